@@ -68,7 +68,7 @@ func (s *subject) seed(ctx context.Context, items int) error {
 
 func (s *subject) seedOne(ctx context.Context, items, contacts int) error {
 	spec := load.SeedSpec{Workspaces: 1, Items: items, Contacts: contacts, Seed: int64(len(s.sizes) + 1)}
-	workspaces, err := load.Seed(ctx, s.url, spec, load.NewProgress(os.Stderr))
+	workspaces, err := load.Seed(ctx, s.url, spec, os.Stderr)
 	if err == nil {
 		s.sizes = append(s.sizes, sized{items, workspaces[0]})
 	}

@@ -101,7 +101,7 @@ func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
 type importCommand struct {
 	ChangeFlags
 	Collection string    `arg:"" enum:"items,contacts" help:"items or contacts."`
-	File       string    `arg:"" help:"CSV with a header, or JSON Lines; - reads standard input."`
+	File       string    `arg:"" help:"CSV with a header; - reads standard input."`
 	Workspace  uuid.UUID `help:"The workspace of the rows." required:""`
 }
 
@@ -111,7 +111,11 @@ func (c *importCommand) Run(ctx context.Context, t *terminal) error {
 	if c.Collection == origin.Contacts.String() {
 		collection = origin.Contacts
 	}
-	rows, err := load.Import(c.acting(ctx), c.DatabaseURL, collection, c.Workspace, c.File, load.NewProgress(t.err))
+	rows, err := load.Import(c.acting(ctx), c.DatabaseURL, collection, c.Workspace, c.File, t.err)
+	if bad := (*load.BadFile)(nil); errors.As(err, &bad) {
+		fmt.Fprintln(t.err, bad)
+		return fmt.Errorf("nothing was imported: bad rows: %d", bad.Rows)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return usageError{err}
 	}
@@ -136,7 +140,7 @@ func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
 		return usageError{fmt.Errorf("--workspaces must be at least 1, --items and --contacts at least 0")}
 	}
 	spec := load.SeedSpec{Workspaces: c.Workspaces, Items: c.Items, Contacts: c.Contacts, Seed: c.Seed}
-	workspaces, err := load.Seed(c.acting(ctx), c.DatabaseURL, spec, load.NewProgress(t.err))
+	workspaces, err := load.Seed(c.acting(ctx), c.DatabaseURL, spec, t.err)
 	for _, w := range workspaces {
 		fmt.Fprintln(t.out, w)
 	}

@@ -196,7 +196,7 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox
 		return "", workspace, err
 	}
 	if len(workspaces) == 0 {
-		if _, err = load.Seed(ctx, url, devSeed, load.NewProgress(t.err)); err != nil {
+		if _, err = load.Seed(ctx, url, devSeed, t.err); err != nil {
 			return "", workspace, err
 		}
 		if workspaces, err = conn.Workspaces(ctx); err != nil {

@@ -101,7 +101,9 @@ func importHelp() string {
 		}
 		all = append(all, fmt.Sprintf("Columns of %s: %s.", c, strings.Join(names, ", ")))
 	}
-	return strings.Join(all, "\n\n") + "\n\nThe first line of a CSV file names its columns, in any order; id and name are required. Rows are matched by id. In rows that exist, columns that the file does not have stay as they are."
+	return strings.Join(all, "\n\n") + "\n\nThe first line of the file names its columns, in any order; id and name are required. " +
+		"Rows are matched by id, which is a UUID: make version 5 UUIDs of other identifiers. " +
+		"In rows that exist, columns that the file does not have stay as they are."
 }
 
 // version is the next release's with -dev, unless the build of a release sets it by

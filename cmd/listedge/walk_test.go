@@ -35,32 +35,10 @@ func dataSets(t *testing.T) map[string]string {
 	return sets
 }
 
-// readRows reads a file as the API should show its active rows. The project's
-// own data lies there as JSON Lines too, which the standard library reads to
-// the letter; its CSV reader changes line ends.
+// readRows reads a file as the API should show its active rows.
 func readRows(t *testing.T, file string) map[string]map[string]any {
 	t.Helper()
 	rows := map[string]map[string]any{}
-	if twin, err := os.ReadFile(strings.TrimSuffix(file, ".csv") + ".jsonl"); err == nil {
-		for line := range strings.Lines(string(twin)) {
-			if line = strings.TrimSpace(line); line == "" {
-				continue
-			}
-			row := map[string]any{}
-			decoder := json.NewDecoder(strings.NewReader(line))
-			decoder.UseNumber()
-			if err := decoder.Decode(&row); err != nil {
-				t.Fatal(err)
-			}
-			for field, value := range row {
-				if decimal, ok := value.(string); ok && decimal != "" {
-					row[field] = shown(field, decimal)
-				}
-			}
-			keep(rows, row)
-		}
-		return rows
-	}
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -74,16 +52,12 @@ func readRows(t *testing.T, file string) map[string]map[string]any {
 		for i, field := range records[0] {
 			row[field] = shown(field, record[i])
 		}
-		keep(rows, row)
+		if row["active"] == true {
+			delete(row, "active")
+			rows[row["id"].(string)] = row
+		}
 	}
 	return rows
-}
-
-func keep(rows map[string]map[string]any, row map[string]any) {
-	if row["active"] == true {
-		delete(row, "active")
-		rows[row["id"].(string)] = row
-	}
 }
 
 // shown is a cell as JSON has it.

@@ -1,137 +1,254 @@
 package load
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/agnivade/levenshtein"
 
 	"listedge/origin"
 )
 
-// csvReader reads CSV rows whose columns the header names.
-type csvReader struct {
-	*records
-	columns []int // the collection's column of each cell
-	row     row
+// BadFile says why a file cannot be imported.
+type BadFile struct {
+	Faults []string // one for each of the first bad rows, as file:line:column: reason
+	Rows   int      // how many rows are bad
 }
 
-func newCSVReader(in *input, c origin.Collection) (*csvReader, error) {
-	columns := c.Columns()
-	r := &csvReader{records: newRecords(in), row: make(row, len(columns))}
-	header, err := r.record()
-	if errors.Is(err, io.EOF) {
-		return nil, in.errorAt(1, 1, "", "no header row")
-	} else if err != nil {
-		return nil, err
+func (e *BadFile) Error() string { return strings.Join(e.Faults, "\n") }
+
+// maxFaults is how many bad rows are named.
+const maxFaults = 20
+
+// add adds a bad row. Columns are counted in bytes from 1, as compilers do.
+func (e *BadFile) add(file string, line, column int, reason string) {
+	if e.Rows++; e.Rows <= maxFaults {
+		e.Faults = append(e.Faults, fmt.Sprintf("%s:%d:%d: %s", file, line, column, reason))
 	}
+}
+
+// rows reads and checks the rows of a file. It is a pgx.CopyFromSource, which ends at the first
+// bad row: the rest of the file is then only checked.
+type rows struct {
+	in       *source
+	csv      *csv.Reader
+	columns  []origin.Column // of the file, in its order
+	progress *progress
+
+	values []any // of the current row
+	ids    map[string]bool
+	count  int64
+	bad    BadFile
+	failed error // of reading
+}
+
+func newRows(in *source, c origin.Collection) (*rows, error) {
+	r := &rows{in: in, csv: csv.NewReader(in), ids: map[string]bool{}}
+	r.csv.FieldsPerRecord, r.csv.ReuseRecord = -1, true
+	if reason := in.unlikeCSV(); reason != "" {
+		r.bad.add(in.name, 1, 1, reason)
+		return nil, &r.bad
+	}
+	header, err := r.csv.Read()
+	if r.fault(err); r.failed != nil {
+		return nil, fmt.Errorf("import %s: %w", in.name, err)
+	}
+	known := c.Columns()
 	for at, name := range header {
-		i, reason := r.row.find(columns, name)
-		if reason != "" {
-			line, column := r.csv.FieldPos(at)
-			return nil, in.errorAt(line, column, printable(name), reason)
+		line, column := r.csv.FieldPos(at)
+		switch i := slices.IndexFunc(known, func(c origin.Column) bool { return c.Field == name }); {
+		case i < 0:
+			r.bad.add(in.name, line, column, noColumn(name, known))
+		case slices.Contains(header[:at], name):
+			r.bad.add(in.name, line, column, name+": given twice")
+		default:
+			r.columns = append(r.columns, known[i])
 		}
-		r.row[i].given = true
-		r.columns = append(r.columns, i)
 	}
-	if missing := r.row.missing(columns); missing != "" {
-		line, _ := r.csv.FieldPos(0)
-		return nil, in.errorAt(line, 1, missing, "the column is missing")
+	switch {
+	case header == nil && r.bad.Rows == 0:
+		r.bad.add(in.name, 1, 1, "no header row")
+	case r.bad.Rows == 0 && !slices.Contains(header, "id"):
+		r.bad.add(in.name, 1, 1, "id: the column is missing: each row needs a UUID, by which a later import finds it (make version 5 UUIDs of other identifiers)")
+	case r.bad.Rows == 0 && !slices.Contains(header, "name"):
+		r.bad.add(in.name, 1, 1, "name: the column is missing")
+	}
+	if r.values = make([]any, len(r.columns)); r.bad.Rows > 0 {
+		return nil, &r.bad
 	}
 	return r, nil
 }
 
-func (r *csvReader) next() (row, error) {
-	texts, err := r.record()
-	if err != nil {
-		return nil, err
+// noColumn says which columns there are.
+func noColumn(name string, known []origin.Column) string {
+	var fields []string
+	nearest, least := "", len(name)/2+1
+	for _, c := range known {
+		fields = append(fields, c.Field)
+		if d := levenshtein.ComputeDistance(strings.ToLower(strings.ReplaceAll(name, "_", "")), strings.ToLower(c.Field)); d < least {
+			nearest, least = "; did you mean "+c.Field+"?", d
+		}
 	}
+	return fmt.Sprintf("%s: there is no such column%s (columns: %s)", quote(name), nearest, strings.Join(fields, ", "))
+}
+
+// Next implements pgx.CopyFromSource.
+func (r *rows) Next() bool {
+	for {
+		texts, err := r.csv.Read()
+		if err != nil {
+			r.fault(err)
+			return false
+		}
+		r.count, r.in.row = r.count+1, r.in.read
+		if r.check(texts) && r.bad.Rows == 0 {
+			if r.count%256 == 0 {
+				_ = r.progress.bar.Set64(r.in.read)
+			}
+			return true
+		}
+	}
+}
+
+// Values implements pgx.CopyFromSource.
+func (r *rows) Values() ([]any, error) { return r.values, nil }
+
+// Err implements pgx.CopyFromSource. The server logs it, so it has no data of the file.
+func (r *rows) Err() error {
+	if r.failed != nil || r.bad.Rows > 0 {
+		return errors.New("the rows could not be read to their end")
+	}
+	return nil
+}
+
+// fault adds an error of encoding/csv to the bad rows. Others are the source's.
+func (r *rows) fault(err error) {
+	if syntax := (*csv.ParseError)(nil); errors.As(err, &syntax) {
+		r.bad.add(r.in.name, syntax.Line, syntax.Column, fmt.Sprintf("%v, in the row that begins in line %d", syntax.Err, syntax.StartLine))
+	} else if !errors.Is(err, io.EOF) {
+		r.failed = err
+	}
+}
+
+// check checks a row and sets its values.
+func (r *rows) check(texts []string) bool {
 	if have, want := len(texts), len(r.columns); have != want {
 		line, column := r.csv.FieldPos(min(want, have-1)) // the first cell too many, or else the last cell
-		return nil, r.in.errorAt(line, column, "", fmt.Sprintf("%d cells, where the header has %d", have, want))
+		r.bad.add(r.in.name, line, column, fmt.Sprintf("%d cells, where the header has %d", have, want))
+		return false
 	}
-	for at, text := range texts {
-		line, column := r.csv.FieldPos(at)
-		r.row[r.columns[at]] = cell{given: true, null: text == "", text: text, line: line, column: column}
-	}
-	return r.row, nil
-}
-
-// records reads CSV with encoding/csv, and bounds what that keeps of a record in memory.
-type records struct {
-	csv  *csv.Reader // reads what Read gives it
-	in   *input
-	rest []byte // of the current line
-
-	// Of the current record:
-	size, cells       int
-	quoted            bool // the line ends within quotes
-	quoteLine, column int  // where the last quoted cell begins
-}
-
-// maxCells bounds the cells of a row: a cell takes much more memory than the comma before it.
-const (
-	maxCells = 1000
-	tooMany  = "a row of more than 1,000 cells"
-)
-
-func newRecords(in *input) *records {
-	r := &records{in: in}
-	r.csv = csv.NewReader(r)
-	r.csv.FieldsPerRecord, r.csv.ReuseRecord = -1, true
-	return r
-}
-
-func (r *records) record() ([]string, error) {
-	texts, err := r.csv.Read()
-	if syntax := (*csv.ParseError)(nil); errors.As(err, &syntax) {
-		return nil, r.in.errorAt(syntax.Line, syntax.Column, "", syntax.Err.Error())
-	}
-	return texts, err
-}
-
-// Read gives encoding/csv the next line, if the record is not too large with it.
-func (r *records) Read(p []byte) (n int, err error) {
-	if len(r.rest) == 0 {
-		if r.rest, err = r.line(); err != nil {
-			return 0, err
+	for i, text := range texts {
+		c := &r.columns[i]
+		value, reason := checkValue(c, text)
+		if r.values[i] = value; text == "" {
+			r.values[i] = nil
+		}
+		if c.Name == "id" && reason == "" {
+			if r.ids[value] {
+				reason = "a second row of this id: " + quote(text)
+			}
+			r.ids[value] = true
+		}
+		if reason != "" {
+			line, column := r.csv.FieldPos(i)
+			r.bad.add(r.in.name, line, column, c.Field+": "+reason)
+			return false
 		}
 	}
-	n = copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
+	return true
 }
 
-func (r *records) line() ([]byte, error) {
-	line, err := r.in.next()
-	if errors.Is(err, io.EOF) && r.quoted {
-		return nil, r.in.errorAt(r.quoteLine, r.column, "", "the quote opened here is never closed")
-	} else if err != nil {
-		return nil, err
+// quote returns a value in quotes, for a reason. It cuts a long value.
+func quote(text string) string {
+	const shown = 60
+	if len(text) > shown {
+		return strconv.Quote(strings.ToValidUTF8(text[:shown], "")) + "…"
 	}
-	if !r.quoted {
-		r.size, r.cells = 0, 1
-	}
-	r.size += len(line)
-	for at, c := range line {
-		switch {
-		case c == '"':
-			if r.quoted = !r.quoted; r.quoted && (at == 0 || line[at-1] == ',') { // else the second of two, which are one
-				r.quoteLine, r.column = r.in.line, at+1
-			}
-		case c == ',' && !r.quoted:
-			if r.cells++; r.cells > maxCells {
-				return nil, r.in.errorAt(r.in.line, at+2, "", tooMany)
-			}
+	return strconv.Quote(text)
+}
+
+// maxRow is the most bytes of a row: twice the widest row that a page can contain. It
+// protects memory from files that are not text, or that lack a closing quote.
+const maxRow = 4 << 20
+
+// source is a file for encoding/csv.
+type source struct {
+	name  string
+	size  int64 // -1 = not known
+	read  int64 // bytes so far
+	row   int64 // bytes when encoding/csv returned the last row
+	close func()
+	buf   *bufio.Reader
+}
+
+// openSource opens the file, or standard input if it is "-".
+func openSource(ctx context.Context, file string) (*source, error) {
+	s := &source{name: "<stdin>", size: -1, close: func() {}}
+	f := os.Stdin
+	if file != "-" {
+		var err error
+		if f, err = os.Open(file); err != nil {
+			return nil, err
+		}
+		s.name, s.close = file, func() { _ = f.Close() }
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			s.size = info.Size()
 		}
 	}
-	if r.size > maxRecord {
-		return nil, r.in.errorAt(r.quoteLine, r.column, "", tooLong)
+	s.buf = bufio.NewReaderSize(interruptible(ctx, f), 1<<16)
+	if start, _ := s.buf.Peek(3); string(start) == "\ufeff" { // a byte order mark
+		_, _ = s.buf.Discard(3)
 	}
-	if r.quoted && bytes.HasSuffix(line, []byte("\r\n")) { // encoding/csv drops a \r before \n
-		line = slices.Concat(line[:len(line)-1], []byte("\r\n"))
+	return s, nil
+}
+
+// interruptible returns a reader whose reads fail when the context ends: a read from a pipe or
+// a terminal may never return. That read goes on until the source or the process ends.
+func interruptible(ctx context.Context, source io.Reader) io.Reader {
+	reader, writer := io.Pipe()
+	go func() {
+		_, err := io.Copy(writer, source)
+		_ = writer.CloseWithError(err)
+	}()
+	context.AfterFunc(ctx, func() { _ = reader.CloseWithError(ctx.Err()) })
+	return reader
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (n int, err error) {
+	if s.read-s.row > maxRow {
+		return 0, errors.New("a row is longer than 4 MiB: is a quote not closed?")
 	}
-	return line, nil
+	n, err = s.buf.Read(p)
+	s.read += int64(n)
+	return n, err
+}
+
+// unlikeCSV says what the file is, if it begins like something else.
+func (s *source) unlikeCSV() string {
+	start, _ := s.buf.Peek(4096)
+	line, _, _ := bytes.Cut(start, []byte("\n"))
+	switch first := strings.TrimLeft(string(start), " \t\r\n"); {
+	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
+		return "this is gzip: unpack it first, as by gunzip -c FILE | listedge import … -"
+	case bytes.HasPrefix(start, []byte("PK\x03\x04")):
+		return "this is a spreadsheet or another zip archive: save it as CSV"
+	case bytes.HasPrefix(start, []byte{0xff, 0xfe}), bytes.HasPrefix(start, []byte{0xfe, 0xff}), bytes.IndexByte(line, 0) >= 0 && utf8.Valid(line):
+		return "this is UTF-16: save it as UTF-8, as by iconv -f UTF-16 -t UTF-8"
+	case strings.HasPrefix(first, "{"), strings.HasPrefix(first, "["):
+		return "this is JSON: save it as CSV"
+	case !bytes.Contains(line, []byte(",")) && bytes.ContainsAny(line, ";\t"):
+		return "the cells are separated by semicolons or tabs: save the file with commas"
+	}
+	return ""
 }

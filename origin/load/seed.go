@@ -2,17 +2,16 @@ package load
 
 import (
 	"context"
+	_ "embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"listedge/origin"
 	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
@@ -26,47 +25,45 @@ type SeedSpec struct {
 	Seed       int64
 }
 
-// The range of created_at.
 var (
-	seedFrom  = time.Date(2019, 1, 1, 0, 0, 0, 0, time.UTC)
-	seedUntil = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	//go:embed sample.sql
+	sampleSQL string
+	//go:embed words.json
+	words string
+	// seedSpace is the namespace of the ids of sample workspaces.
+	seedSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("listedge:seed"))
 )
 
-// seedSpace is the namespace of the ids of sample workspaces. A workspace's id is
-// the namespace of its rows' ids.
-var seedSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("listedge:seed"))
+// seedRows is how many rows one statement makes. The progress is shown after each.
+const seedRows = 2000
 
 // Seed makes workspaces with sample data, each in its own transaction, and returns
-// their ids. It changes nothing if one of them exists. p may be nil.
-func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (workspaces []uuid.UUID, err error) {
-	if p == nil {
-		p = NewProgress(io.Discard)
-	}
+// their ids. It changes nothing if one of them exists. The progress is written to out.
+func Seed(ctx context.Context, databaseURL string, spec SeedSpec, out io.Writer) (workspaces []uuid.UUID, err error) {
 	if spec.Workspaces < 1 || spec.Items < 0 || spec.Contacts < 0 {
 		return nil, errors.New("seed: wants one workspace or more, and no negative numbers")
 	}
 	for n := range spec.Workspaces {
-		workspaces = append(workspaces, seedID(seedSpace, "workspace", uint64(spec.Seed), n))
+		name := binary.BigEndian.AppendUint64([]byte("workspace"), uint64(spec.Seed))
+		workspaces = append(workspaces, uuid.NewSHA1(seedSpace, binary.BigEndian.AppendUint64(name, uint64(n))))
 	}
-	conn, err := connect(ctx, databaseURL)
+	conn, err := postgres.ConnectPrimary(ctx, databaseURL)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var there uuid.UUID
-	switch err := conn.QueryRow(ctx, anyWorkspaceSQL, workspaces).Scan(&there); {
+	switch err := conn.QueryRow(ctx, `SELECT id FROM workspaces WHERE id = ANY($1::uuid[]) ORDER BY id LIMIT 1`, uuid.UUIDs(workspaces).Strings()).Scan(&there); {
 	case err == nil:
 		return nil, errSeeded(there)
 	case !errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("seed: %w", postgres.WithSchemaHint(err))
 	}
-
-	each := int64(spec.Items) + int64(spec.Contacts)
-	p.begin("seed", each*int64(spec.Workspaces), rowsUnit)
-	defer p.abandon()
+	total := int64(spec.Workspaces) * (int64(spec.Items) + int64(spec.Contacts))
+	p := startProgress(out, "seed", total, false)
+	defer p.clear()
 	for n, id := range workspaces {
-		before := each * int64(n)
-		err := transact(ctx, conn, func(tx pgx.Tx) error { return seedWorkspace(ctx, tx, spec, n, id, before, p) })
+		err := transact(ctx, conn, func(tx pgx.Tx) error { return seedWorkspace(ctx, tx, spec, n, id, p) })
 		if err != nil {
 			if ctx.Err() != nil {
 				err = ctx.Err() // which the server only knows as a request to cancel
@@ -74,11 +71,10 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (
 			return workspaces[:n], fmt.Errorf("seed: %w", err)
 		}
 	}
-	p.phase("analyzing", 0, rowsUnit)
-	if _, err := conn.Exec(ctx, analyzeSQL); err != nil { // so that the planner knows the new rows
+	if _, err := conn.Exec(ctx, `ANALYZE items, contacts`); err != nil { // so that the planner knows the new rows
 		return workspaces, fmt.Errorf("seed: %w", err)
 	}
-	p.end(each*int64(spec.Workspaces), "")
+	p.end(total, "")
 	return workspaces, nil
 }
 
@@ -86,41 +82,31 @@ func errSeeded(workspace uuid.UUID) error {
 	return fmt.Errorf("workspace %s is already there; choose another --seed", workspace)
 }
 
-func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid.UUID, before int64, p *Progress) error {
+func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid.UUID, p *progress) error {
 	name := fmt.Sprintf("Sample workspace %d (seed %d)", n+1, spec.Seed)
 	var pgErr *pgconn.PgError
-	if _, err := tx.Exec(ctx, insertWorkspaceSQL, id, name, seedFrom.Add(time.Duration(n)*time.Minute)); errors.As(err, &pgErr) && pgErr.Code == "23505" { // unique_violation: another seed at the same time
+	const insert = `INSERT INTO workspaces (id, name, created_at) VALUES ($1, $2, timestamptz '2019-01-01Z' + $3 * interval '1 minute')`
+	_, err := tx.Exec(ctx, insert, id, name, n)
+	switch {
+	case errors.As(err, &pgErr) && pgErr.Code == "23505": // unique_violation: another seed at the same time
 		return errSeeded(id)
-	} else if err != nil {
+	case err != nil:
 		return err
 	}
-	for _, c := range []origin.Collection{origin.Contacts, origin.Items} {
-		s := newSample(spec, n, id, c)
-		count := spec.Items
-		if c == origin.Contacts {
-			count = spec.Contacts
-		}
-		rows := before
-		columns := append([]string{"workspace_id"}, names(c.Columns())...)
-		err := copyRows(ctx, tx, pgx.Identifier{c.String()}, columns, func() ([]any, error) {
-			if s.next == count {
-				return nil, io.EOF
+	if _, err := tx.Exec(ctx, sampleSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return err
+	}
+	for i, rows := range []int{spec.Contacts, spec.Items} {
+		table, stream := []string{"contacts", "items"}[i], (spec.Seed*1_000_003+int64(n))*8+int64(i)*4
+		for first := 0; first < rows; first += seedRows {
+			last := min(first+seedRows, rows) - 1
+			statement := "SELECT pg_temp.sample_" + table + "($1::uuid, $2, $3::jsonb, $4, $5, $6::int)"
+			if _, err := tx.Exec(ctx, statement, id, stream, words, first, last, spec.Contacts); err != nil {
+				return err
 			}
-			rows++
-			p.step(rows, rows)
-			return s.row(), nil
-		})
-		if err != nil {
-			return err
+			_ = p.bar.Add(last + 1 - first)
 		}
-		before += int64(count)
 	}
 	return audit.Write(ctx, tx, audit.Act{Action: "seed", Workspace: &id, Details: map[string]any{
 		"name": name, "seed": spec.Seed, "items": spec.Items, "contacts": spec.Contacts}})
-}
-
-// seedID derives an id from its namespace, kind, seed and number.
-func seedID(space uuid.UUID, kind string, seed uint64, n int) uuid.UUID {
-	name := binary.BigEndian.AppendUint64([]byte(kind), seed)
-	return uuid.NewSHA1(space, binary.BigEndian.AppendUint64(name, uint64(n)))
 }

@@ -3,76 +3,21 @@ package load
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql/driver"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/uuid"
 
 	"listedge/origin"
 )
-
-// A sample must be the same in every release: others keep ids and names of it
-// in their own tests. Changing it on purpose means changing this.
-func TestSampleIsTheSameForEver(t *testing.T) {
-	hash := sha256.New()
-	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
-		s := newSample(SeedSpec{Items: 500, Contacts: 40, Seed: 7}, 3, uuid.UUID{1}, c)
-		for range 500 {
-			hash.Write([]byte(copyText(t, s.row())))
-		}
-	}
-	if got := hex.EncodeToString(hash.Sum(nil)); got != "8419e2efc6bcc2630fee2493d805ebfe7a8251e27dc759e28737a4d6dacfaebd" {
-		t.Error("the sample is another one: ", got)
-	}
-}
-
-// copyText is a row in COPY's text format.
-func copyText(t *testing.T, row []any) string {
-	var texts []string
-	for _, value := range row {
-		text := `\N`
-		switch v := value.(type) {
-		case nil:
-		case bool:
-			text = strconv.FormatBool(v)[:1]
-		case time.Time:
-			text = v.Format("2006-01-02T15:04:05.000Z")
-		case driver.Valuer: // numbers and ids
-			given, err := v.Value()
-			if err != nil {
-				t.Fatal(err)
-			}
-			text = given.(string)
-		default:
-			text = strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(v.(string))
-		}
-		texts = append(texts, text)
-	}
-	return strings.Join(texts, "\t") + "\n"
-}
-
-func TestSharesOfLanguages(t *testing.T) {
-	sum := 0
-	for _, w := range words().Languages {
-		sum += w.Share
-	}
-	if sum != 100 {
-		t.Error(sum)
-	}
-}
 
 var smallSpec = SeedSpec{Workspaces: 2, Items: 300, Contacts: 50, Seed: 1}
 
 func seedIsDeterministic(t *testing.T, db database) {
 	dump := func(db database, spec SeedSpec) (all [3][][]string) {
-		workspaces, err := Seed(t.Context(), db.URL, spec, nil)
+		workspaces, err := Seed(t.Context(), db.URL, spec, io.Discard)
 		if err != nil || len(workspaces) != spec.Workspaces {
 			t.Fatal(workspaces, err)
 		}
@@ -91,6 +36,11 @@ func seedIsDeterministic(t *testing.T, db database) {
 	if !reflect.DeepEqual(one, dump(newDatabase(t, db.server), smallSpec)) {
 		t.Error("two databases, two samples")
 	}
+	// A sample is the same in every release and on every machine: others keep ids and names of it in their own tests.
+	hash := fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, one[1], one[2])))
+	if hash != "fa963ee8cb027a5ca14fa127044d4a3a23ed3a50e31ca9e5930b22ff04c95b08" {
+		t.Error("the sample is another one: ", hash)
+	}
 	other := smallSpec
 	other.Seed = -1
 	if two := dump(newDatabase(t, db.server), other); one[1][0][0] == two[1][0][0] || reflect.DeepEqual(one[1][0][1:], two[1][0][1:]) {
@@ -99,7 +49,7 @@ func seedIsDeterministic(t *testing.T, db database) {
 }
 
 func seedTwiceIsRefused(t *testing.T, db database) {
-	first, err := Seed(t.Context(), db.URL, smallSpec, nil)
+	first, err := Seed(t.Context(), db.URL, smallSpec, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +60,7 @@ func seedTwiceIsRefused(t *testing.T, db database) {
 	larger := smallSpec
 	larger.Workspaces++
 	for _, spec := range []SeedSpec{smallSpec, larger} {
-		workspaces, err := Seed(t.Context(), db.URL, spec, nil)
+		workspaces, err := Seed(t.Context(), db.URL, spec, io.Discard)
 		if err == nil || workspaces != nil || !strings.HasPrefix(err.Error(), "workspace ") || !strings.HasSuffix(err.Error(), " is already there; choose another --seed") ||
 			!strings.Contains(err.Error(), first[0].String()) && !strings.Contains(err.Error(), first[1].String()) {
 			t.Errorf("%v, %v", workspaces, err)
@@ -120,7 +70,7 @@ func seedTwiceIsRefused(t *testing.T, db database) {
 		t.Error("a refused seed changed something")
 	}
 	for _, spec := range []SeedSpec{{}, {Workspaces: 1, Items: -1}, {Workspaces: 1, Contacts: -1}} {
-		if _, err := Seed(t.Context(), db.URL, spec, nil); err == nil {
+		if _, err := Seed(t.Context(), db.URL, spec, io.Discard); err == nil {
 			t.Errorf("%+v is accepted", spec)
 		}
 	}
@@ -128,7 +78,7 @@ func seedTwiceIsRefused(t *testing.T, db database) {
 
 func seedIsVaried(t *testing.T, db database) {
 	var said strings.Builder
-	if _, err := Seed(t.Context(), db.URL, SeedSpec{Workspaces: 1, Items: 5000, Contacts: 1000, Seed: 3}, NewProgress(&said)); err != nil {
+	if _, err := Seed(t.Context(), db.URL, SeedSpec{Workspaces: 1, Items: 5000, Contacts: 1000, Seed: 3}, &said); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(said.String(), "seed: 6000 rows in ") || !strings.HasSuffix(said.String(), " rows/s\n") {
@@ -160,24 +110,37 @@ func seedIsVaried(t *testing.T, db database) {
 }
 
 func seedCancelled(t *testing.T, db database) {
+	spec := SeedSpec{Workspaces: 3, Items: 200, Contacts: 100, Seed: 5}
+	all, err := Seed(t.Context(), newDatabase(t, db.server).URL, spec, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another makes the second workspace at the same time, so that Seed waits for its end.
+	blocker := open(t, db.URL)
+	defer blocker.Close(context.Background())
+	tx, err := blocker.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "INSERT INTO workspaces (id, name) VALUES ($1, 'x')", all[1]); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	spec := SeedSpec{Workspaces: 3, Items: 2000, Contacts: 100, Seed: 5}
-	p := NewProgress(&strings.Builder{})
-	steps := 0
-	clock := p.now
-	p.now = func() time.Time { // asked every few rows: some way into the second workspace
-		if steps++; steps == 2200/stepRows+4 {
-			cancel()
+	go func() {
+		defer cancel()
+		for t.Context().Err() == nil && query(t, db.URL, "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")[0][0] == "0" {
 		}
-		return clock()
-	}
-	workspaces, err := Seed(ctx, db.URL, spec, p)
+	}()
+	workspaces, err := Seed(ctx, db.URL, spec, io.Discard)
 	if !errors.Is(err, context.Canceled) || len(workspaces) != 1 {
 		t.Fatal(workspaces, err)
 	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	got := query(t, db.URL, "SELECT w.id, (SELECT count(*) FROM items WHERE workspace_id = w.id) FROM workspaces w WHERE id <> $1", db.Workspace)
-	if want := [][]string{{workspaces[0].String(), fmt.Sprint(spec.Items)}}; !reflect.DeepEqual(got, want) {
+	if want := [][]string{{all[0].String(), fmt.Sprint(spec.Items)}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -1,12 +1,8 @@
 package load
 
 import (
-	"regexp"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"listedge/origin"
 )
@@ -29,76 +25,18 @@ var awkwardInstants = []string{
 	strings.Repeat("\x89", 61),
 }
 
-// grammar is the API's.
-var grammar = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
-
-func FuzzDecimal(f *testing.F) {
-	for _, s := range awkwardDecimals {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		whole, fraction, _ := strings.Cut(strings.TrimPrefix(s, "-"), ".")
-		want := grammar.MatchString(s) && len(whole) <= origin.MaxDigits && len(fraction) <= origin.MaxDigits
-		if _, reason := parseDecimal(s); (reason == "") != want {
-			t.Errorf("%.100q: accepted %v, want %v", s, !want, want)
-		}
-	})
-}
-
-func FuzzInstant(f *testing.F) {
-	for _, s := range awkwardInstants {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		got, reason := parseInstant(s)
-		if reason != "" {
-			return
-		}
-		want, err := time.Parse(time.RFC3339, strings.ToUpper(s))
-		if err != nil && !strings.HasPrefix(s, "0000") && !strings.Contains(s, "+") && !strings.Contains(s[19:], "-") {
-			t.Fatalf("%q is accepted, though %v", s, err)
-		}
-		if err == nil && !want.Equal(got) {
-			t.Errorf("%q: %v, want %v", s, got, want)
-		}
-		if got.Year() < 1 || got.Year() > 9999 || got.Nanosecond()%1e6 != 0 || got.Location() != time.UTC {
-			t.Errorf("%q: %v", s, got)
-		}
-	})
-}
-
-func TestInstants(t *testing.T) {
-	for text, want := range map[string]string{
-		"2026-01-02T03:04:05.6Z":           "2026-01-02T03:04:05.600Z",
-		"2026-01-02t03:04:05.678000z":      "2026-01-02T03:04:05.678Z",
-		"2026-01-02T03:04:05+05:30":        "2026-01-01T21:34:05.000Z",
-		"0000-12-31T23:59:59-00:01":        "0001-01-01T00:00:59.000Z",
-		"2026-01-02T03:04:05.67800000001Z": "finer than a millisecond: \"2026-01-02T03:04:05.67800000001Z\"",
-		"9999-12-31T23:59:59-00:01":        "outside the years 0001 to 9999: \"9999-12-31T23:59:59-00:01\"",
-		"0001-01-01T00:00:00+00:01":        "outside the years 0001 to 9999: \"0001-01-01T00:00:00+00:01\"",
-		"2026-01-02T23:59:60Z":             "not an instant (RFC 3339): \"2026-01-02T23:59:60Z\"",
-	} {
-		got, reason := parseInstant(text)
-		if reason == "" {
-			reason = got.Format("2006-01-02T15:04:05.000Z")
-		}
-		if reason != want {
-			t.Errorf("%s: %s, want %s", text, reason, want)
-		}
-	}
-}
-
 // postgresAccepts holds the checks against the server's own parsers, in the
 // columns and with the constraints of the table.
 func postgresAccepts(t *testing.T, db database) {
 	conn := open(t, db.URL)
+	kindOf := map[string]origin.Kind{}
 	accepts := func(column string, value any) error {
-		_, err := conn.CopyFrom(t.Context(), pgx.Identifier{"items"}, []string{"workspace_id", "name", column}, pgx.CopyFromRows([][]any{{db.Workspace, "x", value}}))
+		_, err := conn.Exec(t.Context(), "INSERT INTO items (workspace_id, name, "+column+") SELECT $1, 'x', $2::text"+casts[kindOf[column]], db.Workspace, value)
 		return err
 	}
 	columns := map[string]origin.Column{}
 	for _, c := range origin.Items.Columns() {
-		columns[c.Name] = c
+		columns[c.Name], kindOf[c.Name] = c, c.Kind
 	}
 	for column, values := range map[string][]string{
 		"cost_price": awkwardDecimals, "usage_30": awkwardDecimals, "created_at": awkwardInstants,
@@ -108,7 +46,10 @@ func postgresAccepts(t *testing.T, db database) {
 		accepted := 0
 		for _, value := range values {
 			c := columns[column]
-			sent, reason := parseValue(&c, value)
+			if value == "" {
+				continue
+			}
+			sent, reason := checkValue(&c, value)
 			if reason != "" {
 				continue
 			}
