@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,7 +23,7 @@ func (s *server) client(key string) *client {
 	return &client{http: &fasthttp.HostClient{Addr: s.address, MaxConns: 64}, key: key}
 }
 
-// get reads a page. status is its Cache-Status.
+// get reads a page. status is its Cache-Status without the age of the proof.
 func (c *client) get(path, encoding string) (body []byte, status string, err error) {
 	request, answer := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(request)
@@ -39,7 +40,8 @@ func (c *client) get(path, encoding string) (body []byte, status string, err err
 	if answer.StatusCode() != fasthttp.StatusOK {
 		return nil, "", fmt.Errorf("%s: %d %s", path, answer.StatusCode(), answer.Body())
 	}
-	return append([]byte(nil), answer.Body()...), string(answer.Header.Peek("Cache-Status")), nil
+	from, _, _ := bytes.Cut(answer.Header.Peek("Cache-Status"), []byte("; proof-ms="))
+	return append([]byte(nil), answer.Body()...), string(from), nil
 }
 
 // walk follows nextCursor from the first page on and returns the addresses of

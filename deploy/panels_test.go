@@ -54,7 +54,7 @@ func lowIsBad(red, orange float64) []step {
 
 const (
 	pages   = `route=~"items|contacts"`
-	brought = pages + `, outcome=~"memory|redis|origin|stale|not_modified"`
+	brought = pages + `, outcome=~"memory|redis|origin|stale|bypass|not_modified"`
 )
 
 const (

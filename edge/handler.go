@@ -36,7 +36,7 @@ func (s *Server) newRouter() *router.Router {
 	}
 	get("/v1/items", metrics.RouteItems, func(x *exchange) failure { return s.list(x, origin.Items) })
 	get("/v1/contacts", metrics.RouteContacts, func(x *exchange) failure { return s.list(x, origin.Contacts) })
-	get(openAPIPath, metrics.RouteOpenAPI, func(x *exchange) failure { return s.serveDocument(x, openAPI()) })
+	get(openAPIPath, metrics.RouteDocs, func(x *exchange) failure { return s.serveDocument(x, openAPI()) })
 	for path := range s.docs {
 		s.addPath(path)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,7 +62,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	if first := answerTo(t, s, ctx); first.header("Cache-Status") != "listedge; hit; detail=ttl" {
+	if first := answerTo(t, s, ctx); !strings.HasPrefix(first.header("Cache-Status"), "listedge; hit; detail=ttl; proof-ms=") {
 		t.Fatalf("no hit: %+v", first)
 	}
 	return s, ctx, registry

@@ -84,6 +84,10 @@ func (s *Server) countLookUp(x *exchange) {
 		tier, x.outcome = metrics.TierRedis, metrics.OutcomeRedis
 	default:
 		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
+		if x.result.Bypassed {
+			x.outcome = metrics.OutcomeBypass
+			x.client.usage.Bypassed()
+		}
 	}
 	x.conn.stripe.LookedUp(tier, x.result.Collapsed)
 }
@@ -127,7 +131,8 @@ func (s *Server) writePage(x *exchange) {
 	r.lines = append(append(append(r.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Second), 10), crlf...)
 	r.lines = append(r.lines, pageLines...)
-	r.lines = append(append(append(r.lines, "Cache-Status: "...), cacheStatus(&x.result)...), crlf...)
+	r.lines = append(append(append(r.lines, "Cache-Status: "...), cacheStatus(&x.result)...), "; proof-ms="...)
+	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Millisecond), 10), crlf...)
 	if page.Next != "" {
 		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
@@ -144,7 +149,9 @@ func (s *Server) writePage(x *exchange) {
 	switch {
 	case notModified:
 		r.status = fasthttp.StatusNotModified
-		x.outcome = metrics.OutcomeNotModified
+		if !x.result.Bypassed {
+			x.outcome = metrics.OutcomeNotModified
+		}
 	case deflate != nil:
 		r.lines = append(r.lines, "Content-Encoding: gzip\r\n"...)
 		r.setGzip(page, deflate, x.id)
@@ -178,7 +185,7 @@ func (r *response) setGzip(page *cache.Entry, deflate, id []byte) {
 	r.setBody(gzipHead, deflate, r.tail)
 }
 
-// cacheStatus is Cache-Status (RFC 9211): whether the caches had the page, and if
+// cacheStatus is Cache-Status (RFC 9211) without the age of the proof: whether the caches had the page, and if
 // not, why it was read.
 func cacheStatus(r *cache.Result) string {
 	switch {

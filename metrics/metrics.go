@@ -37,13 +37,12 @@ const (
 	RouteNone Route = iota
 	RouteItems
 	RouteContacts
-	RouteOpenAPI
-	RouteDocs
+	RouteDocs // and /openapi.json
 	routes
 )
 
 func (r Route) String() string {
-	return [...]string{"none", "items", "contacts", "openapi", "docs"}[r]
+	return [...]string{"none", "items", "contacts", "docs"}[r]
 }
 
 // isList reports whether the route's responses are pages.
@@ -60,6 +59,7 @@ const (
 	OutcomeRedis
 	OutcomeOrigin
 	OutcomeStale
+	OutcomeBypass // the request said Cache-Control: no-cache; also a 304
 	OutcomeNotModified
 	OutcomeLimited
 	OutcomeError
@@ -67,7 +67,7 @@ const (
 )
 
 func (o Outcome) String() string {
-	return [...]string{"other", "memory", "redis", "origin", "stale", "not_modified", "limited", "error"}[o]
+	return [...]string{"other", "memory", "redis", "origin", "stale", "bypass", "not_modified", "limited", "error"}[o]
 }
 
 // isPage reports whether the response was a page, or a 304.

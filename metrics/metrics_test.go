@@ -63,12 +63,11 @@ var everything = []struct {
 	outcomes []metrics.Outcome
 	statuses []int
 }{
-	{metrics.RouteItems, []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
+	{metrics.RouteItems, []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
 		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
-	{metrics.RouteContacts, []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
+	{metrics.RouteContacts, []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
 		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
 	{metrics.RouteNone, []metrics.Outcome{metrics.OutcomeLimited, metrics.OutcomeError}, []int{400, 404, 405, 408, 413, 429, 431, 500, 503, 505}},
-	{metrics.RouteOpenAPI, []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},
 	{metrics.RouteDocs, []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},
 }
 

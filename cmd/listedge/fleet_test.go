@@ -69,10 +69,13 @@ func TestNoCacheGoesToTheDatabase(t *testing.T) {
 	var a *answer
 	within(t, patience, "a page that bypassed the caches", func() bool {
 		a = n.get(t, "/v1/items", key, "Cache-Control: max-age=0, no-cache")
-		return a.Header.Get("Cache-Status") == "listedge; fwd=bypass"
+		return cacheStatus(a.Header) == "listedge; fwd=bypass"
 	})
 	if len(a.page(t).Data) != 1 {
 		t.Errorf("%s", a.body)
+	}
+	if n.metric(t, "listedge_http_request_duration_seconds_count", `outcome="bypass"`, `route="items"`) == 0 {
+		t.Error("the request is not counted as bypassed")
 	}
 	// A page that was read for one such request is cached for all.
 	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 1 {

@@ -135,7 +135,7 @@ func (o *oracle) read(ctx context.Context, n *nodeProcess, h *history) {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		status := response.Header.Get("Cache-Status")
+		status := cacheStatus(response.Header)
 		if usual {
 			o.count(status)
 		} else {

@@ -279,6 +279,12 @@ func (a *answer) next(t *testing.T) (path string) {
 	return next.RequestURI()
 }
 
+// cacheStatus returns where the page came from: Cache-Status without the age of the proof.
+func cacheStatus(h http.Header) string {
+	status, _, _ := strings.Cut(h.Get("Cache-Status"), "; proof-ms=")
+	return status
+}
+
 // unpacked returns the decoded body.
 func (a *answer) unpacked() ([]byte, error) {
 	if a.Header.Get("Content-Encoding") != "gzip" {

@@ -174,7 +174,7 @@ func (r *momentReader) read() (status string, err error) {
 	if err != nil || a.StatusCode != 200 {
 		return "", fmt.Errorf("%s: %v, %v", path, a, err)
 	}
-	status = a.Header.Get("Cache-Status")
+	status = cacheStatus(a.Header)
 	var page struct {
 		Data []struct {
 			ID          uuid.UUID

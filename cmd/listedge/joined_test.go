@@ -39,7 +39,7 @@ func (w *walker) walk(t *testing.T, list string) (pages, queries int) {
 				t.Fatalf("%s\n%s\n%s\n%s", path, got.Header.Get("Cache-Status"), got.body, want.body)
 			}
 		}
-		status := got.Header.Get("Cache-Status")
+		status := cacheStatus(got.Header)
 		if w.statuses[status]++; strings.Contains(status, "fwd=") {
 			queries++
 		}

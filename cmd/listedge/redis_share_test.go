@@ -59,7 +59,7 @@ func (p *pair) awaitShared(t *testing.T, inRedis *redis.Client, atOnce bool) {
 			time.Sleep(time.Millisecond)
 		}
 		lost = p.pages - pagesIn(t, inRedis)
-		return p.nodes[1].get(t, path, p.key).Header.Get("Cache-Status") == "listedge; hit; detail=redis"
+		return cacheStatus(p.nodes[1].get(t, path, p.key).Header) == "listedge; hit; detail=redis"
 	}
 	if !atOnce {
 		within(t, patience, "a page comes from Redis", isShared)

@@ -169,7 +169,7 @@ func TestOnlyIfCached(t *testing.T) {
 		a = second.get(t, "/v1/items", newKeyFor(t, database, workspace), "Cache-Control: only-if-cached")
 		return a.StatusCode == 200
 	})
-	if got := a.Header.Get("Cache-Status"); got != "listedge; hit; detail=ttl" {
+	if got := cacheStatus(a.Header); got != "listedge; hit; detail=ttl" {
 		t.Error(got)
 	}
 	before := second.get(t, "/v1/items", key).Header.Get("X-RateLimit-Remaining")

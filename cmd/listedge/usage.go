@@ -43,16 +43,16 @@ func (c *usageCommand) Run(ctx context.Context, t *terminal) error {
 }
 
 // usageHelp explains the columns.
-const usageHelp = `Requests are all that were answered with a valid key, with any status. 429s and 304s are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share counts for the key of the first, and reading the next page ahead counts; refreshing what many request, and looking up keys, count for nobody.
+const usageHelp = `Requests are all that were answered with a valid key, with any status. 429s, 304s and bypassed ones, which said Cache-Control: no-cache, are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share counts for the key of the first, and reading the next page ahead counts; refreshing what many request, and looking up keys, count for nobody.
 
 Nodes write every five seconds. Hours are kept for 35 days, the last use of a key for as long as the key.`
 
 func printUsage(t *terminal, u admin.Usage) {
 	fmt.Fprintf(t.out, "%s  since %s\n\n", u.WorkspaceID, instant(&u.Since))
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "requests\t429s\t304s\tbytes\tqueries\tlast used\t  key")
+	fmt.Fprintln(w, "requests\t429s\t304s\tbypassed\tbytes\tqueries\tlast used\t  key")
 	line := func(n usage.Counts, lastUsed *time.Time, key string) {
-		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\t  %s\n", n.Requests, n.Refused, n.NotModified, n.Bytes, n.Queries, instant(lastUsed), key)
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%s\t  %s\n", n.Requests, n.Refused, n.NotModified, n.Bypassed, n.Bytes, n.Queries, instant(lastUsed), key)
 	}
 	for _, k := range u.Keys {
 		label := "(deleted)"

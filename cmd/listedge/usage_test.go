@@ -51,6 +51,9 @@ func (k *keyed) get(t *testing.T, n *testNode, method, path string, headers ...s
 	defer k.mu.Unlock()
 	k.seen.Requests++
 	k.seen.Bytes += uint64(len(a.body))
+	if strings.HasPrefix(cacheStatus(a.Header), "listedge; fwd=bypass") {
+		k.seen.Bypassed++
+	}
 	switch a.StatusCode {
 	case http.StatusNotModified:
 		k.seen.NotModified++
@@ -94,6 +97,7 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 				t.Fatal(a.Status)
 			}
 			busy.get(t, n, "HEAD", "/v1/items")
+			busy.get(t, n, "GET", "/v1/items", "Cache-Control: no-cache")
 			busy.get(t, n, "GET", "/v1/items?color=red")
 			busy.get(t, n, "GET", fmt.Sprintf("/v1/items?search=%d&limit=7", i))
 			limited.get(t, n, "GET", "/v1/contacts")
@@ -108,7 +112,7 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 	use(10)
 	command(t, "keys", "update", limitedID, "--burst", "8", "--database-url", database) // counters survive it
 	use(10)
-	if limited.seen.Refused == 0 || busy.seen.NotModified != 20 {
+	if limited.seen.Refused == 0 || busy.seen.NotModified != 20 || busy.seen.Bypassed == 0 {
 		t.Fatalf("%+v, %+v", limited.seen, busy.seen)
 	}
 
@@ -126,7 +130,7 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 			if got != k.seen {
 				return false
 			}
-			sum.Requests, sum.Refused, sum.NotModified, sum.Bytes = sum.Requests+got.Requests, sum.Refused+got.Refused, sum.NotModified+got.NotModified, sum.Bytes+got.Bytes
+			sum.Add(got)
 		}
 		return u.Totals == sum
 	}

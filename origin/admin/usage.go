@@ -44,7 +44,7 @@ func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Durati
 	u.Since = u.Until.Add(-since).Truncate(time.Hour)
 	u.Keys, err = all[KeyUse](ctx, c.conn, "read the usage of keys",
 		`SELECT u.key_id AS id, coalesce(k.name, '') AS name, coalesce(k.key_prefix, '') AS prefix, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused,
-			sum(not_modified)::int8 AS not_modified, sum(bytes)::int8 AS bytes, sum(queries)::int8 AS queries, l.last_used_at
+			sum(not_modified)::int8 AS not_modified, sum(bypassed)::int8 AS bypassed, sum(bytes)::int8 AS bytes, sum(queries)::int8 AS queries, l.last_used_at
 		FROM key_usage u LEFT JOIN api_keys k ON k.id = u.key_id LEFT JOIN key_last_used l ON l.key_id = u.key_id
 		WHERE u.workspace_id = $1 AND u.hour >= $2 GROUP BY u.key_id, k.name, k.key_prefix, l.last_used_at
 		ORDER BY sum(requests) DESC, u.key_id`, workspace, u.Since)

@@ -20,19 +20,20 @@ type Counts struct {
 	Requests    uint64 `json:"requests"`    // all that were answered, those below included
 	Refused     uint64 `json:"refused"`     // answered with a 429
 	NotModified uint64 `json:"notModified"` // answered with a 304
+	Bypassed    uint64 `json:"bypassed"`    // read from Postgres because of Cache-Control: no-cache
 	Bytes       uint64 `json:"bytes"`       // of response bodies, as sent
 	Queries     uint64 `json:"queries"`     // page queries of Postgres
 }
 
 // Add adds other counts.
 func (c *Counts) Add(o Counts) {
-	*c = Counts{c.Requests + o.Requests, c.Refused + o.Refused, c.NotModified + o.NotModified, c.Bytes + o.Bytes, c.Queries + o.Queries}
+	*c = Counts{c.Requests + o.Requests, c.Refused + o.Refused, c.NotModified + o.NotModified, c.Bypassed + o.Bypassed, c.Bytes + o.Bytes, c.Queries + o.Queries}
 }
 
 // since returns what was counted after the earlier state.
 func (c Counts) since(earlier Counts) Counts {
 	return Counts{c.Requests - earlier.Requests, c.Refused - earlier.Refused, c.NotModified - earlier.NotModified,
-		c.Bytes - earlier.Bytes, c.Queries - earlier.Queries}
+		c.Bypassed - earlier.Bypassed, c.Bytes - earlier.Bytes, c.Queries - earlier.Queries}
 }
 
 // Counter counts the use of a key, by atomic additions alone. A key may have several
@@ -41,7 +42,7 @@ type Counter struct{ *counts }
 
 // counts are the numbers of a Counter, in the Recorder's queue.
 type counts struct {
-	requests, refused, notModified, bytes, queries atomic.Uint64
+	requests, refused, notModified, bypassed, bytes, queries atomic.Uint64
 
 	key    Key
 	holder weak.Pointer[Counter] // without it nothing more is counted
@@ -74,6 +75,12 @@ func (c *Counter) Answered(status, size int) {
 	runtime.KeepAlive(c) // or the numbers could be dropped before the last addition
 }
 
+// Bypassed counts a request that had its page read although a fresh one may be stored.
+func (c *Counter) Bypassed() {
+	c.bypassed.Add(1)
+	runtime.KeepAlive(c)
+}
+
 // Queried counts a query of Postgres.
 func (c *Counter) Queried() {
 	c.queries.Add(1)
@@ -83,7 +90,8 @@ func (c *Counter) Queried() {
 // read returns the numbers so far. It reads requests last, so that none of the others
 // counts a request that is not in it.
 func (c *counts) read() (n Counts) {
-	n.Refused, n.NotModified, n.Bytes, n.Queries = c.refused.Load(), c.notModified.Load(), c.bytes.Load(), c.queries.Load()
+	n.Refused, n.NotModified, n.Bypassed = c.refused.Load(), c.notModified.Load(), c.bypassed.Load()
+	n.Bytes, n.Queries = c.bytes.Load(), c.queries.Load()
 	n.Requests = c.requests.Load()
 	return n
 }

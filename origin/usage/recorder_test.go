@@ -120,7 +120,7 @@ func (w *table) total() (requests uint64) {
 }
 
 func plus(a, b usage.Counts) usage.Counts {
-	return usage.Counts{Requests: a.Requests + b.Requests, Refused: a.Refused + b.Refused, NotModified: a.NotModified + b.NotModified,
+	return usage.Counts{Requests: a.Requests + b.Requests, Refused: a.Refused + b.Refused, NotModified: a.NotModified + b.NotModified, Bypassed: a.Bypassed + b.Bypassed,
 		Bytes: a.Bytes + b.Bytes, Queries: a.Queries + b.Queries}
 }
 

@@ -36,7 +36,7 @@ var hour = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 
 // used is a row of the hour in which every number is n.
 func used(k usage.Key, hour time.Time, n uint64) usage.Row {
-	return usage.Row{Key: k, Hour: hour, Counts: usage.Counts{Requests: n, Refused: n, NotModified: n, Bytes: n, Queries: n}, LastUsed: hour.Add(time.Duration(n) * time.Second)}
+	return usage.Row{Key: k, Hour: hour, Counts: usage.Counts{Requests: n, Refused: n, NotModified: n, Bypassed: n, Bytes: n, Queries: n}, LastUsed: hour.Add(time.Duration(n) * time.Second)}
 }
 
 // sums returns the rows of a table as text, in order.
@@ -53,7 +53,7 @@ func sums(t *testing.T, url, sql string) string {
 }
 
 const (
-	hoursSQL = `SELECT string_agg(concat_ws(' ', extract(hour FROM hour AT TIME ZONE 'UTC'), get_byte(uuid_send(key_id), 1), requests, refused, not_modified, bytes, queries), ', ' ORDER BY hour, key_id) FROM key_usage`
+	hoursSQL = `SELECT string_agg(concat_ws(' ', extract(hour FROM hour AT TIME ZONE 'UTC'), get_byte(uuid_send(key_id), 1), requests, refused, not_modified, bypassed, bytes, queries), ', ' ORDER BY hour, key_id) FROM key_usage`
 	usedSQL  = `SELECT string_agg(concat_ws(' ', get_byte(uuid_send(key_id), 1), to_char(last_used_at AT TIME ZONE 'UTC', 'HH24:MI:SS')), ', ' ORDER BY key_id) FROM key_last_used`
 )
 
@@ -74,7 +74,7 @@ func TestABatchCountsOnce(t *testing.T) {
 	write(t, s, run, 2, used(key(1, 1), hour, 10))
 	write(t, s, run, 1, first...)
 	write(t, s, uuid.New(), 1, used(key(1, 2), hour, 1))
-	if got, want := sums(t, url, hoursSQL), "10 1 13 13 13 13 13, 10 2 6 6 6 6 6, 11 1 4 4 4 4 4"; got != want {
+	if got, want := sums(t, url, hoursSQL), "10 1 13 13 13 13 13 13, 10 2 6 6 6 6 6 6, 11 1 4 4 4 4 4 4"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if got, want := sums(t, url, usedSQL), "1 11:00:04, 2 10:00:03"; got != want { // never earlier than before
@@ -103,7 +103,7 @@ func TestABatchThatStillRunsCountsOnce(t *testing.T) {
 	})
 	postgrestest.ExecOn(t, holder, "COMMIT")
 	writes.Wait()
-	if got, want := sums(t, url, hoursSQL), "10 1 2 2 2 2 2"; got != want {
+	if got, want := sums(t, url, hoursSQL), "10 1 2 2 2 2 2 2"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -235,7 +235,7 @@ func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
 	_, pooled := sandboxtest.PgBouncer(t, u.String(), map[string]string{"pool_mode": "transaction"})
 	postgrestest.Exec(t, address, "ALTER ROLE "+role+" SET statement_timeout = 0") // which a pooler's first statement has
 	write(t, openStore(t, pooled), uuid.New(), 1, used(key(1, 1), hour, 1))
-	if got, want := sums(t, address, hoursSQL), "10 1 2 2 2 2 2"; got != want {
+	if got, want := sums(t, address, hoursSQL), "10 1 2 2 2 2 2 2"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -12,6 +12,7 @@ CREATE TABLE key_usage (
     requests     bigint NOT NULL,
     refused      bigint NOT NULL,
     not_modified bigint NOT NULL,
+    bypassed     bigint NOT NULL,
     bytes        bigint NOT NULL,
     queries      bigint NOT NULL,
     PRIMARY KEY (workspace_id, hour, key_id)
