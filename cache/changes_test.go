@@ -363,7 +363,7 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	}}
 	refused := func(want uint64) {
 		t.Helper()
-		if n := c.Stats().Rejected["foreign"]; n != want {
+		if n := c.Stats().Rejected["wrong-server"]; n != want {
 			t.Errorf("%d refused, not %d", n, want)
 		}
 	}

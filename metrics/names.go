@@ -136,7 +136,7 @@ var cacheMetrics = []metric[cache.Stats]{
 		}
 	}},
 	value("invalidation_ring_bytes", "Memory that remembered changes occupy.", func(s cache.Stats) any { return s.RingBytes }),
-	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
+	value("freshness_lists", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
 }
 
 var feedMetrics = []metric[changefeed.Stats]{
@@ -184,7 +184,7 @@ var limiterMetrics = []metric[limiter.Stats]{
 	value("limiter_lease_settles_total", "Calls that returned unused leased tokens.", func(s limiter.Stats) any { return s.Settles }),
 	value("limiter_leases", "Buckets of which this node holds leased tokens.", func(s limiter.Stats) any { return s.Leases }),
 	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
-	value("limiter_off_ledger_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.FallbackAdmitted }),
+	value("limiter_fallback_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.FallbackAdmitted }),
 	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
 	value("limiter_tokens_returned_total", "Tokens returned by requests that cost nothing (304).", func(s limiter.Stats) any { return s.Returned }),
 	value("limiter_returns_dropped_total", "Tokens that could not be returned.", func(s limiter.Stats) any { return s.ReturnsDropped }),
@@ -211,8 +211,8 @@ var originMetrics = []metric[origin.Stats]{
 			sum.Failed += standby.Failed
 		}
 		set(sum.Fetched, "ok")
-		set(sum.Behind, "behind")
-		set(sum.Foreign, "foreign")
+		set(sum.Behind, "lagging")
+		set(sum.Foreign, "wrong-server")
 		set(sum.Failed, "failed")
 	}},
 	value("origin_replica_breakers_open", "Standbys that are not queried, because they failed several times in a row.", func(s origin.Stats) any {
@@ -244,7 +244,7 @@ var keyMetrics = []metric[apikey.Stats]{
 		set(s.Hits, "known")
 		set(s.Loaded, "loaded")
 		set(s.Unknown, "unknown")
-		set(s.WithinGrace, "graced")
+		set(s.WithinGrace, "within-grace")
 		set(s.Failures, "failed")
 	}},
 	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s apikey.Stats) any { return s.Queries }),

@@ -129,7 +129,7 @@ const (
 
 // String returns the name that the metrics use.
 func (c Concern) String() string {
-	return [...]string{"kept", "shown", "entered", "any-row", "no-extent", "name", "search", "many", "forgotten"}[c]
+	return [...]string{"unconcerned", "shown", "entered", "any-row", "no-extent", "name", "search", "many", "forgotten"}[c]
 }
 
 // Concern decides whether the page has to be read again because of the rows that a

@@ -244,7 +244,7 @@ const (
 
 // String is the name that the metrics use.
 func (a Admission) String() string {
-	return [...]string{"kept", "untrusted", "late", "resynced", "unseen", "behind", "foreign"}[a]
+	return [...]string{"admitted", "untrusted", "late", "resynced", "not-visible", "lagging", "wrong-server"}[a]
 }
 
 // Admit decides whether an entry that was just read may be stored: whether its

@@ -34,7 +34,7 @@ func (o *oracle) playAll(t *testing.T, faults []fault) {
 // standbyWasTried fails the test if the standby served no page.
 func (o *oracle) standbyWasTried(t *testing.T) {
 	o.fleet.awaitFollowed(t)
-	for _, outcome := range []string{"ok", "behind"} {
+	for _, outcome := range []string{"ok", "lagging"} {
 		n := o.fleet.sum(t, "listedge_origin_replica_fetches_total", `outcome="`+outcome+`"`)
 		t.Logf("queries to the standby, %s: %v", outcome, n)
 		if n == 0 {

@@ -96,7 +96,7 @@ func TestAPageOfAnotherServerBehindAPoolerIsNotKept(t *testing.T) {
 		return strings.Contains(string(a.body), `"old"`) && strings.Contains(status, "; hit") && !strings.Contains(status, "stale")
 	}
 	within(t, soon, "the change, and a page of another server", func() bool {
-		return !asFresh() && n.metric(t, "listedge_freshness_refused_pages_total", `why="foreign"`) > 0
+		return !asFresh() && n.metric(t, "listedge_freshness_refused_pages_total", `why="wrong-server"`) > 0
 	})
 	for range 20 {
 		if asFresh() {
