@@ -123,43 +123,42 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	}
 }
 
-// A node that has run out of descriptors, whatever uses them, works again as soon as some
-// are free.
-func TestANodeOutlivesRunningOutOfDescriptors(t *testing.T) {
+// Whoever holds connections to the admin listener keeps neither clients nor probes out.
+func TestIdleConnectionsToTheAdminListener(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
-	const descriptors = 120
-	n, log, ended := startWithDescriptors(t, descriptors, url)
-	held := []func(){hold(t, n.admin, descriptors)} // connections to the admin listener are not bounded
-	within(t, patience, "the public listener finds no descriptor", func() bool {
-		select {
-		case <-ended:
-			t.Fatalf("the node ended: %s", log.String())
-		default:
+	n, log, ended := startWithDescriptors(t, 160, url)
+	kept := &http.Client{Transport: &http.Transport{}} // whose connection is idle meanwhile
+	ask := func(client *http.Client, address string) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodGet, address, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		held = append(held, hold(t, n.admin, 1), hold(t, n.url, 1))
-		return strings.Contains(log.String(), "cannot accept connections")
-	})
-	for _, release := range held {
-		release()
+		r.Header.Set("X-API-Key", key)
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatalf("%v: %s", err, log.String())
+		}
+		if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.Body.Close() != nil || answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s, %v", address, answer.Status, err)
+		}
 	}
-	for path, ask := range map[string]func() (int, error){
-		"public": func() (int, error) {
-			a, err := n.try("GET", "/v1/items?limit=1", key)
-			if err != nil {
-				return 0, err
-			}
-			return a.StatusCode, nil
-		},
-		"admin": func() (int, error) {
-			r, err := http.Get(n.admin + "/readyz")
-			if err != nil {
-				return 0, err
-			}
-			return r.StatusCode, r.Body.Close()
-		},
-	} {
-		within(t, patience, "the "+path+" listener answers again", func() bool { status, err := ask(); return err == nil && status == http.StatusOK })
+	ask(kept, n.admin+"/metrics")
+	for range 3 {
+		defer hold(t, n.admin, 500)()
+		for _, address := range []string{n.admin + "/readyz", n.admin + "/metrics", n.url + "/v1/items?limit=1"} {
+			ask(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address)
+		}
+		ask(kept, n.admin+"/metrics")
+	}
+	select {
+	case <-ended:
+		t.Errorf("the node ended: %s", log.String())
+	default:
+	}
+	if strings.Contains(log.String(), "too many open files") {
+		t.Errorf("the descriptors ran out: %s", log.String())
 	}
 }

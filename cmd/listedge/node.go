@@ -196,9 +196,9 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)
-	n.admin = &http.Server{Handler: admin.Handler(admin.Options{
+	n.admin = admin.NewServer(admin.Options{
 		Names: adminNames(settings), Health: n.health, Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings, State: state,
-	}), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
+	}, slog.NewLogLogger(log, slog.LevelWarn))
 }
 
 // adminNames are the names that the admin listener answers to: the host of
