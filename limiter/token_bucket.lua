@@ -27,7 +27,7 @@ local FORM, SIZE = '<ddddddddddddd', 104
 local TOKEN, EPOCH, SLACK = 1000000, 10000000, 1000000
 local LEAST = 16 -- smaller bursts are not leased from
 local OWNER_LIFE, MISSING_AFTER, MEMBER_LIFE = 60000000, 1850000, 60000000
-local OVERLOAD, FAIR, SCARCE = 1.125, 1.03125, 4
+local DEMAND_SPAN, FAIR, SCARCE = 6000000, 1.03125, 4
 local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
@@ -50,10 +50,6 @@ end
 local function time_for(units)
   if units <= 0 then return 0 end
   return min(MAX_UNITS, ceil(units * 1000000 / r))
-end
-local function span()
-  if r == 0 then return EPOCH end
-  return max(1000000, time_for(4 * b * TOKEN))
 end
 local function cap() return max(0, b - held - prev) * TOKEN end
 local function lowest()
@@ -86,7 +82,7 @@ end
 
 local stepped, changed = false, false
 if now >= ts then
-  demand = floor(demand * span() / (span() + (now - ts)))
+  demand = floor(demand * max(0, DEMAND_SPAN - (now - ts)) / DEMAND_SPAN)
   while held + prev > 0 do
     local edge = ts + EPOCH - math.fmod(ts + lag, EPOCH)
     if edge > now then break end
@@ -142,8 +138,8 @@ level = max(min(level, lowest()), level - owed + paid)
 local granted, leased = 0, 0
 if not stepped then
   local have = floor(max(0, level) / TOKEN)
-  local capacity = r * span() / 1000000000
-  local scarce = r > 0 and have * SCARCE < b and demand > capacity * OVERLOAD
+  local capacity = r * DEMAND_SPAN / 1000000000
+  local scarce = r > 0 and have * SCARCE < b and demand > max(capacity * 9 / 8 + b * 500, capacity / 2 + b * 1000)
   local share = have
   if scarce and nodes > 1 and b >= LEAST then
     share = min(have, floor(entitled * capacity * FAIR / demand / 1000))
@@ -155,6 +151,8 @@ if not stepped then
       bound = floor(have / max(8, 3 * nodes))
     elseif scarce then
       bound = share
+    elseif b < 3 * nodes then
+      bound = 0
     elseif 2 * have < b then
       bound = floor(have / (3 * nodes))
     end

@@ -23,8 +23,7 @@ const (
 	// the fleet, whose part is withheld.
 	MemberLife = 60_000_000
 
-	OverloadFrom = 1.125   // demand above this multiple of the rate is overload, and not noise
-	FairShare    = 1.03125 // this multiple of the rate is divided among the nodes, so that none of the rate is left over
+	FairShare = 1.03125 // this multiple of the rate is divided among the nodes, so that none of the rate is left over
 )
 
 // Call is one call of the script for one bucket: its arguments and its reply.
@@ -125,7 +124,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 		c.Debt = l.takeDebt()
 	}
 	if l.Policy.Leased() {
-		l.demand.record(float32(l.arrived), float32(l.Policy.DemandSpan()), now)
+		l.demand.record(float32(l.arrived), now)
 		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
 		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unmet*1000), 0
 		if !all {
@@ -194,7 +193,7 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 func (l *Lease) compareDemand(c *Call) {
 	fleet, capacity := float32(c.Demand)/1000, float32(l.Policy.Capacity()/1000)
 	l.others = max(0, fleet-l.demand.own)
-	if l.Policy.IsQuota() || fleet <= capacity*OverloadFrom {
+	if l.Policy.IsQuota() || float64(c.Demand) <= l.Policy.Overload() {
 		l.unmet = 0
 	} else {
 		l.unmet = max(0, l.unmet-float32(c.Granted+c.Leased)*fleet/capacity/FairShare)

@@ -14,14 +14,14 @@ const (
 type demand struct {
 	at     int64   // when record was last called
 	recent float32 // requests in one Epoch
-	own    float32 // requests in the last Policy.DemandSpan, decaying, as the bucket counts those of all nodes
+	own    float32 // requests in the last DemandSpan, decaying, as the bucket counts those of all nodes
 }
 
 // record counts n requests since the last call. recent is a sliding window.
-func (d *demand) record(n, span float32, now int64) {
+func (d *demand) record(n float32, now int64) {
 	dt := max(0, now-d.at)
 	d.at = max(d.at, now)
-	d.own = d.own*span/(span+float32(dt)) + n
+	d.own = d.own*float32(max(0, DemandSpan-dt))/DemandSpan + n
 	if dt >= Epoch {
 		d.recent = n * Epoch / float32(dt)
 		return

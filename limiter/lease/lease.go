@@ -54,7 +54,7 @@ type Lease struct {
 	since        int64 // when the call in flight was begun, or the last one failed
 
 	demand demand
-	others float32 // requests at other nodes in the last Policy.DemandSpan, as of the last answer
+	others float32 // requests at other nodes in the last DemandSpan, as of the last answer
 	unmet  float32 // requests at this node that had no token yet: see Call.Entitled
 
 	granted  int32 // tokens granted to waiting requests
@@ -212,7 +212,7 @@ func (l *Lease) levelAt(now int64) int64 {
 // takenByOthers is how many tokens other nodes have taken since the last answer, if they
 // have as many requests as before it.
 func (l *Lease) takenByOthers(now int64) float64 {
-	return float64(l.others) * float64(max(0, now-l.At)) / float64(l.Policy.DemandSpan())
+	return float64(l.others) * float64(max(0, now-l.At)) / DemandSpan
 }
 
 // Status is what a response says about a bucket.

@@ -35,7 +35,7 @@ type Bucket struct {
 	Held     int64 // tokens leased in the epoch of TS and not yet reported spent
 	Prev     int64 // the same of the epoch before; tokens of older epochs no longer count
 	Used     int64 // epoch in which a node last used the policy in force
-	Demand   int64 // requests of the last Policy.DemandSpan, decaying, in thousandths
+	Demand   int64 // requests of the last DemandSpan, decaying, in thousandths
 	Withheld int64 // micro-tokens of the missing nodes, which may be spending them without Redis
 	Owner    int64 // if the burst is smaller than the fleet: the node that may spend without Redis; 0 = none
 	OwnerAt  int64 // when the owner last confirmed its ownership by a call
@@ -135,8 +135,7 @@ func (b *Bucket) refill(now, missing, nodes int64) bool {
 		}
 		return true
 	}
-	span := float64(b.Policy.DemandSpan())
-	b.Demand = int64(math.Floor(float64(b.Demand) * span / (span + float64(now-b.TS))))
+	b.Demand = int64(math.Floor(float64(b.Demand) * float64(max(0, lease.DemandSpan-(now-b.TS))) / lease.DemandSpan))
 	for b.Held+b.Prev > 0 {
 		edge := b.TS + lease.Epoch - (b.TS+b.Lag)%lease.Epoch
 		if edge > now {
@@ -265,7 +264,8 @@ func (b *Bucket) floor() int64 {
 // (Extra), if enough are left. Nodes hold at most half of the burst. While the level is
 // high, a lease is at most about half of the caller's part of it; below half of the
 // burst, it is at most a third of the caller's part. Larger leases in the middle of a
-// burst of requests would make other nodes refuse the rest of that burst. When tokens
+// burst of requests would make other nodes refuse the rest of that burst, and so would any
+// lease of a burst with fewer than three tokens for each node. When tokens
 // are scarce, a node gets its share of the rate by its share of all requests, so that a
 // request has the same chance at each node. Of a quota, a lease is at most a third of the
 // caller's part of what is left, so that few of the last tokens are at a node without
@@ -274,7 +274,7 @@ func (b *Bucket) grant(c *lease.Call) {
 	burst, nodes := b.Policy.Burst, max(1, c.Nodes)
 	have := max(0, b.Level) / lease.Token
 	most, capacity := have, b.Policy.Capacity()
-	scarce := !b.isQuota() && have*scarceParts < burst && float64(b.Demand) > capacity*lease.OverloadFrom
+	scarce := !b.isQuota() && have*scarceParts < burst && float64(b.Demand) > b.Policy.Overload()
 	if scarce && nodes > 1 && b.Policy.Leased() {
 		share := float64(c.Entitled) * capacity * lease.FairShare / float64(b.Demand) / 1000
 		most = min(have, int64(math.Floor(share)))
@@ -288,6 +288,8 @@ func (b *Bucket) grant(c *lease.Call) {
 			bound = have / max(minParts, 3*nodes)
 		case scarce:
 			bound = most
+		case burst < 3*nodes:
+			bound = 0
 		case 2*have < burst:
 			bound = have / (3 * nodes)
 		}
