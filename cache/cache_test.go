@@ -371,40 +371,6 @@ func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
 	})
 }
 
-func TestNothingIsFreshWithoutTTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{TTL: 0, MaxStale: time.Minute})
-		key := keyOf("q")
-		for i := range 3 {
-			body := fmt.Sprint(i)
-			r, err := c.Forward(key, changefeed.List{}, brings(body))
-			want{body: body, source: Origin, hadStale: i > 0}.check(t, r, err)
-			if _, ok := c.Hit(key, time.Now()); ok {
-				t.Fatal("a hit")
-			}
-		}
-		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
-		want{body: "2", hadStale: true, err: errOrigin}.check(t, r, err)
-		checkFills(t, c, 4, 1)
-	})
-}
-
-func TestNothingIsStaleWithoutMaxStale(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{TTL: ttl, MaxStale: 0})
-		key := keyOf("q")
-		forward(t, c, key, brings("page"))
-		boottimetest.Pass(ttl - 1)
-		if _, ok := c.Hit(key, time.Now()); !ok {
-			t.Fatal("no hit")
-		}
-		boottimetest.Pass(time.Nanosecond)
-		if r, err := c.Forward(key, changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
-			t.Fatalf("%+v, %v", r, err)
-		}
-	})
-}
-
 func TestNothingIsStoredWithoutEither(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, Options{TTL: 0, MaxStale: 0})

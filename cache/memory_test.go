@@ -61,17 +61,6 @@ func TestWholeKeyIsCompared(t *testing.T) {
 	}
 }
 
-func TestPutIsSeenAtOnce(t *testing.T) {
-	m := openMemory(t, 8<<20)
-	for i := range 500 {
-		key, p := keyOf(fmt.Sprint(i)), newEntryAt([]byte("body"), "", time.Now())
-		kept := m.put(key, p, time.Hour)
-		if h := m.get(key); h != kept || h.entry.Load() != p {
-			t.Fatalf("page %d is not found right after put", i)
-		}
-	}
-}
-
 func TestOlderNeverReplacesNewer(t *testing.T) {
 	const writers = 16
 	m := openMemory(t, 8<<20)
@@ -144,19 +133,6 @@ func TestAnEntryThatReplacesAnotherLivesAsLongAsItMay(t *testing.T) {
 	}
 }
 
-func TestRenewedEntryLives(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := openMemory(t, 8<<20)
-		for range 20 {
-			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now()), 10*time.Second)
-			boottimetest.Pass(9 * time.Second)
-			if m.get(keyOf("q")) == nil {
-				t.Fatal("expired before its TTL")
-			}
-		}
-	})
-}
-
 // The cost that memory counts for an entry is at least what the entry takes on the heap,
 // and not much more: also while entries are replaced by smaller and larger ones, and evicted.
 func TestEntriesCostNoMoreThanIsCounted(t *testing.T) {
@@ -203,30 +179,6 @@ func TestEntriesCostNoMoreThanIsCounted(t *testing.T) {
 	}
 	if _, size := inWindow(); size != m.window.used() {
 		t.Errorf("pages of the window take %d bytes, of which it counts %d", size, m.window.used())
-	}
-}
-
-func TestAnEntryLargerThanTheBudgetDoesNoHarm(t *testing.T) {
-	m := openMemory(t, 1<<20)
-	small, large := keyOf("small"), keyOf("large")
-	m.put(small, newEntryAt([]byte("small"), "", time.Now()), time.Hour)
-	huge := bodyOnly(make([]byte, 2<<20))
-	if kept := m.put(large, huge, time.Hour); kept == nil || kept.entry.Load() != huge {
-		t.Error("put does not return the page")
-	}
-	if m.get(large) != nil {
-		t.Error("a page larger than the budget was kept")
-	}
-	m.put(large, newEntryAt([]byte("fits"), "", time.Now()), time.Hour)
-	if h := m.get(large); h == nil || string(h.entry.Load().Body) != "fits" {
-		t.Error("its smaller successor was not")
-	}
-	m.put(large, bodyOnly(make([]byte, 2<<20)), time.Hour)
-	if m.get(large) != nil || m.used() > 1<<20 {
-		t.Errorf("a page that grew beyond the budget was kept: %d bytes", m.used())
-	}
-	if m.get(small) == nil {
-		t.Error("the small page had to go")
 	}
 }
 

@@ -11,46 +11,6 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// Concurrent requests share one look-up. A later request looks up again.
-func TestOneLookUpForAllRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var f flights
-		looked := 0
-		release := make(chan struct{})
-		look := func() (Result, error) {
-			looked++
-			<-release
-			return Result{Entry: &Entry{Next: "found"}}, nil
-		}
-		found := make(chan Result)
-		for range 5 {
-			go func() {
-				r, err := f.do("page", look)
-				if err != nil {
-					t.Error(err)
-				}
-				found <- r
-			}()
-		}
-		synctest.Wait() // all of them wait
-		if _, first := f.join("another page"); !first {
-			t.Error("waits for another page's look-up")
-		}
-		close(release)
-		for range 5 {
-			if r := <-found; r.Entry == nil || r.Entry.Next != "found" {
-				t.Errorf("%+v", r)
-			}
-		}
-		if looked != 1 {
-			t.Errorf("%d looked", looked)
-		}
-		if _, first := f.join("page"); !first {
-			t.Error("a finished flight is still waited for")
-		}
-	})
-}
-
 // A look-up that panics is an error for all requests that wait for it.
 func TestALookUpThatPanicsIsAnError(t *testing.T) {
 	var f flights
