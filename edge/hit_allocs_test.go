@@ -5,18 +5,10 @@ package edge
 import (
 	"bufio"
 	"bytes"
-	"context"
-	"io"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
-	"github.com/valyala/fasthttp"
-
 	"listedge/cache"
-	"listedge/internal/tracing"
 	"listedge/origin/apikey"
 )
 
@@ -65,46 +57,5 @@ func TestAHitOverTCPAllocatesNothing(t *testing.T) {
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
-	}
-}
-
-func BenchmarkHit(b *testing.B) {
-	s, ctx := hitServer(b, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
-	benchmarkHit(b, s, ctx)
-}
-
-func BenchmarkHitTimed(b *testing.B) {
-	s, ctx := hitServer(b, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
-	s.timePhases, s.serverTiming = true, true
-	benchmarkHit(b, s, ctx)
-}
-
-// With tracing on: all hits are sampled, or one in a hundred.
-func BenchmarkHitTraced(b *testing.B) {
-	for _, ratio := range []string{"1", "0.01"} {
-		b.Run(ratio, func(b *testing.B) {
-			collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-			defer collector.Close()
-			b.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-			b.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
-			b.Setenv("OTEL_TRACES_SAMPLER_ARG", ratio)
-			tracer, err := tracing.New(b.Context(), "test", slog.New(slog.DiscardHandler))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer func() { _ = tracer.Close(context.Background()) }()
-			s, ctx := hitServer(b, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
-			s.timePhases, s.tracer = true, tracer
-			benchmarkHit(b, s, ctx)
-		})
-	}
-}
-
-func benchmarkHit(b *testing.B, s *Server, ctx *fasthttp.RequestCtx) {
-	w, sent := bufio.NewWriterSize(ctx.Conn(), writeBuffer), ctx.Conn().(*conn).Conn.(*wire)
-	b.ReportAllocs()
-	for b.Loop() {
-		sent.written = sent.written[:0]
-		serveInto(b, s, ctx, w)
 	}
 }
