@@ -112,16 +112,3 @@ func TestTheSystemsClocks(t *testing.T) {
 		t.Errorf("%s passed, where %s did", passed, want)
 	}
 }
-
-func BenchmarkAt(b *testing.B) {
-	c, now := boottime.New(), time.Now()
-	for b.Loop() {
-		c.At(now)
-	}
-}
-
-func BenchmarkTimeNow(b *testing.B) {
-	for b.Loop() {
-		_ = time.Now()
-	}
-}

@@ -76,10 +76,3 @@ func TestObservingAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-
-func BenchmarkObserve(b *testing.B) {
-	var h Histogram
-	for b.Loop() {
-		h.Observe(23 * time.Microsecond)
-	}
-}

@@ -133,36 +133,3 @@ func TestPostgresRefusesFoldersItCannotUse(t *testing.T) {
 		}
 	}
 }
-
-func TestRedisLivesHangsDiesAndComesBack(t *testing.T) {
-	r, err := StartRedis(within(t, time.Minute), RedisOptions{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Stop() })
-	if err := r.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	if r.answersPing() {
-		t.Error("a frozen server answered")
-	}
-	if err := r.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	if !r.answersPing() {
-		t.Error("no answer after the thaw")
-	}
-	pid := r.Pid()
-	if err := r.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if alive(pid) || r.answersPing() {
-		t.Error("the server survived SIGKILL")
-	}
-	if err := r.Restart(within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	if !r.answersPing() {
-		t.Error("no answer after the restart")
-	}
-}
