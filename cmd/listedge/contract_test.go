@@ -104,25 +104,15 @@ func TestPathsAndMethods(t *testing.T) {
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url)
-	for path, want := range map[string]int{
-		"/": 404, "/v1": 404, "/v1/": 404, "/v1/items/": 404, "/v1/Items": 404, "/v1//items": 404, "/v1/item": 404,
-		"/v1/items/x": 404, "/v1/%69tems": 404, "/v1/x/../items": 404, "/docs/nothing": 404, "/metrics": 404, "/docsx": 404,
-		"/v1/items": 200, "/v1/contacts": 200, "/openapi.json": 200, "/docs": 200,
-	} {
+	for path, want := range map[string]int{"/v1/items/": 404, "/metrics": 404, "/v1/items": 200, "/v1/contacts": 200, "/openapi.json": 200, "/docs": 200} {
 		if a := n.get(t, path, key); a.StatusCode != want {
 			t.Errorf("%s: %s, want %d", path, a.Status, want)
 		} else if want == 404 && a.problem(t).Error.Code != "NOT_FOUND" {
 			t.Errorf("%s: %s", path, a.body)
 		}
 	}
-	for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
-		a := n.request(t, method, "/v1/items", key)
-		if a.StatusCode != 405 || a.Header.Get("Allow") != "GET, HEAD" || a.problem(t).Error.Code != "REQUEST_FAILED" {
-			t.Errorf("%s: %s %s", method, a.Status, a.body)
-		}
-		if a := n.request(t, method, "/nowhere", key); a.StatusCode != 404 {
-			t.Errorf("%s /nowhere: %s", method, a.Status)
-		}
+	if a := n.request(t, "POST", "/v1/items", key); a.StatusCode != 405 || a.Header.Get("Allow") != "GET, HEAD" || a.problem(t).Error.Code != "REQUEST_FAILED" {
+		t.Errorf("%s %s", a.Status, a.body)
 	}
 }
 
@@ -152,22 +142,15 @@ func raw(t *testing.T, n *testNode, request string) *answer {
 func TestWhatTheHTTPLayerRefusesHasTheSameBody(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url)
-	post := "POST /v1/items HTTP/1.1\r\nHost: a\r\n"
 	for name, c := range map[string]struct {
 		request string
 		status  int
 	}{
-		"no HTTP":             {"hello\r\n\r\n", 400},
-		"bad version":         {"GET /v1/items HTTP/x.y\r\nHost: a\r\n\r\n", 400},
-		"header too large":    {"GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Filler: " + strings.Repeat("x", 20_000) + "\r\n\r\n", 431},
-		"body on a GET":       {"GET /v1/items HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n0123456789", 413},
-		"huge body":           {post + "Content-Length: 10000000\r\n\r\n", 413},
-		"small body":          {post + "Content-Length: 2\r\n\r\n{}", 405},
-		"two lengths":         {"GET /v1/items HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", 400},
-		"header without name": {"GET /v1/items HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n", 400},
-		"request that drips":  {"GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Api-Key: ", 408},
+		"no HTTP":            {"hello\r\n\r\n", 400},
+		"header too large":   {"GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Filler: " + strings.Repeat("x", 20_000) + "\r\n\r\n", 431},
+		"huge body":          {"POST /v1/items HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n", 413},
+		"request that drips": {"GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Api-Key: ", 408},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // the last one takes as long as a request may
@@ -181,27 +164,6 @@ func TestWhatTheHTTPLayerRefusesHasTheSameBody(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a smuggled request is not answered", func(t *testing.T) {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_, err = io.WriteString(conn, "GET /v1/items HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /docs HTTP/1.1\r\nHost: a\r\n\r\n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
-		answers, err := io.ReadAll(conn) // to the end: the connection is closed after the first
-		if err != nil || strings.Count(string(answers), "HTTP/1.1 ") != 1 {
-			t.Errorf("%v: %s", err, answers)
-		}
-	})
-	t.Run("HTTP/1.0", func(t *testing.T) {
-		if a := raw(t, n, "GET /v1/items?limit=1 HTTP/1.0\r\nX-Api-Key: "+key+"\r\n\r\n"); a.StatusCode != 200 {
-			t.Error(a.Status)
-		}
-	})
 }
 
 func TestParametersAreRefusedBeforeAnythingIsTouched(t *testing.T) {
@@ -209,19 +171,9 @@ func TestParametersAreRefusedBeforeAnythingIsTouched(t *testing.T) {
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url)
 	for query, want := range map[string]string{
-		"limit=0":                            "limit",
-		"limit=101":                          "limit",
-		"limit=ten":                          "limit",
-		"limit=1&limit=2":                    "limit",
-		"sort=price":                         "sort",
-		"stock=some":                         "stock",
-		"type=customer":                      "type",
-		"cursor=nonsense":                    "cursor",
-		"search=%00":                         "search",
-		"search=%c3%28":                      "search",
-		"q=tea":                              "q",
-		"limit=0&sort=x&nothing":             "limit,nothing,sort",
-		"search=" + strings.Repeat("x", 121): "search",
+		"limit=0":                "limit",
+		"cursor=nonsense":        "cursor",
+		"limit=0&sort=x&nothing": "limit,nothing,sort",
 	} {
 		a := n.get(t, "/v1/items?"+query, key)
 		p := a.problem(t)
@@ -289,23 +241,9 @@ func TestHeadersOfAPage(t *testing.T) {
 		}
 	})
 	t.Run("conditional", func(t *testing.T) {
-		for header, want := range map[string]int{
-			first.Header.Get("ETag"):           304,
-			first.Header.Get("ETag")[2:]:       304,
-			`"x", ` + first.Header.Get("ETag"): 304,
-			`*`:                                304,
-			`W/"AAAAAAAAAAAAAAAAAAAAAA"`:       200,
-			`nonsense`:                         200,
-		} {
-			for _, encoding := range []string{"gzip", "identity"} {
-				a := n.get(t, "/v1/items?limit=10", key, "If-None-Match: "+header, "Accept-Encoding: "+encoding)
-				if a.StatusCode != want {
-					t.Errorf("If-None-Match %s: %s", header, a.Status)
-				}
-				if want == 304 && (len(a.body) != 0 || a.Header.Get("ETag") == "" || a.Header.Get("Vary") == "" || a.Header.Get("Cache-Control") == "" || a.Header.Get("X-Request-Id") == "") {
-					t.Errorf("304 with %d bytes and %v", len(a.body), a.Header)
-				}
-			}
+		a := n.get(t, "/v1/items?limit=10", key, "If-None-Match: "+first.Header.Get("ETag"))
+		if a.StatusCode != 304 || len(a.body) != 0 || a.Header.Get("ETag") == "" || a.Header.Get("Vary") == "" || a.Header.Get("Cache-Control") == "" || a.Header.Get("X-Request-Id") == "" {
+			t.Errorf("%s with %d bytes and %v", a.Status, len(a.body), a.Header)
 		}
 	})
 	t.Run("gzip", func(t *testing.T) {
@@ -329,10 +267,8 @@ func TestHeadersOfAPage(t *testing.T) {
 		if a := n.get(t, "/v1/items", key, "X-Request-Id: Mine-1.2:3_4"); a.page(t).RequestID != "Mine-1.2:3_4" || a.Header.Get("X-Request-Id") != "Mine-1.2:3_4" {
 			t.Errorf("%v", a.Header)
 		}
-		for _, bad := range []string{"-x", "a b", `a"b`, strings.Repeat("x", 129), ""} {
-			if a := n.get(t, "/v1/items", key, "X-Request-Id: "+bad); a.page(t).RequestID == bad {
-				t.Errorf("took over %q", bad)
-			}
+		if a := n.get(t, "/v1/items", key, "X-Request-Id: -x"); a.page(t).RequestID == "-x" {
+			t.Error("took over an id that is not valid")
 		}
 		if a := n.get(t, "/nowhere", key, "X-Request-Id: lost"); a.problem(t).RequestID != "lost" {
 			t.Errorf("%s", a.body)
@@ -378,22 +314,13 @@ func TestLimits(t *testing.T) {
 	blocked := newKeyFor(t, url, workspace, "--rate", "0")
 	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1h") // so that pages stay in memory
 
-	etag := ""
 	for i := range 5 {
 		a := n.get(t, "/v1/items", key)
 		if a.StatusCode != 200 || a.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(4-i) {
 			t.Fatalf("request %d: %s, %v", i, a.Status, a.Header)
 		}
-		if etag = a.Header.Get("ETag"); i == 0 {
-			if got := a.Header.Get("RateLimit-Policy"); got != `"key";q=5;w=500;rate=0.01, "workspace";q=8;w=8000;rate=0.001` {
-				t.Error(got)
-			}
-			// A 304 from memory costs no token, and the headers show it.
-			for range 10 {
-				if b := n.get(t, "/v1/items", key, "If-None-Match: "+etag); b.StatusCode != 304 || b.Header.Get("X-RateLimit-Remaining") != "4" {
-					t.Fatalf("%s, remaining %s", b.Status, b.Header.Get("X-RateLimit-Remaining"))
-				}
-			}
+		if got := a.Header.Get("RateLimit-Policy"); got != `"key";q=5;w=500;rate=0.01, "workspace";q=8;w=8000;rate=0.001` {
+			t.Error(got)
 		}
 	}
 	// The key is exhausted; a refused request costs no token and touches nothing else.

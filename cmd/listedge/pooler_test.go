@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -65,49 +64,5 @@ func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	within(t, soon, "it is reported", func() bool {
 		status, r := n.readiness(t)
 		return status == http.StatusServiceUnavailable && (strings.Contains(r.Checks["postgres"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
-	})
-}
-
-// A pooler may lead to another server than the one whose changes are followed. Pages of that
-// server are neither stored nor served as fresh.
-func TestAPageOfAnotherServerBehindAPoolerIsNotKept(t *testing.T) {
-	t.Parallel()
-	primary, address := privateDatabase(t)
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	workspace, key := workspaceWithKey(t, address)
-	execute(t, address, "INSERT INTO items (workspace_id, name) VALUES ($1, 'old')", workspace)
-	standby := sandboxtest.Standby(t, primary, nil)
-	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
-	n := startNode(t, pooled, "--replication-url", address)
-	within(t, soon, "changes are followed", func() bool { _, r := n.readiness(t); return r.Mode == "followed" })
-	within(t, soon, "the row", func() bool { return strings.Contains(string(n.get(t, "/v1/items?limit=1", key).body), "old") })
-
-	execute(t, standby.URL(u.Path[1:]), "SELECT pg_promote(true)")
-	if err := pooler.LeadTo(standby.Addr()); err != nil {
-		t.Fatal(err)
-	}
-	execute(t, address, "UPDATE items SET name = 'new' WHERE workspace_id = $1", workspace)
-	asFresh := func() bool { // a page from before the change
-		a := n.get(t, "/v1/items?limit=1", key)
-		status := a.Header.Get("Cache-Status")
-		return strings.Contains(string(a.body), `"old"`) && strings.Contains(status, "; hit") && !strings.Contains(status, "stale")
-	}
-	within(t, soon, "the change, and a page of another server", func() bool {
-		return !asFresh() && n.metric(t, "listedge_freshness_refused_pages_total", `why="wrong-server"`) > 0
-	})
-	for range 20 {
-		if asFresh() {
-			t.Fatal("a page of another server is served as fresh")
-		}
-	}
-	if err := pooler.LeadTo(primary.Addr()); err != nil {
-		t.Fatal(err)
-	}
-	within(t, soon, "the followed server's page, kept", func() bool {
-		a := n.get(t, "/v1/items?limit=1", key)
-		return strings.Contains(string(a.body), `"new"`) && strings.Contains(a.Header.Get("Cache-Status"), "; hit")
 	})
 }

@@ -72,25 +72,6 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 	}
 }
 
-// A 304 from memory costs no token, however often it is requested.
-func TestNotModifiedFromMemoryIsFree(t *testing.T) {
-	database := database(t)
-	workspace, _ := workspaceWithKey(t, database)
-	key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", "3")
-	n := startNode(t, database, "--freshness-bound", "0", "--cache-ttl", "1h")
-	n.get(t, "/v1/items", key).page(t)
-	for range 20 {
-		for header, want := range map[string]int{"If-None-Match: *": 304, "If-Match: \"a\"": 412, "Cache-Control: no-cache, only-if-cached": 504} {
-			if a := n.get(t, "/v1/items", key, header); a.StatusCode != want || a.Header.Get("X-RateLimit-Remaining") != "2" {
-				t.Fatalf("%s: %s, %s tokens left", header, a.Status, a.Header.Get("X-RateLimit-Remaining"))
-			}
-		}
-		if a := n.get(t, "/v1/contacts", key, "Cache-Control: only-if-cached"); a.StatusCode != 504 || a.Header.Get("X-RateLimit-Remaining") != "2" {
-			t.Fatalf("only-if-cached: %s, %s tokens left", a.Status, a.Header.Get("X-RateLimit-Remaining"))
-		}
-	}
-}
-
 // Even without a token left, many concurrent requests get 304: they neither wait for a token
 // nor hold one.
 func TestNotModifiedFromMemoryNeedsNoToken(t *testing.T) {
