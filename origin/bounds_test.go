@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -71,8 +70,8 @@ func TestTheSchemaBoundsARow(t *testing.T) {
 	}
 }
 
-// oldRows takes the bounds away and puts in rows of before there were any.
-func oldRows(t *testing.T, url, statement string, args ...any) {
+// longRows takes the bounds away and puts in rows beyond them.
+func longRows(t *testing.T, url, statement string, args ...any) {
 	t.Helper()
 	conn := connect(t, url)
 	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_image_path_size")
@@ -85,7 +84,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	// Rows of a few bytes, of 600 kB, and two of more than a page in JSON, the last by name; in a column that no index has.
-	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, image_path, created_at)
+	longRows(t, url, `INSERT INTO items (workspace_id, id, name, image_path, created_at)
 		SELECT $1, gen_random_uuid(), 'Item ' || n, CASE WHEN n % 3 = 1 THEN 'small' WHEN n = 9 OR n = 14 THEN repeat(chr(1), 700000) ELSE repeat('x', 600000) END,
 			'2026-01-01Z'::timestamptz + (n % 7) * interval '1 s' FROM generate_series(1, 21) n`, ourWorkspace)
 	o := openOrigin(t, url)
@@ -152,7 +151,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, image_path) SELECT $1, $2, 'Long', repeat('x', 10000000)`, ourWorkspace, number(5))
+	longRows(t, url, `INSERT INTO items (workspace_id, id, name, image_path) SELECT $1, $2, 'Long', repeat('x', 10000000)`, ourWorkspace, number(5))
 	exec(t, connect(t, url), `INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'Beside')`, ourWorkspace, number(4))
 	o := openOrigin(t, url)
 	for _, limit := range []int{1, 50} {
@@ -218,80 +217,4 @@ func TestIndexesRefuseNoWriter(t *testing.T) {
 			t.Errorf("%s", describe(q))
 		}
 	}
-}
-
-// The migration does not check existing rows, and can be reverted. It also works on a
-// partitioned table.
-func TestBoundsApplyToNewRowsOnly(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	conn := connect(t, url)
-	up, down := migrationParts(t, "admin/migrations/00008_bounds.sql")
-	apply := func(part string) error {
-		_, err := conn.PgConn().Exec(t.Context(), "BEGIN;"+part+"COMMIT").ReadAll()
-		return err
-	}
-	if err := apply(down); err != nil {
-		t.Fatal(err)
-	}
-	exec(t, conn, `INSERT INTO items (workspace_id, id, name, description) VALUES ($1, $2, 'Old', repeat('x', 100000)), ($1, $3, 'Small', 'x')`, ourWorkspace, number(1), number(2))
-	exec(t, conn, `ALTER TABLE contacts RENAME TO whole`)
-	exec(t, conn, `CREATE TABLE contacts (LIKE whole INCLUDING DEFAULTS) PARTITION BY HASH (workspace_id)`)
-	exec(t, conn, `CREATE TABLE contacts_0 PARTITION OF contacts FOR VALUES WITH (MODULUS 1, REMAINDER 0)`)
-	// A long transaction reads the tables meanwhile. Other sessions must not wait for it.
-	reader, err := connect(t, url).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := reader.Exec(t.Context(), "LOCK TABLE items, workspaces IN ACCESS SHARE MODE"); err != nil {
-		t.Fatal(err)
-	}
-	applied := make(chan error, 1)
-	go func() { applied <- apply(up) }()
-	writer := connect(t, url)
-	eventually(t, "the migration waits", func() bool {
-		var waits bool
-		err := writer.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'items'::regclass)").Scan(&waits)
-		return err == nil && waits
-	})
-	exec(t, writer, `UPDATE items SET name = 'Small' WHERE name = 'Small'`)
-	select {
-	case err := <-applied:
-		t.Fatal("the migration did not wait: ", err)
-	default:
-	}
-	if err := reader.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-applied; err != nil {
-		t.Fatal(err)
-	}
-	o := openOrigin(t, url)
-	if page := fetch(t, o, Query{Workspace: ourWorkspace, Limit: 10}); len(page.rows) != 2 {
-		t.Errorf("%d rows", len(page.rows))
-	}
-	exec(t, conn, "UPDATE items SET active = false WHERE name = 'Small'")
-	for _, refused := range []string{
-		"UPDATE items SET active = false WHERE name = 'Old'",
-		"INSERT INTO contacts (workspace_id, name, address) VALUES (gen_random_uuid(), 'x', repeat('x', 65537))",
-	} {
-		if _, err := conn.Exec(t.Context(), refused); postgres.Code(err) != "23514" {
-			t.Errorf("%s: %v", refused, err)
-		}
-	}
-	exec(t, conn, "UPDATE items SET active = false, description = 'less' WHERE name = 'Old'")
-}
-
-// migrationParts are a migration's two halves.
-func migrationParts(t *testing.T, name string) (up, down string) {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	up, down, found := strings.Cut(string(text), "-- +goose Down")
-	if !found {
-		t.Fatal("it does not go back")
-	}
-	return up, down
 }

@@ -26,14 +26,13 @@ const (
 	Instant             // JSON string, UTC, three decimals
 )
 
-// The schema (since migration 8) and imports refuse values above these two bounds.
-// Rows from before that migration may exceed them.
+// The schema and imports refuse values above these two bounds.
 const (
 	MaxText   = 64 << 10 // bytes of a text
 	MaxDigits = 1000     // digits of a number before the decimal point, and as many after it: the limit of numeric(p, s)
 )
 
-// MaxNumber is the largest Number (migration 7). Most clients read JSON numbers as
+// MaxNumber is the largest Number. Most clients read JSON numbers as
 // doubles, and a double does not hold larger integers exactly.
 const MaxNumber = "9007199254740991"
 

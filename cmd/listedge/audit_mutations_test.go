@@ -10,7 +10,7 @@ import "testing"
 func TestAuditMutations(t *testing.T) {
 	const (
 		act, rotate, keys, log, publication = "origin/admin/act.go", "origin/admin/rotate.go", "origin/admin/keys.go", "origin/audit/audit.go", "origin/admin/publication.go"
-		migration                           = "origin/admin/migrations/00011_audit.sql"
+		migration                           = "origin/admin/migrations/00001_schema.sql"
 		eachAct, failed, appendOnly, filter = "TestEachActHasOneRowInTheAuditLog", "TestAFailedActLeavesNoRow", "TestTheAuditLogIsAppendOnly", "TestTheAuditLogIsFiltered"
 		rotating                            = "TestRotatingAKey"
 	)
@@ -19,6 +19,7 @@ func TestAuditMutations(t *testing.T) {
 		{"a row before the change is committed", []edit{{act, "\tmade, done, err := do(tx)\n", "\tmade, done, err := do(tx)\n\tif err == nil {\n\t\terr = tx.Commit(ctx)\n\t}\n\tif err == nil {\n\t\ttx, err = c.conn.Begin(ctx)\n\t}\n"}}, "./origin/admin", failed},
 		{"every field is a change", []edit{{act, "!reflect.DeepEqual(from[name], to[name])", "(!reflect.DeepEqual(from[name], to[name]) || true)"}}, "./origin/admin", eachAct},
 		{"the system user instead of the actor", []edit{{log, "\t\treturn name\n", "\t\treturn name[:0] + SystemUser()\n"}}, "./origin/admin", eachAct},
+		{"a logical subscription may change it", []edit{{migration, "rows_append_only BEFORE UPDATE OR DELETE ON", "rows_append_only BEFORE INSERT ON"}}, "./origin/admin", appendOnly},
 		{"the log can be emptied", []edit{{migration, "UPDATE OR DELETE OR TRUNCATE", "UPDATE OR DELETE"}}, "./origin/admin", appendOnly},
 		{"replication sessions may change it", []edit{{migration, "ENABLE ALWAYS TRIGGER", "ENABLE TRIGGER"}}, "./origin/admin", appendOnly},
 		{"a key is not found by what replaced it", []edit{{log, " OR details ->> '`+NewKey+`' = $2::text", ""}}, "./origin/admin", filter},

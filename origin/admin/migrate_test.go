@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"os"
 	"slices"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
 
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/origin/postgres"
@@ -47,20 +44,6 @@ func versions(migrations []Migration) (list []int64) {
 		list = append(list, m.Version)
 	}
 	return list
-}
-
-// bareGoose uses the migrations apart from the code under test.
-func bareGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
-	db, err := sql.Open("pgx", url)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	p, err := goose.NewProvider(goose.DialectPostgres, db, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		return err
-	}
-	return use(p)
 }
 
 // newestMigration is the number of the newest migration.
@@ -155,66 +138,6 @@ func TestTenNodesMigrateAtOnce(t *testing.T) {
 	db := openDatabase(t, postgres.Options{URL: url})
 	if err := readiness(db).Ready(t.Context()); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestMigratingGoesBackDown(t *testing.T) {
-	t.Parallel()
-	url := emptyDatabase(t)
-	if _, err := MigrateUp(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	schema := schemaOf(t, url)
-	status, err := MigrateStatus(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := bareGoose(t.Context(), url, func(p *goose.Provider) error { _, err := p.DownTo(t.Context(), 0); return err }); err != nil {
-		t.Fatal(err)
-	}
-	if left := strings.TrimSpace(schemaOf(t, url)); strings.Contains(left, "items") || strings.Contains(left, "contacts") {
-		t.Errorf("left: %s", left)
-	}
-	if applied, err := MigrateUp(t.Context(), url); err != nil || len(applied) != len(status) || schemaOf(t, url) != schema {
-		t.Errorf("down and up again: %+v, %v", applied, err)
-	}
-}
-
-// The indexes of a live table are made while others write, and a migration that
-// is interrupted meanwhile begins anew.
-func TestAMigrationKeepsNobodyFromWritingAndMayBeInterrupted(t *testing.T) {
-	t.Parallel()
-	url := emptyDatabase(t)
-	if err := bareGoose(t.Context(), url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 3); return err }); err != nil {
-		t.Fatal(err)
-	}
-	slow, conn := connect(t, url), connect(t, url)
-	const write = "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'written')"
-	exec(t, slow, "BEGIN; "+write) // which a new index waits for
-	ctx, interrupt := context.WithCancel(t.Context())
-	interrupted := make(chan error, 1)
-	go func() { _, err := MigrateUp(ctx, url); interrupted <- err }()
-	eventually(t, "an index under way", func() (begun bool) {
-		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_index WHERE NOT indisvalid)").Scan(&begun); err != nil {
-			t.Fatal(err)
-		}
-		return begun
-	})
-	exec(t, conn, "SET statement_timeout = '10s'; "+write)
-	interrupt()
-	if err := <-interrupted; err == nil {
-		t.Error("interrupted, and says nothing of it")
-	}
-	exec(t, slow, "COMMIT")
-	if _, err := MigrateUp(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	if schemaOf(t, url) != schemaOf(t, postgresServer().URL(postgrestest.Template)) {
-		t.Error("a database whose migration was interrupted differs from one whose was not")
-	}
-	var invalid int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_index WHERE NOT indisvalid").Scan(&invalid); err != nil || invalid != 0 {
-		t.Errorf("%d invalid indexes, %v", invalid, err)
 	}
 }
 
