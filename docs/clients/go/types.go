@@ -121,10 +121,10 @@ type ContactPage struct {
 // Error The body of every error answer.
 type Error struct {
 	Error struct {
-		// Code What went wrong, for programs. The vocabulary of the whole service; each answer lists the codes it can have.
+		// Code What went wrong, for programs. The vocabulary of the whole service; the examples of each answer have the codes it can have.
 		Code ErrorCode `json:"code"`
 
-		// Details What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
+		// Details Present with `VALIDATION_ERROR`. What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
 		Details *ErrorDetails `json:"details,omitempty"`
 
 		// Message What went wrong, for people. May change.
@@ -135,10 +135,10 @@ type Error struct {
 	RequestId RequestId `json:"requestId"`
 }
 
-// ErrorCode What went wrong, for programs. The vocabulary of the whole service; each answer lists the codes it can have.
+// ErrorCode What went wrong, for programs. The vocabulary of the whole service; the examples of each answer have the codes it can have.
 type ErrorCode string
 
-// ErrorDetails What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
+// ErrorDetails Present with `VALIDATION_ERROR`. What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
 type ErrorDetails map[string]string
 
 // ErrorMessage What went wrong, for people. May change.

@@ -134,15 +134,7 @@ export interface components {
             hasMore: boolean;
             /** @description The cursor of the next page; null exactly when `hasMore` is false. */
             nextCursor: string | null;
-        } & ({
-            /** @enum {boolean} */
-            hasMore: true;
-            nextCursor: string;
-        } | {
-            /** @enum {boolean} */
-            hasMore: false;
-            nextCursor: string | null;
-        });
+        };
         /** @description An item: exactly these fields, all always present. */
         Item: {
             /**
@@ -225,7 +217,7 @@ export interface components {
         /** @description The request's id, as in the `X-Request-Id` header. */
         RequestId: string;
         /**
-         * @description What went wrong, for programs. The vocabulary of the whole service; each answer lists the codes it can have.
+         * @description What went wrong, for programs. The vocabulary of the whole service; the examples of each answer have the codes it can have.
          * @enum {string}
          */
         ErrorCode: "VALIDATION_ERROR" | "UNAUTHORIZED" | "FORBIDDEN" | "NOT_FOUND" | "CONFLICT" | "UNPROCESSABLE_ENTITY" | "PLAN_LIMIT_REACHED" | "BOOKS_LOCKED" | "IDEMPOTENCY_CONFLICT" | "RATE_LIMITED" | "SERVICE_UNAVAILABLE" | "INTERNAL_ERROR" | "REQUEST_FAILED";
@@ -240,7 +232,7 @@ export interface components {
         };
         /** @description What went wrong, for people. May change. */
         ErrorMessage: string;
-        /** @description What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are. */
+        /** @description Present with `VALIDATION_ERROR`. What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are. */
         ErrorDetails: {
             [key: string]: string;
         };
@@ -356,22 +348,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "VALIDATION_ERROR" | "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                        details?: components["schemas"]["ErrorDetails"];
-                    } & ({
-                        /** @enum {string} */
-                        code: "VALIDATION_ERROR";
-                        details: components["schemas"]["ErrorDetails"];
-                    } | {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                    });
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The request is not well-formed HTTP. */
@@ -383,14 +360,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description No valid key: the header is missing, empty, given twice or malformed, or the key is unknown, revoked or expired, which all get the same answer. No rate-limit headers. */
@@ -403,14 +373,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "UNAUTHORIZED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The key lacks the collection's scope, or its workspace is suspended. No rate-limit headers. */
@@ -423,53 +386,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "FORBIDDEN";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
-            };
-        };
-        /** @description There is nothing at this path. It belongs to no operation, because it is for every path that is not described here. */
-        NotFound: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "NOT_FOUND";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
-            };
-        };
-        /** @description Only GET and HEAD are answered. It belongs to no operation, because it is for every other method. */
-        MethodNotAllowed: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                Allow: components["headers"]["Allow"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The request did not arrive in time. */
@@ -481,14 +398,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description `If-Match` names a tag. An `ETag` of a page is weak and matches none; only `*` does. */
@@ -506,14 +416,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The request has a body. There is none in a list request. */
@@ -525,14 +428,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description A bucket is empty, or the quota of the workspace is used up (`PLAN_LIMIT_REACHED`); `Retry-After` says when to try again. With valid keys the rate-limit headers are there; requests with invalid keys, and those that need no key, are limited per client address, without them. */
@@ -551,14 +447,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "RATE_LIMITED" | "PLAN_LIMIT_REACHED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The request's header is too large. */
@@ -570,14 +459,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description Something went wrong in the service. The request id leads to the cause. */
@@ -595,14 +477,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "INTERNAL_ERROR";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The database cannot answer and there is no stale page that may be served, or the key cannot be checked. `Retry-After` says when to try again. */
@@ -621,14 +496,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "SERVICE_UNAVAILABLE";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description `Cache-Control: only-if-cached` was sent, and no stored page may be served. */
@@ -646,14 +514,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description The request is in another version of HTTP than 1.1 or 1.0. */
@@ -665,14 +526,7 @@ export interface components {
                 [name: string]: unknown;
             };
             content: {
-                "application/json": {
-                    error: {
-                        /** @enum {string} */
-                        code: "REQUEST_FAILED";
-                        message: components["schemas"]["ErrorMessage"];
-                    };
-                    requestId: components["schemas"]["RequestId"];
-                };
+                "application/json": components["schemas"]["Error"];
             };
         };
         /** @description As for GET, without the body. Invalid parameters, all of them named in `details` (`VALIDATION_ERROR`), or a request that is not well-formed HTTP (`REQUEST_FAILED`, without rate-limit headers). The limit is checked before the parameters: a `VALIDATION_ERROR` costs a token. */
@@ -837,9 +691,9 @@ export interface components {
         };
     };
     parameters: {
-        /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+        /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
         ItemSearch: string;
-        /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+        /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
         ContactSearch: string;
         /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
         Cursor: string;
@@ -855,9 +709,9 @@ export interface components {
         ContactTypeFilter: "all" | "customer" | "supplier";
         /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
         IfNoneMatch: string;
-        /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
-        CacheControl: "no-cache" | "only-if-cached";
-        /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
+        /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
+        CacheControl: string;
+        /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
         XRequestId: string;
         /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
         AcceptEncoding: string;
@@ -891,7 +745,7 @@ export interface components {
         DocumentVary: "Accept-Encoding";
         /**
          * @description Seconds since the page was last known to equal the database.
-         * @example 0
+         * @example 1
          */
         Age: number;
         /**
@@ -973,12 +827,7 @@ export interface components {
          * @description Present if the body is compressed, which depends on `Accept-Encoding` and on the body's size.
          * @example gzip
          */
-        ContentEncoding: "gzip" | "zstd" | "br";
-        /**
-         * @description The methods that are answered here.
-         * @example GET, HEAD
-         */
-        Allow: "GET, HEAD";
+        ContentEncoding: "gzip";
         /**
          * @description The page loads nothing from other sites, sends nothing to them, and no other site may frame it.
          * @example default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; script-src 'self'
@@ -1012,7 +861,7 @@ export interface operations {
     listItems: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ItemSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
@@ -1028,9 +877,9 @@ export interface operations {
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
-                /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
+                /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
                 /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
                 "Accept-Encoding"?: components["parameters"]["AcceptEncoding"];
@@ -1059,7 +908,7 @@ export interface operations {
     headItems: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ItemSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
@@ -1075,9 +924,9 @@ export interface operations {
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
-                /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
+                /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
                 /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
                 "Accept-Encoding"?: components["parameters"]["AcceptEncoding"];
@@ -1106,7 +955,7 @@ export interface operations {
     listContacts: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ContactSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
@@ -1120,9 +969,9 @@ export interface operations {
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
-                /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
+                /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
                 /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
                 "Accept-Encoding"?: components["parameters"]["AcceptEncoding"];
@@ -1151,7 +1000,7 @@ export interface operations {
     headContacts: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ContactSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
@@ -1165,9 +1014,9 @@ export interface operations {
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
-                /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
+                /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
                 /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
                 "Accept-Encoding"?: components["parameters"]["AcceptEncoding"];
@@ -1218,7 +1067,7 @@ export interface operations {
                      * @example {
                      *       "openapi": "3.0.3",
                      *       "info": {
-                     *         "title": "listedge",
+                     *         "title": "Workspace Catalog and Contacts Listing API",
                      *         "version": "1.0.0"
                      *       },
                      *       "paths": {}
