@@ -27,9 +27,9 @@ func TestLimiterMutations(t *testing.T) {
 		lease("a clock that steps back refills", "TestNeverOverAtSpending", "leasetest/bucket.go", "\t\t\tb.Lag += b.TS - now\n", "\t\t\tb.grow(b.TS-now, missing, nodes)\n\t\t\tb.Lag += b.TS - now\n"),
 
 		// The deny cache.
-		lease("no deny cache", "TestFloodOnFiveAMinute", "call.go", "l.deny = now + pause", "l.deny = 0"),
-		lease("denied for longer than there is no token", "TestSmallBurstsAreAsPerRequest", "call.go", "l.deny = now + pause", "l.deny = now + 2*pause"),
-		lease("denied only to the next token", "TestRequestsHardlyEverAskRedis", "call.go", "pause = max(pause, min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))", ""),
+		lease("no deny cache", "TestFloodOnFiveAMinute", "call.go", "l.deny = from + min(c.Wait, ", "l.deny = 0 * min(c.Wait, "),
+		lease("denied for longer than there is no token", "TestSmallBurstsAreAsPerRequest", "call.go", "l.deny = from + min(c.Wait, ", "l.deny = from + 2*min(c.Wait, "),
+		lease("denied only to the next token", "TestRequestsHardlyEverAskRedis", "call.go", "l.deny = max(l.deny, now+min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))", ""),
 
 		// Leases and demand.
 		lease("leases amid a burst", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "bound = have / (3 * nodes)", "bound = have"),

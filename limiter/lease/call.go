@@ -185,7 +185,7 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	if l.Policy.Leased() {
 		l.lowWater = int32(min(l.demand.lowWater(f.Link.recent.Load()), c.Leased))
 	}
-	l.setDeny(c, now)
+	l.setDeny(c, sent, now)
 }
 
 // compareDemand compares the fleet's demand with this node's. It sets how many requests
@@ -200,15 +200,21 @@ func (l *Lease) compareDemand(c *Call) {
 	}
 }
 
-// setDeny decides until when requests are refused without a call.
-func (l *Lease) setDeny(c *Call, now int64) {
+// setDeny decides until when requests are refused without a call. The bucket's wait counts from
+// when it was visited, and the next call takes as long to it as this one did: so it counts from
+// sent here. Where requests are refused, it counts from now: the next call must not be too early.
+func (l *Lease) setDeny(c *Call, sent, now int64) {
 	l.deny = 0
 	if l.ret > 0 || c.Level >= Token && c.Granted == c.Need {
 		return
 	}
-	pause := max(1, min(c.Wait, l.Policy.TimeFor(l.Policy.Units()*5/4+Token))) // the deepest debt, however damaged the bucket is
+	from := now
+	if c.Granted == c.Need {
+		from = sent
+	}
+	l.deny = from + min(c.Wait, l.Policy.TimeFor(l.Policy.Units()*5/4+Token)) // the deepest debt, however damaged the bucket is
 	if l.Policy.IsQuota() {
-		pause = quotaPause
+		l.deny = now + quotaPause
 	} else if l.Policy.Leased() {
 		// The more nodes share the rate, the fewer tokens a call brings. Then pauses get longer.
 		switch yield := c.Granted + c.Leased; {
@@ -220,9 +226,8 @@ func (l *Lease) setDeny(c *Call, now int64) {
 		l.backoff = max(minBackoff, min(maxBackoff, l.backoff))
 		// A burst of requests may end during the pause and so miss the tokens that the
 		// rate adds in it. So the pause is at most the time of a tenth of the bucket.
-		pause = max(pause, min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))
+		l.deny = max(l.deny, now+min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))
 	}
-	l.deny = now + pause
 }
 
 // Fail ends a call whose result is unknown. The tokens that it was to give back are

@@ -94,3 +94,21 @@ func TestRegularBursts(t *testing.T) {
 		}
 	}
 }
+
+// A client of a burst of 1 that keeps to 95 % of its rate and stays on one node is refused
+// nothing, however slow Redis is.
+func TestBurstOneOnASlowRedis(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []float64{1, 5, 10} {
+		for _, ms := range []int64{1, 12, 25, 50, 100} {
+			w := far(t, 7, policy(t, rate, 1), 3, ms*1000)
+			w.OneWay = func() int64 { return ms * 500 }
+			gap := int64(1e6 / rate / .95)
+			w.Traffic(func(*World) (int64, int64) { return gap, 0 }, 200*gap)
+			w.Run(200 * gap)
+			if refused := w.Offered - w.Admitted; refused > 3 { // the last may be on its way
+				t.Errorf("%v/s, %d ms: %d of %d refused", rate, ms, refused, w.Offered)
+			}
+		}
+	}
+}
