@@ -140,9 +140,9 @@ func buildTypeScript(t *testing.T, dir, client string, generator ...string) *exe
 }
 
 // compileTypeScript compiles the client of that name, every type checked.
-func compileTypeScript(t *testing.T, dir, client string) *exec.Cmd {
-	runModule(t, dir, "tsc", "--strict", "--skipLibCheck", "--target", "es2022", "--lib", "es2022,dom,dom.iterable",
-		"--module", "nodenext", "--outDir", "built", client+".ts")
+func compileTypeScript(t *testing.T, dir, client string, flags ...string) *exec.Cmd {
+	runModule(t, dir, append([]string{"tsc", "--strict", "--skipLibCheck", "--target", "es2022", "--lib", "es2022,dom,dom.iterable",
+		"--module", "nodenext", "--outDir", "built", client + ".ts"}, flags...)...)
 	return exec.Command(tool(t, "node"), filepath.Join(dir, "built", client+".js"))
 }
 

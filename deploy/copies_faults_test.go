@@ -1,12 +1,15 @@
 package deploy_test
 
 import (
+	"crypto/tls"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -176,5 +179,69 @@ func survives(t *testing.T, f *fleet, start starter) {
 	}
 	if got := len(between.requests()); got != 1 {
 		t.Errorf("a wrong key is sent %d times", got)
+	}
+}
+
+// noticesWrongAddresses: a client does not ask again where asking again cannot help, and takes
+// its key nowhere else.
+func noticesWrongAddresses(t *testing.T, start starter) {
+	answers := func(answer http.HandlerFunc) (s *httptest.Server, asked *atomic.Int64) {
+		asked = new(atomic.Int64)
+		s = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			answer(w, r)
+		}))
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			asked.Add(1)
+			return nil, nil
+		}}
+		t.Cleanup(s.Close)
+		return s, asked
+	}
+	text := func(body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
+	}
+	html, htmlAsked := answers(text("<!DOCTYPE html>"))
+	other, otherAsked := answers(text("{}"))
+	secure, secureAsked := answers(text("{}"))
+	moved, movedAsked := answers(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, html.URL, http.StatusFound) })
+	html.Start()
+	other.Start()
+	secure.StartTLS()
+	moved.Start()
+	for _, c := range []struct {
+		name, address string
+		status        int
+		asked         *atomic.Int64
+		times         int64
+	}{
+		{"no scheme", "localhost:8080", 0, new(atomic.Int64), 0},
+		{"no host", "https://", 0, new(atomic.Int64), 0},
+		{"a redirect", moved.URL, http.StatusFound, movedAsked, 1},
+		{"a page of HTML, to which the redirect leads", html.URL, http.StatusOK, htmlAsked, 1},
+		{"another service", other.URL, http.StatusOK, otherAsked, 1},
+		{"an unknown certificate", secure.URL, 0, secureAsked, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if p := start(t, c.address, "a key", 5)(t).Problem; p == nil || p.Status != c.status {
+				t.Errorf("%+v, want status %d", p, c.status)
+			}
+			if n := c.asked.Load(); n != c.times {
+				t.Errorf("it was asked %d times, want %d", n, c.times)
+			}
+		})
+	}
+}
+
+// A round can be cancelled while it waits to ask again.
+func TestTypeScriptCanBeCancelled(t *testing.T) {
+	t.Parallel()
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE", "20")
+	}))
+	defer busy.Close()
+	if r := typeScriptKeeper(t, "CANCEL=3000")(t, busy.URL, "a key", 5)(t); !r.Cancelled {
+		t.Errorf("%+v", r)
 	}
 }

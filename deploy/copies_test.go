@@ -31,6 +31,7 @@ type round struct {
 		Code, RequestID string
 		RetryAfter      int // seconds
 	}
+	Cancelled bool
 }
 
 // keeper has a client walk once.
@@ -46,13 +47,14 @@ func TestClientsKeepCopies(t *testing.T) {
 	f.add(t, "LISTEDGE_FRESHNESS_BOUND="+visibleAfter.String()).awaitMode(t, "followed")
 	for name, build := range map[string]func(t *testing.T) starter{
 		"go":         func(*testing.T) starter { return goKeeper },
-		"typescript": typeScriptKeeper,
+		"typescript": func(t *testing.T) starter { return typeScriptKeeper(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			start := build(t)
 			t.Run("a round reads what changed", func(t *testing.T) { t.Parallel(); readsWhatChanged(t, f, start) })
 			t.Run("a walk survives what goes wrong", func(t *testing.T) { t.Parallel(); survives(t, f, start) })
+			t.Run("a wrong address ends a walk", func(t *testing.T) { t.Parallel(); noticesWrongAddresses(t, start) })
 			t.Run("copies keep in step", func(t *testing.T) { t.Parallel(); keepsInStep(t, f, start) })
 		})
 	}
@@ -84,17 +86,19 @@ func goKeeper(t *testing.T, address, key string, limit int) keeper {
 	}
 }
 
-func typeScriptKeeper(t *testing.T) starter {
+// typeScriptKeeper compiles the client as strictly as a project that tsc --init makes.
+func typeScriptKeeper(t *testing.T, env ...string) starter {
 	dir := t.TempDir()
 	for _, folder := range []string{"clients", "../docs/clients/typescript"} {
 		if err := os.CopyFS(dir, os.DirFS(folder)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	program := compileTypeScript(t, dir, "copy")
+	program := compileTypeScript(t, dir, "copy", "--target", "esnext", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes",
+		"--noUncheckedSideEffectImports", "--verbatimModuleSyntax", "--isolatedModules", "--moduleDetection", "force")
 	return func(t *testing.T, address, key string, limit int) keeper {
 		cmd := exec.Command(program.Path, program.Args[1:]...)
-		cmd.Env = append(os.Environ(), "NODE="+address, "KEY="+key, fmt.Sprint("LIMIT=", limit))
+		cmd.Env = append(append(os.Environ(), "NODE="+address, "KEY="+key, fmt.Sprint("LIMIT=", limit)), env...)
 		cmd.Stderr = os.Stderr
 		in, err := cmd.StdinPipe()
 		if err != nil {
@@ -190,7 +194,7 @@ func TestTypesOfTheClients(t *testing.T) {
 func readsWhatChanged(t *testing.T, f *fleet, start starter) {
 	list := newWatchedList(t, f, 60)
 	between := startBetween(t, f)
-	walk := start(t, between.URL, list.key, 5)
+	walk := start(t, between.URL+"/", list.key, 5)
 	for _, c := range []struct {
 		what, statement           string
 		requests, read            int // pages, and those of them that are sent again

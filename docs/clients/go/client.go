@@ -6,13 +6,17 @@ package listedge
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,11 +28,11 @@ type Client struct {
 	HTTP    *http.Client  // nil = one that gives each try 30 seconds
 }
 
-// Problem is an error that the service answered: one that waiting does not
-// mend, or that would take longer than MaxWait.
+// Problem is an error that waiting does not mend, or that would take longer than
+// MaxWait: the service answered it, or the URL is wrong.
 type Problem struct {
-	Status     int
-	Code       ErrorCode // "" if something in front of the service answered
+	Status     int       // 0 = there was no answer
+	Code       ErrorCode // "" if the service did not answer
 	Message    string
 	Details    ErrorDetails  // by parameter
 	RequestID  string        // to be quoted in a report
@@ -36,7 +40,13 @@ type Problem struct {
 }
 
 func (p *Problem) Error() string {
-	text := fmt.Sprintf("%d %s: %s", p.Status, p.Code, p.Message)
+	text := p.Message
+	if p.Code != "" {
+		text = string(p.Code) + ": " + text
+	}
+	if p.Status != 0 {
+		text = fmt.Sprintf("%d %s", p.Status, text)
+	}
 	if p.RetryAfter > 0 {
 		text += fmt.Sprintf(" (try again in %s)", p.RetryAfter)
 	}
@@ -51,9 +61,9 @@ type list[R Row] struct {
 
 var defaultHTTP = &http.Client{Timeout: 30 * time.Second}
 
-// read requests a page until it is there. It waits as long as Retry-After says,
-// and for up to 8 s after a broken connection. If the page still has the ETag, it
-// returns none.
+// read requests a page until it is there. It waits as long as Retry-After says, and for
+// up to 8 s after a broken connection. It waits up to half as long again, so that many
+// clients do not come back at once. If the page still has the ETag, it returns none.
 func read[R Row](ctx context.Context, c *Client, path string, query url.Values, etag string) (page *list[R], newTag string, err error) {
 	patience := time.Now().Add(cmp.Or(c.MaxWait, time.Minute))
 	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 8*time.Second) {
@@ -70,6 +80,7 @@ func read[R Row](ctx context.Context, c *Client, path string, query url.Values, 
 		if answered && problem.RetryAfter > 0 {
 			pause = problem.RetryAfter
 		}
+		pause += rand.N(pause / 2)
 		if time.Now().Add(pause).After(patience) {
 			return nil, "", err
 		}
@@ -81,9 +92,14 @@ func read[R Row](ctx context.Context, c *Client, path string, query url.Values, 
 	}
 }
 
-// try sends one request. net/http asks for gzip, and decompresses it.
+// try sends one request. net/http asks for gzip, and decompresses it. It follows no
+// redirect, because net/http would send the key wherever that leads.
 func try[R Row](ctx context.Context, c *Client, path string, query url.Values, etag string) (page *list[R], newTag string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+path+"?"+query.Encode(), nil)
+	address, err := url.Parse(strings.TrimRight(c.URL, "/") + path + "?" + query.Encode())
+	if err != nil || address.Scheme != "https" && address.Scheme != "http" || address.Host == "" {
+		return nil, "", &Problem{Message: fmt.Sprintf("%q is not the URL of a service, such as https://listedge.example.com", c.URL)}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
 		return nil, "", err
 	}
@@ -91,9 +107,11 @@ func try[R Row](ctx context.Context, c *Client, path string, query url.Values, e
 	if etag != "" {
 		request.Header.Set("If-None-Match", etag)
 	}
-	response, err := cmp.Or(c.HTTP, defaultHTTP).Do(request)
+	client := *cmp.Or(c.HTTP, defaultHTTP)
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	response, err := client.Do(request)
 	if err != nil {
-		return nil, "", err
+		return nil, "", wrongAddress(err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
@@ -106,14 +124,28 @@ func try[R Row](ctx context.Context, c *Client, path string, query url.Values, e
 		return nil, "", problemOf(response, body)
 	}
 	page = new(list[R])
-	if err := json.Unmarshal(body, page); err != nil {
-		return nil, "", fmt.Errorf("read %s: %w", path, err)
+	if err := json.Unmarshal(body, page); err != nil || page.Data == nil {
+		return nil, "", &Problem{Status: response.StatusCode, Message: "the answer is not a page of listedge; check the URL"}
 	}
 	return page, response.Header.Get("ETag"), nil
 }
 
+// wrongAddress makes a Problem of the error if there is no such host, or it has the
+// certificate of another.
+func wrongAddress(err error) error {
+	var unknown *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &unknown) && unknown.IsNotFound || errors.As(err, &certificate) {
+		return &Problem{Message: err.Error()}
+	}
+	return err
+}
+
 func problemOf(response *http.Response, body []byte) *Problem {
 	p := &Problem{Status: response.StatusCode, Message: http.StatusText(response.StatusCode)}
+	if to := response.Header.Get("Location"); to != "" {
+		p.Message += " to " + to + ", which is not followed; check the URL"
+	}
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
 		p.RetryAfter = time.Duration(seconds) * time.Second
 	}

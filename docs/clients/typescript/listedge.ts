@@ -15,17 +15,17 @@ export type Client = {
   maxWait?: number; // how long one page is tried for, waits included, in ms; a minute unless given
 };
 
-/** An error that the service answered: one that waiting does not mend, or that would take longer than maxWait. */
+/** An error that waiting does not mend, or that would take longer than maxWait: the service answered it, or the url is wrong. */
 export class Problem extends Error {
   constructor(
-    readonly status: number,
-    readonly code: Schemas["ErrorCode"] | undefined, // none if something in front of the service answered
+    readonly status: number, // 0 = there was no answer
+    readonly code: Schemas["ErrorCode"] | undefined, // none if the service did not answer
     message: string,
-    readonly details: Schemas["ErrorDetails"] | undefined, // by parameter
-    readonly requestId: string | undefined, // to be quoted in a report
-    readonly retryAfter: number, // seconds; 0 = none
+    readonly details?: Schemas["ErrorDetails"] | undefined, // by parameter
+    readonly requestId?: string | undefined, // to be quoted in a report
+    readonly retryAfter = 0, // seconds; 0 = none
   ) {
-    super(`${status} ${code ?? ""}: ${message}` + (retryAfter > 0 ? ` (try again in ${retryAfter} s)` : ""));
+    super([status || "", code && `${code}:`, message].filter(Boolean).join(" ") + (retryAfter > 0 ? ` (try again in ${retryAfter} s)` : ""));
   }
 }
 
@@ -56,7 +56,7 @@ export type Round<Row> = {
 export class Copy<Row extends { id: string }> {
   /** Of the last round that ended. Store them as JSON, and a restart needs no new walk. */
   pages: StoredPage<Row>[] = [];
-  private walk?: Walk<Row>; // a round that has not ended
+  private walk: Walk<Row> | undefined; // a round that has not ended
 
   /** limit: rows of a request, at most 100. */
   constructor(private client: Client, private path: "/v1/items" | "/v1/contacts", private limit = 100) {}
@@ -71,14 +71,14 @@ export class Copy<Row extends { id: string }> {
 
   /**
    * Walks the list once and then replaces the copy. An error ends the call and not the round: the copy stays as it was,
-   * and the next call goes on at the page that failed.
+   * and the next call goes on at the page that failed. So does an abort by the signal.
    */
-  async round(): Promise<Round<Row>> {
+  async round(signal?: AbortSignal): Promise<Round<Row>> {
     const walk = (this.walk ??= new Walk(this.pages, this.limit));
     do {
       const { limit, stored } = walk.next();
       const query = new URLSearchParams({ limit: `${limit}`, ...(walk.cursor && { cursor: walk.cursor }) });
-      const answer = await read<Row>(this.client, `${this.path}?${query}`, stored?.etag).catch((error: unknown) => {
+      const answer = await read<Row>(this.client, `${this.path}?${query}`, stored?.etag, signal).catch((error: unknown) => {
         if (error instanceof Problem && error.status === 400) this.walk = undefined; // the same request would fail again
         throw error;
       });
@@ -126,8 +126,8 @@ class Walk<Row extends { id: string }> {
   constructor(private old: StoredPage<Row>[], private limit: number) {
     old.forEach((page, i) => {
       this.pageAt.set(page.cursor, i);
-      page.rows.forEach((row, j) => this.rowAt.set(row.id, this.begins[i] + j));
-      this.begins.push(this.begins[i] + page.rows.length);
+      page.rows.forEach((row, j) => this.rowAt.set(row.id, this.begins[i]! + j));
+      this.begins.push(this.begins[i]! + page.rows.length);
     });
   }
 
@@ -135,17 +135,17 @@ class Walk<Row extends { id: string }> {
    * How many rows to ask for: up to the furthest end of an old page that a request reaches, which joins small pages
    * again. If one old page has just these rows, it is returned, too: it may be unchanged.
    */
-  next(): { limit: number; stored?: StoredPage<Row> } {
+  next(): { limit: number; stored: StoredPage<Row> | undefined } {
     const { begins, old } = this;
     const i = this.pageAt.get(this.cursor);
-    if (i !== undefined) this.place = begins[i];
+    if (i !== undefined) this.place = begins[i]!;
     let end = begins.findIndex((n) => n > this.place); // of the old page that has the next row
     if (end < 0) end = begins.length;
-    while (end + 1 < begins.length && begins[end + 1] <= this.place + this.limit && !old[end - 1].cut) end++;
-    const rows = end < begins.length ? begins[end] - this.place : 0;
+    while (end + 1 < begins.length && begins[end + 1]! <= this.place + this.limit && !old[end - 1]!.cut) end++;
+    const rows = end < begins.length ? begins[end]! - this.place : 0;
     return {
       limit: end < old.length ? Math.min(this.limit, rows) : this.limit, // behind the last page there may be new rows
-      stored: i !== undefined && old[i].rows.length === rows ? old[i] : undefined,
+      stored: i !== undefined && old[i]!.rows.length === rows ? old[i] : undefined,
     };
   }
 
@@ -153,41 +153,67 @@ class Walk<Row extends { id: string }> {
     this.pages.push(page);
     this.cursor = page.next;
     const places = page.rows.map((row) => this.rowAt.get(row.id)).filter((place) => place !== undefined);
-    if (places.length > 0) this.place = places[places.length - 1] + 1;
+    if (places.length > 0) this.place = places[places.length - 1]! + 1;
   }
 }
 
+type Answer<Row> = { list: List<Row>; etag: string } | "unchanged";
+
 // read requests a page until it is there. It waits as long as Retry-After says, and for up to 8 s after a broken
-// connection.
-async function read<Row>(client: Client, target: string, etag?: string): Promise<{ list: List<Row>; etag: string } | "unchanged"> {
+// connection. It waits up to half as long again, so that many clients do not come back at once.
+async function read<Row>(client: Client, target: string, etag?: string, signal?: AbortSignal): Promise<Answer<Row>> {
   const patience = Date.now() + (client.maxWait ?? 60_000);
   for (let wait = 500; ; wait = Math.min(2 * wait, 8_000)) {
     let failed: unknown;
     try {
-      return await once(client, target, etag);
+      return await once(client, target, etag, signal);
     } catch (error) {
       failed = error; // no Problem: the connection broke, and the same request can be sent again
     }
+    signal?.throwIfAborted();
     if (failed instanceof Problem && failed.status < 500 && failed.status !== 429 && failed.status !== 408) throw failed;
-    const pause = failed instanceof Problem && failed.retryAfter > 0 ? failed.retryAfter * 1000 : wait;
+    const pause = (failed instanceof Problem && failed.retryAfter > 0 ? failed.retryAfter * 1000 : wait) * (1 + Math.random() / 2);
     if (Date.now() + pause > patience) throw failed;
-    await new Promise((done) => setTimeout(done, pause));
+    await new Promise<void>((done) => {
+      const timer = setTimeout(end, pause);
+      function end() {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", end);
+        done();
+      }
+      signal?.addEventListener("abort", end);
+    });
+    signal?.throwIfAborted();
   }
 }
 
-// once sends one request. fetch asks for gzip, and decompresses it.
-async function once<Row>(client: Client, target: string, etag?: string): Promise<{ list: List<Row>; etag: string } | "unchanged"> {
-  const response = await fetch(client.url + target, {
+// wrongAddress: there is no such host, or it has the certificate of another. These are Node's codes.
+const wrongAddress = /ENOTFOUND|CERT|UNABLE_TO_/;
+
+// once sends one request. fetch asks for gzip, and decompresses it. It follows no redirect, because it would send the
+// key wherever that leads.
+async function once<Row>(client: Client, target: string, etag?: string, signal?: AbortSignal): Promise<Answer<Row>> {
+  if (!/^https?:\/\/[^/]/.test(client.url)) throw new Problem(0, undefined, `"${client.url}" is not the URL of a service, such as https://listedge.example.com`);
+  const timeout = AbortSignal.timeout(30_000);
+  const response = await fetch(client.url.replace(/\/+$/, "") + target, {
     headers: { "X-API-Key": client.key, ...(etag && { "If-None-Match": etag }) },
-    signal: AbortSignal.timeout(30_000),
+    redirect: "manual",
+    signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+  }).catch((error: Error) => {
+    const cause = error.cause as { code?: string; message?: string } | undefined;
+    throw wrongAddress.test(cause?.code ?? "") ? new Problem(0, undefined, `${error.message}: ${cause?.message}`) : error;
   });
   const body = await response.text();
   if (response.status === 304) return "unchanged";
-  if (response.status === 200) return { list: JSON.parse(body) as List<Row>, etag: response.headers.get("ETag") ?? "" };
-  let said: Schemas["Error"] | undefined;
+  let said: (Partial<List<Row>> & Partial<Schemas["Error"]>) | undefined;
   try {
-    said = JSON.parse(body) as Schemas["Error"];
+    said = JSON.parse(body);
   } catch {} // not the service's
-  throw new Problem(response.status, said?.error?.code, said?.error?.message ?? response.statusText, said?.error?.details, said?.requestId,
-    Number(response.headers.get("Retry-After")) || 0);
+  if (response.status === 200) {
+    if (!said?.data || !said.page) throw new Problem(200, undefined, "the answer is not a page of listedge; check the url");
+    return { list: { data: said.data, page: said.page }, etag: response.headers.get("ETag") ?? "" };
+  }
+  const to = response.headers.get("Location");
+  const message = to ? `${response.statusText} to ${to}, which is not followed; check the url` : (said?.error?.message ?? response.statusText);
+  throw new Problem(response.status, said?.error?.code, message, said?.error?.details, said?.requestId, Number(response.headers.get("Retry-After")) || 0);
 }
