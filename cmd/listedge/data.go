@@ -19,6 +19,9 @@ type migrateCommand struct {
 	Up     migrateUp     `cmd:"" help:"Apply pending migrations. Several may run at once."`
 	Status migrateStatus `cmd:"" help:"List migrations, applied and pending."`
 	Grants migrateGrants `cmd:"" help:"Print the SQL that gives a role the rights of a node; changes nothing."`
+
+	DropSlot migrateDropSlot `cmd:"" help:"Drop the replication slot of a fleet whose nodes have all been stopped."`
+	Remove   migrateRemove   `cmd:"" help:"Print the SQL that removes all that listedge has made in the database; with --yes, run it."`
 }
 
 type migrateUp struct {
@@ -96,6 +99,46 @@ func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
 	}
 	_, err = fmt.Fprint(t.out, text)
 	return err
+}
+
+type migrateDropSlot struct {
+	DatabaseFlags
+	ReplicationFlag
+	RegionFlag
+}
+
+// Run drops the slot, unless a node follows through it.
+func (c *migrateDropSlot) Run(ctx context.Context, t *terminal) error {
+	name, dropped, err := follower.DropSlot(ctx, cmp.Or(c.ReplicationURL, c.DatabaseURL), c.Region)
+	switch {
+	case err != nil:
+		return err
+	case dropped:
+		fmt.Fprintln(t.out, "dropped the slot", name)
+	default:
+		fmt.Fprintln(t.out, "there is no slot", name)
+	}
+	return nil
+}
+
+type migrateRemove struct {
+	DatabaseFlags
+	ReplicationFlag
+	Yes bool `help:"Run the SQL."`
+}
+
+// Run prints the SQL, and runs it on request.
+func (c *migrateRemove) Run(ctx context.Context, t *terminal) error {
+	fmt.Fprint(t.out, admin.RemovalSQL)
+	if !c.Yes {
+		fmt.Fprintln(t.out, "-- Nothing was changed: --yes runs this in a transaction.")
+		return nil
+	}
+	if err := admin.Remove(ctx, cmp.Or(c.ReplicationURL, c.DatabaseURL)); err != nil {
+		return err
+	}
+	fmt.Fprintln(t.out, "-- Removed.")
+	return nil
 }
 
 type importCommand struct {

@@ -20,7 +20,7 @@ type surroundings struct {
 
 // hasFollower reports whether a node holds the slot of the region in the database.
 func (s surroundings) hasFollower() bool {
-	return slices.ContainsFunc(s.database, func(f admin.Finding) bool { return f.Subject == "slot" && f.Level == admin.OK })
+	return slices.ContainsFunc(s.database, func(f admin.Finding) bool { return f.Subject == "slot" && strings.HasPrefix(f.Text, "followed") })
 }
 
 // sameSettings are the settings that must be the same on all nodes, because any node may

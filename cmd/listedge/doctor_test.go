@@ -194,7 +194,7 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	by := doctor(t, exitFailed, "--database-url", p.URL("bad"))
 	for subject, level := range map[string]admin.Level{
 		"version": admin.OK, "primary": admin.OK, "wal_level": admin.Warn, "max_replication_slots": admin.Warn, "max_wal_senders": admin.Warn,
-		"max_slot_wal_keep_size": admin.Warn, "publication": admin.Warn, "slot": admin.Warn,
+		"max_slot_wal_keep_size": admin.Fail, "publication": admin.Warn, "slot": admin.Warn,
 		"schema": admin.Fail, "extensions": admin.Fail, "encoding": admin.Fail, "max_connections": admin.Warn,
 		"synchronous_standby_names": admin.Warn, "right to replicate": admin.Warn, // which no attribute of the role says
 	} {
@@ -215,7 +215,7 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 			t.Errorf("%q is missing: %s", want, printed)
 		}
 	}
-	by = doctor(t, exitFine, "--database-url", u.String())
+	by = doctor(t, exitFailed, "--database-url", u.String())
 	expect(t, by, "right to replicate", admin.Warn, "max_wal_senders")
 	expect(t, by, "publication", admin.OK, "")
 	expect(t, by, "ownership", admin.OK, "")

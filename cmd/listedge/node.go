@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -260,6 +261,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	stop()
 	background.Wait()
+	n.leave()
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
@@ -271,6 +273,24 @@ func (n *node) logReadiness(r admin.Readiness) {
 	} else {
 		n.logger.Warn("not ready", "checks", r.Checks)
 	}
+}
+
+// leave has the follower leave if no other node of the fleet is in the roster, nor one that
+// does not know its fleet yet. This node has removed itself, so the last of several that end
+// at once sees nobody.
+func (n *node) leave() {
+	if n.follower == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if n.redis.pages != nil {
+		nodes, err := readRoster(ctx, n.redis.log)
+		if err != nil || slices.ContainsFunc(nodes, func(e rosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
+			return
+		}
+	}
+	n.follower.Leave(ctx)
 }
 
 func (n *node) close() error {

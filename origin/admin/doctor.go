@@ -41,17 +41,27 @@ type DoctorOptions struct {
 	Pages          func(*postgres.Database) Reader // as a node reads them
 }
 
+// oldestWriterSQL describes the oldest transaction that has written something: slots retain
+// the WAL from its begin on. Whose sessions this user may not see have no age.
+const oldestWriterSQL = `SELECT text FROM (
+	SELECT xact_start AS since, format('process %s of user %s in database %s, open for %s', pid, usename, datname, coalesce(date_trunc('second', clock_timestamp() - xact_start)::text, 'an unknown time')) AS text
+	FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+	UNION ALL SELECT prepared, format('the prepared transaction %L of user %s in database %s, open for %s', gid, owner, database, date_trunc('second', clock_timestamp() - prepared)) FROM pg_prepared_xacts) w
+	ORDER BY since LIMIT 1`
+
 // factsSQL reads facts, for a slot whose name begins with $1 and ends with $2.
 const factsSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
-slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
+slot AS (SELECT *, to_jsonb(s) ->> 'invalidation_reason' AS reason FROM pg_replication_slots s WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
 	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
+	(SELECT setting::bigint * 1048576 FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_bytes,
+	coalesce(nullif(current_setting('idle_replication_slot_timeout', true), '0'), '') AS idle_timeout, -- which is since Postgres 18
 	pg_is_in_recovery() AS standby,
 	me.rolsuper AS superuser,
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
-	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
+	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost, coalesce((SELECT reason = 'idle_timeout' FROM slot), false) AS idle,
 	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
 	EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') AS icu,
 	EXISTS (SELECT FROM pg_collation WHERE collname IN ('und-x-icu', 'name_order') AND collversion <> pg_collation_actual_version(oid)) AS other_icu,
@@ -60,18 +70,20 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
 	current_setting('max_connections')::int AS connections,
 	(SELECT sum(numbackends) FROM pg_stat_database)::int AS used,
-	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained
+	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained,
+	coalesce((` + oldestWriterSQL + `), '') AS oldest_writer
 FROM pg_database d, me WHERE d.datname = current_database()`
 
 // facts are what the server says about itself: one row of factsSQL.
 type facts struct {
 	Version                                                   int
 	VersionText, WALLevel, Encoding, Standbys, KeepSize       string
+	IdleTimeout, OldestWriter                                 string
 	Standby, Superuser, Owner                                 bool
-	Active, Lost, Trigram, GIN, ICU, OtherICU                 bool
+	Active, Lost, Idle, Trigram, GIN, ICU, OtherICU           bool
 	Slot                                                      bool
 	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used int
-	Retained                                                  int64
+	Retained, KeepBytes                                       int64
 }
 
 // Diagnose checks the server. If it cannot be reached, that is a finding, too.
@@ -304,7 +316,13 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 		fmt.Sprintf("%d of %d used: following changes takes one, and two while it is made%s", f.SlotsUsed, f.Slots, ttl), "raise it and restart Postgres, or drop a slot that nobody needs")
 	say("max_wal_senders", !f.Active && f.SendersUsed >= f.Senders, Warn, fmt.Sprintf("%d of %d used", f.SendersUsed, f.Senders),
 		fmt.Sprintf("all %d used, none is left to follow changes%s", f.Senders, ttl), "raise it and restart Postgres")
-	say("max_slot_wal_keep_size", f.KeepSize == "-1", Warn, f.KeepSize, "not set: while no node follows, the slot may fill the primary's disk", "set max_slot_wal_keep_size to what the disk can spare, and reload")
+	const keepDo = "set max_slot_wal_keep_size to what the disk can spare, and reload"
+	switch unlimited := f.KeepBytes < 0; {
+	case unlimited && f.IdleTimeout != "":
+		say("max_slot_wal_keep_size", true, Warn, "", "not set: a slot may fill the primary's disk until nobody has followed it for "+f.IdleTimeout+" (idle_replication_slot_timeout)", keepDo)
+	default:
+		say("max_slot_wal_keep_size", unlimited, Fail, f.KeepSize, "not set: while no node follows, the slot may fill the primary's disk", keepDo)
+	}
 	owner := "this user does not own the tables, and nodes need not; only the owner can run `listedge migrate up`"
 	if f.Owner || f.Superuser {
 		owner = "the user owns the tables"
@@ -317,14 +335,7 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 		defect, do = publication.Coarse()
 	}
 	say("publication", defect != "", Warn, "all four tables", "it "+defect, do)
-	switch {
-	case f.Lost:
-		say("slot", true, Warn, "", "it retained more WAL than max_slot_wal_keep_size allows, so Postgres invalidated it", "nothing: the next follower makes a new one; raise max_slot_wal_keep_size if it happens often")
-	case f.Slot && !f.Active:
-		say("slot", true, Warn, "", fmt.Sprintf("no node follows it, and it retains %s of WAL", size(f.Retained)), "start a node; drop the slot only where no node will ever run again")
-	default:
-		say("slot", !f.Slot, Warn, fmt.Sprintf("followed, retains %s of WAL", size(f.Retained)), "there is none", "nothing: a node makes it if it may, and so does `listedge migrate up`")
-	}
+	findings = append(findings, judgeSlot(f))
 	say("extensions", !f.Trigram || !f.GIN, Fail, "pg_trgm and btree_gin", "pg_trgm or btree_gin is missing: the schema cannot be made", "run `listedge migrate up`; install postgresql-contrib if it is refused")
 	if f.OtherICU {
 		say("collations", true, Fail, "", "ICU is another version than the indexes were built with: lists ordered by name, and searches, may lack rows",
@@ -339,6 +350,35 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 		fmt.Sprintf("%d, of which %d are used, and a node uses up to %d", f.Connections, f.Used, o.Connections), "raise it, or lower --database-connections")
 	say("synchronous_standby_names", strings.Contains(f.Standbys, "*"), Warn, "'"+f.Standbys+"'", "'"+f.Standbys+"' counts a follower as a standby that commits wait for"+ttl, "name the standbys instead of *")
 	return findings
+}
+
+// manyRetained is how much WAL a slot retains when ListedgeRetainedWAL fires, or half of the
+// limit if that is less.
+const manyRetained = 512 << 20
+
+// judgeSlot judges what the slot retains.
+func judgeSlot(f facts) Finding {
+	const subject = "slot"
+	retains := "retains " + size(f.Retained) + " of WAL"
+	if f.KeepBytes >= 0 {
+		retains += ", of " + size(f.KeepBytes) + " that max_slot_wal_keep_size allows"
+	}
+	switch {
+	case f.Lost && f.Idle:
+		return Finding{subject, Warn, "nobody followed it for idle_replication_slot_timeout, so Postgres invalidated it", "nothing: the next follower makes a new one"}
+	case f.Lost:
+		return Finding{subject, Warn, "it retained more WAL than max_slot_wal_keep_size allows, so Postgres invalidated it",
+			"nothing: the next follower makes a new one; raise max_slot_wal_keep_size if it happens often"}
+	case !f.Slot:
+		return Finding{subject, Warn, "there is none", "nothing: a node makes it if it may, and so does `listedge migrate up`"}
+	case !f.Active:
+		return Finding{subject, Warn, "no node follows it, and it " + retains, "start a node; `listedge migrate drop-slot` if no node will ever run again"}
+	case f.Retained < manyRetained && (f.KeepBytes < 0 || f.Retained < f.KeepBytes/2):
+		return Finding{subject, OK, "followed, " + retains, ""}
+	case f.OldestWriter == "":
+		return Finding{subject, Warn, "followed, " + retains, "see whether the follower keeps up: ListedgeRetainedWAL in the runbook"}
+	}
+	return Finding{subject, Warn, "followed, " + retains + "; the oldest write transaction is " + f.OldestWriter, "end that transaction: Postgres keeps WAL from its begin on"}
 }
 
 func size(bytes int64) string {

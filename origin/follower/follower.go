@@ -58,6 +58,7 @@ type Follower struct {
 	options   Options
 	period    time.Duration // of heartbeats
 	streaming string        // "on"; tests and benchmarks compare it with "off"
+	warned    bool          // of unlimitedSlot; used by Run's goroutine only
 	polls     atomic.Uint64 // how often a waiting node looked at the slot; for tests
 
 	mu        sync.Mutex
@@ -115,6 +116,10 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 	}
 	defer p.close()
 	f.options.Followed.Found(p.identity, p.timeline)
+	if p.unlimited && !f.warned {
+		f.options.Logger.Warn(unlimitedSlot, "do", unlimitedSlotDo)
+	}
+	f.warned = p.unlimited
 	for w, fresh := (stallWatch{}), false; ; {
 		if err := f.options.Followed.OldTimeline(); err != nil {
 			return err // the next connection may meet the new primary

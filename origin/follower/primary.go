@@ -45,6 +45,7 @@ type primary struct {
 	slotName    string
 	identity    changefeed.Identity
 	timeline    uint32 // 0 = it is in recovery
+	unlimited   bool   // a slot may retain any amount of WAL
 	system      string // its system identifier and timeline
 	started     string // when the server was started, as the run of postgres.ServerSQL has it
 	run         string // identifies this run of the server (checkPrerequisites)
@@ -96,9 +97,10 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 func (p *primary) identify(ctx context.Context, region string) error {
 	p.identity.Region = region
 	err := p.row(ctx, `SELECT $1 || oid || $2, oid, datname::text, system_identifier::text,
-			CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END
+			CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END,
+			current_setting('max_slot_wal_keep_size') = '-1'
 		FROM pg_database, pg_control_system() WHERE datname = current_database()`,
-		SlotPrefix, SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, &p.timeline)
+		SlotPrefix, SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, &p.timeline, &p.unlimited)
 	switch {
 	case postgres.Code(err) == insufficientPrivilege:
 		return fmt.Errorf("%w: the user may not ask which server this is (GRANT EXECUTE ON FUNCTION pg_control_system() TO …): %w", ErrIncapable, err)

@@ -129,9 +129,20 @@ func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (create
 	return true, nil
 }
 
-// dropSlot drops the slot. A walsender whose connection was closed holds it for a
-// moment more.
+// dropSlot drops the slot, unless another node holds it or has dropped it: other nodes see
+// what this one sees.
 func (p *primary) dropSlot(ctx context.Context) error {
+	switch err := p.tryDropSlot(ctx); postgres.Code(err) {
+	case undefinedObject, objectInUse:
+		return nil
+	default:
+		return err
+	}
+}
+
+// tryDropSlot drops the slot. A walsender whose connection was closed holds it for a moment
+// more.
+func (p *primary) tryDropSlot(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	drop := func() (err error) {
@@ -142,11 +153,51 @@ func (p *primary) dropSlot(ctx context.Context) error {
 	for ends := time.Now().Add(callTimeout / 2); postgres.Code(err) == objectInUse && time.Now().Before(ends); err = drop() {
 		time.Sleep(pollPause)
 	}
-	if c := postgres.Code(err); err != nil && c != undefinedObject && c != objectInUse { // other nodes see what this one sees
+	if err != nil {
 		return fmt.Errorf("drop the slot: %w", err)
 	}
 	return nil
 }
+
+// DropSlot drops the database's slot for a region, unless a node follows through it. dropped
+// is false if there is none.
+func DropSlot(ctx context.Context, databaseURL, region string) (name string, dropped bool, err error) {
+	p, err := connectPrimary(ctx, databaseURL, region)
+	if err != nil {
+		return "", false, err
+	}
+	defer p.close()
+	switch err = p.tryDropSlot(ctx); postgres.Code(err) {
+	case "":
+		return p.slotName, err == nil, err
+	case undefinedObject:
+		return p.slotName, false, nil
+	case objectInUse:
+		return p.slotName, false, fmt.Errorf("a node follows through the slot %s: stop all nodes of the fleet first: %w", p.slotName, err)
+	}
+	return p.slotName, false, err
+}
+
+// Leave is called when this node has stopped and no other node of its fleet runs. It drops
+// the slot if Postgres would keep WAL for it without limit. The next node makes a new one.
+func (f *Follower) Leave(ctx context.Context) {
+	if !f.warned {
+		return
+	}
+	p, err := connectPrimary(ctx, f.options.DatabaseURL, f.options.Region)
+	if err != nil {
+		return
+	}
+	defer p.close()
+	if p.unlimited && p.tryDropSlot(ctx) == nil {
+		f.options.Logger.Info("dropped the slot, because no other node runs and "+unlimitedSlot, "slot", p.slotName)
+	}
+}
+
+const (
+	unlimitedSlot   = "max_slot_wal_keep_size is not set: while no node follows, the slot may fill the disk of the primary"
+	unlimitedSlotDo = "set max_slot_wal_keep_size to what the disk can spare, and reload"
+)
 
 // Identify returns what would be followed, and the server's timeline; 0 = it is in
 // recovery.

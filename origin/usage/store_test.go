@@ -120,7 +120,7 @@ func TestARowAtItsBoundIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	write(t, s, run, 2, refused.Rows[1:]...)
-	if got, want := sums(t, url, hoursSQL), "10 1 1 1 1 9223372036854775807 1, 10 2 1 1 1 1 1"; got != want {
+	if got, want := sums(t, url, hoursSQL), "10 1 1 1 1 1 9223372036854775807 1, 10 2 1 1 1 1 1 1"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
