@@ -169,7 +169,7 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	page.await(t, is("Degraded", `^Redis is down since \d\d:\d\d: connection refused.*This node enforces limits alone`))
 	page.await(t, `/Redis down since/.test(document.querySelector("#lights .bad").textContent)`)
 	page.await(t, `document.querySelector("#problems a").getAttribute("href") === "/runbook#listedgeredisdown"`)
-	page.await(t, `/Redis does not answer/.test(document.querySelector("#log").textContent)`)
+	page.await(t, `/Redis is down/.test(document.querySelector("#log").textContent)`)
 	page.await(t, beside("limiter", "degraded")+`.startsWith("yes")`)
 	page.picture(t, "status-degraded")
 	if err := f.redis.Restart(t.Context()); err != nil {

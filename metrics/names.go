@@ -43,7 +43,7 @@ var nodeMetrics = []metric[Sources]{
 			}
 		}
 	}},
-	{"redis_up", "1 while Redis answers a ping every second; absent without Redis.", nil, func(s Sources, set set) {
+	{"redis_up", "1 while Redis takes the writes that this node tries every second; absent without Redis.", nil, func(s Sources, set set) {
 		for _, d := range s.Dependencies() {
 			if d.Kind == Redis {
 				set(d.Up)

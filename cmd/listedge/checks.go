@@ -5,11 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"listedge/cache"
 	"listedge/edge/admin"
+	"listedge/internal/changefeed"
+	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	originadmin "listedge/origin/admin"
@@ -20,7 +25,7 @@ func (n *node) checksOf(pages *origin.Origin) []admin.Check {
 	all := []admin.Check{{Name: "Postgres", Effect: admin.Starts, Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)),
 		Runbook: "ListedgePostgresDown", Metric: metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}}}
 	if n.redis.pages != nil {
-		all = append(all, admin.Check{Name: "Redis", Effect: admin.Reported, Run: n.checkRedis,
+		all = append(all, admin.Check{Name: "Redis", Effect: admin.Reported, Run: n.checkRedis, Do: redisDo,
 			Runbook: "ListedgeRedisDown", Metric: metrics.Dependency{Kind: metrics.Redis}})
 	}
 	if n.follower != nil {
@@ -58,9 +63,37 @@ func (n *node) checkPostgres(r *originadmin.Readiness) func(context.Context) err
 	}
 }
 
-// checkRedis returns nil if Redis answers, and all uses of it work.
+// writeRedis returns nil if Redis takes a write of each use that the node makes of it. A
+// replica, a full server and one whose user lacks rights answer a ping, and refuse writes.
+func (n *node) writeRedis(ctx context.Context) error {
+	own := "check-" + n.name() // keys that nothing else uses
+	var uses []string
+	var writes []*redis.Cmd
+	_, err := n.redis.limiter.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, use := range []struct {
+			name     string
+			commands [][]any
+		}{{"pages", cache.RedisCommands(own)}, {"limits", limiter.RedisCommands(own)}, {"changes", changefeed.RedisCommands(own)}} {
+			i := slices.IndexFunc(use.commands, func(c []any) bool { return c[0] == "set" })
+			uses, writes = append(uses, use.name), append(writes, p.Do(ctx, use.commands[i]...))
+		}
+		return nil
+	})
+	if refused := redis.Error(nil); !errors.As(err, &refused) {
+		return err
+	}
+	var refusing []string
+	for i, w := range writes {
+		if w.Err() != nil && w.Err().Error() == err.Error() {
+			refusing = append(refusing, uses[i])
+		}
+	}
+	return fmt.Errorf("%s: %w", strings.Join(refusing, ", "), err)
+}
+
+// checkRedis returns nil if Redis takes the node's writes, and all uses of it work.
 func (n *node) checkRedis(ctx context.Context) error {
-	if err := n.redis.limiter.Ping(ctx).Err(); err != nil {
+	if err := n.writeRedis(ctx); err != nil {
 		return err
 	}
 	var failing []string

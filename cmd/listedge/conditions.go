@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,9 +52,12 @@ func (n *node) conditionsOf(pages *origin.Origin, keys *apikey.Store) []conditio
 	}
 	all = append(all, condition{"the usage of keys is written to Postgres", "the usage of keys is not written to Postgres", func() error { return n.usage.Stats().Failure }})
 	if n.redis.pages != nil {
-		all = append(all, condition{"Redis answers",
-			"Redis does not answer: pages are read from Postgres, this node enforces limits alone and receives no changes",
-			func() error { return n.redisOutage.err }})
+		all = append(all, condition{"Redis is up", "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh", func() error {
+			if err := n.redisOutage.err; err != nil {
+				return fmt.Errorf("%w: %s", err, redisDo(err))
+			}
+			return nil
+		}})
 		for _, use := range n.redisUses() {
 			all = append(all, condition{use.holds, use.broken, func() error {
 				if n.redisOutage.err != nil {
@@ -97,13 +101,13 @@ func (n *node) redisUses() []redisUse {
 	return uses
 }
 
-// redisOutage distinguishes a Redis that does not answer from one that refuses some use.
+// redisOutage distinguishes a Redis that is down from one of which some use fails.
 type redisOutage struct {
-	err error     // why it does not answer; nil = it does
-	at  time.Time // when it last did not
+	err error     // why it is down; nil = it is up
+	at  time.Time // when it last was down
 }
 
-// check pings Redis if some use of it fails.
+// check writes to Redis if some use of it fails.
 func (o *redisOutage) check(ctx context.Context, n *node) {
 	failing := false
 	for _, use := range n.redisUses() {
@@ -115,7 +119,7 @@ func (o *redisOutage) check(ctx context.Context, n *node) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()
-	if err := n.redis.limiter.Ping(ctx).Err(); err != nil {
+	if err := n.writeRedis(ctx); err != nil {
 		o.err, o.at = err, time.Now()
 	} else if time.Since(o.at) > outageLinger {
 		o.err = nil

@@ -93,7 +93,7 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 
 // redisUnreachable says why there is no answer, and what to do.
 func (r *report) redisUnreachable(err error, o redis.UniversalOptions) {
-	text, do := err.Error(), "check --redis-url, its password and the server"
+	text, do := err.Error(), redisDo(err)
 	switch {
 	case o.MasterName != "" && strings.Contains(text, redis.Nil.Error()):
 		text, do = fmt.Sprintf("the Sentinels know no master %q", o.MasterName), "use their name for the master in --redis-url"
@@ -177,7 +177,7 @@ func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, 
 	case len(lacking) > 0:
 		r.fail(subject, "the user lacks "+strings.Join(lacking, " "), "ACL SETUSER with all rights that docs/SECURITY.md lists")
 	case refused != nil:
-		r.fail(subject, "refused: "+refused.Error(), "fix what Redis says; if it is full, give it memory")
+		r.fail(subject, "refused: "+refused.Error(), redisDo(refused))
 	default:
 		r.ok(subject, "the user has all rights that a node needs")
 	}

@@ -35,9 +35,9 @@ func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 		flag, url string
 		logged    []string // parts of the one line
 	}{
-		"Redis":         {"--redis-url", "redis://127.0.0.1:1", []string{"Redis does not answer", "127.0.0.1:1", "refused"}},
-		"Redis Cluster": {"--redis-url", "redis://127.0.0.1:1,127.0.0.1:2", []string{"Redis does not answer", "refused"}},
-		"Sentinel":      {"--redis-url", "redis+sentinel://127.0.0.1:1/master", []string{"Redis does not answer", "sentinel"}},
+		"Redis":         {"--redis-url", "redis://127.0.0.1:1", []string{"Redis is down", "127.0.0.1:1", "refused"}},
+		"Redis Cluster": {"--redis-url", "redis://127.0.0.1:1,127.0.0.1:2", []string{"Redis is down", "refused"}},
+		"Sentinel":      {"--redis-url", "redis+sentinel://127.0.0.1:1/master", []string{"Redis is down", "sentinel"}},
 		"replica":       {"--replica-url", "postgres://127.0.0.1:1/listedge", []string{"the replica 127.0.0.1:1 is not queried", "refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -95,14 +95,14 @@ func checkLoggedOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error,
 	}
 	within(t, patience, "it is reported", func() bool {
 		get(n)
-		return strings.Contains(n.log.String(), "Redis does not answer")
+		return strings.Contains(n.log.String(), "Redis is down")
 	})
 	if err := end(r); err != nil {
 		t.Fatal(err)
 	}
 	within(t, patience, "its end is logged", func() bool {
 		get(n)
-		return strings.Contains(n.log.String(), "again: Redis answers") && n.check(t, "redis") == "ok" && n.mode() == "followed"
+		return strings.Contains(n.log.String(), "again: Redis is up") && n.check(t, "redis") == "ok" && n.mode() == "followed"
 	})
 	if logged := complaints(t, n.log.String()); len(logged) != 1 {
 		t.Errorf("%d lines:\n%s", len(logged), strings.Join(logged, "\n"))

@@ -230,6 +230,9 @@ func (h *Health) readiness() Readiness {
 			text = "not checked yet"
 		case s.last != nil:
 			text = oneLine(s.last.Error())
+			if c.Do != nil {
+				text += ": " + c.Do(s.last)
+			}
 		}
 		r.Checks[strings.ToLower(c.Name)] = text
 	}
