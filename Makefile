@@ -32,13 +32,13 @@ test: ## check, and all tests under the race detector, with what they need insta
 	@$(MAKE) --no-print-directory -j 2 race plain # side by side: each waits a lot
 
 race: # of `make test`
-	CGO_ENABLED=1 go test -race -p 3 -timeout 15m ./...
+	CGO_ENABLED=1 go test -race -p 3 -timeout 45m ./...
 
 plain: # of `make test`
 	go test ./limiter/lease # one goroutine in virtual time: the race detector finds nothing there, and is ten times as slow
 	go test -run 'Alloc|TestModel$$|Simulation' ./edge ./cache/... ./internal/changefeed ./limiter ./origin/... # which the race detector would falsify
 	go test -run EveryCachedPage ./cmd/listedge # which it would slow down: more is compared in its time
-	go -C deploy test -timeout 15m . # a module of its own: see its go.mod
+	go -C deploy test -timeout 45m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
