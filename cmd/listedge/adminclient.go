@@ -103,8 +103,8 @@ type nodeState struct {
 	err       error // why the node could not be read
 	readiness admin.Readiness
 	metrics   metrics.Reading
-	settings  map[string]any // nil = its version does not have /settings
-	ahead     time.Duration  // the least distance by which the node's clock is ahead of this machine's: see clockAhead
+	settings  map[string]any
+	ahead     time.Duration // the least distance by which the node's clock is ahead of this machine's: see clockAhead
 }
 
 // readNodes reads the state of all nodes of the URLs, in their order, each node once.
@@ -162,9 +162,6 @@ func (a nodeAddress) read(ctx context.Context) (n nodeState) {
 	}
 	if n.err == nil {
 		n.err = a.get(ctx, client, "settings", func(r *http.Response, body io.Reader) error {
-			if r.StatusCode == http.StatusNotFound {
-				return nil
-			}
 			return json.NewDecoder(body).Decode(&n.settings)
 		})
 	}

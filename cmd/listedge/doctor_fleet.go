@@ -69,15 +69,7 @@ func (on nodesByValue) parts() (all []string) {
 	return all
 }
 
-func (r *report) checkSettings(all []nodeState, around surroundings) {
-	nodes := slices.DeleteFunc(slices.Clone(all), func(n nodeState) bool { return n.settings == nil })
-	unknown := len(all) - len(nodes)
-	if unknown > 0 {
-		r.warn("fleet settings", fmt.Sprintf("%d of the nodes do not report theirs", unknown), "run this version there, so that they can be compared")
-	}
-	if len(nodes) == 0 {
-		return
-	}
+func (r *report) checkSettings(nodes []nodeState, around surroundings) {
 	setting := func(name string) func(*nodeState) string {
 		return func(n *nodeState) string {
 			if value, set := n.settings[name]; set {
@@ -95,8 +87,7 @@ func (r *report) checkSettings(all []nodeState, around surroundings) {
 	default:
 		r.ok("fleet region", text)
 	}
-	named := slices.DeleteFunc(slices.Clone(nodes), func(n nodeState) bool { return n.settings["database"] == nil }) // older versions do not name it
-	if text, same := byNode(named, setting("database")); len(named) > 0 && !same {                                   // whatever their URLs
+	if text, same := byNode(nodes, setting("database")); !same { // whatever their URLs
 		r.fail("fleet database", text, "give all nodes the same --database-url, or give the nodes of each database a Redis of their own; check again if a node has just started")
 	}
 	differ := false
@@ -106,7 +97,7 @@ func (r *report) checkSettings(all []nodeState, around surroundings) {
 			r.warn("fleet "+name, text, "give all nodes the same --"+name)
 		}
 	}
-	if !differ && unknown == 0 {
+	if !differ {
 		r.ok("fleet settings", "the same on all, where they must be")
 	}
 }

@@ -18,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	edgeadmin "listedge/edge/admin"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -192,7 +190,7 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 }
 
 // The test changes a node's responses: another version, another clock, no /settings, as
-// a node of an old version.
+// a node of another version.
 func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -206,8 +204,6 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	proxy.ModifyResponse = func(r *http.Response) error {
 		r.Header.Set("Date", time.Now().Add(-time.Minute).UTC().Format(http.TimeFormat))
 		switch r.Request.URL.Path {
-		case "/settings":
-			r.StatusCode = http.StatusNotFound
 		case "/metrics":
 			text, err := io.ReadAll(r.Body)
 			r.Body = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(text, []byte(`version="`+version), []byte(`version="0.0.9`))))
@@ -226,7 +222,6 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	for _, want := range []admin.Finding{
 		{Subject: "node " + strings.TrimPrefix(between.URL, "http://"), Level: admin.Warn, Text: "behind the one here"},
 		{Subject: "fleet version", Level: admin.Warn, Text: "0.0.9 ("},
-		{Subject: "fleet settings", Level: admin.Warn, Text: "1 of the nodes do not report"},
 		{Subject: n.subject(), Level: admin.OK, Text: "without Redis"},
 	} {
 		if !has(findings, want.Subject, want.Level, want.Text) {
@@ -254,11 +249,6 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	expect(t, by, "redis nodes", admin.Warn, "0.3.0 (0123456789) on other:9090")
 	expect(t, by, "redis nodes", admin.Warn, version+" (")
 	client.HDel(t.Context(), rosterKey, "other")
-	// Nodes of 0.1.0 send heartbeats, and write no version.
-	now := client.Time(t.Context()).Val()
-	client.ZAdd(t.Context(), "listedge:{fleet}:members", redis.Z{Score: float64(now.Add(time.Hour).UnixMicro()), Member: "old"})
-	expect(t, doctor(t, exitFine, here...), "redis nodes", admin.Warn, "1 without a version: older than 0.2.0")
-	client.ZRem(t.Context(), "listedge:{fleet}:members", "old")
 	// The entry of a node that was killed long ago is removed.
 	client.HSet(t.Context(), rosterKey, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
 	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), rosterKey, "killed").Val() })

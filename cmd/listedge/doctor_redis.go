@@ -86,7 +86,7 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 		return nil
 	}
 	if entries, err := readRoster(ctx, client); err == nil { // else a right is missing, which is another finding
-		r.checkRoster(entries, state.nodes)
+		r.checkRoster(entries)
 	}
 	return state
 }

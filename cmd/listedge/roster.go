@@ -135,18 +135,14 @@ func readRoster(ctx context.Context, client redis.UniversalClient) ([]rosterEntr
 	return entries, nil
 }
 
-// checkRoster reports the versions of the nodes that use a Redis. counted is how many of
-// them send heartbeats.
-func (r *report) checkRoster(entries []rosterEntry, counted int64) {
+// checkRoster reports the versions of the nodes that use a Redis.
+func (r *report) checkRoster(entries []rosterEntry) {
 	const subject, do = "redis nodes", "finish the upgrade: docs/UPGRADING.md"
 	on := nodesByValue{}
 	for _, e := range entries {
 		on.add(versionText(e.Version, e.Revision), e.Name)
 	}
 	parts := on.parts()
-	if unlisted := counted - int64(len(entries)); unlisted > 0 {
-		parts = append(parts, fmt.Sprintf("%d without a version: older than 0.2.0, or just started", unlisted))
-	}
 	switch text := strings.Join(parts, "; "); {
 	case len(parts) == 0:
 		r.ok(subject, "none runs")

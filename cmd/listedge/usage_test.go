@@ -293,7 +293,7 @@ func TestUsageSurvivesARestartOfPostgres(t *testing.T) {
 	})
 }
 
-// Roles that were made for nodes of 0.1.0 lack the right to write. Requests are served, and
+// The role may lack the right to write. Requests are served, and
 // the counts are written once the right is granted.
 func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	t.Parallel()
