@@ -21,7 +21,7 @@ func TestAuditMutations(t *testing.T) {
 		{"the system user instead of the actor", []edit{{log, "\t\treturn name\n", "\t\treturn name[:0] + SystemUser()\n"}}, "./origin/admin", eachAct},
 		{"a logical subscription may change it", []edit{{migration, "rows_append_only BEFORE UPDATE OR DELETE ON", "rows_append_only BEFORE INSERT ON"}}, "./origin/admin", appendOnly},
 		{"the log can be emptied", []edit{{migration, "UPDATE OR DELETE OR TRUNCATE", "UPDATE OR DELETE"}}, "./origin/admin", appendOnly},
-		{"replication sessions may change it", []edit{{migration, "ENABLE ALWAYS TRIGGER", "ENABLE TRIGGER"}}, "./origin/admin", appendOnly},
+		{"replication sessions may change it", []edit{{migration, "ENABLE ALWAYS TRIGGER audit_log_append_only", "ENABLE TRIGGER audit_log_append_only"}, {migration, "ENABLE ALWAYS TRIGGER audit_log_rows_append_only", "ENABLE TRIGGER audit_log_rows_append_only"}}, "./origin/admin", appendOnly},
 		{"a key is not found by what replaced it", []edit{{log, " OR details ->> '`+NewKey+`' = $2::text", ""}}, "./origin/admin", filter},
 		{"a publication that stays is in the log", []edit{{publication, "\tcase before == after:\n\t\treturn \"\", a, errPublished\n", ""}}, "./origin/admin", "TestMigrationsAreInTheAuditLog"},
 		{"an import without a row", []edit{{"origin/load/load.go", "return audit.Write(ctx, tx, audit.Act{Action: \"import\"", "return (func(context.Context, pgx.Tx, audit.Act) error { return nil })(ctx, tx, audit.Act{Action: \"import\""}}, "./origin/load", "TestPostgres"},

@@ -33,7 +33,7 @@ func TestInvalidationMutations(t *testing.T) {
 		{"one row of a transaction is enough", []edit{{extent, "\t\tif c := e.concern(&row, nameOrder); c != Unconcerned {\n\t\t\treturn c\n\t\t}\n", "\t\treturn e.concern(&row, nameOrder)\n"}}, freshness, "TestConcerns"},
 		{"the first newer change is skipped", []edit{{versions, "for _, c := range newer {", "for _, c := range newer[min(1, len(newer)):] {"}}, freshness, "TestLemma"},
 
-		// By the ring's own tests, and the simulation.
+		// By the ring's own tests.
 		{"the change behind a sequence is skipped", []edit{{versions, "return c.sequence > sequence })", "return c.sequence > sequence+1 })"}}, freshness, "TestAnEntryIsComparedWithNewerChangesAlone"},
 		{"the change behind a position is skipped", []edit{{versions, "return c.position.Compare(position) > 0 })", "return c.position.N > position.N+1 })"}}, freshness, "TestAnEntryIsComparedWithNewerChangesAlone"},
 		{"a change that is published once more has its old LSN", []edit{{versions, "\tc.lsn = v.lastLSN ", "\t_ = v.lastLSN "}}, freshness, "TestAStandbysPageIsComparedWithRepeatedChanges"},

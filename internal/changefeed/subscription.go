@@ -57,7 +57,8 @@ func ResetCauses() (all []string) {
 
 // Subscription is the state of one node that reads the log: its position, the
 // transactions that are not visible yet, and the reads by which a heartbeat may be a
-// proof. It has no I/O and no clock. A Subscriber runs it; tests run it in simulations.
+// proof. It has no I/O and no clock. A Subscriber runs it; the model of package freshness
+// runs it in virtual time.
 //
 // Invariants:
 //   - listeners have received every entry of the epoch's log from First up to the

@@ -80,6 +80,8 @@ func TestSubscription(t *testing.T) {
 			[]string{"valid through 2"}},
 		{"a look that saw the entry at after proves nothing",
 			[]look{reads(heartbeat(1, 1, nothing, "5:5:")), reads(heartbeat(1, 2, at(1, 1), "5:5:"))}, nil},
+		{"a look before the first entry proves nothing",
+			[]look{reads(), reads(heartbeat(1, 9, at(1, 8), "5:5:")), reads(heartbeat(1, 10, at(1, 9), "5:5:"))}, nil},
 		{"a moment is proven once",
 			[]look{reads(termStart(1, Position{})), reads(change(1, 2, 5), heartbeat(1, 3, at(1, 2), "6:6:"), heartbeat(1, 4, at(1, 2), "6:6:"))},
 			[]string{"changed 5 at 1-2", "settled 5", "valid through 1"}},

@@ -3,9 +3,11 @@ package changefeed
 import (
 	"math/big"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 )
 
 func TestPositions(t *testing.T) {
@@ -113,4 +115,24 @@ func TestTouches(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The moment of a proof is one of the node's own readings. No entry brings one
+// of another machine along.
+func TestEntriesHaveNoTimes(t *testing.T) {
+	var look func(is reflect.Type)
+	look = func(is reflect.Type) {
+		if is == reflect.TypeFor[time.Time]() {
+			t.Error("an entry has a time")
+		}
+		switch is.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array:
+			look(is.Elem())
+		case reflect.Struct:
+			for i := range is.NumField() {
+				look(is.Field(i).Type)
+			}
+		}
+	}
+	look(reflect.TypeFor[Entry]())
 }

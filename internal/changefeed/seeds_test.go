@@ -1,5 +1,0 @@
-//go:build !race
-
-package changefeed
-
-const simSeeds = 1000
