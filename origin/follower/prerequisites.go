@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// checkPrerequisites returns an error if changes cannot be followed here. It sets run and
-// published:
+// checkPrerequisites returns an error if changes cannot be followed here. It sets
+// checkpointerStart and published:
 //
-//   - run is another one after a crash, because transaction ids may then be used again, and
-//     after a fail-over or a restore. It is the start of the checkpointer, which the user
-//     sees with pg_read_all_stats, or else the time when statistics began, because a crash
+//   - checkpointerStart is another one after a crash, because transaction ids may then be used again, and
+//     after a fail-over or a restore. The user sees the start of the checkpointer
+//     with pg_read_all_stats, or else the time when statistics began, because a crash
 //     discards them.
 //   - published is another one if the publication was changed, or the schema public was
 //     replaced. Changes that were written meanwhile may never be sent.
@@ -44,7 +44,7 @@ func (p *primary) checkPrerequisites(ctx context.Context) error {
 		// Commits would wait for the follower, which confirms seconds later.
 		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
 	}
-	p.run, p.published = *started, publishing
+	p.checkpointerStart, p.published = *started, publishing
 	return p.checkPublication(ctx)
 }
 

@@ -40,17 +40,17 @@ const senderTimeout = 2 * time.Second
 
 // primary is an ordinary connection to the primary, and what was read there.
 type primary struct {
-	conn        *pgx.Conn
-	config      *pgx.ConnConfig
-	slotName    string
-	identity    changefeed.Identity
-	timeline    uint32 // 0 = it is in recovery
-	unlimited   bool   // a slot may retain any amount of WAL
-	system      string // its system identifier and timeline
-	started     string // when the server was started, as the run of postgres.ServerSQL has it
-	run         string // identifies this run of the server (checkPrerequisites)
-	published   string // identifies the publication's definition
-	publication Publication
+	conn              *pgx.Conn
+	config            *pgx.ConnConfig
+	slotName          string
+	identity          changefeed.Identity
+	timeline          uint32 // 0 = it is in recovery
+	unlimited         bool   // a slot may retain any amount of WAL
+	system            string // its system identifier and timeline
+	startedAt         string // when the server was started, as the run of postgres.ServerSQL has it
+	checkpointerStart string // another one after a crash, which startedAt is not (checkPrerequisites)
+	published         string // identifies the publication's definition
+	publication       Publication
 }
 
 // errPooler: behind a pooler nothing can be followed. It has no replication
@@ -218,7 +218,7 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 	if err != nil {
 		return err
 	}
-	p.started = here
+	p.startedAt = here
 	p.system, p.timeline = fmt.Sprintf("%s/%d", system.SystemID, system.Timeline), uint32(system.Timeline)
 	return nil
 }

@@ -81,7 +81,7 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 		return fmt.Errorf("begin a term: %w", err)
 	}
 	next := changefeed.EpochName{Identity: t.primary.identity.Digest(), Timeline: t.primary.timeline,
-		Run: changefeed.Digest(t.primary.system + " " + t.primary.run), Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
+		Run: changefeed.Digest(t.primary.system + " " + t.primary.checkpointerStart), Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
 	if err := changefeed.CheckTimeline(present, next.String()); err != nil {
 		return err
 	}
@@ -331,11 +331,11 @@ func (t *term) publishSameAsWhole() {
 // checkPrerequisites says whether the term may go on: the prerequisites hold, for
 // the same run of the server and the same publication.
 func (t *term) checkPrerequisites(ctx context.Context) error {
-	run, published := t.primary.run, t.primary.published
+	checkpointer, published := t.primary.checkpointerStart, t.primary.published
 	if err := t.primary.checkPrerequisites(ctx); err != nil {
 		return err
 	}
-	if t.primary.run != run || t.primary.published != published {
+	if t.primary.checkpointerStart != checkpointer || t.primary.published != published {
 		return errors.New("the server was restarted, or the publication changed")
 	}
 	t.nameRows()
