@@ -129,6 +129,7 @@ func (c *conn) Close() error {
 type response struct {
 	conn    *conn
 	status  int
+	kind    string // Content-Type
 	lines   []byte // header lines, each with its end
 	pieces  [3][]byte
 	tail    []byte // the last piece, if only this response has it
@@ -147,14 +148,22 @@ var crlf = []byte("\r\n")
 // newResponse returns the connection's response, with no lines and no body.
 func (c *conn) newResponse(status int) *response {
 	r := &c.response
-	r.status, r.pending = status, true
+	r.status, r.kind, r.pending = status, "application/json", true
 	r.lines, r.tail, r.pieces, r.size = r.lines[:0], r.tail[:0], [3][]byte{}, 0
 	return r
 }
 
 // add appends a header. The value has no line end: it is constant, or was checked.
-func (r *response) add(name string, value []byte) {
+func (r *response) add(name, value string) {
 	r.lines = append(append(append(append(r.lines, name...), ": "...), value...), crlf...)
+}
+
+// appendEveryResponses appends the headers of every response: of pages, problems and
+// documents, and of connections that are refused. A response may contain what a client
+// sent, so browsers must not guess its type.
+func appendEveryResponses(dst, id []byte) []byte {
+	dst = append(append(dst, "X-Content-Type-Options: nosniff\r\n"+headerRequestID+": "...), id...)
+	return append(dst, crlf...)
 }
 
 // setBody sets the pieces of the body.
@@ -170,13 +179,11 @@ func (r *response) setBody(pieces ...[]byte) {
 func (r *response) passTo(to *fasthttp.Response) {
 	to.SetStatusCode(r.status)
 	if r.status != fasthttp.StatusNotModified {
-		to.Header.SetContentTypeBytes(typeJSON)
+		to.Header.SetContentType(r.kind)
 	}
 	to.SetBodyStream(r, r.size)
 	to.ImmediateHeaderFlush = true
 }
-
-var typeJSON = []byte("application/json")
 
 // hold keeps what fasthttp writes, for Close. The bytes stay in fasthttp's buffer, which is
 // not used again before Close. If earlier responses have filled that buffer, the bytes come
@@ -212,7 +219,11 @@ func (r *response) Close() (err error) {
 	return err
 }
 
-// send writes headers, lines and pieces by one call. fasthttp's headers lie in a
+// maxCopied is the largest body, in bytes, that is copied to be sent by TLS in one call: a
+// slow client keeps the copy for long.
+const maxCopied = 64 << 10
+
+// send writes headers, lines and pieces, mostly by one call. fasthttp's headers lie in a
 // buffer with room behind them.
 func (r *response) send() error {
 	head := append(append(r.head[:len(r.head)-len(crlf)], r.lines...), crlf...)
@@ -222,6 +233,10 @@ func (r *response) send() error {
 	}
 	if r.conn.socket != nil {
 		return r.conn.socket.WriteBuffers(&r.buffers)
+	}
+	if r.size > maxCopied {
+		_, err := r.buffers.WriteTo(r.conn.Conn)
+		return err
 	}
 	whole := bytebufferpool.Get() // TLS would make a record of each piece
 	defer bytebufferpool.Put(whole)

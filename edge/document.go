@@ -102,26 +102,24 @@ func (s *Server) serveDocument(x *exchange, d *document) failure {
 	if f := s.limitPublic(x, 1+len(body)/documentUnit); f.problem != nil {
 		return f
 	}
-	r := &x.http.Response
-	r.Header.SetBytesV(fasthttp.HeaderETag, d.etag[:])
-	r.Header.Set(fasthttp.HeaderCacheControl, documentCache)
+	r := x.conn.newResponse(fasthttp.StatusOK)
+	r.kind = d.contentType
+	r.add(fasthttp.HeaderETag, string(d.etag[:]))
+	r.add(fasthttp.HeaderCacheControl, documentCache)
 	if d.gzip != nil {
-		r.Header.Set(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
+		r.add(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
 	}
-	r.Header.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
 	if d.policy != "" {
-		r.Header.Set(fasthttp.HeaderContentSecurityPolicy, d.policy)
-		r.Header.Set(fasthttp.HeaderReferrerPolicy, "no-referrer")
+		r.add(fasthttp.HeaderContentSecurityPolicy, d.policy)
+		r.add(fasthttp.HeaderReferrerPolicy, "no-referrer")
 	}
-	if notModified {
-		r.SetStatusCode(fasthttp.StatusNotModified)
-		return failure{}
+	switch {
+	case notModified:
+		r.status = fasthttp.StatusNotModified
+	case compressed:
+		r.add(fasthttp.HeaderContentEncoding, "gzip")
 	}
-	r.Header.SetContentType(d.contentType)
-	if compressed {
-		r.Header.Set(fasthttp.HeaderContentEncoding, "gzip")
-	}
-	r.SetBodyRaw(body)
+	r.setBody(body)
 	return failure{}
 }
 

@@ -136,13 +136,11 @@ func (s *Server) finish(x *exchange) {
 		s.writeProblem(x, failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
 	}
 	s.report(x)
-	if x.conn.response.pending {
-		x.conn.response.passTo(&x.http.Response)
-	} else { // a document, which fasthttp writes
-		x.http.Response.Header.Set(headerRequestID, string(x.id))
-	}
+	r := &x.conn.response
+	r.lines = appendEveryResponses(r.lines, x.id)
+	r.passTo(&x.http.Response)
 	if x.close || s.draining.Load() {
-		x.conn.response.linger = x.close
+		r.linger = x.close
 		x.http.SetConnectionClose()
 	}
 	x.conn.dropRequest(x.http)
@@ -152,10 +150,7 @@ func (s *Server) finish(x *exchange) {
 // report passes a request to metrics, traces, the request log and, at debug
 // level, the log.
 func (s *Server) report(x *exchange) {
-	status := x.http.Response.StatusCode()
-	if x.conn.response.pending {
-		status = x.conn.response.status
-	}
+	status := x.conn.response.status
 	took := time.Since(x.began)
 	x.now = x.began.Add(took)
 	x.conn.stripe.Answered(x.route, x.outcome, status, took)
@@ -175,10 +170,9 @@ func (s *Server) report(x *exchange) {
 	}
 }
 
-// bodySize returns the size of the response's body as it is sent. A key is only needed for
-// responses of the connection's own kind.
+// bodySize returns the size of the response's body as it is sent.
 func (x *exchange) bodySize() int {
-	if !x.conn.response.pending || x.http.IsHead() {
+	if x.http.IsHead() {
 		return 0
 	}
 	return x.conn.response.size

@@ -93,9 +93,8 @@ func (s *Server) refuseConnection(c net.Conn) {
 	id := append(s.ids.prefix(), '0')
 	body := problemBody(&failure{problem: tooManyConns}, id)
 	response := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
-		"\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" + noSniff +
-		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +
-		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+		"\r\nContent-Type: application/json\r\n" + noStore + string(appendEveryResponses(nil, id)) +
+		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	_, err := c.Write(append([]byte(response), body...))
 
 	took := time.Since(began)

@@ -114,11 +114,7 @@ func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
 
 // pageLines are headers of every page: a client may store it for itself, and must
 // revalidate it before each use.
-const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\n" + noSniff
-
-// noSniff makes browsers treat a response, which may contain what a client sent,
-// as JSON only.
-const noSniff = "X-Content-Type-Options: nosniff\r\n"
+const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\n"
 
 // writePage makes the response of the page that was looked up.
 func (s *Server) writePage(x *exchange) {
@@ -140,8 +136,6 @@ func (s *Server) writePage(x *exchange) {
 	if s.serverTiming {
 		addTiming(r, x)
 	}
-	r.add(headerRequestID, x.id)
-
 	var deflate []byte
 	if !notModified && acceptsGzip(x.headers.encoding) {
 		deflate = page.Deflate()
