@@ -27,6 +27,7 @@ func (n *node) checksOf(pages *origin.Origin) []admin.Check {
 	if n.redis.pages != nil {
 		all = append(all, admin.Check{Name: "Redis", Effect: admin.Reported, Run: n.checkRedis, Do: redisDo,
 			Runbook: "ListedgeRedisDown", Metric: metrics.Dependency{Kind: metrics.Redis}})
+		all = append(all, admin.Check{Name: "fleet", Effect: admin.Always, Run: n.checkFleet})
 	}
 	if n.follower != nil {
 		all = append(all, admin.Check{Name: "timeline", Effect: admin.Starts, Run: n.checkTimeline},

@@ -93,7 +93,7 @@ func (f *ReplicationFlag) Validate() error {
 
 // RegionFlag names one of several fleets that share a Postgres.
 type RegionFlag struct {
-	Region string `help:"Name of this fleet, if several fleets share a Postgres, each with its own Redis. Each has its own replication slot." placeholder:"NAME"`
+	Region string `help:"Name of this fleet, if several fleets share a Postgres or a Redis. All nodes of a name read one database and share a replication slot." placeholder:"NAME"`
 }
 
 var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)

@@ -154,7 +154,7 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	clone := p.URL(postgrestest.Copy(t, p, strings.TrimPrefix(u.Path, "/")))
 	one := startNode(t, address, "--redis-url", redis.URL())
 	within(t, patience, "followed", func() bool { return one.mode() == "followed" })
-	other := startNode(t, clone, "--redis-url", redis.URL())
+	other := startNode(t, clone, "--redis-url", redis.URL(), "--region", "copy")
 	for _, n := range []*testNode{one, other} {
 		within(t, patience, "both are followed at once", func() bool {
 			return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1

@@ -140,6 +140,29 @@ func (n *node) checkTimeline(context.Context) error {
 	return nil
 }
 
+// checkFleet returns an error while the fleet of this node's region follows another database
+// than this node. What Redis said last holds while it does not answer; a node that has
+// never read it has nothing to compare with, and may serve.
+func (n *node) checkFleet(ctx context.Context) error {
+	identity, known := n.followed.Identity()
+	if !known && n.identityFailure.Load() == nil {
+		return errors.New("which database this node reads is not known yet")
+	}
+	if !known {
+		return nil
+	}
+	other, err := changefeed.Claim(ctx, n.redis.log, identity, n.joined)
+	switch {
+	case err != nil:
+	case other == "":
+		n.joined, n.stranger = true, nil
+	default:
+		n.stranger = fmt.Errorf("the fleet follows %s, and this node reads %s: "+
+			"correct --database-url, or give the nodes of each database a --region of their own", other, identity)
+	}
+	return n.stranger
+}
+
 func (n *node) identityCondition() condition {
 	return condition{"the node may query which database it reads", "the node may not query which database it reads: pages are not stored in Redis", func() error {
 		if err := n.identityFailure.Load(); err != nil {

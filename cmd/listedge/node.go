@@ -60,6 +60,9 @@ type node struct {
 	fleets      atomic.Pointer[string]  // which other fleets use the Redis; nil = not known yet
 	region, id  string
 
+	joined   bool  // the fleet follows this node's database; only checkFleet uses it
+	stranger error // why the node cannot join; likewise
+
 	timelineKnown   chan struct{}         // closed when answers of the database can be judged (mayJudge)
 	identityFailure atomic.Pointer[error] // why the last query for the identity of the database failed; nil = it did not, or none was needed
 

@@ -43,3 +43,29 @@ func TestTwoRegionsOnOneDatabase(t *testing.T) {
 		t.Errorf("exit %d: %s", p.code, p.err.String())
 	}
 }
+
+// A node whose database is not that of its fleet is not ready, until the fleet has no other
+// node. A fleet of another region may share the Redis.
+func TestANodeOnAnotherDatabaseThanItsFleet(t *testing.T) {
+	t.Parallel()
+	redis := sandboxtest.Redis(t)
+	ours, theirs := database(t), database(t)
+	first := startNodeProcess(t, nil, "--database-url", ours, "--redis-url", redis.URL())
+	first.awaitReady(t)
+	stranger := startNodeProcess(t, nil, "--database-url", theirs, "--redis-url", redis.URL())
+	const why = "the fleet follows database "
+	stranger.awaitCheck(t, "fleet", why)
+	if status, r := stranger.readiness(t); status != 503 || r.Ready {
+		t.Errorf("%d %+v", status, r)
+	}
+	startNode(t, theirs, "--redis-url", redis.URL(), "--region", "another")
+	within(t, patience, "it is logged", func() bool { return strings.Contains(stranger.log.String(), why) })
+	if status, r := first.readiness(t); status != 200 || r.Checks["fleet"] != "ok" {
+		t.Errorf("%d %+v", status, r)
+	}
+	first.stopProcess(t)
+	stranger.awaitReady(t)
+	if logged := strings.Count(stranger.log.String(), why); logged != 1 {
+		t.Errorf("it is logged %d times: %s", logged, stranger.log.String())
+	}
+}

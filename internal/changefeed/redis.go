@@ -19,6 +19,7 @@ import (
 //	listedge:{changes}:<identity>:epoch   names the present epoch
 //	listedge:{changes}:log:<epoch>        entries
 //	listedge:{changes}:followers          which identities are followed at the moment
+//	listedge:{changes}:fleet:<region>     which database the fleet of a region follows
 //
 // Nothing is read or written until the identity is known.
 type Redis struct {
