@@ -298,44 +298,6 @@ func TestAResultNamesTheChange(t *testing.T) {
 	}
 }
 
-// Pages are served while entries are applied and the log begins anew.
-func TestServingWhileFollowing(t *testing.T) {
-	b := startFollower(t)
-	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
-	eventually(t, "trusted", mode(c, ModeFollowed))
-	var shown, committed atomic.Int64
-	stop := make(chan struct{})
-	var readers sync.WaitGroup
-	for range 4 {
-		readers.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
-					_ = r.Entry.Body
-					shown.Add(1)
-				} else if _, err := c.Forward(keyOf("q"), listA, b.brings(fmt.Sprint(committed.Load()))); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	for i := range 50 {
-		b.change(listA)
-		committed.Add(1)
-		if i%20 == 19 {
-			b.skip()
-		}
-		hits := shown.Load()
-		eventually(t, "a hit", func() bool { return shown.Load() > hits })
-	}
-	close(stop)
-	readers.Wait()
-}
-
 // A page of another server than the followed primary is not served: the stale entry is
 // served, marked, or the request fails.
 func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {

@@ -13,19 +13,17 @@ type fault struct {
 	name    string
 	lasts   time.Duration // of writing and reading, in all
 	happens func(t *testing.T, f *fleet)
-	hits    float64 // the least hit rate
-	forms   []form  // how is written; nil = usualForms
-	loses   bool    // commits that were acknowledged, if Postgres crashes meanwhile
+	hits    bool   // some answers must be hits
+	forms   []form // how is written; nil = usualForms
+	loses   bool   // commits that were acknowledged, if Postgres crashes meanwhile
 }
 
-// Faults are those of Postgres, and those
-// of Redis and of nodes, which need no standby. Each kind has a fleet, and the two
-// are played at once. Hit rates are above 90 % on a machine at rest, some 40 % on
-// one that is busy, for it reads less between two changes, and 0 % by a rule that
-// keeps no page while a transaction is open.
+// Faults are those of Postgres, and those of Redis and of nodes, which need no standby.
+// Each kind has a fleet, and the two are played at once. By a rule that keeps no page while
+// a transaction is open there are no hits.
 var (
 	faultsOfPostgres = []fault{
-		{name: "a long write transaction", lasts: 2500 * time.Millisecond, hits: 0.1, happens: func(t *testing.T, f *fleet) {
+		{name: "a long write transaction", lasts: 2500 * time.Millisecond, hits: true, happens: func(t *testing.T, f *fleet) {
 			tx, err := connect(t, f.url).Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -142,7 +140,7 @@ var (
 		}},
 	}
 
-	noFault     = fault{name: "none", lasts: 2 * time.Second, hits: 0.1, happens: func(*testing.T, *fleet) {}}
+	noFault     = fault{name: "none", lasts: 2 * time.Second, hits: true, happens: func(*testing.T, *fleet) {}}
 	commitsWait = fault{name: "commits wait for a standby", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) { f.commitsWait(t, 2*time.Second) }}
 	redisFrozen = fault{name: "Redis frozen", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(300 * time.Millisecond)
@@ -197,8 +195,8 @@ func (o *oracle) play(t *testing.T, x fault) {
 	if x.forms != nil {
 		o.forms = x.forms
 	}
-	if hits := o.run(t, x.name, x.lasts, func() { x.happens(t, o.fleet) }); hits < x.hits {
-		t.Errorf("%s: %.1f %% hits, and not %.0f", x.name, 100*hits, 100*x.hits)
+	if hits := o.run(t, x.name, x.lasts, func() { x.happens(t, o.fleet) }); x.hits && hits == 0 {
+		t.Errorf("%s: no hits", x.name)
 	}
 	for i, n := range o.fleet.nodes {
 		if n.stopped {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -13,10 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/alecthomas/kong"
-
-	"listedge/internal/redact"
 )
 
 // The program writes no password: neither in settings, errors and logs, nor in responses of
@@ -133,41 +128,6 @@ func TestANodeShowsNoPassword(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The settings do not contain the secret, whatever it is and however it is given.
-func FuzzSettings(f *testing.F) {
-	for _, secret := range []string{"secret", "s'cr@t/2", "%2fsecret", "~!s;cr=t", `\\s cret`, "x@y:z,secret", "seed?r=4t"} {
-		f.Add(secret)
-	}
-	f.Fuzz(func(t *testing.T, secret string) {
-		if len(secret) < 4 || strings.ContainsRune(secret, 0) {
-			return
-		}
-		escaped := url.QueryEscape(secret)
-		for _, password := range []string{secret, escaped} {
-			for database, redis := range map[string]string{
-				"postgres://U:" + password + "@H,I:5/D?sslpassword=" + escaped:    "redis://U:" + password + "@H:6/1",
-				"postgresql://U@H/D?password=" + escaped + "&PASSWORD=" + escaped: "rediss://" + password + "@H,I",
-				"postgres://U:" + password + "@H/D":                               "redis+sentinel://:" + password + "@H:1,I:2/M/0",
-				"postgres:///D?host=H&passfile=" + escaped:                        "redis+sentinel://H/M?sentinel_username=U&sentinel_password=" + escaped,
-			} {
-				var c cli
-				var out, errs strings.Builder
-				parser, _ := newParser(&c, &out, &errs)
-				parsed, err := parser.Parse([]string{"serve", "--database-url", database, "--redis-url", redis, "--replica-url", kong.JoinEscaped([]string{database}, ',')})
-				shown := ""
-				if err == nil {
-					shown = fmt.Sprint(settingsInEffect(parsed))
-				} else {
-					shown = redact.Text(err.Error(), database, redis)
-				}
-				if strings.Contains(shown, secret) || strings.Contains(shown, escaped) {
-					t.Errorf("%q, %q: %s", database, redis, shown)
-				}
-			}
-		}
-	})
 }
 
 // process starts the real program.
