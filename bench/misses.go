@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/origin"
 	"listedge/origin/postgres"
@@ -22,7 +22,7 @@ const nodeGCPercent = 400
 // queriesInRound is how many queries one side makes before it is the other's turn.
 const queriesInRound = 300
 
-// measureMisses compares Fetch with the same statement by bare pgx, whose rows
+// measureMisses compares Fetch with the same statement by a pool of bare pgx, whose rows
 // are thrown away, and with the shortest that lists the same rows. All leave the
 // collector as much garbage as a node does.
 func measureMisses(ctx context.Context, s *subject, r *report) error {
@@ -32,16 +32,16 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	defer end()
-	conn, err := pgx.Connect(ctx, s.url)
+	config, err := pgxpool.ParseConfig(s.url)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.Background())
-	for _, setting := range []string{"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_sort = off", "jit = off"} {
-		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
-			return err
-		}
+	config.ConnConfig.RuntimeParams["options"] = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_sort=off -c jit=off"
+	conn, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
 	}
+	defer conn.Close()
 	query := origin.Query{Workspace: s.workspace, Collection: origin.Items, Limit: pageSize}
 	fetch := func() error {
 		_, err := o.Fetch(ctx, query, "")

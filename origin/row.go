@@ -223,12 +223,29 @@ func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 		if len(v) == 8 {
 			us := int64(binary.BigEndian.Uint64(v)) + postgresEpoch
 			if us >= minCreatedAt && us < maxCreatedAt {
-				return time.UnixMicro(us).UTC().AppendFormat(dst, `"2006-01-02T15:04:05.000Z"`), nil
+				return appendInstant(dst, us), nil
 			}
 			return dst, errOutOfBounds
 		}
 	}
 	return dst, errMalformedRow
+}
+
+// appendInstant appends microseconds since 1970 as "2006-01-02T15:04:05.000Z". A format would take
+// a tenth of the CPU time of a miss.
+func appendInstant(dst []byte, us int64) []byte {
+	at := time.UnixMicro(us).UTC()
+	year, month, day := at.Date()
+	hour, minute, second := at.Clock()
+	dst = append(dst, `"0000-00-00T00:00:00.000Z"`...)
+	text := dst[len(dst)-len(`0000-00-00T00:00:00.000Z"`):]
+	for _, n := range [...]struct{ end, value int }{{4, year}, {7, int(month)}, {10, day}, {13, hour}, {16, minute}, {19, second}, {23, at.Nanosecond() / 1e6}} {
+		for i := n.end - 1; n.value > 0; i-- {
+			text[i] += byte(n.value % 10)
+			n.value /= 10
+		}
+	}
+	return dst
 }
 
 // appendText appends s, escaped for a JSON string, without the quotes. Postgres sends
