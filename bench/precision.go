@@ -125,7 +125,7 @@ func measurePrecision(ctx context.Context, s *subject, r *report) error {
 	return nil
 }
 
-// seed makes a workspace whose names are in ASCII, of rows of the large one.
+// seed makes a workspace of rows of the large one.
 func (p *precision) seed(ctx context.Context) (err error) {
 	items := min(precisionItems, p.large().items)
 	p.length = min(precisionTime, precisionTime*time.Duration(items)/precisionItems+300*time.Millisecond)
@@ -138,7 +138,7 @@ func (p *precision) seed(ctx context.Context) (err error) {
 	}
 	defer conn.Close(context.Background())
 	_, err = conn.Exec(ctx, `INSERT INTO items (workspace_id, name, type, sku, description, track_stock, stock_on_hand, reorder_point, created_at)
-		SELECT $1, CASE WHEN name ~ '^[ -~]+$' THEN name ELSE 'Item ' || id END, type, sku, description, track_stock, stock_on_hand, reorder_point, created_at
+		SELECT $1, name, type, sku, description, track_stock, stock_on_hand, reorder_point, created_at
 		FROM items WHERE workspace_id = $2 AND active LIMIT $3`, p.workspace, p.large().workspace, items-1)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"encoding/binary"
 	"runtime"
 	"slices"
 	"strings"
@@ -83,7 +82,6 @@ type joiner struct {
 // list sort by the beginning in the list's order, then by the limit.
 func (p *Place) appendKey(dst []byte, begin *freshness.Bound, limit int) []byte {
 	dst = append(dst, p.List...)
-	dst = binary.BigEndian.AppendUint32(dst, p.Begin.NameOrder)
 	return append(begin.AppendKey(dst, p.Begin.Order), byte(limit))
 }
 
@@ -93,9 +91,7 @@ func (x *joiner) add(p *Place, s *slot) {
 	if p == nil || e.Extent == nil || !e.Extent.CanJoin() {
 		return
 	}
-	at := *p
-	at.Begin.NameOrder = e.Extent.NameOrder
-	key, pointer := string(at.appendKey(nil, &e.Extent.After, p.Limit)), weak.Make(s)
+	key, pointer := string(p.appendKey(nil, &e.Extent.After, p.Limit)), weak.Make(s)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if before, _ := x.slots.Set(key, pointer); before != pointer {
@@ -123,7 +119,7 @@ func (x *joiner) remove(i indexed) {
 // before it, the last one first.
 func (x *joiner) before(p *Place, at *freshness.Bound, slots []*slot) []*slot {
 	key := string(p.appendKey(make([]byte, 0, 128), at, 1<<8-1))
-	list := key[:len(p.List)+4]
+	list := key[:len(p.List)]
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	freed := 0

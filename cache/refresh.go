@@ -153,7 +153,7 @@ func (r *refresher) changed(c *changefeed.Change) {
 	defer r.mu.Unlock()
 	for i, list := range c.Lists {
 		for _, e := range r.hot[list] {
-			if !e.isConcernedBy(c.RowsOf(i), c.NameOrder) || !e.queued.CompareAndSwap(false, true) {
+			if !e.isConcernedBy(c.RowsOf(i)) || !e.queued.CompareAndSwap(false, true) {
 				continue
 			}
 			task := func() {
@@ -168,9 +168,9 @@ func (r *refresher) changed(c *changefeed.Change) {
 }
 
 // isConcernedBy reports whether a change of these rows may have changed the page.
-func (e *hotEntry) isConcernedBy(rows changefeed.Rows, nameOrder uint32) bool {
+func (e *hotEntry) isConcernedBy(rows changefeed.Rows) bool {
 	s := e.slot.Value()
-	return s == nil || s.entry.Load().Extent.Concern(rows, nameOrder) != freshness.Unconcerned
+	return s == nil || s.entry.Load().Extent.Concern(rows) != freshness.Unconcerned
 }
 
 // refresh fills the entry if it is still hot.

@@ -85,16 +85,16 @@ func TestExtentsOfAllQueries(t *testing.T) {
 								After: freshness.Bound{Kind: freshness.Open}, End: freshness.Bound{Kind: freshness.Open}, Tags: []uint32{freshness.Tag(id)}}
 							at, name := int64(7), ""
 							if sort == origin.ByName {
-								want.Order, at, name = freshness.ByName, 0, "é"
+								want.Order, at, name = freshness.ByName, 0, "É"
 							}
 							if after {
 								q.After = origin.Position{Set: true, CreatedAt: at, Name: name, ID: afterID}
-								want.After = freshness.Bound{Kind: freshness.At, CreatedAt: at, ID: afterID}
+								want.After = freshness.Bound{Kind: freshness.At, CreatedAt: at, NameKey: name, ID: afterID}
 							}
 							if end {
 								shown.IDs = append(shown.IDs, endID)
 								shown.End = origin.Position{Set: true, CreatedAt: at, Name: name, ID: endID}
-								want.End, want.Tags = freshness.Bound{Kind: freshness.At, CreatedAt: at, ID: endID}, append(want.Tags, freshness.Tag(endID))
+								want.End, want.Tags = freshness.Bound{Kind: freshness.At, CreatedAt: at, NameKey: name, ID: endID}, append(want.Tags, freshness.Tag(endID))
 							}
 							if got := extentOf(&q, shown); !reflect.DeepEqual(*got, want) {
 								t.Errorf("%+v: %+v instead of %+v", q, *got, want)

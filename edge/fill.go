@@ -80,33 +80,26 @@ func (s *Server) placeOf(q *origin.Query) *cache.Place {
 	if s.cache.Mode() == cache.ModeTTL {
 		return nil
 	}
-	r := &pageRows{query: *q}
-	if q.Sort == origin.ByName {
-		r.names = s.origin.NameOrder()
-	}
 	return &cache.Place{List: cache.AppendKey(nil, q.Workspace, q.AppendScope(nil)),
-		Begin: *extentOf(q, &origin.Shown{Names: r.names}), Limit: q.Limit, Rows: r}
+		Begin: *extentOf(q, &origin.Shown{}), Limit: q.Limit, Rows: pageRows{*q}}
 }
 
 // pageRows implements cache.Rows.
-type pageRows struct {
-	query origin.Query
-	names *origin.NameOrder // nil = not known, or not needed
-}
+type pageRows struct{ query origin.Query }
 
-func (r *pageRows) Starts(starts []uint32, body []byte) []uint32 {
+func (r pageRows) Starts(starts []uint32, body []byte) []uint32 {
 	return origin.AppendRows(starts, body)
 }
 
-func (r *pageRows) Position(row []byte) freshness.Bound {
+func (r pageRows) Position(row []byte) freshness.Bound {
 	p, ok := origin.PositionAfterRow(row, r.query.Sort)
 	if !ok {
 		return freshness.Bound{}
 	}
-	return boundOf(&p, r.names)
+	return boundOf(&p)
 }
 
-func (r *pageRows) Join(parts [][]byte, more bool) (body []byte, next string, ok bool) {
+func (r pageRows) Join(parts [][]byte, more bool) (body []byte, next string, ok bool) {
 	page, ok := r.query.Join(parts, more)
 	return page.Body, page.NextCursor, ok
 }
@@ -127,10 +120,7 @@ func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
 	}
 	e := &freshness.Extent{
 		Order: extentOrders[q.Sort], Filter: stockFlags[q.Stock] | typeFlags[q.Type], Searched: q.Search != "",
-		After: boundOf(&q.After, shown.Names), End: boundOf(&shown.End, shown.Names), Tags: make([]uint32, len(shown.IDs)),
-	}
-	if shown.Names != nil {
-		e.NameOrder = shown.Names.Digest
+		After: boundOf(&q.After), End: boundOf(&shown.End), Tags: make([]uint32, len(shown.IDs)),
 	}
 	for i, id := range shown.IDs {
 		e.Tags[i] = freshness.Tag(id)
@@ -139,14 +129,9 @@ func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
 }
 
 // boundOf converts a position of the origin; one that is not set is an end of the list.
-// names is nil if the order of names is not known.
-func boundOf(p *origin.Position, names *origin.NameOrder) freshness.Bound {
+func boundOf(p *origin.Position) freshness.Bound {
 	if !p.Set {
 		return freshness.Bound{Kind: freshness.Open}
 	}
-	b := freshness.Bound{Kind: freshness.At, CreatedAt: p.CreatedAt, ID: p.ID}
-	if names != nil {
-		b.NameKey, _ = names.Key(p.Name)
-	}
-	return b
+	return freshness.Bound{Kind: freshness.At, CreatedAt: p.CreatedAt, NameKey: p.Name, ID: p.ID}
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"listedge/origin/postgres"
-
 	"github.com/cespare/xxhash/v2"
+
+	"listedge/internal/lists"
 )
 
 // parsePosition reads what AppendPosition wrote for a query of this sort.
@@ -24,7 +24,7 @@ func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
 	b = b[len(p.ID):]
 	if sort == ByName {
 		p.Name = string(b)
-		return p, validText(p.Name) && p.Name != "" && nameKey(p.Name) == p.Name
+		return p, validText(p.Name) && utf8.RuneCountInString(p.Name) <= lists.NameKeyLength
 	}
 	if len(b) != 8 {
 		return Position{}, false
@@ -103,18 +103,6 @@ func (q *Query) ParseCursor(text []byte) (Position, error) {
 func (q *Query) scopeHash() uint64 {
 	var space [256]byte
 	return xxhash.Sum64(q.AppendScope(space[:0]))
-}
-
-// nameKey is the part of a name that orders it.
-func nameKey(name string) string {
-	n := 0
-	for i := range name {
-		if n == postgres.NameKeyLength {
-			return name[:i]
-		}
-		n++
-	}
-	return name
 }
 
 // validText says whether Postgres can hold the text.

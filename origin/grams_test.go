@@ -125,10 +125,10 @@ func compareEveryRow(t testing.TB, conn *pgx.Conn, q Query) (ids []string) {
 	t.Helper()
 	var fields []string
 	for _, f := range searchedColumns[q.Collection] {
-		fields = append(fields, fmt.Sprintf("coalesce(search_fold(%s) LIKE search_fold($2), false)", f))
+		fields = append(fields, fmt.Sprintf("coalesce(fold(%s) LIKE '%%' || regexp_replace(fold($2), '([%%_\\\\])', '\\\\\\1', 'g') || '%%', false)", f))
 	}
 	rows, err := conn.Query(context.Background(), fmt.Sprintf("SELECT id::text FROM %s WHERE workspace_id = $1 AND active AND (%s) ORDER BY id",
-		q.Collection, strings.Join(fields, " OR ")), q.Workspace, likePattern(q.Search))
+		q.Collection, strings.Join(fields, " OR ")), q.Workspace, q.Search)
 	if err == nil {
 		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}

@@ -21,7 +21,7 @@ func fillPool(t *testing.T, o *Origin, pool *pgxpool.Pool) {
 	size := int(pool.Config().MaxConns)
 	func() {
 		for range size {
-			s, err := o.open(within(t, patience), &upstream{pool: pool, names: &nameOrder{}})
+			s, err := o.open(within(t, patience), &upstream{pool: pool})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -48,12 +48,11 @@ type upstream struct {
 	pool    *pgxpool.Pool
 	queue   *fairQueue
 	breaker postgres.Breaker
-	names   *nameOrder
 	took    latencies
 }
 
 func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
-	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown), names: &nameOrder{}}
+	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown)}
 }
 
 // fetch waits for the workspace's turn in the queue and runs a query. It fails without
@@ -154,14 +153,11 @@ func (o *Origin) Check(ctx context.Context) error {
 }
 
 // Probe pings the servers whose breaker is open: while all pages are served from caches,
-// no query would notice that a server is back. It also reads how the servers sort names,
-// if pages by name need that. It is called about every second.
+// no query would notice that a server is back. It is called about every second.
 func (o *Origin) Probe(ctx context.Context) {
 	o.breaker.Probe(ctx, o.pool)
-	o.readNames(ctx)
 	for _, s := range o.standbys {
 		s.probe(ctx)
-		s.readNames(ctx)
 	}
 }
 
@@ -185,7 +181,6 @@ func (o *Origin) readPage(ctx context.Context, q *Query) (Page, postgres.Server,
 // pageReader is a session with the buffers of the page that is read on it.
 type pageReader struct {
 	postgres.Session
-	names   *nameOrder
 	page    []byte // the page's JSON so far
 	lastRow []byte // the page's last row so far
 	showing showing
@@ -193,7 +188,6 @@ type pageReader struct {
 
 func (o *Origin) open(ctx context.Context, u *upstream) (*pageReader, error) {
 	r := o.readers.Get().(*pageReader)
-	r.names = u.names
 	if err := r.Acquire(ctx, u.pool); err != nil {
 		o.readers.Put(r)
 		return nil, err
@@ -269,9 +263,6 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 	r.page = appendPageEnd(r.page, page.NextCursor)
 	page.Body = bytes.Clone(r.page)
 	page.Shown = r.showing.shown()
-	if page.Shown != nil && q.Sort == ByName {
-		page.Shown.Names = r.names.of(by)
-	}
 	return page, by, nil
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/origin/postgres"
+	"listedge/internal/lists"
 )
 
 // Page is one page of a list as the database had it.
@@ -38,16 +38,11 @@ type Page struct {
 // that the schema permits is 2 MB of JSON.
 const maxPage = 4 << 20
 
-// NameOrder is the order of lists by name. The alias is for packages that must not import
-// origin/postgres.
-type NameOrder = postgres.NameOrder
-
 // Shown is the part of a list that a page shows. It begins at the query's position. With
 // it one can decide which changes of rows do not change the page.
 type Shown struct {
-	IDs   []uuid.UUID // of the page's rows and of the first row after them, if there is one
-	End   Position    // directly after that row; not Set = the list ends with the page
-	Names *NameOrder  // of the server that the page was read from, if the list is by name; nil = not known
+	IDs []uuid.UUID // of the page's rows and of the first row after them, if there is one
+	End Position    // directly after that row; not Set = the list ends with the page
 }
 
 // showing collects Shown while a page is read.
@@ -150,7 +145,7 @@ func PositionAfterRow(row []byte, sort Sort) (p Position, ok bool) {
 	return p, err == nil
 }
 
-// cutName returns the ordering part of a row's name. b is the text that follows the row's id.
+// cutName returns lists.NameKey of a row's name. b is the text that follows the row's id.
 func cutName(b []byte) (string, bool) {
 	b, ok := bytes.CutPrefix(b, []byte(`","name":"`))
 	if !ok {
@@ -162,11 +157,11 @@ func cutName(b []byte) (string, bool) {
 			i++
 		case '"':
 			if text := b[:i]; bytes.IndexByte(text, '\\') < 0 {
-				return nameKey(string(text)), true
+				return lists.NameKey(string(text)), true
 			}
 			var name string
 			err := json.Unmarshal(append(append([]byte{'"'}, b[:i]...), '"'), &name)
-			return nameKey(name), err == nil
+			return lists.NameKey(name), err == nil
 		}
 	}
 	return "", false

@@ -164,7 +164,7 @@ func behind(t testing.TB, conn *pgx.Conn, q Query, rows int) Position {
 		at   int64
 	)
 	err := conn.QueryRow(context.Background(), fmt.Sprintf(
-		`SELECT id, left(name, 80), (extract(epoch FROM created_at) * 1000000)::bigint FROM %s WHERE workspace_id = $1 AND active%s%s ORDER BY %s OFFSET $2 LIMIT 1`,
+		`SELECT id, name_key(name), (extract(epoch FROM created_at) * 1000000)::bigint FROM %s WHERE workspace_id = $1 AND active%s%s ORDER BY %s OFFSET $2 LIMIT 1`,
 		q.Collection, stockConditions[shape.stock], typeConditions[shape.typ], orders[q.Sort].order), q.Workspace, rows-1).Scan(&id, &name, &at)
 	if err != nil {
 		t.Fatal(err)

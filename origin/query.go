@@ -23,7 +23,7 @@ type Sort uint8
 // The orders.
 const (
 	ByCreatedAt Sort = iota // newest first
-	ByName                  // A to Z, case-insensitive, any language
+	ByName                  // by lists.NameKey
 )
 
 // Stock keeps items by their stock.
@@ -77,7 +77,7 @@ func (q *Query) AppendScope(dst []byte) []byte {
 type Position struct {
 	Set       bool
 	CreatedAt int64  // microseconds since 1970, when ordered by it
-	Name      string // the ordering part of the name (nameKey), when ordered by it
+	Name      string // lists.NameKey of the name, when ordered by it
 	ID        uuid.UUID
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -169,7 +170,7 @@ func positionAfter(row []byte, sort Sort) Position {
 	copy(p.ID[:], id)
 	if sort == ByName {
 		name, _, _ := cutValue(rest)
-		p.Name = nameKey(string(name))
+		p.Name = lists.NameKey(string(name))
 	} else {
 		p.CreatedAt = int64(binary.BigEndian.Uint64(row[len(row)-8:])) + postgresEpoch
 	}

@@ -96,13 +96,6 @@ func TestFetchFromStandby(t *testing.T) {
 
 	one := add("one")
 	fetched(1, one)
-	query.Sort = ByName
-	eventually(t, "the standbys' order of names", func() bool {
-		o.Probe(within(t, patience))
-		page, err := fetch(server, one)
-		return err == nil && page.Shown.Names != nil && len(page.Shown.IDs) == 1
-	})
-	query.Sort = ByCreatedAt
 	refused(postgres.ErrOtherPrimary, "another/1", 0)
 	if stats := o.Stats().Standbys; stats[0].Refusal == nil && stats[1].Refusal == nil {
 		t.Errorf("%+v", stats)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -29,7 +30,7 @@ type searchPlan uint8
 
 const (
 	noSearch      searchPlan = iota
-	walkSearch               // the term has no gram: compare every row in list order
+	walkSearch               // the term has no gram (one or two Latin letters): compare every row in list order
 	indexedSearch            // glance, walk, index
 )
 
@@ -54,7 +55,7 @@ func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 		Formats:    []int16{pgtype.TextFormatCode},
 		Settings:   settings.Local(),
 	}
-	for range s.search { // a pattern, and the term of the index
+	if s.search != noSearch {
 		q.Parameters = append(q.Parameters, pgtype.TextOID)
 	}
 	if s.after {
@@ -68,8 +69,7 @@ func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 }
 
 // shapeOf also returns the statement's arguments in the binary format: workspace,
-// number of rows, and, where the shape has them, the search pattern, the term for
-// the index, and the position.
+// number of rows, and, where the shape has them, the folded term and the position.
 func shapeOf(q *Query) (shape, [][]byte) {
 	s := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type, after: q.After.Set}
 	args := make([][]byte, 2, 6)
@@ -77,10 +77,10 @@ func shapeOf(q *Query) (shape, [][]byte) {
 	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.Limit+1)) // one more than the page has, to know whether there is a next page
 	if q.Search != "" {
 		s.search = walkSearch
-		args = append(args, []byte(likePattern(q.Search)))
-		if hasGram(q.Search) {
+		folded := lists.Fold(q.Search)
+		args = append(args, []byte(folded))
+		if hasGram(folded) {
 			s.search = indexedSearch
-			args = append(args, []byte(q.Search))
 		}
 	}
 	if q.After.Set {
@@ -106,8 +106,8 @@ var (
 		Customers: " AND is_customer",
 		Suppliers: " AND is_supplier",
 	}
-	searchedColumns = [...][4]string{
-		Items:    {"name", "sku", "description", "NULL"},
+	searchedColumns = [...][]string{
+		Items:    {"name", "sku", "description"},
 		Contacts: {"name", "email", "phone", "tin"},
 	}
 	orders = [...]struct {
@@ -115,8 +115,8 @@ var (
 		oid          uint32 // the type of what comes before the id
 	}{
 		ByCreatedAt: {"created_at DESC, id DESC", "(created_at, id) < (%s::timestamptz, %s::uuid)", pgtype.TimestamptzOID},
-		ByName: {"name_key(name) COLLATE name_order, id",
-			"(name_key(name) COLLATE name_order, id) > (%s::text COLLATE name_order, %s::uuid)", pgtype.TextOID},
+		ByName: {`name_key(name) COLLATE "C", id`,
+			`(name_key(name) COLLATE "C", id) > (%s::text, %s::uuid)`, pgtype.TextOID},
 	}
 )
 
@@ -137,22 +137,16 @@ func (s shape) sql() string {
 	next := 2
 	parameter := func() string { next++; return fmt.Sprintf("$%d", next) }
 
-	var text, match, grams string
+	var match, grams string
 	if s.search != noSearch {
-		fields := searchedColumns[s.collection]
-		text = fmt.Sprintf("search_text(%s)", strings.Join(fields[:], ", "))
-		// The subquery folds it once, and not for every row: a generic plan does not know the parameter's value.
-		pattern := "(SELECT search_fold(" + parameter() + "::text))"
-		var exact []string
-		for _, f := range fields {
-			if f != "NULL" {
-				exact = append(exact, fmt.Sprintf("search_fold(%s) LIKE %s", f, pattern))
-			}
+		term := parameter() + "::text"
+		var fields, found []string
+		for _, column := range searchedColumns[s.collection] {
+			fields, found = append(fields, "fold("+column+")"), append(found, "strpos(fold("+column+"), "+term+") > 0")
 		}
-		match = " AND " + text + " LIKE " + pattern + " AND (" + strings.Join(exact, " OR ") + ")"
-	}
-	if s.search == indexedSearch {
-		grams = fmt.Sprintf(" AND search_grams(workspace_id, %s) @> (SELECT search_grams($1, search_fold(%s::text)))", text, parameter())
+		match = " AND (" + strings.Join(found, " OR ") + ")"
+		fields = append(fields, "NULL")[:4]
+		grams = fmt.Sprintf(" AND search_grams(workspace_id, search_text(%s)) @> (SELECT search_grams($1, %s))", strings.Join(fields, ", "), term)
 	}
 	order := orders[s.sort]
 	rows := "workspace_id = $1 AND active" + stockConditions[s.stock] + typeConditions[s.typ]
@@ -184,22 +178,16 @@ WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, gram
 // readPointSQL selects a page's read point: its snapshot, and which server answers.
 const readPointSQL = `SELECT pg_current_snapshot()::text || '@' || ` + postgres.ServerSQL
 
-// hasGram says whether the index of grams can narrow the term down: whether it has
-// three characters in a row that are neither a blank nor a line feed. Folding keeps
-// that so: a character becomes one or more, and none becomes a blank.
-func hasGram(term string) bool {
+// hasGram says whether the index of grams can narrow the folded term down: whether the
+// function search_grams of the schema finds any in it.
+func hasGram(folded string) bool {
 	run := 0
-	for _, r := range term {
+	for _, r := range folded {
 		if r == ' ' || r == '\n' {
 			run = 0
-		} else if run++; run == 3 {
+		} else if run++; run == 3 || r >= '\u0e00' {
 			return true
 		}
 	}
 	return false
 }
-
-var likeEscapes = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
-
-// likePattern matches the term anywhere, its own %, _ and \ as themselves.
-func likePattern(term string) string { return "%" + likeEscapes.Replace(term) + "%" }

@@ -2,19 +2,16 @@ package origin
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"golang.org/x/text/collate"
-	"golang.org/x/text/language"
 )
 
 var (
@@ -129,33 +126,11 @@ func longNames() (names []string) {
 
 func pick(random *rand.Rand, values ...any) any { return values[random.IntN(len(values))] }
 
-// nameRanks reads the order of names from Postgres, by a collation of the test and without the
-// schema's functions. (How many characters count is part of the contract.)
-func nameRanks(t testing.TB, conn *pgx.Conn, c Collection, workspace uuid.UUID) map[string]int {
-	t.Helper()
-	exec(t, conn, `CREATE COLLATION IF NOT EXISTS test_order (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
-	rows, err := conn.Query(context.Background(), fmt.Sprintf(
-		`SELECT id::text FROM %s WHERE workspace_id = $1 ORDER BY left(name, 80) COLLATE test_order, id`, c), workspace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	ranks := map[string]int{}
-	for rank, id := range ids {
-		ranks[id] = rank
-	}
-	return ranks
-}
-
 // reference is what a list must show.
 type reference struct {
-	rows  map[Collection][]*row
-	byID  map[Collection]map[uuid.UUID]map[string]*row
-	ranks map[Collection]map[uuid.UUID]map[string]int
-	read  map[string]*row // rows as sent, once they were found to be right
+	rows map[Collection][]*row
+	byID map[Collection]map[uuid.UUID]map[string]*row
+	read map[string]*row // rows as sent, once they were found to be right
 }
 
 // list is the reference answer to a query, all pages in one.
@@ -165,10 +140,9 @@ func (ref *reference) list(q Query) (rows []*row) {
 			rows = append(rows, r)
 		}
 	}
-	ranks := ref.ranks[q.Collection][q.Workspace]
 	slices.SortFunc(rows, func(a, b *row) int {
 		if q.Sort == ByName {
-			return cmp.Compare(ranks[a.id()], ranks[b.id()])
+			return cmp.Or(cmp.Compare(a.nameKey(), b.nameKey()), cmp.Compare(a.id(), b.id()))
 		}
 		return cmp.Or(cmp.Compare(b.text("createdAt"), a.text("createdAt")), cmp.Compare(b.id(), a.id()))
 	})
@@ -207,10 +181,10 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 	conn := connect(t, url)
 	ref := &reference{
 		rows: map[Collection][]*row{}, byID: map[Collection]map[uuid.UUID]map[string]*row{},
-		ranks: map[Collection]map[uuid.UUID]map[string]int{}, read: map[string]*row{},
+		read: map[string]*row{},
 	}
 	for c, make := range map[Collection]func(*rand.Rand, uuid.UUID) []*row{Items: awkwardItems, Contacts: awkwardContacts} {
-		ref.byID[c], ref.ranks[c] = map[uuid.UUID]map[string]*row{}, map[uuid.UUID]map[string]int{}
+		ref.byID[c] = map[uuid.UUID]map[string]*row{}
 		for n, workspace := range []uuid.UUID{ourWorkspace, otherWorkspace} {
 			random := rand.New(rand.NewPCG(uint64(n), 7))
 			rows := make(random, workspace)
@@ -226,7 +200,7 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 			for _, r := range rows {
 				byID[r.id()] = r
 			}
-			ref.byID[c][workspace], ref.ranks[c][workspace] = byID, nameRanks(t, conn, c, workspace)
+			ref.byID[c][workspace] = byID
 		}
 	}
 
@@ -286,36 +260,40 @@ func (ref *reference) compare(t testing.TB, o *Origin, q Query, want []*row) (pa
 	}
 }
 
-// An order by another implementation of the Unicode Collation Algorithm. Its
-// tables are older, so it is used with letters that both know.
-func TestNamesAreInTheOrderOfTheUnicodeCollationAlgorithm(t *testing.T) {
+// The names and their order are those of Node.js: see internal/lists/fold_test.go.
+func TestNamesOfManyScriptsAreInOrderAndFound(t *testing.T) {
 	t.Parallel()
-	url := newDatabase(t)
-	random := rand.New(rand.NewPCG(1, 2))
-	alphabet := []rune("aAäÄáÁbBcCçÇdDeEéÉfFnNñÑoOöÖsSzZŽžαΑάΆβΒσςΣωΩаАбБёЁеЕйЙяЯ0123")
+	table, err := os.ReadFile("../internal/lists/testdata/names.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var rows []*row
-	for n := range 400 {
-		name := make([]rune, 1+random.IntN(4))
-		for i := range name {
-			name[i] = alphabet[random.IntN(len(alphabet))]
-		}
-		rows = append(rows, newItem(ourWorkspace, awkwardID(n), string(name)))
+	var folds []string
+	for line := range strings.Lines(string(table)) {
+		name, fold, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		rows, folds = append(rows, newItem(ourWorkspace, number(len(rows)), name)), append(folds, fold)
 	}
-	insert(t, connect(t, url), Items, rows...)
-
-	order := collate.New(language.Und, collate.IgnoreCase)
-	slices.SortFunc(rows, func(a, b *row) int {
-		return cmp.Or(order.CompareString(a.text("name"), b.text("name")), cmp.Compare(a.id(), b.id()))
-	})
-	got := walk(t, openOrigin(t, url), Query{Workspace: ourWorkspace, Sort: ByName, Limit: 100}, nil)
-	names := map[string]string{}
-	for _, r := range rows {
-		names[r.id()] = r.text("name")
+	url := newDatabase(t)
+	for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(len(rows)) {
+		insert(t, connect(t, url), Items, rows[i])
 	}
-	for i, r := range rows {
-		if got[i] != r.id() {
-			t.Fatalf("row %d is %q, want %q", i, names[got[i]], r.text("name"))
+	o := openOrigin(t, url)
+	for i, r := range append([]*row{nil}, rows...) {
+		q := Query{Workspace: ourWorkspace, Sort: ByName, Limit: 7}
+		if r != nil {
+			q.Search = strings.TrimSpace(r.text("name"))
 		}
+		t.Run(q.Search, func(t *testing.T) {
+			var want []string
+			for n, fold := range folds {
+				if r == nil || strings.Contains(fold, folds[i-1]) {
+					want = append(want, rows[n].id())
+				}
+			}
+			if got := walk(t, o, q, nil); !slices.Equal(got, want) {
+				t.Errorf("%v, want %v", got, want)
+			}
+		})
 	}
 }
 

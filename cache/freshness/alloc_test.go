@@ -12,7 +12,7 @@ import (
 func TestJudgingAllocatesNothing(t *testing.T) {
 	tracker := joinedTracker(1, 0)
 	extent := shows(1, 2, 3)
-	extent.Order, extent.NameOrder = ByName, 1
+	extent.Order = ByName
 	extent.After.NameKey, extent.End.NameKey = "b", "c"
 	v := &Validity{ReadPoint: ReadPoint{Snapshot: parse(t, "1:1:")}, Extent: extent}
 	if a := tracker.Admit(tracker.Begin(0, 0), v, changefeed.List{}, 0); a != Admitted {
@@ -20,7 +20,7 @@ func TestJudgingAllocatesNothing(t *testing.T) {
 	}
 	before := v.sequence.Load()
 	for i, row := range []changefeed.Row{same(4), gone(5), {ID: rowID(6), NameKey: "a"}, {ID: rowID(7), NameKey: "d"}} {
-		tracker.Changed(changefeed.Position{Term: 1, N: uint64(i + 2)}, &changefeed.Change{XID: uint64(i + 2), NameOrder: 1,
+		tracker.Changed(changefeed.Position{Term: 1, N: uint64(i + 2)}, &changefeed.Change{XID: uint64(i + 2),
 			Lists: make([]changefeed.List, 1), Rows: []changefeed.Rows{changefeed.PackRows(row)}})
 	}
 	for name, sequence := range map[string]uint64{"rule 2": before, "rule 1": tracker.sequence} {

@@ -37,8 +37,6 @@ type Extent struct {
 	End      Bound
 	Tags     []uint32 // of the ids of the rows that the statement returned, in the list's order
 
-	NameOrder uint32 // identifies the order of names in which the bounds' name keys compare
-
 	// seen is a filter with one bit for each tag. A page of 100 rows sets about one bit
 	// in ten, so for most rows that the page does not show Tags is not searched. nil =
 	// not made.
@@ -133,8 +131,8 @@ func (c Concern) String() string {
 }
 
 // Concern decides whether the page has to be read again because of the rows that a
-// transaction changed in its list. nameOrder identifies the order of their name keys.
-func (e *Extent) Concern(changed changefeed.Rows, nameOrder uint32) Concern {
+// transaction changed in its list.
+func (e *Extent) Concern(changed changefeed.Rows) Concern {
 	switch {
 	case e == nil:
 		return NoExtent
@@ -142,7 +140,7 @@ func (e *Extent) Concern(changed changefeed.Rows, nameOrder uint32) Concern {
 		return AnyRow
 	}
 	for row := range changed.All() {
-		if c := e.concern(&row, nameOrder); c != Unconcerned {
+		if c := e.concern(&row); c != Unconcerned {
 			return c
 		}
 	}
@@ -150,15 +148,15 @@ func (e *Extent) Concern(changed changefeed.Rows, nameOrder uint32) Concern {
 }
 
 // concern decides by one row.
-func (e *Extent) concern(r *changefeed.Row, nameOrder uint32) Concern {
+func (e *Extent) concern(r *changefeed.Row) Concern {
 	switch {
 	case e.shows(Tag(r.ID)):
 		return ShowsRow
 	case !r.IsPlaced() || r.Flags&e.Filter != e.Filter:
 		return Unconcerned
 	}
-	after, known := e.compareRow(r, nameOrder, &e.After, 1)
-	end, endKnown := e.compareRow(r, nameOrder, &e.End, -1)
+	after, known := e.compareRow(r, &e.After, 1)
+	end, endKnown := e.compareRow(r, &e.End, -1)
 	switch {
 	case known && after <= 0 || endKnown && end > 0:
 		return Unconcerned
@@ -172,8 +170,8 @@ func (e *Extent) concern(r *changefeed.Row, nameOrder uint32) Concern {
 
 // compareRow compares the position of a changed row with a bound. If the row's name key
 // is cut, and the bound's begins with it, the order is not known.
-func (e *Extent) compareRow(r *changefeed.Row, nameOrder uint32, b *Bound, open int) (order int, ok bool) {
-	if e.Order == ByName && b.Kind == At && (nameOrder != e.NameOrder || r.NameKeyIsCut() && strings.HasPrefix(b.NameKey, r.NameKey)) {
+func (e *Extent) compareRow(r *changefeed.Row, b *Bound, open int) (order int, ok bool) {
+	if e.Order == ByName && b.Kind == At && strings.HasPrefix(b.NameKey, r.NameKey) && r.NameKeyIsCut() {
 		return 0, false
 	}
 	return e.compare(&Bound{Kind: At, CreatedAt: r.CreatedAt, NameKey: r.NameKey, ID: r.ID}, b, open)
@@ -190,7 +188,7 @@ func (e *Extent) compare(a, b *Bound, open int) (order int, ok bool) {
 		return 0, false
 	case e.Order == ByCreatedAt:
 		return cmp.Or(-cmp.Compare(a.CreatedAt, b.CreatedAt), -bytes.Compare(a.ID[:], b.ID[:])), true
-	case a.NameKey == "" || b.NameKey == "" || e.NameOrder == 0:
+	case a.NameKey == "" || b.NameKey == "":
 		return 0, false
 	}
 	return cmp.Or(cmp.Compare(a.NameKey, b.NameKey), bytes.Compare(a.ID[:], b.ID[:])), true
@@ -205,9 +203,6 @@ func (e *Extent) CanJoin() bool {
 // CanBegin reports whether a page can be joined that begins at After: that bound must be
 // known.
 func (e *Extent) CanBegin() bool {
-	if e.Order == ByName && e.NameOrder == 0 {
-		return false
-	}
 	return e.After.Kind == Open || e.After.Kind == At && (e.Order == ByCreatedAt || e.After.NameKey != "")
 }
 
@@ -231,7 +226,7 @@ var errExtent = errors.New("not an extent")
 
 // Append appends the extent's encoding. Numbers are sizes in bytes:
 //
-//	order 1 | filter 1 | searched 1 | name order 4 | After | End | tags, 4 each
+//	order 1 | filter 1 | searched 1 | After | End | tags, 4 each
 //
 // A bound is its kind 1. If it is a position, there follow created_at 8, id 16, the
 // length of the name key 1, and the name key.
@@ -241,7 +236,6 @@ func (e *Extent) Append(b []byte) []byte {
 		searched = 1
 	}
 	b = append(b, byte(e.Order), byte(e.Filter), searched)
-	b = binary.BigEndian.AppendUint32(b, e.NameOrder)
 	for _, bound := range []*Bound{&e.After, &e.End} {
 		if b = append(b, byte(bound.Kind)); bound.Kind != At {
 			continue
@@ -262,11 +256,11 @@ func (e *Extent) Append(b []byte) []byte {
 
 // ParseExtent reads what Append wrote.
 func ParseExtent(b []byte) (*Extent, error) {
-	if len(b) < 3+4 || b[0] > byte(ByName) || b[2] > 1 {
+	if len(b) < 3 || b[0] > byte(ByName) || b[2] > 1 {
 		return nil, errExtent
 	}
-	e := &Extent{Order: Order(b[0]), Filter: changefeed.RowFlags(b[1]), Searched: b[2] == 1, NameOrder: binary.BigEndian.Uint32(b[3:])}
-	b = b[3+4:]
+	e := &Extent{Order: Order(b[0]), Filter: changefeed.RowFlags(b[1]), Searched: b[2] == 1}
+	b = b[3:]
 	for _, bound := range []*Bound{&e.After, &e.End} {
 		if len(b) < 1 || b[0] > byte(At) {
 			return nil, errExtent

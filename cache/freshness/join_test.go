@@ -43,7 +43,7 @@ type joinTransaction struct {
 }
 
 func (x *joinTransaction) change() *changefeed.Change {
-	c := &changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.List{modelList(0)}, NameOrder: 1}
+	c := &changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.List{modelList(0)}}
 	var rows []changefeed.Row
 	for _, row := range x.rows {
 		rows = append(rows, row.Row)
@@ -276,7 +276,7 @@ func (m *joinModel) beat() {
 
 // anyPage is which page is to be read: of a list, so many rows behind a position.
 func (m *joinModel) anyPage(limits int) (of Extent, limit int) {
-	of = Extent{Order: m.order, After: Bound{Kind: Open}, NameOrder: 1}
+	of = Extent{Order: m.order, After: Bound{Kind: Open}}
 	if m.random.IntN(4) == 0 {
 		of.Filter = changefeed.RowGoods
 	}

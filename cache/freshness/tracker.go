@@ -127,7 +127,7 @@ func (t *Tracker) Changed(at changefeed.Position, c *changefeed.Change) (joined 
 // add adds a transaction to the changes of one list or collection.
 func (t *Tracker) add(v *listVersion, c *changefeed.Change, rows changefeed.Rows) {
 	added := &change{logPosition: logPosition{t.sequence, t.position, c.LSN}, xid: c.XID, committedAt: c.CommittedAt,
-		settledAt: notYet, rowCount: uint32(rows.Len()), nameOrder: c.NameOrder, rows: rows}
+		settledAt: notYet, rowCount: uint32(rows.Len()), rows: rows}
 	v.add(added)
 	t.lists.ring.add(added)
 	t.changing[v] = struct{}{}

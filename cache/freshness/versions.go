@@ -141,7 +141,7 @@ func compare(newer []*change, e *Validity, maxRows int) (Concern, *change) {
 		if rows += int(c.rowCount); rows > maxRows {
 			return TooManyRows, nil
 		}
-		if concern := e.Extent.Concern(c.rows, c.nameOrder); concern != Unconcerned {
+		if concern := e.Extent.Concern(c.rows); concern != Unconcerned {
 			return concern, c
 		}
 	}
@@ -258,7 +258,6 @@ type change struct {
 	committedAt int64         // changefeed.Change.CommittedAt
 	settledAt   time.Duration // every statement that begins at this moment or later sees it; notYet = it is not visible
 	rowCount    uint32
-	nameOrder   uint32
 	rows        changefeed.Rows
 
 	list *listVersion // the list whose changes include it; nil = the list has dropped it

@@ -143,20 +143,6 @@ func TestDoctorOfLocks(t *testing.T) {
 	}
 }
 
-// After a change of ICU the indexes may have names in another order than queries expect.
-func TestDoctorOfAnotherICU(t *testing.T) {
-	t.Parallel()
-	_, address := privateDatabase(t)
-	command(t, "migrate", "up", "--database-url", address)
-	execute(t, address, "UPDATE pg_collation SET collversion = '0' WHERE collname = 'name_order'")
-	expect(t, doctor(t, exitFailed, "--database-url", address), "collations", admin.Fail, "REINDEX TABLE CONCURRENTLY")
-	for _, advised := range []string{"REINDEX TABLE CONCURRENTLY items", "REINDEX TABLE CONCURRENTLY contacts",
-		"ALTER COLLATION name_order REFRESH VERSION", `ALTER COLLATION "und-x-icu" REFRESH VERSION`} {
-		execute(t, address, advised)
-	}
-	expect(t, doctor(t, exitFine, "--database-url", address), "collations", admin.OK, "ICU")
-}
-
 // If a table inherits from items, lists show rows whose changes are not published. The doctor
 // names the command to run.
 func TestDoctorOfATableThatInherits(t *testing.T) {

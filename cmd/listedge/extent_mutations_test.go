@@ -9,10 +9,10 @@ import "testing"
 //	make mutations ONLY=TestExtentMutations
 func TestExtentMutations(t *testing.T) {
 	const (
-		shown, names, sql, extent = "origin/page.go", "origin/postgres/nameorder.go", "origin/postgres/nameorder.sql", "edge/fill.go"
+		shown, fold, extent = "origin/page.go", "internal/lists/fold.go", "edge/fill.go"
 
-		lists, keys, queries = "TestEveryListIsWhatTheReferenceSays", "TestKeysOfNamesCompareAsTheDatabaseDoes", "TestExtentsOfAllQueries"
-		oracle               = "TestEveryCachedPageEqualsOneReadAnew"
+		lists, folds, queries = "TestEveryListIsWhatTheReferenceSays", "TestTheFoldIsThatOfTheDatabase", "TestExtentsOfAllQueries"
+		oracle                = "TestEveryCachedPageEqualsOneReadAnew"
 	)
 	caught(t, []mutation{
 		{"the row behind the page is forgotten", []edit{{shown, "\ts.addID(row)\n\ts.end = ", "\ts.end = "}}, "./origin", lists},
@@ -21,11 +21,10 @@ func TestExtentMutations(t *testing.T) {
 		{"a page ends before a row that was not read", []edit{{"origin/origin.go", "\t\tr.showing.unknown = true\n", ""}}, "./origin", "TestARowThatIsTooLongIsNotRead"},
 		{"pages with microseconds are joined", []edit{{shown, "CreatedAt%1000 != 0", "CreatedAt < 0 && false"}}, "./origin", "TestAPageWithMicrosecondsIsNotJoined"},
 
-		{"names are compared as bytes", []edit{{names, "ranks[i] = o.ranks[c]", "ranks[i] = c"}}, "./origin", keys},
-		{"the whole name is compared", []edit{{names, "name = name[:min(len(name), NameKeyLength)]", "name = name[:min(len(name), NameKeyLength-1)]"}}, "./origin", keys},
-		{"any order of names is the schema's", []edit{{sql, "collprovider = 'i' AND NOT collisdeterministic", "collprovider = 'i'"}, {sql, "\n        AND (SELECT bool_and(rank = expected) FROM pair)", ""}}, "./origin", "TestAnotherOrderOfNamesIsRefused"},
-		{"pairs of characters are not compared", []edit{{sql, "\n        AND (SELECT bool_and(rank = expected) FROM pair)", ""}}, "./origin", "TestPairsShowWhatSingleCharactersHide"},
-		{"the order of another run of the server", []edit{{"origin/nameorder.go", "known.run != by.Run || ", ""}}, "./origin", "TestAnOriginSurvivesItsServer"},
+		{"names are compared as they are", []edit{{fold, "\tkey := Fold(name)\n", "\tkey := name\n"}}, "./origin", lists},
+		{"marks stay", []edit{{fold, "r <= '\\u036f': // a", "r <= '\\u0300': // a"}}, "./origin", folds},
+		{"marks are not in order", []edit{{fold, "class(a), class(b)", "class(a), class(a)"}}, "./origin", folds},
+		{"younger characters are decomposed", []edit{{fold, "if !strings.ContainsFunc(t, isLater) {", "if true {"}}, "./origin", folds},
 
 		{"a search is none", []edit{{extent, "Searched: q.Search != \"\"", "Searched: false"}}, "./edge", queries},
 		{"a filter is forgotten", []edit{{extent, "stockFlags[q.Stock] | typeFlags[q.Type]", "stockFlags[q.Stock]"}}, "./edge", queries},

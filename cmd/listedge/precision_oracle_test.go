@@ -49,10 +49,9 @@ type pageOracle struct {
 }
 
 type pageWorkspace struct {
-	id    uuid.UUID
-	key   string
-	rows  int  // of each list, more or less: in a short one each change is near to all pages
-	ascii bool // all names are
+	id   uuid.UUID
+	key  string
+	rows int // of each list, more or less: in a short one each change is near to all pages
 }
 
 // pageNode is a node: its HTTP address, and its cache in this process.
@@ -82,7 +81,7 @@ func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 	o.reference = origin.New(db)
 	for i := range 4 {
 		workspace, key := workspaceWithKey(t, url)
-		o.workspaces = append(o.workspaces, pageWorkspace{uuid.MustParse(workspace), key, []int{200, 7}[i/2], i%2 == 0})
+		o.workspaces = append(o.workspaces, pageWorkspace{uuid.MustParse(workspace), key, []int{200, 7}[i/2]})
 	}
 	w := &pageWriter{conn: connect(t, url), random: o.random, oracle: o}
 	for _, workspace := range o.workspaces {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -32,8 +33,7 @@ func randomQuery(r *rand.Rand, workspace uuid.UUID) origin.Query {
 	if r.IntN(3) == 0 {
 		q.After = origin.Position{Set: true, ID: randomID(r)}
 		if q.Sort == origin.ByName {
-			name := []rune(randomName(r, r.IntN(2) == 0))
-			q.After.Name = string(name[:min(80, len(name))])
+			q.After.Name = lists.NameKey(randomName(r))
 		} else {
 			q.After.CreatedAt = randomTime(r).UnixMicro()
 		}

@@ -84,7 +84,6 @@ type Change struct {
 
 	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
 	Rows        []Rows `json:"-"`           // of each of Lists; of those beyond the end any row may have changed
-	NameOrder   uint32 `json:"o,omitempty"` // identifies the order of the rows' name keys; 0 = there are none
 }
 
 // RowsOf returns the rows of Lists[i] that changed; empty = any may have.

@@ -437,7 +437,7 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 		e.TermStart = &TermStart{Previous: Position{number(r), number(r)}}
 	case 1:
 		c := change()
-		c.CommittedAt, c.NameOrder = int64(number(r)), r.Uint32()
+		c.CommittedAt = int64(number(r))
 		for range c.Lists {
 			rows := make([]Row, r.IntN(3))
 			for i := range rows {

@@ -3,6 +3,7 @@ package changefeed
 import (
 	"encoding/binary"
 	"iter"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -15,10 +16,8 @@ type Row struct {
 
 	// A row that is Gone or Same has neither of these.
 
-	CreatedAt int64 // microseconds since 1970
-	// NameKey is the name in the order Change.NameOrder: keys, compared as bytes, have the
-	// order of the names in the list by name. Empty = the name has no key.
-	NameKey string
+	CreatedAt int64  // microseconds since 1970
+	NameKey   string // lists.NameKey of the name, cut; empty = not known
 }
 
 // RowFlags say which lists have the row.
@@ -39,12 +38,13 @@ const (
 // IsPlaced reports whether the row has a position in lists that is to be compared.
 func (r *Row) IsPlaced() bool { return r.Flags&(RowGone|RowSame) == 0 }
 
-// maxNameKey is the length at which the keys of names are cut, in bytes. So a changed row
-// of any name takes less than 200 bytes in Redis (TestARowTakesAtMost200Bytes).
+// maxNameKey is the length at which the keys of names are cut, in characters, so that keys
+// of all scripts tell as many names apart. A changed row of any name takes less than 250
+// bytes in Redis (TestARowTakesFewBytes).
 const maxNameKey = 20
 
 // NameKeyIsCut reports whether the name may have a longer key than NameKey.
-func (r *Row) NameKeyIsCut() bool { return len(r.NameKey) >= maxNameKey }
+func (r *Row) NameKeyIsCut() bool { return utf8.RuneCountInString(r.NameKey) >= maxNameKey }
 
 // Rows are the rows of one list that a transaction changed, each in its last version, in
 // the form in which Redis and the nodes store them. Empty = the transaction may have
@@ -67,12 +67,22 @@ func PackRows(rows ...Row) Rows {
 		r := &rows[i]
 		b = append(append(b, byte(r.Flags)), r.ID[:]...)
 		if r.IsPlaced() {
-			key := r.NameKey[:min(len(r.NameKey), maxNameKey)]
+			key := cutKey(r.NameKey)
 			b = binary.BigEndian.AppendUint64(b, uint64(r.CreatedAt))
 			b = append(append(b, byte(len(key))), key...)
 		}
 	}
 	return Rows(b)
+}
+
+func cutKey(key string) string {
+	n := 0
+	for i := range key {
+		if n++; n > maxNameKey {
+			return key[:i]
+		}
+	}
+	return key
 }
 
 // next unpacks the first row. ok is false if there is none, or not all of it.

@@ -63,8 +63,6 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost, coalesce((SELECT reason = 'idle_timeout' FROM slot), false) AS idle,
 	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
-	EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') AS icu,
-	EXISTS (SELECT FROM pg_collation WHERE collname IN ('und-x-icu', 'name_order') AND collversion <> pg_collation_actual_version(oid)) AS other_icu,
 	EXISTS (SELECT FROM slot) AS slot,
 	current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots)::int AS slots_used,
 	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
@@ -80,7 +78,7 @@ type facts struct {
 	VersionText, WALLevel, Encoding, Standbys, KeepSize       string
 	IdleTimeout, OldestWriter                                 string
 	Standby, Superuser, Owner                                 bool
-	Active, Lost, Idle, Trigram, GIN, ICU, OtherICU           bool
+	Active, Lost, Idle, Trigram, GIN                          bool
 	Slot                                                      bool
 	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used int
 	Retained, KeepBytes                                       int64
@@ -337,12 +335,6 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	say("publication", defect != "", Warn, "all four tables", "it "+defect, do)
 	findings = append(findings, judgeSlot(f))
 	say("extensions", !f.Trigram || !f.GIN, Fail, "pg_trgm and btree_gin", "pg_trgm or btree_gin is missing: the schema cannot be made", "run `listedge migrate up`; install postgresql-contrib if it is refused")
-	if f.OtherICU {
-		say("collations", true, Fail, "", "ICU is another version than the indexes were built with: lists ordered by name, and searches, may lack rows",
-			`REINDEX TABLE CONCURRENTLY items, and contacts; then ALTER COLLATION name_order REFRESH VERSION, and "und-x-icu"`)
-	} else {
-		say("collations", !f.ICU, Fail, "ICU", "this Postgres was built without ICU: names cannot be ordered", "use a build with ICU, as all packaged ones are")
-	}
 	other, utf8 := s.notUTF8()
 	say("encoding", other != "", Fail, f.Encoding, other, utf8)
 	nodes := (f.Connections - f.Used) / max(o.Connections, 1)

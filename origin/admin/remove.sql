@@ -9,5 +9,5 @@ DROP FUNCTION IF EXISTS public.audit_log_is_append_only();
 DROP INDEX IF EXISTS public.api_keys_by_workspace, public.items_by_created_at, public.items_by_name, public.items_low_by_created_at, public.items_low_by_name,
     public.items_services_by_created_at, public.items_services_by_name, public.items_by_grams, public.contacts_by_created_at, public.contacts_by_name,
     public.contacts_suppliers_by_created_at, public.contacts_suppliers_by_name, public.contacts_by_grams;
-DROP FUNCTION IF EXISTS public.search_grams(uuid, text), public.search_text(text, text, text, text), public.search_fold(text), public.name_key(text);
-DROP COLLATION IF EXISTS public.name_order;
+DROP FUNCTION IF EXISTS public.search_grams(uuid, text), public.search_text(text, text, text, text), public.name_key(text), public.fold(text),
+    public.fold_letters(text);

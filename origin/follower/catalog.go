@@ -3,16 +3,11 @@ package follower
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
-	"sync"
-	"time"
 
 	"github.com/jackc/pglogrepl"
-	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
-	"listedge/origin/postgres"
 )
 
 //go:embed catalog.sql
@@ -93,65 +88,10 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 		return 0, fmt.Errorf("announce a change of the schema: %w", err)
 	}
 	t.setCatalog(c)
-	t.readNames(ctx)
 	return end, nil
 }
 
 func (t *term) setCatalog(c catalog) {
 	t.version = c.version
 	t.decoder.setCatalog(c.collections)
-}
-
-const (
-	// namesTimeout bounds reading the order of names. On a busy server it takes many times
-	// its 50 ms, and nothing waits for it.
-	namesTimeout = 30 * time.Second
-	// namesRetry is the pause after the order could not be read.
-	namesRetry = 5 * time.Second
-)
-
-// readNames begins to read the order of names, by a connection of its own, so that
-// heartbeats do not wait for it. The order is sent to t.names. Until it has been read,
-// changes name rows without the keys of their names.
-func (t *term) readNames(ctx context.Context) {
-	t.stopNames()
-	ctx, cancel := context.WithCancel(ctx)
-	config, found := t.primary.config.Copy(), make(chan postgres.NameOrder, 1)
-	config.ConnectTimeout = namesTimeout
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		for logged := false; ctx.Err() == nil; logged = true {
-			order, err := readNameOrder(ctx, config)
-			if err == nil {
-				found <- order
-				return
-			}
-			if ctx.Err() == nil && !logged {
-				t.options.Logger.Warn("changes invalidate more pages by name than necessary: the order of names cannot be read", "error", err)
-			}
-			if errors.Is(err, postgres.ErrNameOrder) { // after a change of the schema it is read again
-				return
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(namesRetry):
-			}
-		}
-	})
-	t.decoder.names, t.names = postgres.NameOrder{}, found
-	t.stopNames = func() {
-		cancel()
-		reading.Wait()
-	}
-}
-
-func readNameOrder(ctx context.Context, config *pgx.ConnConfig) (order postgres.NameOrder, err error) {
-	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return order, err
-	}
-	defer closeConn(conn.PgConn())
-	return postgres.ReadNameOrder(ctx, conn)
 }

@@ -1,7 +1,7 @@
 -- The end of the WAL, a snapshot, and what this same snapshot sees of what pages
 -- are read from: the tables in the schema public, whatever inherits from them or
--- is a partition of them at any depth, their columns, the functions and
--- collations of the pages' statements, and the publication. The version changes
+-- is a partition of them at any depth, their columns, the functions of the
+-- pages' statements, and the publication. The version changes
 -- with every transaction that changes one of these rows of the catalog, also
 -- where the row is as before in the end: each has the id of the transaction that
 -- wrote it. VACUUM, ANALYZE and CREATE INDEX leave that as it is. The relations
@@ -22,8 +22,7 @@ catalog (version) AS MATERIALIZED (
         SELECT oid, version FROM tree
         UNION ALL SELECT oid, xmin::text FROM schema
         UNION ALL SELECT root.oid, attnum || ' ' || a.xmin::text FROM root JOIN pg_attribute a ON attrelid = root.oid AND attnum > 0
-        UNION ALL SELECT f.oid, f.xmin::text FROM schema JOIN pg_proc f ON pronamespace = schema.oid AND proname IN ('name_key', 'search_fold', 'search_text', 'search_grams')
-        UNION ALL SELECT oid, xmin::text FROM pg_collation WHERE collname IN ('name_order', 'und-x-icu')
+        UNION ALL SELECT f.oid, f.xmin::text FROM schema JOIN pg_proc f ON pronamespace = schema.oid AND proname IN ('fold', 'fold_letters', 'name_key', 'search_text', 'search_grams')
         UNION ALL SELECT oid, xmin::text FROM pg_publication WHERE pubname = $2
         UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid WHERE pubname = $2) row)
 SELECT pg_current_wal_insert_lsn()::text, pg_current_snapshot()::text, version,

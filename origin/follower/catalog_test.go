@@ -31,7 +31,7 @@ func TestNoHeartbeatSeesAChangeOfTheSchemaThatIsNotPublished(t *testing.T) {
 		"ALTER TABLE items ATTACH PARTITION elsewhere FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
 		"DROP TABLE items_0",
 		"CREATE TABLE items_0 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
-		"CREATE OR REPLACE FUNCTION search_fold(t text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN lower(t)",
+		"CREATE OR REPLACE FUNCTION fold(t text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN lower(t)",
 		"ALTER TABLE elsewhere SET UNLOGGED; ALTER TABLE elsewhere SET LOGGED",
 	} {
 		w.exec("BEGIN; " + sql)

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
-	"listedge/origin/postgres"
 )
 
 // allCollections has the bit of every collection.
@@ -39,7 +38,6 @@ type column struct {
 type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
 	coarse      uint8            // a bit for each collection whose changes name no rows (Publication.Coarse)
-	names       postgres.NameOrder
 	seed        maphash.Seed     // of version.hash
 	tables      map[uint32]table // by relation: its last committed description
 	reference   uint64           // a recent transaction id of 64 bits, for widen
@@ -134,7 +132,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	t := d.openTransaction
 	done := &commit{start: start, unlisted: t.unlisted,
-		change: changefeed.Change{XID: t.xid, LSN: uint64(end), CommittedAt: at.UnixMicro(), Whole: t.whole, NameOrder: d.names.Digest}}
+		change: changefeed.Change{XID: t.xid, LSN: uint64(end), CommittedAt: at.UnixMicro(), Whole: t.whole}}
 	for i, l := range t.lists {
 		if !done.change.Touches(l.Collection) {
 			done.change.Lists, done.named = append(done.change.Lists, l), append(done.named, t.named[i])

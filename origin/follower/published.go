@@ -54,7 +54,6 @@ func (p *published) name(c *commit) (same bool) {
 			p.forgetCollection(collection)
 		}
 	}
-	keys := false
 	for i, list := range c.change.Lists {
 		if list.Collection == changefeed.Keys {
 			continue
@@ -67,16 +66,12 @@ func (p *published) name(c *commit) (same bool) {
 		rows := make([]changefeed.Row, len(versions))
 		for n := range versions {
 			rows[n] = p.next(list, &versions[n])
-			keys = keys || rows[n].NameKey != ""
 			same = same || rows[n].Flags&changefeed.RowSame != 0
 		}
 		for len(c.change.Rows) < i {
 			c.change.Rows = append(c.change.Rows, "")
 		}
 		c.change.Rows = append(c.change.Rows, changefeed.PackRows(rows...))
-	}
-	if !keys {
-		c.change.NameOrder = 0
 	}
 	return same
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"listedge/internal/changefeed"
-	"listedge/origin/postgres"
 )
 
 const (
@@ -34,9 +33,7 @@ type term struct {
 
 	unlisted unlisted
 
-	published *published              // the last published version of each row
-	names     chan postgres.NameOrder // gets the order of names when it has been read
-	stopNames func()                  // ends the reading of the order
+	published *published // the last published version of each row
 
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
@@ -56,7 +53,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), stopNames: func() {}}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten)}
 }
 
 // errPublicationChanged: some commits from before the change of the publication may
@@ -167,14 +164,8 @@ func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
 	heartbeat, ask, upkeep := now, now, now.Add(upkeepEvery)
 	t.replied = now
-	t.readNames(ctx)
-	defer func() { t.stopNames() }() // the last reading's
 	for ctx.Err() == nil {
 		now = time.Now()
-		select {
-		case t.decoder.names = <-t.names:
-		default:
-		}
 		if t.due(now) {
 			if err := t.publish(ctx); err != nil {
 				return err
@@ -307,7 +298,7 @@ func (t *term) publishChange(c commit) {
 	named := c
 	c.same = t.published.name(&named)
 	t.enqueue(changefeed.Entry{Change: &named.change})
-	c.change.NameOrder, c.named = 0, nil
+	c.named = nil
 	t.unsettled = append(t.unsettled, c)
 }
 

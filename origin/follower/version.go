@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // version is a row at the end of a transaction, with what decides its place in lists.
@@ -76,7 +77,7 @@ func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleDa
 	}
 	v.row.Flags, v.row.CreatedAt = f.flags(list.Collection), f.time("created_at")
 	if c := f.columns[f.at["name"]]; c.DataType == pglogrepl.TupleDataTypeText {
-		v.row.NameKey, _ = d.names.Key(string(c.Data))
+		v.row.NameKey = lists.NameKey(string(c.Data))
 	}
 	v.hash = f.hash(d.seed, list, &v.row)
 	return v, !f.unknown

@@ -89,66 +89,132 @@ CREATE TABLE IF NOT EXISTS contacts (
 CREATE EXTENSION IF NOT EXISTS pg_trgm;   -- both are trusted: the owner of the
 CREATE EXTENSION IF NOT EXISTS btree_gin; -- database may create them
 
--- Names in the order of any language, upper and lower case alike. Not
--- deterministic: 'Chai' and 'CHAI' are equal, so their ids order them.
-CREATE COLLATION name_order (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+-- The fold of a text that is not ASCII. Letters that do not decompose have a table
+-- for each script, since translate looks for every character in all of it.
+-- +goose StatementBegin
+CREATE FUNCTION fold_letters(t text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE STRICT AS $$
+BEGIN
+    -- Servers differ about characters younger than Unicode 13, if they are of these ranges.
+    IF t COLLATE "C" !~ ('[\u086b-\u089f\u08c8-\u08d2\u0c3a-\u0c3c\u1715-\u171f\u1ac1-\u1aff\u1dfa\ua7cb-\ua7f4\U00010570-\U000105ff'
+                '\U00010768-\U000107ff\U00010d3a-\U00010e5f\U00010eb2-\U00010eff\U00010f5a-\U00010faf\U00011070-\U0001107e'
+                '\U00011375-\U000113ff\U00011ef9-\U00011faf\U00014647-\U000167ff\U00016b90-\U00016e3f\U0001bca4-\U0001cfff'
+                '\U0001e02b-\U0001e0ff\U0001e150-\U0001e2bf\U0001e300-\U0001e7ff]') THEN
+        t := normalize(t, NFKD);
+    END IF;
+    t := regexp_replace(t COLLATE "C", '[\u0300-\u036f]+', '', 'g');
+    IF t COLLATE "C" ~ '[æœøØđĐðÐþħĦıłŁŧŦŋəÆŒßẞ]' THEN
+        t := translate(t, 'æœøØđĐðÐþħĦıłŁŧŦŋə', 'ÆŒOODDDDÞHHILLTTŊƏ');
+        t := replace(replace(replace(replace(t, 'Æ', 'AE'), 'Œ', 'OE'), 'ß', 'SS'), 'ẞ', 'SS');
+    END IF;
+    IF t COLLATE "C" ~ '[а-џґғҗҙқңҫүұһәө]' THEN
+        t := translate(t, 'абвгдежзиклмнопрстуфхцчшщъыьэюяђєѕіјљњћџґғҗҙқңҫүұһәө',
+                'АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯЂЄЅІЈЉЊЋЏҐҒҖҘҚҢҪҮҰҺӘӨ');
+    END IF;
+    IF t COLLATE "C" ~ '[α-ω]' THEN
+        t := translate(t, 'αβγδεζηθικλμνξοπρςστυφχψω', 'ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΣΤΥΦΧΨΩ');
+    END IF;
+    IF t COLLATE "C" ~ '[ա-ֆა-ჿ]' THEN
+        t := translate(t, 'աբգդեզէըթժիլխծկհձղճմյնշոչպջռսվտրցւփքօֆაბგდევზთიკლმნოპჟრსტუფქღყშჩცძწჭხჯჰჱჲჳჴჵჶჷჸჹჺჽჾჿ',
+                'ԱԲԳԴԵԶԷԸԹԺԻԼԽԾԿՀՁՂՃՄՅՆՇՈՉՊՋՌՍՎՏՐՑՒՓՔՕՖᲐᲑᲒᲓᲔᲕᲖᲗᲘᲙᲚᲛᲜᲝᲞᲟᲠᲡᲢᲣᲤᲥᲦᲧᲨᲩᲪᲫᲬᲭᲮᲯᲰᲱᲲᲳᲴᲵᲶᲷᲸᲹᲺᲽᲾᲿ');
+    END IF;
+    IF t COLLATE "C" ~ ('[\u0180-\u0257\u025b-\u029e\u0371-\u037d\u03d7-\u03fb\u0461-\u048f\u0495\u049d-\u04a1\u04a5-\u04a9\u04ad\u04b3-\u04b9'
+                '\u04bd-\u04d5\u04e1\u04f7-\u052f\u13f8-\u13fd\u1c80-\u1c88\u1d79-\u1d8e\u1efb-\u1eff\u214e-\u2184\u2c30-\u2d2d\ua641-\ua69b'
+                '\ua723-\ua7f6\uab53-\uabbf\U00010428-\U0001044f\U000104d8-\U000104fb\U00010cc0-\U00010cf2\U000118c0-\U000118df'
+                '\U00016e60-\U00016e7f\U0001e922-\U0001e943]') THEN
+        t := translate(t,
+                'ƀƃƅƈƌƒƕƙƚƞƣƥƨƭƴƶƹƽƿǝǥȝȣȥȼȿɀɂɇɉɋɍɏɐɑɒɓɔɖɗɛɜɠɡɣɥɦɨɩɪɫɬɯɱɲɵɽʀʂʃʇʈʉʊʋʌʒʝʞͱͳͷͻͼͽϗϙϛϝϟϡϣϥϧϩϫϭϯϳϸϻѡѣѥѧѩѫѭѯѱѳѵѹѻѽѿҁҋҍҏҕҝҟҡҥҧҩҭҳҵҷҹҽҿӄӆӈӊӌӎӏӕӡӷӻ'
+                'ӽӿԁԃԅԇԉԋԍԏԑԓԕԗԙԛԝԟԡԣԥԧԩԫԭԯᏸᏹᏺᏻᏼᏽᲀᲁᲂᲃᲄᲅᲆᲇᲈᵹᵽᶎỻỽỿⅎↄⰰⰱⰲⰳⰴⰵⰶⰷⰸⰹⰺⰻⰼⰽⰾⰿⱀⱁⱂⱃⱄⱅⱆⱇⱈⱉⱊⱋⱌⱍⱎⱏⱐⱑⱒⱓⱔⱕⱖⱗⱘⱙⱚⱛⱜⱝⱞⱡⱥⱦⱨⱪⱬⱳⱶⲁⲃⲅⲇⲉⲋⲍⲏⲑⲓⲕⲗⲙⲛⲝⲟⲡⲣⲥⲧⲩⲫⲭⲯⲱⲳⲵⲷⲹⲻⲽ'
+                'ⲿⳁⳃⳅⳇⳉⳋⳍⳏⳑⳓⳕⳗⳙⳛⳝⳟⳡⳣⳬⳮⳳⴀⴁⴂⴃⴄⴅⴆⴇⴈⴉⴊⴋⴌⴍⴎⴏⴐⴑⴒⴓⴔⴕⴖⴗⴘⴙⴚⴛⴜⴝⴞⴟⴠⴡⴢⴣⴤⴥⴧⴭꙁꙃꙅꙇꙉꙋꙍꙏꙑꙓꙕꙗꙙꙛꙝꙟꙡꙣꙥꙧꙩꙫꙭꚁꚃꚅꚇꚉꚋꚍꚏꚑꚓꚕꚗꚙꚛꜣꜥꜧꜩꜫꜭꜯꜳꜵꜷꜹꜻꜽꜿꝁꝃꝅꝇꝉꝋꝍꝏꝑꝓꝕꝗꝙꝛꝝꝟꝡꝣꝥꝧꝩꝫ'
+                'ꝭꝯꝺꝼꝿꞁꞃꞅꞇꞌꞑꞓꞔꞗꞙꞛꞝꞟꞡꞣꞥꞧꞩꞵꞷꞹꞻꞽꞿꟃꟈꟊꟶꭓꭰꭱꭲꭳꭴꭵꭶꭷꭸꭹꭺꭻꭼꭽꭾꭿꮀꮁꮂꮃꮄꮅꮆꮇꮈꮉꮊꮋꮌꮍꮎꮏꮐꮑꮒꮓꮔꮕꮖꮗꮘꮙꮚꮛꮜꮝꮞꮟꮠꮡꮢꮣꮤꮥꮦꮧꮨꮩꮪꮫꮬꮭꮮꮯꮰꮱꮲꮳꮴꮵꮶꮷꮸꮹꮺꮻꮼꮽꮾꮿ𐐨𐐩𐐪𐐫𐐬𐐭𐐮𐐯𐐰𐐱𐐲𐐳𐐴𐐵𐐶𐐷𐐸𐐹𐐺𐐻𐐼'
+                '𐐽𐐾𐐿𐑀𐑁𐑂𐑃𐑄𐑅𐑆𐑇𐑈𐑉𐑊𐑋𐑌𐑍𐑎𐑏𐓘𐓙𐓚𐓛𐓜𐓝𐓞𐓟𐓠𐓡𐓢𐓣𐓤𐓥𐓦𐓧𐓨𐓩𐓪𐓫𐓬𐓭𐓮𐓯𐓰𐓱𐓲𐓳𐓴𐓵𐓶𐓷𐓸𐓹𐓺𐓻𐳀𐳁𐳂𐳃𐳄𐳅𐳆𐳇𐳈𐳉𐳊𐳋𐳌𐳍𐳎𐳏𐳐𐳑𐳒𐳓𐳔𐳕𐳖𐳗𐳘𐳙𐳚𐳛𐳜𐳝𐳞𐳟𐳠𐳡𐳢𐳣𐳤𐳥𐳦𐳧𐳨𐳩𐳪𐳫𐳬𐳭𐳮𐳯𐳰𐳱𐳲𑣀𑣁𑣂𑣃𑣄𑣅𑣆𑣇𑣈𑣉𑣊𑣋𑣌𑣍𑣎𑣏𑣐𑣑𑣒𑣓𑣔𑣕𑣖𑣗𑣘𑣙𑣚𑣛𑣜'
+                '𑣝𑣞𑣟𖹠𖹡𖹢𖹣𖹤𖹥𖹦𖹧𖹨𖹩𖹪𖹫𖹬𖹭𖹮𖹯𖹰𖹱𖹲𖹳𖹴𖹵𖹶𖹷𖹸𖹹𖹺𖹻𖹼𖹽𖹾𖹿𞤢𞤣𞤤𞤥𞤦𞤧𞤨𞤩𞤪𞤫𞤬𞤭𞤮𞤯𞤰𞤱𞤲𞤳𞤴𞤵𞤶𞤷𞤸𞤹𞤺𞤻𞤼𞤽𞤾𞤿𞥀𞥁𞥂𞥃',
+                'ɃƂƄƇƋƑǶƘȽȠƢƤƧƬƳƵƸƼǷƎǤȜȢȤȻⱾⱿɁɆɈɊɌɎⱯⱭⱰƁƆƉƊƐꞫƓꞬƔꞍꞪƗƖꞮⱢꞭƜⱮƝƟⱤƦꟅƩꞱƮɄƱƲɅƷꞲꞰͰͲͶϽϾϿϏϘϚϜϞϠϢϤϦϨϪϬϮͿϷϺѠѢѤѦѨѪѬѮѰѲѴѸѺѼѾҀҊҌҎҔҜҞҠҤҦҨҬҲҴҶҸҼҾӃӅӇӉӋӍӀӔӠӶӺ'
+                'ӼӾԀԂԄԆԈԊԌԎԐԒԔԖԘԚԜԞԠԢԤԦԨԪԬԮᏰᏱᏲᏳᏴᏵВДОСТТЪѢꙊꝽⱣꟆỺỼỾℲↃⰀⰁⰂⰃⰄⰅⰆⰇⰈⰉⰊⰋⰌⰍⰎⰏⰐⰑⰒⰓⰔⰕⰖⰗⰘⰙⰚⰛⰜⰝⰞⰟⰠⰡⰢⰣⰤⰥⰦⰧⰨⰩⰪⰫⰬⰭⰮⱠȺȾⱧⱩⱫⱲⱵⲀⲂⲄⲆⲈⲊⲌⲎⲐⲒⲔⲖⲘⲚⲜⲞⲠⲢⲤⲦⲨⲪⲬⲮⲰⲲⲴⲶⲸⲺⲼ'
+                'ⲾⳀⳂⳄⳆⳈⳊⳌⳎⳐⳒⳔⳖⳘⳚⳜⳞⳠⳢⳫⳭⳲႠႡႢႣႤႥႦႧႨႩႪႫႬႭႮႯႰႱႲႳႴႵႶႷႸႹႺႻႼႽႾႿჀჁჂჃჄჅჇჍꙀꙂꙄꙆꙈꙊꙌꙎꙐꙒꙔꙖꙘꙚꙜꙞꙠꙢꙤꙦꙨꙪꙬꚀꚂꚄꚆꚈꚊꚌꚎꚐꚒꚔꚖꚘꚚꜢꜤꜦꜨꜪꜬꜮꜲꜴꜶꜸꜺꜼꜾꝀꝂꝄꝆꝈꝊꝌꝎꝐꝒꝔꝖꝘꝚꝜꝞꝠꝢꝤꝦꝨꝪ'
+                'ꝬꝮꝹꝻꝾꞀꞂꞄꞆꞋꞐꞒꟄꞖꞘꞚꞜꞞꞠꞢꞤꞦꞨꞴꞶꞸꞺꞼꞾꟂꟇꟉꟵꞳᎠᎡᎢᎣᎤᎥᎦᎧᎨᎩᎪᎫᎬᎭᎮᎯᎰᎱᎲᎳᎴᎵᎶᎷᎸᎹᎺᎻᎼᎽᎾᎿᏀᏁᏂᏃᏄᏅᏆᏇᏈᏉᏊᏋᏌᏍᏎᏏᏐᏑᏒᏓᏔᏕᏖᏗᏘᏙᏚᏛᏜᏝᏞᏟᏠᏡᏢᏣᏤᏥᏦᏧᏨᏩᏪᏫᏬᏭᏮᏯ𐐀𐐁𐐂𐐃𐐄𐐅𐐆𐐇𐐈𐐉𐐊𐐋𐐌𐐍𐐎𐐏𐐐𐐑𐐒𐐓𐐔'
+                '𐐕𐐖𐐗𐐘𐐙𐐚𐐛𐐜𐐝𐐞𐐟𐐠𐐡𐐢𐐣𐐤𐐥𐐦𐐧𐒰𐒱𐒲𐒳𐒴𐒵𐒶𐒷𐒸𐒹𐒺𐒻𐒼𐒽𐒾𐒿𐓀𐓁𐓂𐓃𐓄𐓅𐓆𐓇𐓈𐓉𐓊𐓋𐓌𐓍𐓎𐓏𐓐𐓑𐓒𐓓𐲀𐲁𐲂𐲃𐲄𐲅𐲆𐲇𐲈𐲉𐲊𐲋𐲌𐲍𐲎𐲏𐲐𐲑𐲒𐲓𐲔𐲕𐲖𐲗𐲘𐲙𐲚𐲛𐲜𐲝𐲞𐲟𐲠𐲡𐲢𐲣𐲤𐲥𐲦𐲧𐲨𐲩𐲪𐲫𐲬𐲭𐲮𐲯𐲰𐲱𐲲𑢠𑢡𑢢𑢣𑢤𑢥𑢦𑢧𑢨𑢩𑢪𑢫𑢬𑢭𑢮𑢯𑢰𑢱𑢲𑢳𑢴𑢵𑢶𑢷𑢸𑢹𑢺𑢻𑢼'
+                '𑢽𑢾𑢿𖹀𖹁𖹂𖹃𖹄𖹅𖹆𖹇𖹈𖹉𖹊𖹋𖹌𖹍𖹎𖹏𖹐𖹑𖹒𖹓𖹔𖹕𖹖𖹗𖹘𖹙𖹚𖹛𖹜𖹝𖹞𖹟𞤀𞤁𞤂𞤃𞤄𞤅𞤆𞤇𞤈𞤉𞤊𞤋𞤌𞤍𞤎𞤏𞤐𞤑𞤒𞤓𞤔𞤕𞤖𞤗𞤘𞤙𞤚𞤛𞤜𞤝𞤞𞤟𞤠𞤡');
+    END IF;
+    RETURN upper(t COLLATE "C");
+END
+$$;
+-- +goose StatementEnd
 
--- The part of a name that orders it: as much as a cursor of 512 characters can
+-- A text as lists by name and searches compare it: in upper case, without accents
+-- and without differences of form. It is the same whatever the locale, ICU and
+-- version of Postgres are, and the same as lists.Fold of the program.
+CREATE FUNCTION fold(t text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN octet_length(t) = length(t) THEN upper(t COLLATE "C") ELSE fold_letters(t) END;
+
+-- The part of a folded name that orders it: as much as a cursor of 512 characters can
 -- carry (80 characters of 4 bytes), and far below what a btree entry may hold,
 -- so that a writer's long name is never refused.
 CREATE FUNCTION name_key(name text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN name::varchar(80)::text; -- faster than left(name, 80): it counts no characters of a name of 80 bytes
+    RETURN fold(name)::varchar(80)::text; -- faster than left(…, 80): it counts no characters of a fold of 80 bytes
 
--- A text as search compares it, in any language and whatever the locale of the
--- database is. Lower and then upper case, because only upper case tells all
--- forms of a letter alike (Greek final sigma, German sharp s).
-CREATE FUNCTION search_fold(t text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN upper(lower(t COLLATE "und-x-icu"));
-
--- The searched fields of a row in one text, for one index. A match in it is a
--- candidate: the page's statement compares field by field.
+-- The searched fields of a row, folded, in one text for one index. A match in it is
+-- a candidate: the page's statement compares field by field.
 CREATE FUNCTION search_text(a text, b text, c text, d text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN search_fold(coalesce(a, '') || E'\n' || coalesce(b, '') || E'\n' || coalesce(c, '') || E'\n' || coalesce(d, ''));
+    RETURN coalesce(a, '') || E'\n' || coalesce(b, '') || E'\n' || coalesce(c, '') || E'\n' || coalesce(d, '');
 
--- The grams of a folded text: every three characters in a row in which there is
--- no blank or line feed, as numbers. A text that contains another has all of
--- its grams, in any language and whatever the locale of the database is.
+-- The grams of a folded text, as numbers. From Thai on (U+0E00: Thai, Lao, Myanmar,
+-- Hangul, Khmer, kana, Han, emoji), where words are short, they are each character
+-- and every two in a row; of the characters before, every three in a row. None has
+-- a blank or line feed. A text that contains another has all of its grams.
 -- The upper half is the workspace's: its grams lie side by side in the index,
 -- which keeps a writer to few pages, and what is read of them is its own. Two
 -- workspaces of one hash, or two grams, cost time; rows are compared anyway.
+-- In PL/pgSQL, whose plans a session keeps: one in SQL would be planned for each INSERT.
+-- +goose StatementBegin
 CREATE FUNCTION search_grams(workspace uuid, folded text) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ARRAY(
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    own   bigint := uuid_hash(workspace)::bigint << 32;
+    chars text[]; -- blanks and line feeds are NULL
+    short bigint[];
+BEGIN
+    IF folded COLLATE "C" ~ '[\u0E00-\U0010FFFF]' THEN
+        chars := string_to_array(regexp_replace(folded COLLATE "C", '[^\u0E00-\U0010FFFF]', ' ', 'g'), NULL, ' ');
+        short := ARRAY(
+            SELECT own + hashtext(gram)
+            FROM (SELECT unnest(chars) AS a, unnest(chars[2:]) AS b) two, LATERAL (VALUES (a), (a || b)) grams (gram)
+            WHERE gram IS NOT NULL);
+        folded := regexp_replace(folded COLLATE "C", '[\u0E00-\U0010FFFF]', ' ', 'g');
+    END IF;
+    chars := string_to_array(replace(folded COLLATE "C", E'\n', ' '), NULL, ' ');
+    RETURN short || ARRAY(
         SELECT own + hashtext(a || b || c)
-        FROM (SELECT unnest(letters) AS a, unnest(letters[2:]) AS b, unnest(letters[3:]) AS c, own
-              FROM (SELECT string_to_array(replace(folded COLLATE "C", E'\n', ' '), NULL, ' ') AS letters, -- blanks are NULL
-                           uuid_hash(workspace)::bigint << 32 AS own OFFSET 0) text) three
+        FROM (SELECT unnest(chars) AS a, unnest(chars[2:]) AS b, unnest(chars[3:]) AS c) three
         WHERE a IS NOT NULL AND b IS NOT NULL AND c IS NOT NULL);
+END
+$$;
+-- +goose StatementEnd
 
 CREATE INDEX items_by_created_at ON items (workspace_id, created_at, id) WHERE active;
-CREATE INDEX items_by_name ON items (workspace_id, (name_key(name) COLLATE name_order), id) WHERE active;
+CREATE INDEX items_by_name ON items (workspace_id, (name_key(name) COLLATE "C"), id) WHERE active;
 
 CREATE INDEX contacts_by_created_at ON contacts (workspace_id, created_at, id) WHERE active;
-CREATE INDEX contacts_by_name ON contacts (workspace_id, (name_key(name) COLLATE name_order), id) WHERE active;
+CREATE INDEX contacts_by_name ON contacts (workspace_id, (name_key(name) COLLATE "C"), id) WHERE active;
 
 -- Filters that usually keep few rows have indexes of those rows alone; the
 -- others (goods, tracked, customers) keep most rows and walk the lists above.
 CREATE INDEX items_low_by_created_at ON items (workspace_id, created_at, id)
     WHERE active AND track_stock AND stock_on_hand <= reorder_point;
-CREATE INDEX items_low_by_name ON items (workspace_id, (name_key(name) COLLATE name_order), id)
+CREATE INDEX items_low_by_name ON items (workspace_id, (name_key(name) COLLATE "C"), id)
     WHERE active AND track_stock AND stock_on_hand <= reorder_point;
 CREATE INDEX items_services_by_created_at ON items (workspace_id, created_at, id) WHERE active AND type = 'SERVICE';
-CREATE INDEX items_services_by_name ON items (workspace_id, (name_key(name) COLLATE name_order), id) WHERE active AND type = 'SERVICE';
+CREATE INDEX items_services_by_name ON items (workspace_id, (name_key(name) COLLATE "C"), id) WHERE active AND type = 'SERVICE';
 CREATE INDEX contacts_suppliers_by_created_at ON contacts (workspace_id, created_at, id) WHERE active AND is_supplier;
-CREATE INDEX contacts_suppliers_by_name ON contacts (workspace_id, (name_key(name) COLLATE name_order), id) WHERE active AND is_supplier;
+CREATE INDEX contacts_suppliers_by_name ON contacts (workspace_id, (name_key(name) COLLATE "C"), id) WHERE active AND is_supplier;
 
 -- ANALYZE is spared the grams: plans do not depend on how often which is found.
-CREATE INDEX items_by_grams ON items USING gin (search_grams(workspace_id, search_text(name, sku, description, NULL))) WHERE active;
+CREATE INDEX items_by_grams ON items USING gin (search_grams(workspace_id, search_text(fold(name), fold(sku), fold(description), NULL))) WHERE active;
 ALTER INDEX items_by_grams ALTER COLUMN 1 SET STATISTICS 0;
-CREATE INDEX contacts_by_grams ON contacts USING gin (search_grams(workspace_id, search_text(name, email, phone, tin))) WHERE active;
+CREATE INDEX contacts_by_grams ON contacts USING gin (search_grams(workspace_id, search_text(fold(name), fold(email), fold(phone), fold(tin)))) WHERE active;
 ALTER INDEX contacts_by_grams ALTER COLUMN 1 SET STATISTICS 0;
 
 -- What each key was used for, by the hour, and when it was last used. Nodes write these
