@@ -45,7 +45,7 @@ func listening(t *testing.T, s *Server) (*net.TCPConn, *bufio.Reader) {
 // thePage is a request for the page of hitServer.
 const thePage = "GET /v1/items?limit=20&sort=name&type=goods&stock=low HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
 
-func readAnswer(t *testing.T, r *bufio.Reader, method string) answered {
+func readAnswer(t testing.TB, r *bufio.Reader, method string) answered {
 	t.Helper()
 	got, err := http.ReadResponse(r, &http.Request{Method: method})
 	if err != nil {
@@ -54,6 +54,9 @@ func readAnswer(t *testing.T, r *bufio.Reader, method string) answered {
 	body, err := io.ReadAll(got.Body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got.Header.Get("X-Content-Type-Options") != "nosniff" || got.Header.Get("X-Request-Id") == "" {
+		t.Errorf("%d without a header of every response: %v", got.StatusCode, got.Header)
 	}
 	return answered{got.StatusCode, got.Header, string(body), got.Close}
 }

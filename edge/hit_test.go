@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -112,16 +111,7 @@ func answerTo(t testing.TB, s *Server, ctx *fasthttp.RequestCtx) answered {
 	w := ctx.Conn().(*conn).Conn.(*wire)
 	w.written = w.written[:0]
 	serveInto(t, s, ctx, bufio.NewWriterSize(ctx.Conn(), writeBuffer))
-	request := &http.Request{Method: string(ctx.Method())}
-	r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(w.written)), request)
-	if err != nil {
-		t.Fatalf("%v: %q", err, w.written)
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatalf("%v: %q", err, w.written)
-	}
-	return answered{r.StatusCode, r.Header, string(body), r.Close}
+	return readAnswer(t, bufio.NewReader(bytes.NewReader(w.written)), string(ctx.Method()))
 }
 
 // serveInto does what fasthttp does with a request that it has read.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,7 +83,7 @@ func (at *limited) silent(t *testing.T) net.Conn {
 }
 
 // ask opens a connection and sends a request on it.
-func (at *limited) ask(t *testing.T) (c net.Conn, answer *http.Response, body string) {
+func (at *limited) ask(t *testing.T) (c net.Conn, got answered) {
 	t.Helper()
 	if c = at.silent(t); at.tls != nil {
 		c = tls.Client(c, at.tls)
@@ -93,20 +92,13 @@ func (at *limited) ask(t *testing.T) (c net.Conn, answer *http.Response, body st
 		t.Fatal(err)
 	}
 	r := bufio.NewReader(c)
-	answer, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if answer.Close {
-		if _, err = r.ReadByte(); err != io.EOF {
+	got = readAnswer(t, r, "GET")
+	if got.closes {
+		if _, err := r.ReadByte(); err != io.EOF {
 			t.Errorf("the connection ends with %v", err) // after a reset the client may lose the response
 		}
 	}
-	return c, answer, string(text)
+	return c, got
 }
 
 func (at *limited) open(t *testing.T) int {
@@ -117,16 +109,16 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			at := serveLimited(t, 2, overTLS)
-			first, answer, _ := at.ask(t)
-			if answer.StatusCode != 200 {
-				t.Fatal(answer.Status)
+			first, got := at.ask(t)
+			if got.status != 200 {
+				t.Fatal(got.status)
 			}
-			if _, answer, _ = at.ask(t); answer.StatusCode != 200 {
-				t.Fatal(answer.Status)
+			if _, got = at.ask(t); got.status != 200 {
+				t.Fatal(got.status)
 			}
-			_, answer, body := at.ask(t)
-			if answer.StatusCode != 503 || !answer.Close || answer.Header.Get("Retry-After") == "" || answer.Header.Get("X-Request-Id") == "" || !strings.Contains(body, `"SERVICE_UNAVAILABLE"`) {
-				t.Errorf("%s %v %s", answer.Status, answer.Header, body)
+			_, got = at.ask(t)
+			if got.status != 503 || !got.closes || got.header("Retry-After") == "" || !strings.Contains(got.body, `"SERVICE_UNAVAILABLE"`) {
+				t.Errorf("%+v", got)
 			}
 			if n := value(t, scrape(t, at.registry), `listedge_http_requests_total{route="none",status="503"}`); n != 1 {
 				t.Errorf("%d refusals counted", n)
@@ -136,8 +128,8 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 			}
 			first.Close()
 			eventually(t, "the closed connection no longer counts", func() bool { return at.open(t) <= 1 })
-			if _, answer, _ = at.ask(t); answer.StatusCode != 200 {
-				t.Error(answer.Status)
+			if _, got = at.ask(t); got.status != 200 {
+				t.Error(got.status)
 			}
 		})
 	}
@@ -177,8 +169,8 @@ func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
 				c.Close()
 			}
 			eventually(t, "the closed connections no longer count", func() bool { return at.open(t) == 0 })
-			if _, answer, _ := at.ask(t); answer.StatusCode != 200 {
-				t.Error(answer.Status)
+			if _, got := at.ask(t); got.status != 200 {
+				t.Error(got.status)
 			}
 		})
 	}
