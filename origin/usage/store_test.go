@@ -154,7 +154,7 @@ func TestOldRowsAreRemoved(t *testing.T) {
 	url := shared.New(t)
 	postgrestest.Exec(t, url, `WITH w AS (INSERT INTO workspaces (name) VALUES ('w') RETURNING id)
 		INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) SELECT id, sha256('k'), 'lk_', '{}' FROM w`)
-	postgrestest.Exec(t, url, `INSERT INTO key_usage SELECT gen_random_uuid(), date_trunc('hour', now()) - n * interval '1 hour', gen_random_uuid(), 1, 0, 0, 0, 0 FROM generate_series(0, 35 * 24 + 1499) n`)
+	postgrestest.Exec(t, url, `INSERT INTO key_usage SELECT gen_random_uuid(), date_trunc('hour', now()) - n * interval '1 hour', gen_random_uuid(), 1, 0, 0, 0, 0, 0 FROM generate_series(0, 35 * 24 + 1499) n`)
 	postgrestest.Exec(t, url, `INSERT INTO key_last_used SELECT id, now() - interval '100 days' FROM api_keys`)
 	postgrestest.Exec(t, url, `INSERT INTO key_last_used VALUES (gen_random_uuid(), now() - interval '100 days'), (gen_random_uuid(), now() - interval '1 day')`)
 	postgrestest.Exec(t, url, `UPDATE usage_writers SET written_at = now() - interval '100 days'`)
