@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test race plain check bench soak fuzz mutations vuln image release-snapshot lines clean
+.PHONY: help run build quick test race plain check bench soak fuzz mutations vuln image release-snapshot lines clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -25,6 +25,11 @@ run: ## try it: Postgres, sample data, a key and a node. ARGS="--nodes 3" for a 
 
 build: ## compile bin/listedge
 	go build -o bin/listedge ./cmd/listedge
+
+quick: build ## what to run first: builds, vets, and runs all tests that need no server (two minutes)
+	go vet ./...
+	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -vE 'sandbox|databasetest' | cut -d' ' -f1)
+	go test -run 'Documents|ImportRules' ./cmd/listedge
 
 test: ## check, and all tests under the race detector, with what they need installed
 	@deploy/install.sh
