@@ -1,13 +1,17 @@
 package edge
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 
 	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -110,5 +114,44 @@ func TestExtentsOfAllQueries(t *testing.T) {
 	}
 	if extentOf(&origin.Query{}, nil) != nil {
 		t.Error("a page that does not say what it shows has an extent")
+	}
+}
+
+// A row that gets another name concerns the pages that show it, and the one where it
+// belongs now, whatever the script.
+func TestARenameConcernsFewPagesInEveryScript(t *testing.T) {
+	const pages, size = 100, 10
+	var rows []origin.Position
+	words := []string{"Bolt", "Café crème", "Łódź", "Чай чёрный", "Οδός", "抹茶", "ｶﾞﾗｽ", "참기름", "ชาเย็น", "मसाला चाय", "שלום", "شاي"}
+	for i := range pages * size {
+		rows = append(rows, origin.Position{Set: true, Name: lists.NameKey(fmt.Sprint(words[i%len(words)], " ", i)), ID: uuid.UUID{1, byte(i >> 8), byte(i)}})
+	}
+	slices.SortFunc(rows, func(a, b origin.Position) int { return strings.Compare(a.Name, b.Name) })
+	var extents []*freshness.Extent
+	for from := 0; from < len(rows); from += size {
+		q, shown := origin.Query{Sort: origin.ByName, Limit: size}, &origin.Shown{}
+		if from > 0 {
+			q.After = rows[from-1]
+		}
+		for _, r := range rows[from:min(len(rows), from+size+1)] {
+			shown.IDs = append(shown.IDs, r.ID)
+		}
+		if from+size < len(rows) {
+			shown.End = rows[from+size]
+		}
+		extents = append(extents, extentOf(&q, shown))
+	}
+	for _, name := range []string{"Mug", "CAFÉ MUG", "Łyżka", "Чашка", "Κούπα", "東京", "カップ", "한국어", "แก้ว", "कप", "כוס", "كوب", "👍🏽", "\u00df"} {
+		t.Run(name, func(t *testing.T) {
+			concerned := 0
+			for _, e := range extents {
+				if e.Concern(changefeed.PackRows(changefeed.Row{ID: rows[555].ID, NameKey: lists.NameKey(name)})) != freshness.Unconcerned {
+					concerned++
+				}
+			}
+			if concerned < 1 || concerned > 3 { // two may show it, one of them behind its end
+				t.Errorf("%d of %d pages", concerned, pages)
+			}
+		})
 	}
 }
