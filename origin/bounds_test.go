@@ -169,7 +169,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, ErrUnavailable) {
 				t.Fatal(err)
 			}
-			for _, named := range []string{"items", ourWorkspace.String(), number(5).String(), "10000"} {
+			for _, named := range []string{"items", ourWorkspace.String(), "the row after id " + number(4).String(), "10000"} {
 				if !strings.Contains(err.Error(), named) {
 					t.Errorf("%v does not name %s", err, named)
 				}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/internal/rawconn"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
@@ -95,37 +94,6 @@ func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
 	for range 2 * 6 {
 		if err := fetch(); err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-// A notice that the server sends unasked is read, and costs no connection.
-func TestANoticeCostsNoConnection(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	db := openDatabase(t, postgres.Options{URL: url, Connections: 2})
-	o := New(db)
-	fillPool(t, o, db.Pages.Pool)
-	if _, err := db.Pages.Pool.Exec(t.Context(), "LISTEN news"); err != nil {
-		t.Fatal(err)
-	}
-	s, err := o.open(within(t, patience), &o.upstream) // that same one: the last is taken first
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire := s.Conn.Conn().PgConn().Conn()
-	o.close(s)
-	made := db.Pages.Pool.Stat().NewConnsCount()
-	for range 3 {
-		execOn(t, url, "NOTIFY news")
-		eventually(t, "the news", func() bool { return rawconn.Unread(wire) })
-		for range 2 {
-			if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
-				t.Error(err)
-			}
-		}
-		if rawconn.Unread(wire) || db.Pages.Pool.Stat().NewConnsCount() != made {
-			t.Errorf("unread: %v, %d connections were made, want %d", rawconn.Unread(wire), db.Pages.Pool.Stat().NewConnsCount(), made)
 		}
 	}
 }

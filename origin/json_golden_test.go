@@ -20,14 +20,14 @@ func TestTheJSONOfPagesInRedisBelongsToTheirMagic(t *testing.T) {
 	hash := sha256.New()
 	for _, c := range []Collection{Items, Contacts} {
 		for _, null := range []bool{false, true} {
-			var row []byte
+			var row [][]byte
 			for _, column := range c.listed() {
 				value := map[Kind][]byte{Text: []byte("Chai \"20\"\n<é>"), UUID: id[:], Decimal: []byte("18.0000"), Number: []byte("18.50"),
 					Bool: {1}, Instant: binary.BigEndian.AppendUint64(nil, 800_000_000_123_000)}[column.Kind]
 				if null && column.Nullable {
 					value = nil
 				}
-				row = appendSent(row, value)
+				row = append(row, value)
 			}
 			page, err := appendRow(nil, c.listed(), row)
 			if err != nil {

@@ -178,17 +178,18 @@ func (o *Origin) readPage(ctx context.Context, q *Query) (Page, postgres.Server,
 	return o.read(ctx, r, q)
 }
 
-// pageReader is a session with the buffers of the page that is read on it.
+// pageReader is a connection with the buffers of the page that is read on it.
 type pageReader struct {
-	postgres.Session
-	page    []byte // the page's JSON so far
-	lastRow []byte // the page's last row so far
+	conn    *pgxpool.Conn
+	page    []byte    // the page's JSON so far
+	last    [3][]byte // of the page's last row so far: id, name, created_at
 	showing showing
 }
 
 func (o *Origin) open(ctx context.Context, u *upstream) (*pageReader, error) {
 	r := o.readers.Get().(*pageReader)
-	if err := r.Acquire(ctx, u.pool); err != nil {
+	var err error
+	if r.conn, err = u.pool.Acquire(ctx); err != nil {
 		o.readers.Put(r)
 		return nil, err
 	}
@@ -196,9 +197,10 @@ func (o *Origin) open(ctx context.Context, u *upstream) (*pageReader, error) {
 }
 
 func (o *Origin) close(r *pageReader) {
-	r.Release()
-	if cap(r.page) > keepBuffer || cap(r.lastRow) > keepBuffer {
-		r.page, r.lastRow = nil, nil
+	r.conn.Release()
+	r.conn = nil
+	if cap(r.page) > keepBuffer {
+		r.page = nil
 	}
 	o.readers.Put(r)
 }
@@ -210,14 +212,11 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 	r.page = append(r.page[:0], pageHead...)
 	r.showing = showing{ids: r.showing.ids[:0]}
 	full, more := false, false
-	err = r.Query(ctx, o.statement(shape), arguments, func(row []byte) error {
-		readPoint, row, err := cutReadPoint(row, len(listed))
-		if err != nil {
-			return err
-		}
+	err = o.statement(shape).Query(ctx, r.conn.Conn(), arguments, func(row [][]byte) (err error) {
+		readPoint, row := row[0], row[1:]
 		if readPoint != nil {
 			snapshot, server, _ := strings.Cut(string(readPoint), "@")
-			by = postgres.ParseServer(server, r.Conn.Conn())
+			by = postgres.ParseServer(server, r.conn.Conn())
 			page.Snapshot, page.Run = snapshot, by.Run
 			return nil
 		}
@@ -242,7 +241,9 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 		}
 		page.Rows++
 		r.showing.add(row, q.Sort)
-		r.lastRow = append(r.lastRow[:0], row...)
+		for i, at := range [...]int{0, 1, len(row) - 1} {
+			r.last[i] = append(r.last[i][:0], row[at]...)
+		}
 		return nil
 	})
 	if _, long := err.(*postgres.LongRowError); long && page.Rows > 0 {
@@ -253,11 +254,11 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
 	}
 	if err != nil {
-		return Page{}, by, nameLongRow(q, err)
+		return Page{}, by, locateLongRow(q, err)
 	}
 	if more {
 		next := *q
-		next.After = positionAfter(r.lastRow, q.Sort)
+		next.After = positionAfter(r.last[:], q.Sort)
 		page.NextCursor = string(next.AppendCursor(nil))
 	}
 	r.page = appendPageEnd(r.page, page.NextCursor)
@@ -266,20 +267,19 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 	return page, by, nil
 }
 
-// nameLongRow turns a LongRowError into an ErrRow that names the row.
-func nameLongRow(q *Query, err error) error {
+// locateLongRow turns a LongRowError into an ErrRow that says where the row is: the row itself
+// has not been read.
+func locateLongRow(q *Query, err error) error {
 	if long := (*postgres.LongRowError)(nil); errors.As(err, &long) {
-		_, row, _ := cutReadPoint(long.Head, len(q.Collection.listed()))
-		return nameRow(q, row, fmt.Errorf("%w: it has %d bytes", postgres.ErrRow, long.Size))
+		return fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, q.After.ID, postgres.ErrRow, long.Size)
 	}
 	return err
 }
 
 // nameRow adds to an error the row that it is about.
-func nameRow(q *Query, row []byte, err error) error {
+func nameRow(q *Query, row [][]byte, err error) error {
 	var id uuid.UUID
-	v, _, _ := cutValue(row)
-	copy(id[:], v)
+	copy(id[:], row[0])
 	return fmt.Errorf("%s of workspace %s, id %s: %w", q.Collection, q.Workspace, id, err)
 }
 

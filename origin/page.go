@@ -2,7 +2,6 @@ package origin
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"time"
@@ -55,22 +54,17 @@ type showing struct {
 // add adds one of the page's rows. The row has been encoded, so it is well-formed. If its
 // created_at has microseconds, which the page's text does not show, the page's extent is
 // unknown: PositionAfterRow would be wrong. Only an altered schema has such values.
-func (s *showing) add(row []byte, sort Sort) {
+func (s *showing) add(row [][]byte, sort Sort) {
 	s.addID(row)
 	s.unknown = s.unknown || sort == ByCreatedAt && positionAfter(row, sort).CreatedAt%1000 != 0
 }
 
-func (s *showing) addID(row []byte) {
-	id, _, _ := cutValue(row)
-	s.ids = append(s.ids, uuid.UUID(id))
-}
+func (s *showing) addID(row [][]byte) { s.ids = append(s.ids, uuid.UUID(row[0])) }
 
 // endBefore adds the first row after the page. The row has not been encoded, so it is
 // checked here.
-func (s *showing) endBefore(row []byte, sort Sort) {
-	const created = 4 + 8 // the last value
-	id, rest, err := cutValue(row)
-	if err != nil || len(id) != len(uuid.UUID{}) || len(rest) < created || binary.BigEndian.Uint32(rest[len(rest)-created:]) != 8 {
+func (s *showing) endBefore(row [][]byte, sort Sort) {
+	if len(row[0]) != len(uuid.UUID{}) || len(row[len(row)-1]) != 8 {
 		s.unknown = true
 		return
 	}

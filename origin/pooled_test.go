@@ -184,7 +184,7 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	session, err := o.open(within(t, patience), &s.upstream)
 	must(err)
 	defer func() { o.close(session) }()
-	is, err := s.replayed(within(t, patience), session.Conn)
+	is, err := s.replayed(within(t, patience), session.conn)
 	must(err)
 	must(pooler.LeadTo(other.Addr()))
 	eventually(t, "a page of the other standby", func() bool {

@@ -126,74 +126,36 @@ func (k Kind) format() int16 {
 // postgresEpoch is 2000-01-01 in microseconds since 1970; timestamps count from it.
 const postgresEpoch = 946684800_000000
 
-// A row is the body of a DataRow message: two bytes with the number of values, then
-// the values. A value is four bytes with its length, then its bytes. NULL has the
-// length -1 and no bytes.
+// A row has the values of its columns as Postgres sends them; nil is NULL.
 
 var (
 	errMalformedRow = fmt.Errorf("%w: a malformed row", postgres.ErrProtocol)
 	errOutOfBounds  = fmt.Errorf("%w: a number that is not finite, or an instant outside of the years 0001 to 9999", postgres.ErrRow)
 )
 
-// cutReadPoint splits a row into its first value, the read point, and the values of
-// its columns. Only the first row of a page has a read point; in the others it is
-// NULL. It returns an error unless the row has 1+columns values.
-func cutReadPoint(row []byte, columns int) (readPoint, rest []byte, err error) {
-	if len(row) < 2 || int(binary.BigEndian.Uint16(row)) != 1+columns {
-		return nil, nil, errMalformedRow
-	}
-	return cutValue(row[2:])
-}
-
-// cutValue splits a row's values into the first one and the rest. NULL gives a nil
-// value.
-func cutValue(row []byte) (value, rest []byte, err error) {
-	if len(row) < 4 {
-		return nil, nil, errMalformedRow
-	}
-	n := binary.BigEndian.Uint32(row)
-	if row = row[4:]; n == 1<<32-1 {
-		return nil, row, nil
-	}
-	if uint64(n) > uint64(len(row)) {
-		return nil, nil, errMalformedRow
-	}
-	return row[:n], row[n:], nil
-}
-
 // positionAfter returns the position directly after a row. It relies on the order of
 // columns: in both collections the listed ones begin with id and name and end with
 // created_at. None of the three is NULL.
-func positionAfter(row []byte, sort Sort) Position {
+func positionAfter(row [][]byte, sort Sort) Position {
 	p := Position{Set: true}
-	id, rest, _ := cutValue(row)
-	copy(p.ID[:], id)
+	copy(p.ID[:], row[0])
 	if sort == ByName {
-		name, _, _ := cutValue(rest)
-		p.Name = lists.NameKey(string(name))
+		p.Name = lists.NameKey(string(row[1]))
 	} else {
-		p.CreatedAt = int64(binary.BigEndian.Uint64(row[len(row)-8:])) + postgresEpoch
+		p.CreatedAt = int64(binary.BigEndian.Uint64(row[len(row)-1])) + postgresEpoch
 	}
 	return p
 }
 
 // appendRow appends one row as a JSON object.
-func appendRow(dst []byte, columns []Column, row []byte) ([]byte, error) {
+func appendRow(dst []byte, columns []Column, row [][]byte) (_ []byte, err error) {
 	for i := range columns {
-		v, rest, err := cutValue(row)
-		if err != nil {
-			return dst, err
-		}
-		row = rest
 		dst = append(dst, columns[i].prefix...)
-		if v == nil {
+		if row[i] == nil {
 			dst = append(dst, "null"...)
-		} else if dst, err = appendValue(dst, columns[i].Kind, v); err != nil {
+		} else if dst, err = appendValue(dst, columns[i].Kind, row[i]); err != nil {
 			return dst, err
 		}
-	}
-	if len(row) > 0 {
-		return dst, errMalformedRow
 	}
 	return append(dst, '}'), nil
 }

@@ -181,7 +181,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		defer o.close(r)
-		is, err := s.replayed(soon, r.Conn)
+		is, err := s.replayed(soon, r.conn)
 		if err != nil {
 			return err
 		}

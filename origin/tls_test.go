@@ -90,17 +90,17 @@ func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 	conn := connect(t, url)
 	for _, mode := range []string{"disable", "verify-ca"} {
 		o := openOrigin(t, strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1))
-		s, err := o.open(within(t, patience), &o.upstream)
+		r, err := o.open(within(t, patience), &o.upstream)
 		if err != nil {
 			t.Fatal(err)
 		}
-		pid := s.Conn.Conn().PgConn().PID()
+		pid := r.conn.Conn().PgConn().PID()
 		rows := &postgres.Statement{Name: "rows", SQL: "SELECT repeat('x', 1000) FROM generate_series(1, 1000000)", Columns: []postgres.Column{{Type: pgtype.TextOID}}, Formats: []int16{0}}
 		ctx, leave := context.WithCancel(t.Context())
-		if err := s.Query(ctx, rows, nil, func([]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
+		if err := rows.Query(ctx, r.conn.Conn(), nil, func([][]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
-		o.close(s)
+		o.close(r)
 		eventually(t, "its end", func() bool { return sessionsWhere(t, conn, fmt.Sprintf("pid = %d", pid)) == 0 })
 	}
 	log, err := os.ReadFile(pg.LogFile())

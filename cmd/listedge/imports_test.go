@@ -27,7 +27,7 @@ var (
 		"limiter/lease/leasetest": {"limiter/lease"},
 
 		"origin":                       {"origin/postgres", "internal/histogram", "internal/lists"},
-		"origin/postgres":              {"internal/rawconn", "internal/redact"},
+		"origin/postgres":              {"internal/redact"},
 		"origin/apikey":                {"origin/postgres", "internal/boottime", "internal/changefeed"},
 		"origin/admin":                 {"origin/apikey", "origin/audit", "origin/follower", "origin/postgres", "origin/usage"},
 		"origin/audit":                 {"origin/postgres"},

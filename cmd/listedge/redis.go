@@ -16,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"listedge/internal/histogram"
-	"listedge/internal/rawconn"
 	"listedge/metrics"
 )
 
@@ -129,9 +128,6 @@ func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	// connection then waits 50 ms for a push that never comes.
 	o.Protocol = 2
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if o.TLSConfig == nil { // with TLS the client dials itself
-		o.Dialer = rawconn.Dialing((&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}).DialContext)
-	}
 	return redis.NewUniversalClient(&o)
 }
 

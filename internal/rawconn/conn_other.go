@@ -1,11 +1,9 @@
 //go:build !linux || !(amd64 || arm64)
 
+// Package rawconn wraps TCP connections to clients. Here it adds nothing: see conn_linux.go.
 package rawconn
 
-import (
-	"net"
-	"syscall"
-)
+import "net"
 
 // Conn is net's TCP connection unchanged: conn_linux.go has the faster one.
 type Conn struct{ *net.TCPConn }
@@ -17,10 +15,4 @@ func New(tcp *net.TCPConn) *Conn { return &Conn{tcp} }
 func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
 	_, err := pieces.WriteTo(c.TCPConn)
 	return err
-}
-
-// unread says whether a read would find anything.
-func unread(fd uintptr) bool {
-	_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-	return err != syscall.EAGAIN
 }

@@ -2,17 +2,18 @@ package postgres
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"listedge/internal/rawconn"
 )
 
 const (
@@ -55,7 +56,7 @@ func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc
 	config.MinIdleConns = int32(idle)
 	config.PingTimeout = PingTimeout
 	config.ShouldPing = shouldPing
-	config.ConnConfig.DialFunc = rawconn.Dialing(config.ConnConfig.DialFunc)
+	config.ConnConfig.MaxProtocolMessageBodyLen = maxMessage
 	prepareConfig(config.ConnConfig, target, settings)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -68,7 +69,27 @@ func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc
 // pool uses another connection. Unread bytes mostly mean that the server has closed the
 // connection; after some idle time the network may have lost it without notice.
 func shouldPing(_ context.Context, p pgxpool.ShouldPingParams) bool {
-	return p.IdleDuration > pingAfter || rawconn.Unread(p.Conn.PgConn().Conn())
+	return p.IdleDuration > pingAfter || unread(p.Conn.PgConn().Conn())
+}
+
+// unread says whether a read would return at once, with data or because the connection has
+// ended. It neither waits nor consumes data. With TLS it looks for encrypted bytes.
+func unread(c net.Conn) (found bool) {
+	if secured, ok := c.(*tls.Conn); ok {
+		c = secured.NetConn()
+	}
+	withSocket, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := withSocket.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+			found = err != syscall.EAGAIN
+		})
+	}
+	return found || err != nil // an error means that this side has closed the connection
 }
 
 // PoolStats are a pool's connections.

@@ -1,0 +1,131 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// maxMessage, in bytes, is the longest message that is read from the server, and so the longest
+// row. Its JSON may be six times as long.
+const maxMessage = 4 << 20
+
+// Statement is a query whose rows are read as the server sends them.
+type Statement struct {
+	Name       string // it is prepared under
+	SQL        string
+	Parameters []uint32 // types; the arguments are sent in the binary format
+	Columns    []Column
+	Formats    []int16 // wanted, of the columns
+	// Settings is a statement that is run first, in the same transaction, if there is a
+	// connection pooler (Settings.Local).
+	Settings string
+}
+
+// Column is what a statement's column must be.
+type Column struct {
+	Name string // for errors
+	Type uint32
+}
+
+// check returns ErrSchema if the server's columns are not the statement's.
+func (q *Statement) check(fields []pgconn.FieldDescription) error {
+	if len(fields) != len(q.Columns) {
+		return fmt.Errorf("%w: %d columns instead of %d", ErrSchema, len(fields), len(q.Columns))
+	}
+	for i, want := range q.Columns {
+		is := fields[i].DataTypeOID
+		if is != want.Type && !(is == pgtype.VarcharOID && want.Type == pgtype.TextOID) { // both are sent alike
+			return fmt.Errorf("%w: %s: type %d instead of %d", ErrSchema, want.Name, is, want.Type)
+		}
+	}
+	return nil
+}
+
+var binaryFormat = []int16{pgtype.BinaryFormatCode}
+
+// Query runs the statement and calls row for each row of the answer. The values of a row are
+// valid until row returns; nil is NULL. An error of row, or of the server, leaves the connection
+// usable. A statement is prepared again if the schema has changed since, or the server has
+// forgotten the statement.
+func (q *Statement) Query(ctx context.Context, conn *pgx.Conn, arguments [][]byte, row func([][]byte) error) error {
+	if Pooled(conn.PgConn()) {
+		return tooLong(q.queryPooled(ctx, conn.PgConn(), arguments, row))
+	}
+	rows := 0
+	counted := func(values [][]byte) error { rows++; return row(values) }
+	err := q.queryPrepared(ctx, conn, arguments, counted)
+	if code := Code(err); rows == 0 && (code == "0A000" || code == "26000" || errors.Is(err, ErrSchema)) {
+		if err = conn.Deallocate(ctx, q.Name); err != nil {
+			_ = conn.Close(ctx) // pgx does not read what follows an error
+		} else {
+			err = q.queryPrepared(ctx, conn, arguments, counted)
+		}
+	}
+	return tooLong(err)
+}
+
+// queryPrepared prepares the statement if that has not been done, and runs it. It returns
+// ErrSchema if the types of the arguments or the columns are not the expected ones.
+func (q *Statement) queryPrepared(ctx context.Context, conn *pgx.Conn, arguments [][]byte, row func([][]byte) error) error {
+	prepared, err := conn.Prepare(ctx, q.Name, q.SQL)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(prepared.ParamOIDs, q.Parameters) {
+		return fmt.Errorf("%w: arguments of the types %d instead of %d", ErrSchema, prepared.ParamOIDs, q.Parameters)
+	}
+	if err := q.check(prepared.Fields); err != nil {
+		return err
+	}
+	result := conn.PgConn().ExecStatement(ctx, prepared, arguments, binaryFormat, q.Formats)
+	for result.NextRow() {
+		if err == nil {
+			err = row(result.Values())
+		}
+	}
+	_, failed := result.Close()
+	return cmp.Or(err, failed)
+}
+
+// queryPooled runs the settings and the statement in one transaction, which the only Sync of the
+// batch ends. Behind a pooler the next transaction may run on another server connection, which
+// has neither the settings nor a prepared statement.
+func (q *Statement) queryPooled(ctx context.Context, conn *pgconn.PgConn, arguments [][]byte, row func([][]byte) error) (err error) {
+	batch := &pgconn.Batch{}
+	batch.ExecParams(q.Settings, nil, nil, nil, nil)
+	batch.ExecParams(q.SQL, arguments, q.Parameters, binaryFormat, q.Formats)
+	results := conn.ExecBatch(ctx, batch)
+	for n := 0; results.NextResult(); n++ {
+		result := results.ResultReader()
+		if n == 1 {
+			err = q.check(result.FieldDescriptions())
+		}
+		for result.NextRow() {
+			if n == 1 && err == nil {
+				err = row(result.Values())
+			}
+		}
+	}
+	return cmp.Or(err, results.Close())
+}
+
+// tooLong turns the error of a message that is too long into a LongRowError.
+func tooLong(err error) error {
+	if long := (*pgproto3.ExceededMaxBodyLenErr)(nil); errors.As(err, &long) {
+		return &LongRowError{long.ActualBodyLen}
+	}
+	return err
+}
+
+// LongRowError: a row is longer than maxMessage. The connection is closed.
+type LongRowError struct{ Size int }
+
+func (r *LongRowError) Error() string { return fmt.Sprintf("a row of %d bytes", r.Size) }
