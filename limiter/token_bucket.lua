@@ -139,7 +139,8 @@ local granted, leased = 0, 0
 if not stepped then
   local have = floor(max(0, level) / TOKEN)
   local capacity = r * DEMAND_SPAN / 1000000000
-  local scarce = r > 0 and have * SCARCE < b and demand > max(capacity * 9 / 8 + b * 500, capacity / 2 + b * 1000)
+  local scarce = have * SCARCE < b and (have + nodes) * 1000 < capacity
+    and demand > max(capacity * 9 / 8 + b * 500, capacity / 2 + b * 1000)
   local share = have
   if scarce and nodes > 1 and b >= LEAST then
     share = min(have, floor(entitled * capacity * FAIR / demand / 1000))

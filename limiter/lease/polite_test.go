@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"testing"
 
+	"listedge/limiter/lease"
 	. "listedge/limiter/lease/leasetest"
 )
 
@@ -55,6 +56,30 @@ func TestAfterAFlood(t *testing.T) {
 			t.Logf("%7.3f/s %4d, %2d nodes: %4d admitted, %3d refused, %3d falsely, the last after %4d s, %.2f over", limit.rate, limit.burst, nodes, admitted, refused, falsely, last/1e6, over)
 			if refused > 4 || over > 1 {
 				t.Errorf("%v/s burst %d, %d nodes: %d refused, %d falsely, the last after %d s; %.2f over", limit.rate, limit.burst, nodes, refused, falsely, last/1e6, over)
+			}
+		}
+	}
+}
+
+// A flood that goes on gets all that is in the bucket, even if the rate adds next to nothing.
+func TestAFloodGetsTheWholeBucket(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []struct {
+		rate  float64
+		burst int64
+	}{{.001, 24}, {100. / 3600, 100}, {.2, 20}, {.5, 100}, {1, 100}, {3, 100}} {
+		p := policy(t, limit.rate, limit.burst)
+		for _, nodes := range []int{2, 3, 8, 16} {
+			w := far(t, 5, p, nodes, 400)
+			const perSecond, span = 300, 60
+			left := limit.burst / 4
+			w.Bucket.Level, w.Bucket.Demand = left*lease.Token, perSecond*lease.DemandSpan/1000
+			o, over := Oracle{Policy: p}, 0.0
+			w.Admit = func(*Node) { over = max(over, o.Admit(w.Now)) }
+			w.Traffic(Steady(perSecond/limit.rate), span*1e6)
+			w.Run(span * 1e6)
+			if due := .97*(float64(left)+limit.rate*span) - 2; float64(w.Admitted) < due || over > 1 {
+				t.Errorf("%v/s burst %d, %d nodes: %d admitted, %.1f expected, %.2f over", limit.rate, limit.burst, nodes, w.Admitted, due, over)
 			}
 		}
 	}

@@ -267,14 +267,15 @@ func (b *Bucket) floor() int64 {
 // burst of requests would make other nodes refuse the rest of that burst, and so would any
 // lease of a burst with fewer than three tokens for each node. When tokens
 // are scarce, a node gets its share of the rate by its share of all requests, so that a
-// request has the same chance at each node. Of a quota, a lease is at most a third of the
-// caller's part of what is left, so that few of the last tokens are at a node without
-// requests.
+// request has the same chance at each node. That is only while the rate adds more in a
+// DemandSpan than is left and a token for each node: a low rate would keep back what is
+// left for hours. Of a quota, a lease is at most a third of the caller's part of what is
+// left, so that few of the last tokens are at a node without requests.
 func (b *Bucket) grant(c *lease.Call) {
 	burst, nodes := b.Policy.Burst, max(1, c.Nodes)
 	have := max(0, b.Level) / lease.Token
 	most, capacity := have, b.Policy.Capacity()
-	scarce := !b.isQuota() && have*scarceParts < burst && float64(b.Demand) > b.Policy.Overload()
+	scarce := have*scarceParts < burst && float64(have+nodes)*1000 < capacity && float64(b.Demand) > b.Policy.Overload()
 	if scarce && nodes > 1 && b.Policy.Leased() {
 		share := float64(c.Entitled) * capacity * lease.FairShare / float64(b.Demand) / 1000
 		most = min(have, int64(math.Floor(share)))
