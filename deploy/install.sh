@@ -3,7 +3,7 @@
 #
 #   deploy/install.sh [postgres] [redis] [pgbouncer] [cc] [prometheus] [alertmanager] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
 #
-# postgres:   the server programs, 14 or later, with the extensions pg_trgm and btree_gin (`listedge dev`, tests)
+# postgres:   the server programs, 14 or later (`listedge dev`, tests)
 # redis:      redis-server or valkey-server (more than one node, tests)
 # pgbouncer:  tests of reading through a connection pooler
 # cc:         a C compiler, which Go's race detector needs on Linux (tests)
@@ -32,18 +32,13 @@ fail() {
 	exit 1
 }
 
-# server_in DIR: succeeds if the Postgres in DIR can be used. Systems keep the extensions of a server in different
-# places, but always at the same relative path from its programs.
+# server_in DIR: succeeds if the Postgres in DIR can be used.
 server_in() {
 	[ -x "$1/initdb" ] && [ -x "$1/postgres" ] || return 1
 	major=$("$1/postgres" --version 2>/dev/null) || return 1 # postgres (PostgreSQL) 16.3 (Debian 16.3-1)
 	major=${major#*) }
 	major=${major%%[!0-9]*}
-	[ "${major:-0}" -ge 14 ] || return 1
-	for share in "$1"/../share "$1"/../share/pgsql "$1"/../share/postgresql* "$1/../../../../share/postgresql/$major"; do
-		[ -e "$share/extension/pg_trgm.control" ] && [ -e "$share/extension/btree_gin.control" ] && return 0
-	done
-	return 1
+	[ "${major:-0}" -ge 14 ]
 }
 
 # The places are those in which the program itself looks (package sandbox).
@@ -95,7 +90,7 @@ have_varnish() { program varnishd; }
 # needs WHAT: says how to install it by hand
 needs() {
 	case $1 in
-	postgres) echo 'PostgreSQL 14 or later with its contrib extensions pg_trgm and btree_gin' ;;
+	postgres) echo 'PostgreSQL 14 or later' ;;
 	redis) echo 'redis-server or valkey-server' ;;
 	cc) echo 'gcc with the C library headers' ;;
 	prometheus) echo 'prometheus with promtool' ;;

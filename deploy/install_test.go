@@ -77,19 +77,15 @@ func (m *machine) command(name, body string) {
 	m.file(m.bin+"/"+name, `echo "`+name+` $*" >>"$MACHINE_CALLS"`+"\n"+body)
 }
 
-// postgres puts a server of a version under top, its programs in bin and its
-// extensions in share.
-func (m *machine) postgres(top, bin, share, version string, extensions ...string) {
+// postgres puts a server of a version under top, its programs in bin.
+func (m *machine) postgres(top, bin, version string) {
 	m.file(top+bin+"/initdb", "")
 	m.file(top+bin+"/postgres", `echo "postgres (PostgreSQL) `+version+`"`)
-	for _, name := range extensions {
-		m.file(top+share+"/extension/"+name+".control", "")
-	}
 }
 
 func (m *machine) debianPostgres(top, version string) {
 	major, _, _ := strings.Cut(version, ".")
-	m.postgres(top, "/usr/lib/postgresql/"+major+"/bin", "/usr/share/postgresql/"+major, version, "pg_trgm", "btree_gin")
+	m.postgres(top, "/usr/lib/postgresql/"+major+"/bin", version)
 }
 
 // deliver is the part of a package manager that puts what is on the shelf into
@@ -334,7 +330,7 @@ func TestFedora(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.cc = "clang -m64"
 	m.file(m.bin+"/clang", "")
-	m.postgres(m.shelf+"/postgresql-contrib", "/usr/pgsql-17/bin", "/usr/pgsql-17/share", "17.2", "pg_trgm", "btree_gin")
+	m.postgres(m.shelf+"/postgresql-server", "/usr/pgsql-17/bin", "17.2")
 	m.file(m.shelf+"/valkey/usr/sbin/valkey-server", "")
 	m.file(m.shelf+"/pgbouncer/usr/sbin/pgbouncer", "")
 	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
@@ -358,7 +354,7 @@ func TestFedora(t *testing.T) {
 func TestMacOS(t *testing.T) {
 	m := newMachine(t, "Darwin")
 	m.uid = "501"
-	m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "/opt/homebrew/opt/postgresql@17/share/postgresql", "17.2 (Homebrew)", "pg_trgm", "btree_gin")
+	m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "17.2 (Homebrew)")
 	for name, programs := range map[string][]string{"redis": {"redis-server"}, "pgbouncer": {"pgbouncer"}, "prometheus": {"prometheus", "promtool"}, "alertmanager": {"alertmanager", "amtool"}, "haproxy": {"haproxy"}, "node": {"node", "npm"}} {
 		for _, program := range programs {
 			m.file(m.shelf+"/"+name+"/opt/homebrew/bin/"+program, "")
@@ -384,7 +380,7 @@ func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
 }
 
 func TestWithoutAPackageManagerItSaysWhatIsNeeded(t *testing.T) {
-	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "pgbouncer", "prometheus with promtool", "Alertmanager with amtool", "haproxy", "curl", "Chromium or Chrome", "Node.js with npm"}
+	all := []string{"PostgreSQL 14", "redis-server or valkey-server", "pgbouncer", "prometheus with promtool", "Alertmanager with amtool", "haproxy", "curl", "Chromium or Chrome", "Node.js with npm"}
 	newMachine(t, "Linux").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "FreeBSD").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "Darwin").mustRefuse(nil, 1, append(all, "Homebrew"))
@@ -413,7 +409,7 @@ func TestAServerThatIsTooOldIsNotTakenForInstalled(t *testing.T) {
 	}
 	m.debianPostgres(m.shelf+"/postgresql", "13.9")
 	said, code, _ := m.install("postgres")
-	if code != 1 || !strings.HasSuffix(said, "still missing: PostgreSQL 14 or later with its contrib extensions pg_trgm and btree_gin\n") {
+	if code != 1 || !strings.HasSuffix(said, "still missing: PostgreSQL 14 or later\n") {
 		t.Errorf("exit status %d, said %q", code, said)
 	}
 }
@@ -421,23 +417,20 @@ func TestAServerThatIsTooOldIsNotTakenForInstalled(t *testing.T) {
 // Where a server is found, nothing is called: a package manager would fail.
 func TestPostgresIsFoundWhereSystemsPutIt(t *testing.T) {
 	for _, c := range []struct {
-		name, bin, share, version string
-		extensions                []string
-		found                     bool
+		name, bin, version string
+		found              bool
 	}{
-		{"Debian", "/usr/lib/postgresql/15/bin", "/usr/share/postgresql/15", "15.18 (Debian 15.18-0)", []string{"pg_trgm", "btree_gin"}, true},
-		{"the project's own RPM", "/usr/pgsql-14/bin", "/usr/pgsql-14/share", "14.1", []string{"pg_trgm", "btree_gin"}, true},
-		{"Homebrew", "/usr/local/opt/postgresql@16/bin", "/usr/local/opt/postgresql@16/share/postgresql@16", "16.1 (Homebrew)", []string{"pg_trgm", "btree_gin"}, true},
-		{"Postgres.app", "/Applications/Postgres.app/Contents/Versions/18/bin", "/Applications/Postgres.app/Contents/Versions/18/share/postgresql", "18beta1 (Postgres.app)", []string{"pg_trgm", "btree_gin"}, true},
-		{"Fedora, on PATH", "/../bin", "/../share/pgsql", "16.3", []string{"pg_trgm", "btree_gin"}, true},
-		{"Fedora without contrib", "/../bin", "/../share/pgsql", "16.3", nil, false},
-		{"half of contrib", "/usr/pgsql-15/bin", "/usr/pgsql-15/share", "15.1", []string{"pg_trgm"}, false},
-		{"too old", "/usr/pgsql-13/bin", "/usr/pgsql-13/share", "13.14", []string{"pg_trgm", "btree_gin"}, false},
-		{"no version", "/usr/pgsql-15/bin", "/usr/pgsql-15/share", "", []string{"pg_trgm", "btree_gin"}, false},
+		{"Debian", "/usr/lib/postgresql/15/bin", "15.18 (Debian 15.18-0)", true},
+		{"the project's own RPM", "/usr/pgsql-14/bin", "14.1", true},
+		{"Homebrew", "/usr/local/opt/postgresql@16/bin", "16.1 (Homebrew)", true},
+		{"Postgres.app", "/Applications/Postgres.app/Contents/Versions/18/bin", "18beta1 (Postgres.app)", true},
+		{"Fedora, on PATH", "/../bin", "16.3", true},
+		{"too old", "/usr/pgsql-13/bin", "13.14", false},
+		{"no version", "/usr/pgsql-15/bin", "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := newMachine(t, "Linux")
-			m.postgres(m.root, c.bin, c.share, c.version, c.extensions...)
+			m.postgres(m.root, c.bin, c.version)
 			if !c.found {
 				m.mustRefuse([]string{"postgres"}, 1, []string{"PostgreSQL 14"})
 				return

@@ -45,6 +45,8 @@ var examples = []string{
 	"migrate up",
 	"migrate status --json",
 	"migrate grants --role listedge_node",
+	"migrate drop-slot --region eu",
+	"migrate remove --yes",
 	"doctor --redis-url redis://:secret@cache:6379 --node http://10.0.0.7:9090",
 	"workspaces create --name Shop --rate 100",
 	"workspaces list --json",

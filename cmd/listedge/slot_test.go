@@ -118,7 +118,7 @@ func TestDoctorOfRetainedWAL(t *testing.T) {
 	for range 4 { // segments of 16 MB
 		execute(t, address, "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()")
 	}
-	by := doctor(t, exitFine, "--database-url", address, "--node", n.admin)
-	expect(t, by, "slot", admin.Warn, fmt.Sprintf("the oldest write transaction is process %d of user ", writer.PgConn().PID()))
-	expect(t, by, "fleet follower", admin.OK, "")
+	says(t, []string{"--database-url", address, "--node", n.admin}, exitFine,
+		admin.Finding{Subject: "slot", Level: admin.Warn, Text: fmt.Sprintf("the oldest write transaction is process %d of user ", writer.PgConn().PID())},
+		admin.Finding{Subject: "fleet follower", Level: admin.OK})
 }

@@ -62,7 +62,6 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	me.rolsuper AS superuser,
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost, coalesce((SELECT reason = 'idle_timeout' FROM slot), false) AS idle,
-	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
 	EXISTS (SELECT FROM slot) AS slot,
 	current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots)::int AS slots_used,
 	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
@@ -78,7 +77,7 @@ type facts struct {
 	VersionText, WALLevel, Encoding, Standbys, KeepSize       string
 	IdleTimeout, OldestWriter                                 string
 	Standby, Superuser, Owner                                 bool
-	Active, Lost, Idle, Trigram, GIN                          bool
+	Active, Lost, Idle                                        bool
 	Slot                                                      bool
 	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used int
 	Retained, KeepBytes                                       int64
@@ -334,7 +333,6 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	}
 	say("publication", defect != "", Warn, "all four tables", "it "+defect, do)
 	findings = append(findings, judgeSlot(f))
-	say("extensions", !f.Trigram || !f.GIN, Fail, "pg_trgm and btree_gin", "pg_trgm or btree_gin is missing: the schema cannot be made", "run `listedge migrate up`; install postgresql-contrib if it is refused")
 	other, utf8 := s.notUTF8()
 	say("encoding", other != "", Fail, f.Encoding, other, utf8)
 	nodes := (f.Connections - f.Used) / max(o.Connections, 1)

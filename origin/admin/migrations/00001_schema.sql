@@ -86,9 +86,6 @@ CREATE TABLE IF NOT EXISTS contacts (
 
 -- What the lists read. Every index begins with the workspace and holds active
 -- rows only.
-CREATE EXTENSION IF NOT EXISTS pg_trgm;   -- both are trusted: the owner of the
-CREATE EXTENSION IF NOT EXISTS btree_gin; -- database may create them
-
 -- The fold of a text that is not ASCII. Letters that do not decompose have a table
 -- for each script, since translate looks for every character in all of it.
 -- +goose StatementBegin
