@@ -22,24 +22,24 @@ func TestCodecKeepsWhichServerWasRead(t *testing.T) {
 	}
 }
 
-// On a Redis that fleets of two databases share, a node finds only pages of its own
-// database, also if it judges pages by age.
+// A node finds only pages of its own database and region, also if it judges pages by age.
 func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	_, client := startRedis(t)
-	byAge := func(identity changefeed.Identity) *Cache {
-		return open(t, Options{Redis: client, Followed: followedAt(identity, 1), TTL: time.Minute, MaxStale: time.Minute})
+	byAge := func(followed *changefeed.Followed) *Cache {
+		return open(t, Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
 	}
-	copied, east := ofShop, ofShop
+	copied := ofShop
 	copied.Database++
+	east := followedAt(ofShop, 1)
 	east.Region = "east"
-	for i, identity := range []changefeed.Identity{ofShop, copied, east} {
-		c, body := byAge(identity), fmt.Sprint("page ", i)
+	for i, followed := range []*changefeed.Followed{followedAt(ofShop, 1), followedAt(copied, 1), east} {
+		c, body := byAge(followed), fmt.Sprint("page ", i)
 		want{body: body, source: Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
 		stored(t, c)
-		c = byAge(identity)
+		c = byAge(followed)
 		want{body: body, source: Redis}.check(t, forward(t, c, keyOf("q"), fails(errOrigin)), nil)
 	}
-	if n := len(client.Keys(t.Context(), "listedge:page:*").Val()); n != 3 {
+	if n := len(client.Keys(t.Context(), "listedge:*page:*").Val()); n != 3 {
 		t.Errorf("%d pages", n)
 	}
 }

@@ -41,7 +41,9 @@ func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Follo
 }
 
 // inRedis is the name of a key's page in Redis.
-func inRedis(key []byte) string { return entryPrefix + ofShop.Digest() + ":" + string(key) }
+func inRedis(key []byte) string {
+	return "listedge:" + entryPrefix + ofShop.Digest() + ":" + string(key)
+}
 
 // open makes a cache that is closed before the test's other clean-ups. Options that are
 // not set get large values, and Redis a long timeout.

@@ -24,8 +24,8 @@ import (
 // Invariants:
 //   - a call makes a request wait for at most redisBudget, and not at all while the
 //     breaker is open;
-//   - the names of keys contain the digest of the database, because fleets of other
-//     databases may share the Redis. Until the database is known, Redis is not used.
+//   - the names of keys contain the digest of the database, because the database of a
+//     fleet may be replaced. Until the database is known, Redis is not used.
 type redisTier struct {
 	client   redis.UniversalClient
 	followed *changefeed.Followed
@@ -65,7 +65,8 @@ const (
 	// claim does not delay other nodes: these wait for the sum of fleetWaits at most.
 	claimLife = 150 * time.Millisecond
 
-	entryPrefix, claimPrefix = "listedge:page:", "listedge:fill:"
+	// after Followed.Prefix
+	entryPrefix, claimPrefix = "page:", "fill:"
 )
 
 var errNoDatabase = errors.New("the database is not known")
@@ -93,10 +94,9 @@ func (r *redisTier) close() {
 }
 
 // RedisCommands returns the commands that a node sends to Redis for entries, so that a
-// caller can find out whether Redis permits them. They use keys that end in name, which
-// no entry uses.
-func RedisCommands(name string) [][]any {
-	entry, claim := entryPrefix+name, claimPrefix+name
+// caller can find out whether Redis permits them. Their keys begin with own.
+func RedisCommands(own string) [][]any {
+	entry, claim := own+":page", own+":fill"
 	life := claimLife.Milliseconds()
 	return [][]any{
 		{"set", entry, "x", "px", life},
@@ -242,7 +242,7 @@ func (c *Cache) Probe(context.Context) {
 
 // tryRead makes the same call as a read of an entry, to see whether it succeeds.
 func (r *redisTier) tryRead(ctx context.Context) (string, error) {
-	return getValue(ctx, r.client, entryPrefix).Result()
+	return getValue(ctx, r.client, r.followed.Prefix()+entryPrefix).Result()
 }
 
 // failure returns why entries are not read from Redis or not stored there; nil = they are.
@@ -260,7 +260,7 @@ func callFor[T any](r *redisTier, operation string, budget time.Duration, prefix
 	if digest == "" {
 		return v, errNoDatabase
 	}
-	name := prefix + digest + ":" + string(key)
+	name := r.followed.Prefix() + prefix + digest + ":" + string(key)
 	return callRedis(r, operation, budget, func(ctx context.Context) (T, error) { return call(ctx, name) })
 }
 

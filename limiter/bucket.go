@@ -28,14 +28,14 @@ type Bucket struct {
 
 // KeyBucket names the bucket of an API key. The braces are a Redis Cluster hash
 // tag: all buckets of a request are on one shard.
-func KeyBucket(workspace, key string) string { return "listedge:{" + workspace + "}:b:" + key }
+func KeyBucket(workspace, key string) string { return "{" + workspace + "}:b:" + key }
 
 // WorkspaceBucket names the bucket that all keys of a workspace share.
-func WorkspaceBucket(workspace string) string { return "listedge:{" + workspace + "}:b" }
+func WorkspaceBucket(workspace string) string { return "{" + workspace + "}:b" }
 
 // QuotaBucket names the bucket of a workspace's quota for one period: 2026-11 or
 // 2026-11-22.
-func QuotaBucket(workspace, period string) string { return "listedge:{" + workspace + "}:q:" + period }
+func QuotaBucket(workspace, period string) string { return "{" + workspace + "}:q:" + period }
 
 // Policy returns the policy that is in force at this node.
 func (b *Bucket) Policy() lease.Policy {

@@ -344,7 +344,7 @@ func TestHeartbeats(t *testing.T) {
 	a, b := New(Options{Redis: client, NodeID: "a"}), open(t, Options{Redis: client, NodeID: "b"})
 	counted(t, a, 2)
 	counted(t, b, 2)
-	if n, err := LiveNodes(t.Context(), client); err != nil || n != 2 {
+	if n, err := LiveNodes(t.Context(), client, ""); err != nil || n != 2 {
 		t.Errorf("%d live nodes, %v", n, err)
 	}
 	closeLimiter(t, a)
@@ -394,7 +394,7 @@ func TestRedisCommandsAreCarriedOut(t *testing.T) {
 }
 
 func TestKeysOfARequestShareAShard(t *testing.T) {
-	if a, b := KeyBucket("w", "k"), WorkspaceBucket("w"); a != "listedge:{w}:b:k" || b != "listedge:{w}:b" {
+	if a, b := KeyBucket("w", "k"), WorkspaceBucket("w"); a != "{w}:b:k" || b != "{w}:b" {
 		t.Errorf("%s and %s", a, b)
 	}
 }

@@ -108,7 +108,7 @@ func New(o Options) *Limiter {
 	if o.Redis == nil {
 		return newLimiter(o, nil)
 	}
-	return newLimiter(o, &redisStore{client: o.Redis})
+	return newLimiter(o, &redisStore{client: o.Redis, prefix: o.Prefix})
 }
 
 // newLimiter makes a limiter whose buckets are in the store, or in this process if s is

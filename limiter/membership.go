@@ -68,7 +68,7 @@ var heartbeat = redis.NewScript(heartbeatScript)
 
 // heartbeat runs the script.
 func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
-	n, err := heartbeat.Run(ctx, r.client, []string{membersKey(shard)}, id, state).Int64Slice()
+	n, err := heartbeat.Run(ctx, r.client, []string{r.prefix + membersKey(shard)}, id, state).Int64Slice()
 	r.answered.CompareAndSwap(false, err == nil)
 	if err == nil && len(n) != 2 {
 		err = fmt.Errorf("script answered %d values", len(n))
@@ -79,14 +79,14 @@ func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string)
 	return n[0], n[1], nil
 }
 
-// LiveNodes returns how many nodes have sent a heartbeat to a Redis lately, by the clock of
-// that Redis.
-func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error) {
+// LiveNodes returns how many nodes with Options.Prefix have sent a heartbeat to a Redis
+// lately, by the clock of that Redis.
+func LiveNodes(ctx context.Context, client redis.UniversalClient, prefix string) (int64, error) {
 	now, err := client.Time(ctx).Result()
 	if err != nil {
 		return 0, fmt.Errorf("ask Redis for its time: %w", err)
 	}
-	n, err := client.ZCount(ctx, membersKey(0), strconv.FormatInt(now.Add(-2*silentFor).UnixMicro(), 10), "+inf").Result()
+	n, err := client.ZCount(ctx, prefix+membersKey(0), strconv.FormatInt(now.Add(-2*silentFor).UnixMicro(), 10), "+inf").Result()
 	if err != nil {
 		return 0, fmt.Errorf("count the nodes: %w", err)
 	}

@@ -13,7 +13,8 @@ type Options struct {
 	// Redis is nil for a single node. The client may lead to a single server, Sentinel
 	// or Cluster. It should be used by the limiter only, with ContextTimeoutEnabled. The
 	// limiter does not close it.
-	Redis redis.UniversalClient
+	Redis  redis.UniversalClient
+	Prefix string // begins all keys in Redis; limiters of different prefixes share nothing
 
 	FailureMode FailureMode // empty = FailLocal
 	NodeID      string      // unique in the fleet, and the same after a restart; empty = random

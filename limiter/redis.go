@@ -55,6 +55,7 @@ type visit struct {
 // pipeline by master, and repeats calls for slots that have moved.
 type redisStore struct {
 	client   redis.UniversalClient
+	prefix   string      // of all keys
 	answered atomic.Bool // a call was answered, so a Cluster's client knows the masters
 }
 
@@ -88,12 +89,11 @@ func (r *redisStore) shardOf(key string) uint8 {
 }
 
 // membersKey is the key of the heartbeats of the nodes that share a shard's buckets.
-// There is one fleet in a Redis database.
 func membersKey(shard int) string {
 	if shard == 0 {
-		return "listedge:{fleet}:members"
+		return "{fleet}:members"
 	}
-	return "listedge:{fleet" + strconv.Itoa(shard) + "}:members"
+	return "{fleet" + strconv.Itoa(shard) + "}:members"
 }
 
 func masterOf(c *redis.ClusterClient, key string) string {
@@ -132,7 +132,7 @@ func (r *redisStore) send(ctx context.Context, calls []*visit, eval, script stri
 	pipe := r.client.Pipeline()
 	answers := make([]*redis.Cmd, len(calls))
 	for i, v := range calls {
-		answers[i] = redis.NewCmd(ctx, append([]any{eval, script, 1, v.bucket.key}, arguments(&v.call)...)...)
+		answers[i] = redis.NewCmd(ctx, append([]any{eval, script, 1, r.prefix + v.bucket.key}, arguments(&v.call)...)...)
 		_ = pipe.Process(ctx, once{answers[i]})
 	}
 	_, _ = pipe.Exec(ctx) // every command carries its own error
@@ -176,10 +176,10 @@ func isTimeout(err error) bool {
 }
 
 // RedisCommands returns the commands that a node sends to Redis for limits, and those
-// that its scripts execute. They use keys that no bucket has. A caller runs them to
-// check that the Redis user is permitted to.
+// that its scripts execute. Their keys begin with own. A caller runs them to check
+// that the Redis user is permitted to.
 func RedisCommands(own string) [][]any {
-	bucket, nodes := "listedge:{"+own+"}:b", "listedge:{"+own+"}:members"
+	bucket, nodes := own+":b", own+":members"
 	c := lease.Call{Policy: lease.Policy{Burst: 1, Rate: lease.Token}, Need: 1}
 	return [][]any{
 		{"time"},

@@ -67,7 +67,7 @@ func (n *node) checkPostgres(r *originadmin.Readiness) func(context.Context) err
 // writeRedis returns nil if Redis takes a write of each use that the node makes of it. A
 // replica, a full server and one whose user lacks rights answer a ping, and refuse writes.
 func (n *node) writeRedis(ctx context.Context) error {
-	own := "check-" + n.name() // keys that nothing else uses
+	own := n.followed.Prefix() + "check-" + n.name() // keys that nothing else uses
 	var uses []string
 	var writes []*redis.Cmd
 	_, err := n.redis.limiter.Pipelined(ctx, func(p redis.Pipeliner) error {

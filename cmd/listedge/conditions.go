@@ -131,7 +131,7 @@ func (o *redisOutage) check(ctx context.Context, n *node) {
 func (n *node) watch(ctx context.Context) {
 	broken := make([]bool, len(n.conditions))
 	cannotFollow := false
-	var evictionAt, fleetsAt time.Time // when they were last checked
+	var evictionAt time.Time // when it was last checked
 	repeat(ctx, func(ctx context.Context) {
 		n.redisOutage.check(ctx, n)
 		for i, c := range n.conditions {
@@ -147,9 +147,6 @@ func (n *node) watch(ctx context.Context) {
 		}
 		if n.redis.limiter != nil && time.Since(evictionAt) >= evictionInterval && n.checkEviction(ctx) {
 			evictionAt = time.Now()
-		}
-		if n.changes != nil && time.Since(fleetsAt) >= n.fleetsPause() && n.checkOtherFleets(ctx) {
-			fleetsAt = time.Now()
 		}
 		if n.follower == nil {
 			return

@@ -80,7 +80,7 @@ func (c *doctorCommand) examine(ctx context.Context) ([]admin.Finding, error) {
 			return nil, usageError{fmt.Errorf("--redis-url: %w", err)}
 		}
 		checks.Go(func() {
-			followed := &changefeed.Followed{} // unknown if Postgres does not answer, which is another finding
+			followed := &changefeed.Followed{Region: c.Region} // unknown if Postgres does not answer, which is another finding
 			if identity, timeline, err := follower.Identify(ctx, direct, c.Region); err == nil {
 				followed.Found(identity, timeline)
 			}

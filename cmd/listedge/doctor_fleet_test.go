@@ -230,16 +230,17 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	}
 	client := newRedisClient(o)
 	defer client.Close()
-	writeRoster(t.Context(), client, "other", rosterEntry{NodeState: edgeadmin.NodeState{Name: "other:9090", Version: "0.3.0", Revision: "0123456789abcdef"}}, true)
+	const roster = "listedge:{changes}:nodes"
+	writeRoster(t.Context(), client, roster, "other", rosterEntry{NodeState: edgeadmin.NodeState{Name: "other:9090", Version: "0.3.0", Revision: "0123456789abcdef"}}, true)
 	by := doctor(t, exitFine, here...)
 	expect(t, by, "redis nodes", admin.Warn, "0.3.0 (0123456789) on other:9090")
 	expect(t, by, "redis nodes", admin.Warn, version+" (")
-	client.HDel(t.Context(), rosterKey, "other")
+	client.HDel(t.Context(), roster, "other")
 	// The entry of a node that was killed long ago is removed.
-	client.HSet(t.Context(), rosterKey, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
-	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), rosterKey, "killed").Val() })
+	client.HSet(t.Context(), roster, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
+	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), roster, "killed").Val() })
 	n.stop()
-	if left := client.HGetAll(t.Context(), rosterKey).Val(); len(left) > 0 {
+	if left := client.HGetAll(t.Context(), roster).Val(); len(left) > 0 {
 		t.Errorf("a node that has ended is still there: %v", left)
 	}
 }

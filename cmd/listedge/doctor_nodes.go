@@ -47,7 +47,6 @@ func versionText(version, revision string) string {
 // notesDo says what to do about the notes of /readyz.
 var notesDo = map[string]string{
 	"trusted-proxies": "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing",
-	"shared-redis":    otherFleetsDo,
 }
 
 // openBreakers are the findings for metrics that are not 0.

@@ -49,7 +49,7 @@ func (r *report) checkRedis(ctx context.Context, o redis.UniversalOptions, follo
 	r.ok("redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)))
 	var fleet report
 	state := fleet.readRedis(ctx, client, followed)
-	own := "doctor-" + rand.Text() // keys that no node uses
+	own := followed.Prefix() + "doctor-" + rand.Text() // keys that no node uses
 	r.checkRights(ctx, client, "redis pages", cache.RedisCommands(own))
 	r.checkRights(ctx, client, "redis limits", limiter.RedisCommands(own))
 	r.checkRights(ctx, client, "redis changes", changefeed.RedisCommands(own))
@@ -66,26 +66,23 @@ func (r *report) checkRedis(ctx context.Context, o redis.UniversalOptions, follo
 // readRedis reads what the nodes have in Redis.
 func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed) *redisState {
 	log, state := changefeed.NewRedis(client, followed), &redisState{isKnown: followed.Digest() != ""}
-	followers, err := log.Followers(ctx)
-	if err != nil {
-		return nil
-	}
-	if state.isKnown {
+	var err error
+	if identity, known := followed.Identity(); known {
 		if state.epoch, err = log.Epoch(ctx); err != nil {
 			return nil
 		}
 		followed.See(state.epoch)
-		if text := otherFleets(followers, followed.Digest()); text != "" {
-			r.warn("redis fleets", text, otherFleetsDo)
+		if other, err := changefeed.NewClaim(client, followed).Other(ctx); err == nil && other != "" {
+			r.fail("redis fleet", fmt.Sprintf("the fleet follows %s, and --database-url names %s", other, identity), otherDatabaseDo)
 		}
 	}
 	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
-		r.fail("timeline", old.Error(), old.Do())
+		r.fail("timeline", old.Error(), followed.OldTimelineDo())
 	}
-	if state.nodes, err = limiter.LiveNodes(ctx, client); err != nil {
+	if state.nodes, err = limiter.LiveNodes(ctx, client, followed.Prefix()); err != nil {
 		return nil
 	}
-	if entries, err := readRoster(ctx, client); err == nil { // else a right is missing, which is another finding
+	if entries, err := readRoster(ctx, client, followed.Prefix()); err == nil { // else a right is missing, which is another finding
 		r.checkRoster(entries)
 	}
 	return state

@@ -36,7 +36,7 @@ func (n *node) reading() admin.Reading {
 // fleet returns the states that the nodes of the same database wrote last. Only an open
 // status page calls it.
 func (n *node) fleet(ctx context.Context) (all []admin.NodeState) {
-	entries, err := readRoster(ctx, n.redis.log)
+	entries, err := readRoster(ctx, n.redis.log, n.followed.Prefix())
 	if err != nil {
 		return nil
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -37,12 +39,6 @@ func (o *oracle) askAlways(n *testNode) (stop func()) {
 		})
 	}
 	return func() { close(done); asking.Wait() }
-}
-
-// note returns a note of /readyz.
-func (n *testNode) note(t *testing.T, name string) string {
-	_, found := n.readiness(t)
-	return found.Notes[name]
 }
 
 // describe formats a response for the message of a failed test.
@@ -136,13 +132,14 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 }
 
 // Two databases of one Postgres, one a copy of the other: all ids are equal.
-// Each node serves its own rows, and each reports that they share a Redis.
+// Their fleets have different names, and share nothing in their Redis.
 func TestTwoDatabasesShareARedis(t *testing.T) {
 	t.Parallel()
-	redis := sandboxtest.Redis(t)
+	server := sandboxtest.Redis(t)
 	address := database(t)
 	o := newOracle(t, only(nil, address))
 	o.forms = mixedForms
+	few := newKeyFor(t, address, o.histories[0].workspace.String(), "--rate", "0.001", "--burst", "6")
 	p, err := shared.Postgres()
 	if err != nil {
 		t.Fatal(err)
@@ -152,9 +149,9 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	clone := p.URL(postgrestest.Copy(t, p, strings.TrimPrefix(u.Path, "/")))
-	one := startNode(t, address, "--redis-url", redis.URL())
+	one := startNode(t, address, "--redis-url", server.URL())
 	within(t, patience, "followed", func() bool { return one.mode() == "followed" })
-	other := startNode(t, clone, "--redis-url", redis.URL(), "--region", "copy")
+	other := startNode(t, clone, "--redis-url", server.URL(), "--region", "copy")
 	for _, n := range []*testNode{one, other} {
 		within(t, patience, "both are followed at once", func() bool {
 			return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1
@@ -165,12 +162,26 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	o.run(t, "two databases", 3*time.Second, func() {})
 	stop()
 	for _, n := range []*testNode{one, other} {
-		within(t, patience, "it says that it shares a Redis", func() bool {
-			return strings.Contains(n.note(t, "shared-redis"), "another fleet") && strings.Contains(n.err.String(), "another fleet")
-		})
+		admitted := 0
+		for range 8 {
+			if n.get(t, "/v1/items", few).StatusCode == 200 {
+				admitted++
+			}
+		}
+		if nodes := n.metric(t, "listedge_limiter_nodes"); admitted != 6 || nodes != 1 {
+			t.Errorf("%d requests are admitted for a burst of 6, by %v nodes", admitted, nodes)
+		}
+	}
+	says(t, []string{"--database-url", clone, "--redis-url", server.URL(), "--region", "copy"}, exitFine,
+		admin.Finding{Subject: "redis nodes", Level: admin.OK, Text: version + " ("})
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	for _, prefix := range []string{"listedge:", "listedge:copy:"} {
+		if n := client.HLen(t.Context(), prefix+"{changes}:nodes").Val(); n != 1 {
+			t.Errorf("%d nodes in the roster of %s", n, prefix)
+		}
 	}
 	nodes := []string{"--node", strings.TrimPrefix(one.admin, "http://") + "," + strings.TrimPrefix(other.admin, "http://")}
-	says(t, append(nodes, "--database-url", address, "--redis-url", redis.URL()), exitFailed,
-		admin.Finding{Subject: "redis fleets", Level: admin.Warn, Text: "another fleet"},
+	says(t, append(nodes, "--database-url", address, "--redis-url", server.URL()), exitFailed,
 		admin.Finding{Subject: "fleet database", Level: admin.Fail})
 }

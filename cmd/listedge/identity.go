@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"listedge/internal/changefeed"
@@ -28,13 +25,8 @@ const (
 	// and startTimeout is how long a starting node tries to read it.
 	startPause   = 50 * time.Millisecond
 	startTimeout = 500 * time.Millisecond
-	// fleetsInterval is how often the follower checks whether other fleets use its
-	// Redis; otherFleetsInterval, how often the other nodes do, of which there may be
-	// hundreds.
-	fleetsInterval      = 5 * time.Second
-	otherFleetsInterval = time.Minute
 
-	otherFleetsDo = "give each fleet a Redis of its own"
+	otherDatabaseDo = "correct --database-url, or give the nodes of each database a --region of their own"
 )
 
 // identifies reports whether the node itself has to query the identity of its database,
@@ -56,7 +48,7 @@ func (n *node) findIdentity(ctx context.Context) error {
 	case !n.identifies(): // the follower has found it meanwhile
 		return nil
 	case err == nil:
-		n.followed.Found(changefeed.Identity{System: found.System, Database: found.Database, Region: n.region, Name: found.Name}, found.Timeline)
+		n.followed.Found(changefeed.Identity{System: found.System, Database: found.Database, Name: found.Name}, found.Timeline)
 		n.identityFailure.Store(nil)
 	case !errors.Is(err, origin.ErrUnavailable):
 		n.identityFailure.Store(&err)
@@ -135,7 +127,7 @@ func (n *node) checkTimeline(context.Context) error {
 		return errors.New("the timeline that the fleet follows is not known yet")
 	}
 	if old := (*changefeed.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
-		return fmt.Errorf("%w: %s", old, old.Do())
+		return fmt.Errorf("%w: %s", old, n.followed.OldTimelineDo())
 	}
 	return nil
 }
@@ -151,16 +143,10 @@ func (n *node) checkFleet(ctx context.Context) error {
 	if !known {
 		return nil
 	}
-	other, err := changefeed.Claim(ctx, n.redis.log, identity, n.joined)
-	switch {
-	case err != nil:
-	case other == "":
-		n.joined, n.stranger = true, nil
-	default:
-		n.stranger = fmt.Errorf("the fleet follows %s, and this node reads %s: "+
-			"correct --database-url, or give the nodes of each database a --region of their own", other, identity)
+	if other := n.claim.Renew(ctx); other != "" {
+		return fmt.Errorf("the fleet follows %s, and this node reads %s: %s", other, identity, otherDatabaseDo)
 	}
-	return n.stranger
+	return nil
 }
 
 func (n *node) identityCondition() condition {
@@ -179,54 +165,4 @@ func (n *node) timelineCondition() condition {
 		}
 		return n.checkTimeline(context.Background())
 	}}
-}
-
-// fleetsPause is the time between two checks for other fleets.
-func (n *node) fleetsPause() time.Duration {
-	if n.follower != nil && n.follower.Stats().Following {
-		return fleetsInterval
-	}
-	return otherFleetsInterval
-}
-
-// checkOtherFleets notes which other fleets use the Redis, and logs a change. It returns
-// false if it could not find out.
-func (n *node) checkOtherFleets(ctx context.Context) (known bool) {
-	ctx, cancel := context.WithTimeout(ctx, watchInterval)
-	defer cancel()
-	digest := n.followed.Digest()
-	if digest == "" {
-		return false
-	}
-	followers, err := n.changes.Followers(ctx)
-	if err != nil {
-		return false
-	}
-	text := otherFleets(followers, digest)
-	switch last := n.fleets.Swap(&text); {
-	case last != nil && *last == text, last == nil && text == "":
-	case text == "":
-		n.logger.Info("no other fleet uses this Redis any more")
-	default:
-		n.logger.Warn(text, "do", otherFleetsDo)
-	}
-	return true
-}
-
-// otherFleets names the followers of another identity; empty if there are none.
-func otherFleets(followers map[string]string, digest string) string {
-	delete(followers, digest)
-	if len(followers) == 0 {
-		return ""
-	}
-	return "another fleet uses this Redis, for " + strings.Join(slices.Sorted(maps.Values(followers)), " and ") +
-		": limits of keys with equal ids, the count of nodes and memory are shared"
-}
-
-// sharedRedis returns the note of /readyz about other fleets; empty = none is known.
-func (n *node) sharedRedis() string {
-	if text := n.fleets.Load(); text != nil {
-		return *text
-	}
-	return ""
 }

@@ -57,11 +57,8 @@ type node struct {
 	redisOutage redisOutage
 	probes      []func(context.Context) // each tests whether a failed server is back
 	evicts      atomic.Bool             // Redis may evict what must not be lost
-	fleets      atomic.Pointer[string]  // which other fleets use the Redis; nil = not known yet
-	region, id  string
-
-	joined   bool  // the fleet follows this node's database; only checkFleet uses it
-	stranger error // why the node cannot join; likewise
+	id          string
+	claim       *changefeed.Claim // of the name of the fleet; only checkFleet uses it
 
 	timelineKnown   chan struct{}         // closed when answers of the database can be judged (mayJudge)
 	identityFailure atomic.Pointer[error] // why the last query for the identity of the database failed; nil = it did not, or none was needed
@@ -115,7 +112,7 @@ type databaseURLs struct{ pages, changes string }
 // what /settings shows.
 func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, id: f.NodeID, timelineKnown: make(chan struct{}), started: time.Now()}
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{Region: f.Region}, id: f.NodeID, timelineKnown: make(chan struct{}), started: time.Now()}
 	defer func(begun *node) { // not n, which a failing return sets to nil
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx, true))
@@ -124,6 +121,7 @@ func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings m
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
 	}
+	n.claim = changefeed.NewClaim(n.redis.log, n.followed)
 	n.database, err = postgres.Open(ctx, postgres.Options{URL: database.pages, ReplicationURL: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
 	if err != nil {
 		return nil, usageError{err}
@@ -146,7 +144,7 @@ func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings m
 	} else {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
-	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, NodeID: n.name(), FailureMode: f.LimiterFailureMode, Clock: clock})
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Prefix: n.followed.Prefix(), NodeID: n.name(), FailureMode: f.LimiterFailureMode, Clock: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err
@@ -188,7 +186,7 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	}
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
-		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, n.checksOf(pages)...)
+		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy}, n.checksOf(pages)...)
 	n.history = admin.NewHistory(n.reading)
 	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state,
 		Keys: func(ctx context.Context) []admin.KeyState { return n.busiestKeys(ctx, keys) }}
@@ -288,7 +286,7 @@ func (n *node) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if n.redis.pages != nil {
-		nodes, err := readRoster(ctx, n.redis.log)
+		nodes, err := readRoster(ctx, n.redis.log, n.followed.Prefix())
 		if err != nil || slices.ContainsFunc(nodes, func(e rosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
 			return
 		}

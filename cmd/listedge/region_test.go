@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
 )
 
 // Two fleets, each with a Redis of its own, follow one Postgres.
@@ -58,6 +59,8 @@ func TestANodeOnAnotherDatabaseThanItsFleet(t *testing.T) {
 	if status, r := stranger.readiness(t); status != 503 || r.Ready {
 		t.Errorf("%d %+v", status, r)
 	}
+	says(t, []string{"--database-url", theirs, "--redis-url", redis.URL()}, exitFailed,
+		admin.Finding{Subject: "redis fleet", Level: admin.Fail, Text: why})
 	startNode(t, theirs, "--redis-url", redis.URL(), "--region", "another")
 	within(t, patience, "it is logged", func() bool { return strings.Contains(stranger.log.String(), why) })
 	if status, r := first.readiness(t); status != 200 || r.Checks["fleet"] != "ok" {

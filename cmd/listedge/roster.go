@@ -22,7 +22,6 @@ import (
 // nodes, and the status page of any node shows all nodes.
 
 const (
-	rosterKey   = "listedge:{changes}:nodes"
 	rosterEvery = 5 * time.Second
 	// A node that has written nothing for rosterSilence has ended; after rosterLife the
 	// others remove what it wrote.
@@ -33,6 +32,9 @@ const (
 	// For that it reads the whole roster.
 	rosterCleanup = 4
 )
+
+// rosterKey is the roster of the fleet whose keys have the prefix.
+func rosterKey(prefix string) string { return prefix + "{changes}:nodes" }
 
 // rosterEntry is what a node writes.
 type rosterEntry struct {
@@ -45,18 +47,19 @@ type rosterEntry struct {
 // Failures are not reported: conditions and readiness say that Redis is away, and a
 // missing entry harms nothing.
 func (n *node) enroll(ctx context.Context) {
+	key := rosterKey(n.followed.Prefix())
 	own := rand.Text() // the field of this node in the hash
 	tick := time.NewTicker(rosterEvery)
 	defer tick.Stop()
 	for writes := 0; ; writes++ {
 		entry := rosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()}
-		writeRoster(ctx, n.redis.log, own, entry, writes%rosterCleanup == 0)
+		writeRoster(ctx, n.redis.log, key, own, entry, writes%rosterCleanup == 0)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), rosterTimeout)
 			defer cancel()
-			_ = n.redis.log.HDel(last, rosterKey, own).Err()
+			_ = n.redis.log.HDel(last, key, own).Err()
 			return
 		}
 	}
@@ -75,9 +78,9 @@ func (n *node) name() string {
 	return host
 }
 
-// writeRoster writes an entry into the field own, in two trips. On request it removes
+// writeRoster writes an entry into the field own of the roster, in two trips. On request it removes
 // the entries of nodes that ended without removing theirs.
-func writeRoster(ctx context.Context, client redis.UniversalClient, own string, entry rosterEntry, cleanup bool) {
+func writeRoster(ctx context.Context, client redis.UniversalClient, key, own string, entry rosterEntry, cleanup bool) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
 	now, err := client.Time(ctx).Result()
@@ -91,10 +94,10 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, own string, 
 	}
 	all := &redis.MapStringStringCmd{}
 	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.HSet(ctx, rosterKey, own, text)
-		p.PExpire(ctx, rosterKey, rosterLife)
+		p.HSet(ctx, key, own, text)
+		p.PExpire(ctx, key, rosterLife)
 		if cleanup {
-			all = p.HGetAll(ctx, rosterKey)
+			all = p.HGetAll(ctx, key)
 		}
 		return nil
 	})
@@ -109,16 +112,16 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, own string, 
 		}
 	}
 	if len(old) > 0 {
-		_ = client.HDel(ctx, rosterKey, old...).Err()
+		_ = client.HDel(ctx, key, old...).Err()
 	}
 }
 
 // readRoster returns the entries of the nodes that run, by their names, in one trip.
-func readRoster(ctx context.Context, client redis.UniversalClient) ([]rosterEntry, error) {
+func readRoster(ctx context.Context, client redis.UniversalClient, prefix string) ([]rosterEntry, error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
 	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		now, all = p.Time(ctx), p.HGetAll(ctx, rosterKey)
+		now, all = p.Time(ctx), p.HGetAll(ctx, rosterKey(prefix))
 		return nil
 	})
 	if err != nil {

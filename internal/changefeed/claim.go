@@ -13,28 +13,70 @@ import (
 // claimLife is how long a fleet that has no node any more keeps its name.
 const claimLife = 15 * time.Second
 
-// Claim records which database the fleet of the identity's region follows. A node that has
-// not joined the fleet records it only if nothing else is recorded; else Claim returns what
-// the fleet follows. A node that has joined renews the record, and may change it: the
-// database of a whole fleet may be replaced.
-func Claim(ctx context.Context, client redis.UniversalClient, identity Identity, joined bool) (other string, err error) {
-	key, own := keyPrefix+"fleet:"+identity.Region, identity.Digest()+" "+identity.String()
-	var recorded *redis.StringCmd
-	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		args := redis.SetArgs{TTL: claimLife}
-		if !joined {
-			args.Mode = "NX"
-		}
-		p.SetArgs(ctx, key, own, args)
-		recorded = p.Get(ctx, key)
-		return nil
-	})
-	if err != nil && !errors.Is(err, redis.Nil) { // Nil: something was recorded
-		return "", fmt.Errorf("record which database the fleet follows: %w", err)
+// Claim is a node's claim that the fleet of its region follows the node's database. Redis
+// has the record of which one the fleet follows. Not safe for use by several goroutines.
+type Claim struct {
+	client   redis.UniversalClient
+	followed *Followed
+
+	joined bool
+	other  string    // what the fleet follows in place of this node's database; empty = it does not
+	vacant time.Time // since when a refused node has found no record; zero = it has found one
+}
+
+// NewClaim makes the claim of a node that has not joined a fleet.
+func NewClaim(client redis.UniversalClient, followed *Followed) *Claim {
+	return &Claim{client: client, followed: followed}
+}
+
+func (c *Claim) key() string { return c.followed.logPrefix() + "fleet" }
+
+// Renew returns the other database that the fleet follows; empty = the node has joined, or
+// Redis has not answered yet. While Redis does not answer, its last answer holds.
+//
+// A node joins if nothing else is recorded. One that was refused takes over the name only
+// after claimLife without a record: a Redis that restarts empty has none either, until the
+// fleet renews it. A node that has joined renews the record, and may change it: the database
+// of a whole fleet may be replaced.
+func (c *Claim) Renew(ctx context.Context) (other string) {
+	identity, known := c.followed.Identity()
+	if !known {
+		return c.other
 	}
-	digest, name, _ := strings.Cut(recorded.Val(), " ")
-	if recorded.Err() != nil || joined || digest == identity.Digest() {
-		return "", recorded.Err()
+	args := redis.SetArgs{TTL: claimLife}
+	if !c.joined {
+		args.Mode = "NX"
+	}
+	if c.other == "" || !c.vacant.IsZero() && time.Since(c.vacant) >= claimLife {
+		err := c.client.SetArgs(ctx, c.key(), identity.Digest()+" "+identity.String(), args).Err()
+		if err != nil && !errors.Is(err, redis.Nil) { // Nil: something was recorded
+			return c.other
+		}
+	}
+	if c.joined {
+		return ""
+	}
+	switch recorded, err := c.Other(ctx); {
+	case err == nil:
+		c.joined, c.other, c.vacant = recorded == "", recorded, time.Time{}
+	case !errors.Is(err, redis.Nil):
+		c.vacant = time.Time{}
+	case c.vacant.IsZero():
+		c.vacant = time.Now()
+	}
+	return c.other
+}
+
+// Other returns the other database that is recorded; empty = the node's own is.
+// Errors: redis.Nil = none is recorded.
+func (c *Claim) Other(ctx context.Context) (name string, err error) {
+	recorded, err := c.client.Get(ctx, c.key()).Result()
+	if err != nil {
+		return "", fmt.Errorf("read which database the fleet follows: %w", err)
+	}
+	digest, name, _ := strings.Cut(recorded, " ")
+	if digest == c.followed.Digest() {
+		return "", nil
 	}
 	return name, nil
 }

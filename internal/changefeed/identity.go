@@ -10,29 +10,21 @@ import (
 	"sync"
 )
 
-// Identity is what a fleet follows: one database of one Postgres, for one
-// region. A copy of the database has another oid, so another identity; a
-// standby, and what it becomes when it is promoted, has the same.
+// Identity is what a fleet follows: one database of one Postgres. A copy of the
+// database has another oid, so another identity; a standby, and what it becomes when
+// it is promoted, has the same.
 type Identity struct {
 	System   string // the system identifier of pg_control_system()
 	Database uint32 // oid
-	Region   string // empty = the only one
 	Name     string // of the database: for people, not part of the identity
 }
 
 // Digest is the identity as twelve letters and digits, for names of keys.
 func (i Identity) Digest() string {
-	return Digest(fmt.Sprintf("%s/%d/%s", i.System, i.Database, i.Region))
+	return Digest(fmt.Sprintf("%s/%d", i.System, i.Database))
 }
 
 func (i Identity) String() string {
-	if i.Region == "" {
-		return i.database()
-	}
-	return i.database() + " for region " + i.Region
-}
-
-func (i Identity) database() string {
 	return fmt.Sprintf("database %s (oid %d of Postgres %s)", i.Name, i.Database, i.System)
 }
 
@@ -80,9 +72,6 @@ func compareTimelines(a, b string) int {
 	return cmp.Compare(x.Timeline, y.Timeline)
 }
 
-// EpochKey is the key of Redis that names the present epoch of an identity.
-func EpochKey(digest string) string { return keyPrefix + digest + ":epoch" }
-
 // Followed is what a node knows of the database that its fleet follows: its identity,
 // the timeline of the server that the node is connected to, and the newest timeline
 // that the fleet has followed. Nothing is known until the server has answered. Safe
@@ -90,12 +79,29 @@ func EpochKey(digest string) string { return keyPrefix + digest + ":epoch" }
 //
 // Invariant: a node reads no log of a timeline older than either of the two.
 type Followed struct {
+	Region string // the name of the fleet; empty = it has none
+
 	mu       sync.Mutex // guards all below
 	identity Identity
 	digest   string // of identity; empty = it is not known yet
 	timeline uint32 // of this node's server; 0 = not known
 	newest   uint32 // of the epochs of this identity that this node has seen
 }
+
+// Prefix begins all keys of the fleet in Redis. Fleets of different regions that use one
+// Redis share none.
+func (f *Followed) Prefix() string {
+	if f.Region == "" {
+		return "listedge:"
+	}
+	return "listedge:" + f.Region + ":"
+}
+
+// logPrefix begins the fleet's keys that have to be on one server of a Cluster.
+func (f *Followed) logPrefix() string { return f.Prefix() + "{changes}:" }
+
+// EpochKey is the key of Redis that names the present epoch.
+func (f *Followed) EpochKey() string { return f.logPrefix() + f.Digest() + ":epoch" }
 
 // Found records the identity and the timeline of the server. The timeline is 0 if the
 // server is in recovery and does not know it.
@@ -125,7 +131,7 @@ func (f *Followed) Digest() string {
 // MarshalText implements encoding.TextMarshaler: it names the database.
 func (f *Followed) MarshalText() ([]byte, error) {
 	if identity, ok := f.Identity(); ok {
-		return []byte(identity.database()), nil
+		return []byte(identity.String()), nil
 	}
 	return []byte("not known yet"), nil
 }
@@ -151,17 +157,10 @@ func (f *Followed) See(epoch string) (readable bool) {
 // follows. It is not the primary any more, or its files were restored.
 type TimelineError struct {
 	Server, Fleet uint32
-	Key           string // names the fleet's epoch, in Redis
 }
 
 func (e *TimelineError) Error() string {
 	return fmt.Sprintf("the database server is on timeline %d; the fleet follows timeline %d", e.Server, e.Fleet)
-}
-
-// Do is what an operator can do.
-func (e *TimelineError) Do() string {
-	return "connect the node to the new primary; if a copy of the server has taken over, such as a restored backup, give its nodes a Redis of their own; " +
-		"to return to the older timeline for good, stop all nodes, delete " + e.Key + " in Redis, and start them"
 }
 
 // OldTimeline says that the node's server is on an older timeline than the
@@ -172,7 +171,13 @@ func (f *Followed) OldTimeline() error {
 	if f.timeline == 0 || f.timeline >= f.newest {
 		return nil
 	}
-	return &TimelineError{Server: f.timeline, Fleet: f.newest, Key: EpochKey(f.digest)}
+	return &TimelineError{Server: f.timeline, Fleet: f.newest}
+}
+
+// OldTimelineDo is what an operator can do about an old timeline.
+func (f *Followed) OldTimelineDo() string {
+	return "connect the node to the new primary; if a copy of the server has taken over, such as a restored backup, give its nodes a Redis of their own; " +
+		"to return to the older timeline for good, stop all nodes, delete " + f.EpochKey() + " in Redis, and start them"
 }
 
 // Newest is the newest timeline that the fleet has followed, as system/timeline;
@@ -194,5 +199,5 @@ func CheckTimeline(present, ofServer string) error {
 	}
 	was, _ := ParseEpoch(present)
 	is, _ := ParseEpoch(ofServer)
-	return &TimelineError{Server: is.Timeline, Fleet: was.Timeline, Key: EpochKey(was.Identity)}
+	return &TimelineError{Server: is.Timeline, Fleet: was.Timeline}
 }

@@ -2,10 +2,8 @@ package changefeed
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 var (
@@ -14,7 +12,6 @@ var (
 	another = []Identity{
 		ofCopy,
 		{System: "7400000000000000002", Database: 16384, Name: "shop"},
-		{System: "7400000000000000001", Database: 16384, Name: "shop", Region: "east"},
 	}
 )
 
@@ -90,7 +87,7 @@ func TestWhichEpochsAreRead(t *testing.T) {
 			if (err != nil) != c.old {
 				t.Error(err)
 			}
-			if timeline := (*TimelineError)(nil); c.old && (!errors.As(err, &timeline) || !strings.Contains(timeline.Do(), EpochKey(ofShop.Digest()))) {
+			if timeline := (*TimelineError)(nil); c.old && (!errors.As(err, &timeline) || !strings.Contains(f.OldTimelineDo(), "listedge:{changes}:"+ofShop.Digest()+":epoch")) {
 				t.Error(err)
 			}
 		})
@@ -138,73 +135,55 @@ func TestRedisOfANodeThatKnowsNoDatabase(t *testing.T) {
 	}
 }
 
-// Fleets that follow different things share a Redis and nothing in it.
+// Fleets that follow different databases, or have different regions, share a Redis and no
+// key in it.
 func TestIdentitiesAreApartInRedis(t *testing.T) {
 	_, client := startRedis(t)
 	here := NewRedis(client, shop())
 	ctx := inTime(t)
 	turn(t, here, epochOf(ofShop, 1))
-	for _, i := range another {
-		there := NewRedis(client, followed(i, 1))
+	east := shop()
+	east.Region = "east"
+	for _, of := range []*Followed{followed(another[0], 1), followed(another[1], 1), east} {
+		there, identity := NewRedis(client, of), of.identity
 		if epoch, err := there.Epoch(ctx); epoch != "" || err != nil {
-			t.Errorf("%v: %q, %v", i, epoch, err)
+			t.Errorf("%v: %q, %v", identity, epoch, err)
 		}
-		turn(t, there, epochOf(i, 2))
+		turn(t, there, epochOf(identity, 2))
 	}
 	if epoch, err := here.Epoch(ctx); epoch != epochOf(ofShop, 1) || err != nil {
 		t.Errorf("%q, %v", epoch, err)
 	}
 }
 
-// A follower that sets its epoch is listed for followerLife, by the database that it follows.
-// A follower that is refused is not listed.
-func TestFollowersInRedis(t *testing.T) {
+// A node joins its fleet unless that follows another database. One that was refused takes
+// over the name only after it has found no record for claimLife.
+func TestClaims(t *testing.T) {
 	_, client := startRedis(t)
-	here, there := NewRedis(client, shop()), NewRedis(client, followed(ofCopy, 1))
-	ctx := inTime(t)
-	are := func(want ...Identity) {
-		t.Helper()
-		got, err := here.Followers(ctx)
-		if err != nil || len(got) != len(want) {
-			t.Fatalf("%v, %v; want %v", got, err, want)
+	ours, theirs, ofEast := NewClaim(client, shop()), NewClaim(client, followed(ofCopy, 1)), followed(ofCopy, 1)
+	ofEast.Region = "east"
+	for _, step := range []struct {
+		name    string
+		happens func()
+		claim   *Claim
+		other   string
+	}{
+		{"the first node", nil, ours, ""},
+		{"another database", nil, theirs, ofShop.String()},
+		{"another region", nil, NewClaim(client, ofEast), ""},
+		{"a second node", nil, NewClaim(client, shop()), ""},
+		{"Redis is empty", func() { client.FlushAll(t.Context()) }, theirs, ofShop.String()},
+		{"the fleet renews the record", nil, ours, ""},
+		{"the fleet is back", nil, theirs, ofShop.String()},
+		{"Redis is empty again", func() { client.FlushAll(t.Context()); theirs.Renew(t.Context()) }, theirs, ofShop.String()},
+		{"the fleet has ended", func() { theirs.vacant = theirs.vacant.Add(-claimLife) }, theirs, ""},
+		{"the old database's node", nil, NewClaim(client, shop()), ofCopy.String()},
+	} {
+		if step.happens != nil {
+			step.happens()
 		}
-		for _, i := range want {
-			if got[i.Digest()] != i.String() {
-				t.Fatalf("%v; want %v", got, want)
-			}
-		}
-	}
-	are()
-	turn(t, here, epochOf(ofShop, 2))
-	are(ofShop)
-	if life := client.PTTL(ctx, followersKey).Val(); life <= 0 || life > followerLife {
-		t.Errorf("forgotten after %v", life)
-	}
-	turn(t, there, epochOf(ofCopy, 1))
-	turn(t, there, epochOf(ofCopy, 1))
-	are(ofShop, ofCopy)
-	age := func(i Identity, by time.Duration) {
-		t.Helper()
-		at := client.Time(ctx).Val().Add(-by).UnixMilli()
-		if err := client.HSet(ctx, followersKey, i.Digest(), fmt.Sprint(i, " ", at)).Err(); err != nil {
-			t.Fatal(err)
+		if other := step.claim.Renew(inTime(t)); other != step.other {
+			t.Fatalf("%s: %q", step.name, other)
 		}
 	}
-	age(ofCopy, followerLife+time.Second)
-	are(ofShop)
-	turn(t, there, epochOf(ofCopy, 1))
-	are(ofShop, ofCopy)
-	age(ofCopy, followerLife+time.Second)
-	if here.SetEpoch(ctx, "", epochOf(ofShop, 1)) == nil {
-		t.Error("an older timeline is accepted")
-	}
-	if n := client.HLen(ctx, followersKey).Val(); n != 2 {
-		t.Errorf("who is refused has left %d", n)
-	}
-	if err := client.Set(ctx, followersKey, "damaged", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	turn(t, here, epochOf(ofShop, 2)) // makes it anew, or the next does
-	turn(t, here, epochOf(ofShop, 2))
-	are(ofShop)
 }

@@ -16,10 +16,9 @@ import (
 // Redis is the log of a fleet. All its keys share a hash tag, so that they are on one
 // node of a Cluster. None of them may be evicted.
 //
-//	listedge:{changes}:<identity>:epoch   names the present epoch
-//	listedge:{changes}:log:<epoch>        entries
-//	listedge:{changes}:followers          which identities are followed at the moment
-//	listedge:{changes}:fleet:<region>     which database the fleet of a region follows
+//	<prefix>{changes}:<identity>:epoch   names the present epoch
+//	<prefix>{changes}:log:<epoch>        entries
+//	<prefix>{changes}:fleet              which database the fleet follows (Claim)
 //
 // Nothing is read or written until the identity is known.
 type Redis struct {
@@ -32,9 +31,6 @@ type Redis struct {
 }
 
 const (
-	keyPrefix = "listedge:{changes}:"
-	logKey    = keyPrefix + "log:"
-
 	// entryField is the only field of an entry: entryVersion, the Entry in JSON, and after a
 	// line feed the Rows of its Change. A format that differs in anything has another version.
 	entryField   = "e"
@@ -49,6 +45,9 @@ const (
 func NewRedis(client redis.UniversalClient, followed *Followed) *Redis {
 	return &Redis{client: client, followed: followed}
 }
+
+// logKey is the key of an epoch's log.
+func (r *Redis) logKey(epoch string) string { return r.followed.logPrefix() + "log:" + epoch }
 
 var errUnknown = errors.New("it is not known yet which database is followed")
 
@@ -113,7 +112,7 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err
 		}
 		r.writer = w
 	}
-	err = w.append(ctx, r.followed.Digest(), epoch, entries)
+	err = w.append(ctx, []string{r.logKey(epoch), r.followed.EpochKey()}, epoch, entries)
 	switch {
 	case err == nil && w.first == (Position{}):
 		w.first = entries[len(entries)-1].Position
@@ -125,7 +124,7 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err
 	return err
 }
 
-func (w *writer) append(ctx context.Context, digest, epoch string, entries []Entry) error {
+func (w *writer) append(ctx context.Context, keys []string, epoch string, entries []Entry) error {
 	termStarts, life := "", ""
 	args := make([]any, 3, 3+2*len(entries))
 	for _, e := range entries {
@@ -154,7 +153,7 @@ func (w *writer) append(ctx context.Context, digest, epoch string, entries []Ent
 		args = append(args, e.Position.String(), body)
 	}
 	args[0], args[1], args[2] = epoch, termStarts, life
-	answer, err := appendEntries.Run(ctx, w.conn, []string{logKey + epoch, EpochKey(digest)}, args...).Int64Slice()
+	answer, err := appendEntries.Run(ctx, w.conn, keys, args...).Int64Slice()
 	switch {
 	case err != nil:
 		return fmt.Errorf("append entries from %s: %w", entries[0].Position, err)
@@ -174,7 +173,7 @@ func (r *Redis) connect(ctx context.Context) (conn *redis.Conn, server string, e
 	case *redis.Client:
 		client = c
 	case *redis.ClusterClient:
-		if client, err = c.MasterForKey(ctx, logKey); err != nil {
+		if client, err = c.MasterForKey(ctx, r.logKey("")); err != nil {
 			return nil, "", fmt.Errorf("find the log: %w", err)
 		}
 	default:
@@ -234,7 +233,7 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 		err = r.err
 	}()
 	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
-		Streams: []string{logKey + epoch, after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
+		Streams: []string{r.log.logKey(epoch), after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
 	}).Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, false, nil
@@ -272,7 +271,7 @@ func decode(at Position, fields map[string]any) (e Entry) {
 // Last implements Log. A trimmed stream keeps its last ID.
 func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err error) {
 	defer func() { err = r.note("last", err) }()
-	info, err := r.client.XInfoStream(ctx, logKey+epoch).Result()
+	info, err := r.client.XInfoStream(ctx, r.logKey(epoch)).Result()
 	if err != nil {
 		if strings.Contains(err.Error(), "no such key") {
 			return Position{}, nil
@@ -285,7 +284,7 @@ func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err erro
 // Trim implements Log.
 func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err error) {
 	defer func() { err = r.note("trim", err) }()
-	if err := r.client.XTrimMinID(ctx, logKey+epoch, before.String()).Err(); err != nil {
+	if err := r.client.XTrimMinID(ctx, r.logKey(epoch), before.String()).Err(); err != nil {
 		return fmt.Errorf("trim the log: %w", err)
 	}
 	return nil

@@ -16,6 +16,9 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
+// logOfA is the key of the log of epoch a.
+const logOfA = "listedge:{changes}:log:a"
+
 // While Redis fails, each call returns an error in time. Afterwards the log goes on.
 func TestRedisAway(t *testing.T) {
 	server, client := startRedis(t)
@@ -96,12 +99,12 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	add(t, log, "a", want...)
 	for n, body := range unreadable {
 		at := Position{1, uint64(n + 2)}
-		if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logKey + "a", ID: at.String(), Values: []any{entryField, body}}).Err(); err != nil {
+		if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logOfA, ID: at.String(), Values: []any{entryField, body}}).Err(); err != nil {
 			t.Fatal(err)
 		}
 		want = append(want, Entry{Position: at})
 	}
-	if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logKey + "a", ID: "2-1", Values: []any{"another field", "{}"}}).Err(); err != nil {
+	if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logOfA, ID: "2-1", Values: []any{"another field", "{}"}}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	want = append(want, Entry{Position: Position{2, 1}}, beat(2, 2))
@@ -118,13 +121,13 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 	_, client := startRedis(t)
 	log := NewRedis(client, shop())
-	life := func() time.Duration { return client.TTL(inTime(t), logKey+"a").Val() }
+	life := func() time.Duration { return client.TTL(inTime(t), logOfA).Val() }
 	add(t, log, "a", beat(1, 1))
 	if is := life(); is <= logLife/2 || is > logLife {
 		t.Errorf("%s after the first entry of a term", is)
 	}
 	for n := uint64(2); n < 500; n += 7 {
-		if err := client.Expire(inTime(t), logKey+"a", logLife/2).Err(); err != nil {
+		if err := client.Expire(inTime(t), logOfA, logLife/2).Err(); err != nil {
 			t.Fatal(err)
 		}
 		for from := n; n < from+100; n += 7 { // whatever the size of batches
@@ -167,7 +170,7 @@ func TestHeartbeatsNameTheirServer(t *testing.T) {
 	if err := other.ReplicaOf(inTime(t), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	sandboxtest.Within(t, patient, "the replica has the log", func() bool { return other.Exists(inTime(t), logKey+"a").Val() == 1 })
+	sandboxtest.Within(t, patient, "the replica has the log", func() bool { return other.Exists(inTime(t), logOfA).Val() == 1 })
 	if replica, h := read(there); replica == server || h.LogServer != server {
 		t.Errorf("%q has a heartbeat of %q", replica, h.LogServer)
 	}
@@ -242,11 +245,11 @@ func TestARowTakesFewBytes(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				first, err := client.XRangeN(inTime(t), logKey+"a", "-", "+", 1).Result()
+				first, err := client.XRangeN(inTime(t), logOfA, "-", "+", 1).Result()
 				if err != nil {
 					t.Fatal(err)
 				}
-				used, err := client.MemoryUsage(inTime(t), logKey+"a", 0).Result()
+				used, err := client.MemoryUsage(inTime(t), logOfA, 0).Result()
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -95,7 +95,6 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 // identify reads which server and database this is. The timeline is read from the name
 // of the WAL file: right after a promotion the control file still has the old one.
 func (p *primary) identify(ctx context.Context, region string) error {
-	p.identity.Region = region
 	err := p.row(ctx, `SELECT $1 || oid || $2, oid, datname::text, system_identifier::text,
 			CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END,
 			current_setting('max_slot_wal_keep_size') = '-1'
