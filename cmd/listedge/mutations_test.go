@@ -53,7 +53,7 @@ var (
 	// The page's statement comes first, and with time to spare, as it may where
 	// one statement reads both.
 	sameStatement = []edit{
-		{"origin/standby.go", "\t\tis, err := s.replayed(soon, r.Conn)\n", "\t\tread, readBy, readErr := o.read(ctx, r, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\tis, err := s.replayed(soon, r.Conn)\n"},
+		{"origin/standby.go", "\t\tis, err := s.replayed(soon, r.conn)\n", "\t\tread, readBy, readErr := o.read(ctx, r, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\tis, err := s.replayed(soon, r.conn)\n"},
 		{"origin/standby.go", "\t\tpage, by, err = o.read(ctx, r, q)\n", "\t\tpage, by, err = read, readBy, readErr\n"},
 	}
 	ofItself      = []edit{{heartbeat, "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n", "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n\th.After = t.waiting[len(t.waiting)-1].Position\n"}}
