@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -24,8 +25,8 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	defer end()
-	for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
-		pages, err := atDepths(ctx, o, origin.Query{Workspace: s.workspace, Collection: origin.Items, Sort: sort, Limit: pageSize})
+	for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
+		pages, err := atDepths(ctx, o, origin.Query{Workspace: s.workspace, Collection: lists.Items, Sort: sort, Limit: pageSize})
 		if err != nil {
 			return err
 		}
@@ -37,7 +38,7 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 		if err != nil {
 			return err
 		}
-		name := map[origin.Sort]string{origin.ByCreatedAt: "createdAt", origin.ByName: "name"}[sort]
+		name := map[lists.Order]string{lists.ByCreatedAt: "createdAt", lists.ByName: "name"}[sort]
 		for i, n := range depths {
 			r.point("Depth: time per query, µs", "page", "by "+name, n, spent[i].wall)
 		}

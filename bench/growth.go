@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -27,7 +28,7 @@ func measureGrowth(ctx context.Context, s *subject, r *report) error {
 			if err != nil {
 				return err
 			}
-			q := origin.Query{Workspace: size.workspace, Collection: origin.Items, Limit: pageSize, Search: term}
+			q := origin.Query{Workspace: size.workspace, Collection: lists.Items, Limit: pageSize, Search: term}
 			sides = append(sides, func() error { _, err := o.Fetch(ctx, q, ""); return err })
 		}
 		spent, err := alternate(sides...)

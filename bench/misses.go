@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/lists"
 	"listedge/origin"
 	"listedge/origin/postgres"
 )
@@ -42,7 +43,7 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	defer conn.Close()
-	query := origin.Query{Workspace: s.workspace, Collection: origin.Items, Limit: pageSize}
+	query := origin.Query{Workspace: s.workspace, Collection: lists.Items, Limit: pageSize}
 	fetch := func() error {
 		_, err := o.Fetch(ctx, query, "")
 		return err
@@ -55,7 +56,7 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 		return fmt.Errorf("the statement of a page: %w", err)
 	}
 	var list []string
-	for _, c := range origin.Items.Columns() {
+	for _, c := range lists.Items.Columns() {
 		if !c.Hidden {
 			list = append(list, c.Name)
 		}

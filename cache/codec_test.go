@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache/freshness"
-	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // sealed gives b a valid magic and checksum.
@@ -62,10 +62,10 @@ func extents() map[string]*freshness.Extent {
 	return map[string]*freshness.Extent{
 		"a whole list":          {After: open, End: open, Tags: []uint32{1, math.MaxUint32}},
 		"an empty list":         {After: open, End: open, Tags: []uint32{}},
-		"a page by name":        {Order: freshness.ByName, After: at("key"), End: at(""), Tags: make([]uint32, 101)},
-		"a page of a search":    {Filter: changefeed.RowLow | changefeed.RowGoods, Searched: true, After: at(""), End: open, Tags: []uint32{7}},
-		"a place nobody knows":  {Order: freshness.ByName, Filter: math.MaxUint8, After: open, Tags: []uint32{7}},
-		"the longest of keys":   {Order: freshness.ByName, After: at(strings.Repeat("x", 255)), End: at(""), Tags: []uint32{}},
+		"a page by name":        {Order: lists.ByName, After: at("key"), End: at(""), Tags: make([]uint32, 101)},
+		"a page of a search":    {Filter: lists.Low | lists.Goods, Searched: true, After: at(""), End: open, Tags: []uint32{7}},
+		"a place nobody knows":  {Order: lists.ByName, Filter: math.MaxUint8, After: open, Tags: []uint32{7}},
+		"the longest of keys":   {Order: lists.ByName, After: at(strings.Repeat("x", 255)), End: at(""), Tags: []uint32{}},
 		"neither end is known":  {Tags: []uint32{7}},
 		"one before everything": {After: open, End: freshness.Bound{Kind: freshness.At, CreatedAt: math.MinInt64}, Tags: []uint32{}},
 	}
@@ -92,7 +92,7 @@ func TestCodecKeepsTheExtent(t *testing.T) {
 func TestDecodeRefusesDamagedEntries(t *testing.T) {
 	key, now := keyOf("q"), time.Now()
 	page := NewEntry(rows(300), "cursor")
-	page.Extent = &freshness.Extent{Order: freshness.ByName, After: freshness.Bound{Kind: freshness.At, NameKey: "key"}, End: freshness.Bound{Kind: freshness.At}, Tags: []uint32{1}}
+	page.Extent = &freshness.Extent{Order: lists.ByName, After: freshness.Bound{Kind: freshness.At, NameKey: "key"}, End: freshness.Bound{Kind: freshness.At}, Tags: []uint32{1}}
 	entry := page.encode(key, time.Minute, now)
 	if _, _, err := decode(entry, key, time.Minute, now); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -27,8 +28,8 @@ var startRedis = redistest.Start
 const testBound = 500 * time.Millisecond
 
 var (
-	listA = changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Items}
-	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: changefeed.Items}
+	listA = changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}
+	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: lists.Items}
 )
 
 // ofShop is the database that the pages of tests are read from.

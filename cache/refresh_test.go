@@ -13,6 +13,7 @@ import (
 
 	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 func TestIsHot(t *testing.T) {
@@ -218,7 +219,7 @@ func TestRefreshingIsBounded(t *testing.T) {
 	}}
 	const workspaces = refreshQueue + 3*refreshWorkers
 	list := func(i int) changefeed.List {
-		return changefeed.List{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
+		return changefeed.List{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: lists.Items}
 	}
 	for i := range workspaces {
 		key := keyOf(fmt.Sprint(i))

@@ -41,7 +41,7 @@ func (s *Server) authenticate(x *exchange) failure {
 	switch {
 	case key.Suspended:
 		return failure{problem: suspended}
-	case !key.May(collections[x.query.Collection]):
+	case !key.May(x.query.Collection):
 		return failure{problem: scopeMissing}
 	case client.broken != nil:
 		return failure{problem: internalError, cause: client.broken}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -159,27 +160,27 @@ func TestOpenAPIResponsesOfTheDocs(t *testing.T) {
 
 // Each detail of an example of invalid parameters is the one that the service sends.
 func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
-	q, _ := parseText(origin.Items, "sort=name")
+	q, _ := parseText(lists.Items, "sort=name")
 	q.After = origin.Position{Set: true, Name: "Chai", ID: [16]byte{1}}
 	cursor := string(q.AppendCursor(nil))
 	requests := map[string]struct {
-		collection origin.Collection
+		collection lists.Collection
 		query      string
 	}{
-		"unknownParameter":  {origin.Items, "serach=tea"},
-		"severalParameters": {origin.Items, "limit=0&sort=nam&type=x"},
-		"givenTwice":        {origin.Items, "limit=1&limit=2"},
-		"searchTooLong":     {origin.Items, "search=" + strings.Repeat("a", 121)},
-		"notUTF8":           {origin.Items, "search=%FF"},
-		"notEncoded":        {origin.Items, "search=100%"},
-		"nul":               {origin.Items, "search=%00"},
-		"unknownOfContacts": {origin.Contacts, "stock=low"},
-		"notAName":          {origin.Items, "%FF=1"},
-		"malformedCursor":   {origin.Items, "cursor=" + cursor[1:]},
-		"foreignCursor":     {origin.Items, "cursor=" + cursor},
-		"longCursor":        {origin.Items, "cursor=" + strings.Repeat("A", 513)},
-		"stock":             {origin.Items, "stock=x"},
-		"contactType":       {origin.Contacts, "type=x"},
+		"unknownParameter":  {lists.Items, "serach=tea"},
+		"severalParameters": {lists.Items, "limit=0&sort=nam&type=x"},
+		"givenTwice":        {lists.Items, "limit=1&limit=2"},
+		"searchTooLong":     {lists.Items, "search=" + strings.Repeat("a", 121)},
+		"notUTF8":           {lists.Items, "search=%FF"},
+		"notEncoded":        {lists.Items, "search=100%"},
+		"nul":               {lists.Items, "search=%00"},
+		"unknownOfContacts": {lists.Contacts, "stock=low"},
+		"notAName":          {lists.Items, "%FF=1"},
+		"malformedCursor":   {lists.Items, "cursor=" + cursor[1:]},
+		"foreignCursor":     {lists.Items, "cursor=" + cursor},
+		"longCursor":        {lists.Items, "cursor=" + strings.Repeat("A", 513)},
+		"stock":             {lists.Items, "stock=x"},
+		"contactType":       {lists.Contacts, "type=x"},
 	}
 	documented := map[string]bool{}
 	for name, example := range loadOpenAPI(t).Components.Responses["BadRequest"].Value.Content.Get("application/json").Examples {
@@ -213,7 +214,7 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := regexp.MustCompile(`"((?:must|is|belongs) [^"]+)"`).FindAllStringSubmatch(string(source), -1)
+	texts := regexp.MustCompile(`"((?:must|is|belongs) [^"]+[^ "])"`).FindAllStringSubmatch(string(source), -1)
 	if len(texts) < 8 {
 		t.Fatalf("only %d texts found", len(texts))
 	}

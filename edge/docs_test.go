@@ -19,6 +19,7 @@ import (
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"listedge/cache"
+	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/origin"
 )
@@ -111,7 +112,7 @@ func TestOpenAPIIsNotStricterThanTheService(t *testing.T) {
 	}
 	t.Run("search", func(t *testing.T) {
 		value := strings.Repeat("a", 120) + "   "
-		if _, wrong := parseText(origin.Items, "search="+url.QueryEscape(value)); wrong != nil {
+		if _, wrong := parseText(lists.Items, "search="+url.QueryEscape(value)); wrong != nil {
 			t.Fatal(wrong)
 		}
 		if err := doc.Components.Parameters["ItemSearch"].Value.Schema.Value.VisitJSON(value); err != nil {
@@ -157,8 +158,8 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, parameter string
-		collection      origin.Collection
-	}{{"Sort", "sort", origin.Items}, {"Stock", "stock", origin.Items}, {"ItemTypeFilter", "type", origin.Items}, {"ContactTypeFilter", "type", origin.Contacts}} {
+		collection      lists.Collection
+	}{{"Sort", "sort", lists.Items}, {"Stock", "stock", lists.Items}, {"ItemTypeFilter", "type", lists.Items}, {"ContactTypeFilter", "type", lists.Contacts}} {
 		for _, value := range all {
 			_, wrong := parseText(c.collection, c.parameter+"="+value.(string))
 			if accepted := wrong == nil; accepted != slices.Contains(documented[c.name], value) {
@@ -192,10 +193,10 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 	key := appendPolicy(nil, "key", limiter.Policy{Rate: 50_000_000, Burst: 100})
 	header("RateLimitPolicy", string(key))
 	header("RateLimitPolicy", string(appendPolicy(append(key, ", "...), "workspace", limiter.Policy{Burst: 1})))
-	header("Link", string(appendLink(nil, &origin.Query{Collection: origin.Items, Limit: 2, Search: `a<b> "c"`}, "abc")))
+	header("Link", string(appendLink(nil, &origin.Query{Collection: lists.Items, Limit: 2, Search: `a<b> "c"`}, "abc")))
 	header("ETag", cache.TagOf([]byte("{")).String())
 
-	for schema, collection := range map[string]origin.Collection{"Item": origin.Items, "Contact": origin.Contacts} {
+	for schema, collection := range map[string]lists.Collection{"Item": lists.Items, "Contact": lists.Contacts} {
 		var fields []string
 		for _, c := range collection.Columns() {
 			if c.Hidden {

@@ -47,11 +47,8 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fil
 }
 
 func listOf(q *origin.Query) changefeed.List {
-	return changefeed.List{Workspace: q.Workspace, Collection: collections[q.Collection]}
+	return changefeed.List{Workspace: q.Workspace, Collection: q.Collection}
 }
-
-// collections names the origin's collections in the log of changes.
-var collections = [...]changefeed.Collection{origin.Items: changefeed.Items, origin.Contacts: changefeed.Contacts}
 
 // prefetchNext reads the next page in the background for a client that follows cursors,
 // unless the database is busy. It reads nothing after a joined page: the next page can
@@ -104,14 +101,6 @@ func (r pageRows) Join(parts [][]byte, more bool) (body []byte, next string, ok 
 	return page.Body, page.NextCursor, ok
 }
 
-// The orders and filters of queries, as the log of changes and cache/freshness name them.
-var (
-	extentOrders = [...]freshness.Order{origin.ByCreatedAt: freshness.ByCreatedAt, origin.ByName: freshness.ByName}
-	stockFlags   = [...]changefeed.RowFlags{origin.AnyStock: 0, origin.Tracked: changefeed.RowTracked, origin.Low: changefeed.RowTracked | changefeed.RowLow}
-	typeFlags    = [...]changefeed.RowFlags{origin.AnyType: 0, origin.Goods: changefeed.RowGoods, origin.Services: changefeed.RowService,
-		origin.Customers: changefeed.RowCustomer, origin.Suppliers: changefeed.RowSupplier}
-)
-
 // extentOf returns which rows of the list the page shows; nil = not known. It depends on
 // each field of the query that selects or orders rows: see TestEachFieldOfAQueryIsHandled.
 func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
@@ -119,7 +108,7 @@ func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
 		return nil
 	}
 	e := &freshness.Extent{
-		Order: extentOrders[q.Sort], Filter: stockFlags[q.Stock] | typeFlags[q.Type], Searched: q.Search != "",
+		Order: q.Sort, Filter: q.Filter, Searched: q.Search != "",
 		After: boundOf(&q.After), End: boundOf(&shown.End), Tags: make([]uint32, len(shown.IDs)),
 	}
 	for i, id := range shown.IDs {

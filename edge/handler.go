@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
@@ -34,8 +35,9 @@ func (s *Server) newRouter() *router.Router {
 		r.HEAD(path, s.handler(route, serve))
 		r.ANY(path, s.handler(route, func(*exchange) failure { return failure{problem: wrongMethod} }))
 	}
-	get("/v1/items", metrics.RouteItems, func(x *exchange) failure { return s.list(x, origin.Items) })
-	get("/v1/contacts", metrics.RouteContacts, func(x *exchange) failure { return s.list(x, origin.Contacts) })
+	for _, c := range lists.All {
+		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) failure { return s.list(x, c) })
+	}
 	get(openAPIPath, metrics.RouteDocs, func(x *exchange) failure { return s.serveDocument(x, openAPI()) })
 	for path := range s.docs {
 		s.addPath(path)
@@ -97,7 +99,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 }
 
 // list is the pipeline of a list request. A step that fails ends it.
-func (s *Server) list(x *exchange, c origin.Collection) (f failure) {
+func (s *Server) list(x *exchange, c lists.Collection) (f failure) {
 	x.query.Collection = c
 	if x.hasBody {
 		return failure{problem: bodyTooLarge}

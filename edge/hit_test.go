@@ -16,6 +16,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
@@ -45,7 +46,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Contacts: true,
+	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1<<lists.Items | 1<<lists.Contacts,
 		Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	s := serverOf(t, pages, registry.Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return map[apikey.Hash]apikey.Key{hash: k}, nil
@@ -55,7 +56,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	ctx.Request.SetRequestURI("/v1/items?limit=20&sort=name&type=goods&stock=low")
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
-	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: origin.ByName, Type: origin.Goods, Stock: origin.Low}
+	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low}
 	if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
 		return cache.FillResult{Body: []byte(body), Next: "next"}, nil
 	}}); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
@@ -217,12 +218,16 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 	if q.Limit != defaultLimit {
 		dst = append(strconv.AppendInt(append(dst, "limit="...), int64(q.Limit), 10), '&')
 	}
-	if q.Sort == origin.ByName {
-		dst = append(dst, "sort=name&"...)
+	if q.Sort != lists.Orders[0] {
+		dst = append(append(append(dst, "sort="...), q.Sort.String()...), '&')
 	}
-	dst = append(dst, [...]string{origin.AnyStock: "", origin.Tracked: "stock=tracked&", origin.Low: "stock=low&"}[q.Stock]...)
-	dst = append(dst, [...]string{origin.AnyType: "", origin.Goods: "type=goods&", origin.Services: "type=services&",
-		origin.Customers: "type=customer&", origin.Suppliers: "type=supplier&"}[q.Type]...)
+	for _, f := range q.Collection.Filters() {
+		for _, v := range f.Values {
+			if q.Filter&v.Flag != 0 {
+				dst = append(append(append(append(dst, f.Parameter...), '='), v.Name...), '&')
+			}
+		}
+	}
 	if q.Search != "" {
 		dst = append(fasthttp.AppendQuotedArg(append(dst, "search="...), []byte(q.Search)), '&')
 	}

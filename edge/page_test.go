@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/internal/lists"
 )
 
 func TestGzipIsOneMemberForEveryLength(t *testing.T) {
@@ -140,7 +140,7 @@ func TestAcceptEncoding(t *testing.T) {
 }
 
 func TestLinkToTheNextPage(t *testing.T) {
-	q, wrong := parseText(origin.Items, `limit=7&sort=name&stock=low&type=goods&search=a%26b>%22;c+%C3%A9`)
+	q, wrong := parseText(lists.Items, `limit=7&sort=name&stock=low&type=goods&search=a%26b>%22;c+%C3%A9`)
 	if wrong != nil {
 		t.Fatal(wrong)
 	}
@@ -154,10 +154,10 @@ func TestLinkToTheNextPage(t *testing.T) {
 	if !ok {
 		t.Fatalf("no cursor: %s", link)
 	}
-	if got, wrong := parseText(origin.Items, query); wrong != nil || got != q {
+	if got, wrong := parseText(lists.Items, query); wrong != nil || got != q {
 		t.Errorf("%s reads as %+v, %v; want %+v", query, got, wrong, q)
 	}
-	plain, _ := parseText(origin.Contacts, "")
+	plain, _ := parseText(lists.Contacts, "")
 	if got := string(appendLink(nil, &plain, "N")); got != `<?cursor=N>; rel="next"` {
 		t.Error(got)
 	}

@@ -12,6 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -30,28 +31,39 @@ type parameter struct {
 
 const cursorBit = 1
 
-var (
-	paramCursor = parameter{cursorBit, nil}
-	paramLimit  = parameter{2, parseLimit}
-	paramSearch = parameter{4, parseSearch}
-	paramSort   = parameter{8, oneOf(func(q *origin.Query) *origin.Sort { return &q.Sort },
-		map[string]origin.Sort{"createdAt": origin.ByCreatedAt, "name": origin.ByName}, "must be createdAt or name")}
-	paramStock = parameter{16, oneOf(func(q *origin.Query) *origin.Stock { return &q.Stock },
-		map[string]origin.Stock{"all": origin.AnyStock, "tracked": origin.Tracked, "low": origin.Low}, "must be all, tracked or low")}
-	paramItemType = parameter{32, oneOf(func(q *origin.Query) *origin.Type { return &q.Type },
-		map[string]origin.Type{"all": origin.AnyType, "goods": origin.Goods, "services": origin.Services}, "must be all, goods or services")}
-	paramContactType = parameter{32, oneOf(func(q *origin.Query) *origin.Type { return &q.Type },
-		map[string]origin.Type{"all": origin.AnyType, "customer": origin.Customers, "supplier": origin.Suppliers}, "must be all, customer or supplier")}
-
-	parameters = [...]map[string]parameter{
-		origin.Items:    {"cursor": paramCursor, "limit": paramLimit, "search": paramSearch, "sort": paramSort, "stock": paramStock, "type": paramItemType},
-		origin.Contacts: {"cursor": paramCursor, "limit": paramLimit, "search": paramSearch, "sort": paramSort, "type": paramContactType},
+// parameters are those of each collection.
+var parameters = func() (all [lists.Collections]map[string]parameter) {
+	for _, c := range lists.All {
+		all[c] = map[string]parameter{"cursor": {cursorBit, nil}, "limit": {2, parseLimit}, "search": {4, parseSearch}}
+		var names []string
+		for _, o := range lists.Orders {
+			names = append(names, o.String())
+		}
+		all[c]["sort"] = parameter{8, oneOf(names, func(q *origin.Query, n int) { q.Sort = lists.Orders[n] })}
+		for i, f := range c.Filters() {
+			names := []string{"all"}
+			for _, v := range f.Values {
+				names = append(names, v.Name)
+			}
+			all[c][f.Parameter] = parameter{16 << i, oneOf(names, func(q *origin.Query, n int) {
+				if n > 0 {
+					q.Filter |= f.Values[n-1].Flag
+				}
+			})}
+		}
 	}
-)
+	return all
+}()
 
-var unknownParameter = [...]string{
-	origin.Items:    "is not a parameter of items; these are cursor, limit, search, sort, stock and type",
-	origin.Contacts: "is not a parameter of contacts; these are cursor, limit, search, sort and type",
+// enumerate joins names, the last with the word.
+func enumerate(names []string, word string) string {
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " " + word + " " + names[last]
+}
+
+// unknownParameter says what is wrong with an unknown parameter of the collection.
+func unknownParameter(c lists.Collection) string {
+	return "is not a parameter of " + c.String() + "; these are " + enumerate(slices.Sorted(maps.Keys(parameters[c])), "and")
 }
 
 // parse reads the parameters of a request.
@@ -83,7 +95,7 @@ func parseQuery(q *origin.Query, query []byte) (errs paramErrors) {
 		case badName != "":
 			errs.addUnknown(rawName, "is not a parameter's name")
 		case !known:
-			errs.addUnknown(name, unknownParameter[q.Collection])
+			errs.addUnknown(name, unknownParameter(q.Collection))
 		case given&p.bit != 0:
 			errs.add(string(name), "is given twice")
 		case badValue != "":
@@ -105,14 +117,15 @@ func parseQuery(q *origin.Query, query []byte) (errs paramErrors) {
 	return errs
 }
 
-// oneOf parses a parameter that has one of a few values.
-func oneOf[T any](field func(*origin.Query) *T, values map[string]T, why string) func(*origin.Query, []byte) string {
+// oneOf parses a parameter that has one of a few values; set gets the number of the value.
+func oneOf(values []string, set func(q *origin.Query, n int)) func(*origin.Query, []byte) string {
+	why := "must be " + enumerate(values, "or")
 	return func(q *origin.Query, value []byte) string {
-		v, ok := values[string(value)]
-		if !ok {
+		n := slices.IndexFunc(values, func(v string) bool { return v == string(value) })
+		if n < 0 {
 			return why
 		}
-		*field(q) = v
+		set(q, n)
 		return ""
 	}
 }
@@ -224,7 +237,7 @@ func (e *paramErrors) message() string {
 	if last == 0 {
 		return names[0] + ": " + e.details[names[0]] + "."
 	}
-	text := strings.Join(names[:last], ", ") + " and " + names[last] + " are not valid; details says why."
+	text := enumerate(names, "and") + " are not valid; details says why."
 	if e.omitted > 0 {
 		text += fmt.Sprintf(" %d more are unknown.", e.omitted)
 	}

@@ -3,7 +3,6 @@ package edge
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -11,10 +10,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
-func parseText(c origin.Collection, query string) (origin.Query, details) {
+func parseText(c lists.Collection, query string) (origin.Query, details) {
 	q := origin.Query{Collection: c}
 	wrong := parseQuery(&q, []byte(query))
 	return q, wrong.details
@@ -31,12 +31,12 @@ func TestValidParameters(t *testing.T) {
 		"limit=100":             with(func(q *origin.Query) { q.Limit = 100 }),
 		"%6cimit=%37":           with(func(q *origin.Query) { q.Limit = 7 }),
 		"sort=createdAt":        plain,
-		"sort=name":             with(func(q *origin.Query) { q.Sort = origin.ByName }),
+		"sort=name":             with(func(q *origin.Query) { q.Sort = lists.ByName }),
 		"stock=all&type=all":    plain,
-		"stock=tracked":         with(func(q *origin.Query) { q.Stock = origin.Tracked }),
-		"stock=low":             with(func(q *origin.Query) { q.Stock = origin.Low }),
-		"type=goods":            with(func(q *origin.Query) { q.Type = origin.Goods }),
-		"type=services":         with(func(q *origin.Query) { q.Type = origin.Services }),
+		"stock=tracked":         with(func(q *origin.Query) { q.Filter |= lists.Tracked }),
+		"stock=low":             with(func(q *origin.Query) { q.Filter |= lists.Low }),
+		"type=goods":            with(func(q *origin.Query) { q.Filter |= lists.Goods }),
+		"type=services":         with(func(q *origin.Query) { q.Filter |= lists.Services }),
 		"search":                plain,
 		"search=":               plain,
 		"search=+%20%C2%A0+":    plain,
@@ -46,55 +46,55 @@ func TestValidParameters(t *testing.T) {
 		"search=+" + long + "+": with(func(q *origin.Query) { q.Search = long }),
 		"search=a%3Db=c":        with(func(q *origin.Query) { q.Search = "a=b=c" }),
 	} {
-		got, wrong := parseText(origin.Items, query)
+		got, wrong := parseText(lists.Items, query)
 		if wrong != nil || got != want {
 			t.Errorf("%q: %+v, %v; want %+v", query, got, wrong, want)
 		}
 	}
-	if q, wrong := parseText(origin.Contacts, "type=supplier"); wrong != nil || q.Type != origin.Suppliers {
+	if q, wrong := parseText(lists.Contacts, "type=supplier"); wrong != nil || q.Filter != lists.Suppliers {
 		t.Errorf("type=supplier: %+v, %v", q, wrong)
 	}
 }
 
 func TestAllInvalidParametersAreReported(t *testing.T) {
 	for _, c := range []struct {
-		collection origin.Collection
+		collection lists.Collection
 		query      string
 		want       []string
 	}{
-		{origin.Items, "limit=0", []string{"limit"}},
-		{origin.Items, "limit=101", []string{"limit"}},
-		{origin.Items, "limit=", []string{"limit"}},
-		{origin.Items, "limit", []string{"limit"}},
-		{origin.Items, "limit=05", []string{"limit"}},
-		{origin.Items, "limit=%2B5", []string{"limit"}},
-		{origin.Items, "limit=+5", []string{"limit"}},
-		{origin.Items, "limit=1e1", []string{"limit"}},
-		{origin.Items, "limit=18446744073709551617", []string{"limit"}},
-		{origin.Items, "limit=1&limit=1", []string{"limit"}},
-		{origin.Items, "limit=1&%6Cimit=1", []string{"limit"}},
-		{origin.Items, "sort=Name", []string{"sort"}},
-		{origin.Items, "sort=", []string{"sort"}},
-		{origin.Items, "stock=none", []string{"stock"}},
-		{origin.Contacts, "stock=all", []string{"stock"}},
-		{origin.Items, "type=customer", []string{"type"}},
-		{origin.Contacts, "type=goods", []string{"type"}},
-		{origin.Items, "Limit=1", []string{"Limit"}},
-		{origin.Items, "offset=5&page=2", []string{"offset", "page"}},
-		{origin.Items, "=x", []string{""}},
-		{origin.Items, "search=%", []string{"search"}},
-		{origin.Items, "search=%4", []string{"search"}},
-		{origin.Items, "search=%zz", []string{"search"}},
-		{origin.Items, "search=%00", []string{"search"}},
-		{origin.Items, "search=a\x00b", []string{"search"}},
-		{origin.Items, "search=%ff", []string{"search"}},
-		{origin.Items, "search=\xff", []string{"search"}},
-		{origin.Items, "search=%ED%A0%80", []string{"search"}},
-		{origin.Items, "search=" + strings.Repeat("é", 121), []string{"search"}},
-		{origin.Items, "%ff=1", []string{"%ff"}},
-		{origin.Items, "cursor=", []string{"cursor"}},
-		{origin.Items, "cursor=" + strings.Repeat("A", 513), []string{"cursor"}},
-		{origin.Items, "limit=0&sort=x&stock=y&type=z&search=%00&cursor=!&foo", []string{"cursor", "foo", "limit", "search", "sort", "stock", "type"}},
+		{lists.Items, "limit=0", []string{"limit"}},
+		{lists.Items, "limit=101", []string{"limit"}},
+		{lists.Items, "limit=", []string{"limit"}},
+		{lists.Items, "limit", []string{"limit"}},
+		{lists.Items, "limit=05", []string{"limit"}},
+		{lists.Items, "limit=%2B5", []string{"limit"}},
+		{lists.Items, "limit=+5", []string{"limit"}},
+		{lists.Items, "limit=1e1", []string{"limit"}},
+		{lists.Items, "limit=18446744073709551617", []string{"limit"}},
+		{lists.Items, "limit=1&limit=1", []string{"limit"}},
+		{lists.Items, "limit=1&%6Cimit=1", []string{"limit"}},
+		{lists.Items, "sort=Name", []string{"sort"}},
+		{lists.Items, "sort=", []string{"sort"}},
+		{lists.Items, "stock=none", []string{"stock"}},
+		{lists.Contacts, "stock=all", []string{"stock"}},
+		{lists.Items, "type=customer", []string{"type"}},
+		{lists.Contacts, "type=goods", []string{"type"}},
+		{lists.Items, "Limit=1", []string{"Limit"}},
+		{lists.Items, "offset=5&page=2", []string{"offset", "page"}},
+		{lists.Items, "=x", []string{""}},
+		{lists.Items, "search=%", []string{"search"}},
+		{lists.Items, "search=%4", []string{"search"}},
+		{lists.Items, "search=%zz", []string{"search"}},
+		{lists.Items, "search=%00", []string{"search"}},
+		{lists.Items, "search=a\x00b", []string{"search"}},
+		{lists.Items, "search=%ff", []string{"search"}},
+		{lists.Items, "search=\xff", []string{"search"}},
+		{lists.Items, "search=%ED%A0%80", []string{"search"}},
+		{lists.Items, "search=" + strings.Repeat("é", 121), []string{"search"}},
+		{lists.Items, "%ff=1", []string{"%ff"}},
+		{lists.Items, "cursor=", []string{"cursor"}},
+		{lists.Items, "cursor=" + strings.Repeat("A", 513), []string{"cursor"}},
+		{lists.Items, "limit=0&sort=x&stock=y&type=z&search=%00&cursor=!&foo", []string{"cursor", "foo", "limit", "search", "sort", "stock", "type"}},
 	} {
 		_, wrong := parseText(c.collection, c.query)
 		var got []string
@@ -112,22 +112,22 @@ func TestAllInvalidParametersAreReported(t *testing.T) {
 }
 
 func TestForeignAndMalformedCursors(t *testing.T) {
-	q, _ := parseText(origin.Items, "search=tea&sort=name")
+	q, _ := parseText(lists.Items, "search=tea&sort=name")
 	q.After = origin.Position{Set: true, Name: "Chai", ID: [16]byte{1}}
 	cursor := string(q.AppendCursor(nil))
-	if got, wrong := parseText(origin.Items, "search=tea&sort=name&limit=7&cursor="+cursor); wrong != nil || got.After != q.After {
+	if got, wrong := parseText(lists.Items, "search=tea&sort=name&limit=7&cursor="+cursor); wrong != nil || got.After != q.After {
 		t.Fatalf("with another limit: %v, %v", got.After, wrong)
 	}
-	_, foreign := parseText(origin.Items, "search=coffee&sort=name&cursor="+cursor)
-	_, malformed := parseText(origin.Items, "search=tea&sort=name&cursor="+cursor[1:])
-	_, tooLong := parseText(origin.Items, "cursor="+strings.Repeat("A", 513))
+	_, foreign := parseText(lists.Items, "search=coffee&sort=name&cursor="+cursor)
+	_, malformed := parseText(lists.Items, "search=tea&sort=name&cursor="+cursor[1:])
+	_, tooLong := parseText(lists.Items, "cursor="+strings.Repeat("A", 513))
 	texts := []string{foreign["cursor"], malformed["cursor"], tooLong["cursor"]}
 	slices.Sort(texts)
 	if texts[0] == "" || len(slices.Compact(texts)) != 3 {
 		t.Errorf("the same text: %q", texts)
 	}
 	// A cursor whose list is unknown is not reported.
-	if _, wrong := parseText(origin.Items, "search=tea&sort=nam&cursor="+cursor); len(wrong) != 1 || wrong["sort"] == "" {
+	if _, wrong := parseText(lists.Items, "search=tea&sort=nam&cursor="+cursor); len(wrong) != 1 || wrong["sort"] == "" {
 		t.Errorf("reports %v, want only sort", wrong)
 	}
 }
@@ -140,9 +140,9 @@ func FuzzParseQuery(f *testing.F) {
 		f.Add(seed, false)
 	}
 	f.Fuzz(func(t *testing.T, query string, items bool) {
-		collection := origin.Contacts
+		collection := lists.Contacts
 		if items {
-			collection = origin.Items
+			collection = lists.Items
 		}
 		q, wrong := parseText(collection, query)
 		if again, wrongAgain := parseText(collection, query); again != q || len(wrong) != len(wrongAgain) {
@@ -186,9 +186,9 @@ func FuzzPageKey(f *testing.F) {
 	f.Add([]byte{1}, "search=%01%00", []byte{1}, "search=%01", false, true)
 	f.Fuzz(func(t *testing.T, w1 []byte, query1 string, w2 []byte, query2 string, items1, items2 bool) {
 		read := func(w []byte, query string, items bool) (origin.Query, bool) {
-			collection := origin.Contacts
+			collection := lists.Contacts
 			if items {
-				collection = origin.Items
+				collection = lists.Items
 			}
 			q, wrong := parseText(collection, query)
 			copy(q.Workspace[:], w)
@@ -205,7 +205,7 @@ func FuzzPageKey(f *testing.F) {
 			if len(w) > 16 {
 				q.After = origin.Position{Set: true}
 				copy(q.After.ID[:], w[16:])
-				if q.Sort == origin.ByName {
+				if q.Sort == lists.ByName {
 					q.After.Name = string(w[16:])
 				} else {
 					q.After.CreatedAt = int64(len(w))
@@ -220,20 +220,6 @@ func FuzzPageKey(f *testing.F) {
 			t.Fatal("the workspace does not come first")
 		}
 	})
-}
-
-// What is said of an unknown parameter names all that exist.
-func TestAnUnknownParameterNamesThoseThatExist(t *testing.T) {
-	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
-		t.Run(c.String(), func(t *testing.T) {
-			names := slices.Sorted(maps.Keys(parameters[c]))
-			last := len(names) - 1
-			want := "are " + strings.Join(names[:last], ", ") + " and " + names[last]
-			if !strings.HasSuffix(unknownParameter[c], want) {
-				t.Errorf("%q, want %q", unknownParameter[c], want)
-			}
-		})
-	}
 }
 
 // The size of an error response is bounded, however many parameters are wrong and however

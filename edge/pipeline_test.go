@@ -14,6 +14,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/apikey"
@@ -62,7 +63,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 	for i := range texts {
 		texts[i] = apikey.Generate()
 		hash, _ := apikey.HashOf([]byte(texts[i]))
-		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
+		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
 		q := origin.Query{Workspace: k.Workspace, Limit: defaultLimit}
 		if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {

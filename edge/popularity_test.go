@@ -12,6 +12,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/metrics"
 	"listedge/origin"
@@ -51,7 +52,7 @@ func TestRefusedRequestsAreNotPopularity(t *testing.T) {
 	pages.ValidThrough(changefeed.Proof{Moment: time.Now(), At: changefeed.Position{Term: 1, N: 1}, First: changefeed.Position{Term: 1, N: 1}})
 
 	hash, _ := apikey.HashOf([]byte(aKey))
-	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: apikey.Limit{Set: true, Rate: 0, Burst: 1}}
+	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, Limit: apikey.Limit{Set: true, Rate: 0, Burst: 1}}
 	s := serverOf(t, pages.Cache, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return map[apikey.Hash]apikey.Key{hash: k}, nil
 	})

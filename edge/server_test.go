@@ -14,6 +14,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
 	"listedge/metrics"
@@ -117,7 +118,7 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 	hash, _ := apikey.HashOf([]byte(aKey))
 	for name, k := range map[string]apikey.Key{
 		"revoked, no scope":            {Revoked: true},
-		"revoked, suspended workspace": {Revoked: true, Suspended: true, Items: true},
+		"revoked, suspended workspace": {Revoked: true, Suspended: true, Scopes: 1 << lists.Items},
 		"expired, no scope":            {ExpiresAt: 1},
 	} {
 		k.Limit = apikey.DefaultLimit
@@ -189,11 +190,11 @@ func TestAChangedKeyIsLookedUpAgain(t *testing.T) {
 	if lookedUp {
 		t.Fatal("the key is not known")
 	}
-	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: uuid.New(), Collection: changefeed.Keys}, {Workspace: k.Key.Workspace, Collection: changefeed.Items}}})
+	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: uuid.New(), Collection: lists.Keys}, {Workspace: k.Key.Workspace, Collection: lists.Items}}})
 	if _, lookedUp = keyOf(t, s); lookedUp {
 		t.Error("another workspace's keys, and this one's items, do not concern it")
 	}
-	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: k.Key.Workspace, Collection: changefeed.Keys}}})
+	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: k.Key.Workspace, Collection: lists.Keys}}})
 	if _, lookedUp = keyOf(t, s); !lookedUp {
 		t.Error("the key still opens without a look-up")
 	}

@@ -15,6 +15,7 @@ import (
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/origin/apikey"
 )
 
@@ -42,7 +43,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				hash, _ := apikey.HashOf([]byte(aKey))
 				keys := apikey.NewCache(func(_ context.Context, hashes []apikey.Hash, _ string) (map[apikey.Hash]apikey.Key, error) {
 					queries.Add(1)
-					return map[apikey.Hash]apikey.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Items: true, Run: unique.Make("r")}}, nil
+					return map[apikey.Hash]apikey.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Scopes: 1 << lists.Items, Run: unique.Make("r")}}, nil
 				}, func(apikey.Key, *client) {}, time.Minute, m.Clock)
 				defer keys.Close()
 				ctx, stop := context.WithCancel(t.Context())

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"listedge/cache"
+	"listedge/internal/lists"
 	"listedge/origin/usage"
 )
 
@@ -55,7 +56,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			entry.Key.Contacts = false
+			entry.Key.Scopes = 1 << lists.Items
 			var sum writtenUsage
 			r := usage.Start(&sum, slog.New(slog.DiscardHandler))
 			entry.Value.usage = r.Counter(usage.Key{})

@@ -22,6 +22,7 @@ import (
 	"listedge/cache"
 	"listedge/internal/changefeed"
 	"listedge/internal/histogram"
+	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/origin"
 	"listedge/origin/apikey"
@@ -32,21 +33,26 @@ import (
 // Route is the operation of a request.
 type Route uint8
 
-// The routes; RouteNone is a request without a route.
+// The routes; RouteNone is a request without a route. Behind them are those of the lists.
 const (
 	RouteNone Route = iota
-	RouteItems
-	RouteContacts
-	RouteDocs // and /openapi.json
-	routes
+	RouteDocs       // and /openapi.json
+	routeLists
+	routes = routeLists + Route(lists.Collections)
 )
 
+// RouteOf returns the route of the collection's list.
+func RouteOf(c lists.Collection) Route { return routeLists + Route(c) }
+
 func (r Route) String() string {
-	return [...]string{"none", "items", "contacts", "docs"}[r]
+	if r >= routeLists {
+		return lists.Collection(r - routeLists).String()
+	}
+	return [...]string{"none", "docs"}[r]
 }
 
 // isList reports whether the route's responses are pages.
-func (r Route) isList() bool { return r == RouteItems || r == RouteContacts }
+func (r Route) isList() bool { return r >= routeLists && r.String() != "" }
 
 // Outcome is how a request ended.
 type Outcome uint8

@@ -11,6 +11,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
@@ -63,9 +64,9 @@ var everything = []struct {
 	outcomes []metrics.Outcome
 	statuses []int
 }{
-	{metrics.RouteItems, []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
+	{metrics.RouteOf(lists.Items), []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
 		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
-	{metrics.RouteContacts, []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
+	{metrics.RouteOf(lists.Contacts), []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
 		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
 	{metrics.RouteNone, []metrics.Outcome{metrics.OutcomeLimited, metrics.OutcomeError}, []int{400, 404, 405, 408, 413, 429, 431, 500, 503, 505}},
 	{metrics.RouteDocs, []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},
@@ -119,11 +120,11 @@ func find(t *testing.T, w *httptest.ResponseRecorder) *dto.Histogram {
 func TestLatencies(t *testing.T) {
 	r := registry()
 	for range 3 { // of several connections
-		r.Edge.Stripe().Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 30*time.Microsecond)
+		r.Edge.Stripe().Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 30*time.Microsecond)
 	}
-	r.Edge.Stripe().Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 20*time.Millisecond)
+	r.Edge.Stripe().Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Millisecond)
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-	r.Edge.Traced(metrics.RouteItems, metrics.OutcomeMemory, 20*time.Millisecond, trace)
+	r.Edge.Traced(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 20*time.Millisecond, trace)
 
 	h := find(t, scraped(t, r, protobuf))
 	t.Run("protobuf has native buckets", func(t *testing.T) {
@@ -151,8 +152,8 @@ func TestLatencies(t *testing.T) {
 		}
 	})
 	t.Run("an exemplar beyond all bounds", func(t *testing.T) {
-		r.Edge.Stripe().Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 20*time.Second)
-		r.Edge.Traced(metrics.RouteItems, metrics.OutcomeMemory, 20*time.Second, trace)
+		r.Edge.Stripe().Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Second)
+		r.Edge.Traced(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 20*time.Second, trace)
 		h := find(t, scraped(t, r, protobuf))
 		if last := h.Bucket[len(h.Bucket)-1]; len(h.Bucket) != 4 || last.GetCumulativeCount() != 5 || last.GetExemplar().GetValue() != 20 {
 			t.Errorf("%v", h.Bucket)
@@ -163,7 +164,7 @@ func TestLatencies(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	stripe := registry().Edge.Stripe()
 	if n := testing.AllocsPerRun(1000, func() {
-		stripe.Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 30*time.Microsecond)
+		stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 30*time.Microsecond)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"listedge/internal/histogram"
+	"listedge/internal/lists"
 )
 
 // Totals are the numbers of requests since the start that the status page shows.
@@ -33,9 +34,9 @@ func (e *Edge) Totals() (t Totals) {
 	for tier := range tiers {
 		t.Pages[tier] = e.sum(func(s *Stripe) *atomic.Uint64 { return &s.pages[tier] })
 	}
-	for _, route := range []Route{RouteItems, RouteContacts} {
+	for _, c := range lists.All {
 		for outcome := OutcomeMemory; outcome <= OutcomeNotModified; outcome++ {
-			s := e.Latency(route, outcome)
+			s := e.Latency(RouteOf(c), outcome)
 			t.Latencies[outcome].Merge(&s)
 		}
 	}

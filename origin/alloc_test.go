@@ -5,12 +5,14 @@ package origin
 import (
 	"math/rand/v2"
 	"testing"
+
+	"listedge/internal/lists"
 )
 
 // The race detector allocates on its own account, hence the build tag.
 
 func TestEncodingIntoRoomAllocatesNothing(t *testing.T) {
-	columns := Contacts.listed()
+	columns := lists.Contacts.Listed()
 	row := randomRow(rand.New(rand.NewPCG(1, 1)), columns).sent
 	room, err := appendRow(nil, columns, row)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -18,27 +19,27 @@ import (
 func TestTheSchemaBoundsARow(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, newDatabase(t))
-	for _, c := range []Collection{Items, Contacts} {
-		for _, column := range c.listed() {
+	for _, c := range lists.All {
+		for _, column := range c.Listed() {
 			var most, beyond []string
 			switch {
-			case column.Name == "type" || column.Kind != Text && column.Kind != Decimal && column.Kind != Number:
+			case column.Name == "type" || column.Kind != lists.Text && column.Kind != lists.Decimal && column.Kind != lists.Number:
 				continue
-			case column.Kind == Text:
+			case column.Kind == lists.Text:
 				most, beyond = []string{strings.Repeat("é", MaxText/2)}, []string{strings.Repeat("é", MaxText/2) + "x"}
 			default:
 				nines := strings.Repeat("9", MaxDigits)
 				most = []string{nines + "." + nines, "0." + nines}
 				beyond = []string{"1" + strings.Repeat("0", MaxDigits), "0." + nines + "0"}
-				if column.Kind == Decimal {
+				if column.Kind == lists.Decimal {
 					most, beyond = append(most, "-"+most[0]), append(beyond, "-"+beyond[0], "-"+beyond[1])
 				}
-				if column.Kind == Number { // how large it may be is another bound's
+				if column.Kind == lists.Number { // how large it may be is another bound's
 					most, beyond = most[1:2], beyond[1:2]
 				}
 			}
 			put := func(value string) error {
-				names, values := "workspace_id, name, "+column.Name, "$1, 'x', $2::text::"+map[bool]string{true: "text", false: "numeric"}[column.Kind == Text]
+				names, values := "workspace_id, name, "+column.Name, "$1, 'x', $2::text::"+map[bool]string{true: "text", false: "numeric"}[column.Kind == lists.Text]
 				if column.Name == "name" {
 					names, values = "workspace_id, name", "$1, $2"
 				}
@@ -89,7 +90,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			'2026-01-01Z'::timestamptz + (n % 7) * interval '1 s' FROM generate_series(1, 21) n`, ourWorkspace)
 	o := openOrigin(t, url)
 	conn := connect(t, url)
-	for sort, order := range map[Sort]string{ByCreatedAt: "created_at DESC, id DESC", ByName: `name COLLATE "und-x-icu", id`} {
+	for sort, order := range map[lists.Order]string{lists.ByCreatedAt: "created_at DESC, id DESC", lists.ByName: `name COLLATE "und-x-icu", id`} {
 		var want []string
 		rows, err := conn.Query(t.Context(), "SELECT id::text FROM items WHERE workspace_id = $1 ORDER BY "+order, ourWorkspace)
 		if err != nil {
@@ -102,7 +103,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			}
 			want = append(want, id)
 		}
-		for _, limit := range [][]int{ByCreatedAt: {100, 1}, ByName: {100, 7}}[sort] {
+		for _, limit := range [][]int{lists.ByCreatedAt: {100, 1}, lists.ByName: {100, 7}}[sort] {
 			q := Query{Workspace: ourWorkspace, Sort: sort, Limit: limit}
 			var got []string
 			cut, last := 0, ""
@@ -114,7 +115,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 				if len(page.Body) > maxPage+cursorText.EncodedLen(MaxCursor) && page.Rows != 1 {
 					t.Errorf("%s: %d bytes of %d rows", describe(q), len(page.Body), page.Rows)
 				}
-				if sort == ByName && limit == 100 { // once is enough: decoding takes most of the test's time
+				if sort == lists.ByName && limit == 100 { // once is enough: decoding takes most of the test's time
 					decodePage(t, page)
 				}
 				rows := bytes.Split(page.Body, []byte(`{"id":"`))[1:]
@@ -155,7 +156,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	exec(t, connect(t, url), `INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'Beside')`, ourWorkspace, number(4))
 	o := openOrigin(t, url)
 	for _, limit := range []int{1, 50} {
-		q := Query{Workspace: ourWorkspace, Sort: ByName, Limit: limit}
+		q := Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: limit}
 		page := fetch(t, o, q)
 		if len(page.rows) != 1 || page.next == "" {
 			t.Fatalf("the page before it: %d rows", len(page.rows))
@@ -194,7 +195,7 @@ func TestARowThatCannotBeShown(t *testing.T) {
 			workspace, id := number(900+n), number(n+1)
 			exec(t, conn, "INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'x')", workspace, id)
 			exec(t, conn, "UPDATE items SET "+set+" WHERE workspace_id = $1", workspace)
-			_, err := o.Fetch(within(t, patience), Query{Workspace: workspace, Sort: ByName, Limit: 5}, "")
+			_, err := o.Fetch(within(t, patience), Query{Workspace: workspace, Sort: lists.ByName, Limit: 5}, "")
 			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), id.String()) {
 				t.Error(err)
 			}
@@ -212,7 +213,7 @@ func TestIndexesRefuseNoWriter(t *testing.T) {
 	exec(t, conn, `INSERT INTO contacts (workspace_id, name, email, phone, tin)
 		SELECT $1, t, t, t, t FROM (SELECT string_agg(md5(n::text), '') t FROM generate_series(1, 2048) n) long`, ourWorkspace)
 	o := openOrigin(t, url)
-	for _, q := range []Query{{}, {Sort: ByName}, {Collection: Contacts, Sort: ByName, Search: "c4ca4238a0b9"}} {
+	for _, q := range []Query{{}, {Sort: lists.ByName}, {Collection: lists.Contacts, Sort: lists.ByName, Search: "c4ca4238a0b9"}} {
 		if q.Workspace, q.Limit = ourWorkspace, 1; len(fetch(t, o, q).rows) != 1 {
 			t.Errorf("%s", describe(q))
 		}

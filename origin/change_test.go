@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"listedge/internal/lists"
 )
 
 // churn changes a list during walks. It inserts, activates, deactivates and deletes rows, and
@@ -77,15 +79,15 @@ func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 			c.touched = append(c.touched, n)
 		}
 	}
-	insert(t, conn, Items, all...)
+	insert(t, conn, lists.Items, all...)
 
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.run(ctx) }()
 	o := openOrigin(t, url)
 	for _, q := range []Query{
-		{}, {Stock: Low}, {Search: "row"}, {Search: "w"},
-		{Sort: ByName}, {Sort: ByName, Stock: Low}, {Sort: ByName, Search: "ROW"}, {Sort: ByName, Search: "o", Type: Goods},
+		{}, {Filter: lists.Low}, {Search: "row"}, {Search: "w"},
+		{Sort: lists.ByName}, {Sort: lists.ByName, Filter: lists.Low}, {Sort: lists.ByName, Search: "ROW"}, {Sort: lists.ByName, Search: "o", Filter: lists.Goods},
 	} {
 		q.Workspace = ourWorkspace
 		for _, q.Limit = range []int{1, 7, 50} {
@@ -123,13 +125,13 @@ func TestACursorOutlivesItsRow(t *testing.T) {
 		`UPDATE items SET name = 'aaa first of all', created_at = '9999-01-01Z' WHERE id = ANY($1)`,
 		`UPDATE items SET workspace_id = '` + otherWorkspace.String() + `' WHERE id = ANY($1)`,
 	} {
-		for _, q := range []Query{{Limit: 1}, {Limit: 7, Sort: ByName}, {Limit: 1, Sort: ByName, Search: "same"}, {Limit: 7, Search: "name"}} {
+		for _, q := range []Query{{Limit: 1}, {Limit: 7, Sort: lists.ByName}, {Limit: 1, Sort: lists.ByName, Search: "same"}, {Limit: 7, Search: "name"}} {
 			exec(t, conn, "DELETE FROM items")
 			var rows []*row
 			for n := range 40 { // all alike but for their ids
 				rows = append(rows, newItem(ourWorkspace, awkwardID(n), "Same name"))
 			}
-			insert(t, conn, Items, rows...)
+			insert(t, conn, lists.Items, rows...)
 			q.Workspace = ourWorkspace
 			want := walk(t, o, q, nil)
 			got := walk(t, o, q, func(ids []string) { exec(t, conn, change, ids) })
@@ -150,11 +152,11 @@ func TestRowsInsertedDuringAWalk(t *testing.T) {
 	for n := range 30 {
 		rows = append(rows, newItem(ourWorkspace, number(100+n), fmt.Sprintf("Name %02d", n)))
 	}
-	insert(t, conn, Items, rows...)
+	insert(t, conn, lists.Items, rows...)
 	page := 0
-	got := walk(t, openOrigin(t, url), Query{Workspace: ourWorkspace, Sort: ByName, Limit: 7}, func([]string) {
+	got := walk(t, openOrigin(t, url), Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: 7}, func([]string) {
 		page++
-		insert(t, conn, Items, newItem(ourWorkspace, number(200+page), "A first"), newItem(ourWorkspace, number(300+page), "Z last"))
+		insert(t, conn, lists.Items, newItem(ourWorkspace, number(200+page), "A first"), newItem(ourWorkspace, number(300+page), "Z last"))
 	})
 	var want []string
 	for _, r := range rows {

@@ -15,14 +15,14 @@ import (
 )
 
 // parsePosition reads what AppendPosition wrote for a query of this sort.
-func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
+func parsePosition(sort lists.Order, b []byte) (p Position, ok bool) {
 	if len(b) < len(p.ID) {
 		return Position{}, false
 	}
 	p.Set = true
 	copy(p.ID[:], b)
 	b = b[len(p.ID):]
-	if sort == ByName {
+	if sort == lists.ByName {
 		p.Name = string(b)
 		return p, validText(p.Name) && utf8.RuneCountInString(p.Name) <= lists.NameKeyLength
 	}

@@ -23,13 +23,13 @@ import (
 func allLists() (queries []Query) {
 	searches := []string{"", "chai", "Chai", "chai ", "茶", "\x00", strings.Repeat("𝒜", 120)}
 	for _, search := range searches {
-		for _, sort := range []Sort{ByCreatedAt, ByName} {
-			for _, typ := range []Type{AnyType, Customers, Suppliers} {
-				queries = append(queries, Query{Collection: Contacts, Sort: sort, Type: typ, Search: search, Limit: 50})
+		for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
+			for _, typ := range []lists.Flags{0, lists.Customers, lists.Suppliers} {
+				queries = append(queries, Query{Collection: lists.Contacts, Sort: sort, Filter: typ, Search: search, Limit: 50})
 			}
-			for _, typ := range []Type{AnyType, Goods, Services} {
-				for _, stock := range []Stock{AnyStock, Tracked, Low} {
-					queries = append(queries, Query{Collection: Items, Sort: sort, Type: typ, Stock: stock, Search: search, Limit: 50})
+			for _, typ := range []lists.Flags{0, lists.Goods, lists.Services} {
+				for _, stock := range []lists.Flags{0, lists.Tracked, lists.Low} {
+					queries = append(queries, Query{Collection: lists.Items, Sort: sort, Filter: typ | stock, Search: search, Limit: 50})
 				}
 			}
 		}
@@ -38,8 +38,8 @@ func allLists() (queries []Query) {
 }
 
 // positions are places in a list of this order, the ends of the range among them.
-func positions(sort Sort) (list []Position) {
-	if sort == ByName {
+func positions(sort lists.Order) (list []Position) {
+	if sort == lists.ByName {
 		for _, name := range append(slices.Clone(awkwardNames), longNames()...) {
 			list = append(list, Position{Set: true, ID: uuid.New(), Name: lists.NameKey(name)})
 		}
@@ -70,7 +70,7 @@ func TestACursorIsItsPosition(t *testing.T) {
 }
 
 func TestTheLongestCursorFits(t *testing.T) {
-	q := Query{Sort: ByName, Search: strings.Repeat("\U0010FFFF", 120)}
+	q := Query{Sort: lists.ByName, Search: strings.Repeat("\U0010FFFF", 120)}
 	q.After = Position{Set: true, ID: uuid.Max, Name: lists.NameKey(strings.Repeat("\U0010FFFF", 300))}
 	if n := len(q.AppendCursor(nil)); n > MaxCursor || n < 4*lists.NameKeyLength {
 		t.Errorf("%d characters", n)
@@ -97,7 +97,7 @@ func TestACursorOfAnotherListIsForeign(t *testing.T) {
 // Nothing that is not a cursor, as it was given, is one: whatever bit, byte,
 // length or order is changed.
 func TestAMangledCursorIsMalformed(t *testing.T) {
-	for _, q := range []Query{{Sort: ByCreatedAt}, {Sort: ByName, Collection: Contacts, Search: "chai"}} {
+	for _, q := range []Query{{Sort: lists.ByCreatedAt}, {Sort: lists.ByName, Collection: lists.Contacts, Search: "chai"}} {
 		q.After = positions(q.Sort)[3]
 		cursor := q.AppendCursor(nil)
 		refused := func(how string, mangled []byte) {
@@ -145,7 +145,7 @@ func TestACursorHoldsNothingImpossible(t *testing.T) {
 		return base64.RawURLEncoding.AppendEncode(nil, raw)
 	}
 	id := strings.Repeat("i", 16)
-	byTime, byName := Query{}, Query{Sort: ByName}
+	byTime, byName := Query{}, Query{Sort: lists.ByName}
 	if p, err := byName.ParseCursor(forge(byName, cursorVersion, []byte(id+"name"))); err != nil || p.Name != "name" {
 		t.Fatalf("the forger does not know how: %+v, %v", p, err)
 	}
@@ -178,7 +178,7 @@ func TestScopesAndPositionsAreInjective(t *testing.T) {
 		}
 		scopes[name] = describe(q)
 	}
-	for _, sort := range []Sort{ByCreatedAt, ByName} {
+	for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
 		names := map[string]bool{"": true} // the start
 		for _, p := range positions(sort) {
 			q := Query{Sort: sort, After: p}
@@ -211,7 +211,7 @@ func FuzzParseCursor(f *testing.F) {
 	f.Add([]byte(""), uint8(0), "")
 	f.Add([]byte("AAAA\r\nAAAA"), uint8(1), "x")
 	f.Fuzz(func(t *testing.T, cursor []byte, sort uint8, search string) {
-		q := Query{Sort: Sort(sort % 2), Search: search}
+		q := Query{Sort: lists.Order(sort % 2), Search: search}
 		p, err := q.ParseCursor(cursor)
 		if err != nil {
 			if !errors.Is(err, ErrCursorMalformed) && !errors.Is(err, ErrCursorForeign) || p != (Position{}) {
@@ -223,7 +223,7 @@ func FuzzParseCursor(f *testing.F) {
 		if !p.Set || !bytes.Equal(q.AppendCursor(nil), cursor) {
 			t.Fatalf("%q is %+v, whose cursor is %q", cursor, p, q.AppendCursor(nil))
 		}
-		if !validText(p.Name) || utf8.RuneCountInString(p.Name) > lists.NameKeyLength || p.Name != "" && q.Sort != ByName {
+		if !validText(p.Name) || utf8.RuneCountInString(p.Name) > lists.NameKeyLength || p.Name != "" && q.Sort != lists.ByName {
 			t.Fatalf("impossible position %+v", p)
 		}
 	})

@@ -13,13 +13,15 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/lists"
 )
 
 // encoded is the JSON of one value, which must be the same wherever its bytes
 // and those of the page lie: at the end of their room, or amid the remains of others.
-func encoded(t *testing.T, kind Kind, v []byte) string {
+func encoded(t *testing.T, kind lists.Kind, v []byte) string {
 	t.Helper()
-	columns := []Column{Items.Columns()[0]}
+	columns := []lists.Column{lists.Items.Columns()[0]}
 	columns[0].Kind = kind
 	remains := bytes.Repeat([]byte{'"', '\\', 1, 'x'}, 8)
 	want := ""
@@ -43,7 +45,7 @@ func encoded(t *testing.T, kind Kind, v []byte) string {
 // encodedInstant is encoded, without quotes.
 func encodedInstant(t *testing.T, us int64) string {
 	t.Helper()
-	return strings.Trim(encoded(t, Instant, binary.BigEndian.AppendUint64(nil, uint64(us-postgresEpoch))), `"`)
+	return strings.Trim(encoded(t, lists.Instant, binary.BigEndian.AppendUint64(nil, uint64(us-postgresEpoch))), `"`)
 }
 
 // sample is a row as Postgres sends it, and the JSON that the standard library
@@ -53,13 +55,13 @@ type sample struct {
 	json []byte
 }
 
-func randomRow(random *rand.Rand, columns []Column) (s sample) {
+func randomRow(random *rand.Rand, columns []lists.Column) (s sample) {
 	var want strings.Builder
 	for i, c := range columns {
 		var v []byte
 		var says any
 		switch c.Kind {
-		case Text:
+		case lists.Text:
 			runes := make([]rune, random.IntN(40))
 			for i := range runes {
 				runes[i] = []rune("abcdefgh ijkl\"\\\x00\x1f\n\té茶😀")[random.IntN(20)]
@@ -69,19 +71,19 @@ func randomRow(random *rand.Rand, columns []Column) (s sample) {
 				text += []string{`{"id":"`, `],"page":{"`, `","name":"`, `{`, `]`, `\`}[random.IntN(6)]
 			}
 			v, says = []byte(text), text
-		case UUID:
+		case lists.UUID:
 			id := uuid.UUID(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, random.Uint64()), random.Uint64()))
 			v, says = id[:], id
-		case Decimal, Number:
+		case lists.Decimal, lists.Number:
 			text := strconv.FormatFloat(random.NormFloat64()*1e6, 'f', random.IntN(20), 64)
 			v, says = []byte(text), text
-			if c.Kind == Number {
+			if c.Kind == lists.Number {
 				says = json.Number(text)
 			}
-		case Bool:
+		case lists.Bool:
 			yes := random.IntN(2)
 			v, says = []byte{byte(yes)}, yes == 1
-		case Instant:
+		case lists.Instant:
 			us := minCreatedAt + random.Int64N((maxCreatedAt-minCreatedAt)/1000)*1000
 			v, says = binary.BigEndian.AppendUint64(nil, uint64(us-postgresEpoch)), time.UnixMicro(us).UTC().Format("2006-01-02T15:04:05.000Z")
 		}
@@ -104,13 +106,13 @@ func randomRow(random *rand.Rand, columns []Column) (s sample) {
 // other in a page as well.
 func TestRowsAreThoseOfTheStandardLibrary(t *testing.T) {
 	random := rand.New(rand.NewPCG(20, 21))
-	for _, c := range []Collection{Items, Contacts} {
+	for _, c := range lists.All {
 		for range 500 {
 			var page, want []byte
 			for range 1 + random.IntN(10) {
-				row := randomRow(random, c.listed())
+				row := randomRow(random, c.Listed())
 				var err error
-				if page, err = appendRow(page, c.listed(), row.sent); err != nil {
+				if page, err = appendRow(page, c.Listed(), row.sent); err != nil {
 					t.Fatal(err)
 				}
 				if want = append(want, row.json...); !bytes.Equal(page, want) {
@@ -125,7 +127,7 @@ func TestRowsAreThoseOfTheStandardLibrary(t *testing.T) {
 // encoding/json does not escape more than it must, is what that writes too.
 func checkString(t *testing.T, s string) {
 	t.Helper()
-	got := []byte(encoded(t, Text, []byte(s)))
+	got := []byte(encoded(t, lists.Text, []byte(s)))
 	var back string
 	if err := json.Unmarshal(got, &back); err != nil || back != s {
 		t.Fatalf("%.200q became %.200s, that is %.200q: %v", s, got, back, err)
@@ -203,7 +205,7 @@ func TestInstantsHaveThreeDecimalsAndAZ(t *testing.T) {
 
 func TestIDsAreInTheirCanonicalForm(t *testing.T) {
 	for _, id := range []uuid.UUID{uuid.Nil, uuid.Max, uuid.New(), number(0xabcdef)} {
-		if got := encoded(t, UUID, id[:]); got != `"`+id.String()+`"` {
+		if got := encoded(t, lists.UUID, id[:]); got != `"`+id.String()+`"` {
 			t.Errorf("%s, want %s", got, id)
 		}
 	}
@@ -245,8 +247,8 @@ func TestDecimalsAreShownAsStored(t *testing.T) {
 
 // Fields, their order and their names are the contract's.
 func TestColumnsAreTheContracts(t *testing.T) {
-	for c, reference := range map[Collection]*row{Items: newItem(uuid.Nil, uuid.Nil, "x"), Contacts: newContact(uuid.Nil, uuid.Nil, "x")} {
-		listed := c.listed()
+	for c, reference := range map[lists.Collection]*row{lists.Items: newItem(uuid.Nil, uuid.Nil, "x"), lists.Contacts: newContact(uuid.Nil, uuid.Nil, "x")} {
+		listed := c.Listed()
 		if len(listed) != len(reference.fields) || len(c.Columns()) != len(listed)+1 || c.Columns()[len(listed)].Name != "active" {
 			t.Fatalf("%s: %v", c, c.Columns())
 		}

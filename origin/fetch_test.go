@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -119,7 +120,7 @@ func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 	}
-	contacts := Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 10}
+	contacts := Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
 	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
 		t.Errorf("another list: %v, %+v", err, o.Stats())
 	}
@@ -152,7 +153,7 @@ func TestCancelledCallersOpenNoBreaker(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	contacts := Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 10}
+	contacts := Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
 	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
 		t.Errorf("another list: %v, %+v", err, o.Stats())
 	}
@@ -162,7 +163,7 @@ func TestCancelledCallersOpenNoBreaker(t *testing.T) {
 func TestCancelledFetchesLeakNoConnections(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	insert(t, connect(t, url), Items, awkwardItems(rand.New(rand.NewPCG(14, 15)), ourWorkspace)...)
+	insert(t, connect(t, url), lists.Items, awkwardItems(rand.New(rand.NewPCG(14, 15)), ourWorkspace)...)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 4}))
 	random := rand.New(rand.NewPCG(16, 17))
 	var all sync.WaitGroup
@@ -201,10 +202,10 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	insert(t, conn, Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
+	insert(t, conn, lists.Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
 	const connections = 4
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: connections}))
-	queries := []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 10}, {Workspace: ourWorkspace, Search: "name", Limit: 10}}
+	queries := []Query{anyPage, {Workspace: ourWorkspace, Sort: lists.ByName, Limit: 10}, {Workspace: ourWorkspace, Search: "name", Limit: 10}}
 	prepareEverywhere := func() {
 		t.Helper()
 		for _, q := range queries {

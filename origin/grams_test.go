@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/origin/admin"
 )
 
@@ -72,8 +73,8 @@ func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
 			if term == "" {
 				continue
 			}
-			c := Collection(random.IntN(2))
-			q := Query{Workspace: ourWorkspace, Collection: c, Search: term, Limit: MaxLimit, Sort: Sort(random.IntN(2))}
+			c := lists.Collection(random.IntN(2))
+			q := Query{Workspace: ourWorkspace, Collection: c, Search: term, Limit: MaxLimit, Sort: lists.Order(random.IntN(2))}
 			want := compareEveryRow(t, conn, q)
 			got := walk(t, o, q, nil)
 			slices.Sort(got)
@@ -96,9 +97,9 @@ func fillAtRandom(t testing.TB, conn *pgx.Conn, random *rand.Rand) (texts []stri
 	t.Helper()
 	text := func() string { texts = append(texts, randomText(random, 12)); return texts[len(texts)-1] }
 	const rows = 400
-	for c, insert := range map[Collection]string{
-		Items:    `INSERT INTO items (workspace_id, id, name, sku, description, active) VALUES ($1, $2, $3, $4, $5, $6)`,
-		Contacts: `INSERT INTO contacts (workspace_id, id, name, email, phone, active) VALUES ($1, $2, $3, $4, $5, $6)`,
+	for c, insert := range map[lists.Collection]string{
+		lists.Items:    `INSERT INTO items (workspace_id, id, name, sku, description, active) VALUES ($1, $2, $3, $4, $5, $6)`,
+		lists.Contacts: `INSERT INTO contacts (workspace_id, id, name, email, phone, active) VALUES ($1, $2, $3, $4, $5, $6)`,
 	} {
 		var batch pgx.Batch
 		for n := range rows {
@@ -124,7 +125,7 @@ func fillAtRandom(t testing.TB, conn *pgx.Conn, random *rand.Rand) (texts []stri
 func compareEveryRow(t testing.TB, conn *pgx.Conn, q Query) (ids []string) {
 	t.Helper()
 	var fields []string
-	for _, f := range searchedColumns[q.Collection] {
+	for _, f := range q.Collection.Searched() {
 		fields = append(fields, fmt.Sprintf("coalesce(fold(%s) LIKE '%%' || regexp_replace(fold($2), '([%%_\\\\])', '\\\\\\1', 'g') || '%%', false)", f))
 	}
 	rows, err := conn.Query(context.Background(), fmt.Sprintf("SELECT id::text FROM %s WHERE workspace_id = $1 AND active AND (%s) ORDER BY id",
@@ -150,12 +151,12 @@ func TestWorkspacesOfOneHashFindTheirOwnRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, workspace := range alike {
-		insert(t, conn, Items, newItem(workspace, number(n), "A needle"))
-		insert(t, conn, Contacts, newContact(workspace, number(n), "A needle"))
+		insert(t, conn, lists.Items, newItem(workspace, number(n), "A needle"))
+		insert(t, conn, lists.Contacts, newContact(workspace, number(n), "A needle"))
 	}
 	e := explain(t, url)
 	for n, workspace := range alike {
-		for _, c := range []Collection{Items, Contacts} {
+		for _, c := range lists.All {
 			ids, p := e.fetch(t, Query{Workspace: workspace, Collection: c, Search: "needle", Limit: 10})
 			if want := []string{number(n).String()}; !slices.Equal(ids, want) {
 				t.Errorf("%v of %s, want %v", ids, c, want)

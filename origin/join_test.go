@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/lists"
 )
 
 // bodyOf is the page that read makes of the rows, of which there is one more.
@@ -32,10 +34,10 @@ func bodyOf(q *Query, rows []sample, more bool) Page {
 func TestAJoinedPageIsTheOneThatIsRead(t *testing.T) {
 	random := rand.New(rand.NewPCG(31, 32))
 	for range 2000 {
-		q := Query{Collection: Collection(random.IntN(2)), Sort: Sort(random.IntN(2)), Search: "s", Workspace: uuid.New()}
+		q := Query{Collection: lists.Collection(random.IntN(2)), Sort: lists.Order(random.IntN(2)), Search: "s", Workspace: uuid.New()}
 		rows := make([]sample, 1+random.IntN(20))
 		for i := range rows {
-			rows[i] = randomRow(random, q.Collection.listed())
+			rows[i] = randomRow(random, q.Collection.Listed())
 		}
 		from := random.IntN(len(rows))
 		to := from + 1 + random.IntN(len(rows)-from)
@@ -88,7 +90,7 @@ func TestAnEmptyPageHasNoRowsAndIsJoinedOfNone(t *testing.T) {
 func TestALargePageIsNotJoined(t *testing.T) {
 	random := rand.New(rand.NewPCG(33, 34))
 	q := Query{}
-	row := randomRow(random, Items.listed()).json
+	row := randomRow(random, lists.Items.Listed()).json
 	for _, c := range []struct {
 		size int
 		ok   bool
@@ -101,14 +103,14 @@ func TestALargePageIsNotJoined(t *testing.T) {
 
 // The text of a row has milliseconds: where there is more, nothing is joined by it.
 func TestAPageWithMicrosecondsIsNotJoined(t *testing.T) {
-	row := randomRow(rand.New(rand.NewPCG(37, 38)), Items.listed()).sent
+	row := randomRow(rand.New(rand.NewPCG(37, 38)), lists.Items.Listed()).sent
 	created := row[len(row)-1]
 	at := binary.BigEndian.Uint64(created)
 	for _, c := range []struct {
 		more uint64 // microseconds
-		sort Sort
+		sort lists.Order
 		ok   bool
-	}{{0, ByCreatedAt, true}, {1, ByCreatedAt, false}, {1, ByName, true}} {
+	}{{0, lists.ByCreatedAt, true}, {1, lists.ByCreatedAt, false}, {1, lists.ByName, true}} {
 		binary.BigEndian.PutUint64(created, at+c.more)
 		var s showing
 		s.add(row, c.sort)
@@ -121,10 +123,10 @@ func TestAPageWithMicrosecondsIsNotJoined(t *testing.T) {
 
 func TestWhatIsNoRowHasNoPosition(t *testing.T) {
 	random := rand.New(rand.NewPCG(35, 36))
-	row := randomRow(random, Contacts.listed()).json
-	for _, sort := range []Sort{ByCreatedAt, ByName} {
+	row := randomRow(random, lists.Contacts.Listed()).json
+	for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
 		for n := range len(row) {
-			if p, ok := PositionAfterRow(row[:n], sort); ok && sort == ByCreatedAt {
+			if p, ok := PositionAfterRow(row[:n], sort); ok && sort == lists.ByCreatedAt {
 				t.Errorf("%+v of %s", p, row[:n])
 			}
 		}

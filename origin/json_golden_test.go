@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/lists"
 )
 
 // Redis keeps pages in JSON, and nodes of two versions share them during an upgrade. So
@@ -18,18 +20,18 @@ func TestTheJSONOfPagesInRedisBelongsToTheirMagic(t *testing.T) {
 	const want = `lep\x05 b970a060963b`
 	id := uuid.MustParse("0197a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
 	hash := sha256.New()
-	for _, c := range []Collection{Items, Contacts} {
+	for _, c := range lists.All {
 		for _, null := range []bool{false, true} {
 			var row [][]byte
-			for _, column := range c.listed() {
-				value := map[Kind][]byte{Text: []byte("Chai \"20\"\n<é>"), UUID: id[:], Decimal: []byte("18.0000"), Number: []byte("18.50"),
-					Bool: {1}, Instant: binary.BigEndian.AppendUint64(nil, 800_000_000_123_000)}[column.Kind]
+			for _, column := range c.Listed() {
+				value := map[lists.Kind][]byte{lists.Text: []byte("Chai \"20\"\n<é>"), lists.UUID: id[:], lists.Decimal: []byte("18.0000"), lists.Number: []byte("18.50"),
+					lists.Bool: {1}, lists.Instant: binary.BigEndian.AppendUint64(nil, 800_000_000_123_000)}[column.Kind]
 				if null && column.Nullable {
 					value = nil
 				}
 				row = append(row, value)
 			}
-			page, err := appendRow(nil, c.listed(), row)
+			page, err := appendRow(nil, c.Listed(), row)
 			if err != nil {
 				t.Fatal(err)
 			}

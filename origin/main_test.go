@@ -52,7 +52,7 @@ func number(n int) uuid.UUID {
 }
 
 func describe(q Query) string {
-	return fmt.Sprintf("%s sort=%d stock=%d type=%d search=%q limit=%d", q.Collection, q.Sort, q.Stock, q.Type, q.Search, q.Limit)
+	return fmt.Sprintf("%s sort=%s filter=%d search=%q limit=%d", q.Collection, q.Sort, q.Filter, q.Search, q.Limit)
 }
 
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -26,6 +26,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -139,8 +140,8 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err
 // function of the schema.
 func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
-	for _, c := range []Collection{Items, Contacts} {
-		q := Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
+	for _, c := range lists.All {
+		q := Query{Collection: c, Sort: lists.ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
 		if _, _, err := o.readPage(ctx, &q); err != nil {
 			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
 		}
@@ -208,7 +209,7 @@ func (o *Origin) close(r *pageReader) {
 // read runs the page's statement and encodes its rows.
 func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, by postgres.Server, err error) {
 	shape, arguments := shapeOf(q)
-	listed := q.Collection.listed()
+	listed := q.Collection.Listed()
 	r.page = append(r.page[:0], pageHead...)
 	r.showing = showing{ids: r.showing.ids[:0]}
 	full, more := false, false

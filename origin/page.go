@@ -54,23 +54,23 @@ type showing struct {
 // add adds one of the page's rows. The row has been encoded, so it is well-formed. If its
 // created_at has microseconds, which the page's text does not show, the page's extent is
 // unknown: PositionAfterRow would be wrong. Only an altered schema has such values.
-func (s *showing) add(row [][]byte, sort Sort) {
+func (s *showing) add(row [][]byte, sort lists.Order) {
 	s.addID(row)
-	s.unknown = s.unknown || sort == ByCreatedAt && positionAfter(row, sort).CreatedAt%1000 != 0
+	s.unknown = s.unknown || sort == lists.ByCreatedAt && positionAfter(row, sort).CreatedAt%1000 != 0
 }
 
 func (s *showing) addID(row [][]byte) { s.ids = append(s.ids, uuid.UUID(row[0])) }
 
 // endBefore adds the first row after the page. The row has not been encoded, so it is
 // checked here.
-func (s *showing) endBefore(row [][]byte, sort Sort) {
+func (s *showing) endBefore(row [][]byte, sort lists.Order) {
 	if len(row[0]) != len(uuid.UUID{}) || len(row[len(row)-1]) != 8 {
 		s.unknown = true
 		return
 	}
 	s.addID(row)
 	s.end = positionAfter(row, sort)
-	s.unknown = s.unknown || sort == ByCreatedAt && (s.end.CreatedAt < minCreatedAt || s.end.CreatedAt >= maxCreatedAt)
+	s.unknown = s.unknown || sort == lists.ByCreatedAt && (s.end.CreatedAt < minCreatedAt || s.end.CreatedAt >= maxCreatedAt)
 }
 
 // shown returns what the page shows; nil if that is not known.
@@ -114,7 +114,7 @@ func AppendRows(starts []uint32, body []byte) []uint32 {
 
 // PositionAfterRow returns the position directly after a row of a page's body, in a list of
 // this order. ok is false if the bytes are not a row.
-func PositionAfterRow(row []byte, sort Sort) (p Position, ok bool) {
+func PositionAfterRow(row []byte, sort lists.Order) (p Position, ok bool) {
 	const id = len(uuid.UUID{})*2 + 4
 	name, ok := bytes.CutPrefix(row, rowStart)
 	if !ok || len(name) < id {
@@ -125,7 +125,7 @@ func PositionAfterRow(row []byte, sort Sort) (p Position, ok bool) {
 		return p, false
 	}
 	p.Set = true
-	if sort == ByName {
+	if sort == lists.ByName {
 		p.Name, ok = cutName(name[id:])
 		return p, ok
 	}

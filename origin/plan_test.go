@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -157,19 +158,18 @@ func buildBigDatabase(t testing.TB, conn *pgx.Conn) {
 // behind is the position after so many rows of the list.
 func behind(t testing.TB, conn *pgx.Conn, q Query, rows int) Position {
 	t.Helper()
-	shape := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type}
 	var (
 		id   uuid.UUID
 		name string
 		at   int64
 	)
 	err := conn.QueryRow(context.Background(), fmt.Sprintf(
-		`SELECT id, name_key(name), (extract(epoch FROM created_at) * 1000000)::bigint FROM %s WHERE workspace_id = $1 AND active%s%s ORDER BY %s OFFSET $2 LIMIT 1`,
-		q.Collection, stockConditions[shape.stock], typeConditions[shape.typ], orders[q.Sort].order), q.Workspace, rows-1).Scan(&id, &name, &at)
+		`SELECT id, name_key(name), (extract(epoch FROM created_at) * 1000000)::bigint FROM %s WHERE workspace_id = $1 AND active%s ORDER BY %s OFFSET $2 LIMIT 1`,
+		q.Collection, q.Collection.Where(q.Filter), q.Sort.SQL()), q.Workspace, rows-1).Scan(&id, &name, &at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q.Sort == ByName {
+	if q.Sort == lists.ByName {
 		return Position{Set: true, ID: id, Name: name}
 	}
 	return Position{Set: true, ID: id, CreatedAt: at}
@@ -193,16 +193,16 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 		index string
 		deep  int // rows before a page deep in the list
 	}{
-		{Query{Sort: ByCreatedAt}, "items_by_created_at", 600 * limit},
-		{Query{Sort: ByName}, "items_by_name", 600 * limit},
-		{Query{Sort: ByCreatedAt, Stock: Low}, "items_low_by_created_at", 600},
-		{Query{Sort: ByName, Stock: Low}, "items_low_by_name", 600},
-		{Query{Sort: ByCreatedAt, Type: Services}, "items_services_by_created_at", 1200},
-		{Query{Sort: ByName, Type: Services}, "items_services_by_name", 1200},
-		{Query{Sort: ByCreatedAt, Collection: Contacts}, "contacts_by_created_at", 15000},
-		{Query{Sort: ByName, Collection: Contacts}, "contacts_by_name", 15000},
-		{Query{Sort: ByCreatedAt, Collection: Contacts, Type: Suppliers}, "contacts_suppliers_by_created_at", 500},
-		{Query{Sort: ByName, Collection: Contacts, Type: Suppliers}, "contacts_suppliers_by_name", 500},
+		{Query{Sort: lists.ByCreatedAt}, "items_by_created_at", 600 * limit},
+		{Query{Sort: lists.ByName}, "items_by_name", 600 * limit},
+		{Query{Sort: lists.ByCreatedAt, Filter: lists.Low}, "items_low_by_created_at", 600},
+		{Query{Sort: lists.ByName, Filter: lists.Low}, "items_low_by_name", 600},
+		{Query{Sort: lists.ByCreatedAt, Filter: lists.Services}, "items_services_by_created_at", 1200},
+		{Query{Sort: lists.ByName, Filter: lists.Services}, "items_services_by_name", 1200},
+		{Query{Sort: lists.ByCreatedAt, Collection: lists.Contacts}, "contacts_by_created_at", 15000},
+		{Query{Sort: lists.ByName, Collection: lists.Contacts}, "contacts_by_name", 15000},
+		{Query{Sort: lists.ByCreatedAt, Collection: lists.Contacts, Filter: lists.Suppliers}, "contacts_suppliers_by_created_at", 500},
+		{Query{Sort: lists.ByName, Collection: lists.Contacts, Filter: lists.Suppliers}, "contacts_suppliers_by_name", 500},
 	} {
 		q := list.Query
 		q.Workspace, q.Limit = ourWorkspace, limit
@@ -226,8 +226,8 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 	}
 
 	// Filters that most rows pass walk the whole list's index.
-	for _, q := range []Query{{Type: Goods}, {Type: Goods, Sort: ByName}, {Stock: Tracked}, {Stock: Tracked, Sort: ByName},
-		{Collection: Contacts, Type: Customers}, {Collection: Contacts, Type: Customers, Sort: ByName}} {
+	for _, q := range []Query{{Filter: lists.Goods}, {Filter: lists.Goods, Sort: lists.ByName}, {Filter: lists.Tracked}, {Filter: lists.Tracked, Sort: lists.ByName},
+		{Collection: lists.Contacts, Filter: lists.Customers}, {Collection: lists.Contacts, Filter: lists.Customers, Sort: lists.ByName}} {
 		q.Workspace, q.Limit = ourWorkspace, limit
 		index := fmt.Sprintf("%s_by_%s", q.Collection, [...]string{"created_at", "name"}[q.Sort])
 		if _, p := e.fetch(t, q); len(p.usedIndexes) != 1 || p.usedIndexes[index] == 0 || p.usedIndexes[index] > 4*limit || p.visitedNodes["Sort"] {
@@ -235,10 +235,10 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 		}
 	}
 
-	for _, sort := range []Sort{ByCreatedAt, ByName} {
+	for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
 		order := [...]string{"created_at", "name"}[sort]
-		for _, stock := range []Stock{AnyStock, Tracked} {
-			q := Query{Workspace: ourWorkspace, Sort: sort, Stock: stock, Search: "PRODUCT", Limit: limit}
+		for _, stock := range []lists.Flags{0, lists.Tracked} {
+			q := Query{Workspace: ourWorkspace, Sort: sort, Filter: stock, Search: "PRODUCT", Limit: limit}
 			e.fetch(t, q)
 			for _, deep := range []int{0, 15_000} {
 				if q.After = (Position{}); deep > 0 {
@@ -249,14 +249,14 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 					t.Errorf("%s behind %d: %d rows through the index of grams, which many rows match:\n%s", describe(q), deep, len(ids), p.text)
 				}
 				// Three in four have the term and half are tracked.
-				if read := p.usedIndexes["items_by_"+order]; sort == ByCreatedAt && read > 5*limit || read > searchWalk {
+				if read := p.usedIndexes["items_by_"+order]; sort == lists.ByCreatedAt && read > 5*limit || read > searchWalk {
 					t.Errorf("%s behind %d reads %v rows for a page of %d", describe(q), deep, read, limit)
 				}
 			}
 		}
 
-		for _, c := range []Collection{Items, Contacts} {
-			matches := map[Collection]float64{Items: bigMatches, Contacts: 20}[c]
+		for _, c := range lists.All {
+			matches := map[lists.Collection]float64{lists.Items: bigMatches, lists.Contacts: 20}[c]
 			q := Query{Workspace: ourWorkspace, Collection: c, Sort: sort, Search: "needle", Limit: limit}
 			ids, p := e.fetch(t, q)
 			list, index := fmt.Sprintf("%s_by_%s", c, order), fmt.Sprintf("%s_by_grams", c)

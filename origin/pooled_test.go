@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -32,7 +33,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			t.Parallel()
 			url := newDatabase(t)
 			conn := connect(t, url)
-			insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
+			insert(t, conn, lists.Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "12", "server_round_robin": "1"})
 			straight := openOrigin(t, url)
 			db := openDatabase(t, postgres.Options{URL: through, ReplicationURL: url, Connections: 4})
@@ -44,7 +45,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			for range 4 {
 				readers.Go(func() {
 					for range 5 {
-						for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: Contacts, Limit: 5}} {
+						for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: lists.ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}} {
 							want, err := straight.Fetch(within(t, patience), q, "")
 							if err != nil {
 								t.Error(err)
@@ -109,7 +110,7 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 			}
 			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}))
 			for range 3 {
-				page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 5}, "")
+				page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, "")
 				if err != nil {
 					t.Fatal(err)
 				}

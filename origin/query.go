@@ -4,71 +4,29 @@ import (
 	"encoding/binary"
 
 	"github.com/google/uuid"
-)
 
-// Collection is one of the two lists.
-type Collection uint8
-
-// The collections.
-const (
-	Items Collection = iota
-	Contacts
-)
-
-func (c Collection) String() string { return [...]string{"items", "contacts"}[c] }
-
-// Sort is the order of a list; ties are ordered by id in the same direction.
-type Sort uint8
-
-// The orders.
-const (
-	ByCreatedAt Sort = iota // newest first
-	ByName                  // by lists.NameKey
-)
-
-// Stock keeps items by their stock.
-type Stock uint8
-
-// The stock filters.
-const (
-	AnyStock Stock = iota
-	Tracked        // stock is tracked
-	Low            // tracked, has a reorder point, and is at or below it
-)
-
-// Type keeps rows by what they are.
-type Type uint8
-
-// The type filters: the first is for both collections, the next two are for
-// items, the last two for contacts.
-const (
-	AnyType Type = iota
-	Goods
-	Services
-	Customers
-	Suppliers
+	"listedge/internal/lists"
 )
 
 // Query names one page: which rows, in which order, after which position, how
 // many. It is a value; equal queries name the same page.
 type Query struct {
 	Workspace  uuid.UUID
-	Collection Collection
-	Sort       Sort
-	Stock      Stock
-	Type       Type
-	Search     string   // trimmed; empty = no search
-	After      Position // the zero Position = from the start
-	Limit      int      // rows, 1-100
+	Collection lists.Collection
+	Sort       lists.Order
+	Filter     lists.Flags // that all rows have; at most one of each filter
+	Search     string      // trimmed; empty = no search
+	After      Position    // the zero Position = from the start
+	Limit      int         // rows, 1-100
 }
 
 // MaxLimit is the largest page, in rows.
 const MaxLimit = 100
 
 // AppendScope appends what identifies the list within its workspace: collection, order,
-// filters and search. It is injective: four bytes, then the search up to the end.
+// filters and search. It is injective: three bytes, then the search up to the end.
 func (q *Query) AppendScope(dst []byte) []byte {
-	dst = append(dst, byte(q.Collection), byte(q.Sort), byte(q.Stock), byte(q.Type))
+	dst = append(dst, byte(q.Collection), byte(q.Sort), byte(q.Filter))
 	return append(dst, q.Search...)
 }
 
@@ -88,7 +46,7 @@ func (q *Query) AppendPosition(dst []byte) []byte {
 		return dst
 	}
 	dst = append(dst, q.After.ID[:]...)
-	if q.Sort == ByName {
+	if q.Sort == lists.ByName {
 		return append(dst, q.After.Name...)
 	}
 	return binary.BigEndian.AppendUint64(dst, uint64(q.After.CreatedAt))

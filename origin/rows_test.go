@@ -20,6 +20,7 @@ import (
 	"golang.org/x/text/language"
 	"golang.org/x/text/unicode/norm"
 
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -94,11 +95,11 @@ func columnOf(field string) string {
 }
 
 // insert writes the rows with all their columns.
-func insert(t testing.TB, conn *pgx.Conn, c Collection, rows ...*row) {
+func insert(t testing.TB, conn *pgx.Conn, c lists.Collection, rows ...*row) {
 	t.Helper()
 	var records []map[string]any
 	for _, r := range rows {
-		r.low = c == Items && low(r)
+		r.low = c == lists.Items && low(r)
 		r.searched = searched(r, c)
 		record := map[string]any{"workspace_id": r.workspace, "active": r.active}
 		for _, f := range r.fields {
@@ -118,25 +119,16 @@ func kept(r *row, q Query) bool {
 	if !r.active || r.workspace != q.Workspace {
 		return false
 	}
-	switch q.Type {
-	case Goods:
-		return keptStock(r, q.Stock) && r.get("type") == "GOODS"
-	case Services:
-		return keptStock(r, q.Stock) && r.get("type") == "SERVICE"
-	case Customers:
-		return r.get("isCustomer") == true
-	case Suppliers:
-		return r.get("isSupplier") == true
+	var has map[lists.Flags]bool
+	if q.Collection == lists.Contacts {
+		has = map[lists.Flags]bool{lists.Customers: r.get("isCustomer") == true, lists.Suppliers: r.get("isSupplier") == true}
+	} else {
+		has = map[lists.Flags]bool{lists.Tracked: r.get("trackStock") == true, lists.Low: r.low, lists.Goods: r.get("type") == "GOODS", lists.Services: r.get("type") == "SERVICE"}
 	}
-	return keptStock(r, q.Stock)
-}
-
-func keptStock(r *row, stock Stock) bool {
-	switch stock {
-	case Tracked:
-		return r.get("trackStock") == true
-	case Low:
-		return r.low
+	for flag, is := range has {
+		if q.Filter&flag != 0 && !is {
+			return false
+		}
 	}
 	return true
 }
@@ -174,9 +166,9 @@ func (r *row) nameKey() string {
 	return string(key[:min(80, len(key))])
 }
 
-func searched(r *row, c Collection) (texts []string) {
+func searched(r *row, c lists.Collection) (texts []string) {
 	names := []string{"name", "sku", "description"}
-	if c == Contacts {
+	if c == lists.Contacts {
 		names = []string{"name", "email", "phone", "tin"}
 	}
 	for _, name := range names {
@@ -272,7 +264,7 @@ func checkShown(t testing.TB, page Page, rows []json.RawMessage) {
 func checkEnd(t testing.TB, q Query, shown *Shown, r *row) {
 	t.Helper()
 	want := Position{Set: true, ID: uuid.MustParse(r.id())}
-	if q.Sort == ByName {
+	if q.Sort == lists.ByName {
 		want.Name = r.nameKey()
 	} else {
 		at, err := time.Parse(time.RFC3339, r.text("createdAt"))
@@ -376,10 +368,10 @@ func TestPagesKeepWhatTheyShow(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	for n := range 6 {
-		insert(t, conn, Items, newItem(ourWorkspace, number(n), "Name"))
+		insert(t, conn, lists.Items, newItem(ourWorkspace, number(n), "Name"))
 	}
 	o := openOrigin(t, url)
-	q := Query{Workspace: ourWorkspace, Sort: ByName, Limit: 2}
+	q := Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: 2}
 	var pages []Page
 	for range 3 {
 		page, err := o.Fetch(within(t, patience), q, "")

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"listedge/internal/lists"
 )
 
 // What a term finds, case by case. Each is searched for in one row whose name is the
@@ -57,12 +59,12 @@ func TestSearchFindsSubstringsWhateverTheirCase(t *testing.T) {
 		items = append(items, newItem(number(n), number(n), c.text))
 		contacts = append(contacts, newContact(number(n), number(n), c.text))
 	}
-	insert(t, conn, Items, items...)
-	insert(t, conn, Contacts, contacts...)
+	insert(t, conn, lists.Items, items...)
+	insert(t, conn, lists.Contacts, contacts...)
 	o := openOrigin(t, url)
 	for n, c := range cases {
-		for _, collection := range []Collection{Items, Contacts} {
-			q := Query{Workspace: number(n), Collection: collection, Search: c.term, Limit: 1 + n%100, Sort: Sort(n % 2)}
+		for _, collection := range lists.All {
+			q := Query{Workspace: number(n), Collection: collection, Search: c.term, Limit: 1 + n%100, Sort: lists.Order(n % 2)}
 			if got := len(fetch(t, o, q).rows) == 1; got != c.found {
 				t.Errorf("%s: %.60q in %.60q: %v, want %v", collection, c.term, c.text, got, c.found)
 			}
@@ -78,22 +80,22 @@ func TestSearchLooksIntoEachFieldOfItsListAndNoOther(t *testing.T) {
 		set("unit", "in the unit").set("imagePath", "in the path")
 	contact := newContact(ourWorkspace, number(1), "in the name").set("email", "in the email").set("phone", "in the phone").
 		set("tin", "in the tin").set("address", "in the address")
-	insert(t, conn, Items, item, newItem(ourWorkspace, number(2), "nothing but a name"))
-	insert(t, conn, Contacts, contact, newContact(ourWorkspace, number(2), "nothing but a name"))
+	insert(t, conn, lists.Items, item, newItem(ourWorkspace, number(2), "nothing but a name"))
+	insert(t, conn, lists.Contacts, contact, newContact(ourWorkspace, number(2), "nothing but a name"))
 	o := openOrigin(t, url)
 	for _, c := range []struct {
-		collection Collection
+		collection lists.Collection
 		term       string
 		rows       int
 	}{
-		{Items, "in the name", 1}, {Items, "in the sku", 1}, {Items, "in the description", 1}, {Items, "IN THE", 1}, {Items, "name", 2},
-		{Items, "in the unit", 0}, {Items, "in the path", 0}, {Items, "GOODS", 0}, {Items, number(1).String(), 0},
-		{Contacts, "in the name", 1}, {Contacts, "in the email", 1}, {Contacts, "in the phone", 1}, {Contacts, "in the tin", 1}, {Contacts, "in the address", 0},
+		{lists.Items, "in the name", 1}, {lists.Items, "in the sku", 1}, {lists.Items, "in the description", 1}, {lists.Items, "IN THE", 1}, {lists.Items, "name", 2},
+		{lists.Items, "in the unit", 0}, {lists.Items, "in the path", 0}, {lists.Items, "GOODS", 0}, {lists.Items, number(1).String(), 0},
+		{lists.Contacts, "in the name", 1}, {lists.Contacts, "in the email", 1}, {lists.Contacts, "in the phone", 1}, {lists.Contacts, "in the tin", 1}, {lists.Contacts, "in the address", 0},
 		// A term that runs from the end of one field into the next, whatever is between.
-		{Items, "namein the", 0}, {Items, "name in the", 0}, {Items, "name\nin the sku", 0}, {Items, "e\ni", 0}, {Items, "sku\nin", 0}, {Items, "u\ni", 0},
-		{Contacts, "name\nin the email", 0}, {Contacts, "email\nin", 0}, {Contacts, "phone\nin the tin", 0}, {Contacts, "\n", 0}, {Items, "\n", 0},
+		{lists.Items, "namein the", 0}, {lists.Items, "name in the", 0}, {lists.Items, "name\nin the sku", 0}, {lists.Items, "e\ni", 0}, {lists.Items, "sku\nin", 0}, {lists.Items, "u\ni", 0},
+		{lists.Contacts, "name\nin the email", 0}, {lists.Contacts, "email\nin", 0}, {lists.Contacts, "phone\nin the tin", 0}, {lists.Contacts, "\n", 0}, {lists.Items, "\n", 0},
 	} {
-		for _, sort := range []Sort{ByCreatedAt, ByName} {
+		for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
 			q := Query{Workspace: ourWorkspace, Collection: c.collection, Search: c.term, Sort: sort, Limit: 50}
 			if got := len(fetch(t, o, q).rows); got != c.rows {
 				t.Errorf("%s: %d rows, want %d", describe(q), got, c.rows)
@@ -131,15 +133,15 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 		"some": some, "common": numbers(1, rows), "NEEDLE": numbers(rows-11, rows), "front": numbers(1, 30), "nowhere": nil,
 		"common 002700": numbers(2700, 2700), "q": numbers(2100, 2100), "qx": numbers(2100, 2100), "%%%": nil,
 	} {
-		for _, sort := range []Sort{ByCreatedAt, ByName} {
+		for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
 			for _, limit := range []int{1, 7, 100} {
-				for _, stock := range []Stock{AnyStock, Tracked} {
-					if len(want) > rows/2 && (limit < 100 || stock != AnyStock) {
+				for _, stock := range []lists.Flags{0, lists.Tracked} {
+					if len(want) > rows/2 && (limit < 100 || stock != 0) {
 						continue // one way to walk everything is enough
 					}
-					q := Query{Workspace: ourWorkspace, Search: term, Sort: sort, Limit: limit, Stock: stock}
+					q := Query{Workspace: ourWorkspace, Search: term, Sort: sort, Limit: limit, Filter: stock}
 					expected := want
-					if stock == Tracked {
+					if stock == lists.Tracked {
 						expected = slices.DeleteFunc(slices.Clone(want), func(id string) bool { return !strings.ContainsAny(id[len(id)-1:], "02468ace") })
 					}
 					if got := walk(t, o, q, nil); !slices.Equal(got, expected) {

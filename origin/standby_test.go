@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
@@ -70,7 +71,7 @@ func TestFetchFromStandby(t *testing.T) {
 		return uint64(at)
 	}
 	server := identity(t, address)
-	query := Query{Workspace: workspace, Collection: Items, Limit: 50}
+	query := Query{Workspace: workspace, Collection: lists.Items, Limit: 50}
 	fetch := func(server string, lsn uint64) (Page, error) {
 		return o.FetchFromStandby(within(t, patience), query, needed(t, db, server, lsn))
 	}
@@ -180,7 +181,7 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	if first == second {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
-	query, conn := Query{Workspace: number(1), Collection: Items, Limit: 50}, connect(t, next.URL("listedge"))
+	query, conn := Query{Workspace: number(1), Collection: lists.Items, Limit: 50}, connect(t, next.URL("listedge"))
 	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	eventually(t, "the standby is on the new timeline", func() bool {
 		_, err := follows.FetchFromStandby(within(t, patience), query, needed(t, conn, second, 1))
@@ -228,7 +229,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	var lsn int64
 	must(connect(t, primary.URL("listedge")).QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&lsn))
 	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
-	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
+	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: lists.Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
 	if !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("%d rows of %s at %d, want at least %d: %v\n%.300s", page.Rows, page.Timeline, page.LSN, lsn, err, page.Body)
 	}
@@ -255,7 +256,7 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	}
 	standby := sandboxtest.Standby(t, primary, map[string]string{"recovery_min_apply_delay": "1h"})
 	o := openOrigin(t, strings.Replace(primary.URL("listedge"), primary.Addr(), primary.Addr()+","+standby.Addr(), 1))
-	query := Query{Workspace: number(1), Collection: Items, Limit: 50}
+	query := Query{Workspace: number(1), Collection: lists.Items, Limit: 50}
 	rows := func() (int, error) {
 		page, err := o.Fetch(within(t, patience), query, "")
 		return page.Rows, err

@@ -37,10 +37,9 @@ const (
 // shape is what a page's statement depends on. There are about two hundred shapes. A
 // connection prepares the statements that it needs.
 type shape struct {
-	collection Collection
-	sort       Sort
-	stock      Stock
-	typ        Type
+	collection lists.Collection
+	sort       lists.Order
+	filter     lists.Flags
 	search     searchPlan
 	after      bool
 }
@@ -48,7 +47,7 @@ type shape struct {
 // statement makes the shape's statement; settings are those of the sessions.
 func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 	q := &postgres.Statement{
-		Name:       fmt.Sprintf("page_%d_%d_%d_%d_%d_%t", s.collection, s.sort, s.stock, s.typ, s.search, s.after),
+		Name:       fmt.Sprintf("page_%d_%d_%d_%d_%t", s.collection, s.sort, s.filter, s.search, s.after),
 		SQL:        s.sql(),
 		Parameters: []uint32{pgtype.UUIDOID, pgtype.Int8OID},
 		Columns:    []postgres.Column{{Name: "snapshot", Type: pgtype.TextOID}},
@@ -59,11 +58,11 @@ func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 		q.Parameters = append(q.Parameters, pgtype.TextOID)
 	}
 	if s.after {
-		q.Parameters = append(q.Parameters, orders[s.sort].oid, pgtype.UUIDOID)
+		q.Parameters = append(q.Parameters, s.sort.Kind().OID(), pgtype.UUIDOID)
 	}
-	for _, c := range s.collection.listed() {
-		q.Columns = append(q.Columns, postgres.Column{Name: s.collection.String() + "." + c.Name, Type: c.Kind.oid()})
-		q.Formats = append(q.Formats, c.Kind.format())
+	for _, c := range s.collection.Listed() {
+		q.Columns = append(q.Columns, postgres.Column{Name: s.collection.String() + "." + c.Name, Type: c.Kind.OID()})
+		q.Formats = append(q.Formats, format(c.Kind))
 	}
 	return q
 }
@@ -71,7 +70,7 @@ func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 // shapeOf also returns the statement's arguments in the binary format: workspace,
 // number of rows, and, where the shape has them, the folded term and the position.
 func shapeOf(q *Query) (shape, [][]byte) {
-	s := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type, after: q.After.Set}
+	s := shape{collection: q.Collection, sort: q.Sort, filter: q.Filter, after: q.After.Set}
 	args := make([][]byte, 2, 6)
 	args[0] = q.Workspace[:]
 	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.Limit+1)) // one more than the page has, to know whether there is a next page
@@ -84,7 +83,7 @@ func shapeOf(q *Query) (shape, [][]byte) {
 		}
 	}
 	if q.After.Set {
-		if q.Sort == ByName {
+		if q.Sort == lists.ByName {
 			args = append(args, []byte(q.After.Name))
 		} else {
 			args = append(args, binary.BigEndian.AppendUint64(nil, uint64(q.After.CreatedAt-postgresEpoch)))
@@ -93,32 +92,6 @@ func shapeOf(q *Query) (shape, [][]byte) {
 	}
 	return s, args
 }
-
-// Conditions that the partial indexes of the schema repeat word by word.
-var (
-	stockConditions = map[Stock]string{
-		Tracked: " AND track_stock",
-		Low:     " AND track_stock AND stock_on_hand <= reorder_point",
-	}
-	typeConditions = map[Type]string{
-		Goods:     " AND type = 'GOODS'",
-		Services:  " AND type = 'SERVICE'",
-		Customers: " AND is_customer",
-		Suppliers: " AND is_supplier",
-	}
-	searchedColumns = [...][]string{
-		Items:    {"name", "sku", "description"},
-		Contacts: {"name", "email", "phone", "tin"},
-	}
-	orders = [...]struct {
-		order, after string
-		oid          uint32 // the type of what comes before the id
-	}{
-		ByCreatedAt: {"created_at DESC, id DESC", "(created_at, id) < (%s::timestamptz, %s::uuid)", pgtype.TimestamptzOID},
-		ByName: {`name_key(name) COLLATE "C", id`,
-			`(name_key(name) COLLATE "C", id) > (%s::text, %s::uuid)`, pgtype.TextOID},
-	}
-)
 
 // sql renders the statement. Its first row has the read point in the first column, and
 // the other rows have NULL there. The read point is the snapshot: the time of a read
@@ -131,7 +104,7 @@ var (
 // of them the planner could choose another index.
 func (s shape) sql() string {
 	var list []string
-	for _, c := range s.collection.listed() {
+	for _, c := range s.collection.Listed() {
 		list = append(list, c.Name)
 	}
 	next := 2
@@ -141,24 +114,23 @@ func (s shape) sql() string {
 	if s.search != noSearch {
 		term := parameter() + "::text"
 		var fields, found []string
-		for _, column := range searchedColumns[s.collection] {
+		for _, column := range s.collection.Searched() {
 			fields, found = append(fields, "fold("+column+")"), append(found, "strpos(fold("+column+"), "+term+") > 0")
 		}
 		match = " AND (" + strings.Join(found, " OR ") + ")"
 		fields = append(fields, "NULL")[:4]
 		grams = fmt.Sprintf(" AND search_grams(workspace_id, search_text(%s)) @> (SELECT search_grams($1, %s))", strings.Join(fields, ", "), term)
 	}
-	order := orders[s.sort]
-	rows := "workspace_id = $1 AND active" + stockConditions[s.stock] + typeConditions[s.typ]
+	rows := "workspace_id = $1 AND active" + s.collection.Where(s.filter)
 	if s.after {
-		rows += " AND " + fmt.Sprintf(order.after, parameter(), parameter())
+		rows += " AND " + s.sort.After(parameter(), parameter())
 	}
 	table, columns := postgres.Schema+"."+s.collection.String(), strings.Join(list, ", ")
 
-	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, order.order, MaxLimit+1)
+	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, s.sort.SQL(), MaxLimit+1)
 	if s.search == indexedSearch {
 		first := func(n int) string {
-			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE true%s", columns, table, rows, order.order, n, match)
+			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE true%s", columns, table, rows, s.sort.SQL(), n, match)
 		}
 		const glanced, walked = "(SELECT count(*) FROM glanced)", "(SELECT count(*) FROM walked)"
 		with = fmt.Sprintf(`WITH glanced AS MATERIALIZED (%s LIMIT $2),
@@ -170,7 +142,7 @@ SELECT %[1]s FROM walked WHERE %[8]s = $2
 UNION ALL
 SELECT %[1]s FROM (
 	SELECT * FROM (SELECT * FROM %[2]s WHERE active%[6]s OFFSET 0) found WHERE %[3]s%[5]s ORDER BY %[4]s LIMIT $2) sorted
-WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, grams, glanced, walked)
+WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, grams, glanced, walked)
 	}
 	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
 }

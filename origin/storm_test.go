@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -32,7 +33,7 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	calm := openDatabase(t, postgres.Options{URL: url})
 	quiet := New(calm)
 	for w := range workspaces {
-		for _, q := range []Query{{Limit: 100}, {Limit: 7, Sort: ByName}, {Limit: 100, Search: "item"}} {
+		for _, q := range []Query{{Limit: 100}, {Limit: 7, Sort: lists.ByName}, {Limit: 100, Search: "item"}} {
 			q.Workspace = uuid.UUID{byte(w)}
 			page, err := quiet.Fetch(within(t, patience), q, "")
 			if err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/lists"
 )
 
 var (
@@ -128,8 +130,8 @@ func pick(random *rand.Rand, values ...any) any { return values[random.IntN(len(
 
 // reference is what a list must show.
 type reference struct {
-	rows map[Collection][]*row
-	byID map[Collection]map[uuid.UUID]map[string]*row
+	rows map[lists.Collection][]*row
+	byID map[lists.Collection]map[uuid.UUID]map[string]*row
 	read map[string]*row // rows as sent, once they were found to be right
 }
 
@@ -141,7 +143,7 @@ func (ref *reference) list(q Query) (rows []*row) {
 		}
 	}
 	slices.SortFunc(rows, func(a, b *row) int {
-		if q.Sort == ByName {
+		if q.Sort == lists.ByName {
 			return cmp.Or(cmp.Compare(a.nameKey(), b.nameKey()), cmp.Compare(a.id(), b.id()))
 		}
 		return cmp.Or(cmp.Compare(b.text("createdAt"), a.text("createdAt")), cmp.Compare(b.id(), a.id()))
@@ -180,10 +182,10 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	ref := &reference{
-		rows: map[Collection][]*row{}, byID: map[Collection]map[uuid.UUID]map[string]*row{},
+		rows: map[lists.Collection][]*row{}, byID: map[lists.Collection]map[uuid.UUID]map[string]*row{},
 		read: map[string]*row{},
 	}
-	for c, make := range map[Collection]func(*rand.Rand, uuid.UUID) []*row{Items: awkwardItems, Contacts: awkwardContacts} {
+	for c, make := range map[lists.Collection]func(*rand.Rand, uuid.UUID) []*row{lists.Items: awkwardItems, lists.Contacts: awkwardContacts} {
 		ref.byID[c] = map[uuid.UUID]map[string]*row{}
 		for n, workspace := range []uuid.UUID{ourWorkspace, otherWorkspace} {
 			random := rand.New(rand.NewPCG(uint64(n), 7))
@@ -205,15 +207,15 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 	}
 
 	o := openOrigin(t, url)
-	filters := []Query{{Collection: Contacts}, {Collection: Contacts, Type: Customers}, {Collection: Contacts, Type: Suppliers}}
-	for _, stock := range []Stock{AnyStock, Tracked, Low} {
-		for _, typ := range []Type{AnyType, Goods, Services} {
-			filters = append(filters, Query{Collection: Items, Stock: stock, Type: typ})
+	filters := []Query{{Collection: lists.Contacts}, {Collection: lists.Contacts, Filter: lists.Customers}, {Collection: lists.Contacts, Filter: lists.Suppliers}}
+	for _, stock := range []lists.Flags{0, lists.Tracked, lists.Low} {
+		for _, typ := range []lists.Flags{0, lists.Goods, lists.Services} {
+			filters = append(filters, Query{Collection: lists.Items, Filter: stock | typ})
 		}
 	}
 	pages, shown := 0, 0
 	for _, q := range filters {
-		for _, q.Sort = range []Sort{ByCreatedAt, ByName} {
+		for _, q.Sort = range []lists.Order{lists.ByCreatedAt, lists.ByName} {
 			for _, q.Search = range []string{"", "ab", "ай", "chai", "ΣΊΣ", "%", "тут пусто"} {
 				for workspace, limits := range map[uuid.UUID][]int{ourWorkspace: {1, 7, 50, 100}, otherWorkspace: {100}, emptyWorkspace: {1}} {
 					q.Workspace = workspace
@@ -275,11 +277,11 @@ func TestNamesOfManyScriptsAreInOrderAndFound(t *testing.T) {
 	}
 	url := newDatabase(t)
 	for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(len(rows)) {
-		insert(t, connect(t, url), Items, rows[i])
+		insert(t, connect(t, url), lists.Items, rows[i])
 	}
 	o := openOrigin(t, url)
 	for i, r := range append([]*row{nil}, rows...) {
-		q := Query{Workspace: ourWorkspace, Sort: ByName, Limit: 7}
+		q := Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: 7}
 		if r != nil {
 			q.Search = strings.TrimSpace(r.text("name"))
 		}
@@ -301,7 +303,7 @@ func TestNamesOfManyScriptsAreInOrderAndFound(t *testing.T) {
 func TestAnEmptyListIsOneEmptyPage(t *testing.T) {
 	t.Parallel()
 	o := openOrigin(t, newDatabase(t))
-	for _, c := range []Collection{Items, Contacts} {
+	for _, c := range lists.All {
 		page, err := o.Fetch(within(t, patience), Query{Workspace: emptyWorkspace, Collection: c, Limit: 50}, "")
 		if want := `{"data":[],"page":{"hasMore":false,"nextCursor":null}`; err != nil || string(page.Body) != want {
 			t.Errorf("%s: %s, %v", c, page.Body, err)
@@ -314,8 +316,8 @@ func TestAnEmptyListIsOneEmptyPage(t *testing.T) {
 func TestEqualPagesAreEqualBytes(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	insert(t, connect(t, url), Items, awkwardItems(rand.New(rand.NewPCG(3, 4)), ourWorkspace)...)
-	q := Query{Workspace: ourWorkspace, Limit: 100, Sort: ByName}
+	insert(t, connect(t, url), lists.Items, awkwardItems(rand.New(rand.NewPCG(3, 4)), ourWorkspace)...)
+	q := Query{Workspace: ourWorkspace, Limit: 100, Sort: lists.ByName}
 	first, err := openOrigin(t, url).Fetch(within(t, patience), q, "")
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"listedge/internal/lists"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -116,7 +117,7 @@ func TestAPageIsTheSameHoweverTheNetworkSplitsIt(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
+	insert(t, conn, lists.Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
 	straight := openOrigin(t, url)
 	for name, piece := range map[string]func() int{
 		"single bytes":     func() int { return 1 },
@@ -128,7 +129,7 @@ func TestAPageIsTheSameHoweverTheNetworkSplitsIt(t *testing.T) {
 			t.Parallel()
 			_, through := startRelay(t, url, piece)
 			o := New(openDatabase(t, postgres.Options{URL: through, Connections: 1}))
-			for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: Contacts, Limit: 5}} {
+			for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: lists.ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}} {
 				want, err := straight.Fetch(within(t, patience), q, "")
 				if err != nil {
 					t.Fatal(err)
@@ -296,7 +297,7 @@ func TestNoticesChangeNoAnswer(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(42, 43)), ourWorkspace)...)
+	insert(t, conn, lists.Items, awkwardItems(rand.New(rand.NewPCG(42, 43)), ourWorkspace)...)
 	want, err := openOrigin(t, url).Fetch(within(t, patience), anyPage, "")
 	if err != nil {
 		t.Fatal(err)

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // Neither a hit by rule 1 nor one by rule 2 allocates, however the changes are packed.
 func TestJudgingAllocatesNothing(t *testing.T) {
 	tracker := joinedTracker(1, 0)
 	extent := shows(1, 2, 3)
-	extent.Order = ByName
+	extent.Order = lists.ByName
 	extent.After.NameKey, extent.End.NameKey = "b", "c"
 	v := &Validity{ReadPoint: ReadPoint{Snapshot: parse(t, "1:1:")}, Extent: extent}
 	if a := tracker.Admit(tracker.Begin(0, 0), v, changefeed.List{}, 0); a != Admitted {

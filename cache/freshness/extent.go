@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // Extent is the part of a list that a page shows: the first L rows behind the position
@@ -30,9 +31,9 @@ import (
 //
 // So the decision needs only the id and the new version of each changed row.
 type Extent struct {
-	Order    Order
-	Filter   changefeed.RowFlags // all rows of the list have these flags
-	Searched bool                // the rows also match a search
+	Order    lists.Order
+	Filter   lists.Flags // all rows of the list have these flags
+	Searched bool        // the rows also match a search
 	After    Bound
 	End      Bound
 	Tags     []uint32 // of the ids of the rows that the statement returned, in the list's order
@@ -72,15 +73,6 @@ func (e *Extent) shows(tag uint32) bool {
 	}
 	return slices.Contains(e.Tags, tag)
 }
-
-// Order is the order of a list.
-type Order uint8
-
-// The orders.
-const (
-	ByCreatedAt Order = iota // newest first, then by id, the greatest first
-	ByName                   // A to Z, then by id, the least first
-)
 
 // Bound is a position in a list: that of a row, or one end of the list.
 type Bound struct {
@@ -171,7 +163,7 @@ func (e *Extent) concern(r *changefeed.Row) Concern {
 // compareRow compares the position of a changed row with a bound. If the row's name key
 // is cut, and the bound's begins with it, the order is not known.
 func (e *Extent) compareRow(r *changefeed.Row, b *Bound, open int) (order int, ok bool) {
-	if e.Order == ByName && b.Kind == At && strings.HasPrefix(b.NameKey, r.NameKey) && r.NameKeyIsCut() {
+	if e.Order == lists.ByName && b.Kind == At && strings.HasPrefix(b.NameKey, r.NameKey) && r.NameKeyIsCut() {
 		return 0, false
 	}
 	return e.compare(&Bound{Kind: At, CreatedAt: r.CreatedAt, NameKey: r.NameKey, ID: r.ID}, b, open)
@@ -186,7 +178,7 @@ func (e *Extent) compare(a, b *Bound, open int) (order int, ok bool) {
 		return open, true
 	case b.Kind != At:
 		return 0, false
-	case e.Order == ByCreatedAt:
+	case e.Order == lists.ByCreatedAt:
 		return cmp.Or(-cmp.Compare(a.CreatedAt, b.CreatedAt), -bytes.Compare(a.ID[:], b.ID[:])), true
 	case a.NameKey == "" || b.NameKey == "":
 		return 0, false
@@ -203,16 +195,16 @@ func (e *Extent) CanJoin() bool {
 // CanBegin reports whether a page can be joined that begins at After: that bound must be
 // known.
 func (e *Extent) CanBegin() bool {
-	return e.After.Kind == Open || e.After.Kind == At && (e.Order == ByCreatedAt || e.After.NameKey != "")
+	return e.After.Kind == Open || e.After.Kind == At && (e.Order == lists.ByCreatedAt || e.After.NameKey != "")
 }
 
 // AppendKey appends an encoding of the bound. Compared as bytes, encodings have the same
 // order as the positions. The start of the list is first.
-func (b *Bound) AppendKey(dst []byte, order Order) []byte {
+func (b *Bound) AppendKey(dst []byte, order lists.Order) []byte {
 	switch {
 	case b.Kind != At:
 		return append(dst, 0)
-	case order == ByName: // a name key has no zero bytes
+	case order == lists.ByName: // a name key has no zero bytes
 		return append(append(append(append(dst, 1), b.NameKey...), 0), b.ID[:]...)
 	}
 	dst = binary.BigEndian.AppendUint64(append(dst, 1), ^(uint64(b.CreatedAt) ^ 1<<63))
@@ -256,10 +248,10 @@ func (e *Extent) Append(b []byte) []byte {
 
 // ParseExtent reads what Append wrote.
 func ParseExtent(b []byte) (*Extent, error) {
-	if len(b) < 3 || b[0] > byte(ByName) || b[2] > 1 {
+	if len(b) < 3 || b[0] > byte(lists.ByName) || b[2] > 1 {
 		return nil, errExtent
 	}
-	e := &Extent{Order: Order(b[0]), Filter: changefeed.RowFlags(b[1]), Searched: b[2] == 1}
+	e := &Extent{Order: lists.Order(b[0]), Filter: lists.Flags(b[1]), Searched: b[2] == 1}
 	b = b[3:]
 	for _, bound := range []*Bound{&e.After, &e.End} {
 		if len(b) < 1 || b[0] > byte(At) {

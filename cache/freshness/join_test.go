@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // The model of joined pages: a database with one list, a log of its commits, a node
@@ -106,7 +107,7 @@ type joinModel struct {
 	forgotten int                // of those, in a reset
 	at        changefeed.Position
 	latest    map[uuid.UUID]joinRow // what the next transaction finds
-	order     Order                 // of the lists that are read
+	order     lists.Order           // of the lists that are read
 	versions  int
 	heartbeat *joinHeartbeat
 	fills     []*joinFillUnderWay
@@ -117,7 +118,7 @@ type joinModel struct {
 
 func newJoinModel(seed uint64) *joinModel {
 	return &joinModel{Tracker: NewTracker(joinBound, joinFill, &changefeed.Followed{}), random: rand.New(rand.NewPCG(seed, 1)),
-		xid: 10, lsn: 10, latest: map[uuid.UUID]joinRow{}, order: Order(seed % 2)}
+		xid: 10, lsn: 10, latest: map[uuid.UUID]joinRow{}, order: lists.Order(seed % 2)}
 }
 
 // snapshot is one that is taken now.
@@ -172,8 +173,8 @@ func (m *joinModel) read(of Extent, limit int, sees func(i int, x *joinTransacti
 	return p
 }
 
-func joinOrder(order Order, a, b Bound) int {
-	if order == ByName {
+func joinOrder(order lists.Order, a, b Bound) int {
+	if order == lists.ByName {
 		return cmp.Or(cmp.Compare(a.NameKey, b.NameKey), cmp.Compare(a.ID.String(), b.ID.String()))
 	}
 	return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(b.ID.String(), a.ID.String()))
@@ -181,7 +182,7 @@ func joinOrder(order Order, a, b Bound) int {
 
 // flagsOf are the flags of the row's version. A version that is Same has those of the
 // one before.
-func (m *joinModel) flagsOf(row joinRow) changefeed.RowFlags { return row.Flags &^ changefeed.RowSame }
+func (m *joinModel) flagsOf(row joinRow) lists.Flags { return row.Flags &^ changefeed.RowSame }
 
 // begin begins a transaction on rows that no other one has locked.
 func (m *joinModel) begin() {
@@ -211,7 +212,7 @@ func (m *joinModel) begin() {
 		default:
 			row.CreatedAt, row.NameKey = int64(m.random.IntN(8)), string(rune('a'+m.random.IntN(6)))
 			if m.random.IntN(3) > 0 {
-				row.Flags = changefeed.RowGoods
+				row.Flags = lists.Goods
 			}
 		}
 		m.latest[id] = row
@@ -278,7 +279,7 @@ func (m *joinModel) beat() {
 func (m *joinModel) anyPage(limits int) (of Extent, limit int) {
 	of = Extent{Order: m.order, After: Bound{Kind: Open}}
 	if m.random.IntN(4) == 0 {
-		of.Filter = changefeed.RowGoods
+		of.Filter = lists.Goods
 	}
 	if m.random.IntN(4) > 0 {
 		of.After = Bound{Kind: At, CreatedAt: int64(m.random.IntN(8)), NameKey: string(rune('a' + m.random.IntN(6))), ID: uuid.UUID{15: byte(1 + m.random.IntN(joinRows))}}
@@ -438,10 +439,10 @@ func TestKeysOfPositions(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	times := []int64{-1 << 62, -1, 0, 1, 255, 256, 1 << 62}
 	names := []string{"a", "ab", "a\x01", "b", "aa"}
-	for _, order := range []Order{ByCreatedAt, ByName} {
+	for _, order := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
 		position := func() Bound {
 			b := Bound{Kind: At, ID: uuid.UUID{15: byte(random.IntN(3)), 0: byte(random.IntN(2) * 255)}}
-			if order == ByName {
+			if order == lists.ByName {
 				b.NameKey = names[random.IntN(len(names))]
 			} else {
 				b.CreatedAt = times[random.IntN(len(times))]

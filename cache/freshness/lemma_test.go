@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // The lemma of Extent, tried out: lists of up to six rows, every pair of changes, every
@@ -22,7 +23,7 @@ type item struct {
 	created int64
 	name    string
 	found   bool // by the search
-	flags   changefeed.RowFlags
+	flags   lists.Flags
 	version int
 	active  bool
 }
@@ -106,8 +107,8 @@ func operations(ids []int) (all []operation) {
 			add("redate", active(func(i *item) { i.created = at }))
 		}
 		add("search", active(func(i *item) { i.found = !i.found }))
-		add("stock", active(func(i *item) { i.flags ^= changefeed.RowLow }))
-		add("type", active(func(i *item) { i.flags ^= changefeed.RowGoods | changefeed.RowService }))
+		add("stock", active(func(i *item) { i.flags ^= lists.Low }))
+		add("type", active(func(i *item) { i.flags ^= lists.Goods | lists.Services }))
 	}
 	const another = 7
 	for n, at := range []int64{5, 20, 25, 45} {
@@ -115,7 +116,7 @@ func operations(ids []int) (all []operation) {
 			if list[another] != nil {
 				return changefeed.Row{}, false
 			}
-			list[another] = &item{id: another, created: at, name: []string{"a", "c", "é", "x"}[n], found: n%2 == 0, flags: changefeed.RowTracked | changefeed.RowGoods, active: true}
+			list[another] = &item{id: another, created: at, name: []string{"a", "c", "é", "x"}[n], found: n%2 == 0, flags: lists.Tracked | lists.Goods, active: true}
 			return list[another].row(), true
 		}})
 	}
@@ -125,12 +126,12 @@ func operations(ids []int) (all []operation) {
 // firstItems are a list to begin with: with ties, an inactive row, and every flag.
 func firstItems(n int) (list items, ids []int) {
 	for i, first := range []item{
-		{created: 20, name: "c", found: true, flags: changefeed.RowTracked | changefeed.RowGoods, active: true},
-		{created: 10, name: "b", flags: changefeed.RowTracked | changefeed.RowLow | changefeed.RowGoods, active: true},
-		{created: 20, name: "b", found: true, flags: changefeed.RowService, active: true},
-		{created: 30, name: "é", found: true, flags: changefeed.RowTracked | changefeed.RowLow | changefeed.RowGoods, active: true},
-		{created: 25, name: "d", found: true, flags: changefeed.RowGoods},
-		{created: 40, name: "d", flags: changefeed.RowTracked | changefeed.RowGoods, active: true},
+		{created: 20, name: "c", found: true, flags: lists.Tracked | lists.Goods, active: true},
+		{created: 10, name: "b", flags: lists.Tracked | lists.Low | lists.Goods, active: true},
+		{created: 20, name: "b", found: true, flags: lists.Services, active: true},
+		{created: 30, name: "é", found: true, flags: lists.Tracked | lists.Low | lists.Goods, active: true},
+		{created: 25, name: "d", found: true, flags: lists.Goods},
+		{created: 40, name: "d", flags: lists.Tracked | lists.Goods, active: true},
 	}[:n] {
 		first.id = i + 1
 		list[first.id] = &first
@@ -146,8 +147,8 @@ type modelPage struct {
 }
 
 type pageKind struct {
-	order    Order
-	filter   changefeed.RowFlags
+	order    lists.Order
+	filter   lists.Flags
 	searched bool
 	limit    int
 }
@@ -155,7 +156,7 @@ type pageKind struct {
 // before says whether the list has a before b.
 func (p *modelPage) before(a, b *item) bool {
 	x, y := rowID(a.id), rowID(b.id)
-	if p.order == ByName {
+	if p.order == lists.ByName {
 		return cmp.Or(cmp.Compare(a.name, b.name), bytes.Compare(x[:], y[:])) < 0
 	}
 	return cmp.Or(cmp.Compare(a.created, b.created), bytes.Compare(x[:], y[:])) > 0
@@ -211,8 +212,8 @@ func (p *modelPage) extent(rows []*item) *Extent {
 
 // pages are all pages of lists that begin with these rows.
 func pages(list *items) (all []*modelPage) {
-	for order := range ByName + 1 {
-		for _, filter := range []changefeed.RowFlags{0, changefeed.RowTracked, changefeed.RowTracked | changefeed.RowLow, changefeed.RowGoods, changefeed.RowService} {
+	for order := range lists.ByName + 1 {
+		for _, filter := range []lists.Flags{0, lists.Tracked, lists.Tracked | lists.Low, lists.Goods, lists.Services} {
 			for _, searched := range []bool{false, true} {
 				for limit := 1; limit <= 3; limit++ {
 					all = append(all, &modelPage{pageKind{order, filter, searched, limit}, nil})

@@ -12,6 +12,7 @@ import (
 
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // The model: a database, followers that keep their contract, a log, a Redis
@@ -102,7 +103,7 @@ func (m *model) someRows() changefeed.Rows {
 func (x *transaction) change() changefeed.Change {
 	c := changefeed.Change{XID: x.xid, LSN: x.lsn}
 	if x.whole {
-		c.Whole = 1 << changefeed.Items
+		c.Whole = 1 << lists.Items
 	}
 	for i, p := range x.lists {
 		c.Lists, c.Rows = append(c.Lists, modelList(p)), append(c.Rows, x.rows[i])
@@ -111,7 +112,7 @@ func (x *transaction) change() changefeed.Change {
 }
 
 func modelList(i int) changefeed.List {
-	return changefeed.List{Workspace: uuid.UUID{byte(i + 1)}, Collection: changefeed.Items}
+	return changefeed.List{Workspace: uuid.UUID{byte(i + 1)}, Collection: lists.Items}
 }
 
 type modelEntry struct {

@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // Tracker holds what a node knows about changes in the database.
@@ -75,10 +76,10 @@ type Tracker struct {
 	provenAt    time.Time           // the moment of the last proof, as a time.Time
 	pruned      time.Duration       // the latest moment at which changes stopped being recent
 	lastServer  string              // of the last proof, also before a reset
-	lists       lists
-	collections [changefeed.Collections]*listVersion // changes of a collection as a whole
-	changing    map[*listVersion]struct{}            // list versions with recent changes
-	changed     uint64                               // changes of lists since the start
+	lists       listVersions
+	collections [lists.Collections]*listVersion // changes of a collection as a whole
+	changing    map[*listVersion]struct{}       // list versions with recent changes
+	changed     uint64                          // changes of lists since the start
 }
 
 // NewTracker makes a tracker without a proof. database is the followed database.
@@ -97,7 +98,7 @@ func (t *Tracker) Reset(epoch string) {
 	t.join.Store(t.sequence)
 	t.epoch, t.joined, t.last = epoch, false, changefeed.Proof{}
 	t.position, t.joinedAt, t.joinLSN = changefeed.Position{}, changefeed.Position{}, 0
-	t.lists = lists{known: map[changefeed.List]*listVersion{}, ring: ring{budget: t.ringBudget}}
+	t.lists = listVersions{known: map[changefeed.List]*listVersion{}, ring: ring{budget: t.ringBudget}}
 	t.changing = map[*listVersion]struct{}{}
 	for i := range t.collections {
 		t.collections[i] = &listVersion{}
@@ -112,11 +113,11 @@ func (t *Tracker) Changed(at changefeed.Position, c *changefeed.Change) (joined 
 	t.sequence++
 	t.position = at
 	for i, list := range c.Lists {
-		if list.Collection != changefeed.Keys {
+		if list.Collection != lists.Keys {
 			t.add(t.lists.of(list), c, c.RowsOf(i))
 		}
 	}
-	for collection := range changefeed.Keys {
+	for _, collection := range lists.All {
 		if c.Touches(collection) {
 			t.add(t.collections[collection], c, "")
 		}
@@ -143,7 +144,7 @@ func (t *Tracker) Settled(c *changefeed.Change, now time.Duration) {
 			v.settle(c.XID, now)
 		}
 	}
-	for collection := range changefeed.Keys {
+	for _, collection := range lists.All {
 		if c.Touches(collection) {
 			t.collections[collection].settle(c.XID, now)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 const (
@@ -18,8 +19,8 @@ const (
 )
 
 var (
-	listA = changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Items}
-	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: changefeed.Items}
+	listA = changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}
+	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: lists.Items}
 )
 
 // listener gives a tracker the log, and moments since the start of a test.
@@ -201,7 +202,7 @@ func TestRules(t *testing.T) {
 		},
 		"a change of another collection as a whole": func(t *trackerTest) {
 			p := t.filled("100:101:")
-			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << changefeed.Contacts}})
+			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << lists.Contacts}})
 			t.is(p, 1)
 		},
 		"a change that settled long ago": func(t *trackerTest) {
@@ -296,8 +297,8 @@ func TestRules(t *testing.T) {
 		},
 		"of keys no page is made": func(t *trackerTest) {
 			p := t.filled("100:100:")
-			t.changed(100, changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Keys})
-			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << changefeed.Keys}})
+			t.changed(100, changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Keys})
+			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << lists.Keys}})
 			if !t.isCurrent(p) || len(t.lists.known) != 1 {
 				t.Fatalf("current: %v, %d lists", t.isCurrent(p), len(t.lists.known))
 			}
@@ -491,7 +492,7 @@ func TestReadingRemembersNoListsWhileUntrusted(t *testing.T) {
 		boottimetest.Pass(2 * testBound)
 		before := len(t.lists.known)
 		for i := range 1000 {
-			list := changefeed.List{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
+			list := changefeed.List{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: lists.Items}
 			if _, ok := t.Require(list, t.now()); ok {
 				t.Fatal("trusted")
 			}
@@ -514,7 +515,7 @@ func TestForgettingLeavesHalf(t *testing.T) {
 		t.prove("101:101:")
 		boottimetest.Pass(testFill + 1)
 		for i := range t.maxLists {
-			t.lists.of(changefeed.List{Workspace: uuid.UUID{8, byte(i), byte(i >> 8)}, Collection: changefeed.Items})
+			t.lists.of(changefeed.List{Workspace: uuid.UUID{8, byte(i), byte(i >> 8)}, Collection: lists.Items})
 		}
 		t.prove("101:101:")
 		if n := len(t.lists.known); n < t.maxLists/2 || n > t.maxLists || t.lists.known[listA] == nil {

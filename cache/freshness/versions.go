@@ -169,8 +169,8 @@ func (r *ReadPoint) sees(c *change) bool {
 	return r.Snapshot.Sees(c.xid)
 }
 
-// lists are the lists that changed recently.
-type lists struct {
+// listVersions are the lists that changed recently.
+type listVersions struct {
 	known  map[changefeed.List]*listVersion
 	others logPosition // the last change of all lists that are not in known
 	ring   ring
@@ -183,7 +183,7 @@ var forgotten = logPosition{math.MaxUint64, changefeed.Position{Term: math.MaxUi
 const maxLists = 1 << 17
 
 // of returns the list's version. It adds one if the list is not known.
-func (l *lists) of(list changefeed.List) *listVersion {
+func (l *listVersions) of(list changefeed.List) *listVersion {
 	v := l.known[list]
 	if v == nil {
 		v = &listVersion{lastLSN: l.others.lsn, dropped: l.others}
@@ -194,7 +194,7 @@ func (l *lists) of(list changefeed.List) *listVersion {
 }
 
 // lastLSN returns an LSN that is not below that of any change of the list.
-func (l *lists) lastLSN(list changefeed.List) uint64 {
+func (l *listVersions) lastLSN(list changefeed.List) uint64 {
 	if v := l.known[list]; v != nil {
 		return v.lastLSN
 	}
@@ -204,7 +204,7 @@ func (l *lists) lastLSN(list changefeed.List) uint64 {
 // forget makes room if more than limit lists are known. It forgets about half of them,
 // those that changed the longest ago, except lists with recent changes. Entries of a
 // forgotten list are not current any more.
-func (l *lists) forget(limit int) {
+func (l *listVersions) forget(limit int) {
 	if len(l.known) <= limit {
 		return
 	}

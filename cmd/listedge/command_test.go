@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/origin"
+	"listedge/internal/lists"
 )
 
 func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
@@ -263,7 +263,7 @@ func TestHelpAndVersion(t *testing.T) {
 		}
 	}
 	help := command(t, "import", "--help")
-	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+	for _, c := range lists.All {
 		for _, column := range c.Columns() {
 			if !strings.Contains(help, column.Field) {
 				t.Errorf("import's help does not name %s:\n%s", column.Field, help)

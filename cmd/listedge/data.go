@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/origin"
+	"listedge/internal/lists"
 	"listedge/origin/admin"
 	"listedge/origin/follower"
 	"listedge/origin/load"
@@ -143,17 +143,14 @@ func (c *migrateRemove) Run(ctx context.Context, t *terminal) error {
 
 type importCommand struct {
 	ChangeFlags
-	Collection string    `arg:"" enum:"items,contacts" help:"items or contacts."`
+	Collection string    `arg:"" enum:"${lists}" help:"One of ${enum}."`
 	File       string    `arg:"" help:"CSV with a header; - reads standard input."`
 	Workspace  uuid.UUID `help:"The workspace of the rows." required:""`
 }
 
 // Run imports all rows of the file, or none.
 func (c *importCommand) Run(ctx context.Context, t *terminal) error {
-	collection := origin.Items
-	if c.Collection == origin.Contacts.String() {
-		collection = origin.Contacts
-	}
+	collection := lists.Of(c.Collection)
 	rows, err := load.Import(c.acting(ctx), c.DatabaseURL, collection, c.Workspace, c.File, t.err)
 	if bad := (*load.BadFile)(nil); errors.As(err, &bad) {
 		fmt.Fprintln(t.err, bad)

@@ -27,10 +27,10 @@ func TestExtentMutations(t *testing.T) {
 		{"younger characters are decomposed", []edit{{fold, "if !strings.ContainsFunc(t, isLater) {", "if true {"}}, "./origin", folds},
 
 		{"a search is none", []edit{{extent, "Searched: q.Search != \"\"", "Searched: false"}}, "./edge", queries},
-		{"a filter is forgotten", []edit{{extent, "stockFlags[q.Stock] | typeFlags[q.Type]", "stockFlags[q.Stock]"}}, "./edge", queries},
+		{"a filter is forgotten", []edit{{extent, "Filter: q.Filter,", "Filter: 0,"}}, "./edge", queries},
 
 		// By the oracle, on real servers.
-		{"goods are services", []edit{{extent, "origin.Goods: changefeed.RowGoods", "origin.Goods: changefeed.RowService"}}, "./cmd/listedge", oracle},
+		{"goods are services", []edit{{"internal/lists/lists.go", `{"goods", Goods,`, `{"goods", Services,`}}, "./origin", lists},
 		{"a row that comes in does not concern the page", []edit{{"cache/freshness/extent.go", "\treturn RowEntered\n", "\treturn Unconcerned\n"}}, "./cmd/listedge", oracle},
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"listedge/origin"
+	"listedge/internal/lists"
 )
 
 type helpCommand struct {
@@ -96,7 +96,7 @@ func addExamples(app *kong.Application) {
 // importHelp returns the columns of the files that import reads.
 func importHelp() string {
 	var all []string
-	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+	for _, c := range lists.All {
 		var names []string
 		for _, column := range c.Columns() {
 			names = append(names, column.Field)

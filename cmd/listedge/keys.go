@@ -29,7 +29,7 @@ type keyCreate struct {
 	LimitFlags
 	Workspace uuid.UUID `help:"Workspace of the key." required:""`
 	Name      string    `help:"Name of the key, for people."`
-	Scopes    []string  `help:"Lists that the key may read." default:"items:read,contacts:read" enum:"items:read,contacts:read"`
+	Scopes    []string  `help:"Lists that the key may read." default:"${scopes}" enum:"${scopes}"`
 	ExpiresIn *days     `help:"How long the key works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
 }
 

@@ -23,7 +23,9 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9/logging"
 
+	"listedge/internal/lists"
 	"listedge/internal/redact"
+	"listedge/origin/admin"
 	"listedge/origin/audit"
 )
 
@@ -127,7 +129,8 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 				code = n
 			}
 		}),
-		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser()},
+		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser(),
+			"lists": strings.Join(lists.Names(), ","), "scopes": strings.Join(admin.Scopes, ",")},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ValueFormatter(func(v *kong.Value) string { // a placeholder hides the default
 			if v.HasDefault && v.Tag.PlaceHolder != "" && v.Default != "" {

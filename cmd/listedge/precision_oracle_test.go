@@ -20,6 +20,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/origin"
 	"listedge/origin/postgres"
 )
@@ -37,9 +38,9 @@ type pageOracle struct {
 	reference  *origin.Origin
 
 	queries    []origin.Query
-	compared   map[string]int                            // by where the page was
-	kept       map[origin.Collection]map[origin.Sort]int // pages that were right although their statement had not seen a change
-	keptBy     map[string]int                            // the same by the kind of change
+	compared   map[string]int                           // by where the page was
+	kept       map[lists.Collection]map[lists.Order]int // pages that were right although their statement had not seen a change
+	keptBy     map[string]int                           // the same by the kind of change
 	ofStandbys int
 	wrong      int
 
@@ -72,7 +73,7 @@ func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 	t.Helper()
 	o := &pageOracle{url: url, random: rand.New(rand.NewPCG(seed, 0)),
 		commits: map[changefeed.List][]commit{}, kinds: map[string]int{}, keptBy: map[string]int{}, compared: map[string]int{},
-		kept: map[origin.Collection]map[origin.Sort]int{origin.Items: {}, origin.Contacts: {}}}
+		kept: map[lists.Collection]map[lists.Order]int{lists.Items: {}, lists.Contacts: {}}}
 	db, err := postgres.Open(t.Context(), postgres.Options{URL: url, Connections: pageReaders, QueryTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +86,7 @@ func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 	}
 	w := &pageWriter{conn: connect(t, url), random: o.random, oracle: o}
 	for _, workspace := range o.workspaces {
-		for c := range changefeed.Collection(2) {
+		for c := range lists.Collection(2) {
 			err := pgx.BeginFunc(t.Context(), w.conn, func(tx pgx.Tx) error {
 				for range workspace.rows {
 					if err := w.insert(t.Context(), tx, changefeed.List{Workspace: workspace.id, Collection: c}, randomID(o.random)); err != nil {
@@ -155,7 +156,7 @@ func (o *pageOracle) committed(list changefeed.List, c commit) {
 // keptAll says whether pages of all orders and collections were kept.
 func (o *pageOracle) keptAll() bool {
 	for _, kept := range o.kept {
-		if kept[origin.ByCreatedAt] == 0 || kept[origin.ByName] == 0 {
+		if kept[lists.ByCreatedAt] == 0 || kept[lists.ByName] == 0 {
 			return false
 		}
 	}
@@ -276,7 +277,7 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 // compareOn compares the entry of the query in a node's cache with the page.
 func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Query, page origin.Page, quiet time.Time) {
 	now := time.Now()
-	list := changefeed.List{Workspace: q.Workspace, Collection: changefeed.Collection(q.Collection)}
+	list := changefeed.List{Workspace: q.Workspace, Collection: lists.Collection(q.Collection)}
 	r, ok := n.cache.Hit(keyOf(&q), now)
 	if !ok {
 		var err error

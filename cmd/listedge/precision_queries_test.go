@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -17,22 +18,21 @@ import (
 func pick[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
 var (
-	itemTypes    = []origin.Type{origin.AnyType, origin.AnyType, origin.Goods, origin.Services}
-	contactTypes = []origin.Type{origin.AnyType, origin.AnyType, origin.Customers, origin.Suppliers}
-	searches     = []string{"", "", "", "", "a", "ab", "abc", "b1", "äb", "чай"}
-	limits       = []int{1, 1, 2, 3, 3, 5, 8, 20, 50, 100}
+	searches = []string{"", "", "", "", "a", "ab", "abc", "b1", "äb", "чай"}
+	limits   = []int{1, 1, 2, 3, 3, 5, 8, 20, 50, 100}
 )
 
 // randomQuery is the first page of any list, or a page from any position on.
 func randomQuery(r *rand.Rand, workspace uuid.UUID) origin.Query {
-	q := origin.Query{Workspace: workspace, Collection: origin.Collection(r.IntN(2)), Sort: origin.Sort(r.IntN(2)), Limit: pick(r, limits), Search: pick(r, searches)}
-	q.Type = pick(r, contactTypes)
-	if q.Collection == origin.Items {
-		q.Type, q.Stock = pick(r, itemTypes), origin.Stock(r.IntN(3))
+	q := origin.Query{Workspace: workspace, Collection: lists.Collection(r.IntN(2)), Sort: lists.Order(r.IntN(2)), Limit: pick(r, limits), Search: pick(r, searches)}
+	for _, f := range q.Collection.Filters() {
+		if r.IntN(2) == 0 {
+			q.Filter |= pick(r, f.Values).Flag
+		}
 	}
 	if r.IntN(3) == 0 {
 		q.After = origin.Position{Set: true, ID: randomID(r)}
-		if q.Sort == origin.ByName {
+		if q.Sort == lists.ByName {
 			q.After.Name = lists.NameKey(randomName(r))
 		} else {
 			q.After.CreatedAt = randomTime(r).UnixMicro()
@@ -51,14 +51,17 @@ func randomID(r *rand.Rand) (id uuid.UUID) {
 // addressOf is the query as a client writes it.
 func addressOf(q *origin.Query) string {
 	v := url.Values{"limit": {strconv.Itoa(q.Limit)}}
-	if q.Sort == origin.ByName {
+	if q.Sort == lists.ByName {
 		v.Set("sort", "name")
 	}
-	if q.Stock != origin.AnyStock {
-		v.Set("stock", [...]string{origin.Tracked: "tracked", origin.Low: "low"}[q.Stock])
+	words := [...]map[lists.Flags]string{
+		lists.Items:    {lists.Tracked: "stock=tracked", lists.Low: "stock=low", lists.Goods: "type=goods", lists.Services: "type=services"},
+		lists.Contacts: {lists.Customers: "type=customer", lists.Suppliers: "type=supplier"},
 	}
-	if q.Type != origin.AnyType {
-		v.Set("type", [...]string{origin.Goods: "goods", origin.Services: "services", origin.Customers: "customer", origin.Suppliers: "supplier"}[q.Type])
+	for flag, word := range words[q.Collection] {
+		if name, value, _ := strings.Cut(word, "="); q.Filter&flag != 0 {
+			v.Set(name, value)
+		}
 	}
 	if q.Search != "" {
 		v.Set("search", q.Search)

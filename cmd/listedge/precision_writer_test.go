@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
-	"listedge/origin"
+	"listedge/internal/lists"
 )
 
 // The writers of the page oracle. Together they change rows in every way.
@@ -51,14 +51,14 @@ func randomTime(r *rand.Rand) time.Time {
 }
 
 // columnsOf are a collection's columns that a row is made of, and their values.
-func (w *pageWriter) row(c origin.Collection) (columns []string, values []any) {
+func (w *pageWriter) row(c lists.Collection) (columns []string, values []any) {
 	r := w.random
 	add := func(column string, value any) { columns, values = append(columns, column), append(values, value) }
 	add("name", randomName(r))
 	add("created_at", randomTime(r))
 	add("active", r.IntN(8) > 0)
 	texts := []string{"email", "phone", "tin", "address"}
-	if c == origin.Items {
+	if c == lists.Items {
 		texts = []string{"sku", "description", "unit", "image_path"}
 		add("type", pick(r, []string{"GOODS", "SERVICE"}))
 		add("track_stock", r.IntN(2) == 0)
@@ -109,7 +109,7 @@ var usualWays = func() (all []string) {
 	return all
 }()
 
-func table(l changefeed.List) string { return origin.Collection(l.Collection).String() }
+func table(l changefeed.List) string { return lists.Collection(l.Collection).String() }
 
 // some are the ids of a few rows, mostly of one.
 func (w *pageWriter) some(ctx context.Context, tx pgx.Tx, l changefeed.List, n int) (ids []uuid.UUID, err error) {
@@ -123,7 +123,7 @@ func (w *pageWriter) some(ctx context.Context, tx pgx.Tx, l changefeed.List, n i
 func (w *pageWriter) few() int { return 1 + max(0, w.random.IntN(6)-3) }
 
 func (w *pageWriter) insert(ctx context.Context, tx pgx.Tx, l changefeed.List, id uuid.UUID) error {
-	columns, values := w.row(origin.Collection(l.Collection))
+	columns, values := w.row(lists.Collection(l.Collection))
 	columns, values = append(columns, "id", "workspace_id"), append(values, id, l.Workspace)
 	var parameters []string
 	for i := range columns {
@@ -146,7 +146,7 @@ func (w *pageWriter) remove(ctx context.Context, tx pgx.Tx, l changefeed.List) e
 func (w *pageWriter) update(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, w.few())
 	for _, id := range ids {
-		columns, values := w.row(origin.Collection(l.Collection))
+		columns, values := w.row(lists.Collection(l.Collection))
 		from := w.random.IntN(len(columns))
 		to := from + 1 + w.random.IntN(2)*w.random.IntN(len(columns)-from)
 		if err := w.set(ctx, tx, l, id, columns[from:to], values[from:to]); err != nil {
@@ -171,7 +171,7 @@ func (w *pageWriter) stock(ctx context.Context, tx pgx.Tx, l changefeed.List) er
 	for _, id := range ids {
 		w.other++
 		column, value := "address", any(fmt.Sprint(w.other))
-		if l.Collection == changefeed.Items {
+		if l.Collection == lists.Items {
 			column, value = "stock_on_hand", 1000+w.other
 		}
 		if err := w.set(ctx, tx, l, id, []string{column}, []any{value}); err != nil {
@@ -197,7 +197,7 @@ func (w *pageWriter) again(ctx context.Context, tx pgx.Tx, l changefeed.List) er
 	ids, err := w.some(ctx, tx, l, 1)
 	for _, id := range ids {
 		for range 2 {
-			columns, values := w.row(origin.Collection(l.Collection))
+			columns, values := w.row(lists.Collection(l.Collection))
 			if err := w.set(ctx, tx, l, id, columns, values); err != nil {
 				return err
 			}
@@ -278,7 +278,7 @@ func (w *pageWriter) long(ctx context.Context, tx pgx.Tx, l changefeed.List) err
 	ids, err := w.some(ctx, tx, l, 2)
 	for i, id := range ids {
 		column := []string{"name", pick(w.random, []string{"name", "description"})}[i]
-		if l.Collection == changefeed.Contacts {
+		if l.Collection == lists.Contacts {
 			column = "name"
 		}
 		_, err := tx.Exec(ctx, "UPDATE "+table(l)+" SET "+column+" = (SELECT string_agg(md5($2 || n::text), '') FROM generate_series(1, 300) n) WHERE id = $1", id, fmt.Sprint(w.random.Uint64()))
@@ -325,7 +325,7 @@ func (w *pageWriter) truncate(ctx context.Context, tx pgx.Tx, l changefeed.List)
 // definition changes the table, and with it all rows.
 func (w *pageWriter) definition(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	w.other++
-	column := map[bool]string{true: "unit", false: "address"}[l.Collection == changefeed.Items]
+	column := map[bool]string{true: "unit", false: "address"}[l.Collection == lists.Items]
 	_, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE text USING coalesce(%s, '') || '%d'", table(l), column, column, w.other))
 	return err
 }
@@ -333,7 +333,7 @@ func (w *pageWriter) definition(ctx context.Context, tx pgx.Tx, l changefeed.Lis
 // step writes one transaction. If two writers block each other, one transaction is rolled back.
 func (w *pageWriter) step(ctx context.Context) error {
 	way := pick(w.random, usualWays)
-	list := changefeed.List{Workspace: pick(w.random, w.oracle.workspaces).id, Collection: changefeed.Collection(w.random.IntN(2))}
+	list := changefeed.List{Workspace: pick(w.random, w.oracle.workspaces).id, Collection: lists.Collection(w.random.IntN(2))}
 	c := commit{kind: way}
 	err := pgx.BeginFunc(ctx, w.conn, func(tx pgx.Tx) error {
 		var rows int

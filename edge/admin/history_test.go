@@ -8,6 +8,7 @@ import (
 	"context"
 
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/lists"
 	"listedge/metrics"
 )
 
@@ -22,11 +23,11 @@ func TestHistory(t *testing.T) {
 		defer func() { cancel(); <-ended }()
 		boottimetest.Pass(historyInterval / 2)
 		for range 50 {
-			stripe.Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 20*time.Microsecond)
+			stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Microsecond)
 			stripe.LookedUp(metrics.TierMemory, false)
-			stripe.Answered(metrics.RouteItems, metrics.OutcomeLimited, 429, time.Microsecond)
+			stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeLimited, 429, time.Microsecond)
 		}
-		stripe.Answered(metrics.RouteItems, metrics.OutcomeError, 503, time.Second)
+		stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeError, 503, time.Second)
 		boottimetest.Pass(historyInterval)
 		p := h.After(0)
 		if len(p) != 1 || p[0].Requests != 101/5. || p[0].Refused != 10 || p[0].Failed != .2 || *p[0].Hits != 1 || *p[0].P99 < 15e-6 || *p[0].P99 > 25e-6 || *p[0].Proof != .02 {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/lists"
 )
 
 // Position is an entry's place in the log of an epoch. The zero Position is
@@ -36,24 +38,12 @@ func ParsePosition(s string) (p Position, err error) {
 	return p, nil
 }
 
-// Collection is a kind of rows: the two kinds of lists, and the rows that say who may
-// read them.
-type Collection uint8
-
-// The collections.
-const (
-	Items Collection = iota
-	Contacts
-	Keys // api_keys and workspaces
-	Collections
-)
-
-// List is the items, or the contacts, of one workspace: what a change touches, and what
-// a page depends on. Of Keys, a list is one row: the ID is the key's or the
+// List is a collection of one workspace: what a change touches, and what
+// a page depends on. Of lists.Keys, a list is one row: the ID is the key's or the
 // workspace's.
 type List struct {
 	Workspace  uuid.UUID
-	Collection Collection
+	Collection lists.Collection
 }
 
 // MarshalText implements encoding.TextMarshaler: the collection, and the id in base64.
@@ -64,9 +54,9 @@ func (l List) MarshalText() ([]byte, error) {
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (l *List) UnmarshalText(text []byte) error {
 	var id []byte
-	ok := len(text) > 0 && text[0] >= '0' && text[0] < '0'+byte(Collections)
+	ok := len(text) > 0 && text[0] >= '0' && text[0] < '0'+byte(lists.Collections)
 	if ok {
-		l.Collection = Collection(text[0] - '0')
+		l.Collection = lists.Collection(text[0] - '0')
 		id, _ = base64.RawStdEncoding.AppendDecode(nil, text[1:])
 	}
 	if copy(l.Workspace[:], id) != len(l.Workspace) || len(id) != len(l.Workspace) {
@@ -95,7 +85,7 @@ func (c *Change) RowsOf(i int) Rows {
 }
 
 // Touches says whether the collection is touched as a whole.
-func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
+func (c *Change) Touches(collection lists.Collection) bool { return c.Whole&(1<<collection) != 0 }
 
 // TermStart begins a term: another follower holds the slot.
 type TermStart struct {

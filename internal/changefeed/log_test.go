@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"listedge/internal/lists"
 )
 
 // The suite that every Log passes.
@@ -423,7 +425,7 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 	change := func() (c Change) {
 		c.XID, c.LSN, c.Whole = number(r), number(r), uint8(r.Uint32())
 		for range r.IntN(4) {
-			p := List{Collection: Collection(r.IntN(int(Collections)))}
+			p := List{Collection: lists.Collection(r.IntN(int(lists.Collections)))}
 			for i := range p.Workspace {
 				p.Workspace[i] = byte(r.Uint32())
 			}
@@ -441,7 +443,7 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 		for range c.Lists {
 			rows := make([]Row, r.IntN(3))
 			for i := range rows {
-				rows[i] = Row{ID: c.Lists[0].Workspace, Flags: RowFlags(r.Uint32())}
+				rows[i] = Row{ID: c.Lists[0].Workspace, Flags: lists.Flags(r.Uint32())}
 				if rows[i].IsPlaced() {
 					rows[i].CreatedAt, rows[i].NameKey = int64(number(r)), "abc"[:r.IntN(4)]
 				}

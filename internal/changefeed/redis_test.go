@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -226,7 +227,7 @@ func TestARowTakesFewBytes(t *testing.T) {
 		{"gone", 1, Row{Flags: RowGone}, 175},
 		{"ten rows", 10, Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40)}, 80},
 	} {
-		for collection, of := range []string{Items: "items", Contacts: "contacts"} {
+		for collection, of := range []string{lists.Items: "items", lists.Contacts: "contacts"} {
 			t.Run(of+", "+test.name, func(t *testing.T) {
 				_, client := startRedis(t)
 				log := NewRedis(client, shop())
@@ -238,7 +239,7 @@ func TestARowTakesFewBytes(t *testing.T) {
 						rows[i].ID = uuid.New()
 					}
 					entries = append(entries, Entry{Position: Position{4_000_000_000, n}, Change: &Change{XID: 4_000_000_000 + n, LSN: 800_000_000_000 + n,
-						CommittedAt: 1 << 50, Lists: []List{{uuid.New(), Collection(collection)}}, Rows: []Rows{PackRows(rows...)}}})
+						CommittedAt: 1 << 50, Lists: []List{{uuid.New(), lists.Collection(collection)}}, Rows: []Rows{PackRows(rows...)}}})
 				}
 				for some := range slices.Chunk(entries, batch) {
 					if err := log.Append(inTime(t), "a", some...); err != nil {

@@ -6,13 +6,15 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/lists"
 )
 
 // Row is one row that a transaction changed, in the version that the transaction left:
 // what the filters and the orders of lists compare.
 type Row struct {
 	ID    uuid.UUID
-	Flags RowFlags
+	Flags lists.Flags
 
 	// A row that is Gone or Same has neither of these.
 
@@ -20,19 +22,10 @@ type Row struct {
 	NameKey   string // lists.NameKey of the name, cut; empty = not known
 }
 
-// RowFlags say which lists have the row.
-type RowFlags uint8
-
-// The flags. A filter is the flags that a row must have.
+// The flags besides those of filters.
 const (
-	RowGone     RowFlags = 1 << iota // no list of this workspace has it: deleted, not active, or moved away
-	RowSame                          // it differs from the version that the log named before in nothing that decides in which lists it is, and where
-	RowTracked                       // stock is tracked
-	RowLow                           // stock is low
-	RowGoods                         // of type GOODS
-	RowService                       // of type SERVICE
-	RowCustomer                      // a contact
-	RowSupplier                      // a contact
+	RowGone lists.Flags = 1 << iota // no list of this workspace has it: deleted, not active, or moved away
+	RowSame                         // it differs from the version that the log named before in nothing that decides in which lists it is, and where
 )
 
 // IsPlaced reports whether the row has a position in lists that is to be compared.
@@ -90,7 +83,7 @@ func (rs Rows) next() (r Row, rest Rows, ok bool) {
 	if len(rs) < rowSize {
 		return r, "", false
 	}
-	r.Flags = RowFlags(rs[0])
+	r.Flags = lists.Flags(rs[0])
 	copy(r.ID[:], rs[1:])
 	if !r.IsPlaced() {
 		return r, rs[rowSize:], true
@@ -131,21 +124,21 @@ func (rs Rows) whole() bool {
 
 // appendRows appends rows as the log has them: before those of each list their length in
 // bytes, a uvarint.
-func appendRows(b []byte, lists []Rows) []byte {
-	for _, rows := range lists {
+func appendRows(b []byte, all []Rows) []byte {
+	for _, rows := range all {
 		b = append(binary.AppendUvarint(b, uint64(len(rows))), rows...)
 	}
 	return b
 }
 
 // parseRows reads what appendRows wrote; ok is false if it cannot.
-func parseRows(b string) (lists []Rows, ok bool) {
+func parseRows(b string) (all []Rows, ok bool) {
 	for len(b) > 0 {
 		size, n := binary.Uvarint([]byte(b[:min(len(b), binary.MaxVarintLen64)]))
 		if n <= 0 || size > uint64(len(b)-n) || !Rows(b[n:n+int(size)]).whole() {
 			return nil, false
 		}
-		lists, b = append(lists, Rows(b[n:n+int(size)])), b[n+int(size):]
+		all, b = append(all, Rows(b[n:n+int(size)])), b[n+int(size):]
 	}
-	return lists, true
+	return all, true
 }

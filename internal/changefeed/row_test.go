@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/lists"
 )
 
 func TestRowsAreReadAsTheyWereWritten(t *testing.T) {
@@ -16,8 +18,8 @@ func TestRowsAreReadAsTheyWereWritten(t *testing.T) {
 		"gone":     {{ID: id, Flags: RowGone}},
 		"the same": {{ID: id, Flags: RowSame}},
 		"two rows": {
-			{ID: id, Flags: RowTracked | RowLow | RowGoods, CreatedAt: -1, NameKey: "\x01\x02"},
-			{ID: uuid.Max, Flags: RowSupplier, CreatedAt: 1 << 60},
+			{ID: id, Flags: lists.Tracked | lists.Low | lists.Goods, CreatedAt: -1, NameKey: "\x01\x02"},
+			{ID: uuid.Max, Flags: lists.Suppliers, CreatedAt: 1 << 60},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +54,7 @@ func TestKeysOfLongNamesAreCut(t *testing.T) {
 
 // Rows are read whole, or not at all.
 func TestDamagedRows(t *testing.T) {
-	rows := PackRows(Row{ID: uuid.Max, Flags: RowGoods, CreatedAt: 5, NameKey: "abc"}, Row{Flags: RowGone})
+	rows := PackRows(Row{ID: uuid.Max, Flags: lists.Goods, CreatedAt: 5, NameKey: "abc"}, Row{Flags: RowGone})
 	for n := range len(rows) {
 		whole := n == 0 || n == len(rows)-rowSize
 		if _, ok := parseRows(string(appendRows(nil, []Rows{rows[:n]}))); ok != whole {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/lists"
 )
 
 // recorder writes down what it is given, in short.
@@ -37,7 +39,7 @@ func termStart(term uint64, previous Position) Entry {
 }
 
 func change(term, n, xid uint64) Entry {
-	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []List{{Workspace: uuid.UUID{1}, Collection: Items}}}}
+	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []List{{Workspace: uuid.UUID{1}, Collection: lists.Items}}}}
 }
 
 // heartbeat is a heartbeat whose snapshot was taken after the entry at after. If after is zero,

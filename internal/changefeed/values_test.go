@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"listedge/internal/lists"
 )
 
 func TestPositions(t *testing.T) {
@@ -107,9 +109,9 @@ func FuzzParseSnapshot(f *testing.F) {
 }
 
 func TestTouches(t *testing.T) {
-	for whole := range 1 << Collections {
+	for whole := range 1 << lists.Collections {
 		c := Change{Whole: uint8(whole)}
-		for collection := range Collections {
+		for collection := range lists.Collections {
 			if c.Touches(collection) != (whole>>collection&1 == 1) {
 				t.Errorf("%03b touches %d: %t", whole, collection, c.Touches(collection))
 			}

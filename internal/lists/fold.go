@@ -1,5 +1,3 @@
-// Package lists says how texts of lists compare: by their fold, which is the same in the
-// database (the function fold of the schema) and in a node.
 package lists
 
 import (

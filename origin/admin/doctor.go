@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
@@ -50,7 +51,7 @@ const oldestWriterSQL = `SELECT text FROM (
 	ORDER BY since LIMIT 1`
 
 // factsSQL reads facts, for a slot whose name begins with $1 and ends with $2.
-const factsSQL = `
+var factsSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
 slot AS (SELECT *, to_jsonb(s) ->> 'invalidation_reason' AS reason FROM pg_replication_slots s WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
@@ -60,7 +61,7 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	coalesce(nullif(current_setting('idle_replication_slot_timeout', true), '0'), '') AS idle_timeout, -- which is since Postgres 18
 	pg_is_in_recovery() AS standby,
 	me.rolsuper AS superuser,
-	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
+	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (SELECT to_regclass(n) FROM unnest(` + lists.TablesSQL + `) n)), false) AS owner,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost, coalesce((SELECT reason = 'idle_timeout' FROM slot), false) AS idle,
 	EXISTS (SELECT FROM slot) AS slot,
 	current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots)::int AS slots_used,
@@ -204,9 +205,9 @@ func judgeUsage(ctx context.Context, conn *pgx.Conn) Finding {
 // for over a second; with the lock's holder, if known (0 = a prepared transaction).
 // Indexes and partitions count as their table. It reads only catalogs that are never
 // locked.
-const lockedSQL = `
+var lockedSQL = `
 WITH RECURSIVE tables (oid, name) AS (
-	SELECT to_regclass(n)::oid, n FROM unnest('{items,contacts,api_keys,workspaces}'::text[]) n
+	SELECT to_regclass(n)::oid, n FROM unnest(` + lists.TablesSQL + `) n
 	UNION ALL SELECT inhrelid, name FROM tables JOIN pg_inherits ON inhparent = oid
 ),
 relations AS (SELECT * FROM tables UNION ALL SELECT indexrelid, name FROM tables JOIN pg_index ON indrelid = oid),

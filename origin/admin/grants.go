@@ -6,15 +6,18 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"listedge/internal/lists"
 )
 
 // grantsText gives the role %[1]s the rights of a node. %[2]s is its name as a
-// literal, %[3]s a dollar quote that does not occur in it.
+// literal, %[3]s a dollar quote that does not occur in it,
+// %[4]s the tables.
 const grantsText = `-- What the role of the nodes needs. Run this in their database, after the migrations, as the owner of the database
 -- and its tables. The role has to be there: CREATE ROLE %[1]s LOGIN PASSWORD '…';
 DO %[3]s BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %%I TO %%I', current_database(), %[2]s); END %[3]s;
 GRANT USAGE ON SCHEMA public TO %[1]s;
-GRANT SELECT ON public.workspaces, public.api_keys, public.items, public.contacts TO %[1]s;
+GRANT SELECT ON public.%[4]s TO %[1]s;
 GRANT EXECUTE ON FUNCTION public.fold(text), public.fold_letters(text), public.name_key(text), public.search_text(text, text, text, text), public.search_grams(uuid, text) TO %[1]s;
 -- The tables to which nodes write the usage of keys. Nodes write no others.
 GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage, public.key_last_used, public.usage_writers TO %[1]s;
@@ -42,5 +45,5 @@ func Grants(role string) (string, error) {
 	for strings.Contains(role, strings.TrimSuffix(tag, "$")) {
 		tag = "$g" + strings.Trim(tag, "$") + "$"
 	}
-	return fmt.Sprintf(grantsText, pgx.Identifier{role}.Sanitize(), "'"+strings.ReplaceAll(role, "'", "''")+"'", tag), nil
+	return fmt.Sprintf(grantsText, pgx.Identifier{role}.Sanitize(), "'"+strings.ReplaceAll(role, "'", "''")+"'", tag, strings.Join(lists.Tables(), ", public.")), nil
 }

@@ -9,13 +9,19 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/origin/apikey"
 	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
 
 // Scopes are all scopes that exist.
-var Scopes = []string{"items:read", "contacts:read"}
+var Scopes = func() (all []string) {
+	for _, c := range lists.All {
+		all = append(all, c.Scope())
+	}
+	return all
+}()
 
 // Key is a key as the commands show it.
 type Key struct {

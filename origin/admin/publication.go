@@ -10,10 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"listedge/internal/lists"
 	"listedge/origin/audit"
 )
 
-// publicationSQL makes the publication of four whole tables, or adds what it lacks.
+// publicationSQL makes the publication of the whole TABLES, or adds what it lacks.
 //
 //go:embed publication.sql
 var publicationSQL string
@@ -63,7 +64,7 @@ func changePublication(ctx context.Context, tx pgx.Tx) (done string, a audit.Act
 		err = tx.QueryRow(ctx, publishedSQL).Scan(&before)
 	}
 	if err == nil {
-		_, err = tx.Exec(ctx, publicationSQL)
+		_, err = tx.Exec(ctx, strings.ReplaceAll(publicationSQL, "TABLES", lists.TablesSQL))
 	}
 	if err == nil {
 		err = tx.QueryRow(ctx, publishedSQL).Scan(&after)

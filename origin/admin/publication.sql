@@ -16,7 +16,7 @@ BEGIN
     END IF;
     -- Whole tables: with a list of columns, Postgres refuses to change the type of a listed column or to drop it and, while the
     -- replica identity is the whole row, every update and delete: no key could be revoked.
-    FOREACH wanted IN ARRAY '{items,contacts,api_keys,workspaces}'::regclass[] LOOP
+    FOREACH wanted IN ARRAY TABLES::regclass[] LOOP
         CONTINUE WHEN EXISTS (SELECT FROM pg_publication_rel r WHERE prpubid = there AND prrelid = wanted
             AND to_jsonb(r) ->> 'prattrs' IS NULL AND to_jsonb(r) ->> 'prqual' IS NULL); -- which are since Postgres 15
         IF EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = there AND prrelid = wanted) THEN

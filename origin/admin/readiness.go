@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
@@ -97,17 +98,17 @@ func (r *Readiness) checkReaders(ctx context.Context) (remedy string, failed err
 
 // missingRightsSQL returns a command for each right that this user lacks to read
 // what nodes read, and for each table whose row level security may hide rows.
-const missingRightsSQL = `
+var missingRightsSQL = `
 SELECT format('GRANT USAGE ON SCHEMA public TO %I', current_user) WHERE NOT has_schema_privilege('public', 'USAGE')
 UNION ALL
 SELECT format('GRANT SELECT ON public.%I TO %I', relname, current_user) FROM pg_class
-WHERE relnamespace = 'public'::regnamespace AND relname IN ('items', 'contacts', 'api_keys', 'workspaces') AND NOT has_table_privilege(oid, 'SELECT')
+WHERE relnamespace = 'public'::regnamespace AND relname = ANY (` + lists.TablesSQL + `) AND NOT has_table_privilege(oid, 'SELECT')
 UNION ALL
 SELECT format('GRANT EXECUTE ON FUNCTION public.%I(%s) TO %I', proname, pg_get_function_identity_arguments(oid), current_user) FROM pg_proc
 WHERE pronamespace = 'public'::regnamespace AND proname IN ('fold', 'fold_letters', 'name_key', 'search_text', 'search_grams') AND NOT has_function_privilege(oid, 'EXECUTE')
 UNION ALL
 SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
-WHERE relnamespace = 'public'::regnamespace AND relname IN ('items', 'contacts', 'api_keys', 'workspaces') AND row_security_active(oid)`
+WHERE relnamespace = 'public'::regnamespace AND relname = ANY (` + lists.TablesSQL + `) AND row_security_active(oid)`
 
 // missingRights returns the commands that grant the rights that this role lacks. It is
 // empty if none are missing or they cannot be read.

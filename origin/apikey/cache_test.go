@@ -16,6 +16,7 @@ import (
 
 	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -33,7 +34,7 @@ type keyTable struct {
 func newKeyTable(keys int) *keyTable {
 	table := &keyTable{keys: map[Hash]Key{}}
 	for n := range keys {
-		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: number(1 << 20), Items: true, Limit: DefaultLimit}
+		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: number(1 << 20), Scopes: 1 << lists.Items, Limit: DefaultLimit}
 	}
 	return table
 }

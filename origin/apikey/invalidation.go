@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // proof says that the log of changes is complete between two moments, for one run of
@@ -57,10 +58,10 @@ func (c *Cache[T]) Changed(_ changefeed.Position, change *changefeed.Change) { c
 // Settled implements changefeed.Listener. A look-up between Changed and Settled
 // may have read the old row, so both invalidate.
 func (c *Cache[T]) Settled(change *changefeed.Change) {
-	all := change.Touches(changefeed.Keys)
+	all := change.Touches(lists.Keys)
 	var ids []uuid.UUID
 	for _, l := range change.Lists {
-		if l.Collection == changefeed.Keys {
+		if l.Collection == lists.Keys {
 			ids = append(ids, l.Workspace)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -39,14 +40,14 @@ func (r *ring) provenFor(d time.Duration, meanwhile func()) {
 
 // changed is a change of rows of keys and workspaces.
 func (r *ring) changed(ids ...uuid.UUID) {
-	c := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(9000), Collection: changefeed.Items}}}
+	c := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(9000), Collection: lists.Items}}}
 	for _, id := range ids {
-		c.Lists = append(c.Lists, changefeed.List{Workspace: id, Collection: changefeed.Keys})
+		c.Lists = append(c.Lists, changefeed.List{Workspace: id, Collection: lists.Keys})
 	}
 	r.Cache.Changed(changefeed.Position{}, c)
 }
 
-func (r *ring) allChanged() { r.Settled(&changefeed.Change{Whole: 1 << changefeed.Keys}) }
+func (r *ring) allChanged() { r.Settled(&changefeed.Change{Whole: 1 << lists.Keys}) }
 
 func (r *ring) isKnown(n int) bool {
 	_, _, ok := r.known(n)
@@ -149,7 +150,7 @@ func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
-		change := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(0), Collection: changefeed.Keys}}}
+		change := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(0), Collection: lists.Keys}}}
 		r.Changed(changefeed.Position{}, change)
 		boottimetest.Pass(time.Nanosecond)
 		if _, err := r.use(0); err != nil || !r.isKnown(0) {

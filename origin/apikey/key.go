@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // An API key is
@@ -116,8 +116,7 @@ func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 // What each request reads comes first, in one line of memory.
 type Key struct {
 	Workspace      uuid.UUID
-	Items          bool // scope items:read
-	Contacts       bool // scope contacts:read
+	Scopes         uint8 // a bit for each collection that it may read
 	Revoked        bool
 	Suspended      bool                  // its workspace is
 	Scheduled      bool                  // it will be revoked, or its workspace suspended, at a moment that no change announces
@@ -130,8 +129,8 @@ type Key struct {
 }
 
 // May says whether the key has the scope of the collection.
-func (k *Key) May(c changefeed.Collection) bool {
-	return c == changefeed.Items && k.Items || c == changefeed.Contacts && k.Contacts
+func (k *Key) May(c lists.Collection) bool {
+	return k.Scopes&(1<<c) != 0
 }
 
 // Valid says whether the key is neither revoked nor expired at that moment.

@@ -6,24 +6,35 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"unique"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
 const serverSQL = `SELECT ` + postgres.ServerSQL
 
-const lookupSQL = `
-SELECT k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
+var lookupSQL = `
+SELECT k.key_hash, k.id, k.workspace_id, ` + scopesSQL() + `, k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false),
        k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8, w.quota, w.quota_period
 FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
+
+// scopesSQL selects Key.Scopes.
+func scopesSQL() string {
+	var bits []string
+	for _, c := range lists.All {
+		bits = append(bits, fmt.Sprintf("('%s' = ANY(k.scopes))::int << %d", c.Scope(), c))
+	}
+	return "(" + strings.Join(bits, ") | (") + ")"
+}
 
 var (
 	// transactionSettings begin a look-up behind a connection pooler.
@@ -140,7 +151,7 @@ func readKeys(rows pgx.Rows, run string) (map[Hash]Key, error) {
 		quota                     *int64
 		quotaPeriod               *string
 	)
-	_, err := pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
+	_, err := pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Scopes, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
 		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &quota, &quotaPeriod}, func() error {
 		if len(hash) != len(Hash{}) {
 			return errors.New("a key's hash is not a SHA-256")

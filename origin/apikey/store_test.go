@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -122,13 +123,13 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		spec admin.NewKey
 		want apikey.Key
 	}{
-		"plain":       {admin.NewKey{}, apikey.Key{Items: true, Contacts: true, Limit: apikey.DefaultLimit}},
-		"items only":  {admin.NewKey{Scopes: []string{"items:read"}}, apikey.Key{Items: true, Limit: apikey.DefaultLimit}},
-		"contacts":    {admin.NewKey{Scopes: []string{"contacts:read"}}, apikey.Key{Contacts: true, Limit: apikey.DefaultLimit}},
-		"own limit":   {admin.NewKey{Rate: &rate, Burst: &burst}, apikey.Key{Items: true, Contacts: true, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 7}}},
-		"rate alone":  {admin.NewKey{Rate: &rate}, apikey.Key{Items: true, Contacts: true, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 5}}},
-		"burst alone": {admin.NewKey{Burst: &burst}, apikey.Key{Items: true, Contacts: true, Limit: apikey.Limit{Set: true, Rate: 50, Burst: 7}}},
-		"expiring":    {admin.NewKey{ExpiresIn: &hour}, apikey.Key{Items: true, Contacts: true, Limit: apikey.DefaultLimit, ExpiresAt: 1}},
+		"plain":       {admin.NewKey{}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit}},
+		"items only":  {admin.NewKey{Scopes: []string{"items:read"}}, apikey.Key{Scopes: 1 << lists.Items, Limit: apikey.DefaultLimit}},
+		"contacts":    {admin.NewKey{Scopes: []string{"contacts:read"}}, apikey.Key{Scopes: 1 << lists.Contacts, Limit: apikey.DefaultLimit}},
+		"own limit":   {admin.NewKey{Rate: &rate, Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 7}}},
+		"rate alone":  {admin.NewKey{Rate: &rate}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 5}}},
+		"burst alone": {admin.NewKey{Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 50, Burst: 7}}},
+		"expiring":    {admin.NewKey{ExpiresIn: &hour}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit, ExpiresAt: 1}},
 	} {
 		c.spec.Workspace, c.spec.Name = w.ID, name
 		made, err := conn.CreateKey(t.Context(), c.spec)
@@ -154,7 +155,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	hash, _ := apikey.HashOf([]byte(key))
 	exec("INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, 'lk_', '{}')", w.ID, hash[:])
 	got, ok := lookupOne(t, store, key)
-	if !ok || got.Limit != apikey.DefaultLimit || got.WorkspaceLimit.Set || got.Items || got.Contacts || got.ExpiresAt != 0 {
+	if !ok || got.Limit != apikey.DefaultLimit || got.WorkspaceLimit.Set || got.Scopes != 0 || got.ExpiresAt != 0 {
 		t.Errorf("%+v", got)
 	}
 	for _, c := range []struct {
@@ -205,7 +206,7 @@ func TestLookupOfABatch(t *testing.T) {
 		t.Fatalf("%d, %v", len(found), err)
 	}
 	for n, hash := range hashes {
-		if key, ok := found[hash]; ok != (n%2 == 0) || ok && (key.ID != number(n) || !key.Items || key.Contacts) {
+		if key, ok := found[hash]; ok != (n%2 == 0) || ok && (key.ID != number(n) || key.Scopes != 1<<lists.Items) {
 			t.Errorf("%d: %+v", n, key)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // followedDatabase is a table of keys whose commits a follower publishes, in
@@ -69,12 +70,12 @@ func (d *followedDatabase) commit(n int, hangs time.Duration) {
 	d.xid++
 	xid := d.xid
 	d.open[xid] = true
-	c := changefeed.Change{XID: xid, Lists: []changefeed.List{{Workspace: d.rows[hash].ID, Collection: changefeed.Keys}}}
+	c := changefeed.Change{XID: xid, Lists: []changefeed.List{{Workspace: d.rows[hash].ID, Collection: lists.Keys}}}
 	if n%3 == 0 {
 		c.Lists[0].Workspace = d.rows[hash].Workspace
 	}
 	if n%7 == 0 {
-		c = changefeed.Change{XID: xid, Whole: 1 << changefeed.Keys}
+		c = changefeed.Change{XID: xid, Whole: 1 << lists.Keys}
 	}
 	d.unsettled = append(d.unsettled, c)
 	d.queue = append(d.queue, changefeed.Entry{Change: &c})
@@ -141,7 +142,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				d := &followedDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[Hash]Key{},
 					changedAt: map[Hash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
 				for n := range keys {
-					d.rows[hashNumber(n)] = Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
+					d.rows[hashNumber(n)] = Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items}
 				}
 				ring := NewCache(d.lookup, func(Key, *int) {}, time.Minute, boottime.New())
 				defer ring.Close()

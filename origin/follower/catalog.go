@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 //go:embed catalog.sql
@@ -49,7 +49,7 @@ type view struct {
 func (p *primary) readView(ctx context.Context, known string) (v view, err error) {
 	var lsn string
 	var relations []string
-	if err := p.row(ctx, catalogSQL, known, PublicationName)(&lsn, &v.snapshot, &v.catalog.version, &relations); err != nil {
+	if err := p.row(ctx, catalogSQL, known, PublicationName, lists.Tables())(&lsn, &v.snapshot, &v.catalog.version, &relations); err != nil {
 		return v, fmt.Errorf("take a snapshot: %w", err)
 	}
 	if v.at, err = pglogrepl.ParseLSN(lsn); err != nil {
@@ -64,12 +64,10 @@ func (p *primary) readView(ctx context.Context, known string) (v view, err error
 		if _, err := fmt.Sscan(r, &oid, &table); err != nil {
 			return v, fmt.Errorf("read the catalog: %w", err)
 		}
-		v.catalog.collections[oid] |= 1 << collectionOf[table]
+		v.catalog.collections[oid] |= 1 << lists.Of(table)
 	}
 	return v, nil
 }
-
-var collectionOf = map[string]changefeed.Collection{"items": changefeed.Items, "contacts": changefeed.Contacts, "api_keys": changefeed.Keys, "workspaces": changefeed.Keys}
 
 // announceSchemaChange writes the message that touches everything, if the
 // prerequisites still hold, and returns an end of the WAL after its commit.

@@ -11,7 +11,7 @@ WITH RECURSIVE schema AS MATERIALIZED (
     SELECT oid, xmin FROM pg_namespace WHERE nspname = 'public'),
 root AS MATERIALIZED (
     SELECT c.oid, relname::text, relhassubclass, c.xmin FROM schema JOIN pg_class c
-    ON relnamespace = schema.oid AND relname IN ('items', 'contacts', 'api_keys', 'workspaces')),
+    ON relnamespace = schema.oid AND relname = ANY ($3)),
 tree (oid, name, parent, version) AS (
     SELECT oid, relname, relhassubclass, xmin::text FROM root
     UNION ALL SELECT c.oid, name, relhassubclass, tree.oid || ' ' || i.xmin::text || ' ' || c.xmin::text FROM tree

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // touched writes a change as "items:1 contacts:2 whole:keys".
@@ -19,7 +20,7 @@ func touched(c changefeed.Change) string {
 	for _, p := range c.Lists {
 		parts = append(parts, fmt.Sprintf("%s:%d", names[p.Collection], p.Workspace[15]))
 	}
-	for i := range changefeed.Collections {
+	for i := range lists.Collections {
 		if c.Touches(i) {
 			parts = append(parts, "whole:"+names[i])
 		}

@@ -11,16 +11,17 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // allCollections has the bit of every collection.
-const allCollections = 1<<changefeed.Collections - 1
+const allCollections = 1<<lists.Collections - 1
 
 // table says where the columns of a relation are.
 type table struct {
 	workspace, id column
-	columns       int                                    // their number
-	listed        [changefeed.Collections]map[string]int // by collection: where its listedColumns are; nil = some are not published, or of another type
+	columns       int                               // their number
+	listed        [lists.Collections]map[string]int // by collection: where its deciding columns are; nil = some are not published, or of another type
 }
 
 type column struct {
@@ -160,8 +161,8 @@ func (d *decoder) setCatalog(collections map[uint32]uint8) {
 // first change, and again after ALTER TABLE or a change of the publication.
 func tableOf(m *pglogrepl.RelationMessage) table {
 	t := table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id"), columns: len(m.Columns)}
-	for collection := range changefeed.Collections {
-		t.listed[collection] = positionsOf(m, listedColumns[collection])
+	for collection := range lists.Collections {
+		t.listed[collection] = positionsOf(m, collection.Deciding())
 	}
 	return t
 }
@@ -178,7 +179,7 @@ func (d *decoder) message(content []byte) {
 		d.whole = allCollections
 		return
 	}
-	for collection := range changefeed.Collections {
+	for collection := range lists.Collections {
 		d.add(changefeed.List{Workspace: workspace, Collection: collection}, nil)
 	}
 }
@@ -198,12 +199,12 @@ const (
 func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, which tuple) {
 	t, known := d.openTransaction.tables[relation]
 	d.unlisted = d.unlisted || d.collections[relation] == 0
-	for collection := range changefeed.Collections {
+	for collection := range lists.Collections {
 		if d.collections[relation]&(1<<collection) == 0 || d.whole&(1<<collection) != 0 {
 			continue
 		}
 		c := t.workspace
-		if collection == changefeed.Keys { // a key is found by its id or its workspace's; it may have moved between workspaces, so the id is used
+		if collection == lists.Keys { // a key is found by its id or its workspace's; it may have moved between workspaces, so the id is used
 			c = t.id
 		}
 		workspace, ok := valueOf(c, row)

@@ -7,9 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
-	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // message encodes a message of pgoutput: numbers big endian, texts ended by a zero.
@@ -124,12 +122,12 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDecoder()
-			d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
+			d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items, contactsOID: 1 << lists.Contacts})
 			var got []string
 		messages:
 			for _, m := range slices.Concat(c.messages...) {
 				if m == nil {
-					d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Contacts})
+					d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items, laterOID: 1 << lists.Contacts})
 					continue
 				}
 				done, err := d.next(m)
@@ -165,7 +163,7 @@ func describe(c *commit) string {
 // The memory of an open transaction is bounded, however many rows it has.
 func TestAStreamedTransactionIsBounded(t *testing.T) {
 	d := newDecoder()
-	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
+	d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items, contactsOID: 1 << lists.Contacts})
 	d.reference = 5<<32 + 3 // the id is from before the wraparound
 	xid := uint32(1<<32 - 2)
 	must2(d.next(segment(xid, 1)))
@@ -192,7 +190,7 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 // catalog, but pages show them by the new one.
 func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	d := newDecoder()
-	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
+	d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items})
 	next := func(message []byte) *commit {
 		t.Helper()
 		done, err := d.next(message)
@@ -204,7 +202,7 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	next(begin(7))
 	next(relation(laterOID, "workspace_id", "id"))
 	next(insert(laterOID, 1))
-	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Items})
+	d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items, laterOID: 1 << lists.Items})
 	if done := next(commitAt(100)); done == nil || !done.touches() {
 		t.Errorf("%+v: its rows are not published", done)
 	}
@@ -213,18 +211,18 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 // itemMessages describe items with such a replica identity, and update item 2 of
 // workspace 1.
 func itemMessages(key ...string) (relation, update []byte) {
-	columns := append([]listedColumn{{"workspace_id", pgtype.UUIDOID}, {"id", pgtype.UUIDOID}}, listedColumns[changefeed.Items]...)
+	columns := append([]lists.Column{{Name: "workspace_id", Kind: lists.UUID}, {Name: "id", Kind: lists.UUID}}, lists.Items.Deciding()...)
 	values := map[string]string{"workspace_id": number(1).String(), "id": number(2).String(), "active": "t", "created_at": "2020-01-01 00:00:00+00",
 		"name": "a", "sku": "a", "type": "GOODS", "track_stock": "f", "stock_on_hand": "0"}
 	relation = message('R', itemsOID, "public", "items", byte('d'), uint16(len(columns)))
 	update = message('U', itemsOID, byte('N'), uint16(len(columns)))
 	for _, c := range columns {
 		flags := byte(0)
-		if slices.Contains(key, c.name) {
+		if slices.Contains(key, c.Name) {
 			flags = 1
 		}
-		relation = append(relation, message(flags, c.name, c.oid, uint32(0))...)
-		if value, ok := values[c.name]; ok {
+		relation = append(relation, message(flags, c.Name, c.Kind.OID(), uint32(0))...)
+		if value, ok := values[c.Name]; ok {
 			update = append(update, message('t', uint32(len(value)), []byte(value))...)
 		} else {
 			update = append(update, 'n')
@@ -236,7 +234,7 @@ func itemMessages(key ...string) (relation, update []byte) {
 func namedOf(t *testing.T, messages ...[]byte) string {
 	t.Helper()
 	d := newDecoder()
-	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
+	d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items})
 	for _, m := range messages {
 		done, err := d.next(m)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // writingLog writes a row, and waits until it is visible, before each append. So each row
@@ -124,11 +125,11 @@ func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
 // A heartbeat is sent thirty times a second, so it stays small, however many commits wait for
 // a standby, and whatever they touch.
 func TestHeartbeatsStaySmall(t *testing.T) {
-	hung := func(changes, lists int) (all []changefeed.Change) {
+	hung := func(changes, touched int) (all []changefeed.Change) {
 		for n := range changes {
 			c := changefeed.Change{XID: uint64(n)}
-			for l := range lists {
-				c.Lists = append(c.Lists, changefeed.List{Workspace: number(l), Collection: changefeed.Collection(l % 2)})
+			for l := range touched {
+				c.Lists = append(c.Lists, changefeed.List{Workspace: number(l), Collection: lists.Collection(l % 2)})
 			}
 			all = append(all, c)
 		}
@@ -138,7 +139,7 @@ func TestHeartbeatsStaySmall(t *testing.T) {
 		t.Errorf("few: %+v", got[9])
 	}
 	for i, c := range withoutManyLists(hung(40, 999)) {
-		if c.XID != uint64(i) || len(c.Lists) > 0 || !c.Touches(changefeed.Items) || !c.Touches(changefeed.Contacts) || c.Touches(changefeed.Keys) {
+		if c.XID != uint64(i) || len(c.Lists) > 0 || !c.Touches(lists.Items) || !c.Touches(lists.Contacts) || c.Touches(lists.Keys) {
 			t.Fatalf("many: %+v", c)
 		}
 	}

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"listedge/internal/lists"
 )
 
 // PublicationName is the name of the publication, which `migrate up` makes. The name of
@@ -50,11 +53,30 @@ type Publication struct {
 
 // ReadPublication reads the state of the publication.
 func ReadPublication(ctx context.Context, conn *pgx.Conn) (s Publication, err error) {
-	if err = conn.QueryRow(ctx, publicationSQL, PublicationName).Scan(&s.exists, &s.allOperations, &s.incomplete, &s.noOldRow, &s.unlogged, &s.setLogged, &s.children, &s.noInherit,
+	if err = conn.QueryRow(ctx, publicationSQL, PublicationName, wantedTables()).Scan(&s.exists, &s.allOperations, &s.incomplete, &s.noOldRow, &s.unlogged, &s.setLogged, &s.children, &s.noInherit,
 		&s.missingColumns, &s.ambiguousRows); err != nil {
 		return s, fmt.Errorf("read the publication: %w", err)
 	}
 	return s, nil
+}
+
+// wantedTables returns the tables of the publication as JSON: the name, the column that
+// identifies the list of a row, and the columns that decide which pages have a row.
+func wantedTables() string {
+	var all []map[string]any
+	for _, name := range lists.Tables() {
+		w := map[string]any{"name": name, "col": "id"}
+		if c := lists.Of(name); c != lists.Keys {
+			listed := []string{"id"}
+			for _, column := range c.Deciding() {
+				listed = append(listed, column.Name)
+			}
+			w["col"], w["listed"] = "workspace_id", listed
+		}
+		all = append(all, w)
+	}
+	text, _ := json.Marshal(all) // has nothing that JSON cannot say
+	return string(text)
 }
 
 // Defect returns why the publication cannot be followed, to be read after "the
@@ -94,7 +116,7 @@ func (s Publication) Coarse() (reason, remedy string) {
 // coarse returns a bit for each collection whose changes do not name their rows.
 func (s Publication) coarse() (collections uint8) {
 	for _, table := range slices.Concat(s.missingColumns, s.ambiguousRows) {
-		collections |= 1 << collectionOf[table]
+		collections |= 1 << lists.Of(table)
 	}
 	return collections
 }

@@ -3,13 +3,12 @@
 -- row as it was is its replica identity. Rows of a table that inherits from one
 -- of them are read as that one's and not told as such; those of a temporary one
 -- are read by nobody else. The rows of an unlogged one are not in the WAL.
--- A change of items or contacts can only name its rows by the listed columns, and
+-- $2 are the tables, each with the column that identifies its list and, if they are
+-- lists, those that decide about pages. A change of a list can only name its rows by the listed columns, and
 -- where the workspace and the id name one row: by a unique index of the table.
 WITH leaf AS (
     SELECT wanted.*, n.nspname, r.oid AS root, c.oid, c.relname, c.relreplident, c.relpersistence, coalesce(k.identity, '{}') AS identity
-    FROM (VALUES ('items', 'workspace_id', '{id,active,created_at,name,sku,description,type,track_stock,stock_on_hand,reorder_point}'::text[]),
-        ('contacts', 'workspace_id', '{id,active,created_at,name,email,phone,tin,is_customer,is_supplier}'),
-        ('api_keys', 'id', NULL), ('workspaces', 'id', NULL)) wanted (name, col, listed)
+    FROM jsonb_to_recordset($2::jsonb) wanted (name text, col text, listed text[])
     LEFT JOIN pg_namespace s ON s.nspname = 'public' -- to_regclass needs a right to it
     LEFT JOIN pg_class r ON (r.relname, r.relnamespace) = (wanted.name, s.oid)
     LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 const (
@@ -37,25 +38,25 @@ type published struct {
 	half       int                  // most rows in young; when it is full, it replaces old
 	maxLists   int                  // most entries in lists
 
-	number      uint64                         // the last one given
-	collections [changefeed.Collections]uint64 // when each was last forgotten
-	lists       map[changefeed.List]uint64     // when each was last forgotten by itself; absent = its collection was forgotten since
+	number      uint64                     // the last one given
+	collections [lists.Collections]uint64  // when each was last forgotten
+	lists       map[changefeed.List]uint64 // when each was last forgotten by itself; absent = its collection was forgotten since
 }
 
-func newPublished(rows, lists int) *published {
-	return &published{seed: maphash.MakeSeed(), young: map[uuid.UUID]uint64{}, half: max(1, rows/2), maxLists: lists, lists: map[changefeed.List]uint64{}}
+func newPublished(rows, most int) *published {
+	return &published{seed: maphash.MakeSeed(), young: map[uuid.UUID]uint64{}, half: max(1, rows/2), maxLists: most, lists: map[changefeed.List]uint64{}}
 }
 
 // name adds the rows to a change that is about to be published. same says that one of
 // them is Same.
 func (p *published) name(c *commit) (same bool) {
-	for collection := range changefeed.Collections {
+	for collection := range lists.Collections {
 		if c.change.Touches(collection) {
 			p.forgetCollection(collection)
 		}
 	}
 	for i, list := range c.change.Lists {
-		if list.Collection == changefeed.Keys {
+		if list.Collection == lists.Keys {
 			continue
 		}
 		versions := c.named[i]
@@ -116,7 +117,7 @@ func (p *published) forget(id uuid.UUID) {
 func (p *published) forgetList(list changefeed.List) {
 	if len(p.lists) >= p.maxLists {
 		clear(p.lists)
-		for collection := range changefeed.Collections {
+		for collection := range lists.Collections {
 			p.forgetCollection(collection)
 		}
 	}
@@ -124,7 +125,7 @@ func (p *published) forgetList(list changefeed.List) {
 	p.lists[list] = p.number
 }
 
-func (p *published) forgetCollection(collection changefeed.Collection) {
+func (p *published) forgetCollection(collection lists.Collection) {
 	p.number++
 	p.collections[collection] = p.number
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // listedRow is a row of a list.
@@ -32,14 +33,14 @@ type model struct {
 }
 
 func (m *model) list() changefeed.List {
-	return changefeed.List{Workspace: number(m.random.IntN(3)), Collection: changefeed.Collection(m.random.IntN(2))}
+	return changefeed.List{Workspace: number(m.random.IntN(3)), Collection: lists.Collection(m.random.IntN(2))}
 }
 
 // write changes one row in the open transaction.
 func (m *model) write() {
 	r := listedRow{m.list(), number(100 + m.random.IntN(m.ids))}
 	to := func(r listedRow, by uint64) { // 0 = deleted
-		v := version{row: changefeed.Row{ID: r.id, CreatedAt: int64(by), Flags: changefeed.RowGoods}, hash: by}
+		v := version{row: changefeed.Row{ID: r.id, CreatedAt: int64(by), Flags: lists.Goods}, hash: by}
 		if by == 0 {
 			v.row = changefeed.Row{ID: r.id, Flags: changefeed.RowGone}
 			delete(m.rows, r)
@@ -132,7 +133,7 @@ func TestARowIsTheSameOnlyWhereItWas(t *testing.T) {
 				m.decoder.rowsUnknown = true // a streamed one
 				m.decoder.named = slices.Repeat([][]version{nil}, len(m.decoder.named))
 			case 3: // a purge
-				for collection := range changefeed.Collections {
+				for collection := range lists.Collections {
 					m.decoder.add(changefeed.List{Workspace: number(m.random.IntN(3)), Collection: collection}, nil)
 				}
 			}

@@ -12,12 +12,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // listing has the values that order and filter a row in its list, as the database has them.
 type listing struct {
 	createdAt int64
-	flags     changefeed.RowFlags
+	flags     lists.Flags
 	texts     string
 }
 
@@ -39,10 +40,10 @@ func (w *world) listings() map[listedRow]listing {
 		is.flags = 0
 		for n, f := range flags {
 			if f != nil && *f {
-				is.flags |= changefeed.RowTracked << n
+				is.flags |= lists.Tracked << n
 			}
 		}
-		all[listedRow{changefeed.List{Workspace: workspace, Collection: changefeed.Collection(collection)}, id}] = is
+		all[listedRow{changefeed.List{Workspace: workspace, Collection: lists.Collection(collection)}, id}] = is
 		return nil
 	})
 	must(err)

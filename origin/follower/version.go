@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
@@ -20,36 +19,18 @@ type version struct {
 	hash uint64 // of the list and of the row's position, filters and searched fields; 0 = the row is Gone, or one of these is not known
 }
 
-// listedColumn is a column that decides in which lists a row is, and at which position.
-type listedColumn struct {
-	name string
-	oid  uint32 // of its type
-}
-
-// listedColumns are the columns by which lists filter, search and sort, besides
-// workspace_id and id. They are those of the conditions and orders in
-// origin/statements.go. The publication contains all of them
-// (origin/admin/publication.sql).
-var listedColumns = [changefeed.Collections][]listedColumn{
-	changefeed.Items: {{"active", pgtype.BoolOID}, {"created_at", pgtype.TimestamptzOID}, {"name", pgtype.TextOID}, {"sku", pgtype.TextOID}, {"description", pgtype.TextOID},
-		{"type", pgtype.TextOID}, {"track_stock", pgtype.BoolOID}, {"stock_on_hand", pgtype.NumericOID}, {"reorder_point", pgtype.NumericOID}},
-	changefeed.Contacts: {{"active", pgtype.BoolOID}, {"created_at", pgtype.TimestamptzOID}, {"name", pgtype.TextOID}, {"email", pgtype.TextOID}, {"phone", pgtype.TextOID}, {"tin", pgtype.TextOID},
-		{"is_customer", pgtype.BoolOID}, {"is_supplier", pgtype.BoolOID}},
-}
-
-// searchedColumns are those that searches compare.
-var searchedColumns = [changefeed.Collections][]string{changefeed.Items: {"name", "sku", "description"}, changefeed.Contacts: {"name", "email", "phone", "tin"}}
-
 // positionsOf returns where the columns are in a relation's description. It returns nil
 // if one is missing or of another type.
-func positionsOf(m *pglogrepl.RelationMessage, columns []listedColumn) (at map[string]int) {
+func positionsOf(m *pglogrepl.RelationMessage, columns []lists.Column) (at map[string]int) {
 	at = map[string]int{}
 	for _, c := range columns {
-		i := slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool { return of.Name == c.name && of.DataType == c.oid })
+		i := slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool {
+			return of.Name == c.Name && of.DataType == c.Kind.OID()
+		})
 		if i < 0 {
 			return nil
 		}
-		at[c.name] = i
+		at[c.Name] = i
 	}
 	return at
 }
@@ -57,7 +38,7 @@ func positionsOf(m *pglogrepl.RelationMessage, columns []listedColumn) (at map[s
 // version reads a row of a list. ok is false if the message does not say for certain
 // whether the list has the row now, or where.
 func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleData, which tuple) (v version, ok bool) {
-	if list.Collection == changefeed.Keys || d.coarse&(1<<list.Collection) != 0 {
+	if list.Collection == lists.Keys || d.coarse&(1<<list.Collection) != 0 {
 		return v, false
 	}
 	if v.row.ID, ok = valueOf(t.id, row); !ok || which == newRowOfSameKey && !t.id.key {
@@ -83,7 +64,7 @@ func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleDa
 	return v, !f.unknown
 }
 
-// fields reads the listedColumns of a row.
+// fields reads the deciding columns of a row.
 type fields struct {
 	columns []*pglogrepl.TupleDataColumn
 	at      map[string]int // table.listed
@@ -118,32 +99,29 @@ func (f *fields) time(column string) int64 {
 	return t.UnixMicro()
 }
 
-func (f *fields) flags(collection changefeed.Collection) (flags changefeed.RowFlags) {
-	set := func(flag changefeed.RowFlags, is bool) {
-		if is {
-			flags |= flag
+// flags returns the values of filters that the row has.
+func (f *fields) flags(collection lists.Collection) (flags lists.Flags) {
+	for _, filter := range collection.Filters() {
+		for _, v := range filter.Values {
+			if !slices.ContainsFunc(v.Where, func(c lists.Condition) bool { return !f.holds(&c) }) {
+				flags |= v.Flag
+			}
 		}
-	}
-	if collection == changefeed.Contacts {
-		set(changefeed.RowCustomer, f.bool("is_customer"))
-		set(changefeed.RowSupplier, f.bool("is_supplier"))
-		return flags
-	}
-	of, _ := f.text("type")
-	set(changefeed.RowGoods, of == "GOODS")
-	set(changefeed.RowService, of == "SERVICE")
-	if f.bool("track_stock") {
-		flags |= changefeed.RowTracked
-		set(changefeed.RowLow, f.low())
 	}
 	return flags
 }
 
-// low is `stock_on_hand <= reorder_point`.
-func (f *fields) low() bool {
-	stock, ok := f.decimal("stock_on_hand")
-	reorder, set := f.decimal("reorder_point")
-	return ok && set && stock.Cmp(reorder) <= 0
+func (f *fields) holds(c *lists.Condition) bool {
+	switch {
+	case c.Is != "":
+		text, _ := f.text(c.Column)
+		return text == c.Is
+	case c.AtMost != "":
+		value, ok := f.decimal(c.Column)
+		bound, set := f.decimal(c.AtMost)
+		return ok && set && value.Cmp(bound) <= 0
+	}
+	return f.bool(c.Column)
 }
 
 // maxDecimal bounds the length of decimals that are parsed, because parsing takes longer
@@ -174,7 +152,7 @@ func (f *fields) hash(seed maphash.Seed, list changefeed.List, row *changefeed.R
 	var number [8]byte
 	binary.BigEndian.PutUint64(number[:], uint64(row.CreatedAt))
 	h.Write(number[:])
-	for _, column := range searchedColumns[list.Collection] {
+	for _, column := range list.Collection.Searched() {
 		c := f.columns[f.at[column]]
 		if c.DataType != pglogrepl.TupleDataTypeText && c.DataType != pglogrepl.TupleDataTypeNull {
 			return 0

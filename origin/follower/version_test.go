@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pglogrepl"
+
+	"listedge/internal/lists"
 )
 
 // What Postgres may have in a numeric: a row is low, or not, or it cannot be decided.
@@ -22,7 +24,7 @@ func TestStockIsComparedExactly(t *testing.T) {
 			return &pglogrepl.TupleDataColumn{DataType: pglogrepl.TupleDataTypeText, Data: []byte(text)}
 		}
 		f := fields{columns: []*pglogrepl.TupleDataColumn{column(c.stock), column(c.reorder)}, at: map[string]int{"stock_on_hand": 0, "reorder_point": 1}}
-		if low := f.low(); low != c.low || f.unknown != c.unknown {
+		if low := f.holds(&lists.Condition{Column: "stock_on_hand", AtMost: "reorder_point"}); low != c.low || f.unknown != c.unknown {
 			t.Errorf("%.20s and %.20s: low %t, unknown %t", c.stock, c.reorder, low, f.unknown)
 		}
 	}

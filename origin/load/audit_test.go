@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/origin"
+	"listedge/internal/lists"
 	"listedge/origin/audit"
 )
 
@@ -30,7 +30,7 @@ func actsAreInTheAuditLog(t *testing.T, db database) {
 	}
 
 	write(uuid.NewString() + ",Tea\n" + uuid.NewString() + ",\n") // a name is missing
-	if _, err := Import(ctx, db.URL, origin.Items, db.Workspace, file, io.Discard); err == nil {
+	if _, err := Import(ctx, db.URL, lists.Items, db.Workspace, file, io.Discard); err == nil {
 		t.Error("imported a bad row")
 	}
 	if got := log(); got != "" {
@@ -39,7 +39,7 @@ func actsAreInTheAuditLog(t *testing.T, db database) {
 
 	write(uuid.NewString() + ",Tea\n" + uuid.NewString() + ",Cup\n")
 	for range 2 { // the second changes nothing
-		if _, err := Import(ctx, db.URL, origin.Items, db.Workspace, file, io.Discard); err != nil {
+		if _, err := Import(ctx, db.URL, lists.Items, db.Workspace, file, io.Discard); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -59,7 +59,7 @@ func actsAreInTheAuditLog(t *testing.T, db database) {
 	// Where the row cannot be written, nothing is imported.
 	execute(t, db.URL, `ALTER TABLE audit_log ADD CONSTRAINT closed CHECK (action <> 'import') NOT VALID`)
 	write(uuid.NewString() + ",Pot\n")
-	if _, err := Import(ctx, db.URL, origin.Items, db.Workspace, file, io.Discard); err == nil {
+	if _, err := Import(ctx, db.URL, lists.Items, db.Workspace, file, io.Discard); err == nil {
 		t.Error("imported without a row")
 	}
 	if pots := query(t, db.URL, `SELECT id FROM items WHERE name = 'Pot'`); len(pots) != 0 {
@@ -74,7 +74,7 @@ func schemaIsMissing(t *testing.T, db database) {
 	}
 	try := func() {
 		t.Helper()
-		_, imported := Import(t.Context(), db.URL, origin.Items, db.Workspace, file, io.Discard)
+		_, imported := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 		_, seeded := Seed(t.Context(), db.URL, SeedSpec{Workspaces: 1, Items: 1, Seed: 5}, io.Discard)
 		for _, err := range []error{imported, seeded} {
 			if err == nil || !strings.HasSuffix(err.Error(), ": run `listedge migrate up`") {

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"listedge/origin"
+	"listedge/internal/lists"
 )
 
 var (
@@ -73,13 +73,13 @@ var (
 )
 
 func badFilesChangeNothing(t *testing.T, db database) {
-	mustImport(t, db, origin.Items, write(t, "good.csv", "id,name\n"+id1+",untouched\n"), 1)
+	mustImport(t, db, lists.Items, write(t, "good.csv", "id,name\n"+id1+",untouched\n"), 1)
 	const versions = "SELECT id, xmin, xmax FROM items"
 	before := query(t, db.URL, versions)
 	for _, bad := range badFiles {
 		t.Run(fmt.Sprintf("%.60q", bad.content), func(t *testing.T) {
 			file := write(t, bad.file, bad.content)
-			rows, err := Import(t.Context(), db.URL, origin.Items, db.Workspace, file, io.Discard)
+			rows, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 			var place *BadFile
 			if want := file + ":" + bad.want; err == nil || err.Error() != want || !errors.As(err, &place) || place.Rows != 1 || rows != 0 {
 				t.Errorf("got  %.400v\nwant %.400s", err, want)
@@ -88,7 +88,7 @@ func badFilesChangeNothing(t *testing.T, db database) {
 	}
 	for name, content := range map[string]string{"a quote that is not closed": "id,name\n\"" + strings.Repeat("x\n", 4<<20), "no line break": strings.Repeat(",", 20<<20)} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Import(t.Context(), db.URL, origin.Items, db.Workspace, write(t, "a.csv", content), io.Discard)
+			_, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, write(t, "a.csv", content), io.Discard)
 			if err == nil || !strings.HasSuffix(err.Error(), "a row is longer than 4 MiB: is a quote not closed?") {
 				t.Error(err)
 			}
@@ -99,7 +99,7 @@ func badFilesChangeNothing(t *testing.T, db database) {
 	}
 
 	for _, file := range []string{filepath.Join(t.TempDir(), "missing.csv"), t.TempDir()} {
-		if _, err := Import(t.Context(), db.URL, origin.Items, db.Workspace, file, io.Discard); err == nil || !strings.Contains(err.Error(), file) {
+		if _, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
@@ -124,7 +124,7 @@ func lateErrorLeavesNothing(t *testing.T, db database) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Import(t.Context(), db.URL, origin.Items, db.Workspace, file, io.Discard)
+	_, err = Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 	if want := fmt.Sprintf(`%s:%d:53: createdAt: not an instant, as 2026-01-02T03:04:05Z: "yesterday"`, file, rows+2); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -180,7 +180,7 @@ func cancelLeavesNothing(t *testing.T, db database) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	file := pipe(t, underWay, cancel, false)
-	if _, err := Import(ctx, db.URL, origin.Items, db.Workspace, file, io.Discard); !errors.Is(err, context.Canceled) {
+	if _, err := Import(ctx, db.URL, lists.Items, db.Workspace, file, io.Discard); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	if n := count(t, db); n != "0" {
@@ -200,7 +200,7 @@ func cancelLeavesNothing(t *testing.T, db database) {
 	defer cancel()
 	failed := make(chan error, 1)
 	go func() {
-		_, err := Import(ctx, db.URL, origin.Items, db.Workspace, "testdata/items.csv", io.Discard)
+		_, err := Import(ctx, db.URL, lists.Items, db.Workspace, "testdata/items.csv", io.Discard)
 		failed <- err
 	}()
 	const waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'items'::regclass"
@@ -230,7 +230,7 @@ func silentPipeIsGivenUp(t *testing.T, db database) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	file := pipe(t, underWay, cancel, true)
-	if _, err := Import(ctx, db.URL, origin.Items, db.Workspace, file, io.Discard); !errors.Is(err, context.Canceled) {
+	if _, err := Import(ctx, db.URL, lists.Items, db.Workspace, file, io.Discard); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -238,7 +238,7 @@ func silentPipeIsGivenUp(t *testing.T, db database) {
 func databaseRefuses(t *testing.T, db database) {
 	execute(t, db.URL, "ALTER TABLE items ADD CONSTRAINT no_tea CHECK (name <> 'Tea')")
 	file := write(t, "a.csv", "id,name\n"+id1+",Chai\n"+id2+",Tea\n")
-	_, err := Import(t.Context(), db.URL, origin.Items, db.Workspace, file, io.Discard)
+	_, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 	if want := "import " + file + `: ERROR: new row for relation "items" violates check constraint "no_tea" (SQLSTATE 23514)`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -264,7 +264,7 @@ func importStandardInput(t *testing.T, db database) {
 			t.Fatal(err)
 		}
 		w.Close()
-		_, err = Import(t.Context(), db.URL, origin.Items, db.Workspace, "-", io.Discard)
+		_, err = Import(t.Context(), db.URL, lists.Items, db.Workspace, "-", io.Discard)
 		if err == nil && c.want != "" || err != nil && err.Error() != c.want {
 			t.Errorf("%q: %v, want %q", c.content, err, c.want)
 		}
@@ -286,7 +286,7 @@ func firstTwentyAreNamed(t *testing.T, db database) {
 		content += fmt.Sprintf("00000000-0000-4000-9000-%012d,,1\n", n)
 	}
 	file := write(t, "a.csv", content+id2+",Tea,x\n")
-	_, err := Import(t.Context(), db.URL, origin.Items, db.Workspace, file, io.Discard)
+	_, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 	var bad *BadFile
 	if !errors.As(err, &bad) || bad.Rows != 26 || len(bad.Faults) != 20 || bad.Faults[19] != file+":21:38: name: must not be empty" {
 		t.Errorf("%v", err)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/agnivade/levenshtein"
 
-	"listedge/origin"
+	"listedge/internal/lists"
 )
 
 // BadFile says why a file cannot be imported.
@@ -42,7 +42,7 @@ func (e *BadFile) add(file string, line, column int, reason string) {
 type rows struct {
 	in       *source
 	csv      *csv.Reader
-	columns  []origin.Column // of the file, in its order
+	columns  []lists.Column // of the file, in its order
 	progress *progress
 
 	values []any // of the current row
@@ -52,7 +52,7 @@ type rows struct {
 	failed error // of reading
 }
 
-func newRows(in *source, c origin.Collection) (*rows, error) {
+func newRows(in *source, c lists.Collection) (*rows, error) {
 	r := &rows{in: in, csv: csv.NewReader(in), ids: map[string]bool{}}
 	r.csv.FieldsPerRecord, r.csv.ReuseRecord = -1, true
 	if reason := in.unlikeCSV(); reason != "" {
@@ -66,7 +66,7 @@ func newRows(in *source, c origin.Collection) (*rows, error) {
 	known := c.Columns()
 	for at, name := range header {
 		line, column := r.csv.FieldPos(at)
-		switch i := slices.IndexFunc(known, func(c origin.Column) bool { return c.Field == name }); {
+		switch i := slices.IndexFunc(known, func(c lists.Column) bool { return c.Field == name }); {
 		case i < 0:
 			r.bad.add(in.name, line, column, noColumn(name, known))
 		case slices.Contains(header[:at], name):
@@ -90,7 +90,7 @@ func newRows(in *source, c origin.Collection) (*rows, error) {
 }
 
 // noColumn says which columns there are.
-func noColumn(name string, known []origin.Column) string {
+func noColumn(name string, known []lists.Column) string {
 	var fields []string
 	nearest, least := "", len(name)/2+1
 	for _, c := range known {

@@ -23,7 +23,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
-	"listedge/origin"
+	"listedge/internal/lists"
 	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
@@ -38,7 +38,7 @@ var ErrNotFound = errors.New("not found")
 // values of the file are not written. After an error the tables are unchanged. *BadFile says what
 // is wrong with the file, and ErrNotFound that there is no such workspace. The progress is
 // written to out.
-func Import(ctx context.Context, databaseURL string, c origin.Collection, workspace uuid.UUID, file string, out io.Writer) (rows int64, err error) {
+func Import(ctx context.Context, databaseURL string, c lists.Collection, workspace uuid.UUID, file string, out io.Writer) (rows int64, err error) {
 	in, err := openSource(ctx, file)
 	if err != nil {
 		return 0, err
@@ -77,7 +77,7 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 }
 
 // merge copies the rows and merges them into the table. It returns how many rows it changed.
-func merge(ctx context.Context, conn *pgx.Conn, c origin.Collection, workspace uuid.UUID, r *rows) (changed int64, err error) {
+func merge(ctx context.Context, conn *pgx.Conn, c lists.Collection, workspace uuid.UUID, r *rows) (changed int64, err error) {
 	err = transact(ctx, conn, func(tx pgx.Tx) error {
 		names := names(r.columns)
 		if _, err := tx.Exec(ctx, "CREATE TEMPORARY TABLE listedge_import ("+strings.Join(names, " text, ")+" text) ON COMMIT DROP"); err != nil {
@@ -100,23 +100,18 @@ func merge(ctx context.Context, conn *pgx.Conn, c origin.Collection, workspace u
 	return changed, err
 }
 
-// casts are the types of the columns by their kind.
-var casts = map[origin.Kind]string{
-	origin.UUID: "::uuid", origin.Decimal: "::numeric", origin.Number: "::numeric", origin.Bool: "::bool", origin.Instant: "::timestamptz",
-}
-
 // mergeSQL writes the rows of the temporary table whose values the table does not have yet. $1
 // is the workspace. Names in it come from the collection's columns, never from the file.
 //
 // Rows that are the same are left out before the upsert: a condition of its UPDATE would lock,
 // and thereby write, each of them. 12.5 equals 12.50 but is shown differently, so numbers are
 // compared as text.
-func mergeSQL(c origin.Collection, columns []origin.Column) string {
+func mergeSQL(c lists.Collection, columns []lists.Column) string {
 	var cast, set, old, updated []string
 	for _, column := range columns {
 		name, text := column.Name, ""
-		cast = append(cast, name+casts[column.Kind]+" AS "+name)
-		if column.Kind == origin.Decimal || column.Kind == origin.Number {
+		cast = append(cast, name+"::"+column.Kind.String()+" AS "+name)
+		if column.Kind == lists.Decimal || column.Kind == lists.Number {
 			text = "::text"
 		}
 		if name != "id" {
@@ -131,7 +126,7 @@ ON CONFLICT (workspace_id, id) DO UPDATE SET %[6]s`, c, strings.Join(names(colum
 		strings.Join(old, ", "), strings.Join(updated, ", "), strings.Join(set, ", "))
 }
 
-func names(columns []origin.Column) (list []string) {
+func names(columns []lists.Column) (list []string) {
 	for _, c := range columns {
 		list = append(list, c.Name)
 	}

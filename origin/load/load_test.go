@@ -16,10 +16,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
 	"listedge/origin/admin"
 )
 
@@ -101,15 +101,15 @@ func query(t *testing.T, url, sql string, args ...any) (all [][]string) {
 }
 
 // table returns all rows of a collection in the form files have, by id.
-func table(t *testing.T, db database, c origin.Collection) [][]string {
+func table(t *testing.T, db database, c lists.Collection) [][]string {
 	t.Helper()
 	var list []string
 	for _, column := range c.Columns() {
 		expression := column.Name + "::text"
 		switch column.Kind {
-		case origin.Bool:
+		case lists.Bool:
 			expression = "left(" + expression + ", 1)"
-		case origin.Instant:
+		case lists.Instant:
 			expression = `to_char(` + column.Name + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
 		}
 		list = append(list, expression)
@@ -117,7 +117,7 @@ func table(t *testing.T, db database, c origin.Collection) [][]string {
 	return query(t, db.URL, fmt.Sprintf("SELECT %s FROM %s WHERE workspace_id = $1 ORDER BY id", strings.Join(list, ", "), c), db.Workspace)
 }
 
-func mustImport(t *testing.T, db database, c origin.Collection, file string, rows int64) {
+func mustImport(t *testing.T, db database, c lists.Collection, file string, rows int64) {
 	t.Helper()
 	if got, err := Import(t.Context(), db.URL, c, db.Workspace, file, io.Discard); got != rows || err != nil {
 		t.Fatalf("%s: %d rows, %v; want %d", file, got, err, rows)
@@ -152,7 +152,7 @@ func dataFolders(t *testing.T) []string {
 
 func importKeepsEveryField(t *testing.T, db database) {
 	for _, folder := range dataFolders(t) {
-		for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+		for _, c := range lists.All {
 			file := filepath.Join(folder, c.String()+".csv")
 			want := standardCSV(t, file)
 			execute(t, db.URL, "DELETE FROM "+c.String())
@@ -206,18 +206,18 @@ const (
 const oneItem = "SELECT name, type, sku, cost_price, taxable, track_stock, usage_30, active, created_at > now() - interval '1 hour' FROM items ORDER BY id"
 
 func absentColumnsStay(t *testing.T, db database) {
-	mustImport(t, db, origin.Items, write(t, "a.csv", "name,id\nChai,"+id1+"\n"), 1)
+	mustImport(t, db, lists.Items, write(t, "a.csv", "name,id\nChai,"+id1+"\n"), 1)
 	want := [][]string{{"Chai", "GOODS", "<null>", "0", "t", "f", "0", "t", "t"}}
 	if got := query(t, db.URL, oneItem); !reflect.DeepEqual(got, want) {
 		t.Errorf("inserted %q, want %q", got, want)
 	}
-	mustImport(t, db, origin.Items, write(t, "b.csv", "id,name,sku,costPrice,active\n"+id1+",Chai,S-1,2.50,f\n"), 1)
-	mustImport(t, db, origin.Items, write(t, "c.csv", "id,name,type\n"+id1+",Tea,SERVICE\n"), 1)
+	mustImport(t, db, lists.Items, write(t, "b.csv", "id,name,sku,costPrice,active\n"+id1+",Chai,S-1,2.50,f\n"), 1)
+	mustImport(t, db, lists.Items, write(t, "c.csv", "id,name,type\n"+id1+",Tea,SERVICE\n"), 1)
 	want = [][]string{{"Tea", "SERVICE", "S-1", "2.50", "t", "f", "0", "f", "t"}}
 	if got := query(t, db.URL, oneItem); !reflect.DeepEqual(got, want) {
 		t.Errorf("updated %q, want %q", got, want)
 	}
-	mustImport(t, db, origin.Items, write(t, "d.csv", "id,name,sku\n"+id1+",Tea,\n"), 1)
+	mustImport(t, db, lists.Items, write(t, "d.csv", "id,name,sku\n"+id1+",Tea,\n"), 1)
 	if got := query(t, db.URL, "SELECT sku FROM items"); got[0][0] != "<null>" {
 		t.Errorf("an empty cell left %q", got)
 	}
@@ -226,10 +226,10 @@ func absentColumnsStay(t *testing.T, db database) {
 func sameRowsAreNotWritten(t *testing.T, db database) {
 	const versions = "SELECT id, xmin, xmax, ctid FROM items ORDER BY id"
 	rows := int64(len(standardCSV(t, "testdata/items.csv")))
-	mustImport(t, db, origin.Items, "testdata/items.csv", rows)
+	mustImport(t, db, lists.Items, "testdata/items.csv", rows)
 	before := query(t, db.URL, versions)
 	var said strings.Builder
-	if _, err := Import(t.Context(), db.URL, origin.Items, db.Workspace, "testdata/items.csv", &said); err != nil {
+	if _, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, "testdata/items.csv", &said); err != nil {
 		t.Fatal(err)
 	}
 	if after := query(t, db.URL, versions); !reflect.DeepEqual(before, after) {
@@ -238,7 +238,7 @@ func sameRowsAreNotWritten(t *testing.T, db database) {
 	if !strings.HasPrefix(said.String(), "items: ") || !strings.HasSuffix(said.String(), " rows/s; 0 new or changed\n") {
 		t.Errorf("said %q", said.String())
 	}
-	mustImport(t, db, origin.Items, write(t, "one.csv", "id,name\n"+before[0][0]+",changed\n"+before[1][0]+",changed\n"), 2)
+	mustImport(t, db, lists.Items, write(t, "one.csv", "id,name\n"+before[0][0]+",changed\n"+before[1][0]+",changed\n"), 2)
 	after := query(t, db.URL, versions)
 	if before[0][1] == after[0][1] || before[1][1] == after[1][1] || !reflect.DeepEqual(before[2:], after[2:]) {
 		t.Error("an import of two rows did not write exactly those")
@@ -247,7 +247,7 @@ func sameRowsAreNotWritten(t *testing.T, db database) {
 
 func scaleIsAChange(t *testing.T, db database) {
 	for _, price := range []string{"12.5", "12.50", "12.5"} {
-		mustImport(t, db, origin.Items, write(t, "a.csv", "id,name,costPrice\n"+id1+",Chai,"+price+"\n"), 1)
+		mustImport(t, db, lists.Items, write(t, "a.csv", "id,name,costPrice\n"+id1+",Chai,"+price+"\n"), 1)
 		if got := query(t, db.URL, "SELECT cost_price FROM items"); got[0][0] != price {
 			t.Errorf("%s, want %s", got[0][0], price)
 		}
@@ -256,19 +256,19 @@ func scaleIsAChange(t *testing.T, db database) {
 
 func workspaceMustExist(t *testing.T, db database) {
 	file := write(t, "a.csv", "id,name\n"+id1+",Chai\n")
-	if _, err := Import(t.Context(), db.URL, origin.Items, uuid.New(), file, io.Discard); !errors.Is(err, ErrNotFound) {
+	if _, err := Import(t.Context(), db.URL, lists.Items, uuid.New(), file, io.Discard); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
 }
 
 func otherWorkspacesStay(t *testing.T, db database) {
 	file := write(t, "a.csv", "id,name\n"+id1+",Chai\n")
-	mustImport(t, db, origin.Items, file, 1)
+	mustImport(t, db, lists.Items, file, 1)
 	other := db
 	other.Workspace = uuid.New()
 	execute(t, db.URL, "INSERT INTO workspaces (id, name) VALUES ($1, 'other')", other.Workspace)
-	mustImport(t, other, origin.Items, write(t, "b.csv", "id,name\n"+id1+",Tea\n"), 1)
-	if a, b := table(t, db, origin.Items), table(t, other, origin.Items); len(a) != 1 || len(b) != 1 || a[0][1] != "Chai" || b[0][1] != "Tea" {
+	mustImport(t, other, lists.Items, write(t, "b.csv", "id,name\n"+id1+",Tea\n"), 1)
+	if a, b := table(t, db, lists.Items), table(t, other, lists.Items); len(a) != 1 || len(b) != 1 || a[0][1] != "Chai" || b[0][1] != "Tea" {
 		t.Error(a, b)
 	}
 }

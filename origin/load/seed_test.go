@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/origin"
+	"listedge/internal/lists"
 )
 
 var smallSpec = SeedSpec{Workspaces: 2, Items: 300, Contacts: 50, Seed: 1}
@@ -24,8 +24,8 @@ func seedIsDeterministic(t *testing.T, db database) {
 		all[0] = query(t, db.URL, "SELECT * FROM workspaces WHERE id <> $1 ORDER BY id", db.Workspace)
 		for _, w := range workspaces {
 			db.Workspace = w
-			all[1] = append(all[1], table(t, db, origin.Items)...)
-			all[2] = append(all[2], table(t, db, origin.Contacts)...)
+			all[1] = append(all[1], table(t, db, lists.Items)...)
+			all[2] = append(all[2], table(t, db, lists.Contacts)...)
 		}
 		return all
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -17,7 +18,7 @@ var (
 )
 
 // checkValue returns a value as Postgres reads it, or why the column cannot have it. Empty is null.
-func checkValue(c *origin.Column, text string) (value, reason string) {
+func checkValue(c *lists.Column, text string) (value, reason string) {
 	switch {
 	case text == "" && c.Nullable:
 		return "", ""
@@ -29,39 +30,39 @@ func checkValue(c *origin.Column, text string) (value, reason string) {
 		return "", "is not UTF-8"
 	}
 	switch c.Kind {
-	case origin.Text:
+	case lists.Text:
 		switch {
 		case len(text) > origin.MaxText:
 			reason = fmt.Sprintf("longer than %d bytes", origin.MaxText)
 		case c.Name == "type" && text != "GOODS" && text != "SERVICE":
 			reason = "neither GOODS nor SERVICE: " + quote(text)
 		}
-	case origin.UUID:
+	case lists.UUID:
 		if !uuidText.MatchString(text) {
 			reason = "not a UUID, as 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11: " + quote(text)
 		}
 		return strings.ToLower(text), reason
-	case origin.Decimal, origin.Number:
+	case lists.Decimal, lists.Number:
 		reason = checkNumber(c.Kind, text)
-	case origin.Bool:
+	case lists.Bool:
 		if text != "t" && text != "true" && text != "f" && text != "false" {
 			reason = "neither true nor false: " + quote(text)
 		}
-	case origin.Instant:
+	case lists.Instant:
 		return checkInstant(text)
 	}
 	return text, reason
 }
 
-func checkNumber(kind origin.Kind, text string) string {
+func checkNumber(kind lists.Kind, text string) string {
 	if !decimalText.MatchString(text) {
 		return fmt.Sprintf("not a decimal number of at most %d digits before and after the point: %s", origin.MaxDigits, quote(text))
 	}
 	n, _ := strconv.ParseFloat(text, 64)
 	switch {
-	case kind == origin.Number && n < 0:
+	case kind == lists.Number && n < 0:
 		return "must not be negative: " + quote(text)
-	case kind == origin.Number && n > maxNumber:
+	case kind == lists.Number && n > maxNumber:
 		return "more than " + origin.MaxNumber + ", which not every client could read: " + quote(text)
 	}
 	return ""

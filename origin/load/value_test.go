@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -29,13 +30,13 @@ var awkwardInstants = []string{
 // columns and with the constraints of the table.
 func postgresAccepts(t *testing.T, db database) {
 	conn := open(t, db.URL)
-	kindOf := map[string]origin.Kind{}
+	kindOf := map[string]lists.Kind{}
 	accepts := func(column string, value any) error {
-		_, err := conn.Exec(t.Context(), "INSERT INTO items (workspace_id, name, "+column+") SELECT $1, 'x', $2::text"+casts[kindOf[column]], db.Workspace, value)
+		_, err := conn.Exec(t.Context(), "INSERT INTO items (workspace_id, name, "+column+") SELECT $1, 'x', $2::text::"+kindOf[column].String(), db.Workspace, value)
 		return err
 	}
-	columns := map[string]origin.Column{}
-	for _, c := range origin.Items.Columns() {
+	columns := map[string]lists.Column{}
+	for _, c := range lists.Items.Columns() {
 		columns[c.Name], kindOf[c.Name] = c, c.Kind
 	}
 	for column, values := range map[string][]string{
@@ -76,7 +77,7 @@ func postgresAccepts(t *testing.T, db database) {
 	// What is as long as it can be goes all the way.
 	number := "-" + strings.Repeat("9", origin.MaxDigits) + "." + strings.Repeat("9", origin.MaxDigits)
 	text := strings.Repeat("é", origin.MaxText/2)
-	mustImport(t, db, origin.Items, write(t, "a.csv", "id,name,description,costPrice\n"+id1+",long,"+text+","+number+"\n"), 1)
+	mustImport(t, db, lists.Items, write(t, "a.csv", "id,name,description,costPrice\n"+id1+",long,"+text+","+number+"\n"), 1)
 	if got := query(t, db.URL, "SELECT cost_price, description FROM items WHERE id = $1", id1); got[0][0] != number || got[0][1] != text {
 		t.Error("the longest values changed")
 	}

@@ -1,0 +1,276 @@
+// Package lists says what the lists of the API are: a description of each collection, from
+// which statements, parameters, scopes, the publication and imports are made, the orders,
+// and how texts compare: by their fold, which is the same in the database and in a node.
+package lists
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Collection is a kind of rows: those of one list of the API, or those that say who may
+// read lists.
+type Collection uint8
+
+// The collections. The log of changes names them by number, so a new one comes last.
+const (
+	Items Collection = iota
+	Contacts
+	Keys        // api_keys and workspaces, which no list shows
+	Collections // their number
+)
+
+// All are the collections that have a list.
+var All = []Collection{Items, Contacts}
+
+// description is what differs between collections.
+type description struct {
+	name     string // of the table, also in paths
+	columns  []Column
+	searched []string // the columns that a search compares
+	filters  []Filter
+}
+
+var descriptions = [Collections]description{
+	Items: {
+		name: "items",
+		columns: []Column{
+			{Field: "id", Name: "id", Kind: UUID},
+			{Field: "name", Name: "name", Kind: Text},
+			{Field: "type", Name: "type", Kind: Text},
+			{Field: "sku", Name: "sku", Kind: Text, Nullable: true},
+			{Field: "description", Name: "description", Kind: Text, Nullable: true},
+			{Field: "unit", Name: "unit", Kind: Text, Nullable: true},
+			{Field: "imagePath", Name: "image_path", Kind: Text, Nullable: true},
+			{Field: "preferredContactId", Name: "preferred_contact_id", Kind: UUID, Nullable: true},
+			{Field: "costPrice", Name: "cost_price", Kind: Decimal},
+			{Field: "avgCost", Name: "avg_cost", Kind: Decimal},
+			{Field: "sellingPrice", Name: "selling_price", Kind: Decimal},
+			{Field: "taxable", Name: "taxable", Kind: Bool},
+			{Field: "trackStock", Name: "track_stock", Kind: Bool},
+			{Field: "stockOnHand", Name: "stock_on_hand", Kind: Decimal},
+			{Field: "reorderPoint", Name: "reorder_point", Kind: Decimal, Nullable: true},
+			{Field: "usage30", Name: "usage_30", Kind: Number},
+			{Field: "createdAt", Name: "created_at", Kind: Instant},
+			{Field: "active", Name: "active", Kind: Bool, Hidden: true},
+		},
+		searched: []string{"name", "sku", "description"},
+		filters: []Filter{
+			{"stock", []Value{{"tracked", Tracked, []Condition{{Column: "track_stock"}}},
+				{"low", Low, []Condition{{Column: "track_stock"}, {Column: "stock_on_hand", AtMost: "reorder_point"}}}}},
+			{"type", []Value{{"goods", Goods, []Condition{{Column: "type", Is: "GOODS"}}},
+				{"services", Services, []Condition{{Column: "type", Is: "SERVICE"}}}}},
+		},
+	},
+	Contacts: {
+		name: "contacts",
+		columns: []Column{
+			{Field: "id", Name: "id", Kind: UUID},
+			{Field: "name", Name: "name", Kind: Text},
+			{Field: "email", Name: "email", Kind: Text, Nullable: true},
+			{Field: "phone", Name: "phone", Kind: Text, Nullable: true},
+			{Field: "address", Name: "address", Kind: Text, Nullable: true},
+			{Field: "tin", Name: "tin", Kind: Text, Nullable: true},
+			{Field: "isCustomer", Name: "is_customer", Kind: Bool},
+			{Field: "isSupplier", Name: "is_supplier", Kind: Bool},
+			{Field: "createdAt", Name: "created_at", Kind: Instant},
+			{Field: "active", Name: "active", Kind: Bool, Hidden: true},
+		},
+		searched: []string{"name", "email", "phone", "tin"},
+		filters: []Filter{{"type", []Value{{"customer", Customers, []Condition{{Column: "is_customer"}}},
+			{"supplier", Suppliers, []Condition{{Column: "is_supplier"}}}}}},
+	},
+}
+
+// Flags are the values of filters that a row has, or that all rows of a list have. Two
+// collections may use the same bit. The two lowest bits are changefeed.RowGone and
+// RowSame.
+type Flags uint8
+
+// The flags of items, then those of contacts.
+const (
+	Tracked Flags = 1 << (2 + iota)
+	Low           // tracked, has a reorder point, and is at or below it
+	Goods
+	Services
+	Customers
+	Suppliers
+)
+
+// Filter is a parameter that keeps some rows of a list.
+type Filter struct {
+	Parameter string
+	Values    []Value // besides "all", which keeps all rows
+}
+
+// Value is a value of a filter: it keeps the rows for which all conditions hold.
+type Value struct {
+	Name  string
+	Flag  Flags
+	Where []Condition
+}
+
+// Condition compares a column: it is the text Is, at most the column AtMost, or else true.
+// It does not hold for NULL. The partial indexes of the schema repeat conditions word by word.
+type Condition struct{ Column, Is, AtMost string }
+
+// String returns the name of the table, which paths have, too.
+func (c Collection) String() string { return descriptions[c].name }
+
+// Scope returns the scope of keys that may read the list.
+func (c Collection) Scope() string { return descriptions[c].name + ":read" }
+
+// Columns returns the columns in the order of the API, the hidden one last.
+func (c Collection) Columns() []Column { return descriptions[c].columns }
+
+// Listed returns the columns that the API shows.
+func (c Collection) Listed() []Column {
+	return descriptions[c].columns[:len(descriptions[c].columns)-1]
+}
+
+// Searched returns the columns that a search compares.
+func (c Collection) Searched() []string { return descriptions[c].searched }
+
+// Filters returns the filters.
+func (c Collection) Filters() []Filter { return descriptions[c].filters }
+
+// Where returns the conditions of the flags, each after AND.
+func (c Collection) Where(flags Flags) (sql string) {
+	for _, f := range c.Filters() {
+		for _, v := range f.Values {
+			for _, w := range v.Where {
+				switch {
+				case flags&v.Flag == 0:
+				case w.Is != "":
+					sql += " AND " + w.Column + " = '" + w.Is + "'"
+				case w.AtMost != "":
+					sql += " AND " + w.Column + " <= " + w.AtMost
+				default:
+					sql += " AND " + w.Column
+				}
+			}
+		}
+	}
+	return sql
+}
+
+// Deciding returns the columns, besides id, that decide which pages have a row, and at
+// which position.
+func (c Collection) Deciding() []Column {
+	d := &descriptions[c]
+	names := append([]string{"active", "created_at", "name"}, d.searched...)
+	for _, f := range d.filters {
+		for _, v := range f.Values {
+			for _, w := range v.Where {
+				names = append(names, w.Column, w.AtMost)
+			}
+		}
+	}
+	var deciding []Column
+	for _, column := range d.columns {
+		if slices.Contains(names, column.Name) {
+			deciding = append(deciding, column)
+		}
+	}
+	return deciding
+}
+
+// Names returns the names of the lists.
+func Names() (names []string) {
+	for _, c := range All {
+		names = append(names, c.String())
+	}
+	return names
+}
+
+// Tables returns the tables that nodes read and follow.
+func Tables() []string { return append(Names(), "api_keys", "workspaces") }
+
+// TablesSQL is Tables as a literal.
+var TablesSQL = "'{" + strings.Join(Tables(), ",") + "}'::text[]"
+
+// Of returns the collection of a table's rows.
+func Of(table string) Collection {
+	for _, c := range All {
+		if c.String() == table {
+			return c
+		}
+	}
+	return Keys
+}
+
+// Column is one field of a row.
+type Column struct {
+	Field    string // its name in the API and in import files
+	Name     string // its name in the table
+	Kind     Kind
+	Nullable bool
+	Hidden   bool // imported, but never listed
+}
+
+// Kind is a column's type. It decides the column's type in Postgres and the form of
+// its values in JSON and in import files.
+type Kind uint8
+
+// The kinds, and their form in JSON.
+const (
+	Text    Kind = iota // JSON string
+	UUID                // JSON string
+	Decimal             // JSON string, digits as stored
+	Number              // JSON number, digits as stored
+	Bool                // JSON bool
+	Instant             // JSON string, UTC, three decimals
+)
+
+// OID returns the type of such columns in Postgres.
+func (k Kind) OID() uint32 {
+	return [...]uint32{Text: pgtype.TextOID, UUID: pgtype.UUIDOID, Decimal: pgtype.NumericOID,
+		Number: pgtype.NumericOID, Bool: pgtype.BoolOID, Instant: pgtype.TimestamptzOID}[k]
+}
+
+// String returns the name of that type.
+func (k Kind) String() string {
+	return [...]string{Text: "text", UUID: "uuid", Decimal: "numeric", Number: "numeric", Bool: "bool", Instant: "timestamptz"}[k]
+}
+
+// Order is the order of a list. Ties are ordered by id in the same direction.
+type Order uint8
+
+// The orders, the default first.
+const (
+	ByCreatedAt Order = iota // newest first
+	ByName                   // by NameKey
+)
+
+// Orders are the orders of every list.
+var Orders = []Order{ByCreatedAt, ByName}
+
+var orders = [...]struct {
+	parameter string
+	key       string // the expression that orders
+	direction string
+	compare   string // of a row behind a position with the position
+	kind      Kind   // of the key
+}{
+	ByCreatedAt: {"createdAt", "created_at", " DESC", "<", Instant},
+	ByName:      {"name", `name_key(name) COLLATE "C"`, "", ">", Text},
+}
+
+// String returns the value of the parameter sort.
+func (o Order) String() string { return orders[o].parameter }
+
+// Kind returns the kind of the key that precedes the id.
+func (o Order) Kind() Kind { return orders[o].kind }
+
+// SQL returns what follows ORDER BY.
+func (o Order) SQL() string {
+	return fmt.Sprintf("%s%[2]s, id%[2]s", orders[o].key, orders[o].direction)
+}
+
+// After returns the condition for the rows behind the position of a key and an id.
+func (o Order) After(key, id string) string {
+	return fmt.Sprintf("(%s, id) %s (%s::%s, %s::uuid)", orders[o].key, orders[o].compare, key, orders[o].kind, id)
+}
