@@ -10,15 +10,14 @@ import (
 // Relay is the network between a node and a server. It forwards bytes, and drops them when a
 // test says so.
 type Relay struct {
+	mu       sync.Mutex // guards all below
 	listener net.Listener
-
-	mu    sync.Mutex // guards all below
-	to    string
-	open  *sync.Cond // signalled when cut changes
-	cut   bool
-	delay time.Duration
-	ended bool
-	conns map[net.Conn]struct{}
+	to       string
+	open     *sync.Cond // signalled when cut changes
+	cut      bool
+	delay    time.Duration
+	ended    bool
+	conns    map[net.Conn]struct{}
 }
 
 // StartRelay starts one that leads to an address, until the test ends.
@@ -30,13 +29,17 @@ func StartRelay(t testing.TB, to string) *Relay {
 	}
 	r := &Relay{listener: listener, to: to, conns: map[net.Conn]struct{}{}}
 	r.open = sync.NewCond(&r.mu)
-	go r.accept()
+	go r.accept(listener)
 	t.Cleanup(r.end)
 	return r
 }
 
 // Addr is host:port of the relay.
-func (r *Relay) Addr() string { return r.listener.Addr().String() }
+func (r *Relay) Addr() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.listener.Addr().String()
+}
 
 // Lose makes every connection hang, or go on, as when packets are lost: neither side gets
 // an error.
@@ -52,6 +55,24 @@ func (r *Relay) Delay(d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.delay = d
+}
+
+// Refuse closes all connections and refuses new ones, or accepts them again.
+func (r *Relay) Refuse(refuse bool) error {
+	if refuse {
+		r.listener.Close()
+		r.Sever()
+		return nil
+	}
+	listener, err := net.Listen("tcp", r.Addr())
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.listener = listener
+	r.mu.Unlock()
+	go r.accept(listener)
+	return nil
 }
 
 // Redirect makes new connections lead to another server. Existing ones stay.
@@ -77,9 +98,9 @@ func (r *Relay) destination() string {
 }
 
 func (r *Relay) end() {
-	r.listener.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.listener.Close()
 	r.ended = true
 	r.open.Broadcast()
 	for c := range r.conns {
@@ -87,9 +108,9 @@ func (r *Relay) end() {
 	}
 }
 
-func (r *Relay) accept() {
+func (r *Relay) accept(listener net.Listener) {
 	for {
-		from, err := r.listener.Accept()
+		from, err := listener.Accept()
 		if err != nil {
 			return
 		}
