@@ -44,8 +44,8 @@ const (
 // heartbeatScript records the time of a node's heartbeat (ARGV[1]), and returns how many
 // nodes there are and how many of them are missing. It writes in every state, so that it
 // fails on a Redis that accepts no writes. A node is forgotten a minute after its last
-// heartbeat, and if that is a minute in the future: its time would never pass. Durations are
-// in microseconds.
+// heartbeat, and if that is a minute in the future: its time would never pass. A key of
+// another type is damaged, and begins anew. Durations are in microseconds.
 var heartbeatScript = strings.NewReplacer(
 	"MEMBER_LIFE", strconv.FormatInt(lease.MemberLife, 10),
 	"SILENT_FOR", strconv.FormatInt(silentFor.Microseconds(), 10),
@@ -53,6 +53,10 @@ var heartbeatScript = strings.NewReplacer(
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local function before(span) return string.format('%.0f', now - span) end
+local size = redis.pcall('ZCARD', KEYS[1])
+if type(size) == 'table' and string.find(size.err, 'WRONGTYPE', 1, true) then
+  redis.call('DEL', KEYS[1])
+end
 if ARGV[2] == 'present' then
   redis.call('ZADD', KEYS[1], before(0), ARGV[1])
 elseif ARGV[2] == 'leaving' then

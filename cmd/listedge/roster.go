@@ -101,6 +101,9 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 		}
 		return nil
 	})
+	if redis.HasErrorPrefix(err, "WRONGTYPE") { // damaged: the next write begins anew
+		_ = client.Del(ctx, key).Err()
+	}
 	if err != nil {
 		return
 	}

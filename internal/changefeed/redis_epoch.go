@@ -15,7 +15,7 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 		return "", errUnknown
 	}
 	epoch, err = r.client.Get(ctx, r.followed.EpochKey()).Result()
-	if errors.Is(err, redis.Nil) {
+	if errors.Is(err, redis.Nil) || isDamaged(err) {
 		return "", nil
 	}
 	if err != nil {
@@ -23,6 +23,10 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 	}
 	return epoch, nil
 }
+
+// isDamaged reports whether Redis has a value of another type than ours at a key. It is
+// taken for an absent one, and written anew.
+func isDamaged(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
 
 // setEpoch compares and sets in one step, because a node may stop anywhere.
 // Returns 0; -1: superseded; -2: of an older timeline than the epoch that is returned
@@ -32,7 +36,10 @@ local function parse(epoch)
 	local identity, timeline = string.match(epoch, '^([^.]*)%.(%d+)%.[^.]*%.[^.]*%.[^.]*$')
 	return identity, tonumber(timeline or 0)
 end
-local present = redis.call('GET', KEYS[1]) or ''
+local present = redis.pcall('GET', KEYS[1])
+if type(present) ~= 'string' then
+	present = '' -- absent, or of another type
+end
 local identity, timeline = parse(present)
 local of, to = parse(ARGV[2])
 local same = of and of == identity

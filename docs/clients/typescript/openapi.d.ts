@@ -691,15 +691,15 @@ export interface components {
         };
     };
     parameters: {
-        /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+        /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
         ItemSearch: string;
-        /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+        /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
         ContactSearch: string;
         /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
         Cursor: string;
         /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
         Limit: number;
-        /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
+        /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
         Sort: "createdAt" | "name";
         /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
         Stock: "all" | "tracked" | "low";
@@ -861,13 +861,13 @@ export interface operations {
     listItems: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ItemSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
                 /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
                 limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
                 stock?: components["parameters"]["Stock"];
@@ -908,13 +908,13 @@ export interface operations {
     headItems: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ItemSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
                 /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
                 limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
                 stock?: components["parameters"]["Stock"];
@@ -955,13 +955,13 @@ export interface operations {
     listContacts: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ContactSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
                 /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
                 limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description Selects customers or suppliers. A contact may be both. */
                 type?: components["parameters"]["ContactTypeFilter"];
@@ -1000,13 +1000,13 @@ export interface operations {
     headContacts: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. A very short text may have to be compared with every row, which takes longer. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ContactSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
                 /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
                 limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description Selects customers or suppliers. A contact may be both. */
                 type?: components["parameters"]["ContactTypeFilter"];
