@@ -162,7 +162,7 @@ func TestAWalkGetsMostOfAColdListFromMemory(t *testing.T) {
 					return pages == 0 || path == "" || n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`) > read
 				})
 			}
-			if pages < 30 || hits < pages*3/4 { // a proof may come late on a busy machine
+			if pages < 30 || hits <= pages/2 { // a proof may come late on a busy machine
 				t.Errorf("%d of %d pages were hits", hits, pages)
 			}
 			if fetched := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`); fetched > float64(pages*5/4) || mode == "0" && fetched != float64(pages) {
