@@ -8,7 +8,7 @@ import (
 	"listedge/origin/postgres"
 )
 
-// A client is told whether to try again: what an operator can mend without its doing is an
+// The response says whether to try again: what an operator can mend without its doing is an
 // outage, and a row that cannot be shown is not.
 func TestProblemsOfAPage(t *testing.T) {
 	for _, c := range []struct {

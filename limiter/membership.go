@@ -45,7 +45,7 @@ const (
 // nodes there are and how many of them are missing. It writes in every state, so that it
 // fails on a Redis that accepts no writes. A node is forgotten a minute after its last
 // heartbeat, and if that is a minute in the future: its time would never pass. A key of
-// another type is damaged, and begins anew. Durations are in microseconds.
+// another type is damaged, and is written anew. Durations are in microseconds.
 var heartbeatScript = strings.NewReplacer(
 	"MEMBER_LIFE", strconv.FormatInt(lease.MemberLife, 10),
 	"SILENT_FOR", strconv.FormatInt(silentFor.Microseconds(), 10),

@@ -101,7 +101,7 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 		}
 		return nil
 	})
-	if redis.HasErrorPrefix(err, "WRONGTYPE") { // damaged: the next write begins anew
+	if redis.HasErrorPrefix(err, "WRONGTYPE") { // damaged: the next write makes it anew
 		_ = client.Del(ctx, key).Err()
 	}
 	if err != nil {

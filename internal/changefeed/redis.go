@@ -69,8 +69,8 @@ func (r *Redis) note(operation string, err error) error {
 // appendEntries adds entries to the log in one step. It adds nothing if the log has
 // another epoch, because then another follower has replaced this one. (The start of a
 // term is written before its epoch is set.) XADD refuses an ID that is not above the
-// last; later entries may still be accepted. A log of another type than a stream is damaged and
-// begins anew: readers notice that entries are missing.
+// last; later entries may still be accepted. A log of another type than a stream is damaged, and
+// written anew: readers notice that entries are missing.
 var appendEntries = redis.NewScript(`
 local present = redis.pcall('GET', KEYS[2])
 if ARGV[2] == '' and present and present ~= ARGV[1] then

@@ -12,7 +12,7 @@ import (
 	. "listedge/limiter/lease/leasetest"
 )
 
-// After a flood a client that waits as it is told, and then keeps to 95 % of the rate, is
+// After a flood a client that waits for Retry-After, and then keeps to 95 % of the rate, is
 // refused hardly more often than by an exact bucket, and soon not at all.
 func TestAfterAFlood(t *testing.T) {
 	t.Parallel()
