@@ -187,6 +187,9 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 			if err := json.Unmarshal([]byte(line), &e); err != nil || e.Msg != "request" {
 				continue
 			}
+			if which == "errors" && e.Status == 200 && e.Took >= 0.1 { // slow, as a busy machine is
+				continue
+			}
 			got = append(got, e.RequestID)
 			if e.Route != "items" || e.Took <= 0 || e.Outcome == "" || e.Status == 0 || e.RequestID != "unauthorised" && (e.KeyID == "" || e.WorkspaceID != workspace || e.Limit == "") {
 				t.Errorf("%s: %s", which, line)

@@ -99,6 +99,7 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 	if err != nil {
 		return err
 	}
+	config.ConnectTimeout = postgres.CommandTimeout
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
 	var s server

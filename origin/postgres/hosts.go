@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -71,10 +72,15 @@ func prepareConfig(c *pgx.ConnConfig, target pgconn.ValidateConnectFunc, setting
 // Connect opens one ordinary, writing connection. If the URL names a single
 // server, it may be a standby.
 func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	return connectWithin(ctx, url, ConnectTimeout)
+}
+
+func connectWithin(ctx context.Context, url string, timeout time.Duration) (*pgx.Conn, error) {
 	config, err := PrimaryConfig(url)
 	if err != nil {
 		return nil, err
 	}
+	config.ConnectTimeout = timeout
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may forget what is prepared
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -83,10 +89,13 @@ func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// CommandTimeout is how long a command waits for a connection: nobody else waits meanwhile.
+const CommandTimeout = 10 * time.Second
+
 // ConnectPrimary is Connect for commands that need the primary. It returns ErrStandby if the
 // server is a standby.
 func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
-	conn, err := Connect(ctx, url)
+	conn, err := connectWithin(ctx, url, CommandTimeout)
 	if err == nil {
 		if err = CheckPrimary(ctx, conn); err != nil {
 			_ = conn.Close(context.WithoutCancel(ctx))
