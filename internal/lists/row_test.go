@@ -1,0 +1,66 @@
+package lists
+
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+func TestPositionsSortAsTheListDoes(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	times := []int64{math.MinInt64, -1 << 40, -1, 0, 1, 255, 256, 1 << 40, math.MaxInt64}
+	names := []string{"", "A", "A ", "AB", "B", "Ω", "東京", strings.Repeat("\U0010ffff", NameKeyLength)}
+	random := func() (row Row) {
+		row.CreatedAt, row.NameKey = times[r.IntN(len(times))], names[r.IntN(len(names))]
+		for _, i := range []int{0, 15} {
+			row.ID[i] = []byte{0, 1, 255}[r.IntN(3)]
+		}
+		return row
+	}
+	for range 20_000 {
+		a, b := random(), random()
+		ids := bytes.Compare(a.ID[:], b.ID[:])
+		for order, want := range map[Order]int{
+			ByCreatedAt: -cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), ids),
+			ByName:      cmp.Or(strings.Compare(a.NameKey, b.NameKey), ids),
+		} {
+			if got := cmp.Compare(a.Position(order), b.Position(order)); got != want {
+				t.Fatalf("%s: %v and %v: %d, want %d", order, a, b, got, want)
+			}
+		}
+	}
+	longest := Row{NameKey: names[len(names)-1], ID: uuid.Max}
+	if n := len(longest.Position(ByName)); n != PositionSize {
+		t.Errorf("the longest position has %d bytes", n)
+	}
+}
+
+func TestRowsMatchSearches(t *testing.T) {
+	const row = `{"id":"0","name":"Café \"Mug\"","type":"GOODS","sku":null,"description":"one\ntwo \\ \"sku\":\"three\""}`
+	for name, test := range map[string]struct {
+		text, term     string
+		matches, known bool
+	}{
+		"plain":                   {row, "CAFE", true, true},
+		"of another column":       {row, "ONE\nTWO \\", true, true},
+		"quotes":                  {row, `E "MUG"`, true, true},
+		"of no searched column":   {row, "GOODS", false, true},
+		"NULL is no text":         {row, "NULL", false, true},
+		"a text that has a field": {row, `"THREE"`, true, true},
+		"across columns":          {row, `"ONE`, false, true},
+		"no text":                 {"", "CAFE", false, false},
+		"a field is missing":      {`{"name":"Cafe"}`, "CAFE", false, false},
+		"cut within a value":      {row[:len(row)-3], "CAFE", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if matches, known := Items.Matches(&Row{Text: test.text}, test.term); matches != test.matches || known != test.known {
+				t.Errorf("matches %t, known %t", matches, known)
+			}
+		})
+	}
+}
