@@ -25,6 +25,9 @@ func (c *Cache) Changed(at changefeed.Position, change *changefeed.Change) {
 // Settled implements changefeed.Listener.
 func (c *Cache) Settled(change *changefeed.Change) { c.tracker.Settled(change, c.clock.Now()) }
 
+// Beat implements changefeed.Listener.
+func (*Cache) Beat(changefeed.Beat) {}
+
 // ValidThrough implements changefeed.Listener.
 func (c *Cache) ValidThrough(p changefeed.Proof) {
 	c.tracker.ValidThrough(p, c.clock.Of(p.Moment), c.clock.Now())

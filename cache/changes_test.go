@@ -174,6 +174,8 @@ func (c counter) Changed(changefeed.Position, *changefeed.Change) { c.applied.Ad
 
 func (counter) Settled(*changefeed.Change) {}
 
+func (counter) Beat(changefeed.Beat) {}
+
 func (c counter) ValidThrough(changefeed.Proof) { c.applied.Add(1) }
 
 func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() == m } }

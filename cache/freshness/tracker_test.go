@@ -37,6 +37,8 @@ func (l listener) Changed(at changefeed.Position, c *changefeed.Change) { l.Trac
 
 func (l listener) Settled(c *changefeed.Change) { l.Tracker.Settled(c, l.now()) }
 
+func (listener) Beat(changefeed.Beat) {}
+
 func (l listener) ValidThrough(p changefeed.Proof) {
 	l.Tracker.ValidThrough(p, p.Moment.Sub(l.start), l.now())
 }

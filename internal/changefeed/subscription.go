@@ -18,9 +18,25 @@ type Listener interface {
 	// Settled: a transaction that was published is visible to all statements
 	// that begin from now on.
 	Settled(c *Change)
+	// Beat: a heartbeat was read, and Settled has been called for all that it sees.
+	Beat(b Beat)
 	// ValidThrough: Changed and Settled have been called for all transactions that
 	// were visible at the moment of the proof.
 	ValidThrough(p Proof)
+}
+
+// Beat is a heartbeat. If Joined, Unsettled has every change before it in the log that its
+// snapshot does not see, and Settled every one that it sees and the previous Beat's does
+// not.
+type Beat struct {
+	Position  Position
+	Snapshot  Snapshot
+	LSN       uint64 // every commit whose record lies before it was given to Changed, if Joined
+	Server    string // the primary: its system and timeline
+	Run       string // when the primary was started, by its own clock
+	Settled   []*Change
+	Unsettled []*Change // valid during the call; one that was adopted from the first proof has no rows
+	Joined    bool      // there was a proof since the last Reset
 }
 
 // Proof says, by a heartbeat, which changes this node has applied.
@@ -87,15 +103,15 @@ type Subscription struct {
 	listeners []Listener
 
 	epoch     string
-	begun     bool     // an entry of the epoch has been read since the last Reset
-	first     Position // of the first entry that was read since the last Reset
-	position  Position // of the last entry that was applied
-	proven    bool     // there was a proof since the last Reset
-	run       string   // the primary's run in the first of these proofs
-	server    string   // answers the reads of the current session
-	moved     bool     // another server than this one appended the last heartbeat
-	reads     []read   // reads by which a heartbeat may be a proof; both fields ascend
-	unsettled []Change // see the invariants
+	begun     bool      // an entry of the epoch has been read since the last Reset
+	first     Position  // of the first entry that was read since the last Reset
+	position  Position  // of the last entry that was applied
+	proven    bool      // there was a proof since the last Reset
+	run       string    // the primary's run in the first of these proofs
+	server    string    // answers the reads of the current session
+	moved     bool      // another server than this one appended the last heartbeat
+	reads     []read    // reads by which a heartbeat may be a proof; both fields ascend
+	unsettled []*Change // see the invariants
 }
 
 // read is one read of the log: when it began, and where it saw the log end.
@@ -217,39 +233,45 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 }
 
 func (s *Subscription) changed(c *Change) {
-	s.unsettled = append(s.unsettled, *c)
+	s.unsettled = append(s.unsettled, c)
 	for _, l := range s.listeners {
 		l.Changed(s.position, c)
 	}
 }
 
-// heartbeat settles the changes that its snapshot sees. Then it calls ValidThrough if the
-// heartbeat is a proof.
+// heartbeat settles the changes that its snapshot sees, and calls Beat. Then it calls
+// ValidThrough if the heartbeat is a proof.
 func (s *Subscription) heartbeat(h *Heartbeat) {
 	snapshot, err := ParseSnapshot(h.Snapshot)
 	if err != nil {
 		return // it is no proof
 	}
-	s.unsettled = slices.DeleteFunc(s.unsettled, func(c Change) bool {
-		settled := snapshot.Sees(c.XID)
-		if settled {
+	var settled []*Change
+	s.unsettled = slices.DeleteFunc(s.unsettled, func(c *Change) bool {
+		sees := snapshot.Sees(c.XID)
+		if sees {
+			settled = append(settled, c)
 			for _, l := range s.listeners {
-				l.Settled(&c)
+				l.Settled(c)
 			}
 		}
-		return settled
+		return sees
 	})
-	if s.moved = h.LogServer != "" && h.LogServer != s.server; s.moved {
-		return
+	s.moved = h.LogServer != "" && h.LogServer != s.server
+	var moment time.Time
+	proof := false
+	if !s.moved {
+		moment, s.reads, proof = proves(s.reads, h.After)
 	}
-	moment, rest, ok := proves(s.reads, h.After)
-	if !ok {
-		return
-	}
-	s.reads = rest
-	if !s.proven {
+	if proof && !s.proven {
 		s.proven, s.run = true, h.Run
 		s.join(h.Unsettled)
+	}
+	for _, l := range s.listeners {
+		l.Beat(Beat{s.position, snapshot, h.LSN, h.Server, h.Run, settled, s.unsettled, s.proven})
+	}
+	if !proof {
+		return
 	}
 	for _, l := range s.listeners {
 		l.ValidThrough(Proof{Moment: moment, At: s.position, First: s.first, Server: h.Server, Run: h.Run, LSN: h.LSN})
@@ -261,7 +283,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 func (s *Subscription) join(unsettled []Change) {
 	for i := range unsettled {
 		c := &unsettled[i]
-		if !slices.ContainsFunc(s.unsettled, func(known Change) bool { return known.XID == c.XID }) {
+		if !slices.ContainsFunc(s.unsettled, func(known *Change) bool { return known.XID == c.XID }) {
 			s.changed(c)
 		}
 	}

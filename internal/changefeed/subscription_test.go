@@ -15,6 +15,7 @@ import (
 type recorder struct {
 	all    []string
 	proofs []Proof
+	beats  []string
 }
 
 func (r *recorder) Reset(epoch string, cause ResetCause) {
@@ -26,6 +27,17 @@ func (r *recorder) Changed(at Position, c *Change) {
 }
 
 func (r *recorder) Settled(c *Change) { r.all = append(r.all, fmt.Sprint("settled ", c.XID)) }
+
+func (r *recorder) Beat(b Beat) {
+	xids := func(changes []*Change) (all []string) {
+		for _, c := range changes {
+			all = append(all, fmt.Sprintf("%d at %d", c.XID, c.LSN))
+		}
+		return all
+	}
+	r.beats = append(r.beats, fmt.Sprintf("%s of %s/%s, LSN %d, sees %s, settled %q, not %q, joined %t, after %q",
+		b.Position, b.Server, b.Run, b.LSN, b.Snapshot, xids(b.Settled), xids(b.Unsettled), b.Joined, r.all[len(r.all)-1]))
+}
 
 func (r *recorder) ValidThrough(p Proof) {
 	r.all = append(r.all, fmt.Sprint("valid through ", p.Moment.Unix()))
@@ -156,6 +168,29 @@ func TestProofSaysWhatItIsOf(t *testing.T) {
 	want := Proof{Moment: time.Unix(1, 0), At: at(3, 5), First: at(3, 4), Server: "s/1", Run: "run", LSN: 5}
 	if len(r.proofs) != 1 || r.proofs[0] != want {
 		t.Errorf("%+v, want %+v", r.proofs, want)
+	}
+}
+
+// A replica moves to each heartbeat's snapshot, before it serves by the proof.
+func TestABeatHasAllThatItsSnapshotSeesAnew(t *testing.T) {
+	r := &recorder{}
+	s := NewSubscription(r)
+	s.Follow("e")
+	hung := Change{XID: 5, LSN: 50}
+	seven := Entry{Position: at(3, 4), Change: &Change{XID: 7, LSN: 70}}
+	s.Apply(time.Unix(1, 0), []Entry{seven, heartbeat(3, 5, Position{}, "5:8:5,7")}, false)
+	h := heartbeat(3, 6, at(3, 6), "5:8:5", hung)
+	h.Heartbeat.Server = "s/1"
+	s.Apply(time.Unix(2, 0), []Entry{h}, false)
+	s.Apply(time.Unix(3, 0), []Entry{byServer("other", heartbeat(3, 7, at(3, 6), "9:9:")), heartbeat(3, 8, at(3, 7), "?"), heartbeat(3, 9, at(3, 7), "9:9:")}, false)
+	want := []string{
+		`3-5 of /run, LSN 5, sees 5:8:5,7, settled [], not ["7 at 70"], joined false, after "changed 7 at 3-4"`,
+		`3-6 of s/1/run, LSN 6, sees 5:8:5, settled ["7 at 70"], not ["5 at 50"], joined true, after "changed 5 at 3-6"`,
+		`3-7 of /run, LSN 7, sees 9:9:, settled ["5 at 50"], not [], joined true, after "settled 5"`,
+		`3-9 of /run, LSN 9, sees 9:9:, settled [], not [], joined true, after "settled 5"`,
+	}
+	if !slices.Equal(r.beats, want) {
+		t.Errorf("%q, want %q", r.beats, want)
 	}
 }
 

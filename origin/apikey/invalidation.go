@@ -85,6 +85,9 @@ func (c *Cache[T]) Settled(change *changefeed.Change) {
 	})
 }
 
+// Beat implements changefeed.Listener.
+func (*Cache[T]) Beat(changefeed.Beat) {}
+
 // ValidThrough implements changefeed.Listener. The first proof after a Reset
 // covers the changes from now on: a change that is not visible yet is published after
 // the proof's heartbeat, or that heartbeat lists it as unsettled.
