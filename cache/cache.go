@@ -190,6 +190,9 @@ func (c *Cache) Close(ctx context.Context) error {
 	return err
 }
 
+// HasRedis reports whether there is a second tier.
+func (c *Cache) HasRedis() bool { return c.redis != nil }
+
 // enter counts a call that Close waits for; false once Close was called.
 func (c *Cache) enter() bool {
 	c.mu.Lock()

@@ -12,11 +12,9 @@ import (
 )
 
 // forward finds a page that is not in memory.
-func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error) {
+func (s *Server) forward(x *exchange) (cache.Result, error) {
+	control := parseCacheControl(x.headers.control)
 	if control.onlyIfCached {
-		if control.noCache { // no stored page may be returned, and the origin may not be read
-			return cache.Result{Local: true}, cache.ErrNotStored
-		}
 		return s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
 	}
 	list, fill := s.fillOf(x, x.query)
@@ -63,7 +61,7 @@ func (s *Server) prefetchNext(x *exchange) {
 		return // another version of the program, with other cursors, has made the page
 	}
 	list, fill := s.fillOf(x, q)
-	x.nextPrefetched = s.cache.PrefetchNext(appendPageKey(nil, &q, nil), list, fill)
+	s.cache.PrefetchNext(appendPageKey(nil, &q, nil), list, fill)
 }
 
 func fillResult(q *origin.Query, p origin.Page, err error) (cache.FillResult, error) {

@@ -98,33 +98,29 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 	s.router.Handler(ctx)
 }
 
-// list is the pipeline of a list request. A step that fails ends it.
-func (s *Server) list(x *exchange, c lists.Collection) (f failure) {
+// list is the pipeline of a list request: key, parameters, memory, limit, fill, response. A
+// failure ends it. One of parameters or memory is written only if the limit admits it,
+// because the limit has to know what the request costs.
+func (s *Server) list(x *exchange, c lists.Collection) failure {
 	x.query.Collection = c
 	if x.hasBody {
 		return failure{problem: bodyTooLarge}
 	}
-	if f = s.authenticate(x); f.problem != nil {
+	if f := s.authenticate(x); f.problem != nil {
 		return f
 	}
-	if s.revalidate(x) {
-		s.writePage(x)
-		return failure{}
+	found := s.parse(x)
+	if found.problem == nil {
+		found = s.lookUp(x)
 	}
-	if f = s.limit(x); f.problem != nil {
+	if f := s.limit(x); f.problem != nil {
 		return f
 	}
-	if f = s.parse(x); f.problem != nil {
-		return f
+	if found.problem != nil {
+		return found
 	}
-	if f = s.lookUp(x); f.problem != nil {
+	if f := s.fill(x); f.problem != nil {
 		return f
-	}
-	if f = s.checkMatch(x); f.problem != nil {
-		return f
-	}
-	if x.query.After.Set {
-		s.prefetchNext(x)
 	}
 	s.writePage(x)
 	return failure{}
@@ -214,18 +210,14 @@ type exchange struct {
 	route    metrics.Route
 	keyEntry *apikey.Entry[client] // its key, valid or not; nil before the look-up
 	client   *client               // once the key is known to be valid
-	decision limiter.Decision      // once limited
-	limited  bool                  // decision is set
-	period   *period               // of the workspace's quota, once limited; nil = none
 	query    origin.Query          // once parsed
-	result   cache.Result          // once looked up
-	hit      bool                  // result was in memory before a token was taken
-	free     bool                  // no token was taken
-	// nextPrefetched: the next page is being read, which costs a query.
-	nextPrefetched bool
-	outcome        metrics.Outcome
-	failure        failure // once answered with a problem
-	phases         [phases]cache.Span
+	cost     cost
+	decision limiter.Decision // once limited
+	period   *period          // of the workspace's quota, once limited; nil = none
+	result   cache.Result     // once looked up; without an entry if it has to be filled
+	outcome  metrics.Outcome
+	failure  failure // once answered with a problem
+	phases   [phases]cache.Span
 
 	idSpace [maxRequestID]byte
 	key     []byte // scratch: the cache key

@@ -8,16 +8,31 @@ import (
 	"listedge/limiter"
 )
 
-// limit takes a token from the key's bucket, from its workspace's and from the quota.
+// cost is what a request costs its client.
+type cost uint8
+
+const (
+	notLimited cost = iota // not known: the limiter was not asked
+	free                   // nothing: memory answers with 304, 412 or 504
+	oneToken               // a token of the key's bucket, of its workspace's and of the quota
+)
+
+// limit takes the tokens that the request costs. It refuses a request that costs none only if
+// a rate is 0.
 func (s *Server) limit(x *exchange) failure {
-	x.decision, x.limited = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quotaBucket()), true
-	if x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback || s.timePhases { // the decision may have waited for Redis
+	if x.cost == free {
+		x.decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quotaBucket())
+	} else {
+		x.cost = oneToken
+		x.decision = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quotaBucket())
+	}
+	if s.timePhases || x.waitedForLimit() {
 		x.endPhase(phaseLimit)
 	}
 	if x.decision.Allowed {
 		return failure{}
 	}
-	x.result = cache.Result{} // a page that revalidate found is not served
+	x.result = cache.Result{} // a page in memory is not served
 	problem := rateLimited
 	if x.decision.UsedUp() {
 		problem = quotaReached
@@ -25,39 +40,24 @@ func (s *Server) limit(x *exchange) failure {
 	return failure{problem: problem, retry: wholeSeconds(x.decision.RetryAfter)}
 }
 
+// waitedForLimit reports whether the request may have waited for Redis to take its tokens.
+func (x *exchange) waitedForLimit() bool {
+	return x.cost == oneToken && (x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback)
+}
+
 // quotaBucket returns the bucket of the workspace's quota for the period in which the
-// request came; nil = there is no quota. All steps of a request use the same one.
+// request came; nil = there is no quota.
 func (x *exchange) quotaBucket() *limiter.Bucket {
 	if x.client.quota == nil {
 		return nil
 	}
-	if x.period == nil {
-		x.period = x.client.quota.at(x.began)
-	}
+	x.period = x.client.quota.at(x.began)
 	return x.period.bucket
-}
-
-// peek returns the state of the limits for a response that costs no token.
-func (s *Server) peek(x *exchange) limiter.Decision {
-	return s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quotaBucket())
-}
-
-// returnToken returns the tokens of a request to their buckets, and reports whether it did.
-// It does so only if the response has cost neither a query nor a call to Redis, because a limit
-// exists to bound these costs. The limit's own call to Redis counts, too: with a burst
-// below 16 each request makes one.
-func (s *Server) returnToken(x *exchange) bool {
-	if !x.result.Local || x.nextPrefetched || x.decision.Source == limiter.SourceRedis {
-		return false
-	}
-	s.limiter.Return(x.client.bucket, x.client.workspaceBucket, x.quotaBucket())
-	x.decision = s.peek(x)
-	return true
 }
 
 // addLimits adds the limit headers to a response if the limiter has made a decision.
 func (s *Server) addLimits(r *response, x *exchange) {
-	if x.limited {
+	if x.cost != notLimited {
 		r.lines = appendLimits(r.lines, x.client, x.period, &x.decision)
 	}
 }

@@ -11,65 +11,66 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/lists"
-	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 )
 
-// lookUp finds the page: in memory, or by a fill.
+// lookUp looks in memory for the page, and decides what the request costs. What is not in
+// memory is left to fill.
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
-	control := parseCacheControl(x.headers.control)
-	waited := x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback
-	hit := x.hit && !waited // a page that was fresh before the request waited for its limit may be stale now
-	if !control.noCache && !hit {
-		x.result, hit = s.cache.Hit(x.key, x.now)
-		if s.timePhases {
-			x.endPhase(phaseMemory)
-		}
-	}
-	if !hit {
-		var err error
-		x.result, err = s.forward(x, control)
-		x.endPhase(phaseForward)
-		if err != nil {
-			s.returnToken(x)
-			return failure{problem: lookUpProblem(err, x.query.Search), retry: retrySoon, cause: err}
-		}
-	}
-	s.countLookUp(x)
-	return failure{}
-}
-
-// revalidate reports whether the response is a 304 from memory, which costs no token. It is
-// called before a token is taken, so that many such requests at once do not refuse one
-// another. It returns false for a request with a cursor, because that may prefetch the next
-// page, which costs a query; and if the bucket's rate is 0, because then nothing is admitted.
-func (s *Server) revalidate(x *exchange) bool {
-	if len(x.headers.noneMatch) == 0 || len(x.headers.match) > 0 || parseCacheControl(x.headers.control).noCache {
-		return false
-	}
-	q := x.query
-	if s.parse(x).problem != nil || x.query.After.Set {
-		x.query = q
-		return false
-	}
-	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
-	x.result, x.hit = s.cache.Hit(x.key, x.now)
-	decision := limiter.Decision{}
-	if x.hit && x.result.Local && matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:]) {
-		decision = s.peek(x)
-	}
-	if !decision.Allowed {
-		x.query = q
-		return false
+	var err error
+	switch control := parseCacheControl(x.headers.control); {
+	case control.noCache && control.onlyIfCached: // no stored page may be returned, and the origin may not be read
+		err = cache.ErrNotStored
+	case control.noCache:
+		return failure{}
+	case control.onlyIfCached && !s.cache.HasRedis():
+		x.result, err = s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
+	default:
+		x.result, _ = s.cache.Hit(x.key, x.now)
 	}
 	if s.timePhases {
 		x.endPhase(phaseMemory)
 	}
+	f := failure{}
+	switch {
+	case err != nil:
+		f = lookUpFailed(x, err)
+	case x.result.Entry == nil:
+		return failure{}
+	default:
+		f = checkMatch(x)
+	}
+	if f.problem != nil || x.notModified() {
+		x.cost = free
+	}
+	return f
+}
+
+// fill finds a page that memory did not have. It looks up a page again that was fresh before
+// the request waited for its limit, because that page may be stale now.
+func (s *Server) fill(x *exchange) failure {
+	if x.result.Entry != nil && x.waitedForLimit() {
+		x.result, _ = s.cache.Hit(x.key, x.now)
+	}
+	if x.result.Entry == nil {
+		var err error
+		x.result, err = s.forward(x)
+		x.endPhase(phaseForward)
+		if err != nil {
+			return lookUpFailed(x, err)
+		}
+	}
 	s.countLookUp(x)
-	x.free, x.limited, x.decision = true, true, decision
-	return true
+	if x.query.After.Set && len(x.headers.noneMatch) == 0 { // a 304 would let the client have the next page's query for nothing
+		s.prefetchNext(x)
+	}
+	return checkMatch(x)
+}
+
+func lookUpFailed(x *exchange, err error) failure {
+	return failure{problem: lookUpProblem(err, x.query.Search), retry: retrySoon, cause: err}
 }
 
 // countLookUp counts the page by where it was found.
@@ -97,12 +98,16 @@ func (s *Server) countLookUp(x *exchange) {
 // ETag of a page matches no tag, so only * matches, and it matches every page. If-Match
 // takes precedence over If-None-Match. If-Unmodified-Since and If-Modified-Since must be
 // ignored (13.1.4, 13.1.3), because a page has no modification date.
-func (s *Server) checkMatch(x *exchange) failure {
+func checkMatch(x *exchange) failure {
 	if lines := x.headers.match; len(lines) == 0 || len(lines) == 1 && string(bytes.TrimSpace(lines[0])) == "*" {
 		return failure{}
 	}
-	s.returnToken(x)
 	return failure{problem: etagMismatch}
+}
+
+// notModified reports whether the client has the page that was looked up.
+func (x *exchange) notModified() bool {
+	return matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:])
 }
 
 // appendPageKey appends the cache key of a query's page: everything the page
@@ -120,11 +125,7 @@ const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-E
 // writePage makes the response of the page that was looked up.
 func (s *Server) writePage(x *exchange) {
 	page, r := x.result.Entry, x.conn.newResponse(fasthttp.StatusOK)
-	notModified := matchesETag(x.headers.noneMatch, page.ETag[:])
-	if notModified && !x.free {
-		s.returnToken(x)
-	}
-
+	notModified := x.notModified()
 	r.lines = append(append(append(r.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Second), 10), crlf...)
 	r.lines = append(r.lines, pageLines...)

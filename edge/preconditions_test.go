@@ -1,6 +1,8 @@
 package edge
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -8,7 +10,10 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/limiter"
+	"listedge/origin"
 	"listedge/origin/apikey"
 )
 
@@ -73,41 +78,62 @@ func TestAPreconditionNeedsAPage(t *testing.T) {
 	}
 }
 
-// What a node answers from its own memory costs no token; a page costs one.
+// A 304, 412 or 504 from memory costs no token and needs none, on any page. Everything else
+// costs one, and is 429 without one.
 func TestWhatCostsAToken(t *testing.T) {
 	const body = `{"data":[]`
 	etag := cache.TagOf([]byte(body)).String()
+	q := origin.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: origin.Position{Set: true, Name: "N"}}
+	second := theTarget + "&cursor=" + string(q.AppendCursor(nil))
 	for name, c := range map[string]struct {
 		header, value, target string
 		status                int
 		free                  bool
 	}{
-		"page":                     {"Accept", "*/*", theTarget, 200, false},
-		"not modified":             {"If-None-Match", etag, theTarget, 304, true},
-		"not modified, any":        {"If-None-Match", "*", theTarget, 304, true},
-		"etagMismatch":             {"If-Match", etag, theTarget, 412, true},
-		"not stored":               {"Cache-Control", "only-if-cached", "/v1/items", 504, true},
-		"not stored and not to be": {"Cache-Control", "no-cache, only-if-cached", theTarget, 504, true},
-		"stored":                   {"Cache-Control", "only-if-cached", theTarget, 200, false},
-		"wrong parameter":          {"Accept", "*/*", "/v1/items?limit=0", 400, false},
+		"page":                       {"Accept", "*/*", theTarget, 200, false},
+		"page with a cursor":         {"Accept", "*/*", second, 200, false},
+		"modified":                   {"If-None-Match", `"other"`, theTarget, 200, false},
+		"not modified":               {"If-None-Match", etag, theTarget, 304, true},
+		"not modified, any":          {"If-None-Match", "*", theTarget, 304, true},
+		"not modified with a cursor": {"If-None-Match", etag, second, 304, true},
+		"mismatch":                   {"If-Match", etag, theTarget, 412, true},
+		"mismatch with a cursor":     {"If-Match", etag, second, 412, true},
+		"not stored":                 {"Cache-Control", "only-if-cached", "/v1/items", 504, true},
+		"not stored and not to be":   {"Cache-Control", "no-cache, only-if-cached", second, 504, true},
+		"stored":                     {"Cache-Control", "only-if-cached", theTarget, 200, false},
+		"wrong parameter":            {"If-None-Match", "*", "/v1/items?limit=0", 400, false},
 	} {
-		s, ctx := hitServer(t, body)
-		entry, _ := keyOf(t, s)
-		policy, err := policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
-		bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
-		left := func() int64 { return s.limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining }
-		answerTo(t, s, ctx) // now the page has this key
-		ctx.Request.SetRequestURI(c.target)
-		ctx.Request.Header.Set(c.header, c.value)
-		before := left()
-		if got := answerTo(t, s, ctx); got.status != c.status {
-			t.Errorf("%s: %+v, want %d", name, got, c.status)
-		}
-		if spent := before - left(); (spent == 0) != c.free || spent > 1 {
-			t.Errorf("%s: cost %d", name, spent)
-		}
+		t.Run(name, func(t *testing.T) {
+			s, ctx := hitServer(t, body)
+			entry, _ := keyOf(t, s)
+			q.Workspace = entry.Key.Workspace
+			if _, err := s.cache.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
+				return cache.FillResult{Body: []byte(body)}, nil
+			}}); err != nil {
+				t.Fatal(err)
+			}
+			policy, err := policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100})
+			if err != nil {
+				t.Fatal(err)
+			}
+			bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
+			ctx.Request.SetRequestURI(c.target)
+			ctx.Request.Header.Set(c.header, c.value)
+			before := s.limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
+			got := answerTo(t, s, ctx)
+			left := s.limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
+			if cost := before - left; got.status != c.status || (cost == 0) != c.free || cost > 1 || got.header("X-Ratelimit-Remaining") != fmt.Sprint(left) {
+				t.Errorf("%+v cost %d, want %d", got, cost, c.status)
+			}
+			for s.limiter.Take(time.Now(), bucket, nil, nil).Allowed {
+			}
+			want := c.status
+			if !c.free {
+				want = 429
+			}
+			if got := answerTo(t, s, ctx); got.status != want {
+				t.Errorf("%+v without a token, want %d", got, want)
+			}
+		})
 	}
 }

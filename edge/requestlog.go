@@ -93,7 +93,7 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 	if x.keyEntry != nil {
 		e.KeyID, e.WorkspaceID = x.keyEntry.Key.ID, x.keyEntry.Key.Workspace
 	}
-	if x.limited {
+	if x.cost != notLimited {
 		e.Limit = x.limitRecord()
 	}
 	if x.result.Entry != nil {

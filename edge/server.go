@@ -1,10 +1,8 @@
 // Package edge is the public HTTP side of listedge. It turns requests into calls
 // of key cache, limiter, cache and origin, and their results into responses.
 //
-//	request ─► headers ─► route ─► key ─► limit ─► parameters ─► look up ─► response
-//	              └─────────┴───────┴───────┴──────────┴────────────┴─────► problem
-//
-// A request with If-None-Match may be answered with 304 from memory before the limit.
+//	request ─► headers ─► route ─► key ─► parameters ─► memory ─► limit ─► fill ─► response
+//	              └─────────┴───────┴──────────┴──────────┴─────────┴────────┴───► problem
 //
 // Routes and pipeline are in handler.go. Each step has a file: headers.go, auth.go,
 // limits.go, params.go, page.go, and fill.go for pages that are not in memory.

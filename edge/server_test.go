@@ -104,11 +104,11 @@ func TestAPanicIsAnInternalError(t *testing.T) {
 func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
-	x.client, x.limited, x.id = &client{usage: s.usage.Counter(usage.Key{})}, true, []byte("other")
+	x.client, x.cost, x.id = &client{usage: s.usage.Counter(usage.Key{})}, oneToken, []byte("other")
 	x.query.Search, x.result.Entry = "other", &cache.Entry{}
 	s.finish(x)
 	y := begin(ctx)
-	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
+	if y.client != nil || y.cost != notLimited || len(y.id) > 0 || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
 	}
 }

@@ -14,8 +14,8 @@ type phase uint8
 
 const (
 	phaseKey phase = iota
-	phaseLimit
 	phaseMemory
+	phaseLimit
 	phaseForward // Redis, the origin, or waiting for another request's fill
 	phases
 )
@@ -47,7 +47,7 @@ func (x *exchange) timings() [6]tracing.Step {
 		return tracing.Step{Name: name, Began: s.Began, Took: s.Took, Within: within}
 	}
 	return [...]tracing.Step{
-		step("key", x.phases[phaseKey], -1), step("limit", x.phases[phaseLimit], -1), step("memory", x.phases[phaseMemory], -1),
+		step("key", x.phases[phaseKey], -1), step("memory", x.phases[phaseMemory], -1), step("limit", x.phases[phaseLimit], -1),
 		step("redis", fill.Redis, -1), step("fill", fill.Fill, -1), step("query", fill.Query, 4),
 	}
 }
@@ -81,7 +81,7 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	// The sampling decision in traceparent counts only from a client within the limit
 	// of its key, or from a trusted proxy. Any other client could have all its requests
 	// traced.
-	trusted := x.decision.Allowed && !x.free || s.trusted(x.conn.peer())
+	trusted := x.decision.Allowed && x.cost == oneToken || s.trusted(x.conn.peer())
 	r := s.tracer.Request(name, x.began, tracing.Caller{Parent: single(x.headers.traceParent), State: single(x.headers.traceState), Trusted: trusted})
 	if r == nil {
 		return
@@ -94,7 +94,7 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	if x.keyEntry != nil {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.keyEntry.Key.ID.String()), tracing.Text("listedge.workspace_id", x.keyEntry.Key.Workspace.String()))
 	}
-	if x.limited {
+	if x.cost != notLimited {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.decision.Source.String()))
 		if x.decision.Refused != limiter.Neither {
 			r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_refused_by", x.decision.Refused.String()))
