@@ -249,7 +249,7 @@ func (c *cluster) checkNode(t *testing.T, node *apps.Deployment) {
 // stopTimeout is how long a node takes at most to stop after the drain.
 func stopTimeout(t *testing.T) time.Duration {
 	t.Helper()
-	seconds, err := time.ParseDuration(find(t, "../cmd/listedge/node.go", `stopTimeout += (\d+) \* time\.Second`)[0] + "s")
+	seconds, err := time.ParseDuration(find(t, "../cmd/listedge/node/node.go", `StopTimeout += (\d+) \* time\.Second`)[0] + "s")
 	if err != nil {
 		t.Fatal(err)
 	}

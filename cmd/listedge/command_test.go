@@ -304,59 +304,6 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-func TestRedisURLs(t *testing.T) {
-	for text, want := range map[string]struct {
-		addresses        string
-		user, pass, name string
-		database         int
-		tls              bool
-	}{
-		"redis://host":                            {addresses: "host:6379"},
-		"redis://host:7000/3":                     {addresses: "host:7000", database: 3},
-		"rediss://user:p%40ss@host":               {addresses: "host:6379", user: "user", pass: "p@ss", tls: true},
-		"redis://:secret@host":                    {addresses: "host:6379", pass: "secret"},
-		"redis://a:1,b:2,c":                       {addresses: "a:1 b:2 c:6379"},
-		"redis://a:1,redis://b:2":                 {addresses: "a:1 b:2"},
-		"redis://[::1]:7000":                      {addresses: "[::1]:7000"},
-		"redis://[::1]":                           {addresses: "[::1]:6379"},
-		"redis+sentinel://:pw@a,b:26380/mymaster": {addresses: "a:26379 b:26380", name: "mymaster", pass: "pw"},
-		"redis+sentinel://a/mymaster/2":           {addresses: "a:26379", name: "mymaster", database: 2},
-	} {
-		o, err := parseRedisURL(text)
-		if err != nil || strings.Join(o.Addrs, " ") != want.addresses || o.Username != want.user || o.Password != want.pass ||
-			o.MasterName != want.name || o.DB != want.database || (o.TLSConfig != nil) != want.tls {
-			t.Errorf("%s: %+v, %v", text, o, err)
-		}
-	}
-	for _, text := range []string{"host:6379", "http://host", "redis://", "redis://a,,b", "redis://a,b/1", "redis://a/x", "redis://a/-1", "redis+sentinel://a", "redis://%zz@a",
-		"redis://u:pw@a:1,u:pw@b:2", "redis://:pw@a,redis://:pw@b", "redis+sentinel://a/m?sentinel_password=x", "redis://a/0?db=2",
-		"redis://a:99999", "redis://a:0", "redis://a:b", "redis://a:1:2", "redis://a:6379?x=1", "redis://::1", "redis://a/99999999999999999999"} {
-		if o, err := parseRedisURL(text); err == nil {
-			t.Errorf("%s: read as %+v", text, o)
-		}
-	}
-	for _, secret := range []string{"user:s3cret@host", "redis://user:s3cret@host:x", "redis://:s3cret@host/x", "other://:s3cret@host"} {
-		if _, err := parseRedisURL(secret); err == nil || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("a password is shown: %v", err)
-		}
-	}
-}
-
-func TestByteSizes(t *testing.T) {
-	for text, want := range map[string]byteSize{"1": 1, "1B": 1, "2KiB": 2048, "1.5MiB": 1572864, "1 GiB": 1 << 30, "3MB": 3e6, "10kB": 1e4} {
-		var b byteSize
-		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
-			t.Errorf("%s: %d, %v", text, b, err)
-		}
-	}
-	for _, text := range []string{"", "MiB", "-1", "1XB", "NaN", "1e30", "1 2"} {
-		var b byteSize
-		if err := b.UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q: %d", text, b)
-		}
-	}
-}
-
 // A command whose output cannot be written fails: a new key, for example, is printed only once.
 func TestOutputThatIsLostIsAFailure(t *testing.T) {
 	t.Parallel()

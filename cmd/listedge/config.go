@@ -1,21 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"log/slog"
-	"math"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
-	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/dustin/go-humanize"
 
-	"listedge/edge"
-	"listedge/limiter"
 	"listedge/origin/postgres"
 )
 
@@ -43,20 +34,6 @@ type cli struct {
 
 	Config      configFlag       `help:"File with settings of a command: YAML with the names of its flags. Flags and environment override it." placeholder:"FILE"`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print version and revision." env:"-"`
-}
-
-// ListenFlags say where a node listens.
-type ListenFlags struct {
-	Listen      string `help:"Address of the public listener." default:":8080" placeholder:"ADDRESS"`
-	AdminListen string `help:"Address of the admin listener: health, metrics, profiles, status page. It has no authentication." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
-}
-
-// Validate refuses an empty address, which would listen everywhere.
-func (f *ListenFlags) Validate() error {
-	if f.Listen == "" || f.AdminListen == "" {
-		return fmt.Errorf("--listen and --admin-listen must not be empty")
-	}
-	return nil
 }
 
 // DatabaseFlags say where Postgres is.
@@ -88,132 +65,6 @@ func (f *ReplicationFlag) Validate() error {
 	if err := postgres.CheckURL(f.ReplicationURL); err != nil {
 		return fmt.Errorf("--replication-url: %w", err)
 	}
-	return nil
-}
-
-// RegionFlag names one of several fleets that share a Postgres.
-type RegionFlag struct {
-	Region string `help:"Name of this fleet, if several fleets share a Postgres or a Redis. All nodes of a name read one database and share a replication slot." placeholder:"NAME"`
-}
-
-var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)
-
-// Validate refuses what cannot be part of a slot's name.
-func (f *RegionFlag) Validate() error {
-	if !regionName.MatchString(f.Region) || f.Region == "new" {
-		return fmt.Errorf("--region must have at most 20 characters of a-z, 0-9 and _, and must not be new")
-	}
-	return nil
-}
-
-// ServerFlags are the servers of a node beside its primary, and its connections.
-type ServerFlags struct {
-	RedisURL            string   `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: one node without Redis." placeholder:"URL"`
-	ReplicaURL          []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: they serve misses if they have replayed what the page must show." placeholder:"URL"`
-	DatabaseConnections int      `help:"Concurrent page queries, to the primary and to each replica; eight times as many may wait." default:"16"`
-}
-
-// Validate refuses malformed URLs.
-func (f *ServerFlags) Validate() error {
-	for _, url := range f.ReplicaURL {
-		if url == "" {
-			return errors.New("--replica-url must not be empty")
-		}
-		if err := postgres.CheckURL(url); err != nil {
-			return fmt.Errorf("--replica-url: %w", err)
-		}
-	}
-	if f.RedisURL != "" {
-		if _, err := parseRedisURL(f.RedisURL); err != nil {
-			return fmt.Errorf("--redis-url: %w", err)
-		}
-	}
-	if f.DatabaseConnections < 1 || f.DatabaseConnections > 10_000 {
-		return errors.New("--database-connections must be from 1 to 10000")
-	}
-	return nil
-}
-
-// maxDuration bounds every duration that is a setting.
-const maxDuration = 30 * 24 * time.Hour
-
-// NodeFlags are the settings of a node.
-type NodeFlags struct {
-	RegionFlag
-	ServerFlags
-
-	CacheMemory    byteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
-	FreshnessBound time.Duration `help:"A page served as fresh omits no commit older than this; 0 = do not follow changes, pages expire after --cache-ttl." default:"500ms"`
-	CacheTTL       time.Duration `help:"How long a page is fresh if changes are not followed." default:"2s"`
-	MaxStale       time.Duration `help:"How long after that a page may be served, marked as stale, while the database fails." default:"5m"`
-	KeyGrace       time.Duration `help:"How long known API keys stay valid while the database does not answer; a revocation may take as long to reach a node that is cut off." default:"5m"`
-
-	NodeID             string              `help:"Name of this node: unique in its fleet, and the same after a restart. Empty: host name and port of the admin listener." placeholder:"NAME"`
-	LimiterFailureMode limiter.FailureMode `help:"While Redis does not answer: local (each node enforces its share of the limit), allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
-
-	QueryTimeout time.Duration `help:"Longest time for a page query (statement_timeout)." default:"2s"`
-
-	MaxConnections int  `help:"Open connections of the public listener; more are refused with 503. 0 = what three quarters of the open files (ulimit -n) and half of the memory beside --cache-memory allow, at 80 KiB each: see docs/SIZING.md." default:"0"`
-	NoDocs         bool `help:"Do not serve /docs, the interactive API reference; /openapi.json stays."`
-
-	TrustedProxies []network     `help:"Networks of load balancers whose X-Forwarded-For header names the client, such as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
-	Drain          time.Duration `help:"How long the node answers after SIGTERM, not ready and closing each connection, before it stops." default:"${drain}"`
-
-	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
-	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`
-
-	AccessLog edge.AccessLog `help:"Requests to log: off (only failures of the service, at most one of a kind per second), errors (every error, stale or slow response) or sampled (also misses and some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
-
-	ServerTiming bool `help:"Send a Server-Timing header: how long the parts of each response took."`
-}
-
-// Validate refuses settings that cannot work.
-func (f *NodeFlags) Validate() error {
-	switch {
-	case len(f.ReplicaURL) > 0 && f.FreshnessBound == 0:
-		return fmt.Errorf("--replica-url needs --freshness-bound: only a node that follows changes knows what a replica lacks")
-	case f.CacheMemory < 1<<20 || f.CacheMemory > 1<<44:
-		return fmt.Errorf("--cache-memory must be from 1MiB to 16TiB")
-	case f.FreshnessBound != 0 && f.FreshnessBound < 200*time.Millisecond:
-		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: proofs are up to 150ms old")
-	case f.CacheTTL < 0 || f.MaxStale < 0 || f.KeyGrace < 0 || f.Drain < 0:
-		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
-	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound) > maxDuration:
-		return fmt.Errorf("--freshness-bound, --cache-ttl, --max-stale, --key-grace and --drain must be at most 30 days (720h)")
-	case f.MaxConnections < 0 || f.MaxConnections > edge.MaxConnections:
-		return fmt.Errorf("--max-connections must be from 0 to %d", edge.MaxConnections)
-	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:
-		return fmt.Errorf("--query-timeout must be from 1ms to 1h")
-	}
-	return nil
-}
-
-// network is a CIDR, or one address.
-type network struct{ netip.Prefix }
-
-// UnmarshalText reads a network.
-func (n *network) UnmarshalText(text []byte) (err error) {
-	if n.Prefix, err = netip.ParsePrefix(string(text)); err == nil {
-		return nil
-	}
-	address, err := netip.ParseAddr(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is not a network like 10.0.0.0/8", text)
-	}
-	n.Prefix = netip.PrefixFrom(address, address.BitLen())
-	return nil
-}
-
-// byteSize is a number of bytes, written as 512MiB, 2GB or 1048576.
-type byteSize int64
-
-// UnmarshalText reads a size.
-func (b *byteSize) UnmarshalText(text []byte) error {
-	n, err := humanize.ParseBytes(string(text))
-	if err != nil || n > math.MaxInt64/2 {
-		return fmt.Errorf("%q is not a size like 256MiB", text)
-	}
-	*b = byteSize(n)
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/google/uuid"
 
+	"listedge/cmd/listedge/node"
 	"listedge/internal/sandbox"
 	"listedge/origin/admin"
 	"listedge/origin/load"
@@ -26,7 +27,7 @@ type devCommand struct {
 	AdminListen string `help:"Address of the admin listener; further nodes take the next ports." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
 	DataDir     string `help:"Folder of the private Postgres; its data is kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
 	Nodes       int    `help:"Number of nodes. More than one is a fleet on a private Redis; each node is a process." default:"1" placeholder:"N"`
-	NodeFlags
+	node.Flags
 }
 
 const (
@@ -94,7 +95,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 }
 
 // serve prepares Postgres and runs the nodes on it.
-func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []ListenFlags, held *ports, postgres *sandbox.Postgres) (err error) {
+func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held *ports, postgres *sandbox.Postgres) (err error) {
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
 	if err != nil {
@@ -104,13 +105,14 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		return err
 	}
 	if c.Nodes == 1 {
-		n, err := newNode(ctx, c.NodeFlags, databaseURLs{url, url}, settingsInEffect(flags), newLog(t, c.NodeFlags), (*held)[0], (*held)[1])
+		n, err := newNode(ctx, node.Options{Flags: c.Flags, Database: node.DatabaseURLs{Pages: url, Changes: url},
+			Log: node.NewLog(t.err, c.Flags), Public: (*held)[0], Private: (*held)[1]}, flags)
 		if err != nil {
 			return err
 		}
 		*held = nil // the node closes them
 		c.welcome(t, addresses, url, key, workspace)
-		return n.serve(ctx)
+		return n.Serve(ctx)
 	}
 	if c.RedisURL == "" {
 		startCtx, cancel := context.WithTimeout(ctx, devStartTimeout)
@@ -129,9 +131,9 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 // ports are the listeners of the nodes, held until the nodes serve.
 type ports []net.Listener
 
-func (p *ports) open(addresses []ListenFlags) error {
+func (p *ports) open(addresses []node.ListenFlags) error {
 	for _, a := range addresses {
-		public, private, err := listenBoth(a)
+		public, private, err := node.Listen(a)
 		if err != nil {
 			return err
 		}
@@ -148,9 +150,9 @@ func (p *ports) close() {
 }
 
 // addresses are the listeners of each node, on successive ports.
-func (c *devCommand) addresses() (all []ListenFlags, err error) {
+func (c *devCommand) addresses() (all []node.ListenFlags, err error) {
 	for i := range c.Nodes {
-		var a ListenFlags
+		var a node.ListenFlags
 		if a.Listen, err = nthPort(c.Listen, i); err != nil {
 			return nil, usageError{fmt.Errorf("--listen: %w", err)}
 		}
@@ -228,7 +230,7 @@ func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.U
 	return made.Key, workspace, nil
 }
 
-func (c *devCommand) welcome(t *terminal, addresses []ListenFlags, url, key string, workspace uuid.UUID) {
+func (c *devCommand) welcome(t *terminal, addresses []node.ListenFlags, url, key string, workspace uuid.UUID) {
 	fmt.Fprintf(t.out, "\nworkspace  %s\nkey        %s\ndatabase   %s\n", workspace, key, url)
 	if c.RedisURL != "" {
 		fmt.Fprintf(t.out, "redis      %s\n", c.RedisURL)

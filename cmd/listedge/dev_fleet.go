@@ -13,12 +13,13 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"listedge/cmd/listedge/node"
 	"listedge/internal/sandbox"
 )
 
 // fleet runs each node as a process, so that one can be stopped or killed while the
 // others go on, and ends them all when ctx does.
-func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context, addresses []ListenFlags, url string, ready func()) error {
+func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, url string, ready func()) error {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
@@ -26,7 +27,7 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	out := &lineWriter{to: t.err}
 	var children []*sandbox.Child
 	var running sync.WaitGroup // children
-	killAfter := c.Drain + 3*stopTimeout
+	killAfter := c.Drain + 3*node.StopTimeout
 	defer func() {
 		for _, child := range children {
 			_ = child.Signal(syscall.SIGTERM)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"listedge/cmd/listedge/node"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -245,7 +246,7 @@ func TestTheNodesOfDevHaveItsSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		listen := ListenFlags{Listen: "127.0.0.1:1", AdminListen: "127.0.0.1:2"}
+		listen := node.ListenFlags{Listen: "127.0.0.1:1", AdminListen: "127.0.0.1:2"}
 		for _, setting := range environment(flags, listen, "postgres://h/d") {
 			name, value, _ := strings.Cut(setting, "=")
 			t.Setenv(name, value)
@@ -257,7 +258,7 @@ func TestTheNodesOfDevHaveItsSettings(t *testing.T) {
 		if shown := settingsInEffect(flags)["drain"]; shown != dev.Dev.Drain.String() || args == "" && dev.Dev.Drain != 300*time.Millisecond || args != "" && dev.Dev.Drain != 5*time.Second {
 			t.Errorf("%s: drains for %s, and shows %s", args, dev.Dev.Drain, shown)
 		}
-		if got, want := serve.Serve, (serveCommand{ListenFlags: listen, DatabaseFlags: DatabaseFlags{"postgres://h/d"}, NodeFlags: dev.Dev.NodeFlags}); !reflect.DeepEqual(got, want) {
+		if got, want := serve.Serve, (serveCommand{ListenFlags: listen, DatabaseFlags: DatabaseFlags{"postgres://h/d"}, Flags: dev.Dev.Flags}); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s:\n%+v\n%+v", args, got, want)
 		}
 	}

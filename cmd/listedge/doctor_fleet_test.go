@@ -3,22 +3,20 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	edgeadmin "listedge/edge/admin"
+	"github.com/redis/go-redis/v9"
+
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 )
@@ -74,7 +72,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 			admin.Finding{Subject: n.subject(), Level: admin.OK, Text: "one of 3 nodes"})
 	}
 	says(t, all, exitFine, wanted...)
-	if by := doctor(t, exitFine, here...); by["fleet size"].Text != "" || by["redis"].Level != admin.OK {
+	if by := diagnose(t, exitFine, here...); by["fleet size"].Text != "" || by["redis"].Level != admin.OK {
 		t.Errorf("without --node: %+v", by)
 	}
 
@@ -91,7 +89,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 		admin.Finding{Subject: "fleet follower", Level: admin.Fail, Text: "not in the database and the region"})
 
 	// Addresses that are no admin listeners.
-	by := doctor(t, exitFailed, append(slices.Clone(here), "--node", nodes[0].url, "--node", "127.0.0.1:1", "--node", "http://nobody.invalid:9090")...)
+	by := diagnose(t, exitFailed, append(slices.Clone(here), "--node", nodes[0].url, "--node", "127.0.0.1:1", "--node", "http://nobody.invalid:9090")...)
 	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), admin.Fail, "not the response of a node")
 	expect(t, by, "node 127.0.0.1:1", admin.Fail, "refused")
 	expect(t, by, "node nobody.invalid:9090", admin.Fail, "nobody.invalid")
@@ -129,7 +127,7 @@ func TestDoctorOfTwoRegionsMixed(t *testing.T) {
 		within(t, patience, "it follows", func() bool { return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1 })
 		args = append(args, "--node", n.admin)
 	}
-	by := doctor(t, exitFailed, args...)
+	by := diagnose(t, exitFailed, args...)
 	expect(t, by, "fleet region", admin.Fail, "east on ")
 	expect(t, by, "fleet follower", admin.Fail, "each for a fleet of its own")
 	expect(t, by, "fleet log of changes", admin.Fail, "do not read one log")
@@ -147,7 +145,7 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	hung.stopped = true
 	args := []string{"--database-url", f.url, "--node", hung.admin, "--node", other.admin}
 	says(t, args, exitFailed,
-		admin.Finding{Subject: hung.subject(), Level: admin.Fail, Text: "no answer within " + nodeTimeout.String()},
+		admin.Finding{Subject: hung.subject(), Level: admin.Fail, Text: "no answer within"},
 		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "the follower"},
 		admin.Finding{Subject: "fleet follower", Level: admin.OK, Text: strings.TrimPrefix(other.admin, "http://")})
 
@@ -224,15 +222,11 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	port := n.admin[strings.LastIndex(n.admin, ":"):]
 	here := []string{"--database-url", address, "--redis-url", server.URL()}
 	says(t, here, exitFine, admin.Finding{Subject: "redis nodes", Level: admin.OK, Text: port})
-	o, err := parseRedisURL(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := newRedisClient(o)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	const roster = "listedge:{changes}:nodes"
-	writeRoster(t.Context(), client, roster, "other", rosterEntry{NodeState: edgeadmin.NodeState{Name: "other:9090", Version: "0.3.0", Revision: "0123456789abcdef"}}, true)
-	by := doctor(t, exitFine, here...)
+	client.HSet(t.Context(), roster, "other", fmt.Sprintf(`{"name":"other:9090","version":"0.3.0","revision":"0123456789abcdef","seen":%d}`, time.Now().UnixMilli()))
+	by := diagnose(t, exitFine, here...)
 	expect(t, by, "redis nodes", admin.Warn, "0.3.0 (0123456789) on other:9090")
 	expect(t, by, "redis nodes", admin.Warn, version+" (")
 	client.HDel(t.Context(), roster, "other")
@@ -258,69 +252,5 @@ func TestSettingsAreShownWithoutSecrets(t *testing.T) {
 	}
 	if strings.Contains(string(text), "cret") {
 		t.Errorf("a secret is shown: %s", text)
-	}
-}
-
-func TestHowFarAClockIsAhead(t *testing.T) {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, c := range []struct{ date, sent, received, want time.Duration }{
-		{0, 0, 0, 0},
-		{0, 900 * time.Millisecond, 990 * time.Millisecond, 0}, // the second is cut off
-		{0, time.Second, time.Second, 0},
-		{0, 4 * time.Second, 5 * time.Second, -3 * time.Second},
-		{5 * time.Second, time.Second, 2 * time.Second, 3 * time.Second},
-		{0, -time.Second, 9 * time.Second, 0}, // it answered slowly
-	} {
-		if got := clockAhead(at.Add(c.date), at.Add(c.sent), at.Add(c.received)); got != c.want {
-			t.Errorf("%+v: %s", c, got)
-		}
-	}
-}
-
-func TestWhichAddressesOfANameAreNodes(t *testing.T) {
-	for found, want := range map[string]string{
-		"":                                  "",
-		"10.0.0.1":                          "",
-		"127.0.0.1 ::1":                     "", // one node by either
-		"10.0.0.2 10.0.0.1":                 "10.0.0.1 10.0.0.2",
-		"10.0.0.2 10.0.0.1 fd00::1 fd00::2": "10.0.0.1 10.0.0.2",
-		"fd00::2 fd00::1":                   "fd00::1 fd00::2",
-		"::ffff:10.0.0.1 10.0.0.1 10.0.0.2": "10.0.0.1 10.0.0.2",
-	} {
-		var addresses []netip.Addr
-		for _, a := range strings.Fields(found) {
-			addresses = append(addresses, netip.MustParseAddr(a))
-		}
-		var names []string
-		for _, a := range nodeAddresses(addresses) {
-			names = append(names, a.String())
-		}
-		if got := strings.Join(names, " "); got != want {
-			t.Errorf("%s: %q, want %q", found, got, want)
-		}
-	}
-}
-
-// Each section of the runbook that the doctor names exists.
-func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
-	runbook, err := os.ReadFile(filepath.Join("..", "..", "deploy", "RUNBOOK.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := 0
-	for _, file := range []string{"doctor_nodes.go", "doctor_fleet.go"} {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range regexp.MustCompile(`Listedge[A-Z]\w+`).FindAllString(string(source), -1) {
-			named++
-			if !strings.Contains(string(runbook), "\n## "+name+"\n") {
-				t.Errorf("%s: the runbook has no section %s", file, name)
-			}
-		}
-	}
-	if named < 5 {
-		t.Errorf("%d found", named)
 	}
 }

@@ -37,7 +37,7 @@ func examine(t *testing.T, wantCode int, args ...string) (findings []admin.Findi
 }
 
 // doctor runs the command and returns its findings by subject.
-func doctor(t *testing.T, wantCode int, args ...string) map[string]admin.Finding {
+func diagnose(t *testing.T, wantCode int, args ...string) map[string]admin.Finding {
 	t.Helper()
 	by := map[string]admin.Finding{}
 	for _, f := range examine(t, wantCode, args...) {
@@ -60,7 +60,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	if printed := command(t, "migrate", "up", "--database-url", address); !strings.Contains(printed, "made the slot listedge_") {
 		t.Error(printed)
 	}
-	by := doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
+	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", r.URL())
 	expect(t, by, "slot", admin.Warn, "no node follows it")
 	for _, again := range []struct{ undo, want string }{
 		{"SELECT", "nothing to apply\n"},
@@ -74,7 +74,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	}
 	startNode(t, address)
 	within(t, patience, "the slot is followed", func() bool {
-		by = doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
+		by = diagnose(t, exitFine, "--database-url", address, "--redis-url", r.URL())
 		return by["slot"].Level == admin.OK
 	})
 	for subject, f := range by {
@@ -92,7 +92,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 func TestDoctorOfLocks(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 	holder := connect(t, address)
 	if _, err := holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestDoctorOfLocks(t *testing.T) {
 		wanted = append(wanted, "process "+strconv.Itoa(int(holder.PgConn().PID()))+" (idle in transaction: BEGIN; LOCK TABLE items, api_keys IN ACCESS EXCLUSIVE MODE)",
 			"pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 		within(t, patience, what, func() bool {
-			f := doctor(t, exitFine, "--database-url", address)["locks"]
+			f := diagnose(t, exitFine, "--database-url", address)["locks"]
 			return f.Level == admin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
 		})
 	}
@@ -120,7 +120,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 
 	// Readers wait for a schema change, which waits for a long transaction.
 	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"); err != nil {
@@ -132,7 +132,7 @@ func TestDoctorOfLocks(t *testing.T) {
 		ended <- err
 	}()
 	within(t, patience, "the first of a queue is reported", func() bool {
-		f := doctor(t, exitFine, "--database-url", address)["locks"]
+		f := diagnose(t, exitFine, "--database-url", address)["locks"]
 		return strings.Contains(f.Text, "contacts: locked by ") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 	})
 	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
@@ -150,10 +150,10 @@ func TestDoctorOfATableThatInherits(t *testing.T) {
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)
 	execute(t, address, `CREATE TABLE "A child" () INHERITS (items)`)
-	by := doctor(t, exitFine, "--database-url", address)
+	by := diagnose(t, exitFine, "--database-url", address)
 	expect(t, by, "publication", admin.Warn, `the rows of "A child", which`)
 	execute(t, address, by["publication"].Do)
-	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.OK, "")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.OK, "")
 }
 
 // A publication with lists of columns may have too few for changes to name rows.
@@ -162,13 +162,13 @@ func TestDoctorOfAPublicationOfAnEarlierVersion(t *testing.T) {
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)
 	execute(t, address, "ALTER PUBLICATION listedge SET TABLE items (workspace_id, id), contacts, api_keys (id, workspace_id), workspaces (id)")
-	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.Warn, "it lacks columns of items that lists are ordered or filtered by: every change makes all pages of the list stale")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.Warn, "it lacks columns of items that lists are ordered or filtered by: every change makes all pages of the list stale")
 	if printed := command(t, "migrate", "up", "--database-url", address); printed != "mended the publication\n" {
 		t.Error(printed)
 	}
-	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.OK, "")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.OK, "")
 	execute(t, address, "ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts ADD PRIMARY KEY (workspace_id, id, created_at)")
-	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.Warn, "does not say which row of contacts was changed")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.Warn, "does not say which row of contacts was changed")
 }
 
 func TestDoctorAndMigrateOnBadServers(t *testing.T) {
@@ -177,7 +177,7 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 		"wal_level": "replica", "max_slot_wal_keep_size": "-1", "max_replication_slots": "0", "max_wal_senders": "0", "max_connections": "30",
 		"synchronous_standby_names": "*"})
 	execute(t, p.URL("postgres"), "CREATE DATABASE bad TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
-	by := doctor(t, exitFailed, "--database-url", p.URL("bad"))
+	by := diagnose(t, exitFailed, "--database-url", p.URL("bad"))
 	for subject, level := range map[string]admin.Level{
 		"version": admin.OK, "primary": admin.OK, "wal_level": admin.Warn, "max_replication_slots": admin.Warn, "max_wal_senders": admin.Warn,
 		"max_slot_wal_keep_size": admin.Fail, "publication": admin.Warn, "slot": admin.Warn,
@@ -201,14 +201,14 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 			t.Errorf("%q is missing: %s", want, printed)
 		}
 	}
-	by = doctor(t, exitFailed, "--database-url", u.String())
+	by = diagnose(t, exitFailed, "--database-url", u.String())
 	expect(t, by, "right to replicate", admin.Warn, "max_wal_senders")
 	expect(t, by, "publication", admin.OK, "")
 	expect(t, by, "ownership", admin.OK, "")
 	if again := command(t, "migrate", "up", "--database-url", u.String()); !strings.Contains(again, "nothing to apply") || !strings.Contains(again, "not made: the slot") {
 		t.Error(again)
 	}
-	by = doctor(t, exitFailed, "--database-url", "postgres://127.0.0.1:1/none")
+	by = diagnose(t, exitFailed, "--database-url", "postgres://127.0.0.1:1/none")
 	expect(t, by, "postgres", admin.Fail, "127.0.0.1")
 }
 
@@ -223,7 +223,7 @@ func TestDoctorOfReplicas(t *testing.T) {
 	of := func(p *sandbox.Postgres) string { return p.URL(u.Path[1:]) }
 	look := func(replica string) admin.Finding {
 		t.Helper()
-		return doctor(t, exitFine, "--database-url", address, "--replica-url", replica)["replica"]
+		return diagnose(t, exitFine, "--database-url", address, "--replica-url", replica)["replica"]
 	}
 	within(t, patience, "a good standby", func() bool { return look(of(standby)).Level == admin.OK })
 	if f := look(address); f.Level != admin.Warn || !strings.Contains(f.Text, "no standby") {
@@ -245,46 +245,6 @@ func TestDoctorOfReplicas(t *testing.T) {
 	other := sandboxtest.Standby(t, sandboxtest.Postgres(t), nil)
 	if f := look(other.URL("postgres")); f.Level != admin.Warn || !strings.Contains(f.Text, "not used") {
 		t.Errorf("another's standby: %+v", f)
-	}
-}
-
-func TestVersionsOfRedis(t *testing.T) {
-	t.Parallel()
-	for version, want := range map[string]admin.Level{
-		"": admin.Fail, "5.0.14": admin.Fail, "6.0.16": admin.Fail, "6.2.0": admin.OK, "7.0.15": admin.OK, "10.0.0": admin.OK,
-	} {
-		var f report
-		if f.checkRedisInfo(map[string]string{"redis_version": version}, redis.UniversalOptions{}); !has(f, "redis version", want, version) {
-			t.Errorf("%s: %+v, want %s", version, f, want)
-		}
-	}
-}
-
-// The INFO of Valkey 8.0 and 8.1 has other fields for version and mode than that of Redis.
-func TestDoctorOfValkey(t *testing.T) {
-	t.Parallel()
-	several := redis.UniversalOptions{Addrs: []string{"a:1", "b:1"}}
-	one := redis.UniversalOptions{Addrs: []string{"a:1"}}
-	for _, c := range []struct {
-		name, info string
-		o          redis.UniversalOptions
-		level      admin.Level
-		text       string
-	}{
-		{"a Cluster", "server_mode:cluster\r\nrole:master\r\n# Cluster\r\ncluster_enabled:1\r\n", several, admin.OK, "cluster"},
-		{"a Cluster by one address", "server_mode:cluster\r\ncluster_enabled:1\r\n", one, admin.Fail, "names one address"},
-		{"a Cluster that does not say its mode", "cluster_enabled:1\r\n", several, admin.OK, "cluster"},
-		{"a replica in a Cluster", "role:slave\r\ncluster_enabled:1\r\n", several, admin.OK, "cluster"},
-		{"alone", "server_mode:standalone\r\ncluster_enabled:0\r\n", one, admin.OK, "standalone"},
-		{"alone, and does not say", "cluster_enabled:0\r\n", one, admin.OK, "standalone"},
-		{"alone by several addresses", "cluster_enabled:0\r\n", several, admin.Fail, "no Cluster"},
-		{"a Sentinel", "server_mode:sentinel\r\n", one, admin.Fail, "Sentinel"},
-	} {
-		var found report
-		found.checkRedisInfo(parseInfo("# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n"+c.info), c.o)
-		if !has(found, "redis mode", c.level, c.text) || !has(found, "redis version", admin.OK, "Valkey 8.0.1") || !has(found, "redis role", admin.OK, "") {
-			t.Errorf("%s: %+v", c.name, found)
-		}
 	}
 }
 
@@ -310,7 +270,7 @@ func TestDoctorOfTheConnectionToRedis(t *testing.T) {
 		"redis+sentinel://127.0.0.1:1/main":              "127.0.0.1:1",
 	} {
 		within(t, patience, url+": "+wanted, func() bool { // on a busy machine the doctor may not wait long enough for it
-			found := doctor(t, exitFailed, "--database-url", address, "--redis-url", url)["redis"]
+			found := diagnose(t, exitFailed, "--database-url", address, "--redis-url", url)["redis"]
 			t.Log(url, found.Text)
 			return found.Level == admin.Fail && strings.Contains(found.Text+found.Do, wanted)
 		})
@@ -333,16 +293,16 @@ func TestDoctorOfRedis(t *testing.T) {
 		t.Cleanup(func() { _ = r.Stop() })
 		return r.URL()
 	}
-	by := doctor(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"))
+	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"))
 	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
 	expect(t, by, "maxmemory", admin.OK, "64")
-	by = doctor(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory-policy", "volatile-ttl"))
+	by = diagnose(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory-policy", "volatile-ttl"))
 	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
-	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", launch("--replicaof", host+" "+port))
+	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", launch("--replicaof", host+" "+port))
 	expect(t, by, "redis role", admin.Fail, "replica")
-	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", launch("--cluster-enabled", "yes"))
+	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", launch("--cluster-enabled", "yes"))
 	expect(t, by, "redis mode", admin.Fail, "Cluster")
-	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
+	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
 	expect(t, by, "redis", admin.Fail, "127.0.0.1:1")
 	var said strings.Builder // the client's own log would go to the process's standard error
 	process := exec.Command(os.Args[0], "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1")

@@ -1,73 +1,14 @@
 package main
 
 import (
-	"io"
-	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
 )
-
-func TestWhenAnswersMayBeJudged(t *testing.T) {
-	for _, c := range []struct {
-		name        string
-		looked      bool
-		sinceAnswer time.Duration
-		may         bool
-	}{
-		{"the epoch was looked at", true, 0, true},
-		{"the database has just answered", false, 0, false},
-		{"Redis has not answered yet", false, startTimeout - 1, false},
-		{"Redis does not answer", false, startTimeout, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if may := mayJudge(c.looked, c.sinceAnswer); may != c.may {
-				t.Error(may)
-			}
-		})
-	}
-}
-
-// Before a node has read which timeline the fleet follows, it is not ready and serves nothing
-// from the database.
-func TestANodeThatHasNotLookedYet(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	_, key := workspaceWithKey(t, url)
-	var c cli
-	parser, _ := newParser(&c, io.Discard, io.Discard)
-	if _, err := parser.Parse([]string{"serve", "--database-url", url, "--redis-url", sandboxtest.Redis(t).URL(), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}); err != nil {
-		t.Fatal(err)
-	}
-	public, private, err := listenBoth(c.Serve.ListenFlags)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := newNode(t.Context(), c.Serve.NodeFlags, databaseURLs{url, url}, map[string]any{}, newRecentLog(slog.DiscardHandler), public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = n.close() })
-	go func() { _ = n.server.Serve(public) }()
-	go func() { _ = n.admin.Serve(private) }()
-	client := &testNode{url: "http://" + public.Addr().String(), admin: "http://" + private.Addr().String()}
-	if a := client.get(t, "/v1/items", key); a.StatusCode != 503 || a.Header.Get("Retry-After") == "" {
-		t.Error(describe(a))
-	}
-	go n.health.Run(t.Context(), n.logReadiness)
-	client.awaitCheck(t, "timeline", "not known yet")
-	if status, _ := client.readiness(t); status != 503 {
-		t.Error(status)
-	}
-	n.findTimeline(t.Context())
-	client.get(t, "/v1/items", key).page(t)
-	client.awaitReady(t)
-}
 
 // A node whose follower cannot connect identifies its database itself. If it lacks the right
 // to, it logs that once, and once when it has the right again.

@@ -15,8 +15,11 @@ import (
 // The rule of imports, as CONTRIBUTING.md draws it. Test files may import anything.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "origin/audit", "origin/usage",
-			"internal/boottime", "internal/changefeed", "internal/histogram", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing", "internal/lists"},
+		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower", "origin/load", "origin/postgres", "origin/usage",
+			"internal/lists", "internal/redact", "internal/sandbox"},
+		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/admin", "origin/follower", "origin/postgres", "internal/changefeed"},
+		"cmd/listedge/node": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/postgres", "origin/usage",
+			"internal/boottime", "internal/changefeed", "internal/histogram", "internal/tracing"},
 		"edge":                    {"cache", "cache/freshness", "limiter", "metrics", "origin", "origin/apikey", "origin/usage", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing", "internal/lists"},
 		"edge/admin":              {"edge", "metrics", "internal/histogram", "cache", "internal/changefeed"},
 		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "origin/usage", "internal/changefeed", "internal/histogram", "internal/lists"},
@@ -63,7 +66,7 @@ var (
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
 		"github.com/jackc/pgx":                {"internal/lists", "origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit", "origin/load", "origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
-		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
+		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "cmd/listedge/doctor", "cmd/listedge/node", "bench", "internal/sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
 		"github.com/pressly/goose":            {"origin/admin"},
 		"github.com/klauspost/compress":       {"cache"},
@@ -75,7 +78,7 @@ var (
 		"golang.org/x/text":                   {"internal/lists"},
 		"github.com/hashicorp/golang-lru":     {"edge", "origin/apikey"},
 		"github.com/sony/gobreaker":           {"cache", "origin/postgres"},
-		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients", "docs/clients/go"},
+		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "cmd/listedge/doctor", "cmd/listedge/node", "bench", "deploy/clients", "docs/clients/go"},
 	}
 )
 

@@ -1,18 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"log/slog"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"unicode/utf8"
 )
 
 func TestLogsAreStructuredAndHoldNoKeys(t *testing.T) {
@@ -97,64 +91,6 @@ func TestAPostgresOutageIsLoggedOnceEachWay(t *testing.T) {
 func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {
 	n := launchNode(t, "postgres://127.0.0.1:1/none")
 	within(t, patience, "it says why it is not ready", func() bool { return strings.Contains(n.err.String(), `"msg":"not ready"`) })
-}
-
-// remembers returns the response of /log.
-func remembers(t *testing.T, h *recentLog) (all []recentEntry) {
-	t.Helper()
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/log", nil))
-	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || all == nil {
-		t.Fatalf("%v: %s", err, w.Body)
-	}
-	return all
-}
-
-func TestTheLatestWarningsAreKept(t *testing.T) {
-	var out bytes.Buffer
-	h := newRecentLog(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelError}))
-	log := slog.New(h)
-	if all := remembers(t, h); len(all) != 0 {
-		t.Errorf("from the start: %v", all)
-	}
-	log.Info("fine")
-	log.Warn("away", "error", errors.New("refused"))
-	log.With("where", "here").WithGroup("g").Error("request failed", "requestId", "chosen-by-client", "status", 503, "error", errors.New("first\n\tsecond\ngoroutine 7 [running]:"))
-	log.Warn("away", "error", errors.New("refused"))
-	log.Warn("away", "error", errors.New("late for listedge:{2eb47be5-0a5c-53b0-9f9a-33982776de3a}"), "node", "")
-
-	var got []string
-	for _, e := range remembers(t, h) {
-		got = append(got, fmt.Sprintf("%s %s (%s) %d", e.Level, e.Message, e.Detail, e.Times))
-		if e.First.IsZero() || e.Last.Before(e.First) {
-			t.Errorf("%s: from %s to %s", e.Message, e.First, e.Last)
-		}
-	}
-	want := []string{`WARN away (error="late for listedge:{…}" node="") 1`, "WARN away (error=refused) 2", "ERROR request failed (where=here g.status=503 g.error=\"first second\") 1"}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("remembered\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-	// The log output itself has all messages.
-	if said := out.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "requestId=chosen-by-client") {
-		t.Errorf("logged: %s", said)
-	}
-}
-
-func TestKeptWarningsAreBounded(t *testing.T) {
-	h := newRecentLog(slog.DiscardHandler)
-	log := slog.New(h)
-	for i := range 3 * maxRecentEntries {
-		log.Warn("warning", "n", i, "text", strings.Repeat("ä", 10_000))
-	}
-	all := remembers(t, h)
-	if len(all) != maxRecentEntries || !strings.HasPrefix(all[0].Detail, fmt.Sprintf("n=%d ", 3*maxRecentEntries-1)) {
-		t.Errorf("%d remembered, the latest %.20s", len(all), all[0].Detail)
-	}
-	for _, e := range all {
-		if len(e.Detail) > maxRecentDetail+len("…") || !utf8.ValidString(e.Detail) {
-			t.Errorf("%d bytes: %q", len(e.Detail), e.Detail)
-		}
-	}
 }
 
 // Each setting of the access log, with the same six requests: a miss, a hit, a hit that is

@@ -3,9 +3,9 @@
 //
 //	main.go ──► config.go, settings.go: flags, environment, --config ──► one command
 //	                                                                        │
-//	serve.go, dev.go ──► node.go: wires cache, limiter, origin, edge ◄──────┤
-//	workspaces.go, keys.go, audit.go, data.go ──► origin: the database ◄────┤
-//	doctor*.go, ops.go: commands on running nodes ◄─────────────────────────┘
+//	serve.go, dev.go ──► node/: wires cache, limiter, origin, edge ◄────────┤
+//	workspaces.go, keys.go, migrate.go, import.go … ──► origin/ ◄───────────┤
+//	doctor.go, ready.go, explain.go ──► doctor/: servers and running nodes ◄┘
 package main
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9/logging"
 
+	"listedge/cmd/listedge/node"
 	"listedge/internal/lists"
 	"listedge/internal/redact"
 	"listedge/origin/admin"
@@ -93,7 +94,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		return exitFine
 	}
 	fmt.Fprintf(errs, "listedge: %s\n", oneSentence(redact.Text(err.Error(), inputs(args)...)))
-	if usage := (usageError{}); errors.As(err, &usage) {
+	if errors.As(err, new(usageError)) || errors.As(err, new(node.SettingError)) {
 		return exitUsage
 	}
 	return exitFailed

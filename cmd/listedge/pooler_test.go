@@ -24,7 +24,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 			n := startNode(t, pooled, "--replication-url", direct)
 			n.serves(t, address)
 
-			by := doctor(t, exitFine, "--database-url", pooled, "--replication-url", direct, "--node", n.admin)
+			by := diagnose(t, exitFine, "--database-url", pooled, "--replication-url", direct, "--node", n.admin)
 			expect(t, by, "reading", admin.OK, "through a connection pooler")
 			if f, found := by["following"]; found {
 				t.Errorf("%+v", f)
@@ -43,7 +43,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 
 			// Several times, because statements that one node prepares must not disturb the next.
 			for range 3 {
-				expect(t, doctor(t, exitFine, "--database-url", pooled), "following", admin.Warn, "--replication-url")
+				expect(t, diagnose(t, exitFine, "--database-url", pooled), "following", admin.Warn, "--replication-url")
 			}
 			n = startNode(t, pooled)
 			within(t, soon, "pages live --cache-ttl", func() bool { _, r := n.readiness(t); return r.Mode == "ttl" })
@@ -59,7 +59,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	t.Parallel()
 	address, other := database(t), database(t)
-	expect(t, doctor(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", admin.Fail, "another server or database")
+	expect(t, diagnose(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", admin.Fail, "another server or database")
 	n := launchNode(t, address, "--replication-url", other)
 	within(t, soon, "it is reported", func() bool {
 		status, r := n.readiness(t)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/cache"
+	"listedge/cmd/listedge/node"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/origin"
@@ -57,7 +57,7 @@ type pageWorkspace struct {
 
 // pageNode is a node: its HTTP address, and its cache in this process.
 type pageNode struct {
-	*node
+	*node.Node
 	client *testNode
 }
 
@@ -113,17 +113,18 @@ func (o *pageOracle) start(t *testing.T, flags ...string) {
 	if _, err := parser.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	public, private, err := listenBoth(c.Serve.ListenFlags)
+	public, private, err := node.Listen(c.Serve.ListenFlags)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := newNode(t.Context(), c.Serve.NodeFlags, databaseURLs{o.url, o.url}, map[string]any{}, newRecentLog(slog.DiscardHandler), public, private)
+	n, err := node.New(t.Context(), node.Options{Flags: c.Serve.Flags, Database: node.DatabaseURLs{Pages: o.url, Changes: o.url}, Settings: map[string]any{},
+		Log: node.NewLog(io.Discard, c.Serve.Flags), Public: public, Private: private})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- n.serve(ctx) }()
+	go func() { ended <- n.Serve(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -182,7 +183,7 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, of which the standby's %d", rounds, transactions, o.kinds, o.compared, o.ofStandbys)
 	t.Logf("pages kept although their statement had not seen a change: %v; by change %v", o.kept, o.keptBy)
 	for i, n := range o.nodes {
-		t.Logf("node %d compared pages with newer changes: %v", i, n.cache.Stats().Compared)
+		t.Logf("node %d compared pages with newer changes: %v", i, n.Cache.Stats().Compared)
 	}
 	if !shown() {
 		t.Error("of some kinds no page was kept: nothing was shown of them")
@@ -200,7 +201,7 @@ func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 	}
 	for i, q := range o.queries { // so that most pages are there when something changes
 		n := o.nodes[i%len(o.nodes)]
-		if _, ok := n.cache.Hit(keyOf(&q), time.Now()); !ok {
+		if _, ok := n.Cache.Hit(keyOf(&q), time.Now()); !ok {
 			read(n, &q)
 		}
 	}
@@ -258,7 +259,7 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 	}
 	reading.Wait()
 	for i, n := range o.nodes {
-		within(t, patience, fmt.Sprintf("node %d knows all that was written", i), func() bool { return n.cache.Stats().ProofAge < time.Since(quiet) })
+		within(t, patience, fmt.Sprintf("node %d knows all that was written", i), func() bool { return n.Cache.Stats().ProofAge < time.Since(quiet) })
 		for j, q := range chosen {
 			o.compareOn(t, i, n, q, anew[j], quiet)
 		}
@@ -275,13 +276,13 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 }
 
 // compareOn compares the entry of the query in a node's cache with the page.
-func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Query, page origin.Page, quiet time.Time) {
+func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query, page origin.Page, quiet time.Time) {
 	now := time.Now()
 	list := changefeed.List{Workspace: q.Workspace, Collection: lists.Collection(q.Collection)}
-	r, ok := n.cache.Hit(keyOf(&q), now)
+	r, ok := n.Cache.Hit(keyOf(&q), now)
 	if !ok {
 		var err error
-		if r, err = n.cache.Stored(keyOf(&q), list, nil); err != nil {
+		if r, err = n.Cache.Stored(keyOf(&q), list, nil); err != nil {
 			return
 		}
 	}
@@ -304,7 +305,7 @@ func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Quer
 	}
 	if o.wrong++; o.wrong < 4 {
 		t.Errorf("node %d, %s: %s\nis in %s as\n%s\nand in the database\n%s\nchanges that the page's statement has not seen: %v; extent %+v",
-			node, addressOf(&q), describeQuery(&q), r.Source, r.Entry.Body, page.Body, unseen, r.Entry.Extent)
+			at, addressOf(&q), describeQuery(&q), r.Source, r.Entry.Body, page.Body, unseen, r.Entry.Extent)
 	}
 }
 

@@ -70,7 +70,7 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	for _, n := range p.nodes {
 		n.awaitCheck(t, "redis", "ok")
 	}
-	by := doctor(t, exitFine, "--database-url", p.database, "--redis-url", url)
+	by := diagnose(t, exitFine, "--database-url", p.database, "--redis-url", url)
 	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis version", "redis mode"} {
 		expect(t, by, subject, admin.OK, "")
 	}
@@ -133,7 +133,7 @@ func TestARedisThatRefusesWritesIsDown(t *testing.T) {
 			n.awaitCheck(t, "redis", "pages, limits, changes: "+c.refusal)
 			n.awaitCheck(t, "redis", c.do)
 			within(t, patience, "it is down", func() bool { return n.metric(t, "listedge_redis_up") == 0 })
-			by := doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
+			by := diagnose(t, exitFailed, "--database-url", address, "--redis-url", url)
 			for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
 				expect(t, by, subject, admin.Fail, c.do)
 			}
@@ -169,7 +169,7 @@ func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
 		n.get(t, "/v1/items?limit="+strconv.Itoa(i+1), key)
 	}
 	within(t, patience, "all is well", func() bool { return n.check(t, "redis") == "ok" })
-	by := doctor(t, exitFine, "--database-url", address, "--redis-url", url)
+	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", url)
 	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis mode"} {
 		expect(t, by, subject, admin.OK, "")
 	}

@@ -37,7 +37,7 @@ func TestTwoRegionsOnOneDatabase(t *testing.T) {
 	for _, n := range nodes {
 		within(t, patience, "the change", func() bool { return strings.Contains(string(n.get(t, "/v1/items", key).body), "v1") })
 	}
-	by := doctor(t, exitFine, "--database-url", url, "--region", "west")
+	by := diagnose(t, exitFine, "--database-url", url, "--region", "west")
 	expect(t, by, "slot", "ok", "followed")
 	p := start(t, "serve", "--database-url", url, "--region", "New York")
 	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "--region") {

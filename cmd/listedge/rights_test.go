@@ -125,9 +125,9 @@ func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 		n := startNode(t, as(t, address, role))
 		n.serves(t, address)
 		within(t, soon, "the slot is followed", func() bool {
-			return doctor(t, exitFine, "--database-url", as(t, address, role))["slot"].Level == originadmin.OK
+			return diagnose(t, exitFine, "--database-url", as(t, address, role))["slot"].Level == originadmin.OK
 		})
-		for subject, f := range doctor(t, exitFine, "--database-url", as(t, address, role), "--node", n.admin) {
+		for subject, f := range diagnose(t, exitFine, "--database-url", as(t, address, role), "--node", n.admin) {
 			if f.Level != originadmin.OK {
 				t.Errorf("%s: %+v", subject, f)
 			}
@@ -148,11 +148,11 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 	}
 	command(t, "migrate", "up", "--database-url", address)
 	startNode(t, address).serves(t, address)
-	by := doctor(t, exitFine, "--database-url", address)
+	by := diagnose(t, exitFine, "--database-url", address)
 	expect(t, by, "reading", originadmin.OK, "")
 	expect(t, by, "right to replicate", originadmin.OK, "")
 	execute(t, p.URL("postgres"), "ALTER ROLE owner NOREPLICATION")
-	expect(t, doctor(t, exitFine, "--database-url", address), "right to replicate", originadmin.Warn, "the user may not replicate")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "right to replicate", originadmin.Warn, "the user may not replicate")
 }
 
 // If the role may not read a table, doctor and /readyz say so, with what to do. The node still
@@ -189,7 +189,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 			}
 
 			execute(t, address, named(c.takes))
-			f := doctor(t, exitFailed, "--database-url", reader)["reading"]
+			f := diagnose(t, exitFailed, "--database-url", reader)["reading"]
 			if f.Level != originadmin.Fail || !strings.Contains(f.Text, c.text) || f.Do != named(c.do) {
 				t.Errorf("%+v", f)
 			}
@@ -211,7 +211,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 				}
 			}
 			execute(t, address, f.Do)
-			expect(t, doctor(t, exitFine, "--database-url", reader), "reading", originadmin.OK, "")
+			expect(t, diagnose(t, exitFine, "--database-url", reader), "reading", originadmin.OK, "")
 			within(t, soon, "rows that may be read again", func() bool {
 				a := late.get(t, "/v1/contacts?limit=8", key)
 				return a.StatusCode == http.StatusOK && len(a.page(t).Data) == 1
@@ -228,7 +228,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		}
 		role := "node_of_" + u.Path[1:]
 		execute(t, address, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'p'; REVOKE CONNECT ON DATABASE %s FROM PUBLIC", role, u.Path[1:]))
-		expect(t, doctor(t, exitFailed, "--database-url", as(t, address, role)), "postgres", originadmin.Fail, "GRANT CONNECT ON DATABASE")
+		expect(t, diagnose(t, exitFailed, "--database-url", as(t, address, role)), "postgres", originadmin.Fail, "GRANT CONNECT ON DATABASE")
 		n := launchNode(t, as(t, address, role))
 		within(t, soon, "it is reported", func() bool {
 			_, r := n.readiness(t)

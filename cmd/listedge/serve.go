@@ -7,43 +7,54 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/alecthomas/kong"
 
-	"listedge/internal/tracing"
+	"listedge/cmd/listedge/node"
 )
 
 type serveCommand struct {
-	ListenFlags
-	TLSFlags
+	node.ListenFlags
+	node.TLSFlags
 	DatabaseFlags
 	ReplicationFlag
-	NodeFlags
+	node.Flags
 	PrintConfig printConfig `help:"Print the settings in effect, without secrets, and end." env:"-"`
 }
 
 // Run serves until ctx ends.
 func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) error {
-	public, private, err := listenBoth(c.ListenFlags)
+	public, private, err := node.Listen(c.ListenFlags)
 	if err != nil {
 		return err
 	}
-	log := newLog(t, c.NodeFlags)
+	log := node.NewLog(t.err, c.Flags)
 	logger := slog.New(log)
-	if public, err = c.secure(public, logger); err != nil {
+	if public, err = c.Secure(public, logger); err != nil {
 		private.Close()
 		return err
 	}
-	n, err := newNode(ctx, c.NodeFlags, databaseURLs{c.DatabaseURL, cmp.Or(c.ReplicationURL, c.DatabaseURL)}, settingsInEffect(flags), log, public, private)
+	n, err := newNode(ctx, node.Options{Flags: c.Flags, Log: log, Public: public, Private: private,
+		Database: node.DatabaseURLs{Pages: c.DatabaseURL, Changes: cmp.Or(c.ReplicationURL, c.DatabaseURL)}}, flags)
 	if err != nil {
 		public.Close()
 		private.Close()
 		return err
 	}
 	defer ignoreHangups(logger)()
-	defer paceCollector(int64(garbageShare * float64(c.CacheMemory)))()
-	return n.serve(ctx)
+	if !collectorPaceIsSet() {
+		defer node.PaceCollector(int64(node.GarbageShare * float64(c.CacheMemory)))()
+	}
+	return n.Serve(ctx)
+}
+
+// newNode adds what the program and the environment say.
+func newNode(ctx context.Context, o node.Options, flags *kong.Context) (_ *node.Node, err error) {
+	o.Settings, o.Version, o.Revision = settingsInEffect(flags), version, builtFrom()
+	if o.Traces, err = tracingEnabled(); err != nil {
+		return nil, err
+	}
+	return node.New(ctx, o)
 }
 
 // ignoreHangups makes the process ignore SIGHUP, which would end it, and logs that
@@ -62,25 +73,5 @@ func ignoreHangups(logger *slog.Logger) (stop func()) {
 		signal.Stop(hangups)
 		close(hangups)
 		<-done
-	}
-}
-
-// traceCloseTimeout bounds sending the last traces, so that a hung collector does not
-// delay the end of the process.
-const traceCloseTimeout = 2 * time.Second
-
-// openTracer makes a tracer if the environment names a collector.
-func openTracer(ctx context.Context, logger *slog.Logger) (*tracing.Tracer, error) {
-	if enabled, err := tracingEnabled(); !enabled || err != nil {
-		return nil, err
-	}
-	return tracing.New(ctx, version, logger)
-}
-
-func (n *node) closeTracer() {
-	ctx, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
-	defer cancel()
-	if err := n.tracer.Close(ctx); err != nil {
-		n.logger.Warn("the last traces were not sent", "error", err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 
+	"listedge/cmd/listedge/node"
 	"listedge/internal/redact"
 )
 
@@ -72,20 +73,7 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	case map[string]any, nil:
 		return nil, fmt.Errorf("--config: %s: not a value", flag.Name)
 	}
-	return settingText(value), nil
-}
-
-// settingText formats a setting as the value of a flag.
-func settingText(value any) string {
-	list := reflect.ValueOf(value)
-	if list.Kind() != reflect.Slice {
-		return fmt.Sprint(value)
-	}
-	parts := make([]string, list.Len())
-	for i := range parts {
-		parts[i] = fmt.Sprint(list.Index(i).Interface())
-	}
-	return strings.Join(parts, ",")
+	return node.SettingText(value), nil
 }
 
 // settings returns the flags of a command without help, config, print-config and version.
@@ -142,7 +130,7 @@ func printable(name string, value any) any {
 			shown[i] = show(v[i])
 		}
 		return shown
-	case bool, int, []network:
+	case bool, int, []node.Network:
 		return v
 	}
 	return show(fmt.Sprint(value))
@@ -170,14 +158,14 @@ func inputs(args []string) (all []string) {
 
 // environment returns the environment for the process of a node that dev starts: the
 // settings of this command, without those that only dev has.
-func environment(flags *kong.Context, a ListenFlags, url string) []string {
+func environment(flags *kong.Context, a node.ListenFlags, url string) []string {
 	env := append(os.Environ(), "LISTEDGE_LISTEN="+a.Listen, "LISTEDGE_ADMIN_LISTEN="+a.AdminListen, "LISTEDGE_DATABASE_URL="+url,
 		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG=") // the settings include those of the file
 	for _, flag := range settings(flags) {
 		switch flag.Name {
 		case "listen", "admin-listen", "data-dir", "nodes":
 		default:
-			env = append(env, flag.Envs[0]+"="+settingText(flag.Target.Interface()))
+			env = append(env, flag.Envs[0]+"="+node.SettingText(flag.Target.Interface()))
 		}
 	}
 	return env
@@ -236,8 +224,8 @@ func checkVariables(app *kong.Kong, ctx *kong.Context) error {
 
 // allFlags are the flags of all commands.
 func allFlags(app *kong.Application) (all []*kong.Flag) {
-	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
-		if flag, ok := node.(*kong.Flag); ok {
+	_ = kong.Visit(app, func(element kong.Visitable, next kong.Next) error {
+		if flag, ok := element.(*kong.Flag); ok {
 			all = append(all, flag)
 		}
 		return next(nil)

@@ -81,7 +81,7 @@ func TestRemoving(t *testing.T) {
 func TestTheLastNodeDropsAnUnlimitedSlot(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabaseWith(t, map[string]string{"max_slot_wal_keep_size": "-1"})
-	expect(t, doctor(t, exitFailed, "--database-url", address), "max_slot_wal_keep_size", admin.Fail, "may fill")
+	expect(t, diagnose(t, exitFailed, "--database-url", address), "max_slot_wal_keep_size", admin.Fail, "may fill")
 	redis := sandboxtest.Redis(t)
 	var nodes []*testNode
 	for range 2 {
@@ -91,7 +91,7 @@ func TestTheLastNodeDropsAnUnlimitedSlot(t *testing.T) {
 		nodes = append(nodes, n)
 	}
 	within(t, patience, "both are in the roster", func() bool {
-		return strings.Contains(doctor(t, exitFailed, "--database-url", address, "--redis-url", redis.URL())["redis nodes"].Text, ", ")
+		return strings.Contains(diagnose(t, exitFailed, "--database-url", address, "--redis-url", redis.URL())["redis nodes"].Text, ", ")
 	})
 	for i, n := range nodes {
 		n.stop()
@@ -110,7 +110,7 @@ func TestDoctorOfRetainedWAL(t *testing.T) {
 	_, address := privateDatabaseWith(t, map[string]string{"max_slot_wal_keep_size": "96MB"})
 	n := startNode(t, address)
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
-	expect(t, doctor(t, exitFine, "--database-url", address), "slot", admin.OK, "of 96 MiB")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "slot", admin.OK, "of 96 MiB")
 	writer := connect(t, address)
 	if _, err := writer.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"); err != nil {
 		t.Fatal(err)

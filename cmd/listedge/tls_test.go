@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"listedge/cmd/listedge/node"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -16,7 +17,7 @@ func TestTLS(t *testing.T) {
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	dir := t.TempDir()
-	f := TLSFlags{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
+	f := node.TLSFlags{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
 	sandboxtest.Certificate(t, "first", f.TLSCert, f.TLSKey)
 	n := startNode(t, url, "--tls-cert", f.TLSCert, "--tls-key", f.TLSKey)
 	ask := func(config *tls.Config) (name string, status int, err error) {

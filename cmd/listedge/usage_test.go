@@ -311,7 +311,7 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	}
 	const broken, again = "the usage of keys is not written to Postgres", "again: the usage of keys is written to Postgres"
 	within(t, patience, "it is logged", func() bool { return strings.Contains(n.err.String(), broken) })
-	f := doctor(t, exitFine, "--database-url", reader, "--node", n.admin)["usage"]
+	f := diagnose(t, exitFine, "--database-url", reader, "--node", n.admin)["usage"]
 	if f.Level != originadmin.Warn || !strings.Contains(f.Do, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {
 		t.Errorf("%+v", f)
 	}
@@ -322,5 +322,5 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	if strings.Count(n.err.String(), broken) != 1 {
 		t.Error(n.err.String())
 	}
-	expect(t, doctor(t, exitFine, "--database-url", reader), "usage", originadmin.OK, "")
+	expect(t, diagnose(t, exitFine, "--database-url", reader), "usage", originadmin.OK, "")
 }

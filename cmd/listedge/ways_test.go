@@ -211,7 +211,7 @@ func buildCounted(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "listedge")
 	build := exec.Command("go", "build", "-cover", "-covermode=atomic", "-o", program,
-		"-coverpkg=.,listedge/edge,listedge/cache/...,listedge/limiter/...,listedge/metrics,listedge/origin/...,listedge/internal/...", ".")
+		"-coverpkg=./...,listedge/edge,listedge/cache/...,listedge/limiter/...,listedge/metrics,listedge/origin/...,listedge/internal/...", ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"cmp"
@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,8 +35,8 @@ const (
 // rosterKey is the roster of the fleet whose keys have the prefix.
 func rosterKey(prefix string) string { return prefix + "{changes}:nodes" }
 
-// rosterEntry is what a node writes.
-type rosterEntry struct {
+// RosterEntry is what a node writes.
+type RosterEntry struct {
 	admin.NodeState
 	Seen  int64  `json:"seen"`            // milliseconds of Redis' clock
 	Fleet string `json:"fleet,omitempty"` // the identity of the database whose changes it follows, as a digest
@@ -46,13 +45,13 @@ type rosterEntry struct {
 // enroll writes this node's entry again and again until ctx ends, and then removes it.
 // Failures are not reported: conditions and readiness say that Redis is away, and a
 // missing entry harms nothing.
-func (n *node) enroll(ctx context.Context) {
+func (n *Node) enroll(ctx context.Context) {
 	key := rosterKey(n.followed.Prefix())
 	own := rand.Text() // the field of this node in the hash
 	tick := time.NewTicker(rosterEvery)
 	defer tick.Stop()
 	for writes := 0; ; writes++ {
-		entry := rosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()}
+		entry := RosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()}
 		writeRoster(ctx, n.redis.log, key, own, entry, writes%rosterCleanup == 0)
 		select {
 		case <-tick.C:
@@ -67,7 +66,7 @@ func (n *node) enroll(ctx context.Context) {
 
 // name is --node-id. Without it, nodes of one machine are told apart by the ports of their
 // admin listeners. A node that is started again has the same name.
-func (n *node) name() string {
+func (n *Node) name() string {
 	if n.id != "" {
 		return n.id
 	}
@@ -80,7 +79,7 @@ func (n *node) name() string {
 
 // writeRoster writes an entry into the field own of the roster, in two trips. On request it removes
 // the entries of nodes that ended without removing theirs.
-func writeRoster(ctx context.Context, client redis.UniversalClient, key, own string, entry rosterEntry, cleanup bool) {
+func writeRoster(ctx context.Context, client redis.UniversalClient, key, own string, entry RosterEntry, cleanup bool) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
 	now, err := client.Time(ctx).Result()
@@ -109,7 +108,7 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 	}
 	var old []string
 	for field, text := range all.Val() {
-		var other rosterEntry
+		var other RosterEntry
 		if json.Unmarshal([]byte(text), &other) != nil || now.Sub(time.UnixMilli(other.Seen)) > rosterLife {
 			old = append(old, field)
 		}
@@ -119,8 +118,8 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 	}
 }
 
-// readRoster returns the entries of the nodes that run, by their names, in one trip.
-func readRoster(ctx context.Context, client redis.UniversalClient, prefix string) ([]rosterEntry, error) {
+// ReadRoster returns the entries of the nodes that run, by their names, in one trip.
+func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string) ([]RosterEntry, error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
 	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -130,31 +129,13 @@ func readRoster(ctx context.Context, client redis.UniversalClient, prefix string
 	if err != nil {
 		return nil, fmt.Errorf("read the nodes' states: %w", err)
 	}
-	var entries []rosterEntry
+	var entries []RosterEntry
 	for _, text := range all.Val() {
-		var e rosterEntry
+		var e RosterEntry
 		if json.Unmarshal([]byte(text), &e) == nil && now.Val().Sub(time.UnixMilli(e.Seen)) <= rosterSilence {
 			entries = append(entries, e)
 		}
 	}
-	slices.SortFunc(entries, func(a, b rosterEntry) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(entries, func(a, b RosterEntry) int { return cmp.Compare(a.Name, b.Name) })
 	return entries, nil
-}
-
-// checkRoster reports the versions of the nodes that use a Redis.
-func (r *report) checkRoster(entries []rosterEntry) {
-	const subject, do = "redis nodes", "finish the upgrade: docs/UPGRADING.md"
-	on := nodesByValue{}
-	for _, e := range entries {
-		on.add(versionText(e.Version, e.Revision), e.Name)
-	}
-	parts := on.parts()
-	switch text := strings.Join(parts, "; "); {
-	case len(parts) == 0:
-		r.ok(subject, "none runs")
-	case len(parts) > 1:
-		r.warn(subject, text, do)
-	default:
-		r.ok(subject, text)
-	}
 }

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"listedge/cache"
+	"listedge/cmd/listedge/node"
 	"listedge/origin/admin"
 )
 
@@ -73,7 +74,7 @@ func (r *report) checkSettings(nodes []nodeState, around surroundings) {
 	setting := func(name string) func(*nodeState) string {
 		return func(n *nodeState) string {
 			if value, set := n.settings[name]; set {
-				return settingText(value)
+				return node.SettingText(value)
 			}
 			return "none"
 		}

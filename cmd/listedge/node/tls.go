@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"crypto/tls"
@@ -25,14 +25,14 @@ func (f *TLSFlags) Validate() error {
 	return nil
 }
 
-// secure wraps the listener, if a certificate is given.
-func (f *TLSFlags) secure(l net.Listener, logger *slog.Logger) (net.Listener, error) {
+// Secure wraps the listener, if a certificate is given.
+func (f *TLSFlags) Secure(l net.Listener, logger *slog.Logger) (net.Listener, error) {
 	if f.TLSCert == "" {
 		return l, nil
 	}
 	c := &certificate{files: *f, logger: logger}
 	if err := c.load(); err != nil {
-		return nil, usageError{fmt.Errorf("--tls-cert, --tls-key: %w", err)}
+		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", err)}
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present}
 	return &tlsListener{tls.NewListener(l, config), c}, nil

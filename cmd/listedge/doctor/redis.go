@@ -1,7 +1,6 @@
-package main
+package doctor
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -16,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/cache"
+	"listedge/cmd/listedge/node"
 	"listedge/internal/changefeed"
 	"listedge/limiter"
 )
@@ -35,7 +35,7 @@ type redisState struct {
 func (r *report) checkRedis(ctx context.Context, o redis.UniversalOptions, followed *changefeed.Followed) *redisState {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	client := newRedisClient(o)
+	client := node.NewRedisClient(o)
 	defer client.Close()
 	if err := client.Ping(ctx).Err(); err != nil {
 		r.redisUnreachable(err, o)
@@ -59,7 +59,7 @@ func (r *report) checkRedis(ctx context.Context, o redis.UniversalOptions, follo
 		r.warn("redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, so that settings can be checked")
 		return state
 	}
-	r.checkRedisInfo(parseInfo(text), o)
+	r.checkRedisInfo(node.ParseInfo(text), o)
 	return state
 }
 
@@ -73,7 +73,7 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 		}
 		followed.See(state.epoch)
 		if other, err := changefeed.NewClaim(client, followed).Other(ctx); err == nil && other != "" {
-			r.fail("redis fleet", fmt.Sprintf("the fleet follows %s, and --database-url names %s", other, identity), otherDatabaseDo)
+			r.fail("redis fleet", fmt.Sprintf("the fleet follows %s, and --database-url names %s", other, identity), node.OtherDatabaseRemedy)
 		}
 	}
 	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
@@ -82,7 +82,7 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 	if state.nodes, err = limiter.LiveNodes(ctx, client, followed.Prefix()); err != nil {
 		return nil
 	}
-	if entries, err := readRoster(ctx, client, followed.Prefix()); err == nil { // else a right is missing, which is another finding
+	if entries, err := node.ReadRoster(ctx, client, followed.Prefix()); err == nil { // else a right is missing, which is another finding
 		r.checkRoster(entries)
 	}
 	return state
@@ -90,7 +90,7 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 
 // redisUnreachable says why there is no answer, and what to do.
 func (r *report) redisUnreachable(err error, o redis.UniversalOptions) {
-	text, do := err.Error(), redisDo(err)
+	text, do := err.Error(), node.RedisRemedy(err)
 	switch {
 	case o.MasterName != "" && strings.Contains(text, redis.Nil.Error()):
 		text, do = fmt.Sprintf("the Sentinels know no master %q", o.MasterName), "use their name for the master in --redis-url"
@@ -174,7 +174,7 @@ func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, 
 	case len(lacking) > 0:
 		r.fail(subject, "the user lacks "+strings.Join(lacking, " "), "ACL SETUSER with all rights that docs/SECURITY.md lists")
 	case refused != nil:
-		r.fail(subject, "refused: "+refused.Error(), redisDo(refused))
+		r.fail(subject, "refused: "+refused.Error(), node.RedisRemedy(refused))
 	default:
 		r.ok(subject, "the user has all rights that a node needs")
 	}
@@ -188,14 +188,20 @@ func since62(version string) bool {
 	return major > 6 || major == 6 && minor >= 2
 }
 
-// parseInfo reads the name:value lines of INFO.
-func parseInfo(text string) map[string]string {
-	info := map[string]string{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		if name, value, ok := strings.Cut(lines.Text(), ":"); ok {
-			info[name] = value
-		}
+// checkRoster reports the versions of the nodes that use a Redis.
+func (r *report) checkRoster(entries []node.RosterEntry) {
+	const subject, do = "redis nodes", "finish the upgrade: docs/UPGRADING.md"
+	on := nodesByValue{}
+	for _, e := range entries {
+		on.add(versionText(e.Version, e.Revision), e.Name)
 	}
-	return info
+	parts := on.parts()
+	switch text := strings.Join(parts, "; "); {
+	case len(parts) == 0:
+		r.ok(subject, "none runs")
+	case len(parts) > 1:
+		r.warn(subject, text, do)
+	default:
+		r.ok(subject, text)
+	}
 }

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 )
 
 // state returns the state of this node for the status pages of all nodes.
-func (n *node) state() admin.NodeState {
-	s := admin.NodeState{Name: n.name(), Version: version, Revision: builtFrom(), Started: n.started,
-		Ready: n.health.Ready(), Mode: n.cache.Mode().String(), Down: []string{}}
+func (n *Node) state() admin.NodeState {
+	s := admin.NodeState{Name: n.name(), Version: n.version, Revision: n.revision, Started: n.started,
+		Ready: n.health.Ready(), Mode: n.Cache.Mode().String(), Down: []string{}}
 	s.Last, _ = n.history.Latest()
 	s.Follower = n.follower != nil && n.follower.Stats().Following
 	for _, d := range n.health.Dependencies() {
@@ -25,18 +25,18 @@ func (n *node) state() admin.NodeState {
 }
 
 // reading returns the numbers from which a point of the history is made.
-func (n *node) reading() admin.Reading {
+func (n *Node) reading() admin.Reading {
 	r := admin.Reading{Totals: n.metrics.Edge.Totals(), ProofAge: -1}
-	if n.cache.Mode() != cache.ModeTTL {
-		r.ProofAge = n.cache.ProofAge()
+	if n.Cache.Mode() != cache.ModeTTL {
+		r.ProofAge = n.Cache.ProofAge()
 	}
 	return r
 }
 
 // fleet returns the states that the nodes of the same database wrote last. Only an open
 // status page calls it.
-func (n *node) fleet(ctx context.Context) (all []admin.NodeState) {
-	entries, err := readRoster(ctx, n.redis.log, n.followed.Prefix())
+func (n *Node) fleet(ctx context.Context) (all []admin.NodeState) {
+	entries, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix())
 	if err != nil {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (n *node) fleet(ctx context.Context) (all []admin.NodeState) {
 
 // busiestKeys returns the keys with the most requests. They have names if Postgres
 // answers.
-func (n *node) busiestKeys(ctx context.Context, keys *apikey.Store) []admin.KeyState {
+func (n *Node) busiestKeys(ctx context.Context, keys *apikey.Store) []admin.KeyState {
 	uses := n.usage.Busiest()
 	ids := make([]uuid.UUID, len(uses))
 	for i, use := range uses {

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"cmp"
@@ -44,7 +44,7 @@ func breakerFailure(open bool, last error) error {
 }
 
 // conditionsOf are the conditions of the servers that pages, keys and limits come from.
-func (n *node) conditionsOf(pages *origin.Origin, keys *apikey.Store) []condition {
+func (n *Node) conditionsOf(pages *origin.Origin, keys *apikey.Store) []condition {
 	all := []condition{
 		{"pages and keys are read from the primary", "pages and keys are not read: the server of --database-url is not the primary", n.database.WrongServer},
 		{"pages are read from Postgres", "pages are not read from Postgres", func() error { return breakerFailure(pages.Stats().BreakerOpen, nil) }},
@@ -54,7 +54,7 @@ func (n *node) conditionsOf(pages *origin.Origin, keys *apikey.Store) []conditio
 	if n.redis.pages != nil {
 		all = append(all, condition{"Redis is up", "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh", func() error {
 			if err := n.redisOutage.err; err != nil {
-				return fmt.Errorf("%w: %s", err, redisDo(err))
+				return fmt.Errorf("%w: %s", err, RedisRemedy(err))
 			}
 			return nil
 		}})
@@ -84,13 +84,13 @@ type redisUse struct {
 	failure             func() error
 }
 
-func (n *node) redisUses() []redisUse {
+func (n *Node) redisUses() []redisUse {
 	if n.redis.pages == nil {
 		return nil
 	}
 	uses := []redisUse{
 		{"pages", "pages are stored in Redis", "pages are not stored in Redis", func() error {
-			s := n.cache.Stats()
+			s := n.Cache.Stats()
 			return cmp.Or(s.RedisFailure, breakerFailure(s.RedisBreakerOpen, nil))
 		}},
 		{"limits", "limits are shared through Redis", "this node enforces limits alone", func() error { return n.limiter.Stats().Failure }},
@@ -108,7 +108,7 @@ type redisOutage struct {
 }
 
 // check writes to Redis if some use of it fails.
-func (o *redisOutage) check(ctx context.Context, n *node) {
+func (o *redisOutage) check(ctx context.Context, n *Node) {
 	failing := false
 	for _, use := range n.redisUses() {
 		failing = failing || use.failure() != nil
@@ -128,7 +128,7 @@ func (o *redisOutage) check(ctx context.Context, n *node) {
 
 // watch logs changes of conditions, and makes pages expire by age while no node can follow
 // changes.
-func (n *node) watch(ctx context.Context) {
+func (n *Node) watch(ctx context.Context) {
 	broken := make([]bool, len(n.conditions))
 	cannotFollow := false
 	var evictionAt time.Time // when it was last checked
@@ -154,7 +154,7 @@ func (n *node) watch(ctx context.Context) {
 		why := n.follower.Incapable()
 		if now := why != nil && n.feed.Silence() > followAgain; now != cannotFollow {
 			cannotFollow = now
-			n.cache.SetTTLMode(now)
+			n.Cache.SetTTLMode(now)
 			if now {
 				n.logger.Warn("changes cannot be followed: pages expire after --cache-ttl", "why", why)
 			} else {
@@ -181,14 +181,14 @@ func repeat(ctx context.Context, f func(context.Context)) {
 // checkEviction warns once if Redis may evict what must not be lost: a bucket that is
 // evicted is full again, and a gap in the log of changes makes every node discard
 // what it knows. It returns false while Redis does not answer.
-func (n *node) checkEviction(ctx context.Context) (answered bool) {
+func (n *Node) checkEviction(ctx context.Context) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()
 	text, err := n.redis.limiter.Info(ctx, "memory").Result()
 	if err != nil {
 		return redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "ERR") // it answers, without the policy
 	}
-	policy := parseInfo(text)["maxmemory_policy"]
+	policy := ParseInfo(text)["maxmemory_policy"]
 	evicts := policy != "noeviction" && policy != ""
 	if n.evicts.Swap(evicts) != evicts && evicts {
 		n.logger.Warn("Redis may evict buckets and the log of changes: set its maxmemory-policy to noeviction", "maxmemory-policy", policy)

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -25,11 +25,11 @@ const nodeTimeout = 3 * time.Second
 // maxNodeResponse bounds one response of a node, in bytes.
 const maxNodeResponse = 8 << 20
 
-// adminURL is the address of a node's admin listener.
-type adminURL struct{ url.URL }
+// AdminURL is the address of a node's admin listener.
+type AdminURL struct{ url.URL }
 
 // UnmarshalText reads http://host:port, or host:port alone.
-func (u *adminURL) UnmarshalText(text []byte) error {
+func (u *AdminURL) UnmarshalText(text []byte) error {
 	address := string(text)
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
@@ -44,13 +44,13 @@ func (u *adminURL) UnmarshalText(text []byte) error {
 
 // nodeAddress is the address of one node.
 type nodeAddress struct {
-	url  adminURL
+	url  AdminURL
 	name string // for the output
 	dial string // host:port to connect to; empty = that of the URL
 }
 
 // addresses resolves the URL's host and returns the addresses of its nodes.
-func (u adminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
+func (u AdminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
 	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
 		return []nodeAddress{{url: u, name: u.Host}}, nil
 	}
@@ -108,7 +108,7 @@ type nodeState struct {
 }
 
 // readNodes reads the state of all nodes of the URLs, in their order, each node once.
-func readNodes(ctx context.Context, urls []adminURL) (all []nodeState) {
+func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	found, failed := make([][]nodeAddress, len(urls)), make([]error, len(urls))
@@ -217,4 +217,24 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 // rounded down to a second, at some moment between sent and received.
 func clockAhead(date, sent, received time.Time) time.Duration {
 	return max(date.Sub(received), 0) + min(date.Add(time.Second).Sub(sent), 0)
+}
+
+// Get requests a path from the node, and passes the response to the function.
+func (u AdminURL) Get(ctx context.Context, path string, read func(*http.Response, io.Reader) error) error {
+	return nodeAddress{url: u}.get(ctx, http.DefaultClient, path, read)
+}
+
+// Ready returns nil if the node is ready, and otherwise says why it is not.
+func (u AdminURL) Ready(ctx context.Context) error {
+	n := nodeState{}
+	n.readiness, n.err = nodeAddress{url: u}.readiness(ctx, http.DefaultClient)
+	switch {
+	case n.err != nil:
+		return fmt.Errorf("ask the node: %w", n.err)
+	case n.readiness.Draining:
+		return errors.New("not ready: draining")
+	case !n.readiness.Ready:
+		return fmt.Errorf("not ready: %s", n.failingChecks())
+	}
+	return nil
 }

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"listedge/cmd/listedge/doctor"
 )
 
 type explainCommand struct {
 	jsonFlag
-	RequestID string   `help:"Id of a recent request: the X-Request-Id of its response." required:"" placeholder:"ID"`
-	Admin     adminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
+	RequestID string          `help:"Id of a recent request: the X-Request-Id of its response." required:"" placeholder:"ID"`
+	Admin     doctor.AdminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
 // Validate refuses an id that no request has.
@@ -37,7 +39,7 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	var records []json.RawMessage // of edge.Record
 	notFound := false
 	path := "explain?" + url.Values{"request-id": {c.RequestID}}.Encode()
-	err := nodeAddress{url: c.Admin}.get(ctx, http.DefaultClient, path, func(r *http.Response, body io.Reader) error {
+	err := c.Admin.Get(ctx, path, func(r *http.Response, body io.Reader) error {
 		if notFound = r.StatusCode == http.StatusNotFound; notFound {
 			return nil
 		}
@@ -58,29 +60,4 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 		table = append(table, lines...)
 	}
 	return c.print(t, records, func() { _, _ = t.out.Write(table) })
-}
-
-// readyTimeout bounds the whole command.
-const readyTimeout = 3 * time.Second
-
-type readyCommand struct {
-	Admin adminURL `help:"Admin listener of the node." default:"http://127.0.0.1:9090" placeholder:"URL"`
-}
-
-// Run requests /readyz, for health checks in a container without curl.
-func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	n := nodeState{}
-	n.readiness, n.err = nodeAddress{url: c.Admin}.readiness(ctx, http.DefaultClient)
-	switch {
-	case n.err != nil:
-		return fmt.Errorf("ask the node: %w", n.err)
-	case n.readiness.Draining:
-		return errors.New("not ready: draining")
-	case !n.readiness.Ready:
-		return fmt.Errorf("not ready: %s", n.failingChecks())
-	}
-	fmt.Fprintln(t.out, "ready")
-	return nil
 }

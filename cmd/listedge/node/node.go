@@ -1,10 +1,15 @@
-package main
+// Package node is one edge node: it wires cache, limiter, origin and edge, starts and stops
+// them, and checks what they depend on.
+//
+//	flags.go, tls.go, redis.go ──► node.go: wires, starts, stops
+//	checks.go, conditions.go, identity.go ──► /readyz, the log, the status page
+//	roster.go, state.go ──► the status pages of the other nodes
+package node
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -30,13 +35,15 @@ import (
 	"listedge/origin/usage"
 )
 
-// node is one edge node, wired and listening.
-type node struct {
+// Node is one edge node, wired and listening.
+type Node struct {
+	version  string
+	revision string
 	logger   *slog.Logger
 	drain    time.Duration
 	redis    redisClients
 	database *postgres.Database
-	cache    *cache.Cache
+	Cache    *cache.Cache
 	limiter  *limiter.Limiter
 	usage    *usage.Recorder
 	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
@@ -70,50 +77,40 @@ const (
 	// fillSlack is how much longer than its query a fill may take: for the fair queue, for a
 	// connection, and until the error of a statement_timeout arrives.
 	fillSlack = time.Second
-	// stopTimeout bounds shutting down after the drain.
-	stopTimeout = 10 * time.Second
+	// StopTimeout bounds shutting down after the drain.
+	StopTimeout = 10 * time.Second
+	// traceCloseTimeout bounds sending the last traces, so that a hung collector does not
+	// delay the end of the process.
+	traceCloseTimeout = 2 * time.Second
 )
 
-func prefixes(networks []network) (all []netip.Prefix) {
+func prefixes(networks []Network) (all []netip.Prefix) {
 	for _, n := range networks {
 		all = append(all, n.Prefix)
 	}
 	return all
 }
 
-// listenBoth opens the listeners of a node, before anything else is started: a port
-// in use is the most frequent mistake.
-func listenBoth(f ListenFlags) (public, private net.Listener, err error) {
-	if public, err = net.Listen("tcp", f.Listen); err != nil {
-		return nil, nil, listenError("--listen", err)
-	}
-	if private, err = net.Listen("tcp", f.AdminListen); err != nil {
-		public.Close()
-		return nil, nil, listenError("--admin-listen", err)
-	}
-	return public, private, nil
-}
-
-// listenError names the flag whose address failed. A malformed address is wrong usage; an
-// address that is in use is not.
-func listenError(flag string, err error) error {
-	err = fmt.Errorf("%s: %w", flag, err)
-	if malformed := (*net.AddrError)(nil); errors.As(err, &malformed) {
-		return usageError{err}
-	}
-	return err
-}
-
-// databaseURLs are two URLs of one database: pages may be read through a connection pooler,
+// DatabaseURLs are two URLs of one database: pages may be read through a connection pooler,
 // and changes are followed without one.
-type databaseURLs struct{ pages, changes string }
+type DatabaseURLs struct{ Pages, Changes string }
 
-// newNode wires a node. Neither Postgres nor Redis has to run yet. settings are
-// what /settings shows.
-func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
-	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{Region: f.Region}, id: f.NodeID, timelineKnown: make(chan struct{}), started: time.Now()}
-	defer func(begun *node) { // not n, which a failing return sets to nil
+// Options are what a node needs beside its flags.
+type Options struct {
+	Flags
+	Database          DatabaseURLs
+	Settings          map[string]any // what /settings shows
+	Version, Revision string         // of the program
+	Traces            bool           // OpenTelemetry's environment variables name a collector
+	Log               *Log
+	Public, Private   net.Listener // the node closes them
+}
+
+// New wires a node. Neither Postgres nor Redis has to run yet.
+func New(ctx context.Context, o Options) (n *Node, err error) {
+	f, logger := o.Flags, slog.New(o.Log)
+	n = &Node{logger: logger, version: o.Version, revision: o.Revision, drain: f.Drain, public: o.Public, private: o.Private, followed: &changefeed.Followed{Region: f.Region}, id: f.NodeID, timelineKnown: make(chan struct{}), started: time.Now()}
+	defer func(begun *Node) { // not n, which a failing return sets to nil
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx, true))
 		}
@@ -122,12 +119,12 @@ func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings m
 		return nil, err
 	}
 	n.claim = changefeed.NewClaim(n.redis.log, n.followed)
-	n.database, err = postgres.Open(ctx, postgres.Options{URL: database.pages, ReplicationURL: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
+	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.Database.Pages, ReplicationURL: o.Database.Changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
 	if err != nil {
-		return nil, usageError{err}
+		return nil, SettingError{err}
 	}
 	clock := boottime.New()
-	n.cache, err = cache.New(cache.Options{
+	n.Cache, err = cache.New(cache.Options{
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
 	})
@@ -135,7 +132,7 @@ func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings m
 		return nil, err
 	}
 	n.database.Follow(func() postgres.Followed {
-		server, run := n.cache.Primary()
+		server, run := n.Cache.Primary()
 		identity, _ := n.followed.Identity()
 		return postgres.Followed{Run: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
@@ -146,32 +143,34 @@ func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings m
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Prefix: n.followed.Prefix(), NodeID: n.name(), FailureMode: f.LimiterFailureMode, Clock: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
-	if n.tracer, err = openTracer(ctx, logger); err != nil {
-		return nil, err
+	if o.Traces {
+		if n.tracer, err = tracing.New(ctx, n.version, logger); err != nil {
+			return nil, err
+		}
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database), logger)
-	registry := metrics.New(version, builtFrom())
+	registry := metrics.New(n.version, n.revision)
 	n.metrics = registry
 	n.server = edge.New(edge.Options{
-		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
+		Cache: n.Cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
 		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
 	if f.FreshnessBound > 0 {
-		n.followChanges(f, database.changes)
+		n.followChanges(f, o.Database.Changes)
 	}
-	n.openAdmin(pages, keys, registry, settings, log)
+	n.openAdmin(pages, keys, registry, o.Settings, o.Log)
 	return n, nil
 }
 
 // openAdmin makes what operators see of the node: health, metrics, settings, and the
 // conditions that it logs.
-func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *metrics.Registry, settings map[string]any, log *recentLog) {
+func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *metrics.Registry, settings map[string]any, log *Log) {
 	n.conditions = n.conditionsOf(pages, keys)
-	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
+	n.probes = []func(context.Context){n.Cache.Probe, pages.Probe, keys.Probe}
 	sources := metrics.Sources{
-		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats, Keys: n.server.KeyStats,
+		Cache: n.Cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats, Keys: n.server.KeyStats,
 		Usage: n.usage.Stats, KeyBreakerOpen: keys.BreakerOpen, RedisMayEvict: n.evicts.Load,
 	}
 	if n.redis.pages != nil {
@@ -185,7 +184,7 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
-	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
+	n.health = admin.NewHealth(func() string { return n.Cache.Mode().String() },
 		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy}, n.checksOf(pages)...)
 	n.history = admin.NewHistory(n.reading)
 	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state,
@@ -218,19 +217,19 @@ func adminNames(settings map[string]any) (names []string) {
 
 // followChanges makes the follower, which writes the log of changes while this node
 // holds the slot, and the subscriber, which reads it for pages and keys.
-func (n *node) followChanges(f NodeFlags, databaseURL string) {
+func (n *Node) followChanges(f Flags, databaseURL string) {
 	log := changefeed.Log(changefeed.NewLocal())
 	if n.changes != nil {
 		log = n.changes
 	}
-	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache, n.server.Keys())
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys())
 	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
-// serve answers until ctx ends, and then stops in order: not ready, draining,
+// Serve answers until ctx ends, and then stops in order: not ready, draining,
 // server shut down, layers closed.
-func (n *node) serve(ctx context.Context) error {
+func (n *Node) Serve(ctx context.Context) error {
 	failed := make(chan error, 2)
 	go func() { failed <- n.server.Serve(n.public) }()
 	go func() { failed <- n.admin.Serve(n.private) }()
@@ -250,7 +249,7 @@ func (n *node) serve(ctx context.Context) error {
 		background.Go(func() { n.identify(running) })
 		background.Go(func() { n.enroll(running) })
 	}
-	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
+	n.logger.Info("listening", "version", n.version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error
 	select {
 	case <-ctx.Done():
@@ -268,7 +267,7 @@ func (n *node) serve(ctx context.Context) error {
 	return err
 }
 
-func (n *node) logReadiness(r admin.Readiness) {
+func (n *Node) logReadiness(r admin.Readiness) {
 	if r.Ready {
 		n.logger.Info("ready")
 	} else {
@@ -279,23 +278,23 @@ func (n *node) logReadiness(r admin.Readiness) {
 // leave has the follower leave if no other node of the fleet is in the roster, nor one that
 // does not know its fleet yet. This node has removed itself, so the last of several that end
 // at once sees nobody.
-func (n *node) leave() {
+func (n *Node) leave() {
 	if n.follower == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
 	defer cancel()
 	if n.redis.pages != nil {
-		nodes, err := readRoster(ctx, n.redis.log, n.followed.Prefix())
-		if err != nil || slices.ContainsFunc(nodes, func(e rosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
+		nodes, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix())
+		if err != nil || slices.ContainsFunc(nodes, func(e RosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
 			return
 		}
 	}
 	n.follower.Leave(ctx)
 }
 
-func (n *node) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+func (n *Node) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
 	defer cancel()
 	err := n.server.Shutdown(ctx)
 	return errors.Join(err, n.closeLayers(ctx, err == nil), n.admin.Close())
@@ -303,9 +302,9 @@ func (n *node) close() error {
 
 // closeLayers closes the layers below the server that were opened. The cache is closed only
 // if all requests have ended, because requests read it.
-func (n *node) closeLayers(ctx context.Context, requestsEnded bool) (err error) {
-	if n.cache != nil && requestsEnded {
-		err = n.cache.Close(ctx)
+func (n *Node) closeLayers(ctx context.Context, requestsEnded bool) (err error) {
+	if n.Cache != nil && requestsEnded {
+		err = n.Cache.Close(ctx)
 	}
 	if err := n.usage.Close(ctx); err != nil {
 		n.logger.Warn("the latest usage of keys is lost", "error", err)
@@ -319,4 +318,12 @@ func (n *node) closeLayers(ctx context.Context, requestsEnded bool) (err error) 
 		err = errors.Join(err, n.database.Close(ctx))
 	}
 	return err
+}
+
+func (n *Node) closeTracer() {
+	ctx, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
+	defer cancel()
+	if err := n.tracer.Close(ctx); err != nil {
+		n.logger.Warn("the last traces were not sent", "error", err)
+	}
 }

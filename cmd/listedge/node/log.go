@@ -1,10 +1,11 @@
-package main
+package node
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -30,9 +31,9 @@ type recentEntry struct {
 	Detail  string    `json:"detail"` // the attributes, as in a text log
 }
 
-// recentLog is a log handler that passes records to the next one and keeps the latest
+// Log is a log handler that passes records to the next one and keeps the latest
 // warnings and errors for the status page.
-type recentLog struct {
+type Log struct {
 	next slog.Handler
 	text slog.Handler // formats attributes into kept.buffer
 	kept *keptEntries // shared by all handlers that With has derived
@@ -44,18 +45,18 @@ type keptEntries struct {
 	entries []recentEntry // the latest last
 }
 
-// newLog makes the process's log.
-func newLog(t *terminal, f NodeFlags) *recentLog {
+// NewLog makes the process's log.
+func NewLog(w io.Writer, f Flags) *Log {
 	options := &slog.HandlerOptions{Level: f.LogLevel}
 	if f.LogFormat == "json" {
-		return newRecentLog(slog.NewJSONHandler(t.err, options))
+		return newLogOn(slog.NewJSONHandler(w, options))
 	}
-	return newRecentLog(slog.NewTextHandler(t.err, options))
+	return newLogOn(slog.NewTextHandler(w, options))
 }
 
-func newRecentLog(next slog.Handler) *recentLog {
+func newLogOn(next slog.Handler) *Log {
 	kept := &keptEntries{}
-	return &recentLog{next, slog.NewTextHandler(&kept.buffer, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: redactAttribute}), kept}
+	return &Log{next, slog.NewTextHandler(&kept.buffer, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: redactAttribute}), kept}
 }
 
 // identifier is the id of a workspace, a key or a row.
@@ -71,18 +72,18 @@ func redactAttribute(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindString, slog.KindAny:
 		text, _, _ := strings.Cut(fmt.Sprint(a.Value.Any()), "\ngoroutine ")
-		return slog.String(a.Key, identifier.ReplaceAllLiteralString(oneLine(text), "…"))
+		return slog.String(a.Key, identifier.ReplaceAllLiteralString(strings.Join(strings.Fields(text), " "), "…"))
 	}
 	return a
 }
 
 // Enabled is true for warnings and errors, even if the next handler omits them.
-func (h *recentLog) Enabled(ctx context.Context, level slog.Level) bool {
+func (h *Log) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn || h.next.Enabled(ctx, level)
 }
 
 // Handle keeps the record and passes it on.
-func (h *recentLog) Handle(ctx context.Context, r slog.Record) error {
+func (h *Log) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelWarn {
 		h.keep(ctx, r)
 	}
@@ -93,16 +94,16 @@ func (h *recentLog) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs is a logger's With.
-func (h *recentLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &recentLog{h.next.WithAttrs(attrs), h.text.WithAttrs(attrs), h.kept}
+func (h *Log) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &Log{h.next.WithAttrs(attrs), h.text.WithAttrs(attrs), h.kept}
 }
 
 // WithGroup is a logger's WithGroup.
-func (h *recentLog) WithGroup(name string) slog.Handler {
-	return &recentLog{h.next.WithGroup(name), h.text.WithGroup(name), h.kept}
+func (h *Log) WithGroup(name string) slog.Handler {
+	return &Log{h.next.WithGroup(name), h.text.WithGroup(name), h.kept}
 }
 
-func (h *recentLog) keep(ctx context.Context, r slog.Record) {
+func (h *Log) keep(ctx context.Context, r slog.Record) {
 	kept := h.kept
 	kept.mu.Lock()
 	defer kept.mu.Unlock()
@@ -123,7 +124,7 @@ func (h *recentLog) keep(ctx context.Context, r slog.Record) {
 }
 
 // ServeHTTP answers with the kept entries, the latest first.
-func (h *recentLog) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (h *Log) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	h.kept.mu.Lock()
 	latest := append([]recentEntry{}, h.kept.entries...)
 	h.kept.mu.Unlock()

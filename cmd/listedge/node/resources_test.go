@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bytes"
@@ -19,18 +19,18 @@ func TestTheConnectionLimitLeavesDescriptorsAndMemory(t *testing.T) {
 		name                string
 		wanted              int
 		descriptors, memory int64
-		flags               NodeFlags
+		flags               Flags
 		limit               int
 		warns               bool
 	}{
-		{"nothing limits", 0, unlimited, unlimited, NodeFlags{}, edge.MaxConnections, false},
-		{"systemd's 65,536 files", 0, 65_536, unlimited, NodeFlags{ServerFlags: ServerFlags{DatabaseConnections: 16}}, 49_080, false},
-		{"a shell's 1,024 files", 0, 1024, unlimited, NodeFlags{ServerFlags: ServerFlags{DatabaseConnections: 16}}, 696, false},
-		{"a pool as large", 0, 1024, unlimited, NodeFlags{ServerFlags: ServerFlags{DatabaseConnections: 500, ReplicaURL: []string{"a", "b"}}}, 1, false},
-		{"a container of 1 GiB", 0, unlimited, 1 << 30, NodeFlags{CacheMemory: 256 << 20}, 4915, false},
-		{"a container that the cache fills", 0, unlimited, 1 << 30, NodeFlags{CacheMemory: 2 << 30}, 256, false},
-		{"set, memory or not", 20_000, 65_536, 1 << 30, NodeFlags{ServerFlags: ServerFlags{DatabaseConnections: 16}}, 20_000, false},
-		{"set, without descriptors", 20_000, 1024, unlimited, NodeFlags{ServerFlags: ServerFlags{DatabaseConnections: 16}}, 696, true},
+		{"nothing limits", 0, unlimited, unlimited, Flags{}, edge.MaxConnections, false},
+		{"systemd's 65,536 files", 0, 65_536, unlimited, Flags{ServerFlags: ServerFlags{DatabaseConnections: 16}}, 49_080, false},
+		{"a shell's 1,024 files", 0, 1024, unlimited, Flags{ServerFlags: ServerFlags{DatabaseConnections: 16}}, 696, false},
+		{"a pool as large", 0, 1024, unlimited, Flags{ServerFlags: ServerFlags{DatabaseConnections: 500, ReplicaURL: []string{"a", "b"}}}, 1, false},
+		{"a container of 1 GiB", 0, unlimited, 1 << 30, Flags{CacheMemory: 256 << 20}, 4915, false},
+		{"a container that the cache fills", 0, unlimited, 1 << 30, Flags{CacheMemory: 2 << 30}, 256, false},
+		{"set, memory or not", 20_000, 65_536, 1 << 30, Flags{ServerFlags: ServerFlags{DatabaseConnections: 16}}, 20_000, false},
+		{"set, without descriptors", 20_000, 1024, unlimited, Flags{ServerFlags: ServerFlags{DatabaseConnections: 16}}, 696, true},
 	} {
 		var log bytes.Buffer
 		c.flags.MaxConnections = c.wanted
@@ -63,14 +63,13 @@ var escaping atomic.Pointer[[64 << 10]byte]
 
 // The test makes much garbage, with a small live heap and with a large one.
 func TestTheCollectorKeepsThePace(t *testing.T) {
-	t.Setenv(collectorPace, "")
 	const garbage, made = 16 << 20, 512 << 20
 	collections := func(live int) uint32 {
 		kept := make([]byte, live)
 		before := debug.SetGCPercent(100)
 		defer debug.SetGCPercent(before)
 		runtime.GC()
-		defer paceCollector(garbage)()
+		defer PaceCollector(garbage)()
 		var s runtime.MemStats
 		runtime.ReadMemStats(&s)
 		n := s.NumGC

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"log/slog"
@@ -30,7 +30,7 @@ const (
 // limitConnections returns how many connections the public listener accepts:
 // --max-connections, as far as there are descriptors for them. The default is
 // what descriptors and memory allow.
-func limitConnections(f NodeFlags, descriptors, memory int64, logger *slog.Logger) int {
+func limitConnections(f Flags, descriptors, memory int64, logger *slog.Logger) int {
 	limit := min(edge.MaxConnections, byDescriptors(f, descriptors))
 	if wanted := int64(f.MaxConnections); wanted > limit {
 		logger.Warn("--max-connections is lowered: the process may not open more files", "from", wanted, "to", limit, "descriptors", descriptors)
@@ -44,13 +44,13 @@ func limitConnections(f NodeFlags, descriptors, memory int64, logger *slog.Logge
 
 // byDescriptors is three quarters of the descriptors that Postgres' connections and
 // otherDescriptors leave. The last quarter is for Redis, the admin listener and files.
-func byDescriptors(f NodeFlags, descriptors int64) int64 {
+func byDescriptors(f Flags, descriptors int64) int64 {
 	postgres := int64(f.DatabaseConnections * (1 + len(f.ReplicaURL)))
 	return max(1, (descriptors-postgres-otherDescriptors)/4*3)
 }
 
 // byMemory is as many connections as fit into half of what --cache-memory leaves.
-func byMemory(f NodeFlags, memory int64) int64 {
+func byMemory(f Flags, memory int64) int64 {
 	return max(minConnections, (memory-int64(f.CacheMemory))/2/connectionMemory)
 }
 
@@ -81,8 +81,8 @@ func memoryLimit() int64 {
 // full of pages would need twice its memory. Pages are most of the live heap, and marking
 // them is cheap. So the collector runs at a fixed amount of garbage, whatever the live heap.
 
-// garbageShare is that amount, as a share of --cache-memory.
-const garbageShare = 0.06
+// GarbageShare is that amount, as a share of --cache-memory.
+const GarbageShare = 0.06
 
 // garbagePercent returns the value for debug.SetGCPercent: the amount of garbage in percent
 // of the live heap. The collector takes the live heap for at least 4 MiB.
@@ -91,12 +91,9 @@ func garbagePercent(garbage, live int64) int {
 	return int(max(1, min(garbage*100/max(live, smallest), 10_000)))
 }
 
-// paceCollector makes the collector run at that amount of garbage. stop restores the
-// percentage from before. If GOGC is set, paceCollector does nothing.
-func paceCollector(garbage int64) (stop func()) {
-	if collectorPaceIsSet() {
-		return func() {}
-	}
+// PaceCollector makes the collector run at that amount of garbage. stop restores the
+// percentage from before.
+func PaceCollector(garbage int64) (stop func()) {
 	var stopped atomic.Bool
 	percent := debug.SetGCPercent(100)
 	before := percent

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"cmp"
@@ -21,11 +21,11 @@ import (
 )
 
 // checksOf returns what the node checks in the background.
-func (n *node) checksOf(pages *origin.Origin) []admin.Check {
+func (n *Node) checksOf(pages *origin.Origin) []admin.Check {
 	all := []admin.Check{{Name: "Postgres", Effect: admin.Starts, Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)),
 		Runbook: "ListedgePostgresDown", Metric: metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}}}
 	if n.redis.pages != nil {
-		all = append(all, admin.Check{Name: "Redis", Effect: admin.Reported, Run: n.checkRedis, Do: redisDo,
+		all = append(all, admin.Check{Name: "Redis", Effect: admin.Reported, Run: n.checkRedis, Do: RedisRemedy,
 			Runbook: "ListedgeRedisDown", Metric: metrics.Dependency{Kind: metrics.Redis}})
 		all = append(all, admin.Check{Name: "fleet", Effect: admin.Always, Run: n.checkFleet})
 	}
@@ -47,7 +47,7 @@ const needsInterval = 5 * time.Second
 
 // checkPostgres returns nil if the primary answers, and has what the node needs. It pings
 // on the connections for keys, because those for pages may all be busy.
-func (n *node) checkPostgres(r *originadmin.Readiness) func(context.Context) error {
+func (n *Node) checkPostgres(r *originadmin.Readiness) func(context.Context) error {
 	var passed time.Time // when the node last had what it needs
 	return func(ctx context.Context) error {
 		if err := cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer()); err != nil {
@@ -66,7 +66,7 @@ func (n *node) checkPostgres(r *originadmin.Readiness) func(context.Context) err
 
 // writeRedis returns nil if Redis takes a write of each use that the node makes of it. A
 // replica, a full server and one whose user lacks rights answer a ping, and refuse writes.
-func (n *node) writeRedis(ctx context.Context) error {
+func (n *Node) writeRedis(ctx context.Context) error {
 	own := n.followed.Prefix() + "check-" + n.name() // keys that nothing else uses
 	var uses []string
 	var writes []*redis.Cmd
@@ -93,7 +93,7 @@ func (n *node) writeRedis(ctx context.Context) error {
 }
 
 // checkRedis returns nil if Redis takes the node's writes, and all uses of it work.
-func (n *node) checkRedis(ctx context.Context) error {
+func (n *Node) checkRedis(ctx context.Context) error {
 	if err := n.writeRedis(ctx); err != nil {
 		return err
 	}
@@ -110,8 +110,8 @@ func (n *node) checkRedis(ctx context.Context) error {
 }
 
 // checkFollower returns nil while heartbeats of a follower arrive in time.
-func (n *node) checkFollower(context.Context) error {
-	if n.cache.Mode() == cache.ModeFollowed {
+func (n *Node) checkFollower(context.Context) error {
+	if n.Cache.Mode() == cache.ModeFollowed {
 		return nil
 	}
 	if why := n.follower.Incapable(); why != nil {

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -26,17 +26,17 @@ const (
 	startPause   = 50 * time.Millisecond
 	startTimeout = 500 * time.Millisecond
 
-	otherDatabaseDo = "correct --database-url, or give the nodes of each database a --region of their own"
+	OtherDatabaseRemedy = "correct --database-url, or give the nodes of each database a --region of their own"
 )
 
 // identifies reports whether the node itself has to query the identity of its database,
 // because no follower does or none can connect.
-func (n *node) identifies() bool {
+func (n *Node) identifies() bool {
 	return n.redis.pages != nil && (n.follower == nil || n.followed.Digest() == "" || n.follower.Incapable() != nil)
 }
 
 // findIdentity queries the identity of the database, if no follower does.
-func (n *node) findIdentity(ctx context.Context) error {
+func (n *Node) findIdentity(ctx context.Context) error {
 	if !n.identifies() {
 		n.identityFailure.Store(nil)
 		return nil
@@ -70,7 +70,7 @@ func mayJudge(timelineRead bool, sinceAnswer time.Duration) bool {
 }
 
 // findTimeline reads the timeline that the fleet follows, until answers can be judged.
-func (n *node) findTimeline(ctx context.Context) {
+func (n *Node) findTimeline(ctx context.Context) {
 	var answered time.Time // when the database first answered; before, it returns no pages either
 	for ctx.Err() == nil {
 		err := n.findIdentity(ctx)
@@ -94,7 +94,7 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // readEpoch reads the epoch of the database, which contains the timeline.
-func (n *node) readEpoch(ctx context.Context) bool {
+func (n *Node) readEpoch(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	epoch, err := n.changes.Epoch(ctx)
@@ -106,7 +106,7 @@ func (n *node) readEpoch(ctx context.Context) bool {
 
 // identify finds identity and timeline at the start, and keeps the identity known
 // while no follower does.
-func (n *node) identify(ctx context.Context) {
+func (n *Node) identify(ctx context.Context) {
 	if n.changes != nil {
 		n.findTimeline(ctx)
 	}
@@ -120,7 +120,7 @@ func (n *node) identify(ctx context.Context) {
 }
 
 // checkTimeline is the check of /readyz for the timeline of the database server.
-func (n *node) checkTimeline(context.Context) error {
+func (n *Node) checkTimeline(context.Context) error {
 	select {
 	case <-n.timelineKnown:
 	default:
@@ -135,7 +135,7 @@ func (n *node) checkTimeline(context.Context) error {
 // checkFleet returns an error while the fleet of this node's region follows another database
 // than this node. What Redis said last holds while it does not answer; a node that has
 // never read it has nothing to compare with, and may serve.
-func (n *node) checkFleet(ctx context.Context) error {
+func (n *Node) checkFleet(ctx context.Context) error {
 	identity, known := n.followed.Identity()
 	if !known && n.identityFailure.Load() == nil {
 		return errors.New("which database this node reads is not known yet")
@@ -144,12 +144,12 @@ func (n *node) checkFleet(ctx context.Context) error {
 		return nil
 	}
 	if other := n.claim.Renew(ctx); other != "" {
-		return fmt.Errorf("the fleet follows %s, and this node reads %s: %s", other, identity, otherDatabaseDo)
+		return fmt.Errorf("the fleet follows %s, and this node reads %s: %s", other, identity, OtherDatabaseRemedy)
 	}
 	return nil
 }
 
-func (n *node) identityCondition() condition {
+func (n *Node) identityCondition() condition {
 	return condition{"the node may query which database it reads", "the node may not query which database it reads: pages are not stored in Redis", func() error {
 		if err := n.identityFailure.Load(); err != nil {
 			return *err
@@ -158,7 +158,7 @@ func (n *node) identityCondition() condition {
 	}}
 }
 
-func (n *node) timelineCondition() condition {
+func (n *Node) timelineCondition() condition {
 	return condition{"the database server is on the fleet's timeline", "the database server is on an old timeline: its answers are not served as fresh", func() error {
 		if n.followed.OldTimeline() == nil {
 			return nil

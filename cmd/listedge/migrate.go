@@ -3,16 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 
-	"github.com/google/uuid"
-
-	"listedge/internal/lists"
+	"listedge/cmd/listedge/node"
 	"listedge/origin/admin"
 	"listedge/origin/follower"
-	"listedge/origin/load"
 )
 
 type migrateCommand struct {
@@ -27,7 +22,7 @@ type migrateCommand struct {
 type migrateUp struct {
 	ChangeFlags
 	ReplicationFlag
-	RegionFlag
+	node.RegionFlag
 }
 
 // Run migrates. It also makes the publication and the slot if the user has the rights;
@@ -104,7 +99,7 @@ func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
 type migrateDropSlot struct {
 	DatabaseFlags
 	ReplicationFlag
-	RegionFlag
+	node.RegionFlag
 }
 
 // Run drops the slot, unless a node follows through it.
@@ -139,80 +134,4 @@ func (c *migrateRemove) Run(ctx context.Context, t *terminal) error {
 	}
 	fmt.Fprintln(t.out, "-- Removed.")
 	return nil
-}
-
-type importCommand struct {
-	ChangeFlags
-	Collection string    `arg:"" enum:"${lists}" help:"One of ${enum}."`
-	File       string    `arg:"" help:"CSV with a header; - reads standard input."`
-	Workspace  uuid.UUID `help:"The workspace of the rows." required:""`
-}
-
-// Run imports all rows of the file, or none.
-func (c *importCommand) Run(ctx context.Context, t *terminal) error {
-	collection := lists.Of(c.Collection)
-	rows, err := load.Import(c.acting(ctx), c.DatabaseURL, collection, c.Workspace, c.File, t.err)
-	if bad := (*load.BadFile)(nil); errors.As(err, &bad) {
-		fmt.Fprintln(t.err, bad)
-		return fmt.Errorf("nothing was imported: bad rows: %d", bad.Rows)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return usageError{err}
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(t.out, "%d %s\n", rows, collection)
-	return nil
-}
-
-type seedCommand struct {
-	ChangeFlags
-	Workspaces int   `help:"Number of workspaces." default:"1" placeholder:"W"`
-	Items      int   `help:"Number of items in each workspace." default:"1000" placeholder:"N"`
-	Contacts   int   `help:"Number of contacts in each workspace." default:"1000" placeholder:"M"`
-	Seed       int64 `help:"The same seed gives the same data." default:"1" placeholder:"S"`
-}
-
-// Run creates workspaces with sample data and prints their ids.
-func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
-	if c.Workspaces < 1 || c.Items < 0 || c.Contacts < 0 {
-		return usageError{fmt.Errorf("--workspaces must be at least 1, --items and --contacts at least 0")}
-	}
-	spec := load.SeedSpec{Workspaces: c.Workspaces, Items: c.Items, Contacts: c.Contacts, Seed: c.Seed}
-	workspaces, err := load.Seed(c.acting(ctx), c.DatabaseURL, spec, t.err)
-	for _, w := range workspaces {
-		fmt.Fprintln(t.out, w)
-	}
-	return err
-}
-
-type purgeCommand struct {
-	ChangeFlags
-	Workspace *uuid.UUID `help:"Purge the pages of this workspace." placeholder:"ID"`
-	All       bool       `help:"Purge the pages of all workspaces."`
-}
-
-// Validate requires a choice: an empty variable must not purge everything.
-func (c *purgeCommand) Validate() error {
-	if (c.Workspace != nil) == c.All {
-		return errors.New("give either --workspace or --all")
-	}
-	return nil
-}
-
-// Run invalidates pages on all nodes. A purge is published like a change: the follower
-// reads it from the WAL and writes it to the log of changes, which every node reads.
-func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
-	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
-		if err := a.Purge(ctx, c.Workspace); err != nil {
-			return err
-		}
-		what := "all workspaces"
-		if c.Workspace != nil {
-			what = "workspace " + c.Workspace.String()
-		}
-		fmt.Fprintln(t.out, "purged", what)
-		return nil
-	})
 }

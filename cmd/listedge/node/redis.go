@@ -1,6 +1,7 @@
-package main
+package node
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -79,18 +80,18 @@ func openRedis(text string) (c redisClients, err error) {
 	if text == "" {
 		return c, nil
 	}
-	o, err := parseRedisURL(text)
+	o, err := ParseRedisURL(text)
 	if err != nil {
-		return c, usageError{fmt.Errorf("--redis-url: %w", err)}
+		return c, fmt.Errorf("--redis-url: %w", err)
 	}
-	c = redisClients{pages: newRedisClient(o), limiter: newRedisClient(o), log: newRedisClient(o), pageCalls: new(callTimer), limiterCalls: new(callTimer)}
+	c = redisClients{pages: NewRedisClient(o), limiter: NewRedisClient(o), log: NewRedisClient(o), pageCalls: new(callTimer), limiterCalls: new(callTimer)}
 	c.pages.AddHook(c.pageCalls)
 	c.limiter.AddHook(c.limiterCalls)
 	return c, nil
 }
 
-// redisDo says what to do about an error of Redis.
-func redisDo(err error) string {
+// RedisRemedy says what to do about an error of Redis.
+func RedisRemedy(err error) string {
 	for _, class := range []struct{ prefix, do string }{
 		{"READONLY", "this is a replica: name the master in --redis-url, or use redis+sentinel://"},
 		{"OOM", "its memory is full: raise maxmemory"},
@@ -112,7 +113,7 @@ func redisDo(err error) string {
 	return "check that it runs, and that --redis-url names it"
 }
 
-func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
+func NewRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	// Callers have deadlines. The client retries nothing, because a script that runs
 	// twice charges a bucket twice. It waits only briefly for a free connection.
 	o.ContextTimeoutEnabled = true
@@ -131,11 +132,11 @@ func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	return redis.NewUniversalClient(&o)
 }
 
-// parseRedisURL reads
+// ParseRedisURL reads
 //
 //	redis[s]://[user:password@]host[:port][,host[:port]…][/database]
 //	redis+sentinel://[user:password@]host[:port][,host[:port]…]/master[/database]
-func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
+func ParseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
 		return o, fmt.Errorf("no scheme (redis://, rediss:// or redis+sentinel://)")
@@ -196,4 +197,16 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 		}
 	}
 	return o, nil
+}
+
+// ParseInfo reads the name:value lines of INFO.
+func ParseInfo(text string) map[string]string {
+	info := map[string]string{}
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		if name, value, ok := strings.Cut(lines.Text(), ":"); ok {
+			info[name] = value
+		}
+	}
+	return info
 }

@@ -1,0 +1,91 @@
+// Package doctor checks the servers and the nodes of a fleet at once, and reports findings:
+// what is fine, risky or broken, and what to do.
+//
+//	admin.Diagnose ── Postgres, replicas ─┐
+//	redis.go ── Redis ─────────────────────┼─► findings, in this order
+//	nodes.go ── each node ─────────────────┤
+//	fleet.go ── all nodes together ────────┘
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"listedge/cmd/listedge/node"
+	"listedge/internal/changefeed"
+	"listedge/origin"
+	"listedge/origin/admin"
+	"listedge/origin/follower"
+	"listedge/origin/postgres"
+)
+
+// Options are what is checked.
+type Options struct {
+	DatabaseURL    string
+	ReplicationURL string // empty = DatabaseURL
+	Region         string
+	node.ServerFlags
+	Nodes []AdminURL // a name with several addresses means all of them
+}
+
+// followerConnections is the number of connections of the follower, which are not in the
+// pools.
+const followerConnections = 2
+
+// Examine checks all servers and nodes concurrently. Each check has a deadline.
+func Examine(ctx context.Context, o Options) ([]admin.Finding, error) {
+	var checks sync.WaitGroup
+	var database []admin.Finding
+	var redis report
+	var inRedis *redisState
+	direct := cmp.Or(o.ReplicationURL, o.DatabaseURL)
+	if o.RedisURL != "" {
+		server, err := node.ParseRedisURL(o.RedisURL)
+		if err != nil {
+			return nil, fmt.Errorf("--redis-url: %w", err)
+		}
+		checks.Go(func() {
+			followed := &changefeed.Followed{Region: o.Region} // unknown if Postgres does not answer, which is another finding
+			if identity, timeline, err := follower.Identify(ctx, direct, o.Region); err == nil {
+				followed.Found(identity, timeline)
+			}
+			inRedis = redis.checkRedis(ctx, server, followed)
+		})
+	}
+	checks.Go(func() {
+		database = admin.Diagnose(ctx, o.DatabaseURL, admin.DoctorOptions{Region: o.Region, ReplicationURL: o.ReplicationURL,
+			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
+			Connections: o.DatabaseConnections + postgres.KeyConnections + postgres.UsageConnections + followerConnections})
+	})
+	replicas := make([]admin.Finding, len(o.ReplicaURL))
+	for i, url := range o.ReplicaURL {
+		checks.Go(func() { replicas[i] = admin.DiagnoseReplica(ctx, url, direct) })
+	}
+	var nodes []nodeState
+	checks.Go(func() { nodes = readNodes(ctx, o.Nodes) })
+	checks.Wait()
+	all := report(slices.Concat(database, replicas, redis))
+	for i := range nodes {
+		all.checkNode(&nodes[i])
+	}
+	all.checkFleet(nodes, surroundings{region: o.Region, redis: inRedis, database: database})
+	return all, nil
+}
+
+// report collects findings.
+type report []admin.Finding
+
+func (r *report) ok(subject, text string) {
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.OK, Text: text})
+}
+
+func (r *report) warn(subject, text, do string) {
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.Warn, Text: text, Do: do})
+}
+
+func (r *report) fail(subject, text, do string) {
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.Fail, Text: text, Do: do})
+}

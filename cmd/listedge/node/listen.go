@@ -1,0 +1,51 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+)
+
+// SettingError is a setting that cannot work: wrong usage of the program.
+type SettingError struct{ Err error }
+
+func (e SettingError) Error() string { return e.Err.Error() }
+
+func (e SettingError) Unwrap() error { return e.Err }
+
+// ListenFlags say where a node listens.
+type ListenFlags struct {
+	Listen      string `help:"Address of the public listener." default:":8080" placeholder:"ADDRESS"`
+	AdminListen string `help:"Address of the admin listener: health, metrics, profiles, status page. It has no authentication." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
+}
+
+// Validate refuses an empty address, which would listen everywhere.
+func (f *ListenFlags) Validate() error {
+	if f.Listen == "" || f.AdminListen == "" {
+		return fmt.Errorf("--listen and --admin-listen must not be empty")
+	}
+	return nil
+}
+
+// Listen opens the listeners of a node, before anything else is started: a port
+// in use is the most frequent mistake.
+func Listen(f ListenFlags) (public, private net.Listener, err error) {
+	if public, err = net.Listen("tcp", f.Listen); err != nil {
+		return nil, nil, listenError("--listen", err)
+	}
+	if private, err = net.Listen("tcp", f.AdminListen); err != nil {
+		public.Close()
+		return nil, nil, listenError("--admin-listen", err)
+	}
+	return public, private, nil
+}
+
+// listenError names the flag whose address failed. A malformed address is wrong usage; an
+// address that is in use is not.
+func listenError(flag string, err error) error {
+	err = fmt.Errorf("%s: %w", flag, err)
+	if malformed := (*net.AddrError)(nil); errors.As(err, &malformed) {
+		return SettingError{err}
+	}
+	return err
+}
