@@ -30,7 +30,7 @@ func parsePosition(sort lists.Order, b []byte) (p Position, ok bool) {
 		return Position{}, false
 	}
 	p.CreatedAt = int64(binary.BigEndian.Uint64(b))
-	return p, p.CreatedAt >= minCreatedAt && p.CreatedAt < maxCreatedAt
+	return p, p.CreatedAt >= lists.MinInstant && p.CreatedAt < lists.EndInstant
 }
 
 // A cursor is a Position as a text that clients send back unchanged:
@@ -44,12 +44,6 @@ func parsePosition(sort lists.Order, b []byte) (p Position, ok bool) {
 
 // MaxCursor is the longest cursor, in characters.
 const MaxCursor = 512
-
-// The years a createdAt can show, 0001 to 9999, in microseconds since 1970.
-const (
-	minCreatedAt = -62135596800_000000
-	maxCreatedAt = 253402300800_000000
-)
 
 const (
 	cursorVersion = 1

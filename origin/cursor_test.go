@@ -45,7 +45,7 @@ func positions(sort lists.Order) (list []Position) {
 		}
 		return append(list, Position{Set: true, Name: strings.Repeat("\U0010FFFF", lists.NameKeyLength)}, Position{Set: true, ID: uuid.Max, Name: "a"}, Position{Set: true}) // the last is that of a name of marks alone
 	}
-	for _, at := range []int64{minCreatedAt, maxCreatedAt - 1, 0, -1, 1, postgresEpoch, time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC).UnixMicro()} {
+	for _, at := range []int64{lists.MinInstant, lists.EndInstant - 1, 0, -1, 1, lists.PostgresEpoch, time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC).UnixMicro()} {
 		list = append(list, Position{Set: true, ID: uuid.New(), CreatedAt: at}, Position{Set: true, CreatedAt: at}, Position{Set: true, ID: uuid.Max, CreatedAt: at})
 	}
 	return list
@@ -157,7 +157,7 @@ func TestACursorHoldsNothingImpossible(t *testing.T) {
 	}{
 		"another version": {byName, cursorVersion + 1, []byte(id + "name")}, "no position": {byTime, cursorVersion, nil}, "half an id": {byTime, cursorVersion, []byte(id[:8])},
 		"no time": {byTime, cursorVersion, []byte(id)}, "half a time": {byTime, cursorVersion, at(0)[:20]}, "more than a time": {byTime, cursorVersion, append(at(0), 0)},
-		"before the year 1": {byTime, cursorVersion, at(minCreatedAt - 1)}, "the year 10000": {byTime, cursorVersion, at(maxCreatedAt)}, "infinity": {byTime, cursorVersion, at(1<<63 - 1)},
+		"before the year 1": {byTime, cursorVersion, at(lists.MinInstant - 1)}, "the year 10000": {byTime, cursorVersion, at(lists.EndInstant)}, "infinity": {byTime, cursorVersion, at(1<<63 - 1)},
 		"not UTF-8": {byName, cursorVersion, []byte(id + "\xff")}, "half a character": {byName, cursorVersion, []byte(id + "茶"[:2])},
 		"NUL": {byName, cursorVersion, []byte(id + "a\x00b")}, "a surrogate": {byName, cursorVersion, []byte(id + "\xed\xa0\x80")},
 		"81 characters": {byName, cursorVersion, []byte(id + strings.Repeat("x", lists.NameKeyLength+1))},

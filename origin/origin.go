@@ -209,7 +209,6 @@ func (o *Origin) close(r *pageReader) {
 // read runs the page's statement and encodes its rows.
 func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, by postgres.Server, err error) {
 	shape, arguments := shapeOf(q)
-	listed := q.Collection.Listed()
 	r.page = append(r.page[:0], pageHead...)
 	r.showing = showing{ids: r.showing.ids[:0]}
 	full, more := false, false
@@ -232,8 +231,8 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 		if page.Rows > 0 {
 			r.page = append(r.page, ',')
 		}
-		if r.page, err = appendRow(r.page, listed, row); err != nil {
-			return nameRow(q, row, err)
+		if r.page, err = q.Collection.AppendText(r.page, row); err != nil {
+			return nameRow(q, row, rowError(err))
 		}
 		if full = len(r.page) > maxPage; full && page.Rows > 0 {
 			r.showing.endBefore(row, q.Sort)

@@ -70,7 +70,7 @@ func (s *showing) endBefore(row [][]byte, sort lists.Order) {
 	}
 	s.addID(row)
 	s.end = positionAfter(row, sort)
-	s.unknown = s.unknown || sort == lists.ByCreatedAt && (s.end.CreatedAt < minCreatedAt || s.end.CreatedAt >= maxCreatedAt)
+	s.unknown = s.unknown || sort == lists.ByCreatedAt && (s.end.CreatedAt < lists.MinInstant || s.end.CreatedAt >= lists.EndInstant)
 }
 
 // shown returns what the page shows; nil if that is not known.

@@ -62,7 +62,7 @@ func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 	}
 	for _, c := range s.collection.Listed() {
 		q.Columns = append(q.Columns, postgres.Column{Name: s.collection.String() + "." + c.Name, Type: c.Kind.OID()})
-		q.Formats = append(q.Formats, format(c.Kind))
+		q.Formats = append(q.Formats, pgtype.BinaryFormatCode)
 	}
 	return q
 }
@@ -86,7 +86,7 @@ func shapeOf(q *Query) (shape, [][]byte) {
 		if q.Sort == lists.ByName {
 			args = append(args, []byte(q.After.Name))
 		} else {
-			args = append(args, binary.BigEndian.AppendUint64(nil, uint64(q.After.CreatedAt-postgresEpoch)))
+			args = append(args, binary.BigEndian.AppendUint64(nil, uint64(q.After.CreatedAt-lists.PostgresEpoch)))
 		}
 		args = append(args, q.After.ID[:])
 	}
