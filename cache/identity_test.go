@@ -62,13 +62,13 @@ func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 		t.Errorf("%d keys of no database", n)
 	}
 	checkRedis(t, c, 0, 0, 0)
-	followed.Found(ofShop, 1)
+	followed.SetServer(ofShop, 1)
 	if n := keys(); n != 1 {
 		t.Errorf("%d keys", n)
 	}
 	restored := ofShop
 	restored.System = "7400000000000000002"
-	followed.Found(restored, 1)
+	followed.SetServer(restored, 1)
 	if n := keys(); n != 2 {
 		t.Errorf("%d keys", n)
 	}
@@ -115,7 +115,7 @@ func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 	if n := refused(); n != 2 {
 		t.Errorf("the new primary is refused: %d", n)
 	}
-	followed.Found(ofShop, 2)
+	followed.SetServer(ofShop, 2)
 	read("t", "any")
 	if n := refused(); n != 2 {
 		t.Errorf("refused on the new timeline: %d", n)
@@ -160,7 +160,7 @@ func TestANodeOfANewPrimaryLeavesTheOldTimeline(t *testing.T) {
 	followed := followedAt(ofShop, 1)
 	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
 	eventually(t, "trusted", mode(c, ModeFollowed))
-	followed.Found(ofShop, 2)
+	followed.SetServer(ofShop, 2)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))
 	b.beginTerm(epochAt(2, "b"))
 	eventually(t, "trusted", mode(c, ModeFollowed))

@@ -37,7 +37,7 @@ var ofShop = changefeed.Identity{System: "7400000000000000001", Database: 16384,
 
 func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Followed {
 	f := &changefeed.Followed{}
-	f.Found(identity, timeline)
+	f.SetServer(identity, timeline)
 	return f
 }
 

@@ -142,7 +142,7 @@ func TestMutations(t *testing.T) {
 
 		// By what a subscriber does with a log.
 		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "if s.apply(began, entries, cut);", "if s.apply(time.Now(), entries, cut);"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
-		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.Server())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
+		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.InstanceID())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
 		{"a heartbeat of another server proves", []edit{{subscription, "h.LogServer != \"\" && h.LogServer != s.server", "false"}}, "./internal/changefeed", "TestSubscription"},
 		{"a subscriber reads on although another server has the log", []edit{{subscriber, "s.subscription.LogHasMoved()", "false"}}, "./internal/changefeed", "TestASubscriberReadsWhereTheLogIsWritten"},
 		{"a heartbeat comes after entries of another server", []edit{{"internal/changefeed/redis.go", "h.After.Compare(w.first) < 0", "false"}}, "./internal/changefeed", "TestHeartbeatsNameTheirServer"},

@@ -103,9 +103,9 @@ func (f *Followed) logPrefix() string { return f.Prefix() + "{changes}:" }
 // EpochKey is the key of Redis that names the present epoch.
 func (f *Followed) EpochKey() string { return f.logPrefix() + f.Digest() + ":epoch" }
 
-// Found records the identity and the timeline of the server. The timeline is 0 if the
+// SetServer records the identity and the timeline of the server. The timeline is 0 if the
 // server is in recovery and does not know it.
-func (f *Followed) Found(identity Identity, timeline uint32) {
+func (f *Followed) SetServer(identity Identity, timeline uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if digest := identity.Digest(); digest != f.digest {
@@ -136,10 +136,10 @@ func (f *Followed) MarshalText() ([]byte, error) {
 	return []byte("not known yet"), nil
 }
 
-// See records the present epoch, and says whether its log may be read: it must be of
+// ObserveEpoch records the present epoch, and says whether its log may be read: it must be of
 // this identity, and of no older timeline. Names of another form belong to any
 // identity and to no timeline.
-func (f *Followed) See(epoch string) (readable bool) {
+func (f *Followed) ObserveEpoch(epoch string) (readable bool) {
 	n, ok := ParseEpoch(epoch)
 	if !ok {
 		return true
@@ -174,8 +174,8 @@ func (f *Followed) OldTimeline() error {
 	return &TimelineError{Server: f.timeline, Fleet: f.newest}
 }
 
-// OldTimelineDo is what an operator can do about an old timeline.
-func (f *Followed) OldTimelineDo() string {
+// OldTimelineRemedy is what an operator can do about an old timeline.
+func (f *Followed) OldTimelineRemedy() string {
 	return "connect the node to the new primary; if a copy of the server has taken over, such as a restored backup, give its nodes a Redis of their own; " +
 		"to return to the older timeline for good, stop all nodes, delete " + f.EpochKey() + " in Redis, and start them"
 }

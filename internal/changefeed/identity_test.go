@@ -17,7 +17,7 @@ var (
 
 func followed(identity Identity, timeline uint32) *Followed {
 	f := &Followed{}
-	f.Found(identity, timeline)
+	f.SetServer(identity, timeline)
 	return f
 }
 
@@ -78,16 +78,16 @@ func TestWhichEpochsAreRead(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := followed(c.identity, c.server)
 			for _, epoch := range c.seen {
-				f.See(epoch)
+				f.ObserveEpoch(epoch)
 			}
-			if got := f.See(c.epoch); got != c.readable {
+			if got := f.ObserveEpoch(c.epoch); got != c.readable {
 				t.Errorf("readable: %t", got)
 			}
 			err := f.OldTimeline()
 			if (err != nil) != c.old {
 				t.Error(err)
 			}
-			if timeline := (*TimelineError)(nil); c.old && (!errors.As(err, &timeline) || !strings.Contains(f.OldTimelineDo(), "listedge:{changes}:"+ofShop.Digest()+":epoch")) {
+			if timeline := (*TimelineError)(nil); c.old && (!errors.As(err, &timeline) || !strings.Contains(f.OldTimelineRemedy(), "listedge:{changes}:"+ofShop.Digest()+":epoch")) {
 				t.Error(err)
 			}
 		})
@@ -98,20 +98,20 @@ func TestWhichEpochsAreRead(t *testing.T) {
 // behind the same URL, and a server that was promoted is on no old timeline.
 func TestWhatIsFoundAnew(t *testing.T) {
 	f := shop()
-	f.See(epochOf(ofShop, 3))
+	f.ObserveEpoch(epochOf(ofShop, 3))
 	if f.OldTimeline() == nil {
 		t.Error("timeline 1 is not old")
 	}
 	if newest := f.Newest(); newest != ofShop.System+"/3" {
 		t.Error(newest)
 	}
-	f.Found(ofCopy, 1)
-	if err := f.OldTimeline(); err != nil || f.Newest() != "" || !f.See(epochOf(ofCopy, 1)) || f.See(epochOf(ofShop, 3)) {
+	f.SetServer(ofCopy, 1)
+	if err := f.OldTimeline(); err != nil || f.Newest() != "" || !f.ObserveEpoch(epochOf(ofCopy, 1)) || f.ObserveEpoch(epochOf(ofShop, 3)) {
 		t.Errorf("of another database: %v", err)
 	}
-	f.Found(ofShop, 1)
-	f.See(epochOf(ofShop, 3))
-	f.Found(ofShop, 3)
+	f.SetServer(ofShop, 1)
+	f.ObserveEpoch(epochOf(ofShop, 3))
+	f.SetServer(ofShop, 3)
 	if err := f.OldTimeline(); err != nil {
 		t.Error(err)
 	}

@@ -91,8 +91,8 @@ type localReader struct {
 	err error // of the first read that failed
 }
 
-// Server implements Reader.
-func (*localReader) Server() string { return "" }
+// InstanceID implements Reader.
+func (*localReader) InstanceID() string { return "" }
 
 // Close implements Reader.
 func (*localReader) Close() error { return nil }

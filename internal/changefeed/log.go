@@ -64,7 +64,7 @@ type Reader interface {
 	// and has its position, so that the reader can continue after it. cut says that
 	// the log may have had more of them.
 	Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error)
-	// Server names the server that answers; empty = there is one only.
-	Server() string
+	// InstanceID names the server that answers, and its run; empty = there is one only.
+	InstanceID() string
 	Close() error
 }

@@ -222,8 +222,8 @@ type redisReader struct {
 	err    error // of the first read that failed
 }
 
-// Server implements Reader.
-func (r *redisReader) Server() string { return r.server }
+// InstanceID implements Reader.
+func (r *redisReader) InstanceID() string { return r.server }
 
 // Close implements Reader.
 func (r *redisReader) Close() error { return r.conn.Close() }

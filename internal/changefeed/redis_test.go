@@ -160,7 +160,7 @@ func TestHeartbeatsNameTheirServer(t *testing.T) {
 		if err != nil || len(entries) == 0 {
 			t.Fatal(entries, err)
 		}
-		return reader.Server(), entries[len(entries)-1].Heartbeat
+		return reader.InstanceID(), entries[len(entries)-1].Heartbeat
 	}
 	add(t, here, "a", heartbeat(1, 1, at(1, 0), "1:1:"), heartbeat(1, 2, at(1, 1), "1:1:"))
 	server, h := read(here)

@@ -93,7 +93,7 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 		return err
 	}
 	defer reader.Close()
-	s.subscription.NewSession(reader.Server())
+	s.subscription.NewSession(reader.InstanceID())
 	for ctx.Err() == nil {
 		switch err := s.readOnce(ctx, reader); {
 		case errors.Is(err, errNoEpoch):
@@ -121,7 +121,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		}
 	}
 	epoch, after := s.subscription.Next()
-	if epoch != "" && !s.followed.See(epoch) { // of another database, or of an older timeline
+	if epoch != "" && !s.followed.ObserveEpoch(epoch) { // of another database, or of an older timeline
 		s.follow("")
 		epoch = ""
 	}
@@ -152,7 +152,7 @@ func (s *Subscriber) readEpoch(ctx context.Context) error {
 		return err
 	}
 	s.epochRead = time.Now()
-	if current != "" && s.followed.See(current) {
+	if current != "" && s.followed.ObserveEpoch(current) {
 		s.follow(current)
 	}
 	return nil

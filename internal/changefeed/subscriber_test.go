@@ -37,7 +37,7 @@ func (s *scripted) Reader(context.Context) (Reader, error) {
 
 type scriptedReader struct{ *scripted }
 
-func (scriptedReader) Server() string { return "" }
+func (scriptedReader) InstanceID() string { return "" }
 
 func (scriptedReader) Close() error { return nil }
 

@@ -96,9 +96,9 @@ func TestACandidateWaits(t *testing.T) {
 	t.Run("until its server is known to be an old primary", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := New(Options{Silence: func() time.Duration { return 0 }})
-			f.options.Followed.Found(changefeed.Identity{System: "a"}, 1)
+			f.options.Followed.SetServer(changefeed.Identity{System: "a"}, 1)
 			newer := changefeed.EpochName{Identity: changefeed.Identity{System: "a"}.Digest(), Timeline: 2, Run: "r", Published: "p", Random: "x"}
-			f.options.Followed.See(newer.String())
+			f.options.Followed.ObserveEpoch(newer.String())
 			began := time.Now()
 			must(f.waitPoll(t.Context()))
 			if waited := time.Since(began); waited > 2*silenceThreshold {

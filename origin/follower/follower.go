@@ -115,7 +115,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
-	f.options.Followed.Found(p.identity, p.timeline)
+	f.options.Followed.SetServer(p.identity, p.timeline)
 	if p.unlimited && !f.warned {
 		f.options.Logger.Warn(unlimitedSlot, "do", unlimitedSlotDo)
 	}
@@ -190,7 +190,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 		return errHeld
 	}
 	defer closeConn(t.sender)
-	f.options.Followed.Found(p.identity, p.timeline) // as the walsender knows it
+	f.options.Followed.SetServer(p.identity, p.timeline) // as the walsender knows it
 	err = t.begin(ctx, present, fresh)
 	if err == nil {
 		f.update(func() {

@@ -49,7 +49,7 @@ func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	w.eventually("it steps down", func() bool { return !first.Following() })
 	w.awaitFree()
 	terms := first.Stats().Terms
-	followed.See(name.String()) // as the node's reader of the log does
+	followed.ObserveEpoch(name.String()) // as the node's reader of the log does
 	looks := first.polls.Load()
 	w.eventually("it has found that its timeline is old", func() bool { return followed.OldTimeline() != nil })
 	second := w.followAs(&changefeed.Followed{}) // it learns of the newer timeline from the log

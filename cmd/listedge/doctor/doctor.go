@@ -50,7 +50,7 @@ func Examine(ctx context.Context, o Options) ([]admin.Finding, error) {
 		checks.Go(func() {
 			followed := &changefeed.Followed{Region: o.Region} // unknown if Postgres does not answer, which is another finding
 			if identity, timeline, err := follower.Identify(ctx, direct, o.Region); err == nil {
-				followed.Found(identity, timeline)
+				followed.SetServer(identity, timeline)
 			}
 			inRedis = redis.checkRedis(ctx, server, followed)
 		})

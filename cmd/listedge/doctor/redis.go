@@ -71,13 +71,13 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 		if state.epoch, err = log.Epoch(ctx); err != nil {
 			return nil
 		}
-		followed.See(state.epoch)
+		followed.ObserveEpoch(state.epoch)
 		if other, err := changefeed.NewClaim(client, followed).Other(ctx); err == nil && other != "" {
 			r.fail("redis fleet", fmt.Sprintf("the fleet follows %s, and --database-url names %s", other, identity), node.OtherDatabaseRemedy)
 		}
 	}
 	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
-		r.fail("timeline", old.Error(), followed.OldTimelineDo())
+		r.fail("timeline", old.Error(), followed.OldTimelineRemedy())
 	}
 	if state.nodes, err = limiter.LiveNodes(ctx, client, followed.Prefix()); err != nil {
 		return nil

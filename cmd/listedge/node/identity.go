@@ -48,7 +48,7 @@ func (n *Node) findIdentity(ctx context.Context) error {
 	case !n.identifies(): // the follower has found it meanwhile
 		return nil
 	case err == nil:
-		n.followed.Found(changefeed.Identity{System: found.System, Database: found.Database, Name: found.Name}, found.Timeline)
+		n.followed.SetServer(changefeed.Identity{System: found.System, Database: found.Database, Name: found.Name}, found.Timeline)
 		n.identityFailure.Store(nil)
 	case !errors.Is(err, origin.ErrUnavailable):
 		n.identityFailure.Store(&err)
@@ -99,7 +99,7 @@ func (n *Node) readEpoch(ctx context.Context) bool {
 	defer cancel()
 	epoch, err := n.changes.Epoch(ctx)
 	if err == nil {
-		n.followed.See(epoch)
+		n.followed.ObserveEpoch(epoch)
 	}
 	return err == nil
 }
@@ -127,7 +127,7 @@ func (n *Node) checkTimeline(context.Context) error {
 		return errors.New("the timeline that the fleet follows is not known yet")
 	}
 	if old := (*changefeed.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
-		return fmt.Errorf("%w: %s", old, n.followed.OldTimelineDo())
+		return fmt.Errorf("%w: %s", old, n.followed.OldTimelineRemedy())
 	}
 	return nil
 }
