@@ -263,7 +263,6 @@ func TestDashboardShowsEveryMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	unseen := map[string]string{
-		"listedge_limiter_tokens_returned_total": "each 304, which the traffic shows",
 		"listedge_limiter_returns_dropped_total": "for debugging",
 		"listedge_limiter_local_buckets":         "of a node without Redis",
 	}

@@ -75,6 +75,9 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	if got := s.Records("refused")[0]; got.Page != (PageRecord{}) {
 		t.Errorf("%+v", got.Page)
 	}
+	if got := s.limiter.Stats().Refused.Blocked; got != 1 {
+		t.Errorf("%d refusals are counted", got)
+	}
 }
 
 // If a page replaced a stale entry, its record names the change that made the entry stale.

@@ -117,7 +117,7 @@ func TestACallIsCarriedOutOnceAtMost(t *testing.T) {
 	takes(t, l, key, 5, SourceRedis)
 	for range 3 {
 		lose.Store(true)
-		l.Return(key, nil, nil)
+		l.decider.(*leased).refund(key, l.now(), false)
 		eventually(t, "the answer is lost", func() bool { return !lose.Load() })
 		time.Sleep(150 * time.Millisecond) // so long a bucket is not asked after a failure
 		takes(t, l, key, 1, SourceRedis)

@@ -59,12 +59,6 @@ func (d *direct) decide(now int64, q request) Decision {
 	return r
 }
 
-func (d *direct) refund(b *Bucket, _ int64, _ bool) {
-	b = d.l.buckets.lock(&b)
-	defer b.mu.Unlock()
-	b.lease.Level = min(b.lease.Level+lease.Token, b.lease.Policy.Units())
-}
-
 // setPolicy refills the bucket at the old rate up to now, then sets the new policy.
 func (d *direct) setPolicy(b *Bucket, p lease.Policy) {
 	b.lease.Refill(&b.lease.Policy, d.l.now())

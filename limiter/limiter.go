@@ -77,7 +77,6 @@ func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
 type decider interface {
 	open(b *Bucket)
 	decide(now int64, r request) Decision
-	refund(b *Bucket, now int64, fallback bool)
 	setPolicy(b *Bucket, p Policy) // b.mu is held
 
 	// evictable reports whether a new bucket would be the same as b; or with busy,
@@ -155,9 +154,13 @@ func (l *Limiter) Take(now time.Time, key, workspace, quota *Bucket) Decision {
 }
 
 // Peek is Take without taking a token, for a response that costs none. Only a rate of 0
-// refuses it.
+// refuses it, and is counted.
 func (l *Limiter) Peek(now time.Time, key, workspace, quota *Bucket) Decision {
-	return l.decide(now, key, workspace, quota, 0)
+	d := l.decide(now, key, workspace, quota, 0)
+	if !d.Allowed {
+		l.counts.add(&d)
+	}
+	return d
 }
 
 func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int64) Decision {
@@ -185,18 +188,6 @@ func blocked(which Which) Decision {
 	d := Decision{Source: SourceBlocked}
 	d.add(which, lease.Refused(blockedRetry.Microseconds()))
 	return d
-}
-
-// Return gives the tokens of a Take back, for a request that turned out to cost
-// nothing. It never waits for Redis and never fills a bucket above its burst.
-func (l *Limiter) Return(key, workspace, quota *Bucket) {
-	now := l.now()
-	for i, b := range [...]*Bucket{key, workspace, quota} {
-		if b != nil && !b.blocked.Load() && (i == 0 || b != key) {
-			l.counts.returned.Add(1)
-			l.decider.refund(b, now, false)
-		}
-	}
 }
 
 // Close waits for the calls in flight, gives back what this node holds, sends its
@@ -276,7 +267,7 @@ type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed
 	quota     atomic.Uint64             // refused by a quota that is used up; not counted in decisions
 
-	trips, calls, errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
+	trips, calls, errors, timeouts, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
 }
 
 func (c *counts) add(d *Decision) {

@@ -80,25 +80,6 @@ func suite(t *testing.T, l *Limiter, source Source) {
 			t.Fatalf("both empty: %+v", d)
 		}
 	})
-	run("given back, never above the burst", func() {
-		b := bucket(slow)
-		takes(t, l, b, 2, source)
-		l.Return(b, nil, nil)
-		time.Sleep(100 * time.Millisecond)
-		takes(t, l, b, 9, source)
-		if d := l.take(b, nil); d.Allowed {
-			t.Fatalf("%+v", d)
-		}
-		full := bucket(slow)
-		takes(t, l, full, 1, source)
-		l.Return(full, nil, nil)
-		l.Return(full, nil, nil)
-		time.Sleep(100 * time.Millisecond)
-		takes(t, l, full, 10, source)
-		if d := l.take(full, nil); d.Allowed {
-			t.Fatalf("%+v", d)
-		}
-	})
 	run("a look takes nothing", func() {
 		b := bucket(slow)
 		takes(t, l, b, 4, source)

@@ -24,7 +24,6 @@ type Stats struct {
 	FallbackAdmitted uint64 // requests admitted by the fallback
 	Nodes            int64  // in the fleet, as last counted; 0 = not known, or no Redis
 
-	Returned       uint64 // tokens given back
 	ReturnsDropped uint64 // tokens given back by a call that may not have arrived
 	DebtPaid       uint64 // tokens that the fallback spent, and that were debited in Redis later
 	Owing          int    // buckets with such tokens that have not been debited yet
@@ -55,7 +54,6 @@ func (l *Limiter) Stats() Stats {
 		Prefetches:       c.prefetches.Load(),
 		Settles:          c.settles.Load(),
 		FallbackAdmitted: c.fallback.Load(),
-		Returned:         c.returned.Load(),
 		ReturnsDropped:   c.dropped.Load(),
 		DebtPaid:         c.debts.Load(),
 	}

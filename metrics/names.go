@@ -186,7 +186,6 @@ var limiterMetrics = []metric[limiter.Stats]{
 	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
 	value("limiter_fallback_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.FallbackAdmitted }),
 	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
-	value("limiter_tokens_returned_total", "Tokens returned by requests that cost nothing (304).", func(s limiter.Stats) any { return s.Returned }),
 	value("limiter_returns_dropped_total", "Tokens that could not be returned.", func(s limiter.Stats) any { return s.ReturnsDropped }),
 	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtPaid }),
 	value("limiter_owing_buckets", "Buckets with tokens spent here that Redis has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
