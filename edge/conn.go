@@ -158,14 +158,6 @@ func (r *response) add(name, value string) {
 	r.lines = append(append(append(append(r.lines, name...), ": "...), value...), crlf...)
 }
 
-// appendEveryResponses appends the headers of every response: of pages, problems and
-// documents, and of connections that are refused. A response may contain what a client
-// sent, so browsers must not guess its type.
-func appendEveryResponses(dst, id []byte) []byte {
-	dst = append(append(dst, "X-Content-Type-Options: nosniff\r\n"+headerRequestID+": "...), id...)
-	return append(dst, crlf...)
-}
-
 // setBody sets the pieces of the body.
 func (r *response) setBody(pieces ...[]byte) {
 	r.size = 0

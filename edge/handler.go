@@ -135,7 +135,9 @@ func (s *Server) finish(x *exchange) {
 	}
 	s.report(x)
 	r := &x.conn.response
-	r.lines = appendEveryResponses(r.lines, x.id)
+	// The headers of every response. A response may contain what a client sent, so browsers
+	// must not guess its type.
+	r.lines = append(append(append(r.lines, "X-Content-Type-Options: nosniff\r\n"+headerRequestID+": "...), x.id...), crlf...)
 	r.passTo(&x.http.Response)
 	if x.close || s.draining.Load() {
 		r.linger = x.close

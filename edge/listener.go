@@ -1,17 +1,16 @@
 package edge
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
-	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
-
-	"listedge/metrics"
 )
 
 const (
@@ -53,10 +52,6 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 			return newConn(c, l.server), nil
 		}
 		l.server.metrics.ConnectionClosed()
-		if allowed, suppressed := tooManyConns.log.allow(time.Now()); allowed {
-			l.server.logger.LogAttrs(context.Background(), slog.LevelError, "connection refused: too many are open",
-				slog.Int64("limit", l.server.maxConns), slog.Uint64("suppressed", suppressed))
-		}
 		select {
 		case l.refusals <- struct{}{}:
 			go func() {
@@ -88,22 +83,12 @@ func (l *limitedListener) accept() (net.Conn, error) {
 // refuseConnection answers a connection with a 503 and closes it.
 func (s *Server) refuseConnection(c net.Conn) {
 	defer c.Close()
-	began := time.Now()
-	_ = c.SetDeadline(began.Add(refusalTimeout)) // also of reads, for the handshake
-	id := append(s.ids.prefix(), '0')
-	body := problemBody(&failure{problem: tooManyConns}, id)
-	response := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
-		"\r\nContent-Type: application/json\r\n" + noStore + string(appendEveryResponses(nil, id)) +
-		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
-	_, err := c.Write(append([]byte(response), body...))
-
-	took := time.Since(began)
-	s.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, took)
-	e := logEntry{Record: Record{Time: began.UTC().Round(0), Route: metrics.RouteNone.String(), Status: tooManyConns.status,
-		Outcome: metrics.OutcomeError.String(), Message: tooManyConns.message, Took: TimesRecord{Total: took.Seconds()}}}
-	e.setID(id)
-	s.addToLog(s.log.shard(), failed, &e)
-	if err == nil {
-		linger(c)
+	_ = c.SetDeadline(time.Now().Add(refusalTimeout)) // also of reads, for the handshake
+	refused, ctx := newConn(c, s), &fasthttp.RequestCtx{}
+	ctx.Init2(refused, silent{}, false)
+	s.answerUnread(ctx, failure{problem: tooManyConns, cause: fmt.Errorf("%d connections are open, as many as are allowed", s.maxConns)})
+	w := bufio.NewWriterSize(refused, writeBuffer)
+	if ctx.Response.Write(w) == nil {
+		_ = w.Flush()
 	}
 }

@@ -63,13 +63,10 @@ var (
 	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &throttle{}}
 )
 
-// noStore is a header of every problem.
-const noStore = "Cache-Control: no-store\r\n"
-
 // writeProblem answers with a problem, and logs it if it is a failure of the service.
 func (s *Server) writeProblem(x *exchange, f failure) {
 	r := x.conn.newResponse(f.problem.status)
-	r.lines = append(r.lines, noStore...)
+	r.lines = append(r.lines, "Cache-Control: no-store\r\n"...)
 	switch f.problem.status {
 	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable:
 		r.lines = append(strconv.AppendInt(append(r.lines, "Retry-After: "...), max(retrySoon, f.retry), 10), crlf...)

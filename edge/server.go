@@ -192,12 +192,17 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		s.serve(ctx, true)
 		return
 	}
+	s.answerUnread(ctx, failure{problem: unreadableProblem(err)})
+}
+
+// answerUnread answers a request that was not read, or of which only headers were.
+func (s *Server) answerUnread(ctx *fasthttp.RequestCtx, f failure) {
 	x := begin(ctx)
 	x.close = true
 	defer s.finish(x)
-	s.assignID(x)            // from the headers that were read
+	s.assignID(x)
 	x.headers.expands = true // the size of the buffers is not known
-	s.writeProblem(x, failure{problem: unreadableProblem(err)})
+	s.writeProblem(x, f)
 }
 
 // silent drops fasthttp's log of clients' errors. Clients could fill the log, and they
