@@ -1,0 +1,193 @@
+package replica
+
+import (
+	"slices"
+	"sort"
+	"sync/atomic"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// Key names a list.
+type Key struct {
+	Table  changefeed.List
+	Order  lists.Order
+	Filter lists.Flags // all rows of the list have these flags
+	Search string      // folded; empty = none
+}
+
+// List is a list of which the node has ranges. It is a handle: what was cut from it at a
+// version is what it shows as long as Version is the same. A list that is given up has
+// another version for ever.
+//
+// Invariant: ranges are not empty intervals, they ascend and do not overlap.
+type List struct {
+	Key
+	table   *table
+	version atomic.Uint64
+	used    atomic.Bool // since another list of the table had to be given up
+	ranges  []*interval
+}
+
+// Version changes with each change of rows in the list's ranges, and when a range is given
+// up. It takes no lock.
+func (l *List) Version() uint64 { return l.version.Load() }
+
+// Touch notes that a page of the list was served again without Read.
+func (l *List) Touch() {
+	if !l.used.Load() {
+		l.used.Store(true)
+	}
+}
+
+// interval is a range: the rows whose positions are from lo to before hi. (range is a word
+// of the language.)
+type interval struct {
+	list   *List
+	lo, hi lists.Position // bounds
+	rows   []*Row         // ascending
+	used   atomic.Bool    // since the clock passed
+
+	previous, next *interval // in the clock
+}
+
+// find returns the index of the first row at the bound or behind it.
+func (g *interval) find(at lists.Position) int {
+	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].compare(g.list.Order, at) >= 0 })
+}
+
+// find returns the index of the range that has the bound, or of the one behind it.
+func (l *List) find(at lists.Position) (i int, covered bool) {
+	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at })
+	return i, i < len(l.ranges) && l.ranges[i].lo <= at
+}
+
+// remove takes a row out of the range that shows it; false = none does.
+func (r *Replica) remove(l *List, row *Row, at lists.Position) bool {
+	i, covered := l.find(at)
+	if !covered {
+		return false
+	}
+	g := l.ranges[i]
+	j := g.find(at)
+	if j == len(g.rows) || g.rows[j] != row {
+		return false
+	}
+	g.rows = slices.Delete(g.rows, j, j+1)
+	r.hide(l.table, row)
+	return true
+}
+
+// insert puts a row into the range that has its position.
+func (r *Replica) insert(l *List, row *Row, at lists.Position) {
+	i, _ := l.find(at)
+	g := l.ranges[i]
+	g.rows = slices.Insert(g.rows, g.find(at), row)
+	r.show(l.table, row)
+	if n := len(g.rows); n > r.longest {
+		r.cut(l, g.rows[n/2].Position(l.Order))
+	}
+}
+
+// uncover gives up what the list has from lo to before hi.
+func (r *Replica) uncover(l *List, lo, hi lists.Position) {
+	r.cut(l, lo)
+	r.cut(l, hi)
+	from, _ := l.find(lo)
+	to, _ := l.find(hi)
+	for _, g := range l.ranges[from:to] {
+		for _, row := range g.rows {
+			r.hide(l.table, row)
+		}
+		r.clock.remove(g)
+	}
+	l.ranges = slices.Delete(l.ranges, from, to)
+	l.version.Add(1)
+	if len(l.ranges) == 0 {
+		delete(l.table.lists, l.Key)
+		if len(l.table.lists) == 0 {
+			delete(r.tables, l.table.of)
+		}
+	}
+}
+
+// drop gives up the list.
+func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
+
+// cut makes two ranges of the one that has the bound.
+func (r *Replica) cut(l *List, at lists.Position) {
+	i, covered := l.find(at)
+	if !covered || l.ranges[i].lo == at {
+		return
+	}
+	g := l.ranges[i]
+	r.clock.remove(g)
+	j := g.find(at)
+	right := &interval{list: l, lo: at, hi: g.hi, rows: slices.Clone(g.rows[j:])}
+	right.used.Store(g.used.Load())
+	clear(g.rows[j:])
+	g.hi, g.rows = at, g.rows[:j]
+	l.ranges = slices.Insert(l.ranges, i+1, right)
+	r.clock.add(g)
+	r.clock.add(right)
+}
+
+// join makes one range of two small ones that touch: the range at i, and the next.
+func (r *Replica) join(l *List, i int) {
+	if i < 0 || i+1 >= len(l.ranges) {
+		return
+	}
+	g, right := l.ranges[i], l.ranges[i+1]
+	if g.hi != right.lo || len(g.rows)+len(right.rows) > r.longest/4 {
+		return
+	}
+	r.clock.remove(g)
+	r.clock.remove(right)
+	g.hi, g.rows = right.hi, append(g.rows, right.rows...)
+	if right.used.Load() {
+		g.used.Store(true)
+	}
+	l.ranges = slices.Delete(l.ranges, i+1, i+2)
+	r.clock.add(g)
+}
+
+// cover adds the rows from lo to before hi: all that the list has there. What the list
+// covers already must be the same; ok is false if it is not.
+func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*Row) (ok bool) {
+	upTo := func(bound lists.Position) (those []*Row) {
+		n := sort.Search(len(rows), func(i int) bool { return rows[i].compare(l.Order, bound) >= 0 })
+		those, rows = rows[:n], rows[n:]
+		return those
+	}
+	first, _ := l.find(lo)
+	i := first
+	for ; lo < hi; i++ {
+		end := hi
+		if i < len(l.ranges) && l.ranges[i].lo <= lo {
+			g := l.ranges[i]
+			if end = min(hi, g.hi); !slices.Equal(upTo(end), g.rows[g.find(lo):g.find(end)]) {
+				return false
+			}
+		} else {
+			if i < len(l.ranges) {
+				end = min(hi, l.ranges[i].lo)
+			}
+			r.fillGap(l, i, &interval{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
+		}
+		lo = end
+	}
+	for ; i >= first; i-- {
+		r.join(l, i-1)
+	}
+	return true
+}
+
+func (r *Replica) fillGap(l *List, i int, g *interval) {
+	g.used.Store(true)
+	for _, row := range g.rows {
+		r.show(l.table, row)
+	}
+	l.ranges = slices.Insert(l.ranges, i, g)
+	r.clock.add(g)
+}

@@ -1,0 +1,169 @@
+package replica
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// unseen returns the last version of each row that a change left which the state shows and
+// the fill does not.
+func (r *Replica) unseen(f *Fill) (versions map[uuid.UUID]*version, o Outcome) {
+	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} {
+		for _, c := range r.history.of[table] {
+			switch {
+			case f.sees(c):
+				continue
+			case !c.named:
+				return nil, AnyRow
+			case versions == nil:
+				versions = map[uuid.UUID]*version{}
+			}
+			for i := range c.versions {
+				versions[c.versions[i].ID] = &c.versions[i]
+			}
+		}
+	}
+	return versions, Merged
+}
+
+// part is what the list has at the state, from lo to before hi.
+type part struct {
+	lo, hi lists.Position
+	rows   []*Row           // ascending
+	gaps   []lists.Position // of rows that are not known, ascending
+}
+
+// at brings the fill to the state.
+func (f *Fill) at(unseen map[uuid.UUID]*version) (p part, o Outcome) {
+	p.lo, p.hi = behind(f.After), behind(f.Until)
+	if f.End {
+		p.hi = listEnd
+	}
+	for i := range f.Rows {
+		switch row := &f.Rows[i]; {
+		case unseen[row.ID] != nil:
+		case row.Flags&f.Filter != f.Filter:
+			return p, Inconsistent
+		default:
+			p.add(f.Order, row)
+		}
+	}
+	for _, v := range unseen {
+		switch v.belongs(&f.Key, &searched{}) {
+		case everywhere:
+			return p, AnyRow
+		case unknown:
+			v.Text = ""
+			p.add(f.Order, &v.Row)
+		case member:
+			p.add(f.Order, &v.Row)
+		}
+	}
+	order := func(a, b *Row) int {
+		if f.Order == lists.ByName {
+			return cmp.Or(strings.Compare(a.NameKey, b.NameKey), bytes.Compare(a.ID[:], b.ID[:]))
+		}
+		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), bytes.Compare(b.ID[:], a.ID[:]))
+	}
+	if len(unseen) > 0 {
+		slices.SortFunc(p.rows, order)
+		slices.Sort(p.gaps)
+	}
+	for i := 1; i < len(p.rows); i++ {
+		if order(p.rows[i-1], p.rows[i]) >= 0 {
+			return p, Inconsistent
+		}
+	}
+	return p, Merged
+}
+
+// add adds a row if it is in the part.
+func (p *part) add(o lists.Order, row *lists.Row) {
+	r := &Row{Row: *row}
+	switch {
+	case r.compare(o, p.lo) < 0 || r.compare(o, p.hi) >= 0:
+	case row.Text == "":
+		p.gaps = append(p.gaps, row.Position(o))
+	default:
+		p.rows = append(p.rows, r)
+	}
+}
+
+// fill makes a range of a fill. A row that is known already must be the same, and so must
+// be a part of the list. Else there is a mistake, here or in what was read, and the table
+// is forgotten.
+func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*version) Outcome {
+	p, o := f.at(unseen)
+	if o == AnyRow {
+		return o
+	}
+	t, l := r.list(&f.Key)
+	consistent := o == Merged
+	for i, row := range p.rows {
+		if known := t.rows[row.ID]; known != nil {
+			consistent = consistent && known.equals(&row.Row)
+			p.rows[i] = known
+		}
+	}
+	lo, rows := p.lo, p.rows
+	for _, gap := range append(p.gaps, p.hi) {
+		n, _ := slices.BinarySearchFunc(rows, gap, func(row *Row, at lists.Position) int { return row.compare(f.Order, at) })
+		consistent = consistent && r.cover(l, lo, gap, rows[:n])
+		lo, rows = behind(gap), rows[n:]
+	}
+	switch {
+	case !consistent:
+		r.forget(t)
+		return Inconsistent
+	case len(l.ranges) == 0:
+		r.drop(l)
+	}
+	return Merged
+}
+
+// parked are the fills that wait, the oldest first.
+type parked struct {
+	fills []*Fill
+	bytes int
+}
+
+// maxParked bounds the fills that wait. Each is looked at at every heartbeat.
+const maxParked = 1024
+
+func (f *Fill) bytes() int {
+	n := rangeBytes
+	for i := range f.Rows {
+		n += rowBytes + len(f.Rows[i].Text)
+	}
+	return n
+}
+
+func (r *Replica) park(f *Fill) {
+	p := &r.parked
+	p.fills = append(p.fills, f)
+	p.bytes += f.bytes()
+	for len(p.fills) > maxParked || p.bytes > r.budget.Parked {
+		p.bytes -= p.fills[0].bytes()
+		p.fills = slices.Delete(p.fills, 0, 1)
+		r.counts.Fills[Dropped]++
+	}
+}
+
+// retry merges the fills for which the state suffices now.
+func (r *Replica) retry() {
+	r.parked.fills = slices.DeleteFunc(r.parked.fills, func(f *Fill) bool {
+		o := r.merge(f)
+		if o != Parked {
+			r.parked.bytes -= f.bytes()
+			r.counts.Fills[o]++
+		}
+		return o != Parked
+	})
+}

@@ -1,0 +1,465 @@
+package replica
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// The model: a database, its log, a standby and two nodes, at random.
+//
+// The database: a transaction locks the rows that it changes, its commit is logged, and
+// then it becomes visible and releases the locks, in another order than that of the log. A
+// standby replays the log, and shows what it has replayed, visible on the primary or not.
+//
+// The log: a heartbeat's snapshot is taken; then all that is logged is published, and the
+// heartbeat. Nodes apply heartbeats later, lose entries, and join anew.
+//
+// A fill begins, is read, and comes back, with pauses between. It is read from the
+// primary, from the standby, or from what the other node shows.
+//
+// The assertion, after each step of a node: each range equals the list at the node's
+// state, a page that is cut equals the list, and what was cut at a version that is still
+// the list's equals it, too.
+
+const modelRows = 6
+
+var modelTable = changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}
+
+var modelKeys = []Key{
+	{modelTable, lists.ByCreatedAt, 0, ""}, {modelTable, lists.ByName, 0, ""},
+	{modelTable, lists.ByCreatedAt, lists.Goods, ""}, {modelTable, lists.ByName, lists.Goods, ""},
+	{modelTable, lists.ByName, 0, "RED"}, {modelTable, lists.ByCreatedAt, lists.Goods, "RED"},
+}
+
+// transaction has what it changed: rows as they are then, or nil, and as the log says.
+type transaction struct {
+	xid, lsn uint64 // lsn 0 = it is not logged
+	ended    bool
+	rows     map[int]*lists.Row
+	says     says
+	change   *changefeed.Change
+}
+
+// says is what the log says of a transaction's rows.
+type says uint8
+
+const (
+	sayRows says = iota
+	sayNoText
+	sayNoName
+	sayAnyRow
+	sayCollection
+)
+
+// describe makes the change as the log has it.
+func (x *transaction) describe() {
+	if x.says == sayCollection {
+		x.change.Whole = 1 << lists.Items
+		return
+	}
+	x.change.Lists = []changefeed.List{modelTable}
+	if x.says == sayAnyRow {
+		return
+	}
+	versions := []version{}
+	for i, row := range x.rows {
+		v := version{Row: lists.Row{ID: uuid.UUID{byte(i + 1)}}, gone: row == nil}
+		if row != nil {
+			v.Row = *row
+			if x.says != sayRows {
+				v.Text = ""
+			}
+			if v.nameless = x.says == sayNoName; v.nameless {
+				v.NameKey = ""
+			}
+		}
+		versions = append(versions, v)
+	}
+	modelVersions[x.change] = versions
+}
+
+var modelVersions = map[*changefeed.Change][]version{}
+
+func init() {
+	versionsOf = func(c *changefeed.Change, _ int) ([]version, bool) {
+		versions, named := modelVersions[c]
+		return versions, named
+	}
+}
+
+type database struct {
+	next, latest, wal uint64
+	active            []*transaction
+	logged            []*transaction
+	locks             [modelRows]*transaction
+	chains            [modelRows][]*transaction // that changed the row, in the order of its locks
+	replayed          uint64
+	versions          int
+}
+
+func (db *database) begin() *transaction {
+	db.next++
+	x := &transaction{xid: db.next, rows: map[int]*lists.Row{}, change: &changefeed.Change{XID: db.next}}
+	db.active = append(db.active, x)
+	return x
+}
+
+// write gives the row another version; false = it has to wait for a lock.
+func (db *database) write(x *transaction, i int, row *lists.Row) bool {
+	if db.locks[i] != nil && db.locks[i] != x || x.lsn != 0 {
+		return false
+	}
+	db.locks[i], x.rows[i] = x, row
+	return true
+}
+
+func (db *database) log(x *transaction) {
+	if x.lsn == 0 {
+		db.wal++
+		x.lsn, x.change.LSN = db.wal, db.wal
+		x.describe()
+		db.logged = append(db.logged, x)
+	}
+}
+
+// end makes a transaction visible if it is logged, and aborts it else.
+func (db *database) end(x *transaction) {
+	x.ended = true
+	db.active = slices.DeleteFunc(db.active, func(a *transaction) bool { return a == x })
+	db.latest = max(db.latest, x.xid)
+	for i, holder := range db.locks {
+		if holder == x {
+			db.locks[i] = nil
+			if x.lsn != 0 {
+				db.chains[i] = append(db.chains[i], x)
+			}
+		}
+	}
+}
+
+func (db *database) snapshot() (s changefeed.Snapshot) {
+	s.Xmax = db.latest + 1
+	for _, x := range db.active {
+		if x.xid < s.Xmax {
+			s.Running = append(s.Running, x.xid)
+		}
+	}
+	slices.Sort(s.Running)
+	s.Xmin = s.Xmax
+	if len(s.Running) > 0 {
+		s.Xmin = s.Running[0]
+	}
+	return s
+}
+
+// table returns the rows in the versions that are shown.
+func (db *database) table(shows func(x *transaction) bool) (rows []*lists.Row) {
+	for i := range modelRows {
+		var row *lists.Row
+		chain := db.chains[i]
+		if x := db.locks[i]; x != nil && x.lsn != 0 {
+			chain = append(slices.Clone(chain), x)
+		}
+		for _, x := range chain {
+			if shows(x) {
+				row = x.rows[i]
+			}
+		}
+		if row != nil {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func (db *database) seenBy(s changefeed.Snapshot) []*lists.Row {
+	return db.table(func(x *transaction) bool { return x.ended && s.Sees(x.xid) })
+}
+
+// version makes a version of a row that no other is equal to, but for its position.
+func (db *database) version(r *rand.Rand, i int) *lists.Row {
+	db.versions++
+	name := []string{"a", "b", "b red", "c red"}[r.IntN(4)]
+	row := &lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: int64(r.IntN(4)), NameKey: lists.NameKey(name)}
+	if r.IntN(2) == 0 {
+		row.Flags = lists.Goods
+	}
+	row.Text = fmt.Sprintf(`{"name":%q,"sku":null,"description":"%d"}`, name, db.versions)
+	return row
+}
+
+// list returns what a statement would.
+func (k *Key) list(table []*lists.Row) (list []*lists.Row) {
+	for _, row := range table {
+		if row.Flags&k.Filter == k.Filter && strings.Contains(row.NameKey, k.Search) {
+			list = append(list, row)
+		}
+	}
+	slices.SortFunc(list, func(a, b *lists.Row) int {
+		return strings.Compare(string(a.Position(k.Order)), string(b.Position(k.Order)))
+	})
+	return list
+}
+
+// heartbeat is one in the log, with the changes before it.
+type heartbeat struct {
+	beat    changefeed.Beat
+	changes []*changefeed.Change
+}
+
+// view is a page that a node has cut.
+type view struct {
+	list    *List
+	version uint64
+	after   lists.Position
+	limit   int
+	rows    []*Row
+	more    bool
+}
+
+type modelNode struct {
+	*Replica
+	next      int // heartbeat to apply
+	since     int // the first that was read since the last reset
+	joined    bool
+	unsettled []*changefeed.Change
+	snapshot  changefeed.Snapshot // of the state
+	views     []view
+}
+
+type flight struct {
+	*Fill
+	node *modelNode
+	read bool
+}
+
+type model struct {
+	r *rand.Rand
+	database
+	beats     []heartbeat
+	published int
+	taken     *changefeed.Beat // a heartbeat that is not published yet
+	nodes     []*modelNode
+	flights   []*flight
+	run       string
+	outcomes  *[Outcomes]int
+}
+
+func newModel(r *rand.Rand, nodes int) *model {
+	m := &model{r: r, run: "run", outcomes: new([Outcomes]int)}
+	for range nodes {
+		n := &modelNode{Replica: New(Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, Lists: 16})}
+		m.nodes = append(m.nodes, n)
+	}
+	return m
+}
+
+func (m *model) takeSnapshot() {
+	m.taken = &changefeed.Beat{Snapshot: m.snapshot(), LSN: m.wal, Server: "server", Run: m.run}
+}
+
+func (m *model) publish() {
+	h := heartbeat{beat: *m.taken}
+	for _, x := range m.logged[m.published:] {
+		h.changes = append(h.changes, x.change)
+	}
+	m.published, m.taken = len(m.logged), nil
+	h.beat.Position = changefeed.Position{Term: 1, N: uint64(len(m.beats) + 1)}
+	m.beats = append(m.beats, h)
+}
+
+// apply lets a node read the log up to the next heartbeat, as a subscription does.
+func (m *model) apply(n *modelNode, proof bool) {
+	h := m.beats[n.next]
+	n.next++
+	n.unsettled = append(n.unsettled, h.changes...)
+	b := h.beat
+	n.unsettled = slices.DeleteFunc(n.unsettled, func(c *changefeed.Change) bool {
+		sees := b.Snapshot.Sees(c.XID)
+		if sees {
+			b.Settled = append(b.Settled, c)
+		}
+		return sees
+	})
+	if proof && !n.joined { // the heartbeat names what was published before the first entry
+		n.joined = true
+		for _, earlier := range m.beats[:n.since] {
+			for _, c := range earlier.changes {
+				if !b.Snapshot.Sees(c.XID) {
+					n.unsettled = append(n.unsettled, &changefeed.Change{XID: c.XID, LSN: c.LSN, Lists: c.Lists, Whole: c.Whole})
+				}
+			}
+		}
+	}
+	b.Joined, b.Unsettled = n.joined, n.unsettled
+	if n.joined {
+		n.snapshot = b.Snapshot
+	}
+	n.Apply(&b)
+}
+
+// reset makes a node lose entries of the log.
+func (m *model) reset(n *modelNode) {
+	n.Reset()
+	n.next += m.r.IntN(len(m.beats) - n.next + 1)
+	n.since, n.joined, n.unsettled = n.next, false, nil
+}
+
+// begin begins a fill of a list.
+func (m *model) begin(n *modelNode, k Key, after lists.Position, source Source) *flight {
+	f := &flight{Fill: &Fill{Key: k, After: after, Start: n.Begin(), At: ReadPoint{Source: source, LSN: m.replayed}}, node: n}
+	m.flights = append(m.flights, f)
+	return f
+}
+
+// statement reads up to so many rows.
+func (m *model) statement(f *flight, limit int) {
+	f.read = true
+	var table []*lists.Row
+	switch f.At.Source {
+	case Primary:
+		if f.At.Run, f.At.Snapshot = m.run, m.snapshot(); m.r.IntN(100) == 0 {
+			f.At.Run = "another run"
+		}
+		table = m.seenBy(f.At.Snapshot)
+	case Standby:
+		f.At.Server, f.At.Through = "server", m.replayed
+		table = m.table(func(x *transaction) bool { return x.lsn <= m.replayed })
+	}
+	list := f.list(table)
+	for len(list) > 0 && list[0].Position(f.Order) <= f.After {
+		list = list[1:]
+	}
+	if f.End = len(list) <= limit; !f.End {
+		list = list[:limit]
+		f.Until = list[limit-1].Position(f.Order)
+	}
+	for _, row := range list {
+		f.Rows = append(f.Rows, *row)
+	}
+}
+
+// copy takes the rows from what another node shows; false = it has none.
+func (m *model) copy(f *flight, of *modelNode, limit int) bool {
+	_, _, rows, more, ok := of.Read(nil, &f.Key, f.After, limit, 1<<20)
+	if !ok || len(rows) == 0 {
+		return false
+	}
+	f.read, f.End, f.At.Position = true, !more, of.Position()
+	f.Until = rows[len(rows)-1].Position(f.Order)
+	for _, row := range rows {
+		f.Rows = append(f.Rows, row.Row)
+	}
+	return true
+}
+
+func (m *model) merge(f *flight) {
+	m.flights = slices.DeleteFunc(m.flights, func(other *flight) bool { return other == f })
+	m.outcomes[f.node.Merge(f.Fill)]++
+}
+
+// check returns what is wrong with a node.
+func (m *model) check(n *modelNode) error {
+	table := m.seenBy(n.snapshot)
+	for k := range modelKeys {
+		k := &modelKeys[k]
+		want := k.list(table)
+		t := n.tables[modelTable]
+		if t == nil || t.lists[*k] == nil {
+			continue
+		}
+		for _, g := range t.lists[*k].ranges {
+			var inside []*lists.Row
+			for _, row := range want {
+				if p := row.Position(k.Order); g.lo <= p && p < g.hi {
+					inside = append(inside, row)
+				}
+			}
+			if !slices.EqualFunc(inside, g.rows, func(a *lists.Row, b *Row) bool { return b.equals(a) && t.rows[a.ID] == b }) {
+				return fmt.Errorf("%v from %q to %q: %s, want %s", *k, g.lo, g.hi, texts(g.rows), texts(inside))
+			}
+		}
+		after := lists.Position("")
+		if len(want) > 0 && m.r.IntN(2) == 0 {
+			after = want[m.r.IntN(len(want))].Position(k.Order)
+		}
+		limit := 1 + m.r.IntN(4)
+		if l, version, rows, more, ok := n.Read(nil, k, after, limit, 1<<20); ok {
+			v := view{l, version, after, limit, rows, more}
+			if err := v.check(want); err != nil {
+				return fmt.Errorf("read: %w", err)
+			}
+			n.views = append(n.views, v)
+		}
+	}
+	for _, v := range n.views {
+		if v.list.Version() == v.version {
+			if err := v.check(v.list.list(table)); err != nil {
+				return fmt.Errorf("a page at version %d: %w", v.version, err)
+			}
+		}
+	}
+	n.views = n.views[max(0, len(n.views)-32):]
+	return n.consistent()
+}
+
+// check compares the page with its list.
+func (v *view) check(list []*lists.Row) error {
+	for len(list) > 0 && list[0].Position(v.list.Order) <= v.after {
+		list = list[1:]
+	}
+	more := len(list) > v.limit
+	list = list[:min(len(list), v.limit)]
+	if more != v.more || !slices.EqualFunc(list, v.rows, func(a *lists.Row, b *Row) bool { return b.equals(a) }) {
+		return fmt.Errorf("%v after %q: %s, more %t, want %s, %t", v.list.Key, v.after, texts(v.rows), v.more, texts(list), more)
+	}
+	return nil
+}
+
+func texts[R any](rows []R) (all []string) {
+	for _, row := range rows {
+		all = append(all, fmt.Sprintf("%v", row))
+	}
+	return all
+}
+
+// consistent returns which of the invariants of the package's types does not hold.
+func (r *Replica) consistent() error {
+	shown, bytes, ranges := map[*Row]int32{}, 0, 0
+	for of, t := range r.tables {
+		for _, l := range t.lists {
+			if len(l.ranges) == 0 || l.table != t || t.of != of {
+				return fmt.Errorf("an empty list %v", l.Key)
+			}
+			before := lists.Position("")
+			for _, g := range l.ranges {
+				if g.lo < before || g.lo >= g.hi {
+					return fmt.Errorf("%v: a range of %d rows from %q to %q", l.Key, len(g.rows), g.lo, g.hi)
+				}
+				before = g.hi
+				ranges++
+				bytes += g.bytes() + placeBytes*len(g.rows)
+				for _, row := range g.rows {
+					shown[row]++
+				}
+			}
+		}
+		for id, row := range t.rows {
+			if bytes += row.bytes(); row.ID != id || row.shown != shown[row] || row.shown == 0 {
+				return fmt.Errorf("row %v is shown %d times, not %d", row.ID, shown[row], row.shown)
+			}
+			delete(shown, row)
+		}
+	}
+	if len(shown) > 0 || bytes != r.clock.bytes || ranges != r.clock.ranges || r.history.bytes > r.budget.Changes {
+		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d", len(shown), bytes, r.clock.bytes, ranges, r.clock.ranges)
+	}
+	return nil
+}

@@ -1,0 +1,204 @@
+// Package replica holds rows of the database in the memory of a node: ranges of lists, which
+// heartbeats keep equal to what the database shows. It has no I/O, no clock and no
+// goroutine.
+//
+//	table  the rows of one collection in one workspace
+//	list   those of them that match a filter and a search, in an order
+//	range  a part of a list, between two positions, of which the node has every row
+//	state  the snapshot of the last heartbeat that was applied
+//
+// Invariant. The rows of each range are those, and in the versions, that a statement with
+// the snapshot of the state returns for that part of the list.
+//
+//	heartbeat ──► Apply: the changes that it sees and the one before does not
+//	statement, or copy in Redis ──► Begin … Merge: a range, once the state shows all that it shows
+//	request ──► Read: a page is cut from the ranges
+//
+// What is not known (a text that the log does not carry, or whether a row belongs to a
+// searched list) is in no range: a page that needs it is read from the database.
+//
+// Why each row has the right version although transactions become visible in another
+// order than the log has them: only the order of the changes of one row matters. Let c and
+// d change it, and d come later. d waited for c's lock on the row, or on its key in the
+// unique index. c releases it only when all snapshots see c. So each snapshot that sees d
+// sees c.
+package replica
+
+import (
+	"sync"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// Budgets bound what a replica holds.
+type Budgets struct {
+	Rows    int // bytes of rows and ranges
+	Changes int // bytes of changes that are remembered for Merge
+	Parked  int // bytes of fills that wait for a heartbeat
+	Lists   int // of one table
+}
+
+// Replica is the rows of one node. Its methods may be called concurrently.
+//
+// Invariants, besides that of the package:
+//   - a row is in the map of its table if and only if a range shows it, and all ranges
+//     that show it show this version;
+//   - history has every change that the state sees, and that a snapshot taken at one of
+//     its floors or later may not see.
+type Replica struct {
+	budget  Budgets
+	longest int // range, in rows; one with more is cut in two, and two that have a quarter of it become one
+
+	mu      sync.RWMutex // held for writing some microseconds a heartbeat
+	resets  uint64
+	beats   uint64 // heartbeats applied since the last Reset; 0 = no state
+	state   state
+	tables  map[changefeed.List]*table
+	history history
+	clock   clock
+	parked  parked
+	counts  Counts
+}
+
+// state is what is known of the last heartbeat.
+type state struct {
+	position  changefeed.Position
+	snapshot  changefeed.Snapshot
+	lsn       uint64 // each commit whose record lies before it is published
+	unsettled uint64 // the lowest LSN of a change that is published and not seen; 0 = there is none
+	server    string
+	run       string
+}
+
+// table has the rows that its lists show.
+type table struct {
+	of    changefeed.List
+	rows  rows
+	lists map[Key]*List
+}
+
+// Counts are what happened since the start.
+type Counts struct {
+	Rows      uint64           // versions of rows that heartbeats brought
+	Forgotten uint64           // tables, because a change did not name its rows
+	Uncovered uint64           // positions or lists, because a row is not known
+	Evicted   uint64           // ranges and lists, because of a budget
+	Fills     [Outcomes]uint64 // by their last outcome
+}
+
+// Stats are the numbers of a replica.
+type Stats struct {
+	Counts
+	Tables, Lists, Ranges, Rows int // held
+	Bytes                       int // of rows and ranges
+	Changes, ChangeBytes        int // remembered
+	Parked                      int // fills
+}
+
+// New makes a replica that has no state.
+func New(budget Budgets) *Replica {
+	r := &Replica{budget: budget, longest: 256}
+	r.Reset()
+	return r
+}
+
+// Reset forgets everything: changes may have been missed.
+func (r *Replica) Reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.tables {
+		for _, l := range t.lists {
+			l.version.Add(1)
+		}
+	}
+	r.resets++
+	r.beats, r.state = 0, state{}
+	r.tables, r.clock, r.parked = map[changefeed.List]*table{}, clock{}, parked{}
+	r.history = history{of: map[changefeed.List][]*remembered{}}
+}
+
+// Apply moves the state to a heartbeat. The first one after a Reset that is Joined makes
+// the first state: all that came before it is not known.
+func (r *Replica) Apply(b *changefeed.Beat) {
+	if !b.Joined {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.beats++; r.beats == 1 {
+		r.history.floor = point{r.beats, b.Position, b.LSN}
+	} else {
+		for _, c := range b.Settled {
+			r.settle(c, point{r.beats, b.Position, c.LSN})
+		}
+	}
+	r.state = state{position: b.Position, snapshot: b.Snapshot, lsn: b.LSN, server: b.Server, run: b.Run}
+	for _, c := range b.Unsettled {
+		if r.state.unsettled == 0 || c.LSN < r.state.unsettled {
+			r.state.unsettled = c.LSN
+		}
+	}
+	r.history.trim(r.budget.Changes)
+	r.retry()
+	r.evict()
+}
+
+// settle applies a change that the database shows from now on.
+func (r *Replica) settle(c *changefeed.Change, at point) {
+	for i, of := range c.Lists {
+		if of.Collection == lists.Keys {
+			continue
+		}
+		versions, named := versionsOf(c, i)
+		r.history.add(&remembered{point: at, xid: c.XID, table: of, named: named, versions: versions})
+		switch t := r.tables[of]; {
+		case t == nil:
+		case !named:
+			r.forget(t)
+		default:
+			for i := range versions {
+				r.change(t, &versions[i])
+			}
+		}
+	}
+	for _, collection := range lists.All {
+		if c.Touches(collection) {
+			r.history.add(&remembered{point: at, xid: c.XID, table: changefeed.List{Collection: collection}})
+			for of, t := range r.tables {
+				if of.Collection == collection {
+					r.forget(t)
+				}
+			}
+		}
+	}
+}
+
+// forget gives up a table: any of its rows may have changed.
+func (r *Replica) forget(t *table) {
+	r.counts.Forgotten++
+	for _, l := range t.lists {
+		r.drop(l)
+	}
+}
+
+// Position returns the heartbeat of the state. If it is the same before and after a Read,
+// it is that of the page: copies for other nodes say it.
+func (r *Replica) Position() changefeed.Position {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.state.position
+}
+
+// Stats returns the numbers.
+func (r *Replica) Stats() Stats {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: r.clock.ranges, Bytes: r.clock.bytes,
+		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked.fills)}
+	for _, t := range r.tables {
+		s.Lists += len(t.lists)
+		s.Rows += len(t.rows)
+	}
+	return s
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package replica
+
+// These are small where each step costs ten times as much.
+const modelSeeds, interleavingShare = 20, 997

@@ -1,0 +1,6 @@
+//go:build !race
+
+package replica
+
+// One of interleavingShare interleavings is run. It is a prime.
+const modelSeeds, interleavingShare = 1000, 23
