@@ -31,18 +31,8 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 		return fmt.Errorf("no workspace has %d items", copiedItems)
 	}
 	workspace := s.sizes[i].workspace
-	db, err := pgx.Connect(ctx, s.url)
-	if err != nil {
-		return err
-	}
-	defer db.Close(context.Background())
-	commands, err := admin.Open(ctx, s.url)
-	if err != nil {
-		return err
-	}
-	defer commands.Close()
 	rate, burst := 1e-3, int32(1_000_000) // so that what is missing of the burst was spent
-	key, err := commands.CreateKey(ctx, admin.NewKey{Workspace: workspace, Rate: &rate, Burst: &burst})
+	key, err := s.admin.CreateKey(ctx, admin.NewKey{Workspace: workspace, Rate: &rate, Burst: &burst})
 	if err != nil {
 		return err
 	}
@@ -77,7 +67,7 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 		{"none, after all of these", "", 0, 1},
 		{withoutETags, "", 0, 1},
 	} {
-		rows, err := db.Query(ctx, "SELECT id FROM items WHERE workspace_id = $1 AND active ORDER BY md5(id::text) LIMIT $2", workspace, c.rows)
+		rows, err := s.db.Query(ctx, "SELECT id FROM items WHERE workspace_id = $1 AND active ORDER BY md5(id::text) LIMIT $2", workspace, c.rows)
 		if err != nil {
 			return err
 		}
@@ -86,7 +76,7 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 			return err
 		}
 		for some := range slices.Chunk(ids, c.at) {
-			if _, err := db.Exec(ctx, c.statement, workspace, some); err != nil {
+			if _, err := s.db.Exec(ctx, c.statement, workspace, some); err != nil {
 				return err
 			}
 		}
@@ -129,7 +119,7 @@ func newWire() *wire {
 	w := &wire{}
 	w.Transport = &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return &countedConn{conn, &w.received}, err
+		return &counter{conn, &w.received}, err
 	}}
 	return w
 }
@@ -142,16 +132,4 @@ func (w *wire) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 	}
 	return response, err
-}
-
-// countedConn counts the bytes that are read from it.
-type countedConn struct {
-	net.Conn
-	received *atomic.Int64
-}
-
-func (c *countedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.received.Add(int64(n))
-	return n, err
 }

@@ -9,13 +9,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -29,12 +27,14 @@ const (
 	fleetRounds  = 2
 )
 
-// fleetLoad counts what a fleet was sent, and what it sent to its servers meanwhile.
-type fleetLoad struct {
-	requests, changes  float64 // of clients, and of rows
-	queries            float64 // of Postgres, for pages
-	limits, pages, log float64 // round trips to Redis, by purpose
-	spent              time.Duration
+// counts are what a fleet did and what it sent to its servers, since its start or in a span.
+type counts map[string]float64
+
+// add adds what was counted between before and now.
+func (c counts) add(before, now counts) {
+	for name := range now {
+		c[name] += now[name] - before[name]
+	}
 }
 
 // measureFleet prints what eight nodes cost under load, and idle.
@@ -50,29 +50,30 @@ func measureBusy(ctx context.Context, s *subject, r *report) error {
 		return nil
 	}
 	sizes := [...]int{1, fleetNodes}
-	var busy [len(sizes)]fleetLoad
+	busy := [...]counts{{}, {}}
 	for range fleetRounds {
 		for i, nodes := range sizes {
-			if err := s.loadFleet(ctx, nodes, &busy[i]); err != nil {
+			if err := s.loadFleet(ctx, nodes, busy[i]); err != nil {
 				return err
 			}
 		}
 	}
-	one, many := &busy[0], &busy[1]
+	ratio := func(what, format string, goal float64, of, each string) {
+		r.ratio(what, format, busy[1][of]/busy[1][each], busy[0][of]/busy[0][each], goal)
+	}
 	load := fmt.Sprintf("%d nodes behind HAProxy, %d hot pages, %d writes/s to each", fleetNodes, fleetPages, fleetWrites)
-	r.ratio(load+": queries per change of a page, against 1 node", "%.2f", many.queries/many.changes, one.queries/one.changes, 1.1)
-	r.figure("… requests, changes", fmt.Sprintf("%.0f, %.0f", many.requests, many.changes), fmt.Sprintf("%.0f, %.0f", one.requests, one.changes))
-	r.ratio("… round trips to Redis per request, all told", "%.4f", many.trips()/many.requests, one.trips()/one.requests, 0)
-	r.ratio("… of these for limits", "%.4f", many.limits/many.requests, one.limits/one.requests, 0)
-	r.ratio("… for pages, per change of a page", "%.2f", many.pages/many.changes, one.pages/one.changes, 0)
-	r.ratio("… for the log of changes, per second", "%.0f", many.log/many.spent.Seconds(), one.log/one.spent.Seconds(), 0)
+	ratio(load+": queries per change of a page, against 1 node", "%.2f", 1.1, "queries", "changes")
+	both := func(c counts) string { return fmt.Sprintf("%.0f, %.0f", c["requests"], c["changes"]) }
+	r.figure("… requests, changes", both(busy[1]), both(busy[0]))
+	ratio("… round trips to Redis per request, all told", "%.4f", 0, "trips", "requests")
+	ratio("… of these for limits", "%.4f", 0, "limits", "requests")
+	ratio("… for pages, per change of a page", "%.2f", 0, "pages", "changes")
+	ratio("… for the log of changes, per second", "%.0f", 0, "log", "seconds")
 	return nil
 }
 
-func (a *fleetLoad) trips() float64 { return a.limits + a.pages + a.log }
-
 // loadFleet starts this many nodes behind HAProxy, puts load on them, and adds it to busy.
-func (s *subject) loadFleet(ctx context.Context, nodes int, busy *fleetLoad) error {
+func (s *subject) loadFleet(ctx context.Context, nodes int, busy counts) error {
 	f, err := startFleet(ctx, s, nodes)
 	if err != nil {
 		return err
@@ -98,57 +99,44 @@ func (s *subject) loadFleet(ctx context.Context, nodes int, busy *fleetLoad) err
 	if _, _, err := load(2 * time.Second); err != nil { // keys are known, leases taken, pages hot
 		return err
 	}
-	return f.count(ctx, busy, func() (float64, float64, error) { return load(fleetTime) })
-}
-
-// count adds the load of the fleet while do runs.
-func (f *followingFleet) count(ctx context.Context, a *fleetLoad, do func() (requests, changes float64, err error)) error {
-	before, err := f.load(ctx)
+	before, err := f.counts(ctx)
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	requests, changes, err := do()
+	requests, changes, err := load(fleetTime)
 	if err != nil {
 		return err
 	}
-	a.spent += time.Since(began)
-	after, err := f.load(ctx)
-	a.requests, a.changes = a.requests+requests, a.changes+changes
-	a.queries += after.queries - before.queries
-	a.limits += after.limits - before.limits
-	a.pages += after.pages - before.pages
-	a.log += after.log - before.log
+	now, err := f.counts(ctx)
+	busy.add(before, now)
+	busy["requests"] += requests
+	busy["changes"] += changes
 	return err
 }
 
-// load returns the load of the fleet on its servers so far: by the nodes' metrics, and for the
-// log, which has none, by Redis' own counts. An append is a transaction.
-func (f *followingFleet) load(ctx context.Context) (a fleetLoad, err error) {
+// counts are those of the fleet so far: by the nodes' metrics, and for Redis' CPU and the log,
+// which has no metric, by Redis' own counts. An append is a transaction.
+func (f *followingFleet) counts(ctx context.Context) (c counts, err error) {
+	c = counts{"seconds": float64(time.Now().UnixNano()) / 1e9}
 	for _, n := range f.nodes {
-		a.queries += n.metric(`listedge_origin_fetches_total{outcome="ok"}`)
-		a.limits += n.metric("listedge_limiter_redis_trips_total")
-		a.pages += n.metric("listedge_cache_redis_calls_total")
-	}
-	c := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), DisableIdentity: true})
-	defer c.Close()
-	stats, err := c.Info(ctx, "commandstats").Result()
-	if err != nil {
-		return a, err
-	}
-	for line := range strings.Lines(stats) {
-		for _, command := range []string{"cmdstat_xread:calls=", "cmdstat_exec:calls="} {
-			if rest, ok := strings.CutPrefix(line, command); ok {
-				number, _, _ := strings.Cut(rest, ",")
-				n, err := strconv.ParseFloat(number, 64)
-				if err != nil {
-					return a, fmt.Errorf("commandstats: %q", line)
-				}
-				a.log += n
-			}
+		used, err := n.cpu()
+		if err != nil {
+			return nil, err
 		}
+		c["cpu"] += used.Seconds()
+		c["queries"] += n.metric(`listedge_origin_fetches_total{outcome="ok"}`)
+		c["limits"] += n.metric("listedge_limiter_redis_trips_total")
+		c["pages"] += n.metric("listedge_cache_redis_calls_total")
 	}
-	return a, nil
+	if f.redis != nil {
+		stats, err := redisInfo(ctx, f.redis)
+		if err != nil {
+			return nil, err
+		}
+		c["log"], c["redis cpu"] = stats["xread calls"]+stats["exec calls"], stats.cpu()
+	}
+	c["trips"] = c["limits"] + c["pages"] + c["log"]
+	return c, nil
 }
 
 // startHAProxy starts it with the configuration of deploy/, whose addresses
@@ -177,27 +165,22 @@ func (f *followingFleet) startHAProxy(dir string) (*server, error) {
 // changeWhileRead has readers ask for the pages at an even pace while a writer
 // changes their rows.
 func (s *subject) changeWhileRead(ctx context.Context, from *server, workspaces []uuid.UUID, keys []string, length time.Duration) (requests, changes float64, err error) {
-	conn, err := pgx.Connect(ctx, s.url)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer conn.Close(context.Background())
 	reading, stop := context.WithTimeout(ctx, length)
 	defer stop()
 	var answered atomic.Int64
-	errs := make([]error, fleetReaders)
-	var readers sync.WaitGroup
+	var readers errgroup.Group
 	for i := range fleetReaders {
-		readers.Go(func() {
+		readers.Go(func() error {
 			c := from.client(keys[i%len(keys)])
 			for reading.Err() == nil {
-				if _, _, errs[i] = c.get(itemsPath(10), "identity"); errs[i] != nil {
+				if _, _, err := c.get(itemsPath(10), "identity"); err != nil {
 					stop()
-					return
+					return err
 				}
 				answered.Add(1)
 				time.Sleep(fleetPause)
 			}
+			return nil
 		})
 	}
 	writes := time.NewTicker(time.Second / (fleetWrites * time.Duration(len(workspaces))))
@@ -207,11 +190,10 @@ func (s *subject) changeWhileRead(ctx context.Context, from *server, workspaces 
 		select {
 		case <-reading.Done():
 		case <-writes.C:
-			_, err = conn.Exec(ctx, countUp, workspaces[n%len(workspaces)], strconv.FormatInt(time.Now().UnixMicro(), 10))
+			_, err = s.db.Exec(ctx, countUp, workspaces[n%len(workspaces)], strconv.FormatInt(time.Now().UnixMicro(), 10))
 			n++
 		}
 	}
 	stop()
-	readers.Wait()
-	return float64(answered.Load()), float64(n), errors.Join(append(errs, err, ctx.Err())...)
+	return float64(answered.Load()), float64(n), errors.Join(readers.Wait(), err, ctx.Err())
 }

@@ -17,11 +17,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"listedge/internal/sandbox"
-	"listedge/origin/admin"
 )
 
 const (
@@ -39,11 +37,13 @@ func measureFreshness(ctx context.Context, s *subject, r *report) error {
 		if err != nil {
 			return err
 		}
-		err = measureVisible(ctx, s, f, r)
+		delays, err := visibleDelays(ctx, s, f)
 		f.end()
 		if err != nil {
 			return err
 		}
+		what := strings.Replace(fmt.Sprintf("commit to visible, %d nodes, ms: p50, p99, worst", nodes), "1 nodes", "1 node", 1)
+		r.figure(what, fmt.Sprintf("%.1f, %.1f, %.1f", percentile(delays, 0.5), percentile(delays, 0.99), percentile(delays, 1)), "")
 	}
 	return measureWriters(ctx, s, r)
 }
@@ -54,64 +54,40 @@ type followingFleet struct {
 	nodes []*server
 }
 
-// startFollowing starts a single node without Redis, or a fleet on one.
+// startFollowing starts a single node without Redis, or a fleet on a private one.
 func startFollowing(ctx context.Context, s *subject, nodes int) (*followingFleet, error) {
 	if nodes > 1 {
 		return startFleet(ctx, s, nodes)
 	}
-	f := &followingFleet{}
-	return f.start(ctx, s, nodes, "")
+	node, err := s.startFollower(ctx)
+	return &followingFleet{nodes: []*server{node}}, err
 }
 
 // startFleet starts nodes on a private Redis.
-func startFleet(ctx context.Context, s *subject, nodes int) (*followingFleet, error) {
+func startFleet(ctx context.Context, s *subject, nodes int) (f *followingFleet, err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(s.program), "redis-")
 	if err != nil {
 		return nil, err
 	}
-	f := &followingFleet{}
+	f = &followingFleet{}
 	if f.redis, err = sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: dir}); err != nil {
 		return nil, err
 	}
-	return f.start(ctx, s, nodes, f.redis.Addr())
-}
-
-// redisUser is the Redis user of a node of a fleet. Each node has its own, so that Redis counts
-// its commands separately.
-func redisUser(node int) string { return fmt.Sprint("node", node) }
-
-func (f *followingFleet) start(ctx context.Context, s *subject, nodes int, redisAddr string) (_ *followingFleet, err error) {
-	defer func() {
+	for range nodes {
+		n, err := s.startNode("--redis-url", "redis://"+f.redis.Addr())
 		if err != nil {
 			f.end()
-		}
-	}()
-	for i := range nodes {
-		redisURL := ""
-		if redisAddr != "" {
-			if redisURL, err = newRedisUser(ctx, redisAddr, redisUser(i)); err != nil {
-				return nil, err
-			}
-		}
-		n, err := s.startNode("--redis-url", redisURL)
-		if err != nil {
 			return nil, err
 		}
 		f.nodes = append(f.nodes, n)
 	}
 	for _, n := range f.nodes {
 		if err := n.awaitMode(ctx, "followed"); err != nil {
+			f.end()
 			return nil, err
 		}
 	}
 	return f, nil
-}
-
-// newRedisUser makes a user who may do everything.
-func newRedisUser(ctx context.Context, addr, name string) (url string, err error) {
-	c := redis.NewClient(&redis.Options{Addr: addr, DisableIdentity: true})
-	defer c.Close()
-	return "redis://" + name + ":any@" + addr, c.ACLSetUser(ctx, name, "on", "nopass", "~*", "&*", "+@all").Err()
 }
 
 func (f *followingFleet) end() {
@@ -123,79 +99,41 @@ func (f *followingFleet) end() {
 	}
 }
 
-// awaitMode waits until the node's pages rest on what is named.
+// awaitMode waits until the node is ready and its pages rest on what is named.
 func (s *server) awaitMode(ctx context.Context, mode string) error {
-	for range 2000 {
+	for range 20_000 {
 		if r, err := http.Get("http://" + s.admin + "/readyz"); err == nil {
 			body, _ := io.ReadAll(r.Body)
 			r.Body.Close()
-			if bytes.Contains(body, []byte(mode)) {
+			if r.StatusCode == http.StatusOK && bytes.Contains(body, []byte(mode)) {
 				return nil
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(time.Millisecond):
 		}
 	}
 	return fmt.Errorf("not %s in time", mode)
 }
 
-// page reads a page and how it came about.
-func (s *server) page(key string) (status string, body []byte, err error) {
-	r, err := http.NewRequest(http.MethodGet, "http://"+s.address+itemsPath(10), nil)
-	if err != nil {
-		return "", nil, err
-	}
-	r.Header.Set("X-API-Key", key)
-	answer, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		return "", nil, err
-	}
-	defer answer.Body.Close()
-	body, err = io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("answered %s: %s", answer.Status, body)
-	}
-	return answer.Header.Get("Cache-Status"), body, err
-}
-
 // smallWorkspace is one with one item, and a key.
 func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key string, err error) {
-	commands, err := admin.Open(ctx, s.url)
-	if err != nil {
-		return workspace, "", err
-	}
-	defer commands.Close()
-	w, err := commands.CreateWorkspace(ctx, "bench", nil, nil, nil)
+	w, err := s.admin.CreateWorkspace(ctx, "bench", nil, nil, nil)
 	if err != nil {
 		return workspace, "", err
 	}
 	if key, err = s.newKey(ctx, w.ID); err != nil {
 		return workspace, "", err
 	}
-	conn, err := pgx.Connect(ctx, s.url)
-	if err != nil {
-		return workspace, "", err
-	}
-	defer conn.Close(context.Background())
-	_, err = conn.Exec(ctx, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'counter', 0)", w.ID)
+	_, err = s.db.Exec(ctx, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'counter', 0)", w.ID)
 	return w.ID, key, err
 }
 
 const countUp = "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1"
 
 func shown(n int) []byte { return []byte(`"stockOnHand":"` + strconv.Itoa(n) + `"`) }
-
-func measureVisible(ctx context.Context, s *subject, f *followingFleet, r *report) error {
-	delays, err := visibleDelays(ctx, s, f)
-	if err != nil {
-		return err
-	}
-	r.figure("commit to visible, "+plural(len(f.nodes), "node")+", ms: p50, p99, worst", fmt.Sprintf("%.1f, %.1f, %.1f", percentile(delays, 0.5), percentile(delays, 0.99), percentile(delays, 1)), "")
-	return nil
-}
 
 // visibleDelays commits, and asks each node without pause until it shows the
 // commit. A delay is how long after the commit was acknowledged the first
@@ -205,24 +143,18 @@ func visibleDelays(ctx context.Context, s *subject, f *followingFleet) (delays [
 	if err != nil {
 		return nil, err
 	}
-	conn, err := pgx.Connect(ctx, s.url)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(context.Background())
 	var mu sync.Mutex // guards delays
 	for n := 1; n <= visibleCommits; n++ {
 		var committed atomic.Pointer[time.Time]
-		errs := make([]error, len(f.nodes))
-		var pollers sync.WaitGroup
-		for i, node := range f.nodes {
-			pollers.Go(func() {
+		var pollers errgroup.Group
+		for _, node := range f.nodes {
+			pollers.Go(func() error {
+				c := node.client(key)
 				for ctx.Err() == nil {
 					began := time.Now()
-					_, body, err := node.page(key)
+					body, _, err := c.get(itemsPath(10), "identity")
 					if err != nil {
-						errs[i] = err
-						return
+						return err
 					}
 					if bytes.Contains(body, shown(n)) {
 						delay := time.Duration(0)
@@ -232,28 +164,21 @@ func visibleDelays(ctx context.Context, s *subject, f *followingFleet) (delays [
 						mu.Lock()
 						delays = append(delays, delay)
 						mu.Unlock()
-						return
+						return nil
 					}
 				}
+				return ctx.Err()
 			})
 		}
 		time.Sleep(visiblePause)
-		_, err := conn.Exec(ctx, countUp, workspace, strconv.Itoa(n))
+		_, err := s.db.Exec(ctx, countUp, workspace, strconv.Itoa(n))
 		now := time.Now()
 		committed.Store(&now)
-		pollers.Wait()
-		if err := errors.Join(append(errs, err)...); err != nil {
+		if err := errors.Join(pollers.Wait(), err); err != nil {
 			return nil, err
 		}
 	}
 	return delays, ctx.Err()
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprint(n, " ", noun, "s")
 }
 
 // measureWriters compares what pgbench commits while a node follows with what
@@ -290,15 +215,10 @@ func measureWriters(ctx context.Context, s *subject, r *report) error {
 	return ctx.Err()
 }
 
-func (s *subject) dropSlot(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, s.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.Background())
+func (s *subject) dropSlot(ctx context.Context) (err error) {
 	const slots = " FROM pg_replication_slots WHERE database = current_database()"
 	for range 500 { // the server lets go of it a little after the node does
-		if _, err = conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name)"+slots); err == nil {
+		if _, err = s.db.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name)"+slots); err == nil {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)

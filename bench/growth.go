@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/lists"
 	"listedge/origin"
@@ -22,21 +21,19 @@ func measureGrowth(ctx context.Context, s *subject, r *report) error {
 		what, few string
 		goal      float64
 	}{{"list", "", 1.15}, {"search that few rows match", "few", 2}, {"search that many rows match", "many", 2}} {
-		var sides []func() error
+		var queries []origin.Query
 		for _, size := range s.sizes {
 			term, err := s.term(ctx, size.workspace, c.few)
 			if err != nil {
 				return err
 			}
-			q := origin.Query{Workspace: size.workspace, Collection: lists.Items, Limit: pageSize, Search: term}
-			sides = append(sides, func() error { _, err := o.Fetch(ctx, q, ""); return err })
+			queries = append(queries, origin.Query{Workspace: size.workspace, Collection: lists.Items, Limit: pageSize, Search: term})
 		}
-		spent, err := alternate(sides...)
+		spent, err := alternate(fetches(ctx, o, queries...)...)
 		if err != nil {
 			return err
 		}
 		for i, size := range s.sizes {
-			r.point("Growth: time per query, µs", "items in the workspace", c.what, size.items, spent[i].wall)
 			if i > 0 {
 				goal := 0.0
 				if size == s.large() {
@@ -59,11 +56,6 @@ func (s *subject) term(ctx context.Context, workspace uuid.UUID, which string) (
 	if statement == "" {
 		return "", nil
 	}
-	conn, err := pgx.Connect(ctx, s.url)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close(context.Background())
-	err = conn.QueryRow(ctx, statement, workspace).Scan(&term)
+	err = s.db.QueryRow(ctx, statement, workspace).Scan(&term)
 	return term, err
 }

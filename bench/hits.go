@@ -96,9 +96,8 @@ func bareSide(bare *server, headers []string, size int) (*side, error) {
 	return b, err
 }
 
-// measureHits compares memory hits, on a node that follows its database, with
-// the bare handler.
-func measureHits(ctx context.Context, s *subject, r *report) error {
+// againstBare runs measure with a node that follows its database, and the bare handler.
+func (s *subject) againstBare(ctx context.Context, measure func(ours, bare *server) error) error {
 	ours, err := s.startFollower(ctx)
 	if err != nil {
 		return err
@@ -109,45 +108,43 @@ func measureHits(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	defer bare.end()
-	for _, c := range hitCases {
-		a, b, size, err := c.sides(s.key, ours, bare)
-		if err != nil {
-			return err
+	return measure(ours, bare)
+}
+
+// measureHits compares memory hits with the bare handler.
+func measureHits(ctx context.Context, s *subject, r *report) error {
+	return s.againstBare(ctx, func(ours, bare *server) error {
+		for _, c := range hitCases {
+			a, b, size, err := c.sides(s.key, ours, bare)
+			if err != nil {
+				return err
+			}
+			allocated := ours.metric("go_memstats_mallocs_total")
+			if err := takeTurns(ctx, rounds, connections, a, b); err != nil {
+				return err
+			}
+			what := fmt.Sprintf("memory hit, %s (%d bytes): CPU per request, µs, against a bare handler", c.what, size)
+			r.ratio(what, "%.2f", a.cost.perRequest(), b.cost.perRequest(), c.goal)
+			r.figure("… requests/s", fmt.Sprintf("%.0f", a.cost.perSecond()), fmt.Sprintf("%.0f", b.cost.perSecond()))
+			r.figure("… allocations per request", fmt.Sprintf("%.3f", (ours.metric("go_memstats_mallocs_total")-allocated)/float64(a.cost.requests)), "")
 		}
-		allocated := ours.metric("go_memstats_mallocs_total")
-		if err := takeTurns(ctx, rounds, connections, a, b); err != nil {
-			return err
-		}
-		r.ratio(fmt.Sprintf("memory hit, %s (%d bytes): CPU per request, µs, against a bare handler", c.what, size), "%.2f", a.cost.perRequest(), b.cost.perRequest(), c.goal)
-		r.figure("… requests/s", fmt.Sprintf("%.0f", a.cost.perSecond()), fmt.Sprintf("%.0f", b.cost.perSecond()))
-		r.figure("… allocations per request", fmt.Sprintf("%.3f", (ours.metric("go_memstats_mallocs_total")-allocated)/float64(a.cost.requests)), "")
-		r.bar("CPU per request, µs", c.what, a, b)
-		r.bar("Requests per second", c.what, a, b)
-	}
-	return nil
+		return nil
+	})
 }
 
 // measureLatency compares the slowest hundredth of hits under many connections.
 func measureLatency(ctx context.Context, s *subject, r *report) error {
-	ours, err := s.startNode()
-	if err != nil {
-		return err
-	}
-	defer ours.end()
-	bare, err := startBare("")
-	if err != nil {
-		return err
-	}
-	defer bare.end()
-	a, b, _, err := hitCases[0].sides(s.key, ours, bare)
-	if err != nil {
-		return err
-	}
-	if err := takeTurns(ctx, rounds, 256, a, b); err != nil {
-		return err
-	}
-	r.ratio("256 connections, 50 items: p99, ms (median of rounds), against a bare handler", "%.1f", percentile(a.cost.p99, 0.5), percentile(b.cost.p99, 0.5), 2)
-	return nil
+	return s.againstBare(ctx, func(ours, bare *server) error {
+		a, b, _, err := hitCases[0].sides(s.key, ours, bare)
+		if err != nil {
+			return err
+		}
+		if err := takeTurns(ctx, rounds, 256, a, b); err != nil {
+			return err
+		}
+		r.ratio("256 connections, 50 items: p99, ms (median of rounds), against a bare handler", "%.1f", percentile(a.cost.p99, 0.5), percentile(b.cost.p99, 0.5), 2)
+		return nil
+	})
 }
 
 // metric reads a series from the node's metrics.

@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -26,35 +22,41 @@ func measureIdle(ctx context.Context, s *subject, r *report) error {
 	}
 	defer f.end()
 	time.Sleep(fleetIdle)
-	c := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), DisableIdentity: true})
-	defer c.Close()
-	before, err := f.used()
+	used, err := f.used()
+	if err != nil {
+		return err
+	}
+	before, err := redisInfo(ctx, f.redis)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	cost, err := overTime(ctx, c, func() error { time.Sleep(idleTime); return nil })
+	time.Sleep(idleTime)
+	after, err := redisInfo(ctx, f.redis)
 	if err != nil {
 		return err
 	}
-	after, err := f.used()
+	seconds := time.Since(began).Seconds()
+	usedAfter, err := f.used()
 	if err != nil {
 		return err
 	}
+	perSecond := func(name string, own float64) float64 { return (after[name] - before[name] - own) / seconds }
+	heartbeats, bytes := perSecond("xadd calls", 0), perSecond("total_net_output_bytes", before["bytes"])/fleetNodes
 	var follower, others float64 // ms a second
 	for i, n := range f.nodes {
-		ms := 1000 * (after[i] - before[i]).Seconds() / time.Since(began).Seconds()
+		ms := 1000 * (usedAfter[i] - used[i]).Seconds() / seconds
 		if n.metric("listedge_freshness_follower") == 1 {
 			follower += ms
 		} else {
 			others += ms / float64(len(f.nodes)-1)
 		}
 	}
-	r.figure(fmt.Sprintf("%d idle nodes: heartbeats a second", fleetNodes), fmt.Sprintf("%.1f", cost.heartbeats), "")
-	r.figure("… commands a second in Redis, those within scripts included", fmt.Sprintf("%.0f", cost.commands), "")
-	r.atMost("… bytes out of Redis a node and second", "%.0f", []float64{cost.bytes / fleetNodes}, nil, mostBytes)
-	r.figure("… of these, for a heartbeat", fmt.Sprintf("%.0f", cost.bytes/fleetNodes/cost.heartbeats), "")
-	r.atMost("… CPU of a node that does not follow, ms a second", "%.1f", []float64{others}, nil, mostCPU)
+	r.figure(fmt.Sprintf("%d idle nodes: heartbeats a second", fleetNodes), fmt.Sprintf("%.1f", heartbeats), "")
+	r.figure("… commands a second in Redis, those within scripts included", fmt.Sprintf("%.0f", perSecond("total_commands_processed", 1)), "")
+	r.atMost("… bytes out of Redis a node and second", "%.0f", bytes, mostBytes)
+	r.figure("… of these, for a heartbeat", fmt.Sprintf("%.0f", bytes/heartbeats), "")
+	r.atMost("… CPU of a node that does not follow, ms a second", "%.1f", others, mostCPU)
 	r.figure("… of the follower", fmt.Sprintf("%.1f", follower), "")
 	return ctx.Err()
 }
@@ -66,37 +68,4 @@ func (f *followingFleet) used() (used []time.Duration, err error) {
 		used, err = append(used, spent), errors.Join(err, cpuErr)
 	}
 	return used, err
-}
-
-// redisCost is what Redis does in a second.
-type redisCost struct {
-	bytes      float64 // sent
-	commands   float64 // executed, those within scripts included
-	heartbeats float64
-}
-
-// overTime is what Redis does while do runs.
-func overTime(ctx context.Context, c *redis.Client, do func() error) (cost redisCost, err error) {
-	read := func() (of redisCost, size int, err error) {
-		text, err := c.Info(ctx, "all").Result()
-		values := map[string]float64{}
-		for line := range strings.Lines(text) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			value, _, _ = strings.Cut(strings.TrimPrefix(value, "calls="), ",")
-			values[name], _ = strconv.ParseFloat(value, 64)
-		}
-		return redisCost{values["total_net_output_bytes"], values["total_commands_processed"], values["cmdstat_xadd"]}, len(text), err
-	}
-	before, own, err := read()
-	if err != nil {
-		return cost, err
-	}
-	began := time.Now()
-	if err := do(); err != nil {
-		return cost, err
-	}
-	after, _, err := read()
-	seconds := time.Since(began).Seconds()
-	return redisCost{(after.bytes - before.bytes - float64(own)) / seconds, (after.commands - before.commands - 1) / seconds,
-		(after.heartbeats - before.heartbeats) / seconds}, err
 }

@@ -3,12 +3,16 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"time"
+
+	"listedge/limiter/lease"
+	"listedge/limiter/lease/leasetest"
 )
 
 // limit is what a token bucket holds a client to.
 type limit struct {
 	rate  float64 // tokens a second
-	burst int
+	burst int64
 }
 
 func (l limit) String() string { return fmt.Sprintf("%g/s b%d", l.rate, l.burst) }
@@ -36,148 +40,159 @@ func (b *bucket) take(now int64) bool {
 	return true
 }
 
-// simulation is a fleet of nodes, a Redis and the network between them, as
-// events in virtual time. All times are microseconds.
+// trial is a limit, a fleet and what happens to it.
+type trial struct {
+	limit
+	nodes     int
+	length    time.Duration
+	roundTrip time.Duration // of a call, on average
+	arrivals  func(*fleet)  // schedules the requests
+	fault     fault
+}
+
+// fault is what happens to a trial's Redis beforeFault after its start.
+type fault struct {
+	length  time.Duration // 0 = none
+	cut     int           // so many nodes do not reach it
+	stopped bool          // it does not answer
+}
+
+// warmUp is how long the nodes run before the first request, beforeFault before a fault.
+const (
+	warmUp      = time.Second
+	beforeFault = 5 * time.Second
+)
+
+// outcome is what a design did in a trial.
+type outcome struct {
+	requests, admitted, waited, calls int
+	exact                             int     // admitted by the exact bucket
+	refused                           int     // of those, not by the design
+	over                              float64 // tokens above burst + rate*t, in the worst span of time
+	overBurst                         float64 // the same, in percent of the burst
+	longest                           int64   // wait for a decision
+}
+
+// falselyRefused is the share of requests that the design refused and the exact bucket did not.
+func (o outcome) falselyRefused() float64 { return share(o.refused, o.requests) }
+
+// used is what the design admitted of what the exact bucket did.
+func (o outcome) used() float64 { return share(o.admitted, o.exact) }
+
+// waiting is the share of requests that waited for Redis.
+func (o outcome) waiting() float64 { return share(o.waited, o.requests) }
+
+func (o outcome) callsPerRequest() float64 { return share(o.calls, o.requests) / 100 }
+
+// share of n in of, in percent.
+func share(n, of int) float64 { return 100 * float64(n) / float64(max(of, 1)) }
+
+// fleet is a trial under way, in the virtual world of the limiter's tests. All times are
+// microseconds.
 //
-//	traffic ─┬─> exact bucket ─> the right decision ──┐
-//	         └─> node of a design ─> its decision ────┴─> outcome
-//	               └─ call ═ oneWay ═> Redis ═ oneWay ═> answer
-type simulation struct {
-	now     int64
-	events  events
-	order   int64
-	network *rand.Rand
-
-	roundTrip int64   // of a call, on average
-	jitter    float64 // share of it by which one differs, up or down
-	cut       []bool  // nodes whose messages are lost
-	stopped   bool    // Redis keeps what arrives and answers later
-	inbox     []func()
-	calls     int
+//	arrivals ─┬─> exact bucket ─> the right decision ──┐
+//	          └─> node of a design ─> its decision ────┴─> outcome
+//	                └─ call ═ OneWay ═> Redis ═ OneWay ═> answer
+type fleet struct {
+	*leasetest.World
+	trial
+	random *rand.Rand // of the arrivals: the same ones whatever the design
+	exact  *bucket
+	oracle leasetest.Oracle
+	decide decider
+	ended  bool
+	outcome
 }
 
-type event struct {
-	at, order int64
-	do        func()
-}
+// decider has a node of a design decide a request. It calls decided once: at once, or later.
+type decider func(node int, decided func(allowed bool))
 
-func (e event) before(f event) bool { return e.at < f.at || e.at == f.at && e.order < f.order }
-
-// events is a heap, the next one first. (container/heap allocates at every step.)
-type events []event
-
-func (h *events) push(e event) {
-	*h = append(*h, e)
-	q := *h
-	i := len(q) - 1
-	for ; i > 0 && e.before(q[(i-1)/2]); i = (i - 1) / 2 {
-		q[i] = q[(i-1)/2]
+// simulate lets a design decide a trial's requests.
+func simulate(d design, t trial) outcome {
+	policy, err := lease.NewPolicy(t.rate, t.burst)
+	if err != nil {
+		panic(err)
 	}
-	q[i] = e
-}
-
-func (h *events) pop() event {
-	q := *h
-	first, last := q[0], q[len(q)-1]
-	q[len(q)-1] = event{}
-	q = q[:len(q)-1]
-	i := 0
-	for {
-		child := 2*i + 1
-		if child+1 < len(q) && q[child+1].before(q[child]) {
-			child++
+	f := &fleet{World: leasetest.New(nil, 5, policy, t.nodes), trial: t, random: rand.New(rand.NewPCG(3, uint64(t.nodes))), exact: newBucket(t.limit)}
+	f.oracle.Policy = policy
+	f.OneWay = func() int64 { return int64(float64(t.roundTrip.Microseconds()) / 2 * (.8 + .4*f.Random.Float64())) }
+	f.decide = d.open(f)
+	f.After(beforeFault.Microseconds(), func() {
+		f.cut(true)
+		f.After(t.fault.length.Microseconds(), func() { f.cut(false) })
+		if t.fault.stopped {
+			f.Hang(t.fault.length.Microseconds())
 		}
-		if child >= len(q) || !q[child].before(last) {
-			break
+	})
+	f.After(warmUp.Microseconds(), func() { t.arrivals(f) })
+	f.Run(t.length.Microseconds())
+	f.ended = true
+	f.Run(f.Now + time.Second.Microseconds()) // the last ones are answered
+	f.calls, f.overBurst = int(f.Calls), 100*f.over/float64(t.burst)
+	return f.outcome
+}
+
+func (f *fleet) cut(off bool) {
+	for _, n := range f.Nodes[:f.fault.cut] {
+		n.Cut = off
+	}
+}
+
+// request arrives at a node.
+func (f *fleet) request(node int) {
+	began, allowedByExact := f.Now, f.exact.take(f.Now)
+	f.requests++
+	if allowedByExact {
+		f.outcome.exact++
+	}
+	f.decide(node, func(allowed bool) {
+		if waited := f.Now - began; waited > 0 {
+			f.waited++
+			f.longest = max(f.longest, waited)
 		}
-		q[i] = q[child]
-		i = child
-	}
-	if len(q) > 0 {
-		q[i] = last
-	}
-	*h = q
-	return first
-}
-
-// after runs f in so many microseconds.
-func (s *simulation) after(delay int64, f func()) {
-	s.order++
-	s.events.push(event{s.now + max(0, delay), s.order, f})
-}
-
-// every runs f once a period.
-func (s *simulation) every(period int64, f func()) {
-	s.after(period, func() {
-		f()
-		s.every(period, f)
+		if allowed {
+			f.admitted++
+			f.over = max(f.over, f.oracle.Admit(f.Now))
+		} else if allowedByExact {
+			f.refused++
+		}
 	})
 }
 
-func (s *simulation) run(until int64) {
-	for len(s.events) > 0 && s.events[0].at <= until {
-		e := s.events.pop()
-		s.now = e.at
-		e.do()
-	}
-	s.now = until
-}
-
-// call has Redis run do for a node, and then the node run answered. Where a
-// message is lost neither may happen: the caller has a time limit of its own.
-func (s *simulation) call(node int, do, answered func()) {
-	s.calls++
-	if s.cut[node] {
-		return
-	}
-	s.after(s.oneWay(), func() {
-		s.arrive(func() {
-			if s.cut[node] {
+// poisson makes requests that arrive independently of one another, at load times
+// the rate, each at the node that the function chooses.
+func poisson(load float64, node func(*fleet) int) func(*fleet) {
+	return func(f *fleet) {
+		var next func()
+		next = func() {
+			if f.ended {
 				return
 			}
-			do()
-			s.after(s.oneWay(), func() {
-				if !s.cut[node] {
-					answered()
-				}
-			})
-		})
-	})
-}
-
-func (s *simulation) oneWay() int64 {
-	return int64(float64(s.roundTrip) / 2 * (1 + s.jitter*(2*s.network.Float64()-1)))
-}
-
-// arrive runs f now, or once Redis goes on.
-func (s *simulation) arrive(f func()) {
-	if s.stopped {
-		s.inbox = append(s.inbox, f)
-		return
-	}
-	f()
-}
-
-// stop stops Redis for a while, as SIGSTOP does. Calls wait in its sockets.
-func (s *simulation) stop(length int64) {
-	s.stopped = true
-	s.after(length, func() {
-		s.stopped = false
-		waiting := s.inbox
-		s.inbox = nil
-		for _, f := range waiting {
-			f()
+			f.request(node(f))
+			f.After(int64(f.random.ExpFloat64()*1e6/(load*f.rate)+.5), next)
 		}
-	})
+		next()
+	}
 }
 
-// cutOff loses all messages of the first n nodes for a while.
-func (s *simulation) cutOff(n int, length int64) {
-	set := func(to bool) {
-		for i := range n {
-			s.cut[i] = to
+// betweenBursts a bucket lies full, so that no node holds leases of it.
+const betweenBursts = 15 * time.Second
+
+func anyNode(f *fleet) int { return f.random.IntN(f.nodes) }
+func oneNode(*fleet) int   { return 0 }
+
+// bursts makes a whole burst of requests again and again, each time on a full
+// bucket: so far apart, spread over the nodes.
+func bursts(apart time.Duration) func(*fleet) {
+	return func(f *fleet) {
+		fill := int64(float64(f.burst) / f.rate * 1e6)
+		var burst func()
+		burst = func() {
+			for i := range f.burst {
+				f.After(i*apart.Microseconds(), func() { f.request(anyNode(f)) })
+			}
+			f.After(fill+betweenBursts.Microseconds(), burst)
 		}
+		f.After(beforeFault.Microseconds(), burst)
 	}
-	set(true)
-	s.after(length, func() { set(false) })
 }

@@ -26,12 +26,10 @@ type setting struct {
 	Key, Workspace                       string
 }
 
-// configure writes the configuration of that name into a folder of its own.
-func (v *setting) configure(name string) (file string, err error) {
+// configure writes the configuration of that name into a folder of its own, and the page as the
+// files of a web server. If gzip is measured, the plain file need only exist.
+func (v *setting) configure(name, encoding string, page []byte) (file string, err error) {
 	if v.Dir, err = os.MkdirTemp("", "listedge-bench-"); err != nil {
-		return "", err
-	}
-	if err := os.Chmod(v.Dir, 0o755); err != nil {
 		return "", err
 	}
 	text, err := template.ParseFS(opponents, "opponents/"+name)
@@ -43,7 +41,11 @@ func (v *setting) configure(name string) (file string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return file, errors.Join(text.Execute(to, v), to.Close())
+	err = errors.Join(os.Chmod(v.Dir, 0o755), text.Execute(to, v), to.Close(), os.WriteFile(filepath.Join(v.Dir, "page"), page, 0o644))
+	if encoding == "gzip" {
+		err = errors.Join(err, os.WriteFile(filepath.Join(v.Dir, "page.gz"), page, 0o644))
+	}
+	return file, err
 }
 
 // opponent is what people would pick instead: its program, how it is started,
@@ -71,24 +73,18 @@ var allOpponents = []opponent{
 // not installed are left out. The bare handler takes part as the least that a server in Go
 // needs.
 func measureOpponents(ctx context.Context, s *subject, r *report) error {
-	ours, err := s.startFollower(ctx)
-	if err != nil {
-		return err
-	}
-	defer ours.end()
 	redis, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(filepath.Dir(s.program), "opponents-redis")})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = redis.Stop() }()
+	return s.againstBare(ctx, func(ours, bare *server) error { return s.opposed(ctx, ours, bare, redis.Addr(), r) })
+}
+
+func (s *subject) opposed(ctx context.Context, ours, bare *server, redis string, r *report) error {
 	v := setting{Upstream: ours.address, Key: s.key, Workspace: s.workspace.String(), User: "nobody nogroup"}
 	v.UpstreamHost, v.UpstreamPort, _ = net.SplitHostPort(ours.address)
-	v.RedisHost, v.RedisPort, _ = net.SplitHostPort(redis.Addr())
-	bare, err := startBare("")
-	if err != nil {
-		return err
-	}
-	defer bare.end()
+	v.RedisHost, v.RedisPort, _ = net.SplitHostPort(redis)
 	for _, encoding := range []string{"identity", "gzip"} {
 		a := &side{name: "listedge", server: ours, path: itemsPath(pageSize), headers: []string{"X-API-Key: " + s.key, "Accept-Encoding: " + encoding}}
 		page, err := a.awaitHit(http.StatusOK, ourHit)
@@ -119,11 +115,7 @@ func measureOpponents(ctx context.Context, s *subject, r *report) error {
 		for i, b := range sides[1:] {
 			r.ratio(fmt.Sprintf("memory hit, 50 items, %s: CPU per request, µs, against %s", encoding, b.name), "%.2f", a.cost.perRequest(), b.cost.perRequest(), goals[i+1])
 		}
-		for _, b := range sides[2:] {
-			r.ratio(fmt.Sprintf("… %s: CPU per request, µs, against %s", floor.name, b.name), "%.2f", floor.cost.perRequest(), b.cost.perRequest(), 0)
-		}
 		r.bar("Against others, CPU per request, µs", encoding, sides...)
-		r.bar("Against others, requests per second", encoding, sides...)
 	}
 	return nil
 }
@@ -131,13 +123,9 @@ func measureOpponents(ctx context.Context, s *subject, r *report) error {
 // start starts the opponent and has it fetch the page, which must then be a
 // hit of the same length.
 func (o *opponent) start(v setting, ours *side, encoding string, page answer) (*side, func(), error) {
-	var file string
 	server, err := startServer(o.program, func(address, _ string) []string {
 		v.Address = address
-		var err error
-		if file, err = v.configure(o.file); err == nil && o.files {
-			err = writePage(v.Dir, encoding, page.body)
-		}
+		file, err := v.configure(o.file, encoding, page.body)
 		if err != nil {
 			return []string{"-h"} // and so ends
 		}
@@ -167,15 +155,4 @@ func (o *opponent) start(v setting, ours *side, encoding string, page answer) (*
 		return nil, nil, err
 	}
 	return b, end, nil
-}
-
-// writePage writes the page as the files of a web server. If gzip is measured, the plain file
-// need only exist.
-func writePage(dir, encoding string, body []byte) error {
-	if encoding == "gzip" {
-		if err := os.WriteFile(filepath.Join(dir, "page.gz"), body, 0o644); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(filepath.Join(dir, "page"), body, 0o644)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"image/color"
-	"slices"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -10,46 +9,30 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// plotted is a plot of the report.
-type plotted interface {
-	title() string
-	draw(file string) error
-}
-
 // bars is a plot of cases side by side, a colour for each side.
 type bars struct {
-	name  string
-	sides []string
-	cases []string
-	value map[[2]string]float64 // side, case
+	group, title string
+	sides, cases []string
+	values       map[string]plotter.Values // by side, of each case
 }
 
-func (b *bars) title() string { return b.name }
-
-func (b *bars) add(side, what string, value float64) {
-	if !slices.Contains(b.sides, side) {
-		b.sides = append(b.sides, side)
-	}
-	if !slices.Contains(b.cases, what) {
-		b.cases = append(b.cases, what)
-	}
-	if b.value == nil {
-		b.value = map[[2]string]float64{}
-	}
-	b.value[[2]string{side, what}] = value
-}
-
-// plotFile is the name of a plot's file: the title in small letters.
-func plotFile(title string) string {
-	return "report-" + strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
-			return r
-		case r == ' ':
-			return '-'
+// bar adds what a case cost on each side to the plot of that title.
+func (r *report) bar(title, what string, sides ...*side) {
+	if r.plot == nil {
+		r.plot = &bars{group: r.group, title: title, values: map[string]plotter.Values{}}
+		for _, s := range sides {
+			r.plot.sides = append(r.plot.sides, s.name)
 		}
-		return -1
-	}, strings.ReplaceAll(strings.ToLower(title), "µ", "u")) + ".svg"
+	}
+	r.plot.cases = append(r.plot.cases, what)
+	for _, s := range sides {
+		r.plot.values[s.name] = append(r.plot.values[s.name], s.cost.perRequest())
+	}
+}
+
+// file is the name of the plot's file: the title in small letters.
+func (b *bars) file() string {
+	return "report-" + strings.NewReplacer(" ", "-", ",", "", "µ", "u").Replace(strings.ToLower(b.title)) + ".svg"
 }
 
 // colours that stay apart for the colour-blind; ours comes first.
@@ -60,16 +43,12 @@ var colours = []color.Color{
 
 func (b *bars) draw(file string) error {
 	p := plot.New()
-	p.Title.Text = b.name
+	p.Title.Text = b.title
 	p.Y.Min = 0
 	p.Legend.Top = true
 	width := vg.Points(14)
 	for i, side := range b.sides {
-		values := make(plotter.Values, len(b.cases))
-		for j, what := range b.cases {
-			values[j] = b.value[[2]string{side, what}]
-		}
-		bar, err := plotter.NewBarChart(values, width)
+		bar, err := plotter.NewBarChart(b.values[side], width)
 		if err != nil {
 			return err
 		}

@@ -132,21 +132,16 @@ func (p *precision) seed(ctx context.Context) (err error) {
 	if p.workspace, p.key, err = smallWorkspace(ctx, p.subject); err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, p.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.Background())
-	_, err = conn.Exec(ctx, `INSERT INTO items (workspace_id, name, type, sku, description, track_stock, stock_on_hand, reorder_point, created_at)
+	_, err = p.db.Exec(ctx, `INSERT INTO items (workspace_id, name, type, sku, description, track_stock, stock_on_hand, reorder_point, created_at)
 		SELECT $1, name, type, sku, description, track_stock, stock_on_hand, reorder_point, created_at
 		FROM items WHERE workspace_id = $2 AND active LIMIT $3`, p.workspace, p.large().workspace, items-1)
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Exec(ctx, "VACUUM ANALYZE items"); err != nil {
+	if _, err := p.db.Exec(ctx, "VACUUM ANALYZE items"); err != nil {
 		return err
 	}
-	rows, err := conn.Query(ctx, "SELECT id FROM items WHERE workspace_id = $1 ORDER BY md5(id::text)", p.workspace)
+	rows, err := p.db.Query(ctx, "SELECT id FROM items WHERE workspace_id = $1 ORDER BY md5(id::text)", p.workspace)
 	if err != nil {
 		return err
 	}
@@ -203,14 +198,14 @@ func (c *precisionCost) cells(goal bool) []string {
 		by = append(by, fmt.Sprintf("%.1f", share(c.lists[i].hits, c.lists[i].requests)))
 	}
 	changes := float64(max(1, c.changes))
-	perChange, shown, goals := float64(c.queries)/changes, float64(c.shown)/changes, ""
+	perChange, shown, goals := c.used["queries"]/changes, float64(c.shown)/changes, ""
 	if goal {
 		goals = "met"
 		if share(hits, requests) < 99 || perChange > 1.2+shown {
 			goals = "missed"
 		}
 	}
-	perSecond := func(d time.Duration) string { return fmt.Sprintf("%.1f", 1000*d.Seconds()/c.spent.Seconds()) }
+	perSecond := func(name string) string { return fmt.Sprintf("%.1f", 1000*c.used[name]/c.used["seconds"]) }
 	return []string{fmt.Sprintf("%.2f", share(hits, requests)), strings.Join(by, ", "), fmt.Sprintf("%.2f", share(c.shown, requests)), fmt.Sprintf("%.2f", perChange), fmt.Sprintf("%.2f", shown), goals,
-		perSecond(c.nodes), perSecond(c.redis)}
+		perSecond("cpu"), perSecond("redis cpu")}
 }

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/origin/admin"
+	"listedge/internal/sandbox"
 )
 
 // walkedPages is how many pages of 50 items are walked.
@@ -55,11 +56,6 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	defer bare.end()
-	conn, err := admin.Open(ctx, s.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 
 	bareAsker := bare.client("")
 	write := fmt.Sprintf("/?bytes=%d", page)
@@ -78,7 +74,7 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 	var cost [len(sides)]time.Duration
 	counted := 0
 	for round := range rounds + 1 { // the first one is not counted
-		if err := conn.Purge(ctx, &s.workspace); err != nil {
+		if err := s.admin.Purge(ctx, &s.workspace); err != nil {
 			return err
 		}
 		if err := first.readPurged(ctx, reader, paths); err != nil {
@@ -91,7 +87,7 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 			if spent[i], err = side.of.spent(func() error {
 				by, _, err := side.by.getAll(side.paths, "identity")
 				if i == fromRedis || i == fromMemory {
-					found = min(found, hits(by))
+					found = min(found, of(by, "listedge; hit"))
 				}
 				return err
 			}); err != nil {
@@ -118,16 +114,6 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 	r.ratio("… without one GET, against a memory hit of the same client", "%.1f", each(cost[fromRedis]-oneGet), each(cost[fromMemory]), 0)
 	r.ratio("… against a bare handler that GETs and writes as much", "%.1f", each(cost[fromRedis]), each(cost[withGet]), 0)
 	return nil
-}
-
-// hits is how many answers came from a cache.
-func hits(by map[string]int) (n int) {
-	for status, count := range by {
-		if strings.HasPrefix(status, "listedge; hit") {
-			n += count
-		}
-	}
-	return n
 }
 
 // readPurged asks the node for pages until it has read all of them anew, and
@@ -166,4 +152,31 @@ func (f *followingFleet) startBareGets(ctx context.Context) (bare *server, size 
 	}
 	bare, err = startBare(f.redis.Addr())
 	return bare, size, err
+}
+
+// info has the numbers of Redis' INFO by name, and those of a command as "name calls".
+type info map[string]float64
+
+// cpu is the processor time that Redis has used, in seconds.
+func (i info) cpu() float64 { return i["used_cpu_sys"] + i["used_cpu_user"] }
+
+func redisInfo(ctx context.Context, of *sandbox.Redis) (info, error) {
+	c := redis.NewClient(&redis.Options{Addr: of.Addr(), DisableIdentity: true})
+	defer c.Close()
+	text, err := c.Info(ctx, "all").Result()
+	found := info{"bytes": float64(len(text))} // of the answer itself
+	for line := range strings.Lines(text) {
+		name, values, _ := strings.Cut(strings.TrimSpace(line), ":")
+		command, isCommand := strings.CutPrefix(name, "cmdstat_")
+		for value := range strings.SplitSeq(values, ",") {
+			if isCommand {
+				name, value, _ = strings.Cut(value, "=")
+				name = command + " " + name
+			}
+			if n, err := strconv.ParseFloat(value, 64); err == nil {
+				found[name] = n
+			}
+		}
+	}
+	return found, err
 }

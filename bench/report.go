@@ -8,11 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -25,12 +23,9 @@ type report struct {
 	measured []string // the groups, this one included
 	rows     []row
 	tables   []*table
-	plots    []plotted // in the order they were begun
-	left     []leftOut
+	plot     *bars               // nil = none
+	left     map[string][]string // what a group could not measure, and why
 }
-
-// leftOut is what a group could not measure, and why.
-type leftOut struct{ group, what string }
 
 // table is figures of several sides that have no ratio.
 type table struct {
@@ -57,26 +52,11 @@ func (r *report) ratio(what, format string, ours, theirs, goal float64) {
 	r.rows = append(r.rows, l)
 }
 
-// atMost adds figures that are no ratio. The last of ours is to be at most goal,
-// as it is printed; 0 = none.
-func (r *report) atMost(what, format string, ours, against []float64, goal float64) {
-	text := func(format string, of []float64) string {
-		values := make([]any, len(of))
-		for i, v := range of {
-			values[i] = v
-		}
-		return fmt.Sprintf(format, values...)
-	}
-	l := row{group: r.group, what: what, ours: text(format, ours)}
-	if against != nil {
-		l.against = text(format, against)
-	}
-	if goal > 0 {
-		one := format[strings.LastIndexByte(format, '%'):]
-		l.goal = "≤ " + fmt.Sprintf(one, goal)
-		if last := ours[len(ours)-1]; last > goal && fmt.Sprintf(one, last) != fmt.Sprintf(one, goal) {
-			l.goal += " missed"
-		}
+// atMost adds a figure that is no ratio, and is to be at most goal, as it is printed.
+func (r *report) atMost(what, format string, ours, goal float64) {
+	l := row{group: r.group, what: what, ours: fmt.Sprintf(format, ours), goal: "≤ " + fmt.Sprintf(format, goal)}
+	if ours > goal && l.goal != "≤ "+l.ours {
+		l.goal += " missed"
 	}
 	r.rows = append(r.rows, l)
 }
@@ -97,59 +77,19 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 // leaveOut notes what could not be measured, and why.
 func (r *report) leaveOut(what string) {
-	r.left = append(r.left, leftOut{r.group, what})
+	r.left[r.group] = append(r.left[r.group], what)
 	fmt.Fprintln(os.Stderr, "bench: left out:", what)
 }
 
-// bar adds what a case cost on each side to the plot of that title.
-func (r *report) bar(title, what string, sides ...*side) {
-	p := begun(r, title, func() *bars { return &bars{name: title} })
-	for _, s := range sides {
-		value := s.cost.perRequest()
-		if strings.HasSuffix(strings.ToLower(title), "requests per second") {
-			value = s.cost.perSecond()
-		}
-		p.add(s.name, what, value)
+// print writes what was measured.
+func (r *report) print(to io.Writer) {
+	for _, group := range r.measured {
+		r.writeSection(to, group)
 	}
 }
 
-// point adds what a side cost at x to the plot of that title.
-func (r *report) point(title, axis, side string, x int, value float64) {
-	begun(r, title, func() *lines { return &lines{name: title, axis: axis} }).add(side, x, value)
-}
-
-// begun is the plot of that title, which is begun if there is none.
-func begun[P plotted](r *report, title string, begin func() P) P {
-	for _, p := range r.plots {
-		if p, same := p.(P); same && p.title() == title {
-			return p
-		}
-	}
-	p := begin()
-	r.plots = append(r.plots, p)
-	return p
-}
-
-func (r *report) print(to io.Writer) error {
-	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "what\tours\tagainst\tratio\tgoal")
-	for _, l := range r.rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", l.what, l.ours, l.against, l.ratio, l.goal)
-	}
-	for _, l := range r.left {
-		fmt.Fprintf(table, "left out: %s\t\t\t\t\n", l.what)
-	}
-	for _, t := range r.tables {
-		fmt.Fprintf(table, "\n%s\n", t.title)
-		for _, cells := range t.rows {
-			fmt.Fprintln(table, strings.Join(cells, "\t"))
-		}
-	}
-	return table.Flush()
-}
-
-// write writes the report and, beside it, its plots. Of a report that is there it keeps
-// the sections and the plots that this run did not measure.
+// write writes the report and, beside it, its plot. Of a report that is there it keeps
+// the sections that this run did not measure.
 func (r *report) write(ctx context.Context, file string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -170,12 +110,10 @@ func (r *report) write(ctx context.Context, file string) error {
 		}
 		r.writeSection(&b, m.name)
 	}
-	plots, err := r.drawPlots(file, before)
-	if err != nil {
-		return err
-	}
-	if len(plots) > 0 {
-		fmt.Fprintf(&b, "\n## Plots\n\n%s\n", strings.Join(plots, "\n\n"))
+	if r.plot != nil {
+		if err := r.plot.draw(filepath.Join(filepath.Dir(file), r.plot.file())); err != nil {
+			return fmt.Errorf("plot: %w", err)
+		}
 	}
 	return os.WriteFile(file, b.Bytes(), 0o644)
 }
@@ -186,9 +124,7 @@ func sectionOf(text, group string) string {
 	if !found {
 		return ""
 	}
-	for _, next := range []string{"\n### ", "\n## "} {
-		section, _, _ = strings.Cut(section, next)
-	}
+	section, _, _ = strings.Cut(section, "\n### ")
 	return "\n### " + group + "\n" + strings.TrimRight(section, "\n") + "\n"
 }
 
@@ -202,46 +138,22 @@ func (r *report) writeSection(to io.Writer, group string) {
 			head = ""
 		}
 	}
-	r.writeTables(to, group)
-	for _, l := range r.left {
-		if l.group == group {
-			fmt.Fprintf(to, "\nLeft out: %s\n", l.what)
-		}
-	}
-}
-
-// plotLink matches a plot in a report.
-var plotLink = regexp.MustCompile(`!\[([^]]+)\]\([^)]+\)`)
-
-// drawPlots draws the plots of this run beside the report, and returns the links to all:
-// those of the report before and these.
-func (r *report) drawPlots(file, before string) (links []string, err error) {
-	links = plotLink.FindAllString(before, -1)
-	for _, p := range r.plots {
-		name := plotFile(p.title())
-		if err := p.draw(filepath.Join(filepath.Dir(file), name)); err != nil {
-			return nil, fmt.Errorf("plot %s: %w", p.title(), err)
-		}
-		if link := fmt.Sprintf("![%s](%s)", p.title(), name); !slices.Contains(links, link) {
-			links = append(links, link)
-		}
-	}
-	return links, nil
-}
-
-// writeTables writes a group's tables, below its rows.
-func (r *report) writeTables(to io.Writer, group string) {
 	for _, t := range r.tables {
-		if t.group != group {
-			continue
-		}
-		fmt.Fprintf(to, "\n%s\n\n", t.title)
-		for i, cells := range t.rows {
-			fmt.Fprintf(to, "| %s |\n", strings.Join(cells, " | "))
-			if i == 0 {
-				fmt.Fprintln(to, strings.Repeat("|---", len(cells))+"|")
+		if t.group == group {
+			fmt.Fprintf(to, "\n%s\n\n", t.title)
+			for i, cells := range t.rows {
+				fmt.Fprintf(to, "| %s |\n", strings.Join(cells, " | "))
+				if i == 0 {
+					fmt.Fprintln(to, strings.Repeat("|---", len(cells))+"|")
+				}
 			}
 		}
+	}
+	if r.plot != nil && r.plot.group == group {
+		fmt.Fprintf(to, "\n![%s](%s)\n", r.plot.title, r.plot.file())
+	}
+	for _, what := range r.left[group] {
+		fmt.Fprintf(to, "\nLeft out: %s\n", what)
 	}
 }
 

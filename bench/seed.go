@@ -25,12 +25,7 @@ const smallItems = 1000
 // large one. Rows are loaded without the lists' indexes, which are built
 // afterwards: the index of grams takes much longer row by row.
 func (s *subject) seed(ctx context.Context, items int) error {
-	conn, err := pgx.Connect(ctx, s.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.Background())
-	rows, err := conn.Query(ctx, `SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('items', 'contacts') AND indexname !~ 'pkey$'`)
+	rows, err := s.db.Query(ctx, `SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('items', 'contacts') AND indexname !~ 'pkey$'`)
 	if err != nil {
 		return err
 	}
@@ -40,7 +35,7 @@ func (s *subject) seed(ctx context.Context, items int) error {
 		return err
 	}
 	for _, i := range indexes {
-		if _, err := conn.Exec(ctx, "DROP INDEX "+i.Name); err != nil {
+		if _, err := s.db.Exec(ctx, "DROP INDEX "+i.Name); err != nil {
 			return err
 		}
 	}
@@ -53,13 +48,13 @@ func (s *subject) seed(ctx context.Context, items int) error {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "bench: indexes")
-	statements := []string{"SET maintenance_work_mem = '512MB'"}
+	var statements []string
 	for _, i := range indexes {
 		statements = append(statements, i.Definition)
 	}
 	statements = append(statements, "VACUUM ANALYZE items, contacts") // now, and not while something is measured
 	for _, statement := range statements {
-		if _, err := conn.Exec(ctx, statement); err != nil {
+		if _, err := s.db.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("%.40s: %w", strings.TrimSpace(statement), err)
 		}
 	}

@@ -144,22 +144,6 @@ func (s *server) spent(do func() error) (used time.Duration, err error) {
 	return after - before, err
 }
 
-// resident is the memory its processes occupy, in bytes.
-func (s *server) resident() (bytes int, err error) {
-	processes, err := s.processes()
-	if err != nil {
-		return 0, err
-	}
-	for _, p := range processes {
-		stat, err := p.Stat()
-		if err != nil {
-			return 0, err
-		}
-		bytes += stat.ResidentMemory()
-	}
-	return bytes, nil
-}
-
 // version is the first line in which a program tells its version.
 func version(program string, argument ...string) string {
 	out, err := exec.Command(program, argument...).CombinedOutput()

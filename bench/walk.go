@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/valyala/fasthttp"
+	"golang.org/x/sync/errgroup"
 )
 
 // client asks a server for pages, one after the other or several at once.
@@ -80,29 +80,25 @@ func (c *client) follow(ctx context.Context, n int, handle func(path string, bod
 // getAll reads the pages over eight connections and counts the answers by
 // their Cache-Status, and their bytes.
 func (c *client) getAll(paths []string, encoding string) (by map[string]int, bytes int, err error) {
-	const workers = 8
-	var next, size atomic.Int64
-	var mu sync.Mutex // guards by and errs
-	by, errs := map[string]int{}, []error{}
-	var running sync.WaitGroup
-	for range workers {
-		running.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(paths) {
-					return
-				}
-				body, status, err := c.get(paths[i], encoding)
-				size.Add(int64(len(body)))
-				mu.Lock()
-				by[status]++
-				if err != nil {
-					errs = append(errs, err)
-				}
-				mu.Unlock()
-			}
-		})
+	var mu sync.Mutex // guards the results
+	by = map[string]int{}
+	err = each(context.Background(), len(paths), func(i int) error {
+		body, status, err := c.get(paths[i], encoding)
+		mu.Lock()
+		defer mu.Unlock()
+		by[status]++
+		bytes += len(body)
+		return err
+	})
+	return by, bytes, err
+}
+
+// each calls do for 0 to n-1, eight at a time, until one fails.
+func each(ctx context.Context, n int, do func(i int) error) error {
+	all, running := errgroup.WithContext(ctx)
+	all.SetLimit(8)
+	for i := 0; i < n && running.Err() == nil; i++ {
+		all.Go(func() error { return do(i) })
 	}
-	running.Wait()
-	return by, int(size.Load()), errors.Join(errs...)
+	return errors.Join(all.Wait(), ctx.Err())
 }

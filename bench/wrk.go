@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -122,27 +124,25 @@ func (s *side) ask() (a answer, err error) {
 	if _, err := conn.Write([]byte(request)); err != nil {
 		return a, err
 	}
-	counted := &counter{Conn: conn}
-	r, err := http.ReadResponse(bufio.NewReaderSize(counted, 1<<20), nil)
+	var read atomic.Int64
+	r, err := http.ReadResponse(bufio.NewReaderSize(&counter{conn, &read}, 1<<20), nil)
 	if err != nil {
 		return a, err
 	}
 	defer r.Body.Close()
-	var body strings.Builder
-	if _, err := bufio.NewReader(r.Body).WriteTo(&body); err != nil {
-		return a, err
-	}
-	return answer{counted.read, r.StatusCode, r.Header, []byte(body.String())}, nil
+	body, err := io.ReadAll(r.Body)
+	return answer{int(read.Load()), r.StatusCode, r.Header, body}, err
 }
 
+// counter counts the bytes that are read from a connection.
 type counter struct {
 	net.Conn
-	read int
+	read *atomic.Int64
 }
 
 func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.read += n
+	c.read.Add(int64(n))
 	return n, err
 }
 

@@ -229,7 +229,7 @@ func (n *Node) send() {
 		return
 	}
 	w.After(w.OneWay(), func() {
-		w.arrive(func() {
+		w.Arrive(func() {
 			answered := *c
 			if w.Rule != nil {
 				w.Rule(&answered, w.Now+w.Clock)
@@ -303,7 +303,7 @@ func (n *Node) sendHeartbeat() {
 		return
 	}
 	w.After(w.OneWay(), func() {
-		w.arrive(func() {
+		w.Arrive(func() {
 			nodes, missing := w.heartbeat(n, present)
 			back := w.OneWay()
 			if w.Lost() || n.Cut || n.Deaf {

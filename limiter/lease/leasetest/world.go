@@ -125,10 +125,10 @@ func (w *World) Hang(span int64) {
 	})
 }
 
-// arrive runs do at the bucket, or when it no longer hangs.
-func (w *World) arrive(do func()) {
+// Arrive runs do at the bucket, or when it no longer hangs.
+func (w *World) Arrive(do func()) {
 	if w.hung { // like a process after SIGSTOP
-		w.inbox = append(w.inbox, func() { w.arrive(do) })
+		w.inbox = append(w.inbox, func() { w.Arrive(do) })
 		return
 	}
 	do()
