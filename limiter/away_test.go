@@ -43,7 +43,7 @@ func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
 			l.take(key, nil)
 		}
 		if more := v.calls.Load() - calls; more != 0 {
-			t.Fatalf("%d visits to a hung store", more)
+			t.Fatalf("%d pipelines to a hung store", more)
 		}
 		v.mood.Store(int32(well))
 		boottimetest.Pass(3 * heartbeatInterval)

@@ -44,27 +44,27 @@ func (b *Bucket) Policy() lease.Policy {
 	return b.lease.Policy
 }
 
-// answer is the result of a request at one bucket.
-type answer struct {
+// reply is what one bucket replies to a request.
+type reply struct {
 	outcome lease.Outcome
 	status  lease.Status
 }
 
-// answerOf makes the answer for a lease's outcome. b.mu is held.
-func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
-	s := b.lease.Status(now, false)
+// replyOf makes the reply for a lease's outcome. b.mu is held.
+func (b *Bucket) replyOf(o lease.Outcome, now int64) reply {
+	s := b.lease.Status(now)
 	if o == lease.Denied {
 		s = lease.Refused(b.lease.RetryIn(now))
 	}
-	return answer{o, s}
+	return reply{o, s}
 }
 
 // over reports whether the period of a quota is over.
 func (b *Bucket) over() bool { return b.until != 0 && time.Now().UnixMicro() >= b.until }
 
-// within returns the status of a bucket after a request. A quota is full again when its
-// period ends.
-func (b *Bucket) within(s lease.Status, now int64, q *request) lease.Status {
+// limitToPeriod bounds the times of a status by the end of a quota's period: then the quota
+// is full again, whatever the bucket says.
+func (b *Bucket) limitToPeriod(s lease.Status, now int64, q *request) lease.Status {
 	if b.until != 0 {
 		s.ResetIn = time.Duration(max(1, q.periodEnds-now)) * time.Microsecond
 		s.RetryIn = min(s.RetryIn, s.ResetIn)
@@ -79,7 +79,7 @@ func (b *Bucket) unknownQuota() bool {
 }
 
 // waiters are the requests that wait for a bucket. The bucket's mu guards them.
-type waiters struct{ all []chan answer }
+type waiters struct{ all []chan reply }
 
 // waiting is how many requests wait for the bucket. b.mu is held.
 func (b *Bucket) waiting() int64 {
@@ -89,8 +89,8 @@ func (b *Bucket) waiting() int64 {
 	return int64(len(b.waiters.all))
 }
 
-// join adds a request that waits. b.mu is held.
-func (b *Bucket) join(w chan answer) {
+// addWaiter adds a request that waits. b.mu is held.
+func (b *Bucket) addWaiter(w chan reply) {
 	if b.waiters == nil {
 		b.waiters = new(waiters)
 	}
@@ -98,7 +98,7 @@ func (b *Bucket) join(w chan answer) {
 }
 
 // leave ends a request's wait. It reports false if the request has been answered.
-func (b *Bucket) leave(w chan answer) bool {
+func (b *Bucket) leave(w chan reply) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waiting() == 0 {
@@ -111,15 +111,18 @@ func (b *Bucket) leave(w chan answer) bool {
 	return i >= 0
 }
 
-// answer answers the waiting requests that the lease can decide. With all, it also
-// answers the others, with NeedRemote: they are then decided without Redis. b.mu is held.
-func (b *Bucket) answer(now int64, all bool) {
+// everyWaiter lets deliver reply to all waiting requests.
+const everyWaiter = true
+
+// deliver replies to the waiting requests that the lease can decide. With all, it also
+// replies to the others, with NeedRemote: they are then decided without Redis. b.mu is held.
+func (b *Bucket) deliver(now int64, all bool) {
 	for b.waiting() > 0 {
-		a := b.answerOf(b.lease.Retry(now), now)
-		if a.outcome == lease.NeedRemote && !all {
+		r := b.replyOf(b.lease.Retry(now), now)
+		if r.outcome == lease.NeedRemote && !all {
 			return
 		}
-		b.waiters.all[0] <- a
+		b.waiters.all[0] <- r
 		b.waiters.all = b.waiters.all[1:]
 	}
 	b.waiters = nil
@@ -213,16 +216,19 @@ func (r *registry) makeRoom() {
 		return
 	}
 	for key, b := range r.buckets {
-		r.evict(key, b, false)
+		r.evict(key, b, ifIdle)
 	}
 	for key, b := range r.buckets {
 		if len(r.buckets) < r.maxBuckets-r.maxBuckets/16 {
 			break
 		}
-		r.evict(key, b, true)
+		r.evict(key, b, evenBusy)
 	}
 	r.sweepAt = max(sweepFrom, 2*len(r.buckets))
 }
+
+// For evict: a bucket that is in use stays, or goes.
+const ifIdle, evenBusy = false, true
 
 func (r *registry) evict(key string, b *Bucket, busy bool) {
 	b.mu.Lock()

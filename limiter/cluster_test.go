@@ -152,13 +152,13 @@ func (s *shards) shardOf(key string) uint8 {
 
 func (s *shards) mostShards() int { return 2 }
 
-func (s *shards) visit(ctx context.Context, calls []*visit) (err error) {
+func (s *shards) execute(ctx context.Context, calls []*bucketCall) (err error) {
 	loses := s.loses.Load()
 	if calls[0].bucket.key != "second" || loses == nothing {
-		return s.virtual.visit(ctx, calls)
+		return s.virtual.execute(ctx, calls)
 	}
 	if loses == answers {
-		_ = s.virtual.visit(ctx, calls)
+		_ = s.virtual.execute(ctx, calls)
 	}
 	for _, c := range calls {
 		c.err = errMoody

@@ -54,7 +54,7 @@ func (d *direct) decide(now int64, q request) Decision {
 		if q.cost > 0 && missing > 0 {
 			s = lease.Refused(b.lease.Policy.TimeFor(missing))
 		}
-		r.add(Which(i+1), b.within(s, now, &q))
+		r.add(Which(i+1), b.limitToPeriod(s, now, &q))
 	}
 	return r
 }

@@ -51,9 +51,9 @@ func (d *leased) setPolicy(b *Bucket, p Policy) {
 // Granted.
 type part struct {
 	bucket *Bucket
-	answer
-	answers  chan answer // the request waits here for Redis' answer; nil = it does not wait
-	fallback bool        // this node decided without Redis
+	reply
+	replies  chan reply // the request waits here for Redis' answer; nil = it does not wait
+	fallback bool       // this node decided without Redis
 }
 
 // parts are those of the key, of the workspace and of its quota. The quota comes last, so
@@ -86,7 +86,7 @@ func (d *leased) decide(now int64, q request) Decision {
 		if p.bucket == nil {
 			continue
 		}
-		r.add(Which(i+1), p.bucket.within(p.status, now, &q))
+		r.add(Which(i+1), p.bucket.limitToPeriod(p.status, now, &q))
 		switch {
 		case refused && p.outcome == lease.Granted: // the refusal of another bucket makes the token useless
 			d.refund(p.bucket, now, p.fallback)
@@ -106,14 +106,16 @@ func (d *leased) take(p *part, now, cost int64, refused bool) {
 	outcome := lease.NeedRemote
 	switch {
 	case cost == 0:
-		p.status = b.lease.Status(now, b.shard.down.Load())
+		if p.status = b.lease.Status(now); b.shard.down.Load() {
+			p.status = b.lease.FallbackStatus(now)
+		}
 		return
 	case !refused:
 		outcome = b.lease.Take(now)
 	case b.lease.Denies(now):
 		outcome = lease.Denied
 	}
-	p.answer = b.answerOf(outcome, now)
+	p.reply = b.replyOf(outcome, now)
 	d.prefetch(b, now)
 }
 
@@ -176,7 +178,7 @@ func (d *leased) wait(all *parts) (by Source) {
 	calls := make([]*Bucket, 0, len(all))
 	for i := range all {
 		if p := &all[i]; p.outcome == lease.NeedRemote {
-			if shard, wait := d.join(p, &calls); wait > 0 {
+			if shard, wait := d.startWaiting(p, &calls); wait > 0 {
 				s, longest = shard, max(longest, wait)
 			}
 		}
@@ -189,28 +191,27 @@ func (d *leased) wait(all *parts) (by Source) {
 	defer cancel()
 	for i := range all {
 		p := &all[i]
-		if p.answers == nil {
+		if p.replies == nil {
 			continue
 		}
 		select {
-		case p.answer = <-p.answers:
+		case p.reply = <-p.replies:
 		case <-ctx.Done():
-			if !p.bucket.leave(p.answers) {
-				p.answer = <-p.answers // it came at the same moment
+			if !p.bucket.leave(p.replies) {
+				p.reply = <-p.replies // it came at the same moment
 			}
 		}
 	}
 	return SourceRedis
 }
 
-// join tries the lease once more. If Redis is still needed, the part joins the requests that
-// wait for the bucket. join returns the shard, and for how long the part waits; 0 = it does
-// not. If the bucket has no call yet, join appends it to calls.
-func (d *leased) join(p *part, calls *[]*Bucket) (s *shard, wait int64) {
+// startWaiting tries the lease once more. If Redis is still needed, the part waits for the
+// bucket. startWaiting returns the shard, and for how long the part waits; 0 = it does not. If the bucket has no call yet, join appends it to calls.
+func (d *leased) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) {
 	b := d.l.buckets.lock(&p.bucket)
 	defer b.mu.Unlock()
 	now := d.l.now()
-	if p.answer = b.answerOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote {
+	if p.reply = b.replyOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote {
 		return nil, 0
 	}
 	switch wait = b.shard.link.Wait(); {
@@ -219,8 +220,8 @@ func (d *leased) join(p *part, calls *[]*Bucket) (s *shard, wait int64) {
 	case b.shard.unreachable() || b.lease.Unanswered(now, b.shard.fleet()):
 		return nil, 0
 	}
-	p.answers = make(chan answer, 1)
-	b.join(p.answers)
+	p.replies = make(chan reply, 1)
+	b.addWaiter(p.replies)
 	if !b.pending {
 		d.markPending(b)
 		*calls = append(*calls, b)
@@ -237,7 +238,7 @@ func (d *leased) decideFallback(p *part, now int64) {
 	if d.mode == FailAllow || d.mode == FailLocal && !b.unknownQuota() {
 		ok, retry = b.lease.TakeFallback(now, b.shard.fleet(), d.mode == FailAllow)
 	}
-	p.answer = answer{lease.Granted, b.lease.Status(now, true)}
+	p.reply = reply{lease.Granted, b.lease.FallbackStatus(now)}
 	switch {
 	case ok:
 		d.active.add(b)
@@ -247,7 +248,7 @@ func (d *leased) decideFallback(p *part, now int64) {
 	case b.until != 0: // other nodes may have some of the quota left
 		retry = heartbeatInterval.Microseconds()
 	}
-	p.answer = answer{lease.Denied, lease.Refused(retry)}
+	p.reply = reply{lease.Denied, lease.Refused(retry)}
 }
 
 // close gives back what this node holds and leaves the fleet. No more calls, sweeps and

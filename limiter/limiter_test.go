@@ -263,7 +263,7 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 					b.lease.Begin(&call, 0, now, fleetOf(l), false)
 					call.Extra = tokens
 					v.mu.Lock()
-					v.bucket(b.key, p).Visit(&call, v.now())
+					v.bucket(b.key, p).Execute(&call, v.now())
 					v.mu.Unlock()
 					b.lease.Complete(&call, now, now, fleetOf(l))
 					l.decider.(*leased).active.add(b)
@@ -281,7 +281,7 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 				defer v.mu.Unlock()
 				var kept [2]int // of many tokens, of fewer
 				for i, b := range all {
-					if v.bucket(b.key, p).Held > 0 {
+					if v.bucket(b.key, p).HeldNow > 0 {
 						kept[min(1, i%10)]++
 					}
 				}

@@ -105,7 +105,7 @@ func slowKey(t testing.TB, l *Limiter) *Bucket {
 	return l.Bucket(KeyBucket("w", t.Name()), policy(t, 0.001, 200))
 }
 
-// mood is what a virtual store does with a visit.
+// mood is what a virtual store does with a pipeline.
 type mood int32
 
 const (
@@ -131,7 +131,7 @@ type virtual struct {
 	deafToBeats atomic.Bool // heartbeats fail, and calls get through
 	trips       atomic.Int64
 	calls       atomic.Int64
-	most        atomic.Int64 // calls in one visit
+	most        atomic.Int64 // calls in one pipeline
 
 	mu      sync.Mutex // guards all below
 	began   time.Time
@@ -175,7 +175,7 @@ func (v *virtual) reach(ctx context.Context, calls int) error {
 	return ctx.Err()
 }
 
-func (v *virtual) visit(ctx context.Context, calls []*visit) error {
+func (v *virtual) execute(ctx context.Context, calls []*bucketCall) error {
 	v.trips.Add(1)
 	v.calls.Add(int64(len(calls)))
 	v.most.Store(max(v.most.Load(), int64(len(calls))))
@@ -183,7 +183,7 @@ func (v *virtual) visit(ctx context.Context, calls []*visit) error {
 	if err == nil {
 		v.mu.Lock()
 		for _, c := range calls {
-			v.bucket(c.bucket.key, c.call.Policy).Visit(&c.call, v.now())
+			v.bucket(c.bucket.key, c.call.Policy).Execute(&c.call, v.now())
 		}
 		v.mu.Unlock()
 		time.Sleep(time.Duration(v.oneWay.Load()))

@@ -265,7 +265,7 @@ func TestAQuotaOnThreeNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := unpack(t, raw); b.Level != 0 || b.Held != 0 || b.Policy.Burst != tokens {
+	if b := unpack(t, raw); b.Level != 0 || b.HeldNow != 0 || b.Policy.Burst != tokens {
 		t.Errorf("%+v", b)
 	}
 	kept := client.PTTL(t.Context(), QuotaBucket("w", "2026-11")).Val()

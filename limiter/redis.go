@@ -33,18 +33,18 @@ type store interface {
 	// mostShards bounds the number of shards.
 	mostShards() int
 
-	// visit executes the calls and fills in their replies. Each call is atomic in its
+	// execute executes the calls and fills in their replies. Each call is atomic in its
 	// bucket and is executed at most once. If a call's err is not nil afterwards, it is
-	// unknown whether it was executed. visit returns an error if no call was answered.
-	visit(ctx context.Context, calls []*visit) error
+	// unknown whether it was executed. execute returns an error if no call was answered.
+	execute(ctx context.Context, calls []*bucketCall) error
 
 	// heartbeat sends a heartbeat of a node to a shard, and returns how many nodes there
 	// are and how many of them are missing.
 	heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error)
 }
 
-// visit is one call to one bucket.
-type visit struct {
+// bucketCall is one call to one bucket.
+type bucketCall struct {
 	bucket *Bucket
 	call   lease.Call
 	err    error
@@ -104,12 +104,12 @@ func masterOf(c *redis.ClusterClient, key string) string {
 	return master.Options().Addr
 }
 
-// visit sends every call with the script's digest. A Redis that does not have the script
+// execute sends every call with the script's digest. A Redis that does not have the script
 // (after a start or a failover) refuses the call without executing anything. Only those
 // calls are sent again, with the whole script.
-func (r *redisStore) visit(ctx context.Context, calls []*visit) error {
+func (r *redisStore) execute(ctx context.Context, calls []*bucketCall) error {
 	r.send(ctx, calls, "evalsha", tokenBucketDigest)
-	var unknown []*visit
+	var unknown []*bucketCall
 	for _, v := range calls {
 		if v.err != nil && strings.HasPrefix(v.err.Error(), "NOSCRIPT") {
 			unknown = append(unknown, v)
@@ -123,12 +123,12 @@ func (r *redisStore) visit(ctx context.Context, calls []*visit) error {
 		if v.err == nil {
 			return nil
 		}
-		failed = fmt.Errorf("limiter: visit bucket %s: %w", v.bucket.key, v.err)
+		failed = fmt.Errorf("limiter: call bucket %s: %w", v.bucket.key, v.err)
 	}
 	return failed
 }
 
-func (r *redisStore) send(ctx context.Context, calls []*visit, eval, script string) {
+func (r *redisStore) send(ctx context.Context, calls []*bucketCall, eval, script string) {
 	pipe := r.client.Pipeline()
 	answers := make([]*redis.Cmd, len(calls))
 	for i, v := range calls {
@@ -153,7 +153,7 @@ func (once) NoRetry() bool { return true }
 // arguments are the script's, in its order.
 func arguments(c *lease.Call) []any {
 	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Entitled,
-		c.Epoch, c.Rel0, c.Rel1, c.Ret, c.Debt, c.Nodes, c.Missing, c.Node, c.Life}
+		c.Slice, c.Rel0, c.Rel1, c.Returned, c.Debt, c.Nodes, c.Missing, c.Node, c.Life}
 }
 
 // read fills the reply from the script's answer.
@@ -165,7 +165,7 @@ func read(c *lease.Call, answer *redis.Cmd) error {
 	if len(n) != 9 {
 		return fmt.Errorf("script answered %d values", len(n))
 	}
-	c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Epoch: n[4], Lasts: n[5], Held: n[6],
+	c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6],
 		Demand: n[7], Owner: n[8]}
 	return nil
 }

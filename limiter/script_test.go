@@ -19,7 +19,7 @@ import (
 // pack and unpack are the state's form in Redis: thirteen little-endian doubles.
 func pack(b leasetest.Bucket) []byte {
 	var raw []byte
-	for _, n := range []int64{b.Level, b.TS, b.Lag, b.Held, b.Prev, b.Used, b.Demand, b.Withheld, b.Owner, b.OwnerAt, b.Policy.Version, b.Policy.Rate, b.Policy.Burst} {
+	for _, n := range []int64{b.Level, b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn, b.Demand, b.Withheld, b.Owner, b.OwnerSeenAt, b.Policy.Version, b.Policy.Rate, b.Policy.Burst} {
 		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(float64(n)))
 	}
 	return raw
@@ -37,8 +37,8 @@ func unpack(t testing.TB, raw []byte) leasetest.Bucket {
 			t.Fatalf("the state holds %v, not an integer", f)
 		}
 	}
-	return leasetest.Bucket{Level: n[0], TS: n[1], Lag: n[2], Held: n[3], Prev: n[4], Used: n[5], Demand: n[6], Withheld: n[7],
-		Owner: n[8], OwnerAt: n[9], Policy: Policy{Version: n[10], Rate: n[11], Burst: n[12]}}
+	return leasetest.Bucket{Level: n[0], RefilledAt: n[1], ClockLag: n[2], HeldNow: n[3], HeldBefore: n[4], UsedIn: n[5], Demand: n[6], Withheld: n[7],
+		Owner: n[8], OwnerSeenAt: n[9], Policy: Policy{Version: n[10], Rate: n[11], Burst: n[12]}}
 }
 
 // anyPolicy reaches every corner that NewPolicy allows. One in four is a quota, of whose
@@ -105,9 +105,9 @@ func TestScriptEqualsModel(t *testing.T) {
 			x := &trials[i]
 			key := fmt.Sprintf("listedge:{model}:b:%d:%d", round, i)
 			p := anyPolicy(random)
-			near := time.Now().UnixMicro() / lease.Epoch
+			near := time.Now().UnixMicro() / lease.Slice
 			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Entitled: random.Int64N(200_000),
-				Epoch: near - random.Int64N(4), Rel0: anyTokens(p), Rel1: anyTokens(p), Ret: anyTokens(p), Debt: anyTokens(p),
+				Slice: near - random.Int64N(4), Rel0: anyTokens(p), Rel1: anyTokens(p), Returned: anyTokens(p), Debt: anyTokens(p),
 				Nodes: 1 + random.Int64N(20), Node: random.Int64N(3), Life: 1 + random.Int64N(40*86_400_000_000)}
 			if chance(3) {
 				x.c.Missing = random.Int64N(x.c.Nodes)
@@ -136,18 +136,18 @@ func TestScriptEqualsModel(t *testing.T) {
 				case 1:
 					past = -2_000_000 - past
 				}
-				b := leasetest.Bucket{TS: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
+				b := leasetest.Bucket{RefilledAt: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
 				if chance(4) {
-					b.Lag = random.Int64N(100_000_000)
+					b.ClockLag = random.Int64N(100_000_000)
 				}
-				b.Used = (b.TS+b.Lag)/lease.Epoch - random.Int64N(4)
+				b.UsedIn = (b.RefilledAt+b.ClockLag)/lease.Slice - random.Int64N(4)
 				if chance(2) {
-					b.Held, b.Prev = random.Int64N(own.Burst/4+1), random.Int64N(own.Burst/4+1)
+					b.HeldNow, b.HeldBefore = random.Int64N(own.Burst/4+1), random.Int64N(own.Burst/4+1)
 				}
 				if chance(2) {
-					b.Owner, b.OwnerAt = 1+random.Int64N(3), b.TS-random.Int64N(20_000_000)
+					b.Owner, b.OwnerSeenAt = 1+random.Int64N(3), b.RefilledAt-random.Int64N(20_000_000)
 				}
-				room := (own.Burst - b.Held - b.Prev) * lease.Token
+				room := (own.Burst - b.HeldNow - b.HeldBefore) * lease.Token
 				if chance(3) {
 					b.Withheld = random.Int64N(room + 1)
 				}
@@ -159,7 +159,7 @@ func TestScriptEqualsModel(t *testing.T) {
 					b.Level = min(room-b.Withheld, []int64{0, room, lease.Token, lease.Token - 1, room - 1}[random.IntN(5)])
 				}
 				if chance(10) {
-					field := []*int64{&b.Level, &b.TS, &b.Lag, &b.Held, &b.Prev, &b.Used, &b.Demand, &b.Withheld, &b.Owner, &b.OwnerAt,
+					field := []*int64{&b.Level, &b.RefilledAt, &b.ClockLag, &b.HeldNow, &b.HeldBefore, &b.UsedIn, &b.Demand, &b.Withheld, &b.Owner, &b.OwnerSeenAt,
 						&b.Policy.Version, &b.Policy.Rate, &b.Policy.Burst}[random.IntN(13)]
 					*field, x.altered = random.Int64N(1<<54)-1<<53, true
 					if !b.Within() {
@@ -189,7 +189,7 @@ func TestScriptEqualsModel(t *testing.T) {
 			} else {
 				x.stored = nil
 			}
-			changed := model.Visit(&want, x.now)
+			changed := model.Execute(&want, x.now)
 			if got.Reply != want.Reply {
 				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.Reply, want.Reply)
 			}
@@ -214,11 +214,11 @@ func TestScriptEqualsModel(t *testing.T) {
 			}
 			if x.stored != nil {
 				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
-				count("stepped", x.stored.TS-x.now > 1_000_000)
+				count("stepped", x.stored.RefilledAt-x.now > 1_000_000)
 				count("adopted", x.stored.Policy != model.Policy)
 				count("pinned", model.Policy.Rate != x.c.Policy.Rate)
-				count("aged", x.stored.Held+x.stored.Prev > 0 && x.now/lease.Epoch > x.stored.TS/lease.Epoch)
-				count("released", x.stored.Held+x.stored.Prev > got.Reply.Held-got.Leased && x.now/lease.Epoch == x.stored.TS/lease.Epoch)
+				count("aged", x.stored.HeldNow+x.stored.HeldBefore > 0 && x.now/lease.Slice > x.stored.RefilledAt/lease.Slice)
+				count("released", x.stored.HeldNow+x.stored.HeldBefore > got.Reply.Held-got.Leased && x.now/lease.Slice == x.stored.RefilledAt/lease.Slice)
 			}
 			if !changed && x.stored == nil {
 				continue // stays absent, or something else
@@ -260,7 +260,7 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	ctx := context.Background()
 	p := policy(t, 50, 100)
 	now := time.Now().UnixMicro()
-	sound := leasetest.Bucket{Level: 0, TS: now, Used: now / lease.Epoch, Policy: p}
+	sound := leasetest.Bucket{Level: 0, RefilledAt: now, UsedIn: now / lease.Slice, Policy: p}
 	damaged := map[string]string{"other bytes": strings.Repeat("x", 104), "a short value": "x"}
 	for field, name := range []string{"level", "time", "lag", "held", "held before", "used", "demand", "withheld", "owner", "owner's time", "version", "rate", "burst"} {
 		for what, v := range map[string]float64{"NaN": math.NaN(), "infinite": math.Inf(1), "-infinite": math.Inf(-1), "far below": -1 << 52, "broken": .5} {
@@ -269,7 +269,7 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 			damaged[name+" "+what] = string(raw)
 		}
 	}
-	visit := func(t *testing.T, key string) lease.Call {
+	execute := func(t *testing.T, key string) lease.Call {
 		c := lease.Call{Policy: p, Need: 1, Nodes: 1}
 		if err := read(&c, client.Eval(ctx, tokenBucketScript, []string{key}, arguments(&c)...)); err != nil {
 			t.Fatal(err)
@@ -282,7 +282,7 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 			if err := client.Set(ctx, key, raw, time.Hour).Err(); err != nil {
 				t.Fatal(err)
 			}
-			if c := visit(t, key); c.Granted != 1 || c.Level != 99*lease.Token {
+			if c := execute(t, key); c.Granted != 1 || c.Level != 99*lease.Token {
 				t.Errorf("%+v", c.Reply)
 			}
 			if b := unpack(t, []byte(client.Get(ctx, key).Val())); !b.Within() {
@@ -293,14 +293,14 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	t.Run("another type", func(t *testing.T) {
 		key := KeyBucket("damaged", "a list")
 		client.LPush(ctx, key, "x")
-		if c := visit(t, key); c.Granted != 1 {
+		if c := execute(t, key); c.Granted != 1 {
 			t.Errorf("%+v", c.Reply)
 		}
 	})
 	t.Run("a sound one is kept", func(t *testing.T) {
 		key := KeyBucket("damaged", "not")
 		client.Set(ctx, key, pack(sound), time.Hour)
-		if c := visit(t, key); c.Level > 98*lease.Token {
+		if c := execute(t, key); c.Level > 98*lease.Token {
 			t.Errorf("%+v", c.Reply)
 		}
 	})

@@ -42,7 +42,7 @@ const (
 // Calls that are queued while a pipeline is in flight go into the next one. Each server
 // has its own shard, so a server that hangs does not delay the buckets of others.
 //
-//	enqueue ──> queue ──> Begin ══ store.visit ══> Complete, or Fail
+//	enqueue ──> queue ──> Begin ══ store.execute ══> Complete, or Fail
 type shard struct {
 	d       *leased
 	link    lease.Link
@@ -132,7 +132,7 @@ func (s *shard) send() {
 		defer cancel()
 		s.d.l.counts.trips.Add(1)
 		s.d.l.counts.calls.Add(uint64(len(calls)))
-		s.recordAnswer(s.d.store.visit(ctx, calls), now)
+		s.recordAnswer(s.d.store.execute(ctx, calls), now)
 		for _, v := range calls {
 			s.complete(v, now)
 		}
@@ -148,22 +148,22 @@ func (s *shard) send() {
 
 // begin makes the calls of a batch. With all, they give back the tokens that are held.
 // If a bucket needs no call, its waiting requests are answered.
-func (s *shard) begin(batch []*Bucket, now int64, all bool) []*visit {
-	calls := make([]*visit, 0, len(batch))
+func (s *shard) begin(batch []*Bucket, now int64, all bool) []*bucketCall {
+	calls := make([]*bucketCall, 0, len(batch))
 	for _, b := range batch {
-		v := &visit{bucket: b}
+		v := &bucketCall{bucket: b}
 		b.mu.Lock()
 		if (all || !s.refuses()) && b.lease.Begin(&v.call, b.waiting(), now, s.fleet(), all) {
 			calls = append(calls, v)
 			if b.until != 0 {
 				v.call.Life = max(1, b.until-time.Now().UnixMicro()+quotaKept.Microseconds())
 			}
-			if v.call.Need == 0 && v.call.Ret > 0 {
+			if v.call.Need == 0 && v.call.Returned > 0 {
 				s.d.l.counts.settles.Add(1)
 			}
 		} else {
 			b.pending = false
-			b.answer(now, true)
+			b.deliver(now, everyWaiter)
 		}
 		b.mu.Unlock()
 	}
@@ -200,7 +200,7 @@ func (s *shard) recordAnswer(err error, sent int64) {
 }
 
 // complete applies an answer to the lease, and then answers the waiting requests.
-func (s *shard) complete(v *visit, sent int64) {
+func (s *shard) complete(v *bucketCall, sent int64) {
 	b, c := v.bucket, &v.call
 	now := s.d.l.now()
 	b.mu.Lock()
@@ -212,7 +212,7 @@ func (s *shard) complete(v *visit, sent int64) {
 		s.d.l.counts.leased.Add(uint64(c.Leased))
 		s.d.l.counts.debts.Add(uint64(c.Debt))
 	}
-	b.answer(now, v.err != nil)
+	b.deliver(now, v.err != nil)
 	if b.pending = false; b.lease.IsActive() {
 		s.d.active.add(b)
 	}

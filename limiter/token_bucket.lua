@@ -1,6 +1,6 @@
 -- A token bucket that can be leased from: one key, one call, exact integers.
--- lease/leasetest/bucket.go is the same rule in Go, with the reasons; a test holds
--- the two equal, state included.
+-- lease/leasetest/bucket.go is the same rule in Go, for simulations; a test holds the two
+-- equal, state included.
 --
 -- KEYS[1]  the bucket. Absent = full, nothing held. So is a value of another form, and
 --          a state outside its invariant: it was damaged, and might refuse for ever.
@@ -9,161 +9,198 @@
 --          need hold extra        tokens to admit now; 1: they count as held; tokens to lease
 --          arrived entitled       requests since the last report; thousandths of a
 --                                 request that had no token yet
---          epoch rel0 rel1        no longer held, of those leased in that epoch, and the one before
---          ret debt               tokens to give back; tokens spent without Redis
+--          slice released released_before   no longer held, of those leased in that slice,
+--                                 and in the one before
+--          returned debt          tokens to give back; tokens spent without Redis
 --          nodes missing node     of the fleet; those that may be cut off; the caller
 --          life                   of a quota: microseconds for which it must be stored
 -- Returns  granted (of need), leased, level (micro-tokens), microseconds to the next
---          token, epoch, microseconds for which what is leased now counts, tokens held
+--          token, slice, microseconds for which what is leased now counts, tokens held
 --          by all, demand, 1 if the caller owns the bucket
 --
--- Invariant: level + withheld + (held + prev) * TOKEN <= burst * TOKEN.
+-- The state, in the order in which it is stored:
+--   level           micro-tokens at refilled_at; below 0 = more were spent than it had
+--   refilled_at     microseconds: up to here the bucket has been refilled
+--   clock_lag       sum of all steps back of the clock; refilled_at + clock_lag counts slices
+--   held_now        tokens leased in the slice of refilled_at and not yet reported spent
+--   held_before     the same of the slice before; tokens of older slices no longer count
+--   policy_used_in  slice in which a node last used the policy in force
+--   demand          requests of the last DEMAND_SPAN, decaying, in thousandths
+--   withheld        micro-tokens of the missing nodes, which may be spending them without Redis
+--   owner           if the burst is smaller than the fleet: who may spend without Redis; 0 = none
+--   owner_seen_at   when the owner last confirmed its ownership by a call
+--   stored_version stored_rate stored_burst   the policy in force
+--
+-- Invariants: level + withheld + (held_now + held_before) * TOKEN <= burst * TOKEN, unless the
+-- burst was made smaller than what is held: then level <= 0. level >= -burst * TOKEN / 4; that
+-- of a quota may be lower. No microsecond refills twice.
 -- Time is Redis' own, never a caller's: a late packet or a fast clock would refill
 -- twice. All numbers are integers below 2^53, which doubles hold exactly. They
 -- travel through struct.pack and redis.call, never through tostring or '..', which
 -- keep 14 digits of a 16-digit time.
+--
+-- The order of the steps matters. The refill comes before the new policy, because the old rate
+-- was in force until now. The release comes before the tokens given back, because it makes room
+-- for them below the burst. The debit comes before the grant: else tokens would be spent twice.
 
 local FORM, SIZE = '<ddddddddddddd', 104
-local TOKEN, EPOCH, SLACK = 1000000, 10000000, 1000000
+local TOKEN, SLICE, SLACK = 1000000, 10000000, 1000000
 local LEAST = 16 -- smaller bursts are not leased from
 local OWNER_LIFE, MISSING_AFTER, MEMBER_LIFE = 60000000, 1850000, 60000000
 local DEMAND_SPAN, FAIR, SCARCE = 6000000, 1.03125, 4
 local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
-local n = {}
-for i = 1, #ARGV do n[i] = tonumber(ARGV[i]) end
-local R, B, version, need, hold, extra = n[1], n[2], n[3], n[4], n[5], n[6]
-local arrived, entitled, from, rel0, rel1 = n[7], n[8], n[9], n[10], n[11]
-local ret, debt, nodes, missing, node, life = n[12], n[13], max(1, n[14]), n[15], n[16], n[17]
+local arguments = {}
+for i = 1, #ARGV do arguments[i] = tonumber(ARGV[i]) end
+local rate, burst, version, need, hold, extra, arrived, entitled, reported_slice = unpack(arguments, 1, 9)
+local released, released_before, returned, debt, nodes, missing, node, life = unpack(arguments, 10, 17)
+nodes = max(1, nodes)
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
-local level, ts, lag, held, prev, used, demand, withheld, owner, seen, v, r, b
-local raw = redis.pcall('GET', KEYS[1]) -- a table: a value of another type
-local known = type(raw) == 'string' and #raw == SIZE
+local level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand
+local withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst
+local stored = redis.pcall('GET', KEYS[1]) -- a table: a value of another type
+local known = type(stored) == 'string' and #stored == SIZE
 if known then
-  level, ts, lag, held, prev, used, demand, withheld, owner, seen, v, r, b = struct.unpack(FORM, raw)
+  level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand,
+    withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst = struct.unpack(FORM, stored)
 end
 
 local function time_for(units)
   if units <= 0 then return 0 end
-  return min(MAX_UNITS, ceil(units * 1000000 / r))
+  return min(MAX_UNITS, ceil(units * 1000000 / stored_rate))
 end
-local function cap() return max(0, b - held - prev) * TOKEN end
+local function cap() return max(0, stored_burst - held_now - held_before) * TOKEN end
 local function lowest()
-  if r == 0 then return -MAX_UNITS end
-  return -floor(b / 4) * TOKEN
+  if stored_rate == 0 then return -MAX_UNITS end
+  return -floor(stored_burst / 4) * TOKEN
 end
-local function whole(x) return x % 1 == 0 and x >= 0 and x <= 2 ^ 53 end -- false for NaN
-known = known and whole(math.abs(level)) and whole(ts) and whole(lag) and whole(held) and whole(prev) and whole(used + 1)
-  and whole(demand) and whole(withheld) and whole(owner) and whole(seen) and whole(v) and whole(r) and whole(b)
-  and r <= MAX_UNITS and b >= 1 and b <= MAX_TOKENS and ts + lag <= MAX_UNITS and used * EPOCH <= ts + lag and seen <= ts + lag
+local function whole(number) return number % 1 == 0 and number >= 0 and number <= 2 ^ 53 end -- false for NaN
+local ticks = known and refilled_at + clock_lag
+known = known and whole(math.abs(level)) and whole(refilled_at) and whole(clock_lag) and whole(held_now) and whole(held_before)
+  and whole(policy_used_in + 1) and whole(demand) and whole(withheld) and whole(owner) and whole(owner_seen_at)
+  and whole(stored_version) and whole(stored_rate) and whole(stored_burst)
+  and stored_rate <= MAX_UNITS and stored_burst >= 1 and stored_burst <= MAX_TOKENS
+  and ticks <= MAX_UNITS and policy_used_in * SLICE <= ticks and owner_seen_at <= ticks
   and level >= lowest() and level + withheld <= cap()
 if not known then
-  level, ts, lag, held, prev, used, demand = B * TOKEN, now, 0, 0, 0, -1, 0
-  withheld, owner, seen, v, r, b = 0, 0, 0, version, R, B
+  level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand = burst * TOKEN, now, 0, 0, 0, -1, 0
+  withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst = 0, 0, 0, version, rate, burst
 end
 
--- Who is missing, and how much of the refill is withheld for them.
-local gone = missing
-if b < nodes then
-  gone = nodes
-  if missing == 0 or owner == 0 or owner == node or now - seen <= MISSING_AFTER then gone = 0 end
+-- Of the refill, the part of the missing nodes is withheld: they may be spending it without
+-- Redis. If the burst is smaller than the fleet, the whole refill belongs to the owner.
+local missing_parts = missing
+if stored_burst < nodes then
+  missing_parts = nodes
+  if missing == 0 or owner == 0 or owner == node or now - owner_seen_at <= MISSING_AFTER then missing_parts = 0 end
 end
-local most = floor(b * TOKEN * gone / nodes)
-local function grow(dt)
-  local earned = min(b * TOKEN, floor(dt * r / 1000000))
-  local part = floor(earned * gone / nodes)
-  level = max(level, min(cap() - withheld, level + earned - part))
-  withheld = max(withheld, min(withheld + part, most, cap() - level))
+local max_withheld = floor(stored_burst * TOKEN * missing_parts / nodes)
+local function grow(passed)
+  local earned = min(stored_burst * TOKEN, floor(passed * stored_rate / 1000000))
+  local withheld_part = floor(earned * missing_parts / nodes)
+  level = max(level, min(cap() - withheld, level + earned - withheld_part))
+  withheld = max(withheld, min(withheld + withheld_part, max_withheld, cap() - level))
 end
 
+-- Refill slice by slice: at the end of a slice held tokens age out, and the bucket has more room.
+-- If the clock was set back, this call gets no tokens.
 local stepped, changed = false, false
-if now >= ts then
-  demand = floor(demand * max(0, DEMAND_SPAN - (now - ts)) / DEMAND_SPAN)
-  while held + prev > 0 do
-    local edge = ts + EPOCH - math.fmod(ts + lag, EPOCH)
+if now >= refilled_at then
+  demand = floor(demand * max(0, DEMAND_SPAN - (now - refilled_at)) / DEMAND_SPAN)
+  while held_now + held_before > 0 do
+    local edge = refilled_at + SLICE - math.fmod(refilled_at + clock_lag, SLICE)
     if edge > now then break end
-    grow(edge - ts)
-    ts, prev, held = edge, held, 0
+    grow(edge - refilled_at)
+    refilled_at, held_before, held_now = edge, held_now, 0
   end
-  grow(now - ts)
-  ts = now
-elseif ts - now > SLACK then
-  lag = lag + ts - now
-  ts = now
+  grow(now - refilled_at)
+  refilled_at = now
+elseif refilled_at - now > SLACK then
+  clock_lag = clock_lag + refilled_at - now
+  refilled_at = now
   stepped, changed = true, true
 end
-if withheld > most then
-  level = level + withheld - most
-  withheld = most
+if withheld > max_withheld then -- nodes have returned, and have reported what they spent
+  level = level + withheld - max_withheld
+  withheld = max_withheld
 end
 
--- The newer policy, or one that no node has disagreed with for an epoch.
-local epoch = floor((ts + lag) / EPOCH)
-if version > v or (not (R == r and B == b) and epoch - used > 1) then
-  if r == 0 and R == 0 then level = level + (B - b) * TOKEN end
-  v, r, b = version, R, B
+-- The caller's policy comes into force if its version is newer, or if no node has used the one
+-- in force for a whole slice: so nodes that disagree do not change it back and forth. What was
+-- spent of a quota stays spent.
+local slice = floor((refilled_at + clock_lag) / SLICE)
+if version > stored_version or (not (rate == stored_rate and burst == stored_burst) and slice - policy_used_in > 1) then
+  if stored_rate == 0 and rate == 0 then level = level + (burst - stored_burst) * TOKEN end
+  stored_version, stored_rate, stored_burst = version, rate, burst
   level = max(min(level, cap()), lowest())
   withheld = max(0, min(withheld, cap() - level))
   changed = true
 end
-if R == r and B == b and used ~= epoch then
-  used = epoch
+if rate == stored_rate and burst == stored_burst and policy_used_in ~= slice then
+  policy_used_in = slice
   changed = changed or known
 end
 
-if b < nodes and node ~= 0 and not (owner == node and ts - seen <= MISSING_AFTER / 2)
-  and not (owner ~= 0 and owner ~= node and (missing > 0 or ts - seen <= OWNER_LIFE)) then
-  owner, seen, changed = node, ts, true
+-- The caller becomes the owner if there is none, or if the owner has made no call for OWNER_LIFE
+-- and no node is missing: by then the owner knows by its own clock that it is none.
+if stored_burst < nodes and node ~= 0 and not (owner == node and refilled_at - owner_seen_at <= MISSING_AFTER / 2)
+  and not (owner ~= 0 and owner ~= node and (missing > 0 or refilled_at - owner_seen_at <= OWNER_LIFE)) then
+  owner, owner_seen_at, changed = node, refilled_at, true
 end
 
 demand = demand + min(arrived, 1000000000) * 1000
-if from == epoch then
-  held = max(0, held - rel0)
-  prev = max(0, prev - rel1)
-elseif from == epoch - 1 then
-  prev = max(0, prev - rel0)
+if reported_slice == slice then
+  held_now = max(0, held_now - released)
+  held_before = max(0, held_before - released_before)
+elseif reported_slice == slice - 1 then
+  held_before = max(0, held_before - released)
 end
-local most_tokens = b
-if r == 0 then most_tokens = MAX_TOKENS end
-level = max(level, min(cap() - withheld, level + min(ret, most_tokens) * TOKEN))
+local most_tokens = stored_burst
+if stored_rate == 0 then most_tokens = MAX_TOKENS end
+level = max(level, min(cap() - withheld, level + min(returned, most_tokens) * TOKEN))
 local owed = min(debt, most_tokens) * TOKEN
 local paid = min(owed, withheld)
 withheld = withheld - paid
 level = max(min(level, lowest()), level - owed + paid)
 
+-- Grant tokens for waiting requests, then lease some if enough are left. Nodes hold at most half
+-- of the burst. A lease is at most about half of the caller's part of the level, below half of the
+-- burst a third: larger ones would make other nodes refuse the rest of a burst of requests. Where
+-- tokens are scarce, a node gets its share of the rate by its share of all requests. A low rate is
+-- not scarce: it would keep back for hours what is left.
 local granted, leased = 0, 0
 if not stepped then
-  local have = floor(max(0, level) / TOKEN)
-  local capacity = r * DEMAND_SPAN / 1000000000
-  local scarce = have * SCARCE < b and (have + nodes) * 1000 < capacity
-    and demand > max(capacity * 9 / 8 + b * 500, capacity / 2 + b * 1000)
-  local share = have
-  if scarce and nodes > 1 and b >= LEAST then
-    share = min(have, floor(entitled * capacity * FAIR / demand / 1000))
+  local available = floor(max(0, level) / TOKEN)
+  local capacity = stored_rate * DEMAND_SPAN / 1000000000
+  local scarce = available * SCARCE < stored_burst and (available + nodes) * 1000 < capacity
+    and demand > max(capacity * 9 / 8 + stored_burst * 500, capacity / 2 + stored_burst * 1000)
+  local share = available
+  if scarce and nodes > 1 and stored_burst >= LEAST then
+    share = min(available, floor(entitled * capacity * FAIR / demand / 1000))
   end
   granted = min(need, share)
-  if granted == need and b >= LEAST then
-    local bound = floor((have + held + prev) / max(8, 2 * nodes + 1))
-    if r == 0 then
-      bound = floor(have / max(8, 3 * nodes))
+  if granted == need and stored_burst >= LEAST then
+    local bound = floor((available + held_now + held_before) / max(8, 2 * nodes + 1))
+    if stored_rate == 0 then
+      bound = floor(available / max(8, 3 * nodes))
     elseif scarce then
       bound = share
-    elseif b < 3 * nodes then
+    elseif stored_burst < 3 * nodes then
       bound = 0
-    elseif 2 * have < b then
-      bound = floor(have / (3 * nodes))
+    elseif 2 * available < stored_burst then
+      bound = floor(available / (3 * nodes))
     end
     leased = min(extra, bound, share - granted)
-    if r > 0 then leased = min(leased, floor(b / 2) - held - prev) end
+    if stored_rate > 0 then leased = min(leased, floor(stored_burst / 2) - held_now - held_before) end
     leased = max(0, leased)
   end
 end
 level = level - (granted + leased) * TOKEN
-if r > 0 then held = held + leased + hold * granted end
+if stored_rate > 0 then held_now = held_now + leased + hold * granted end
 
 local wait = 0
 if level < TOKEN then wait = time_for(TOKEN - level) end
@@ -172,17 +209,18 @@ if level < TOKEN then wait = time_for(TOKEN - level) end
 -- flood of refusals costs no replication. Once full, with nothing held or
 -- withheld, a bucket is as good as absent; the extra second keeps its policy
 -- version over jitter. A quota is stored for its life.
-local lasts = (epoch + 2) * EPOCH - ts - lag
-if changed or b >= LEAST and arrived > 0 or granted + leased + rel0 + rel1 + ret + debt > 0 then
-  local last = time_for(b * TOKEN - level)
-  if held + prev > 0 then last = max(last, lasts) end
-  if owner ~= 0 or withheld > 0 then last = max(last, MEMBER_LIFE) end
-  if r == 0 then last = life end
-  redis.call('SET', KEYS[1], struct.pack(FORM, level, ts, lag, held, prev, used, demand, withheld, owner, seen, v, r, b),
-    'PX', ceil(last / 1000) + 1000)
+local lasts = (slice + 2) * SLICE - refilled_at - clock_lag
+if changed or stored_burst >= LEAST and arrived > 0 or granted + leased + released + released_before + returned + debt > 0 then
+  local expires_in = time_for(stored_burst * TOKEN - level)
+  if held_now + held_before > 0 then expires_in = max(expires_in, lasts) end
+  if owner ~= 0 or withheld > 0 then expires_in = max(expires_in, MEMBER_LIFE) end
+  if stored_rate == 0 then expires_in = life end
+  redis.call('SET', KEYS[1], struct.pack(FORM, level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand,
+    withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst),
+    'PX', ceil(expires_in / 1000) + 1000)
 end
 
-if r == 0 then epoch, lasts = 0, MAX_UNITS end
-local owns = 0
-if owner == node and node ~= 0 then owns = 1 end
-return { granted, leased, level, wait, epoch, lasts, held + prev, demand, owns }
+if stored_rate == 0 then slice, lasts = 0, MAX_UNITS end
+local is_owner = 0
+if owner == node and node ~= 0 then is_owner = 1 end
+return { granted, leased, level, wait, slice, lasts, held_now + held_before, demand, is_owner }

@@ -16,15 +16,15 @@ func TestLimiterMutations(t *testing.T) {
 	}
 	caught(t, []mutation{
 		// level + held <= burst, and who spends what until when.
-		lease("what is held does not count", "TestNeverOverAtSpending", "leasetest/bucket.go", "return max(0, b.Policy.Burst-b.Held-b.Prev) * lease.Token", "return b.Policy.Units()"),
-		node("what is held does not count, in the script", "TestScriptEqualsModel", "token_bucket.lua", "return max(0, b - held - prev) * TOKEN", "return b * TOKEN"),
-		lease("the epoch before does not count", "TestNeverOverAtTheEdgesOfEpochs", "leasetest/bucket.go", "b.Prev, b.Held = b.Held, 0", "b.Prev, b.Held = 0, 0"),
-		lease("a lease outlives what the bucket counts", "TestNeverOverAtTheEdgesOfEpochs", "lease.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts + Epoch"),
+		lease("what is held does not count", "TestNeverOverAtSpending", "leasetest/bucket.go", "return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token", "return b.Policy.Units()"),
+		node("what is held does not count, in the script", "TestScriptEqualsModel", "token_bucket.lua", "return max(0, stored_burst - held_now - held_before) * TOKEN", "return stored_burst * TOKEN"),
+		lease("the slice before does not count", "TestNeverOverAtTheEdgesOfSlices", "leasetest/bucket.go", "b.HeldBefore, b.HeldNow = b.HeldNow, 0", "b.HeldBefore, b.HeldNow = 0, 0"),
+		lease("a lease outlives what the bucket counts", "TestNeverOverAtTheEdgesOfSlices", "lease.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts + Slice"),
 		lease("a lease ends when the bucket forgets it", "TestLeaseEndsBeforeItAges", "lease.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts"),
-		lease("released twice", "TestNeverOverAtTheEdgesOfEpochs", "lease.go", "int64(g.epoch), int64(used-rel1), int64(rel1)", "int64(g.epoch), int64(used-rel1+used/8), int64(rel1)"),
-		lease("what a slow Redis grants is not held", "TestWhatComesLateCountsAsHeld", "leasetest/bucket.go", "b.Held += c.Leased + c.Hold*c.Granted", "b.Held += c.Leased"),
+		lease("released twice", "TestNeverOverAtTheEdgesOfSlices", "lease.go", "int64(g.slice), int64(used-rel1), int64(rel1)", "int64(g.slice), int64(used-rel1+used/8), int64(rel1)"),
+		lease("what a slow Redis grants is not held", "TestWhatComesLateCountsAsHeld", "leasetest/bucket.go", "b.HeldNow += c.Leased + c.Hold*c.Granted", "b.HeldNow += c.Leased"),
 		lease("a slow Redis is waited for no longer", "TestLimitsHoldOnASlowRedis", "call.go", "return max(k.Budget, min(2*k.recent.Load(), MaxWait))", "return k.Budget"),
-		lease("a clock that steps back refills", "TestNeverOverAtSpending", "leasetest/bucket.go", "\t\t\tb.Lag += b.TS - now\n", "\t\t\tb.grow(b.TS-now, missing, nodes)\n\t\t\tb.Lag += b.TS - now\n"),
+		lease("a clock that steps back refills", "TestNeverOverAtSpending", "leasetest/bucket.go", "\t\t\tb.ClockLag += b.RefilledAt - now\n", "\t\t\tb.grow(b.RefilledAt-now, missing, nodes)\n\t\t\tb.ClockLag += b.RefilledAt - now\n"),
 
 		// The deny cache.
 		lease("no deny cache", "TestFloodOnFiveAMinute", "call.go", "l.deny = from + min(c.Wait, ", "l.deny = 0 * min(c.Wait, "),
@@ -60,9 +60,9 @@ func TestLimiterMutations(t *testing.T) {
 
 		// Quotas.
 		lease("a changed quota is full again", "TestAChangedQuotaKeepsWhatWasSpent", "leasetest/bucket.go", "b.Level += p.Units() - b.Policy.Units()", "b.Level = p.Units()"),
-		lease("what a node holds of a quota ages", "TestTokensOfAQuotaDoNotAge", "leasetest/bucket.go", "c.Reply.Epoch, c.Reply.Lasts = 0, lease.Forever", "_ = lease.Forever"),
+		lease("what a node holds of a quota ages", "TestTokensOfAQuotaDoNotAge", "leasetest/bucket.go", "c.Reply.Slice, c.Reply.Lasts = 0, lease.Forever", "_ = lease.Forever"),
 		lease("the part of a quota is of a full one", "TestAQuotaWithoutRedis", "fallback.go", "left -= int64(l.takenByOthers(now) * Token)", "left = p.Units()"),
-		node("Redis keeps a quota until it would be full", "TestScriptEqualsModel", "token_bucket.lua", "if r == 0 then last = life end", ""),
+		node("Redis keeps a quota until it would be full", "TestScriptEqualsModel", "token_bucket.lua", "if stored_rate == 0 then expires_in = life end", ""),
 		node("a used quota is evicted without Redis", "TestAUsedQuotaIsRemembered", "direct.go", "return !spent || b.until == 0", "return true"),
 		node("a request that the quota refuses costs its key a token", "TestQuotas", "leased.go", "case refused && p.outcome == lease.Granted:", "case refused && i != 0 && p.outcome == lease.Granted:"),
 		{"a request counts in the period of another", []edit{{"edge/quota.go", "p != nil && !now.Before(p.begin) && now.Before(p.end)", "p != nil"}}, "./edge", "TestTheNextPeriodBegins"},

@@ -7,9 +7,9 @@ import (
 
 // These constants are the same in the script. Times are microseconds.
 const (
-	// Epoch is the least time for which the bucket counts a lease as held. It counts a
-	// lease in the epoch of the lease and in the next: for at most two Epochs.
-	Epoch = 10_000_000
+	// Slice is the least time for which the bucket counts a lease as held. It counts a
+	// lease in the slice of the lease and in the next: for at most two Slices.
+	Slice = 10_000_000
 
 	// OwnerLife is for how long after its last call a node still owns a bucket whose
 	// burst is smaller than the fleet.
@@ -37,12 +37,12 @@ type Call struct {
 	Arrived  int64 // requests at this node since its last report
 	Entitled int64 // requests at this node that have had no token, in thousandths
 
-	// Of the tokens leased in Epoch, Rel0 are no longer held; of those leased in the
-	// epoch before, Rel1.
-	Epoch, Rel0, Rel1 int64
+	// Of the tokens leased in Slice, Rel0 are no longer held; of those leased in the
+	// slice before, Rel1.
+	Slice, Rel0, Rel1 int64
 
-	Ret  int64 // tokens to give back
-	Debt int64 // tokens spent without Redis, to be debited
+	Returned int64 // tokens to give back
+	Debt     int64 // tokens spent without Redis, to be debited
 
 	Nodes, Missing int64 // nodes of the fleet; those of them that have sent no heartbeat lately
 	Node           int64 // the caller's id
@@ -58,7 +58,7 @@ type Reply struct {
 	Leased  int64 // of Extra
 	Level   int64 // micro-tokens
 	Wait    int64 // microseconds until there is a token; 0 when there is one
-	Epoch   int64
+	Slice   int64
 	Lasts   int64 // microseconds for which a lease of now counts as held
 	Held    int64 // tokens that nodes hold, this one included
 	Demand  int64 // of the whole fleet, in thousandths of a request: see Bucket.Demand
@@ -118,15 +118,15 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	}
 	l.trim(now)
 	all = all || l.closed || waiting == 0 && l.idle(now)
-	*c = Call{Policy: l.Policy, Need: waiting, Ret: int64(l.ret), Nodes: f.Nodes, Missing: f.Missing, Node: f.Node}
+	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing, Node: f.Node}
 	l.report(c, all)
 	if l.HasDebt() {
 		c.Debt = l.takeDebt()
 	}
 	if l.Policy.Leased() {
 		l.demand.record(float32(l.arrived), now)
-		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
-		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unmet*1000), 0
+		l.unserved = min(l.unserved, l.demand.recent) + float32(l.arrived)
+		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unserved*1000), 0
 		if !all {
 			// A burst of requests hardly misses what is few to each of the nodes.
 			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*max(1, f.Nodes))))
@@ -142,10 +142,10 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if l.Policy.IsQuota() { // a token may be spent at any time, and the bucket does not count what is held
 		c.Hold, c.Rel0, c.Rel1 = 1, 0, 0
 	}
-	if c.Need+c.Extra+c.Rel0+c.Rel1+c.Ret+c.Debt == 0 {
+	if c.Need+c.Extra+c.Rel0+c.Rel1+c.Returned+c.Debt == 0 {
 		return false
 	}
-	l.inFlight, l.paying, l.since, l.closed, l.ret = true, c.Debt > 0, now, false, 0
+	l.inFlight, l.paying, l.since, l.closed, l.returned = true, c.Debt > 0, now, false, 0
 	return true
 }
 
@@ -195,18 +195,18 @@ func (l *Lease) compareDemand(c *Call) {
 	fleet, capacity := float32(c.Demand)/1000, float32(l.Policy.Capacity()/1000)
 	l.others = max(0, fleet-l.demand.own)
 	if l.Policy.IsQuota() || float64(c.Demand) <= l.Policy.Overload() {
-		l.unmet = 0
+		l.unserved = 0
 	} else {
-		l.unmet = max(0, l.unmet-float32(c.Granted+c.Leased)*fleet/capacity/FairShare)
+		l.unserved = max(0, l.unserved-float32(c.Granted+c.Leased)*fleet/capacity/FairShare)
 	}
 }
 
 // setDeny decides until when requests are refused without a call. The bucket's wait counts from
-// when it was visited, and the next call takes as long to it as this one did: so it counts from
+// when it executed the call, and the next call takes as long to it as this one did: so it counts from
 // sent here. Where requests are refused, it counts from now: the next call must not be too early.
 func (l *Lease) setDeny(c *Call, sent, now int64) {
 	l.deny = 0
-	if l.ret > 0 || c.Level >= Token && c.Granted == c.Need {
+	if l.returned > 0 || c.Level >= Token && c.Granted == c.Need {
 		return
 	}
 	from := now
@@ -237,7 +237,7 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
 	l.inFlight, l.paying, l.since = false, false, now
 	l.restoreDebt(c.Debt)
-	return c.Ret
+	return c.Returned
 }
 
 // idle reports whether no request has come for longer than the demand's idleAfter.
@@ -245,7 +245,7 @@ func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfte
 
 // IsActive reports whether Sweep must be called periodically: the lease holds tokens, has
 // tokens to give back, or has a fallback.
-func (l *Lease) IsActive() bool { return l.cur+l.prev+l.ret > 0 || l.fallback != nil }
+func (l *Lease) IsActive() bool { return l.cur+l.prev+l.returned > 0 || l.fallback != nil }
 
 // Sweep ends a fallback that is over, and reports whether a call should be sent, because
 // the lease is idle, or has a debt or tokens to give back.
@@ -263,5 +263,5 @@ func (l *Lease) Sweep(now int64, f *Fleet) (due bool) {
 		}
 	}
 	held := l.cur+l.prev > 0
-	return !l.inFlight && (l.HasDebt() || l.ret > 0 || held && (l.closed || l.idle(now)))
+	return !l.inFlight && (l.HasDebt() || l.returned > 0 || held && (l.closed || l.idle(now)))
 }

@@ -14,7 +14,7 @@ import (
 
 // Hardly a request is refused that an exact bucket admits, and nearly all is handed
 // out, whatever the traffic. Shapes whose bursts end about when the bucket does miss
-// what is then leased, or has come since the bucket was last visited.
+// what is then leased, or has come since the last call to the bucket.
 func TestNearlyAllIsHandedOut(t *testing.T) {
 	t.Parallel()
 	var head strings.Builder

@@ -264,7 +264,7 @@ func TestWhatIsShownMayBeHad(t *testing.T) {
 					if !ok {
 						return
 					}
-					more := float64(n.Lease.Status(n.Now(), false).Remaining - w.Remaining())
+					more := float64(n.Lease.Status(n.Now()).Remaining - w.Remaining())
 					worst, low, shown = max(worst, more), low+min(0, more), shown+1
 					if more > 0 {
 						over++
@@ -286,14 +286,14 @@ func TestWhatIsShownMayBeHad(t *testing.T) {
 func TestLeaseEndsBeforeItAges(t *testing.T) {
 	p := policy(t, 50, 100)
 	f := &lease.Fleet{Nodes: 1, Link: &lease.Link{Budget: Budget}}
-	for start := int64(1); start < 2*lease.Epoch; start += 999_983 {
+	for start := int64(1); start < 2*lease.Slice; start += 999_983 {
 		b, l := Full(p, start), new(lease.Lease)
 		l.Init(p, start)
 		for range 5 { // comes often enough to be leased for
 			var c lease.Call
 			l.Take(start)
 			l.Begin(&c, 1, start, f, false)
-			b.Visit(&c, start)
+			b.Execute(&c, start)
 			l.Complete(&c, start, start, f)
 			l.Retry(start)
 		}
@@ -303,12 +303,12 @@ func TestLeaseEndsBeforeItAges(t *testing.T) {
 				ended = now
 			}
 			probe := b
-			probe.Visit(&lease.Call{Policy: p}, now)
-			if probe.Held+probe.Prev == 0 {
+			probe.Execute(&lease.Call{Policy: p}, now)
+			if probe.HeldNow+probe.HeldBefore == 0 {
 				aged = now
 			}
 		}
-		if ended == 0 || aged-ended < 350_000 || aged-start < lease.Epoch {
+		if ended == 0 || aged-ended < 350_000 || aged-start < lease.Slice {
 			t.Fatalf("leased at %d: ended after %d us, aged after %d", start, ended-start, aged-start)
 		}
 	}

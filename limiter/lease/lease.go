@@ -53,12 +53,12 @@ type Lease struct {
 	takenAt      int64 // when Take was last called
 	since        int64 // when the call in flight was begun, or the last one failed
 
-	demand demand
-	others float32 // requests at other nodes in the last DemandSpan, as of the last answer
-	unmet  float32 // requests at this node that had no token yet: see Call.Entitled
+	demand   demand
+	others   float32 // requests at other nodes in the last DemandSpan, as of the last answer
+	unserved float32 // requests at this node that had no token yet: see Call.Entitled
 
 	granted  int32 // tokens granted to waiting requests
-	ret      int32 // tokens to give back that are not in the ledger
+	returned int32 // tokens to give back that are not in the ledger
 	arrived  int32 // requests since the last call
 	lowWater int32 // a balance below it starts a call
 	backoff  int32 // pause before the next call to an empty bucket, in microseconds
@@ -185,6 +185,9 @@ func (l *Lease) Holds(now int64) int64 {
 	return int64(l.balance)
 }
 
+// For Refund: where the token came from, Take or TakeFallback.
+const FromLease, FromFallback = false, true
+
 // Refund takes one token back that Take granted, or with fallback TakeFallback. It
 // reports whether the token has to go to the bucket with the next call.
 func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
@@ -196,7 +199,7 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 	if l.HasDebt() && l.refundFallback() {
 		return false
 	}
-	l.ret++
+	l.returned++
 	l.deny = 0
 	return true
 }
@@ -224,11 +227,8 @@ type Status struct {
 
 // Status returns the status at now for a request that is not refused. It subtracts what
 // other nodes may have taken since the last answer: twice what they usually take, and
-// more the older that answer is. fallback says that this node decides without Redis.
-func (l *Lease) Status(now int64, fallback bool) Status {
-	if fallback && l.fallback != nil {
-		return StatusOf(&l.Policy, l.fallback.level)
-	}
+// more the older that answer is.
+func (l *Lease) Status(now int64) Status {
 	level := float64(l.levelAt(now))
 	if age := float64(now - l.At); l.peers > 0 && age > 0 {
 		taken := 2 * l.takenByOthers(now)
@@ -243,7 +243,15 @@ func (l *Lease) Status(now int64, fallback bool) Status {
 			level = max(0, level-taken*Token) * viewLife / (viewLife + age)
 		}
 	}
-	return StatusOf(&l.Policy, int64(level)+(l.Holds(now)+int64(l.ret))*Token)
+	return StatusOf(&l.Policy, int64(level)+(l.Holds(now)+int64(l.returned))*Token)
+}
+
+// FallbackStatus returns the status while this node decides without Redis.
+func (l *Lease) FallbackStatus(now int64) Status {
+	if l.fallback == nil {
+		return l.Status(now)
+	}
+	return StatusOf(&l.Policy, l.fallback.level)
 }
 
 // viewLife is the age at which half of a known level is shown, in microseconds.
@@ -277,20 +285,20 @@ func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.debt > 0
 // Forgettable reports whether a new lease would be the same.
 func (l *Lease) Forgettable(now int64) bool {
 	l.trim(now)
-	return !l.IsActive() && !l.inFlight && now >= l.deny && now-l.takenAt >= Epoch
+	return !l.IsActive() && !l.inFlight && now >= l.deny && now-l.takenAt >= Slice
 }
 
-// ledger counts the tokens that the bucket holds for this node, by epoch.
+// ledger counts the tokens that the bucket holds for this node, by slice.
 //
 // Invariants, once trimmed: 0 <= balance <= cur + prev; cur and prev are at most
-// what the bucket holds for this node, of those epochs; a token of the balance is
-// dropped before its epoch ages out in the bucket. A quota has one epoch, which never
+// what the bucket holds for this node, of those slices; a token of the balance is
+// dropped before its slice ages out in the bucket. A quota has one slice, which never
 // ends.
 type ledger struct {
-	epoch     int32 // the bucket's number of cur's epoch
-	cur, prev int32 // tokens leased in that epoch and in the one before, including spent ones
+	slice     int32 // the bucket's number of cur's slice
+	cur, prev int32 // tokens leased in that slice and in the one before, including spent ones
 	balance   int32 // of these, the tokens not yet spent; the oldest are spent first
-	end       int64 // cur may be spent before this time, and prev until one Epoch earlier
+	end       int64 // cur may be spent before this time, and prev until one Slice earlier
 }
 
 // leaseSlack is the time between the moment when a node stops spending a lease and the
@@ -302,7 +310,7 @@ const leaseSlack = 400_000
 
 // trim drops the tokens that may no longer be spent.
 func (g *ledger) trim(now int64) {
-	if g.prev > 0 && now >= g.end-Epoch {
+	if g.prev > 0 && now >= g.end-Slice {
 		g.prev, g.balance = 0, min(g.balance, g.cur)
 	}
 	if g.cur > 0 && now >= g.end {
@@ -312,17 +320,17 @@ func (g *ledger) trim(now int64) {
 
 // add adds tokens that a call leased. Their end is counted from the time when the call
 // was sent. The bucket counts it from a later time, so it holds the tokens longer. If
-// the epoch is neither the ledger's nor the next, the bucket was lost, or no longer
+// the slice is neither the ledger's nor the next, the bucket was lost, or no longer
 // counts the older leases: the ledger drops its tokens.
 func (g *ledger) add(tokens int64, r *Reply, sent int64) {
-	switch epoch := int32(r.Epoch); epoch {
-	case g.epoch:
-	case g.epoch + 1:
+	switch slice := int32(r.Slice); slice {
+	case g.slice:
+	case g.slice + 1:
 		g.prev, g.cur, g.balance = g.cur, 0, min(g.balance, g.cur)
 	default:
 		g.cur, g.prev, g.balance = 0, 0, 0
 	}
-	g.epoch = int32(r.Epoch)
+	g.slice = int32(r.Slice)
 	g.cur += int32(tokens)
 	g.balance += int32(tokens)
 	g.end = sent + r.Lasts - leaseSlack
@@ -333,12 +341,12 @@ func (g *ledger) add(tokens int64, r *Reply, sent int64) {
 func (g *ledger) report(c *Call, all bool) {
 	used := g.cur + g.prev - g.balance
 	if all {
-		c.Ret += int64(g.balance)
+		c.Returned += int64(g.balance)
 		used += g.balance
 		g.balance = 0
 	}
 	rel1 := min(g.prev, used)
 	g.prev -= rel1
 	g.cur -= used - rel1
-	c.Epoch, c.Rel0, c.Rel1 = int64(g.epoch), int64(used-rel1), int64(rel1)
+	c.Slice, c.Rel0, c.Rel1 = int64(g.slice), int64(used-rel1), int64(rel1)
 }

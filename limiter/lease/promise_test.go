@@ -54,7 +54,7 @@ func TestNeverOverAtSpending(t *testing.T) {
 	t.Logf("%d storms, %d admissions, none too many: %+v", stormSeeds, admitted, all)
 }
 
-func TestNeverOverAtTheEdgesOfEpochs(t *testing.T) {
+func TestNeverOverAtTheEdgesOfSlices(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(5 * stormSeeds) {
 		if over, worst := dormant(t, seed); over > 0 {
@@ -93,8 +93,8 @@ func TestOracleSeesABrokenPromise(t *testing.T) {
 	for seed := range uint64(60) {
 		caught += storm{seed: seed, rule: func(w *World) func(*lease.Call, int64) {
 			return func(c *lease.Call, now int64) {
-				w.Bucket.Visit(c, now)
-				w.Bucket.Held, w.Bucket.Prev = 0, 0
+				w.Bucket.Execute(c, now)
+				w.Bucket.HeldNow, w.Bucket.HeldBefore = 0, 0
 			}
 		}}.run(t).over
 	}

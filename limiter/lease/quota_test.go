@@ -110,7 +110,7 @@ func TestAQuotaInStorms(t *testing.T) {
 			}
 		}
 		w.Check = func(c *lease.Call) {
-			if !w.Bucket.Within() || w.Bucket.Held+w.Bucket.Prev != 0 {
+			if !w.Bucket.Within() || w.Bucket.HeldNow+w.Bucket.HeldBefore != 0 {
 				t.Fatalf("seed %d: after %+v: %+v", seed, c, w.Bucket)
 			}
 		}
@@ -174,7 +174,7 @@ func TestTokensOfAQuotaDoNotAge(t *testing.T) {
 	call := func(now int64, waiting int64, all bool) lease.Call {
 		var c lease.Call
 		if l.Begin(&c, waiting, now, f, all) {
-			b.Visit(&c, now)
+			b.Execute(&c, now)
 			l.Complete(&c, now, now, f)
 		}
 		return c
@@ -189,14 +189,14 @@ func TestTokensOfAQuotaDoNotAge(t *testing.T) {
 	if held == 0 || l.Holds(day) != held || l.Take(day) != lease.Granted {
 		t.Fatalf("%d held, %d a day later", held, l.Holds(day))
 	}
-	if l.Refund(day, false) || l.Holds(day) != held {
+	if l.Refund(day, lease.FromLease) || l.Holds(day) != held {
 		t.Fatalf("%d held after one was given back, of %d", l.Holds(day), held)
 	}
 	if !l.Sweep(2*day, f) {
 		t.Fatal("an idle node keeps what it holds")
 	}
 	c := call(2*day, 0, false)
-	if c.Ret != held || b.Level != (1_000-20)*lease.Token || l.Holds(2*day) != 0 {
+	if c.Returned != held || b.Level != (1_000-20)*lease.Token || l.Holds(2*day) != 0 {
 		t.Fatalf("%+v, %+v", c, b)
 	}
 	if l.Sweep(2*day, f) || l.IsActive() || !l.Forgettable(3*day) {
@@ -308,7 +308,7 @@ func TestWhatIsShownOfAQuota(t *testing.T) {
 			w := New(t, 5, quota(t, 10_000), nodes)
 			over, shown, low := 0, 0, int64(0)
 			w.Decided = func(n *Node, ok bool) {
-				s := n.Lease.Status(n.Now(), false)
+				s := n.Lease.Status(n.Now())
 				if s.ResetIn != 0 {
 					t.Fatalf("%+v", s)
 				}

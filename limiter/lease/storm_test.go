@@ -41,7 +41,7 @@ func (h *hazards) add(g hazards) {
 // beyond, lost messages, nodes that crash, stand still, run fast or slow and
 // decide by old moments, plans that change and are heard of late or not, tokens
 // given back, a bucket's clock that steps back (and forward, if so told), from
-// any place in an epoch. Nobody decides alone (FailDeny), so the promise holds
+// any place in a slice. Nobody decides alone (FailDeny), so the promise holds
 // to what the rate brings while an answer is on its way.
 type storm struct {
 	seed        uint64
@@ -197,7 +197,7 @@ type regimes struct {
 
 func (r *regimes) begin(p lease.Policy) {
 	r.peak = r.lent
-	out := r.w.Bucket.Held + r.w.Bucket.Prev
+	out := r.w.Bucket.HeldNow + r.w.Bucket.HeldBefore
 	r.version, r.o = p.Version, Oracle{Policy: p}
 	r.o.Start(r.w.Now)
 	r.most = max(p.Burst, out) + r.w.InFlight
@@ -247,7 +247,7 @@ func (r *regimes) forgive(step int64) {
 
 // dormant has nodes lease, then hears nothing of them until about when what they
 // hold ages out in the bucket, and then all of them are asked for everything:
-// the edge of every epoch is where a token could be spent twice.
+// the edge of every slice is where a token could be spent twice.
 func dormant(t testing.TB, seed uint64) (over int, worst int64) {
 	limit := simLimits[1+seed%3]
 	p := policy(t, limit.rate, limit.burst)

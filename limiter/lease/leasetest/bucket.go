@@ -17,73 +17,48 @@ const (
 )
 
 // Bucket is a shared token bucket: the arithmetic of token_bucket.lua in Go, for tests
-// and simulations. A test compares the replies and states of both.
-//
-// Invariants:
-//
-//   - Level + Withheld + (Held+Prev)*Token <= Burst*Token. One exception: the burst was
-//     made smaller than what is held. Then Level is at most 0 until enough of that is
-//     spent or has aged out.
-//   - Level >= -Burst*Token/4. A level below 0 is a debt. That of a quota (rate 0) may be
-//     lower: more was spent without Redis, or the quota was lowered.
-//   - TS is at most clockSlack after the latest reading of the clock, and no microsecond
-//     refills twice.
+// and simulations. The script explains the fields, their units, the invariants, the order
+// of the steps, and the reasons. A test compares the replies and states of both.
 type Bucket struct {
-	Level    int64 // micro-tokens at TS; below 0 = more were spent than it had
-	TS       int64 // microseconds: up to here the bucket has been refilled
-	Lag      int64 // sum of all steps back of its clock; TS+Lag counts the epochs
-	Held     int64 // tokens leased in the epoch of TS and not yet reported spent
-	Prev     int64 // the same of the epoch before; tokens of older epochs no longer count
-	Used     int64 // epoch in which a node last used the policy in force
-	Demand   int64 // requests of the last DemandSpan, decaying, in thousandths
-	Withheld int64 // micro-tokens of the missing nodes, which may be spending them without Redis
-	Owner    int64 // if the burst is smaller than the fleet: the node that may spend without Redis; 0 = none
-	OwnerAt  int64 // when the owner last confirmed its ownership by a call
+	Level, RefilledAt, ClockLag, HeldNow, HeldBefore, UsedIn, Demand, Withheld, Owner, OwnerSeenAt int64
 
 	Policy lease.Policy
 }
 
 // Full returns a full bucket, which is what an absent one counts as.
 func Full(p lease.Policy, now int64) Bucket {
-	return Bucket{Level: p.Units(), TS: now, Used: -1, Policy: p}
+	return Bucket{Level: p.Units(), RefilledAt: now, UsedIn: -1, Policy: p}
 }
 
-// Visit executes the call c at time now and reports whether the bucket must be stored.
+// Execute executes the call c at time now and reports whether the bucket must be stored.
 // A refused request changes nothing: a later refill results in the same level.
-//
-// The order matters. The refill comes before the new policy, because the old rate was in
-// force until now. The release comes before the tokens given back, because it makes room
-// for them below the burst. The debit comes before the grant, because otherwise tokens
-// would be spent twice.
-//
-// A state outside the invariants was damaged. It counts as absent.
-func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
+func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 	if !b.Within() {
 		*b = Full(c.Policy, now)
 	}
-	before, absent := *b, b.Used < 0
+	before, absent := *b, b.UsedIn < 0
 	missing, nodes := b.absentees(c, now)
 	stepped := !b.refill(now, missing, nodes)
 	b.merge(missing, nodes)
 	replaced := b.replacePolicy(&c.Policy)
-	epoch := b.epoch()
-	confirmed := sameLimits(&c.Policy, &b.Policy) && b.Used != epoch
+	slice := b.slice()
+	confirmed := sameLimits(&c.Policy, &b.Policy) && b.UsedIn != slice
 	if confirmed {
-		b.Used = epoch
+		b.UsedIn = slice
 	}
 	owned := b.own(c)
 	b.Demand += min(c.Arrived, maxArrived) * 1000
-	b.release(c, epoch)
-	b.giveBack(min(c.Ret, b.mostTokens()))
+	b.release(c, slice)
+	b.giveBack(min(c.Returned, b.mostTokens()))
 	b.debit(min(c.Debt, b.mostTokens()))
-	c.Reply = lease.Reply{Epoch: epoch, Lasts: b.lasts(), Demand: b.Demand}
+	c.Reply = lease.Reply{Slice: slice, Lasts: b.lasts(), Demand: b.Demand}
 	if b.isQuota() {
-		c.Reply.Epoch, c.Reply.Lasts = 0, lease.Forever
+		c.Reply.Slice, c.Reply.Lasts = 0, lease.Forever
 	}
 	if !stepped {
 		b.grant(c)
 	}
-	c.Level, c.Reply.Held = b.Level, b.Held+b.Prev
+	c.Level, c.Reply.Held = b.Level, b.HeldNow+b.HeldBefore
 	if b.Level < lease.Token {
 		c.Wait = b.Policy.TimeFor(lease.Token - b.Level)
 	}
@@ -91,7 +66,7 @@ func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
 		c.Owner = 1
 	}
 	if stepped || replaced || owned || confirmed && !absent || b.Policy.Leased() && c.Arrived > 0 ||
-		c.Granted+c.Leased+c.Rel0+c.Rel1+c.Ret+c.Debt > 0 {
+		c.Granted+c.Leased+c.Rel0+c.Rel1+c.Returned+c.Debt > 0 {
 		return true
 	}
 	*b = before
@@ -117,36 +92,35 @@ func (b *Bucket) absentees(c *lease.Call, now int64) (missing, nodes int64) {
 	switch {
 	case b.Policy.Burst >= nodes:
 		return c.Missing, nodes
-	case c.Missing == 0 || b.Owner == 0 || b.Owner == c.Node || now-b.OwnerAt <= lease.MissingAfter:
+	case c.Missing == 0 || b.Owner == 0 || b.Owner == c.Node || now-b.OwnerSeenAt <= lease.MissingAfter:
 		return 0, nodes
 	}
 	return nodes, nodes
 }
 
-// refill adds the tokens of the time since TS. It does so epoch by epoch, because at the
-// end of an epoch held tokens age out and the bucket has more room. It reports false if
-// the clock was set back. Then TS is set to now, and this call gets no tokens.
+// refill adds the tokens of the time since RefilledAt. It reports false if the clock was set
+// back. Then RefilledAt is set to now, and this call gets no tokens.
 func (b *Bucket) refill(now, missing, nodes int64) bool {
-	if now < b.TS {
-		if b.TS-now > clockSlack {
-			b.Lag += b.TS - now
-			b.TS = now
+	if now < b.RefilledAt {
+		if b.RefilledAt-now > clockSlack {
+			b.ClockLag += b.RefilledAt - now
+			b.RefilledAt = now
 			return false
 		}
 		return true
 	}
-	b.Demand = int64(math.Floor(float64(b.Demand) * float64(max(0, lease.DemandSpan-(now-b.TS))) / lease.DemandSpan))
-	for b.Held+b.Prev > 0 {
-		edge := b.TS + lease.Epoch - (b.TS+b.Lag)%lease.Epoch
+	b.Demand = int64(math.Floor(float64(b.Demand) * float64(max(0, lease.DemandSpan-(now-b.RefilledAt))) / lease.DemandSpan))
+	for b.HeldNow+b.HeldBefore > 0 {
+		edge := b.RefilledAt + lease.Slice - (b.RefilledAt+b.ClockLag)%lease.Slice
 		if edge > now {
 			break
 		}
-		b.grow(edge-b.TS, missing, nodes)
-		b.TS = edge
-		b.Prev, b.Held = b.Held, 0
+		b.grow(edge-b.RefilledAt, missing, nodes)
+		b.RefilledAt = edge
+		b.HeldBefore, b.HeldNow = b.HeldNow, 0
 	}
-	b.grow(now-b.TS, missing, nodes)
-	b.TS = now
+	b.grow(now-b.RefilledAt, missing, nodes)
+	b.RefilledAt = now
 	return true
 }
 
@@ -188,19 +162,14 @@ func (b *Bucket) maxWithheld(missing, nodes int64) int64 {
 func sameLimits(p, q *lease.Policy) bool { return p.Rate == q.Rate && p.Burst == q.Burst }
 
 // cap is the most the bucket may contain while nodes hold tokens of it.
-func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.Held-b.Prev) * lease.Token }
+func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token }
 
-// epoch is the number of the present epoch, counted from the zero of the clock.
-func (b *Bucket) epoch() int64 { return (b.TS + b.Lag) / lease.Epoch }
+// slice is the number of the present slice, counted from the zero of the clock.
+func (b *Bucket) slice() int64 { return (b.RefilledAt + b.ClockLag) / lease.Slice }
 
-// replacePolicy puts the caller's policy in force if its version is newer, and reports
-// whether it did. A policy that is not newer replaces the one in force only when no
-// node has used the latter for a whole epoch. So nodes that disagree do not change the policy
-// back and forth. And versions that begin again, as in a restored database, come into
-// force in the end. Tokens above the new burst are dropped. What was spent of a quota
-// stays spent.
+// replacePolicy puts the caller's policy in force, if it may, and reports whether it did.
 func (b *Bucket) replacePolicy(p *lease.Policy) bool {
-	if p.Version <= b.Policy.Version && (sameLimits(p, &b.Policy) || b.epoch()-b.Used <= 1) {
+	if p.Version <= b.Policy.Version && (sameLimits(p, &b.Policy) || b.slice()-b.UsedIn <= 1) {
 		return false
 	}
 	if b.isQuota() && p.Rate == 0 {
@@ -212,29 +181,26 @@ func (b *Bucket) replacePolicy(p *lease.Policy) bool {
 	return true
 }
 
-// own makes the caller the owner of a bucket whose burst is smaller than the fleet. It
-// does so if there is no owner, or if the owner has made no call for OwnerLife and no
-// node is missing. After OwnerLife a former owner knows by its own clock that it is no
-// longer the owner. own reports whether the bucket has changed.
+// own makes the caller the owner, if it may, and reports whether the bucket has changed.
 func (b *Bucket) own(c *lease.Call) bool {
 	if b.Policy.Burst >= c.Nodes || c.Node == 0 ||
-		b.Owner == c.Node && b.TS-b.OwnerAt <= lease.MissingAfter/2 ||
-		b.Owner != 0 && b.Owner != c.Node && (c.Missing > 0 || b.TS-b.OwnerAt <= lease.OwnerLife) {
+		b.Owner == c.Node && b.RefilledAt-b.OwnerSeenAt <= lease.MissingAfter/2 ||
+		b.Owner != 0 && b.Owner != c.Node && (c.Missing > 0 || b.RefilledAt-b.OwnerSeenAt <= lease.OwnerLife) {
 		return false
 	}
-	b.Owner, b.OwnerAt = c.Node, b.TS
+	b.Owner, b.OwnerSeenAt = c.Node, b.RefilledAt
 	return true
 }
 
-// release subtracts tokens that are no longer held. Tokens of epochs that have aged out
+// release subtracts tokens that are no longer held. Tokens of slices that have aged out
 // since are subtracted already.
-func (b *Bucket) release(c *lease.Call, epoch int64) {
-	switch c.Epoch {
-	case epoch:
-		b.Held = max(0, b.Held-c.Rel0)
-		b.Prev = max(0, b.Prev-c.Rel1)
-	case epoch - 1:
-		b.Prev = max(0, b.Prev-c.Rel0)
+func (b *Bucket) release(c *lease.Call, slice int64) {
+	switch c.Slice {
+	case slice:
+		b.HeldNow = max(0, b.HeldNow-c.Rel0)
+		b.HeldBefore = max(0, b.HeldBefore-c.Rel1)
+	case slice - 1:
+		b.HeldBefore = max(0, b.HeldBefore-c.Rel0)
 	}
 }
 
@@ -260,17 +226,7 @@ func (b *Bucket) floor() int64 {
 	return b.Policy.Burst / 4 * lease.Token
 }
 
-// grant gives the caller tokens: first those for waiting requests (Need), then a lease
-// (Extra), if enough are left. Nodes hold at most half of the burst. While the level is
-// high, a lease is at most about half of the caller's part of it; below half of the
-// burst, it is at most a third of the caller's part. Larger leases in the middle of a
-// burst of requests would make other nodes refuse the rest of that burst, and so would any
-// lease of a burst with fewer than three tokens for each node. When tokens
-// are scarce, a node gets its share of the rate by its share of all requests, so that a
-// request has the same chance at each node. That is only while the rate adds more in a
-// DemandSpan than is left and a token for each node: a low rate would keep back what is
-// left for hours. Of a quota, a lease is at most a third of the caller's part of what is
-// left, so that few of the last tokens are at a node without requests.
+// grant gives the caller tokens: those for waiting requests (Need), then a lease (Extra).
 func (b *Bucket) grant(c *lease.Call) {
 	burst, nodes := b.Policy.Burst, max(1, c.Nodes)
 	have := max(0, b.Level) / lease.Token
@@ -282,7 +238,7 @@ func (b *Bucket) grant(c *lease.Call) {
 	}
 	c.Granted = min(c.Need, most)
 	if c.Granted == c.Need && b.Policy.Leased() {
-		held := b.Held + b.Prev
+		held := b.HeldNow + b.HeldBefore
 		bound := (have + held) / max(minParts, 2*nodes+1)
 		switch {
 		case b.isQuota():
@@ -300,18 +256,18 @@ func (b *Bucket) grant(c *lease.Call) {
 		c.Leased = max(0, c.Leased)
 	}
 	if b.Level -= (c.Granted + c.Leased) * lease.Token; !b.isQuota() {
-		b.Held += c.Leased + c.Hold*c.Granted
+		b.HeldNow += c.Leased + c.Hold*c.Granted
 	}
 }
 
-// lasts is for how long a lease of now counts as held: until the end of the next epoch.
-func (b *Bucket) lasts() int64 { return (b.epoch()+2)*lease.Epoch - b.TS - b.Lag }
+// lasts is for how long a lease of now counts as held: until the end of the next slice.
+func (b *Bucket) lasts() int64 { return (b.slice()+2)*lease.Slice - b.RefilledAt - b.ClockLag }
 
 // UntilAbsent is the time after which an absent bucket would be the same: full, with
 // nothing held or withheld.
 func (b *Bucket) UntilAbsent() int64 {
 	last := b.Policy.TimeFor(b.Policy.Units() - b.Level)
-	if b.Held+b.Prev > 0 {
+	if b.HeldNow+b.HeldBefore > 0 {
 		last = max(last, b.lasts())
 	}
 	if b.Owner != 0 || b.Withheld > 0 {
@@ -322,12 +278,12 @@ func (b *Bucket) UntilAbsent() int64 {
 
 // Within reports whether the bucket keeps its invariants.
 func (b *Bucket) Within() bool {
-	for _, n := range []int64{b.TS, b.Lag, b.Held, b.Prev, b.Used + 1, b.Demand, b.Withheld, b.Owner, b.OwnerAt, b.Policy.Version, b.Policy.Rate} {
+	for _, n := range []int64{b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn + 1, b.Demand, b.Withheld, b.Owner, b.OwnerSeenAt, b.Policy.Version, b.Policy.Rate} {
 		if n < 0 || n > 1<<53 {
 			return false
 		}
 	}
-	ticks := b.TS + b.Lag
+	ticks := b.RefilledAt + b.ClockLag
 	return b.Policy.Rate <= lease.MaxUnits && b.Policy.Burst >= 1 && b.Policy.Burst <= lease.MaxTokens && ticks <= lease.MaxUnits &&
-		b.Used <= ticks/lease.Epoch && b.OwnerAt <= ticks && b.Level >= -b.floor() && b.Level+b.Withheld <= b.cap()
+		b.UsedIn <= ticks/lease.Slice && b.OwnerSeenAt <= ticks && b.Level >= -b.floor() && b.Level+b.Withheld <= b.cap()
 }

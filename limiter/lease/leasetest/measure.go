@@ -39,7 +39,7 @@ func (e *Exact) Take(now int64) bool {
 		e.Bucket = Full(e.Policy, now)
 	}
 	c := lease.Call{Policy: e.Policy, Need: 1}
-	e.Bucket.Visit(&c, now)
+	e.Bucket.Execute(&c, now)
 	return c.Granted == 1
 }
 

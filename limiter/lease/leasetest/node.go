@@ -168,7 +168,7 @@ func (n *Node) admit() {
 
 // Refund gives a token back, as a request does that turned out to cost nothing.
 func (n *Node) Refund() {
-	if n.Lease.Refund(n.Now(), false) && !n.Policy.Leased() {
+	if n.Lease.Refund(n.Now(), lease.FromLease) && !n.Policy.Leased() {
 		n.requestCall()
 	}
 }
@@ -234,7 +234,7 @@ func (n *Node) send() {
 			if w.Rule != nil {
 				w.Rule(&answered, w.Now+w.Clock)
 			} else {
-				w.Bucket.Visit(&answered, w.Now+w.Clock)
+				w.Bucket.Execute(&answered, w.Now+w.Clock)
 			}
 			w.Check(&answered)
 			back := w.OneWay()

@@ -64,7 +64,7 @@ type World struct {
 	Clock   int64                    // the bucket's clock is Now + Clock
 	OneWay  func() int64             // draws the delay of a message
 	Lost    func() bool              // draws whether a message is lost
-	Rule    func(*lease.Call, int64) // executes a call in place of Bucket.Visit; nil = Bucket.Visit
+	Rule    func(*lease.Call, int64) // executes a call in place of Bucket.Execute; nil = Bucket.Execute
 	Nodes   []*Node
 	Admit   func(n *Node)          // called for every admission
 	Check   func(c *lease.Call)    // called after every call to the bucket
@@ -84,7 +84,7 @@ type World struct {
 // New makes a world of so many nodes. Each knows the number of nodes. t may be nil.
 func New(t Failer, seed uint64, p lease.Policy, nodes int) *World {
 	w := &World{t: t, Random: rand.New(rand.NewPCG(seed, 23)), Policy: p, heartbeats: map[int64]int64{}}
-	w.Clock = 1_000_000_000_000_000 + w.Random.Int64N(lease.Epoch)
+	w.Clock = 1_000_000_000_000_000 + w.Random.Int64N(lease.Slice)
 	w.Bucket = Full(p, w.Clock)
 	w.OneWay = func() int64 { return 40 + w.Random.Int64N(60) }
 	w.Lost = func() bool { return false }
