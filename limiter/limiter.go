@@ -117,7 +117,8 @@ func newLimiter(o Options, s store) *Limiter {
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
-	l.buckets = registry{evictable: l.decider.evictable, maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), buckets: make(map[string]*Bucket), sweepAt: sweepFrom}
+	l.buckets = registry{evictable: l.decider.evictable, maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), buckets: make(map[string]*Bucket),
+		sweepAt: sweepFrom}
 	return l
 }
 

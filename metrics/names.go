@@ -34,9 +34,12 @@ var buildMetrics = []metric[build]{
 // nodeMetrics are of what the node as a whole knows.
 var nodeMetrics = []metric[Sources]{
 	value("ready", "1 while /readyz answers 200.", func(s Sources) any { return s.Ready() }),
-	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.", func(s Sources) any { return s.RedisMayEvict() }),
-	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", func(s Sources) any { return s.KeyBreakerOpen() }),
-	{"postgres_up", "1 while the server answers a check every second: the primary, and each replica by its address. A server that is not what it should be counts as down.", []string{"server"}, func(s Sources, set set) {
+	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.",
+		func(s Sources) any { return s.RedisMayEvict() }),
+	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.",
+		func(s Sources) any { return s.KeyBreakerOpen() }),
+	{"postgres_up", "1 while the server answers a check every second: the primary, and each replica by its address. A server that is not what it should be " +
+		"counts as down.", []string{"server"}, func(s Sources, set set) {
 		for _, d := range s.Dependencies() {
 			if d.Kind == Postgres {
 				set(d.Up, d.Server)
@@ -50,17 +53,19 @@ var nodeMetrics = []metric[Sources]{
 			}
 		}
 	}},
-	{"redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the time to get a connection, failed calls included.", []string{"purpose"}, func(s Sources, set set) {
+	{"redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the time to get a connection, " +
+		"failed calls included.", []string{"purpose"}, func(s Sources, set set) {
 		for _, c := range s.RedisCalls() {
 			set(timings{Snapshot: c.Took, bounds: redisBounds}, c.Purpose)
 		}
 	}},
-	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", func(s Sources) any {
-		if expiry := s.CertificateExpiry(); !expiry.IsZero() {
-			return expiry.Unix()
-		}
-		return 0
-	}),
+	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.",
+		func(s Sources) any {
+			if expiry := s.CertificateExpiry(); !expiry.IsZero() {
+				return expiry.Unix()
+			}
+			return 0
+		}),
 }
 
 var edgeMetrics = []metric[*Edge]{
@@ -79,25 +84,28 @@ var edgeMetrics = []metric[*Edge]{
 			}
 		}
 	}},
-	{"http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.", []string{"route", "outcome"}, func(e *Edge, set set) {
-		for route := range routes {
-			for outcome := range outcomes {
-				if h := e.Latency(route, outcome); h.Count > 0 || route.isList() && outcome.isPage() {
-					set(timings{h, requestBounds, &e.exemplars[route][outcome]}, route.String(), outcome.String())
+	{"http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.",
+		[]string{"route", "outcome"}, func(e *Edge, set set) {
+			for route := range routes {
+				for outcome := range outcomes {
+					if h := e.Latency(route, outcome); h.Count > 0 || route.isList() && outcome.isPage() {
+						set(timings{h, requestBounds, &e.exemplars[route][outcome]}, route.String(), outcome.String())
+					}
 				}
 			}
-		}
-	}},
-	{"cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", []string{"tier"}, func(e *Edge, set set) {
-		for tier := range tiers {
-			set(e.sum(func(s *Stripe) *atomic.Uint64 { return &s.pages[tier] }), tier.String())
-		}
-	}},
+		}},
+	{"cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", []string{"tier"},
+		func(e *Edge, set set) {
+			for tier := range tiers {
+				set(e.sum(func(s *Stripe) *atomic.Uint64 { return &s.pages[tier] }), tier.String())
+			}
+		}},
 	value("cache_collapsed_total", "Pages that came from the look-up of another request.", func(e *Edge) any {
 		return e.sum(func(s *Stripe) *atomic.Uint64 { return &s.collapsed })
 	}),
 	value("http_connections", "Open connections of the public listener.", func(e *Edge) any { return e.connections.Load() }),
-	value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.", func(e *Edge) any { return e.limit.Load() }),
+	value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.",
+		func(e *Edge) any { return e.limit.Load() }),
 }
 
 var cacheMetrics = []metric[cache.Stats]{
@@ -107,30 +115,41 @@ var cacheMetrics = []metric[cache.Stats]{
 	value("cache_memory_bytes", "Memory that pages occupy.", func(s cache.Stats) any { return s.MemoryBytes }),
 	value("cache_memory_budget_bytes", "Memory that the cache may use (--cache-memory).", func(s cache.Stats) any { return s.MemoryBudget }),
 	value("cache_redis_calls_total", "Calls to Redis for pages.", func(s cache.Stats) any { return s.RedisCalls }),
-	value("cache_redis_failures_total", "Calls to Redis for pages that failed, timed out, or were not made because the breaker was open or no connection was free.", func(s cache.Stats) any { return s.RedisFailures }),
+	value("cache_redis_failures_total", "Calls to Redis for pages that failed, timed out, or were not made because the breaker was open or no connection was "+
+		"free.", func(s cache.Stats) any { return s.RedisFailures }),
 	value("cache_redis_corrupt_total", "Values in Redis that were not the page they should have been.", func(s cache.Stats) any { return s.RedisCorrupt }),
-	value("cache_redis_dropped_total", "Pages not stored in Redis, because too many were waiting or they were too large.", func(s cache.Stats) any { return s.RedisDropped }),
-	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.", func(s cache.Stats) any { return s.RedisBreakerOpen }),
+	value("cache_redis_dropped_total", "Pages not stored in Redis, because too many were waiting or they were too large.",
+		func(s cache.Stats) any { return s.RedisDropped }),
+	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.",
+		func(s cache.Stats) any { return s.RedisBreakerOpen }),
 	value("cache_refreshes_total", "Pages refreshed ahead: read again after a change, before the next request.", func(s cache.Stats) any { return s.Refreshes }),
 	value("cache_refreshes_dropped_total", "Pages not refreshed ahead, because too many were waiting.", func(s cache.Stats) any { return s.RefreshesDropped }),
 	value("joined_pages_total", "Pages joined of pages in memory that cover them; they count as found in memory.", func(s cache.Stats) any { return s.Joined }),
 	value("cache_next_pages_total", "Next pages of walks, read ahead.", func(s cache.Stats) any { return s.NextPages }),
-	value("cache_next_pages_dropped_total", "Next pages of walks not read ahead, because too many were waiting.", func(s cache.Stats) any { return s.NextPagesDropped }),
-	{"freshness_mode", "1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", []string{"mode"}, func(s cache.Stats, set set) {
-		for mode := range cache.ModeFollowed + 1 {
-			set(s.Mode == mode, mode.String())
-		}
-	}},
-	value("freshness_bound_seconds", "Age of a commit that a fresh page may omit (--freshness-bound); 0 if changes are not followed.", func(s cache.Stats) any { return s.Bound }),
-	value("freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", func(s cache.Stats) any { return s.ProofAge }),
-	{"freshness_refused_pages_total", "Pages read but not stored, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the snapshot of the primary lacks a known change), behind (the standby lacks it), foreign (another server).", []string{"why"}, func(s cache.Stats, set set) {
+	value("cache_next_pages_dropped_total", "Next pages of walks not read ahead, because too many were waiting.",
+		func(s cache.Stats) any { return s.NextPagesDropped }),
+	{"freshness_mode", "1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", []string{"mode"},
+		func(s cache.Stats, set set) {
+			for mode := range cache.ModeFollowed + 1 {
+				set(s.Mode == mode, mode.String())
+			}
+		}},
+	value("freshness_bound_seconds", "Age of a commit that a fresh page may omit (--freshness-bound); 0 if changes are not followed.",
+		func(s cache.Stats) any { return s.Bound }),
+	value("freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.",
+		func(s cache.Stats) any { return s.ProofAge }),
+	{"freshness_refused_pages_total", "Pages read but not stored, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the snapshot of the " +
+		"primary lacks a known change), behind (the standby lacks it), foreign (another server).", []string{"why"}, func(s cache.Stats, set set) {
 		for _, why := range cache.Rejections() {
 			set(s.Rejected[why], why)
 		}
 	}},
-	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return timings{Snapshot: s.Lag, bounds: lagBounds} }),
+	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.",
+		func(s cache.Stats) any { return timings{Snapshot: s.Lag, bounds: lagBounds} }),
 	value("invalidation_changes_total", "Changes of lists applied; a transaction counts once for each list.", func(s cache.Stats) any { return s.Changes }),
-	{"invalidation_pages_total", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated because a row is shown or entered, or because that cannot be decided: any-row (a change does not name its rows), no-extent (it is not known what the page shows), name, search, many (too many rows changed), forgotten (the changes are not remembered).", []string{"outcome"}, func(s cache.Stats, set set) {
+	{"invalidation_pages_total", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated because a row is shown or entered, or " +
+		"because that cannot be decided: any-row (a change does not name its rows), no-extent (it is not known what the page shows), name, search, many (too many " +
+		"rows changed), forgotten (the changes are not remembered).", []string{"outcome"}, func(s cache.Stats, set set) {
 		for _, outcome := range cache.Comparisons() {
 			set(s.Compared[outcome], outcome)
 		}
@@ -146,35 +165,40 @@ var feedMetrics = []metric[changefeed.Stats]{
 		}
 	}},
 	value("freshness_entries_total", "Entries of the log of changes applied.", func(s changefeed.Stats) any { return s.Entries }),
-	{"freshness_resyncs_total", "Times this node discarded what it knew of changes and began again, by cause.", []string{"cause"}, func(s changefeed.Stats, set set) {
-		for _, cause := range changefeed.ResetCauses() {
-			set(s.Resets[cause], cause)
-		}
-	}},
+	{"freshness_resyncs_total", "Times this node discarded what it knew of changes and began again, by cause.", []string{"cause"},
+		func(s changefeed.Stats, set set) {
+			for _, cause := range changefeed.ResetCauses() {
+				set(s.Resets[cause], cause)
+			}
+		}},
 }
 
 var followerMetrics = []metric[follower.Stats]{
 	value("freshness_follower", "1 on the node that holds the replication slot.", func(s follower.Stats) any { return s.Following }),
-	value("freshness_follower_lag_bytes", "WAL of the primary not yet decoded at the last heartbeat, on the follower.", func(s follower.Stats) any { return s.Lag }),
-	value("freshness_follower_lag_seconds", "How long the last heartbeat waited until the WAL before it was decoded, on the follower.", func(s follower.Stats) any { return s.LagTime }),
+	value("freshness_follower_lag_bytes", "WAL of the primary not yet decoded at the last heartbeat, on the follower.",
+		func(s follower.Stats) any { return s.Lag }),
+	value("freshness_follower_lag_seconds", "How long the last heartbeat waited until the WAL before it was decoded, on the follower.",
+		func(s follower.Stats) any { return s.LagTime }),
 	value("freshness_follower_heartbeat_age_seconds", "Time since the follower published a heartbeat.", func(s follower.Stats) any { return s.HeartbeatAge }),
-	value("freshness_retained_wal_bytes", "WAL that the primary keeps for the replication slot, as this node last saw it.", func(s follower.Stats) any { return s.Retained }),
+	value("freshness_retained_wal_bytes", "WAL that the primary keeps for the replication slot, as this node last saw it.",
+		func(s follower.Stats) any { return s.Retained }),
 	value("freshness_commits_total", "Transactions published by this node.", func(s follower.Stats) any { return s.Commits }),
 	value("freshness_terms_total", "Times this node became the follower.", func(s follower.Stats) any { return s.Terms }),
 }
 
 var limiterMetrics = []metric[limiter.Stats]{
-	{"limiter_decisions_total", "Requests admitted or refused, by what decided; those refused by the quota of their workspace are apart.", []string{"decision", "source"}, func(s limiter.Stats, set set) {
-		for decision, by := range map[string]limiter.BySource{"allowed": s.Allowed, "refused": s.Refused} {
-			set(by.Unlimited, decision, "unlimited")
-			set(by.Blocked, decision, "blocked")
-			set(by.Memory, decision, "memory")
-			set(by.Redis, decision, "redis")
-			set(by.Lease, decision, "lease")
-			set(by.LocalFallback, decision, "local_fallback")
-		}
-		set(s.Refused.Quota, "refused", "quota")
-	}},
+	{"limiter_decisions_total", "Requests admitted or refused, by what decided; those refused by the quota of their workspace are apart.",
+		[]string{"decision", "source"}, func(s limiter.Stats, set set) {
+			for decision, by := range map[string]limiter.BySource{"allowed": s.Allowed, "refused": s.Refused} {
+				set(by.Unlimited, decision, "unlimited")
+				set(by.Blocked, decision, "blocked")
+				set(by.Memory, decision, "memory")
+				set(by.Redis, decision, "redis")
+				set(by.Lease, decision, "lease")
+				set(by.LocalFallback, decision, "local_fallback")
+			}
+			set(s.Refused.Quota, "refused", "quota")
+		}},
 	value("limiter_redis_trips_total", "Round trips to Redis for buckets.", func(s limiter.Stats) any { return s.RedisTrips }),
 	value("limiter_redis_calls_total", "Script calls in these trips.", func(s limiter.Stats) any { return s.RedisCalls }),
 	value("limiter_redis_errors_total", "Trips that failed.", func(s limiter.Stats) any { return s.RedisErrors }),
@@ -184,36 +208,40 @@ var limiterMetrics = []metric[limiter.Stats]{
 	value("limiter_lease_settles_total", "Calls that returned unused leased tokens.", func(s limiter.Stats) any { return s.Settles }),
 	value("limiter_leases", "Buckets of which this node holds leased tokens.", func(s limiter.Stats) any { return s.Leases }),
 	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
-	value("limiter_fallback_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.FallbackAdmitted }),
+	value("limiter_fallback_admissions_total", "Requests admitted while Redis did not answer, and debited later.",
+		func(s limiter.Stats) any { return s.FallbackAdmitted }),
 	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
 	value("limiter_returns_dropped_total", "Tokens that could not be returned.", func(s limiter.Stats) any { return s.ReturnsDropped }),
 	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtPaid }),
 	value("limiter_owing_buckets", "Buckets with tokens spent here that Redis has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
 	value("limiter_local_buckets", "Buckets in the in-process store (single node).", func(s limiter.Stats) any { return s.Buckets }),
 	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),
-	value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.", func(s limiter.Stats) any { return s.Breaker != "" && s.Breaker != "closed" }),
+	value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.",
+		func(s limiter.Stats) any { return s.Breaker != "" && s.Breaker != "closed" }),
 }
 
 var originMetrics = []metric[origin.Stats]{
-	{"origin_fetches_total", "Pages read from the primary, by outcome; overloaded ones were refused before they reached it.", []string{"outcome"}, func(s origin.Stats, set set) {
-		set(s.Fetched, "ok")
-		set(s.Failed, "failed")
-		set(s.TimedOut, "timeout")
-		set(s.Overloaded, "overloaded")
-	}},
-	{"origin_replica_fetches_total", "Pages requested from standbys, by outcome; all but ok are read from the primary instead.", []string{"outcome"}, func(s origin.Stats, set set) {
-		var sum origin.StandbyStats
-		for _, standby := range s.Standbys {
-			sum.Fetched += standby.Fetched
-			sum.Behind += standby.Behind
-			sum.Foreign += standby.Foreign
-			sum.Failed += standby.Failed
-		}
-		set(sum.Fetched, "ok")
-		set(sum.Behind, "lagging")
-		set(sum.Foreign, "wrong-server")
-		set(sum.Failed, "failed")
-	}},
+	{"origin_fetches_total", "Pages read from the primary, by outcome; overloaded ones were refused before they reached it.", []string{"outcome"},
+		func(s origin.Stats, set set) {
+			set(s.Fetched, "ok")
+			set(s.Failed, "failed")
+			set(s.TimedOut, "timeout")
+			set(s.Overloaded, "overloaded")
+		}},
+	{"origin_replica_fetches_total", "Pages requested from standbys, by outcome; all but ok are read from the primary instead.", []string{"outcome"},
+		func(s origin.Stats, set set) {
+			var sum origin.StandbyStats
+			for _, standby := range s.Standbys {
+				sum.Fetched += standby.Fetched
+				sum.Behind += standby.Behind
+				sum.Foreign += standby.Foreign
+				sum.Failed += standby.Failed
+			}
+			set(sum.Fetched, "ok")
+			set(sum.Behind, "lagging")
+			set(sum.Foreign, "wrong-server")
+			set(sum.Failed, "failed")
+		}},
 	value("origin_replica_breakers_open", "Standbys that are not queried, because they failed several times in a row.", func(s origin.Stats) any {
 		open := 0
 		for _, standby := range s.Standbys {
@@ -223,23 +251,27 @@ var originMetrics = []metric[origin.Stats]{
 		}
 		return open
 	}),
-	{"origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server (primary, or the address of a replica) and outcome.", []string{"server", "outcome"}, func(s origin.Stats, set set) {
+	{"origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server (primary, or the address " +
+		"of a replica) and outcome.", []string{"server", "outcome"}, func(s origin.Stats, set set) {
 		for _, l := range s.Latencies {
 			set(timings{Snapshot: l.Took, bounds: queryBounds}, l.Server, l.Outcome)
 		}
 	}},
 	value("origin_queries_running", "Page queries in flight.", func(s origin.Stats) any { return s.Running }),
 	value("origin_queries_queued", "Page queries that wait for their turn.", func(s origin.Stats) any { return s.Queued }),
-	value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.", func(s origin.Stats) any { return s.BreakerOpen }),
+	value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.",
+		func(s origin.Stats) any { return s.BreakerOpen }),
 	value("origin_connections", "Connections to Postgres for pages.", func(s origin.Stats) any { return s.Pool.Total }),
 	value("origin_connections_idle", "Connections to Postgres for pages that are idle.", func(s origin.Stats) any { return s.Pool.Idle }),
-	value("origin_connections_max", "Connections to Postgres for pages that may be open (--database-connections).", func(s origin.Stats) any { return s.Pool.Max }),
+	value("origin_connections_max", "Connections to Postgres for pages that may be open (--database-connections).",
+		func(s origin.Stats) any { return s.Pool.Max }),
 	value("origin_connections_acquired_total", "Times a connection was taken from the pool.", func(s origin.Stats) any { return s.Pool.Acquired }),
 	value("origin_connections_wait_seconds_total", "Time spent waiting for a connection from the pool.", func(s origin.Stats) any { return s.Pool.Waited }),
 }
 
 var keyMetrics = []metric[apikey.Stats]{
-	{"key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from before while Postgres fails (graced), or failed.", []string{"outcome"}, func(s apikey.Stats, set set) {
+	{"key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from before while Postgres fails " +
+		"(within-grace), or failed.", []string{"outcome"}, func(s apikey.Stats, set set) {
 		set(s.Hits, "known")
 		set(s.Loaded, "loaded")
 		set(s.Unknown, "unknown")
@@ -251,6 +283,8 @@ var keyMetrics = []metric[apikey.Stats]{
 }
 
 var usageMetrics = []metric[usage.Stats]{
-	value("usage_unwritten_seconds", "Age of the oldest counts of what keys were used for that are not in Postgres yet; 0 = all are.", func(s usage.Stats) any { return s.Unwritten }),
-	value("usage_lost_requests_total", "Requests that usage does not count: Postgres could not be written to and too many keys were waiting, or a row could not be added to.", func(s usage.Stats) any { return s.Lost }),
+	value("usage_unwritten_seconds", "Age of the oldest counts of what keys were used for that are not in Postgres yet; 0 = all are.",
+		func(s usage.Stats) any { return s.Unwritten }),
+	value("usage_lost_requests_total", "Requests that usage does not count: Postgres could not be written to and too many keys were waiting, or a row could not "+
+		"be added to.", func(s usage.Stats) any { return s.Lost }),
 }

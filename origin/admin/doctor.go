@@ -45,15 +45,18 @@ type DoctorOptions struct {
 // oldestWriterSQL describes the oldest transaction that has written something: slots retain
 // the WAL from its begin on. Whose sessions this user may not see have no age.
 const oldestWriterSQL = `SELECT text FROM (
-	SELECT xact_start AS since, format('process %s of user %s in database %s, open for %s', pid, usename, datname, coalesce(date_trunc('second', clock_timestamp() - xact_start)::text, 'an unknown time')) AS text
+	SELECT xact_start AS since, format('process %s of user %s in database %s, open for %s', pid, usename, datname,
+		coalesce(date_trunc('second', clock_timestamp() - xact_start)::text, 'an unknown time')) AS text
 	FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
-	UNION ALL SELECT prepared, format('the prepared transaction %L of user %s in database %s, open for %s', gid, owner, database, date_trunc('second', clock_timestamp() - prepared)) FROM pg_prepared_xacts) w
+	UNION ALL SELECT prepared, format('the prepared transaction %L of user %s in database %s, open for %s', gid, owner, database,
+		date_trunc('second', clock_timestamp() - prepared)) FROM pg_prepared_xacts) w
 	ORDER BY since LIMIT 1`
 
 // factsSQL reads facts, for a slot whose name begins with $1 and ends with $2.
 var factsSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
-slot AS (SELECT *, to_jsonb(s) ->> 'invalidation_reason' AS reason FROM pg_replication_slots s WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
+slot AS (SELECT *, to_jsonb(s) ->> 'invalidation_reason' AS reason FROM pg_replication_slots s
+	WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
 	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
@@ -61,14 +64,17 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	coalesce(nullif(current_setting('idle_replication_slot_timeout', true), '0'), '') AS idle_timeout, -- which is since Postgres 18
 	pg_is_in_recovery() AS standby,
 	me.rolsuper AS superuser,
-	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (SELECT to_regclass(n) FROM unnest(` + lists.TablesSQL + `) n)), false) AS owner,
-	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost, coalesce((SELECT reason = 'idle_timeout' FROM slot), false) AS idle,
+	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class
+		WHERE oid IN (SELECT to_regclass(n) FROM unnest(` + lists.TablesSQL + `) n)), false) AS owner,
+	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
+	coalesce((SELECT reason = 'idle_timeout' FROM slot), false) AS idle,
 	EXISTS (SELECT FROM slot) AS slot,
 	current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots)::int AS slots_used,
 	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
 	current_setting('max_connections')::int AS connections,
 	(SELECT sum(numbackends) FROM pg_stat_database)::int AS used,
-	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained,
+	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0)
+		FROM slot), 0)::bigint AS retained,
 	coalesce((` + oldestWriterSQL + `), '') AS oldest_writer
 FROM pg_database d, me WHERE d.datname = current_database()`
 
@@ -109,9 +115,11 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	if err != nil {
 		return []Finding{{"postgres", Fail, err.Error(), "let this user read the system catalogs"}}
 	}
-	findings := append(judge(f, publication, o), judgeReplication(ctx, cmp.Or(o.ReplicationURL, url)), judgeSchema(ctx, conn), judgeReading(ctx, url, o), judgeUsage(ctx, conn), judgeLocks(ctx, conn))
+	findings := append(judge(f, publication, o), judgeReplication(ctx, cmp.Or(o.ReplicationURL, url)), judgeSchema(ctx, conn), judgeReading(ctx, url, o),
+		judgeUsage(ctx, conn), judgeLocks(ctx, conn))
 	if postgres.Pooled(conn.PgConn()) {
-		findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it; pages live for --cache-ttl",
+		findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag +
+			": changes cannot be followed through it; pages live for --cache-ttl",
 			"name Postgres itself in --replication-url"})
 	}
 	return findings
@@ -182,7 +190,8 @@ SELECT 'run listedge migrate up' WHERE to_regclass('public.usage_writers') IS NU
 UNION ALL
 SELECT format('GRANT SELECT, INSERT, UPDATE, DELETE ON public.%I TO %I', relname, current_user) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relname IN ('key_usage', 'key_last_used', 'usage_writers')
-	AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))
+	AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE')
+		AND has_table_privilege(oid, 'DELETE'))
 UNION ALL
 SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relname IN ('key_usage', 'key_last_used', 'usage_writers') AND row_security_active(oid)`
@@ -226,7 +235,8 @@ held AS (
 	(SELECT DISTINCT ON (name) name, 0, xact_start, l.pid FROM locks l JOIN pg_stat_activity a USING (pid)
 	WHERE granted AND mode = 'AccessExclusiveLock' AND xact_start < clock_timestamp() - interval '1 s' AND name NOT IN (SELECT name FROM waits))
 )
-SELECT name, waiting, coalesce(extract(epoch FROM clock_timestamp() - since), 0)::float8 AS seconds, pid AS holder, coalesce(state, '') AS state, coalesce(query, '') AS query
+SELECT name, waiting, coalesce(extract(epoch FROM clock_timestamp() - since), 0)::float8 AS seconds, pid AS holder, coalesce(state, '') AS state,
+	coalesce(query, '') AS query
 FROM held LEFT JOIN pg_stat_activity USING (pid) ORDER BY seconds DESC`
 
 // locked is a row of lockedSQL: a table that a lock blocks.
@@ -273,7 +283,8 @@ func (l locked) text() (text, end string) {
 	case *l.Holder == 0:
 		holder, end = "a prepared transaction", "COMMIT PREPARED or ROLLBACK PREPARED each transaction in pg_prepared_xacts"
 	default:
-		holder, end = fmt.Sprintf("process %d (%s: %s)", *l.Holder, cmp.Or(l.State, "of another user"), shortened(l.Query)), fmt.Sprintf("SELECT pg_terminate_backend(%d)", *l.Holder)
+		holder, end = fmt.Sprintf("process %d (%s: %s)", *l.Holder, cmp.Or(l.State, "of another user"), shortened(l.Query)),
+			fmt.Sprintf("SELECT pg_terminate_backend(%d)", *l.Holder)
 	}
 	if l.Waiting == 0 {
 		return fmt.Sprintf("%s cannot be read: locked by %s, whose transaction began %s ago", l.Name, holder, took), end
@@ -305,19 +316,22 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	tooOld, upgrade := s.tooOld()
 	say("version", tooOld != "", Fail, f.VersionText, tooOld, upgrade)
 	if o.ReplicationURL == "" {
-		say("primary", f.Standby, Fail, "this is the primary", "this is a standby: nodes take neither pages nor keys from it", "name the primary in --database-url, and standbys in --replica-url")
+		say("primary", f.Standby, Fail, "this is the primary", "this is a standby: nodes take neither pages nor keys from it",
+			"name the primary in --database-url, and standbys in --replica-url")
 	} else {
 		say("primary", f.Standby, Warn, "this is the primary", "this is a standby: changes cannot be followed here"+ttl, "name the primary in --replication-url")
 	}
 	say("wal_level", f.WALLevel != "logical", Warn, "logical", f.WALLevel+": changes cannot be followed"+ttl, "set wal_level = logical and restart Postgres")
 	say("max_replication_slots", !f.Slot && f.SlotsUsed+2 > f.Slots, Warn, fmt.Sprintf("%d of %d used", f.SlotsUsed, f.Slots),
-		fmt.Sprintf("%d of %d used: following changes takes one, and two while it is made%s", f.SlotsUsed, f.Slots, ttl), "raise it and restart Postgres, or drop a slot that nobody needs")
+		fmt.Sprintf("%d of %d used: following changes takes one, and two while it is made%s", f.SlotsUsed, f.Slots, ttl),
+		"raise it and restart Postgres, or drop a slot that nobody needs")
 	say("max_wal_senders", !f.Active && f.SendersUsed >= f.Senders, Warn, fmt.Sprintf("%d of %d used", f.SendersUsed, f.Senders),
 		fmt.Sprintf("all %d used, none is left to follow changes%s", f.Senders, ttl), "raise it and restart Postgres")
 	const keepDo = "set max_slot_wal_keep_size to what the disk can spare, and reload"
 	switch unlimited := f.KeepBytes < 0; {
 	case unlimited && f.IdleTimeout != "":
-		say("max_slot_wal_keep_size", true, Warn, "", "not set: a slot may fill the primary's disk until nobody has followed it for "+f.IdleTimeout+" (idle_replication_slot_timeout)", keepDo)
+		say("max_slot_wal_keep_size", true, Warn, "",
+			"not set: a slot may fill the primary's disk until nobody has followed it for "+f.IdleTimeout+" (idle_replication_slot_timeout)", keepDo)
 	default:
 		say("max_slot_wal_keep_size", unlimited, Fail, f.KeepSize, "not set: while no node follows, the slot may fill the primary's disk", keepDo)
 	}
@@ -339,7 +353,8 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	nodes := (f.Connections - f.Used) / max(o.Connections, 1)
 	say("max_connections", nodes < 2, Warn, fmt.Sprintf("%d, of which %d are used: room for %d more nodes", f.Connections, f.Used, nodes),
 		fmt.Sprintf("%d, of which %d are used, and a node uses up to %d", f.Connections, f.Used, o.Connections), "raise it, or lower --database-connections")
-	say("synchronous_standby_names", strings.Contains(f.Standbys, "*"), Warn, "'"+f.Standbys+"'", "'"+f.Standbys+"' counts a follower as a standby that commits wait for"+ttl, "name the standbys instead of *")
+	say("synchronous_standby_names", strings.Contains(f.Standbys, "*"), Warn, "'"+f.Standbys+"'",
+		"'"+f.Standbys+"' counts a follower as a standby that commits wait for"+ttl, "name the standbys instead of *")
 	return findings
 }
 
@@ -356,7 +371,8 @@ func judgeSlot(f facts) Finding {
 	}
 	switch {
 	case f.Lost && f.Idle:
-		return Finding{subject, Warn, "nobody followed it for idle_replication_slot_timeout, so Postgres invalidated it", "nothing: the next follower makes a new one"}
+		return Finding{subject, Warn, "nobody followed it for idle_replication_slot_timeout, so Postgres invalidated it",
+			"nothing: the next follower makes a new one"}
 	case f.Lost:
 		return Finding{subject, Warn, "it retained more WAL than max_slot_wal_keep_size allows, so Postgres invalidated it",
 			"nothing: the next follower makes a new one; raise max_slot_wal_keep_size if it happens often"}
@@ -369,7 +385,8 @@ func judgeSlot(f facts) Finding {
 	case f.OldestWriter == "":
 		return Finding{subject, Warn, "followed, " + retains, "see whether the follower keeps up: ListedgeRetainedWAL in the runbook"}
 	}
-	return Finding{subject, Warn, "followed, " + retains + "; the oldest write transaction is " + f.OldestWriter, "end that transaction: Postgres keeps WAL from its begin on"}
+	return Finding{subject, Warn, "followed, " + retains + "; the oldest write transaction is " + f.OldestWriter,
+		"end that transaction: Postgres keeps WAL from its begin on"}
 }
 
 func size(bytes int64) string {

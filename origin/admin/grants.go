@@ -45,5 +45,6 @@ func Grants(role string) (string, error) {
 	for strings.Contains(role, strings.TrimSuffix(tag, "$")) {
 		tag = "$g" + strings.Trim(tag, "$") + "$"
 	}
-	return fmt.Sprintf(grantsText, pgx.Identifier{role}.Sanitize(), "'"+strings.ReplaceAll(role, "'", "''")+"'", tag, strings.Join(lists.Tables(), ", public.")), nil
+	return fmt.Sprintf(grantsText, pgx.Identifier{role}.Sanitize(), "'"+strings.ReplaceAll(role, "'", "''")+"'", tag,
+		strings.Join(lists.Tables(), ", public.")), nil
 }

@@ -105,7 +105,8 @@ SELECT format('GRANT SELECT ON public.%I TO %I', relname, current_user) FROM pg_
 WHERE relnamespace = 'public'::regnamespace AND relname = ANY (` + lists.TablesSQL + `) AND NOT has_table_privilege(oid, 'SELECT')
 UNION ALL
 SELECT format('GRANT EXECUTE ON FUNCTION public.%I(%s) TO %I', proname, pg_get_function_identity_arguments(oid), current_user) FROM pg_proc
-WHERE pronamespace = 'public'::regnamespace AND proname IN ('fold', 'fold_letters', 'name_key', 'search_text', 'search_grams') AND NOT has_function_privilege(oid, 'EXECUTE')
+WHERE pronamespace = 'public'::regnamespace AND proname IN ('fold', 'fold_letters', 'name_key', 'search_text', 'search_grams')
+	AND NOT has_function_privilege(oid, 'EXECUTE')
 UNION ALL
 SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relname = ANY (` + lists.TablesSQL + `) AND row_security_active(oid)`

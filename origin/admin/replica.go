@@ -50,9 +50,11 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	case err != nil:
 		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "fix the findings on the primary first")
 	case here.Timeline != there.Timeline:
-		return say(Warn, where+"follows "+here.Timeline+", and the primary is "+there.Timeline+"; it is not used", "make it follow the primary, or remove it from --replica-url")
+		return say(Warn, where+"follows "+here.Timeline+", and the primary is "+there.Timeline+"; it is not used",
+			"make it follow the primary, or remove it from --replica-url")
 	case lag < 0:
-		return say(Warn, fmt.Sprintf("%shas replayed %s more WAL than the primary has, so the primary was restored to an earlier state; it is not used", where, size(-lag)), "rebuild it from the primary (pg_basebackup)")
+		return say(Warn, fmt.Sprintf("%shas replayed %s more WAL than the primary has, so the primary was restored to an earlier state; it is not used",
+			where, size(-lag)), "rebuild it from the primary (pg_basebackup)")
 	case lag > maxLag:
 		return say(Warn, fmt.Sprintf("%sis %s behind; newer pages are read from the primary", where, size(lag)), "find out what delays its replay")
 	}

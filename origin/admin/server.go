@@ -12,7 +12,8 @@ type server struct {
 	standby  bool
 }
 
-const serverSQL = `SELECT current_setting('server_version_num')::int, pg_encoding_to_char(encoding), pg_is_in_recovery() FROM pg_database WHERE datname = current_database()`
+const serverSQL = `SELECT current_setting('server_version_num')::int, pg_encoding_to_char(encoding), pg_is_in_recovery() FROM pg_database
+	WHERE datname = current_database()`
 
 // oldestServer is the oldest Postgres that has what the schema uses.
 const oldestServer = 14

@@ -1,10 +1,9 @@
 -- The end of the WAL, a snapshot, and what this same snapshot sees of what pages
 -- are read from: the tables in the schema public, whatever inherits from them or
 -- is a partition of them at any depth, their columns, the functions of the
--- pages' statements, and the publication. The version changes
--- with every transaction that changes one of these rows of the catalog, also
--- where the row is as before in the end: each has the id of the transaction that
--- wrote it. VACUUM, ANALYZE and CREATE INDEX leave that as it is. The relations
+-- pages' statements, and the publication. The version is made of all xmin: it changes
+-- with every transaction that writes one of these catalog rows, even if the content of the
+-- row stays the same. VACUUM, ANALYZE and CREATE INDEX do not change it. The relations
 -- are listed, with the table that each belongs to, if the version is not $1.
 -- OFFSET 0 has a row looked up by its index, however many relations there are.
 WITH RECURSIVE schema AS MATERIALIZED (
@@ -22,9 +21,11 @@ catalog (version) AS MATERIALIZED (
         SELECT oid, version FROM tree
         UNION ALL SELECT oid, xmin::text FROM schema
         UNION ALL SELECT root.oid, attnum || ' ' || a.xmin::text FROM root JOIN pg_attribute a ON attrelid = root.oid AND attnum > 0
-        UNION ALL SELECT f.oid, f.xmin::text FROM schema JOIN pg_proc f ON pronamespace = schema.oid AND proname IN ('fold', 'fold_letters', 'name_key', 'search_text', 'search_grams')
+        UNION ALL SELECT f.oid, f.xmin::text FROM schema JOIN pg_proc f ON pronamespace = schema.oid
+            AND proname IN ('fold', 'fold_letters', 'name_key', 'search_text', 'search_grams')
         UNION ALL SELECT oid, xmin::text FROM pg_publication WHERE pubname = $2
-        UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid WHERE pubname = $2) row)
+        UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
+            WHERE pubname = $2) row)
 SELECT pg_current_wal_insert_lsn()::text, pg_current_snapshot()::text, version,
     CASE WHEN version <> $1 THEN (SELECT array_agg(oid || ' ' || name) FROM tree) END
 FROM catalog

@@ -278,7 +278,8 @@ func (b *Bucket) UntilAbsent() int64 {
 
 // Within reports whether the bucket keeps its invariants.
 func (b *Bucket) Within() bool {
-	for _, n := range []int64{b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn + 1, b.Demand, b.Withheld, b.Owner, b.OwnerSeenAt, b.Policy.Version, b.Policy.Rate} {
+	for _, n := range []int64{b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn + 1, b.Demand, b.Withheld, b.Owner, b.OwnerSeenAt, b.Policy.Version,
+		b.Policy.Rate} {
 		if n < 0 || n > 1<<53 {
 			return false
 		}
