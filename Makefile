@@ -29,7 +29,6 @@ build: ## compile bin/listedge
 quick: build ## what to run first: builds, vets, and runs all tests that need no server (two minutes)
 	go vet ./...
 	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -vE 'sandbox|databasetest' | cut -d' ' -f1)
-	go test -run 'Documents|ImportRules' ./cmd/listedge
 
 test: ## check, and all tests under the race detector, with what they need installed
 	@deploy/install.sh
@@ -42,7 +41,7 @@ race: # of `make test`
 plain: # of `make test`
 	go test ./limiter/lease # one goroutine in virtual time: the race detector finds nothing there, and is ten times as slow
 	go test -run 'Alloc|TestModel$$' ./edge ./cache/... ./limiter ./origin/... # which the race detector would falsify
-	go test -run EveryCachedPage ./cmd/listedge # which it would slow down: more is compared in its time
+	go test -run EveryCachedPage ./cmd/listedge/e2e # which it would slow down: more is compared in its time
 	go -C deploy test -timeout 45m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
@@ -63,7 +62,7 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 soak: ## storms on the limiter, faults to a fleet in a random order for SOAK (10m), and each cached page compared for as long; SEED=n repeats one. ONLY=regexp picks some
 	@deploy/install.sh
 	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./limiter
-	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED))
+	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./cmd/listedge/e2e -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)
@@ -77,7 +76,7 @@ fuzz: ## every fuzz test for FUZZTIME (10s)
 # A test that cannot fail shows nothing: each rule is broken once in a copy, and the tests that are about it must fail.
 mutations: ## break the rules of freshness, keys and limits one at a time, and see their tests fail (an hour). ONLY=regexp picks some; DRY=1 checks that all still apply
 	@deploy/install.sh postgres redis
-	go test -tags mutations -run '$(if $(ONLY),$(ONLY),Mutations)' -v -timeout 0 ./cmd/listedge $(if $(DRY),-dry)
+	go test -tags mutations -run '$(if $(ONLY),$(ONLY),Mutations)' -v -timeout 0 ./cmd/listedge/mutations $(if $(DRY),-dry)
 
 vuln: ## known vulnerabilities in what is used; asks the Go project's database
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...

@@ -50,7 +50,7 @@ func TestConfigFile(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
 	t.Setenv("LISTEDGE_CONFIG", missing)
 	p := start(t, "serve", "--database-url", "postgres://h/d")
-	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), missing) || strings.Count(p.err.String(), "\n") != 1 {
+	if p.code != exitUsage || !strings.Contains(p.err.String(), missing) || strings.Count(p.err.String(), "\n") != 1 {
 		t.Errorf("no file: exit %d: %s", p.code, p.err.String())
 	}
 	t.Setenv("LISTEDGE_CONFIG", "")
@@ -58,12 +58,12 @@ func TestConfigFile(t *testing.T) {
 
 	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}", "a value that cannot work": "cache-memory: 1B"} {
 		p := start(t, "serve", "--database-url", "postgres://h/d", "--config", file(text))
-		if <-p.ended; p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 {
+		if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 {
 			t.Errorf("%s: exit %d: %s", what, p.code, p.err.String())
 		}
 	}
 	p = start(t, "serve", "--database-url", "postgres://h/d", "--config", missing)
-	if <-p.ended; p.code != exitUsage {
+	if p.code != exitUsage {
 		t.Errorf("no file: exit %d: %s", p.code, p.err.String())
 	}
 }
@@ -83,7 +83,7 @@ func TestMistypedVariables(t *testing.T) {
 			t.Setenv(name, "s3cret")
 			for _, args := range [][]string{{"serve", "--database-url", "postgres://h/d", "--print-config"}, {"serve"}, {"workspaces", "list"}, {"purge"}} {
 				p := start(t, args...)
-				if <-p.ended; p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), want) || !strings.Contains(p.err.String(), name) {
+				if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), want) || !strings.Contains(p.err.String(), name) {
 					t.Errorf("%v: exit %d: %s", args, p.code, p.err.String())
 				}
 				if strings.Contains(p.err.String(), "s3cret") {

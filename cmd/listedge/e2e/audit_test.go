@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/origin/audit"
+)
+
+// auditLog is what `audit --json` prints with these flags.
+func auditLog(t *testing.T, url string, flags ...string) (list []audit.Entry) {
+	t.Helper()
+	printed := command(t, append([]string{"audit", "--json", "--database-url", url}, flags...)...)
+	if err := json.Unmarshal([]byte(printed), &list); err != nil {
+		t.Fatalf("%v: %s", err, printed)
+	}
+	return list
+}
+
+// idOf is the id in the JSON that a command printed.
+func idOf(t *testing.T, printed string) string {
+	t.Helper()
+	var row struct{ ID string }
+	if err := json.Unmarshal([]byte(printed), &row); err != nil || row.ID == "" {
+		t.Fatalf("%v: %s", err, printed)
+	}
+	return row.ID
+}
+
+// Each command that takes --actor writes one row, and names the actor in it.
+func TestEachChangeIsInTheAuditLog(t *testing.T) {
+	t.Parallel()
+	p, err := shared.Postgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := p.URL(postgrestest.Copy(t, p, "template0"))
+	command(t, "migrate", "up", "--actor", "Migrator", "--database-url", url)
+	for _, e := range auditLog(t, url) {
+		if e.Actor != "Migrator" || !strings.HasPrefix(e.Action, "migrate.") {
+			t.Errorf("%+v", e)
+		}
+	}
+
+	workspace := idOf(t, command(t, "workspaces", "create", "--name", "W", "--json", "--database-url", url))
+	key := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--json", "--database-url", url))
+	startNode(t, url) // a purge needs a node that follows changes
+	file := filepath.Join(t.TempDir(), "items.csv")
+	if err := os.WriteFile(file, []byte("id,name\n00000000-0000-0000-0000-000000000001,Tea\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	tried := []string{"migrate up"}
+	for _, c := range []struct{ command, arguments, action, subject string }{
+		{"workspaces create", "--name V", "workspaces.create", "-"},
+		{"workspaces update", workspace + " --rate 9", "workspaces.update", "workspace " + workspace},
+		{"workspaces suspend", workspace, "workspaces.suspend", "workspace " + workspace},
+		{"workspaces resume", workspace, "workspaces.resume", "workspace " + workspace},
+		{"keys create", "--workspace " + workspace, "keys.create", "-"},
+		{"keys update", key + " --burst 9", "keys.update", "key " + key},
+		{"keys rotate", key, "keys.rotate", "key " + key},
+		{"keys revoke", key, "keys.revoke", "key " + key},
+		{"import", "items --workspace " + workspace + " " + file, "import", "workspace " + workspace},
+		{"seed", "--items 1 --contacts 1", "seed", "-"},
+		{"purge", "--workspace " + workspace, "purge", "workspace " + workspace},
+	} {
+		tried = append(tried, c.command)
+		before := len(auditLog(t, url))
+		args := append(strings.Fields(c.command+" "+c.arguments), "--actor", "Ann B.", "--database-url", url)
+		within(t, patience, c.command+" succeeds", func() bool { // the node may not follow yet
+			p := start(t, args...)
+			<-p.ended
+			return p.code == exitFine
+		})
+		log := auditLog(t, url)
+		if e := log[0]; len(log) != before+1 || e.Actor != "Ann B." || e.Action != c.action || !strings.Contains(fmt.Sprint("-", e.WorkspaceID, e.KeyID), c.subject[strings.LastIndex(c.subject, " ")+1:]) || e.WorkspaceID == nil {
+			t.Errorf("%s: %d rows, %+v", c.command, len(log)-before, e)
+		}
+	}
+
+	for _, found := range regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z-]+)?)  `).FindAllStringSubmatch(command(t, "help"), -1) {
+		path := found[1]
+		actor := strings.Contains(command(t, append(strings.Fields(path), "--help")...), "--actor")
+		if actor && !slices.ContainsFunc(tried, func(c string) bool { return path == c || strings.HasPrefix(path, c+" ") }) {
+			t.Errorf("%s takes --actor; does it write a row?", path)
+		}
+	}
+}
+
+func TestAuditPrints(t *testing.T) {
+	url := database(t)
+	t.Setenv("LISTEDGE_DATABASE_URL", url)
+	t.Setenv("LISTEDGE_ACTOR", "Ann")
+	workspace := idOf(t, command(t, "workspaces", "create", "--name", "Shop", "--json"))
+	key := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--rate", "5", "--burst", "10", "--json"))
+	command(t, "keys", "update", key, "--rate", "7.5", "--actor", "Bob") // a flag overrides the environment
+
+	t.Run("lines for people", func(t *testing.T) {
+		lines := strings.Split(strings.TrimSuffix(command(t, "audit", "--workspace", workspace), "\n"), "\n")
+		const at = `^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z  `
+		for i, want := range []string{
+			at + `Bob +keys\.update +key ` + key + ` +ratePerSecond 5 → 7\.5$`,
+			at + `Ann +keys\.create +key ` + key + ` +burst 10, name "", ratePerSecond 5, scopes \["contacts:read","items:read"\]$`,
+			at + `Ann +workspaces\.create +workspace ` + workspace + ` +name "Shop"$`,
+		} {
+			if len(lines) != 3 || !regexp.MustCompile(want).MatchString(lines[i]) {
+				t.Errorf("line %d of %d: %s, want %s", i+1, len(lines), lines[min(i, len(lines)-1)], want)
+			}
+		}
+	})
+	t.Run("filters", func(t *testing.T) {
+		for flags, want := range map[string]int{
+			"--key " + key: 2, "--workspace " + workspace: 3, "--workspace " + workspace + " --limit 1": 1, "--key " + workspace: 0,
+			"--since 7d --key " + key: 2, "--since 1ns --key " + key: 0,
+		} {
+			if list := auditLog(t, url, strings.Fields(flags)...); len(list) != want {
+				t.Errorf("%s: %d acts, want %d", flags, len(list), want)
+			}
+		}
+	})
+	t.Run("an empty list", func(t *testing.T) {
+		if printed := command(t, "audit", "--json", "--key", workspace); printed != "[]\n" {
+			t.Error(printed)
+		}
+	})
+}
+
+// The role of the nodes has no right to the log.
+func TestNodesCannotReadTheAuditLog(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	role := "auditless_" + strings.ReplaceAll(t.Name(), "/", "_")
+	execute(t, url, fmt.Sprintf("CREATE ROLE %q", role))
+	execute(t, url, command(t, "migrate", "grants", "--role", role))
+	var any bool
+	if err := connect(t, url).QueryRow(t.Context(), "SELECT has_table_privilege($1, 'audit_log', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')", role).Scan(&any); err != nil || any {
+		t.Errorf("%v, %v", any, err)
+	}
+}

@@ -1,0 +1,258 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+)
+
+// subject is the subject of the findings about a node.
+func (n *testNode) subject() string { return "node " + strings.TrimPrefix(n.admin, "http://") }
+
+// has reports whether one of the findings on a subject has this level and text.
+func has(findings []admin.Finding, subject string, level admin.Level, text string) bool {
+	return slices.ContainsFunc(findings, func(f admin.Finding) bool {
+		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Do, text)
+	})
+}
+
+// says waits until the doctor has all wanted findings, because nodes count each other and
+// elect a follower within seconds. A wanted text is part of a finding's text.
+func says(t *testing.T, args []string, code int, wanted ...admin.Finding) {
+	t.Helper()
+	last, found := "", false
+	defer func() {
+		if !found {
+			t.Logf("wanted %d and %+v, the last was %s", code, wanted, last)
+		}
+	}()
+	within(t, patience, "the doctor says so", func() bool {
+		p := start(t, append([]string{"doctor", "--json"}, args...)...)
+		<-p.ended
+		var findings []admin.Finding
+		last = p.out.String() + p.err.String()
+		found = json.Unmarshal([]byte(p.out.String()), &findings) == nil && p.code == code &&
+			!slices.ContainsFunc(wanted, func(w admin.Finding) bool { return !has(findings, w.Subject, w.Level, w.Text) })
+		return found
+	})
+}
+
+func TestDoctorOfAFleet(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	redis := sandboxtest.Redis(t)
+	var nodes []*testNode
+	var admins []string
+	for range 3 {
+		n := startNode(t, address, "--redis-url", redis.URL())
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		nodes, admins = append(nodes, n), append(admins, n.admin)
+	}
+	here := []string{"--database-url", address, "--redis-url", redis.URL()}
+	all := append(slices.Clone(here), "--node", strings.Join(admins[:2], ","), "--node", strings.TrimPrefix(admins[2], "http://"), "--node", admins[0])
+	wanted := []admin.Finding{{Subject: "fleet size", Level: admin.OK, Text: "3, which share the limits"},
+		{Subject: "fleet follower", Level: admin.OK, Text: "follows for all"}}
+	for _, n := range nodes {
+		wanted = append(wanted, admin.Finding{Subject: n.subject(), Level: admin.OK, Text: " ("},
+			admin.Finding{Subject: n.subject(), Level: admin.OK, Text: "one of 3 nodes"})
+	}
+	says(t, all, exitFine, wanted...)
+	if by := diagnose(t, exitFine, here...); by["fleet size"].Text != "" || by["redis"].Level != admin.OK {
+		t.Errorf("without --node: %+v", by)
+	}
+
+	// Not all nodes are named, or another Redis than the nodes', or another region.
+	bystander := nodes[slices.IndexFunc(nodes, func(n *testNode) bool { return n.metric(t, "listedge_freshness_follower") == 0 })]
+	says(t, append(slices.Clone(here), "--node", bystander.admin), exitFine,
+		admin.Finding{Subject: "fleet follower", Level: admin.Warn, Text: "name all nodes"},
+		admin.Finding{Subject: "fleet size", Level: admin.Warn, Text: "1 answered, and Redis counts 3"})
+	says(t, append(slices.Clone(all), "--redis-url", sandboxtest.Redis(t).URL()), exitFailed,
+		admin.Finding{Subject: "fleet log of changes", Level: admin.Fail, Text: "has none"},
+		admin.Finding{Subject: "fleet size", Level: admin.Fail, Text: "Redis counts 0"})
+	says(t, append(slices.Clone(all), "--region", "elsewhere"), exitFailed,
+		admin.Finding{Subject: "fleet region", Level: admin.Warn, Text: "elsewhere"},
+		admin.Finding{Subject: "fleet follower", Level: admin.Fail, Text: "not in the database and the region"})
+
+	// Addresses that are no admin listeners.
+	by := diagnose(t, exitFailed, append(slices.Clone(here), "--node", nodes[0].url, "--node", "127.0.0.1:1", "--node", "http://nobody.invalid:9090")...)
+	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), admin.Fail, "not the response of a node")
+	expect(t, by, "node 127.0.0.1:1", admin.Fail, "refused")
+	expect(t, by, "node nobody.invalid:9090", admin.Fail, "nobody.invalid")
+	for _, wrong := range []string{"ftp://a", "http://", "http://a b", ""} {
+		p := start(t, append([]string{"doctor", "--node=" + wrong}, here...)...)
+		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "--node") {
+			t.Errorf("%q: exit %d: %s", wrong, p.code, p.err.String())
+		}
+	}
+
+	// Nodes that differ: one has another setting, one does not follow changes, one has no Redis.
+	other := startNode(t, address, "--redis-url", redis.URL(), "--cache-ttl", "3s", "--freshness-bound", "0")
+	name := func(n *testNode) string { return strings.TrimPrefix(n.admin, "http://") }
+	says(t, append(slices.Clone(all), "--node", other.admin), exitFine,
+		admin.Finding{Subject: "fleet cache-ttl", Level: admin.Warn, Text: "2s on " + name(nodes[0])},
+		admin.Finding{Subject: "fleet cache-ttl", Level: admin.Warn, Text: "; 3s on " + name(other)},
+		admin.Finding{Subject: "fleet freshness-bound", Level: admin.Warn, Text: "; 0s on " + name(other)},
+		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "pages expire by age"})
+	alone := startNode(t, address)
+	says(t, append(slices.Clone(all), "--node", alone.admin), exitFailed, admin.Finding{Subject: "fleet size", Level: admin.Fail, Text: "without Redis"})
+
+	// One that is draining. It is killed when the test ends.
+	leaving := launchNode(t, address, "--redis-url", redis.URL(), "--drain", "10m")
+	within(t, patience, "followed", func() bool { return leaving.mode() == "followed" })
+	leaving.signal(syscall.SIGTERM)
+	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, admin.Finding{Subject: leaving.subject(), Level: admin.Warn, Text: "it is draining"})
+}
+
+func TestDoctorOfTwoRegionsMixed(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	args := []string{"--database-url", address, "--region", "east"}
+	for _, region := range []string{"east", "west"} {
+		n := startNode(t, address, "--redis-url", sandboxtest.Redis(t).URL(), "--region", region)
+		within(t, patience, "it follows", func() bool { return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1 })
+		args = append(args, "--node", n.admin)
+	}
+	by := diagnose(t, exitFailed, args...)
+	expect(t, by, "fleet region", admin.Fail, "east on ")
+	expect(t, by, "fleet follower", admin.Fail, "each for a fleet of its own")
+	expect(t, by, "fleet log of changes", admin.Fail, "do not read one log")
+	expect(t, by, "fleet redis-url", admin.Warn, "; redis://")
+}
+
+func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 2)
+	_, key := workspaceWithKey(t, f.url)
+	f.awaitFollowed(t)
+	hung := f.follower(t)
+	other := f.bystander(t)
+	hung.signal(syscall.SIGSTOP)
+	hung.stopped = true
+	args := []string{"--database-url", f.url, "--node", hung.admin, "--node", other.admin}
+	says(t, args, exitFailed,
+		admin.Finding{Subject: hung.subject(), Level: admin.Fail, Text: "no answer within"},
+		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "the follower"},
+		admin.Finding{Subject: "fleet follower", Level: admin.OK, Text: strings.TrimPrefix(other.admin, "http://")})
+
+	other.toRedis.Lose(true)
+	args = []string{"--database-url", f.url, "--node", other.admin}
+	within(t, patience, "the limiter leaves Redis alone", func() bool {
+		_, _ = other.try("GET", "/v1/items", key)
+		return other.metric(t, "listedge_limiter_breaker_open") == 1
+	})
+	says(t, args, exitFailed,
+		admin.Finding{Subject: other.subject(), Level: admin.Fail, Text: "serves no page from a cache"},
+		admin.Finding{Subject: other.subject(), Level: admin.Warn, Text: "although a check fails: redis"},
+		admin.Finding{Subject: "fleet follower", Level: admin.Fail, Text: "no node follows"})
+	within(t, patience, "the doctor says that the limiter leaves Redis alone", func() bool {
+		_, _ = other.try("GET", "/v1/items", key)
+		return has(examine(t, exitFailed, args...), other.subject(), admin.Warn, "limits without Redis")
+	})
+
+	_, old := privateDatabaseWith(t, map[string]string{"wal_level": "replica"})
+	n := startNode(t, old)
+	says(t, []string{"--database-url", old, "--node", n.admin}, exitFine,
+		admin.Finding{Subject: n.subject(), Level: admin.Warn, Text: "expire after --cache-ttl"},
+		admin.Finding{Subject: "fleet follower", Level: admin.Warn, Text: "none can follow"})
+	lost := launchNode(t, "postgres://127.0.0.1:1/none")
+	says(t, []string{"--database-url", old, "--node", lost.admin}, exitFailed, admin.Finding{Subject: lost.subject(), Level: admin.Fail, Text: "not ready: postgres: "})
+}
+
+// The test changes a node's responses: another version, another clock, no /settings, as
+// a node of another version.
+func TestDoctorOfNodesThatDiffer(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	n := startNode(t, address)
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	to, err := url.Parse(n.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofRelease := regexp.MustCompile(`,version="[^"]*"`)
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		r.Header.Set("Date", time.Now().Add(-time.Minute).UTC().Format(http.TimeFormat))
+		switch r.Request.URL.Path {
+		case "/metrics":
+			text, err := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(ofRelease.ReplaceAll(text, []byte(`,version="0.0.9"`))))
+			r.ContentLength = -1
+			r.Header.Del("Content-Length")
+			return err
+		}
+		return nil
+	}
+	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Accept-Encoding", "identity")
+		proxy.ServeHTTP(w, r)
+	}))
+	defer between.Close()
+	findings := examine(t, exitFailed, "--database-url", address, "--node", n.admin, "--node", between.URL)
+	for _, want := range []admin.Finding{
+		{Subject: "node " + strings.TrimPrefix(between.URL, "http://"), Level: admin.Warn, Text: "behind the one here"},
+		{Subject: "fleet version", Level: admin.Warn, Text: "0.0.9 ("},
+		{Subject: n.subject(), Level: admin.OK, Text: "without Redis"},
+	} {
+		if !has(findings, want.Subject, want.Level, want.Text) {
+			t.Errorf("%+v is missing: %+v", want, findings)
+		}
+	}
+}
+
+// Without the addresses of the nodes, the doctor reads their versions from Redis.
+func TestDoctorTellsMixedVersionsApart(t *testing.T) {
+	t.Parallel()
+	address, server := database(t), sandboxtest.Redis(t)
+	n := startNode(t, address, "--redis-url", server.URL())
+	port := n.admin[strings.LastIndex(n.admin, ":"):]
+	here := []string{"--database-url", address, "--redis-url", server.URL()}
+	says(t, here, exitFine, admin.Finding{Subject: "redis nodes", Level: admin.OK, Text: port})
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	const roster = "listedge:{changes}:nodes"
+	client.HSet(t.Context(), roster, "other", fmt.Sprintf(`{"name":"other:9090","version":"0.3.0","revision":"0123456789abcdef","seen":%d}`, time.Now().UnixMilli()))
+	by := diagnose(t, exitFine, here...)
+	expect(t, by, "redis nodes", admin.Warn, "0.3.0 (0123456789) on other:9090")
+	expect(t, by, "redis nodes", admin.Warn, "-dev (")
+	client.HDel(t.Context(), roster, "other")
+	// The entry of a node that was killed long ago is removed.
+	client.HSet(t.Context(), roster, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
+	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), roster, "killed").Val() })
+	n.stop()
+	if left := client.HGetAll(t.Context(), roster).Val(); len(left) > 0 {
+		t.Errorf("a node that has ended is still there: %v", left)
+	}
+}
+
+func TestSettingsAreShownWithoutSecrets(t *testing.T) {
+	n := startNode(t, strings.Replace(database(t), "?", "?application_name=a&", 1), "--redis-url", "redis://:se%23cret@127.0.0.1:1", "--freshness-bound", "700ms")
+	r, err := http.Get(n.admin + "/settings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(text), `"freshness-bound":"700ms"`) || !strings.Contains(string(text), ":xxxxx@127.0.0.1:1") {
+		t.Errorf("%s: %s (%v)", r.Status, text, err)
+	}
+	if strings.Contains(string(text), "cret") {
+		t.Errorf("a secret is shown: %s", text)
+	}
+}

@@ -1,0 +1,313 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+)
+
+// examine runs the command and returns its findings.
+func examine(t *testing.T, wantCode int, args ...string) (findings []admin.Finding) {
+	t.Helper()
+	p := start(t, append([]string{"doctor", "--json"}, args...)...)
+	<-p.ended
+	if err := json.Unmarshal([]byte(p.out.String()), &findings); err != nil || p.code != wantCode {
+		t.Fatalf("exit %d, want %d: %s%s (%v)", p.code, wantCode, p.out.String(), p.err.String(), err)
+	}
+	for _, f := range findings {
+		if f.Text == "" || (f.Level == admin.OK) != (f.Do == "") {
+			t.Errorf("%+v", f)
+		}
+	}
+	return findings
+}
+
+// doctor runs the command and returns its findings by subject.
+func diagnose(t *testing.T, wantCode int, args ...string) map[string]admin.Finding {
+	t.Helper()
+	by := map[string]admin.Finding{}
+	for _, f := range examine(t, wantCode, args...) {
+		by[f.Subject] = f
+	}
+	return by
+}
+
+func expect(t *testing.T, by map[string]admin.Finding, subject string, level admin.Level, text string) {
+	t.Helper()
+	if f := by[subject]; f.Level != level || !strings.Contains(f.Text+f.Do, text) {
+		t.Errorf("%s: %+v, want %s, %q", subject, f, level, text)
+	}
+}
+
+func TestDoctorOnGoodServers(t *testing.T) {
+	t.Parallel()
+	_, address := privateDatabase(t)
+	r := sandboxtest.Redis(t)
+	if printed := command(t, "migrate", "up", "--database-url", address); !strings.Contains(printed, "made the slot listedge_") {
+		t.Error(printed)
+	}
+	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", r.URL())
+	expect(t, by, "slot", admin.Warn, "no node follows it")
+	for _, again := range []struct{ undo, want string }{
+		{"SELECT", "nothing to apply\n"},
+		{"DROP PUBLICATION listedge", "made the publication\n"},
+		{"ALTER PUBLICATION listedge DROP TABLE items", "mended the publication\n"},
+	} {
+		execute(t, address, again.undo)
+		if printed := command(t, "migrate", "up", "--database-url", address); printed != again.want {
+			t.Errorf("%s: %q, want %q", again.undo, printed, again.want)
+		}
+	}
+	startNode(t, address)
+	within(t, patience, "the slot is followed", func() bool {
+		by = diagnose(t, exitFine, "--database-url", address, "--redis-url", r.URL())
+		return by["slot"].Level == admin.OK
+	})
+	for subject, f := range by {
+		if f.Level != admin.OK && subject != "maxmemory" {
+			t.Errorf("%+v", f)
+		}
+	}
+	expect(t, by, "maxmemory", admin.Warn, "not set")
+	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 17 || !strings.Contains(printed, "ok    wal_level") {
+		t.Error(printed)
+	}
+}
+
+// The doctor reports a lock that blocks page queries, and who holds it.
+func TestDoctorOfLocks(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	expect(t, diagnose(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
+	holder := connect(t, address)
+	if _, err := holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	says := func(what string, wanted ...string) {
+		t.Helper()
+		wanted = append(wanted, "process "+strconv.Itoa(int(holder.PgConn().PID()))+" (idle in transaction: BEGIN; LOCK TABLE items, api_keys IN ACCESS EXCLUSIVE MODE)",
+			"pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+		within(t, patience, what, func() bool {
+			f := diagnose(t, exitFine, "--database-url", address)["locks"]
+			return f.Level == admin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
+		})
+	}
+	says("no statement waits", "items cannot be read", "api_keys cannot be read")
+	reader := connect(t, address)
+	ended := make(chan error)
+	go func() {
+		_, err := reader.Exec(context.Background(), "SELECT FROM items")
+		ended <- err
+	}()
+	says("one statement waits", "items: locked by ", "; statements that wait: 1, the first for ", "api_keys cannot be read")
+	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	expect(t, diagnose(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
+
+	// Readers wait for a schema change, which waits for a long transaction.
+	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"); err != nil {
+		t.Fatal(err)
+	}
+	changer := connect(t, address)
+	go func() {
+		_, err := changer.Exec(context.Background(), "ALTER TABLE contacts ADD COLUMN more text")
+		ended <- err
+	}()
+	within(t, patience, "the first of a queue is reported", func() bool {
+		f := diagnose(t, exitFine, "--database-url", address)["locks"]
+		return strings.Contains(f.Text, "contacts: locked by ") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+	})
+	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// If a table inherits from items, lists show rows whose changes are not published. The doctor
+// names the command to run.
+func TestDoctorOfATableThatInherits(t *testing.T) {
+	t.Parallel()
+	_, address := privateDatabase(t)
+	command(t, "migrate", "up", "--database-url", address)
+	execute(t, address, `CREATE TABLE "A child" () INHERITS (items)`)
+	by := diagnose(t, exitFine, "--database-url", address)
+	expect(t, by, "publication", admin.Warn, `the rows of "A child", which`)
+	execute(t, address, by["publication"].Do)
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.OK, "")
+}
+
+// A publication with lists of columns may have too few for changes to name rows.
+func TestDoctorOfAPublicationOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	_, address := privateDatabase(t)
+	command(t, "migrate", "up", "--database-url", address)
+	execute(t, address, "ALTER PUBLICATION listedge SET TABLE items (workspace_id, id), contacts, api_keys (id, workspace_id), workspaces (id)")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.Warn, "it lacks columns of items that lists are ordered or filtered by: every change makes all pages of the list stale")
+	if printed := command(t, "migrate", "up", "--database-url", address); printed != "mended the publication\n" {
+		t.Error(printed)
+	}
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.OK, "")
+	execute(t, address, "ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts ADD PRIMARY KEY (workspace_id, id, created_at)")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.Warn, "does not say which row of contacts was changed")
+}
+
+func TestDoctorAndMigrateOnBadServers(t *testing.T) {
+	t.Parallel()
+	p := sandboxtest.PostgresWith(t, map[string]string{
+		"wal_level": "replica", "max_slot_wal_keep_size": "-1", "max_replication_slots": "0", "max_wal_senders": "0", "max_connections": "30",
+		"synchronous_standby_names": "*"})
+	execute(t, p.URL("postgres"), "CREATE DATABASE bad TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	by := diagnose(t, exitFailed, "--database-url", p.URL("bad"))
+	for subject, level := range map[string]admin.Level{
+		"version": admin.OK, "primary": admin.OK, "wal_level": admin.Warn, "max_replication_slots": admin.Warn, "max_wal_senders": admin.Warn,
+		"max_slot_wal_keep_size": admin.Fail, "publication": admin.Warn, "slot": admin.Warn,
+		"schema": admin.Fail, "encoding": admin.Fail, "max_connections": admin.Warn,
+		"synchronous_standby_names": admin.Warn, "right to replicate": admin.Warn, // which no attribute of the role says
+	} {
+		expect(t, by, subject, level, "")
+	}
+
+	// An owner who is no superuser gets the schema, and a message about the rest.
+	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN PASSWORD 'p'")
+	execute(t, p.URL("postgres"), "CREATE DATABASE owned TEMPLATE template0 OWNER owner")
+	u, err := url.Parse(p.URL("owned"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("owner", "p")
+	printed := command(t, "migrate", "up", "--database-url", u.String())
+	for _, want := range []string{"made the publication", "not made: the slot", "wal_level"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("%q is missing: %s", want, printed)
+		}
+	}
+	by = diagnose(t, exitFailed, "--database-url", u.String())
+	expect(t, by, "right to replicate", admin.Warn, "max_wal_senders")
+	expect(t, by, "publication", admin.OK, "")
+	expect(t, by, "ownership", admin.OK, "")
+	if again := command(t, "migrate", "up", "--database-url", u.String()); !strings.Contains(again, "nothing to apply") || !strings.Contains(again, "not made: the slot") {
+		t.Error(again)
+	}
+	by = diagnose(t, exitFailed, "--database-url", "postgres://127.0.0.1:1/none")
+	expect(t, by, "postgres", admin.Fail, "127.0.0.1")
+}
+
+func TestDoctorOfReplicas(t *testing.T) {
+	t.Parallel()
+	primary, address := privateDatabase(t)
+	standby := sandboxtest.Standby(t, primary, nil)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(p *sandbox.Postgres) string { return p.URL(u.Path[1:]) }
+	look := func(replica string) admin.Finding {
+		t.Helper()
+		return diagnose(t, exitFine, "--database-url", address, "--replica-url", replica)["replica"]
+	}
+	within(t, patience, "a good standby", func() bool { return look(of(standby)).Level == admin.OK })
+	if f := look(address); f.Level != admin.Warn || !strings.Contains(f.Text, "no standby") {
+		t.Errorf("the primary itself: %+v", f)
+	}
+	execute(t, address, "CREATE ROLE unprivileged LOGIN PASSWORD 'x'")
+	reader, err := url.Parse(of(standby))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.User = url.UserPassword("unprivileged", "x")
+	within(t, patience, "a role without the right to statistics", func() bool {
+		f := look(reader.String())
+		return f.Level == admin.Warn && strings.Contains(f.Text, "not used") && strings.Contains(f.Do, "pg_read_all_stats")
+	})
+	if f := look("postgres://127.0.0.1:1/none"); f.Level != admin.Warn {
+		t.Errorf("nobody: %+v", f)
+	}
+	other := sandboxtest.Standby(t, sandboxtest.Postgres(t), nil)
+	if f := look(other.URL("postgres")); f.Level != admin.Warn || !strings.Contains(f.Text, "not used") {
+		t.Errorf("another's standby: %+v", f)
+	}
+}
+
+// Each failure to reach Redis is reported with what to do.
+func TestDoctorOfTheConnectionToRedis(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	r, overTLS, _ := tlsRedis(t, "TLSv1.3")
+	secured := sandboxtest.Redis(t)
+	client := redis.NewClient(&redis.Options{Addr: secured.Addr()})
+	defer client.Close()
+	if err := client.ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
+		t.Fatal(err)
+	}
+	sentinel := sandboxtest.Sentinel(t, "main", r.Addr(), time.Second)
+	for url, wanted := range map[string]string{
+		overTLS: "certificate",
+		strings.Replace(overTLS, "rediss", "redis", 1):   "TLS",
+		strings.Replace(r.URL(), "redis", "rediss", 1):   "TLS",
+		"redis://:wrong@" + secured.Addr():               "WRONGPASS",
+		secured.URL():                                    "NOAUTH",
+		"redis+sentinel://" + sentinel.Addr() + "/other": "other",
+		"redis+sentinel://127.0.0.1:1/main":              "127.0.0.1:1",
+	} {
+		within(t, patience, url+": "+wanted, func() bool { // on a busy machine the doctor may not wait long enough for it
+			found := diagnose(t, exitFailed, "--database-url", address, "--redis-url", url)["redis"]
+			t.Log(url, found.Text)
+			return found.Level == admin.Fail && strings.Contains(found.Text+found.Do, wanted)
+		})
+	}
+}
+
+func TestDoctorOfRedis(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	master := sandboxtest.Redis(t)
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	launch := func(args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Stop() })
+		return r.URL()
+	}
+	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"))
+	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
+	expect(t, by, "maxmemory", admin.OK, "64")
+	by = diagnose(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory-policy", "volatile-ttl"))
+	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
+	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", launch("--replicaof", host+" "+port))
+	expect(t, by, "redis role", admin.Fail, "replica")
+	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", launch("--cluster-enabled", "yes"))
+	expect(t, by, "redis mode", admin.Fail, "Cluster")
+	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
+	expect(t, by, "redis", admin.Fail, "127.0.0.1:1")
+	p := start(t, "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
+	if <-p.ended; p.code != exitFailed || p.err.String() != "listedge: at least one check failed: see above\n" { // and nothing of the client's own log
+		t.Errorf("exit %d: %s", p.code, p.err.String())
+	}
+	p = start(t, "doctor", "--database-url", address, "--redis-url", "memcached://a")
+	if <-p.ended; p.code != exitUsage {
+		t.Errorf("exit %d: %s", p.code, p.err.String())
+	}
+}

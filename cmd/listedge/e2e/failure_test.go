@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+// Redis and Postgres are killed, hang and come back while a node runs.
+
+func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
+	t.Parallel()
+	postgres, url := privateDatabase(t)
+	workspace, key := workspaceWithKey(t, url)
+	strangers := []string{newKeyFor(t, url, workspace), newKeyFor(t, url, workspace)} // one for each fault
+	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Kept')", workspace)
+	n := startNode(t, url, "--max-stale", "1h")
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n.get(t, "/v1/items", key).page(t)
+
+	for i, fault := range []struct {
+		name        string
+		break_, fix func() error
+	}{
+		{"frozen", postgres.Freeze, postgres.Thaw},
+		{"crashed", func() error { return postgres.Kill(syscall.SIGQUIT) }, func() error { return postgres.Restart(t.Context()) }},
+	} {
+		if err := fault.break_(); err != nil {
+			t.Fatal(err)
+		}
+		// A proven page is served as fresh until the proof is older than the bound.
+		within(t, patience, "nothing is proven any more", func() bool {
+			return n.mode() == "untrusted" && strings.Contains(n.get(t, "/v1/items", key).Header.Get("Cache-Status"), "stale-if-error")
+		})
+		for range 20 {
+			a := n.get(t, "/v1/items", key)
+			if a.StatusCode != 200 || !strings.Contains(string(a.body), "Kept") {
+				t.Fatalf("%s: %s %s", fault.name, a.Status, a.body)
+			}
+			if status := cacheStatus(a.Header); status != "listedge; fwd=stale; detail=stale-if-error" {
+				t.Fatalf("%s: Cache-Status %s", fault.name, status)
+			}
+		}
+		// A page that was never read gets 503 with Retry-After.
+		a := n.get(t, "/v1/items?limit=3", key)
+		if a.StatusCode != 503 || a.Header.Get("Retry-After") == "" || a.problem(t).Error.Code != "SERVICE_UNAVAILABLE" {
+			t.Errorf("%s: %s %s", fault.name, a.Status, a.body)
+		}
+		if a := n.get(t, "/v1/items", strangers[i]); a.StatusCode != 503 || a.problem(t).Error.Code != "SERVICE_UNAVAILABLE" {
+			t.Errorf("%s: a key that cannot be checked: %s %s", fault.name, a.Status, a.body)
+		}
+		within(t, patience, "ready, with a reason", func() bool {
+			status, r := n.readiness(t)
+			return status == http.StatusOK && r.Ready && r.Checks["postgres"] != "ok"
+		})
+		if err := fault.fix(); err != nil {
+			t.Fatal(err)
+		}
+		within(t, patience, "fresh pages again", func() bool {
+			a := n.get(t, "/v1/items", key)
+			return a.StatusCode == 200 && !strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
+		})
+	}
+}
+
+func TestANodeStartsBeforeItsDatabaseAndBecomesReadyByItself(t *testing.T) {
+	t.Parallel()
+	postgres, url := privateDatabase(t)
+	_, key := workspaceWithKey(t, url)
+	if err := postgres.Kill(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	n := launchNode(t, url)
+	r, err := http.Get(n.admin + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	if r.StatusCode != 503 {
+		t.Errorf("ready without a database: %s", r.Status)
+	}
+	if a := n.get(t, "/v1/items", key); a.StatusCode != 503 {
+		t.Errorf("%s %s", a.Status, a.body)
+	}
+	if err := postgres.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitReady(t)
+	within(t, patience, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
+}
+
+func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	server := sandboxtest.Redis(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--redis-url", server.URL(), "--freshness-bound", "0") // whose heartbeats would be counted
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	n.get(t, "/v1/items", key)
+	scripts := func() int {
+		info, err := client.Info(t.Context(), "commandstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		for line := range strings.Lines(info) {
+			if name, stats, ok := strings.Cut(line, ":calls="); ok && !strings.HasSuffix(name, "_info") && !strings.HasSuffix(name, "_ping") &&
+				!strings.Contains(name, "hello") && !strings.Contains(name, "client") {
+				var c int
+				_, _ = fmt.Sscan(strings.SplitN(stats, ",", 2)[0], &c)
+				calls += c
+			}
+		}
+		return calls
+	}
+	before, fetched := scripts(), n.metric(t, "listedge_origin_fetches_total")
+	loaded := func() float64 { return n.metric(t, "listedge_key_lookups_total", `outcome="unknown"`) }
+
+	statuses := map[int]int{}
+	for i := range 10_000 {
+		bad := fmt.Sprintf("lk_%040d", i) // well-formed but for the checksum
+		a, err := n.try("GET", "/v1/items", bad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if statuses[a.StatusCode]++; statuses[a.StatusCode] == 1 {
+			if err := conforms(a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a.StatusCode == 429 && a.Header.Get("Retry-After") == "" {
+			t.Fatal("429 without Retry-After")
+		}
+	}
+	if statuses[401] < 200 || statuses[429] == 0 || statuses[401]+statuses[429] != 10_000 {
+		t.Errorf("statuses %v", statuses)
+	}
+	if after := scripts(); after-before > 500 { // the node's own calls, about one a second
+		t.Errorf("%d Redis commands for 10,000 requests", after-before)
+	}
+	if n.metric(t, "listedge_origin_fetches_total") != fetched || loaded() != 0 {
+		t.Error("Postgres was queried")
+	}
+	// Requests with a known key are served all the time, whatever the other keys do.
+	if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
+		t.Errorf("%s", a.Status)
+	}
+}
+
+func TestSIGTERMLosesNoRequestOfBusyClients(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	execute(t, url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 100) g", workspace)
+	n := startNode(t, url, "--drain", "1s")
+	address := strings.TrimPrefix(n.url, "http://")
+	request := "GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Api-Key: " + key + "\r\n\r\n"
+
+	const clients = 200
+	var answered, lost atomic.Int64
+	var busy sync.WaitGroup // until every client has had its first answer
+	var all sync.WaitGroup
+	busy.Add(clients)
+	for range clients {
+		all.Go(func() {
+			first := sync.OnceFunc(busy.Done)
+			defer first()
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			reader := bufio.NewReader(conn)
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			for { // one keep-alive connection, until the server asks to close it
+				if _, err := io.WriteString(conn, request); err != nil {
+					lost.Add(1)
+					return
+				}
+				r, err := http.ReadResponse(reader, nil)
+				if err != nil {
+					lost.Add(1)
+					return
+				}
+				if _, err := io.Copy(io.Discard, r.Body); err != nil || r.StatusCode != 200 {
+					lost.Add(1)
+					return
+				}
+				answered.Add(1)
+				first()
+				if r.Close {
+					return
+				}
+			}
+		})
+	}
+	busy.Wait()
+	n.signal(syscall.SIGTERM)
+	within(t, patience, "not ready", func() bool {
+		r, err := http.Get(n.admin + "/readyz")
+		if err != nil {
+			return true // already closed
+		}
+		r.Body.Close()
+		return r.StatusCode == 503
+	})
+	all.Wait()
+	if <-n.ended; n.code != exitFine || lost.Load() != 0 || answered.Load() < clients {
+		t.Errorf("exit %d, %d requests lost, %d answered: %s", n.code, lost.Load(), answered.Load(), n.err.String())
+	}
+	if _, err := net.Dial("tcp", address); err == nil {
+		t.Error("still listening")
+	}
+}
+
+func TestAProgramStopsQuicklyWithoutItsServers(t *testing.T) {
+	t.Parallel()
+	postgres, url := privateDatabase(t)
+	redis := sandboxtest.Redis(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--redis-url", redis.URL())
+	n.get(t, "/v1/items", key)
+	if err := redis.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if err := postgres.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	n.signal(syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	select {
+	case <-n.ended:
+	case <-ctx.Done():
+		t.Fatalf("does not stop: %s", n.err.String())
+	}
+}

@@ -1,0 +1,294 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// The oracle of freshness. One writer per workspace counts up in two rows of
+// one transaction; readers on every node record which values they get, and when.
+// A response that is not marked as stale must not omit a commit that was
+// acknowledged more than the bound before the request began. In every other
+// workspace rows lie between the two, so that the list has several pages and
+// each of the two rows is on some of them only.
+
+const freshnessBound = 500 * time.Millisecond
+
+// oracle runs writers and readers and collects what is wrong.
+type oracle struct {
+	fleet     *fleet
+	histories []*history
+
+	forms  []form       // the ways to write
+	others atomic.Int64 // responses for rarely requested lists
+
+	mu      sync.Mutex // guards all below
+	worst   time.Duration
+	answers map[string]int // by Cache-Status, to the list that all ask for
+	wrong   []string
+}
+
+const (
+	watchedWorkspaces = 4
+	leastAnswers      = 100 // or nothing was shown
+	fillers           = 20
+	pageOfMany        = 8 // rows: three pages
+	// readPause is the longest pause of a reader: what is stale for longer than
+	// the bound is seen many times, and fleets beside this one go on.
+	readPause = 30 * time.Millisecond
+)
+
+// query is a page of a workspace's list, and what is on it at all times.
+type query struct {
+	path string
+	rows int
+	a, z bool // the workspace's first row, and its last
+}
+
+// rare is a query that was rarely requested before: a standby may have
+// caught up.
+func (h *history) rare(limit int) query {
+	all := 2 + h.fillers
+	return query{fmt.Sprintf("/v1/items?sort=name&limit=%d", limit), min(limit, all), true, limit >= all}
+}
+
+// watch makes the queries that all readers send, and sends each once.
+func (h *history) watch(t *testing.T, n *testNode) {
+	t.Helper()
+	if len(h.queries) > 0 {
+		return
+	}
+	if h.fillers == 0 {
+		h.queries = []query{{"/v1/items?limit=50", 2, true, true}}
+		return
+	}
+	path := fmt.Sprintf("/v1/items?sort=name&limit=%d", pageOfMany)
+	for cursor := ""; ; {
+		p := n.get(t, path+cursor, h.key).page(t)
+		h.queries = append(h.queries, query{path + cursor, len(p.Data), cursor == "", !p.Page.HasMore})
+		if !p.Page.HasMore {
+			break
+		}
+		cursor = "&cursor=" + *p.Page.NextCursor
+	}
+	if len(h.queries) != 3 {
+		t.Fatalf("%d pages: %+v", len(h.queries), h.queries)
+	}
+}
+
+// writerPauses are the longest pauses of the workspaces' writers. Rare writes find more: if
+// writes are frequent, the next change hides that one was missed.
+var writerPauses = [watchedWorkspaces]time.Duration{100 * time.Millisecond, 300 * time.Millisecond, time.Second, 2 * time.Second}
+
+func newOracle(t *testing.T, f *fleet) *oracle {
+	t.Helper()
+	o := &oracle{fleet: f, forms: usualForms, answers: map[string]int{}}
+	for i := range watchedWorkspaces {
+		workspace, key := workspaceWithKey(t, f.url)
+		execute(t, f.url, twoRows, workspace, "0")
+		h := &history{workspace: uuid.MustParse(workspace), parking: uuid.New(), key: key, fillers: i % 2 * fillers}
+		execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT $1, 'm' || n FROM generate_series(1, $2) n", workspace, h.fillers)
+		now := time.Now()
+		h.began, h.committed = []time.Time{now}, []time.Time{now}
+		o.histories = append(o.histories, h)
+	}
+	time.Sleep(freshnessBound) // so long what was there before may be shown
+	return o
+}
+
+// read sends requests to one node until the test ends.
+func (o *oracle) read(ctx context.Context, n *testNode, h *history) {
+	client := &http.Client{Timeout: 10 * time.Second}
+	for i := 0; ctx.Err() == nil; i++ {
+		q := h.queries[i%len(h.queries)]
+		usual := i%4 != 3
+		if !usual {
+			q = h.rare(2 + rand.IntN(40))
+		}
+		r, _ := http.NewRequest("GET", n.url+q.path, nil)
+		r.Header.Set("X-API-Key", h.key)
+		began := time.Now()
+		response, err := client.Do(r)
+		if err != nil {
+			o.count("no answer")
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		ended := time.Now()
+		if err != nil || response.StatusCode != 200 {
+			o.count(response.Status)
+			time.Sleep(5 * time.Millisecond)
+			continue
+		}
+		status := cacheStatus(response.Header)
+		if usual {
+			o.count(status)
+		} else {
+			o.others.Add(1)
+		}
+		o.judge(h, q, status, body, began, ended)
+		time.Sleep(rand.N(readPause))
+	}
+}
+
+func (o *oracle) count(what string) {
+	o.mu.Lock()
+	o.answers[what]++
+	o.mu.Unlock()
+}
+
+// counted is the number of responses for the list that all readers request.
+func (o *oracle) counted() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, of := range o.answers {
+		n += of
+	}
+	return n
+}
+
+// shown returns the value of the query's rows in a response, or what is wrong with it. It
+// is empty if neither of the two rows should be on the page.
+func (q *query) shown(body []byte) (v string, err error) {
+	var p page
+	if err := json.Unmarshal(body, &p); err != nil || len(p.Data) != q.rows {
+		return "", fmt.Errorf("%d rows and not %d: %s %w", len(p.Data), q.rows, body, err)
+	}
+	values := map[string]string{}
+	for _, row := range p.Data {
+		if name := row["name"].(string); name == "a" || name == "z" {
+			values[name] = row["stockOnHand"].(string)
+		}
+	}
+	a, hasA := values["a"]
+	z, hasZ := values["z"]
+	switch {
+	case hasA != q.a || hasZ != q.z:
+		return "", fmt.Errorf("not the rows of %+v: %s", q, body)
+	case hasA && hasZ && a != z:
+		return "", fmt.Errorf("half a transaction: %s and %s", a, z)
+	case hasA:
+		return a, nil
+	}
+	return z, nil
+}
+
+// judge checks one response.
+func (o *oracle) judge(h *history, q query, status string, body []byte, began, ended time.Time) {
+	text, err := q.shown(body)
+	if err != nil {
+		o.accuse("%v (%s)", err, status)
+	}
+	if text == "" {
+		return
+	}
+	v, _ := strconv.Atoi(text)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v >= len(h.began) || h.began[v].After(ended) {
+		o.accuse("from the future: %d", v)
+		return
+	}
+	if strings.Contains(status, "stale-if-error") || v+1 >= len(h.committed) || h.committed[v+1].IsZero() {
+		return
+	}
+	if stale := began.Sub(h.committed[v+1]); stale > 0 {
+		o.mu.Lock()
+		o.worst = max(o.worst, stale)
+		o.mu.Unlock()
+		if stale > freshnessBound {
+			o.accuse("%s after the commit of %d, %d was shown as fresh (%s)", stale, v+1, v, status)
+		}
+	}
+}
+
+func (o *oracle) accuse(format string, args ...any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.wrong) < 20 {
+		o.wrong = append(o.wrong, fmt.Sprintf(format, args...))
+	}
+}
+
+// judgeTheEnd checks that all nodes show the last value in all lists.
+func (o *oracle) judgeTheEnd() {
+	for _, h := range o.histories {
+		want, queries := strconv.Itoa(h.last()), slices.Clone(h.queries)
+		for limit := 2; limit < 42; limit += 6 {
+			queries = append(queries, h.rare(limit))
+		}
+		for i, n := range o.fleet.nodes {
+			for _, q := range queries {
+				if n.stopped {
+					break
+				}
+				a, err := n.try("GET", q.path, h.key)
+				if err != nil || a.StatusCode != 200 || strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") {
+					continue // it is marked as stale
+				}
+				if v, err := q.shown(a.body); err != nil || v != want && (q.a || q.z) {
+					o.accuse("after a quiet while node %d does not show %s at %s (%s): %v %s", i, want, q.path, a.Header.Get("Cache-Status"), err, a.body)
+				}
+			}
+		}
+	}
+}
+
+// run writes and reads for d while fault happens, then is quiet, and then
+// every node must show the last value.
+func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) (hitRate float64) {
+	o.mu.Lock()
+	o.worst, o.answers, o.wrong = 0, map[string]int{}, nil
+	o.mu.Unlock()
+	for _, h := range o.histories {
+		h.watch(t, o.fleet.nodes[0])
+	}
+	writing, stopWriting := context.WithCancel(context.Background())
+	reading, stopReading := context.WithCancel(context.Background())
+	var writers, readers sync.WaitGroup
+	for i, h := range o.histories {
+		writers.Go(func() { h.write(writing, o.fleet.url, writerPauses[i], o.forms) })
+		for _, n := range o.fleet.nodes {
+			if !n.stopped {
+				readers.Go(func() { o.read(reading, n, h) })
+			}
+		}
+	}
+	ends := time.After(d)
+	fault()
+	<-ends
+	within(t, patience, "enough answers to judge by", func() bool { return o.counted() >= leastAnswers })
+	stopWriting()
+	writers.Wait()
+	time.Sleep(freshnessBound)
+	stopReading()
+	readers.Wait()
+	o.judgeTheEnd()
+	hits, all := 0, o.counted()
+	for status, n := range o.answers {
+		if strings.HasPrefix(status, "listedge; hit") {
+			hits += n
+		}
+	}
+	hitRate = float64(hits) / float64(all)
+	t.Logf("%-38s worst %8s  hits %5.1f %% of %d  %v", name, o.worst.Round(time.Millisecond), 100*hitRate, all, o.answers)
+	for _, w := range o.wrong {
+		t.Errorf("%s: %s", name, w)
+	}
+	return hitRate
+}

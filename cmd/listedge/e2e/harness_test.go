@@ -1,0 +1,541 @@
+package e2e
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+)
+
+// The tests of this package use the program as its users do: they start it, on real
+// Postgres and Redis, and talk HTTP.
+
+// listedge is the program. TestMain compiles it.
+var listedge string
+
+// The exit statuses of the program.
+const (
+	exitFine   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func TestMain(m *testing.M) {
+	must(flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))) // tests wait more than they compute; -parallel overrides it
+	dir, err := os.MkdirTemp("", "listedge")
+	must(err)
+	must(os.Chmod(dir, 0o755)) // dev runs children as another user
+	listedge = filepath.Join(dir, "listedge")
+	must(compile(listedge, raceDetector...))
+	code := m.Run()
+	_ = shared.Stop()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// compile compiles the program into a file.
+func compile(to string, flags ...string) error {
+	build := exec.Command("go", slices.Concat([]string{"build", "-o", to}, flags, []string{"listedge/cmd/listedge"})...)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// contents reads a file of the repository, by its path from the root.
+func contents(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The server that all tests share. A test that stops or changes a server starts its own.
+var shared = sandboxtest.Shared{Prepare: postgrestest.Prepare(admin.MigrateUp)}
+
+// database returns the URL of a migrated, empty database of the test's own.
+func database(t *testing.T) string {
+	t.Helper()
+	p, err := shared.Postgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.URL(postgrestest.Copy(t, p, postgrestest.Template))
+}
+
+// privateDatabase is on a Postgres that the test may break.
+func privateDatabase(t *testing.T) (*sandbox.Postgres, string) {
+	t.Helper()
+	return privateDatabaseWith(t, nil)
+}
+
+func privateDatabaseWith(t *testing.T, settings map[string]string) (*sandbox.Postgres, string) {
+	t.Helper()
+	p := sandboxtest.PostgresWith(t, settings)
+	if err := postgrestest.Make(t.Context(), p, "listedge", admin.MigrateUp); err != nil {
+		t.Fatal(err)
+	}
+	return p, p.URL("listedge")
+}
+
+var connect, execute = postgrestest.Connect, postgrestest.Exec
+
+// output is a buffer that a running program writes and a test reads.
+type output struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// program is `listedge …` under way.
+type program struct {
+	*exec.Cmd
+	out, err output
+	ended    chan struct{}
+	code     int // once ended
+}
+
+func start(t *testing.T, args ...string) *program {
+	t.Helper()
+	return startCommand(t, exec.Command(listedge, args...))
+}
+
+// startCommand starts a program. If it still runs when the test ends, it is killed.
+func startCommand(t *testing.T, c *exec.Cmd) *program {
+	t.Helper()
+	p := &program{Cmd: c, ended: make(chan struct{})}
+	if c.Stdout == nil {
+		c.Stdout = &p.out
+	}
+	c.Stderr = &p.err
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.ended)
+		_ = c.Wait()
+		p.code = c.ProcessState.ExitCode()
+	}()
+	t.Cleanup(func() {
+		p.signal(syscall.SIGKILL)
+		<-p.ended
+		if said := p.err.String(); strings.Contains(said, "WARNING: DATA RACE") {
+			t.Error(said)
+		}
+	})
+	return p
+}
+
+func (p *program) signal(s syscall.Signal) { _ = p.Process.Signal(s) }
+
+// stop ends the program as an operator does, and returns its exit status.
+func (p *program) stop() int {
+	p.signal(syscall.SIGTERM)
+	<-p.ended
+	return p.code
+}
+
+// command runs a command to its end and returns what it printed.
+func command(t *testing.T, args ...string) string {
+	t.Helper()
+	p := start(t, args...)
+	<-p.ended
+	if p.code != exitFine {
+		t.Fatalf("listedge %s: exit %d: %s", strings.Join(args, " "), p.code, p.err.String())
+	}
+	return p.out.String()
+}
+
+// patience is a time limit for hangs, long enough for a slow machine.
+const patience = 2 * time.Minute
+
+// within polls until ok returns true or the time is over; for states without an event to wait
+// for. It polls rarely, to leave the processor to the nodes.
+func within(t *testing.T, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(d); ; {
+		began := time.Now()
+		if ok() {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", d, what)
+		}
+		time.Sleep(max(5*time.Millisecond, 2*time.Since(began)))
+	}
+}
+
+// testNode is a serving node.
+type testNode struct {
+	*program
+	url, admin string
+	toRedis    *sandboxtest.Relay // nil = none is between them
+	stopped    bool
+}
+
+// startNode starts `listedge serve` on free ports and waits until it is ready.
+func startNode(t *testing.T, databaseURL string, args ...string) *testNode {
+	t.Helper()
+	n := launchNode(t, databaseURL, args...)
+	n.awaitReady(t)
+	return n
+}
+
+// launchNode starts a node and waits until it listens.
+func launchNode(t *testing.T, databaseURL string, args ...string) *testNode {
+	t.Helper()
+	return launchProgram(t, listedge, nil, databaseURL, args...)
+}
+
+// launchProgram is the same with a program that was built otherwise and with environment
+// variables of its own.
+func launchProgram(t *testing.T, program string, environment []string, databaseURL string, args ...string) *testNode {
+	t.Helper()
+	c := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
+		"--database-url", databaseURL, "--log-format", "json", "--drain", "50ms"}, args...)...)
+	c.Env = append(os.Environ(), environment...)
+	return awaitListening(t, startCommand(t, c))
+}
+
+func awaitListening(t *testing.T, p *program) *testNode {
+	t.Helper()
+	n := &testNode{program: p}
+	within(t, patience, "listening", func() bool {
+		select {
+		case <-n.ended:
+			t.Fatalf("serve ended with %d: %s", n.code, n.err.String())
+		default:
+		}
+		return n.listens(n.err.String())
+	})
+	return n
+}
+
+// listens reads the node's addresses from its log, if they are there already.
+func (n *testNode) listens(log string) bool {
+	for line := range strings.Lines(log) {
+		var entry struct{ Msg, Public, Admin string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
+			n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
+			return true
+		}
+	}
+	return false
+}
+
+func (n *testNode) awaitReady(t *testing.T) {
+	t.Helper()
+	within(t, patience, "ready", func() bool {
+		r, err := http.Get(n.admin + "/readyz")
+		if err != nil {
+			return false
+		}
+		r.Body.Close()
+		return r.StatusCode == http.StatusOK
+	})
+}
+
+// metric sums the series of the name whose labels contain all of the parts.
+func (n *testNode) metric(t *testing.T, name string, parts ...string) (sum float64) {
+	t.Helper()
+	plain, err := http.NewRequest(http.MethodGet, n.admin+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain.Header.Set("Accept-Encoding", "identity") // or most of the time went into compressing
+	r, err := http.DefaultClient.Do(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+lines:
+	for line := range strings.Lines(string(text)) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if bare, _, _ := strings.Cut(series, "{"); bare != name {
+			continue
+		}
+		for _, part := range parts {
+			if !strings.Contains(series, part) {
+				continue lines
+			}
+		}
+		var v float64
+		if _, err := fmt.Sscan(value, &v); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		sum, found = sum+v, true
+	}
+	if !found {
+		t.Fatalf("no metric %s %q", name, parts)
+	}
+	return sum
+}
+
+// answer is a response whose body has been read, and which conforms to the OpenAPI document.
+type answer struct {
+	*http.Response
+	body []byte
+}
+
+// next returns the path to which the answer's Link leads; "" = it has none.
+func (a *answer) next(t *testing.T) (path string) {
+	t.Helper()
+	link := a.Header.Get("Link")
+	if link == "" {
+		return ""
+	}
+	target, ok := strings.CutSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`)
+	next, err := a.Request.URL.Parse(target)
+	if !ok || err != nil {
+		t.Fatalf("Link: %s: %v", link, err)
+	}
+	return next.RequestURI()
+}
+
+// cacheStatus returns where the page came from: Cache-Status without the age of the proof.
+func cacheStatus(h http.Header) string {
+	status, _, _ := strings.Cut(h.Get("Cache-Status"), "; proof-ms=")
+	return status
+}
+
+// unpacked returns the decoded body.
+func (a *answer) unpacked() ([]byte, error) {
+	if a.Header.Get("Content-Encoding") != "gzip" {
+		return a.body, nil
+	}
+	r, err := gzip.NewReader(bytes.NewReader(a.body))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+type page struct {
+	Data []map[string]any
+	Page struct {
+		HasMore    bool
+		NextCursor *string
+	}
+	RequestID string
+}
+
+func (a *answer) page(t *testing.T) page {
+	t.Helper()
+	if a.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s: %s", a.Request.Method, a.Request.URL, a.Status, a.body)
+	}
+	var p page
+	decoder := json.NewDecoder(bytes.NewReader(a.body))
+	decoder.UseNumber()
+	if err := decoder.Decode(&p); err != nil {
+		t.Fatalf("%s: %v", a.body, err)
+	}
+	return p
+}
+
+type problemAnswer struct {
+	Error struct {
+		Code, Message string
+		Details       map[string]string
+	}
+	RequestID string
+}
+
+func (a *answer) problem(t *testing.T) problemAnswer {
+	t.Helper()
+	var p problemAnswer
+	if err := json.Unmarshal(a.body, &p); err != nil {
+		t.Fatalf("%s: %v: %s", a.Status, err, a.body)
+	}
+	return p
+}
+
+var document = sync.OnceValue(func() *openapi3.T {
+	doc, err := openapi3.NewLoader().LoadFromFile("../../../edge/openapi.json")
+	if err != nil {
+		panic(err)
+	}
+	return doc
+})
+
+// request sends one request and checks the answer against the document.
+// Headers are given as "Name: value".
+func (n *testNode) request(t *testing.T, method, path, key string, headers ...string) *answer {
+	t.Helper()
+	a, err := n.try(method, path, key, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conforms(a); err != nil {
+		t.Fatalf("%s %s: %s\n%s\n%s", method, path, a.Status, err, a.body)
+	}
+	return a
+}
+
+func (n *testNode) get(t *testing.T, path, key string, headers ...string) *answer {
+	t.Helper()
+	return n.request(t, http.MethodGet, path, key, headers...)
+}
+
+// try does not check the response: for tests that expect connections to fail.
+func (n *testNode) try(method, path, key string, headers ...string) (*answer, error) {
+	r, err := http.NewRequest(method, n.url+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	if key != "" {
+		r.Header.Set("X-API-Key", key)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return &answer{response, body}, err
+}
+
+// conforms checks an answer against the document the server serves.
+func conforms(a *answer) error {
+	if id := a.Header.Get("X-Request-Id"); id == "" {
+		return fmt.Errorf("no X-Request-Id")
+	} else if len(a.body) > 0 && a.Header.Get("Content-Type") == "application/json" && a.Header.Get("Content-Encoding") == "" && !strings.Contains(string(a.body), `"requestId":"`+id+`"`) &&
+		strings.HasPrefix(a.Request.URL.Path, "/v1") {
+		return fmt.Errorf("request id %s is not in the body", id)
+	}
+	item := document().Paths.Find(a.Request.URL.EscapedPath())
+	if item == nil || item.GetOperation(a.Request.Method) == nil {
+		return problemConforms(a)
+	}
+	if documented := item.GetOperation(a.Request.Method).Responses.Status(a.StatusCode); documented != nil {
+		if err := headersConform(a, documented.Value); err != nil {
+			return err
+		}
+	}
+	input := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{
+			Request: a.Request,
+			Route: &routers.Route{Spec: document(), Path: a.Request.URL.Path, PathItem: item,
+				Method: a.Request.Method, Operation: item.GetOperation(a.Request.Method)},
+		},
+		Status: a.StatusCode, Header: a.Header,
+		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
+	}
+	if strings.HasPrefix(a.Header.Get("Content-Type"), "text/html") {
+		input.Options.ExcludeResponseBody = true
+	} else if len(a.body) > 0 {
+		plain, err := a.unpacked()
+		if err != nil {
+			return err
+		}
+		input.SetBodyBytes(plain)
+	}
+	return openapi3filter.ValidateResponse(context.Background(), input)
+}
+
+// headersConform fails if a header is not in the document, except those of HTTP itself.
+func headersConform(a *answer, documented *openapi3.Response) error {
+	for name := range a.Header {
+		switch name {
+		case "Connection", "Content-Length", "Content-Type", "Date":
+			continue
+		}
+		known := func(n string) bool { return http.CanonicalHeaderKey(n) == name }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(documented.Headers)), known) {
+			return fmt.Errorf("the header %s of %s is not documented", name, a.Status)
+		}
+	}
+	return nil
+}
+
+// problemConforms is for answers that belong to no operation: 404 and 405.
+func problemConforms(a *answer) error {
+	if a.StatusCode == http.StatusOK || a.StatusCode == http.StatusNotModified {
+		return nil // HEAD of the reference
+	}
+	if a.Header.Get("Cache-Control") != "no-store" || a.Header.Get("X-Content-Type-Options") != "nosniff" || (a.StatusCode == 405) != (a.Header.Get("Allow") == "GET, HEAD") {
+		return fmt.Errorf("headers %v", a.Header)
+	}
+	var body any
+	if a.Request.Method == http.MethodHead {
+		return nil
+	}
+	if err := json.Unmarshal(a.body, &body); err != nil {
+		return err
+	}
+	return document().Components.Schemas["Error"].Value.VisitJSON(body)
+}
+
+// awaitCheck waits until /readyz says this of one thing the node depends on.
+func (n *testNode) awaitCheck(t *testing.T, name, text string) {
+	t.Helper()
+	within(t, patience, name+": "+text, func() bool { return strings.Contains(n.check(t, name), text) })
+}
+
+// check is what /readyz says of one thing the node depends on.
+func (n *testNode) check(t *testing.T, name string) string {
+	t.Helper()
+	r, err := http.Get(n.admin + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	var found struct{ Checks map[string]string }
+	if err := json.NewDecoder(r.Body).Decode(&found); err != nil {
+		t.Fatal(err)
+	}
+	return found.Checks[name]
+}

@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rotated is what `keys rotate --json` prints.
+type rotated struct {
+	ID, Key, WorkspaceID string
+	Scopes               []string
+	RatePerSecond        float64
+	Burst                int
+	Replaces             struct{ ID, ExpiresAt string }
+}
+
+func rotate(t *testing.T, url, id string, flags ...string) (r rotated) {
+	t.Helper()
+	printed := command(t, append([]string{"keys", "rotate", id, "--json", "--database-url", url}, flags...)...)
+	if err := json.Unmarshal([]byte(printed), &r); err != nil || r.Key == "" {
+		t.Fatalf("%v: %s", err, printed)
+	}
+	return r
+}
+
+// While a rotation's overlap lasts, a node accepts both keys; after it only the new one.
+func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	type made struct{ ID, Key string }
+	newKey := func(t *testing.T) (k made) {
+		t.Helper()
+		printed := command(t, "keys", "create", "--workspace", workspace, "--scopes", "items:read", "--rate", "9.5", "--burst", "77", "--json", "--database-url", url)
+		if err := json.Unmarshal([]byte(printed), &k); err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	status := func(key string) int { return n.get(t, "/v1/items?limit=1", key).StatusCode }
+	ends := func(t *testing.T, key string) {
+		t.Helper()
+		within(t, patience, "the old key ends", func() bool { return status(key) == http.StatusUnauthorized })
+	}
+
+	t.Run("both work meanwhile", func(t *testing.T) {
+		old := newKey(t)
+		if got := status(old.Key); got != http.StatusOK {
+			t.Fatal(got)
+		}
+		next := rotate(t, url, old.ID)
+		a := n.get(t, "/v1/items?limit=1", next.Key)
+		if a.StatusCode != http.StatusOK || a.Header.Get("X-RateLimit-Limit") != "77" || status(old.Key) != http.StatusOK {
+			t.Errorf("the new key: %s, %v; the old one: %d", a.Status, a.Header, status(old.Key))
+		}
+		if got := n.get(t, "/v1/contacts?limit=1", next.Key).StatusCode; got != http.StatusForbidden {
+			t.Errorf("a scope that the old key had not: %d", got)
+		}
+		if ends, err := time.Parse(time.RFC3339, next.Replaces.ExpiresAt); err != nil || time.Until(ends) < 23*time.Hour || time.Until(ends) > 25*time.Hour || next.Replaces.ID != old.ID {
+			t.Errorf("%+v", next.Replaces)
+		}
+	})
+	t.Run("the overlap ends", func(t *testing.T) {
+		old := newKey(t)
+		status(old.Key) // from now on the node knows the key
+		next := rotate(t, url, old.ID, "--overlap", "2s")
+		ends(t, old.Key)
+		if got := status(next.Key); got != http.StatusOK {
+			t.Errorf("the new key: %d", got)
+		}
+	})
+	t.Run("at once", func(t *testing.T) {
+		old := newKey(t)
+		status(old.Key)
+		next := rotate(t, url, old.ID, "--overlap", "0s")
+		ends(t, old.Key)
+		again := rotate(t, url, next.ID, "--overlap", "1d") // the new one again
+		if status(next.Key) != http.StatusOK || status(again.Key) != http.StatusOK {
+			t.Error("a key does not work")
+		}
+		p := start(t, "keys", "rotate", old.ID, "--database-url", url)
+		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "it is expired") || p.out.String() != "" {
+			t.Errorf("exit %d: %s", p.code, p.err.String())
+		}
+	})
+}
+
+// A script reads the new key from standard output.
+func TestRotatePrintsTheKeyAlone(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	id := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--json", "--database-url", url))
+	p := start(t, "keys", "rotate", id, "--database-url", url)
+	if <-p.ended; p.code != exitFine || len(p.out.String()) != 44 || !strings.HasPrefix(p.out.String(), "lk_") || !strings.Contains(p.err.String(), "replaces "+id+", which works until 2") {
+		t.Errorf("exit %d: %q, %q", p.code, p.out.String(), p.err.String())
+	}
+}
+
+func TestKeysAreShownWithTheirStates(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	id := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--name", "Sync", "--rate", "5", "--json", "--database-url", url))
+	for _, c := range []struct{ set, state, text string }{
+		{"expires_at = NULL", "active", "active"},
+		{"burst = NULL", "active", "10"}, // twice the rate, as nodes enforce it
+		{"expires_at = '2100-01-01Z'", "expires", "expires 2100-01-01T00:00:00Z"},
+		{"revoked_at = '2099-01-01Z'", "expires", "expires 2099-01-01T00:00:00Z"},
+		{"expires_at = '2020-01-01Z'", "expired", "expired 2020-01-01T00:00:00Z"},
+		{"revoked_at = '2021-01-01Z'", "revoked", "revoked 2021-01-01T00:00:00Z"},
+		{"rate_per_second = NULL, burst = NULL", "revoked", "revoked 2021-01-01T00:00:00Z"},
+	} {
+		execute(t, url, "UPDATE api_keys SET "+c.set+" WHERE id = $1", id)
+		var shown map[string]any
+		if err := json.Unmarshal([]byte(command(t, "keys", "show", id, "--json", "--database-url", url)), &shown); err != nil || shown["state"] != c.state || shown["id"] != id || shown["key"] != nil {
+			t.Errorf("%s: %v, %v", c.set, shown, err)
+		}
+		lines := command(t, "keys", "show", id, "--database-url", url)
+		for _, want := range []string{id, workspace, "Sync", c.text, "items:read", "lk_"} {
+			if !strings.Contains(lines, want) {
+				t.Errorf("%s: no %q in\n%s", c.set, want, lines)
+			}
+		}
+		for line := range strings.Lines(command(t, "keys", "list", "--workspace", workspace, "--database-url", url)) {
+			if strings.HasPrefix(line, id) && c.text != "10" && !strings.Contains(line, "  "+c.text+" ") {
+				t.Errorf("%s: %s", c.set, line)
+			}
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestLogsAreStructuredAndHoldNoKeys(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--log-level", "debug")
+	for _, path := range []string{"/v1/items", "/v1/items?limit=0", "/v1/items?search=secret", "/v1/items?X-API-Key=" + key, "/nowhere"} {
+		n.get(t, path, key, "X-Request-Id: find-me")
+	}
+	raw(t, n, "GET /v1/items HTTP/1.1\r\nX-Api-Key "+key+"\r\n\r\n") // not a header: what fasthttp would log
+	within(t, patience, "the last request is logged", func() bool { return strings.Contains(n.err.String(), `"route":"none","status":400`) })
+	logged := n.err.String()
+	if strings.Contains(logged, key) || strings.Contains(logged, key[9:]) || strings.Contains(logged, "secret") {
+		t.Errorf("a key or a search is in the log: %s", logged)
+	}
+	if strings.Count(logged, `"requestId":"find-me"`) != 5 {
+		t.Errorf("not every request is logged with its id: %s", logged)
+	}
+	for line := range strings.Lines(logged) {
+		var entry struct{ Time, Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" || entry.Msg == "" {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+}
+
+func TestFailedRequestsAreLoggedAtTheUsualLevel(t *testing.T) {
+	t.Parallel()
+	_, url := privateDatabase(t)
+	workspace, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	n.get(t, "/v1/items", key, "X-Request-Id: fine")
+	execute(t, url, "ALTER TABLE items DROP CONSTRAINT items_created_at_check") // a defect, not an outage
+	execute(t, url, "INSERT INTO items (workspace_id, name, created_at) VALUES ($1, 'endless', 'infinity')", workspace)
+	a := n.get(t, "/v1/items?search=endless", key, "X-Request-Id: broken")
+	if a.StatusCode != 500 || a.problem(t).Error.Code != "INTERNAL_ERROR" || strings.Contains(string(a.body), "infinity") {
+		t.Errorf("%s %s", a.Status, a.body)
+	}
+	if logged := n.err.String(); !strings.Contains(logged, `"requestId":"broken"`) || !strings.Contains(logged, `"level":"ERROR"`) || strings.Contains(logged, "fine") {
+		t.Errorf("logged for %s: %s", workspace, logged)
+	}
+}
+
+func TestSIGHUPSaysThatItChangesNothing(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	n.signal(syscall.SIGHUP)
+	within(t, patience, "it is said", func() bool { return strings.Contains(n.err.String(), "SIGHUP changes nothing") })
+	if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
+		t.Error(a.Status)
+	}
+}
+
+// The end of an outage is noticed without requests.
+func TestAPostgresOutageIsLoggedOnceEachWay(t *testing.T) {
+	t.Parallel()
+	postgres, url := privateDatabase(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1ms")
+	n.get(t, "/v1/items", key)
+	logged := func(all ...string) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(all, func(text string) bool { return strings.Count(n.err.String(), text) != 1 })
+		}
+	}
+	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	within(t, patience, "the outage is logged", func() bool {
+		n.get(t, "/v1/items", key)
+		return logged("pages are not read from Postgres", "keys are not read from Postgres")()
+	})
+	if err := postgres.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, patience, "its end is logged", logged("again: pages are read from Postgres", "again: keys are read from Postgres"))
+}
+
+func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {
+	n := launchNode(t, "postgres://127.0.0.1:1/none")
+	within(t, patience, "it says why it is not ready", func() bool { return strings.Contains(n.err.String(), `"msg":"not ready"`) })
+}
+
+// Each setting of the access log, with the same six requests: a miss, a hit, a hit that is
+// not in the sample, a 400, a 401 and a 429.
+func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	small := newKeyFor(t, url, workspace, "--rate", "0", "--burst", "1")
+	for which, want := range map[string][]string{
+		"off":     nil,
+		"errors":  {"invalid", "unauthorised", "limited"},
+		"sampled": {"miss", "hit", "invalid", "unauthorised", "limited"},
+	} {
+		n := startNode(t, url, "--access-log", which)
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		for _, r := range []struct{ id, path, key string }{
+			{"miss", "/v1/items?search=Secret", key}, {"hit", "/v1/items?search=Secret", key}, {"unsampled", "/v1/items?search=Secret", key},
+			{"invalid", "/v1/items?cursor=Secret", key}, {"unauthorised", "/v1/items", key + "x"}, {"limited", "/v1/items", small},
+		} {
+			n.get(t, r.path, r.key, "X-Request-Id: "+r.id)
+		}
+		var got []string
+		logged := n.err.String()
+		for line := range strings.Lines(logged) {
+			var e struct {
+				Msg, RequestID, Route, Outcome, KeyID, WorkspaceID, Limit, CacheStatus string
+				Status                                                                 int
+				Took, QueryTook                                                        float64
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil || e.Msg != "request" {
+				continue
+			}
+			if which == "errors" && e.Status == 200 && e.Took >= 0.1 { // slow, as a busy machine is
+				continue
+			}
+			got = append(got, e.RequestID)
+			if e.Route != "items" || e.Took <= 0 || e.Outcome == "" || e.Status == 0 || e.RequestID != "unauthorised" && (e.KeyID == "" || e.WorkspaceID != workspace || e.Limit == "") {
+				t.Errorf("%s: %s", which, line)
+			}
+			if e.RequestID == "miss" && (e.CacheStatus != "listedge; fwd=uri-miss" || e.QueryTook <= 0) {
+				t.Errorf("%s: %s", which, line)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: logged are %v, want %v", which, got, want)
+		}
+		if strings.Contains(logged, key[9:]) || strings.Contains(logged, small) || strings.Contains(logged, "Secret") {
+			t.Errorf("%s: a key, a search or a cursor is in the log: %s", which, logged)
+		}
+		n.stop()
+	}
+}

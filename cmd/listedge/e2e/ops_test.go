@@ -1,0 +1,84 @@
+package e2e
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// explained returns what `listedge explain` prints about a request to the node.
+func explained(t *testing.T, n *testNode, id string) string {
+	t.Helper()
+	return command(t, "explain", "--request-id", id, "--admin", n.admin)
+}
+
+func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
+	postgres, url := privateDatabase(t)
+	workspace, key := workspaceWithKey(t, url)
+	small := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "1")
+	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Secret')", workspace)
+	n := startNode(t, url)
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+
+	says := func(id string, parts ...string) {
+		t.Helper()
+		said := explained(t, n, id)
+		for _, part := range append(parts, "keyId: ", "workspaceId: "+workspace) {
+			if !strings.Contains(said, part) {
+				t.Errorf("%s: %q is missing in %s", id, part, said)
+			}
+		}
+		if strings.Contains(said, key) || strings.Contains(said, small) || strings.Contains(said, "Secret") {
+			t.Errorf("%s: a key or a search is shown: %s", id, said)
+		}
+	}
+	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-miss").page(t)
+	says("a-miss", "route: items\nstatus: 200\n", "cacheStatus: listedge; fwd=uri-miss", "query: ", "    rate: 100000")
+	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-hit").page(t) // the connection's first
+	says("a-hit", "tier: memory\n", "query: 0")
+
+	n.get(t, "/v1/items", small).page(t)
+	if a := n.get(t, "/v1/items", small, "X-Request-Id: one-too-many"); a.StatusCode != 429 {
+		t.Fatal(a.Status)
+	}
+	says("one-too-many", "status: 429\n", "allowed: false\n  source: memory\n  refusedBy: key\n", "rate: 0.001\n    burst: 1\n    remaining: 0\n")
+
+	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	i := 0
+	within(t, patience, "a stale page is served", func() bool {
+		i++
+		a := n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: stale-"+strconv.Itoa(i))
+		return strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
+	})
+	says("stale-"+strconv.Itoa(i), "detail=stale-if-error\n", "cause: ")
+}
+
+func TestExplainOfAnUnknownRequest(t *testing.T) {
+	n := startNode(t, database(t))
+	p := start(t, "explain", "--request-id", "never-seen", "--admin", n.admin)
+	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "does not remember a request never-seen") {
+		t.Errorf("exit %d: %s", p.code, p.err.String())
+	}
+}
+
+func TestReadySaysWhatTheNodeSays(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, database(t))
+	if said := command(t, "ready", "--admin", n.admin); said != "ready\n" {
+		t.Error(said)
+	}
+	lost := launchNode(t, "postgres://127.0.0.1:1/none")
+	for admin, want := range map[string]string{
+		lost.admin:           "not ready: postgres: ",
+		"http://127.0.0.1:1": "ask the node: ",
+		n.url:                "ask the node: /readyz is not the response of a node",
+	} {
+		p := start(t, "ready", "--admin", admin)
+		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), want) {
+			t.Errorf("%s: exit %d: %s", admin, p.code, p.err.String())
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+// A changed limit reaches every node through the log of changes, long before the next look-up
+// of the key.
+func TestAPlanChangeReachesEveryNode(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	server := sandboxtest.Redis(t)
+	workspace := strings.TrimSpace(command(t, "workspaces", "create", "--name", "w", "--database-url", url))
+	key := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "3")
+	nodes := []*testNode{startNode(t, url, "--redis-url", server.URL()), startNode(t, url, "--redis-url", server.URL())}
+	for _, n := range nodes {
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	}
+	for i := range 3 {
+		if a := nodes[i%2].get(t, "/v1/items", key); a.StatusCode != 200 {
+			t.Fatal(a.Status)
+		}
+	}
+	for _, n := range nodes {
+		if a := n.get(t, "/v1/items", key); a.StatusCode != 429 {
+			t.Fatal(a.Status)
+		}
+	}
+	var listed []struct{ ID string }
+	if err := json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--database-url", url, "--json")), &listed); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "keys", "update", listed[0].ID, "--rate", "1000", "--burst", "1000", "--database-url", url)
+	for _, n := range nodes {
+		within(t, patience, "the new limit", func() bool {
+			a := n.get(t, "/v1/items", key)
+			return a.StatusCode == 200 && a.Header.Get("RateLimit-Policy") == `"key";q=1000;w=1;rate=1000`
+		})
+	}
+	// A limit for the whole workspace is one more bucket, on both.
+	command(t, "workspaces", "update", workspace, "--rate", "0.001", "--burst", "4", "--database-url", url)
+	for _, n := range nodes {
+		within(t, patience, "the workspace's limit", func() bool {
+			return strings.Contains(n.get(t, "/v1/items", key).Header.Get("RateLimit-Policy"), `"workspace";q=4;`)
+		})
+	}
+	within(t, patience, "the workspace is exhausted", func() bool { return nodes[0].get(t, "/v1/items", key).StatusCode == 429 })
+	if a := nodes[1].get(t, "/v1/items", key); a.StatusCode != 429 {
+		t.Error(a.Status)
+	}
+}
+
+func TestARedisThatMayEvictIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	server := sandboxtest.Redis(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	if err := client.ConfigSet(context.Background(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	n := startNode(t, url, "--redis-url", server.URL())
+	within(t, patience, "the warning", func() bool { return strings.Contains(n.err.String(), "allkeys-lru") })
+}
+
+func TestLimiterFailureModes(t *testing.T) {
+	url := database(t)
+	workspace := strings.TrimSpace(command(t, "workspaces", "create", "--name", "w", "--database-url", url))
+	const burst, requests = 16, 20
+	// A node that decides alone admits the whole burst or an eighth of it: it may not know yet
+	// that it is the only node.
+	for mode, want := range map[string]struct{ least, most int }{"local": {burst / 8, burst}, "allow": {requests, requests}, "deny": {0, 0}} {
+		t.Run(mode, func(t *testing.T) {
+			server := sandboxtest.Redis(t)
+			known := newKeyFor(t, url, workspace)
+			n := startNode(t, url, "--redis-url", server.URL(), "--limiter-failure-mode", mode, "--freshness-bound", "0", "--cache-ttl", "1h")
+			// Redis may be late once on a busy machine. That counts as a failure, so the request is denied.
+			within(t, patience, "200", func() bool { return n.get(t, "/v1/items", known).StatusCode == 200 })
+			if err := server.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			key := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", strconv.Itoa(burst))
+			admitted := 0
+			for range requests {
+				switch a := n.get(t, "/v1/items", key); a.StatusCode {
+				case 200:
+					admitted++
+				case 429:
+				default:
+					t.Fatalf("%s %s", a.Status, a.body)
+				}
+			}
+			if admitted < want.least || admitted > want.most {
+				t.Errorf("%d of %d admitted by a burst of %d, want %d to %d", admitted, requests, burst, want.least, want.most)
+			}
+		})
+	}
+}

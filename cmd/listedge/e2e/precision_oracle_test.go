@@ -1,0 +1,331 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/cache"
+	"listedge/cmd/listedge/node"
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+	"listedge/origin"
+	"listedge/origin/postgres"
+)
+
+// The oracle of precise invalidation. Writers change rows in many ways while readers fill the
+// caches of nodes. Then the writers pause. As soon as a node has a proof of everything
+// written, each page that its cache calls fresh must equal the page read from the database,
+// byte by byte.
+type pageOracle struct {
+	workspaces []pageWorkspace
+	url        string
+	standby    bool // pages of one are to be compared
+	nodes      []pageNode
+	random     *rand.Rand
+	reference  *origin.Origin
+
+	queries    []origin.Query
+	compared   map[string]int                           // by where the page was
+	kept       map[lists.Collection]map[lists.Order]int // pages that were right although their statement had not seen a change
+	keptBy     map[string]int                           // the same by the kind of change
+	ofStandbys int
+	wrong      int
+
+	mu      sync.Mutex // guards all below
+	commits map[changefeed.List][]commit
+	kinds   map[string]int
+}
+
+type pageWorkspace struct {
+	id   uuid.UUID
+	key  string
+	rows int // of each list, more or less: in a short one each change is near to all pages
+}
+
+// pageNode is a node: its HTTP address, and its cache in this process.
+type pageNode struct {
+	*node.Node
+	client *testNode
+}
+
+const (
+	pageQueries = 160
+	pageWriters = 2
+	pageReaders = 4
+	// The last rememberedCommits of each list, to find those that a page's statement has not seen.
+	rememberedCommits = 64
+)
+
+func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
+	t.Helper()
+	o := &pageOracle{url: url, random: rand.New(rand.NewPCG(seed, 0)),
+		commits: map[changefeed.List][]commit{}, kinds: map[string]int{}, keptBy: map[string]int{}, compared: map[string]int{},
+		kept: map[lists.Collection]map[lists.Order]int{lists.Items: {}, lists.Contacts: {}}}
+	db, err := postgres.Open(t.Context(), postgres.Options{URL: url, Connections: pageReaders, QueryTimeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close(context.Background()) })
+	o.reference = origin.New(db)
+	for i := range 4 {
+		workspace, key := workspaceWithKey(t, url)
+		o.workspaces = append(o.workspaces, pageWorkspace{uuid.MustParse(workspace), key, []int{200, 7}[i/2]})
+	}
+	w := &pageWriter{conn: connect(t, url), random: o.random, oracle: o}
+	for _, workspace := range o.workspaces {
+		for c := range lists.Collection(2) {
+			err := pgx.BeginFunc(t.Context(), w.conn, func(tx pgx.Tx) error {
+				for range workspace.rows {
+					if err := w.insert(t.Context(), tx, changefeed.List{Workspace: workspace.id, Collection: c}, randomID(o.random)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	o.newQueries(pageQueries)
+	return o
+}
+
+// start wires and starts one node more.
+func (o *pageOracle) start(t *testing.T, flags ...string) {
+	t.Helper()
+	var f struct {
+		node.ListenFlags
+		node.Flags
+	}
+	parser := kong.Must(&f, kong.Vars{"drain": "0s"})
+	if _, err := parser.Parse(append([]string{"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, flags...)); err != nil {
+		t.Fatal(err)
+	}
+	public, private, err := node.Listen(f.ListenFlags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := node.New(t.Context(), node.Options{Flags: f.Flags, Database: node.DatabaseURLs{Pages: o.url, Changes: o.url}, Settings: map[string]any{},
+		Log: node.NewLog(io.Discard, f.Flags), Public: public, Private: private})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	client := &testNode{url: "http://" + public.Addr().String(), admin: "http://" + private.Addr().String()}
+	within(t, patience, "changes are followed", func() bool { return client.mode() == "followed" })
+	o.nodes = append(o.nodes, pageNode{n, client})
+}
+
+// newQueries replaces some of the queries by others: by pages of other lists, and by the next
+// pages of known ones.
+func (o *pageOracle) newQueries(n int) {
+	o.random.Shuffle(len(o.queries), func(i, j int) { o.queries[i], o.queries[j] = o.queries[j], o.queries[i] })
+	o.queries = o.queries[min(len(o.queries), max(0, len(o.queries)+n-pageQueries)):]
+	for range n {
+		o.queries = append(o.queries, randomQuery(o.random, o.workspaces[len(o.workspaces)-1-o.random.IntN(6)%4].id)) // more often a short list
+	}
+}
+
+func (o *pageOracle) committed(list changefeed.List, c commit) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := append(o.commits[list], c)
+	o.commits[list] = all[max(0, len(all)-rememberedCommits):]
+	o.kinds[c.kind]++
+}
+
+// keptAll says whether pages of all orders and collections were kept.
+func (o *pageOracle) keptAll() bool {
+	for _, kept := range o.kept {
+		if kept[lists.ByCreatedAt] == 0 || kept[lists.ByName] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// run writes, reads and compares until d is over and something was shown.
+func (o *pageOracle) run(t *testing.T, d time.Duration) {
+	var writers []*pageWriter
+	for range pageWriters {
+		writers = append(writers, &pageWriter{conn: connect(t, o.url), random: rand.New(rand.NewPCG(o.random.Uint64(), 0)), oracle: o})
+	}
+	rounds := 0
+	shown := func() bool { return o.keptAll() && (!o.standby || o.ofStandbys > 0) }
+	for began := time.Now(); !t.Failed() && (time.Since(began) < d || !shown() && time.Since(began) < d+patience); rounds++ {
+		o.write(t, writers)
+		o.compare(t, time.Now())
+	}
+	transactions := 0
+	for _, n := range o.kinds {
+		transactions += n
+	}
+	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, of which the standby's %d", rounds, transactions, o.kinds, o.compared, o.ofStandbys)
+	t.Logf("pages kept although their statement had not seen a change: %v; by change %v", o.kept, o.keptBy)
+	for i, n := range o.nodes {
+		t.Logf("node %d compared pages with newer changes: %v", i, n.Cache.Stats().Compared)
+	}
+	if !shown() {
+		t.Error("of some kinds no page was kept: nothing was shown of them")
+	}
+}
+
+// write runs the writers and the readers, and returns when all writers have ended.
+func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	read := func(n pageNode, q *origin.Query) {
+		if _, err := n.client.try("GET", addressOf(q), o.workspace(q.Workspace).key); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, q := range o.queries { // so that most pages are there when something changes
+		n := o.nodes[i%len(o.nodes)]
+		if _, ok := n.Cache.Hit(keyOf(&q), time.Now()); !ok {
+			read(n, &q)
+		}
+	}
+	reading, stop := context.WithCancel(ctx)
+	var writing, readers sync.WaitGroup
+	for _, w := range writers {
+		steps := w.random.IntN(4)
+		writing.Go(func() {
+			for range steps {
+				switch err := w.step(ctx); postgres.Code(err) {
+				case "40P01", "55P03": // two writers blocked each other
+				default:
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for i := range pageReaders {
+		random := rand.New(rand.NewPCG(o.random.Uint64(), 0))
+		readers.Go(func() {
+			for reading.Err() == nil {
+				q := pick(random, o.queries)
+				read(o.nodes[i%len(o.nodes)], &q)
+			}
+		})
+	}
+	writing.Wait()
+	stop()
+	readers.Wait()
+}
+
+func (o *pageOracle) workspace(id uuid.UUID) *pageWorkspace {
+	return &o.workspaces[slices.IndexFunc(o.workspaces, func(w pageWorkspace) bool { return w.id == id })]
+}
+
+// compare reads pages from the database while nothing is written, and compares. It leaves out
+// some pages, so that several pauses' changes are compared with them later, at once.
+func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
+	chosen := slices.DeleteFunc(slices.Clone(o.queries), func(origin.Query) bool { return o.random.IntN(3) == 0 })
+	anew := make([]origin.Page, len(chosen))
+	var next atomic.Int64
+	var reading sync.WaitGroup
+	for range pageReaders {
+		reading.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(chosen); i = int(next.Add(1)) - 1 {
+				var err error
+				if anew[i], err = o.reference.Fetch(t.Context(), chosen[i], ""); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	reading.Wait()
+	for i, n := range o.nodes {
+		within(t, patience, fmt.Sprintf("node %d knows all that was written", i), func() bool { return n.Cache.Stats().ProofAge < time.Since(quiet) })
+		for j, q := range chosen {
+			o.compareOn(t, i, n, q, anew[j], quiet)
+		}
+	}
+	o.newQueries(pageQueries / 16)
+	for range pageQueries / 16 { // pages that a walk requests
+		i := o.random.IntN(len(chosen))
+		q := chosen[i]
+		var err error
+		if q.After, err = q.ParseCursor([]byte(anew[i].NextCursor)); err == nil {
+			o.queries[o.random.IntN(len(o.queries))] = q
+		}
+	}
+}
+
+// compareOn compares the entry of the query in a node's cache with the page.
+func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query, page origin.Page, quiet time.Time) {
+	now := time.Now()
+	list := changefeed.List{Workspace: q.Workspace, Collection: lists.Collection(q.Collection)}
+	r, ok := n.Cache.Hit(keyOf(&q), now)
+	if !ok {
+		var err error
+		if r, err = n.Cache.Stored(keyOf(&q), list, nil); err != nil {
+			return
+		}
+	}
+	if r.Err != nil || r.Age >= time.Since(quiet) { // it may lack the last writes
+		return
+	}
+	o.compared[r.Source.String()]++
+	if r.Entry.ReadPoint.OnStandby() {
+		o.ofStandbys++
+	}
+	unseen := unseenBy(r.Entry, o.commits[list])
+	if len(unseen) > 0 {
+		o.kept[q.Collection][q.Sort]++
+	}
+	for _, kind := range unseen {
+		o.keptBy[kind]++
+	}
+	if bytes.Equal(r.Entry.Body, page.Body) {
+		return
+	}
+	if o.wrong++; o.wrong < 4 {
+		t.Errorf("node %d, %s: %s\nis in %s as\n%s\nand in the database\n%s\nchanges that the page's statement has not seen: %v; extent %+v",
+			at, addressOf(&q), describeQuery(&q), r.Source, r.Entry.Body, page.Body, unseen, r.Entry.Extent)
+	}
+}
+
+// unseenBy are the kinds of changes that the entry's statement had not seen.
+func unseenBy(e *cache.Entry, commits []commit) []string {
+	kinds := map[string]bool{}
+	if !e.ReadPoint.OnStandby() && e.ReadPoint.Run == "" { // it was joined of others, and no statement read it
+		return nil
+	}
+	for _, c := range commits {
+		if e.ReadPoint.OnStandby() && c.lsn > e.ReadPoint.LSN || !e.ReadPoint.OnStandby() && !e.ReadPoint.Snapshot.Sees(c.xid) {
+			kinds[c.kind] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(kinds))
+}
+
+func describeQuery(q *origin.Query) string {
+	return strings.TrimSpace(fmt.Sprintf("%+v", *q))
+}

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+// pair is two nodes, as processes, on one Redis.
+type pair struct {
+	nodes          [2]*testNode
+	database       string
+	workspace, key string
+	pages          int // requested so far
+}
+
+func startPair(t *testing.T, environment []string, redisURL string) *pair {
+	t.Helper()
+	p := &pair{database: database(t)}
+	p.workspace, p.key = workspaceWithKey(t, p.database)
+	for i := range p.nodes {
+		// So large a bound that a busy machine does not end it.
+		p.nodes[i] = launchProgram(t, listedge, environment, p.database, "--redis-url", redisURL, "--freshness-bound", "30s", "--cache-ttl", "1h")
+	}
+	return p
+}
+
+// awaitFollowed waits until changes reach both nodes.
+func (p *pair) awaitFollowed(t *testing.T) {
+	t.Helper()
+	for _, n := range p.nodes {
+		n.awaitReady(t)
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	}
+}
+
+// awaitShared requests pages from the first node and then from the second, until the second
+// has served fifteen in a row from Redis. On a busy machine a page may miss its budget and
+// come from Postgres, so there are sixty tries. After a restart of Redis, awaitShared first
+// waits for one page.
+func (p *pair) awaitShared(t *testing.T, inRedis *redis.Client, atOnce bool) {
+	t.Helper()
+	lost := p.pages - pagesIn(t, inRedis) // in a restart of Redis
+	isShared := func() bool {
+		p.pages++
+		path := fmt.Sprintf("/v1/items?search=%d", p.pages)
+		p.nodes[0].get(t, path, p.key)
+		for deadline := time.Now().Add(time.Second); pagesIn(t, inRedis) < p.pages-lost && time.Now().Before(deadline); { // it is stored behind the answer
+			time.Sleep(time.Millisecond)
+		}
+		lost = p.pages - pagesIn(t, inRedis)
+		return cacheStatus(p.nodes[1].get(t, path, p.key).Header) == "listedge; hit; detail=redis"
+	}
+	if !atOnce {
+		within(t, patience, "a page comes from Redis", isShared)
+	}
+	inRow := 0
+	for last := p.pages + 60; inRow < 15; {
+		if p.pages == last {
+			t.Fatal("no fifteen pages in a row came from Redis")
+		}
+		if inRow++; !isShared() {
+			inRow = 0
+		}
+	}
+	for _, n := range p.nodes { // a busy machine may have opened one; it closes
+		within(t, patience, "the breakers close", func() bool {
+			isShared()
+			return n.metric(t, "listedge_cache_redis_breaker_open")+n.metric(t, "listedge_limiter_breaker_open") == 0
+		})
+	}
+}
+
+// pagesIn counts the pages that a Redis holds.
+func pagesIn(t *testing.T, client *redis.Client) int {
+	t.Helper()
+	keys, err := client.Keys(t.Context(), "listedge:page:*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(keys)
+}
+
+// checkRest checks the other uses of Redis: limits, changes and revocations.
+func (p *pair) checkRest(t *testing.T) {
+	t.Helper()
+	few := newKeyFor(t, p.database, p.workspace, "--rate", "0.001", "--burst", "6")
+	admitted := 0
+	for range 6 {
+		for _, n := range p.nodes {
+			if n.get(t, "/v1/contacts", few).StatusCode == 200 {
+				admitted++
+			}
+		}
+	}
+	if admitted == 0 || admitted > 6 {
+		t.Errorf("%d requests were admitted for a burst of 6", admitted)
+	}
+	execute(t, p.database, "INSERT INTO items (workspace_id, name) VALUES ($1, 'It travels')", p.workspace)
+	for _, n := range p.nodes {
+		within(t, patience, "the change travels", func() bool {
+			return strings.Contains(string(n.get(t, "/v1/items", p.key).body), "It travels")
+		})
+	}
+	execute(t, p.database, "UPDATE api_keys SET revoked_at = now() WHERE rate_per_second < 1")
+	for _, n := range p.nodes {
+		within(t, patience, "the revocation travels", func() bool { return n.get(t, "/v1/items", few).StatusCode == 401 })
+	}
+	execute(t, p.database, "DELETE FROM items")
+}
+
+// tlsRedis starts a Redis that speaks one version of TLS as well, and returns
+// the environment in which its certificate is trusted.
+func tlsRedis(t *testing.T, version string) (r *sandbox.Redis, url string, environment []string) {
+	t.Helper()
+	dir := sandboxtest.Dir(t)
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	sandboxtest.Certificate(t, "redis", cert, key)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	_, port, _ := net.SplitHostPort(address)
+	r = redisWith(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
+		"--tls-auth-clients", "no", "--tls-protocols", version)
+	return r, "rediss://" + address, []string{"SSL_CERT_FILE=" + cert}
+}
+
+// redisWith starts a Redis with further arguments.
+func redisWith(t *testing.T, args ...string) *sandbox.Redis {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Stop() })
+	return r
+}
+
+// Two nodes share what is in Redis over each kind of connection, also after a restart of Redis.
+func TestNodesShareWhatIsInRedis(t *testing.T) {
+	for _, spoken := range []string{"plain", "TLSv1.2", "TLSv1.3"} {
+		t.Run(spoken, func(t *testing.T) {
+			t.Parallel()
+			var r *sandbox.Redis
+			var url string
+			var environment []string
+			if spoken == "plain" {
+				r = sandboxtest.Redis(t)
+				url = r.URL()
+			} else {
+				if runtime.GOOS == "darwin" {
+					t.Log("Go trusts the keychain alone there")
+					return
+				}
+				r, url, environment = tlsRedis(t, spoken)
+			}
+			inRedis := redis.NewClient(&redis.Options{Addr: r.Addr()})
+			defer inRedis.Close()
+			p := startPair(t, environment, url)
+			p.awaitFollowed(t)
+			p.awaitShared(t, inRedis, true)
+			p.checkRest(t)
+			if err := r.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.awaitFollowed(t)
+			p.awaitShared(t, inRedis, false)
+			p.checkRest(t)
+		})
+	}
+}
+
+// A wrong password is corrected while the nodes run.
+func TestNodesShareOnceTheirPasswordIsRight(t *testing.T) {
+	t.Parallel()
+	r := redisWith(t, "--user", "admin", "on", "nopass", "~*", "&*", "+@all")
+	admin := redis.NewClient(&redis.Options{Addr: r.Addr(), Username: "admin", Password: "any"})
+	t.Cleanup(func() { _ = admin.Close() })
+	requirePassword := func(password string) {
+		t.Helper()
+		if err := admin.ConfigSet(t.Context(), "requirepass", password).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	requirePassword("another")
+	p := startPair(t, nil, "redis://:right@"+r.Addr())
+	for _, n := range p.nodes {
+		n.awaitReady(t)
+		n.get(t, "/v1/items", p.key)
+		n.awaitCheck(t, "redis", "WRONGPASS")
+	}
+	requirePassword("right")
+	p.awaitFollowed(t)
+	p.awaitShared(t, admin, false)
+	p.checkRest(t)
+}

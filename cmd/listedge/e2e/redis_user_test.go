@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+)
+
+// documentedUser is the line of docs/SECURITY.md that makes the nodes' user.
+func documentedUser(t *testing.T) (line []any) {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for one := range strings.Lines(string(text)) {
+		if strings.HasPrefix(one, "ACL SETUSER") {
+			for _, word := range strings.Fields(one) {
+				line = append(line, word)
+			}
+		}
+	}
+	if len(line) < 10 {
+		t.Fatal("docs/SECURITY.md names no user")
+	}
+	return line
+}
+
+// withUser starts a Redis with that user, and returns the URL of its nodes.
+func withUser(t *testing.T, line []any) (server *sandbox.Redis, client *redis.Client, url string) {
+	t.Helper()
+	server = sandboxtest.Redis(t)
+	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	if err := client.Do(t.Context(), line...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return server, client, "redis://" + line[2].(string) + ":PASSWORD@" + server.Addr()
+}
+
+// refusals are the commands that Redis refused because a right was missing.
+func refusals(t *testing.T, client *redis.Client) string {
+	t.Helper()
+	log, err := client.Do(t.Context(), "ACL", "LOG").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if entries := log.([]any); len(entries) > 0 {
+		return redis.NewCmdResult(entries, nil).String()
+	}
+	return ""
+}
+
+// A fleet works with the rights that the documentation names, and the doctor finds it whole.
+func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
+	t.Parallel()
+	_, client, url := withUser(t, documentedUser(t))
+	p := startPair(t, nil, url)
+	p.awaitFollowed(t)
+	p.awaitShared(t, client, true)
+	p.checkRest(t)
+	for _, n := range p.nodes {
+		n.awaitCheck(t, "redis", "ok")
+	}
+	by := diagnose(t, exitFine, "--database-url", p.database, "--redis-url", url)
+	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis version", "redis mode"} {
+		expect(t, by, subject, admin.OK, "")
+	}
+	for _, n := range p.nodes {
+		if code := n.stop(); code != exitFine {
+			t.Errorf("exit %d", code)
+		}
+	}
+	if said := refusals(t, client); said != "" {
+		t.Errorf("Redis refused: %s", said)
+	}
+	for _, key := range client.Keys(t.Context(), "*doctor*").Val() {
+		t.Errorf("the doctor has left %q", key)
+	}
+}
+
+// If one of the rights is missing, the doctor names it.
+func TestDoctorNamesTheRightThatARedisUserLacks(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	line := documentedUser(t)
+	for i, right := range line {
+		name := right.(string)
+		if i < 5 || name[0] != '+' && name[0] != '~' {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			_, _, url := withUser(t, append(append([]any{}, line[:i]...), line[i+1:]...))
+			found := false
+			for _, f := range examine(t, exitFailed, "--database-url", address, "--redis-url", url) {
+				found = found || f.Level != admin.OK && strings.HasPrefix(f.Subject, "redis") &&
+					(strings.Contains(f.Text, name) || strings.Contains(f.Text, "'"+name[1:]+"'") || strings.Contains(f.Text, strings.ToUpper(name[1:])))
+			}
+			if !found {
+				t.Error("not named")
+			}
+		})
+	}
+}
+
+// A Redis that answers a ping and refuses writes is down: /readyz and the doctor say why, and
+// what to do.
+func TestARedisThatRefusesWritesIsDown(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	_, client, url := withUser(t, []any{"ACL", "SETUSER", "weak", "on", ">PASSWORD", "~*", "-@all", "+ping"})
+	n := startNode(t, address, "--redis-url", url)
+	for _, c := range []struct {
+		refusal, do string
+		begin, end  []any
+	}{
+		{"NOPERM", "docs/SECURITY.md", []any{"PING"}, []any{"ACL", "SETUSER", "weak", "+@all"}},
+		{"OOM", "raise maxmemory", []any{"CONFIG", "SET", "maxmemory", "1"}, []any{"CONFIG", "SET", "maxmemory", "0"}},
+		{"READONLY", "name the master", []any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}},
+	} {
+		t.Run(c.refusal, func(t *testing.T) {
+			if err := client.Do(t.Context(), c.begin...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			n.awaitCheck(t, "redis", "pages, limits, changes: "+c.refusal)
+			n.awaitCheck(t, "redis", c.do)
+			within(t, patience, "it is down", func() bool { return n.metric(t, "listedge_redis_up") == 0 })
+			by := diagnose(t, exitFailed, "--database-url", address, "--redis-url", url)
+			for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
+				expect(t, by, subject, admin.Fail, c.do)
+			}
+			if err := client.Do(t.Context(), c.end...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			within(t, patience, "it is up", func() bool { return n.metric(t, "listedge_redis_up") == 1 })
+			n.awaitCheck(t, "redis", "ok")
+		})
+	}
+}
+
+// The same on a Cluster, with what the documentation adds for one.
+func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
+	t.Parallel()
+	servers, _ := redistest.Cluster(t)
+	line := append(documentedUser(t), "+cluster|slots", "+command", "+asking")
+	var clients []*redis.Client
+	var addresses []string
+	for _, server := range servers {
+		client := redistest.Client(t, server)
+		if err := client.Do(t.Context(), line...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		clients, addresses = append(clients, client), append(addresses, server.Addr())
+	}
+	address := database(t)
+	_, key := workspaceWithKey(t, address)
+	url := "redis://" + line[2].(string) + ":PASSWORD@" + strings.Join(addresses, ",")
+	n := startNode(t, address, "--redis-url", url, "--freshness-bound", "30s")
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	for i := range 30 {
+		n.get(t, "/v1/items?limit="+strconv.Itoa(i+1), key)
+	}
+	within(t, patience, "all is well", func() bool { return n.check(t, "redis") == "ok" })
+	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", url)
+	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis mode"} {
+		expect(t, by, subject, admin.OK, "")
+	}
+	n.stop()
+	for _, client := range clients {
+		if said := refusals(t, client); said != "" {
+			t.Errorf("Redis refused: %s", said)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"listedge/edge/admin"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
+	originadmin "listedge/origin/admin"
+)
+
+// soon is a time limit for hangs, also on a busy machine.
+const soon = patience
+
+// as is the URL for another role, whose password is p.
+func as(t *testing.T, address, role string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, "p")
+	return u.String()
+}
+
+func (n *testNode) readiness(t *testing.T) (status int, r admin.Readiness) {
+	t.Helper()
+	response, err := http.Get(n.admin + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(&r); err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, r
+}
+
+// serves checks that a node serves pages of both collections and follows a change. writer is
+// a connection that may write the tables.
+func (n *testNode) serves(t *testing.T, writer string) {
+	t.Helper()
+	within(t, soon, "ready, and changes are followed", func() bool {
+		status, r := n.readiness(t)
+		return status == http.StatusOK && r.Mode == "followed"
+	})
+	workspace, key := workspaceWithKey(t, writer)
+	for _, name := range []string{"Tea", "Cup", "Pot"} {
+		execute(t, writer, "INSERT INTO items (workspace_id, name) VALUES ($1, $2)", workspace, name)
+		execute(t, writer, "INSERT INTO contacts (workspace_id, name) VALUES ($1, $2)", workspace, name)
+	}
+	for _, path := range []string{"/v1/items", "/v1/contacts"} {
+		for query, want := range map[string]int{"": 3, "&sort=name": 3, "&search=cup": 1} {
+			within(t, soon, path+query, func() bool {
+				seen := 0
+				for next := path + "?limit=2" + query; next != ""; {
+					p := n.get(t, next, key).page(t)
+					seen += len(p.Data)
+					if next = ""; p.Page.HasMore {
+						next = path + "?limit=2" + query + "&cursor=" + *p.Page.NextCursor
+					}
+				}
+				return seen == want
+			})
+		}
+	}
+	execute(t, writer, "UPDATE items SET name = 'Kettle' WHERE workspace_id = $1 AND name = 'Pot'", workspace)
+	within(t, soon, "the change", func() bool {
+		a := n.get(t, "/v1/items?limit=3", key)
+		return strings.Contains(string(a.body), "Kettle") && strings.Contains(a.Header.Get("Cache-Status"), "hit")
+	})
+}
+
+// docsGrants returns the SQL in docs/SECURITY.md for the role listedge_node.
+func docsGrants(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "SECURITY.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```sql\n")
+	sql, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("SECURITY.md has no SQL")
+	}
+	return sql
+}
+
+func TestDocsHaveTheGrants(t *testing.T) {
+	t.Parallel()
+	if printed := command(t, "migrate", "grants", "--role", "listedge_node"); printed != docsGrants(t) {
+		t.Errorf("docs/SECURITY.md should have\n%s", printed)
+	}
+	for _, role := range []string{"", "public", "none", "two\nlines", strings.Repeat("x", 64)} {
+		p := start(t, "migrate", "grants", "--role", role)
+		if <-p.ended; p.code != exitUsage || p.out.String() != "" {
+			t.Errorf("%q: exit %d: %s", role, p.code, p.out.String())
+		}
+	}
+}
+
+// A node needs only the rights that the documents name, even if PUBLIC has none, and with
+// every setting of the role.
+func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
+	t.Parallel()
+	_, address := privateDatabase(t)
+	execute(t, address, `REVOKE ALL ON DATABASE listedge FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC;
+		REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC`)
+	const odd = `an "odd" role's $$ $g$ näme\`
+	for role, sql := range map[string]string{
+		"listedge_node": docsGrants(t),
+		odd:             command(t, "migrate", "grants", "--role", odd),
+	} {
+		quoted := `"` + strings.ReplaceAll(role, `"`, `""`) + `"`
+		execute(t, address, "CREATE ROLE "+quoted+" LOGIN PASSWORD 'p'")
+		execute(t, address, sql)
+		execute(t, address, "ALTER ROLE "+quoted+" SET search_path = nowhere; ALTER ROLE "+quoted+" SET default_transaction_read_only = on; ALTER ROLE "+quoted+" SET row_security = on")
+		n := startNode(t, as(t, address, role))
+		n.serves(t, address)
+		within(t, soon, "the slot is followed", func() bool {
+			return diagnose(t, exitFine, "--database-url", as(t, address, role))["slot"].Level == originadmin.OK
+		})
+		for subject, f := range diagnose(t, exitFine, "--database-url", as(t, address, role), "--node", n.admin) {
+			if f.Level != originadmin.OK {
+				t.Errorf("%s: %+v", subject, f)
+			}
+		}
+		n.stop()
+	}
+}
+
+// The owner of the tables of a managed Postgres is no superuser.
+func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
+	t.Parallel()
+	p := sandboxtest.Postgres(t)
+	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN REPLICATION PASSWORD 'p'")
+	execute(t, p.URL("postgres"), "CREATE DATABASE owned OWNER owner")
+	address := as(t, p.URL("owned"), "owner")
+	if err := postgrestest.Make(t.Context(), p, "owned", originadmin.MigrateUp); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "migrate", "up", "--database-url", address)
+	startNode(t, address).serves(t, address)
+	by := diagnose(t, exitFine, "--database-url", address)
+	expect(t, by, "reading", originadmin.OK, "")
+	expect(t, by, "right to replicate", originadmin.OK, "")
+	execute(t, p.URL("postgres"), "ALTER ROLE owner NOREPLICATION")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "right to replicate", originadmin.Warn, "the user may not replicate")
+}
+
+// If the role may not read a table, doctor and /readyz say so, with what to do. The node still
+// reads the others.
+func TestARightThatIsLackingIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ takes, text, do string }{
+		"a table":            {"REVOKE SELECT ON contacts FROM ROLENAME", "contacts cannot be read", "GRANT SELECT ON public.contacts TO ROLENAME"},
+		"a column":           {"REVOKE SELECT ON contacts FROM ROLENAME; GRANT SELECT (workspace_id, id, name) ON contacts TO ROLENAME", "contacts cannot be read", "GRANT SELECT ON public.contacts TO ROLENAME"},
+		"keys":               {"REVOKE SELECT ON api_keys FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.api_keys TO ROLENAME"},
+		"workspaces":         {"REVOKE SELECT ON workspaces FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.workspaces TO ROLENAME"},
+		"the schema":         {"REVOKE USAGE ON SCHEMA public FROM ROLENAME, PUBLIC", "items cannot be read", "GRANT USAGE ON SCHEMA public TO ROLENAME"},
+		"a function":         {"REVOKE EXECUTE ON FUNCTION search_grams FROM ROLENAME, PUBLIC", "items cannot be read", "GRANT EXECUTE ON FUNCTION public.search_grams(workspace uuid, folded text) TO ROLENAME"},
+		"row level security": {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", "contacts cannot be read", "ALTER ROLE ROLENAME BYPASSRLS"},
+		"a policy of rows":   {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY; CREATE POLICY no_tea ON contacts USING (name <> 'Tea')", "contacts cannot be read", "ALTER ROLE ROLENAME BYPASSRLS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			u, err := url.Parse(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			role := "node_of_" + u.Path[1:]
+			named := func(sql string) string { return strings.ReplaceAll(sql, "ROLENAME", role) }
+			execute(t, address, named("CREATE ROLE ROLENAME LOGIN PASSWORD 'p'"))
+			execute(t, address, command(t, "migrate", "grants", "--role", role))
+			reader := as(t, address, role)
+			workspace, key := workspaceWithKey(t, address)
+			execute(t, address, "INSERT INTO contacts (workspace_id, name) VALUES ($1, 'Tea')", workspace)
+			n := startNode(t, reader)
+			if seen := n.get(t, "/v1/items?limit=1", key).page(t).Data; len(seen) != 0 {
+				t.Error(seen)
+			}
+
+			execute(t, address, named(c.takes))
+			f := diagnose(t, exitFailed, "--database-url", reader)["reading"]
+			if f.Level != originadmin.Fail || !strings.Contains(f.Text, c.text) || f.Do != named(c.do) {
+				t.Errorf("%+v", f)
+			}
+			late := launchNode(t, reader)
+			for who, n := range map[string]*testNode{"running": n, "started": late} {
+				within(t, soon, who+": the missing right is reported", func() bool {
+					status, r := n.readiness(t)
+					return status == map[string]int{"running": 200, "started": 503}[who] &&
+						strings.Contains(r.Checks["postgres"], c.text) && strings.Contains(r.Checks["postgres"], named(c.do))
+				})
+			}
+			if strings.HasPrefix(c.text, "contacts") {
+				within(t, soon, "the others are read", func() bool { return n.get(t, "/v1/items?limit=2", key).StatusCode == http.StatusOK })
+			}
+			if !strings.HasPrefix(c.text, "API keys") && name != "a function" {
+				a := n.get(t, "/v1/contacts?limit=7", key)
+				if p := a.problem(t); a.StatusCode != http.StatusServiceUnavailable || p.Error.Code != "SERVICE_UNAVAILABLE" || a.Header.Get("Retry-After") == "" {
+					t.Errorf("%s: %s", a.Status, a.body)
+				}
+			}
+			execute(t, address, f.Do)
+			expect(t, diagnose(t, exitFine, "--database-url", reader), "reading", originadmin.OK, "")
+			within(t, soon, "rows that may be read again", func() bool {
+				a := late.get(t, "/v1/contacts?limit=8", key)
+				return a.StatusCode == http.StatusOK && len(a.page(t).Data) == 1
+			})
+			late.awaitReady(t)
+		})
+	}
+	t.Run("to connect", func(t *testing.T) {
+		t.Parallel()
+		address := database(t)
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		role := "node_of_" + u.Path[1:]
+		execute(t, address, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'p'; REVOKE CONNECT ON DATABASE %s FROM PUBLIC", role, u.Path[1:]))
+		expect(t, diagnose(t, exitFailed, "--database-url", as(t, address, role)), "postgres", originadmin.Fail, "GRANT CONNECT ON DATABASE")
+		n := launchNode(t, as(t, address, role))
+		within(t, soon, "it is reported", func() bool {
+			_, r := n.readiness(t)
+			return strings.Contains(r.Checks["postgres"], "permission denied for database")
+		})
+	})
+}

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"listedge/cmd/listedge/node"
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	dir := t.TempDir()
+	f := node.TLSFlags{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
+	sandboxtest.Certificate(t, "first", f.TLSCert, f.TLSKey)
+	n := startNode(t, url, "--tls-cert", f.TLSCert, "--tls-key", f.TLSKey)
+	ask := func(config *tls.Config) (name string, status int, err error) {
+		config.InsecureSkipVerify = true
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+		r, _ := http.NewRequest("GET", strings.Replace(n.url, "http://", "https://", 1)+"/v1/items", nil)
+		r.Header.Set("X-API-Key", key)
+		answer, err := client.Do(r)
+		if err != nil {
+			return "", 0, err
+		}
+		answer.Body.Close()
+		return answer.TLS.PeerCertificates[0].Subject.CommonName, answer.StatusCode, nil
+	}
+	if name, status, err := ask(&tls.Config{}); err != nil || name != "first" || status != 200 {
+		t.Fatal(name, status, err)
+	}
+	if _, _, err := ask(&tls.Config{MaxVersion: tls.VersionTLS11}); err == nil {
+		t.Error("TLS 1.1 was spoken")
+	}
+	if a, err := n.try("GET", "/v1/items", key); err == nil && a.StatusCode == 200 {
+		t.Error("plain HTTP was answered")
+	}
+	sandboxtest.Certificate(t, "second", f.TLSCert, f.TLSKey)
+	within(t, patience, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
+	chain, err := tls.LoadX509KeyPair(f.TLSCert, f.TLSKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := n.metric(t, "listedge_tls_certificate_expiry_seconds"); shown != float64(chain.Leaf.NotAfter.Unix()) {
+		t.Errorf("the metric says that the certificate expires at %v, it does at %s", shown, chain.Leaf.NotAfter)
+	}
+	if err := os.WriteFile(f.TLSKey, []byte("half written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said := len(n.err.String())
+	within(t, patience, "the complaint", func() bool {
+		if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
+			t.Fatalf("with a key that cannot be read: %s, %d, %v", name, status, err)
+		}
+		return strings.Contains(n.err.String()[said:], "the certificate cannot be read")
+	})
+	sandboxtest.Certificate(t, "third", f.TLSCert, f.TLSKey)
+	within(t, patience, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
+
+	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")}, {"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {
+		p := start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", url}, args...)...)
+		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "--tls-") {
+			t.Errorf("%v: exit %d: %s", args, p.code, p.err.String())
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+const tokens = 10
+
+// spend requests one path after the other until the key has no token left, and returns how
+// many queries that cost. next gets the Link of the last response.
+func spend(t *testing.T, n *testNode, key string, next func(link string) (path string), headers ...string) (queries float64) {
+	t.Helper()
+	before := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`)
+	link, refused := "", false
+	within(t, patience, "429", func() bool {
+		a := n.get(t, next(link), key, headers...)
+		link = a.next(t)
+		refused = a.StatusCode == 429
+		return refused
+	})
+	return n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`) - before
+}
+
+// The queries that a client causes are bounded by its tokens.
+func TestEveryQueryCostsAToken(t *testing.T) {
+	t.Parallel()
+	database := database(t)
+	command(t, "seed", "--database-url", database, "--workspaces", "1", "--items", walkedItems, "--contacts", "0")
+	var workspaces []struct{ ID string }
+	if err := json.Unmarshal([]byte(command(t, "workspaces", "list", "--database-url", database, "--json")), &workspaces); err != nil || len(workspaces) != 1 {
+		t.Fatal(workspaces, err)
+	}
+	for _, mode := range []string{"500ms", "0"} {
+		t.Run("freshness bound "+mode, func(t *testing.T) {
+			n := startNode(t, database, "--freshness-bound", mode, "--cache-ttl", "1h")
+			limit := 0
+			others := func(string) string {
+				limit++
+				return fmt.Sprintf("/v1/items?search=%d", limit)
+			}
+			walk := func(link string) string {
+				if link == "" {
+					return "/v1/items?limit=1&sort=name"
+				}
+				return link
+			}
+			same := func(string) string { return "/v1/items" }
+			for _, c := range []struct {
+				name    string
+				next    func(string) string
+				headers []string
+				most    float64
+			}{
+				{"pages not in memory", others, []string{"If-None-Match: *"}, tokens},
+				{"pages that If-Match refuses", others, []string{"If-Match: \"a\""}, tokens},
+				{"a page read again", same, []string{"If-None-Match: *", "Cache-Control: no-cache"}, tokens},
+				{"a walk, of which pages are read ahead", walk, []string{"If-None-Match: *"}, tokens + 1},
+			} {
+				key := newKeyFor(t, database, workspaces[0].ID, "--rate", "0.001", "--burst", fmt.Sprint(tokens))
+				if got := spend(t, n, key, c.next, c.headers...); got > c.most {
+					t.Errorf("%s: %v queries for %d tokens", c.name, got, tokens)
+				}
+			}
+		})
+	}
+}
+
+// Without a token left, many concurrent requests get 304, 412 or 504 from memory: they neither
+// wait for a token nor hold one. A burst of 2 is not leased from.
+func TestAnswersFromMemoryNeedNoToken(t *testing.T) {
+	database := database(t)
+	workspace, _ := workspaceWithKey(t, database)
+	execute(t, database, `INSERT INTO items (workspace_id, id, name, type) SELECT $1, gen_random_uuid(), 'a', 'GOODS' FROM generate_series(1, 2)`, workspace)
+	for name, flags := range map[string][]string{"alone": nil, "with Redis": {"--redis-url", sandboxtest.Redis(t).URL()}} {
+		t.Run(name, func(t *testing.T) {
+			key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", "2")
+			n := startNode(t, database, append([]string{"--freshness-bound", "0", "--cache-ttl", "1h"}, flags...)...)
+			// The first call to Redis opens a connection and brings the script. A request that
+			// does not wait for it is decided without Redis.
+			n.get(t, "/v1/items", newKeyFor(t, database, workspace)).page(t)
+			first := n.get(t, "/v1/items?limit=1", key)
+			paths := []string{"/v1/items?limit=1", first.next(t)}
+			tags := []string{first.Header.Get("ETag"), n.get(t, paths[1], key).Header.Get("ETag")}
+			if a := n.get(t, paths[0], key); a.StatusCode != 429 {
+				t.Fatalf("%s, and the burst was 2", a.Status)
+			}
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					for i := range 10 {
+						for header, want := range map[string]int{"If-None-Match: " + tags[i%2]: 304, `If-Match: "a"`: 412,
+							"Cache-Control: no-cache, only-if-cached": 504, `If-None-Match: "another"`: 429} {
+							if a := n.get(t, paths[i%2], key, header); a.StatusCode != want {
+								t.Errorf("%s, %s: %s, want %d", paths[i%2], header, a.Status, want)
+							}
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// only-if-cached gets a page from memory or Redis and never queries Postgres. The call to
+// Redis costs a token.
+func TestOnlyIfCached(t *testing.T) {
+	database := database(t)
+	workspace, _ := workspaceWithKey(t, database)
+	key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", "10")
+	flags := []string{"--freshness-bound", "0", "--cache-ttl", "1h", "--redis-url", sandboxtest.Redis(t).URL()}
+	first, second := startNode(t, database, flags...), startNode(t, database, flags...)
+	first.get(t, "/v1/items", key).page(t)
+	var a *answer
+	within(t, patience, "the page is in Redis", func() bool {
+		a = second.get(t, "/v1/items", newKeyFor(t, database, workspace), "Cache-Control: only-if-cached")
+		return a.StatusCode == 200
+	})
+	if got := cacheStatus(a.Header); got != "listedge; hit; detail=ttl" {
+		t.Error(got)
+	}
+	before := second.get(t, "/v1/items", key).Header.Get("X-RateLimit-Remaining")
+	a = second.get(t, "/v1/contacts", key, "Cache-Control: only-if-cached, max-age=5")
+	if a.StatusCode != 504 || a.problem(t).Error.Code != "REQUEST_FAILED" || a.Header.Get("X-RateLimit-Remaining") == before {
+		t.Errorf("%s %s, %s tokens left of %s", a.Status, a.body, a.Header.Get("X-RateLimit-Remaining"), before)
+	}
+	if got := second.metric(t, "listedge_origin_fetches_total"); got != 0 {
+		t.Errorf("%v queries", got)
+	}
+}

@@ -1,0 +1,242 @@
+package e2e
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	spans "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+// receiver is a collector: OTLP over HTTP.
+type receiver struct {
+	mu  sync.Mutex    // guards got
+	got []*spans.Span // of requests
+	raw strings.Builder
+}
+
+func startReceiver(t *testing.T) *receiver {
+	t.Helper()
+	r := &receiver{}
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, asked *http.Request) {
+		body, err := io.ReadAll(asked.Body)
+		var export collector.ExportTraceServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(body, &export)
+		}
+		if err != nil || asked.URL.Path != "/v1/traces" {
+			t.Errorf("%s: %v", asked.URL, err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.raw.Write(body)
+		for _, resource := range export.ResourceSpans {
+			for _, scope := range resource.ScopeSpans {
+				r.got = append(r.got, scope.Spans...)
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+	return r
+}
+
+// trace awaits a trace of this many spans. It returns the path of each span: the names of its
+// ancestors and its own.
+func (r *receiver) trace(t *testing.T, id string, want int) map[string]*spans.Span {
+	t.Helper()
+	byID := map[string]*spans.Span{}
+	within(t, patience, fmt.Sprintf("%d spans of %s", want, id), func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, s := range r.got {
+			if hex.EncodeToString(s.TraceId) == id {
+				byID[string(s.SpanId)] = s
+			}
+		}
+		return len(byID) >= want
+	})
+	paths := map[string]*spans.Span{}
+	for _, s := range byID {
+		path := s.Name
+		for up := byID[string(s.ParentSpanId)]; up != nil; up = byID[string(up.ParentSpanId)] {
+			path = up.Name + " > " + path
+		}
+		paths[path] = s
+	}
+	return paths
+}
+
+func TestARequestIsOneTrace(t *testing.T) {
+	r := startReceiver(t)
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--redis-url", sandboxtest.Redis(t).URL(), "--freshness-bound", "0", "--cache-ttl", "1h")
+
+	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	n.get(t, "/v1/items?search=Secret", key, "traceparent: 00-"+trace+"-"+parent+"-01", "X-Request-Id: traced").page(t)
+	got := r.trace(t, trace, 7)
+	want := map[string]bool{"GET items": true, "GET items > key": true, "GET items > limit": true, "GET items > memory": true,
+		"GET items > redis": true, "GET items > fill": true, "GET items > fill > query": true}
+	names := map[string]bool{}
+	for path, s := range got {
+		names[path] = true
+		root := got["GET items"]
+		if s.EndTimeUnixNano < s.StartTimeUnixNano || s.StartTimeUnixNano < root.StartTimeUnixNano || s.EndTimeUnixNano > root.EndTimeUnixNano {
+			t.Errorf("%s from %d to %d is not in its request, %d to %d", path, s.StartTimeUnixNano, s.EndTimeUnixNano, root.StartTimeUnixNano, root.EndTimeUnixNano)
+		}
+	}
+	if !maps.Equal(names, want) {
+		t.Fatalf("got %v", names)
+	}
+	root := got["GET items"]
+	if hex.EncodeToString(root.ParentSpanId) != parent || root.Kind != spans.Span_SPAN_KIND_SERVER {
+		t.Errorf("%v", root)
+	}
+	attributes := map[string]string{}
+	for _, a := range root.Attributes {
+		attributes[a.Key] = a.Value.GetStringValue()
+	}
+	if attributes["listedge.request_id"] != "traced" || attributes["listedge.cache_status"] != "listedge; fwd=uri-miss" || attributes["listedge.key_id"] == "" {
+		t.Errorf("%v", attributes)
+	}
+
+	// A hit has no spans of Redis or Postgres. A request that its sender does not sample has no trace.
+	const hit, unsampled = "1af7651916cd43dd8448eb211c80319c", "2af7651916cd43dd8448eb211c80319c"
+	n.get(t, "/v1/items?search=Secret", key, "traceparent: 00-"+unsampled+"-"+parent+"-00")
+	n.get(t, "/v1/items?search=Secret", key, "traceparent: 00-"+hit+"-"+parent+"-01")
+	if got := r.trace(t, hit, 4); len(got) != 4 || got["GET items > memory"] == nil {
+		t.Errorf("a hit: %v", got)
+	}
+	// Latencies lead to their traces.
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, n.admin+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "application/openmetrics-text")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	if err != nil || !strings.Contains(string(text), `# {trace_id="`+hit+`"}`) || strings.Contains(string(text), unsampled) {
+		t.Errorf("the exemplars are not the traced requests (%v)", err)
+	}
+	n.stop() // sends what is queued
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.got {
+		if hex.EncodeToString(s.TraceId) == unsampled {
+			t.Errorf("not to be sampled: %v", s)
+		}
+	}
+	if raw := r.raw.String(); strings.Contains(raw, key[9:]) || strings.Contains(raw, "Secret") || !strings.Contains(raw, "listedge") {
+		t.Error("a key or a search is in the spans, or no name of the service")
+	}
+}
+
+// A node follows a sender's sampling decision only if the sender has a key or is a trusted
+// proxy. For all other requests the node's own sampler decides.
+func TestOnlyThoseWhoAreTrustedDecideWhatIsSampled(t *testing.T) {
+	const (
+		caller = "3af7651916cd43dd8448eb211c80319c"
+		parent = "00-" + caller + "-b7ad6b7169203331-"
+		none   = "4af7651916cd43dd0000000000000000" // by its last half a ratio chooses it, however small
+	)
+	state := func(size int) string {
+		return "tracestate: a=" + strings.Repeat("x", 252) + ",b=" + strings.Repeat("y", size-257)
+	}
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	for _, c := range []struct {
+		name, ratio, path, key, proxies string
+		headers                         []string
+		inside, linked                  bool // in the caller's trace, or in one of its own that is linked to it
+		state                           int  // bytes
+	}{
+		{name: "nobody, sampled", path: "/nowhere", headers: []string{"traceparent: " + parent + "01", state(512)}},
+		{name: "nobody, with a trace id that a ratio chooses", ratio: "0.000001", path: "/nowhere", headers: []string{"traceparent: 00-" + none + "-b7ad6b7169203331-01"}},
+		{name: "nobody, not sampled", ratio: "1", path: "/nowhere", headers: []string{"traceparent: " + parent + "00", state(512)}, linked: true},
+		{name: "a wrong key", path: "/v1/items", key: "lk_wrong", headers: []string{"traceparent: " + parent + "01"}},
+		{name: "a key", path: "/v1/items", key: key, headers: []string{"traceparent: " + parent + "01", state(512)}, inside: true, state: 512},
+		{name: "a key, with a long state", path: "/v1/items", key: key, headers: []string{"traceparent: " + parent + "01", state(513)}, inside: true},
+		{name: "a key, not sampled", ratio: "1", path: "/v1/items", key: key, headers: []string{"traceparent: " + parent + "00"}},
+		{name: "a proxy", path: "/nowhere", proxies: "127.0.0.0/8", headers: []string{"traceparent: " + parent + "01"}, inside: true},
+		{name: "another's proxy", path: "/nowhere", proxies: "10.0.0.0/8", headers: []string{"traceparent: " + parent + "01", "X-Forwarded-For: 10.1.2.3"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startReceiver(t)
+			t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+			t.Setenv("OTEL_TRACES_SAMPLER_ARG", cmp.Or(c.ratio, "0"))
+			n := startNode(t, url, "--trusted-proxies", c.proxies)
+			n.get(t, c.path, c.key, append(c.headers, "X-Request-Id: asked")...)
+			n.stop() // sends what is queued
+			var inside, linked bool
+			for _, s := range r.got {
+				if hex.EncodeToString(s.TraceId) == caller {
+					inside = true
+					if len(s.TraceState) != c.state {
+						t.Errorf("a state of %d bytes, want %d", len(s.TraceState), c.state)
+					}
+				}
+				for _, l := range s.Links {
+					if linked = hex.EncodeToString(l.TraceId) == caller; l.TraceState != "" {
+						t.Errorf("a link with a state: %s", l.TraceState)
+					}
+				}
+			}
+			if inside != c.inside || linked != c.linked || len(r.got) > 0 != (inside || linked) {
+				t.Errorf("in the caller's trace: %v, linked to it: %v; %d spans", inside, linked, len(r.got))
+			}
+		})
+	}
+}
+
+func TestACollectorThatHangsCostsRequestsNothing(t *testing.T) {
+	asked, release := make(chan struct{}, 1000), make(chan struct{})
+	hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{}; <-release }))
+	defer hanging.Close()
+	defer close(release)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", hanging.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
+	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "3600000") // milliseconds: no export times out
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")
+	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	n.get(t, "/v1/items", key)
+	<-asked         // from here on it hangs
+	for range 200 { // of which the queue holds two or three
+		n.get(t, "/v1/items", key).page(t)
+	}
+	if code := n.stop(); code != exitFine { // while it still hangs
+		t.Errorf("exit %d: %s", code, n.err.String())
+	}
+	if !strings.Contains(n.err.String(), "the last traces were not sent") {
+		t.Errorf("nothing is said of what was not sent: %s", n.err.String())
+	}
+}
+
+func TestTracingByAnotherProtocolIsRefused(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	p := start(t, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", "postgres://127.0.0.1:1/none")
+	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "http/protobuf, not by grpc") {
+		t.Errorf("exit %d: %s", p.code, p.err.String())
+	}
+}

@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The tests import real and unusual rows by the command, walk them over HTTP, and compare
+// every field of every row with the file.
+
+// readRows reads a file as the API should show its active rows.
+func readRows(t *testing.T, file string) map[string]map[string]any {
+	t.Helper()
+	rows := map[string]map[string]any{}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := csv.NewReader(strings.NewReader(strings.TrimPrefix(string(b), "\uFEFF"))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, record := range records[1:] {
+		row := map[string]any{}
+		for i, field := range records[0] {
+			row[field] = shown(field, record[i])
+		}
+		if row["active"] == true {
+			delete(row, "active")
+			rows[row["id"].(string)] = row
+		}
+	}
+	return rows
+}
+
+// shown is a cell as JSON has it.
+func shown(field, cell string) any {
+	switch {
+	case cell == "":
+		return nil
+	case field == "usage30":
+		return json.Number(cell)
+	case slices.Contains([]string{"taxable", "trackStock", "isCustomer", "isSupplier", "active"}, field):
+		return cell == "t" || cell == "true"
+	case strings.HasPrefix(cell, "-") && strings.Trim(cell, "-0.") == "":
+		return cell[1:] // numeric has no negative zero
+	}
+	return cell
+}
+
+// walk reads all pages of a list, and checks that no page but the last is short, that Link and
+// nextCursor lead to the same page, and that no row comes twice.
+func (n *testNode) walk(t *testing.T, path, key string, size int) (rows []map[string]any) {
+	t.Helper()
+	seen := map[any]bool{}
+	for next := path; ; {
+		a := n.get(t, next, key)
+		p := a.page(t)
+		for _, row := range p.Data {
+			if seen[row["id"]] {
+				t.Fatalf("%s: %v comes twice", path, row["id"])
+			}
+			seen[row["id"]] = true
+		}
+		rows = append(rows, p.Data...)
+		next = a.next(t)
+		if !p.Page.HasMore {
+			if p.Page.NextCursor != nil || next != "" || len(p.Data) > size {
+				t.Fatalf("%s: the last page has %d rows, cursor %v, link %s", path, len(p.Data), p.Page.NextCursor, next)
+			}
+			return rows
+		}
+		if len(p.Data) != size {
+			t.Fatalf("%s: a page of %d rows, not %d, in the middle", path, len(p.Data), size)
+		}
+		if !strings.HasSuffix(next, "cursor="+*p.Page.NextCursor) {
+			t.Fatalf("%s: cursor %s, link %s", path, *p.Page.NextCursor, next)
+		}
+	}
+}
+
+func TestImportedDataIsWalkedExactly(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	stranger, _ := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	for _, collection := range []string{"items", "contacts"} {
+		file := filepath.Join("..", "..", "..", "origin", "load", "testdata", collection+".csv")
+		command(t, "import", collection, "--database-url", url, "--workspace", workspace, file)
+		command(t, "import", collection, "--database-url", url, "--workspace", stranger, file)
+		execute(t, url, "UPDATE "+collection+" SET name = 'Not yours' WHERE workspace_id = $1", stranger)
+		want := readRows(t, file)
+		for _, sort := range []string{"createdAt", "name"} {
+			for _, size := range []int{1, 7, 50, 100} {
+				path := fmt.Sprintf("/v1/%s?sort=%s&limit=%d", collection, sort, size)
+				got := n.walk(t, path, key, size)
+				if len(got) != len(want) {
+					t.Errorf("%s: %d rows, want %d", path, len(got), len(want))
+				}
+				for _, row := range got { // package origin shows their order
+					compareRow(t, path, row, want[row["id"].(string)])
+				}
+			}
+		}
+	}
+}
+
+func compareRow(t *testing.T, path string, got, want map[string]any) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: row %v has fields %v, want %v", path, got["id"], got, want)
+	}
+	for field, value := range want {
+		if got[field] != value {
+			t.Errorf("%s: row %v: %s is %#v, want %#v", path, got["id"], field, got[field], value)
+		}
+	}
+}
+
+// walkedItems in pages of one.
+const walkedItems = "40"
+
+// coldWalk is a node that has never seen the list of a workspace with
+// walkedItems, and the workspace's key.
+func coldWalk(t *testing.T, flags ...string) (n *testNode, key string) {
+	t.Helper()
+	database := database(t)
+	command(t, "seed", "--database-url", database, "--workspaces", "1", "--items", walkedItems, "--contacts", "0")
+	var workspaces []struct{ ID string }
+	if err := json.Unmarshal([]byte(command(t, "workspaces", "list", "--database-url", database, "--json")), &workspaces); err != nil || len(workspaces) != 1 {
+		t.Fatal(workspaces, err)
+	}
+	return startNode(t, database, flags...), newKeyFor(t, database, workspaces[0].ID, "--rate", "0.001", "--burst", "1000")
+}
+
+func TestAWalkGetsMostOfAColdListFromMemory(t *testing.T) {
+	for _, mode := range []string{"500ms", "0"} {
+		t.Run("freshness bound "+mode, func(t *testing.T) {
+			t.Parallel()
+			n, key := coldWalk(t, "--freshness-bound", mode, "--cache-ttl", "1m")
+			hits, pages := 0, 0
+			for path := "/v1/items?limit=1"; path != ""; pages++ {
+				a := n.get(t, path, key)
+				p := a.page(t)
+				if strings.HasPrefix(a.Header.Get("Cache-Status"), "listedge; hit") {
+					hits++
+				}
+				path = ""
+				if p.Page.NextCursor != nil {
+					path = "/v1/items?limit=1&cursor=" + url.QueryEscape(*p.Page.NextCursor)
+				}
+				read := float64(pages + 1) // the client has something to do, too
+				within(t, patience, "the next page is there", func() bool {
+					return pages == 0 || path == "" || n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`) > read
+				})
+			}
+			if pages < 30 || hits <= pages/2 { // a proof may come late on a busy machine
+				t.Errorf("%d of %d pages were hits", hits, pages)
+			}
+			if fetched := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`); fetched > float64(pages*5/4) || mode == "0" && fetched != float64(pages) {
+				t.Errorf("%v queries for %d pages", fetched, pages)
+			}
+		})
+	}
+}
+
+func TestAWalkThatStopsCostsOnePageAndNoToken(t *testing.T) {
+	n, key := coldWalk(t, "--freshness-bound", "0", "--cache-ttl", "1m") // so that no page is read for another reason
+	first := n.get(t, "/v1/items?limit=1", key).page(t)
+	if got := n.metric(t, "listedge_cache_next_pages_total"); got != 0 {
+		t.Fatalf("%v pages were prefetched for a client that requested one", got)
+	}
+	second := n.get(t, "/v1/items?limit=1&cursor="+url.QueryEscape(*first.Page.NextCursor), key)
+	second.page(t)
+	within(t, patience, "the third page is read", func() bool { return n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`) == 3 })
+	for range 20 { // which of itself leads no further
+		n.get(t, "/v1/items?limit=1&cursor="+url.QueryEscape(*first.Page.NextCursor), key)
+	}
+	if got := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`); got != 3 {
+		t.Errorf("%v queries", got)
+	}
+	if left := second.Header.Get("X-RateLimit-Remaining"); left != "998" {
+		t.Errorf("%s tokens left of 1000 after two requests", left)
+	}
+}

@@ -1,0 +1,241 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+// The ways of CONTRIBUTING.md are how somebody new reads the code. Each is a
+// table of files. The test does each thing many times on a real node that counts its
+// statements, and compares: a table names the files that run each time, and no other.
+func TestWaysThroughTheCode(t *testing.T) {
+	ran := recordWays(t)
+	hit, published := of(wayOf(t, "A hit", 14)...), of(wayOf(t, "A change is published", 10)...)
+	miss, applied := of(wayOf(t, "A miss", 27)...), of(wayOf(t, "A change is applied", 7)...)
+	decision := of(wayOf(t, "A limit decision", 6)...)
+	for _, way := range []struct {
+		name string
+		most int                    // files
+		part func(file string) bool // the way is described by these alone
+	}{
+		{"A hit", 14, without(of("limiter/"), all)},
+		{"A limit decision", 6, of("limiter/", "edge/limits.go")},
+		{"A decision that asks Redis", 3, without(decision, of("limiter/", "edge/limits.go"))},
+		{"A change is published", 10, without(applied, of("origin/follower/", "internal/changefeed/"))},
+		{"A change is applied", 7, without(hit, without(miss, without(published, of("internal/changefeed/", "cache/", "origin/apikey/"))))},
+		{"A miss", 27, without(hit, without(of("limiter/", "internal/changefeed/"), all))},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			named := wayOf(t, way.name, way.most)
+			for _, file := range slices.Sorted(maps.Keys(ran[way.name])) {
+				eachTime := ran[way.name][file] >= times/2
+				if eachTime && way.part(file) && !leftOut(file) && !slices.Contains(named, file) {
+					t.Errorf("%s runs each time, and is not named", file)
+				}
+			}
+			for _, file := range named {
+				if strings.HasSuffix(file, ".go") && ran[way.name][file] < times/100 {
+					t.Errorf("%s is named, and does not run", file)
+				}
+			}
+		})
+	}
+}
+
+// leftOut are the files that no way names: those that wire, count, tell the time, move bytes,
+// and those that timers run, the more often the longer the test takes.
+var leftOut = of("cmd/", "metrics/", "cache/stats.go", "limiter/active.go", "origin/follower/stats.go", "internal/changefeed/failures.go", "internal/histogram/", "origin/usage/", "origin/latency.go", "internal/boottime/", "internal/rawconn/", "internal/redact/", "internal/sandbox/", "internal/tracing/")
+
+func of(prefixes ...string) func(file string) bool {
+	return func(file string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(file, p) })
+	}
+}
+
+func all(string) bool { return true }
+
+func without(these, of func(string) bool) func(string) bool {
+	return func(file string) bool { return of(file) && !these(file) }
+}
+
+// wayOf reads the table of a way from CONTRIBUTING.md.
+func wayOf(t *testing.T, name string, most int) (named []string) {
+	t.Helper()
+	_, section, ok := strings.Cut(contents(t, "CONTRIBUTING.md"), "\n### "+name+"\n")
+	if !ok {
+		t.Fatalf("CONTRIBUTING.md has no section %q", "### "+name)
+	}
+	section = regexp.MustCompile(`(?m)^##`).Split(section, 2)[0]
+	if want := fmt.Sprintf("\nAt most %d files", most); !strings.Contains(section, want) {
+		t.Errorf("the section does not say %q", strings.TrimSpace(want))
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|(.*)\\|$").FindAllStringSubmatch(section, -1) {
+		file, what := row[1], strings.TrimSpace(row[2])
+		switch {
+		case slices.Contains(named, file):
+			t.Errorf("%s is named twice", file)
+		case !isFile(file):
+			t.Errorf("%s does not exist: name the file that took over its part, or remove the row", file)
+		case what == "":
+			t.Errorf("%s: say what happens there", file)
+		}
+		named = append(named, file)
+	}
+	if rows := strings.Count(section, "\n| `"); rows != len(named) {
+		t.Errorf("%d rows begin with a file, %d can be read: a row is | `file` | what happens |", rows, len(named))
+	}
+	if len(named) < 2 || len(named) > most {
+		t.Errorf("%d files are named; a way has 2 to %d", len(named), most)
+	}
+	return named
+}
+
+func isFile(name string) bool {
+	_, err := os.Stat(filepath.Join("..", "..", "..", name))
+	return err == nil
+}
+
+// times is how often each thing is done: far more often than what a node does by
+// itself meanwhile.
+const times = 1000
+
+// clients do it concurrently, so that the node does little by itself meanwhile.
+const clients = 8
+
+// recordWays returns how often the statements of each file ran, those most that ran
+// most, while each thing was done so many times.
+func recordWays(t *testing.T) map[string]map[string]float64 {
+	program := buildCounted(t)
+	database, redis := database(t), sandboxtest.Redis(t).Addr()
+	workspace, leased := workspaceWithKey(t, database)
+	var asking [clients]string // keys whose bursts are too small for a lease
+	for i := range asking {
+		asking[i] = newKeyFor(t, database, workspace, "--rate", "100000", "--burst", "10")
+	}
+	execute(t, database, `INSERT INTO items (workspace_id, id, name, type) VALUES ($1, gen_random_uuid(), 'a', 'GOODS')`, workspace)
+
+	var n *testNode
+	// until makes requests, at several connections, until so many responses have that
+	// in Cache-Status.
+	until := func(count int64, path func() string, key func(client int) string, status string) {
+		var seen atomic.Int64
+		var all sync.WaitGroup
+		for client := range clients {
+			all.Go(func() {
+				for seen.Load() < count {
+					a, err := n.try(http.MethodGet, path(), key(client))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if strings.Contains(a.Header.Get("Cache-Status"), status) {
+						seen.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	list, theLeased := func() string { return "/v1/items" }, func(int) string { return leased }
+	var searches atomic.Int64
+	search := func() string { return fmt.Sprintf("/v1/items?search=%d", searches.Add(1)) }
+	ran := map[string]map[string]float64{}
+	for _, way := range []struct {
+		name  string
+		count int64
+		do    func(count int64)
+	}{
+		{"A hit", times, func(count int64) { until(count, list, theLeased, "detail=memory") }},
+		// The first leases of a node are small, so the first requests often wait for Redis.
+		{"A limit decision", 5 * times, func(count int64) { until(count, list, theLeased, "detail=memory") }},
+		{"A decision that asks Redis", times, func(count int64) {
+			until(count, list, func(client int) string { return asking[client] }, "detail=memory")
+		}},
+		{"A miss", times, func(count int64) { until(count, search, theLeased, "fwd=uri-miss") }},
+	} {
+		var stop func() map[string]float64
+		n, stop = startCounted(t, program, database, redis)
+		until(1, list, theLeased, "detail=memory")
+		way.do(way.count)
+		ran[way.name] = stop()
+		for file := range ran[way.name] {
+			ran[way.name][file] *= times / float64(way.count)
+		}
+	}
+
+	follower, stopFollower := startCounted(t, program, database, redis)
+	within(t, patience, "the first node follows", func() bool { return follower.metric(t, "listedge_freshness_follower") == 1 })
+	var stop func() map[string]float64
+	n, stop = startCounted(t, program, database, redis)
+	until(1, list, theLeased, "detail=memory")
+	execute(t, database, fmt.Sprintf(`DO $$ BEGIN FOR n IN 1..%d LOOP
+	UPDATE items SET name = 'change ' || n WHERE workspace_id = '%s';
+	UPDATE api_keys SET name = 'change ' || n WHERE workspace_id = '%[2]s';
+	COMMIT;
+END LOOP; END $$`, times, workspace))
+	last := fmt.Sprintf(`"change %d"`, times)
+	within(t, patience, "the last change", func() bool {
+		a, err := n.try(http.MethodGet, list(), leased)
+		return err == nil && bytes.Contains(a.body, []byte(last))
+	})
+	ran["A change is applied"], ran["A change is published"] = stop(), stopFollower()
+	return ran
+}
+
+// startCounted starts a node. stop ends it and returns how often the statements of each
+// file ran.
+func startCounted(t *testing.T, program, database, redis string) (n *testNode, stop func() map[string]float64) {
+	counters := t.TempDir()
+	n = launchProgram(t, program, []string{"GOCOVERDIR=" + counters}, database, "--redis-url", "redis://"+redis)
+	n.awaitReady(t)
+	return n, func() map[string]float64 {
+		if code := n.stop(); code != exitFine {
+			t.Fatalf("exit %d: %s", code, n.err.String())
+		}
+		return readCounters(t, counters)
+	}
+}
+
+// buildCounted compiles the program so that it counts its statements. It writes the
+// counters when it ends.
+func buildCounted(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "listedge")
+	err := compile(program, "-cover", "-covermode=atomic", "-coverpkg=listedge/cmd/...,listedge/edge,listedge/cache/...,listedge/limiter/...,listedge/metrics,listedge/origin/...,listedge/internal/...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// readCounters returns, for each file, how often its statement ran that ran most.
+func readCounters(t *testing.T, dir string) map[string]float64 {
+	t.Helper()
+	out, err := exec.Command("go", "tool", "covdata", "textfmt", "-i", dir, "-o", "/dev/stdout").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	ran := map[string]float64{}
+	for _, block := range regexp.MustCompile(`(?m)^listedge/(.*):\S+ \d+ (\d+)$`).FindAllStringSubmatch(string(out), -1) {
+		n, err := strconv.ParseFloat(block[2], 64)
+		if err != nil {
+			t.Fatal(block)
+		}
+		ran[block[1]] = max(ran[block[1]], n)
+	}
+	return ran
+}

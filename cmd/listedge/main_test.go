@@ -1,0 +1,153 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"listedge/cmd/listedge/node"
+)
+
+// program is `listedge …`, which has ended.
+type program struct {
+	code     int
+	out, err strings.Builder
+}
+
+// start runs a command that needs no server, to its end.
+func start(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{}
+	p.code = run(t.Context(), args, strings.NewReader(""), &p.out, &p.err)
+	return p
+}
+
+// command runs a command that succeeds and returns what it printed.
+func command(t *testing.T, args ...string) string {
+	t.Helper()
+	p := start(t, args...)
+	if p.code != exitFine {
+		t.Fatalf("listedge %s: exit %d: %s", strings.Join(args, " "), p.code, p.err.String())
+	}
+	return p.out.String()
+}
+
+func TestRatesOfUpToSixDecimalsAreAccepted(t *testing.T) {
+	for _, rate := range []float64{0, 1e-6, 0.1, 2.000001, 1e9} {
+		if err := (&LimitFlags{Rate: &rate}).Validate(); err != nil {
+			t.Errorf("%v: %v", rate, err)
+		}
+	}
+}
+
+// Each command's help has an example, which the program accepts.
+func TestExamples(t *testing.T) {
+	t.Setenv("LISTEDGE_DATABASE_URL", "postgres://h/d")
+	file := filepath.Join(t.TempDir(), "listedge.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var c cli
+	parser, _ := newParser(&c, io.Discard, io.Discard)
+	for _, leaf := range parser.Model.Leaves(true) {
+		path := strings.TrimPrefix(leaf.Path(), "listedge ")
+		help := command(t, append(strings.Fields(path), "--help")...)
+		found := 0
+		for line := range strings.Lines(help) {
+			example, ok := strings.CutPrefix(strings.TrimSpace(line), "listedge "+path)
+			if !ok || strings.HasPrefix(strings.TrimSpace(line), "Usage:") {
+				continue
+			}
+			found++
+			words := strings.Fields(path + strings.NewReplacer("'", "", "listedge.yaml", file).Replace(example))
+			var c cli
+			parser, _ := newParser(&c, io.Discard, io.Discard)
+			if _, err := parser.Parse(words); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s: no example:\n%s", path, help)
+		}
+	}
+}
+
+func TestAnErrorOfSeveralLinesIsOneSentence(t *testing.T) {
+	for text, want := range map[string]string{
+		"one": "one", "connect:\n\ta: refused\n\ta: refused\n": "connect: a: refused", "connect:\n\ta: refused\n\tb: refused": "connect: a: refused; b: refused", "": "",
+	} {
+		if got := oneSentence(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestSummariesOfActs(t *testing.T) {
+	for details, want := range map[string]string{
+		`{}`:              "-",
+		`{"a":null}`:      "-",
+		`{"b":2,"a":"x"}`: `a "x", b 2`,
+		`{"quota":{"period":"month","requests":1000}}`:                                         `quota {"period":"month","requests":1000}`,
+		`{"quota":{"from":null,"to":{"period":"day","requests":7}},"burst":{"from":1,"to":2}}`: `burst 1 → 2, quota null → {"period":"day","requests":7}`,
+		`{"name":"two\nlines \u001b[2J"}`:                                                      `name "two\nlines \u001b[2J"`,
+	} {
+		var parsed map[string]any
+		if err := json.Unmarshal([]byte(details), &parsed); err != nil {
+			t.Fatal(err)
+		}
+		if got := summary(parsed); got != want {
+			t.Errorf("%s: %s, want %s", details, got, want)
+		}
+	}
+}
+
+// Durations may be in days.
+func TestDays(t *testing.T) {
+	for text, want := range map[string]string{
+		"7d": "168h0m0s", "0d": "0s", "-1d": "-24h0m0s", "36h": "36h0m0s", "1h30m": "1h30m0s", "106751d": "2562024h0m0s",
+		"106752d": "", "d": "", "1.5d": "", "1d12h": "", "7": "", "": "",
+	} {
+		var d days
+		if err := d.UnmarshalText([]byte(text)); (err == nil) != (want != "") || err == nil && d.String() != want {
+			t.Errorf("%q: %s, %v", text, d, err)
+		}
+	}
+}
+
+// Nodes of `dev --nodes` have the settings that dev has: serve reads the same values from
+// its environment.
+func TestTheNodesOfDevHaveItsSettings(t *testing.T) {
+	for _, args := range []string{
+		"",
+		"--region east --replica-url postgres://a/b,postgres://c/d --trusted-proxies 10.0.0.0/8,1.2.3.4 --redis-url redis://h " +
+			"--cache-memory 1GiB --freshness-bound 1s --cache-ttl 3s --max-stale 7m --key-grace 1m --limiter-failure-mode deny " +
+			"--database-connections 3 --query-timeout 1s --drain 5s --log-format json --log-level warn --access-log errors --server-timing --max-connections 500 --no-docs",
+	} {
+		var dev, serve cli
+		parser, _ := newParser(&dev, io.Discard, io.Discard)
+		flags, err := parser.Parse(append([]string{"dev"}, strings.Fields(args)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		listen := node.ListenFlags{Listen: "127.0.0.1:1", AdminListen: "127.0.0.1:2"}
+		for _, setting := range environment(flags, listen, "postgres://h/d") {
+			name, value, _ := strings.Cut(setting, "=")
+			t.Setenv(name, value)
+		}
+		parser, _ = newParser(&serve, io.Discard, io.Discard)
+		if _, err := parser.Parse([]string{"serve"}); err != nil {
+			t.Fatal(err)
+		}
+		if shown := settingsInEffect(flags)["drain"]; shown != dev.Dev.Drain.String() || args == "" && dev.Dev.Drain != 300*time.Millisecond || args != "" && dev.Dev.Drain != 5*time.Second {
+			t.Errorf("%s: drains for %s, and shows %s", args, dev.Dev.Drain, shown)
+		}
+		if got, want := serve.Serve, (serveCommand{ListenFlags: listen, DatabaseFlags: DatabaseFlags{"postgres://h/d"}, Flags: dev.Dev.Flags}); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\n%+v\n%+v", args, got, want)
+		}
+	}
+}
