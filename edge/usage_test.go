@@ -2,9 +2,10 @@ package edge
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"listedge/cache"
 	"listedge/internal/lists"
@@ -14,18 +15,12 @@ import (
 // writtenUsage keeps the sums that are written.
 type writtenUsage usage.Counts
 
-func (w *writtenUsage) Write(_ context.Context, b *usage.Batch) error {
-	for _, row := range b.Rows {
-		w.Requests += row.Requests
-		w.Refused += row.Refused
-		w.NotModified += row.NotModified
-		w.Bytes += row.Bytes
-		w.Queries += row.Queries
+func (w *writtenUsage) write(_ context.Context, _ uuid.UUID, _ int64, rows []*usage.Row) error {
+	for _, row := range rows {
+		(*usage.Counts)(w).Add(row.Counts)
 	}
 	return nil
 }
-
-func (w *writtenUsage) Expire(context.Context) (bool, error) { return false, nil }
 
 // Every response to a valid key is counted, whatever its status, with its body as it is
 // sent. Responses to other keys are not.
@@ -58,7 +53,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 			}
 			entry.Key.Scopes = 1 << lists.Items
 			var sum writtenUsage
-			r := usage.Start(&sum, slog.New(slog.DiscardHandler))
+			r := usage.Start(sum.write)
 			entry.Value.usage = r.Counter(usage.Key{})
 			ctx.Request.Header.SetMethod(c.method)
 			ctx.Request.SetRequestURI(c.target)

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"time"
+
 	"strconv"
 	"sync/atomic"
 
@@ -284,7 +286,12 @@ var keyMetrics = []metric[apikey.Stats]{
 
 var usageMetrics = []metric[usage.Stats]{
 	value("usage_unwritten_seconds", "Age of the oldest counts of what keys were used for that are not in Postgres yet; 0 = all are.",
-		func(s usage.Stats) any { return s.Unwritten }),
-	value("usage_lost_requests_total", "Requests that usage does not count: Postgres could not be written to and too many keys were waiting, or a row could not "+
-		"be added to.", func(s usage.Stats) any { return s.Lost }),
+		func(s usage.Stats) any {
+			if s.Since.IsZero() {
+				return time.Duration(0)
+			}
+			return time.Since(s.Since)
+		}),
+	value("usage_lost_requests_total", "Requests that usage does not count: Postgres could not be written to, and too many keys were waiting.",
+		func(s usage.Stats) any { return s.Lost }),
 }

@@ -169,6 +169,30 @@ func (p *Primary) Read(ctx context.Context, run string, read func() (Server, err
 	return err
 }
 
+// Write writes in one transaction, whatever settings the role or a pooler has. Whether the server
+// is the followed primary is asked first, because a write cannot be refused afterwards.
+func (p *Primary) Write(ctx context.Context, timeout time.Duration, write func(pgx.Tx) error) error {
+	err := p.Read(ctx, p.address.Followed().Run, func() (by Server, err error) {
+		conn, err := p.Pool.Acquire(ctx)
+		if err != nil {
+			return by, err
+		}
+		defer conn.Release()
+		var text string
+		err = conn.QueryRow(ctx, `SELECT `+ServerSQL, pgx.QueryExecModeExec).Scan(&text)
+		return ParseServer(text, conn.Conn()), err
+	})
+	if err == nil {
+		err = pgx.BeginTxFunc(ctx, p.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, WriteSettings(timeout).Local(), pgx.QueryExecModeExec); err != nil {
+				return err
+			}
+			return write(tx)
+		})
+	}
+	return Classify(err)
+}
+
 // timelineTimeout is how long a query waits for Options.TimelineKnown.
 const timelineTimeout = time.Second
 

@@ -1,10 +1,7 @@
 package usage
 
 import (
-	"runtime"
 	"sync/atomic"
-	"time"
-	"weak"
 
 	"github.com/google/uuid"
 )
@@ -30,37 +27,19 @@ func (c *Counts) Add(o Counts) {
 	*c = Counts{c.Requests + o.Requests, c.Refused + o.Refused, c.NotModified + o.NotModified, c.Bypassed + o.Bypassed, c.Bytes + o.Bytes, c.Queries + o.Queries}
 }
 
-// since returns what was counted after the earlier state.
-func (c Counts) since(earlier Counts) Counts {
-	return Counts{c.Requests - earlier.Requests, c.Refused - earlier.Refused, c.NotModified - earlier.NotModified,
-		c.Bypassed - earlier.Bypassed, c.Bytes - earlier.Bytes, c.Queries - earlier.Queries}
-}
-
-// Counter counts the use of a key, by atomic additions alone. A key may have several
-// counters, one after the other or at the same time: their counts are added up.
-type Counter struct{ *counts }
-
-// counts are the numbers of a Counter, in the Recorder's queue.
-type counts struct {
+// Counter counts the use of a key, by atomic additions. A key may have several: their counts are
+// added up. Whoever drops one loses no count, because the Recorder has each with counts to take.
+type Counter struct {
 	requests, refused, notModified, bypassed, bytes, queries atomic.Uint64
 
-	key    Key
-	holder weak.Pointer[Counter] // without it nothing more is counted
-
-	// The Recorder's.
-	seen, taken Counts    // as of the last look; of these, what is in rows
-	since       time.Time // what is seen and not taken was counted after it
-	lastUsed    time.Time // the end of the last interval with a request
-}
-
-func newCounter(k Key) *Counter {
-	c := &Counter{&counts{key: k}}
-	c.holder = weak.Make(c)
-	return c
+	recorder *Recorder
+	key      Key
+	handed   atomic.Bool // over to the Recorder
+	row      *Row        // the Recorder's: the last one
 }
 
 // Answered counts a request, with the status of its response and the size of the body as
-// it is sent. It allocates nothing and never waits.
+// it is sent.
 func (c *Counter) Answered(status, size int) {
 	c.requests.Add(1)
 	switch status {
@@ -72,33 +51,28 @@ func (c *Counter) Answered(status, size int) {
 	if size > 0 {
 		c.bytes.Add(uint64(size))
 	}
-	runtime.KeepAlive(c) // or the numbers could be dropped before the last addition
+	c.handOver()
 }
 
 // Bypassed counts a request that had its page read although a fresh one may be stored.
-func (c *Counter) Bypassed() {
-	c.bypassed.Add(1)
-	runtime.KeepAlive(c)
-}
+func (c *Counter) Bypassed() { c.bypassed.Add(1); c.handOver() }
 
 // Queried counts a query of Postgres.
-func (c *Counter) Queried() {
-	c.queries.Add(1)
-	runtime.KeepAlive(c)
+func (c *Counter) Queried() { c.queries.Add(1); c.handOver() }
+
+// handOver gives the counter to the Recorder, unless it is there.
+func (c *Counter) handOver() {
+	if !c.handed.Load() && c.handed.CompareAndSwap(false, true) {
+		c.recorder.mu.Lock()
+		c.recorder.used = append(c.recorder.used, c)
+		c.recorder.mu.Unlock()
+	}
 }
 
-// read returns the numbers so far. It reads requests last, so that none of the others
-// counts a request that is not in it.
-func (c *counts) read() (n Counts) {
-	n.Refused, n.NotModified, n.Bypassed = c.refused.Load(), c.notModified.Load(), c.bypassed.Load()
-	n.Bytes, n.Queries = c.bytes.Load(), c.queries.Load()
-	n.Requests = c.requests.Load()
-	return n
-}
-
-// take makes a row of what is seen and not taken. It was counted in that hour.
-func (c *counts) take(hour time.Time) Row {
-	row := Row{Key: c.key, Hour: hour, Counts: c.seen.since(c.taken), LastUsed: c.lastUsed, since: c.since}
-	c.taken = c.seen
-	return row
+// take takes what was counted, requests last, so that they include the others. What is counted
+// meanwhile hands the counter over again.
+func (c *Counter) take() Counts {
+	c.handed.Store(false)
+	return Counts{Refused: c.refused.Swap(0), NotModified: c.notModified.Swap(0), Bypassed: c.bypassed.Swap(0),
+		Bytes: c.bytes.Swap(0), Queries: c.queries.Swap(0), Requests: c.requests.Swap(0)}
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,20 +26,17 @@ type row struct {
 	Hour time.Time
 }
 
-// table is a Writer that stores batches as Postgres does. It fails if the test says so.
+// table stores batches as Postgres does. It fails if the test says so.
 type table struct {
 	mu       sync.Mutex
 	batches  map[uuid.UUID]int64 // the last of each run
 	rows     map[row]usage.Counts
 	lastUsed map[usage.Key]time.Time
-	writes   []usage.Batch
-	expired  int
+	writes   []int // their rows
 
 	fail    func(ctx context.Context) (lost, answerLost error) // nil = never
 	refuses func(k usage.Key) bool                             // nil = none
 }
-
-func start(w usage.Writer) *usage.Recorder { return usage.Start(w, slog.New(slog.DiscardHandler)) }
 
 func newTable() *table {
 	return &table{batches: map[uuid.UUID]int64{}, rows: map[row]usage.Counts{}, lastUsed: map[usage.Key]time.Time{}}
@@ -54,7 +49,7 @@ func (w *table) failing(fail func(ctx context.Context) (lost, answerLost error))
 	w.fail = fail
 }
 
-func (w *table) Write(ctx context.Context, b *usage.Batch) error {
+func (w *table) write(ctx context.Context, run uuid.UUID, number int64, rows []*usage.Row) error {
 	var lost, answerLost error
 	w.mu.Lock()
 	fail := w.fail
@@ -64,19 +59,19 @@ func (w *table) Write(ctx context.Context, b *usage.Batch) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.writes = append(w.writes, *b)
+	w.writes = append(w.writes, len(rows))
 	if lost != nil {
 		return lost
 	}
-	if w.refuses != nil && slices.ContainsFunc(b.Rows, func(r usage.Row) bool { return w.refuses(r.Key) }) {
+	if w.refuses != nil && slices.ContainsFunc(rows, func(r *usage.Row) bool { return w.refuses(r.Key) }) {
 		return usage.ErrRefused
 	}
-	if b.Number > w.batches[b.Run] {
-		w.batches[b.Run] = b.Number
-		for _, r := range b.Rows {
-			at := row{r.Key, r.Hour}
-			sum := w.rows[at]
-			w.rows[at] = plus(sum, r.Counts)
+	if number > w.batches[run] {
+		w.batches[run] = number
+		for _, r := range rows {
+			sum := w.rows[row{r.Key, r.Hour}]
+			sum.Add(r.Counts)
+			w.rows[row{r.Key, r.Hour}] = sum
 			if r.LastUsed.After(w.lastUsed[r.Key]) {
 				w.lastUsed[r.Key] = r.LastUsed
 			}
@@ -85,20 +80,13 @@ func (w *table) Write(ctx context.Context, b *usage.Batch) error {
 	return answerLost
 }
 
-func (w *table) Expire(context.Context) (more bool, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.expired++
-	return false, nil
-}
-
 // sum adds the hours of a key up.
 func (w *table) sum(k usage.Key) (n usage.Counts) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for at, counts := range w.rows {
 		if at.Key == k {
-			n = plus(n, counts)
+			n.Add(counts)
 		}
 	}
 	return n
@@ -119,11 +107,6 @@ func (w *table) total() (requests uint64) {
 	return requests
 }
 
-func plus(a, b usage.Counts) usage.Counts {
-	return usage.Counts{Requests: a.Requests + b.Requests, Refused: a.Refused + b.Refused, NotModified: a.NotModified + b.NotModified, Bypassed: a.Bypassed + b.Bypassed,
-		Bytes: a.Bytes + b.Bytes, Queries: a.Queries + b.Queries}
-}
-
 // key is the nth key of a workspace.
 func key(workspace, n int) usage.Key {
 	return usage.Key{Workspace: uuid.UUID{1, byte(workspace)}, ID: uuid.UUID{2, byte(n), byte(n >> 8), byte(n >> 16)}}
@@ -140,7 +123,7 @@ func TestARecorderWrites(t *testing.T) {
 	t.Run("what was counted, once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTable()
-			r := start(w)
+			r := usage.Start(w.write)
 			c := r.Counter(key(1, 1))
 			for status, size := range map[int]int{200: 1000, 304: 0, 429: 90, 403: 80} {
 				c.Answered(status, size)
@@ -164,55 +147,38 @@ func TestARecorderWrites(t *testing.T) {
 	t.Run("nothing while nothing is counted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTable()
-			r := start(w)
+			r := usage.Start(w.write)
 			r.Counter(key(1, 1))
 			time.Sleep(48 * time.Hour)
 			closed(t, r)
-			if len(w.writes) != 0 || w.expired != 0 {
-				t.Errorf("%d writes, %d looks for old rows", len(w.writes), w.expired)
+			if len(w.writes) != 0 {
+				t.Errorf("%d writes", len(w.writes))
 			}
 		})
 	})
-	t.Run("at most 10 s after it was counted, if one write fails", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			w := newTable()
-			failed := false
-			w.failing(func(context.Context) (error, error) {
-				if failed {
-					return nil, nil
+	for name, lost := range map[string]func(context.Context) error{
+		"fails": func(context.Context) error { return errors.New("connection refused") },
+		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run("at most 10 s after it was counted, if one write "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTable()
+				var once sync.Once
+				w.failing(func(ctx context.Context) (err, _ error) { once.Do(func() { err = lost(ctx) }); return err, nil })
+				r := usage.Start(w.write)
+				defer closed(t, r)
+				r.Counter(key(1, 1)).Answered(200, 1)
+				time.Sleep(9 * time.Second)
+				if s := r.Stats(); s.Failure == nil || time.Since(s.Since) != 9*time.Second {
+					t.Errorf("%+v", s)
 				}
-				failed = true
-				return errors.New("connection refused"), nil
+				time.Sleep(time.Second + time.Millisecond)
+				if s := r.Stats(); w.total() != 1 || s.Failure != nil || !s.Since.IsZero() {
+					t.Errorf("%d requests, %+v", w.total(), s)
+				}
 			})
-			r := start(w)
-			defer closed(t, r)
-			r.Counter(key(1, 1)).Answered(200, 1)
-			time.Sleep(7 * time.Second)
-			if s := r.Stats(); s.Failure == nil || s.Unwritten < 5*time.Second || s.Unwritten > 10*time.Second {
-				t.Errorf("%+v", s)
-			}
-			time.Sleep(3*time.Second + time.Millisecond)
-			if s := r.Stats(); w.total() != 1 || s.Failure != nil || s.Unwritten != 0 {
-				t.Errorf("%d requests, %+v", w.total(), s)
-			}
 		})
-	})
-	t.Run("to the hour of the request", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			w := newTable()
-			r := start(w)
-			c, hour := r.Counter(key(1, 1)), time.Now().Truncate(time.Hour)
-			time.Sleep(time.Until(hour.Add(time.Hour - 3*time.Second)))
-			c.Answered(200, 1) // in the last seconds
-			time.Sleep(4 * time.Second)
-			c.Answered(200, 1)
-			c.Answered(200, 1)
-			closed(t, r)
-			if a, b := w.rows[row{key(1, 1), hour}].Requests, w.rows[row{key(1, 1), hour.Add(time.Hour)}].Requests; a != 1 || b != 2 {
-				t.Errorf("%d, and %d in the next", a, b)
-			}
-		})
-	})
+	}
 	t.Run("to the hour of the request, if a write hangs at its end", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTable()
@@ -228,7 +194,7 @@ func TestARecorderWrites(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err(), nil
 			})
-			r := start(w)
+			r := usage.Start(w.write)
 			c := r.Counter(key(1, 1))
 			c.Answered(200, 1)
 			time.Sleep(6 * time.Second)
@@ -248,26 +214,11 @@ func TestARecorderWrites(t *testing.T) {
 	t.Run("what is left, when it is closed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTable()
-			r := start(w)
+			r := usage.Start(w.write)
 			r.Counter(key(1, 1)).Answered(200, 1)
 			closed(t, r)
 			if w.total() != 1 {
 				t.Errorf("%d requests", w.total())
-			}
-		})
-	})
-	t.Run("and looks for old rows once an hour", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			w := newTable()
-			r := start(w)
-			c := r.Counter(key(1, 1))
-			for range 4 * 60 {
-				c.Answered(200, 1)
-				time.Sleep(time.Minute)
-			}
-			closed(t, r)
-			if w.expired != 4 {
-				t.Errorf("%d times in four hours", w.expired)
 			}
 		})
 	})
@@ -277,7 +228,7 @@ func TestClosingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable()
 		w.failing(func(ctx context.Context) (error, error) { <-ctx.Done(); return ctx.Err(), nil }) // Postgres hangs
-		r := start(w)
+		r := usage.Start(w.write)
 		r.Counter(key(1, 1)).Answered(200, 1)
 		time.Sleep(time.Minute)
 		began := time.Now()
@@ -308,7 +259,7 @@ func TestEachRequestIsCountedOnce(t *testing.T) {
 					}
 					return nil, nil
 				})
-				r := start(w)
+				r := usage.Start(w.write)
 				want := map[usage.Key]usage.Counts{}
 				counters := map[usage.Key]*usage.Counter{}
 				for range 300 {
@@ -347,7 +298,7 @@ func TestEachRequestIsCountedOnce(t *testing.T) {
 						t.Errorf("%+v, want %+v", got, n)
 					}
 				}
-				if s := r.Stats(); s.Lost != 0 || s.Unwritten != 0 || s.Failure != nil {
+				if s := r.Stats(); s.Lost != 0 || !s.Since.IsZero() || s.Failure != nil {
 					t.Errorf("%+v", s)
 				}
 			})
@@ -360,7 +311,7 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 	const users, requests = 8, 2000
 	w := newTable()
 	synctest.Test(t, func(t *testing.T) {
-		r := start(w)
+		r := usage.Start(w.write)
 		var all sync.WaitGroup
 		for range users {
 			all.Go(func() {
@@ -394,7 +345,7 @@ func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
 	const keys, intervals = 1<<17 + 10_000, 10
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable()
-		r := start(w)
+		r := usage.Start(w.write)
 		counters := make([]*usage.Counter, keys)
 		for i := range counters {
 			counters[i] = r.Counter(key(1, i))
@@ -414,7 +365,7 @@ func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
 			t.Errorf("after %d intervals %d of %d keys have been written", intervals, rows, keys)
 		}
 		// By then a row waits for its nine turns at most.
-		if age := r.Stats().Unwritten; age < 30*time.Second || age > 45*time.Second {
+		if age := time.Since(r.Stats().Since); age < 30*time.Second || age > 45*time.Second {
 			t.Errorf("the oldest count is %v old", age)
 		}
 		closed(t, r)
@@ -424,99 +375,72 @@ func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
 	})
 }
 
-// After a write that hangs until its timeout the next one comes when it is due: what was
-// counted before is written within two intervals.
-func TestAWriteThatHangsDelaysNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newTable()
-		var hung atomic.Bool
-		w.failing(func(ctx context.Context) (error, error) {
-			if hung.Swap(true) {
-				return nil, nil
-			}
-			<-ctx.Done()
-			return ctx.Err(), nil
-		})
-		r := start(w)
-		defer closed(t, r)
-		r.Counter(key(1, 1)).Answered(200, 1)
-		time.Sleep(10*time.Second + time.Millisecond)
-		if !hung.Load() || w.total() != 1 {
-			t.Errorf("after 10 s: hung %t, %d requests written", hung.Load(), w.total())
-		}
-	})
-}
-
-// While nothing can be written, memory is bounded: keys in use are counted later, in the hour
-// in which there is room, and of those that left the memory it is said how many requests are lost.
+// While nothing can be written, memory is bounded. Beyond the bound, keys with a row that waits are
+// counted in its hour, and it is said how many requests of others are lost.
 func TestMemoryIsBounded(t *testing.T) {
-	const bound, more = 1 << 17, 5000
+	const bound, more = 1 << 18, 5000
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable()
 		w.failing(func(context.Context) (error, error) { return errors.New("permission denied"), nil })
-		r := start(w)
-		hour := time.Now().Truncate(time.Hour)
-		counters := make([]*usage.Counter, bound+4096+more)
-		for i := range counters { // the first 4096 become a batch
+		r, hour := usage.Start(w.write), time.Now().Truncate(time.Hour)
+		counters := make([]*usage.Counter, bound+more)
+		for i := range counters {
 			counters[i] = r.Counter(key(1, i))
 			counters[i].Answered(200, 1)
-			if i == 4095 {
-				time.Sleep(6 * time.Second)
-			}
 		}
-		time.Sleep(10 * time.Second)
-		inUse := counters[bound:]
-		counters = nil
-		runtime.GC()
-		runtime.GC()
-		time.Sleep(10 * time.Second)
-		if s := r.Stats(); s.Lost != 0 {
-			t.Errorf("%d lost while there is room", s.Lost)
-		}
-		time.Sleep(time.Until(hour.Add(time.Hour + time.Second))) // there is room for 4096 of those in use
-		gone := inUse[len(inUse)-more:]
-		for i := range gone {
-			gone[i] = nil
-		}
-		runtime.GC()
-		runtime.GC()
-		time.Sleep(10 * time.Second)
+		time.Sleep(6 * time.Second)
 		if s := r.Stats(); s.Lost != more {
 			t.Errorf("%d lost, want %d", s.Lost, more)
 		}
+		time.Sleep(time.Until(hour.Add(time.Hour + time.Second)))
+		last, other := counters[bound-1], counters[bound] // the first are in a batch that is sent again
+		last.Answered(200, 1)
+		other.Answered(200, 1)
+		time.Sleep(6 * time.Second)
+		if s := r.Stats(); s.Lost != more+1 {
+			t.Errorf("%d lost, want %d", s.Lost, more+1)
+		}
 		w.failing(nil)
 		closed(t, r)
-		runtime.KeepAlive(inUse)
-		if got := w.total(); got != bound+4096 {
-			t.Errorf("%d requests are counted, want %d", got, bound+4096)
+		if got := w.rows[row{key(1, bound-1), hour}].Requests; got != 2 || w.total() != bound+1 {
+			t.Errorf("%d requests in the hour, %d in all", got, w.total())
 		}
-		for _, b := range w.writes {
-			if len(b.Rows) > 4096 {
-				t.Errorf("a batch of %d rows", len(b.Rows))
-			}
+		if most := slices.Max(w.writes); most > 4096 {
+			t.Errorf("a batch of %d rows", most)
 		}
 	})
 }
 
-// A row that the database will never add to is found and lost. All others are written.
+// A row that the database does not add to is found, and all others are written. It is tried again,
+// once in 5 s and alone, and counted when it is mended. Until then Stats has the reason and its age.
 func TestARowThatCannotBeAdded(t *testing.T) {
 	for name, c := range map[string]struct{ keys, bad int }{"alone": {1, 1}, "one of many": {3000, 1}, "three": {9, 3}, "more than an interval has time for": {200, 100}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTable()
 				w.refuses = func(k usage.Key) bool { return int(k.ID[1])+int(k.ID[2])<<8 < c.bad }
-				r := start(w)
+				r := usage.Start(w.write)
 				counters := make([]*usage.Counter, c.keys)
 				for i := range counters {
 					counters[i] = r.Counter(key(1, i))
 					counters[i].Answered(200, 1)
 				}
+				time.Sleep(time.Minute + time.Second)
+				counters[0].Answered(200, 1)
+				before, _ := w.written()
 				time.Sleep(time.Minute)
-				if w.total() != uint64(c.keys-c.bad) {
-					t.Errorf("%d requests are counted, want %d", w.total(), c.keys-c.bad)
+				if after, _ := w.written(); after-before != 12*min(c.bad, 64) {
+					t.Errorf("%d batches in a minute", after-before)
 				}
-				if s := r.Stats(); s.Lost != uint64(c.bad) || s.Failure != nil || s.Unwritten != 0 {
-					t.Errorf("%+v", s)
+				if s := r.Stats(); w.total() != uint64(c.keys-c.bad) || s.Lost != 0 || !errors.Is(s.Failure, usage.ErrRefused) || time.Since(s.Since) != 2*time.Minute+time.Second {
+					t.Errorf("%d requests are counted, %+v", w.total(), s)
+				}
+				w.mu.Lock()
+				w.refuses = nil
+				w.mu.Unlock()
+				time.Sleep(5 * time.Second)
+				if s := r.Stats(); w.total() != uint64(c.keys+1) || s.Failure != nil || !s.Since.IsZero() {
+					t.Errorf("mended: %d requests are counted, %+v", w.total(), s)
 				}
 				closed(t, r)
 			})
@@ -524,8 +448,57 @@ func TestARowThatCannotBeAdded(t *testing.T) {
 	}
 }
 
+func TestBusiestKeys(t *testing.T) {
+	const interval = 5 * time.Second
+	begin := func(t *testing.T) *usage.Recorder {
+		r := usage.Start(newTable().write)
+		t.Cleanup(func() { closed(t, r) })
+		return r
+	}
+	answered := func(c *usage.Counter, status, times int) {
+		for range times {
+			c.Answered(status, 0)
+		}
+	}
+	t.Run("those with most requests are found among many", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := begin(t)
+			for n := range 2000 {
+				counter := r.Counter(key(n%7, n))
+				answered(counter, 200, 1)
+				switch n {
+				case 500:
+					answered(counter, 429, 99)
+				case 1500:
+					answered(counter, 200, 49)
+				}
+			}
+			time.Sleep(interval + time.Millisecond)
+			top := r.Stats().Busiest
+			if len(top) != 10 || top[0] != (usage.Use{Key: key(500%7, 500), Requests: 20, Refused: 19.8}) || top[1] != (usage.Use{Key: key(1500%7, 1500), Requests: 10}) || top[9].Requests != .2 {
+				t.Errorf("%+v", top)
+			}
+		})
+	})
+	t.Run("a key that stopped is forgotten after an interval", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := begin(t)
+			c := r.Counter(key(1, 1))
+			answered(c, 200, 10)
+			time.Sleep(interval + time.Millisecond)
+			if top := r.Stats().Busiest; len(top) != 1 {
+				t.Errorf("%+v", top)
+			}
+			time.Sleep(interval)
+			if top := r.Stats().Busiest; len(top) != 0 {
+				t.Errorf("%+v", top)
+			}
+		})
+	})
+}
+
 func TestCountingAllocatesNothing(t *testing.T) {
-	r := start(newTable())
+	r := usage.Start(newTable().write)
 	defer closed(t, r)
 	c := r.Counter(key(1, 1))
 	if n := testing.AllocsPerRun(1000, func() { c.Answered(200, 10) }); n > 0 {
@@ -536,13 +509,10 @@ func TestCountingAllocatesNothing(t *testing.T) {
 func TestWithoutARecorderNothingIsKept(t *testing.T) {
 	var r *usage.Recorder
 	r.Counter(key(1, 1)).Answered(200, 1)
-	if s := r.Stats(); s != (usage.Stats{}) || r.Close(t.Context()) != nil {
-		t.Errorf("%+v", s)
-	}
 }
 
 func BenchmarkAnswered(b *testing.B) {
-	r := start(newTable())
+	r := usage.Start(newTable().write)
 	defer func() { _ = r.Close(context.Background()) }()
 	c := r.Counter(key(1, 1))
 	b.RunParallel(func(pb *testing.PB) {

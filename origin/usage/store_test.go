@@ -32,11 +32,12 @@ func openStore(t testing.TB, url string) *usage.Store {
 	return usage.NewStore(databasetest.Open(t, postgres.Options{URL: url}))
 }
 
-var hour = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+// hour begins at 10:00. It is not old enough to be removed.
+var hour = time.Now().UTC().Truncate(24 * time.Hour).Add(10 * time.Hour)
 
 // used is a row of the hour in which every number is n.
-func used(k usage.Key, hour time.Time, n uint64) usage.Row {
-	return usage.Row{Key: k, Hour: hour, Counts: usage.Counts{Requests: n, Refused: n, NotModified: n, Bypassed: n, Bytes: n, Queries: n}, LastUsed: hour.Add(time.Duration(n) * time.Second)}
+func used(k usage.Key, hour time.Time, n uint64) *usage.Row {
+	return &usage.Row{Key: k, Hour: hour, Counts: usage.Counts{Requests: n, Refused: n, NotModified: n, Bypassed: n, Bytes: n, Queries: n}, LastUsed: hour.Add(time.Duration(n) * time.Second)}
 }
 
 // sums returns the rows of a table as text, in order.
@@ -57,9 +58,9 @@ const (
 	usedSQL  = `SELECT string_agg(concat_ws(' ', get_byte(uuid_send(key_id), 1), to_char(last_used_at AT TIME ZONE 'UTC', 'HH24:MI:SS')), ', ' ORDER BY key_id) FROM key_last_used`
 )
 
-func write(t *testing.T, s *usage.Store, run uuid.UUID, number int64, rows ...usage.Row) {
+func write(t *testing.T, s *usage.Store, run uuid.UUID, number int64, rows ...*usage.Row) {
 	t.Helper()
-	if err := s.Write(postgrestest.Within(t, patience), &usage.Batch{Run: run, Number: number, Rows: rows}); err != nil {
+	if err := s.Add(postgrestest.Within(t, patience), run, number, rows); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -68,7 +69,7 @@ func TestABatchCountsOnce(t *testing.T) {
 	t.Parallel()
 	url := shared.New(t)
 	s, run := openStore(t, url), uuid.New()
-	first := []usage.Row{used(key(1, 1), hour, 3), used(key(1, 1), hour.Add(time.Hour), 4), used(key(1, 2), hour, 2), used(key(1, 2), hour, 3)}
+	first := []*usage.Row{used(key(1, 1), hour, 3), used(key(1, 1), hour.Add(time.Hour), 4), used(key(1, 2), hour, 2), used(key(1, 2), hour, 3)}
 	write(t, s, run, 1, first...)
 	write(t, s, run, 1, first...) // its answer was lost
 	write(t, s, run, 2, used(key(1, 1), hour, 10))
@@ -115,11 +116,11 @@ func TestARowAtItsBoundIsRefused(t *testing.T) {
 	s, run := openStore(t, url), uuid.New()
 	write(t, s, run, 1, used(key(1, 1), hour, 1))
 	postgrestest.Exec(t, url, "UPDATE key_usage SET bytes = 9223372036854775807")
-	refused := &usage.Batch{Run: run, Number: 2, Rows: []usage.Row{used(key(1, 1), hour, 1), used(key(1, 2), hour, 1)}}
-	if err := s.Write(postgrestest.Within(t, patience), refused); !errors.Is(err, usage.ErrRefused) {
+	refused := []*usage.Row{used(key(1, 1), hour, 1), used(key(1, 2), hour, 1)}
+	if err := s.Add(postgrestest.Within(t, patience), run, 2, refused); !errors.Is(err, usage.ErrRefused) {
 		t.Error(err)
 	}
-	write(t, s, run, 2, refused.Rows[1:]...)
+	write(t, s, run, 2, refused[1:]...)
 	if got, want := sums(t, url, hoursSQL), "10 1 1 1 1 1 9223372036854775807 1, 10 2 1 1 1 1 1 1"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -135,7 +136,7 @@ func TestTwoNodesAddUp(t *testing.T) {
 		s, run := openStore(t, url), uuid.New()
 		all.Go(func() {
 			for number := range int64(batches) {
-				var rows []usage.Row
+				var rows []*usage.Row
 				for i := range keys {
 					rows = append(rows, used(key(i%3, i), hour, 1))
 				}
@@ -159,20 +160,29 @@ func TestOldRowsAreRemoved(t *testing.T) {
 	postgrestest.Exec(t, url, `INSERT INTO key_last_used VALUES (gen_random_uuid(), now() - interval '100 days'), (gen_random_uuid(), now() - interval '1 day')`)
 	postgrestest.Exec(t, url, `UPDATE usage_writers SET written_at = now() - interval '100 days'`)
 	postgrestest.Exec(t, url, `INSERT INTO usage_writers VALUES (gen_random_uuid(), 1, now() - interval '100 days'), (gen_random_uuid(), 1, now())`)
-	s := openStore(t, url)
-	for _, wantMore := range []bool{true, false} {
-		if more, err := s.Expire(postgrestest.Within(t, patience)); err != nil || more != wantMore {
-			t.Errorf("%v, %v", more, err)
+	s, run := openStore(t, url), uuid.New()
+	old := func() string {
+		return sums(t, url, "SELECT count(*)::text FROM key_usage WHERE hour < now() - interval '35 days'")
+	}
+	for n, want := range []string{"500", "0"} { // a thousand at once
+		write(t, s, run, int64(n+1), used(key(1, 1), time.Now(), 1))
+		if got := old(); got != want {
+			t.Errorf("after %d writes: %s, want %s", n+1, got, want)
 		}
 	}
 	for sql, want := range map[string]string{
-		"SELECT concat(count(*) FILTER (WHERE hour < now() - interval '35 days'), ' old, ', count(*) >= 35 * 24) FROM key_usage": "0 old, t",
-		"SELECT concat(count(*), ' ', count(*) FILTER (WHERE last_used_at < now() - interval '99 days')) FROM key_last_used":     "2 1", // a key that exists
-		"SELECT concat(count(*), ' ', min(batch)) FROM usage_writers":                                                            "2 0",
+		"SELECT concat(count(*) >= 35 * 24) FROM key_usage":                                                                  "t",
+		"SELECT concat(count(*), ' ', count(*) FILTER (WHERE last_used_at < now() - interval '99 days')) FROM key_last_used": "3 1", // a key that exists
+		"SELECT concat(count(*), ' ', min(batch)) FROM usage_writers":                                                        "3 0",
 	} {
 		if got := sums(t, url, sql); got != want {
 			t.Errorf("%s: %s, want %s", sql, got, want)
 		}
+	}
+	postgrestest.Exec(t, url, `INSERT INTO key_usage VALUES (gen_random_uuid(), '2020-01-01Z', gen_random_uuid(), 1, 0, 0, 0, 0, 0)`)
+	write(t, s, run, 3, used(key(1, 1), time.Now(), 1))
+	if got := old(); got != "1" {
+		t.Errorf("looked again within the hour: %s", got)
 	}
 }
 
@@ -193,7 +203,7 @@ func TestWhatCannotBeWritten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := openStore(t, c.url).Write(postgrestest.Within(t, patience), &usage.Batch{Run: uuid.New(), Number: 1, Rows: []usage.Row{used(key(1, 1), hour, 1)}})
+			err := openStore(t, c.url).Add(postgrestest.Within(t, patience), uuid.New(), 1, []*usage.Row{used(key(1, 1), hour, 1)})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %s", err, c.want)
 			}
@@ -208,12 +218,12 @@ func TestAStandbyIsNotWrittenTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	standby := sandboxtest.Standby(t, primary, nil)
-	s, batch := openStore(t, standby.URL("listedge")), &usage.Batch{Run: uuid.New(), Number: 1, Rows: []usage.Row{used(key(1, 1), hour, 1)}}
-	if err := s.Write(postgrestest.Within(t, patience), batch); !errors.Is(err, postgres.ErrWrongServer) {
+	s, run, row := openStore(t, standby.URL("listedge")), uuid.New(), used(key(1, 1), hour, 1)
+	if err := s.Add(postgrestest.Within(t, patience), run, 1, []*usage.Row{row}); !errors.Is(err, postgres.ErrWrongServer) {
 		t.Errorf("%v", err)
 	}
 	postgrestest.Exec(t, standby.URL("postgres"), "SELECT pg_promote(true)")
-	write(t, s, batch.Run, 1, batch.Rows...)
+	write(t, s, run, 1, row)
 }
 
 // Roles of managed servers may be read-only by default, and have settings of their own.
@@ -246,9 +256,9 @@ func BenchmarkWrite(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			url := shared.New(b)
 			s := openStore(b, url)
-			batch := usage.Batch{Run: uuid.New()}
+			run, number, rows := uuid.New(), int64(0), []*usage.Row(nil)
 			for i := range n {
-				batch.Rows = append(batch.Rows, used(key(1, i), hour, 1))
+				rows = append(rows, used(key(1, i), hour, 1))
 			}
 			conn := postgrestest.Connect(b, url)
 			logged := func() (bytes float64) {
@@ -259,12 +269,12 @@ func BenchmarkWrite(b *testing.B) {
 			}
 			before := logged()
 			for b.Loop() {
-				batch.Number++
-				if err := s.Write(context.Background(), &batch); err != nil {
+				number++
+				if err := s.Add(context.Background(), run, number, rows); err != nil {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric((logged()-before)/float64(batch.Number)/float64(n), "WAL-B/key")
+			b.ReportMetric((logged()-before)/float64(number)/float64(n), "WAL-B/key")
 		})
 	}
 }

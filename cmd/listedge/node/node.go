@@ -149,7 +149,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 		}
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
-	n.usage = usage.Start(usage.NewStore(n.database), logger)
+	n.usage = usage.Start(usage.NewStore(n.database).Add)
 	registry := metrics.New(n.version, n.revision)
 	n.metrics = registry
 	n.server = edge.New(edge.Options{
@@ -306,8 +306,10 @@ func (n *Node) closeLayers(ctx context.Context, requestsEnded bool) (err error) 
 	if n.Cache != nil && requestsEnded {
 		err = n.Cache.Close(ctx)
 	}
-	if err := n.usage.Close(ctx); err != nil {
-		n.logger.Warn("the latest usage of keys is lost", "error", err)
+	if n.usage != nil {
+		if err := n.usage.Close(ctx); err != nil {
+			n.logger.Warn("the latest usage of keys is lost", "error", err)
+		}
 	}
 	if n.limiter != nil {
 		err = errors.Join(err, n.limiter.Close(ctx))

@@ -51,7 +51,7 @@ func (n *Node) fleet(ctx context.Context) (all []admin.NodeState) {
 // busiestKeys returns the keys with the most requests. They have names if Postgres
 // answers.
 func (n *Node) busiestKeys(ctx context.Context, keys *apikey.Store) []admin.KeyState {
-	uses := n.usage.Busiest()
+	uses := n.usage.Stats().Busiest
 	ids := make([]uuid.UUID, len(uses))
 	for i, use := range uses {
 		ids[i] = use.ID
