@@ -14,9 +14,7 @@ func BenchmarkWriter(b *testing.B) {
 			spent := func(sql string) float64 {
 				var before, after int64 // nanoseconds
 				for _, at := range []*int64{&before, &after} {
-					if err := conn.QueryRow(b.Context(), "SELECT split_part(pg_read_file('/proc/self/schedstat'), ' ', 1)::bigint").Scan(at); err != nil {
-						b.Fatal(err)
-					}
+					must(conn.QueryRow(b.Context(), "SELECT split_part(pg_read_file('/proc/self/schedstat'), ' ', 1)::bigint").Scan(at))
 					if at == &before {
 						exec(b, conn, sql)
 					}

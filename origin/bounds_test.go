@@ -92,15 +92,10 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 	conn := connect(t, url)
 	for sort, order := range map[lists.Order]string{lists.ByCreatedAt: "created_at DESC, id DESC", lists.ByName: `name COLLATE "und-x-icu", id`} {
 		var want []string
-		rows, err := conn.Query(t.Context(), "SELECT id::text FROM items WHERE workspace_id = $1 ORDER BY "+order, ourWorkspace)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must1(conn.Query(t.Context(), "SELECT id::text FROM items WHERE workspace_id = $1 ORDER BY "+order, ourWorkspace))
 		for rows.Next() {
 			var id string
-			if err := rows.Scan(&id); err != nil {
-				t.Fatal(err)
-			}
+			must(rows.Scan(&id))
 			want = append(want, id)
 		}
 		for _, limit := range [][]int{lists.ByCreatedAt: {100, 1}, lists.ByName: {100, 7}}[sort] {
@@ -108,10 +103,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			var got []string
 			cut, last := 0, ""
 			for {
-				page, err := o.Fetch(within(t, patience), q, "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				page := must1(o.Fetch(within(t, patience), q, ""))
 				if len(page.Body) > maxPage+cursorText.EncodedLen(MaxCursor) && page.Rows != 1 {
 					t.Errorf("%s: %d bytes of %d rows", describe(q), len(page.Body), page.Rows)
 				}

@@ -118,10 +118,7 @@ func TestDecimalsAreShownAsStored(t *testing.T) {
 		exec(t, conn, "DELETE FROM items")
 		exec(t, conn, `INSERT INTO items (workspace_id, name, cost_price, avg_cost, selling_price, stock_on_hand, reorder_point, usage_30)
 			SELECT $1, 'x', n, n, n, n, n, CASE WHEN abs(n) <= 9007199254740991 THEN abs(n) ELSE 0 END FROM CAST($2 AS text) s, CAST(s AS numeric) n`, ourWorkspace, stored)
-		fields, err := decodeRow(fetch(t, o, Query{Workspace: ourWorkspace, Limit: 1}).rows[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		fields := must1(decodeRow(fetch(t, o, Query{Workspace: ourWorkspace, Limit: 1}).rows[0]))
 		r := row{fields: fields}
 		for _, name := range []string{"costPrice", "avgCost", "sellingPrice", "stockOnHand", "reorderPoint"} {
 			if got := r.text(name); got != shown || !decimal.MatchString(got) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,13 +24,8 @@ var anyPage = Query{Workspace: ourWorkspace, Limit: 10}
 // lockItems keeps every page of items waiting until the lock is let go.
 func lockItems(t testing.TB, url string) (release func()) {
 	t.Helper()
-	tx, err := connect(t, url).Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(), "LOCK TABLE items IN ACCESS EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must1(connect(t, url).Begin(context.Background()))
+	must1(tx.Exec(context.Background(), "LOCK TABLE items IN ACCESS EXCLUSIVE MODE"))
 	return sync.OnceFunc(func() {
 		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 			t.Error(err)
@@ -85,29 +79,6 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	}
 }
 
-func TestWaitingForASlotEndsWithTheContext(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
-	release := lockItems(t, url)
-	defer release()
-	first := make(chan error, 1)
-	go func() { _, err := o.Fetch(context.Background(), anyPage, ""); first <- err }()
-	eventually(t, "a full queue", func() bool { return o.Stats().Running == 1 })
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	if _, err := o.Fetch(ctx, anyPage, ""); !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v", err)
-	}
-	if s := o.Stats(); s.Queued != 0 || s.Overloaded != 1 {
-		t.Errorf("%+v", s)
-	}
-	release()
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
-}
-
 // A query that the server ends is slow, and says nothing against the server.
 func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
 	t.Parallel()
@@ -157,44 +128,6 @@ func TestCancelledCallersOpenNoBreaker(t *testing.T) {
 	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
 		t.Errorf("another list: %v, %+v", err, o.Stats())
 	}
-}
-
-// Connections of cancelled callers are closed or returned to the pool, not lost.
-func TestCancelledFetchesLeakNoConnections(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	insert(t, connect(t, url), lists.Items, awkwardItems(rand.New(rand.NewPCG(14, 15)), ourWorkspace)...)
-	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 4}))
-	random := rand.New(rand.NewPCG(16, 17))
-	var all sync.WaitGroup
-	for range 200 {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(4000))*time.Microsecond)
-		all.Go(func() {
-			defer cancel()
-			_, err := o.Fetch(ctx, Query{Workspace: ourWorkspace, Search: "chai", Limit: 100}, "")
-			if err != nil && !errors.Is(err, ErrOverloaded) && !errors.Is(err, ErrTimeout) {
-				t.Errorf("%v", err)
-			}
-		})
-	}
-	all.Wait()
-	eventually(t, "all connections idle", func() bool {
-		s := o.Stats()
-		return s.Running == 0 && s.Queued == 0 && s.Pool.Total == s.Pool.Idle && s.Pool.Total <= 4
-	})
-	for range 4 {
-		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
-			t.Errorf("afterwards: %v", err)
-		}
-	}
-	conn := connect(t, url)
-	eventually(t, "no session left at the server beside the pool's", func() bool {
-		var sessions int
-		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge'").Scan(&sessions); err != nil {
-			t.Fatal(err)
-		}
-		return sessions <= 4+postgres.KeyConnections
-	})
 }
 
 // The schema may change under prepared statements, on every connection at once.
@@ -257,9 +190,7 @@ func TestASchemaChangeCostsNoConnection(t *testing.T) {
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
 	for _, kind := range []string{"varchar", "text"} {
-		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
-			t.Fatal(err)
-		}
+		must1(o.Fetch(within(t, patience), anyPage, ""))
 		execOn(t, url, "ALTER TABLE items ALTER COLUMN name TYPE "+kind)
 	}
 	if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
@@ -277,9 +208,7 @@ func TestACancelledQueryIsCancelledAtTheServer(t *testing.T) {
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1, QueryTimeout: 10 * patience}))
 	conn := connect(t, url)
 	waiting := func() (n int) {
-		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND wait_event_type = 'Lock'").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND wait_event_type = 'Lock'").Scan(&n))
 		return n
 	}
 	for range 2 { // the second on another connection
@@ -297,32 +226,6 @@ func TestACancelledQueryIsCancelledAtTheServer(t *testing.T) {
 		}
 		eventually(t, "its end", func() bool { return waiting() == 0 })
 		release()
-	}
-}
-
-// A connection that was closed during an answer is not used again.
-func TestABrokenConnectionCostsOneFetch(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
-	if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil { // or preparing the statement would break
-		t.Fatal(err)
-	}
-	release := lockItems(t, url)
-	defer release()
-	broken := make(chan error, 1)
-	go func() { _, err := o.Fetch(context.Background(), anyPage, ""); broken <- err }()
-	conn := connect(t, url)
-	eventually(t, "a query to end", func() bool {
-		tag, err := conn.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND wait_event_type = 'Lock'")
-		return err == nil && tag.RowsAffected() == 1
-	})
-	if err := <-broken; !errors.Is(err, ErrUnavailable) || postgres.Code(err) != "57P01" {
-		t.Errorf("%v", err)
-	}
-	release()
-	if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
-		t.Errorf("afterwards: %v", err)
 	}
 }
 
@@ -353,10 +256,7 @@ func TestErrorsOfTheServerGetAKind(t *testing.T) {
 // A server that does not let us in is away, whatever reason it gives.
 func TestADatabaseThatRefusesConnectionsIsUnavailable(t *testing.T) {
 	t.Parallel()
-	wrong, err := pgx.ParseConfig(server().URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	wrong := must1(pgx.ParseConfig(server().URL("postgres")))
 	for name, url := range map[string]string{
 		"no such database": server().URL("no_such_database"),
 		"wrong password":   fmt.Sprintf("postgres://postgres:wrong@%s:%d/postgres", wrong.Host, wrong.Port),
@@ -381,12 +281,8 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := sandboxtest.Postgres(t)
 	url := pg.URL("listedge")
-	if err := admin.CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admin.MigrateUp(within(t, patience), url); err != nil {
-		t.Fatal(err)
-	}
+	must(admin.CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"))
+	must1(admin.MigrateUp(within(t, patience), url))
 	const timeout = 250 * time.Millisecond
 	db := openDatabase(t, postgres.Options{URL: url, QueryTimeout: timeout, Connections: 4})
 	o, keys := New(db), apikey.NewStore(db)

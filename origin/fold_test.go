@@ -45,9 +45,7 @@ func TestTheFoldIsThatOfTheDatabase(t *testing.T) {
 				var keys []*string
 				err := conn.QueryRow(t.Context(), `SELECT array_agg(fold(text) ORDER BY n), array_agg(CASE WHEN length(text) > 5 THEN name_key(text) END ORDER BY n)
 					FROM unnest($1::text[]) WITH ORDINALITY AS texts (text, n)`, some).Scan(&folds, &keys)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(err)
 				for i, text := range some {
 					if fold, key := lists.Fold(text), lists.NameKey(text); fold != folds[i] || keys[i] != nil && key != *keys[i] {
 						if wrong++; wrong <= 10 {

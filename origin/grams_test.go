@@ -52,17 +52,13 @@ func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
 		"the server's": "template0", "C": "template0 LC_COLLATE 'C' LC_CTYPE 'C'",
 	}
 	var version int
-	if err := connect(t, server().URL("postgres")).QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
-		t.Fatal(err)
-	}
+	must(connect(t, server().URL("postgres")).QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version))
 	if version >= 150000 {
 		locales["Turkish of ICU"] = "template0 LOCALE_PROVIDER icu ICU_LOCALE 'tr'"
 	}
 	for locale, template := range locales {
 		url := copyDatabase(t, template)
-		if _, err := admin.MigrateUp(t.Context(), url); err != nil {
-			t.Fatal(err)
-		}
+		must1(admin.MigrateUp(t.Context(), url))
 		conn := connect(t, url)
 		texts := fillAtRandom(t, conn, random)
 		exec(t, conn, "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off")
@@ -113,9 +109,7 @@ func fillAtRandom(t testing.TB, conn *pgx.Conn, random *rand.Rand) (texts []stri
 				batch.Queue(insert, workspace, number(n+(w+int(c)*2)*rows), fields[0], fields[1], fields[2], n%20 > 0)
 			}
 		}
-		if err := conn.SendBatch(context.Background(), &batch).Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.SendBatch(context.Background(), &batch).Close())
 	}
 	return texts
 }
@@ -133,9 +127,7 @@ func compareEveryRow(t testing.TB, conn *pgx.Conn, q Query) (ids []string) {
 	if err == nil {
 		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	return ids
 }
 

@@ -20,10 +20,7 @@ func fillPool(t *testing.T, o *Origin, pool *pgxpool.Pool) {
 	size := int(pool.Config().MaxConns)
 	func() {
 		for range size {
-			s, err := o.open(within(t, patience), &upstream{pool: pool})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must1(o.open(within(t, patience), &upstream{pool: pool}))
 			defer o.close(s)
 			if _, _, err := o.read(within(t, patience), s, &anyPage); err != nil {
 				t.Fatal(err)
@@ -61,9 +58,7 @@ func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 		for name, event := range map[string]func() error{"ended": func() error { endSessions(t, url); return nil }, "restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT)} {
 			fillPool(t, o, db.Pages.Pool)
 			fillPool(t, o, db.Keys.Pool)
-			if err := event(); err != nil {
-				t.Fatal(err)
-			}
+			must(event())
 			for i := range 2 * 6 {
 				if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 					t.Errorf("%s, TLS %s: page %d: %v", name, mode, i, err)

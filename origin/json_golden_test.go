@@ -31,18 +31,12 @@ func TestTheJSONOfPagesInRedisBelongsToTheirMagic(t *testing.T) {
 				}
 				row = append(row, value)
 			}
-			page, err := c.AppendText(nil, row)
-			if err != nil {
-				t.Fatal(err)
-			}
+			page := must1(c.AppendText(nil, row))
 			hash.Write(page)
 		}
 	}
 	hash.Write(appendPageEnd(appendPageEnd(nil, ""), "cursor"))
-	codec, err := os.ReadFile("../cache/codec.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	codec := must1(os.ReadFile("../cache/codec.go"))
 	magic := regexp.MustCompile(`magic +=? *"(.*)"`).FindSubmatch(codec)
 	if magic == nil {
 		t.Fatal("cache/codec.go has no constant magic")

@@ -35,6 +35,11 @@ func must(err error) {
 	}
 }
 
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 func openOrigin(t testing.TB, url string) *Origin {
 	t.Helper()
 	return New(openDatabase(t, postgres.Options{URL: url}))

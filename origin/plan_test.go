@@ -89,10 +89,7 @@ func explain(t testing.TB, url string) *explained {
 		explained.Plan.text = text
 		e.plans <- explained.Plan.summarise()
 	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must1(pgxpool.NewWithConfig(context.Background(), config))
 	t.Cleanup(pool.Close)
 	// The one connection is made here: on a busy machine it takes longer than a page may wait.
 	eventually(t, "a connection", func() bool { return pool.Ping(context.Background()) == nil })
@@ -127,10 +124,7 @@ const (
 func buildBigDatabase(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
 	// The indexes are quicker to build at the end than row by row.
-	rows, err := conn.Query(context.Background(), `SELECT indexdef FROM pg_indexes WHERE tablename IN ('items', 'contacts') AND indexname !~ 'pkey$'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must1(conn.Query(context.Background(), `SELECT indexdef FROM pg_indexes WHERE tablename IN ('items', 'contacts') AND indexname !~ 'pkey$'`))
 	indexes, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(indexes) == 0 {
 		t.Fatalf("%d indexes, %v", len(indexes), err)
@@ -166,9 +160,7 @@ func behind(t testing.TB, conn *pgx.Conn, q Query, rows int) Position {
 	err := conn.QueryRow(context.Background(), fmt.Sprintf(
 		`SELECT id, name_key(name), (extract(epoch FROM created_at) * 1000000)::bigint FROM %s WHERE workspace_id = $1 AND active%s ORDER BY %s OFFSET $2 LIMIT 1`,
 		q.Collection, q.Collection.Where(q.Filter), q.Sort.SQL()), q.Workspace, rows-1).Scan(&id, &name, &at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	if q.Sort == lists.ByName {
 		return Position{Set: true, ID: id, Name: name}
 	}

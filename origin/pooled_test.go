@@ -37,9 +37,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "12", "server_round_robin": "1"})
 			straight := openOrigin(t, url)
 			db := openDatabase(t, postgres.Options{URL: through, ReplicationURL: url, Connections: 4})
-			if err := admin.NewReadiness(db, New(db)).Ready(within(t, patience)); err != nil {
-				t.Fatal(err)
-			}
+			must(admin.NewReadiness(db, New(db)).Ready(within(t, patience)))
 			o, keys := New(db), apikey.NewStore(db)
 			var readers sync.WaitGroup
 			for range 4 {
@@ -110,15 +108,10 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 			}
 			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}))
 			for range 3 {
-				page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				page := must1(o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, ""))
 				var body struct{ Data []struct{ Name string } }
 				var shown map[string]string
-				if err := errors.Join(json.Unmarshal(append(page.Body, '}'), &body), json.Unmarshal([]byte(body.Data[0].Name), &shown)); err != nil {
-					t.Fatal(err)
-				}
+				must(errors.Join(json.Unmarshal(append(page.Body, '}'), &body), json.Unmarshal([]byte(body.Data[0].Name), &shown)))
 				for name, want := range settingsOfPages {
 					if shown[name] != want {
 						t.Errorf("%s is %q, want %q", name, shown[name], want)
@@ -132,15 +125,9 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 // connectSimply is a client that prepares nothing.
 func connectSimply(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must1(pgx.ParseConfig(url))
 	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	conn, err := pgx.ConnectConfig(within(t, patience), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must1(pgx.ConnectConfig(within(t, patience), config))
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }

@@ -27,14 +27,8 @@ type relay struct {
 // startRelay returns the URL that leads through it.
 func startRelay(t testing.TB, to string, piece func() int) (*relay, string) {
 	t.Helper()
-	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(to))
+	listener := must1(net.Listen("tcp", "127.0.0.1:0"))
 	r := &relay{listener: listener, to: u.Host, piece: piece, conns: map[net.Conn]struct{}{}}
 	r.freed = sync.NewCond(&r.mu)
 	r.copies.Go(r.accept)

@@ -107,10 +107,7 @@ func insert(t testing.TB, conn *pgx.Conn, c lists.Collection, rows ...*row) {
 		}
 		records = append(records, record)
 	}
-	b, err := json.Marshal(records)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must1(json.Marshal(records))
 	exec(t, conn, fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM json_populate_recordset(NULL::%[1]s, $1::text::json)", c), string(b))
 }
 
@@ -267,10 +264,7 @@ func checkEnd(t testing.TB, q Query, shown *Shown, r *row) {
 	if q.Sort == lists.ByName {
 		want.Name = r.nameKey()
 	} else {
-		at, err := time.Parse(time.RFC3339, r.text("createdAt"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := must1(time.Parse(time.RFC3339, r.text("createdAt")))
 		want.CreatedAt = at.UnixMicro()
 	}
 	if shown == nil || shown.End != want || shown.IDs[len(shown.IDs)-1] != want.ID {
@@ -374,10 +368,7 @@ func TestPagesKeepWhatTheyShow(t *testing.T) {
 	q := Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: 2}
 	var pages []Page
 	for range 3 {
-		page, err := o.Fetch(within(t, patience), q, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must1(o.Fetch(within(t, patience), q, ""))
 		pages = append(pages, page)
 		if page.NextCursor != "" {
 			follow(t, &q, page.NextCursor)

@@ -23,20 +23,11 @@ import (
 // identity is what a follower calls the primary: its system and timeline.
 func identity(t *testing.T, address string) string {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(address))
 	u.RawQuery = "replication=database"
-	conn, err := pgconn.Connect(within(t, patience), u.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must1(pgconn.Connect(within(t, patience), u.String()))
 	defer conn.Close(context.Background())
-	system, err := pglogrepl.IdentifySystem(within(t, patience), conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	system := must1(pglogrepl.IdentifySystem(within(t, patience), conn))
 	return fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
 }
 
@@ -56,9 +47,7 @@ func TestFetchFromStandby(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	address := primary.URL("listedge")
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := admin.MigrateUp(t.Context(), address); err != nil {
-		t.Fatal(err)
-	}
+	must1(admin.MigrateUp(t.Context(), address))
 	standby, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
 	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}))
 	db := connect(t, address)
@@ -169,9 +158,7 @@ func forgetReplayStatus(o *Origin) {
 func TestStandbysAfterAFailOver(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
-		t.Fatal(err)
-	}
+	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
 	first := identity(t, primary.URL("listedge"))
 	next := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
 	stays, cascades := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, next, nil)
@@ -202,9 +189,7 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
-		t.Fatal(err)
-	}
+	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
 	first := identity(t, primary.URL("listedge"))
 	rival := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
 	cascades := sandboxtest.Standby(t, rival, nil)
@@ -251,9 +236,7 @@ func answerOfStandby(t *testing.T, o *Origin, q Query, n Needed) (page Page, err
 func TestSeveralServersInOneURL(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
-		t.Fatal(err)
-	}
+	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
 	standby := sandboxtest.Standby(t, primary, map[string]string{"recovery_min_apply_delay": "1h"})
 	o := openOrigin(t, strings.Replace(primary.URL("listedge"), primary.Addr(), primary.Addr()+","+standby.Addr(), 1))
 	query := Query{Workspace: number(1), Collection: lists.Items, Limit: 50}

@@ -35,16 +35,11 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	for w := range workspaces {
 		for _, q := range []Query{{Limit: 100}, {Limit: 7, Sort: lists.ByName}, {Limit: 100, Search: "item"}} {
 			q.Workspace = uuid.UUID{byte(w)}
-			page, err := quiet.Fetch(within(t, patience), q, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			page := must1(quiet.Fetch(within(t, patience), q, ""))
 			queries, want[q] = append(queries, q), string(page.Body)+page.NextCursor
 		}
 	}
-	if err := calm.Close(within(t, patience)); err != nil {
-		t.Fatal(err)
-	}
+	must(calm.Close(within(t, patience)))
 	_, through := startRelay(t, url, func() int { return 1 + rand.IntN(6000) })
 	db := openDatabase(t, postgres.Options{URL: through, Connections: 4})
 	o := New(db)

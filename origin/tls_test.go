@@ -25,14 +25,9 @@ func secured(t testing.TB) (*sandbox.Postgres, string) {
 	dir := sandboxtest.Dir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	sandboxtest.Certificate(t, "a database", cert, key)
-	as, err := sandbox.ServerAccount()
-	if err != nil {
-		t.Fatal(err)
-	}
+	as := must1(sandbox.ServerAccount())
 	if as != nil {
-		if err := os.Chown(key, int(as.Uid), int(as.Gid)); err != nil {
-			t.Fatal(err)
-		}
+		must(os.Chown(key, int(as.Uid), int(as.Gid)))
 	}
 	pg := sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
 	return pg, ownDatabase(t, pg) + "?sslmode=verify-ca&sslrootcert=" + cert
@@ -45,10 +40,7 @@ func TestPagesComeOverTLS(t *testing.T) {
 	conn, r, db, o := longWay(t, url, func() int { return 1 + rand.IntN(whole()) }, postgres.Options{Connections: 1, QueryTimeout: 10 * patience})
 	fetchWhole := func() {
 		t.Helper()
-		page, err := o.Fetch(within(t, patience), longPage, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must1(o.Fetch(within(t, patience), longPage, ""))
 		checkLongPage(t, page)
 	}
 	fetchWhole()
@@ -90,10 +82,7 @@ func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 	conn := connect(t, url)
 	for _, mode := range []string{"disable", "verify-ca"} {
 		o := openOrigin(t, strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1))
-		r, err := o.open(within(t, patience), &o.upstream)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must1(o.open(within(t, patience), &o.upstream))
 		pid := r.conn.Conn().PgConn().PID()
 		rows := &postgres.Statement{Name: "rows", SQL: "SELECT repeat('x', 1000) FROM generate_series(1, 1000000)", Columns: []postgres.Column{{Type: pgtype.TextOID}}, Formats: []int16{0}}
 		ctx, leave := context.WithCancel(t.Context())
@@ -103,10 +92,7 @@ func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 		o.close(r)
 		eventually(t, "its end", func() bool { return sessionsWhere(t, conn, fmt.Sprintf("pid = %d", pid)) == 0 })
 	}
-	log, err := os.ReadFile(pg.LogFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must1(os.ReadFile(pg.LogFile()))
 	if n := bytes.Count(log, []byte("canceling statement due to user request")); n != 2 || bytes.Contains(log, []byte("to client")) {
 		t.Errorf("cancelled %d times:\n%s", n, log)
 	}

@@ -38,19 +38,14 @@ func entries(t testing.TB, c *Conn, f audit.Filter) []audit.Entry {
 	if f.Limit == 0 {
 		f.Limit = 1000
 	}
-	list, err := c.Audit(t.Context(), f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must1(c.Audit(t.Context(), f))
 	return list
 }
 
 // count is how many rows a table has.
 func count(t testing.TB, c *Conn, table string) (rows int) {
 	t.Helper()
-	if err := c.conn.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&rows); err != nil {
-		t.Fatal(err)
-	}
+	must(c.conn.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&rows))
 	return rows
 }
 
@@ -329,10 +324,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	as := must1(neturl.Parse(url))
 	as.User = neturl.UserPassword(role, "p")
 	c := openAdmin(t, as.String())
-	w, err := c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must1(c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil))
 	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
 	for method, act := range actsByMethod {
 		if method != "RevokeKey" { // after which it cannot be rotated

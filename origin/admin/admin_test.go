@@ -16,10 +16,7 @@ import (
 
 func openAdmin(t testing.TB, url string) *Conn {
 	t.Helper()
-	admin, err := Open(within(t, patience), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must1(Open(within(t, patience), url))
 	t.Cleanup(admin.Close)
 	return admin
 }
@@ -72,19 +69,10 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	admin := openAdmin(t, url)
-	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := admin.CreateWorkspace(t.Context(), "other", nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must1(admin.CreateWorkspace(t.Context(), "w", nil, nil, nil))
+	other := must1(admin.CreateWorkspace(t.Context(), "other", nil, nil, nil))
 	day := 24 * time.Hour
-	first, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, Name: "first"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must1(admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, Name: "first"}))
 	if !slices.Equal(first.Scopes, Scopes) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil || first.RevokedAt != nil ||
 		first.Name != "first" || first.WorkspaceID != w.ID || len(first.Prefix) != apikey.VisiblePrefix || !strings.HasPrefix(first.Key, first.Prefix) {
 		t.Errorf("%+v", first)
@@ -93,9 +81,7 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	if err != nil || !slices.Equal(second.Scopes, []string{"items:read"}) || !second.ExpiresAt.After(time.Now()) || second.Key == first.Key {
 		t.Errorf("%+v, %v", second, err)
 	}
-	if _, err := admin.CreateKey(t.Context(), NewKey{Workspace: other.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must1(admin.CreateKey(t.Context(), NewKey{Workspace: other.ID}))
 
 	// A key is seen once: neither the list nor the table has it.
 	list, err := admin.Keys(t.Context(), w.ID)
@@ -103,9 +89,7 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	var dump string
-	if err := connect(t, url).QueryRow(t.Context(), "SELECT string_agg(k::text, ' ') FROM api_keys k").Scan(&dump); err != nil {
-		t.Fatal(err)
-	}
+	must(connect(t, url).QueryRow(t.Context(), "SELECT string_agg(k::text, ' ') FROM api_keys k").Scan(&dump))
 	if secret := first.Key[apikey.VisiblePrefix:]; strings.Contains(dump, secret) || strings.Contains(dump, hex.EncodeToString([]byte(secret))) {
 		t.Error("the key is in the table")
 	}
@@ -152,10 +136,7 @@ func TestCommandsRefuseWhatIsNotThere(t *testing.T) {
 	if list, err := admin.Keys(t.Context(), nobody); err != nil || len(list) != 0 {
 		t.Errorf("list: %v, %v", list, err)
 	}
-	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must1(admin.CreateWorkspace(t.Context(), "w", nil, nil, nil))
 	negative, none := -1.0, int32(0)
 	for name, spec := range map[string]NewKey{
 		"scope": {Scopes: []string{"items:read", "items:write"}}, "empty scope": {Scopes: []string{""}}, "rate": {Rate: &negative}, "burst": {Burst: &none},
@@ -174,15 +155,9 @@ func TestKeyWorksSaysWhetherAKeyOpensAnything(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	admin, conn := openAdmin(t, url), connect(t, url)
-	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must1(admin.CreateWorkspace(t.Context(), "w", nil, nil, nil))
 	hour := time.Hour
-	made, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, ExpiresIn: &hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must1(admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, ExpiresIn: &hour}))
 	for _, c := range []struct {
 		change string
 		works  bool
@@ -214,9 +189,7 @@ func TestCommandsSayWhatTheDatabaseIs(t *testing.T) {
 	}
 	name := `an "odd" name`
 	for range 2 { // the second finds it there
-		if err := CreateDatabase(t.Context(), postgresServer().URL("postgres"), name); err != nil {
-			t.Fatal(err)
-		}
+		must(CreateDatabase(t.Context(), postgresServer().URL("postgres"), name))
 	}
 	execOn(t, postgresServer().URL("postgres"), `DROP DATABASE "an ""odd"" name"`)
 }
@@ -228,9 +201,7 @@ func TestCommandsFindThePrimaryOfSeveralServers(t *testing.T) {
 	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
 	standby := sandboxtest.Standby(t, primary, nil)
 	url := strings.Replace(primary.URL("listedge"), primary.Addr(), standby.Addr()+","+primary.Addr(), 1)
-	if _, err := MigrateUp(within(t, patience), url); err != nil {
-		t.Fatal(err)
-	}
+	must1(MigrateUp(within(t, patience), url))
 	if _, err := openAdmin(t, url).CreateWorkspace(t.Context(), "W", nil, nil, nil); err != nil {
 		t.Error(err)
 	}

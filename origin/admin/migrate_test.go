@@ -29,13 +29,8 @@ func schemaOf(t testing.TB, url string) string {
 		SELECT format('%s.%s %s %s %s', table_name, column_name, data_type, is_nullable, column_default) FROM information_schema.columns WHERE table_schema = 'public'
 		UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
 		UNION ALL SELECT conrelid::regclass || ' ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = 'public'::regnamespace ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
+	lines := must1(pgx.CollectRows(rows, pgx.RowTo[string]))
 	return strings.Join(lines, "\n")
 }
 

@@ -30,9 +30,7 @@ func TestQuotasOfWorkspaces(t *testing.T) {
 		if i > 0 {
 			w, err = admin.UpdateWorkspace(t.Context(), w.ID, step.rate, nil, step.quota)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		list, err := admin.Workspaces(t.Context())
 		if err != nil || len(list) != 1 {
 			t.Fatal(list, err)

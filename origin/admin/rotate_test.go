@@ -34,10 +34,7 @@ func TestRotatingAKey(t *testing.T) {
 
 	t.Run("copies what the key may do", func(t *testing.T) {
 		old := made(t, NewKey{Name: "Sync", Scopes: []string{"contacts:read"}, Rate: ptr(7.5), Burst: ptr(int32(11))})
-		next, err := c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := must1(c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil))
 		if next.ID == old.ID || next.Key.Key == old.Key || !strings.HasPrefix(next.Key.Key, next.Prefix) || next.WorkspaceID != w.ID || next.Name != "Sync" ||
 			!slices.Equal(next.Scopes, old.Scopes) || *next.RatePerSecond != 7.5 || *next.Burst != 11 || next.ExpiresAt != nil || next.State != KeyActive {
 			t.Errorf("%+v", next)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
@@ -64,55 +63,6 @@ func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
 		bound := unknownQueryBurst + int(unknownQueriesPerSecond*span) + int(span/refreshEvery.Seconds()) + 2
 		if n := table.queryCount(); n > bound {
 			t.Errorf("%d queries in %.1f s, more than %d", n, span, bound)
-		}
-	})
-}
-
-// Backlogs are full throughout: each priority has its share.
-func TestTheLastOfAFullBacklogIsAskedForInTime(t *testing.T) {
-	table := newKeyTable(1)
-	table.delay = 3 * time.Millisecond
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		_ = r.unknownLimiter.AllowN(time.Now(), unknownQueryBurst) // what a flood has used up
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		next := 1 << 32
-		refill := func() {
-			for p := range lookupPriorities {
-				r.mu.Lock()
-				missing := lookupBacklog - len(r.queue.queued[p])
-				r.mu.Unlock()
-				if p == suspectKey {
-					missing-- // the last place is for the key that exists
-				}
-				for range missing {
-					next++
-					hash := hashNumber(next)
-					all.Go(func() { _ = r.await(ctx, hash, p) })
-				}
-			}
-		}
-		refill()
-		synctest.Wait()
-		began, done := time.Now(), make(chan struct{})
-		go func() {
-			defer close(done)
-			if _, err := r.loadSuspect(t.Context(), hashNumber(0)); err != nil {
-				t.Error(err)
-			}
-		}()
-		for synctest.Wait(); ; {
-			select {
-			case <-done:
-				if took := time.Since(began); took > time.Second {
-					t.Errorf("after %s", took)
-				}
-				cancel()
-				all.Wait()
-				return
-			case <-time.After(10 * time.Millisecond):
-				refill()
-			}
 		}
 	})
 }

@@ -34,6 +34,11 @@ func must(err error) {
 	}
 }
 
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 var within = postgrestest.Within
 
 var newDatabase = shared.New

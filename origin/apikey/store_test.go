@@ -1,19 +1,13 @@
 package apikey_test
 
 import (
-	"context"
 	"crypto/sha256"
-	"errors"
 	"testing"
 	"time"
 	"unique"
 
-	"github.com/google/uuid"
-
-	"listedge/internal/boottime"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/postgrestest"
-	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
 )
@@ -25,10 +19,7 @@ func lookupOne(t testing.TB, s *apikey.Store, key string) (apikey.Key, bool) {
 	if !ok {
 		t.Fatalf("%q is no key", key)
 	}
-	found, err := s.Lookup(within(t, patience), []apikey.Hash{{1}, hash, {2}}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must1(s.Lookup(within(t, patience), []apikey.Hash{{1}, hash, {2}}, ""))
 	k, ok := found[hash]
 	if len(found) > 1 || len(found) == 1 != ok {
 		t.Fatalf("%+v", found)
@@ -47,32 +38,19 @@ func TestVersionsOfALimitGrow(t *testing.T) {
 	conn := openAdmin(t, url)
 	store := newStore(t, url)
 	rate := 5.0
-	w, err := conn.CreateWorkspace(t.Context(), "A workspace", &rate, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must1(conn.CreateWorkspace(t.Context(), "A workspace", &rate, nil, nil))
+	made := must1(conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID}))
 	hash, _ := apikey.HashOf([]byte(made.Key))
 	versions := func() (key, workspace int64) {
-		found, err := store.Lookup(t.Context(), []apikey.Hash{hash}, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must1(store.Lookup(t.Context(), []apikey.Hash{hash}, ""))
 		return found[hash].Limit.Version, found[hash].WorkspaceLimit.Version
 	}
 	key, workspace := versions()
-	if _, err := conn.UpdateKey(t.Context(), made.ID, &rate, nil); err != nil {
-		t.Fatal(err)
-	}
+	must1(conn.UpdateKey(t.Context(), made.ID, &rate, nil))
 	if k, w := versions(); k <= key || w != workspace {
 		t.Errorf("versions %d and %d, before %d and %d", k, w, key, workspace)
 	}
-	if _, err := conn.UpdateWorkspace(t.Context(), w.ID, nil, nil, nil); err != nil {
-		t.Fatal(err)
-	}
+	must1(conn.UpdateWorkspace(t.Context(), w.ID, nil, nil, nil))
 	if _, w := versions(); w <= workspace {
 		t.Errorf("the workspace's version stays %d", w)
 	}
@@ -84,19 +62,11 @@ func TestLookupKnowsTheQuota(t *testing.T) {
 	url := newDatabase(t)
 	conn := openAdmin(t, url)
 	store := newStore(t, url)
-	w, err := conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must1(conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil))
+	made := must1(conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID}))
 	version := int64(0)
 	for _, quota := range []apikey.Quota{{Requests: 1_000_000, Period: apikey.Month}, {Requests: 5, Period: apikey.Day}, {}} {
-		if _, err := conn.UpdateWorkspace(t.Context(), w.ID, nil, nil, &quota); err != nil {
-			t.Fatal(err)
-		}
+		must1(conn.UpdateWorkspace(t.Context(), w.ID, nil, nil, &quota))
 		got, ok := lookupOne(t, store, made.Key)
 		if !ok || got.Quota.Requests != quota.Requests || got.Quota.Period != quota.Period {
 			t.Errorf("%+v instead of %+v", got.Quota, quota)
@@ -113,10 +83,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	url := newDatabase(t)
 	conn := openAdmin(t, url)
 	store := newStore(t, url)
-	w, err := conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must1(conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil))
 	rate, burst, hour := 2.5, int32(7), time.Hour
 	run := unique.Make(runOf(t, url))
 	for name, c := range map[string]struct {
@@ -210,41 +177,4 @@ func TestLookupOfABatch(t *testing.T) {
 			t.Errorf("%d: %+v", n, key)
 		}
 	}
-}
-
-// The same through all of it: command, table, look-up, memory.
-func TestARevocationReachesANode(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	conn := openAdmin(t, url)
-	w, err := conn.CreateWorkspace(t.Context(), "w", nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := apikey.NewCache(newStore(t, url).Lookup, func(k apikey.Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
-	defer keys.Close()
-	ask := func() apikey.Key {
-		e, err := keys.Authenticate(context.Background(), []byte(made.Key), func() bool { return false })
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e.Value != made.ID || e.Key.ID != made.ID || e.Key.Workspace != w.ID {
-			t.Fatalf("%+v", e.Key)
-		}
-		return e.Key
-	}
-	if ask().Revoked {
-		t.Fatal("revoked to begin with")
-	}
-	if _, err := keys.Authenticate(t.Context(), []byte(apikey.Generate()), func() bool { return false }); !errors.Is(err, apikey.ErrUnknown) {
-		t.Errorf("%v", err)
-	}
-	if _, err := conn.RevokeKey(t.Context(), made.ID); err != nil {
-		t.Fatal(err)
-	}
-	sandboxtest.Within(t, patience, "the revocation", func() bool { return ask().Revoked })
 }
