@@ -138,7 +138,7 @@ func (s *server) readPurged(ctx context.Context, c *client, paths []string) erro
 func (f *followingFleet) startBareGets(ctx context.Context) (bare *server, size int, err error) {
 	c := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), DisableIdentity: true})
 	defer c.Close()
-	pages, total := c.Scan(ctx, 0, "page:*", 1000).Iterator(), 0
+	pages, total := c.Scan(ctx, 0, "*page:*", 1000).Iterator(), 0
 	for n := 1; pages.Next(ctx); n++ {
 		length, err := c.StrLen(ctx, pages.Val()).Result()
 		if err != nil {

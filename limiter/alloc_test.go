@@ -10,10 +10,7 @@ func leasedBucket(t testing.TB) (*Limiter, *Bucket) {
 	v := newVirtual()
 	l := newLimiter(Options{}, v)
 	t.Cleanup(func() { closeLimiter(t, l) })
-	p, err := NewPolicy(1e9, 1e9)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must1(NewPolicy(1e9, 1e9))
 	b := l.Bucket("leased", p)
 	for deadline := time.Now().Add(patient); l.take(b, nil).Source != SourceLease; {
 		if time.Now().After(deadline) {
@@ -23,17 +20,18 @@ func leasedBucket(t testing.TB) (*Limiter, *Bucket) {
 	return l, b
 }
 
-// A decision by leased tokens, and the headers' numbers with it, allocates nothing.
-// What calls to Redis allocate is shared by the requests that they serve.
+// A decision by leased tokens, of a quota or not, and the headers' numbers with it, allocates
+// nothing. What calls to Redis allocate is shared by the requests that they serve.
 func TestAllocationsOfALeasedDecision(t *testing.T) {
-	l, b := leasedBucket(t)
-	admitted := 0
-	if n := testing.AllocsPerRun(20_000, func() {
-		if l.Take(time.Now(), b, nil, nil).Allowed {
-			admitted++
-		}
-	}); n != 0 || admitted == 0 {
-		t.Errorf("%v allocations a decision, %d admitted", n, admitted)
+	l, key := leasedBucket(t)
+	for name, quota := range map[string]*Bucket{"a rate": nil, "a quota": quotaFor(t, l, "month", 4_000_000_000, time.Now().Add(time.Hour), 1)} {
+		t.Run(name, func(t *testing.T) {
+			take := func() Decision { return l.Take(time.Now(), key, nil, quota) }
+			eventually(t, "a lease", func() bool { return take().Source == SourceLease })
+			if n := testing.AllocsPerRun(20_000, func() { take() }); n != 0 {
+				t.Errorf("%v allocations a decision", n)
+			}
+		})
 	}
 }
 

@@ -125,28 +125,6 @@ func TestLongestWait(t *testing.T) {
 	})
 }
 
-// A debt whose answer was lost may be debited twice, but no more; tokens that were
-// to go back may be lost, and are counted.
-func TestLostAnswersNeverAdmitTooMuch(t *testing.T) {
-	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
-		key := smallKey(t, l)
-		allowed := 0
-		for _, m := range []mood{broken, lost, lost, broken, lost, well} {
-			v.mood.Store(int32(m))
-			for range 5 {
-				if l.take(key, nil).Allowed {
-					allowed++
-				}
-				boottimetest.Pass(120 * time.Millisecond)
-			}
-		}
-		boottimetest.Pass(5 * time.Second)
-		if n := v.left(key); allowed > 15 || n > int64(15-allowed) {
-			t.Fatalf("%d admitted of 15, %d left", allowed, n)
-		}
-	})
-}
-
 // Requests that are given back before the bucket hears of them cost it nothing.
 func TestIdleLeasesAreSettled(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
@@ -181,31 +159,6 @@ func TestOnePipelineAMoment(t *testing.T) {
 		all.Wait()
 		if n := v.trips.Load(); n > 25 || v.most.Load() > maxCalls {
 			t.Fatalf("%d trips for 320 buckets, %d calls in one", n, v.most.Load())
-		}
-	})
-}
-
-// Nodes that disagree about a limit for a while, because one has not read a change,
-// neither fill the bucket nor starve each other.
-func TestNodesThatDisagreeDoNotFlap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		v := newVirtual()
-		all := fleet(t, v, 2)
-		older, newer := policy(t, 0.001, 10), policy(t, 0.001, 12)
-		older.Version, newer.Version = 1, 2
-		a, b := all[0].Bucket("k", older), all[1].Bucket("k", newer)
-		allowed := 0
-		for range 20 {
-			if all[0].take(a, nil).Allowed {
-				allowed++
-			}
-			if all[1].take(b, nil).Allowed {
-				allowed++
-			}
-			boottimetest.Pass(10 * time.Millisecond)
-		}
-		if allowed > 12 || allowed < 10 {
-			t.Fatalf("%d admitted of 10 to 12", allowed)
 		}
 	})
 }

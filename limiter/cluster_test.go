@@ -39,9 +39,7 @@ func TestAHungShardCostsOthersNothing(t *testing.T) {
 	if len(hanging) == 0 || len(healthy) == 0 {
 		t.Fatal("all buckets are on one master")
 	}
-	if err := servers[0].Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	must(servers[0].Freeze())
 	var stop atomic.Bool
 	var requests sync.WaitGroup
 	count := func(of []*Bucket, all, fallback *atomic.Int64) {
@@ -69,9 +67,7 @@ func TestAHungShardCostsOthersNothing(t *testing.T) {
 	if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
 		t.Errorf("nothing says that a shard is down: %+v", s)
 	}
-	if err := servers[0].Thaw(); err != nil {
-		t.Fatal(err)
-	}
+	must(servers[0].Thaw())
 	eventually(t, "the shard is back", func() bool { s := l.Stats(); return s.Breaker == "closed" && s.Owing == 0 })
 	eventually(t, "a decision of Redis", func() bool { return l.take(hanging[0], nil).Source == SourceRedis })
 }
@@ -268,9 +264,7 @@ func TestCluster(t *testing.T) {
 
 	// A master dies: its buckets are decided alone, and the others go on as long as
 	// their masters answer.
-	if err := servers[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(servers[0].Kill())
 	alone := 0
 	for i := range keys {
 		switch d := l.take(keys[i], workspaces[i]); d.Source {
@@ -295,10 +289,7 @@ func TestClusterSlotMoves(t *testing.T) {
 	b := l.Bucket(KeyBucket("moving", "k"), policy(t, 0.001, 15))
 	takes(t, l, b, 3, SourceRedis)
 	slot := int(client.ClusterKeySlot(t.Context(), b.key).Val())
-	owner, err := client.MasterForKey(t.Context(), b.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := must1(client.MasterForKey(t.Context(), b.key))
 	var from, to *redis.Client
 	for _, server := range servers {
 		if server.Addr() == owner.Options().Addr {
@@ -309,27 +300,18 @@ func TestClusterSlotMoves(t *testing.T) {
 	}
 	setSlot := func(at *redis.Client, how, id string) {
 		t.Helper()
-		if err := at.Do(t.Context(), "CLUSTER", "SETSLOT", slot, how, id).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(at.Do(t.Context(), "CLUSTER", "SETSLOT", slot, how, id).Err())
 	}
 	fromID, toID := from.ClusterMyID(t.Context()).Val(), to.ClusterMyID(t.Context()).Val()
 	setSlot(to, "IMPORTING", fromID)
 	setSlot(from, "MIGRATING", toID)
 	takes(t, l, b, 1, SourceRedis)
-	value, err := from.Dump(t.Context(), b.key).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	value := must1(from.Dump(t.Context(), b.key).Result())
 	pipe := to.Pipeline()
 	pipe.Do(t.Context(), "ASKING")
 	pipe.Restore(t.Context(), b.key, 0, value)
-	if _, err := pipe.Exec(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := from.Del(t.Context(), b.key).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must1(pipe.Exec(t.Context()))
+	must(from.Del(t.Context(), b.key).Err())
 	takes(t, l, b, 1, SourceRedis)
 	setSlot(to, "NODE", toID)
 	setSlot(from, "NODE", toID)

@@ -218,18 +218,14 @@ func TestCloseLeavesTakeWorking(t *testing.T) {
 		for range 20 {
 			l.take(b, nil)
 		}
-		if err := l.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Close(context.Background()))
 		if n := v.left(b); n != 180 {
 			t.Errorf("%d of 200 left in Redis after 20 were taken and all is given back", n)
 		}
 		if d := l.take(b, nil); d.Source != SourceLocalFallback {
 			t.Errorf("%+v", d)
 		}
-		if err := l.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Close(context.Background()))
 	})
 }
 

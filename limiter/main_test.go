@@ -50,6 +50,17 @@ func closeLimiter(t testing.TB, l *Limiter) {
 	}
 }
 
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 // take is Take now.
 func (l *Limiter) take(key, workspace *Bucket) Decision {
 	return l.Take(time.Now(), key, workspace, nil)
@@ -74,10 +85,7 @@ func fleetOf(l *Limiter) *lease.Fleet { return l.decider.(*leased).allShards()[0
 
 func policy(t testing.TB, rate float64, burst int64) Policy {
 	t.Helper()
-	p, err := NewPolicy(rate, burst)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must1(NewPolicy(rate, burst))
 	return p
 }
 

@@ -8,17 +8,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"listedge/limiter/lease"
 )
 
 // quotaFor is the bucket of a quota for a period that ends in that time.
 func quotaFor(t testing.TB, l *Limiter, name string, tokens int64, ends time.Time, version int64) *Bucket {
 	t.Helper()
-	p, err := NewQuota(tokens, ends)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must1(NewQuota(tokens, ends))
 	p.Version = version
 	return l.Bucket(QuotaBucket("w", name), p)
 }
@@ -188,16 +183,6 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 	}
 }
 
-// A decision by leased tokens of a quota allocates nothing.
-func TestAllocationsOfAQuota(t *testing.T) {
-	l, key := leasedBucket(t)
-	quota := quotaFor(t, l, "month", 4_000_000_000, time.Now().Add(time.Hour), 1)
-	eventually(t, "a lease", func() bool { return l.Take(time.Now(), key, nil, quota).Source == SourceLease })
-	if n := testing.AllocsPerRun(20_000, func() { l.Take(time.Now(), key, nil, quota) }); n != 0 {
-		t.Errorf("%v allocations a decision", n)
-	}
-}
-
 // Three nodes on a real Redis, asked by many at once: exactly the quota is admitted, by
 // few calls. Redis keeps it for an hour longer than the period.
 func TestAQuotaOnThreeNodes(t *testing.T) {
@@ -261,10 +246,7 @@ func TestAQuotaOnThreeNodes(t *testing.T) {
 	for _, l := range nodes {
 		closeLimiter(t, l)
 	}
-	raw, err := client.Get(t.Context(), QuotaBucket("w", "2026-11")).Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must1(client.Get(t.Context(), QuotaBucket("w", "2026-11")).Bytes())
 	if b := unpack(t, raw); b.Level != 0 || b.HeldNow != 0 || b.Policy.Burst != tokens {
 		t.Errorf("%+v", b)
 	}
@@ -272,29 +254,6 @@ func TestAQuotaOnThreeNodes(t *testing.T) {
 	if until := time.Until(ends) + quotaKept; kept > until+2*time.Second || kept < until-5*time.Minute {
 		t.Errorf("Redis keeps it for %v, expected %v", kept, until)
 	}
-}
-
-// A node that stops in order gives back what it holds of a quota.
-func TestCloseGivesAQuotaBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		v := newVirtual()
-		l := newLimiter(Options{}, v)
-		time.Sleep(3 * time.Second)
-		quota := quotaFor(t, l, "day", 1_000, time.Now().Add(time.Hour), 1)
-		for range 50 {
-			l.Take(time.Now(), nil, nil, quota)
-		}
-		quota.mu.Lock()
-		held := quota.lease.Holds(l.now())
-		quota.mu.Unlock()
-		closeLimiter(t, l)
-		v.mu.Lock()
-		left := v.bucket(quota.key, quota.lease.Policy).Level / lease.Token
-		v.mu.Unlock()
-		if held == 0 || left != 950 {
-			t.Errorf("%d held, %d left after 50 of 1000", held, left)
-		}
-	})
 }
 
 // A quota that is lowered while Redis is away keeps what was spent meanwhile.

@@ -180,9 +180,7 @@ func TestScriptEqualsModel(t *testing.T) {
 		for i := range trials {
 			x := &trials[i]
 			got, want := x.c, x.c
-			if err := read(&got, x.answer); err != nil {
-				t.Fatal(err)
-			}
+			must(read(&got, x.answer))
 			model := leasetest.Full(x.c.Policy, x.now)
 			if x.stored != nil && x.stored.Within() {
 				model = *x.stored
@@ -242,9 +240,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				}
 			}
 		}
-		if err := client.FlushDB(ctx).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(client.FlushDB(ctx).Err())
 	}
 	t.Logf("%d calls: %v", rounds*atOnce, seen)
 	for what, n := range seen {
@@ -271,17 +267,13 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	}
 	execute := func(t *testing.T, key string) lease.Call {
 		c := lease.Call{Policy: p, Need: 1, Nodes: 1}
-		if err := read(&c, client.Eval(ctx, tokenBucketScript, []string{key}, arguments(&c)...)); err != nil {
-			t.Fatal(err)
-		}
+		must(read(&c, client.Eval(ctx, tokenBucketScript, []string{key}, arguments(&c)...)))
 		return c
 	}
 	for name, raw := range damaged {
 		t.Run(name, func(t *testing.T) {
 			key := KeyBucket("damaged", name)
-			if err := client.Set(ctx, key, raw, time.Hour).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(client.Set(ctx, key, raw, time.Hour).Err())
 			if c := execute(t, key); c.Granted != 1 || c.Level != 99*lease.Token {
 				t.Errorf("%+v", c.Reply)
 			}

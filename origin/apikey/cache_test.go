@@ -20,6 +20,17 @@ import (
 	"listedge/origin/postgres"
 )
 
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 // keyTable is the table of keys as a cache's look-ups see it, in virtual time.
 type keyTable struct {
 	mu      sync.Mutex
@@ -219,9 +230,7 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 			table.set(0, func(k *Key) { k.Limit.Burst = 100 + n })
 			for range 30 {
 				boottimetest.Pass(50 * time.Millisecond)
-				if _, err := r.use(0); err != nil {
-					t.Fatal(err)
-				}
+				must1(r.use(0))
 			}
 			key, value, ok := r.known(0)
 			if !ok || key.Limit.Burst != 100+n || value != n+1 || r.attached.Load() != n+1 {
@@ -269,9 +278,7 @@ func TestAnUnknownKeyIsRemembered(t *testing.T) {
 func TestUnknownKeysTakeBoundedRoom(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		if _, err := r.use(0); err != nil {
-			t.Fatal(err)
-		}
+		must1(r.use(0))
 		var all sync.WaitGroup
 		for batch := range 5 {
 			for n := range 5000 {
@@ -361,9 +368,7 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 	const grace = 30 * time.Second
 	table := newKeyTable(1)
 	inRing(t, table, grace, func(t *testing.T, r *ring) {
-		if _, err := r.use(0); err != nil {
-			t.Fatal(err)
-		}
+		must1(r.use(0))
 		if _, err := r.use(99); !errors.Is(err, ErrUnknown) {
 			t.Fatal(err)
 		}
@@ -399,9 +404,7 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 func TestKeysInUseAreNotForgottenDuringAnOutage(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, 10*idleTTL, func(t *testing.T, r *ring) {
-		if _, err := r.use(0); err != nil {
-			t.Fatal(err)
-		}
+		must1(r.use(0))
 		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
 		for began := time.Now(); time.Since(began) < 3*idleTTL; boottimetest.Pass(5 * time.Second) {
 			if _, err := r.use(0); err != nil {
@@ -416,9 +419,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 	table := newKeyTable(50)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		for n := range 50 {
-			if _, err := r.use(n); err != nil {
-				t.Fatal(err)
-			}
+			must1(r.use(n))
 		}
 		boottimetest.Pass(2 * maxAge)
 		table.change(func(s *keyTable) { s.hung = true })
@@ -468,9 +469,7 @@ func TestACancelledRequestPausesNobody(t *testing.T) {
 	table := newKeyTable(2)
 	inRing(t, table, time.Hour, func(t *testing.T, r *ring) {
 		for n := range 2 {
-			if _, err := r.use(n); err != nil {
-				t.Fatal(err)
-			}
+			must1(r.use(n))
 		}
 		boottimetest.Pass(time.Minute)
 		table.set(1, func(k *Key) { k.Revoked = true })
@@ -489,9 +488,7 @@ func TestACancelledRequestPausesNobody(t *testing.T) {
 func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		if _, err := r.use(0); err != nil {
-			t.Fatal(err)
-		}
+		must1(r.use(0))
 		boottimetest.Pass(refreshEvery * 3 / 2)
 		table.change(func(s *keyTable) { s.delay = refreshEvery })
 		before := table.queryCount()
@@ -518,9 +515,7 @@ func TestUnusedKeysAreForgotten(t *testing.T) {
 	table := newKeyTable(100)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		for n := range 100 {
-			if _, err := r.use(n); err != nil {
-				t.Fatal(err)
-			}
+			must1(r.use(n))
 		}
 		boottimetest.Pass(idleTTL / 2)
 		if s := r.Stats(); s.Known != 100 || s.Queries > 100+2 {

@@ -60,9 +60,7 @@ func TestWhereChangesAreFollowedKeysAreHardlyEverLookedUp(t *testing.T) {
 		r.join()
 		for n := range 100 {
 			table.set(n, func(k *Key) { k.Workspace = number(1000 + n) })
-			if _, err := r.use(n); err != nil {
-				t.Fatal(err)
-			}
+			must1(r.use(n))
 		}
 		asked := table.queryCount()
 		n, began := 0, time.Now()
@@ -203,9 +201,7 @@ func TestAProofCoversOneServer(t *testing.T) {
 			table.set(0, func(k *Key) { k.Run = unique.Make(c.answered) })
 			r.allChanged()
 			boottimetest.Pass(time.Nanosecond)
-			if _, err := r.use(0); err != nil {
-				t.Fatal(err)
-			}
+			must1(r.use(0))
 			if asked := table.queryCount(); table.runs[asked-1] != c.proven {
 				t.Errorf("round %d: a look-up wants %q, and %q is proven", round, table.runs[asked-1], c.proven)
 			}

@@ -38,9 +38,7 @@ func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
 	table := newKeyTable(good + 1)
 	table.delay = 3 * time.Millisecond
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		if _, err := r.use(good); err != nil {
-			t.Fatal(err)
-		}
+		must1(r.use(good))
 		stop := r.flood(t, 10, r.loadSuspect)
 		began := time.Now()
 		boottimetest.Pass(5 * time.Second)

@@ -17,10 +17,7 @@ func TestPeriods(t *testing.T) {
 		{Month, "2027-01-01T00:30:00+01:00", "2026-12", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z"},
 		{Month, "2028-02-29T12:00:00Z", "2028-02", "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"},
 	} {
-		now, err := time.Parse(time.RFC3339, c.now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		now := must1(time.Parse(time.RFC3339, c.now))
 		name, begin, end := c.period.Bounds(now)
 		if name != c.name || begin.Format(time.RFC3339) != c.begin || end.Format(time.RFC3339) != c.end {
 			t.Errorf("%v of %s: %s from %v to %v", c.period, c.now, name, begin, end)
