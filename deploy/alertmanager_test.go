@@ -142,9 +142,7 @@ func (a *alertmanager) state(t *testing.T) (active, inhibited []string) {
 		Status struct{ State string }
 	}
 	_, body, err := get("http://"+a.url+"/api/v2/alerts", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	if err := json.Unmarshal(body, &alerts); err != nil {
 		t.Fatalf("%v: %s", err, body)
 	}

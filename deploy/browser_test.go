@@ -71,9 +71,7 @@ func openTab(t *testing.T) *tab {
 		func() (err error) { _, err = chromedp.Call(ctx, log.Enable, cdp.Empty{}); return err },
 		func() (err error) { _, err = chromedp.Call(ctx, runtime.Enable, cdp.Empty{}); return err },
 	} {
-		if err := enable(); err != nil {
-			t.Fatal(err)
-		}
+		must(enable())
 	}
 	return b
 }
@@ -144,9 +142,7 @@ func (b *tab) resize(t *testing.T, width int64, scheme string) {
 		screen.Mobile = width < 600
 	}))
 	night := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
-	if _, err := chromedp.Call(b, emulation.SetEmulatedMedia, night); err != nil {
-		t.Fatal(err)
-	}
+	must1(chromedp.Call(b, emulation.SetEmulatedMedia, night))
 }
 
 // picture writes a screenshot of the whole page, if the environment asks for screenshots.

@@ -37,13 +37,9 @@ func TestGeneratedClients(t *testing.T) {
 	workspace := psql(t, f, "SELECT id FROM workspaces")[0]
 
 	_, document, err := get("http://"+f.nodes[0].public+"/openapi.json", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "openapi.json"), document, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(filepath.Join(dir, "openapi.json"), document, 0o644))
 	for name, build := range map[string]func(t *testing.T, dir string) *exec.Cmd{
 		"oapi-codegen": buildGoClient,
 		"openapi-typescript": func(t *testing.T, dir string) *exec.Cmd {
@@ -55,12 +51,8 @@ func TestGeneratedClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := filepath.Join(dir, name)
-			if err := os.CopyFS(own, os.DirFS("clients")); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink("../openapi.json", filepath.Join(own, "openapi.json")); err != nil {
-				t.Fatal(err)
-			}
+			must(os.CopyFS(own, os.DirFS("clients")))
+			must(os.Symlink("../openapi.json", filepath.Join(own, "openapi.json")))
 			client := build(t, own)
 			client.Env = append(os.Environ(), "NODE=http://"+f.nodes[0].public, "KEY="+f.key,
 				"LIMITED_KEY="+listedge(t, f.env, "keys", "create", "--workspace", workspace, "--rate", "0.001", "--burst", "1"))
@@ -116,17 +108,9 @@ func run(t *testing.T, cmd *exec.Cmd) []byte {
 func buildGoClient(t *testing.T, dir string) *exec.Cmd {
 	generated := filepath.Join(dir, "generated.go")
 	run(t, exec.Command("go", "tool", "oapi-codegen", "-generate", "types,client", "-package", "main", "-o", generated, filepath.Join(dir, "openapi.json")))
-	beside, err := filepath.Abs("clients/generated.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{beside: generated}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	beside := must1(filepath.Abs("clients/generated.go"))
+	overlay := must1(json.Marshal(map[string]any{"Replace": map[string]string{beside: generated}}))
+	must(os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
 	program := filepath.Join(dir, "client")
 	run(t, exec.Command("go", "build", "-tags", "generated", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./clients"))
 	return exec.Command(program)
@@ -162,31 +146,18 @@ func runModule(t *testing.T, dir string, command ...string) {
 // names: installed once, and kept in the user's cache for the next time.
 func nodeModules(t *testing.T) string {
 	t.Helper()
-	lock, err := os.ReadFile("clients/package-lock.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := must1(os.ReadFile("clients/package-lock.json"))
+	cache := must1(os.UserCacheDir())
 	sum := sha256.Sum256(lock)
 	home := filepath.Join(cache, "listedge", "clients-"+hex.EncodeToString(sum[:8]))
 	modules := filepath.Join(home, "node_modules")
 	if _, err := os.Stat(modules); err == nil {
 		return modules
 	}
-	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	under, err := os.MkdirTemp(filepath.Dir(home), "clients-*.tmp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(os.MkdirAll(filepath.Dir(home), 0o755))
+	under := must1(os.MkdirTemp(filepath.Dir(home), "clients-*.tmp"))
 	defer os.RemoveAll(under)
-	if err := os.CopyFS(under, os.DirFS("clients")); err != nil {
-		t.Fatal(err)
-	}
+	must(os.CopyFS(under, os.DirFS("clients")))
 	npm := exec.Command(tool(t, "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund")
 	npm.Dir = under
 	npm.Env = append(os.Environ(), "PATH="+filepath.Dir(tool(t, "node"))+":"+os.Getenv("PATH"))

@@ -51,15 +51,9 @@ type manifest struct{ kind, name, text string }
 // built is what kustomize makes of a folder.
 func built(t *testing.T, folder string) (objects []manifest) {
 	t.Helper()
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must1(krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder))
 	for _, r := range made.Resources() {
-		text, err := r.AsYAML()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must1(r.AsYAML())
 		objects = append(objects, manifest{r.GetApiVersion() + " " + r.GetKind(), r.GetName(), string(text)})
 	}
 	return objects

@@ -17,14 +17,8 @@ import (
 // schema, variables filled in, references followed.
 func stack(t *testing.T, variables ...string) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{"compose.yaml"}, cli.WithEnv(variables), cli.WithProfiles([]string{"*"}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	project, err := options.LoadProject(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	options := must1(cli.NewProjectOptions([]string{"compose.yaml"}, cli.WithEnv(variables), cli.WithProfiles([]string{"*"})))
+	project := must1(options.LoadProject(t.Context()))
 	return project
 }
 
@@ -93,10 +87,7 @@ func TestTheStackTakesAnImage(t *testing.T) {
 // defaultDrain is that of a node that is started without --drain.
 func defaultDrain(t *testing.T) time.Duration {
 	t.Helper()
-	drain, err := time.ParseDuration(find(t, "../cmd/listedge/config.go", `Serve +serveCommand .*set:"drain=(\w+)"`)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	drain := must1(time.ParseDuration(find(t, "../cmd/listedge/config.go", `Serve +serveCommand .*set:"drain=(\w+)"`)[0]))
 	return drain
 }
 

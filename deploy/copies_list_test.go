@@ -28,16 +28,11 @@ type watchedList struct {
 
 func newWatchedList(t *testing.T, f *fleet, rows int) *watchedList {
 	t.Helper()
-	db, err := pgxpool.New(t.Context(), f.postgres.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must1(pgxpool.New(t.Context(), f.postgres.URL("postgres")))
 	t.Cleanup(db.Close)
 	l := &watchedList{db: db, node: f.nodes[0], disturbed: map[string]bool{}, held: map[string][]string{}}
 	var made struct{ ID string }
-	if err := json.Unmarshal([]byte(listedge(t, f.env, "workspaces", "create", "--name", t.Name(), "--json")), &made); err != nil {
-		t.Fatal(err)
-	}
+	must(json.Unmarshal([]byte(listedge(t, f.env, "workspaces", "create", "--name", t.Name(), "--json")), &made))
 	l.workspace = made.ID
 	l.key = listedge(t, f.env, "keys", "create", "--workspace", l.workspace, "--rate", "100000", "--burst", "100000")
 	l.seeded = l.change(t, `INSERT INTO items (workspace_id, name, created_at)
@@ -48,16 +43,11 @@ func newWatchedList(t *testing.T, f *fleet, rows int) *watchedList {
 // change runs a statement and returns the ids of the rows that it touched.
 func (l *watchedList) change(t *testing.T, statement string, arguments ...any) (ids []string) {
 	t.Helper()
-	rows, err := l.db.Query(t.Context(), statement+" RETURNING id::text", arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must1(l.db.Query(t.Context(), statement+" RETURNING id::text", arguments...))
 	defer rows.Close()
 	for rows.Next() {
 		var id string
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		must(rows.Scan(&id))
 		ids = append(ids, id)
 	}
 	if rows.Err() != nil {
@@ -110,17 +100,12 @@ func (l *watchedList) rows(t *testing.T) map[string]item {
 // names are those of the active rows in the database, by id.
 func (l *watchedList) names(t *testing.T) map[string]string {
 	t.Helper()
-	rows, err := l.db.Query(t.Context(), "SELECT id::text, name FROM items WHERE workspace_id = $1 AND active", l.workspace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must1(l.db.Query(t.Context(), "SELECT id::text, name FROM items WHERE workspace_id = $1 AND active", l.workspace))
 	defer rows.Close()
 	names := map[string]string{}
 	for rows.Next() {
 		var id, name string
-		if err := rows.Scan(&id, &name); err != nil {
-			t.Fatal(err)
-		}
+		must(rows.Scan(&id, &name))
 		names[id] = name
 	}
 	if rows.Err() != nil {

@@ -72,9 +72,7 @@ func goKeeper(t *testing.T, address, key string, limit int) keeper {
 			said, _ := json.Marshal(map[string]any{"problem": map[string]any{"status": problem.Status, "code": problem.Code, "requestId": problem.RequestID, "retryAfter": problem.RetryAfter / time.Second}})
 			err = json.Unmarshal(said, &r)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		for _, row := range items.Rows() {
 			r.Rows = append(r.Rows, *row)
 		}
@@ -90,9 +88,7 @@ func goKeeper(t *testing.T, address, key string, limit int) keeper {
 func typeScriptKeeper(t *testing.T, env ...string) starter {
 	dir := t.TempDir()
 	for _, folder := range []string{"clients", "../docs/clients/typescript"} {
-		if err := os.CopyFS(dir, os.DirFS(folder)); err != nil {
-			t.Fatal(err)
-		}
+		must(os.CopyFS(dir, os.DirFS(folder)))
 	}
 	program := compileTypeScript(t, dir, "copy", "--target", "esnext", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes",
 		"--noUncheckedSideEffectImports", "--verbatimModuleSyntax", "--isolatedModules", "--moduleDetection", "force")
@@ -100,17 +96,9 @@ func typeScriptKeeper(t *testing.T, env ...string) starter {
 		cmd := exec.Command(program.Path, program.Args[1:]...)
 		cmd.Env = append(append(os.Environ(), "NODE="+address, "KEY="+key, fmt.Sprint("LIMIT=", limit)), env...)
 		cmd.Stderr = os.Stderr
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		in := must1(cmd.StdinPipe())
+		out := must1(cmd.StdoutPipe())
+		must(cmd.Start())
 		t.Cleanup(func() {
 			in.Close()
 			if err := cmd.Wait(); err != nil {
@@ -120,13 +108,8 @@ func typeScriptKeeper(t *testing.T, env ...string) starter {
 		answers := bufio.NewReader(out)
 		return func(t *testing.T) (r round) {
 			t.Helper()
-			if _, err := io.WriteString(in, "\n"); err != nil {
-				t.Fatal(err)
-			}
-			line, err := answers.ReadBytes('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
+			must1(io.WriteString(in, "\n"))
+			line := must1(answers.ReadBytes('\n'))
 			if err := json.Unmarshal(line, &r); err != nil {
 				t.Fatalf("%v: %s", err, line)
 			}
@@ -151,10 +134,7 @@ func (r round) byID(t *testing.T) map[string]item {
 // The types of the clients are generated from the service's description.
 func TestTypesOfTheClients(t *testing.T) {
 	t.Parallel()
-	document, err := filepath.Abs("../edge/openapi.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := must1(filepath.Abs("../edge/openapi.json"))
 	for file, generate := range map[string]func(t *testing.T, dir string){
 		"go/types.go": func(t *testing.T, dir string) {
 			generator := string(run(t, exec.Command("go", "tool", "-n", "oapi-codegen")))
@@ -169,18 +149,11 @@ func TestTypesOfTheClients(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			checkedIn := filepath.Join("../docs/clients", file)
 			dir := t.TempDir()
-			if err := os.CopyFS(dir, os.DirFS(filepath.Dir(checkedIn))); err != nil {
-				t.Fatal(err)
-			}
+			must(os.CopyFS(dir, os.DirFS(filepath.Dir(checkedIn))))
 			generate(t, dir)
-			want, err := os.ReadFile(filepath.Join(dir, filepath.Base(file)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must1(os.ReadFile(filepath.Join(dir, filepath.Base(file))))
 			if *update {
-				if err := os.WriteFile(checkedIn, want, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(os.WriteFile(checkedIn, want, 0o644))
 				return
 			}
 			if got, err := os.ReadFile(checkedIn); err != nil || string(got) != string(want) {

@@ -176,9 +176,7 @@ func drawDashboard() []byte {
 func TestDashboardIsTheTables(t *testing.T) {
 	made := drawDashboard()
 	if *update {
-		if err := os.WriteFile(dashboardFile, made, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(os.WriteFile(dashboardFile, made, 0o644))
 	}
 	if kept, err := os.ReadFile(dashboardFile); err != nil || !bytes.Equal(kept, made) {
 		t.Errorf("%s is not what the table of panels makes (%v); run with -update", dashboardFile, err)
@@ -197,13 +195,8 @@ func TestDashboardAsksForWhatIsExported(t *testing.T) {
 		Templating  struct{ List []struct{ Name string } }
 		Annotations struct{ List []struct{ Expr string } }
 	}
-	text, err := os.ReadFile(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
+	text := must1(os.ReadFile(dashboardFile))
+	must(json.Unmarshal(text, &file))
 	e := exportWithRules(t)
 	known := map[string]bool{"__rate_interval": true, "datasource": true}
 	for _, v := range file.Templating.List {
@@ -258,10 +251,7 @@ func TestDashboardAsksForWhatIsExported(t *testing.T) {
 
 // A metric that nobody looks at was not worth exporting, or was forgotten here.
 func TestDashboardShowsEveryMetric(t *testing.T) {
-	text, err := os.ReadFile(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(os.ReadFile(dashboardFile))
 	unseen := map[string]string{
 		"listedge_limiter_returns_dropped_total": "for debugging",
 		"listedge_limiter_local_buckets":         "of a node without Redis",

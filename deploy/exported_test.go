@@ -48,15 +48,10 @@ func export(t *testing.T) exported {
 				}
 			}
 			_, text, err := get("http://"+n.admin+"/metrics", "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(err)
 			e.lines = max(e.lines, bytes.Count(text, []byte("\n"))-bytes.Count(text, []byte("\n#"))-1) // the first is a comment
 			parser := expfmt.NewTextParser(model.UTF8Validation)
-			families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			families := must1(parser.TextToMetricFamilies(bytes.NewReader(text)))
 			for name, family := range families {
 				for _, m := range family.Metric {
 					e.add(name, n.admin, family.GetType(), m)

@@ -23,19 +23,14 @@ import (
 // listedge runs a command to its end and returns what it printed.
 func listedge(t *testing.T, env []string, args ...string) string {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must1(program())
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.Output()
 	if exit, ok := err.(*exec.ExitError); ok {
 		t.Fatalf("listedge %s: %v: %s", strings.Join(args, " "), err, exit.Stderr)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	return strings.TrimSpace(string(out))
 }
 
@@ -61,10 +56,7 @@ func freePort(t *testing.T) string {
 	handedOutMu.Lock()
 	defer handedOutMu.Unlock()
 	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must1(net.Listen("tcp", "127.0.0.1:0"))
 		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 		l.Close()
 		if !handedOut[port] {
@@ -93,15 +85,9 @@ func tool(t *testing.T, name string) string {
 // test, whose failure shows what the program said.
 func startProgram(t *testing.T, cmd *exec.Cmd) *sandbox.Child {
 	t.Helper()
-	log, err := os.Create(filepath.Join(t.TempDir(), filepath.Base(cmd.Path)+".log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must1(os.Create(filepath.Join(t.TempDir(), filepath.Base(cmd.Path)+".log")))
 	cmd.Stdout, cmd.Stderr = log, log
-	child, err := sandbox.StartChild(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	child := must1(sandbox.StartChild(cmd))
 	t.Cleanup(func() {
 		_ = child.End(20*time.Second, syscall.SIGKILL) // nothing it has is wanted any more
 		log.Close()
@@ -175,10 +161,7 @@ func (f *fleet) addAt(t *testing.T, public, admin string, env ...string) *node {
 
 func (n *node) start(t *testing.T) {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must1(program())
 	cmd := exec.Command(path, "serve", "--listen", n.public, "--admin-listen", n.admin)
 	cmd.Env = append(append(os.Environ(), n.fleet.env...), n.env...)
 	n.process = startProgram(t, cmd)
@@ -187,9 +170,7 @@ func (n *node) start(t *testing.T) {
 // stop asks the node to end and returns how it did.
 func (n *node) stop(t *testing.T) string {
 	t.Helper()
-	if err := n.process.End(30*time.Second, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(n.process.End(30*time.Second, syscall.SIGTERM))
 	return n.process.State()
 }
 

@@ -26,10 +26,7 @@ import (
 // the file that is deployed.
 func replaced(t *testing.T, file string, changes ...string) string {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must1(os.ReadFile(file))
 	text := string(b)
 	for i := 0; i < len(changes); i += 2 {
 		if !strings.Contains(text, changes[i]) {
@@ -43,9 +40,7 @@ func replaced(t *testing.T, file string, changes ...string) string {
 func write(t *testing.T, name, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -123,9 +118,7 @@ func TestNoRequestIsLostWhileAServerFails(t *testing.T) {
 			t.Run(server.name+" "+fault.name, func(t *testing.T) {
 				within(t, patience, "all is well", well)
 				out := ofServers(stats, "chkdown") // how often HAProxy took each node out
-				if err := fault.begin(); err != nil {
-					t.Fatal(err)
-				}
+				must(fault.begin())
 				began := time.Now()
 				known := func() bool {
 					for _, n := range f.nodes {
@@ -162,9 +155,7 @@ func TestNoRequestIsLostWhileAServerFails(t *testing.T) {
 					t.Error("the nodes never knew of the fault")
 				}
 				t.Logf("%d requests, %d lost", asked.Load(), lost.Load())
-				if err := fault.end(); err != nil {
-					t.Fatal(err)
-				}
+				must(fault.end())
 			})
 		}
 	}

@@ -37,9 +37,7 @@ func chartValues(t *testing.T, texts ...string) map[string]any {
 	all := map[string]any{}
 	for _, text := range texts {
 		var values map[string]any
-		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
-			t.Fatal(err)
-		}
+		must(yaml.Unmarshal([]byte(text), &values))
 		all = chartutil.MergeTables(values, all)
 	}
 	return all
@@ -50,10 +48,7 @@ func rendered(t *testing.T, release string, values map[string]any) (objects []ma
 	t.Helper()
 	log.SetOutput(io.Discard) // it logs each symbolic link
 	defer log.SetOutput(os.Stderr)
-	chart, err := loader.Load(chartFolder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chart := must1(loader.Load(chartFolder))
 	options := chartutil.ReleaseOptions{Name: release, Namespace: "listedge", Revision: 1, IsInstall: true}
 	all, err := chartutil.ToRenderValues(chart, values, options, chartutil.DefaultCapabilities)
 	if err != nil {
@@ -82,10 +77,7 @@ func rendered(t *testing.T, release string, values map[string]any) (objects []ma
 
 func mustRender(t *testing.T, release string, values ...string) []manifest {
 	t.Helper()
-	objects, err := rendered(t, release, chartValues(t, values...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := must1(rendered(t, release, chartValues(t, values...)))
 	return objects
 }
 
@@ -164,9 +156,7 @@ func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
 		all := map[string]any{}
 		for _, o := range objects {
 			var tree any
-			if err := yaml.Unmarshal([]byte(o.text), &tree); err != nil {
-				t.Fatal(err)
-			}
+			must(yaml.Unmarshal([]byte(o.text), &tree))
 			if o.kind != "v1 Namespace" { // helm install --create-namespace
 				all[o.kind+" "+hashed.ReplaceAllString(o.name, "$1")] = plain(tree)
 			}

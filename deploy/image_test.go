@@ -62,6 +62,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 // buildStep is the command by which the Dockerfile makes the program.
 func buildStep() (string, error) {
 	text, err := os.ReadFile("Dockerfile")
@@ -78,40 +89,22 @@ func buildStep() (string, error) {
 
 // What `docker build` sends has every file that the program is made from.
 func TestTheImagesContextIsEnough(t *testing.T) {
-	file, err := os.Open("../.dockerignore")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must1(os.Open("../.dockerignore"))
 	defer file.Close()
-	patterns, err := ignorefile.ReadAll(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ignored, err := patternmatcher.New(patterns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	patterns := must1(ignorefile.ReadAll(file))
+	ignored := must1(patternmatcher.New(patterns))
 	cmd := exec.Command("go", "list", "-deps", "-f", `{{if and .Module .Module.Main}}{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}
 {{end}}{{range .EmbedFiles}}{{$dir}}/{{.}}
 {{end}}{{end}}`, "./cmd/listedge")
 	cmd.Dir = ".."
-	listed, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listed := must1(cmd.Output())
+	root := must1(filepath.Abs(".."))
 	needed := append(strings.Fields(string(listed)), root+"/go.mod", root+"/go.sum")
 	if len(needed) < 50 {
 		t.Fatalf("the program is made from %d files", len(needed))
 	}
 	for _, path := range needed {
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		name := must1(filepath.Rel(root, path))
 		if missing, err := ignored.MatchesOrParentMatches(name); err != nil || missing {
 			t.Errorf("%s is not sent (%v)", name, err)
 		}
@@ -123,17 +116,11 @@ func TestTheImagesContextIsEnough(t *testing.T) {
 
 // The image's base has neither a shell nor a C library.
 func TestTheImagesProgramNeedsNothing(t *testing.T) {
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must1(program())
 	if said := listedge(t, nil, "--version"); !regexp.MustCompile(`^listedge ` + regexp.QuoteMeta(versionInSource(t)) + ` \(revision ` + revision + `\)$`).MatchString(said) {
 		t.Errorf("--version says %q", said)
 	}
-	info, err := buildinfo.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must1(buildinfo.ReadFile(path))
 	for _, setting := range info.Settings {
 		if setting.Key == "CGO_ENABLED" && setting.Value != "0" {
 			t.Error("built with cgo")
@@ -147,10 +134,7 @@ func TestTheImagesProgramNeedsNothing(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		return
 	}
-	file, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must1(elf.Open(path))
 	defer file.Close()
 	for _, part := range file.Progs {
 		if part.Type == elf.PT_INTERP || part.Type == elf.PT_DYNAMIC {

@@ -42,18 +42,11 @@ func newMachine(t *testing.T, system string) *machine {
 	top := t.TempDir()
 	m := &machine{t: t, root: top + "/root", bin: top + "/bin", shelf: top + "/shelf", calls: top + "/calls", uid: "0"}
 	for _, dir := range []string{m.root, m.bin, m.shelf} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(os.Mkdir(dir, 0o755))
 	}
 	for _, tool := range []string{"sh", "cat", "chmod", "cp", "grep", "mkdir", "mktemp", "rm", "rmdir", "tail"} {
-		real, err := exec.LookPath(tool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(real, filepath.Join(m.bin, tool)); err != nil {
-			t.Fatal(err)
-		}
+		real := must1(exec.LookPath(tool))
+		must(os.Symlink(real, filepath.Join(m.bin, tool)))
 	}
 	m.file(m.bin+"/uname", "echo "+system)
 	m.file(m.bin+"/id", `echo "$MACHINE_UID"`)
@@ -274,9 +267,7 @@ func TestDebianTakesOverWhatAKilledRunLeftBehind(t *testing.T) {
 	if _, code, _ := m.install("postgres"); code == 0 {
 		t.Fatal("the run was not killed")
 	}
-	if _, err := os.Stat(m.root + "/usr/sbin/policy-rc.d"); err != nil {
-		t.Fatal(err)
-	}
+	must1(os.Stat(m.root + "/usr/sbin/policy-rc.d"))
 	m.command("apt-get", deliver)
 	m.mustInstall([]string{"postgres"}, "apt-get install postgresql", "apt-get install postgresql")
 	m.bare()
@@ -370,12 +361,8 @@ func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
 	m := newMachine(t, "Darwin")
 	m.command("brew", deliver)
 	m.file(m.shelf+"/redis/usr/local/bin/redis-server", "")
-	if err := os.MkdirAll(m.root+"/opt/homebrew/bin", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(m.bin+"/brew", m.root+"/opt/homebrew/bin/brew"); err != nil {
-		t.Fatal(err)
-	}
+	must(os.MkdirAll(m.root+"/opt/homebrew/bin", 0o755))
+	must(os.Rename(m.bin+"/brew", m.root+"/opt/homebrew/bin/brew"))
 	m.mustInstall([]string{"redis"}, "brew install redis")
 }
 
@@ -404,9 +391,7 @@ func TestAFailedInstallationShowsWhy(t *testing.T) {
 func TestAServerThatIsTooOldIsNotTakenForInstalled(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.debian()
-	if err := os.RemoveAll(m.shelf + "/postgresql"); err != nil {
-		t.Fatal(err)
-	}
+	must(os.RemoveAll(m.shelf + "/postgresql"))
 	m.debianPostgres(m.shelf+"/postgresql", "13.9")
 	said, code, _ := m.install("postgres")
 	if code != 1 || !strings.HasSuffix(said, "still missing: PostgreSQL 14 or later\n") {

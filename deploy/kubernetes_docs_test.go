@@ -27,21 +27,12 @@ func commandsOfKubernetes(t *testing.T, here string, sections ...string) (comman
 	note := "#!/bin/sh\nprintf '%s\\037' \"${0##*/}\" \"$@\" >>'" + log + "'\necho >>'" + log + "'\n" +
 		"case \"$*\" in *RepoDigests*) echo 'registry.example/listedge@sha256:" + strings.Repeat("ab", 32) + "' ;; esac\n"
 	tools := filepath.Join(here, "tools")
-	if err := os.Mkdir(tools, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(os.Mkdir(tools, 0o755))
 	for _, name := range []string{"kubectl", "helm", "docker", "make", "kind"} {
-		if err := os.WriteFile(filepath.Join(tools, name), []byte(note), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(os.WriteFile(filepath.Join(tools, name), []byte(note), 0o755))
 	}
-	deploy, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(deploy, filepath.Join(here, "deploy")); err != nil {
-		t.Fatal(err)
-	}
+	deploy := must1(filepath.Abs("."))
+	must(os.Symlink(deploy, filepath.Join(here, "deploy")))
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.Dir = here
 	cmd.Env = append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"), "REGISTRY=registry.example",
@@ -49,10 +40,7 @@ func commandsOfKubernetes(t *testing.T, here string, sections ...string) (comman
 	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s\n%s", err, said, script)
 	}
-	noted, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noted := must1(os.ReadFile(log))
 	for line := range strings.Lines(string(noted)) {
 		commands = append(commands, strings.Split(strings.TrimSuffix(line, "\037\n"), "\037"))
 	}
@@ -96,10 +84,7 @@ func (r *rehearsal) run(t *testing.T, command []string) {
 	}
 	switch {
 	case command[0] == "helm":
-		values, err := os.ReadFile(filepath.Join(r.here, after("--values")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must1(os.ReadFile(filepath.Join(r.here, after("--values"))))
 		if !slices.Contains(command, "deploy/helm") {
 			t.Errorf("%s: the chart is elsewhere", line)
 		}

@@ -53,10 +53,7 @@ func (c *cluster) fits(t *testing.T) {
 // A node does not start without the network that its proxies are in, and
 // says where to set it; an overlay can, also to none.
 func TestKubernetesTrustedProxiesAreRequired(t *testing.T) {
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must1(program())
 	for _, c := range []struct {
 		set  string // by an overlay
 		code int
@@ -93,13 +90,9 @@ func overlayOf(t *testing.T, base string, literals ...string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	base, err := filepath.Abs(base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	from, err := filepath.Rel(folder, base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	overlay := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + from + "]\n"
 	if strings.Contains(base, "/overlays/") {
 		overlay += "namespace: listedge\n"
@@ -107,9 +100,7 @@ func overlayOf(t *testing.T, base string, literals ...string) (folder string) {
 	if len(literals) > 0 {
 		overlay += "configMapGenerator: [{name: listedge, behavior: merge, literals: ['" + strings.Join(literals, "', '") + "']}]\n"
 	}
-	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(overlay), 0o600))
 	return folder
 }
 
@@ -117,10 +108,7 @@ func overlayOf(t *testing.T, base string, literals ...string) (folder string) {
 // finds all.
 func selects(t *testing.T, s *meta.LabelSelector, l map[string]string) bool {
 	t.Helper()
-	selector, err := meta.LabelSelectorAsSelector(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	selector := must1(meta.LabelSelectorAsSelector(s))
 	return selector.Matches(labels.Set(l))
 }
 
@@ -214,10 +202,7 @@ func (c *cluster) checkNode(t *testing.T, node *apps.Deployment) {
 	if port := portOf(node, intstr.FromString("http")); port != 8080 { // what --listen is by default
 		t.Errorf("clients are sent to port %d", port)
 	}
-	drain, err := time.ParseDuration(settings["LISTEDGE_DRAIN"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	drain := must1(time.ParseDuration(settings["LISTEDGE_DRAIN"]))
 	stop := stopTimeout(t)
 	noticed := time.Duration(container.ReadinessProbe.PeriodSeconds*container.ReadinessProbe.FailureThreshold) * time.Second
 	if grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second; grace < drain+stop+5*time.Second {
@@ -228,9 +213,7 @@ func (c *cluster) checkNode(t *testing.T, node *apps.Deployment) {
 	}
 	memory := container.Resources.Limits.Memory().Value()
 	var cache int64
-	if _, err := fmt.Sscanf(settings["LISTEDGE_CACHE_MEMORY"], "%dMiB", &cache); err != nil {
-		t.Fatal(err)
-	}
+	must1(fmt.Sscanf(settings["LISTEDGE_CACHE_MEMORY"], "%dMiB", &cache))
 	if cache<<20 > memory*2/3 {
 		t.Errorf("%d MiB of pages do not fit into a container of %d MiB", cache, memory>>20)
 	}
@@ -249,10 +232,7 @@ func (c *cluster) checkNode(t *testing.T, node *apps.Deployment) {
 // stopTimeout is how long a node takes at most to stop after the drain.
 func stopTimeout(t *testing.T) time.Duration {
 	t.Helper()
-	seconds, err := time.ParseDuration(find(t, "../cmd/listedge/node/node.go", `StopTimeout += (\d+) \* time\.Second`)[0] + "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	seconds := must1(time.ParseDuration(find(t, "../cmd/listedge/node/node.go", `StopTimeout += (\d+) \* time\.Second`)[0] + "s"))
 	return seconds
 }
 
@@ -402,10 +382,7 @@ const (
 
 // The operator wants the same rules in an object of its own.
 func TestTheOperatorsRulesAreTheRules(t *testing.T) {
-	text, err := os.ReadFile(rulesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(os.ReadFile(rulesFile))
 	made := "# Made from deploy/prometheus/rules/listedge.yml by `go test -run OperatorsRules -update` in deploy/.\n" +
 		"apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: listedge\n  labels:\n    app.kubernetes.io/name: listedge\nspec:\n"
 	_, groups, found := strings.Cut(string(text), "\ngroups:\n")
@@ -421,9 +398,7 @@ func TestTheOperatorsRulesAreTheRules(t *testing.T) {
 		made += line
 	}
 	if *update {
-		if err := os.WriteFile(operatorRulesFile, []byte(made), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(os.WriteFile(operatorRulesFile, []byte(made), 0o644))
 	}
 	if kept, err := os.ReadFile(operatorRulesFile); err != nil || string(kept) != made {
 		t.Errorf("%s is not what the rules make (%v); run with -update", operatorRulesFile, err)

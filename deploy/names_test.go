@@ -21,10 +21,7 @@ type names struct {
 
 func startNames(t *testing.T) *names {
 	t.Helper()
-	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	socket := must1(net.ListenPacket("udp", "127.0.0.1:0"))
 	n, ended := &names{address: socket.LocalAddr().String()}, make(chan struct{})
 	t.Cleanup(func() { socket.Close(); <-ended })
 	go func() {

@@ -26,9 +26,7 @@ type release struct {
 
 func readRelease(t *testing.T) (r release) {
 	t.Helper()
-	if err := yaml.Unmarshal([]byte(replaced(t, "../.goreleaser.yaml")), &r); err != nil {
-		t.Fatal(err)
-	}
+	must(yaml.Unmarshal([]byte(replaced(t, "../.goreleaser.yaml")), &r))
 	return r
 }
 
@@ -85,13 +83,9 @@ func TestThePackagesScripts(t *testing.T) {
 				c.did = ""
 			}
 			for _, folder := range folders {
-				if err := os.MkdirAll(folder, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must(os.MkdirAll(folder, 0o755))
 			}
-			if err := os.WriteFile(filepath.Join(tools, "systemctl"), []byte("#!/bin/sh\necho \"$@\" >&2\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(os.WriteFile(filepath.Join(tools, "systemctl"), []byte("#!/bin/sh\necho \"$@\" >&2\n"), 0o755))
 			cmd := exec.Command("/bin/sh", append([]string{filepath.Join("..", r.NFPMs[0].Scripts[c.script])}, strings.Fields(c.args)...)...)
 			cmd.Env = []string{"PATH=" + tools + ":" + os.Getenv("PATH"), "DPKG_ROOT=" + root}
 			var did strings.Builder

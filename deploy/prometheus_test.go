@@ -54,9 +54,7 @@ func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string
 func (p *prometheus) ask(t *testing.T, query string) (samples []map[string]string) {
 	t.Helper()
 	_, body, err := get("http://"+p.url+"/api/v1/query?query="+url.QueryEscape(query), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	var answer struct {
 		Status, Error string
 		Data          struct {
@@ -100,9 +98,7 @@ func TestOneOutageOfRedisIsOneAlert(t *testing.T) {
 	if names := besides(p.firing(t)); len(names) > 0 {
 		t.Fatalf("%v fire while all is well", names)
 	}
-	if err := f.redis.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(f.redis.Kill())
 	consequences := []string{"ListedgeFreshnessUntrusted", "ListedgeLimiterDegraded", "ListedgeNoFollower"}
 	within(t, patience, "what follows from it fires, and a notification names Redis", func() bool {
 		_, inhibited := a.state(t)
@@ -120,9 +116,7 @@ func TestOneOutageOfRedisIsOneAlert(t *testing.T) {
 			t.Errorf("by native histograms, 99 of 100 %s are below %v", latency, p99)
 		}
 	}
-	if err := f.redis.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(f.redis.Restart(t.Context()))
 	within(t, patience, "the alerts end", func() bool { return len(besides(p.firing(t))) == 0 })
 	if names := besides(a.notifications()); !slices.Equal(names, []string{"ListedgeRedisDown"}) {
 		t.Errorf("notifications went out for %v", names)
@@ -133,19 +127,14 @@ func TestOneOutageOfRedisIsOneAlert(t *testing.T) {
 func (p *prometheus) value(t *testing.T, query string) float64 {
 	t.Helper()
 	_, body, err := get("http://"+p.url+"/api/v1/query?query="+url.QueryEscape(query), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	var answer struct {
 		Data struct{ Result []struct{ Value [2]any } }
 	}
 	if err := json.Unmarshal(body, &answer); err != nil || len(answer.Data.Result) != 1 {
 		t.Fatalf("%s: %v %s", query, err, body)
 	}
-	n, err := strconv.ParseFloat(answer.Data.Result[0].Value[1].(string), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must1(strconv.ParseFloat(answer.Data.Result[0].Value[1].(string), 64))
 	return n
 }
 

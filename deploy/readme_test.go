@@ -20,21 +20,14 @@ import (
 // ids are replaced by those of the test.
 func TestTheREADMEsCommandsWork(t *testing.T) {
 	t.Parallel()
-	ours, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := must1(program())
 	here, postgres, redis := t.TempDir(), sandboxtest.Postgres(t), sandboxtest.Redis(t)
-	if err := os.Symlink(ours, filepath.Join(here, "listedge")); err != nil {
-		t.Fatal(err)
-	}
+	must(os.Symlink(ours, filepath.Join(here, "listedge")))
 	items := "id,name\n"
 	for i, name := range []string{"Bolt", "Nut", "Ring", "Rod", "Screw", "Washer"} {
 		items += fmt.Sprintf("00000000-0000-0000-0000-%012d,%s\n", i+1, name)
 	}
-	if err := os.WriteFile(filepath.Join(here, "items.csv"), []byte(items), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(filepath.Join(here, "items.csv"), []byte(items), 0o644))
 	var walk, install string
 	for _, block := range find(t, "../README.md", "(?ms)^```sh\n(.*?)^```$") {
 		switch {
@@ -88,20 +81,14 @@ func TestMakeRun(t *testing.T) {
 	data := filepath.Join(sandboxtest.Dir(t), "data")
 	cmd := exec.Command("make", "-C", "..", "run", "ARGS=--nodes 3 --data-dir "+data+" --listen "+at(0)+" --admin-listen "+at(100))
 	printed, err := os.Create(filepath.Join(t.TempDir(), "printed"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	defer printed.Close()
 	cmd.Stdout, cmd.Stderr = printed, printed
 	child, err := sandbox.StartChild(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	said := func() string {
 		text, err := os.ReadFile(printed.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		return string(text)
 	}
 	defer func() {

@@ -58,10 +58,7 @@ func the(t *testing.T, ending string) (path string) {
 
 func sha256Of(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must1(os.ReadFile(path))
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
 }
@@ -86,10 +83,7 @@ func TestReleaseIsWhole(t *testing.T) {
 
 func TestReleaseListsItsModules(t *testing.T) {
 	for _, file := range []string{"_linux_amd64.cdx.json", "_darwin_arm64.cdx.json"} {
-		content, err := os.ReadFile(the(t, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must1(os.ReadFile(the(t, file)))
 		var bom struct {
 			BOMFormat string
 			Metadata  struct {
@@ -112,24 +106,16 @@ func TestReleaseListsItsModules(t *testing.T) {
 // releasedAs is what it is called and was made from.
 func releasedAs(t *testing.T) (as struct{ Version, Commit string }) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(replaced(t, filepath.Join(releaseFolder, "metadata.json"))), &as); err != nil {
-		t.Fatal(err)
-	}
+	must(json.Unmarshal([]byte(replaced(t, filepath.Join(releaseFolder, "metadata.json"))), &as))
 	return as
 }
 
 // inArchive extracts the program.
 func inArchive(t *testing.T, path string) []byte {
 	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must1(os.Open(path))
 	defer file.Close()
-	unzipped, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	unzipped := must1(gzip.NewReader(file))
 	for archive := tar.NewReader(unzipped); ; {
 		header, err := archive.Next()
 		if err != nil {
@@ -171,19 +157,10 @@ func TestReleaseIsReproducible(t *testing.T) {
 }
 
 func TestReleaseRPMHasTheFiles(t *testing.T) {
-	file, err := os.Open(the(t, "_amd64.rpm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must1(os.Open(the(t, "_amd64.rpm")))
 	defer file.Close()
-	rpm, err := rpmutils.ReadRpm(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := rpm.Header.GetFiles()
-	if err != nil {
-		t.Fatal(err)
-	}
+	rpm := must1(rpmutils.ReadRpm(file))
+	files := must1(rpm.Header.GetFiles())
 	const noReplace = 1<<0 | 1<<4 // RPMFILE_CONFIG | RPMFILE_NOREPLACE
 	modes := map[string]int{}
 	for _, f := range files {
@@ -204,19 +181,13 @@ func TestReleaseRPMHasTheFiles(t *testing.T) {
 func TestReleasePackageInstallsAndStarts(t *testing.T) {
 	root, tools := t.TempDir(), t.TempDir()
 	for _, folder := range []string{"var/lib/dpkg/updates", "var/lib/dpkg/info", "run/systemd/system"} {
-		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(os.MkdirAll(filepath.Join(root, folder), 0o755))
 	}
 	for _, file := range []string{"status", "available"} {
-		if err := os.WriteFile(filepath.Join(root, "var/lib/dpkg", file), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(os.WriteFile(filepath.Join(root, "var/lib/dpkg", file), nil, 0o644))
 	}
 	notes := filepath.Join(tools, "notes")
-	if err := os.WriteFile(filepath.Join(tools, "systemctl"), []byte("#!/bin/sh\necho \"$@\" >>'"+notes+"'\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(filepath.Join(tools, "systemctl"), []byte("#!/bin/sh\necho \"$@\" >>'"+notes+"'\n"), 0o755))
 	dpkg := func(args ...string) string {
 		t.Helper()
 		options := []string{"--root=" + root, "--force-script-chrootless", "--force-not-root", "--force-depends", "--force-bad-path", "--log=/dev/null"}
@@ -253,9 +224,7 @@ func TestReleasePackageInstallsAndStarts(t *testing.T) {
 		"postgres://listedge:password@postgres.internal:5432/listedge?sslmode=verify-full", postgres.URL("postgres"),
 		"rediss://:password@redis.internal:6379", redis.URL(),
 		"LISTEDGE_LISTEN=:8080", "LISTEDGE_LISTEN="+public, "127.0.0.1:9090", admin)
-	if err := os.WriteFile(settings, []byte(edited), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(settings, []byte(edited), 0o600))
 	if command[0] != "listedge" {
 		t.Fatalf("the unit starts %v: a package and a manual installation have it in different folders", command)
 	}

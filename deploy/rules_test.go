@@ -41,10 +41,7 @@ func rules(t *testing.T) (all []rule) {
 // mustRead reads a YAML or JSON file that may have no field beyond v's.
 func mustRead(t *testing.T, file string, v any) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(os.ReadFile(file))
 	if err := yaml.UnmarshalStrict(text, v); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
@@ -112,10 +109,7 @@ func TestRulesDoWhatTheirCasesSay(t *testing.T) {
 	if err != nil || len(cases) == 0 {
 		t.Fatal(cases, err)
 	}
-	folder, err := filepath.Abs("prometheus/rules")
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := must1(filepath.Abs("prometheus/rules"))
 	promtool(t, "check", "config", write(t, "prometheus.yml", replaced(t, "prometheus/prometheus.yml", "rules/*.yml", folder+"/*.yml",
 		"\n    always_scrape_classic_histograms: true", ""))) // which older versions do not know
 	promtool(t, append([]string{"test", "rules"}, cases...)...)

@@ -40,10 +40,7 @@ const runbookHead = `<!doctype html>
 // Whoever is woken reads it in a browser, from a node or from Prometheus. Names of
 // alerts in it are links.
 func TestTheRunbooksPageIsTheRunbook(t *testing.T) {
-	source, err := os.ReadFile("RUNBOOK.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must1(os.ReadFile("RUNBOOK.md"))
 	var alerts []string
 	for _, r := range rules(t) {
 		if r.Alert != "" {
@@ -56,9 +53,7 @@ func TestTheRunbooksPageIsTheRunbook(t *testing.T) {
 		linked = append(linked, name, `<a href="#`+strings.ToLower(name)+`">`+name+`</a>`)
 	}
 	var text bytes.Buffer
-	if err := goldmark.New(goldmark.WithParserOptions(parser.WithAutoHeadingID())).Convert(source, &text); err != nil {
-		t.Fatal(err)
-	}
+	must(goldmark.New(goldmark.WithParserOptions(parser.WithAutoHeadingID())).Convert(source, &text))
 	made := runbookHead
 	for line := range strings.Lines(text.String()) {
 		if !strings.HasPrefix(line, "<h2") {
@@ -68,9 +63,7 @@ func TestTheRunbooksPageIsTheRunbook(t *testing.T) {
 	}
 	made += "</body>\n</html>\n"
 	if *update {
-		if err := os.WriteFile(runbookPage, []byte(made), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(os.WriteFile(runbookPage, []byte(made), 0o644))
 	}
 	if kept, err := os.ReadFile(runbookPage); err != nil || string(kept) != made {
 		t.Errorf("%s is not what RUNBOOK.md makes (%v); run with -update", runbookPage, err)

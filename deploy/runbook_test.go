@@ -38,19 +38,14 @@ func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
 func TestTheRunbooksCommandsWork(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 2)
-	ours, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := must1(program())
 	links := map[string]string{"listedge": ours}
 	if _, err := exec.LookPath("redis-cli"); err != nil { // distributions with Valkey in its place
 		links["redis-cli"] = tool(t, "valkey-cli")
 	}
 	tools := sandboxtest.Dir(t)
 	for name, path := range links {
-		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(os.Symlink(path, filepath.Join(tools, name)))
 	}
 	env := append(os.Environ(), f.env...)
 	env = append(env, "PATH="+tools+":"+os.Getenv("PATH")+":"+f.postgres.Bin(),

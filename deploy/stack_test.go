@@ -13,10 +13,7 @@ import (
 // of this folder.
 func find(t *testing.T, file, pattern string) []string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(os.ReadFile(file))
 	var found []string
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
 		found = append(found, m[1])

@@ -163,23 +163,17 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 
 	stop := load(t, n) // an idle node notices neither that something fails nor that it is back
 	defer stop()
-	if err := f.redis.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(f.redis.Kill())
 	page.await(t, is("Degraded", `^Redis is down since \d\d:\d\d: connection refused.*This node enforces limits alone`))
 	page.await(t, `/Redis down since/.test(document.querySelector("#lights .bad").textContent)`)
 	page.await(t, `document.querySelector("#problems a").getAttribute("href") === "/runbook#listedgeredisdown"`)
 	page.await(t, `/Redis is down/.test(document.querySelector("#log").textContent)`)
 	page.await(t, beside("limiter", "degraded")+`.startsWith("yes")`)
 	page.picture(t, "status-degraded")
-	if err := f.redis.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(f.redis.Restart(t.Context()))
 	page.await(t, is("Healthy", "^$"))
 
-	if err := f.postgres.Kill(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must(f.postgres.Kill(syscall.SIGQUIT))
 	page.await(t, is("Degraded", "Postgres is down since .*: "))
 	page.await(t, big("freshness")+` === "Untrusted"`)
 	if status, _, err := get("http://"+n.public+"/v1/items?limit=99", f.key); err != nil || status != http.StatusServiceUnavailable {
@@ -188,9 +182,7 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	page.await(t, `/request failed/.test(document.querySelector("#log .ERROR")?.textContent)`)
 	page.await(t, beside("traffic", "server errors (5xx)")+` !== "0 /s"`)
 	page.picture(t, "status-failing")
-	if err := f.postgres.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(f.postgres.Restart(t.Context()))
 	page.await(t, is("Healthy", "^$"))
 
 	stop()
@@ -207,10 +199,7 @@ func TestTheStatusPageShowsAReplica(t *testing.T) {
 	t.Parallel()
 	f := startServers(t)
 	replica := sandboxtest.Standby(t, f.postgres, nil)
-	address, err := url.Parse(replica.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := must1(url.Parse(replica.URL("postgres")))
 	n, page := f.add(t, "LISTEDGE_REPLICA_URL="+address.String()), openTab(t)
 	n.awaitMode(t, "followed")
 	page.resize(t, 1280, "light")
@@ -219,9 +208,7 @@ func TestTheStatusPageShowsAReplica(t *testing.T) {
 		return fmt.Sprintf(`[...document.querySelectorAll("#lights .%s")].some(l => l.textContent.startsWith(%q))`, level, "Replica "+address.Host+" "+text)
 	}
 	page.await(t, light("good", "up"))
-	if err := replica.Kill(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must(replica.Kill(syscall.SIGQUIT))
 	page.await(t, light("bad", "down since "))
 	page.await(t, fmt.Sprintf(`[...document.querySelectorAll("#problems li")].some(p => p.textContent.startsWith(%q) && p.querySelector("a").getAttribute("href") === "/runbook#listedgereplicafails")`,
 		"Replica "+address.Host+" is down since "))
@@ -229,9 +216,7 @@ func TestTheStatusPageShowsAReplica(t *testing.T) {
 		t.Errorf("%d other lights are green, of Postgres, Redis and the follower", good)
 	}
 	page.picture(t, "status-replica")
-	if err := replica.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(replica.Restart(t.Context()))
 	page.await(t, light("good", "up"))
 	page.await(t, `document.querySelector("#state").textContent === "Healthy"`)
 	page.keptQuiet(t, n.admin)

@@ -65,10 +65,7 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		return // there is no systemd to ask; the test above has read the unit
 	}
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must1(program())
 	file := write(t, "listedge.service", replaced(t, unitFile, "ExecStart=listedge serve", "ExecStart="+path+" serve"))
 	for _, args := range [][]string{{"verify", file}, {"security", "--offline=true", "--threshold=" + worstExposure, file}} {
 		said, err := exec.Command(tool(t, "systemd-analyze"), args...).CombinedOutput()

@@ -23,9 +23,7 @@ import (
 func TestTutorial(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "TUTORIAL.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	var script, want strings.Builder
 	script.WriteString("set -eu\n")
 	blocks := 0
@@ -45,9 +43,7 @@ func TestTutorial(t *testing.T) {
 	commands := strings.Replace(script.String(), "PORT=8080", "PORT="+strconv.Itoa(base), 1)
 
 	postgres := sandboxtest.Postgres(t)
-	if err := admin.CreateDatabase(t.Context(), postgres.URL("postgres"), "listedge"); err != nil {
-		t.Fatal(err)
-	}
+	must(admin.CreateDatabase(t.Context(), postgres.URL("postgres"), "listedge"))
 	// This server has its settings from its command line; one of the reader's own
 	// has them in its files, which a standby's are a copy of.
 	for name, value := range map[string]string{"max_connections": "200", "max_wal_senders": "20"} {
@@ -57,18 +53,12 @@ func TestTutorial(t *testing.T) {
 		}
 	}
 	ours, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	home := sandboxtest.Dir(t)
 	copied := filepath.Join(home, "listedge") // where another account may run it
 	binary, err := os.ReadFile(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(copied, binary, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(err)
+	must(os.WriteFile(copied, binary, 0o755))
 	cmd := exec.CommandContext(t.Context(), "/bin/bash", "-c", commands)
 	cmd.Dir = home
 	cmd.Env = append(os.Environ(), "LISTEDGE_DATABASE_URL="+postgres.URL("listedge"),
@@ -128,15 +118,10 @@ func freePorts(t *testing.T, span int) int {
 // not run as root.
 func asServer(t *testing.T, cmd *exec.Cmd, home string) {
 	t.Helper()
-	account, err := sandbox.ServerAccount()
-	if err != nil {
-		t.Fatal(err)
-	}
+	account := must1(sandbox.ServerAccount())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: account}
 	if account == nil {
 		return
 	}
-	if err := os.Chown(home, int(account.Uid), int(account.Gid)); err != nil {
-		t.Fatal(err)
-	}
+	must(os.Chown(home, int(account.Uid), int(account.Gid)))
 }
