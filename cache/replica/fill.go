@@ -102,11 +102,11 @@ func (r *Replica) merge(f *Fill) Outcome {
 	case !r.shows(&f.At):
 		return Parked
 	}
-	versions, o := r.unseen(f)
+	rows, o := r.unseen(f)
 	if o != Merged {
 		return o
 	}
-	return r.fill(f, versions)
+	return r.fill(f, rows)
 }
 
 func (r *Replica) isOfWrongServer(v *ReadPoint) bool {

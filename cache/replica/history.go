@@ -2,6 +2,7 @@ package replica
 
 import (
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // point is where the state was when a change was settled: by which heartbeat, and the
@@ -15,20 +16,19 @@ type point struct {
 // remembered is a change of one table that was settled.
 type remembered struct {
 	point
-	xid      uint64
-	table    changefeed.List // without a workspace: the whole collection
-	named    bool
-	versions []version // if named
+	xid   uint64
+	table changefeed.List // without a workspace: the whole collection
+	rows  []lists.Row     // nil = any row may have changed
 }
 
-// rememberedBytes and versionBytes are what a change and each of its rows take besides
+// rememberedBytes and changedBytes are what a change and each of its rows take besides
 // their texts.
-const rememberedBytes, versionBytes = 144, 72
+const rememberedBytes, changedBytes = 144, 64
 
 func (c *remembered) bytes() int {
 	n := rememberedBytes
-	for i := range c.versions {
-		n += versionBytes + len(c.versions[i].Text) + len(c.versions[i].NameKey)
+	for i := range c.rows {
+		n += changedBytes + len(c.rows[i].Text) + len(c.rows[i].NameKey)
 	}
 	return n
 }

@@ -63,20 +63,17 @@ func (l *List) find(at lists.Position) (i int, covered bool) {
 	return i, i < len(l.ranges) && l.ranges[i].lo <= at
 }
 
-// remove takes a row out of the range that shows it; false = none does.
-func (r *Replica) remove(l *List, row *Row, at lists.Position) bool {
+// shows returns the range that shows the row, and the row's index; nil = none does.
+func (l *List) shows(row *Row, at lists.Position) (g *interval, j int) {
 	i, covered := l.find(at)
 	if !covered {
-		return false
+		return nil, 0
 	}
-	g := l.ranges[i]
-	j := g.find(at)
-	if j == len(g.rows) || g.rows[j] != row {
-		return false
+	g = l.ranges[i]
+	if j = g.find(at); j == len(g.rows) || g.rows[j] != row {
+		return nil, 0
 	}
-	g.rows = slices.Delete(g.rows, j, j+1)
-	r.hide(l.table, row)
-	return true
+	return g, j
 }
 
 // insert puts a row into the range that has its position.

@@ -14,23 +14,23 @@ import (
 
 // unseen returns the last version of each row that a change left which the state shows and
 // the fill does not.
-func (r *Replica) unseen(f *Fill) (versions map[uuid.UUID]*version, o Outcome) {
+func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
 	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} {
 		for _, c := range r.history.of[table] {
 			switch {
 			case f.sees(c):
 				continue
-			case !c.named:
+			case c.rows == nil:
 				return nil, AnyRow
-			case versions == nil:
-				versions = map[uuid.UUID]*version{}
+			case rows == nil:
+				rows = map[uuid.UUID]*lists.Row{}
 			}
-			for i := range c.versions {
-				versions[c.versions[i].ID] = &c.versions[i]
+			for i := range c.rows {
+				rows[c.rows[i].ID] = &c.rows[i]
 			}
 		}
 	}
-	return versions, Merged
+	return rows, Merged
 }
 
 // part is what the list has at the state, from lo to before hi.
@@ -41,7 +41,7 @@ type part struct {
 }
 
 // at brings the fill to the state.
-func (f *Fill) at(unseen map[uuid.UUID]*version) (p part, o Outcome) {
+func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 	p.lo, p.hi = behind(f.After), behind(f.Until)
 	if f.End {
 		p.hi = listEnd
@@ -52,18 +52,15 @@ func (f *Fill) at(unseen map[uuid.UUID]*version) (p part, o Outcome) {
 		case row.Flags&f.Filter != f.Filter:
 			return p, Inconsistent
 		default:
-			p.add(f.Order, row)
+			p.add(f.Order, row, member)
 		}
 	}
-	for _, v := range unseen {
-		switch v.belongs(&f.Key, &searched{}) {
+	for _, row := range unseen {
+		switch b := belongs(row, &f.Key, &searched{}); b {
 		case everywhere:
 			return p, AnyRow
-		case unknown:
-			v.Text = ""
-			p.add(f.Order, &v.Row)
-		case member:
-			p.add(f.Order, &v.Row)
+		case unknown, member:
+			p.add(f.Order, row, b)
 		}
 	}
 	order := func(a, b *Row) int {
@@ -85,11 +82,11 @@ func (f *Fill) at(unseen map[uuid.UUID]*version) (p part, o Outcome) {
 }
 
 // add adds a row if it is in the part.
-func (p *part) add(o lists.Order, row *lists.Row) {
+func (p *part) add(o lists.Order, row *lists.Row, b belonging) {
 	r := &Row{Row: *row}
 	switch {
 	case r.compare(o, p.lo) < 0 || r.compare(o, p.hi) >= 0:
-	case row.Text == "":
+	case b == unknown || row.Text == "":
 		p.gaps = append(p.gaps, row.Position(o))
 	default:
 		p.rows = append(p.rows, r)
@@ -99,7 +96,7 @@ func (p *part) add(o lists.Order, row *lists.Row) {
 // fill makes a range of a fill. A row that is known already must be the same, and so must
 // be a part of the list. Else there is a mistake, here or in what was read, and the table
 // is forgotten.
-func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*version) Outcome {
+func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	p, o := f.at(unseen)
 	if o == AnyRow {
 		return o

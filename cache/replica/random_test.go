@@ -15,13 +15,9 @@ func TestModel(t *testing.T) {
 	var outcomes [Outcomes]int
 	var counts Counts
 	for seed := range uint64(modelSeeds) {
-		m := newModel(rand.New(rand.NewPCG(seed, 0)), 2)
+		m := seededModel(seed)
 		m.outcomes = &outcomes
-		for _, n := range m.nodes {
-			n.longest = 2 + m.r.IntN(6)
-			n.budget = Budgets{Rows: 1000 << m.r.IntN(5), Changes: 300 << m.r.IntN(6), Parked: 500 << m.r.IntN(5), Lists: 3 + m.r.IntN(4)}
-		}
-		clear(modelVersions)
+		clear(modelRowsOf)
 		for step := range 400 {
 			n, what := m.step()
 			if n == nil {
@@ -48,6 +44,15 @@ func TestModel(t *testing.T) {
 			t.Errorf("%d fills are %s", n, Outcome(o))
 		}
 	}
+}
+
+func seededModel(seed uint64) *model {
+	m := newModel(rand.New(rand.NewPCG(seed, 0)), 2)
+	for _, n := range m.nodes {
+		n.longest = 2 + m.r.IntN(6)
+		n.budget = Budgets{Rows: 1000 << m.r.IntN(5), Changes: 300 << m.r.IntN(6), Parked: 500 << m.r.IntN(5), Lists: 3 + m.r.IntN(4)}
+	}
+	return m
 }
 
 func pick[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }

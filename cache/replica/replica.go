@@ -150,15 +150,15 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 		if of.Collection == lists.Keys {
 			continue
 		}
-		versions, named := versionsOf(c, i)
-		r.history.add(&remembered{point: at, xid: c.XID, table: of, named: named, versions: versions})
+		rows := rowsOf(c, i)
+		r.history.add(&remembered{point: at, xid: c.XID, table: of, rows: rows})
 		switch t := r.tables[of]; {
 		case t == nil:
-		case !named:
+		case rows == nil:
 			r.forget(t)
 		default:
-			for i := range versions {
-				r.change(t, &versions[i])
+			for i := range rows {
+				r.change(t, &rows[i])
 			}
 		}
 	}

@@ -80,13 +80,22 @@ func (r *Row) compare(o lists.Order, bound lists.Position) int {
 
 func (r *Row) compareName(bound lists.Position) int {
 	n := len(r.NameKey)
-	if c := strings.Compare(r.NameKey, string(bound[:min(n, len(bound))])); c != 0 || len(bound) <= n {
-		return cmp.Or(c, 1)
+	if c := strings.Compare(r.NameKey, string(bound[:min(n, len(bound))])); c != 0 {
+		return c
 	}
-	if bound[n] != 0 {
+	switch {
+	case len(bound) <= n:
+		return 1
+	case bound[n] != 0:
 		return -1
 	}
-	return strings.Compare(string(r.ID[:]), string(bound[n+1:]))
+	bound = bound[n+1:]
+	for i := range min(len(bound), len(r.ID)) {
+		if c := cmp.Compare(r.ID[i], bound[i]); c != 0 {
+			return c
+		}
+	}
+	return cmp.Compare(len(r.ID), len(bound))
 }
 
 // equals says whether both show the same, at the same positions.

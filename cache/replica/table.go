@@ -1,33 +1,29 @@
 package replica
 
 import (
+	"slices"
 	"strings"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
-// version is what a change says of a row: the version that it left.
-type version struct {
-	lists.Row
-	gone     bool // no list of the table has the row
-	nameless bool // NameKey is not known
-}
+// Of the rows that a change names these are in no list, or have no known position in lists
+// by name.
+const gone, nameUnknown = lists.Flags(1), lists.Flags(2)
 
-// versionsOf returns the rows of a change's list; named is false if any row of the table
-// may have changed.
-var versionsOf = func(c *changefeed.Change, i int) (versions []version, named bool) {
+// rowsOf returns the rows of a change's list; nil = any row of the table may have changed.
+var rowsOf = func(c *changefeed.Change, i int) (versions []lists.Row) {
 	for row := range c.RowsOf(i).All() {
 		if row.Flags&changefeed.RowSame != 0 {
-			return nil, false
+			return nil
 		}
-		versions = append(versions, version{Row: lists.Row{ID: row.ID, CreatedAt: row.CreatedAt, NameKey: row.NameKey, Flags: row.Flags},
-			gone: row.Flags&changefeed.RowGone != 0, nameless: row.NameKey == ""})
+		versions = append(versions, lists.Row{ID: row.ID, CreatedAt: row.CreatedAt, NameKey: row.NameKey, Flags: row.Flags})
 	}
-	return versions, versions != nil
+	return versions
 }
 
-// belonging says whether a row belongs to a list, as far as its own version tells.
+// belonging says whether a version of a row belongs to a list.
 type belonging uint8
 
 const (
@@ -39,20 +35,20 @@ const (
 
 // belongs decides for a list. searched is the text that searches compare, and is made once
 // a version.
-func (v *version) belongs(k *Key, searched *searched) belonging {
+func belongs(row *lists.Row, k *Key, searched *searched) belonging {
 	switch {
-	case v.gone || v.Flags&k.Filter != k.Filter:
+	case row.Flags&gone != 0 || row.Flags&k.Filter != k.Filter:
 		return foreign
-	case v.nameless && k.Order == lists.ByName:
+	case row.Flags&nameUnknown != 0 && k.Order == lists.ByName:
 		return everywhere
-	case v.Text == "":
+	case row.Flags&nameUnknown != 0 || row.Text == "":
 		return unknown
 	case k.Search == "":
 		return member
 	}
 	if !searched.made {
 		searched.made = true
-		searched.text, searched.known = k.Table.Collection.SearchText(&v.Row)
+		searched.text, searched.known = k.Table.Collection.SearchText(row)
 	}
 	switch {
 	case !searched.known:
@@ -80,10 +76,10 @@ func positionsOf(row *lists.Row) (p positions) {
 
 // change replaces a row of a table. If the table does not have the row, no range shows it,
 // so it is to be removed from none.
-func (r *Replica) change(t *table, v *version) {
+func (r *Replica) change(t *table, row *lists.Row) {
 	r.counts.Rows++
-	old := t.rows[v.ID]
-	if old != nil && !v.gone && !v.nameless && old.equals(&v.Row) {
+	old := t.rows[row.ID]
+	if old != nil && old.equals(row) {
 		return
 	}
 	var from positions
@@ -91,32 +87,41 @@ func (r *Replica) change(t *table, v *version) {
 		from = positionsOf(&old.Row)
 	}
 	var to positions
-	if !v.gone {
-		to = positionsOf(&v.Row)
+	if row.Flags&gone == 0 {
+		to = positionsOf(row)
 	}
-	next := &Row{Row: v.Row}
+	next := &Row{Row: *row}
 	var s searched
 	for _, l := range t.lists {
-		at := to[l.Order]
-		changed := old != nil && old.Flags&l.Filter == l.Filter && r.remove(l, old, from[l.Order])
-		switch v.belongs(&l.Key, &s) {
-		case member:
-			if _, covered := l.find(at); covered {
-				r.insert(l, next, at)
-				changed = true
-			}
-		case unknown:
-			if _, covered := l.find(at); covered {
-				r.counts.Uncovered++
-				r.uncover(l, at, behind(at))
-			}
-		case everywhere:
-			r.counts.Uncovered++
-			r.drop(l)
-		}
-		if changed {
+		r.changeIn(l, old, next, from[l.Order], to[l.Order], belongs(row, &l.Key, &s))
+	}
+}
+
+// changeIn replaces a row of a list. old may be nil, and foreign.
+func (r *Replica) changeIn(l *List, old, next *Row, from, to lists.Position, b belonging) {
+	if old != nil && old.Flags&l.Filter == l.Filter {
+		if g, j := l.shows(old, from); g != nil {
 			l.version.Add(1)
+			r.hide(l.table, old)
+			if b == member && from == to {
+				g.rows[j] = next
+				r.show(l.table, next)
+				return
+			}
+			g.rows = slices.Delete(g.rows, j, j+1)
 		}
+	}
+	_, covered := l.find(to)
+	switch {
+	case b == member && covered:
+		l.version.Add(1)
+		r.insert(l, next, to)
+	case b == unknown && covered:
+		r.counts.Uncovered++
+		r.uncover(l, to, behind(to))
+	case b == everywhere:
+		r.counts.Uncovered++
+		r.drop(l)
 	}
 }
 

@@ -1,0 +1,81 @@
+//go:build !race
+
+package replica
+
+import (
+	"testing"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// The race detector allocates, too, hence the build tag.
+func TestHitPath(t *testing.T) {
+	r := New(roomy)
+	r.Apply(settled(1))
+	byName := modelKeys[1]
+	for _, k := range []Key{byCreatedAt, byName} {
+		r.Merge(read(r, k, 0, 100))
+	}
+	dst := make([]*Row, 0, 50)
+	for _, k := range []Key{byCreatedAt, byName} {
+		row := rowAt(10)
+		after := row.Position(k.Order)
+		if n := testing.AllocsPerRun(1000, func() {
+			l, version, rows, _, ok := r.Read(dst, &k, after, 50, 1<<20)
+			if !ok || len(rows) != 50 || l.Version() != version {
+				t.Error("no page")
+			}
+			l.Touch()
+			rows[0].Touch()
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", k.Order, n)
+		}
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	r := New(roomy)
+	r.Apply(settled(1))
+	for from := 0; from < 10_000; from += 50 {
+		r.Merge(read(r, byCreatedAt, from, from+50))
+	}
+	dst := make([]*Row, 0, 50)
+	row := rowAt(5010)
+	after := row.Position(lists.ByCreatedAt)
+	for b.Loop() {
+		r.Read(dst, &byCreatedAt, after, 50, 1<<20)
+	}
+}
+
+// BenchmarkChange changes one row of a table with 256 lists, all of which show it.
+func BenchmarkChange(b *testing.B) {
+	const all = ^(gone | nameUnknown)
+	r := New(roomy)
+	r.Apply(settled(1))
+	for i := range 256 {
+		f := read(r, byCreatedAt, 0, 250)
+		f.Order, f.Filter = lists.Order(i%2), lists.Flags(i/2<<2)
+		f.Search = []string{"", "ITEM"}[i/128]
+		f.Until = f.Rows[249].Position(f.Order)
+		for j := range f.Rows {
+			f.Rows[j].Flags = all
+		}
+		if o := r.Merge(f); o != Merged {
+			b.Fatal(o)
+		}
+	}
+	n := uint64(1)
+	for b.Loop() {
+		row := rowAt(int(n) % 250)
+		row.Flags, row.Text = all, row.Text+" "[:n/250%2]
+		n++
+		c := &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}}
+		modelRowsOf[c] = []lists.Row{row}
+		r.Apply(settled(n, c))
+		delete(modelRowsOf, c)
+	}
+	if s := r.Stats(); s.Lists != 256 {
+		b.Errorf("%+v", s)
+	}
+}

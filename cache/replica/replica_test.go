@@ -1,0 +1,224 @@
+package replica
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// settled makes a heartbeat that sees all transactions up to an id, and settles changes.
+func settled(n uint64, changes ...*changefeed.Change) *changefeed.Beat {
+	return &changefeed.Beat{Position: changefeed.Position{Term: 1, N: n}, Snapshot: changefeed.Snapshot{Xmin: n + 1, Xmax: n + 1},
+		LSN: n, Server: "server", Run: "run", Settled: changes, Joined: true}
+}
+
+var roomy = Budgets{Rows: 1 << 30, Changes: 1 << 24, Parked: 1 << 24, Lists: 256}
+
+// rowAt makes the row with a number: the list by createdAt has them ascending.
+func rowAt(i int) lists.Row {
+	name := fmt.Sprintf("item %06d", i)
+	return lists.Row{ID: uuid.UUID{12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}, CreatedAt: int64(-i), NameKey: lists.NameKey(name),
+		Text: fmt.Sprintf(`{"id":"%d","name":%q,"sku":null,"description":"%0300d"}`, i, name, i)}
+}
+
+func read(r *Replica, k Key, from, to int) *Fill {
+	f := &Fill{Key: k, Start: r.Begin(), At: ReadPoint{Run: "run", Snapshot: r.state.snapshot}}
+	if from > 0 {
+		row := rowAt(from - 1)
+		f.After = row.Position(k.Order)
+	}
+	for i := from; i < to; i++ {
+		f.Rows = append(f.Rows, rowAt(i))
+	}
+	f.Until = f.Rows[len(f.Rows)-1].Position(k.Order)
+	return f
+}
+
+var byCreatedAt = modelKeys[0]
+
+func page(t *testing.T, r *Replica, k Key, from, n int) (rows []*Row, ok bool) {
+	t.Helper()
+	after := lists.Position("")
+	if from > 0 {
+		row := rowAt(from - 1)
+		after = row.Position(k.Order)
+	}
+	_, _, rows, _, ok = r.Read(nil, &k, after, n, 1<<20)
+	return rows, ok
+}
+
+func TestWhatDoesNotAgree(t *testing.T) {
+	other := rowAt(3)
+	other.Text = `{"name":"other"}`
+	for name, change := range map[string]func(f *Fill){
+		"another version":         func(f *Fill) { f.Rows[1] = other },
+		"a row is missing":        func(f *Fill) { f.Rows = slices.Delete(f.Rows, 1, 2) },
+		"a row twice":             func(f *Fill) { f.Rows = append(f.Rows, f.Rows[len(f.Rows)-1]) },
+		"out of order":            func(f *Fill) { slices.Reverse(f.Rows) },
+		"a row of no such filter": func(f *Fill) { f.Filter = lists.Goods },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := New(roomy)
+			r.Apply(settled(1))
+			if o := r.Merge(read(r, byCreatedAt, 0, 10)); o != Merged {
+				t.Fatal(o)
+			}
+			f := read(r, byCreatedAt, 2, 6)
+			change(f)
+			if o := r.Merge(f); o != Inconsistent {
+				t.Error(o)
+			}
+			if s := r.Stats(); s.Bytes != 0 || s.Tables != 0 || s.Fills[Inconsistent] != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+func TestPagesAreCutByBytes(t *testing.T) {
+	r := New(roomy)
+	r.Apply(settled(1))
+	r.Merge(read(r, byCreatedAt, 0, 10))
+	size := len(rowAt(0).Text)
+	for name, test := range map[string]struct {
+		bytes, rows int
+	}{"one, however long": {1, 1}, "two": {2 * size, 2}, "not quite three": {3*size - 1, 2}} {
+		t.Run(name, func(t *testing.T) {
+			_, _, rows, more, ok := r.Read(nil, &byCreatedAt, "", 5, test.bytes)
+			if len(rows) != test.rows || !more || !ok {
+				t.Errorf("%d rows, more %t, ok %t", len(rows), more, ok)
+			}
+		})
+	}
+}
+
+// A page needs the row behind it, or the end of the list.
+func TestWhatRangesDoNotHave(t *testing.T) {
+	r := New(roomy)
+	r.Apply(settled(1))
+	r.Merge(read(r, byCreatedAt, 10, 20))
+	r.Merge(read(r, byCreatedAt, 20, 30))
+	r.Merge(read(r, byCreatedAt, 40, 50))
+	for name, test := range map[string]struct {
+		from, n, rows int
+		ok            bool
+	}{
+		"inside":               {12, 5, 5, true},
+		"across two ranges":    {12, 17, 17, true},
+		"to the gap":           {12, 18, 18, false},
+		"before all":           {5, 5, 0, false},
+		"in the gap":           {35, 5, 0, false},
+		"at the end of all":    {50, 5, 0, false},
+		"to the end of all":    {45, 5, 5, false},
+		"at the end of ranges": {30, 5, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if rows, ok := page(t, r, byCreatedAt, test.from, test.n); ok != test.ok || len(rows) != test.rows {
+				t.Errorf("%d rows, ok %t", len(rows), ok)
+			}
+		})
+	}
+}
+
+func TestWhatIsUsedIsKept(t *testing.T) {
+	fills := func(r *Replica) {
+		r.Apply(settled(1))
+		for from := 0; from < 1000; from += 100 {
+			if o := r.Merge(read(r, byCreatedAt, from, from+100)); o != Merged {
+				t.Fatal(o)
+			}
+		}
+	}
+	use := map[string]func(t *testing.T, r *Replica){
+		"read": func(t *testing.T, r *Replica) { page(t, r, byCreatedAt, 310, 50) },
+		"touched": func(t *testing.T, r *Replica) {
+			r.tables[byCreatedAt.Table].rows[rowAt(310).ID].Touch()
+		},
+	}
+	for name, use := range use {
+		t.Run(name, func(t *testing.T) {
+			r := New(roomy)
+			fills(r)
+			for l := range r.tables[byCreatedAt.Table].lists {
+				for _, g := range r.tables[byCreatedAt.Table].lists[l].ranges {
+					g.used.Store(false)
+				}
+			}
+			use(t, r)
+			r.budget.Rows = r.clock.bytes / 4
+			r.evict()
+			if _, ok := page(t, r, byCreatedAt, 310, 50); !ok {
+				t.Error("the range that was used is given up")
+			}
+			if s := r.Stats(); s.Bytes > r.budget.Rows || s.Ranges < 2 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+	t.Run("a list", func(t *testing.T) {
+		budget := roomy
+		budget.Lists = 3
+		r := New(budget)
+		r.Apply(settled(1))
+		key := func(i int) Key { return Key{byCreatedAt.Table, lists.ByCreatedAt, 0, fmt.Sprint(i)} }
+		for i := range 20 {
+			f := read(r, key(i), 0, 10)
+			f.Search = fmt.Sprint(i)
+			r.Merge(f)
+			page(t, r, key(0), 0, 5)
+		}
+		if _, ok := page(t, r, key(0), 0, 5); !ok || r.Stats().Lists != 3 {
+			t.Errorf("%+v, the list that is read: %t", r.Stats(), ok)
+		}
+	})
+}
+
+// The proof of Merge rests on this: of the changes of one row, a snapshot sees those
+// before a change that it sees.
+func TestChangesOfARowBecomeVisibleInTheirOrder(t *testing.T) {
+	for seed := range uint64(200) {
+		m := seededModel(seed)
+		for range 300 {
+			m.step()
+			s := m.snapshot()
+			for i, chain := range m.chains {
+				for j := 1; j < len(chain); j++ {
+					if s.Sees(chain[j].xid) && !s.Sees(chain[j-1].xid) || chain[j].lsn < chain[j-1].lsn {
+						t.Fatalf("seed %d: row %d: %d and %d", seed, i, chain[j-1].xid, chain[j].xid)
+					}
+				}
+			}
+		}
+	}
+}
+
+// What a row takes in memory is what the budget counts.
+func TestMemory(t *testing.T) {
+	const rows = 50_000
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	r := New(roomy)
+	r.Apply(settled(1))
+	for from := 0; from < rows; from += 50 {
+		r.Merge(read(r, byCreatedAt, from, from+50))
+	}
+	took := heap() - before
+	counted := r.Stats().Bytes
+	t.Logf("%d bytes a row, %d counted", took/rows, counted/rows)
+	if ratio := float64(took) / float64(counted); ratio < 0.8 || ratio > 1.1 {
+		t.Errorf("the heap has %.2f times what is counted", ratio)
+	}
+	runtime.KeepAlive(r)
+}
