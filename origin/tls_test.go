@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,47 +30,6 @@ func secured(t testing.TB) (*sandbox.Postgres, string) {
 	}
 	pg := sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
 	return pg, ownDatabase(t, pg) + "?sslmode=verify-ca&sslrootcert=" + cert
-}
-
-// Over TLS all is as without.
-func TestPagesComeOverTLS(t *testing.T) {
-	t.Parallel()
-	_, url := secured(t)
-	conn, r, db, o := longWay(t, url, func() int { return 1 + rand.IntN(whole()) }, postgres.Options{Connections: 1, QueryTimeout: 10 * patience})
-	fetchWhole := func() {
-		t.Helper()
-		page := must1(o.Fetch(within(t, patience), longPage, ""))
-		checkLongPage(t, page)
-	}
-	fetchWhole()
-	var encrypted bool
-	if err := o.pool.QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted); err != nil || !encrypted {
-		t.Fatalf("encrypted: %v, %v", encrypted, err)
-	}
-	fetchWhole()
-	for _, arrived := range []int{3, 20_000, 1_000_000} { // the first in the head of a record
-		ctx, leave := context.WithCancel(t.Context())
-		answer := fetchHeld(t, ctx, o, r, arrived)
-		leave()
-		if err := <-answer; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrTimeout) {
-			t.Errorf("%v", err)
-		}
-		r.free()
-		fetchWhole()
-	}
-	release := lockItems(t, url)
-	ctx, leave := context.WithCancel(t.Context())
-	answer := make(chan error, 1)
-	go func() { _, err := o.Fetch(ctx, anyPage, ""); answer <- err }()
-	eventually(t, "a query that waits for the lock", func() bool { return sessionsWhere(t, conn, "wait_event_type = 'Lock'") == 1 })
-	leave()
-	if err := <-answer; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	eventually(t, "its end", func() bool { return sessionsWhere(t, conn, "wait_event_type = 'Lock'") == 0 })
-	release()
-	fetchWhole()
-	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
 }
 
 // An aborted connection is closed by protocol: the server's log, and a pooler's, has

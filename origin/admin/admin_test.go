@@ -121,15 +121,6 @@ func TestCommandsRefuseWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	admin := openAdmin(t, newDatabase(t))
 	nobody := uuid.New()
-	if _, err := admin.SuspendWorkspace(t.Context(), nobody); !errors.Is(err, ErrNotFound) {
-		t.Errorf("suspend: %v", err)
-	}
-	if _, err := admin.ResumeWorkspace(t.Context(), nobody); !errors.Is(err, ErrNotFound) {
-		t.Errorf("resume: %v", err)
-	}
-	if _, err := admin.RevokeKey(t.Context(), nobody); !errors.Is(err, ErrNotFound) {
-		t.Errorf("revoke: %v", err)
-	}
 	if made, err := admin.CreateKey(t.Context(), NewKey{Workspace: nobody}); !errors.Is(err, ErrNotFound) || made.Key != "" {
 		t.Errorf("create: %+v, %v", made, err)
 	}
@@ -153,26 +144,14 @@ func TestCommandsRefuseWhatIsNotThere(t *testing.T) {
 
 func TestKeyWorksSaysWhetherAKeyOpensAnything(t *testing.T) {
 	t.Parallel()
-	url := newDatabase(t)
-	admin, conn := openAdmin(t, url), connect(t, url)
+	admin := openAdmin(t, newDatabase(t))
 	w := must1(admin.CreateWorkspace(t.Context(), "w", nil, nil, nil))
 	hour := time.Hour
 	made := must1(admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, ExpiresIn: &hour}))
-	for _, c := range []struct {
-		change string
-		works  bool
-	}{
-		{"SELECT 1", true}, {"UPDATE api_keys SET expires_at = now() - interval '1 second'", false}, {"UPDATE api_keys SET expires_at = NULL", true},
-		{"UPDATE api_keys SET revoked_at = now() + interval '1 hour'", true}, {"UPDATE api_keys SET revoked_at = now()", false},
-		{"UPDATE api_keys SET revoked_at = NULL", true}, {"DELETE FROM api_keys", false},
-	} {
-		exec(t, conn, c.change)
-		workspace, works, err := admin.KeyWorks(t.Context(), made.Key)
-		if err != nil || works != c.works || works && workspace != w.ID {
-			t.Errorf("%s: %v, %v, %v", c.change, workspace, works, err)
-		}
+	if workspace, works, err := admin.KeyWorks(t.Context(), made.Key); err != nil || !works || workspace != w.ID {
+		t.Errorf("%v, %v, %v", workspace, works, err)
 	}
-	for _, text := range []string{"", "lk_", apikey.Generate(), made.Key + "0"} {
+	for _, text := range []string{"", "lk_", apikey.Generate(), made.Key + "0"} { // its states: see TestStatesOfKeys
 		if _, works, err := admin.KeyWorks(t.Context(), text); err != nil || works {
 			t.Errorf("%q: %v, %v", text, works, err)
 		}
