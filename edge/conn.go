@@ -5,39 +5,13 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/valyala/bytebufferpool"
 	"github.com/valyala/fasthttp"
 
 	"listedge/internal/rawconn"
-	"listedge/metrics"
 )
-
-// conn is a connection of the public listener. It checks the line ends of what it reads,
-// sets deadlines only when it must, and sends responses. One goroutine uses it at a time;
-// only Close may be called by another.
-type conn struct {
-	net.Conn
-	socket   *rawconn.Conn // the same connection; nil = TLS
-	server   *Server
-	closed   sync.Once
-	lines    lineChecker // of all that was read
-	response response
-	headers  requestHeaders
-	exchange exchange
-	stripe   *metrics.Stripe
-	log      *logShard
-	hits     uint64 // responses that were neither errors nor misses
-	idPrefix []byte // of the ids that requests get if they have none
-	requests uint64 // how many got one
-
-	proxyChecked time.Time // when checkProxy last looked
-
-	readBy      time.Time // the deadline of the next Read
-	read, write deadline
-}
 
 func newConn(c net.Conn, s *Server) *conn {
 	made := &conn{Conn: c, server: s, stripe: s.metrics.Stripe(), idPrefix: s.ids.prefix(), log: s.log.shard()}
@@ -144,6 +118,10 @@ type response struct {
 }
 
 var crlf = []byte("\r\n")
+
+// writeBuffer is the size of fasthttp's buffer, in bytes: more than a response's headers. Bodies
+// bypass it.
+const writeBuffer = 4 << 10
 
 // newResponse returns the connection's response, with no lines and no body.
 func (c *conn) newResponse(status int) *response {
@@ -311,8 +289,10 @@ func (l *lineChecker) check(p []byte) int {
 	return len(p)
 }
 
-// lingerTimeout is how long a refused client may go on sending.
-const lingerTimeout = 500 * time.Millisecond
+const (
+	lingerTimeout = 500 * time.Millisecond // how long a refused client may go on sending
+	refusedBody   = 64 << 10               // the largest body, in bytes, that passes checkHeaders; linger drops as many
+)
 
 // linger reads and drops the bytes that a refused client still sends. Reason: closing a
 // connection with unread bytes resets it, and the client may see the reset before the

@@ -197,8 +197,8 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 		q := origin.Query{Collection: a.collection}
 		errs := parseQuery(&q, []byte(a.query))
 		said := errs.details
-		if answer["message"] != errs.message() {
-			t.Errorf("%s: the message is %q, the example has %q", name, errs.message(), answer["message"])
+		if answer["message"] != errs.asFailure().message {
+			t.Errorf("%s: the message is %q, the example has %q", name, errs.asFailure().message, answer["message"])
 		}
 		for parameter, why := range said {
 			documented[why] = true

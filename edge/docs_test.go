@@ -188,7 +188,7 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 		{Source: cache.Origin}, {Source: cache.Origin, Collapsed: true}, {Source: cache.Origin, HadStale: true},
 		{Source: cache.Origin, HadStale: true, Collapsed: true}, {Source: cache.Memory, HadStale: true, Err: errors.New("away")},
 	} {
-		header("CacheStatus", cacheStatus(&r)+"; proof-ms=0")
+		header("CacheStatus", cacheStatusOf(&r)+"; proof-ms=0")
 	}
 	key := appendPolicy(nil, "key", limiter.Policy{Rate: 50_000_000, Burst: 100})
 	header("RateLimitPolicy", string(key))

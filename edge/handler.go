@@ -1,25 +1,19 @@
 package edge
 
 import (
+	"bytes"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"strconv"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
-	"listedge/cache"
 	"listedge/internal/lists"
-	"listedge/limiter"
 	"listedge/metrics"
-	"listedge/origin"
-	"listedge/origin/apikey"
 )
 
 // newRouter makes the router. A path must match exactly as the client sent it: nothing
@@ -98,6 +92,65 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 	s.router.Handler(ctx)
 }
 
+func begin(ctx *fasthttp.RequestCtx) *exchange {
+	c := ctx.Conn().(*conn)
+	x := &c.exchange
+	x.conn, x.http, x.headers, x.began = c, ctx, &c.headers, time.Now()
+	x.now = x.began
+	x.headers.read(&ctx.Request.Header)
+	return x
+}
+
+// assignID uses the client's request id if there is one valid id, or makes one.
+func (s *Server) assignID(x *exchange) {
+	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {
+		x.id = append(x.idSpace[:0], sent[0]...)
+		return
+	}
+	x.conn.requests++
+	x.id = strconv.AppendUint(append(x.idSpace[:0], x.conn.idPrefix...), x.conn.requests, 36)
+}
+
+// validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
+func validRequestID(id []byte) bool {
+	if len(id) == 0 || len(id) > maxRequestID {
+		return false
+	}
+	for i, c := range id {
+		alphanumeric := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !alphanumeric && (i == 0 || c != '.' && c != '_' && c != ':' && c != '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// checkHeaders refuses requests that fasthttp accepts although they are not valid
+// HTTP: a proxy in front might read them differently. It also splits the target.
+func (s *Server) checkHeaders(x *exchange) failure {
+	h := &x.http.Request.Header
+	var target, p *problem
+	x.path, x.rawQuery, target = splitTarget(h.RequestURI())
+	switch version := h.Protocol(); { // fasthttp allows any digit, dot and digit
+	case bytes.HasPrefix(version, []byte("HTTP/0.")):
+		p = badRequest
+	case string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0":
+		p = wrongVersion
+	case target != nil:
+		p = target
+	case x.headers.spaceInName, !isHost(h.Host()), x.conn.lines.encoding && !validFraming(h):
+		p = badRequest
+	case x.headers.count > maxHeaders:
+		p = headersTooLarge
+	case h.ContentLength() > refusedBody:
+		p = bodyTooLarge
+	default:
+		return failure{}
+	}
+	x.close = true // because it is not certain where the next request begins
+	return failure{problem: p}
+}
+
 // list is the pipeline of a list request: key, parameters, memory, limit, fill, response. A
 // failure ends it. One of parameters or memory is written only if the limit admits it,
 // because the limit has to know what the request costs.
@@ -109,7 +162,7 @@ func (s *Server) list(x *exchange, c lists.Collection) failure {
 	if f := s.authenticate(x); f.problem != nil {
 		return f
 	}
-	found := s.parse(x)
+	found := parseQuery(&x.query, x.rawQuery).asFailure()
 	if found.problem == nil {
 		found = s.lookUp(x)
 	}
@@ -193,97 +246,4 @@ func (x *exchange) class(status int, took time.Duration) logClass {
 		return sampled
 	}
 	return unlogged
-}
-
-// exchange is one request and its state in the pipeline. The connection owns it and uses
-// it again: nothing in it outlives the handler.
-type exchange struct {
-	conn    *conn
-	http    *fasthttp.RequestCtx
-	headers *requestHeaders
-	began   time.Time
-	now     time.Time // began, or when the last timed phase ended
-
-	path, parameters []byte // of the target, as the client sent it
-
-	hasBody  bool   // the request announced a body
-	close    bool   // the connection ends with this request
-	id       []byte // the request id, in idSpace
-	route    metrics.Route
-	keyEntry *apikey.Entry[client] // its key, valid or not; nil before the look-up
-	client   *client               // once the key is known to be valid
-	query    origin.Query          // once parsed
-	cost     cost
-	decision limiter.Decision // once limited
-	period   *period          // of the workspace's quota, once limited; nil = none
-	result   cache.Result     // once looked up; without an entry if it has to be filled
-	outcome  metrics.Outcome
-	failure  failure // once answered with a problem
-	phases   [phases]cache.Span
-
-	idSpace [maxRequestID]byte
-	key     []byte // scratch: the cache key
-	scratch []byte // scratch: decoded parameters, parts of the cache key
-}
-
-// failure is why a request ends with a problem. If problem is nil, there is no failure.
-type failure struct {
-	problem *problem
-	message string  // for the client alone, because it may repeat what the client sent; "" = the problem's
-	details details // for the client alone; nil = none
-	retry   int64   // Retry-After in seconds; 0 = none
-	cause   error   // for the log
-}
-
-func begin(ctx *fasthttp.RequestCtx) *exchange {
-	c := ctx.Conn().(*conn)
-	x := &c.exchange
-	x.conn, x.http, x.headers, x.began = c, ctx, &c.headers, time.Now()
-	x.now = x.began
-	x.headers.read(&ctx.Request.Header)
-	return x
-}
-
-const (
-	headerRequestID = "X-Request-Id"
-	maxRequestID    = 128 // bytes of an id that a client chose
-)
-
-// requestIDs makes ids for requests without one:
-//
-//	random name of the process - number of the connection - number of such requests on it
-type requestIDs struct {
-	process     string
-	connections atomic.Uint64
-}
-
-func newRequestIDs() requestIDs { return requestIDs{process: strings.ToLower(rand.Text()[:10])} }
-
-// prefix returns the beginning of the ids of a new connection.
-func (g *requestIDs) prefix() []byte {
-	return append(strconv.AppendUint([]byte(g.process+"-"), g.connections.Add(1), 36), '-')
-}
-
-// assignID uses the client's request id if there is one valid id, or makes one.
-func (s *Server) assignID(x *exchange) {
-	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {
-		x.id = append(x.idSpace[:0], sent[0]...)
-		return
-	}
-	x.conn.requests++
-	x.id = strconv.AppendUint(append(x.idSpace[:0], x.conn.idPrefix...), x.conn.requests, 36)
-}
-
-// validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
-func validRequestID(id []byte) bool {
-	if len(id) == 0 || len(id) > maxRequestID {
-		return false
-	}
-	for i, c := range id {
-		alphanumeric := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-		if !alphanumeric && (i == 0 || c != '.' && c != '_' && c != ':' && c != '-') {
-			return false
-		}
-	}
-	return true
 }

@@ -53,36 +53,10 @@ func (r *requestHeaders) read(h *fasthttp.RequestHeader) {
 	}
 }
 
-// checkHeaders refuses requests that fasthttp accepts although they are not valid
-// HTTP: a proxy in front might read them differently. It also splits the target.
-func (s *Server) checkHeaders(x *exchange) failure {
-	h := &x.http.Request.Header
-	var target, p *problem
-	x.path, x.parameters, target = splitTarget(h.RequestURI())
-	switch version := h.Protocol(); { // fasthttp allows any digit, dot and digit
-	case bytes.HasPrefix(version, []byte("HTTP/0.")):
-		p = badRequest
-	case string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0":
-		p = wrongVersion
-	case target != nil:
-		p = target
-	case x.headers.spaceInName, !isHost(h.Host()), x.conn.lines.encoding && !validFraming(h):
-		p = badRequest
-	case x.headers.count > maxHeaders:
-		p = headersTooLarge
-	case h.ContentLength() > refusedBody:
-		p = bodyTooLarge
-	default:
-		return failure{}
-	}
-	x.close = true // because it is not certain where the next request begins
-	return failure{problem: p}
-}
-
 // splitTarget splits a request's target at its question mark, and removes scheme and
 // authority from an absolute target (RFC 9112, 3.2). It replaces fasthttp's parser,
 // which drops the text behind a number sign and resolves dot segments.
-func splitTarget(target []byte) (path, parameters []byte, p *problem) {
+func splitTarget(target []byte) (path, query []byte, p *problem) {
 	for _, c := range target { // fasthttp allows no control characters
 		if c >= 0x80 || c == '#' {
 			return nil, nil, notEncoded
@@ -103,8 +77,8 @@ func splitTarget(target []byte) (path, parameters []byte, p *problem) {
 		}
 		target = rest[end:]
 	}
-	path, parameters, _ = bytes.Cut(target, []byte{'?'})
-	return path, parameters, nil
+	path, query, _ = bytes.Cut(target, []byte{'?'})
+	return path, query, nil
 }
 
 // isHost reports whether the text has only characters of a host and a port (RFC 3986,
@@ -151,14 +125,14 @@ func acceptsGzip(lines [][]byte) bool {
 		for len(line) > 0 {
 			var item []byte
 			item, line, _ = bytes.Cut(line, []byte{','})
-			coding, parameters, _ := bytes.Cut(item, []byte{';'})
+			coding, quality, _ := bytes.Cut(item, []byte{';'})
 			switch coding = bytes.TrimSpace(coding); {
 			case bytes.EqualFold(coding, []byte("gzip")), bytes.EqualFold(coding, []byte("x-gzip")):
-				gzip = max(gzip, weight(parameters))
+				gzip = max(gzip, weight(quality))
 			case bytes.EqualFold(coding, []byte("identity")):
-				identity = weight(parameters)
+				identity = weight(quality)
 			case string(coding) == "*":
-				others = weight(parameters)
+				others = weight(quality)
 			}
 		}
 	}
@@ -173,10 +147,10 @@ func acceptsGzip(lines [][]byte) bool {
 
 // weight returns the q of an item's parameters, in thousandths. A q is 0 or 1, with up
 // to three decimals. An absent or invalid q is 1.
-func weight(parameters []byte) int {
-	for len(parameters) > 0 {
+func weight(list []byte) int {
+	for len(list) > 0 {
 		var p []byte
-		p, parameters, _ = bytes.Cut(parameters, []byte{';'})
+		p, list, _ = bytes.Cut(list, []byte{';'})
 		name, value, _ := bytes.Cut(bytes.TrimSpace(p), []byte{'='})
 		if !bytes.EqualFold(name, []byte("q")) {
 			continue

@@ -8,15 +8,6 @@ import (
 	"listedge/limiter"
 )
 
-// cost is what a request costs its client.
-type cost uint8
-
-const (
-	notLimited cost = iota // not known: the limiter was not asked
-	free                   // nothing: memory answers with 304, 412 or 504
-	oneToken               // a token of the key's bucket, of its workspace's and of the quota
-)
-
 // limit takes the tokens that the request costs. It refuses a request that costs none only if
 // a rate is 0.
 func (s *Server) limit(x *exchange) failure {

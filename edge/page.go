@@ -2,8 +2,10 @@ package edge
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"hash/crc32"
+	"log/slog"
 	"strconv"
 	"time"
 
@@ -110,6 +112,36 @@ func (x *exchange) notModified() bool {
 	return matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:])
 }
 
+// cacheStatusOf is Cache-Status (RFC 9211) without the age of the proof: whether the caches had the page, and if
+// not, why it was read.
+func cacheStatusOf(r *cache.Result) string {
+	switch {
+	case r.Err != nil:
+		return "listedge; fwd=stale; detail=stale-if-error"
+	case r.Bypassed && r.Collapsed:
+		return "listedge; fwd=bypass; collapsed"
+	case r.Bypassed:
+		return "listedge; fwd=bypass"
+	case r.ByTTL && r.Source != cache.Origin:
+		return "listedge; hit; detail=ttl"
+	case r.Joined: // of pages in memory
+		return "listedge; hit; detail=joined"
+	case r.Source == cache.Memory:
+		return "listedge; hit; detail=memory"
+	case r.Source == cache.Redis && r.Collapsed:
+		return "listedge; hit; collapsed; detail=redis"
+	case r.Source == cache.Redis:
+		return "listedge; hit; detail=redis"
+	case r.HadStale && r.Collapsed:
+		return "listedge; fwd=stale; collapsed"
+	case r.HadStale:
+		return "listedge; fwd=stale"
+	case r.Collapsed:
+		return "listedge; fwd=uri-miss; collapsed"
+	}
+	return "listedge; fwd=uri-miss"
+}
+
 // appendPageKey appends the cache key of a query's page: everything the page
 // depends on, and nothing else. scratch is for its parts.
 func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
@@ -129,7 +161,7 @@ func (s *Server) writePage(x *exchange) {
 	r.lines = append(append(append(r.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Second), 10), crlf...)
 	r.lines = append(r.lines, pageLines...)
-	r.lines = append(append(append(r.lines, "Cache-Status: "...), cacheStatus(&x.result)...), "; proof-ms="...)
+	r.lines = append(append(append(r.lines, "Cache-Status: "...), cacheStatusOf(&x.result)...), "; proof-ms="...)
 	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Millisecond), 10), crlf...)
 	if page.Next != "" {
 		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
@@ -181,36 +213,6 @@ func (r *response) setGzip(page *cache.Entry, deflate, id []byte) {
 	r.setBody(gzipHead, deflate, r.tail)
 }
 
-// cacheStatus is Cache-Status (RFC 9211) without the age of the proof: whether the caches had the page, and if
-// not, why it was read.
-func cacheStatus(r *cache.Result) string {
-	switch {
-	case r.Err != nil:
-		return "listedge; fwd=stale; detail=stale-if-error"
-	case r.Bypassed && r.Collapsed:
-		return "listedge; fwd=bypass; collapsed"
-	case r.Bypassed:
-		return "listedge; fwd=bypass"
-	case r.ByTTL && r.Source != cache.Origin:
-		return "listedge; hit; detail=ttl"
-	case r.Joined: // of pages in memory
-		return "listedge; hit; detail=joined"
-	case r.Source == cache.Memory:
-		return "listedge; hit; detail=memory"
-	case r.Source == cache.Redis && r.Collapsed:
-		return "listedge; hit; collapsed; detail=redis"
-	case r.Source == cache.Redis:
-		return "listedge; hit; detail=redis"
-	case r.HadStale && r.Collapsed:
-		return "listedge; fwd=stale; collapsed"
-	case r.HadStale:
-		return "listedge; fwd=stale"
-	case r.Collapsed:
-		return "listedge; fwd=uri-miss; collapsed"
-	}
-	return "listedge; fwd=uri-miss"
-}
-
 // appendLink appends the address of the next page, with the parameters that have
 // not their defaults. It is relative to the page's own address, of which a proxy in
 // front may have removed a prefix.
@@ -233,4 +235,33 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 		dst = append(fasthttp.AppendQuotedArg(append(dst, "search="...), []byte(q.Search)), '&')
 	}
 	return append(append(append(dst, "cursor="...), next...), `>; rel="next"`...)
+}
+
+// writeProblem answers with a problem, and logs it if it is a failure of the service.
+func (s *Server) writeProblem(x *exchange, f failure) {
+	r := x.conn.newResponse(f.problem.status)
+	r.lines = append(r.lines, "Cache-Control: no-store\r\n"...)
+	switch f.problem.status {
+	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable:
+		r.lines = append(strconv.AppendInt(append(r.lines, "Retry-After: "...), max(retrySoon, f.retry), 10), crlf...)
+	}
+	if f.problem == wrongMethod {
+		r.lines = append(r.lines, "Allow: GET, HEAD\r\n"...)
+	}
+	s.addLimits(r, x)
+	if s.serverTiming {
+		addTiming(r, x)
+	}
+	r.setBody(problemBody(&f, x.id))
+	x.outcome, x.failure = metrics.OutcomeError, f
+	if f.problem.status == fasthttp.StatusTooManyRequests {
+		x.outcome = metrics.OutcomeLimited
+	}
+	if f.problem.isServiceFailure() {
+		if allowed, suppressed := f.problem.log.allow(x.now); allowed || f.problem == internalError {
+			s.logger.LogAttrs(context.Background(), slog.LevelError, "request failed",
+				slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
+				slog.Int("status", f.problem.status), slog.Any("error", f.cause), slog.Uint64("suppressed", suppressed))
+		}
+	}
 }

@@ -66,14 +66,6 @@ func unknownParameter(c lists.Collection) string {
 	return "is not a parameter of " + c.String() + "; these are " + enumerate(slices.Sorted(maps.Keys(parameters[c])), "and")
 }
 
-// parse reads the parameters of a request.
-func (s *Server) parse(x *exchange) failure {
-	if errs := parseQuery(&x.query, x.parameters); errs.details != nil {
-		return failure{problem: invalid, message: errs.message(), details: errs.details}
-	}
-	return failure{}
-}
-
 // parseQuery reads the query string into q, whose collection is set. It is strict:
 // a client that mistypes a filter must not get everything. It reports all errors
 // at once, and q keeps none of the given bytes. The reference is openapi.json.
@@ -187,9 +179,6 @@ func unescape(raw []byte) (decoded []byte, why string) {
 	return decoded, ""
 }
 
-// details says, for each invalid parameter, what is wrong with it.
-type details map[string]string
-
 // paramErrors are the invalid parameters. details has all invalid parameters of the
 // collection, at most six. It has only the first unknown parameters, with the beginnings
 // of their names. So the size of a response is bounded, whatever a client sends.
@@ -229,17 +218,20 @@ func (e *paramErrors) addUnknown(sent []byte, why string) {
 	}
 }
 
-// message says what is wrong with the parameter, or names several, in an order that does
-// not change.
-func (e *paramErrors) message() string {
+// asFailure says what is wrong with the parameter, or names several, in an order that does not
+// change.
+func (e paramErrors) asFailure() failure {
+	if e.details == nil {
+		return failure{}
+	}
 	names := slices.Sorted(maps.Keys(e.details))
 	last := len(names) - 1
 	if last == 0 {
-		return names[0] + ": " + e.details[names[0]] + "."
+		return failure{problem: invalid, message: names[0] + ": " + e.details[names[0]] + ".", details: e.details}
 	}
 	text := enumerate(names, "and") + " are not valid; details says why."
 	if e.omitted > 0 {
 		text += fmt.Sprintf(" %d more are unknown.", e.omitted)
 	}
-	return text
+	return failure{problem: invalid, message: text, details: e.details}
 }

@@ -6,16 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/metrics"
 	"listedge/origin"
 )
 
@@ -31,6 +28,15 @@ type problem struct {
 // isServiceFailure reports whether the problem is a failure of the service, not an error of
 // the client.
 func (p *problem) isServiceFailure() bool { return p.log != nil }
+
+// failure is why a request ends with a problem. If problem is nil, there is no failure.
+type failure struct {
+	problem *problem
+	message string  // for the client alone, because it may repeat what the client sent; "" = the problem's
+	details details // for the client alone; nil = none
+	retry   int64   // Retry-After in seconds; 0 = none
+	cause   error   // for the log
+}
 
 var (
 	badRequest      = &problem{"REQUEST_FAILED", 400, "The request could not be read.", nil}
@@ -63,34 +69,8 @@ var (
 	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &throttle{}}
 )
 
-// writeProblem answers with a problem, and logs it if it is a failure of the service.
-func (s *Server) writeProblem(x *exchange, f failure) {
-	r := x.conn.newResponse(f.problem.status)
-	r.lines = append(r.lines, "Cache-Control: no-store\r\n"...)
-	switch f.problem.status {
-	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable:
-		r.lines = append(strconv.AppendInt(append(r.lines, "Retry-After: "...), max(retrySoon, f.retry), 10), crlf...)
-	}
-	if f.problem == wrongMethod {
-		r.lines = append(r.lines, "Allow: GET, HEAD\r\n"...)
-	}
-	s.addLimits(r, x)
-	if s.serverTiming {
-		addTiming(r, x)
-	}
-	r.setBody(problemBody(&f, x.id))
-	x.outcome, x.failure = metrics.OutcomeError, f
-	if f.problem.status == fasthttp.StatusTooManyRequests {
-		x.outcome = metrics.OutcomeLimited
-	}
-	if f.problem.isServiceFailure() {
-		if allowed, suppressed := f.problem.log.allow(x.now); allowed || f.problem == internalError {
-			s.logger.LogAttrs(context.Background(), slog.LevelError, "request failed",
-				slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
-				slog.Int("status", f.problem.status), slog.Any("error", f.cause), slog.Uint64("suppressed", suppressed))
-		}
-	}
-}
+// details says, for each invalid parameter, what is wrong with it.
+type details map[string]string
 
 // problemBody returns the body of an error response.
 func problemBody(f *failure, id []byte) []byte {

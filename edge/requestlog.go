@@ -1,16 +1,15 @@
 package edge
 
 import (
-	"cmp"
-	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"listedge/limiter"
+	"github.com/google/uuid"
+
+	"listedge/origin/apikey"
 )
 
 // requestLog keeps the latest requests of each class, so that an operator can look one
@@ -75,52 +74,6 @@ func (e *logEntry) record() Record {
 	return r
 }
 
-// logRequest adds an exchange to the request log.
-func (s *Server) logRequest(x *exchange, class logClass, status int, took time.Duration) {
-	fill := fillTimes(&x.result)
-	e := logEntry{Record: Record{Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Took: TimesRecord{
-		Total: took.Seconds(), Key: x.phases[phaseKey].Took.Seconds(), Limit: x.phases[phaseLimit].Took.Seconds(),
-		Memory: x.phases[phaseMemory].Took.Seconds(), Wait: x.phases[phaseForward].Took.Seconds(),
-		Redis: fill.Redis.Took.Seconds(), Fill: fill.Fill.Took.Seconds(), Query: fill.Query.Took.Seconds(), Shared: x.result.Collapsed,
-	}}}
-	e.setID(x.id)
-	if x.failure.problem != nil {
-		e.Message = x.failure.problem.message
-	}
-	if cause := cmp.Or(x.failure.cause, x.result.Err); cause != nil && class == failed {
-		e.Cause = clip(cause.Error(), maxCause)
-	}
-	if x.keyEntry != nil {
-		e.KeyID, e.WorkspaceID = x.keyEntry.Key.ID, x.keyEntry.Key.Workspace
-	}
-	if x.cost != notLimited {
-		e.Limit = x.limitRecord()
-	}
-	if x.result.Entry != nil {
-		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatus(&x.result), ProofAge: x.result.Age.Seconds()}
-		if i := x.result.Invalidation; i != nil {
-			e.Page.Invalidation = InvalidationRecord{Concern: i.Concern.String(), Transaction: i.XID, Term: i.Position.Term, N: i.Position.N, CommittedAt: i.CommittedAt}
-		}
-	}
-	s.addToLog(x.conn.log, class, &e)
-}
-
-func (x *exchange) limitRecord() LimitRecord {
-	d, key := &x.decision, &x.keyEntry.Key
-	l := LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(),
-		Key: BucketRecord{key.Limit.Rate, int32(key.Limit.Burst), int32(d.Key.Remaining)}}
-	if d.Refused != limiter.Neither {
-		l.RefusedBy = d.Refused.String()
-	}
-	if key.WorkspaceLimit.Set {
-		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, int32(key.WorkspaceLimit.Burst), int32(d.Workspace.Remaining)}
-	}
-	if q := &key.Quota; q.Period != 0 {
-		l.Quota = QuotaRecord{uint32(q.Requests), uint32(d.Quota.Remaining), q.Period}
-	}
-	return l
-}
-
 // AccessLog says which classes of requests are also written to the log as lines.
 // Failures of the service are always written, one a second of each kind.
 type AccessLog string
@@ -133,16 +86,6 @@ const (
 
 func (l AccessLog) has(class logClass) bool {
 	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
-}
-
-// addToLog adds the entry to the request log, and writes a line if the access log
-// includes its class.
-func (s *Server) addToLog(to *logShard, class logClass, e *logEntry) {
-	to.add(class, e)
-	if s.accessLog.has(class) {
-		r := e.record()
-		s.logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
-	}
 }
 
 // clip returns a copy of the text's first limit bytes, with an ellipsis if it is
@@ -165,17 +108,6 @@ func (s *logShard) add(class logClass, e *logEntry) {
 	r.n++
 }
 
-// Records returns the logged requests with that id, the newest first. Several requests
-// may have one id, because clients choose ids.
-func (s *Server) Records(id string) []Record {
-	records := []Record{}
-	for i := range s.log.shards {
-		records = s.log.shards[i].find(id, records)
-	}
-	slices.SortFunc(records, func(a, b Record) int { return b.Time.Compare(a.Time) })
-	return records
-}
-
 func (s *logShard) find(id string, records []Record) []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,4 +120,119 @@ func (s *logShard) find(id string, records []Record) []Record {
 		}
 	}
 	return records
+}
+
+// Record is a request in the request log. It contains no API key, search term or cursor.
+// Times are in seconds.
+type Record struct {
+	RequestID string    `json:"requestId"`
+	Time      time.Time `json:"time"` // of its arrival
+	Route     string    `json:"route"`
+	Status    int       `json:"status"`
+	Outcome   string    `json:"outcome"`
+
+	Message string `json:"message,omitempty"` // the error message that the client got
+	Cause   string `json:"cause,omitempty"`   // why there was an error or a stale page
+
+	KeyID       uuid.UUID `json:"keyId,omitzero"`
+	WorkspaceID uuid.UUID `json:"workspaceId,omitzero"`
+
+	Limit LimitRecord `json:"limit,omitzero"` // zero = the limiter was not called
+	Page  PageRecord  `json:"page,omitzero"`  // zero = there was no page
+	Took  TimesRecord `json:"took"`
+}
+
+// LimitRecord is the limiter's decision.
+type LimitRecord struct {
+	Allowed    bool         `json:"allowed"`
+	Source     string       `json:"source"`               // a limiter.Source
+	RefusedBy  string       `json:"refusedBy,omitempty"`  // key, workspace or quota
+	RetryAfter float64      `json:"retryAfter,omitempty"` // seconds
+	Key        BucketRecord `json:"key"`
+	Workspace  BucketRecord `json:"workspace,omitzero"` // zero = the workspace has no limit
+	Quota      QuotaRecord  `json:"quota,omitzero"`     // zero = the workspace has no quota
+}
+
+// BucketRecord is a bucket after the decision. Its burst is at least 1.
+type BucketRecord struct {
+	Rate      float64 `json:"rate"` // tokens a second
+	Burst     int32   `json:"burst"`
+	Remaining int32   `json:"remaining"`
+}
+
+// QuotaRecord is a quota after the decision.
+type QuotaRecord struct {
+	Requests  uint32        `json:"requests"`
+	Remaining uint32        `json:"remaining"`
+	Period    apikey.Period `json:"period"`
+}
+
+// PageRecord is how the page was found.
+type PageRecord struct {
+	Tier        string  `json:"tier"` // memory, redis or origin
+	CacheStatus string  `json:"cacheStatus"`
+	ProofAge    float64 `json:"proofAge"` // seconds since it was last known to equal the database
+
+	Invalidation InvalidationRecord `json:"invalidation,omitzero"` // of the stale page that was served or replaced; zero = not known
+}
+
+// InvalidationRecord says which change made a page stale.
+type InvalidationRecord struct {
+	Concern     string `json:"concern"`               // why the change concerns the page: a freshness.Concern
+	Transaction uint64 `json:"transaction,omitempty"` // 0 = not known
+	CommittedAt int64  `json:"committedAt,omitempty"` // microseconds since 1970 by the clock of the primary; 0 = not known
+	Term        uint64 `json:"term,omitempty"`        // of the change's position in the log
+	N           uint64 `json:"n,omitempty"`           // of the change's position in the log
+}
+
+// TimesRecord says how long the phases of a request took; 0 = no time, or not timed. Fill
+// is a part of Wait, and Query is a part of Fill, unless another request began the fill.
+type TimesRecord struct {
+	Total  float64 `json:"total"`
+	Key    float64 `json:"key"`
+	Limit  float64 `json:"limit"`
+	Memory float64 `json:"memory"`
+	Wait   float64 `json:"wait"` // for a page that was not in memory
+	Redis  float64 `json:"redis"`
+	Fill   float64 `json:"fill"`
+	Query  float64 `json:"query"`
+	Shared bool    `json:"shared"` // another request began the fill
+}
+
+// attributes returns the attributes of the record's line in the log. Times are in seconds.
+func (r *Record) attributes() []slog.Attr {
+	all := []slog.Attr{
+		slog.String("requestId", r.RequestID), slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("outcome", r.Outcome),
+	}
+	if r.KeyID != uuid.Nil {
+		all = append(all, slog.String("keyId", r.KeyID.String()), slog.String("workspaceId", r.WorkspaceID.String()))
+	}
+	if r.Limit.Source != "" {
+		all = append(all, slog.String("limit", r.Limit.Source), slog.Int64("keyRemaining", int64(r.Limit.Key.Remaining)))
+		if r.Limit.Workspace.Burst > 0 {
+			all = append(all, slog.Int64("workspaceRemaining", int64(r.Limit.Workspace.Remaining)))
+		}
+		if r.Limit.Quota.Requests > 0 {
+			all = append(all, slog.Int64("quotaRemaining", int64(r.Limit.Quota.Remaining)))
+		}
+		if r.Limit.RefusedBy != "" {
+			all = append(all, slog.String("refusedBy", r.Limit.RefusedBy), slog.Float64("retryAfter", r.Limit.RetryAfter))
+		}
+	}
+	if r.Page.Tier != "" {
+		all = append(all, slog.String("cacheStatus", r.Page.CacheStatus), slog.Float64("proofAge", r.Page.ProofAge))
+	}
+	if r.Cause != "" {
+		all = append(all, slog.String("cause", r.Cause))
+	}
+	all = append(all, slog.Float64("took", r.Took.Total))
+	for _, part := range []struct {
+		name string
+		took float64
+	}{{"keyTook", r.Took.Key}, {"limitTook", r.Took.Limit}, {"waitTook", r.Took.Wait}, {"redisTook", r.Took.Redis}, {"fillTook", r.Took.Fill}, {"queryTook", r.Took.Query}} {
+		if part.took > 0 {
+			all = append(all, slog.Float64(part.name, part.took))
+		}
+	}
+	return all
 }

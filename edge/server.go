@@ -4,9 +4,9 @@
 //	request ─► headers ─► route ─► key ─► parameters ─► memory ─► limit ─► fill ─► response
 //	              └─────────┴───────┴──────────┴──────────┴─────────┴────────┴───► problem
 //
-// Routes and pipeline are in handler.go. Each step has a file: headers.go, auth.go,
-// limits.go, params.go, page.go, and fill.go for pages that are not in memory.
-// problem.go has all errors.
+// exchange.go has what every file uses: the server, a connection, and a request in the pipeline.
+// Routes and pipeline are in handler.go. The steps are in headers.go, auth.go, params.go,
+// page.go and limits.go, and fill.go says how a page is read. problem.go has all errors.
 //
 // fasthttp reads requests from, and writes responses to, our connections (conn.go). Every
 // connection has one exchange, which its requests use in turn, so that a hit
@@ -21,10 +21,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
-	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
@@ -60,42 +58,12 @@ type Options struct {
 	Tracer       *tracing.Tracer // nil = none
 }
 
-// Server answers the public listener.
-type Server struct {
-	cache   *cache.Cache
-	limiter *limiter.Limiter
-	origin  *origin.Origin
-	keys    *apikey.Cache[client]
-	usage   *usage.Recorder // nil = none
-	guard   *guard
-	metrics *metrics.Edge
-	logger  *slog.Logger
-	proxies []netip.Prefix
-
-	router       *router.Router
-	paths        map[string]bool      // of all routes and documents
-	longestPath  int                  // in bytes
-	docs         map[string]*document // by path; nil = not served
-	maxConns     int64                // further connections get a 503
-	http         *fasthttp.Server
-	ids          requestIDs
-	log          requestLog
-	accessLog    AccessLog
-	serverTiming bool
-	tracer       *tracing.Tracer // nil = none
-	timePhases   bool            // time all phases; else only those that may have waited
-	draining     atomic.Bool
-	untrusted    untrustedProxy
-}
-
 // Timeouts and sizes of the public listener.
 const (
 	readTimeout  = 5 * time.Second  // of a whole request
 	writeTimeout = 10 * time.Second // of a whole response
 	idleTimeout  = 75 * time.Second // above the usual 60 s of load balancers, which then close first
 	readBuffer   = 16 << 10         // the largest headers of a request, in bytes; larger ones get a 431
-	writeBuffer  = 4 << 10          // in bytes, more than a response's headers; bodies bypass it
-	refusedBody  = 64 << 10         // the largest body, in bytes, that passes checkHeaders; conn drops as many bytes when it lingers
 )
 
 // MaxConnections is the largest number of connections that a server takes.

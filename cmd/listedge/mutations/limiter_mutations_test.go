@@ -65,7 +65,7 @@ func TestLimiterMutations(t *testing.T) {
 		node("Redis keeps a quota until it would be full", "TestScriptEqualsModel", "token_bucket.lua", "if stored_rate == 0 then expires_in = life end", ""),
 		node("a used quota is evicted without Redis", "TestAUsedQuotaIsRemembered", "direct.go", "return !spent || b.until == 0", "return true"),
 		node("a request that the quota refuses costs its key a token", "TestQuotas", "leased.go", "case refused && p.outcome == lease.Granted:", "case refused && i != 0 && p.outcome == lease.Granted:"),
-		{"a request counts in the period of another", []edit{{"edge/quota.go", "p != nil && !now.Before(p.begin) && now.Before(p.end)", "p != nil"}}, "./edge", "TestTheNextPeriodBegins"},
+		{"a request counts in the period of another", []edit{{"edge/client.go", "p != nil && !now.Before(p.begin) && now.Before(p.end)", "p != nil"}}, "./edge", "TestTheNextPeriodBegins"},
 
 		// Handles, pipelines, the Cluster, Close.
 		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || b.evicted", "evicted = false"),

@@ -1,0 +1,159 @@
+package edge
+
+import (
+	"crypto/rand"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fasthttp/router"
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/internal/rawconn"
+	"listedge/internal/tracing"
+	"listedge/limiter"
+	"listedge/metrics"
+	"listedge/origin"
+	"listedge/origin/apikey"
+	"listedge/origin/usage"
+)
+
+// Server answers the public listener.
+type Server struct {
+	cache   *cache.Cache
+	limiter *limiter.Limiter
+	origin  *origin.Origin
+	keys    *apikey.Cache[client]
+	usage   *usage.Recorder // nil = none
+	guard   *guard
+	metrics *metrics.Edge
+	logger  *slog.Logger
+	proxies []netip.Prefix
+
+	router       *router.Router
+	paths        map[string]bool      // of all routes and documents
+	longestPath  int                  // in bytes
+	docs         map[string]*document // by path; nil = not served
+	maxConns     int64                // further connections get a 503
+	http         *fasthttp.Server
+	ids          requestIDs
+	log          requestLog
+	accessLog    AccessLog
+	serverTiming bool
+	tracer       *tracing.Tracer // nil = none
+	timePhases   bool            // time all phases; else only those that may have waited
+	draining     atomic.Bool
+	untrusted    untrustedProxy
+}
+
+// conn is a connection of the public listener. It checks the line ends of what it reads,
+// sets deadlines only when it must, and sends responses. One goroutine uses it at a time;
+// only Close may be called by another.
+type conn struct {
+	net.Conn
+	socket   *rawconn.Conn // the same connection; nil = TLS
+	server   *Server
+	closed   sync.Once
+	lines    lineChecker // of all that was read
+	response response
+	headers  requestHeaders
+	exchange exchange
+	stripe   *metrics.Stripe
+	log      *logShard
+	hits     uint64 // responses that were neither errors nor misses
+	idPrefix []byte // of the ids that requests get if they have none
+	requests uint64 // how many got one
+
+	proxyChecked time.Time // when checkProxy last looked
+
+	readBy      time.Time // the deadline of the next Read
+	read, write deadline
+}
+
+// exchange is one request and its state in the pipeline. The connection owns it and uses
+// it again: nothing in it outlives the handler.
+type exchange struct {
+	conn    *conn
+	http    *fasthttp.RequestCtx
+	headers *requestHeaders
+	began   time.Time
+	now     time.Time // began, or when the last timed phase ended
+
+	path, rawQuery []byte // of the target, as the client sent them
+
+	hasBody  bool   // the request announced a body
+	close    bool   // the connection ends with this request
+	id       []byte // the request id, in idSpace
+	route    metrics.Route
+	keyEntry *apikey.Entry[client] // its key, valid or not; nil before the look-up
+	client   *client               // once the key is known to be valid
+	query    origin.Query          // once parsed
+	cost     cost
+	decision limiter.Decision // once limited
+	period   *period          // of the workspace's quota, once limited; nil = none
+	result   cache.Result     // once looked up; without an entry if it has to be filled
+	outcome  metrics.Outcome
+	failure  failure // once answered with a problem
+	phases   [phases]cache.Span
+
+	idSpace [maxRequestID]byte
+	key     []byte // scratch: the cache key
+	scratch []byte // scratch: decoded parameters, parts of the cache key
+}
+
+// cost is what a request costs its client.
+type cost uint8
+
+const (
+	notLimited cost = iota // not known: the limiter was not asked
+	free                   // nothing: memory answers with 304, 412 or 504
+	oneToken               // a token of the key's bucket, of its workspace's and of the quota
+)
+
+// phase is a part of the pipeline that is timed separately.
+type phase uint8
+
+const (
+	phaseKey phase = iota
+	phaseMemory
+	phaseLimit
+	phaseForward // Redis, the origin, or waiting for another request's fill
+	phases
+)
+
+// endPhase ends a phase. The phase began when the one before it ended. Phases that may
+// have waited are always timed. The others are timed only for Server-Timing and traces,
+// because reading the clock takes longer than most of them.
+func (x *exchange) endPhase(p phase) {
+	span, now := &x.phases[p], time.Now()
+	if span.Began.IsZero() {
+		span.Began = x.now
+	}
+	span.Took, x.now = now.Sub(span.Began), now
+}
+
+const (
+	headerRequestID = "X-Request-Id"
+	maxRequestID    = 128 // bytes of an id that a client chose
+)
+
+// requestIDs makes ids for requests without one:
+//
+//	random name of the process - number of the connection - number of such requests on it
+type requestIDs struct {
+	process     string
+	connections atomic.Uint64
+}
+
+func newRequestIDs() requestIDs { return requestIDs{process: strings.ToLower(rand.Text()[:10])} }
+
+// prefix returns the beginning of the ids of a new connection.
+func (g *requestIDs) prefix() []byte {
+	return append(strconv.AppendUint([]byte(g.process+"-"), g.connections.Add(1), 36), '-')
+}
