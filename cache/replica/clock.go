@@ -1,10 +1,10 @@
 package replica
 
-// clock has all ranges in a circle, and what they take. Its hand gives each range a second
+// clock has all ranges, and what they take. Its hand goes round and gives each a second
 // chance: one that was used since the hand passed stays until it passes again.
 type clock struct {
-	hand   *interval
-	ranges int
+	ranges []*interval
+	hand   int
 	bytes  int
 }
 
@@ -14,29 +14,19 @@ const rangeBytes, placeBytes = 240, 12
 
 func (g *interval) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
 
-// add adds a range where the hand comes last.
 func (c *clock) add(g *interval) {
-	c.ranges++
+	g.index = len(c.ranges)
+	c.ranges = append(c.ranges, g)
 	c.bytes += g.bytes()
-	if c.hand == nil {
-		c.hand, g.previous, g.next = g, g, g
-		return
-	}
-	g.previous, g.next = c.hand.previous, c.hand
-	g.previous.next, g.next.previous = g, g
 }
 
+// remove puts the last range into the place of the one that leaves.
 func (c *clock) remove(g *interval) {
-	c.ranges--
+	n := len(c.ranges) - 1
+	last := c.ranges[n]
+	last.index, c.ranges[g.index], c.ranges[n] = g.index, last, nil
+	c.ranges = c.ranges[:n]
 	c.bytes -= g.bytes()
-	g.previous.next, g.next.previous = g.next, g.previous
-	if c.hand == g {
-		c.hand = g.next
-	}
-	if c.ranges == 0 {
-		c.hand = nil
-	}
-	g.previous, g.next = nil, nil
 }
 
 // wasUsed says whether a page of the range was served since the last call.
@@ -58,13 +48,13 @@ const maxSteps = 128
 // evict gives up ranges until the budget is kept.
 func (r *Replica) evict() {
 	c, budget := &r.clock, r.budget.Rows
-	for steps := 0; c.bytes > budget && c.hand != nil && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
-		g := c.hand
-		c.hand = g.next
-		if steps <= 2*c.ranges && g.wasUsed() {
-			continue
+	for steps := 0; c.bytes > budget && len(c.ranges) > 0 && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
+		if c.hand++; c.hand >= len(c.ranges) {
+			c.hand = 0
 		}
-		r.counts.Evicted++
-		r.uncover(g.list, g.lo, g.hi)
+		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.wasUsed() {
+			r.counts.Evicted++
+			r.uncover(g.list, g.lo, g.hi)
+		}
 	}
 }

@@ -48,8 +48,7 @@ type interval struct {
 	lo, hi lists.Position // bounds
 	rows   []*Row         // ascending
 	used   atomic.Bool    // since the clock passed
-
-	previous, next *interval // in the clock
+	index  int            // in the clock
 }
 
 // find returns the index of the first row at the bound or behind it.

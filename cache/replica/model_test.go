@@ -275,8 +275,8 @@ func (r *Replica) consistent() error {
 			delete(shown, row)
 		}
 	}
-	if len(shown) > 0 || bytes != r.clock.bytes || ranges != r.clock.ranges || r.history.bytes > r.budget.Changes {
-		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d", len(shown), bytes, r.clock.bytes, ranges, r.clock.ranges)
+	if len(shown) > 0 || bytes != r.clock.bytes || ranges != len(r.clock.ranges) || r.history.bytes > r.budget.Changes {
+		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d", len(shown), bytes, r.clock.bytes, ranges, len(r.clock.ranges))
 	}
 	return nil
 }

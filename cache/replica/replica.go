@@ -194,7 +194,7 @@ func (r *Replica) Position() changefeed.Position {
 func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: r.clock.ranges, Bytes: r.clock.bytes,
+	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: len(r.clock.ranges), Bytes: r.clock.bytes,
 		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked.fills)}
 	for _, t := range r.tables {
 		s.Lists += len(t.lists)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -177,6 +179,42 @@ func TestWhatIsUsedIsKept(t *testing.T) {
 			t.Errorf("%+v, the list that is read: %t", r.Stats(), ok)
 		}
 	})
+}
+
+// A transaction changes two rows. Pages that are read meanwhile show both or none, and one
+// that the list's version says is current shows the last.
+func TestPagesShowNoHalfTransaction(t *testing.T) {
+	r := New(roomy)
+	r.Apply(settled(1))
+	f := read(r, byCreatedAt, 0, 50)
+	f.Rows[3].Text, f.Rows[30].Text = fmt.Sprintf("%020d of 0", 1), fmt.Sprintf("%020d of 1", 1)
+	r.Merge(f)
+	var readers sync.WaitGroup
+	var applied atomic.Uint64
+	for range 2 {
+		readers.Go(func() {
+			for dst := []*Row(nil); applied.Load() < 2000; {
+				before := applied.Load()
+				l, version, rows, _, ok := r.Read(dst[:0], &byCreatedAt, "", 40, 1<<20)
+				if !ok || rows[3].Text[:20] != rows[30].Text[:20] || l.Version() == version && rows[3].Text[:20] < fmt.Sprintf("%020d", before) {
+					t.Errorf("%t, %q and %q after %d", ok, rows[3].Text, rows[30].Text, before)
+					return
+				}
+				dst = rows
+			}
+		})
+	}
+	for n := uint64(2); n <= 2001; n++ {
+		c := &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}}
+		rows := []lists.Row{rowAt(3), rowAt(30)}
+		for i := range rows {
+			rows[i].Text = fmt.Sprintf("%020d of %d", n, i)
+		}
+		modelRowsOf[c] = rows
+		r.Apply(settled(n, c))
+		applied.Store(n)
+	}
+	readers.Wait()
 }
 
 // The proof of Merge rests on this: of the changes of one row, a snapshot sees those
