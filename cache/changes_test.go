@@ -14,6 +14,7 @@ import (
 
 	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // fakeFollower writes heartbeats to the log, and changes on demand. It has no Postgres.
@@ -89,11 +90,11 @@ func (b *fakeFollower) change(lists ...changefeed.List) {
 }
 
 // changeRows is one that names the rows of a list.
-func (b *fakeFollower) changeRows(list changefeed.List, rows ...changefeed.Row) {
+func (b *fakeFollower) changeRows(list changefeed.List, rows ...lists.Row) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, CommittedAt: time.Now().UnixMicro(),
-		Lists: []changefeed.List{list}, Rows: []changefeed.Rows{changefeed.PackRows(rows...)}}})
+		Lists: []changefeed.List{list}, Rows: [][]lists.Row{rows}}})
 	b.xid++
 }
 
@@ -284,7 +285,7 @@ func TestAResultNamesTheChange(t *testing.T) {
 	}{{"replaced", fill}, {"served stale", fails(errOrigin)}} {
 		t.Run(test.name, func(t *testing.T) {
 			began := time.Now()
-			b.changeRows(listA, changefeed.Row{ID: shown, Flags: changefeed.RowSame})
+			b.changeRows(listA, lists.Row{ID: shown})
 			eventually(t, "the change is applied", func() bool { return c.Stats().Changes == uint64(i+1) })
 			b.mu.Lock()
 			xid := b.xid - 1

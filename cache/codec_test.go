@@ -63,7 +63,7 @@ func extents() map[string]*freshness.Extent {
 		"a whole list":          {After: open, End: open, Tags: []uint32{1, math.MaxUint32}},
 		"an empty list":         {After: open, End: open, Tags: []uint32{}},
 		"a page by name":        {Order: lists.ByName, After: at("key"), End: at(""), Tags: make([]uint32, 101)},
-		"a page of a search":    {Filter: lists.Low | lists.Goods, Searched: true, After: at(""), End: open, Tags: []uint32{7}},
+		"a page of a search":    {Filter: lists.Low | lists.Goods, Collection: lists.Contacts, Search: "É", After: at(""), End: open, Tags: []uint32{7}},
 		"a place nobody knows":  {Order: lists.ByName, Filter: math.MaxUint8, After: open, Tags: []uint32{7}},
 		"the longest of keys":   {Order: lists.ByName, After: at(strings.Repeat("x", 255)), End: at(""), Tags: []uint32{}},
 		"neither end is known":  {Tags: []uint32{7}},
@@ -115,7 +115,7 @@ func TestDecodeRefusesDamagedEntries(t *testing.T) {
 		refused("bit flipped", flipped, key)
 	}
 	extent := len(page.Extent.Append(nil))
-	for at, wrong := range map[int]byte{0: 2, 2: 2, 3: 3, 3 + 1 + 8 + 16: 255, extent - 5: 255} { // order, searched, kinds and lengths of bounds
+	for at, wrong := range map[int]byte{0: 2, 1: 2, 3: 255, 5: 3, 5 + 1 + 8 + 16: 255, extent - 5: 255} { // order, collection, length of the search, kinds and lengths of bounds
 		damaged := bytes.Clone(entry)
 		damaged[len(entry)-extent+at] = wrong
 		refused(fmt.Sprint("extent with a wrong byte at ", at), sealed(damaged), key)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"listedge/cache/freshness"
-	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // numbers is a list whose rows are numbers, ordered by createdAt: the greatest number
@@ -61,8 +61,8 @@ func positionOf(i int) freshness.Bound {
 	return freshness.Bound{Kind: freshness.At, CreatedAt: int64(i), ID: rowOf(i).ID}
 }
 
-func rowOf(i int) changefeed.Row {
-	return changefeed.Row{ID: [16]byte{2: byte(i >> 8), 3: byte(i)}, CreatedAt: int64(i)}
+func rowOf(i int) lists.Row {
+	return lists.Row{ID: [16]byte{2: byte(i >> 8), 3: byte(i)}, CreatedAt: int64(i)}
 }
 
 // page is the page of limit numbers after the given one, 0 = from the start. queries counts
@@ -100,12 +100,12 @@ func (n *numbers) page(b *fakeFollower, behind, limit int, queries *atomic.Int64
 
 // change inserts or deletes numbers, in one transaction that is visible at once.
 func (n *numbers) change(b *fakeFollower, insert []int, remove ...int) {
-	var rows []changefeed.Row
+	var rows []lists.Row
 	n.mu.Lock()
 	for _, i := range remove {
 		n.list = slices.DeleteFunc(n.list, func(o int) bool { return o == i })
 		row := rowOf(i)
-		row.Flags = changefeed.RowGone
+		row.Flags = lists.Gone
 		rows = append(rows, row)
 	}
 	for _, i := range insert {

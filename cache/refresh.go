@@ -153,7 +153,7 @@ func (r *refresher) changed(c *changefeed.Change) {
 	defer r.mu.Unlock()
 	for i, list := range c.Lists {
 		for _, e := range r.hot[list] {
-			if !e.isConcernedBy(c.RowsOf(i)) || !e.queued.CompareAndSwap(false, true) {
+			if !e.isConcernedBy(c, i) || !e.queued.CompareAndSwap(false, true) {
 				continue
 			}
 			task := func() {
@@ -167,10 +167,10 @@ func (r *refresher) changed(c *changefeed.Change) {
 	}
 }
 
-// isConcernedBy reports whether a change of these rows may have changed the page.
-func (e *hotEntry) isConcernedBy(rows changefeed.Rows) bool {
+// isConcernedBy reports whether a change may have changed the page, whose list is c.Lists[i].
+func (e *hotEntry) isConcernedBy(c *changefeed.Change, i int) bool {
 	s := e.slot.Value()
-	return s == nil || s.entry.Load().Extent.Concern(rows) != freshness.Unconcerned
+	return s == nil || s.entry.Load().Extent.Concern(c.RowsOf(i)) != freshness.Unconcerned
 }
 
 // refresh fills the entry if it is still hot.

@@ -135,7 +135,7 @@ func TestOnlyPagesThatAChangeConcernsAreRefreshed(t *testing.T) {
 	before, refreshes := queries.Load(), c.Stats().Refreshes
 	for range 20 {
 		changes := c.Stats().Changes
-		b.changeRows(listA, changefeed.Row{ID: other, Flags: changefeed.RowSame})
+		b.changeRows(listA, lists.Row{ID: other, Flags: lists.Gone})
 		eventually(t, "it is applied", func() bool { return c.Stats().Changes > changes })
 		if !hit() {
 			t.Error("no hit after a change of a row that the page does not show")
@@ -145,11 +145,11 @@ func TestOnlyPagesThatAChangeConcernsAreRefreshed(t *testing.T) {
 		t.Errorf("%d queries, %d refreshes", n, m)
 	}
 	extent.Store(nil)
-	b.changeRows(listA, changefeed.Row{ID: shown, Flags: changefeed.RowSame})
+	b.changeRows(listA, lists.Row{ID: shown})
 	eventually(t, "it is read ahead", func() bool { return queries.Load() > before && c.memory.get(keyOf("q")).entry.Load().Extent == nil })
 	eventually(t, "a hit", hit)
 	before = queries.Load()
-	b.changeRows(listA, changefeed.Row{ID: other, Flags: changefeed.RowSame})
+	b.changeRows(listA, lists.Row{ID: other, Flags: lists.Gone})
 	eventually(t, "without its extent it is read again", func() bool { return queries.Load() > before })
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache/freshness"
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/origin"
 )
@@ -23,7 +22,7 @@ var queryFields = map[string]struct {
 	link   bool // the address of the next page, apart from its cursor
 }{
 	"Workspace":  {func(q *origin.Query) { q.Workspace[0]++ }, false, false},                    // changes name it, keys imply it
-	"Collection": {func(q *origin.Query) { q.Collection = lists.Contacts }, false, false},       // changes name it, the address is relative to its path
+	"Collection": {func(q *origin.Query) { q.Collection = lists.Contacts }, true, false},        // changes name it, the address is relative to its path
 	"Limit":      {func(q *origin.Query) { q.Limit++ }, false, true},                            // the rows show it
 	"After":      {func(q *origin.Query) { q.After = origin.Position{Set: true} }, true, false}, // the next page has another
 	"Sort":       {func(q *origin.Query) { q.Sort = lists.ByName }, true, true},
@@ -77,7 +76,7 @@ func TestExtentsOfAllQueries(t *testing.T) {
 						tests++
 						q := origin.Query{Sort: sort, Filter: filter, Search: search, Limit: 2}
 						shown := &origin.Shown{IDs: []uuid.UUID{id}}
-						want := freshness.Extent{Order: lists.ByCreatedAt, Filter: filter, Searched: search != "",
+						want := freshness.Extent{Order: lists.ByCreatedAt, Filter: filter, Search: strings.ToUpper(search),
 							After: freshness.Bound{Kind: freshness.Open}, End: freshness.Bound{Kind: freshness.Open}, Tags: []uint32{freshness.Tag(id)}}
 						at, name := int64(7), ""
 						if sort == lists.ByName {
@@ -136,7 +135,7 @@ func TestARenameConcernsFewPagesInEveryScript(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			concerned := 0
 			for _, e := range extents {
-				if e.Concern(changefeed.PackRows(changefeed.Row{ID: rows[555].ID, NameKey: lists.NameKey(name)})) != freshness.Unconcerned {
+				if e.Concern([]lists.Row{lists.Row{ID: rows[555].ID, NameKey: lists.NameKey(name)}}) != freshness.Unconcerned {
 					concerned++
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"listedge/cache"
 	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/origin"
 )
 
@@ -106,7 +107,7 @@ func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
 		return nil
 	}
 	e := &freshness.Extent{
-		Order: q.Sort, Filter: q.Filter, Searched: q.Search != "",
+		Order: q.Sort, Collection: q.Collection, Filter: q.Filter, Search: lists.Fold(q.Search),
 		After: boundOf(&q.After), End: boundOf(&shown.End), Tags: make([]uint32, len(shown.IDs)),
 	}
 	for i, id := range shown.IDs {

@@ -20,9 +20,9 @@ func TestJudgingAllocatesNothing(t *testing.T) {
 		t.Fatal(a)
 	}
 	before := v.sequence.Load()
-	for i, row := range []changefeed.Row{same(4), gone(5), {ID: rowID(6), NameKey: "a"}, {ID: rowID(7), NameKey: "d"}} {
+	for i, row := range []lists.Row{gone(5), {ID: rowID(6), NameKey: "a"}, {ID: rowID(7), NameKey: "d"}} {
 		tracker.Changed(changefeed.Position{Term: 1, N: uint64(i + 2)}, &changefeed.Change{XID: uint64(i + 2),
-			Lists: make([]changefeed.List, 1), Rows: []changefeed.Rows{changefeed.PackRows(row)}})
+			Lists: make([]changefeed.List, 1), Rows: [][]lists.Row{{row}}})
 	}
 	for name, sequence := range map[string]uint64{"rule 2": before, "rule 1": tracker.sequence} {
 		if n := testing.AllocsPerRun(1000, func() {

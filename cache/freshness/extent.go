@@ -7,11 +7,9 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -31,12 +29,13 @@ import (
 //
 // So the decision needs only the id and the new version of each changed row.
 type Extent struct {
-	Order    lists.Order
-	Filter   lists.Flags // all rows of the list have these flags
-	Searched bool        // the rows also match a search
-	After    Bound
-	End      Bound
-	Tags     []uint32 // of the ids of the rows that the statement returned, in the list's order
+	Order      lists.Order
+	Collection lists.Collection
+	Filter     lists.Flags // all rows of the list have these flags
+	Search     string      // the rows also match this term, which is folded
+	After      Bound
+	End        Bound
+	Tags       []uint32 // of the ids of the rows that the statement returned, in the list's order
 
 	// seen is a filter with one bit for each tag. A page of 100 rows sets about one bit
 	// in ten, so for most rows that the page does not show Tags is not searched. nil =
@@ -62,8 +61,8 @@ func (e *Extent) Size() int {
 	if e == nil {
 		return 0
 	}
-	const fixed = 144 + tagBits/8
-	return fixed + 4*len(e.Tags) + len(e.After.NameKey) + len(e.End.NameKey)
+	const fixed = 160 + tagBits/8
+	return fixed + len(e.Search) + 4*len(e.Tags) + len(e.After.NameKey) + len(e.End.NameKey)
 }
 
 // shows reports whether the statement returned a row with that tag.
@@ -78,7 +77,7 @@ func (e *Extent) shows(tag uint32) bool {
 type Bound struct {
 	Kind      BoundKind
 	CreatedAt int64  // microseconds since 1970, in the list by createdAt
-	NameKey   string // changefeed.Row.NameKey, in the list by name
+	NameKey   string // lists.Row.NameKey, in the list by name
 	ID        uuid.UUID
 }
 
@@ -111,7 +110,7 @@ const (
 	AnyRow              // the transaction does not name its rows
 	NoExtent            // it is not known which rows the page shows
 	NameUnknown         // the row's place in the list by name is not known
-	SearchedRow         // the row now belongs on the page if it matches the search
+	SearchedRow         // the row now belongs on the page if it matches the search, which is not known
 	TooManyRows         // there are more changes than are worth comparing
 	Forgotten           // the tracker does not remember the change any more
 	Concerns
@@ -124,15 +123,15 @@ func (c Concern) String() string {
 
 // Concern decides whether the page has to be read again because of the rows that a
 // transaction changed in its list.
-func (e *Extent) Concern(changed changefeed.Rows) Concern {
+func (e *Extent) Concern(changed []lists.Row) Concern {
 	switch {
 	case e == nil:
 		return NoExtent
-	case changed == "":
+	case len(changed) == 0:
 		return AnyRow
 	}
-	for row := range changed.All() {
-		if c := e.concern(&row); c != Unconcerned {
+	for i := range changed {
+		if c := e.concern(&changed[i]); c != Unconcerned {
 			return c
 		}
 	}
@@ -140,11 +139,11 @@ func (e *Extent) Concern(changed changefeed.Rows) Concern {
 }
 
 // concern decides by one row.
-func (e *Extent) concern(r *changefeed.Row) Concern {
+func (e *Extent) concern(r *lists.Row) Concern {
 	switch {
 	case e.shows(Tag(r.ID)):
 		return ShowsRow
-	case !r.IsPlaced() || r.Flags&e.Filter != e.Filter:
+	case r.Flags&lists.Gone != 0 || r.Flags&e.Filter != e.Filter:
 		return Unconcerned
 	}
 	after, known := e.compareRow(r, &e.After, 1)
@@ -154,18 +153,20 @@ func (e *Extent) concern(r *changefeed.Row) Concern {
 		return Unconcerned
 	case !known || !endKnown:
 		return NameUnknown
-	case e.Searched:
-		return SearchedRow
+	}
+	if e.Search != "" {
+		switch matches, known := e.Collection.Matches(r, e.Search); {
+		case !known:
+			return SearchedRow
+		case !matches:
+			return Unconcerned
+		}
 	}
 	return RowEntered
 }
 
-// compareRow compares the position of a changed row with a bound. If the row's name key
-// is cut, and the bound's begins with it, the order is not known.
-func (e *Extent) compareRow(r *changefeed.Row, b *Bound, open int) (order int, ok bool) {
-	if e.Order == lists.ByName && b.Kind == At && strings.HasPrefix(b.NameKey, r.NameKey) && r.NameKeyIsCut() {
-		return 0, false
-	}
+// compareRow compares the position of a changed row with a bound.
+func (e *Extent) compareRow(r *lists.Row, b *Bound, open int) (order int, ok bool) {
 	return e.compare(&Bound{Kind: At, CreatedAt: r.CreatedAt, NameKey: r.NameKey, ID: r.ID}, b, open)
 }
 
@@ -218,16 +219,13 @@ var errExtent = errors.New("not an extent")
 
 // Append appends the extent's encoding. Numbers are sizes in bytes:
 //
-//	order 1 | filter 1 | searched 1 | After | End | tags, 4 each
+//	order 1 | collection 1 | filter 1 | length of the search 2 | search | After | End | tags, 4 each
 //
 // A bound is its kind 1. If it is a position, there follow created_at 8, id 16, the
 // length of the name key 1, and the name key.
 func (e *Extent) Append(b []byte) []byte {
-	searched := byte(0)
-	if e.Searched {
-		searched = 1
-	}
-	b = append(b, byte(e.Order), byte(e.Filter), searched)
+	b = binary.BigEndian.AppendUint16(append(b, byte(e.Order), byte(e.Collection), byte(e.Filter)), uint16(len(e.Search)))
+	b = append(b, e.Search...)
 	for _, bound := range []*Bound{&e.After, &e.End} {
 		if b = append(b, byte(bound.Kind)); bound.Kind != At {
 			continue
@@ -248,11 +246,12 @@ func (e *Extent) Append(b []byte) []byte {
 
 // ParseExtent reads what Append wrote.
 func ParseExtent(b []byte) (*Extent, error) {
-	if len(b) < 3 || b[0] > byte(lists.ByName) || b[2] > 1 {
+	if len(b) < 5 || b[0] > byte(lists.ByName) || b[1] >= byte(lists.Keys) || len(b) < 5+int(binary.BigEndian.Uint16(b[3:])) {
 		return nil, errExtent
 	}
-	e := &Extent{Order: lists.Order(b[0]), Filter: lists.Flags(b[1]), Searched: b[2] == 1}
-	b = b[3:]
+	search := int(binary.BigEndian.Uint16(b[3:]))
+	e := &Extent{Order: lists.Order(b[0]), Collection: lists.Collection(b[1]), Filter: lists.Flags(b[2]), Search: string(b[5 : 5+search])}
+	b = b[5+search:]
 	for _, bound := range []*Bound{&e.After, &e.End} {
 		if len(b) < 1 || b[0] > byte(At) {
 			return nil, errExtent

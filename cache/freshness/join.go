@@ -125,7 +125,7 @@ func (j *Join) Add(v *Validity, rows Listed) bool {
 
 // isOf reports whether both are extents of one list, so that their bounds can be compared.
 func (e *Extent) isOf(o *Extent) bool {
-	return e.Order == o.Order && e.Filter == o.Filter && e.Searched == o.Searched
+	return e.Order == o.Order && e.Collection == o.Collection && e.Filter == o.Filter && e.Search == o.Search
 }
 
 // reaches reports whether the extent has tags of so many rows, and of the row at End.

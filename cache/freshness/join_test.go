@@ -33,7 +33,7 @@ const (
 
 // joinRow is a version of a row.
 type joinRow struct {
-	changefeed.Row
+	lists.Row
 	version int
 }
 
@@ -45,11 +45,11 @@ type joinTransaction struct {
 
 func (x *joinTransaction) change() *changefeed.Change {
 	c := &changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.List{modelList(0)}}
-	var rows []changefeed.Row
+	var rows []lists.Row
 	for _, row := range x.rows {
 		rows = append(rows, row.Row)
 	}
-	c.Rows = []changefeed.Rows{changefeed.PackRows(rows...)}
+	c.Rows = [][]lists.Row{rows}
 	return c
 }
 
@@ -67,7 +67,7 @@ type joinPage struct {
 func (p *joinPage) Len() int             { return len(p.rows) }
 func (p *joinPage) Position(i int) Bound { return positionOf(&p.rows[i].Row) }
 
-func positionOf(r *changefeed.Row) Bound {
+func positionOf(r *lists.Row) Bound {
 	return Bound{Kind: At, CreatedAt: r.CreatedAt, NameKey: r.NameKey, ID: r.ID}
 }
 
@@ -146,8 +146,8 @@ func (m *joinModel) read(of Extent, limit int, sees func(i int, x *joinTransacti
 	p := &joinPage{of: of, limit: limit}
 	for _, row := range rows {
 		// The model's own idea of what is listed, and where.
-		flags := m.flagsOf(row)
-		if flags&changefeed.RowGone != 0 || flags&of.Filter != of.Filter {
+		flags := row.Flags
+		if flags&lists.Gone != 0 || flags&of.Filter != of.Filter {
 			continue
 		}
 		if of.After.Kind == Open || joinOrder(of.Order, positionOf(&row.Row), of.After) > 0 {
@@ -180,10 +180,6 @@ func joinOrder(order lists.Order, a, b Bound) int {
 	return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(b.ID.String(), a.ID.String()))
 }
 
-// flagsOf are the flags of the row's version. A version that is Same has those of the
-// one before.
-func (m *joinModel) flagsOf(row joinRow) lists.Flags { return row.Flags &^ changefeed.RowSame }
-
 // begin begins a transaction on rows that no other one has locked.
 func (m *joinModel) begin() {
 	locked := map[uuid.UUID]bool{}
@@ -201,14 +197,13 @@ func (m *joinModel) begin() {
 		}
 		locked[id] = true
 		m.versions++
-		row := joinRow{Row: changefeed.Row{ID: id}, version: m.versions}
+		row := joinRow{Row: lists.Row{ID: id}, version: m.versions}
 		last, known := m.latest[id]
 		switch n := m.random.IntN(8); {
 		case known && n < 3: // listed as it was
 			row.Row = last.Row
-			row.Flags |= changefeed.RowSame
 		case n == 3:
-			row.Flags = changefeed.RowGone
+			row.Flags = lists.Gone
 		default:
 			row.CreatedAt, row.NameKey = int64(m.random.IntN(8)), string(rune('a'+m.random.IntN(6)))
 			if m.random.IntN(3) > 0 {

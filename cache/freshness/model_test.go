@@ -51,10 +51,10 @@ const (
 
 type transaction struct {
 	xid       uint64
-	lists     []int             // which lists it changes
-	rows      []changefeed.Rows // and which rows of each; empty = any
-	whole     bool              // all of them
-	over      bool              // no longer running: visible, aborted, or gone in a crash
+	lists     []int         // which lists it changes
+	rows      [][]lists.Row // and which rows of each; empty = any
+	whole     bool          // all of them
+	over      bool          // no longer running: visible, aborted, or gone in a crash
 	lsn       uint64
 	visible   uint64 // the order of becoming so; 0 = not
 	visibleAt time.Time
@@ -72,7 +72,7 @@ func (x *transaction) changes(list int, extent bool) bool {
 		return true
 	}
 	for i, of := range x.lists {
-		if of == list && (!extent || x.rows[i] == "" || slices.ContainsFunc(slices.Collect(x.rows[i].All()), func(r changefeed.Row) bool {
+		if of == list && (!extent || x.rows[i] == nil || slices.ContainsFunc(x.rows[i], func(r lists.Row) bool {
 			return r.ID == rowID(1) || r.ID == rowID(2) || r.ID == rowID(3) || r.Flags == 0 && 100 <= r.CreatedAt && r.CreatedAt <= 200
 		})) {
 			return true
@@ -82,22 +82,22 @@ func (x *transaction) changes(list int, extent bool) bool {
 }
 
 // someRows are what a transaction changes in a list: a few rows, mostly none that a page shows.
-func (m *model) someRows() changefeed.Rows {
+func (m *model) someRows() []lists.Row {
 	if m.chance(4) {
-		return ""
+		return nil
 	}
-	var rows []changefeed.Row
+	var rows []lists.Row
 	for range 1 + m.r.IntN(2) {
 		switch id := 1 + m.r.IntN(12); m.r.IntN(3) {
 		case 0:
 			rows = append(rows, gone(id))
 		case 1:
-			rows = append(rows, same(id))
+			rows = append(rows, createdAt(id, 99))
 		default:
 			rows = append(rows, createdAt(id, []int64{50, 99, 150, 202, 250, 300}[m.r.IntN(6)]))
 		}
 	}
-	return changefeed.PackRows(rows...)
+	return rows
 }
 
 func (x *transaction) change() changefeed.Change {

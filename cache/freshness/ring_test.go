@@ -4,14 +4,17 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // rowID is an id, and no two of them have the same tag.
@@ -30,17 +33,18 @@ func shows(rows ...int) *Extent {
 }
 
 // createdAt is a row with its place in a list.
-func createdAt(i int, at int64) changefeed.Row { return changefeed.Row{ID: rowID(i), CreatedAt: at} }
+func createdAt(i int, at int64) lists.Row { return lists.Row{ID: rowID(i), CreatedAt: at} }
 
-func same(i int) changefeed.Row { return changefeed.Row{ID: rowID(i), Flags: changefeed.RowSame} }
+// behind is a row behind the pages.
+func behind(i int) lists.Row { return createdAt(i, 99) }
 
-func gone(i int) changefeed.Row { return changefeed.Row{ID: rowID(i), Flags: changefeed.RowGone} }
+func gone(i int) lists.Row { return lists.Row{ID: rowID(i), Flags: lists.Gone} }
 
 // changedRows is a transaction that names its rows.
-func (t *trackerTest) changedRows(xid uint64, list changefeed.List, rows ...changefeed.Row) {
+func (t *trackerTest) changedRows(xid uint64, list changefeed.List, rows ...lists.Row) {
 	t.Helper()
 	t.entry(changefeed.Entry{Change: &changefeed.Change{XID: xid, LSN: xid, CommittedAt: int64(xid) * 1e6,
-		Lists: []changefeed.List{listB, list}, Rows: []changefeed.Rows{changefeed.PackRows(gone(999)), changefeed.PackRows(rows...)}}})
+		Lists: []changefeed.List{listB, list}, Rows: [][]lists.Row{{gone(999)}, rows}}})
 }
 
 // shown is a page that was read at once, with its extent.
@@ -59,21 +63,20 @@ func (t *trackerTest) shown(snapshot string, e *Extent) *Validity {
 func TestConcerns(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		rows []changefeed.Row
+		rows []lists.Row
 		want Concern
 	}{
-		{"a row that it shows", []changefeed.Row{same(2)}, ShowsRow},
-		{"a row that it showed", []changefeed.Row{gone(1)}, ShowsRow},
-		{"the row behind it", []changefeed.Row{gone(3)}, ShowsRow},
-		{"another row that stays where it is", []changefeed.Row{same(4)}, Unconcerned},
-		{"another row that is deleted", []changefeed.Row{gone(4)}, Unconcerned},
-		{"a row before it", []changefeed.Row{createdAt(4, 202)}, Unconcerned},
-		{"a row behind it", []changefeed.Row{createdAt(4, 99)}, Unconcerned},
-		{"a row in it", []changefeed.Row{createdAt(4, 150)}, RowEntered},
-		{"one of several", []changefeed.Row{same(4), createdAt(5, 99), same(2)}, ShowsRow},
-		{"none of several", []changefeed.Row{same(4), createdAt(5, 99), gone(6)}, Unconcerned},
+		{"a row that it shows", []lists.Row{behind(2)}, ShowsRow},
+		{"a row that it showed", []lists.Row{gone(1)}, ShowsRow},
+		{"the row behind it", []lists.Row{gone(3)}, ShowsRow},
+		{"another row that is deleted", []lists.Row{gone(4)}, Unconcerned},
+		{"a row before it", []lists.Row{createdAt(4, 202)}, Unconcerned},
+		{"a row behind it", []lists.Row{createdAt(4, 99)}, Unconcerned},
+		{"a row in it", []lists.Row{createdAt(4, 150)}, RowEntered},
+		{"one of several", []lists.Row{behind(4), createdAt(5, 99), behind(2)}, ShowsRow},
+		{"none of several", []lists.Row{behind(4), createdAt(5, 99), gone(6)}, Unconcerned},
 		{"any row", nil, AnyRow},
-		{"no row, it says", []changefeed.Row{}, AnyRow},
+		{"no row, it says", []lists.Row{}, AnyRow},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			virtually(t, func(t *trackerTest) {
@@ -131,9 +134,9 @@ func TestAnEntryIsComparedWithNewerChangesAlone(t *testing.T) {
 			var entries []*Validity
 			for i := range changes {
 				entries = append(entries, t.shown(fmt.Sprintf("%d:%d:", 100+i, 100+i), shows(1, 2, 3)))
-				row := same(10 + i)
+				row := behind(10 + i)
 				if i == concerning {
-					row = same(1)
+					row = behind(1)
 				}
 				t.changedRows(100+uint64(i), listA, row)
 				positions = append(positions, t.last)
@@ -165,10 +168,10 @@ func TestAnEntryIsComparedWithNewerChangesAlone(t *testing.T) {
 func TestAStandbysPageIsComparedWithRepeatedChanges(t *testing.T) {
 	virtually(t, func(t *trackerTest) {
 		t.Tracker.last.Server = "s/1"
-		t.changedRows(100, listA, same(7))
-		t.changedRows(105, listA, same(8))
-		t.changedRows(100, listA, same(7))
-		t.changedRows(101, listA, same(1))
+		t.changedRows(100, listA, behind(7))
+		t.changedRows(105, listA, behind(8))
+		t.changedRows(100, listA, behind(7))
+		t.changedRows(101, listA, behind(1))
 		for lsn, want := range map[uint64]Admission{99: Lagging, 100: Lagging, 104: Lagging, 105: Admitted} {
 			v := &Validity{Extent: shows(1, 2, 3), ReadPoint: ReadPoint{Server: "s/1", LSN: lsn}}
 			if got := t.admit(v, listA); got != want {
@@ -192,7 +195,7 @@ func TestTooManyRowsAreNotCompared(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			virtually(t, func(t *trackerTest) {
 				v := t.shown("100:100:", shows(1, 2, 3))
-				var rows []changefeed.Row
+				var rows []lists.Row
 				for i := range test.rows {
 					rows = append(rows, gone(10+i))
 				}
@@ -224,7 +227,7 @@ func TestTheOldestChangesAreDropped(t *testing.T) {
 			t.Fatal("not admitted")
 		}
 		t.changedRows(100, listA, gone(4)) // and listB
-		size := len(changefeed.PackRows(gone(4)))
+		size := int(unsafe.Sizeof(gone(4)))
 		if r := &t.lists.ring; r.changes != 2 || r.bytes != 2*(changeSize+size) {
 			t.Fatalf("%d changes of %d bytes", r.changes, r.bytes)
 		}
@@ -313,24 +316,24 @@ func TestForgettingAListForgetsItsChanges(t *testing.T) {
 
 // What a full ring costs in memory is what it says.
 func TestMemoryOfTheRing(t *testing.T) {
-	for name, row := range map[string]changefeed.Row{
-		"rows that are the same": same(1),
-		"rows with their place":  {ID: rowID(1), CreatedAt: 1, NameKey: "a name of the usual length"},
+	for name, row := range map[string]lists.Row{
+		"rows without a text":   behind(1),
+		"rows with their place": {ID: rowID(1), CreatedAt: 1, NameKey: "a name of the usual length", Text: strings.Repeat("x", 700)},
 	} {
-		for _, lists := range []int{1, 5000} {
-			t.Run(fmt.Sprintf("%s in %d lists", name, lists), func(t *testing.T) {
+		for _, number := range []int{1, 5000} {
+			t.Run(fmt.Sprintf("%s in %d lists", name, number), func(t *testing.T) {
 				list := func(i int) changefeed.List {
 					return changefeed.List{Workspace: uuid.UUID{byte(i), byte(i >> 8)}}
 				}
 				tracker := NewTracker(time.Hour, 0, &changefeed.Followed{})
-				for i := range lists {
+				for i := range number {
 					tracker.lists.of(list(i))
 				}
 				var before, after runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&before)
 				for i := range 2 * ringBudget / changeSize {
-					c := &changefeed.Change{XID: uint64(i), Lists: []changefeed.List{list(i % lists)}, Rows: []changefeed.Rows{changefeed.PackRows(row)}}
+					c := &changefeed.Change{XID: uint64(i), Lists: []changefeed.List{list(i % number)}, Rows: [][]lists.Row{{row}}}
 					tracker.Changed(changefeed.Position{Term: 1, N: uint64(i + 1)}, c)
 					tracker.Settled(c, 0)
 					if i%1000 == 0 {
@@ -381,7 +384,7 @@ func TestComparingWhileChanging(t *testing.T) {
 	}
 	for i := range 2000 {
 		n := uint64(i + 100)
-		c := &changefeed.Change{XID: n, Lists: make([]changefeed.List, 1), Rows: []changefeed.Rows{changefeed.PackRows(same(i))}}
+		c := &changefeed.Change{XID: n, Lists: make([]changefeed.List, 1), Rows: [][]lists.Row{{behind(i)}}}
 		tracker.Changed(changefeed.Position{Term: 1, N: n}, c)
 		tracker.Settled(c, 0)
 		runtime.Gosched()

@@ -119,16 +119,16 @@ func (t *Tracker) Changed(at changefeed.Position, c *changefeed.Change) (joined 
 	}
 	for _, collection := range lists.All {
 		if c.Touches(collection) {
-			t.add(t.collections[collection], c, "")
+			t.add(t.collections[collection], c, nil)
 		}
 	}
 	return t.joined
 }
 
 // add adds a transaction to the changes of one list or collection.
-func (t *Tracker) add(v *listVersion, c *changefeed.Change, rows changefeed.Rows) {
+func (t *Tracker) add(v *listVersion, c *changefeed.Change, rows []lists.Row) {
 	added := &change{logPosition: logPosition{t.sequence, t.position, c.LSN}, xid: c.XID, committedAt: c.CommittedAt,
-		settledAt: notYet, rowCount: uint32(rows.Len()), rows: rows}
+		settledAt: notYet, rowCount: uint32(len(rows)), rows: rows}
 	v.add(added)
 	t.lists.ring.add(added)
 	t.changing[v] = struct{}{}

@@ -6,8 +6,10 @@ import (
 	"sort"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // The changes of each list.
@@ -248,7 +250,7 @@ type ring struct {
 	oldest, newest *change
 }
 
-// ringBudget is the budget in bytes: about 100,000 changes of one row.
+// ringBudget is the budget in bytes: about 16,000 changes of one row.
 const ringBudget = 16 << 20
 
 // change is what one committed transaction changed in one list.
@@ -258,7 +260,7 @@ type change struct {
 	committedAt int64         // changefeed.Change.CommittedAt
 	settledAt   time.Duration // every statement that begins at this moment or later sees it; notYet = it is not visible
 	rowCount    uint32
-	rows        changefeed.Rows
+	rows        []lists.Row
 
 	list *listVersion // the list whose changes include it; nil = the list has dropped it
 	next *change      // the next newer change in the ring
@@ -271,7 +273,14 @@ const notYet = time.Duration(math.MaxInt64)
 // TestMemoryOfTheRing.
 const changeSize = 128
 
-func (c *change) size() int { return changeSize + len(c.rows) }
+func (c *change) size() int { return changeSize + c.rowBytes() }
+
+func (c *change) rowBytes() (n int) {
+	for i := range c.rows {
+		n += int(unsafe.Sizeof(c.rows[i])) + len(c.rows[i].NameKey) + len(c.rows[i].Text)
+	}
+	return n
+}
 
 // add adds a change, and drops the oldest changes until all fit into the budget.
 func (r *ring) add(c *change) {
@@ -302,8 +311,8 @@ func (r *ring) dropOldest() {
 // release frees the rows of a change that its list has dropped. For a fill that may not
 // have seen the change, it counts as a change of any row.
 func (r *ring) release(c *change) {
-	r.bytes -= len(c.rows)
-	c.rows, c.list = "", nil
+	r.bytes -= c.rowBytes()
+	c.rows, c.list = nil, nil
 }
 
 // Invalidation is why an entry is not current any more.

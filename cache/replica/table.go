@@ -10,18 +10,10 @@ import (
 
 // Of the rows that a change names these are in no list, or have no known position in lists
 // by name.
-const gone, nameUnknown = lists.Flags(1), lists.Flags(2)
+const gone, nameUnknown = lists.Gone, lists.NameUnknown
 
 // rowsOf returns the rows of a change's list; nil = any row of the table may have changed.
-var rowsOf = func(c *changefeed.Change, i int) (versions []lists.Row) {
-	for row := range c.RowsOf(i).All() {
-		if row.Flags&changefeed.RowSame != 0 {
-			return nil
-		}
-		versions = append(versions, lists.Row{ID: row.ID, CreatedAt: row.CreatedAt, NameKey: row.NameKey, Flags: row.Flags})
-	}
-	return versions
-}
+var rowsOf = (*changefeed.Change).RowsOf
 
 // belonging says whether a version of a row belongs to a list.
 type belonging uint8

@@ -72,16 +72,18 @@ type Change struct {
 	Lists []List `json:"p,omitempty"`
 	Whole uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
 
-	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
-	Rows        []Rows `json:"-"`           // of each of Lists; of those beyond the end any row may have changed
+	CommittedAt int64 `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
+	// Rows are those of each of Lists that changed, as the transaction left them. They are
+	// immutable.
+	Rows [][]lists.Row `json:"-"`
 }
 
-// RowsOf returns the rows of Lists[i] that changed; empty = any may have.
-func (c *Change) RowsOf(i int) Rows {
+// RowsOf returns the rows of Lists[i] that changed; nil = any may have.
+func (c *Change) RowsOf(i int) []lists.Row {
 	if i < len(c.Rows) {
 		return c.Rows[i]
 	}
-	return ""
+	return nil
 }
 
 // Touches says whether the collection is touched as a whole.

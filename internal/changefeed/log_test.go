@@ -441,14 +441,18 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 		c := change()
 		c.CommittedAt = int64(number(r))
 		for range c.Lists {
-			rows := make([]Row, r.IntN(3))
+			rows := make([]lists.Row, r.IntN(3))
 			for i := range rows {
-				rows[i] = Row{ID: c.Lists[0].Workspace, Flags: lists.Flags(r.Uint32())}
-				if rows[i].IsPlaced() {
+				rows[i] = lists.Row{ID: c.Lists[0].Workspace, Flags: lists.Flags(r.Uint32())}
+				if rows[i].Flags&lists.Gone == 0 {
 					rows[i].CreatedAt, rows[i].NameKey = int64(number(r)), "abc"[:r.IntN(4)]
+					rows[i].Text = "{\"a\n\"}"[:r.IntN(5)]
 				}
 			}
-			c.Rows = append(c.Rows, PackRows(rows...))
+			if len(rows) == 0 {
+				rows = nil
+			}
+			c.Rows = append(c.Rows, rows)
 		}
 		e.Change = &c
 	default:

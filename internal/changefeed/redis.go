@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/lists"
 )
 
 // Redis is the log of a fleet. All its keys share a hash tag, so that they are on one
@@ -32,7 +34,8 @@ type Redis struct {
 
 const (
 	// entryField is the only field of an entry: entryVersion, the Entry in JSON, and after a
-	// line feed the Rows of its Change. A format that differs in anything has another version.
+	// line feed the Rows of each list of its Change, by lists.AppendRows. A format that
+	// differs in anything has another version.
 	entryField   = "e"
 	entryVersion = '1'
 
@@ -153,7 +156,10 @@ func (w *writer) append(ctx context.Context, keys []string, epoch string, entrie
 		}
 		body = append([]byte{entryVersion}, body...)
 		if e.Change != nil && len(e.Change.Rows) > 0 {
-			body = appendRows(append(body, '\n'), e.Change.Rows)
+			body = append(body, '\n')
+			for _, rows := range e.Change.Rows {
+				body = lists.AppendRows(body, rows)
+			}
 		}
 		args = append(args, e.Position.String(), body)
 	}
@@ -262,12 +268,18 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 func decode(at Position, fields map[string]any) (e Entry) {
 	body, _ := fields[entryField].(string)
 	head, tail, _ := strings.Cut(body, "\n")
-	rows, ok := parseRows(tail)
+	var all [][]lists.Row
+	ok := true
+	for ok && tail != "" {
+		var rows []lists.Row
+		rows, tail, ok = lists.ParseRows(tail)
+		all = append(all, rows)
+	}
 	if !ok || head == "" || head[0] != entryVersion || json.Unmarshal([]byte(head[1:]), &e) != nil {
 		e = Entry{}
 	}
 	if e.Change != nil {
-		e.Change.Rows = rows
+		e.Change.Rows = all
 	}
 	e.Position = at
 	return e

@@ -210,22 +210,22 @@ func TestASubscriberReadsWhereTheLogIsWritten(t *testing.T) {
 	})
 }
 
-// What a change takes in Redis by MEMORY USAGE, for each row: one row takes at most 200
-// bytes, whatever its name. The transactions' ids and LSNs are those of a server of
+// What a change takes in Redis by MEMORY USAGE, for each row: one row takes little more
+// than its name and its text. The transactions' ids and LSNs are those of a server of
 // some years.
 func TestARowTakesFewBytes(t *testing.T) {
 	const changes, batch = 10_000, 500
+	text := strings.Repeat("x", 700)
 	for _, test := range []struct {
 		name string
 		rows int // of each change
-		row  Row
+		row  lists.Row
 		most int // bytes a row
 	}{
-		{"a name of 40 characters", 1, Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40)}, 200},
-		{"a name of 80 Han characters", 1, Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("茶", 80)}, 250},
-		{"the same as before", 1, Row{Flags: RowSame}, 175},
-		{"gone", 1, Row{Flags: RowGone}, 175},
-		{"ten rows", 10, Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40)}, 80},
+		{"a name of 40 characters", 1, lists.Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40), Text: text}, 975},
+		{"a name of 80 Han characters", 1, lists.Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("茶", 80), Text: text}, 1350},
+		{"gone", 1, lists.Row{Flags: lists.Gone}, 175},
+		{"ten rows", 10, lists.Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40), Text: text}, 900},
 	} {
 		for collection, of := range []string{lists.Items: "items", lists.Contacts: "contacts"} {
 			t.Run(of+", "+test.name, func(t *testing.T) {
@@ -233,13 +233,13 @@ func TestARowTakesFewBytes(t *testing.T) {
 				log := NewRedis(client, shop())
 				var entries []Entry
 				for n := uint64(1); n <= changes; n++ {
-					rows := make([]Row, test.rows)
+					rows := make([]lists.Row, test.rows)
 					for i := range rows {
 						rows[i] = test.row
 						rows[i].ID = uuid.New()
 					}
 					entries = append(entries, Entry{Position: Position{4_000_000_000, n}, Change: &Change{XID: 4_000_000_000 + n, LSN: 800_000_000_000 + n,
-						CommittedAt: 1 << 50, Lists: []List{{uuid.New(), lists.Collection(collection)}}, Rows: []Rows{PackRows(rows...)}}})
+						CommittedAt: 1 << 50, Lists: []List{{uuid.New(), lists.Collection(collection)}}, Rows: [][]lists.Row{rows}}})
 				}
 				for some := range slices.Chunk(entries, batch) {
 					if err := log.Append(inTime(t), "a", some...); err != nil {

@@ -85,15 +85,16 @@ var descriptions = [Collections]description{
 	},
 }
 
-// Flags are the values of filters that a row has, or that all rows of a list have. Two
-// collections may use the same bit. The two lowest bits are changefeed.RowGone and
-// RowSame.
+// Flags are the values of filters that a row has, or that all rows of a list have, and
+// what is known of a row.
 type Flags uint8
 
-// The flags of items, then those of contacts.
+// The flags of rows that changed, of items, and of contacts.
 const (
-	Tracked Flags = 1 << (2 + iota)
-	Low           // tracked, has a reorder point, and is at or below it
+	Gone        Flags = 1 << iota // no list has the row: deleted, not active, or moved to another workspace
+	NameUnknown                   // the row has no NameKey: it may be anywhere in a list by name
+	Tracked
+	Low // tracked, has a reorder point, and is at or below it
 	Goods
 	Services
 	Customers
@@ -157,25 +158,16 @@ func (c Collection) Where(flags Flags) (sql string) {
 	return sql
 }
 
-// Deciding returns the columns, besides id, that decide which pages have a row, and at
-// which position.
-func (c Collection) Deciding() []Column {
-	d := &descriptions[c]
-	names := append([]string{"active", "created_at", "name"}, d.searched...)
-	for _, f := range d.filters {
+// IsFilteredBy reports whether a filter compares the column.
+func (c Collection) IsFilteredBy(column string) bool {
+	for _, f := range c.Filters() {
 		for _, v := range f.Values {
-			for _, w := range v.Where {
-				names = append(names, w.Column, w.AtMost)
+			if slices.ContainsFunc(v.Where, func(w Condition) bool { return w.Column == column || w.AtMost == column }) {
+				return true
 			}
 		}
 	}
-	var deciding []Column
-	for _, column := range d.columns {
-		if slices.Contains(names, column.Name) {
-			deciding = append(deciding, column)
-		}
-	}
-	return deciding
+	return false
 }
 
 // Names returns the names of the lists.

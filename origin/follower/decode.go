@@ -2,7 +2,6 @@ package follower
 
 import (
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"slices"
 	"time"
@@ -20,12 +19,12 @@ const allCollections = 1<<lists.Collections - 1
 // table says where the columns of a relation are.
 type table struct {
 	workspace, id column
-	columns       int                               // their number
-	listed        [lists.Collections]map[string]int // by collection: where its deciding columns are; nil = some are not published, or of another type
+	columns       int                      // their number
+	listed        [lists.Collections][]int // by collection: where its columns are; nil = some are not published, or of another type
 }
 
 type column struct {
-	at  int  // -1 = not published
+	at  int  // -1 = not published, or no uuid
 	key bool // part of the replica identity: an update that changes it also sends the old row
 }
 
@@ -39,7 +38,6 @@ type column struct {
 type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
 	coarse      uint8            // a bit for each collection whose changes name no rows (Publication.Coarse)
-	seed        maphash.Seed     // of version.hash
 	tables      map[uint32]table // by relation: its last committed description
 	reference   uint64           // a recent transaction id of 64 bits, for widen
 
@@ -49,22 +47,20 @@ type decoder struct {
 }
 
 func newDecoder() decoder {
-	d := decoder{seed: maphash.MakeSeed(), tables: map[uint32]table{}, streamed: map[uint32]*openTransaction{}}
+	d := decoder{tables: map[uint32]table{}, streamed: map[uint32]*openTransaction{}}
 	d.openTransaction = d.begin(0, d.tables)
 	return d
 }
 
 func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
-	return &openTransaction{xid: widen(xid, d.reference), index: map[changefeed.List]int{}, tables: tables}
+	return &openTransaction{xid: widen(xid, d.reference), index: map[changefeed.List]int{}, rowAt: map[rowKey]int{}, tables: tables}
 }
 
 // commit is a decoded transaction.
 type commit struct {
-	change   changefeed.Change // without Rows: published.name adds them
-	named    [][]version       // by list of change.Lists: its changed rows; nil = any row may have changed
-	start    pglogrepl.LSN     // of its commit record; a slot that is confirmed beyond it does not send it again
-	unlisted bool              // it also changed a relation that the catalog did not list
-	same     bool              // it was published with a row that is Same
+	change   changefeed.Change
+	start    pglogrepl.LSN // of its commit record; a slot that is confirmed beyond it does not send it again
+	unlisted bool          // it also changed a relation that the catalog did not list
 }
 
 // touches says whether the change has anything to publish.
@@ -136,7 +132,7 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 		change: changefeed.Change{XID: t.xid, LSN: uint64(end), CommittedAt: at.UnixMicro(), Whole: t.whole}}
 	for i, l := range t.lists {
 		if !done.change.Touches(l.Collection) {
-			done.change.Lists, done.named = append(done.change.Lists, l), append(done.named, t.named[i])
+			done.change.Lists, done.change.Rows = append(done.change.Lists, l), append(done.change.Rows, t.named[i])
 		}
 	}
 	if !done.touches() && !done.unlisted {
@@ -162,13 +158,15 @@ func (d *decoder) setCatalog(collections map[uint32]uint8) {
 func tableOf(m *pglogrepl.RelationMessage) table {
 	t := table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id"), columns: len(m.Columns)}
 	for collection := range lists.Collections {
-		t.listed[collection] = positionsOf(m, collection.Deciding())
+		t.listed[collection] = positionsOf(m, collection.Columns())
 	}
 	return t
 }
 
 func columnOf(m *pglogrepl.RelationMessage, name string) column {
-	at := slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool { return c.Name == name })
+	at := slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool {
+		return c.Name == name && c.DataType == lists.UUID.OID()
+	})
 	return column{at: at, key: at >= 0 && m.Columns[at].Flags&1 != 0}
 }
 
@@ -216,8 +214,8 @@ func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, which tuple) 
 		if d.anyRow(list) { // a further row adds nothing
 			continue
 		}
-		if v, ok := d.version(list, &t, row, which); ok {
-			d.add(list, &v)
+		if r, ok := d.row(list, &t, row, which); ok {
+			d.add(list, &r)
 		} else {
 			d.add(list, nil)
 		}
@@ -229,11 +227,10 @@ func valueOf(c column, row *pglogrepl.TupleData) (value uuid.UUID, ok bool) {
 		return value, false
 	}
 	v := row.Columns[c.at]
-	if v.DataType != pglogrepl.TupleDataTypeText {
+	if v.DataType != pglogrepl.TupleDataTypeBinary {
 		return value, false // null, or unchanged and not sent
 	}
-	value, err := uuid.ParseBytes(v.Data)
-	return value, err == nil
+	return value, copy(value[:], v.Data) == len(value)
 }
 
 // widen extends a 32-bit transaction id to 64 bits. The id must be less than 2^31
@@ -246,10 +243,10 @@ const (
 	// maxLists bounds the lists of a change. A change that touches more lists touches
 	// whole collections instead.
 	maxLists = 1000
-	// maxRows bounds the named rows of a list, and maxRowsInAll those of a change. A
-	// list with more changed rows names none: any of its rows may have changed.
-	maxRows      = 64
-	maxRowsInAll = 1000
+	// maxRows and maxRowBytes bound the named rows of a change. The list of a row beyond
+	// them names none: any of its rows may have changed.
+	maxRows     = 1000
+	maxRowBytes = 512 << 10
 )
 
 // openTransaction collects what the rows that are decoded so far touch.
@@ -257,9 +254,10 @@ type openTransaction struct {
 	xid         uint64
 	whole       uint8                   // a bit for each collection touched as a whole
 	lists       []changefeed.List       // at most maxLists
-	named       [][]version             // by list: its changed rows, each in its last version; nil = any row
+	named       [][]lists.Row           // by list: its changed rows, each in its last version; nil = any row
 	index       map[changefeed.List]int // into lists and named
-	rows        int                     // rows named so far, those dropped again included
+	rowAt       map[rowKey]int          // into the rows of a list; of those dropped again, too
+	rowBytes    int                     // of the rows named so far, those dropped again included
 	rowsUnknown bool                    // it names no rows, since some may be of aborted subtransactions
 	unlisted    bool                    // it also changed a relation that the catalog does not list
 	tables      map[uint32]table        // the relations' descriptions as the transaction sees them
@@ -271,8 +269,17 @@ func (t *openTransaction) anyRow(list changefeed.List) bool {
 	return known && t.named[i] == nil
 }
 
-// add adds a list, and v to its rows. v = nil: any row of the list may have changed.
-func (t *openTransaction) add(list changefeed.List, v *version) {
+// rowKey is a row of a list: by the list's index.
+type rowKey struct {
+	list int
+	id   uuid.UUID
+}
+
+// rowSize is what a row takes in the log besides its name and its text, at most, in bytes.
+const rowSize = 40
+
+// add adds a list, and r to its rows. r = nil: any row of the list may have changed.
+func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 	i, known := t.index[list]
 	if !known {
 		if i = len(t.lists); i == maxLists {
@@ -280,23 +287,27 @@ func (t *openTransaction) add(list changefeed.List, v *version) {
 			return
 		}
 		t.index[list] = i
-		t.lists, t.named = append(t.lists, list), append(t.named, []version{})
+		t.lists, t.named = append(t.lists, list), append(t.named, []lists.Row{})
 	}
 	rows := t.named[i]
 	if rows == nil {
 		return
 	}
-	if v == nil || t.rowsUnknown {
+	if r == nil || t.rowsUnknown {
 		t.named[i] = nil
 		return
 	}
-	if at := slices.IndexFunc(rows, func(o version) bool { return o.row.ID == v.row.ID }); at >= 0 {
-		rows[at] = *v // a later version
-		return
+	at, again := t.rowAt[rowKey{i, r.ID}]
+	if again { // this is a later version
+		t.rowBytes -= len(rows[at].NameKey) + len(rows[at].Text)
+	} else {
+		at, rows = len(rows), append(rows, lists.Row{})
+		t.rowAt[rowKey{i, r.ID}] = at
+		t.rowBytes += rowSize
 	}
-	if t.rows++; len(rows) == maxRows || t.rows > maxRowsInAll {
-		t.named[i] = nil
-		return
+	t.rowBytes += len(r.NameKey) + len(r.Text)
+	if rows[at] = *r; len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
+		rows = nil
 	}
-	t.named[i] = append(rows, *v)
+	t.named[i] = rows
 }

@@ -65,11 +65,11 @@ func relation(oid uint32, columns ...string) []byte {
 func insert(oid uint32, workspaces ...int) []byte {
 	b := message('I', oid, byte('N'), uint16(len(workspaces)))
 	for _, n := range workspaces {
-		text := "text"
-		if n > 0 {
-			text = number(n).String()
+		value := []byte("text")
+		if id := number(n); n > 0 {
+			value = id[:]
 		}
-		b = append(b, message('t', uint32(len(text)), []byte(text))...)
+		b = append(b, message('b', uint32(len(value)), value)...)
 	}
 	return b
 }
@@ -211,9 +211,9 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 // itemMessages describe items with such a replica identity, and update item 2 of
 // workspace 1.
 func itemMessages(key ...string) (relation, update []byte) {
-	columns := append([]lists.Column{{Name: "workspace_id", Kind: lists.UUID}, {Name: "id", Kind: lists.UUID}}, lists.Items.Deciding()...)
-	values := map[string]string{"workspace_id": number(1).String(), "id": number(2).String(), "active": "t", "created_at": "2020-01-01 00:00:00+00",
-		"name": "a", "sku": "a", "type": "GOODS", "track_stock": "f", "stock_on_hand": "0"}
+	columns := append([]lists.Column{{Name: "workspace_id", Kind: lists.UUID}}, lists.Items.Columns()...)
+	workspace, id, at := number(1), number(2), binary.BigEndian.AppendUint64(nil, uint64(since.UnixMicro()-lists.PostgresEpoch))
+	values := map[string][]byte{"workspace_id": workspace[:], "id": id[:], "active": {1}, "created_at": at, "name": []byte("a"), "type": []byte("GOODS"), "track_stock": {0}}
 	relation = message('R', itemsOID, "public", "items", byte('d'), uint16(len(columns)))
 	update = message('U', itemsOID, byte('N'), uint16(len(columns)))
 	for _, c := range columns {
@@ -223,7 +223,7 @@ func itemMessages(key ...string) (relation, update []byte) {
 		}
 		relation = append(relation, message(flags, c.Name, c.Kind.OID(), uint32(0))...)
 		if value, ok := values[c.Name]; ok {
-			update = append(update, message('t', uint32(len(value)), []byte(value))...)
+			update = append(update, message('b', uint32(len(value)), value)...)
 		} else {
 			update = append(update, 'n')
 		}
@@ -241,7 +241,6 @@ func namedOf(t *testing.T, messages ...[]byte) string {
 			t.Fatal(err)
 		}
 		if done != nil {
-			newPublished(1, 1).name(done)
 			return named(done.change)
 		}
 	}

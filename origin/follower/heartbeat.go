@@ -42,7 +42,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	unseen := t.unlisted.settle(snapshot)
 	if v.catalog.version != t.version {
 		for _, c := range unseen {
-			c.change.Lists, c.change.Whole, c.named = nil, allCollections, nil
+			c.change.Lists, c.change.Whole, c.change.Rows = nil, allCollections, nil
 			t.publishChange(c)
 		}
 		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {

@@ -138,9 +138,7 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
 	config := p.config.Config.Copy()
-	config.RuntimeParams["client_encoding"] = "UTF8" // rows are sent as text; these settings override those of the database and the role
-	config.RuntimeParams["datestyle"] = "ISO"
-	config.RuntimeParams["timezone"] = "UTC"
+	config.RuntimeParams["client_encoding"] = "UTF8" // overrides the setting of the database and of the role
 	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
 	if config.RuntimeParams[decodingMemory] == "" { // the URL may set it
 		config.RuntimeParams[decodingMemory] = "4MB"
@@ -152,7 +150,7 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	err = p.sameServer(ctx, sender)
 	if err == nil {
 		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
-			"proto_version '2'", "streaming '" + streaming + "'", "publication_names '" + PublicationName + "'", "messages 'true'"}})
+			"proto_version '2'", "streaming '" + streaming + "'", "publication_names '" + PublicationName + "'", "messages 'true'", "binary 'true'"}})
 	}
 	if err != nil {
 		closeConn(sender)

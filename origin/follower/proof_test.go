@@ -151,9 +151,8 @@ func TestHeartbeatsNameNoRows(t *testing.T) {
 	t.Parallel()
 	term := newTerm(New(Options{}), nil)
 	list := changefeed.List{Workspace: number(1)}
-	term.publishChange(commit{change: changefeed.Change{XID: 7, Lists: []changefeed.List{list}},
-		named: [][]version{{{row: changefeed.Row{ID: number(2), NameKey: "x"}}}}})
-	if c := term.waiting[0].Change; c.RowsOf(0).Len() != 1 {
+	term.publishChange(commit{change: changefeed.Change{XID: 7, Lists: []changefeed.List{list}, Rows: [][]lists.Row{{{ID: number(2), NameKey: "x"}}}}})
+	if c := term.waiting[0].Change; len(c.RowsOf(0)) != 1 {
 		t.Errorf("published: %+v", c)
 	}
 	if c := term.unsettled.settle(changefeed.Snapshot{})[0]; c.Lists[0] != list || c.Rows != nil {

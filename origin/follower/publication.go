@@ -47,7 +47,7 @@ type Publication struct {
 	children      string // tables that inherit from a followed table: pages show their rows, and the publication lacks them
 	noInherit     string // commands that end the inheritance
 
-	missingColumns []string // tables without all columns that lists are ordered or filtered by
+	missingColumns []string // tables without all columns of their lists
 	ambiguousRows  []string // tables of which the workspace and the id may identify several rows, or whose updates do not identify the old row
 }
 
@@ -61,14 +61,14 @@ func ReadPublication(ctx context.Context, conn *pgx.Conn) (s Publication, err er
 }
 
 // wantedTables returns the tables of the publication as JSON: the name, the column that
-// identifies the list of a row, and the columns that decide which pages have a row.
+// identifies the list of a row, and the columns of lists.
 func wantedTables() string {
 	var all []map[string]any
 	for _, name := range lists.Tables() {
 		w := map[string]any{"name": name, "col": "id"}
 		if c := lists.Of(name); c != lists.Keys {
-			listed := []string{"id"}
-			for _, column := range c.Deciding() {
+			var listed []string
+			for _, column := range c.Columns() {
 				listed = append(listed, column.Name)
 			}
 			w["col"], w["listed"] = "workspace_id", listed
@@ -105,7 +105,7 @@ func (s Publication) Coarse() (reason, remedy string) {
 	const effect = ": every change makes all pages of the list stale"
 	switch {
 	case len(s.missingColumns) > 0:
-		return "lacks columns of " + strings.Join(s.missingColumns, " and ") + " that lists are ordered or filtered by" + effect, "run `listedge migrate up`"
+		return "lacks columns of " + strings.Join(s.missingColumns, " and ") + " that lists have" + effect, "run `listedge migrate up`"
 	case len(s.ambiguousRows) > 0:
 		return "does not say which row of " + strings.Join(s.ambiguousRows, " and ") + " was changed" + effect,
 			"make (workspace_id, id) the primary key, and ALTER TABLE … REPLICA IDENTITY DEFAULT"

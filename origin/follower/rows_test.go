@@ -10,39 +10,43 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // named writes a change as "items:1[5 goods tracked low @1.5s, 6 gone] contacts:2[any]":
 // the rows' ids and flags, and when they were created, since 2020.
 func named(c changefeed.Change) string {
-	flags := []string{"gone", "same", "tracked", "low", "goods", "service", "customer", "supplier"}
-	var lists []string
+	flags := []string{"gone", "unnamed", "tracked", "low", "goods", "service", "customer", "supplier"}
+	var all []string
 	for i := range c.Lists {
 		rows := c.RowsOf(i)
 		texts := []string{"any"}
-		if rows != "" {
+		if rows != nil {
 			texts = nil
 		}
-		for r := range rows.All() {
+		for _, r := range rows {
 			text := fmt.Sprint(r.ID[15])
 			for n, f := range flags {
 				if r.Flags&(1<<n) != 0 {
 					text += " " + f
 				}
 			}
-			if r.IsPlaced() {
+			if r.Flags&lists.Gone == 0 {
 				text += " @" + time.UnixMicro(r.CreatedAt).Sub(since).String()
+				if r.Text == "" {
+					text += " text unknown"
+				}
 			}
 			texts = append(texts, text)
 		}
 		slices.Sort(texts)
-		lists = append(lists, touched(changefeed.Change{Lists: c.Lists[i : i+1]})+"["+strings.Join(texts, ", ")+"]")
+		all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]})+"["+strings.Join(texts, ", ")+"]")
 	}
-	slices.Sort(lists)
+	slices.Sort(all)
 	if c.Whole != 0 {
-		lists = append(lists, touched(changefeed.Change{Whole: c.Whole}))
+		all = append(all, touched(changefeed.Change{Whole: c.Whole}))
 	}
-	return strings.Join(lists, " ")
+	return strings.Join(all, " ")
 }
 
 var since = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -88,7 +92,7 @@ func TestWhatRowsAChangeNames(t *testing.T) {
 		{"as low as can be", "UPDATE items SET reorder_point = 0 WHERE id = #1", "items:1[1 tracked low goods @0s]"},
 		{"just above", "UPDATE items SET stock_on_hand = 0." + strings.Repeat("0", 999) + "1 WHERE id = #1", "items:1[1 tracked goods @0s]"},
 		{"equal, with more zeros", "UPDATE items SET stock_on_hand = 5.50, reorder_point = 5.5000 WHERE id = #1", "items:1[1 tracked low goods @0s]"},
-		{"of many digits", "UPDATE items SET stock_on_hand = " + long + ".1, reorder_point = " + long + ".2 WHERE id = #1", "items:1[1 same tracked low goods]"},
+		{"of many digits", "UPDATE items SET stock_on_hand = " + long + ".1, reorder_point = " + long + ".2 WHERE id = #1", "items:1[1 tracked low goods @0s]"},
 		{"of many digits, and above", "UPDATE items SET reorder_point = " + long + " WHERE id = #1", "items:1[1 tracked goods @0s]"},
 		{"below zero", "UPDATE items SET stock_on_hand = -10, reorder_point = -9.99 WHERE id = #1", "items:1[1 tracked low goods @0s]"},
 		{"not tracked", "UPDATE items SET track_stock = false WHERE id = #1", "items:1[1 goods @0s]"},
@@ -98,7 +102,7 @@ func TestWhatRowsAChangeNames(t *testing.T) {
 		{"the last version", "BEGIN; UPDATE items SET active = true WHERE id = #5; UPDATE items SET created_at = '2020-01-01 00:00:02Z' WHERE id = #5; UPDATE items SET created_at = '2020-01-01 00:00:03Z' WHERE id = #5; COMMIT", "items:1[5 goods @3s]"},
 		{"deleted and inserted again", "BEGIN; DELETE FROM items WHERE id = #5; " + item + "($1, #5, 'a', '2020-01-01 00:00:04Z'); COMMIT", "items:1[5 goods @4s]"},
 		{"inserted and deleted", "BEGIN; " + item + "($1, #6, 'a', '2020-01-01Z'); DELETE FROM items WHERE id = #6; COMMIT", "items:1[6 gone]"},
-		{"away and back", "BEGIN; UPDATE items SET workspace_id = $2 WHERE id = #5; UPDATE items SET workspace_id = $1 WHERE id = #5; COMMIT", "items:1[5 same goods] items:2[5 gone]"},
+		{"away and back", "BEGIN; UPDATE items SET workspace_id = $2 WHERE id = #5; UPDATE items SET workspace_id = $1 WHERE id = #5; COMMIT", "items:1[5 goods @4s] items:2[5 gone]"},
 		{"a savepoint that is rolled back", "BEGIN; UPDATE items SET track_stock = true WHERE id = #5; SAVEPOINT s; DELETE FROM items WHERE id = #5; UPDATE items SET type = 'GOODS' WHERE id = #2; ROLLBACK TO s; COMMIT", "items:1[5 tracked goods @4s]"},
 		{"two collections", "BEGIN; DELETE FROM contacts; UPDATE items SET track_stock = false WHERE id = #5; COMMIT", "contacts:1[3 gone] items:1[5 goods @4s]"},
 		{"prepared", "BEGIN; UPDATE items SET type = 'SERVICE' WHERE id = #5; PREPARE TRANSACTION '" + w.name + "'", ""},
@@ -107,16 +111,17 @@ func TestWhatRowsAChangeNames(t *testing.T) {
 		{"the same row number in two workspaces", item + "($3, #5, 'z', '2020-01-01Z')", "items:3[5 goods @0s]"},
 		{"any time", "ALTER TABLE items DROP CONSTRAINT items_created_at_check", all},
 		{"the least time that is read", item + "($4, #1, 'a', '0001-01-01Z')", "items:4[1 goods @-2562047h47m16.854775808s]"},
-		{"before Christ", item + "($4, #2, 'a', '0001-12-31Z BC')", "items:4[any]"},
+		{"before Christ", item + "($4, #2, 'a', '0001-12-31Z BC')", "items:4[2 goods @-2562047h47m16.854775808s text unknown]"},
 		{"year 9999", item + "($4, #3, 'a', '9999-12-31 23:59:59.999Z')", "items:4[3 goods @2562047h47m16.854775807s]"},
-		{"year 10000", item + "($4, #4, 'a', '10000-01-01Z')", "items:4[any]"},
-		{"infinity", item + "($4, #5, 'a', 'infinity')", "items:4[any]"},
-		{"-infinity", item + "($4, #6, 'a', '-infinity')", "items:4[any]"},
+		{"year 10000", item + "($4, #4, 'a', '10000-01-01Z')", "items:4[4 goods @2562047h47m16.854775807s text unknown]"},
+		{"infinity", item + "($4, #5, 'a', 'infinity')", "items:4[5 goods @2562047h47m16.854775807s text unknown]"},
+		{"-infinity", item + "($4, #6, 'a', '-infinity')", "items:4[6 goods @-2562047h47m16.854775808s text unknown]"},
 		{"inactive since ever", "UPDATE items SET active = false WHERE id = #6", "items:4[6 gone]"},
-		{"64 rows", "INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 64)", "64 rows"},
-		{"65 rows", "INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 65)", "items:5[any]"},
-		{"65 rows of one list and one of another", "BEGIN; INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 65); " + item + "($6, #1, 'x', '2020-01-01Z'); COMMIT", "items:5[any] items:6[1 goods @0s]"},
-		{"one row 65 times", "DO $$ BEGIN FOR n IN 1..65 LOOP UPDATE items SET stock_on_hand = n WHERE id = #1 AND workspace_id = $6; END LOOP; END $$", "items:6[1 same goods]"},
+		{"1000 rows", "INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 1000)", "1000 rows"},
+		{"1001 rows", "INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 1001)", "items:5[any]"},
+		{"many bytes", "INSERT INTO items (workspace_id, name, sku) SELECT $5, 'x', repeat('x', 7000) FROM generate_series(1, 80)", "items:5[any]"},
+		{"few rows of one list, and many of another", "BEGIN; " + item + "($6, #1, 'x', '2020-01-01Z'); INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 1000); COMMIT", "items:5[any] items:6[1 goods @0s]"},
+		{"one row 1001 times", "DO $$ BEGIN FOR n IN 1..1001 LOOP UPDATE items SET stock_on_hand = n, sku = repeat('x', 1000) WHERE id = #1 AND workspace_id = $6; END LOOP; END $$", "items:6[1 goods @0s]"},
 		{"a purge", "SELECT pg_logical_emit_message(true, 'listedge', 'purge ' || $6)", "contacts:6[any] items:6[any] keys:6[any]"},
 		{"a purge of a list with a row", "BEGIN; UPDATE items SET type = 'SERVICE' WHERE id = #1 AND workspace_id = $6; SELECT pg_logical_emit_message(true, 'listedge', 'purge ' || $6); UPDATE items SET type = 'GOODS' WHERE id = #1 AND workspace_id = $6; COMMIT", "contacts:6[any] items:6[any] keys:6[any]"},
 		{"a key", "INSERT INTO workspaces (id, name) VALUES ($1, 'w')", "keys:1[any]"},
@@ -137,7 +142,7 @@ func TestWhatRowsAChangeNames(t *testing.T) {
 		for want := range strings.SplitSeq(c.want, "; ") {
 			got := w.newChange()
 			switch is := named(got); {
-			case want == "*" || want == "64 rows" && len(got.Lists) == 1 && got.RowsOf(0).Len() == 64:
+			case want == "*" || want == "1000 rows" && len(got.Lists) == 1 && len(got.RowsOf(0)) == 1000:
 			case is != want:
 				t.Errorf("%s:\n is %.300s\nnot %s", c.name, is, want)
 			}

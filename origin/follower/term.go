@@ -33,8 +33,6 @@ type term struct {
 
 	unlisted unlisted
 
-	published *published // the last published version of each row
-
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
 	waiting      []changefeed.Entry  // to be published after it
@@ -53,7 +51,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten)}
+	return &term{Follower: f, primary: p, decoder: newDecoder()}
 }
 
 // errPublicationChanged: some commits from before the change of the publication may
@@ -281,9 +279,6 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		}
 		t.unlisted.add(*done)
 		if done.touches() {
-			if done.change.Whole == allCollections {
-				t.publishSameAsWhole()
-			}
 			t.publishChange(*done)
 		}
 		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
@@ -295,28 +290,10 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 // heartbeats repeat it without the rows: only joining nodes read the repetition, and
 // heartbeats stay small.
 func (t *term) publishChange(c commit) {
-	named := c
-	c.same = t.published.name(&named)
-	t.enqueue(changefeed.Entry{Change: &named.change})
-	c.named = nil
+	published := c.change
+	t.enqueue(changefeed.Entry{Change: &published})
+	c.change.Rows = nil
 	t.unsettled = append(t.unsettled, c)
-}
-
-// publishSameAsWhole publishes the unsettled changes that have a row that is Same once
-// more, as changes of any row. It is called before a change that touches everything, such
-// as one of the schema. That change may have made other versions of rows: a page that was
-// read after it, and before the unsettled change was visible, may lack a row that is the
-// same only as the version before both.
-func (t *term) publishSameAsWhole() {
-	for i := range t.unsettled {
-		c := &t.unsettled[i]
-		if !c.same {
-			continue
-		}
-		c.change.Lists, c.change.Whole, c.same = nil, allCollections, false
-		whole := c.change
-		t.enqueue(changefeed.Entry{Change: &whole})
-	}
 }
 
 // checkPrerequisites says whether the term may go on: the prerequisites hold, for

@@ -1,0 +1,84 @@
+package follower
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/jackc/pglogrepl"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// maxText bounds the text of a row in the log, in bytes. Nodes read a row with a longer
+// one from the database.
+const maxText = 8 << 10
+
+// positionsOf returns where the columns are in a relation's description. It returns nil
+// if one is missing or of another type.
+func positionsOf(m *pglogrepl.RelationMessage, columns []lists.Column) (at []int) {
+	for _, c := range columns {
+		i := slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool {
+			return of.Name == c.Name && of.DataType == c.Kind.OID()
+		})
+		if i < 0 {
+			return nil
+		}
+		at = append(at, i)
+	}
+	return at
+}
+
+// row reads a row of a list. ok is false if the message does not say for certain which row
+// it is, or whether the list has it now.
+func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData, which tuple) (r lists.Row, ok bool) {
+	if list.Collection == lists.Keys || d.coarse&(1<<list.Collection) != 0 {
+		return r, false
+	}
+	id, ok := valueOf(t.id, sent)
+	if !ok || which == newRowOfSameKey && !t.id.key {
+		return r, false
+	}
+	gone := lists.Row{ID: id, Flags: lists.Gone}
+	if which == oldRow {
+		return gone, true
+	}
+	at := t.listed[list.Collection]
+	if at == nil || len(sent.Columns) < t.columns {
+		return r, false
+	}
+	values := make([][]byte, 0, 32)
+	unsent, nameUnsent := false, false
+	for i, column := range list.Collection.Columns() {
+		var value []byte
+		switch v := sent.Columns[at[i]]; v.DataType {
+		case pglogrepl.TupleDataTypeNull:
+		case pglogrepl.TupleDataTypeBinary:
+			value = v.Data
+		default: // an unchanged TOAST value, which Postgres does not send
+			if list.Collection.IsFilteredBy(column.Name) {
+				return r, false
+			}
+			unsent = true
+			if column.Name == "name" {
+				nameUnsent, value = true, []byte{}
+			}
+		}
+		values = append(values, value)
+	}
+	listed := len(values) - 1
+	if active := values[listed]; len(active) == 0 || active[0] == 0 { // NULL, too
+		return gone, true
+	}
+	r, err := list.Collection.Row(values[:listed])
+	if err != nil && !errors.Is(err, lists.ErrBounds) {
+		return r, false
+	}
+	if unsent || len(r.Text) > maxText {
+		r.Text = ""
+	}
+	if nameUnsent {
+		r.NameKey, r.Flags = "", r.Flags|lists.NameUnknown
+	}
+	return r, true
+}
