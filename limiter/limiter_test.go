@@ -59,7 +59,7 @@ func suite(t *testing.T, l *Limiter, source Source) {
 		takes(t, l, b, 10, source)
 		time.Sleep(3_000 * time.Second)
 		takes(t, l, b, 3, source)
-		time.Sleep(1_000_000 * time.Second)
+		time.Sleep(20_000 * time.Second)
 		takes(t, l, b, 10, source)
 	})
 	run("both buckets or neither", func() {
@@ -200,7 +200,7 @@ func TestAHandleInUseIsKept(t *testing.T) {
 func TestMadeUpKeysCostNothing(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
 		p := policy(t, 50, 100)
-		for i := range madeUpKeys {
+		for i := range 100_000 {
 			l.Bucket("listedge:{made up}:b:"+fmt.Sprint(i), p)
 		}
 		if s := l.Stats(); v.calls.Load() != 0 || s.Leases != 0 || s.Owing != 0 {

@@ -38,6 +38,7 @@ func needed(t *testing.T, primary *pgx.Conn, server string, lsn uint64) Needed {
 	var end int64
 	must(primary.QueryRow(t.Context(), "SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").Scan(&end))
 	n.Primary = uint64(end)
+	must1(primary.Exec(t.Context(), "SELECT pg_current_xact_id()")) // flushes that WAL: nothing else would, for seconds
 	return n
 }
 

@@ -2,6 +2,7 @@ package apikey_test
 
 import (
 	"crypto/sha256"
+	"strconv"
 	"testing"
 	"time"
 	"unique"
@@ -160,13 +161,12 @@ func TestLookupOfABatch(t *testing.T) {
 	workspace := number(1 << 20)
 	url := newDatabase(t)
 	postgrestest.Exec(t, url, "INSERT INTO workspaces (id, name) VALUES ($1, 'w')", workspace)
+	postgrestest.Exec(t, url, `INSERT INTO api_keys (id, workspace_id, key_hash, key_prefix, scopes)
+		SELECT ('00000000-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $1, sha256(convert_to(n::text, 'UTF8')), '', '{items:read}'
+		FROM generate_series(0, 998, 2) n`, workspace)
 	var hashes []apikey.Hash
 	for n := range batch {
-		hash := apikey.Hash(sha256.Sum256([]byte{byte(n), byte(n >> 8)}))
-		hashes = append(hashes, hash)
-		if n%2 == 0 {
-			postgrestest.Exec(t, url, "INSERT INTO api_keys (id, workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, $3, '', '{items:read}')", number(n), workspace, hash[:])
-		}
+		hashes = append(hashes, sha256.Sum256([]byte(strconv.Itoa(n))))
 	}
 	found, err := newStore(t, url).Lookup(t.Context(), hashes, "")
 	if err != nil || len(found) != batch/2 {
