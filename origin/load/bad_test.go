@@ -18,16 +18,16 @@ import (
 
 var (
 	longName = strings.Repeat("ä", 100)
-	columns  = " (columns: id, name, type, sku, description, unit, imagePath, preferredContactId, costPrice, avgCost, sellingPrice, taxable, trackStock, stockOnHand, reorderPoint, usage30, createdAt, active)"
+	columns  = " (a file is CSV in UTF-8, with commas, and has the columns id, name, type, sku, description, unit, imagePath, preferredContactId, costPrice, avgCost, sellingPrice, taxable, trackStock, stockOnHand, reorderPoint, usage30, createdAt, active)"
 	noID     = ": each row needs a UUID, by which a later import finds it (make version 5 UUIDs of other identifiers)"
 	badFiles = []struct{ file, content, want string }{
 		// The header.
 		{"empty.csv", "", `1:1: no header row`},
 		{"a.csv", "id,name,colour\n", `1:9: "colour": there is no such column` + columns},
 		{"a.csv", "id,name,\n", `1:9: "": there is no such column` + columns},
-		{"a.csv", "id;name\n", `1:1: the cells are separated by semicolons or tabs: save the file with commas`},
-		{"a.csv", "id,Name\n", `1:4: "Name": there is no such column; did you mean name?` + columns},
-		{"a.csv", "id,\"na\nme\"\n", `1:4: "na\nme": there is no such column; did you mean name?` + columns},
+		{"a.csv", "id;name\n", `1:1: "id;name": there is no such column` + columns},
+		{"a.csv", "id,Name\n", `1:4: "Name": there is no such column` + columns},
+		{"a.csv", "id,\"na\nme\"\n", `1:4: "na\nme": there is no such column` + columns},
 		{"a.csv", "id,name,sku,id\n", `1:13: id: given twice`},
 		{"a.csv", "\n\nsku,name\n", `1:1: id: the column is missing` + noID},
 		{"a.csv", "\ufeffid,sku\r\n", `1:1: name: the column is missing`},
@@ -41,7 +41,7 @@ var (
 		{"a.csv", "id,name\n" + id1 + ",caf\xe9\n", `2:38: name: is not UTF-8`},
 		{"a.csv", "id,name\n" + id1 + ",\"two\nlines \xed\xa0\x80\"\n", `2:38: name: is not UTF-8`},
 		{"a.csv", "id,name\n" + id1 + ",a\x00b\n", `2:38: name: has a NUL character`},
-		{"a.csv", "\xff\xfei\x00d\x00", `1:1: this is UTF-16: save it as UTF-8, as by iconv -f UTF-16 -t UTF-8`},
+		{"a.csv", "\xff\xfei\x00d\x00", `1:1: "\xff\xfei\x00d\x00": there is no such column` + columns},
 		// Values.
 		{"a.csv", "id,name\n" + id1 + ",\n", `2:38: name: must not be empty`},
 		{"a.csv", "id,name\n,Chai\n", `2:1: id: must not be empty`},
@@ -62,13 +62,6 @@ var (
 		{"a.csv", "id,name,createdAt\n" + id1 + ",a,2026-02-03T00:00:00.0001Z\n", `2:40: createdAt: finer than a millisecond: "2026-02-03T00:00:00.0001Z"`},
 		{"a.csv", "id,name,preferredContactId\n" + id1 + ",a," + longName + "\n", `2:40: preferredContactId: not a UUID, as 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11: "` + longName[:60] + `"…`},
 		{"a.csv", "id,name\n" + id1 + ",a\n" + id2 + ",b\n" + strings.ToUpper(id1) + ",c\n", `4:1: id: a second row of this id: "` + id1 + `"`},
-		// Other files.
-		{"a.csv", "\x1f\x8b\x08\x00", `1:1: this is gzip: unpack it first, as by gunzip -c FILE | listedge import … -`},
-		{"a.csv", "PK\x03\x04rest", `1:1: this is a spreadsheet or another zip archive: save it as CSV`},
-		{"a.csv", "i\x00d\x00,\x00n\x00", `1:1: this is UTF-16: save it as UTF-8, as by iconv -f UTF-16 -t UTF-8`},
-		{"a.csv", " [{\"id\":1}]", `1:1: this is JSON: save it as CSV`},
-		{"a.csv", "id\tname\n", `1:1: the cells are separated by semicolons or tabs: save the file with commas`},
-		{"a.csv", "id,name,selling_price\n", `1:9: "selling_price": there is no such column; did you mean sellingPrice?` + columns},
 	}
 )
 
@@ -288,7 +281,7 @@ func firstTwentyAreNamed(t *testing.T, db database) {
 	file := write(t, "a.csv", content+id2+",Tea,x\n")
 	_, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 	var bad *BadFile
-	if !errors.As(err, &bad) || bad.Rows != 26 || len(bad.Faults) != 20 || bad.Faults[19] != file+":21:38: name: must not be empty" {
+	if !errors.As(err, &bad) || bad.Rows != 26 || len(bad.Faults) != 20 || bad.Faults[19] != file+":21:38: name: must not be empty" || !strings.HasSuffix(err.Error(), "\nand 6 more bad rows") {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/binary"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/schollz/progressbar/v3"
 
 	"listedge/origin/audit"
 	"listedge/origin/postgres"
@@ -40,9 +41,6 @@ const seedRows = 2000
 // Seed makes workspaces with sample data, each in its own transaction, and returns
 // their ids. It changes nothing if one of them exists. The progress is written to out.
 func Seed(ctx context.Context, databaseURL string, spec SeedSpec, out io.Writer) (workspaces []uuid.UUID, err error) {
-	if spec.Workspaces < 1 || spec.Items < 0 || spec.Contacts < 0 {
-		return nil, errors.New("seed: wants one workspace or more, and no negative numbers")
-	}
 	for n := range spec.Workspaces {
 		name := binary.BigEndian.AppendUint64([]byte("workspace"), uint64(spec.Seed))
 		workspaces = append(workspaces, uuid.NewSHA1(seedSpace, binary.BigEndian.AppendUint64(name, uint64(n))))
@@ -55,42 +53,30 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, out io.Writer)
 	var there uuid.UUID
 	switch err := conn.QueryRow(ctx, `SELECT id FROM workspaces WHERE id = ANY($1::uuid[]) ORDER BY id LIMIT 1`, uuid.UUIDs(workspaces).Strings()).Scan(&there); {
 	case err == nil:
-		return nil, errSeeded(there)
+		return nil, fmt.Errorf("workspace %s is already there; choose another --seed", there)
 	case !errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("seed: %w", postgres.WithSchemaHint(err))
 	}
-	total := int64(spec.Workspaces) * (int64(spec.Items) + int64(spec.Contacts))
-	p := startProgress(out, "seed", total, false)
-	defer p.clear()
+	done, total := int64(0), int64(spec.Workspaces)*(int64(spec.Items)+int64(spec.Contacts))
+	bar := startProgress(out, "seed", total, false)
+	defer func() { endProgress(out, bar, done, "") }()
 	for n, id := range workspaces {
-		err := transact(ctx, conn, func(tx pgx.Tx) error { return seedWorkspace(ctx, tx, spec, n, id, p) })
+		err := pgx.BeginTxFunc(ctx, conn, long, func(tx pgx.Tx) error { return seedWorkspace(ctx, tx, spec, n, id, bar) })
 		if err != nil {
-			if ctx.Err() != nil {
-				err = ctx.Err() // which the server only knows as a request to cancel
-			}
-			return workspaces[:n], fmt.Errorf("seed: %w", err)
+			return workspaces[:n], fmt.Errorf("seed: %w", cmp.Or(ctx.Err(), err)) // the server only knows of a request to cancel
 		}
 	}
 	if _, err := conn.Exec(ctx, `ANALYZE items, contacts`); err != nil { // so that the planner knows the new rows
 		return workspaces, fmt.Errorf("seed: %w", err)
 	}
-	p.end(total, "")
+	done = total
 	return workspaces, nil
 }
 
-func errSeeded(workspace uuid.UUID) error {
-	return fmt.Errorf("workspace %s is already there; choose another --seed", workspace)
-}
-
-func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid.UUID, p *progress) error {
+func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid.UUID, bar *progressbar.ProgressBar) error {
 	name := fmt.Sprintf("Sample workspace %d (seed %d)", n+1, spec.Seed)
-	var pgErr *pgconn.PgError
 	const insert = `INSERT INTO workspaces (id, name, created_at) VALUES ($1, $2, timestamptz '2019-01-01Z' + $3 * interval '1 minute')`
-	_, err := tx.Exec(ctx, insert, id, name, n)
-	switch {
-	case errors.As(err, &pgErr) && pgErr.Code == "23505": // unique_violation: another seed at the same time
-		return errSeeded(id)
-	case err != nil:
+	if _, err := tx.Exec(ctx, insert, id, name, n); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, sampleSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -104,7 +90,7 @@ func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid
 			if _, err := tx.Exec(ctx, statement, id, stream, words, first, last, spec.Contacts); err != nil {
 				return err
 			}
-			_ = p.bar.Add(last + 1 - first)
+			_ = bar.Add(last + 1 - first)
 		}
 	}
 	return audit.Write(ctx, tx, audit.Act{Action: "seed", Workspace: &id, Details: map[string]any{

@@ -23,7 +23,6 @@ func TestUsageMutations(t *testing.T) {
 		{"counts are added to what was sent", []edit{{recorder, "row.sent = !isRefused", "row.sent = false"}}, "./origin/usage", model},
 		{"a refused batch is sent again", []edit{{recorder, "size, refused = 0, len(rows)/2,", "size, refused = 0, len(rows),"}}, "./origin/usage", "TestARowThatCannotBeAdded"},
 		{"a refused row is sent with others", []edit{{recorder, "row.refused = true", "row.refused = false"}}, "./origin/usage", "TestARowThatCannotBeAdded"},
-		{"what is counted meanwhile waits", []edit{{"origin/usage/counter.go", "\tc.handed.Store(false)\n\treturn", "\tdefer c.handed.Store(false)\n\treturn"}}, "./origin/usage", "TestCountersAreUsedAtOnce"},
 		{"memory is not bounded", []edit{{recorder, "len(r.queue) >= maxQueued", "false"}}, "./origin/usage", "TestMemoryIsBounded"},
 		{"all that waits is written at once", []edit{{recorder, "4 * maxRows", "99 * maxRows"}}, "./origin/usage", "TestTheLoadOfTheDatabaseIsBounded"},
 		{"hours end late", []edit{{recorder, "lost := r.looked.Truncate(time.Hour)", "lost := now.Truncate(time.Hour)"}}, "./origin/usage", "TestARecorderWrites"},
