@@ -21,16 +21,10 @@ import (
 // listening serves on a real connection. It returns the connection, and a reader of it.
 func listening(t *testing.T, s *Server) (*net.TCPConn, *bufio.Reader) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(net.Dial("tcp", l.Addr().String()))
 	t.Cleanup(func() {
 		c.Close()
 		_ = s.http.ShutdownWithContext(context.Background())
@@ -47,14 +41,8 @@ const thePage = "GET /v1/items?limit=20&sort=name&type=goods&stock=low HTTP/1.1\
 
 func readAnswer(t testing.TB, r *bufio.Reader, method string) answered {
 	t.Helper()
-	got, err := http.ReadResponse(r, &http.Request{Method: method})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(got.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(http.ReadResponse(r, &http.Request{Method: method}))
+	body := must(io.ReadAll(got.Body))
 	if got.Header.Get("X-Content-Type-Options") != "nosniff" || got.Header.Get("X-Request-Id") == "" {
 		t.Errorf("%d without a header of every response: %v", got.StatusCode, got.Header)
 	}
@@ -113,9 +101,7 @@ func TestHeadersInPartsAreJoined(t *testing.T) {
 		sent.written = sent.written[:0]
 		w := bufio.NewWriterSize(ctx.Conn(), writeBuffer)
 		before := strings.Repeat("b", writeBuffer-room)
-		if _, err := w.WriteString(before); err != nil {
-			t.Fatal(err)
-		}
+		must(w.WriteString(before))
 		serveInto(t, s, ctx, w)
 		rest, whole := strings.CutPrefix(string(sent.written), before)
 		if !whole {
@@ -233,10 +219,7 @@ func TestDeadlinesExpireOnTime(t *testing.T) {
 // be read first: Server.serveConn, Response.Write and writeBodyStream.
 func TestFasthttpsVersion(t *testing.T) {
 	const read = "v1.77.0"
-	list, err := os.ReadFile("../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must(os.ReadFile("../go.mod"))
 	if !bytes.Contains(list, []byte("\tgithub.com/valyala/fasthttp "+read+"\n")) {
 		t.Errorf("the response in conn.go was written for fasthttp %s: read the new version, then change this test", read)
 	}

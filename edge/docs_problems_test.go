@@ -32,18 +32,12 @@ var contractCodes = map[string][]int{
 // forgotten here.
 func problems(t *testing.T) (found []problem) {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(filepath.Glob("*.go"))
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must(parser.ParseFile(token.NewFileSet(), name, nil, 0))
 		ast.Inspect(file, func(n ast.Node) bool {
 			literal, ok := n.(*ast.CompositeLit)
 			if !ok {
@@ -210,10 +204,7 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 			t.Errorf("%s: %v is said, the example has %v", name, said, given)
 		}
 	}
-	source, err := os.ReadFile("params.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must(os.ReadFile("params.go"))
 	texts := regexp.MustCompile(`"((?:must|is|belongs) [^"]+[^ "])"`).FindAllStringSubmatch(string(source), -1)
 	if len(texts) < 8 {
 		t.Fatalf("only %d texts found", len(texts))

@@ -26,18 +26,13 @@ import (
 
 func loadOpenAPI(t *testing.T) *openapi3.T {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(openAPI().identity())
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must(openapi3.NewLoader().LoadFromData(openAPI().identity()))
 	return doc
 }
 
 func TestOpenAPIIsValid(t *testing.T) {
 	doc := loadOpenAPI(t)
-	if err := doc.Validate(t.Context(), openapi3.EnableExamplesValidation(), openapi3.EnableMultiError()); err != nil {
-		t.Fatal(err)
-	}
+	must(0, doc.Validate(t.Context(), openapi3.EnableExamplesValidation(), openapi3.EnableMultiError()))
 	if doc.Info.Version != "1.0.0" { // the API's, not the program's
 		t.Errorf("version %s", doc.Info.Version)
 	}
@@ -219,10 +214,7 @@ func TestOpenAPIRefuses(t *testing.T) {
 	doc := loadOpenAPI(t)
 	example := func(path, name string) string {
 		media := doc.Paths.Value(path).Get.Responses.Status(200).Value.Content.Get("application/json")
-		text, err := json.Marshal(media.Examples[name].Value.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(json.Marshal(media.Examples[name].Value.Value))
 		return string(text)
 	}
 	item, contact := example("/v1/items", "last"), example("/v1/contacts", "last")
@@ -277,29 +269,16 @@ func referenceClient(t *testing.T) func(method, path string, header ...string) (
 	return func(method, path string, header ...string) (*http.Response, []byte) {
 		t.Helper()
 		var c net.Conn
-		c, err := l.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
+		c = must(l.Dial())
 		defer c.Close()
-		r, err := http.NewRequestWithContext(t.Context(), method, "http://node"+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(http.NewRequestWithContext(t.Context(), method, "http://node"+path, nil))
 		for i := 0; i < len(header); i += 2 {
 			r.Header.Set(header[i], header[i+1])
 		}
-		if err = r.Write(c); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := http.ReadResponse(bufio.NewReader(c), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(0, r.Write(c))
+		answer := must(http.ReadResponse(bufio.NewReader(c), r))
 		var body bytes.Buffer
-		if _, err = body.ReadFrom(answer.Body); err != nil {
-			t.Fatal(err)
-		}
+		must(body.ReadFrom(answer.Body))
 		_ = answer.Body.Close()
 		return answer, body.Bytes()
 	}

@@ -72,9 +72,7 @@ func TestResponsesShareADocumentsBytes(t *testing.T) {
 		if r := &c.response; r.status != 200 || r.size < 1<<20 {
 			t.Fatalf("%d, %d bytes", r.status, r.size)
 		}
-		if _, err := ctx.Response.WriteTo(c); err != nil {
-			t.Fatal(err)
-		}
+		must(ctx.Response.WriteTo(c))
 		ctx.Response.Reset()
 	}
 	get() // inflates

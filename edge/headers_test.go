@@ -159,10 +159,7 @@ func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 // served starts the server on a free port.
 func served(t *testing.T, s *Server, secure *tls.Config) (dial func(testing.TB) net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	address := l.Addr().String()
 	if secure != nil {
 		l = tls.NewListener(l, secure)
@@ -177,10 +174,7 @@ func served(t *testing.T, s *Server, secure *tls.Config) (dial func(testing.TB) 
 	})
 	return func(t testing.TB) net.Conn {
 		t.Helper()
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must(net.Dial("tcp", address))
 		if secure != nil {
 			c = tls.Client(c, &tls.Config{InsecureSkipVerify: true}) // the test's own
 		}
@@ -292,9 +286,7 @@ func TestAnExpectationWithoutABody(t *testing.T) {
 		if err != nil || interim != "HTTP/1.1 100 Continue\r\n" {
 			t.Fatalf("%q %v", interim, err)
 		}
-		if _, err := r.ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
+		must(r.ReadString('\n'))
 		if got := readAnswer(t, r, "GET"); got.status != 200 || got.closes {
 			t.Fatalf("%q: %+v", length, got)
 		}

@@ -52,9 +52,7 @@ func TestAHitOverTCPAllocatesNothing(t *testing.T) {
 		for n, got := 0, 0; err == nil && !bytes.HasSuffix(answer[:n], end); n += got {
 			got, err = c.Read(answer[n:])
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(0, err)
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -42,10 +42,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	if !ok {
 		t.Fatal("the test's key has a wrong checksum")
 	}
-	pages, err := cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second}))
 	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1<<lists.Items | 1<<lists.Contacts,
 		Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	s := serverOf(t, pages, registry.Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
@@ -120,11 +117,7 @@ func serveInto(t testing.TB, s *Server, ctx *fasthttp.RequestCtx, w *bufio.Write
 	t.Helper()
 	s.handle(ctx)
 	ctx.Response.SkipBody = ctx.IsHead()
-	if err := ctx.Response.Write(w); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(0, ctx.Response.Write(w))
+	must(0, w.Flush())
 	ctx.Response.Reset()
 }

@@ -30,9 +30,7 @@ func TestLimitHeaders(t *testing.T) {
 			Schemas map[string]struct{ Pattern string }
 		}
 	}
-	if err := json.Unmarshal(openAPISource, &described); err != nil {
-		t.Fatal(err)
-	}
+	must(0, json.Unmarshal(openAPISource, &described))
 	for name, v := range map[string]struct {
 		c    *client
 		d    limiter.Decision

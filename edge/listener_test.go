@@ -33,10 +33,7 @@ func serveLimited(t *testing.T, connections int64, overTLS bool) *limited {
 	t.Helper()
 	s, _, registry := hitServerWith(t, `{"data":[]`)
 	s.maxConns = connections
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	at := &limited{registry: registry, address: l.Addr().String()}
 	if secure := certificate(t, overTLS); secure != nil {
 		l = tls.NewListener(l, secure)
@@ -63,20 +60,14 @@ func certificate(t *testing.T, overTLS bool) *tls.Config {
 	}
 	file, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	sandboxtest.Certificate(t, "node", file, key)
-	pair, err := tls.LoadX509KeyPair(file, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := must(tls.LoadX509KeyPair(file, key))
 	return &tls.Config{Certificates: []tls.Certificate{pair}}
 }
 
 // silent opens a connection and sends nothing on it.
 func (at *limited) silent(t *testing.T) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", at.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(net.Dial("tcp", at.address))
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	return c
@@ -88,9 +79,7 @@ func (at *limited) ask(t *testing.T) (c net.Conn, got answered) {
 	if c = at.silent(t); at.tls != nil {
 		c = tls.Client(c, at.tls)
 	}
-	if _, err := io.WriteString(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	must(io.WriteString(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n"))
 	r := bufio.NewReader(c)
 	got = readAnswer(t, r, "GET")
 	if got.closes {
@@ -140,6 +129,7 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
 	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			const limit = 3
 			at := serveLimited(t, limit, overTLS)
 			var held, refused []net.Conn

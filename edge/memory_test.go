@@ -51,18 +51,11 @@ func TestMemoryOfAConnection(t *testing.T) {
 				open := func() {
 					conn := dial(t)
 					t.Cleanup(func() { conn.Close() })
-					if _, err := io.WriteString(conn, c.request); err != nil {
-						t.Fatal(err)
-					}
+					must(io.WriteString(conn, c.request))
 					if c.complete {
 						s.guard = newGuard()
-						a, err := http.ReadResponse(bufio.NewReader(conn), nil)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if _, err = io.Copy(io.Discard, a.Body); err != nil {
-							t.Fatal(err)
-						}
+						a := must(http.ReadResponse(bufio.NewReader(conn), nil))
+						must(io.Copy(io.Discard, a.Body))
 					}
 					all = append(all, conn)
 				}
@@ -90,9 +83,7 @@ func TestAConnectionReusesNoLargeBuffers(t *testing.T) {
 	ask := func(request string, status int) {
 		c := dial(t)
 		t.Cleanup(func() { c.Close() })
-		if _, err := io.WriteString(c, request); err != nil {
-			t.Fatal(err)
-		}
+		must(io.WriteString(c, request))
 		s.guard = newGuard()
 		a, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil || a.StatusCode != status {

@@ -27,10 +27,7 @@ func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 			var a response
 			a.setGzip(page, deflate, []byte(id))
 			tail := appendTail(nil, []byte(id))
-			r, err := gzip.NewReader(bytes.NewReader(slices.Concat(a.pieces[:]...)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(gzip.NewReader(bytes.NewReader(slices.Concat(a.pieces[:]...))))
 			r.Multistream(false) // browsers ignore everything after the first member
 			got, err := io.ReadAll(r)
 			if err != nil || string(got) != string(body)+string(tail) {

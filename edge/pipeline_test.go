@@ -55,10 +55,7 @@ func converse(s *Server, w *spoken) *bufio.Reader {
 // Behind a load balancer, requests with different keys share a connection, and even a
 // segment. Each gets the page of its own key.
 func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
-	pages, err := cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second}))
 	keys, texts := map[apikey.Hash]apikey.Key{}, [2]string{}
 	for i := range texts {
 		texts[i] = apikey.Generate()

@@ -43,10 +43,7 @@ func (p *followedPages) fill(key []byte) cache.Fill {
 // after every change, for a client that is served nothing.
 func TestRefusedRequestsAreNotPopularity(t *testing.T) {
 	pages := &followedPages{fills: map[string]*atomic.Int64{}}
-	var err error
-	if pages.Cache, err = cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Hour, Bound: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	pages.Cache = must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Hour, Bound: time.Hour}))
 	pages.xid.Store(100)
 	pages.Reset("e", changefeed.ResetJoin)
 	pages.ValidThrough(changefeed.Proof{Moment: time.Now(), At: changefeed.Position{Term: 1, N: 1}, First: changefeed.Position{Term: 1, N: 1}})

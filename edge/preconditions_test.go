@@ -112,10 +112,7 @@ func TestWhatCostsAToken(t *testing.T) {
 			}}); err != nil {
 				t.Fatal(err)
 			}
-			policy, err := policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100})
-			if err != nil {
-				t.Fatal(err)
-			}
+			policy := must(policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100}))
 			bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
 			ctx.Request.SetRequestURI(c.target)
 			ctx.Request.Header.Set(c.header, c.value)

@@ -41,10 +41,7 @@ func TestTheNextPeriodBegins(t *testing.T) {
 			workspace := uuid.New()
 			q := &quota{Quota: apikey.Quota{Requests: 3, Period: c.period, Version: 1}, limiter: s.limiter, workspace: workspace.String()}
 			at := func(text string) time.Time {
-				moment, err := time.Parse(time.RFC3339, text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				moment := must(time.Parse(time.RFC3339, text))
 				return moment
 			}
 			before, after := at(c.before), at(c.after)

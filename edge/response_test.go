@@ -14,18 +14,12 @@ import (
 // header for all is one line there. readAnswer checks these headers in every test.
 func TestAllWritersOfResponses(t *testing.T) {
 	writers := map[string][]string{}
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(filepath.Glob("*.go"))
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parsed := must(parser.ParseFile(token.NewFileSet(), file, nil, 0))
 		for _, d := range parsed.Decls {
 			ast.Inspect(d, func(n ast.Node) bool {
 				f, inFunction := d.(*ast.FuncDecl)

@@ -36,10 +36,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func scrape(t *testing.T, s *metrics.Registry) string {
 	t.Helper()
 	w := &recorder{header: http.Header{}}
-	r, err := http.NewRequest("GET", "/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequest("GET", "/metrics", nil))
 	s.Handler().ServeHTTP(w, r)
 	return w.body.String()
 }
@@ -177,10 +174,7 @@ func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 // keyOf authenticates aKey as a request does.
 func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool) {
 	t.Helper()
-	entry, err := s.keys.Authenticate(t.Context(), []byte(aKey), func() bool { lookedUp = true; return false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	entry = must(s.keys.Authenticate(t.Context(), []byte(aKey), func() bool { lookedUp = true; return false }))
 	return entry, lookedUp
 }
 

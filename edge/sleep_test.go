@@ -35,9 +35,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				log := changefeed.NewLocal()
 				c, err := cache.New(cache.Options{Memory: 1 << 20, TTL: time.Minute, MaxStale: time.Minute, FillTimeout: time.Second, Clock: m.Clock,
 					Bound: 500 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(0, err)
 				defer c.Close(context.Background())
 				var queries atomic.Int64
 				hash, _ := apikey.HashOf([]byte(aKey))

@@ -47,10 +47,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, ctx := hitServer(t, body)
-			entry, err := s.keys.Authenticate(t.Context(), []byte(aKey), func() bool { return false })
-			if err != nil {
-				t.Fatal(err)
-			}
+			entry := must(s.keys.Authenticate(t.Context(), []byte(aKey), func() bool { return false }))
 			entry.Key.Scopes = 1 << lists.Items
 			var sum writtenUsage
 			r := usage.Start(sum.write)
@@ -64,9 +61,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 			if got.status != c.status {
 				t.Fatalf("%+v", got)
 			}
-			if err := r.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(0, r.Close(t.Context()))
 			want := writtenUsage{}
 			if c.counted {
 				want = writtenUsage{Requests: 1, NotModified: c.notModified, Bytes: uint64(len(got.body))}
