@@ -42,6 +42,19 @@
 //   - Of a quota, a node that crashes loses what it held, and nodes that lose Redis may
 //     spend their part of what they believe is left, though others spend it, too. All of
 //     it is debited once they are back.
+//
+// # A limit decision: at most 6 files
+//
+// Most decisions spend a token that this node holds.
+//
+//	edge/limits.go limiter/limiter.go limiter/leased.go limiter/bucket.go
+//	limiter/lease/lease.go limiter/lease/policy.go
+//
+// # A decision that asks Redis: at most 3 files
+//
+// No token is held, or the burst is too small for leases. After those of a limit decision:
+//
+//	limiter/shard.go limiter/lease/call.go limiter/redis.go
 package limiter
 
 import (
@@ -94,7 +107,7 @@ type request struct {
 	periodEnds int64      // of the quota, on this node's clock
 }
 
-// Limiter decides who may pass. All methods may be called from any goroutine.
+// Limiter admits or refuses requests. All methods may be called from any goroutine.
 type Limiter struct {
 	decider decider
 	buckets registry

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// The rule of imports, as CONTRIBUTING.md draws it. Test files may import anything.
+// The rule of imports. Test files may import anything.
 var (
 	mayImport = map[string][]string{
 		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower", "origin/load", "origin/postgres", "origin/usage",

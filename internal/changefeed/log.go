@@ -10,6 +10,14 @@
 // counts 1, 2, 3 … without gaps. A log refuses a position that is not above its last:
 // this fences a follower that has lost its slot and does not know. A new epoch is a
 // new log: nothing of the old one is valid any more.
+//
+// # A change is applied: at most 7 files
+//
+// On every node, after those of a published one:
+//
+//	internal/changefeed/subscriber.go internal/changefeed/subscription.go cache/changes.go
+//	cache/freshness/tracker.go cache/freshness/versions.go cache/freshness/extent.go
+//	origin/apikey/invalidation.go
 package changefeed
 
 import (

@@ -19,28 +19,29 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// The ways of CONTRIBUTING.md are how somebody new reads the code. Each is a
-// table of files. The test does each thing many times on a real node that counts its
-// statements, and compares: a table names the files that run each time, and no other.
+// Ways through the code are how somebody new reads it. Each is a list of files in a package
+// comment. The test does each thing many times on a real node that counts its statements, and
+// compares: a way names the files that run each time, and no other.
 func TestWaysThroughTheCode(t *testing.T) {
 	ran := recordWays(t)
-	hit, published := of(wayOf(t, "A hit", 14)...), of(wayOf(t, "A change is published", 11)...)
-	miss, applied := of(wayOf(t, "A miss", 27)...), of(wayOf(t, "A change is applied", 7)...)
-	decision := of(wayOf(t, "A limit decision", 6)...)
+	const edge, limiter, follower, feed = "edge/server.go", "limiter/limiter.go", "origin/follower/follower.go", "internal/changefeed/log.go"
+	hit, published := of(wayOf(t, edge, "A hit", 14)...), of(wayOf(t, follower, "A change is published", 11)...)
+	miss, applied := of(wayOf(t, edge, "A miss", 27)...), of(wayOf(t, feed, "A change is applied", 7)...)
+	decision := of(wayOf(t, limiter, "A limit decision", 6)...)
 	for _, way := range []struct {
-		name string
-		most int                    // files
-		part func(file string) bool // the way is described by these alone
+		in, name string
+		most     int                    // files
+		part     func(file string) bool // the way is described by these alone
 	}{
-		{"A hit", 14, without(of("limiter/"), all)},
-		{"A limit decision", 6, of("limiter/", "edge/limits.go")},
-		{"A decision that asks Redis", 3, without(decision, of("limiter/", "edge/limits.go"))},
-		{"A change is published", 11, without(applied, of("origin/follower/", "internal/changefeed/"))},
-		{"A change is applied", 7, without(hit, without(miss, without(published, of("internal/changefeed/", "cache/", "origin/apikey/"))))},
-		{"A miss", 27, without(hit, without(of("limiter/", "internal/changefeed/"), all))},
+		{edge, "A hit", 14, without(of("limiter/"), all)},
+		{limiter, "A limit decision", 6, of("limiter/", "edge/limits.go")},
+		{limiter, "A decision that asks Redis", 3, without(decision, of("limiter/", "edge/limits.go"))},
+		{follower, "A change is published", 11, without(applied, of("origin/follower/", "internal/changefeed/"))},
+		{feed, "A change is applied", 7, without(hit, without(miss, without(published, of("internal/changefeed/", "cache/", "origin/apikey/"))))},
+		{edge, "A miss", 27, without(hit, without(of("limiter/", "internal/changefeed/"), all))},
 	} {
 		t.Run(way.name, func(t *testing.T) {
-			named := wayOf(t, way.name, way.most)
+			named := wayOf(t, way.in, way.name, way.most)
 			for _, file := range slices.Sorted(maps.Keys(ran[way.name])) {
 				eachTime := ran[way.name][file] >= times/2
 				if eachTime && way.part(file) && !leftOut(file) && !slices.Contains(named, file) {
@@ -72,31 +73,24 @@ func without(these, of func(string) bool) func(string) bool {
 	return func(file string) bool { return of(file) && !these(file) }
 }
 
-// wayOf reads the table of a way from CONTRIBUTING.md.
-func wayOf(t *testing.T, name string, most int) (named []string) {
+// wayOf reads the files of a way from the package comment in that file.
+func wayOf(t *testing.T, in, name string, most int) (named []string) {
 	t.Helper()
-	_, section, ok := strings.Cut(contents(t, "CONTRIBUTING.md"), "\n### "+name+"\n")
+	_, section, ok := strings.Cut(contents(t, in), fmt.Sprintf("\n// # %s: at most %d files\n", name, most))
 	if !ok {
-		t.Fatalf("CONTRIBUTING.md has no section %q", "### "+name)
+		t.Fatalf("%s has no heading %q of at most %d files", in, name, most)
 	}
-	section = regexp.MustCompile(`(?m)^##`).Split(section, 2)[0]
-	if want := fmt.Sprintf("\nAt most %d files", most); !strings.Contains(section, want) {
-		t.Errorf("the section does not say %q", strings.TrimSpace(want))
-	}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|(.*)\\|$").FindAllStringSubmatch(section, -1) {
-		file, what := row[1], strings.TrimSpace(row[2])
-		switch {
-		case slices.Contains(named, file):
-			t.Errorf("%s is named twice", file)
-		case !isFile(file):
-			t.Errorf("%s does not exist: name the file that took over its part, or remove the row", file)
-		case what == "":
-			t.Errorf("%s: say what happens there", file)
+	section = regexp.MustCompile(`(?m)^// #|^package `).Split(section, 2)[0]
+	for _, line := range regexp.MustCompile(`(?m)^//\t(.*)$`).FindAllStringSubmatch(section, -1) {
+		for _, file := range strings.Fields(line[1]) {
+			if slices.Contains(named, file) {
+				t.Errorf("%s is named twice", file)
+			}
+			if !isFile(file) {
+				t.Errorf("%s does not exist: name the file that took over its part, or leave it out", file)
+			}
+			named = append(named, file)
 		}
-		named = append(named, file)
-	}
-	if rows := strings.Count(section, "\n| `"); rows != len(named) {
-		t.Errorf("%d rows begin with a file, %d can be read: a row is | `file` | what happens |", rows, len(named))
 	}
 	if len(named) < 2 || len(named) > most {
 		t.Errorf("%d files are named; a way has 2 to %d", len(named), most)
