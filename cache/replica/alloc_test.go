@@ -5,7 +5,6 @@ package replica
 import (
 	"testing"
 
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -50,7 +49,7 @@ func BenchmarkRead(b *testing.B) {
 
 // BenchmarkChange changes one row of a table with 256 lists, all of which show it.
 func BenchmarkChange(b *testing.B) {
-	const all = ^(gone | nameUnknown)
+	const all = ^(lists.Gone | lists.NameUnknown)
 	r := New(roomy)
 	r.Apply(settled(1))
 	for i := range 256 {
@@ -70,10 +69,7 @@ func BenchmarkChange(b *testing.B) {
 		row := rowAt(int(n) % 250)
 		row.Flags, row.Text = all, row.Text+" "[:n/250%2]
 		n++
-		c := &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}}
-		modelRowsOf[c] = []lists.Row{row}
-		r.Apply(settled(n, c))
-		delete(modelRowsOf, c)
+		r.Apply(settled(n, changeOf(n, row)))
 	}
 	if s := r.Stats(); s.Lists != 256 {
 		b.Errorf("%+v", s)

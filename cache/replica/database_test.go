@@ -55,7 +55,7 @@ func (x *transaction) describe() {
 	rows := []lists.Row{}
 	for i, row := range x.rows {
 		if row == nil {
-			row = &lists.Row{ID: uuid.UUID{byte(i + 1)}, Flags: gone}
+			row = &lists.Row{ID: uuid.UUID{byte(i + 1)}, Flags: lists.Gone}
 		}
 		says := *row
 		if x.says != sayRows {
@@ -63,17 +63,11 @@ func (x *transaction) describe() {
 		}
 		if x.says == sayNoName {
 			says.NameKey = ""
-			says.Flags |= nameUnknown
+			says.Flags |= lists.NameUnknown
 		}
 		rows = append(rows, says)
 	}
-	modelRowsOf[x.change] = rows
-}
-
-var modelRowsOf = map[*changefeed.Change][]lists.Row{}
-
-func init() {
-	rowsOf = func(c *changefeed.Change, _ int) []lists.Row { return modelRowsOf[c] }
+	x.change.Rows = [][]lists.Row{rows}
 }
 
 type database struct {

@@ -66,11 +66,10 @@ type model struct {
 	nodes     []*modelNode
 	flights   []*flight
 	run       string
-	outcomes  *[Outcomes]int
 }
 
 func newModel(r *rand.Rand, nodes int) *model {
-	m := &model{r: r, run: "run", outcomes: new([Outcomes]int)}
+	m := &model{r: r, run: "run"}
 	for range nodes {
 		n := &modelNode{Replica: New(Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, Lists: 16})}
 		m.nodes = append(m.nodes, n)
@@ -179,7 +178,7 @@ func (m *model) copy(f *flight, of *modelNode, limit int) bool {
 
 func (m *model) merge(f *flight) {
 	m.flights = slices.DeleteFunc(m.flights, func(other *flight) bool { return other == f })
-	m.outcomes[f.node.Merge(f.Fill)]++
+	f.node.Merge(f.Fill)
 }
 
 // check returns what is wrong with a node.
@@ -276,7 +275,8 @@ func (r *Replica) consistent() error {
 		}
 	}
 	if len(shown) > 0 || bytes != r.clock.bytes || ranges != len(r.clock.ranges) || r.history.bytes > r.budget.Changes {
-		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d", len(shown), bytes, r.clock.bytes, ranges, len(r.clock.ranges))
+		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d",
+			len(shown), bytes, r.clock.bytes, ranges, len(r.clock.ranges))
 	}
 	return nil
 }

@@ -12,12 +12,9 @@ import (
 
 // TestModel runs the model at random.
 func TestModel(t *testing.T) {
-	var outcomes [Outcomes]int
 	var counts Counts
 	for seed := range uint64(modelSeeds) {
 		m := seededModel(seed)
-		m.outcomes = &outcomes
-		clear(modelRowsOf)
 		for step := range 400 {
 			n, what := m.step()
 			if n == nil {

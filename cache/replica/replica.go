@@ -150,7 +150,7 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 		if of.Collection == lists.Keys {
 			continue
 		}
-		rows := rowsOf(c, i)
+		rows := c.RowsOf(i)
 		r.history.add(&remembered{point: at, xid: c.XID, table: of, rows: rows})
 		switch t := r.tables[of]; {
 		case t == nil:

@@ -4,16 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
-
-// Of the rows that a change names these are in no list, or have no known position in lists
-// by name.
-const gone, nameUnknown = lists.Gone, lists.NameUnknown
-
-// rowsOf returns the rows of a change's list; nil = any row of the table may have changed.
-var rowsOf = (*changefeed.Change).RowsOf
 
 // belonging says whether a version of a row belongs to a list.
 type belonging uint8
@@ -29,11 +21,11 @@ const (
 // a version.
 func belongs(row *lists.Row, k *Key, searched *searched) belonging {
 	switch {
-	case row.Flags&gone != 0 || row.Flags&k.Filter != k.Filter:
+	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter:
 		return foreign
-	case row.Flags&nameUnknown != 0 && k.Order == lists.ByName:
+	case row.Flags&lists.NameUnknown != 0 && k.Order == lists.ByName:
 		return everywhere
-	case row.Flags&nameUnknown != 0 || row.Text == "":
+	case row.Flags&lists.NameUnknown != 0 || row.Text == "":
 		return unknown
 	case k.Search == "":
 		return member
@@ -79,7 +71,7 @@ func (r *Replica) change(t *table, row *lists.Row) {
 		from = positionsOf(&old.Row)
 	}
 	var to positions
-	if row.Flags&gone == 0 {
+	if row.Flags&lists.Gone == 0 {
 		to = positionsOf(row)
 	}
 	next := &Row{Row: *row}
