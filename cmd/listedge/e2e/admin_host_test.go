@@ -14,31 +14,17 @@ import (
 // Operators, monitors and load balancers can.
 func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
 	t.Parallel()
-	machine, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := must1(os.Hostname())
 	n := startNode(t, database(t), "--admin-listen", "localhost:0")
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(n.admin, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	ask := func(path, host string) (status int, body string) {
 		t.Helper()
-		r, err := http.NewRequest("GET", n.admin+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must1(http.NewRequest("GET", n.admin+path, nil))
 		r.Host = host
-		answer, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must1(http.DefaultTransport.RoundTrip(r))
 		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must1(io.ReadAll(answer.Body))
 		if answer.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s of %s may be sniffed", path, host)
 		}

@@ -37,10 +37,7 @@ func idOf(t *testing.T, printed string) string {
 // Each command that takes --actor writes one row, and names the actor in it.
 func TestEachChangeIsInTheAuditLog(t *testing.T) {
 	t.Parallel()
-	p, err := shared.Postgres()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must1(shared.Postgres())
 	url := p.URL(postgrestest.Copy(t, p, "template0"))
 	command(t, "migrate", "up", "--actor", "Migrator", "--database-url", url)
 	for _, e := range auditLog(t, url) {
@@ -53,9 +50,7 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 	key := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--json", "--database-url", url))
 	startNode(t, url) // a purge needs a node that follows changes
 	file := filepath.Join(t.TempDir(), "items.csv")
-	if err := os.WriteFile(file, []byte("id,name\n00000000-0000-0000-0000-000000000001,Tea\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(file, []byte("id,name\n00000000-0000-0000-0000-000000000001,Tea\n"), 0o644))
 	tried := []string{"migrate up"}
 	for _, c := range []struct{ command, arguments, action, subject string }{
 		{"workspaces create", "--name V", "workspaces.create", "-"},

@@ -25,19 +25,13 @@ func TestMetricsOfServers(t *testing.T) {
 	is("the replica answers", 1, postgres, replica)
 	is("Redis answers", 1, "listedge_redis_up")
 	for _, server := range []*sandbox.Postgres{standby, primary} {
-		if err := server.Kill(syscall.SIGQUIT); err != nil {
-			t.Fatal(err)
-		}
+		must(server.Kill(syscall.SIGQUIT))
 	}
-	if err := redis.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(redis.Kill())
 	is("the replica is down", 0, postgres, replica)
 	is("the primary is down", 0, postgres, first)
 	is("Redis is down", 0, "listedge_redis_up")
-	if err := primary.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(primary.Restart(t.Context()))
 	is("the primary is back", 1, postgres, first)
 	if n.metric(t, postgres, replica) != 0 {
 		t.Error("the replica is said to be back")

@@ -113,9 +113,7 @@ func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 	url := database(t)
 	const id = "00000000-0000-0000-0000-000000000001"
 	file := filepath.Join(t.TempDir(), "items.csv")
-	if err := os.WriteFile(file, []byte("id,name\n"+id+",\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(file, []byte("id,name\n"+id+",\n"), 0o644))
 	n := startNode(t, url)
 	for line, want := range map[string]string{
 		"serve --listen " + strings.TrimPrefix(n.url, "http://") + " --database-url " + url: "address already in use",
@@ -147,13 +145,9 @@ func TestIDsOfNothingAreNotFound(t *testing.T) {
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
 	file := filepath.Join(t.TempDir(), "items.csv")
-	if err := os.WriteFile(file, []byte("id,name\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(file, []byte("id,name\n"), 0o644))
 	var key []struct{ ID string }
-	if err := json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--json", "--database-url", url)), &key); err != nil {
-		t.Fatal(err)
-	}
+	must(json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--json", "--database-url", url)), &key))
 	const none = "00000000-0000-0000-0000-000000000000"
 	for line, other := range map[string]string{
 		"workspaces suspend ID": key[0].ID, "workspaces resume ID": key[0].ID, "workspaces update ID --rate 1": key[0].ID,
@@ -272,9 +266,7 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 	for _, line := range []string{"help", "--help", "version", "--version", "serve --print-config --database-url " + url,
 		"workspaces list --database-url " + url, "workspaces list --json --database-url " + url, "keys create --database-url " + url + " --workspace " + workspace} {
 		closed, full, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		closed.Close()
 		defer full.Close()
 		c := exec.Command(listedge, strings.Fields(line)...)
@@ -291,14 +283,10 @@ func TestAnInterruptIsReportedAsOne(t *testing.T) {
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
 	silent, end, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	defer silent.Close()
 	defer end.Close()
-	if _, err := end.WriteString("id,name\n"); err != nil {
-		t.Fatal(err)
-	}
+	must1(end.WriteString("id,name\n"))
 	file := filepath.Join("/dev/fd", strconv.Itoa(int(silent.Fd())))
 	for line, begun := range map[string]string{
 		"import items --workspace " + workspace + " " + file + " --database-url " + url: "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge')",
@@ -307,9 +295,7 @@ func TestAnInterruptIsReportedAsOne(t *testing.T) {
 		conn := connect(t, url)
 		p := start(t, strings.Fields(line)...)
 		within(t, patience, "under way: "+line, func() (is bool) {
-			if err := conn.QueryRow(t.Context(), begun).Scan(&is); err != nil {
-				t.Fatal(err)
-			}
+			must(conn.QueryRow(t.Context(), begun).Scan(&is))
 			return is
 		})
 		if p.stop() != exitFailed || p.err.String() != "listedge: interrupted\n" {

@@ -39,12 +39,8 @@ func TestAFleetRecoversFromDamagedKeys(t *testing.T) {
 				if strings.HasPrefix(key, "listedge:{changes}:") && !strings.Contains(key, ":log:") || key == "listedge:{fleet}:members" {
 					types[key] = client.Type(t.Context(), key).Val()
 				}
-				if err := client.Del(t.Context(), key).Err(); err != nil {
-					t.Fatal(err)
-				}
-				if err := damage(key); err != nil {
-					t.Fatal(err)
-				}
+				must(client.Del(t.Context(), key).Err())
+				must(damage(key))
 			}
 			if len(types) != 4 {
 				t.Fatal(types)

@@ -34,10 +34,7 @@ func hold(t *testing.T, url string, connections int) (release func()) {
 	}
 	t.Cleanup(func() { release() })
 	for range connections {
-		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must1(net.Dial("tcp", strings.TrimPrefix(url, "http://")))
 		all = append(all, c)
 	}
 	return release
@@ -64,22 +61,14 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	if !strings.Contains(n.err.String(), "--max-connections") || !strings.Contains(n.err.String(), `"maxConnections":`+strconv.Itoa(limit)) {
 		t.Errorf("the log does not have the limit: %s", n.err.String())
 	}
-	kept, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := must1(net.Dial("tcp", strings.TrimPrefix(n.url, "http://")))
 	defer kept.Close()
 	ask := func(path string) string {
 		t.Helper()
 		_ = kept.SetDeadline(time.Now().Add(time.Minute))
-		if _, err := io.WriteString(kept, "GET "+path+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+key+"\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
+		must1(io.WriteString(kept, "GET "+path+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+key+"\r\n\r\n"))
 		line := make([]byte, 64<<10)
-		got, err := kept.Read(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must1(kept.Read(line))
 		return string(line[:got])
 	}
 	if got := ask("/v1/items?limit=1"); !strings.HasPrefix(got, "HTTP/1.1 200") {
@@ -114,10 +103,7 @@ func TestIdleConnectionsToTheAdminListener(t *testing.T) {
 	kept := &http.Client{Transport: &http.Transport{}} // whose connection is idle meanwhile
 	ask := func(client *http.Client, address string) {
 		t.Helper()
-		r, err := http.NewRequest(http.MethodGet, address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must1(http.NewRequest(http.MethodGet, address, nil))
 		r.Header.Set("X-API-Key", key)
 		answer, err := client.Do(r)
 		if err != nil {

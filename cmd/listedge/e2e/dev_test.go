@@ -20,10 +20,7 @@ import (
 // processesOn lists the processes whose command line names the folder.
 func processesOn(t *testing.T, dir string) (lines []string) {
 	t.Helper()
-	out, err := exec.Command("ps", "-A", "-ww", "-o", "pid=,args=").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must1(exec.Command("ps", "-A", "-ww", "-o", "pid=,args=").Output())
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, dir) {
 			lines = append(lines, strings.TrimSpace(line))
@@ -125,9 +122,7 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 	p.stop()
 
 	// A folder of another Postgres version is an error, and stays as it is.
-	if err := os.WriteFile(filepath.Join(dir, "cluster", "PG_VERSION"), []byte("9\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(filepath.Join(dir, "cluster", "PG_VERSION"), []byte("9\n"), 0o644))
 	old := start(t, devFlags(t, dir)...)
 	if <-old.ended; old.code != exitFailed || !strings.Contains(old.err.String(), "another version") {
 		t.Errorf("exit %d: %s", old.code, old.err.String())
@@ -192,17 +187,9 @@ func TestDevEndsWhenItsPostgresDoes(t *testing.T) {
 	dir := sandboxtest.Dir(t)
 	p := start(t, devFlags(t, dir)...)
 	awaitDev(t, p, 1)
-	pid, err := os.ReadFile(filepath.Join(dir, "cluster", "postmaster.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(strings.Split(string(pid), "\n")[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(n, syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	pid := must1(os.ReadFile(filepath.Join(dir, "cluster", "postmaster.pid")))
+	n := must1(strconv.Atoi(strings.Split(string(pid), "\n")[0]))
+	must(syscall.Kill(n, syscall.SIGQUIT))
 	select {
 	case <-p.ended:
 	case <-time.After(patience):

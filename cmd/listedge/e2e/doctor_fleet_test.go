@@ -181,10 +181,7 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	address := database(t)
 	n := startNode(t, address)
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
-	to, err := url.Parse(n.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := must1(url.Parse(n.admin))
 	ofRelease := regexp.MustCompile(`,version="[^"]*"`)
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.ModifyResponse = func(r *http.Response) error {
@@ -243,10 +240,7 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 
 func TestSettingsAreShownWithoutSecrets(t *testing.T) {
 	n := startNode(t, strings.Replace(database(t), "?", "?application_name=a&", 1), "--redis-url", "redis://:se%23cret@127.0.0.1:1", "--freshness-bound", "700ms")
-	r, err := http.Get(n.admin + "/settings")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must1(http.Get(n.admin + "/settings"))
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(text), `"freshness-bound":"700ms"`) || !strings.Contains(string(text), ":xxxxx@127.0.0.1:1") {

@@ -92,9 +92,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	address := database(t)
 	expect(t, diagnose(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 	holder := connect(t, address)
-	if _, err := holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	must1(holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"))
 	says := func(what string, wanted ...string) {
 		t.Helper()
 		wanted = append(wanted, "process "+strconv.Itoa(int(holder.PgConn().PID()))+" (idle in transaction: BEGIN; LOCK TABLE items, api_keys IN ACCESS EXCLUSIVE MODE)",
@@ -121,9 +119,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	expect(t, diagnose(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 
 	// Readers wait for a schema change, which waits for a long transaction.
-	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"); err != nil {
-		t.Fatal(err)
-	}
+	must1(holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"))
 	changer := connect(t, address)
 	go func() {
 		_, err := changer.Exec(context.Background(), "ALTER TABLE contacts ADD COLUMN more text")
@@ -188,10 +184,7 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	// An owner who is no superuser gets the schema, and a message about the rest.
 	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN PASSWORD 'p'")
 	execute(t, p.URL("postgres"), "CREATE DATABASE owned TEMPLATE template0 OWNER owner")
-	u, err := url.Parse(p.URL("owned"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(p.URL("owned")))
 	u.User = url.UserPassword("owner", "p")
 	printed := command(t, "migrate", "up", "--database-url", u.String())
 	for _, want := range []string{"made the publication", "not made: the slot", "wal_level"} {
@@ -214,10 +207,7 @@ func TestDoctorOfReplicas(t *testing.T) {
 	t.Parallel()
 	primary, address := privateDatabase(t)
 	standby := sandboxtest.Standby(t, primary, nil)
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(address))
 	of := func(p *sandbox.Postgres) string { return p.URL(u.Path[1:]) }
 	look := func(replica string) admin.Finding {
 		t.Helper()
@@ -228,10 +218,7 @@ func TestDoctorOfReplicas(t *testing.T) {
 		t.Errorf("the primary itself: %+v", f)
 	}
 	execute(t, address, "CREATE ROLE unprivileged LOGIN PASSWORD 'x'")
-	reader, err := url.Parse(of(standby))
-	if err != nil {
-		t.Fatal(err)
-	}
+	reader := must1(url.Parse(of(standby)))
 	reader.User = url.UserPassword("unprivileged", "x")
 	within(t, patience, "a role without the right to statistics", func() bool {
 		f := look(reader.String())
@@ -254,9 +241,7 @@ func TestDoctorOfTheConnectionToRedis(t *testing.T) {
 	secured := sandboxtest.Redis(t)
 	client := redis.NewClient(&redis.Options{Addr: secured.Addr()})
 	defer client.Close()
-	if err := client.ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(client.ConfigSet(t.Context(), "requirepass", "secret").Err())
 	sentinel := sandboxtest.Sentinel(t, "main", r.Addr(), time.Second)
 	for url, wanted := range map[string]string{
 		overTLS: "certificate",
@@ -284,10 +269,7 @@ func TestDoctorOfRedis(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must1(sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args}))
 		t.Cleanup(func() { _ = r.Stop() })
 		return r.URL()
 	}

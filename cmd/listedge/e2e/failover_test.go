@@ -18,10 +18,7 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
 	name := sandboxtest.StartRelay(t, old.Addr())
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(address))
 	u.Host = name.Addr()
 	workspace, key := workspaceWithKey(t, address)
 	execute(t, address, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', 0)", workspace)
@@ -82,9 +79,7 @@ func TestTheStandbyInTheURLTakesOver(t *testing.T) {
 	add(address, "before")
 	address = next.URL("listedge")
 	awaitItem(t, address, workspace)
-	if err := old.Kill(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must(old.Kill(syscall.SIGQUIT))
 	execute(t, address, "SELECT pg_promote()")
 	within(t, patience, "the new primary is followed", func() bool {
 		return n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) > 0 && n.mode() == "followed"

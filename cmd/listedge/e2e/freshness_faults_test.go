@@ -24,13 +24,8 @@ type fault struct {
 var (
 	faultsOfPostgres = []fault{
 		{name: "a long write transaction", lasts: 2500 * time.Millisecond, hits: true, happens: func(t *testing.T, f *fleet) {
-			tx, err := connect(t, f.url).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"); err != nil {
-				t.Fatal(err)
-			}
+			tx := must1(connect(t, f.url).Begin(t.Context()))
+			must1(tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"))
 			time.Sleep(2 * time.Second)
 			_ = tx.Rollback(context.Background())
 		}},
@@ -68,9 +63,7 @@ var (
 		{name: "one backend killed", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
 			time.Sleep(300 * time.Millisecond)
 			var pid int
-			if err := connect(t, f.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-				t.Fatal(err)
-			}
+			must(connect(t, f.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
 			_ = syscall.Kill(pid, syscall.SIGKILL) // all other backends are restarted with it
 		}},
 		{name: "Postgres crashed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
@@ -167,9 +160,7 @@ var decodingLags = fault{name: "decoding lags", lasts: 4 * time.Second, happens:
 	conn := connect(t, f.url)
 	for range 3 {
 		var pid int
-		if err := conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid))
 		if pid != 0 { // else the next follower is about to take it
 			_ = syscall.Kill(pid, syscall.SIGSTOP)
 			time.Sleep(900 * time.Millisecond)

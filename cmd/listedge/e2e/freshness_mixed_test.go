@@ -62,10 +62,7 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
 	redis := sandboxtest.Redis(t)
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(address))
 	u.Host = sandboxtest.StartRelay(t, old.Addr()).Addr()
 	o := newOracle(t, only(nil, address))
 	o.forms = mixedForms
@@ -140,14 +137,8 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	o := newOracle(t, only(nil, address))
 	o.forms = mixedForms
 	few := newKeyFor(t, address, o.histories[0].workspace.String(), "--rate", "0.001", "--burst", "6")
-	p, err := shared.Postgres()
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must1(shared.Postgres())
+	u := must1(url.Parse(address))
 	clone := p.URL(postgrestest.Copy(t, p, strings.TrimPrefix(u.Path, "/")))
 	one := startNode(t, address, "--redis-url", server.URL())
 	within(t, patience, "followed", func() bool { return one.mode() == "followed" })

@@ -19,10 +19,7 @@ import (
 // through returns the address with the relay in place of its server.
 func through(t *testing.T, address string, r *sandboxtest.Relay) string {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(address))
 	u.Host = r.Addr()
 	return u.String()
 }
@@ -107,15 +104,11 @@ func TestFreshnessOfAStandbyAheadOfItsPrimary(t *testing.T) {
 
 	stop := func() {
 		t.Helper()
-		if err := primary.Kill(syscall.SIGINT); err != nil {
-			t.Fatal(err)
-		}
+		must(primary.Kill(syscall.SIGINT))
 	}
 	start := func() {
 		t.Helper()
-		if err := primary.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(primary.Restart(t.Context()))
 	}
 	copied := filepath.Join(sandboxtest.Dir(t), "copy")
 	files := func(from, to string) {
@@ -178,9 +171,7 @@ func TestAPoolerThatLeadsToAnotherDatabase(t *testing.T) {
 			t.Fatal(string(a.body))
 		}
 	}
-	if err := pooler.LeadTo(p.Addr() + " dbname=copied"); err != nil {
-		t.Fatal(err)
-	}
+	must(pooler.LeadTo(p.Addr() + " dbname=copied"))
 	within(t, patience, "the node says why", func() bool {
 		_, _ = misrouted.try("GET", "/v1/contacts?limit=1", key)
 		return strings.Contains(misrouted.check(t, "postgres"), "is database copied, and not listedge")

@@ -68,9 +68,7 @@ func moveSlot(t *testing.T, servers []*sandbox.Redis, slot int64, target int) (k
 	id := to.ClusterMyID(t.Context()).Val()
 	set := func(at *redis.Client, how, id string) {
 		t.Helper()
-		if err := at.Do(t.Context(), "CLUSTER", "SETSLOT", slot, how, id).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(at.Do(t.Context(), "CLUSTER", "SETSLOT", slot, how, id).Err())
 	}
 	host, port, _ := net.SplitHostPort(servers[target].Addr())
 	for _, s := range servers {
@@ -90,9 +88,7 @@ func moveSlot(t *testing.T, servers []*sandbox.Redis, slot int64, target int) (k
 			for _, k := range keys {
 				args = append(args, k)
 			}
-			if err := from.Do(t.Context(), args...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(from.Do(t.Context(), args...).Err())
 		}
 	}
 	set(to, "NODE", id)

@@ -17,10 +17,7 @@ import (
 func TestFreshnessOfTables(t *testing.T) {
 	t.Parallel()
 	owner := database(t)
-	u, err := url.Parse(owner)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(owner))
 	role := "node_of_" + u.Path[1:]
 	execute(t, owner, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'")
 	execute(t, owner, command(t, "migrate", "grants", "--role", role))
@@ -108,15 +105,11 @@ func TestACommitThatWaitsWhileATableIsRewritten(t *testing.T) {
 	conn := connect(t, url)
 	set := func(sql string) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must1(conn.Exec(t.Context(), sql))
 	}
 	count := func(sql string) (n int) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.QueryRow(t.Context(), sql).Scan(&n))
 		return n
 	}
 	execute(t, url, "INSERT INTO items (workspace_id, name, sku) VALUES ($1, 'x', 'foo')", workspace)
@@ -146,8 +139,6 @@ func TestACommitThatWaitsWhileATableIsRewritten(t *testing.T) {
 	}
 	set("ALTER SYSTEM RESET synchronous_standby_names")
 	set("SELECT pg_reload_conf()")
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(<-done)
 	within(t, patience, "the row is shown again", func() bool { return rows() == 1 })
 }

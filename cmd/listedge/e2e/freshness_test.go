@@ -69,21 +69,13 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 		const old, lost = `"stockOnHand":"1"`, `"stockOnHand":"2"`
 		within(t, patience, "the row", func() bool { return strings.Contains(fresh("10"), old) }) // the standby is behind
 		conn := connect(t, f.url)
-		if _, err := conn.Exec(t.Context(), "SET synchronous_commit = off"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Exec(t.Context(), "UPDATE items SET stock_on_hand = 2 WHERE workspace_id = $1", workspace); err != nil {
-			t.Fatal(err)
-		}
+		must1(conn.Exec(t.Context(), "SET synchronous_commit = off"))
+		must1(conn.Exec(t.Context(), "UPDATE items SET stock_on_hand = 2 WHERE workspace_id = $1", workspace))
 		shown := strings.Contains(fresh("20"), lost)
 		_ = f.postgres.Kill(syscall.SIGQUIT)
-		if err := f.postgres.Restart(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must(f.postgres.Restart(context.Background()))
 		var value int
-		if err := connect(t, f.url).QueryRow(t.Context(), "SELECT stock_on_hand FROM items WHERE workspace_id = $1", workspace).Scan(&value); err != nil {
-			t.Fatal(err)
-		}
+		must(connect(t, f.url).QueryRow(t.Context(), "SELECT stock_on_hand FROM items WHERE workspace_id = $1", workspace).Scan(&value))
 		if !shown || value != 1 {
 			continue // it was not lost
 		}

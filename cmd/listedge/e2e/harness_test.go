@@ -64,6 +64,11 @@ func must(err error) {
 	}
 }
 
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 // compile compiles the program into a file.
 func compile(to string, flags ...string) error {
 	build := exec.Command("go", slices.Concat([]string{"build", "-o", to}, flags, []string{"listedge/cmd/listedge"})...)
@@ -76,10 +81,7 @@ func compile(to string, flags ...string) error {
 // contents reads a file of the repository, by its path from the root.
 func contents(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(os.ReadFile(filepath.Join("..", "..", "..", name)))
 	return string(text)
 }
 
@@ -89,10 +91,7 @@ var shared = sandboxtest.Shared{Prepare: postgrestest.Prepare(admin.MigrateUp)}
 // database returns the URL of a migrated, empty database of the test's own.
 func database(t *testing.T) string {
 	t.Helper()
-	p, err := shared.Postgres()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must1(shared.Postgres())
 	return p.URL(postgrestest.Copy(t, p, postgrestest.Template))
 }
 
@@ -105,9 +104,7 @@ func privateDatabase(t *testing.T) (*sandbox.Postgres, string) {
 func privateDatabaseWith(t *testing.T, settings map[string]string) (*sandbox.Postgres, string) {
 	t.Helper()
 	p := sandboxtest.PostgresWith(t, settings)
-	if err := postgrestest.Make(t.Context(), p, "listedge", admin.MigrateUp); err != nil {
-		t.Fatal(err)
-	}
+	must(postgrestest.Make(t.Context(), p, "listedge", admin.MigrateUp))
 	return p, p.URL("listedge")
 }
 
@@ -152,9 +149,7 @@ func startCommand(t *testing.T, c *exec.Cmd) *program {
 		c.Stdout = &p.out
 	}
 	c.Stderr = &p.err
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(c.Start())
 	go func() {
 		defer close(p.ended)
 		_ = c.Wait()
@@ -282,20 +277,11 @@ func (n *testNode) awaitReady(t *testing.T) {
 // metric sums the series of the name whose labels contain all of the parts.
 func (n *testNode) metric(t *testing.T, name string, parts ...string) (sum float64) {
 	t.Helper()
-	plain, err := http.NewRequest(http.MethodGet, n.admin+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := must1(http.NewRequest(http.MethodGet, n.admin+"/metrics", nil))
 	plain.Header.Set("Accept-Encoding", "identity") // or most of the time went into compressing
-	r, err := http.DefaultClient.Do(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must1(http.DefaultClient.Do(plain))
 	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(io.ReadAll(r.Body))
 	found := false
 lines:
 	for line := range strings.Lines(string(text)) {
@@ -411,10 +397,7 @@ var document = sync.OnceValue(func() *openapi3.T {
 // Headers are given as "Name: value".
 func (n *testNode) request(t *testing.T, method, path, key string, headers ...string) *answer {
 	t.Helper()
-	a, err := n.try(method, path, key, headers...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must1(n.try(method, path, key, headers...))
 	if err := conforms(a); err != nil {
 		t.Fatalf("%s %s: %s\n%s\n%s", method, path, a.Status, err, a.body)
 	}
@@ -528,14 +511,9 @@ func (n *testNode) awaitCheck(t *testing.T, name, text string) {
 // check is what /readyz says of one thing the node depends on.
 func (n *testNode) check(t *testing.T, name string) string {
 	t.Helper()
-	r, err := http.Get(n.admin + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must1(http.Get(n.admin + "/readyz"))
 	defer r.Body.Close()
 	var found struct{ Checks map[string]string }
-	if err := json.NewDecoder(r.Body).Decode(&found); err != nil {
-		t.Fatal(err)
-	}
+	must(json.NewDecoder(r.Body).Decode(&found))
 	return found.Checks[name]
 }

@@ -29,17 +29,12 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	within(t, patience, "it says that it may", func() bool { return strings.Contains(n.err.String(), again) })
 
 	var is changefeed.Identity
-	if err := connect(t, address).QueryRow(t.Context(), "SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database); err != nil {
-		t.Fatal(err)
-	}
+	must(connect(t, address).QueryRow(t.Context(), "SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database))
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	within(t, patience, "a page under the name of the database", func() bool {
 		n.get(t, "/v1/items", key, "Cache-Control: no-cache").page(t)
-		names, err := client.Keys(t.Context(), "listedge:page:"+is.Digest()+":*").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := must1(client.Keys(t.Context(), "listedge:page:"+is.Digest()+":*").Result())
 		return len(names) > 0
 	})
 	within(t, patience, "all is well", func() bool {

@@ -36,9 +36,7 @@ func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
 	newKey := func(t *testing.T) (k made) {
 		t.Helper()
 		printed := command(t, "keys", "create", "--workspace", workspace, "--scopes", "items:read", "--rate", "9.5", "--burst", "77", "--json", "--database-url", url)
-		if err := json.Unmarshal([]byte(printed), &k); err != nil {
-			t.Fatal(err)
-		}
+		must(json.Unmarshal([]byte(printed), &k))
 		return k
 	}
 	status := func(key string) int { return n.get(t, "/v1/items?limit=1", key).StatusCode }

@@ -44,6 +44,7 @@ func TestFailedRequestsAreLoggedAtTheUsualLevel(t *testing.T) {
 	if a.StatusCode != 500 || a.problem(t).Error.Code != "INTERNAL_ERROR" || strings.Contains(string(a.body), "infinity") {
 		t.Errorf("%s %s", a.Status, a.body)
 	}
+	n.stop() // the line is written behind its response
 	if logged := n.err.String(); !strings.Contains(logged, `"requestId":"broken"`) || !strings.Contains(logged, `"level":"ERROR"`) || strings.Contains(logged, "fine") {
 		t.Errorf("logged for %s: %s", workspace, logged)
 	}
@@ -72,16 +73,12 @@ func TestAPostgresOutageIsLoggedOnceEachWay(t *testing.T) {
 			return !slices.ContainsFunc(all, func(text string) bool { return strings.Count(n.err.String(), text) != 1 })
 		}
 	}
-	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Kill(syscall.SIGQUIT))
 	within(t, patience, "the outage is logged", func() bool {
 		n.get(t, "/v1/items", key)
 		return logged("pages are not read from Postgres", "keys are not read from Postgres")()
 	})
-	if err := postgres.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Restart(t.Context()))
 	within(t, patience, "its end is logged", logged("again: pages are read from Postgres", "again: keys are read from Postgres"))
 }
 
@@ -109,6 +106,7 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 		} {
 			n.get(t, r.path, r.key, "X-Request-Id: "+r.id)
 		}
+		n.stop() // the last line is written behind its response
 		var got []string
 		logged := n.err.String()
 		for line := range strings.Lines(logged) {
@@ -137,6 +135,5 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 		if strings.Contains(logged, key[9:]) || strings.Contains(logged, small) || strings.Contains(logged, "Secret") {
 			t.Errorf("%s: a key, a search or a cursor is in the log: %s", which, logged)
 		}
-		n.stop()
 	}
 }

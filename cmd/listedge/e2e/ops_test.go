@@ -44,9 +44,7 @@ func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 	}
 	says("one-too-many", "status: 429\n", "allowed: false\n  source: memory\n  refusedBy: key\n", "rate: 0.001\n    burst: 1\n    remaining: 0\n")
 
-	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Kill(syscall.SIGQUIT))
 	i := 0
 	within(t, patience, "a stale page is served", func() bool {
 		i++

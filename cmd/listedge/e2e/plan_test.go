@@ -35,9 +35,7 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 		}
 	}
 	var listed []struct{ ID string }
-	if err := json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--database-url", url, "--json")), &listed); err != nil {
-		t.Fatal(err)
-	}
+	must(json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--database-url", url, "--json")), &listed))
 	command(t, "keys", "update", listed[0].ID, "--rate", "1000", "--burst", "1000", "--database-url", url)
 	for _, n := range nodes {
 		within(t, patience, "the new limit", func() bool {
@@ -64,9 +62,7 @@ func TestARedisThatMayEvictIsWarnedOf(t *testing.T) {
 	server := sandboxtest.Redis(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
-	if err := client.ConfigSet(context.Background(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(client.ConfigSet(context.Background(), "maxmemory-policy", "allkeys-lru").Err())
 	n := startNode(t, url, "--redis-url", server.URL())
 	within(t, patience, "the warning", func() bool { return strings.Contains(n.err.String(), "allkeys-lru") })
 }
@@ -84,9 +80,7 @@ func TestLimiterFailureModes(t *testing.T) {
 			n := startNode(t, url, "--redis-url", server.URL(), "--limiter-failure-mode", mode, "--freshness-bound", "0", "--cache-ttl", "1h")
 			// Redis may be late once on a busy machine. That counts as a failure, so the request is denied.
 			within(t, patience, "200", func() bool { return n.get(t, "/v1/items", known).StatusCode == 200 })
-			if err := server.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(server.Kill())
 			key := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", strconv.Itoa(burst))
 			admitted := 0
 			for range requests {

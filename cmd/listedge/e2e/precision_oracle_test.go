@@ -75,10 +75,7 @@ func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 	o := &pageOracle{url: url, random: rand.New(rand.NewPCG(seed, 0)),
 		commits: map[changefeed.List][]commit{}, kinds: map[string]int{}, keptBy: map[string]int{}, compared: map[string]int{},
 		kept: map[lists.Collection]map[lists.Order]int{lists.Items: {}, lists.Contacts: {}}}
-	db, err := postgres.Open(t.Context(), postgres.Options{URL: url, Connections: pageReaders, QueryTimeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must1(postgres.Open(t.Context(), postgres.Options{URL: url, Connections: pageReaders, QueryTimeout: patience}))
 	t.Cleanup(func() { _ = db.Close(context.Background()) })
 	o.reference = origin.New(db)
 	for i := range 4 {
@@ -96,9 +93,7 @@ func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(err)
 		}
 	}
 	o.newQueries(pageQueries)
@@ -113,18 +108,12 @@ func (o *pageOracle) start(t *testing.T, flags ...string) {
 		node.Flags
 	}
 	parser := kong.Must(&f, kong.Vars{"drain": "0s"})
-	if _, err := parser.Parse(append([]string{"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, flags...)); err != nil {
-		t.Fatal(err)
-	}
+	must1(parser.Parse(append([]string{"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, flags...)))
 	public, private, err := node.Listen(f.ListenFlags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	n, err := node.New(t.Context(), node.Options{Flags: f.Flags, Database: node.DatabaseURLs{Pages: o.url, Changes: o.url}, Settings: map[string]any{},
 		Log: node.NewLog(io.Discard, f.Flags), Public: public, Private: private})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- n.Serve(ctx) }()

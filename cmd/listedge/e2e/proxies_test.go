@@ -17,14 +17,9 @@ func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 	url := database(t)
 	readiness := func(n *testNode) (r admin.Readiness) {
 		t.Helper()
-		answer, err := http.Get(n.admin + "/readyz")
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must1(http.Get(n.admin + "/readyz"))
 		defer answer.Body.Close()
-		if err := json.NewDecoder(answer.Body).Decode(&r); err != nil {
-			t.Fatal(err)
-		}
+		must(json.NewDecoder(answer.Body).Decode(&r))
 		return r
 	}
 	for _, c := range []struct {

@@ -92,9 +92,7 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 	}
 	shown := func(of string) string {
 		var w struct{ Quota json.RawMessage }
-		if err := json.Unmarshal([]byte(command(t, "workspaces", "update", workspace, "--quota", of, "--json", "--database-url", url)), &w); err != nil {
-			t.Fatal(err)
-		}
+		must(json.Unmarshal([]byte(command(t, "workspaces", "update", workspace, "--quota", of, "--json", "--database-url", url)), &w))
 		return string(w.Quota)
 	}
 	if got := shown("43/month"); got != `{"requests":43,"period":"month"}` {

@@ -84,10 +84,7 @@ func (p *pair) awaitShared(t *testing.T, inRedis *redis.Client, atOnce bool) {
 // pagesIn counts the pages that a Redis holds.
 func pagesIn(t *testing.T, client *redis.Client) int {
 	t.Helper()
-	keys, err := client.Keys(t.Context(), "listedge:page:*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := must1(client.Keys(t.Context(), "listedge:page:*").Result())
 	return len(keys)
 }
 
@@ -126,10 +123,7 @@ func tlsRedis(t *testing.T, version string) (r *sandbox.Redis, url string, envir
 	dir := sandboxtest.Dir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	sandboxtest.Certificate(t, "redis", cert, key)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must1(net.Listen("tcp", "127.0.0.1:0"))
 	address := l.Addr().String()
 	l.Close()
 	_, port, _ := net.SplitHostPort(address)
@@ -143,10 +137,7 @@ func redisWith(t *testing.T, args ...string) *sandbox.Redis {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must1(sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args}))
 	t.Cleanup(func() { _ = r.Stop() })
 	return r
 }
@@ -175,12 +166,8 @@ func TestNodesShareWhatIsInRedis(t *testing.T) {
 			p.awaitFollowed(t)
 			p.awaitShared(t, inRedis, true)
 			p.checkRest(t)
-			if err := r.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(r.Kill())
+			must(r.Restart(t.Context()))
 			p.awaitFollowed(t)
 			p.awaitShared(t, inRedis, false)
 			p.checkRest(t)
@@ -196,9 +183,7 @@ func TestNodesShareOnceTheirPasswordIsRight(t *testing.T) {
 	t.Cleanup(func() { _ = admin.Close() })
 	requirePassword := func(password string) {
 		t.Helper()
-		if err := admin.ConfigSet(t.Context(), "requirepass", password).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(admin.ConfigSet(t.Context(), "requirepass", password).Err())
 	}
 	requirePassword("another")
 	p := startPair(t, nil, "redis://:right@"+r.Addr())

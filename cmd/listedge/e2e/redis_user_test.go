@@ -17,10 +17,7 @@ import (
 // documentedUser is the line of docs/SECURITY.md that makes the nodes' user.
 func documentedUser(t *testing.T) (line []any) {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/SECURITY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(os.ReadFile("../../../docs/SECURITY.md"))
 	for one := range strings.Lines(string(text)) {
 		if strings.HasPrefix(one, "ACL SETUSER") {
 			for _, word := range strings.Fields(one) {
@@ -40,19 +37,14 @@ func withUser(t *testing.T, line []any) (server *sandbox.Redis, client *redis.Cl
 	server = sandboxtest.Redis(t)
 	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
-	if err := client.Do(t.Context(), line...).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(client.Do(t.Context(), line...).Err())
 	return server, client, "redis://" + line[2].(string) + ":PASSWORD@" + server.Addr()
 }
 
 // refusals are the commands that Redis refused because a right was missing.
 func refusals(t *testing.T, client *redis.Client) string {
 	t.Helper()
-	log, err := client.Do(t.Context(), "ACL", "LOG").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must1(client.Do(t.Context(), "ACL", "LOG").Result())
 	if entries := log.([]any); len(entries) > 0 {
 		return redis.NewCmdResult(entries, nil).String()
 	}
@@ -127,9 +119,7 @@ func TestARedisThatRefusesWritesIsDown(t *testing.T) {
 		{"READONLY", "name the master", []any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}},
 	} {
 		t.Run(c.refusal, func(t *testing.T) {
-			if err := client.Do(t.Context(), c.begin...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(client.Do(t.Context(), c.begin...).Err())
 			n.awaitCheck(t, "redis", "pages, limits, changes: "+c.refusal)
 			n.awaitCheck(t, "redis", c.do)
 			within(t, patience, "it is down", func() bool { return n.metric(t, "listedge_redis_up") == 0 })
@@ -137,9 +127,7 @@ func TestARedisThatRefusesWritesIsDown(t *testing.T) {
 			for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
 				expect(t, by, subject, admin.Fail, c.do)
 			}
-			if err := client.Do(t.Context(), c.end...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(client.Do(t.Context(), c.end...).Err())
 			within(t, patience, "it is up", func() bool { return n.metric(t, "listedge_redis_up") == 1 })
 			n.awaitCheck(t, "redis", "ok")
 		})
@@ -155,9 +143,7 @@ func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
 	var addresses []string
 	for _, server := range servers {
 		client := redistest.Client(t, server)
-		if err := client.Do(t.Context(), line...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(client.Do(t.Context(), line...).Err())
 		clients, addresses = append(clients, client), append(addresses, server.Addr())
 	}
 	address := database(t)

@@ -22,24 +22,16 @@ const soon = patience
 // as is the URL for another role, whose password is p.
 func as(t *testing.T, address, role string) string {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must1(url.Parse(address))
 	u.User = url.UserPassword(role, "p")
 	return u.String()
 }
 
 func (n *testNode) readiness(t *testing.T) (status int, r admin.Readiness) {
 	t.Helper()
-	response, err := http.Get(n.admin + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must1(http.Get(n.admin + "/readyz"))
 	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(&r); err != nil {
-		t.Fatal(err)
-	}
+	must(json.NewDecoder(response.Body).Decode(&r))
 	return response.StatusCode, r
 }
 
@@ -81,10 +73,7 @@ func (n *testNode) serves(t *testing.T, writer string) {
 // docsGrants returns the SQL in docs/SECURITY.md for the role listedge_node.
 func docsGrants(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "SECURITY.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(os.ReadFile(filepath.Join("..", "..", "..", "docs", "SECURITY.md")))
 	_, rest, _ := strings.Cut(string(text), "```sql\n")
 	sql, _, ok := strings.Cut(rest, "```")
 	if !ok {
@@ -143,9 +132,7 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN REPLICATION PASSWORD 'p'")
 	execute(t, p.URL("postgres"), "CREATE DATABASE owned OWNER owner")
 	address := as(t, p.URL("owned"), "owner")
-	if err := postgrestest.Make(t.Context(), p, "owned", originadmin.MigrateUp); err != nil {
-		t.Fatal(err)
-	}
+	must(postgrestest.Make(t.Context(), p, "owned", originadmin.MigrateUp))
 	command(t, "migrate", "up", "--database-url", address)
 	startNode(t, address).serves(t, address)
 	by := diagnose(t, exitFine, "--database-url", address)
@@ -172,10 +159,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			address := database(t)
-			u, err := url.Parse(address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := must1(url.Parse(address))
 			role := "node_of_" + u.Path[1:]
 			named := func(sql string) string { return strings.ReplaceAll(sql, "ROLENAME", role) }
 			execute(t, address, named("CREATE ROLE ROLENAME LOGIN PASSWORD 'p'"))
@@ -222,10 +206,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 	t.Run("to connect", func(t *testing.T) {
 		t.Parallel()
 		address := database(t)
-		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must1(url.Parse(address))
 		role := "node_of_" + u.Path[1:]
 		execute(t, address, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'p'; REVOKE CONNECT ON DATABASE %s FROM PUBLIC", role, u.Path[1:]))
 		expect(t, diagnose(t, exitFailed, "--database-url", as(t, address, role)), "postgres", originadmin.Fail, "GRANT CONNECT ON DATABASE")

@@ -90,15 +90,10 @@ func TestANodeShowsNoPassword(t *testing.T) {
 			admin := "http://" + regexp.MustCompile(`admin=(\S+)`).FindStringSubmatch(p.err.String())[1]
 			shown := ""
 			for _, path := range []string{"/settings", "/readyz", "/log", "/metrics", "/", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
-				r, err := http.Get(admin + path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := must1(http.Get(admin + path))
 				body, err := io.ReadAll(r.Body)
 				r.Body.Close()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(err)
 				shown += fmt.Sprintf("%s: %s\n", path, body)
 			}
 			doctor := start(t, "doctor", "--database-url", c.database, "--redis-url", c.redis, "--node", admin)

@@ -15,10 +15,7 @@ import (
 func slots(t *testing.T, address string) (names []string) {
 	t.Helper()
 	rows, _ := connect(t, address).Query(t.Context(), "SELECT slot_name::text FROM pg_replication_slots")
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	names = must1(pgx.CollectRows(rows, pgx.RowTo[string]))
 	return names
 }
 
@@ -112,9 +109,7 @@ func TestDoctorOfRetainedWAL(t *testing.T) {
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	expect(t, diagnose(t, exitFine, "--database-url", address), "slot", admin.OK, "of 96 MiB")
 	writer := connect(t, address)
-	if _, err := writer.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"); err != nil {
-		t.Fatal(err)
-	}
+	must1(writer.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"))
 	for range 4 { // segments of 16 MB
 		execute(t, address, "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()")
 	}

@@ -43,16 +43,11 @@ func TestTLS(t *testing.T) {
 	}
 	sandboxtest.Certificate(t, "second", f.TLSCert, f.TLSKey)
 	within(t, patience, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
-	chain, err := tls.LoadX509KeyPair(f.TLSCert, f.TLSKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chain := must1(tls.LoadX509KeyPair(f.TLSCert, f.TLSKey))
 	if shown := n.metric(t, "listedge_tls_certificate_expiry_seconds"); shown != float64(chain.Leaf.NotAfter.Unix()) {
 		t.Errorf("the metric says that the certificate expires at %v, it does at %s", shown, chain.Leaf.NotAfter)
 	}
-	if err := os.WriteFile(f.TLSKey, []byte("half written"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(f.TLSKey, []byte("half written"), 0o600))
 	said := len(n.err.String())
 	within(t, patience, "the complaint", func() bool {
 		if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"sync"
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
@@ -66,43 +65,6 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 					t.Errorf("%s: %v queries for %d tokens", c.name, got, tokens)
 				}
 			}
-		})
-	}
-}
-
-// Without a token left, many concurrent requests get 304, 412 or 504 from memory: they neither
-// wait for a token nor hold one. A burst of 2 is not leased from.
-func TestAnswersFromMemoryNeedNoToken(t *testing.T) {
-	database := database(t)
-	workspace, _ := workspaceWithKey(t, database)
-	execute(t, database, `INSERT INTO items (workspace_id, id, name, type) SELECT $1, gen_random_uuid(), 'a', 'GOODS' FROM generate_series(1, 2)`, workspace)
-	for name, flags := range map[string][]string{"alone": nil, "with Redis": {"--redis-url", sandboxtest.Redis(t).URL()}} {
-		t.Run(name, func(t *testing.T) {
-			key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", "2")
-			n := startNode(t, database, append([]string{"--freshness-bound", "0", "--cache-ttl", "1h"}, flags...)...)
-			// The first call to Redis opens a connection and brings the script. A request that
-			// does not wait for it is decided without Redis.
-			n.get(t, "/v1/items", newKeyFor(t, database, workspace)).page(t)
-			first := n.get(t, "/v1/items?limit=1", key)
-			paths := []string{"/v1/items?limit=1", first.next(t)}
-			tags := []string{first.Header.Get("ETag"), n.get(t, paths[1], key).Header.Get("ETag")}
-			if a := n.get(t, paths[0], key); a.StatusCode != 429 {
-				t.Fatalf("%s, and the burst was 2", a.Status)
-			}
-			var all sync.WaitGroup
-			for range 4 {
-				all.Go(func() {
-					for i := range 10 {
-						for header, want := range map[string]int{"If-None-Match: " + tags[i%2]: 304, `If-Match: "a"`: 412,
-							"Cache-Control: no-cache, only-if-cached": 504, `If-None-Match: "another"`: 429} {
-							if a := n.get(t, paths[i%2], key, header); a.StatusCode != want {
-								t.Errorf("%s, %s: %s, want %d", paths[i%2], header, a.Status, want)
-							}
-						}
-					}
-				})
-			}
-			all.Wait()
 		})
 	}
 }

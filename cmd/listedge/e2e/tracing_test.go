@@ -121,15 +121,9 @@ func TestARequestIsOneTrace(t *testing.T) {
 		t.Errorf("a hit: %v", got)
 	}
 	// Latencies lead to their traces.
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, n.admin+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must1(http.NewRequestWithContext(t.Context(), http.MethodGet, n.admin+"/metrics", nil))
 	request.Header.Set("Accept", "application/openmetrics-text")
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must1(http.DefaultClient.Do(request))
 	text, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
 	if err != nil || !strings.Contains(string(text), `# {trace_id="`+hit+`"}`) || strings.Contains(string(text), unsampled) {

@@ -93,16 +93,12 @@ func checkLoggedOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error,
 	n := launchNode(t, url, "--redis-url", r.URL(), "--cache-ttl", "1ms", "--max-stale", "0s")
 	n.awaitReady(t)
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
-	if err := begin(r); err != nil {
-		t.Fatal(err)
-	}
+	must(begin(r))
 	within(t, patience, "it is reported", func() bool {
 		get(n)
 		return strings.Contains(n.err.String(), "Redis is down")
 	})
-	if err := end(r); err != nil {
-		t.Fatal(err)
-	}
+	must(end(r))
 	within(t, patience, "its end is logged", func() bool {
 		get(n)
 		return strings.Contains(n.err.String(), "again: Redis is up") && n.check(t, "redis") == "ok" && n.mode() == "followed"

@@ -69,9 +69,7 @@ func keyNamed(t *testing.T, database, workspace, name string, flags ...string) (
 	t.Helper()
 	var made struct{ ID, Key string }
 	printed := command(t, append([]string{"keys", "create", "--database-url", database, "--workspace", workspace, "--name", name, "--json"}, flags...)...)
-	if err := json.Unmarshal([]byte(printed), &made); err != nil {
-		t.Fatal(err)
-	}
+	must(json.Unmarshal([]byte(printed), &made))
 	return &keyed{name: name, text: made.Key}, made.ID
 }
 
@@ -252,46 +250,6 @@ func TestAKilledNodeLosesTheLastCountsAlone(t *testing.T) {
 	if got := total(); got != written+late+after-lost {
 		t.Errorf("%d requests, want %d", got, written+late+after-lost)
 	}
-}
-
-// While Postgres restarts, requests are answered and counted.
-func TestUsageSurvivesARestartOfPostgres(t *testing.T) {
-	t.Parallel()
-	postgres, database := privateDatabase(t)
-	workspace, key := workspaceWithKey(t, database)
-	n := startNode(t, database, "--max-stale", "1h")
-	k := &keyed{text: key}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(5 * time.Millisecond): // leaves most of the processor to the others
-				if a := k.get(t, n, "GET", "/v1/items"); a.StatusCode != http.StatusOK {
-					t.Error(a.Status)
-					return
-				}
-			}
-		}
-	}()
-	within(t, patience, "something is written", func() bool { return usageOf(t, database, workspace).Totals.Requests > 0 })
-	if err := postgres.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	within(t, patience, "it is reported", func() bool {
-		return n.metric(t, "listedge_usage_unwritten_seconds") > 0 && strings.Contains(n.err.String(), "usage of keys is not written")
-	})
-	if err := postgres.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	close(stop)
-	<-stopped
-	within(t, patience, "nothing is lost", func() bool {
-		got := usageOf(t, database, workspace).Totals
-		return got.Requests == k.seen.Requests && got.Bytes == k.seen.Bytes
-	})
 }
 
 // The role may lack the right to write. Requests are served, and

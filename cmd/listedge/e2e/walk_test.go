@@ -19,14 +19,8 @@ import (
 func readRows(t *testing.T, file string) map[string]map[string]any {
 	t.Helper()
 	rows := map[string]map[string]any{}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	records, err := csv.NewReader(strings.NewReader(strings.TrimPrefix(string(b), "\uFEFF"))).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must1(os.ReadFile(file))
+	records := must1(csv.NewReader(strings.NewReader(strings.TrimPrefix(string(b), "\uFEFF"))).ReadAll())
 	for _, record := range records[1:] {
 		row := map[string]any{}
 		for i, field := range records[0] {

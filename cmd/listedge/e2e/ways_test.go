@@ -210,9 +210,7 @@ func buildCounted(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "listedge")
 	err := compile(program, "-cover", "-covermode=atomic", "-coverpkg=listedge/cmd/...,listedge/edge,listedge/cache/...,listedge/limiter/...,listedge/metrics,listedge/origin/...,listedge/internal/...")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	return program
 }
 

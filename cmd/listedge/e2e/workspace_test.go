@@ -13,36 +13,21 @@ import (
 // the commands that do so: under the race detector each of them takes 0.1 s.
 func workspaceWithKey(t *testing.T, databaseURL string) (workspace, key string) {
 	t.Helper()
-	conn, err := admin.Open(t.Context(), databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must1(admin.Open(t.Context(), databaseURL))
 	defer conn.Close()
-	made, err := conn.CreateWorkspace(t.Context(), t.Name(), nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must1(conn.CreateWorkspace(t.Context(), t.Name(), nil, nil, nil))
 	rate, burst := 100_000.0, int32(100_000)
-	k, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: made.ID, Rate: &rate, Burst: &burst})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must1(conn.CreateKey(t.Context(), admin.NewKey{Workspace: made.ID, Rate: &rate, Burst: &burst}))
 	return made.ID.String(), k.Key
 }
 
 // newKeys makes keys with the default limit.
 func newKeys(t *testing.T, databaseURL, workspace string, n int) (keys []string) {
 	t.Helper()
-	conn, err := admin.Open(t.Context(), databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must1(admin.Open(t.Context(), databaseURL))
 	defer conn.Close()
 	for range n {
-		k, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: uuid.MustParse(workspace)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := must1(conn.CreateKey(t.Context(), admin.NewKey{Workspace: uuid.MustParse(workspace)}))
 		keys = append(keys, k.Key)
 	}
 	return keys
