@@ -12,7 +12,7 @@ import (
 // refused at once. A key that is not in memory is looked up in the database. If the
 // client's address has sent too many unknown keys, its look-ups wait for those of
 // other addresses. They are not refused, because many clients may share an address.
-func (s *Server) authenticate(x *exchange) failure {
+func (s *Server) authenticate(x *exchange) *failure {
 	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
 	}
@@ -30,7 +30,7 @@ func (s *Server) authenticate(x *exchange) failure {
 	case errors.Is(err, apikey.ErrUnknown):
 		return s.unauthorised(x, keyRefused)
 	case err != nil:
-		return failure{problem: keysDown, retry: retrySoon, cause: err}
+		return &failure{problem: keysDown, retry: retrySoon, cause: err}
 	}
 	x.keyEntry = entry
 	key, client := &entry.Key, &entry.Value
@@ -40,14 +40,14 @@ func (s *Server) authenticate(x *exchange) failure {
 	x.client = client
 	switch {
 	case key.Suspended:
-		return failure{problem: suspended}
+		return &failure{problem: suspended}
 	case !key.May(x.query.Collection):
-		return failure{problem: scopeMissing}
+		return &failure{problem: scopeMissing}
 	case client.broken != nil:
-		return failure{problem: internalError, cause: client.broken}
+		return &failure{problem: internalError, cause: client.broken}
 	}
 	x.query.Workspace = key.Workspace
-	return failure{}
+	return nil
 }
 
 // Keys returns the listener that invalidates keys when they change.
@@ -55,10 +55,10 @@ func (s *Server) Keys() changefeed.Listener { return s.keys }
 
 // unauthorised counts the failure for the client's address. After too many failures it
 // returns a 429 instead of the problem.
-func (s *Server) unauthorised(x *exchange, p *problem) failure {
+func (s *Server) unauthorised(x *exchange, p *problem) *failure {
 	lookedUp := p == keyRefused
 	if retry := s.guard.fail(s.clientAddress(x), lookedUp); retry > 0 {
-		return failure{problem: authLimited, retry: retry}
+		return &failure{problem: authLimited, retry: retry}
 	}
-	return failure{problem: p}
+	return &failure{problem: p}
 }

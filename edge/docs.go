@@ -143,19 +143,19 @@ const documentUnit = 64 << 10
 
 // serveDocs answers every path that has no route: with a document, if the path is /docs or
 // below it, otherwise with 404.
-func (s *Server) serveDocs(x *exchange) failure {
+func (s *Server) serveDocs(x *exchange) *failure {
 	d := s.docs[string(x.path)]
 	switch {
 	case d != nil && (x.http.IsGet() || x.http.IsHead()):
 		return s.serveDocument(x, d)
 	case d != nil:
-		return failure{problem: wrongMethod}
+		return &failure{problem: wrongMethod}
 	}
 	x.route = metrics.RouteNone
-	if f := s.limitPublic(x, 1); f.problem != nil {
+	if f := s.limitPublic(x, 1); f != nil {
 		return f
 	}
-	f := failure{problem: notFound}
+	f := &failure{problem: notFound}
 	if len(x.path) <= 2*s.longestPath { // a base URL that ends in a slash makes two of it
 		if near := path.Clean(string(x.path)); s.paths[near] {
 			f.message = "There is nothing at this address; use " + near + "."
@@ -165,9 +165,9 @@ func (s *Server) serveDocs(x *exchange) failure {
 }
 
 // serveDocument answers GET and HEAD, within the limit of the client's address.
-func (s *Server) serveDocument(x *exchange, d *document) failure {
+func (s *Server) serveDocument(x *exchange, d *document) *failure {
 	if x.hasBody {
-		return failure{problem: bodyTooLarge}
+		return &failure{problem: bodyTooLarge}
 	}
 	notModified := matchesETag(x.headers.noneMatch, d.etag[:])
 	compressed := d.gzip != nil && acceptsGzip(x.headers.encoding)
@@ -179,7 +179,7 @@ func (s *Server) serveDocument(x *exchange, d *document) failure {
 	default:
 		body = d.identity()
 	}
-	if f := s.limitPublic(x, 1+len(body)/documentUnit); f.problem != nil {
+	if f := s.limitPublic(x, 1+len(body)/documentUnit); f != nil {
 		return f
 	}
 	r := x.conn.newResponse(fasthttp.StatusOK)
@@ -200,14 +200,14 @@ func (s *Server) serveDocument(x *exchange, d *document) failure {
 		r.add(fasthttp.HeaderContentEncoding, "gzip")
 	}
 	r.setBody(body)
-	return failure{}
+	return nil
 }
 
 // limitPublic takes tokens from the client's address for a response that needs no
 // key.
-func (s *Server) limitPublic(x *exchange, tokens int) failure {
+func (s *Server) limitPublic(x *exchange, tokens int) *failure {
 	if retry := s.guard.public(s.clientAddress(x), tokens); retry > 0 {
-		return failure{problem: noKeyLimited, retry: retry}
+		return &failure{problem: noKeyLimited, retry: retry}
 	}
-	return failure{}
+	return nil
 }

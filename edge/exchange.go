@@ -99,7 +99,7 @@ type exchange struct {
 	period   *period          // of the workspace's quota, once limited; nil = none
 	result   cache.Result     // once looked up; without an entry if it has to be filled
 	outcome  metrics.Outcome
-	failure  failure // once answered with a problem
+	failure  *failure // once answered with a problem
 	phases   [phases]cache.Span
 
 	idSpace [maxRequestID]byte

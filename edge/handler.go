@@ -23,16 +23,16 @@ func (s *Server) newRouter() *router.Router {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
 	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
-	get := func(path string, route metrics.Route, serve func(*exchange) failure) {
+	get := func(path string, route metrics.Route, serve func(*exchange) *failure) {
 		s.addPath(path)
 		r.GET(path, s.handler(route, serve))
 		r.HEAD(path, s.handler(route, serve))
-		r.ANY(path, s.handler(route, func(*exchange) failure { return failure{problem: wrongMethod} }))
+		r.ANY(path, s.handler(route, func(*exchange) *failure { return &failure{problem: wrongMethod} }))
 	}
 	for _, c := range lists.All {
-		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) failure { return s.list(x, c) })
+		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) *failure { return s.list(x, c) })
 	}
-	get(openAPIPath, metrics.RouteDocs, func(x *exchange) failure { return s.serveDocument(x, openAPI()) })
+	get(openAPIPath, metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, openAPI()) })
 	for path := range s.docs {
 		s.addPath(path)
 	}
@@ -47,11 +47,11 @@ func (s *Server) addPath(path string) {
 }
 
 // handler makes a handler of a function that writes the response or fails.
-func (s *Server) handler(route metrics.Route, serve func(*exchange) failure) fasthttp.RequestHandler {
+func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		x := &ctx.Conn().(*conn).exchange
 		x.route = route
-		if f := serve(x); f.problem != nil {
+		if f := serve(x); f != nil {
 			s.writeProblem(x, f)
 		}
 	}
@@ -80,7 +80,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 	if x.headers.isForwarded {
 		s.checkProxy(x)
 	}
-	if f := s.checkHeaders(x); f.problem != nil {
+	if f := s.checkHeaders(x); f != nil {
 		s.writeProblem(x, f)
 		return
 	}
@@ -127,7 +127,7 @@ func validRequestID(id []byte) bool {
 
 // checkHeaders refuses requests that fasthttp accepts although they are not valid
 // HTTP: a proxy in front might read them differently. It also splits the target.
-func (s *Server) checkHeaders(x *exchange) failure {
+func (s *Server) checkHeaders(x *exchange) *failure {
 	h := &x.http.Request.Header
 	var target, p *problem
 	x.path, x.rawQuery, target = splitTarget(h.RequestURI())
@@ -145,38 +145,38 @@ func (s *Server) checkHeaders(x *exchange) failure {
 	case h.ContentLength() > refusedBody:
 		p = bodyTooLarge
 	default:
-		return failure{}
+		return nil
 	}
 	x.close = true // because it is not certain where the next request begins
-	return failure{problem: p}
+	return &failure{problem: p}
 }
 
 // list is the pipeline of a list request: key, parameters, memory, limit, fill, response. A
 // failure ends it. One of parameters or memory is written only if the limit admits it,
 // because the limit has to know what the request costs.
-func (s *Server) list(x *exchange, c lists.Collection) failure {
+func (s *Server) list(x *exchange, c lists.Collection) *failure {
 	x.query.Collection = c
 	if x.hasBody {
-		return failure{problem: bodyTooLarge}
+		return &failure{problem: bodyTooLarge}
 	}
-	if f := s.authenticate(x); f.problem != nil {
+	if f := s.authenticate(x); f != nil {
 		return f
 	}
 	found := parseQuery(&x.query, x.rawQuery).asFailure()
-	if found.problem == nil {
+	if found == nil {
 		found = s.lookUp(x)
 	}
-	if f := s.limit(x); f.problem != nil {
+	if f := s.limit(x); f != nil {
 		return f
 	}
-	if found.problem != nil {
+	if found != nil {
 		return found
 	}
-	if f := s.fill(x); f.problem != nil {
+	if f := s.fill(x); f != nil {
 		return f
 	}
 	s.writePage(x)
-	return failure{}
+	return nil
 }
 
 // finish reports a request, once, and passes its response to fasthttp. After a panic
@@ -184,7 +184,7 @@ func (s *Server) list(x *exchange, c lists.Collection) failure {
 func (s *Server) finish(x *exchange) {
 	if p := recover(); p != nil {
 		x.http.Response.Reset()
-		s.writeProblem(x, failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
+		s.writeProblem(x, &failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
 	}
 	s.report(x)
 	r := &x.conn.response
@@ -235,7 +235,7 @@ func (x *exchange) bodySize() int {
 // as a hit.
 func (x *exchange) class(status int, took time.Duration) logClass {
 	switch {
-	case x.failure.problem != nil && x.failure.problem.isServiceFailure(), x.result.Err != nil, took >= slowFrom:
+	case x.failure != nil && x.failure.problem.isServiceFailure(), x.result.Err != nil, took >= slowFrom:
 		return failed
 	case status >= 400:
 		return refused

@@ -10,7 +10,7 @@ import (
 
 // limit takes the tokens that the request costs. It refuses a request that costs none only if
 // a rate is 0.
-func (s *Server) limit(x *exchange) failure {
+func (s *Server) limit(x *exchange) *failure {
 	if x.cost == free {
 		x.decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quotaBucket())
 	} else {
@@ -21,14 +21,14 @@ func (s *Server) limit(x *exchange) failure {
 		x.endPhase(phaseLimit)
 	}
 	if x.decision.Allowed {
-		return failure{}
+		return nil
 	}
 	x.result = cache.Result{} // a page in memory is not served
 	problem := rateLimited
 	if x.decision.UsedUp() {
 		problem = quotaReached
 	}
-	return failure{problem: problem, retry: wholeSeconds(x.decision.RetryAfter)}
+	return &failure{problem: problem, retry: wholeSeconds(x.decision.RetryAfter)}
 }
 
 // waitedForLimit reports whether the request may have waited for Redis to take its tokens.

@@ -86,7 +86,7 @@ func (s *Server) refuseConnection(c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(refusalTimeout)) // also of reads, for the handshake
 	refused, ctx := newConn(c, s), &fasthttp.RequestCtx{}
 	ctx.Init2(refused, silent{}, false)
-	s.answerUnread(ctx, failure{problem: tooManyConns, cause: fmt.Errorf("%d connections are open, as many as are allowed", s.maxConns)})
+	s.answerUnread(ctx, &failure{problem: tooManyConns, cause: fmt.Errorf("%d connections are open, as many as are allowed", s.maxConns)})
 	w := bufio.NewWriterSize(refused, writeBuffer)
 	if ctx.Response.Write(w) == nil {
 		_ = w.Flush()

@@ -19,14 +19,14 @@ import (
 
 // lookUp looks in memory for the page, and decides what the request costs. What is not in
 // memory is left to fill.
-func (s *Server) lookUp(x *exchange) failure {
+func (s *Server) lookUp(x *exchange) *failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
 	var err error
 	switch control := parseCacheControl(x.headers.control); {
 	case control.noCache && control.onlyIfCached: // no stored page may be returned, and the origin may not be read
 		err = cache.ErrNotStored
 	case control.noCache:
-		return failure{}
+		return nil
 	case control.onlyIfCached && !s.cache.HasRedis():
 		x.result, err = s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
 	default:
@@ -35,16 +35,16 @@ func (s *Server) lookUp(x *exchange) failure {
 	if s.timePhases {
 		x.endPhase(phaseMemory)
 	}
-	f := failure{}
+	var f *failure
 	switch {
 	case err != nil:
 		f = lookUpFailed(x, err)
 	case x.result.Entry == nil:
-		return failure{}
+		return nil
 	default:
 		f = checkMatch(x)
 	}
-	if f.problem != nil || x.notModified() {
+	if f != nil || x.notModified() {
 		x.cost = free
 	}
 	return f
@@ -52,7 +52,7 @@ func (s *Server) lookUp(x *exchange) failure {
 
 // fill finds a page that memory did not have. It looks up a page again that was fresh before
 // the request waited for its limit, because that page may be stale now.
-func (s *Server) fill(x *exchange) failure {
+func (s *Server) fill(x *exchange) *failure {
 	if x.result.Entry != nil && x.waitedForLimit() {
 		x.result, _ = s.cache.Hit(x.key, x.now)
 	}
@@ -71,8 +71,8 @@ func (s *Server) fill(x *exchange) failure {
 	return checkMatch(x)
 }
 
-func lookUpFailed(x *exchange, err error) failure {
-	return failure{problem: lookUpProblem(err, x.query.Search), retry: retrySoon, cause: err}
+func lookUpFailed(x *exchange, err error) *failure {
+	return &failure{problem: lookUpProblem(err, x.query.Search), retry: retrySoon, cause: err}
 }
 
 // countLookUp counts the page by where it was found.
@@ -100,11 +100,11 @@ func (s *Server) countLookUp(x *exchange) {
 // ETag of a page matches no tag, so only * matches, and it matches every page. If-Match
 // takes precedence over If-None-Match. If-Unmodified-Since and If-Modified-Since must be
 // ignored (13.1.4, 13.1.3), because a page has no modification date.
-func checkMatch(x *exchange) failure {
+func checkMatch(x *exchange) *failure {
 	if lines := x.headers.match; len(lines) == 0 || len(lines) == 1 && string(bytes.TrimSpace(lines[0])) == "*" {
-		return failure{}
+		return nil
 	}
-	return failure{problem: etagMismatch}
+	return &failure{problem: etagMismatch}
 }
 
 // notModified reports whether the client has the page that was looked up.
@@ -238,7 +238,7 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 }
 
 // writeProblem answers with a problem, and logs it if it is a failure of the service.
-func (s *Server) writeProblem(x *exchange, f failure) {
+func (s *Server) writeProblem(x *exchange, f *failure) {
 	r := x.conn.newResponse(f.problem.status)
 	r.lines = append(r.lines, "Cache-Control: no-store\r\n"...)
 	switch f.problem.status {
@@ -252,7 +252,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	if s.serverTiming {
 		addTiming(r, x)
 	}
-	r.setBody(problemBody(&f, x.id))
+	r.setBody(problemBody(f, x.id))
 	x.outcome, x.failure = metrics.OutcomeError, f
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited

@@ -220,18 +220,18 @@ func (e *paramErrors) addUnknown(sent []byte, why string) {
 
 // asFailure says what is wrong with the parameter, or names several, in an order that does not
 // change.
-func (e paramErrors) asFailure() failure {
+func (e paramErrors) asFailure() *failure {
 	if e.details == nil {
-		return failure{}
+		return nil
 	}
 	names := slices.Sorted(maps.Keys(e.details))
 	last := len(names) - 1
 	if last == 0 {
-		return failure{problem: invalid, message: names[0] + ": " + e.details[names[0]] + ".", details: e.details}
+		return &failure{problem: invalid, message: names[0] + ": " + e.details[names[0]] + ".", details: e.details}
 	}
 	text := enumerate(names, "and") + " are not valid; details says why."
 	if e.omitted > 0 {
 		text += fmt.Sprintf(" %d more are unknown.", e.omitted)
 	}
-	return failure{problem: invalid, message: text, details: e.details}
+	return &failure{problem: invalid, message: text, details: e.details}
 }

@@ -29,7 +29,7 @@ type problem struct {
 // the client.
 func (p *problem) isServiceFailure() bool { return p.log != nil }
 
-// failure is why a request ends with a problem. If problem is nil, there is no failure.
+// failure is why a request ends with a problem. A nil *failure is none.
 type failure struct {
 	problem *problem
 	message string  // for the client alone, because it may repeat what the client sent; "" = the problem's

@@ -22,10 +22,11 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 		Redis: fill.Redis.Took.Seconds(), Fill: fill.Fill.Took.Seconds(), Query: fill.Query.Took.Seconds(), Shared: x.result.Collapsed,
 	}}}
 	e.setID(x.id)
-	if x.failure.problem != nil {
-		e.Message = x.failure.problem.message
+	cause := x.result.Err
+	if x.failure != nil {
+		e.Message, cause = x.failure.problem.message, cmp.Or(x.failure.cause, cause)
 	}
-	if cause := cmp.Or(x.failure.cause, x.result.Err); cause != nil && class == failed {
+	if cause != nil && class == failed {
 		e.Cause = clip(cause.Error(), maxCause)
 	}
 	if x.keyEntry != nil {

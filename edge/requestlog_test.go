@@ -124,7 +124,7 @@ func TestTheRequestLogIsBounded(t *testing.T) {
 	})
 	long := errors.New(strings.Repeat("c", 20<<10))
 	for name, fail := range map[string]func(x *exchange){
-		"cause of a problem": func(x *exchange) { x.failure = failure{problem: originDown, cause: long} },
+		"cause of a problem": func(x *exchange) { x.failure = &failure{problem: originDown, cause: long} },
 		"cause of a stale page": func(x *exchange) {
 			x.result = cache.Result{Entry: cache.NewEntry(make([]byte, 20<<10), ""), Source: cache.Memory, Err: long}
 		},

@@ -181,11 +181,11 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		s.serve(ctx, true)
 		return
 	}
-	s.answerUnread(ctx, failure{problem: unreadableProblem(err)})
+	s.answerUnread(ctx, &failure{problem: unreadableProblem(err)})
 }
 
 // answerUnread answers a request that was not read, or of which only headers were.
-func (s *Server) answerUnread(ctx *fasthttp.RequestCtx, f failure) {
+func (s *Server) answerUnread(ctx *fasthttp.RequestCtx, f *failure) {
 	x := begin(ctx)
 	x.close = true
 	defer s.finish(x)

@@ -169,9 +169,8 @@ func (l *Limiter) Take(now time.Time, key, workspace, quota *Bucket) Decision {
 
 // Peek is Take without taking a token, for a response that costs none. Only a rate of 0
 // refuses it, and is counted.
-func (l *Limiter) Peek(now time.Time, key, workspace, quota *Bucket) Decision {
-	d := l.decide(now, key, workspace, quota, 0)
-	if !d.Allowed {
+func (l *Limiter) Peek(now time.Time, key, workspace, quota *Bucket) (d Decision) {
+	if d = l.decide(now, key, workspace, quota, 0); !d.Allowed {
 		l.counts.add(&d)
 	}
 	return d
