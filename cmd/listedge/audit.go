@@ -16,22 +16,6 @@ import (
 	"listedge/origin/audit"
 )
 
-// ActorFlag names who acts, for the audit log.
-type ActorFlag struct {
-	Actor string `help:"Name of the actor in the audit log." default:"${user}" placeholder:"NAME"`
-}
-
-// Validate refuses what would spoil the log.
-func (f *ActorFlag) Validate() error {
-	if err := audit.CheckActor(f.Actor); err != nil {
-		return fmt.Errorf("--actor %w", err)
-	}
-	return nil
-}
-
-// acting returns a context whose acts are the actor's.
-func (f *ActorFlag) acting(ctx context.Context) context.Context { return audit.As(ctx, f.Actor) }
-
 type auditCommand struct {
 	DatabaseFlags
 	jsonFlag

@@ -31,3 +31,11 @@ func (d *days) UnmarshalText(text []byte) error {
 
 // String formats it as Go does.
 func (d days) String() string { return time.Duration(d).String() }
+
+// checkPeriod refuses a period that is not positive, or longer than most.
+func checkPeriod(flag string, p days, most time.Duration) error {
+	if p <= 0 || time.Duration(p) > most {
+		return fmt.Errorf("%s must be positive and at most %dd", flag, most/(24*time.Hour))
+	}
+	return nil
+}

@@ -1,7 +1,7 @@
 // Command listedge answers list requests from memory, as fresh as the database, and
 // reads Postgres only when it must.
 //
-//	main.go ──► config.go, settings.go: flags, environment, --config ──► one command
+//	main.go ──► database.go, settings.go: flags, environment, --config ──► one command
 //	                                                                        │
 //	serve.go, dev.go ──► node/: wires cache, limiter, origin, edge ◄────────┤
 //	workspaces.go, keys.go, migrate.go, import.go … ──► origin/ ◄───────────┤
@@ -30,12 +30,31 @@ import (
 	"listedge/origin/audit"
 )
 
-// Exit statuses.
-const (
-	exitFine   = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
+// cli is the whole command line. Every flag is also an environment variable:
+// --database-url is LISTEDGE_DATABASE_URL. The drain of `dev` is short, because no load
+// balancer has to notice it.
+//
+// kong calls Validate of a command and of each exported struct that is embedded in it.
+type cli struct {
+	Dev        devCommand        `cmd:"" set:"drain=300ms" help:"Run on a private Postgres with sample data, to try it."`
+	Serve      serveCommand      `cmd:"" set:"drain=3s" help:"Run one edge node."`
+	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
+	Doctor     doctorCommand     `cmd:"" help:"Check Postgres, Redis and the nodes, and say what to do."`
+	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
+	Keys       keysCommand       `cmd:"" help:"Create, list, rotate and revoke API keys."`
+	Audit      auditCommand      `cmd:"" help:"List who did what to workspaces, keys and data, and when."`
+	Usage      usageCommand      `cmd:"" help:"Print the usage of the keys of a workspace."`
+	Purge      purgeCommand      `cmd:"" help:"Make all nodes read the pages of a workspace, or all pages, again."`
+	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, for health checks."`
+	Explain    explainCommand    `cmd:"" help:"Print what a node recorded of a recent request: its limit, its page, its times."`
+	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV file."`
+	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
+	Help       helpCommand       `cmd:"" help:"Print what a command does, its flags and an example."`
+	Version    versionCommand    `cmd:"" help:"Print version and revision."`
+
+	Config      configFlag       `help:"File with settings of a command: YAML with the names of its flags. Flags and environment override it." placeholder:"FILE"`
+	VersionFlag kong.VersionFlag `name:"version" help:"Print version and revision." env:"-"`
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,17 +64,6 @@ func main() {
 	}()
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
-
-// terminal is the input and the output of a command.
-type terminal struct {
-	in       io.Reader
-	out, err io.Writer
-}
-
-// usageError is a wrong flag, argument or setting.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
 
 var errInterrupted = errors.New("interrupted")
 

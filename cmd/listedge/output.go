@@ -10,6 +10,24 @@ import (
 	"time"
 )
 
+// Exit statuses.
+const (
+	exitFine   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// terminal is the input and the output of a command.
+type terminal struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// usageError is a wrong flag, argument or setting.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
 // jsonFlag is for commands whose output programs read.
 type jsonFlag struct {
 	JSON bool `help:"Print one JSON value."`

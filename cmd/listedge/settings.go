@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -245,4 +246,21 @@ func didYouMean(word string, known []string) string {
 		return ""
 	}
 	return fmt.Sprintf(": did you mean %s?", best)
+}
+
+// defaultDataDir returns where `dev` keeps its Postgres: a folder in the user's state
+// folder. For root it is in /var/lib, because Postgres then runs as another account,
+// which may not read root's home.
+func defaultDataDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/listedge"
+	}
+	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "listedge")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return filepath.Join(os.TempDir(), "listedge")
+	}
+	return filepath.Join(home, ".local", "state", "listedge")
 }

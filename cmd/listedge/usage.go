@@ -13,14 +13,6 @@ import (
 	"listedge/origin/usage"
 )
 
-// checkPeriod refuses a period that is not positive, or longer than most.
-func checkPeriod(flag string, p days, most time.Duration) error {
-	if p <= 0 || time.Duration(p) > most {
-		return fmt.Errorf("%s must be positive and at most %dd", flag, most/(24*time.Hour))
-	}
-	return nil
-}
-
 type usageCommand struct {
 	DatabaseFlags
 	jsonFlag

@@ -23,27 +23,6 @@ type workspacesCommand struct {
 	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
 }
 
-// withAdmin calls do with a connection to the database.
-func withAdmin(ctx context.Context, f DatabaseFlags, do func(*admin.Conn) error) error {
-	conn, err := admin.Open(ctx, f.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return do(conn)
-}
-
-// ChangeFlags are for commands that change the database and name who does it.
-type ChangeFlags struct {
-	DatabaseFlags
-	ActorFlag
-}
-
-// change calls do with a connection to the database and a context that names the actor.
-func (f *ChangeFlags) change(ctx context.Context, do func(context.Context, *admin.Conn) error) error {
-	return withAdmin(ctx, f.DatabaseFlags, func(a *admin.Conn) error { return do(f.acting(ctx), a) })
-}
-
 // LimitFlags set the rate and the burst of a token bucket.
 type LimitFlags struct {
 	Rate  *float64 `help:"Requests per second." placeholder:"R"`

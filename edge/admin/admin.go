@@ -48,7 +48,7 @@ func Handler(o Options) http.Handler {
 			status = http.StatusServiceUnavailable
 		}
 		if !checked.accepts(r.Host) {
-			readiness.Checks, readiness.Notes = nil, nil
+			readiness.Checks = nil
 		}
 		writeJSON(w, status, readiness)
 	})

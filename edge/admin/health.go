@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"strings"
@@ -32,17 +33,31 @@ const (
 	Always
 )
 
-// Check is one thing that a node depends on.
+// Check is one row of the table of what a node needs. /readyz, the log, the status page and
+// the doctor show it, each in its form.
 type Check struct {
-	Name    string // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
-	Run     func(context.Context) error
-	Effect  Effect
-	Runbook string             // the section of the runbook about its failure; empty = it has no light on the status page
-	Metric  metrics.Dependency // without Up; zero = other metrics describe it
-	Do      func(error) string // what to do about a failure; nil = the runbook alone says so
+	Name          string                      // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
+	Run           func(context.Context) error // nil = all is well
+	Effect        Effect
+	Broken, Holds string             // what the log says when it fails, and when it works again; empty = nothing
+	Do            func(error) string // what to do about a failure; nil = the runbook says so
+	Runbook       string             // the section of the runbook about its failure
+	Light         bool               // it is a server or the follower: the status page has a light for it
+	Metric        metrics.Dependency // without Up; zero = other metrics describe it
 }
 
-// Impaired is the failure of a check whose server is up: /readyz names it, and the light stays.
+// remedy says what to do about a failure; empty = nothing is known.
+func (c *Check) remedy(err error) string {
+	switch {
+	case c.Do != nil:
+		return c.Do(err)
+	case c.Runbook != "":
+		return "see " + c.Runbook + " in the runbook"
+	}
+	return ""
+}
+
+// Impaired is the failure of a check whose server is up: /readyz names it, the light stays.
 type Impaired struct{ Err error }
 
 func (i Impaired) Error() string { return i.Err.Error() }
@@ -52,6 +67,7 @@ func (i Impaired) Unwrap() error { return i.Err }
 // DependencyState is what the last checks of a dependency found.
 type DependencyState struct {
 	Name    string    `json:"name"`
+	Light   bool      `json:"light"`
 	Runbook string    `json:"runbook"`
 	Checked bool      `json:"checked"` // false: nothing is known yet
 	Up      bool      `json:"up"`
@@ -69,6 +85,7 @@ type checkState struct {
 	last     error
 	failures int       // in a row
 	failing  time.Time // when the first of them began
+	logged   bool      // the log says that it is down
 }
 
 // Health runs the checks of a node in the background, and says whether this node should
@@ -76,14 +93,14 @@ type checkState struct {
 // hung server delays no other check and no probe, and an idle node also knows what is down.
 type Health struct {
 	checks   []Check
-	notes    map[string]func() string
 	mode     func() string
+	logger   *slog.Logger
 	started  atomic.Bool // all checks that are needed to start have passed
 	draining atomic.Bool
 
 	mu       sync.Mutex // guards all below
 	states   []checkState
-	reported Readiness // what the last call of the function of Run got
+	reported Readiness // that was logged last
 }
 
 const (
@@ -92,7 +109,7 @@ const (
 	// has started.
 	checkInterval = time.Second
 	startInterval = 200 * time.Millisecond
-	// reportAfter is how long a start may take without a report that the node is not ready.
+	// reportAfter is how long a start may take before the log says that the node is not ready.
 	reportAfter = time.Second
 	// downAfter is how many checks in a row fail before a dependency counts as down:
 	// one may have waited for a connection.
@@ -100,12 +117,11 @@ const (
 )
 
 // NewHealth makes the health of a node that has checked nothing yet. mode returns how pages
-// are kept fresh. notes return, by name, texts for an operator that do not affect
-// readiness; an empty text = there is nothing to look at.
-func NewHealth(mode func() string, notes map[string]func() string, checks ...Check) *Health {
-	h := &Health{mode: mode, notes: notes, checks: checks, states: make([]checkState, len(checks))}
+// are kept fresh.
+func NewHealth(logger *slog.Logger, mode func() string, checks ...Check) *Health {
+	h := &Health{logger: logger, mode: mode, checks: checks, states: make([]checkState, len(checks))}
 	for i, c := range checks {
-		h.states[i].Name, h.states[i].Runbook = c.Name, c.Runbook
+		h.states[i].Name, h.states[i].Light, h.states[i].Runbook = c.Name, c.Light, c.Runbook
 	}
 	return h
 }
@@ -115,13 +131,11 @@ type Readiness struct {
 	Ready    bool              `json:"ready"`
 	Draining bool              `json:"draining"`
 	Mode     string            `json:"mode"`
-	Checks   map[string]string `json:"checks"`          // name -> "ok" or what is wrong
-	Notes    map[string]string `json:"notes,omitempty"` // name -> what to look at; no note makes a node unready
+	Checks   map[string]string `json:"checks"` // name -> "ok", or what is wrong and what to do
 }
 
-// Run runs the checks until ctx ends. It calls report when the node becomes ready or not
-// ready, and when the reasons for which it is not ready change.
-func (h *Health) Run(ctx context.Context, report func(Readiness)) {
+// Run runs the checks until ctx ends. It logs what becomes of each, and of readiness.
+func (h *Health) Run(ctx context.Context) {
 	began := time.Now()
 	var checking sync.WaitGroup
 	defer checking.Wait()
@@ -130,7 +144,7 @@ func (h *Health) Run(ctx context.Context, report func(Readiness)) {
 			for ctx.Err() == nil {
 				next := time.Now().Add(checkInterval)
 				h.check(ctx, i)
-				h.report(time.Since(began) >= reportAfter, report)
+				h.logReadiness(time.Since(began) >= reportAfter)
 				if !h.started.Load() {
 					next = time.Now().Add(startInterval)
 				}
@@ -153,7 +167,8 @@ func (h *Health) check(ctx context.Context, i int) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := &h.states[i]
+	s, c := &h.states[i], &h.checks[i]
+	defer h.log(c, s)
 	s.ran, s.last = true, err
 	if h.passed(Starts) {
 		h.started.Store(true)
@@ -175,8 +190,25 @@ func (h *Health) check(ctx context.Context, i int) {
 		s.Checked, s.Up, s.Since = true, false, s.failing
 	}
 	s.Why, s.Error = inFewWords(err), oneLine(err.Error())
-	if do := h.checks[i].Do; do != nil {
-		s.Do = do(err)
+	if c.Do != nil {
+		s.Do = c.Do(err)
+	}
+}
+
+// log says when a check has gone down or up, once the node has started: before, the log says
+// why it is not ready. h.mu is held.
+func (h *Health) log(c *Check, s *checkState) {
+	down := s.Checked && !s.Up
+	if c.Broken == "" || down == s.logged || !h.started.Load() {
+		return
+	}
+	s.logged = down
+	if !down {
+		h.logger.Info("again: " + c.Holds)
+	} else if do := c.remedy(s.last); do != "" {
+		h.logger.Warn(c.Broken, "error", s.last, "do", do)
+	} else {
+		h.logger.Warn(c.Broken, "error", s.last)
 	}
 }
 
@@ -191,8 +223,9 @@ func (h *Health) passed(effect Effect) bool {
 	return true
 }
 
-// report calls f if there is something new.
-func (h *Health) report(unready bool, f func(Readiness)) {
+// logReadiness logs that the node has become ready or not ready, or that the reasons have
+// changed. unready = the node may be called not ready by now.
+func (h *Health) logReadiness(unready bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, last := h.readiness(), h.reported
@@ -200,24 +233,21 @@ func (h *Health) report(unready bool, f func(Readiness)) {
 		return
 	}
 	h.reported = now
-	f(now)
+	if now.Ready {
+		h.logger.Info("ready")
+	} else {
+		h.logger.Warn("not ready", "checks", now.Checks)
+	}
 }
 
 // Readiness returns what the last checks found. It does not wait.
 func (h *Health) Readiness() Readiness {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := h.readiness()
-	r.Notes = map[string]string{}
-	for name, note := range h.notes {
-		if text := note(); text != "" {
-			r.Notes[name] = text
-		}
-	}
-	return r
+	return h.readiness()
 }
 
-// readiness is without notes. h.mu is held.
+// readiness is Readiness. h.mu is held.
 func (h *Health) readiness() Readiness {
 	r := Readiness{Ready: h.ready(), Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
 	for i, c := range h.checks {
@@ -230,8 +260,8 @@ func (h *Health) readiness() Readiness {
 			text = "not checked yet"
 		case s.last != nil:
 			text = oneLine(s.last.Error())
-			if c.Do != nil {
-				text += ": " + c.Do(s.last)
+			if do := c.remedy(s.last); do != "" {
+				text += ": " + do
 			}
 		}
 		r.Checks[strings.ToLower(c.Name)] = text
@@ -251,15 +281,13 @@ func (h *Health) ready() bool { return h.started.Load() && !h.draining.Load() &&
 // Drain makes the node permanently not ready: it is about to stop.
 func (h *Health) Drain() { h.draining.Store(true) }
 
-// Dependencies are the states of all checks that have a light, in their order.
+// Dependencies are the states of all checks, in their order.
 func (h *Health) Dependencies() []DependencyState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := []DependencyState{}
-	for _, s := range h.states {
-		if s.Runbook != "" {
-			all = append(all, s.DependencyState)
-		}
+	all := make([]DependencyState, len(h.states))
+	for i, s := range h.states {
+		all[i] = s.DependencyState
 	}
 	return all
 }

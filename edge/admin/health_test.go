@@ -1,12 +1,13 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,12 +18,12 @@ import (
 )
 
 func healthOf(checks ...Check) *Health {
-	return NewHealth(func() string { return "followed" }, nil, checks...)
+	return NewHealth(slog.New(slog.DiscardHandler), func() string { return "followed" }, checks...)
 }
 
 // watching runs the health of one dependency, whose check returns the error that failure holds.
 func watching(t *testing.T, failure *atomic.Pointer[error]) *Health {
-	w := healthOf(Check{Name: "Postgres", Runbook: "ListedgePostgresDown", Run: func(context.Context) error {
+	w := healthOf(Check{Name: "Postgres", Light: true, Runbook: "ListedgePostgresDown", Run: func(context.Context) error {
 		if err := failure.Load(); err != nil {
 			return *err
 		}
@@ -30,7 +31,7 @@ func watching(t *testing.T, failure *atomic.Pointer[error]) *Health {
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); w.Run(ctx, func(Readiness) {}) }()
+	go func() { defer close(ended); w.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
 	return w
 }
@@ -92,7 +93,7 @@ func TestDependencies(t *testing.T) {
 			w := healthOf(Check{Name: "a", Runbook: "A", Run: hangs}, Check{Name: "b", Runbook: "B", Run: func(context.Context) error { return nil }})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
-			go func() { defer close(ended); w.Run(ctx, func(Readiness) {}) }()
+			go func() { defer close(ended); w.Run(ctx) }()
 			boottimetest.Pass(10 * time.Second)
 			if s := w.Dependencies(); s[0].Up || s[0].Why != "no answer in time" || !s[1].Up {
 				t.Errorf("%+v", s)
@@ -120,7 +121,7 @@ func TestReadiness(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var now atomic.Pointer[error]
 				now.Store(new(error))
-				var reports []Readiness
+				var log strings.Builder
 				h := healthOf(Check{Name: "It", Effect: c.effect, Run: func(ctx context.Context) error {
 					if *now.Load() == hangs {
 						<-ctx.Done()
@@ -128,6 +129,7 @@ func TestReadiness(t *testing.T) {
 					}
 					return *now.Load()
 				}}, Check{Name: "Hidden", Run: func(context.Context) error { return wrong }})
+				h.logger = slog.New(slog.NewTextHandler(&log, nil))
 				expect := func(ready bool, it string) {
 					t.Helper()
 					if r := h.Readiness(); r.Ready != ready || h.Ready() != ready || len(r.Checks) != 1 || r.Checks["it"] != it {
@@ -137,7 +139,7 @@ func TestReadiness(t *testing.T) {
 				expect(false, "not checked yet")
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
-				go func() { defer close(ended); h.Run(ctx, func(r Readiness) { reports = append(reports, r) }) }()
+				go func() { defer close(ended); h.Run(ctx) }()
 				for _, step := range []struct {
 					now   error
 					ready bool
@@ -151,8 +153,8 @@ func TestReadiness(t *testing.T) {
 				expect(false, "ok")
 				cancel()
 				<-ended
-				if len(reports) != c.reports {
-					t.Errorf("%d reports: %+v", len(reports), reports)
+				if strings.Count(log.String(), "\n") != c.reports {
+					t.Errorf("%d reports are wanted:\n%s", c.reports, log.String())
 				}
 			})
 		})
@@ -161,24 +163,72 @@ func TestReadiness(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var now atomic.Pointer[error]
 			now.Store(&wrong)
-			var reports []Readiness
+			var log strings.Builder
 			h := healthOf(Check{Name: "It", Effect: Starts, Run: func(context.Context) error { return *now.Load() }})
+			h.logger = slog.New(slog.NewTextHandler(&log, nil))
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
-			began, first := time.Now(), time.Duration(0)
-			go func() {
-				defer close(ended)
-				h.Run(ctx, func(r Readiness) { reports, first = append(reports, r), cmp.Or(first, time.Since(began)) })
-			}()
+			go func() { defer close(ended); h.Run(ctx) }()
+			boottimetest.Pass(reportAfter / 2)
+			if log.Len() > 0 {
+				t.Errorf("it says at once: %s", log.String())
+			}
 			boottimetest.Pass(10 * reportAfter)
 			now.Store(new(error))
 			boottimetest.Pass(startInterval)
 			cancel()
 			<-ended
-			if first < reportAfter || len(reports) != 2 || reports[0].Ready || reports[0].Checks["it"] != "wrong" || !reports[1].Ready {
-				t.Errorf("from %s on: %+v", first, reports)
+			if said := strings.Split(log.String(), "\n"); len(said) != 3 || !strings.Contains(said[0], `msg="not ready" checks=map[it:wrong]`) || !strings.Contains(said[1], "msg=ready") {
+				t.Errorf("%q", said)
 			}
 		})
+	})
+}
+
+// A failure is logged once each way: not before the node has started, and not for one failed
+// run.
+func TestChecksAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var started, it atomic.Pointer[error]
+		starts, fails, fine := errors.New("starts"), errors.New("away"), error(nil)
+		started.Store(&starts)
+		it.Store(&fails)
+		var log strings.Builder
+		h := healthOf(Check{Name: "Start", Effect: Starts, Run: func(context.Context) error { return *started.Load() }},
+			Check{Name: "It", Run: func(context.Context) error { return *it.Load() }, Broken: "it is down", Holds: "it is up", Runbook: "ItIsDown"})
+		h.logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); h.Run(ctx) }()
+		const down, up = `level=WARN msg="it is down" error=away do="see ItIsDown in the runbook"` + "\n", "level=INFO msg=\"again: it is up\"\n"
+		for _, step := range []struct {
+			name       string
+			start, now *error
+			checks     time.Duration
+			log        string
+		}{
+			{"before the start", &starts, &fails, 10, ""},
+			{"started", &fine, &fails, 10, "level=INFO msg=ready\n" + down},
+			{"up", &fine, &fine, 3, up},
+			{"one failed run", &fine, &fails, 1, ""},
+			{"after it", &fine, &fine, 3, ""},
+			{"down again", &fine, &fails, 3, down},
+		} {
+			log.Reset()
+			started.Store(step.start)
+			it.Store(step.now)
+			boottimetest.Pass(step.checks * checkInterval)
+			if got := strings.ReplaceAll(log.String(), "level=WARN msg=\"not ready\" checks=map[start:starts]\n", ""); got != step.log {
+				t.Errorf("%s: %s, want %s", step.name, got, step.log)
+			}
+		}
+		cancel()
+		<-ended
 	})
 }
 

@@ -44,19 +44,6 @@ func versionText(version, revision string) string {
 	return version + " (" + revision[:min(len(revision), 10)] + ")"
 }
 
-// notesDo says what to do about the notes of /readyz.
-var notesDo = map[string]string{
-	"trusted-proxies": "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing",
-}
-
-// openBreakers are the findings for metrics that are not 0.
-var openBreakers = []struct{ metric, text, do string }{
-	{"listedge_limiter_breaker_open", "it enforces limits without Redis, which failed several times in a row", "see ListedgeLimiterDegraded in the runbook"},
-	{"listedge_origin_breaker_open", "it reads no page from Postgres, which failed several times in a row", "see ListedgeOriginBreakerOpen in the runbook"},
-	{"listedge_key_breaker_open", "it reads no key from Postgres, which failed several times in a row", "see ListedgeKeyBreakerOpen in the runbook"},
-	{"listedge_origin_replica_breakers_open", "it does not query a replica, which failed several times in a row", "check the replicas with --replica-url"},
-}
-
 // checkNode reports what is wrong with one node, or one finding that says how it is.
 func (r *report) checkNode(n *nodeState) {
 	before, subject := len(*r), "node "+n.name
@@ -72,9 +59,6 @@ func (r *report) checkNode(n *nodeState) {
 	case failing != "":
 		r.warn(subject, "ready, although a check fails: "+failing, "fix what it names")
 	}
-	for _, name := range slices.Sorted(maps.Keys(n.readiness.Notes)) {
-		r.warn(subject, name+": "+n.readiness.Notes[name], notesDo[name])
-	}
 	switch {
 	case n.bound() == 0: // by its settings
 	case n.in(cache.ModeTTL):
@@ -83,11 +67,6 @@ func (r *report) checkNode(n *nodeState) {
 		r.fail(subject, "it serves no page from a cache as fresh: it has no proof that it has seen all changes", "see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
 	case n.in(cache.ModeFollowed) && n.proofAge() > n.bound():
 		r.warn(subject, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: it serves no page from a cache as fresh", n.proofAge(), n.bound()), "see ListedgeFollowerLags in the runbook")
-	}
-	for _, b := range openBreakers {
-		if n.metrics.Sum(b.metric) > 0 {
-			r.warn(subject, b.text, b.do)
-		}
 	}
 	if n.ahead.Abs() > mostSkew {
 		direction := "ahead of"

@@ -133,13 +133,10 @@ func (r *report) checkRedisInfo(info map[string]string, o redis.UniversalOptions
 	} else {
 		r.ok("redis role", "accepts writes")
 	}
-	switch policy := info["maxmemory_policy"]; {
-	case strings.HasPrefix(policy, "volatile-"):
-		r.warn("maxmemory-policy", policy+": buckets and the log of changes expire, and so may be evicted", "set maxmemory-policy to noeviction, or give Redis so much memory that nothing is evicted")
-	case policy != "noeviction" && policy != "":
-		r.warn("maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
-	default:
-		r.ok("maxmemory-policy", policy)
+	if err := node.EvictionFailure(info); err != nil {
+		r.warn("maxmemory-policy", err.Error(), "set maxmemory-policy to noeviction")
+	} else {
+		r.ok("maxmemory-policy", info["maxmemory_policy"])
 	}
 	if info["maxmemory"] == "0" {
 		r.warn("maxmemory", "not set: pages may take all memory of the machine", "set maxmemory")

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -265,12 +264,10 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 	workspace, _ := workspaceWithKey(t, url)
 	for _, line := range []string{"help", "--help", "version", "--version", "serve --print-config --database-url " + url,
 		"workspaces list --database-url " + url, "workspaces list --json --database-url " + url, "keys create --database-url " + url + " --workspace " + workspace} {
-		closed, full, err := os.Pipe()
-		must(err)
-		closed.Close()
-		defer full.Close()
+		unwritable := must1(os.Open(os.DevNull)) // to read
+		defer unwritable.Close()
 		c := exec.Command(listedge, strings.Fields(line)...)
-		c.Stdout = full
+		c.Stdout = unwritable
 		p := startCommand(t, c)
 		if <-p.ended; p.code != exitFailed || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), "write the output") {
 			t.Errorf("%s: exit %d: %s", line, p.code, p.err.String())
@@ -287,13 +284,14 @@ func TestAnInterruptIsReportedAsOne(t *testing.T) {
 	defer silent.Close()
 	defer end.Close()
 	must1(end.WriteString("id,name\n"))
-	file := filepath.Join("/dev/fd", strconv.Itoa(int(silent.Fd())))
 	for line, begun := range map[string]string{
-		"import items --workspace " + workspace + " " + file + " --database-url " + url: "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge')",
-		"seed --items 1000000 --database-url " + url:                                    "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%sample_items%')",
+		"import items --workspace " + workspace + " - --database-url " + url: "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge')",
+		"seed --items 1000000 --database-url " + url:                         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ILIKE '%sample_items%')",
 	} {
 		conn := connect(t, url)
-		p := start(t, strings.Fields(line)...)
+		c := exec.Command(listedge, strings.Fields(line)...)
+		c.Stdin = silent
+		p := startCommand(t, c)
 		within(t, patience, "under way: "+line, func() (is bool) {
 			must(conn.QueryRow(t.Context(), begun).Scan(&is))
 			return is

@@ -138,7 +138,6 @@ func TestDoctorOfTwoRegionsMixed(t *testing.T) {
 func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 2)
-	_, key := workspaceWithKey(t, f.url)
 	f.awaitFollowed(t)
 	hung := f.follower(t)
 	other := f.bystander(t)
@@ -152,26 +151,17 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 
 	other.toRedis.Lose(true)
 	args = []string{"--database-url", f.url, "--node", other.admin}
-	within(t, patience, "the limiter leaves Redis alone", func() bool {
-		_, _ = other.try("GET", "/v1/items", key)
-		return other.metric(t, "listedge_limiter_breaker_open") == 1
-	})
 	says(t, args, exitFailed,
 		admin.Finding{Subject: other.subject(), Level: admin.Fail, Text: "serves no page from a cache"},
 		admin.Finding{Subject: other.subject(), Level: admin.Warn, Text: "although a check fails: redis"},
 		admin.Finding{Subject: "fleet follower", Level: admin.Fail, Text: "no node follows"})
-	within(t, patience, "the doctor says that the limiter leaves Redis alone", func() bool {
-		_, _ = other.try("GET", "/v1/items", key)
-		return has(examine(t, exitFailed, args...), other.subject(), admin.Warn, "limits without Redis")
-	})
-
 	_, old := privateDatabaseWith(t, map[string]string{"wal_level": "replica"})
 	n := startNode(t, old)
 	says(t, []string{"--database-url", old, "--node", n.admin}, exitFine,
 		admin.Finding{Subject: n.subject(), Level: admin.Warn, Text: "expire after --cache-ttl"},
 		admin.Finding{Subject: "fleet follower", Level: admin.Warn, Text: "none can follow"})
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
-	says(t, []string{"--database-url", old, "--node", lost.admin}, exitFailed, admin.Finding{Subject: lost.subject(), Level: admin.Fail, Text: "not ready: postgres: "})
+	says(t, []string{"--database-url", old, "--node", lost.admin}, exitFailed, admin.Finding{Subject: lost.subject(), Level: admin.Fail, Text: "postgres: "})
 }
 
 // The test changes a node's responses: another version, another clock, no /settings, as

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -18,27 +19,98 @@ import (
 	"listedge/metrics"
 	"listedge/origin"
 	originadmin "listedge/origin/admin"
+	"listedge/origin/apikey"
 )
 
-// checksOf returns what the node checks in the background.
-func (n *Node) checksOf(pages *origin.Origin) []admin.Check {
-	all := []admin.Check{{Name: "Postgres", Effect: admin.Starts, Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)),
-		Runbook: "ListedgePostgresDown", Metric: metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}}}
+// checksOf is the table of what the node asks about its servers and itself, in the background.
+func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check {
+	all := []admin.Check{
+		{Name: "Postgres", Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)), Effect: admin.Starts,
+			Runbook: "ListedgePostgresDown", Light: true, Metric: metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}},
+		{Name: "primary", Run: asks(n.database.WrongServer), Effect: admin.Shown,
+			Broken: "pages and keys are not read: the server of --database-url is not the primary", Holds: "pages and keys are read from the primary"},
+		{Name: "pages", Run: asks(func() error { return breakerFailure("Postgres", pages.Stats().BreakerOpen) }), Effect: admin.Reported,
+			Broken: "pages are not read from Postgres", Holds: "pages are read from Postgres", Runbook: "ListedgeOriginBreakerOpen"},
+		{Name: "keys", Run: asks(func() error { return breakerFailure("Postgres", keys.BreakerOpen()) }), Effect: admin.Reported,
+			Broken: "keys are not read from Postgres", Holds: "keys are read from Postgres", Runbook: "ListedgeKeyBreakerOpen"},
+		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), Effect: admin.Reported,
+			Broken: "the usage of keys is not written to Postgres", Holds: "the usage of keys is written to Postgres",
+			Do: func(error) string { return "run listedge doctor: it names a right that is missing" }},
+		{Name: "trusted-proxies", Run: asks(n.untrustedProxy), Effect: admin.Reported, Do: func(error) string {
+			return "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"
+		}},
+	}
 	if n.redis.pages != nil {
-		all = append(all, admin.Check{Name: "Redis", Effect: admin.Reported, Run: n.checkRedis, Do: RedisRemedy,
-			Runbook: "ListedgeRedisDown", Metric: metrics.Dependency{Kind: metrics.Redis}})
-		all = append(all, admin.Check{Name: "fleet", Effect: admin.Always, Run: n.checkFleet})
+		all = append(all, n.checksOfRedis()...)
 	}
 	if n.follower != nil {
-		all = append(all, admin.Check{Name: "timeline", Effect: admin.Starts, Run: n.checkTimeline},
-			admin.Check{Name: "Follower", Run: n.checkFollower, Runbook: "ListedgeNoFollower"})
+		all = append(all,
+			admin.Check{Name: "timeline", Run: n.checkTimeline, Effect: admin.Starts, Runbook: "ListedgeFreshnessUntrusted",
+				Do:     n.timelineRemedy,
+				Broken: "the database server is on an old timeline: its answers are not served as fresh", Holds: "the database server is on the fleet's timeline"},
+			admin.Check{Name: "Follower", Run: n.checkFollower, Runbook: "ListedgeNoFollower", Light: true})
 	}
 	for i, s := range pages.Stats().Standbys {
-		check := func(ctx context.Context) error { return pages.CheckStandby(ctx, i) }
-		all = append(all, admin.Check{Name: "Replica " + s.Host, Run: check,
-			Runbook: "ListedgeReplicaFails", Metric: metrics.Dependency{Kind: metrics.Postgres, Server: s.Host}})
+		all = append(all,
+			admin.Check{Name: "Replica " + s.Host, Run: func(ctx context.Context) error { return pages.CheckStandby(ctx, i) },
+				Runbook: "ListedgeReplicaFails", Light: true, Metric: metrics.Dependency{Kind: metrics.Postgres, Server: s.Host}},
+			admin.Check{Name: "queries of replica " + s.Host, Run: asks(func() error { return standbyFailure(pages.Stats().Standbys[i]) }), Effect: admin.Reported,
+				Broken: "the replica " + s.Host + " is not queried", Holds: "the replica " + s.Host + " is queried", Runbook: "ListedgeReplicaFails"})
 	}
 	return all
+}
+
+// checksOfRedis are the checks of a node with Redis.
+func (n *Node) checksOfRedis() []admin.Check {
+	all := []admin.Check{
+		{Name: "Redis", Run: n.writeRedis, Effect: admin.Reported, Do: RedisRemedy,
+			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh", Holds: "Redis is up",
+			Runbook: "ListedgeRedisDown", Light: true, Metric: metrics.Dependency{Kind: metrics.Redis}},
+		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always},
+		{Name: "identity", Run: asks(n.identityFailure.get), Effect: admin.Reported,
+			Broken: "the node may not query which database it reads: pages are not stored in Redis", Holds: "the node may query which database it reads"},
+		{Name: "Redis eviction", Run: n.checkEviction(), Effect: admin.Reported, Runbook: "ListedgeRedisEvicts", Do: func(error) string { return "set maxmemory-policy to noeviction" },
+			Broken: "Redis may evict buckets and the log of changes", Holds: "Redis evicts nothing"},
+		{Name: "Redis pages", Run: n.withRedis(func() error {
+			s := n.Cache.Stats()
+			return cmp.Or(s.RedisFailure, breakerFailure("Redis", s.RedisBreakerOpen))
+		}), Effect: admin.Reported, Broken: "pages are not stored in Redis", Holds: "pages are stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen"},
+		{Name: "Redis limits", Run: n.withRedis(func() error { return n.limiter.Stats().Failure }), Effect: admin.Reported,
+			Broken: "this node enforces limits alone", Holds: "limits are shared through Redis", Runbook: "ListedgeLimiterDegraded"},
+	}
+	if n.changes != nil {
+		all = append(all, admin.Check{Name: "Redis changes", Run: n.withRedis(n.changes.Failure), Effect: admin.Reported,
+			Broken: "changes do not go through Redis", Holds: "changes go through Redis"})
+	}
+	return all
+}
+
+// asks is a check of what the node knows already.
+func asks(failure func() error) func(context.Context) error {
+	return func(context.Context) error { return failure() }
+}
+
+func breakerFailure(server string, open bool) error {
+	if !open {
+		return nil
+	}
+	return errors.New(server + " failed several times in a row")
+}
+
+// standbyFailure is why a replica is not queried: it is not a standby of the primary, or its
+// breaker is open.
+func standbyFailure(s origin.StandbyStats) error {
+	if s.Refusal != nil || !s.BreakerOpen {
+		return s.Refusal
+	}
+	return cmp.Or(s.Failure, breakerFailure("it", true))
+}
+
+func (n *Node) untrustedProxy() error {
+	if text := n.server.UntrustedProxy(); text != "" {
+		return errors.New(text)
+	}
+	return nil
 }
 
 // needsInterval is the time between two checks of what the node needs of its database: tables,
@@ -80,6 +152,9 @@ func (n *Node) writeRedis(ctx context.Context) error {
 		}
 		return nil
 	})
+	if err != nil {
+		n.redisFailed.Store(time.Since(n.started).Nanoseconds())
+	}
 	if refused := redis.Error(nil); !errors.As(err, &refused) {
 		return err
 	}
@@ -92,21 +167,56 @@ func (n *Node) writeRedis(ctx context.Context) error {
 	return fmt.Errorf("%s: %w", strings.Join(refusing, ", "), err)
 }
 
-// checkRedis returns nil if Redis takes the node's writes, and all uses of it work.
-func (n *Node) checkRedis(ctx context.Context) error {
-	if err := n.writeRedis(ctx); err != nil {
+// outageLinger is how long after an outage of Redis a failure of a use counts as part of it:
+// breakers stay open for a moment.
+const outageLinger = 5 * time.Second
+
+// withRedis is the check of one use of Redis: it fails only if Redis itself is up, because
+// otherwise the check of Redis says so.
+func (n *Node) withRedis(failure func() error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := failure()
+		if err == nil || n.writeRedis(ctx) != nil {
+			return nil
+		}
+		if at := n.redisFailed.Load(); at > 0 && time.Since(n.started)-time.Duration(at) < outageLinger {
+			return nil
+		}
 		return err
 	}
-	var failing []string
-	for _, use := range n.redisUses() {
-		if err := use.failure(); err != nil {
-			failing = append(failing, use.name+": "+err.Error())
+}
+
+// evictionInterval is how often Redis is asked for its eviction policy.
+const evictionInterval = time.Minute
+
+// checkEviction fails if Redis may evict what must not be lost: a bucket that is evicted is
+// full again, and a gap in the log of changes makes every node discard what it knows.
+func (n *Node) checkEviction() func(context.Context) error {
+	var asked time.Time
+	var last error
+	return func(ctx context.Context) error {
+		if time.Since(asked) < evictionInterval {
+			return last
 		}
+		text, err := n.redis.limiter.Info(ctx, "memory").Result()
+		if err != nil && !redis.IsPermissionError(err) && !redis.HasErrorPrefix(err, "ERR") { // it does not answer
+			return last
+		}
+		asked, last = time.Now(), EvictionFailure(ParseInfo(text))
+		n.evicts.Store(last != nil)
+		return last
 	}
-	if len(failing) == 0 {
-		return nil
+}
+
+// EvictionFailure judges the maxmemory-policy in what INFO says.
+func EvictionFailure(info map[string]string) error {
+	switch policy := info["maxmemory_policy"]; {
+	case strings.HasPrefix(policy, "volatile-"):
+		return errors.New("maxmemory-policy " + policy + ": buckets and the log of changes expire, and so may be evicted")
+	case policy != "noeviction" && policy != "":
+		return errors.New("maxmemory-policy " + policy + ": buckets and the log of changes may be evicted")
 	}
-	return admin.Impaired{Err: errors.New(strings.Join(failing, "; "))}
+	return nil
 }
 
 // checkFollower returns nil while heartbeats of a follower arrive in time.
@@ -121,4 +231,66 @@ func (n *Node) checkFollower(context.Context) error {
 		return fmt.Errorf("no heartbeat of a follower for %s", silence.Round(time.Second))
 	}
 	return errors.New("heartbeats are late")
+}
+
+// checkTimeline fails while the server of the database is not known to be on the timeline that
+// the fleet follows.
+func (n *Node) checkTimeline(context.Context) error {
+	select {
+	case <-n.timelineKnown:
+		return n.followed.OldTimeline()
+	default:
+		return errors.New("the timeline that the fleet follows is not known yet")
+	}
+}
+
+// timelineRemedy says what to do about a failure of checkTimeline.
+func (n *Node) timelineRemedy(err error) string {
+	if errors.As(err, new(*changefeed.TimelineError)) {
+		return n.followed.OldTimelineRemedy()
+	}
+	return ""
+}
+
+// checkFleet returns an error while the fleet of this node's region follows another database
+// than this node. What Redis said last holds while it does not answer; a node that has
+// never read it has nothing to compare with, and may serve.
+func (n *Node) checkFleet(ctx context.Context) error {
+	identity, known := n.followed.Identity()
+	if !known && n.identityFailure.get() == nil {
+		return errors.New("which database this node reads is not known yet")
+	}
+	if !known {
+		return nil
+	}
+	if other := n.claim.Renew(ctx); other != "" {
+		return fmt.Errorf("the fleet follows %s, and this node reads %s: %s", other, identity, OtherDatabaseRemedy)
+	}
+	return nil
+}
+
+// OtherDatabaseRemedy says what to do if nodes of one region read several databases.
+const OtherDatabaseRemedy = "correct --database-url, or give the nodes of each database a --region of their own"
+
+// RedisRemedy says what to do about an error of Redis.
+func RedisRemedy(err error) string {
+	for _, class := range []struct{ prefix, do string }{
+		{"READONLY", "this is a replica: name the master in --redis-url, or use redis+sentinel://"},
+		{"OOM", "its memory is full: raise maxmemory"},
+		{"NOPERM", "give the user all rights that docs/SECURITY.md lists"},
+		{"WRONGPASS", "correct the user or the password in --redis-url"},
+		{"NOAUTH", "name a password in --redis-url"},
+		{"MISCONF", "it cannot save to its disk: see its log"},
+		{"NOREPLICAS", "too few replicas follow it: start them, or lower min-replicas-to-write"},
+		{"LOADING", "it loads its data: wait"},
+		{"CLUSTERDOWN", "a master of the Cluster is missing: start it again"},
+	} {
+		if redis.HasErrorPrefix(err, class.prefix) {
+			return class.do
+		}
+	}
+	if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+		return "see whether it hangs, and whether the network to it loses packets"
+	}
+	return "check that it runs, and that --redis-url names it"
 }

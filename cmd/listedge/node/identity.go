@@ -3,7 +3,7 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
+	"sync/atomic"
 	"time"
 
 	"listedge/internal/changefeed"
@@ -25,9 +25,17 @@ const (
 	// and startTimeout is how long a starting node tries to read it.
 	startPause   = 50 * time.Millisecond
 	startTimeout = 500 * time.Millisecond
-
-	OtherDatabaseRemedy = "correct --database-url, or give the nodes of each database a --region of their own"
 )
+
+// lastError is the last failure of something that is tried again; nil = it works.
+type lastError struct{ atomic.Pointer[error] }
+
+func (e *lastError) get() error {
+	if err := e.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 // identifies reports whether the node itself has to query the identity of its database,
 // because no follower does or none can connect.
@@ -117,52 +125,4 @@ func (n *Node) identify(ctx context.Context) {
 		}
 		sleep(ctx, pause)
 	}
-}
-
-// checkTimeline is the check of /readyz for the timeline of the database server.
-func (n *Node) checkTimeline(context.Context) error {
-	select {
-	case <-n.timelineKnown:
-	default:
-		return errors.New("the timeline that the fleet follows is not known yet")
-	}
-	if old := (*changefeed.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
-		return fmt.Errorf("%w: %s", old, n.followed.OldTimelineRemedy())
-	}
-	return nil
-}
-
-// checkFleet returns an error while the fleet of this node's region follows another database
-// than this node. What Redis said last holds while it does not answer; a node that has
-// never read it has nothing to compare with, and may serve.
-func (n *Node) checkFleet(ctx context.Context) error {
-	identity, known := n.followed.Identity()
-	if !known && n.identityFailure.Load() == nil {
-		return errors.New("which database this node reads is not known yet")
-	}
-	if !known {
-		return nil
-	}
-	if other := n.claim.Renew(ctx); other != "" {
-		return fmt.Errorf("the fleet follows %s, and this node reads %s: %s", other, identity, OtherDatabaseRemedy)
-	}
-	return nil
-}
-
-func (n *Node) identityCondition() condition {
-	return condition{"the node may query which database it reads", "the node may not query which database it reads: pages are not stored in Redis", func() error {
-		if err := n.identityFailure.Load(); err != nil {
-			return *err
-		}
-		return nil
-	}}
-}
-
-func (n *Node) timelineCondition() condition {
-	return condition{"the database server is on the fleet's timeline", "the database server is on an old timeline: its answers are not served as fresh", func() error {
-		if n.followed.OldTimeline() == nil {
-			return nil
-		}
-		return n.checkTimeline(context.Background())
-	}}
 }

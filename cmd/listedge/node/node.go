@@ -2,7 +2,7 @@
 // them, and checks what they depend on.
 //
 //	flags.go, tls.go, redis.go ──► node.go: wires, starts, stops
-//	checks.go, conditions.go, identity.go ──► /readyz, the log, the status page
+//	checks.go, identity.go ──► /readyz, the log, the status page, the doctor
 //	roster.go, state.go ──► the status pages of the other nodes
 package node
 
@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,15 +59,14 @@ type Node struct {
 
 	maxConnections int // of the public listener
 
-	conditions  []condition
-	redisOutage redisOutage
 	probes      []func(context.Context) // each tests whether a failed server is back
+	redisFailed atomic.Int64            // when a write to Redis last failed, in nanoseconds since started; 0 = never
 	evicts      atomic.Bool             // Redis may evict what must not be lost
 	id          string
 	claim       *changefeed.Claim // of the name of the fleet; only checkFleet uses it
 
-	timelineKnown   chan struct{}         // closed when answers of the database can be judged (mayJudge)
-	identityFailure atomic.Pointer[error] // why the last query for the identity of the database failed; nil = it did not, or none was needed
+	timelineKnown   chan struct{} // closed when answers of the database can be judged (mayJudge)
+	identityFailure lastError     // why the last query for the identity of the database failed; nil = it did not, or none was needed
 
 	public, private net.Listener
 }
@@ -164,28 +162,21 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	return n, nil
 }
 
-// openAdmin makes what operators see of the node: health, metrics, settings, and the
-// conditions that it logs.
+// openAdmin makes what operators see of the node: health, metrics and settings.
 func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *metrics.Registry, settings map[string]any, log *Log) {
-	n.conditions = n.conditionsOf(pages, keys)
 	n.probes = []func(context.Context){n.Cache.Probe, pages.Probe, keys.Probe}
 	sources := metrics.Sources{
 		Cache: n.Cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats, Keys: n.server.KeyStats,
 		Usage: n.usage.Stats, KeyBreakerOpen: keys.BreakerOpen, RedisMayEvict: n.evicts.Load,
 	}
-	if n.redis.pages != nil {
-		n.conditions = append(n.conditions, n.identityCondition())
-	}
 	if n.follower != nil {
-		n.conditions = append(n.conditions, n.timelineCondition())
 		sources.Follower, sources.Feed = n.follower.Stats, n.feed.Stats
 	}
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
-	n.health = admin.NewHealth(func() string { return n.Cache.Mode().String() },
-		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy}, n.checksOf(pages)...)
+	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
 	n.history = admin.NewHistory(n.reading)
 	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state,
 		Keys: func(ctx context.Context) []admin.KeyState { return n.busiestKeys(ctx, keys) }}
@@ -215,18 +206,6 @@ func adminNames(settings map[string]any) (names []string) {
 	return names
 }
 
-// followChanges makes the follower, which writes the log of changes while this node
-// holds the slot, and the subscriber, which reads it for pages and keys.
-func (n *Node) followChanges(f Flags, databaseURL string) {
-	log := changefeed.Log(changefeed.NewLocal())
-	if n.changes != nil {
-		log = n.changes
-	}
-	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys())
-	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
-		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
-}
-
 // Serve answers until ctx ends, and then stops in order: not ready, draining,
 // server shut down, layers closed.
 func (n *Node) Serve(ctx context.Context) error {
@@ -235,8 +214,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	go func() { failed <- n.admin.Serve(n.private) }()
 	running, stop := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() { n.health.Run(running, n.logReadiness) })
-	background.Go(func() { n.watch(running) })
+	background.Go(func() { n.health.Run(running) })
 	background.Go(func() { n.history.Run(running) })
 	for _, probe := range n.probes {
 		background.Go(func() { repeat(running, probe) })
@@ -244,6 +222,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	if n.follower != nil {
 		background.Go(func() { n.follower.Run(running) })
 		background.Go(func() { n.feed.Run(running) })
+		background.Go(func() { n.expireByAge(running) })
 	}
 	if n.redis.pages != nil {
 		background.Go(func() { n.identify(running) })
@@ -265,32 +244,6 @@ func (n *Node) Serve(ctx context.Context) error {
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
-}
-
-func (n *Node) logReadiness(r admin.Readiness) {
-	if r.Ready {
-		n.logger.Info("ready")
-	} else {
-		n.logger.Warn("not ready", "checks", r.Checks)
-	}
-}
-
-// leave has the follower leave if no other node of the fleet is in the roster, nor one that
-// does not know its fleet yet. This node has removed itself, so the last of several that end
-// at once sees nobody.
-func (n *Node) leave() {
-	if n.follower == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
-	defer cancel()
-	if n.redis.pages != nil {
-		nodes, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix())
-		if err != nil || slices.ContainsFunc(nodes, func(e RosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
-			return
-		}
-	}
-	n.follower.Leave(ctx)
 }
 
 func (n *Node) close() error {

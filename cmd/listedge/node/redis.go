@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -88,29 +87,6 @@ func openRedis(text string) (c redisClients, err error) {
 	c.pages.AddHook(c.pageCalls)
 	c.limiter.AddHook(c.limiterCalls)
 	return c, nil
-}
-
-// RedisRemedy says what to do about an error of Redis.
-func RedisRemedy(err error) string {
-	for _, class := range []struct{ prefix, do string }{
-		{"READONLY", "this is a replica: name the master in --redis-url, or use redis+sentinel://"},
-		{"OOM", "its memory is full: raise maxmemory"},
-		{"NOPERM", "give the user all rights that docs/SECURITY.md lists"},
-		{"WRONGPASS", "correct the user or the password in --redis-url"},
-		{"NOAUTH", "name a password in --redis-url"},
-		{"MISCONF", "it cannot save to its disk: see its log"},
-		{"NOREPLICAS", "too few replicas follow it: start them, or lower min-replicas-to-write"},
-		{"LOADING", "it loads its data: wait"},
-		{"CLUSTERDOWN", "a master of the Cluster is missing: start it again"},
-	} {
-		if redis.HasErrorPrefix(err, class.prefix) {
-			return class.do
-		}
-	}
-	if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
-		return "see whether it hangs, and whether the network to it loses packets"
-	}
-	return "check that it runs, and that --redis-url names it"
 }
 
 func NewRedisClient(o redis.UniversalOptions) redis.UniversalClient {

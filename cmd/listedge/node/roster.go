@@ -43,7 +43,7 @@ type RosterEntry struct {
 }
 
 // enroll writes this node's entry again and again until ctx ends, and then removes it.
-// Failures are not reported: conditions and readiness say that Redis is away, and a
+// Failures are not reported: checks say that Redis is away, and a
 // missing entry harms nothing.
 func (n *Node) enroll(ctx context.Context) {
 	key := rosterKey(n.followed.Prefix())

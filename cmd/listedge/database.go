@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"listedge/origin/admin"
+	"listedge/origin/audit"
+	"listedge/origin/postgres"
+)
+
+// DatabaseFlags say where Postgres is.
+type DatabaseFlags struct {
+	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database. With several addresses (host:port,host:port) the primary is used." required:"" placeholder:"URL"`
+}
+
+// Validate refuses an empty URL, which would mean the defaults of libpq.
+func (f *DatabaseFlags) Validate() error {
+	if f.DatabaseURL == "" {
+		return fmt.Errorf("--database-url must be given, or LISTEDGE_DATABASE_URL")
+	}
+	if err := postgres.CheckURL(f.DatabaseURL); err != nil {
+		return fmt.Errorf("--database-url: %w", err)
+	}
+	return nil
+}
+
+// ReplicationFlag is the database whose changes are followed.
+type ReplicationFlag struct {
+	ReplicationURL string `help:"The same database without a connection pooler, if --database-url leads to one: changes cannot be followed through a pooler. Empty: --database-url." placeholder:"URL"`
+}
+
+// Validate refuses a malformed URL.
+func (f *ReplicationFlag) Validate() error {
+	if f.ReplicationURL == "" {
+		return nil
+	}
+	if err := postgres.CheckURL(f.ReplicationURL); err != nil {
+		return fmt.Errorf("--replication-url: %w", err)
+	}
+	return nil
+}
+
+// ActorFlag names who acts, for the audit log.
+type ActorFlag struct {
+	Actor string `help:"Name of the actor in the audit log." default:"${user}" placeholder:"NAME"`
+}
+
+// Validate refuses what would spoil the log.
+func (f *ActorFlag) Validate() error {
+	if err := audit.CheckActor(f.Actor); err != nil {
+		return fmt.Errorf("--actor %w", err)
+	}
+	return nil
+}
+
+// acting returns a context whose acts are the actor's.
+func (f *ActorFlag) acting(ctx context.Context) context.Context { return audit.As(ctx, f.Actor) }
+
+// withAdmin calls do with a connection to the database.
+func withAdmin(ctx context.Context, f DatabaseFlags, do func(*admin.Conn) error) error {
+	conn, err := admin.Open(ctx, f.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return do(conn)
+}
+
+// ChangeFlags are for commands that change the database and name who does it.
+type ChangeFlags struct {
+	DatabaseFlags
+	ActorFlag
+}
+
+// change calls do with a connection to the database and a context that names the actor.
+func (f *ChangeFlags) change(ctx context.Context, do func(context.Context, *admin.Conn) error) error {
+	return withAdmin(ctx, f.DatabaseFlags, func(a *admin.Conn) error { return do(f.acting(ctx), a) })
+}

@@ -1,0 +1,81 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"listedge/internal/changefeed"
+	"listedge/origin/follower"
+)
+
+const (
+	// watchInterval is the time between two looks at what a node decides by the clock.
+	watchInterval = 200 * time.Millisecond
+	// followAgain is how long the log of changes must be silent before a node that cannot
+	// follow changes itself stops waiting for another node to do so.
+	followAgain = 2 * time.Second
+)
+
+// followChanges makes the follower, which writes the log of changes while this node
+// holds the slot, and the subscriber, which reads it for pages and keys.
+func (n *Node) followChanges(f Flags, databaseURL string) {
+	log := changefeed.Log(changefeed.NewLocal())
+	if n.changes != nil {
+		log = n.changes
+	}
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys())
+	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
+		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
+}
+
+// expireByAge makes pages expire by age while no node can follow changes.
+func (n *Node) expireByAge(ctx context.Context) {
+	cannotFollow := false
+	repeat(ctx, func(context.Context) {
+		why := n.follower.Incapable()
+		now := why != nil && n.feed.Silence() > followAgain
+		if now == cannotFollow {
+			return
+		}
+		cannotFollow = now
+		n.Cache.SetTTLMode(now)
+		if now {
+			n.logger.Warn("changes cannot be followed: pages expire after --cache-ttl", "why", why)
+		} else {
+			n.logger.Info("changes are followed again")
+		}
+	})
+}
+
+// repeat calls f at once, and then every watchInterval until ctx ends.
+func repeat(ctx context.Context, f func(context.Context)) {
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		f(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// leave has the follower leave if no other node of the fleet is in the roster, nor one that
+// does not know its fleet yet. This node has removed itself, so the last of several that end
+// at once sees nobody.
+func (n *Node) leave() {
+	if n.follower == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
+	defer cancel()
+	if n.redis.pages != nil {
+		nodes, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix())
+		if err != nil || slices.ContainsFunc(nodes, func(e RosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
+			return
+		}
+	}
+	n.follower.Leave(ctx)
+}
