@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// Each section of the runbook that the doctor names exists.
+// Each section of the runbook that the doctor and the checks of a node name exists.
 func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
 	runbook, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "RUNBOOK.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, file := range []string{"nodes.go", "fleet.go"} {
+	for _, file := range []string{"nodes.go", "fleet.go", "../node/checks.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
