@@ -16,8 +16,8 @@ import (
 )
 
 // Three nodes on a real Redis, in real time: well, stopped, killed, cut off, failed
-// over and in a Cluster. Nothing else runs meanwhile: what a node learns late for want
-// of a processor counts against the promise.
+// over and in a Cluster. A node without CPU time learns late, and then the test fails:
+// nothing else runs meanwhile.
 
 // floodLimits are from 5 a minute to 20,000 a second.
 var floodLimits = []struct {

@@ -25,7 +25,7 @@ var tokenBucketDigest = func() string {
 	return hex.EncodeToString(sum[:])
 }()
 
-// store has the buckets.
+// store keeps the buckets of a fleet and executes calls to them.
 type store interface {
 	// shardOf returns which shard has a key. It does not wait.
 	shardOf(key string) uint8

@@ -24,7 +24,7 @@ func value[S any](name, help string, read func(S) any) metric[S] {
 	return metric[S]{name, help, nil, func(s S, set set) { set(read(s)) }}
 }
 
-// build is what is running.
+// build is the version of the program that runs.
 type build struct{ version, revision, goversion string }
 
 var buildMetrics = []metric[build]{

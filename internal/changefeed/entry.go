@@ -107,7 +107,7 @@ type Heartbeat struct {
 	Unsettled []Change `json:"u,omitempty"` // published, and not yet seen by the snapshot; any row of their lists may have changed
 }
 
-// Entry is one of the three.
+// Entry is an entry of the log: a Change, a TermStart or a Heartbeat.
 type Entry struct {
 	Position  Position   `json:"-"`
 	TermStart *TermStart `json:"t,omitempty"`

@@ -68,7 +68,7 @@ const (
 	idleTTL    = 10 * time.Minute // of an entry that no request uses
 )
 
-// Lookup returns those of the keys that exist. run is that of the
+// Lookup looks keys up in Postgres and returns those that exist. run is that of the
 // primary that must answer; empty = any (Store.Lookup).
 type Lookup func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error)
 

@@ -75,7 +75,7 @@ const (
 	slotLost // Postgres has removed WAL that it needs
 )
 
-// slot is its state when it was polled.
+// slot is the state of the replication slot when it was last polled.
 type slot struct {
 	state    slotState
 	holder   int32  // pid; 0 = none

@@ -14,13 +14,12 @@ type fault struct {
 	lasts   time.Duration // of writing and reading, in all
 	happens func(t *testing.T, f *fleet)
 	hits    bool   // some answers must be hits
-	forms   []form // how is written; nil = usualForms
+	forms   []form // ways to write; nil = usualForms
 	loses   bool   // commits that were acknowledged, if Postgres crashes meanwhile
 }
 
 // Faults are those of Postgres, and those of Redis and of nodes, which need no standby.
-// Each kind has a fleet, and the two are played at once. By a rule that keeps no page while
-// a transaction is open there are no hits.
+// Each kind has a fleet, and both run at once.
 var (
 	faultsOfPostgres = []fault{
 		{name: "a long write transaction", lasts: 2500 * time.Millisecond, hits: true, happens: func(t *testing.T, f *fleet) {

@@ -35,7 +35,7 @@ const (
 // rosterKey is the roster of the fleet whose keys have the prefix.
 func rosterKey(prefix string) string { return prefix + "{changes}:nodes" }
 
-// RosterEntry is what a node writes.
+// RosterEntry is what a node writes about itself into Redis.
 type RosterEntry struct {
 	admin.NodeState
 	Seen  int64  `json:"seen"`            // milliseconds of Redis' clock
