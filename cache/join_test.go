@@ -368,7 +368,7 @@ func TestStoredSharesNothingTooOld(t *testing.T) {
 		return err == nil
 	})
 	n.change(b, nil, 32)
-	f, _ := c.flights.join(name) // of a process that was paused until now
+	f, _ := c.flights.enter(name) // of a process that was paused until now
 	f.result = old
 	close(f.done)
 	time.AfterFunc(20*time.Millisecond, func() {

@@ -27,8 +27,8 @@ type flight struct {
 	err    error
 }
 
-// join returns the name's flight. If first is true, the caller must run it.
-func (f *flights) join(name string) (of *flight, first bool) {
+// enter returns the name's flight. If first is true, the caller must run it.
+func (f *flights) enter(name string) (of *flight, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if of := f.byName[name]; of != nil {
@@ -54,7 +54,7 @@ func (f *flights) run(of *flight, look func() (Result, error)) {
 // do joins the name's flight and returns its result. It runs the flight if it is the
 // first to join.
 func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
-	of, first := f.join(name)
+	of, first := f.enter(name)
 	if first {
 		f.run(of, look)
 	}
@@ -101,7 +101,7 @@ func (c *Cache) collapse(key []byte, list changefeed.List, stale *Entry, fill Fi
 // await waits for the flight of that name until that time. If there is no result, or an
 // error, it serves the stale entry.
 func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, look func() (Result, error)) (Result, error) {
-	flight, first := c.flights.join(name)
+	flight, first := c.flights.enter(name)
 	if first {
 		c.running.Go(func() { c.flights.run(flight, look) })
 	}

@@ -265,7 +265,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	}
 	if proof && !s.proven {
 		s.proven, s.run = true, h.Run
-		s.join(h.Unsettled)
+		s.adoptUnsettled(h.Unsettled)
 	}
 	for _, l := range s.listeners {
 		l.Beat(Beat{s.position, snapshot, h.LSN, h.Server, h.Run, settled, s.unsettled, s.proven})
@@ -278,9 +278,9 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	}
 }
 
-// join adds the unsettled transactions of the first proof: they may have been published
+// adoptUnsettled adds the unsettled transactions of the first proof: they may have been published
 // before the first entry that was read.
-func (s *Subscription) join(unsettled []Change) {
+func (s *Subscription) adoptUnsettled(unsettled []Change) {
 	for i := range unsettled {
 		c := &unsettled[i]
 		if !slices.ContainsFunc(s.unsettled, func(known *Change) bool { return known.XID == c.XID }) {

@@ -53,16 +53,16 @@ type Publication struct {
 
 // ReadPublication reads the state of the publication.
 func ReadPublication(ctx context.Context, conn *pgx.Conn) (s Publication, err error) {
-	if err = conn.QueryRow(ctx, publicationSQL, PublicationName, wantedTables()).Scan(&s.exists, &s.allOperations, &s.incomplete, &s.noOldRow, &s.unlogged, &s.setLogged, &s.children, &s.noInherit,
-		&s.missingColumns, &s.ambiguousRows); err != nil {
+	if err = conn.QueryRow(ctx, publicationSQL, PublicationName, requiredTables()).Scan(&s.exists, &s.allOperations, &s.incomplete, &s.noOldRow,
+		&s.unlogged, &s.setLogged, &s.children, &s.noInherit, &s.missingColumns, &s.ambiguousRows); err != nil {
 		return s, fmt.Errorf("read the publication: %w", err)
 	}
 	return s, nil
 }
 
-// wantedTables returns the tables of the publication as JSON: the name, the column that
+// requiredTables returns the tables of the publication as JSON: the name, the column that
 // identifies the list of a row, and the columns of lists.
-func wantedTables() string {
+func requiredTables() string {
 	var all []map[string]any
 	for _, name := range lists.Tables() {
 		w := map[string]any{"name": name, "col": "id"}

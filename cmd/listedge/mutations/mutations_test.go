@@ -62,7 +62,7 @@ var (
 	cutProves     = []edit{{subscription, "if !cut && s.begun {", "if s.begun {"}}
 	anyHeartbeat  = []edit{{subscription, "moment, rest, ok := proves(s.reads, h.After)", "moment, rest, ok := time.Now(), s.reads, true"}}
 	gapsIgnored   = []edit{{subscription, "case s.begun && !e.Follows(s.position):", "case s.begun && !e.Follows(s.position) && false:"}}
-	noneAtJoin    = []edit{{subscription, "s.join(h.Unsettled)", "s.join(nil)"}}
+	noneAtJoin    = []edit{{subscription, "s.adoptUnsettled(h.Unsettled)", "s.adoptUnsettled(nil)"}}
 	emptyProves   = []edit{{subscription, "if !cut && s.begun {", "if !cut {"}}
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
