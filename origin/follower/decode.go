@@ -59,6 +59,7 @@ func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
 // commit is a decoded transaction.
 type commit struct {
 	change   changefeed.Change
+	decoded  time.Time     // when
 	start    pglogrepl.LSN // of its commit record; a slot that is confirmed beyond it does not send it again
 	unlisted bool          // it also changed a relation that the catalog did not list
 }

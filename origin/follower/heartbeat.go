@@ -70,8 +70,9 @@ func (t *term) flush(ctx context.Context) error {
 	return nil
 }
 
-// sendHeartbeat publishes the pending heartbeat. All changes up to its LSN have been
-// published or are published with it, before it.
+// sendHeartbeat publishes the pending heartbeat, in one append with the changes that have
+// waited for it. All changes up to its LSN have been published or are published with it,
+// before it.
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.preparedAt)
 	t.pending = nil
@@ -84,6 +85,7 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	now := time.Now()
 	t.update(func() { t.stats.LagTime, t.heartbeat = waited, now })
 	t.confirmation.recent = append(t.confirmation.recent, publishedTo{now, pglogrepl.LSN(h.LSN)})
+	t.trim(ctx)
 	return nil
 }
 

@@ -228,9 +228,9 @@ func TestConfirmation(t *testing.T) {
 
 func TestRetention(t *testing.T) {
 	now := time.Now()
-	r := retention{{now, changefeed.Position{Term: 5}}}
-	at := func(after time.Duration, n uint64) string {
-		before, ok := r.trim(now.Add(after), time.Minute, changefeed.Position{Term: 5, N: n})
+	r := retention{{now, changefeed.Position{Term: 5}, 0}}
+	at := func(after time.Duration, n uint64, mb int) string {
+		before, ok := r.trim(publishedAt{now.Add(after), changefeed.Position{Term: 5, N: n}, mb << 20}, time.Minute)
 		if !ok {
 			return ""
 		}
@@ -239,10 +239,12 @@ func TestRetention(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		n     uint64
+		mb    int
 		want  string
-	}{{time.Second, 20, ""}, {30 * time.Second, 600, ""}, {50 * time.Second, 1000, ""}, {61 * time.Second, 1200, "5-0"},
-		{91 * time.Second, 1800, "5-600"}, {2 * time.Minute, logEntries + 5000, "5-5000"}} {
-		if got := at(c.after, c.n); got != c.want {
+	}{{time.Second, 20, 1, ""}, {30 * time.Second, 600, 2, ""}, {50 * time.Second, 1000, 3, ""}, {61 * time.Second, 1200, 4, "5-0"},
+		{91 * time.Second, 1800, 5, "5-600"}, {92 * time.Second, 1900, 12, ""}, {93 * time.Second, 2000, 13, "5-600"}, {94 * time.Second, 3000, 60, "5-1800"},
+		{95 * time.Second, 4000, 68, "5-2000"}, {2 * time.Minute, logEntries + 5000, 69, "5-5000"}} {
+		if got := at(c.after, c.n, c.mb); got != c.want {
 			t.Errorf("after %s: %q, want %q", c.after, got, c.want)
 		}
 	}

@@ -18,30 +18,71 @@ const (
 )
 
 const (
-	// appendPause is the least time between two appends of changes, unless batchEntries
-	// wait. A commit is published at once if none came just before it. Where they come
-	// faster, each append costs the nodes and Redis as much as several changes do. In the
-	// pause nothing is received either: afterwards one wake-up receives all that has come.
-	appendPause  = 4 * time.Millisecond
+	// appendPause is the least time between the snapshots of two heartbeats. A commit is
+	// published at once if none came just before it. Where they come faster, each append
+	// costs the nodes and Redis as much as several changes do. In the pause nothing is
+	// received either: afterwards one wake-up receives all that has come.
+	appendPause = 4 * time.Millisecond
+	// holdChanges is how long changes wait for the heartbeat that sees them. They go out
+	// without it if batchEntries or batchBytes wait.
+	holdChanges  = 8 * time.Millisecond
 	batchEntries = 500
+	batchBytes   = 4 << 20
+	// retryFor is how long after a commit was decoded its visibility is looked for every
+	// appendPause. Most are visible at the first look. One that waits for a standby is found
+	// by a later heartbeat.
+	retryFor = 20 * time.Millisecond
 	// drainWait is how long a message may take that has already come.
 	drainWait = 200 * time.Microsecond
 )
 
 // enqueue appends the entry to those that wait to be published.
 func (t *term) enqueue(e changefeed.Entry) {
+	if len(t.waiting) == 0 {
+		t.waitingSince, t.waitingBytes = time.Now(), 0
+	}
 	e.Position = changefeed.Position{Term: t.last.Term, N: t.last.N + uint64(len(t.waiting)) + 1}
 	t.waiting = append(t.waiting, e)
+	size := sizeOf(&e)
+	t.waitingBytes += size
+	t.bytes += size
 }
 
-// due says whether to publish before the next message is received. What came during a
-// pause is received first, but not for longer than a second pause.
-func (t *term) due(now time.Time) bool {
-	pause := appendPause
-	if t.draining {
-		pause *= 2
+// sizeOf returns what an entry takes in Redis, in bytes, or a little more.
+func sizeOf(e *changefeed.Entry) (n int) {
+	n = 350
+	switch {
+	case e.Heartbeat != nil:
+		n += len(e.Heartbeat.Snapshot)
+		for i := range e.Heartbeat.Unsettled {
+			n += 60 + 30*len(e.Heartbeat.Unsettled[i].Lists)
+		}
+	case e.Change != nil:
+		n += 30 * len(e.Change.Lists)
+		for _, rows := range e.Change.Rows {
+			for i := range rows {
+				n += rowSize + len(rows[i].NameKey) + len(rows[i].Text)
+			}
+		}
 	}
-	return len(t.waiting) >= batchEntries || len(t.waiting) > 0 && now.Sub(t.appendedAt) >= pause
+	return n
+}
+
+// due says whether to publish without waiting for a heartbeat.
+func (t *term) due(now time.Time) bool {
+	return len(t.waiting) >= batchEntries || t.waitingBytes >= batchBytes || len(t.waiting) > 0 && now.Sub(t.waitingSince) >= holdChanges
+}
+
+// nextSnapshot returns when to take the next snapshot: at is when one is due at rest.
+func (t *term) nextSnapshot(at time.Time) time.Time {
+	wanted := len(t.waiting) > 0
+	if n := len(t.unsettled); n > 0 {
+		wanted = wanted || t.preparedAt.Sub(t.unsettled[n-1].decoded) < retryFor
+	}
+	if early := t.preparedAt.Add(appendPause); wanted && early.Before(at) {
+		return early
+	}
+	return at
 }
 
 // publish appends the waiting entries to the log, in order. After an error it
@@ -122,27 +163,34 @@ const (
 	// behind resyncs.
 	logEntries = 200_000
 	trimEvery  = 10 * time.Second
+	// logBytes bounds the log, too. It is trimmed when it has grown by trimBytes.
+	logBytes  = 64 << 20
+	trimBytes = 8 << 20
 )
 
 // retention remembers when entries were published, oldest first, to trim the log.
 type retention []publishedAt
 
-// publishedAt says that the entry at the position was the last one at that time.
+// publishedAt says that the entry at the position was the last one at that time, and how
+// many bytes the term had published.
 type publishedAt struct {
 	at       time.Time
 	position changefeed.Position
+	bytes    int
 }
 
 // trim returns a position before which entries can be removed from the log: they are
-// older than kept, or more than logEntries from the end. ok is false if there are none,
-// or if trim did its work less than trimEvery ago.
-func (r *retention) trim(now time.Time, kept time.Duration, last changefeed.Position) (before changefeed.Position, ok bool) {
-	times := *r
-	if len(times) > 0 && now.Sub(times[len(times)-1].at) < trimEvery {
+// older than kept, or more than logEntries or logBytes from the end. ok is false if there
+// are none, or if trim did its work less than trimEvery and trimBytes ago.
+func (r *retention) trim(now publishedAt, kept time.Duration) (before changefeed.Position, ok bool) {
+	times, last := *r, now.position
+	if n := len(times); n > 0 && now.at.Sub(times[n-1].at) < trimEvery && now.bytes-times[n-1].bytes < trimBytes {
 		return before, false
 	}
-	times = append(times, publishedAt{now, last})
-	if young := slices.IndexFunc(times, func(p publishedAt) bool { return now.Sub(p.at) <= kept }); young > 0 {
+	times = append(times, now)
+	if young := slices.IndexFunc(times, func(p publishedAt) bool {
+		return now.at.Sub(p.at) <= kept && now.bytes-p.bytes <= logBytes-2*trimBytes
+	}); young > 0 {
 		before, ok = times[young-1].position, true
 		times = slices.Delete(times, 0, young-1)
 	}

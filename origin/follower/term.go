@@ -36,8 +36,11 @@ type term struct {
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
 	waiting      []changefeed.Entry  // to be published after it
-	appendedAt   time.Time           // when the log last got some
-	draining     bool                // what came during the last pause has not all been received
+	waitingSince time.Time           // when the first of them came
+	waitingBytes int
+	bytes        int       // published by this term, and waiting
+	appendedAt   time.Time // when the log last got some
+	draining     bool      // what came during the last pause has not all been received
 
 	decoded      pglogrepl.LSN // everything up to here has been received
 	confirmation confirmation
@@ -100,7 +103,7 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
-	t.retention = retention{{time.Now(), t.last}}
+	t.retention = retention{{time.Now(), t.last, t.bytes}}
 	return t.setEpoch(ctx, present)
 }
 
@@ -169,7 +172,7 @@ func (t *term) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.pending == nil && !now.Before(heartbeat) {
+		if t.pending == nil && !now.Before(t.nextSnapshot(heartbeat)) {
 			heartbeat, ask = now.Add(t.period), now
 			if err := t.prepareHeartbeat(ctx); err != nil {
 				return err
@@ -197,9 +200,12 @@ func (t *term) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		wake := heartbeat
+		wake := t.nextSnapshot(heartbeat)
 		if t.pending != nil {
 			wake = ask
+		}
+		if release := t.waitingSince.Add(holdChanges); len(t.waiting) > 0 && release.Before(wake) {
+			wake = release
 		}
 		if t.pause(wake) {
 			continue
@@ -292,7 +298,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 func (t *term) publishChange(c commit) {
 	published := c.change
 	t.enqueue(changefeed.Entry{Change: &published})
-	c.change.Rows = nil
+	c.change.Rows, c.decoded = nil, time.Now()
 	t.unsettled = append(t.unsettled, c)
 }
 
@@ -334,8 +340,13 @@ func (t *term) upkeep(ctx context.Context) error {
 	if err := t.setEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
 		return err
 	}
-	if before, ok := t.retention.trim(time.Now(), t.options.LogKept, t.last); ok {
-		_ = bounded(ctx, func(ctx context.Context) error { return t.options.Log.Trim(ctx, t.epoch, before) }) // after an error the next call trims
-	}
+	t.trim(ctx)
 	return nil
+}
+
+// trim removes the entries of the log that are too old or too many.
+func (t *term) trim(ctx context.Context) {
+	if before, ok := t.retention.trim(publishedAt{time.Now(), t.last, t.bytes}, t.options.LogKept); ok {
+		_ = bounded(ctx, func(ctx context.Context) error { return t.options.Log.Trim(ctx, t.epoch, before) }) // after an error a later call trims
+	}
 }
