@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -157,5 +158,61 @@ func TestHeartbeatsNameNoRows(t *testing.T) {
 	}
 	if c := term.unsettled.settle(changefeed.Snapshot{})[0]; c.Lists[0] != list || c.Rows != nil {
 		t.Errorf("in a heartbeat: %+v", c)
+	}
+}
+
+// A replica applies a change when a heartbeat sees it, so both come together.
+func TestAChangeComesWithTheHeartbeatThatSeesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	var together atomic.Bool
+	log := &faultyLog{Log: w.log}
+	log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
+		var changes []uint64
+		for _, e := range entries {
+			if e.Change != nil {
+				changes = append(changes, e.Change.XID)
+			}
+			if e.Heartbeat != nil && len(changes) > 0 {
+				snapshot, err := changefeed.ParseSnapshot(e.Heartbeat.Snapshot)
+				together.Store(together.Load() || err == nil && snapshot.Sees(changes[0]))
+			}
+		}
+		return nil
+	}
+	w.awaitFollowing(w.followWith(w.url, log, silent))
+	w.eventually("an append has a change and the heartbeat that sees it", func() bool {
+		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+		return together.Load()
+	})
+}
+
+func TestWhenASnapshotIsTakenAndWhenChangesGoWithoutIt(t *testing.T) {
+	now := time.Now()
+	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
+	decoded := func(ms int) unsettled { return unsettled{{decoded: at(-1000)}, {decoded: at(ms)}} }
+	for name, c := range map[string]struct {
+		term term // its last snapshot was taken now
+		next int  // when the next one is, in milliseconds
+		due  int  // when what waits goes out without it; 1000 = it does not
+	}{
+		"at rest":                        {term{}, 33, 1000},
+		"a change":                       {term{waiting: make([]changefeed.Entry, 1), waitingSince: at(-3)}, 4, 5},
+		"many":                           {term{waiting: make([]changefeed.Entry, batchEntries), waitingSince: now}, 4, 0},
+		"large ones":                     {term{waiting: make([]changefeed.Entry, 1), waitingSince: now, waitingBytes: batchBytes}, 4, 0},
+		"a commit that is not visible":   {term{unsettled: decoded(-19)}, 4, 1000},
+		"a commit that was decoded late": {term{unsettled: decoded(1)}, 4, 1000},
+		"a commit that hangs":            {term{unsettled: decoded(-20)}, 33, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.term.preparedAt = now
+			due := 0
+			for due < 1000 && !c.term.due(at(due)) {
+				due++
+			}
+			if next := c.term.nextSnapshot(at(33)); next != at(c.next) || due != c.due {
+				t.Errorf("the next one after %s, want %d ms; goes out after %d ms, want %d", next.Sub(now), c.next, due, c.due)
+			}
+		})
 	}
 }
