@@ -1,15 +1,8 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -164,45 +157,6 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	says(t, []string{"--database-url", old, "--node", lost.admin}, exitFailed, admin.Finding{Subject: lost.subject(), Level: admin.Fail, Text: "postgres: "})
 }
 
-// The test changes a node's responses: another version, another clock, no /settings, as
-// a node of another version.
-func TestDoctorOfNodesThatDiffer(t *testing.T) {
-	t.Parallel()
-	address := database(t)
-	n := startNode(t, address)
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
-	to := must1(url.Parse(n.admin))
-	ofRelease := regexp.MustCompile(`,version="[^"]*"`)
-	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.ModifyResponse = func(r *http.Response) error {
-		r.Header.Set("Date", time.Now().Add(-time.Minute).UTC().Format(http.TimeFormat))
-		switch r.Request.URL.Path {
-		case "/metrics":
-			text, err := io.ReadAll(r.Body)
-			r.Body = io.NopCloser(bytes.NewReader(ofRelease.ReplaceAll(text, []byte(`,version="0.0.9"`))))
-			r.ContentLength = -1
-			r.Header.Del("Content-Length")
-			return err
-		}
-		return nil
-	}
-	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Header.Set("Accept-Encoding", "identity")
-		proxy.ServeHTTP(w, r)
-	}))
-	defer between.Close()
-	findings := examine(t, exitFailed, "--database-url", address, "--node", n.admin, "--node", between.URL)
-	for _, want := range []admin.Finding{
-		{Subject: "node " + strings.TrimPrefix(between.URL, "http://"), Level: admin.Warn, Text: "behind the one here"},
-		{Subject: "fleet version", Level: admin.Warn, Text: "0.0.9 ("},
-		{Subject: n.subject(), Level: admin.OK, Text: "without Redis"},
-	} {
-		if !has(findings, want.Subject, want.Level, want.Text) {
-			t.Errorf("%+v is missing: %+v", want, findings)
-		}
-	}
-}
-
 // Without the addresses of the nodes, the doctor reads their versions from Redis.
 func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	t.Parallel()
@@ -225,18 +179,5 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	n.stop()
 	if left := client.HGetAll(t.Context(), roster).Val(); len(left) > 0 {
 		t.Errorf("a node that has ended is still there: %v", left)
-	}
-}
-
-func TestSettingsAreShownWithoutSecrets(t *testing.T) {
-	n := startNode(t, strings.Replace(database(t), "?", "?application_name=a&", 1), "--redis-url", "redis://:se%23cret@127.0.0.1:1", "--freshness-bound", "700ms")
-	r := must1(http.Get(n.admin + "/settings"))
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(text), `"freshness-bound":"700ms"`) || !strings.Contains(string(text), ":xxxxx@127.0.0.1:1") {
-		t.Errorf("%s: %s (%v)", r.Status, text, err)
-	}
-	if strings.Contains(string(text), "cret") {
-		t.Errorf("a secret is shown: %s", text)
 	}
 }

@@ -144,6 +144,7 @@ func redisWith(t *testing.T, args ...string) *sandbox.Redis {
 
 // Two nodes share what is in Redis over each kind of connection, also after a restart of Redis.
 func TestNodesShareWhatIsInRedis(t *testing.T) {
+	t.Parallel()
 	for _, spoken := range []string{"plain", "TLSv1.2", "TLSv1.3"} {
 		t.Run(spoken, func(t *testing.T) {
 			t.Parallel()

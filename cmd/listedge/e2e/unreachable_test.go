@@ -31,6 +31,7 @@ func complaints(t *testing.T, log string) (all []string) {
 // A server that cannot be reached at the start is logged in one line, with the cause, before
 // the first request. Requests add no line about it.
 func TestUnreachableServersAreLoggedOnce(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		flag, url string
 		logged    []string // parts of the one line
@@ -68,6 +69,7 @@ func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 // If Redis fails or hangs, one line is logged, and one when it answers again, also without
 // requests.
 func TestARedisOutageIsLoggedOnceEachWay(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]struct{ begin, end func(*sandbox.Redis) error }{
 		"dies":  {(*sandbox.Redis).Kill, func(r *sandbox.Redis) error { return r.Restart(context.Background()) }},
 		"hangs": {(*sandbox.Redis).Freeze, (*sandbox.Redis).Thaw},

@@ -23,6 +23,7 @@ import (
 // comment. The test does each thing many times on a real node that counts its statements, and
 // compares: a way names the files that run each time, and no other.
 func TestWaysThroughTheCode(t *testing.T) {
+	t.Parallel()
 	ran := recordWays(t)
 	const edge, limiter, follower, feed = "edge/server.go", "limiter/limiter.go", "origin/follower/follower.go", "internal/changefeed/log.go"
 	hit, published := of(wayOf(t, edge, "A hit", 14)...), of(wayOf(t, follower, "A change is published", 11)...)
