@@ -254,47 +254,6 @@ func TestFairQueueGivesAllSlotsOnceOthersAreInactive(t *testing.T) {
 	})
 }
 
-// One tenant fills half of the queue; another's query is the next to run.
-func TestFairQueueGivesOneTenantHalfOfTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newFairQueue(2)
-		greedy, modest := uuid.UUID{1}, uuid.UUID{2}
-		order := make(chan uuid.UUID, 100)
-		enter := func(w uuid.UUID) {
-			go func() {
-				if began, err := q.enter(context.Background(), w); err == nil {
-					order <- w
-					boottimetest.Pass(time.Second)
-					q.leave(w, began)
-				}
-			}()
-			boottimetest.Pass(time.Millisecond)
-		}
-		for range 2 + 2*queueFactor {
-			enter(greedy)
-		}
-		if running, waiting := q.load(); running != 2 || waiting != queueFactor {
-			t.Fatalf("%d run and %d wait: one tenant may have half of the queue", running, waiting)
-		}
-		if _, err := q.enter(context.Background(), greedy); !errors.Is(err, ErrOverloaded) {
-			t.Fatalf("beyond half of the queue: %v", err)
-		}
-		for range 3 {
-			enter(modest)
-		}
-		boottimetest.Pass(time.Minute)
-		for i := range 2 + queueFactor + 3 {
-			want := greedy
-			if i == 2 || i == 4 || i == 5 { // at 3, each tenant has the slot that it may have
-				want = modest
-			}
-			if w := <-order; w != want {
-				t.Errorf("turn %d is %v's", i, w)
-			}
-		}
-	})
-}
-
 func TestFairQueueForgetsACancelledQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFairQueue(1)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -258,39 +257,5 @@ func (ref *reference) compare(t testing.TB, o *Origin, q Query, want []*row) (pa
 		}
 		checkEnd(t, q, page.shown, want[n])
 		follow(t, &q, page.next)
-	}
-}
-
-// The names and their order are those of Node.js: see internal/lists/fold_test.go.
-func TestNamesOfManyScriptsAreInOrderAndFound(t *testing.T) {
-	t.Parallel()
-	table := must1(os.ReadFile("../internal/lists/testdata/names.tsv"))
-	var rows []*row
-	var folds []string
-	for line := range strings.Lines(string(table)) {
-		name, fold, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		rows, folds = append(rows, newItem(ourWorkspace, number(len(rows)), name)), append(folds, fold)
-	}
-	url := newDatabase(t)
-	for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(len(rows)) {
-		insert(t, connect(t, url), lists.Items, rows[i])
-	}
-	o := openOrigin(t, url)
-	for i, r := range append([]*row{nil}, rows...) {
-		q := Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: 7}
-		if r != nil {
-			q.Search = strings.TrimSpace(r.text("name"))
-		}
-		t.Run(q.Search, func(t *testing.T) {
-			var want []string
-			for n, fold := range folds {
-				if r == nil || strings.Contains(fold, folds[i-1]) {
-					want = append(want, rows[n].id())
-				}
-			}
-			if got := walk(t, o, q, nil); !slices.Equal(got, want) {
-				t.Errorf("%v, want %v", got, want)
-			}
-		})
 	}
 }
