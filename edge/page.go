@@ -157,7 +157,7 @@ const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-E
 // writePage makes the response of the page that was looked up.
 func (s *Server) writePage(x *exchange) {
 	page, r := x.result.Entry, x.conn.newResponse(fasthttp.StatusOK)
-	notModified := x.notModified()
+	notModified := x.cost == free || x.notModified()
 	r.lines = append(append(append(r.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Second), 10), crlf...)
 	r.lines = append(r.lines, pageLines...)
