@@ -63,8 +63,9 @@ func appendLimits(dst []byte, c *client, quota *period, d *limiter.Decision) []b
 	tightest, burst := &d.Key, c.limit // the bucket that the X-RateLimit headers describe
 	switch {
 	case d.Source == limiter.SourceBlocked: // a rate of 0: the other buckets have no status
+		burst = 0
 		if d.Refused == limiter.Workspace {
-			tightest, burst = &d.Workspace, c.workspaceLimit
+			tightest = &d.Workspace
 		}
 		dst = appendStatus(dst, d.Refused.String(), tightest)
 	default:

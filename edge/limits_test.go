@@ -54,7 +54,7 @@ func TestLimitHeaders(t *testing.T) {
 		"refused": {c, limiter.Decision{Refused: limiter.Key, RetryAfter: second(1.5), Key: limiter.Status{RetryIn: second(1.5), ResetIn: second(1.5)}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2)}},
 			"RateLimit: \"key\";r=0;t=2, \"workspace\";r=7;t=2\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 2\r\n"},
 		"blocked": {c, limiter.Decision{Refused: limiter.Workspace, Source: limiter.SourceBlocked, RetryAfter: time.Hour, Workspace: limiter.Status{RetryIn: time.Hour, ResetIn: time.Hour}},
-			"RateLimit: \"workspace\";r=0;t=3600\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 3600\r\n"},
+			"RateLimit: \"workspace\";r=0;t=3600\r\nX-RateLimit-Limit: 0\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 3600\r\n"},
 	} {
 		policy, of := "RateLimit-Policy: \"key\";q=100;w=2;rate=50", (*period)(nil)
 		if strings.Contains(v.want, "quota") {
