@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/dustin/go-humanize"
 
@@ -97,6 +98,8 @@ type Flags struct {
 // Validate refuses settings that cannot work.
 func (f *Flags) Validate() error {
 	switch {
+	case len(f.NodeID) > 255 || strings.ContainsFunc(f.NodeID, unicode.IsControl):
+		return fmt.Errorf("--node-id must be one line of at most 255 bytes")
 	case len(f.ReplicaURL) > 0 && f.FreshnessBound == 0:
 		return fmt.Errorf("--replica-url needs --freshness-bound: only a node that follows changes knows what a replica lacks")
 	case f.CacheMemory < 1<<20 || f.CacheMemory > 1<<44:
