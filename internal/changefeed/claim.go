@@ -19,7 +19,7 @@ type Claim struct {
 	client   redis.UniversalClient
 	followed *Followed
 
-	joined bool
+	joined string    // the digest of the database with which the node has joined; empty = it has not
 	other  string    // what the fleet follows in place of this node's database; empty = it does not
 	vacant time.Time // since when a refused node has found no record; zero = it has found one
 }
@@ -36,33 +36,36 @@ func (c *Claim) key() string { return c.followed.logPrefix() + "fleet" }
 //
 // A node joins if nothing else is recorded. One that was refused takes over the name only
 // after claimLife without a record: a Redis that restarts empty has none either, until the
-// fleet renews it. A node that has joined renews the record, and may change it: the database
-// of a whole fleet may be replaced.
+// fleet renews it. A node that has joined renews the record. It changes the record if its own
+// database was replaced, because that of a whole fleet may be. Otherwise another database in the
+// record is that of a fleet which took over the name, and the node is refused.
 func (c *Claim) Renew(ctx context.Context) (other string) {
 	identity, known := c.followed.Identity()
 	if !known {
 		return c.other
 	}
-	args := redis.SetArgs{TTL: claimLife}
-	if !c.joined {
-		args.Mode = "NX"
-	}
-	if c.other == "" || !c.vacant.IsZero() && time.Since(c.vacant) >= claimLife {
-		err := c.client.SetArgs(ctx, c.key(), identity.Digest()+" "+identity.String(), args).Err()
-		if err != nil && !errors.Is(err, redis.Nil) { // Nil: something was recorded
+	args := redis.SetArgs{TTL: claimLife, Mode: "NX"}
+	replaced := c.joined != "" && c.joined != identity.Digest()
+	switch recorded, err := c.Other(ctx); {
+	case errors.Is(err, redis.Nil) && c.other != "":
+		if c.vacant.IsZero() {
+			c.vacant = time.Now()
+		}
+		if time.Since(c.vacant) < claimLife {
 			return c.other
 		}
-	}
-	if c.joined {
-		return ""
-	}
-	switch recorded, err := c.Other(ctx); {
-	case err == nil:
-		c.joined, c.other, c.vacant = recorded == "", recorded, time.Time{}
-	case !errors.Is(err, redis.Nil):
+	case errors.Is(err, redis.Nil):
+	case err != nil:
 		c.vacant = time.Time{}
-	case c.vacant.IsZero():
-		c.vacant = time.Now()
+		return c.other
+	case recorded == "" || replaced:
+		args.Mode = ""
+	default:
+		c.joined, c.other, c.vacant = "", recorded, time.Time{}
+		return c.other
+	}
+	if c.client.SetArgs(ctx, c.key(), identity.Digest()+" "+identity.String(), args).Err() == nil { // otherwise the next call sees why
+		c.joined, c.other, c.vacant = identity.Digest(), "", time.Time{}
 	}
 	return c.other
 }

@@ -178,6 +178,10 @@ func TestClaims(t *testing.T) {
 		{"Redis is empty again", func() { client.FlushAll(t.Context()); theirs.Renew(t.Context()) }, theirs, ofShop.String()},
 		{"the fleet has ended", func() { theirs.vacant = theirs.vacant.Add(-claimLife) }, theirs, ""},
 		{"the old database's node", nil, NewClaim(client, shop()), ofCopy.String()},
+		{"the fleet returns after its name was taken", nil, ours, ofCopy.String()},
+		{"the one that took it", nil, theirs, ""},
+		{"its database is replaced", func() { theirs.followed.SetServer(ofShop, 1) }, theirs, ""},
+		{"the fleet follows it again", nil, ours, ""},
 	} {
 		if step.happens != nil {
 			step.happens()
