@@ -1,7 +1,6 @@
 package changefeed
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -59,17 +58,6 @@ func ParseEpoch(name string) (n EpochName, ok bool) {
 		return EpochName{}, false
 	}
 	return EpochName{parts[0], uint32(timeline), parts[2], parts[3], parts[4]}, true
-}
-
-// compareTimelines is negative or positive as epoch a is of an older or newer
-// timeline than epoch b of the same identity; of others it is 0.
-func compareTimelines(a, b string) int {
-	x, ok := ParseEpoch(a)
-	y, both := ParseEpoch(b)
-	if !ok || !both || x.Identity != y.Identity {
-		return 0
-	}
-	return cmp.Compare(x.Timeline, y.Timeline)
 }
 
 // Followed is what a node knows of the database that its fleet follows: its identity,
@@ -191,13 +179,13 @@ func (f *Followed) Newest() string {
 	return f.identity.System + "/" + strconv.FormatUint(uint64(f.newest), 10)
 }
 
-// CheckTimeline says that the present epoch is of a newer timeline than the
-// one that a server is on; nil if it is not.
+// CheckTimeline says that the present epoch is of a newer timeline than the epoch of a server, of
+// the same identity; nil if it is not.
 func CheckTimeline(present, ofServer string) error {
-	if compareTimelines(ofServer, present) >= 0 {
+	was, _ := ParseEpoch(present)
+	is, ok := ParseEpoch(ofServer)
+	if !ok || is.Identity != was.Identity || is.Timeline >= was.Timeline {
 		return nil
 	}
-	was, _ := ParseEpoch(present)
-	is, _ := ParseEpoch(ofServer)
 	return &TimelineError{Server: is.Timeline, Fleet: was.Timeline}
 }

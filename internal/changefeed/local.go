@@ -40,7 +40,7 @@ func (l *Local) SetEpoch(_ context.Context, from, to string) error {
 	if err := CheckTimeline(l.epoch, to); err != nil {
 		return err
 	}
-	if l.epoch != from && l.epoch != to && compareTimelines(to, l.epoch) <= 0 {
+	if l.epoch != from && l.epoch != to && CheckTimeline(to, l.epoch) == nil {
 		return ErrSuperseded
 	}
 	l.epoch = to

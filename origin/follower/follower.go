@@ -54,9 +54,8 @@ var ErrIncapable = errors.New("changes cannot be followed")
 // Options of a Follower.
 type Options struct {
 	DatabaseURL string
-	Region      string // whose slot it takes, where several regions share the database; empty = the only one
 	Log         changefeed.Log
-	Followed    *changefeed.Followed // receives what is followed; may be nil
+	Followed    *changefeed.Followed // receives what is followed; its region has its own slot; may be nil
 	LogKept     time.Duration        // how long the log keeps entries
 	Silence     func() time.Duration // the time since this node last read a heartbeat
 	Logger      *slog.Logger
@@ -119,7 +118,7 @@ func (f *Follower) Run(ctx context.Context) {
 // waitForSlot connects, waits until no node holds the slot, and follows until
 // something fails. It always returns an error.
 func (f *Follower) waitForSlot(ctx context.Context) error {
-	p, err := connectPrimary(ctx, f.options.DatabaseURL, f.options.Region)
+	p, err := connectPrimary(ctx, f.options.DatabaseURL, f.options.Followed.Region)
 	if err != nil {
 		return err
 	}

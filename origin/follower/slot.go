@@ -184,7 +184,7 @@ func (f *Follower) Leave(ctx context.Context) {
 	if !f.warned {
 		return
 	}
-	p, err := connectPrimary(ctx, f.options.DatabaseURL, f.options.Region)
+	p, err := connectPrimary(ctx, f.options.DatabaseURL, f.options.Followed.Region)
 	if err != nil {
 		return
 	}

@@ -25,7 +25,7 @@ func (n *Node) followChanges(f Flags, databaseURL string) {
 		log = n.changes
 	}
 	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys())
-	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
+	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Log: log, Followed: n.followed,
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
