@@ -82,7 +82,7 @@ func appendPolicy(dst []byte, name string, p limiter.Policy) []byte {
 	return strconv.AppendFloat(append(dst, ";rate="...), float64(thousandths)/1000, 'f', -1, 64)
 }
 
-// quota is a workspace's quota. Each period has a bucket of its own.
+// quota is a workspace's quota. Each period has a count of its own.
 type quota struct {
 	apikey.Quota
 	limiter   *limiter.Limiter
@@ -92,26 +92,21 @@ type quota struct {
 
 // period is one period of a quota.
 type period struct {
-	bucket     *limiter.Bucket
+	count      *limiter.Counter
 	begin, end time.Time
 	policy     string // its item of RateLimit-Policy
 }
 
 // at returns the period of that moment, by the node's clock. It allocates once in a
-// period. Requests of the old period that are still being decided keep its bucket.
+// period. Requests of the old period that are still being decided keep its count.
 func (q *quota) at(now time.Time) *period {
 	if p := q.current.Load(); p != nil && !now.Before(p.begin) && now.Before(p.end) {
 		return p
 	}
 	name, begin, end := q.Period.Bounds(now)
-	policy, err := limiter.NewQuota(q.Requests, end)
-	if err != nil {
-		panic("BUG: " + err.Error()) // apikey.MaxQuota is below the limiter's
-	}
-	policy.Version = q.Version
 	item := strconv.AppendInt([]byte(`"quota";q=`), q.Requests, 10)
 	item = strconv.AppendInt(append(item, ";w="...), int64(end.Sub(begin)/time.Second), 10)
-	p := &period{q.limiter.Bucket(limiter.QuotaBucket(q.workspace, name), policy), begin, end, string(item)}
+	p := &period{q.limiter.Quota(q.workspace, name, q.Requests, end), begin, end, string(item)}
 	q.current.Store(p)
 	return p
 }

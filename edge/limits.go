@@ -12,10 +12,10 @@ import (
 // a rate is 0.
 func (s *Server) limit(x *exchange) *failure {
 	if x.cost == free {
-		x.decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quotaBucket())
+		x.decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
 	} else {
 		x.cost = oneToken
-		x.decision = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quotaBucket())
+		x.decision = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
 	}
 	if s.timePhases || x.waitedForLimit() {
 		x.endPhase(phaseLimit)
@@ -36,14 +36,14 @@ func (x *exchange) waitedForLimit() bool {
 	return x.cost == oneToken && (x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback)
 }
 
-// quotaBucket returns the bucket of the workspace's quota for the period in which the
-// request came; nil = there is no quota.
-func (x *exchange) quotaBucket() *limiter.Bucket {
+// quota returns the workspace's quota for the period in which the request came; nil = it has
+// none.
+func (x *exchange) quota() *limiter.Counter {
 	if x.client.quota == nil {
 		return nil
 	}
 	x.period = x.client.quota.at(x.began)
-	return x.period.bucket
+	return x.period.count
 }
 
 // addLimits adds the limit headers to a response if the limiter has made a decision.

@@ -49,10 +49,10 @@ func TestTheNextPeriodBegins(t *testing.T) {
 			if p != q.at(before.Add(-time.Hour)) || p.policy != c.policy || !p.end.Equal(after) {
 				t.Fatalf("%+v", p)
 			}
-			// Each period has a bucket of its own, which can be spent at any time.
+			// Each period has a count of its own, which can be spent at any time.
 			spend := func(p *period, n int) (admitted int) {
 				for range n {
-					if s.limiter.Take(time.Now(), nil, nil, p.bucket).Allowed {
+					if s.limiter.Take(time.Now(), nil, nil, p.count).Allowed {
 						admitted++
 					}
 				}
@@ -62,20 +62,20 @@ func TestTheNextPeriodBegins(t *testing.T) {
 				t.Fatalf("%d of 3 admitted", n)
 			}
 			next := q.at(after)
-			if next == p || next.bucket == p.bucket || next.policy != c.policyAfter {
+			if next == p || next.count == p.count || next.policy != c.policyAfter {
 				t.Fatalf("%+v", next)
 			}
 			if n := spend(next, 5); n != 3 {
 				t.Fatalf("%d of 3 admitted in the next period", n)
 			}
-			if late := q.at(before); late.bucket != p.bucket { // a request that came a moment before midnight
-				t.Error("the period before has another bucket now")
+			if late := q.at(before); late.count != p.count { // a request that came a moment before midnight
+				t.Error("the period before has another count now")
 			}
 			var all sync.WaitGroup
 			for i := range 8 {
 				all.Go(func() {
 					for range 200 {
-						if i%2 == 0 && q.at(before).bucket != p.bucket || i%2 == 1 && q.at(after).bucket != next.bucket {
+						if i%2 == 0 && q.at(before).count != p.count || i%2 == 1 && q.at(after).count != next.count {
 							t.Error("a request counts in the other period")
 						}
 					}
@@ -98,20 +98,20 @@ func TestKeysOfAWorkspaceShareItsQuota(t *testing.T) {
 	s.makeClient(k, &one)
 	k.ID = uuid.New()
 	s.makeClient(k, &other)
-	bucket := func(c *client) *limiter.Bucket { return c.quota.at(time.Now()).bucket }
-	if bucket(&one) != bucket(&other) {
+	count := func(c *client) *limiter.Counter { return c.quota.at(time.Now()).count }
+	if count(&one) != count(&other) {
 		t.Error("two keys have two quotas")
 	}
-	s.limiter.Take(time.Now(), nil, nil, bucket(&one))
+	s.limiter.Take(time.Now(), nil, nil, count(&one))
 	k.Quota.Requests, k.Quota.Version = 50, 2
 	s.makeClient(k, &raised)
-	if d := s.limiter.Peek(time.Now(), nil, nil, bucket(&other)); bucket(&raised) != bucket(&one) || d.Quota.Remaining != 49 {
+	if d := s.limiter.Peek(time.Now(), nil, nil, count(&other)); count(&raised) != count(&one) || d.Quota.Remaining != 49 {
 		t.Errorf("%+v after the quota was raised to 50 and 1 was used", d)
 	}
 	k.Quota.Period = apikey.Day
 	s.makeClient(k, &daily)
-	if bucket(&daily) == bucket(&one) {
-		t.Error("a quota for a day has the bucket of the month")
+	if count(&daily) == count(&one) {
+		t.Error("a quota for a day has the count of the month")
 	}
 	k.Quota = apikey.Quota{}
 	if s.makeClient(k, &none); none.quota != nil {
@@ -127,7 +127,7 @@ func TestAnswersOfAQuota(t *testing.T) {
 	etag := cache.TagOf([]byte(`{"data":[]`)).String()
 	c := giveQuota(t, s, apikey.Quota{Requests: 3, Period: apikey.Day, Version: 1})
 	left := func() int64 {
-		return s.limiter.Peek(time.Now(), nil, nil, c.quota.at(time.Now()).bucket).Quota.Remaining
+		return s.limiter.Peek(time.Now(), nil, nil, c.quota.at(time.Now()).count).Quota.Remaining
 	}
 	ask := func(header, value, target string) answered {
 		t.Helper()

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"listedge/limiter/lease"
 )
@@ -13,7 +12,6 @@ import (
 // it. Keep it with what is limited, and use it from any number of goroutines.
 type Bucket struct {
 	key     string
-	until   int64       // of a quota: the end of its period, in microseconds since 1970; 0 = no quota
 	blocked atomic.Bool // its rate is 0
 
 	active  bool // in leased.active; guarded by mu, as are all fields below
@@ -32,10 +30,6 @@ func KeyBucket(workspace, key string) string { return "{" + workspace + "}:b:" +
 
 // WorkspaceBucket names the bucket that all keys of a workspace share.
 func WorkspaceBucket(workspace string) string { return "{" + workspace + "}:b" }
-
-// QuotaBucket names the bucket of a workspace's quota for one period: 2026-11 or
-// 2026-11-22.
-func QuotaBucket(workspace, period string) string { return "{" + workspace + "}:q:" + period }
 
 // Policy returns the policy that is in force at this node.
 func (b *Bucket) Policy() lease.Policy {
@@ -57,25 +51,6 @@ func (b *Bucket) replyOf(o lease.Outcome, now int64) reply {
 		s = lease.Refused(b.lease.RetryIn(now))
 	}
 	return reply{o, s}
-}
-
-// over reports whether the period of a quota is over.
-func (b *Bucket) over() bool { return b.until != 0 && time.Now().UnixMicro() >= b.until }
-
-// limitToPeriod bounds the times of a status by the end of a quota's period: then the quota
-// is full again, whatever the bucket says.
-func (b *Bucket) limitToPeriod(s lease.Status, now int64, q *request) lease.Status {
-	if b.until != 0 {
-		s.ResetIn = time.Duration(max(1, q.periodEnds-now)) * time.Microsecond
-		s.RetryIn = min(s.RetryIn, s.ResetIn)
-	}
-	return s
-}
-
-// unknownQuota reports whether this node does not know what is left of a quota, although
-// its shard is up. Then a late answer must not make the quota count as full. b.mu is held.
-func (b *Bucket) unknownQuota() bool {
-	return b.until != 0 && b.lease.IsUnknown() && !b.shard.refuses()
 }
 
 // waiters are the requests that wait for a bucket. The bucket's mu guards them.
@@ -158,7 +133,7 @@ func (r *registry) get(key string, make func() *Bucket) *Bucket {
 // lock locks a bucket. If the handle was evicted, lock replaces it with the one that is
 // registered for its key.
 func (r *registry) lock(b **Bucket) *Bucket {
-	all := [3]*Bucket{*b}
+	all := [2]*Bucket{*b}
 	r.lockAll(&all)
 	*b = all[0]
 	return *b
@@ -166,7 +141,7 @@ func (r *registry) lock(b **Bucket) *Bucket {
 
 // lockAll is lock for the buckets of a request. Any may be nil. It always locks them in
 // this order, so two requests cannot deadlock.
-func (r *registry) lockAll(buckets *[3]*Bucket) {
+func (r *registry) lockAll(buckets *[2]*Bucket) {
 	for {
 		evicted := false
 		for _, b := range buckets {
@@ -185,7 +160,7 @@ func (r *registry) lockAll(buckets *[3]*Bucket) {
 	}
 }
 
-func unlock(buckets *[3]*Bucket) {
+func unlock(buckets *[2]*Bucket) {
 	for _, b := range buckets {
 		if b != nil {
 			b.mu.Unlock()
@@ -209,8 +184,7 @@ func (r *registry) registered(b *Bucket) *Bucket {
 
 // makeRoom evicts buckets if there are many: first the idle ones, and then others until
 // there are fewer than maxBuckets. A bucket that is evicted while in use is full when it is
-// used again, so it admits at most one burst too many. Used quotas stay, so there may be
-// more than maxBuckets.
+// used again, so it admits at most one burst too many.
 func (r *registry) makeRoom() {
 	if len(r.buckets) < min(r.sweepAt, r.maxBuckets) {
 		return

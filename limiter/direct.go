@@ -17,16 +17,11 @@ func (d *direct) open(*Bucket) {}
 
 // evictable allows a bucket that is full and was not used for idleAfter: if a bucket in use
 // were evicted, its next request would register it again, which costs more than the
-// decision. If busy ones may be evicted, it allows any but a used quota whose period is not
-// over, because a new one would be full.
+// decision. If busy ones may be evicted, it allows any.
 func (d *direct) evictable(b *Bucket, busy bool) bool {
 	now, refilled := d.l.now(), b.lease.View
 	refilled.Refill(&b.lease.Policy, now)
-	spent := refilled.Level < b.lease.Policy.Units() && !b.over()
-	if busy {
-		return !spent || b.until == 0
-	}
-	return !spent && now-b.lease.At >= idleAfter.Microseconds()
+	return busy || refilled.Level >= b.lease.Policy.Units() && now-b.lease.At >= idleAfter.Microseconds()
 }
 
 const idleAfter = 10 * time.Second
@@ -54,7 +49,7 @@ func (d *direct) decide(now int64, q request) Decision {
 		if q.cost > 0 && missing > 0 {
 			s = lease.Refused(b.lease.Policy.TimeFor(missing))
 		}
-		r.add(Which(i+1), b.limitToPeriod(s, now, &q))
+		r.add(Which(i+1), s)
 	}
 	return r
 }

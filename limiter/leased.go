@@ -56,9 +56,8 @@ type part struct {
 	fallback bool       // this node decided without Redis
 }
 
-// parts are those of the key, of the workspace and of its quota. The quota comes last, so
-// that it loses no token to a request that a rate refuses.
-type parts [3]part
+// parts are those of the key and of the workspace.
+type parts [2]part
 
 // refused reports whether a bucket refused the request.
 func (all *parts) refused() bool {
@@ -86,7 +85,7 @@ func (d *leased) decide(now int64, q request) Decision {
 		if p.bucket == nil {
 			continue
 		}
-		r.add(Which(i+1), p.bucket.limitToPeriod(p.status, now, &q))
+		r.add(Which(i+1), p.status)
 		switch {
 		case refused && p.outcome == lease.Granted: // the refusal of another bucket makes the token useless
 			d.refund(p.bucket, now, p.fallback)
@@ -214,10 +213,7 @@ func (d *leased) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) 
 	if p.reply = b.replyOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote {
 		return nil, 0
 	}
-	switch wait = b.shard.link.Wait(); {
-	case b.unknownQuota(): // without the answer the request is refused
-		wait = lease.MaxWait
-	case b.shard.unreachable() || b.lease.Unanswered(now, b.shard.fleet()):
+	if b.shard.unreachable() || b.lease.Unanswered(now, b.shard.fleet()) {
 		return nil, 0
 	}
 	p.replies = make(chan reply, 1)
@@ -226,7 +222,7 @@ func (d *leased) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) 
 		d.markPending(b)
 		*calls = append(*calls, b)
 	}
-	return b.shard, wait
+	return b.shard, b.shard.link.Wait()
 }
 
 // decideFallback decides without Redis.
@@ -235,18 +231,13 @@ func (d *leased) decideFallback(p *part, now int64) {
 	defer b.mu.Unlock()
 	p.fallback = true
 	ok, retry := false, heartbeatInterval.Microseconds()
-	if d.mode == FailAllow || d.mode == FailLocal && !b.unknownQuota() {
+	if d.mode != FailDeny {
 		ok, retry = b.lease.TakeFallback(now, b.shard.fleet(), d.mode == FailAllow)
 	}
 	p.reply = reply{lease.Granted, b.lease.FallbackStatus(now)}
-	switch {
-	case ok:
+	if ok {
 		d.active.add(b)
 		return
-	case b.lease.UsedUp(now):
-		retry = lease.Forever
-	case b.until != 0: // other nodes may have some of the quota left
-		retry = heartbeatInterval.Microseconds()
 	}
 	p.reply = reply{lease.Denied, lease.Refused(retry)}
 }
@@ -260,6 +251,7 @@ func (d *leased) close(ctx context.Context) error {
 	if before {
 		return nil
 	}
+	d.running.Go(func() { d.l.quotas.close(ctx) })
 	for _, s := range d.allShards() {
 		d.running.Go(func() { s.close(ctx) })
 	}

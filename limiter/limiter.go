@@ -1,10 +1,7 @@
 // Package limiter admits requests by token bucket: over all nodes of a fleet, and
 // over any span of t seconds, at most burst + rate*t of them, counted when they
 // are admitted. A request takes one token from its key's bucket, one from its
-// workspace's and one from its workspace's quota, or none from any.
-//
-// A quota is a number of requests in a calendar period. Each period has a bucket of its
-// own, full when it begins, which nothing refills.
+// workspace's and one from its workspace's quota (quota.go), or none from any.
 //
 //	Take ── direct ── the buckets are in this process: a lock and arithmetic
 //	    └── leased ── the buckets are in Redis; the node leases tokens from them
@@ -39,9 +36,6 @@
 //     FailDeny avoids that.
 //   - A node that has not counted the fleet yet assumes at least eight nodes.
 //   - A token that is given back (304) can be taken again from then on.
-//   - Of a quota, a node that crashes loses what it held, and nodes that lose Redis may
-//     spend their part of what they believe is left, though others spend it, too. All of
-//     it is debited once they are back.
 //
 // # A limit decision: at most 6 files
 //
@@ -60,6 +54,7 @@ package limiter
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -67,19 +62,11 @@ import (
 	"listedge/limiter/lease"
 )
 
-// Policy is the rate and burst of a bucket, or a quota.
+// Policy is the rate and burst of a bucket.
 type Policy = lease.Policy
 
 // NewPolicy makes a policy of a rate in tokens a second and a burst in tokens.
 func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPolicy(rate, burst) }
-
-// NewQuota makes the policy of a quota: so many tokens until the end of its period.
-func NewQuota(tokens int64, until time.Time) (Policy, error) {
-	return lease.NewQuota(tokens, until.UnixMicro())
-}
-
-// MaxQuota bounds the tokens of a quota.
-const MaxQuota = lease.MaxTokens
 
 // IsWholeRate reports whether a rate is a whole number of micro-tokens a second.
 // NewPolicy rounds other rates down.
@@ -102,15 +89,16 @@ type decider interface {
 
 // request is what a decider decides.
 type request struct {
-	buckets    [3]*Bucket // of the key, the workspace and its quota; nil = none
-	cost       int64      // 0 = nothing is taken, and nothing is refused
-	periodEnds int64      // of the quota, on this node's clock
+	buckets [2]*Bucket // of the key and the workspace; nil = none
+	cost    int64      // 0 = nothing is taken, and nothing is refused
 }
 
 // Limiter admits or refuses requests. All methods may be called from any goroutine.
 type Limiter struct {
 	decider decider
 	buckets registry
+	quotas  quotas
+	run     int64 // the quotas' name for this process
 	counts  counts
 	clock   *boottime.Clock
 }
@@ -126,7 +114,7 @@ func New(o Options) *Limiter {
 // newLimiter makes a limiter whose buckets are in the store, or in this process if s is
 // nil.
 func newLimiter(o Options, s store) *Limiter {
-	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New())}
+	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New()), run: 1 + rand.Int64N(1<<50), quotas: quotas{all: make(map[string]*Counter), sweepAt: sweepFrom}}
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
@@ -139,11 +127,10 @@ func newLimiter(o Options, s store) *Limiter {
 // goes on while the machine sleeps, so that leases end meanwhile.
 func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
-// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket,
-// QuotaBucket) and sets its policy to p. The policy is in force from the next Take on.
+// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket) and sets its policy to p. The policy is in force from the next Take on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	b := l.buckets.get(key, func() *Bucket {
-		b := &Bucket{key: key, until: p.Until}
+		b := &Bucket{key: key}
 		b.lease.Init(p, l.now())
 		b.blocked.Store(p.Blocked())
 		l.decider.open(b)
@@ -158,10 +145,10 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	return b
 }
 
-// Take takes one token from each bucket that is not nil, or none from any. A nil bucket is
+// Take takes one token from each bucket and the quota, or none from any. What is nil is
 // unlimited. Take waits for Redis no longer than DefaultBudget says. The caller read now at
 // most a tenth of a second ago: reading the clock again costs more than the decision.
-func (l *Limiter) Take(now time.Time, key, workspace, quota *Bucket) Decision {
+func (l *Limiter) Take(now time.Time, key, workspace *Bucket, quota *Counter) Decision {
 	d := l.decide(now, key, workspace, quota, 1)
 	l.counts.add(&d)
 	return d
@@ -169,14 +156,14 @@ func (l *Limiter) Take(now time.Time, key, workspace, quota *Bucket) Decision {
 
 // Peek is Take without taking a token, for a response that costs none. Only a rate of 0
 // refuses it, and is counted.
-func (l *Limiter) Peek(now time.Time, key, workspace, quota *Bucket) (d Decision) {
+func (l *Limiter) Peek(now time.Time, key, workspace *Bucket, quota *Counter) (d Decision) {
 	if d = l.decide(now, key, workspace, quota, 0); !d.Allowed {
 		l.counts.add(&d)
 	}
 	return d
 }
 
-func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int64) Decision {
+func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, cost int64) Decision {
 	if workspace == key {
 		workspace = nil
 	}
@@ -189,11 +176,28 @@ func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int6
 		return Decision{Allowed: true, Source: SourceUnlimited}
 	}
 	at := l.clock.At(now).Microseconds()
-	r := request{buckets: [...]*Bucket{key, workspace, quota}, cost: cost}
-	if quota != nil {
-		r.periodEnds = at + quota.until - now.UnixMicro()
+	r := request{buckets: [...]*Bucket{key, workspace}, cost: cost}
+	if quota == nil {
+		return l.decider.decide(at, r)
 	}
-	return l.decider.decide(at, r)
+	ok, by := true, SourceLease
+	if cost > 0 {
+		if ok, by = quota.take(at); !ok {
+			r.cost = 0
+		}
+	}
+	d := l.decider.decide(at, r)
+	if by != SourceLease {
+		d.Source = by
+	}
+	switch {
+	case cost > 0 && ok && !d.Allowed:
+		quota.refund()
+	case cost > 0 && ok && by == SourceLocalFallback:
+		l.counts.fallback.Add(1)
+	}
+	d.add(Quota, quota.status(at, at+quota.until-now.UnixMicro(), !ok))
+	return d
 }
 
 // blocked refuses a request because a bucket has rate 0.
@@ -211,11 +215,11 @@ func (l *Limiter) Close(ctx context.Context) error { return l.decider.close(ctx)
 // Decision is the answer to one Take. It has all that a response needs.
 type Decision struct {
 	Allowed    bool
-	Refused    Which         // the bucket that refused; of several, the one with the longest wait
+	Refused    Which         // who refused; of several, the one with the longest wait
 	Source     Source        // where it was decided
 	RetryAfter time.Duration // when refused: the time until there may be a token, never 0
 	Key        Status
-	Workspace  Status // zero if there is no such bucket; so is Quota
+	Workspace  Status // zero if there is none; so is Quota
 	Quota      Status
 }
 
@@ -243,7 +247,7 @@ func (d *Decision) add(which Which, s Status) {
 	}
 }
 
-// Which names a bucket of a request.
+// Which names who limits a request.
 type Which uint8
 
 const (

@@ -144,12 +144,13 @@ type virtual struct {
 	mu      sync.Mutex // guards all below
 	began   time.Time
 	buckets map[string]*leasetest.Bucket
+	counts  map[string]*quotaModel
 	beats   map[int]map[string]time.Time // by shard
 	free    time.Time                    // when it has done what has come
 }
 
 func newVirtual() *virtual {
-	return &virtual{began: time.Now(), buckets: map[string]*leasetest.Bucket{}, beats: map[int]map[string]time.Time{}}
+	return &virtual{began: time.Now(), buckets: map[string]*leasetest.Bucket{}, counts: map[string]*quotaModel{}, beats: map[int]map[string]time.Time{}}
 }
 
 func (v *virtual) now() int64 { return 1_000_000_000 + time.Since(v.began).Microseconds() }

@@ -38,6 +38,10 @@ type store interface {
 	// unknown whether it was executed. execute returns an error if no call was answered.
 	execute(ctx context.Context, calls []*bucketCall) error
 
+	// countQuota executes a call to a quota. If it returns an error, it is unknown whether the
+	// call was executed.
+	countQuota(ctx context.Context, c *count) error
+
 	// heartbeat sends a heartbeat of a node to a shard, and returns how many nodes there
 	// are and how many of them are missing.
 	heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error)
@@ -153,7 +157,7 @@ func (once) NoRetry() bool { return true }
 // arguments are the script's, in its order.
 func arguments(c *lease.Call) []any {
 	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Entitled,
-		c.Slice, c.Rel0, c.Rel1, c.Returned, c.Debt, c.Nodes, c.Missing, c.Node, c.Life}
+		c.Slice, c.Rel0, c.Rel1, c.Returned, c.Debt, c.Nodes, c.Missing, c.Node}
 }
 
 // read fills the reply from the script's answer.
@@ -167,6 +171,25 @@ func read(c *lease.Call, answer *redis.Cmd) error {
 	}
 	c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6],
 		Demand: n[7], Owner: n[8]}
+	return nil
+}
+
+//go:embed quota.lua
+var quotaText string
+
+var quotaScript = redis.NewScript(quotaText)
+
+func (r *redisStore) countQuota(ctx context.Context, c *count) error {
+	n, err := quotaScript.Run(ctx, r.client, []string{r.prefix + c.key},
+		c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.lifeMS).Int64Slice()
+	r.answered.CompareAndSwap(false, err == nil)
+	if err == nil && len(n) != 2 {
+		err = fmt.Errorf("script answered %d values", len(n))
+	}
+	if err != nil {
+		return fmt.Errorf("limiter: count quota %s: %w", c.key, err)
+	}
+	c.taken, c.total = n[0], n[1]
 	return nil
 }
 
@@ -195,6 +218,11 @@ func RedisCommands(own string) [][]any {
 		{"zcount", nodes, 1, "+inf"},
 		{"zrem", nodes, "y"},
 		{"zremrangebyscore", nodes, "-inf", 1},
+		{"del", bucket},
+		{"eval", quotaText, 1, bucket, 1, 1, 1, 0, 0, 0, 1, 1, 1000},
+		{"hmget", bucket, "total"},
+		{"hset", bucket, "total", "0"},
+		{"hdel", bucket, "total"},
 		{"del", bucket},
 		{"del", nodes},
 	}

@@ -41,12 +41,8 @@ func unpack(t testing.TB, raw []byte) leasetest.Bucket {
 		Owner: n[8], OwnerSeenAt: n[9], Policy: Policy{Version: n[10], Rate: n[11], Burst: n[12]}}
 }
 
-// anyPolicy reaches every corner that NewPolicy allows. One in four is a quota, of whose
-// end the bucket knows nothing.
+// anyPolicy reaches every corner that NewPolicy allows.
 func anyPolicy(random *rand.Rand) Policy {
-	if random.IntN(4) == 0 {
-		return Policy{Burst: int64(math.Exp(random.Float64() * 22)), Version: random.Int64N(4)}
-	}
 	for {
 		p, err := NewPolicy(math.Exp(random.Float64()*44-14), int64(math.Exp(random.Float64()*22)))
 		if err == nil && p.Rate > 0 {
@@ -68,7 +64,7 @@ func TestScriptEqualsModel(t *testing.T) {
 	if sha, err := client.ScriptLoad(ctx, tokenBucketScript).Result(); err != nil || sha != tokenBucketDigest {
 		t.Fatalf("digest %s, Redis says %s, %v", tokenBucketDigest, sha, err)
 	}
-	timed := strings.Replace(tokenBucketScript, "redis.call('TIME')", "{ARGV[18], ARGV[19]}", 1) // at a time of the test's choice
+	timed := strings.Replace(tokenBucketScript, "redis.call('TIME')", "{ARGV[17], ARGV[18]}", 1) // at a time of the test's choice
 	sha, err := client.ScriptLoad(ctx, timed).Result()
 	if err != nil || sha == tokenBucketDigest {
 		t.Fatal("the script does not ask for the time in this way", err)
@@ -87,8 +83,7 @@ func TestScriptEqualsModel(t *testing.T) {
 	chance := func(n int) bool { return random.IntN(n) == 0 }
 	const rounds, atOnce = 60, 500
 	seen := map[string]int{"granted": 0, "leased": 0, "stepped": 0, "adopted": 0, "pinned": 0, "aged": 0, "released": 0,
-		"owed": 0, "withheld": 0, "merged": 0, "owned": 0, "shared out": 0, "of another form": 0, "damaged": 0,
-		"leased of a quota": 0, "a quota below 0": 0, "a quota changed": 0}
+		"owed": 0, "withheld": 0, "merged": 0, "owned": 0, "shared out": 0, "of another form": 0, "damaged": 0}
 	for round := range rounds {
 		type trial struct {
 			stored  *leasetest.Bucket
@@ -108,7 +103,7 @@ func TestScriptEqualsModel(t *testing.T) {
 			near := time.Now().UnixMicro() / lease.Slice
 			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Entitled: random.Int64N(200_000),
 				Slice: near - random.Int64N(4), Rel0: anyTokens(p), Rel1: anyTokens(p), Returned: anyTokens(p), Debt: anyTokens(p),
-				Nodes: 1 + random.Int64N(20), Node: random.Int64N(3), Life: 1 + random.Int64N(40*86_400_000_000)}
+				Nodes: 1 + random.Int64N(20), Node: random.Int64N(3)}
 			if chance(3) {
 				x.c.Missing = random.Int64N(x.c.Nodes)
 			}
@@ -205,11 +200,6 @@ func TestScriptEqualsModel(t *testing.T) {
 			count("withheld", model.Withheld > 0)
 			count("shared out", got.Granted < min(got.Need, got.Level/lease.Token))
 			count("owned", got.Owner == 1)
-			if quota := model.Policy.Rate == 0; quota {
-				count("leased of a quota", got.Leased > 0)
-				count("a quota below 0", got.Level < 0)
-				count("a quota changed", x.stored != nil && x.stored.Policy.Rate == 0 && x.stored.Policy.Burst != model.Policy.Burst)
-			}
 			if x.stored != nil {
 				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
 				count("stepped", x.stored.RefilledAt-x.now > 1_000_000)
@@ -230,9 +220,6 @@ func TestScriptEqualsModel(t *testing.T) {
 			}
 			// Expiry: when as good as absent, and a second more (rounded up to milliseconds).
 			last := model.UntilAbsent()
-			if model.Policy.Rate == 0 {
-				last = x.c.Life
-			}
 			if changed && last < 1e13 {
 				want := time.Duration((last+999)/1000+1000) * time.Millisecond
 				if x.ttl.Val() > want || x.ttl.Val() < want-5*time.Second {

@@ -31,10 +31,6 @@ const (
 	maxCalls     = 32
 	maxPipelines = 8
 	batchWait    = time.Millisecond
-
-	// quotaKept is for how long Redis keeps a quota after its period. To a node whose clock
-	// is late the period is not over, and an absent bucket would be a full one.
-	quotaKept = time.Hour
 )
 
 // shard is one Redis server that has buckets: the only one, or a master of a Cluster.
@@ -155,9 +151,6 @@ func (s *shard) begin(batch []*Bucket, now int64, all bool) []*bucketCall {
 		b.mu.Lock()
 		if (all || !s.refuses()) && b.lease.Begin(&v.call, b.waiting(), now, s.fleet(), all) {
 			calls = append(calls, v)
-			if b.until != 0 {
-				v.call.Life = max(1, b.until-time.Now().UnixMicro()+quotaKept.Microseconds())
-			}
 			if v.call.Need == 0 && v.call.Returned > 0 {
 				s.d.l.counts.settles.Add(1)
 			}
@@ -170,8 +163,8 @@ func (s *shard) begin(batch []*Bucket, now int64, all bool) []*bucketCall {
 	return calls
 }
 
-// recordAnswer records the answer to a pipeline and takes the shard down if need be.
-// err != nil: no call of the pipeline was answered.
+// recordAnswer records the answer to a pipeline or to a call to a quota. It takes the shard
+// down if need be. err != nil: no call of the pipeline was answered.
 func (s *shard) recordAnswer(err error, sent int64) {
 	now, c := s.d.l.now(), &s.d.l.counts
 	late := now - sent
@@ -179,7 +172,9 @@ func (s *shard) recordAnswer(err error, sent int64) {
 	defer s.mu.Unlock()
 	if err == nil {
 		s.failures = 0
-		s.waitingSince.Store(now)
+		if s.inFlight > 0 {
+			s.waitingSince.Store(now)
+		}
 		s.answeredAt.Store(now)
 		if s.link.Record(late); late > s.link.Budget {
 			c.timeouts.Add(1)

@@ -26,8 +26,10 @@ type Stats struct {
 
 	ReturnsDropped uint64 // tokens given back by a call that may not have arrived
 	DebtPaid       uint64 // tokens that the fallback spent, and that were debited in Redis later
-	Owing          int    // buckets with such tokens that have not been debited yet
+	Owing          int    // buckets and quotas with such tokens that have not been debited yet
 	Buckets        int    // in this process, without Redis
+
+	Quotas []QuotaUse // those that are used the most
 }
 
 // BySource counts decisions by who made them. What a quota refused that is used up is in
@@ -59,6 +61,7 @@ func (l *Limiter) Stats() Stats {
 	}
 	s.Refused.Quota = c.quota.Load()
 	l.decider.stats(&s)
+	l.quotas.stats(&s)
 	return s
 }
 

@@ -4,8 +4,7 @@
 --
 -- KEYS[1]  the bucket. Absent = full, nothing held. So is a value of another form, and
 --          a state outside its invariant: it was damaged, and might refuse for ever.
--- ARGV     rate burst version     the caller's policy; a rate is micro-tokens a second,
---                                 0 = a quota, which nothing refills
+-- ARGV     rate burst version     the caller's policy; a rate is micro-tokens a second
 --          need hold extra        tokens to admit now; 1: they count as held; tokens to lease
 --          arrived entitled       requests since the last report; thousandths of a
 --                                 request that had no token yet
@@ -13,7 +12,6 @@
 --                                 and in the one before
 --          returned debt          tokens to give back; tokens spent without Redis
 --          nodes missing node     of the fleet; those that may be cut off; the caller
---          life                   of a quota: microseconds for which it must be stored
 -- Returns  granted (of need), leased, level (micro-tokens), microseconds to the next
 --          token, slice, microseconds for which what is leased now counts, tokens held
 --          by all, demand, 1 if the caller owns the bucket
@@ -32,8 +30,8 @@
 --   stored_version stored_rate stored_burst   the policy in force
 --
 -- Invariants: level + withheld + (held_now + held_before) * TOKEN <= burst * TOKEN, unless the
--- burst was made smaller than what is held: then level <= 0. level >= -burst * TOKEN / 4; that
--- of a quota may be lower. No microsecond refills twice.
+-- burst was made smaller than what is held: then level <= 0. level >= -burst * TOKEN / 4. No
+-- microsecond refills twice.
 -- Time is Redis' own, never a caller's: a late packet or a fast clock would refill
 -- twice. All numbers are integers below 2^53, which doubles hold exactly. They
 -- travel through struct.pack and redis.call, never through tostring or '..', which
@@ -54,7 +52,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local arguments = {}
 for i = 1, #ARGV do arguments[i] = tonumber(ARGV[i]) end
 local rate, burst, version, need, hold, extra, arrived, entitled, reported_slice = unpack(arguments, 1, 9)
-local released, released_before, returned, debt, nodes, missing, node, life = unpack(arguments, 10, 17)
+local released, released_before, returned, debt, nodes, missing, node = unpack(arguments, 10, 16)
 nodes = max(1, nodes)
 
 local time = redis.call('TIME')
@@ -74,10 +72,7 @@ local function time_for(units)
   return min(MAX_UNITS, ceil(units * 1000000 / stored_rate))
 end
 local function cap() return max(0, stored_burst - held_now - held_before) * TOKEN end
-local function lowest()
-  if stored_rate == 0 then return -MAX_UNITS end
-  return -floor(stored_burst / 4) * TOKEN
-end
+local function lowest() return -floor(stored_burst / 4) * TOKEN end
 local function whole(number) return number % 1 == 0 and number >= 0 and number <= 2 ^ 53 end -- false for NaN
 local ticks = known and refilled_at + clock_lag
 known = known and whole(math.abs(level)) and whole(refilled_at) and whole(clock_lag) and whole(held_now) and whole(held_before)
@@ -130,11 +125,9 @@ if withheld > max_withheld then -- nodes have returned, and have reported what t
 end
 
 -- The caller's policy comes into force if its version is newer, or if no node has used the one
--- in force for a whole slice: so nodes that disagree do not change it back and forth. What was
--- spent of a quota stays spent.
+-- in force for a whole slice: so nodes that disagree do not change it back and forth.
 local slice = floor((refilled_at + clock_lag) / SLICE)
 if version > stored_version or (not (rate == stored_rate and burst == stored_burst) and slice - policy_used_in > 1) then
-  if stored_rate == 0 and rate == 0 then level = level + (burst - stored_burst) * TOKEN end
   stored_version, stored_rate, stored_burst = version, rate, burst
   level = max(min(level, cap()), lowest())
   withheld = max(0, min(withheld, cap() - level))
@@ -159,10 +152,8 @@ if reported_slice == slice then
 elseif reported_slice == slice - 1 then
   held_before = max(0, held_before - released)
 end
-local most_tokens = stored_burst
-if stored_rate == 0 then most_tokens = MAX_TOKENS end
-level = max(level, min(cap() - withheld, level + min(returned, most_tokens) * TOKEN))
-local owed = min(debt, most_tokens) * TOKEN
+level = max(level, min(cap() - withheld, level + min(returned, stored_burst) * TOKEN))
+local owed = min(debt, stored_burst) * TOKEN
 local paid = min(owed, withheld)
 withheld = withheld - paid
 level = max(min(level, lowest()), level - owed + paid)
@@ -185,22 +176,18 @@ if not stepped then
   granted = min(need, share)
   if granted == need and stored_burst >= LEAST then
     local bound = floor((available + held_now + held_before) / max(8, 2 * nodes + 1))
-    if stored_rate == 0 then
-      bound = floor(available / max(8, 3 * nodes))
-    elseif scarce then
+    if scarce then
       bound = share
     elseif stored_burst < 3 * nodes then
       bound = 0
     elseif 2 * available < stored_burst then
       bound = floor(available / (3 * nodes))
     end
-    leased = min(extra, bound, share - granted)
-    if stored_rate > 0 then leased = min(leased, floor(stored_burst / 2) - held_now - held_before) end
-    leased = max(0, leased)
+    leased = max(0, min(extra, bound, share - granted, floor(stored_burst / 2) - held_now - held_before))
   end
 end
 level = level - (granted + leased) * TOKEN
-if stored_rate > 0 then held_now = held_now + leased + hold * granted end
+held_now = held_now + leased + hold * granted
 
 local wait = 0
 if level < TOKEN then wait = time_for(TOKEN - level) end
@@ -208,19 +195,17 @@ if level < TOKEN then wait = time_for(TOKEN - level) end
 -- A refused request stores nothing: refilling later comes to the same level, and a
 -- flood of refusals costs no replication. Once full, with nothing held or
 -- withheld, a bucket is as good as absent; the extra second keeps its policy
--- version over jitter. A quota is stored for its life.
+-- version over jitter.
 local lasts = (slice + 2) * SLICE - refilled_at - clock_lag
 if changed or stored_burst >= LEAST and arrived > 0 or granted + leased + released + released_before + returned + debt > 0 then
   local expires_in = time_for(stored_burst * TOKEN - level)
   if held_now + held_before > 0 then expires_in = max(expires_in, lasts) end
   if owner ~= 0 or withheld > 0 then expires_in = max(expires_in, MEMBER_LIFE) end
-  if stored_rate == 0 then expires_in = life end
   redis.call('SET', KEYS[1], struct.pack(FORM, level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand,
     withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst),
     'PX', ceil(expires_in / 1000) + 1000)
 end
 
-if stored_rate == 0 then slice, lasts = 0, MAX_UNITS end
 local is_owner = 0
 if owner == node and node ~= 0 then is_owner = 1 end
 return { granted, leased, level, wait, slice, lasts, held_now + held_before, demand, is_owner }

@@ -47,8 +47,6 @@ type Call struct {
 	Nodes, Missing int64 // nodes of the fleet; those of them that have sent no heartbeat lately
 	Node           int64 // the caller's id
 
-	Life int64 // of a quota: for how long the bucket must be stored, in microseconds
-
 	Reply
 }
 
@@ -97,14 +95,6 @@ const (
 	// flood of requests would cost a call for each token.
 	minBackoff, maxBackoff = 10_000, 100_000 // microseconds
 
-	// quotaPause is the pause before the next call to a quota that is used up. Nodes may
-	// have given tokens back since.
-	quotaPause = 1_000_000 // microseconds
-
-	// quotaLease is how many times more tokens are leased of a quota, because no other node
-	// lacks them while many are left. If a node crashes, those that it holds are lost.
-	quotaLease = 4
-
 	// maxHeld bounds the tokens that a node holds of one bucket.
 	maxHeld = 1 << 30
 )
@@ -130,17 +120,11 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 		if !all {
 			// A burst of requests hardly misses what is few to each of the nodes.
 			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*max(1, f.Nodes))))
-			if l.Policy.IsQuota() {
-				expected = l.demand.expected(-1) * quotaLease
-			}
 			c.Extra = max(0, min(expected-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
 		}
 		if f.Link.slow() {
 			c.Hold = 1
 		}
-	}
-	if l.Policy.IsQuota() { // a token may be spent at any time, and the bucket does not count what is held
-		c.Hold, c.Rel0, c.Rel1 = 1, 0, 0
 	}
 	if c.Need+c.Extra+c.Rel0+c.Rel1+c.Returned+c.Debt == 0 {
 		return false
@@ -183,7 +167,7 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	l.owner = c.Owner == 1
 	l.compareDemand(c)
 	l.lowWater = 0
-	if l.Policy.Leased() && (l.demand.recent >= sparse || l.Policy.IsQuota()) { // the next lease of few tokens would often end unused
+	if l.Policy.Leased() && l.demand.recent >= sparse { // the next lease of few tokens would often end unused
 		l.lowWater = int32(min(l.demand.lowWater(f.Link.recent.Load()), c.Leased))
 	}
 	l.setDeny(c, sent, now)
@@ -194,7 +178,7 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 func (l *Lease) compareDemand(c *Call) {
 	fleet, capacity := float32(c.Demand)/1000, float32(l.Policy.Capacity()/1000)
 	l.others = max(0, fleet-l.demand.own)
-	if l.Policy.IsQuota() || float64(c.Demand) <= l.Policy.Overload() {
+	if float64(c.Demand) <= l.Policy.Overload() {
 		l.unserved = 0
 	} else {
 		l.unserved = max(0, l.unserved-float32(c.Granted+c.Leased)*fleet/capacity/FairShare)
@@ -214,9 +198,7 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 		from = sent
 	}
 	l.deny = from + min(c.Wait, l.Policy.TimeFor(l.Policy.Units()*5/4+Token)) // the deepest debt, however damaged the bucket is
-	if l.Policy.IsQuota() {
-		l.deny = now + quotaPause
-	} else if l.Policy.Leased() {
+	if l.Policy.Leased() {
 		// The more nodes share the rate, the fewer tokens a call brings. Then pauses get longer.
 		switch yield := c.Granted + c.Leased; {
 		case yield < 32:
@@ -251,13 +233,7 @@ func (l *Lease) IsActive() bool { return l.cur+l.prev+l.returned > 0 || l.fallba
 // the lease is idle, or has a debt or tokens to give back.
 func (l *Lease) Sweep(now int64, f *Fleet) (due bool) {
 	l.trim(now)
-	switch {
-	case l.fallback == nil || l.inFlight:
-	case l.Policy.IsQuota():
-		if !l.HasDebt() { // the last answer's level has all that was spent here
-			l.fallback = nil
-		}
-	default:
+	if l.fallback != nil && !l.inFlight {
 		if parts := max(1, l.parts(f)); l.refillFallback(now, f, parts).level >= max(Token, l.Policy.Units()/parts) {
 			l.fallback = nil // a new one would be the same
 		}

@@ -33,13 +33,10 @@ func (d *demand) record(n float32, now int64) {
 
 // expected is how many requests to lease tokens for: those of the next 1.25 s, but at
 // least the square root of recent. A key with few requests gets few tokens, to keep until
-// the lease ends; if few is below 0, none for less than two requests in a Slice.
+// the lease ends.
 func (d *demand) expected(few int64) int64 {
-	switch {
-	case d.recent < sparse && few >= 0:
+	if d.recent < sparse {
 		return few
-	case d.recent < 2:
-		return 0
 	}
 	return int64(math.Ceil(max(float64(d.recent)/8, math.Sqrt(float64(d.recent)))))
 }

@@ -24,10 +24,6 @@ type Fleet struct {
 // A fallback is kept when Redis returns for a short time, so that many short outages
 // admit no more than one long outage. A level that Redis reports in between can only
 // lower it.
-//
-// Nothing refills a quota. So its fallback ends when the debt is paid, and the next one
-// begins with this node's part of what is left then. Every request that is admitted adds
-// to the debt, even one that FailAllow admits without a token: then level falls below 0.
 type fallback struct {
 	level, debt int64 // micro-tokens
 	at          int64 // level is refilled up to this time
@@ -59,10 +55,7 @@ func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int
 	if a.level < Token && !admit {
 		return false, l.Policy.TimeFor((Token - a.level) * parts)
 	}
-	spent := int64(Token)
-	if !l.Policy.IsQuota() {
-		spent = min(spent, a.level)
-	}
+	spent := min(Token, a.level)
 	a.level -= spent
 	a.debt += spent
 	return true, 0
@@ -84,9 +77,7 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 		}
 		l.fallback = a
 	}
-	if p.IsQuota() { // its part shrinks with the quota, and with each node that joins; the debt stays
-		a.level = min(a.level, full)
-	} else if now > a.at {
+	if now > a.at {
 		earned := math.Floor(float64(now-a.at) * float64(p.Rate) / 1e6 / float64(parts))
 		a.level = min(full, a.level+int64(min(float64(full), earned)))
 		a.debt = min(a.debt, full-a.level)
@@ -94,19 +85,9 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	}
 	if l.At > a.seen {
 		a.seen = l.At
-		left := l.levelAt(now)
-		if p.IsQuota() { // of which other nodes take, and nothing refills it
-			left -= int64(l.takenByOthers(now) * Token)
-		}
-		a.level = min(a.level, max(0, left)/parts)
+		a.level = min(a.level, max(0, l.levelAt(now))/parts)
 	}
 	return a
-}
-
-// UsedUp reports whether the bucket is a quota of which nothing is left, as far as this node
-// knows. Otherwise a node that refuses without Redis has only spent its own part.
-func (l *Lease) UsedUp(now int64) bool {
-	return l.Policy.IsQuota() && l.levelAt(now)-l.debt()*Token < Token
 }
 
 // refundFallback takes one token off the debt. It reports false if the debt is smaller.

@@ -2,7 +2,7 @@
 // tokens from the bucket and spends them without asking it. The package is pure: no I/O,
 // no clock, no lock. Times are microseconds and passed in.
 //
-//	policy.go    rate and burst, or a quota
+//	policy.go    rate and burst
 //	lease.go     a node's part of the bucket: Take, and the status for headers
 //	call.go      a call to the bucket: Begin, then Complete or Fail
 //	demand.go    how many tokens a call asks for
@@ -11,10 +11,6 @@
 // The bucket itself is token_bucket.lua. It counts leased tokens as held until a node
 // reports them spent or they age out, and level + held <= burst. So over any span of t
 // seconds at most burst + rate*t requests are admitted, counted when they are admitted.
-//
-// A quota is a bucket for one period, which nothing refills. Its level only falls by what
-// nodes take, and rises by what they give back. So it need not count what they hold, and
-// what they hold does not age: a node may spend it until the period ends.
 package lease
 
 import (
@@ -93,17 +89,8 @@ func (l *Lease) Init(p Policy, now int64) {
 	l.Level, l.At, l.since = p.Units(), never, never
 }
 
-// SetPolicy sets another policy. The next call gives back the tokens that are held. What
-// was spent of a quota stays spent: the level changes by as much as the quota does, and
-// may be below 0.
+// SetPolicy sets another policy. The next call gives back the tokens that are held.
 func (l *Lease) SetPolicy(p Policy) {
-	if p.IsQuota() && l.Policy.IsQuota() {
-		more := p.Units() - l.Policy.Units()
-		l.Level += more
-		if more < 0 && l.fallback != nil { // what was spent without Redis stays spent
-			l.fallback.level += more
-		}
-	}
 	l.Policy = p
 	l.closed = l.cur+l.prev > 0
 	l.granted, l.deny, l.lowWater = 0, 0, 0
@@ -149,17 +136,8 @@ func (l *Lease) Due(now int64) bool {
 // Denies reports whether Take would refuse.
 func (l *Lease) Denies(now int64) bool { return l.refuses(now) && l.Holds(now) == 0 }
 
-// RetryIn is the time until there may be a token, while Take refuses. For a quota it is
-// forever, because only the caller knows when its period ends.
-func (l *Lease) RetryIn(now int64) int64 {
-	if l.Policy.IsQuota() {
-		return Forever
-	}
-	return l.deny - now
-}
-
-// IsUnknown reports whether the bucket has not answered yet.
-func (l *Lease) IsUnknown() bool { return l.At == never }
+// RetryIn is the time until there may be a token, while Take refuses.
+func (l *Lease) RetryIn(now int64) int64 { return l.deny - now }
 
 // Unanswered reports whether a request should not wait for the bucket: the call in
 // flight has taken longer than anybody waits, or the last one failed a moment ago.
@@ -212,12 +190,6 @@ func (l *Lease) levelAt(now int64) int64 {
 	return v.Level
 }
 
-// takenByOthers is how many tokens other nodes have taken since the last answer, if they
-// have as many requests as before it.
-func (l *Lease) takenByOthers(now int64) float64 {
-	return float64(l.others) * float64(max(0, now-l.At)) / DemandSpan
-}
-
 // Status is what a response says about a bucket.
 type Status struct {
 	Remaining int64         // tokens that this node can give out
@@ -231,17 +203,12 @@ type Status struct {
 func (l *Lease) Status(now int64) Status {
 	level := float64(l.levelAt(now))
 	if age := float64(now - l.At); l.peers > 0 && age > 0 {
-		taken := 2 * l.takenByOthers(now)
-		if l.Policy.IsQuota() { // a sudden burst of requests is only a small part of it
-			level = max(0, level-taken*Token)
-		} else {
-			perOwn := 2 * l.others / max(1, l.demand.own)
-			if l.demand.recent < 4*sparse { // too few requests to compare
-				perOwn = max(perOwn, float32(l.peers))
-			}
-			taken = max(taken, float64(l.arrived)*float64(perOwn))
-			level = max(0, level-taken*Token) * viewLife / (viewLife + age)
+		perOwn := 2 * l.others / max(1, l.demand.own)
+		if l.demand.recent < 4*sparse { // too few requests to compare
+			perOwn = max(perOwn, float32(l.peers))
 		}
+		taken := max(2*float64(l.others)*age/DemandSpan, float64(l.arrived)*float64(perOwn))
+		level = max(0, level-taken*Token) * viewLife / (viewLife + age)
 	}
 	return StatusOf(&l.Policy, int64(level)+(l.Holds(now)+int64(l.returned))*Token)
 }
@@ -292,8 +259,7 @@ func (l *Lease) Forgettable(now int64) bool {
 //
 // Invariants, once trimmed: 0 <= balance <= cur + prev; cur and prev are at most
 // what the bucket holds for this node, of those slices; a token of the balance is
-// dropped before its slice ages out in the bucket. A quota has one slice, which never
-// ends.
+// dropped before its slice ages out in the bucket.
 type ledger struct {
 	slice     int32 // the bucket's number of cur's slice
 	cur, prev int32 // tokens leased in that slice and in the one before, including spent ones

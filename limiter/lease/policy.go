@@ -14,18 +14,14 @@ const Token = 1_000_000
 // is at most 2^53, so the script's doubles hold it exactly, as Go's int64 does.
 const MaxUnits = 1 << 52
 
-// MaxTokens bounds a burst and a quota.
+// MaxTokens bounds a burst.
 const MaxTokens = MaxUnits / Token
 
-// Policy is the rate and burst of a bucket, or a quota. The zero Policy admits nothing,
+// Policy is the rate and burst of a bucket. The zero Policy admits nothing,
 // as rate 0 does.
 type Policy struct {
-	Rate  int64 // micro-tokens a second; 0 = blocked, or a quota
+	Rate  int64 // micro-tokens a second; 0 = blocked
 	Burst int64 // tokens in a full bucket
-
-	// Until makes the bucket a quota: Burst tokens for one period, which nothing refills.
-	// It is the end of the period in microseconds since 1970. 0 = the bucket is no quota.
-	Until int64
 
 	// Version orders the policies of one bucket over all nodes (0 to 2^53). So a node
 	// that has not read a change yet cannot undo it. If the new policy's version is not
@@ -60,23 +56,8 @@ func NewPolicy(rate float64, burst int64) (Policy, error) {
 	return p, nil
 }
 
-// NewQuota makes a policy of so many tokens for the period that ends at until, in
-// microseconds since 1970.
-func NewQuota(tokens, until int64) (Policy, error) {
-	switch {
-	case tokens < 1 || tokens > MaxTokens:
-		return Policy{}, fmt.Errorf("limiter: quota %d is not from 1 to %d", tokens, int64(MaxTokens))
-	case until <= 0:
-		return Policy{}, fmt.Errorf("limiter: a quota has no end")
-	}
-	return Policy{Burst: tokens, Until: until}, nil
-}
-
-// IsQuota reports whether the bucket is a quota.
-func (p *Policy) IsQuota() bool { return p.Until != 0 }
-
 // Blocked reports whether the bucket admits nothing.
-func (p *Policy) Blocked() bool { return p.Rate == 0 && p.Until == 0 }
+func (p *Policy) Blocked() bool { return p.Rate == 0 }
 
 // IsWhole reports whether a rate is a whole number of micro-tokens a second, to the
 // precision of a float.

@@ -44,9 +44,8 @@ func TestLimiterMutations(t *testing.T) {
 		lease("every node owns a small bucket", "TestSmallBurstsWhileRedisIsAway", "fallback.go", "\treturn 0\n}", "\treturn 1\n}"),
 		lease("debts are forgotten", "TestHangUnderFlood", "fallback.go", "tokens := l.debt()", "tokens := int64(0)"),
 		lease("a late answer pays no debt", "TestALateFirstAnswerPaysForWhatWasDecidedWithoutIt", "fallback.go", "paid := max(0, min(tokens, l.debt()))", "paid := int64(0)"),
-		lease("the debt of a quota shrinks when a node joins", "TestANodeThatJoinsLeavesADebtAsItIs", "fallback.go", "if p.IsQuota() { // its part", "if false { // its part"),
-		node("a quota that is lowered forgets its debt", "TestAQuotaLoweredWithoutRedisKeepsItsDebt", "lease/lease.go", "if more < 0 && l.fallback != nil {", "if false {"),
-		node("an unknown quota is a full one", "TestALateAnswerDoesNotFillAQuota", "bucket.go", "return b.until != 0 && b.lease.IsUnknown() && !b.shard.refuses()", "return false"),
+		node("a quota that is lowered forgets its debt", "TestAQuotaLoweredWithoutRedisKeepsItsDebt", "quota.go", "q.spent-q.taken < q.left(now, 1)", "0 < q.left(now, 1)"),
+		node("an unknown quota is a full one", "TestALateAnswerDoesNotFillAQuota", "quota.go", "(q.answered != never || s.refuses())", "true"),
 		node("every node thinks it is the only one", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: min(1, slices.Max(m.counts[:]))"),
 		node("an empty Redis makes the fleet one node", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: slices.Max(m.counts[:1])"),
 		node("nodes that are gone are counted", "TestHeartbeats", "membership.go", "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))", ""),
@@ -59,12 +58,13 @@ func TestLimiterMutations(t *testing.T) {
 		}, "./limiter", "TestOneNodeLosesOneShard"},
 
 		// Quotas.
-		lease("a changed quota is full again", "TestAChangedQuotaKeepsWhatWasSpent", "leasetest/bucket.go", "b.Level += p.Units() - b.Policy.Units()", "b.Level = p.Units()"),
-		lease("what a node holds of a quota ages", "TestTokensOfAQuotaDoNotAge", "leasetest/bucket.go", "c.Reply.Slice, c.Reply.Lasts = 0, lease.Forever", "_ = lease.Forever"),
-		lease("the part of a quota is of a full one", "TestAQuotaWithoutRedis", "fallback.go", "left -= int64(l.takenByOthers(now) * Token)", "left = p.Units()"),
-		node("Redis keeps a quota until it would be full", "TestScriptEqualsModel", "token_bucket.lua", "if stored_rate == 0 then expires_in = life end", ""),
-		node("a used quota is evicted without Redis", "TestAUsedQuotaIsRemembered", "direct.go", "return !spent || b.until == 0", "return true"),
-		node("a request that the quota refuses costs its key a token", "TestQuotas", "leased.go", "case refused && p.outcome == lease.Granted:", "case refused && i != 0 && p.outcome == lease.Granted:"),
+		node("a changed block stays", "TestAChangedQuotaKeepsWhatWasSpent", "quota.go", "		q.giveBack()\n		q.deny = 0\n", "		q.deny = 0\n"),
+		node("the part of a quota is of a full one", "TestAQuotaWithoutRedis", "quota.go", "return q.tokens - q.total -", "return q.tokens -"),
+		node("a late call to a quota is executed", "TestQuotaScriptEqualsModel", "quota.lua", "if number <= known then return { mine, total } end", ""),
+		node("a lost count stays lost", "TestALostCountComesBack", "quota.go", "c.floor = max(q.spent, q.taken)", "c.floor = 0"),
+		node("a lost answer loses a block", "TestAQuotaInStorms", "quota_model_test.go", "n.number, n.taken = c.number, c.floor+more", "n.number = c.number"),
+		node("a quota is forgotten", "TestAQuotaIsRemembered", "quota.go", "if time.Now().UnixMicro() > old.until", "if 0 <= old.until"),
+		node("a request that a rate refuses costs the quota a token", "TestQuotas", "limiter.go", "		quota.refund()\n", ""),
 		{"a request counts in the period of another", []edit{{"edge/client.go", "p != nil && !now.Before(p.begin) && now.Before(p.end)", "p != nil"}}, "./edge", "TestTheNextPeriodBegins"},
 
 		// Handles, pipelines, the Cluster, Close.

@@ -49,12 +49,9 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 	owned := b.own(c)
 	b.Demand += min(c.Arrived, maxArrived) * 1000
 	b.release(c, slice)
-	b.giveBack(min(c.Returned, b.mostTokens()))
-	b.debit(min(c.Debt, b.mostTokens()))
+	b.giveBack(min(c.Returned, b.Policy.Burst))
+	b.debit(min(c.Debt, b.Policy.Burst))
 	c.Reply = lease.Reply{Slice: slice, Lasts: b.lasts(), Demand: b.Demand}
-	if b.isQuota() {
-		c.Reply.Slice, c.Reply.Lasts = 0, lease.Forever
-	}
 	if !stepped {
 		b.grant(c)
 	}
@@ -71,18 +68,6 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 	}
 	*b = before
 	return false
-}
-
-// isQuota reports whether nothing refills the bucket.
-func (b *Bucket) isQuota() bool { return b.Policy.Rate == 0 }
-
-// mostTokens bounds the tokens that a call gives back or debits. A quota may have been
-// larger when they were leased.
-func (b *Bucket) mostTokens() int64 {
-	if b.isQuota() {
-		return lease.MaxTokens
-	}
-	return b.Policy.Burst
 }
 
 // absentees returns how many parts of the refill are withheld (missing), of how many
@@ -172,9 +157,6 @@ func (b *Bucket) replacePolicy(p *lease.Policy) bool {
 	if p.Version <= b.Policy.Version && (sameLimits(p, &b.Policy) || b.slice()-b.UsedIn <= 1) {
 		return false
 	}
-	if b.isQuota() && p.Rate == 0 {
-		b.Level += p.Units() - b.Policy.Units()
-	}
 	b.Policy = *p
 	b.Level = max(min(b.Level, b.cap()), -b.floor())
 	b.Withheld = max(0, min(b.Withheld, b.cap()-b.Level))
@@ -218,13 +200,8 @@ func (b *Bucket) debit(tokens int64) {
 }
 
 // floor bounds the debt. A debit whose answer was lost is sent twice, and the bound
-// limits the tokens that are lost by that. Of a quota every debit counts.
-func (b *Bucket) floor() int64 {
-	if b.isQuota() {
-		return lease.MaxUnits
-	}
-	return b.Policy.Burst / 4 * lease.Token
-}
+// limits the tokens that are lost by that.
+func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
 
 // grant gives the caller tokens: those for waiting requests (Need), then a lease (Extra).
 func (b *Bucket) grant(c *lease.Call) {
@@ -241,8 +218,6 @@ func (b *Bucket) grant(c *lease.Call) {
 		held := b.HeldNow + b.HeldBefore
 		bound := (have + held) / max(minParts, 2*nodes+1)
 		switch {
-		case b.isQuota():
-			bound = have / max(minParts, 3*nodes)
 		case scarce:
 			bound = most
 		case burst < 3*nodes:
@@ -250,14 +225,10 @@ func (b *Bucket) grant(c *lease.Call) {
 		case 2*have < burst:
 			bound = have / (3 * nodes)
 		}
-		if c.Leased = min(c.Extra, bound, most-c.Granted); !b.isQuota() {
-			c.Leased = min(c.Leased, burst/2-held)
-		}
-		c.Leased = max(0, c.Leased)
+		c.Leased = max(0, min(c.Extra, bound, most-c.Granted, burst/2-held))
 	}
-	if b.Level -= (c.Granted + c.Leased) * lease.Token; !b.isQuota() {
-		b.HeldNow += c.Leased + c.Hold*c.Granted
-	}
+	b.Level -= (c.Granted + c.Leased) * lease.Token
+	b.HeldNow += c.Leased + c.Hold*c.Granted
 }
 
 // lasts is for how long a lease of now counts as held: until the end of the next slice.

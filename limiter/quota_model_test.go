@@ -1,0 +1,101 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// quotaModel is the count of quota.lua in Go.
+type quotaModel struct {
+	total int64
+	runs  map[int64]runCount
+}
+
+type runCount struct{ number, taken int64 }
+
+func (m *quotaModel) visit(c *count) {
+	n := m.runs[c.run]
+	if c.number > n.number {
+		free := c.tokens - m.total + n.taken - c.floor
+		more := max(0, min(c.need, free), min(c.want, free/(3*c.nodes)))
+		m.total += c.floor + more - n.taken
+		n.number, n.taken = c.number, c.floor+more
+		if m.runs[c.run] = n; c.last == 1 {
+			delete(m.runs, c.run)
+		}
+	}
+	c.taken, c.total = n.taken, m.total
+}
+
+// countQuota is a call to the model, in the mood of the moment.
+func (v *virtual) countQuota(ctx context.Context, c *count) error {
+	v.trips.Add(1)
+	v.calls.Add(1)
+	if err := v.reach(ctx, 1); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	v.countOf(c.key).visit(c)
+	v.mu.Unlock()
+	time.Sleep(time.Duration(v.oneWay.Load()))
+	switch mood(v.mood.Load()) {
+	case late:
+		time.Sleep(DefaultBudget + time.Millisecond)
+	case lost:
+		return errMoody
+	}
+	return ctx.Err()
+}
+
+// countOf returns the count of that key. v.mu is held.
+func (v *virtual) countOf(key string) *quotaModel {
+	if v.counts[key] == nil {
+		v.counts[key] = &quotaModel{runs: map[int64]runCount{}}
+	}
+	return v.counts[key]
+}
+
+// quotaLeft is what no node has taken.
+func (v *virtual) quotaLeft(q *Counter) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return q.tokens - v.countOf(q.key).total
+}
+
+// Random calls, of which some are repeated or come late, change the count in Redis as they
+// change the model. A value of another type, or another form, counts as none.
+func TestQuotaScriptEqualsModel(t *testing.T) {
+	t.Parallel()
+	_, client := startRedis(t)
+	r := &redisStore{client: client}
+	random := rand.New(rand.NewPCG(3, 4))
+	for i := range 60 {
+		key := fmt.Sprintf("{w}:q:%d", i)
+		switch i % 10 {
+		case 0:
+			client.LPush(t.Context(), key, "x")
+		case 1:
+			client.HSet(t.Context(), key, "total", "x", "run:1", "x")
+		}
+		m := &quotaModel{runs: map[int64]runCount{}}
+		all := []count{}
+		for range 200 {
+			c := count{key: key, tokens: 1 + random.Int64N(4_000_000_000), run: 1 + random.Int64N(3), number: 1 + int64(len(all)), floor: random.Int64N(2_000_000_000),
+				need: random.Int64N(3), want: random.Int64N(1_000_000), nodes: 1 + random.Int64N(20), last: random.Int64N(9) / 8, lifeMS: 60_000}
+			if len(all) > 0 && random.IntN(4) == 0 {
+				c = all[max(0, len(all)-1-random.IntN(3))]
+			}
+			all = append(all, c)
+			got, want := c, c
+			if err := r.countQuota(t.Context(), &got); err != nil {
+				t.Fatal(err)
+			}
+			if m.visit(&want); got != want {
+				t.Fatalf("%+v\nscript %d, %d\nmodel  %d, %d", c, got.taken, got.total, want.taken, want.total)
+			}
+		}
+	}
+}
