@@ -61,6 +61,8 @@ func export(t *testing.T) exported {
 		// What Prometheus itself adds.
 		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x"))
 		e.put("ALERTS", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "alertname", "ListedgeX", "alertstate", "firing", "severity", "page"))
+		// What a workspace with a quota adds.
+		e.put("listedge_limiter_quota_used_ratio", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "workspace", "x"))
 		found = *e
 	})
 	if len(found.series) == 0 {

@@ -61,7 +61,8 @@ const (
 	failedFor     = 100_000    // microseconds for which requests do not wait after a call failed
 	quotaPause    = 1_000_000  // microseconds until the next call to a quota that is used up: blocks may have gone back
 	quotaSweep    = time.Second
-	fullestQuotas = 5
+	fullestQuotas = 5             // how many a node shows,
+	shownFor      = 3_600_000_000 // and for how many microseconds after their last request: then one may be no more in force
 
 	// quotaKept is for how long a count is kept after its period. To a node whose clock is
 	// late the period is not over, and an absent count would be 0.
@@ -338,6 +339,7 @@ type QuotaUse struct {
 
 // stats adds the quotas of this moment that are used the most.
 func (qs *quotas) stats(s *Stats) {
+	used := map[string]float64{}
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	for _, q := range qs.all {
@@ -345,10 +347,13 @@ func (qs *quotas) stats(s *Stats) {
 		if q.spent > q.taken {
 			s.Owing++
 		}
-		if q.answered != never && time.Now().UnixMicro() < q.until {
-			s.Quotas = append(s.Quotas, QuotaUse{q.workspace, float64(q.total-q.taken+q.spent) / float64(q.tokens)})
+		if asked := q.l.now() - q.used; q.answered != never && asked < shownFor && time.Now().UnixMicro() < q.until {
+			used[q.workspace] = max(used[q.workspace], float64(q.total-q.taken+q.spent)/float64(q.tokens))
 		}
 		q.mu.Unlock()
+	}
+	for workspace, part := range used {
+		s.Quotas = append(s.Quotas, QuotaUse{workspace, part})
 	}
 	slices.SortFunc(s.Quotas, func(a, b QuotaUse) int { return cmp.Compare(b.Part, a.Part) })
 	s.Quotas = s.Quotas[:min(len(s.Quotas), fullestQuotas)]

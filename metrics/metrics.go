@@ -240,6 +240,8 @@ func number(value any) float64 {
 			return 1
 		}
 		return 0
+	case float64:
+		return v
 	}
 	v := reflect.ValueOf(value)
 	if v.CanUint() {

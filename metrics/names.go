@@ -201,7 +201,13 @@ var limiterMetrics = []metric[limiter.Stats]{
 			}
 			set(s.Refused.Quota, "refused", "quota")
 		}},
-	value("limiter_redis_trips_total", "Round trips to Redis for buckets.", func(s limiter.Stats) any { return s.RedisTrips }),
+	{"limiter_quota_used_ratio", "Used part of the quotas that are used the most in their present period, as this node last knew.",
+		[]string{"workspace"}, func(s limiter.Stats, set set) {
+			for _, q := range s.Quotas {
+				set(q.Part, q.Workspace)
+			}
+		}},
+	value("limiter_redis_trips_total", "Round trips to Redis for buckets and quotas.", func(s limiter.Stats) any { return s.RedisTrips }),
 	value("limiter_redis_calls_total", "Script calls in these trips.", func(s limiter.Stats) any { return s.RedisCalls }),
 	value("limiter_redis_errors_total", "Trips that failed.", func(s limiter.Stats) any { return s.RedisErrors }),
 	value("limiter_redis_timeouts_total", "Trips that took longer than a request waits.", func(s limiter.Stats) any { return s.RedisTimeouts }),
@@ -215,7 +221,7 @@ var limiterMetrics = []metric[limiter.Stats]{
 	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
 	value("limiter_returns_dropped_total", "Tokens that could not be returned.", func(s limiter.Stats) any { return s.ReturnsDropped }),
 	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtPaid }),
-	value("limiter_owing_buckets", "Buckets with tokens spent here that Redis has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
+	value("limiter_owing_buckets", "Buckets and quotas with tokens spent here that Redis has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
 	value("limiter_local_buckets", "Buckets in the in-process store (single node).", func(s limiter.Stats) any { return s.Buckets }),
 	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),
 	value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.",

@@ -109,6 +109,9 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 		if n.metric(t, "listedge_limiter_decisions_total", `decision="refused"`, `source="quota"`) == 0 {
 			t.Error("no metric says that a quota refused")
 		}
+		if used := n.metric(t, "listedge_limiter_quota_used_ratio", `workspace="`+workspace+`"`); used != 1 {
+			t.Errorf("the metric says that %v of the quota are used", used)
+		}
 	}
 	if got := shown("none"); got != "null" {
 		t.Error(got)
