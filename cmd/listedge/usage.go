@@ -35,7 +35,7 @@ func (c *usageCommand) Run(ctx context.Context, t *terminal) error {
 }
 
 // usageHelp explains the columns.
-const usageHelp = `Requests are all that were answered with a valid key, with any status. 429s, 304s and bypassed ones, which said Cache-Control: no-cache, are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share counts for the key of the first, and reading the next page ahead counts; refreshing what many request, and looking up keys, count for nobody.
+const usageHelp = `Requests are all that were answered with a valid key, with any status. 429s, 304s and bypassed ones, which said Cache-Control: no-cache, are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share counts for the key of the first, and reading the next page ahead counts; refreshing what many request, and looking up keys, count for nobody. Of a quota, all requests but 429s and 304s count as used here.
 
 Nodes write every five seconds. Hours are kept for 35 days, the last use of a key for as long as the key.`
 
@@ -55,4 +55,7 @@ func printUsage(t *terminal, u admin.Usage) {
 	}
 	line(u.Totals, nil, "total")
 	_ = w.Flush()
+	if u.Quota != nil {
+		fmt.Fprintf(t.out, "\nquota: %s used\n", shownQuota(u.Quota, u.QuotaUsed))
+	}
 }

@@ -95,14 +95,18 @@ func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
 				if w.SuspendedAt != nil {
 					state = "suspended " + instant(w.SuspendedAt)
 				}
-				quota := ""
-				if q := w.Quota; q != nil {
-					quota = fmt.Sprintf("%d/%s", q.Requests, q.Period)
-				}
-				fmt.Fprintf(t.out, "%s  %-31s  %-16s  %s\n", w.ID, state, quota, w.Name)
+				fmt.Fprintf(t.out, "%s  %-31s  %-30s  %s\n", w.ID, state, shownQuota(w.Quota, w.QuotaUsed), w.Name)
 			}
 		})
 	})
+}
+
+// shownQuota is how much of a quota is used: 41 of 1000/month.
+func shownQuota(q *admin.Quota, used *int64) string {
+	if q == nil || used == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d/%s", *used, q.Requests, q.Period)
 }
 
 type workspaceSuspend struct{ OneFlags }

@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
@@ -58,5 +59,30 @@ func TestTheSchemaRefusesQuotasThatAreNone(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), `INSERT INTO workspaces (name, quota, quota_period) VALUES ('W', `+values+`)`); err != nil {
 			t.Errorf("%s: %v", values, err)
 		}
+	}
+}
+
+// What is used of a quota is what was counted in its present period, but for 304s and 429s.
+func TestWhatIsUsedOfAQuota(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin, conn := openAdmin(t, url), connect(t, url)
+	for _, period := range []apikey.Period{apikey.Day, apikey.Month} {
+		w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, &apikey.Quota{Requests: 100, Period: period})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), `INSERT INTO key_usage SELECT $1, hour, gen_random_uuid(), 10, 2, 3, 0, 0, 0
+			FROM unnest(ARRAY[date_trunc($2, now(), 'UTC'), date_trunc($2, now(), 'UTC') - interval '1 hour', date_trunc('hour', now())]) hour`, w.ID, period.String()); err != nil {
+			t.Fatal(err)
+		}
+		u, err := admin.Usage(t.Context(), w.ID, time.Hour)
+		if err != nil || u.QuotaUsed == nil || *u.QuotaUsed != 10 || u.Quota.Requests != 100 {
+			t.Errorf("%s: %+v, %v", period, u, err)
+		}
+	}
+	list, err := admin.Workspaces(t.Context())
+	if err != nil || len(list) != 2 || *list[0].QuotaUsed != 10 || *list[1].QuotaUsed != 10 {
+		t.Errorf("%+v, %v", list, err)
 	}
 }

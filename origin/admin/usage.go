@@ -28,15 +28,21 @@ type Usage struct {
 	Until       time.Time    `json:"until"`
 	Keys        []KeyUse     `json:"keys"` // those that were used, most requests first
 	Totals      usage.Counts `json:"totals"`
+	Quota       *Quota       `json:"quota"`
+	QuotaUsed   *int64       `json:"quotaUsed"` // in the quota's present period: see quotaUsed
 }
 
 // Usage reads what nodes have written so far. The period begins with the hour in which it
 // was since ago.
 func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Duration) (u Usage, err error) {
-	if err := c.WorkspaceExists(ctx, workspace); err != nil {
+	w, err := all[Workspace](ctx, c.conn, "look for the workspace", `SELECT `+workspaceColumns+`, `+quotaUsed+` FROM workspaces WHERE id = $1`, workspace)
+	switch {
+	case err != nil:
 		return u, err
+	case len(w) == 0:
+		return u, fmt.Errorf("workspace %s: %w", workspace, ErrNotFound)
 	}
-	u.WorkspaceID = workspace
+	u.WorkspaceID, u.Quota, u.QuotaUsed = workspace, w[0].Quota, w[0].QuotaUsed
 	if err := c.conn.QueryRow(ctx, `SELECT now()`).Scan(&u.Until); err != nil {
 		return u, fmt.Errorf("read the time: %w", err)
 	}

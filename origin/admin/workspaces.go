@@ -44,6 +44,7 @@ type Workspace struct {
 	RatePerSecond *float64   `json:"ratePerSecond"`
 	Burst         *int32     `json:"burst"`
 	Quota         *Quota     `json:"quota"`
+	QuotaUsed     *int64     `json:"quotaUsed,omitempty"` // in a list, if there is a quota: see quotaUsed
 	CreatedAt     time.Time  `json:"createdAt"`
 }
 
@@ -55,6 +56,11 @@ type Quota struct {
 
 const workspaceColumns = `id, name, suspended_at, rate_per_second, burst,
 	CASE WHEN quota IS NOT NULL THEN json_build_object('requests', quota, 'period', quota_period) END AS quota, created_at`
+
+// quotaUsed is how many requests that cost a token of a workspace's quota were counted in its
+// period: all but 304s and 429s. Nodes report them every few seconds.
+const quotaUsed = `CASE WHEN quota IS NOT NULL THEN (SELECT coalesce(sum(requests - not_modified - refused), 0)::int8 FROM key_usage
+	WHERE workspace_id = workspaces.id AND hour >= date_trunc(quota_period, now(), 'UTC')) END AS quota_used`
 
 // CreateWorkspace makes a workspace; a nil rate gives it no limit, and a nil quota none.
 func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
@@ -69,7 +75,7 @@ func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, 
 
 // Workspaces lists all workspaces, oldest first.
 func (c *Conn) Workspaces(ctx context.Context) ([]Workspace, error) {
-	return all[Workspace](ctx, c.conn, "list workspaces", `SELECT `+workspaceColumns+` FROM workspaces ORDER BY created_at, id`)
+	return all[Workspace](ctx, c.conn, "list workspaces", `SELECT `+workspaceColumns+`, `+quotaUsed+` FROM workspaces ORDER BY created_at, id`)
 }
 
 // UpdateWorkspace changes the limit and the quota; nil leaves a value as it was, and a zero
