@@ -39,7 +39,7 @@ func TestTheNextPeriodBegins(t *testing.T) {
 		t.Run(c.period.String(), func(t *testing.T) {
 			s, _ := hitServer(t, `{"data":[]`)
 			workspace := uuid.New()
-			q := &quota{Quota: apikey.Quota{Requests: 3, Period: c.period, Version: 1}, limiter: s.limiter, workspace: workspace.String()}
+			q := &quota{Quota: apikey.Quota{Requests: 3, Period: c.period}, limiter: s.limiter, workspace: workspace.String()}
 			at := func(text string) time.Time {
 				moment := must(time.Parse(time.RFC3339, text))
 				return moment
@@ -93,7 +93,7 @@ func TestTheNextPeriodBegins(t *testing.T) {
 // All keys of a workspace have one quota, and a changed one keeps what was used.
 func TestKeysOfAWorkspaceShareItsQuota(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
-	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10}, Quota: apikey.Quota{Requests: 5, Period: apikey.Month, Version: 1}}
+	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10}, Quota: apikey.Quota{Requests: 5, Period: apikey.Month}}
 	var one, other, raised, daily, none client
 	s.makeClient(k, &one)
 	k.ID = uuid.New()
@@ -103,7 +103,7 @@ func TestKeysOfAWorkspaceShareItsQuota(t *testing.T) {
 		t.Error("two keys have two quotas")
 	}
 	s.limiter.Take(time.Now(), nil, nil, count(&one))
-	k.Quota.Requests, k.Quota.Version = 50, 2
+	k.Quota.Requests = 50
 	s.makeClient(k, &raised)
 	if d := s.limiter.Peek(time.Now(), nil, nil, count(&other)); count(&raised) != count(&one) || d.Quota.Remaining != 49 {
 		t.Errorf("%+v after the quota was raised to 50 and 1 was used", d)
@@ -125,7 +125,7 @@ func TestAnswersOfAQuota(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	entry, _ := keyOf(t, s)
 	etag := cache.TagOf([]byte(`{"data":[]`)).String()
-	c := giveQuota(t, s, apikey.Quota{Requests: 3, Period: apikey.Day, Version: 1})
+	c := giveQuota(t, s, apikey.Quota{Requests: 3, Period: apikey.Day})
 	left := func() int64 {
 		return s.limiter.Peek(time.Now(), nil, nil, c.quota.at(time.Now()).count).Quota.Remaining
 	}

@@ -13,7 +13,6 @@ import (
 type Quota struct {
 	Requests int64
 	Period   Period
-	Version  int64 // as that of a Limit
 }
 
 // MaxQuota is the most requests of a quota: a bucket holds no more.

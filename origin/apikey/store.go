@@ -163,9 +163,7 @@ func readKeys(rows pgx.Rows, run string) (map[Hash]Key, error) {
 		if key.Limit.Version = version; key.WorkspaceLimit.Set {
 			key.WorkspaceLimit.Version = workspaceVersion
 		}
-		if key.Quota = QuotaOf(quota, quotaPeriod); key.Quota.Period != 0 {
-			key.Quota.Version = workspaceVersion
-		}
+		key.Quota = QuotaOf(quota, quotaPeriod)
 		found[Hash(hash)] = key
 		return nil
 	})
