@@ -21,23 +21,26 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 // openDir is a folder that the account Postgres runs as may enter.
 func openDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "listedge-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := must1(os.MkdirTemp("", "listedge-test-"))
+	must(os.Chmod(dir, 0o755))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
 
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 func TestPostgresLivesDiesAndComesBackOnItsFolder(t *testing.T) {
 	dir := openDir(t)
-	p, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must1(StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}))
 	t.Cleanup(func() { _ = p.Stop() })
 	if conn, err := net.Dial("tcp", p.Addr()); err != nil {
 		t.Fatal(err)
@@ -45,40 +48,26 @@ func TestPostgresLivesDiesAndComesBackOnItsFolder(t *testing.T) {
 		conn.Close()
 	}
 	first := p.Pid()
-	if err := p.Kill(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must(p.Kill(syscall.SIGQUIT))
 	if alive(first) {
 		t.Fatalf("postmaster %d survived", first)
 	}
-	if err := p.Restart(within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	must(p.Restart(within(t, time.Minute)))
+	must(p.Freeze())
 	if err := p.Stop(); err != nil {
 		t.Fatal("a frozen server must end too:", err)
 	}
 
-	again, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must1(StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}))
 	if again.password != p.password {
 		t.Error("the folder's password changed")
 	}
 	// A second start on the same folder takes over from a server left behind.
-	third, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	third := must1(StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}))
 	if !again.exited() {
 		t.Error("two servers on one folder")
 	}
-	if err := third.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(third.Stop())
 }
 
 // alive says whether a process with this pid exists.
@@ -86,25 +75,14 @@ func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 func TestAStalePidFileNamesNobodyWhoIsEnded(t *testing.T) {
 	dir := openDir(t)
-	p, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	p := must1(StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}))
+	must(p.Stop())
 	bystander := exec.Command("sleep", "60")
-	if err := bystander.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(bystander.Start())
 	t.Cleanup(func() { _ = bystander.Process.Kill(); _ = bystander.Wait() })
 	pidFile := filepath.Join(dir, "cluster", "postmaster.pid")
-	if err := os.WriteFile(pidFile, fmt.Appendf(nil, "%d\n%s\n", bystander.Process.Pid, p.cluster()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := give(pidFile, p.as); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(pidFile, fmt.Appendf(nil, "%d\n%s\n", bystander.Process.Pid, p.cluster()), 0o600))
+	must(give(pidFile, p.as))
 	// Postgres may refuse to start while the process of that pid runs. This process must not be ended.
 	if again, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}); err == nil {
 		_ = again.Stop()
@@ -116,16 +94,10 @@ func TestAStalePidFileNamesNobodyWhoIsEnded(t *testing.T) {
 
 func TestPostgresRefusesFoldersItCannotUse(t *testing.T) {
 	other := openDir(t)
-	if err := os.MkdirAll(filepath.Join(other, "cluster"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(other, "cluster", "PG_VERSION"), []byte("9\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.MkdirAll(filepath.Join(other, "cluster"), 0o755))
+	must(os.WriteFile(filepath.Join(other, "cluster", "PG_VERSION"), []byte("9\n"), 0o644))
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(file, nil, 0o644))
 	for name, dir := range map[string]string{"another version": other, "a file": file} {
 		_, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir})
 		if !errors.Is(err, ErrDataFolder) {

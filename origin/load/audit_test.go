@@ -24,9 +24,7 @@ func actsAreInTheAuditLog(t *testing.T, db database) {
 	file := filepath.Join(t.TempDir(), "items.csv")
 	write := func(rows string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte("id,name\n"+rows), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(os.WriteFile(file, []byte("id,name\n"+rows), 0o644))
 	}
 
 	write(uuid.NewString() + ",Tea\n" + uuid.NewString() + ",\n") // a name is missing
@@ -39,14 +37,9 @@ func actsAreInTheAuditLog(t *testing.T, db database) {
 
 	write(uuid.NewString() + ",Tea\n" + uuid.NewString() + ",Cup\n")
 	for range 2 { // the second changes nothing
-		if _, err := Import(ctx, db.URL, lists.Items, db.Workspace, file, io.Discard); err != nil {
-			t.Fatal(err)
-		}
+		must1(Import(ctx, db.URL, lists.Items, db.Workspace, file, io.Discard))
 	}
-	workspaces, err := Seed(ctx, db.URL, SeedSpec{Workspaces: 2, Items: 3, Contacts: 2, Seed: 5}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	workspaces := must1(Seed(ctx, db.URL, SeedSpec{Workspaces: 2, Items: 3, Contacts: 2, Seed: 5}, io.Discard))
 	imported := "Ann import " + db.Workspace.String() + ` <null> {"file": "items.csv", "rows": 2, "changed": N, "collection": "items"}` + "\n"
 	want := strings.Replace(imported, "N", "2", 1) + strings.Replace(imported, "N", "0", 1)
 	for n, w := range workspaces {
@@ -69,9 +62,7 @@ func actsAreInTheAuditLog(t *testing.T, db database) {
 
 func schemaIsMissing(t *testing.T, db database) {
 	file := filepath.Join(t.TempDir(), "items.csv")
-	if err := os.WriteFile(file, []byte("id,name\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(file, []byte("id,name\n"), 0o644))
 	try := func() {
 		t.Helper()
 		_, imported := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)

@@ -106,17 +106,13 @@ func lateErrorLeavesNothing(t *testing.T, db database) {
 	const rows = 8_000
 	file := filepath.Join(t.TempDir(), "large.csv")
 	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	fmt.Fprintln(f, "id,name,sku,description,costPrice,stockOnHand,usage30,trackStock,createdAt")
 	for row := range rows {
 		writeSampleItem(f, row)
 	}
 	fmt.Fprintf(f, "%s,last,,,1,1,1,t,yesterday\n", id1)
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(f.Close())
 	_, err = Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 	if want := fmt.Sprintf(`%s:%d:53: createdAt: not an instant, as 2026-01-02T03:04:05Z: "yesterday"`, file, rows+2); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -125,9 +121,7 @@ func lateErrorLeavesNothing(t *testing.T, db database) {
 		t.Errorf("%s rows stayed", n)
 	}
 	log, err := os.ReadFile(db.server.LogFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	if strings.Contains(string(log), "yesterday") {
 		t.Error("the server's log tells what is in the file")
 	}
@@ -138,13 +132,9 @@ func lateErrorLeavesNothing(t *testing.T, db database) {
 func pipe(t *testing.T, n int, then func(), silent bool) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "pipe.csv")
-	if err := syscall.Mkfifo(file, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(syscall.Mkfifo(file, 0o600))
 	f, err := os.OpenFile(file, os.O_RDWR, 0) // both ends, so that neither waits for the other
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -182,13 +172,8 @@ func cancelLeavesNothing(t *testing.T, db database) {
 	// While the rows are written: a lock lets the statement wait for the cancel.
 	blocker := open(t, db.URL)
 	defer blocker.Close(context.Background())
-	tx, err := blocker.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE items IN EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must1(blocker.Begin(t.Context()))
+	must1(tx.Exec(t.Context(), "LOCK TABLE items IN EXCLUSIVE MODE"))
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	failed := make(chan error, 1)
@@ -211,9 +196,7 @@ func cancelLeavesNothing(t *testing.T, db database) {
 			t.Fatal("the server still works on what was cancelled")
 		}
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(tx.Rollback(t.Context()))
 	if n := count(t, db); n != "0" {
 		t.Errorf("%s rows stayed", n)
 	}
@@ -249,13 +232,9 @@ func importStandardInput(t *testing.T, db database) {
 		{"id,name\n" + id1 + ",\n", "<stdin>:2:38: name: must not be empty"},
 	} {
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		os.Stdin = r
-		if _, err := w.WriteString(c.content); err != nil {
-			t.Fatal(err)
-		}
+		must1(w.WriteString(c.content))
 		w.Close()
 		_, err = Import(t.Context(), db.URL, lists.Items, db.Workspace, "-", io.Discard)
 		if err == nil && c.want != "" || err != nil && err.Error() != c.want {

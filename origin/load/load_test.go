@@ -23,13 +23,22 @@ import (
 	"listedge/origin/admin"
 )
 
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 // What the package promises about a database, on one server, each promise in a
 // database of its own.
 func TestPostgres(t *testing.T) {
 	server := sandboxtest.Postgres(t)
-	if err := postgrestest.Make(t.Context(), server, postgrestest.Template, admin.MigrateUp); err != nil {
-		t.Fatal(err)
-	}
+	must(postgrestest.Make(t.Context(), server, postgrestest.Template, admin.MigrateUp))
 	for _, promise := range []struct {
 		name string
 		test func(*testing.T, database)
@@ -127,9 +136,7 @@ func mustImport(t *testing.T, db database, c lists.Collection, file string, rows
 func write(t *testing.T, name, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(os.WriteFile(file, []byte(content), 0o600))
 	return file
 }
 
@@ -137,10 +144,7 @@ func write(t *testing.T, name, content string) string {
 // repository, the Northwind sample.
 func dataFolders(t *testing.T) []string {
 	folders := []string{"testdata"}
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must1(os.Getwd())
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		northwind := filepath.Join(dir, "shared", "data", "northwind")
 		if _, err := os.Stat(northwind); err == nil {
@@ -175,14 +179,8 @@ func importKeepsEveryField(t *testing.T, db database) {
 // standardCSV reads a file with encoding/csv alone, sorted by id.
 func standardCSV(t *testing.T, file string) [][]string {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, err := csv.NewReader(strings.NewReader(strings.TrimPrefix(string(content), "\ufeff"))).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must1(os.ReadFile(file))
+	rows := must1(csv.NewReader(strings.NewReader(strings.TrimPrefix(string(content), "\ufeff"))).ReadAll())
 	for _, row := range rows {
 		for i := range row {
 			if row[i] == "" {
@@ -229,9 +227,7 @@ func sameRowsAreNotWritten(t *testing.T, db database) {
 	mustImport(t, db, lists.Items, "testdata/items.csv", rows)
 	before := query(t, db.URL, versions)
 	var said strings.Builder
-	if _, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, "testdata/items.csv", &said); err != nil {
-		t.Fatal(err)
-	}
+	must1(Import(t.Context(), db.URL, lists.Items, db.Workspace, "testdata/items.csv", &said))
 	if after := query(t, db.URL, versions); !reflect.DeepEqual(before, after) {
 		t.Error("wrote rows that were the same")
 	}

@@ -49,10 +49,7 @@ func seedIsDeterministic(t *testing.T, db database) {
 }
 
 func seedTwiceIsRefused(t *testing.T, db database) {
-	first, err := Seed(t.Context(), db.URL, smallSpec, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must1(Seed(t.Context(), db.URL, smallSpec, io.Discard))
 	versions := func() [][]string {
 		return append(query(t, db.URL, "SELECT id, xmin FROM workspaces ORDER BY id"), query(t, db.URL, "SELECT id, xmin FROM items ORDER BY workspace_id, id")...)
 	}
@@ -73,9 +70,7 @@ func seedTwiceIsRefused(t *testing.T, db database) {
 
 func seedIsVaried(t *testing.T, db database) {
 	var said strings.Builder
-	if _, err := Seed(t.Context(), db.URL, SeedSpec{Workspaces: 1, Items: 5000, Contacts: 1000, Seed: 3}, &said); err != nil {
-		t.Fatal(err)
-	}
+	must1(Seed(t.Context(), db.URL, SeedSpec{Workspaces: 1, Items: 5000, Contacts: 1000, Seed: 3}, &said))
 	if !strings.HasPrefix(said.String(), "seed: 6000 rows in ") || !strings.HasSuffix(said.String(), " rows/s\n") {
 		t.Errorf("said %q", said.String())
 	}
@@ -106,20 +101,12 @@ func seedIsVaried(t *testing.T, db database) {
 
 func seedCancelled(t *testing.T, db database) {
 	spec := SeedSpec{Workspaces: 3, Items: 200, Contacts: 100, Seed: 5}
-	all, err := Seed(t.Context(), newDatabase(t, db.server).URL, spec, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must1(Seed(t.Context(), newDatabase(t, db.server).URL, spec, io.Discard))
 	// Another makes the second workspace at the same time, so that Seed waits for its end.
 	blocker := open(t, db.URL)
 	defer blocker.Close(context.Background())
-	tx, err := blocker.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "INSERT INTO workspaces (id, name) VALUES ($1, 'x')", all[1]); err != nil {
-		t.Fatal(err)
-	}
+	tx := must1(blocker.Begin(t.Context()))
+	must1(tx.Exec(t.Context(), "INSERT INTO workspaces (id, name) VALUES ($1, 'x')", all[1]))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
@@ -131,9 +118,7 @@ func seedCancelled(t *testing.T, db database) {
 	if !errors.Is(err, context.Canceled) || len(workspaces) != 1 {
 		t.Fatal(workspaces, err)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(tx.Rollback(t.Context()))
 	got := query(t, db.URL, "SELECT w.id, (SELECT count(*) FROM items WHERE workspace_id = w.id) FROM workspaces w WHERE id <> $1", db.Workspace)
 	if want := [][]string{{all[0].String(), fmt.Sprint(spec.Items)}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
