@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -268,8 +267,7 @@ func referenceClient(t *testing.T) func(method, path string, header ...string) (
 	})
 	return func(method, path string, header ...string) (*http.Response, []byte) {
 		t.Helper()
-		var c net.Conn
-		c = must(l.Dial())
+		c := must(l.Dial())
 		defer c.Close()
 		r := must(http.NewRequestWithContext(t.Context(), method, "http://node"+path, nil))
 		for i := 0; i < len(header); i += 2 {

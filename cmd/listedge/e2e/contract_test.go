@@ -99,6 +99,33 @@ func TestRevocationAndSuspensionReachANodeThatKnowsTheKey(t *testing.T) {
 	within(t, patience, "401", func() bool { return n.get(t, "/v1/items", key).StatusCode == 401 })
 }
 
+func TestWhatTheHTTPLayerRefusesHasTheSameBody(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	n := startNode(t, url)
+	for name, c := range map[string]struct {
+		request string
+		status  int
+	}{
+		"no HTTP":            {"hello\r\n\r\n", 400},
+		"header too large":   {"GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Filler: " + strings.Repeat("x", 20_000) + "\r\n\r\n", 431},
+		"huge body":          {"POST /v1/items HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n", 413},
+		"request that drips": {"GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Api-Key: ", 408},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // the last one takes as long as a request may
+			a := raw(t, n, c.request)
+			p := a.problem(t)
+			if a.StatusCode != c.status || p.Error.Code != "REQUEST_FAILED" || p.RequestID == "" || p.RequestID != a.Header.Get("X-Request-Id") {
+				t.Errorf("%s: %s", a.Status, a.body)
+			}
+			if a.Header.Get("Content-Type") != "application/json" || a.Header.Get("Cache-Control") != "no-store" {
+				t.Errorf("headers %v", a.Header)
+			}
+		})
+	}
+}
+
 func TestHeadersOfAPage(t *testing.T) {
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
@@ -133,6 +160,49 @@ func TestHeadersOfAPage(t *testing.T) {
 	if last := n.get(t, "/v1/items?limit=100", key); last.Header.Get("Link") != "" || last.page(t).Page.HasMore {
 		t.Error("the last page leads on")
 	}
+	t.Run("HEAD", func(t *testing.T) {
+		head := n.request(t, "HEAD", "/v1/items?limit=10", key)
+		if head.StatusCode != 200 || len(head.body) != 0 || head.Header.Get("ETag") != first.Header.Get("ETag") ||
+			head.ContentLength < 1000 || head.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s, length %d, %v", head.Status, head.ContentLength, head.Header)
+		}
+		if head := n.request(t, "HEAD", "/v1/items?limit=0", key); head.StatusCode != 400 || len(head.body) != 0 {
+			t.Errorf("%s %s", head.Status, head.body)
+		}
+	})
+	t.Run("conditional", func(t *testing.T) {
+		a := n.get(t, "/v1/items?limit=10", key, "If-None-Match: "+first.Header.Get("ETag"))
+		if a.StatusCode != 304 || len(a.body) != 0 || a.Header.Get("ETag") == "" || a.Header.Get("Vary") == "" || a.Header.Get("Cache-Control") == "" || a.Header.Get("X-Request-Id") == "" {
+			t.Errorf("%s with %d bytes and %v", a.Status, len(a.body), a.Header)
+		}
+	})
+	t.Run("gzip", func(t *testing.T) {
+		plain := n.get(t, "/v1/items?limit=10", key, "Accept-Encoding: identity", "X-Request-Id: same")
+		packed := n.get(t, "/v1/items?limit=10", key, "Accept-Encoding: br, gzip;q=0.5", "X-Request-Id: same")
+		if plain.Header.Get("Content-Encoding") != "" || packed.Header.Get("Content-Encoding") != "gzip" || len(packed.body) >= len(plain.body)/2 {
+			t.Fatalf("%d bytes plain, %d packed, %v", len(plain.body), len(packed.body), packed.Header)
+		}
+		if unpacked, err := packed.unpacked(); err != nil || string(unpacked) != string(plain.body) {
+			t.Errorf("%v: %.80q", err, unpacked)
+		}
+		if packed.Header.Get("ETag") != plain.Header.Get("ETag") {
+			t.Error("the ETag depends on the encoding")
+		}
+	})
+	t.Run("request id", func(t *testing.T) {
+		if a := n.get(t, "/v1/items", key, "X-Request-Id: Mine-1.2:3_4"); a.page(t).RequestID != "Mine-1.2:3_4" || a.Header.Get("X-Request-Id") != "Mine-1.2:3_4" {
+			t.Errorf("%v", a.Header)
+		}
+		if a := n.get(t, "/v1/items", key, "X-Request-Id: -x"); a.page(t).RequestID == "-x" {
+			t.Error("took over an id that is not valid")
+		}
+		if a := n.get(t, "/nowhere", key, "X-Request-Id: lost"); a.problem(t).RequestID != "lost" {
+			t.Errorf("%s", a.body)
+		}
+		if a := n.get(t, "/docs", "", "X-Request-Id: reader"); a.Header.Get("X-Request-Id") != "reader" {
+			t.Errorf("%v", a.Header)
+		}
+	})
 }
 
 func TestAgeCountsFromTheQuery(t *testing.T) {
