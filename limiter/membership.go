@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,7 +102,6 @@ func LiveNodes(ctx context.Context, client redis.UniversalClient, prefix string)
 type membership struct {
 	shard *shard
 	index int
-	node  int64 // the id by which buckets know this node
 
 	fleet  atomic.Pointer[lease.Fleet]
 	nodes  atomic.Int64          // how many, as last counted; 0 = not counted yet
@@ -120,7 +118,7 @@ type membership struct {
 }
 
 func newMembership(s *shard, index int) *membership {
-	m := &membership{shard: s, index: index, node: 1 + rand.Int64N(1<<50), contact: s.d.l.now(), stop: make(chan struct{})}
+	m := &membership{shard: s, index: index, contact: s.d.l.now(), stop: make(chan struct{})}
 	m.publish()
 	return m
 }
@@ -205,7 +203,7 @@ func (m *membership) findShards() {
 // all other nodes are assumed to be missing. While calls are answered, the latest count is
 // used however old it is: otherwise each node would withhold the parts of all others.
 func (m *membership) publish() {
-	f := &lease.Fleet{Nodes: slices.Max(m.counts[:]), Missing: m.missing, Node: m.node, Contact: m.contact, Link: &m.shard.link}
+	f := &lease.Fleet{Nodes: slices.Max(m.counts[:]), Missing: m.missing, Contact: m.contact, Link: &m.shard.link}
 	m.nodes.Store(f.Nodes)
 	if f.Cold = m.counts[len(m.counts)-1] == 0; f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)

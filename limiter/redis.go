@@ -157,7 +157,7 @@ func (once) NoRetry() bool { return true }
 // arguments are the script's, in its order.
 func arguments(c *lease.Call) []any {
 	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Entitled,
-		c.Slice, c.Rel0, c.Rel1, c.Returned, c.Debt, c.Nodes, c.Missing, c.Node}
+		c.Slice, c.Rel0, c.Rel1, c.Returned, c.Debt, c.Nodes, c.Missing}
 }
 
 // read fills the reply from the script's answer.
@@ -166,11 +166,10 @@ func read(c *lease.Call, answer *redis.Cmd) error {
 	if err != nil {
 		return err
 	}
-	if len(n) != 9 {
+	if len(n) != 8 {
 		return fmt.Errorf("script answered %d values", len(n))
 	}
-	c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6],
-		Demand: n[7], Owner: n[8]}
+	c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6], Demand: n[7]}
 	return nil
 }
 

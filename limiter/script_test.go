@@ -16,10 +16,10 @@ import (
 	"listedge/limiter/lease/leasetest"
 )
 
-// pack and unpack are the state's form in Redis: thirteen little-endian doubles.
+// pack and unpack are the state's form in Redis: eleven little-endian doubles.
 func pack(b leasetest.Bucket) []byte {
 	var raw []byte
-	for _, n := range []int64{b.Level, b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn, b.Demand, b.Withheld, b.Owner, b.OwnerSeenAt, b.Policy.Version, b.Policy.Rate, b.Policy.Burst} {
+	for _, n := range []int64{b.Level, b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn, b.Demand, b.Withheld, b.Policy.Version, b.Policy.Rate, b.Policy.Burst} {
 		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(float64(n)))
 	}
 	return raw
@@ -27,10 +27,10 @@ func pack(b leasetest.Bucket) []byte {
 
 func unpack(t testing.TB, raw []byte) leasetest.Bucket {
 	t.Helper()
-	if len(raw) != 104 {
+	if len(raw) != 88 {
 		t.Fatalf("a state of %d bytes", len(raw))
 	}
-	n := make([]int64, 13)
+	n := make([]int64, 11)
 	for i := range n {
 		f := math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
 		if n[i] = int64(f); float64(n[i]) != f {
@@ -38,7 +38,7 @@ func unpack(t testing.TB, raw []byte) leasetest.Bucket {
 		}
 	}
 	return leasetest.Bucket{Level: n[0], RefilledAt: n[1], ClockLag: n[2], HeldNow: n[3], HeldBefore: n[4], UsedIn: n[5], Demand: n[6], Withheld: n[7],
-		Owner: n[8], OwnerSeenAt: n[9], Policy: Policy{Version: n[10], Rate: n[11], Burst: n[12]}}
+		Policy: Policy{Version: n[8], Rate: n[9], Burst: n[10]}}
 }
 
 // anyPolicy reaches every corner that NewPolicy allows.
@@ -64,7 +64,7 @@ func TestScriptEqualsModel(t *testing.T) {
 	if sha, err := client.ScriptLoad(ctx, tokenBucketScript).Result(); err != nil || sha != tokenBucketDigest {
 		t.Fatalf("digest %s, Redis says %s, %v", tokenBucketDigest, sha, err)
 	}
-	timed := strings.Replace(tokenBucketScript, "redis.call('TIME')", "{ARGV[17], ARGV[18]}", 1) // at a time of the test's choice
+	timed := strings.Replace(tokenBucketScript, "redis.call('TIME')", "{ARGV[16], ARGV[17]}", 1) // at a time of the test's choice
 	sha, err := client.ScriptLoad(ctx, timed).Result()
 	if err != nil || sha == tokenBucketDigest {
 		t.Fatal("the script does not ask for the time in this way", err)
@@ -83,7 +83,7 @@ func TestScriptEqualsModel(t *testing.T) {
 	chance := func(n int) bool { return random.IntN(n) == 0 }
 	const rounds, atOnce = 60, 500
 	seen := map[string]int{"granted": 0, "leased": 0, "stepped": 0, "adopted": 0, "pinned": 0, "aged": 0, "released": 0,
-		"owed": 0, "withheld": 0, "merged": 0, "owned": 0, "shared out": 0, "of another form": 0, "damaged": 0}
+		"owed": 0, "withheld": 0, "merged": 0, "shared out": 0, "of another form": 0, "damaged": 0}
 	for round := range rounds {
 		type trial struct {
 			stored  *leasetest.Bucket
@@ -103,7 +103,7 @@ func TestScriptEqualsModel(t *testing.T) {
 			near := time.Now().UnixMicro() / lease.Slice
 			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Entitled: random.Int64N(200_000),
 				Slice: near - random.Int64N(4), Rel0: anyTokens(p), Rel1: anyTokens(p), Returned: anyTokens(p), Debt: anyTokens(p),
-				Nodes: 1 + random.Int64N(20), Node: random.Int64N(3)}
+				Nodes: 1 + random.Int64N(20)}
 			if chance(3) {
 				x.c.Missing = random.Int64N(x.c.Nodes)
 			}
@@ -139,9 +139,6 @@ func TestScriptEqualsModel(t *testing.T) {
 				if chance(2) {
 					b.HeldNow, b.HeldBefore = random.Int64N(own.Burst/4+1), random.Int64N(own.Burst/4+1)
 				}
-				if chance(2) {
-					b.Owner, b.OwnerSeenAt = 1+random.Int64N(3), b.RefilledAt-random.Int64N(20_000_000)
-				}
 				room := (own.Burst - b.HeldNow - b.HeldBefore) * lease.Token
 				if chance(3) {
 					b.Withheld = random.Int64N(room + 1)
@@ -154,8 +151,8 @@ func TestScriptEqualsModel(t *testing.T) {
 					b.Level = min(room-b.Withheld, []int64{0, room, lease.Token, lease.Token - 1, room - 1}[random.IntN(5)])
 				}
 				if chance(10) {
-					field := []*int64{&b.Level, &b.RefilledAt, &b.ClockLag, &b.HeldNow, &b.HeldBefore, &b.UsedIn, &b.Demand, &b.Withheld, &b.Owner, &b.OwnerSeenAt,
-						&b.Policy.Version, &b.Policy.Rate, &b.Policy.Burst}[random.IntN(13)]
+					field := []*int64{&b.Level, &b.RefilledAt, &b.ClockLag, &b.HeldNow, &b.HeldBefore, &b.UsedIn, &b.Demand, &b.Withheld,
+						&b.Policy.Version, &b.Policy.Rate, &b.Policy.Burst}[random.IntN(11)]
 					*field, x.altered = random.Int64N(1<<54)-1<<53, true
 					if !b.Within() {
 						seen["damaged"]++
@@ -199,7 +196,6 @@ func TestScriptEqualsModel(t *testing.T) {
 			count("owed", got.Level < 0)
 			count("withheld", model.Withheld > 0)
 			count("shared out", got.Granted < min(got.Need, got.Level/lease.Token))
-			count("owned", got.Owner == 1)
 			if x.stored != nil {
 				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
 				count("stepped", x.stored.RefilledAt-x.now > 1_000_000)
@@ -244,8 +240,8 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	p := policy(t, 50, 100)
 	now := time.Now().UnixMicro()
 	sound := leasetest.Bucket{Level: 0, RefilledAt: now, UsedIn: now / lease.Slice, Policy: p}
-	damaged := map[string]string{"other bytes": strings.Repeat("x", 104), "a short value": "x"}
-	for field, name := range []string{"level", "time", "lag", "held", "held before", "used", "demand", "withheld", "owner", "owner's time", "version", "rate", "burst"} {
+	damaged := map[string]string{"other bytes": strings.Repeat("x", 88), "a short value": "x"}
+	for field, name := range []string{"level", "time", "lag", "held", "held before", "used", "demand", "withheld", "version", "rate", "burst"} {
 		for what, v := range map[string]float64{"NaN": math.NaN(), "infinite": math.Inf(1), "-infinite": math.Inf(-1), "far below": -1 << 52, "broken": .5} {
 			raw := pack(sound)
 			binary.LittleEndian.PutUint64(raw[8*field:], math.Float64bits(v))

@@ -11,10 +11,10 @@
 --          slice released released_before   no longer held, of those leased in that slice,
 --                                 and in the one before
 --          returned debt          tokens to give back; tokens spent without Redis
---          nodes missing node     of the fleet; those that may be cut off; the caller
+--          nodes missing          of the fleet; those that may be cut off
 -- Returns  granted (of need), leased, level (micro-tokens), microseconds to the next
 --          token, slice, microseconds for which what is leased now counts, tokens held
---          by all, demand, 1 if the caller owns the bucket
+--          by all, demand
 --
 -- The state, in the order in which it is stored:
 --   level           micro-tokens at refilled_at; below 0 = more were spent than it had
@@ -25,8 +25,6 @@
 --   policy_used_in  slice in which a node last used the policy in force
 --   demand          requests of the last DEMAND_SPAN, decaying, in thousandths
 --   withheld        micro-tokens of the missing nodes, which may be spending them without Redis
---   owner           if the burst is smaller than the fleet: who may spend without Redis; 0 = none
---   owner_seen_at   when the owner last confirmed its ownership by a call
 --   stored_version stored_rate stored_burst   the policy in force
 --
 -- Invariants: level + withheld + (held_now + held_before) * TOKEN <= burst * TOKEN, unless the
@@ -41,10 +39,10 @@
 -- was in force until now. The release comes before the tokens given back, because it makes room
 -- for them below the burst. The debit comes before the grant: else tokens would be spent twice.
 
-local FORM, SIZE = '<ddddddddddddd', 104
+local FORM, SIZE = '<ddddddddddd', 88
 local TOKEN, SLICE, SLACK = 1000000, 10000000, 1000000
 local LEAST = 16 -- smaller bursts are not leased from
-local OWNER_LIFE, MISSING_AFTER, MEMBER_LIFE = 60000000, 1850000, 60000000
+local MEMBER_LIFE = 60000000
 local DEMAND_SPAN, FAIR, SCARCE = 6000000, 1.03125, 4
 local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -52,19 +50,19 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local arguments = {}
 for i = 1, #ARGV do arguments[i] = tonumber(ARGV[i]) end
 local rate, burst, version, need, hold, extra, arrived, entitled, reported_slice = unpack(arguments, 1, 9)
-local released, released_before, returned, debt, nodes, missing, node = unpack(arguments, 10, 16)
+local released, released_before, returned, debt, nodes, missing = unpack(arguments, 10, 15)
 nodes = max(1, nodes)
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 local level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand
-local withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst
+local withheld, stored_version, stored_rate, stored_burst
 local stored = redis.pcall('GET', KEYS[1]) -- a table: a value of another type
 local known = type(stored) == 'string' and #stored == SIZE
 if known then
   level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand,
-    withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst = struct.unpack(FORM, stored)
+    withheld, stored_version, stored_rate, stored_burst = struct.unpack(FORM, stored)
 end
 
 local function time_for(units)
@@ -76,27 +74,22 @@ local function lowest() return -floor(stored_burst / 4) * TOKEN end
 local function whole(number) return number % 1 == 0 and number >= 0 and number <= 2 ^ 53 end -- false for NaN
 local ticks = known and refilled_at + clock_lag
 known = known and whole(math.abs(level)) and whole(refilled_at) and whole(clock_lag) and whole(held_now) and whole(held_before)
-  and whole(policy_used_in + 1) and whole(demand) and whole(withheld) and whole(owner) and whole(owner_seen_at)
+  and whole(policy_used_in + 1) and whole(demand) and whole(withheld)
   and whole(stored_version) and whole(stored_rate) and whole(stored_burst)
   and stored_rate <= MAX_UNITS and stored_burst >= 1 and stored_burst <= MAX_TOKENS
-  and ticks <= MAX_UNITS and policy_used_in * SLICE <= ticks and owner_seen_at <= ticks
+  and ticks <= MAX_UNITS and policy_used_in * SLICE <= ticks
   and level >= lowest() and level + withheld <= cap()
 if not known then
   level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand = burst * TOKEN, now, 0, 0, 0, -1, 0
-  withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst = 0, 0, 0, version, rate, burst
+  withheld, stored_version, stored_rate, stored_burst = 0, version, rate, burst
 end
 
 -- Of the refill, the part of the missing nodes is withheld: they may be spending it without
--- Redis. If the burst is smaller than the fleet, the whole refill belongs to the owner.
-local missing_parts = missing
-if stored_burst < nodes then
-  missing_parts = nodes
-  if missing == 0 or owner == 0 or owner == node or now - owner_seen_at <= MISSING_AFTER then missing_parts = 0 end
-end
-local max_withheld = floor(stored_burst * TOKEN * missing_parts / nodes)
+-- Redis.
+local max_withheld = floor(stored_burst * TOKEN * missing / nodes)
 local function grow(passed)
   local earned = min(stored_burst * TOKEN, floor(passed * stored_rate / 1000000))
-  local withheld_part = floor(earned * missing_parts / nodes)
+  local withheld_part = floor(earned * missing / nodes)
   level = max(level, min(cap() - withheld, level + earned - withheld_part))
   withheld = max(withheld, min(withheld + withheld_part, max_withheld, cap() - level))
 end
@@ -136,13 +129,6 @@ end
 if rate == stored_rate and burst == stored_burst and policy_used_in ~= slice then
   policy_used_in = slice
   changed = changed or known
-end
-
--- The caller becomes the owner if there is none, or if the owner has made no call for OWNER_LIFE
--- and no node is missing: by then the owner knows by its own clock that it is none.
-if stored_burst < nodes and node ~= 0 and not (owner == node and refilled_at - owner_seen_at <= MISSING_AFTER / 2)
-  and not (owner ~= 0 and owner ~= node and (missing > 0 or refilled_at - owner_seen_at <= OWNER_LIFE)) then
-  owner, owner_seen_at, changed = node, refilled_at, true
 end
 
 demand = demand + min(arrived, 1000000000) * 1000
@@ -200,12 +186,10 @@ local lasts = (slice + 2) * SLICE - refilled_at - clock_lag
 if changed or stored_burst >= LEAST and arrived > 0 or granted + leased + released + released_before + returned + debt > 0 then
   local expires_in = time_for(stored_burst * TOKEN - level)
   if held_now + held_before > 0 then expires_in = max(expires_in, lasts) end
-  if owner ~= 0 or withheld > 0 then expires_in = max(expires_in, MEMBER_LIFE) end
+  if withheld > 0 then expires_in = max(expires_in, MEMBER_LIFE) end
   redis.call('SET', KEYS[1], struct.pack(FORM, level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand,
-    withheld, owner, owner_seen_at, stored_version, stored_rate, stored_burst),
+    withheld, stored_version, stored_rate, stored_burst),
     'PX', ceil(expires_in / 1000) + 1000)
 end
 
-local is_owner = 0
-if owner == node and node ~= 0 then is_owner = 1 end
-return { granted, leased, level, wait, slice, lasts, held_now + held_before, demand, is_owner }
+return { granted, leased, level, wait, slice, lasts, held_now + held_before, demand }

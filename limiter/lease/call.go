@@ -11,10 +11,6 @@ const (
 	// lease in the slice of the lease and in the next: for at most two Slices.
 	Slice = 10_000_000
 
-	// OwnerLife is for how long after its last call a node still owns a bucket whose
-	// burst is smaller than the fleet.
-	OwnerLife = 60_000_000
-
 	// MissingAfter is the time after a node's last heartbeat by which the others
 	// withhold its part of the rate. Until then it must not refill a fallback bucket.
 	MissingAfter = 1_850_000
@@ -45,7 +41,6 @@ type Call struct {
 	Debt     int64 // tokens spent without Redis, to be debited
 
 	Nodes, Missing int64 // nodes of the fleet; those of them that have sent no heartbeat lately
-	Node           int64 // the caller's id
 
 	Reply
 }
@@ -60,7 +55,6 @@ type Reply struct {
 	Lasts   int64 // microseconds for which a lease of now counts as held
 	Held    int64 // tokens that nodes hold, this one included
 	Demand  int64 // of the whole fleet, in thousandths of a request: see Bucket.Demand
-	Owner   int64 // 1 = the caller is the owner
 }
 
 // MaxWait bounds how long a request waits for a slow Redis, in microseconds. It also
@@ -108,7 +102,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	}
 	l.trim(now)
 	all = all || l.closed || waiting == 0 && l.idle(now)
-	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing, Node: f.Node}
+	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
 	l.report(c, all)
 	if l.HasDebt() {
 		c.Debt = l.takeDebt()
@@ -164,7 +158,6 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	// The bucket answered before now. So the view's level is too low by what the rate
 	// has added since, never too high.
 	l.View = View{Level: c.Level, At: now, held: int32(min(c.Reply.Held, math.MaxInt32)), peers: int32(min(max(0, c.Nodes-1), math.MaxInt32))}
-	l.owner = c.Owner == 1
 	l.compareDemand(c)
 	l.lowWater = 0
 	if l.Policy.Leased() && l.demand.recent >= sparse { // the next lease of few tokens would often end unused

@@ -6,7 +6,6 @@ import "math"
 type Fleet struct {
 	Nodes   int64 // that share the buckets
 	Missing int64 // of them, those that have sent no heartbeat lately
-	Node    int64 // this one
 	Contact int64 // when this node last sent a heartbeat that may have reported it present
 	Cold    bool  // this node has not counted the others yet
 	Link    *Link // how long Redis takes to answer it
@@ -31,17 +30,12 @@ type fallback struct {
 }
 
 // parts is the number of equal parts into which the bucket is divided; one of them is this
-// node's. 0 = this node has none. If the burst is smaller than the fleet, the owner has the
-// whole bucket. A node that cannot know the owner has its part of the rate, and room for
-// one token.
+// node's. 0 = this node has none, because the burst is smaller than the fleet.
 func (l *Lease) parts(f *Fleet) int64 {
-	switch {
-	case l.Policy.Burst >= f.Nodes || f.Cold || l.At == never:
-		return max(1, f.Nodes)
-	case l.owner && f.Contact-l.At <= OwnerLife*2/3:
-		return 1
+	if l.Policy.Burst < f.Nodes && !f.Cold {
+		return 0
 	}
-	return 0
+	return max(1, f.Nodes)
 }
 
 // TakeFallback decides a request without Redis. If it refuses, wait is the time until there
@@ -72,9 +66,6 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	a := l.fallback
 	if a == nil {
 		a = &fallback{level: full, at: now, seen: never}
-		if l.At == never && p.Burst < f.Nodes && !f.Cold {
-			a.level = 0
-		}
 		l.fallback = a
 	}
 	if now > a.at {

@@ -62,7 +62,6 @@ type Lease struct {
 	inFlight bool
 	paying   bool      // the call in flight debits a debt
 	closed   bool      // all held tokens go back, because the policy has changed
-	owner    bool      // this node was the bucket's owner as of the last answer
 	fallback *fallback // not nil = tokens may have been spent that the bucket does not know of
 }
 

@@ -41,7 +41,7 @@ func TestLimiterMutations(t *testing.T) {
 		lease("the share of missing nodes is not held back", "TestPartOfTheFleetIsCutOff", "leasetest/bucket.go", "\t\treturn c.Missing, nodes\n", "\t\treturn 0, nodes\n"),
 		lease("a node refills at once", "TestPartOfTheFleetIsCutOff", "fallback.go", "now = max(f.Contact, now-MissingAfter)", "_ = MissingAfter"),
 		lease("a part is not a part", "TestPartOfTheFleetIsCutOff", "fallback.go", "return max(1, f.Nodes)", "return 1"),
-		lease("every node owns a small bucket", "TestSmallBurstsWhileRedisIsAway", "fallback.go", "\treturn 0\n}", "\treturn 1\n}"),
+		lease("a burst smaller than the fleet is divided", "TestSmallBurstsWhileRedisIsAway", "fallback.go", "\t\treturn 0\n", "\t\treturn 1\n"),
 		lease("debts are forgotten", "TestHangUnderFlood", "fallback.go", "tokens := l.debt()", "tokens := int64(0)"),
 		lease("a late answer pays no debt", "TestALateFirstAnswerPaysForWhatWasDecidedWithoutIt", "fallback.go", "paid := max(0, min(tokens, l.debt()))", "paid := int64(0)"),
 		node("a quota that is lowered forgets its debt", "TestAQuotaLoweredWithoutRedisKeepsItsDebt", "quota.go", "q.spent-q.taken < q.left(now, 1)", "0 < q.left(now, 1)"),

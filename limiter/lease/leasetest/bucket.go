@@ -20,7 +20,7 @@ const (
 // and simulations. The script explains the fields, their units, the invariants, the order
 // of the steps, and the reasons. A test compares the replies and states of both.
 type Bucket struct {
-	Level, RefilledAt, ClockLag, HeldNow, HeldBefore, UsedIn, Demand, Withheld, Owner, OwnerSeenAt int64
+	Level, RefilledAt, ClockLag, HeldNow, HeldBefore, UsedIn, Demand, Withheld int64
 
 	Policy lease.Policy
 }
@@ -37,7 +37,7 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 		*b = Full(c.Policy, now)
 	}
 	before, absent := *b, b.UsedIn < 0
-	missing, nodes := b.absentees(c, now)
+	missing, nodes := c.Missing, max(1, c.Nodes)
 	stepped := !b.refill(now, missing, nodes)
 	b.merge(missing, nodes)
 	replaced := b.replacePolicy(&c.Policy)
@@ -46,7 +46,6 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 	if confirmed {
 		b.UsedIn = slice
 	}
-	owned := b.own(c)
 	b.Demand += min(c.Arrived, maxArrived) * 1000
 	b.release(c, slice)
 	b.giveBack(min(c.Returned, b.Policy.Burst))
@@ -59,28 +58,12 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 	if b.Level < lease.Token {
 		c.Wait = b.Policy.TimeFor(lease.Token - b.Level)
 	}
-	if b.Owner == c.Node && c.Node != 0 {
-		c.Owner = 1
-	}
-	if stepped || replaced || owned || confirmed && !absent || b.Policy.Leased() && c.Arrived > 0 ||
+	if stepped || replaced || confirmed && !absent || b.Policy.Leased() && c.Arrived > 0 ||
 		c.Granted+c.Leased+c.Rel0+c.Rel1+c.Returned+c.Debt > 0 {
 		return true
 	}
 	*b = before
 	return false
-}
-
-// absentees returns how many parts of the refill are withheld (missing), of how many
-// (nodes). If the burst is smaller than the fleet, the whole refill belongs to the owner.
-func (b *Bucket) absentees(c *lease.Call, now int64) (missing, nodes int64) {
-	nodes = max(1, c.Nodes)
-	switch {
-	case b.Policy.Burst >= nodes:
-		return c.Missing, nodes
-	case c.Missing == 0 || b.Owner == 0 || b.Owner == c.Node || now-b.OwnerSeenAt <= lease.MissingAfter:
-		return 0, nodes
-	}
-	return nodes, nodes
 }
 
 // refill adds the tokens of the time since RefilledAt. It reports false if the clock was set
@@ -163,17 +146,6 @@ func (b *Bucket) replacePolicy(p *lease.Policy) bool {
 	return true
 }
 
-// own makes the caller the owner, if it may, and reports whether the bucket has changed.
-func (b *Bucket) own(c *lease.Call) bool {
-	if b.Policy.Burst >= c.Nodes || c.Node == 0 ||
-		b.Owner == c.Node && b.RefilledAt-b.OwnerSeenAt <= lease.MissingAfter/2 ||
-		b.Owner != 0 && b.Owner != c.Node && (c.Missing > 0 || b.RefilledAt-b.OwnerSeenAt <= lease.OwnerLife) {
-		return false
-	}
-	b.Owner, b.OwnerSeenAt = c.Node, b.RefilledAt
-	return true
-}
-
 // release subtracts tokens that are no longer held. Tokens of slices that have aged out
 // since are subtracted already.
 func (b *Bucket) release(c *lease.Call, slice int64) {
@@ -241,7 +213,7 @@ func (b *Bucket) UntilAbsent() int64 {
 	if b.HeldNow+b.HeldBefore > 0 {
 		last = max(last, b.lasts())
 	}
-	if b.Owner != 0 || b.Withheld > 0 {
+	if b.Withheld > 0 {
 		last = max(last, lease.MemberLife)
 	}
 	return last
@@ -249,7 +221,7 @@ func (b *Bucket) UntilAbsent() int64 {
 
 // Within reports whether the bucket keeps its invariants.
 func (b *Bucket) Within() bool {
-	for _, n := range []int64{b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn + 1, b.Demand, b.Withheld, b.Owner, b.OwnerSeenAt, b.Policy.Version,
+	for _, n := range []int64{b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn + 1, b.Demand, b.Withheld, b.Policy.Version,
 		b.Policy.Rate} {
 		if n < 0 || n > 1<<53 {
 			return false
@@ -257,5 +229,5 @@ func (b *Bucket) Within() bool {
 	}
 	ticks := b.RefilledAt + b.ClockLag
 	return b.Policy.Rate <= lease.MaxUnits && b.Policy.Burst >= 1 && b.Policy.Burst <= lease.MaxTokens && ticks <= lease.MaxUnits &&
-		b.UsedIn <= ticks/lease.Slice && b.OwnerSeenAt <= ticks && b.Level >= -b.floor() && b.Level+b.Withheld <= b.cap()
+		b.UsedIn <= ticks/lease.Slice && b.Level >= -b.floor() && b.Level+b.Withheld <= b.cap()
 }

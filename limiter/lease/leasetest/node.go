@@ -44,7 +44,7 @@ func (w *World) newNode(id int64) *Node {
 	n := &Node{W: w, ID: id, Policy: w.Policy, ClockOffset: w.Random.Int64N(1_000_000_000), ClockRate: 1,
 		Lease: new(lease.Lease), link: &lease.Link{Budget: Budget}}
 	n.Lease.Init(n.Policy, n.Now())
-	n.fleet = lease.Fleet{Node: n.ID, Contact: n.Now(), Link: n.link}
+	n.fleet = lease.Fleet{Contact: n.Now(), Link: n.link}
 	n.fleet.Nodes, n.fleet.Missing = w.heartbeat(n, true)
 	n.counted = n.Now()
 	n.sweep()
