@@ -94,7 +94,8 @@ func (g *guard) limits(a netip.Addr) *addressLimits {
 	a = network(a)
 	l, ok := g.addresses.Get(a)
 	if !ok {
-		l = &addressLimits{rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(publicPerSecond, publicBurst)}
+		l = &addressLimits{rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(failuresPerSecond, failureBurst),
+			rate.NewLimiter(publicPerSecond, publicBurst)}
 		g.addresses.Add(a, l)
 	}
 	return l

@@ -87,7 +87,8 @@ func (s *Server) checkProxy(x *exchange) {
 	}
 	s.untrusted.last.Store(&forwarder{x.now, peer})
 	if !s.untrusted.logged.Swap(true) {
-		s.logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it", "proxy", peer.String())
+		s.logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it",
+			"proxy", peer.String())
 	}
 }
 

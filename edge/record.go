@@ -142,7 +142,8 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	r.Attributes = append(r.Attributes, tracing.Text("http.route", x.route.String()),
 		tracing.Text("listedge.request_id", string(x.id)), tracing.Text("listedge.outcome", x.outcome.String()))
 	if x.keyEntry != nil {
-		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.keyEntry.Key.ID.String()), tracing.Text("listedge.workspace_id", x.keyEntry.Key.Workspace.String()))
+		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.keyEntry.Key.ID.String()),
+			tracing.Text("listedge.workspace_id", x.keyEntry.Key.Workspace.String()))
 	}
 	if x.cost != notLimited {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.decision.Source.String()))
@@ -151,7 +152,8 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 		}
 	}
 	if x.result.Entry != nil {
-		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", cacheStatusOf(&x.result)), tracing.Bool("listedge.shared_flight", x.result.Collapsed))
+		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", cacheStatusOf(&x.result)),
+			tracing.Bool("listedge.shared_flight", x.result.Collapsed))
 	}
 	r.Send()
 }

@@ -229,7 +229,8 @@ func (r *Record) attributes() []slog.Attr {
 	for _, part := range []struct {
 		name string
 		took float64
-	}{{"keyTook", r.Took.Key}, {"limitTook", r.Took.Limit}, {"waitTook", r.Took.Wait}, {"redisTook", r.Took.Redis}, {"fillTook", r.Took.Fill}, {"queryTook", r.Took.Query}} {
+	}{{"keyTook", r.Took.Key}, {"limitTook", r.Took.Limit}, {"waitTook", r.Took.Wait}, {"redisTook", r.Took.Redis}, {"fillTook", r.Took.Fill},
+		{"queryTook", r.Took.Query}} {
 		if part.took > 0 {
 			all = append(all, slog.Float64(part.name, part.took))
 		}

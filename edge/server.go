@@ -98,7 +98,8 @@ func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		usage: o.Usage, guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MaxConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timePhases: o.ServerTiming || o.Tracer != nil, paths: map[string]bool{},
+		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer,
+		timePhases: o.ServerTiming || o.Tracer != nil, paths: map[string]bool{},
 	}
 	if !o.NoDocs {
 		s.docs = docs()

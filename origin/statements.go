@@ -127,7 +127,8 @@ func (s shape) sql() string {
 	}
 	table, columns := postgres.Schema+"."+s.collection.String(), strings.Join(list, ", ")
 
-	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, s.sort.SQL(), MaxLimit+1)
+	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, s.sort.SQL(),
+		MaxLimit+1)
 	if s.search == indexedSearch {
 		first := func(n int) string {
 			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE true%s", columns, table, rows, s.sort.SQL(), n, match)

@@ -95,7 +95,8 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 }
 
 // serve prepares Postgres and runs the nodes on it.
-func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held *ports, postgres *sandbox.Postgres) (err error) {
+func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held *ports,
+	postgres *sandbox.Postgres) (err error) {
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
 	if err != nil {

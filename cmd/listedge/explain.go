@@ -49,7 +49,8 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	case err != nil:
 		return fmt.Errorf("ask the node: %w", err)
 	case notFound:
-		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit (a node keeps only a sample of hits)", c.RequestID)
+		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit (a node keeps only a sample of hits)",
+			c.RequestID)
 	}
 	var table []byte
 	for _, record := range records {

@@ -176,7 +176,8 @@ func environment(flags *kong.Context, a node.ListenFlags, url string) []string {
 // library reads the other OTEL_ variables itself.
 func tracingEnabled() (bool, error) {
 	const traces, all = "OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"
-	if os.Getenv(traces+"ENDPOINT") == "" && os.Getenv(all+"ENDPOINT") == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
+	if os.Getenv(traces+"ENDPOINT") == "" && os.Getenv(all+"ENDPOINT") == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") ||
+		os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false, nil
 	}
 	if p := cmp.Or(os.Getenv(traces+"PROTOCOL"), os.Getenv(all+"PROTOCOL")); p != "" && p != "http/protobuf" {

@@ -182,6 +182,7 @@ func (s *Subscriber) apply(began time.Time, entries []Entry, cut bool) {
 	s.stats.Entries += uint64(len(entries))
 	for _, cause := range causes {
 		s.stats.Resets[cause.String()]++
-		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: all pages are read again", "after", after.String(), "cause", cause.String())
+		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: all pages are read again", "after", after.String(),
+			"cause", cause.String())
 	}
 }

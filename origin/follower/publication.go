@@ -90,7 +90,8 @@ func (s Publication) Defect() (defect, remedy string) {
 	case !s.allOperations:
 		return "lacks inserts, updates, deletes or truncates of some partition", "run `listedge migrate up`"
 	case s.noOldRow != "":
-		return "does not identify the old version of a changed row of " + s.noOldRow, "ALTER TABLE … REPLICA IDENTITY DEFAULT, with its primary key: (workspace_id, id), or (id) of api_keys and workspaces"
+		return "does not identify the old version of a changed row of " + s.noOldRow,
+			"ALTER TABLE … REPLICA IDENTITY DEFAULT, with its primary key: (workspace_id, id), or (id) of api_keys and workspaces"
 	case s.unlogged != "":
 		return "lacks the rows of " + s.unlogged + ", which Postgres does not write to its WAL (UNLOGGED)", s.setLogged
 	case s.children != "":

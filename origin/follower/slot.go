@@ -86,7 +86,8 @@ type slot struct {
 
 func (p *primary) slot(ctx context.Context) (s slot, err error) {
 	var lost bool
-	err = p.row(ctx, `SELECT coalesce(s.active_pid, 0), coalesce(s.wal_status, '') = 'lost', coalesce(r.reply_time::text, ''), coalesce(a.wait_event LIKE 'WalSender%', false),
+	err = p.row(ctx, `SELECT coalesce(s.active_pid, 0), coalesce(s.wal_status, '') = 'lost', coalesce(r.reply_time::text, ''),
+		coalesce(a.wait_event LIKE 'WalSender%', false),
 			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn), 0), 0)::bigint
 		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
 		WHERE s.slot_name IN ($1::text, $1::text || '_new') ORDER BY s.slot_name LIMIT 1`, p.slotName)(

@@ -6,7 +6,8 @@ WITH first_time AS (
 	ON CONFLICT (run) DO UPDATE SET batch = excluded.batch, written_at = excluded.written_at WHERE w.batch < excluded.batch
 	RETURNING run
 ), used AS (
-	SELECT workspace AS workspace_id, hour, key AS key_id, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused, sum("notModified")::int8 AS not_modified,
+	SELECT workspace AS workspace_id, hour, key AS key_id, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused,
+		sum("notModified")::int8 AS not_modified,
 		sum(bypassed)::int8 AS bypassed, sum(bytes)::int8 AS bytes, sum(queries)::int8 AS queries, max("lastUsed") AS last_used_at
 	FROM first_time, json_to_recordset($3::json) AS u (workspace uuid, hour timestamptz, key uuid, requests int8, refused int8, "notModified" int8,
 		bypassed int8, bytes int8, queries int8, "lastUsed" timestamptz)
@@ -15,7 +16,8 @@ WITH first_time AS (
 	INSERT INTO public.key_usage AS k (workspace_id, hour, key_id, requests, refused, not_modified, bypassed, bytes, queries)
 	SELECT workspace_id, hour, key_id, requests, refused, not_modified, bypassed, bytes, queries FROM used ORDER BY workspace_id, hour, key_id
 	ON CONFLICT (workspace_id, hour, key_id) DO UPDATE SET requests = k.requests + excluded.requests, refused = k.refused + excluded.refused,
-		not_modified = k.not_modified + excluded.not_modified, bypassed = k.bypassed + excluded.bypassed, bytes = k.bytes + excluded.bytes, queries = k.queries + excluded.queries
+		not_modified = k.not_modified + excluded.not_modified, bypassed = k.bypassed + excluded.bypassed, bytes = k.bytes + excluded.bytes,
+			queries = k.queries + excluded.queries
 )
 INSERT INTO public.key_last_used AS l (key_id, last_used_at)
 SELECT key_id, max(last_used_at) FROM used WHERE requests > 0 GROUP BY key_id ORDER BY key_id

@@ -26,7 +26,8 @@ func (s surroundings) hasFollower() bool {
 
 // sameSettings are the settings that must be the same on all nodes, because any node may
 // answer a request. The region is checked separately.
-var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode", "trusted-proxies"}
+var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode",
+	"trusted-proxies"}
 
 // checkFleet reports whether the nodes that answer form one fleet.
 func (r *report) checkFleet(all []nodeState, around surroundings) {
@@ -89,7 +90,8 @@ func (r *report) checkSettings(nodes []nodeState, around surroundings) {
 		r.ok("fleet region", text)
 	}
 	if text, same := byNode(nodes, setting("database")); !same { // whatever their URLs
-		r.fail("fleet database", text, "give all nodes the same --database-url, or give the nodes of each database a Redis of their own; check again if a node has just started")
+		r.fail("fleet database", text, "give all nodes the same --database-url, or give the nodes of each database a Redis of their own; check again if a node has "+
+			"just started")
 	}
 	differ := false
 	for _, name := range sameSettings {
@@ -121,9 +123,11 @@ func (r *report) checkFollower(nodes []nodeState, around surroundings) {
 	case candidates == 0:
 		r.ok(subject, "none, by their settings (--freshness-bound 0)")
 	case len(following) > 1:
-		r.fail(subject, strings.Join(following, " and ")+" follow, each for a fleet of its own", "give all nodes the same --database-url, --region and --redis-url; check regions one at a time")
+		r.fail(subject, strings.Join(following, " and ")+" follow, each for a fleet of its own",
+			"give all nodes the same --database-url, --region and --redis-url; check regions one at a time")
 	case len(following) == 1 && !around.hasFollower():
-		r.fail(subject, following[0]+" follows, but not in the database and the region that are checked here", "give the doctor the nodes' --database-url and --region")
+		r.fail(subject, following[0]+" follows, but not in the database and the region that are checked here",
+			"give the doctor the nodes' --database-url and --region")
 	case len(following) == 1:
 		r.ok(subject, following[0]+" follows for all")
 	case modes[cache.ModeFollowed.String()] == candidates:

@@ -64,16 +64,19 @@ func (r *report) checkNode(n *nodeState) {
 	case n.in(cache.ModeTTL):
 		r.warn(subject, "its pages expire after --cache-ttl, although --freshness-bound is set", "fix the findings on Postgres, or set --freshness-bound 0")
 	case n.in(cache.ModeUntrusted) && n.readiness.Ready:
-		r.fail(subject, "it serves no page from a cache as fresh: it has no proof that it has seen all changes", "see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
+		r.fail(subject, "it serves no page from a cache as fresh: it has no proof that it has seen all changes",
+			"see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
 	case n.in(cache.ModeFollowed) && n.proofAge() > n.bound():
-		r.warn(subject, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: it serves no page from a cache as fresh", n.proofAge(), n.bound()), "see ListedgeFollowerLags in the runbook")
+		r.warn(subject, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: it serves no page from a cache as fresh", n.proofAge(), n.bound()),
+			"see ListedgeFollowerLags in the runbook")
 	}
 	if n.ahead.Abs() > mostSkew {
 		direction := "ahead of"
 		if n.ahead < 0 {
 			direction = "behind"
 		}
-		r.warn(subject, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction), "run a time service on both: the node judges by its clock which keys have expired")
+		r.warn(subject, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction),
+			"run a time service on both: the node judges by its clock which keys have expired")
 	}
 	if len(*r) == before {
 		r.ok(subject, n.summary())

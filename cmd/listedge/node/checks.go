@@ -69,7 +69,8 @@ func (n *Node) checksOfRedis() []admin.Check {
 		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always},
 		{Name: "identity", Run: asks(n.identityFailure.get), Effect: admin.Reported,
 			Broken: "the node may not query which database it reads: pages are not stored in Redis", Holds: "the node may query which database it reads"},
-		{Name: "Redis eviction", Run: n.checkEviction(), Effect: admin.Reported, Runbook: "ListedgeRedisEvicts", Do: func(error) string { return "set maxmemory-policy to noeviction" },
+		{Name: "Redis eviction", Run: n.checkEviction(), Effect: admin.Reported, Runbook: "ListedgeRedisEvicts",
+			Do:     func(error) string { return "set maxmemory-policy to noeviction" },
 			Broken: "Redis may evict buckets and the log of changes", Holds: "Redis evicts nothing"},
 		{Name: "Redis pages", Run: n.withRedis(func() error {
 			s := n.Cache.Stats()
