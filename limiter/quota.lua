@@ -21,6 +21,7 @@ local quota, number, floor, need, want = tonumber(ARGV[1]), tonumber(ARGV[3]), t
 
 local state = redis.pcall('HMGET', key, 'total', run)
 if state.err then
+  if not string.find(state.err, 'WRONGTYPE', 1, true) then return state end
   redis.call('DEL', key)
   state = {}
 end
