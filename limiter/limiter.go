@@ -37,18 +37,18 @@
 //   - A node that has not counted the fleet yet assumes at least eight nodes.
 //   - A token that is given back (304) can be taken again from then on.
 //
-// # A limit decision: at most 6 files
+// # A limit decision: at most 5 files
 //
 // Most decisions spend a token that this node holds.
 //
 //	edge/limits.go limiter/limiter.go limiter/leased.go limiter/bucket.go
-//	limiter/lease/lease.go limiter/lease/policy.go
+//	limiter/lease/lease.go
 //
-// # A decision that asks Redis: at most 3 files
+// # A decision that asks Redis: at most 4 files
 //
 // No token is held, or the burst is too small for leases. After those of a limit decision:
 //
-//	limiter/shard.go limiter/lease/call.go limiter/redis.go
+//	limiter/shard.go limiter/lease/call.go limiter/lease/policy.go limiter/redis.go
 package limiter
 
 import (

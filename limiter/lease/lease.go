@@ -82,6 +82,27 @@ func (v *View) Refill(p *Policy, now int64) {
 	}
 }
 
+// Units returns the micro-tokens of a full bucket.
+func (p *Policy) Units() int64 { return p.Burst * Token }
+
+// Earned returns the micro-tokens that the rate adds in dt microseconds, at most a full
+// bucket. The script does the same operations on the same doubles.
+func (p *Policy) Earned(dt int64) int64 {
+	return int64(min(float64(p.Units()), math.Floor(float64(dt)*float64(p.Rate)/1e6)))
+}
+
+// TimeFor returns the microseconds in which the rate adds so many micro-tokens, rounded
+// up. With rate 0 that is Forever.
+func (p *Policy) TimeFor(units int64) int64 {
+	if units <= 0 {
+		return 0
+	}
+	return int64(min(Forever, math.Ceil(float64(units)*1e6/float64(p.Rate))))
+}
+
+// Forever is the longest time, in microseconds: 142 years.
+const Forever = MaxUnits
+
 // Init initializes a zero Lease. It holds no tokens.
 func (l *Lease) Init(p Policy, now int64) {
 	l.Policy, l.demand.at, l.takenAt = p, now, now
