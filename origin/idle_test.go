@@ -78,7 +78,7 @@ func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
 	url := ownDatabase(t, primary)
 	standby := sandboxtest.Standby(t, primary, nil).URL("listedge")
 	db := openDatabase(t, postgres.Options{URL: url, Replicas: []string{standby}, Connections: 6})
-	o, server, conn := New(db), identity(t, url), connect(t, url)
+	o, server, conn := New(db), identity(t, url).String(), connect(t, url)
 	fetch := func() error {
 		_, err := o.FetchFromStandby(within(t, patience), anyPage, needed(t, conn, server, 0))
 		return err

@@ -206,7 +206,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 			return fmt.Errorf("%w: it answers from database %s, and not %s", postgres.ErrOtherPrimary, by.Database, database)
 		}
 		page.Began, page.Took = began, time.Since(began)
-		page.Snapshot, page.Run, page.Timeline, page.LSN = "", "", is.Timeline, is.LSN
+		page.Snapshot, page.Run, page.Timeline, page.LSN = "", "", is.Timeline.String(), is.LSN
 		return nil
 	})
 	if err != nil {
@@ -217,11 +217,10 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 
 // admit returns why a page from the standby would not be accepted; nil if it would.
 func (s *standby) admit(is *replayStatus, n *Needed) error {
-	switch is.Timeline {
-	case n.Server:
-	case "":
+	switch {
+	case is.Timeline == postgres.Timeline{}:
 		return fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary)
-	default:
+	case is.Timeline.String() != n.Server:
 		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, n.Server)
 	}
 	s.mu.Lock()

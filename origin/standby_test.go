@@ -3,7 +3,6 @@ package origin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"syscall"
@@ -21,14 +20,14 @@ import (
 )
 
 // identity is what a follower calls the primary: its system and timeline.
-func identity(t *testing.T, address string) string {
+func identity(t *testing.T, address string) postgres.Timeline {
 	t.Helper()
 	u := must1(url.Parse(address))
 	u.RawQuery = "replication=database"
 	conn := must1(pgconn.Connect(within(t, patience), u.String()))
 	defer conn.Close(context.Background())
 	system := must1(pglogrepl.IdentifySystem(within(t, patience), conn))
-	return fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
+	return postgres.Timeline{System: system.SystemID, Number: uint32(system.Timeline)}
 }
 
 // needed is what the server needs of its standbys now.
@@ -60,7 +59,7 @@ func TestFetchFromStandby(t *testing.T) {
 		must(db.QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&at))
 		return uint64(at)
 	}
-	server := identity(t, address)
+	server := identity(t, address).String()
 	query := Query{Workspace: workspace, Collection: lists.Items, Limit: 50}
 	fetch := func(server string, lsn uint64) (Page, error) {
 		return o.FetchFromStandby(within(t, patience), query, needed(t, db, server, lsn))
@@ -160,12 +159,12 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
 	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
-	first := identity(t, primary.URL("listedge"))
+	first := identity(t, primary.URL("listedge")).String()
 	next := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
 	stays, cascades := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, next, nil)
 	must(primary.Kill(syscall.SIGINT))
 	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
-	second := identity(t, next.URL("listedge"))
+	second := identity(t, next.URL("listedge")).String()
 	if first == second {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
@@ -191,7 +190,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
 	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
-	first := identity(t, primary.URL("listedge"))
+	first := identity(t, primary.URL("listedge")).String()
 	rival := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
 	cascades := sandboxtest.Standby(t, rival, nil)
 	execOn(t, rival.URL("postgres"), "SELECT pg_promote()") // while the primary lives on

@@ -19,7 +19,7 @@ type reading struct {
 	keys *apikey.Store
 }
 
-func readFrom(t *testing.T, url string, followed string) reading {
+func readFrom(t *testing.T, url string, followed postgres.Timeline) reading {
 	db := openDatabase(t, postgres.Options{URL: url})
 	db.Follow(func() postgres.Followed { return postgres.Followed{Timeline: followed} })
 	return reading{db, New(db), apikey.NewStore(db)}
@@ -75,7 +75,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	}
 	for name, url := range through {
 		t.Run(name, func(t *testing.T) {
-			for _, followed := range []string{"", identity(t, address)} {
+			for _, followed := range []postgres.Timeline{{}, identity(t, address)} {
 				r := readFrom(t, url, followed)
 				for range 5 { // the breakers stay closed: the right server would get queries at once
 					for _, run := range []string{"", run} {
@@ -166,7 +166,7 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 			r := readFrom(t, c.url, second)
 			r.refused(t, runs[1], "not the server that is followed")
 			r.refused(t, "", "a promotion has ended")
-			knowsNothing := readFrom(t, c.url, "")
+			knowsNothing := readFrom(t, c.url, postgres.Timeline{})
 			knowsNothing.taken(t, "")
 			knowsNothing.taken(t, runs[0])
 			must(c.lead(next.Addr()))
@@ -208,7 +208,7 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 // connection.
 func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	t.Parallel()
-	r := readFrom(t, newDatabase(t), "")
+	r := readFrom(t, newDatabase(t), postgres.Timeline{})
 	before := r.o.pool.Stat().NewConnsCount()
 	const queries = 50
 	for range queries {

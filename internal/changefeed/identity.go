@@ -168,15 +168,11 @@ func (f *Followed) OldTimelineRemedy() string {
 		"to return to the older timeline for good, stop all nodes, delete " + f.EpochKey() + " in Redis, and start them"
 }
 
-// Newest is the newest timeline that the fleet has followed, as system/timeline;
-// empty = none is known.
-func (f *Followed) Newest() string {
+// Newest is the newest timeline that the fleet has followed; 0 = none is known.
+func (f *Followed) Newest() uint32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.newest == 0 {
-		return ""
-	}
-	return f.identity.System + "/" + strconv.FormatUint(uint64(f.newest), 10)
+	return f.newest
 }
 
 // CheckTimeline says that the present epoch is of a newer timeline than the epoch of a server, of

@@ -102,11 +102,11 @@ func TestWhatIsFoundAnew(t *testing.T) {
 	if f.OldTimeline() == nil {
 		t.Error("timeline 1 is not old")
 	}
-	if newest := f.Newest(); newest != ofShop.System+"/3" {
+	if newest := f.Newest(); newest != 3 {
 		t.Error(newest)
 	}
 	f.SetServer(ofCopy, 1)
-	if err := f.OldTimeline(); err != nil || f.Newest() != "" || !f.ObserveEpoch(epochOf(ofCopy, 1)) || f.ObserveEpoch(epochOf(ofShop, 3)) {
+	if err := f.OldTimeline(); err != nil || f.Newest() != 0 || !f.ObserveEpoch(epochOf(ofCopy, 1)) || f.ObserveEpoch(epochOf(ofShop, 3)) {
 		t.Errorf("of another database: %v", err)
 	}
 	f.SetServer(ofShop, 1)

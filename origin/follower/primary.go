@@ -46,7 +46,6 @@ type primary struct {
 	identity          changefeed.Identity
 	timeline          uint32 // 0 = it is in recovery
 	unlimited         bool   // a slot may retain any amount of WAL
-	system            string // its system identifier and timeline
 	startedAt         string // when the server was started, as the run of postgres.ServerSQL has it
 	checkpointerStart string // another one after a crash, which startedAt is not (checkPrerequisites)
 	published         string // identifies the publication's definition
@@ -196,6 +195,11 @@ func CheckReplication(ctx context.Context, url string) error {
 	return err
 }
 
+// server names the primary's system and timeline.
+func (p *primary) server() string {
+	return postgres.Timeline{System: p.identity.System, Number: p.timeline}.String()
+}
+
 // sameServer returns an error if the two connections lead to two servers: a URL may
 // name several hosts, and one of them may be replacing the other.
 func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
@@ -216,7 +220,7 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 		return err
 	}
 	p.startedAt = here
-	p.system, p.timeline = fmt.Sprintf("%s/%d", system.SystemID, system.Timeline), uint32(system.Timeline)
+	p.identity.System, p.timeline = system.SystemID, uint32(system.Timeline)
 	return nil
 }
 

@@ -79,7 +79,7 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 		return fmt.Errorf("begin a term: %w", err)
 	}
 	next := changefeed.EpochName{Identity: t.primary.identity.Digest(), Timeline: t.primary.timeline,
-		Run: changefeed.Digest(t.primary.system + " " + t.primary.checkpointerStart), Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
+		Run: changefeed.Digest(t.primary.server() + " " + t.primary.checkpointerStart), Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
 	if err := changefeed.CheckTimeline(present, next.String()); err != nil {
 		return err
 	}

@@ -114,16 +114,15 @@ func (db *Database) Close(ctx context.Context) error {
 
 // Identity names the database that pages are read from.
 type Identity struct {
-	System   string // the system identifier of the server
-	Timeline uint32 // of the server; 0 = it is in recovery
-	Database uint32 // oid
-	Name     string // of the database
+	Timeline Timeline // of the server; number 0 = it is in recovery
+	Database uint32   // oid
+	Name     string   // of the database
 }
 
 // Identity reads the identity from any server that answers. If the server refuses, the error
 // is neither ErrUnavailable nor ErrTimeout.
 func (db *Database) Identity(ctx context.Context) (i Identity, err error) {
-	if err = db.Keys.Pool.QueryRow(ctx, identitySQL, pgx.QueryExecModeExec).Scan(&i.System, &i.Timeline, &i.Database, &i.Name); err != nil {
+	if err = db.Keys.Pool.QueryRow(ctx, identitySQL, pgx.QueryExecModeExec).Scan(&i.Timeline.System, &i.Timeline.Number, &i.Database, &i.Name); err != nil {
 		return Identity{}, fmt.Errorf("identify the database: %w", Classify(err))
 	}
 	return i, nil

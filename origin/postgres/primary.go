@@ -20,7 +20,7 @@ type Server struct {
 	Standby  bool   // it was in recovery
 	Database string // its name
 	address  net.Addr
-	timeline string // its system and timeline; empty = not read
+	timeline Timeline
 }
 
 // ParseServer reads what ServerSQL rendered on the connection.
@@ -32,9 +32,9 @@ func ParseServer(text string, conn *pgx.Conn) Server {
 
 // Followed is what is known about the primary that the fleet follows.
 type Followed struct {
-	Run      string // when it was started; empty = there is no proof at the moment
-	Timeline string // its system and newest timeline; empty = the fleet has never followed a primary
-	Database string // its name; empty = not known
+	Run      string   // when it was started; empty = there is no proof at the moment
+	Timeline Timeline // the newest; number 0 = the fleet has never followed a primary
+	Database string   // its name; empty = not known
 }
 
 // refuses returns why an answer is not accepted as the primary's; empty = it is
@@ -61,23 +61,14 @@ func (f Followed) refuses(by Server) string {
 		return fmt.Sprintf("%s is database %s, and not %s", by.address, by.Database, f.Database)
 	case f.Run != "" && by.Run != f.Run:
 		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.Run), f.Timeline, startOf(f.Run))
-	case f.needsTimeline() && earlier(by.timeline, f.Timeline):
+	case f.needsTimeline() && by.timeline.endedBy(f.Timeline):
 		return fmt.Sprintf("%s is %s (system/timeline), which a promotion has ended: %s was followed since", by.address, by.timeline, f.Timeline)
 	}
 	return ""
 }
 
 // needsTimeline says whether refuses depends on the server's timeline.
-func (f Followed) needsTimeline() bool { return f.Run == "" && f.Timeline != "" }
-
-// earlier says whether a is an earlier timeline of the same system as b.
-func earlier(a, b string) bool {
-	system, timeline, _ := strings.Cut(a, "/")
-	otherSystem, otherTimeline, _ := strings.Cut(b, "/")
-	before, err := strconv.ParseUint(timeline, 10, 32)
-	after, otherErr := strconv.ParseUint(otherTimeline, 10, 32)
-	return system == otherSystem && err == nil && otherErr == nil && before < after
-}
+func (f Followed) needsTimeline() bool { return f.Run == "" && f.Timeline.Number > 0 }
 
 // startOf formats a run as a time.
 func startOf(run string) string {

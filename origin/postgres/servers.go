@@ -1,6 +1,10 @@
 package postgres
 
-import "github.com/jackc/pgx/v5"
+import (
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // This file has the statements of the package, except the one that Settings renders.
 
@@ -14,25 +18,38 @@ const identitySQL = `
 SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END, oid, datname::text
 FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
+// Timeline is a timeline of a Postgres system. The zero value is not known.
+type Timeline struct {
+	System string // its identifier
+	Number uint32 // each promotion begins the next
+}
+
+func (t Timeline) String() string { return fmt.Sprintf("%s/%d", t.System, t.Number) }
+
+// endedBy says whether a promotion ended the timeline, if the system is on the newer one.
+func (t Timeline) endedBy(newer Timeline) bool {
+	return t.System == newer.System && t.Number < newer.Number
+}
+
 // WALPosition is how far a server has written or replayed WAL. PrimarySQL and StandbySQL
 // read it.
 type WALPosition struct {
-	Timeline string // the primary's system and timeline
-	LSN      uint64 // where the primary's WAL ends, or what the standby has replayed
-	Run      string // of the server itself
+	Timeline Timeline // the primary's
+	LSN      uint64   // where the primary's WAL ends, or what the standby has replayed
+	Run      string   // of the server itself
 }
 
 // ScanWALPosition reads a row of PrimarySQL or StandbySQL.
 func ScanWALPosition(row pgx.Row) (p WALPosition, err error) {
 	var lsn int64
-	err = row.Scan(&p.Timeline, &lsn, &p.Run)
+	err = row.Scan(&p.Timeline.System, &p.Timeline.Number, &lsn, &p.Run)
 	p.LSN = uint64(lsn)
 	return p, err
 }
 
 // PrimarySQL reads a primary's WALPosition.
 const PrimarySQL = `
-SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
+SELECT system_identifier::text, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8, (pg_current_wal_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
 FROM pg_control_system()`
 
 // StandbySQL reads a standby's WALPosition: the server that it follows, and the LSN up
@@ -45,7 +62,7 @@ FROM pg_control_system()`
 // than the new one contains cannot change to the new one, so its receiver never names
 // it.
 const StandbySQL = `
-SELECT system_identifier || '/' || r.received_tli, (pg_last_wal_replay_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
+SELECT system_identifier::text, r.received_tli::int8, (pg_last_wal_replay_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
 FROM pg_control_system(), pg_stat_wal_receiver r
 WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL AND r.received_tli IS NOT NULL`
 

@@ -67,7 +67,7 @@ var (
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
 		{versions, "func (r *ReadPoint) OnStandby() bool { return r.Server != \"\" }", "func (r *ReadPoint) OnStandby() bool { return false }"},
-		{"origin/standby.go", "page.Snapshot, page.Run, page.Timeline, page.LSN = \"\", \"\", is.Timeline, is.LSN", "page.Timeline, page.LSN = is.Timeline, is.LSN"},
+		{"origin/standby.go", "page.Snapshot, page.Run, page.Timeline, page.LSN = \"\", \"\", is.Timeline.String(), is.LSN", "page.Timeline, page.LSN = is.Timeline.String(), is.LSN"},
 		{"origin/lineage.go", "position < max(l.floor, n.LSN)", "position < l.floor"},
 	}
 )
@@ -157,12 +157,12 @@ func TestMutations(t *testing.T) {
 		// Of servers that are not the primary, or not its standby.
 		{"a standby's answer is the primary's", []edit{{primary, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
 		{"the second answer is the primary's", []edit{{primary, "err == nil {\n\t\t\terr = p.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
-		{"any timeline is the primary's", []edit{{primary, "before < after", "before < after && false"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"any timeline is the primary's", []edit{{"origin/postgres/servers.go", "t.Number < newer.Number", "t.Number < newer.Number && false"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
 		{"each query makes connections", []edit{{primary, "now-last > int64(PrimaryCooldown) && ", ""}}, "./origin", "TestTheWrongServerGetsFewConnections"},
 		{"answers are taken before they can be judged", []edit{{primary, "if err := p.awaitTimeline(ctx); err != nil {", "if err := p.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
 		{"a node answers before it has looked", []edit{{"cmd/listedge/node/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge/node", "TestANodeThatHasNotLookedYet"},
 		{"a node is ready before it has looked", []edit{{"cmd/listedge/node/identity.go", "return errors.New(\"the timeline that the fleet follows is not known yet\")", ""}}, "./cmd/listedge/node", "TestANodeThatHasNotLookedYet"},
-		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node/node.go", "cmp.Or(n.followed.Newest(), server)", "cmp.Or(server)"}}, "./cmd/listedge/e2e", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
+		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node/node.go", "Number: n.followed.Newest()", "Number: 0"}}, "./cmd/listedge/e2e", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
 		{"the wrong server's page is shared", []edit{{"cache/fill.go", "admission == freshness.WrongServer {", "admission == freshness.Admissions {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
 		{"a changed key is used although the wrong server answers", []edit{{"origin/apikey/cache.go", " && !(changed && c.wrongServer.Load())", " && (!changed || true)"}}, "./origin/apikey", "TestTheWrongServerRevivesNoKey"},
 		{"a standby ahead of its primary", []edit{{lineage, "l.lost = l.lost || n.Primary < l.seen", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge/e2e", "TestFreshnessOfAStandbyAheadOfItsPrimary"},

@@ -56,7 +56,7 @@ func (n *Node) findIdentity(ctx context.Context) error {
 	case !n.identifies(): // the follower has found it meanwhile
 		return nil
 	case err == nil:
-		n.followed.SetServer(changefeed.Identity{System: found.System, Database: found.Database, Name: found.Name}, found.Timeline)
+		n.followed.SetServer(changefeed.Identity{System: found.Timeline.System, Database: found.Database, Name: found.Name}, found.Timeline.Number)
 		n.identityFailure.Store(nil)
 	case !errors.Is(err, origin.ErrUnavailable):
 		n.identityFailure.Store(&err)

@@ -7,7 +7,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -130,9 +129,9 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 		return nil, err
 	}
 	n.database.Follow(func() postgres.Followed {
-		server, run := n.Cache.Primary()
+		_, run := n.Cache.Primary()
 		identity, _ := n.followed.Identity()
-		return postgres.Followed{Run: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
+		return postgres.Followed{Run: run, Timeline: postgres.Timeline{System: identity.System, Number: n.followed.Newest()}, Database: identity.Name}
 	})
 	if f.FreshnessBound > 0 && n.redis.log != nil {
 		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
