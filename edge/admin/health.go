@@ -71,10 +71,9 @@ type DependencyState struct {
 	Runbook string    `json:"runbook"`
 	Checked bool      `json:"checked"` // false: nothing is known yet
 	Up      bool      `json:"up"`
-	Since   time.Time `json:"since"`           // when it became up or down
-	Why     string    `json:"why,omitempty"`   // the error, in a few words
-	Do      string    `json:"do,omitempty"`    // what to do, if that depends on the error
-	Error   string    `json:"error,omitempty"` // all of it
+	Since   time.Time `json:"since"`         // when it became up or down
+	Why     string    `json:"why,omitempty"` // the error, in a few words
+	Do      string    `json:"do,omitempty"`  // what to do, if that depends on the error
 }
 
 // checkState is what is known of a check. The embedded state changes after several failures
@@ -177,7 +176,7 @@ func (h *Health) check(ctx context.Context, i int) {
 		if !s.Up {
 			s.Up, s.Since = true, began
 		}
-		s.Checked, s.failures, s.Why, s.Do, s.Error = true, 0, "", "", ""
+		s.Checked, s.failures, s.Why, s.Do = true, 0, "", ""
 		return
 	}
 	if s.failures++; s.failures == 1 {
@@ -189,7 +188,7 @@ func (h *Health) check(ctx context.Context, i int) {
 	if s.Up || !s.Checked {
 		s.Checked, s.Up, s.Since = true, false, s.failing
 	}
-	s.Why, s.Error = inFewWords(err), oneLine(err.Error())
+	s.Why = inFewWords(err)
 	if c.Do != nil {
 		s.Do = c.Do(err)
 	}

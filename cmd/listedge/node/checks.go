@@ -211,11 +211,8 @@ func (n *Node) checkEviction() func(context.Context) error {
 
 // EvictionFailure judges the maxmemory-policy in what INFO says.
 func EvictionFailure(info map[string]string) error {
-	switch policy := info["maxmemory_policy"]; {
-	case strings.HasPrefix(policy, "volatile-"):
-		return errors.New("maxmemory-policy " + policy + ": buckets and the log of changes expire, and so may be evicted")
-	case policy != "noeviction" && policy != "":
-		return errors.New("maxmemory-policy " + policy + ": buckets and the log of changes may be evicted")
+	if policy := info["maxmemory_policy"]; policy != "noeviction" && policy != "" {
+		return errors.New(policy + ": buckets and the log of changes may be evicted")
 	}
 	return nil
 }

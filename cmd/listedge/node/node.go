@@ -35,10 +35,8 @@ import (
 
 // Node is one edge node, wired and listening.
 type Node struct {
-	version  string
-	revision string
+	options  Options
 	logger   *slog.Logger
-	drain    time.Duration
 	redis    redisClients
 	database *postgres.Database
 	Cache    *cache.Cache
@@ -61,13 +59,10 @@ type Node struct {
 	probes      []func(context.Context) // each tests whether a failed server is back
 	redisFailed atomic.Int64            // when a write to Redis last failed, in nanoseconds since started; 0 = never
 	evicts      atomic.Bool             // Redis may evict what must not be lost
-	id          string
-	claim       *changefeed.Claim // of the name of the fleet; only checkFleet uses it
+	claim       *changefeed.Claim       // of the name of the fleet; only checkFleet uses it
 
 	timelineKnown   chan struct{} // closed when answers of the database can be judged (mayJudge)
 	identityFailure lastError     // why the last query for the identity of the database failed; nil = it did not, or none was needed
-
-	public, private net.Listener
 }
 
 const (
@@ -106,7 +101,7 @@ type Options struct {
 // New wires a node. Neither Postgres nor Redis has to run yet.
 func New(ctx context.Context, o Options) (n *Node, err error) {
 	f, logger := o.Flags, slog.New(o.Log)
-	n = &Node{logger: logger, version: o.Version, revision: o.Revision, drain: f.Drain, public: o.Public, private: o.Private, followed: &changefeed.Followed{Region: f.Region}, id: f.NodeID, timelineKnown: make(chan struct{}), started: time.Now()}
+	n = &Node{options: o, logger: logger, followed: &changefeed.Followed{Region: f.Region}, timelineKnown: make(chan struct{}), started: time.Now()}
 	defer func(begun *Node) { // not n, which a failing return sets to nil
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx, true))
@@ -141,13 +136,13 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Prefix: n.followed.Prefix(), NodeID: n.name(), FailureMode: f.LimiterFailureMode, Clock: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	if o.Traces {
-		if n.tracer, err = tracing.New(ctx, n.version, logger); err != nil {
+		if n.tracer, err = tracing.New(ctx, n.options.Version, logger); err != nil {
 			return nil, err
 		}
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database).Add)
-	registry := metrics.New(n.version, n.revision)
+	registry := metrics.New(n.options.Version, n.options.Revision)
 	n.metrics = registry
 	n.server = edge.New(edge.Options{
 		Cache: n.Cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
@@ -184,7 +179,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	}
 	sources.Dependencies = n.health.Metrics
 	sources.RedisCalls = n.redis.calls
-	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
+	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.options.Public) }
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)
 	n.admin = admin.NewServer(admin.Options{
@@ -209,8 +204,8 @@ func adminNames(settings map[string]any) (names []string) {
 // server shut down, layers closed.
 func (n *Node) Serve(ctx context.Context) error {
 	failed := make(chan error, 2)
-	go func() { failed <- n.server.Serve(n.public) }()
-	go func() { failed <- n.admin.Serve(n.private) }()
+	go func() { failed <- n.server.Serve(n.options.Public) }()
+	go func() { failed <- n.admin.Serve(n.options.Private) }()
 	running, stop := context.WithCancel(context.Background())
 	var background sync.WaitGroup
 	background.Go(func() { n.health.Run(running) })
@@ -227,14 +222,14 @@ func (n *Node) Serve(ctx context.Context) error {
 		background.Go(func() { n.identify(running) })
 		background.Go(func() { n.enroll(running) })
 	}
-	n.logger.Info("listening", "version", n.version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
+	n.logger.Info("listening", "version", n.options.Version, "public", n.options.Public.Addr().String(), "admin", n.options.Private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error
 	select {
 	case <-ctx.Done():
 		n.health.Drain()
 		n.server.Drain()
-		n.logger.Info("draining", "for", n.drain.String())
-		time.Sleep(n.drain)
+		n.logger.Info("draining", "for", n.options.Drain.String())
+		time.Sleep(n.options.Drain)
 	case err = <-failed:
 	}
 	stop()

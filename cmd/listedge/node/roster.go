@@ -67,11 +67,11 @@ func (n *Node) enroll(ctx context.Context) {
 // name is --node-id. Without it, nodes of one machine are told apart by the ports of their
 // admin listeners. A node that is started again has the same name.
 func (n *Node) name() string {
-	if n.id != "" {
-		return n.id
+	if n.options.NodeID != "" {
+		return n.options.NodeID
 	}
 	host, _ := os.Hostname()
-	if _, port, err := net.SplitHostPort(n.private.Addr().String()); err == nil {
+	if _, port, err := net.SplitHostPort(n.options.Private.Addr().String()); err == nil {
 		return net.JoinHostPort(host, port)
 	}
 	return host

@@ -12,12 +12,12 @@ import (
 
 // state returns the state of this node for the status pages of all nodes.
 func (n *Node) state() admin.NodeState {
-	s := admin.NodeState{Name: n.name(), Version: n.version, Revision: n.revision, Started: n.started,
+	s := admin.NodeState{Name: n.name(), Version: n.options.Version, Revision: n.options.Revision, Started: n.started,
 		Ready: n.health.Ready(), Mode: n.Cache.Mode().String(), Down: []string{}}
 	s.Last, _ = n.history.Latest()
 	s.Follower = n.follower != nil && n.follower.Stats().Following
 	for _, d := range n.health.Dependencies() {
-		if d.Checked && !d.Up {
+		if d.Light && d.Checked && !d.Up {
 			s.Down = append(s.Down, d.Name)
 		}
 	}
