@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agnivade/levenshtein"
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 
@@ -58,7 +57,7 @@ func (c configFile) Validate(app *kong.Application) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		if !slices.Contains(known, name) {
-			return fmt.Errorf("--config: there is no setting %q%s", name, didYouMean(name, known))
+			return fmt.Errorf("--config: there is no setting %q: `listedge serve --help` has all", name)
 		}
 	}
 	return nil
@@ -218,7 +217,7 @@ func checkVariables(app *kong.Kong, ctx *kong.Context) error {
 		switch {
 		case !strings.HasPrefix(name, envPrefix), slices.Contains(known, name), serviceLinks.MatchString(variable):
 		default:
-			return fmt.Errorf("the environment has %s, and there is no such setting%s", name, didYouMean(name, known))
+			return fmt.Errorf("the environment has %s, and there is no such setting: `listedge serve --help` has all", name)
 		}
 	}
 	return nil
@@ -233,20 +232,6 @@ func allFlags(app *kong.Application) (all []*kong.Flag) {
 		return next(nil)
 	})
 	return all
-}
-
-// didYouMean names the known word that is closest to the word, if one is close.
-func didYouMean(word string, known []string) string {
-	best, least := "", len(strings.TrimPrefix(word, envPrefix))/3+1
-	for _, k := range known {
-		if d := levenshtein.ComputeDistance(word, k); d < least {
-			best, least = k, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(": did you mean %s?", best)
 }
 
 // defaultDataDir returns where `dev` keeps its Postgres: a folder in the user's state

@@ -69,21 +69,12 @@ func TestConfigFile(t *testing.T) {
 }
 
 func TestMistypedVariables(t *testing.T) {
-	for name, want := range map[string]string{
-		"LISTEDGE_DATABSE_URL":  "did you mean LISTEDGE_DATABASE_URL?",
-		"LISTEDGE_CACHE_MEMROY": "did you mean LISTEDGE_CACHE_MEMORY?",
-		"LISTEDGE_CONIFG":       "did you mean LISTEDGE_CONFIG?",
-		"LISTEDGE_DRAIN_":       "did you mean LISTEDGE_DRAIN?",
-		"LISTEDGE_DRAINÄ":       "LISTEDGE_DRAIN",
-		"LISTEDGE_":             "no such setting",
-		"LISTEDGE_PORT":         "no such setting", // unless Kubernetes gave it
-		"LISTEDGE_WEATHER":      "LISTEDGE_WEATHER, and there is no such setting\n",
-	} {
+	for _, name := range []string{"LISTEDGE_DATABSE_URL", "LISTEDGE_DRAINÄ", "LISTEDGE_", "LISTEDGE_PORT"} { // which Kubernetes may have given
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, "s3cret")
 			for _, args := range [][]string{{"serve", "--database-url", "postgres://h/d", "--print-config"}, {"serve"}, {"workspaces", "list"}, {"purge"}} {
 				p := start(t, args...)
-				if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), want) || !strings.Contains(p.err.String(), name) {
+				if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), "the environment has "+name+", and there is no such setting") {
 					t.Errorf("%v: exit %d: %s", args, p.code, p.err.String())
 				}
 				if strings.Contains(p.err.String(), "s3cret") {
