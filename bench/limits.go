@@ -102,7 +102,7 @@ var columns = []struct {
 // measureLimits shows what limiting a fleet costs and gets wrong, by listedge's
 // design and by others: in virtual time, against an exact central bucket with
 // the same arrivals.
-func measureLimits(_ context.Context, _ *subject, r *report) error {
+func measureLimits(ctx context.Context, _ *subject, r *report) error {
 	found := simulateAll()
 	head := []string{"load", "limit", "design"}
 	for _, column := range columns {
@@ -127,7 +127,7 @@ func measureLimits(_ context.Context, _ *subject, r *report) error {
 		}
 	}
 	found.compareWithGoals(r)
-	return nil
+	return measureLimitCost(ctx, r)
 }
 
 // cell names what a design did in a trial.
