@@ -111,7 +111,8 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 		return nil, err
 	}
 	n.claim = changefeed.NewClaim(n.redis.log, n.followed)
-	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.Database.Pages, ReplicationURL: o.Database.Changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
+	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.Database.Pages, ReplicationURL: o.Database.Changes,
+		Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
 	if err != nil {
 		return nil, SettingError{err}
 	}
