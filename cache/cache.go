@@ -1,27 +1,29 @@
-// Package cache stores responses to list requests in memory and in Redis, and
-// serves them as long as they equal the database.
+// Package cache answers list requests from memory: it keeps rows, and applies every commit
+// to them (package cache/replica), so that a page which the rows cover equals the database
+// without a query.
 //
-//	Hit ──► memory ── fresh ────────────────────────────────────► response
-//	Forward    │ not fresh
-//	           ▼  one flight per key and node; all other requests wait for it
-//	        single-flight ──► join ── of fresh entries in memory ► response
-//	                            │ not covered
-//	                            ▼
-//	                          redis ── fresh ──► memory ─────────► response
-//	                            │ not fresh
-//	                            ▼
-//	                          fill ── entry ──► memory, redis ───► response
-//	                            │ failed
-//	                            ▼
-//	                          the newest stale entry, marked; else the error
+//	Hit ──► entry ── current ─────────────────────────────────────► response
+//	          │ its list has changed since
+//	          ▼
+//	        replica ── covers the page ──► cut ──► entry ─────────► response
+//	Forward   │ rows are missing
+//	          ▼  one flight per key and node; all other requests wait for it
+//	        redis ── rows that another node read ──┐
+//	          │ none                               ▼
+//	          ▼                                  merge ──► cut ───► response
+//	        fill ── rows of a statement ───────────┘
+//	          │ failed
+//	          ▼
+//	        the newest stale entry, marked; else the error
 //
-// A flight outlives the request that began it: it has its own deadline, and Close
-// waits for it. Package cache/freshness decides which entries are fresh.
+//	log ──► Beat ──► replica: at each heartbeat all rows move to the next snapshot
+//
+// An entry is a finished page, in ristretto. A flight outlives the request that began it: it
+// has its own deadline, and Close waits for it.
 package cache
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +33,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/cache/freshness"
+	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/histogram"
@@ -85,25 +87,13 @@ type Result struct {
 	HadStale  bool  // there was an entry, but it was stale
 	Bypassed  bool  // the request bypassed the tiers
 	ByTTL     bool  // changes are not followed: the entry is fresh by its age alone
-	Joined    bool  // the entry was joined from other entries in memory
 	Collapsed bool  // another request's flight found the entry
 	Err       error // why a stale entry is served; nil for a fresh one
 
-	// Invalidation is why the stale entry, which is served or was replaced, is not
-	// current any more; nil = there was none, or the reason is not known.
-	Invalidation *freshness.Invalidation
-
 	Times *Times // of the flight, also of a failed one; nil = there was no flight
 
-	slot *slot // CountRequest counts the request here; nil = it was counted
-}
-
-// replaces notes the stale entry that the result replaces; nil = there was none.
-func (r *Result) replaces(stale *Entry) {
-	if stale != nil {
-		r.HadStale = true
-		r.Invalidation = cmp.Or(r.Invalidation, stale.Invalidation())
-	}
+	slot *slot         // of a hit: Served stores it in Redis from time to time
+	at   time.Duration // of a hit: when it was judged
 }
 
 // Cache is the two tiers, and the single-flight in front of them.
@@ -113,10 +103,9 @@ type Cache struct {
 	memory    *memory
 	redis     *redisTier // nil = none
 	flights   flights
-	tracker   *freshness.Tracker
+	replica   *replica.Replica
+	followed  following
 	following atomic.Bool // changes, and not the age of entries, decide what is fresh
-	refresher *refresher
-	joiner    joiner
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
@@ -125,9 +114,8 @@ type Cache struct {
 	running sync.WaitGroup // calls, flights, and asynchronous calls to Redis
 	async   chan struct{}  // one element for each asynchronous call to Redis
 
-	fills, fillErrors atomic.Uint64
-	admissions        [freshness.Admissions]atomic.Uint64
-	lag               histogram.Histogram
+	fills, fillErrors, cuts, wrongServers atomic.Uint64
+	lag                                   histogram.Histogram
 }
 
 const (
@@ -137,6 +125,12 @@ const (
 	// fillPause is how long a stale entry is served at once after its fill failed or
 	// took longer than staleWait. Then a request waits for a fill again.
 	fillPause = time.Second
+	// rememberedBytes bounds the changes that are remembered for what was read before them.
+	rememberedBytes = 16 << 20
+	// parkedBytes bounds the fills that wait for a heartbeat.
+	parkedBytes = 16 << 20
+	// maxLists bounds the lists of a table, because a change costs as much as its table has.
+	maxLists = 256
 	// maxAsync bounds asynchronous calls to Redis. Calls beyond it are dropped: Redis
 	// is then the bottleneck, and storing one more entry there gains little.
 	maxAsync = 64
@@ -156,12 +150,12 @@ func New(o Options) (*Cache, error) {
 		o.Clock = boottime.New()
 	}
 	c := &Cache{options: o, clock: o.Clock, memory: m, async: make(chan struct{}, maxAsync),
-		tracker: freshness.NewTracker(o.Bound, o.FillTimeout, o.Followed)}
+		replica: replica.New(replica.Budgets{Rows: int(rowsBudget(m.budget)), Changes: rememberedBytes, Parked: parkedBytes, Lists: maxLists})}
+	c.followed.bound = o.Bound
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if o.Redis != nil {
 		c.redis = newRedisTier(o.Redis, o.Followed, c.clock)
 	}
-	c.refresher = startRefresher(c)
 	c.SetTTLMode(false)
 	return c, nil
 }
@@ -185,7 +179,6 @@ func (c *Cache) Close(ctx context.Context) error {
 	if c.redis != nil {
 		c.redis.close()
 	}
-	c.refresher.workers.Wait()
 	c.memory.close()
 	return err
 }
@@ -203,29 +196,39 @@ func (c *Cache) enter() bool {
 	return !c.closed
 }
 
-// Hit returns the key's entry if it is fresh in memory. It allocates nothing and
-// does not keep key. Its caller calls CountRequest if it serves the result.
+// Hit returns the key's entry if it is fresh in memory. It does not keep key, and
+// allocates nothing unless a change made the page another one. Its caller calls Served if
+// it serves the result.
 func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	s := c.memory.get(key)
 	if s == nil {
 		return Result{}, false
 	}
-	e, at := s.entry.Load(), c.clock.At(now)
-	if c.judge(e, at) != freshness.Fresh {
+	at := c.clock.At(now)
+	e := c.fresh(s, at)
+	if e == nil {
 		return Result{}, false
 	}
 	r := c.memoryResult(e, at)
-	r.slot = s
+	r.slot, r.at = s, at
 	return r, true
 }
 
-// CountRequest counts a request that is answered with a result of Hit. Entries that are
-// requested often are refreshed ahead. The caller does not count a request that the
-// limiter refuses.
-func (r *Result) CountRequest() {
-	if r.slot != nil {
-		r.slot.requests.Add(1)
+// fresh returns the slot's entry if it is fresh, or one that is cut anew; nil = neither.
+func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
+	e := s.entry.Load()
+	if c.following.Load() && !e.isPending() && !(e.isCurrent() && c.followed.trusted(now)) {
+		if cut := c.cut(e.view, e, now); cut != nil {
+			if cut != e {
+				c.memory.replace(s, cut, c.life())
+			}
+			return cut
+		}
 	}
+	if c.judge(e, now) == fresh {
+		return e
+	}
+	return nil
 }
 
 // memoryResult is the result for an entry that was found in memory.
@@ -233,26 +236,46 @@ func (c *Cache) memoryResult(e *Entry, now time.Duration) Result {
 	return Result{Entry: e, Age: c.age(e, now), Source: Memory, Local: true, ByTTL: !c.following.Load()}
 }
 
-// judge says how the entry may be served.
-func (c *Cache) judge(e *Entry, now time.Duration) freshness.State {
-	ttl, life := c.options.TTL, c.life()
+// freshness says how an entry may be served.
+type freshness uint8
+
+// In the order in which an entry has them as it ages.
+const (
+	fresh   freshness = iota // serve it
+	stale                    // read from the origin; if that fails, serve it marked as stale
+	expired                  // never serve it
+)
+
+// judge says how the entry may be served. Rule 1: nothing has changed in its list since it
+// was known to equal the replica, and the replica's state is proven. Rule 2: an answer that
+// was read less than shareTime ago may be shared (a) while there is no proof, (b) while the
+// replica's state is not as new as the answer, (c) while the replica does not have the page.
+// Without changes to follow, the age decides.
+func (c *Cache) judge(e *Entry, now time.Duration) freshness {
+	age, ttl := c.age(e, now), c.options.TTL
 	if c.following.Load() {
-		if c.tracker.IsFresh(&e.Validity, now) {
-			return freshness.Fresh
+		trusted := c.followed.trusted(now)
+		if trusted && e.isCurrent() || (!trusted || e.list == nil) && now-e.Proof < c.followed.shareTime() {
+			return fresh
 		}
 		ttl = 0
-	} else if e.joined {
-		ttl = 0
 	}
-	return freshness.ByAge(c.age(e, now), ttl, life-ttl)
+	switch {
+	case age < ttl:
+		return fresh
+	case age < c.life():
+		return stale
+	}
+	return expired
 }
 
 // age is how long ago the entry was last known to equal the database.
 func (c *Cache) age(e *Entry, now time.Duration) time.Duration {
-	if c.following.Load() {
-		return c.tracker.Age(&e.Validity, now)
+	at := e.Proof
+	if c.following.Load() && e.isCurrent() {
+		at = max(at, time.Duration(c.followed.proof.Load()))
 	}
-	return max(0, now-e.Proof)
+	return max(0, now-at)
 }
 
 // life is how long an entry may be served, fresh or stale, after it equalled the database.
@@ -270,16 +293,17 @@ func (c *Cache) checkMemory(s *slot) (r Result, ok bool) {
 	if s == nil {
 		return Result{}, false
 	}
-	e, now := s.entry.Load(), c.clock.Now()
-	switch c.judge(e, now) {
-	case freshness.Fresh: // found by another request meanwhile
+	now := c.clock.Now()
+	if e := c.fresh(s, now); e != nil { // found by another request meanwhile
 		return c.memoryResult(e, now), true
-	case freshness.Stale:
-		r = c.memoryResult(e, now)
-		r.HadStale, r.ByTTL, r.Err, r.Invalidation = true, false, errPaused, e.Invalidation()
-		return r, int64(now) < s.pausedUntil.Load()
 	}
-	return Result{}, false
+	e := s.entry.Load()
+	if c.judge(e, now) == expired {
+		return Result{}, false
+	}
+	r = c.memoryResult(e, now)
+	r.HadStale, r.ByTTL, r.Err = true, false, errPaused
+	return r, int64(now) < s.pausedUntil.Load()
 }
 
 // serveStale returns the stale entry as the result, with err as the reason. It returns
@@ -289,10 +313,10 @@ func (c *Cache) serveStale(e *Entry, from Source, err error) (Result, error) {
 		return Result{}, err
 	}
 	now := c.clock.Now()
-	if c.judge(e, now) == freshness.Expired {
+	if c.judge(e, now) == expired {
 		return Result{}, err
 	}
-	return Result{Entry: e, Age: c.age(e, now), Source: from, HadStale: true, Err: err, Invalidation: e.Invalidation()}, nil
+	return Result{Entry: e, Age: c.age(e, now), Source: from, HadStale: true, Err: err}, nil
 }
 
 // pause pauses fills of the slot's entry for fillPause: requests get the stale entry at
@@ -301,20 +325,16 @@ func (c *Cache) pause(s *slot) { s.pausedUntil.Store(int64(c.clock.Now() + fillP
 
 // Forward finds the entry of a key that Hit did not have. It does not keep key. The
 // error is the fill's own, or ErrFillTimeout.
-func (c *Cache) Forward(key []byte, list changefeed.List, fill Fill) (Result, error) {
+func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	s := c.memory.get(key)
-	if s != nil {
-		s.requests.Add(1)
-	}
-	r, ok := c.checkMemory(s)
+	r, ok := c.checkMemory(c.memory.get(key))
 	if ok {
 		return r, nil
 	}
-	return c.collapse(bytes.Clone(key), list, r.Entry, fill)
+	return c.collapse(bytes.Clone(key), r.Entry, fill)
 }
 
 // bypassInterval is the shortest time between two reads of an entry for requests that
@@ -322,14 +342,14 @@ func (c *Cache) Forward(key []byte, list changefeed.List, fill Fill) (Result, er
 // followed, it is the time for which answers that are not admitted are shared.
 func (c *Cache) bypassInterval() time.Duration {
 	if c.options.Bound > 0 {
-		return c.tracker.ShareTime()
+		return c.followed.shareTime()
 	}
 	return 100 * time.Millisecond
 }
 
 // Bypass returns an entry that was read from the primary after the request
 // arrived, or less than bypassInterval before.
-func (c *Cache) Bypass(key []byte, list changefeed.List, fill Fill) (Result, error) {
+func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
@@ -343,7 +363,7 @@ func (c *Cache) Bypass(key []byte, list changefeed.List, fill Fill) (Result, err
 	}
 	key, fill.Standby = bytes.Clone(key), nil
 	for {
-		l := &lookup{Cache: c, key: key, list: list, fill: fill}
+		l := &lookup{Cache: c, key: key, fill: fill}
 		// The flight has another name than that of Forward, which the tiers may answer.
 		r, err := c.await(string(key)+" bypass", key, nil, arrived.Add(c.options.FillTimeout), l.fillAnew)
 		if err == nil && at-r.Entry.Proof > c.bypassInterval() {
@@ -355,14 +375,13 @@ func (c *Cache) Bypass(key []byte, list changefeed.List, fill Fill) (Result, err
 }
 
 // Stored returns the key's entry if memory or Redis has a fresh one, else ErrNotStored.
-// It never reads from the origin. With a place, the entry may be joined from others in
-// memory; nil = it is not joined.
-func (c *Cache) Stored(key []byte, list changefeed.List, place *Place) (Result, error) {
+// It never reads from the origin.
+func (c *Cache) Stored(key []byte, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	l := &lookup{Cache: c, key: bytes.Clone(key), list: list, fill: Fill{Place: place}}
+	l := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}
 	for {
 		r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
 			if r, ok := l.findStored(); ok {
@@ -374,7 +393,7 @@ func (c *Cache) Stored(key []byte, list changefeed.List, place *Place) (Result, 
 			return r, err
 		}
 		now := c.clock.Now()
-		if r.Err == nil && c.judge(r.Entry, now) != freshness.Fresh {
+		if r.Err == nil && c.judge(r.Entry, now) != fresh {
 			continue // found before this request arrived, by a slow flight, and too old by now
 		}
 		r.Age, r.ByTTL = c.age(r.Entry, now), !c.following.Load()

@@ -5,78 +5,79 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"math"
 	"time"
 
-	"listedge/cache/freshness"
+	"listedge/cache/replica"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
-// In Redis an entry is
+// In Redis a page is the rows that a statement returned, with its read point:
 //
-//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, run, server, body, deflate, extent, each after its length
+//	magic 4 | CRC-32C of the rest 4 | life ms 8 | read at, wall clock ms 8 | LSN 8 | through 8 | end 1 | key, epoch, position, snapshot, run, server, rows, each after its length
 //
-// deflate is empty if no client had wanted the compressed form before the entry was
-// stored. extent is empty if it is not known which rows the page shows. The magic ends
-// in the version. An entry of another version is a miss. Who changes the JSON of a page raises the version, too:
+// A node that takes the page applies the changes that the read point does not see. end is 1
+// if the list ends with the page. The magic ends in the version. A page of another version
+// is a miss. Who changes the JSON of a row raises the version, too:
 // TestTheJSONOfPagesInRedisBelongsToTheirMagic (origin) fails until then.
 const (
-	magic      = "lep\x05"
-	headerSize = 4 + 4 + 8 + 8 + 4 + 8
+	magic      = "lep\x06"
+	headerSize = 4 + 4 + 8 + 8 + 8 + 8 + 1
 )
 
 // redisTick is the unit of Redis' clock, which rounds the remaining life up.
 const redisTick = time.Millisecond
 
-// remainingUnknown is the remaining life of an entry for which no PTTL was sent.
-const remainingUnknown = time.Duration(math.MaxInt64)
-
-var errMalformed = errors.New("not an entry of this key and version")
+var errMalformed = errors.New("not a page of this key and version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encode writes the entry. Redis keeps it until life after its proof.
-func (e *Entry) encode(key []byte, life time.Duration, proof time.Time) []byte {
-	b := make([]byte, 0, headerSize+int(e.size(len(key))))
-	b = append(b, magic...)
+// stored is a page, or several in a row, as a statement returned them.
+type stored struct {
+	rows   []lists.Row
+	end    bool // the list ends with them
+	at     replica.ReadPoint
+	epoch  string        // of the log; empty = changes were not followed
+	readAt time.Duration // when reading began, on the node's clock
+}
+
+// encode writes the page. Redis keeps it until life after it was read.
+func (p *stored) encode(key []byte, life time.Duration, readAt time.Time) []byte {
+	b := append(make([]byte, 0, 1024), magic...)
 	b = append(b, 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint64(b, uint64((life+time.Millisecond-1)/time.Millisecond))
-	b = binary.BigEndian.AppendUint64(b, uint64(proof.UnixMilli()))
-	b = binary.BigEndian.AppendUint32(b, e.CRC)
-	b = binary.BigEndian.AppendUint64(b, e.ReadPoint.LSN)
-	compressed, _ := e.compressed()
-	var extent []byte
-	if e.Extent != nil {
-		extent = e.Extent.Append(nil)
+	b = binary.BigEndian.AppendUint64(b, uint64(readAt.UnixMilli()))
+	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, p.at.LSN), p.at.Through)
+	end := byte(0)
+	if p.end {
+		end = 1
 	}
-	for _, field := range [][]byte{key, e.ETag[:], []byte(e.Next), []byte(e.Epoch), []byte(e.Position.String()),
-		[]byte(e.ReadPoint.Snapshot.String()), []byte(e.ReadPoint.Run), []byte(e.ReadPoint.Server), e.Body, compressed, extent} {
-		b = binary.AppendUvarint(b, uint64(len(field)))
-		b = append(b, field...)
+	b = append(b, end)
+	for _, field := range [][]byte{key, []byte(p.epoch), []byte(p.at.Began.String()), []byte(p.at.Snapshot.String()),
+		[]byte(p.at.Run), []byte(p.at.Server), lists.AppendRows(nil, p.rows)} {
+		b = append(binary.AppendUvarint(b, uint64(len(field))), field...)
 	}
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
 	return b
 }
 
-// decode reads what encode wrote, and returns the entry and its age. The entry keeps b.
-// remaining is how long Redis will still keep it, or remainingUnknown. now is the
-// reader's wall clock before it sent the command.
+// decode reads what encode wrote, and returns the page and its age. remaining is how long
+// Redis will still keep it. now is the reader's wall clock before it sent the command.
 //
 // The age is the larger of two estimates. The first is the part of the life that Redis
 // has counted down: it compares no clocks, but is too small by the delay with which the
-// entry reached Redis. The second is the difference of the wall clocks: it is wrong by
+// page reached Redis. The second is the difference of the wall clocks: it is wrong by
 // their skew. So the age is too small only if both estimates are, and then by the
 // smaller error.
-func decode(b, key []byte, remaining time.Duration, now time.Time) (e *Entry, age time.Duration, err error) {
+func decode(b, key []byte, remaining time.Duration, now time.Time) (p *stored, age time.Duration, err error) {
 	if len(b) < headerSize || string(b[:4]) != magic || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
 		return nil, 0, errMalformed
 	}
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
-	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
-	e = &Entry{CRC: binary.BigEndian.Uint32(b[24:])}
-	var storedKey, etag, next, epoch, position, snapshot, run, server, compressed, extent []byte
+	readAt := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
+	var storedKey, epoch, position, snapshot, run, server, rows []byte
 	rest := b[headerSize:]
-	for _, field := range []*[]byte{&storedKey, &etag, &next, &epoch, &position, &snapshot, &run, &server, &e.Body, &compressed, &extent} {
+	for _, field := range []*[]byte{&storedKey, &epoch, &position, &snapshot, &run, &server, &rows} {
 		n, width := binary.Uvarint(rest)
 		if width <= 0 || n > uint64(len(rest)-width) {
 			return nil, 0, errMalformed
@@ -84,25 +85,21 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (e *Entry, ag
 		rest = rest[width:]
 		*field, rest = rest[:n:n], rest[n:]
 	}
-	if len(rest) != 0 || !bytes.Equal(storedKey, key) || len(etag) != len(e.ETag) {
+	if len(rest) != 0 || !bytes.Equal(storedKey, key) || b[headerSize-1] > 1 {
 		return nil, 0, errMalformed
 	}
-	if len(compressed) > 0 {
-		e.deflated.Store(&compressed)
-	}
-	e.ETag = EntityTag(etag)
-	e.Next, e.Epoch = string(next), string(epoch)
-	e.ReadPoint = freshness.ReadPoint{Run: string(run), Server: string(server), LSN: binary.BigEndian.Uint64(b[28:])}
-	if e.Position, err = changefeed.ParsePosition(string(position)); err != nil {
+	p = &stored{end: b[headerSize-1] == 1, epoch: string(epoch),
+		at: replica.ReadPoint{Run: string(run), Server: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
+	var tail string
+	var ok bool
+	if p.rows, tail, ok = lists.ParseRows(string(rows)); !ok || tail != "" {
 		return nil, 0, errMalformed
 	}
-	if e.ReadPoint.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
+	if p.at.Began, err = changefeed.ParsePosition(string(position)); err != nil {
 		return nil, 0, errMalformed
 	}
-	if len(extent) > 0 {
-		if e.Extent, err = freshness.ParseExtent(extent); err != nil {
-			return nil, 0, errMalformed
-		}
+	if p.at.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
+		return nil, 0, errMalformed
 	}
-	return e, max(life-remaining+redisTick, now.Sub(proof), 0), nil
+	return p, max(life-remaining+redisTick, now.Sub(readAt), 0), nil
 }

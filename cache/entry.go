@@ -8,41 +8,75 @@ import (
 	"hash/crc32"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/klauspost/compress/flate"
 
-	"listedge/cache/freshness"
+	"listedge/cache/replica"
+	"listedge/internal/lists"
 )
 
-// Entry is a stored response: one page of a list, ready for the wire except for
-// its last bytes, the request id, which is new in every response.
+// Entry is a finished response: one page of a list, ready for the wire except for its last
+// bytes, the request id, which is new in every response.
 //
-// Invariant: an entry is immutable once it is made, except for its validity and
-// its compressed form, which are written atomically. So any number of responses
-// may be written from it at once.
+// Invariant: an entry is immutable once it is made, except for its version and its
+// compressed form, which are written atomically. So any number of responses may be written
+// from it at once.
 type Entry struct {
 	// The fields that every hit reads come first, so that they are in few cache lines.
 	Body     []byte // JSON up to the request id
 	Next     string // the cursor of the next page; empty on the last
 	deflated atomic.Pointer[[]byte]
-	CRC      uint32      // CRC-32 (IEEE) of Body, which a gzip trailer continues
-	ETag     EntityTag   // of Body: equal on every node and in every encoding
-	claimed  atomic.Bool // see ClaimNextPrefetch
-	joined   bool        // joined from other entries: it is never fresh by its age
-	freshness.Validity
+	CRC      uint32    // CRC-32 (IEEE) of Body, which a gzip trailer continues
+	ETag     EntityTag // of Body: equal on every node and in every encoding
+
+	list    *replica.List // the entry was cut out of it; nil = it was read, or found in Redis
+	version atomic.Uint64 // of list, at which the entry shows its rows
+
+	// Proof is the latest moment at which the entry is known to have equalled the
+	// database: if it was read, when its statement was about to begin.
+	Proof time.Duration
+	// ReadAt is when reading began. It orders entries of one key that were not cut.
+	ReadAt time.Duration
+
+	view View
+	rows []*replica.Row // that list shows
+	more bool           // rows follow them
+	fill *replica.Fill  // by which the entry was read; nil = it was cut, or is not to be merged
 
 	deflating sync.Mutex // held while the compressed form is made
 }
 
-// NewEntry makes an entry of a response body. The entry keeps body.
-func NewEntry(body []byte, next string) *Entry {
-	e := new(Entry)
-	e.set(body, next)
+// newEntry makes the entry of a page with these rows. old is the entry that it replaces, or
+// nil: if the bodies are equal, they are shared, and so are the compressed forms.
+func newEntry(v View, texts []string, last *lists.Row, more bool, old *Entry) *Entry {
+	e := &Entry{view: v}
+	body, next := v.Page(texts, last, more)
+	if old != nil && bytes.Equal(old.Body, body) {
+		e.Body, e.Next, e.CRC, e.ETag = old.Body, old.Next, old.CRC, old.ETag
+		e.deflated.Store(old.deflated.Load())
+		return e
+	}
+	e.Body, e.Next, e.CRC, e.ETag = body, next, crc32.ChecksumIEEE(body), TagOf(body)
 	return e
 }
 
-func (e *Entry) set(body []byte, next string) {
-	e.Body, e.Next, e.CRC, e.ETag = body, next, crc32.ChecksumIEEE(body), TagOf(body)
+// isCurrent reports whether nothing has changed in the ranges of the entry's list since the
+// entry was known to show its rows. It takes no lock.
+func (e *Entry) isCurrent() bool { return e.list != nil && e.list.Version() == e.version.Load() }
+
+// isPending reports whether the entry's statement may have seen more than the replica shows.
+func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Pending() }
+
+// newerThan reports whether the entry is known to show more than another of the same key.
+func (e *Entry) newerThan(o *Entry) bool {
+	switch {
+	case e.list == nil && o.list == nil:
+		return e.ReadAt > o.ReadAt
+	case e.list == o.list:
+		return e.version.Load() > o.version.Load()
+	}
+	return e.isPending()
 }
 
 // AppendKey appends the key of a page: the workspace, then each part with its
@@ -129,28 +163,17 @@ func deflate(body []byte) []byte {
 	return bytes.Clone(out.Bytes())
 }
 
-// ClaimNextPrefetch returns true to the first caller if there is a next page. That caller
-// may prefetch it.
-func (e *Entry) ClaimNextPrefetch() bool {
-	return e.Next != "" && !e.claimed.Load() && e.claimed.CompareAndSwap(false, true)
-}
-
 // entryOverhead is the memory of an entry without its contents, in bytes: the structs,
-// the rounding of the allocator, and ristretto's maps. Measured: 350 to 450 for an entry
-// that was read from the origin, and up to 580 for one from Redis, which keeps the
-// header of the value. See TestMemoryBudget.
-const entryOverhead = 480
+// the rounding of the allocator, and ristretto's maps. See TestMemoryBudget.
+const entryOverhead = 600
 
-// size returns the memory of the entry, in bytes. If the entry is not compressed yet, it
-// counts a compressed form of the usual size, because a client may still want it.
+// size returns the memory of the entry without the texts of its rows, in bytes. If the entry
+// is not compressed yet, it counts a compressed form of the usual size, because a client may
+// still want it.
 func (e *Entry) size(key int) int64 {
 	compressed := len(e.Body) / 3
 	if d, ok := e.compressed(); ok {
 		compressed = len(d)
 	}
-	size := int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+key+e.Extent.Size()) + entryOverhead
-	if e.Extent != nil {
-		size += indexedSize
-	}
-	return size
+	return int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+2*key+8*len(e.rows)) + entryOverhead
 }

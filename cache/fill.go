@@ -5,42 +5,35 @@ import (
 	"errors"
 	"time"
 
-	"listedge/cache/freshness"
+	"listedge/cache/replica"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
-// Fill reads a list from the origin. Its functions end soon after ctx does.
+// Fill reads a page, and pages behind it, from the origin. Its functions end soon after ctx
+// does.
 type Fill struct {
+	View View
 	// Primary reads from the primary. run is when the primary was started; empty = not
 	// known. It returns ErrWrongServer if another server answered.
 	Primary func(ctx context.Context, run string) (FillResult, error)
-	// Standby reads from a standby that meets the requirement. After any error the page
-	// is read from the primary. nil = there is no standby.
-	Standby func(ctx context.Context, r Requirement) (FillResult, error)
-	// Compress says that the client wants the response compressed. Other nodes then
-	// get the entry in both forms.
-	Compress bool
-	// Place is for joining the page from entries in memory; nil = it is not joined.
-	Place *Place
-	// Queried is called after each query that the fill makes for the request that began it;
-	// nil = nothing is. A refresh does not call it.
+	// Standby reads from a standby of the primary. After any error the page is read from
+	// the primary. nil = there is no standby.
+	Standby func(ctx context.Context, primary changefeed.Proof) (FillResult, error)
+	// Queried is called after each query that the fill makes; nil = nothing is.
 	Queried func()
 }
 
-// Requirement is what a standby must have replayed.
-type Requirement = freshness.Requirement
-
 // FillResult is what the origin answers.
 type FillResult struct {
-	Body     []byte // up to the request id; the cache keeps it
-	Next     string // the next page's cursor
-	Snapshot string // from the primary: pg_current_snapshot() of the statement
-	Run      string // from the primary: when it was started
-	Server   string // from a standby: the system and timeline that it follows
-	LSN      uint64 // from a standby: up to here it had replayed before the statement began
-	Query    Span   // of the query, also of one that failed
-
-	Extent *freshness.Extent // the part of the list that the page shows; nil = not known; the cache keeps it
+	Rows     []lists.Row // those behind View.After, in the list's order; the cache keeps them
+	End      bool        // the list ends with them
+	Snapshot string      // from the primary: pg_current_snapshot() of the statement
+	Run      string      // from the primary: when it was started
+	Server   string      // from a standby: the system and timeline that it follows
+	LSN      uint64      // from a standby: up to here it had replayed before the statement began
+	Through  uint64      // from a standby: the statement shows nothing behind it
+	Query    Span        // of the query, also of one that failed
 }
 
 // Span is a period of time; zero = there was none.
@@ -63,15 +56,14 @@ type Times struct {
 // lookup finds an entry that is not fresh in memory: in the tiers, or by a fill.
 //
 // Invariants: a fill has its own deadline, whatever request began it; where changes
-// are followed, only an admitted entry goes to Redis; the answer of a wrong server,
-// or of a standby that lags, is not served.
+// are followed, only rows with a known read point go to Redis; the answer of a wrong server
+// is not served, and that of a standby that lags only with all changes applied to it.
 type lookup struct {
 	*Cache
 	key  []byte
-	list changefeed.List
 	fill Fill
 
-	stale  *Entry // the newest stale entry so far, which may be served if the fill fails; nil = none
+	old    *Entry // the newest stale entry so far, which may be served if the fill fails; nil = none
 	source Source // where it was found
 	began  time.Time
 
@@ -94,30 +86,54 @@ func (l *lookup) fillAnew() (Result, error) {
 }
 
 // findStored looks in memory again, because another flight may have finished since the
-// request looked. Then it tries to join the entry from others in memory. Then it looks in
-// Redis.
+// request looked. Then it cuts the page out of the replica, or out of rows that were read a
+// moment ago. Then it looks in Redis.
 func (l *lookup) findStored() (Result, bool) {
 	r, ok := l.checkMemory(l.memory.get(l.key))
 	if ok {
 		return r, true
 	}
-	l.stale, l.source, l.began = r.Entry, Memory, time.Now()
-	if e := l.joinFromMemory(); e != nil {
-		return Result{Entry: e, Source: Memory, Local: true, Joined: true}, true
+	l.old, l.source, l.began = r.Entry, Memory, time.Now()
+	if e := l.fromRows(); e != nil {
+		l.memory.put(l.key, e, l.remaining(e))
+		return Result{Entry: e, Source: Memory, Local: true}, true
 	}
-	e := l.fromRedis(true)
+	e := l.fromRedis()
 	if e == nil {
 		return Result{}, false
 	}
 	switch l.judge(e, l.clock.Now()) {
-	case freshness.Fresh:
+	case fresh:
 		return l.foundInRedis(e), true
-	case freshness.Stale:
-		if l.stale == nil || e.Proof > l.stale.Proof {
-			l.stale, l.source = e, Redis
+	case stale:
+		if l.old == nil || e.Proof > l.old.Proof {
+			l.old, l.source = e, Redis
 		}
 	}
 	return Result{}, false
+}
+
+// fromRows returns the page's entry from the replica's rows, or from those of a fill that
+// waits to be merged and was read less than shareTime ago; nil = neither has them.
+func (l *lookup) fromRows() *Entry {
+	now := l.clock.Now()
+	if !l.following.Load() {
+		return nil
+	}
+	if e := l.cut(l.fill.View, l.old, now); e != nil {
+		return e
+	}
+	list := l.fill.View.List()
+	fill, rows, end := l.replica.Parked(&list, l.fill.View.After())
+	if fill == nil || now-fill.ReadAt >= l.followed.shareTime() {
+		return nil
+	}
+	if n := firstPage(rows, l.fill.View.Limit()); n == len(rows) && n < l.fill.View.Limit() && !end {
+		return nil
+	}
+	e := entryOf(l.fill.View, rows, end, fill.ReadAt)
+	e.fill = fill
+	return e
 }
 
 // fillOnceInFleet waits for another node that may be filling the entry, and then reads
@@ -134,49 +150,49 @@ func (l *lookup) fillOnceInFleet() (Result, error) {
 	}
 	r, err := l.fromOrigin(ctx)
 	r.Times.Redis = redis
-	if !l.following.Load() {
-		return r, err
+	if err != nil || r.Err != nil { // otherwise storing the entry in Redis releases the claim
+		l.release(l.key)
 	}
-	filled := err == nil && r.Err == nil
-	if filled && (r.Entry.Admitted() || l.refresher.retryUntilVisible(l.key, l.list, r.Entry, l.fill)) {
-		return r, nil // storing an admitted entry in Redis releases the claim
-	}
-	l.release(l.key)
 	return r, err
 }
 
 func (l *lookup) foundInRedis(e *Entry) Result {
-	l.joiner.add(l.fill.Place, l.memory.put(l.key, e, l.remaining(e)))
+	l.memory.put(l.key, e, l.remaining(e))
 	return Result{Entry: e, Source: Redis, Times: &Times{Redis: spanSince(l.began)}}
 }
 
-// fromRedis returns the key's entry in Redis, validated by the changes known here.
-// The age of a valid entry is that of this node's proof. If the entry is not valid and
-// useStale is true, it is read again with its age (getAged). After an error of Redis
-// there is no further call, because each may take redisBudget.
-func (l *lookup) fromRedis(useStale bool) (e *Entry) {
+// fromRedis returns the key's entry in Redis: merged into the replica, which applies the
+// changes that it lacks, or else with its age, so that it may be served if the origin fails.
+// After an error of Redis there is no further call, because each may take redisBudget.
+func (l *lookup) fromRedis() *Entry {
 	if l.redis == nil || l.redisErr != nil {
 		return nil
 	}
-	following := l.following.Load()
-	validate := func(e *Entry) bool {
-		return following && l.tracker.ValidateFromRedis(&e.Validity, l.list, l.clock.Now())
+	start := l.replica.Begin()
+	var found *stored
+	if found, l.redisErr = l.redis.get(l.key); found == nil {
+		return nil
 	}
-	if following && l.tracker.Trusted(l.clock.Now()) {
-		if e, l.redisErr = l.redis.get(l.key); e == nil || validate(e) {
-			return e
-		}
-		if !useStale {
-			return nil
-		}
-	}
-	e, l.redisErr = l.redis.getAged(l.key)
-	if e == nil || validate(e) { // it may have been replaced
+	e := entryOf(l.fill.View, found.rows, found.end, found.readAt)
+	now := l.clock.Now()
+	if !l.following.Load() {
 		return e
 	}
-	if following { // it may be from any server, so it must be too old to be shared
-		e.Proof = min(e.Proof, l.clock.Now()-l.tracker.ShareTime())
+	epoch, last := l.followed.known()
+	if l.followed.trusted(now) && found.epoch == epoch && !isWrong(&found.at, &last) {
+		fill := l.merging(start, found.rows, found.end, found.at, now)
+		switch outcome := l.replica.Merge(fill); outcome {
+		case replica.Merged:
+			if cut := l.cut(l.fill.View, nil, now); cut != nil {
+				return cut
+			}
+		case replica.Parked: // it shows more than the last proof
+			e.fill, e.Proof = fill, time.Duration(l.followed.proof.Load())
+			e.ReadAt = e.Proof
+			return e
+		}
 	}
+	e.Proof = min(e.Proof, now-l.followed.shareTime()) // it may be from any server, so it must be too old to be shared
 	return e
 }
 
@@ -198,7 +214,7 @@ func (l *lookup) fromFleet(ctx context.Context) *Entry {
 	for _, wait := range fleetWaits {
 		// The node with the claim also looks: another one may just have filled the entry
 		// and released the claim.
-		if e := l.fromRedis(false); e != nil && l.judge(e, l.clock.Now()) == freshness.Fresh {
+		if e := l.fromRedis(); e != nil && l.judge(e, l.clock.Now()) == fresh {
 			if claimed {
 				l.release(l.key)
 			}
@@ -216,9 +232,8 @@ func (l *lookup) fromFleet(ctx context.Context) *Entry {
 	return nil
 }
 
-// fromOrigin reads the entry from a standby, else from the primary, and stores it
-// if it is admitted. The answer of a wrong server is not served. The result has
-// times, also with an error.
+// fromOrigin reads the entry from a standby, else from the primary. The result has times,
+// also with an error.
 func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 	l.fills.Add(1)
 	times := &Times{Fill: Span{Began: time.Now()}}
@@ -226,71 +241,64 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 		times.Fill = spanSince(times.Fill.Began)
 		r.Times = times
 	}()
-	if l.stale != nil {
-		_, wanted := l.stale.compressed()
-		l.fill.Compress = l.fill.Compress || wanted
-	}
 	e := l.fromStandby(ctx, times)
 	if e == nil {
 		e, err = l.fromPrimary(ctx, times)
 	}
 	if err != nil {
 		l.fillErrors.Add(1)
-		r, err := l.serveStale(l.stale, l.source, err)
+		r, err := l.serveStale(l.old, l.source, err)
 		if err == nil {
-			l.pause(l.memory.put(l.key, l.stale, l.remaining(l.stale)))
+			l.pause(l.memory.put(l.key, l.old, l.remaining(l.old)))
 		}
 		return r, err
 	}
-	s := l.memory.put(l.key, e, l.remaining(e))
-	if e.Admitted() {
-		l.joiner.add(l.fill.Place, s)
-		l.refresher.remember(s, l.list, l.fill)
-	}
-	if e.Admitted() || !l.following.Load() { // otherwise it is only shared, for ShareTime
-		l.store(l.key, e)
-	}
-	r = Result{Entry: e, Source: Origin}
-	r.replaces(l.stale)
-	return r, nil
+	l.memory.put(l.key, e, l.remaining(e))
+	return Result{Entry: e, Source: Origin, HadStale: l.old != nil}, nil
 }
 
 func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) {
 	_, run := l.Primary()
-	e, admission, err := l.read(times, func() (FillResult, error) { return l.fill.Primary(ctx, run) })
+	e, outcome, err := l.readOrigin(times, func() (FillResult, error) { return l.fill.Primary(ctx, run) })
 	if errors.Is(err, ErrWrongServer) {
-		l.admissions[freshness.WrongServer].Add(1)
+		l.wrongServers.Add(1)
 	}
-	if err == nil && admission == freshness.WrongServer {
+	if err == nil && outcome == replica.WrongServer {
 		err = ErrWrongServer
 	}
 	return e, err
 }
 
-// fromStandby returns the entry if a standby shows all changes that are known here, else
-// nil. The answer of a lagging standby is not served, because it is not known how old it
-// is.
+// fromStandby returns the entry if all changes that a standby lacks could be applied to what
+// it read, else nil.
 func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
-	if l.fill.Standby == nil || !l.following.Load() {
+	if l.fill.Standby == nil || !l.following.Load() || !l.followed.trusted(l.clock.Now()) {
 		return nil
 	}
-	required, ok := l.tracker.Require(l.list, l.clock.Now())
-	if !ok {
-		return nil
+	proof := time.Duration(l.followed.proof.Load())
+	_, last := l.followed.known()
+	var lsn uint64
+	e, outcome, err := l.readOrigin(times, func() (f FillResult, err error) {
+		f, err = l.fill.Standby(ctx, last)
+		lsn = f.LSN
+		return f, err
+	})
+	switch {
+	case err != nil: // the origin counts errors
+	case outcome == replica.Merged && e.list != nil:
+		return e
+	case outcome == replica.Parked && lsn >= last.LSN: // it shows all that was visible at the moment of the proof
+		e.Proof = min(e.Proof, proof)
+		return e
 	}
-	e, admission, err := l.read(times, func() (FillResult, error) { return l.fill.Standby(ctx, required) })
-	if err != nil || admission != freshness.Admitted { // the origin counts errors
-		return nil
-	}
-	return e
+	return nil
 }
 
-// read makes an entry of what call reads, and decides whether it may be stored.
-func (l *lookup) read(times *Times, call func() (FillResult, error)) (*Entry, freshness.Admission, error) {
-	now := time.Now()
-	at := l.clock.At(now)
-	readAt := l.clock.Of(now)
-	start := l.tracker.Begin(readAt, at)
+// readOrigin makes an entry of what call reads, gives the rows to the replica and stores
+// them in Redis.
+func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Entry, replica.Outcome, error) {
+	readAt := l.clock.Now()
+	start := l.replica.Begin()
 	f, err := protect(call)
 	times.Query = f.Query
 	if l.fill.Queried != nil && !f.Query.Began.IsZero() {
@@ -299,22 +307,58 @@ func (l *lookup) read(times *Times, call func() (FillResult, error)) (*Entry, fr
 	if err != nil {
 		return nil, 0, err
 	}
-	e := NewEntry(f.Body, f.Next)
-	e.Proof, e.ReadAt = readAt, readAt
-	if l.fill.Compress {
-		e.Deflate()
+	at := replica.ReadPoint{Run: f.Run, Server: f.Server, LSN: f.LSN, Through: f.Through, Began: start.At}
+	if f.Server == "" {
+		if at.Snapshot, err = changefeed.ParseSnapshot(f.Snapshot); err != nil && l.following.Load() {
+			return nil, 0, err
+		}
 	}
+	view := l.fill.View
+	e := entryOf(view, f.Rows, f.End, readAt)
 	if !l.following.Load() {
-		return e, freshness.Admitted, nil
+		p := stored{rows: f.Rows, end: f.End, at: at, readAt: readAt}
+		for v, page := range p.pages(view) {
+			l.memory.put(v.Key(), entryOf(v, page.rows, page.end, readAt), l.life())
+		}
+		l.store(view, p)
+		return e, replica.Merged, nil
 	}
-	e.ReadPoint, e.Extent = freshness.ReadPoint{Run: f.Run, Server: f.Server, LSN: f.LSN}, f.Extent
-	admission := freshness.NotVisible
-	if !e.ReadPoint.OnStandby() {
-		e.ReadPoint.Snapshot, err = changefeed.ParseSnapshot(f.Snapshot)
+	epoch, last := l.followed.known()
+	outcome := replica.WrongServer
+	if l.isOfWrongServer(&at, &last) {
+		l.wrongServers.Add(1)
+	} else {
+		e.fill = l.merging(start, f.Rows, f.End, at, readAt)
+		outcome = l.replica.Merge(e.fill)
 	}
-	if err == nil {
-		admission = l.tracker.Admit(start, &e.Validity, l.list, l.clock.Now())
+	if outcome == replica.Merged || outcome == replica.Parked {
+		l.store(view, stored{rows: f.Rows, end: f.End, at: at, epoch: epoch, readAt: readAt})
+	} else {
+		l.release(l.key)
 	}
-	l.admissions[admission].Add(1)
-	return e, admission, nil
+	if outcome == replica.Merged {
+		if cut := l.cut(view, e, l.clock.Now()); cut != nil { // with the changes that the statement did not see
+			return cut, outcome, nil
+		}
+	}
+	return e, outcome, nil
+}
+
+// isOfWrongServer reports whether the answer of a statement must not be served: another
+// primary than the followed one answered, or a standby of another one, or the fleet is known
+// to have a newer timeline.
+func (l *lookup) isOfWrongServer(at *replica.ReadPoint, last *changefeed.Proof) bool {
+	switch wrong := isWrong(at, last); {
+	case at.Server != "":
+		return wrong
+	case l.options.Followed.OldTimeline() != nil:
+		return wrong
+	default:
+		return wrong && last.Run != "" && l.followed.trusted(l.clock.Now())
+	}
+}
+
+// merging makes a fill for the replica of the rows behind the view's position.
+func (l *lookup) merging(start replica.Start, rows []lists.Row, end bool, at replica.ReadPoint, readAt time.Duration) *replica.Fill {
+	return &replica.Fill{Key: l.fill.View.List(), After: l.fill.View.After(), Rows: rows, End: end, At: at, Start: start, ReadAt: readAt}
 }

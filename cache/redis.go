@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -66,7 +67,7 @@ const (
 	claimLife = 150 * time.Millisecond
 
 	// after Followed.Prefix
-	entryPrefix, claimPrefix = "page:", "fill:"
+	pagePrefix, claimPrefix = "page:", "fill:"
 )
 
 var errNoDatabase = errors.New("the database is not known")
@@ -108,27 +109,16 @@ func RedisCommands(own string) [][]any {
 	}
 }
 
-// get returns the key's entry. It returns nil if Redis has no value, or a value that is
-// not this key's entry. The age of the entry is the difference of two wall clocks, so it
-// may be too small if one of them is wrong. An error says that Redis did not answer in
-// time.
-func (r *redisTier) get(key []byte) (*Entry, error) {
-	return callFor(r, "read", r.budget, entryPrefix, key, func(ctx context.Context, name string) (*Entry, error) {
-		now := time.Now()
-		return r.entry(key, getValue(ctx, r.client, name), remainingUnknown, now)
-	})
-}
-
-// getAged is get with an age that also uses the remaining life in Redis, so that one
-// wrong wall clock does not make it too small: see decode. The second command costs
-// this node a quarter more.
-func (r *redisTier) getAged(key []byte) (*Entry, error) {
-	return callFor(r, "read", r.budget, entryPrefix, key, func(ctx context.Context, name string) (*Entry, error) {
+// get returns the page that is stored under the view's key. It returns nil if Redis has no
+// value, or a value that is not this page. Its age is that of decode. An error says that
+// Redis did not answer in time.
+func (r *redisTier) get(key []byte) (*stored, error) {
+	return callFor(r, "read", r.budget, pagePrefix, key, func(ctx context.Context, name string) (*stored, error) {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
 		_, err := r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			// In this order: an entry that is replaced in between looks too old, never too young.
+			// In this order: a page that is replaced in between looks too old, never too young.
 			remaining = pipe.PTTL(ctx, name)
 			value = getValue(ctx, pipe, name)
 			return nil
@@ -136,7 +126,20 @@ func (r *redisTier) getAged(key []byte) (*Entry, error) {
 		if remaining.Err() != nil {
 			return nil, err
 		}
-		return r.entry(key, value, remaining.Val(), now)
+		b, err := value.Bytes()
+		switch {
+		case err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE"):
+			return nil, err
+		case err == nil && len(b) == 0:
+			return nil, nil
+		case err == nil && len(b) <= maxRedisValue:
+			if found, age, err := decode(b, key, remaining.Val(), now); err == nil {
+				found.readAt = r.clock.Of(now) - age
+				return found, nil
+			}
+		}
+		r.corrupt.Add(1)
+		return nil, nil
 	})
 }
 
@@ -146,50 +149,87 @@ func getValue(ctx context.Context, client redis.Cmdable, name string) *redis.Str
 	return client.GetRange(ctx, name, 0, maxRedisValue)
 }
 
-// entry makes an entry from Redis' answer to a call made at now. An answer that is not
-// an entry is counted as corrupt and is a miss, not an error.
-func (r *redisTier) entry(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Entry, error) {
-	b, err := value.Bytes()
-	switch {
-	case err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return nil, err
-	case err == nil && len(b) == 0:
-		return nil, nil
-	case err == nil && len(b) <= maxRedisValue:
-		if e, age, err := decode(b, key, remaining, now); err == nil {
-			e.Proof = r.clock.Of(now) - age
-			e.ReadAt = e.Proof
-			return e, nil
-		}
-	}
-	r.corrupt.Add(1)
-	return nil, nil
-}
-
-// set stores the entry until life after its proof, unless it is too large, and
-// releases the claim for it.
-func (r *redisTier) set(key []byte, e *Entry, life time.Duration) {
+// set stores the page until life after it was read, unless it is too large.
+func (r *redisTier) set(key []byte, p *stored, life time.Duration) {
 	now := time.Now()
-	age := r.clock.At(now) - e.Proof
-	proof := now.Add(-age) // not computed in the call below, which may begin later
+	age := r.clock.At(now) - p.readAt
 	if life-age < time.Millisecond {
 		return
 	}
-	if e.size(len(key)) > maxRedisEntry {
+	value := p.encode(key, life, now.Add(-age))
+	if len(value) > maxRedisEntry {
 		r.dropped.Add(1)
-	} else if _, err := callFor(r, "store", r.storeBudget, entryPrefix, key, func(ctx context.Context, name string) (string, error) {
-		return r.client.Set(ctx, name, e.encode(key, life, proof), life-age).Result()
-	}); err != nil {
 		return
 	}
-	if e.Admitted() {
-		r.release(key)
+	_, _ = callFor(r, "store", r.storeBudget, pagePrefix, key, func(ctx context.Context, name string) (string, error) {
+		return r.client.Set(ctx, name, value, life-age).Result()
+	})
+}
+
+// pages returns the pages of what was read behind the view's position, each with the row
+// after it, if there is one. Rows that are not all of a page are left out.
+func (p *stored) pages(v View) iter.Seq2[View, *stored] {
+	return func(yield func(View, *stored) bool) {
+		for rows := p.rows; ; {
+			n := firstPage(rows, v.Limit())
+			last := n == len(rows)
+			if last && !p.end {
+				return
+			}
+			page := *p
+			page.rows, page.end = rows[:min(n+1, len(rows))], p.end && n+1 >= len(rows)
+			if !yield(v, &page) || last {
+				return
+			}
+			v, rows = v.Behind(&rows[n-1]), rows[n:]
+		}
 	}
 }
 
-// store sends the entry to Redis.
-func (c *Cache) store(key []byte, e *Entry) {
-	c.goRedis(func() { c.redis.set(key, e, c.life()) })
+// store sends the pages of what was read to Redis, each under its own key, and then lets
+// other nodes fill the first.
+func (c *Cache) store(v View, p stored) {
+	c.goRedis(func() {
+		for v, page := range p.pages(v) {
+			c.redis.set(v.Key(), page, c.life())
+		}
+		if c.following.Load() {
+			c.redis.release(v.Key())
+		}
+	})
+}
+
+// storeInterval is how often a page that is served is stored again. The changes of its list
+// are remembered for some minutes, so only a young copy can be brought up to date by a node
+// that starts.
+const storeInterval = 2 * time.Minute
+
+// Served is called for a result of Hit that is served. From time to time it stores the page
+// in Redis as it is now.
+func (c *Cache) Served(r *Result) {
+	s := r.slot
+	if s == nil || c.redis == nil || int64(r.at) < s.storeAfter.Load() {
+		return
+	}
+	if s.storeAfter.Store(int64(r.at + storeInterval)); c.following.Load() {
+		c.storeState(r.Entry.view)
+	}
+}
+
+// storeState stores a page of the replica in Redis, unless a heartbeat comes in between.
+func (c *Cache) storeState(v View) {
+	readAt := time.Duration(c.followed.proof.Load())
+	epoch, _ := c.followed.known()
+	at, key := c.replica.State(), v.List()
+	_, _, rows, more, ok := c.replica.Read(nil, &key, v.After(), v.Limit()+1, maxBody)
+	if !ok || c.replica.State().Began != at.Began {
+		return
+	}
+	p := stored{end: !more, at: at, epoch: epoch, readAt: readAt}
+	for _, r := range rows {
+		p.rows = append(p.rows, r.Row)
+	}
+	c.store(v, p)
 }
 
 // release lets another node fill the entry that this one claimed.
@@ -242,7 +282,7 @@ func (c *Cache) Probe(context.Context) {
 
 // tryRead makes the same call as a read of an entry, to see whether it succeeds.
 func (r *redisTier) tryRead(ctx context.Context) (string, error) {
-	return getValue(ctx, r.client, r.followed.Prefix()+entryPrefix).Result()
+	return getValue(ctx, r.client, r.followed.Prefix()+pagePrefix).Result()
 }
 
 // failure returns why entries are not read from Redis or not stored there; nil = they are.

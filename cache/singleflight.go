@@ -5,9 +5,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
-
-	"listedge/cache/freshness"
-	"listedge/internal/changefeed"
 )
 
 // flights are the look-ups in flight, by name. Of concurrent requests for one entry the
@@ -62,13 +59,6 @@ func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
 	return of.result, of.err
 }
 
-// has reports whether the name has a flight.
-func (f *flights) has(name []byte) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.byName[string(name)] != nil
-}
-
 // wait waits for the flight's result until that time, and reports whether there is one.
 func (f *flight) wait(until time.Time) bool {
 	timer := time.NewTimer(time.Until(until))
@@ -82,16 +72,16 @@ func (f *flight) wait(until time.Time) bool {
 }
 
 // collapse waits for the key's flight. It begins one if there is none.
-func (c *Cache) collapse(key []byte, list changefeed.List, stale *Entry, fill Fill) (Result, error) {
+func (c *Cache) collapse(key []byte, old *Entry, fill Fill) (Result, error) {
 	wait := c.options.FillTimeout + redisBudget
-	if stale != nil && c.remaining(stale) > staleWait {
+	if old != nil && c.remaining(old) > staleWait {
 		wait = min(wait, staleWait)
 	}
 	arrived := time.Now()
 	for at := c.clock.At(arrived); ; {
-		l := &lookup{Cache: c, key: key, list: list, fill: fill}
-		r, err := c.await(string(key), key, stale, arrived.Add(wait), l.find)
-		if err == nil && r.Err == nil && r.Collapsed && r.Entry.ReadAt < at && c.judge(r.Entry, c.clock.Now()) != freshness.Fresh {
+		l := &lookup{Cache: c, key: key, fill: fill}
+		r, err := c.await(string(key), key, old, arrived.Add(wait), l.find)
+		if err == nil && r.Err == nil && r.Collapsed && r.Entry.ReadAt < at && c.judge(r.Entry, c.clock.Now()) != fresh {
 			continue // a slow flight read the entry before this request arrived, and it is not fresh any more
 		}
 		return r, err
@@ -100,7 +90,7 @@ func (c *Cache) collapse(key []byte, list changefeed.List, stale *Entry, fill Fi
 
 // await waits for the flight of that name until that time. If there is no result, or an
 // error, it serves the stale entry.
-func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, look func() (Result, error)) (Result, error) {
+func (c *Cache) await(name string, key []byte, old *Entry, until time.Time, look func() (Result, error)) (Result, error) {
 	flight, first := c.flights.enter(name)
 	if first {
 		c.running.Go(func() { c.flights.run(flight, look) })
@@ -109,16 +99,16 @@ func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, lo
 		if s := c.memory.get(key); s != nil { // so that the next request does not wait as long
 			c.pause(s)
 		}
-		return c.serveStale(stale, Memory, ErrFillTimeout)
+		return c.serveStale(old, Memory, ErrFillTimeout)
 	}
 	r := flight.result
 	if flight.err != nil {
-		r, err := c.serveStale(stale, Memory, flight.err)
+		r, err := c.serveStale(old, Memory, flight.err)
 		r.Times = flight.result.Times
 		return r, err
 	}
 	r.Collapsed = !first
-	r.replaces(stale)
+	r.HadStale = r.HadStale || old != nil
 	r.Age, r.ByTTL = c.age(r.Entry, c.clock.Now()), !c.following.Load()
 	return r, nil
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
-	"listedge/cache/freshness"
+	"listedge/cache/replica"
 	"listedge/internal/histogram"
 )
 
@@ -19,34 +19,22 @@ type Stats struct {
 	RedisBreakerOpen           bool
 	RedisFailure               error // why entries are not read from Redis or not stored there; nil = they are
 
-	Mode                   Mode
-	Bound                  time.Duration      // --freshness-bound
-	ProofAge               time.Duration      // since the moment of the last proof: all changes before it are applied
-	Lists                  int                // lists whose changes are known
-	Changes                uint64             // changes of lists that were applied
-	Compared               map[string]uint64  // comparisons of entries with later changes, by outcome: kept, or why the entry is not current
-	RingBytes, RingChanges int                // the memory of the remembered changes, and their number
-	Rejected               map[string]uint64  // entries that were read and not admitted, by reason
-	Lag                    histogram.Snapshot // from a commit, by the primary's clock, until it was applied here, by this machine's clock
+	Mode     Mode
+	Bound    time.Duration      // --freshness-bound
+	ProofAge time.Duration      // since the moment of the last proof: all changes before it are applied
+	Lag      histogram.Snapshot // from a commit, by the primary's clock, until it was applied here, by this machine's clock
 
-	Refreshes, RefreshesDropped uint64 // hot entries refreshed ahead of requests; those not refreshed because the queue was full
-	Joined                      uint64 // pages that were joined from entries in memory
-	NextPages, NextPagesDropped uint64 // next pages prefetched; those not prefetched because the queue was half full
+	Cut     uint64            // pages made of the replica's rows
+	Merges  map[string]uint64 // by what became of their rows
+	Replica replica.Stats
 }
 
-// Rejections are the reasons for not admitting an entry: the keys of Stats.Rejected.
-func Rejections() (all []string) {
-	for a := freshness.Admitted + 1; a < freshness.Admissions; a++ {
-		all = append(all, a.String())
-	}
-	return all
-}
-
-// Comparisons are the outcomes of comparing an entry with changes: the keys of
-// Stats.Compared.
-func Comparisons() (all []string) {
-	for c := range freshness.Concerns {
-		all = append(all, c.String())
+// Outcomes are the keys of Stats.Merges.
+func Outcomes() (all []string) {
+	for o := range replica.Outcomes {
+		if o != replica.Parked { // it has another one later
+			all = append(all, o.String())
+		}
 	}
 	return all
 }
@@ -56,11 +44,9 @@ func (c *Cache) Stats() Stats {
 	s := Stats{
 		Fills: c.fills.Load(), FillErrors: c.fillErrors.Load(),
 		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
-		Refreshes: c.refresher.refreshed.Load(), RefreshesDropped: c.refresher.dropped.Load(),
-		Joined:    c.joiner.joined.Load(),
-		NextPages: c.refresher.prefetched.Load(), NextPagesDropped: c.refresher.prefetchesDropped.Load(),
-		Mode: c.Mode(), Bound: c.options.Bound, Rejected: map[string]uint64{}, Compared: map[string]uint64{},
+		Mode: c.Mode(), Bound: c.options.Bound, Cut: c.cuts.Load(), Merges: map[string]uint64{}, Replica: c.replica.Stats(),
 	}
+	s.MemoryBytes += int64(s.Replica.Bytes)
 	s.Lag.Add(&c.lag)
 	if r := c.redis; r != nil {
 		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
@@ -68,19 +54,11 @@ func (c *Cache) Stats() Stats {
 		s.RedisBreakerOpen, s.RedisFailure = r.breaker.State() != gobreaker.StateClosed, r.failure()
 	}
 	if c.options.Bound > 0 {
-		known := c.tracker.Stats()
-		s.ProofAge, s.Lists = c.clock.Now()-known.Proof, known.Lists
-		s.Changes, s.RingBytes, s.RingChanges = known.Changes, known.RingBytes, known.RingChanges
-		for outcome, n := range known.Compared {
-			s.Compared[freshness.Concern(outcome).String()] = n
-		}
+		s.ProofAge = c.ProofAge()
 	}
-	for a := freshness.Admitted + 1; a < freshness.Admissions; a++ {
-		s.Rejected[a.String()] = c.admissions[a].Load()
+	for o, n := range s.Replica.Fills {
+		s.Merges[replica.Outcome(o).String()] = n
 	}
+	s.Merges[replica.WrongServer.String()] += c.wrongServers.Load()
 	return s
 }
-
-// ProofAge returns the time since the moment of the last proof: all changes before it are
-// applied.
-func (c *Cache) ProofAge() time.Duration { return c.clock.Now() - c.tracker.Stats().Proof }

@@ -28,7 +28,7 @@ func (s *Server) lookUp(x *exchange) *failure {
 	case control.noCache:
 		return nil
 	case control.onlyIfCached && !s.cache.HasRedis():
-		x.result, err = s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
+		x.result, err = s.cache.Stored(x.key, s.fillOf(x))
 	default:
 		x.result, _ = s.cache.Hit(x.key, x.now)
 	}
@@ -65,9 +65,6 @@ func (s *Server) fill(x *exchange) *failure {
 		}
 	}
 	s.countLookUp(x)
-	if x.query.After.Set && len(x.headers.noneMatch) == 0 { // a 304 would let the client have the next page's query for nothing
-		s.prefetchNext(x)
-	}
 	return checkMatch(x)
 }
 
@@ -77,7 +74,7 @@ func lookUpFailed(x *exchange, err error) *failure {
 
 // countLookUp counts the page by where it was found.
 func (s *Server) countLookUp(x *exchange) {
-	x.result.CountRequest()
+	s.cache.Served(&x.result)
 	var tier metrics.Tier
 	switch {
 	case x.result.Err != nil:
@@ -124,8 +121,6 @@ func cacheStatusOf(r *cache.Result) string {
 		return "listedge; fwd=bypass"
 	case r.ByTTL && r.Source != cache.Origin:
 		return "listedge; hit; detail=ttl"
-	case r.Joined: // of pages in memory
-		return "listedge; hit; detail=joined"
 	case r.Source == cache.Memory:
 		return "listedge; hit; detail=memory"
 	case r.Source == cache.Redis && r.Collapsed:

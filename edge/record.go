@@ -37,9 +37,6 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 	}
 	if x.result.Entry != nil {
 		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatusOf(&x.result), ProofAge: x.result.Age.Seconds()}
-		if i := x.result.Invalidation; i != nil {
-			e.Page.Invalidation = InvalidationRecord{Concern: i.Concern.String(), Transaction: i.XID, Term: i.Position.Term, N: i.Position.N, CommittedAt: i.CommittedAt}
-		}
 	}
 	s.addToLog(x.conn.log, class, &e)
 }

@@ -172,17 +172,6 @@ type PageRecord struct {
 	Tier        string  `json:"tier"` // memory, redis or origin
 	CacheStatus string  `json:"cacheStatus"`
 	ProofAge    float64 `json:"proofAge"` // seconds since it was last known to equal the database
-
-	Invalidation InvalidationRecord `json:"invalidation,omitzero"` // of the stale page that was served or replaced; zero = not known
-}
-
-// InvalidationRecord says which change made a page stale.
-type InvalidationRecord struct {
-	Concern     string `json:"concern"`               // why the change concerns the page: a freshness.Concern
-	Transaction uint64 `json:"transaction,omitempty"` // 0 = not known
-	CommittedAt int64  `json:"committedAt,omitempty"` // microseconds since 1970 by the clock of the primary; 0 = not known
-	Term        uint64 `json:"term,omitempty"`        // of the change's position in the log
-	N           uint64 `json:"n,omitempty"`           // of the change's position in the log
 }
 
 // TimesRecord says how long the phases of a request took; 0 = no time, or not timed. Fill

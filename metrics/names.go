@@ -111,7 +111,7 @@ var edgeMetrics = []metric[*Edge]{
 }
 
 var cacheMetrics = []metric[cache.Stats]{
-	value("cache_fills_total", "Pages read from the origin.", func(s cache.Stats) any { return s.Fills }),
+	value("cache_fills_total", "Statements sent to the origin for a page, and for those behind it.", func(s cache.Stats) any { return s.Fills }),
 	value("cache_fill_errors_total", "Fills that failed.", func(s cache.Stats) any { return s.FillErrors }),
 	value("cache_evictions_total", "Pages evicted from memory, or too large to be stored there.", func(s cache.Stats) any { return s.Evicted }),
 	value("cache_memory_bytes", "Memory that pages occupy.", func(s cache.Stats) any { return s.MemoryBytes }),
@@ -124,12 +124,29 @@ var cacheMetrics = []metric[cache.Stats]{
 		func(s cache.Stats) any { return s.RedisDropped }),
 	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.",
 		func(s cache.Stats) any { return s.RedisBreakerOpen }),
-	value("cache_refreshes_total", "Pages refreshed ahead: read again after a change, before the next request.", func(s cache.Stats) any { return s.Refreshes }),
-	value("cache_refreshes_dropped_total", "Pages not refreshed ahead, because too many were waiting.", func(s cache.Stats) any { return s.RefreshesDropped }),
-	value("joined_pages_total", "Pages joined of pages in memory that cover them; they count as found in memory.", func(s cache.Stats) any { return s.Joined }),
-	value("cache_next_pages_total", "Next pages of walks, read ahead.", func(s cache.Stats) any { return s.NextPages }),
-	value("cache_next_pages_dropped_total", "Next pages of walks not read ahead, because too many were waiting.",
-		func(s cache.Stats) any { return s.NextPagesDropped }),
+	value("cache_cut_pages_total", "Pages made of rows in memory, because their rows had changed or they were not finished.", func(s cache.Stats) any { return s.Cut }),
+	value("replica_rows", "Rows in memory.", func(s cache.Stats) any { return s.Replica.Rows }),
+	value("replica_lists", "Lists (workspace, collection, order, filters and search) of which rows are in memory.",
+		func(s cache.Stats) any { return s.Replica.Lists }),
+	value("replica_ranges", "Parts of lists, without a gap, that are in memory.", func(s cache.Stats) any { return s.Replica.Ranges }),
+	value("replica_bytes", "Memory that rows occupy; a part of cache_memory_bytes.", func(s cache.Stats) any { return s.Replica.Bytes }),
+	value("replica_remembered_bytes", "Memory that remembered changes occupy; they are applied to rows that were read before them.",
+		func(s cache.Stats) any { return s.Replica.ChangeBytes }),
+	value("replica_parked_fills", "Fills whose rows wait for the heartbeat that shows as much as they do.", func(s cache.Stats) any { return s.Replica.Parked }),
+	value("replica_applied_rows_total", "Versions of rows that changes brought.", func(s cache.Stats) any { return s.Replica.Counts.Rows }),
+	{"replica_fills_total", "Fills by what became of their rows: merged into those in memory, or not: resynced (the node began again meanwhile), wrong-server, " +
+		"too-old or any-row (changes that they lack are not remembered, or do not name their rows), inconsistent (they differ from rows in memory, which is a " +
+		"bug), dropped (too many waited).", []string{"outcome"}, func(s cache.Stats, set set) {
+		for _, outcome := range cache.Outcomes() {
+			set(s.Merges[outcome], outcome)
+		}
+	}},
+	{"replica_uncovered_total", "Parts of lists given up, by cause: row (it is not known whether, or how, a list shows a row), table (a change did not name " +
+		"its rows), budget (memory was full).", []string{"cause"}, func(s cache.Stats, set set) {
+		set(s.Replica.Uncovered, "row")
+		set(s.Replica.Forgotten, "table")
+		set(s.Replica.Evicted, "budget")
+	}},
 	{"freshness_mode", "1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", []string{"mode"},
 		func(s cache.Stats, set set) {
 			for mode := range cache.ModeFollowed + 1 {
@@ -140,24 +157,8 @@ var cacheMetrics = []metric[cache.Stats]{
 		func(s cache.Stats) any { return s.Bound }),
 	value("freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.",
 		func(s cache.Stats) any { return s.ProofAge }),
-	{"freshness_refused_pages_total", "Pages read but not stored, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the snapshot of the " +
-		"primary lacks a known change), behind (the standby lacks it), foreign (another server).", []string{"why"}, func(s cache.Stats, set set) {
-		for _, why := range cache.Rejections() {
-			set(s.Rejected[why], why)
-		}
-	}},
 	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.",
 		func(s cache.Stats) any { return timings{Snapshot: s.Lag, bounds: lagBounds} }),
-	value("invalidation_changes_total", "Changes of lists applied; a transaction counts once for each list.", func(s cache.Stats) any { return s.Changes }),
-	{"invalidation_pages_total", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated because a row is shown or entered, or " +
-		"because that cannot be decided: any-row (a change does not name its rows), no-extent (it is not known what the page shows), name, search, many (too many " +
-		"rows changed), forgotten (the changes are not remembered).", []string{"outcome"}, func(s cache.Stats, set set) {
-		for _, outcome := range cache.Comparisons() {
-			set(s.Compared[outcome], outcome)
-		}
-	}},
-	value("invalidation_ring_bytes", "Memory that remembered changes occupy.", func(s cache.Stats) any { return s.RingBytes }),
-	value("freshness_lists", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
 }
 
 var feedMetrics = []metric[changefeed.Stats]{

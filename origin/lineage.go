@@ -7,13 +7,12 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Needed is what a page from a standby must show, and what is known of its primary.
-type Needed struct {
-	Server  string    // the primary's system and timeline
-	Run     string    // the run of the primary
-	LSN     uint64    // the page must show all changes up to here
-	Primary uint64    // where the primary's WAL ended
-	At      time.Time // when it ended there, or later
+// Primary is what is known of the primary whose standbys are read.
+type Primary struct {
+	Server string    // its system and timeline
+	Run    string    // when it was started, by its own clock
+	LSN    uint64    // where its WAL ended
+	At     time.Time // when it ended there, or later
 }
 
 // lineage is what is known of one run of a standby: whether the primary has all that the
@@ -48,19 +47,19 @@ var errAheadOfPrimary = fmt.Errorf("%w: it has replayed commits that the primary
 // judge returns why a page is not accepted from a standby at this replay position; nil if it
 // is accepted. The position was read at that time or before. judge also returns what is
 // known from now on.
-func (l lineage) judge(position uint64, at time.Time, n *Needed) (lineage, error) {
-	if l.seenAt.IsZero() || l.primary != "" && l.primary != n.Run {
+func (l lineage) judge(position uint64, at time.Time, p *Primary) (lineage, error) {
+	if l.seenAt.IsZero() || l.primary != "" && l.primary != p.Run {
 		l = lineage{seen: position, seenAt: at, lost: l.lost}
 	}
-	l.primary = n.Run
-	if l.floor == 0 && !n.At.Before(l.seenAt) {
-		l.floor = n.Primary
-		l.lost = l.lost || n.Primary < l.seen
+	l.primary = p.Run
+	if l.floor == 0 && !p.At.Before(l.seenAt) {
+		l.floor = p.LSN
+		l.lost = l.lost || p.LSN < l.seen
 	}
 	switch {
 	case l.lost:
 		return l, errAheadOfPrimary
-	case l.floor == 0 || position < max(l.floor, n.LSN):
+	case l.floor == 0 || position < l.floor:
 		return l, postgres.ErrLagging
 	}
 	return l, nil

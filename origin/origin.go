@@ -13,11 +13,11 @@
 package origin
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,9 +40,6 @@ var (
 	ErrSchema      = postgres.ErrSchema
 	ErrWrongServer = postgres.ErrWrongServer
 )
-
-// keepBuffer bounds the buffers that are kept for the next page, in bytes.
-const keepBuffer = 1 << 20
 
 // upstream is one Postgres that pages are read from.
 type upstream struct {
@@ -77,7 +74,6 @@ type Origin struct {
 	standbys []*standby
 	next     atomic.Uint32 // the standby that is tried first
 	timeout  time.Duration // statement_timeout: the server ends a query after it
-	readers  sync.Pool     // *pageReader, for their buffers
 
 	statements sync.Map // shape -> *postgres.Statement
 
@@ -89,7 +85,6 @@ func New(db *postgres.Database) *Origin {
 	o := &Origin{
 		upstream: newUpstream("pages", postgres.PrimaryCooldown, db.Pages.Pool),
 		primary:  db.Pages, timeout: db.Options.QueryTimeout,
-		readers: sync.Pool{New: func() any { return new(pageReader) }},
 	}
 	for _, pool := range db.Standbys {
 		o.standbys = append(o.standbys, newStandby(pool, db.Followed))
@@ -100,17 +95,17 @@ func New(db *postgres.Database) *Origin {
 // HasStandbys says whether there are standbys to fetch from.
 func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 
-// Fetch reads one page from the primary. run is the run of the primary that is known
+// Fetch reads the rows of a page, and of pages behind it, from the primary. run is the run of the primary that is known
 // from a proof; empty = there is no proof at the moment.
 // ErrWrongServer: another server answered. ErrTimeout: the server ended the query
 // (statement_timeout), or ctx ended first.
-func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err error) {
+func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err error) {
 	var began time.Time
 	var took time.Duration
 	err = o.fetch(ctx, &q, func() error {
 		began = time.Now()
 		err := o.primary.Read(ctx, run, func() (by postgres.Server, err error) {
-			page, by, err = o.readPage(ctx, &q)
+			rows, by, err = o.readRows(ctx, &q)
 			return by, err
 		})
 		took = time.Since(began)
@@ -120,11 +115,11 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err
 		o.took.observe(postgres.Classify(err), took)
 		return err
 	})
-	page.Began, page.Took = began, took
+	rows.Began, rows.Took = began, took
 	switch {
 	case err == nil:
 		o.fetched.Add(1)
-		return page, nil
+		return rows, nil
 	case errors.Is(err, ErrOverloaded):
 		o.overloaded.Add(1)
 	case errors.Is(err, ErrTimeout):
@@ -132,7 +127,7 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err
 	default:
 		o.failed.Add(1)
 	}
-	return Page{Began: began, Took: took}, err
+	return Rows{Began: began, Took: took}, err
 }
 
 // Check returns which collections cannot be read, and why. It reads them without the
@@ -142,7 +137,7 @@ func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range lists.All {
 		q := Query{Collection: c, Sort: lists.ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
-		if _, _, err := o.readPage(ctx, &q); err != nil {
+		if _, _, err := o.readRows(ctx, &q); err != nil {
 			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
 		}
 	}
@@ -162,109 +157,60 @@ func (o *Origin) Probe(ctx context.Context) {
 	}
 }
 
-// Busy says whether queries wait for the primary or soon would. Then no page should be
-// fetched in advance.
-func (o *Origin) Busy() bool {
-	running, waiting := o.queue.load()
-	return waiting > 0 || 2*running > o.queue.slots
-}
-
-// readPage reads the page from the primary.
-func (o *Origin) readPage(ctx context.Context, q *Query) (Page, postgres.Server, error) {
-	r, err := o.open(ctx, &o.upstream)
+// readRows reads the query's rows from the primary.
+func (o *Origin) readRows(ctx context.Context, q *Query) (Rows, postgres.Server, error) {
+	conn, err := o.pool.Acquire(ctx)
 	if err != nil {
-		return Page{}, postgres.Server{}, err
+		return Rows{}, postgres.Server{}, err
 	}
-	defer o.close(r)
-	return o.read(ctx, r, q)
+	defer conn.Release()
+	return o.read(ctx, conn, q)
 }
 
-// pageReader is a connection with the buffers of the page that is read on it.
-type pageReader struct {
-	conn    *pgxpool.Conn
-	page    []byte    // the page's JSON so far
-	last    [3][]byte // of the page's last row so far: id, name, created_at
-	showing showing
-}
-
-func (o *Origin) open(ctx context.Context, u *upstream) (*pageReader, error) {
-	r := o.readers.Get().(*pageReader)
-	var err error
-	if r.conn, err = u.pool.Acquire(ctx); err != nil {
-		o.readers.Put(r)
-		return nil, err
-	}
-	return r, nil
-}
-
-func (o *Origin) close(r *pageReader) {
-	r.conn.Release()
-	r.conn = nil
-	if cap(r.page) > keepBuffer {
-		r.page = nil
-	}
-	o.readers.Put(r)
-}
-
-// read runs the page's statement and encodes its rows.
-func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, by postgres.Server, err error) {
+// read runs the query's statement and renders its rows.
+func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows Rows, by postgres.Server, err error) {
 	shape, arguments := shapeOf(q)
-	r.page = append(r.page[:0], pageHead...)
-	r.showing = showing{ids: r.showing.ids[:0]}
-	full, more := false, false
-	err = o.statement(shape).Query(ctx, r.conn.Conn(), arguments, func(row [][]byte) (err error) {
-		readPoint, row := row[0], row[1:]
-		if readPoint != nil {
-			snapshot, server, _ := strings.Cut(string(readPoint), "@")
-			by = postgres.ParseServer(server, r.conn.Conn())
-			page.Snapshot, page.Run = snapshot, by.Run
-			return nil
-		}
-		if full || page.Rows == q.Limit {
-			if !more {
-				r.showing.endBefore(row, q.Sort)
+	size, asked := 0, q.rows()
+	rows = Rows{Rows: make([]lists.Row, 0, asked), End: true}
+	err = o.statement(shape).Query(ctx, conn.Conn(), arguments, func(values [][]byte) error {
+		if values[0] != nil { // the read point
+			snapshot, rest, _ := strings.Cut(string(values[0]), "@")
+			through, server, _ := strings.Cut(rest, "@")
+			by = postgres.ParseServer(server, conn.Conn())
+			rows.Snapshot, rows.Run = snapshot, by.Run
+			var err error
+			if rows.Through, err = strconv.ParseUint(through, 10, 64); err != nil {
+				return fmt.Errorf("%w: an LSN %q", postgres.ErrProtocol, through)
 			}
-			more = true // this row belongs to the next page
 			return nil
 		}
-		before := len(r.page)
-		if page.Rows > 0 {
-			r.page = append(r.page, ',')
-		}
-		if r.page, err = q.Collection.AppendText(r.page, row); err != nil {
-			return nameRow(q, row, rowError(err))
-		}
-		if full = len(r.page) > maxPage; full && page.Rows > 0 {
-			r.showing.endBefore(row, q.Sort)
-			r.page, more = r.page[:before], true // the next page begins with it
+		if size > maxBytes {
+			rows.End = false
 			return nil
 		}
-		page.Rows++
-		r.showing.add(row, q.Sort)
-		for i, at := range [...]int{0, 1, len(row) - 1} {
-			r.last[i] = append(r.last[i][:0], row[at]...)
+		row, err := q.Collection.Row(values[1:])
+		if err != nil && len(rows.Rows) >= q.Limit { // it is on a later page, which fails
+			size, rows.End = maxBytes+1, false
+			return nil
 		}
+		if err != nil {
+			return nameRow(q, values[1:], rowError(err))
+		}
+		size += len(row.Text)
+		rows.Rows = append(rows.Rows, row)
 		return nil
 	})
-	if _, long := err.(*postgres.LongRowError); long && page.Rows > 0 {
-		more, err = true, nil // the page ends before the long row, and the next page fails
-		r.showing.unknown = true
+	if _, long := err.(*postgres.LongRowError); long && len(rows.Rows) > 0 {
+		rows.End, err = false, nil // the page ends before the long row, and the next page fails
 	}
-	if err == nil && page.Snapshot == "" {
+	if err == nil && rows.Snapshot == "" {
 		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
 	}
 	if err != nil {
-		return Page{}, by, locateLongRow(q, err)
+		return Rows{}, by, locateLongRow(q, err)
 	}
-	if more {
-		next := *q
-		next.After = positionAfter(r.last[:], q.Sort)
-		page.NextCursor = string(next.AppendCursor(nil))
-	}
-	r.page = appendPageEnd(r.page, page.NextCursor)
-	page.Body = bytes.Clone(r.page)
-	page.Shown = r.showing.shown()
-	return page, by, nil
+	rows.End = rows.End && len(rows.Rows) < asked
+	return rows, by, nil
 }
 
 // locateLongRow turns a LongRowError into an ErrRow that says where the row is: the row itself

@@ -1,7 +1,6 @@
 package origin
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -28,18 +27,4 @@ func rowError(err error) error {
 		return fmt.Errorf("%w: %w", postgres.ErrRow, err)
 	}
 	return fmt.Errorf("%w: %w", postgres.ErrProtocol, err)
-}
-
-// positionAfter returns the position directly after a row. It relies on the order of
-// columns: in both collections the listed ones begin with id and name and end with
-// created_at. None of the three is NULL.
-func positionAfter(row [][]byte, sort lists.Order) Position {
-	p := Position{Set: true}
-	copy(p.ID[:], row[0])
-	if sort == lists.ByName {
-		p.Name = lists.NameKey(string(row[1]))
-	} else {
-		p.CreatedAt = int64(binary.BigEndian.Uint64(row[len(row)-1])) + lists.PostgresEpoch
-	}
-	return p
 }

@@ -131,11 +131,10 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 	return nil
 }
 
-// FetchFromStandby reads one page from a standby that follows the primary and
-// has replayed enough of its WAL. It tries one standby after the other, as long as they are
-// refused before they get the page's query. Errors: those of Fetch, ErrLagging,
-// ErrOtherPrimary.
-func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (_ Page, err error) {
+// FetchFromStandby is Fetch from a standby that follows the primary. It tries one standby
+// after the other, as long as they are refused before they get the query. Errors: those of
+// Fetch, ErrLagging, ErrOtherPrimary.
+func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p Primary) (_ Rows, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
 	first := int(o.next.Add(1) % uint32(len(o.standbys)))
@@ -145,7 +144,7 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (_ Pag
 			err = ErrUnavailable
 			continue
 		}
-		page, failure := o.fetchFrom(ctx, s, &q, &n)
+		rows, failure := o.fetchFrom(ctx, s, &q, &p)
 		err = failure
 		var refusal *error
 		switch {
@@ -161,37 +160,37 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (_ Pag
 		}
 		s.refusal.Store(refusal)
 		if !errors.Is(err, postgres.ErrLagging) && !errors.Is(err, postgres.ErrOtherPrimary) {
-			return page, err
+			return rows, err
 		}
 	}
-	return Page{}, err
+	return Rows{}, err
 }
 
-func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed) (page Page, err error) {
+func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary) (rows Rows, err error) {
 	if last := s.last.Load(); last != nil && time.Since(last.at) < replayStatusTTL {
-		if err := s.admit(last, n); err != nil {
-			return Page{}, err
+		if err := s.admit(last, p); err != nil {
+			return Rows{}, err
 		}
 	}
 	err = s.fetch(ctx, q, func() error {
 		soon, cancel := context.WithTimeout(ctx, replayTimeout)
 		defer cancel()
-		r, err := o.open(soon, &s.upstream)
+		conn, err := s.pool.Acquire(soon)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		defer o.close(r)
-		is, err := s.replayed(soon, r.conn)
+		defer conn.Release()
+		is, err := s.replayed(soon, conn)
 		if err != nil {
 			return err
 		}
 		s.last.Store(is)
-		if err := s.admit(is, n); err != nil {
+		if err := s.admit(is, p); err != nil {
 			return err
 		}
 		began := time.Now()
 		var by postgres.Server
-		page, by, err = o.read(ctx, r, q)
+		rows, by, err = o.read(ctx, conn, q)
 		s.took.observe(postgres.Classify(err), time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {
@@ -205,27 +204,27 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 		if database := s.followed().Database; database != "" && by.Database != database {
 			return fmt.Errorf("%w: it answers from database %s, and not %s", postgres.ErrOtherPrimary, by.Database, database)
 		}
-		page.Began, page.Took = began, time.Since(began)
-		page.Snapshot, page.Run, page.Timeline, page.LSN = "", "", is.Timeline.String(), is.LSN
+		rows.Began, rows.Took = began, time.Since(began)
+		rows.Snapshot, rows.Run, rows.Timeline, rows.LSN = "", "", is.Timeline.String(), is.LSN
 		return nil
 	})
 	if err != nil {
-		return Page{}, err
+		return Rows{}, err
 	}
-	return page, nil
+	return rows, nil
 }
 
 // admit returns why a page from the standby would not be accepted; nil if it would.
-func (s *standby) admit(is *replayStatus, n *Needed) error {
+func (s *standby) admit(is *replayStatus, p *Primary) error {
 	switch {
 	case is.Timeline == postgres.Timeline{}:
 		return fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary)
-	case is.Timeline.String() != n.Server:
-		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, n.Server)
+	case is.Timeline.String() != p.Server:
+		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, p.Server)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, err := s.lineages[is.Run].judge(is.LSN, is.at, n)
+	known, err := s.lineages[is.Run].judge(is.LSN, is.at, p)
 	if len(s.lineages) >= maxLineages {
 		clear(s.lineages) // they are filled again by later answers
 	}

@@ -73,7 +73,7 @@ func shapeOf(q *Query) (shape, [][]byte) {
 	s := shape{collection: q.Collection, sort: q.Sort, filter: q.Filter, after: q.After.Set}
 	args := make([][]byte, 2, 6)
 	args[0] = q.Workspace[:]
-	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.Limit+1)) // one more than the page has, to know whether there is a next page
+	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.rows()))
 	if q.Search != "" {
 		s.search = walkSearch
 		folded := lists.Fold(q.Search)
@@ -128,7 +128,7 @@ func (s shape) sql() string {
 	table, columns := postgres.Schema+"."+s.collection.String(), strings.Join(list, ", ")
 
 	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, s.sort.SQL(),
-		MaxLimit+1)
+		s.most())
 	if s.search == indexedSearch {
 		first := func(n int) string {
 			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE true%s", columns, table, rows, s.sort.SQL(), n, match)
@@ -148,8 +148,18 @@ WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, gra
 	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
 }
 
-// readPointSQL selects a page's read point: its snapshot, and which server answers.
-const readPointSQL = `SELECT pg_current_snapshot()::text || '@' || ` + postgres.ServerSQL
+// most is how many rows a statement of the shape returns at most.
+func (s shape) most() int {
+	q := Query{After: Position{Set: s.after}, Limit: MaxLimit}
+	if s.search != noSearch {
+		q.Search = "any"
+	}
+	return q.rows()
+}
+
+// readPointSQL selects a statement's read point: its snapshot, up to where a standby shows
+// WAL at most, and which server answers.
+const readPointSQL = `SELECT pg_current_snapshot()::text || '@' || coalesce((greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0')::text, '0') || '@' || ` + postgres.ServerSQL
 
 // hasGram says whether the index of grams can narrow the folded term down: whether the
 // function search_grams of the schema finds any in it.

@@ -2,6 +2,8 @@ package replica
 
 import (
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
@@ -20,6 +22,7 @@ const (
 // ReadPoint says which changes the rows of a fill show.
 type ReadPoint struct {
 	Source   Source
+	Began    changefeed.Position
 	Run      string              // of the primary: when it was started
 	Snapshot changefeed.Snapshot // on the primary: the statement's own
 	Server   string              // that the standby follows: its system and timeline
@@ -29,7 +32,10 @@ type ReadPoint struct {
 }
 
 // Start is the replica's state before rows are read.
-type Start struct{ resets, beats uint64 }
+type Start struct {
+	resets, beats uint64
+	At            changefeed.Position
+}
 
 // Fill is what was read of a list: all its rows behind After, up to Until.
 type Fill struct {
@@ -38,6 +44,8 @@ type Fill struct {
 	End          bool // up to the end of the list, whatever Until is
 	Rows         []lists.Row
 	At           ReadPoint
+	ReadAt       time.Duration
+	parked       atomic.Bool
 	Start        Start // what Begin returned before the statement was sent, or the copy was asked for
 }
 
@@ -66,7 +74,7 @@ func (o Outcome) String() string {
 func (r *Replica) Begin() Start {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return Start{r.resets, r.beats}
+	return Start{r.resets, r.beats, r.state.position}
 }
 
 // Merge makes a range of what was read. It waits until the state shows all that the rows
@@ -155,4 +163,14 @@ func (f *Fill) sees(c *remembered) bool {
 		return c.lsn <= f.At.LSN
 	}
 	return c.at.Compare(f.At.Position) <= 0
+}
+
+func (f *Fill) Pending() bool { return f.parked.Load() }
+func (r *Replica) Parked(k *Key, after lists.Position) (*Fill, []lists.Row, bool) {
+	return nil, nil, false
+}
+func (r *Replica) State() ReadPoint {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return ReadPoint{Run: r.state.run, Snapshot: r.state.snapshot, Began: r.state.position}
 }

@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -18,10 +16,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/cache"
 	"listedge/cmd/listedge/node"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/sandbox/pagetest"
 	"listedge/origin"
 	"listedge/origin/postgres"
 )
@@ -33,21 +31,17 @@ import (
 type pageOracle struct {
 	workspaces []pageWorkspace
 	url        string
-	standby    bool // pages of one are to be compared
 	nodes      []pageNode
 	random     *rand.Rand
 	reference  *origin.Origin
 
-	queries    []origin.Query
-	compared   map[string]int                           // by where the page was
-	kept       map[lists.Collection]map[lists.Order]int // pages that were right although their statement had not seen a change
-	keptBy     map[string]int                           // the same by the kind of change
-	ofStandbys int
-	wrong      int
+	queries  []origin.Query
+	compared map[string]int                           // by where the page was
+	of       map[lists.Collection]map[lists.Order]int // pages compared
+	wrong    int
 
-	mu      sync.Mutex // guards all below
-	commits map[changefeed.List][]commit
-	kinds   map[string]int
+	mu    sync.Mutex // guards all below
+	kinds map[string]int
 }
 
 type pageWorkspace struct {
@@ -66,15 +60,12 @@ const (
 	pageQueries = 160
 	pageWriters = 2
 	pageReaders = 4
-	// The last rememberedCommits of each list, to find those that a page's statement has not seen.
-	rememberedCommits = 64
 )
 
 func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 	t.Helper()
 	o := &pageOracle{url: url, random: rand.New(rand.NewPCG(seed, 0)),
-		commits: map[changefeed.List][]commit{}, kinds: map[string]int{}, keptBy: map[string]int{}, compared: map[string]int{},
-		kept: map[lists.Collection]map[lists.Order]int{lists.Items: {}, lists.Contacts: {}}}
+		kinds: map[string]int{}, compared: map[string]int{}, of: map[lists.Collection]map[lists.Order]int{lists.Items: {}, lists.Contacts: {}}}
 	db := must1(postgres.Open(t.Context(), postgres.Options{URL: url, Connections: pageReaders, QueryTimeout: patience}))
 	t.Cleanup(func() { _ = db.Close(context.Background()) })
 	o.reference = origin.New(db)
@@ -138,18 +129,17 @@ func (o *pageOracle) newQueries(n int) {
 	}
 }
 
-func (o *pageOracle) committed(list changefeed.List, c commit) {
+// committed counts a transaction.
+func (o *pageOracle) committed(kind string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := append(o.commits[list], c)
-	o.commits[list] = all[max(0, len(all)-rememberedCommits):]
-	o.kinds[c.kind]++
+	o.kinds[kind]++
 }
 
-// keptAll says whether pages of all orders and collections were kept.
-func (o *pageOracle) keptAll() bool {
-	for _, kept := range o.kept {
-		if kept[lists.ByCreatedAt] == 0 || kept[lists.ByName] == 0 {
+// comparedAll says whether pages of all orders and collections were compared.
+func (o *pageOracle) comparedAll() bool {
+	for _, of := range o.of {
+		if of[lists.ByCreatedAt] == 0 || of[lists.ByName] == 0 {
 			return false
 		}
 	}
@@ -163,7 +153,7 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 		writers = append(writers, &pageWriter{conn: connect(t, o.url), random: rand.New(rand.NewPCG(o.random.Uint64(), 0)), oracle: o})
 	}
 	rounds := 0
-	shown := func() bool { return o.keptAll() && (!o.standby || o.ofStandbys > 0) }
+	shown := o.comparedAll
 	for began := time.Now(); !t.Failed() && (time.Since(began) < d || !shown() && time.Since(began) < d+patience); rounds++ {
 		o.write(t, writers)
 		o.compare(t, time.Now())
@@ -172,13 +162,12 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 	for _, n := range o.kinds {
 		transactions += n
 	}
-	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, of which the standby's %d", rounds, transactions, o.kinds, o.compared, o.ofStandbys)
-	t.Logf("pages kept although their statement had not seen a change: %v; by change %v", o.kept, o.keptBy)
+	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, %v", rounds, transactions, o.kinds, o.compared, o.of)
 	for i, n := range o.nodes {
-		t.Logf("node %d compared pages with newer changes: %v", i, n.Cache.Stats().Compared)
+		t.Logf("node %d: fills %v, replica %+v", i, n.Cache.Stats().Merges, n.Cache.Stats().Replica)
 	}
 	if !shown() {
-		t.Error("of some kinds no page was kept: nothing was shown of them")
+		t.Error("of some kinds no page was compared: nothing was shown of them")
 	}
 }
 
@@ -236,14 +225,17 @@ func (o *pageOracle) workspace(id uuid.UUID) *pageWorkspace {
 // some pages, so that several pauses' changes are compared with them later, at once.
 func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 	chosen := slices.DeleteFunc(slices.Clone(o.queries), func(origin.Query) bool { return o.random.IntN(3) == 0 })
-	anew := make([]origin.Page, len(chosen))
+	type page struct{ body, next string }
+	anew := make([]page, len(chosen))
 	var next atomic.Int64
 	var reading sync.WaitGroup
 	for range pageReaders {
 		reading.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(chosen); i = int(next.Add(1)) - 1 {
 				var err error
-				if anew[i], err = o.reference.Fetch(t.Context(), chosen[i], ""); err != nil {
+				rows, err := o.reference.Fetch(t.Context(), chosen[i], "")
+				body, next := pagetest.Of(&chosen[i], &rows)
+				if anew[i] = (page{string(body), next}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -253,7 +245,7 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 	for i, n := range o.nodes {
 		within(t, patience, fmt.Sprintf("node %d knows all that was written", i), func() bool { return n.Cache.Stats().ProofAge < time.Since(quiet) })
 		for j, q := range chosen {
-			o.compareOn(t, i, n, q, anew[j], quiet)
+			o.compareOn(t, i, n, q, anew[j].body, quiet)
 		}
 	}
 	o.newQueries(pageQueries / 16)
@@ -261,58 +253,26 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 		i := o.random.IntN(len(chosen))
 		q := chosen[i]
 		var err error
-		if q.After, err = q.ParseCursor([]byte(anew[i].NextCursor)); err == nil {
+		if q.After, err = q.ParseCursor([]byte(anew[i].next)); err == nil {
 			o.queries[o.random.IntN(len(o.queries))] = q
 		}
 	}
 }
 
 // compareOn compares the entry of the query in a node's cache with the page.
-func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query, page origin.Page, quiet time.Time) {
-	now := time.Now()
-	list := changefeed.List{Workspace: q.Workspace, Collection: lists.Collection(q.Collection)}
-	r, ok := n.Cache.Hit(keyOf(&q), now)
-	if !ok {
-		var err error
-		if r, err = n.Cache.Stored(keyOf(&q), list, nil); err != nil {
-			return
-		}
-	}
-	if r.Err != nil || r.Age >= time.Since(quiet) { // it may lack the last writes
+func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query, body string, quiet time.Time) {
+	r, ok := n.Cache.Hit(keyOf(&q), time.Now())
+	if !ok || r.Age >= time.Since(quiet) { // it may lack the last writes
 		return
 	}
 	o.compared[r.Source.String()]++
-	if r.Entry.ReadPoint.OnStandby() {
-		o.ofStandbys++
-	}
-	unseen := unseenBy(r.Entry, o.commits[list])
-	if len(unseen) > 0 {
-		o.kept[q.Collection][q.Sort]++
-	}
-	for _, kind := range unseen {
-		o.keptBy[kind]++
-	}
-	if bytes.Equal(r.Entry.Body, page.Body) {
+	o.of[q.Collection][q.Sort]++
+	if string(r.Entry.Body) == body {
 		return
 	}
 	if o.wrong++; o.wrong < 4 {
-		t.Errorf("node %d, %s: %s\nis in %s as\n%s\nand in the database\n%s\nchanges that the page's statement has not seen: %v; extent %+v",
-			at, addressOf(&q), describeQuery(&q), r.Source, r.Entry.Body, page.Body, unseen, r.Entry.Extent)
+		t.Errorf("node %d, %s: %s\nis in %s as\n%s\nand in the database\n%s", at, addressOf(&q), describeQuery(&q), r.Source, r.Entry.Body, body)
 	}
-}
-
-// unseenBy are the kinds of changes that the entry's statement had not seen.
-func unseenBy(e *cache.Entry, commits []commit) []string {
-	kinds := map[string]bool{}
-	if !e.ReadPoint.OnStandby() && e.ReadPoint.Run == "" { // it was joined of others, and no statement read it
-		return nil
-	}
-	for _, c := range commits {
-		if e.ReadPoint.OnStandby() && c.lsn > e.ReadPoint.LSN || !e.ReadPoint.OnStandby() && !e.ReadPoint.Snapshot.Sees(c.xid) {
-			kinds[c.kind] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(kinds))
 }
 
 func describeQuery(q *origin.Query) string {

@@ -38,7 +38,6 @@ func comparePages(t *testing.T, seed uint64, d time.Duration) {
 		for range 2 {
 			o.start(t, "--redis-url", redis, "--replica-url", standby.URL("listedge"))
 		}
-		o.standby = true
 		o.run(t, d)
 	})
 }

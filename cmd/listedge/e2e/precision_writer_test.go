@@ -17,12 +17,6 @@ import (
 
 // The writers of the page oracle. Together they change rows in every way.
 
-// commit is one transaction that changed a list.
-type commit struct {
-	xid, lsn uint64 // lsn is not behind the commit
-	kind     string
-}
-
 // pageWriter writes to all workspaces.
 type pageWriter struct {
 	conn   *pgx.Conn
@@ -334,7 +328,6 @@ func (w *pageWriter) definition(ctx context.Context, tx pgx.Tx, l changefeed.Lis
 func (w *pageWriter) step(ctx context.Context) error {
 	way := pick(w.random, usualWays)
 	list := changefeed.List{Workspace: pick(w.random, w.oracle.workspaces).id, Collection: lists.Collection(w.random.IntN(2))}
-	c := commit{kind: way}
 	err := pgx.BeginFunc(ctx, w.conn, func(tx pgx.Tx) error {
 		var rows int
 		if err := tx.QueryRow(ctx, "SELECT count(*) FROM "+table(list)+" WHERE workspace_id = $1", list.Workspace).Scan(&rows); err != nil {
@@ -346,22 +339,14 @@ func (w *pageWriter) step(ctx context.Context) error {
 		case rows < usual*3/4:
 			way = "copy"
 		}
-		c.kind = way
 		if err := ways[way](w, ctx, tx, list); err != nil {
 			return err
 		}
 		time.Sleep(time.Duration(w.random.IntN(4)) * time.Millisecond) // other transactions begin and end meanwhile
-		var xid, lsn int64
-		err := tx.QueryRow(ctx, "SELECT pg_current_xact_id()::text::int8, (pg_current_wal_insert_lsn() - '0/0')::int8").Scan(&xid, &lsn)
-		c.xid, c.lsn = uint64(xid), uint64(lsn)
-		return err
+		return nil
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		w.oracle.committed(way)
 	}
-	w.oracle.committed(list, c)
-	if way == "move" {
-		w.oracle.committed(w.beside(list), c)
-	}
-	return nil
+	return err
 }

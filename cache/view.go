@@ -1,0 +1,83 @@
+package cache
+
+import (
+	"slices"
+	"time"
+
+	"listedge/cache/replica"
+	"listedge/internal/lists"
+)
+
+// View names one page: a cut out of a list. Its methods may be called by several goroutines.
+type View interface {
+	Key() []byte            // names the page in memory and in Redis: AppendKey
+	List() replica.Key      // the list
+	After() lists.Position  // the page begins behind it
+	Limit() int             // the most rows of the page, at most MaxLimit
+	Behind(*lists.Row) View // the page of the same list and limit that begins behind a row
+	// Page makes the body of the page with these rows, up to the request id. more = rows
+	// follow the last; then next is the cursor behind it.
+	Page(texts []string, last *lists.Row, more bool) (body []byte, next string)
+}
+
+// MaxLimit is the largest page, in rows.
+const MaxLimit = 100
+
+// maxBody bounds the rows of a page in bytes: a page that reaches it ends before its limit.
+// The first row may be larger, so that a walk gets past every row that can be read. The
+// widest row that the schema permits is 2 MB of JSON.
+const maxBody = 4 << 20
+
+// cut makes the page's entry out of the replica, or returns old if that shows the same rows.
+// It returns nil if the replica does not have all of them, or while nothing is proven. It
+// allocates nothing if it returns old.
+func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
+	if !c.followed.trusted(now) {
+		return nil
+	}
+	var space [MaxLimit]*replica.Row
+	key := v.List()
+	list, version, rows, more, ok := c.replica.Read(space[:0], &key, v.After(), v.Limit(), maxBody)
+	if !ok {
+		return nil
+	}
+	if old != nil && old.list == list && old.more == more && slices.Equal(old.rows, rows) {
+		old.version.Store(version)
+		return old
+	}
+	c.cuts.Add(1)
+	texts, last := make([]string, len(rows)), (*lists.Row)(nil)
+	for i, r := range rows {
+		texts[i], last = r.Text, &r.Row
+	}
+	e := newEntry(v, texts, last, more, old)
+	e.list, e.rows, e.more = list, slices.Clone(rows), more
+	e.version.Store(version)
+	e.Proof = time.Duration(c.followed.proof.Load())
+	e.ReadAt = e.Proof
+	return e
+}
+
+// entryOf makes the entry of the first page of rows that were read behind the view's
+// position. end = the list ends with them.
+func entryOf(v View, rows []lists.Row, end bool, readAt time.Duration) *Entry {
+	n := firstPage(rows, v.Limit())
+	texts, last := make([]string, n), (*lists.Row)(nil)
+	for i := range texts {
+		texts[i], last = rows[i].Text, &rows[i]
+	}
+	e := newEntry(v, texts, last, n < len(rows) || !end, nil)
+	e.Proof, e.ReadAt = readAt, readAt
+	return e
+}
+
+// firstPage returns how many of a fill's rows its first page shows.
+func firstPage(rows []lists.Row, limit int) int {
+	size := 0
+	for i := range rows[:min(limit, len(rows))] {
+		if size += len(rows[i].Text); i > 0 && size > maxBody {
+			return i
+		}
+	}
+	return min(limit, len(rows))
+}

@@ -1,0 +1,82 @@
+package origin
+
+import (
+	"time"
+
+	"listedge/internal/lists"
+)
+
+// Rows are rows of a list as the database had them, in the list's order: those behind the
+// query's position.
+type Rows struct {
+	Rows []lists.Row
+	End  bool // the list ends with them
+
+	// For rows from the primary: the statement's pg_current_snapshot(), and the run of the
+	// server, which is the time of its start.
+	Snapshot, Run string
+	// For rows from a standby: the primary's system and timeline, the LSN up to which the
+	// standby had replayed before the statement began, and one that nothing is behind which
+	// the statement shows.
+	Timeline     string
+	LSN, Through uint64
+
+	Began time.Time     // when the query was sent, also if it failed; zero = none was sent
+	Took  time.Duration // how long the query took
+}
+
+// pagesAhead is how many pages a query with a position reads: its client follows cursors,
+// and four pages cost the database little more than one. A search may have to look at many
+// rows for each that it finds, so it reads one page.
+const pagesAhead = 4
+
+// rows is how many rows the query reads: one more than its pages have, to know whether more
+// follow.
+func (q *Query) rows() int {
+	if q.After.Set && q.Search == "" {
+		return pagesAhead*q.Limit + 1
+	}
+	return q.Limit + 1
+}
+
+// maxBytes bounds the rows that are kept of a query, in bytes: those that come when it is
+// reached are dropped. The widest row that the schema permits is 2 MB of JSON.
+const maxBytes = 4 << 20
+
+// Page makes the body of the query's page with these rows, up to where the request id goes:
+//
+//	{"data":[…],"page":{"hasMore":…,"nextCursor":…}
+//
+// more = rows follow the last; then next is the cursor behind it.
+func (q *Query) Page(texts []string, last *lists.Row, more bool) (body []byte, next string) {
+	const head, noMore, hasMore = `{"data":[`, `],"page":{"hasMore":false,"nextCursor":null}`, `],"page":{"hasMore":true,"nextCursor":"`
+	size := len(head) + len(noMore) + MaxCursor
+	for _, text := range texts {
+		size += len(text) + 1
+	}
+	body = append(make([]byte, 0, size), head...)
+	for i, text := range texts {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, text...)
+	}
+	if !more {
+		return append(body, noMore...), ""
+	}
+	behind := q.Behind(last)
+	next = string(behind.AppendCursor(nil))
+	return append(append(append(body, hasMore...), next...), `"}`...), next
+}
+
+// Behind returns the query for the page of the same list that begins behind a row.
+func (q *Query) Behind(r *lists.Row) Query {
+	behind := *q
+	behind.After = Position{Set: true, ID: r.ID}
+	if q.Sort == lists.ByName {
+		behind.After.Name = r.NameKey
+	} else {
+		behind.After.CreatedAt = r.CreatedAt
+	}
+	return behind
+}
