@@ -9,44 +9,46 @@ import (
 	"listedge/internal/lists"
 )
 
-// Source says where rows were read.
-type Source uint8
-
-// The sources.
-const (
-	Primary Source = iota // by a statement
-	Standby               // by a statement
-	Copy                  // in Redis, where a node has put what it cut from its own ranges
-)
-
-// ReadPoint says which changes the rows of a fill show.
+// ReadPoint says which changes rows show that a statement returned, on the primary or on a
+// standby of it.
 type ReadPoint struct {
-	Source   Source
-	Began    changefeed.Position
 	Run      string              // of the primary: when it was started
 	Snapshot changefeed.Snapshot // on the primary: the statement's own
-	Server   string              // that the standby follows: its system and timeline
-	LSN      uint64              // on the standby: it had replayed up to here before the statement began
-	Through  uint64              // on the standby: the statement shows nothing behind it, such as what had been received when it had begun
-	Position changefeed.Position // of the copy: the state that its rows equal
+	Began    changefeed.Position // on the primary: of a heartbeat that was taken before the statement began
+
+	Server  string // that the standby follows: its system and timeline; empty = on the primary
+	LSN     uint64 // on the standby: it had replayed up to here before the statement began
+	Through uint64 // on the standby: the statement shows nothing behind it, such as what had been received when it had begun
 }
 
 // Start is the replica's state before rows are read.
 type Start struct {
-	resets, beats uint64
-	At            changefeed.Position
+	At     changefeed.Position // of the state's heartbeat
+	resets uint64
 }
 
-// Fill is what was read of a list: all its rows behind After, up to Until.
+// Fill is what was read of a list: the rows behind After, up to the last of them.
 type Fill struct {
 	Key
-	After, Until lists.Position
-	End          bool // up to the end of the list, whatever Until is
-	Rows         []lists.Row
-	At           ReadPoint
-	ReadAt       time.Duration
-	parked       atomic.Bool
-	Start        Start // what Begin returned before the statement was sent, or the copy was asked for
+	After  lists.Position
+	Rows   []lists.Row
+	End    bool // the list ends with them
+	At     ReadPoint
+	Start  Start         // what Begin returned before the statement was sent, or a copy was asked for
+	ReadAt time.Duration // for the caller
+
+	pending atomic.Bool
+}
+
+// Pending reports whether the fill waits for a heartbeat.
+func (f *Fill) Pending() bool { return f.pending.Load() }
+
+// until returns the bound behind the fill.
+func (f *Fill) until() lists.Position {
+	if f.End || len(f.Rows) == 0 {
+		return listEnd
+	}
+	return behind(f.Rows[len(f.Rows)-1].Position(f.Order))
 }
 
 // Outcome says what became of a fill.
@@ -74,7 +76,7 @@ func (o Outcome) String() string {
 func (r *Replica) Begin() Start {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return Start{r.resets, r.beats, r.state.position}
+	return Start{r.state.position, r.resets}
 }
 
 // Merge makes a range of what was read. It waits until the state shows all that the rows
@@ -101,13 +103,13 @@ func (r *Replica) Merge(f *Fill) Outcome {
 
 func (r *Replica) merge(f *Fill) Outcome {
 	switch {
-	case f.Start.resets != r.resets || r.beats == 0:
+	case f.Start.resets != r.resets || !r.joined:
 		return Resynced
 	case r.isOfWrongServer(&f.At):
 		return WrongServer
 	case r.isTooOld(f):
 		return TooOld
-	case !r.shows(&f.At):
+	case !r.covers(&f.At):
 		return Parked
 	}
 	rows, o := r.unseen(f)
@@ -118,59 +120,36 @@ func (r *Replica) merge(f *Fill) Outcome {
 }
 
 func (r *Replica) isOfWrongServer(v *ReadPoint) bool {
-	switch v.Source {
-	case Primary:
-		return v.Run != r.state.run
-	case Standby:
+	if v.Server != "" {
 		return v.Server != r.state.server
 	}
-	return false
+	return v.Run != r.state.run
 }
 
-// isTooOld says whether a change may have been forgotten that the fill does not show. A
-// statement on the primary sees what had been settled here before it was sent.
+// isTooOld says whether a change may have been forgotten that the fill does not show.
 func (r *Replica) isTooOld(f *Fill) bool {
-	floor := &r.history.floor
-	switch f.At.Source {
-	case Primary:
-		return f.Start.beats < floor.beat
-	case Standby:
-		return f.At.LSN < floor.lsn
+	if f.At.Server != "" {
+		return f.At.LSN < r.history.floor.lsn
 	}
-	return f.At.Position.Compare(floor.at) < 0
+	return f.At.Began.Compare(r.history.floor.at) < 0
 }
 
-// shows says whether the state shows all that the read point shows. An equal Xmax is not
+// covers says whether the state shows all that the read point shows. An equal Xmax is not
 // enough: transactions before it may have ended since. Neither is an LSN: a standby shows
 // a commit before the primary does.
-func (r *Replica) shows(v *ReadPoint) bool {
+func (r *Replica) covers(v *ReadPoint) bool {
 	s := &r.state
-	switch v.Source {
-	case Primary:
-		return s.snapshot.Xmax >= v.Snapshot.Xmax && !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees)
-	case Standby:
+	if v.Server != "" {
 		return s.lsn >= v.Through && (s.unsettled == 0 || s.unsettled > v.Through)
 	}
-	return s.position.Compare(v.Position) >= 0
+	return s.snapshot.Xmax >= v.Snapshot.Xmax && !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees)
 }
 
-// sees says whether the fill shows a change that was settled.
+// sees says whether the fill shows a change that was settled. A statement on the primary
+// shows what a heartbeat showed that was taken before it began.
 func (f *Fill) sees(c *remembered) bool {
-	switch f.At.Source {
-	case Primary:
-		return c.beat <= f.Start.beats || f.At.Snapshot.Sees(c.xid)
-	case Standby:
+	if f.At.Server != "" {
 		return c.lsn <= f.At.LSN
 	}
-	return c.at.Compare(f.At.Position) <= 0
-}
-
-func (f *Fill) Pending() bool { return f.parked.Load() }
-func (r *Replica) Parked(k *Key, after lists.Position) (*Fill, []lists.Row, bool) {
-	return nil, nil, false
-}
-func (r *Replica) State() ReadPoint {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return ReadPoint{Run: r.state.run, Snapshot: r.state.snapshot, Began: r.state.position}
+	return c.at.Compare(f.At.Began) <= 0 || f.At.Snapshot.Sees(c.xid)
 }

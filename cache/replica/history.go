@@ -8,9 +8,8 @@ import (
 // point is where the state was when a change was settled: by which heartbeat, and the
 // change's own LSN.
 type point struct {
-	beat uint64
-	at   changefeed.Position
-	lsn  uint64
+	at  changefeed.Position
+	lsn uint64
 }
 
 // remembered is a change of one table that was settled.
@@ -55,7 +54,7 @@ func (h *history) trim(budget int) {
 	for h.bytes > budget {
 		c := h.queue[0]
 		h.queue[0], h.queue = nil, h.queue[1:]
-		h.floor = point{c.beat, c.at, max(h.floor.lsn, c.lsn)}
+		h.floor = point{c.at, max(h.floor.lsn, c.lsn)}
 		h.bytes -= c.bytes()
 		if of := h.of[c.table]; len(of) > 1 {
 			of[0], h.of[c.table] = nil, of[1:]

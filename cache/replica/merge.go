@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/google/uuid"
@@ -42,15 +43,14 @@ type part struct {
 
 // at brings the fill to the state.
 func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
-	p.lo, p.hi = behind(f.After), behind(f.Until)
-	if f.End {
-		p.hi = listEnd
-	}
+	p.lo, p.hi = behind(f.After), f.until()
 	for i := range f.Rows {
 		switch row := &f.Rows[i]; {
 		case unseen[row.ID] != nil:
 		case row.Flags&f.Filter != f.Filter:
 			return p, Inconsistent
+		case row.Flags&lists.NameUnknown != 0 && f.Order == lists.ByName:
+			return p, AnyRow
 		default:
 			p.add(f.Order, row, member)
 		}
@@ -144,13 +144,19 @@ func (f *Fill) bytes() int {
 
 func (r *Replica) park(f *Fill) {
 	p := &r.parked
+	f.pending.Store(true)
 	p.fills = append(p.fills, f)
 	p.bytes += f.bytes()
 	for len(p.fills) > maxParked || p.bytes > r.budget.Parked {
-		p.bytes -= p.fills[0].bytes()
+		r.unpark(p.fills[0], Dropped)
 		p.fills = slices.Delete(p.fills, 0, 1)
-		r.counts.Fills[Dropped]++
 	}
+}
+
+func (r *Replica) unpark(f *Fill, o Outcome) {
+	r.parked.bytes -= f.bytes()
+	r.counts.Fills[o]++
+	f.pending.Store(false)
 }
 
 // retry merges the fills for which the state suffices now.
@@ -158,9 +164,24 @@ func (r *Replica) retry() {
 	r.parked.fills = slices.DeleteFunc(r.parked.fills, func(f *Fill) bool {
 		o := r.merge(f)
 		if o != Parked {
-			r.parked.bytes -= f.bytes()
-			r.counts.Fills[o]++
+			r.unpark(f, o)
 		}
 		return o != Parked
 	})
+}
+
+// Parked returns the newest of the list's fills that wait for a heartbeat and have the
+// position, the rows of the fill behind it, and whether the list ends with them; nil = there
+// is none.
+func (r *Replica) Parked(k *Key, after lists.Position) (f *Fill, rows []lists.Row, end bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	at := behind(after)
+	for i := len(r.parked.fills) - 1; i >= 0; i-- {
+		if f = r.parked.fills[i]; f.Key == *k && behind(f.After) <= at && at < f.until() {
+			n := sort.Search(len(f.Rows), func(i int) bool { return f.Rows[i].Position(k.Order) > after })
+			return f, f.Rows[n:], f.End
+		}
+	}
+	return nil, nil, false
 }

@@ -52,7 +52,7 @@ type Replica struct {
 
 	mu      sync.RWMutex // held for writing some microseconds a heartbeat
 	resets  uint64
-	beats   uint64 // heartbeats applied since the last Reset; 0 = no state
+	joined  bool // a heartbeat was applied since the last Reset
 	state   state
 	tables  map[changefeed.List]*table
 	history history
@@ -112,8 +112,11 @@ func (r *Replica) Reset() {
 			l.version.Add(1)
 		}
 	}
+	for _, f := range r.parked.fills {
+		r.unpark(f, Resynced)
+	}
 	r.resets++
-	r.beats, r.state = 0, state{}
+	r.joined, r.state = false, state{}
 	r.tables, r.clock, r.parked = map[changefeed.List]*table{}, clock{}, parked{}
 	r.history = history{of: map[changefeed.List][]*remembered{}}
 }
@@ -126,11 +129,12 @@ func (r *Replica) Apply(b *changefeed.Beat) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.beats++; r.beats == 1 {
-		r.history.floor = point{r.beats, b.Position, b.LSN}
+	if !r.joined {
+		r.joined = true
+		r.history.floor = point{b.Position, b.LSN}
 	} else {
 		for _, c := range b.Settled {
-			r.settle(c, point{r.beats, b.Position, c.LSN})
+			r.settle(c, point{b.Position, c.LSN})
 		}
 	}
 	r.state = state{position: b.Position, snapshot: b.Snapshot, lsn: b.LSN, server: b.Server, run: b.Run}
@@ -182,12 +186,12 @@ func (r *Replica) forget(t *table) {
 	}
 }
 
-// Position returns the heartbeat of the state. If it is the same before and after a Read,
-// it is that of the page: copies for other nodes say it.
-func (r *Replica) Position() changefeed.Position {
+// State returns the state as a read point. If it is the same before and after a Read, a
+// statement with this read point would have returned the same rows.
+func (r *Replica) State() ReadPoint {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.state.position
+	return ReadPoint{Run: r.state.run, Snapshot: r.state.snapshot, Began: r.state.position}
 }
 
 // Stats returns the numbers.
