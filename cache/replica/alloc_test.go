@@ -5,6 +5,7 @@ package replica
 import (
 	"testing"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -56,7 +57,6 @@ func BenchmarkChange(b *testing.B) {
 		f := read(r, byCreatedAt, 0, 250)
 		f.Order, f.Filter = lists.Order(i%2), lists.Flags(i/2<<2)
 		f.Search = []string{"", "ITEM"}[i/128]
-		f.Until = f.Rows[249].Position(f.Order)
 		for j := range f.Rows {
 			f.Rows[j].Flags = all
 		}
@@ -69,7 +69,9 @@ func BenchmarkChange(b *testing.B) {
 		row := rowAt(int(n) % 250)
 		row.Flags, row.Text = all, row.Text+" "[:n/250%2]
 		n++
-		r.Apply(settled(n, changeOf(n, row)))
+		c := &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}}
+		c.Rows = [][]lists.Row{{row}}
+		r.Apply(settled(n, c))
 	}
 	if s := r.Stats(); s.Lists != 256 {
 		b.Errorf("%+v", s)

@@ -51,25 +51,39 @@ type modelNode struct {
 	views     []view
 }
 
+// source says where a flight reads.
+type source uint8
+
+const (
+	primary source = iota
+	standby
+	stored   // what another flight read, as Redis has it
+	replicas // the rows of another node, as Redis has them
+	sources
+)
+
 type flight struct {
 	*Fill
-	node *modelNode
-	read bool
+	source source
+	node   *modelNode
+	read   bool
 }
 
 type model struct {
 	r *rand.Rand
 	database
-	beats     []heartbeat
-	published int
-	taken     *changefeed.Beat // a heartbeat that is not published yet
-	nodes     []*modelNode
-	flights   []*flight
-	run       string
+	beats      []heartbeat
+	published  int
+	taken      *changefeed.Beat // a heartbeat that is not published yet
+	nodes      []*modelNode
+	flights    []*flight
+	statements []*Fill // that were read last
+	run        string
+	outcomes   *[Outcomes]int
 }
 
 func newModel(r *rand.Rand, nodes int) *model {
-	m := &model{r: r, run: "run"}
+	m := &model{r: r, run: "run", outcomes: new([Outcomes]int)}
 	for range nodes {
 		n := &modelNode{Replica: New(Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, Lists: 16})}
 		m.nodes = append(m.nodes, n)
@@ -129,23 +143,38 @@ func (m *model) reset(n *modelNode) {
 }
 
 // begin begins a fill of a list.
-func (m *model) begin(n *modelNode, k Key, after lists.Position, source Source) *flight {
-	f := &flight{Fill: &Fill{Key: k, After: after, Start: n.Begin(), At: ReadPoint{Source: source, LSN: m.replayed}}, node: n}
+func (m *model) begin(n *modelNode, k Key, after lists.Position, from source) *flight {
+	start := n.Begin()
+	f := &flight{Fill: &Fill{Key: k, After: after, Start: start, At: ReadPoint{Began: start.At, LSN: m.replayed}}, source: from, node: n}
 	m.flights = append(m.flights, f)
 	return f
 }
 
-// statement reads up to so many rows.
+// look reads up to so many rows.
+func (m *model) look(f *flight, limit int) {
+	switch f.source {
+	case stored:
+		if len(m.statements) > 0 {
+			of := pick(m.r, m.statements)
+			f.Key, f.After, f.Rows, f.End, f.At, f.read = of.Key, of.After, of.Rows, of.End, of.At, true
+		}
+	case replicas:
+		m.copy(f, pick(m.r, m.nodes), limit)
+	default:
+		m.statement(f, limit)
+	}
+}
+
+// statement reads up to so many rows in the database.
 func (m *model) statement(f *flight, limit int) {
 	f.read = true
 	var table []*lists.Row
-	switch f.At.Source {
-	case Primary:
+	if f.source == primary {
 		if f.At.Run, f.At.Snapshot = m.run, m.snapshot(); m.r.IntN(100) == 0 {
 			f.At.Run = "another run"
 		}
 		table = m.seenBy(f.At.Snapshot)
-	case Standby:
+	} else {
 		f.At.Server, f.At.Through = "server", m.replayed
 		table = m.table(func(x *transaction) bool { return x.lsn <= m.replayed })
 	}
@@ -155,30 +184,28 @@ func (m *model) statement(f *flight, limit int) {
 	}
 	if f.End = len(list) <= limit; !f.End {
 		list = list[:limit]
-		f.Until = list[limit-1].Position(f.Order)
 	}
 	for _, row := range list {
 		f.Rows = append(f.Rows, *row)
 	}
+	m.statements = append(m.statements[max(0, len(m.statements)-7):], f.Fill)
 }
 
-// copy takes the rows from what another node shows; false = it has none.
-func (m *model) copy(f *flight, of *modelNode, limit int) bool {
+// copy takes the rows from what another node shows.
+func (m *model) copy(f *flight, of *modelNode, limit int) {
 	_, _, rows, more, ok := of.Read(nil, &f.Key, f.After, limit, 1<<20)
 	if !ok || len(rows) == 0 {
-		return false
+		return
 	}
-	f.read, f.End, f.At.Position = true, !more, of.Position()
-	f.Until = rows[len(rows)-1].Position(f.Order)
+	f.read, f.End, f.At = true, !more, of.State()
 	for _, row := range rows {
 		f.Rows = append(f.Rows, row.Row)
 	}
-	return true
 }
 
 func (m *model) merge(f *flight) {
 	m.flights = slices.DeleteFunc(m.flights, func(other *flight) bool { return other == f })
-	f.node.Merge(f.Fill)
+	m.outcomes[f.node.Merge(f.Fill)]++
 }
 
 // check returns what is wrong with a node.
@@ -275,8 +302,7 @@ func (r *Replica) consistent() error {
 		}
 	}
 	if len(shown) > 0 || bytes != r.clock.bytes || ranges != len(r.clock.ranges) || r.history.bytes > r.budget.Changes {
-		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d",
-			len(shown), bytes, r.clock.bytes, ranges, len(r.clock.ranges))
+		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d", len(shown), bytes, r.clock.bytes, ranges, len(r.clock.ranges))
 	}
 	return nil
 }

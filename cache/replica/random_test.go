@@ -12,9 +12,11 @@ import (
 
 // TestModel runs the model at random.
 func TestModel(t *testing.T) {
+	var outcomes [Outcomes]int
 	var counts Counts
 	for seed := range uint64(modelSeeds) {
 		m := seededModel(seed)
+		m.outcomes = &outcomes
 		for step := range 400 {
 			n, what := m.step()
 			if n == nil {
@@ -93,13 +95,10 @@ func (m *model) step() (n *modelNode, what string) {
 		if m.r.IntN(2) == 0 {
 			after = m.version(m.r, m.r.IntN(modelRows)).Position(key.Order)
 		}
-		m.begin(pick(m.r, m.nodes), key, after, Source(m.r.IntN(3)))
+		m.begin(pick(m.r, m.nodes), key, after, source(m.r.IntN(int(sources))))
 	case k < 90 && len(m.flights) > 0:
-		if f := pick(m.r, m.flights); f.read {
-		} else if f.At.Source != Copy {
-			m.statement(f, 1+m.r.IntN(3))
-		} else {
-			m.copy(f, pick(m.r, m.nodes), 1+m.r.IntN(3))
+		if f := pick(m.r, m.flights); !f.read {
+			m.look(f, 1+m.r.IntN(3))
 		}
 	case k < 99 && len(m.flights) > 0:
 		if f := pick(m.r, m.flights); f.read {
@@ -122,18 +121,18 @@ func TestEveryInterleaving(t *testing.T) {
 	for name, second := range map[string]struct {
 		row    int
 		row2   *lists.Row
-		source Source
+		source source
 	}{
-		"another row":                {1, row(1, 3, "y"), Primary},
-		"the same row":               {0, row(0, 0, "y"), Primary},
-		"the same row, removed":      {0, nil, Primary},
-		"another row, on a standby":  {1, row(1, 3, "y"), Standby},
-		"the same row, on a standby": {0, row(0, 0, "y"), Standby},
+		"another row":                {1, row(1, 3, "y"), primary},
+		"the same row":               {0, row(0, 0, "y"), primary},
+		"the same row, removed":      {0, nil, primary},
+		"another row, on a standby":  {1, row(1, 3, "y"), standby},
+		"the same row, on a standby": {0, row(0, 0, "y"), standby},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all, run, share := 0, 0, interleavingShare
 			left := [5]int{3, 3, 2, 3, 0}
-			if second.source == Standby {
+			if second.source == standby {
 				left[4] = 2
 				share *= 101
 			}
