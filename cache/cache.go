@@ -217,6 +217,9 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 // fresh returns the slot's entry if it is fresh, or one that is cut anew; nil = neither.
 func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 	e := s.entry.Load()
+	if e.isCurrent() {
+		e.touch()
+	}
 	if c.following.Load() && !e.isPending() && !(e.isCurrent() && c.followed.trusted(now)) {
 		if cut := c.cut(e.view, e, now); cut != nil {
 			if cut != e {

@@ -65,6 +65,14 @@ func newEntry(v View, texts []string, last *lists.Row, more bool, old *Entry) *E
 // entry was known to show its rows. It takes no lock.
 func (e *Entry) isCurrent() bool { return e.list != nil && e.list.Version() == e.version.Load() }
 
+// touch keeps the rows of an entry that is served from being evicted.
+func (e *Entry) touch() {
+	e.list.Touch()
+	if len(e.rows) > 0 {
+		e.rows[0].Touch()
+	}
+}
+
 // isPending reports whether the entry's statement may have seen more than the replica shows.
 func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Pending() }
 

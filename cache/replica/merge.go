@@ -1,11 +1,8 @@
 package replica
 
 import (
-	"bytes"
-	"cmp"
 	"slices"
 	"sort"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -44,7 +41,13 @@ type part struct {
 // at brings the fill to the state.
 func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 	p.lo, p.hi = behind(f.After), f.until()
+	before := f.After
 	for i := range f.Rows {
+		at := f.Rows[i].Position(f.Order)
+		if at <= before {
+			return p, Inconsistent
+		}
+		before = at
 		switch row := &f.Rows[i]; {
 		case unseen[row.ID] != nil:
 		case row.Flags&f.Filter != f.Filter:
@@ -63,20 +66,9 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 			p.add(f.Order, row, b)
 		}
 	}
-	order := func(a, b *Row) int {
-		if f.Order == lists.ByName {
-			return cmp.Or(strings.Compare(a.NameKey, b.NameKey), bytes.Compare(a.ID[:], b.ID[:]))
-		}
-		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), bytes.Compare(b.ID[:], a.ID[:]))
-	}
 	if len(unseen) > 0 {
-		slices.SortFunc(p.rows, order)
+		slices.SortFunc(p.rows, func(a, b *Row) int { return a.compare(f.Order, b.Position(f.Order)) })
 		slices.Sort(p.gaps)
-	}
-	for i := 1; i < len(p.rows); i++ {
-		if order(p.rows[i-1], p.rows[i]) >= 0 {
-			return p, Inconsistent
-		}
 	}
 	return p, Merged
 }

@@ -20,6 +20,10 @@ func settled(n uint64, changes ...*changefeed.Change) *changefeed.Beat {
 		LSN: n, Server: "server", Run: "run", Settled: changes, Joined: true}
 }
 
+func changeOf(n uint64, rows ...lists.Row) *changefeed.Change {
+	return &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{modelTable}, Rows: [][]lists.Row{rows}}
+}
+
 var roomy = Budgets{Rows: 1 << 30, Changes: 1 << 24, Parked: 1 << 24, Lists: 256}
 
 // rowAt makes the row with a number: the list by createdAt has them ascending.
@@ -204,13 +208,11 @@ func TestPagesShowNoHalfTransaction(t *testing.T) {
 		})
 	}
 	for n := uint64(2); n <= 2001; n++ {
-		c := &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}}
 		rows := []lists.Row{rowAt(3), rowAt(30)}
 		for i := range rows {
 			rows[i].Text = fmt.Sprintf("%020d of %d", n, i)
 		}
-		c.Rows = [][]lists.Row{} //rows
-		r.Apply(settled(n, c))
+		r.Apply(settled(n, changeOf(n, rows...)))
 		applied.Store(n)
 	}
 	readers.Wait()
