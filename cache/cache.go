@@ -377,16 +377,16 @@ func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
 	}
 }
 
-// Stored returns the key's entry if memory or Redis has a fresh one, else ErrNotStored.
+// Stored returns the view's entry if memory or Redis has a fresh one, else ErrNotStored.
 // It never reads from the origin.
-func (c *Cache) Stored(key []byte, fill Fill) (Result, error) {
+func (c *Cache) Stored(view View) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	l := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}
+	l := &lookup{Cache: c, key: view.Key(), fill: Fill{View: view}}
 	for {
-		r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
+		r, err := c.flights.do(string(l.key)+" stored", func() (Result, error) {
 			if r, ok := l.findStored(); ok {
 				return r, nil
 			}

@@ -178,7 +178,7 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 		}
 	}
 	for _, r := range []cache.Result{
-		{Source: cache.Memory}, {Source: cache.Redis}, {Source: cache.Redis, Collapsed: true}, {Source: cache.Memory, Joined: true},
+		{Source: cache.Memory}, {Source: cache.Redis}, {Source: cache.Redis, Collapsed: true},
 		{Source: cache.Origin}, {Source: cache.Origin, Collapsed: true}, {Source: cache.Origin, HadStale: true},
 		{Source: cache.Origin, HadStale: true, Collapsed: true}, {Source: cache.Memory, HadStale: true, Err: errors.New("away")},
 	} {

@@ -14,14 +14,13 @@ import (
 
 // forward finds a page that is not in memory.
 func (s *Server) forward(x *exchange) (cache.Result, error) {
-	fill := s.fillOf(x)
 	switch control := parseCacheControl(x.headers.control); {
 	case control.onlyIfCached:
-		return s.cache.Stored(x.key, fill)
+		return s.cache.Stored(viewOf(x.query))
 	case control.noCache:
-		return s.cache.Bypass(x.key, fill)
+		return s.cache.Bypass(x.key, s.fillOf(x))
 	}
-	return s.cache.Forward(x.key, fill)
+	return s.cache.Forward(x.key, s.fillOf(x))
 }
 
 // fillOf returns how the query's page is read. The query is copied, because a fill may

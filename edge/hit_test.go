@@ -15,7 +15,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/metrics"
@@ -54,15 +53,38 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
 	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low}
-	if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
-		return cache.FillResult{Body: []byte(body), Next: "next"}, nil
-	}}); err != nil {
-		t.Fatal(err)
-	}
+	fillWith(t, pages, q, body)
 	if first := answerTo(t, s, ctx); !strings.HasPrefix(first.header("Cache-Status"), "listedge; hit; detail=ttl; proof-ms=") {
 		t.Fatalf("no hit: %+v", first)
 	}
 	return s, ctx, registry
+}
+
+// fixed is a view whose page has a body of the test's.
+type fixed struct {
+	*view
+	body string
+}
+
+func (f fixed) Page([]string, *lists.Row, bool) (body []byte, next string) {
+	return []byte(f.body), "next"
+}
+
+// fillWith stores a page with the body for the query.
+func fillWith(t testing.TB, pages *cache.Cache, q origin.Query, body string) *cache.Entry {
+	t.Helper()
+	v := fixed{viewOf(q), body}
+	return must(pages.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) {
+		return cache.FillResult{Rows: []lists.Row{{}}, End: true}, nil
+	}})).Entry
+}
+
+// entryWith returns an entry with the body.
+func entryWith(t testing.TB, body string) *cache.Entry {
+	t.Helper()
+	pages := must(cache.New(cache.Options{Memory: 1 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second}))
+	defer func() { _ = pages.Close(context.Background()) }()
+	return fillWith(t, pages, origin.Query{Limit: 1}, body)
 }
 
 // serverOf returns a server of these pages, with buckets of its own. It is closed when the test ends.

@@ -28,7 +28,7 @@ func (s *Server) lookUp(x *exchange) *failure {
 	case control.noCache:
 		return nil
 	case control.onlyIfCached && !s.cache.HasRedis():
-		x.result, err = s.cache.Stored(x.key, s.fillOf(x))
+		x.result, err = s.cache.Stored(viewOf(x.query))
 	default:
 		x.result, _ = s.cache.Hit(x.key, x.now)
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/cache"
 	"listedge/internal/lists"
 )
 
@@ -16,7 +15,7 @@ func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 256, 4096, 65_535, 65_536, 200_000} {
 		for _, id := range []string{"a", strings.Repeat("z", 128)} {
 			body := []byte(strings.Repeat(`{"name":"é"},`, n/13+1)[:n])
-			page := cache.NewEntry(body, "")
+			page := entryWith(t, string(body))
 			deflate := page.Deflate()
 			if (deflate == nil) != (n < 256) {
 				t.Fatalf("%d bytes: deflate made: %v", n, deflate != nil)

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/metrics"
 	"listedge/origin"
@@ -63,11 +62,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
 		q := origin.Query{Workspace: k.Workspace, Limit: defaultLimit}
-		if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
-			return cache.FillResult{Body: []byte(`{"data":["workspace of ` + texts[i] + `"]`)}, nil
-		}}); err != nil {
-			t.Fatal(err)
-		}
+		fillWith(t, pages, q, `{"data":["workspace of `+texts[i]+`"]`)
 	}
 	s := serverOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return keys, nil

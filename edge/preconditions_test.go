@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/origin"
@@ -107,11 +105,7 @@ func TestWhatCostsAToken(t *testing.T) {
 			s, ctx := hitServer(t, body)
 			entry, _ := keyOf(t, s)
 			q.Workspace = entry.Key.Workspace
-			if _, err := s.cache.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
-				return cache.FillResult{Body: []byte(body)}, nil
-			}}); err != nil {
-				t.Fatal(err)
-			}
+			fillWith(t, s.cache, q, body)
 			policy := must(policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100}))
 			bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
 			ctx.Request.SetRequestURI(c.target)

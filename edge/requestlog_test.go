@@ -12,8 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
-	"listedge/cache/freshness"
-	"listedge/internal/changefeed"
 	"listedge/limiter"
 )
 
@@ -80,20 +78,6 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	}
 }
 
-// If a page replaced a stale entry, its record names the change that made the entry stale.
-func TestTheRequestLogSaysWhichChangeMadeAPageStale(t *testing.T) {
-	s, ctx := hitServer(t, `{"data":[]`)
-	x := begin(ctx)
-	s.assignID(x)
-	x.result = cache.Result{Entry: cache.NewEntry(nil, ""), Source: cache.Origin, HadStale: true, Invalidation: &freshness.Invalidation{
-		Concern: freshness.RowEntered, XID: 777, Position: changefeed.Position{Term: 5, N: 12}, CommittedAt: 1e6}}
-	s.logRequest(x, missed, 200, time.Millisecond)
-	want := InvalidationRecord{Concern: "entered", Transaction: 777, Term: 5, N: 12, CommittedAt: 1e6}
-	if found := s.Records(string(x.id)); len(found) != 1 || found[0].Page.Invalidation != want {
-		t.Errorf("%+v", found)
-	}
-}
-
 func TestASlowHitIsLogged(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	x := begin(ctx)
@@ -126,7 +110,7 @@ func TestTheRequestLogIsBounded(t *testing.T) {
 	for name, fail := range map[string]func(x *exchange){
 		"cause of a problem": func(x *exchange) { x.failure = &failure{problem: originDown, cause: long} },
 		"cause of a stale page": func(x *exchange) {
-			x.result = cache.Result{Entry: cache.NewEntry(make([]byte, 20<<10), ""), Source: cache.Memory, Err: long}
+			x.result = cache.Result{Entry: entryWith(t, strings.Repeat("x", 20<<10)), Source: cache.Memory, Err: long}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,7 +24,7 @@ func registry() *metrics.Registry {
 	r := metrics.New("1.0.0", "0123456789")
 	yes := func() bool { return true }
 	r.Collect(metrics.Sources{
-		Cache:   func() cache.Stats { return cache.Stats{Rejected: map[string]uint64{}} },
+		Cache:   func() cache.Stats { return cache.Stats{} },
 		Limiter: func() limiter.Stats { return limiter.Stats{} },
 		Origin: func() origin.Stats {
 			s := origin.Stats{}
