@@ -18,19 +18,18 @@
 //
 //	edge/conn.go edge/handler.go edge/headers.go edge/auth.go origin/apikey/key.go
 //	origin/apikey/cache.go edge/params.go origin/query.go edge/page.go cache/cache.go
-//	cache/memory.go cache/freshness/rules.go edge/limits.go cache/entry.go
+//	cache/memory.go cache/following.go edge/limits.go cache/entry.go
 //
 // # A miss: at most 27 files
 //
 // After those of a hit:
 //
-//	edge/fill.go cache/singleflight.go cache/fill.go cache/join.go cache/freshness/join.go
-//	cache/redis.go cache/window.go cache/codec.go cache/freshness/extent.go
-//	cache/changes.go cache/freshness/tracker.go cache/freshness/versions.go
+//	edge/fill.go cache/singleflight.go cache/fill.go cache/view.go cache/redis.go
+//	cache/codec.go cache/replica/fill.go cache/replica/merge.go cache/replica/read.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
-//	origin/postgres/errors.go origin/page.go cache/refresh.go edge/exchange.go
+//	origin/postgres/errors.go internal/lists/render.go origin/rows.go edge/exchange.go
 //	edge/record.go edge/requestlog.go
 package edge
 

@@ -15,8 +15,8 @@
 //
 // On every node, after those of a published one:
 //
-//	internal/changefeed/subscriber.go internal/changefeed/subscription.go cache/changes.go
-//	cache/freshness/tracker.go cache/freshness/versions.go cache/freshness/extent.go
+//	internal/changefeed/subscriber.go internal/changefeed/subscription.go cache/following.go
+//	cache/replica/replica.go cache/replica/table.go cache/replica/list.go
 //	origin/apikey/invalidation.go
 package changefeed
 

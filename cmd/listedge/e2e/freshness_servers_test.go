@@ -61,7 +61,7 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 	})
-	if n := misrouted.metric(t, "listedge_freshness_refused_pages_total", `why="wrong-server"`); n == 0 {
+	if n := misrouted.metric(t, "listedge_replica_fills_total", `outcome="wrong-server"`); n == 0 {
 		t.Error("no page was refused: the test shows nothing")
 	}
 	if n := strings.Count(misrouted.err.String(), "the server of --database-url is not the primary"); n != 1 {

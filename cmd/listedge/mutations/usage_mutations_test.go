@@ -27,7 +27,6 @@ func TestUsageMutations(t *testing.T) {
 		{"all that waits is written at once", []edit{{recorder, "4 * maxRows", "99 * maxRows"}}, "./origin/usage", "TestTheLoadOfTheDatabaseIsBounded"},
 		{"hours end late", []edit{{recorder, "lost := r.looked.Truncate(time.Hour)", "lost := now.Truncate(time.Hour)"}}, "./origin/usage", "TestARecorderWrites"},
 		{"nothing is written at the end", []edit{{recorder, "\tr.look(time.Now())\n\t_ = r.flush", "\t_ = r.flush"}}, "./origin/usage", "TestARecorderWrites"},
-		{"a refresh is counted for somebody", []edit{{"cache/refresh.go", "\t\tfill.Queried = nil\n\t\tr.add", "\t\tr.add"}}, "./cache", "TestQueriesAreCountedForTheRequestThatCausedThem"},
 		{"the body of HEAD is counted", []edit{{"edge/handler.go", "if x.http.IsHead() {", "if false {"}}, "./edge", "TestUsageCountsWhatIsAnswered"},
 	})
 }
