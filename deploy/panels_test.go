@@ -203,6 +203,8 @@ var dashboard = []row{
 	{"Limits", []panel{
 		{"Admitted and refused", "By what decided. local_fallback: without Redis.", "timeseries", "reqps", nil, 0,
 			[]query{{`sum by (decision, source) (rate(listedge_limiter_decisions_total{~}[$__rate_interval])) > 0`, "{{decision}} {{source}}"}}},
+		{"Which quotas are nearly used?", "Used part of the fullest quotas, as nodes last heard of them.", "timeseries", "percentunit", warnAt(0.8, 1), 1,
+			[]query{{`max by (workspace) (listedge_limiter_quota_used_ratio{~})`, "{{workspace}}"}}},
 		{"Which nodes decide without Redis?", "Share of the time.", "timeseries", "percentunit", warnAt(0.01, 0.5), 1,
 			[]query{{`rate(listedge_limiter_degraded_seconds_total{~}[$__rate_interval])`, "{{instance}}"}}},
 		{"Calls to Redis per request", "Script calls for buckets by requests. Leases keep it far below 1; many keys with few requests each raise it.", "timeseries", "short", nil, 0,
