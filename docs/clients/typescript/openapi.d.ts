@@ -749,7 +749,7 @@ export interface components {
          */
         Age: number;
         /**
-         * @description How the page was found (RFC 9211). `hit`: it was fresh. Else `fwd` says why the page was requested from the database: `uri-miss`, the page was not there; `stale`, it was not known to be fresh any more; `bypass`, the request said `Cache-Control: no-cache`. `collapsed`: another request's query brought the page. `detail`: `memory` or `redis` is where the page was; `joined`, its rows were in memory, on other pages that were fresh; `ttl`, it is fresh by its age alone, because changes cannot be followed; `stale-if-error`, it is older than it should be, because the database did not answer. `proof-ms`: how many milliseconds ago the page was last known to equal the database; `Age` is the same in seconds.
+         * @description How the page was found (RFC 9211). `hit`: it was fresh. Else `fwd` says why the page was requested from the database: `uri-miss`, the page was not there; `stale`, it was not known to be fresh any more; `bypass`, the request said `Cache-Control: no-cache`. `collapsed`: another request's query brought the page. `detail`: `memory` or `redis` is where the page was; `ttl`, it is fresh by its age alone, because changes cannot be followed; `stale-if-error`, it is older than it should be, because the database did not answer. `proof-ms`: how many milliseconds ago the page was last known to equal the database; `Age` is the same in seconds.
          * @example listedge; hit; detail=memory; proof-ms=12
          */
         CacheStatus: string;
