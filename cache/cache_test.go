@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/changefeed"
 )
 
 // All tests of this file have one node without Redis, in virtual time: a fill that takes
@@ -40,16 +39,6 @@ func hangs(release <-chan struct{}, then Fill) Fill {
 	}}
 }
 
-// forward is a Forward that must not fail.
-func forward(t testing.TB, c *Cache, key []byte, fill Fill) Result {
-	t.Helper()
-	r, err := c.Forward(key, changefeed.List{}, fill)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 func checkFills(t testing.TB, c *Cache, fills, failed uint64) {
 	t.Helper()
 	if s := c.Stats(); s.Fills != fills || s.FillErrors != failed {
@@ -67,7 +56,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 			boottimetest.Pass(300 * time.Millisecond)
 			return brings("one").Primary(ctx, "")
 		}}
-		r, err := c.Forward(key, changefeed.List{}, slow)
+		r, err := ask(c, key, slow)
 		want{body: "one", source: Origin}.check(t, r, err)
 		if r.Age != 300*time.Millisecond {
 			t.Fatalf("age %v, but the query began 300 ms ago", r.Age)
@@ -77,7 +66,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if want(want{body: "one"}).check(t, r, nil); !ok || r.Age != ttl-1 {
 			t.Fatalf("%v, %v old", ok, r.Age)
 		}
-		r, err = c.Forward(key, changefeed.List{}, brings("two")) // as after a Hit that found nothing
+		r, err = ask(c, key, brings("two")) // as after a Hit that found nothing
 		want{body: "one"}.check(t, r, err)
 		checkFills(t, c, 1, 0)
 
@@ -85,13 +74,13 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit at the age of ttl")
 		}
-		r, err = c.Forward(key, changefeed.List{}, brings("two"))
+		r, err = ask(c, key, brings("two"))
 		want{body: "two", source: Origin, hadStale: true}.check(t, r, err)
 		if r, ok := c.Hit(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
 			t.Fatalf("%v: %v old, seen by a request that began before its query", ok, r.Age)
 		}
 		boottimetest.Pass(ttl + maxStale)
-		r, err = c.Forward(key, changefeed.List{}, brings("three"))
+		r, err = ask(c, key, brings("three"))
 		want{body: "three", source: Origin}.check(t, r, err) // an expired entry is a miss
 		checkFills(t, c, 3, 0)
 	})
@@ -107,7 +96,7 @@ func TestForwardsOfOneKeyAreCollapsed(t *testing.T) {
 			var all sync.WaitGroup
 			for range crowd {
 				all.Go(func() {
-					r, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, fill))
+					r, err := ask(c, keyOf("q"), hangs(release, fill))
 					mu.Lock()
 					defer mu.Unlock()
 					if r.Collapsed {
@@ -140,7 +129,7 @@ func TestForwardsOfDifferentKeysAreNotCollapsed(t *testing.T) {
 		for i := range 100 {
 			all.Go(func() {
 				body := fmt.Sprint(i)
-				r, err := c.Forward(keyOf(body), changefeed.List{}, hangs(release, brings(body)))
+				r, err := ask(c, keyOf(body), hangs(release, brings(body)))
 				want{body: body, source: Origin}.check(t, r, err)
 			})
 		}
@@ -157,12 +146,12 @@ func TestAFlightBehindAnotherFindsTheEntryInMemory(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
 		forward(t, c, key, brings("page"))
-		r, err := c.collapse(key, changefeed.List{}, nil, brings("another"))
+		r, err := c.collapse(key, nil, brings("another").of(key))
 		want{body: "page"}.check(t, r, err)
 		boottimetest.Pass(ttl)
 		stale, _ := c.checkMemory(c.memory.get(key))
 		forward(t, c, key, fails(errOrigin))
-		r, err = c.collapse(key, changefeed.List{}, stale.Entry, brings("another"))
+		r, err = c.collapse(key, stale.Entry, brings("another").of(key))
 		want{body: "page", hadStale: true, err: errPaused}.check(t, r, err)
 		checkFills(t, c, 2, 1)
 	})
@@ -173,7 +162,7 @@ func TestWaitIsBounded(t *testing.T) {
 		key, release := keyOf("q"), make(chan struct{})
 		for range 2 { // the second joins the first's flight, and waits as long
 			began := time.Now()
-			_, err := c.Forward(key, changefeed.List{}, hangs(release, brings("late")))
+			_, err := ask(c, key, hangs(release, brings("late")))
 			if waited := time.Since(began); !errors.Is(err, ErrFillTimeout) || waited != fillTime+redisBudget {
 				t.Fatalf("%v after %v", err, waited)
 			}
@@ -182,7 +171,7 @@ func TestWaitIsBounded(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		// The flight ended after its requests gave up. Its page is as old as its beginning, so stale.
-		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
+		r, err := ask(c, key, fails(errOrigin))
 		want{body: "late", hadStale: true, err: errOrigin}.check(t, r, err)
 		if r.Age != 2*(fillTime+redisBudget) {
 			t.Fatalf("age %v", r.Age)
@@ -193,7 +182,7 @@ func TestWaitIsBounded(t *testing.T) {
 func TestFillHasADeadline(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		began := time.Now()
-		_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+		_, err := ask(c, keyOf("q"), Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 			<-ctx.Done()
 			return FillResult{}, fmt.Errorf("query: %w", ctx.Err())
 		}})
@@ -209,13 +198,13 @@ func TestAStaleEntryIsServedWhenTheFillHangs(t *testing.T) {
 		forward(t, c, key, brings("old"))
 		boottimetest.Pass(10 * time.Second)
 		began := time.Now()
-		r, err := c.Forward(key, changefeed.List{}, hangs(release, brings("new")))
+		r, err := ask(c, key, hangs(release, brings("new")))
 		want{body: "old", hadStale: true, err: ErrFillTimeout}.check(t, r, err)
 		if waited := time.Since(began); waited != staleWait || r.Age != 10*time.Second+staleWait {
 			t.Fatalf("after %v, %v old", waited, r.Age)
 		}
 		again := time.Now()
-		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
+		r, err = ask(c, key, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
 		if waited := time.Since(again); waited != 0 {
 			t.Fatalf("the next request waited too: %v", waited)
@@ -246,13 +235,13 @@ func TestAStaleEntryIsServedWhenTheOriginFails(t *testing.T) {
 				forward(t, c, key, brings("old"))
 				for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
 					boottimetest.Pass(age - c.clock.Now())
-					r, err := c.Forward(key, changefeed.List{}, failing)
+					r, err := ask(c, key, failing)
 					if err != nil || string(r.Entry.Body) != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
 						t.Fatalf("at %v: %+v, %v", age, r, err)
 					}
 				}
 				boottimetest.Pass(time.Nanosecond)
-				if r, err := c.Forward(key, changefeed.List{}, failing); err == nil {
+				if r, err := ask(c, key, failing); err == nil {
 					t.Fatalf("served at the age of %v", r.Age)
 				}
 			})
@@ -280,7 +269,7 @@ func TestAStaleEntryExpiresDuringTheWait(t *testing.T) {
 				forward(t, cache, key, brings("old"))
 				boottimetest.Pass(ttl + maxStale - c.left)
 				began := time.Now()
-				r, err := cache.Forward(key, changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+				r, err := ask(cache, key, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 					select {
 					case <-time.After(c.fails):
 						return FillResult{}, errOrigin
@@ -307,28 +296,28 @@ func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
 		key := keyOf("q")
 		forward(t, c, key, brings("old"))
 		boottimetest.Pass(10 * time.Second)
-		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
+		r, err := ask(c, key, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		for range 100 {
-			r, err := c.Forward(key, changefeed.List{}, brings("new"))
+			r, err := ask(c, key, brings("new"))
 			want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
 			boottimetest.Pass(fillPause/100 - 1)
 		}
 		checkFills(t, c, 2, 1)
 		boottimetest.Pass(100 * time.Nanosecond)
-		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
+		r, err = ask(c, key, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		boottimetest.Pass(fillPause)
-		r, err = c.Forward(key, changefeed.List{}, brings("new"))
+		r, err = ask(c, key, brings("new"))
 		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
 		checkFills(t, c, 4, 2)
 		// Only a failure begins a pause. A page that becomes stale begins none.
 		boottimetest.Pass(ttl)
-		r, err = c.Forward(key, changefeed.List{}, brings("newer"))
+		r, err = ask(c, key, brings("newer"))
 		want{body: "newer", source: Origin, hadStale: true}.check(t, r, err)
 		// Without an entry to serve meanwhile there is no pause either.
 		for range 3 {
-			if _, err := c.Forward(keyOf("other"), changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			if _, err := ask(c, keyOf("other"), fails(errOrigin)); !errors.Is(err, errOrigin) {
 				t.Fatal(err)
 			}
 		}
@@ -340,10 +329,9 @@ func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
 // that had none and gets the error.
 func TestAStaleEntryIsServedWhenAnotherRequestsFlightFails(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
-		stale := NewEntry([]byte("old"), "next of old")
-		stale.Proof = c.clock.Now()
+		stale := entryAt(keyOf("q"), "old", c.clock.Now())
 		boottimetest.Pass(ttl)
-		r, err := c.collapse(keyOf("q"), changefeed.List{}, stale, fails(errOrigin))
+		r, err := c.collapse(keyOf("q"), stale, fails(errOrigin).of(keyOf("q")))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 	})
 }
@@ -354,7 +342,7 @@ func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				_, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, Fill{Primary: func(context.Context, string) (FillResult, error) {
+				_, err := ask(c, keyOf("q"), hangs(release, Fill{Primary: func(context.Context, string) (FillResult, error) {
 					panic("nobody expects it")
 				}}))
 				if !errors.Is(err, errPanic) || !strings.Contains(err.Error(), "nobody expects it") || !strings.Contains(err.Error(), "cache_test.go") {
@@ -366,7 +354,7 @@ func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
 		close(release)
 		all.Wait()
 		checkFills(t, c, 1, 1)
-		r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("page"))
+		r, err := ask(c, keyOf("q"), brings("page"))
 		want{body: "page", source: Origin}.check(t, r, err)
 	})
 }
@@ -376,10 +364,10 @@ func TestNothingIsStoredWithoutEither(t *testing.T) {
 		c := open(t, Options{TTL: 0, MaxStale: 0})
 		for i := range 3 {
 			body := fmt.Sprint(i)
-			r, err := c.Forward(keyOf("q"), changefeed.List{}, brings(body))
+			r, err := ask(c, keyOf("q"), brings(body))
 			want{body: body, source: Origin}.check(t, r, err)
 		}
-		if r, err := c.Forward(keyOf("q"), changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+		if r, err := ask(c, keyOf("q"), fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
@@ -389,17 +377,17 @@ func TestNothingIsStoredWithoutEither(t *testing.T) {
 func TestKeyIsNotKept(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		scratch, release := keyOf("page"), make(chan struct{})
-		if _, err := c.Forward(scratch, changefeed.List{}, hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
+		if _, err := ask(c, scratch, hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
 			t.Fatal(err)
 		}
 		copy(scratch, keyOf("not!"))
 		close(release) // the page is stored only now, long after the request gave up
 		synctest.Wait()
 		copy(scratch, keyOf("oops"))
-		r, err := c.Forward(keyOf("page"), changefeed.List{}, fails(errOrigin))
+		r, err := ask(c, keyOf("page"), fails(errOrigin))
 		want{body: "page", hadStale: true, err: errOrigin}.check(t, r, err)
 		for _, other := range []string{"not!", "oops"} {
-			if r, err := c.Forward(keyOf(other), changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			if r, err := ask(c, keyOf(other), fails(errOrigin)); !errors.Is(err, errOrigin) {
 				t.Fatalf("%s: %+v, %v", other, r, err)
 			}
 		}
@@ -416,14 +404,14 @@ func TestLocal(t *testing.T) {
 				t.Errorf("%s: local %v, %v", what, r.Local, err)
 			}
 		}
-		if r, err := c.Stored(key, changefeed.List{}, nil); !errors.Is(err, ErrNotStored) || !r.Local {
+		if r, err := c.Stored(key, Fill{}.of(key)); !errors.Is(err, ErrNotStored) || !r.Local {
 			t.Errorf("nothing stored: %+v, %v", r, err)
 		}
 		release := make(chan struct{})
 		var both sync.WaitGroup
 		for range 2 {
 			both.Go(func() {
-				r, err := c.Forward(key, changefeed.List{}, hangs(release, brings("page")))
+				r, err := ask(c, key, hangs(release, brings("page")))
 				is("miss, alone or collapsed", false, r, err)
 			})
 		}
@@ -436,40 +424,21 @@ func TestLocal(t *testing.T) {
 		if !ok {
 			t.Fatal("no hit")
 		}
-		r, err := c.Forward(key, changefeed.List{}, brings("other"))
+		r, err := ask(c, key, brings("other"))
 		is("brought by another in the meantime", true, r, err)
-		r, err = c.Stored(key, changefeed.List{}, nil)
+		r, err = c.Stored(key, Fill{}.of(key))
 		is("stored", true, r, err)
-		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
+		r, err = c.Bypass(key, brings("other").of(key))
 		is("bypass, shared", true, r, err)
 		boottimetest.Pass(ttl / 2)
-		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
+		r, err = c.Bypass(key, brings("other").of(key))
 		is("bypass", false, r, err)
 
 		boottimetest.Pass(ttl)
-		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
+		r, err = ask(c, key, fails(errOrigin))
 		is("stale, after a query that failed", false, r, err)
-		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
+		r, err = ask(c, key, fails(errOrigin))
 		is("stale, and no query is tried", true, r, err)
 		checkFills(t, c, 3, 1)
 	})
-}
-
-func TestAnEntryFromRedisIsNotLocal(t *testing.T) {
-	_, client := startRedis(t)
-	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
-	c := open(t, options)
-	if r, err := c.Stored(keyOf("q"), changefeed.List{}, nil); !errors.Is(err, ErrNotStored) || r.Local {
-		t.Errorf("asked Redis in vain: %+v, %v", r, err)
-	}
-	deposit(t, client, keyOf("q"), "page", 0, time.Hour)
-	r, err := c.Stored(keyOf("q"), changefeed.List{}, nil)
-	want{body: "page", source: Redis}.check(t, r, err)
-	if r.Local {
-		t.Error("a page from Redis is local")
-	}
-	if r, ok := c.Hit(keyOf("q"), time.Now()); !ok || !r.Local {
-		t.Errorf("then from memory: %+v", r)
-	}
-	checkFills(t, c, 0, 0)
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/changefeed"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"listedge/internal/boottime/boottimetest"
 )
 
 func TestCloseWaitsForFlights(t *testing.T) {
@@ -20,7 +20,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
 		release, finished := make(chan struct{}), make(chan Result, 1)
 		go func() {
-			r, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, brings("page")))
+			r, err := ask(c, keyOf("q"), hangs(release, brings("page")))
 			want{body: "page", source: Origin}.check(t, r, err)
 			finished <- r
 		}()
@@ -33,7 +33,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 			t.Fatalf("closed before the flight had finished: %v", err)
 		default:
 		}
-		if r, err := c.Forward(keyOf("r"), changefeed.List{}, brings("another")); !errors.Is(err, context.Canceled) {
+		if r, err := ask(c, keyOf("r"), brings("another")); !errors.Is(err, context.Canceled) {
 			t.Fatalf("a flight began after Close: %+v, %v", r, err)
 		}
 		close(release)
@@ -42,7 +42,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		}
 		<-finished
 		for range 3 {
-			if r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("another")); !errors.Is(err, context.Canceled) {
+			if r, err := ask(c, keyOf("q"), brings("another")); !errors.Is(err, context.Canceled) {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			closeCache(t, c)
@@ -56,7 +56,7 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: time.Hour})
 		failed := make(chan error, 1)
 		go func() {
-			_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+			_, err := ask(c, keyOf("q"), Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 				<-ctx.Done()
 				boottimetest.Pass(time.Second) // the sleep is noticed after a moment
 				return FillResult{}, ctx.Err()
@@ -84,7 +84,7 @@ func TestCloseWaitsForFlightsWithoutARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
 		release := make(chan struct{})
-		if _, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
+		if _, err := ask(c, keyOf("q"), hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
 			t.Fatal(err)
 		}
 		var closed atomic.Bool
@@ -134,7 +134,7 @@ func TestCloseBesideMisses(t *testing.T) {
 			all.Go(func() {
 				for n := 0; ; n++ {
 					body := fmt.Sprint((n + i) % 200)
-					r, err := c.Forward(keyOf(body), changefeed.List{}, brings(body))
+					r, err := ask(c, keyOf(body), brings(body))
 					if errors.Is(err, context.Canceled) {
 						return
 					}

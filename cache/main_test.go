@@ -2,12 +2,14 @@ package cache
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/redistest"
@@ -24,14 +26,6 @@ const patient = time.Minute
 
 var startRedis = redistest.Start
 
-// testBound is the freshness bound of tests.
-const testBound = 500 * time.Millisecond
-
-var (
-	listA = changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}
-	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: lists.Items}
-)
-
 // ofShop is the database that the pages of tests are read from.
 var ofShop = changefeed.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
 
@@ -43,7 +37,7 @@ func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Follo
 
 // inRedis is the name of a key's page in Redis.
 func inRedis(key []byte) string {
-	return "listedge:" + entryPrefix + ofShop.Digest() + ":" + string(key)
+	return "listedge:" + pagePrefix + ofShop.Digest() + ":" + string(key)
 }
 
 // open makes a cache that is closed before the test's other clean-ups. Options that are
@@ -85,27 +79,85 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	sandboxtest.Within(t, patient, what, ok)
 }
 
-// putAged puts an entry of this age into the cache's memory.
-func putAged(c *Cache, key []byte, body string, age time.Duration) {
-	e := NewEntry([]byte(body), "next of "+body)
-	e.Proof = c.clock.Now() - age
-	e.ReadAt = e.Proof
-	c.memory.put(key, e, time.Hour)
+// page is a View: its body is the texts of its rows. Each name has a list of its own.
+type page struct {
+	name  string
+	after lists.Position
+	limit int
 }
 
-// keyOf is the key of a one-part query of workspace 1.
-func keyOf(query string) []byte { return AppendKey(nil, [16]byte{1}, []byte(query)) }
+// keyOf is the key of the first page of a list.
+func keyOf(name string) []byte { return AppendKey(nil, [16]byte{1}, []byte(name)) }
+
+// pageOf is the first page of the list whose first page has the key.
+func pageOf(key []byte) *page { return &page{name: string(key), limit: 3} }
+
+func (p *page) Key() []byte           { return append([]byte(p.name), p.after...) }
+func (p *page) After() lists.Position { return p.after }
+func (p *page) Limit() int            { return p.limit }
+
+func (p *page) List() replica.Key {
+	return replica.Key{Table: changefeed.List{Workspace: uuid.NewSHA1(uuid.Nil, []byte(p.name)), Collection: lists.Items}}
+}
+
+func (p *page) Behind(row *lists.Row) View {
+	return &page{p.name, row.Position(lists.ByCreatedAt), p.limit}
+}
+
+func (p *page) Page(texts []string, last *lists.Row, more bool) (body []byte, next string) {
+	if more {
+		next = "behind " + last.Text
+	}
+	return []byte(strings.Join(texts, " ")), next
+}
+
+// rowsOf makes rows of these texts. A list has them in this order, by their numbers from 0.
+func rowsOf(texts ...string) (rows []lists.Row) {
+	for i, text := range texts {
+		rows = append(rows, rowAt(i, text))
+	}
+	return rows
+}
+
+func rowAt(i int, text string) lists.Row {
+	return lists.Row{ID: uuid.UUID{15: byte(i)}, CreatedAt: -int64(i), Text: text}
+}
+
+// shows is what a statement returned of a list that has these rows alone.
+func shows(texts ...string) FillResult { return FillResult{Rows: rowsOf(texts...), End: true} }
+
+// entryAt is an entry of the key that was read at that time.
+func entryAt(key []byte, body string, at time.Duration) *Entry {
+	return entryOf(pageOf(key), rowsOf(body), true, at)
+}
 
 // brings is a fill that succeeds at once.
 func brings(body string) Fill {
-	return Fill{Primary: func(context.Context, string) (FillResult, error) {
-		return FillResult{Body: []byte(body), Next: "next of " + body}, nil
-	}}
+	return Fill{Primary: func(context.Context, string) (FillResult, error) { return shows(body), nil }}
 }
 
 // fails is a fill that fails at once.
 func fails(err error) Fill {
 	return Fill{Primary: func(context.Context, string) (FillResult, error) { return FillResult{}, err }}
+}
+
+// of is a fill of the key's page.
+func (f Fill) of(key []byte) Fill {
+	f.View = pageOf(key)
+	return f
+}
+
+// ask is a Forward of the key's page.
+func ask(c *Cache, key []byte, fill Fill) (Result, error) { return c.Forward(key, fill.of(key)) }
+
+// forward is one that must not fail.
+func forward(t testing.TB, c *Cache, key []byte, fill Fill) Result {
+	t.Helper()
+	r, err := ask(c, key, fill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // want is the expected Result, without its age.
@@ -123,21 +175,59 @@ func (w want) check(t testing.TB, r Result, err error) {
 		t.Fatalf("%v, want %+v", err, w)
 	}
 	got := want{string(r.Entry.Body), r.Source, r.HadStale, r.Collapsed, r.Err}
-	if got != w {
-		t.Fatalf("%+v, want %+v", got, w)
-	}
-	if r.Age < 0 || r.Entry.Next != "next of "+w.body {
-		t.Fatalf("age %v, next %q", r.Age, r.Entry.Next)
+	if got != w || r.Age < 0 {
+		t.Fatalf("%+v, %v old, want %+v", got, r.Age, w)
 	}
 }
 
-// testsBegan is the base time of entries that are in no cache.
-var testsBegan = time.Now()
+// feed is the log that caches follow, and the primary: each transaction is visible when it
+// is in the log.
+type feed struct {
+	caches  []*Cache
+	at      changefeed.Position
+	xid     uint64 // of the last transaction, and its LSN
+	run     string
+	settled []*changefeed.Change // since the last heartbeat
+}
 
-// newEntryAt is an entry that was read from the primary at that time.
-func newEntryAt(body []byte, next string, proof time.Time) *Entry {
-	e := NewEntry(body, next)
-	e.Proof = proof.Sub(testsBegan)
-	e.ReadAt = e.Proof
-	return e
+const ofServer = "7400000000000000001/1"
+
+// follow lets the caches join the log.
+func follow(caches ...*Cache) *feed {
+	f := &feed{caches: caches, at: changefeed.Position{Term: 1}, xid: 99, run: "run"}
+	f.reset("epoch")
+	f.beat()
+	return f
+}
+
+func (f *feed) reset(epoch string) {
+	for _, c := range f.caches {
+		c.Reset(epoch, changefeed.ResetGap)
+	}
+}
+
+// beat lets the caches apply all that is in the log.
+func (f *feed) beat() {
+	f.at.N++
+	for _, c := range f.caches {
+		c.Beat(changefeed.Beat{Position: f.at, Snapshot: f.snapshot(), LSN: f.xid, Server: ofServer, Run: f.run, Settled: f.settled, Joined: true})
+		c.ValidThrough(changefeed.Proof{Moment: time.Now(), At: f.at, Server: ofServer, Run: f.run, LSN: f.xid})
+	}
+	f.settled = nil
+}
+
+func (f *feed) snapshot() changefeed.Snapshot {
+	return changefeed.Snapshot{Xmin: f.xid + 1, Xmax: f.xid + 1}
+}
+
+// change is a transaction that leaves rows of the key's list.
+func (f *feed) change(key []byte, rows ...lists.Row) {
+	f.xid++
+	f.settled = append(f.settled, &changefeed.Change{XID: f.xid, LSN: f.xid, Lists: []changefeed.List{pageOf(key).List().Table}, Rows: [][]lists.Row{rows}})
+}
+
+// reads is a fill by a statement on the primary, as the database is when it is made.
+func (f *feed) reads(result FillResult) Fill {
+	result.Snapshot, result.Run = f.snapshot().String(), f.run
+	return Fill{Primary: func(context.Context, string) (FillResult, error) { return result, nil }}
 }

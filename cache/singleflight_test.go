@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/changefeed"
 )
 
 // A look-up that panics is an error for all requests that wait for it.
@@ -31,11 +30,11 @@ func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 		reads := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 			seen := database
 			boottimetest.Pass(slow)
-			return FillResult{Body: []byte(seen)}, nil
+			return shows(seen), nil
 		}}
 		first := make(chan Result, 1)
 		go func() {
-			r, err := c.Forward(keyOf("q"), changefeed.List{}, reads)
+			r, err := ask(c, keyOf("q"), reads)
 			if err != nil {
 				t.Error(err)
 			}
@@ -44,8 +43,8 @@ func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 		boottimetest.Pass(slow - 100*time.Millisecond)
 		synctest.Wait()
 		database = "new" // committed, and acknowledged
-		late, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(context.Context, string) (FillResult, error) {
-			return FillResult{Body: []byte(database)}, nil
+		late, err := ask(c, keyOf("q"), Fill{Primary: func(context.Context, string) (FillResult, error) {
+			return shows(database), nil
 		}})
 		if err != nil || string(late.Entry.Body) != "new" {
 			t.Errorf("the late one was brought %v, %v", late, err)

@@ -43,7 +43,7 @@ func TestAfterASleep(t *testing.T) {
 	on := func(t *testing.T, test func(s *sleeper)) {
 		synctest.Test(t, func(t *testing.T) {
 			m := boottimetest.NewMachine()
-			c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Bound: testBound, Clock: m.Clock})
+			c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Bound: time.Second, Clock: m.Clock})
 			s := &sleeper{T: t, Cache: c, machine: m, feed: changefeed.NewSubscription(c), last: changefeed.Position{Term: 1}}
 			s.feed.Follow("e")
 			s.last.N++
@@ -55,7 +55,7 @@ func TestAfterASleep(t *testing.T) {
 		})
 	}
 	fill := Fill{Primary: func(context.Context, string) (FillResult, error) {
-		return FillResult{Body: []byte("body"), Snapshot: "100:100:"}, nil
+		return FillResult{Rows: rowsOf("body"), End: true, Snapshot: "100:100:"}, nil
 	}}
 	t.Run("what was proven is not trusted until it is proven again", func(t *testing.T) {
 		on(t, func(s *sleeper) {
@@ -78,7 +78,7 @@ func TestAfterASleep(t *testing.T) {
 	})
 	t.Run("an answer from a moment before is not shared", func(t *testing.T) {
 		on(t, func(s *sleeper) {
-			if _, err := s.Forward(keyOf("q"), listA, fill); err != nil {
+			if _, err := ask(s.Cache, keyOf("q"), fill); err != nil {
 				s.Fatal(err)
 			}
 			if _, hit := s.Hit(keyOf("q"), time.Now()); !hit {
@@ -93,7 +93,7 @@ func TestAfterASleep(t *testing.T) {
 	})
 	t.Run("steps of the wall clock are no sleep", func(t *testing.T) {
 		on(t, func(s *sleeper) {
-			if _, err := s.Forward(keyOf("q"), listA, fill); err != nil {
+			if _, err := ask(s.Cache, keyOf("q"), fill); err != nil {
 				s.Fatal(err)
 			}
 			for _, step := range []time.Duration{time.Hour, -2 * time.Hour} {
@@ -109,7 +109,7 @@ func TestAfterASleep(t *testing.T) {
 	t.Run("age counts it where changes are not followed", func(t *testing.T) {
 		m := boottimetest.NewMachine()
 		c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Clock: m.Clock})
-		r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("body"))
+		r, err := ask(c, keyOf("q"), brings("body"))
 		want{body: "body", source: Origin}.check(t, r, err)
 		m.Sleep(asleep)
 		if r, hit := c.Hit(keyOf("q"), time.Now()); hit {
