@@ -329,7 +329,9 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 		l.wrongServers.Add(1)
 	} else {
 		e.fill = l.merging(start, f.Rows, f.End, at, readAt)
-		outcome = l.replica.Merge(e.fill)
+		if outcome = l.replica.Merge(e.fill); outcome == replica.WrongServer {
+			outcome = replica.Resynced // while nothing is proven, the server may be a new primary
+		}
 	}
 	if outcome == replica.Merged || outcome == replica.Parked {
 		l.store(view, stored{rows: f.Rows, end: f.End, at: at, epoch: epoch, readAt: readAt})
