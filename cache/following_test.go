@@ -1,0 +1,474 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"listedge/cache/replica"
+	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// The tests of this file have one node that follows changes, in virtual time.
+
+const (
+	bound   = 4 * time.Second
+	sharing = bound / shareFactor
+)
+
+// node is a node and the log that it follows. q is the key of its list.
+type node struct {
+	*testing.T
+	*Cache
+	*feed
+	q []byte
+}
+
+func onNode(t *testing.T, test func(n *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{TTL: ttl, MaxStale: maxStale, Bound: bound})
+		test(&node{t, c, follow(c), keyOf("q")})
+	})
+}
+
+// hit is what Hit returns; empty = nothing.
+func (n *node) hit() string {
+	r, ok := n.Hit(n.q, time.Now())
+	if !ok {
+		return ""
+	}
+	if r.Source != Memory || !r.Local || r.Err != nil || r.ByTTL || n.clock.Now()-r.Age < r.Entry.Proof {
+		n.Errorf("%+v", r)
+	}
+	return string(r.Entry.Body)
+}
+
+func (n *node) isHit(want string) {
+	n.Helper()
+	if got := n.hit(); got != want {
+		n.Fatalf("a hit of %q, want %q", got, want)
+	}
+}
+
+// asked is what Forward returns, and from where.
+func (n *node) asked(fill Fill, body string, source Source) Result {
+	n.Helper()
+	r, err := ask(n.Cache, n.q, fill)
+	if err != nil || string(r.Entry.Body) != body || r.Source != source || r.Err != nil {
+		n.Fatalf("%+v, %v; want %q from %s", r, err, body, source)
+	}
+	return r
+}
+
+func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
+	gone := rowAt(1, "")
+	gone.Flags = lists.Gone
+	unknown := rowAt(1, "")
+	for name, test := range map[string]struct {
+		changed []lists.Row
+		want    string // empty = it must be read
+		same    bool   // the entry
+	}{
+		"a row of the page":     {[]lists.Row{rowAt(1, "B")}, "a B c", false},
+		"two rows":              {[]lists.Row{rowAt(0, "A"), rowAt(2, "C")}, "A b C", false},
+		"a row before all":      {[]lists.Row{rowAt(-1, "z")}, "z a b", false},
+		"a row is gone":         {[]lists.Row{gone}, "a c d", false},
+		"a row behind the page": {[]lists.Row{rowAt(3, "D")}, "a b c", true},
+		"a row of no range":     {[]lists.Row{rowAt(9, "J")}, "a b c", true},
+		"a row as it was":       {[]lists.Row{rowAt(1, "b")}, "a b c", true},
+		"a text is not known":   {[]lists.Row{unknown}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(n *node) {
+				before := n.asked(n.reads(FillResult{Rows: rowsOf("a", "b", "c", "d", "e")}), "a b c", Origin)
+				n.change(n.q, test.changed...)
+				n.isHit("a b c") // the change is not applied yet
+				n.beat()
+				n.isHit(test.want)
+				if r, ok := n.Hit(n.q, time.Now()); ok && (r.Entry == before.Entry) != test.same {
+					t.Errorf("the same entry: %t", !test.same)
+				}
+				checkFills(t, n.Cache, 1, 0)
+			})
+		})
+	}
+	t.Run("another list", func(t *testing.T) {
+		onNode(t, func(n *node) {
+			n.asked(n.reads(shows("a")), "a", Origin)
+			n.change(keyOf("other"), rowAt(0, "A"))
+			n.beat()
+			n.isHit("a")
+		})
+	})
+	t.Run("any row", func(t *testing.T) {
+		onNode(t, func(n *node) {
+			n.asked(n.reads(shows("a")), "a", Origin)
+			n.change(n.q)
+			n.settled[0].Rows = nil
+			n.beat()
+			n.isHit("")
+			n.asked(n.reads(shows("A")), "A", Origin)
+		})
+	})
+}
+
+// A page whose bodies are equal shares the body, and so its compressed form.
+func TestABodyThatIsMadeAnewIsShared(t *testing.T) {
+	onNode(t, func(n *node) {
+		before := n.asked(n.reads(shows(strings.Repeat("a", 2*minCompressed))), strings.Repeat("a", 2*minCompressed), Origin).Entry
+		before.Deflate()
+		row := rowAt(0, before.text())
+		row.Flags = lists.Goods
+		n.change(n.q, row)
+		n.beat()
+		r, ok := n.Hit(n.q, time.Now())
+		if !ok || r.Entry == before || &r.Entry.Body[0] != &before.Body[0] {
+			t.Fatalf("%t, another body", ok)
+		}
+		if _, is := r.Entry.compressed(); !is {
+			t.Error("it is not compressed")
+		}
+	})
+}
+
+func (e *Entry) text() string { return string(e.Body) }
+
+// What memory has dropped is cut again out of the replica's rows, also pages behind the one
+// that was asked for.
+func TestPagesAreCutOutOfRows(t *testing.T) {
+	onNode(t, func(n *node) {
+		r := n.asked(n.reads(shows("a", "b", "c", "d", "e")), "a b c", Origin)
+		if r.Entry.Next != "behind c" {
+			t.Errorf("next %q", r.Entry.Next)
+		}
+		n.memory.ristretto.Clear()
+		if r := n.asked(fails(errPanic), "a b c", Memory); !r.Local {
+			t.Error("not local")
+		}
+		behind := Fill{View: pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])}
+		for _, find := range []func([]byte, Fill) (Result, error){n.Stored, n.Forward} {
+			r, err := find(behind.View.Key(), behind)
+			want{body: "d e"}.check(t, r, err)
+			if r.Entry.Next != "" {
+				t.Errorf("next %q", r.Entry.Next)
+			}
+			n.memory.ristretto.Clear()
+		}
+		last := Fill{View: behind.View.Behind(&rowsOf("a", "b", "c", "d", "e")[4])}
+		r, err := n.Stored(last.View.Key(), last)
+		want{body: ""}.check(t, r, err)
+		other := Fill{View: pageOf(keyOf("other"))}
+		if r, err := n.Stored(keyOf("other"), other); !errors.Is(err, ErrNotStored) || !r.Local {
+			t.Errorf("%+v, %v", r, err)
+		}
+		checkFills(t, n.Cache, 1, 0)
+	})
+}
+
+func TestALongPageEndsBeforeItsLimit(t *testing.T) {
+	onNode(t, func(n *node) {
+		long := strings.Repeat("x", maxBody/2)
+		r := n.asked(n.reads(shows(long, long, long)), long+" "+long, Origin)
+		for range 2 {
+			if r.Entry.Next != "behind "+long {
+				t.Error("it has no next page")
+			}
+			n.memory.ristretto.Clear()
+			r = n.asked(n.reads(shows(long, long, long)), long+" "+long, r.Source) // cut out of the rows, or read again
+		}
+	})
+}
+
+// A statement may see more than the last heartbeat. Its answer is shared until a heartbeat
+// sees as much, but not for longer than a part of the bound.
+func TestAnAnswerAheadOfTheLog(t *testing.T) {
+	ahead := func(n *node) {
+		n.change(n.q, rowAt(0, "A"))
+		n.asked(n.reads(FillResult{Rows: rowsOf("A", "b", "c", "d", "e", "f", "g")}), "A b c", Origin)
+	}
+	behind := func(n *node) (Result, error) {
+		v := pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])
+		return n.Forward(v.Key(), Fill{View: v, Primary: fails(errOrigin).Primary})
+	}
+	t.Run("is shared", func(t *testing.T) {
+		onNode(t, func(n *node) {
+			ahead(n)
+			boottimetest.Pass(sharing - 1)
+			n.isHit("A b c")
+			r, err := behind(n)
+			want{body: "d e f"}.check(t, r, err)
+			if r.Age != sharing-1 {
+				t.Errorf("%v old", r.Age)
+			}
+			boottimetest.Pass(1)
+			n.isHit("")
+			n.asked(n.reads(shows("A", "b")), "A b", Origin)
+			checkFills(t, n.Cache, 2, 0)
+		})
+	})
+	t.Run("has no further page once it is old", func(t *testing.T) {
+		onNode(t, func(n *node) {
+			ahead(n)
+			boottimetest.Pass(sharing)
+			if r, err := behind(n); !errors.Is(err, errOrigin) {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	})
+	t.Run("has no page that it does not have whole", func(t *testing.T) {
+		onNode(t, func(n *node) {
+			ahead(n)
+			v := pageOf(n.q).Behind(&rowsOf("a", "b", "c", "d", "e", "f")[5])
+			if r, err := n.Forward(v.Key(), Fill{View: v, Primary: fails(errOrigin).Primary}); !errors.Is(err, errOrigin) {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	})
+	t.Run("is merged by a heartbeat", func(t *testing.T) {
+		onNode(t, func(n *node) {
+			ahead(n)
+			n.beat()
+			boottimetest.Pass(sharing)
+			n.isHit("A b c")
+			n.change(n.q, rowAt(1, "B"))
+			n.beat()
+			n.isHit("A B c")
+			r, err := behind(n)
+			want{body: "d e f"}.check(t, r, err)
+			checkFills(t, n.Cache, 1, 0)
+		})
+	})
+	t.Run("is forgotten by a reset", func(t *testing.T) {
+		onNode(t, func(n *node) {
+			ahead(n)
+			n.reset("another")
+			n.beat()
+			boottimetest.Pass(sharing)
+			n.isHit("")
+			if got := n.Stats().Merges[replica.Resynced.String()]; got != 1 {
+				t.Errorf("%d resynced", got)
+			}
+		})
+	})
+}
+
+func TestWhileNothingIsProven(t *testing.T) {
+	lost := map[string]func(n *node){
+		"the last proof is too old": func(*node) { boottimetest.Pass(bound) },
+		"changes may be missed":     func(n *node) { n.reset("epoch") },
+	}
+	for name, lose := range lost {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(n *node) {
+				n.asked(n.reads(shows("a")), "a", Origin)
+				boottimetest.Pass(sharing)
+				n.isHit("a")
+				lose(n)
+				if _, run := n.Primary(); n.Mode() != ModeUntrusted || run != "" {
+					t.Errorf("mode %s, run %q", n.Mode(), run)
+				}
+				n.isHit("")
+				if r, err := ask(n.Cache, n.q, fails(errOrigin)); err != nil || !errors.Is(r.Err, errOrigin) || r.Age < sharing {
+					t.Errorf("%+v, %v", r, err)
+				}
+				boottimetest.Pass(fillPause)
+				n.run = "of another primary" // the node's connections may have been renewed before the log
+				n.asked(n.reads(shows("b")), "b", Origin)
+				boottimetest.Pass(sharing - 1)
+				n.isHit("b")
+				boottimetest.Pass(1)
+				n.isHit("")
+				n.reset("new")
+				n.beat()
+				n.asked(n.reads(shows("c")), "c", Origin)
+				boottimetest.Pass(bound - 1)
+				n.isHit("c")
+			})
+		})
+	}
+}
+
+func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
+	onNode(t, func(n *node) {
+		n.asked(n.reads(shows("a")), "a", Origin)
+		n.change(n.q)
+		n.settled[0].Rows = nil
+		n.beat()
+		boottimetest.Pass(fillPause)
+		n.run = "another"
+		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, ErrWrongServer) || string(r.Entry.Body) != "a" {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if _, err := ask(n.Cache, keyOf("other"), fails(ErrWrongServer)); !errors.Is(err, ErrWrongServer) {
+			t.Error(err)
+		}
+		if got := n.Stats().Merges[replica.WrongServer.String()]; got != 2 {
+			t.Errorf("%d of a wrong server", got)
+		}
+	})
+}
+
+// If a node's server is on an older timeline than the fleet follows, none of its answers is
+// served, with or without proof.
+func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
+	onNode(t, func(n *node) {
+		newer := changefeed.EpochName{Identity: ofShop.Digest(), Timeline: 2, Run: "run", Published: "published", Random: "a"}
+		if !n.options.Followed.ObserveEpoch(newer.String()) {
+			t.Fatal("the epoch is not followed")
+		}
+		for _, what := range []string{"with proof", "without"} {
+			n.run = "old primary's"
+			if r, err := ask(n.Cache, n.q, n.reads(shows("a"))); !errors.Is(err, ErrWrongServer) {
+				t.Errorf("%s: %+v, %v", what, r, err)
+			}
+			n.run = "run" // the new primary's: the node's other connection was not renewed yet
+			n.asked(n.reads(shows("a")), "a", Origin)
+			n.q = keyOf("other")
+			boottimetest.Pass(bound)
+		}
+		n.options.Followed.SetServer(ofShop, 2)
+		n.run = "any"
+		boottimetest.Pass(sharing)
+		n.asked(n.reads(shows("a")), "a", Origin)
+	})
+}
+
+// What a standby returned is served if it shows all that the last proof does, or if the
+// replica has what it lacks.
+func TestStandbys(t *testing.T) {
+	for name, test := range map[string]struct {
+		server             string
+		lsn, through       uint64 // the heartbeat's is 100
+		err                error
+		want               string
+		pending, forgotten bool
+	}{
+		"as new as the heartbeat":        {lsn: 100, through: 100, want: "A"},
+		"behind":                         {lsn: 99, through: 99, want: "A"},
+		"ahead":                          {lsn: 101, through: 101, want: "standby", pending: true},
+		"perhaps ahead, perhaps behind":  {lsn: 99, through: 101, want: "primary"},
+		"behind what is remembered":      {lsn: 98, through: 98, want: "primary"},
+		"of another primary":             {server: "7400000000000000001/2", lsn: 100, through: 100, want: "primary"},
+		"broken":                         {err: errOrigin, want: "primary"},
+		"of a list with any row changed": {lsn: 99, through: 99, want: "primary", forgotten: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(n *node) {
+				n.change(n.q, rowAt(0, "A"))
+				if test.forgotten {
+					n.settled[0].Rows = nil
+				}
+				n.beat()
+				proof := n.clock.Now()
+				boottimetest.Pass(sharing / 2)
+				fill := n.reads(shows("primary"))
+				fill.Standby = func(_ context.Context, last changefeed.Proof) (FillResult, error) {
+					f := shows("standby")
+					switch test.want {
+					case "A": // a statement shows the change if the standby had replayed it
+						f = shows(map[bool]string{true: "A", false: "a"}[test.lsn == 100])
+					}
+					f.Server, f.LSN, f.Through = ofServer, test.lsn, test.through
+					if test.server != "" {
+						f.Server = test.server
+					}
+					if last.LSN != 100 {
+						t.Errorf("the proof has LSN %d", last.LSN)
+					}
+					return f, test.err
+				}
+				r := n.asked(fill, test.want, Origin)
+				if r.Entry.isPending() != test.pending {
+					t.Errorf("pending: %t", !test.pending)
+				}
+				if test.want != "primary" && r.Entry.Proof != proof {
+					t.Errorf("known to be right at %v, not %v", r.Entry.Proof, proof)
+				}
+			})
+		})
+	}
+	t.Run("is not asked without proof, nor by a bypass", func(t *testing.T) {
+		onNode(t, func(n *node) {
+			fill := n.reads(shows("primary"))
+			fill.Standby = func(context.Context, changefeed.Proof) (FillResult, error) {
+				t.Error("the standby was asked")
+				return FillResult{}, errOrigin
+			}
+			r, err := n.Bypass(n.q, fill.of(n.q))
+			if want(want{body: "primary", source: Origin}).check(t, r, err); !r.Bypassed {
+				t.Error("not bypassed")
+			}
+			boottimetest.Pass(bound)
+			n.asked(fill, "primary", Origin)
+		})
+	})
+}
+
+// A bypass reads what is fresh in memory again, but shares what was read a moment ago.
+func TestBypass(t *testing.T) {
+	onNode(t, func(n *node) {
+		n.asked(n.reads(shows("a")), "a", Origin)
+		n.change(n.q, rowAt(0, "b"))
+		fill := n.reads(shows("b")).of(n.q)
+		for _, step := range []struct {
+			pass time.Duration
+			want want
+		}{{sharing - 1, want{body: "a"}}, {1, want{body: "b", source: Origin}}, {sharing - 1, want{body: "b"}}, {1, want{body: "b", source: Origin}}} {
+			boottimetest.Pass(step.pass)
+			r, err := n.Bypass(n.q, fill)
+			step.want.check(t, r, err)
+		}
+	})
+}
+
+// A hit waits for no lock that another request, or the log, may hold.
+func TestAHitTakesNoLock(t *testing.T) {
+	onNode(t, func(n *node) {
+		n.asked(n.reads(shows("a")), "a", Origin)
+		n.mu.Lock()
+		n.flights.mu.Lock()
+		n.followed.mu.Lock()
+		n.memory.putMutex(n.q).Lock()
+		n.isHit("a")
+		n.memory.putMutex(n.q).Unlock()
+		n.followed.mu.Unlock()
+		n.flights.mu.Unlock()
+		n.mu.Unlock()
+	})
+}
+
+// A node without changes to follow judges by age, and has the whole memory for pages.
+func TestTTLMode(t *testing.T) {
+	onNode(t, func(n *node) {
+		share := n.memory.ristretto.MaxCost()
+		n.asked(n.reads(shows("a")), "a", Origin)
+		n.SetTTLMode(true)
+		if got := n.memory.ristretto.MaxCost(); n.Mode() != ModeTTL || got != n.memory.budget || share != got/4 {
+			t.Errorf("mode %s, %d bytes for pages, before %d", n.Mode(), got, share)
+		}
+		boottimetest.Pass(ttl - 1)
+		if r, ok := n.Hit(n.q, time.Now()); !ok || !r.ByTTL {
+			t.Errorf("%t, %+v", ok, r)
+		}
+		boottimetest.Pass(1)
+		n.isHit("")
+		n.SetTTLMode(false)
+		n.beat()
+		n.isHit("a")
+	})
+}
+
+// Outcomes are labels of a metric: each has its own.
+func TestOutcomes(t *testing.T) {
+	all := Outcomes()
+	if slices.Sort(all); len(slices.Compact(slices.Clone(all))) != int(replica.Outcomes)-1 || slices.Contains(all, replica.Parked.String()) {
+		t.Errorf("%q", all)
+	}
+}
