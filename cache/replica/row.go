@@ -64,8 +64,8 @@ func (r *Row) compare(o lists.Order, bound lists.Position) int {
 		return r.compareName(bound)
 	}
 	const key, size = 8, 8 + len(r.ID)
-	if len(bound) < size { // the start of the list
-		return strings.Compare(string(r.AppendPosition(make([]byte, 0, size), o)), string(bound))
+	if len(bound) < size { // the start of the list, before all rows
+		return 1
 	}
 	b := []byte(bound[:size])
 	c := cmp.Compare(^(uint64(r.CreatedAt) ^ 1<<63), binary.BigEndian.Uint64(b))
