@@ -221,11 +221,11 @@ func (c *Cache) storeState(v View) {
 	readAt := time.Duration(c.followed.proof.Load())
 	epoch, _ := c.followed.known()
 	at, key := c.replica.State(), v.List()
-	_, _, rows, more, ok := c.replica.Read(nil, &key, v.After(), v.Limit()+1, maxBody)
-	if !ok || c.replica.State().Began != at.Began {
+	_, _, rows, more, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, maxBody)
+	if !whole && len(rows) <= v.Limit() || c.replica.State().Began != at.Began {
 		return
 	}
-	p := stored{end: !more, at: at, epoch: epoch, readAt: readAt}
+	p := stored{end: whole && !more, at: at, epoch: epoch, readAt: readAt}
 	for _, r := range rows {
 		p.rows = append(p.rows, r.Row)
 	}
