@@ -122,24 +122,6 @@ func TestForwardsOfOneKeyAreCollapsed(t *testing.T) {
 	}
 }
 
-func TestForwardsOfDifferentKeysAreNotCollapsed(t *testing.T) {
-	virtual(t, func(t *testing.T, c *Cache) {
-		release := make(chan struct{})
-		var all sync.WaitGroup
-		for i := range 100 {
-			all.Go(func() {
-				body := fmt.Sprint(i)
-				r, err := ask(c, keyOf(body), hangs(release, brings(body)))
-				want{body: body, source: Origin}.check(t, r, err)
-			})
-		}
-		synctest.Wait()
-		checkFills(t, c, 100, 0) // all run concurrently
-		close(release)
-		all.Wait()
-	})
-}
-
 // A request may look in memory just before a flight of the same key stores the entry. Its
 // own flight, which begins after that, finds the entry in memory.
 func TestAFlightBehindAnotherFindsTheEntryInMemory(t *testing.T) {
@@ -325,17 +307,6 @@ func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
 	})
 }
 
-// A request that has a stale entry is served it, even if it joined the flight of a request
-// that had none and gets the error.
-func TestAStaleEntryIsServedWhenAnotherRequestsFlightFails(t *testing.T) {
-	virtual(t, func(t *testing.T, c *Cache) {
-		stale := entryAt(keyOf("q"), "old", c.clock.Now())
-		boottimetest.Pass(ttl)
-		r, err := c.collapse(keyOf("q"), stale, fails(errOrigin).of(keyOf("q")))
-		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
-	})
-}
-
 func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		release := make(chan struct{})
@@ -359,20 +330,6 @@ func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
 	})
 }
 
-func TestNothingIsStoredWithoutEither(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{TTL: 0, MaxStale: 0})
-		for i := range 3 {
-			body := fmt.Sprint(i)
-			r, err := ask(c, keyOf("q"), brings(body))
-			want{body: body, source: Origin}.check(t, r, err)
-		}
-		if r, err := ask(c, keyOf("q"), fails(errOrigin)); !errors.Is(err, errOrigin) {
-			t.Fatalf("%+v, %v", r, err)
-		}
-	})
-}
-
 // The cache keeps no reference to the caller's key, which the next request overwrites.
 func TestKeyIsNotKept(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
@@ -391,54 +348,5 @@ func TestKeyIsNotKept(t *testing.T) {
 				t.Fatalf("%s: %+v, %v", other, r, err)
 			}
 		}
-	})
-}
-
-// Local says that the answer cost no query and no call to Redis: the limiter uses it.
-func TestLocal(t *testing.T) {
-	virtual(t, func(t *testing.T, c *Cache) {
-		key := keyOf("q")
-		is := func(what string, want bool, r Result, err error) {
-			t.Helper()
-			if err != nil || r.Local != want {
-				t.Errorf("%s: local %v, %v", what, r.Local, err)
-			}
-		}
-		if r, err := c.Stored(key, Fill{}.of(key)); !errors.Is(err, ErrNotStored) || !r.Local {
-			t.Errorf("nothing stored: %+v, %v", r, err)
-		}
-		release := make(chan struct{})
-		var both sync.WaitGroup
-		for range 2 {
-			both.Go(func() {
-				r, err := ask(c, key, hangs(release, brings("page")))
-				is("miss, alone or collapsed", false, r, err)
-			})
-		}
-		synctest.Wait()
-		close(release)
-		both.Wait()
-
-		r, ok := c.Hit(key, time.Now())
-		is("hit", true, r, nil)
-		if !ok {
-			t.Fatal("no hit")
-		}
-		r, err := ask(c, key, brings("other"))
-		is("brought by another in the meantime", true, r, err)
-		r, err = c.Stored(key, Fill{}.of(key))
-		is("stored", true, r, err)
-		r, err = c.Bypass(key, brings("other").of(key))
-		is("bypass, shared", true, r, err)
-		boottimetest.Pass(ttl / 2)
-		r, err = c.Bypass(key, brings("other").of(key))
-		is("bypass", false, r, err)
-
-		boottimetest.Pass(ttl)
-		r, err = ask(c, key, fails(errOrigin))
-		is("stale, after a query that failed", false, r, err)
-		r, err = ask(c, key, fails(errOrigin))
-		is("stale, and no query is tried", true, r, err)
-		checkFills(t, c, 3, 1)
 	})
 }

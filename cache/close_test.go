@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,28 +74,6 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		}
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
-		}
-	})
-}
-
-// Close also waits for flights whose requests have given up.
-func TestCloseWaitsForFlightsWithoutARequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
-		release := make(chan struct{})
-		if _, err := ask(c, keyOf("q"), hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
-			t.Fatal(err)
-		}
-		var closed atomic.Bool
-		go func() { _ = c.Close(context.Background()); closed.Store(true) }()
-		synctest.Wait()
-		if closed.Load() {
-			t.Fatal("closed during a fill")
-		}
-		close(release)
-		synctest.Wait()
-		if !closed.Load() {
-			t.Fatal("not closed after it")
 		}
 	})
 }

@@ -3,7 +3,6 @@ package cache
 import (
 	"bytes"
 	"encoding/binary"
-	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -56,34 +55,4 @@ func FuzzAppendKey(f *testing.F) {
 			t.Fatalf("%x %q and %x %q: same %v, keys %x and %x", workspaceA, a, workspaceB, b, same, keyA, keyB)
 		}
 	})
-}
-
-// Keys of similar parts differ: a byte may move from one part to the next, into the
-// workspace, or look like a length.
-func TestSimilarKeysDiffer(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	seen := map[string]string{}
-	for range 3_000 {
-		var workspace [16]byte
-		workspace[random.IntN(16)] = byte(random.IntN(2))
-		text := make([]byte, random.IntN(6))
-		for i := range text {
-			text[i] = byte(random.IntN(3))
-		}
-		for cut := range len(text) + 1 {
-			for _, parts := range [][][]byte{{text}, {text[:cut], text[cut:]}, {text[cut:], text[:cut]}, {text[:cut], nil, text[cut:]}, {nil, text[:cut]}} {
-				key := checkRoundTrip(t, workspace, parts)
-				var whose bytes.Buffer
-				whose.Write(workspace[:])
-				for _, p := range parts {
-					whose.WriteByte('|')
-					whose.Write(p)
-				}
-				if other, met := seen[string(key)]; met && other != whose.String() {
-					t.Fatalf("%q and %q have one key", other, whose.String())
-				}
-				seen[string(key)] = whose.String()
-			}
-		}
-	}
 }

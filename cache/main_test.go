@@ -82,6 +82,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // page is a View: its body is the texts of its rows. Each name has a list of its own.
 type page struct {
 	name  string
+	list  replica.Key
 	after lists.Position
 	limit int
 }
@@ -90,18 +91,18 @@ type page struct {
 func keyOf(name string) []byte { return AppendKey(nil, [16]byte{1}, []byte(name)) }
 
 // pageOf is the first page of the list whose first page has the key.
-func pageOf(key []byte) *page { return &page{name: string(key), limit: 3} }
+func pageOf(key []byte) *page {
+	table := changefeed.List{Workspace: uuid.NewSHA1(uuid.Nil, key), Collection: lists.Items}
+	return &page{string(key), replica.Key{Table: table}, "", 3}
+}
 
 func (p *page) Key() []byte           { return append([]byte(p.name), p.after...) }
 func (p *page) After() lists.Position { return p.after }
 func (p *page) Limit() int            { return p.limit }
-
-func (p *page) List() replica.Key {
-	return replica.Key{Table: changefeed.List{Workspace: uuid.NewSHA1(uuid.Nil, []byte(p.name)), Collection: lists.Items}}
-}
+func (p *page) List() replica.Key     { return p.list }
 
 func (p *page) Behind(row *lists.Row) View {
-	return &page{p.name, row.Position(lists.ByCreatedAt), p.limit}
+	return &page{p.name, p.list, row.Position(lists.ByCreatedAt), p.limit}
 }
 
 func (p *page) Page(texts []string, last *lists.Row, more bool) (body []byte, next string) {

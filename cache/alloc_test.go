@@ -1,0 +1,55 @@
+//go:build !race
+
+package cache
+
+import (
+	"testing"
+	"time"
+)
+
+// The race detector allocates, too, hence the build tag.
+func TestHitAllocatesNothing(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	key, missing := keyOf("q"), keyOf("missing")
+	forward(t, c, key, brings("page"))
+	now := time.Now()
+	for what, f := range map[string]func(){
+		"hit": func() {
+			if _, ok := c.Hit(key, now); !ok {
+				t.Error("no hit")
+			}
+		},
+		"miss": func() { c.Hit(missing, now) },
+	} {
+		// Ristretto processes counts in batches, which costs less than one allocation per access.
+		if n := testing.AllocsPerRun(5_000, f); n != 0 {
+			t.Errorf("%s: %v allocations", what, n)
+		}
+	}
+	var scratch [128]byte
+	if n := testing.AllocsPerRun(1_000, func() { AppendKey(scratch[:0], [16]byte{1}, key, missing) }); n != 0 {
+		t.Errorf("AppendKey: %v allocations", n)
+	}
+}
+
+// A change elsewhere in the list makes a hit compare the page's rows with the replica's.
+func TestFollowedHitAllocatesNothing(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour})
+	key := keyOf("q")
+	f := follow(c)
+	e := forward(t, c, key, f.reads(shows("a", "b", "c", "d"))).Entry
+	now := time.Now()
+	for name, before := range map[string]func(){
+		"nothing has changed": func() {},
+		"a change elsewhere":  func() { e.version.Add(1) },
+	} {
+		if n := testing.AllocsPerRun(5_000, func() {
+			before()
+			if r, ok := c.Hit(key, now); !ok || r.Entry != e {
+				t.Error("no hit, or of another entry")
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/cache/replica"
+	"listedge/internal/changefeed"
+	"listedge/internal/sandbox/redistest"
+)
+
+// The tests of this file have nodes that share Redis, and follow changes unless they say
+// otherwise.
+
+// fleet opens two nodes that follow one log for so long that no proof becomes too old.
+func fleet(t *testing.T) (f *feed, client *redis.Client, first, second *Cache) {
+	_, client = startRedis(t)
+	o := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
+	first, second = open(t, o), open(t, o)
+	return follow(first, second), client, first, second
+}
+
+func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
+	for name, test := range map[string]struct {
+		between func(f *feed, second *Cache) // the store and the look
+		want    want
+	}{
+		"as they are": {func(*feed, *Cache) {}, want{body: "a b c", source: Redis}},
+		"with a change since": {func(f *feed, _ *Cache) {
+			f.change(keyOf("q"), rowAt(1, "B"))
+			f.beat()
+		}, want{body: "a B c", source: Redis}},
+		"not after a change of any row": {func(f *feed, _ *Cache) {
+			f.change(keyOf("q"))
+			f.settled[0].Rows = nil
+			f.beat()
+		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+		"not if a change may be forgotten": {func(f *feed, second *Cache) {
+			f.beat()
+			second.Reset("epoch", changefeed.ResetGap)
+			f.beat()
+		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+		"not of another epoch": {func(f *feed, second *Cache) {
+			second.followed.epoch = "another"
+		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+		"not of another run": {func(f *feed, _ *Cache) {
+			f.run = "another"
+			f.reset("epoch")
+			f.beat()
+		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+		"not without proof": {func(f *feed, second *Cache) {
+			second.Reset("epoch", changefeed.ResetGap)
+		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _, first, second := fleet(t)
+			key := keyOf("q")
+			forward(t, first, key, f.reads(FillResult{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g")}))
+			waitStored(t, first)
+			test.between(f, second)
+			r, err := ask(second, key, fails(errOrigin))
+			test.want.check(t, r, err)
+			if test.want.err != nil {
+				return
+			}
+			f.change(key, rowAt(2, "C"))
+			f.beat()
+			if r, ok := second.Hit(key, time.Now()); !ok || !strings.HasSuffix(string(r.Entry.Body), " C") {
+				t.Errorf("%t: the next change is not applied", ok)
+			}
+			// The pages behind it, which one statement read, are in Redis, too.
+			v := pageOf(key).Behind(&rowsOf("a", "b", "c")[2])
+			r, err = second.Forward(v.Key(), Fill{View: v})
+			want{body: "d e f", source: Redis}.check(t, r, err)
+			checkFills(t, second, 0, 0)
+		})
+	}
+}
+
+// Rows of a standby of another primary are not merged, nor shared.
+func TestRowsOfAnotherServerAreNotMerged(t *testing.T) {
+	f, client, c, _ := fleet(t)
+	for server, merged := range map[string]bool{ofServer: true, "7400000000000000001/2": false} {
+		key := keyOf(server)
+		p := stored{rows: rowsOf("a"), end: true, epoch: "epoch", at: replica.ReadPoint{Server: server, LSN: 1 << 40, Through: f.xid}}
+		if err := client.Set(t.Context(), inRedis(key), p.encode(key, time.Hour, time.Now()), time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := ask(c, key, fails(errOrigin))
+		if err != nil || (r.Err == nil) != merged {
+			t.Errorf("%s: %+v, %v", server, r, err)
+		}
+	}
+}
+
+// Rows that another node read after this node's last heartbeat are served until the next
+// one sees as much.
+func TestRowsAheadOfTheLogAreServed(t *testing.T) {
+	f, _, first, second := fleet(t)
+	key := keyOf("q")
+	f.change(key, rowAt(0, "A"))
+	forward(t, first, key, f.reads(shows("A")))
+	waitStored(t, first)
+	r, err := ask(second, key, fails(errOrigin))
+	want{body: "A", source: Redis}.check(t, r, err)
+	if proof := time.Duration(second.followed.proof.Load()); r.Entry.Proof != proof || !r.Entry.isPending() {
+		t.Errorf("pending %t, known at %v, the proof is of %v", r.Entry.isPending(), r.Entry.Proof, proof)
+	}
+	f.change(key, rowAt(0, "B"))
+	f.beat()
+	if r, ok := second.Hit(key, time.Now()); !ok || string(r.Entry.Body) != "B" {
+		t.Errorf("%t: the next change is not applied", ok)
+	}
+}
+
+// claimed calls f after each claim of an entry was answered.
+type claimed struct{ f func() }
+
+func (claimed) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (claimed) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h claimed) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		err := next(ctx, c)
+		if slices.Contains(c.Args(), any("nx")) {
+			h.f()
+		}
+		return err
+	}
+}
+
+// Only one node of a fleet fills an entry that several miss. The others find it in Redis.
+func TestOneNodeFillsForTheFleet(t *testing.T) {
+	server, client := startRedis(t)
+	o := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
+	first := open(t, o)
+	other := redistest.Client(t, server)
+	o.Redis = other
+	second := open(t, o)
+	f := follow(first, second)
+	key, release, filled := keyOf("q"), make(chan struct{}), make(chan struct{})
+	claims := func() int { return len(client.Keys(t.Context(), "*"+claimPrefix+"*").Val()) }
+	began := make(chan struct{})
+	go func() {
+		defer close(filled)
+		r, err := ask(first, key, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+			if err := client.Persist(ctx, strings.Replace(inRedis(key), pagePrefix, claimPrefix, 1)).Err(); err != nil { // this machine may be slow
+				return FillResult{}, err
+			}
+			close(began)
+			<-release
+			return f.reads(shows("a")).Primary(ctx, run)
+		}})
+		if err != nil || r.Source != Origin {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}()
+	<-began
+	other.AddHook(claimed{func() {
+		close(release)
+		<-filled
+		waitStored(t, first)
+	}})
+	r, err := ask(second, key, fails(errOrigin))
+	want{body: "a", source: Redis}.check(t, r, err)
+	if n := claims(); n != 0 {
+		t.Errorf("%d claims after a fill", n)
+	}
+	if _, err := ask(first, keyOf("r"), fails(errOrigin)); !errors.Is(err, errOrigin) {
+		t.Error(err)
+	}
+	waitStored(t, first)
+	if n := claims(); n != 0 {
+		t.Errorf("%d claims after a fill that failed", n)
+	}
+}
+
+// A page that is served for long is stored again as it is then, so that a node that starts
+// can bring it up to date.
+func TestServedStoresAgain(t *testing.T) {
+	f, client, first, second := fleet(t)
+	key := keyOf("q")
+	forward(t, first, key, f.reads(FillResult{Rows: rowsOf("a", "b", "c", "d")}))
+	waitStored(t, first)
+	f.change(key, rowAt(0, "A"))
+	f.beat()
+	served := func(at time.Duration) int64 {
+		client.FlushAll(t.Context())
+		r, ok := first.Hit(key, time.Now())
+		if !ok {
+			t.Fatal("no hit")
+		}
+		r.at = at
+		first.Served(&r)
+		waitStored(t, first)
+		return client.Exists(t.Context(), inRedis(key)).Val()
+	}
+	after := time.Duration(first.memory.get(key).storeAfter.Load())
+	for i, step := range []struct {
+		at   time.Duration
+		want int64
+	}{{after - 1, 0}, {after, 1}, {after + storeInterval - 1, 0}, {after + storeInterval, 1}} {
+		if got := served(step.at); got != step.want {
+			t.Errorf("step %d: %d pages stored", i, got)
+		}
+	}
+	f.change(key, rowAt(1, "B"))
+	f.beat()
+	r, err := ask(second, key, fails(errOrigin))
+	want{body: "A B c", source: Redis}.check(t, r, err)
+	if r.Entry.Next == "" {
+		t.Error("it is the last page")
+	}
+}
+
+// A node finds only pages of its own database and region.
+func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
+	_, client := startRedis(t)
+	copied, east := ofShop, followedAt(ofShop, 1)
+	copied.Database++
+	east.Region = "east"
+	for i, followed := range []*changefeed.Followed{followedAt(ofShop, 1), followedAt(copied, 1), east} {
+		o, body := Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute}, fmt.Sprint("page ", i)
+		c := open(t, o)
+		want{body: body, source: Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
+		waitStored(t, c)
+		want{body: body, source: Redis}.check(t, forward(t, open(t, o), keyOf("q"), fails(errOrigin)), nil)
+	}
+	if n := len(client.Keys(t.Context(), "listedge:*page:*").Val()); n != 3 {
+		t.Errorf("%d pages", n)
+	}
+}
+
+// Until a node knows its database it neither reads nor writes pages in Redis.
+func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
+	_, client := startRedis(t)
+	followed := &changefeed.Followed{}
+	c := open(t, Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
+	for keys := range 2 {
+		forward(t, c, keyOf(fmt.Sprint(keys)), brings("page"))
+		waitStored(t, c)
+		if n := len(client.Keys(t.Context(), "*").Val()); n != keys {
+			t.Errorf("%d keys", n)
+		}
+		followed.SetServer(ofShop, 1)
+	}
+}
+
+func TestRedisStoresNoEntryThatIsTooLarge(t *testing.T) {
+	_, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	for body, there := range map[int]int64{maxRedisEntry / 4: 1, maxRedisEntry: 0} {
+		key := keyOf(fmt.Sprint(body))
+		forward(t, c, key, brings(strings.Repeat("x", body)))
+		waitStored(t, c)
+		if n := client.Exists(t.Context(), inRedis(key)).Val(); n != there {
+			t.Errorf("%d bytes: %d entries", body, n)
+		}
+	}
+	if s := c.Stats(); s.RedisFailures != 0 || s.RedisDropped != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A node does not read a value of Redis that is too long, whoever wrote it.
+func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
+	_, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	const size = 64 << 20
+	if err := client.SetRange(t.Context(), inRedis(keyOf("q")), size-1, "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := sent(t, client)
+	if p, err := c.redis.get(keyOf("q")); p != nil || err != nil {
+		t.Errorf("%v, %v", p, err)
+	}
+	if n := sent(t, client) - before; n > size/4 {
+		t.Errorf("%d bytes were sent", n)
+	}
+	checkRedis(t, c, 1, 0, 1)
+}
+
+// sent returns how many bytes the server has sent so far.
+func sent(t *testing.T, client *redis.Client) int {
+	t.Helper()
+	info := client.Info(t.Context(), "stats").Val()
+	n, err := strconv.Atoi(regexp.MustCompile(`total_net_output_bytes:(\d+)`).FindStringSubmatch(info)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

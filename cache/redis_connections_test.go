@@ -1,0 +1,191 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox/redistest"
+)
+
+// wayTo returns an address whose connections lead to another address. carry copies their
+// bytes.
+func wayTo(t *testing.T, to string, carry func(client, server net.Conn)) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			go carry(client, server)
+		}
+	}()
+	return l.Addr().String()
+}
+
+// slowToOpen returns an address of a server at which the first answer of each connection
+// takes longer than the budget of a page.
+func slowToOpen(t *testing.T, to string) (address string) {
+	t.Helper()
+	return wayTo(t, to, func(client, server net.Conn) {
+		defer client.Close()
+		go func() { _, _ = io.Copy(server, client); server.Close() }()
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(server, first); err != nil {
+			return
+		}
+		time.Sleep(3 * redisBudget)
+		if _, err := client.Write(first); err == nil {
+			_, _ = io.Copy(client, server)
+		}
+	})
+}
+
+// Entries come from Redis even if opening a connection takes longer than the budget: the
+// connection that a request has given up on is used by the next one.
+func TestConnectionsThatOpenSlowlyAreUsed(t *testing.T) {
+	server, direct := startRedis(t)
+	client := redis.NewClient(redistest.Options(slowToOpen(t, server.Addr())).Simple())
+	defer client.Close()
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c.redis.budget = redisBudget
+	if n := client.PoolStats().IdleConns; n == 0 {
+		t.Fatal("no connection is open when the cache is")
+	}
+	again := func(what string) {
+		t.Helper()
+		i := 0
+		eventually(t, what, func() bool { // a busy machine may miss the budget now and then
+			i++
+			key := keyOf(what + fmt.Sprint(i))
+			deposit(t, direct, key, "page", 0, time.Hour)
+			return forward(t, c, key, brings("another")).Source == Redis
+		})
+	}
+	again("a page from Redis")
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again("a page from Redis after its restart")
+	closeCache(t, c) // before its client
+}
+
+// The client finds the server of a Cluster that has an entry, also after its slot has moved.
+func TestEntriesOfACluster(t *testing.T) {
+	servers, client := redistest.Cluster(t)
+	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+	first, second := open(t, options), open(t, options)
+	shares := func(what string) bool {
+		forward(t, first, keyOf(what), brings("page"))
+		waitStored(t, first)
+		return forward(t, second, keyOf(what), brings("another")).Source == Redis
+	}
+	for i := range 30 {
+		if !shares(fmt.Sprint("q", i)) {
+			t.Fatalf("page %d did not come from Redis", i)
+		}
+	}
+	for i, server := range servers {
+		if n, err := redistest.Client(t, server).DBSize(t.Context()).Result(); err != nil || n == 0 {
+			t.Errorf("server %d has %d pages, %v", i, n, err)
+		}
+	}
+
+	// All slots of the first go to the second.
+	ids := make([]string, len(servers))
+	for i, server := range servers {
+		ids[i] = redistest.Client(t, server).Do(t.Context(), "CLUSTER", "MYID").String()
+		ids[i] = ids[i][strings.LastIndex(ids[i], " ")+1:]
+	}
+	emptied := redistest.Client(t, servers[0])
+	if err := emptied.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := redistest.Client(t, servers[1]).Do(t.Context(), "CLUSTER", "BUMPEPOCH").Err(); err != nil { // so that the other servers believe it
+		t.Fatal(err)
+	}
+	for _, server := range []int{1, 2, 0} {
+		c := redistest.Client(t, servers[server])
+		if _, err := c.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+			for slot := range 16384 / 3 {
+				pipe.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := 0
+	inRow := 0
+	eventually(t, "thirty pages in a row by way of Redis", func() bool {
+		i++
+		if inRow++; !shares(fmt.Sprint("moved", i)) {
+			inRow = 0
+		}
+		return inRow == 30
+	})
+	if s := second.Stats(); s.RedisFailures != 0 {
+		t.Errorf("%d calls failed", s.RedisFailures)
+	}
+}
+
+// opaque is a connection whose end the client cannot see before it uses it, as with TLS.
+type opaque struct{ net.Conn }
+
+// A restart of Redis may end many connections. Entries come from Redis as soon as it
+// answers again, because one call tries all of them.
+func TestConnectionsThatHaveEnded(t *testing.T) {
+	server, direct := startRedis(t)
+	o := redistest.Options(server.Addr())
+	const many = 400 // more than probes of a breaker in a minute
+	o.PoolSize = many + 10
+	o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return opaque{conn}, nil
+	}
+	client := redis.NewClient(o.Simple())
+	defer client.Close()
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range many {
+		all.Go(func() { _ = client.Get(t.Context(), "some").Err() })
+	}
+	eventually(t, "many are open", func() bool { return client.PoolStats().TotalConns >= many })
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	key := keyOf("q")
+	eventually(t, "an entry comes from Redis", func() bool {
+		deposit(t, direct, key, "page", 0, time.Hour)
+		e, _ := c.redis.get(key)
+		return e != nil
+	})
+}

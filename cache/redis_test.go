@@ -1,0 +1,440 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// waitStored waits until all stores to Redis have ended, by taking all their places.
+func waitStored(t testing.TB, c *Cache) {
+	t.Helper()
+	for range cap(c.async) {
+		select {
+		case c.async <- struct{}{}:
+		case <-time.After(2 * patient):
+			t.Fatal("stores do not end")
+		}
+	}
+	for range cap(c.async) {
+		<-c.async
+	}
+}
+
+func checkRedis(t testing.TB, c *Cache, calls, failures, corrupt uint64) {
+	t.Helper()
+	waitStored(t, c)
+	if s := c.Stats(); s.RedisCalls != calls || s.RedisFailures != failures || s.RedisCorrupt != corrupt {
+		t.Fatalf("%d calls, %d failures, %d corrupt; want %d, %d, %d", s.RedisCalls, s.RedisFailures, s.RedisCorrupt, calls, failures, corrupt)
+	}
+}
+
+// encoded is a page in Redis that was read without changes to follow.
+func encoded(key []byte, body string, life time.Duration, readAt time.Time) []byte {
+	p := stored{rows: rowsOf(body), end: true}
+	return p.encode(key, life, readAt)
+}
+
+// deposit writes a page into Redis as if a node had read it some time ago.
+func deposit(t testing.TB, client *redis.Client, key []byte, body string, age, life time.Duration) {
+	t.Helper()
+	if err := client.Set(t.Context(), inRedis(key), encoded(key, body, life, time.Now().Add(-age)), life-age).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMemoryThenRedisThenOrigin(t *testing.T) {
+	_, client := startRedis(t)
+	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+	first, second := open(t, options), open(t, options)
+	key := keyOf("q")
+
+	began := time.Now()
+	r, err := ask(first, key, brings("page"))
+	want{body: "page", source: Origin}.check(t, r, err)
+	checkRedis(t, first, 2, 0, 0) // read, stored
+	checkFills(t, first, 1, 0)
+	for range 3 {
+		hit, ok := first.Hit(key, time.Now())
+		if !ok {
+			t.Fatal("not in memory")
+		}
+		want{body: "page"}.check(t, hit, nil)
+	}
+	checkRedis(t, first, 2, 0, 0)
+	first.memory.ristretto.Clear()
+	r, err = ask(first, key, brings("another"))
+	want{body: "page", source: Redis}.check(t, r, err)
+	checkRedis(t, first, 3, 0, 0)
+	checkFills(t, first, 1, 0)
+
+	if r, err := second.Stored(keyOf("r"), Fill{}.of(keyOf("r"))); !errors.Is(err, ErrNotStored) || r.Local {
+		t.Errorf("asked Redis in vain: %+v, %v", r, err)
+	}
+	r, err = second.Stored(key, Fill{}.of(key))
+	if want(want{body: "page", source: Redis}).check(t, r, err); r.Local {
+		t.Error("a page from Redis is local")
+	}
+	if least := time.Since(began); r.Age > least+time.Second {
+		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
+	}
+	if hit, ok := second.Hit(key, time.Now()); !ok || hit.Entry.ETag != r.Entry.ETag {
+		t.Fatal("what came from Redis is not in memory")
+	}
+	checkRedis(t, second, 2, 0, 0)
+	checkFills(t, second, 0, 0)
+}
+
+func putAged(c *Cache, key []byte, body string, age time.Duration) {
+	c.memory.put(key, entryAt(key, body, c.clock.Now()-age), time.Hour)
+}
+
+func TestStaleEntriesOfRedis(t *testing.T) {
+	_, client := startRedis(t)
+	open := func(t *testing.T) *Cache {
+		return open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
+	}
+	const life = time.Minute + time.Hour
+	t.Run("stand in, from there on from memory", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		deposit(t, client, key, "old", 10*time.Minute, life)
+		r, err := ask(c, key, fails(errOrigin))
+		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
+		if r.Age < 10*time.Minute || r.Age > 11*time.Minute {
+			t.Fatalf("age %v", r.Age)
+		}
+		r, err = ask(c, key, brings("new")) // the pause holds for it, too
+		want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
+		checkFills(t, c, 1, 1)
+	})
+	t.Run("give way to the origin's", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		deposit(t, client, key, "old", 10*time.Minute, life)
+		r, err := ask(c, key, brings("new"))
+		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
+		r, err = ask(open(t), key, fails(errOrigin))
+		if waitStored(t, c); err != nil || string(r.Entry.Body) != "new" && r.Err == nil {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+	t.Run("replace older ones in memory", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		putAged(c, key, "older", 20*time.Minute)
+		deposit(t, client, key, "old", 10*time.Minute, life)
+		r, err := ask(c, key, fails(errOrigin))
+		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
+		if kept := c.memory.get(key).entry.Load(); string(kept.Body) != "old" {
+			t.Fatalf("%s is kept", kept.Body)
+		}
+	})
+	t.Run("do not replace newer ones in memory", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		putAged(c, key, "old", 10*time.Minute)
+		deposit(t, client, key, "older", 20*time.Minute, life)
+		r, err := ask(c, key, fails(errOrigin))
+		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
+	})
+	t.Run("are nothing once expired", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		deposit(t, client, key, "old", life, 2*life) // as a node with a longer life would keep it
+		if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// An entry that Redis keeps for longer than it may be served is not served.
+func TestAnEntryIsInRedisAsLongAsItMayBeServed(t *testing.T) {
+	_, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
+	forward(t, c, keyOf("q"), brings("page"))
+	waitStored(t, c)
+	left, err := client.PTTL(t.Context(), inRedis(keyOf("q"))).Result()
+	if err != nil || left > time.Minute+time.Hour || left < time.Hour {
+		t.Fatalf("%v left, %v", left, err)
+	}
+	none := open(t, Options{Redis: client}) // neither TTL nor MaxStale
+	forward(t, none, keyOf("r"), brings("page"))
+	waitStored(t, none)
+	if n, err := client.Exists(t.Context(), inRedis(keyOf("r"))).Result(); err != nil || n != 0 {
+		t.Fatalf("a page that may not be served was stored: %d, %v", n, err)
+	}
+}
+
+func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
+	_, client := startRedis(t)
+	key := keyOf("q")
+	entry := encoded(key, strings.Repeat("x", 500), time.Hour, time.Now())
+	flipped, version := bytes.Clone(entry), bytes.Clone(entry)
+	flipped[len(flipped)/2] ^= 1
+	version[3]++
+	set := func(value []byte) func(context.Context, string) error {
+		return func(ctx context.Context, name string) error {
+			return client.Set(ctx, name, value, time.Hour).Err()
+		}
+	}
+	for what, write := range map[string]func(context.Context, string) error{
+		"text":            set([]byte("hello")),
+		"nothing":         set(nil),
+		"truncated":       set(entry[:len(entry)-1]),
+		"flipped":         set(flipped),
+		"another version": set(version),
+		"another key":     set(encoded(keyOf("other"), "other", time.Hour, time.Now())),
+		"a list":          func(ctx context.Context, name string) error { return client.LPush(ctx, name, "x").Err() },
+		"a hash":          func(ctx context.Context, name string) error { return client.HSet(ctx, name, "x", "y").Err() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := client.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := write(t.Context(), inRedis(key)); err != nil {
+				t.Fatal(err)
+			}
+			c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+			each := uint64(1)
+			if what == "nothing" {
+				each = 0 // Redis does not tell it from no value
+			}
+			// Many times, while the origin fails: none of it counts as a failure of Redis.
+			for range 5 {
+				if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+			checkRedis(t, c, 5, 0, 5*each)
+			r, err := ask(c, key, brings("healed"))
+			want{body: "healed", source: Origin}.check(t, r, err)
+			checkRedis(t, c, 7, 0, 6*each)
+			another := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+			r, err = ask(another, key, fails(errOrigin))
+			want{body: "healed", source: Redis}.check(t, r, err)
+		})
+	}
+	t.Run("a page without expiry", func(t *testing.T) {
+		if err := client.Set(t.Context(), inRedis(key), entry, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute})
+		if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// between runs f after the first command of every pipeline has been answered.
+type between struct{ f func() }
+
+func (between) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (between) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (b between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		if err := next(ctx, commands[:1]); err != nil {
+			return err
+		}
+		b.f()
+		return next(ctx, commands[1:])
+	}
+}
+
+// The node requests the remaining life and the value one after the other. (The writer's
+// clock is an hour ahead, so wall clocks cannot help.)
+func TestEntryReplacedWhileItIsRead(t *testing.T) {
+	server, writer := startRedis(t)
+	key := keyOf("q")
+	const life, ahead = 2 * time.Hour, time.Hour
+	write := func(body string, age time.Duration) {
+		if err := writer.Set(context.Background(), inRedis(key), encoded(key, body, life, time.Now().Add(ahead-age)), life-age).Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	write("old", 10*time.Minute)
+	reader := redis.NewClient(&redis.Options{Addr: server.Addr(), DisableIdentity: true})
+	t.Cleanup(func() { _ = reader.Close() })
+	var once sync.Once
+	reader.AddHook(between{func() { once.Do(func() { write("new", 0) }) }})
+	c := open(t, Options{Redis: reader, TTL: time.Hour, MaxStale: time.Hour})
+	r := forward(t, c, key, fails(errOrigin))
+	if old := string(r.Entry.Body) == "old"; old && r.Age < 10*time.Minute {
+		t.Fatalf("an old page that looks %v old", r.Age)
+	}
+}
+
+// outage is a way in which Redis fails.
+type outage struct {
+	begin, end func() error
+	silent     bool // it takes requests and does not answer
+}
+
+func TestRedisAway(t *testing.T) {
+	server, client := startRedis(t)
+	ctx := t.Context()
+	for what, o := range map[string]outage{
+		"killed": {begin: server.Kill, end: func() error { return server.Restart(ctx) }},
+		"frozen": {begin: server.Freeze, end: server.Thaw, silent: true},
+		"full": {
+			begin: func() error { return client.ConfigSet(ctx, "maxmemory", "1").Err() },
+			end:   func() error { return client.ConfigSet(ctx, "maxmemory", "0").Err() },
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := client.FlushAll(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+			options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+			c := open(t, options)
+			forward(t, c, keyOf("before"), brings("before"))
+			waitStored(t, c)
+			before := c.Stats()
+			c.redis.budget, c.redis.storeBudget = redisBudget, redisStoreBudget
+			if err := o.begin(); err != nil {
+				t.Fatal(err)
+			}
+			thawed := false
+			defer func() { // for the next outage, whatever happens
+				if !thawed {
+					_ = o.end()
+				}
+			}()
+
+			const requests = 300
+			began := time.Now()
+			for i := range requests {
+				body := fmt.Sprint(i)
+				r, err := ask(c, keyOf(body), brings(body))
+				want{body: body, source: Origin}.check(t, r, err)
+				hit, ok := c.Hit(keyOf("before"), time.Now())
+				if !ok {
+					t.Fatal("a page in memory is not served")
+				}
+				want{body: "before"}.check(t, hit, nil)
+			}
+			spent := time.Since(began)
+			waitStored(t, c)
+			if what != "full" { // which still reads, and so now and then closes the breaker
+				after := c.Stats()
+				// 3 failures in a row open the breaker, and these requests come one by one, with two calls
+				// each; later one call each quarter of a second finds out whether it may close.
+				if calls, most := after.RedisCalls-before.RedisCalls, uint64(2*3+2+spent/(250*time.Millisecond)); calls > most {
+					t.Fatalf("%d calls in %v, %d expected at most", calls, spent, most)
+				}
+				eventually(t, "a request that the breaker spares Redis", func() bool {
+					calls, failures := c.redis.calls.Load(), c.redis.failures.Load()
+					forward(t, c, keyOf(fmt.Sprint("spared ", calls)), brings("page"))
+					waitStored(t, c)
+					return c.redis.calls.Load() == calls && c.redis.failures.Load() == failures+2
+				})
+			}
+
+			c.redis.budget, c.redis.storeBudget = patient, patient
+			if err := o.end(); err != nil {
+				t.Fatal(err)
+			}
+			thawed = true
+			i := 0
+			another := open(t, options)
+			eventually(t, "a page by way of Redis", func() bool {
+				i++ // a key that no earlier attempt has stored in memory
+				body := fmt.Sprint("after ", i)
+				forward(t, c, keyOf(body), brings(body))
+				waitStored(t, c)
+				return forward(t, another, keyOf(body), brings("another")).Source == Redis
+			})
+			if c.Stats().RedisBreakerOpen {
+				t.Fatal("the breaker is open")
+			}
+		})
+	}
+}
+
+// hung is a Redis that does not answer one command.
+type hung struct {
+	command string
+	calls   atomic.Int64 // of all commands that a request waits for
+}
+
+func (h *hung) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *hung) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, c []redis.Cmder) error {
+		if c[0].Name() != "pttl" { // of a new connection
+			return next(ctx, c)
+		}
+		h.calls.Add(1)
+		if h.command == "getrange" {
+			c[0].SetErr(errNoAnswer)
+			return errNoAnswer
+		}
+		return next(ctx, c)
+	}
+}
+
+func (h *hung) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		if !slices.Contains(c.Args(), any("nx")) {
+			return next(ctx, c)
+		}
+		h.calls.Add(1)
+		if h.command == "set" {
+			return errNoAnswer
+		}
+		return next(ctx, c)
+	}
+}
+
+// A miss of a node that follows changes looks in Redis, claims the entry, and looks once
+// more. If a call gets no answer, the miss makes no further call.
+func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
+	for name, test := range map[string]struct {
+		command string
+		calls   int64
+	}{"it answers": {"", 3}, "no look answered": {"getrange", 1}, "no claim answered": {"set", 2}} {
+		t.Run(name, func(t *testing.T) {
+			_, client := startRedis(t)
+			c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: time.Hour})
+			f := follow(c)
+			h := &hung{command: test.command}
+			client.AddHook(h)
+			r, err := ask(c, keyOf("q"), f.reads(shows("page")))
+			want{body: "page", source: Origin}.check(t, r, err)
+			if n := h.calls.Load(); n != test.calls {
+				t.Errorf("%d calls, not %d", n, test.calls)
+			}
+		})
+	}
+}
+
+// The number of concurrent stores is bounded. Pages beyond it are not stored, and nothing
+// waits for them.
+func TestStoresAreBounded(t *testing.T) {
+	server, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c.redis.budget = redisBudget
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxAsync + 10 {
+		c.store(pageOf(keyOf(fmt.Sprint(i))), stored{rows: rowsOf("page"), end: true, readAt: c.clock.Now()})
+	}
+	if n := c.redis.dropped.Load(); n != 10 {
+		t.Errorf("%d dropped", n)
+	}
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	waitStored(t, c)
+	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != maxAsync {
+		t.Fatalf("%d pages arrived, %v", n, err)
+	}
+}
