@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,19 +122,19 @@ func TestRowsAheadOfTheLogAreServed(t *testing.T) {
 	}
 }
 
-// claimed calls f after each claim of an entry was answered.
-type claimed struct{ f func() }
-
-func (claimed) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (claimed) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+// looked calls f after the second look for an entry was answered: the one after the claim.
+type looked struct {
+	looks atomic.Int64
+	f     func()
 }
 
-func (h claimed) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, c redis.Cmder) error {
+func (*looked) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*looked) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *looked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, c []redis.Cmder) error {
 		err := next(ctx, c)
-		if slices.Contains(c.Args(), any("nx")) {
+		if c[0].Name() == "pttl" && h.looks.Add(1) == 2 {
 			h.f()
 		}
 		return err
@@ -168,7 +168,7 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 		}
 	}()
 	<-began
-	other.AddHook(claimed{func() {
+	other.AddHook(&looked{f: func() {
 		close(release)
 		<-filled
 		waitStored(t, first)

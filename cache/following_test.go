@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"listedge/cache/replica"
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -186,23 +184,28 @@ func TestALongPageEndsBeforeItsLimit(t *testing.T) {
 	})
 }
 
+// isAhead answers by a statement that sees more than the last heartbeat.
+func (n *node) isAhead() {
+	n.Helper()
+	n.change(n.q, rowAt(0, "A"))
+	n.asked(n.reads(FillResult{Rows: rowsOf("A", "b", "c", "d", "e", "f", "g")}), "A b c", Origin)
+}
+
+// asksBehind asks for the second page. A statement fails.
+func (n *node) asksBehind() (Result, error) {
+	v := pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])
+	return n.Forward(v.Key(), Fill{View: v, Primary: fails(errOrigin).Primary})
+}
+
 // A statement may see more than the last heartbeat. Its answer is shared until a heartbeat
 // sees as much, but not for longer than a part of the bound.
 func TestAnAnswerAheadOfTheLog(t *testing.T) {
-	ahead := func(n *node) {
-		n.change(n.q, rowAt(0, "A"))
-		n.asked(n.reads(FillResult{Rows: rowsOf("A", "b", "c", "d", "e", "f", "g")}), "A b c", Origin)
-	}
-	behind := func(n *node) (Result, error) {
-		v := pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])
-		return n.Forward(v.Key(), Fill{View: v, Primary: fails(errOrigin).Primary})
-	}
 	t.Run("is shared", func(t *testing.T) {
 		onNode(t, func(n *node) {
-			ahead(n)
+			n.isAhead()
 			boottimetest.Pass(sharing - 1)
 			n.isHit("A b c")
-			r, err := behind(n)
+			r, err := n.asksBehind()
 			want{body: "d e f"}.check(t, r, err)
 			if r.Age != sharing-1 {
 				t.Errorf("%v old", r.Age)
@@ -215,16 +218,16 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 	})
 	t.Run("has no further page once it is old", func(t *testing.T) {
 		onNode(t, func(n *node) {
-			ahead(n)
+			n.isAhead()
 			boottimetest.Pass(sharing)
-			if r, err := behind(n); !errors.Is(err, errOrigin) {
+			if r, err := n.asksBehind(); !errors.Is(err, errOrigin) {
 				t.Errorf("%+v, %v", r, err)
 			}
 		})
 	})
 	t.Run("has no page that it does not have whole", func(t *testing.T) {
 		onNode(t, func(n *node) {
-			ahead(n)
+			n.isAhead()
 			v := pageOf(n.q).Behind(&rowsOf("a", "b", "c", "d", "e", "f")[5])
 			if r, err := n.Forward(v.Key(), Fill{View: v, Primary: fails(errOrigin).Primary}); !errors.Is(err, errOrigin) {
 				t.Errorf("%+v, %v", r, err)
@@ -233,21 +236,21 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 	})
 	t.Run("is merged by a heartbeat", func(t *testing.T) {
 		onNode(t, func(n *node) {
-			ahead(n)
+			n.isAhead()
 			n.beat()
 			boottimetest.Pass(sharing)
 			n.isHit("A b c")
 			n.change(n.q, rowAt(1, "B"))
 			n.beat()
 			n.isHit("A B c")
-			r, err := behind(n)
+			r, err := n.asksBehind()
 			want{body: "d e f"}.check(t, r, err)
 			checkFills(t, n.Cache, 1, 0)
 		})
 	})
 	t.Run("is forgotten by a reset", func(t *testing.T) {
 		onNode(t, func(n *node) {
-			ahead(n)
+			n.isAhead()
 			n.reset("another")
 			n.beat()
 			boottimetest.Pass(sharing)
@@ -293,122 +296,6 @@ func TestWhileNothingIsProven(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
-	onNode(t, func(n *node) {
-		n.asked(n.reads(shows("a")), "a", Origin)
-		n.change(n.q)
-		n.settled[0].Rows = nil
-		n.beat()
-		boottimetest.Pass(fillPause)
-		n.run = "another"
-		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, ErrWrongServer) || string(r.Entry.Body) != "a" {
-			t.Errorf("%+v, %v", r, err)
-		}
-		if _, err := ask(n.Cache, keyOf("other"), fails(ErrWrongServer)); !errors.Is(err, ErrWrongServer) {
-			t.Error(err)
-		}
-		if got := n.Stats().Merges[replica.WrongServer.String()]; got != 2 {
-			t.Errorf("%d of a wrong server", got)
-		}
-	})
-}
-
-// If a node's server is on an older timeline than the fleet follows, none of its answers is
-// served, with or without proof.
-func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
-	onNode(t, func(n *node) {
-		newer := changefeed.EpochName{Identity: ofShop.Digest(), Timeline: 2, Run: "run", Published: "published", Random: "a"}
-		if !n.options.Followed.ObserveEpoch(newer.String()) {
-			t.Fatal("the epoch is not followed")
-		}
-		for _, what := range []string{"with proof", "without"} {
-			n.run = "old primary's"
-			if r, err := ask(n.Cache, n.q, n.reads(shows("a"))); !errors.Is(err, ErrWrongServer) {
-				t.Errorf("%s: %+v, %v", what, r, err)
-			}
-			n.run = "run" // the new primary's: the node's other connection was not renewed yet
-			n.asked(n.reads(shows("a")), "a", Origin)
-			n.q = keyOf("other")
-			boottimetest.Pass(bound)
-		}
-		n.options.Followed.SetServer(ofShop, 2)
-		n.run = "any"
-		boottimetest.Pass(sharing)
-		n.asked(n.reads(shows("a")), "a", Origin)
-	})
-}
-
-// What a standby returned is served if it shows all that the last proof does, or if the
-// replica has what it lacks.
-func TestStandbys(t *testing.T) {
-	for name, test := range map[string]struct {
-		server             string
-		lsn, through       uint64 // the heartbeat's is 100
-		err                error
-		want               string
-		pending, forgotten bool
-	}{
-		"as new as the heartbeat":        {lsn: 100, through: 100, want: "A"},
-		"behind":                         {lsn: 99, through: 99, want: "A"},
-		"ahead":                          {lsn: 101, through: 101, want: "standby", pending: true},
-		"perhaps ahead, perhaps behind":  {lsn: 99, through: 101, want: "primary"},
-		"behind what is remembered":      {lsn: 98, through: 98, want: "primary"},
-		"of another primary":             {server: "7400000000000000001/2", lsn: 100, through: 100, want: "primary"},
-		"broken":                         {err: errOrigin, want: "primary"},
-		"of a list with any row changed": {lsn: 99, through: 99, want: "primary", forgotten: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onNode(t, func(n *node) {
-				n.change(n.q, rowAt(0, "A"))
-				if test.forgotten {
-					n.settled[0].Rows = nil
-				}
-				n.beat()
-				proof := n.clock.Now()
-				boottimetest.Pass(sharing / 2)
-				fill := n.reads(shows("primary"))
-				fill.Standby = func(_ context.Context, last changefeed.Proof) (FillResult, error) {
-					f := shows("standby")
-					switch test.want {
-					case "A": // a statement shows the change if the standby had replayed it
-						f = shows(map[bool]string{true: "A", false: "a"}[test.lsn == 100])
-					}
-					f.Server, f.LSN, f.Through = ofServer, test.lsn, test.through
-					if test.server != "" {
-						f.Server = test.server
-					}
-					if last.LSN != 100 {
-						t.Errorf("the proof has LSN %d", last.LSN)
-					}
-					return f, test.err
-				}
-				r := n.asked(fill, test.want, Origin)
-				if r.Entry.isPending() != test.pending {
-					t.Errorf("pending: %t", !test.pending)
-				}
-				if test.want != "primary" && r.Entry.Proof != proof {
-					t.Errorf("known to be right at %v, not %v", r.Entry.Proof, proof)
-				}
-			})
-		})
-	}
-	t.Run("is not asked without proof, nor by a bypass", func(t *testing.T) {
-		onNode(t, func(n *node) {
-			fill := n.reads(shows("primary"))
-			fill.Standby = func(context.Context, changefeed.Proof) (FillResult, error) {
-				t.Error("the standby was asked")
-				return FillResult{}, errOrigin
-			}
-			r, err := n.Bypass(n.q, fill.of(n.q))
-			if want(want{body: "primary", source: Origin}).check(t, r, err); !r.Bypassed {
-				t.Error("not bypassed")
-			}
-			boottimetest.Pass(bound)
-			n.asked(fill, "primary", Origin)
-		})
-	})
 }
 
 // A bypass reads what is fresh in memory again, but shares what was read a moment ago.

@@ -1,0 +1,183 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// outage is a way in which Redis fails.
+type outage struct {
+	begin, end func() error
+	silent     bool // it takes requests and does not answer
+}
+
+func TestRedisAway(t *testing.T) {
+	server, client := startRedis(t)
+	ctx := t.Context()
+	for what, o := range map[string]outage{
+		"killed": {begin: server.Kill, end: func() error { return server.Restart(ctx) }},
+		"frozen": {begin: server.Freeze, end: server.Thaw, silent: true},
+		"full": {
+			begin: func() error { return client.ConfigSet(ctx, "maxmemory", "1").Err() },
+			end:   func() error { return client.ConfigSet(ctx, "maxmemory", "0").Err() },
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := client.FlushAll(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+			options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+			c := open(t, options)
+			forward(t, c, keyOf("before"), brings("before"))
+			waitStored(t, c)
+			before := c.Stats()
+			c.redis.budget, c.redis.storeBudget = redisBudget, redisStoreBudget
+			if err := o.begin(); err != nil {
+				t.Fatal(err)
+			}
+			thawed := false
+			defer func() { // for the next outage, whatever happens
+				if !thawed {
+					_ = o.end()
+				}
+			}()
+
+			const requests = 300
+			began := time.Now()
+			for i := range requests {
+				body := fmt.Sprint(i)
+				r, err := ask(c, keyOf(body), brings(body))
+				want{body: body, source: Origin}.check(t, r, err)
+				hit, ok := c.Hit(keyOf("before"), time.Now())
+				if !ok {
+					t.Fatal("a page in memory is not served")
+				}
+				want{body: "before"}.check(t, hit, nil)
+			}
+			spent := time.Since(began)
+			waitStored(t, c)
+			if what != "full" { // which still reads, and so now and then closes the breaker
+				after := c.Stats()
+				// 3 failures in a row open the breaker, and these requests come one by one, with two calls
+				// each; later one call each quarter of a second finds out whether it may close.
+				if calls, most := after.RedisCalls-before.RedisCalls, uint64(2*3+2+spent/(250*time.Millisecond)); calls > most {
+					t.Fatalf("%d calls in %v, %d expected at most", calls, spent, most)
+				}
+				eventually(t, "a request that the breaker spares Redis", func() bool {
+					calls, failures := c.redis.calls.Load(), c.redis.failures.Load()
+					forward(t, c, keyOf(fmt.Sprint("spared ", calls)), brings("page"))
+					waitStored(t, c)
+					return c.redis.calls.Load() == calls && c.redis.failures.Load() == failures+2
+				})
+			}
+
+			c.redis.budget, c.redis.storeBudget = patient, patient
+			if err := o.end(); err != nil {
+				t.Fatal(err)
+			}
+			thawed = true
+			i := 0
+			another := open(t, options)
+			eventually(t, "a page by way of Redis", func() bool {
+				i++ // a key that no earlier attempt has stored in memory
+				body := fmt.Sprint("after ", i)
+				forward(t, c, keyOf(body), brings(body))
+				waitStored(t, c)
+				return forward(t, another, keyOf(body), brings("another")).Source == Redis
+			})
+			if c.Stats().RedisBreakerOpen {
+				t.Fatal("the breaker is open")
+			}
+		})
+	}
+}
+
+// hung is a Redis that does not answer one command.
+type hung struct {
+	command string
+	calls   atomic.Int64 // of all commands that a request waits for
+}
+
+func (h *hung) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *hung) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, c []redis.Cmder) error {
+		if c[0].Name() != "pttl" { // of a new connection
+			return next(ctx, c)
+		}
+		h.calls.Add(1)
+		if h.command == "getrange" {
+			c[0].SetErr(errNoAnswer)
+			return errNoAnswer
+		}
+		return next(ctx, c)
+	}
+}
+
+func (h *hung) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		if !slices.Contains(c.Args(), any("nx")) {
+			return next(ctx, c)
+		}
+		h.calls.Add(1)
+		if h.command == "set" {
+			return errNoAnswer
+		}
+		return next(ctx, c)
+	}
+}
+
+// A miss of a node that follows changes looks in Redis, claims the entry, and looks once
+// more. If a call gets no answer, the miss makes no further call.
+func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
+	for name, test := range map[string]struct {
+		command string
+		calls   int64
+	}{"it answers": {"", 3}, "no look answered": {"getrange", 1}, "no claim answered": {"set", 2}} {
+		t.Run(name, func(t *testing.T) {
+			_, client := startRedis(t)
+			c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: time.Hour})
+			f := follow(c)
+			h := &hung{command: test.command}
+			client.AddHook(h)
+			r, err := ask(c, keyOf("q"), f.reads(shows("page")))
+			want{body: "page", source: Origin}.check(t, r, err)
+			if n := h.calls.Load(); n != test.calls {
+				t.Errorf("%d calls, not %d", n, test.calls)
+			}
+		})
+	}
+}
+
+// The number of concurrent stores is bounded. Pages beyond it are not stored, and nothing
+// waits for them.
+func TestStoresAreBounded(t *testing.T) {
+	server, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c.redis.budget = redisBudget
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxAsync + 10 {
+		c.store(pageOf(keyOf(fmt.Sprint(i))), stored{rows: rowsOf("page"), end: true, readAt: c.clock.Now()})
+	}
+	if n := c.redis.dropped.Load(); n != 10 {
+		t.Errorf("%d dropped", n)
+	}
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	waitStored(t, c)
+	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != maxAsync {
+		t.Fatalf("%d pages arrived, %v", n, err)
+	}
+}

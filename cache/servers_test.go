@@ -1,0 +1,129 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"listedge/cache/replica"
+	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/changefeed"
+)
+
+func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
+	onNode(t, func(n *node) {
+		n.asked(n.reads(shows("a")), "a", Origin)
+		n.change(n.q)
+		n.settled[0].Rows = nil
+		n.beat()
+		boottimetest.Pass(fillPause)
+		n.run = "another"
+		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, ErrWrongServer) || string(r.Entry.Body) != "a" {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if _, err := ask(n.Cache, keyOf("other"), fails(ErrWrongServer)); !errors.Is(err, ErrWrongServer) {
+			t.Error(err)
+		}
+		if got := n.Stats().Merges[replica.WrongServer.String()]; got != 2 {
+			t.Errorf("%d of a wrong server", got)
+		}
+	})
+}
+
+// If a node's server is on an older timeline than the fleet follows, none of its answers is
+// served, with or without proof.
+func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
+	onNode(t, func(n *node) {
+		newer := changefeed.EpochName{Identity: ofShop.Digest(), Timeline: 2, Run: "run", Published: "published", Random: "a"}
+		if !n.options.Followed.ObserveEpoch(newer.String()) {
+			t.Fatal("the epoch is not followed")
+		}
+		for _, what := range []string{"with proof", "without"} {
+			n.run = "old primary's"
+			if r, err := ask(n.Cache, n.q, n.reads(shows("a"))); !errors.Is(err, ErrWrongServer) {
+				t.Errorf("%s: %+v, %v", what, r, err)
+			}
+			n.run = "run" // the new primary's: the node's other connection was not renewed yet
+			n.asked(n.reads(shows("a")), "a", Origin)
+			n.q = keyOf("other")
+			boottimetest.Pass(bound)
+		}
+		n.options.Followed.SetServer(ofShop, 2)
+		n.run = "any"
+		boottimetest.Pass(sharing)
+		n.asked(n.reads(shows("a")), "a", Origin)
+	})
+}
+
+// What a standby returned is served if it shows all that the last proof does, or if the
+// replica has what it lacks.
+func TestStandbys(t *testing.T) {
+	for name, test := range map[string]struct {
+		server             string
+		lsn, through       uint64 // the heartbeat's is 100
+		err                error
+		want               string
+		pending, forgotten bool
+	}{
+		"as new as the heartbeat":        {lsn: 100, through: 100, want: "A"},
+		"behind":                         {lsn: 99, through: 99, want: "A"},
+		"ahead":                          {lsn: 101, through: 101, want: "standby", pending: true},
+		"perhaps ahead, perhaps behind":  {lsn: 99, through: 101, want: "primary"},
+		"behind what is remembered":      {lsn: 98, through: 98, want: "primary"},
+		"of another primary":             {server: "7400000000000000001/2", lsn: 100, through: 100, want: "primary"},
+		"broken":                         {err: errOrigin, want: "primary"},
+		"of a list with any row changed": {lsn: 99, through: 99, want: "primary", forgotten: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(n *node) {
+				n.change(n.q, rowAt(0, "A"))
+				if test.forgotten {
+					n.settled[0].Rows = nil
+				}
+				n.beat()
+				proof := n.clock.Now()
+				boottimetest.Pass(sharing / 2)
+				fill := n.reads(shows("primary"))
+				fill.Standby = func(_ context.Context, last changefeed.Proof) (FillResult, error) {
+					f := shows("standby")
+					if test.want == "A" && test.lsn < 100 {
+						f = shows("a") // it had not replayed the change
+					} else if test.want == "A" {
+						f = shows("A")
+					}
+					f.Server, f.LSN, f.Through = ofServer, test.lsn, test.through
+					if test.server != "" {
+						f.Server = test.server
+					}
+					if last.LSN != 100 {
+						t.Errorf("the proof has LSN %d", last.LSN)
+					}
+					return f, test.err
+				}
+				r := n.asked(fill, test.want, Origin)
+				if r.Entry.isPending() != test.pending {
+					t.Errorf("pending: %t", !test.pending)
+				}
+				if test.want != "primary" && r.Entry.Proof != proof {
+					t.Errorf("known to be right at %v, not %v", r.Entry.Proof, proof)
+				}
+			})
+		})
+	}
+}
+
+func TestAStandbyIsNotAskedWithoutProofNorByABypass(t *testing.T) {
+	onNode(t, func(n *node) {
+		fill := n.reads(shows("primary"))
+		fill.Standby = func(context.Context, changefeed.Proof) (FillResult, error) {
+			t.Error("the standby was asked")
+			return FillResult{}, errOrigin
+		}
+		r, err := n.Bypass(n.q, fill.of(n.q))
+		if want(want{body: "primary", source: Origin}).check(t, r, err); !r.Bypassed {
+			t.Error("not bypassed")
+		}
+		boottimetest.Pass(bound)
+		n.asked(fill, "primary", Origin)
+	})
+}
