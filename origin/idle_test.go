@@ -20,9 +20,9 @@ func fillPool(t *testing.T, o *Origin, pool *pgxpool.Pool) {
 	size := int(pool.Config().MaxConns)
 	func() {
 		for range size {
-			s := must1(o.open(within(t, patience), &upstream{pool: pool}))
-			defer o.close(s)
-			if _, _, err := o.read(within(t, patience), s, &anyPage); err != nil {
+			conn := must1(pool.Acquire(within(t, patience)))
+			defer conn.Release()
+			if _, _, err := o.read(within(t, patience), conn, &anyPage); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -80,7 +80,7 @@ func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
 	db := openDatabase(t, postgres.Options{URL: url, Replicas: []string{standby}, Connections: 6})
 	o, server, conn := New(db), identity(t, url).String(), connect(t, url)
 	fetch := func() error {
-		_, err := o.FetchFromStandby(within(t, patience), anyPage, needed(t, conn, server, 0))
+		_, err := o.FetchFromStandby(within(t, patience), anyPage, primaryNow(t, conn, server))
 		return err
 	}
 	eventually(t, "a page of the standby", func() bool { return fetch() == nil })

@@ -209,9 +209,9 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 				t.Errorf("%s behind %d: %d rows", describe(q), deep, len(ids))
 			case len(p.usedIndexes) != 1 || p.usedIndexes[list.index] == 0 || p.visitedNodes["Sort"] || p.visitedNodes["Seq Scan"] || p.visitedNodes["Bitmap Heap Scan"]:
 				t.Errorf("%s behind %d is not read by %s:\n%s", describe(q), deep, list.index, p.text)
-			case p.usedIndexes[list.index] > limit+1:
+			case p.usedIndexes[list.index] > float64(q.rows()):
 				t.Errorf("%s behind %d reads %v rows", describe(q), deep, p.usedIndexes[list.index])
-			case p.buffers > 2*limit:
+			case p.buffers > 2*q.rows():
 				t.Errorf("%s behind %d touches %d blocks", describe(q), deep, p.buffers)
 			}
 		}

@@ -1,12 +1,12 @@
 package origin
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -49,9 +49,9 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 								t.Error(err)
 								return
 							}
-							page, err := o.Fetch(within(t, patience), q, "")
-							if err != nil || !bytes.Equal(page.Body, want.Body) || page.NextCursor != want.NextCursor || page.Run != want.Run {
-								t.Errorf("%s: %.200s instead of %.200s: %v", describe(q), page.Body, want.Body, err)
+							rows, err := o.Fetch(within(t, patience), q, "")
+							if err != nil || !slices.Equal(rows.Rows, want.Rows) || rows.End != want.End || rows.Run != want.Run {
+								t.Errorf("%s: %.200s instead of %.200s: %v", describe(q), fmt.Sprint(rows), fmt.Sprint(want), err)
 								return
 							}
 						}
@@ -108,10 +108,10 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 			}
 			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}))
 			for range 3 {
-				page := must1(o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, ""))
-				var body struct{ Data []struct{ Name string } }
+				read := must1(o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, ""))
+				var row struct{ Name string }
 				var shown map[string]string
-				must(errors.Join(json.Unmarshal(append(page.Body, '}'), &body), json.Unmarshal([]byte(body.Data[0].Name), &shown)))
+				must(errors.Join(json.Unmarshal([]byte(read.Rows[0].Text), &row), json.Unmarshal([]byte(row.Name), &shown)))
 				for name, want := range settingsOfPages {
 					if shown[name] != want {
 						t.Errorf("%s is %q, want %q", name, shown[name], want)
@@ -165,26 +165,24 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{through}}))
 	server, conn := identity(t, address).String(), connect(t, address)
 	eventually(t, "a page of a standby behind a pooler", func() bool {
-		_, err := o.FetchFromStandby(within(t, patience), anyPage, needed(t, conn, server, 1))
+		_, err := o.FetchFromStandby(within(t, patience), anyPage, primaryNow(t, conn, server))
 		return err == nil
 	})
 	s := o.standbys[0]
-	session, err := o.open(within(t, patience), &s.upstream)
-	must(err)
-	defer func() { o.close(session) }()
-	is, err := s.replayed(within(t, patience), session.conn)
-	must(err)
+	session := must1(s.pool.Acquire(within(t, patience)))
+	defer func() { session.Release() }()
+	is := must1(s.replayed(within(t, patience), session))
 	must(pooler.LeadTo(other.Addr()))
 	eventually(t, "a page of the other standby", func() bool {
-		page, _, err := o.read(within(t, patience), session, &anyPage)
+		rows, _, err := o.read(within(t, patience), session, &anyPage)
 		if err != nil { // the pooler accepts no client before it has connected to the other server
-			o.close(session)
+			session.Release()
 			eventually(t, "a connection to the other one", func() bool {
-				session, err = o.open(within(t, patience), &s.upstream)
+				session, err = s.pool.Acquire(within(t, patience))
 				return err == nil
 			})
 			return false
 		}
-		return page.Run != is.Run
+		return rows.Run != is.Run
 	})
 }

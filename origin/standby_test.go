@@ -30,19 +30,17 @@ func identity(t *testing.T, address string) postgres.Timeline {
 	return postgres.Timeline{System: system.SystemID, Number: uint32(system.Timeline)}
 }
 
-// needed is what the server needs of its standbys now.
-func needed(t *testing.T, primary *pgx.Conn, server string, lsn uint64) Needed {
+// primaryNow is what is known of the primary now.
+func primaryNow(t *testing.T, primary *pgx.Conn, server string) Primary {
 	t.Helper()
-	n := Needed{Server: server, Run: "the only one", LSN: lsn, At: time.Now()}
-	var end int64
-	must(primary.QueryRow(t.Context(), "SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").Scan(&end))
-	n.Primary = uint64(end)
+	p := Primary{Server: server, Run: "the only one", At: time.Now()}
+	must(primary.QueryRow(t.Context(), "SELECT pg_current_wal_insert_lsn() - '0/0'").Scan(&p.LSN))
 	must1(primary.Exec(t.Context(), "SELECT pg_current_xact_id()")) // flushes that WAL: nothing else would, for seconds
-	return n
+	return p
 }
 
-// Pages come from standbys that are this primary's and far enough, and from
-// none that is not.
+// Rows come from standbys that are this primary's, and from none that is not. They say up to
+// where the standby had replayed, and up to where it may show WAL.
 func TestFetchFromStandby(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	address := primary.URL("listedge")
@@ -61,38 +59,38 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 	server := identity(t, address).String()
 	query := Query{Workspace: workspace, Collection: lists.Items, Limit: 50}
-	fetch := func(server string, lsn uint64) (Page, error) {
-		return o.FetchFromStandby(within(t, patience), query, needed(t, db, server, lsn))
+	fetch := func() (Rows, error) {
+		return o.FetchFromStandby(within(t, patience), query, primaryNow(t, db, server))
 	}
-	fetched := func(rows int, lsn uint64) {
+	fetched := func(n int, ok func(Rows) bool) {
 		t.Helper()
-		eventually(t, "a page of a standby", func() bool {
-			page, err := fetch(server, lsn)
-			if err != nil {
+		eventually(t, "rows of a standby", func() bool {
+			rows, err := fetch()
+			if err != nil || !ok(rows) {
 				return false
 			}
-			if page.Rows != rows || page.Timeline != server || page.LSN < lsn || page.Snapshot != "" {
-				t.Fatalf("%d rows of %s at %d, %q; want %d rows of %s at %d", page.Rows, page.Timeline, page.LSN, page.Snapshot, rows, server, lsn)
+			if len(rows.Rows) != n || rows.Timeline != server || rows.Through < rows.LSN || rows.Snapshot != "" || rows.Run != "" {
+				t.Fatalf("%+v; want %d rows of %s", rows, n, server)
 			}
 			return true
 		})
 	}
-	refused := func(want error, server string, lsn uint64) {
-		t.Helper()
-		if page, err := answerOfStandby(t, o, query, needed(t, db, server, lsn)); !errors.Is(err, want) {
-			t.Fatalf("%+v, %v; want %v", page, err, want)
-		}
-	}
+	replayed := func(lsn uint64) func(Rows) bool { return func(r Rows) bool { return r.LSN >= lsn } }
 
 	one := add("one")
-	fetched(1, one)
-	refused(postgres.ErrOtherPrimary, "another/1", 0)
+	fetched(1, replayed(one))
+	if rows := must1(o.Fetch(within(t, patience), query, "")); rows.Through != 0 || rows.LSN != 0 || rows.Snapshot == "" || rows.Run == "" {
+		t.Errorf("rows of the primary: %+v", rows)
+	}
+	if rows, err := answerOfStandby(t, o, query, primaryNow(t, db, "another/1")); !errors.Is(err, postgres.ErrOtherPrimary) {
+		t.Fatalf("%+v, %v", rows, err)
+	}
 	if stats := o.Stats().Standbys; stats[0].Refusal == nil && stats[1].Refusal == nil {
 		t.Errorf("%+v", stats)
 	}
-	fetched(1, one)
+	fetched(1, replayed(one))
 
-	// Replay is paused: a page that needs later WAL is refused, others are not.
+	// While replay is paused, rows say that they do not show the WAL that the standby has got.
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_pause()")
 		eventually(t, "paused", func() bool {
@@ -103,29 +101,28 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 	two := add("two")
 	forgetReplayStatus(o)
-	refused(postgres.ErrLagging, server, two)
-	fetched(1, one)
+	fetched(1, func(r Rows) bool { return r.LSN < two && r.Through >= two })
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_resume()")
 	}
-	fetched(2, two)
+	fetched(2, replayed(two))
 
 	// A standby that hangs is skipped, and soon gets no queries.
 	must(standby.Freeze())
 	eventually(t, "the hung one's breaker opens", func() bool {
-		_, _ = fetch(server, two)
+		_, _ = fetch()
 		return o.Stats().Standbys[0].BreakerOpen
 	})
 	before := o.Stats().Standbys[0].Failed
 	for range 10 {
-		fetched(2, two)
+		fetched(2, replayed(two))
 	}
 	if failed := o.Stats().Standbys[0].Failed - before; failed > 1 { // a probe
 		t.Errorf("the hung one got %d queries", failed)
 	}
 	must(standby.Thaw())
 	eventually(t, "it gets queries again", func() bool {
-		_, _ = fetch(server, two)
+		_, _ = fetch()
 		return !o.Stats().Standbys[0].BreakerOpen
 	})
 
@@ -133,13 +130,13 @@ func TestFetchFromStandby(t *testing.T) {
 	must(standby.Kill(syscall.SIGINT))
 	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
 	eventually(t, "the promoted one is refused", func() bool {
-		_, err := fetch(server, two)
+		_, err := fetch()
 		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
 	})
 	forgetReplayStatus(o)
 	before = o.Stats().Standbys[1].Fetched
 	for range 10 {
-		_, _ = fetch(server, two)
+		_, _ = fetch()
 	}
 	if o.Stats().Standbys[1].Fetched != before {
 		t.Error("the promoted one was used")
@@ -171,15 +168,15 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	query, conn := Query{Workspace: number(1), Collection: lists.Items, Limit: 50}, connect(t, next.URL("listedge"))
 	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	eventually(t, "the standby is on the new timeline", func() bool {
-		_, err := follows.FetchFromStandby(within(t, patience), query, needed(t, conn, second, 1))
+		_, err := follows.FetchFromStandby(within(t, patience), query, primaryNow(t, conn, second))
 		return err == nil
 	})
 	forgetReplayStatus(follows)
-	if _, err := answerOfStandby(t, follows, query, needed(t, conn, first, 1)); !errors.Is(err, postgres.ErrOtherPrimary) {
+	if _, err := answerOfStandby(t, follows, query, primaryNow(t, conn, first)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Error(err)
 	}
 	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}))
-	if _, err := answerOfStandby(t, lags, query, needed(t, conn, second, 1)); !errors.Is(err, postgres.ErrOtherPrimary) {
+	if _, err := answerOfStandby(t, lags, query, primaryNow(t, conn, second)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("one that stayed on the old timeline: %v", err)
 	}
 }
@@ -211,24 +208,22 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 		must(connect(t, cascades.URL("listedge")).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_wal_receiver").Scan(&n))
 		return n == 0
 	})
-	var lsn int64
-	must(connect(t, primary.URL("listedge")).QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&lsn))
 	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
-	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: lists.Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
+	rows, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: lists.Items, Limit: 50}, primaryNow(t, connect(t, primary.URL("listedge")), first))
 	if !errors.Is(err, postgres.ErrOtherPrimary) {
-		t.Errorf("%d rows of %s at %d, want at least %d: %v\n%.300s", page.Rows, page.Timeline, page.LSN, lsn, err, page.Body)
+		t.Errorf("%+v, %v", rows, err)
 	}
 }
 
 // answerOfStandby is what the standby says once it answers within its budget:
 // on a busy machine the first connection alone may take longer than that.
-func answerOfStandby(t *testing.T, o *Origin, q Query, n Needed) (page Page, err error) {
+func answerOfStandby(t *testing.T, o *Origin, q Query, p Primary) (rows Rows, err error) {
 	t.Helper()
 	eventually(t, "an answer of the standby", func() bool {
-		page, err = o.FetchFromStandby(within(t, patience), q, n)
+		rows, err = o.FetchFromStandby(within(t, patience), q, p)
 		return !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrTimeout)
 	})
-	return page, err
+	return rows, err
 }
 
 // Where the database's URL names several servers, the one that is no primary
@@ -241,8 +236,8 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	o := openOrigin(t, strings.Replace(primary.URL("listedge"), primary.Addr(), primary.Addr()+","+standby.Addr(), 1))
 	query := Query{Workspace: number(1), Collection: lists.Items, Limit: 50}
 	rows := func() (int, error) {
-		page, err := o.Fetch(within(t, patience), query, "")
-		return page.Rows, err
+		rows, err := o.Fetch(within(t, patience), query, "")
+		return len(rows.Rows), err
 	}
 	if n, err := rows(); err != nil || n != 0 {
 		t.Fatal(n, err)

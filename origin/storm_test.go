@@ -35,8 +35,8 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	for w := range workspaces {
 		for _, q := range []Query{{Limit: 100}, {Limit: 7, Sort: lists.ByName}, {Limit: 100, Search: "item"}} {
 			q.Workspace = uuid.UUID{byte(w)}
-			page := must1(quiet.Fetch(within(t, patience), q, ""))
-			queries, want[q] = append(queries, q), string(page.Body)+page.NextCursor
+			rows := must1(quiet.Fetch(within(t, patience), q, ""))
+			queries, want[q] = append(queries, q), string(bodyOf(&q, rows))
 		}
 	}
 	must(calm.Close(within(t, patience)))
@@ -75,10 +75,10 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 				if rand.IntN(2) == 0 {
 					ctx, leave = context.WithTimeout(context.Background(), patience)
 				}
-				page, err := o.Fetch(ctx, q, "")
+				rows, err := o.Fetch(ctx, q, "")
 				switch {
-				case err == nil && string(page.Body)+page.NextCursor != want[q]:
-					t.Errorf("%s: %d rows, %.100s", describe(q), page.Rows, page.Body)
+				case err == nil && string(bodyOf(&q, rows)) != want[q]:
+					t.Errorf("%s: %d rows, %.100s", describe(q), len(rows.Rows), bodyOf(&q, rows))
 				case err != nil && !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrOverloaded) && postgres.Code(err) != "0A000":
 					t.Errorf("%s: %v", describe(q), err)
 				case err != nil && strings.Contains(err.Error(), postgres.ErrProtocol.Error()):
@@ -93,14 +93,14 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	weather.Wait()
 	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
 	for _, q := range queries {
-		var page Page
+		var rows Rows
 		eventually(t, "fair weather", func() (ok bool) {
 			var err error
-			page, err = o.Fetch(within(t, patience), q, "")
+			rows, err = o.Fetch(within(t, patience), q, "")
 			return err == nil
 		})
-		if string(page.Body)+page.NextCursor != want[q] {
-			t.Errorf("afterwards: %s: %.100s", describe(q), page.Body)
+		if body := string(bodyOf(&q, rows)); body != want[q] {
+			t.Errorf("afterwards: %s: %.100s", describe(q), body)
 		}
 	}
 }

@@ -40,14 +40,14 @@ func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 	conn := connect(t, url)
 	for _, mode := range []string{"disable", "verify-ca"} {
 		o := openOrigin(t, strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1))
-		r := must1(o.open(within(t, patience), &o.upstream))
-		pid := r.conn.Conn().PgConn().PID()
+		r := must1(o.pool.Acquire(within(t, patience)))
+		pid := r.Conn().PgConn().PID()
 		rows := &postgres.Statement{Name: "rows", SQL: "SELECT repeat('x', 1000) FROM generate_series(1, 1000000)", Columns: []postgres.Column{{Type: pgtype.TextOID}}, Formats: []int16{0}}
 		ctx, leave := context.WithCancel(t.Context())
-		if err := rows.Query(ctx, r.conn.Conn(), nil, func([][]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
+		if err := rows.Query(ctx, r.Conn(), nil, func([][]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
-		o.close(r)
+		r.Release()
 		eventually(t, "its end", func() bool { return sessionsWhere(t, conn, fmt.Sprintf("pid = %d", pid)) == 0 })
 	}
 	log := must1(os.ReadFile(pg.LogFile()))

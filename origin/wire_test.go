@@ -11,13 +11,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/lists"
 	"listedge/internal/sandbox"
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
-// longPage is that of insertLongItems: of 100 rows it shows as many as a page
-// may hold.
+// longPage is that of insertLongItems: of 100 rows it shows as many as a
+// statement keeps.
 var longPage = Query{Workspace: ourWorkspace, Limit: 100}
 
 // long is how many bytes each image path of the long page has: what is sent
@@ -31,16 +32,14 @@ func insertLongItems(t testing.TB, conn *pgx.Conn) {
 }
 
 // checkLongPage makes sure that the page is whole.
-func checkLongPage(t testing.TB, page Page) {
+func checkLongPage(t testing.TB, rows []lists.Row) {
 	t.Helper()
-	var read struct {
-		Data []struct{ Name, ImagePath string }
+	if n := len(rows); sizeOf(rows[:n-1]) > maxBytes || sizeOf(rows) <= maxBytes {
+		t.Fatalf("%d rows of %d bytes", n, sizeOf(rows))
 	}
-	must(json.Unmarshal(append(page.Body[:len(page.Body):len(page.Body)], '}'), &read))
-	if row := len(page.Body) / page.Rows; len(read.Data) != page.Rows || len(page.Body) < maxPage-2*row || len(page.Body) > maxPage+row {
-		t.Fatalf("%d rows, said to be %d, of %d bytes", len(read.Data), page.Rows, len(page.Body))
-	}
-	for _, r := range read.Data {
+	for _, row := range rows {
+		var r struct{ Name, ImagePath string }
+		must(json.Unmarshal([]byte(row.Text), &r))
 		var n int
 		if _, err := fmt.Sscanf(r.Name, "Item %d", &n); err != nil || r.ImagePath != strings.Repeat(string(rune(64+n%50)), long) {
 			t.Fatalf("%q has an image path of %d bytes: %v", r.Name, len(r.ImagePath), err)
@@ -103,8 +102,8 @@ func TestAnAnswerThatStopsInTheMiddleIsCancelled(t *testing.T) {
 	t.Parallel()
 	conn, r, db, o := longWay(t, newDatabase(t), whole, postgres.Options{Connections: 2})
 	for i, arrived := range []int{1, 5, 10_000, 6, 1_000_000} {
-		if page, err := o.Fetch(within(t, patience), longPage, ""); err != nil || page.Rows < 50 {
-			t.Fatalf("%d rows, %v", page.Rows, err)
+		if rows, err := o.Fetch(within(t, patience), longPage, ""); err != nil || len(rows.Rows) < 50 {
+			t.Fatalf("%d rows, %v", len(rows.Rows), err)
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		want := context.Canceled
@@ -140,8 +139,7 @@ func TestAnErrorAfterRowsIsNoPage(t *testing.T) {
 		if err := <-answer; !errors.Is(err, ErrTimeout) || postgres.Code(err) != "57014" {
 			t.Errorf("%v", err)
 		}
-		page := must1(o.Fetch(within(t, patience), longPage, ""))
-		checkLongPage(t, page)
+		checkLongPage(t, must1(o.Fetch(within(t, patience), longPage, "")).Rows)
 	}
 	if n := o.pool.Stat().NewConnsCount(); n != 1 {
 		t.Errorf("%d connections were needed", n)
