@@ -83,7 +83,7 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 		if c.what == withoutETags {
 			items = copies.NewItems(reader)
 		}
-		time.Sleep(time.Second) // the node has the change, and has refreshed what it refreshes
+		time.Sleep(time.Second) // the node has the change
 		const fetched = `listedge_origin_fetches_total{outcome="ok"}`
 		queries, began := node.metric(fetched), time.Now()
 		wire.received.Store(0)

@@ -14,7 +14,6 @@ import (
 type precisionCost struct {
 	lists   []struct{ requests, hits int }
 	changes int
-	shown   int // pages that show the rows that were changed, in sum
 	used    counts
 }
 
@@ -71,9 +70,6 @@ func (p *precision) change(ctx context.Context, c *precisionCost, oneRow bool, c
 		sql := changes[rand.IntN(len(changes))]
 		if _, err := p.db.Exec(context.WithoutCancel(ctx), sql, row, p.numbers, p.workspace); err != nil {
 			return err
-		}
-		if sql != newRow && sql != newAnyScript {
-			c.shown += p.shown[row]
 		}
 	}
 }

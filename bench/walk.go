@@ -14,9 +14,8 @@ import (
 
 // client asks a server for pages, one after the other or several at once.
 type client struct {
-	http  *fasthttp.HostClient
-	key   string
-	fresh bool // no page from a cache
+	http *fasthttp.HostClient
+	key  string
 }
 
 func (s *server) client(key string) *client {
@@ -31,9 +30,6 @@ func (c *client) get(path, encoding string) (body []byte, status string, err err
 	request.SetRequestURI("http://" + c.http.Addr + path)
 	request.Header.Set("X-API-Key", c.key)
 	request.Header.Set("Accept-Encoding", encoding)
-	if c.fresh {
-		request.Header.Set("Cache-Control", "no-cache")
-	}
 	if err := c.http.Do(request, answer); err != nil {
 		return nil, "", err
 	}
