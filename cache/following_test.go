@@ -151,7 +151,8 @@ func TestPagesAreCutOutOfRows(t *testing.T) {
 			t.Error("not local")
 		}
 		behind := Fill{View: pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])}
-		for _, find := range []func([]byte, Fill) (Result, error){n.Stored, n.Forward} {
+		stored := func(_ []byte, f Fill) (Result, error) { return n.Stored(f.View) }
+		for _, find := range []func([]byte, Fill) (Result, error){stored, n.Forward} {
 			r, err := find(behind.View.Key(), behind)
 			want{body: "d e"}.check(t, r, err)
 			if r.Entry.Next != "" {
@@ -160,10 +161,10 @@ func TestPagesAreCutOutOfRows(t *testing.T) {
 			n.memory.ristretto.Clear()
 		}
 		last := Fill{View: behind.View.Behind(&rowsOf("a", "b", "c", "d", "e")[4])}
-		r, err := n.Stored(last.View.Key(), last)
+		r, err := n.Stored(last.View)
 		want{body: ""}.check(t, r, err)
 		other := Fill{View: pageOf(keyOf("other"))}
-		if r, err := n.Stored(keyOf("other"), other); !errors.Is(err, ErrNotStored) || !r.Local {
+		if r, err := n.Stored(other.View); !errors.Is(err, ErrNotStored) || !r.Local {
 			t.Errorf("%+v, %v", r, err)
 		}
 		checkFills(t, n.Cache, 1, 0)

@@ -74,10 +74,10 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	checkRedis(t, first, 3, 0, 0)
 	checkFills(t, first, 1, 0)
 
-	if r, err := second.Stored(keyOf("r"), Fill{}.of(keyOf("r"))); !errors.Is(err, ErrNotStored) || r.Local {
+	if r, err := second.Stored(Fill{}.of(keyOf("r")).View); !errors.Is(err, ErrNotStored) || r.Local {
 		t.Errorf("asked Redis in vain: %+v, %v", r, err)
 	}
-	r, err = second.Stored(key, Fill{}.of(key))
+	r, err = second.Stored(Fill{}.of(key).View)
 	if want(want{body: "page", source: Redis}).check(t, r, err); r.Local {
 		t.Error("a page from Redis is local")
 	}
