@@ -127,8 +127,9 @@ func (s *server) readPurged(ctx context.Context, c *client, paths []string) erro
 			return errors.Join(err, ctx.Err())
 		}
 		if read()-before >= len(paths)*99/400 {
-			time.Sleep(50 * time.Millisecond) // the last ones are on their way
-			return nil
+			_, _, err := c.getAll(paths, "identity") // those that were asked for before the purge
+			time.Sleep(50 * time.Millisecond)        // the last ones are on their way
+			return err
 		}
 	}
 	return errors.New("purged pages are not read anew")
