@@ -214,6 +214,18 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	return r, true
 }
 
+// Served is called for a result of Hit that is served. From time to time it stores the page
+// in Redis as it is now.
+func (c *Cache) Served(r *Result) {
+	s := r.slot
+	if s == nil || c.redis == nil || int64(r.at) < s.storeAfter.Load() {
+		return
+	}
+	if s.storeAfter.Store(int64(r.at + storeInterval)); c.following.Load() {
+		c.storeState(r.Entry.view)
+	}
+}
+
 // fresh returns the slot's entry if it is fresh, or one that is cut anew; nil = neither.
 func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 	e := s.entry.Load()

@@ -204,18 +204,6 @@ func (c *Cache) store(v View, p stored) {
 // that starts.
 const storeInterval = 2 * time.Minute
 
-// Served is called for a result of Hit that is served. From time to time it stores the page
-// in Redis as it is now.
-func (c *Cache) Served(r *Result) {
-	s := r.slot
-	if s == nil || c.redis == nil || int64(r.at) < s.storeAfter.Load() {
-		return
-	}
-	if s.storeAfter.Store(int64(r.at + storeInterval)); c.following.Load() {
-		c.storeState(r.Entry.view)
-	}
-}
-
 // storeState stores a page of the replica in Redis, unless a heartbeat comes in between.
 func (c *Cache) storeState(v View) {
 	readAt := time.Duration(c.followed.proof.Load())

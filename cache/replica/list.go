@@ -41,6 +41,14 @@ func (l *List) Touch() {
 	}
 }
 
+// Touch notes that a page which shows the row was served, so that its range is kept. It is
+// called where a page is served again without Read.
+func (r *Row) Touch() {
+	if !r.touched.Load() {
+		r.touched.Store(true)
+	}
+}
+
 // interval is a range: the rows whose positions are from lo to before hi. (range is a word
 // of the language.)
 type interval struct {

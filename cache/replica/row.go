@@ -21,14 +21,6 @@ type Row struct {
 	touched atomic.Bool // since the clock passed
 }
 
-// Touch notes that a page which shows the row was served, so that its range is kept. It is
-// called where a page is served again without Read.
-func (r *Row) Touch() {
-	if !r.touched.Load() {
-		r.touched.Store(true)
-	}
-}
-
 // rowBytes is what a row of a table takes besides its text and its name key: the Row, and
 // its place in the map (TestMemory).
 const rowBytes = 80 + 64
