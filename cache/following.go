@@ -100,8 +100,9 @@ func (*Cache) Settled(*changefeed.Change) {}
 // Beat implements changefeed.Listener: the replica moves to the heartbeat's snapshot.
 func (c *Cache) Beat(b changefeed.Beat) {
 	c.replica.Apply(&b)
+	_, last := c.followed.known()
 	for _, change := range b.Settled {
-		if change.CommittedAt != 0 && b.Joined { // otherwise it may have been in the log for long
+		if change.CommittedAt != 0 && last.Run != "" { // otherwise it may have been in the log for long
 			c.lag.Observe(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // nothing else compares the two clocks
 		}
 	}

@@ -211,7 +211,7 @@ func (f *feed) reset(epoch string) {
 func (f *feed) beat() {
 	f.at.N++
 	for _, c := range f.caches {
-		c.Beat(changefeed.Beat{Position: f.at, Snapshot: f.snapshot(), LSN: f.xid, Server: ofServer, Run: f.run, Settled: f.settled, Joined: true})
+		c.Beat(changefeed.Beat{Position: f.at, Snapshot: f.snapshot(), LSN: f.xid, Server: ofServer, Run: f.run, Settled: f.settled})
 		c.ValidThrough(changefeed.Proof{Moment: time.Now(), At: f.at, Server: ofServer, Run: f.run, LSN: f.xid})
 	}
 	f.settled = nil

@@ -106,7 +106,7 @@ func (m *model) publish() {
 }
 
 // apply lets a node read the log up to the next heartbeat, as a subscription does.
-func (m *model) apply(n *modelNode, proof bool) {
+func (m *model) apply(n *modelNode) {
 	h := m.beats[n.next]
 	n.next++
 	n.unsettled = append(n.unsettled, h.changes...)
@@ -118,7 +118,7 @@ func (m *model) apply(n *modelNode, proof bool) {
 		}
 		return sees
 	})
-	if proof && !n.joined { // the heartbeat names what was published before the first entry
+	if !n.joined { // the heartbeat names what was published before the first entry
 		n.joined = true
 		for _, earlier := range m.beats[:n.since] {
 			for _, c := range earlier.changes {
@@ -128,10 +128,8 @@ func (m *model) apply(n *modelNode, proof bool) {
 			}
 		}
 	}
-	b.Joined, b.Unsettled = n.joined, n.unsettled
-	if n.joined {
-		n.snapshot = b.Snapshot
-	}
+	b.Unsettled = n.unsettled
+	n.snapshot = b.Snapshot
 	n.Apply(&b)
 }
 

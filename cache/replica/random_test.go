@@ -85,7 +85,7 @@ func (m *model) step() (n *modelNode, what string) {
 		m.publish()
 	case k < 74:
 		if n = pick(m.r, m.nodes); n.next < len(m.beats) {
-			m.apply(n, m.r.IntN(4) > 0)
+			m.apply(n)
 			return n, "heartbeat"
 		}
 		return nil, ""
@@ -233,5 +233,5 @@ func (m *model) advance(x *transaction, step, i int, row *lists.Row) bool {
 func (m *model) heartbeat(n *modelNode) {
 	m.takeSnapshot()
 	m.publish()
-	m.apply(n, true)
+	m.apply(n)
 }

@@ -121,12 +121,9 @@ func (r *Replica) Reset() {
 	r.history = history{of: map[changefeed.List][]*remembered{}}
 }
 
-// Apply moves the state to a heartbeat. The first one after a Reset that is Joined makes
-// the first state: all that came before it is not known.
+// Apply moves the state to a heartbeat. The first one after a Reset makes the first state:
+// all that came before it is not known.
 func (r *Replica) Apply(b *changefeed.Beat) {
-	if !b.Joined {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.joined {

@@ -25,18 +25,16 @@ type Listener interface {
 	ValidThrough(p Proof)
 }
 
-// Beat is a heartbeat. If Joined, Unsettled has every change before it in the log that its
-// snapshot does not see, and Settled every one that it sees and the previous Beat's does
-// not.
+// Beat is a heartbeat. Unsettled has every change before it in the log that its snapshot does
+// not see, and Settled every one that it sees and the previous Beat's does not.
 type Beat struct {
 	Position  Position
 	Snapshot  Snapshot
-	LSN       uint64 // every commit whose record lies before it was given to Changed, if Joined
+	LSN       uint64 // every commit whose record lies before it was given to Changed, or before the first Beat since a Reset
 	Server    string // the primary: its system and timeline
 	Run       string // when the primary was started, by its own clock
 	Settled   []*Change
-	Unsettled []*Change // valid during the call; one that was adopted from the first proof has no rows
-	Joined    bool      // there was a proof since the last Reset
+	Unsettled []*Change // valid during the call; one that the first heartbeat names has no rows
 }
 
 // Proof says, by a heartbeat, which changes this node has applied.
@@ -106,8 +104,8 @@ type Subscription struct {
 	begun     bool      // an entry of the epoch has been read since the last Reset
 	first     Position  // of the first entry that was read since the last Reset
 	position  Position  // of the last entry that was applied
-	proven    bool      // there was a proof since the last Reset
-	run       string    // the primary's run in the first of these proofs
+	joined    bool      // a heartbeat has been read since the last Reset
+	run       string    // the primary's run in the first of these heartbeats
 	server    string    // answers the reads of the current session
 	moved     bool      // another server than this one appended the last heartbeat
 	reads     []read    // reads by which a heartbeat may be a proof; both fields ascend
@@ -199,7 +197,7 @@ func proves(reads []read, after Position) (moment time.Time, rest []read, ok boo
 }
 
 func (s *Subscription) reset(cause ResetCause) {
-	s.begun, s.proven, s.run = false, false, ""
+	s.begun, s.joined, s.run = false, false, ""
 	s.reads, s.unsettled = nil, nil
 	for _, l := range s.listeners {
 		l.Reset(s.epoch, cause)
@@ -213,7 +211,7 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 		cause, ok = ResetUndecodable, false
 	case s.begun && !e.Follows(s.position):
 		cause, ok = ResetGap, false
-	case e.Heartbeat != nil && s.proven && e.Heartbeat.Run != s.run: // the server restarted without a new epoch: changes may be missing
+	case e.Heartbeat != nil && s.joined && e.Heartbeat.Run != s.run: // the server restarted without a new epoch: changes may be missing
 		cause, ok = ResetEpoch, false
 	}
 	if !ok {
@@ -263,12 +261,12 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	if !s.moved {
 		moment, s.reads, proof = proves(s.reads, h.After)
 	}
-	if proof && !s.proven {
-		s.proven, s.run = true, h.Run
+	if !s.joined {
+		s.joined, s.run = true, h.Run
 		s.adoptUnsettled(h.Unsettled)
 	}
 	for _, l := range s.listeners {
-		l.Beat(Beat{s.position, snapshot, h.LSN, h.Server, h.Run, settled, s.unsettled, s.proven})
+		l.Beat(Beat{s.position, snapshot, h.LSN, h.Server, h.Run, settled, s.unsettled})
 	}
 	if !proof {
 		return
@@ -278,8 +276,8 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	}
 }
 
-// adoptUnsettled adds the unsettled transactions of the first proof: they may have been published
-// before the first entry that was read.
+// adoptUnsettled adds the unsettled transactions of the first heartbeat: they may have been
+// published before the first entry that was read.
 func (s *Subscription) adoptUnsettled(unsettled []Change) {
 	for i := range unsettled {
 		c := &unsettled[i]

@@ -35,8 +35,8 @@ func (r *recorder) Beat(b Beat) {
 		}
 		return all
 	}
-	r.beats = append(r.beats, fmt.Sprintf("%s of %s/%s, LSN %d, sees %s, settled %q, not %q, joined %t, after %q",
-		b.Position, b.Server, b.Run, b.LSN, b.Snapshot, xids(b.Settled), xids(b.Unsettled), b.Joined, r.all[len(r.all)-1]))
+	r.beats = append(r.beats, fmt.Sprintf("%s of %s/%s, LSN %d, sees %s, settled %q, not %q, after %q",
+		b.Position, b.Server, b.Run, b.LSN, b.Snapshot, xids(b.Settled), xids(b.Unsettled), r.all[len(r.all)-1]))
 }
 
 func (r *recorder) ValidThrough(p Proof) {
@@ -178,16 +178,16 @@ func TestABeatHasAllThatItsSnapshotSeesAnew(t *testing.T) {
 	s.Follow("e")
 	hung := Change{XID: 5, LSN: 50}
 	seven := Entry{Position: at(3, 4), Change: &Change{XID: 7, LSN: 70}}
-	s.Apply(time.Unix(1, 0), []Entry{seven, heartbeat(3, 5, Position{}, "5:8:5,7")}, false)
+	s.Apply(time.Unix(1, 0), []Entry{seven, heartbeat(3, 5, Position{}, "5:8:5,7", hung, Change{XID: 7})}, false)
 	h := heartbeat(3, 6, at(3, 6), "5:8:5", hung)
 	h.Heartbeat.Server = "s/1"
 	s.Apply(time.Unix(2, 0), []Entry{h}, false)
 	s.Apply(time.Unix(3, 0), []Entry{byServer("other", heartbeat(3, 7, at(3, 6), "9:9:")), heartbeat(3, 8, at(3, 7), "?"), heartbeat(3, 9, at(3, 7), "9:9:")}, false)
 	want := []string{
-		`3-5 of /run, LSN 5, sees 5:8:5,7, settled [], not ["7 at 70"], joined false, after "changed 7 at 3-4"`,
-		`3-6 of s/1/run, LSN 6, sees 5:8:5, settled ["7 at 70"], not ["5 at 50"], joined true, after "changed 5 at 3-6"`,
-		`3-7 of /run, LSN 7, sees 9:9:, settled ["5 at 50"], not [], joined true, after "settled 5"`,
-		`3-9 of /run, LSN 9, sees 9:9:, settled [], not [], joined true, after "settled 5"`,
+		`3-5 of /run, LSN 5, sees 5:8:5,7, settled [], not ["7 at 70" "5 at 50"], after "changed 5 at 3-5"`,
+		`3-6 of s/1/run, LSN 6, sees 5:8:5, settled ["7 at 70"], not ["5 at 50"], after "settled 7"`,
+		`3-7 of /run, LSN 7, sees 9:9:, settled ["5 at 50"], not [], after "settled 5"`,
+		`3-9 of /run, LSN 9, sees 9:9:, settled [], not [], after "settled 5"`,
 	}
 	if !slices.Equal(r.beats, want) {
 		t.Errorf("%q, want %q", r.beats, want)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // walker reads a list page by page, and compares each page with the one that a node without a
@@ -66,13 +68,13 @@ func withoutID(t *testing.T, a *answer) []byte {
 	return page
 }
 
-func startWalker(t *testing.T, items int) (w *walker, workspace, url string) {
+func startWalker(t *testing.T, items int, flags ...string) (w *walker, workspace, url string) {
 	url = database(t)
 	workspace, key := workspaceWithKey(t, url)
 	execute(t, url, `INSERT INTO items (workspace_id, name, track_stock, type, created_at)
 		SELECT $1, 'Item ' || lpad(n::text, 6, '0'), n % 3 = 0, CASE WHEN n % 4 = 0 THEN 'SERVICE' ELSE 'GOODS' END, '2020-01-01'::timestamptz + n / 2 * interval '1 s'
 		FROM generate_series(1, $2::int) n`, workspace, items)
-	w = &walker{node: startNode(t, url), reference: startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "0s", "--max-stale", "0s"), key: key, statuses: map[string]int{}}
+	w = &walker{node: startNode(t, url, flags...), reference: startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "0s", "--max-stale", "0s"), key: key, statuses: map[string]int{}}
 	within(t, patience, "followed", func() bool { return w.node.mode() == "followed" })
 	return w, workspace, url
 }
@@ -124,4 +126,23 @@ func TestWalksAmongChangesAreWhatTheDatabaseHas(t *testing.T) {
 		t.Errorf("%v queries: %v", queries, w.statuses)
 	}
 	t.Logf("%v", w.statuses)
+}
+
+// A node that starts takes what others have read out of Redis, and applies what has changed
+// since.
+func TestANodeThatStartsFindsAWarmTier(t *testing.T) {
+	t.Parallel()
+	redis := sandboxtest.Redis(t).URL()
+	w, workspace, url := startWalker(t, 200, "--redis-url", redis)
+	const list = "/v1/items?limit=10" // no change moves its pages
+	w.walk(t, list)
+	for n := range 5 {
+		execute(t, url, "UPDATE items SET name = 'É ' || name, stock_on_hand = $2::text::numeric WHERE id = (SELECT id FROM items WHERE workspace_id = $1 ORDER BY md5(id::text || $2::text) LIMIT 1)", workspace, fmt.Sprint(n))
+		w.committed = time.Now()
+	}
+	w.node = startNode(t, url, "--redis-url", redis)
+	within(t, patience, "followed", func() bool { return w.node.mode() == "followed" })
+	if pages, queries := w.walk(t, list); pages != 20 || queries != 0 {
+		t.Errorf("%d queries for %d pages: %v", queries, pages, w.statuses)
+	}
 }
