@@ -1,0 +1,354 @@
+package cache
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"listedge/cache/replica"
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// take begins a term, and an epoch if one is needed.
+func (m *model) take() {
+	if m.slot != nil || m.now.Before(m.takenAt) {
+		return
+	}
+	f := &modelFollower{server: m.server, epoch: m.server.epoch, term: m.nextXID, decoded: m.confirmed}
+	m.slot, m.followers = f, append(m.followers, f)
+	m.nextXID++
+	m.completed = max(m.completed, f.term)
+	var previous changefeed.Position
+	if m.needEpoch || f.epoch == "" || !f.goesOn() {
+		m.epochs++
+		m.needEpoch, f.epoch = false, fmt.Sprint("epoch ", m.epochs)
+	} else {
+		previous = f.server.log(f.epoch).last
+	}
+	f.last = changefeed.Position{Term: f.term}
+	f.first = f.next()
+	f.queue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
+}
+
+// goesOn says whether the log reaches as far as the slot was confirmed.
+func (f *modelFollower) goesOn() bool {
+	return slices.ContainsFunc(f.server.log(f.epoch).entries, func(e changefeed.Entry) bool {
+		return e.Heartbeat != nil && e.Heartbeat.LSN >= f.decoded || e.Change != nil && e.Change.LSN >= f.decoded
+	})
+}
+
+// end ends a follower. What it has sent may still happen.
+func (m *model) endFollower(f *modelFollower) {
+	f.ended = true
+	if m.slot == f {
+		m.slot = nil
+	}
+	if f.sent > 0 && !f.happened && m.chance(2) {
+		m.late = append(m.late, func() { _ = f.server.append(f.epoch, f.waiting[:f.sent]) })
+	}
+}
+
+func (f *modelFollower) next() changefeed.Position {
+	return changefeed.Position{Term: f.term, N: f.last.N + uint64(len(f.waiting)) + 1}
+}
+
+func (f *modelFollower) queue(e changefeed.Entry) {
+	e.Position = f.next()
+	f.waiting = append(f.waiting, e)
+}
+
+// follow is a few steps of a follower, which ends where the log refuses it.
+func (m *model) follow(f *modelFollower) {
+	for !f.ended && !m.now.Before(f.pausedTo) && !m.chance(4) {
+		switch {
+		case m.chance(2000):
+			f.pausedTo = m.in(modelBound)
+		case m.chance(100):
+			f.pausedTo = m.in(modelBound / 20)
+		}
+		m.followOn(f)
+	}
+}
+
+func (m *model) followOn(f *modelFollower) {
+	switch {
+	case f.sent > 0 && f.happened: // it is acknowledged
+		f.last, f.waiting = f.waiting[f.sent-1].Position, slices.Clone(f.waiting[f.sent:])
+		f.sent, f.happened = 0, false
+		if f.last.N == 1 { // the term has begun
+			f.server.epoch = f.epoch
+		}
+		return
+	case f.sent > 0:
+		if f.happened = f.server.append(f.epoch, f.waiting[:f.sent]); !f.happened {
+			m.endFollower(f)
+		}
+		return
+	case f.server != m.server && m.chance(20):
+		f.server, f.first = m.server, changefeed.Position{Term: f.term, N: f.last.N + 1}
+	}
+	for m.slot == f && f.decoded < m.flushed && !m.chance(3) {
+		x := m.wal[f.decoded]
+		f.decoded++
+		f.unsettled = append(f.unsettled, x)
+		c := x.change()
+		f.queue(changefeed.Entry{Change: &c})
+	}
+	if m.slot == f && slices.ContainsFunc(m.running, func(x *modelTransaction) bool { return slices.Contains(m.unknown, x.xid) }) {
+		f.sent = len(f.waiting) // a slot is not made before these are over
+		return
+	}
+	if f.server.epoch == "" && f.last.N > 0 && m.chance(20) { // the server has lost it
+		f.server.epoch = f.epoch
+	}
+	switch {
+	case f.pending == nil && !f.noted && !m.now.Before(f.beatAt):
+		f.noted, f.after = true, f.last
+		f.beatAt = m.now.Add(10 * time.Millisecond)
+	case f.noted:
+		f.noted = false
+		f.pending = &changefeed.Heartbeat{LSN: uint64(len(m.wal)), Snapshot: m.snapshot().String(), Server: "the primary", Run: "run", After: f.after}
+	case f.pending != nil && f.decoded >= f.pending.LSN:
+		m.beat(f)
+	}
+	if m.chance(2) || f.pending == nil && !f.noted {
+		f.sent = len(f.waiting)
+	}
+}
+
+// beat queues the heartbeat. The next one begins when it is acknowledged.
+func (m *model) beat(f *modelFollower) {
+	h := f.pending
+	s, _ := changefeed.ParseSnapshot(h.Snapshot)
+	f.unsettled = slices.DeleteFunc(f.unsettled, func(x *modelTransaction) bool { return s.Sees(x.xid) })
+	to := h.LSN
+	for _, x := range f.unsettled {
+		c := x.change()
+		c.Rows = nil
+		h.Unsettled = append(h.Unsettled, c)
+		to = min(to, x.lsn-1)
+	}
+	if h.LogServer = f.server.name; h.After.Compare(f.first) < 0 {
+		h.After = changefeed.Position{}
+	}
+	f.queue(changefeed.Entry{Heartbeat: h})
+	f.sent, f.pending = len(f.waiting), nil
+	if f.confirms = append(f.confirms, to); len(f.confirms) > 10 && m.slot == f { // a while ago
+		m.confirmed = max(m.confirmed, min(to, f.confirms[0]))
+		f.confirms = f.confirms[1:]
+	}
+}
+
+// accidents are what may happen to followers, the log and Redis.
+func (m *model) accidents() {
+	switch log := m.server.log(m.server.epoch); {
+	case m.chance(1500) && m.slot != nil: // the follower dies
+		m.endFollower(m.slot)
+		m.takenAt = m.in(2 * modelBound)
+	case m.chance(1500) && m.slot != nil: // it is slow
+		m.slot.pausedTo = m.in(2 * modelBound)
+	case m.chance(3000) && m.slot != nil: // it is slow, and overtaken
+		m.slot.pausedTo = m.in(2 * modelBound)
+		m.slot, m.takenAt = nil, m.in(modelBound)
+	case m.chance(4000) && m.slot != nil: // the slot is lost
+		m.endFollower(m.slot)
+		m.takenAt, m.confirmed, m.needEpoch, m.unknown = m.in(modelBound), m.flushed, true, nil
+		for _, x := range m.running {
+			m.unknown = append(m.unknown, x.xid)
+		}
+	case m.chance(300) && len(log.entries) > 0: // trimmed, perhaps under a node that is behind
+		log.entries = slices.Clone(log.entries[m.r.IntN(len(log.entries)+1):])
+	case m.chance(2500): // the server loses its data
+		m.server.epoch, m.server.logs, m.stored = "", map[string]*modelLog{}, nil
+	case m.chance(2500): // a fail-over
+		m.names++
+		m.server = m.server.fork(fmt.Sprint("server ", m.names), m.r.IntN(6))
+		for _, f := range m.followers {
+			if m.chance(4) { // else it finds the new master later
+				m.endFollower(f)
+			}
+		}
+	case m.chance(5):
+		is := m.server.fork(m.mirror.name, m.r.IntN(8))
+		if is.log(is.epoch).last.Compare(m.mirror.log(is.epoch).last) > 0 {
+			*m.mirror = *is
+		}
+	}
+	for i := len(m.late) - 1; i >= 0; i-- {
+		if m.chance(3) {
+			m.late[i]()
+			m.late = slices.Delete(m.late, i, i+1)
+		}
+	}
+}
+
+// --- a node
+
+// read is a few steps of a node's subscriber.
+func (m *model) read(n *modelNode) {
+	for !m.now.Before(n.pausedTo) && !m.chance(4) {
+		if m.chance(400) {
+			n.pausedTo = m.in(modelBound)
+		}
+		if m.chance(500) || n.server != m.server && m.chance(50) { // the connection ends, and with it a read
+			if n.server = m.server; m.chance(5) {
+				n.server = m.mirror
+			}
+			n.reading, n.looked = nil, time.Time{}
+			n.subscription.NewSession(n.server.name)
+		}
+		m.readOn(n)
+	}
+}
+
+func (m *model) readOn(n *modelNode) {
+	switch r := n.reading; {
+	case r == nil:
+		epoch, after := n.subscription.Next()
+		if m.now.Sub(n.looked) > time.Second {
+			n.looked = m.now
+			if present := n.server.epoch; present != "" && present != epoch {
+				n.subscription.Follow(present)
+				epoch, after = n.subscription.Next()
+			}
+		}
+		if epoch == "" {
+			n.looked = time.Time{}
+			return
+		}
+		n.reading = &modelRead{epoch: epoch, after: after, began: m.now}
+	case !r.answered:
+		const limit = 8
+		for _, e := range n.server.log(r.epoch).entries {
+			if e.Position.Compare(r.after) <= 0 {
+				continue
+			}
+			if m.chance(1500) { // the entry was damaged, or is of another version
+				e = changefeed.Entry{Position: e.Position}
+			}
+			if r.entries = append(r.entries, e); len(r.entries) == limit {
+				r.cut = true
+				break
+			}
+		}
+		r.answered = len(r.entries) > 0 || m.now.Sub(r.began) > modelBound/5
+	default:
+		n.subscription.Apply(r.began, r.entries, r.cut)
+		if n.reading = nil; len(r.entries) == 0 {
+			n.looked = time.Time{}
+		}
+	}
+}
+
+// serve is what requests and fills of a node do next.
+func (m *model) serve(n *modelNode) error {
+	n.fills = slices.DeleteFunc(n.fills, func(f *modelFill) bool { return m.proceed(n, f) })
+	var after lists.Position
+	newest := m.versions[len(m.versions)-1].rows
+	if len(newest) > 0 && m.chance(2) {
+		after = newest[m.r.IntN(len(newest))].Position(modelKey.Order)
+	}
+	limit := 1 + m.r.IntN(modelRows)
+	_, _, rows, more, ok := n.replica.Read(nil, &modelKey, after, limit, 1<<20)
+	m.asked++
+	if ok && n.followed.trusted(m.clock.At(m.now)) {
+		m.hits++
+		return m.check(rows, more, after, limit)
+	}
+	if len(n.fills) < 3 {
+		n.fills = append(n.fills, m.fill(n, after))
+	}
+	return nil
+}
+
+// fill begins to read from the primary, the standby or Redis.
+func (m *model) fill(n *modelNode, after lists.Position) *modelFill {
+	start := n.replica.Begin()
+	f := &modelFill{Fill: &replica.Fill{Key: modelKey, After: after, Start: start, At: replica.ReadPoint{Run: "run", Began: start.At}}, readAt: m.in(15 * time.Millisecond)}
+	if m.chance(8) {
+		f.readAt = m.in(60 * time.Millisecond)
+	}
+	f.ends = f.readAt.Add(time.Duration(m.r.IntN(30)) * time.Millisecond)
+	if m.chance(8) {
+		f.ends = f.readAt.Add(time.Duration(m.r.IntN(240)) * time.Millisecond)
+	}
+	if f.standby = m.chance(3); f.standby {
+		f.At = replica.ReadPoint{Server: "the primary", LSN: m.replayed}
+	}
+	epoch, last := n.followed.known()
+	if len(m.stored) > 0 && m.chance(3) {
+		if of := m.stored[m.r.IntN(len(m.stored))]; of.epoch == epoch && !isWrong(&of.At, &last) {
+			f.After, f.Rows, f.End, f.At, f.read = of.After, of.Rows, of.End, of.At, true
+		}
+	}
+	return f
+}
+
+// proceed reads the rows, and later merges them.
+func (m *model) proceed(n *modelNode, f *modelFill) (done bool) {
+	if !f.read && !m.now.Before(f.readAt) {
+		f.read = true
+		rows := m.versions[len(m.versions)-1].rows
+		if f.standby {
+			f.At.Through = m.replayed
+			rows = m.list(func(x *modelTransaction) bool { return x.lsn != 0 && x.lsn <= m.replayed })
+		} else {
+			f.At.Snapshot = m.snapshot()
+		}
+		f.Rows, f.End = modelPage(rows, f.After, 1+m.r.IntN(modelRows))
+	}
+	if !f.read || m.now.Before(f.ends) {
+		return false
+	}
+	if o := n.replica.Merge(f.Fill); o == replica.Merged || o == replica.Parked {
+		f.epoch, _ = n.followed.known()
+		m.stored = append(m.stored[max(0, len(m.stored)-7):], f)
+	}
+	return true
+}
+
+// check is the assertion.
+func (m *model) check(rows []*replica.Row, more bool, after lists.Position, limit int) error {
+	for _, v := range slices.Backward(m.versions) {
+		want, end := modelPage(v.rows, after, limit)
+		if more == !end && slices.EqualFunc(rows, want, func(a *replica.Row, b lists.Row) bool { return a.Row == b }) {
+			return nil
+		}
+		if v.from.Before(m.now.Add(-modelBound)) {
+			break
+		}
+	}
+	return fmt.Errorf("a page behind %x was none of the last %s", after, modelBound)
+}
+
+// A page that would be served never omits what was visible a bound ago, and pages would be
+// served all the same.
+func TestModel(t *testing.T) {
+	const seeds, steps = 40, 4000
+	var outcomes [replica.Outcomes]uint64
+	var hits, asked int
+	for seed := range uint64(seeds) {
+		m := newModel(seed, &outcomes)
+		for step := range steps {
+			if err := m.step(); err != nil {
+				t.Fatalf("seed %d, step %d, %v", seed, step, err)
+			}
+		}
+		for _, n := range m.nodes {
+			m.count(n)
+		}
+		hits, asked = hits+m.hits, asked+m.asked
+	}
+	share := float64(hits) / float64(asked)
+	t.Logf("hits: %.1f %%; fills: %v", 100*share, outcomes)
+	for o, n := range outcomes {
+		if o := replica.Outcome(o); n == 0 != (o == replica.WrongServer || o == replica.Inconsistent || o == replica.Dropped) {
+			t.Errorf("%d fills are %s", n, o)
+		}
+	}
+	if share < 0.35 {
+		t.Error("too few hits")
+	}
+}

@@ -1,0 +1,366 @@
+package cache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/cache/replica"
+	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// The model: a database, followers that keep their contract, a log, and nodes with the real
+// subscription, trust and replica, all in virtual time and at random. The replica's own model
+// is about lists; here is one list.
+//
+// The database: a transaction locks rows, its commit is in the WAL, the WAL is flushed (from
+// then on the follower may learn of it), and it becomes visible, in any order, before or
+// after the flush. A standby replays what was flushed, late, and shows what it has replayed.
+//
+// The followers: one holds the slot. One that is slow may be overtaken, and goes on without
+// a word of it. What it has sent may arrive after its end.
+//
+// The log: a server may lose its data. A fail-over makes a new one without the latest
+// entries, while nodes and followers still use the old one. A mirror has all entries late.
+//
+// The assertion: a page that a node would serve is one that the database had at some moment
+// of the last modelBound.
+
+const (
+	modelBound = 100 * time.Millisecond
+	modelStep  = time.Millisecond
+	modelRows  = 10
+	modelNodes = 3
+)
+
+var (
+	modelTable = changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}
+	modelKey   = replica.Key{Table: modelTable, Order: lists.ByCreatedAt}
+)
+
+type modelTransaction struct {
+	xid, lsn         uint64 // lsn 0 = its commit is not in the WAL
+	rows             map[int]lists.Row
+	anyRow, whole    bool // what the log says instead of the rows
+	async            bool // visible without waiting for the flush
+	visible          bool
+	commitAt, showAt time.Time
+}
+
+func (x *modelTransaction) change() changefeed.Change {
+	c := changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.List{modelTable}}
+	switch {
+	case x.whole:
+		c.Lists, c.Whole = nil, 1<<lists.Items
+	case !x.anyRow:
+		c.Rows = [][]lists.Row{{}}
+		for i := range modelRows {
+			if row, ok := x.rows[i]; ok {
+				c.Rows[0] = append(c.Rows[0], row)
+			}
+		}
+	}
+	return c
+}
+
+// modelVersion is what the list was from a moment on.
+type modelVersion struct {
+	from time.Time
+	rows []lists.Row
+}
+
+// modelServer keeps the log.
+type modelServer struct {
+	name, epoch string
+	logs        map[string]*modelLog
+}
+
+type modelLog struct {
+	entries []changefeed.Entry
+	last    changefeed.Position
+}
+
+func (v *modelServer) log(epoch string) *modelLog {
+	if v.logs[epoch] == nil {
+		v.logs[epoch] = &modelLog{}
+	}
+	return v.logs[epoch]
+}
+
+// fork returns another server that has all but the latest entries.
+func (v *modelServer) fork(name string, without int) *modelServer {
+	is := &modelServer{name, v.epoch, map[string]*modelLog{}}
+	for epoch, log := range v.logs {
+		kept := slices.Clone(log.entries[:len(log.entries)-min(without, len(log.entries))])
+		is.logs[epoch] = &modelLog{entries: kept}
+		if len(kept) > 0 {
+			is.logs[epoch].last = kept[len(kept)-1].Position
+		}
+	}
+	return is
+}
+
+func (v *modelServer) append(epoch string, entries []changefeed.Entry) (ok bool) {
+	log := v.log(epoch)
+	if entries[0].Position.Compare(log.last) <= 0 {
+		return false
+	}
+	log.entries = append(log.entries, entries...)
+	log.last = entries[len(entries)-1].Position
+	return true
+}
+
+// modelFollower is one that has, or had, the slot.
+type modelFollower struct {
+	server    *modelServer
+	first     changefeed.Position // that it appended to this server
+	epoch     string
+	term      uint64
+	last      changefeed.Position // that was acknowledged
+	waiting   []changefeed.Entry
+	sent      int    // of those that wait, under way; 0 = none
+	happened  bool   // and they are in the log
+	decoded   uint64 // LSN
+	unsettled []*modelTransaction
+	after     changefeed.Position // noted for the next heartbeat
+	noted     bool
+	pending   *changefeed.Heartbeat
+	confirms  []uint64 // what was published, step by step of heartbeats
+	beatAt    time.Time
+	pausedTo  time.Time
+	ended     bool
+}
+
+type modelFill struct {
+	*replica.Fill
+	standby      bool
+	readAt, ends time.Time
+	read         bool
+	epoch        string // of the node that stored it in Redis
+}
+
+// modelNode is one node: a subscription, the cache's trust and replica, and fills under way.
+type modelNode struct {
+	*Cache
+	subscription *changefeed.Subscription
+	server       *modelServer // that it reads the log from
+	looked       time.Time    // when it last looked at the epoch; zero = it must
+	reading      *modelRead
+	pausedTo     time.Time // reads no log until then
+	fills        []*modelFill
+}
+
+// modelRead is a read of the log under way.
+type modelRead struct {
+	epoch    string
+	after    changefeed.Position
+	began    time.Time
+	answered bool
+	entries  []changefeed.Entry
+	cut      bool
+}
+
+type model struct {
+	r     *rand.Rand
+	clock *boottime.Clock
+	now   time.Time
+	open  bool // a transaction stays open most of the time
+
+	// the database
+	nextXID, completed, flushed, replayed uint64
+	running, wal                          []*modelTransaction // wal: by LSN, from 1
+	chains                                [modelRows][]*modelTransaction
+	versions                              []modelVersion
+	flushAt, replaysAt                    time.Time
+
+	// followers and the log
+	slot           *modelFollower
+	followers      []*modelFollower
+	takenAt        time.Time // the slot is, not before
+	needEpoch      bool      // nothing that was known holds any more
+	epochs, names  int
+	confirmed      uint64   // LSN
+	unknown        []uint64 // running when the slot was made; nothing is published before they are over
+	server, mirror *modelServer
+	late           []func()
+
+	nodes       []*modelNode
+	stored      []*modelFill // Redis
+	hits, asked int
+	outcomes    *[replica.Outcomes]uint64
+}
+
+func (m *model) chance(oneIn int) bool { return m.r.IntN(oneIn) == 0 }
+
+func (m *model) in(d time.Duration) time.Time {
+	return m.now.Add(time.Duration(m.r.Int64N(int64(d) + 1)))
+}
+
+func newModel(seed uint64, outcomes *[replica.Outcomes]uint64) *model {
+	m := &model{r: rand.New(rand.NewPCG(seed, 7)), clock: boottime.New(), now: time.Now(), open: seed%2 == 1, nextXID: 700, completed: 699,
+		server: &modelServer{name: "server", logs: map[string]*modelLog{}}, outcomes: outcomes}
+	m.mirror = m.server.fork("mirror", 0)
+	m.versions = []modelVersion{{from: m.now}}
+	for range modelNodes {
+		m.nodes = append(m.nodes, m.newNode())
+	}
+	return m
+}
+
+func (m *model) newNode() *modelNode {
+	budget := replica.Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, Lists: 16}
+	if m.chance(2) {
+		budget.Changes = 3000
+	}
+	n := &modelNode{Cache: &Cache{clock: m.clock, replica: replica.New(budget)}, server: m.server}
+	n.followed.bound = modelBound
+	n.subscription = changefeed.NewSubscription(n.Cache)
+	n.subscription.NewSession(n.server.name)
+	return n
+}
+
+func (m *model) step() error {
+	m.database()
+	m.take()
+	for _, f := range m.followers {
+		m.follow(f)
+	}
+	m.followers = slices.DeleteFunc(m.followers, func(f *modelFollower) bool { return f.ended })
+	for i, n := range m.nodes {
+		if m.chance(4000) { // a node is replaced
+			m.count(n)
+			m.nodes[i] = m.newNode()
+			continue
+		}
+		m.read(n)
+		if err := m.serve(n); err != nil {
+			return fmt.Errorf("node %d: %w", i, err)
+		}
+	}
+	m.accidents()
+	m.now = m.now.Add(modelStep)
+	return nil
+}
+
+func (m *model) count(n *modelNode) {
+	for o, count := range n.replica.Stats().Fills {
+		m.outcomes[o] += count
+	}
+}
+
+// --- the database
+
+func (m *model) database() {
+	if m.chance(6) {
+		m.begin()
+	}
+	m.r.Shuffle(len(m.running), func(i, j int) { m.running[i], m.running[j] = m.running[j], m.running[i] })
+	m.running = slices.DeleteFunc(m.running, func(x *modelTransaction) bool {
+		if x.lsn == 0 && !m.now.Before(x.commitAt) {
+			if m.chance(10) { // rolled back
+				m.end(x)
+				return true
+			}
+			m.wal = append(m.wal, x)
+			x.lsn = uint64(len(m.wal))
+		}
+		x.visible = x.lsn != 0 && !m.now.Before(x.showAt) && (x.async || x.lsn <= m.flushed)
+		if x.visible {
+			m.end(x)
+			m.versions = append(m.versions, modelVersion{m.now, m.list(func(x *modelTransaction) bool { return x.visible })})
+		}
+		return x.visible
+	})
+	if !m.now.Before(m.flushAt) {
+		m.flushed, m.flushAt = uint64(len(m.wal)), m.in(8*time.Millisecond)
+	}
+	if !m.now.Before(m.replaysAt) && m.replayed < m.flushed {
+		m.replayed += 1 + m.r.Uint64N(m.flushed-m.replayed)
+		m.replaysAt = m.in(4 * time.Millisecond)
+		if m.chance(50) {
+			m.replaysAt = m.in(10 * modelBound)
+		}
+	}
+}
+
+// begin begins a transaction that changes a row or two of those that are not locked.
+func (m *model) begin() {
+	x := &modelTransaction{xid: m.nextXID, rows: map[int]lists.Row{}, async: m.chance(3), anyRow: m.chance(40), whole: m.chance(80), commitAt: m.in(20 * time.Millisecond)}
+	m.nextXID++
+	for range 1 + m.r.IntN(2) {
+		i := m.r.IntN(modelRows)
+		if slices.ContainsFunc(m.running, func(o *modelTransaction) bool { _, locks := o.rows[i]; return locks }) {
+			continue
+		}
+		x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: int64(m.r.IntN(4)), Text: fmt.Sprint(x.xid)}
+		if m.chance(4) {
+			x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, Flags: lists.Gone}
+		}
+		m.chains[i] = append(m.chains[i], x)
+	}
+	if m.chance(100) || m.open && m.chance(20) {
+		x.commitAt = m.now.Add(2 * time.Second)
+	}
+	x.showAt = x.commitAt.Add(time.Duration(m.r.IntN(10)) * time.Millisecond)
+	if m.chance(6) && !x.async { // it waits for a standby
+		x.showAt = x.commitAt.Add(time.Duration(m.r.Int64N(int64(4 * modelBound))))
+	}
+	m.running = append(m.running, x)
+}
+
+// end ends a transaction: without a place in the WAL it never was.
+func (m *model) end(x *modelTransaction) {
+	m.completed = max(m.completed, x.xid)
+	for i := range m.chains {
+		m.chains[i] = slices.DeleteFunc(m.chains[i], func(o *modelTransaction) bool { return o == x && x.lsn == 0 })
+	}
+}
+
+// list returns the list with the transactions that are shown.
+func (m *model) list(shows func(*modelTransaction) bool) (rows []lists.Row) {
+	for i, chain := range m.chains {
+		for _, x := range slices.Backward(chain) {
+			if shows(x) {
+				if row := x.rows[i]; row.Flags&lists.Gone == 0 {
+					rows = append(rows, row)
+				}
+				break
+			}
+		}
+	}
+	slices.SortFunc(rows, func(a, b lists.Row) int {
+		if a.Position(lists.ByCreatedAt) < b.Position(lists.ByCreatedAt) {
+			return -1
+		}
+		return 1
+	})
+	return rows
+}
+
+// modelPage returns up to so many rows behind a position, and whether the list ends with them.
+func modelPage(rows []lists.Row, after lists.Position, limit int) (_ []lists.Row, end bool) {
+	for len(rows) > 0 && rows[0].Position(lists.ByCreatedAt) <= after {
+		rows = rows[1:]
+	}
+	return rows[:min(limit, len(rows))], len(rows) <= limit
+}
+
+// snapshot is pg_current_snapshot().
+func (m *model) snapshot() changefeed.Snapshot {
+	s := changefeed.Snapshot{Xmax: m.completed + 1}
+	for _, x := range m.running {
+		if x.xid < s.Xmax {
+			s.Running = append(s.Running, x.xid)
+		}
+	}
+	slices.Sort(s.Running)
+	if s.Xmin = s.Xmax; len(s.Running) > 0 {
+		s.Xmin = s.Running[0]
+	}
+	return s
+}
