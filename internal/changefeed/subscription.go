@@ -71,7 +71,7 @@ func ResetCauses() (all []string) {
 
 // Subscription is the state of one node that reads the log: its position, the
 // transactions that are not visible yet, and the reads by which a heartbeat may be a
-// proof. It has no I/O and no clock. A Subscriber runs it; the model of package freshness
+// proof. It has no I/O and no clock. A Subscriber runs it; the model of package cache
 // runs it in virtual time.
 //
 // Invariants:

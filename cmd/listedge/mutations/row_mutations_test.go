@@ -29,6 +29,6 @@ func TestRowMutations(t *testing.T) {
 		{"a list of many rows names some", []edit{{decode, "len(t.rowAt) > maxRows || ", ""}}, pkg, rows},
 		{"rows of any size", []edit{{decode, " || t.rowBytes > maxRowBytes", ""}}, pkg, rows},
 		{"rows of a streamed transaction are named", []edit{{decode, "r == nil || t.rowsUnknown", "r == nil"}}, pkg, "TestAStreamedTransactionNamesNoRows"},
-		{"heartbeats name rows", []edit{{"origin/follower/term.go", "\tc.change.Rows = nil\n", ""}, {"origin/follower/heartbeat.go", "Whole: c.change.Whole}", "Whole: c.change.Whole, Rows: c.change.Rows}"}}, pkg, "TestHeartbeatsNameNoRows"},
+		{"heartbeats name rows", []edit{{"origin/follower/term.go", "c.change.Rows, c.decoded = nil, time.Now()", "c.decoded = time.Now()"}, {"origin/follower/heartbeat.go", "Whole: c.change.Whole}", "Whole: c.change.Whole, Rows: c.change.Rows}"}}, pkg, "TestHeartbeatsNameNoRows"},
 	})
 }
