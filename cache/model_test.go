@@ -46,24 +46,15 @@ var (
 type modelTransaction struct {
 	xid, lsn         uint64 // lsn 0 = its commit is not in the WAL
 	rows             map[int]lists.Row
-	anyRow, whole    bool // what the log says instead of the rows
 	async            bool // visible without waiting for the flush
 	visible          bool
 	commitAt, showAt time.Time
 }
 
 func (x *modelTransaction) change() changefeed.Change {
-	c := changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.List{modelTable}}
-	switch {
-	case x.whole:
-		c.Lists, c.Whole = nil, 1<<lists.Items
-	case !x.anyRow:
-		c.Rows = [][]lists.Row{{}}
-		for i := range modelRows {
-			if row, ok := x.rows[i]; ok {
-				c.Rows[0] = append(c.Rows[0], row)
-			}
-		}
+	c := changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.List{modelTable}, Rows: [][]lists.Row{{}}}
+	for _, row := range x.rows {
+		c.Rows[0] = append(c.Rows[0], row)
 	}
 	return c
 }
@@ -117,23 +108,18 @@ func (v *modelServer) append(epoch string, entries []changefeed.Entry) (ok bool)
 
 // modelFollower is one that has, or had, the slot.
 type modelFollower struct {
-	server    *modelServer
-	first     changefeed.Position // that it appended to this server
-	epoch     string
-	term      uint64
-	last      changefeed.Position // that was acknowledged
-	waiting   []changefeed.Entry
-	sent      int    // of those that wait, under way; 0 = none
-	happened  bool   // and they are in the log
-	decoded   uint64 // LSN
-	unsettled []*modelTransaction
-	after     changefeed.Position // noted for the next heartbeat
-	noted     bool
-	pending   *changefeed.Heartbeat
-	confirms  []uint64 // what was published, step by step of heartbeats
-	beatAt    time.Time
-	pausedTo  time.Time
-	ended     bool
+	server             *modelServer
+	epoch              string
+	term               uint64
+	first, last, after changefeed.Position // first: appended to this server; last: acknowledged; after: noted for the next heartbeat
+	waiting            []changefeed.Entry
+	sent               int    // of those that wait, under way; 0 = none
+	happened, noted    bool   // they are in the log; after is noted
+	decoded, confirms  uint64 // LSN; confirms: at the next heartbeat
+	unsettled          []*modelTransaction
+	pending            *changefeed.Heartbeat
+	beatAt, pausedTo   time.Time
+	ended              bool
 }
 
 type modelFill struct {
@@ -141,7 +127,6 @@ type modelFill struct {
 	standby      bool
 	readAt, ends time.Time
 	read         bool
-	epoch        string // of the node that stored it in Redis
 }
 
 // modelNode is one node: a subscription, the cache's trust and replica, and fills under way.
@@ -157,12 +142,11 @@ type modelNode struct {
 
 // modelRead is a read of the log under way.
 type modelRead struct {
-	epoch    string
-	after    changefeed.Position
-	began    time.Time
-	answered bool
-	entries  []changefeed.Entry
-	cut      bool
+	epoch         string
+	after         changefeed.Position
+	began         time.Time
+	answered, cut bool
+	entries       []changefeed.Entry
 }
 
 type model struct {
@@ -190,9 +174,7 @@ type model struct {
 	late           []func()
 
 	nodes       []*modelNode
-	stored      []*modelFill // Redis
 	hits, asked int
-	outcomes    *[replica.Outcomes]uint64
 }
 
 func (m *model) chance(oneIn int) bool { return m.r.IntN(oneIn) == 0 }
@@ -201,9 +183,9 @@ func (m *model) in(d time.Duration) time.Time {
 	return m.now.Add(time.Duration(m.r.Int64N(int64(d) + 1)))
 }
 
-func newModel(seed uint64, outcomes *[replica.Outcomes]uint64) *model {
+func newModel(seed uint64) *model {
 	m := &model{r: rand.New(rand.NewPCG(seed, 7)), clock: boottime.New(), now: time.Now(), open: seed%2 == 1, nextXID: 700, completed: 699,
-		server: &modelServer{name: "server", logs: map[string]*modelLog{}}, outcomes: outcomes}
+		server: &modelServer{name: "server", logs: map[string]*modelLog{}}}
 	m.mirror = m.server.fork("mirror", 0)
 	m.versions = []modelVersion{{from: m.now}}
 	for range modelNodes {
@@ -232,11 +214,6 @@ func (m *model) step() error {
 	}
 	m.followers = slices.DeleteFunc(m.followers, func(f *modelFollower) bool { return f.ended })
 	for i, n := range m.nodes {
-		if m.chance(4000) { // a node is replaced
-			m.count(n)
-			m.nodes[i] = m.newNode()
-			continue
-		}
 		m.read(n)
 		if err := m.serve(n); err != nil {
 			return fmt.Errorf("node %d: %w", i, err)
@@ -245,12 +222,6 @@ func (m *model) step() error {
 	m.accidents()
 	m.now = m.now.Add(modelStep)
 	return nil
-}
-
-func (m *model) count(n *modelNode) {
-	for o, count := range n.replica.Stats().Fills {
-		m.outcomes[o] += count
-	}
 }
 
 // --- the database
@@ -281,8 +252,7 @@ func (m *model) database() {
 	}
 	if !m.now.Before(m.replaysAt) && m.replayed < m.flushed {
 		m.replayed += 1 + m.r.Uint64N(m.flushed-m.replayed)
-		m.replaysAt = m.in(4 * time.Millisecond)
-		if m.chance(50) {
+		if m.replaysAt = m.in(4 * time.Millisecond); m.chance(50) {
 			m.replaysAt = m.in(10 * modelBound)
 		}
 	}
@@ -290,14 +260,14 @@ func (m *model) database() {
 
 // begin begins a transaction that changes a row or two of those that are not locked.
 func (m *model) begin() {
-	x := &modelTransaction{xid: m.nextXID, rows: map[int]lists.Row{}, async: m.chance(3), anyRow: m.chance(40), whole: m.chance(80), commitAt: m.in(20 * time.Millisecond)}
+	x := &modelTransaction{xid: m.nextXID, rows: map[int]lists.Row{}, async: m.chance(3), commitAt: m.in(20 * time.Millisecond)}
 	m.nextXID++
 	for range 1 + m.r.IntN(2) {
 		i := m.r.IntN(modelRows)
 		if slices.ContainsFunc(m.running, func(o *modelTransaction) bool { _, locks := o.rows[i]; return locks }) {
 			continue
 		}
-		x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: int64(m.r.IntN(4)), Text: fmt.Sprint(x.xid)}
+		x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, Text: fmt.Sprint(x.xid)}
 		if m.chance(4) {
 			x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, Flags: lists.Gone}
 		}
@@ -323,7 +293,7 @@ func (m *model) end(x *modelTransaction) {
 
 // list returns the list with the transactions that are shown.
 func (m *model) list(shows func(*modelTransaction) bool) (rows []lists.Row) {
-	for i, chain := range m.chains {
+	for i, chain := range slices.Backward(m.chains[:]) {
 		for _, x := range slices.Backward(chain) {
 			if shows(x) {
 				if row := x.rows[i]; row.Flags&lists.Gone == 0 {
@@ -333,21 +303,7 @@ func (m *model) list(shows func(*modelTransaction) bool) (rows []lists.Row) {
 			}
 		}
 	}
-	slices.SortFunc(rows, func(a, b lists.Row) int {
-		if a.Position(lists.ByCreatedAt) < b.Position(lists.ByCreatedAt) {
-			return -1
-		}
-		return 1
-	})
 	return rows
-}
-
-// modelPage returns up to so many rows behind a position, and whether the list ends with them.
-func modelPage(rows []lists.Row, after lists.Position, limit int) (_ []lists.Row, end bool) {
-	for len(rows) > 0 && rows[0].Position(lists.ByCreatedAt) <= after {
-		rows = rows[1:]
-	}
-	return rows[:min(limit, len(rows))], len(rows) <= limit
 }
 
 // snapshot is pg_current_snapshot().

@@ -32,8 +32,6 @@ func TestReplicaMutations(t *testing.T) {
 		{"a forgotten change leaves no floor", []edit{{history, "\t\th.floor = point{c.at, max(h.floor.lsn, c.lsn)}\n", ""}}, pkg, model},
 		{"the floor's LSN falls", []edit{{history, "max(h.floor.lsn, c.lsn)", "c.lsn"}}, pkg, model},
 		{"joining leaves no floor", []edit{{replica, "\t\tr.history.floor = point{b.Position, b.LSN}\n", ""}}, pkg, model},
-		{"a fill from before a reset", []edit{{fill, "f.Start.resets != r.resets || !r.joined", "!r.joined"}}, pkg, model},
-		{"fills outlive a reset", []edit{{replica, "clock{}, parked{}", "clock{}, r.parked"}, {fill, "f.Start.resets != r.resets || !r.joined", "!r.joined"}}, pkg, model},
 		{"a fill of another run", []edit{{fill, "return v.Run != r.state.run", "return false"}}, pkg, model},
 
 		{"a table whose rows are not named is kept", []edit{{replica, "\t\tcase rows == nil:\n\t\t\tr.forget(t)\n", ""}}, pkg, model},
