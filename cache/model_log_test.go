@@ -249,7 +249,9 @@ func (m *model) serve(n *modelNode) error {
 // fill begins to read from the primary or the standby.
 func (m *model) fill(n *modelNode) *modelFill {
 	start := n.replica.Begin()
-	f := &modelFill{Fill: &replica.Fill{Key: modelKey, End: true, Start: start, At: replica.ReadPoint{Run: "run", Began: start.At}}, readAt: m.in(15 * time.Millisecond)}
+	f := &modelFill{
+		Fill: &replica.Fill{Key: modelKey, End: true, Start: start, At: replica.ReadPoint{Run: "run", Began: start.At}}, readAt: m.in(15 * time.Millisecond),
+	}
 	if f.ends = f.readAt.Add(time.Duration(m.r.IntN(30)) * time.Millisecond); m.chance(8) {
 		f.ends = f.ends.Add(time.Duration(m.r.IntN(240)) * time.Millisecond)
 	}
@@ -288,7 +290,7 @@ func (m *model) check(rows []*replica.Row) error {
 			break
 		}
 	}
-	return fmt.Errorf("%v was not the list in the last %s", rows, modelBound)
+	return fmt.Errorf("%d rows were not the list in the last %s", len(rows), modelBound)
 }
 
 // A page that would be served never omits what was visible a bound ago, and pages would be
