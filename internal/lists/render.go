@@ -37,11 +37,8 @@ func (c Collection) Row(values [][]byte) (r Row, err error) {
 	if len(values) != last+1 || len(values[0]) != len(r.ID) || values[1] == nil || len(values[last]) != 8 {
 		return r, ErrMalformed
 	}
-	size := 512
-	for _, v := range values {
-		size += len(v)
-	}
-	text, err := c.AppendText(make([]byte, 0, size), values)
+	var space [1 << 10]byte // most rows are shorter
+	text, err := c.AppendText(space[:0], values)
 	switch {
 	case err == nil:
 		r.Text = string(text)
