@@ -340,6 +340,7 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 	}
 	if outcome == replica.Merged {
 		if cut := l.cut(view, e, l.clock.Now()); cut != nil { // with the changes that the statement did not see
+			cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt) // it shows what the statement showed
 			return cut, outcome, nil
 		}
 	}

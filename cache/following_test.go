@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -312,6 +313,26 @@ func TestBypass(t *testing.T) {
 			boottimetest.Pass(step.pass)
 			r, err := n.Bypass(n.q, fill)
 			step.want.check(t, r, err)
+		}
+	})
+}
+
+// What a bypass reads is as new as its statement, however old the last proof is.
+func TestABypassReadsOnce(t *testing.T) {
+	onNode(t, func(n *node) {
+		boottimetest.Pass(2 * sharing)
+		fill, reads := n.reads(shows("a")).of(n.q), 0
+		read := fill.Primary
+		fill.Primary = func(ctx context.Context, run string) (FillResult, error) {
+			if reads++; reads > 1 {
+				return FillResult{}, errPanic
+			}
+			return read(ctx, run)
+		}
+		r, err := n.Bypass(n.q, fill)
+		want{body: "a", source: Origin}.check(t, r, err)
+		if r.Age != 0 || n.Stats().Replica.Fills[replica.Merged] != 1 {
+			t.Errorf("%v old, %+v", r.Age, n.Stats().Replica)
 		}
 	})
 }
