@@ -261,16 +261,15 @@ const (
 	expired                  // never serve it
 )
 
-// judge says how the entry may be served. Rule 1: nothing has changed in its list since it
-// was known to equal the replica, and the replica's state is proven. Rule 2: an answer that
-// was read less than shareTime ago may be shared (a) while there is no proof, (b) while the
-// replica's state is not as new as the answer, (c) while the replica does not have the page.
+// judge says how the entry may be served. Rule 1: the replica's state is proven, and the
+// entry is known to equal it, or to be ahead of it. Rule 2: an answer that was read less than
+// shareTime ago may be shared while there is no proof, or the replica does not have the page.
 // Without changes to follow, the age decides.
 func (c *Cache) judge(e *Entry, now time.Duration) freshness {
 	age, ttl := c.age(e, now), c.options.TTL
 	if c.following.Load() {
 		trusted := c.followed.trusted(now)
-		if trusted && e.isCurrent() || (!trusted || e.list == nil) && now-e.Proof < c.followed.shareTime() {
+		if trusted && (e.isCurrent() || e.isAhead()) || (!trusted || e.list == nil) && now-e.Proof < c.followed.shareTime() {
 			return fresh
 		}
 		ttl = 0

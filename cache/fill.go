@@ -113,8 +113,8 @@ func (l *lookup) findStored() (Result, bool) {
 	return Result{}, false
 }
 
-// fromRows returns the page's entry from the replica's rows, or from those of a fill that
-// waits to be merged and was read less than shareTime ago; nil = neither has them.
+// fromRows returns the page's entry from the replica's rows, or from those of a fill that is
+// ahead of it; nil = neither has them.
 func (l *lookup) fromRows() *Entry {
 	now := l.clock.Now()
 	if !l.following.Load() {
@@ -125,7 +125,7 @@ func (l *lookup) fromRows() *Entry {
 	}
 	list := l.fill.View.List()
 	fill, rows, end := l.replica.Parked(&list, l.fill.View.After())
-	if fill == nil || now-fill.ReadAt >= l.followed.shareTime() {
+	if fill == nil || fill.At.Server != "" || !l.followed.trusted(now) {
 		return nil
 	}
 	if n := firstPage(rows, l.fill.View.Limit()); n == len(rows) && n < l.fill.View.Limit() && !end {
@@ -181,12 +181,12 @@ func (l *lookup) fromRedis() *Entry {
 	epoch, last := l.followed.known()
 	if l.followed.trusted(now) && found.epoch == epoch && !isWrong(&found.at, &last) {
 		fill := l.merging(start, found.rows, found.end, found.at, now)
-		switch outcome := l.replica.Merge(fill); outcome {
-		case replica.Merged:
+		switch outcome := l.replica.Merge(fill); {
+		case outcome == replica.Merged:
 			if cut := l.cut(l.fill.View, nil, now); cut != nil {
 				return cut
 			}
-		case replica.Parked: // it shows more than the last proof
+		case outcome == replica.Parked && found.at.Server == "": // it shows more than the last proof
 			e.fill, e.Proof = fill, time.Duration(l.followed.proof.Load())
 			e.ReadAt = e.Proof
 			return e
@@ -340,7 +340,9 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 	}
 	if outcome == replica.Merged {
 		if cut := l.cut(view, e, l.clock.Now()); cut != nil { // with the changes that the statement did not see
-			cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt) // it shows what the statement showed
+			if f.Server == "" { // it shows what the statement showed
+				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
+			}
 			return cut, outcome, nil
 		}
 	}

@@ -200,16 +200,16 @@ func (n *node) asksBehind() (Result, error) {
 }
 
 // A statement may see more than the last heartbeat. Its answer is shared until a heartbeat
-// sees as much, but not for longer than a part of the bound.
+// sees as much, while the last one is proven.
 func TestAnAnswerAheadOfTheLog(t *testing.T) {
 	t.Run("is shared", func(t *testing.T) {
 		onNode(t, func(n *node) {
 			n.isAhead()
-			boottimetest.Pass(sharing - 1)
+			boottimetest.Pass(bound - 1)
 			n.isHit("A b c")
 			r, err := n.asksBehind()
 			want{body: "d e f"}.check(t, r, err)
-			if r.Age != sharing-1 {
+			if r.Age != bound-1 {
 				t.Errorf("%v old", r.Age)
 			}
 			boottimetest.Pass(1)
@@ -221,7 +221,7 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 	t.Run("has no further page once it is old", func(t *testing.T) {
 		onNode(t, func(n *node) {
 			n.isAhead()
-			boottimetest.Pass(sharing)
+			boottimetest.Pass(bound)
 			if r, err := n.asksBehind(); !errors.Is(err, errOrigin) {
 				t.Errorf("%+v, %v", r, err)
 			}
