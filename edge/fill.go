@@ -53,15 +53,11 @@ type view struct {
 	query origin.Query
 	key   []byte
 	list  replica.Key
-	after lists.Position
 }
 
 func viewOf(q origin.Query) *view {
 	v := &view{query: q, key: appendPageKey(nil, &q, nil)}
 	v.list = replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter, Search: lists.Fold(q.Search)}
-	if q.After.Set {
-		v.after = (&lists.Row{ID: q.After.ID, CreatedAt: q.After.CreatedAt, NameKey: q.After.Name}).Position(q.Sort)
-	}
 	return v
 }
 
@@ -72,7 +68,7 @@ func (v *view) Key() []byte { return v.key }
 func (v *view) List() replica.Key { return v.list }
 
 // After implements cache.View.
-func (v *view) After() lists.Position { return v.after }
+func (v *view) After() lists.Position { return v.query.After }
 
 // Limit implements cache.View.
 func (v *view) Limit() int { return v.query.Limit }

@@ -142,7 +142,7 @@ func cacheStatusOf(r *cache.Result) string {
 func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
 	scope := q.AppendScope(scratch)
 	limit := append(scope[len(scope):], byte(q.Limit))
-	return cache.AppendKey(dst, q.Workspace, scope, limit, q.AppendPosition(limit[len(limit):]))
+	return cache.AppendKey(dst, q.Workspace, scope, limit, append(limit[len(limit):], q.After...))
 }
 
 // pageLines are headers of every page: a client may store it for itself, and must

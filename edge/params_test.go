@@ -113,7 +113,7 @@ func TestAllInvalidParametersAreReported(t *testing.T) {
 
 func TestForeignAndMalformedCursors(t *testing.T) {
 	q, _ := parseText(lists.Items, "search=tea&sort=name")
-	q.After = origin.Position{Set: true, Name: "Chai", ID: [16]byte{1}}
+	q.After = (&lists.Row{NameKey: "Chai", ID: [16]byte{1}}).Position(q.Sort)
 	cursor := string(q.AppendCursor(nil))
 	if got, wrong := parseText(lists.Items, "search=tea&sort=name&limit=7&cursor="+cursor); wrong != nil || got.After != q.After {
 		t.Fatalf("with another limit: %v, %v", got.After, wrong)
@@ -203,13 +203,9 @@ func FuzzPageKey(f *testing.F) {
 		for i, q := range []*origin.Query{&q1, &q2} {
 			w := [][]byte{w1, w2}[i]
 			if len(w) > 16 {
-				q.After = origin.Position{Set: true}
-				copy(q.After.ID[:], w[16:])
-				if q.Sort == lists.ByName {
-					q.After.Name = string(w[16:])
-				} else {
-					q.After.CreatedAt = int64(len(w))
-				}
+				row := lists.Row{NameKey: string(w[16:]), CreatedAt: int64(len(w))}
+				copy(row.ID[:], w[16:])
+				q.After = row.Position(q.Sort)
 			}
 		}
 		k1, k2 := appendPageKey(nil, &q1, nil), appendPageKey(nil, &q2, nil)

@@ -81,7 +81,7 @@ func TestAPreconditionNeedsAPage(t *testing.T) {
 func TestWhatCostsAToken(t *testing.T) {
 	const body = `{"data":[]`
 	etag := cache.TagOf([]byte(body)).String()
-	q := origin.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: origin.Position{Set: true, Name: "N"}}
+	q := origin.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: (&lists.Row{NameKey: "N"}).Position(lists.ByName)}
 	second := theTarget + "&cursor=" + string(q.AppendCursor(nil))
 	for name, c := range map[string]struct {
 		header, value, target string

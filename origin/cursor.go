@@ -6,36 +6,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 
 	"listedge/internal/lists"
 )
 
-// parsePosition reads what AppendPosition wrote for a query of this sort.
-func parsePosition(sort lists.Order, b []byte) (p Position, ok bool) {
-	if len(b) < len(p.ID) {
-		return Position{}, false
-	}
-	p.Set = true
-	copy(p.ID[:], b)
-	b = b[len(p.ID):]
-	if sort == lists.ByName {
-		p.Name = string(b)
-		return p, validText(p.Name) && utf8.RuneCountInString(p.Name) <= lists.NameKeyLength
-	}
-	if len(b) != 8 {
-		return Position{}, false
-	}
-	p.CreatedAt = int64(binary.BigEndian.Uint64(b))
-	return p, p.CreatedAt >= lists.MinInstant && p.CreatedAt < lists.EndInstant
-}
-
-// A cursor is a Position as a text that clients send back unchanged:
+// A cursor is a lists.Position as a text that clients send back unchanged:
 //
-//	base64url( checksum 4 | version 1 | scope 8 | id 16 | created_at 8 or name key ≤ 320 )
+//	base64url( checksum 4 | version 1 | scope 8 | position ≤ 337 )
 //
 // checksum (CRC-32C of what follows) detects a damaged cursor. scope (a hash of collection,
 // order, filters and search) detects a cursor of another list. A cursor contains no secret
@@ -66,30 +45,30 @@ func (q *Query) AppendCursor(dst []byte) []byte {
 	raw := make([]byte, cursorHead, 128)
 	raw[4] = cursorVersion
 	binary.BigEndian.PutUint64(raw[5:], q.scopeHash())
-	raw = q.AppendPosition(raw)
+	raw = append(raw, q.After...)
 	binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
 	return cursorText.AppendEncode(dst, raw)
 }
 
 // ParseCursor reads a cursor for the query, whose scope must be set already.
 // Errors: ErrCursorMalformed, ErrCursorForeign.
-func (q *Query) ParseCursor(text []byte) (Position, error) {
+func (q *Query) ParseCursor(text []byte) (lists.Position, error) {
 	if len(text) > MaxCursor || bytes.ContainsAny(text, "\r\n") { // which base64 would skip
-		return Position{}, ErrCursorMalformed
+		return "", ErrCursorMalformed
 	}
 	var space [MaxCursor * 3 / 4]byte
 	n, err := cursorText.Decode(space[:], text)
 	raw := space[:n]
 	if err != nil || len(raw) < cursorHead || raw[4] != cursorVersion ||
 		binary.BigEndian.Uint32(raw) != crc32.Checksum(raw[4:], castagnoli) {
-		return Position{}, ErrCursorMalformed
+		return "", ErrCursorMalformed
 	}
 	if binary.BigEndian.Uint64(raw[5:]) != q.scopeHash() {
-		return Position{}, ErrCursorForeign
+		return "", ErrCursorForeign
 	}
-	p, ok := parsePosition(q.Sort, raw[cursorHead:])
-	if !ok {
-		return Position{}, ErrCursorMalformed
+	p := lists.Position(raw[cursorHead:])
+	if _, _, ok := q.Sort.Parse(p); !ok {
+		return "", ErrCursorMalformed
 	}
 	return p, nil
 }
@@ -98,6 +77,3 @@ func (q *Query) scopeHash() uint64 {
 	var space [256]byte
 	return xxhash.Sum64(q.AppendScope(space[:0]))
 }
-
-// validText says whether Postgres can hold the text.
-func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }

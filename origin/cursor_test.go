@@ -38,15 +38,20 @@ func allLists() (queries []Query) {
 }
 
 // positions are places in a list of this order, the ends of the range among them.
-func positions(sort lists.Order) (list []Position) {
-	if sort == lists.ByName {
-		for _, name := range append(slices.Clone(awkwardNames), longNames()...) {
-			list = append(list, Position{Set: true, ID: uuid.New(), Name: lists.NameKey(name)})
-		}
-		return append(list, Position{Set: true, Name: strings.Repeat("\U0010FFFF", lists.NameKeyLength)}, Position{Set: true, ID: uuid.Max, Name: "a"}, Position{Set: true}) // the last is that of a name of marks alone
+func positions(sort lists.Order) (list []lists.Position) {
+	var rows []lists.Row
+	for _, name := range append(slices.Clone(awkwardNames), longNames()...) {
+		rows = append(rows, lists.Row{ID: uuid.New(), NameKey: lists.NameKey(name)})
 	}
-	for _, at := range []int64{lists.MinInstant, lists.EndInstant - 1, 0, -1, 1, lists.PostgresEpoch, time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC).UnixMicro()} {
-		list = append(list, Position{Set: true, ID: uuid.New(), CreatedAt: at}, Position{Set: true, CreatedAt: at}, Position{Set: true, ID: uuid.Max, CreatedAt: at})
+	rows = append(rows, lists.Row{NameKey: strings.Repeat("\U0010FFFF", lists.NameKeyLength)}, lists.Row{ID: uuid.Max, NameKey: "A"}, lists.Row{}) // the last is that of a name of marks alone
+	if sort == lists.ByCreatedAt {
+		rows = nil
+		for _, at := range []int64{lists.MinInstant, lists.EndInstant - 1, 0, -1, 1, lists.PostgresEpoch, time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC).UnixMicro()} {
+			rows = append(rows, lists.Row{ID: uuid.New(), CreatedAt: at}, lists.Row{CreatedAt: at}, lists.Row{ID: uuid.Max, CreatedAt: at})
+		}
+	}
+	for i := range rows {
+		list = append(list, rows[i].Position(sort))
 	}
 	return list
 }
@@ -57,12 +62,12 @@ func TestACursorIsItsPosition(t *testing.T) {
 			q.After = p
 			cursor := q.AppendCursor([]byte("before "))[len("before "):]
 			fresh := q
-			fresh.After, fresh.Limit, fresh.Workspace = Position{}, 1+len(p.Name)%MaxLimit, uuid.New() // neither is part of it
+			fresh.After, fresh.Limit, fresh.Workspace = "", 1+len(p)%MaxLimit, uuid.New() // neither is part of it
 			got, err := fresh.ParseCursor(cursor)
 			if err != nil || got != p {
-				t.Fatalf("%s: %+v became %+v, %v", describe(q), p, got, err)
+				t.Fatalf("%s: %q became %q, %v", describe(q), p, got, err)
 			}
-			if len(cursor) > MaxCursor || !validText(string(cursor)) || strings.ContainsAny(string(cursor), `"\+/= `) {
+			if len(cursor) > MaxCursor || !utf8.Valid(cursor) || strings.ContainsAny(string(cursor), `"\+/= `) {
 				t.Fatalf("%s: cursor %s", describe(q), cursor)
 			}
 		}
@@ -71,7 +76,7 @@ func TestACursorIsItsPosition(t *testing.T) {
 
 func TestTheLongestCursorFits(t *testing.T) {
 	q := Query{Sort: lists.ByName, Search: strings.Repeat("\U0010FFFF", 120)}
-	q.After = Position{Set: true, ID: uuid.Max, Name: lists.NameKey(strings.Repeat("\U0010FFFF", 300))}
+	q.After = (&lists.Row{ID: uuid.Max, NameKey: lists.NameKey(strings.Repeat("\U0010FFFF", 300))}).Position(q.Sort)
 	if n := len(q.AppendCursor(nil)); n > MaxCursor || n < 4*lists.NameKeyLength {
 		t.Errorf("%d characters", n)
 	}
@@ -105,8 +110,8 @@ func TestAMangledCursorIsMalformed(t *testing.T) {
 			if bytes.Equal(mangled, cursor) {
 				return
 			}
-			if p, err := q.ParseCursor(mangled); !errors.Is(err, ErrCursorMalformed) || p != (Position{}) {
-				t.Errorf("%s: %+v, %v from %s", how, p, err, mangled)
+			if p, err := q.ParseCursor(mangled); !errors.Is(err, ErrCursorMalformed) || p != "" {
+				t.Errorf("%s: %q, %v from %s", how, p, err, mangled)
 			}
 		}
 		for i := range cursor {
@@ -137,33 +142,34 @@ func TestAMangledCursorIsMalformed(t *testing.T) {
 
 // Even with a right checksum, what no list could have given is refused.
 func TestACursorHoldsNothingImpossible(t *testing.T) {
-	forge := func(q Query, version byte, position []byte) []byte {
+	forge := func(q Query, version byte, position lists.Position) []byte {
 		raw := append(make([]byte, cursorHead), position...)
 		raw[4] = version
 		binary.BigEndian.PutUint64(raw[5:], q.scopeHash())
 		binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
 		return base64.RawURLEncoding.AppendEncode(nil, raw)
 	}
-	id := strings.Repeat("i", 16)
 	byTime, byName := Query{}, Query{Sort: lists.ByName}
-	if p, err := byName.ParseCursor(forge(byName, cursorVersion, []byte(id+"name"))); err != nil || p.Name != "name" {
-		t.Fatalf("the forger does not know how: %+v, %v", p, err)
+	at := func(us int64) lists.Position { return (&lists.Row{CreatedAt: us}).Position(byTime.Sort) }
+	named := func(key string) lists.Position { return (&lists.Row{NameKey: key}).Position(byName.Sort) }
+	if p, err := byName.ParseCursor(forge(byName, cursorVersion, named("name"))); err != nil || p != named("name") {
+		t.Fatalf("the forger does not know how: %q, %v", p, err)
 	}
-	at := func(us int64) []byte { return binary.BigEndian.AppendUint64([]byte(id), uint64(us)) }
 	for name, c := range map[string]struct {
 		query    Query
 		version  byte
-		position []byte
+		position lists.Position
 	}{
-		"another version": {byName, cursorVersion + 1, []byte(id + "name")}, "no position": {byTime, cursorVersion, nil}, "half an id": {byTime, cursorVersion, []byte(id[:8])},
-		"no time": {byTime, cursorVersion, []byte(id)}, "half a time": {byTime, cursorVersion, at(0)[:20]}, "more than a time": {byTime, cursorVersion, append(at(0), 0)},
-		"before the year 1": {byTime, cursorVersion, at(lists.MinInstant - 1)}, "the year 10000": {byTime, cursorVersion, at(lists.EndInstant)}, "infinity": {byTime, cursorVersion, at(1<<63 - 1)},
-		"not UTF-8": {byName, cursorVersion, []byte(id + "\xff")}, "half a character": {byName, cursorVersion, []byte(id + "茶"[:2])},
-		"NUL": {byName, cursorVersion, []byte(id + "a\x00b")}, "a surrogate": {byName, cursorVersion, []byte(id + "\xed\xa0\x80")},
-		"81 characters": {byName, cursorVersion, []byte(id + strings.Repeat("x", lists.NameKeyLength+1))},
+		"another version": {byName, cursorVersion + 1, named("name")}, "no position": {byTime, cursorVersion, ""}, "half an id": {byName, cursorVersion, named("")[:9]},
+		"no time": {byTime, cursorVersion, at(0)[8:]}, "half a time": {byTime, cursorVersion, at(0)[4:]}, "more than a time": {byTime, cursorVersion, at(0) + "\x00"},
+		"before the year 1": {byTime, cursorVersion, at(lists.MinInstant - 1)}, "the year 10000": {byTime, cursorVersion, at(lists.EndInstant)},
+		"infinity": {byTime, cursorVersion, at(1<<63 - 1)}, "no end of the name": {byName, cursorVersion, "name" + named("")[1:]},
+		"not UTF-8": {byName, cursorVersion, named("\xff")}, "half a character": {byName, cursorVersion, named("茶"[:2])},
+		"NUL": {byName, cursorVersion, named("a\x00b")}, "a surrogate": {byName, cursorVersion, named("\xed\xa0\x80")},
+		"81 characters": {byName, cursorVersion, named(strings.Repeat("x", lists.NameKeyLength+1))},
 	} {
 		if p, err := c.query.ParseCursor(forge(c.query, c.version, c.position)); !errors.Is(err, ErrCursorMalformed) {
-			t.Errorf("%s: %+v, %v", name, p, err)
+			t.Errorf("%s: %q, %v", name, p, err)
 		}
 	}
 }
@@ -178,21 +184,13 @@ func TestScopesAndPositionsAreInjective(t *testing.T) {
 		}
 		scopes[name] = describe(q)
 	}
-	for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
-		names := map[string]bool{"": true} // the start
+	for _, sort := range lists.Orders {
+		names := map[lists.Position]bool{"": true} // the start
 		for _, p := range positions(sort) {
-			q := Query{Sort: sort, After: p}
-			name := string(q.AppendPosition(nil))
-			if names[name] {
-				t.Errorf("%+v has the name of another", p)
+			if names[p] {
+				t.Errorf("%q is two positions", p)
 			}
-			names[name] = true
-			if back, ok := parsePosition(sort, []byte(name)); !ok || back != p {
-				t.Errorf("%+v became %+v", p, back)
-			}
-		}
-		if start := (&Query{Sort: sort}).AppendPosition(nil); len(start) != 0 {
-			t.Errorf("the start is %q", start)
+			names[p] = true
 		}
 	}
 }
@@ -214,17 +212,17 @@ func FuzzParseCursor(f *testing.F) {
 		q := Query{Sort: lists.Order(sort % 2), Search: search}
 		p, err := q.ParseCursor(cursor)
 		if err != nil {
-			if !errors.Is(err, ErrCursorMalformed) && !errors.Is(err, ErrCursorForeign) || p != (Position{}) {
+			if !errors.Is(err, ErrCursorMalformed) && !errors.Is(err, ErrCursorForeign) || p != "" {
 				t.Fatalf("%+v, %v", p, err)
 			}
 			return
 		}
 		q.After = p
-		if !p.Set || !bytes.Equal(q.AppendCursor(nil), cursor) {
-			t.Fatalf("%q is %+v, whose cursor is %q", cursor, p, q.AppendCursor(nil))
+		if p == "" || !bytes.Equal(q.AppendCursor(nil), cursor) {
+			t.Fatalf("%q is %q, whose cursor is %q", cursor, p, q.AppendCursor(nil))
 		}
-		if !validText(p.Name) || utf8.RuneCountInString(p.Name) > lists.NameKeyLength || p.Name != "" && q.Sort != lists.ByName {
-			t.Fatalf("impossible position %+v", p)
+		if key, _, ok := q.Sort.Parse(p); !ok || q.Sort == lists.ByName && (!utf8.Valid(key) || utf8.RuneCount(key) > lists.NameKeyLength) {
+			t.Fatalf("impossible position %q", p)
 		}
 	})
 }

@@ -136,9 +136,12 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range lists.All {
-		q := Query{Collection: c, Sort: lists.ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
-		if _, _, err := o.readRows(ctx, &q); err != nil {
-			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
+		for _, order := range lists.Orders {
+			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{NameKey: "N"}).Position(order)}
+			if _, _, err := o.readRows(ctx, &q); err != nil {
+				errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
+				break
+			}
 		}
 	}
 	late := func(err error) bool { return errors.Is(err, postgres.ErrTimeout) }
@@ -217,7 +220,8 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 // has not been read.
 func locateLongRow(q *Query, err error) error {
 	if long := (*postgres.LongRowError)(nil); errors.As(err, &long) {
-		return fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, q.After.ID, postgres.ErrRow, long.Size)
+		_, id, _ := q.Sort.Parse(q.After)
+		return fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.Size)
 	}
 	return err
 }

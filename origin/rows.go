@@ -33,7 +33,7 @@ const pagesAhead = 4
 // rows is how many rows the query reads: one more than its pages have, to know whether more
 // follow.
 func (q *Query) rows() int {
-	if q.After.Set && q.Search == "" {
+	if q.After != "" && q.Search == "" {
 		return pagesAhead*q.Limit + 1
 	}
 	return q.Limit + 1
@@ -72,11 +72,6 @@ func (q *Query) Page(texts []string, last *lists.Row, more bool) (body []byte, n
 // Behind returns the query for the page of the same list that begins behind a row.
 func (q *Query) Behind(r *lists.Row) Query {
 	behind := *q
-	behind.After = Position{Set: true, ID: r.ID}
-	if q.Sort == lists.ByName {
-		behind.After.Name = r.NameKey
-	} else {
-		behind.After.CreatedAt = r.CreatedAt
-	}
+	behind.After = r.Position(q.Sort)
 	return behind
 }

@@ -171,7 +171,7 @@ func TestTermsWithoutAGramDoNotUseTheIndex(t *testing.T) {
 func TestEveryShapeHasItsStatement(t *testing.T) {
 	texts := map[string]shape{}
 	for _, q := range allLists() {
-		for _, q.After.Set = range []bool{false, true} {
+		for _, q.After = range []lists.Position{"", positions(q.Sort)[0]} {
 			s, args := shapeOf(&q)
 			text := s.sql()
 			if other, taken := texts[text]; taken && other != s {

@@ -70,7 +70,7 @@ func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 // shapeOf also returns the statement's arguments in the binary format: workspace,
 // number of rows, and, where the shape has them, the folded term and the position.
 func shapeOf(q *Query) (shape, [][]byte) {
-	s := shape{collection: q.Collection, sort: q.Sort, filter: q.Filter, after: q.After.Set}
+	s := shape{collection: q.Collection, sort: q.Sort, filter: q.Filter, after: q.After != ""}
 	args := make([][]byte, 2, 6)
 	args[0] = q.Workspace[:]
 	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.rows()))
@@ -82,13 +82,9 @@ func shapeOf(q *Query) (shape, [][]byte) {
 			s.search = indexedSearch
 		}
 	}
-	if q.After.Set {
-		if q.Sort == lists.ByName {
-			args = append(args, []byte(q.After.Name))
-		} else {
-			args = append(args, binary.BigEndian.AppendUint64(nil, uint64(q.After.CreatedAt-lists.PostgresEpoch)))
-		}
-		args = append(args, q.After.ID[:])
+	if s.after {
+		key, id, _ := q.Sort.Parse(q.After)
+		args = append(args, key, id[:])
 	}
 	return s, args
 }
@@ -150,7 +146,10 @@ WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, gra
 
 // most is how many rows a statement of the shape returns at most.
 func (s shape) most() int {
-	q := Query{After: Position{Set: s.after}, Limit: MaxLimit}
+	q := Query{Limit: MaxLimit}
+	if s.after {
+		q.After = "any"
+	}
 	if s.search != noSearch {
 		q.Search = "any"
 	}

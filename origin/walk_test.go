@@ -241,7 +241,7 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 func (ref *reference) checkRead(t testing.TB, q Query, read Rows, want []*row) {
 	t.Helper()
 	most := q.Limit + 1
-	if q.After.Set && q.Search == "" {
+	if q.After != "" && q.Search == "" {
 		most = 4*q.Limit + 1
 	}
 	if len(read.Rows) != min(most, len(want)) || read.End != (len(want) < most) {

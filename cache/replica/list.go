@@ -61,7 +61,7 @@ type interval struct {
 
 // find returns the index of the first row at the bound or behind it.
 func (g *interval) find(at lists.Position) int {
-	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].compare(g.list.Order, at) >= 0 })
+	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].Compare(g.list.Order, at) >= 0 })
 }
 
 // find returns the index of the range that has the bound, or of the one behind it.
@@ -160,7 +160,7 @@ func (r *Replica) join(l *List, i int) {
 // covers already must be the same; ok is false if it is not.
 func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*Row) (ok bool) {
 	upTo := func(bound lists.Position) (those []*Row) {
-		n := sort.Search(len(rows), func(i int) bool { return rows[i].compare(l.Order, bound) >= 0 })
+		n := sort.Search(len(rows), func(i int) bool { return rows[i].Compare(l.Order, bound) >= 0 })
 		those, rows = rows[:n], rows[n:]
 		return those
 	}

@@ -52,7 +52,7 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 		case unseen[row.ID] != nil:
 		case row.Flags&f.Filter != f.Filter:
 			return p, Inconsistent
-		case row.Flags&lists.NameUnknown != 0 && f.Order == lists.ByName:
+		case !row.HasPosition(f.Order):
 			return p, AnyRow
 		default:
 			p.add(f.Order, row, member)
@@ -67,7 +67,7 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 		}
 	}
 	if len(unseen) > 0 {
-		slices.SortFunc(p.rows, func(a, b *Row) int { return a.compare(f.Order, b.Position(f.Order)) })
+		slices.SortFunc(p.rows, func(a, b *Row) int { return a.Compare(f.Order, b.Position(f.Order)) })
 		slices.Sort(p.gaps)
 	}
 	return p, Merged
@@ -77,7 +77,7 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 func (p *part) add(o lists.Order, row *lists.Row, b belonging) {
 	r := &Row{Row: *row}
 	switch {
-	case r.compare(o, p.lo) < 0 || r.compare(o, p.hi) >= 0:
+	case r.Compare(o, p.lo) < 0 || r.Compare(o, p.hi) >= 0:
 	case b == unknown || row.Text == "":
 		p.gaps = append(p.gaps, row.Position(o))
 	default:
@@ -103,7 +103,7 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	}
 	lo, rows := p.lo, p.rows
 	for _, gap := range append(p.gaps, p.hi) {
-		n, _ := slices.BinarySearchFunc(rows, gap, func(row *Row, at lists.Position) int { return row.compare(f.Order, at) })
+		n, _ := slices.BinarySearchFunc(rows, gap, func(row *Row, at lists.Position) int { return row.Compare(f.Order, at) })
 		consistent = consistent && r.cover(l, lo, gap, rows[:n])
 		lo, rows = behind(gap), rows[n:]
 	}

@@ -33,7 +33,7 @@ func (l *List) read(rows []*Row, after lists.Position, n, maxBytes int) (_ []*Ro
 		return rows, false, false
 	}
 	g := l.ranges[i]
-	j := sort.Search(len(g.rows), func(j int) bool { return g.rows[j].compare(l.Order, after) > 0 })
+	j := sort.Search(len(g.rows), func(j int) bool { return g.rows[j].Compare(l.Order, after) > 0 })
 	for bytes, first := 0, len(rows); ; i, j = i+1, 0 {
 		g := l.ranges[i]
 		if !g.used.Load() {

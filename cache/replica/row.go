@@ -1,8 +1,6 @@
 package replica
 
 import (
-	"cmp"
-	"encoding/binary"
 	"strings"
 	"sync/atomic"
 
@@ -47,47 +45,6 @@ func behind(p lists.Position) lists.Position {
 // isBehind says whether the bound is behind(p).
 func isBehind(bound, p lists.Position) bool {
 	return len(bound) == len(p)+1 && bound[len(p)] == 0 && bound[:len(p)] == p
-}
-
-// compare compares the position of the row with a bound, as strings.Compare does. It
-// makes no position.
-func (r *Row) compare(o lists.Order, bound lists.Position) int {
-	if o == lists.ByName {
-		return r.compareName(bound)
-	}
-	const key, size = 8, 8 + len(r.ID)
-	if len(bound) < size { // the start of the list, before all rows
-		return 1
-	}
-	b := []byte(bound[:size])
-	c := cmp.Compare(^(uint64(r.CreatedAt) ^ 1<<63), binary.BigEndian.Uint64(b))
-	for i := key; i < size && c == 0; i += 8 {
-		c = cmp.Compare(^binary.BigEndian.Uint64(r.ID[i-key:]), binary.BigEndian.Uint64(b[i:]))
-	}
-	if c == 0 && len(bound) > size {
-		return -1
-	}
-	return c
-}
-
-func (r *Row) compareName(bound lists.Position) int {
-	n := len(r.NameKey)
-	if c := strings.Compare(r.NameKey, string(bound[:min(n, len(bound))])); c != 0 {
-		return c
-	}
-	switch {
-	case len(bound) <= n:
-		return 1
-	case bound[n] != 0:
-		return -1
-	}
-	bound = bound[n+1:]
-	for i := range min(len(bound), len(r.ID)) {
-		if c := cmp.Compare(r.ID[i], bound[i]); c != 0 {
-			return c
-		}
-	}
-	return cmp.Compare(len(r.ID), len(bound))
 }
 
 // equals says whether both show the same, at the same positions.

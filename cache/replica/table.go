@@ -23,7 +23,7 @@ func belongs(row *lists.Row, k *Key, searched *searched) belonging {
 	switch {
 	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter:
 		return foreign
-	case row.Flags&lists.NameUnknown != 0 && k.Order == lists.ByName:
+	case !row.HasPosition(k.Order):
 		return everywhere
 	case row.Flags&lists.NameUnknown != 0 || row.Text == "":
 		return unknown

@@ -164,3 +164,16 @@ func TestNoTestIsSkipped(t *testing.T) {
 		}
 	})
 }
+
+// What differs between collections, orders and filters stands in internal/lists. Other
+// packages ask it, so that a new one is described in one place.
+func TestOnlyListsTellsCollectionsApart(t *testing.T) {
+	named := regexp.MustCompile(`\blists\.(Items|Contacts|By[A-Z]\w*|Tracked|Low|Goods|Services|Customers|Suppliers)\b`)
+	sources(t, func(name, text string) {
+		product := !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "bench/") &&
+			!strings.HasPrefix(name, "deploy/") && !strings.Contains(name, "/sandbox/")
+		if found := named.FindString(text); product && found != "" {
+			t.Errorf("%s names %s: make what it decides a property in internal/lists", name, found)
+		}
+	})
+}

@@ -1,10 +1,13 @@
 package lists
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -31,19 +34,81 @@ const PositionSize = 4*NameKeyLength + 1 + len(uuid.UUID{})
 // continuations.
 func (r *Row) Position(o Order) Position {
 	var b [PositionSize]byte
-	return Position(r.AppendPosition(b[:0], o))
-}
-
-// AppendPosition appends the bytes of Position.
-func (r *Row) AppendPosition(dst []byte, o Order) []byte {
 	if o == ByName {
-		return append(append(append(dst, r.NameKey...), 0), r.ID[:]...)
+		return Position(append(append(append(b[:0], r.NameKey...), 0), r.ID[:]...))
 	}
-	dst = binary.BigEndian.AppendUint64(dst, ^(uint64(r.CreatedAt) ^ 1<<63)) // the newest first; the highest bit is the sign
+	dst := binary.BigEndian.AppendUint64(b[:0], ^(uint64(r.CreatedAt) ^ 1<<63)) // the newest first; the highest bit is the sign
 	for _, b := range r.ID {
 		dst = append(dst, ^b)
 	}
-	return dst
+	return Position(dst)
+}
+
+// Parse reads a position in a list of the order: its key as Postgres takes it in binary, and
+// its id. ok is false if no row can have the position.
+func (o Order) Parse(p Position) (key []byte, id uuid.UUID, ok bool) {
+	size := len(p) - len(id)
+	if size < 1 {
+		return nil, id, false
+	}
+	key = []byte(p[:size])
+	copy(id[:], p[size:])
+	if o == ByName {
+		name := key[:size-1]
+		return name, id, key[size-1] == 0 && utf8.Valid(name) && bytes.IndexByte(name, 0) < 0 && utf8.RuneCount(name) <= NameKeyLength
+	}
+	if size != 8 {
+		return nil, id, false
+	}
+	for i := range id {
+		id[i] = ^id[i]
+	}
+	at := int64(^binary.BigEndian.Uint64(key) ^ 1<<63)
+	return binary.BigEndian.AppendUint64(nil, uint64(at-PostgresEpoch)), id, at >= MinInstant && at < EndInstant
+}
+
+// HasPosition reports whether the key of the order is known.
+func (r *Row) HasPosition(o Order) bool { return o != ByName || r.Flags&NameUnknown == 0 }
+
+// Compare compares the position of the row with another, or with one that no row has, as
+// strings.Compare does. It makes no position.
+func (r *Row) Compare(o Order, p Position) int {
+	if o == ByName {
+		return r.compareName(p)
+	}
+	const key, size = 8, 8 + len(r.ID)
+	if len(p) < size { // the start of the list, before all rows
+		return 1
+	}
+	b := []byte(p[:size])
+	c := cmp.Compare(^(uint64(r.CreatedAt) ^ 1<<63), binary.BigEndian.Uint64(b))
+	for i := key; i < size && c == 0; i += 8 {
+		c = cmp.Compare(^binary.BigEndian.Uint64(r.ID[i-key:]), binary.BigEndian.Uint64(b[i:]))
+	}
+	if c == 0 && len(p) > size {
+		return -1
+	}
+	return c
+}
+
+func (r *Row) compareName(p Position) int {
+	n := len(r.NameKey)
+	if c := strings.Compare(r.NameKey, string(p[:min(n, len(p))])); c != 0 {
+		return c
+	}
+	switch {
+	case len(p) <= n:
+		return 1
+	case p[n] != 0:
+		return -1
+	}
+	p = p[n+1:]
+	for i := range min(len(p), len(r.ID)) {
+		if c := cmp.Compare(r.ID[i], p[i]); c != 0 {
+			return c
+		}
+	}
+	return cmp.Compare(len(r.ID), len(p))
 }
 
 // Matches reports whether a searched column of the row contains the folded term. known is

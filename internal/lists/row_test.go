@@ -29,8 +29,17 @@ func TestPositionsSortAsTheListDoes(t *testing.T) {
 			ByCreatedAt: -cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), ids),
 			ByName:      cmp.Or(strings.Compare(a.NameKey, b.NameKey), ids),
 		} {
-			if got := cmp.Compare(a.Position(order), b.Position(order)); got != want {
-				t.Fatalf("%s: %v and %v: %d, want %d", order, a, b, got, want)
+			at := b.Position(order)
+			if got, also := cmp.Compare(a.Position(order), at), a.Compare(order, at); got != want || also != want {
+				t.Fatalf("%s: %v and %v: %d and %d, want %d", order, a, b, got, also, want)
+			}
+			key, id, ok := order.Parse(at)
+			valid := order == ByName || b.CreatedAt >= MinInstant && b.CreatedAt < EndInstant
+			if ok != valid || ok && (id != b.ID || order == ByName && string(key) != b.NameKey) {
+				t.Fatalf("%s: %v is read as %x, %s, %t", order, b, key, id, ok)
+			}
+			if _, _, ok := order.Parse(at[1:]); ok && (order == ByCreatedAt || b.NameKey == "") {
+				t.Fatalf("%s: %x is read as a position", order, at[1:])
 			}
 		}
 	}

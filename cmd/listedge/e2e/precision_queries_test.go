@@ -31,12 +31,7 @@ func randomQuery(r *rand.Rand, workspace uuid.UUID) origin.Query {
 		}
 	}
 	if r.IntN(3) == 0 {
-		q.After = origin.Position{Set: true, ID: randomID(r)}
-		if q.Sort == lists.ByName {
-			q.After.Name = lists.NameKey(randomName(r))
-		} else {
-			q.After.CreatedAt = randomTime(r).UnixMicro()
-		}
+		q.After = (&lists.Row{ID: randomID(r), NameKey: lists.NameKey(randomName(r)), CreatedAt: randomTime(r).UnixMicro()}).Position(q.Sort)
 	}
 	return q
 }
@@ -66,7 +61,7 @@ func addressOf(q *origin.Query) string {
 	if q.Search != "" {
 		v.Set("search", q.Search)
 	}
-	if q.After.Set {
+	if q.After != "" {
 		v.Set("cursor", string(q.AppendCursor(nil)))
 	}
 	return "/v1/" + q.Collection.String() + "?" + v.Encode()
@@ -74,5 +69,5 @@ func addressOf(q *origin.Query) string {
 
 // keyOf is the key of the query's page in a cache.
 func keyOf(q *origin.Query) []byte {
-	return cache.AppendKey(nil, q.Workspace, q.AppendScope(nil), []byte{byte(q.Limit)}, q.AppendPosition(nil))
+	return cache.AppendKey(nil, q.Workspace, q.AppendScope(nil), []byte{byte(q.Limit)}, []byte(q.After))
 }
