@@ -26,7 +26,7 @@ func TestWaysThroughTheCode(t *testing.T) {
 	t.Parallel()
 	ran := recordWays(t)
 	const edge, limiter, follower, feed = "edge/server.go", "limiter/limiter.go", "origin/follower/follower.go", "internal/changefeed/log.go"
-	hit, published := of(wayOf(t, edge, "A hit", 15)...), of(wayOf(t, follower, "A change is published", 11)...)
+	hit, published := of(wayOf(t, edge, "A hit", 15)...), of(wayOf(t, follower, "A change is published", 12)...)
 	miss, applied := of(wayOf(t, edge, "A miss", 28)...), of(wayOf(t, feed, "A change is applied", 9)...)
 	decision := of(wayOf(t, limiter, "A limit decision", 5)...)
 	for _, way := range []struct {
@@ -37,7 +37,7 @@ func TestWaysThroughTheCode(t *testing.T) {
 		{edge, "A hit", 15, without(of("limiter/"), all)},
 		{limiter, "A limit decision", 5, of("limiter/", "edge/limits.go")},
 		{limiter, "A decision that asks Redis", 4, without(decision, of("limiter/", "edge/limits.go"))},
-		{follower, "A change is published", 11, without(applied, of("origin/follower/", "internal/changefeed/"))},
+		{follower, "A change is published", 12, without(applied, of("origin/follower/", "internal/changefeed/"))},
 		{feed, "A change is applied", 9, without(hit, without(miss, without(published, of("internal/changefeed/", "cache/", "origin/apikey/"))))},
 		{edge, "A miss", 28, without(hit, without(of("limiter/", "internal/changefeed/"), all))},
 	} {
