@@ -30,7 +30,7 @@
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
-//	origin/postgres/errors.go internal/lists/render.go origin/rows.go edge/exchange.go
+//	origin/postgres/errors.go origin/rows.go edge/exchange.go
 //	edge/record.go edge/requestlog.go
 package edge
 
