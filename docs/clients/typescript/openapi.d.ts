@@ -769,7 +769,7 @@ export interface components {
          */
         RateLimit: components["schemas"]["RateLimit"];
         /**
-         * @description The burst in tokens, or the quota. This and the next two headers describe the bucket that refused the request, else the one with the fewest tokens left.
+         * @description The burst in tokens, or the quota; 0 if the rate is 0. This and the next two headers describe the bucket that refused the request, else the one with the fewest tokens left.
          * @example 100
          */
         XRateLimitLimit: number;
