@@ -173,13 +173,9 @@ func (l *lookup) fromRedis() *Entry {
 	if found, l.redisErr = l.redis.get(l.key); found == nil {
 		return nil
 	}
-	e := entryOf(l.fill.View, found.rows, found.end, found.readAt)
-	now := l.clock.Now()
-	if !l.following.Load() {
-		return e
-	}
+	now, following := l.clock.Now(), l.following.Load()
 	epoch, last := l.followed.known()
-	if l.followed.trusted(now) && found.epoch == epoch && !isWrong(&found.at, &last) {
+	if following && l.followed.trusted(now) && found.epoch == epoch && !isWrong(&found.at, &last) {
 		fill := l.merging(start, found.rows, found.end, found.at, now)
 		switch outcome := l.replica.Merge(fill); {
 		case outcome == replica.Merged:
@@ -187,12 +183,15 @@ func (l *lookup) fromRedis() *Entry {
 				return cut
 			}
 		case outcome == replica.Parked && found.at.Server == "": // it shows more than the last proof
-			e.fill, e.Proof = fill, time.Duration(l.followed.proof.Load())
-			e.ReadAt = e.Proof
+			e := entryOf(l.fill.View, found.rows, found.end, time.Duration(l.followed.proof.Load()))
+			e.fill = fill
 			return e
 		}
 	}
-	e.Proof = min(e.Proof, now-l.followed.shareTime()) // it may be from any server, so it must be too old to be shared
+	e := entryOf(l.fill.View, found.rows, found.end, found.readAt)
+	if following {
+		e.Proof = min(e.Proof, now-l.followed.shareTime()) // it may be from any server, so it must be too old to be shared
+	}
 	return e
 }
 
@@ -314,22 +313,25 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 		}
 	}
 	view := l.fill.View
-	e := entryOf(view, f.Rows, f.End, readAt)
 	if !l.following.Load() {
 		p := stored{rows: f.Rows, end: f.End, at: at, readAt: readAt}
+		ahead := false // the caller puts the first page
 		for v, page := range p.pages(view) {
-			l.memory.put(v.Key(), entryOf(v, page.rows, page.end, readAt), l.life())
+			if ahead {
+				l.memory.put(v.Key(), entryOf(v, page.rows, page.end, readAt), l.life())
+			}
+			ahead = true
 		}
 		l.store(view, p)
-		return e, replica.Merged, nil
+		return entryOf(view, f.Rows, f.End, readAt), replica.Merged, nil
 	}
 	epoch, last := l.followed.known()
-	outcome := replica.WrongServer
+	outcome, fill := replica.WrongServer, (*replica.Fill)(nil)
 	if l.isOfWrongServer(&at, &last) {
 		l.wrongServers.Add(1)
 	} else {
-		e.fill = l.merging(start, f.Rows, f.End, at, readAt)
-		if outcome = l.replica.Merge(e.fill); outcome == replica.WrongServer {
+		fill = l.merging(start, f.Rows, f.End, at, readAt)
+		if outcome = l.replica.Merge(fill); outcome == replica.WrongServer {
 			outcome = replica.Resynced // while nothing is proven, the server may be a new primary
 		}
 	}
@@ -339,13 +341,15 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 		l.release(l.key)
 	}
 	if outcome == replica.Merged {
-		if cut := l.cut(view, e, l.clock.Now()); cut != nil { // with the changes that the statement did not see
+		if cut := l.cut(view, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
 			if f.Server == "" { // it shows what the statement showed
 				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
 			}
 			return cut, outcome, nil
 		}
 	}
+	e := entryOf(view, f.Rows, f.End, readAt)
+	e.fill = fill
 	return e, outcome, nil
 }
 
