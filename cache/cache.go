@@ -228,11 +228,12 @@ func (c *Cache) Served(r *Result) {
 
 // fresh returns the slot's entry if it is fresh, or one that is cut anew; nil = neither.
 func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
-	e := s.entry.Load()
-	if e.isCurrent() {
+	e, following := s.entry.Load(), c.following.Load()
+	if following && c.followed.trusted(now) && e.isCurrent() {
 		e.touch()
+		return e
 	}
-	if c.following.Load() && !e.isPending() && !(e.isCurrent() && c.followed.trusted(now)) {
+	if following && !e.isPending() {
 		if cut := c.cut(e.view, e, now); cut != nil {
 			if cut != e {
 				c.memory.replace(s, cut, c.life())
@@ -249,55 +250,6 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 // memoryResult is the result for an entry that was found in memory.
 func (c *Cache) memoryResult(e *Entry, now time.Duration) Result {
 	return Result{Entry: e, Age: c.age(e, now), Source: Memory, Local: true, ByTTL: !c.following.Load()}
-}
-
-// freshness says how an entry may be served.
-type freshness uint8
-
-// In the order in which an entry has them as it ages.
-const (
-	fresh   freshness = iota // serve it
-	stale                    // read from the origin; if that fails, serve it marked as stale
-	expired                  // never serve it
-)
-
-// judge says how the entry may be served. Rule 1: the replica's state is proven, and the
-// entry is known to equal it, or to be ahead of it. Rule 2: an answer that was read less than
-// shareTime ago may be shared while there is no proof, or the replica does not have the page.
-// Without changes to follow, the age decides.
-func (c *Cache) judge(e *Entry, now time.Duration) freshness {
-	age, ttl := c.age(e, now), c.options.TTL
-	if c.following.Load() {
-		trusted := c.followed.trusted(now)
-		if trusted && (e.isCurrent() || e.isAhead()) || (!trusted || e.list == nil) && now-e.Proof < c.followed.shareTime() {
-			return fresh
-		}
-		ttl = 0
-	}
-	switch {
-	case age < ttl:
-		return fresh
-	case age < c.life():
-		return stale
-	}
-	return expired
-}
-
-// age is how long ago the entry was last known to equal the database.
-func (c *Cache) age(e *Entry, now time.Duration) time.Duration {
-	at := e.Proof
-	if c.following.Load() && e.isCurrent() {
-		at = max(at, time.Duration(c.followed.proof.Load()))
-	}
-	return max(0, now-at)
-}
-
-// life is how long an entry may be served, fresh or stale, after it equalled the database.
-func (c *Cache) life() time.Duration { return c.options.TTL + c.options.MaxStale }
-
-// remaining is how much of its life an entry has left.
-func (c *Cache) remaining(e *Entry) time.Duration {
-	return max(c.life()-(c.clock.Now()-e.Proof), time.Millisecond)
 }
 
 // checkMemory judges the entry in memory. If ok is true, the result is served: the entry
@@ -352,8 +304,7 @@ func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
 }
 
 // bypassInterval is the shortest time between two reads of an entry for requests that
-// bypass the tiers. Requests in between share the last answer. If changes are
-// followed, it is the time for which answers that are not admitted are shared.
+// bypass the tiers. Requests in between share the last answer.
 func (c *Cache) bypassInterval() time.Duration {
 	if c.options.Bound > 0 {
 		return c.followed.shareTime()

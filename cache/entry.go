@@ -91,6 +91,55 @@ func (e *Entry) newerThan(o *Entry) bool {
 	return e.isPending()
 }
 
+// freshness says how an entry may be served.
+type freshness uint8
+
+// In the order in which an entry has them as it ages.
+const (
+	fresh   freshness = iota // serve it
+	stale                    // read from the origin; if that fails, serve it marked as stale
+	expired                  // never serve it
+)
+
+// judge says how the entry may be served. Rule 1: the replica's state is proven, and the
+// entry is known to equal it, or to be ahead of it. Rule 2: an answer that was read less than
+// shareTime ago may be shared while there is no proof, or the replica does not have the page.
+// Without changes to follow, the age decides.
+func (c *Cache) judge(e *Entry, now time.Duration) freshness {
+	age, ttl := c.age(e, now), c.options.TTL
+	if c.following.Load() {
+		trusted := c.followed.trusted(now)
+		if trusted && (e.isCurrent() || e.isAhead()) || (!trusted || e.list == nil) && now-e.Proof < c.followed.shareTime() {
+			return fresh
+		}
+		ttl = 0
+	}
+	switch {
+	case age < ttl:
+		return fresh
+	case age < c.life():
+		return stale
+	}
+	return expired
+}
+
+// age is how long ago the entry was last known to equal the database.
+func (c *Cache) age(e *Entry, now time.Duration) time.Duration {
+	at := e.Proof
+	if c.following.Load() && e.isCurrent() {
+		at = max(at, time.Duration(c.followed.proof.Load()))
+	}
+	return max(0, now-at)
+}
+
+// life is how long an entry may be served, fresh or stale, after it equalled the database.
+func (c *Cache) life() time.Duration { return c.options.TTL + c.options.MaxStale }
+
+// remaining is how much of its life an entry has left.
+func (c *Cache) remaining(e *Entry) time.Duration {
+	return max(c.life()-(c.clock.Now()-e.Proof), time.Millisecond)
+}
+
 // AppendKey appends the key of a page: the workspace, then each part with its
 // length in front. The encoding is injective for any parts: two different lists of
 // parts of one workspace have different keys, and so has the same list in two

@@ -10,9 +10,7 @@ import (
 )
 
 // Row is a version of a row. All ranges of a table that show the version have the same
-// pointer, and no other version ever has it. Texts of several rows may be parts of one
-// string, such as the body that they came with: then the memory of all is kept while one
-// of them is.
+// pointer, and no other version ever has it.
 type Row struct {
 	lists.Row
 	shown   int32       // by so many ranges
