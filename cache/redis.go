@@ -17,6 +17,7 @@ import (
 
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
 
 // redisTier is the second tier: entries that other nodes have filled, or this node
@@ -209,7 +210,7 @@ func (c *Cache) storeState(v View) {
 	readAt := time.Duration(c.followed.proof.Load())
 	epoch, _ := c.followed.known()
 	at, key := c.replica.State(), v.List()
-	_, _, rows, more, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, maxBody)
+	_, _, rows, more, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
 	if !whole && len(rows) <= v.Limit() || c.replica.State().Began != at.Began {
 		return
 	}

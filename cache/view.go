@@ -13,20 +13,12 @@ type View interface {
 	Key() []byte            // names the page in memory and in Redis: AppendKey
 	List() replica.Key      // the list
 	After() lists.Position  // the page begins behind it
-	Limit() int             // the most rows of the page, at most MaxLimit
+	Limit() int             // the most rows of the page, at most lists.MaxLimit
 	Behind(*lists.Row) View // the page of the same list and limit that begins behind a row
 	// Page makes the body of the page with these rows, up to the request id. more = rows
 	// follow the last; then next is the cursor behind it.
 	Page(texts []string, last *lists.Row, more bool) (body []byte, next string)
 }
-
-// MaxLimit is the largest page, in rows.
-const MaxLimit = 100
-
-// maxBody bounds the rows of a page in bytes: a page that reaches it ends before its limit.
-// The first row may be larger, so that a walk gets past every row that can be read. The
-// widest row that the schema permits is 2 MB of JSON.
-const maxBody = 4 << 20
 
 // cut makes the page's entry out of the replica, or returns old if that shows the same rows.
 // It returns nil if the replica does not have all of them, or while nothing is proven. It
@@ -35,9 +27,9 @@ func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
 	if !c.followed.trusted(now) {
 		return nil
 	}
-	var space [MaxLimit]*replica.Row
+	var space [lists.MaxLimit]*replica.Row
 	key := v.List()
-	list, version, rows, more, ok := c.replica.Read(space[:0], &key, v.After(), v.Limit(), maxBody)
+	list, version, rows, more, ok := c.replica.Read(space[:0], &key, v.After(), v.Limit(), lists.MaxBytes)
 	if !ok {
 		return nil
 	}
@@ -75,7 +67,7 @@ func entryOf(v View, rows []lists.Row, end bool, readAt time.Duration) *Entry {
 func firstPage(rows []lists.Row, limit int) int {
 	size := 0
 	for i := range rows[:min(limit, len(rows))] {
-		if size += len(rows[i].Text); i > 0 && size > maxBody {
+		if size += len(rows[i].Text); i > 0 && size > lists.MaxBytes {
 			return i
 		}
 	}

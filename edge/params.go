@@ -125,7 +125,7 @@ func oneOf(values []string, set func(q *origin.Query, n int)) func(*origin.Query
 // parseLimit reads 1 to 100, without sign or leading zeros.
 func parseLimit(q *origin.Query, value []byte) (why string) {
 	n, err := strconv.ParseUint(string(value), 10, 8)
-	if err != nil || value[0] == '0' || n > origin.MaxLimit {
+	if err != nil || value[0] == '0' || n > lists.MaxLimit {
 		return "must be an integer from 1 to 100"
 	}
 	q.Limit = int(n)

@@ -62,7 +62,7 @@ func TestACursorIsItsPosition(t *testing.T) {
 			q.After = p
 			cursor := q.AppendCursor([]byte("before "))[len("before "):]
 			fresh := q
-			fresh.After, fresh.Limit, fresh.Workspace = "", 1+len(p)%MaxLimit, uuid.New() // neither is part of it
+			fresh.After, fresh.Limit, fresh.Workspace = "", 1+len(p)%lists.MaxLimit, uuid.New() // neither is part of it
 			got, err := fresh.ParseCursor(cursor)
 			if err != nil || got != p {
 				t.Fatalf("%s: %q became %q, %v", describe(q), p, got, err)

@@ -187,13 +187,13 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 			}
 			return nil
 		}
-		if size > maxBytes {
+		if size > lists.MaxBytes { // enough for the first page
 			rows.End = false
 			return nil
 		}
 		row, err := q.Collection.Row(values[1:])
 		if err != nil && len(rows.Rows) >= q.Limit { // it is on a later page, which fails
-			size, rows.End = maxBytes+1, false
+			size, rows.End = lists.MaxBytes+1, false
 			return nil
 		}
 		if err != nil {

@@ -18,9 +18,6 @@ type Query struct {
 	Limit      int            // rows, 1-100
 }
 
-// MaxLimit is the largest page, in rows.
-const MaxLimit = 100
-
 // AppendScope appends what identifies the list within its workspace: collection, order,
 // filters and search. It is injective: three bytes, then the search up to the end.
 func (q *Query) AppendScope(dst []byte) []byte {

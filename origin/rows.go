@@ -39,10 +39,6 @@ func (q *Query) rows() int {
 	return q.Limit + 1
 }
 
-// maxBytes bounds the rows that are kept of a query, in bytes: those that come when it is
-// reached are dropped. The widest row that the schema permits is 2 MB of JSON.
-const maxBytes = 4 << 20
-
 // Page makes the body of the query's page with these rows, up to where the request id goes:
 //
 //	{"data":[…],"page":{"hasMore":…,"nextCursor":…}

@@ -146,7 +146,7 @@ WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, gra
 
 // most is how many rows a statement of the shape returns at most.
 func (s shape) most() int {
-	q := Query{Limit: MaxLimit}
+	q := Query{Limit: lists.MaxLimit}
 	if s.after {
 		q.After = "any"
 	}

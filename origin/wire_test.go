@@ -34,7 +34,7 @@ func insertLongItems(t testing.TB, conn *pgx.Conn) {
 // checkLongPage makes sure that the page is whole.
 func checkLongPage(t testing.TB, rows []lists.Row) {
 	t.Helper()
-	if n := len(rows); sizeOf(rows[:n-1]) > maxBytes || sizeOf(rows) <= maxBytes {
+	if n := len(rows); sizeOf(rows[:n-1]) > lists.MaxBytes || sizeOf(rows) <= lists.MaxBytes {
 		t.Fatalf("%d rows of %d bytes", n, sizeOf(rows))
 	}
 	for _, row := range rows {

@@ -111,13 +111,6 @@ func (r *Row) compareName(p Position) int {
 	return cmp.Compare(len(r.ID), len(p))
 }
 
-// Matches reports whether a searched column of the row contains the folded term. known is
-// false if the text of the row is not known.
-func (c Collection) Matches(r *Row, folded string) (matches, known bool) {
-	text, known := c.SearchText(r)
-	return known && strings.Contains(text, folded), known
-}
-
 // SearchText returns the folds of the searched columns of the row, with zero bytes in
 // between, which neither a column nor a term contains.
 func (c Collection) SearchText(r *Row) (text string, known bool) {
