@@ -94,9 +94,6 @@ func (c *Cache) Reset(epoch string, _ changefeed.ResetCause) {
 // Changed implements changefeed.Listener.
 func (*Cache) Changed(changefeed.Position, *changefeed.Change) {}
 
-// Settled implements changefeed.Listener.
-func (*Cache) Settled(*changefeed.Change) {}
-
 // Beat implements changefeed.Listener: the replica moves to the heartbeat's snapshot.
 func (c *Cache) Beat(b changefeed.Beat) {
 	c.replica.Apply(&b)

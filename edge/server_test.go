@@ -184,11 +184,11 @@ func TestAChangedKeyIsLookedUpAgain(t *testing.T) {
 	if lookedUp {
 		t.Fatal("the key is not known")
 	}
-	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: uuid.New(), Collection: lists.Keys}, {Workspace: k.Key.Workspace, Collection: lists.Items}}})
+	s.Keys().Changed(changefeed.Position{}, &changefeed.Change{Lists: []changefeed.List{{Workspace: uuid.New(), Collection: lists.Keys}, {Workspace: k.Key.Workspace, Collection: lists.Items}}})
 	if _, lookedUp = keyOf(t, s); lookedUp {
 		t.Error("another workspace's keys, and this one's items, do not concern it")
 	}
-	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: k.Key.Workspace, Collection: lists.Keys}}})
+	s.Keys().Changed(changefeed.Position{}, &changefeed.Change{Lists: []changefeed.List{{Workspace: k.Key.Workspace, Collection: lists.Keys}}})
 	if _, lookedUp = keyOf(t, s); !lookedUp {
 		t.Error("the key still opens without a look-up")
 	}

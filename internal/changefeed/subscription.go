@@ -15,13 +15,11 @@ type Listener interface {
 	Reset(epoch string, cause ResetCause)
 	// Changed: a transaction was published. Statements may not see it yet.
 	Changed(at Position, c *Change)
-	// Settled: a transaction that was published is visible to all statements
-	// that begin from now on.
-	Settled(c *Change)
-	// Beat: a heartbeat was read, and Settled has been called for all that it sees.
+	// Beat: a heartbeat was read. The transactions that it settles are visible to all
+	// statements that begin from now on.
 	Beat(b Beat)
-	// ValidThrough: Changed and Settled have been called for all transactions that
-	// were visible at the moment of the proof.
+	// ValidThrough: all transactions that were visible at the moment of the proof have
+	// been settled.
 	ValidThrough(p Proof)
 }
 
@@ -30,10 +28,10 @@ type Listener interface {
 type Beat struct {
 	Position  Position
 	Snapshot  Snapshot
-	LSN       uint64 // every commit whose record lies before it was given to Changed, or before the first Beat since a Reset
-	Server    string // the primary: its system and timeline
-	Run       string // when the primary was started, by its own clock
-	Settled   []*Change
+	LSN       uint64    // every commit whose record lies before it was given to Changed, or before the first Beat since a Reset
+	Server    string    // the primary: its system and timeline
+	Run       string    // when the primary was started, by its own clock
+	Settled   []*Change // published before, and visible now
 	Unsettled []*Change // valid during the call; one that the first heartbeat names has no rows
 }
 
@@ -237,7 +235,7 @@ func (s *Subscription) changed(c *Change) {
 	}
 }
 
-// heartbeat settles the changes that its snapshot sees, and calls Beat. Then it calls
+// heartbeat calls Beat with the changes that its snapshot sees. Then it calls
 // ValidThrough if the heartbeat is a proof.
 func (s *Subscription) heartbeat(h *Heartbeat) {
 	snapshot, err := ParseSnapshot(h.Snapshot)
@@ -249,9 +247,6 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		sees := snapshot.Sees(c.XID)
 		if sees {
 			settled = append(settled, c)
-			for _, l := range s.listeners {
-				l.Settled(c)
-			}
 		}
 		return sees
 	})

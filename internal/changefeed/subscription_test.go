@@ -26,9 +26,10 @@ func (r *recorder) Changed(at Position, c *Change) {
 	r.all = append(r.all, fmt.Sprintf("changed %d at %s", c.XID, at))
 }
 
-func (r *recorder) Settled(c *Change) { r.all = append(r.all, fmt.Sprint("settled ", c.XID)) }
-
 func (r *recorder) Beat(b Beat) {
+	for _, c := range b.Settled {
+		r.all = append(r.all, fmt.Sprint("settled ", c.XID))
+	}
 	xids := func(changes []*Change) (all []string) {
 		for _, c := range changes {
 			all = append(all, fmt.Sprintf("%d at %d", c.XID, c.LSN))

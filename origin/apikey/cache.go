@@ -5,7 +5,7 @@
 //	                   │ else
 //	                   └──► lookups ── one query for many keys ──► Store ──► Entry
 //
-//	log of changes ──► Changed, Settled ── invalidate the entries of a changed row
+//	log of changes ──► Changed, Beat ── invalidate the entries of a changed row
 //	               └─► ValidThrough ────── proves that all other entries are valid
 //
 // An entry is valid for maxAge after its look-up, and longer while the log

@@ -15,7 +15,7 @@ import (
 // invalidated it, it was right at until.
 //
 // The reason: when until is proven, each change that became visible
-// between since and until has been given to Settled (changefeed.Listener). Let
+// between since and until has been settled (changefeed.Listener). Let
 // a key be looked up after since, and let a change of it become visible after
 // that look-up and before until. It settled after the look-up began, so it has
 // invalidated the entry, or the result of the look-up in flight (store).
@@ -53,11 +53,18 @@ func (c *Cache[T]) invalidate(e *Entry[T], now time.Duration) {
 }
 
 // Changed implements changefeed.Listener.
-func (c *Cache[T]) Changed(_ changefeed.Position, change *changefeed.Change) { c.Settled(change) }
+func (c *Cache[T]) Changed(_ changefeed.Position, change *changefeed.Change) { c.apply(change) }
 
-// Settled implements changefeed.Listener. A look-up between Changed and Settled
-// may have read the old row, so both invalidate.
-func (c *Cache[T]) Settled(change *changefeed.Change) {
+// Beat implements changefeed.Listener. A look-up between Changed and Beat may have read the
+// old row, so both invalidate.
+func (c *Cache[T]) Beat(b changefeed.Beat) {
+	for _, change := range b.Settled {
+		c.apply(change)
+	}
+}
+
+// apply invalidates the entries of the rows that a transaction changed.
+func (c *Cache[T]) apply(change *changefeed.Change) {
 	all := change.Touches(lists.Keys)
 	var ids []uuid.UUID
 	for _, l := range change.Lists {
@@ -84,9 +91,6 @@ func (c *Cache[T]) Settled(change *changefeed.Change) {
 		}
 	})
 }
-
-// Beat implements changefeed.Listener.
-func (*Cache[T]) Beat(changefeed.Beat) {}
 
 // ValidThrough implements changefeed.Listener. The first proof after a Reset
 // covers the changes from now on: a change that is not visible yet is published after

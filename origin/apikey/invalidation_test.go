@@ -47,7 +47,9 @@ func (r *ring) changed(ids ...uuid.UUID) {
 	r.Cache.Changed(changefeed.Position{}, c)
 }
 
-func (r *ring) allChanged() { r.Settled(&changefeed.Change{Whole: 1 << lists.Keys}) }
+func (r *ring) allChanged() {
+	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{{Whole: 1 << lists.Keys}}})
+}
 
 func (r *ring) isKnown(n int) bool {
 	_, _, ok := r.known(n)
@@ -156,7 +158,7 @@ func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
 		}
 		table.set(0, func(k *Key) { k.Revoked = true })
 		boottimetest.Pass(time.Nanosecond)
-		r.Settled(change)
+		r.Beat(changefeed.Beat{Settled: []*changefeed.Change{change}})
 		r.prove(time.Now(), "")
 		if r.isKnown(0) {
 			t.Error("the old row is believed")
