@@ -284,20 +284,23 @@ func TestAnInterruptIsReportedAsOne(t *testing.T) {
 	defer silent.Close()
 	defer end.Close()
 	must1(end.WriteString("id,name\n"))
-	for line, begun := range map[string]string{
-		"import items --workspace " + workspace + " - --database-url " + url: "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge')",
-		"seed --items 1000000 --database-url " + url:                         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ILIKE '%sample_items%')",
+	for name, c := range map[string]struct{ line, query string }{ // which the signal interrupts
+		"import": {"import items - --workspace " + workspace, "copy %"},
+		"seed":   {"seed --items 1000000", "%sample_items%"},
 	} {
-		conn := connect(t, url)
-		c := exec.Command(listedge, strings.Fields(line)...)
-		c.Stdin = silent
-		p := startCommand(t, c)
-		within(t, patience, "under way: "+line, func() (is bool) {
-			must(conn.QueryRow(t.Context(), begun).Scan(&is))
-			return is
+		t.Run(name, func(t *testing.T) {
+			conn := connect(t, url)
+			command := exec.Command(listedge, append(strings.Fields(c.line), "--database-url", url)...)
+			command.Stdin = silent
+			p := startCommand(t, command)
+			within(t, patience, "under way", func() (is bool) {
+				const sql = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ILIKE $1)"
+				must(conn.QueryRow(t.Context(), sql, c.query).Scan(&is))
+				return is
+			})
+			if p.stop() != exitFailed || p.err.String() != "listedge: interrupted\n" {
+				t.Errorf("exit %d: %s", p.code, p.err.String())
+			}
 		})
-		if p.stop() != exitFailed || p.err.String() != "listedge: interrupted\n" {
-			t.Errorf("%s: exit %d: %s", line, p.code, p.err.String())
-		}
 	}
 }
