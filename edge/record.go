@@ -16,12 +16,13 @@ import (
 // logRequest adds an exchange to the request log.
 func (s *Server) logRequest(x *exchange, class logClass, status int, took time.Duration) {
 	fill := fillTimes(&x.result)
-	e := logEntry{Record: Record{Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Took: TimesRecord{
+	e := logEntry{Record: Record{Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Bytes: x.bodySize()}}
+	e.Took = TimesRecord{
 		Total: took.Seconds(), Key: x.phases[phaseKey].Took.Seconds(), Limit: x.phases[phaseLimit].Took.Seconds(),
 		Memory: x.phases[phaseMemory].Took.Seconds(), Wait: x.phases[phaseForward].Took.Seconds(),
 		Redis: fill.Redis.Took.Seconds(), Fill: fill.Fill.Took.Seconds(), Query: fill.Query.Took.Seconds(), Shared: x.result.Collapsed,
-	}}}
-	e.setID(x.id)
+	}
+	e.setClient(s.clientAddress(x), x.id, x.http.UserAgent(), single(x.headers.key))
 	cause := x.result.Err
 	if x.failure != nil {
 		e.Message, cause = x.failure.problem.message, cmp.Or(x.failure.cause, cause)

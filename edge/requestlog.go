@@ -2,6 +2,8 @@ package edge
 
 import (
 	"log/slog"
+	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,9 +44,10 @@ const (
 	hitsPerSample  = 64                     // on a connection; the first of them is logged
 	entriesPerRing = 64                     // × 16 shards × 4 classes = 4096 entries
 	maxCause       = 900                    // bytes of an error's text
-	// requestLogBytes bounds the memory of the log: entries of less than 540 bytes
+	maxAgent       = 120                    // bytes of a User-Agent
+	// requestLogBytes bounds the memory of the log: entries of less than 700 bytes
 	// each, and the causes of failures. All other texts are static.
-	requestLogBytes = 3 << 20
+	requestLogBytes = 15 << 18
 )
 
 type logShard struct {
@@ -57,21 +60,37 @@ type ring struct {
 	n       uint64 // entries added so far
 }
 
-// logEntry is a record whose request id is stored in the entry, so that an entry has a
-// fixed size. Its texts are static, except for the cause.
+// logEntry is a record whose texts of the client are stored in the entry, so that an entry
+// has a fixed size. Its other texts are static, except for the cause.
 type logEntry struct {
 	Record
-	id     [maxRequestID]byte
-	idSize uint8
+	client                     [16]byte // an address of IPv6, or of IPv4 mapped to it
+	id                         [maxRequestID]byte
+	agent                      [maxAgent]byte
+	key                        [apikey.VisiblePrefix]byte
+	idSize, agentSize, keySize uint8
 }
 
-func (e *logEntry) setID(id []byte) { e.idSize = uint8(copy(e.id[:], id)) }
+// setClient stores what the client sent. No more than a quarter of a key is stored, so that
+// a short text that is no key is not known from its prefix either.
+func (e *logEntry) setClient(address netip.Addr, id, agent, key []byte) {
+	e.client = address.As16()
+	e.idSize, e.agentSize = uint8(copy(e.id[:], id)), uint8(copy(e.agent[:], agent))
+	e.keySize = uint8(copy(e.key[:], key[:len(key)/4]))
+}
 
-// record returns the entry's record with a copy of the request id.
+// record returns the entry's record with copies of the client's texts. They are escaped,
+// because an operator's terminal may show them.
 func (e *logEntry) record() Record {
 	r := e.Record
-	r.RequestID = string(e.id[:e.idSize])
+	r.RequestID, r.Client = string(e.id[:e.idSize]), netip.AddrFrom16(e.client).Unmap().String()
+	r.Agent, r.KeyPrefix = escaped(e.agent[:e.agentSize]), escaped(e.key[:e.keySize])
 	return r
+}
+
+func escaped(text []byte) string {
+	quoted := strconv.QuoteToASCII(string(text))
+	return quoted[1 : len(quoted)-1]
 }
 
 // AccessLog says which classes of requests are also written to the log as lines.
@@ -130,6 +149,10 @@ type Record struct {
 	Route     string    `json:"route"`
 	Status    int       `json:"status"`
 	Outcome   string    `json:"outcome"`
+	Bytes     int       `json:"bytes"`           // of the body, as it was sent
+	Client    string    `json:"client"`          // its address, behind trusted proxies
+	Agent     string    `json:"agent,omitempty"` // the beginning of its User-Agent
+	KeyPrefix string    `json:"keyPrefix,omitempty"`
 
 	Message string `json:"message,omitempty"` // the error message that the client got
 	Cause   string `json:"cause,omitempty"`   // why there was an error or a stale page
@@ -192,6 +215,7 @@ type TimesRecord struct {
 func (r *Record) attributes() []slog.Attr {
 	all := []slog.Attr{
 		slog.String("requestId", r.RequestID), slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("outcome", r.Outcome),
+		slog.Int("bytes", r.Bytes), slog.String("client", r.Client), slog.String("agent", r.Agent), slog.String("keyPrefix", r.KeyPrefix),
 	}
 	if r.KeyID != uuid.Nil {
 		all = append(all, slog.String("keyId", r.KeyID.String()), slog.String("workspaceId", r.WorkspaceID.String()))

@@ -3,6 +3,7 @@ package edge
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -57,6 +58,41 @@ func TestAFloodOfRefusalsEvictsNoFailures(t *testing.T) {
 	}
 	if found := s.Records("broken"); len(found) != 1 || found[0].Status != 500 || found[0].Cause == "" {
 		t.Errorf("%+v", found)
+	}
+}
+
+// A record says who asked: never with a whole key, and with nothing that a terminal obeys.
+func TestARecordNamesTheClient(t *testing.T) {
+	type sent struct{ key, agent, forwarded string }
+	type want struct {
+		status             int
+		client, agent, key string
+	}
+	for name, c := range map[string]struct {
+		sent sent
+		want want
+	}{
+		"a valid key":    {sent{aKey, "curl/8.5.0", ""}, want{200, "127.0.0.1", "curl/8.5.0", "lk_000000"}},
+		"a wrong key":    {sent{aKey[:42] + "x", "sync/1 (\"x\")", "192.0.2.7"}, want{401, "192.0.2.7", `sync/1 (\"x\")`, "lk_000000"}},
+		"no key of ours": {sent{"hunter2", "", "2001:db8::1%zone"}, want{401, "2001:db8::1", "", "h"}},
+		"no key":         {sent{"", strings.Repeat("a", 9000), "192.0.2.7, 192.0.2.8"}, want{401, "192.0.2.8", strings.Repeat("a", maxAgent), ""}},
+		"control bytes":  {sent{aKey, "\x1b[2J\xc2\x9b1m\xff", "junk"}, want{200, "127.0.0.1", `\x1b[2J\u009b1m\xff`, "lk_000000"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ctx := hitServer(t, `{"data":[]`)
+			s.proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+			ctx.Conn().(*conn).hits = 0
+			h := &ctx.Request.Header
+			h.Set("X-API-Key", c.sent.key)
+			h.Set("X-Forwarded-For", c.sent.forwarded)
+			h.Set("X-Request-Id", "it")
+			h.SetUserAgent(c.sent.agent)
+			answer := answerTo(t, s, ctx)
+			r := s.Records("it")[0]
+			if got := (want{r.Status, r.Client, r.Agent, r.KeyPrefix}); got != c.want || r.Bytes != len(answer.body) {
+				t.Errorf("%+v, %d bytes, want %+v, %d bytes", got, r.Bytes, c.want, len(answer.body))
+			}
+		})
 	}
 }
 

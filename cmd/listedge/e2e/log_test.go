@@ -104,16 +104,16 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 			{"miss", "/v1/items?search=Secret", key}, {"hit", "/v1/items?search=Secret", key}, {"unsampled", "/v1/items?search=Secret", key},
 			{"invalid", "/v1/items?cursor=Secret", key}, {"unauthorised", "/v1/items", key + "x"}, {"limited", "/v1/items", small},
 		} {
-			n.get(t, r.path, r.key, "X-Request-Id: "+r.id)
+			n.get(t, r.path, r.key, "X-Request-Id: "+r.id, "User-Agent: e2e")
 		}
 		n.stop() // the last line is written behind its response
 		var got []string
 		logged := n.err.String()
 		for line := range strings.Lines(logged) {
 			var e struct {
-				Msg, RequestID, Route, Outcome, KeyID, WorkspaceID, Limit, CacheStatus string
-				Status                                                                 int
-				Took, QueryTook                                                        float64
+				Msg, RequestID, Route, Outcome, KeyID, KeyPrefix, WorkspaceID, Limit, CacheStatus, Client, Agent string
+				Status, Bytes                                                                                    int
+				Took, QueryTook                                                                                  float64
 			}
 			if err := json.Unmarshal([]byte(line), &e); err != nil || e.Msg != "request" {
 				continue
@@ -123,6 +123,9 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 			}
 			got = append(got, e.RequestID)
 			if e.Route != "items" || e.Took <= 0 || e.Outcome == "" || e.Status == 0 || e.RequestID != "unauthorised" && (e.KeyID == "" || e.WorkspaceID != workspace || e.Limit == "") {
+				t.Errorf("%s: %s", which, line)
+			}
+			if e.Client != "127.0.0.1" || e.Agent != "e2e" || e.Bytes == 0 || e.KeyPrefix != key[:9] && e.KeyPrefix != small[:9] {
 				t.Errorf("%s: %s", which, line)
 			}
 			if e.RequestID == "miss" && (e.CacheStatus != "listedge; fwd=uri-miss" || e.QueryTook <= 0) {
