@@ -132,6 +132,7 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 		kong.DefaultEnvars(strings.TrimSuffix(envPrefix, "_")),
 		kong.WithBeforeResolve(checkVariables),
 		kong.Configuration(readConfig),
+		kong.Resolvers(kong.ResolverFunc(resolveSecret)),
 		kong.Writers(out, errs),
 		kong.Exit(func(n int) {
 			if code < 0 {
@@ -141,11 +142,15 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser(),
 			"lists": strings.Join(lists.Names(), ","), "scopes": strings.Join(admin.Scopes, ",")},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.ValueFormatter(func(v *kong.Value) string { // a placeholder hides the default
-			if v.HasDefault && v.Tag.PlaceHolder != "" && v.Default != "" {
-				return kong.DefaultHelpValueFormatter(v) + " Default: " + v.Default + "."
+		kong.ValueFormatter(func(v *kong.Value) string {
+			help := kong.DefaultHelpValueFormatter(v)
+			if v.HasDefault && v.Tag.PlaceHolder != "" && v.Default != "" { // a placeholder hides the default
+				return help + " Default: " + v.Default + "."
 			}
-			return kong.DefaultHelpValueFormatter(v)
+			if v.Tag.Has("secret") {
+				return strings.TrimSuffix(help, ").") + ", or a file: $" + v.Tag.Envs[0] + fileSuffix + ")."
+			}
+			return help
 		}),
 	)
 	addExamples(parser.Model)

@@ -122,6 +122,7 @@ func TestDays(t *testing.T) {
 // Nodes of `dev --nodes` have the settings that dev has: serve reads the same values from
 // its environment.
 func TestTheNodesOfDevHaveItsSettings(t *testing.T) {
+	t.Setenv("LISTEDGE_DATABASE_URL_FILE", "/none") // which dev does not read
 	for _, args := range []string{
 		"",
 		"--region east --replica-url postgres://a/b,postgres://c/d --trusted-proxies 10.0.0.0/8,1.2.3.4 --redis-url redis://h " +

@@ -66,7 +66,8 @@ func (c configFile) Validate(app *kong.Application) error {
 // Resolve gives a flag the value of the file, unless the environment has one.
 func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	value, ok := c[flag.Name]
-	if !ok || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
+	_, path := secretFile(flag)
+	if !ok || path != "" || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
 		return nil, nil
 	}
 	switch value.(type) {
@@ -74,6 +75,39 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 		return nil, fmt.Errorf("--config: %s: not a value", flag.Name)
 	}
 	return node.SettingText(value), nil
+}
+
+// fileSuffix ends the names of variables that name a file with a secret.
+const fileSuffix = "_FILE"
+
+// secretFile returns the variable that may name a file with the value of a secret
+// setting, and that file.
+func secretFile(flag *kong.Flag) (variable, path string) {
+	if !flag.Tag.Has("secret") {
+		return "", ""
+	}
+	variable = flag.Envs[0] + fileSuffix
+	return variable, os.Getenv(variable)
+}
+
+// resolveSecret gives a secret setting the content of its file. A flag overrides both.
+func resolveSecret(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	variable, path := secretFile(flag)
+	switch {
+	case path == "":
+		return nil, nil
+	case os.Getenv(flag.Envs[0]) != "":
+		return nil, fmt.Errorf("the environment has %s and %s: remove one", flag.Envs[0], variable)
+	}
+	text, err := os.ReadFile(path)
+	value := strings.TrimRight(string(text), "\r\n")
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", variable, err)
+	case value == "":
+		return nil, fmt.Errorf("%s: %s is empty", variable, path)
+	}
+	return value, nil
 }
 
 // settings returns the flags of a command without help, config, print-config and version.
@@ -111,16 +145,16 @@ func settingsInEffect(ctx *kong.Context) map[string]any {
 	all := map[string]any{}
 	for _, flag := range settings(ctx) {
 		if value := ctx.FlagValue(flag); !reflect.ValueOf(value).IsZero() || flag.Default != "" {
-			all[flag.Name] = printable(flag.Name, value)
+			all[flag.Name] = printable(flag, value)
 		}
 	}
 	return all
 }
 
 // printable returns a setting's value without secrets.
-func printable(name string, value any) any {
+func printable(flag *kong.Flag, value any) any {
 	show := func(s string) string { return s }
-	if strings.HasSuffix(name, "url") {
+	if flag.Tag.Has("secret") {
 		show = redact.URL
 	}
 	switch v := value.(type) {
@@ -160,7 +194,10 @@ func inputs(args []string) (all []string) {
 // settings of this command, without those that only dev has.
 func environment(flags *kong.Context, a node.ListenFlags, url string) []string {
 	env := append(os.Environ(), "LISTEDGE_LISTEN="+a.Listen, "LISTEDGE_ADMIN_LISTEN="+a.AdminListen, "LISTEDGE_DATABASE_URL="+url,
-		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG=") // the settings include those of the file
+		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG=") // the settings include those of files
+	for _, file := range []string{"DATABASE", "REPLICATION", "REDIS", "REPLICA"} {
+		env = append(env, envPrefix+file+"_URL"+fileSuffix+"=")
+	}
 	for _, flag := range settings(flags) {
 		switch flag.Name {
 		case "listen", "admin-listen", "data-dir", "nodes":
@@ -210,7 +247,8 @@ func checkVariables(app *kong.Kong, ctx *kong.Context) error {
 	}
 	known := []string{installRoot}
 	for _, flag := range allFlags(app.Model) {
-		known = append(known, flag.Envs...)
+		variable, _ := secretFile(flag)
+		known = append(append(known, flag.Envs...), variable)
 	}
 	for _, variable := range slices.Sorted(slices.Values(os.Environ())) {
 		name, _, _ := strings.Cut(variable, "=")

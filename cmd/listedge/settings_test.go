@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,6 +66,61 @@ func TestConfigFile(t *testing.T) {
 	p = start(t, "serve", "--database-url", "postgres://h/d", "--config", missing)
 	if p.code != exitUsage {
 		t.Errorf("no file: exit %d: %s", p.code, p.err.String())
+	}
+}
+
+// NAME_FILE names a file with the value of a secret, below a flag and above --config.
+func TestSecretsFromFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"database": "postgres://u:s3cret@h/d\n", "replicas": "postgres://a:s3cret@b/d,postgres://c/d\r\n", "broken": "postgres://h/d?connect_timeout=s3cret", "empty": "\n",
+		"config": "redis-url: redis://config\ndatabase-url: postgres://config/d"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const database = "LISTEDGE_DATABASE_URL_FILE=database"
+	for name, c := range map[string]struct {
+		env  string
+		args string
+		code int
+		says string
+	}{
+		"a URL":                 {database, "", exitFine, "database-url: postgres://u:xxxxx@h/d\n"},
+		"several":               {database + " LISTEDGE_REPLICA_URL_FILE=replicas", "", exitFine, "- postgres://a:xxxxx@b/d\n- postgres://c/d\n"},
+		"over --config":         {database, "--config " + filepath.Join(dir, "config"), exitFine, "database-url: postgres://u:xxxxx@h/d\nredis-url: redis://config\n"},
+		"below a flag":          {database, "--database-url postgres://flag/d", exitFine, "database-url: postgres://flag/d\n"},
+		"no file":               {"LISTEDGE_DATABASE_URL_FILE=none", "", exitUsage, "LISTEDGE_DATABASE_URL_FILE: open " + filepath.Join(dir, "none")},
+		"an empty file":         {"LISTEDGE_DATABASE_URL_FILE=empty", "", exitUsage, "LISTEDGE_DATABASE_URL_FILE: " + filepath.Join(dir, "empty") + " is empty"},
+		"a wrong URL":           {"LISTEDGE_DATABASE_URL_FILE=broken", "", exitUsage, "--database-url: postgres://h/d: invalid connect_timeout"},
+		"a value and a file":    {database + " LISTEDGE_DATABASE_URL=postgres://u:s3cret@h/e", "", exitUsage, "LISTEDGE_DATABASE_URL and LISTEDGE_DATABASE_URL_FILE: remove one"},
+		"of what is no secret":  {database + " LISTEDGE_DRAIN_FILE=database", "", exitUsage, "the environment has LISTEDGE_DRAIN_FILE, and there is no such setting"},
+		"of another command":    {database + " LISTEDGE_REPLICATION_URL_FILE=none", "doctor --help", exitFine, "$LISTEDGE_REPLICATION_URL_FILE"},
+		"a variable that is ''": {database + " LISTEDGE_REDIS_URL_FILE= LISTEDGE_REPLICATION_URL=", "", exitFine, "database-url: postgres://u:xxxxx@h/d\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, variable := range strings.Fields(c.env) {
+				name, value, _ := strings.Cut(variable, "=")
+				if strings.HasSuffix(name, fileSuffix) && value != "" {
+					value = filepath.Join(dir, value)
+				}
+				t.Setenv(name, value)
+			}
+			args := append([]string{"serve", "--print-config"}, strings.Fields(c.args)...)
+			if strings.HasSuffix(c.args, "--help") {
+				args = args[2:]
+			}
+			p := start(t, args...)
+			said := p.out.String() + p.err.String()
+			if p.code != c.code || !strings.Contains(said, c.says) || strings.Contains(said, "s3cret") {
+				t.Errorf("exit %d: %s", p.code, said)
+			}
+		})
+	}
+	parser, _ := newParser(&cli{}, io.Discard, io.Discard)
+	for _, flag := range allFlags(parser.Model) {
+		if strings.HasSuffix(flag.Name, "-url") != flag.Tag.Has("secret") {
+			t.Errorf("--%s: only URLs have passwords", flag.Name)
+		}
 	}
 }
 

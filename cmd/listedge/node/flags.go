@@ -36,8 +36,8 @@ func (f *RegionFlag) Validate() error {
 
 // ServerFlags are the servers of a node beside its primary, and its connections.
 type ServerFlags struct {
-	RedisURL            string   `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: one node without Redis." placeholder:"URL"`
-	ReplicaURL          []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: they serve misses if they have replayed what the page must show." placeholder:"URL"`
+	RedisURL            string   `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: one node without Redis." placeholder:"URL" secret:""`
+	ReplicaURL          []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: they serve misses if they have replayed what the page must show." placeholder:"URL" secret:""`
 	DatabaseConnections int      `help:"Concurrent page queries, to the primary and to each replica; eight times as many may wait." default:"16"`
 }
 
