@@ -3,11 +3,12 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"sort"
+	"slices"
 	"strconv"
 )
 
@@ -33,15 +34,16 @@ const oldestPostgres = 14
 var versionPattern = regexp.MustCompile(`PostgreSQL\) (\d+)`)
 
 // findPostgres returns the folder that contains initdb and postgres of the wanted major
-// version, or of the newest one if want is 0.
-func findPostgres(want int) (bin string, major int, err error) {
-	folders := filepath.SplitList(os.Getenv("PATH"))
+// version. If want is 0, it is the first one in PATH, or else the newest one.
+func findPostgres(want int) (bin string, err error) {
+	inPath := filepath.SplitList(os.Getenv("PATH"))
+	folders := slices.Clone(inPath)
 	for _, pattern := range postgresFolders {
 		found, _ := filepath.Glob(pattern)
 		folders = append(folders, found...)
 	}
 	versions := map[int]string{}
-	for _, folder := range folders {
+	for i, folder := range folders {
 		server := filepath.Join(folder, "postgres")
 		if real, err := filepath.EvalSymlinks(server); err == nil { // PATH may have links to only some of the programs
 			server, folder = real, filepath.Dir(real)
@@ -60,23 +62,22 @@ func findPostgres(want int) (bin string, major int, err error) {
 		n, _ := strconv.Atoi(string(m[1]))
 		if _, seen := versions[n]; !seen && n >= oldestPostgres {
 			versions[n] = folder
+			if want == 0 && i < len(inPath) {
+				want = n
+			}
 		}
 	}
 	if len(versions) == 0 {
-		return "", 0, fmt.Errorf("PostgreSQL %d or newer: %w", oldestPostgres, ErrNoBinaries)
+		return "", fmt.Errorf("PostgreSQL %d or newer: %w", oldestPostgres, ErrNoBinaries)
 	}
-	var installed []int
-	for n := range versions {
-		installed = append(installed, n)
-	}
-	sort.Sort(sort.Reverse(sort.IntSlice(installed)))
+	installed := slices.Sorted(maps.Keys(versions))
 	if want == 0 {
-		want = installed[0]
+		want = installed[len(installed)-1]
 	}
 	if versions[want] == "" {
-		return "", 0, fmt.Errorf("PostgreSQL %d: %w; this machine has %v", want, ErrNoBinaries, installed)
+		return "", fmt.Errorf("PostgreSQL %d: %w; this machine has %v", want, ErrNoBinaries, installed)
 	}
-	return versions[want], want, nil
+	return versions[want], nil
 }
 
 // redisPrograms are Redis, and Valkey, which newer distributions have in its place. Valkey

@@ -60,7 +60,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.bin, _, err = findPostgres(kept); err != nil {
+	if p.bin, err = findPostgres(kept); err != nil {
 		if kept != 0 {
 			return nil, fmt.Errorf("%w %s was made by PostgreSQL %d, another version than this machine has: choose another folder", ErrDataFolder, o.Dir, kept)
 		}

@@ -70,6 +70,20 @@ func TestPostgresLivesDiesAndComesBackOnItsFolder(t *testing.T) {
 	must(third.Stop())
 }
 
+func TestTheFirstPostgresInPATHIsUsed(t *testing.T) {
+	folder := openDir(t)
+	for _, name := range []string{"postgres", "initdb"} {
+		must(os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\necho 'postgres (PostgreSQL) 14.1'\n"), 0o755))
+	}
+	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	if bin := must1(findPostgres(0)); bin != folder {
+		t.Error("used", bin)
+	}
+	if bin, err := findPostgres(99); err == nil {
+		t.Error("found the Postgres 99 in", bin)
+	}
+}
+
 // alive says whether a process with this pid exists.
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
