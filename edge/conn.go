@@ -20,7 +20,7 @@ func newConn(c net.Conn, s *Server) *conn {
 		made.Conn = made.socket
 	}
 	made.response.conn = made
-	made.exchange.scratch = make([]byte, 0, 1024) // the longest allowed parameters, decoded
+	made.exchange.scratch = make([]byte, 0, 1792) // for the longest parameters
 	return made
 }
 

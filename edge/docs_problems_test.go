@@ -189,7 +189,7 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 			continue
 		}
 		q := origin.Query{Collection: a.collection}
-		errs := parseQuery(&q, []byte(a.query))
+		errs := parseQuery(&q, []byte(a.query), new([]byte))
 		said := errs.details
 		if answer["message"] != errs.asFailure().message {
 			t.Errorf("%s: the message is %q, the example has %q", name, errs.asFailure().message, answer["message"])

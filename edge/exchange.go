@@ -105,6 +105,7 @@ type exchange struct {
 	idSpace [maxRequestID]byte
 	key     []byte // scratch: the cache key
 	scratch []byte // scratch: decoded parameters, parts of the cache key
+	decoded []byte // parameters, in scratch if there is room: the query refers to them
 }
 
 // cost is what a request costs its client.

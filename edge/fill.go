@@ -23,8 +23,7 @@ func (s *Server) forward(x *exchange) (cache.Result, error) {
 	return s.cache.Forward(x.key, s.fillOf(x))
 }
 
-// fillOf returns how the query's page is read. The query is copied, because a fill may
-// outlive the request that began it.
+// fillOf returns how the query's page is read.
 func (s *Server) fillOf(x *exchange) cache.Fill {
 	view := viewOf(x.query)
 	fill := cache.Fill{View: view, Queried: x.client.usage.Queried, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
@@ -47,7 +46,8 @@ func fillResult(r origin.Rows, err error) (cache.FillResult, error) {
 		Query: cache.Span{Began: r.Began, Took: r.Took}}, err
 }
 
-// view is a query as the cache names its page. It depends on each field of the query: see
+// view is a query as the cache names its page, with memory of its own, because a fill may
+// outlive the request that began it. It depends on each field of the query: see
 // TestEachFieldOfAQueryIsHandled.
 type view struct {
 	query origin.Query
@@ -56,8 +56,8 @@ type view struct {
 }
 
 func viewOf(q origin.Query) *view {
-	v := &view{query: q, key: appendPageKey(nil, &q, nil)}
-	v.list = replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter, Search: lists.Fold(q.Search)}
+	v := &view{query: q.Clone(), key: appendPageKey(nil, &q, nil)}
+	v.list = replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter, Search: lists.Fold(v.query.Search)}
 	return v
 }
 

@@ -162,7 +162,8 @@ func (s *Server) list(x *exchange, c lists.Collection) *failure {
 	if f := s.authenticate(x); f != nil {
 		return f
 	}
-	found := parseQuery(&x.query, x.rawQuery).asFailure()
+	x.decoded = x.scratch
+	found := parseQuery(&x.query, x.rawQuery, &x.decoded).asFailure()
 	if found == nil {
 		found = s.lookUp(x)
 	}

@@ -8,35 +8,63 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"listedge/cache"
+	"listedge/internal/lists"
 	"listedge/origin/apikey"
 )
 
 // A hit allocates nothing until its last byte is written, with key, two limits, a quota,
-// parameters, metrics and all headers. (The race detector allocates, hence the build tag.)
+// parameters, metrics and all headers, whatever page it asks for. (The race detector
+// allocates, hence the build tag.)
 func TestAHitAllocatesNothing(t *testing.T) {
 	body := `{"data":[` + strings.Repeat(" ", 20_000) + `]`
 	s, ctx := hitServer(t, body)
 	giveQuota(t, s, apikey.Quota{Requests: apikey.MaxQuota, Period: apikey.Month})
-	for _, c := range []struct {
-		name, header, value string
-		status              int
-	}{
-		{"identity", "Accept", "*/*", 200},
-		{"gzip", "Accept-Encoding", "gzip, br", 200},
-		{"not modified", "If-None-Match", cache.TagOf([]byte(body)).String(), 304},
+	entry, _ := keyOf(t, s)
+	check := func(name, target, header, value string, status int) {
+		t.Run(name, func(t *testing.T) {
+			ctx.Request.SetRequestURI(target)
+			ctx.Request.Header.Set(header, value)
+			defer ctx.Request.Header.Del(header)
+			if got := answerTo(t, s, ctx); got.status != status || !strings.Contains(got.header("Cache-Status"), "; hit; ") {
+				t.Fatalf("%+v", got)
+			}
+			w, sent := bufio.NewWriterSize(ctx.Conn(), writeBuffer), ctx.Conn().(*conn).Conn.(*wire)
+			if n := testing.AllocsPerRun(1000, func() {
+				sent.written = sent.written[:0]
+				serveInto(t, s, ctx, w)
+			}); n > 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+	check("identity", theTarget, "Accept", "*/*", 200)
+	check("gzip", theTarget, "Accept-Encoding", "gzip, br", 200)
+	check("not modified", theTarget, "If-None-Match", cache.TagOf([]byte(body)).String(), 304)
+	row := lists.Row{ID: uuid.Max, CreatedAt: lists.EndInstant - 1, NameKey: strings.Repeat("\U0010FFFF", lists.NameKeyLength)}
+	for name, parameters := range map[string]string{
+		"all rows":           "",
+		"every parameter":    "&limit=100&type=customer&search=tea",
+		"escaped names":      "&%6Cimit=1%30&t%79pe=supplier",
+		"a search":           "&search=chai",
+		"an escaped search":  "&search=%C3%A9t%C3%A9+%E8%8C%B6%26",
+		"a search, trimmed":  "&search=+%20green%20tea++",
+		"the longest search": "&search=" + strings.Repeat("%F4%8F%BF%BF", maxSearch),
 	} {
-		ctx.Request.Header.Set(c.header, c.value)
-		if got := answerTo(t, s, ctx); got.status != c.status {
-			t.Fatalf("%s: %+v", c.name, got)
-		}
-		w, sent := bufio.NewWriterSize(ctx.Conn(), writeBuffer), ctx.Conn().(*conn).Conn.(*wire)
-		run := func() {
-			sent.written = sent.written[:0]
-			serveInto(t, s, ctx, w)
-		}
-		if n := testing.AllocsPerRun(1000, run); n > 0 {
-			t.Errorf("%s: %v allocations", c.name, n)
+		for _, order := range lists.Orders {
+			q, wrong := parseText(lists.Contacts, "sort="+order.String()+parameters)
+			if wrong != nil {
+				t.Fatal(wrong)
+			}
+			q.Workspace = entry.Key.Workspace
+			target := "/v1/contacts?sort=" + order.String() + parameters
+			fillWith(t, s.cache, q, body)
+			check(name+" by "+order.String(), target, "Accept", "*/*", 200)
+			q.After = row.Position(order)
+			fillWith(t, s.cache, q, body)
+			check(name+" by "+order.String()+" behind a row", target+"&cursor="+string(q.AppendCursor(nil)), "Accept", "*/*", 200)
 		}
 	}
 }

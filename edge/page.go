@@ -20,7 +20,7 @@ import (
 // lookUp looks in memory for the page, and decides what the request costs. What is not in
 // memory is left to fill.
 func (s *Server) lookUp(x *exchange) *failure {
-	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
+	x.key = appendPageKey(x.key[:0], &x.query, x.decoded[len(x.decoded):])
 	var err error
 	switch control := parseCacheControl(x.headers.control); {
 	case control.noCache && control.onlyIfCached: // no stored page may be returned, and the origin may not be read
@@ -227,7 +227,8 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 		}
 	}
 	if q.Search != "" {
-		dst = append(fasthttp.AppendQuotedArg(append(dst, "search="...), []byte(q.Search)), '&')
+		term := append(make([]byte, 0, 4*maxSearch), q.Search...) // on the stack
+		dst = append(fasthttp.AppendQuotedArg(append(dst, "search="...), term), '&')
 	}
 	return append(append(append(dst, "cursor="...), next...), `>; rel="next"`...)
 }

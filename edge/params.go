@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/valyala/fasthttp"
 
 	"listedge/internal/lists"
 	"listedge/origin"
@@ -68,8 +69,9 @@ func unknownParameter(c lists.Collection) string {
 
 // parseQuery reads the query string into q, whose collection is set. It is strict:
 // a client that mistypes a filter must not get everything. It reports all errors
-// at once, and q keeps none of the given bytes. The reference is openapi.json.
-func parseQuery(q *origin.Query, query []byte) (errs paramErrors) {
+// at once. What it decodes it appends to room: q holds until that or query change. The
+// reference is openapi.json.
+func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs paramErrors) {
 	q.Limit = defaultLimit
 	var given uint8 // the bits of the parameters so far
 	var cursor []byte
@@ -80,8 +82,8 @@ func parseQuery(q *origin.Query, query []byte) (errs paramErrors) {
 			continue
 		}
 		rawName, rawValue, _ := bytes.Cut(pair, []byte{'='})
-		name, badName := unescape(rawName)
-		value, badValue := unescape(rawValue)
+		name, badName := unescape(rawName, room)
+		value, badValue := unescape(rawValue, room)
 		p, known := parameters[q.Collection][string(name)]
 		switch {
 		case badName != "":
@@ -102,7 +104,7 @@ func parseQuery(q *origin.Query, query []byte) (errs paramErrors) {
 		given |= p.bit
 	}
 	if given&cursorBit != 0 && !errs.has("cursor") {
-		if why := parseCursor(q, cursor, errs.details == nil); why != "" {
+		if why := parseCursor(q, cursor, room, errs.details == nil); why != "" {
 			errs.add("cursor", why)
 		}
 	}
@@ -133,18 +135,18 @@ func parseLimit(q *origin.Query, value []byte) (why string) {
 }
 
 func parseSearch(q *origin.Query, value []byte) (why string) {
-	term := bytes.TrimFunc(value, unicode.IsSpace)
-	if utf8.RuneCount(term) > maxSearch {
+	term := origin.TextOf(bytes.TrimFunc(value, unicode.IsSpace))
+	if utf8.RuneCountInString(term) > maxSearch {
 		return "must have at most 120 characters"
 	}
-	q.Search = string(term)
+	q.Search = term
 	return ""
 }
 
 // parseCursor reads a cursor, which must belong to the list of the other parameters in
 // q. If one of them is invalid (scoped is false), it does not check that.
-func parseCursor(q *origin.Query, text []byte, scoped bool) (why string) {
-	after, err := q.ParseCursor(text)
+func parseCursor(q *origin.Query, text []byte, room *[]byte, scoped bool) (why string) {
+	after, err := q.ParseCursor(room, text)
 	switch {
 	case err == nil:
 		q.After = after
@@ -159,16 +161,16 @@ func parseCursor(q *origin.Query, text []byte, scoped bool) (why string) {
 	return "is malformed; use nextCursor unchanged"
 }
 
-// unescape decodes a part of a query string. It returns why the part is invalid, or an
-// empty text.
-func unescape(raw []byte) (decoded []byte, why string) {
+// unescape decodes a part of a query string, in room if it has to. It returns why the part
+// is invalid, or an empty text.
+func unescape(raw []byte, room *[]byte) (decoded []byte, why string) {
 	decoded = raw
 	if bytes.IndexByte(raw, '%') >= 0 || bytes.IndexByte(raw, '+') >= 0 {
-		text, err := url.QueryUnescape(string(raw))
-		if err != nil {
+		from := len(*room)
+		*room = fasthttp.AppendUnquotedArg(*room, raw) // which leaves a percent sign that escapes nothing
+		if decoded = (*room)[from:]; len(decoded)+2*bytes.Count(raw, []byte{'%'}) != len(raw) {
 			return nil, "must have two hexadecimal digits behind each percent sign"
 		}
-		decoded = []byte(text)
 	}
 	switch {
 	case !utf8.Valid(decoded):

@@ -16,7 +16,7 @@ import (
 
 func parseText(c lists.Collection, query string) (origin.Query, details) {
 	q := origin.Query{Collection: c}
-	wrong := parseQuery(&q, []byte(query))
+	wrong := parseQuery(&q, []byte(query), new([]byte))
 	return q, wrong.details
 }
 
@@ -108,6 +108,26 @@ func TestAllInvalidParametersAreReported(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s %q: reports %q, want %q", c.collection, c.query, got, c.want)
 		}
+	}
+}
+
+// A fill may outlive its request, whose memory the next request of the connection uses.
+func TestAViewOutlivesItsRequest(t *testing.T) {
+	q := origin.Query{Collection: lists.Items, Search: "TEA", Limit: 50}
+	q.After = (&lists.Row{ID: [16]byte{1}}).Position(q.Sort)
+	for name, search := range map[string]string{"as sent": "TEA", "escaped": "T%45A"} {
+		t.Run(name, func(t *testing.T) {
+			sent, room, parsed := []byte("search="+search+"&cursor="+string(q.AppendCursor(nil))), make([]byte, 0, 1000), origin.Query{}
+			if errs := parseQuery(&parsed, sent, &room); errs.details != nil || parsed != q {
+				t.Fatalf("%+v, %v", parsed, errs)
+			}
+			v := viewOf(parsed)
+			clear(sent)
+			clear(room)
+			if v.query != q || v.list.Search != "TEA" {
+				t.Errorf("%+v in %q", v.query, v.list.Search)
+			}
+		})
 	}
 }
 

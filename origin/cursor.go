@@ -50,15 +50,17 @@ func (q *Query) AppendCursor(dst []byte) []byte {
 	return cursorText.AppendEncode(dst, raw)
 }
 
-// ParseCursor reads a cursor for the query, whose scope must be set already.
+// ParseCursor reads a cursor for the query, whose scope must be set already. It appends the
+// cursor's bytes to room, and the position holds until they change.
 // Errors: ErrCursorMalformed, ErrCursorForeign.
-func (q *Query) ParseCursor(text []byte) (lists.Position, error) {
+func (q *Query) ParseCursor(room *[]byte, text []byte) (lists.Position, error) {
 	if len(text) > MaxCursor || bytes.ContainsAny(text, "\r\n") { // which base64 would skip
 		return "", ErrCursorMalformed
 	}
-	var space [MaxCursor * 3 / 4]byte
-	n, err := cursorText.Decode(space[:], text)
-	raw := space[:n]
+	from := len(*room)
+	decoded, err := cursorText.AppendDecode(*room, text)
+	*room = decoded
+	raw := decoded[from:]
 	if err != nil || len(raw) < cursorHead || raw[4] != cursorVersion ||
 		binary.BigEndian.Uint32(raw) != crc32.Checksum(raw[4:], castagnoli) {
 		return "", ErrCursorMalformed
@@ -66,14 +68,15 @@ func (q *Query) ParseCursor(text []byte) (lists.Position, error) {
 	if binary.BigEndian.Uint64(raw[5:]) != q.scopeHash() {
 		return "", ErrCursorForeign
 	}
-	p := lists.Position(raw[cursorHead:])
-	if _, _, ok := q.Sort.Parse(p); !ok {
+	p := lists.Position(TextOf(raw[cursorHead:]))
+	var space [lists.PositionSize]byte
+	if _, _, ok := q.Sort.Parse(space[:0], p); !ok {
 		return "", ErrCursorMalformed
 	}
 	return p, nil
 }
 
 func (q *Query) scopeHash() uint64 {
-	var space [256]byte
+	var space [512]byte // a search has up to 480
 	return xxhash.Sum64(q.AppendScope(space[:0]))
 }

@@ -220,7 +220,7 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 // has not been read.
 func locateLongRow(q *Query, err error) error {
 	if long := (*postgres.LongRowError)(nil); errors.As(err, &long) {
-		_, id, _ := q.Sort.Parse(q.After)
+		_, id, _ := q.Sort.Parse(nil, q.After)
 		return fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.Size)
 	}
 	return err

@@ -1,6 +1,9 @@
 package origin
 
 import (
+	"strings"
+	"unsafe"
+
 	"github.com/google/uuid"
 
 	"listedge/internal/lists"
@@ -16,6 +19,16 @@ type Query struct {
 	Search     string         // trimmed; empty = no search
 	After      lists.Position // empty = from the start
 	Limit      int            // rows, 1-100
+}
+
+// TextOf returns the bytes as a text that shares their memory: it holds until they change.
+// A query that a request has brought is parsed so, because a hit allocates nothing.
+func TextOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Clone returns the query with memory of its own.
+func (q Query) Clone() Query {
+	q.Search, q.After = strings.Clone(q.Search), lists.Position(strings.Clone(string(q.After)))
+	return q
 }
 
 // AppendScope appends what identifies the list within its workspace: collection, order,

@@ -286,7 +286,7 @@ func fetch(t testing.TB, o *Origin, q Query) answer {
 // follow puts the query behind its page, as a client with the cursor would.
 func follow(t testing.TB, q *Query, cursor string) {
 	t.Helper()
-	after, err := q.ParseCursor([]byte(cursor))
+	after, err := q.ParseCursor(new([]byte), []byte(cursor))
 	if err != nil {
 		t.Fatalf("%s: cursor %s: %v", describe(*q), cursor, err)
 	}

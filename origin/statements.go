@@ -83,7 +83,7 @@ func shapeOf(q *Query) (shape, [][]byte) {
 		}
 	}
 	if s.after {
-		key, id, _ := q.Sort.Parse(q.After)
+		key, id, _ := q.Sort.Parse(nil, q.After)
 		args = append(args, key, id[:])
 	}
 	return s, args

@@ -1,7 +1,6 @@
 package lists
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -44,18 +43,17 @@ func (r *Row) Position(o Order) Position {
 	return Position(dst)
 }
 
-// Parse reads a position in a list of the order: its key as Postgres takes it in binary, and
-// its id. ok is false if no row can have the position.
-func (o Order) Parse(p Position) (key []byte, id uuid.UUID, ok bool) {
+// Parse reads a position in a list of the order: its key as Postgres takes it in binary,
+// which is appended to dst, and its id. ok is false if no row can have the position.
+func (o Order) Parse(dst []byte, p Position) (key []byte, id uuid.UUID, ok bool) {
 	size := len(p) - len(id)
 	if size < 1 {
 		return nil, id, false
 	}
-	key = []byte(p[:size])
 	copy(id[:], p[size:])
 	if o == ByName {
-		name := key[:size-1]
-		return name, id, key[size-1] == 0 && utf8.Valid(name) && bytes.IndexByte(name, 0) < 0 && utf8.RuneCount(name) <= NameKeyLength
+		name, end := string(p[:size-1]), p[size-1]
+		return append(dst, name...), id, end == 0 && utf8.ValidString(name) && strings.IndexByte(name, 0) < 0 && utf8.RuneCountInString(name) <= NameKeyLength
 	}
 	if size != 8 {
 		return nil, id, false
@@ -63,8 +61,8 @@ func (o Order) Parse(p Position) (key []byte, id uuid.UUID, ok bool) {
 	for i := range id {
 		id[i] = ^id[i]
 	}
-	at := int64(^binary.BigEndian.Uint64(key) ^ 1<<63)
-	return binary.BigEndian.AppendUint64(nil, uint64(at-PostgresEpoch)), id, at >= MinInstant && at < EndInstant
+	at := int64(^binary.BigEndian.Uint64([]byte(p[:size])) ^ 1<<63)
+	return binary.BigEndian.AppendUint64(dst, uint64(at-PostgresEpoch)), id, at >= MinInstant && at < EndInstant
 }
 
 // HasPosition reports whether the key of the order is known.

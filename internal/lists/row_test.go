@@ -33,12 +33,12 @@ func TestPositionsSortAsTheListDoes(t *testing.T) {
 			if got, also := cmp.Compare(a.Position(order), at), a.Compare(order, at); got != want || also != want {
 				t.Fatalf("%s: %v and %v: %d and %d, want %d", order, a, b, got, also, want)
 			}
-			key, id, ok := order.Parse(at)
+			key, id, ok := order.Parse(nil, at)
 			valid := order == ByName || b.CreatedAt >= MinInstant && b.CreatedAt < EndInstant
 			if ok != valid || ok && (id != b.ID || order == ByName && string(key) != b.NameKey) {
 				t.Fatalf("%s: %v is read as %x, %s, %t", order, b, key, id, ok)
 			}
-			if _, _, ok := order.Parse(at[1:]); ok && (order == ByCreatedAt || b.NameKey == "") {
+			if _, _, ok := order.Parse(nil, at[1:]); ok && (order == ByCreatedAt || b.NameKey == "") {
 				t.Fatalf("%s: %x is read as a position", order, at[1:])
 			}
 		}

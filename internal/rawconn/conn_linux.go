@@ -1,7 +1,7 @@
 //go:build linux && (amd64 || arm64)
 
 // Package rawconn wraps TCP connections to clients so that reads and writes cost less than
-// net's. It does so on Linux only. It is the only package that imports unsafe.
+// net's. It does so on Linux only.
 package rawconn
 
 import (

@@ -253,7 +253,7 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 		i := o.random.IntN(len(chosen))
 		q := chosen[i]
 		var err error
-		if q.After, err = q.ParseCursor([]byte(anew[i].next)); err == nil {
+		if q.After, err = q.ParseCursor(new([]byte), []byte(anew[i].next)); err == nil {
 			o.queries[o.random.IntN(len(o.queries))] = q
 		}
 	}
