@@ -32,15 +32,12 @@ func (c *doctorCommand) Validate() error {
 
 // Run checks everything and prints the findings.
 func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
-	findings, err := doctor.Examine(ctx, doctor.Options{DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, Region: c.Region,
+	findings := doctor.Examine(ctx, doctor.Options{DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, Region: c.Region,
 		ServerFlags: c.ServerFlags, Nodes: c.Node})
-	if err != nil {
-		return err
-	}
 	for i := range findings { // an error of a server may have several lines
 		findings[i].Text = oneSentence(findings[i].Text)
 	}
-	err = c.print(t, findings, func() {
+	err := c.print(t, findings, func() {
 		for _, f := range findings {
 			line := fmt.Sprintf("%-4s  %-26s %s", f.Level, f.Subject, f.Text)
 			if f.Do != "" {

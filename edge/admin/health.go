@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -246,7 +245,6 @@ func (h *Health) Readiness() Readiness {
 	return h.readiness()
 }
 
-// readiness is Readiness. h.mu is held.
 func (h *Health) readiness() Readiness {
 	r := Readiness{Ready: h.ready(), Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
 	for i, c := range h.checks {
@@ -306,29 +304,14 @@ func (h *Health) Metrics() (known []metrics.Dependency) {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// maxWhy bounds what a status line says of an error, in bytes.
-const maxWhy = 160
-
 // inFewWords returns the innermost reason of an error, in words for an operator.
 func inFewWords(err error) string {
 	var errno syscall.Errno
-	var name *net.DNSError
-	switch {
+	switch timeout := net.Error(nil); {
 	case errors.As(err, &errno):
 		return errno.Error()
-	case errors.As(err, &name):
-		return fmt.Sprintf("the name %s does not resolve", name.Name)
-	case isTimeout(err):
+	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
 		return "no answer in time"
 	}
-	text := oneLine(err.Error())
-	if len(text) > maxWhy {
-		text = "…" + text[len(text)-maxWhy:]
-	}
-	return text
-}
-
-func isTimeout(err error) bool {
-	var timeout interface{ Timeout() bool }
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	return oneLine(err.Error())
 }

@@ -243,7 +243,7 @@ func TestReasonsInFewWords(t *testing.T) {
 	for want, err := range map[string]error{
 		"connection refused":              fmt.Errorf("database unavailable: %w", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}),
 		"no answer in time":               fmt.Errorf("ping: %w", context.DeadlineExceeded),
-		"the name redis does not resolve": &net.OpError{Op: "dial", Err: &net.DNSError{Name: "redis", Err: "no such host"}},
+		"lookup redis: no such host":      &net.DNSError{Name: "redis", Err: "no such host"},
 		"it is a standby of the primary":  errors.New("it is\n  a standby of the primary"),
 		"NOAUTH Authentication required.": errors.New("NOAUTH Authentication required."),
 	} {

@@ -116,12 +116,12 @@ func (f *Followed) Digest() string {
 	return f.digest
 }
 
-// MarshalText implements encoding.TextMarshaler: it names the database.
-func (f *Followed) MarshalText() ([]byte, error) {
+// MarshalText implements encoding.TextMarshaler: it names the database; empty = not known yet.
+func (f *Followed) MarshalText() (text []byte, err error) {
 	if identity, ok := f.Identity(); ok {
-		return []byte(identity.String()), nil
+		text = []byte(identity.String())
 	}
-	return []byte("not known yet"), nil
+	return text, nil
 }
 
 // ObserveEpoch records the present epoch, and says whether its log may be read: it must be of

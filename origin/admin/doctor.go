@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -32,6 +30,14 @@ type Finding struct {
 	Level   Level  `json:"level"`
 	Text    string `json:"text"`
 	Do      string `json:"do,omitempty"` // what to do about it
+}
+
+// Judge returns the finding that something is bad, and what to do, or that it is fine.
+func Judge(subject string, bad bool, level Level, fine, text, do string) Finding {
+	if !bad {
+		return Finding{subject, OK, fine, ""}
+	}
+	return Finding{subject, level, text, do}
 }
 
 // DoctorOptions say how a node is configured.
@@ -209,11 +215,10 @@ func judgeUsage(ctx context.Context, conn *pgx.Conn) Finding {
 	return Finding{"usage", OK, "this user may write the usage of keys", ""}
 }
 
-// lockedSQL returns a row for each table that statements wait for (how many, and
-// for how many seconds the first), or that a transaction has locked against readers
-// for over a second; with the lock's holder, if known (0 = a prepared transaction).
-// Indexes and partitions count as their table. It reads only catalogs that are never
-// locked.
+// lockedSQL says, for each session that locks tables of lists or keys, what it locks and how
+// to end it: statements have waited for the lock for over 100 ms, or it has kept readers away
+// for over a second. Of a queue it names the first. Process 0 is a prepared transaction.
+// Indexes and partitions count as their table. It reads only catalogs that are never locked.
 var lockedSQL = `
 WITH RECURSIVE tables (oid, name) AS (
 	SELECT to_regclass(n)::oid, n FROM unnest(` + lists.TablesSQL + `) n
@@ -224,93 +229,40 @@ locks AS (
 	SELECT name, pid, granted, mode, waitstart FROM pg_locks l JOIN relations r ON r.oid = l.relation
 	WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ),
-waits AS (
-	SELECT DISTINCT ON (name) name, pid, waitstart, count(*) OVER (PARTITION BY name)::int AS waiting
-	FROM locks WHERE NOT granted AND waitstart < clock_timestamp() - interval '100 ms' ORDER BY name, waitstart
-),
-held AS (
-	SELECT w.name, w.waiting, w.waitstart AS since, h.pid
-	FROM waits w LEFT JOIN LATERAL (SELECT pid FROM unnest(pg_blocking_pids(w.pid)) pid ORDER BY cardinality(pg_blocking_pids(pid)) LIMIT 1) h ON true
-	UNION ALL
-	(SELECT DISTINCT ON (name) name, 0, xact_start, l.pid FROM locks l JOIN pg_stat_activity a USING (pid)
-	WHERE granted AND mode = 'AccessExclusiveLock' AND xact_start < clock_timestamp() - interval '1 s' AND name NOT IN (SELECT name FROM waits))
+holders AS (
+	SELECT name, w.pid AS waits, waitstart AS since, h.pid FROM locks w, LATERAL
+		(SELECT pid FROM unnest(pg_blocking_pids(w.pid)) pid ORDER BY cardinality(pg_blocking_pids(pid)) LIMIT 1) h
+	WHERE NOT granted AND waitstart < clock_timestamp() - interval '100 ms'
+	UNION ALL SELECT name, NULL, xact_start, l.pid FROM locks l JOIN pg_stat_activity USING (pid)
+	WHERE granted AND mode = 'AccessExclusiveLock' AND xact_start < clock_timestamp() - interval '1 s'
 )
-SELECT name, waiting, coalesce(extract(epoch FROM clock_timestamp() - since), 0)::float8 AS seconds, pid AS holder, coalesce(state, '') AS state,
-	coalesce(query, '') AS query
-FROM held LEFT JOIN pg_stat_activity USING (pid) ORDER BY seconds DESC`
-
-// locked is a row of lockedSQL: a table that a lock blocks.
-type locked struct {
-	Name    string
-	Waiting int
-	Seconds float64
-	Holder  *int32 // nil = it has just released the lock
-	State   string
-	Query   string
-}
+SELECT format('%s locked by %s; statements that wait: %s, since %s', string_agg(DISTINCT name, ' and ' ORDER BY name),
+	CASE pid WHEN 0 THEN 'a prepared transaction' ELSE format('process %s (%s: %s)', pid, coalesce(max(state), 'of another user'),
+		left(regexp_replace(max(query), '\s+', ' ', 'g'), 100)) END, count(DISTINCT waits), date_trunc('second', min(since))),
+	CASE pid WHEN 0 THEN 'COMMIT PREPARED or ROLLBACK PREPARED each transaction in pg_prepared_xacts' ELSE format('SELECT pg_terminate_backend(%s)', pid) END
+FROM holders LEFT JOIN pg_stat_activity USING (pid) GROUP BY pid ORDER BY pid`
 
 // judgeLocks finds locks that block pages or writers.
 func judgeLocks(ctx context.Context, conn *pgx.Conn) Finding {
+	var texts, ends []string
+	var text, end string
 	rows, _ := conn.Query(ctx, lockedSQL)
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[locked])
+	_, err := pgx.ForEachRow(rows, []any{&text, &end}, func() error {
+		texts, ends = append(texts, text), append(ends, end)
+		return nil
+	})
 	if err != nil {
 		return Finding{"locks", Warn, "cannot be read: " + err.Error(), "let this user read the system catalogs"}
 	}
-	if len(all) == 0 {
-		return Finding{"locks", OK, "no statement waits for one on the four tables", ""}
-	}
-	var texts, ends []string
-	for _, l := range all {
-		text, end := l.text()
-		texts = append(texts, text)
-		if end != "" && !slices.Contains(ends, end) {
-			ends = append(ends, end)
-		}
-	}
-	do := "run the doctor again"
-	if len(ends) > 0 {
-		do = "let the holder finish, or end it: " + strings.Join(ends, "; ")
-	}
-	return Finding{"locks", Warn, strings.Join(texts, "; "), do}
-}
-
-// text says who waits for whom, and which statement ends the holder.
-func (l locked) text() (text, end string) {
-	took := time.Duration(l.Seconds * float64(time.Second)).Round(100 * time.Millisecond)
-	holder := "a session that has ended"
-	switch {
-	case l.Holder == nil:
-	case *l.Holder == 0:
-		holder, end = "a prepared transaction", "COMMIT PREPARED or ROLLBACK PREPARED each transaction in pg_prepared_xacts"
-	default:
-		holder, end = fmt.Sprintf("process %d (%s: %s)", *l.Holder, cmp.Or(l.State, "of another user"), shortened(l.Query)),
-			fmt.Sprintf("SELECT pg_terminate_backend(%d)", *l.Holder)
-	}
-	if l.Waiting == 0 {
-		return fmt.Sprintf("%s cannot be read: locked by %s, whose transaction began %s ago", l.Name, holder, took), end
-	}
-	return fmt.Sprintf("%s: locked by %s; statements that wait: %d, the first for %s", l.Name, holder, l.Waiting, took), end
-}
-
-// shortened returns the beginning of a statement.
-func shortened(query string) string {
-	const most = 100
-	query = strings.Join(strings.Fields(query), " ")
-	if runes := []rune(query); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return query
+	return Judge("locks", len(texts) > 0, Warn, "no statement waits for one on the four tables", strings.Join(texts, "; "),
+		"let the holder finish, or end it: "+strings.Join(ends, "; "))
 }
 
 // judge turns the facts into findings. A node works without following changes, so what
 // is missing only for following is a warning.
 func judge(f facts, publication follower.Publication, o DoctorOptions) (findings []Finding) {
 	say := func(subject string, bad bool, level Level, fine, text, do string) {
-		if bad {
-			findings = append(findings, Finding{subject, level, text, do})
-		} else {
-			findings = append(findings, Finding{subject, OK, fine, ""})
-		}
+		findings = append(findings, Judge(subject, bad, level, fine, text, do))
 	}
 	s := server{version: f.Version, encoding: f.Encoding}
 	tooOld, upgrade := s.tooOld()

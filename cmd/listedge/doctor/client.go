@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,43 +59,27 @@ func (u AdminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
 	if err != nil {
 		return nil, err
 	}
-	several := nodeAddresses(found)
-	if len(several) == 0 {
+	found = oneFamily(found)
+	if len(found) == 1 {
 		return []nodeAddress{{url: u, name: u.Host}}, nil
 	}
-	port := u.Port()
-	if port == "" {
-		port = u.Scheme
-	}
 	var all []nodeAddress
-	for _, address := range several {
-		dial := net.JoinHostPort(address.String(), port)
+	for _, address := range found {
+		dial := net.JoinHostPort(address.Unmap().String(), cmp.Or(u.Port(), u.Scheme))
 		all = append(all, nodeAddress{url: u, name: dial, dial: dial})
 	}
 	return all, nil
 }
 
-// nodeAddresses returns one address for each node, out of all addresses of a name. It
-// returns none if the name is that of one node. A node may have an IPv4 and an IPv6
-// address, so it uses only the family with more addresses.
-func nodeAddresses(found []netip.Addr) []netip.Addr {
-	var four, six []netip.Addr
-	for _, a := range found {
-		if a = a.Unmap(); a.Is4() {
-			four = append(four, a)
-		} else {
-			six = append(six, a)
-		}
+// oneFamily returns the IPv4 addresses, or those of IPv6 if there are no others: a node may
+// have an address of each family.
+func oneFamily(found []netip.Addr) []netip.Addr {
+	six := func(a netip.Addr) bool { return !a.Unmap().Is4() }
+	if four := slices.DeleteFunc(slices.Clone(found), six); len(four) > 0 {
+		found = four
 	}
-	nodes := four
-	if len(six) > len(four) {
-		nodes = six
-	}
-	if len(nodes) < 2 {
-		return nil
-	}
-	slices.SortFunc(nodes, netip.Addr.Compare)
-	return slices.Compact(nodes)
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found
 }
 
 // nodeState is what the admin listener of a node returns.
@@ -104,7 +89,6 @@ type nodeState struct {
 	readiness admin.Readiness
 	metrics   metrics.Reading
 	settings  map[string]any
-	ahead     time.Duration // the least distance by which the node's clock is ahead of this machine's: see clockAhead
 }
 
 // readNodes reads the state of all nodes of the URLs, in their order, each node once.
@@ -151,17 +135,13 @@ func (a nodeAddress) read(ctx context.Context) (n nodeState) {
 	}
 	client := &http.Client{Transport: transport}
 	if n.readiness, n.err = a.readiness(ctx, client); n.err == nil {
-		sent := time.Now()
-		n.err = a.get(ctx, client, "metrics", func(r *http.Response, body io.Reader) (err error) {
-			if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
-				n.ahead = clockAhead(date, sent, time.Now())
-			}
+		n.err = a.get(ctx, client, "metrics", func(_ *http.Response, body io.Reader) (err error) {
 			n.metrics, err = metrics.Read(body)
 			return err
 		})
 	}
 	if n.err == nil {
-		n.err = a.get(ctx, client, "settings", func(r *http.Response, body io.Reader) error {
+		n.err = a.get(ctx, client, "settings", func(_ *http.Response, body io.Reader) error {
 			return json.NewDecoder(body).Decode(&n.settings)
 		})
 	}
@@ -210,13 +190,6 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 		return fmt.Errorf("/%s is not the response of a node (%s): %w", path, response.Status, err)
 	}
 	return nil
-}
-
-// clockAhead returns the least distance by which another clock is ahead of this machine's;
-// negative if it is behind, 0 if it may be right. The other clock showed date, which is
-// rounded down to a second, at some moment between sent and received.
-func clockAhead(date, sent, received time.Time) time.Duration {
-	return max(date.Sub(received), 0) + min(date.Add(time.Second).Sub(sent), 0)
 }
 
 // Get requests a path from the node, and passes the response to the function.

@@ -3,14 +3,13 @@
 //
 //	admin.Diagnose ── Postgres, replicas ─┐
 //	redis.go ── Redis ─────────────────────┼─► findings, in this order
-//	nodes.go ── each node ─────────────────┤
+//	nodes.go ── each node's own checks ────┤
 //	fleet.go ── all nodes together ────────┘
 package doctor
 
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -36,25 +35,23 @@ type Options struct {
 const followerConnections = 2
 
 // Examine checks all servers and nodes concurrently. Each check has a deadline.
-func Examine(ctx context.Context, o Options) ([]admin.Finding, error) {
+func Examine(ctx context.Context, o Options) []admin.Finding {
 	var checks sync.WaitGroup
 	var database []admin.Finding
 	var redis report
-	var inRedis *redisState
 	direct := cmp.Or(o.ReplicationURL, o.DatabaseURL)
-	if o.RedisURL != "" {
-		server, err := node.ParseRedisURL(o.RedisURL)
-		if err != nil {
-			return nil, fmt.Errorf("--redis-url: %w", err)
+	here := view{"the doctor", map[string]string{"region": cmp.Or(o.Region, "none")}}
+	inRedis := view{"Redis", map[string]string{}}
+	checks.Go(func() {
+		followed := &changefeed.Followed{Region: o.Region} // unknown if Postgres does not answer, which is another finding
+		if identity, timeline, err := follower.Identify(ctx, direct, o.Region); err == nil {
+			followed.SetServer(identity, timeline)
+			here.says["database"] = identity.String()
 		}
-		checks.Go(func() {
-			followed := &changefeed.Followed{Region: o.Region} // unknown if Postgres does not answer, which is another finding
-			if identity, timeline, err := follower.Identify(ctx, direct, o.Region); err == nil {
-				followed.SetServer(identity, timeline)
-			}
-			inRedis = redis.checkRedis(ctx, server, followed)
-		})
-	}
+		if o.RedisURL != "" {
+			redis.checkRedis(ctx, o.RedisURL, followed, inRedis.says)
+		}
+	})
 	checks.Go(func() {
 		database = admin.Diagnose(ctx, o.DatabaseURL, admin.DoctorOptions{Region: o.Region, ReplicationURL: o.ReplicationURL,
 			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
@@ -71,21 +68,20 @@ func Examine(ctx context.Context, o Options) ([]admin.Finding, error) {
 	for i := range nodes {
 		all.checkNode(&nodes[i])
 	}
-	all.checkFleet(nodes, surroundings{region: o.Region, redis: inRedis, database: database})
-	return all, nil
+	all.checkFleet(nodes, inRedis, here)
+	return all
 }
 
 // report collects findings.
 type report []admin.Finding
 
-func (r *report) ok(subject, text string) {
-	*r = append(*r, admin.Finding{Subject: subject, Level: admin.OK, Text: text})
-}
+func (r *report) ok(subject, text string) { r.judge(subject, false, "", text, "", "") }
 
-func (r *report) warn(subject, text, do string) {
-	*r = append(*r, admin.Finding{Subject: subject, Level: admin.Warn, Text: text, Do: do})
-}
+func (r *report) warn(subject, text, do string) { r.judge(subject, true, admin.Warn, "", text, do) }
 
-func (r *report) fail(subject, text, do string) {
-	*r = append(*r, admin.Finding{Subject: subject, Level: admin.Fail, Text: text, Do: do})
+func (r *report) fail(subject, text, do string) { r.judge(subject, true, admin.Fail, "", text, do) }
+
+// judge reports that something is bad, and what to do, or that it is fine.
+func (r *report) judge(subject string, bad bool, level admin.Level, fine, text, do string) {
+	*r = append(*r, admin.Judge(subject, bad, level, fine, text, do))
 }

@@ -10,21 +10,7 @@ import (
 	"listedge/cache"
 )
 
-// mostSkew is how much clocks may differ without a finding.
-const mostSkew = 2 * time.Second
-
-// seconds is a metric in seconds, as a duration.
-func (n *nodeState) seconds(name string) time.Duration {
-	return time.Duration(n.metrics.Sum(name) * float64(time.Second)).Round(time.Millisecond)
-}
-
-// bound is --freshness-bound of the node; 0 = it does not follow changes.
-func (n *nodeState) bound() time.Duration { return n.seconds("listedge_freshness_bound_seconds") }
-func (n *nodeState) proofAge() time.Duration {
-	return n.seconds("listedge_freshness_proof_age_seconds")
-}
-func (n *nodeState) follows() bool           { return n.metrics.Sum("listedge_freshness_follower") == 1 }
-func (n *nodeState) in(mode cache.Mode) bool { return n.readiness.Mode == mode.String() }
+func (n *nodeState) follows() bool { return n.metrics.Sum("listedge_freshness_follower") == 1 }
 
 // fleetSize is how many nodes this node counts; 0 = it does not know, or runs without
 // Redis.
@@ -44,41 +30,21 @@ func versionText(version, revision string) string {
 	return version + " (" + revision[:min(len(revision), 10)] + ")"
 }
 
-// checkNode reports what is wrong with one node, or one finding that says how it is.
+// checkNode reports how one node is: what its own checks find, in the words of /readyz.
 func (r *report) checkNode(n *nodeState) {
-	before, subject := len(*r), "node "+n.name
-	if n.err != nil {
+	subject, failing := "node "+n.name, n.failingChecks()
+	switch {
+	case n.err != nil:
 		r.fail(subject, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
-		return
-	}
-	switch failing := n.failingChecks(); {
 	case n.readiness.Draining:
 		r.warn(subject, "it is draining: not ready, and still answering", "nothing, if it is being replaced")
 	case !n.readiness.Ready:
-		r.fail(subject, "not ready: "+failing, "fix what it names; `listedge migrate up` if it is the schema")
+		r.fail(subject, "not ready: "+failing, "fix what it names")
+	case n.readiness.Mode == cache.ModeUntrusted.String():
+		r.fail(subject, "it serves no page from a cache as fresh: "+failing, "fix what it names, unless the node has just started")
 	case failing != "":
 		r.warn(subject, "ready, although a check fails: "+failing, "fix what it names")
-	}
-	switch {
-	case n.bound() == 0: // by its settings
-	case n.in(cache.ModeTTL):
-		r.warn(subject, "its pages expire after --cache-ttl, although --freshness-bound is set", "fix the findings on Postgres, or set --freshness-bound 0")
-	case n.in(cache.ModeUntrusted) && n.readiness.Ready:
-		r.fail(subject, "it serves no page from a cache as fresh: it has no proof that it has seen all changes",
-			"see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
-	case n.in(cache.ModeFollowed) && n.proofAge() > n.bound():
-		r.warn(subject, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: it serves no page from a cache as fresh", n.proofAge(), n.bound()),
-			"see ListedgeFollowerLags in the runbook")
-	}
-	if n.ahead.Abs() > mostSkew {
-		direction := "ahead of"
-		if n.ahead < 0 {
-			direction = "behind"
-		}
-		r.warn(subject, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction),
-			"run a time service on both: the node judges by its clock which keys have expired")
-	}
-	if len(*r) == before {
+	default:
 		r.ok(subject, n.summary())
 	}
 }
@@ -95,9 +61,10 @@ func (n *nodeState) failingChecks() string {
 }
 
 func (n *nodeState) summary() string {
-	parts := []string{n.version(), "ready", fmt.Sprintf("proof of freshness %s old", n.proofAge())}
-	if n.bound() == 0 {
-		parts[2] = "pages expire by age"
+	parts := []string{n.version(), "ready", "pages expire by age"}
+	if n.readiness.Mode == cache.ModeFollowed.String() {
+		age := time.Duration(n.metrics.Sum("listedge_freshness_proof_age_seconds") * float64(time.Second))
+		parts[2] = fmt.Sprintf("proof of freshness %s old", age.Round(time.Millisecond))
 	}
 	if n.follows() {
 		parts = append(parts, "the follower")

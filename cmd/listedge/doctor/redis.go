@@ -14,32 +14,26 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/cache"
 	"listedge/cmd/listedge/node"
 	"listedge/internal/changefeed"
 	"listedge/limiter"
+	"listedge/origin/admin"
 )
 
 // redisTimeout bounds all checks of Redis.
 const redisTimeout = 5 * time.Second
 
-// redisState is what a Redis has of a fleet.
-type redisState struct {
-	isKnown bool   // which database the fleet follows
-	epoch   string // of its log of changes; empty = there is none, or it is not known
-	nodes   int64  // that send heartbeats
-}
-
-// checkRedis checks the server that nodes write to, and reads what it has of the fleet
-// that follows the database; nil if it does not say.
-func (r *report) checkRedis(ctx context.Context, o redis.UniversalOptions, followed *changefeed.Followed) *redisState {
+// checkRedis checks the server that nodes write to, and reads what it says of the fleet that
+// follows the database.
+func (r *report) checkRedis(ctx context.Context, url string, followed *changefeed.Followed, says map[string]string) {
+	o, _ := node.ParseRedisURL(url) // the flags have been checked
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	client := node.NewRedisClient(o)
 	defer client.Close()
 	if err := client.Ping(ctx).Err(); err != nil {
 		r.redisUnreachable(err, o)
-		return nil
+		return
 	}
 	const pings = 5
 	began := time.Now()
@@ -47,45 +41,43 @@ func (r *report) checkRedis(ctx context.Context, o redis.UniversalOptions, follo
 		_ = client.Ping(ctx).Err()
 	}
 	r.ok("redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)))
-	var fleet report
-	state := fleet.readRedis(ctx, client, followed)
-	own := followed.Prefix() + "doctor-" + rand.Text() // keys that no node uses
-	r.checkRights(ctx, client, "redis pages", cache.RedisCommands(own))
-	r.checkRights(ctx, client, "redis limits", limiter.RedisCommands(own))
-	r.checkRights(ctx, client, "redis changes", changefeed.RedisCommands(own))
-	*r = append(*r, fleet...)
+	for _, use := range node.RedisUses(followed.Prefix() + "doctor-" + rand.Text()) { // keys that no node uses
+		r.checkRights(ctx, client, use)
+	}
+	r.readRedis(ctx, client, followed, says)
 	text, err := client.Info(ctx).Result()
 	if err != nil {
 		r.warn("redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, so that settings can be checked")
-		return state
+		return
 	}
-	r.checkRedisInfo(node.ParseInfo(text), o)
-	return state
+	r.checkRedisInfo(node.ParseInfo(text))
 }
 
-// readRedis reads what the nodes have in Redis.
-func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed) *redisState {
-	log, state := changefeed.NewRedis(client, followed), &redisState{isKnown: followed.Digest() != ""}
-	var err error
+// readRedis reads what the nodes have in Redis. If a right is missing, that is another finding.
+func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed, says map[string]string) {
 	if identity, known := followed.Identity(); known {
-		if state.epoch, err = log.Epoch(ctx); err != nil {
-			return nil
+		if epoch, err := changefeed.NewRedis(client, followed).Epoch(ctx); err == nil {
+			says["log of changes"] = "epoch " + cmp.Or(epoch, "none")
+			followed.ObserveEpoch(epoch)
 		}
-		followed.ObserveEpoch(state.epoch)
-		if other, err := changefeed.NewClaim(client, followed).Other(ctx); err == nil && other != "" {
-			r.fail("redis fleet", fmt.Sprintf("the fleet follows %s, and --database-url names %s", other, identity), node.OtherDatabaseRemedy)
+		other, _ := changefeed.NewClaim(client, followed).Other(ctx)
+		r.judge("redis fleet", other != "", admin.Fail, "follows "+identity.String(), fmt.Sprintf("the fleet follows %s, and --database-url names %s", other, identity),
+			node.OtherDatabaseRemedy)
+	}
+	if err := followed.OldTimeline(); err != nil {
+		r.fail("timeline", err.Error(), followed.OldTimelineRemedy())
+	}
+	if nodes, err := limiter.LiveNodes(ctx, client, followed.Prefix()); err == nil {
+		says["size"] = fmt.Sprint(nodes)
+	}
+	if entries, err := node.ReadRoster(ctx, client, followed.Prefix()); err == nil {
+		var views []view
+		for _, e := range entries {
+			views = append(views, view{e.Name, map[string]string{"version": versionText(e.Version, e.Revision)}})
 		}
+		text, same := compare(views, "version")
+		r.judge("redis nodes", !same, admin.Warn, cmp.Or(text, "none runs"), text, "finish the upgrade: docs/UPGRADING.md")
 	}
-	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
-		r.fail("timeline", old.Error(), followed.OldTimelineRemedy())
-	}
-	if state.nodes, err = limiter.LiveNodes(ctx, client, followed.Prefix()); err != nil {
-		return nil
-	}
-	if entries, err := node.ReadRoster(ctx, client, followed.Prefix()); err == nil { // else a right is missing, which is another finding
-		r.checkRoster(entries)
-	}
-	return state
 }
 
 // redisUnreachable says why there is no answer, and what to do.
@@ -103,54 +95,29 @@ func (r *report) redisUnreachable(err error, o redis.UniversalOptions) {
 }
 
 // checkRedisInfo judges what INFO says.
-func (r *report) checkRedisInfo(info map[string]string, o redis.UniversalOptions) {
+func (r *report) checkRedisInfo(info map[string]string) {
 	version := info["redis_version"]
-	switch valkey := info["valkey_version"]; {
-	case !since62(version):
-		r.fail("redis version", version+" is too old", "use Redis 6.2 or later")
-	case valkey != "":
-		r.ok("redis version", "Valkey "+valkey+", as Redis "+version)
-	default:
-		r.ok("redis version", version)
+	text := version
+	if valkey := info["valkey_version"]; valkey != "" {
+		text = "Valkey " + valkey + ", as Redis " + version
 	}
-	// Valkey has another name for the mode; both say whether it is a Cluster.
-	mode := cmp.Or(info["redis_mode"], info["server_mode"], "standalone")
-	if info["cluster_enabled"] == "1" {
-		mode = "cluster"
-	}
-	switch {
-	case mode == "cluster" && len(o.Addrs) < 2:
-		r.fail("redis mode", "this is a Cluster, and the URL names one address", "name several of its nodes: redis://a:6379,b:6379")
-	case mode != "cluster" && len(o.Addrs) > 1 && o.MasterName == "":
-		r.fail("redis mode", "several addresses are named, and this is no Cluster", "name one address, or use redis+sentinel://")
-	case mode == "sentinel":
-		r.fail("redis mode", "this is a Sentinel, which holds no data", "use redis+sentinel://…/master")
-	default:
-		r.ok("redis mode", mode)
-	}
-	if info["role"] == "slave" && mode != "cluster" {
-		r.fail("redis role", "a replica, which refuses writes", "name the master, or use redis+sentinel://")
-	} else {
-		r.ok("redis role", "accepts writes")
-	}
+	var major, minor int
+	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor)
+	r.judge("redis version", 100*major+minor < 602, admin.Fail, text, version+" is too old", "use Redis 6.2 or later") // which has XTRIM MINID
 	if err := node.EvictionFailure(info); err != nil {
 		r.warn("maxmemory-policy", err.Error(), "set maxmemory-policy to noeviction")
 	} else {
 		r.ok("maxmemory-policy", info["maxmemory_policy"])
 	}
-	if info["maxmemory"] == "0" {
-		r.warn("maxmemory", "not set: pages may take all memory of the machine", "set maxmemory")
-	} else {
-		r.ok("maxmemory", info["maxmemory_human"])
-	}
+	r.judge("maxmemory", info["maxmemory"] == "0", admin.Warn, info["maxmemory_human"], "not set: pages may take all memory of the machine", "set maxmemory")
 }
 
 // checkRights sends the commands of one use of Redis, and reports what is refused: for
-// lack of a right or of memory. keys is the right to the keys of this use.
-func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, subject string, commands [][]any) {
+// lack of a right, of memory, or by a server that is no master.
+func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, use node.RedisUse) {
 	var lacking []string
 	var refused error
-	for _, command := range commands {
+	for _, command := range use.Commands {
 		err := client.Do(ctx, command...).Err()
 		switch {
 		case err == nil, errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "NOSCRIPT"):
@@ -167,38 +134,12 @@ func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, 
 			refused = err
 		}
 	}
-	switch {
+	switch subject := "redis " + use.Name; {
 	case len(lacking) > 0:
 		r.fail(subject, "the user lacks "+strings.Join(lacking, " "), "ACL SETUSER with all rights that docs/SECURITY.md lists")
 	case refused != nil:
 		r.fail(subject, "refused: "+refused.Error(), node.RedisRemedy(refused))
 	default:
 		r.ok(subject, "the user has all rights that a node needs")
-	}
-}
-
-// since62 says whether a server of the version has XTRIM MINID, which keeps the log of
-// changes short.
-func since62(version string) bool {
-	var major, minor int
-	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor)
-	return major > 6 || major == 6 && minor >= 2
-}
-
-// checkRoster reports the versions of the nodes that use a Redis.
-func (r *report) checkRoster(entries []node.RosterEntry) {
-	const subject, do = "redis nodes", "finish the upgrade: docs/UPGRADING.md"
-	on := nodesByValue{}
-	for _, e := range entries {
-		on.add(versionText(e.Version, e.Revision), e.Name)
-	}
-	parts := on.parts()
-	switch text := strings.Join(parts, "; "); {
-	case len(parts) == 0:
-		r.ok(subject, "none runs")
-	case len(parts) > 1:
-		r.warn(subject, text, do)
-	default:
-		r.ok(subject, text)
 	}
 }

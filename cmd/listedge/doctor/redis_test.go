@@ -5,49 +5,51 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
-
 	"listedge/cmd/listedge/node"
 	"listedge/origin/admin"
 )
 
 func TestVersionsOfRedis(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]admin.Level{
-		"": admin.Fail, "5.0.14": admin.Fail, "6.0.16": admin.Fail, "6.2.0": admin.OK, "7.0.15": admin.OK, "10.0.0": admin.OK,
+	for info, want := range map[string]admin.Finding{
+		"": {Level: admin.Fail}, "redis_version:5.0.14": {Level: admin.Fail, Text: "5.0.14"}, "redis_version:6.0.16": {Level: admin.Fail, Text: "6.0.16"},
+		"redis_version:6.2.0": {Level: admin.OK, Text: "6.2.0"}, "redis_version:10.0.0": {Level: admin.OK, Text: "10.0.0"},
+		"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n": {Level: admin.OK, Text: "Valkey 8.0.1, as Redis 7.2.4"},
 	} {
-		var f report
-		if f.checkRedisInfo(map[string]string{"redis_version": version}, redis.UniversalOptions{}); !has(f, "redis version", want, version) {
-			t.Errorf("%s: %+v, want %s", version, f, want)
-		}
+		t.Run(info, func(t *testing.T) {
+			var found report
+			if found.checkRedisInfo(node.ParseInfo(info)); !has(found, "redis version", want.Level, want.Text) {
+				t.Errorf("%+v, want %+v", found, want)
+			}
+		})
 	}
 }
 
-// The INFO of Valkey 8.0 and 8.1 has other fields for version and mode than that of Redis.
-func TestDoctorOfValkey(t *testing.T) {
+// Views agree if all that know a subject say the same.
+func TestAFleetThatAgrees(t *testing.T) {
 	t.Parallel()
-	several := redis.UniversalOptions{Addrs: []string{"a:1", "b:1"}}
-	one := redis.UniversalOptions{Addrs: []string{"a:1"}}
-	for _, c := range []struct {
-		name, info string
-		o          redis.UniversalOptions
-		level      admin.Level
-		text       string
-	}{
-		{"a Cluster", "server_mode:cluster\r\nrole:master\r\n# Cluster\r\ncluster_enabled:1\r\n", several, admin.OK, "cluster"},
-		{"a Cluster by one address", "server_mode:cluster\r\ncluster_enabled:1\r\n", one, admin.Fail, "names one address"},
-		{"a Cluster that does not say its mode", "cluster_enabled:1\r\n", several, admin.OK, "cluster"},
-		{"a replica in a Cluster", "role:slave\r\ncluster_enabled:1\r\n", several, admin.OK, "cluster"},
-		{"alone", "server_mode:standalone\r\ncluster_enabled:0\r\n", one, admin.OK, "standalone"},
-		{"alone, and does not say", "cluster_enabled:0\r\n", one, admin.OK, "standalone"},
-		{"alone by several addresses", "cluster_enabled:0\r\n", several, admin.Fail, "no Cluster"},
-		{"a Sentinel", "server_mode:sentinel\r\n", one, admin.Fail, "Sentinel"},
-	} {
-		var found report
-		found.checkRedisInfo(node.ParseInfo("# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n"+c.info), c.o)
-		if !has(found, "redis mode", c.level, c.text) || !has(found, "redis version", admin.OK, "Valkey 8.0.1") || !has(found, "redis role", admin.OK, "") {
-			t.Errorf("%s: %+v", c.name, found)
+	of := func(values ...string) (all []view) {
+		for i, v := range values {
+			all = append(all, view{string(rune('a' + i)), map[string]string{"size": v}})
 		}
+		return all
+	}
+	for _, c := range []struct {
+		name  string
+		views []view
+		text  string
+		same  bool
+	}{
+		{"nobody knows", of("", ""), "", true},
+		{"all say the same", of("3", "3"), "3 on all", true},
+		{"one does not know", of("3", "", "3"), "3 on all", true},
+		{"two values, the more frequent first", of("2", "3", "3"), "3 on b, c; 2 on a", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if text, same := compare(c.views, "size"); text != c.text || same != c.same {
+				t.Errorf("%q, %v", text, same)
+			}
+		})
 	}
 }
 

@@ -102,14 +102,14 @@ func TestDoctorOfLocks(t *testing.T) {
 			return f.Level == admin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
 		})
 	}
-	says("no statement waits", "items cannot be read", "api_keys cannot be read")
+	says("no statement waits", "api_keys and items locked by process", "statements that wait: 0")
 	reader := connect(t, address)
 	ended := make(chan error)
 	go func() {
 		_, err := reader.Exec(context.Background(), "SELECT FROM items")
 		ended <- err
 	}()
-	says("one statement waits", "items: locked by ", "; statements that wait: 1, the first for ", "api_keys cannot be read")
+	says("one statement waits", "api_keys and items locked by ", "statements that wait: 1, since ")
 	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Error(err)
 	}
@@ -127,7 +127,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	}()
 	within(t, patience, "the first of a queue is reported", func() bool {
 		f := diagnose(t, exitFine, "--database-url", address)["locks"]
-		return strings.Contains(f.Text, "contacts: locked by ") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+		return strings.Contains(f.Text, "contacts locked by ") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 	})
 	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Error(err)
@@ -279,9 +279,9 @@ func TestDoctorOfRedis(t *testing.T) {
 	by = diagnose(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory-policy", "volatile-ttl"))
 	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
 	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", launch("--replicaof", host+" "+port))
-	expect(t, by, "redis role", admin.Fail, "replica")
+	expect(t, by, "redis pages", admin.Fail, "replica")
 	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", launch("--cluster-enabled", "yes"))
-	expect(t, by, "redis mode", admin.Fail, "Cluster")
+	expect(t, by, "redis pages", admin.Fail, "Cluster")
 	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
 	expect(t, by, "redis", admin.Fail, "127.0.0.1:1")
 	p := start(t, "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1")

@@ -70,7 +70,7 @@ func TestReadySaysWhatTheNodeSays(t *testing.T) {
 	}
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
 	for admin, want := range map[string]string{
-		lost.admin:           "not ready: postgres: ",
+		lost.admin:           "postgres: failed to connect",
 		"http://127.0.0.1:1": "ask the node: ",
 		n.url:                "ask the node: /readyz is not the response of a node",
 	} {

@@ -63,7 +63,7 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 		n.awaitCheck(t, "redis", "ok")
 	}
 	by := diagnose(t, exitFine, "--database-url", p.database, "--redis-url", url)
-	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis version", "redis mode"} {
+	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis version"} {
 		expect(t, by, subject, admin.OK, "")
 	}
 	for _, n := range p.nodes {
@@ -156,7 +156,7 @@ func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
 	}
 	within(t, patience, "all is well", func() bool { return n.check(t, "redis") == "ok" })
 	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", url)
-	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis mode"} {
+	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes"} {
 		expect(t, by, subject, admin.OK, "")
 	}
 	n.stop()

@@ -48,7 +48,7 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 			admin.Check{Name: "timeline", Run: n.checkTimeline, Effect: admin.Starts, Runbook: "ListedgeFreshnessUntrusted",
 				Do:     n.timelineRemedy,
 				Broken: "the database server is on an old timeline: its answers are not served as fresh", Holds: "the database server is on the fleet's timeline"},
-			admin.Check{Name: "Follower", Run: n.checkFollower, Runbook: "ListedgeNoFollower", Light: true})
+			admin.Check{Name: "Follower", Run: n.checkFollower, Effect: admin.Reported, Runbook: "ListedgeNoFollower", Light: true})
 	}
 	for i, s := range pages.Stats().Standbys {
 		all = append(all,
@@ -137,19 +137,25 @@ func (n *Node) checkPostgres(r *originadmin.Readiness) func(context.Context) err
 	}
 }
 
+// RedisUse is one use that nodes make of Redis.
+type RedisUse struct {
+	Name     string
+	Commands [][]any // each kind of command; one of them is a SET
+}
+
+// RedisUses are all uses, with keys that begin with the prefix.
+func RedisUses(prefix string) []RedisUse {
+	return []RedisUse{{"pages", cache.RedisCommands(prefix)}, {"limits", limiter.RedisCommands(prefix)}, {"changes", changefeed.RedisCommands(prefix)}}
+}
+
 // writeRedis returns nil if Redis takes a write of each use that the node makes of it. A
 // replica, a full server and one whose user lacks rights answer a ping, and refuse writes.
 func (n *Node) writeRedis(ctx context.Context) error {
-	own := n.followed.Prefix() + "check-" + n.name() // keys that nothing else uses
-	var uses []string
-	var writes []*redis.Cmd
-	_, err := n.redis.limiter.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, use := range []struct {
-			name     string
-			commands [][]any
-		}{{"pages", cache.RedisCommands(own)}, {"limits", limiter.RedisCommands(own)}, {"changes", changefeed.RedisCommands(own)}} {
-			i := slices.IndexFunc(use.commands, func(c []any) bool { return c[0] == "set" })
-			uses, writes = append(uses, use.name), append(writes, p.Do(ctx, use.commands[i]...))
+	var refusing []string
+	writes, err := n.redis.limiter.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, use := range RedisUses(n.followed.Prefix() + "check-" + n.name()) { // keys that nothing else uses
+			i := slices.IndexFunc(use.Commands, func(c []any) bool { return c[0] == "set" })
+			p.Do(ctx, use.Commands[i]...)
 		}
 		return nil
 	})
@@ -159,10 +165,9 @@ func (n *Node) writeRedis(ctx context.Context) error {
 	if refused := redis.Error(nil); !errors.As(err, &refused) {
 		return err
 	}
-	var refusing []string
-	for i, w := range writes {
-		if w.Err() != nil && w.Err().Error() == err.Error() {
-			refusing = append(refusing, uses[i])
+	for i, use := range RedisUses("") {
+		if failed := writes[i].Err(); failed != nil && failed.Error() == err.Error() {
+			refusing = append(refusing, use.Name)
 		}
 	}
 	return fmt.Errorf("%s: %w", strings.Join(refusing, ", "), err)
@@ -223,7 +228,7 @@ func (n *Node) checkFollower(context.Context) error {
 		return nil
 	}
 	if why := n.follower.Incapable(); why != nil {
-		return fmt.Errorf("changes cannot be followed: %w", why)
+		return fmt.Errorf("changes cannot be followed, so pages expire after --cache-ttl: %w", why)
 	}
 	if silence := n.feed.Silence(); silence > followAgain {
 		return fmt.Errorf("no heartbeat of a follower for %s", silence.Round(time.Second))
@@ -282,6 +287,9 @@ func RedisRemedy(err error) string {
 		{"NOREPLICAS", "too few replicas follow it: start them, or lower min-replicas-to-write"},
 		{"LOADING", "it loads its data: wait"},
 		{"CLUSTERDOWN", "a master of the Cluster is missing: start it again"},
+		{"MOVED", "this is a Cluster: name several of its nodes in --redis-url, as redis://a:6379,b:6379"},
+		{"ERR This instance has cluster support disabled", "this is no Cluster: name one address in --redis-url, or use redis+sentinel://"},
+		{"ERR unknown command", "use redis+sentinel://…/master if this is a Sentinel, and Redis 6.2 or later"},
 	} {
 		if redis.HasErrorPrefix(err, class.prefix) {
 			return class.do
