@@ -131,7 +131,7 @@ func TestHeadersOfAPage(t *testing.T) {
 	workspace, _ := workspaceWithKey(t, url)
 	key := newKeyFor(t, url, workspace, "--rate", "0.5", "--burst", "100000")
 	execute(t, url, "INSERT INTO items (workspace_id, name, description) SELECT $1, 'Item ' || g, repeat('tea ', 20) FROM generate_series(1, 60) g", workspace)
-	n := startNode(t, url)
+	n := startNode(t, url, lateProofs...)
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 
 	first := n.get(t, "/v1/items?limit=10", key)

@@ -16,7 +16,7 @@ func TestPurge(t *testing.T) {
 	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "no node follows changes") {
 		t.Fatalf("with no node: exit %d: %s", p.code, p.err.String())
 	}
-	n := startNode(t, url)
+	n := startNode(t, url, lateProofs...)
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	hit := func(key string) bool {
 		return strings.HasPrefix(n.get(t, "/v1/contacts?sort=name", key).Header.Get("Cache-Status"), "listedge; hit")

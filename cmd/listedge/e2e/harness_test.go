@@ -185,6 +185,9 @@ func command(t *testing.T, args ...string) string {
 	return p.out.String()
 }
 
+// lateProofs are flags of a node whose proofs may be late, as on a busy machine: pages are hits.
+var lateProofs = []string{"--freshness-bound", "30s"}
+
 // patience is a time limit for hangs, long enough for a slow machine.
 const patience = 2 * time.Minute
 

@@ -98,7 +98,7 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 		"errors":  {"invalid", "unauthorised", "limited"},
 		"sampled": {"miss", "hit", "invalid", "unauthorised", "limited"},
 	} {
-		n := startNode(t, url, "--access-log", which)
+		n := startNode(t, url, append(lateProofs, "--access-log", which)...)
 		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 		for _, r := range []struct{ id, path, key string }{
 			{"miss", "/v1/items?search=Secret", key}, {"hit", "/v1/items?search=Secret", key}, {"unsampled", "/v1/items?search=Secret", key},

@@ -20,15 +20,20 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 	server := sandboxtest.Redis(t)
 	workspace := strings.TrimSpace(command(t, "workspaces", "create", "--name", "w", "--database-url", url))
 	key := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "3")
-	nodes := []*testNode{startNode(t, url, "--redis-url", server.URL()), startNode(t, url, "--redis-url", server.URL())}
-	for _, n := range nodes {
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	var nodes []*testNode
+	for range 2 { // which admit nothing while Redis is too slow on a busy machine
+		nodes = append(nodes, startNode(t, url, "--redis-url", server.URL(), "--limiter-failure-mode", "deny"))
 	}
-	for i := range 3 {
-		if a := nodes[i%2].get(t, "/v1/items", key); a.StatusCode != 200 {
-			t.Fatal(a.Status)
+	admitted := 0
+	within(t, patience, "the burst is admitted", func() bool {
+		for _, n := range nodes {
+			within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+			if n.get(t, "/v1/items", key).StatusCode == 200 {
+				admitted++
+			}
 		}
-	}
+		return admitted >= 3
+	})
 	for _, n := range nodes {
 		if a := n.get(t, "/v1/items", key); a.StatusCode != 429 {
 			t.Fatal(a.Status)

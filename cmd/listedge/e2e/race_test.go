@@ -8,5 +8,5 @@ import "time"
 var raceDetector = []string{"-race"}
 
 // pagesFor is how long pages are compared on each kind of fleet. The race detector
-// makes all of it slow: `make test` has the test run without it, too.
+// makes all of it slow, and `make test` runs the test without it, too.
 const pagesFor = time.Second

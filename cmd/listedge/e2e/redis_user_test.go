@@ -57,7 +57,7 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	_, client, url := withUser(t, documentedUser(t))
 	p := startPair(t, nil, url)
 	p.awaitFollowed(t)
-	p.awaitShared(t, client, true)
+	p.awaitShared(t, client)
 	p.checkRest(t)
 	for _, n := range p.nodes {
 		n.awaitCheck(t, "redis", "ok")

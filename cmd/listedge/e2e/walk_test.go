@@ -137,7 +137,7 @@ func coldWalk(t *testing.T, flags ...string) (n *testNode, key string) {
 
 // The first page of a cold walk costs a query, and so does every fourth one behind it.
 func TestAColdWalkCostsAQueryForFourPages(t *testing.T) {
-	for _, mode := range []string{"500ms", "0"} {
+	for _, mode := range []string{"30s", "0"} { // with so long a bound no proof comes too late on a busy machine
 		t.Run("freshness bound "+mode, func(t *testing.T) {
 			t.Parallel()
 			n, key := coldWalk(t, "--freshness-bound", mode, "--cache-ttl", "1m")
@@ -151,7 +151,7 @@ func TestAColdWalkCostsAQueryForFourPages(t *testing.T) {
 				}
 			}
 			fetched := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`)
-			if most := 1 + float64(pages)/4; pages < 30 || fetched > most && mode == "0" || fetched > float64(pages)/2 { // a proof may come late on a busy machine
+			if most := 1 + float64(pages)/4; pages < 30 || fetched > most {
 				t.Errorf("%v queries for %d pages", fetched, pages)
 			}
 		})

@@ -24,8 +24,7 @@ import (
 // Ways through the code are how somebody new reads it. Each is a list of files in a package
 // comment. The test does each thing many times on a real node that counts its statements, and
 // compares: a way names the files that run each time, and no other.
-func TestWaysThroughTheCode(t *testing.T) {
-	t.Parallel()
+func TestWaysThroughTheCode(t *testing.T) { // beside no other: proofs come in time
 	ran := recordWays(t)
 	const edge, limiter, follower, feed = "edge/server.go", "limiter/limiter.go", "origin/follower/follower.go", "internal/changefeed/log.go"
 	hit, published := of(wayOf(t, edge, "A hit", 15)...), of(wayOf(t, follower, "A change is published", 12)...)

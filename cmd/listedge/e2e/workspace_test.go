@@ -10,7 +10,7 @@ import (
 )
 
 // workspaceWithKey makes a workspace and a key that no test will exhaust, without
-// the commands that do so: under the race detector each of them takes 0.1 s.
+// the commands that do so, which take longer.
 func workspaceWithKey(t *testing.T, databaseURL string) (workspace, key string) {
 	t.Helper()
 	conn := must1(admin.Open(t.Context(), databaseURL))
