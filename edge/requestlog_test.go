@@ -109,7 +109,7 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	if got := s.Records("refused")[0]; got.Page != (PageRecord{}) {
 		t.Errorf("%+v", got.Page)
 	}
-	if got := s.limiter.Stats().Refused.Blocked; got != 1 {
+	if got := s.limiter.Stats().Refused[limiter.SourceBlocked]; got != 1 {
 		t.Errorf("%d refusals are counted", got)
 	}
 }

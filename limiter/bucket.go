@@ -1,9 +1,11 @@
 package limiter
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"weak"
 
 	"listedge/limiter/lease"
 )
@@ -16,7 +18,6 @@ type Bucket struct {
 
 	active  bool // in leased.active; guarded by mu, as are all fields below
 	pending bool // queued for a call, or the call is in flight
-	evicted bool // another handle may be registered for its key
 
 	mu      sync.Mutex
 	shard   *shard   // has the bucket; nil without Redis
@@ -103,16 +104,14 @@ func (b *Bucket) deliver(now int64, all bool) {
 	b.waiters = nil
 }
 
-// registry holds one handle for each bucket. With two handles, each would spend the
-// node's part of the bucket while Redis is unreachable. The registry evicts a handle
-// whose bucket is idle. The handle is registered again when it is used again.
+// registry has the handle of each bucket that anybody uses. With two handles, each would
+// spend the node's part of the bucket while Redis is unreachable. A handle is used by whoever
+// keeps it, and while it is active or has a call: nobody misses the others, because a new
+// bucket would be the same.
 type registry struct {
-	evictable  func(b *Bucket, busy bool) bool // see decider
-	maxBuckets int
-
 	mu      sync.Mutex // guards all below; taken before a bucket's
-	buckets map[string]*Bucket
-	sweepAt int // number of buckets at which to evict the idle ones; it keeps the cost of sweeping at O(1) for each new bucket
+	buckets map[string]weak.Pointer[Bucket]
+	sweepAt int // number of buckets at which to forget those that nobody uses; it keeps the cost of sweeping at O(1) for each new bucket
 }
 
 const sweepFrom = 1024
@@ -121,100 +120,14 @@ const sweepFrom = 1024
 func (r *registry) get(key string, make func() *Bucket) *Bucket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b := r.buckets[key]
+	b := r.buckets[key].Value()
 	if b == nil {
-		r.makeRoom()
+		if len(r.buckets) >= r.sweepAt {
+			maps.DeleteFunc(r.buckets, func(_ string, b weak.Pointer[Bucket]) bool { return b.Value() == nil })
+			r.sweepAt = max(sweepFrom, 2*len(r.buckets))
+		}
 		b = make()
-		r.buckets[key] = b
+		r.buckets[key] = weak.Make(b)
 	}
 	return b
-}
-
-// lock locks a bucket. If the handle was evicted, lock replaces it with the one that is
-// registered for its key.
-func (r *registry) lock(b **Bucket) *Bucket {
-	all := [2]*Bucket{*b}
-	r.lockAll(&all)
-	*b = all[0]
-	return *b
-}
-
-// lockAll is lock for the buckets of a request. Any may be nil. It always locks them in
-// this order, so two requests cannot deadlock.
-func (r *registry) lockAll(buckets *[2]*Bucket) {
-	for {
-		evicted := false
-		for _, b := range buckets {
-			if b != nil {
-				b.mu.Lock()
-				evicted = evicted || b.evicted
-			}
-		}
-		if !evicted {
-			return
-		}
-		unlock(buckets)
-		for i := range buckets {
-			buckets[i] = r.registered(buckets[i])
-		}
-	}
-}
-
-func unlock(buckets *[2]*Bucket) {
-	for _, b := range buckets {
-		if b != nil {
-			b.mu.Unlock()
-		}
-	}
-}
-
-// registered returns the handle that is registered for the key of b. If there is none,
-// it registers b.
-func (r *registry) registered(b *Bucket) *Bucket {
-	if b == nil {
-		return nil
-	}
-	return r.get(b.key, func() *Bucket {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.evicted = false
-		return b
-	})
-}
-
-// makeRoom evicts buckets if there are many: first the idle ones, and then others until
-// there are fewer than maxBuckets. A bucket that is evicted while in use is full when it is
-// used again, so it admits at most one burst too many.
-func (r *registry) makeRoom() {
-	if len(r.buckets) < min(r.sweepAt, r.maxBuckets) {
-		return
-	}
-	for key, b := range r.buckets {
-		r.evict(key, b, ifIdle)
-	}
-	for key, b := range r.buckets {
-		if len(r.buckets) < r.maxBuckets-r.maxBuckets/16 {
-			break
-		}
-		r.evict(key, b, evenBusy)
-	}
-	r.sweepAt = max(sweepFrom, 2*len(r.buckets))
-}
-
-// For evict: a bucket that is in use stays, or goes.
-const ifIdle, evenBusy = false, true
-
-func (r *registry) evict(key string, b *Bucket, busy bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if r.evictable(b, busy) {
-		b.evicted = true
-		delete(r.buckets, key)
-	}
-}
-
-func (r *registry) size() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.buckets)
 }

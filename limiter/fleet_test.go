@@ -110,7 +110,7 @@ func (f *flood) eventually(t *testing.T, what string, ok func(s Stats) bool) {
 // what follows befalls a fleet that runs.
 func (f *flood) leased(t *testing.T) {
 	t.Helper()
-	f.eventually(t, "each node has leased", func(s Stats) bool { return s.Allowed.Lease > 0 && s.TokensLeased > 0 })
+	f.eventually(t, "each node has leased", func(s Stats) bool { return s.Allowed[SourceLease] > 0 && s.TokensLeased > 0 })
 	time.Sleep(300 * time.Millisecond)
 }
 
@@ -128,7 +128,7 @@ func TestThreeNodesInAFlood(t *testing.T) {
 	f := startFlood(t, 50*time.Microsecond, one(client), patient)
 	time.Sleep(time.Second)
 	f.end(t, 0)
-	if s := f.nodes[0].Stats(); s.Allowed.Lease == 0 || s.FallbackAdmitted != 0 || s.TokensLeased == 0 {
+	if s := f.nodes[0].Stats(); s.Allowed[SourceLease] == 0 || s.Allowed[SourceLocalFallback] != 0 || s.TokensLeased == 0 {
 		t.Errorf("%+v", s)
 	}
 }

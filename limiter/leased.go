@@ -12,10 +12,10 @@ import (
 	"listedge/limiter/lease"
 )
 
-// leased decides by tokens that are leased from Redis.
+// leased decides by tokens that are leased from the store.
 type leased struct {
 	l      *Limiter
-	store  store
+	store  store // nil = none: each bucket is in this process, as a fallback of one part
 	mode   FailureMode
 	budget int64  // of lease.Link: microseconds
 	id     string // of this node, in heartbeats
@@ -35,16 +35,12 @@ func newLeased(l *Limiter, o Options, s store) *leased {
 	return d
 }
 
-func (d *leased) open(b *Bucket) { b.shard = d.shardOf(b.key) }
-
-// evictable allows any bucket if busy ones may be evicted, because Redis has it.
-func (d *leased) evictable(b *Bucket, busy bool) bool {
-	return busy || !b.pending && b.lease.Forgettable(d.l.now())
-}
-
-func (d *leased) setPolicy(b *Bucket, p Policy) {
-	b.lease.SetPolicy(p)
-	d.prefetch(b, d.l.now())
+// alone is the source of a decision without Redis.
+func (d *leased) alone() Source {
+	if d.store == nil {
+		return SourceMemory
+	}
+	return SourceLocalFallback
 }
 
 // part is the part of a decision that one bucket makes. If there is no such bucket, it is
@@ -64,18 +60,23 @@ func (all *parts) refused() bool {
 	return slices.ContainsFunc(all[:], func(p part) bool { return p.outcome == lease.Denied })
 }
 
-func (d *leased) decide(now int64, q request) Decision {
+// decide takes a token from each bucket, or none from any. Without cost it takes none, and
+// refuses nothing.
+func (d *leased) decide(now int64, buckets [2]*Bucket, cost int64) Decision {
 	var all parts
 	needRemote, refused := false, false
-	for i, b := range q.buckets {
+	r := Decision{Allowed: true, Source: SourceLease}
+	for i, b := range buckets {
 		p := &all[i]
 		if p.bucket, p.outcome = b, lease.Granted; b != nil {
-			d.take(p, now, q.cost, refused)
+			d.take(p, now, cost, refused)
 			needRemote = needRemote || p.outcome == lease.NeedRemote
 			refused = refused || p.outcome == lease.Denied
+			if p.fallback {
+				r.Source = d.alone()
+			}
 		}
 	}
-	r := Decision{Allowed: true, Source: SourceLease}
 	if needRemote && !refused {
 		r.Source = d.decideRemote(&all)
 		now, refused = d.l.now(), all.refused()
@@ -86,42 +87,44 @@ func (d *leased) decide(now int64, q request) Decision {
 			continue
 		}
 		r.add(Which(i+1), p.status)
-		switch {
-		case refused && p.outcome == lease.Granted: // the refusal of another bucket makes the token useless
+		if refused && p.outcome == lease.Granted { // the refusal of another bucket makes the token useless
 			d.refund(p.bucket, now, p.fallback)
-		case !refused && p.fallback:
-			d.l.counts.fallback.Add(1)
 		}
 	}
 	return r
 }
 
-// take is the fast path: the lease has a token, or knows that there is none. If another
-// bucket refuses the request, no token is taken: the outcome is NeedRemote or Denied. A
-// request of no cost is not refused.
+// take is the fast path: the lease has a token, or knows that there is none, or Redis is
+// down. If another bucket refuses the request, no token is taken: the outcome is NeedRemote
+// or Denied.
 func (d *leased) take(p *part, now, cost int64, refused bool) {
-	b := d.l.buckets.lock(&p.bucket)
+	b := p.bucket
+	b.mu.Lock()
 	defer b.mu.Unlock()
-	outcome := lease.NeedRemote
+	outcome, away := lease.NeedRemote, b.shard.refuses()
 	switch {
 	case cost == 0:
-		if p.status = b.lease.Status(now); b.shard.down.Load() {
-			p.status = b.lease.FallbackStatus(now)
-		}
-		return
+		outcome = lease.Granted
 	case !refused:
 		outcome = b.lease.Take(now)
 	case b.lease.Denies(now):
 		outcome = lease.Denied
 	}
-	p.reply = b.replyOf(outcome, now)
-	d.prefetch(b, now)
+	switch {
+	case away && outcome == lease.NeedRemote && !refused:
+		d.takeFallback(p, now)
+	case away && (outcome == lease.NeedRemote || cost == 0):
+		p.fallback, p.reply = true, reply{outcome, b.lease.FallbackStatus(now, b.shard.fleet())}
+	default:
+		p.reply = b.replyOf(outcome, now)
+		d.prefetch(b, now)
+	}
 }
 
 // prefetch requests a call if one is due, before a request has to wait. b.mu is held.
 func (d *leased) prefetch(b *Bucket, now int64) {
-	if b.lease.Due(now) && d.requestCall(b) {
-		d.l.counts.prefetches.Add(1)
+	if b.lease.Due(now) {
+		d.requestCall(b)
 	}
 }
 
@@ -145,7 +148,7 @@ func (d *leased) markPending(b *Bucket) {
 // refund takes a token back into the lease, or else sends it to the bucket: at once if the
 // bucket is not leased from, otherwise with the next call.
 func (d *leased) refund(b *Bucket, now int64, fallback bool) {
-	b = d.l.buckets.lock(&b)
+	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lease.Refund(now, fallback) {
 		d.active.add(b)
@@ -162,7 +165,9 @@ func (d *leased) decideRemote(all *parts) (by Source) {
 	now := d.l.now()
 	for i := range all {
 		if p := &all[i]; p.outcome == lease.NeedRemote && !all.refused() {
-			d.decideFallback(p, now)
+			p.bucket.mu.Lock()
+			d.takeFallback(p, now)
+			p.bucket.mu.Unlock()
 			by = SourceLocalFallback
 		}
 	}
@@ -207,7 +212,8 @@ func (d *leased) wait(all *parts) (by Source) {
 // startWaiting tries the lease once more. If Redis is still needed, the part waits for the
 // bucket. startWaiting returns the shard, and for how long the part waits; 0 = it does not. If the bucket has no call yet, join appends it to calls.
 func (d *leased) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) {
-	b := d.l.buckets.lock(&p.bucket)
+	b := p.bucket
+	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := d.l.now()
 	if p.reply = b.replyOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote {
@@ -225,21 +231,19 @@ func (d *leased) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) 
 	return b.shard, b.shard.link.Wait()
 }
 
-// decideFallback decides without Redis.
-func (d *leased) decideFallback(p *part, now int64) {
-	b := d.l.buckets.lock(&p.bucket)
-	defer b.mu.Unlock()
-	p.fallback = true
-	ok, retry := false, heartbeatInterval.Microseconds()
+// takeFallback decides without Redis. The bucket's mu is held.
+func (d *leased) takeFallback(p *part, now int64) {
+	b, ok, retry := p.bucket, false, heartbeatInterval.Microseconds()
+	f := b.shard.fleet()
 	if d.mode != FailDeny {
-		ok, retry = b.lease.TakeFallback(now, b.shard.fleet(), d.mode == FailAllow)
-	}
-	p.reply = reply{lease.Granted, b.lease.FallbackStatus(now)}
-	if ok {
+		ok, retry = b.lease.TakeFallback(now, f, d.mode == FailAllow)
 		d.active.add(b)
-		return
 	}
-	p.reply = reply{lease.Denied, lease.Refused(retry)}
+	p.fallback = true
+	p.reply = reply{lease.Granted, b.lease.FallbackStatus(now, f)}
+	if !ok {
+		p.reply = reply{lease.Denied, lease.Refused(retry)}
+	}
 }
 
 // close gives back what this node holds and leaves the fleet. No more calls, sweeps and
@@ -270,7 +274,10 @@ func (d *leased) close(ctx context.Context) error {
 
 // shardOf returns the shard that has a key. After close there are no new ones.
 func (d *leased) shardOf(key string) *shard {
-	index := d.store.shardOf(key)
+	index := uint8(0)
+	if d.store != nil {
+		index = d.store.shardOf(key)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {

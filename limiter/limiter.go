@@ -3,14 +3,14 @@
 // are admitted. A request takes one token from its key's bucket, one from its
 // workspace's and one from its workspace's quota (quota.go), or none from any.
 //
-//	Take ── direct ── the buckets are in this process: a lock and arithmetic
-//	    └── leased ── the buckets are in Redis; the node leases tokens from them
-//	          ├─ a token is held ──────────────────> admitted
-//	          ├─ there is known to be none yet ────> refused
-//	          └─ wait ── shard ════════════════════> Redis (script), many buckets a
-//	                        │                         pipeline
-//	                        └─ late, or down: fallback to this node's part of the
-//	                           bucket, rate/N and burst/N ──> a debt, sent later
+//	Take ─┬─ a token is held ──────────────────> admitted
+//	      ├─ there is known to be none yet ────> refused
+//	      └─ wait ── shard ════════════════════> Redis (script), many buckets a pipeline
+//	                    └─ late, or down: fallback to this node's part of the
+//	                       bucket, rate/N and burst/N ──> a debt, sent later
+//
+// A node without Redis is a fleet of one whose Redis is always down: its part is the
+// whole bucket.
 //
 // Leased tokens still count in the bucket (level + held <= burst). That keeps the
 // promise. A request waits for Redis for at most a small budget, or for two of Redis'
@@ -57,6 +57,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"listedge/internal/boottime"
 	"listedge/limiter/lease"
@@ -72,30 +73,9 @@ func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPoli
 // NewPolicy rounds other rates down.
 func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
 
-// decider decides requests: direct by buckets in this process, leased by buckets in
-// Redis.
-type decider interface {
-	open(b *Bucket)
-	decide(now int64, r request) Decision
-	setPolicy(b *Bucket, p Policy) // b.mu is held
-
-	// evictable reports whether a new bucket would be the same as b; or with busy,
-	// whether b may be evicted although it is in use. b.mu is held.
-	evictable(b *Bucket, busy bool) bool
-
-	stats(s *Stats)
-	close(ctx context.Context) error
-}
-
-// request is what a decider decides.
-type request struct {
-	buckets [2]*Bucket // of the key and the workspace; nil = none
-	cost    int64      // 0 = nothing is taken, and nothing is refused
-}
-
 // Limiter admits or refuses requests. All methods may be called from any goroutine.
 type Limiter struct {
-	decider decider
+	leased  *leased
 	buckets registry
 	quotas  quotas
 	run     int64 // the quotas' name for this process
@@ -106,20 +86,17 @@ type Limiter struct {
 // New makes a limiter. It makes no call to Redis: a node starts while Redis is down.
 func New(o Options) *Limiter {
 	if o.Redis == nil {
+		o.FailureMode = FailLocal
 		return newLimiter(o, nil)
 	}
 	return newLimiter(o, &redisStore{client: o.Redis, prefix: o.Prefix})
 }
 
-// newLimiter makes a limiter whose buckets are in the store, or in this process if s is
-// nil.
+// newLimiter makes a limiter whose buckets are in the store. nil = there is none.
 func newLimiter(o Options, s store) *Limiter {
 	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New()), run: 1 + rand.Int64N(1<<50), quotas: quotas{all: make(map[string]*Counter), sweepAt: sweepFrom}}
-	if l.decider = (&direct{l}); s != nil {
-		l.decider = newLeased(l, o, s)
-	}
-	l.buckets = registry{evictable: l.decider.evictable, maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), buckets: make(map[string]*Bucket),
-		sweepAt: sweepFrom}
+	l.buckets = registry{buckets: make(map[string]weak.Pointer[Bucket]), sweepAt: sweepFrom}
+	l.leased = newLeased(l, o, s)
 	return l
 }
 
@@ -133,13 +110,14 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 		b := &Bucket{key: key}
 		b.lease.Init(p, l.now())
 		b.blocked.Store(p.Blocked())
-		l.decider.open(b)
+		b.shard = l.leased.shardOf(key)
 		return b
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lease.Policy != p {
-		l.decider.setPolicy(b, p)
+		b.lease.SetPolicy(p)
+		l.leased.prefetch(b, l.now())
 		b.blocked.Store(p.Blocked())
 	}
 	return b
@@ -176,25 +154,22 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, 
 		return Decision{Allowed: true, Source: SourceUnlimited}
 	}
 	at := l.clock.At(now).Microseconds()
-	r := request{buckets: [...]*Bucket{key, workspace}, cost: cost}
+	buckets := [...]*Bucket{key, workspace}
 	if quota == nil {
-		return l.decider.decide(at, r)
+		return l.leased.decide(at, buckets, cost)
 	}
 	ok, by := true, SourceLease
 	if cost > 0 {
 		if ok, by = quota.take(at); !ok {
-			r.cost = 0
+			cost = 0
 		}
 	}
-	d := l.decider.decide(at, r)
+	d := l.leased.decide(at, buckets, cost)
 	if by != SourceLease {
 		d.Source = by
 	}
-	switch {
-	case cost > 0 && ok && !d.Allowed:
+	if cost > 0 && !d.Allowed {
 		quota.refund()
-	case cost > 0 && ok && by == SourceLocalFallback:
-		l.counts.fallback.Add(1)
 	}
 	d.add(Quota, quota.status(at, at+quota.until-now.UnixMicro(), !ok))
 	return d
@@ -210,7 +185,7 @@ func blocked(which Which) Decision {
 // Close waits for the calls in flight, gives back what this node holds, sends its
 // debts, and ends the limiter's goroutines. If ctx ends first, Close returns, and the
 // goroutines end at their own timeouts. A Take after Close is decided by the fallback.
-func (l *Limiter) Close(ctx context.Context) error { return l.decider.close(ctx) }
+func (l *Limiter) Close(ctx context.Context) error { return l.leased.close(ctx) }
 
 // Decision is the answer to one Take. It has all that a response needs.
 type Decision struct {
@@ -269,11 +244,12 @@ const (
 	SourceRedis                       // Redis, which the request waited for
 	SourceLease                       // leased tokens, or an earlier answer of Redis that there is none yet
 	SourceLocalFallback               // this node's part of the bucket: Redis did not answer in time
+	SourceQuota                       // in Stats: a quota that is used up refused, whoever decided
 	sources
 )
 
 func (s Source) String() string {
-	return [...]string{"unlimited", "blocked", "memory", "redis", "lease", "local-fallback"}[s]
+	return [...]string{"unlimited", "blocked", "memory", "redis", "lease", "local_fallback", "quota"}[s]
 }
 
 // blockedRetry is the Retry-After of a client with rate 0. It is long enough that the
@@ -281,20 +257,17 @@ func (s Source) String() string {
 const blockedRetry = time.Hour
 
 type counts struct {
-	decisions [2][sources]atomic.Uint64 // refused, allowed
-	quota     atomic.Uint64             // refused by a quota that is used up; not counted in decisions
-
-	trips, calls, errors, timeouts, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
+	decisions                              [2][sources]atomic.Uint64 // refused, allowed
+	trips, calls, errors, timeouts, leased atomic.Uint64
 }
 
 func (c *counts) add(d *Decision) {
-	result := 0
 	switch {
 	case d.Allowed:
-		result = 1
+		c.decisions[1][d.Source].Add(1)
 	case d.UsedUp():
-		c.quota.Add(1)
-		return
+		c.decisions[0][SourceQuota].Add(1)
+	default:
+		c.decisions[0][d.Source].Add(1)
 	}
-	c.decisions[result][d.Source].Add(1)
 }

@@ -19,9 +19,8 @@ type Options struct {
 	FailureMode FailureMode // empty = FailLocal
 	NodeID      string      // unique in the fleet, and the same after a restart; empty = random
 
-	Budget     time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
-	MaxBuckets int             // most buckets that this node keeps in memory; 0 = about a million
-	Clock      *boottime.Clock // of this node; nil = a new one (the script uses Redis' own clock)
+	Budget time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
+	Clock  *boottime.Clock // of this node; nil = a new one (the script uses Redis' own clock)
 }
 
 // FailureMode is how requests are decided while Redis is unreachable and no leased
@@ -38,5 +37,3 @@ const (
 // data centre. If two round trips take longer, a request waits for two, but never more
 // than 125 ms.
 const DefaultBudget = 10 * time.Millisecond
-
-const defaultMaxBuckets = 1 << 20

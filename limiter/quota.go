@@ -20,7 +20,7 @@ import (
 // its block. Requests that are admitted without Redis are counted when it is back.
 type Counter struct {
 	l         *Limiter
-	d         *leased // nil = without Redis: the whole quota is this node's block
+	d         *leased
 	workspace string
 	key       string
 	until     int64 // the end of the period, in microseconds since 1970
@@ -91,8 +91,10 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 			}
 			l.quotas.sweepAt = max(sweepFrom, 2*len(l.quotas.all))
 		}
-		q = &Counter{l: l, workspace: workspace, key: key, until: ends.UnixMicro(), began: never, failed: never, answered: never}
-		q.d, _ = l.decider.(*leased)
+		q = &Counter{l: l, d: l.leased, workspace: workspace, key: key, until: ends.UnixMicro(), began: never, failed: never, answered: never}
+		if q.d.store == nil { // nothing is taken elsewhere
+			q.answered = 0
+		}
 		l.quotas.all[key] = q
 	}
 	l.quotas.mu.Unlock()
@@ -104,10 +106,7 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 func (q *Counter) set(tokens int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch {
-	case q.d == nil:
-		q.taken, q.total, q.answered = tokens, tokens, 0
-	case q.tokens != tokens:
+	if q.tokens != tokens {
 		q.giveBack()
 		q.deny = 0
 		q.sweepLater()
@@ -127,10 +126,10 @@ func (q *Counter) take(now int64) (ok bool, by Source) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	by, q.used = SourceLease, now
-	for deadline := int64(0); q.spent >= q.taken && now >= q.deny && q.d != nil; now = q.l.now() {
+	for deadline := int64(0); q.spent >= q.taken && now >= q.deny; now = q.l.now() {
 		wait := q.patience(now)
 		if deadline = cmp.Or(deadline, now+wait); wait == 0 || now >= deadline {
-			return q.takeAlone(now), SourceLocalFallback
+			return q.takeAlone(now), q.d.alone()
 		}
 		by = SourceRedis
 		q.waiting++
@@ -150,7 +149,7 @@ func (q *Counter) take(now int64) (ok bool, by Source) {
 		return false, by
 	}
 	q.spent++
-	if (q.taken-q.spent < q.low || now-q.answered > renewAfter) && now >= q.deny && q.d != nil {
+	if (q.taken-q.spent < q.low || now-q.answered > renewAfter) && now >= q.deny {
 		q.call(now, true)
 	}
 	return true, by
@@ -248,7 +247,6 @@ func (q *Counter) send(c *count) {
 // complete applies an answer. However late it is, the block may be spent. q.mu is held.
 func (q *Counter) complete(c *count, now int64) {
 	q.l.counts.leased.Add(uint64(c.taken - c.floor))
-	q.l.counts.debts.Add(uint64(max(0, c.floor-q.taken)))
 	if age := float64(now - q.answered); q.answered != never {
 		q.others = (q.others*max(0, renewAfter-age) + max(0, float64(c.total-q.total-c.taken+q.taken))) / max(renewAfter, age)
 	}
@@ -263,7 +261,7 @@ func (q *Counter) complete(c *count, now int64) {
 
 // sweepLater calls sweep in a while if Redis has to hear of something. q.mu is held.
 func (q *Counter) sweepLater() {
-	if !q.sweeping && q.d != nil && !q.d.closed.Load() && (q.spent != q.taken || q.unsettled) {
+	if !q.sweeping && q.d.store != nil && !q.d.closed.Load() && (q.spent != q.taken || q.unsettled) {
 		q.sweeping = true
 		time.AfterFunc(quotaSweep, q.sweep)
 	}
@@ -344,7 +342,7 @@ func (qs *quotas) stats(s *Stats) {
 	defer qs.mu.Unlock()
 	for _, q := range qs.all {
 		q.mu.Lock()
-		if q.spent > q.taken {
+		if q.spent > q.taken && q.d.store != nil {
 			s.Owing++
 		}
 		if asked := q.l.now() - q.used; q.answered != never && asked < shownFor && time.Now().UnixMicro() < q.until {

@@ -89,7 +89,7 @@ func keepsQuotas(t *testing.T, l *Limiter) {
 			t.Fatalf("requests that the rate refused took of the quota: %d of %d left", d.Quota.Remaining, tokens)
 		}
 	}
-	if s := l.Stats(); s.Refused.Quota != 4*4 {
+	if s := l.Stats(); s.Refused[SourceQuota] != 4*4 {
 		t.Errorf("%+v", s.Refused)
 	}
 }

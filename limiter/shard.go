@@ -71,6 +71,11 @@ func newShard(d *leased, index int) *shard {
 	s.wake.Stop()
 	s.idle.L = &s.mu
 	s.members = newMembership(s, index)
+	if d.store == nil {
+		s.down.Store(true)
+		s.members.fleet.Store(&lease.Fleet{Nodes: 1, Link: &s.link})
+		return s
+	}
 	d.running.Go(s.members.run)
 	return s
 }
@@ -151,9 +156,6 @@ func (s *shard) begin(batch []*Bucket, now int64, all bool) []*bucketCall {
 		b.mu.Lock()
 		if (all || !s.refuses()) && b.lease.Begin(&v.call, b.waiting(), now, s.fleet(), all) {
 			calls = append(calls, v)
-			if v.call.Need == 0 && v.call.Returned > 0 {
-				s.d.l.counts.settles.Add(1)
-			}
 		} else {
 			b.pending = false
 			b.deliver(now, everyWaiter)
@@ -201,11 +203,10 @@ func (s *shard) complete(v *bucketCall, sent int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if v.err != nil {
-		s.d.l.counts.dropped.Add(uint64(b.lease.Fail(c, now)))
+		b.lease.Fail(c, now)
 	} else {
 		b.lease.Complete(c, sent, now, s.fleet())
 		s.d.l.counts.leased.Add(uint64(c.Leased))
-		s.d.l.counts.debts.Add(uint64(c.Debt))
 	}
 	b.deliver(now, v.err != nil)
 	if b.pending = false; b.lease.IsActive() {

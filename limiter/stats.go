@@ -4,8 +4,7 @@ import "time"
 
 // Stats are counts since the start of a limiter, and its present state.
 type Stats struct {
-	Allowed BySource
-	Refused BySource
+	Allowed, Refused [sources]uint64 // requests, by Source
 
 	RedisTrips    uint64 // round trips to Redis
 	RedisCalls    uint64 // script calls in them
@@ -16,62 +15,33 @@ type Stats struct {
 	Degraded time.Duration // how long it has been open, in sum
 	Failure  error         // why limits are not kept in Redis; nil = they are
 
-	Leases           int    // buckets of which this node holds leased tokens
-	LeasedHeld       int64  // the tokens that it holds
-	TokensLeased     uint64 // the tokens that it has leased since the start
-	Prefetches       uint64 // calls made before the last lease was spent
-	Settles          uint64 // calls that gave idle tokens back
-	FallbackAdmitted uint64 // requests admitted by the fallback
-	Nodes            int64  // in the fleet, as last counted; 0 = not known, or no Redis
-
-	ReturnsDropped uint64 // tokens given back by a call that may not have arrived
-	DebtPaid       uint64 // tokens that the fallback spent, and that were debited in Redis later
-	Owing          int    // buckets and quotas with such tokens that have not been debited yet
-	Buckets        int    // in this process, without Redis
+	LeasedHeld   int64  // tokens that this node holds
+	TokensLeased uint64 // since the start
+	Nodes        int64  // in the fleet, as last counted; 0 = not known, or no Redis
+	Owing        int    // buckets and quotas with tokens spent without Redis that it has not debited yet
 
 	Quotas []QuotaUse // those that are used the most
-}
-
-// BySource counts decisions by who made them. What a quota refused that is used up is in
-// Quota, whoever decided.
-type BySource struct{ Unlimited, Blocked, Memory, Redis, Lease, LocalFallback, Quota uint64 }
-
-func (c *counts) bySource(result int) BySource {
-	n := &c.decisions[result]
-	return BySource{Unlimited: n[SourceUnlimited].Load(), Blocked: n[SourceBlocked].Load(), Memory: n[SourceMemory].Load(),
-		Redis: n[SourceRedis].Load(), Lease: n[SourceLease].Load(), LocalFallback: n[SourceLocalFallback].Load()}
 }
 
 // Stats returns a snapshot.
 func (l *Limiter) Stats() Stats {
 	c := &l.counts
-	s := Stats{
-		Refused:          c.bySource(0),
-		Allowed:          c.bySource(1),
-		RedisTrips:       c.trips.Load(),
-		RedisCalls:       c.calls.Load(),
-		RedisErrors:      c.errors.Load(),
-		RedisTimeouts:    c.timeouts.Load(),
-		TokensLeased:     c.leased.Load(),
-		Prefetches:       c.prefetches.Load(),
-		Settles:          c.settles.Load(),
-		FallbackAdmitted: c.fallback.Load(),
-		ReturnsDropped:   c.dropped.Load(),
-		DebtPaid:         c.debts.Load(),
+	s := Stats{RedisTrips: c.trips.Load(), RedisCalls: c.calls.Load(), RedisErrors: c.errors.Load(), RedisTimeouts: c.timeouts.Load(), TokensLeased: c.leased.Load()}
+	for source := range sources {
+		s.Refused[source], s.Allowed[source] = c.decisions[0][source].Load(), c.decisions[1][source].Load()
 	}
-	s.Refused.Quota = c.quota.Load()
-	l.decider.stats(&s)
+	l.leased.stats(&s)
 	l.quotas.stats(&s)
 	return s
 }
 
 func (d *leased) stats(s *Stats) {
+	if d.store == nil {
+		return
+	}
 	now := d.l.now()
 	d.active.each(func(b *Bucket) {
-		if held := b.lease.Holds(now); held > 0 {
-			s.Leases++
-			s.LeasedHeld += held
-		}
+		s.LeasedHeld += b.lease.Holds(now)
 		if b.lease.HasDebt() {
 			s.Owing++
 		}

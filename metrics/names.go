@@ -192,15 +192,11 @@ var followerMetrics = []metric[follower.Stats]{
 var limiterMetrics = []metric[limiter.Stats]{
 	{"limiter_decisions_total", "Requests admitted or refused, by what decided; those refused by the quota of their workspace are apart.",
 		[]string{"decision", "source"}, func(s limiter.Stats, set set) {
-			for decision, by := range map[string]limiter.BySource{"allowed": s.Allowed, "refused": s.Refused} {
-				set(by.Unlimited, decision, "unlimited")
-				set(by.Blocked, decision, "blocked")
-				set(by.Memory, decision, "memory")
-				set(by.Redis, decision, "redis")
-				set(by.Lease, decision, "lease")
-				set(by.LocalFallback, decision, "local_fallback")
+			for i := range s.Allowed {
+				source := limiter.Source(i).String()
+				set(s.Allowed[i], "allowed", source)
+				set(s.Refused[i], "refused", source)
 			}
-			set(s.Refused.Quota, "refused", "quota")
 		}},
 	{"limiter_quota_used_ratio", "Used part of the quotas that are used the most in their present period, as this node last knew.",
 		[]string{"workspace"}, func(s limiter.Stats, set set) {
@@ -213,17 +209,9 @@ var limiterMetrics = []metric[limiter.Stats]{
 	value("limiter_redis_errors_total", "Trips that failed.", func(s limiter.Stats) any { return s.RedisErrors }),
 	value("limiter_redis_timeouts_total", "Trips that took longer than a request waits.", func(s limiter.Stats) any { return s.RedisTimeouts }),
 	value("limiter_leased_tokens_total", "Tokens leased from Redis.", func(s limiter.Stats) any { return s.TokensLeased }),
-	value("limiter_lease_prefetches_total", "Leases requested before the previous one was spent.", func(s limiter.Stats) any { return s.Prefetches }),
-	value("limiter_lease_settles_total", "Calls that returned unused leased tokens.", func(s limiter.Stats) any { return s.Settles }),
-	value("limiter_leases", "Buckets of which this node holds leased tokens.", func(s limiter.Stats) any { return s.Leases }),
 	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
-	value("limiter_fallback_admissions_total", "Requests admitted while Redis did not answer, and debited later.",
-		func(s limiter.Stats) any { return s.FallbackAdmitted }),
 	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
-	value("limiter_returns_dropped_total", "Tokens that could not be returned.", func(s limiter.Stats) any { return s.ReturnsDropped }),
-	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtPaid }),
-	value("limiter_owing_buckets", "Buckets and quotas with tokens spent here that Redis has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
-	value("limiter_local_buckets", "Buckets in the in-process store (single node).", func(s limiter.Stats) any { return s.Buckets }),
+	value("limiter_owing_buckets", "Buckets and quotas with tokens spent here without Redis that it has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
 	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),
 	value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.",
 		func(s limiter.Stats) any { return s.Breaker != "" && s.Breaker != "closed" }),

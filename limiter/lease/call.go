@@ -207,12 +207,10 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 }
 
 // Fail ends a call whose result is unknown. The tokens that it was to give back are
-// lost, because a second call might give them back twice. Fail returns their number.
-// The debt is kept (restoreDebt).
-func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
+// lost, because a second call might give them back twice. The debt is kept (restoreDebt).
+func (l *Lease) Fail(c *Call, now int64) {
 	l.inFlight, l.paying, l.since = false, false, now
 	l.restoreDebt(c.Debt)
-	return c.Returned
 }
 
 // idle reports whether no request has come for longer than the demand's idleAfter.

@@ -68,7 +68,7 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 		a = &fallback{level: full, at: now, seen: never}
 		l.fallback = a
 	}
-	if now > a.at {
+	if now >= a.at {
 		earned := math.Floor(float64(now-a.at) * float64(p.Rate) / 1e6 / float64(parts))
 		a.level = min(full, a.level+int64(min(float64(full), earned)))
 		a.debt = min(a.debt, full-a.level)

@@ -234,11 +234,11 @@ func (l *Lease) Status(now int64) Status {
 }
 
 // FallbackStatus returns the status while this node decides without Redis.
-func (l *Lease) FallbackStatus(now int64) Status {
+func (l *Lease) FallbackStatus(now int64, f *Fleet) Status {
 	if l.fallback == nil {
 		return l.Status(now)
 	}
-	return StatusOf(&l.Policy, l.fallback.level)
+	return StatusOf(&l.Policy, l.refillFallback(now, f, max(1, l.parts(f))).level)
 }
 
 // viewLife is the age at which half of a known level is shown, in microseconds.
@@ -268,12 +268,6 @@ func (l *Lease) Owes() bool { return l.HasDebt() || l.paying }
 
 // HasDebt reports whether tokens were spent here that no call has debited yet.
 func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.debt > 0 }
-
-// Forgettable reports whether a new lease would be the same.
-func (l *Lease) Forgettable(now int64) bool {
-	l.trim(now)
-	return !l.IsActive() && !l.inFlight && now >= l.deny && now-l.takenAt >= Slice
-}
 
 // ledger counts the tokens that the bucket holds for this node, by slice.
 //

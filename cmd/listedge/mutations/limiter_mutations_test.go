@@ -68,7 +68,7 @@ func TestLimiterMutations(t *testing.T) {
 		{"a request counts in the period of another", []edit{{"edge/client.go", "p != nil && !now.Before(p.begin) && now.Before(p.end)", "p != nil"}}, "./edge", "TestTheNextPeriodBegins"},
 
 		// Handles, pipelines, the Cluster, Close.
-		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || b.evicted", "evicted = false"),
+		node("a bucket in use is forgotten", "TestABucketIsRememberedUntilItIsFull", "active.go", "\ta.buckets[b] = struct{}{}\n", ""),
 		node("two buckets, two trips", "TestOnePipelineAMoment", "leased.go", "\ts.enqueue(calls...)\n", "\tfor _, b := range calls {\n\t\ts.enqueue(b)\n\t\ttime.Sleep(time.Millisecond)\n\t}\n"),
 		node("requests wait for ever", "TestLongestWait", "leased.go", "time.Duration(longest)*time.Microsecond", "time.Minute"),
 		node("the script is sent once", "TestScriptIsLoadedWhereItIsMissing", "redis.go", "r.send(ctx, unknown, \"eval\", tokenBucketScript)", ""),
