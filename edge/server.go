@@ -31,7 +31,7 @@
 //	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
 //	origin/postgres/errors.go origin/rows.go edge/exchange.go
-//	edge/record.go edge/requestlog.go
+//	edge/record.go edge/proxy.go edge/requestlog.go
 package edge
 
 import (
