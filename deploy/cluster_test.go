@@ -28,6 +28,7 @@ type cluster struct {
 	scalers     map[string]*autoscaling.HorizontalPodAutoscaler
 	budgets     map[string]*policy.PodDisruptionBudget
 	networks    map[string]*networking.NetworkPolicy
+	ingresses   map[string]*networking.Ingress
 	monitors    map[string]*monitoring.ServiceMonitor
 	rules       map[string]*monitoring.PrometheusRule
 }
@@ -92,6 +93,8 @@ func decoded(t *testing.T, objects []manifest) *cluster {
 			err = decode(text, name, &c.budgets)
 		case "networking.k8s.io/v1 NetworkPolicy":
 			err = decode(text, name, &c.networks)
+		case "networking.k8s.io/v1 Ingress":
+			err = decode(text, name, &c.ingresses)
 		case "monitoring.coreos.com/v1 ServiceMonitor":
 			err = decode(text, name, &c.monitors)
 		case "monitoring.coreos.com/v1 PrometheusRule":

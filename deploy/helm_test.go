@@ -87,7 +87,9 @@ prometheusRule: {enabled: true, labels: {release: kube-prometheus-stack}}
 dashboard: {enabled: true}
 autoscaling: {requestsPerSecond: 5k}
 imagePullSecrets: [{name: registry}]
-service: {type: LoadBalancer, annotations: {a: b}}
+service: {type: LoadBalancer, externalTrafficPolicy: Local, annotations: {a: b}}
+ingress: {enabled: true, className: nginx, annotations: {a: b}, hosts: [api.example.com, "*.example.com"], paths: [/v1/items, /v1/contacts], tls: [{hosts: [api.example.com], secretName: tls}]}
+extraEnv: [{name: LISTEDGE_NODE_ID, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
 serviceAccount: {annotations: {a: b}}
 podAnnotations: {a: b}
 podLabels: {a: b}
@@ -166,7 +168,7 @@ func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
 	for overlay, values := range map[string]string{
 		"single-region": "image: {tag: latest}",
 		"with-prometheus-operator": "image: {tag: latest}\nautoscaling: {requestsPerSecond: 5k}\n" +
-			"serviceMonitor: {enabled: true}\nprometheusRule: {enabled: true}\ndashboard: {enabled: true}",
+			"serviceMonitor: {enabled: true}\nprometheusRule: {enabled: true, runbookURL: '" + operatorRunbook + "'}\ndashboard: {enabled: true}",
 	} {
 		t.Run(overlay, func(t *testing.T) {
 			want := compared(built(t, overlayOf(t, "kubernetes/overlays/"+overlay, "LISTEDGE_TRUSTED_PROXIES=10.244.0.0/16")))
@@ -205,11 +207,18 @@ func TestTheChartsObjectsFitTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := decoded(t, mustRender(t, "listedge", leastValues, values))
 			c.fits(t)
-			for _, d := range c.deployments {
-				for _, from := range d.Spec.Template.Spec.Containers[0].EnvFrom {
-					if made := from.SecretRef != nil && c.secrets[from.SecretRef.Name] != nil; from.SecretRef != nil && made != (name == "own secrets") {
-						t.Errorf("the nodes' secret %s is made: %v", from.SecretRef.Name, made)
-					}
+			wants := secretOf(t, &c.deployments["listedge"].Spec.Template)
+			made := c.secrets[wants.name]
+			if (made != nil) != (name == "own secrets") || made != nil && !slices.Equal(slices.Sorted(maps.Keys(made.StringData)), wants.keys) {
+				t.Errorf("the nodes want %v and get %v", wants, made)
+			}
+			runbook := operatorRunbook
+			if version := versionInSource(t); !strings.HasSuffix(version, "-dev") {
+				runbook = strings.Replace(runbook, "/main/", "/v"+version+"/", 1)
+			}
+			for _, r := range c.rules {
+				if links := text(r); strings.Count(links, runbook+"#") != strings.Count(links, "runbook_url:") {
+					t.Errorf("alerts lead elsewhere than to %s", runbook)
 				}
 			}
 			for _, s := range c.secrets {
@@ -229,21 +238,121 @@ func TestTheChartsObjectsFitTogether(t *testing.T) {
 // What would install a fleet that does not work, or a value that is not read, is
 // refused before anything is made.
 func TestTheChartRefusesWhatCannotWork(t *testing.T) {
-	for _, c := range []struct{ values, says string }{
-		{"trustedProxies: null", "set trustedProxies"},
-		{"trustedProxies: [my-ingress]", "trustedProxies"},
-		{"secret: {existing: ''}", "set secret.existing"},
-		{"secret: {existing: '', databaseURL: 'postgres://a/b'}", "secret.redisURL"},
-		{"migrate: {secret: {existing: ''}}", "set migrate.secret.existing"},
-		{"replicaCount: 4", "replicaCount"},
-		{"settings: {LISTEDGE_DATABASE_CONNECTIONS: 8}", "string"},
-		{"settings: {LISTEDGE_DATABASE_URL: 'postgres://a/b'}", "LISTEDGE_DATABASE_URL"},
-		{"image: {digest: latest}", "image"},
+	for values, says := range map[string]string{
+		"trustedProxies: null":                                                  "set trustedProxies",
+		"trustedProxies: [my-ingress]":                                          "trustedProxies",
+		"trustedProxies: [10.0.0.0/99]":                                         "trustedProxies",
+		"trustedProxies: [300.0.0.0/8]":                                         "trustedProxies",
+		"trustedProxies: ['fd00::/129']":                                        "trustedProxies",
+		"trustedProxies: ['']":                                                  "trustedProxies",
+		"secret: {existing: ''}":                                                "set secret.existing",
+		"secret: {existing: '', databaseURL: 'postgres://a/b'}":                 "secret.redisURL",
+		"secret: {existing: My_Secret}":                                         "existing",
+		"secret: {keys: [LISTEDGE_REDIS_URL]}":                                  "keys",
+		"secret: {keys: [LISTEDGE_DATABASE_URL, DATABASE_URL]}":                 "keys",
+		"migrate: {secret: {existing: ''}}":                                     "set migrate.secret.existing",
+		"migrate: {activeDeadlineSeconds: 0}":                                   "activeDeadlineSeconds",
+		"replicaCount: 4":                                                       "replicaCount",
+		"settings: {LISTEDGE_DATABASE_CONNECTIONS: 8}":                          "string",
+		"settings: {LISTEDGE_DATABASE_URL: 'postgres://a/b'}":                   "LISTEDGE_DATABASE_URL",
+		"settings: {LISTEDGE_CACHE_MEMROY: 1GiB}":                               "LISTEDGE_CACHE_MEMROY",
+		"settings: {LISTEDGE_NODE_ID: one}":                                     "LISTEDGE_NODE_ID", // all nodes would have it
+		"settings: {LISTEDGE_DRAIN: soon}":                                      "LISTEDGE_DRAIN",
+		"settings: {LISTEDGE_DRAIN: 20500ms}":                                   "terminationGracePeriodSeconds",
+		"terminationGracePeriodSeconds: 19":                                     "terminationGracePeriodSeconds",
+		"{terminationGracePeriodSeconds: 12, settings: {LISTEDGE_DRAIN: null}}": "terminationGracePeriodSeconds",
+		"image: {digest: latest}":                                               "image",
+		"image: {tag: 'v1 : x'}":                                                "tag",
+		"image: {repository: \"a'b\"}":                                          "repository",
+		"nameOverride: My_Name":                                                 "nameOverride",
+		"fullnameOverride: Listedge_X":                                          "fullnameOverride",
+		"fullnameOverride: 'a b: c'":                                            "fullnameOverride",
+		"fullnameOverride: '1st'":                                               "fullnameOverride", // no name of a Service
+		"autoscaling: {minReplicas: 13}":                                        "maxReplicas",
+		"autoscaling: {requestsPerSecond: many}":                                "requestsPerSecond",
+		"podDisruptionBudget: {maxUnavailable: one}":                            "maxUnavailable",
+		"service: {port: 70000}":                                                "port",
+		"service: {externalTrafficPolicy: local}":                               "externalTrafficPolicy",
+		"networkPolicy: {egressPorts: [0]}":                                     "egressPorts",
+		"networkPolicy: {monitoringNamespace: ''}":                              "monitoringNamespace",
+		"ingress: {enabled: true, paths: [v1]}":                                 "paths",
+		"ingress: {enabled: true, hosts: ['api.example.com/v1']}":               "hosts",
+		"resources: {limit: {memory: 1Gi}}":                                     "resources",
+		"resources: {limits: {memroy: 1Gi}}":                                    "memroy",
+		"resources: {limits: {memory: 1 Gi}}":                                   "memory",
+		"migrate: {resources: {limits: {memory: much}}}":                        "memory",
+		"goMemLimit: 900Mi":                                                     "goMemLimit",
+		"serviceMonitor: {interval: soon}":                                      "interval",
+		"serviceMonitor: {enabled: true, interval: 4s}":                         "scrapeTimeout",
+		"prometheusRule: {runbookURL: runbook}":                                 "runbookURL",
+		"extraEnv: [{value: a}]":                                                "extraEnv",
 	} {
-		_, err := rendered(t, "listedge", chartValues(t, leastValues, c.values))
-		if err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", c.values, err)
+		t.Run(values, func(t *testing.T) {
+			if _, err := rendered(t, "listedge", chartValues(t, leastValues, values)); err == nil || !strings.Contains(err.Error(), says) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The settings that a value may have are those of a node but for those that the chart gives.
+func TestTheChartKnowsTheSettings(t *testing.T) {
+	var schema struct {
+		Properties struct {
+			Settings struct {
+				PropertyNames struct {
+					AnyOf []struct{ Enum []string }
+				}
+			}
 		}
+	}
+	must(yaml.Unmarshal([]byte(replaced(t, chartFolder+"/values.schema.json")), &schema))
+	var want []string
+	for _, m := range regexp.MustCompile(`\$(LISTEDGE_\w+)`).FindAllStringSubmatch(listedge(t, nil, "serve", "--help"), -1) {
+		if !regexp.MustCompile(`_(FILE|URL|LISTEN|TRUSTED_PROXIES|NODE_ID)$`).MatchString(m[1]) {
+			want = append(want, m[1])
+		}
+	}
+	if got := schema.Properties.Settings.PropertyNames.AnyOf[2].Enum; !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+		t.Errorf("the chart knows %v, the program %v", got, want)
+	}
+}
+
+// Values that YAML would take for something else stay names, and what is found by them is found.
+func TestTheChartQuotesNames(t *testing.T) {
+	for _, c := range []struct{ release, values string }{
+		{"123", "nameOverride: '1e3'"},
+		{"catalog", "nameOverride: catalog"},
+		{"true", "nameOverride: 'null'"},
+		{"a", "{nameOverride: '0x1', fullnameOverride: 'null', secret: {existing: '1.5'}, serviceAccount: {existing: 'true'}, priorityClassName: 'no'}"},
+		{strings.Repeat("a", 53), "nameOverride: " + strings.Repeat("b", 63)},
+		{"listedge", `{podAnnotations: {a: "b: 'c'"}, podLabels: {a: '1'}, nodeSelector: {a: 'true'}, topologySpread: {keys: ['1', 'true']}, serviceMonitor: {labels: {a: '2'}}}`},
+		{"listedge", "goMemLimit: ''"},
+		{"listedge", "image: {tag: '1.10'}"},
+	} {
+		t.Run(c.release+" "+c.values, func(t *testing.T) {
+			made := decoded(t, mustRender(t, c.release, leastValues, everythingOn, c.values))
+			for name, node := range made.deployments {
+				made.checkSelectors(t, node)
+				made.checkMonitor(t)
+				for _, variable := range node.Spec.Template.Spec.Containers[0].Env {
+					if variable.Value == "" && variable.ValueFrom == nil {
+						t.Errorf("%s has an empty %s", name, variable.Name)
+					}
+				}
+			}
+			for _, route := range made.ingresses {
+				for _, rule := range route.Spec.Rules {
+					backend := rule.HTTP.Paths[0].Backend.Service
+					if service := made.services[backend.Name]; service == nil || service.Spec.Ports[0].Name != backend.Port.Name {
+						t.Errorf("%s leads to %v", rule.Host, backend)
+					}
+				}
+			}
+			if len(made.deployments)+len(made.ingresses) != 2 {
+				t.Errorf("%d deployments, %d routes", len(made.deployments), len(made.ingresses))
+			}
+		})
 	}
 }
 

@@ -147,16 +147,11 @@ func (r *rehearsal) apply(t *testing.T, objects []manifest) {
 		if image := "registry.example/listedge@sha256:" + strings.Repeat("ab", 32); container.Image != image {
 			t.Errorf("%s has image %s", name, container.Image)
 		}
-		for _, from := range container.EnvFrom {
-			if from.SecretRef == nil {
-				continue
-			}
-			if variables := r.secrets[from.SecretRef.Name]; !slices.Contains(variables, "LISTEDGE_DATABASE_URL") {
-				t.Errorf("%s wants a secret %s, which nobody has made: %v", name, from.SecretRef.Name, r.secrets)
-			} else {
-				checkSettings(t, name, variables, container.Args...)
-			}
+		wants := secretOf(t, &pod)
+		if has := slices.Sorted(slices.Values(r.secrets[wants.name])); !slices.Equal(has, wants.keys) {
+			t.Errorf("%s wants %v, and was made %v", name, wants, r.secrets)
 		}
+		checkSettings(t, name, wants.keys, container.Args...)
 	}
 	for _, config := range r.cluster.configs {
 		if proxies, ok := config.Data["LISTEDGE_TRUSTED_PROXIES"]; ok && proxies != "10.244.0.0/16" {

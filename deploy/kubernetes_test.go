@@ -45,6 +45,10 @@ func (c *cluster) fits(t *testing.T) {
 	c.checkNode(t, node)
 	for _, job := range c.jobs {
 		checkPod(t, c, job.Name, &job.Spec.Template)
+		// Kubernetes removes the logs of a Job that is too old, and of a pod whose container is started again.
+		if s := job.Spec; s.Template.Spec.RestartPolicy != core.RestartPolicyNever || s.TTLSecondsAfterFinished != nil || s.ActiveDeadlineSeconds == nil {
+			t.Errorf("%s leaves no log, or does not end", job.Name)
+		}
 	}
 	c.checkMonitor(t)
 	c.checkScaler(t)
@@ -191,7 +195,7 @@ func (c *cluster) checkNode(t *testing.T, node *apps.Deployment) {
 	if node.Spec.Replicas != nil {
 		t.Error("a number of replicas would undo the autoscaler's at each deployment")
 	}
-	for probe, path := range map[*core.Probe]string{container.LivenessProbe: "/livez", container.ReadinessProbe: "/readyz"} {
+	for probe, path := range map[*core.Probe]string{container.StartupProbe: "/livez", container.LivenessProbe: "/livez", container.ReadinessProbe: "/readyz"} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || portOf(node, probe.HTTPGet.Port) != 9090 {
 			t.Errorf("no probe asks %s of the admin listener", path)
 		}
@@ -264,7 +268,8 @@ func checkPod(t *testing.T, c *cluster, name string, template *core.PodTemplateS
 	settings := map[string]string{}
 	for _, from := range container.EnvFrom {
 		if from.ConfigMapRef == nil {
-			continue // a secret, which is not in the repository
+			t.Errorf("%s has a secret in its environment", name)
+			continue
 		}
 		config := c.configs[from.ConfigMapRef.Name]
 		if config == nil {
@@ -275,8 +280,34 @@ func checkPod(t *testing.T, c *cluster, name string, template *core.PodTemplateS
 	for _, e := range container.Env {
 		settings[e.Name] = e.Value
 	}
+	if len(secretOf(t, template).keys) == 0 {
+		t.Errorf("%s is given no secret", name)
+	}
 	checkSettings(t, name, slices.Sorted(maps.Keys(settings)), container.Args...)
 	return settings
+}
+
+// secret is what a pod is given as files.
+type secret struct {
+	name string
+	keys []string
+}
+
+func secretOf(t *testing.T, template *core.PodTemplateSpec) (s secret) {
+	t.Helper()
+	volume, mount := template.Spec.Volumes[0], template.Spec.Containers[0].VolumeMounts[0]
+	if volume.Secret == nil || mount.Name != volume.Name || !mount.ReadOnly {
+		t.Fatalf("%s is mounted as %v", volume.Name, mount)
+	}
+	s.name = volume.Secret.SecretName
+	for _, e := range template.Spec.Containers[0].Env {
+		if name, isFile := strings.CutSuffix(e.Name, "_FILE"); isFile {
+			if s.keys = append(s.keys, name); e.Value != mount.MountPath+"/"+name {
+				t.Errorf("%s=%s is elsewhere", e.Name, e.Value)
+			}
+		}
+	}
+	return s
 }
 
 // checkSettings finds that the program knows the command, and each environment
@@ -305,7 +336,7 @@ func (c *cluster) checkMonitor(t *testing.T) {
 				continue
 			}
 			watched++
-			if s.Labels[m.Spec.JobLabel] != "listedge" {
+			if job := regexp.MustCompile("^" + find(t, rulesFile, `absent\(up\{job=~"(.*)"\}\)`)[0] + "$"); !job.MatchString(s.Labels[m.Spec.JobLabel]) {
 				t.Errorf("monitor %s calls the job %q", name, s.Labels[m.Spec.JobLabel])
 			}
 			for _, e := range m.Spec.Endpoints {
@@ -377,7 +408,7 @@ func checkAdapter(t *testing.T, metric string) {
 
 const (
 	operatorRulesFile = "kubernetes/overlays/with-prometheus-operator/rules.yaml"
-	operatorRunbook   = "http://listedge-admin.listedge.svc:9090/runbook"
+	operatorRunbook   = "https://github.com/listedge/listedge/blob/main/deploy/RUNBOOK.md"
 )
 
 // The operator wants the same rules in an object of its own.
@@ -389,7 +420,7 @@ func TestTheOperatorsRulesAreTheRules(t *testing.T) {
 	if !found {
 		t.Fatal("the rules have no groups")
 	}
-	// Its Prometheus serves no files: the nodes do.
+	// Its Prometheus serves no files, and a link is opened outside of the cluster.
 	groups = strings.ReplaceAll(groups, "{{ $externalURL }}/user/runbook.html", operatorRunbook)
 	for line := range strings.Lines("groups:\n" + groups) {
 		if line != "\n" {

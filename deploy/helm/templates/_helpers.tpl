@@ -16,17 +16,23 @@
 
 {{/* What finds the nodes of this release. */}}
 {{- define "listedge.selector" -}}
-app.kubernetes.io/name: {{ include "listedge.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: '{{ include "listedge.name" . }}'
+app.kubernetes.io/instance: '{{ .Release.Name }}'
 app.kubernetes.io/component: node
 {{- end -}}
 
 {{- define "listedge.labels" -}}
-app.kubernetes.io/name: {{ include "listedge.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: '{{ include "listedge.name" . }}'
+app.kubernetes.io/instance: '{{ .Release.Name }}'
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: '{{ .Release.Service }}'
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
+{{- end -}}
+
+{{/* The job of the nodes' series: the rules find fleets by how it begins. */}}
+{{- define "listedge.job" -}}
+{{- $name := include "listedge.fullname" . -}}
+{{ hasPrefix "listedge" $name | ternary $name (printf "listedge-%s" $name | trunc 63) }}
 {{- end -}}
 
 {{- define "listedge.image" -}}
@@ -50,6 +56,40 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
+{{- end -}}
+
+{{/* What the Secret has that the chart makes. */}}
+{{- define "listedge.secretURLs" -}}
+{{- with .Values.secret }}
+{{- range $name, $url := dict "DATABASE" .databaseURL "REDIS" .redisURL "REPLICA" .replicaURL "REPLICATION" .replicationURL }}
+{{- if $url }}
+LISTEDGE_{{ $name }}_URL: {{ $url | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The keys of a Secret as files, which do not show where environments do. */}}
+{{- define "listedge.secretFiles" -}}
+{{- range . }}
+- name: {{ . }}_FILE
+  value: /etc/listedge/{{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "listedge.secretMount" -}}
+- name: listedge-secret
+  mountPath: /etc/listedge
+  readOnly: true
+{{- with .Values.volumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Milliseconds of a duration, as Go writes it. */}}
+{{- define "listedge.milliseconds" -}}
+{{- $zero := toDate "2006" "2000" -}}
+{{ sub (mustDateModify . $zero).UnixMilli $zero.UnixMilli }}
 {{- end -}}
 
 {{- define "listedge.trustedProxies" -}}
