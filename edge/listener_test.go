@@ -59,7 +59,7 @@ func certificate(t *testing.T, overTLS bool) *tls.Config {
 		return nil
 	}
 	file, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	sandboxtest.Certificate(t, "node", file, key)
+	sandboxtest.Certificate(t, "node", time.Hour, file, key)
 	pair := must(tls.LoadX509KeyPair(file, key))
 	return &tls.Config{Certificates: []tls.Certificate{pair}}
 }

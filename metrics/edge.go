@@ -58,6 +58,9 @@ func (e *Edge) ConnectionOpened() int64 { return e.connections.Add(1) }
 // ConnectionClosed counts a connection that was closed.
 func (e *Edge) ConnectionClosed() { e.connections.Add(-1) }
 
+// Connections returns how many connections are open, and how many may be.
+func (e *Edge) Connections() (open, limit int64) { return e.connections.Load(), e.limit.Load() }
+
 // LimitConnections records how many connections may be open.
 func (e *Edge) LimitConnections(n int64) { e.limit.Store(n) }
 

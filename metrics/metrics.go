@@ -131,9 +131,9 @@ type Sources struct {
 	Follower func() follower.Stats
 	Feed     func() changefeed.Stats
 
-	KeyBreakerOpen, RedisMayEvict, Ready func() bool
+	KeyBreakerOpen, Ready func() bool
 
-	Dependencies      func() []Dependency // those that have been checked
+	Checks            func() []Check      // those that have run
 	CertificateExpiry func() time.Time    // of the public listener; zero = it has no certificate
 	RedisCalls        func() []RedisCalls // none without Redis
 }
@@ -144,20 +144,10 @@ type RedisCalls struct {
 	Took    histogram.Snapshot
 }
 
-// DependencyKind is what a dependency is.
-type DependencyKind uint8
-
-// The kinds of dependencies.
-const (
-	Postgres DependencyKind = iota + 1
-	Redis
-)
-
-// Dependency is a server that the node needs.
-type Dependency struct {
-	Kind   DependencyKind
-	Server string // of Postgres: primary, or the address of a replica
-	Up     bool   // it answers
+// Check is one row of the table of what a node needs.
+type Check struct {
+	Name string // as /readyz has it
+	Up   bool   // it has passed, or failed only once
 }
 
 // Collect registers the layers.

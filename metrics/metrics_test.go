@@ -37,10 +37,10 @@ func registry() *metrics.Registry {
 		},
 		Keys: func() apikey.Stats { return apikey.Stats{} }, Follower: func() follower.Stats { return follower.Stats{} },
 		Feed:           func() changefeed.Stats { return changefeed.Stats{Epoch: "1", Resets: map[string]uint64{}} },
-		KeyBreakerOpen: yes, RedisMayEvict: yes, Ready: yes, CertificateExpiry: time.Now,
+		KeyBreakerOpen: yes, Ready: yes, CertificateExpiry: time.Now,
 		RedisCalls: func() []metrics.RedisCalls { return []metrics.RedisCalls{{Purpose: "pages"}, {Purpose: "limits"}} },
-		Dependencies: func() []metrics.Dependency {
-			return []metrics.Dependency{{Kind: metrics.Redis}, {Kind: metrics.Postgres, Server: "primary"}, {Kind: metrics.Postgres, Server: "10.0.0.8:5432"}, {Kind: metrics.Postgres, Server: "10.0.0.9:5432"}}
+		Checks: func() []metrics.Check {
+			return []metrics.Check{{Name: "redis"}, {Name: "postgres"}, {Name: "replica 10.0.0.8:5432"}, {Name: "replica 10.0.0.9:5432"}}
 		},
 	})
 	return r

@@ -36,23 +36,12 @@ var buildMetrics = []metric[build]{
 // nodeMetrics are of what the node as a whole knows.
 var nodeMetrics = []metric[Sources]{
 	value("ready", "1 while /readyz answers 200.", func(s Sources) any { return s.Ready() }),
-	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.",
-		func(s Sources) any { return s.RedisMayEvict() }),
 	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.",
 		func(s Sources) any { return s.KeyBreakerOpen() }),
-	{"postgres_up", "1 while the server answers a check every second: the primary, and each replica by its address. A server that is not what it should be " +
-		"counts as down.", []string{"server"}, func(s Sources, set set) {
-		for _, d := range s.Dependencies() {
-			if d.Kind == Postgres {
-				set(d.Up, d.Server)
-			}
-		}
-	}},
-	{"redis_up", "1 while Redis takes the writes that this node tries every second; absent without Redis.", nil, func(s Sources, set set) {
-		for _, d := range s.Dependencies() {
-			if d.Kind == Redis {
-				set(d.Up)
-			}
+	{"check_up", "1 while a check of /readyz passes, which runs every second: postgres (the primary), redis (it takes writes), replica (with its address), …; " +
+		"0 after two failures.", []string{"check"}, func(s Sources, set set) {
+		for _, c := range s.Checks() {
+			set(c.Up, c.Name)
 		}
 	}},
 	{"redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the time to get a connection, " +

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -23,7 +24,7 @@ func secured(t testing.TB) (*sandbox.Postgres, string) {
 	t.Helper()
 	dir := sandboxtest.Dir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	sandboxtest.Certificate(t, "a database", cert, key)
+	sandboxtest.Certificate(t, "a database", time.Hour, cert, key)
 	as := must1(sandbox.ServerAccount())
 	if as != nil {
 		must(os.Chown(key, int(as.Uid), int(as.Gid)))

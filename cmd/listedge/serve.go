@@ -30,7 +30,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 	}
 	log := node.NewLog(t.err, c.Flags)
 	logger := slog.New(log)
-	if public, err = c.Secure(public, logger); err != nil {
+	if public, err = c.Secure(public); err != nil {
 		private.Close()
 		return err
 	}

@@ -42,7 +42,6 @@ type Check struct {
 	Do            func(error) string // what to do about a failure; nil = the runbook says so
 	Runbook       string             // the section of the runbook about its failure
 	Light         bool               // it is a server or the follower: the status page has a light for it
-	Metric        metrics.Dependency // without Up; zero = other metrics describe it
 }
 
 // remedy says what to do about a failure; empty = nothing is known.
@@ -289,14 +288,11 @@ func (h *Health) Dependencies() []DependencyState {
 	return all
 }
 
-// Metrics are the metrics of the dependencies that have been checked.
-func (h *Health) Metrics() (known []metrics.Dependency) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for i, s := range h.states {
-		if m := h.checks[i].Metric; s.Checked && m != (metrics.Dependency{}) {
-			m.Up = s.Up
-			known = append(known, m)
+// Metrics are what the checks found, each in the words of /readyz.
+func (h *Health) Metrics() (known []metrics.Check) {
+	for _, s := range h.Dependencies() {
+		if s.Checked {
+			known = append(known, metrics.Check{Name: strings.ToLower(s.Name), Up: s.Up})
 		}
 	}
 	return known

@@ -210,7 +210,7 @@ func serverWithTLS(t *testing.T) *sandbox.Postgres {
 	t.Helper()
 	dir := sandboxtest.Dir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	sandboxtest.Certificate(t, "a database", cert, key)
+	sandboxtest.Certificate(t, "a database", time.Hour, cert, key)
 	as, err := sandbox.ServerAccount()
 	must(err)
 	if as != nil {

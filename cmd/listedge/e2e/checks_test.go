@@ -15,25 +15,25 @@ func TestMetricsOfServers(t *testing.T) {
 	standby := sandboxtest.Standby(t, primary, nil)
 	redis := sandboxtest.Redis(t)
 	n := startNode(t, address, "--replica-url", standby.URL("listedge"), "--redis-url", redis.URL())
-	is := func(what string, up float64, name string, labels ...string) {
+	is := func(what string, want float64, name string, labels ...string) {
 		t.Helper()
-		within(t, patience, what, func() bool { return n.metric(t, name, labels...) == up })
+		within(t, patience, what, func() bool { return n.metric(t, name, labels...) == want })
 	}
-	const postgres = "listedge_postgres_up"
-	first, replica := `server="primary"`, `server="`+standby.Addr()+`"`
-	is("the primary answers", 1, postgres, first)
-	is("the replica answers", 1, postgres, replica)
-	is("Redis answers", 1, "listedge_redis_up")
+	const up = "listedge_check_up"
+	first, replica, cache := `check="postgres"`, `check="replica `+standby.Addr()+`"`, `check="redis"`
+	is("the primary answers", 1, up, first)
+	is("the replica answers", 1, up, replica)
+	is("Redis answers", 1, up, cache)
 	for _, server := range []*sandbox.Postgres{standby, primary} {
 		must(server.Kill(syscall.SIGQUIT))
 	}
 	must(redis.Kill())
-	is("the replica is down", 0, postgres, replica)
-	is("the primary is down", 0, postgres, first)
-	is("Redis is down", 0, "listedge_redis_up")
+	is("the replica is down", 0, up, replica)
+	is("the primary is down", 0, up, first)
+	is("Redis is down", 0, up, cache)
 	must(primary.Restart(t.Context()))
-	is("the primary is back", 1, postgres, first)
-	if n.metric(t, postgres, replica) != 0 {
+	is("the primary is back", 1, up, first)
+	if n.metric(t, up, replica) != 0 {
 		t.Error("the replica is said to be back")
 	}
 }

@@ -288,7 +288,9 @@ func (n *testNode) metric(t *testing.T, name string, parts ...string) (sum float
 	found := false
 lines:
 	for line := range strings.Lines(string(text)) {
-		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		line = strings.TrimSpace(line)
+		blank := strings.LastIndex(line, " ") // values of labels have some, too
+		series, value := line[:max(blank, 0)], line[blank+1:]
 		if bare, _, _ := strings.Cut(series, "{"); bare != name {
 			continue
 		}

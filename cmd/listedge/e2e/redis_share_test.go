@@ -116,7 +116,7 @@ func tlsRedis(t *testing.T, version string) (r *sandbox.Redis, url string, envir
 	t.Helper()
 	dir := sandboxtest.Dir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	sandboxtest.Certificate(t, "redis", cert, key)
+	sandboxtest.Certificate(t, "redis", time.Hour, cert, key)
 	l := must1(net.Listen("tcp", "127.0.0.1:0"))
 	address := l.Addr().String()
 	l.Close()

@@ -122,13 +122,13 @@ func TestARedisThatRefusesWritesIsDown(t *testing.T) {
 			must(client.Do(t.Context(), c.begin...).Err())
 			n.awaitCheck(t, "redis", "pages, limits, changes: "+c.refusal)
 			n.awaitCheck(t, "redis", c.do)
-			within(t, patience, "it is down", func() bool { return n.metric(t, "listedge_redis_up") == 0 })
+			within(t, patience, "it is down", func() bool { return n.metric(t, "listedge_check_up", `check="redis"`) == 0 })
 			by := diagnose(t, exitFailed, "--database-url", address, "--redis-url", url)
 			for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
 				expect(t, by, subject, admin.Fail, c.do)
 			}
 			must(client.Do(t.Context(), c.end...).Err())
-			within(t, patience, "it is up", func() bool { return n.metric(t, "listedge_redis_up") == 1 })
+			within(t, patience, "it is up", func() bool { return n.metric(t, "listedge_check_up", `check="redis"`) == 1 })
 			n.awaitCheck(t, "redis", "ok")
 		})
 	}

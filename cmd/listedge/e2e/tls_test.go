@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"listedge/cmd/listedge/node"
 	"listedge/internal/sandbox/sandboxtest"
@@ -18,7 +19,8 @@ func TestTLS(t *testing.T) {
 	_, key := workspaceWithKey(t, url)
 	dir := t.TempDir()
 	f := node.TLSFlags{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
-	sandboxtest.Certificate(t, "first", f.TLSCert, f.TLSKey)
+	const year = 365 * 24 * time.Hour
+	sandboxtest.Certificate(t, "first", year, f.TLSCert, f.TLSKey)
 	n := startNode(t, url, "--tls-cert", f.TLSCert, "--tls-key", f.TLSKey)
 	ask := func(config *tls.Config) (name string, status int, err error) {
 		config.InsecureSkipVerify = true
@@ -41,22 +43,24 @@ func TestTLS(t *testing.T) {
 	if a, err := n.try("GET", "/v1/items", key); err == nil && a.StatusCode == 200 {
 		t.Error("plain HTTP was answered")
 	}
-	sandboxtest.Certificate(t, "second", f.TLSCert, f.TLSKey)
+	sandboxtest.Certificate(t, "second", time.Hour, f.TLSCert, f.TLSKey)
 	within(t, patience, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
 	chain := must1(tls.LoadX509KeyPair(f.TLSCert, f.TLSKey))
 	if shown := n.metric(t, "listedge_tls_certificate_expiry_seconds"); shown != float64(chain.Leaf.NotAfter.Unix()) {
 		t.Errorf("the metric says that the certificate expires at %v, it does at %s", shown, chain.Leaf.NotAfter)
 	}
+	n.awaitCheck(t, "certificate", "it expires at "+chain.Leaf.NotAfter.Format(time.RFC3339))
 	must(os.WriteFile(f.TLSKey, []byte("half written"), 0o600))
-	said := len(n.err.String())
-	within(t, patience, "the complaint", func() bool {
-		if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
-			t.Fatalf("with a key that cannot be read: %s, %d, %v", name, status, err)
-		}
-		return strings.Contains(n.err.String()[said:], "the certificate cannot be read")
+	n.awaitCheck(t, "certificate", "it cannot be read again: the old one stays in use")
+	if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
+		t.Fatalf("with a key that cannot be read: %s, %d, %v", name, status, err)
+	}
+	within(t, patience, "the metric and the log", func() bool {
+		return n.metric(t, "listedge_check_up", `check="certificate"`) == 0 && strings.Contains(n.err.String(), "the certificate is not renewed")
 	})
-	sandboxtest.Certificate(t, "third", f.TLSCert, f.TLSKey)
+	sandboxtest.Certificate(t, "third", year, f.TLSCert, f.TLSKey)
 	within(t, patience, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
+	n.awaitCheck(t, "certificate", "ok")
 
 	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")}, {"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {
 		p := start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", url}, args...)...)

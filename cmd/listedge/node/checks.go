@@ -16,7 +16,6 @@ import (
 	"listedge/edge/admin"
 	"listedge/internal/changefeed"
 	"listedge/limiter"
-	"listedge/metrics"
 	"listedge/origin"
 	originadmin "listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -26,7 +25,7 @@ import (
 func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check {
 	all := []admin.Check{
 		{Name: "Postgres", Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)), Effect: admin.Starts,
-			Runbook: "ListedgePostgresDown", Light: true, Metric: metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}},
+			Runbook: "ListedgePostgresDown", Light: true},
 		{Name: "primary", Run: asks(n.database.WrongServer), Effect: admin.Shown,
 			Broken: "pages and keys are not read: the server of --database-url is not the primary", Holds: "pages and keys are read from the primary"},
 		{Name: "pages", Run: asks(func() error { return breakerFailure("Postgres", pages.Stats().BreakerOpen) }), Effect: admin.Reported,
@@ -36,9 +35,15 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), Effect: admin.Reported,
 			Broken: "the usage of keys is not written to Postgres", Holds: "the usage of keys is written to Postgres",
 			Do: func(error) string { return "run listedge doctor: it names a right that is missing" }},
+		{Name: "connections", Run: asks(n.checkConnections), Effect: admin.Reported, Runbook: "ListedgeConnectionsNearLimit",
+			Broken: "nearly all client connections that this node may have are open", Holds: "there is room for client connections"},
 		{Name: "trusted-proxies", Run: asks(n.untrustedProxy), Effect: admin.Reported, Do: func(error) string {
 			return "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"
 		}},
+	}
+	if c := certificateOf(n.options.Public); c != nil {
+		all = append(all, admin.Check{Name: "certificate", Run: asks(c.check), Effect: admin.Reported, Runbook: "ListedgeCertificateExpires",
+			Broken: "the certificate is not renewed", Holds: "the certificate is renewed"})
 	}
 	if n.redis.pages != nil {
 		all = append(all, n.checksOfRedis()...)
@@ -53,7 +58,7 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 	for i, s := range pages.Stats().Standbys {
 		all = append(all,
 			admin.Check{Name: "Replica " + s.Host, Run: func(ctx context.Context) error { return pages.CheckStandby(ctx, i) },
-				Runbook: "ListedgeReplicaFails", Light: true, Metric: metrics.Dependency{Kind: metrics.Postgres, Server: s.Host}},
+				Runbook: "ListedgeReplicaFails", Light: true},
 			admin.Check{Name: "queries of replica " + s.Host, Run: asks(func() error { return standbyFailure(pages.Stats().Standbys[i]) }), Effect: admin.Reported,
 				Broken: "the replica " + s.Host + " is not queried", Holds: "the replica " + s.Host + " is queried", Runbook: "ListedgeReplicaFails"})
 	}
@@ -65,7 +70,7 @@ func (n *Node) checksOfRedis() []admin.Check {
 	all := []admin.Check{
 		{Name: "Redis", Run: n.writeRedis, Effect: admin.Reported, Do: RedisRemedy,
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh", Holds: "Redis is up",
-			Runbook: "ListedgeRedisDown", Light: true, Metric: metrics.Dependency{Kind: metrics.Redis}},
+			Runbook: "ListedgeRedisDown", Light: true},
 		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always},
 		{Name: "identity", Run: asks(n.identityFailure.get), Effect: admin.Reported,
 			Broken: "the node may not query which database it reads: pages are not stored in Redis", Holds: "the node may query which database it reads"},
@@ -110,6 +115,14 @@ func standbyFailure(s origin.StandbyStats) error {
 func (n *Node) untrustedProxy() error {
 	if text := n.server.UntrustedProxy(); text != "" {
 		return errors.New(text)
+	}
+	return nil
+}
+
+// checkConnections fails while over nine tenths of the client connections are open.
+func (n *Node) checkConnections() error {
+	if open, limit := n.metrics.Edge.Connections(); open*10 > limit*9 {
+		return fmt.Errorf("%d of %d are open; at the limit clients are refused", open, limit)
 	}
 	return nil
 }
@@ -209,7 +222,6 @@ func (n *Node) checkEviction() func(context.Context) error {
 			return last
 		}
 		asked, last = time.Now(), EvictionFailure(ParseInfo(text))
-		n.evicts.Store(last != nil)
 		return last
 	}
 }

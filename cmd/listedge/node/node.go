@@ -58,7 +58,6 @@ type Node struct {
 
 	probes      []func(context.Context) // each tests whether a failed server is back
 	redisFailed atomic.Int64            // when a write to Redis last failed, in nanoseconds since started; 0 = never
-	evicts      atomic.Bool             // Redis may evict what must not be lost
 	claim       *changefeed.Claim       // of the name of the fleet; only checkFleet uses it
 
 	timelineKnown   chan struct{} // closed when answers of the database can be judged (mayJudge)
@@ -162,7 +161,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	n.probes = []func(context.Context){n.Cache.Probe, pages.Probe, keys.Probe}
 	sources := metrics.Sources{
 		Cache: n.Cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats, Keys: n.server.KeyStats,
-		Usage: n.usage.Stats, KeyBreakerOpen: keys.BreakerOpen, RedisMayEvict: n.evicts.Load,
+		Usage: n.usage.Stats, KeyBreakerOpen: keys.BreakerOpen,
 	}
 	if n.follower != nil {
 		sources.Follower, sources.Feed = n.follower.Stats, n.feed.Stats
@@ -178,9 +177,9 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	if n.redis.pages != nil {
 		state.Fleet = n.fleet
 	}
-	sources.Dependencies = n.health.Metrics
+	sources.Checks = n.health.Metrics
 	sources.RedisCalls = n.redis.calls
-	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.options.Public) }
+	sources.CertificateExpiry = certificateOf(n.options.Public).expiry
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)
 	n.admin = admin.NewServer(admin.Options{

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -26,11 +25,11 @@ func (f *TLSFlags) Validate() error {
 }
 
 // Secure wraps the listener, if a certificate is given.
-func (f *TLSFlags) Secure(l net.Listener, logger *slog.Logger) (net.Listener, error) {
+func (f *TLSFlags) Secure(l net.Listener) (net.Listener, error) {
 	if f.TLSCert == "" {
 		return l, nil
 	}
-	c := &certificate{files: *f, logger: logger}
+	c := &certificate{files: *f}
 	if err := c.load(); err != nil {
 		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", err)}
 	}
@@ -44,26 +43,25 @@ type tlsListener struct {
 	certificate *certificate
 }
 
-// certificateExpiry is when the certificate of the listener expires; zero = it has none.
-func certificateExpiry(l net.Listener) time.Time {
+// certificateOf returns the certificate of the listener; nil = it has none.
+func certificateOf(l net.Listener) *certificate {
 	if secured, ok := l.(*tlsListener); ok {
-		return secured.certificate.expiry()
+		return secured.certificate
 	}
-	return time.Time{}
+	return nil
 }
 
 // certificate is a certificate that is read again when its files have changed. If that
 // fails, the old one stays in use. Reason: a renewal writes two files, one after the
 // other, and in between they do not match.
 type certificate struct {
-	files  TLSFlags
-	logger *slog.Logger
+	files TLSFlags
 
 	mu       sync.Mutex // guards the fields below
 	current  *tls.Certificate
 	modified [2]time.Time // modification times of the files of current
 	checked  time.Time    // when the files were last checked
-	logged   string       // the last error that was logged; empty = none since the last success
+	failed   error        // why the files could not be read when they last changed; nil = they were
 }
 
 // checkInterval is the shortest time between two checks of the files.
@@ -76,9 +74,12 @@ func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// expiry returns when the first certificate of the chain expires. It checks the files,
+// expiry returns when the first certificate of the chain expires; zero = there is none. It checks the files,
 // too: without clients nothing else would notice a renewal.
 func (c *certificate) expiry() (first time.Time) {
+	if c == nil {
+		return first
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refresh()
@@ -98,16 +99,28 @@ func (c *certificate) refresh() {
 	}
 	c.checked = time.Now()
 	if modified, err := c.stat(); err == nil && modified == c.modified {
+		c.failed = nil
 		return
 	}
-	switch err := c.load(); {
-	case err == nil:
-		c.logger.Info("the certificate was read again", "file", c.files.TLSCert)
-		c.logged = ""
-	case err.Error() != c.logged:
-		c.logged = err.Error()
-		c.logger.Error("the certificate cannot be read: the old one stays in use", "error", err)
+	c.failed = c.load()
+}
+
+// expiryNotice is how long before its end a certificate should have been renewed.
+const expiryNotice = 14 * 24 * time.Hour
+
+// check fails if the certificate could not be renewed: its files cannot be read, or it ends
+// soon.
+func (c *certificate) check() error {
+	expiry := c.expiry()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.failed != nil:
+		return fmt.Errorf("it cannot be read again: the old one stays in use: %w", c.failed)
+	case time.Until(expiry) < expiryNotice:
+		return fmt.Errorf("it expires at %s", expiry.UTC().Format(time.RFC3339))
 	}
+	return nil
 }
 
 func (c *certificate) load() error {
