@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -86,11 +87,56 @@ func TestCausesInhibitWhatFollowsFromThem(t *testing.T) {
 	for _, alert := range slices.Sorted(maps.Keys(inhibitedBy)) {
 		follow(alert, nil)
 	}
-	for severity, receiver := range map[string]string{"page": "pages", "ticket": "tickets"} {
+	for severity, receiver := range map[string]string{"page": "pages", "ticket": "tickets", "none": "watchdog"} {
 		said, err := exec.Command(tool(t, "amtool"), "config", "routes", "test", "--config.file="+alertmanagerFile, "severity="+severity).Output()
 		if err != nil || strings.TrimSpace(string(said)) != receiver {
 			t.Errorf("%s goes to %s (%v)", severity, said, err)
 		}
+	}
+}
+
+// Of all that fires in an outage, one alert is a notification.
+func TestOneNotificationForEachOutage(t *testing.T) {
+	t.Parallel()
+	severity := map[string]string{}
+	for _, r := range rules(t) {
+		severity[r.Alert] = r.Labels["severity"]
+	}
+	a := startAlertmanager(t)
+	// The first of each names the cause; all are of one node, and each outage is of a job of its own.
+	outages := []string{
+		"FleetDown LoadBalancerDown NoTraffic NodeDown NodeRestarts NoFollower RedisDown PostgresDown ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
+		"LoadBalancerDown NoTraffic ErrorBudgetBurnsSlowly",
+		"WrongDatabase KeysRefused NodeNotReady ManyFollowers NoFollower FreshnessUntrusted ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
+		"OldTimeline FreshnessUntrusted OriginBreakerOpen KeyBreakerOpen NodeNotReady ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
+		"RedisDown LimiterDegraded LimitsRefuse CacheRedisBreakerOpen NoFollower FreshnessUntrusted OriginOverloaded ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
+		"PostgresDown OriginBreakerOpen KeyBreakerOpen NoFollower FreshnessUntrusted FollowerLags NodeNotReady WrongDatabase LoadBalancerDown UsageUnwritten " +
+			"ReplicasLag ReplicaFails ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
+		"NoFollower FreshnessUntrusted OriginOverloaded ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
+		"OriginBreakerOpen KeyBreakerOpen FreshnessUntrusted ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
+		"LimiterDegraded CacheRedisBreakerOpen FreshnessUntrusted ErrorBudgetBurnsSlowly",
+		"ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
+		"CertificateExpiresSoon CertificateExpires",
+	}
+	var args [][]string
+	for i, outage := range outages {
+		for name := range strings.FieldsSeq(outage) {
+			name = "Listedge" + name
+			args = append(args, []string{"alert", "add", name, "job=" + strconv.Itoa(i), "instance=node1", "slo=latency", "severity=" + severity[name]})
+		}
+	}
+	for _, arg := range args {
+		must1(exec.Command(tool(t, "amtool"), append(arg, "--alertmanager.url=http://"+a.url)...).Output())
+	}
+	for i, outage := range outages {
+		cause, _, _ := strings.Cut(outage, " ")
+		t.Run(cause, func(t *testing.T) {
+			within(t, patience, "one is active", func() bool {
+				said := must1(exec.Command(tool(t, "amtool"), "alert", "query", "--active", "--output=json", "job="+strconv.Itoa(i), "--alertmanager.url=http://"+a.url).Output())
+				names := regexp.MustCompile(`"alertname":"(\w+)"`).FindAllStringSubmatch(string(said), -1)
+				return len(names) == 1 && names[0][1] == "Listedge"+cause
+			})
+		})
 	}
 }
 

@@ -38,7 +38,7 @@ func export(t *testing.T) exported {
 			n.awaitMode(t, "followed")
 			within(t, patience, "every dependency has been checked", func() bool {
 				_, text, err := get("http://"+n.admin+"/metrics", "")
-				return err == nil && bytes.Count(text, []byte("\nlistedge_postgres_up{")) == 2 && bytes.Contains(text, []byte("\nlistedge_redis_up "))
+				return err == nil && bytes.Contains(text, []byte(`{check="redis eviction"}`)) && bytes.Contains(text, []byte(`{check="replica `))
 			})
 			for _, path := range []string{"/v1/items", "/v1/items", "/v1/contacts?limit=5", "/v1/items?limit=0", "/v1/none", "/docs", "/docs/none", "/openapi.json", "/"} {
 				for _, key := range []string{f.key, "none", ""} {
@@ -61,6 +61,11 @@ func export(t *testing.T) exported {
 		// What Prometheus itself adds.
 		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x"))
 		e.put("ALERTS", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "alertname", "ListedgeX", "alertstate", "firing", "severity", "page"))
+		// What its configuration adds to the load balancer's.
+		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "haproxy", "fleet", "listedge"))
+		e.put("haproxy_backend_active_servers", dto.MetricType_GAUGE, labels.FromStrings("job", "haproxy", "fleet", "listedge", "proxy", "nodes"))
+		// What TLS adds.
+		e.put("listedge_check_up", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "check", "certificate"))
 		// What a workspace with a quota adds.
 		e.put("listedge_limiter_quota_used_ratio", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "workspace", "x"))
 		found = *e

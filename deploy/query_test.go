@@ -191,6 +191,8 @@ func (e exported) called(x *parser.Call) map[string]bool {
 			wrong("there is no le in %s", x.Args[1])
 		}
 		delete(all, "le")
+	case "label_replace":
+		all[x.Args[1].(*parser.StringLiteral).Val] = true
 	case "absent":
 		return map[string]bool{}
 	}
