@@ -50,9 +50,6 @@ func (p panel) draw(id, x, y, w, h int) object {
 		if p.kind == "heatmap" {
 			target["format"] = "heatmap"
 		}
-		if strings.Contains(q.expr, "histogram_quantile") && p.kind == "timeseries" {
-			target["exemplar"] = true // dots that lead to traces
-		}
 		targets = append(targets, target)
 	}
 	field := object{"unit": p.unit, "thresholds": object{"mode": "absolute", "steps": p.thresholds()}, "color": object{"mode": "palette-classic"}}

@@ -36,20 +36,19 @@ type Server struct {
 	logger  *slog.Logger
 	proxies []netip.Prefix
 
-	router       *router.Router
-	paths        map[string]bool      // of all routes and documents
-	longestPath  int                  // in bytes
-	docs         map[string]*document // by path; nil = not served
-	maxConns     int64                // further connections get a 503
-	http         *fasthttp.Server
-	ids          requestIDs
-	log          requestLog
-	accessLog    AccessLog
-	serverTiming bool
-	tracer       *tracing.Tracer // nil = none
-	timePhases   bool            // time all phases; else only those that may have waited
-	draining     atomic.Bool
-	untrusted    untrustedProxy
+	router      *router.Router
+	paths       map[string]bool      // of all routes and documents
+	longestPath int                  // in bytes
+	docs        map[string]*document // by path; nil = not served
+	maxConns    int64                // further connections get a 503
+	http        *fasthttp.Server
+	ids         requestIDs
+	log         requestLog
+	accessLog   AccessLog
+	tracer      *tracing.Tracer // nil = none
+	timePhases  bool            // time all phases; else only those that may have waited
+	draining    atomic.Bool
+	untrusted   untrustedProxy
 }
 
 // conn is a connection of the public listener. It checks the line ends of what it reads,
@@ -129,7 +128,7 @@ const (
 )
 
 // endPhase ends a phase. The phase began when the one before it ended. Phases that may
-// have waited are always timed. The others are timed only for Server-Timing and traces,
+// have waited are always timed. The others are timed only for traces,
 // because reading the clock takes longer than most of them.
 func (x *exchange) endPhase(p phase) {
 	span, now := &x.phases[p], time.Now()

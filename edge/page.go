@@ -162,9 +162,6 @@ func (s *Server) writePage(x *exchange) {
 		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
 	s.addLimits(r, x)
-	if s.serverTiming {
-		addTiming(r, x)
-	}
 	var deflate []byte
 	if !notModified && acceptsGzip(x.headers.encoding) {
 		deflate = page.Deflate()
@@ -245,9 +242,6 @@ func (s *Server) writeProblem(x *exchange, f *failure) {
 		r.lines = append(r.lines, "Allow: GET, HEAD\r\n"...)
 	}
 	s.addLimits(r, x)
-	if s.serverTiming {
-		addTiming(r, x)
-	}
 	r.setBody(problemBody(f, x.id))
 	x.outcome, x.failure = metrics.OutcomeError, f
 	if f.problem.status == fasthttp.StatusTooManyRequests {

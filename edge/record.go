@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"strconv"
 	"time"
 
 	"listedge/cache"
@@ -100,26 +99,6 @@ func (x *exchange) timings() [6]tracing.Step {
 	}
 }
 
-// addTiming adds the header Server-Timing (W3C), in milliseconds. The description of a
-// limit is what refused the request.
-func addTiming(r *response, x *exchange) {
-	begin := "Server-Timing: "
-	for _, t := range x.timings() {
-		if t.Began.IsZero() {
-			continue
-		}
-		r.lines = append(append(append(r.lines, begin...), t.Name...), ";dur="...)
-		r.lines = strconv.AppendFloat(r.lines, float64(t.Took)/float64(time.Millisecond), 'f', 3, 64)
-		if t.Name == "limit" && x.decision.Refused != limiter.Neither {
-			r.lines = append(append(r.lines, ";desc="...), x.decision.Refused.String()...)
-		}
-		begin = ", "
-	}
-	if begin == ", " {
-		r.lines = append(r.lines, crlf...)
-	}
-}
-
 // trace sends a span to the collector. It contains no API key, search term or cursor.
 func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	name := "HTTP" // for methods other than GET and HEAD, which clients may make up
@@ -134,7 +113,6 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	if r == nil {
 		return
 	}
-	s.metrics.Traced(x.route, x.outcome, took, r.ID())
 	steps := x.timings()
 	r.Took, r.Status, r.Steps = took, status, steps[:]
 	r.Attributes = append(r.Attributes, tracing.Text("http.route", x.route.String()),

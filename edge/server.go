@@ -74,9 +74,8 @@ type Options struct {
 	MaxConnections int  // further connections get a 503; 0 = the constant MaxConnections
 	NoDocs         bool // /docs is 404
 
-	AccessLog    AccessLog
-	ServerTiming bool            // every response has the header of that name
-	Tracer       *tracing.Tracer // nil = none
+	AccessLog AccessLog
+	Tracer    *tracing.Tracer // nil = none
 }
 
 // Timeouts and sizes of the public listener.
@@ -98,8 +97,8 @@ func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		usage: o.Usage, guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MaxConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer,
-		timePhases: o.ServerTiming || o.Tracer != nil, paths: map[string]bool{},
+		ids: newRequestIDs(), accessLog: o.AccessLog, tracer: o.Tracer,
+		timePhases: o.Tracer != nil, paths: map[string]bool{},
 	}
 	if !o.NoDocs {
 		s.docs = docs()

@@ -18,7 +18,6 @@ type Edge struct {
 	next        atomic.Uint32
 	connections atomic.Int64
 	limit       atomic.Int64
-	exemplars   [routes][outcomes]exemplars
 }
 
 // Stripe counts the requests of some connections.

@@ -80,7 +80,7 @@ var edgeMetrics = []metric[*Edge]{
 			for route := range routes {
 				for outcome := range outcomes {
 					if h := e.Latency(route, outcome); h.Count > 0 || route.isList() && outcome.isPage() {
-						set(timings{h, requestBounds, &e.exemplars[route][outcome]}, route.String(), outcome.String())
+						set(timings{h, requestBounds}, route.String(), outcome.String())
 					}
 				}
 			}

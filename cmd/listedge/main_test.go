@@ -127,7 +127,7 @@ func TestTheNodesOfDevHaveItsSettings(t *testing.T) {
 		"",
 		"--region east --replica-url postgres://a/b,postgres://c/d --trusted-proxies 10.0.0.0/8,1.2.3.4 --redis-url redis://h " +
 			"--cache-memory 1GiB --freshness-bound 1s --cache-ttl 3s --max-stale 7m --key-grace 1m --limiter-failure-mode deny " +
-			"--database-connections 3 --query-timeout 1s --drain 5s --log-format json --log-level warn --access-log errors --server-timing --max-connections 500 --no-docs",
+			"--database-connections 3 --query-timeout 1s --drain 5s --log-format json --log-level warn --access-log errors --max-connections 500 --no-docs",
 	} {
 		var dev, serve cli
 		parser, _ := newParser(&dev, io.Discard, io.Discard)

@@ -126,9 +126,6 @@ func (t *Tracer) Request(name string, began time.Time, caller Caller) *Request {
 	return &Request{tracer: t.tracer, ctx: ctx, root: root, began: began}
 }
 
-// ID is the id of the trace.
-func (r *Request) ID() string { return r.root.SpanContext().TraceID().String() }
-
 // Send queues the request's spans, or drops them if the queue is full. It does not
 // wait.
 func (r *Request) Send() {

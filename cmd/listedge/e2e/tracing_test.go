@@ -120,15 +120,6 @@ func TestARequestIsOneTrace(t *testing.T) {
 	if got := r.trace(t, hit, 4); len(got) != 4 || got["GET items > memory"] == nil {
 		t.Errorf("a hit: %v", got)
 	}
-	// Latencies lead to their traces.
-	request := must1(http.NewRequestWithContext(t.Context(), http.MethodGet, n.admin+"/metrics", nil))
-	request.Header.Set("Accept", "application/openmetrics-text")
-	answer := must1(http.DefaultClient.Do(request))
-	text, err := io.ReadAll(answer.Body)
-	answer.Body.Close()
-	if err != nil || !strings.Contains(string(text), `# {trace_id="`+hit+`"}`) || strings.Contains(string(text), unsampled) {
-		t.Errorf("the exemplars are not the traced requests (%v)", err)
-	}
 	n.stop() // sends what is queued
 	r.mu.Lock()
 	defer r.mu.Unlock()

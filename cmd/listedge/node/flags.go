@@ -91,8 +91,6 @@ type Flags struct {
 	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`
 
 	AccessLog edge.AccessLog `help:"Requests to log: off (only failures of the service, at most one of a kind per second), errors (every error, stale or slow response) or sampled (also misses and some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
-
-	ServerTiming bool `help:"Send a Server-Timing header: how long the parts of each response took."`
 }
 
 // Validate refuses settings that cannot work.

@@ -147,7 +147,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	n.server = edge.New(edge.Options{
 		Cache: n.Cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
-		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
+		AccessLog: f.AccessLog, Tracer: n.tracer,
 	})
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, o.Database.Changes)

@@ -257,7 +257,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 "Content-Encoding": components["headers"]["ContentEncoding"];
                 [name: string]: unknown;
@@ -281,7 +280,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 "Content-Encoding": components["headers"]["ContentEncoding"];
                 [name: string]: unknown;
@@ -305,7 +303,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 "Content-Encoding": components["headers"]["ContentEncoding"];
                 [name: string]: unknown;
@@ -327,7 +324,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -343,7 +339,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -368,7 +363,6 @@ export interface components {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
                 "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -381,7 +375,6 @@ export interface components {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
                 "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -411,7 +404,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -442,7 +434,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -472,7 +463,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -491,7 +481,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -509,7 +498,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -539,7 +527,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -550,7 +537,6 @@ export interface components {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
                 "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -561,7 +547,6 @@ export interface components {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
                 "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -587,7 +572,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -614,7 +598,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -640,7 +623,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -657,7 +639,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -673,7 +654,6 @@ export interface components {
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "Server-Timing": components["headers"]["ServerTiming"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -818,11 +798,6 @@ export interface components {
          * @example q7m2xk5vtd-2s
          */
         XRequestId: string;
-        /**
-         * @description How long the phases of the request took, in milliseconds. Present if the operator has enabled it. `desc` of `limit` says which bucket refused. `query` is a part of `fill`; both, and `redis`, may be those of another request for the same page.
-         * @example key;dur=0.001, limit;dur=0.001, memory;dur=0.001, redis;dur=0.412, fill;dur=2.870, query;dur=2.744
-         */
-        ServerTiming: string;
         /**
          * @description Present if the body is compressed, which depends on `Accept-Encoding` and on the body's size.
          * @example gzip
