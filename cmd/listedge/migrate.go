@@ -124,7 +124,7 @@ type migrateRemove struct {
 
 // Run prints the SQL, and runs it on request.
 func (c *migrateRemove) Run(ctx context.Context, t *terminal) error {
-	fmt.Fprint(t.out, admin.RemovalSQL)
+	fmt.Fprint(t.out, admin.RemovalSQL())
 	if !c.Yes {
 		fmt.Fprintln(t.out, "-- Nothing was changed: --yes runs this in a transaction.")
 		return nil

@@ -4,14 +4,28 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
 
 	"listedge/origin/postgres"
 )
 
-// RemovalSQL removes what the program has made in a database. One transaction runs it.
-//
 //go:embed remove.sql
-var RemovalSQL string
+var removeSQL string
+
+// RemovalSQL returns what removes all that the program has made in a database: remove.sql,
+// and the migrations downwards. One transaction runs it.
+func RemovalSQL() string {
+	sql := removeSQL
+	files, _ := fs.Glob(migrationFiles, "migrations/*.sql")
+	for _, name := range slices.Backward(files) {
+		migration, _ := fs.ReadFile(migrationFiles, name)
+		_, down, _ := strings.Cut(string(migration), "-- +goose Down\n")
+		sql += down
+	}
+	return sql
+}
 
 // Remove runs RemovalSQL.
 func Remove(ctx context.Context, url string) error {
@@ -20,7 +34,7 @@ func Remove(ctx context.Context, url string) error {
 		return err
 	}
 	defer c.Close()
-	_, err = c.conn.PgConn().Exec(ctx, "BEGIN;"+RemovalSQL+"COMMIT").ReadAll()
+	_, err = c.conn.PgConn().Exec(ctx, "BEGIN;"+RemovalSQL()+"COMMIT").ReadAll()
 	if postgres.Code(err) == "55006" { // object_in_use
 		return fmt.Errorf("stop all nodes first: %w", err)
 	}

@@ -1,5 +1,5 @@
 -- The whole schema. Other systems write the first four tables, so their names and
--- columns are part of the contract, and IF NOT EXISTS: `migrate remove` leaves them.
+-- columns are part of the contract, and IF NOT EXISTS: Down, which `migrate remove` runs, leaves them.
 -- Constraints refuse what the API cannot show. No trigger, no lock, no counter is
 -- put on those tables: their writers pay for indexes and nothing else.
 -- The publication and the slot need rights that a migration may lack. They are made
@@ -280,3 +280,12 @@ CREATE TRIGGER audit_log_rows_append_only BEFORE UPDATE OR DELETE ON audit_log
     FOR EACH ROW EXECUTE FUNCTION audit_log_is_append_only();
 ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_append_only;
 ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_rows_append_only;
+
+-- +goose Down
+DROP TABLE IF EXISTS public.audit_log, public.key_usage, public.key_last_used, public.usage_writers;
+DROP FUNCTION IF EXISTS public.audit_log_is_append_only();
+DROP INDEX IF EXISTS public.api_keys_by_workspace, public.items_by_created_at, public.items_by_name, public.items_low_by_created_at, public.items_low_by_name,
+    public.items_services_by_created_at, public.items_services_by_name, public.items_by_grams, public.contacts_by_created_at, public.contacts_by_name,
+    public.contacts_suppliers_by_created_at, public.contacts_suppliers_by_name, public.contacts_by_grams;
+DROP FUNCTION IF EXISTS public.search_grams(uuid, text), public.search_text(text, text, text, text), public.name_key(text), public.fold(text),
+    public.fold_letters(text);
