@@ -47,7 +47,7 @@ type cli struct {
 	Purge      purgeCommand      `cmd:"" help:"Make all nodes read the pages of a workspace, or all pages, again."`
 	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, for health checks."`
 	Explain    explainCommand    `cmd:"" help:"Print what a node recorded of a recent request: its limit, its page, its times."`
-	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV file."`
+	Import     importCommand     `cmd:"" help:"Load the rows of a list from a CSV file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
 	Help       helpCommand       `cmd:"" help:"Print what a command does, its flags and an example."`
 	Version    versionCommand    `cmd:"" help:"Print version and revision."`

@@ -178,7 +178,7 @@ func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 	if err := r.checkReplicationURL(ctx); err != nil {
 		return fail(err, "name the server and the database that --database-url leads to")
 	}
-	text := "items, contacts and API keys, as a node reads them"
+	text := strings.Join(lists.Names(), ", ") + " and API keys, as a node reads them"
 	conn, err := db.Keys.Pool.Acquire(ctx)
 	if err == nil {
 		defer conn.Release()
@@ -254,7 +254,7 @@ func judgeLocks(ctx context.Context, conn *pgx.Conn) Finding {
 	if err != nil {
 		return Finding{"locks", Warn, "cannot be read: " + err.Error(), "let this user read the system catalogs"}
 	}
-	return Judge("locks", len(texts) > 0, Warn, "no statement waits for one on the four tables", strings.Join(texts, "; "),
+	return Judge("locks", len(texts) > 0, Warn, "no statement waits for one on the tables", strings.Join(texts, "; "),
 		"let the holder finish, or end it: "+strings.Join(ends, "; "))
 }
 
@@ -298,7 +298,7 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	} else {
 		defect, do = publication.Coarse()
 	}
-	say("publication", defect != "", Warn, "all four tables", "it "+defect, do)
+	say("publication", defect != "", Warn, "all tables", "it "+defect, do)
 	findings = append(findings, judgeSlot(f))
 	other, utf8 := s.notUTF8()
 	say("encoding", other != "", Fail, f.Encoding, other, utf8)

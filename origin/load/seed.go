@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/schollz/progressbar/v3"
 
+	"listedge/internal/lists"
 	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
@@ -66,7 +68,7 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, out io.Writer)
 			return workspaces[:n], fmt.Errorf("seed: %w", cmp.Or(ctx.Err(), err)) // the server only knows of a request to cancel
 		}
 	}
-	if _, err := conn.Exec(ctx, `ANALYZE items, contacts`); err != nil { // so that the planner knows the new rows
+	if _, err := conn.Exec(ctx, `ANALYZE `+strings.Join(lists.Names(), ", ")); err != nil { // so that the planner knows the new rows
 		return workspaces, fmt.Errorf("seed: %w", err)
 	}
 	done = total
