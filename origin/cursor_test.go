@@ -184,7 +184,7 @@ func TestScopesAndPositionsAreInjective(t *testing.T) {
 		}
 		scopes[name] = describe(q)
 	}
-	for _, sort := range lists.Orders {
+	for _, sort := range lists.Items.Orders() {
 		names := map[lists.Position]bool{"": true} // the start
 		for _, p := range positions(sort) {
 			if names[p] {
@@ -209,7 +209,7 @@ func FuzzParseCursor(f *testing.F) {
 	f.Add([]byte(""), uint8(0), "")
 	f.Add([]byte("AAAA\r\nAAAA"), uint8(1), "x")
 	f.Fuzz(func(t *testing.T, cursor []byte, sort uint8, search string) {
-		q := Query{Sort: lists.Order(sort % 2), Search: search}
+		q := Query{Sort: lists.Order(sort) % lists.Orders, Search: search}
 		p, err := q.ParseCursor(new([]byte), cursor)
 		if err != nil {
 			if !errors.Is(err, ErrCursorMalformed) && !errors.Is(err, ErrCursorForeign) || p != "" {

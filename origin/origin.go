@@ -136,7 +136,7 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range lists.All {
-		for _, order := range lists.Orders {
+		for _, order := range c.Orders() {
 			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{NameKey: "N"}).Position(order)}
 			if _, _, err := o.readRows(ctx, &q); err != nil {
 				errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
@@ -191,7 +191,7 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 			rows.End = false
 			return nil
 		}
-		row, err := q.Collection.Row(values[1:])
+		row, err := q.Collection.Row(values[1:], 0)
 		if err != nil && len(rows.Rows) >= q.Limit { // it is on a later page, which fails
 			size, rows.End = lists.MaxBytes+1, false
 			return nil

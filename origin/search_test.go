@@ -64,7 +64,7 @@ func TestSearchFindsSubstringsWhateverTheirCase(t *testing.T) {
 	o := openOrigin(t, url)
 	for n, c := range cases {
 		for _, collection := range lists.All {
-			q := Query{Workspace: number(n), Collection: collection, Search: c.term, Limit: 1 + n%100, Sort: lists.Order(n % 2)}
+			q := Query{Workspace: number(n), Collection: collection, Search: c.term, Limit: 1 + n%100, Sort: lists.Order(n) % lists.Orders}
 			if got := len(fetch(t, o, q).rows) == 1; got != c.found {
 				t.Errorf("%s: %.60q in %.60q: %v, want %v", collection, c.term, c.text, got, c.found)
 			}

@@ -27,7 +27,7 @@ const rememberedBytes, changedBytes = 144, 64
 func (c *remembered) bytes() int {
 	n := rememberedBytes
 	for i := range c.rows {
-		n += changedBytes + len(c.rows[i].Text) + len(c.rows[i].NameKey)
+		n += changedBytes + c.rows[i].Size()
 	}
 	return n
 }

@@ -97,7 +97,7 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	consistent := o == Merged
 	for i, row := range p.rows {
 		if known := t.rows[row.ID]; known != nil {
-			consistent = consistent && known.equals(&row.Row)
+			consistent = consistent && known.Row == row.Row
 			p.rows[i] = known
 		}
 	}

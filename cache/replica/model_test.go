@@ -223,7 +223,7 @@ func (m *model) check(n *modelNode) error {
 					inside = append(inside, row)
 				}
 			}
-			if !slices.EqualFunc(inside, g.rows, func(a *lists.Row, b *Row) bool { return b.equals(a) && t.rows[a.ID] == b }) {
+			if !slices.EqualFunc(inside, g.rows, func(a *lists.Row, b *Row) bool { return b.Row == *a && t.rows[a.ID] == b }) {
 				return fmt.Errorf("%v from %q to %q: %s, want %s", *k, g.lo, g.hi, texts(g.rows), texts(inside))
 			}
 		}
@@ -258,7 +258,7 @@ func (v *view) check(list []*lists.Row) error {
 	}
 	more := len(list) > v.limit
 	list = list[:min(len(list), v.limit)]
-	if more != v.more || !slices.EqualFunc(list, v.rows, func(a *lists.Row, b *Row) bool { return b.equals(a) }) {
+	if more != v.more || !slices.EqualFunc(list, v.rows, func(a *lists.Row, b *Row) bool { return b.Row == *a }) {
 		return fmt.Errorf("%v after %q: %s, more %t, want %s, %t", v.list.Key, v.after, texts(v.rows), v.more, texts(list), more)
 	}
 	return nil

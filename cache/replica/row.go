@@ -21,7 +21,7 @@ type Row struct {
 // its place in the map (TestMemory).
 const rowBytes = 80 + 64
 
-func (r *Row) bytes() int { return rowBytes + len(r.Text) + len(r.NameKey) }
+func (r *Row) bytes() int { return rowBytes + r.Size() }
 
 // rows are the rows of a table that a range shows.
 type rows map[uuid.UUID]*Row
@@ -43,9 +43,4 @@ func behind(p lists.Position) lists.Position {
 // isBehind says whether the bound is behind(p).
 func isBehind(bound, p lists.Position) bool {
 	return len(bound) == len(p)+1 && bound[len(p)] == 0 && bound[:len(p)] == p
-}
-
-// equals says whether both show the same, at the same positions.
-func (r *Row) equals(o *lists.Row) bool {
-	return r.CreatedAt == o.CreatedAt && r.Flags == o.Flags && r.NameKey == o.NameKey && r.Text == o.Text && r.ID == o.ID
 }

@@ -49,10 +49,10 @@ type searched struct {
 }
 
 // positions are those of one version, in each order.
-type positions [2]lists.Position
+type positions [lists.Orders]lists.Position
 
-func positionsOf(row *lists.Row) (p positions) {
-	for _, o := range lists.Orders {
+func positionsOf(c lists.Collection, row *lists.Row) (p positions) {
+	for _, o := range c.Orders() {
 		p[o] = row.Position(o)
 	}
 	return p
@@ -63,16 +63,16 @@ func positionsOf(row *lists.Row) (p positions) {
 func (r *Replica) change(t *table, row *lists.Row) {
 	r.counts.Rows++
 	old := t.rows[row.ID]
-	if old != nil && old.equals(row) {
+	if old != nil && old.Row == *row {
 		return
 	}
 	var from positions
 	if old != nil {
-		from = positionsOf(&old.Row)
+		from = positionsOf(t.of.Collection, &old.Row)
 	}
 	var to positions
 	if row.Flags&lists.Gone == 0 {
-		to = positionsOf(row)
+		to = positionsOf(t.of.Collection, row)
 	}
 	next := &Row{Row: *row}
 	var s searched

@@ -30,6 +30,7 @@ var All = []Collection{Items, Contacts}
 type description struct {
 	name     string // of the table, also in paths
 	columns  []Column
+	orders   []Order  // the default first
 	searched []string // the columns that a search compares
 	filters  []Filter
 }
@@ -57,6 +58,7 @@ var descriptions = [Collections]description{
 			{Field: "createdAt", Name: "created_at", Kind: Instant},
 			{Field: "active", Name: "active", Kind: Bool, Hidden: true},
 		},
+		orders:   []Order{ByCreatedAt, ByName},
 		searched: []string{"name", "sku", "description"},
 		filters: []Filter{
 			{"stock", []Value{{"tracked", Tracked, []Condition{{Column: "track_stock"}}},
@@ -79,6 +81,7 @@ var descriptions = [Collections]description{
 			{Field: "createdAt", Name: "created_at", Kind: Instant},
 			{Field: "active", Name: "active", Kind: Bool, Hidden: true},
 		},
+		orders:   []Order{ByCreatedAt, ByName},
 		searched: []string{"name", "email", "phone", "tin"},
 		filters: []Filter{{"type", []Value{{"customer", Customers, []Condition{{Column: "is_customer"}}},
 			{"supplier", Suppliers, []Condition{{Column: "is_supplier"}}}}}},
@@ -131,6 +134,9 @@ func (c Collection) Columns() []Column { return descriptions[c].columns }
 func (c Collection) Listed() []Column {
 	return descriptions[c].columns[:len(descriptions[c].columns)-1]
 }
+
+// Orders returns the orders, the default first.
+func (c Collection) Orders() []Order { return descriptions[c].orders }
 
 // Searched returns the columns that a search compares.
 func (c Collection) Searched() []string { return descriptions[c].searched }
@@ -239,16 +245,14 @@ func (k Kind) String() string {
 // Order is the order of a list. Ties are ordered by id in the same direction.
 type Order uint8
 
-// The orders, the default first.
+// The orders.
 const (
 	ByCreatedAt Order = iota // newest first
 	ByName                   // by NameKey
+	Orders                   // their number
 )
 
-// Orders are the orders of every list.
-var Orders = []Order{ByCreatedAt, ByName}
-
-var orders = [...]struct {
+var orders = [Orders]struct {
 	parameter string
 	key       string // the expression that orders
 	direction string

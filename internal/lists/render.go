@@ -31,24 +31,29 @@ var (
 )
 
 // Row makes a row of the values of Listed(), as Postgres sends them in binary; nil is NULL.
+// unsent has the bits of values that it has not sent, which filters must not compare.
 // Errors: ErrMalformed; ErrBounds: the row lacks only its text.
-func (c Collection) Row(values [][]byte) (r Row, err error) {
-	last := len(c.Listed()) - 1
-	if len(values) != last+1 || len(values[0]) != len(r.ID) || values[1] == nil || len(values[last]) != 8 {
+func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
+	const name = 1
+	last, named := len(c.Listed())-1, unsent&(1<<name) == 0
+	if len(values) != last+1 || len(values[0]) != len(r.ID) || values[name] == nil && named || len(values[last]) != 8 {
 		return r, ErrMalformed
 	}
 	var space [1 << 10]byte // most rows are shorter
 	text, err := c.AppendText(space[:0], values)
 	switch {
-	case err == nil:
+	case err == nil && unsent == 0:
 		r.Text = string(text)
-	case !errors.Is(err, ErrBounds):
+	case err != nil && !errors.Is(err, ErrBounds):
 		return r, err
 	}
 	copy(r.ID[:], values[0])
-	r.NameKey = NameKey(string(values[1]))
-	r.CreatedAt = instant(values[last])
-	r.Flags = c.flags(values)
+	r.CreatedAt, r.Flags = instant(values[last]), c.flags(values)
+	if named {
+		r.NameKey = NameKey(string(values[name]))
+	} else {
+		r.Flags |= NameUnknown
+	}
 	return r, err
 }
 

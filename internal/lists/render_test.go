@@ -203,7 +203,7 @@ func TestARowHasWhatListsCompare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			values := item(t)
 			values[at[c.column]] = c.value
-			r, err := Items.Row(values)
+			r, err := Items.Row(values, 0)
 			if !errors.Is(err, c.err) || json.Valid([]byte(r.Text)) != (err == nil) {
 				t.Errorf("%v: %s", err, r.Text)
 			}

@@ -20,6 +20,9 @@ type Row struct {
 	Text      string // as a page shows it, in JSON; empty = not known
 }
 
+// Size returns the bytes of the row's texts.
+func (r *Row) Size() int { return len(r.NameKey) + len(r.Text) }
+
 // Position is where a row stands in a list of one order. Positions compare as bytes, as
 // the rows do. Empty = the start of the list.
 type Position string

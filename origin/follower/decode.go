@@ -300,13 +300,13 @@ func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 	}
 	at, again := t.rowAt[rowKey{i, r.ID}]
 	if again { // this is a later version
-		t.rowBytes -= len(rows[at].NameKey) + len(rows[at].Text)
+		t.rowBytes -= rows[at].Size()
 	} else {
 		at, rows = len(rows), append(rows, lists.Row{})
 		t.rowAt[rowKey{i, r.ID}] = at
 		t.rowBytes += rowSize
 	}
-	t.rowBytes += len(r.NameKey) + len(r.Text)
+	t.rowBytes += r.Size()
 	if rows[at] = *r; len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
 		rows = nil
 	}

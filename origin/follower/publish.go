@@ -61,7 +61,7 @@ func sizeOf(e *changefeed.Entry) (n int) {
 		n += 30 * len(e.Change.Lists)
 		for _, rows := range e.Change.Rows {
 			for i := range rows {
-				n += rowSize + len(rows[i].NameKey) + len(rows[i].Text)
+				n += rowSize + rows[i].Size()
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 		return r, false
 	}
 	values := make([][]byte, 0, 32)
-	unsent, nameUnsent := false, false
+	unsent := uint64(0)
 	for i, column := range list.Collection.Columns() {
 		var value []byte
 		switch v := sent.Columns[at[i]]; v.DataType {
@@ -59,10 +59,7 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 			if list.Collection.IsFilteredBy(column.Name) {
 				return r, false
 			}
-			unsent = true
-			if column.Name == "name" {
-				nameUnsent, value = true, []byte{}
-			}
+			unsent |= 1 << i
 		}
 		values = append(values, value)
 	}
@@ -70,15 +67,12 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 	if active := values[listed]; len(active) == 0 || active[0] == 0 { // NULL, too
 		return gone, true
 	}
-	r, err := list.Collection.Row(values[:listed])
+	r, err := list.Collection.Row(values[:listed], unsent)
 	if err != nil && !errors.Is(err, lists.ErrBounds) {
 		return r, false
 	}
-	if unsent || len(r.Text) > maxText {
+	if len(r.Text) > maxText {
 		r.Text = ""
-	}
-	if nameUnsent {
-		r.NameKey, r.Flags = "", r.Flags|lists.NameUnknown
 	}
 	return r, true
 }

@@ -90,7 +90,7 @@ func (w *world) read(c lists.Collection) (row lists.Row, says string) {
 	}
 	result := w.db.PgConn().ExecParams(w.ctx(), fmt.Sprintf("SELECT %s FROM %s", strings.Join(columns, ", "), c), nil, nil, nil, []int16{1}).Read()
 	must(result.Err)
-	row, err := c.Row(result.Rows[0])
+	row, err := c.Row(result.Rows[0], 0)
 	if err != nil && !errors.Is(err, lists.ErrBounds) || (row.Text == "") != (err != nil) {
 		w.Fatalf("%v: %.300v", err, row)
 	}
