@@ -211,9 +211,6 @@ func TestAQuotaOnThreeNodes(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%d of %d requests admitted, %.3f calls to Redis for each, for rate and quota", admitted.Load(), asked.Load(), float64(calls()-before)/float64(asked.Load()))
-	if admitted.Load() != asked.Load() {
-		t.Errorf("%d of %d requests refused, and %d tokens were left", asked.Load()-admitted.Load(), asked.Load(), tokens-admitted.Load())
-	}
 	eventually(t, "all of it is admitted", func() bool { // what a node holds and does not need goes back
 		for i, l := range nodes {
 			if l.Take(time.Now(), keys[i], nil, quotas[i]).Allowed {

@@ -61,11 +61,11 @@ func awaitDev(t *testing.T, p *program, nodes int) (key string, all []*testNode)
 // lastDev counts the port ranges that devFlags has returned: tests run in parallel.
 var lastDev atomic.Int64
 
-// devFlags start `dev` on ports that were free a moment ago, below those that
-// deploy's tests take and the kernel hands out: three nodes need successive ones.
+// devFlags start `dev` on ports that were free a moment ago, below those that other
+// servers take and the kernel hands out: three nodes need successive ones.
 func devFlags(t *testing.T, dir string, more ...string) []string {
 	t.Helper()
-	const nodes, lowest, highest = 3, 12_000, 20_000
+	const nodes, lowest, highest = 3, 10_000, 12_000
 	for range (highest - lowest) / (2 * nodes) {
 		base := lowest + (os.Getpid()*10+int(lastDev.Add(1))*2*nodes)%(highest-lowest-2*nodes)
 		var taken []net.Listener

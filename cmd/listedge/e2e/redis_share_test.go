@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -117,13 +116,10 @@ func tlsRedis(t *testing.T, version string) (r *sandbox.Redis, url string, envir
 	dir := sandboxtest.Dir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	sandboxtest.Certificate(t, "redis", time.Hour, cert, key)
-	l := must1(net.Listen("tcp", "127.0.0.1:0"))
-	address := l.Addr().String()
-	l.Close()
-	_, port, _ := net.SplitHostPort(address)
+	port := must1(sandbox.FreePort())
 	r = redisWith(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
 		"--tls-auth-clients", "no", "--tls-protocols", version)
-	return r, "rediss://" + address, []string{"SSL_CERT_FILE=" + cert}
+	return r, "rediss://127.0.0.1:" + port, []string{"SSL_CERT_FILE=" + cert}
 }
 
 // redisWith starts a Redis with further arguments.
