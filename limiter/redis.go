@@ -156,7 +156,7 @@ func (once) NoRetry() bool { return true }
 
 // arguments are the script's, in its order.
 func arguments(c *lease.Call) []any {
-	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Entitled,
+	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
 		c.Slice, c.Rel0, c.Rel1, c.Returned, c.Debt, c.Nodes, c.Missing}
 }
 

@@ -83,7 +83,7 @@ func TestScriptEqualsModel(t *testing.T) {
 	chance := func(n int) bool { return random.IntN(n) == 0 }
 	const rounds, atOnce = 60, 500
 	seen := map[string]int{"granted": 0, "leased": 0, "stepped": 0, "adopted": 0, "pinned": 0, "aged": 0, "released": 0,
-		"owed": 0, "withheld": 0, "merged": 0, "shared out": 0, "of another form": 0, "damaged": 0}
+		"owed": 0, "withheld": 0, "merged": 0, "of another form": 0, "damaged": 0}
 	for round := range rounds {
 		type trial struct {
 			stored  *leasetest.Bucket
@@ -101,7 +101,7 @@ func TestScriptEqualsModel(t *testing.T) {
 			key := fmt.Sprintf("listedge:{model}:b:%d:%d", round, i)
 			p := anyPolicy(random)
 			near := time.Now().UnixMicro() / lease.Slice
-			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Entitled: random.Int64N(200_000),
+			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Fair: random.Int64N(2),
 				Slice: near - random.Int64N(4), Rel0: anyTokens(p), Rel1: anyTokens(p), Returned: anyTokens(p), Debt: anyTokens(p),
 				Nodes: 1 + random.Int64N(20)}
 			if chance(3) {
@@ -195,7 +195,6 @@ func TestScriptEqualsModel(t *testing.T) {
 			count("leased", got.Leased > 0)
 			count("owed", got.Level < 0)
 			count("withheld", model.Withheld > 0)
-			count("shared out", got.Granted < min(got.Need, got.Level/lease.Token))
 			if x.stored != nil {
 				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
 				count("stepped", x.stored.RefilledAt-x.now > 1_000_000)

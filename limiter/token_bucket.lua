@@ -1,15 +1,12 @@
 -- A token bucket that can be leased from: one key, one call, exact integers.
--- lease/leasetest/bucket.go is the same rule in Go, for simulations; a test holds the two
--- equal, state included.
+-- lease/leasetest/bucket.go is the same rule in Go; a test holds the two equal, state included.
 --
 -- KEYS[1]  the bucket. Absent = full, nothing held. So is a value of another form, and
 --          a state outside its invariant: it was damaged, and might refuse for ever.
 -- ARGV     rate burst version     the caller's policy; a rate is micro-tokens a second
 --          need hold extra        tokens to admit now; 1: they count as held; tokens to lease
---          arrived entitled       requests since the last report; thousandths of a
---                                 request that had no token yet
---          slice released released_before   no longer held, of those leased in that slice,
---                                 and in the one before
+--          arrived fair           requests since the last report; 1: these are a share of what is scarce
+--          slice released released_before   no longer held, of that slice and the one before
 --          returned debt          tokens to give back; tokens spent without Redis
 --          nodes missing          of the fleet; those that may be cut off
 -- Returns  granted (of need), leased, level (micro-tokens), microseconds to the next
@@ -42,14 +39,13 @@
 local FORM, SIZE = '<ddddddddddd', 88
 local TOKEN, SLICE, SLACK = 1000000, 10000000, 1000000
 local LEAST = 16 -- smaller bursts are not leased from
-local MEMBER_LIFE = 60000000
-local DEMAND_SPAN, FAIR, SCARCE = 6000000, 1.03125, 4
+local MEMBER_LIFE, DEMAND_SPAN = 60000000, 6000000
 local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 local arguments = {}
 for i = 1, #ARGV do arguments[i] = tonumber(ARGV[i]) end
-local rate, burst, version, need, hold, extra, arrived, entitled, reported_slice = unpack(arguments, 1, 9)
+local rate, burst, version, need, hold, extra, arrived, fair, reported_slice = unpack(arguments, 1, 9)
 local released, released_before, returned, debt, nodes, missing = unpack(arguments, 10, 15)
 nodes = max(1, nodes)
 
@@ -84,8 +80,7 @@ if not known then
   withheld, stored_version, stored_rate, stored_burst = 0, version, rate, burst
 end
 
--- Of the refill, the part of the missing nodes is withheld: they may be spending it without
--- Redis.
+-- Of the refill, the part of the missing nodes is withheld: they may be spending it without Redis.
 local max_withheld = floor(stored_burst * TOKEN * missing / nodes)
 local function grow(passed)
   local earned = min(stored_burst * TOKEN, floor(passed * stored_rate / 1000000))
@@ -146,30 +141,21 @@ level = max(min(level, lowest()), level - owed + paid)
 
 -- Grant tokens for waiting requests, then lease some if enough are left. Nodes hold at most half
 -- of the burst. A lease is at most about half of the caller's part of the level, below half of the
--- burst a third: larger ones would make other nodes refuse the rest of a burst of requests. Where
--- tokens are scarce, a node gets its share of the rate by its share of all requests. A low rate is
--- not scarce: it would keep back for hours what is left.
+-- burst a third: larger ones would make other nodes refuse the rest of a burst of requests.
 local granted, leased = 0, 0
 if not stepped then
   local available = floor(max(0, level) / TOKEN)
-  local capacity = stored_rate * DEMAND_SPAN / 1000000000
-  local scarce = available * SCARCE < stored_burst and (available + nodes) * 1000 < capacity
-    and demand > max(capacity * 9 / 8 + stored_burst * 500, capacity / 2 + stored_burst * 1000)
-  local share = available
-  if scarce and nodes > 1 and stored_burst >= LEAST then
-    share = min(available, floor(entitled * capacity * FAIR / demand / 1000))
-  end
-  granted = min(need, share)
+  granted = min(need, available)
   if granted == need and stored_burst >= LEAST then
     local bound = floor((available + held_now + held_before) / max(8, 2 * nodes + 1))
-    if scarce then
-      bound = share
+    if fair == 1 then
+      bound = available
     elseif stored_burst < 3 * nodes then
       bound = 0
     elseif 2 * available < stored_burst then
       bound = floor(available / (3 * nodes))
     end
-    leased = max(0, min(extra, bound, share - granted, floor(stored_burst / 2) - held_now - held_before))
+    leased = max(0, min(extra, bound, available - granted, floor(stored_burst / 2) - held_now - held_before))
   end
 end
 level = level - (granted + leased) * TOKEN
@@ -178,10 +164,9 @@ held_now = held_now + leased + hold * granted
 local wait = 0
 if level < TOKEN then wait = time_for(TOKEN - level) end
 
--- A refused request stores nothing: refilling later comes to the same level, and a
--- flood of refusals costs no replication. Once full, with nothing held or
--- withheld, a bucket is as good as absent; the extra second keeps its policy
--- version over jitter.
+-- A refused request stores nothing: refilling later comes to the same level, and a flood of
+-- refusals costs no replication. Once full, with nothing held or withheld, a bucket is as good
+-- as absent; the extra second keeps its policy version over jitter.
 local lasts = (slice + 2) * SLICE - refilled_at - clock_lag
 if changed or stored_burst >= LEAST and arrived > 0 or granted + leased + released + released_before + returned + debt > 0 then
   local expires_in = time_for(stored_burst * TOKEN - level)

@@ -30,8 +30,8 @@ type Call struct {
 	Hold  int64 // 1 = granted tokens count as held, too, because the answer takes long
 	Extra int64 // further tokens to lease, if all of Need is granted
 
-	Arrived  int64 // requests at this node since its last report
-	Entitled int64 // requests at this node that have had no token, in thousandths
+	Arrived int64 // requests at this node since its last report
+	Fair    int64 // 1 = Need and Extra are this node's share of what is scarce
 
 	// Of the tokens leased in Slice, Rel0 are no longer held; of those leased in the
 	// slice before, Rel1.
@@ -84,10 +84,9 @@ func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), MaxWai
 func (k *Link) slow() bool { return k.Wait() > k.Budget }
 
 const (
-	// A node makes no call to an empty bucket before it has a token again. If many
-	// nodes share the bucket, the pause is longer, within these bounds. Otherwise a
-	// flood of requests would cost a call for each token.
-	minBackoff, maxBackoff = 10_000, 100_000 // microseconds
+	// A node makes no call to an empty bucket before it has a token again, or before this
+	// pause is over. Otherwise a flood of requests would cost a call for each token.
+	pause = 40_000 // microseconds
 
 	// maxHeld bounds the tokens that a node holds of one bucket.
 	maxHeld = 1 << 30
@@ -101,7 +100,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 		return false
 	}
 	l.trim(now)
-	all = all || l.closed || waiting == 0 && l.idle(now)
+	all = all || waiting == 0 && l.idle(now)
 	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
 	l.report(c, all)
 	if l.HasDebt() {
@@ -110,20 +109,25 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if l.Policy.Leased() {
 		l.demand.record(float32(l.arrived), now)
 		l.unserved = min(l.unserved, l.demand.recent) + float32(l.arrived)
-		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unserved*1000), 0
+		c.Arrived, l.arrived = int64(l.arrived), 0
 		if !all {
 			// A burst of requests hardly misses what is few to each of the nodes.
 			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*max(1, f.Nodes))))
 			c.Extra = max(0, min(expected-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
 		}
+		if l.chance > 0 && now-l.At < DemandSpan/2 {
+			share := int64(l.unserved * l.chance)
+			c.Fair, c.Need = 1, min(waiting, share)
+			c.Extra = min(c.Extra, share-c.Need)
+		}
 		if f.Link.slow() {
 			c.Hold = 1
 		}
 	}
-	if c.Need+c.Extra+c.Rel0+c.Rel1+c.Returned+c.Debt == 0 {
+	if waiting+c.Extra+c.Rel0+c.Rel1+c.Returned+c.Debt == 0 {
 		return false
 	}
-	l.inFlight, l.paying, l.since, l.closed, l.returned = true, c.Debt > 0, now, false, 0
+	l.inFlight, l.paying, l.since, l.returned = true, c.Debt > 0, now, 0
 	return true
 }
 
@@ -167,14 +171,19 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 }
 
 // compareDemand compares the fleet's demand with this node's. It sets how many requests
-// the other nodes have, and how many of this node have had no token.
+// the other nodes have, how many of this node have had no token, and whether tokens are scarce.
+// A rate that adds less than a token for each node is not scarce: sharing it out would keep
+// back for hours what is left.
 func (l *Lease) compareDemand(c *Call) {
 	fleet, capacity := float32(c.Demand)/1000, float32(l.Policy.Capacity()/1000)
 	l.others = max(0, fleet-l.demand.own)
+	chance := capacity * FairShare / max(1, fleet)
+	l.unserved = max(0, l.unserved-float32(c.Granted+c.Leased)/chance)
+	l.chance = 0
 	if float64(c.Demand) <= l.Policy.Overload() {
 		l.unserved = 0
-	} else {
-		l.unserved = max(0, l.unserved-float32(c.Granted+c.Leased)*fleet/capacity/FairShare)
+	} else if left := c.Level / Token; left < l.Policy.Burst/4 && float32(left+c.Nodes) < capacity {
+		l.chance = chance
 	}
 }
 
@@ -183,7 +192,7 @@ func (l *Lease) compareDemand(c *Call) {
 // sent here. Where requests are refused, it counts from now: the next call must not be too early.
 func (l *Lease) setDeny(c *Call, sent, now int64) {
 	l.deny = 0
-	if l.returned > 0 || c.Level >= Token && c.Granted == c.Need {
+	if l.returned > 0 || c.Level >= Token && c.Granted == c.Need && c.Fair == 0 {
 		return
 	}
 	from := now
@@ -192,17 +201,9 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 	}
 	l.deny = from + min(c.Wait, l.Policy.TimeFor(l.Policy.Units()*5/4+Token)) // the deepest debt, however damaged the bucket is
 	if l.Policy.Leased() {
-		// The more nodes share the rate, the fewer tokens a call brings. Then pauses get longer.
-		switch yield := c.Granted + c.Leased; {
-		case yield < 32:
-			l.backoff *= 2
-		case yield > 128:
-			l.backoff /= 2
-		}
-		l.backoff = max(minBackoff, min(maxBackoff, l.backoff))
 		// A burst of requests may end during the pause and so miss the tokens that the
 		// rate adds in it. So the pause is at most the time of a tenth of the bucket.
-		l.deny = max(l.deny, now+min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))
+		l.deny = max(l.deny, now+min(pause, l.Policy.TimeFor(l.Policy.Units()/10)))
 	}
 }
 
@@ -230,5 +231,5 @@ func (l *Lease) Sweep(now int64, f *Fleet) (due bool) {
 		}
 	}
 	held := l.cur+l.prev > 0
-	return !l.inFlight && (l.HasDebt() || l.returned > 0 || held && (l.closed || l.idle(now)))
+	return !l.inFlight && (l.HasDebt() || l.returned > 0 || held && l.idle(now))
 }

@@ -51,17 +51,16 @@ type Lease struct {
 
 	demand   demand
 	others   float32 // requests at other nodes in the last DemandSpan, as of the last answer
-	unserved float32 // requests at this node that had no token yet: see Call.Entitled
+	unserved float32 // requests at this node that had no token yet, while more is demanded than the rate brings
+	chance   float32 // of a request, while tokens are scarce; 0 = they are not
 
 	granted  int32 // tokens granted to waiting requests
 	returned int32 // tokens to give back that are not in the ledger
 	arrived  int32 // requests since the last call
 	lowWater int32 // a balance below it starts a call
-	backoff  int32 // pause before the next call to an empty bucket, in microseconds
 
 	inFlight bool
 	paying   bool      // the call in flight debits a debt
-	closed   bool      // all held tokens go back, because the policy has changed
 	fallback *fallback // not nil = tokens may have been spent that the bucket does not know of
 }
 
@@ -109,11 +108,11 @@ func (l *Lease) Init(p Policy, now int64) {
 	l.Level, l.At, l.since = p.Units(), never, never
 }
 
-// SetPolicy sets another policy. The next call gives back the tokens that are held.
+// SetPolicy sets another policy. Tokens that are held are as good as spent: there may be more
+// than the new burst has.
 func (l *Lease) SetPolicy(p Policy) {
 	l.Policy = p
-	l.closed = l.cur+l.prev > 0
-	l.granted, l.deny, l.lowWater = 0, 0, 0
+	l.balance, l.granted, l.deny, l.lowWater = 0, 0, 0, 0
 	l.Level = min(l.Level, p.Units())
 }
 
@@ -128,8 +127,6 @@ func (l *Lease) Take(now int64) Outcome {
 func (l *Lease) Retry(now int64) Outcome {
 	l.trim(now)
 	switch {
-	case l.closed:
-		return NeedRemote
 	case l.granted > 0 && now < l.grantedUntil:
 		l.granted--
 		return Granted
@@ -150,7 +147,7 @@ const askAgain = 15_000_000
 
 // Due reports whether a call should be sent although no request waits for it.
 func (l *Lease) Due(now int64) bool {
-	return !l.inFlight && (l.closed || l.balance < l.lowWater && !l.refuses(now))
+	return !l.inFlight && l.balance < l.lowWater && !l.refuses(now)
 }
 
 // Denies reports whether Take would refuse.
@@ -174,10 +171,7 @@ const failedFor = 100_000
 // Holds is how many tokens may be spent without a call.
 func (l *Lease) Holds(now int64) int64 {
 	l.trim(now)
-	switch {
-	case l.closed:
-		return 0
-	case now < l.grantedUntil:
+	if now < l.grantedUntil {
 		return int64(l.balance + l.granted)
 	}
 	return int64(l.balance)
@@ -190,7 +184,7 @@ const FromLease, FromFallback = false, true
 // reports whether the token has to go to the bucket with the next call.
 func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 	l.trim(now)
-	if !fallback && !l.closed && l.balance < l.cur+l.prev {
+	if !fallback && l.balance < l.cur+l.prev {
 		l.balance++
 		return false
 	}

@@ -110,7 +110,7 @@ func TestRegularBursts(t *testing.T) {
 					w.Run(bursts * every)
 					refused, calls := 1-float64(w.Admitted)/float64(w.Offered), float64(w.Calls)/float64(w.Offered)
 					line += fmt.Sprintf(" | %.2f, %4d us: %5.2f %% %.2f", x, apart, 100*refused, calls)
-					if refused > .0125 || nodes <= 3 && refused > .005 || over > 1 {
+					if refused > .01 || nodes <= 8 && refused > .0051 || over > 1 {
 						t.Errorf("%v/s burst %d, %d nodes, every %.2f refills, %d us apart: %.2f %% refused, %.2f over", limit.rate, limit.burst, nodes, x, apart, 100*refused, over)
 					}
 				}

@@ -29,19 +29,19 @@ func TestLimiterMutations(t *testing.T) {
 		// The deny cache.
 		lease("no deny cache", "TestFloodOnFiveAMinute", "call.go", "l.deny = from + min(c.Wait, ", "l.deny = 0 * min(c.Wait, "),
 		lease("denied for longer than there is no token", "TestSmallBurstsAreAsPerRequest", "call.go", "l.deny = from + min(c.Wait, ", "l.deny = from + 2*min(c.Wait, "),
-		lease("denied only to the next token", "TestRequestsHardlyEverAskRedis", "call.go", "l.deny = max(l.deny, now+min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))", ""),
+		lease("denied only to the next token", "TestRequestsHardlyEverAskRedis", "call.go", "l.deny = max(l.deny, now+min(pause, l.Policy.TimeFor(l.Policy.Units()/10)))", ""),
 
 		// Leases and demand.
 		lease("leases amid a burst", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "bound = have / (3 * nodes)", "bound = have"),
 		lease("a lease is all there is", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "(have + held) / max(minParts, 2*nodes+1)", "have + held"),
-		lease("first come, first served", "TestFairness", "leasetest/bucket.go", "most = min(have, int64(math.Floor(share)))", "_ = share"),
-		lease("others take nothing", "TestWhatIsShownMayBeHad", "lease.go", "taken = max(taken, ", "taken = min(0, "),
+		lease("first come, first served", "TestFairness", "call.go", "\t\tl.chance = chance\n", ""),
+		lease("others take nothing", "TestWhatIsShownMayBeHad", "lease.go", "taken := max(", "taken := 0 * max("),
 
 		// Without Redis.
-		lease("the share of missing nodes is not held back", "TestPartOfTheFleetIsCutOff", "leasetest/bucket.go", "\t\treturn c.Missing, nodes\n", "\t\treturn 0, nodes\n"),
+		lease("the share of missing nodes is not held back", "TestPartOfTheFleetIsCutOff", "leasetest/bucket.go", "missing, nodes := c.Missing, max(1, c.Nodes)", "missing, nodes := int64(0), max(1, c.Nodes)"),
 		lease("a node refills at once", "TestPartOfTheFleetIsCutOff", "fallback.go", "now = max(f.Contact, now-MissingAfter)", "_ = MissingAfter"),
 		lease("a part is not a part", "TestPartOfTheFleetIsCutOff", "fallback.go", "return max(1, f.Nodes)", "return 1"),
-		lease("a burst smaller than the fleet is divided", "TestSmallBurstsWhileRedisIsAway", "fallback.go", "\t\treturn 0\n", "\t\treturn 1\n"),
+		lease("a burst smaller than the fleet is divided", "TestSmallBurstsWhileRedisIsAway", "fallback.go", "!f.Cold {\n\t\treturn 0\n", "!f.Cold {\n\t\treturn 1\n"),
 		lease("debts are forgotten", "TestHangUnderFlood", "fallback.go", "tokens := l.debt()", "tokens := int64(0)"),
 		lease("a late answer pays no debt", "TestALateFirstAnswerPaysForWhatWasDecidedWithoutIt", "fallback.go", "paid := max(0, min(tokens, l.debt()))", "paid := int64(0)"),
 		node("a quota that is lowered forgets its debt", "TestAQuotaLoweredWithoutRedisKeepsItsDebt", "quota.go", "q.spent-q.taken < q.left(now, 1)", "0 < q.left(now, 1)"),
@@ -49,7 +49,7 @@ func TestLimiterMutations(t *testing.T) {
 		node("every node thinks it is the only one", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: min(1, slices.Max(m.counts[:]))"),
 		node("an empty Redis makes the fleet one node", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: slices.Max(m.counts[:1])"),
 		node("nodes that are gone are counted", "TestHeartbeats", "membership.go", "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))", ""),
-		node("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "shard.go", "\t\ts.down.Store(true)\n", ""),
+		node("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "shard.go", "\t\ts.downAt = now\n\t\ts.down.Store(true)\n", "\t\ts.downAt = now\n"),
 
 		{"contact is an answered heartbeat", []edit{
 			{"limiter/membership.go", "\t\tm.contact = sent\n\t\tm.publish()\n", "\t\tm.publish()\n"},

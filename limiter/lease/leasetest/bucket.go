@@ -11,9 +11,8 @@ const (
 	// is further behind, the clock was set back.
 	clockSlack = 1_000_000
 
-	maxArrived  = 1_000_000_000 // requests in one report, so that doubles hold the demand exactly
-	minParts    = 8             // a lease is at most one of so many parts of the bucket
-	scarceParts = 4             // tokens are scarce when less than one of so many parts is left
+	maxArrived = 1_000_000_000 // requests in one report, so that doubles hold the demand exactly
+	minParts   = 8             // a lease is at most one of so many parts of the bucket
 )
 
 // Bucket is a shared token bucket: the arithmetic of token_bucket.lua in Go, for tests
@@ -179,25 +178,19 @@ func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
 func (b *Bucket) grant(c *lease.Call) {
 	burst, nodes := b.Policy.Burst, max(1, c.Nodes)
 	have := max(0, b.Level) / lease.Token
-	most, capacity := have, b.Policy.Capacity()
-	scarce := have*scarceParts < burst && float64(have+nodes)*1000 < capacity && float64(b.Demand) > b.Policy.Overload()
-	if scarce && nodes > 1 && b.Policy.Leased() {
-		share := float64(c.Entitled) * capacity * lease.FairShare / float64(b.Demand) / 1000
-		most = min(have, int64(math.Floor(share)))
-	}
-	c.Granted = min(c.Need, most)
+	c.Granted = min(c.Need, have)
 	if c.Granted == c.Need && b.Policy.Leased() {
 		held := b.HeldNow + b.HeldBefore
 		bound := (have + held) / max(minParts, 2*nodes+1)
 		switch {
-		case scarce:
-			bound = most
+		case c.Fair == 1:
+			bound = have
 		case burst < 3*nodes:
 			bound = 0
 		case 2*have < burst:
 			bound = have / (3 * nodes)
 		}
-		c.Leased = max(0, min(c.Extra, bound, most-c.Granted, burst/2-held))
+		c.Leased = max(0, min(c.Extra, bound, have-c.Granted, burst/2-held))
 	}
 	b.Level -= (c.Granted + c.Leased) * lease.Token
 	b.HeldNow += c.Leased + c.Hold*c.Granted
