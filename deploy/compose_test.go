@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -23,7 +24,7 @@ func stack(t *testing.T, variables ...string) *types.Project {
 }
 
 func TestTheStackIsValid(t *testing.T) {
-	s := stack(t, "POSTGRES_PASSWORD=secret1", "REDIS_PASSWORD=secret2")
+	s := stack(t)
 	nodes := 0
 	for name, service := range s.Services {
 		for _, v := range service.Volumes {
@@ -53,11 +54,17 @@ func TestTheStackIsValid(t *testing.T) {
 			names = append(names, variable)
 		}
 		checkSettings(t, name, names, command...)
-		if url := service.Environment["LISTEDGE_DATABASE_URL"]; url == nil || !strings.Contains(*url, ":secret1@postgres:") {
-			t.Errorf("%s is not given the password of Postgres", name)
+		var given, wants []string
+		for _, s := range service.Secrets {
+			given = append(given, "/run/secrets/"+s.Source)
 		}
-		if url := service.Environment["LISTEDGE_REDIS_URL"]; len(service.Command) == 0 && (url == nil || !strings.Contains(*url, ":secret2@redis:")) {
-			t.Errorf("%s is not given the password of Redis", name)
+		for _, variable := range slices.Sorted(maps.Keys(service.Environment)) {
+			if strings.HasSuffix(variable, "_FILE") {
+				wants = append(wants, *service.Environment[variable])
+			}
+		}
+		if len(wants) == 0 || !slices.Equal(given, wants) || len(service.Command) == 0 && len(wants) != 2 {
+			t.Errorf("%s wants the files %v and is given %v", name, wants, given)
 		}
 		if !service.ReadOnly || !slices.Equal(service.CapDrop, []string{"ALL"}) || !slices.Contains(service.SecurityOpt, "no-new-privileges:true") {
 			t.Errorf("%s may do more than it needs", name)
@@ -65,6 +72,24 @@ func TestTheStackIsValid(t *testing.T) {
 	}
 	if nodes != 3 {
 		t.Errorf("%d nodes", nodes)
+	}
+}
+
+// The servers have the passwords by which the nodes connect.
+func TestTheStacksSecretsFitTogether(t *testing.T) {
+	for secret, config := range stack(t).Secrets {
+		if _, err := os.Stat(config.File); err != nil {
+			t.Errorf("%s: %v", secret, err)
+		}
+	}
+	if file := stack(t, "SECRETS=/mine").Secrets["redis-url"].File; file != "/mine/redis-url" {
+		t.Errorf("SECRETS=/mine leads to %s", file)
+	}
+	for _, server := range [][2]string{{"postgres-password", "database-url"}, {"redis.conf", "redis-url"}} {
+		password := find(t, "secrets/"+server[0], `(\w+)\n$`)[0]
+		if used := find(t, "secrets/"+server[1], `:(\w+)@`)[0]; used != password {
+			t.Errorf("%s has %s, %s %s", server[1], used, server[0], password)
+		}
 	}
 }
 

@@ -1,9 +1,11 @@
 package deploy_test
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,8 +42,10 @@ func TestThePackageHasWhatTheUnitNeeds(t *testing.T) {
 		}
 	}
 	u := unit(t)
-	if settings := u["EnvironmentFile"][0]; placed[settings] != "config|noreplace" {
-		t.Errorf("the unit reads %s, and the package has %v", settings, placed)
+	for _, settings := range append(slices.Collect(maps.Values(credentials(u))), u["EnvironmentFile"][0]) {
+		if placed[settings] != "config|noreplace" {
+			t.Errorf("the unit reads %s, and the package has %v", settings, placed)
+		}
 	}
 	// A bare name is looked up by systemd, in /usr/local/bin and in /usr/bin.
 	if program := strings.Fields(u["ExecStart"][0])[0]; program != "listedge" || r.NFPMs[0].BinDir != "/usr/bin" {

@@ -165,11 +165,12 @@ func TestReleaseRPMHasTheFiles(t *testing.T) {
 	modes := map[string]int{}
 	for _, f := range files {
 		modes[f.Name()] = f.Mode() & 0o777
-		if f.Name() == "/etc/listedge/listedge.env" && f.Flags()&noReplace != noReplace {
+		if strings.HasPrefix(f.Name(), "/etc/") && f.Flags()&noReplace != noReplace {
 			t.Error("an upgrade replaces the settings")
 		}
 	}
-	for name, mode := range map[string]int{"/usr/bin/listedge": 0o755, "/usr/lib/systemd/system/listedge.service": 0o644, "/etc/listedge/listedge.env": 0o600} {
+	for name, mode := range map[string]int{"/usr/bin/listedge": 0o755, "/usr/lib/systemd/system/listedge.service": 0o644, "/etc/listedge/listedge.env": 0o600,
+		"/etc/listedge/database-url": 0o600, "/etc/listedge/redis-url": 0o600} {
 		if modes[name] != mode {
 			t.Errorf("%s has mode %o", name, modes[name])
 		}
@@ -215,21 +216,24 @@ func TestReleasePackageInstallsAndStarts(t *testing.T) {
 	unitText := replaced(t, filepath.Join(root, "usr/lib/systemd/system/listedge.service"))
 	command := strings.Fields(regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindStringSubmatch(unitText)[1])
 	settings := filepath.Join(root, regexp.MustCompile(`(?m)^EnvironmentFile=(.*)$`).FindStringSubmatch(unitText)[1])
-	if info, err := os.Stat(settings); err != nil || info.Mode().Perm() != 0o600 {
-		t.Fatalf("%v %v: it has passwords", info, err)
-	}
 	postgres, redis := sandboxtest.Postgres(t), sandboxtest.Redis(t)
 	public, admin := "127.0.0.1:"+freePort(t), "127.0.0.1:"+freePort(t)
-	edited := replaced(t, settings,
-		"postgres://listedge:password@postgres.internal:5432/listedge?sslmode=verify-full", postgres.URL("postgres"),
-		"rediss://:password@redis.internal:6379", redis.URL(),
-		"LISTEDGE_LISTEN=:8080", "LISTEDGE_LISTEN="+public, "127.0.0.1:9090", admin)
+	edited := replaced(t, settings, "LISTEDGE_LISTEN=:8080", "LISTEDGE_LISTEN="+public, "127.0.0.1:9090", admin)
 	must(os.WriteFile(settings, []byte(edited), 0o600))
 	if command[0] != "listedge" {
 		t.Fatalf("the unit starts %v: a package and a manual installation have it in different folders", command)
 	}
 	program := filepath.Join(root, "usr/bin/listedge")
 	env := append([]string{"PATH=/usr/bin:/bin"}, settingsIn(edited)...)
+	urls := map[string]string{"database-url": postgres.URL("postgres"), "redis-url": redis.URL()}
+	for variable, file := range credentials(unit(t)) {
+		file = filepath.Join(root, file)
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("%v %v: it has passwords", info, err)
+		}
+		must(os.WriteFile(file, []byte(urls[filepath.Base(file)]+"\n"), 0o600))
+		env = append(env, variable+"="+file)
+	}
 	for _, args := range [][]string{{"migrate", "up"}, {"--version"}} {
 		cmd := exec.Command(program, args...)
 		cmd.Env = env

@@ -1,7 +1,9 @@
 package deploy_test
 
 import (
+	"maps"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,6 +23,20 @@ func unit(t *testing.T) map[string][]string {
 		}
 	}
 	return settings
+}
+
+// credentials are the files that systemd copies for the node, by the settings that name the copies.
+func credentials(unit map[string][]string) map[string]string {
+	files := map[string]string{}
+	for _, loaded := range unit["LoadCredential"] {
+		id, file, _ := strings.Cut(loaded, ":")
+		for _, variable := range strings.Fields(unit["Environment"][0]) {
+			if name, ok := strings.CutSuffix(variable, "=%d/"+id); ok {
+				files[name] = file
+			}
+		}
+	}
+	return files
 }
 
 // environment reads a file of NAME=value lines, those that are commented out
@@ -43,12 +59,13 @@ func TestTheUnitStartsTheProgramAndWaitsForItsEnd(t *testing.T) {
 		t.Errorf("it starts %v", command)
 	}
 	settings := environment(t, "systemd/listedge.env")
-	var names []string
-	for name := range settings {
-		names = append(names, name)
+	for name, file := range credentials(u) {
+		if settings[name] = strings.TrimSpace(replaced(t, "systemd/"+filepath.Base(file))); !strings.Contains(settings[name], "://") {
+			t.Errorf("%s has %s", file, settings[name])
+		}
 	}
-	checkSettings(t, "the unit", names, command[1:]...)
-	if u["EnvironmentFile"][0] != "/etc/listedge/listedge.env" || settings["LISTEDGE_DATABASE_URL"] == "" {
+	checkSettings(t, "the unit", slices.Sorted(maps.Keys(settings)), command[1:]...)
+	if u["EnvironmentFile"][0] != "/etc/listedge/listedge.env" || settings["LISTEDGE_DATABASE_URL_FILE"] == "" {
 		t.Error("its settings are elsewhere")
 	}
 	grace, err1 := time.ParseDuration(u["TimeoutStopSec"][0])

@@ -5,6 +5,6 @@ set -e
 [ -d "${DPKG_ROOT:-}/run/systemd/system" ] || exit 0 # an image is being built, or another init is at work
 systemctl daemon-reload
 case "$1:$2" in
-configure: | 1:) echo "listedge: put the addresses of Postgres and Redis into /etc/listedge/listedge.env, then: systemctl enable --now listedge" ;;
+configure: | 1:) echo "listedge: put the addresses of Postgres and Redis into /etc/listedge, then: systemctl enable --now listedge" ;;
 *) systemctl try-restart listedge.service ;; # drains first
 esac
