@@ -49,7 +49,7 @@ func NameKey(name string) string {
 	n := 0
 	for i := range key {
 		if n++; n > NameKeyLength {
-			return key[:i]
+			return strings.Clone(key[:i]) // which does not hold on to a long name
 		}
 	}
 	return key
