@@ -149,8 +149,9 @@ func New(o Options) (*Cache, error) {
 	if o.Clock == nil {
 		o.Clock = boottime.New()
 	}
+	rows := int(rowsBudget(m.budget))
 	c := &Cache{options: o, clock: o.Clock, memory: m, async: make(chan struct{}, maxAsync),
-		replica: replica.New(replica.Budgets{Rows: int(rowsBudget(m.budget)), Changes: rememberedBytes, Parked: parkedBytes, Lists: maxLists})}
+		replica: replica.New(replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, Lists: maxLists, Released: rows / releasedShare})}
 	c.followed.bound = o.Bound
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if o.Redis != nil {

@@ -104,7 +104,7 @@ func TestForwardsOfOneKeyAreCollapsed(t *testing.T) {
 					}
 					if errors.Is(err, errOrigin) {
 						failed++
-					} else if err != nil || string(r.Entry.Body) != "page" || r.Source != Origin {
+					} else if err != nil || r.Entry.text() != "page" || r.Source != Origin {
 						t.Errorf("%+v, %v", r, err)
 					}
 				})
@@ -218,7 +218,7 @@ func TestAStaleEntryIsServedWhenTheOriginFails(t *testing.T) {
 				for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
 					boottimetest.Pass(age - c.clock.Now())
 					r, err := ask(c, key, failing)
-					if err != nil || string(r.Entry.Body) != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
+					if err != nil || r.Entry.text() != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
 						t.Fatalf("at %v: %+v, %v", age, r, err)
 					}
 				}

@@ -115,7 +115,7 @@ func TestCloseBesideMisses(t *testing.T) {
 					if errors.Is(err, context.Canceled) {
 						return
 					}
-					if err != nil || string(r.Entry.Body) != body {
+					if err != nil || r.Entry.text() != body {
 						t.Errorf("%+v instead of %s: %v", r, body, err)
 					}
 					if n == 10 {

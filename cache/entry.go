@@ -17,18 +17,21 @@ import (
 )
 
 // Entry is a finished response: one page of a list, ready for the wire except for its last
-// bytes, the request id, which is new in every response.
+// bytes, the request id, which is new in every response. It keeps no body: its rows are those
+// of the replica, which all entries share that show them.
 //
 // Invariant: an entry is immutable once it is made, except for its version and its
 // compressed form, which are written atomically. So any number of responses may be written
 // from it at once.
 type Entry struct {
 	// The fields that every hit reads come first, so that they are in few cache lines.
-	Body     []byte // JSON up to the request id
-	Next     string // the cursor of the next page; empty on the last
-	deflated atomic.Pointer[[]byte]
-	CRC      uint32    // CRC-32 (IEEE) of Body, which a gzip trailer continues
-	ETag     EntityTag // of Body: equal on every node and in every encoding
+	head, end string   // of the body: before the rows, and behind them up to the request id
+	texts     []string // of the rows
+	Size      int      // of the body up to the request id, in bytes
+	Next      string   // the cursor of the next page, a part of end; empty on the last
+	deflated  atomic.Pointer[[]byte]
+	CRC       uint32    // CRC-32 (IEEE) of the body, which a gzip trailer continues
+	ETag      EntityTag // of the body: equal on every node and in every encoding
 
 	list    *replica.List // the entry was cut out of it; nil = it was read, or found in Redis
 	version atomic.Uint64 // of list, at which the entry shows its rows
@@ -40,37 +43,78 @@ type Entry struct {
 	ReadAt time.Duration
 
 	view View
-	rows []*replica.Row // that list shows
-	more bool           // rows follow them
-	fill *replica.Fill  // by which the entry was read; nil = it was cut, or is not to be merged
+	last *replica.Row  // of those that list shows
+	fill *replica.Fill // by which the entry was read; nil = it was cut, or is not to be merged
 
 	deflating sync.Mutex // held while the compressed form is made
 }
 
 // newEntry makes the entry of a page with these rows. old is the entry that it replaces, or
-// nil: if the bodies are equal, they are shared, and so are the compressed forms.
+// nil: if the bodies are equal, they share the compressed form.
 func newEntry(v View, texts []string, last *lists.Row, more bool, old *Entry) *Entry {
-	e := &Entry{view: v}
-	body, next := v.Page(texts, last, more)
-	if old != nil && bytes.Equal(old.Body, body) {
-		e.Body, e.Next, e.CRC, e.ETag = old.Body, old.Next, old.CRC, old.ETag
+	e := &Entry{view: v, texts: texts}
+	e.head, e.end, e.Next = v.Frame(last, more)
+	e.withBody(func(body []byte) {
+		e.Size, e.CRC, e.ETag = len(body), crc32.ChecksumIEEE(body), TagOf(body)
+	})
+	if old != nil && old.ETag == e.ETag {
 		e.deflated.Store(old.deflated.Load())
-		return e
 	}
-	e.Body, e.Next, e.CRC, e.ETag = body, next, crc32.ChecksumIEEE(body), TagOf(body)
 	return e
+}
+
+// Body yields the pieces of the body up to the request id.
+func (e *Entry) Body(yield func(piece string) bool) {
+	if !yield(e.head) {
+		return
+	}
+	for i, text := range e.texts {
+		if i > 0 && !yield(",") || !yield(text) {
+			return
+		}
+	}
+	yield(e.end)
+}
+
+// bodies are whole bodies, which nothing keeps.
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
+// withBody calls f with the whole body.
+func (e *Entry) withBody(f func(body []byte)) {
+	b := bodies.Get().(*[]byte)
+	defer bodies.Put(b)
+	*b = (*b)[:0]
+	for piece := range e.Body {
+		*b = append(*b, piece...)
+	}
+	f(*b)
+}
+
+// shows reports whether the entry was cut out of the list and has these rows.
+func (e *Entry) shows(list *replica.List, rows []*replica.Row, more bool) bool {
+	n := len(rows)
+	if e.list != list || len(e.texts) != n || more != (e.Next != "") || n > 0 && e.last != rows[n-1] {
+		return false
+	}
+	for i, r := range rows { // mostly the same strings, which takes no comparison of bytes
+		if e.texts[i] != r.Text {
+			return false
+		}
+	}
+	return true
 }
 
 // isCurrent reports whether nothing has changed in the ranges of the entry's list since the
 // entry was known to show its rows. It takes no lock.
 func (e *Entry) isCurrent() bool { return e.list != nil && e.list.Version() == e.version.Load() }
 
+// isOutdated reports whether the entry may show rows that its list does not have any more.
+func (e *Entry) isOutdated() bool { return e.list != nil && !e.isCurrent() }
+
 // touch keeps the rows of an entry that is served from being evicted.
 func (e *Entry) touch() {
 	e.list.Touch()
-	if len(e.rows) > 0 {
-		e.rows[0].Touch()
-	}
+	e.last.Touch()
 }
 
 // isPending reports whether the entry's statement may have seen more than the replica shows.
@@ -196,8 +240,9 @@ func (e *Entry) Deflate() []byte {
 		return d
 	}
 	var d []byte
-	if len(e.Body) >= minCompressed {
-		if d = deflate(e.Body); len(d) >= len(e.Body) {
+	if e.Size >= minCompressed {
+		e.withBody(func(body []byte) { d = deflate(body) })
+		if len(d) >= e.Size {
 			d = nil
 		}
 	}
@@ -228,13 +273,19 @@ func deflate(body []byte) []byte {
 // the rounding of the allocator, and ristretto's maps. See TestMemoryBudget.
 const entryOverhead = 600
 
-// size returns the memory of the entry without the texts of its rows, in bytes. If the entry
-// is not compressed yet, it counts a compressed form of the usual size, because a client may
-// still want it.
+// What a text takes without its bytes: its place in the entry, and the allocator's rounding.
+const textPlace, textRounding = 16, 16
+
+// size returns the memory of the entry in bytes, without the texts that it shares with the
+// replica. If the entry is not compressed yet, it counts a compressed form of the usual size,
+// because a client may still want it.
 func (e *Entry) size(key int) int64 {
-	compressed := len(e.Body) / 3
+	n := e.Size / 3
 	if d, ok := e.compressed(); ok {
-		compressed = len(d)
+		n = len(d)
 	}
-	return int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+2*key+8*len(e.rows)) + entryOverhead
+	if e.list == nil {
+		n += e.Size + textRounding*len(e.texts)
+	}
+	return int64(n+len(e.end)+2*key+textPlace*len(e.texts)) + entryOverhead
 }

@@ -74,7 +74,7 @@ func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 			}
 			f.change(key, rowAt(2, "C"))
 			f.beat()
-			if r, ok := second.Hit(key, time.Now()); !ok || !strings.HasSuffix(string(r.Entry.Body), " C") {
+			if r, ok := second.Hit(key, time.Now()); !ok || !strings.HasSuffix(r.Entry.text(), " C") {
 				t.Errorf("%t: the next change is not applied", ok)
 			}
 			// The pages behind it, which one statement read, are in Redis, too.
@@ -117,7 +117,7 @@ func TestRowsAheadOfTheLogAreServed(t *testing.T) {
 	}
 	f.change(key, rowAt(0, "B"))
 	f.beat()
-	if r, ok := second.Hit(key, time.Now()); !ok || string(r.Entry.Body) != "B" {
+	if r, ok := second.Hit(key, time.Now()); !ok || r.Entry.text() != "B" {
 		t.Errorf("%t: the next change is not applied", ok)
 	}
 }

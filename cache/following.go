@@ -96,7 +96,9 @@ func (*Cache) Changed(changefeed.Position, *changefeed.Change) {}
 
 // Beat implements changefeed.Listener: the replica moves to the heartbeat's snapshot.
 func (c *Cache) Beat(b changefeed.Beat) {
-	c.replica.Apply(&b)
+	if c.replica.Apply(&b) {
+		c.memory.dropOutdated()
+	}
 	_, last := c.followed.known()
 	for _, change := range b.Settled {
 		if change.CommittedAt != 0 && last.Run != "" { // otherwise it may have been in the log for long

@@ -79,7 +79,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	sandboxtest.Within(t, patient, what, ok)
 }
 
-// page is a View: its body is the texts of its rows. Each name has a list of its own.
+// page is a View: its body is its rows. Each name has a list of its own.
 type page struct {
 	name  string
 	list  replica.Key
@@ -105,12 +105,15 @@ func (p *page) Behind(row *lists.Row) View {
 	return &page{p.name, p.list, row.Position(lists.ByCreatedAt), p.limit}
 }
 
-func (p *page) Page(texts []string, last *lists.Row, more bool) (body []byte, next string) {
+func (p *page) Frame(last *lists.Row, more bool) (head, end, next string) {
 	if more {
 		next = "behind " + last.Text
 	}
-	return []byte(strings.Join(texts, " ")), next
+	return "", "", next
 }
+
+// text is the texts of the entry's rows.
+func (e *Entry) text() string { return strings.Join(e.texts, " ") }
 
 // rowsOf makes rows of these texts. A list has them in this order, by their numbers from 0.
 func rowsOf(texts ...string) (rows []lists.Row) {
@@ -175,7 +178,7 @@ func (w want) check(t testing.TB, r Result, err error) {
 	if err != nil {
 		t.Fatalf("%v, want %+v", err, w)
 	}
-	got := want{string(r.Entry.Body), r.Source, r.HadStale, r.Collapsed, r.Err}
+	got := want{r.Entry.text(), r.Source, r.HadStale, r.Collapsed, r.Err}
 	if got != w || r.Age < 0 {
 		t.Fatalf("%+v, %v old, want %+v", got, r.Age, w)
 	}

@@ -50,9 +50,12 @@ const (
 	// is for the rounding of the allocator, an eighth, and for replaced entries that the
 	// garbage collector has not freed yet.
 	budgetShare = 0.75
-	// replicaShare is the replica's part of that: an entry is made anew from its rows
-	// without a query, so only those that are requested often are worth their memory.
-	replicaShare = 0.75
+	// replicaShare is the replica's part of that. With 50 items a page, entries and their
+	// compressed forms for as many pages take the rest.
+	replicaShare = 0.8
+	// releasedShare is the inverse of the part of the replica's share that rows may take which
+	// only entries hold any more.
+	releasedShare = 16
 	// typicalEntry is the size of an entry, in bytes, for which ristretto's frequency
 	// counters are dimensioned.
 	typicalEntry = 4 << 10
@@ -143,6 +146,27 @@ func (m *memory) replace(s *slot, e *Entry, life time.Duration) {
 	mu.Unlock()
 	if grown {
 		m.put(s.key, e, life)
+	}
+}
+
+// dropOutdated removes the entries whose lists have changed since: they may be the last to
+// hold rows that the replica has let go, and do not count them.
+func (m *memory) dropOutdated() {
+	var outdated []*slot
+	m.ristretto.IterValues(func(s *slot) (stop bool) {
+		if s.entry.Load().isOutdated() {
+			outdated = append(outdated, s)
+		}
+		return false
+	})
+	for _, s := range outdated {
+		mu := m.putMutex(s.key)
+		mu.Lock()
+		if s.entry.Load().isOutdated() {
+			m.ristretto.Del(s.key)
+			m.evicted.Add(1)
+		}
+		mu.Unlock()
 	}
 }
 

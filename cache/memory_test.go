@@ -42,13 +42,13 @@ func TestWholeKeyIsCompared(t *testing.T) {
 		t.Fatal("the collision was not brought about")
 	}
 	if h := m.get(key); h != nil {
-		t.Fatalf("another key's page: %s", h.entry.Load().Body)
+		t.Fatalf("another key's page: %s", h.entry.Load().text())
 	}
 	m.put(key, readNow([]byte("page")), time.Hour)
-	if h := m.get(key); h == nil || string(h.entry.Load().Body) != "page" {
+	if h := m.get(key); h == nil || h.entry.Load().text() != "page" {
 		t.Fatal("the page is not found in place of the collided one")
 	}
-	if got := string(collided.entry.Load().Body); got != "other" {
+	if got := collided.entry.Load().text(); got != "other" {
 		t.Fatalf("the other key's slot got %s", got)
 	}
 }
@@ -74,7 +74,7 @@ func TestOlderNeverReplacesNewer(t *testing.T) {
 		}
 		close(begin)
 		all.Wait()
-		if h := m.get(key); h == nil || string(h.entry.Load().Body) != fmt.Sprint(writers-1) {
+		if h := m.get(key); h == nil || h.entry.Load().text() != fmt.Sprint(writers-1) {
 			t.Fatalf("round %d: not the newest page was kept", round)
 		}
 	}
@@ -150,7 +150,7 @@ func liveHeap() int64 {
 // copied is an entry that shares no bytes with another, in both forms.
 func copied(p *Entry) *Entry {
 	deflate := bytes.Clone(p.Deflate())
-	q := &Entry{view: p.view, Body: bytes.Clone(p.Body), ETag: p.ETag, Next: strings.Clone(p.Next), CRC: p.CRC}
+	q := &Entry{view: p.view, texts: []string{strings.Clone(p.texts[0])}, Size: p.Size, ETag: p.ETag, CRC: p.CRC}
 	q.deflated.Store(&deflate)
 	return q
 }
@@ -207,6 +207,27 @@ func TestMemoryBudget(t *testing.T) {
 }
 
 func share(part, whole int64) float64 { return float64(part) / float64(whole) }
+
+// Pages of other limits and cursors take no memory for rows that the replica has.
+func TestPagesShareTheirRows(t *testing.T) {
+	const rows, text = 256, 10_000 // ids have a byte
+	c := open(t, Options{TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour})
+	read := FillResult{End: true}
+	for i := range rows {
+		read.Rows = append(read.Rows, rowAt(i, string(noise(text))))
+	}
+	forward(t, c, keyOf("q"), follow(c).reads(read))
+	before := liveHeap()
+	for i := range read.Rows {
+		v := pageOf(keyOf("q")).Behind(&read.Rows[i])
+		if r, err := c.Stored(v); err != nil || r.Source != Memory {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	if each := (liveHeap() - before) / rows; each > text/2 {
+		t.Errorf("a page of three rows takes %d bytes more", each)
+	}
+}
 
 // Memory does not store an entry that is larger than its budget, and removes the older entry
 // of its key.

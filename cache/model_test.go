@@ -195,7 +195,7 @@ func newModel(seed uint64) *model {
 }
 
 func (m *model) newNode() *modelNode {
-	budget := replica.Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, Lists: 16}
+	budget := replica.Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, Lists: 16, Released: 1 << 40}
 	if m.chance(2) {
 		budget.Changes = 3000
 	}

@@ -119,7 +119,7 @@ func TestStaleEntriesOfRedis(t *testing.T) {
 		r, err := ask(c, key, brings("new"))
 		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
 		r, err = ask(open(t), key, fails(errOrigin))
-		if waitStored(t, c); err != nil || string(r.Entry.Body) != "new" && r.Err == nil {
+		if waitStored(t, c); err != nil || r.Entry.text() != "new" && r.Err == nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
@@ -129,8 +129,8 @@ func TestStaleEntriesOfRedis(t *testing.T) {
 		deposit(t, client, key, "old", 10*time.Minute, life)
 		r, err := ask(c, key, fails(errOrigin))
 		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
-		if kept := c.memory.get(key).entry.Load(); string(kept.Body) != "old" {
-			t.Fatalf("%s is kept", kept.Body)
+		if kept := c.memory.get(key).entry.Load(); kept.text() != "old" {
+			t.Fatalf("%s is kept", kept.text())
 		}
 	})
 	t.Run("do not replace newer ones in memory", func(t *testing.T) {
@@ -260,7 +260,7 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	reader.AddHook(between{func() { once.Do(func() { write("new", 0) }) }})
 	c := open(t, Options{Redis: reader, TTL: time.Hour, MaxStale: time.Hour})
 	r := forward(t, c, key, fails(errOrigin))
-	if old := string(r.Entry.Body) == "old"; old && r.Age < 10*time.Minute {
+	if old := r.Entry.text() == "old"; old && r.Age < 10*time.Minute {
 		t.Fatalf("an old page that looks %v old", r.Age)
 	}
 }

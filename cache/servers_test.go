@@ -18,7 +18,7 @@ func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 		n.beat()
 		boottimetest.Pass(fillPause)
 		n.run = "another"
-		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, ErrWrongServer) || string(r.Entry.Body) != "a" {
+		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, ErrWrongServer) || r.Entry.text() != "a" {
 			t.Errorf("%+v, %v", r, err)
 		}
 		if _, err := ask(n.Cache, keyOf("other"), fails(ErrWrongServer)); !errors.Is(err, ErrWrongServer) {

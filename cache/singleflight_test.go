@@ -46,11 +46,11 @@ func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 		late, err := ask(c, keyOf("q"), Fill{Primary: func(context.Context, string) (FillResult, error) {
 			return shows(database), nil
 		}})
-		if err != nil || string(late.Entry.Body) != "new" {
+		if err != nil || late.Entry.text() != "new" {
 			t.Errorf("the late one was brought %v, %v", late, err)
 		}
-		if r := <-first; string(r.Entry.Body) != "old" {
-			t.Errorf("the first one was brought %q", r.Entry.Body)
+		if r := <-first; r.Entry.text() != "old" {
+			t.Errorf("the first one was brought %q", r.Entry.text())
 		}
 	})
 }

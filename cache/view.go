@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"slices"
 	"time"
 
 	"listedge/cache/replica"
@@ -15,9 +14,10 @@ type View interface {
 	After() lists.Position  // the page begins behind it
 	Limit() int             // the most rows of the page, at most lists.MaxLimit
 	Behind(*lists.Row) View // the page of the same list and limit that begins behind a row
-	// Page makes the body of the page with these rows, up to the request id. more = rows
-	// follow the last; then next is the cursor behind it.
-	Page(texts []string, last *lists.Row, more bool) (body []byte, next string)
+	// Frame returns what the page's body has before its rows, and behind them up to the
+	// request id. more = rows follow the last; then next is the cursor behind it, a part of
+	// end. Commas separate rows.
+	Frame(last *lists.Row, more bool) (head, end, next string)
 }
 
 // cut makes the page's entry out of the replica, or returns old if that shows the same rows.
@@ -33,17 +33,17 @@ func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
 	if !ok {
 		return nil
 	}
-	if old != nil && old.list == list && old.more == more && slices.Equal(old.rows, rows) {
+	if old != nil && old.shows(list, rows, more) {
 		old.version.Store(version)
 		return old
 	}
 	c.cuts.Add(1)
-	texts, last := make([]string, len(rows)), (*lists.Row)(nil)
+	texts, last := make([]string, len(rows)), &replica.Row{}
 	for i, r := range rows {
-		texts[i], last = r.Text, &r.Row
+		texts[i], last = r.Text, r
 	}
-	e := newEntry(v, texts, last, more, old)
-	e.list, e.rows, e.more = list, slices.Clone(rows), more
+	e := newEntry(v, texts, &last.Row, more, old)
+	e.list, e.last = list, last
 	e.version.Store(version)
 	e.Proof = time.Duration(c.followed.proof.Load())
 	e.ReadAt = e.Proof

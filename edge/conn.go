@@ -5,19 +5,19 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"time"
 
-	"github.com/valyala/bytebufferpool"
 	"github.com/valyala/fasthttp"
 
+	"listedge/cache"
 	"listedge/internal/rawconn"
 )
 
 func newConn(c net.Conn, s *Server) *conn {
 	made := &conn{Conn: c, server: s, stripe: s.metrics.Stripe(), idPrefix: s.ids.prefix(), log: s.log.shard()}
 	if plain, ok := c.(*net.TCPConn); ok {
-		made.socket = rawconn.New(plain)
-		made.Conn = made.socket
+		made.Conn = rawconn.New(plain)
 	}
 	made.response.conn = made
 	made.exchange.scratch = make([]byte, 0, 1792) // for the longest parameters
@@ -88,9 +88,9 @@ func (c *conn) Close() error {
 }
 
 // response is what a handler leaves for its connection to send: header lines, and a body
-// in pieces, so that the bytes of a cache entry are sent without a copy. fasthttp would check
-// and copy each header, and copy the body twice. Instead, fasthttp gets the response as a
-// body stream, before which it flushes its own headers:
+// in pieces, which are copied once. fasthttp would check and copy each header, and copy the
+// body twice. Instead, fasthttp gets the response as a body stream, before which it flushes its
+// own headers:
 //
 //	fasthttp:  status, date, type, length, connection ──Flush──► Write: held
 //	           WriteTo (not for HEAD and 304) ─────────────────► the body is wanted
@@ -103,8 +103,9 @@ func (c *conn) Close() error {
 type response struct {
 	conn    *conn
 	status  int
-	kind    string // Content-Type
-	lines   []byte // header lines, each with its end
+	kind    string       // Content-Type
+	lines   []byte       // header lines, each with its end
+	entry   *cache.Entry // with whose body the body begins; nil = with the pieces
 	pieces  [3][]byte
 	tail    []byte // the last piece, if only this response has it
 	size    int    // of the pieces, in bytes
@@ -112,9 +113,7 @@ type response struct {
 	body    bool   // it is to be sent
 	linger  bool   // the client may still be sending: see linger
 
-	head    []byte // fasthttp's headers, held back
-	out     [1 + 3][]byte
-	buffers net.Buffers
+	head []byte // fasthttp's headers, held back
 }
 
 var crlf = []byte("\r\n")
@@ -127,7 +126,7 @@ const writeBuffer = 4 << 10
 func (c *conn) newResponse(status int) *response {
 	r := &c.response
 	r.status, r.kind, r.pending = status, "application/json", true
-	r.lines, r.tail, r.pieces, r.size = r.lines[:0], r.tail[:0], [3][]byte{}, 0
+	r.lines, r.tail, r.entry, r.pieces, r.size = r.lines[:0], r.tail[:0], nil, [3][]byte{}, 0
 	return r
 }
 
@@ -136,9 +135,11 @@ func (r *response) add(name, value string) {
 	r.lines = append(append(append(append(r.lines, name...), ": "...), value...), crlf...)
 }
 
-// setBody sets the pieces of the body.
+// setBody sets the pieces of the body, behind that of the entry.
 func (r *response) setBody(pieces ...[]byte) {
-	r.size = 0
+	if r.entry != nil {
+		r.size = r.entry.Size
+	}
 	for i, p := range pieces {
 		r.pieces[i] = p
 		r.size += len(p)
@@ -184,36 +185,49 @@ func (r *response) Close() (err error) {
 			linger(r.conn.Conn)
 		}
 	}
-	r.pending, r.body, r.linger, r.head, r.buffers = false, false, false, nil, nil
-	r.out, r.pieces = [len(r.out)][]byte{}, [len(r.pieces)][]byte{} // an idle connection keeps no page
+	r.pending, r.body, r.linger, r.head = false, false, false, nil
+	r.entry, r.pieces = nil, [len(r.pieces)][]byte{} // an idle connection keeps no page
 	return err
 }
 
-// maxCopied is the largest body, in bytes, that is copied to be sent by TLS in one call: a
-// slow client keeps the copy for long.
-const maxCopied = 64 << 10
+// maxCopied is how many bytes are collected before a call sends them: a slow client keeps the
+// copy for long.
+const maxCopied = 60 << 10
 
-// send writes headers, lines and pieces, mostly by one call. fasthttp's headers lie in a
-// buffer with room behind them.
-func (r *response) send() error {
-	head := append(append(r.head[:len(r.head)-len(crlf)], r.lines...), crlf...)
-	r.out[0], r.buffers = head, r.out[:1]
-	if r.body {
-		r.buffers = append(r.buffers, r.pieces[:]...)
+// outgoing are buffers of what is sent.
+var outgoing = sync.Pool{New: func() any { return new([]byte) }}
+
+// send writes headers, lines and body, mostly by one call.
+func (r *response) send() (err error) {
+	out := outgoing.Get().(*[]byte)
+	b := append(append(append((*out)[:0], r.head[:len(r.head)-len(crlf)]...), r.lines...), crlf...)
+	if r.body && r.entry != nil {
+		for piece := range r.entry.Body {
+			if b = append(b, piece...); len(b) > maxCopied && err == nil {
+				_, err = r.conn.Conn.Write(b)
+				b = b[:0]
+			}
+		}
 	}
-	if r.conn.socket != nil {
-		return r.conn.socket.WriteBuffers(&r.buffers)
+	for _, p := range r.pieces {
+		switch {
+		case !r.body || err != nil:
+		case len(b)+len(p) <= maxCopied:
+			b = append(b, p...)
+		default: // a document
+			if _, err = r.conn.Conn.Write(b); err == nil {
+				_, err = r.conn.Conn.Write(p)
+			}
+			b = b[:0]
+		}
 	}
-	if r.size > maxCopied {
-		_, err := r.buffers.WriteTo(r.conn.Conn)
-		return err
+	if err == nil && len(b) > 0 {
+		_, err = r.conn.Conn.Write(b)
 	}
-	whole := bytebufferpool.Get() // TLS would make a record of each piece
-	defer bytebufferpool.Put(whole)
-	for _, p := range r.buffers {
-		_, _ = whole.Write(p)
+	if cap(b) <= 2*maxCopied {
+		*out = b
+		outgoing.Put(out)
 	}
-	_, err := r.conn.Conn.Write(whole.B)
 	return err
 }
 

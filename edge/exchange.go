@@ -15,7 +15,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/internal/rawconn"
 	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
@@ -56,7 +55,6 @@ type Server struct {
 // only Close may be called by another.
 type conn struct {
 	net.Conn
-	socket   *rawconn.Conn // the same connection; nil = TLS
 	server   *Server
 	closed   sync.Once
 	lines    lineChecker // of all that was read

@@ -76,7 +76,7 @@ func (v *view) Limit() int { return v.query.Limit }
 // Behind implements cache.View.
 func (v *view) Behind(row *lists.Row) cache.View { return viewOf(v.query.Behind(row)) }
 
-// Page implements cache.View.
-func (v *view) Page(texts []string, last *lists.Row, more bool) (body []byte, next string) {
-	return v.query.Page(texts, last, more)
+// Frame implements cache.View.
+func (v *view) Frame(last *lists.Row, more bool) (head, end, next string) {
+	return v.query.Frame(last, more)
 }

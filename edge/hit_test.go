@@ -60,22 +60,17 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	return s, ctx, registry
 }
 
-// fixed is a view whose page has a body of the test's.
-type fixed struct {
-	*view
-	body string
-}
+// fixed is a view whose page is a row of the test's.
+type fixed struct{ *view }
 
-func (f fixed) Page([]string, *lists.Row, bool) (body []byte, next string) {
-	return []byte(f.body), "next"
-}
+func (fixed) Frame(*lists.Row, bool) (head, end, next string) { return "", "", "next" }
 
 // fillWith stores a page with the body for the query.
 func fillWith(t testing.TB, pages *cache.Cache, q origin.Query, body string) *cache.Entry {
 	t.Helper()
-	v := fixed{viewOf(q), body}
+	v := fixed{viewOf(q)}
 	return must(pages.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) {
-		return cache.FillResult{Rows: []lists.Row{{}}, End: true}, nil
+		return cache.FillResult{Rows: []lists.Row{{Text: body}}, End: true}, nil
 	}})).Entry
 }
 

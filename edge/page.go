@@ -176,7 +176,8 @@ func (s *Server) writePage(x *exchange) {
 		r.setGzip(page, deflate, x.id)
 	default:
 		r.tail = appendTail(r.tail, x.id)
-		r.setBody(page.Body, r.tail)
+		r.entry = page
+		r.setBody(r.tail)
 	}
 }
 
@@ -200,7 +201,7 @@ func (r *response) setGzip(page *cache.Entry, deflate, id []byte) {
 	binary.LittleEndian.PutUint16(r.tail[1:], n)
 	binary.LittleEndian.PutUint16(r.tail[3:], ^n)
 	r.tail = binary.LittleEndian.AppendUint32(r.tail, crc32.Update(page.CRC, crc32.IEEETable, stored))
-	r.tail = binary.LittleEndian.AppendUint32(r.tail, uint32(len(page.Body)+len(stored)))
+	r.tail = binary.LittleEndian.AppendUint32(r.tail, uint32(page.Size+len(stored)))
 	r.setBody(gzipHead, deflate, r.tail)
 }
 

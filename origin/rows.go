@@ -39,30 +39,20 @@ func (q *Query) rows() int {
 	return q.Limit + 1
 }
 
-// Page makes the body of the query's page with these rows, up to where the request id goes:
+// Frame returns what the body of the query's page has before its rows, and behind them up to
+// where the request id goes:
 //
 //	{"data":[…],"page":{"hasMore":…,"nextCursor":…}
 //
-// more = rows follow the last; then next is the cursor behind it.
-func (q *Query) Page(texts []string, last *lists.Row, more bool) (body []byte, next string) {
-	const head, noMore, hasMore = `{"data":[`, `],"page":{"hasMore":false,"nextCursor":null}`, `],"page":{"hasMore":true,"nextCursor":"`
-	size := len(head) + len(noMore) + MaxCursor
-	for _, text := range texts {
-		size += len(text) + 1
-	}
-	body = append(make([]byte, 0, size), head...)
-	for i, text := range texts {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		body = append(body, text...)
-	}
+// more = rows follow the last; then next is the cursor behind it, a part of end.
+func (q *Query) Frame(last *lists.Row, more bool) (head, end, next string) {
+	const before, noMore, hasMore, quote = `{"data":[`, `],"page":{"hasMore":false,"nextCursor":null}`, `],"page":{"hasMore":true,"nextCursor":"`, `"}`
 	if !more {
-		return append(body, noMore...), ""
+		return before, noMore, ""
 	}
 	behind := q.Behind(last)
-	next = string(behind.AppendCursor(nil))
-	return append(append(append(body, hasMore...), next...), `"}`...), next
+	end = string(append(behind.AppendCursor([]byte(hasMore)), quote...))
+	return before, end, end[len(hasMore) : len(end)-len(quote)]
 }
 
 // Behind returns the query for the page of the same list that begins behind a row.

@@ -195,8 +195,8 @@ func bodyOf(q *Query, rows Rows) []byte {
 	for i := range texts {
 		texts[i], last = rows.Rows[i].Text, &rows.Rows[i]
 	}
-	body, _ := q.Page(texts, last, n < len(rows.Rows) || !rows.End)
-	return body
+	head, end, _ := q.Frame(last, n < len(rows.Rows) || !rows.End)
+	return []byte(head + strings.Join(texts, ",") + end)
 }
 
 // decodePage reads a page, which must be exactly what the API promises.

@@ -37,6 +37,8 @@ type Budgets struct {
 	Changes int // bytes of changes that are remembered for Merge
 	Parked  int // bytes of fills that wait for a heartbeat
 	Lists   int // of one table
+
+	Released int // bytes of rows that were let go, and that a caller may still hold
 }
 
 // Replica is the rows of one node. Its methods may be called concurrently.
@@ -59,6 +61,8 @@ type Replica struct {
 	clock   clock
 	parked  parked
 	counts  Counts
+
+	released int // bytes of rows since Apply last said so
 }
 
 // state is what is known of the last heartbeat.
@@ -122,8 +126,9 @@ func (r *Replica) Reset() {
 }
 
 // Apply moves the state to a heartbeat. The first one after a Reset makes the first state:
-// all that came before it is not known.
-func (r *Replica) Apply(b *changefeed.Beat) {
+// all that came before it is not known. It reports whether the budget of released rows is
+// used up, once.
+func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.joined {
@@ -143,6 +148,10 @@ func (r *Replica) Apply(b *changefeed.Beat) {
 	r.history.trim(r.budget.Changes)
 	r.retry()
 	r.evict()
+	if released = r.released > r.budget.Released; released {
+		r.released = 0
+	}
+	return released
 }
 
 // settle applies a change that the database shows from now on.

@@ -152,6 +152,7 @@ func (r *Replica) hide(t *table, row *Row) {
 		return
 	}
 	r.clock.bytes -= row.bytes()
+	r.released += row.bytes()
 	if t.rows[row.ID] == row {
 		delete(t.rows, row.ID)
 	}

@@ -33,9 +33,8 @@ type Conn struct {
 	received int
 	failed   syscall.Errno
 
-	message syscall.Msghdr // for send, of vector
-	vector  [4]syscall.Iovec
-	sent    int // bytes
+	out  []byte // for send
+	sent int    // bytes
 }
 
 // atOnce is the most bytes that one call reads or writes: 20 µs at most, including the
@@ -47,7 +46,6 @@ func New(tcp *net.TCPConn) *Conn {
 	c := &Conn{TCPConn: tcp}
 	c.raw, _ = tcp.SyscallConn() // fails only for a nil connection
 	c.receive, c.send = c.receiveNow, c.sendNow
-	c.message.Iov = &c.vector[0]
 	return c
 }
 
@@ -86,53 +84,24 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return sent + n, err
 }
 
-// WriteBuffers writes the pieces by one call, and consumes them.
-func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
-	sent, err := c.writeNow(*pieces...)
-	if err != nil {
-		return err
-	}
-	if *pieces = behind(*pieces, sent); len(*pieces) == 0 {
-		return nil
-	}
-	_, err = pieces.WriteTo(c.TCPConn) // waits
-	return err
-}
-
-// writeNow writes what the kernel accepts of the first pieces, and returns how many
-// bytes that is: 0 if they are more than atOnce.
-func (c *Conn) writeNow(pieces ...[]byte) (sent int, err error) {
-	c.sent = 0
-	n, size := min(len(pieces), len(c.vector)), 0
-	for i, p := range pieces[:n] {
-		c.vector[i] = syscall.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
-		size += len(p)
-	}
-	if size <= atOnce {
-		c.message.Iovlen = uint64(n)
+// writeNow writes what the kernel accepts, and returns how many bytes that is: 0 if there
+// are more than atOnce.
+func (c *Conn) writeNow(p []byte) (sent int, err error) {
+	if c.sent = 0; len(p) <= atOnce {
+		c.out = p
 		err = c.raw.Write(c.send)
+		c.out = nil // an idle connection must not keep a page alive
 	}
-	c.vector = [len(c.vector)]syscall.Iovec{} // an idle connection must not keep a page alive
 	return c.sent, err
 }
 
 // sendNow writes what the kernel accepts. It drops an error: writing the rest returns
 // the same.
 func (c *Conn) sendNow(fd uintptr) (done bool) {
-	n, _, errno := syscall.RawSyscall(syscall.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&c.message)), syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_SENDTO, fd,
+		uintptr(unsafe.Pointer(unsafe.SliceData(c.out))), uintptr(len(c.out)), syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
 	if c.sent = int(n); errno != 0 {
 		c.sent = 0
 	}
 	return true
-}
-
-// behind is what follows the first n bytes of the pieces. It changes them.
-func behind(pieces net.Buffers, n int) net.Buffers {
-	for len(pieces) > 0 && len(pieces[0]) <= n {
-		n, pieces = n-len(pieces[0]), pieces[1:]
-	}
-	if len(pieces) > 0 {
-		pieces[0] = pieces[0][n:]
-	}
-	return pieces
 }

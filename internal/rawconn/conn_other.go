@@ -10,9 +10,3 @@ type Conn struct{ *net.TCPConn }
 
 // New takes over the connection.
 func New(tcp *net.TCPConn) *Conn { return &Conn{tcp} }
-
-// WriteBuffers writes the pieces, and consumes them.
-func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
-	_, err := pieces.WriteTo(c.TCPConn)
-	return err
-}

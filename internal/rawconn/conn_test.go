@@ -117,8 +117,8 @@ func TestASocketIsReadLikeAConnection(t *testing.T) {
 
 func send(c net.Conn, s string) { _, _ = io.WriteString(c, s) }
 
-// Every byte arrives once, for any number of pieces, of any size, however slowly they are read.
-// Only the system call refers to the pieces, and yet no garbage collection frees them.
+// Every byte arrives once, however slowly it is read. Only the system call refers to what is
+// written, and yet no garbage collection frees it.
 func TestWhatASocketWritesArrives(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
@@ -141,29 +141,17 @@ func TestWhatASocketWritesArrives(t *testing.T) {
 		s := New(near)
 		var want []byte
 		wrote := make(chan error, 1)
-		writes := make([][]int, 20) // sizes of pieces
-		for i := range writes {
-			for range 1 + r.IntN(6) {
-				writes[i] = append(writes[i], r.IntN(1<<r.IntN(18)))
-			}
-			for _, size := range writes[i] {
-				want = append(want, bytes.Repeat([]byte{byte(size)}, size)...)
-			}
+		sizes := make([]int, 40)
+		for i := range sizes {
+			sizes[i] = r.IntN(1 << r.IntN(18))
+			want = append(want, bytes.Repeat([]byte{byte(sizes[i])}, sizes[i])...)
 		}
 		go func() {
 			wrote <- func() error {
 				defer near.Close()
-				for _, sizes := range writes {
-					pieces := new(net.Buffers)
-					for _, size := range sizes {
-						*pieces = append(*pieces, bytes.Repeat([]byte{byte(size)}, size))
-					}
-					if len(sizes) == 1 {
-						if n, err := s.Write((*pieces)[0]); err != nil || n != sizes[0] {
-							return fmt.Errorf("%d bytes of %d: %w", n, sizes[0], err)
-						}
-					} else if err := s.WriteBuffers(pieces); err != nil {
-						return err
+				for _, size := range sizes {
+					if n, err := s.Write(bytes.Repeat([]byte{byte(size)}, size)); err != nil || n != size {
+						return fmt.Errorf("%d bytes of %d: %w", n, size, err)
 					}
 				}
 				return nil
@@ -195,20 +183,15 @@ func TestAWriteThatFailsSaysWhy(t *testing.T) {
 		{"closed meanwhile", func(near, _ *net.TCPConn) { go near.Close() }, "use of closed network connection, timeout false"},
 		{"ended", func(near, _ *net.TCPConn) { _ = near.CloseWrite() }, "broken pipe, timeout false"},
 	} {
-		for how, write := range map[string]func(*Conn) error{
-			"pieces": func(s *Conn) error { return s.WriteBuffers(&net.Buffers{[]byte("head"), make([]byte, 50_000)}) },
-			"one":    func(s *Conn) error { _, err := s.Write(make([]byte, 50_000)); return err },
-		} {
-			near, far := tcpPair(t)
-			s := New(near)
-			c.do(near, far)
-			var err error
-			for err == nil {
-				err = write(s)
-			}
-			if got := kindOf(err); got != c.want {
-				t.Errorf("%s, %s: %s, want %s (%v)", c.name, how, got, c.want, err)
-			}
+		near, far := tcpPair(t)
+		s := New(near)
+		c.do(near, far)
+		var err error
+		for err == nil {
+			_, err = s.Write(make([]byte, 50_000))
+		}
+		if got := kindOf(err); got != c.want {
+			t.Errorf("%s: %s, want %s (%v)", c.name, got, c.want, err)
 		}
 	}
 }

@@ -2,6 +2,8 @@
 package pagetest
 
 import (
+	"strings"
+
 	"listedge/internal/lists"
 	"listedge/origin"
 )
@@ -13,5 +15,6 @@ func Of(q *origin.Query, rows *origin.Rows) (body []byte, next string) {
 	for i := range texts {
 		texts[i], last = rows.Rows[i].Text, &rows.Rows[i]
 	}
-	return q.Page(texts, last, n < len(rows.Rows) || !rows.End)
+	head, end, next := q.Frame(last, n < len(rows.Rows) || !rows.End)
+	return []byte(head + strings.Join(texts, ",") + end), next
 }
