@@ -57,7 +57,8 @@ type view struct {
 
 func viewOf(q origin.Query) *view {
 	v := &view{query: q.Clone(), key: appendPageKey(nil, &q, nil)}
-	v.list = replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter, Search: lists.Fold(v.query.Search)}
+	v.list = replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter,
+		Search: lists.Fold(v.query.Search)}
 	return v
 }
 

@@ -42,7 +42,8 @@ type lineage struct {
 	lost    bool      // the standby has commits that the primary has lost
 }
 
-var errAheadOfPrimary = fmt.Errorf("%w: it has replayed commits that the primary does not have (the primary was restored from an older backup?): rebuild the standby", postgres.ErrOtherPrimary)
+var errAheadOfPrimary = fmt.Errorf(
+	"%w: it has replayed commits that the primary does not have (the primary was restored from an older backup?): rebuild the standby", postgres.ErrOtherPrimary)
 
 // judge returns why a page is not accepted from a standby at this replay position; nil if it
 // is accepted. The position was read at that time or before. judge also returns what is

@@ -158,7 +158,8 @@ func (s shape) most() int {
 
 // readPointSQL selects a statement's read point: its snapshot, up to where a standby shows
 // WAL at most, and which server answers.
-const readPointSQL = `SELECT pg_current_snapshot()::text || '@' || coalesce((greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0')::text, '0') || '@' || ` + postgres.ServerSQL
+const readPointSQL = `SELECT pg_current_snapshot()::text || '@' ||
+	coalesce((greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0')::text, '0') || '@' || ` + postgres.ServerSQL
 
 // hasGram says whether the index of grams can narrow the folded term down: whether the
 // function search_grams of the schema finds any in it.

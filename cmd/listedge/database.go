@@ -11,7 +11,7 @@ import (
 
 // DatabaseFlags say where Postgres is.
 type DatabaseFlags struct {
-	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database. With several addresses (host:port,host:port) the primary is used." required:"" placeholder:"URL" secret:""`
+	DatabaseURL string `help:"postgres://user:password@host:port/database; of several host:port the primary." required:"" placeholder:"URL" secret:""`
 }
 
 // Validate refuses an empty URL, which would mean the defaults of libpq.
@@ -27,7 +27,7 @@ func (f *DatabaseFlags) Validate() error {
 
 // ReplicationFlag is the database whose changes are followed.
 type ReplicationFlag struct {
-	ReplicationURL string `help:"The same database without a connection pooler, if --database-url leads to one: changes cannot be followed through a pooler. Empty: --database-url." placeholder:"URL" secret:""`
+	ReplicationURL string `help:"The same database without its connection pooler, to follow changes. Empty: --database-url." placeholder:"URL" secret:""`
 }
 
 // Validate refuses a malformed URL.

@@ -17,7 +17,7 @@ type doctorCommand struct {
 	node.RegionFlag
 	node.ServerFlags
 	jsonFlag
-	Node []doctor.AdminURL `help:"Admin listeners of the nodes, such as http://10.0.0.7:9090, comma-separated; a name with several addresses means all of them. Empty: nodes are not checked." placeholder:"URL"`
+	Node []doctor.AdminURL `help:"Admin listeners, as http://10.0.0.7:9090, comma-separated; a name means all its addresses." placeholder:"URL"`
 }
 
 var errFindings = errors.New("at least one check failed: see above")

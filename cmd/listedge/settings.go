@@ -237,7 +237,8 @@ const installRoot = envPrefix + "INSTALL_ROOT"
 // serviceLinks matches variables that Kubernetes sets in every container for a Service
 // called listedge or listedge-something in the namespace, unless enableServiceLinks is
 // false.
-var serviceLinks = regexp.MustCompile(`^LISTEDGE_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?|PORT=(tcp|udp|sctp)://.*)(=|$)`)
+var serviceLinks = regexp.MustCompile(`^LISTEDGE_([A-Z0-9_]+_)?` +
+	`(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?|PORT=(tcp|udp|sctp)://.*)(=|$)`)
 
 // checkVariables refuses environment variables that no command has: a typing error
 // must not be ignored.

@@ -35,10 +35,9 @@ func (c *usageCommand) Run(ctx context.Context, t *terminal) error {
 }
 
 // usageHelp explains the columns.
-const usageHelp = "Requests are all that were answered with a valid key, with any status. 429s, 304s and bypassed ones, which said Cache-Control: no-cache, are " +
-	"among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share " +
-	"counts for the key of the first, and reading the next page ahead counts; refreshing what many request, and looking up keys, count for nobody. Of " +
-	"a quota, all requests but 429s and 304s count as used here.\n" +
+const usageHelp = "Requests are all that were answered with a valid key, with any status. 429s, 304s and bypassed ones, which said Cache-Control: no-cache, " +
+	"are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share " +
+	"counts for the key of the first, and looking up keys for nobody. Of a quota, all requests but 429s and 304s count as used here.\n" +
 	"\n" +
 	"Nodes write every five seconds. Hours are kept for 35 days, the last use of a key for as long as the key."
 

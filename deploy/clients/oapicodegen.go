@@ -57,7 +57,8 @@ func main() {
 
 	tooMany := 101
 	invalid := must(client.ListItemsWithResponse(ctx, &ListItemsParams{Limit: &tooMany}))
-	report.Invalid = refusal{Status: invalid.StatusCode(), Code: string(invalid.JSON400.Error.Code), Message: invalid.JSON400.Error.Message, Details: *invalid.JSON400.Error.Details}
+	report.Invalid = refusal{Status: invalid.StatusCode(), Code: string(invalid.JSON400.Error.Code), Message: invalid.JSON400.Error.Message,
+		Details: *invalid.JSON400.Error.Details}
 
 	unauthorized := must(connect("none").ListItemsWithResponse(ctx, &ListItemsParams{}))
 	report.Unauthorized = refusal{Status: unauthorized.StatusCode(), Code: string(unauthorized.JSON401.Error.Code), Message: unauthorized.JSON401.Error.Message}
@@ -65,7 +66,8 @@ func main() {
 	limited := connect(os.Getenv("LIMITED_KEY")) // to one request
 	must(limited.ListItemsWithResponse(ctx, &ListItemsParams{}))
 	refused := must(limited.ListItemsWithResponse(ctx, &ListItemsParams{}))
-	report.Limited = refusal{Status: refused.StatusCode(), Code: string(refused.JSON429.Error.Code), Message: refused.JSON429.Error.Message, RetryAfter: refused.Headers429.RetryAfter}
+	report.Limited = refusal{Status: refused.StatusCode(), Code: string(refused.JSON429.Error.Code), Message: refused.JSON429.Error.Message,
+		RetryAfter: refused.Headers429.RetryAfter}
 
 	if err := json.NewEncoder(os.Stdout).Encode(report); err != nil {
 		log.Fatal(err)

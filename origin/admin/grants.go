@@ -18,7 +18,8 @@ const grantsText = `-- What the role of the nodes needs. Run this in their datab
 DO %[3]s BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %%I TO %%I', current_database(), %[2]s); END %[3]s;
 GRANT USAGE ON SCHEMA public TO %[1]s;
 GRANT SELECT ON public.%[4]s TO %[1]s;
-GRANT EXECUTE ON FUNCTION public.fold(text), public.fold_letters(text), public.name_key(text), public.search_text(text, text, text, text), public.search_grams(uuid, text) TO %[1]s;
+GRANT EXECUTE ON FUNCTION public.fold(text), public.fold_letters(text), public.name_key(text), public.search_text(text, text, text, text),
+	public.search_grams(uuid, text) TO %[1]s;
 -- The tables to which nodes write the usage of keys. Nodes write no others.
 GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage, public.key_last_used, public.usage_writers TO %[1]s;
 

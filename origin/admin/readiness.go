@@ -126,7 +126,8 @@ var errOtherDatabase = errors.New("--replication-url leads to another server or 
 // databaseIdentitySQL returns a text that identifies the database and the server. It also
 // differs between an old primary that still runs and the new one.
 const databaseIdentitySQL = `
-SELECT system_identifier || '/' || oid || '/' || extract(epoch FROM pg_postmaster_start_time()) || '/' || pg_is_in_recovery() FROM pg_control_system(), pg_database WHERE datname = current_database()`
+SELECT system_identifier || '/' || oid || '/' || extract(epoch FROM pg_postmaster_start_time()) || '/' || pg_is_in_recovery()
+FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
 // checkReplicationURL returns an error if the replication URL leads to another database
 // than pages are read from. After its first success it does not check again.

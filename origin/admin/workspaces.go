@@ -122,7 +122,8 @@ func (c *Conn) WorkspaceExists(ctx context.Context, id uuid.UUID) error {
 // purgeSQL writes a message into the WAL and says whether a follower reads it.
 const purgeSQL = `
 SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
-	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database() WHERE active AND slot_name ~ ('^' || $1 || d.oid || '(_|$)'))`
+	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database()
+		WHERE active AND slot_name ~ ('^' || $1 || d.oid || '(_|$)'))`
 
 var errNotFollowed = errors.New("no node follows changes, so a purge would reach none; pages expire after --cache-ttl")
 

@@ -81,7 +81,8 @@ func (db *Database) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db.Pages, db.Keys, db.Usage = &Primary{Pool: pages, address: &db.address}, &Primary{Pool: keys, address: &db.address}, &Primary{Pool: usage, address: &db.address}
+	of := func(pool *pgxpool.Pool) *Primary { return &Primary{Pool: pool, address: &db.address} }
+	db.Pages, db.Keys, db.Usage = of(pages), of(keys), of(usage)
 	for _, url := range o.Replicas {
 		standby, err := pool(url, toStandby, o.Connections, 1, SessionSettings(o.QueryTimeout))
 		if err != nil {

@@ -8,14 +8,20 @@ import (
 
 // This file has the statements of the package, except the one that Settings renders.
 
+// Expressions: when a server was started, and the timeline of one that is not in recovery.
+const (
+	startedSQL  = `extract(epoch FROM pg_postmaster_start_time())::text`
+	timelineSQL = `('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8`
+)
+
 // ServerSQL is an expression that identifies the answering server and its database:
 // <run>@<standby or primary>@<database>. ParseServer reads it.
-const ServerSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE WHEN pg_is_in_recovery() THEN '@standby@' ELSE '@primary@' END || current_database()`
+const ServerSQL = startedSQL + ` || CASE WHEN pg_is_in_recovery() THEN '@standby@' ELSE '@primary@' END || current_database()`
 
 // identitySQL identifies a database independently of its host. The identity lasts as long
 // as the database's files. A server in recovery does not know its timeline.
 const identitySQL = `
-SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END, oid, datname::text
+SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN 0 ELSE ` + timelineSQL + ` END, oid, datname::text
 FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
 // Timeline is a timeline of a Postgres system. The zero value is not known.
@@ -49,7 +55,7 @@ func ScanWALPosition(row pgx.Row) (p WALPosition, err error) {
 
 // PrimarySQL reads a primary's WALPosition.
 const PrimarySQL = `
-SELECT system_identifier::text, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8, (pg_current_wal_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
+SELECT system_identifier::text, ` + timelineSQL + `, (pg_current_wal_lsn() - '0/0')::int8, ` + startedSQL + `
 FROM pg_control_system()`
 
 // StandbySQL reads a standby's WALPosition: the server that it follows, and the LSN up
@@ -62,7 +68,7 @@ FROM pg_control_system()`
 // than the new one contains cannot change to the new one, so its receiver never names
 // it.
 const StandbySQL = `
-SELECT system_identifier::text, r.received_tli::int8, (pg_last_wal_replay_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
+SELECT system_identifier::text, r.received_tli::int8, (pg_last_wal_replay_lsn() - '0/0')::int8, ` + startedSQL + `
 FROM pg_control_system(), pg_stat_wal_receiver r
 WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL AND r.received_tli IS NOT NULL`
 

@@ -61,8 +61,8 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 			followed.ObserveEpoch(epoch)
 		}
 		other, _ := changefeed.NewClaim(client, followed).Other(ctx)
-		r.judge("redis fleet", other != "", admin.Fail, "follows "+identity.String(), fmt.Sprintf("the fleet follows %s, and --database-url names %s", other, identity),
-			node.OtherDatabaseRemedy)
+		r.judge("redis fleet", other != "", admin.Fail, "follows "+identity.String(),
+			fmt.Sprintf("the fleet follows %s, and --database-url names %s", other, identity), node.OtherDatabaseRemedy)
 	}
 	if err := followed.OldTimeline(); err != nil {
 		r.fail("timeline", err.Error(), followed.OldTimelineRemedy())

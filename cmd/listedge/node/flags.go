@@ -21,7 +21,7 @@ import (
 
 // RegionFlag names one of several fleets that share a Postgres.
 type RegionFlag struct {
-	Region string `help:"Name of this fleet, if several fleets share a Postgres or a Redis. All nodes of a name read one database and share a replication slot." placeholder:"NAME"`
+	Region string `help:"Name of this fleet, if fleets share a Postgres or a Redis. Its nodes share a replication slot." placeholder:"NAME"`
 }
 
 var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)
@@ -36,8 +36,8 @@ func (f *RegionFlag) Validate() error {
 
 // ServerFlags are the servers of a node beside its primary, and its connections.
 type ServerFlags struct {
-	RedisURL            string   `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: one node without Redis." placeholder:"URL" secret:""`
-	ReplicaURL          []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: they serve misses if they have replayed what the page must show." placeholder:"URL" secret:""`
+	RedisURL            string   `help:"redis[s]://host:port, of a Cluster several; redis+sentinel://host:port/master. Empty: none." placeholder:"URL" secret:""`
+	ReplicaURL          []string `help:"Hot standbys that may serve misses, comma-separated." placeholder:"URL" secret:""`
 	DatabaseConnections int      `help:"Concurrent page queries, to the primary and to each replica; eight times as many may wait." default:"16"`
 }
 
@@ -71,17 +71,17 @@ type Flags struct {
 	ServerFlags
 
 	CacheMemory    ByteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
-	FreshnessBound time.Duration `help:"A page served as fresh omits no commit older than this; 0 = do not follow changes, pages expire after --cache-ttl." default:"500ms"`
+	FreshnessBound time.Duration `help:"A page served as fresh omits no older commit; 0 = pages expire after --cache-ttl." default:"500ms"`
 	CacheTTL       time.Duration `help:"How long a page is fresh if changes are not followed." default:"2s"`
 	MaxStale       time.Duration `help:"How long after that a page may be served, marked as stale, while the database fails." default:"5m"`
-	KeyGrace       time.Duration `help:"How long known API keys stay valid while the database does not answer; a revocation may take as long to reach a node that is cut off." default:"5m"`
+	KeyGrace       time.Duration `help:"How long known keys, also revoked ones, stay valid while the database does not answer." default:"5m"`
 
-	NodeID             string              `help:"Name of this node: unique in its fleet, and the same after a restart. Empty: host name and port of the admin listener." placeholder:"NAME"`
-	LimiterFailureMode limiter.FailureMode `help:"While Redis does not answer: local (each node enforces its share of the limit), allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
+	NodeID             string              `help:"Unique in the fleet, the same after a restart. Empty: host and port of the admin listener." placeholder:"NAME"`
+	LimiterFailureMode limiter.FailureMode `help:"Without Redis: a share of the limit, allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
 
 	QueryTimeout time.Duration `help:"Longest time for a page query (statement_timeout)." default:"2s"`
 
-	MaxConnections int  `help:"Open connections of the public listener; more are refused with 503. 0 = what three quarters of the open files (ulimit -n) and half of the memory beside --cache-memory allow, at 80 KiB each: see docs/SIZING.md." default:"0"`
+	MaxConnections int  `help:"Open connections of the public listener; more get a 503. 0 = by memory and open files: docs/SIZING.md." default:"0"`
 	NoDocs         bool `help:"Do not serve /docs, the interactive API reference; /openapi.json stays."`
 
 	TrustedProxies []Network     `help:"Networks of load balancers whose X-Forwarded-For header names the client, such as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
@@ -90,7 +90,7 @@ type Flags struct {
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
 	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`
 
-	AccessLog edge.AccessLog `help:"Requests to log: off (only failures of the service, at most one of a kind per second), errors (every error, stale or slow response) or sampled (also misses and some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
+	AccessLog edge.AccessLog `help:"off, errors (or stale, slow) or sampled (also misses, some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
 }
 
 // Validate refuses settings that cannot work.

@@ -16,7 +16,7 @@ func (e SettingError) Unwrap() error { return e.Err }
 // ListenFlags say where a node listens.
 type ListenFlags struct {
 	Listen      string `help:"Address of the public listener." default:":8080" placeholder:"ADDRESS"`
-	AdminListen string `help:"Address of the admin listener: health, metrics, profiles, status page. It has no authentication." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
+	AdminListen string `help:"Address of health, metrics, profiles and the status page, without authentication." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
 }
 
 // Validate refuses an empty address, which would listen everywhere.

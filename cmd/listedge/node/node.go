@@ -133,7 +133,8 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	} else {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
-	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Prefix: n.followed.Prefix(), NodeID: n.name(), FailureMode: f.LimiterFailureMode, Clock: clock})
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Prefix: n.followed.Prefix(), NodeID: n.name(),
+		FailureMode: f.LimiterFailureMode, Clock: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	if o.Traces {
 		if n.tracer, err = tracing.New(ctx, n.options.Version, logger); err != nil {
@@ -222,7 +223,8 @@ func (n *Node) Serve(ctx context.Context) error {
 		background.Go(func() { n.identify(running) })
 		background.Go(func() { n.enroll(running) })
 	}
-	n.logger.Info("listening", "version", n.options.Version, "public", n.options.Public.Addr().String(), "admin", n.options.Private.Addr().String(), "maxConnections", n.maxConnections)
+	n.logger.Info("listening", "version", n.options.Version, "public", n.options.Public.Addr().String(),
+		"admin", n.options.Private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error
 	select {
 	case <-ctx.Done():

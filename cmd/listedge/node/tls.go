@@ -12,7 +12,7 @@ import (
 
 // TLSFlags are for TLS on the public listener.
 type TLSFlags struct {
-	TLSCert string `name:"tls-cert" help:"Certificate chain of the public listener, PEM; read again when it changes. Empty: plain HTTP, behind a load balancer." type:"path" placeholder:"FILE"`
+	TLSCert string `name:"tls-cert" help:"Certificates of the public listener, PEM; read again on change. Empty: plain HTTP." type:"path" placeholder:"FILE"`
 	TLSKey  string `name:"tls-key" help:"Private key of --tls-cert, PEM." type:"path" placeholder:"FILE"`
 }
 
