@@ -44,6 +44,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
@@ -155,6 +156,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // KeyStats are the key cache's numbers.
 func (s *Server) KeyStats() apikey.Stats { return s.keys.Stats() }
+
+// KeyLabel returns how people recognise a key that this node knows.
+func (s *Server) KeyLabel(id uuid.UUID) apikey.Label { return s.keys.Label(id) }
 
 // handleExpectation answers a request that waits for permission to send its body:
 // no body is read here. A request without a body needs no permission (RFC 9110,

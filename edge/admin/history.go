@@ -20,7 +20,9 @@ const (
 // of two readings.
 type Reading struct {
 	metrics.Totals
-	ProofAge time.Duration // negative = changes are not followed
+	ProofAge         time.Duration // negative = changes are not followed
+	Queries, Lookups uint64        // of pages, in Postgres; of keys, in the node
+	Memory           int64         // bytes of the cache
 }
 
 // Point is one interval of the history.
@@ -30,6 +32,10 @@ type Point struct {
 	Requests float64  `json:"requests"` // per second
 	Refused  float64  `json:"refused"`  // likewise
 	Failed   float64  `json:"failed"`   // likewise
+	Pages    float64  `json:"pages"`    // likewise
+	Queries  float64  `json:"queries"`  // of pages, in Postgres; likewise
+	Lookups  float64  `json:"lookups"`  // of keys, in the node; likewise
+	Memory   int64    `json:"memory"`   // bytes of the cache
 	Hits     *float64 `json:"hits"`     // share of pages from memory or Redis; null = there were no pages
 	P50      *float64 `json:"p50"`      // seconds; null = there were no pages
 	P99      *float64 `json:"p99"`      // as P50
@@ -73,9 +79,13 @@ func (h *History) Run(ctx context.Context) {
 }
 
 func (h *History) add(before, after *Reading, took time.Duration, now time.Time) {
-	seconds := took.Seconds()
-	p := Point{At: now.Unix(), Requests: float64(after.Requests-before.Requests) / seconds,
-		Refused: float64(after.Refused-before.Refused) / seconds, Failed: float64(after.Failed-before.Failed) / seconds}
+	rate := func(of func(*Reading) uint64) float64 { return float64(of(after)-of(before)) / took.Seconds() }
+	p := Point{At: now.Unix(), Memory: after.Memory,
+		Requests: rate(func(r *Reading) uint64 { return r.Requests }),
+		Refused:  rate(func(r *Reading) uint64 { return r.Refused }),
+		Failed:   rate(func(r *Reading) uint64 { return r.Failed }),
+		Queries:  rate(func(r *Reading) uint64 { return r.Queries }),
+		Lookups:  rate(func(r *Reading) uint64 { return r.Lookups })}
 	var pages, hits uint64
 	for tier, n := range after.Pages {
 		n -= before.Pages[tier]
@@ -84,7 +94,7 @@ func (h *History) add(before, after *Reading, took time.Duration, now time.Time)
 			hits += n
 		}
 	}
-	if pages > 0 {
+	if p.Pages = float64(pages) / took.Seconds(); pages > 0 {
 		p.Hits = new(float64(hits) / float64(pages))
 	}
 	var all histogram.Snapshot

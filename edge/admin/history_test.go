@@ -16,7 +16,10 @@ func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &metrics.Edge{}
 		stripe := edge.Stripe()
-		h := NewHistory(func() Reading { return Reading{Totals: edge.Totals(), ProofAge: 20 * time.Millisecond} })
+		h := NewHistory(func() Reading {
+			t := edge.Totals()
+			return Reading{Totals: t, ProofAge: 20 * time.Millisecond, Queries: 2 * t.Requests, Lookups: 3 * t.Requests, Memory: 7}
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); h.Run(ctx) }()
@@ -30,7 +33,8 @@ func TestHistory(t *testing.T) {
 		stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeError, 503, time.Second)
 		boottimetest.Pass(historyInterval)
 		p := h.After(0)
-		if len(p) != 1 || p[0].Requests != 101/5. || p[0].Refused != 10 || p[0].Failed != .2 || *p[0].Hits != 1 || *p[0].P99 < 15e-6 || *p[0].P99 > 25e-6 || *p[0].Proof != .02 {
+		if len(p) != 1 || p[0].Requests != 101/5. || p[0].Refused != 10 || p[0].Failed != .2 || *p[0].Hits != 1 || *p[0].P99 < 15e-6 || *p[0].P99 > 25e-6 || *p[0].Proof != .02 ||
+			p[0].Pages != 10 || p[0].Queries != 202/5. || p[0].Lookups != 303/5. || p[0].Memory != 7 {
 			t.Errorf("%+v", p)
 		}
 		if _, by := h.Latest(); by["memory"].P50 == 0 || by["all"] != by["memory"] {

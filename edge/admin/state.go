@@ -20,12 +20,13 @@ type NodeState struct {
 	Follower bool      `json:"follower"`
 	Down     []string  `json:"down"` // names of the dependencies that are down
 	Last     Point     `json:"last"`
+	Age      float64   `json:"age"` // seconds since the node published it
 }
 
 // KeyState is the rate at which a key is used on this node.
 type KeyState struct {
 	ID        string  `json:"id"`
-	Prefix    string  `json:"prefix"` // empty = prefix and name could not be read
+	Prefix    string  `json:"prefix"` // empty = the node no longer knows the key
 	Name      string  `json:"name"`
 	Workspace string  `json:"workspace"`
 	Requests  float64 `json:"requests"` // per second, over the last five seconds
@@ -43,36 +44,30 @@ type State struct {
 	History      []Point              `json:"history"`
 }
 
-// StateSources are the functions that State is made from. Only Fleet and Keys call other
-// servers; their contexts end after stateTimeout.
+// StateSources are the functions that State is made from. Only Fleet waits for a server.
 type StateSources struct {
 	Health  *Health
 	History *History
 	Self    func() NodeState
 	Fleet   func(context.Context) []NodeState // the other nodes; nil = there are none
-	Keys    func(context.Context) []KeyState
+	Keys    func() []KeyState
 }
-
-// stateTimeout bounds how long the page waits for Redis and Postgres.
-const stateTimeout = 500 * time.Millisecond
 
 // serve answers with the state; after is the number of the last point that the page
 // has.
 func (s *StateSources) serve(w http.ResponseWriter, r *http.Request) {
 	after, _ := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
-	ctx, cancel := context.WithTimeout(r.Context(), stateTimeout)
-	defer cancel()
 	self := s.Self()
 	state := State{Now: time.Now(), Self: self.Name, Dependencies: s.Health.Dependencies(), History: s.History.After(after), Fleet: []NodeState{self}}
 	_, state.Latencies = s.History.Latest()
 	if s.Fleet != nil {
-		for _, n := range s.Fleet(ctx) {
+		for _, n := range s.Fleet(r.Context()) {
 			if n.Name != self.Name {
 				state.Fleet = append(state.Fleet, n)
 			}
 		}
 	}
 	slices.SortFunc(state.Fleet, func(a, b NodeState) int { return cmp.Compare(a.Name, b.Name) })
-	state.Keys = s.Keys(ctx)
+	state.Keys = s.Keys()
 	writeJSON(w, http.StatusOK, state)
 }

@@ -353,6 +353,20 @@ type Stats struct {
 	Known       int    // entries
 }
 
+// Label returns the label of the key with this id, as this node last read it; empty = the
+// node does not know the key.
+func (c *Cache[T]) Label(id uuid.UUID) (l Label) {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.RLock()
+		for _, e := range s.rows[id] {
+			l = e.Key.Label
+		}
+		s.mu.RUnlock()
+	}
+	return l
+}
+
 // Stats returns the counts since the start and the present size.
 func (c *Cache[T]) Stats() Stats {
 	return Stats{Hits: c.hits.Load(), Loaded: c.loaded.Load(), Queries: c.queries.Load(),

@@ -45,7 +45,7 @@ type keyTable struct {
 func newKeyTable(keys int) *keyTable {
 	table := &keyTable{keys: map[Hash]Key{}}
 	for n := range keys {
-		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: number(1 << 20), Scopes: 1 << lists.Items, Limit: DefaultLimit}
+		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: number(1 << 20), Scopes: 1 << lists.Items, Limit: DefaultLimit, Label: Label{Name: fmt.Sprint(n)}}
 	}
 	return table
 }
@@ -384,6 +384,9 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 			}
 			if _, err := r.use(55); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, ErrUnknown) {
 				t.Fatalf("a key not known here: %v", err)
+			}
+			if l, none := r.Label(number(0)), r.Label(number(55)); l.Name != "0" || none != (Label{}) {
+				t.Fatalf("the labels of a known key and of one not known here: %v, %v", l, none)
 			}
 		}
 		if _, err := r.use(99); !errors.Is(err, postgres.ErrUnavailable) {

@@ -126,7 +126,11 @@ type Key struct {
 	Limit          Limit
 	WorkspaceLimit Limit
 	Quota          Quota // of its workspace
+	Label          Label
 }
+
+// Label is how people recognise a key.
+type Label struct{ Prefix, Name string }
 
 // May says whether the key has the scope of the collection.
 func (k *Key) May(c lists.Collection) bool {

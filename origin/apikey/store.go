@@ -19,11 +19,13 @@ import (
 
 const serverSQL = `SELECT ` + postgres.ServerSQL
 
+// lookupSQL bounds the texts that it returns: names may have 64 kB.
 var lookupSQL = `
 SELECT k.key_hash, k.id, k.workspace_id, ` + scopesSQL() + `, k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false),
-       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8, w.quota, w.quota_period
+       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8, w.quota, w.quota_period,
+       left(k.key_prefix, 32), left(k.name, 80)
 FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
 
@@ -152,7 +154,7 @@ func readKeys(rows pgx.Rows, run string) (map[Hash]Key, error) {
 		quotaPeriod               *string
 	)
 	_, err := pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Scopes, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
-		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &quota, &quotaPeriod}, func() error {
+		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &quota, &quotaPeriod, &key.Label.Prefix, &key.Label.Name}, func() error {
 		if len(hash) != len(Hash{}) {
 			return errors.New("a key's hash is not a SHA-256")
 		}

@@ -101,6 +101,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		}
 		got, ok := lookupOne(t, store, made.Key)
 		c.want.ID, c.want.Workspace, c.want.Run = made.ID, w.ID, run
+		c.want.Label = apikey.Label{Prefix: made.Key[:apikey.VisiblePrefix], Name: name}
 		if c.want.ExpiresAt != 0 {
 			c.want.ExpiresAt = made.ExpiresAt.UnixMicro()
 			if in := made.ExpiresAt.Sub(made.CreatedAt); in != hour {

@@ -85,7 +85,7 @@ func New(o Options) *Follower {
 
 // Run follows, or waits for its turn, until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
-	pause, logged := retryFirst, ""
+	pause, logged := retryFirst, false
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := f.waitForSlot(ctx)
@@ -94,7 +94,7 @@ func (f *Follower) Run(ctx context.Context) {
 			return
 		}
 		if time.Since(began) > 2*retryLast { // it followed, or waited, for a while
-			pause, logged = retryFirst, ""
+			pause, logged = retryFirst, false
 		}
 		switch {
 		case errors.Is(err, errHeld):
@@ -103,9 +103,13 @@ func (f *Follower) Run(ctx context.Context) {
 			f.update(func() { f.incapable = err }) // cmd/listedge logs it
 			pause = prerequisitesEvery
 		case errors.As(err, new(*changefeed.Error)), errors.As(err, new(*changefeed.TimelineError)): // cmd/listedge logs these
-		case err.Error() != logged:
-			logged = err.Error()
-			f.options.Logger.Warn("following changes was interrupted", "error", err)
+		case !logged: // one outage has several errors
+			logged = true
+			level := slog.LevelWarn
+			if errors.Is(postgres.Classify(err), postgres.ErrUnavailable) { // cmd/listedge warns that Postgres is down
+				level = slog.LevelInfo
+			}
+			f.options.Logger.Log(ctx, level, "following changes was interrupted", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,14 +26,15 @@ import (
 func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check {
 	all := []admin.Check{
 		{Name: "Postgres", Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)), Effect: admin.Starts,
+			Broken: "Postgres is down: neither pages nor keys are read from the primary", Holds: "Postgres is up",
 			Runbook: "ListedgePostgresDown", Light: true},
 		{Name: "primary", Run: asks(n.database.WrongServer), Effect: admin.Shown,
 			Broken: "pages and keys are not read: the server of --database-url is not the primary", Holds: "pages and keys are read from the primary"},
-		{Name: "pages", Run: asks(func() error { return breakerFailure("Postgres", pages.Stats().BreakerOpen) }), Effect: admin.Reported,
+		{Name: "pages", Run: n.withPostgres(func() error { return breakerFailure("Postgres", pages.Stats().BreakerOpen) }), Effect: admin.Reported,
 			Broken: "pages are not read from Postgres", Holds: "pages are read from Postgres", Runbook: "ListedgeOriginBreakerOpen"},
-		{Name: "keys", Run: asks(func() error { return breakerFailure("Postgres", keys.BreakerOpen()) }), Effect: admin.Reported,
+		{Name: "keys", Run: n.withPostgres(func() error { return breakerFailure("Postgres", keys.BreakerOpen()) }), Effect: admin.Reported,
 			Broken: "keys are not read from Postgres", Holds: "keys are read from Postgres", Runbook: "ListedgeKeyBreakerOpen"},
-		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), Effect: admin.Reported,
+		{Name: "usage", Run: n.withPostgres(func() error { return n.usage.Stats().Failure }), Effect: admin.Reported,
 			Broken: "the usage of keys is not written to Postgres", Holds: "the usage of keys is written to Postgres",
 			Do: func(error) string { return "run listedge doctor: it names a right that is missing" }},
 		{Name: "connections", Run: asks(n.checkConnections), Effect: admin.Reported, Runbook: "ListedgeConnectionsNearLimit",
@@ -136,7 +138,7 @@ const needsInterval = 5 * time.Second
 func (n *Node) checkPostgres(r *originadmin.Readiness) func(context.Context) error {
 	var passed time.Time // when the node last had what it needs
 	return func(ctx context.Context) error {
-		if err := cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer()); err != nil {
+		if err := cmp.Or(n.pingPostgres(ctx), n.database.WrongServer()); err != nil {
 			return err
 		}
 		if time.Since(passed) < needsInterval {
@@ -159,6 +161,15 @@ type RedisUse struct {
 // RedisUses are all uses, with keys that begin with the prefix.
 func RedisUses(prefix string) []RedisUse {
 	return []RedisUse{{"pages", cache.RedisCommands(prefix)}, {"limits", limiter.RedisCommands(prefix)}, {"changes", changefeed.RedisCommands(prefix)}}
+}
+
+// pingPostgres returns nil if a server answers.
+func (n *Node) pingPostgres(ctx context.Context) error {
+	err := n.database.Keys.Pool.Ping(ctx)
+	if err != nil {
+		n.postgresFailed.Store(time.Since(n.started).Nanoseconds())
+	}
+	return err
 }
 
 // writeRedis returns nil if Redis takes a write of each use that the node makes of it. A
@@ -186,19 +197,27 @@ func (n *Node) writeRedis(ctx context.Context) error {
 	return fmt.Errorf("%s: %w", strings.Join(refusing, ", "), err)
 }
 
-// outageLinger is how long after an outage of Redis a failure of a use counts as part of it:
-// breakers stay open for a moment.
-const outageLinger = 5 * time.Second
+// outageLinger is how long after an outage of a server a failure of a use counts as part of it:
+// breakers stay open for a moment, and usage is written every five seconds.
+const outageLinger = 10 * time.Second
 
-// withRedis is the check of one use of Redis: it fails only if Redis itself is up, because
-// otherwise the check of Redis says so.
+func (n *Node) withPostgres(failure func() error) func(context.Context) error {
+	return n.with(n.pingPostgres, &n.postgresFailed, failure)
+}
+
 func (n *Node) withRedis(failure func() error) func(context.Context) error {
+	return n.with(n.writeRedis, &n.redisFailed, failure)
+}
+
+// with is the check of one use of a server: it fails only if the server itself is up, because
+// otherwise the check of the server says so.
+func (n *Node) with(server func(context.Context) error, failed *atomic.Int64, failure func() error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := failure()
-		if err == nil || n.writeRedis(ctx) != nil {
+		if err == nil || server(ctx) != nil {
 			return nil
 		}
-		if at := n.redisFailed.Load(); at > 0 && time.Since(n.started)-time.Duration(at) < outageLinger {
+		if at := failed.Load(); at > 0 && time.Since(n.started)-time.Duration(at) < outageLinger {
 			return nil
 		}
 		return err

@@ -21,14 +21,14 @@ const (
 )
 
 // recentEntry is a warning or an error of the log. Repetitions are counted in one
-// entry, so that one outage does not push everything else out.
+// entry, whatever their details, so that one outage does not push everything else out.
 type recentEntry struct {
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
 	Times   uint64    `json:"times"`
 	Level   string    `json:"level"`
 	Message string    `json:"message"`
-	Detail  string    `json:"detail"` // the attributes, as in a text log
+	Detail  string    `json:"detail"` // the attributes of the last one, as in a text log
 }
 
 // Log is a log handler that passes records to the next one and keeps the latest
@@ -113,7 +113,7 @@ func (h *Log) keep(ctx context.Context, r slog.Record) {
 	if len(e.Detail) > maxRecentDetail {
 		e.Detail = strings.ToValidUTF8(e.Detail[:maxRecentDetail], "") + "…"
 	}
-	repeats := func(o recentEntry) bool { return o.Level == e.Level && o.Message == e.Message && o.Detail == e.Detail }
+	repeats := func(o recentEntry) bool { return o.Level == e.Level && o.Message == e.Message }
 	if i := slices.IndexFunc(kept.entries, repeats); i >= 0 {
 		e.First, e.Times = kept.entries[i].First, kept.entries[i].Times+1
 		kept.entries = slices.Delete(kept.entries, i, i+1)

@@ -53,6 +53,9 @@ func (n *Node) enroll(ctx context.Context) {
 	for writes := 0; ; writes++ {
 		entry := RosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()}
 		writeRoster(ctx, n.redis.log, key, own, entry, writes%rosterCleanup == 0)
+		if writes%rosterCleanup == 0 {
+			n.fleet(ctx) // remembers it
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -120,6 +123,11 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 
 // ReadRoster returns the entries of the nodes that run, by their names, in one trip.
 func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string) ([]RosterEntry, error) {
+	return readRoster(ctx, client, prefix, rosterSilence)
+}
+
+// readRoster returns the entries that are not older than oldest, the youngest of a name first.
+func readRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) ([]RosterEntry, error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
 	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -132,10 +140,14 @@ func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string
 	var entries []RosterEntry
 	for _, text := range all.Val() {
 		var e RosterEntry
-		if json.Unmarshal([]byte(text), &e) == nil && now.Val().Sub(time.UnixMilli(e.Seen)) <= rosterSilence {
+		if json.Unmarshal([]byte(text), &e) != nil {
+			continue
+		}
+		if age := now.Val().Sub(time.UnixMilli(e.Seen)); age <= oldest {
+			e.Age = max(0, age.Seconds())
 			entries = append(entries, e)
 		}
 	}
-	slices.SortFunc(entries, func(a, b RosterEntry) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(entries, func(a, b RosterEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Age, b.Age)) })
 	return entries, nil
 }

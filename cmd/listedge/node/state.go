@@ -2,12 +2,12 @@ package node
 
 import (
 	"context"
-
-	"github.com/google/uuid"
+	"slices"
+	"time"
 
 	"listedge/cache"
 	"listedge/edge/admin"
-	"listedge/origin/apikey"
+	"listedge/origin"
 )
 
 // state returns the state of this node for the status pages of all nodes.
@@ -25,41 +25,59 @@ func (n *Node) state() admin.NodeState {
 }
 
 // reading returns the numbers from which a point of the history is made.
-func (n *Node) reading() admin.Reading {
-	r := admin.Reading{Totals: n.metrics.Edge.Totals(), ProofAge: -1}
+func (n *Node) reading(pages origin.Stats) admin.Reading {
+	keys := n.server.KeyStats()
+	r := admin.Reading{Totals: n.metrics.Edge.Totals(), ProofAge: -1, Memory: n.Cache.Stats().MemoryBytes,
+		Queries: pages.Fetched + pages.Failed + pages.TimedOut, Lookups: keys.Hits + keys.Loaded + keys.Unknown + keys.Failures + keys.WithinGrace}
+	for _, s := range pages.Standbys {
+		r.Queries += s.Fetched
+	}
 	if n.Cache.Mode() != cache.ModeTTL {
 		r.ProofAge = n.Cache.ProofAge()
 	}
 	return r
 }
 
-// fleet returns the states that the nodes of the same database wrote last. Only an open
-// status page calls it.
-func (n *Node) fleet(ctx context.Context) (all []admin.NodeState) {
-	entries, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix())
-	if err != nil {
-		return nil
-	}
-	for _, e := range entries {
-		if e.Fleet == n.followed.Digest() {
-			all = append(all, e.NodeState)
-		}
-	}
-	return all
+// knownFleet is what the roster said, and when.
+type knownFleet struct {
+	nodes []admin.NodeState
+	at    time.Time
 }
 
-// busiestKeys returns the keys with the most requests. They have names if Postgres
-// answers.
-func (n *Node) busiestKeys(ctx context.Context, keys *apikey.Store) []admin.KeyState {
-	uses := n.usage.Stats().Busiest
-	ids := make([]uuid.UUID, len(uses))
-	for i, use := range uses {
-		ids[i] = use.ID
+// fleet returns the states that the nodes of the same database wrote last, by their names. While
+// Redis does not answer, they are those that it said last, and older.
+func (n *Node) fleet(ctx context.Context) []admin.NodeState {
+	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
+	defer cancel()
+	now := time.Now()
+	entries, err := readRoster(ctx, n.redis.log, n.followed.Prefix(), rosterLife)
+	if err != nil {
+		known := n.known.Load()
+		if known == nil {
+			return nil
+		}
+		nodes := slices.Clone(known.nodes)
+		for i := range nodes {
+			nodes[i].Age += now.Sub(known.at).Seconds()
+		}
+		return nodes
 	}
-	labels := keys.Labels(ctx, ids)
+	var nodes []admin.NodeState
+	for _, e := range entries { // a node that was killed and started again has two
+		if e.Fleet == n.followed.Digest() && (len(nodes) == 0 || nodes[len(nodes)-1].Name != e.Name) {
+			nodes = append(nodes, e.NodeState)
+		}
+	}
+	n.known.Store(&knownFleet{nodes, now})
+	return nodes
+}
+
+// busiestKeys returns the keys with the most requests.
+func (n *Node) busiestKeys() []admin.KeyState {
+	uses := n.usage.Stats().Busiest
 	all := make([]admin.KeyState, len(uses))
 	for i, use := range uses {
-		l := labels[use.ID]
+		l := n.server.KeyLabel(use.ID)
 		all[i] = admin.KeyState{ID: use.ID.String(), Prefix: l.Prefix, Name: l.Name, Workspace: use.Workspace.String(), Requests: use.Requests, Refused: use.Refused}
 	}
 	return all
