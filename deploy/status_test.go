@@ -85,15 +85,18 @@ func TestTheStatusPageIsLive(t *testing.T) {
 		"p50 from memory":     `/^[1-9].* (µs|ms) · [1-9].* (µs|ms|s)$/.test(` + beside("latency", "memory") + `)`,
 		"mode":                big("freshness") + ` === "Followed"`,
 		"epoch":               `/\w+\.\w+\.\w+/.test(` + beside("freshness", "epoch") + `)`,
-		"decisions":           aboveFive(big("limiter")),
-		"calls per request":   `/^[0-9.]+$/.test(` + beside("limiter", "Redis calls/request") + `)`,
-		"nodes":               beside("limiter", "nodes in the fleet") + ` === "2"`,
+		"decisions":           aboveFive(beside("limits", "decisions")),
+		"calls per request":   `/^[0-9.]+$/.test(` + beside("limits", "Redis calls/request") + `)`,
+		"nodes":               beside("limits", "nodes in the fleet") + ` === "2"`,
 		"cached":              `parseFloat(` + big("memory") + `) > 0`,
 		"keys":                big("keys") + ` === "1"`,
-		"both nodes":          `document.querySelectorAll("#fleet li").length === 2 && /this node/.test(document.querySelector("#fleet").textContent)`,
-		"the busiest key":     `/^\S+… /.test(document.querySelector("#busiest b")?.textContent ?? "") && /\d \/s/.test(document.querySelector("#busiest li")?.textContent ?? "")`,
+		"both nodes":          `document.querySelectorAll("#fleet tbody tr").length === 2 && /\(this\)/.test(document.querySelector("#fleet tbody").textContent)`,
+		"how many are summed": `/^all 2/.test(document.querySelector("#fleet tfoot")?.textContent)`,
+		"their sum":           aboveFive(`document.querySelector("#fleet tfoot td:nth-child(3)")?.textContent`),
+		"the busiest key":     `/^lk_\S+…$/.test(document.querySelector("#busiest td").textContent)`,
+		"its requests":        aboveFive(`document.querySelector("#busiest td:nth-child(3)")?.textContent`),
 		"lights":              `[...document.querySelectorAll("#lights .good")].map(l => l.textContent).join() === "Postgres up,Redis up,Follower up"`,
-		"a curve of refusals": `document.querySelector("#refused path.first")?.getAttribute("d").startsWith("M") ?? false`,
+		"a curve of refusals": `document.querySelector("#limits path.first")?.getAttribute("d").startsWith("M") ?? false`,
 		"a curve":             `document.querySelector("#traffic path.first")?.getAttribute("d").split("L").length > 3`,
 	} {
 		t.Log(name)
@@ -102,6 +105,9 @@ func TestTheStatusPageIsLive(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		for _, width := range []int64{360, 1280} {
 			page.resize(t, width, scheme)
+			if high := evaluate[int64](t, page, `document.documentElement.scrollHeight`); high > 3*800 {
+				t.Errorf("at %d pixels the page is %d high, more than three screens", width, high)
+			}
 			if wide := evaluate[int64](t, page, `document.documentElement.scrollWidth`); wide > width {
 				t.Errorf("at %d pixels the page is %d wide", width, wide)
 			}
@@ -117,7 +123,7 @@ func TestTheStatusPageIsLive(t *testing.T) {
 
 	// A node that ends takes itself out of the fleet.
 	f.nodes[1].stop(t)
-	page.await(t, `document.querySelectorAll("#fleet li").length === 1`)
+	page.await(t, `document.querySelectorAll("#fleet tbody tr").length === 1`)
 
 	// Paused by the keyboard, the page does not change; then it goes on.
 	page.do(t, chromedp.Focus("#pause"), chromedp.KeyEvent("\r"))
@@ -152,9 +158,9 @@ const mute = `[...document.querySelectorAll("main section, svg")].filter(e => !(
 // The page is for the day on which something is wrong.
 func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t, 1)
+	f := startFleet(t, 2)
 	n, page := f.nodes[0], openTab(t)
-	page.resize(t, 1280, "dark")
+	page.resize(t, 400, "dark")
 	page.do(t, chromedp.Navigate("http://"+n.admin+"/"))
 	is := func(state, problem string) string {
 		return fmt.Sprintf(`document.querySelector("#state").textContent === %q && /%s/.test(document.querySelector("#problems").textContent)`, state, problem)
@@ -164,17 +170,21 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	stop := load(t, n) // an idle node notices neither that something fails nor that it is back
 	defer stop()
 	must(f.redis.Kill())
-	page.await(t, is("Degraded", `^Redis is down since \d\d:\d\d: connection refused.*This node enforces limits alone`))
+	page.await(t, is("Degraded", `^Redis is down since \d\d:\d\d: connection refused[^.]*$`)) // and nothing else
+	page.await(t, `/^\d more.*This node enforces limits alone/.test(document.querySelector("#more").textContent)`)
+	page.await(t, `document.querySelectorAll("#fleet tr.old").length === 1 && /^1 of 2/.test(document.querySelector("#fleet tfoot").textContent)`)
 	page.await(t, `/Redis down since/.test(document.querySelector("#lights .bad").textContent)`)
 	page.await(t, `document.querySelector("#problems a").getAttribute("href") === "/runbook#listedgeredisdown"`)
 	page.await(t, `/Redis is down/.test(document.querySelector("#log").textContent)`)
-	page.await(t, beside("limiter", "degraded")+`.startsWith("yes")`)
+	page.await(t, beside("limits", "degraded")+`.startsWith("yes")`)
 	page.picture(t, "status-degraded")
 	must(f.redis.Restart(t.Context()))
 	page.await(t, is("Healthy", "^$"))
 
 	must(f.postgres.Kill(syscall.SIGQUIT))
-	page.await(t, is("Degraded", "Postgres is down since .*: "))
+	page.await(t, is("Degraded", "^Postgres is down since [^.]*$"))
+	page.await(t, `/^lk_\S+…$/.test(document.querySelector("#busiest td").textContent)`) // keys keep their names
+	page.await(t, `[...document.querySelectorAll("#log .what")].filter(e => /Postgres/.test(e.textContent)).length === 1`)
 	page.await(t, big("freshness")+` === "Untrusted"`)
 	if status, _, err := get("http://"+n.public+"/v1/items?limit=99", f.key); err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("%d, %v", status, err)
