@@ -35,16 +35,17 @@ test: ## check, and all tests, with what they need installed
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory -j 2 race plain deploy-tests # side by side: each waits a lot
 
-# Processes of their own: the race detector finds in a few of these tests what it finds in all, which it makes three times as slow.
+# The race detector makes tests three to ten times as slow. Of packages in which hardly anything runs at once, it has a few tests.
+PLAIN = ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./limiter/lease ./origin ./origin/admin ./origin/load
 RACE_E2E = FreshnessUnderFaults|FloodOfUnknownKeys|NeverSeeEachOther|EveryCachedPage|BusyClients|UsageIsWhat|NodesShareWhat|OneTrace
+RACE_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|StandbysAfter|UnderLoad|SchemaChanges|Timeline|ClosedIdle
 race: # of `make test`
-	CGO_ENABLED=1 go test -race -p 2 -timeout 45m $$(go list ./... | grep -v /e2e$$)
-	CGO_ENABLED=1 go test -race -timeout 45m -run '$(RACE_E2E)' ./cmd/listedge/e2e
+	CGO_ENABLED=1 go test -race -p 2 -timeout 45m $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
+	CGO_ENABLED=1 go test -race -p 2 -timeout 45m -run '$(RACE_E2E)|$(RACE_ORIGIN)' ./cmd/listedge/e2e ./origin
 
 plain: # of `make test`
-	go test ./limiter/lease # one goroutine in virtual time: the race detector finds nothing there, and is ten times as slow
-	go test -run 'Alloc|TestModel$$' ./edge ./cache/... ./limiter ./origin/... # which the race detector would falsify
-	go test -timeout 45m ./cmd/listedge/e2e
+	go test -p 2 -timeout 45m $(PLAIN)
+	go test -run 'Alloc|Bounded|MemoryOf|TestModel$$' ./edge ./cache/... ./limiter ./origin/... # which the race detector would falsify
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
 	go -C deploy test -timeout 45m .

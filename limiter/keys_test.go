@@ -3,13 +3,10 @@ package limiter
 import (
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/uuid"
 
 	"listedge/internal/boottime/boottimetest"
 )
@@ -64,42 +61,5 @@ func TestManySparseKeysOnABusyRedis(t *testing.T) {
 		if before > .01 || then > .01 {
 			t.Error("more than one in a hundred is decided alone")
 		}
-	})
-}
-
-// A node keeps at most 350 bytes for a key that it has seen.
-func TestMemoryOfAKey(t *testing.T) {
-	const keys = 100_000
-	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
-		p := policy(t, 50, 100)
-		workspace := uuid.NewString()
-		heap := func() uint64 {
-			runtime.GC()
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return m.HeapAlloc
-		}
-		handles := make([]*Bucket, keys) // as whoever uses them keeps them
-		before := heap()
-		var all sync.WaitGroup
-		for i := range handles {
-			handles[i] = l.Bucket(KeyBucket(workspace, uuid.NewString()), p)
-			all.Go(func() { l.take(handles[i], nil) })
-			if i%1000 == 999 {
-				all.Wait()
-			}
-		}
-		all.Wait()
-		v.mu.Lock()
-		v.buckets = nil // Redis' memory is not the node's
-		v.mu.Unlock()
-		boottimetest.Pass(30 * time.Second) // what was held has aged
-		each := float64(heap()-before) / keys
-		t.Logf("%.0f bytes a key", each)
-		if most := 250 + 1.3*float64(len(KeyBucket(workspace, workspace))); each > most { // an allocation takes up to a quarter more than its bytes
-			t.Errorf("more than %.0f bytes a key", most)
-		}
-		runtime.KeepAlive(handles)
 	})
 }
