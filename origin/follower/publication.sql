@@ -6,8 +6,9 @@
 -- $2 are the tables, each with the column that identifies its list and, if they are lists, the
 -- columns that decide about pages. A change can name its rows only by these columns, and only
 -- where a unique index of the table says that the workspace and the id name one row.
+-- The view pg_publication_tables would wait for every lock of a table since Postgres 16.
 WITH leaf AS (
-    SELECT required.*, n.nspname, r.oid AS root, c.oid, c.relname, c.relreplident, c.relpersistence, coalesce(k.identity, '{}') AS identity
+    SELECT required.*, r.oid AS root, c.oid, c.relreplident, c.relpersistence, coalesce(k.identity, '{}') AS identity
     FROM jsonb_to_recordset($2::jsonb) required (name text, col text, listed text[])
     LEFT JOIN pg_namespace s ON s.nspname = 'public' -- to_regclass needs a right to it
     LEFT JOIN pg_class r ON (r.relname, r.relnamespace) = (required.name, s.oid)
@@ -16,12 +17,15 @@ WITH leaf AS (
     LEFT JOIN LATERAL (SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
         WHERE i.indrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END) k (identity) ON true
-    LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE r.oid IS NULL OR c.oid IS NOT NULL), -- pg_partition_tree finds partitions that this statement's snapshot does not see yet
 published AS (
-    SELECT leaf.*, t.tablename IS NOT NULL AND to_jsonb(t) ->> 'rowfilter' IS NULL AS whole,
-        to_jsonb(t) -> 'attnames' AS columns -- both since Postgres 15
-    FROM leaf LEFT JOIN pg_publication_tables t ON pubname = $1 AND (t.schemaname, t.tablename) = (nspname, relname)),
+    SELECT leaf.*, own ->> 'prqual' IS NULL AND (puballtables OR EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = p.oid
+            AND prrelid IN (SELECT leaf.oid UNION SELECT relid FROM pg_partition_ancestors(leaf.oid)))) IS TRUE AS whole,
+        (SELECT jsonb_agg(attname) FROM pg_attribute WHERE attrelid = leaf.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+            AND coalesce(nullif(own -> 'prattrs', 'null') @> to_jsonb(attnum), true)) AS columns
+    FROM leaf LEFT JOIN pg_publication p ON pubname = $1
+    LEFT JOIN LATERAL (SELECT to_jsonb(r) AS own -- prqual and prattrs are since Postgres 15
+        FROM pg_publication_rel r WHERE (prpubid, prrelid) = (p.oid, leaf.oid)) o ON true),
 unique_key (root) AS (
     SELECT indrelid FROM pg_index WHERE indrelid IN (SELECT root FROM leaf)
     AND indisunique AND indisvalid AND indimmediate AND indpred IS NULL AND indexprs IS NULL

@@ -19,7 +19,7 @@ func TestRowMutations(t *testing.T) {
 		{"what is equal is not low", []edit{{render, "a.compare(&b) <= 0", "a.compare(&b) < 0"}}, pkg, rows},
 		{"a value that is not sent is NULL", []edit{{row, "\t\t\tunsent |= 1 << i\n", ""}}, pkg, large},
 		{"a name that is not sent is empty", []edit{{render, "\t\tr.Flags |= NameUnknown\n", ""}}, pkg, large},
-		{"a filter's value that is not sent is NULL", []edit{{row, "if list.Collection.IsFilteredBy(column.Name) {", "if false {"}}, pkg, large},
+		{"a filter's value that is not sent is NULL", []edit{{row, "if list.Collection.IsFilteredBy(column.Name) {", "if list.Collection.IsFilteredBy(\"no \" + column.Name) {"}}, pkg, large},
 		{"a text of any length", []edit{{row, "len(r.Text) > maxText", "false"}}, pkg, large},
 		{"a column of another type", []edit{{row, " && of.DataType == c.Kind.OID()", ""}}, pkg, rows},
 		{"an id that an update may have changed", []edit{{row, "!ok || which == newRowOfSameKey && !t.id.key", "!ok"}}, pkg, "TestAnUpdateNamesARowIfItsIDIsInTheKey"},
