@@ -85,20 +85,7 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 func TestACrashLoopCostsOnePart(t *testing.T) {
 	t.Parallel()
 	for _, every := range []int64{2e6, 10e6} {
-		w := New(t, 5, policy(t, 100, 200), 4)
-		admitted, o, over := 0, Oracle{Policy: w.Policy}, 0.0
-		w.Admit = func(*Node) {
-			over = max(over, o.Admit(w.Now))
-			if w.Now > 20e6 {
-				admitted++
-			}
-		}
-		for at := int64(0); at < 120e6; at += every {
-			w.After(at, func() { w.Crash(3) })
-		}
-		w.Traffic(Steady(3), 120e6)
-		w.Run(120e6)
-		share := float64(admitted) / 100 / 100
+		share, over := New(t, 5, policy(t, 100, 200), 4).CrashLoop(every)
 		t.Logf("a crash every %d s: %.3f of the rate, %.2f over", every/1e6, share, over)
 		if share < .75 || over > 1 {
 			t.Errorf("a crash every %d s: %.3f of the rate, %.2f over", every/1e6, share, over)
@@ -201,30 +188,8 @@ func TestFairness(t *testing.T) {
 				if load == 10 {
 					hot = .97
 				}
-				w := New(t, 9, p, nodes)
-				asked, admitted := map[*Node]float64{}, map[*Node]float64{}
-				span := int64(max(40e6, 4_000e6/limit.rate))
-				w.Decided = func(n *Node, ok bool) {
-					if w.Now < span/4 { // the burst is spent
-						return
-					}
-					if asked[n]++; ok {
-						admitted[n]++
-					}
-				}
-				r := w.Measure(func(w *World) (int64, int64) {
-					if w.Random.Float64() < hot {
-						return w.Gap(load * limit.rate), 0
-					}
-					return w.Gap(load * limit.rate), 1 + w.Random.Int64N(int64(nodes)-1)
-				}, span)
-				all, sum, squares := 0.0, 0.0, 0.0
-				for n, of := range asked {
-					chance := admitted[n] / of
-					all, sum, squares = all+of, sum+chance*of, squares+chance*chance*of
-				}
-				jain := sum * sum / all / squares
-				line += fmt.Sprintf(" | %.1f: %.4f, the busy one %.2f, calls %.3f, share %.3f", load, jain, admitted[w.Nodes[0]]/asked[w.Nodes[0]], r.Calls, r.Share)
+				jain, r := New(t, 9, p, nodes).Fairness(load, hot)
+				line += fmt.Sprintf(" | %.1f: %.4f, calls %.3f, share %.3f", load, jain, r.Calls, r.Share)
 				if jain < .98 && load <= 2 || jain < .97 && load <= 5 || jain < .8 || r.Share < .97 {
 					t.Errorf("%v/s burst %d, %d nodes, load %.1f: Jain %.4f, %.3f of exact", limit.rate, limit.burst, nodes, load, jain, r.Share)
 				}

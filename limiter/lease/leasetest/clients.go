@@ -1,0 +1,164 @@
+package leasetest
+
+import "listedge/limiter/lease"
+
+// Tally is what clients got that keep to their limit, beside an exact bucket that has the same
+// arrivals.
+type Tally struct {
+	Admitted, Refused, Falsely int   // Falsely: refused, and not by the exact bucket
+	Last                       int64 // when the last one was refused falsely, after the flood
+	Over                       float64
+	Calls                      float64 // a request
+}
+
+// Refusals is the share of the requests that were refused falsely, in percent.
+func (t Tally) Refusals() float64 {
+	return 100 * float64(t.Falsely) / float64(max(1, t.Admitted+t.Refused))
+}
+
+// watch makes the oracle check every admission.
+func (w *World) watch(t *Tally) {
+	o := Oracle{Policy: w.Policy}
+	w.Admit = func(*Node) { t.Over = max(t.Over, o.Admit(w.Now)) }
+}
+
+// AfterAFlood has a flood of a minute on all nodes. Then a client waits for Retry-After, and keeps
+// to 95 % of the rate.
+func (w *World) AfterAFlood() (t Tally) {
+	const flood = int64(60e6)
+	rate, exact, granted := PerSecond(w.Policy), Exact{Policy: w.Policy}, false
+	w.watch(&t)
+	w.Traffic(func(w *World) (int64, int64) {
+		exact.Take(w.Now)
+		return w.Gap(max(20, 3*rate)), w.AnyNode()
+	}, flood)
+	client := func() {
+		granted = exact.Take(w.Now)
+		w.Nodes[w.AnyNode()].Request()
+	}
+	w.Decided = func(n *Node, ok bool) {
+		switch {
+		case w.Now <= flood+500_000:
+		case ok:
+			t.Admitted++
+			w.After(int64(1e6/rate/.95), client)
+		default:
+			t.Refused++
+			if granted {
+				t.Falsely++
+				t.Last = w.Now - flood
+			}
+			w.After((n.Lease.RetryIn(n.Now())+999_999)/1e6*1e6, client)
+		}
+	}
+	w.After(flood+600_000, client)
+	w.Run(flood + max(int64(120e6), w.Policy.TimeFor(w.Policy.Units())))
+	return t
+}
+
+// RegularBursts has a client send 20 whole bursts, one every x refills, their requests so far apart.
+// An exact bucket refuses none.
+func (w *World) RegularBursts(x float64, apart int64) (t Tally) {
+	const bursts = 20
+	w.watch(&t)
+	every := int64(x * float64(w.Policy.TimeFor(w.Policy.Units())))
+	for i := range int64(bursts) {
+		for k := range w.Policy.Burst {
+			w.After(i*every+k*apart, func() { w.Nodes[w.AnyNode()].Request() })
+		}
+	}
+	w.Run(bursts * every)
+	return w.tally(t)
+}
+
+// tally counts every request that was not admitted as refused falsely.
+func (w *World) tally(t Tally) Tally {
+	t.Admitted, t.Falsely = int(w.Admitted), int(w.Offered-w.Admitted)
+	t.Refused, t.Calls = t.Falsely, float64(w.Calls)/float64(w.Offered)
+	return t
+}
+
+// Paced has a client of one node keep to 95 % of its rate. The last answer may be under way.
+func (w *World) Paced() (t Tally) {
+	w.watch(&t)
+	gap := int64(1e6 / PerSecond(w.Policy) / .95)
+	w.Traffic(func(*World) (int64, int64) { return gap, 0 }, 200*gap)
+	w.Run(200 * gap)
+	return w.tally(t)
+}
+
+// SpendsWhatIsShown has a client send a request, then as many as that one's answer says are
+// left, a millisecond apart on any nodes, and then wait for the time in which half of the bucket
+// refills.
+func (w *World) SpendsWhatIsShown() (t Tally) {
+	w.watch(&t)
+	asks := false
+	w.Decided = func(n *Node, ok bool) {
+		if !asks {
+			return
+		}
+		asks = false
+		left := int64(0)
+		if ok {
+			left = n.Lease.Status(n.Now()).Remaining
+		}
+		for i := range left {
+			w.After((1+i)*1000, func() { w.Nodes[w.AnyNode()].Request() })
+		}
+	}
+	half := w.Policy.TimeFor(w.Policy.Units() / 2)
+	for i := range int64(50) {
+		w.After(i*half, func() {
+			asks = true
+			w.Nodes[w.AnyNode()].Request()
+		})
+	}
+	w.Run(50 * half)
+	return w.tally(t)
+}
+
+// CrashLoop has three times the rate, while the last node crashes every so often for two minutes.
+// share is what was admitted of the rate after the first 20 s.
+func (w *World) CrashLoop(every int64) (share, over float64) {
+	admitted, o := 0, Oracle{Policy: w.Policy}
+	w.Admit = func(*Node) {
+		over = max(over, o.Admit(w.Now))
+		if w.Now > 20e6 {
+			admitted++
+		}
+	}
+	for at := int64(0); at < 120e6; at += every {
+		w.After(at, func() { w.Crash(len(w.Nodes) - 1) })
+	}
+	w.Traffic(Steady(3), 120e6)
+	w.Run(120e6)
+	return float64(admitted) / 100 / PerSecond(w.Policy), over
+}
+
+// Fairness has load times the rate, a part of it on one node. It returns Jain's index over the
+// requests, once the burst is spent: 1 = each has the same chance on each node.
+func (w *World) Fairness(load, hot float64) (jain float64, r Result) {
+	asked, admitted := map[*Node]float64{}, map[*Node]float64{}
+	rate := load * PerSecond(w.Policy)
+	span := max(int64(40e6), 4_000*w.Policy.TimeFor(lease.Token))
+	w.Decided = func(n *Node, ok bool) {
+		if w.Now < span/4 {
+			return
+		}
+		if asked[n]++; ok {
+			admitted[n]++
+		}
+	}
+	r = w.Measure(func(w *World) (int64, int64) {
+		if w.Random.Float64() < hot {
+			return w.Gap(rate), 0
+		}
+		return w.Gap(rate), 1 + w.Random.Int64N(int64(len(w.Nodes)-1))
+	}, span)
+	all, sum, squares := 0.0, 0.0, 0.0
+	for n, of := range asked {
+		chance := admitted[n] / of
+		all, sum, squares = all+of, sum+chance*of, squares+chance*chance*of
+	}
+	return sum * sum / all / squares, r
+}
