@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,17 +64,22 @@ func newEntry(v View, texts []string, last *lists.Row, more bool, old *Entry) *E
 	return e
 }
 
-// Body yields the pieces of the body up to the request id.
-func (e *Entry) Body(yield func(piece string) bool) {
-	if !yield(e.head) {
-		return
+// AppendBody appends the body up to the request id, from a row on; 0 = from the beginning. It
+// stops when b has more than most bytes. Then next is the row to go on with, else -1.
+func (e *Entry) AppendBody(b []byte, from, most int) (_ []byte, next int) {
+	if from == 0 {
+		b = append(b, e.head...)
 	}
-	for i, text := range e.texts {
-		if i > 0 && !yield(",") || !yield(text) {
-			return
+	for i := from; i < len(e.texts); i++ {
+		if len(b) > most {
+			return b, i
 		}
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, e.texts[i]...)
 	}
-	yield(e.end)
+	return append(b, e.end...), -1
 }
 
 // bodies are whole bodies, which nothing keeps.
@@ -83,10 +89,7 @@ var bodies = sync.Pool{New: func() any { return new([]byte) }}
 func (e *Entry) withBody(f func(body []byte)) {
 	b := bodies.Get().(*[]byte)
 	defer bodies.Put(b)
-	*b = (*b)[:0]
-	for piece := range e.Body {
-		*b = append(*b, piece...)
-	}
+	*b, _ = e.AppendBody((*b)[:0], 0, math.MaxInt)
 	f(*b)
 }
 

@@ -201,12 +201,10 @@ var outgoing = sync.Pool{New: func() any { return new([]byte) }}
 func (r *response) send() (err error) {
 	out := outgoing.Get().(*[]byte)
 	b := append(append(append((*out)[:0], r.head[:len(r.head)-len(crlf)]...), r.lines...), crlf...)
-	if r.body && r.entry != nil {
-		for piece := range r.entry.Body {
-			if b = append(b, piece...); len(b) > maxCopied && err == nil {
-				_, err = r.conn.Conn.Write(b)
-				b = b[:0]
-			}
+	for next := 0; r.body && r.entry != nil && next >= 0 && err == nil; {
+		if b, next = r.entry.AppendBody(b, next, maxCopied); next >= 0 {
+			_, err = r.conn.Conn.Write(b)
+			b = b[:0]
 		}
 	}
 	for _, p := range r.pieces {

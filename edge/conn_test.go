@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/lists"
+	"listedge/origin"
 )
 
 // listening serves on a real connection. It returns the connection, and a reader of it.
@@ -222,5 +225,33 @@ func TestFasthttpsVersion(t *testing.T) {
 	list := must(os.ReadFile("../go.mod"))
 	if !bytes.Contains(list, []byte("\tgithub.com/valyala/fasthttp "+read+"\n")) {
 		t.Errorf("the response in conn.go was written for fasthttp %s: read the new version, then change this test", read)
+	}
+}
+
+// A long page goes out in parts: a slow client keeps no copy of all of it.
+func TestALongPageGoesOutInParts(t *testing.T) {
+	const row = 10_000
+	for name, test := range map[string]struct{ rows, writes int }{
+		"no row": {0, 1}, "as much as is sent at once": {maxCopied / row, 1}, "a row more": {maxCopied/row + 1, 2}, "a hundred": {100, 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := hitServer(t, "")
+			var read cache.FillResult
+			for range test.rows {
+				read.Rows = append(read.Rows, lists.Row{Text: strings.Repeat("x", row)})
+			}
+			read.End = true
+			v := viewOf(origin.Query{Limit: lists.MaxLimit})
+			entry := must(s.cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) { return read, nil }})).Entry
+			w := &wire{}
+			r := newConn(w, s).newResponse(200)
+			r.head, r.body, r.entry = []byte("HEAD\r\n\r\n"), true, entry
+			r.setBody([]byte("tail"))
+			must(0, r.send())
+			body, _ := entry.AppendBody(nil, 0, math.MaxInt)
+			if got := string(w.written); got != "HEAD\r\n\r\n"+string(body)+"tail" || len(body) != entry.Size || w.writes != test.writes {
+				t.Errorf("%d bytes in %d writes, %.30s", len(got), w.writes, got)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -267,7 +268,7 @@ func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query,
 	}
 	o.compared[r.Source.String()]++
 	o.of[q.Collection][q.Sort]++
-	if found := strings.Join(slices.Collect(r.Entry.Body), ""); found == body {
+	if found, _ := r.Entry.AppendBody(nil, 0, math.MaxInt); string(found) == body {
 		return
 	} else if o.wrong++; o.wrong < 4 {
 		t.Errorf("node %d, %s: %s\nis in %s as\n%s\nand in the database\n%s", at, addressOf(&q), describeQuery(&q), r.Source, found, body)
