@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -20,9 +19,6 @@ import (
 )
 
 var screenshots = flag.String("screenshots", "", "folder for pictures of the pages, to be looked at")
-
-// patience is for what must come, however slow the machine: a limit for hangs.
-const patience = 3 * time.Minute
 
 // tab is a page in a real browser, with its console messages and its requests.
 type tab struct {

@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -33,6 +34,9 @@ func listedge(t *testing.T, env []string, args ...string) string {
 	must(err)
 	return strings.TrimSpace(string(out))
 }
+
+// patience is for what must come, however slow the machine: a limit for hangs.
+const patience = 3 * time.Minute
 
 // within polls until ok; for states that announce themselves to nobody.
 func within(t *testing.T, d time.Duration, what string, ok func() bool) {
@@ -113,6 +117,7 @@ type node struct {
 	fleet         *fleet
 	env           []string // its own
 	public, admin string   // host:port
+	program       string   // "" = what this source is
 	process       *sandbox.Child
 }
 
@@ -161,7 +166,7 @@ func (f *fleet) addAt(t *testing.T, public, admin string, env ...string) *node {
 
 func (n *node) start(t *testing.T) {
 	t.Helper()
-	path := must1(program())
+	path := cmp.Or(n.program, must1(program()))
 	cmd := exec.Command(path, "serve", "--listen", n.public, "--admin-listen", n.admin)
 	cmd.Env = append(append(os.Environ(), n.fleet.env...), n.env...)
 	n.process = startProgram(t, cmd)

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -20,29 +18,6 @@ import (
 
 	"listedge/internal/sandbox/sandboxtest"
 )
-
-// replaced is the text of a file of this folder with some of it changed for
-// this machine; each change must find its place, so that what is tested stays
-// the file that is deployed.
-func replaced(t *testing.T, file string, changes ...string) string {
-	t.Helper()
-	b := must1(os.ReadFile(file))
-	text := string(b)
-	for i := 0; i < len(changes); i += 2 {
-		if !strings.Contains(text, changes[i]) {
-			t.Fatalf("%s has no %q", file, changes[i])
-		}
-		text = strings.ReplaceAll(text, changes[i], changes[i+1])
-	}
-	return text
-}
-
-func write(t *testing.T, name, text string) (path string) {
-	t.Helper()
-	path = filepath.Join(t.TempDir(), name)
-	must(os.WriteFile(path, []byte(text), 0o644))
-	return path
-}
 
 // servers are the changes by which HAProxy knows the nodes by their addresses.
 func (f *fleet) servers() (changes []string) {

@@ -2,27 +2,10 @@ package deploy_test
 
 import (
 	"fmt"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
-
-// find returns what the first group of pattern matched, each time, in a file
-// of this folder.
-func find(t *testing.T, file, pattern string) []string {
-	t.Helper()
-	text := must1(os.ReadFile(file))
-	var found []string
-	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
-		found = append(found, m[1])
-	}
-	if len(found) == 0 {
-		t.Fatalf("nothing in %s matches %s", file, pattern)
-	}
-	return found
-}
 
 // A node that one of the three files does not know would get no requests, or
 // would not be watched.

@@ -11,34 +11,6 @@ import (
 	"time"
 )
 
-const unitFile = "systemd/listedge.service"
-
-// unit reads the settings of a unit; a name may be set several times.
-func unit(t *testing.T) map[string][]string {
-	t.Helper()
-	settings := map[string][]string{}
-	for line := range strings.Lines(replaced(t, unitFile)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
-			settings[name] = append(settings[name], value)
-		}
-	}
-	return settings
-}
-
-// credentials are the files that systemd copies for the node, by the settings that name the copies.
-func credentials(unit map[string][]string) map[string]string {
-	files := map[string]string{}
-	for _, loaded := range unit["LoadCredential"] {
-		id, file, _ := strings.Cut(loaded, ":")
-		for _, variable := range strings.Fields(unit["Environment"][0]) {
-			if name, ok := strings.CutSuffix(variable, "=%d/"+id); ok {
-				files[name] = file
-			}
-		}
-	}
-	return files
-}
-
 // environment reads a file of NAME=value lines, those that are commented out
 // included.
 func environment(t *testing.T, file string) map[string]string {
