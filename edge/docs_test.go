@@ -282,27 +282,6 @@ func referenceClient(t *testing.T) func(method, path string, header ...string) (
 	}
 }
 
-func TestServeOpenAPI(t *testing.T) {
-	ask := referenceClient(t)
-	got, body := ask("GET", openAPIPath)
-	if got.StatusCode != 200 || got.Header.Get("Content-Type") != "application/json" || got.Header.Get("Cache-Control") != "public, max-age=300" {
-		t.Errorf("%d %v", got.StatusCode, got.Header)
-	}
-	if !bytes.Equal(body, openAPI().identity()) || bytes.Contains(body, []byte("\n")) {
-		t.Error("not the compact document")
-	}
-	etag := got.Header.Get("ETag")
-	if got, body = ask("GET", openAPIPath, "If-None-Match", `"other", `+etag); got.StatusCode != 304 || len(body) != 0 || got.Header.Get("ETag") != etag {
-		t.Errorf("If-None-Match: %d, %d bytes, %v", got.StatusCode, len(body), got.Header)
-	}
-	if got, _ = ask("GET", openAPIPath, "If-None-Match", `"other"`); got.StatusCode != 200 {
-		t.Errorf("another validator: %d", got.StatusCode)
-	}
-	if got, body = ask("HEAD", openAPIPath); got.StatusCode != 200 || len(body) != 0 || got.ContentLength != int64(len(openAPI().identity())) {
-		t.Errorf("HEAD: %d, %d bytes, length %d", got.StatusCode, len(body), got.ContentLength)
-	}
-}
-
 // asset finds the addresses that the page loads.
 var asset = regexp.MustCompile(`(?:src|href|action)\s*=\s*["']?([^"'\s>]+)`)
 

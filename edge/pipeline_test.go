@@ -95,7 +95,7 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 		}
 	}})
 	for i, want := range []int{200, 500, 200} {
-		if got := readAnswer(t, r, "GET"); got.status != want {
+		if got := readAnswer(t, r, "GET"); got.status != want || strings.Contains(got.body, `"INTERNAL_ERROR"`) != (want == 500) {
 			t.Errorf("request %d: %+v", i+1, got)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/cache"
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
@@ -84,17 +83,6 @@ func value(t *testing.T, scraped, series string) int {
 		}
 	}
 	return 0 // nothing was counted yet
-}
-
-// A defect must cost its request a 500 and must not end the process.
-func TestAPanicIsAnInternalError(t *testing.T) {
-	s, ctx, _ := hitServerWith(t, `{"data":[]`)
-	s.cache = nil
-	ctx.Request.Header.Set("X-Request-Id", "mine")
-	got := answerTo(t, s, ctx)
-	if got.status != 500 || !strings.Contains(got.body, `"INTERNAL_ERROR"`) || !strings.Contains(got.body, `"requestId":"mine"`) {
-		t.Errorf("%+v", got)
-	}
 }
 
 // An exchange must not pass anything of one request to the next.
@@ -176,23 +164,4 @@ func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool)
 	t.Helper()
 	entry = must(s.keys.Authenticate(t.Context(), []byte(aKey), func() bool { lookedUp = true; return false }))
 	return entry, lookedUp
-}
-
-func TestAChangedKeyIsLookedUpAgain(t *testing.T) {
-	s, ctx, _ := hitServerWith(t, `{"data":[]`)
-	k, lookedUp := keyOf(t, s)
-	if lookedUp {
-		t.Fatal("the key is not known")
-	}
-	s.Keys().Changed(changefeed.Position{}, &changefeed.Change{Lists: []changefeed.List{{Workspace: uuid.New(), Collection: lists.Keys}, {Workspace: k.Key.Workspace, Collection: lists.Items}}})
-	if _, lookedUp = keyOf(t, s); lookedUp {
-		t.Error("another workspace's keys, and this one's items, do not concern it")
-	}
-	s.Keys().Changed(changefeed.Position{}, &changefeed.Change{Lists: []changefeed.List{{Workspace: k.Key.Workspace, Collection: lists.Keys}}})
-	if _, lookedUp = keyOf(t, s); !lookedUp {
-		t.Error("the key still opens without a look-up")
-	}
-	if got := answerTo(t, s, ctx); got.status != 200 {
-		t.Errorf("%+v", got)
-	}
 }

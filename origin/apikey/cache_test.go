@@ -514,26 +514,6 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 	})
 }
 
-func TestUnusedKeysAreForgotten(t *testing.T) {
-	table := newKeyTable(100)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		for n := range 100 {
-			must1(r.use(n))
-		}
-		boottimetest.Pass(idleTTL / 2)
-		if s := r.Stats(); s.Known != 100 || s.Queries > 100+2 {
-			t.Errorf("%+v: unused keys are looked up", s)
-		}
-		if _, err := r.use(42); err != nil {
-			t.Error(err)
-		}
-		boottimetest.Pass(idleTTL/2 + 2*time.Second)
-		if s := r.Stats(); s.Known != 1 || r.find(hashNumber(42)) == nil {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
 func TestCloseWaitsForLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newKeyTable(1)
@@ -570,48 +550,4 @@ func TestCloseWaitsForLookups(t *testing.T) {
 		}
 		r.Close() // twice is once
 	})
-}
-
-// Real goroutines, for the race detector: requests, changes and failures at once.
-func TestConcurrentRequestsChangesAndFailures(t *testing.T) {
-	t.Parallel()
-	const keys, hands, requests = 40, 8, 3000
-	table := newKeyTable(keys)
-	r := NewCache(table.lookup, func(k Key, value *string) { *value = k.ID.String() + fmt.Sprint(k.Limit.Burst) }, time.Minute, boottime.New())
-	defer r.Close()
-	var all sync.WaitGroup
-	for hand := range hands {
-		all.Go(func() {
-			random := rand.New(rand.NewPCG(uint64(hand), 2))
-			for range requests {
-				n := random.IntN(keys + 5)
-				e := r.valid(hashNumber(n))
-				if e == nil || random.IntN(20) == 0 {
-					var err error
-					if e, err = r.load(t.Context(), hashNumber(n), ordinaryKey); err != nil {
-						if n < keys && errors.Is(err, ErrUnknown) || n >= keys && !errors.Is(err, ErrUnknown) && !errors.Is(err, postgres.ErrUnavailable) {
-							t.Errorf("key %d: %v", n, err)
-						}
-						continue
-					}
-				}
-				if n >= keys || e.Key.ID != number(n) || e.Value != e.Key.ID.String()+fmt.Sprint(e.Key.Limit.Burst) {
-					t.Errorf("key %d: %+v", n, e)
-				}
-				switch random.IntN(50) {
-				case 0:
-					table.set(random.IntN(keys), func(k *Key) { k.Limit.Burst++ })
-				case 1:
-					table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
-				case 2, 3:
-					table.change(func(s *keyTable) { s.err = nil })
-				case 4:
-					r.scan(r.clock.Now(), 0)
-				case 5:
-					_ = r.Stats()
-				}
-			}
-		})
-	}
-	all.Wait()
 }

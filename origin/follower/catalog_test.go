@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/sandbox/postgrestest"
 )
 
 // partitioned divides items into the partitions items_0 and items_1.
@@ -169,38 +168,6 @@ func sees(snapshot, xid string) bool {
 	s, err := changefeed.ParseSnapshot(snapshot)
 	must(err)
 	return s.Sees(n)
-}
-
-// BenchmarkView measures what the view of a heartbeat costs, with its round trip.
-func BenchmarkView(b *testing.B) {
-	for _, partitions := range []int{0, 100, 1000} {
-		b.Run(fmt.Sprintf("%d partitions", partitions), func(b *testing.B) {
-			url := server().URL(postgrestest.Copy(b, server(), postgrestest.Template))
-			if partitions > 0 {
-				conn := open(b, url)
-				_, err := conn.Exec(b.Context(), fmt.Sprintf(`ALTER TABLE items RENAME TO items_old;
-					CREATE TABLE items (LIKE items_old INCLUDING ALL) PARTITION BY HASH (workspace_id);
-					DO $$ BEGIN FOR n IN 0..%[1]d-1 LOOP
-						EXECUTE format('CREATE TABLE items_%%s PARTITION OF items FOR VALUES WITH (MODULUS %[1]d, REMAINDER %%s)', n, n);
-					END LOOP; END $$`, partitions))
-				must(err)
-				_, err = conn.Exec(b.Context(), "VACUUM ANALYZE")
-				must(err)
-			}
-			p, err := connectPrimary(b.Context(), url, "")
-			must(err)
-			defer p.close()
-			v, err := p.readView(b.Context(), "")
-			must(err)
-			if known := len(v.catalog.collections); known != 4+partitions {
-				b.Fatal(known)
-			}
-			for b.Loop() {
-				_, err := p.readView(b.Context(), v.catalog.version)
-				must(err)
-			}
-		})
-	}
 }
 
 // A partition that is made while the follower reads the publication is not reported as

@@ -438,14 +438,3 @@ func TestWithoutARecorderNothingIsKept(t *testing.T) {
 	var r *usage.Recorder
 	r.Counter(key(1, 1)).Answered(200, 1)
 }
-
-func BenchmarkAnswered(b *testing.B) {
-	r := usage.Start(newTable().write)
-	defer func() { _ = r.Close(context.Background()) }()
-	c := r.Counter(key(1, 1))
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			c.Answered(200, 1000)
-		}
-	})
-}

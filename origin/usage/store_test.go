@@ -3,7 +3,6 @@ package usage_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"sync"
@@ -246,34 +245,5 @@ func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
 	write(t, openStore(t, pooled), uuid.New(), 1, used(key(1, 1), hour, 1))
 	if got, want := sums(t, address, hoursSQL), "10 1 2 2 2 2 2 2"; got != want {
 		t.Errorf("%s, want %s", got, want)
-	}
-}
-
-// BenchmarkWrite writes a batch of so many keys that are there.
-func BenchmarkWrite(b *testing.B) {
-	for _, n := range []int{1, 10, 1000, 4096} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			url := shared.New(b)
-			s := openStore(b, url)
-			run, number, rows := uuid.New(), int64(0), []*usage.Row(nil)
-			for i := range n {
-				rows = append(rows, used(key(1, i), hour, 1))
-			}
-			conn := postgrestest.Connect(b, url)
-			logged := func() (bytes float64) {
-				if err := conn.QueryRow(context.Background(), "SELECT (pg_current_wal_lsn() - '0/0')::float8").Scan(&bytes); err != nil {
-					b.Fatal(err)
-				}
-				return bytes
-			}
-			before := logged()
-			for b.Loop() {
-				number++
-				if err := s.Add(context.Background(), run, number, rows); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric((logged()-before)/float64(number)/float64(n), "WAL-B/key")
-		})
 	}
 }

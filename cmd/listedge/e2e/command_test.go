@@ -110,25 +110,11 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	const id = "00000000-0000-0000-0000-000000000001"
-	file := filepath.Join(t.TempDir(), "items.csv")
-	must(os.WriteFile(file, []byte("id,name\n"+id+",\n"), 0o644))
 	n := startNode(t, url)
 	for line, want := range map[string]string{
 		"serve --listen " + strings.TrimPrefix(n.url, "http://") + " --database-url " + url: "address already in use",
 		"dev --listen " + strings.TrimPrefix(n.url, "http://"):                              "address already in use",
 		"migrate up --database-url postgres://127.0.0.1:1/none":                             "127.0.0.1",
-		"workspaces suspend " + id + " --database-url " + url:                               "not found",
-		"keys create --workspace " + id + " --database-url " + url:                          "not found",
-		"keys revoke " + id + " --database-url " + url:                                      "not found",
-		"keys rotate " + id + " --database-url " + url:                                      "not found",
-		"keys show " + id + " --database-url " + url:                                        "not found",
-		"keys update " + id + " --rate 1 --database-url " + url:                             "not found",
-		"workspaces update " + id + " --rate 1 --database-url " + url:                       "not found",
-		"keys list --workspace " + id + " --database-url " + url:                            "not found",
-		"keys list --unused-for 1d --workspace " + id + " --database-url " + url:            "not found",
-		"usage --workspace " + id + " --database-url " + url:                                "not found",
-		"import items --workspace " + id + " " + file + " --database-url " + url:            "not found",
 	} {
 		p := start(t, strings.Fields(line)...)
 		<-p.ended
@@ -219,20 +205,6 @@ func TestCommandsPrintOneJSONValue(t *testing.T) {
 		if printed := command(t, append(strings.Fields(people), "--database-url", url)...); strings.TrimSpace(printed) == "" || strings.Contains(printed, "{") {
 			t.Errorf("%s prints %q", people, printed)
 		}
-	}
-}
-
-func TestEveryFlagIsAnEnvironmentVariable(t *testing.T) {
-	url := database(t)
-	t.Setenv("LISTEDGE_DATABASE_URL", url)
-	t.Setenv("LISTEDGE_NAME", "From the environment")
-	if printed := command(t, "workspaces", "create", "--json"); !strings.Contains(printed, "From the environment") {
-		t.Error(printed)
-	}
-	t.Setenv("LISTEDGE_CACHE_TTL", "never")
-	p := start(t, "serve")
-	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "never") {
-		t.Errorf("exit %d: %s", p.code, p.err.String())
 	}
 }
 

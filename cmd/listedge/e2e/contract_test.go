@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -79,24 +78,6 @@ func TestAuthentication(t *testing.T) {
 
 	command(t, "workspaces", "resume", suspended, "--database-url", url)
 	within(t, patience, "the resumed workspace is served", func() bool { return n.get(t, "/v1/items", suspendedKey).StatusCode == 200 })
-}
-
-func TestRevocationAndSuspensionReachANodeThatKnowsTheKey(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	n := startNode(t, url)
-	var listed []struct{ ID string }
-	if err := json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--database-url", url, "--json")), &listed); err != nil || len(listed) != 1 {
-		t.Fatal(err, listed)
-	}
-	n.get(t, "/v1/items", key).page(t)
-	command(t, "workspaces", "suspend", workspace, "--database-url", url)
-	within(t, patience, "403", func() bool { return n.get(t, "/v1/items", key).StatusCode == 403 })
-	command(t, "workspaces", "resume", workspace, "--database-url", url)
-	within(t, patience, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
-	command(t, "keys", "revoke", listed[0].ID, "--database-url", url)
-	within(t, patience, "401", func() bool { return n.get(t, "/v1/items", key).StatusCode == 401 })
 }
 
 func TestWhatTheHTTPLayerRefusesHasTheSameBody(t *testing.T) {
@@ -215,21 +196,6 @@ func TestAgeCountsFromTheQuery(t *testing.T) {
 		a := n.get(t, "/v1/items", key)
 		return a.Header.Get("Age") == "1" && regexp.MustCompile(`^listedge; hit; detail=ttl; proof-ms=1\d{3}$`).MatchString(a.Header.Get("Cache-Status"))
 	})
-}
-
-func TestAPageLivesAsLongAsTheTTL(t *testing.T) {
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--cache-ttl", "300ms", "--freshness-bound", "0")
-	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 0 {
-		t.Fatal(got)
-	}
-	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'New')", workspace)
-	var a *answer
-	within(t, patience, "the new row", func() bool { a = n.get(t, "/v1/items", key); return len(a.page(t).Data) == 1 })
-	if got := cacheStatus(a.Header); got != "listedge; fwd=stale" {
-		t.Error(got)
-	}
 }
 
 func TestLimits(t *testing.T) {

@@ -80,25 +80,6 @@ func startWalker(t *testing.T, items int, flags ...string) (w *walker, workspace
 	return w, workspace, url
 }
 
-// A row that is inserted at the head moves every later page by one row, and costs no query.
-func TestARowAtTheHeadCostsNoQuery(t *testing.T) {
-	t.Parallel()
-	w, workspace, url := startWalker(t, 400)
-	const list = "/v1/items?limit=10"
-	if pages, queries := w.walk(t, list); pages != 40 || queries != 1+10 { // the first page, and then four at once
-		t.Errorf("a cold walk of %d pages cost %d queries", pages, queries)
-	}
-	n := 0
-	within(t, patience, "a walk behind a new row of which all pages are in memory", func() bool {
-		n++
-		execute(t, url, "INSERT INTO items (workspace_id, name, created_at) VALUES ($1, $2, '2030-01-01'::timestamptz + $3 * interval '1 s')", workspace, fmt.Sprint("New ", n), n)
-		w.committed = time.Now()
-		pages, queries := w.walk(t, list)
-		return pages > 40 && queries == 0
-	})
-	t.Logf("%v", w.statuses)
-}
-
 // While rows change, every page of every walk equals the one in the database, and a change
 // costs no query: what is read are the lists that were not walked before.
 func TestWalksAmongChangesAreWhatTheDatabaseHas(t *testing.T) {

@@ -157,19 +157,3 @@ func TestAColdWalkCostsAQueryForFourPages(t *testing.T) {
 		})
 	}
 }
-
-func TestAWalkThatStopsCostsOneQueryAndNoToken(t *testing.T) {
-	n, key := coldWalk(t, "--freshness-bound", "0", "--cache-ttl", "1m") // so that no page is read for another reason
-	first := n.get(t, "/v1/items?limit=1", key).page(t)
-	second := n.get(t, "/v1/items?limit=1&cursor="+url.QueryEscape(*first.Page.NextCursor), key)
-	next := second.page(t)
-	for range 2 { // they were read with the second page
-		next = n.get(t, "/v1/items?limit=1&cursor="+url.QueryEscape(*next.Page.NextCursor), key).page(t)
-	}
-	if got := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`); got != 2 {
-		t.Errorf("%v queries", got)
-	}
-	if left := second.Header.Get("X-RateLimit-Remaining"); left != "998" {
-		t.Errorf("%s tokens left of 1000 after two requests", left)
-	}
-}
