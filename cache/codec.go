@@ -14,7 +14,8 @@ import (
 
 // In Redis a page is the rows that a statement returned, with its read point:
 //
-//	magic 4 | CRC-32C of the rest 4 | life ms 8 | read at, wall clock ms 8 | LSN 8 | through 8 | end 1 | key, epoch, position, snapshot, run, server, rows, each after its length
+//	magic 4 | CRC-32C of the rest 4 | life ms 8 | read at, wall clock ms 8 | LSN 8 | through 8 | end 1 |
+//	key, epoch, position, snapshot, start, timeline, rows, each after its length
 //
 // A node that takes the page applies the changes that the read point does not see. end is 1
 // if the list ends with the page. The magic ends in the version. A page of another version
@@ -54,7 +55,7 @@ func (p *stored) encode(key []byte, life time.Duration, readAt time.Time) []byte
 	}
 	b = append(b, end)
 	for _, field := range [][]byte{key, []byte(p.epoch), []byte(p.at.Began.String()), []byte(p.at.Snapshot.String()),
-		[]byte(p.at.Run), []byte(p.at.Server), lists.AppendRows(nil, p.rows)} {
+		[]byte(p.at.StartedAt), []byte(p.at.Timeline), lists.AppendRows(nil, p.rows)} {
 		b = append(binary.AppendUvarint(b, uint64(len(field))), field...)
 	}
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
@@ -89,7 +90,7 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (p *stored, a
 		return nil, 0, errMalformed
 	}
 	p = &stored{end: b[headerSize-1] == 1, epoch: string(epoch),
-		at: replica.ReadPoint{Run: string(run), Server: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
+		at: replica.ReadPoint{StartedAt: string(run), Timeline: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
 	var tail string
 	var ok bool
 	if p.rows, tail, ok = lists.ParseRows(string(rows)); !ok || tail != "" {

@@ -125,7 +125,7 @@ func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Pending() }
 
 // isAhead reports whether the entry shows all that the replica shows, and more: a statement
 // on the primary that the replica's snapshot does not cover came after that snapshot.
-func (e *Entry) isAhead() bool { return e.isPending() && e.fill.At.Server == "" }
+func (e *Entry) isAhead() bool { return e.isPending() && e.fill.At.Timeline == "" }
 
 // newerThan reports whether the entry is known to show more than another of the same key.
 func (e *Entry) newerThan(o *Entry) bool {

@@ -26,14 +26,14 @@ type Fill struct {
 
 // FillResult is what the origin answers.
 type FillResult struct {
-	Rows     []lists.Row // those behind View.After, in the list's order; the cache keeps them
-	End      bool        // the list ends with them
-	Snapshot string      // from the primary: pg_current_snapshot() of the statement
-	Run      string      // from the primary: when it was started
-	Server   string      // from a standby: the system and timeline that it follows
-	LSN      uint64      // from a standby: up to here it had replayed before the statement began
-	Through  uint64      // from a standby: the statement shows nothing behind it
-	Query    Span        // of the query, also of one that failed
+	Rows      []lists.Row // those behind View.After, in the list's order; the cache keeps them
+	End       bool        // the list ends with them
+	Snapshot  string      // from the primary: pg_current_snapshot() of the statement
+	StartedAt string      // from the primary: when it was started
+	Timeline  string      // from a standby: the system and timeline that it follows
+	LSN       uint64      // from a standby: up to here it had replayed before the statement began
+	Through   uint64      // from a standby: the statement shows nothing behind it
+	Query     Span        // of the query, also of one that failed
 }
 
 // Span is a period of time; zero = there was none.
@@ -125,7 +125,7 @@ func (l *lookup) fromRows() *Entry {
 	}
 	list := l.fill.View.List()
 	fill, rows, end := l.replica.Parked(&list, l.fill.View.After())
-	if fill == nil || fill.At.Server != "" || !l.followed.trusted(now) {
+	if fill == nil || fill.At.Timeline != "" || !l.followed.trusted(now) {
 		return nil
 	}
 	if n := firstPage(rows, l.fill.View.Limit()); n == len(rows) && n < l.fill.View.Limit() && !end {
@@ -182,7 +182,7 @@ func (l *lookup) fromRedis() *Entry {
 			if cut := l.cut(l.fill.View, nil, now); cut != nil {
 				return cut
 			}
-		case outcome == replica.Parked && found.at.Server == "": // it shows more than the last proof
+		case outcome == replica.Parked && found.at.Timeline == "": // it shows more than the last proof
 			e := entryOf(l.fill.View, found.rows, found.end, time.Duration(l.followed.proof.Load()))
 			e.fill = fill
 			return e
@@ -257,7 +257,7 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 }
 
 func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) {
-	_, run := l.Primary()
+	run := l.PrimaryStart()
 	e, outcome, err := l.readOrigin(times, func() (FillResult, error) { return l.fill.Primary(ctx, run) })
 	if errors.Is(err, ErrWrongServer) {
 		l.wrongServers.Add(1)
@@ -306,8 +306,8 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 	if err != nil {
 		return nil, 0, err
 	}
-	at := replica.ReadPoint{Run: f.Run, Server: f.Server, LSN: f.LSN, Through: f.Through, Began: start.At}
-	if f.Server == "" {
+	at := replica.ReadPoint{StartedAt: f.StartedAt, Timeline: f.Timeline, LSN: f.LSN, Through: f.Through, Began: start.At}
+	if f.Timeline == "" {
 		if at.Snapshot, err = changefeed.ParseSnapshot(f.Snapshot); err != nil && l.following.Load() {
 			return nil, 0, err
 		}
@@ -342,7 +342,7 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 	}
 	if outcome == replica.Merged {
 		if cut := l.cut(view, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
-			if f.Server == "" { // it shows what the statement showed
+			if f.Timeline == "" { // it shows what the statement showed
 				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
 			}
 			return cut, outcome, nil
@@ -358,12 +358,12 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 // to have a newer timeline.
 func (l *lookup) isOfWrongServer(at *replica.ReadPoint, last *changefeed.Proof) bool {
 	switch wrong := isWrong(at, last); {
-	case at.Server != "":
+	case at.Timeline != "":
 		return wrong
 	case l.options.Followed.OldTimeline() != nil:
 		return wrong
 	default:
-		return wrong && last.Run != "" && l.followed.trusted(l.clock.Now())
+		return wrong && last.StartedAt != "" && l.followed.trusted(l.clock.Now())
 	}
 }
 

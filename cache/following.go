@@ -20,10 +20,9 @@ type following struct {
 	trustedUntil atomic.Int64 // the moment at which the last proof becomes too old
 	proof        atomic.Int64 // the moment of the last proof
 
-	mu         sync.RWMutex     // guards the fields below
-	epoch      string           // of the log
-	last       changefeed.Proof // the last proof since the last reset; zero = none
-	lastServer string           // of the last proof, also before a reset
+	mu    sync.RWMutex     // guards the fields below
+	epoch string           // of the log
+	last  changefeed.Proof // the last proof since the last reset; zero = none
 }
 
 // trusted reports whether the last proof is young enough: every change that was visible
@@ -49,7 +48,7 @@ func (f *following) reset(epoch string) {
 func (f *following) prove(p changefeed.Proof, moment time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.last, f.lastServer = p, p.Server
+	f.last = p
 	f.proof.Store(max(f.proof.Load(), int64(moment)))
 	f.trustedUntil.Store(f.proof.Load() + int64(f.bound))
 }
@@ -61,24 +60,23 @@ func (f *following) known() (epoch string, last changefeed.Proof) {
 	return f.epoch, f.last
 }
 
-// primary returns the primary of the last proof. server is its system and timeline. run is
-// when it was started; empty = the last proof is too old.
-func (f *following) primary(now time.Duration) (server, run string) {
+// primaryStart is when the primary of the last proof was started; empty = the proof is too old.
+func (f *following) primaryStart(now time.Duration) string {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if f.trusted(now) {
-		run = f.last.Run
+	if !f.trusted(now) {
+		return ""
 	}
-	return f.lastServer, run
+	return f.last.StartedAt
 }
 
 // isWrong reports whether a statement ran neither on the primary of the proof, in the same
 // run, nor on a standby of it.
 func isWrong(at *replica.ReadPoint, proof *changefeed.Proof) bool {
-	if at.Server != "" {
-		return at.Server != proof.Server
+	if at.Timeline != "" {
+		return at.Timeline != proof.Timeline
 	}
-	return at.Run != proof.Run
+	return at.StartedAt != proof.StartedAt
 }
 
 // Cache implements changefeed.Listener, by which it learns of changes in the database. The
@@ -101,7 +99,7 @@ func (c *Cache) Beat(b changefeed.Beat) {
 	}
 	_, last := c.followed.known()
 	for _, change := range b.Settled {
-		if change.CommittedAt != 0 && last.Run != "" { // otherwise it may have been in the log for long
+		if change.CommittedAt != 0 && last.StartedAt != "" { // otherwise it may have been in the log for long
 			c.lag.Observe(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // nothing else compares the two clocks
 		}
 	}
@@ -141,15 +139,13 @@ func (c *Cache) SetTTLMode(on bool) {
 	c.memory.setShare(c.following.Load())
 }
 
-// Primary returns the primary of the last proof. server is its system and timeline;
-// empty = there was no proof yet. run is when it was started; empty = the last proof is
-// too old.
-func (c *Cache) Primary() (server, run string) {
-	server, run = c.followed.primary(c.clock.Now())
+// PrimaryStart returns when the primary of the last proof was started, by its own clock;
+// empty = no proof is young enough.
+func (c *Cache) PrimaryStart() string {
 	if !c.following.Load() {
-		run = ""
+		return ""
 	}
-	return server, run
+	return c.followed.primaryStart(c.clock.Now())
 }
 
 // ProofAge returns the time since the moment of the last proof: all changes before it are

@@ -300,7 +300,7 @@ func TestWhileNothingIsProven(t *testing.T) {
 				boottimetest.Pass(sharing)
 				n.isHit("a")
 				lose(n)
-				if _, run := n.Primary(); n.Mode() != ModeUntrusted || run != "" {
+				if run := n.PrimaryStart(); n.Mode() != ModeUntrusted || run != "" {
 					t.Errorf("mode %s, run %q", n.Mode(), run)
 				}
 				n.isHit("")

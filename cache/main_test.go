@@ -214,8 +214,8 @@ func (f *feed) reset(epoch string) {
 func (f *feed) beat() {
 	f.at.N++
 	for _, c := range f.caches {
-		c.Beat(changefeed.Beat{Position: f.at, Snapshot: f.snapshot(), LSN: f.xid, Server: ofServer, Run: f.run, Settled: f.settled})
-		c.ValidThrough(changefeed.Proof{Moment: time.Now(), At: f.at, Server: ofServer, Run: f.run, LSN: f.xid})
+		c.Beat(changefeed.Beat{Position: f.at, Snapshot: f.snapshot(), LSN: f.xid, Timeline: ofServer, StartedAt: f.run, Settled: f.settled})
+		c.ValidThrough(changefeed.Proof{Moment: time.Now(), At: f.at, Timeline: ofServer, StartedAt: f.run, LSN: f.xid})
 	}
 	f.settled = nil
 }
@@ -232,6 +232,6 @@ func (f *feed) change(key []byte, rows ...lists.Row) {
 
 // reads is a fill by a statement on the primary, as the database is when it is made.
 func (f *feed) reads(result FillResult) Fill {
-	result.Snapshot, result.Run = f.snapshot().String(), f.run
+	result.Snapshot, result.StartedAt = f.snapshot().String(), f.run
 	return Fill{Primary: func(context.Context, string) (FillResult, error) { return result, nil }}
 }

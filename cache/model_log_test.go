@@ -101,7 +101,7 @@ func (m *model) followOn(f *modelFollower) {
 		f.beatAt = m.now.Add(10 * time.Millisecond)
 	case f.noted:
 		f.noted = false
-		f.pending = &changefeed.Heartbeat{LSN: uint64(len(m.wal)), Snapshot: m.snapshot().String(), Server: "the primary", Run: "run", After: f.after}
+		f.pending = &changefeed.Heartbeat{LSN: uint64(len(m.wal)), Snapshot: m.snapshot().String(), Timeline: "the primary", StartedAt: "run", After: f.after}
 	case f.pending != nil && f.decoded >= f.pending.LSN:
 		m.beat(f)
 	}
@@ -250,13 +250,13 @@ func (m *model) serve(n *modelNode) error {
 func (m *model) fill(n *modelNode) *modelFill {
 	start := n.replica.Begin()
 	f := &modelFill{
-		Fill: &replica.Fill{Key: modelKey, End: true, Start: start, At: replica.ReadPoint{Run: "run", Began: start.At}}, readAt: m.in(15 * time.Millisecond),
+		Fill: &replica.Fill{Key: modelKey, End: true, Start: start, At: replica.ReadPoint{StartedAt: "run", Began: start.At}}, readAt: m.in(15 * time.Millisecond),
 	}
 	if f.ends = f.readAt.Add(time.Duration(m.r.IntN(30)) * time.Millisecond); m.chance(8) {
 		f.ends = f.ends.Add(time.Duration(m.r.IntN(240)) * time.Millisecond)
 	}
 	if f.standby = m.chance(3); f.standby {
-		f.At = replica.ReadPoint{Server: "the primary", LSN: m.replayed}
+		f.At = replica.ReadPoint{Timeline: "the primary", LSN: m.replayed}
 	}
 	return f
 }

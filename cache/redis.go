@@ -256,7 +256,8 @@ func (r *redisTier) claim(key []byte) (bool, error) {
 
 // release gives a claim up.
 func (r *redisTier) release(key []byte) {
-	_, _ = callFor(r, "release", r.storeBudget, claimPrefix, key, func(ctx context.Context, name string) (int64, error) { return r.client.Del(ctx, name).Result() })
+	_, _ = callFor(r, "release", r.storeBudget, claimPrefix, key,
+		func(ctx context.Context, name string) (int64, error) { return r.client.Del(ctx, name).Result() })
 }
 
 // Probe is to be called regularly. It makes a call to Redis if the breaker is half-open
@@ -284,7 +285,8 @@ func (r *redisTier) failure() error {
 
 // callFor makes one call for a key. The call gets the key's name in Redis. While the database
 // is not known, there is none, and no call is made.
-func callFor[T any](r *redisTier, operation string, budget time.Duration, prefix string, key []byte, call func(ctx context.Context, name string) (T, error)) (v T, err error) {
+func callFor[T any](r *redisTier, operation string, budget time.Duration, prefix string, key []byte,
+	call func(ctx context.Context, name string) (T, error)) (v T, err error) {
 	digest := r.followed.Digest()
 	if digest == "" {
 		return v, errNoDatabase

@@ -34,7 +34,7 @@ func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 // served, with or without proof.
 func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 	onNode(t, func(n *node) {
-		newer := changefeed.EpochName{Identity: ofShop.Digest(), Timeline: 2, Run: "run", Published: "published", Random: "a"}
+		newer := changefeed.EpochName{Identity: ofShop.Digest(), Timeline: 2, Instance: "run", Published: "published", Random: "a"}
 		if !n.options.Followed.ObserveEpoch(newer.String()) {
 			t.Fatal("the epoch is not followed")
 		}
@@ -91,9 +91,9 @@ func TestStandbys(t *testing.T) {
 					} else if test.want == "A" {
 						f = shows("A")
 					}
-					f.Server, f.LSN, f.Through = ofServer, test.lsn, test.through
+					f.Timeline, f.LSN, f.Through = ofServer, test.lsn, test.through
 					if test.server != "" {
-						f.Server = test.server
+						f.Timeline = test.server
 					}
 					if last.LSN != 100 {
 						t.Errorf("the proof has LSN %d", last.LSN)

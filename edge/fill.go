@@ -35,14 +35,14 @@ func (s *Server) fillOf(x *exchange) cache.Fill {
 	}}
 	if s.origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, p changefeed.Proof) (cache.FillResult, error) {
-			return fillResult(s.origin.FetchFromStandby(ctx, view.query, origin.Primary{Server: p.Server, Run: p.Run, LSN: p.LSN, At: p.Moment}))
+			return fillResult(s.origin.FetchFromStandby(ctx, view.query, origin.Primary{Timeline: p.Timeline, StartedAt: p.StartedAt, LSN: p.LSN, At: p.Moment}))
 		}
 	}
 	return fill
 }
 
 func fillResult(r origin.Rows, err error) (cache.FillResult, error) {
-	return cache.FillResult{Rows: r.Rows, End: r.End, Snapshot: r.Snapshot, Run: r.Run, Server: r.Timeline, LSN: r.LSN, Through: r.Through,
+	return cache.FillResult{Rows: r.Rows, End: r.End, Snapshot: r.Snapshot, StartedAt: r.StartedAt, Timeline: r.Timeline, LSN: r.LSN, Through: r.Through,
 		Query: cache.Span{Began: r.Began, Took: r.Took}}, err
 }
 

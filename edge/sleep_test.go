@@ -41,7 +41,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				hash, _ := apikey.HashOf([]byte(aKey))
 				keys := apikey.NewCache(func(_ context.Context, hashes []apikey.Hash, _ string) (map[apikey.Hash]apikey.Key, error) {
 					queries.Add(1)
-					return map[apikey.Hash]apikey.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Scopes: 1 << lists.Items, Run: unique.Make("r")}}, nil
+					return map[apikey.Hash]apikey.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Scopes: 1 << lists.Items, StartedAt: unique.Make("r")}}, nil
 				}, func(apikey.Key, *client) {}, time.Minute, m.Clock)
 				defer keys.Close()
 				ctx, stop := context.WithCancel(t.Context())
@@ -59,7 +59,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 					for ; ctx.Err() == nil; boottimetest.Pass(50 * time.Millisecond) {
 						after := at
 						boottimetest.Pass(7 * time.Millisecond) // as long as a snapshot, decoding and Redis take
-						add(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Run: "r", After: after}})
+						add(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: 1, Snapshot: "100:100:", Timeline: "s/1", StartedAt: "r", After: after}})
 					}
 				})
 				measure := func(what string) {

@@ -26,7 +26,8 @@ type Stats struct {
 // Stats returns a snapshot.
 func (l *Limiter) Stats() Stats {
 	c := &l.counts
-	s := Stats{RedisTrips: c.trips.Load(), RedisCalls: c.calls.Load(), RedisErrors: c.errors.Load(), RedisTimeouts: c.timeouts.Load(), TokensLeased: c.leased.Load()}
+	s := Stats{RedisTrips: c.trips.Load(), RedisCalls: c.calls.Load(), RedisErrors: c.errors.Load(), RedisTimeouts: c.timeouts.Load(),
+		TokensLeased: c.leased.Load()}
 	for source := range sources {
 		s.Refused[source], s.Allowed[source] = c.decisions[0][source].Load(), c.decisions[1][source].Load()
 	}

@@ -9,10 +9,10 @@ import (
 
 // Primary is what is known of the primary whose standbys are read.
 type Primary struct {
-	Server string    // its system and timeline
-	Run    string    // when it was started, by its own clock
-	LSN    uint64    // where its WAL ended
-	At     time.Time // when it ended there, or later
+	Timeline  string    // its system and timeline
+	StartedAt string    // when it was started, by its own clock
+	LSN       uint64    // where its WAL ended
+	At        time.Time // when it ended there, or later
 }
 
 // lineage is what is known of one run of a standby: whether the primary has all that the
@@ -49,10 +49,10 @@ var errAheadOfPrimary = fmt.Errorf(
 // is accepted. The position was read at that time or before. judge also returns what is
 // known from now on.
 func (l lineage) judge(position uint64, at time.Time, p *Primary) (lineage, error) {
-	if l.seenAt.IsZero() || l.primary != "" && l.primary != p.Run {
+	if l.seenAt.IsZero() || l.primary != "" && l.primary != p.StartedAt {
 		l = lineage{seen: position, seenAt: at, lost: l.lost}
 	}
-	l.primary = p.Run
+	l.primary = p.StartedAt
 	if l.floor == 0 && !p.At.Before(l.seenAt) {
 		l.floor = p.LSN
 		l.lost = l.lost || p.LSN < l.seen

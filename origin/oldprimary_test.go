@@ -50,7 +50,7 @@ func TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved(t *testing.T) {
 	if found := lookup("", hash); len(found) != 0 {
 		t.Fatalf("the connection does not lead to the old primary: %+v", found)
 	}
-	if found := lookup(run, apikey.Hash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].Run.Value() != run {
+	if found := lookup(run, apikey.Hash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].StartedAt.Value() != run {
 		t.Errorf("a valid key, once the new primary is known: %+v", found)
 	}
 

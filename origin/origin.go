@@ -180,7 +180,7 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 			snapshot, rest, _ := strings.Cut(string(values[0]), "@")
 			through, server, _ := strings.Cut(rest, "@")
 			by = postgres.ParseServer(server, conn.Conn())
-			rows.Snapshot, rows.Run = snapshot, by.Run
+			rows.Snapshot, rows.StartedAt = snapshot, by.StartedAt
 			var err error
 			if rows.Through, err = strconv.ParseUint(through, 10, 64); err != nil {
 				return fmt.Errorf("%w: an LSN %q", postgres.ErrProtocol, through)

@@ -12,9 +12,9 @@ type Rows struct {
 	Rows []lists.Row
 	End  bool // the list ends with them
 
-	// For rows from the primary: the statement's pg_current_snapshot(), and the run of the
-	// server, which is the time of its start.
-	Snapshot, Run string
+	// For rows from the primary: the statement's pg_current_snapshot(), and when the server was
+	// started.
+	Snapshot, StartedAt string
 	// For rows from a standby: the primary's system and timeline, the LSN up to which the
 	// standby had replayed before the statement began, and one that nothing is behind which
 	// the statement shows.

@@ -107,13 +107,13 @@ func (s *standby) readStatus(ctx context.Context) error {
 	}
 	defer conn.Release()
 	is, err := s.replayed(ctx, conn)
-	if err != nil || is.Run == "" {
+	if err != nil || is.StartedAt == "" {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.lineages[is.Run]; !known {
-		s.lineages[is.Run] = lineage{seen: is.LSN, seenAt: is.at}
+	if _, known := s.lineages[is.StartedAt]; !known {
+		s.lineages[is.StartedAt] = lineage{seen: is.LSN, seenAt: is.at}
 	}
 	return nil
 }
@@ -198,14 +198,14 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 			}
 			return err
 		}
-		if by.Run != is.Run || !by.Standby { // a pooler led to two servers, or it was promoted
+		if by.StartedAt != is.StartedAt || !by.Standby { // a pooler led to two servers, or it was promoted
 			return postgres.ErrOtherPrimary
 		}
 		if database := s.followed().Database; database != "" && by.Database != database {
 			return fmt.Errorf("%w: it answers from database %s, and not %s", postgres.ErrOtherPrimary, by.Database, database)
 		}
 		rows.Began, rows.Took = began, time.Since(began)
-		rows.Snapshot, rows.Run, rows.Timeline, rows.LSN = "", "", is.Timeline.String(), is.LSN
+		rows.Snapshot, rows.StartedAt, rows.Timeline, rows.LSN = "", "", is.Timeline.String(), is.LSN
 		return nil
 	})
 	if err != nil {
@@ -219,16 +219,16 @@ func (s *standby) admit(is *replayStatus, p *Primary) error {
 	switch {
 	case is.Timeline == postgres.Timeline{}:
 		return fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary)
-	case is.Timeline.String() != p.Server:
-		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, p.Server)
+	case is.Timeline.String() != p.Timeline:
+		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, p.Timeline)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, err := s.lineages[is.Run].judge(is.LSN, is.at, p)
+	known, err := s.lineages[is.StartedAt].judge(is.LSN, is.at, p)
 	if len(s.lineages) >= maxLineages {
 		clear(s.lineages) // they are filled again by later answers
 	}
-	s.lineages[is.Run] = known
+	s.lineages[is.StartedAt] = known
 	return err
 }
 

@@ -33,7 +33,7 @@ func identity(t *testing.T, address string) postgres.Timeline {
 // primaryNow is what is known of the primary now.
 func primaryNow(t *testing.T, primary *pgx.Conn, server string) Primary {
 	t.Helper()
-	p := Primary{Server: server, Run: "the only one", At: time.Now()}
+	p := Primary{Timeline: server, StartedAt: "the only one", At: time.Now()}
 	must(primary.QueryRow(t.Context(), "SELECT pg_current_wal_insert_lsn() - '0/0'").Scan(&p.LSN))
 	must1(primary.Exec(t.Context(), "SELECT pg_current_xact_id()")) // flushes that WAL: nothing else would, for seconds
 	return p
@@ -69,7 +69,7 @@ func TestFetchFromStandby(t *testing.T) {
 			if err != nil || !ok(rows) {
 				return false
 			}
-			if len(rows.Rows) != n || rows.Timeline != server || rows.Through < rows.LSN || rows.Snapshot != "" || rows.Run != "" {
+			if len(rows.Rows) != n || rows.Timeline != server || rows.Through < rows.LSN || rows.Snapshot != "" || rows.StartedAt != "" {
 				t.Fatalf("%+v; want %d rows of %s", rows, n, server)
 			}
 			return true
@@ -79,7 +79,7 @@ func TestFetchFromStandby(t *testing.T) {
 
 	one := add("one")
 	fetched(1, replayed(one))
-	if rows := must1(o.Fetch(within(t, patience), query, "")); rows.Through != 0 || rows.LSN != 0 || rows.Snapshot == "" || rows.Run == "" {
+	if rows := must1(o.Fetch(within(t, patience), query, "")); rows.Through != 0 || rows.LSN != 0 || rows.Snapshot == "" || rows.StartedAt == "" {
 		t.Errorf("rows of the primary: %+v", rows)
 	}
 	if rows, err := answerOfStandby(t, o, query, primaryNow(t, db, "another/1")); !errors.Is(err, postgres.ErrOtherPrimary) {

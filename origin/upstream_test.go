@@ -133,7 +133,7 @@ func finding(t *testing.T, subject, pages, changes string) (found admin.Finding)
 // runOf is the run of the server.
 func runOf(t *testing.T, url string) string {
 	t.Helper()
-	return must1(openOrigin(t, url).Fetch(within(t, patience), anyPage, "")).Run
+	return must1(openOrigin(t, url).Fetch(within(t, patience), anyPage, "")).StartedAt
 }
 
 // After a fail-over the old primary lives on. While the new one's run is proven,

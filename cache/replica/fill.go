@@ -12,13 +12,13 @@ import (
 // ReadPoint says which changes rows show that a statement returned, on the primary or on a
 // standby of it.
 type ReadPoint struct {
-	Run      string              // of the primary: when it was started
-	Snapshot changefeed.Snapshot // on the primary: the statement's own
-	Began    changefeed.Position // on the primary: of a heartbeat that was taken before the statement began
+	StartedAt string              // of the primary: when it was started
+	Snapshot  changefeed.Snapshot // on the primary: the statement's own
+	Began     changefeed.Position // on the primary: of a heartbeat that was taken before the statement began
 
-	Server  string // that the standby follows: its system and timeline; empty = on the primary
-	LSN     uint64 // on the standby: it had replayed up to here before the statement began
-	Through uint64 // on the standby: the statement shows nothing behind it, such as what had been received when it had begun
+	Timeline string // that the standby follows: its system and timeline; empty = on the primary
+	LSN      uint64 // on the standby: it had replayed up to here before the statement began
+	Through  uint64 // on the standby: the statement shows nothing behind it, such as what had been received when it had begun
 }
 
 // Start is the replica's state before rows are read.
@@ -120,15 +120,15 @@ func (r *Replica) merge(f *Fill) Outcome {
 }
 
 func (r *Replica) isOfWrongServer(v *ReadPoint) bool {
-	if v.Server != "" {
-		return v.Server != r.state.server
+	if v.Timeline != "" {
+		return v.Timeline != r.state.timeline
 	}
-	return v.Run != r.state.run
+	return v.StartedAt != r.state.startedAt
 }
 
 // isTooOld says whether a change may have been forgotten that the fill does not show.
 func (r *Replica) isTooOld(f *Fill) bool {
-	if f.At.Server != "" {
+	if f.At.Timeline != "" {
 		return f.At.LSN < r.history.floor.lsn
 	}
 	return f.At.Began.Compare(r.history.floor.at) < 0
@@ -139,7 +139,7 @@ func (r *Replica) isTooOld(f *Fill) bool {
 // a commit before the primary does.
 func (r *Replica) covers(v *ReadPoint) bool {
 	s := &r.state
-	if v.Server != "" {
+	if v.Timeline != "" {
 		return s.lsn >= v.Through && (s.unsettled == 0 || s.unsettled > v.Through)
 	}
 	return s.snapshot.Xmax >= v.Snapshot.Xmax && !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees)
@@ -148,7 +148,7 @@ func (r *Replica) covers(v *ReadPoint) bool {
 // sees says whether the fill shows a change that was settled. A statement on the primary
 // shows what a heartbeat showed that was taken before it began.
 func (f *Fill) sees(c *remembered) bool {
-	if f.At.Server != "" {
+	if f.At.Timeline != "" {
 		return c.lsn <= f.At.LSN
 	}
 	return c.at.Compare(f.At.Began) <= 0 || f.At.Snapshot.Sees(c.xid)

@@ -92,7 +92,7 @@ func newModel(r *rand.Rand, nodes int) *model {
 }
 
 func (m *model) takeSnapshot() {
-	m.taken = &changefeed.Beat{Snapshot: m.snapshot(), LSN: m.wal, Server: "server", Run: m.run}
+	m.taken = &changefeed.Beat{Snapshot: m.snapshot(), LSN: m.wal, Timeline: "server", StartedAt: m.run}
 }
 
 func (m *model) publish() {
@@ -168,12 +168,12 @@ func (m *model) statement(f *flight, limit int) {
 	f.read = true
 	var table []*lists.Row
 	if f.source == primary {
-		if f.At.Run, f.At.Snapshot = m.run, m.snapshot(); m.r.IntN(100) == 0 {
-			f.At.Run = "another run"
+		if f.At.StartedAt, f.At.Snapshot = m.run, m.snapshot(); m.r.IntN(100) == 0 {
+			f.At.StartedAt = "another run"
 		}
 		table = m.seenBy(f.At.Snapshot)
 	} else {
-		f.At.Server, f.At.Through = "server", m.replayed
+		f.At.Timeline, f.At.Through = "server", m.replayed
 		table = m.table(func(x *transaction) bool { return x.lsn <= m.replayed })
 	}
 	list := f.list(table)

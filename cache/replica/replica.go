@@ -71,8 +71,8 @@ type state struct {
 	snapshot  changefeed.Snapshot
 	lsn       uint64 // each commit whose record lies before it is published
 	unsettled uint64 // the lowest LSN of a change that is published and not seen; 0 = there is none
-	server    string
-	run       string
+	timeline  string
+	startedAt string
 }
 
 // table has the rows that its lists show.
@@ -139,7 +139,7 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 			r.settle(c, point{b.Position, c.LSN})
 		}
 	}
-	r.state = state{position: b.Position, snapshot: b.Snapshot, lsn: b.LSN, server: b.Server, run: b.Run}
+	r.state = state{position: b.Position, snapshot: b.Snapshot, lsn: b.LSN, timeline: b.Timeline, startedAt: b.StartedAt}
 	for _, c := range b.Unsettled {
 		if r.state.unsettled == 0 || c.LSN < r.state.unsettled {
 			r.state.unsettled = c.LSN
@@ -197,7 +197,7 @@ func (r *Replica) forget(t *table) {
 func (r *Replica) State() ReadPoint {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ReadPoint{Run: r.state.run, Snapshot: r.state.snapshot, Began: r.state.position}
+	return ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}
 }
 
 // Stats returns the numbers.

@@ -17,7 +17,7 @@ import (
 // settled makes a heartbeat that sees all transactions up to an id, and settles changes.
 func settled(n uint64, changes ...*changefeed.Change) *changefeed.Beat {
 	return &changefeed.Beat{Position: changefeed.Position{Term: 1, N: n}, Snapshot: changefeed.Snapshot{Xmin: n + 1, Xmax: n + 1},
-		LSN: n, Server: "server", Run: "run", Settled: changes}
+		LSN: n, Timeline: "server", StartedAt: "run", Settled: changes}
 }
 
 func changeOf(n uint64, rows ...lists.Row) *changefeed.Change {

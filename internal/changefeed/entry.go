@@ -99,8 +99,8 @@ type TermStart struct {
 type Heartbeat struct {
 	LSN       uint64   `json:"l"`
 	Snapshot  string   `json:"s"`           // pg_current_snapshot() on the primary
-	Server    string   `json:"i,omitempty"` // of the primary: its system and timeline
-	Run       string   `json:"r,omitempty"` // and when it was started, by its own clock
+	Timeline  string   `json:"i,omitempty"` // of the primary: its system and timeline
+	StartedAt string   `json:"r,omitempty"` // and when it was started, by its own clock
 	Catalog   string   `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
 	After     Position `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
 	LogServer string   `json:"g,omitempty"` // that the entry at After and this one were appended by; empty = there is one only

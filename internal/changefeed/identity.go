@@ -38,13 +38,13 @@ func Digest(text string) string {
 type EpochName struct {
 	Identity  string // the digest of what is followed
 	Timeline  uint32 // of the primary: a promoted standby's is higher than that of the primary it replaces
-	Run       string // of the server
+	Instance  string // of the server
 	Published string // state of the publication
 	Random    string
 }
 
 func (n EpochName) String() string {
-	return strings.Join([]string{n.Identity, strconv.FormatUint(uint64(n.Timeline), 10), n.Run, n.Published, n.Random}, ".")
+	return strings.Join([]string{n.Identity, strconv.FormatUint(uint64(n.Timeline), 10), n.Instance, n.Published, n.Random}, ".")
 }
 
 // ParseEpoch reads what String wrote; ok is false for any other name.

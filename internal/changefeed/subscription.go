@@ -29,20 +29,20 @@ type Beat struct {
 	Position  Position
 	Snapshot  Snapshot
 	LSN       uint64    // every commit whose record lies before it was given to Changed, or before the first Beat since a Reset
-	Server    string    // the primary: its system and timeline
-	Run       string    // when the primary was started, by its own clock
+	Timeline  string    // the primary: its system and timeline
+	StartedAt string    // when the primary was started, by its own clock
 	Settled   []*Change // published before, and visible now
 	Unsettled []*Change // valid during the call; one that the first heartbeat names has no rows
 }
 
 // Proof says, by a heartbeat, which changes this node has applied.
 type Proof struct {
-	Moment time.Time // every transaction that was visible at this moment has been applied
-	At     Position  // of the heartbeat
-	First  Position  // of the first entry that was read since the last Reset
-	Server string    // the primary: its system and timeline
-	Run    string    // when the primary was started, by its own clock
-	LSN    uint64    // the end of its WAL at the moment, or a later one
+	Moment    time.Time // every transaction that was visible at this moment has been applied
+	At        Position  // of the heartbeat
+	First     Position  // of the first entry that was read since the last Reset
+	Timeline  string    // the primary: its system and timeline
+	StartedAt string    // when the primary was started, by its own clock
+	LSN       uint64    // the end of its WAL at the moment, or a later one
 }
 
 // ResetCause is why the data that was read so far is not valid any more.
@@ -103,7 +103,7 @@ type Subscription struct {
 	first     Position  // of the first entry that was read since the last Reset
 	position  Position  // of the last entry that was applied
 	joined    bool      // a heartbeat has been read since the last Reset
-	run       string    // the primary's run in the first of these heartbeats
+	startedAt string    // when the primary was started, by the first of these heartbeats
 	server    string    // answers the reads of the current session
 	moved     bool      // another server than this one appended the last heartbeat
 	reads     []read    // reads by which a heartbeat may be a proof; both fields ascend
@@ -195,7 +195,7 @@ func proves(reads []read, after Position) (moment time.Time, rest []read, ok boo
 }
 
 func (s *Subscription) reset(cause ResetCause) {
-	s.begun, s.joined, s.run = false, false, ""
+	s.begun, s.joined, s.startedAt = false, false, ""
 	s.reads, s.unsettled = nil, nil
 	for _, l := range s.listeners {
 		l.Reset(s.epoch, cause)
@@ -209,7 +209,7 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 		cause, ok = ResetUndecodable, false
 	case s.begun && !e.Follows(s.position):
 		cause, ok = ResetGap, false
-	case e.Heartbeat != nil && s.joined && e.Heartbeat.Run != s.run: // the server restarted without a new epoch: changes may be missing
+	case e.Heartbeat != nil && s.joined && e.Heartbeat.StartedAt != s.startedAt: // the server restarted without a new epoch: changes may be missing
 		cause, ok = ResetEpoch, false
 	}
 	if !ok {
@@ -257,17 +257,17 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		moment, s.reads, proof = proves(s.reads, h.After)
 	}
 	if !s.joined {
-		s.joined, s.run = true, h.Run
+		s.joined, s.startedAt = true, h.StartedAt
 		s.adoptUnsettled(h.Unsettled)
 	}
 	for _, l := range s.listeners {
-		l.Beat(Beat{s.position, snapshot, h.LSN, h.Server, h.Run, settled, s.unsettled})
+		l.Beat(Beat{s.position, snapshot, h.LSN, h.Timeline, h.StartedAt, settled, s.unsettled})
 	}
 	if !proof {
 		return
 	}
 	for _, l := range s.listeners {
-		l.ValidThrough(Proof{Moment: moment, At: s.position, First: s.first, Server: h.Server, Run: h.Run, LSN: h.LSN})
+		l.ValidThrough(Proof{Moment: moment, At: s.position, First: s.first, Timeline: h.Timeline, StartedAt: h.StartedAt, LSN: h.LSN})
 	}
 }
 

@@ -37,7 +37,7 @@ func (r *recorder) Beat(b Beat) {
 		return all
 	}
 	r.beats = append(r.beats, fmt.Sprintf("%s of %s/%s, LSN %d, sees %s, settled %q, not %q, after %q",
-		b.Position, b.Server, b.Run, b.LSN, b.Snapshot, xids(b.Settled), xids(b.Unsettled), r.all[len(r.all)-1]))
+		b.Position, b.Timeline, b.StartedAt, b.LSN, b.Snapshot, xids(b.Settled), xids(b.Unsettled), r.all[len(r.all)-1]))
 }
 
 func (r *recorder) ValidThrough(p Proof) {
@@ -58,7 +58,7 @@ func change(term, n, xid uint64) Entry {
 // heartbeat is a heartbeat whose snapshot was taken after the entry at after. If after is zero,
 // it proves nothing.
 func heartbeat(term, n uint64, after Position, snapshot string, unsettled ...Change) Entry {
-	return Entry{Position: at(term, n), Heartbeat: &Heartbeat{LSN: n, Snapshot: snapshot, Run: "run", After: after, Unsettled: unsettled}}
+	return Entry{Position: at(term, n), Heartbeat: &Heartbeat{LSN: n, Snapshot: snapshot, StartedAt: "run", After: after, Unsettled: unsettled}}
 }
 
 func byServer(server string, e Entry) Entry {
@@ -67,7 +67,7 @@ func byServer(server string, e Entry) Entry {
 }
 
 func ofRun(run string, e Entry) Entry {
-	e.Heartbeat.Run = run
+	e.Heartbeat.StartedAt = run
 	return e
 }
 
@@ -164,9 +164,9 @@ func TestProofSaysWhatItIsOf(t *testing.T) {
 	s.Follow("e")
 	s.Apply(time.Unix(1, 0), []Entry{change(3, 4, 5)}, false)
 	h := heartbeat(3, 5, at(3, 5), "9:9:")
-	h.Heartbeat.Server = "s/1"
+	h.Heartbeat.Timeline = "s/1"
 	s.Apply(time.Unix(2, 0), []Entry{h}, false)
-	want := Proof{Moment: time.Unix(1, 0), At: at(3, 5), First: at(3, 4), Server: "s/1", Run: "run", LSN: 5}
+	want := Proof{Moment: time.Unix(1, 0), At: at(3, 5), First: at(3, 4), Timeline: "s/1", StartedAt: "run", LSN: 5}
 	if len(r.proofs) != 1 || r.proofs[0] != want {
 		t.Errorf("%+v, want %+v", r.proofs, want)
 	}
@@ -181,7 +181,7 @@ func TestABeatHasAllThatItsSnapshotSeesAnew(t *testing.T) {
 	seven := Entry{Position: at(3, 4), Change: &Change{XID: 7, LSN: 70}}
 	s.Apply(time.Unix(1, 0), []Entry{seven, heartbeat(3, 5, Position{}, "5:8:5,7", hung, Change{XID: 7})}, false)
 	h := heartbeat(3, 6, at(3, 6), "5:8:5", hung)
-	h.Heartbeat.Server = "s/1"
+	h.Heartbeat.Timeline = "s/1"
 	s.Apply(time.Unix(2, 0), []Entry{h}, false)
 	s.Apply(time.Unix(3, 0), []Entry{byServer("other", heartbeat(3, 7, at(3, 6), "9:9:")), heartbeat(3, 8, at(3, 7), "?"), heartbeat(3, 9, at(3, 7), "9:9:")}, false)
 	want := []string{

@@ -204,7 +204,7 @@ func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 	p := c.proof.Load()
 	at = time.Duration(e.validatedAt.Load())
 	changed = at <= time.Duration(e.invalidatedAt.Load())
-	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.Run) {
+	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.StartedAt) {
 		at = max(at, p.until)
 	}
 	return at, changed

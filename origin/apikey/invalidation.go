@@ -100,7 +100,7 @@ func (c *Cache[T]) ValidThrough(p changefeed.Proof) {
 	if before := c.proof.Load(); before != nil {
 		since = before.since
 	}
-	c.proof.Store(&proof{since: since, until: c.clock.Of(p.Moment), run: unique.Make(p.Run)})
+	c.proof.Store(&proof{since: since, until: c.clock.Of(p.Moment), run: unique.Make(p.StartedAt)})
 }
 
 // Reset implements changefeed.Listener. It drops the proof. Before that, it stores in

@@ -21,7 +21,7 @@ func (r *ring) prove(until time.Time, run string) {
 		r.Reset("", changefeed.ResetEpoch)
 	}
 	r.server = run
-	r.ValidThrough(changefeed.Proof{Moment: until, Run: run})
+	r.ValidThrough(changefeed.Proof{Moment: until, StartedAt: run})
 }
 
 // join has changes proven from now on.
@@ -200,7 +200,7 @@ func TestAProofCoversOneServer(t *testing.T) {
 			known            bool
 		}{{"old", "old", true}, {"old", "new", false}, {"new", "new", true}, {"new", "", true}} {
 			r.prove(time.Now().Add(-time.Millisecond), c.proven)
-			table.set(0, func(k *Key) { k.Run = unique.Make(c.answered) })
+			table.set(0, func(k *Key) { k.StartedAt = unique.Make(c.answered) })
 			r.allChanged()
 			boottimetest.Pass(time.Nanosecond)
 			must1(r.use(0))

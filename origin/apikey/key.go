@@ -121,7 +121,7 @@ type Key struct {
 	Suspended      bool                  // its workspace is
 	Scheduled      bool                  // it will be revoked, or its workspace suspended, at a moment that no change announces
 	ExpiresAt      int64                 // microseconds since 1970; 0 = never
-	Run            unique.Handle[string] // when the server that it was read from was started, by its own clock
+	StartedAt      unique.Handle[string] // when the server that it was read from was started, by its own clock
 	ID             uuid.UUID
 	Limit          Limit
 	WorkspaceLimit Limit

@@ -69,7 +69,7 @@ func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found ma
 // Check returns why keys cannot be read from the primary. It looks up a key that does
 // not exist.
 func (s *Store) Check(ctx context.Context) error {
-	if _, err := s.read(ctx, []Hash{{}}, s.db.Followed().Run); err != nil {
+	if _, err := s.read(ctx, []Hash{{}}, s.db.Followed().StartedAt); err != nil {
 		return fmt.Errorf("API keys cannot be read: %w", postgres.Classify(err))
 	}
 	return nil
@@ -135,7 +135,7 @@ func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, b
 	if !results.NextResult() {
 		return nil, by, postgres.ErrProtocol
 	}
-	found, err = readKeys(pgx.RowsFromResultReader(conn.Conn().TypeMap(), results.ResultReader()), by.Run)
+	found, err = readKeys(pgx.RowsFromResultReader(conn.Conn().TypeMap(), results.ResultReader()), by.StartedAt)
 	return found, by, err
 }
 
@@ -158,7 +158,7 @@ func readKeys(rows pgx.Rows, run string) (map[Hash]Key, error) {
 		if len(hash) != len(Hash{}) {
 			return errors.New("a key's hash is not a SHA-256")
 		}
-		key.Run = from
+		key.StartedAt = from
 		key.ExpiresAt = expiryOf(expires)
 		key.Limit = LimitOf(rate, burst, DefaultLimit)
 		key.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})

@@ -100,7 +100,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got, ok := lookupOne(t, store, made.Key)
-		c.want.ID, c.want.Workspace, c.want.Run = made.ID, w.ID, run
+		c.want.ID, c.want.Workspace, c.want.StartedAt = made.ID, w.ID, run
 		c.want.Label = apikey.Label{Prefix: made.Key[:apikey.VisiblePrefix], Name: name}
 		if c.want.ExpiresAt != 0 {
 			c.want.ExpiresAt = made.ExpiresAt.UnixMicro()

@@ -195,8 +195,8 @@ func CheckReplication(ctx context.Context, url string) error {
 	return err
 }
 
-// server names the primary's system and timeline.
-func (p *primary) server() string {
+// timelineName names the primary's system and timeline.
+func (p *primary) timelineName() string {
 	return postgres.Timeline{System: p.identity.System, Number: p.timeline}.String()
 }
 

@@ -79,7 +79,8 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 		return fmt.Errorf("begin a term: %w", err)
 	}
 	next := changefeed.EpochName{Identity: t.primary.identity.Digest(), Timeline: t.primary.timeline,
-		Run: changefeed.Digest(t.primary.server() + " " + t.primary.checkpointerStart), Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
+		Instance:  changefeed.Digest(t.primary.timelineName() + " " + t.primary.checkpointerStart),
+		Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
 	if err := changefeed.CheckTimeline(present, next.String()); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	var previous changefeed.Position
 	continues := false
 	switch is, ok := changefeed.ParseEpoch(present); {
-	case !ok || is.Identity != next.Identity || is.Run != next.Run:
+	case !ok || is.Identity != next.Identity || is.Instance != next.Instance:
 	case is.Published == next.Published:
 		if previous, continues, err = t.continues(ctx); err != nil {
 			return err

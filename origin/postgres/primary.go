@@ -16,25 +16,25 @@ import (
 
 // Server identifies the server that gave an answer, as the answer itself says.
 type Server struct {
-	Run      string // when it was started, by its own clock
-	Standby  bool   // it was in recovery
-	Database string // its name
-	address  net.Addr
-	timeline Timeline
+	StartedAt string // when it was started, by its own clock
+	Standby   bool   // it was in recovery
+	Database  string // its name
+	address   net.Addr
+	timeline  Timeline
 }
 
 // ParseServer reads what ServerSQL rendered on the connection.
 func ParseServer(text string, conn *pgx.Conn) Server {
 	run, rest, _ := strings.Cut(text, "@")
 	role, database, _ := strings.Cut(rest, "@")
-	return Server{Run: run, Standby: role == "standby", Database: database, address: conn.PgConn().Conn().RemoteAddr()}
+	return Server{StartedAt: run, Standby: role == "standby", Database: database, address: conn.PgConn().Conn().RemoteAddr()}
 }
 
 // Followed is what is known about the primary that the fleet follows.
 type Followed struct {
-	Run      string   // when it was started; empty = there is no proof at the moment
-	Timeline Timeline // the newest; number 0 = the fleet has never followed a primary
-	Database string   // its name; empty = not known
+	StartedAt string   // when it was started; empty = there is no proof at the moment
+	Timeline  Timeline // the newest; number 0 = the fleet has never followed a primary
+	Database  string   // its name; empty = not known
 }
 
 // refuses returns why an answer is not accepted as the primary's; empty = it is
@@ -59,8 +59,8 @@ func (f Followed) refuses(by Server) string {
 		return fmt.Sprintf("%s is a standby", by.address)
 	case f.Database != "" && by.Database != f.Database:
 		return fmt.Sprintf("%s is database %s, and not %s", by.address, by.Database, f.Database)
-	case f.Run != "" && by.Run != f.Run:
-		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.Run), f.Timeline, startOf(f.Run))
+	case f.StartedAt != "" && by.StartedAt != f.StartedAt:
+		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.StartedAt), f.Timeline, startOf(f.StartedAt))
 	case f.needsTimeline() && by.timeline.endedBy(f.Timeline):
 		return fmt.Sprintf("%s is %s (system/timeline), which a promotion has ended: %s was followed since", by.address, by.timeline, f.Timeline)
 	}
@@ -68,7 +68,7 @@ func (f Followed) refuses(by Server) string {
 }
 
 // needsTimeline says whether refuses depends on the server's timeline.
-func (f Followed) needsTimeline() bool { return f.Run == "" && f.Timeline.Number > 0 }
+func (f Followed) needsTimeline() bool { return f.StartedAt == "" && f.Timeline.Number > 0 }
 
 // startOf formats a run as a time.
 func startOf(run string) string {
@@ -148,7 +148,7 @@ func (p *Primary) Read(ctx context.Context, run string, read func() (Server, err
 		return err
 	}
 	f := p.address.Followed()
-	f.Run = run
+	f.StartedAt = run
 	by, err := read()
 	if err == nil && p.check(ctx, f, by) != nil {
 		p.resetPool()
@@ -163,7 +163,7 @@ func (p *Primary) Read(ctx context.Context, run string, read func() (Server, err
 // Write writes in one transaction, whatever settings the role or a pooler has. Whether the server
 // is the followed primary is asked first, because a write cannot be refused afterwards.
 func (p *Primary) Write(ctx context.Context, timeout time.Duration, write func(pgx.Tx) error) error {
-	err := p.Read(ctx, p.address.Followed().Run, func() (by Server, err error) {
+	err := p.Read(ctx, p.address.Followed().StartedAt, func() (by Server, err error) {
 		conn, err := p.Pool.Acquire(ctx)
 		if err != nil {
 			return by, err
@@ -212,15 +212,15 @@ func (p *Primary) awaitTimeline(ctx context.Context) error {
 func (p *Primary) check(ctx context.Context, f Followed, by Server) error {
 	if f.needsTimeline() && !by.Standby {
 		checked := p.checked.Load()
-		if checked == nil || checked.Run != by.Run {
+		if checked == nil || checked.StartedAt != by.StartedAt {
 			position, err := ScanWALPosition(p.Pool.QueryRow(ctx, PrimarySQL, pgx.QueryExecModeExec))
 			if err != nil {
 				return fmt.Errorf("%w: read the server's timeline: %w", ErrUnavailable, err)
 			}
-			checked = &Server{Run: position.Run, timeline: position.Timeline}
+			checked = &Server{StartedAt: position.StartedAt, timeline: position.Timeline}
 			p.checked.Store(checked)
 		}
-		if checked.Run != by.Run { // the address leads to several servers
+		if checked.StartedAt != by.StartedAt { // the address leads to several servers
 			return fmt.Errorf("%w: %s leads to several", ErrWrongServer, by.address)
 		}
 		by.timeline = checked.timeline

@@ -40,15 +40,15 @@ func (t Timeline) endedBy(newer Timeline) bool {
 // WALPosition is how far a server has written or replayed WAL. PrimarySQL and StandbySQL
 // read it.
 type WALPosition struct {
-	Timeline Timeline // the primary's
-	LSN      uint64   // where the primary's WAL ends, or what the standby has replayed
-	Run      string   // of the server itself
+	Timeline  Timeline // the primary's
+	LSN       uint64   // where the primary's WAL ends, or what the standby has replayed
+	StartedAt string   // of the server itself
 }
 
 // ScanWALPosition reads a row of PrimarySQL or StandbySQL.
 func ScanWALPosition(row pgx.Row) (p WALPosition, err error) {
 	var lsn int64
-	err = row.Scan(&p.Timeline.System, &p.Timeline.Number, &lsn, &p.Run)
+	err = row.Scan(&p.Timeline.System, &p.Timeline.Number, &lsn, &p.StartedAt)
 	p.LSN = uint64(lsn)
 	return p, err
 }

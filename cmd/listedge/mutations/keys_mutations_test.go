@@ -28,6 +28,6 @@ func TestKeyMutations(t *testing.T) {
 		{"an evicted entry stays in its rows", []edit{{entries, "if s.rows[id] = others; len(others) == 0 {", "if len(others) < 0 {"}}, "./origin/apikey", "TestAnIdleEntryIsEvictedWithItsRows"},
 		{"a schedule is not looked up", []edit{{entries, "!changed && !e.Key.Scheduled &&", "!changed &&"}}, "./origin/apikey", "TestAScheduledKeyIsLookedUp"},
 		{"connections to an old primary are kept", []edit{{store, "s.db.Keys.Read(ctx, run, ", "s.db.Keys.Read(ctx, \"\", "}}, "./origin", "TestAnEarlierTimelineIsRefused"},
-		{"an answer without keys is anybody's", []edit{{store, "\t\tfound, by, err = s.query(ctx, hashes)\n", "\t\tif found, by, err = s.query(ctx, hashes); len(found) == 0 {\n\t\t\tby.Run = run\n\t\t}\n"}}, "./origin", "TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved"},
+		{"an answer without keys is anybody's", []edit{{store, "\t\tfound, by, err = s.query(ctx, hashes)\n", "\t\tif found, by, err = s.query(ctx, hashes); len(found) == 0 {\n\t\t\tby.StartedAt = run\n\t\t}\n"}}, "./origin", "TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved"},
 	})
 }

@@ -66,7 +66,7 @@ func TestMutations(t *testing.T) {
 		// By the oracle, on real servers.
 		{"served although untrusted", []edit{{following, "return int64(now) < f.trustedUntil.Load()", "return f.trustedUntil.Load() > 0"}}, "./cmd/listedge/e2e", "TestFreshnessInShort"},
 		{"no epoch for a crash, and no reset", []edit{ // each makes up for the other
-			{"origin/follower/term.go", " || is.Run != next.Run:", " || is.Run != next.Run && false:"}, {"internal/changefeed/subscription.go", "s.joined && e.Heartbeat.Run != s.run:", "s.joined && false:"},
+			{"origin/follower/term.go", " || is.Instance != next.Instance:", " || is.Instance != next.Instance && false:"}, {"internal/changefeed/subscription.go", "s.joined && e.Heartbeat.StartedAt != s.startedAt:", "s.joined && false:"},
 		}, "./cmd/listedge/e2e", "TestFreshnessOfLostCommits"},
 		{"the LSN in the page's own statement", sameStatement, "./cmd/listedge/e2e", "TestFreshnessInShort"},
 
@@ -95,7 +95,7 @@ func TestMutations(t *testing.T) {
 		{"entries that cannot be decoded ignored", []edit{{subscription, "\tcase e.Undecodable():\n\t\tcause, ok = ResetUndecodable, false\n", ""}}, "./cache", "TestModel"},
 		{"reads outlive the session", []edit{{subscription, "s.server, s.moved, s.reads = server, false, nil", "s.server, s.moved = server, false"}}, "./cache", "TestModel"},
 		{"reads outlive a reset", []edit{{subscription, "s.reads, s.unsettled = nil, nil", "s.unsettled = nil"}}, "./internal/changefeed", "TestSubscription"},
-		{"another run of the primary is overlooked", []edit{{subscription, "s.joined && e.Heartbeat.Run != s.run:", "s.joined && false:"}}, "./internal/changefeed", "TestSubscription"},
+		{"another run of the primary is overlooked", []edit{{subscription, "s.joined && e.Heartbeat.StartedAt != s.startedAt:", "s.joined && false:"}}, "./internal/changefeed", "TestSubscription"},
 
 		// By what a subscriber does with a log.
 		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "if s.apply(began, entries, cut);", "if s.apply(time.Now(), entries, cut);"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},

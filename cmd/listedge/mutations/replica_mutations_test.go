@@ -32,7 +32,7 @@ func TestReplicaMutations(t *testing.T) {
 		{"a forgotten change leaves no floor", []edit{{history, "\t\th.floor = point{c.at, max(h.floor.lsn, c.lsn)}\n", ""}}, pkg, model},
 		{"the floor's LSN falls", []edit{{history, "max(h.floor.lsn, c.lsn)", "c.lsn"}}, pkg, model},
 		{"joining leaves no floor", []edit{{replica, "\t\tr.history.floor = point{b.Position, b.LSN}\n", ""}}, pkg, model},
-		{"a fill of another run", []edit{{fill, "return v.Run != r.state.run", "return false"}}, pkg, model},
+		{"a fill of another run", []edit{{fill, "return v.StartedAt != r.state.startedAt", "return false"}}, pkg, model},
 
 		{"a table whose rows are not named is kept", []edit{{replica, "\t\tcase rows == nil:\n\t\t\tr.forget(t)\n", ""}}, pkg, model},
 		{"a collection is kept", []edit{{replica, "\t\t\t\tif of.Collection == collection {", "\t\t\t\tif of.Collection != collection {"}}, pkg, model},

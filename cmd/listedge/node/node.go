@@ -127,9 +127,9 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 		return nil, err
 	}
 	n.database.Follow(func() postgres.Followed {
-		_, run := n.Cache.Primary()
 		identity, _ := n.followed.Identity()
-		return postgres.Followed{Run: run, Timeline: postgres.Timeline{System: identity.System, Number: n.followed.Newest()}, Database: identity.Name}
+		return postgres.Followed{StartedAt: n.Cache.PrimaryStart(), Database: identity.Name,
+			Timeline: postgres.Timeline{System: identity.System, Number: n.followed.Newest()}}
 	})
 	if f.FreshnessBound > 0 && n.redis.log != nil {
 		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
