@@ -157,7 +157,7 @@ func (once) NoRetry() bool { return true }
 // arguments are the script's, in its order.
 func arguments(c *lease.Call) []any {
 	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
-		c.Slice, c.Rel0, c.Rel1, c.Returned, c.Debt, c.Nodes, c.Missing}
+		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing}
 }
 
 // read fills the reply from the script's answer.

@@ -102,7 +102,7 @@ func TestScriptEqualsModel(t *testing.T) {
 			p := anyPolicy(random)
 			near := time.Now().UnixMicro() / lease.Slice
 			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Fair: random.Int64N(2),
-				Slice: near - random.Int64N(4), Rel0: anyTokens(p), Rel1: anyTokens(p), Returned: anyTokens(p), Debt: anyTokens(p),
+				Slice: near - random.Int64N(4), ReleasedNow: anyTokens(p), ReleasedBefore: anyTokens(p), Returned: anyTokens(p), Debt: anyTokens(p),
 				Nodes: 1 + random.Int64N(20)}
 			if chance(3) {
 				x.c.Missing = random.Int64N(x.c.Nodes)
@@ -111,7 +111,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				x.c.Need = anyTokens(p)
 			}
 			if chance(2) {
-				x.c.Debt, x.c.Rel0, x.c.Rel1 = 0, 0, 0
+				x.c.Debt, x.c.ReleasedNow, x.c.ReleasedBefore = 0, 0, 0
 			}
 			switch random.IntN(20) {
 			case 0: // absent

@@ -147,14 +147,14 @@ func (s *shard) send() {
 	s.startSend()
 }
 
-// begin makes the calls of a batch. With all, they give back the tokens that are held.
+// begin makes the calls of a batch. With giveBack, they return the tokens that are held.
 // If a bucket needs no call, its waiting requests are answered.
-func (s *shard) begin(batch []*Bucket, now int64, all bool) []*bucketCall {
+func (s *shard) begin(batch []*Bucket, now int64, giveBack bool) []*bucketCall {
 	calls := make([]*bucketCall, 0, len(batch))
 	for _, b := range batch {
 		v := &bucketCall{bucket: b}
 		b.mu.Lock()
-		if (all || !s.refuses()) && b.lease.Begin(&v.call, b.waiting(), now, s.fleet(), all) {
+		if (giveBack || !s.refuses()) && b.lease.Begin(&v.call, b.waiting(), now, s.fleet(), giveBack) {
 			calls = append(calls, v)
 		} else {
 			b.pending = false

@@ -33,9 +33,9 @@ type Call struct {
 	Arrived int64 // requests at this node since its last report
 	Fair    int64 // 1 = Need and Extra are this node's share of what is scarce
 
-	// Of the tokens leased in Slice, Rel0 are no longer held; of those leased in the
-	// slice before, Rel1.
-	Slice, Rel0, Rel1 int64
+	// Of the tokens leased in Slice, ReleasedNow are no longer held; of those leased in the
+	// slice before, ReleasedBefore.
+	Slice, ReleasedNow, ReleasedBefore int64
 
 	Returned int64 // tokens to give back
 	Debt     int64 // tokens spent without Redis, to be debited
@@ -93,16 +93,16 @@ const (
 )
 
 // Begin fills in the next call, for so many waiting requests. It reports false if no call
-// is needed; else Complete or Fail must follow. With all, the call gives back all held
+// is needed; else Complete or Fail must follow. With giveBack, the call returns all held
 // tokens.
-func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
+func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool {
 	if l.inFlight || l.Policy.Blocked() {
 		return false
 	}
 	l.trim(now)
-	all = all || waiting == 0 && l.idle(now)
+	giveBack = giveBack || waiting == 0 && l.idle(now)
 	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
-	l.report(c, all)
+	l.report(c, giveBack)
 	if l.HasDebt() {
 		c.Debt = l.takeDebt()
 	}
@@ -110,7 +110,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 		l.demand.record(float32(l.arrived), now)
 		l.unserved = min(l.unserved, l.demand.recent) + float32(l.arrived)
 		c.Arrived, l.arrived = int64(l.arrived), 0
-		if !all {
+		if !giveBack {
 			// A burst of requests hardly misses what is few to each of the nodes.
 			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*max(1, f.Nodes))))
 			c.Extra = max(0, min(expected-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
@@ -124,7 +124,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 			c.Hold = 1
 		}
 	}
-	if waiting+c.Extra+c.Rel0+c.Rel1+c.Returned+c.Debt == 0 {
+	if waiting+c.Extra+c.ReleasedNow+c.ReleasedBefore+c.Returned+c.Debt == 0 {
 		return false
 	}
 	l.inFlight, l.paying, l.since, l.returned = true, c.Debt > 0, now, 0

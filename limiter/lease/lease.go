@@ -311,10 +311,10 @@ func (g *ledger) add(tokens int64, r *Reply, sent int64) {
 }
 
 // report moves the spent tokens from the ledger into the call, so that the bucket no
-// longer counts them as held. With all, it gives back the unspent tokens, too.
-func (g *ledger) report(c *Call, all bool) {
+// longer counts them as held. With giveBack, it returns the unspent tokens, too.
+func (g *ledger) report(c *Call, giveBack bool) {
 	used := g.cur + g.prev - g.balance
-	if all {
+	if giveBack {
 		c.Returned += int64(g.balance)
 		used += g.balance
 		g.balance = 0
@@ -322,5 +322,5 @@ func (g *ledger) report(c *Call, all bool) {
 	rel1 := min(g.prev, used)
 	g.prev -= rel1
 	g.cur -= used - rel1
-	c.Slice, c.Rel0, c.Rel1 = int64(g.slice), int64(used-rel1), int64(rel1)
+	c.Slice, c.ReleasedNow, c.ReleasedBefore = int64(g.slice), int64(used-rel1), int64(rel1)
 }

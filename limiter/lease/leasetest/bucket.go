@@ -58,7 +58,7 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 		c.Wait = b.Policy.TimeFor(lease.Token - b.Level)
 	}
 	if stepped || replaced || confirmed && !absent || b.Policy.Leased() && c.Arrived > 0 ||
-		c.Granted+c.Leased+c.Rel0+c.Rel1+c.Returned+c.Debt > 0 {
+		c.Granted+c.Leased+c.ReleasedNow+c.ReleasedBefore+c.Returned+c.Debt > 0 {
 		return true
 	}
 	*b = before
@@ -150,10 +150,10 @@ func (b *Bucket) replacePolicy(p *lease.Policy) bool {
 func (b *Bucket) release(c *lease.Call, slice int64) {
 	switch c.Slice {
 	case slice:
-		b.HeldNow = max(0, b.HeldNow-c.Rel0)
-		b.HeldBefore = max(0, b.HeldBefore-c.Rel1)
+		b.HeldNow = max(0, b.HeldNow-c.ReleasedNow)
+		b.HeldBefore = max(0, b.HeldBefore-c.ReleasedBefore)
 	case slice - 1:
-		b.HeldBefore = max(0, b.HeldBefore-c.Rel0)
+		b.HeldBefore = max(0, b.HeldBefore-c.ReleasedNow)
 	}
 }
 
