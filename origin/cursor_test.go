@@ -74,6 +74,17 @@ func TestACursorIsItsPosition(t *testing.T) {
 	}
 }
 
+// A key may be empty, but is never NULL, behind which there is no row.
+func TestNoArgumentIsNULL(t *testing.T) {
+	for _, q := range allLists() {
+		for _, q.After = range positions(q.Sort) {
+			if _, args := shapeOf(&q); slices.ContainsFunc(args, func(arg []byte) bool { return arg == nil }) {
+				t.Fatalf("%s: %q", describe(q), args)
+			}
+		}
+	}
+}
+
 func TestTheLongestCursorFits(t *testing.T) {
 	q := Query{Sort: lists.ByName, Search: strings.Repeat("\U0010FFFF", 120)}
 	q.After = (&lists.Row{ID: uuid.Max, NameKey: lists.NameKey(strings.Repeat("\U0010FFFF", 300))}).Position(q.Sort)

@@ -83,7 +83,7 @@ func shapeOf(q *Query) (shape, [][]byte) {
 		}
 	}
 	if s.after {
-		key, id, _ := q.Sort.Parse(nil, q.After)
+		key, id, _ := q.Sort.Parse([]byte{}, q.After)
 		args = append(args, key, id[:])
 	}
 	return s, args
