@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -24,7 +23,8 @@ var (
 
 // randomQuery is the first page of any list, or a page from any position on.
 func randomQuery(r *rand.Rand, workspace uuid.UUID) origin.Query {
-	q := origin.Query{Workspace: workspace, Collection: lists.Collection(r.IntN(2)), Sort: lists.Order(r.IntN(2)), Limit: pick(r, limits), Search: pick(r, searches)}
+	q := origin.Query{Workspace: workspace, Collection: pick(r, lists.All), Limit: pick(r, limits), Search: pick(r, searches)}
+	q.Sort = pick(r, q.Collection.Orders())
 	for _, f := range q.Collection.Filters() {
 		if r.IntN(2) == 0 {
 			q.Filter |= pick(r, f.Values).Flag
@@ -45,17 +45,12 @@ func randomID(r *rand.Rand) (id uuid.UUID) {
 
 // addressOf is the query as a client writes it.
 func addressOf(q *origin.Query) string {
-	v := url.Values{"limit": {strconv.Itoa(q.Limit)}}
-	if q.Sort == lists.ByName {
-		v.Set("sort", "name")
-	}
-	words := [...]map[lists.Flags]string{
-		lists.Items:    {lists.Tracked: "stock=tracked", lists.Low: "stock=low", lists.Goods: "type=goods", lists.Services: "type=services"},
-		lists.Contacts: {lists.Customers: "type=customer", lists.Suppliers: "type=supplier"},
-	}
-	for flag, word := range words[q.Collection] {
-		if name, value, _ := strings.Cut(word, "="); q.Filter&flag != 0 {
-			v.Set(name, value)
+	v := url.Values{"limit": {strconv.Itoa(q.Limit)}, "sort": {q.Sort.String()}}
+	for _, f := range q.Collection.Filters() {
+		for _, value := range f.Values {
+			if q.Filter&value.Flag != 0 {
+				v.Set(f.Parameter, value.Name)
+			}
 		}
 	}
 	if q.Search != "" {

@@ -48,26 +48,37 @@ func randomTime(r *rand.Rand) time.Time {
 func (w *pageWriter) row(c lists.Collection) (columns []string, values []any) {
 	r := w.random
 	add := func(column string, value any) { columns, values = append(columns, column), append(values, value) }
-	add("name", randomName(r))
-	add("created_at", randomTime(r))
-	add("active", r.IntN(8) > 0)
-	texts := []string{"email", "phone", "tin", "address"}
-	if c == lists.Items {
-		texts = []string{"sku", "description", "unit", "image_path"}
-		add("type", pick(r, []string{"GOODS", "SERVICE"}))
-		add("track_stock", r.IntN(2) == 0)
-		add("stock_on_hand", pick(r, []string{"0", "1", "1.0", "2", "-1", "10.00"}))
-		add("reorder_point", pick(r, []any{nil, "0", "1", "1.00", "2"}))
-		add("cost_price", r.IntN(100))
-		add("usage_30", r.IntN(100))
-	} else {
-		add("is_customer", r.IntN(2) == 0)
-		add("is_supplier", r.IntN(2) == 0)
-	}
-	for _, text := range texts {
-		add(text, pick(r, []any{nil, "", "abc", "ABC", "xaby", "Äb", "чай"}))
+	for _, column := range c.Columns() {
+		switch nullable := column.Nullable && r.IntN(4) == 0; {
+		case column.Name == "name":
+			add(column.Name, randomName(r))
+		case column.Name == "active":
+			add(column.Name, r.IntN(8) > 0)
+		case column.Name == "type":
+			add(column.Name, pick(r, []string{"GOODS", "SERVICE"}))
+		case nullable:
+			add(column.Name, nil)
+		case column.Kind == lists.Text:
+			add(column.Name, pick(r, []string{"", "abc", "ABC", "xaby", "Äb", "чай"}))
+		case column.Kind == lists.Decimal:
+			add(column.Name, pick(r, []string{"0", "1", "1.0", "2", "-1", "10.00"}))
+		case column.Kind == lists.Number:
+			add(column.Name, r.IntN(100))
+		case column.Kind == lists.Bool:
+			add(column.Name, r.IntN(2) == 0)
+		case column.Kind == lists.Instant:
+			add(column.Name, randomTime(r))
+		}
 	}
 	return columns, values
+}
+
+// unsearched is a column of texts that neither a search nor a filter compares.
+func unsearched(c lists.Collection) string {
+	i := slices.IndexFunc(c.Columns(), func(of lists.Column) bool {
+		return of.Kind == lists.Text && !slices.Contains(c.Searched(), of.Name) && !c.IsFilteredBy(of.Name)
+	})
+	return c.Columns()[i].Name
 }
 
 // ways are the ways to write. Each of them writes one list; the last ones write
@@ -164,7 +175,7 @@ func (w *pageWriter) stock(ctx context.Context, tx pgx.Tx, l changefeed.List) er
 	ids, err := w.some(ctx, tx, l, w.few())
 	for _, id := range ids {
 		w.other++
-		column, value := "address", any(fmt.Sprint(w.other))
+		column, value := unsearched(l.Collection), any(fmt.Sprint(w.other))
 		if l.Collection == lists.Items {
 			column, value = "stock_on_hand", 1000+w.other
 		}
@@ -271,10 +282,7 @@ func (w *pageWriter) savepoint(ctx context.Context, tx pgx.Tx, l changefeed.List
 func (w *pageWriter) long(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, 2)
 	for i, id := range ids {
-		column := []string{"name", pick(w.random, []string{"name", "description"})}[i]
-		if l.Collection == lists.Contacts {
-			column = "name"
-		}
+		column := []string{"name", pick(w.random, l.Collection.Searched())}[i]
 		_, err := tx.Exec(ctx, "UPDATE "+table(l)+" SET "+column+" = (SELECT string_agg(md5($2 || n::text), '') FROM generate_series(1, 300) n) WHERE id = $1", id, fmt.Sprint(w.random.Uint64()))
 		if err != nil {
 			return err
@@ -319,7 +327,7 @@ func (w *pageWriter) truncate(ctx context.Context, tx pgx.Tx, l changefeed.List)
 // definition changes the table, and with it all rows.
 func (w *pageWriter) definition(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	w.other++
-	column := map[bool]string{true: "unit", false: "address"}[l.Collection == lists.Items]
+	column := unsearched(l.Collection)
 	_, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE text USING coalesce(%s, '') || '%d'", table(l), column, column, w.other))
 	return err
 }
