@@ -64,21 +64,11 @@ type Lease struct {
 	fallback *fallback // not nil = tokens may have been spent that the bucket does not know of
 }
 
-// View is a bucket as this node knows it: it contained Level micro-tokens at the time
-// At. Refill adds to them up to burst - held. Without Redis, View is the bucket itself.
+// View is a bucket as this node knows it: it contained Level micro-tokens at the time At.
 type View struct {
 	Level, At int64
 	held      int32 // tokens that nodes hold
 	peers     int32 // other nodes of the fleet
-}
-
-// Refill brings the view to now.
-func (v *View) Refill(p *Policy, now int64) {
-	if now > v.At {
-		room := max(0, p.Burst-int64(v.held)) * Token
-		v.Level = max(v.Level, min(room, v.Level+p.Earned(now-v.At)))
-		v.At = now
-	}
 }
 
 // Units returns the micro-tokens of a full bucket.
@@ -197,11 +187,11 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 }
 
 // levelAt is the bucket's level at now, if no other node has taken tokens since the last
-// answer. Before the first answer the bucket counts as full, as an absent bucket is.
+// answer: it has been refilled up to burst - held. Before the first answer the bucket counts as
+// full, as an absent bucket is.
 func (l *Lease) levelAt(now int64) int64 {
-	v := l.View
-	v.Refill(&l.Policy, now)
-	return v.Level
+	room := max(0, l.Policy.Burst-int64(l.held)) * Token
+	return max(l.Level, min(room, l.Level+l.Policy.Earned(max(0, now-l.At))))
 }
 
 // Status is what a response says about a bucket.
@@ -212,16 +202,16 @@ type Status struct {
 }
 
 // Status returns the status at now for a request that is not refused. It subtracts what
-// other nodes may have taken since the last answer: twice what they usually take, and
+// other nodes may have taken since the last answer: half more than they usually take, and
 // more the older that answer is.
 func (l *Lease) Status(now int64) Status {
 	level := float64(l.levelAt(now))
 	if age := float64(now - l.At); l.peers > 0 && age > 0 {
-		perOwn := 2 * l.others / max(1, l.demand.own)
+		perOwn := 1.5 * l.others / max(1, l.demand.own)
 		if l.demand.recent < 4*sparse { // too few requests to compare
 			perOwn = max(perOwn, float32(l.peers))
 		}
-		taken := max(2*float64(l.others)*age/DemandSpan, float64(l.arrived)*float64(perOwn))
+		taken := max(1.5*float64(l.others)*age/DemandSpan, float64(l.arrived)*float64(perOwn))
 		level = max(0, level-taken*Token) * viewLife / (viewLife + age)
 	}
 	return StatusOf(&l.Policy, int64(level)+(l.Holds(now)+int64(l.returned))*Token)
@@ -236,7 +226,7 @@ func (l *Lease) FallbackStatus(now int64, f *Fleet) Status {
 }
 
 // viewLife is the age at which half of a known level is shown, in microseconds.
-const viewLife = 2_000_000
+const viewLife = 4_000_000
 
 // StatusOf returns the status of a bucket that contains level micro-tokens.
 func StatusOf(p *Policy, level int64) Status {

@@ -27,13 +27,13 @@ func TestLimiterMutations(t *testing.T) {
 		lease("a clock that steps back refills", "TestNeverOverAtSpending", "leasetest/bucket.go", "\t\t\tb.ClockLag += b.RefilledAt - now\n", "\t\t\tb.grow(b.RefilledAt-now, missing, nodes)\n\t\t\tb.ClockLag += b.RefilledAt - now\n"),
 
 		// The deny cache.
-		lease("no deny cache", "TestFloodOnFiveAMinute", "call.go", "l.deny = from + min(c.Wait, ", "l.deny = 0 * min(c.Wait, "),
+		lease("no deny cache", "TestFloodOnFiveAMinute", "call.go", "l.deny = from + min(c.Wait, ", "l.deny = 0*from + 0*min(c.Wait, "),
 		lease("denied for longer than there is no token", "TestSmallBurstsAreAsPerRequest", "call.go", "l.deny = from + min(c.Wait, ", "l.deny = from + 2*min(c.Wait, "),
 		lease("denied only to the next token", "TestRequestsHardlyEverAskRedis", "call.go", "l.deny = max(l.deny, now+min(pause, l.Policy.TimeFor(l.Policy.Units()/10)))", ""),
 
 		// Leases and demand.
 		lease("leases amid a burst", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "bound = have / (3 * nodes)", "bound = have"),
-		lease("a lease is all there is", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "(have + held) / max(minParts, 2*nodes+1)", "have + held"),
+		lease("a lease is all there is", "TestAClientThatSpendsWhatIsShown", "leasetest/bucket.go", "(have + held) / max(minParts, 2*nodes+1)", "have + held"),
 		lease("first come, first served", "TestFairness", "call.go", "\t\tl.chance = chance\n", ""),
 		lease("others take nothing", "TestWhatIsShownMayBeHad", "lease.go", "taken := max(", "taken := 0 * max("),
 
