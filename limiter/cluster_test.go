@@ -114,7 +114,11 @@ func TestACallIsCarriedOutOnceAtMost(t *testing.T) {
 		lose.Store(true)
 		l.leased.refund(key, l.now(), false)
 		eventually(t, "the answer is lost", func() bool { return !lose.Load() })
-		time.Sleep(150 * time.Millisecond) // so long a bucket is not asked after a failure
+		eventually(t, "the bucket is asked again", func() bool {
+			key.mu.Lock()
+			defer key.mu.Unlock()
+			return !key.pending && !key.lease.Unanswered(l.now(), key.shard.fleet())
+		})
 		takes(t, l, key, 1, SourceRedis)
 	}
 	if n := l.left(key); n != 10 {
