@@ -2,6 +2,9 @@ package deploy_test
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
@@ -107,4 +110,43 @@ func decoded(t *testing.T, objects []manifest) *cluster {
 		}
 	}
 	return c
+}
+
+// secret is what a pod is given as files.
+type secret struct {
+	name string
+	keys []string
+}
+
+func secretOf(t *testing.T, template *core.PodTemplateSpec) (s secret) {
+	t.Helper()
+	volume, mount := template.Spec.Volumes[0], template.Spec.Containers[0].VolumeMounts[0]
+	if volume.Secret == nil || mount.Name != volume.Name || !mount.ReadOnly {
+		t.Fatalf("%s is mounted as %v", volume.Name, mount)
+	}
+	s.name = volume.Secret.SecretName
+	for _, e := range template.Spec.Containers[0].Env {
+		if name, isFile := strings.CutSuffix(e.Name, "_FILE"); isFile {
+			if s.keys = append(s.keys, name); e.Value != mount.MountPath+"/"+name {
+				t.Errorf("%s=%s is elsewhere", e.Name, e.Value)
+			}
+		}
+	}
+	return s
+}
+
+// checkSettings finds that the program knows the command, and each environment
+// variable that is named like one of its own.
+func checkSettings(t *testing.T, who string, names []string, command ...string) {
+	t.Helper()
+	help := listedge(t, nil, append(slices.Clone(command), "--help")...)
+	known := regexp.MustCompile(`\$(LISTEDGE_\w+)`).FindAllStringSubmatch(help, -1)
+	if len(known) == 0 {
+		t.Fatalf("%s: listedge %v takes no settings", who, command)
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, "LISTEDGE_") && !slices.ContainsFunc(known, func(m []string) bool { return m[1] == name }) {
+			t.Errorf("%s: listedge %v knows no %s", who, command, name)
+		}
+	}
 }
