@@ -51,7 +51,8 @@ func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
 	if err = checkURL(url, err); err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
-	prepareConfig(config, toPrimary, Settings{"search_path": Schema})
+	// Compiling would take longer than what commands ask of the catalog.
+	prepareConfig(config, toPrimary, Settings{"search_path": Schema, "jit": "off"})
 	return config, nil
 }
 
