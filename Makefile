@@ -65,10 +65,11 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 	go -C bench build -o ../bin/bench . # a module of its own: see its go.mod
 	./bin/bench -o bench/report.md $(ONLY)
 
-soak: ## storms on the limiter, faults to a fleet in a random order for SOAK (10m), and each cached page compared for as long; SEED=n repeats one. ONLY=regexp picks some
+soak: ## storms on the limiter, faults to a fleet in a random order for SOAK (10m), each cached page compared for as long, and each outage is one page; SEED=n repeats one. ONLY=regexp picks some
 	@deploy/install.sh
 	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./limiter
 	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./cmd/listedge/e2e -soak $(SOAK) $(if $(SEED),-seed $(SEED))
+	go -C deploy test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 .
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)

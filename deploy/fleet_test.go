@@ -110,6 +110,9 @@ type fleet struct {
 	redis    *sandbox.Redis
 	nodes    []*node
 	key      string
+	balancer *sandbox.Child
+	public   string // port of the balancer
+	stats    string // port of its metrics
 }
 
 // node is a process at addresses that it keeps when it is started again.

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -34,9 +35,23 @@ func (f *fleet) servers() (changes []string) {
 func startHAProxy(t *testing.T, changes ...string) (public, stats string) {
 	t.Helper()
 	public, stats = freePort(t), freePort(t)
-	changes = append(changes, "bind :8080", "bind 127.0.0.1:"+public, "bind :8404", "bind 127.0.0.1:"+stats)
-	startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))))
+	runHAProxy(t, public, stats, changes...)
 	return public, stats
+}
+
+func runHAProxy(t *testing.T, public, stats string, changes ...string) *sandbox.Child {
+	t.Helper()
+	changes = append(changes, "bind :8080", "bind 127.0.0.1:"+public, "bind :8404", "bind 127.0.0.1:"+stats)
+	return startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))))
+}
+
+// startHAProxy starts the load balancer of the fleet, or starts it again.
+func (f *fleet) startHAProxy(t *testing.T) {
+	t.Helper()
+	if f.balancer == nil {
+		f.public, f.stats = freePort(t), freePort(t)
+	}
+	f.balancer = runHAProxy(t, f.public, f.stats, f.servers()...)
 }
 
 // While Postgres or Redis fails in any way, every node stays behind HAProxy and answers from

@@ -1,0 +1,176 @@
+package deploy_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+// outage is something that people are paged for.
+type outage struct {
+	name       string
+	pages      string // the alerts that name it
+	follows    string // alerts that fire, too, and are inhibited
+	begin, end func(t *testing.T)
+	// meanwhile looks at it. If it is set, all alerts have to end after the outage, too.
+	meanwhile func(t *testing.T, p *prometheus)
+}
+
+const withoutRedis, withoutPostgres = "LimiterDegraded NoFollower FreshnessUntrusted", "OriginBreakerOpen NoFollower FreshnessUntrusted"
+
+// Each outage is one page, which names its cause. The soak has more of them.
+func TestEachOutageIsOnePage(t *testing.T) {
+	t.Parallel()
+	f := startBalancedFleet(t)
+	f.play(t, []outage{
+		{"Redis is killed", "RedisDown", withoutRedis, does(f.redis.Kill), func(t *testing.T) { must(f.redis.Restart(t.Context())) }, f.seesPanels},
+		{"Postgres hangs", "PostgresDown", withoutPostgres, does(f.postgres.Freeze), does(f.postgres.Thaw), nil},
+		{"the load balancer is killed", "LoadBalancerDown", "NoTraffic",
+			func(*testing.T) { must(f.balancer.End(time.Minute, syscall.SIGKILL)) }, func(*testing.T) { f.startHAProxy(t) }, nil},
+		{"a certificate expires, connections are used up, a transaction retains WAL", "CertificateExpiresSoon ConnectionsNearLimit RetainedWAL",
+			"CertificateExpires", func(t *testing.T) {
+				cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+				sandboxtest.Certificate(t, "node", 24*time.Hour, cert, key)
+				f.add(t, "LISTEDGE_TLS_CERT="+cert, "LISTEDGE_TLS_KEY="+key)
+				f.add(t, "LISTEDGE_MAX_CONNECTIONS=20").connect(t, 19)
+				db := must1(pgx.Connect(t.Context(), f.postgres.URL("postgres")))
+				t.Cleanup(func() { _ = db.Close(context.Background()) })
+				for _, statement := range []string{"BEGIN", "CREATE TEMPORARY TABLE x ()"} {
+					must1(db.Exec(t.Context(), statement))
+				}
+				for range 4 { // 16 MiB each
+					psql(t, f, "SELECT pg_logical_emit_message(false, 'x', 'x'), pg_switch_wal()")
+				}
+			}, func(*testing.T) { f.nodes = f.nodes[:3] }, nil},
+	})
+}
+
+// seesPanels asks for all panels of the dashboard, which show most while something is wrong.
+func (f *fleet) seesPanels(t *testing.T, p *prometheus) {
+	t.Helper()
+	p.askPanels(t, func(expr string) bool { return !strings.Contains(expr, "quota_used") }) // no workspace here has a quota
+	// The version that distributions have stores either kind of buckets, not both.
+	native := startPrometheus(t, f, startAlertmanager(t), "native-histograms")
+	by := func(latency string) string {
+		return "histogram_quantile(0.99, sum (rate(" + latency + `{job="listedge"}[30s]))) > 0`
+	}
+	within(t, patience, "native histograms are stored", func() bool { return len(native.ask(t, by(duration)))+len(native.ask(t, by(queryDuration))) == 2 })
+	native.askPanels(t, func(expr string) bool { return strings.Contains(expr, "_duration_seconds{") })
+	for _, latency := range []string{duration, queryDuration} {
+		if p99 := native.value(t, by(latency)); p99 > 60 {
+			t.Errorf("by native histograms, 99 of 100 %s are below %v", latency, p99)
+		}
+	}
+}
+
+// does is a step of an outage.
+func does(do func() error) func(*testing.T) { return func(*testing.T) { must(do()) } }
+
+// startBalancedFleet starts three nodes behind a load balancer.
+func startBalancedFleet(t *testing.T) *fleet {
+	t.Helper()
+	f := startFleet(t, 3)
+	f.startHAProxy(t)
+	return f
+}
+
+// besides are the alerts that say something: a busy machine may miss the objective of latency
+// while all is well.
+func besides(names []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool {
+		return strings.HasPrefix(name, "ListedgeErrorBudget") || name == "ListedgeWatchdog"
+	})
+}
+
+// play begins and ends each outage. Each has a Prometheus and an Alertmanager of its own,
+// which know nothing of the one before.
+func (f *fleet) play(t *testing.T, outages []outage) {
+	t.Helper()
+	stop := f.load()
+	defer stop()
+	for _, o := range outages {
+		t.Run(o.name, func(t *testing.T) {
+			for _, n := range f.nodes {
+				n.awaitMode(t, "followed")
+			}
+			a := startAlertmanager(t)
+			p := startPrometheus(t, f, a)
+			within(t, patience, "all is well", func() bool {
+				return len(p.ask(t, `listedge:slo_all:rate5m{slo="availability"} > 1`)) == 1 && len(besides(p.firing(t))) == 0
+			})
+			o.begin(t)
+			p.find(f)
+			pages, follows := alertsOf(o.pages), alertsOf(o.follows)
+			within(t, patience, "what follows from it fires, and notifications name the cause", func() bool {
+				_, inhibited := a.state(t)
+				missing := slices.ContainsFunc(follows, func(name string) bool { return !slices.Contains(inhibited, name) })
+				return !missing && len(besides(a.notifications())) >= len(pages)
+			})
+			if active, _ := a.state(t); !slices.Equal(besides(active), pages) {
+				t.Errorf("%v are not inhibited", active)
+			}
+			if o.meanwhile != nil {
+				o.meanwhile(t, p)
+			}
+			o.end(t)
+			if o.meanwhile != nil {
+				within(t, patience, "the alerts end", func() bool { return len(besides(p.firing(t))) == 0 })
+			}
+			if sent := besides(a.notifications()); !slices.Equal(sent, pages) {
+				t.Errorf("notifications went out for %v", sent)
+			}
+		})
+	}
+}
+
+// alertsOf are the whole names of alerts.
+func alertsOf(text string) (names []string) {
+	for name := range strings.FieldsSeq(text) {
+		names = append(names, "Listedge"+name)
+	}
+	return names
+}
+
+// connect opens connections to the node until the test ends.
+func (n *node) connect(t *testing.T, many int) {
+	t.Helper()
+	n.awaitMode(t, "followed")
+	for range many {
+		client := &http.Client{Transport: &http.Transport{}}
+		answer := must1(client.Get("http://" + n.public + "/docs"))
+		_, _ = io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		t.Cleanup(client.CloseIdleConnections)
+	}
+}
+
+// load asks for pages, some of them wrong, by the load balancer until stopped.
+func (f *fleet) load() (stop func()) {
+	ctx, end := context.WithCancel(context.Background())
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				for _, path := range []string{"/v1/items", "/v1/contacts", "/v1/items?limit=1", "/v1/none"} {
+					_, _, _ = get("http://127.0.0.1:"+f.public+path, f.key)
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(200 * time.Millisecond):
+				}
+			}
+		})
+	}
+	return func() { end(); clients.Wait() }
+}
