@@ -47,9 +47,11 @@ func (c *auditCommand) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		return c.print(t, list, func() {
+			lines := [][]string{{"AT", "ACTOR", "ACTION", "SUBJECT", "DETAILS"}}
 			for _, e := range list {
-				fmt.Fprintf(t.out, "%s  %-12s  %-18s  %-46s  %s\n", instant(&e.At), e.Actor, e.Action, subjectOf(e), summary(e.Details))
+				lines = append(lines, []string{instant(&e.At), e.Actor, e.Action, subjectOf(e), summary(e.Details)})
 			}
+			t.table(lines)
 		})
 	})
 }

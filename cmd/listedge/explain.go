@@ -17,14 +17,14 @@ import (
 
 type explainCommand struct {
 	jsonFlag
-	RequestID string          `help:"Id of a recent request: the X-Request-Id of its response." required:"" placeholder:"ID"`
-	Admin     doctor.AdminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
+	ID   string          `arg:"" help:"Id of a recent request: the X-Request-Id of its response."`
+	Node doctor.AdminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
 // Validate refuses an id that no request has.
 func (c *explainCommand) Validate() error {
-	if c.RequestID == "" {
-		return errors.New("--request-id must not be empty")
+	if c.ID == "" {
+		return errors.New("the id must not be empty")
 	}
 	return nil
 }
@@ -38,8 +38,8 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	defer cancel()
 	var records []json.RawMessage // of edge.Record
 	notFound := false
-	path := "explain?" + url.Values{"request-id": {c.RequestID}}.Encode()
-	err := c.Admin.Get(ctx, path, func(r *http.Response, body io.Reader) error {
+	path := "explain?" + url.Values{"request-id": {c.ID}}.Encode()
+	err := c.Node.Get(ctx, path, func(r *http.Response, body io.Reader) error {
 		if notFound = r.StatusCode == http.StatusNotFound; notFound {
 			return nil
 		}
@@ -50,7 +50,7 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 		return fmt.Errorf("ask the node: %w", err)
 	case notFound:
 		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit (a node keeps only a sample of hits)",
-			c.RequestID)
+			c.ID)
 	}
 	var table []byte
 	for _, record := range records {

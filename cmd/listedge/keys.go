@@ -110,9 +110,11 @@ func (c *keyList) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		return c.print(t, list, func() {
+			lines := [][]string{{"ID", "BEGINS WITH", "STATE", "LAST USED", "SCOPES", "NAME"}}
 			for _, k := range list {
-				fmt.Fprintf(t.out, "%s  %s…  %-29s  used %-20s  %s  %s\n", k.ID, k.Prefix, stateOf(k), instant(k.LastUsedAt), strings.Join(k.Scopes, ","), k.Name)
+				lines = append(lines, []string{k.ID.String(), k.Prefix + "…", stateOf(k), instant(k.LastUsedAt), strings.Join(k.Scopes, ","), k.Name})
 			}
+			t.table(lines)
 		})
 	})
 }

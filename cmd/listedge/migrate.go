@@ -72,13 +72,15 @@ func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
 		return err
 	}
 	return c.print(t, all, func() {
+		lines := [][]string{{"MIGRATION", "STATE"}}
 		for _, m := range all {
 			state := "pending"
 			if !m.AppliedAt.IsZero() {
 				state = "applied " + instant(&m.AppliedAt)
 			}
-			fmt.Fprintf(t.out, "%-32s %s\n", m.Name, state)
+			lines = append(lines, []string{m.Name, state})
 		}
+		t.table(lines)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -46,6 +47,15 @@ func (f jsonFlag) print(t *terminal, v any, printText func()) error {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil
+}
+
+// table prints lines in columns. The first line has the heads.
+func (t *terminal) table(lines [][]string) {
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	for _, line := range lines {
+		fmt.Fprintln(w, strings.Join(line, "\t"))
+	}
+	_ = w.Flush() // t.out keeps its error
 }
 
 func instant(at *time.Time) string {

@@ -8,20 +8,35 @@ import (
 	"listedge/cmd/listedge/doctor"
 )
 
-// readyTimeout bounds the whole command.
-const readyTimeout = 3 * time.Second
+const (
+	// readyTimeout bounds one question.
+	readyTimeout = 3 * time.Second
+	// readyPause is the time between two questions.
+	readyPause = 200 * time.Millisecond
+)
 
 type readyCommand struct {
-	Admin doctor.AdminURL `help:"Admin listener of the node." default:"http://127.0.0.1:9090" placeholder:"URL"`
+	Node doctor.AdminURL `help:"Admin listener of the node." default:"http://127.0.0.1:9090" placeholder:"URL"`
+	Wait time.Duration   `help:"How long to wait until the node is ready; 0 = ask once." default:"0s" placeholder:"DURATION"`
 }
 
 // Run requests /readyz, for health checks in a container without curl.
 func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	if err := c.Admin.Ready(ctx); err != nil {
-		return err
+	for until := time.Now().Add(c.Wait); ; {
+		asking, cancel := context.WithTimeout(ctx, readyTimeout)
+		err := c.Node.Ready(asking)
+		cancel()
+		switch left := time.Until(until); {
+		case err == nil:
+			fmt.Fprintln(t.out, "ready")
+			return nil
+		case left <= 0:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(readyPause):
+		}
 	}
-	fmt.Fprintln(t.out, "ready")
-	return nil
 }

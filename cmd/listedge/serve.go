@@ -34,7 +34,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 		private.Close()
 		return err
 	}
-	n, err := newNode(ctx, node.Options{Flags: c.Flags, Log: log, Public: public, Private: private,
+	n, err := newNode(ctx, node.Options{Flags: c.Flags, NotifySocket: notifySocket(), Log: log, Public: public, Private: private,
 		Database: node.DatabaseURLs{Pages: c.DatabaseURL, Changes: cmp.Or(c.ReplicationURL, c.DatabaseURL)}}, flags)
 	if err != nil {
 		public.Close()

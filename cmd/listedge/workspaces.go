@@ -90,13 +90,15 @@ func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		return c.print(t, list, func() {
+			lines := [][]string{{"ID", "STATE", "QUOTA", "NAME"}}
 			for _, w := range list {
 				state := "active"
 				if w.SuspendedAt != nil {
 					state = "suspended " + instant(w.SuspendedAt)
 				}
-				fmt.Fprintf(t.out, "%s  %-31s  %-30s  %s\n", w.ID, state, shownQuota(w.Quota, w.QuotaUsed), w.Name)
+				lines = append(lines, []string{w.ID.String(), state, shownQuota(w.Quota, w.QuotaUsed), w.Name})
 			}
+			t.table(lines)
 		})
 	})
 }

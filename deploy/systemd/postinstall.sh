@@ -6,5 +6,5 @@ set -e
 systemctl daemon-reload
 case "$1:$2" in
 configure: | 1:) echo "listedge: put the addresses of Postgres and Redis into /etc/listedge, then: systemctl enable --now listedge" ;;
-*) systemctl try-restart listedge.service ;; # drains first
+*) systemctl --no-block try-restart listedge.service ;; # drains first; is ready when Postgres answers
 esac

@@ -1,16 +1,21 @@
 package e2e
 
 import (
+	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // explained returns what `listedge explain` prints about a request to the node.
 func explained(t *testing.T, n *testNode, id string) string {
 	t.Helper()
-	return command(t, "explain", "--request-id", id, "--admin", n.admin)
+	return command(t, "explain", id, "--node", n.admin)
 }
 
 func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
@@ -56,7 +61,7 @@ func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 
 func TestExplainOfAnUnknownRequest(t *testing.T) {
 	n := startNode(t, database(t))
-	p := start(t, "explain", "--request-id", "never-seen", "--admin", n.admin)
+	p := start(t, "explain", "never-seen", "--node", n.admin)
 	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "does not remember a request never-seen") {
 		t.Errorf("exit %d: %s", p.code, p.err.String())
 	}
@@ -65,18 +70,44 @@ func TestExplainOfAnUnknownRequest(t *testing.T) {
 func TestReadySaysWhatTheNodeSays(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, database(t))
-	if said := command(t, "ready", "--admin", n.admin); said != "ready\n" {
+	if said := command(t, "ready", "--node", n.admin); said != "ready\n" {
 		t.Error(said)
 	}
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
+	waiting := start(t, "ready", "--node", lost.admin, "--wait", "500ms")
+	if <-waiting.ended; waiting.code != exitFailed || !strings.Contains(waiting.err.String(), "postgres: ") {
+		t.Errorf("exit %d: %s", waiting.code, waiting.err.String())
+	}
 	for admin, want := range map[string]string{
 		lost.admin:           "postgres: failed to connect",
 		"http://127.0.0.1:1": "ask the node: ",
 		n.url:                "ask the node: /readyz is not the response of a node",
 	} {
-		p := start(t, "ready", "--admin", admin)
+		p := start(t, "ready", "--node", admin)
 		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), want) {
 			t.Errorf("%s: exit %d: %s", admin, p.code, p.err.String())
 		}
+	}
+}
+
+// Whoever waits learns when a node becomes ready: `listedge ready --wait`, and systemd.
+func TestReadyIsAwaited(t *testing.T) {
+	t.Parallel()
+	postgres, url := privateDatabase(t)
+	must(postgres.Kill(syscall.SIGQUIT))
+	socket := filepath.Join(sandboxtest.Dir(t), "notify")
+	systemd := must1(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))
+	defer systemd.Close()
+	n := launchProgram(t, listedge, []string{"NOTIFY_SOCKET=" + socket}, url)
+	waiting := start(t, "ready", "--node", n.admin, "--wait", patience.String())
+	n.awaitCheck(t, "postgres", "failed to connect")
+	must(postgres.Restart(t.Context()))
+	if <-waiting.ended; waiting.code != exitFine || waiting.out.String() != "ready\n" {
+		t.Errorf("exit %d: %s", waiting.code, waiting.err.String())
+	}
+	must(systemd.SetReadDeadline(time.Now().Add(patience)))
+	said := make([]byte, 100)
+	if length, err := systemd.Read(said); err != nil || string(said[:length]) != "READY=1" {
+		t.Errorf("systemd is told %q (%v)", said[:length], err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -134,6 +135,19 @@ func (n *Network) UnmarshalText(text []byte) (err error) {
 
 // ByteSize is a number of bytes, written as 512MiB, 2GB or 1048576.
 type ByteSize int64
+
+// String is the number with the largest unit that fits.
+func (b ByteSize) String() string {
+	for _, unit := range []struct {
+		bytes ByteSize
+		name  string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if b >= unit.bytes && b%unit.bytes == 0 {
+			return strconv.FormatInt(int64(b/unit.bytes), 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(int64(b), 10) + "B"
+}
 
 // UnmarshalText reads a size.
 func (b *ByteSize) UnmarshalText(text []byte) error {

@@ -96,6 +96,7 @@ type Options struct {
 	Settings          map[string]any // what /settings shows
 	Version, Revision string         // of the program
 	Traces            bool           // OpenTelemetry's environment variables name a collector
+	NotifySocket      string         // of systemd; empty = it does not wait
 	Log               *Log
 	Public, Private   net.Listener // the node closes them
 }
@@ -213,6 +214,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { n.health.Run(running) })
 	background.Go(func() { n.history.Run(running) })
+	background.Go(func() { n.announce(running) })
 	for _, probe := range n.probes {
 		background.Go(func() { repeat(running, probe) })
 	}
@@ -242,6 +244,25 @@ func (n *Node) Serve(ctx context.Context) error {
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
+}
+
+// announce tells systemd (Type=notify) once that the node is ready.
+func (n *Node) announce(ctx context.Context) {
+	for n.options.NotifySocket != "" && ctx.Err() == nil {
+		if !n.health.Ready() {
+			sleep(ctx, startPause)
+			continue
+		}
+		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.options.NotifySocket, Net: "unixgram"})
+		if err == nil {
+			_, err = conn.Write([]byte("READY=1"))
+			conn.Close()
+		}
+		if err != nil {
+			n.logger.Error("systemd does not learn that the node is ready", "error", err)
+		}
+		return
+	}
 }
 
 func (n *Node) close() error {
