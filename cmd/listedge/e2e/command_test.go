@@ -94,16 +94,18 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"dev --listen nonsense":       "--listen",
 		"dev --listen 127.0.0.1:http": "--listen",
 	} {
-		p := start(t, strings.Fields(line)...)
-		select {
-		case <-p.ended:
-		case <-time.After(patience):
-			t.Fatalf("%s: still runs", line)
-		}
-		said := p.err.String()
-		if p.code != exitUsage || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, want) || p.out.String() != "" {
-			t.Errorf("%s: exit %d: %q, want %q", line, p.code, said, want)
-		}
+		t.Run(line, func(t *testing.T) {
+			p := start(t, strings.Fields(line)...)
+			select {
+			case <-p.ended:
+			case <-time.After(patience):
+				t.Fatal("it still runs")
+			}
+			said := p.err.String()
+			if p.code != exitUsage || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, want) || p.out.String() != "" {
+				t.Errorf("exit %d: %q, want %q", p.code, said, want)
+			}
+		})
 	}
 }
 
@@ -116,11 +118,13 @@ func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 		"dev --listen " + strings.TrimPrefix(n.url, "http://"):                              "address already in use",
 		"migrate up --database-url postgres://127.0.0.1:1/none":                             "127.0.0.1",
 	} {
-		p := start(t, strings.Fields(line)...)
-		<-p.ended
-		if said := p.err.String(); p.code != exitFailed || strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
-			t.Errorf("%s: exit %d: %q, want %q", line, p.code, said, want)
-		}
+		t.Run(line, func(t *testing.T) {
+			p := start(t, strings.Fields(line)...)
+			<-p.ended
+			if said := p.err.String(); p.code != exitFailed || strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
+				t.Errorf("exit %d: %q, want %q", p.code, said, want)
+			}
+		})
 	}
 }
 
@@ -140,10 +144,13 @@ func TestIDsOfNothingAreNotFound(t *testing.T) {
 		"keys revoke ID": workspace, "keys update ID --rate 1": workspace, "keys rotate ID": workspace, "keys show ID": workspace,
 	} {
 		for _, id := range []string{none, other} {
-			p := start(t, strings.Fields(strings.ReplaceAll(line, " ID", " "+id)+" --database-url "+url)...)
-			if <-p.ended; p.code != exitFailed || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), id+": not found") {
-				t.Errorf("%s of %s: exit %d: %s", line, id, p.code, p.err.String())
-			}
+			line := strings.ReplaceAll(line, " ID", " "+id)
+			t.Run(line, func(t *testing.T) {
+				p := start(t, strings.Fields(line+" --database-url "+url)...)
+				if <-p.ended; p.code != exitFailed || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), id+": not found") {
+					t.Errorf("exit %d: %s", p.code, p.err.String())
+				}
+			})
 		}
 	}
 }
@@ -215,9 +222,11 @@ func TestHelpAndVersion(t *testing.T) {
 		"serve --help": "--cache-memory", "help serve": "--cache-memory", "keys --help": "keys revoke", "help keys": "keys revoke", "help keys create": "--expires-in", "help help": "help keys create",
 		"--version": "revision", "version": "revision",
 	} {
-		if printed := command(t, strings.Fields(line)...); !strings.Contains(printed, "listedge") || !strings.Contains(printed, want) {
-			t.Errorf("%s: %q", line, printed)
-		}
+		t.Run(line, func(t *testing.T) {
+			if printed := command(t, strings.Fields(line)...); !strings.Contains(printed, "listedge") || !strings.Contains(printed, want) {
+				t.Error(printed)
+			}
+		})
 	}
 	help := command(t, "import", "--help")
 	for _, c := range lists.All {
