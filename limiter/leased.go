@@ -86,10 +86,11 @@ func (d *leased) decide(now int64, buckets [2]*Bucket, cost int64) Decision {
 		if p.bucket == nil {
 			continue
 		}
-		r.add(Which(i+1), p.status)
 		if refused && p.outcome == lease.Granted { // the refusal of another bucket makes the token useless
 			d.refund(p.bucket, now, p.fallback)
+			p.status.Remaining++
 		}
+		r.add(Which(i+1), p.status)
 	}
 	return r
 }
@@ -101,7 +102,7 @@ func (d *leased) take(p *part, now, cost int64, refused bool) {
 	b := p.bucket
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	outcome, away := lease.NeedRemote, b.shard.refuses()
+	outcome := lease.NeedRemote
 	switch {
 	case cost == 0:
 		outcome = lease.Granted
@@ -111,9 +112,9 @@ func (d *leased) take(p *part, now, cost int64, refused bool) {
 		outcome = lease.Denied
 	}
 	switch {
-	case away && outcome == lease.NeedRemote && !refused:
+	case outcome == lease.NeedRemote && !refused && b.shard.refuses():
 		d.takeFallback(p, now)
-	case away && (outcome == lease.NeedRemote || cost == 0):
+	case (outcome == lease.NeedRemote || cost == 0) && b.shard.refuses():
 		p.fallback, p.reply = true, reply{outcome, b.lease.FallbackStatus(now, b.shard.fleet())}
 	default:
 		p.reply = b.replyOf(outcome, now)

@@ -71,7 +71,7 @@ func suite(t *testing.T, l *Limiter, source Source) {
 			}
 		}
 		for range 5 {
-			if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace || d.Workspace.Remaining != 0 || d.Key.Remaining < 6 || d.Key.RetryIn != 0 {
+			if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace || d.Workspace.Remaining != 0 || d.Key.Remaining != 7 || d.Key.RetryIn != 0 {
 				t.Fatalf("%+v", d)
 			}
 		}
