@@ -49,7 +49,7 @@ func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string
 	p := &prometheus{url: "127.0.0.1:" + freePort(t), targets: filepath.Join(t.TempDir(), "nodes.json")}
 	p.find(f)
 	config := write(t, "prometheus.yml", replaced(t, "prometheus/prometheus.yml",
-		"\n    always_scrape_classic_histograms: true", "", // which older versions do not know
+		"\n    scrape_native_histograms: true\n    always_scrape_classic_histograms: true", "", // which older versions do not know
 		"rules/*.yml", write(t, "rules.yml", hastened(t)), "'alertmanager:9093'", "'"+a.url+"'",
 		prometheusNodes, "    file_sd_configs: [{files: ['"+p.targets+"']}]\n",
 		`'([^:]+):\d+'`, "'(.+)'", // nodes of this machine differ by their ports

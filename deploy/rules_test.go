@@ -111,7 +111,7 @@ func TestRulesDoWhatTheirCasesSay(t *testing.T) {
 	}
 	folder := must1(filepath.Abs("prometheus/rules"))
 	promtool(t, "check", "config", write(t, "prometheus.yml", replaced(t, "prometheus/prometheus.yml", "rules/*.yml", folder+"/*.yml",
-		"\n    always_scrape_classic_histograms: true", ""))) // which older versions do not know
+		"\n    scrape_native_histograms: true\n    always_scrape_classic_histograms: true", ""))) // which older versions do not know
 	promtool(t, append([]string{"test", "rules"}, cases...)...)
 
 	// Each alert has been seen quiet and firing.
