@@ -64,13 +64,33 @@ func (r *report) checkFleet(nodes []nodeState, others ...view) {
 		r.ok("fleet settings", "the same on all, where they must be")
 	}
 	r.checkFollower(nodes)
+	r.checkQuotas(nodes)
 	text, same := compare(append(all, view{"the doctor", map[string]string{"size": fmt.Sprint(answered)}}), "size")
 	level := admin.Warn
-	if answered > 1 && slices.ContainsFunc(all, func(v view) bool { return v.says["size"] == "0" || v.says["size"] == "1" }) {
+	if answered > 1 && !slices.ContainsFunc(nodes, nodeState.isNew) && slices.ContainsFunc(all, func(v view) bool { return v.says["size"] == "0" || v.says["size"] == "1" }) {
 		level = admin.Fail // one without the others' Redis admits a whole limit of its own
 	}
 	r.judge("fleet size", !same, level, text, "counted differently: "+text,
-		"name all nodes with --node, and give all nodes and the doctor the same --redis-url; a node that has ended is counted for some seconds")
+		"name all nodes with --node, and give all nodes and the doctor the same --redis-url; a node that has started or ended is miscounted for some seconds")
+}
+
+// checkQuotas names the workspaces whose quota is nearly used, when ListedgeQuotaNearlyUsed fires.
+func (r *report) checkQuotas(nodes []nodeState) {
+	used := map[string]float64{}
+	for _, n := range nodes {
+		for _, m := range n.metrics["listedge_limiter_quota_used_ratio"].GetMetric() {
+			workspace := m.GetLabel()[0].GetValue()
+			used[workspace] = max(used[workspace], m.GetGauge().GetValue())
+		}
+	}
+	var names []string
+	for _, workspace := range slices.Sorted(maps.Keys(used)) {
+		if used[workspace] >= 0.8 {
+			names = append(names, fmt.Sprintf("workspace %s has used %.0f %%", workspace, used[workspace]*100))
+		}
+	}
+	r.judge("fleet quotas", len(names) > 0, admin.Warn, "none is nearly used", strings.Join(names, "; "),
+		"tell the customer, or `listedge workspaces update ID --quota 2000000/month`")
 }
 
 // compare says which views say what of a subject, the most frequent first, and whether all

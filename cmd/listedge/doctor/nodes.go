@@ -16,6 +16,12 @@ func (n *nodeState) follows() bool { return n.metrics.Sum("listedge_freshness_fo
 // Redis.
 func (n *nodeState) fleetSize() int64 { return int64(n.metrics.Sum("listedge_limiter_nodes")) }
 
+// isNew reports whether the node has just started: others do not count it yet.
+func (n nodeState) isNew() bool {
+	const settles = 10 * time.Second
+	return n.err == nil && time.Since(time.Unix(int64(n.metrics.Sum("process_start_time_seconds")), 0)) < settles
+}
+
 func (n *nodeState) withRedis() bool {
 	_, checked := n.readiness.Checks["redis"]
 	return checked
@@ -40,8 +46,10 @@ func (r *report) checkNode(n *nodeState) {
 		r.warn(subject, "it is draining: not ready, and still answering", "nothing, if it is being replaced")
 	case !n.readiness.Ready:
 		r.fail(subject, "not ready: "+failing, "fix what it names")
+	case n.readiness.Mode == cache.ModeUntrusted.String() && n.isNew():
+		r.warn(subject, "it has just started, and has no proof yet that its pages are fresh", "check again")
 	case n.readiness.Mode == cache.ModeUntrusted.String():
-		r.fail(subject, "it serves no page from a cache as fresh: "+failing, "fix what it names, unless the node has just started")
+		r.fail(subject, "it serves no page from a cache as fresh: "+failing, "fix what it names")
 	case failing != "":
 		r.warn(subject, "ready, although a check fails: "+failing, "fix what it names")
 	default:
