@@ -3,16 +3,23 @@
 package deploy_test
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// TestSoakOutages plays those outages for which `make test` has no time.
+// TestSoakOutages plays the outages for which `make test` has no time.
 func TestSoakOutages(t *testing.T) {
 	f := startServers(t)
 	toPostgres := sandboxtest.StartRelay(t, f.postgres.Addr())
@@ -48,5 +55,33 @@ func TestSoakOutages(t *testing.T) {
 			listedge(t, []string{url}, "migrate", "up")
 			f.add(t, url)
 		}, func(*testing.T) { f.nodes = f.nodes[:3] }, nil},
+		{"a certificate expires, connections are used up, a transaction retains WAL", "CertificateExpiresSoon ConnectionsNearLimit RetainedWAL",
+			"CertificateExpires", func(t *testing.T) {
+				cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+				sandboxtest.Certificate(t, "node", 24*time.Hour, cert, key)
+				f.add(t, "LISTEDGE_TLS_CERT="+cert, "LISTEDGE_TLS_KEY="+key)
+				f.add(t, "LISTEDGE_MAX_CONNECTIONS=20").connect(t, 19)
+				db := must1(pgx.Connect(t.Context(), f.postgres.URL("postgres")))
+				t.Cleanup(func() { _ = db.Close(context.Background()) })
+				for _, statement := range []string{"BEGIN", "CREATE TEMPORARY TABLE x ()"} {
+					must1(db.Exec(t.Context(), statement))
+				}
+				for range 4 { // 16 MiB each
+					psql(t, f, "SELECT pg_logical_emit_message(false, 'x', 'x'), pg_switch_wal()")
+				}
+			}, func(*testing.T) { f.nodes = f.nodes[:3] }, nil},
 	})
+}
+
+// connect opens connections to the node until the test ends.
+func (n *node) connect(t *testing.T, many int) {
+	t.Helper()
+	n.awaitMode(t, "followed")
+	for range many {
+		client := &http.Client{Transport: &http.Transport{}}
+		answer := must1(client.Get("http://" + n.public + "/docs"))
+		_, _ = io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		t.Cleanup(client.CloseIdleConnections)
+	}
 }

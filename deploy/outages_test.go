@@ -2,19 +2,12 @@ package deploy_test
 
 import (
 	"context"
-	"io"
-	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-
-	"listedge/internal/sandbox/sandboxtest"
 )
 
 // outage is something that people are paged for.
@@ -38,21 +31,6 @@ func TestEachOutageIsOnePage(t *testing.T) {
 		{"Postgres hangs", "PostgresDown", withoutPostgres, does(f.postgres.Freeze), does(f.postgres.Thaw), nil},
 		{"the load balancer is killed", "LoadBalancerDown", "NoTraffic",
 			func(*testing.T) { must(f.balancer.End(time.Minute, syscall.SIGKILL)) }, func(*testing.T) { f.startHAProxy(t) }, nil},
-		{"a certificate expires, connections are used up, a transaction retains WAL", "CertificateExpiresSoon ConnectionsNearLimit RetainedWAL",
-			"CertificateExpires", func(t *testing.T) {
-				cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-				sandboxtest.Certificate(t, "node", 24*time.Hour, cert, key)
-				f.add(t, "LISTEDGE_TLS_CERT="+cert, "LISTEDGE_TLS_KEY="+key)
-				f.add(t, "LISTEDGE_MAX_CONNECTIONS=20").connect(t, 19)
-				db := must1(pgx.Connect(t.Context(), f.postgres.URL("postgres")))
-				t.Cleanup(func() { _ = db.Close(context.Background()) })
-				for _, statement := range []string{"BEGIN", "CREATE TEMPORARY TABLE x ()"} {
-					must1(db.Exec(t.Context(), statement))
-				}
-				for range 4 { // 16 MiB each
-					psql(t, f, "SELECT pg_logical_emit_message(false, 'x', 'x'), pg_switch_wal()")
-				}
-			}, func(*testing.T) { f.nodes = f.nodes[:3] }, nil},
 	})
 }
 
@@ -140,19 +118,6 @@ func alertsOf(text string) (names []string) {
 		names = append(names, "Listedge"+name)
 	}
 	return names
-}
-
-// connect opens connections to the node until the test ends.
-func (n *node) connect(t *testing.T, many int) {
-	t.Helper()
-	n.awaitMode(t, "followed")
-	for range many {
-		client := &http.Client{Transport: &http.Transport{}}
-		answer := must1(client.Get("http://" + n.public + "/docs"))
-		_, _ = io.Copy(io.Discard, answer.Body)
-		answer.Body.Close()
-		t.Cleanup(client.CloseIdleConnections)
-	}
 }
 
 // load asks for pages, some of them wrong, by the load balancer until stopped.
