@@ -262,8 +262,9 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 
 // compareOn compares the entry of the query in a node's cache with the page.
 func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query, body string, quiet time.Time) {
-	r, ok := n.Cache.Hit(keyOf(&q), time.Now())
-	if !ok || r.Age >= time.Since(quiet) { // it may lack the last writes
+	now := time.Now()
+	r, ok := n.Cache.Hit(keyOf(&q), now)
+	if !ok || r.Age >= now.Sub(quiet) { // it may lack the last writes
 		return
 	}
 	o.compared[r.Source.String()]++
