@@ -39,7 +39,6 @@ type Beat struct {
 type Proof struct {
 	Moment    time.Time // every transaction that was visible at this moment has been applied
 	At        Position  // of the heartbeat
-	First     Position  // of the first entry that was read since the last Reset
 	Timeline  string    // the primary: its system and timeline
 	StartedAt string    // when the primary was started, by its own clock
 	LSN       uint64    // the end of its WAL at the moment, or a later one
@@ -73,8 +72,8 @@ func ResetCauses() (all []string) {
 // runs it in virtual time.
 //
 // Invariants:
-//   - listeners have received every entry of the epoch's log from First up to the
-//     position, in order and without a gap, or a Reset since;
+//   - listeners have received every entry of the epoch's log from the first that was read
+//     since the last Reset up to the position, in order and without a gap;
 //   - unsettled has every change given to Changed since the last Reset that the
 //     snapshot of no heartbeat has seen.
 //
@@ -100,7 +99,6 @@ type Subscription struct {
 
 	epoch     string
 	begun     bool      // an entry of the epoch has been read since the last Reset
-	first     Position  // of the first entry that was read since the last Reset
 	position  Position  // of the last entry that was applied
 	joined    bool      // a heartbeat has been read since the last Reset
 	startedAt string    // when the primary was started, by the first of these heartbeats
@@ -215,10 +213,7 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 	if !ok {
 		s.reset(cause)
 	}
-	if !s.begun {
-		s.begun, s.first = true, e.Position
-	}
-	s.position = e.Position
+	s.begun, s.position = true, e.Position
 	switch {
 	case e.Change != nil:
 		s.changed(e.Change)
@@ -267,7 +262,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		return
 	}
 	for _, l := range s.listeners {
-		l.ValidThrough(Proof{Moment: moment, At: s.position, First: s.first, Timeline: h.Timeline, StartedAt: h.StartedAt, LSN: h.LSN})
+		l.ValidThrough(Proof{Moment: moment, At: s.position, Timeline: h.Timeline, StartedAt: h.StartedAt, LSN: h.LSN})
 	}
 }
 

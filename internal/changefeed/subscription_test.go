@@ -166,7 +166,7 @@ func TestProofSaysWhatItIsOf(t *testing.T) {
 	h := heartbeat(3, 5, at(3, 5), "9:9:")
 	h.Heartbeat.Timeline = "s/1"
 	s.Apply(time.Unix(2, 0), []Entry{h}, false)
-	want := Proof{Moment: time.Unix(1, 0), At: at(3, 5), First: at(3, 4), Timeline: "s/1", StartedAt: "run", LSN: 5}
+	want := Proof{Moment: time.Unix(1, 0), At: at(3, 5), Timeline: "s/1", StartedAt: "run", LSN: 5}
 	if len(r.proofs) != 1 || r.proofs[0] != want {
 		t.Errorf("%+v, want %+v", r.proofs, want)
 	}
