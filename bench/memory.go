@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// keptPages nearly fill a node's budget, with their compressed forms.
-const keptPages = 6000
+// keptPages nearly fill a node's budgets, of rows and of pages with their compressed forms.
+const keptPages = 4000
 
 // measureMemory compares the memory that a node's pages occupy with their
 // bytes, identity and gzip together, and tells how soon a node is ready.
