@@ -83,12 +83,12 @@ type Result struct {
 	Entry     *Entry
 	Age       time.Duration // since the entry was last known to equal the database
 	Source    Source
-	Local     bool  // the flight, or the request without one, used neither Redis nor the origin
-	HadStale  bool  // there was an entry, but it was stale
-	Bypassed  bool  // the request bypassed the tiers
-	ByTTL     bool  // changes are not followed: the entry is fresh by its age alone
-	Collapsed bool  // another request's flight found the entry
-	Err       error // why a stale entry is served; nil for a fresh one
+	HadStale  bool   // there was an entry, but it was stale
+	Bypassed  bool   // the request bypassed the tiers
+	ByTTL     bool   // changes are not followed: the entry is fresh by its age alone
+	Collapsed bool   // another request's flight found the entry
+	Missed    string // why Forward did not find the page in memory
+	Err       error  // why a stale entry is served; nil for a fresh one
 
 	Times *Times // of the flight, also of a failed one; nil = there was no flight
 
@@ -250,7 +250,7 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 
 // memoryResult is the result for an entry that was found in memory.
 func (c *Cache) memoryResult(e *Entry, now time.Duration) Result {
-	return Result{Entry: e, Age: c.age(e, now), Source: Memory, Local: true, ByTTL: !c.following.Load()}
+	return Result{Entry: e, Age: c.age(e, now), Source: Memory, ByTTL: !c.following.Load()}
 }
 
 // checkMemory judges the entry in memory. If ok is true, the result is served: the entry
@@ -297,11 +297,29 @@ func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	r, ok := c.checkMemory(c.memory.get(key))
+	s := c.memory.get(key)
+	r, ok := c.checkMemory(s)
 	if ok {
 		return r, nil
 	}
-	return c.collapse(bytes.Clone(key), r.Entry, fill)
+	missed := c.missed(s)
+	r, err := c.collapse(bytes.Clone(key), r.Entry, fill)
+	r.Missed = missed
+	return r, err
+}
+
+// missed says why memory does not have the slot's page.
+func (c *Cache) missed(s *slot) string {
+	switch following := c.following.Load(); {
+	case following && !c.followed.trusted(c.clock.Now()):
+		return "unproven"
+	case s == nil:
+	case !following:
+		return "old"
+	case s.entry.Load().list != nil:
+		return s.entry.Load().list.Lost().String()
+	}
+	return replica.None.String()
 }
 
 // bypassInterval is the shortest time between two reads of an entry for requests that
@@ -353,7 +371,7 @@ func (c *Cache) Stored(view View) (Result, error) {
 			if r, ok := l.findStored(); ok {
 				return r, nil
 			}
-			return Result{Local: c.redis == nil}, ErrNotStored
+			return Result{}, ErrNotStored
 		})
 		if err != nil {
 			return r, err

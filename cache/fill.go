@@ -96,7 +96,7 @@ func (l *lookup) findStored() (Result, bool) {
 	l.old, l.source, l.began = r.Entry, Memory, time.Now()
 	if e := l.fromRows(); e != nil {
 		l.memory.put(l.key, e, l.remaining(e))
-		return Result{Entry: e, Source: Memory, Local: true}, true
+		return Result{Entry: e, Source: Memory}, true
 	}
 	e := l.fromRedis()
 	if e == nil {
@@ -174,8 +174,8 @@ func (l *lookup) fromRedis() *Entry {
 		return nil
 	}
 	now, following := l.clock.Now(), l.following.Load()
-	epoch, last := l.followed.known()
-	if following && l.followed.trusted(now) && found.epoch == epoch && !isWrong(&found.at, &last) {
+	epoch, _ := l.followed.known()
+	if following && l.followed.trusted(now) && found.epoch == epoch {
 		fill := l.merging(start, found.rows, found.end, found.at, now)
 		switch outcome := l.replica.Merge(fill); {
 		case outcome == replica.Merged:
@@ -357,14 +357,11 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 // primary than the followed one answered, or a standby of another one, or the fleet is known
 // to have a newer timeline.
 func (l *lookup) isOfWrongServer(at *replica.ReadPoint, last *changefeed.Proof) bool {
-	switch wrong := isWrong(at, last); {
-	case at.Timeline != "":
-		return wrong
-	case l.options.Followed.OldTimeline() != nil:
-		return wrong
-	default:
-		return wrong && last.StartedAt != "" && l.followed.trusted(l.clock.Now())
+	if at.Timeline != "" {
+		return at.Timeline != last.Timeline
 	}
+	known := last.StartedAt != "" && l.followed.trusted(l.clock.Now())
+	return at.StartedAt != last.StartedAt && (known || l.options.Followed.OldTimeline() != nil)
 }
 
 // merging makes a fill for the replica of the rows behind the view's position.

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 )
 
@@ -68,15 +67,6 @@ func (f *following) primaryStart(now time.Duration) string {
 		return ""
 	}
 	return f.last.StartedAt
-}
-
-// isWrong reports whether a statement ran neither on the primary of the proof, in the same
-// run, nor on a standby of it.
-func isWrong(at *replica.ReadPoint, proof *changefeed.Proof) bool {
-	if at.Timeline != "" {
-		return at.Timeline != proof.Timeline
-	}
-	return at.StartedAt != proof.StartedAt
 }
 
 // Cache implements changefeed.Listener, by which it learns of changes in the database. The

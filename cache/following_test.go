@@ -43,7 +43,7 @@ func (n *node) hit() string {
 	if !ok {
 		return ""
 	}
-	if r.Source != Memory || !r.Local || r.Err != nil || r.ByTTL || n.clock.Now()-r.Age < r.Entry.Proof {
+	if r.Source != Memory || r.Err != nil || r.ByTTL || n.clock.Now()-r.Age < r.Entry.Proof {
 		n.Errorf("%+v", r)
 	}
 	return r.Entry.text()
@@ -163,6 +163,34 @@ func TestPagesDoNotHoldRowsForLong(t *testing.T) {
 	})
 }
 
+func TestWhyMemoryHasNoPage(t *testing.T) {
+	for want, lose := range map[string]func(n *node){
+		"not-held":       func(n *node) { n.memory.ristretto.Clear(); n.replica.Reset(); n.beat() },
+		"unproven":       func(*node) { boottimetest.Pass(bound) },
+		"old":            func(n *node) { n.SetTTLMode(true); boottimetest.Pass(ttl) },
+		"changes-missed": func(n *node) { n.reset("epoch"); n.beat() },
+		"row-unknown":    func(n *node) { n.change(n.q, rowAt(0, "")); n.beat() },
+		"rows-unknown":   func(n *node) { n.change(n.q); n.settled[0].Rows = nil; n.beat() },
+		"evicted": func(n *node) {
+			large := n.reads(shows(slices.Repeat([]string{strings.Repeat("x", int(rowsBudget(n.memory.budget))/300)}, 200)...))
+			for _, list := range []string{"1", "2", "3"} { // each range has a second chance
+				forward(n, n.Cache, keyOf(list), large)
+			}
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			onNode(t, func(n *node) {
+				n.asked(n.reads(shows("a")), "a", Origin)
+				boottimetest.Pass(sharing)
+				lose(n)
+				if r := n.asked(n.reads(shows("b")), "b", Origin); r.Missed != want {
+					t.Errorf("%q", r.Missed)
+				}
+			})
+		})
+	}
+}
+
 // What memory has dropped is cut again out of the replica's rows, also pages behind the one
 // that was asked for.
 func TestPagesAreCutOutOfRows(t *testing.T) {
@@ -172,9 +200,7 @@ func TestPagesAreCutOutOfRows(t *testing.T) {
 			t.Errorf("next %q", r.Entry.Next)
 		}
 		n.memory.ristretto.Clear()
-		if r := n.asked(fails(errPanic), "a b c", Memory); !r.Local {
-			t.Error("not local")
-		}
+		n.asked(fails(errPanic), "a b c", Memory)
 		behind := Fill{View: pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])}
 		stored := func(_ []byte, f Fill) (Result, error) { return n.Stored(f.View) }
 		for _, find := range []func([]byte, Fill) (Result, error){stored, n.Forward} {
@@ -189,7 +215,7 @@ func TestPagesAreCutOutOfRows(t *testing.T) {
 		r, err := n.Stored(last.View)
 		want{body: ""}.check(t, r, err)
 		other := Fill{View: pageOf(keyOf("other"))}
-		if r, err := n.Stored(other.View); !errors.Is(err, ErrNotStored) || !r.Local {
+		if r, err := n.Stored(other.View); !errors.Is(err, ErrNotStored) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		checkFills(t, n.Cache, 1, 0)

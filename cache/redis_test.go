@@ -74,13 +74,11 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	checkRedis(t, first, 3, 0, 0)
 	checkFills(t, first, 1, 0)
 
-	if r, err := second.Stored(Fill{}.of(keyOf("r")).View); !errors.Is(err, ErrNotStored) || r.Local {
+	if r, err := second.Stored(Fill{}.of(keyOf("r")).View); !errors.Is(err, ErrNotStored) {
 		t.Errorf("asked Redis in vain: %+v, %v", r, err)
 	}
 	r, err = second.Stored(Fill{}.of(key).View)
-	if want(want{body: "page", source: Redis}).check(t, r, err); r.Local {
-		t.Error("a page from Redis is local")
-	}
+	want{body: "page", source: Redis}.check(t, r, err)
 	if least := time.Since(began); r.Age > least+time.Second {
 		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
 	}

@@ -36,7 +36,7 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 		e.Limit = x.limitRecord()
 	}
 	if x.result.Entry != nil {
-		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatusOf(&x.result), ProofAge: x.result.Age.Seconds()}
+		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatusOf(&x.result), ProofAge: x.result.Age.Seconds(), Missed: x.result.Missed}
 	}
 	s.addToLog(x.conn.log, class, &e)
 }

@@ -194,7 +194,8 @@ type QuotaRecord struct {
 type PageRecord struct {
 	Tier        string  `json:"tier"` // memory, redis or origin
 	CacheStatus string  `json:"cacheStatus"`
-	ProofAge    float64 `json:"proofAge"` // seconds since it was last known to equal the database
+	Missed      string  `json:"missed,omitempty"` // why memory did not have it
+	ProofAge    float64 `json:"proofAge"`         // seconds since it was last known to equal the database
 }
 
 // TimesRecord says how long the phases of a request took; 0 = no time, or not timed. Fill

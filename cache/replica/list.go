@@ -26,13 +26,33 @@ type List struct {
 	Key
 	table   *table
 	version atomic.Uint64
-	used    atomic.Bool // since another list of the table had to be given up
+	lost    atomic.Uint32 // a Loss
+	used    atomic.Bool   // since another list of the table had to be given up
 	ranges  []*interval
 }
 
 // Version changes with each change of rows in the list's ranges, and when a range is given
 // up. It takes no lock.
 func (l *List) Version() uint64 { return l.version.Load() }
+
+// Loss is why a list last gave up rows that it had.
+type Loss uint32
+
+// The losses.
+const (
+	None          Loss = iota
+	Evicted            // because of a budget
+	RowUnknown         // a change did not say all of a row
+	RowsUnknown        // a change did not name its rows
+	ChangesMissed      // Reset
+)
+
+func (l Loss) String() string {
+	return [...]string{"not-held", "evicted", "row-unknown", "rows-unknown", "changes-missed"}[l]
+}
+
+// Lost returns why the list last gave up rows.
+func (l *List) Lost() Loss { return Loss(l.lost.Load()) }
 
 // Touch notes that a page of the list was served again without Read.
 func (l *List) Touch() {
@@ -95,7 +115,8 @@ func (r *Replica) insert(l *List, row *Row, at lists.Position) {
 }
 
 // uncover gives up what the list has from lo to before hi.
-func (r *Replica) uncover(l *List, lo, hi lists.Position) {
+func (r *Replica) uncover(l *List, lo, hi lists.Position, why Loss) {
+	l.lost.Store(uint32(why))
 	r.cut(l, lo)
 	r.cut(l, hi)
 	from, _ := l.find(lo)
@@ -117,7 +138,7 @@ func (r *Replica) uncover(l *List, lo, hi lists.Position) {
 }
 
 // drop gives up the list.
-func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
+func (r *Replica) drop(l *List, why Loss) { r.uncover(l, "", listEnd, why) }
 
 // cut makes two ranges of the one that has the bound.
 func (r *Replica) cut(l *List, at lists.Position) {

@@ -112,7 +112,7 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 		r.forget(t)
 		return Inconsistent
 	case len(l.ranges) == 0:
-		r.drop(l)
+		r.drop(l, None)
 	}
 	return Merged
 }

@@ -113,6 +113,7 @@ func (r *Replica) Reset() {
 	defer r.mu.Unlock()
 	for _, t := range r.tables {
 		for _, l := range t.lists {
+			l.lost.Store(uint32(ChangesMissed))
 			l.version.Add(1)
 		}
 	}
@@ -188,7 +189,7 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 func (r *Replica) forget(t *table) {
 	r.counts.Forgotten++
 	for _, l := range t.lists {
-		r.drop(l)
+		r.drop(l, RowsUnknown)
 	}
 }
 

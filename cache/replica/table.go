@@ -102,10 +102,10 @@ func (r *Replica) changeIn(l *List, old, next *Row, from, to lists.Position, b b
 		r.insert(l, next, to)
 	case b == unknown && covered:
 		r.counts.Uncovered++
-		r.uncover(l, to, behind(to))
+		r.uncover(l, to, behind(to), RowUnknown)
 	case b == everywhere:
 		r.counts.Uncovered++
-		r.drop(l)
+		r.drop(l, RowUnknown)
 	}
 }
 
@@ -129,7 +129,7 @@ func (r *Replica) list(k *Key) (*table, *List) {
 			}
 		}
 		r.counts.Evicted++
-		r.drop(least)
+		r.drop(least, Evicted)
 		r.tables[k.Table] = t
 	}
 	l = &List{Key: *k, table: t}

@@ -39,7 +39,7 @@ func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 		}
 	}
 	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-miss").page(t)
-	says("a-miss", "route: items\nstatus: 200\n", "cacheStatus: listedge; fwd=uri-miss", "query: ", "    rate: 100000")
+	says("a-miss", "route: items\nstatus: 200\n", "cacheStatus: listedge; fwd=uri-miss", "missed: not-held\n", "query: ", "    rate: 100000")
 	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-hit").page(t) // the connection's first
 	says("a-hit", "tier: memory\n", "query: 0")
 
