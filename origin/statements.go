@@ -114,7 +114,7 @@ func (s shape) sql() string {
 			fields, found = append(fields, "fold("+column+")"), append(found, "strpos(fold("+column+"), "+term+") > 0")
 		}
 		match = " AND (" + strings.Join(found, " OR ") + ")"
-		fields = append(fields, "NULL")[:4]
+		fields = append(fields, "NULL", "NULL", "NULL")[:4] // as many as search_text takes
 		grams = fmt.Sprintf(" AND search_grams(workspace_id, search_text(%s)) @> (SELECT search_grams($1, %s))", strings.Join(fields, ", "), term)
 	}
 	rows := "workspace_id = $1 AND active" + s.collection.Where(s.filter)
