@@ -95,6 +95,9 @@ func (d *leased) decide(now int64, buckets [2]*Bucket, cost int64) Decision {
 	return r
 }
 
+// refuses reports whether no new calls are made: the shard is down or closed.
+func (s *shard) refuses() bool { return s.down.Load() || s.d.closed.Load() }
+
 // take is the fast path: the lease has a token, or knows that there is none, or Redis is
 // down. If another bucket refuses the request, no token is taken: the outcome is NeedRemote
 // or Denied.

@@ -89,9 +89,6 @@ func (s *shard) unreachable() bool {
 	return s.refuses() || s.d.l.now()-s.waitingSince.Load() >= s.link.Wait()
 }
 
-// refuses reports whether no new calls are made: the shard is down or closed.
-func (s *shard) refuses() bool { return s.down.Load() || s.d.closed.Load() }
-
 // enqueue queues calls to the buckets. The caller has called markPending for each.
 func (s *shard) enqueue(buckets ...*Bucket) {
 	s.mu.Lock()
