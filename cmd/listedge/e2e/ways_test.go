@@ -197,7 +197,7 @@ END LOOP; END $$`, times, workspace))
 // file ran.
 func startCounted(t *testing.T, program, database, redis string) (n *testNode, stop func() map[string]float64) {
 	counters := t.TempDir()
-	n = launchProgram(t, program, []string{"GOCOVERDIR=" + counters}, database, "--redis-url", "redis://"+redis)
+	n = launchProgram(t, program, []string{"GOCOVERDIR=" + counters}, database, append(lateProofs, "--redis-url", "redis://"+redis)...)
 	n.awaitReady(t)
 	return n, func() map[string]float64 {
 		if code := n.stop(); code != exitFine {
