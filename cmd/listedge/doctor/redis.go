@@ -76,7 +76,10 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 			views = append(views, view{e.Name, map[string]string{"version": versionText(e.Version, e.Revision)}})
 		}
 		text, same := compare(views, "version")
-		r.judge("redis nodes", !same, admin.Warn, cmp.Or(text, "none runs"), text, "finish the upgrade: docs/UPGRADING.md")
+		if text = fmt.Sprintf("%d known: %s", len(views), text); len(views) == 0 {
+			text = "none runs"
+		}
+		r.judge("redis nodes", !same, admin.Warn, text, text, "finish the upgrade: docs/UPGRADING.md")
 	}
 }
 

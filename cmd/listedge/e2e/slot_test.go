@@ -88,7 +88,7 @@ func TestTheLastNodeDropsAnUnlimitedSlot(t *testing.T) {
 		nodes = append(nodes, n)
 	}
 	within(t, patience, "both are in the roster", func() bool {
-		return strings.Contains(diagnose(t, exitFailed, "--database-url", address, "--redis-url", redis.URL())["redis nodes"].Text, ", ")
+		return strings.Contains(diagnose(t, exitFailed, "--database-url", address, "--redis-url", redis.URL())["redis nodes"].Text, "2 known: ")
 	})
 	for i, n := range nodes {
 		n.stop()
