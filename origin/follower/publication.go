@@ -51,10 +51,14 @@ type Publication struct {
 	ambiguousRows  []string // tables of which the workspace and the id may identify several rows, or whose updates do not identify the old row
 }
 
-// ReadPublication reads the state of the publication.
+// ReadPublication reads the state of the publication. The server does not compile the query,
+// which takes longer than the query: behind a pooler the connection cannot say so.
 func ReadPublication(ctx context.Context, conn *pgx.Conn) (s Publication, err error) {
-	if err = conn.QueryRow(ctx, publicationSQL, PublicationName, requiredTables()).Scan(&s.exists, &s.allOperations, &s.incomplete, &s.noOldRow,
-		&s.unlogged, &s.setLogged, &s.children, &s.noInherit, &s.missingColumns, &s.ambiguousRows); err != nil {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL jit = off"}, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, publicationSQL, PublicationName, requiredTables()).Scan(&s.exists, &s.allOperations, &s.incomplete, &s.noOldRow,
+			&s.unlogged, &s.setLogged, &s.children, &s.noInherit, &s.missingColumns, &s.ambiguousRows)
+	})
+	if err != nil {
 		return s, fmt.Errorf("read the publication: %w", err)
 	}
 	return s, nil

@@ -48,6 +48,23 @@ func diagnose(t *testing.T, wantCode int, args ...string) map[string]admin.Findi
 	return by
 }
 
+// allFine waits until all findings but one are fine: a node has just begun to follow, or its
+// heartbeats are late on a busy machine.
+func allFine(t *testing.T, but string, args ...string) (by map[string]admin.Finding) {
+	t.Helper()
+	within(t, patience, "all is fine", func() bool {
+		by = diagnose(t, exitFine, args...)
+		for subject, f := range by {
+			if f.Level != admin.OK && subject != but {
+				t.Log(f)
+				return false
+			}
+		}
+		return true
+	})
+	return by
+}
+
 func expect(t *testing.T, by map[string]admin.Finding, subject string, level admin.Level, text string) {
 	t.Helper()
 	if f := by[subject]; f.Level != level || !strings.Contains(f.Text+f.Do, text) {
@@ -75,16 +92,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 		}
 	}
 	startNode(t, address)
-	within(t, patience, "the slot is followed", func() bool {
-		by = diagnose(t, exitFine, "--database-url", address, "--redis-url", r.URL())
-		return by["slot"].Level == admin.OK
-	})
-	for subject, f := range by {
-		if f.Level != admin.OK && subject != "maxmemory" {
-			t.Errorf("%+v", f)
-		}
-	}
-	expect(t, by, "maxmemory", admin.Warn, "not set")
+	expect(t, allFine(t, "maxmemory", "--database-url", address, "--redis-url", r.URL()), "maxmemory", admin.Warn, "not set")
 	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 17 || !strings.Contains(printed, "ok    wal_level") {
 		t.Error(printed)
 	}

@@ -113,14 +113,7 @@ func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 		execute(t, address, "ALTER ROLE "+quoted+" SET search_path = nowhere; ALTER ROLE "+quoted+" SET default_transaction_read_only = on; ALTER ROLE "+quoted+" SET row_security = on")
 		n := startNode(t, as(t, address, role))
 		n.serves(t, address)
-		within(t, soon, "the slot is followed", func() bool {
-			return diagnose(t, exitFine, "--database-url", as(t, address, role))["slot"].Level == originadmin.OK
-		})
-		for subject, f := range diagnose(t, exitFine, "--database-url", as(t, address, role), "--node", n.admin) {
-			if f.Level != originadmin.OK {
-				t.Errorf("%s: %+v", subject, f)
-			}
-		}
+		allFine(t, "", "--database-url", as(t, address, role), "--node", n.admin)
 		n.stop()
 	}
 }
