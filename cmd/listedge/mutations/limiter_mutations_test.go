@@ -77,6 +77,6 @@ func TestLimiterMutations(t *testing.T) {
 		node("a node beats where it is asked for", "TestOneNodeLosesOneShard", "membership.go", "\t\td.shardOf(membersKey(i))\n", "\t\t_ = i\n"),
 		node("all go back at once", "TestCloseGivesManyLeasesBack", "shard.go", " || s.inFlight >= maxPipelines {", " {"),
 		node("the fewest tokens go back first", "TestCloseGivesManyLeasesBack", "shard.go", "cmp.Compare(held[b], held[a])", "cmp.Compare(held[a], held[b])"),
-		node("a heartbeat opens the way after Close", "TestCloseIsForGood", "shard.go", "return s.down.Load() || s.d.closed.Load()", "return s.down.Load()"),
+		node("a heartbeat opens the way after Close", "TestCloseIsForGood", "leased.go", "return s.down.Load() || s.d.closed.Load()", "return s.down.Load()"),
 	})
 }
