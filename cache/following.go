@@ -123,9 +123,12 @@ func (c *Cache) Mode() Mode {
 
 // SetTTLMode says whether pages are judged by their age, because changes cannot be
 // followed. Without a freshness bound they always are. The memory is then for finished
-// pages alone.
+// pages alone: the replica gives up its rows.
 func (c *Cache) SetTTLMode(on bool) {
 	c.following.Store(!on && c.options.Bound > 0)
+	if on {
+		c.replica.Reset()
+	}
 	c.memory.setShare(c.following.Load())
 }
 

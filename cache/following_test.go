@@ -412,6 +412,9 @@ func TestTTLMode(t *testing.T) {
 		if got := n.memory.ristretto.MaxCost(); n.Mode() != ModeTTL || got != n.memory.budget || share != got-rowsBudget(got) {
 			t.Errorf("mode %s, %d bytes for pages, before %d", n.Mode(), got, share)
 		}
+		if kept := n.replica.Stats().Rows; kept != 0 {
+			t.Errorf("the replica keeps %d rows", kept)
+		}
 		boottimetest.Pass(ttl - 1)
 		if r, ok := n.Hit(n.q, time.Now()); !ok || !r.ByTTL {
 			t.Errorf("%t, %+v", ok, r)
@@ -420,6 +423,7 @@ func TestTTLMode(t *testing.T) {
 		n.isHit("")
 		n.SetTTLMode(false)
 		n.beat()
+		n.asked(n.reads(shows("a")), "a", Origin)
 		n.isHit("a")
 	})
 }
