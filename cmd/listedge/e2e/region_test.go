@@ -53,7 +53,7 @@ func TestANodeOnAnotherDatabaseThanItsFleet(t *testing.T) {
 	ours, theirs := database(t), database(t)
 	first := launchNode(t, ours, "--redis-url", redis.URL())
 	first.awaitReady(t)
-	stranger := launchNode(t, theirs, "--redis-url", redis.URL())
+	stranger := launchNode(t, theirs, append(lateProofs, "--redis-url", redis.URL())...)
 	const why = "the fleet follows database "
 	stranger.awaitCheck(t, "fleet", why)
 	if status, r := stranger.readiness(t); status != 503 || r.Ready {

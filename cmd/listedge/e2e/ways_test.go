@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -167,6 +168,13 @@ func recordWays(t *testing.T) map[string]map[string]float64 {
 		var stop func() map[string]float64
 		n, stop = startCounted(t, program, database, redis)
 		until(1, list, theLeased, "detail=memory")
+		read := time.Now()
+		within(t, patience, "a proof of after the fill, without which each hit makes the page anew", func() bool {
+			a, err := n.try(http.MethodGet, list(), leased)
+			_, age, ok := strings.Cut(a.Header.Get("Cache-Status"), "proof-ms=")
+			ms, malformed := strconv.Atoi(age)
+			return err == nil && ok && malformed == nil && time.Since(read) > time.Duration(ms)*time.Millisecond
+		})
 		way.do(way.count)
 		ran[way.name] = stop()
 		for file := range ran[way.name] {

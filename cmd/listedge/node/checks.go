@@ -253,9 +253,10 @@ func EvictionFailure(info map[string]string) error {
 	return nil
 }
 
-// checkFollower returns nil while heartbeats of a follower arrive in time.
+// checkFollower returns nil while heartbeats of a follower arrive in time, or late for no
+// longer than followAgain: a single late one is no outage.
 func (n *Node) checkFollower(context.Context) error {
-	if n.Cache.Mode() == cache.ModeFollowed {
+	if s := n.Cache.Stats(); s.Mode == cache.ModeFollowed || s.Mode == cache.ModeUntrusted && s.ProofAge < s.Bound+followAgain {
 		return nil
 	}
 	if why := n.follower.Incapable(); why != nil {
