@@ -94,9 +94,9 @@ func TestThePackagesScripts(t *testing.T) {
 		script, args, did string
 	}{
 		{"postinstall", "configure", "daemon-reload"},
-		{"postinstall", "configure 0.1.0", "daemon-reload try-restart listedge.service"},
+		{"postinstall", "configure 0.1.0", "daemon-reload --no-block try-restart listedge.service"},
 		{"postinstall", "1", "daemon-reload"},
-		{"postinstall", "2", "daemon-reload try-restart listedge.service"},
+		{"postinstall", "2", "daemon-reload --no-block try-restart listedge.service"},
 		{"preremove", "upgrade 0.3.0", ""},
 		{"preremove", "1", ""},
 		{"preremove", "remove", "disable --now listedge.service"},

@@ -255,7 +255,7 @@ func TestReleasePackageInstallsAndStarts(t *testing.T) {
 	})
 
 	dpkg("--install", deb) // again, as an upgrade
-	if did := noted(); did != "daemon-reload ; try-restart listedge.service ;" {
+	if did := noted(); did != "daemon-reload ; --no-block try-restart listedge.service ;" {
 		t.Errorf("the upgrade did %q", did)
 	}
 	if kept := replaced(t, settings); kept != edited {
