@@ -75,9 +75,10 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 		for _, e := range entries {
 			views = append(views, view{e.Name, map[string]string{"version": versionText(e.Version, e.Revision)}})
 		}
-		text, same := compare(views, "version")
-		if text = fmt.Sprintf("%d known: %s", len(views), text); len(views) == 0 {
-			text = "none runs"
+		versions, same := compare(views, "version")
+		text := "none runs"
+		if len(views) > 0 {
+			text = fmt.Sprintf("%d known: %s", len(views), versions)
 		}
 		r.judge("redis nodes", !same, admin.Warn, text, text, "finish the upgrade: docs/UPGRADING.md")
 	}

@@ -108,6 +108,6 @@ func TestReadyIsAwaited(t *testing.T) {
 	must(systemd.SetReadDeadline(time.Now().Add(patience)))
 	said := make([]byte, 100)
 	if length, err := systemd.Read(said); err != nil || string(said[:length]) != "READY=1" {
-		t.Errorf("systemd is told %q (%v)", said[:length], err)
+		t.Errorf("the notification to systemd is %q (%v)", said[:length], err)
 	}
 }
