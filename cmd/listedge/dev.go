@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -26,7 +27,7 @@ type devCommand struct {
 	Listen      string `help:"Address of the public listener; further nodes take the next ports." default:"127.0.0.1:8080" placeholder:"ADDRESS"`
 	AdminListen string `help:"Address of the admin listener; further nodes take the next ports." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
 	DataDir     string `help:"Folder of the private Postgres; its data is kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
-	Nodes       int    `help:"Number of nodes. More than one is a fleet on a private Redis; each node is a process." default:"1" placeholder:"N"`
+	Nodes       int    `help:"Number of nodes. More than one is a fleet on a private Redis." default:"1" placeholder:"N"`
 	node.Flags
 }
 
@@ -96,7 +97,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 
 // serve prepares Postgres and runs the nodes on it.
 func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held *ports,
-	postgres *sandbox.Postgres) (err error) {
+	postgres *sandbox.Postgres) (result error) {
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
 	if err != nil {
@@ -105,28 +106,64 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		}
 		return err
 	}
-	if c.Nodes == 1 {
-		n, err := newNode(ctx, node.Options{Flags: c.Flags, Database: node.DatabaseURLs{Pages: url, Changes: url},
-			Log: node.NewLog(t.err, c.Flags), Public: (*held)[0], Private: (*held)[1]}, flags)
-		if err != nil {
-			return err
-		}
-		*held = nil // the node closes them
-		c.welcome(t, addresses, url, key, workspace)
-		return n.Serve(ctx)
-	}
-	if c.RedisURL == "" {
+	if c.Nodes > 1 && c.RedisURL == "" {
 		startCtx, cancel := context.WithTimeout(ctx, devStartTimeout)
 		defer cancel()
-		var redis *sandbox.Redis
-		if redis, err = sandbox.StartRedis(startCtx, sandbox.RedisOptions{Dir: filepath.Join(c.DataDir, "redis")}); err != nil {
+		redis, err := sandbox.StartRedis(startCtx, sandbox.RedisOptions{Dir: filepath.Join(c.DataDir, "redis")})
+		if err != nil {
 			return fmt.Errorf("start Redis: %w", err)
 		}
-		defer func() { err = errors.Join(err, redis.Stop()) }()
+		defer func() { result = errors.Join(result, redis.Stop()) }()
 		c.RedisURL = redis.URL()
 	}
-	held.close() // the children open them
-	return c.fleet(ctx, t, flags, addresses, url, func() { c.welcome(t, addresses, url, key, workspace) })
+	nodes, err := c.makeNodes(ctx, t, flags, addresses, held, url)
+	if err != nil {
+		return err
+	}
+	c.welcome(t, addresses, url, key, workspace)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, len(nodes))
+	for _, n := range nodes {
+		go func() { ended <- n.Serve(ctx) }()
+	}
+	for range nodes { // the end of one ends all
+		result = errors.Join(result, <-ended)
+		stop()
+	}
+	return result
+}
+
+// makeNodes makes the nodes, which take over the listeners. An error ends the process.
+func (c *devCommand) makeNodes(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held *ports, url string) (
+	nodes []*node.Node, err error) {
+	for i, a := range addresses {
+		out := t.err
+		if c.Nodes > 1 {
+			out = prefixed{t.err, fmt.Sprintf("node %d | ", i+1)}
+		}
+		settings := settingsInEffect(flags)
+		settings["listen"], settings["admin-listen"] = a.Listen, a.AdminListen
+		n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, Database: node.DatabaseURLs{Pages: url, Changes: url},
+			Log: node.NewLog(out, c.Flags), Public: (*held)[2*i], Private: (*held)[2*i+1]})
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, n)
+	}
+	*held = nil
+	return nodes, nil
+}
+
+// prefixed writes each line of a log, which is one Write, with a prefix.
+type prefixed struct {
+	to     io.Writer
+	prefix string
+}
+
+func (p prefixed) Write(line []byte) (int, error) {
+	_, err := io.WriteString(p.to, p.prefix+string(line))
+	return len(line), err
 }
 
 // ports are the listeners of the nodes, held until the nodes serve.

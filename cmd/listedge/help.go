@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -10,30 +9,6 @@ import (
 
 	"listedge/internal/lists"
 )
-
-type helpCommand struct {
-	Command []string `arg:"" optional:"" help:"A command; without one, all are listed."`
-}
-
-// Run prints what --help does.
-func (c *helpCommand) Run(k *kong.Kong) error {
-	about, err := kong.Trace(k, c.Command)
-	if err == nil {
-		err = about.Error
-	}
-	if err != nil {
-		return usageError{err}
-	}
-	return about.PrintUsage(false)
-}
-
-type versionCommand struct{}
-
-// Run prints what --version does.
-func (versionCommand) Run(_ context.Context, t *terminal) error {
-	_, err := fmt.Fprintln(t.out, versionLine())
-	return err
-}
 
 // examples are command lines. The help of a command shows those that begin with its
 // name. They take --database-url from the environment.
@@ -54,7 +29,6 @@ var examples = []string{
 	"workspaces suspend 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
 	"workspaces resume 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
 	"keys create --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --name Sync --scopes items:read --expires-in 720h",
-	"keys list --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
 	"keys list --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --unused-for 90d",
 	"keys show 9c1d7f60-02d4-4a35-8f3f-0c8a3f7a5b22",
 	"keys update 9c1d7f60-02d4-4a35-8f3f-0c8a3f7a5b22 --rate 20",
@@ -69,8 +43,6 @@ var examples = []string{
 	"explain 01JA2B3C4D --node http://10.0.0.7:9090",
 	"import items --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 items.csv",
 	"seed --workspaces 10 --items 5000 --contacts 1000",
-	"help keys create",
-	"version",
 }
 
 // addExamples adds the examples to the help of each command, and the columns to those of

@@ -49,11 +49,9 @@ type cli struct {
 	Explain    explainCommand    `cmd:"" help:"Print what a node recorded of a recent request: its limit, its page, its times."`
 	Import     importCommand     `cmd:"" help:"Load the rows of a list from a CSV file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
-	Help       helpCommand       `cmd:"" help:"Print what a command does, its flags and an example."`
-	Version    versionCommand    `cmd:"" help:"Print version and revision."`
 
-	Config      configFlag       `help:"File with settings of a command: YAML with the names of its flags. Flags and environment override it." placeholder:"FILE"`
-	VersionFlag kong.VersionFlag `name:"version" help:"Print version and revision." env:"-"`
+	Config  configFlag       `help:"File with settings of a command: YAML with the names of its flags. Flags and environment override it." placeholder:"FILE"`
+	Version kong.VersionFlag `help:"Print version and revision." env:"-"`
 }
 
 func main() {
@@ -79,7 +77,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	logging.Disable() // of the Redis client: callers count and log its failures
 	var c cli
 	if len(args) == 0 {
-		args = []string{"help"}
+		args = []string{"--help"}
 	}
 	printed := &checkedWriter{to: out}
 	parser, exited := newParser(&c, printed, errs)

@@ -5,12 +5,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
-	"time"
-
-	"listedge/cmd/listedge/node"
 )
 
 // program is `listedge …`, which has ended.
@@ -115,40 +111,6 @@ func TestDays(t *testing.T) {
 		var d days
 		if err := d.UnmarshalText([]byte(text)); (err == nil) != (want != "") || err == nil && d.String() != want {
 			t.Errorf("%q: %s, %v", text, d, err)
-		}
-	}
-}
-
-// Nodes of `dev --nodes` have the settings that dev has: serve reads the same values from
-// its environment.
-func TestTheNodesOfDevHaveItsSettings(t *testing.T) {
-	t.Setenv("LISTEDGE_DATABASE_URL_FILE", "/none") // which dev does not read
-	for _, args := range []string{
-		"",
-		"--region east --replica-url postgres://a/b,postgres://c/d --trusted-proxies 10.0.0.0/8,1.2.3.4 --redis-url redis://h " +
-			"--cache-memory 1GiB --freshness-bound 1s --cache-ttl 3s --max-stale 7m --key-grace 1m --limiter-failure-mode deny " +
-			"--database-connections 3 --query-timeout 1s --drain 5s --log-format json --log-level warn --access-log errors --max-connections 500 --no-docs",
-	} {
-		var dev, serve cli
-		parser, _ := newParser(&dev, io.Discard, io.Discard)
-		flags, err := parser.Parse(append([]string{"dev"}, strings.Fields(args)...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		listen := node.ListenFlags{Listen: "127.0.0.1:1", AdminListen: "127.0.0.1:2"}
-		for _, setting := range environment(flags, listen, "postgres://h/d") {
-			name, value, _ := strings.Cut(setting, "=")
-			t.Setenv(name, value)
-		}
-		parser, _ = newParser(&serve, io.Discard, io.Discard)
-		if _, err := parser.Parse([]string{"serve"}); err != nil {
-			t.Fatal(err)
-		}
-		if shown := settingsInEffect(flags)["drain"]; shown != dev.Dev.Drain.String() || args == "" && dev.Dev.Drain != 300*time.Millisecond || args != "" && dev.Dev.Drain != 5*time.Second {
-			t.Errorf("%s: drains for %s, and shows %s", args, dev.Dev.Drain, shown)
-		}
-		if got, want := serve.Serve, (serveCommand{ListenFlags: listen, DatabaseFlags: DatabaseFlags{"postgres://h/d"}, Flags: dev.Dev.Flags}); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s:\n%+v\n%+v", args, got, want)
 		}
 	}
 }

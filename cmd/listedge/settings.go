@@ -208,24 +208,6 @@ func inputs(args []string) (all []string) {
 	return all
 }
 
-// environment returns the environment for the process of a node that dev starts: the
-// settings of this command, without those that only dev has.
-func environment(flags *kong.Context, a node.ListenFlags, url string) []string {
-	env := append(os.Environ(), "LISTEDGE_LISTEN="+a.Listen, "LISTEDGE_ADMIN_LISTEN="+a.AdminListen, "LISTEDGE_DATABASE_URL="+url,
-		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG=") // the settings include those of files
-	for _, file := range []string{"DATABASE", "REPLICATION", "REDIS", "REPLICA"} {
-		env = append(env, envPrefix+file+"_URL"+fileSuffix+"=")
-	}
-	for _, flag := range settings(flags) {
-		switch flag.Name {
-		case "listen", "admin-listen", "data-dir", "nodes":
-		default:
-			env = append(env, flag.Envs[0]+"="+node.SettingText(flag.Target.Interface()))
-		}
-	}
-	return env
-}
-
 // tracingEnabled says whether OpenTelemetry's environment variables name a collector. The
 // library reads the other OTEL_ variables itself.
 func tracingEnabled() (bool, error) {

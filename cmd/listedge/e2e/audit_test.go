@@ -79,7 +79,7 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 		}
 	}
 
-	for _, found := range regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z-]+)?)  `).FindAllStringSubmatch(command(t, "help"), -1) {
+	for _, found := range regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z-]+)?)  `).FindAllStringSubmatch(command(t, "--help"), -1) {
 		path := found[1]
 		actor := strings.Contains(command(t, append(strings.Fields(path), "--help")...), "--actor")
 		if actor && !slices.ContainsFunc(tried, func(c string) bool { return path == c || strings.HasPrefix(path, c+" ") }) {
