@@ -58,7 +58,7 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 		c.broken = fmt.Errorf("the quota of workspace %s is not valid: set it with `listedge workspaces update --quota`", k.Workspace)
 		return
 	}
-	if k.Quota.Period != 0 {
+	if k.Quota.Period != "" {
 		c.quota = &quota{limiter: s.limiter, workspace: k.Workspace.String(), Quota: k.Quota}
 		c.quota.at(time.Now()) // requests of this period allocate nothing
 	}

@@ -51,7 +51,7 @@ func (x *exchange) limitRecord() LimitRecord {
 	if key.WorkspaceLimit.Set {
 		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, int32(key.WorkspaceLimit.Burst), int32(d.Workspace.Remaining)}
 	}
-	if q := &key.Quota; q.Period != 0 {
+	if q := &key.Quota; q.Period != "" {
 		l.Quota = QuotaRecord{uint32(q.Requests), uint32(d.Quota.Remaining), q.Period}
 	}
 	return l

@@ -89,10 +89,10 @@ func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64,
 
 // quotaColumns are the two columns of a quota.
 func quotaColumns(q *apikey.Quota) []any {
-	if q == nil || q.Period == 0 {
+	if q == nil || q.Period == "" {
 		return []any{(*int64)(nil), (*string)(nil)}
 	}
-	return []any{q.Requests, q.Period.String()}
+	return []any{q.Requests, string(q.Period)}
 }
 
 // SuspendWorkspace makes all keys of the workspace answer 403.

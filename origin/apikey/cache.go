@@ -45,10 +45,6 @@ const (
 	// refreshEvery is how often the entries in use are looked up where changes are
 	// not followed. It is far enough below maxAge that requests do not wait.
 	refreshEvery = maxAge * 2 / 5
-	// reviewEvery is how often they are looked up where changes are followed.
-	// Nothing relies on it; it bounds how long an unknown mistake lasts.
-	reviewEvery = 2 * time.Minute
-	reviewScan  = 2 * time.Second // between two scans for entries to review; a scan reviews lookupBatch at most
 
 	// requestTimeout bounds how long a request waits for Postgres.
 	requestTimeout = 1500 * time.Millisecond
@@ -66,6 +62,7 @@ const (
 	unknownTTL = 10 * time.Second // of "there is no such key"
 	maxUnknown = 16_384           // of those, remembered
 	idleTTL    = 10 * time.Minute // of an entry that no request uses
+	idleScan   = time.Minute      // between two scans for such entries, where changes are followed
 )
 
 // Lookup looks keys up in Postgres and returns those that exist. run is that of the
@@ -297,7 +294,7 @@ func (e *Entry[T]) rows() [2]uuid.UUID { return [...]uuid.UUID{e.Key.ID, e.Key.W
 func (c *Cache[T]) refresh() {
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
-	var reviewAt time.Duration
+	var scanAt time.Duration
 	for {
 		select {
 		case <-c.ctx.Done():
@@ -305,13 +302,14 @@ func (c *Cache[T]) refresh() {
 		case <-tick.C:
 		}
 		now := c.clock.Now()
-		var due []Hash
-		if !c.proof.Load().recent(now) {
-			due = c.scan(now, 0)
-		} else if now >= reviewAt {
-			reviewAt = now + reviewScan
-			due = c.scan(now, reviewEvery)
-			due = due[:min(len(due), lookupBatch)]
+		proven := c.proof.Load().recent(now)
+		if proven && now < scanAt {
+			continue
+		}
+		scanAt = now + idleScan
+		due := c.scan(now)
+		if proven {
+			due = nil
 		}
 		for batch := range slices.Chunk(due, lookupBatch) {
 			if c.update(batch) != nil {
@@ -321,9 +319,9 @@ func (c *Cache[T]) refresh() {
 	}
 }
 
-// scan evicts idle entries and returns those whose last look-up is age old and
-// that a request has used since.
-func (c *Cache[T]) scan(now, age time.Duration) (due []Hash) {
+// scan evicts idle entries and returns those that a request has used since their last
+// look-up.
+func (c *Cache[T]) scan(now time.Duration) (due []Hash) {
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.mu.Lock()
@@ -333,7 +331,7 @@ func (c *Cache[T]) scan(now, age time.Duration) (due []Hash) {
 			}
 			if now-e.lastUsed > idleTTL {
 				c.evict(s, e)
-			} else if e.lastUsed > e.lookedUp && now-e.lookedUp >= age {
+			} else if e.lastUsed > e.lookedUp {
 				due = append(due, hash)
 			}
 		}

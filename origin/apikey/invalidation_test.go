@@ -56,7 +56,7 @@ func (r *ring) isKnown(n int) bool {
 	return ok
 }
 
-func TestWhereChangesAreFollowedKeysAreHardlyEverLookedUp(t *testing.T) {
+func TestWhereChangesAreFollowedKeysInUseAreNotLookedUp(t *testing.T) {
 	table := newKeyTable(100)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
@@ -66,13 +66,14 @@ func TestWhereChangesAreFollowedKeysAreHardlyEverLookedUp(t *testing.T) {
 		}
 		asked := table.queryCount()
 		n, began := 0, time.Now()
-		r.provenFor(2*reviewEvery, func() { // each key every 5 seconds
+		const long = 5 * time.Minute
+		r.provenFor(long, func() { // each key every 5 seconds
 			if n++; !r.isKnown(n % 100) {
 				t.Fatalf("a request waits after %v", time.Since(began))
 			}
 		})
-		if asked = table.queryCount() - asked; asked < 1 || asked > 5 {
-			t.Errorf("%d queries in %v, in which each key is reviewed at least once", asked, 2*reviewEvery)
+		if asked = table.queryCount() - asked; asked > 0 {
+			t.Errorf("%d queries in %v", asked, long)
 		}
 		for n, concerns := range []func(Key) []uuid.UUID{
 			func(k Key) []uuid.UUID { return []uuid.UUID{number(5000), k.ID} },
@@ -238,7 +239,7 @@ func TestAnIdleEntryIsEvictedWithItsRows(t *testing.T) {
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
 		_, _ = r.use(0)
-		r.provenFor(idleTTL+2*reviewEvery, func() {})
+		r.provenFor(idleTTL+2*idleScan, func() {})
 		if s := r.shard(hashNumber(0)); r.find(hashNumber(0)) != nil || len(s.rows) != 0 || r.Stats().Known != 0 {
 			t.Errorf("entries %v, rows %v, %d counted", s.entries, s.rows, r.Stats().Known)
 		}
@@ -254,7 +255,7 @@ func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 			inRing(t, table, grace, func(t *testing.T, r *ring) {
 				r.join()
 				_, _ = r.use(0)
-				r.provenFor(reviewEvery/2, func() { r.isKnown(0) })
+				r.provenFor(idleScan, func() { r.isKnown(0) })
 				proven := r.proof.Load().until
 				end(r)
 				table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })

@@ -2,7 +2,6 @@ package apikey
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,30 +17,16 @@ type Quota struct {
 // MaxQuota is the most requests of a quota: a bucket holds no more.
 const MaxQuota = 4_000_000_000
 
-// Period is a calendar period in UTC.
-type Period uint8
+// Period is the name of a calendar period in UTC; empty = none.
+type Period string
 
 // The periods of quotas.
 const (
-	Day Period = iota + 1
-	Month
+	Day   Period = "day"
+	Month Period = "month"
 )
 
-var periods = [...]string{Day: "day", Month: "month"}
-
-func (p Period) String() string { return periods[p] }
-
-// MarshalText writes the period's name.
-func (p Period) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
-
-// UnmarshalText reads it.
-func (p *Period) UnmarshalText(text []byte) error {
-	*p = periodOf(string(text))
-	return nil
-}
-
-// periodOf reads the column; 0 = no such period.
-func periodOf(name string) Period { return Period(max(0, slices.Index(periods[:], name))) }
+func (p Period) isKnown() bool { return p == Day || p == Month }
 
 // InvalidQuota is a quota that cannot be enforced: what it limits is refused.
 var InvalidQuota = Quota{Requests: -1}
@@ -52,10 +37,10 @@ func QuotaOf(requests *int64, period *string) Quota {
 	switch {
 	case requests == nil && period == nil:
 		return Quota{}
-	case requests == nil || period == nil || *requests < 1 || periodOf(*period) == 0:
+	case requests == nil || period == nil || *requests < 1 || !Period(*period).isKnown():
 		return InvalidQuota
 	}
-	return Quota{Requests: min(*requests, MaxQuota), Period: periodOf(*period)}
+	return Quota{Requests: min(*requests, MaxQuota), Period: Period(*period)}
 }
 
 // noQuota is how commands write the zero Quota.
@@ -65,11 +50,11 @@ const noQuota = "none"
 func (q *Quota) UnmarshalText(text []byte) error {
 	number, name, _ := strings.Cut(string(text), "/")
 	n, err := strconv.ParseUint(number, 10, 63)
-	switch read := (Quota{Requests: int64(n), Period: periodOf(name)}); {
+	switch period := Period(name); {
 	case string(text) == noQuota:
 		*q = Quota{}
-	case err == nil && n >= 1 && n <= MaxQuota && read.Period != 0:
-		*q = read
+	case err == nil && n >= 1 && n <= MaxQuota && period.isKnown():
+		*q = Quota{Requests: int64(n), Period: period}
 	default:
 		return fmt.Errorf("%q is not N/day or N/month, with N from 1 to %d, or %s", text, MaxQuota, noQuota)
 	}
@@ -77,10 +62,10 @@ func (q *Quota) UnmarshalText(text []byte) error {
 }
 
 func (q Quota) String() string {
-	if q.Period == 0 {
+	if q.Period == "" {
 		return noQuota
 	}
-	return strconv.FormatInt(q.Requests, 10) + "/" + q.Period.String()
+	return strconv.FormatInt(q.Requests, 10) + "/" + string(q.Period)
 }
 
 // Bounds returns the name of the period that contains a moment, its begin and its end.

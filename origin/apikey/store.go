@@ -3,31 +3,35 @@ package apikey
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"unique"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
-const serverSQL = `SELECT ` + postgres.ServerSQL
-
-// lookupSQL bounds the texts that it returns: names may have 64 kB.
-var lookupSQL = `
-SELECT k.key_hash, k.id, k.workspace_id, ` + scopesSQL() + `, k.expires_at,
-       coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
-       coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false),
-       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8, w.quota, w.quota_period,
-       left(k.key_prefix, 32), left(k.name, 80)
-FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id
-WHERE k.key_hash = ANY($1)`
+// lookup is the statement that looks keys up. Its first row says which server answers. The
+// others, of the keys that exist, are rows in JSON. It bounds their texts: names may have 64 kB.
+var lookup = &postgres.Statement{
+	Name: "keys", Parameters: []uint32{pgtype.ByteaArrayOID},
+	Columns: []postgres.Column{{Name: "server", Type: pgtype.TextOID}, {Name: "key", Type: pgtype.TextOID}}, Formats: []int16{pgtype.TextFormatCode},
+	Settings: postgres.SessionSettings(postgres.KeyTimeout).Local(),
+	SQL: `SELECT ` + postgres.ServerSQL + `, NULL UNION ALL SELECT NULL, row_to_json(found)::text FROM (
+SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "Workspace", ` + scopesSQL() + ` AS "Scopes",
+       CASE WHEN isfinite(k.expires_at) THEN (extract(epoch FROM k.expires_at) * 1000000)::int8 WHEN k.expires_at < now() THEN 1 END AS "Expires",
+       coalesce(k.revoked_at <= now(), false) AS "Revoked", coalesce(w.suspended_at <= now(), false) AS "Suspended",
+       coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false) AS "Scheduled",
+       k.rate_per_second AS "Rate", k.burst AS "Burst", k.xmin::text::int8 AS "Version",
+       w.rate_per_second AS "WorkspaceRate", w.burst AS "WorkspaceBurst", w.xmin::text::int8 AS "WorkspaceVersion",
+       w.quota AS "Requests", w.quota_period AS "Period",
+       json_build_object('Prefix', left(k.key_prefix, 32), 'Name', left(k.name, 80)) AS "Label"
+FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1)) found`,
+}
 
 // scopesSQL selects Key.Scopes.
 func scopesSQL() string {
@@ -38,11 +42,17 @@ func scopesSQL() string {
 	return "(" + strings.Join(bits, ") | (") + ")"
 }
 
-var (
-	// transactionSettings begin a look-up behind a connection pooler.
-	transactionSettings = postgres.SessionSettings(postgres.KeyTimeout).Local()
-	binary              = []int16{pgx.BinaryFormatCode}
-)
+// row is a row of lookup.
+type row struct {
+	Key
+	Hash                      []byte
+	Expires                   *int64 // as Key.ExpiresAt
+	Rate, WorkspaceRate       *float64
+	Burst, WorkspaceBurst     *int32
+	Version, WorkspaceVersion int64
+	Requests                  *int64
+	Period                    *string
+}
 
 // Store looks keys up in Postgres.
 type Store struct {
@@ -112,74 +122,37 @@ func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, b
 	if err != nil {
 		return nil, by, err
 	}
-	// One transaction, so that one server answers all of it, also behind a pooler,
-	// where nothing can be prepared.
-	batch, pg := &pgconn.Batch{}, conn.Conn().PgConn()
-	if postgres.Pooled(pg) {
-		batch.ExecParams(transactionSettings, nil, nil, nil, nil)
-	}
-	batch.ExecParams(serverSQL, nil, nil, nil, nil)
-	batch.ExecParams(lookupSQL, [][]byte{argument}, []uint32{pgtype.ByteaArrayOID}, binary, binary)
-	results := pg.ExecBatch(ctx, batch)
-	defer func() { err = cmp.Or(results.Close(), err) }() // Close has the server's error
-	if postgres.Pooled(pg) && results.NextResult() {
-		_, _ = results.ResultReader().Close()
-	}
-	if !results.NextResult() || !results.ResultReader().NextRow() {
-		return nil, by, postgres.ErrProtocol
-	}
-	by = postgres.ParseServer(string(results.ResultReader().Values()[0]), conn.Conn())
-	if _, err = results.ResultReader().Close(); err != nil {
-		return nil, by, err
-	}
-	if !results.NextResult() {
-		return nil, by, postgres.ErrProtocol
-	}
-	found, err = readKeys(pgx.RowsFromResultReader(conn.Conn().TypeMap(), results.ResultReader()), by.StartedAt)
+	found = map[Hash]Key{}
+	err = lookup.Query(ctx, conn.Conn(), [][]byte{argument}, func(values [][]byte) error {
+		if values[0] != nil {
+			by = postgres.ParseServer(string(values[0]), conn.Conn())
+			return nil
+		}
+		var r row
+		if err := json.Unmarshal(values[1], &r); err != nil {
+			return err
+		}
+		if len(r.Hash) != len(Hash{}) {
+			return errors.New("a key's hash is not a SHA-256")
+		}
+		found[Hash(r.Hash)] = r.key(by.StartedAt)
+		return nil
+	})
 	return found, by, err
 }
 
-// readKeys reads the rows of lookupSQL.
-func readKeys(rows pgx.Rows, run string) (map[Hash]Key, error) {
-	var (
-		found                     = map[Hash]Key{}
-		from                      = unique.Make(run)
-		key                       Key
-		hash                      []byte
-		expires                   pgtype.Timestamptz
-		rate, workspaceRate       *float64
-		burst, workspaceBurst     *int32
-		version, workspaceVersion int64
-		quota                     *int64
-		quotaPeriod               *string
-	)
-	_, err := pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Scopes, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
-		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &quota, &quotaPeriod, &key.Label.Prefix, &key.Label.Name}, func() error {
-		if len(hash) != len(Hash{}) {
-			return errors.New("a key's hash is not a SHA-256")
-		}
-		key.StartedAt = from
-		key.ExpiresAt = expiryOf(expires)
-		key.Limit = LimitOf(rate, burst, DefaultLimit)
-		key.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})
-		if key.Limit.Version = version; key.WorkspaceLimit.Set {
-			key.WorkspaceLimit.Version = workspaceVersion
-		}
-		key.Quota = QuotaOf(quota, quotaPeriod)
-		found[Hash(hash)] = key
-		return nil
-	})
-	return found, err
-}
-
-// expiryOf reads the column. Other systems may write 'infinity' to it: one such
-// row must not fail the look-up of the other keys in the query.
-func expiryOf(t pgtype.Timestamptz) int64 {
-	switch {
-	case !t.Valid || t.InfinityModifier == pgtype.Infinity:
-		return 0
-	case t.InfinityModifier == pgtype.NegativeInfinity:
-		return math.MinInt64
+// key returns the key as the server of that run has it.
+func (r *row) key(run string) Key {
+	key := r.Key
+	key.StartedAt = unique.Make(run)
+	if r.Expires != nil {
+		key.ExpiresAt = cmp.Or(*r.Expires, 1) // 0 would be never
 	}
-	return cmp.Or(t.Time.UnixMicro(), 1) // 0 would be never
+	key.Limit = LimitOf(r.Rate, r.Burst, DefaultLimit)
+	key.WorkspaceLimit = LimitOf(r.WorkspaceRate, r.WorkspaceBurst, Limit{})
+	if key.Limit.Version = r.Version; key.WorkspaceLimit.Set {
+		key.WorkspaceLimit.Version = r.WorkspaceVersion
+	}
+	key.Quota = QuotaOf(r.Requests, r.Period)
+	return key
 }
