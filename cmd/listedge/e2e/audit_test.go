@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,23 +14,15 @@ import (
 )
 
 // auditLog is what `audit --json` prints with these flags.
-func auditLog(t *testing.T, url string, flags ...string) (list []audit.Entry) {
+func auditLog(t *testing.T, url string, flags ...string) []audit.Entry {
 	t.Helper()
-	printed := command(t, append([]string{"audit", "--json", "--database-url", url}, flags...)...)
-	if err := json.Unmarshal([]byte(printed), &list); err != nil {
-		t.Fatalf("%v: %s", err, printed)
-	}
-	return list
+	return parsed[[]audit.Entry](t, append([]string{"audit", "--database-url", url}, flags...)...)
 }
 
-// idOf is the id in the JSON that a command printed.
-func idOf(t *testing.T, printed string) string {
+// made runs a command that makes something, and returns its id.
+func made(t *testing.T, args ...string) string {
 	t.Helper()
-	var row struct{ ID string }
-	if err := json.Unmarshal([]byte(printed), &row); err != nil || row.ID == "" {
-		t.Fatalf("%v: %s", err, printed)
-	}
-	return row.ID
+	return parsed[struct{ ID string }](t, args...).ID
 }
 
 // Each command that takes --actor writes one row, and names the actor in it.
@@ -46,8 +37,8 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 		}
 	}
 
-	workspace := idOf(t, command(t, "workspaces", "create", "--name", "W", "--json", "--database-url", url))
-	key := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--json", "--database-url", url))
+	workspace := made(t, "workspaces", "create", "--name", "W", "--database-url", url)
+	key := made(t, "keys", "create", "--workspace", workspace, "--database-url", url)
 	startNode(t, url) // a purge needs a node that follows changes
 	file := filepath.Join(t.TempDir(), "items.csv")
 	must(os.WriteFile(file, []byte("id,name\n00000000-0000-0000-0000-000000000001,Tea\n"), 0o644))
@@ -92,8 +83,8 @@ func TestAuditPrints(t *testing.T) {
 	url := database(t)
 	t.Setenv("LISTEDGE_DATABASE_URL", url)
 	t.Setenv("LISTEDGE_ACTOR", "Ann")
-	workspace := idOf(t, command(t, "workspaces", "create", "--name", "Shop", "--json"))
-	key := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--rate", "5", "--burst", "10", "--json"))
+	workspace := made(t, "workspaces", "create", "--name", "Shop")
+	key := made(t, "keys", "create", "--workspace", workspace, "--rate", "5", "--burst", "10")
 	command(t, "keys", "update", key, "--rate", "7.5", "--actor", "Bob") // a flag overrides the environment
 
 	t.Run("lines for people", func(t *testing.T) {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,11 +117,7 @@ func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 		"migrate up --database-url postgres://127.0.0.1:1/none":                             "127.0.0.1",
 	} {
 		t.Run(line, func(t *testing.T) {
-			p := start(t, strings.Fields(line)...)
-			<-p.ended
-			if said := p.err.String(); p.code != exitFailed || strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
-				t.Errorf("exit %d: %q, want %q", p.code, said, want)
-			}
+			refused(t, exitFailed, want, strings.Fields(line)...)
 		})
 	}
 }
@@ -134,8 +129,7 @@ func TestIDsOfNothingAreNotFound(t *testing.T) {
 	workspace, _ := workspaceWithKey(t, url)
 	file := filepath.Join(t.TempDir(), "items.csv")
 	must(os.WriteFile(file, []byte("id,name\n"), 0o644))
-	var key []struct{ ID string }
-	must(json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--json", "--database-url", url)), &key))
+	key := parsed[[]struct{ ID string }](t, "keys", "list", "--workspace", workspace, "--database-url", url)
 	const none = "00000000-0000-0000-0000-000000000000"
 	for line, other := range map[string]string{
 		"workspaces suspend ID": key[0].ID, "workspaces resume ID": key[0].ID, "workspaces update ID --rate 1": key[0].ID,
@@ -145,10 +139,7 @@ func TestIDsOfNothingAreNotFound(t *testing.T) {
 		for _, id := range []string{none, other} {
 			line := strings.ReplaceAll(line, " ID", " "+id)
 			t.Run(line, func(t *testing.T) {
-				p := start(t, strings.Fields(line+" --database-url "+url)...)
-				if <-p.ended; p.code != exitFailed || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), id+": not found") {
-					t.Errorf("exit %d: %s", p.code, p.err.String())
-				}
+				refused(t, exitFailed, id+": not found", strings.Fields(line+" --database-url "+url)...)
 			})
 		}
 	}
@@ -157,13 +148,9 @@ func TestIDsOfNothingAreNotFound(t *testing.T) {
 func TestCommandsPrintOneJSONValue(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	parse := func(line string) (v any) {
+	parse := func(line string) any {
 		t.Helper()
-		printed := command(t, append(strings.Fields(line), "--json", "--database-url", url)...)
-		if err := json.Unmarshal([]byte(printed), &v); err != nil {
-			t.Fatalf("%s: %v: %s", line, err, printed)
-		}
-		return v
+		return parsed[any](t, append(strings.Fields(line), "--database-url", url)...)
 	}
 	if list := parse("workspaces list").([]any); len(list) != 0 {
 		t.Errorf("%v", list)

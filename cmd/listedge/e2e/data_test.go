@@ -12,10 +12,7 @@ func TestPurge(t *testing.T) {
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	_, other := workspaceWithKey(t, url)
-	p := start(t, "purge", "--all", "--database-url", url)
-	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "no node follows changes") {
-		t.Fatalf("with no node: exit %d: %s", p.code, p.err.String())
-	}
+	refused(t, exitFailed, "no node follows changes", "purge", "--all", "--database-url", url)
 	n := startNode(t, url, lateProofs...)
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	hit := func(key string) bool {
@@ -46,18 +43,11 @@ func TestPurge(t *testing.T) {
 	}
 	warm()
 	before = n.metric(t, "listedge_origin_fetches_total")
-	for what, id := range map[string]string{"a workspace that is not there": uuid.NewString(), "the nil UUID": uuid.Nil.String()} {
-		p = start(t, "purge", "--workspace", id, "--database-url", url)
-		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "workspace "+id+": not found") {
-			t.Errorf("%s: exit %d: %s", what, p.code, p.err.String())
-		}
+	for _, id := range []string{uuid.NewString(), uuid.Nil.String()} {
+		refused(t, exitFailed, "workspace "+id+": not found", "purge", "--workspace", id, "--database-url", url)
 	}
-	for what, args := range map[string][]string{"nothing": nil, "both": {"--all", "--workspace", workspace}} {
-		p = start(t, append([]string{"purge", "--database-url", url}, args...)...)
-		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "either --workspace or --all") {
-			t.Errorf("%s: exit %d: %s", what, p.code, p.err.String())
-		}
-	}
+	refused(t, exitUsage, "either --workspace or --all", "purge", "--database-url", url)
+	refused(t, exitUsage, "either --workspace or --all", "purge", "--database-url", url, "--all", "--workspace", workspace)
 	if !hit(key) || !hit(other) || n.metric(t, "listedge_origin_fetches_total") != before {
 		t.Error("a purge that was refused purged")
 	}

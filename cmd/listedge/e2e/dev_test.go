@@ -98,10 +98,7 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 
-	second := start(t, devFlags(t, dir)...)
-	if <-second.ended; second.code != exitFailed || !strings.Contains(second.err.String(), "another `listedge dev` runs in "+dir) || strings.Count(second.err.String(), "\n") != 1 {
-		t.Errorf("a second dev on the folder: exit %d: %s", second.code, second.err.String())
-	}
+	refused(t, exitFailed, "another `listedge dev` runs in "+dir, devFlags(t, dir)...)
 
 	if code := p.stop(); code != exitFine {
 		t.Errorf("exit %d: %s", code, p.err.String())

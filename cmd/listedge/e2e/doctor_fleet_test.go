@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 )
@@ -87,10 +86,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 	expect(t, by, "node 127.0.0.1:1", admin.Fail, "refused")
 	expect(t, by, "node nobody.invalid:9090", admin.Fail, "nobody.invalid")
 	for _, wrong := range []string{"ftp://a", "http://", "http://a b", ""} {
-		p := start(t, append([]string{"doctor", "--node=" + wrong}, here...)...)
-		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "--node") {
-			t.Errorf("%q: exit %d: %s", wrong, p.code, p.err.String())
-		}
+		refused(t, exitUsage, "--node", append([]string{"doctor", "--node=" + wrong}, here...)...)
 	}
 
 	// Nodes that differ: one has another setting, one does not follow changes, one has no Redis.
@@ -163,8 +159,7 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	n := startNode(t, address, "--redis-url", server.URL())
 	here := []string{"--database-url", address, "--redis-url", server.URL()}
 	says(t, here, exitFine, admin.Finding{Subject: "redis nodes", Level: admin.OK, Text: ") on all"})
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer client.Close()
+	client := redistest.Client(t, server)
 	const roster = "listedge:{changes}:nodes"
 	client.HSet(t.Context(), roster, "other", fmt.Sprintf(`{"name":"other:9090","version":"0.3.0","revision":"0123456789abcdef","seen":%d}`, time.Now().UnixMilli()))
 	by := diagnose(t, exitFine, here...)

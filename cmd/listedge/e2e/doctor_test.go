@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 )
@@ -251,8 +250,7 @@ func TestDoctorOfTheConnectionToRedis(t *testing.T) {
 	address := database(t)
 	r, overTLS, _ := tlsRedis(t, "TLSv1.3")
 	secured := sandboxtest.Redis(t)
-	client := redis.NewClient(&redis.Options{Addr: secured.Addr()})
-	defer client.Close()
+	client := redistest.Client(t, secured)
 	must(client.ConfigSet(t.Context(), "requirepass", "secret").Err())
 	sentinel := sandboxtest.Sentinel(t, "main", r.Addr(), time.Second)
 	for url, wanted := range map[string]string{
@@ -300,8 +298,5 @@ func TestDoctorOfRedis(t *testing.T) {
 	if <-p.ended; p.code != exitFailed || p.err.String() != "listedge: at least one check failed: see above\n" { // and nothing of the client's own log
 		t.Errorf("exit %d: %s", p.code, p.err.String())
 	}
-	p = start(t, "doctor", "--database-url", address, "--redis-url", "memcached://a")
-	if <-p.ended; p.code != exitUsage {
-		t.Errorf("exit %d: %s", p.code, p.err.String())
-	}
+	refused(t, exitUsage, "", "doctor", "--database-url", address, "--redis-url", "memcached://a")
 }

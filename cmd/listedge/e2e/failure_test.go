@@ -14,8 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -97,8 +96,7 @@ func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
 	server := sandboxtest.Redis(t)
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url, "--redis-url", server.URL(), "--freshness-bound", "0") // whose heartbeats would be counted
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer client.Close()
+	client := redistest.Client(t, server)
 	n.get(t, "/v1/items", key)
 	scripts := func() int {
 		info := must1(client.Info(t.Context(), "commandstats").Result())

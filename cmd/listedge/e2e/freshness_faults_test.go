@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"listedge/internal/sandbox/redistest"
 )
 
 // fault is something that happens to a fleet while it is written and read.
@@ -79,7 +81,7 @@ var (
 		noFault,
 		{name: "Redis flushed", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
 			time.Sleep(500 * time.Millisecond)
-			f.client(t).FlushAll(t.Context())
+			redistest.Client(t, f.redis).FlushAll(t.Context())
 		}},
 		redisFrozen,
 		{name: "Redis restarted empty", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
@@ -105,7 +107,7 @@ var (
 			n.toRedis.Lose(false)
 		}},
 		{name: "the log trimmed under a node", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
-			n, client := f.bystander(t), f.client(t)
+			n, client := f.bystander(t), redistest.Client(t, f.redis)
 			before := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
 			n.signal(syscall.SIGSTOP)
 			time.Sleep(time.Second)

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -115,12 +113,6 @@ func (f *fleet) bystander(t *testing.T) *testNode {
 	}
 	t.Fatal("all nodes are stopped but one")
 	return nil
-}
-
-func (f *fleet) client(t *testing.T) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: f.redis.Addr()})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 // sum adds a metric of all running nodes up.

@@ -8,9 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 )
@@ -165,8 +164,7 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	}
 	says(t, []string{"--database-url", clone, "--redis-url", server.URL(), "--region", "copy"}, exitFine,
 		admin.Finding{Subject: "redis nodes", Level: admin.OK, Text: " ("})
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer client.Close()
+	client := redistest.Client(t, server)
 	for _, prefix := range []string{"listedge:", "listedge:copy:"} {
 		if n := client.HLen(t.Context(), prefix+"{changes}:nodes").Val(); n != 1 {
 			t.Errorf("%d nodes in the roster of %s", n, prefix)

@@ -185,6 +185,26 @@ func command(t *testing.T, args ...string) string {
 	return p.out.String()
 }
 
+// refused runs a command that ends with this status and one line of error, which has the text.
+func refused(t *testing.T, code int, text string, args ...string) {
+	t.Helper()
+	p := start(t, args...)
+	<-p.ended
+	if said := p.err.String(); p.code != code || strings.Count(said, "\n") != 1 || !strings.Contains(said, text) {
+		t.Errorf("listedge %q: exit %d: %s, want %d, %q", args, p.code, said, code, text)
+	}
+}
+
+// parsed is the JSON that a command prints with --json.
+func parsed[T any](t *testing.T, args ...string) (v T) {
+	t.Helper()
+	printed := command(t, append(args, "--json")...)
+	if err := json.Unmarshal([]byte(printed), &v); err != nil {
+		t.Fatalf("listedge %q: %v: %s", args, err, printed)
+	}
+	return v
+}
+
 // lateProofs are flags of a node whose proofs may be late, as on a busy machine: pages are hits.
 var lateProofs = []string{"--freshness-bound", "30s"}
 

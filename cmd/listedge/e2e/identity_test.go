@@ -4,9 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
-
 	"listedge/internal/changefeed"
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -30,8 +29,7 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 
 	var is changefeed.Identity
 	must(connect(t, address).QueryRow(t.Context(), "SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database))
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer client.Close()
+	client := redistest.Client(t, server)
 	within(t, patience, "a page under the name of the database", func() bool {
 		n.get(t, "/v1/items", key, "Cache-Control: no-cache").page(t)
 		names := must1(client.Keys(t.Context(), "listedge:page:"+is.Digest()+":*").Result())

@@ -1,12 +1,14 @@
 package e2e
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 )
+
+// newKey is what `keys create --json` prints.
+type newKey struct{ ID, Key string }
 
 // rotated is what `keys rotate --json` prints.
 type rotated struct {
@@ -17,13 +19,9 @@ type rotated struct {
 	Replaces             struct{ ID, ExpiresAt string }
 }
 
-func rotate(t *testing.T, url, id string, flags ...string) (r rotated) {
+func rotate(t *testing.T, url, id string, flags ...string) rotated {
 	t.Helper()
-	printed := command(t, append([]string{"keys", "rotate", id, "--json", "--database-url", url}, flags...)...)
-	if err := json.Unmarshal([]byte(printed), &r); err != nil || r.Key == "" {
-		t.Fatalf("%v: %s", err, printed)
-	}
-	return r
+	return parsed[rotated](t, append([]string{"keys", "rotate", id, "--database-url", url}, flags...)...)
 }
 
 // While a rotation's overlap lasts, a node accepts both keys; after it only the new one.
@@ -32,12 +30,9 @@ func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
 	n := startNode(t, url)
-	type made struct{ ID, Key string }
-	newKey := func(t *testing.T) (k made) {
+	create := func(t *testing.T) newKey {
 		t.Helper()
-		printed := command(t, "keys", "create", "--workspace", workspace, "--scopes", "items:read", "--rate", "9.5", "--burst", "77", "--json", "--database-url", url)
-		must(json.Unmarshal([]byte(printed), &k))
-		return k
+		return parsed[newKey](t, "keys", "create", "--workspace", workspace, "--scopes", "items:read", "--rate", "9.5", "--burst", "77", "--database-url", url)
 	}
 	status := func(key string) int { return n.get(t, "/v1/items?limit=1", key).StatusCode }
 	ends := func(t *testing.T, key string) {
@@ -46,7 +41,7 @@ func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
 	}
 
 	t.Run("both work meanwhile", func(t *testing.T) {
-		old := newKey(t)
+		old := create(t)
 		if got := status(old.Key); got != http.StatusOK {
 			t.Fatal(got)
 		}
@@ -63,7 +58,7 @@ func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
 		}
 	})
 	t.Run("the overlap ends", func(t *testing.T) {
-		old := newKey(t)
+		old := create(t)
 		status(old.Key) // from now on the node knows the key
 		next := rotate(t, url, old.ID, "--overlap", "2s")
 		ends(t, old.Key)
@@ -72,7 +67,7 @@ func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
 		}
 	})
 	t.Run("at once", func(t *testing.T) {
-		old := newKey(t)
+		old := create(t)
 		status(old.Key)
 		next := rotate(t, url, old.ID, "--overlap", "0s")
 		ends(t, old.Key)
@@ -80,10 +75,7 @@ func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
 		if status(next.Key) != http.StatusOK || status(again.Key) != http.StatusOK {
 			t.Error("a key does not work")
 		}
-		p := start(t, "keys", "rotate", old.ID, "--database-url", url)
-		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "it is expired") || p.out.String() != "" {
-			t.Errorf("exit %d: %s", p.code, p.err.String())
-		}
+		refused(t, exitFailed, "it is expired", "keys", "rotate", old.ID, "--database-url", url)
 	})
 }
 
@@ -92,7 +84,7 @@ func TestRotatePrintsTheKeyAlone(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
-	id := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--json", "--database-url", url))
+	id := made(t, "keys", "create", "--workspace", workspace, "--database-url", url)
 	p := start(t, "keys", "rotate", id, "--database-url", url)
 	if <-p.ended; p.code != exitFine || len(p.out.String()) != 44 || !strings.HasPrefix(p.out.String(), "lk_") || !strings.Contains(p.err.String(), "replaces "+id+", which works until 2") {
 		t.Errorf("exit %d: %q, %q", p.code, p.out.String(), p.err.String())
@@ -104,16 +96,15 @@ func TestKeysAreShownWithTheirStates(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
-	id := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--name", "Sync", "--rate", "5", "--json", "--database-url", url))
+	id := made(t, "keys", "create", "--workspace", workspace, "--name", "Sync", "--rate", "5", "--database-url", url)
 	for _, c := range []struct{ set, state, text string }{
 		{"expires_at = NULL", "active", "active"},
 		{"expires_at = '2100-01-01Z'", "expires", "expires 2100-01-01T00:00:00Z"},
 		{"revoked_at = '2021-01-01Z'", "revoked", "revoked 2021-01-01T00:00:00Z"},
 	} {
 		execute(t, url, "UPDATE api_keys SET "+c.set+" WHERE id = $1", id)
-		var shown map[string]any
-		if err := json.Unmarshal([]byte(command(t, "keys", "show", id, "--json", "--database-url", url)), &shown); err != nil || shown["state"] != c.state || shown["id"] != id || shown["key"] != nil {
-			t.Errorf("%s: %v, %v", c.set, shown, err)
+		if shown := parsed[map[string]any](t, "keys", "show", id, "--database-url", url); shown["state"] != c.state || shown["id"] != id || shown["key"] != nil {
+			t.Errorf("%s: %v", c.set, shown)
 		}
 		lines := command(t, "keys", "show", id, "--database-url", url)
 		for _, want := range []string{id, workspace, "Sync", c.text, "items:read", "lk_"} {

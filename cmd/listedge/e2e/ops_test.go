@@ -61,10 +61,7 @@ func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 
 func TestExplainOfAnUnknownRequest(t *testing.T) {
 	n := startNode(t, database(t))
-	p := start(t, "explain", "never-seen", "--node", n.admin)
-	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "does not remember a request never-seen") {
-		t.Errorf("exit %d: %s", p.code, p.err.String())
-	}
+	refused(t, exitFailed, "does not remember a request never-seen", "explain", "never-seen", "--node", n.admin)
 }
 
 func TestReadySaysWhatTheNodeSays(t *testing.T) {
@@ -74,19 +71,13 @@ func TestReadySaysWhatTheNodeSays(t *testing.T) {
 		t.Error(said)
 	}
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
-	waiting := start(t, "ready", "--node", lost.admin, "--wait", "500ms")
-	if <-waiting.ended; waiting.code != exitFailed || !strings.Contains(waiting.err.String(), "postgres: ") {
-		t.Errorf("exit %d: %s", waiting.code, waiting.err.String())
-	}
+	refused(t, exitFailed, "postgres: ", "ready", "--node", lost.admin, "--wait", "500ms")
 	for admin, want := range map[string]string{
 		lost.admin:           "postgres: failed to connect",
 		"http://127.0.0.1:1": "ask the node: ",
 		n.url:                "ask the node: /readyz is not the response of a node",
 	} {
-		p := start(t, "ready", "--node", admin)
-		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), want) {
-			t.Errorf("%s: exit %d: %s", admin, p.code, p.err.String())
-		}
+		refused(t, exitFailed, want, "ready", "--node", admin)
 	}
 }
 

@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
-
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -38,8 +36,7 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 			t.Fatal(a.Status)
 		}
 	}
-	var listed []struct{ ID string }
-	must(json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--database-url", url, "--json")), &listed))
+	listed := parsed[[]struct{ ID string }](t, "keys", "list", "--workspace", workspace, "--database-url", url)
 	command(t, "keys", "update", listed[0].ID, "--rate", "1000", "--burst", "1000", "--database-url", url)
 	for _, n := range nodes {
 		within(t, patience, "the new limit", func() bool {
@@ -64,8 +61,7 @@ func TestARedisThatMayEvictIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	server := sandboxtest.Redis(t)
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer client.Close()
+	client := redistest.Client(t, server)
 	must(client.ConfigSet(context.Background(), "maxmemory-policy", "allkeys-lru").Err())
 	n := startNode(t, url, "--redis-url", server.URL())
 	within(t, patience, "the warning", func() bool { return strings.Contains(n.err.String(), "allkeys-lru") })

@@ -73,12 +73,14 @@ func (w *pageWriter) row(c lists.Collection) (columns []string, values []any) {
 	return columns, values
 }
 
-// unsearched is a column of texts that neither a search nor a filter compares.
-func unsearched(c lists.Collection) string {
-	i := slices.IndexFunc(c.Columns(), func(of lists.Column) bool {
-		return of.Kind == lists.Text && !slices.Contains(c.Searched(), of.Name) && !c.IsFilteredBy(of.Name)
-	})
-	return c.Columns()[i].Name
+// plain are the columns of a kind that neither a search nor a filter compares.
+func plain(c lists.Collection, kind lists.Kind) (names []string) {
+	for _, of := range c.Columns() {
+		if of.Kind == kind && !slices.Contains(c.Searched(), of.Name) && !c.IsFilteredBy(of.Name) {
+			names = append(names, of.Name)
+		}
+	}
+	return names
 }
 
 // ways are the ways to write. Each of them writes one list; the last ones write
@@ -89,7 +91,7 @@ var ways = map[string]func(w *pageWriter, ctx context.Context, tx pgx.Tx, list c
 	},
 	"delete":        (*pageWriter).remove,
 	"update":        (*pageWriter).update,
-	"stock":         (*pageWriter).stock,
+	"count":         (*pageWriter).count,
 	"rename":        (*pageWriter).rename,
 	"again":         (*pageWriter).again,
 	"replace":       (*pageWriter).replace,
@@ -105,7 +107,7 @@ var ways = map[string]func(w *pageWriter, ctx context.Context, tx pgx.Tx, list c
 
 // usualWays says how often each of the ways is taken.
 var usualWays = func() (all []string) {
-	often := map[string]int{"insert": 12, "delete": 10, "update": 24, "stock": 12, "rename": 16, "again": 8, "replace": 4, "id": 4, "move": 8, "savepoint": 4, "long": 2, "copy": 2}
+	often := map[string]int{"insert": 12, "delete": 10, "update": 24, "count": 12, "rename": 16, "again": 8, "replace": 4, "id": 4, "move": 8, "savepoint": 4, "long": 2, "copy": 2}
 	for way := range ways {
 		for range max(1, often[way]) {
 			all = append(all, way)
@@ -170,16 +172,13 @@ func (w *pageWriter) set(ctx context.Context, tx pgx.Tx, l changefeed.List, id u
 	return err
 }
 
-// stock changes the stock of rows, the most usual update. It rarely moves a row in a list.
-func (w *pageWriter) stock(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
+// count writes a number into a column that moves no row in a list, which is the most usual update.
+func (w *pageWriter) count(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, w.few())
 	for _, id := range ids {
 		w.other++
-		column, value := unsearched(l.Collection), any(fmt.Sprint(w.other))
-		if l.Collection == lists.Items {
-			column, value = "stock_on_hand", 1000+w.other
-		}
-		if err := w.set(ctx, tx, l, id, []string{column}, []any{value}); err != nil {
+		column := pick(w.random, append(plain(l.Collection, lists.Decimal), plain(l.Collection, lists.Text)...))
+		if err := w.set(ctx, tx, l, id, []string{column}, []any{fmt.Sprint(w.other)}); err != nil {
 			return err
 		}
 	}
@@ -327,7 +326,7 @@ func (w *pageWriter) truncate(ctx context.Context, tx pgx.Tx, l changefeed.List)
 // definition changes the table, and with it all rows.
 func (w *pageWriter) definition(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	w.other++
-	column := unsearched(l.Collection)
+	column := plain(l.Collection, lists.Text)[0]
 	_, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE text USING coalesce(%s, '') || '%d'", table(l), column, column, w.other))
 	return err
 }

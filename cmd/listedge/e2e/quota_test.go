@@ -15,13 +15,12 @@ import (
 // quotaWorkspace makes a workspace with a quota, and a key that no rate stops.
 func quotaWorkspace(t *testing.T, url, quota, shown string) (workspace, key string) {
 	t.Helper()
-	var made struct {
+	made := parsed[struct {
 		ID    string
 		Quota json.RawMessage
-	}
-	printed := command(t, "workspaces", "create", "--name", "w", "--quota", quota, "--json", "--database-url", url)
-	if err := json.Unmarshal([]byte(printed), &made); err != nil || string(made.Quota) != shown {
-		t.Fatalf("%v: %s", err, printed)
+	}](t, "workspaces", "create", "--name", "w", "--quota", quota, "--database-url", url)
+	if string(made.Quota) != shown {
+		t.Fatal(string(made.Quota))
 	}
 	return made.ID, newKeyFor(t, url, made.ID, "--rate", "100000", "--burst", "100000")
 }
@@ -94,9 +93,7 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 		t.Error(list)
 	}
 	shown := func(of string) string {
-		var w struct{ Quota json.RawMessage }
-		must(json.Unmarshal([]byte(command(t, "workspaces", "update", workspace, "--quota", of, "--json", "--database-url", url)), &w))
-		return string(w.Quota)
+		return string(parsed[struct{ Quota json.RawMessage }](t, "workspaces", "update", workspace, "--quota", of, "--database-url", url).Quota)
 	}
 	if got := shown("43/month"); got != `{"requests":43,"period":"month"}` {
 		t.Error(got)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -151,8 +152,7 @@ func TestNodesShareWhatIsInRedis(t *testing.T) {
 				}
 				r, url, environment = tlsRedis(t, spoken)
 			}
-			inRedis := redis.NewClient(&redis.Options{Addr: r.Addr()})
-			defer inRedis.Close()
+			inRedis := redistest.Client(t, r)
 			p := startPair(t, environment, url)
 			p.awaitFollowed(t)
 			p.awaitShared(t, inRedis)

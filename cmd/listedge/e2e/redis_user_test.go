@@ -35,8 +35,7 @@ func documentedUser(t *testing.T) (line []any) {
 func withUser(t *testing.T, line []any) (server *sandbox.Redis, client *redis.Client, url string) {
 	t.Helper()
 	server = sandboxtest.Redis(t)
-	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
-	t.Cleanup(func() { _ = client.Close() })
+	client = redistest.Client(t, server)
 	must(client.Do(t.Context(), line...).Err())
 	return server, client, "redis://" + line[2].(string) + ":PASSWORD@" + server.Addr()
 }

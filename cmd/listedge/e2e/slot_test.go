@@ -25,12 +25,8 @@ func TestDroppingASlot(t *testing.T) {
 	_, address := privateDatabase(t)
 	n := startNode(t, address)
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
-	for _, command := range []string{"drop-slot", "remove --yes"} {
-		p := start(t, append([]string{"migrate"}, append(strings.Fields(command), "--database-url", address)...)...)
-		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "stop all nodes") {
-			t.Errorf("%s: exit %d: %s", command, p.code, p.err.String())
-		}
-	}
+	refused(t, exitFailed, "stop all nodes", "migrate", "drop-slot", "--database-url", address)
+	refused(t, exitFailed, "stop all nodes", "migrate", "remove", "--yes", "--database-url", address)
 	n.stop()
 	if names := slots(t, address); len(names) != 1 { // its size is limited, so a stopped fleet keeps it
 		t.Errorf("%v", names)

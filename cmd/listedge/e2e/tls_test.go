@@ -63,9 +63,6 @@ func TestTLS(t *testing.T) {
 	n.awaitCheck(t, "certificate", "ok")
 
 	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")}, {"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {
-		p := start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", url}, args...)...)
-		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "--tls-") {
-			t.Errorf("%v: exit %d: %s", args, p.code, p.err.String())
-		}
+		refused(t, exitUsage, "--tls-", append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", url}, args...)...)
 	}
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -29,11 +28,7 @@ func spend(t *testing.T, n *testNode, key string, next func(link string) (path s
 func TestEveryQueryCostsAToken(t *testing.T) {
 	t.Parallel()
 	database := database(t)
-	command(t, "seed", "--database-url", database, "--workspaces", "1", "--items", walkedItems, "--contacts", "0")
-	var workspaces []struct{ ID string }
-	if err := json.Unmarshal([]byte(command(t, "workspaces", "list", "--database-url", database, "--json")), &workspaces); err != nil || len(workspaces) != 1 {
-		t.Fatal(workspaces, err)
-	}
+	workspace := walkedWorkspace(t, database)
 	for _, mode := range []string{"500ms", "0"} {
 		t.Run("freshness bound "+mode, func(t *testing.T) {
 			n := startNode(t, database, "--freshness-bound", mode, "--cache-ttl", "1h")
@@ -60,7 +55,7 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 				{"a page read again", same, []string{"If-None-Match: *", "Cache-Control: no-cache"}, tokens},
 				{"a walk, of which pages are read ahead", walk, []string{"If-None-Match: *"}, tokens + 1},
 			} {
-				key := newKeyFor(t, database, workspaces[0].ID, "--rate", "0.001", "--burst", fmt.Sprint(tokens))
+				key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", fmt.Sprint(tokens))
 				if got := spend(t, n, key, c.next, c.headers...); got > c.most {
 					t.Errorf("%s: %v queries for %d tokens", c.name, got, tokens)
 				}

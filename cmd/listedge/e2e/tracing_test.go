@@ -220,8 +220,5 @@ func TestACollectorThatHangsCostsRequestsNothing(t *testing.T) {
 func TestTracingByAnotherProtocolIsRefused(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-	p := start(t, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", "postgres://127.0.0.1:1/none")
-	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "http/protobuf, not by grpc") {
-		t.Errorf("exit %d: %s", p.code, p.err.String())
-	}
+	refused(t, exitUsage, "http/protobuf, not by grpc", "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", "postgres://127.0.0.1:1/none")
 }

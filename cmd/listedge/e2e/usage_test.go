@@ -67,9 +67,7 @@ func (k *keyed) get(t *testing.T, n *testNode, method, path string, headers ...s
 // keyNamed makes a key and returns it with its id.
 func keyNamed(t *testing.T, database, workspace, name string, flags ...string) (k *keyed, id string) {
 	t.Helper()
-	var made struct{ ID, Key string }
-	printed := command(t, append([]string{"keys", "create", "--database-url", database, "--workspace", workspace, "--name", name, "--json"}, flags...)...)
-	must(json.Unmarshal([]byte(printed), &made))
+	made := parsed[newKey](t, append([]string{"keys", "create", "--database-url", database, "--workspace", workspace, "--name", name}, flags...)...)
 	return &keyed{name: name, text: made.Key}, made.ID
 }
 

@@ -119,20 +119,12 @@ func compareRow(t *testing.T, path string, got, want map[string]any) {
 	}
 }
 
-// walkedItems in pages of one.
-const walkedItems = "40"
-
-// coldWalk is a node that has never seen the list of a workspace with
-// walkedItems, and the workspace's key.
-func coldWalk(t *testing.T, flags ...string) (n *testNode, key string) {
+// walkedWorkspace makes a workspace of 40 items, for walks in pages of one.
+func walkedWorkspace(t *testing.T, database string) (workspace string) {
 	t.Helper()
-	database := database(t)
-	command(t, "seed", "--database-url", database, "--workspaces", "1", "--items", walkedItems, "--contacts", "0")
-	var workspaces []struct{ ID string }
-	if err := json.Unmarshal([]byte(command(t, "workspaces", "list", "--database-url", database, "--json")), &workspaces); err != nil || len(workspaces) != 1 {
-		t.Fatal(workspaces, err)
-	}
-	return startNode(t, database, flags...), newKeyFor(t, database, workspaces[0].ID, "--rate", "0.001", "--burst", "1000")
+	workspace, _ = workspaceWithKey(t, database)
+	execute(t, database, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || n FROM generate_series(1, 40) n", workspace)
+	return workspace
 }
 
 // The first page of a cold walk costs a query, and so does every fourth one behind it.
@@ -140,7 +132,9 @@ func TestAColdWalkCostsAQueryForFourPages(t *testing.T) {
 	for _, mode := range []string{"30s", "0"} { // with so long a bound no proof comes too late on a busy machine
 		t.Run("freshness bound "+mode, func(t *testing.T) {
 			t.Parallel()
-			n, key := coldWalk(t, "--freshness-bound", mode, "--cache-ttl", "1m")
+			database := database(t)
+			key := newKeyFor(t, database, walkedWorkspace(t, database), "--rate", "0.001", "--burst", "1000")
+			n := startNode(t, database, "--freshness-bound", mode, "--cache-ttl", "1m")
 			within(t, patience, "pages are fresh by proof or by age", func() bool { return n.mode() != "untrusted" })
 			pages := 0
 			for path := "/v1/items?limit=1"; path != ""; pages++ {
