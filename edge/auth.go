@@ -56,9 +56,21 @@ func (s *Server) Keys() changefeed.Listener { return s.keys }
 // unauthorised counts the failure for the client's address. After too many failures it
 // returns a 429 instead of the problem.
 func (s *Server) unauthorised(x *exchange, p *problem) *failure {
-	lookedUp := p == keyRefused
-	if retry := s.guard.fail(s.clientAddress(x), lookedUp); retry > 0 {
-		return &failure{problem: authLimited, retry: retry}
+	bucket := malformedKeys
+	if p == keyRefused {
+		bucket = refusedKeys
+	}
+	if f := s.limitAddress(x, bucket, 1, authLimited); f != nil {
+		return f
 	}
 	return &failure{problem: p}
+}
+
+// limitAddress takes tokens from a bucket of the client's address. It returns the problem if there are
+// too few.
+func (s *Server) limitAddress(x *exchange, b addressBucket, tokens int, p *problem) *failure {
+	if retry := s.guard.take(s.clientAddress(x), b, tokens); retry > 0 {
+		return &failure{problem: p, retry: retry}
+	}
+	return nil
 }

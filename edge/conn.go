@@ -15,7 +15,7 @@ import (
 )
 
 func newConn(c net.Conn, s *Server) *conn {
-	made := &conn{Conn: c, server: s, stripe: s.metrics.Stripe(), idPrefix: s.ids.prefix(), log: s.log.shard()}
+	made := &conn{Conn: c, stripe: s.metrics.Stripe(), idPrefix: s.ids.prefix()}
 	if plain, ok := c.(*net.TCPConn); ok {
 		made.Conn = rawconn.New(plain)
 	}
@@ -79,12 +79,6 @@ func (c *conn) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	return c.Conn.Write(p)
-}
-
-// Close counts the connection as closed, once.
-func (c *conn) Close() error {
-	c.closed.Do(c.server.metrics.ConnectionClosed)
-	return c.Conn.Close()
 }
 
 // response is what a handler leaves for its connection to send: header lines, and a body

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -20,24 +19,6 @@ import (
 	"listedge/internal/lists"
 	"listedge/origin"
 )
-
-// listening serves on a real connection. It returns the connection, and a reader of it.
-func listening(t *testing.T, s *Server) (*net.TCPConn, *bufio.Reader) {
-	t.Helper()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	c := must(net.Dial("tcp", l.Addr().String()))
-	t.Cleanup(func() {
-		c.Close()
-		_ = s.http.ShutdownWithContext(context.Background())
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
-	return c.(*net.TCPConn), bufio.NewReader(c)
-}
 
 // thePage is a request for the page of hitServer.
 const thePage = "GET /v1/items?limit=20&sort=name&type=goods&stock=low HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"

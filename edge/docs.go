@@ -152,7 +152,7 @@ func (s *Server) serveDocs(x *exchange) *failure {
 		return &failure{problem: wrongMethod}
 	}
 	x.route = metrics.RouteNone
-	if f := s.limitPublic(x, 1); f != nil {
+	if f := s.limitAddress(x, publicResponses, 1, noKeyLimited); f != nil {
 		return f
 	}
 	f := &failure{problem: notFound}
@@ -179,7 +179,7 @@ func (s *Server) serveDocument(x *exchange, d *document) *failure {
 	default:
 		body = d.identity()
 	}
-	if f := s.limitPublic(x, 1+len(body)/documentUnit); f != nil {
+	if f := s.limitAddress(x, publicResponses, 1+len(body)/documentUnit, noKeyLimited); f != nil {
 		return f
 	}
 	r := x.conn.newResponse(fasthttp.StatusOK)
@@ -200,14 +200,5 @@ func (s *Server) serveDocument(x *exchange, d *document) *failure {
 		r.add(fasthttp.HeaderContentEncoding, "gzip")
 	}
 	r.setBody(body)
-	return nil
-}
-
-// limitPublic takes tokens from the client's address for a response that needs no
-// key.
-func (s *Server) limitPublic(x *exchange, tokens int) *failure {
-	if retry := s.guard.public(s.clientAddress(x), tokens); retry > 0 {
-		return &failure{problem: noKeyLimited, retry: retry}
-	}
 	return nil
 }

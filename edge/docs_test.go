@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/valyala/fasthttp/fasthttputil"
 
 	"listedge/cache"
 	"listedge/internal/lists"
@@ -255,20 +254,11 @@ func TestOpenAPIRefuses(t *testing.T) {
 // referenceClient sends requests to a server.
 func referenceClient(t *testing.T) func(method, path string, header ...string) (*http.Response, []byte) {
 	t.Helper()
-	l := fasthttputil.NewInmemoryListener()
 	s, _ := hitServer(t, `{"data":[]`)
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	t.Cleanup(func() {
-		_ = l.Close()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
+	dial := served(t, s, nil)
 	return func(method, path string, header ...string) (*http.Response, []byte) {
 		t.Helper()
-		c := must(l.Dial())
-		defer c.Close()
+		c := dial(t)
 		r := must(http.NewRequestWithContext(t.Context(), method, "http://node"+path, nil))
 		for i := 0; i < len(header); i += 2 {
 			r.Header.Set(header[i], header[i+1])

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,7 +46,7 @@ type Server struct {
 	tracer      *tracing.Tracer // nil = none
 	timePhases  bool            // time all phases; else only those that may have waited
 	draining    atomic.Bool
-	untrusted   untrustedProxy
+	untrusted   atomic.Pointer[forwarder] // the last one that is not a trusted proxy; nil = none
 }
 
 // conn is a connection of the public listener. It checks the line ends of what it reads,
@@ -55,19 +54,14 @@ type Server struct {
 // only Close may be called by another.
 type conn struct {
 	net.Conn
-	server   *Server
-	closed   sync.Once
 	lines    lineChecker // of all that was read
 	response response
 	headers  requestHeaders
 	exchange exchange
 	stripe   *metrics.Stripe
-	log      *logShard
 	hits     uint64 // responses that were neither errors nor misses
 	idPrefix []byte // of the ids that requests get if they have none
 	requests uint64 // how many got one
-
-	proxyChecked time.Time // when checkProxy last looked
 
 	readBy      time.Time // the deadline of the next Read
 	read, write deadline

@@ -19,99 +19,68 @@ import (
 // It does not bound the load of invalid keys on Postgres, which the key cache does:
 // malformed keys are not looked up, the look-ups of unknown keys are limited for the
 // whole node, and those of an exhausted address wait for those of other addresses. For
-// that, failed look-ups have a separate bucket.
+// that, refused keys have a separate bucket.
 type guard struct {
 	now func() time.Time
 
-	mu        sync.Mutex // guards last and addresses
-	last      time.Time  // the latest time that the limiters have seen
-	addresses *lru.Cache[netip.Addr, *addressLimits]
+	mu        sync.Mutex // guards addresses and their buckets, whose time must not go back
+	addresses *lru.Cache[netip.Addr, *addressBuckets]
 }
 
-// addressLimits are the buckets of an address: for missing and malformed keys, for keys
-// that were looked up and refused, and for responses that need no key.
-type addressLimits struct{ malformed, failed, public *rate.Limiter }
+// addressBucket is one of the buckets of an address.
+type addressBucket uint8
 
 const (
-	failuresPerSecond = 20
-	failureBurst      = 200
-	// A browser takes about 15 tokens to load /docs, and 5 if it has /docs in its cache.
-	publicPerSecond  = 20
-	publicBurst      = 400
+	malformedKeys   addressBucket = iota // keys that are missing or malformed
+	refusedKeys                          // keys that were looked up and refused
+	publicResponses                      // responses that need no key
+	bucketsOfAddress
+)
+
+type addressBuckets [bucketsOfAddress]*rate.Limiter
+
+const (
+	addressRate      = 20 // tokens per second of each bucket
+	failureBurst     = 200
+	publicBurst      = 400    // a browser takes about 15 tokens to load /docs, and 5 if it has /docs in its cache
 	guardedAddresses = 65_536 // the least recently used is evicted
 )
 
 func newGuard() *guard {
-	addresses, err := lru.New[netip.Addr, *addressLimits](guardedAddresses)
+	addresses, err := lru.New[netip.Addr, *addressBuckets](guardedAddresses)
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
 	return &guard{now: time.Now, addresses: addresses}
 }
 
-// exhausted reports whether the address has no token left for a failed look-up.
+// exhausted reports whether the address has no token left for a key that is refused.
 func (g *guard) exhausted(a netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l, ok := g.addresses.Get(network(a))
-	return ok && secondsToToken(l.failed, g.time()) > 0
+	buckets, ok := g.addresses.Get(network(a))
+	return ok && buckets[refusedKeys].TokensAt(g.now()) < 1
 }
 
-// fail takes a token for a failed authentication. lookedUp says that the key was looked
-// up, and was not missing or malformed. It returns 0, or the seconds until there is a
-// token.
-func (g *guard) fail(a netip.Addr, lookedUp bool) (retry int64) {
+// take takes tokens from a bucket of the address. It returns 0, or the seconds until there
+// are as many.
+func (g *guard) take(a netip.Addr, b addressBucket, tokens int) (retry int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	limits := g.limits(a)
-	l, now := limits.malformed, g.time()
-	if lookedUp {
-		l = limits.failed
-	}
-	if l.AllowN(now, 1) {
-		return 0
-	}
-	return max(1, secondsToToken(l, now))
-}
-
-// public takes tokens for a response that needs no key. It returns 0, or the
-// seconds until there are as many.
-func (g *guard) public(a netip.Addr, tokens int) (retry int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := g.time()
-	r := g.limits(a).public.ReserveN(now, tokens)
-	wait := r.DelayFrom(now)
-	if wait == 0 {
-		return 0
-	}
-	r.CancelAt(now)
-	return int64(math.Ceil(wait.Seconds()))
-}
-
-// limits returns the buckets of the address. The caller holds mu.
-func (g *guard) limits(a netip.Addr) *addressLimits {
 	a = network(a)
-	l, ok := g.addresses.Get(a)
+	buckets, ok := g.addresses.Get(a)
 	if !ok {
-		l = &addressLimits{rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(failuresPerSecond, failureBurst),
-			rate.NewLimiter(publicPerSecond, publicBurst)}
-		g.addresses.Add(a, l)
+		buckets = &addressBuckets{rate.NewLimiter(addressRate, failureBurst), rate.NewLimiter(addressRate, failureBurst),
+			rate.NewLimiter(addressRate, publicBurst)}
+		g.addresses.Add(a, buckets)
 	}
-	return l
-}
-
-// time returns the current time, but never an earlier time than before: if time went
-// back, the limiters would refill tokens for the same period twice. The caller holds mu.
-func (g *guard) time() time.Time {
-	if now := g.now(); now.After(g.last) {
-		g.last = now
+	now := g.now()
+	r := buckets[b].ReserveN(now, tokens)
+	wait := r.DelayFrom(now)
+	if wait > 0 {
+		r.CancelAt(now)
 	}
-	return g.last
-}
-
-func secondsToToken(l *rate.Limiter, now time.Time) int64 {
-	return int64(math.Ceil(max(0, 1-l.TokensAt(now)) / failuresPerSecond))
+	return int64(math.Ceil(wait.Seconds()))
 }
 
 // network returns the network that identifies a client: an IPv4 address, or an IPv6 /64,

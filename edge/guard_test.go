@@ -9,85 +9,49 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
+// Refused keys exhaust their address, or the /64 of an IPv6 address. Texts that cannot be keys cost no
+// look-up, so they do not delay look-ups of other clients.
 func TestGuardLimitsEachAddressByItself(t *testing.T) {
-	g, now := newGuard(), time.Now()
-	g.now = func() time.Time { return now }
-	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	for i := range failureBurst {
-		if g.exhausted(a) {
-			t.Fatalf("exhausted after %d failures", i)
-		}
-		if retry := g.fail(a, true); retry != 0 {
-			t.Fatalf("refused after %d failures", i)
-		}
-	}
-	if !g.exhausted(a) || g.fail(a, true) < 1 {
-		t.Error("not limited after the burst")
-	}
-	if g.exhausted(b) {
-		t.Error("another address is limited too")
-	}
-	now = now.Add(time.Second)
-	admitted := 0
-	for range 3 * failuresPerSecond {
-		if g.fail(a, true) == 0 {
-			admitted++
-		}
-	}
-	if admitted != failuresPerSecond {
-		t.Errorf("%d failures admitted after a second, want %d", admitted, failuresPerSecond)
-	}
-}
-
-// Texts that cannot be keys cost no look-up, so they do not delay look-ups of other clients.
-func TestMalformedKeysDoNotDelayLookUps(t *testing.T) {
-	g := newGuard()
-	a := netip.MustParseAddr("192.0.2.1")
-	limited := false
-	for range 3 * failureBurst {
-		limited = g.fail(a, false) > 0 || limited
-	}
-	if !limited {
-		t.Error("malformed keys are not limited at all")
-	}
-	if g.exhausted(a) {
-		t.Error("a valid key that is new to this node would wait for its neighbour's typing")
-	}
-}
-
-func TestGuardIgnoresTimeThatGoesBack(t *testing.T) {
-	g, start := newGuard(), time.Now()
-	now := start
-	g.now = func() time.Time { return now }
-	a := netip.MustParseAddr("192.0.2.1")
-	admitted := 0
-	for i := range 10 * failureBurst {
-		now = start.Add(-time.Duration(i%2) * 1400 * time.Millisecond)
-		if g.fail(a, true) == 0 {
-			admitted++
-		}
-	}
-	if admitted != failureBurst {
-		t.Errorf("%d failures admitted in one instant, want %d", admitted, failureBurst)
-	}
-}
-
-func TestGuardCountsAnIPv6NetworkAsOneClient(t *testing.T) {
-	g := newGuard()
-	first, second := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::ffff:2")
-	other := netip.MustParseAddr("2001:db8:0:1::1")
-	for range 2 * failureBurst {
-		g.fail(first, true)
-	}
-	if !g.exhausted(second) || g.exhausted(other) {
-		t.Error("want one budget per /64")
+	for _, c := range []struct {
+		name, address, other string
+		bucket               addressBucket
+		exhausts, exhausted  bool // the address, and the other
+	}{
+		{"refused keys", "192.0.2.1", "192.0.2.2", refusedKeys, true, false},
+		{"of an IPv6 network", "2001:db8::1", "2001:db8::ffff:2", refusedKeys, true, true},
+		{"of another IPv6 network", "2001:db8::1", "2001:db8:0:1::1", refusedKeys, true, false},
+		{"malformed keys", "192.0.2.1", "192.0.2.2", malformedKeys, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g, now := newGuard(), time.Now()
+			g.now = func() time.Time { return now }
+			a, other := netip.MustParseAddr(c.address), netip.MustParseAddr(c.other)
+			admitted := func() (n int) {
+				for range 2 * failureBurst {
+					if g.take(a, c.bucket, 1) == 0 {
+						n++
+					}
+				}
+				return n
+			}
+			if n := admitted(); n != failureBurst || g.take(a, c.bucket, 1) != 1 {
+				t.Errorf("%d failures admitted at once, want %d", n, failureBurst)
+			}
+			if g.exhausted(a) != c.exhausts || g.exhausted(other) != c.exhausted {
+				t.Errorf("exhausted: %v, the other %v", g.exhausted(a), g.exhausted(other))
+			}
+			now = now.Add(time.Second)
+			if n := admitted(); n != addressRate {
+				t.Errorf("%d failures admitted after a second, want %d", n, addressRate)
+			}
+		})
 	}
 }
 
 func TestGuardEvictsTheLeastRecentlyUsedAddresses(t *testing.T) {
 	g := newGuard()
 	for i := range guardedAddresses + 1000 {
-		g.fail(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), false)
+		g.take(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), malformedKeys, 1)
 	}
 	if n := g.addresses.Len(); n != guardedAddresses {
 		t.Errorf("%d addresses remembered", n)

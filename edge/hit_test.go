@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/lists"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
@@ -93,6 +96,48 @@ func serverOf(t testing.TB, pages *cache.Cache, counts *metrics.Edge, keys apike
 		_ = limits.Close(context.Background())
 	})
 	return s
+}
+
+// served serves on a free port, over TLS or not, until the test ends. The connections that dial opens
+// end then, too.
+func served(t testing.TB, s *Server, secure *tls.Config) (dial func(testing.TB) net.Conn) {
+	t.Helper()
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	address := l.Addr().String()
+	if secure != nil {
+		l = tls.NewListener(l, secure)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		must(0, s.http.ShutdownWithContext(context.Background()))
+		must(0, <-ended)
+	})
+	return func(t testing.TB) net.Conn {
+		t.Helper()
+		c := must(net.Dial("tcp", address))
+		if secure != nil {
+			c = tls.Client(c, &tls.Config{InsecureSkipVerify: true}) // the test's own
+		}
+		t.Cleanup(func() { c.Close() })
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		return c
+	}
+}
+
+// certificate is the TLS configuration of a server.
+func certificate(t testing.TB) *tls.Config {
+	t.Helper()
+	file, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	sandboxtest.Certificate(t, "node", time.Hour, file, key)
+	return &tls.Config{Certificates: []tls.Certificate{must(tls.LoadX509KeyPair(file, key))}}
+}
+
+// listening serves on a connection. It returns the connection, and a reader of it.
+func listening(t testing.TB, s *Server) (*net.TCPConn, *bufio.Reader) {
+	t.Helper()
+	c := served(t, s, nil)(t)
+	return c.(*net.TCPConn), bufio.NewReader(c)
 }
 
 // wire is a connection that collects what is written to it.

@@ -37,21 +37,26 @@ type limitedListener struct {
 }
 
 func (s *Server) limitConnections(l net.Listener) net.Listener {
-	s.metrics.LimitConnections(s.maxConns)
 	return &limitedListener{Listener: l, server: s, refusals: make(chan struct{}, maxRefusals)}
 }
 
-// Accept is called by one goroutine.
+// connections returns how many connections of clients are open, without refused ones, and how
+// many may be.
+func (s *Server) connections() (open, limit int64) {
+	return max(0, int64(s.http.GetOpenConnectionsCount())), s.maxConns // -1 before Serve
+}
+
+// Accept is called by one goroutine, in which fasthttp counts the connection before the next
+// call.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.accept()
 		if err != nil {
 			return nil, err
 		}
-		if l.server.metrics.ConnectionOpened() <= l.server.maxConns {
+		if open, limit := l.server.connections(); open < limit {
 			return newConn(c, l.server), nil
 		}
-		l.server.metrics.ConnectionClosed()
 		select {
 		case l.refusals <- struct{}{}:
 			go func() {

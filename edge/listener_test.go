@@ -3,13 +3,11 @@ package edge
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,69 +15,40 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/sandbox/sandboxtest"
 	"listedge/metrics"
 )
 
-// limited is a server with a limit of connections, over TLS or not.
+// limited is a server with a limit of connections.
 type limited struct {
 	registry *metrics.Registry
-	address  string
-	tls      *tls.Config // the client's; nil = plain
+	dial     func(testing.TB) net.Conn
 }
 
-func serveLimited(t *testing.T, connections int64, overTLS bool) *limited {
+func serveLimited(t *testing.T, connections int64, secure *tls.Config) *limited {
 	t.Helper()
 	s, _, registry := hitServerWith(t, `{"data":[]`)
 	s.maxConns = connections
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
-	at := &limited{registry: registry, address: l.Addr().String()}
-	if secure := certificate(t, overTLS); secure != nil {
-		l = tls.NewListener(l, secure)
-		at.tls = &tls.Config{InsecureSkipVerify: true}
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	t.Cleanup(func() {
-		if err := s.http.ShutdownWithContext(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
-	return at
+	return &limited{registry, served(t, s, secure)}
 }
 
-// certificate is the TLS configuration of a server; nil = plain.
-func certificate(t *testing.T, overTLS bool) *tls.Config {
-	t.Helper()
-	if !overTLS {
-		return nil
-	}
-	file, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	sandboxtest.Certificate(t, "node", time.Hour, file, key)
-	pair := must(tls.LoadX509KeyPair(file, key))
-	return &tls.Config{Certificates: []tls.Certificate{pair}}
-}
-
-// silent opens a connection and sends nothing on it.
+// silent opens a connection and sends nothing on it, not even a handshake.
 func (at *limited) silent(t *testing.T) net.Conn {
 	t.Helper()
-	c := must(net.Dial("tcp", at.address))
-	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	c := at.dial(t)
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
 	return c
 }
 
 // ask opens a connection and sends a request on it.
 func (at *limited) ask(t *testing.T) (c net.Conn, got answered) {
 	t.Helper()
-	if c = at.silent(t); at.tls != nil {
-		c = tls.Client(c, at.tls)
-	}
-	must(io.WriteString(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n"))
+	c = at.dial(t)
+	send(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
 	r := bufio.NewReader(c)
 	got = readAnswer(t, r, "GET")
 	if got.closes {
@@ -95,9 +64,9 @@ func (at *limited) open(t *testing.T) int {
 }
 
 func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
-	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
+	for name, secure := range map[string]*tls.Config{"plain": nil, "TLS": certificate(t)} {
 		t.Run(name, func(t *testing.T) {
-			at := serveLimited(t, 2, overTLS)
+			at := serveLimited(t, 2, secure)
 			first, got := at.ask(t)
 			if got.status != 200 {
 				t.Fatal(got.status)
@@ -127,11 +96,11 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 // A refused client that sends nothing keeps its connection for a while. The number of such
 // connections is bounded, and they do not count as open ones.
 func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
-	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
+	for name, secure := range map[string]*tls.Config{"plain": nil, "TLS": certificate(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const limit = 3
-			at := serveLimited(t, limit, overTLS)
+			at := serveLimited(t, limit, secure)
 			var held, refused []net.Conn
 			for range limit {
 				held = append(held, at.silent(t))
@@ -190,7 +159,7 @@ func (l *failingListener) Accept() (net.Conn, error) {
 func TestAcceptIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		s := &Server{metrics: metrics.New("test", "").Edge, maxConns: 100, logger: slog.New(slog.NewTextHandler(&log, nil))}
+		s := &Server{http: &fasthttp.Server{}, metrics: metrics.New("test", "").Edge, maxConns: 100, logger: slog.New(slog.NewTextHandler(&log, nil))}
 		failing := &failingListener{failures: []int{12, 0, 2}}
 		l := s.limitConnections(failing)
 		for i := range 3 {

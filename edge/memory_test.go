@@ -4,6 +4,7 @@ package edge
 
 import (
 	"bufio"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -39,18 +40,17 @@ func TestMemoryOfAConnection(t *testing.T) {
 		{"idle after the bundle", "GET " + theBundle + " HTTP/1.1\r\nHost: a\r\n" + end, true, idle},
 		{"idle after the page of the reference", "GET /docs HTTP/1.1\r\nHost: a\r\n" + end, true, idle},
 	} {
-		for _, overTLS := range []bool{false, true} {
+		for _, secure := range []*tls.Config{nil, certificate(t)} {
 			name, bound := c.name, c.most
-			if overTLS {
+			if secure != nil {
 				name, bound = name+", TLS", most+16<<10 // the client's end may hold a record
 			}
 			t.Run(name, func(t *testing.T) {
 				s, _ := hitServer(t, `{"data":["`+strings.Repeat("x", 20_000)+`"]`)
-				dial := served(t, s, certificate(t, overTLS))
+				dial := served(t, s, secure)
 				var all []net.Conn
 				open := func() {
 					conn := dial(t)
-					t.Cleanup(func() { conn.Close() })
 					must(io.WriteString(conn, c.request))
 					if c.complete {
 						s.guard = newGuard()
@@ -82,7 +82,6 @@ func TestAConnectionReusesNoLargeBuffers(t *testing.T) {
 	var all []net.Conn
 	ask := func(request string, status int) {
 		c := dial(t)
-		t.Cleanup(func() { c.Close() })
 		must(io.WriteString(c, request))
 		s.guard = newGuard()
 		a, err := http.ReadResponse(bufio.NewReader(c), nil)

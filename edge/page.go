@@ -248,10 +248,9 @@ func (s *Server) writeProblem(x *exchange, f *failure) {
 		x.outcome = metrics.OutcomeLimited
 	}
 	if f.problem.isServiceFailure() {
-		if allowed, suppressed := f.problem.log.allow(x.now); allowed || f.problem == internalError {
-			s.logger.LogAttrs(context.Background(), slog.LevelError, "request failed",
-				slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
-				slog.Int("status", f.problem.status), slog.Any("error", f.cause), slog.Uint64("suppressed", suppressed))
-		}
+		f.problem.log.Do(func() {
+			s.logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
+				slog.String("route", x.route.String()), slog.Int("status", f.problem.status), slog.Any("error", f.cause))
+		})
 	}
 }

@@ -7,10 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"golang.org/x/time/rate"
 
 	"listedge/cache"
 	"listedge/origin"
@@ -22,7 +22,7 @@ type problem struct {
 	code    string
 	status  int
 	message string
-	log     *throttle // for failures of the service, which are logged; nil = an error of the client
+	log     *rate.Sometimes // when a failure of the service is logged; nil = an error of the client
 }
 
 // isServiceFailure reports whether the problem is a failure of the service, not an error of
@@ -37,6 +37,9 @@ type failure struct {
 	retry   int64   // Retry-After in seconds; 0 = none
 	cause   error   // for the log
 }
+
+// onceASecond bounds the log: in an outage, every request fails.
+func onceASecond() *rate.Sometimes { return &rate.Sometimes{Interval: time.Second} }
 
 var (
 	badRequest      = &problem{"REQUEST_FAILED", 400, "The request could not be read.", nil}
@@ -57,16 +60,16 @@ var (
 	quotaReached    = &problem{"PLAN_LIMIT_REACHED", 429, "The quota of this workspace is used up; wait as long as Retry-After says.", nil}
 	authLimited     = &problem{"RATE_LIMITED", 429, "Too many requests with invalid API keys; wait as long as Retry-After says.", nil}
 	noKeyLimited    = &problem{"RATE_LIMITED", 429, "Too many requests that need no API key; wait as long as Retry-After says.", nil}
-	keysDown        = &problem{"SERVICE_UNAVAILABLE", 503, "API keys cannot be checked at the moment.", &throttle{}}
-	originDown      = &problem{"SERVICE_UNAVAILABLE", 503, "The database cannot be reached at the moment.", &throttle{}}
-	originClosed    = &problem{"SERVICE_UNAVAILABLE", 503, "This collection cannot be read at the moment.", &throttle{}}
-	originBusy      = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", &throttle{}}
-	originSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The database took too long to answer.", &throttle{}}
-	searchSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The search took too long, and may do so again; search for a longer text.", &throttle{}}
-	tooManyConns    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", &throttle{}}
+	keysDown        = &problem{"SERVICE_UNAVAILABLE", 503, "API keys cannot be checked at the moment.", onceASecond()}
+	originDown      = &problem{"SERVICE_UNAVAILABLE", 503, "The database cannot be reached at the moment.", onceASecond()}
+	originClosed    = &problem{"SERVICE_UNAVAILABLE", 503, "This collection cannot be read at the moment.", onceASecond()}
+	originBusy      = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", onceASecond()}
+	originSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The database took too long to answer.", onceASecond()}
+	searchSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The search took too long, and may do so again; search for a longer text.", onceASecond()}
+	tooManyConns    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", onceASecond()}
 	notStored       = &problem{"REQUEST_FAILED", 504, "No usable page is stored, and only-if-cached forbids reading the database.", nil}
 	wrongVersion    = &problem{"REQUEST_FAILED", 505, "This version of HTTP is not supported; use HTTP/1.1.", nil}
-	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &throttle{}}
+	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &rate.Sometimes{Every: 1}}
 )
 
 // details says, for each invalid parameter, what is wrong with it.
@@ -89,24 +92,6 @@ func problemBody(f *failure, id []byte) []byte {
 		panic("BUG: " + err.Error()) // strings always encode
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'})
-}
-
-// throttle allows one log message a second, so that an outage, in which every request
-// fails, does not fill the log.
-type throttle struct {
-	second     atomic.Int64
-	suppressed atomic.Uint64
-}
-
-// allow reports whether to log now, and how many messages were suppressed since the last
-// one.
-func (t *throttle) allow(now time.Time) (allowed bool, suppressed uint64) {
-	second := t.second.Load()
-	if now.Unix() == second || !t.second.CompareAndSwap(second, now.Unix()) {
-		t.suppressed.Add(1)
-		return false, 0
-	}
-	return true, t.suppressed.Swap(0)
 }
 
 // retrySoon is the Retry-After of a 503, in seconds: the node tries a server that is

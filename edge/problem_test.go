@@ -1,9 +1,15 @@
 package edge
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/origin"
 	"listedge/origin/postgres"
 )
@@ -33,4 +39,29 @@ func TestProblemsOfAPage(t *testing.T) {
 			t.Errorf("%d: %s", got.status, got.message)
 		}
 	})
+}
+
+// In an outage every request fails, and one failure a second is logged. A defect is logged each
+// time.
+func TestOutagesDoNotFillTheLog(t *testing.T) {
+	for name, c := range map[string]struct {
+		problem *problem
+		lines   int
+	}{"an outage": {&problem{status: 503, log: onceASecond()}, 2}, "a defect": {internalError, 4}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				s, x := &Server{logger: slog.New(slog.NewTextHandler(&log, nil))}, &exchange{conn: &conn{}}
+				for i := range 4 {
+					if i == 3 {
+						boottimetest.Pass(time.Second)
+					}
+					s.writeProblem(x, &failure{problem: c.problem})
+				}
+				if n := strings.Count(log.String(), "request failed"); n != c.lines {
+					t.Errorf("%d lines, want %d", n, c.lines)
+				}
+			})
+		})
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"time"
 )
 
@@ -54,50 +53,41 @@ func (s *Server) trusted(a netip.Addr) bool {
 	return false
 }
 
-// untrustedProxy remembers that an address forwarded requests although it is not a
-// trusted proxy. Most likely it is a load balancer that is missing in --trusted-proxies.
-// Then all its clients have one address here and share the limits by address. It is a
-// note and not a failure, because any client may send the header.
-type untrustedProxy struct {
-	logged atomic.Bool
-	last   atomic.Pointer[forwarder]
-}
-
-// forwarder is an address that forwarded a request.
+// forwarder is an address that forwarded a request although it is not a trusted proxy. Most
+// likely it is a load balancer that is missing in --trusted-proxies. Then all its clients have
+// one address here and share the limits by address. It is a note and not a failure, because
+// any client may send the header.
 type forwarder struct {
 	at   time.Time
 	peer netip.Addr
 }
 
 const (
-	proxyCheckInterval = time.Minute // between checks on one connection
+	proxyCheckInterval = time.Minute // how often the note is renewed
 	proxyNoteTime      = time.Hour   // how long the note remains after the last such request
 )
 
-// checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy.
+// checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy. It logs
+// the first one.
 func (s *Server) checkProxy(x *exchange) {
-	c := x.conn
-	if x.now.Sub(c.proxyChecked) < proxyCheckInterval {
+	last := s.untrusted.Load()
+	if last != nil && x.now.Sub(last.at) < proxyCheckInterval {
 		return
 	}
-	c.proxyChecked = x.now
-	peer := c.peer()
-	if s.trusted(peer) {
+	peer := x.conn.peer()
+	if s.trusted(peer) || !s.untrusted.CompareAndSwap(last, &forwarder{x.now, peer}) || last != nil {
 		return
 	}
-	s.untrusted.last.Store(&forwarder{x.now, peer})
-	if !s.untrusted.logged.Swap(true) {
-		s.logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it",
-			"proxy", peer.String())
-	}
+	s.logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it",
+		"proxy", peer.String())
 }
 
 // UntrustedProxy says which address has recently forwarded requests without being a
 // trusted proxy; empty = none.
 func (s *Server) UntrustedProxy() string {
-	seen := s.untrusted.last.Load()
-	if seen == nil || time.Since(seen.at) > proxyNoteTime {
+	last := s.untrusted.Load()
+	if last == nil || time.Since(last.at) > proxyNoteTime {
 		return ""
 	}
-	return fmt.Sprintf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies: all clients behind it count as one address", seen.peer)
+	return fmt.Sprintf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies: all clients behind it count as one address", last.peer)
 }

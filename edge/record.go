@@ -12,7 +12,8 @@ import (
 	"listedge/limiter"
 )
 
-// logRequest adds an exchange to the request log.
+// logRequest adds an exchange to the request log, and writes a line if the access log includes its
+// class.
 func (s *Server) logRequest(x *exchange, class logClass, status int, took time.Duration) {
 	fill := fillTimes(&x.result)
 	e := logEntry{Record: Record{Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Bytes: x.bodySize()}}
@@ -38,7 +39,11 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 	if x.result.Entry != nil {
 		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatusOf(&x.result), ProofAge: x.result.Age.Seconds(), Missed: x.result.Missed}
 	}
-	s.addToLog(x.conn.log, class, &e)
+	s.log.add(class, &e)
+	if s.accessLog.has(class) {
+		r := e.record()
+		s.logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
+	}
 }
 
 func (x *exchange) limitRecord() LimitRecord {
@@ -57,22 +62,12 @@ func (x *exchange) limitRecord() LimitRecord {
 	return l
 }
 
-// addToLog adds the entry to the request log, and writes a line if the access log
-// includes its class.
-func (s *Server) addToLog(to *logShard, class logClass, e *logEntry) {
-	to.add(class, e)
-	if s.accessLog.has(class) {
-		r := e.record()
-		s.logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
-	}
-}
-
 // Records returns the logged requests with that id, the newest first. Several requests
 // may have one id, because clients choose ids.
 func (s *Server) Records(id string) []Record {
 	records := []Record{}
-	for i := range s.log.shards {
-		records = s.log.shards[i].find(id, records)
+	for class := range s.log {
+		records = s.log[class].find(id, records)
 	}
 	slices.SortFunc(records, func(a, b Record) int { return b.Time.Compare(a.Time) })
 	return records

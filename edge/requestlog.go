@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,17 +14,9 @@ import (
 )
 
 // requestLog keeps the latest requests of each class, so that an operator can look one
-// up by its id. It occupies at most requestLogBytes:
-//
-//	connection ──► its shard ──► a ring for each class ──► entry
-//
-// Each class has its own ring, so that a flood of one class, for example of 429s,
-// does not evict entries of another. Connections are spread over the shards in turn,
-// so that processors rarely contend for a shard's mutex.
-type requestLog struct {
-	shards [16]logShard
-	next   atomic.Uint32
-}
+// up by its id. Each class has its own ring, so that a flood of one class, for example of
+// 429s, does not evict entries of another.
+type requestLog [logClasses]ring
 
 // logClass is why a request is logged.
 type logClass uint8
@@ -42,20 +33,16 @@ const (
 const (
 	slowFrom       = 100 * time.Millisecond // a response that takes longer is logged as failed
 	hitsPerSample  = 64                     // on a connection; the first of them is logged
-	entriesPerRing = 64                     // × 16 shards × 4 classes = 4096 entries
-	maxCause       = 900                    // bytes of an error's text
-	maxAgent       = 120                    // bytes of a User-Agent
-	// requestLogBytes bounds the memory of the log: entries of less than 700 bytes
+	entriesPerRing = 1024
+	maxCause       = 900 // bytes of an error's text
+	maxAgent       = 120 // bytes of a User-Agent
+	// requestLogBytes bounds the memory of the log: four classes of entries of less than 700 bytes
 	// each, and the causes of failures. All other texts are static.
 	requestLogBytes = 15 << 18
 )
 
-type logShard struct {
-	mu    sync.Mutex // guards rings
-	rings [logClasses]ring
-}
-
 type ring struct {
+	mu      sync.Mutex // guards the fields below
 	entries [entriesPerRing]logEntry
 	n       uint64 // entries added so far
 }
@@ -116,26 +103,20 @@ func clip(text string, limit int) string {
 	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
-// shard returns the shard for a new connection.
-func (l *requestLog) shard() *logShard { return &l.shards[l.next.Add(1)%uint32(len(l.shards))] }
-
-func (s *logShard) add(class logClass, e *logEntry) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := &s.rings[class]
+func (l *requestLog) add(class logClass, e *logEntry) {
+	r := &l[class]
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.entries[r.n%entriesPerRing] = *e
 	r.n++
 }
 
-func (s *logShard) find(id string, records []Record) []Record {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for class := range s.rings {
-		r := &s.rings[class]
-		for i := range r.entries[:min(r.n, entriesPerRing)] {
-			if e := &r.entries[i]; string(e.id[:e.idSize]) == id {
-				records = append(records, e.record())
-			}
+func (r *ring) find(id string, records []Record) []Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.entries[:min(r.n, entriesPerRing)] {
+		if e := &r.entries[i]; string(e.id[:e.idSize]) == id {
+			records = append(records, e.record())
 		}
 	}
 	return records

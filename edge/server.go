@@ -105,27 +105,27 @@ func New(o Options) *Server {
 		s.docs = docs()
 	}
 	s.router = s.newRouter()
+	s.metrics.Connections = s.connections
 	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
-		Handler:                       s.handle,
-		ErrorHandler:                  s.handleUnreadable,
-		HeaderReceived:                refuseBody,
-		ExpectHandler:                 s.handleExpectation,
-		Logger:                        silent{},
-		ReadTimeout:                   readTimeout,
-		WriteTimeout:                  writeTimeout,
-		IdleTimeout:                   idleTimeout,
-		ReadBufferSize:                readBuffer,
-		WriteBufferSize:               writeBuffer,
-		MaxRequestBodySize:            1,
-		Concurrency:                   2 * MaxConnections, // the listener refuses first, with a problem
-		CloseOnShutdown:               true,
-		NoDefaultServerHeader:         true,
-		NoDefaultContentType:          true,
-		SecureErrorLogMessage:         true,
-		DisablePreParseMultipartForm:  true,
-		DisableHeaderNamesNormalizing: false,
-		LazyRequestTime:               true,
+		Handler:                      s.handle,
+		ErrorHandler:                 s.handleUnreadable,
+		HeaderReceived:               refuseBody,
+		ExpectHandler:                s.handleExpectation,
+		Logger:                       silent{},
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		ReadBufferSize:               readBuffer,
+		WriteBufferSize:              writeBuffer,
+		MaxRequestBodySize:           1,
+		Concurrency:                  2 * MaxConnections, // the listener refuses first, with a problem
+		CloseOnShutdown:              true,
+		NoDefaultServerHeader:        true,
+		NoDefaultContentType:         true,
+		SecureErrorLogMessage:        true,
+		DisablePreParseMultipartForm: true,
+		LazyRequestTime:              true,
 	}
 	return s
 }

@@ -14,10 +14,11 @@ const stripes = 32
 
 // Edge records requests.
 type Edge struct {
-	stripes     [stripes]Stripe
-	next        atomic.Uint32
-	connections atomic.Int64
-	limit       atomic.Int64
+	stripes [stripes]Stripe
+	next    atomic.Uint32
+
+	// Connections returns how many connections are open, and how many may be. The server sets it.
+	Connections func() (open, limit int64)
 }
 
 // Stripe counts the requests of some connections.
@@ -50,18 +51,6 @@ func (s *Stripe) LookedUp(tier Tier, collapsed bool) {
 		s.collapsed.Add(1)
 	}
 }
-
-// ConnectionOpened counts a connection and returns how many are open.
-func (e *Edge) ConnectionOpened() int64 { return e.connections.Add(1) }
-
-// ConnectionClosed counts a connection that was closed.
-func (e *Edge) ConnectionClosed() { e.connections.Add(-1) }
-
-// Connections returns how many connections are open, and how many may be.
-func (e *Edge) Connections() (open, limit int64) { return e.connections.Load(), e.limit.Load() }
-
-// LimitConnections records how many connections may be open.
-func (e *Edge) LimitConnections(n int64) { e.limit.Store(n) }
 
 // sum returns the sum of a counter over the stripes.
 func (e *Edge) sum(of func(*Stripe) *atomic.Uint64) (n uint64) {

@@ -105,7 +105,7 @@ type Registry struct {
 // New makes the registry of a node, with the metrics of edge and the build. Collect adds
 // those of the other layers.
 func New(version, revision string) *Registry {
-	r := &Registry{registry: prometheus.NewRegistry(), Edge: &Edge{}}
+	r := &Registry{registry: prometheus.NewRegistry(), Edge: &Edge{Connections: func() (open, limit int64) { return 0, 0 }}}
 	r.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

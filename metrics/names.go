@@ -94,9 +94,15 @@ var edgeMetrics = []metric[*Edge]{
 	value("cache_collapsed_total", "Pages that came from the look-up of another request.", func(e *Edge) any {
 		return e.sum(func(s *Stripe) *atomic.Uint64 { return &s.collapsed })
 	}),
-	value("http_connections", "Open connections of the public listener.", func(e *Edge) any { return e.connections.Load() }),
+	value("http_connections", "Open connections of the public listener.", func(e *Edge) any {
+		open, _ := e.Connections()
+		return open
+	}),
 	value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.",
-		func(e *Edge) any { return e.limit.Load() }),
+		func(e *Edge) any {
+			_, limit := e.Connections()
+			return limit
+		}),
 }
 
 var cacheMetrics = []metric[cache.Stats]{
