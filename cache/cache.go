@@ -205,7 +205,7 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	if s == nil {
 		return Result{}, false
 	}
-	at := c.clock.At(now)
+	at := c.clock.At(now) // mutation: a machine that sleeps does not age
 	e := c.fresh(s, at)
 	if e == nil {
 		return Result{}, false

@@ -262,7 +262,7 @@ func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) 
 	if errors.Is(err, ErrWrongServer) {
 		l.wrongServers.Add(1)
 	}
-	if err == nil && outcome == replica.WrongServer {
+	if err == nil && outcome == replica.WrongServer { // mutation: the wrong server's page is shared
 		err = ErrWrongServer
 	}
 	return e, err

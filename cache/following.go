@@ -26,7 +26,7 @@ type following struct {
 
 // trusted reports whether the last proof is young enough: every change that was visible
 // bound ago has been applied.
-func (f *following) trusted(now time.Duration) bool { return int64(now) < f.trustedUntil.Load() }
+func (f *following) trusted(now time.Duration) bool { return int64(now) < f.trustedUntil.Load() } // mutation: served although untrusted
 
 // shareFactor: an answer that was read less than bound/shareFactor ago may be shared.
 const shareFactor = 4
@@ -49,7 +49,7 @@ func (f *following) prove(p changefeed.Proof, moment time.Duration) {
 	defer f.mu.Unlock()
 	f.last = p
 	f.proof.Store(max(f.proof.Load(), int64(moment)))
-	f.trustedUntil.Store(f.proof.Load() + int64(f.bound))
+	f.trustedUntil.Store(f.proof.Load() + int64(f.bound)) // mutation: trusted for longer
 }
 
 // known returns the log's epoch and the last proof since the last reset.
@@ -76,7 +76,7 @@ var _ changefeed.Listener = (*Cache)(nil)
 // Reset implements changefeed.Listener: no row is current any more.
 func (c *Cache) Reset(epoch string, _ changefeed.ResetCause) {
 	c.followed.reset(epoch)
-	c.replica.Reset()
+	c.replica.Reset() // mutation: rows outlive a reset
 }
 
 // Changed implements changefeed.Listener.
@@ -96,7 +96,7 @@ func (c *Cache) Beat(b changefeed.Beat) {
 }
 
 // ValidThrough implements changefeed.Listener.
-func (c *Cache) ValidThrough(p changefeed.Proof) { c.followed.prove(p, c.clock.Of(p.Moment)) }
+func (c *Cache) ValidThrough(p changefeed.Proof) { c.followed.prove(p, c.clock.Of(p.Moment)) } // mutation: a read from before a sleep
 
 // Mode is how the freshness of pages is judged.
 type Mode uint8

@@ -100,7 +100,7 @@ type period struct {
 // at returns the period of that moment, by the node's clock. It allocates once in a
 // period. Requests of the old period that are still being decided keep its count.
 func (q *quota) at(now time.Time) *period {
-	if p := q.current.Load(); p != nil && !now.Before(p.begin) && now.Before(p.end) {
+	if p := q.current.Load(); p != nil && !now.Before(p.begin) && now.Before(p.end) { // mutation: a request counts in the period of another
 		return p
 	}
 	name, begin, end := q.Period.Bounds(now)

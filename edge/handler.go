@@ -226,7 +226,7 @@ func (s *Server) report(x *exchange) {
 
 // bodySize returns the size of the response's body as it is sent.
 func (x *exchange) bodySize() int {
-	if x.http.IsHead() {
+	if x.http.IsHead() { // mutation: the body of HEAD is counted
 		return 0
 	}
 	return x.conn.response.size

@@ -30,7 +30,7 @@ func (a *activeBuckets) add(b *Bucket) {
 	b.active = true
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.buckets[b] = struct{}{}
+	a.buckets[b] = struct{}{} // mutation: a bucket in use is forgotten
 	if !a.sweeping {
 		a.sweeping = true
 		time.AfterFunc(sweepEvery, a.sweep)

@@ -96,7 +96,7 @@ func (d *leased) decide(now int64, buckets [2]*Bucket, cost int64) Decision {
 }
 
 // refuses reports whether no new calls are made: the shard is down or closed.
-func (s *shard) refuses() bool { return s.down.Load() || s.d.closed.Load() }
+func (s *shard) refuses() bool { return s.down.Load() || s.d.closed.Load() } // mutation: a heartbeat opens the way after Close
 
 // take is the fast path: the lease has a token, or knows that there is none, or Redis is
 // down. If another bucket refuses the request, no token is taken: the outcome is NeedRemote
@@ -194,8 +194,8 @@ func (d *leased) wait(all *parts) (by Source) {
 	if s == nil {
 		return SourceLease
 	}
-	s.enqueue(calls...)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(longest)*time.Microsecond)
+	s.enqueue(calls...)                                                                               // mutation: two buckets, two trips
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(longest)*time.Microsecond) // mutation: requests wait for ever
 	defer cancel()
 	for i := range all {
 		p := &all[i]

@@ -169,7 +169,7 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, 
 		d.Source = by
 	}
 	if cost > 0 && !d.Allowed {
-		quota.refund()
+		quota.refund() // mutation: a request that a rate refuses costs the quota a token
 	}
 	d.add(Quota, quota.status(at, at+quota.until-now.UnixMicro(), !ok))
 	return d

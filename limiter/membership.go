@@ -61,7 +61,7 @@ if ARGV[2] == 'present' then
 elseif ARGV[2] == 'leaving' then
   redis.call('ZREM', KEYS[1], ARGV[1])
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE)) -- mutation: nodes that are gone are counted
 redis.call('ZREMRANGEBYSCORE', KEYS[1], before(-MEMBER_LIFE), '+inf')
 redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
 return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)) }
@@ -145,7 +145,7 @@ func (m *membership) run() {
 // have arrived. If its state is present, the other nodes stop withholding this node's part of
 // the rate. So after one without an answer the state is not present.
 func (m *membership) state() string {
-	if m.unanswered || m.shard.unreachable() || m.shard.owesDebts() {
+	if m.unanswered || m.shard.unreachable() || m.shard.owesDebts() { // mutation: contact is an answered heartbeat
 		return recovering
 	}
 	return present
@@ -159,7 +159,7 @@ func (m *membership) heartbeat(state string) {
 	defer cancel()
 	sent := d.l.now()
 	if state == present {
-		m.contact = sent
+		m.contact = sent // mutation: contact is an answered heartbeat
 		m.publish()
 	}
 	nodes, missing, err := d.store.heartbeat(ctx, m.index, d.id, state)
@@ -172,7 +172,7 @@ func (m *membership) heartbeat(state string) {
 		m.failed.Store(&err)
 	}
 	m.unanswered = err != nil
-	arrived := err == nil && state != leaving
+	arrived := err == nil && state != leaving // mutation: contact is an answered heartbeat
 	if arrived {
 		m.counted = d.l.now()
 		m.shard.link.Record(m.counted - sent) // so that the duration of a round trip is known before the first request
@@ -193,7 +193,7 @@ func (m *membership) heartbeat(state string) {
 func (m *membership) findShards() {
 	d := m.shard.d
 	for i := range d.store.mostShards() {
-		d.shardOf(membersKey(i))
+		d.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
 	}
 }
 
@@ -203,6 +203,7 @@ func (m *membership) findShards() {
 // all other nodes are assumed to be missing. While calls are answered, the latest count is
 // used however old it is: otherwise each node would withhold the parts of all others.
 func (m *membership) publish() {
+	// mutation: every node thinks it is the only one; an empty Redis makes the fleet one node
 	f := &lease.Fleet{Nodes: slices.Max(m.counts[:]), Missing: m.missing, Contact: m.contact, Link: &m.shard.link}
 	m.nodes.Store(f.Nodes)
 	if f.Cold = m.counts[len(m.counts)-1] == 0; f.Cold {

@@ -85,7 +85,7 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 	if q == nil {
 		if len(l.quotas.all) >= l.quotas.sweepAt {
 			for key, old := range l.quotas.all {
-				if time.Now().UnixMicro() > old.until+quotaKept.Microseconds() {
+				if time.Now().UnixMicro() > old.until+quotaKept.Microseconds() { // mutation: a quota is forgotten
 					delete(l.quotas.all, key)
 				}
 			}
@@ -107,7 +107,7 @@ func (q *Counter) set(tokens int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.tokens != tokens {
-		q.giveBack()
+		q.giveBack() // mutation: a changed block stays
 		q.deny = 0
 		q.sweepLater()
 	}
@@ -176,6 +176,7 @@ func (q *Counter) takeAlone(now int64) bool {
 	case FailAllow:
 		ok = true
 	case FailLocal:
+		// mutation: a quota that is lowered forgets its debt; an unknown quota is a full one
 		ok = (q.answered != never || s.refuses()) && q.spent-q.taken < q.left(now, 1)/max(1, s.fleet().Nodes)
 	}
 	if ok {
@@ -188,7 +189,7 @@ func (q *Counter) takeAlone(now int64) bool {
 // left is what no node has taken. Since the last answer the others may have taken so many
 // times what they usually do. q.mu is held.
 func (q *Counter) left(now int64, times float64) int64 {
-	return q.tokens - q.total - int64(times*q.others*float64(max(0, now-q.answered)))
+	return q.tokens - q.total - int64(times*q.others*float64(max(0, now-q.answered))) // mutation: the part of a quota is of a full one
 }
 
 // refund takes a token back, because a bucket refused the request.
@@ -219,7 +220,7 @@ func (q *Counter) begin(now int64, more bool, last int64) *count {
 	} else if last == 1 || now-q.used >= givenBack {
 		q.giveBack()
 	}
-	c.floor = max(q.spent, q.taken)
+	c.floor = max(q.spent, q.taken) // mutation: a lost count stays lost
 	q.unsettled = false
 	return c
 }

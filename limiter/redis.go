@@ -86,7 +86,7 @@ func (r *redisStore) shardOf(key string) uint8 {
 	master := masterOf(cluster, key)
 	for i := range maxShards {
 		if masterOf(cluster, membersKey(i)) == master {
-			return uint8(i)
+			return uint8(i) // mutation: all masters are one shard
 		}
 	}
 	return 0
@@ -120,7 +120,7 @@ func (r *redisStore) execute(ctx context.Context, calls []*bucketCall) error {
 		}
 	}
 	if len(unknown) > 0 {
-		r.send(ctx, unknown, "eval", tokenBucketScript)
+		r.send(ctx, unknown, "eval", tokenBucketScript) // mutation: the script is sent once
 	}
 	var failed error
 	for _, v := range calls {
@@ -152,7 +152,7 @@ func (r *redisStore) send(ctx context.Context, calls []*bucketCall, eval, script
 // NoRetry a Cluster's client repeats a whole pipeline even if it is set to no retries.
 type once struct{ *redis.Cmd }
 
-func (once) NoRetry() bool { return true }
+func (once) NoRetry() bool { return true } // mutation: a call is sent again
 
 // arguments are the script's, in its order.
 func arguments(c *lease.Call) []any {

@@ -100,7 +100,7 @@ func (s *shard) enqueue(buckets ...*Bucket) {
 // startSend sends the next pipeline if it is due. Otherwise the next answer or wake
 // sends it. s.mu is held.
 func (s *shard) startSend() {
-	if len(s.queue) == 0 || s.inFlight >= maxPipelines {
+	if len(s.queue) == 0 || s.inFlight >= maxPipelines { // mutation: all go back at once
 		return
 	}
 	if s.inFlight > 0 && !s.refuses() {
@@ -188,7 +188,7 @@ func (s *shard) recordAnswer(err error, sent int64) {
 	s.failure = err
 	if s.failures++; (s.failures >= maxFailures || late >= callTimeout.Microseconds()) && !s.down.Load() {
 		s.downAt = now
-		s.down.Store(true)
+		s.down.Store(true) // mutation: the breaker never opens
 		s.hasDebts.Store(true)
 	}
 }
@@ -261,7 +261,7 @@ func (s *shard) close(ctx context.Context) {
 	})
 	s.mu.Lock()
 	s.closing = ctx
-	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b *Bucket) int { return cmp.Compare(held[b], held[a]) })
+	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b *Bucket) int { return cmp.Compare(held[b], held[a]) }) // mutation: the fewest tokens go back first
 	s.startSend()
 	drained()
 	s.mu.Unlock()

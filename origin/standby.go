@@ -179,7 +179,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		defer conn.Release()
+		defer conn.Release() // mutation: the LSN in the page's own statement
 		is, err := s.replayed(soon, conn)
 		if err != nil {
 			return err
@@ -190,7 +190,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 		}
 		began := time.Now()
 		var by postgres.Server
-		rows, by, err = o.read(ctx, conn, q)
+		rows, by, err = o.read(ctx, conn, q) // mutation: the LSN in the page's own statement
 		s.took.observe(postgres.Classify(err), time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {

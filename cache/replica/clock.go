@@ -52,7 +52,7 @@ func (r *Replica) evict() {
 		if c.hand++; c.hand >= len(c.ranges) {
 			c.hand = 0
 		}
-		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.wasUsed() {
+		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.wasUsed() { // mutation: the hand gives no second chance
 			r.counts.Evicted++
 			r.uncover(g.list, g.lo, g.hi, Evicted)
 		}

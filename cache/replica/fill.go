@@ -109,7 +109,7 @@ func (r *Replica) merge(f *Fill) Outcome {
 		return WrongServer
 	case r.isTooOld(f):
 		return TooOld
-	case !r.covers(&f.At):
+	case !r.covers(&f.At): // mutation: merged at once
 		return Parked
 	}
 	rows, o := r.unseen(f)
@@ -123,15 +123,15 @@ func (r *Replica) isOfWrongServer(v *ReadPoint) bool {
 	if v.Timeline != "" {
 		return v.Timeline != r.state.timeline
 	}
-	return v.StartedAt != r.state.startedAt
+	return v.StartedAt != r.state.startedAt // mutation: a fill of another run
 }
 
 // isTooOld says whether a change may have been forgotten that the fill does not show.
 func (r *Replica) isTooOld(f *Fill) bool {
 	if f.At.Timeline != "" {
-		return f.At.LSN < r.history.floor.lsn
+		return f.At.LSN < r.history.floor.lsn // mutation: a standby behind what is remembered
 	}
-	return f.At.Began.Compare(r.history.floor.at) < 0
+	return f.At.Began.Compare(r.history.floor.at) < 0 // mutation: a fill of the primary from before what is remembered
 }
 
 // covers says whether the state shows all that the read point shows. An equal Xmax is not
@@ -140,16 +140,17 @@ func (r *Replica) isTooOld(f *Fill) bool {
 func (r *Replica) covers(v *ReadPoint) bool {
 	s := &r.state
 	if v.Timeline != "" {
+		// mutation: by the LSN alone; an unsettled change at the LSN; by the LSN before the statement
 		return s.lsn >= v.Through && (s.unsettled == 0 || s.unsettled > v.Through)
 	}
-	return s.snapshot.Xmax >= v.Snapshot.Xmax && !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees)
+	return s.snapshot.Xmax >= v.Snapshot.Xmax && !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees) // mutation: by xmax alone; a lower xmax
 }
 
 // sees says whether the fill shows a change that was settled. A statement on the primary
 // shows what a heartbeat showed that was taken before it began.
 func (f *Fill) sees(c *remembered) bool {
 	if f.At.Timeline != "" {
-		return c.lsn <= f.At.LSN
+		return c.lsn <= f.At.LSN // mutation: a standby that lags; a standby's LSN is behind the change
 	}
-	return c.at.Compare(f.At.Began) <= 0 || f.At.Snapshot.Sees(c.xid)
+	return c.at.Compare(f.At.Began) <= 0 || f.At.Snapshot.Sees(c.xid) // mutation: without what the primary's statement does not see
 }

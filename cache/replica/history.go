@@ -54,7 +54,7 @@ func (h *history) trim(budget int) {
 	for h.bytes > budget {
 		c := h.queue[0]
 		h.queue[0], h.queue = nil, h.queue[1:]
-		h.floor = point{c.at, max(h.floor.lsn, c.lsn)}
+		h.floor = point{c.at, max(h.floor.lsn, c.lsn)} // mutation: a forgotten change leaves no floor; the floor's LSN falls
 		h.bytes -= c.bytes()
 		if of := h.of[c.table]; len(of) > 1 {
 			of[0], h.of[c.table] = nil, of[1:]

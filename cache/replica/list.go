@@ -86,8 +86,8 @@ func (g *interval) find(at lists.Position) int {
 
 // find returns the index of the range that has the bound, or of the one behind it.
 func (l *List) find(at lists.Position) (i int, covered bool) {
-	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at })
-	return i, i < len(l.ranges) && l.ranges[i].lo <= at
+	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at }) // mutation: a range has its upper bound
+	return i, i < len(l.ranges) && l.ranges[i].lo <= at                             // mutation: a range has its lower bound only behind
 }
 
 // shows returns the range that shows the row, and the row's index; nil = none does.
@@ -127,8 +127,8 @@ func (r *Replica) uncover(l *List, lo, hi lists.Position, why Loss) {
 		}
 		r.clock.remove(g)
 	}
-	l.ranges = slices.Delete(l.ranges, from, to)
-	l.version.Add(1)
+	l.ranges = slices.Delete(l.ranges, from, to) // mutation: an evicted range is still covered
+	l.version.Add(1)                             // mutation: the version is not raised by eviction
 	if len(l.ranges) == 0 {
 		delete(l.table.lists, l.Key)
 		if len(l.table.lists) == 0 {
@@ -164,7 +164,7 @@ func (r *Replica) join(l *List, i int) {
 		return
 	}
 	g, right := l.ranges[i], l.ranges[i+1]
-	if g.hi != right.lo || len(g.rows)+len(right.rows) > r.longest/4 {
+	if g.hi != right.lo || len(g.rows)+len(right.rows) > r.longest/4 { // mutation: ranges that do not touch become one
 		return
 	}
 	r.clock.remove(g)

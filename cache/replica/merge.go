@@ -13,13 +13,13 @@ import (
 // unseen returns the last version of each row that a change left which the state shows and
 // the fill does not.
 func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
-	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} {
+	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} { // mutation: a change of the collection is overlooked
 		for _, c := range r.history.of[table] {
 			switch {
-			case f.sees(c):
+			case f.sees(c): // mutation: without what the fill does not show
 				continue
 			case c.rows == nil:
-				return nil, AnyRow
+				return nil, AnyRow // mutation: a change that names no rows is overlooked
 			case rows == nil:
 				rows = map[uuid.UUID]*lists.Row{}
 			}
@@ -105,10 +105,10 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	for _, gap := range append(p.gaps, p.hi) {
 		n, _ := slices.BinarySearchFunc(rows, gap, func(row *Row, at lists.Position) int { return row.Compare(f.Order, at) })
 		consistent = consistent && r.cover(l, lo, gap, rows[:n])
-		lo, rows = behind(gap), rows[n:]
+		lo, rows = behind(gap), rows[n:] // mutation: a gap is covered
 	}
 	switch {
-	case !consistent:
+	case !consistent: // mutation: a fill that differs is merged
 		r.forget(t)
 		return Inconsistent
 	case len(l.ranges) == 0:

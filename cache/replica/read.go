@@ -29,11 +29,11 @@ func (r *Replica) Read(dst []*Row, k *Key, after lists.Position, n, maxBytes int
 
 func (l *List) read(rows []*Row, after lists.Position, n, maxBytes int) (_ []*Row, more, ok bool) {
 	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
-	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) {
+	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) { // mutation: a page begins in a gap
 		return rows, false, false
 	}
 	g := l.ranges[i]
-	j := sort.Search(len(g.rows), func(j int) bool { return g.rows[j].Compare(l.Order, after) > 0 })
+	j := sort.Search(len(g.rows), func(j int) bool { return g.rows[j].Compare(l.Order, after) > 0 }) // mutation: a page has the row at its position
 	for bytes, first := 0, len(rows); ; i, j = i+1, 0 {
 		g := l.ranges[i]
 		if !g.used.Load() {
@@ -46,10 +46,10 @@ func (l *List) read(rows []*Row, after lists.Position, n, maxBytes int) (_ []*Ro
 			}
 			rows = append(rows, row)
 		}
-		if g.hi == listEnd {
+		if g.hi == listEnd { // mutation: a page ends with its range
 			return rows, false, true
 		}
-		if i+1 == len(l.ranges) || l.ranges[i+1].lo != g.hi {
+		if i+1 == len(l.ranges) || l.ranges[i+1].lo != g.hi { // mutation: a page goes on across a gap
 			return rows, false, false
 		}
 	}

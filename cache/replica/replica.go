@@ -114,7 +114,7 @@ func (r *Replica) Reset() {
 	for _, t := range r.tables {
 		for _, l := range t.lists {
 			l.lost.Store(uint32(ChangesMissed))
-			l.version.Add(1)
+			l.version.Add(1) // mutation: the version is not raised by a reset
 		}
 	}
 	for _, f := range r.parked.fills {
@@ -134,7 +134,7 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	defer r.mu.Unlock()
 	if !r.joined {
 		r.joined = true
-		r.history.floor = point{b.Position, b.LSN}
+		r.history.floor = point{b.Position, b.LSN} // mutation: joining leaves no floor
 	} else {
 		for _, c := range b.Settled {
 			r.settle(c, point{b.Position, c.LSN})
@@ -165,7 +165,7 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 		r.history.add(&remembered{point: at, xid: c.XID, table: of, rows: rows})
 		switch t := r.tables[of]; {
 		case t == nil:
-		case rows == nil:
+		case rows == nil: // mutation: a table whose rows are not named is kept
 			r.forget(t)
 		default:
 			for i := range rows {
@@ -177,7 +177,7 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 		if c.Touches(collection) {
 			r.history.add(&remembered{point: at, xid: c.XID, table: changefeed.List{Collection: collection}})
 			for of, t := range r.tables {
-				if of.Collection == collection {
+				if of.Collection == collection { // mutation: a collection is kept
 					r.forget(t)
 				}
 			}

@@ -37,7 +37,7 @@ func behind(p lists.Position) lists.Position {
 	if p == "" {
 		return ""
 	}
-	return p + "\x00"
+	return p + "\x00" // mutation: a bound is before its row
 }
 
 // isBehind says whether the bound is behind(p).

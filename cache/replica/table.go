@@ -21,11 +21,11 @@ const (
 // a version.
 func belongs(row *lists.Row, k *Key, searched *searched) belonging {
 	switch {
-	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter:
+	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter: // mutation: the filter is forgotten
 		return foreign
-	case !row.HasPosition(k.Order):
+	case !row.HasPosition(k.Order): // mutation: a row of no known name is put
 		return everywhere
-	case row.Flags&lists.NameUnknown != 0 || row.Text == "":
+	case row.Flags&lists.NameUnknown != 0 || row.Text == "": // mutation: what is unknown is served
 		return unknown
 	case k.Search == "":
 		return member
@@ -37,7 +37,7 @@ func belongs(row *lists.Row, k *Key, searched *searched) belonging {
 	switch {
 	case !searched.known:
 		return unknown
-	case strings.Contains(searched.text, k.Search):
+	case strings.Contains(searched.text, k.Search): // mutation: a searched row is kept though its text changed; a row that begins to match is not put
 		return member
 	}
 	return foreign
@@ -77,15 +77,15 @@ func (r *Replica) change(t *table, row *lists.Row) {
 	next := &Row{Row: *row}
 	var s searched
 	for _, l := range t.lists {
-		r.changeIn(l, old, next, from[l.Order], to[l.Order], belongs(row, &l.Key, &s))
+		r.changeIn(l, old, next, from[l.Order], to[l.Order], belongs(row, &l.Key, &s)) // mutation: a row is removed from one list only
 	}
 }
 
 // changeIn replaces a row of a list. old may be nil, and foreign.
 func (r *Replica) changeIn(l *List, old, next *Row, from, to lists.Position, b belonging) {
 	if old != nil && old.Flags&l.Filter == l.Filter {
-		if g, j := l.shows(old, from); g != nil {
-			l.version.Add(1)
+		if g, j := l.shows(old, from); g != nil { // mutation: a row is removed where it is put
+			l.version.Add(1) // mutation: the version is not raised by a row that leaves
 			r.hide(l.table, old)
 			if b == member && from == to {
 				g.rows[j] = next
@@ -98,7 +98,7 @@ func (r *Replica) changeIn(l *List, old, next *Row, from, to lists.Position, b b
 	_, covered := l.find(to)
 	switch {
 	case b == member && covered:
-		l.version.Add(1)
+		l.version.Add(1) // mutation: the version is not raised by a row that enters
 		r.insert(l, next, to)
 	case b == unknown && covered:
 		r.counts.Uncovered++
@@ -153,7 +153,7 @@ func (r *Replica) hide(t *table, row *Row) {
 	}
 	r.clock.bytes -= row.bytes()
 	r.released += row.bytes()
-	if t.rows[row.ID] == row {
+	if t.rows[row.ID] == row { // mutation: a row that no range shows is remembered
 		delete(t.rows, row.ID)
 	}
 }

@@ -169,7 +169,7 @@ func (s *Snapshot) Sees(xid uint64) bool {
 		return false
 	}
 	_, running := slices.BinarySearch(s.Running, xid)
-	return !running
+	return !running // mutation: an open transaction hides all after it
 }
 
 // String writes what ParseSnapshot reads.

@@ -76,7 +76,7 @@ func (r *Redis) note(operation string, err error) error {
 // written anew: readers notice that entries are missing.
 var appendEntries = redis.NewScript(`
 local present = redis.pcall('GET', KEYS[2])
-if ARGV[2] == '' and present and present ~= ARGV[1] then
+if ARGV[2] == '' and present and present ~= ARGV[1] then -- mutation: an old epoch is written to
 	return {-1}
 end
 local fenced = false
@@ -145,7 +145,7 @@ func (w *writer) append(ctx context.Context, keys []string, epoch string, entrie
 		if e.Heartbeat != nil {
 			h := *e.Heartbeat
 			h.LogServer = w.server
-			if w.first == (Position{}) || h.After.Compare(w.first) < 0 {
+			if w.first == (Position{}) || h.After.Compare(w.first) < 0 { // mutation: a heartbeat comes after entries of another server
 				h.After = Position{}
 			}
 			e.Heartbeat = &h
@@ -261,7 +261,7 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 			entries = append(entries, decode(at, m.Values))
 		}
 	}
-	return entries, len(entries) >= readBatch, nil
+	return entries, len(entries) >= readBatch, nil // mutation: no read is cut
 }
 
 // decode reads the fields of an entry. If it cannot, the entry is Undecodable.

@@ -93,7 +93,7 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 		return err
 	}
 	defer reader.Close()
-	s.subscription.NewSession(reader.InstanceID())
+	s.subscription.NewSession(reader.InstanceID()) // mutation: a session goes on with another reader
 	for ctx.Err() == nil {
 		switch err := s.readOnce(ctx, reader); {
 		case errors.Is(err, errNoEpoch):
@@ -129,11 +129,12 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		s.epochRead = time.Time{}
 		return errNoEpoch
 	}
-	began := time.Now() // before the command is sent: Subscription
+	began := time.Now() // before the command is sent: Subscription; mutation: a read begins when it returned
 	entries, cut, err := reader.Read(ctx, epoch, after, readWait)
 	if err != nil {
 		return err
 	}
+	// mutation: a read begins when it returned; a subscriber reads on although another server has the log
 	if s.apply(began, entries, cut); s.subscription.LogHasMoved() {
 		return errLogMoved
 	}

@@ -139,7 +139,7 @@ func (s *Subscription) Next() (epoch string, after Position) { return s.epoch, s
 // NewSession begins a session in which the server answers all reads; empty = there is
 // only one server.
 func (s *Subscription) NewSession(server string) {
-	s.server, s.moved, s.reads = server, false, nil
+	s.server, s.moved, s.reads = server, false, nil // mutation: reads outlive the session
 }
 
 // LogHasMoved reports whether the follower writes the log to another server than the one
@@ -156,7 +156,7 @@ func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes
 			causes = append(causes, cause)
 		}
 	}
-	if !cut && s.begun {
+	if !cut && s.begun { // mutation: a read that was cut proves; a read before the first entry proves
 		s.reads = remember(s.reads, read{began, s.position})
 	}
 	return causes
@@ -183,7 +183,7 @@ func remember(reads []read, r read) []read {
 // log. ok is false if there is no such read. rest are the reads for later heartbeats.
 func proves(reads []read, after Position) (moment time.Time, rest []read, ok bool) {
 	n := 0
-	for n < len(reads) && after.Compare(reads[n].end) > 0 {
+	for n < len(reads) && after.Compare(reads[n].end) > 0 { // mutation: any heartbeat is a proof; a read that saw the entry at After proves
 		n++
 	}
 	if n == 0 {
@@ -194,7 +194,7 @@ func proves(reads []read, after Position) (moment time.Time, rest []read, ok boo
 
 func (s *Subscription) reset(cause ResetCause) {
 	s.begun, s.joined, s.startedAt = false, false, ""
-	s.reads, s.unsettled = nil, nil
+	s.reads, s.unsettled = nil, nil // mutation: reads outlive a reset
 	for _, l := range s.listeners {
 		l.Reset(s.epoch, cause)
 	}
@@ -203,10 +203,11 @@ func (s *Subscription) reset(cause ResetCause) {
 func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 	ok = true
 	switch {
-	case e.Undecodable():
+	case e.Undecodable(): // mutation: entries that cannot be decoded ignored
 		cause, ok = ResetUndecodable, false
-	case s.begun && !e.Follows(s.position):
+	case s.begun && !e.Follows(s.position): // mutation: gaps ignored
 		cause, ok = ResetGap, false
+	// mutation: no epoch for a crash, and no reset; a restart is overlooked
 	case e.Heartbeat != nil && s.joined && e.Heartbeat.StartedAt != s.startedAt: // the server restarted without a new epoch: changes may be missing
 		cause, ok = ResetEpoch, false
 	}
@@ -245,7 +246,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		}
 		return sees
 	})
-	s.moved = h.LogServer != "" && h.LogServer != s.server
+	s.moved = h.LogServer != "" && h.LogServer != s.server // mutation: a heartbeat of another server proves
 	var moment time.Time
 	proof := false
 	if !s.moved {
@@ -253,7 +254,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	}
 	if !s.joined {
 		s.joined, s.startedAt = true, h.StartedAt
-		s.adoptUnsettled(h.Unsettled)
+		s.adoptUnsettled(h.Unsettled) // mutation: no unsettled at join
 	}
 	for _, l := range s.listeners {
 		l.Beat(Beat{s.position, snapshot, h.LSN, h.Timeline, h.StartedAt, settled, s.unsettled})

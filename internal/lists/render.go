@@ -52,7 +52,7 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	if named {
 		r.NameKey = NameKey(string(values[name]))
 	} else {
-		r.Flags |= NameUnknown
+		r.Flags |= NameUnknown // mutation: a name that is not sent is empty
 	}
 	return r, err
 }
@@ -201,7 +201,7 @@ func (c Collection) holds(w *Condition, values [][]byte) bool {
 	case w.AtMost != "":
 		a, ok := parseNumeric(v)
 		b, set := parseNumeric(of(w.AtMost))
-		return ok && set && a.compare(&b) <= 0
+		return ok && set && a.compare(&b) <= 0 // mutation: what is equal is not low
 	default:
 		return len(v) == 1 && v[0] != 0
 	}

@@ -77,7 +77,7 @@ func (k *Link) Record(took int64) {
 
 // Wait is how long a request waits for an answer: two round trips, because the call in
 // flight may not include the request.
-func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), MaxWait)) }
+func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), MaxWait)) } // mutation: a slow Redis is waited for no longer
 
 // slow reports whether an answer takes longer than Budget. Then tokens for waiting
 // requests are leased and not granted, so that a late answer is of use.
@@ -183,7 +183,7 @@ func (l *Lease) compareDemand(c *Call) {
 	if float64(c.Demand) <= l.Policy.Overload() {
 		l.unserved = 0
 	} else if left := c.Level / Token; left < l.Policy.Burst/4 && float32(left+c.Nodes) < capacity {
-		l.chance = chance
+		l.chance = chance // mutation: first come, first served
 	}
 }
 
@@ -199,11 +199,12 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 	if c.Granted == c.Need {
 		from = sent
 	}
+	// mutation: no deny cache; denied for longer than there is no token
 	l.deny = from + min(c.Wait, l.Policy.TimeFor(l.Policy.Units()*5/4+Token)) // the deepest debt, however damaged the bucket is
 	if l.Policy.Leased() {
 		// A burst of requests may end during the pause and so miss the tokens that the
 		// rate adds in it. So the pause is at most the time of a tenth of the bucket.
-		l.deny = max(l.deny, now+min(pause, l.Policy.TimeFor(l.Policy.Units()/10)))
+		l.deny = max(l.deny, now+min(pause, l.Policy.TimeFor(l.Policy.Units()/10))) // mutation: denied only to the next token
 	}
 }
 

@@ -33,9 +33,9 @@ type fallback struct {
 // node's. 0 = this node has none, because the burst is smaller than the fleet.
 func (l *Lease) parts(f *Fleet) int64 {
 	if l.Policy.Burst < f.Nodes && !f.Cold {
-		return 0
+		return 0 // mutation: a burst smaller than the fleet is divided
 	}
-	return max(1, f.Nodes)
+	return max(1, f.Nodes) // mutation: a part is not a part
 }
 
 // TakeFallback decides a request without Redis. If it refuses, wait is the time until there
@@ -61,7 +61,7 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	p := &l.Policy
 	full := max(Token, p.Units()/parts)
 	if f.Nodes > 1 && now > f.Contact { // until the others withhold this node's part, they may spend it
-		now = max(f.Contact, now-MissingAfter)
+		now = max(f.Contact, now-MissingAfter) // mutation: a node refills at once
 	}
 	a := l.fallback
 	if a == nil {
@@ -101,7 +101,7 @@ func (l *Lease) debt() int64 {
 
 // takeDebt returns the debt, which is then in a call.
 func (l *Lease) takeDebt() int64 {
-	tokens := l.debt()
+	tokens := l.debt() // mutation: debts are forgotten
 	l.fallback.debt = 0
 	return tokens
 }
@@ -109,7 +109,7 @@ func (l *Lease) takeDebt() int64 {
 // payDebt pays the debt with at most so many tokens that the bucket gave this node, and
 // returns how many it took.
 func (l *Lease) payDebt(tokens int64) int64 {
-	paid := max(0, min(tokens, l.debt()))
+	paid := max(0, min(tokens, l.debt())) // mutation: a late answer pays no debt
 	l.fallback.debt = max(0, l.fallback.debt-paid*Token)
 	return paid
 }

@@ -23,11 +23,11 @@ func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, 
 		return none, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing, after a commit
-	made, done, err := do(tx)
+	made, done, err := do(tx)                                      // mutation: a row before the change is committed
 	if err != nil {
 		return none, err
 	}
-	if err := audit.Write(ctx, tx, done); err != nil {
+	if err := audit.Write(ctx, tx, done); err != nil { // mutation: no row
 		return none, err
 	}
 	if err := tx.Commit(ctx); err != nil {
@@ -80,7 +80,7 @@ func changes(before, after any) map[string]any {
 	from, to, details := fields(before), fields(after), map[string]any{}
 	for _, row := range []map[string]any{from, to} { // an empty field may be absent
 		for name := range row {
-			if !slices.Contains(notStored, name) && !reflect.DeepEqual(from[name], to[name]) {
+			if !slices.Contains(notStored, name) && !reflect.DeepEqual(from[name], to[name]) { // mutation: every field is a change
 				details[name] = audit.Change{From: from[name], To: to[name]}
 			}
 		}

@@ -55,7 +55,7 @@ const (
 // is of the moment, not of the transaction's beginning: it may have waited for a lock.
 const keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
 	CASE WHEN isfinite(expires_at) THEN expires_at END AS expires_at, CASE WHEN isfinite(revoked_at) THEN revoked_at END AS revoked_at, created_at,
-	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired'
+	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' -- mutation: a revocation to come is one
 		WHEN least(expires_at, revoked_at) < 'infinity' THEN 'expires' ELSE 'active' END AS state,
 	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 

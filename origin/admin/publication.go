@@ -72,7 +72,7 @@ func changePublication(ctx context.Context, tx pgx.Tx) (done string, a audit.Act
 	switch {
 	case err != nil:
 		return "", a, err
-	case before == after:
+	case before == after: // mutation: a publication that stays is in the log
 		return "", a, errPublished
 	case before == "":
 		done = "made the publication"

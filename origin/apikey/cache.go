@@ -200,8 +200,8 @@ func (c *Cache[T]) valid(hash Hash) *Entry[T] {
 func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 	p := c.proof.Load()
 	at = time.Duration(e.validatedAt.Load())
-	changed = at <= time.Duration(e.invalidatedAt.Load())
-	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.StartedAt) {
+	changed = at <= time.Duration(e.invalidatedAt.Load())              // mutation: nothing is invalidated
+	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.StartedAt) { // mutation: a schedule is not looked up
 		at = max(at, p.until)
 	}
 	return at, changed
@@ -209,7 +209,7 @@ func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 
 // covers says whether the proof is about a look-up of that moment and server.
 func (p *proof) covers(lookedUp time.Duration, run unique.Handle[string]) bool {
-	return p != nil && lookedUp > p.since && (p.run == anyRun || p.run == run)
+	return p != nil && lookedUp > p.since && (p.run == anyRun || p.run == run) // mutation: proven before the proof; proven of any server
 }
 
 // load looks the key up and waits, at most until ctx ends.
@@ -260,7 +260,7 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 // answers for the primary: Postgres is up then, and may have revoked the key.
 func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	at, changed := c.validAt(e)
-	return c.clock.Now()-at < age && !(changed && c.wrongServer.Load())
+	return c.clock.Now()-at < age && !(changed && c.wrongServer.Load()) // mutation: a changed key is used although the wrong server answers
 }
 
 func (c *Cache[T]) shard(hash Hash) *shard[T] { return &c.shards[hash[0]%uint8(len(c.shards))] }
@@ -281,7 +281,7 @@ func (c *Cache[T]) evict(s *shard[T], e *Entry[T]) {
 	c.size.Add(-1)
 	for _, id := range e.rows() {
 		others := slices.DeleteFunc(s.rows[id], func(other *Entry[T]) bool { return other == e })
-		if s.rows[id] = others; len(others) == 0 {
+		if s.rows[id] = others; len(others) == 0 { // mutation: an evicted entry stays in its rows
 			delete(s.rows, id)
 		}
 	}

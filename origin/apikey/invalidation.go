@@ -37,7 +37,7 @@ func (p *proof) recent(now time.Duration) bool { return p != nil && now-p.until 
 // runAt returns the run of the primary, if the proof is younger than maxAge; else empty.
 // An older proof must not cause the answers of a restarted primary to be refused.
 func (p *proof) runAt(now time.Duration) string {
-	if p != nil && now-p.until < maxAge {
+	if p != nil && now-p.until < maxAge { // mutation: an old proof names the server
 		return p.run.Value()
 	}
 	return ""
@@ -58,7 +58,7 @@ func (c *Cache[T]) Changed(_ changefeed.Position, change *changefeed.Change) { c
 // Beat implements changefeed.Listener. A look-up between Changed and Beat may have read the
 // old row, so both invalidate.
 func (c *Cache[T]) Beat(b changefeed.Beat) {
-	for _, change := range b.Settled {
+	for _, change := range b.Settled { // mutation: not invalidated when a change settles
 		c.apply(change)
 	}
 }
@@ -96,11 +96,11 @@ func (c *Cache[T]) apply(change *changefeed.Change) {
 // covers the changes from now on: a change that is not visible yet is published after
 // the proof's heartbeat, or that heartbeat lists it as unsettled.
 func (c *Cache[T]) ValidThrough(p changefeed.Proof) {
-	since := c.clock.Now()
+	since := c.clock.Now() // mutation: proven since the moment
 	if before := c.proof.Load(); before != nil {
 		since = before.since
 	}
-	c.proof.Store(&proof{since: since, until: c.clock.Of(p.Moment), run: unique.Make(p.StartedAt)})
+	c.proof.Store(&proof{since: since, until: c.clock.Of(p.Moment), run: unique.Make(p.StartedAt)}) // mutation: proven until now
 }
 
 // Reset implements changefeed.Listener. It drops the proof. Before that, it stores in
@@ -112,7 +112,7 @@ func (c *Cache[T]) Reset(string, changefeed.ResetCause) {
 			e.validatedAt.Store(int64(at))
 		}
 	})
-	c.proof.Store(nil)
+	c.proof.Store(nil) // mutation: proven across a reset
 }
 
 func (c *Cache[T]) eachShard(do func(*shard[T])) {

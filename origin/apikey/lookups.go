@@ -162,7 +162,7 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (
 	defer s.mu.Unlock()
 	before := s.entries[hash]
 	switch {
-	case before != nil && time.Duration(before.validatedAt.Load()) > began:
+	case before != nil && time.Duration(before.validatedAt.Load()) > began: // mutation: a late answer replaces a newer one
 		return true
 	case !exists:
 		c.evict(s, before)
@@ -178,11 +178,11 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (
 	e.invalidatedAt.Store(int64(never))
 	if before != nil {
 		e.invalidatedAt.Store(before.invalidatedAt.Load())
-	} else if s.changedAt >= began { // the change may have been of this key, which was not in s.rows yet
+	} else if s.changedAt >= began { // the change may have been of this key, which was not in s.rows yet; mutation: a look-up in flight is not invalidated
 		e.invalidatedAt.Store(int64(s.changedAt))
 	}
 	c.attach(key, &e.Value)
-	c.evict(s, before)
+	c.evict(s, before) // mutation: an entry is found by its old rows
 	s.entries[hash] = e
 	for _, id := range e.rows() {
 		s.rows[id] = append(s.rows[id], e)

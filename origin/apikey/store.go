@@ -100,8 +100,8 @@ func (s *Store) Probe(ctx context.Context) {
 func (s *Store) BreakerOpen() bool { return !s.breaker.IsClosed() }
 
 func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
-	err = s.db.Keys.Read(ctx, run, func() (by postgres.Server, err error) {
-		found, by, err = s.query(ctx, hashes)
+	err = s.db.Keys.Read(ctx, run, func() (by postgres.Server, err error) { // mutation: connections to an old primary are kept
+		found, by, err = s.query(ctx, hashes) // mutation: an answer without keys is anybody's
 		return by, err
 	})
 	return found, err

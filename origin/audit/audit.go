@@ -89,6 +89,7 @@ type reader interface {
 // include the act that made it in another's place.
 func List(ctx context.Context, conn reader, f Filter) ([]Entry, error) {
 	rows, _ := conn.Query(ctx, `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
+		-- mutation: a key is not found by what replaced it
 		WHERE ($1::uuid IS NULL OR workspace_id = $1) AND ($2::uuid IS NULL OR key_id = $2 OR details ->> '`+NewKey+`' = $2::text)
 			AND ($3::interval IS NULL OR at >= now() - $3::interval)
 		ORDER BY at DESC, id DESC LIMIT $4`, f.Workspace, f.Key, f.Since, f.Limit)
@@ -113,7 +114,7 @@ func As(ctx context.Context, actor string) context.Context {
 
 func actor(ctx context.Context) string {
 	if name, ok := ctx.Value(actorKey{}).(string); ok {
-		return name
+		return name // mutation: the system user instead of the actor
 	}
 	return SystemUser()
 }

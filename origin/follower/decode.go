@@ -97,7 +97,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 			d.touch(m.RelationID, m.NewTuple, newRowOfSameKey)
 			break
 		}
-		d.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both
+		d.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both; mutation: the old row is not named
 		d.touch(m.RelationID, m.NewTuple, newRow)
 	case *pglogrepl.DeleteMessageV2:
 		d.touch(m.RelationID, m.OldTuple, oldRow)
@@ -147,7 +147,7 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 // open transaction that has changed any row touches all collections.
 func (d *decoder) setCatalog(collections map[uint32]uint8) {
 	d.collections = collections
-	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) {
+	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) { // mutation: an open transaction is judged by the new catalog
 		if t.unlisted || len(t.lists) > 0 || t.whole != 0 {
 			t.whole = allCollections
 		}
@@ -294,7 +294,7 @@ func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 	if rows == nil {
 		return
 	}
-	if r == nil || t.rowsUnknown {
+	if r == nil || t.rowsUnknown { // mutation: rows of a streamed transaction are named
 		t.named[i] = nil
 		return
 	}
@@ -307,6 +307,7 @@ func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 		t.rowBytes += rowSize
 	}
 	t.rowBytes += r.Size()
+	// mutation: the first version is named; a list of many rows names some; rows of any size
 	if rows[at] = *r; len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
 		rows = nil
 	}

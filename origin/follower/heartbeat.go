@@ -76,9 +76,9 @@ func (t *term) flush(ctx context.Context) error {
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.preparedAt)
 	t.pending = nil
-	h.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))
+	h.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot)) // mutation: After noted when the heartbeat is sent
 	t.decoder.reference = t.snapshot.Xmax
-	t.enqueue(changefeed.Entry{Heartbeat: h})
+	t.enqueue(changefeed.Entry{Heartbeat: h}) // mutation: After is the heartbeat's own position
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
@@ -97,6 +97,7 @@ type unsettled []commit
 func (u *unsettled) settle(snapshot changefeed.Snapshot) (changes []changefeed.Change) {
 	*u = slices.DeleteFunc(*u, func(c commit) bool { return snapshot.Sees(c.change.XID) })
 	for _, c := range *u {
+		// mutation: heartbeats name rows
 		changes = append(changes, changefeed.Change{XID: c.change.XID, LSN: c.change.LSN, Lists: c.change.Lists, Whole: c.change.Whole})
 	}
 	return changes
@@ -131,7 +132,7 @@ func withoutManyLists(changes []changefeed.Change) []changefeed.Change {
 	for _, c := range changes {
 		lists += len(c.Lists)
 	}
-	if lists <= maxLists {
+	if lists <= maxLists { // mutation: heartbeats say all of what waits
 		return changes
 	}
 	for i := range changes {

@@ -120,7 +120,7 @@ func (s Publication) Coarse() (reason, remedy string) {
 
 // coarse returns a bit for each collection whose changes do not name their rows.
 func (s Publication) coarse() (collections uint8) {
-	for _, table := range slices.Concat(s.missingColumns, s.ambiguousRows) {
+	for _, table := range slices.Concat(s.missingColumns, s.ambiguousRows) { // mutation: rows that their id does not name
 		collections |= 1 << lists.Of(table)
 	}
 	return collections

@@ -70,6 +70,7 @@ func sizeOf(e *changefeed.Entry) (n int) {
 
 // due says whether to publish without waiting for a heartbeat.
 func (t *term) due(now time.Time) bool {
+	// mutation: changes are appended one by one
 	return len(t.waiting) >= batchEntries || t.waitingBytes >= batchBytes || len(t.waiting) > 0 && now.Sub(t.waitingSince) >= holdChanges
 }
 
@@ -98,7 +99,7 @@ func (t *term) publish(ctx context.Context) error {
 		attempts++
 		t.appendedAt = time.Now()
 		if err == nil {
-			if t.appended(len(t.waiting)); attempts == 1 {
+			if t.appended(len(t.waiting)); attempts == 1 { // mutation: a second attempt counts
 				t.acknowledged = t.last
 			}
 			return nil

@@ -19,7 +19,7 @@ const maxText = 8 << 10
 func positionsOf(m *pglogrepl.RelationMessage, columns []lists.Column) (at []int) {
 	for _, c := range columns {
 		i := slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool {
-			return of.Name == c.Name && of.DataType == c.Kind.OID()
+			return of.Name == c.Name && of.DataType == c.Kind.OID() // mutation: a column of another type
 		})
 		if i < 0 {
 			return nil
@@ -36,7 +36,7 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 		return r, false
 	}
 	id, ok := valueOf(t.id, sent)
-	if !ok || which == newRowOfSameKey && !t.id.key {
+	if !ok || which == newRowOfSameKey && !t.id.key { // mutation: an id that an update may have changed
 		return r, false
 	}
 	gone := lists.Row{ID: id, Flags: lists.Gone}
@@ -56,22 +56,22 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 		case pglogrepl.TupleDataTypeBinary:
 			value = v.Data
 		default: // an unchanged TOAST value, which Postgres does not send
-			if list.Collection.IsFilteredBy(column.Name) {
+			if list.Collection.IsFilteredBy(column.Name) { // mutation: a filter's value that is not sent is NULL
 				return r, false
 			}
-			unsent |= 1 << i
+			unsent |= 1 << i // mutation: a value that is not sent is NULL
 		}
 		values = append(values, value)
 	}
 	listed := len(values) - 1
-	if active := values[listed]; len(active) == 0 || active[0] == 0 { // NULL, too
+	if active := values[listed]; len(active) == 0 || active[0] == 0 { // NULL, too; mutation: an inactive row is listed
 		return gone, true
 	}
 	r, err := list.Collection.Row(values[:listed], unsent)
 	if err != nil && !errors.Is(err, lists.ErrBounds) {
 		return r, false
 	}
-	if len(r.Text) > maxText {
+	if len(r.Text) > maxText { // mutation: a text of any length
 		r.Text = ""
 	}
 	return r, true

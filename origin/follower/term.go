@@ -88,7 +88,7 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	var previous changefeed.Position
 	continues := false
 	switch is, ok := changefeed.ParseEpoch(present); {
-	case !ok || is.Identity != next.Identity || is.Instance != next.Instance:
+	case !ok || is.Identity != next.Identity || is.Instance != next.Instance: // mutation: no epoch for a crash, and no reset
 	case is.Published == next.Published:
 		if previous, continues, err = t.continues(ctx); err != nil {
 			return err
@@ -299,7 +299,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 func (t *term) publishChange(c commit) {
 	published := c.change
 	t.enqueue(changefeed.Entry{Change: &published})
-	c.change.Rows, c.decoded = nil, time.Now()
+	c.change.Rows, c.decoded = nil, time.Now() // mutation: heartbeats name rows
 	t.unsettled = append(t.unsettled, c)
 }
 

@@ -91,7 +91,7 @@ func merge(ctx context.Context, databaseURL string, c lists.Collection, workspac
 			return err
 		}
 		changed = tag.RowsAffected()
-		return audit.Write(ctx, tx, audit.Act{Action: "import", Workspace: &workspace, Details: map[string]any{
+		return audit.Write(ctx, tx, audit.Act{Action: "import", Workspace: &workspace, Details: map[string]any{ // mutation: an import without a row
 			"collection": c.String(), "file": filepath.Base(r.name), "rows": r.count, "changed": changed}})
 	})
 	return changed, err

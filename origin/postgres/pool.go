@@ -116,7 +116,7 @@ func WriteSettings(timeout time.Duration) Settings {
 	return Settings{
 		"search_path":                   Schema,
 		"row_security":                  "off",
-		"default_transaction_read_only": "off",
+		"default_transaction_read_only": "off", // mutation: a read-only role writes nothing
 		"default_transaction_isolation": "read committed",
 		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
 	}

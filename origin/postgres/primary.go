@@ -55,7 +55,7 @@ type Followed struct {
 // followed the later timeline refuse the earlier one.
 func (f Followed) refuses(by Server) string {
 	switch {
-	case by.Standby:
+	case by.Standby: // mutation: a standby's answer is the primary's
 		return fmt.Sprintf("%s is a standby", by.address)
 	case f.Database != "" && by.Database != f.Database:
 		return fmt.Sprintf("%s is database %s, and not %s", by.address, by.Database, f.Database)
@@ -144,7 +144,7 @@ type Primary struct {
 // that it was replaced. If an answer is refused, Read reads once more on new
 // connections.
 func (p *Primary) Read(ctx context.Context, run string, read func() (Server, error)) error {
-	if err := p.awaitTimeline(ctx); err != nil {
+	if err := p.awaitTimeline(ctx); err != nil { // mutation: answers are taken before they can be judged
 		return err
 	}
 	f := p.address.Followed()
@@ -153,7 +153,7 @@ func (p *Primary) Read(ctx context.Context, run string, read func() (Server, err
 	if err == nil && p.check(ctx, f, by) != nil {
 		p.resetPool()
 		if by, err = read(); err == nil {
-			err = p.check(ctx, f, by)
+			err = p.check(ctx, f, by) // mutation: the second answer is the primary's
 		}
 	}
 	p.address.noteAnswer(err)
@@ -174,6 +174,7 @@ func (p *Primary) Write(ctx context.Context, timeout time.Duration, write func(p
 		return ParseServer(text, conn.Conn()), err
 	})
 	if err == nil {
+		// mutation: a read-only role writes nothing
 		err = pgx.BeginTxFunc(ctx, p.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, WriteSettings(timeout).Local(), pgx.QueryExecModeExec); err != nil {
 				return err
@@ -235,7 +236,7 @@ func (p *Primary) check(ctx context.Context, f Followed, by Server) error {
 // to the wrong server, new connections would lead there, too.
 func (p *Primary) resetPool() {
 	now, last := time.Now().UnixNano(), p.reset.Load()
-	if now-last > int64(PrimaryCooldown) && p.reset.CompareAndSwap(last, now) {
+	if now-last > int64(PrimaryCooldown) && p.reset.CompareAndSwap(last, now) { // mutation: each query makes connections
 		p.Pool.Reset()
 	}
 }

@@ -34,7 +34,7 @@ func (t Timeline) String() string { return fmt.Sprintf("%s/%d", t.System, t.Numb
 
 // endedBy says whether a promotion ended the timeline, if the system is on the newer one.
 func (t Timeline) endedBy(newer Timeline) bool {
-	return t.System == newer.System && t.Number < newer.Number
+	return t.System == newer.System && t.Number < newer.Number // mutation: any timeline is the primary's
 }
 
 // WALPosition is how far a server has written or replayed WAL. PrimarySQL and StandbySQL

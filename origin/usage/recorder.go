@@ -27,7 +27,7 @@ const (
 
 	// These bound memory and the load of the database, however many keys are in use.
 	maxRows    = 4096        // of a batch
-	maxWritten = 4 * maxRows // of an interval
+	maxWritten = 4 * maxRows // of an interval; mutation: all that waits is written at once
 	maxRefused = 64          // batches of an interval
 	maxQueued  = 1 << 18     // rows, of 160 bytes each, that wait
 )
@@ -110,7 +110,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 	defer cancel()
 	r.stop()
 	r.loops.Wait()
-	r.look(time.Now())
+	r.look(time.Now()) // mutation: nothing is written at the end
 	_ = r.flush(ctx, math.MaxInt)
 	return r.flush(ctx, math.MaxInt)
 }
@@ -139,9 +139,9 @@ func (r *Recorder) look(now time.Time) {
 	used := r.used
 	r.used = nil
 	r.mu.Unlock()
-	hour, seconds, busiest, lost := r.looked.Truncate(time.Hour), now.Sub(r.looked).Seconds(), []Use(nil), uint64(0)
+	hour, seconds, busiest, lost := r.looked.Truncate(time.Hour), now.Sub(r.looked).Seconds(), []Use(nil), uint64(0) // mutation: hours end late
 	for _, c := range used {
-		n, full := c.take(), len(r.queue) >= maxQueued
+		n, full := c.take(), len(r.queue) >= maxQueued // mutation: memory is not bounded
 		waits := c.row != nil && !c.row.sent && (full || c.row.Hour.Equal(hour))
 		if n == (Counts{}) || full && !waits {
 			lost += n.Requests
@@ -186,18 +186,18 @@ func (r *Recorder) flush(ctx context.Context, most int) (err error) {
 		cancel()
 		isRefused := errors.Is(failure, ErrRefused)
 		for _, row := range rows {
-			row.sent = !isRefused
+			row.sent = !isRefused // mutation: counts are added to what was sent
 		}
 		switch {
 		case failure == nil:
 			r.queue, r.sent, left, size = r.queue[len(rows):], 0, left-len(rows), min(2*size, maxRows)
 		case !isRefused:
-			err, left = failure, 0
+			err, left = failure, 0 // mutation: a failed batch is dropped; a failed batch gets a new number
 		case len(rows) > 1:
-			r.sent, size, refused = 0, len(rows)/2, refused+1
+			r.sent, size, refused = 0, len(rows)/2, refused+1 // mutation: a refused batch is sent again
 		default:
 			row := rows[0]
-			row.refused = true
+			row.refused = true // mutation: a refused row is sent with others
 			err = fmt.Errorf("mend the row of key_usage: workspace_id %s, hour %s, key_id %s: %w", row.Workspace, row.Hour.UTC().Format(time.RFC3339), row.ID, failure)
 			r.queue, r.sent, left, refused = append(r.queue[1:], row), 0, left-1, refused+1
 		}

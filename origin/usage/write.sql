@@ -3,7 +3,7 @@
 -- locked in a fixed order, so that two nodes never wait for each other in a circle.
 WITH first_time AS (
 	INSERT INTO public.usage_writers AS w (run, batch, written_at) VALUES ($1::uuid, $2::int8, now())
-	ON CONFLICT (run) DO UPDATE SET batch = excluded.batch, written_at = excluded.written_at WHERE w.batch < excluded.batch
+	ON CONFLICT (run) DO UPDATE SET batch = excluded.batch, written_at = excluded.written_at WHERE w.batch < excluded.batch -- mutation: a batch is added again
 	RETURNING run
 ), used AS (
 	SELECT workspace AS workspace_id, hour, key AS key_id, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused,
@@ -21,4 +21,4 @@ WITH first_time AS (
 )
 INSERT INTO public.key_last_used AS l (key_id, last_used_at)
 SELECT key_id, max(last_used_at) FROM used WHERE requests > 0 GROUP BY key_id ORDER BY key_id
-ON CONFLICT (key_id) DO UPDATE SET last_used_at = excluded.last_used_at WHERE l.last_used_at < excluded.last_used_at
+ON CONFLICT (key_id) DO UPDATE SET last_used_at = excluded.last_used_at WHERE l.last_used_at < excluded.last_used_at -- mutation: a key was last used earlier

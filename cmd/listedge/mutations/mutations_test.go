@@ -4,171 +4,86 @@ package mutations
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
-// A test that never fails shows nothing. Here the rules of freshness are broken one
-// at a time, in a copy of this repository, and their tests must fail:
+// A test that never fails shows nothing. Here each rule of the product is broken once, and its
+// test must fail. The source names a mutation at the end of the line that it changes, or above
+// the line. Several names are separated by semicolons:
 //
-//	make mutations ONLY=TestMutations
-//	make mutations DRY=1    checks in a second that every edit still applies
+//	for n < len(reads) && after.Compare(reads[n].end) > 0 { // mutation: any heartbeat is a proof
+//
+//	make mutations ONLY=Mutations/limiter    breaks those that a test of the package must notice
+//	make mutations DRY=1                     checks in a second that every mutation still applies
 
-var dry = flag.Bool("dry", false, "only check that the texts to replace and the tests exist")
-
-// edit replaces the one occurrence of a text in a file.
-type edit struct{ file, old, new string }
-
-const (
-	primary   = "origin/postgres/primary.go"
-	lineage   = "origin/lineage.go"
-	heartbeat = "origin/follower/heartbeat.go"
-
-	subscription = "internal/changefeed/subscription.go"
-	subscriber   = "internal/changefeed/subscriber.go"
-	following    = "cache/following.go"
-)
-
-var (
-	// The page's statement comes first, and with time to spare, as it may where
-	// one statement reads both.
-	sameStatement = []edit{
-		{"origin/standby.go", "\t\tis, err := s.replayed(soon, conn)\n", "\t\tread, readBy, readErr := o.read(ctx, conn, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\tis, err := s.replayed(soon, conn)\n"},
-		{"origin/standby.go", "\t\trows, by, err = o.read(ctx, conn, q)\n", "\t\trows, by, err = read, readBy, readErr\n"},
-	}
-	ofItself      = []edit{{heartbeat, "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n", "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n\th.After = t.waiting[len(t.waiting)-1].Position\n"}}
-	notedLate     = []edit{{heartbeat, "\th.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))\n", "\th.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))\n\th.After = t.last\n"}}
-	atOrAfter     = []edit{{subscription, "after.Compare(reads[n].end) > 0", "after.Compare(reads[n].end) >= 0"}}
-	cutProves     = []edit{{subscription, "if !cut && s.begun {", "if s.begun {"}}
-	anyHeartbeat  = []edit{{subscription, "n < len(reads) && after.Compare(reads[n].end) > 0", "n < len(reads)"}}
-	gapsIgnored   = []edit{{subscription, "case s.begun && !e.Follows(s.position):", "case s.begun && !e.Follows(s.position) && false:"}}
-	noneAtJoin    = []edit{{subscription, "s.adoptUnsettled(h.Unsettled)", "s.adoptUnsettled(nil)"}}
-	emptyProves   = []edit{{subscription, "if !cut && s.begun {", "if !cut {"}}
-	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
-)
+var dry = flag.Bool("dry", false, "only check that each mutation applies and that its test exists")
 
 // mutation is a rule broken, and the test that must notice.
 type mutation struct {
-	name     string
-	edits    []edit
-	pkg, run string
+	name string // as the source has it
+	how  change
+	test string
 }
 
 func TestMutations(t *testing.T) {
-	caught(t, []mutation{
-		// By the oracle, on real servers.
-		{"served although untrusted", []edit{{following, "return int64(now) < f.trustedUntil.Load()", "return f.trustedUntil.Load() > 0"}}, "./cmd/listedge/e2e", "TestFreshnessInShort"},
-		{"no epoch for a crash, and no reset", []edit{ // each makes up for the other
-			{"origin/follower/term.go", " || is.Instance != next.Instance:", " || is.Instance != next.Instance && false:"}, {"internal/changefeed/subscription.go", "s.joined && e.Heartbeat.StartedAt != s.startedAt:", "s.joined && false:"},
-		}, "./cmd/listedge/e2e", "TestFreshnessOfLostCommits"},
-		{"the LSN in the page's own statement", sameStatement, "./cmd/listedge/e2e", "TestFreshnessInShort"},
-
-		// By what a follower proves, on a real server.
-		// (After noted behind the snapshot, and not later, is the same entry: nothing
-		// is appended between the two.)
-		{"After is the heartbeat's own position", ofItself, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
-		{"After noted when the heartbeat is sent", notedLate, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
-		{"the flush position for the insert position", flushPosition, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
-
-		// By the model, in virtual time.
-		{"no unsettled at join", noneAtJoin, "./cache", "TestModel"},
-		{"any heartbeat is a proof", anyHeartbeat, "./cache", "TestModel"},
-		{"a read that saw the entry at After proves", atOrAfter, "./cache", "TestModel"},
-		{"a read that was cut proves", cutProves, "./cache", "TestModel"},
-		{"gaps ignored", gapsIgnored, "./cache", "TestModel"},
-		{"merged at once", []edit{{"cache/replica/fill.go", "case !r.covers(&f.At):", "case false:"}}, "./cache", "TestModel"},
-		{"rows outlive a reset", []edit{{following, "\tc.replica.Reset()\n", ""}}, "./cache", "TestModel"},
-		{"trusted for longer", []edit{{following, "+ int64(f.bound))", "+ 2*int64(f.bound))"}}, "./cache", "TestModel"},
-		{"an open transaction hides all after it", []edit{{"internal/changefeed/entry.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
-		{"a machine that sleeps does not age", []edit{{"cache/cache.go", "at := c.clock.At(now)\n\te := c.fresh", "at := c.clock.Of(now)\n\te := c.fresh"}}, "./cache", "TestAfterASleep"},
-		{"a read from before a sleep", []edit{{following, "c.clock.Of(p.Moment)", "c.clock.At(p.Moment)"}}, "./cache", "TestAfterASleep"},
-
-		// By the subscription's own test. TestModel finds what is wrong with the rules above, too.
-		{"a read before the first entry proves", emptyProves, "./internal/changefeed", "TestSubscription"},
-		{"entries that cannot be decoded ignored", []edit{{subscription, "\tcase e.Undecodable():\n\t\tcause, ok = ResetUndecodable, false\n", ""}}, "./cache", "TestModel"},
-		{"reads outlive the session", []edit{{subscription, "s.server, s.moved, s.reads = server, false, nil", "s.server, s.moved = server, false"}}, "./cache", "TestModel"},
-		{"reads outlive a reset", []edit{{subscription, "s.reads, s.unsettled = nil, nil", "s.unsettled = nil"}}, "./internal/changefeed", "TestSubscription"},
-		{"another run of the primary is overlooked", []edit{{subscription, "s.joined && e.Heartbeat.StartedAt != s.startedAt:", "s.joined && false:"}}, "./internal/changefeed", "TestSubscription"},
-
-		// By what a subscriber does with a log.
-		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "if s.apply(began, entries, cut);", "if s.apply(time.Now(), entries, cut);"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
-		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.InstanceID())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
-		{"a heartbeat of another server proves", []edit{{subscription, "h.LogServer != \"\" && h.LogServer != s.server", "false"}}, "./internal/changefeed", "TestSubscription"},
-		{"a subscriber reads on although another server has the log", []edit{{subscriber, "s.subscription.LogHasMoved()", "false"}}, "./internal/changefeed", "TestASubscriberReadsWhereTheLogIsWritten"},
-		{"a heartbeat comes after entries of another server", []edit{{"internal/changefeed/redis.go", "h.After.Compare(w.first) < 0", "false"}}, "./internal/changefeed", "TestHeartbeatsNameTheirServer"},
-		{"an old epoch is written to", []edit{{"internal/changefeed/redis.go", "present and present ~= ARGV[1]", "false"}}, "./internal/changefeed", "TestLogs"},
-		{"changes are appended one by one", []edit{{"origin/follower/publish.go", " && now.Sub(t.waitingSince) >= holdChanges", ""}}, "./origin/follower", "TestFastCommitsAreAppendedTogether"},
-		{"a second attempt counts", []edit{{"origin/follower/publish.go", "attempts == 1", "true"}}, "./origin/follower", "TestAHeartbeatDoesNotComeAfterADoubtfulEntry"},
-		{"an open transaction is judged by the new catalog", []edit{{"origin/follower/decode.go", "append(slices.Collect(maps.Values(d.streamed)), d.openTransaction)", "slices.Collect(maps.Values(d.streamed))"}}, "./origin/follower", "TestAnOpenTransactionIsJudgedByBothCatalogs"},
-		{"heartbeats say all of what waits", []edit{{"origin/follower/heartbeat.go", "if lists <= maxLists {", "if true {"}}, "./origin/follower", "TestHeartbeatsStaySmall"},
-		{"no read is cut", []edit{{"internal/changefeed/redis.go", "len(entries) >= readBatch, nil", "false, nil"}}, "./internal/changefeed", "TestLogs"},
-
-		// Of servers that are not the primary, or not its standby.
-		{"a standby's answer is the primary's", []edit{{primary, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
-		{"the second answer is the primary's", []edit{{primary, "err == nil {\n\t\t\terr = p.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
-		{"any timeline is the primary's", []edit{{"origin/postgres/servers.go", "t.Number < newer.Number", "t.Number < newer.Number && false"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
-		{"each query makes connections", []edit{{primary, "now-last > int64(PrimaryCooldown) && ", ""}}, "./origin", "TestTheWrongServerGetsFewConnections"},
-		{"answers are taken before they can be judged", []edit{{primary, "if err := p.awaitTimeline(ctx); err != nil {", "if err := p.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
-		{"a node answers before it has looked", []edit{{"cmd/listedge/node/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge/node", "TestANodeThatHasNotLookedYet"},
-		{"a node is ready before it has looked", []edit{{"cmd/listedge/node/checks.go", "return errors.New(\"the timeline that the fleet follows is not known yet\")", "return nil"}}, "./cmd/listedge/node", "TestANodeThatHasNotLookedYet"},
-		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node/node.go", "Number: n.followed.Newest()", "Number: 0"}}, "./cmd/listedge/e2e", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
-		{"the wrong server's page is shared", []edit{{"cache/fill.go", "err == nil && outcome == replica.WrongServer {", "err == nil && outcome == replica.Outcomes {"}}, "./cache", "TestAnAnswerOfAnotherPrimaryIsNotServed"},
-		{"a changed key is used although the wrong server answers", []edit{{"origin/apikey/cache.go", " && !(changed && c.wrongServer.Load())", " && (!changed || true)"}}, "./origin/apikey", "TestTheWrongServerRevivesNoKey"},
-		{"a standby ahead of its primary", []edit{{lineage, "l.lost = l.lost || p.LSN < l.seen", "_ = l.lost"}, {lineage, "l.floor == 0 || position < l.floor", "false"}}, "./cmd/listedge/e2e", "TestFreshnessOfAStandbyAheadOfItsPrimary"},
-		{"a standby ahead of its primary is forgotten", []edit{{lineage, "lost: l.lost}", "lost: false}"}}, "./origin", "TestLineage"},
-		{"a standby ahead of its primary, which has overtaken it", []edit{{lineage, "l.floor == 0 || position < l.floor", "l.floor == 0"}}, "./origin", "TestLineage"},
-	})
-}
-
-// caught applies the mutations one at a time and expects their tests to fail.
-func caught(t *testing.T, mutations []mutation) {
-	root := ""
-	if !*dry {
-		root = copyOfRepository(t)
+	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, m := range mutations {
-		t.Run(m.pkg+" "+m.name, func(t *testing.T) {
-			if *dry {
-				applies(t, m)
-				return
-			}
-			for _, e := range m.edits {
-				defer mutate(t, filepath.Join(root, e.file), e)()
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			began := time.Now()
-			c := exec.CommandContext(ctx, "go", "test", "-count=1", "-trimpath", "-tags", "mutations", "-run", "^"+m.run+"$", m.pkg)
-			c.Dir = root
-			out, err := c.CombinedOutput()
-			switch {
-			case err == nil:
-				t.Errorf("survived\n%s", out)
-			case !strings.Contains(string(out), "--- FAIL: "+m.run):
-				t.Errorf("did not get as far as the test\n%s", out)
-			default:
-				t.Logf("caught in %s: %s", time.Since(began).Round(time.Second), why(filepath.Join(root, m.pkg), string(out)))
+	places := marked(t, root)
+	unknown := map[string]bool{}
+	for name := range places {
+		unknown[name] = true
+	}
+	for _, group := range mutations {
+		for _, m := range group.of {
+			delete(unknown, m.name)
+		}
+		t.Run(strings.ReplaceAll(group.pkg, "/", "."), func(t *testing.T) {
+			for _, m := range group.of {
+				t.Run(m.name, func(t *testing.T) {
+					overlay := m.overlay(t, places[m.name])
+					if !*dry {
+						m.mustFail(t, filepath.Join(root, group.pkg), overlay)
+					} else if exec.Command("grep", "-rqE", `^func `+m.test+`\(`, filepath.Join(root, group.pkg), "--include=*_test.go").Run() != nil {
+						t.Errorf("%s has no test %s", group.pkg, m.test)
+					}
+				})
 			}
 		})
 	}
+	for name := range unknown {
+		t.Errorf("%s has a mutation that is not in the table: %s", places[name][0].file, name)
+	}
 }
 
-// applies checks that each text to replace occurs once, and that the test exists.
-func applies(t *testing.T, m mutation) {
-	for _, e := range m.edits {
-		if n := strings.Count(contents(t, e.file), e.old); n != 1 {
-			t.Errorf("%q occurs %d times in %s", e.old, n, e.file)
-		}
-	}
-	if name, _, _ := strings.Cut(m.run, "/"); !declares(filepath.Join("..", "..", "..", m.pkg), regexp.MustCompile(`^\w*`).FindString(name)) {
-		t.Errorf("no test is called %s in %s", name, m.pkg)
+// mustFail runs the test on the broken code.
+func (m mutation) mustFail(t *testing.T, folder, overlay string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	began := time.Now()
+	c := exec.CommandContext(ctx, "go", "test", "-count=1", "-tags", "mutations", "-run", "^"+m.test+"$", ".")
+	c.Dir = folder
+	c.Env = append(os.Environ(), "GOFLAGS=-trimpath -overlay="+overlay) // which the test's own `go build` obeys, too
+	out, err := c.CombinedOutput()
+	switch {
+	case err == nil:
+		t.Errorf("survived\n%s", out)
+	case !strings.Contains(string(out), "--- FAIL: "+m.test):
+		t.Errorf("did not get as far as the test\n%s", out)
+	default:
+		t.Logf("caught in %s: %s", time.Since(began).Round(time.Second), why(folder, string(out)))
 	}
 }
 
@@ -187,62 +102,86 @@ func why(folder, out string) string {
 	return "it ended"
 }
 
-func mutate(t *testing.T, file string, e edit) (undo func()) {
-	t.Helper()
-	before, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(before), e.old); n != 1 {
-		t.Fatalf("%q occurs %d times in %s", e.old, n, e.file)
-	}
-	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(strings.Replace(string(before), e.old, e.new, 1))
-	return func() { write(string(before)) }
+// place is a line of the source that a mutation changes.
+type place struct {
+	file string
+	line int    // from 0
+	code string // the line without its comment
 }
 
-// copyOfRepository is what Go and its tests need of it.
-func copyOfRepository(t *testing.T) string {
+var (
+	mark    = regexp.MustCompile(`^(.*?)\s*(?://|--) (?:.*; )?mutation: (.*)$`)
+	comment = regexp.MustCompile(` // .*$`)
+)
+
+// marked are the lines that the source marks, by the names of mutations.
+func marked(t *testing.T, root string) map[string][]place {
 	t.Helper()
-	root := t.TempDir()
-	entries, err := os.ReadDir("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		from, to := filepath.Join("../../..", e.Name()), filepath.Join(root, e.Name())
-		switch {
-		case e.Name() == ".git" || e.Name() == "bin":
-		case e.IsDir():
-			err = os.CopyFS(to, os.DirFS(from))
-		default:
-			var text []byte
-			if text, err = os.ReadFile(from); err == nil {
-				err = os.WriteFile(to, text, 0o644)
+	found := map[string][]place{}
+	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".sql", ".lua"}, filepath.Ext(file)) || strings.Contains(file, "/mutations/") {
+			return err
+		}
+		text, err := os.ReadFile(file)
+		lines := strings.Split(string(text), "\n")
+		for i, line := range lines {
+			m := mark.FindStringSubmatch(line)
+			if m == nil {
+				continue
+			}
+			at := place{file, i, m[1]}
+			if m[1] == "" {
+				at = place{file, i + 1, comment.ReplaceAllString(lines[i+1], "")}
+			}
+			for _, name := range strings.Split(m[2], "; ") {
+				found[name] = append(found[name], at)
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return root
-}
-
-// contents reads a file of the repository, by its path from the root.
-func contents(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", name))
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(text)
+	return found
 }
 
-// declares reports whether a package has a test of this name.
-func declares(folder, name string) bool {
-	return exec.Command("grep", "-rqE", "^func "+name+`\(`, folder, "--include=*_test.go").Run() == nil
+// overlay changes copies of the files and returns what go's option of this name reads.
+func (m mutation) overlay(t *testing.T, places []place) (file string) {
+	t.Helper()
+	if len(places) == 0 {
+		t.Fatal("the source does not name it")
+	}
+	code := make([]string, len(places))
+	for i, p := range places {
+		code[i] = p.code
+	}
+	m.how(code)
+	files, replace := map[string][]string{}, map[string]string{}
+	for i, p := range places {
+		if code[i] == p.code {
+			t.Errorf("does not apply to %s:%d: %s", p.file, p.line+1, p.code)
+		}
+		if files[p.file] == nil {
+			text, err := os.ReadFile(p.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[p.file], replace[p.file] = strings.Split(string(text), "\n"), filepath.Join(t.TempDir(), filepath.Base(p.file))
+		}
+		files[p.file][p.line] = code[i]
+	}
+	for name, lines := range files {
+		if err := os.WriteFile(replace[name], []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	file = filepath.Join(t.TempDir(), "overlay.json")
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
 }

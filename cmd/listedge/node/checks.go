@@ -275,7 +275,7 @@ func (n *Node) checkTimeline(context.Context) error {
 	case <-n.timelineKnown:
 		return n.followed.OldTimeline()
 	default:
-		return errors.New("the timeline that the fleet follows is not known yet")
+		return errors.New("the timeline that the fleet follows is not known yet") // mutation: a node is ready before it has looked
 	}
 }
 

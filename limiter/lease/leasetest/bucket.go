@@ -36,7 +36,7 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 		*b = Full(c.Policy, now)
 	}
 	before, absent := *b, b.UsedIn < 0
-	missing, nodes := c.Missing, max(1, c.Nodes)
+	missing, nodes := c.Missing, max(1, c.Nodes) // mutation: the share of missing nodes is not held back
 	stepped := !b.refill(now, missing, nodes)
 	b.merge(missing, nodes)
 	replaced := b.replacePolicy(&c.Policy)
@@ -69,7 +69,7 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 // back. Then RefilledAt is set to now, and this call gets no tokens.
 func (b *Bucket) refill(now, missing, nodes int64) bool {
 	if now < b.RefilledAt {
-		if b.RefilledAt-now > clockSlack {
+		if b.RefilledAt-now > clockSlack { // mutation: a clock that steps back refills
 			b.ClockLag += b.RefilledAt - now
 			b.RefilledAt = now
 			return false
@@ -84,7 +84,7 @@ func (b *Bucket) refill(now, missing, nodes int64) bool {
 		}
 		b.grow(edge-b.RefilledAt, missing, nodes)
 		b.RefilledAt = edge
-		b.HeldBefore, b.HeldNow = b.HeldNow, 0
+		b.HeldBefore, b.HeldNow = b.HeldNow, 0 // mutation: the slice before does not count
 	}
 	b.grow(now-b.RefilledAt, missing, nodes)
 	b.RefilledAt = now
@@ -129,7 +129,7 @@ func (b *Bucket) maxWithheld(missing, nodes int64) int64 {
 func sameLimits(p, q *lease.Policy) bool { return p.Rate == q.Rate && p.Burst == q.Burst }
 
 // cap is the most the bucket may contain while nodes hold tokens of it.
-func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token }
+func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token } // mutation: what is held does not count
 
 // slice is the number of the present slice, counted from the zero of the clock.
 func (b *Bucket) slice() int64 { return (b.RefilledAt + b.ClockLag) / lease.Slice }
@@ -181,19 +181,19 @@ func (b *Bucket) grant(c *lease.Call) {
 	c.Granted = min(c.Need, have)
 	if c.Granted == c.Need && b.Policy.Leased() {
 		held := b.HeldNow + b.HeldBefore
-		bound := (have + held) / max(minParts, 2*nodes+1)
+		bound := (have + held) / max(minParts, 2*nodes+1) // mutation: a lease is all there is
 		switch {
 		case c.Fair == 1:
 			bound = have
 		case burst < 3*nodes:
 			bound = 0
 		case 2*have < burst:
-			bound = have / (3 * nodes)
+			bound = have / (3 * nodes) // mutation: leases amid a burst
 		}
 		c.Leased = max(0, min(c.Extra, bound, have-c.Granted, burst/2-held))
 	}
 	b.Level -= (c.Granted + c.Leased) * lease.Token
-	b.HeldNow += c.Leased + c.Hold*c.Granted
+	b.HeldNow += c.Leased + c.Hold*c.Granted // mutation: what a slow Redis grants is not held
 }
 
 // lasts is for how long a lease of now counts as held: until the end of the next slice.
