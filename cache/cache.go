@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
 
 	"listedge/cache/replica"
 	"listedge/internal/boottime"
@@ -101,8 +102,8 @@ type Cache struct {
 	options   Options
 	clock     *boottime.Clock
 	memory    *memory
-	redis     *redisTier // nil = none
-	flights   flights
+	redis     *redisTier         // nil = none
+	flights   singleflight.Group // look-ups, by the page's key; see lookup.await
 	replica   *replica.Replica
 	followed  following
 	following atomic.Bool // changes, and not the age of entries, decide what is fresh
@@ -234,7 +235,7 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 		e.touch()
 		return e
 	}
-	if following && !e.isPending() {
+	if following && e.hasRows() {
 		if cut := c.cut(e.view, e, now); cut != nil {
 			if cut != e {
 				c.memory.replace(s, cut, c.life())
@@ -310,16 +311,13 @@ func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
 
 // missed says why memory does not have the slot's page.
 func (c *Cache) missed(s *slot) string {
-	switch following := c.following.Load(); {
-	case following && !c.followed.trusted(c.clock.Now()):
+	switch {
+	case c.following.Load() && !c.followed.trusted(c.clock.Now()):
 		return "unproven"
 	case s == nil:
-	case !following:
-		return "old"
-	case s.entry.Load().list != nil:
-		return s.entry.Load().list.Lost().String()
+		return "not-held"
 	}
-	return replica.None.String()
+	return "stale" // by its age, or because the replica has not all of its rows any more
 }
 
 // bypassInterval is the shortest time between two reads of an entry for requests that
@@ -338,24 +336,18 @@ func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	arrived := time.Now()
-	at := c.clock.At(arrived)
+	arrived := c.clock.Now()
 	if s := c.memory.get(key); s != nil {
-		if e := s.entry.Load(); at-e.Proof < c.bypassInterval() {
-			return c.memoryResult(e, at), nil
+		if e := s.entry.Load(); arrived-e.Proof < c.bypassInterval() {
+			return c.memoryResult(e, arrived), nil
 		}
 	}
-	key, fill.Standby = bytes.Clone(key), nil
-	for {
-		l := &lookup{Cache: c, key: key, fill: fill}
-		// The flight has another name than that of Forward, which the tiers may answer.
-		r, err := c.await(string(key)+" bypass", key, nil, arrived.Add(c.options.FillTimeout), l.fillAnew)
-		if err == nil && at-r.Entry.Proof > c.bypassInterval() {
-			continue // the flight began too long before the request
-		}
-		r.Bypassed = true
-		return r, err
-	}
+	fill.Standby = nil
+	l := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}
+	// The flight has another name than that of Forward, which the tiers may answer.
+	r, err := l.await(string(key)+" bypass", nil, c.options.FillTimeout, l.fillAnew, func(e *Entry) bool { return arrived-e.Proof > c.bypassInterval() })
+	r.Bypassed = true
+	return r, err
 }
 
 // Stored returns the view's entry if memory or Redis has a fresh one, else ErrNotStored.
@@ -366,21 +358,11 @@ func (c *Cache) Stored(view View) (Result, error) {
 	}
 	defer c.running.Done()
 	l := &lookup{Cache: c, key: view.Key(), fill: Fill{View: view}}
-	for {
-		r, err := c.flights.do(string(l.key)+" stored", func() (Result, error) {
-			if r, ok := l.findStored(); ok {
-				return r, nil
-			}
-			return Result{}, ErrNotStored
-		})
-		if err != nil {
-			return r, err
+	look := func() (Result, error) {
+		if r, ok := l.findStored(); ok {
+			return r, nil
 		}
-		now := c.clock.Now()
-		if r.Err == nil && c.judge(r.Entry, now) != fresh {
-			continue // found before this request arrived, by a slow flight, and too old by now
-		}
-		r.Age, r.ByTTL = c.age(r.Entry, now), !c.following.Load()
-		return r, nil
+		return Result{}, ErrNotStored
 	}
+	return l.await(string(l.key)+" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
 }

@@ -45,7 +45,7 @@ type Entry struct {
 
 	view View
 	last *replica.Row  // of those that list shows
-	fill *replica.Fill // by which the entry was read; nil = it was cut, or is not to be merged
+	fill *replica.Fill // by which the entry was read; nil = it was cut, or was not given to the replica
 
 	deflating sync.Mutex // held while the compressed form is made
 }
@@ -121,7 +121,12 @@ func (e *Entry) touch() {
 }
 
 // isPending reports whether the entry's statement may have seen more than the replica shows.
-func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Pending() }
+func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Outcome() == replica.Parked }
+
+// hasRows reports whether the replica was given the entry's rows, or the entry is of its rows.
+func (e *Entry) hasRows() bool {
+	return e.list != nil || e.fill != nil && e.fill.Outcome() == replica.Merged
+}
 
 // isAhead reports whether the entry shows all that the replica shows, and more: a statement
 // on the primary that the replica's snapshot does not cover came after that snapshot.

@@ -59,16 +59,6 @@ func (f *following) known() (epoch string, last changefeed.Proof) {
 	return f.epoch, f.last
 }
 
-// primaryStart is when the primary of the last proof was started; empty = the proof is too old.
-func (f *following) primaryStart(now time.Duration) string {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	if !f.trusted(now) {
-		return ""
-	}
-	return f.last.StartedAt
-}
-
 // Cache implements changefeed.Listener, by which it learns of changes in the database. The
 // methods must not be called once a call to Close has begun.
 var _ changefeed.Listener = (*Cache)(nil)
@@ -135,10 +125,11 @@ func (c *Cache) SetTTLMode(on bool) {
 // PrimaryStart returns when the primary of the last proof was started, by its own clock;
 // empty = no proof is young enough.
 func (c *Cache) PrimaryStart() string {
-	if !c.following.Load() {
+	if c.Mode() != ModeFollowed {
 		return ""
 	}
-	return c.followed.primaryStart(c.clock.Now())
+	_, last := c.followed.known() // after the mode: it is never older than the proof that was young enough
+	return last.StartedAt
 }
 
 // ProofAge returns the time since the moment of the last proof: all changes before it are

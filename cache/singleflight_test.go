@@ -8,17 +8,23 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/lists"
 )
 
-// A look-up that panics is an error for all requests that wait for it.
+// panics is a page whose cursor cannot be made.
+type panics struct{ *page }
+
+func (panics) Frame(*lists.Row, bool) (head, end, next string) { panic("on the way") }
+
 func TestALookUpThatPanicsIsAnError(t *testing.T) {
-	var f flights
-	if _, err := f.do("entry", func() (Result, error) { panic("on the way") }); !errors.Is(err, errPanic) {
-		t.Errorf("the one that panics: %v", err)
-	}
-	if r, err := f.do("entry", func() (Result, error) { return Result{Collapsed: true}, nil }); err != nil || !r.Collapsed {
-		t.Errorf("the next one: %+v, %v", r, err)
-	}
+	virtual(t, func(t *testing.T, c *Cache) {
+		fill := brings("page").of(keyOf("q"))
+		fill.View = panics{pageOf(keyOf("q"))}
+		if r, err := c.Forward(keyOf("q"), fill); !errors.Is(err, errPanic) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		want{body: "page", source: Origin}.check(t, forward(t, c, keyOf("q"), brings("page")), nil)
+	})
 }
 
 // A flight may take longer than a page lives. A request that joins it late must not get an

@@ -54,7 +54,7 @@ func (r *Replica) evict() {
 		}
 		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.wasUsed() { // mutation: the hand gives no second chance
 			r.counts.Evicted++
-			r.uncover(g.list, g.lo, g.hi, Evicted)
+			r.uncover(g.list, g.lo, g.hi)
 		}
 	}
 }

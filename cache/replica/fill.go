@@ -37,11 +37,11 @@ type Fill struct {
 	Start  Start         // what Begin returned before the statement was sent, or a copy was asked for
 	ReadAt time.Duration // for the caller
 
-	pending atomic.Bool
+	outcome atomic.Uint32
 }
 
-// Pending reports whether the fill waits for a heartbeat.
-func (f *Fill) Pending() bool { return f.pending.Load() }
+// Outcome returns what became of the fill so far. Only one that is Parked has another later.
+func (f *Fill) Outcome() Outcome { return Outcome(f.outcome.Load()) }
 
 // until returns the bound behind the fill.
 func (f *Fill) until() lists.Position {
@@ -93,10 +93,11 @@ func (r *Replica) Merge(f *Fill) Outcome {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.merge(f)
+	f.outcome.Store(uint32(o))
+	r.counts.Fills[o]++
 	if o == Parked {
 		r.park(f)
 	}
-	r.counts.Fills[o]++
 	r.evict()
 	return o
 }

@@ -26,33 +26,13 @@ type List struct {
 	Key
 	table   *table
 	version atomic.Uint64
-	lost    atomic.Uint32 // a Loss
-	used    atomic.Bool   // since another list of the table had to be given up
+	used    atomic.Bool // since another list of the table had to be given up
 	ranges  []*interval
 }
 
 // Version changes with each change of rows in the list's ranges, and when a range is given
 // up. It takes no lock.
 func (l *List) Version() uint64 { return l.version.Load() }
-
-// Loss is why a list last gave up rows that it had.
-type Loss uint32
-
-// The losses.
-const (
-	None          Loss = iota
-	Evicted            // because of a budget
-	RowUnknown         // a change did not say all of a row
-	RowsUnknown        // a change did not name its rows
-	ChangesMissed      // Reset
-)
-
-func (l Loss) String() string {
-	return [...]string{"not-held", "evicted", "row-unknown", "rows-unknown", "changes-missed"}[l]
-}
-
-// Lost returns why the list last gave up rows.
-func (l *List) Lost() Loss { return Loss(l.lost.Load()) }
 
 // Touch notes that a page of the list was served again without Read.
 func (l *List) Touch() {
@@ -115,8 +95,7 @@ func (r *Replica) insert(l *List, row *Row, at lists.Position) {
 }
 
 // uncover gives up what the list has from lo to before hi.
-func (r *Replica) uncover(l *List, lo, hi lists.Position, why Loss) {
-	l.lost.Store(uint32(why))
+func (r *Replica) uncover(l *List, lo, hi lists.Position) {
 	r.cut(l, lo)
 	r.cut(l, hi)
 	from, _ := l.find(lo)
@@ -138,7 +117,7 @@ func (r *Replica) uncover(l *List, lo, hi lists.Position, why Loss) {
 }
 
 // drop gives up the list.
-func (r *Replica) drop(l *List, why Loss) { r.uncover(l, "", listEnd, why) }
+func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
 
 // cut makes two ranges of the one that has the bound.
 func (r *Replica) cut(l *List, at lists.Position) {
@@ -158,25 +137,6 @@ func (r *Replica) cut(l *List, at lists.Position) {
 	r.clock.add(right)
 }
 
-// join makes one range of two small ones that touch: the range at i, and the next.
-func (r *Replica) join(l *List, i int) {
-	if i < 0 || i+1 >= len(l.ranges) {
-		return
-	}
-	g, right := l.ranges[i], l.ranges[i+1]
-	if g.hi != right.lo || len(g.rows)+len(right.rows) > r.longest/4 { // mutation: ranges that do not touch become one
-		return
-	}
-	r.clock.remove(g)
-	r.clock.remove(right)
-	g.hi, g.rows = right.hi, append(g.rows, right.rows...)
-	if right.used.Load() {
-		g.used.Store(true)
-	}
-	l.ranges = slices.Delete(l.ranges, i+1, i+2)
-	r.clock.add(g)
-}
-
 // cover adds the rows from lo to before hi: all that the list has there. What the list
 // covers already must be the same; ok is false if it is not.
 func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*Row) (ok bool) {
@@ -185,9 +145,7 @@ func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*Row) (ok bool) {
 		those, rows = rows[:n], rows[n:]
 		return those
 	}
-	first, _ := l.find(lo)
-	i := first
-	for ; lo < hi; i++ {
+	for i, _ := l.find(lo); lo < hi; i++ {
 		end := hi
 		if i < len(l.ranges) && l.ranges[i].lo <= lo {
 			g := l.ranges[i]
@@ -201,9 +159,6 @@ func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*Row) (ok bool) {
 			r.fillGap(l, i, &interval{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
 		}
 		lo = end
-	}
-	for ; i >= first; i-- {
-		r.join(l, i-1)
 	}
 	return true
 }

@@ -112,7 +112,7 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 		r.forget(t)
 		return Inconsistent
 	case len(l.ranges) == 0:
-		r.drop(l, None)
+		r.drop(l)
 	}
 	return Merged
 }
@@ -136,7 +136,6 @@ func (f *Fill) bytes() int {
 
 func (r *Replica) park(f *Fill) {
 	p := &r.parked
-	f.pending.Store(true)
 	p.fills = append(p.fills, f)
 	p.bytes += f.bytes()
 	for len(p.fills) > maxParked || p.bytes > r.budget.Parked {
@@ -148,7 +147,7 @@ func (r *Replica) park(f *Fill) {
 func (r *Replica) unpark(f *Fill, o Outcome) {
 	r.parked.bytes -= f.bytes()
 	r.counts.Fills[o]++
-	f.pending.Store(false)
+	f.outcome.Store(uint32(o))
 }
 
 // retry merges the fills for which the state suffices now.

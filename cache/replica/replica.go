@@ -50,7 +50,7 @@ type Budgets struct {
 //     its floors or later may not see.
 type Replica struct {
 	budget  Budgets
-	longest int // range, in rows; one with more is cut in two, and two that have a quarter of it become one
+	longest int // range, in rows; one with more is cut in two
 
 	mu      sync.RWMutex // held for writing some microseconds a heartbeat
 	resets  uint64
@@ -113,7 +113,6 @@ func (r *Replica) Reset() {
 	defer r.mu.Unlock()
 	for _, t := range r.tables {
 		for _, l := range t.lists {
-			l.lost.Store(uint32(ChangesMissed))
 			l.version.Add(1) // mutation: the version is not raised by a reset
 		}
 	}
@@ -189,7 +188,7 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 func (r *Replica) forget(t *table) {
 	r.counts.Forgotten++
 	for _, l := range t.lists {
-		r.drop(l, RowsUnknown)
+		r.drop(l)
 	}
 }
 

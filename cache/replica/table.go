@@ -102,10 +102,10 @@ func (r *Replica) changeIn(l *List, old, next *Row, from, to lists.Position, b b
 		r.insert(l, next, to)
 	case b == unknown && covered:
 		r.counts.Uncovered++
-		r.uncover(l, to, behind(to), RowUnknown)
+		r.uncover(l, to, behind(to))
 	case b == everywhere:
 		r.counts.Uncovered++
-		r.drop(l, RowUnknown)
+		r.drop(l)
 	}
 }
 
@@ -129,7 +129,7 @@ func (r *Replica) list(k *Key) (*table, *List) {
 			}
 		}
 		r.counts.Evicted++
-		r.drop(least, Evicted)
+		r.drop(least)
 		r.tables[k.Table] = t
 	}
 	l = &List{Key: *k, table: t}
