@@ -40,8 +40,8 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	err := c.print(t, findings, func() {
 		for _, f := range findings {
 			line := fmt.Sprintf("%-4s  %-26s %s", f.Level, f.Subject, f.Text)
-			if f.Do != "" {
-				line += ": " + f.Do
+			if f.Remedy != "" {
+				line += ": " + f.Remedy
 			}
 			fmt.Fprintln(t.out, line)
 		}

@@ -1,29 +1,32 @@
 package admin
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"listedge/internal/sandbox/sandboxtest"
 )
 
+// A slot that is followed, or retains much, is in the end-to-end tests.
 func TestFindingsOnTheSlot(t *testing.T) {
-	const mebibyte = 1 << 20
+	t.Parallel()
+	url := sandboxtest.PostgresWith(t, map[string]string{"max_slot_wal_keep_size": "1MB"}).URL("postgres")
 	for _, c := range []struct {
-		name  string
-		facts facts
-		level Level
-		text  string
+		name, sql, text string
 	}{
-		{"little", facts{Slot: true, Active: true, Retained: 100 * mebibyte, KeepBytes: 1024 * mebibyte}, OK, "of 1024 MiB"},
-		{"half of the limit", facts{Slot: true, Active: true, Retained: 50 * mebibyte, KeepBytes: 100 * mebibyte, OldestWriter: "process 7"}, Warn, "process 7"},
-		{"much without a limit", facts{Slot: true, Active: true, Retained: 512 * mebibyte, KeepBytes: -1}, Warn, "retains 512 MiB of WAL"},
-		{"nobody follows", facts{Slot: true, KeepBytes: -1}, Warn, "drop-slot"},
-		{"lost", facts{Slot: true, Lost: true}, Warn, "max_slot_wal_keep_size"},
-		{"lost because nobody followed", facts{Slot: true, Lost: true, Idle: true}, Warn, "idle_replication_slot_timeout"},
-		{"none", facts{}, Warn, "there is none"},
+		{"none", "SELECT", "there is none: nothing: a node makes it"},
+		{"nobody follows", "SELECT pg_create_logical_replication_slot('listedge_' || oid, 'pgoutput') FROM pg_database WHERE datname = current_database()",
+			"of 1024 kB that max_slot_wal_keep_size allows: start a node; `listedge migrate drop-slot`"},
+		{"lost", "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal(); CHECKPOINT",
+			"so Postgres invalidated it: nothing: the next follower makes a new one"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if f := judgeSlot(c.facts); f.Level != c.level || !strings.Contains(f.Text+f.Do, c.text) {
-				t.Errorf("%+v", f)
+			execOn(t, url, c.sql)
+			found := Diagnose(t.Context(), url, DoctorOptions{Pages: pages})
+			i := slices.IndexFunc(found, func(f Finding) bool { return f.Subject == "slot" })
+			if i < 0 || found[i].Level != Warn || !strings.Contains(found[i].Text+": "+found[i].Remedy, c.text) {
+				t.Errorf("%+v", found)
 			}
 		})
 	}

@@ -103,7 +103,7 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
 	var s server
-	if err := db.QueryRowContext(ctx, serverSQL).Scan(&s.version, &s.encoding, &s.standby); err != nil {
+	if err := db.QueryRowContext(ctx, serverSQL).Scan(&s.number, &s.version, &s.encoding, &s.standby); err != nil {
 		return err
 	}
 	if s.standby {

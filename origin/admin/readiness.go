@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -33,8 +34,22 @@ func NewReadiness(db *postgres.Database, pages Reader) *Readiness {
 	return &Readiness{db: db, readers: []Reader{pages, apikey.NewStore(db)}}
 }
 
+// LackError is what the database lacks for a node to work, and what to do about it.
+type LackError struct {
+	error
+	remedy string
+}
+
+func (e *LackError) Error() string { return e.error.Error() + ": " + e.remedy }
+
+// Unwrap returns the error without the remedy.
+func (e *LackError) Unwrap() error { return e.error }
+
+// Remedy says what to do.
+func (e *LackError) Remedy() string { return e.remedy }
+
 // Ready returns nil if the server answers the node's queries and the schema has
-// all migrations that this program needs.
+// all migrations that this program needs. Errors: *LackError.
 func (r *Readiness) Ready(ctx context.Context) error {
 	have, known, err := schemaVersion(ctx, r.db.Keys.Pool)
 	if err != nil {
@@ -42,22 +57,22 @@ func (r *Readiness) Ready(ctx context.Context) error {
 	}
 	if want := wantedVersion(); known && have < want {
 		var s server
-		if err := r.db.Keys.Pool.QueryRow(ctx, serverSQL, pgx.QueryExecModeExec).Scan(&s.version, &s.encoding, &s.standby); err != nil {
+		if err := r.db.Keys.Pool.QueryRow(ctx, serverSQL, pgx.QueryExecModeExec).Scan(&s.number, &s.version, &s.encoding, &s.standby); err != nil {
 			return fmt.Errorf("read the server's version: %w", postgres.Classify(err))
 		}
 		if err := s.check(); err != nil { // a migration would not help
 			return err
 		}
-		return fmt.Errorf("schema is at version %d, this program needs %d: run `listedge migrate up`", have, want)
+		return &LackError{fmt.Errorf("schema is at version %d, this program needs %d", have, want), migrateUp}
 	}
-	if remedy, err := r.checkReaders(ctx); err != nil {
-		if remedy != "" {
-			err = fmt.Errorf("%w: %s", err, remedy)
-		}
+	if err := r.checkReaders(ctx); err != nil {
 		return err
 	}
 	return r.checkReplicationURL(ctx)
 }
+
+// migrateUp is what to do about a schema that is missing or old.
+const migrateUp = "run `listedge migrate up`"
 
 // querier is a connection, a transaction or a pool.
 type querier interface {
@@ -78,50 +93,33 @@ func schemaVersion(ctx context.Context, db querier) (version int64, known bool, 
 	return version, true, err
 }
 
-// checkReaders checks all readers. It returns the error of one that failed, and what to do
-// about it, if known. If several failed, it prefers an error that is not a timeout.
-func (r *Readiness) checkReaders(ctx context.Context) (remedy string, failed error) {
+// missingRightsSQL returns a command for each right that this user lacks to read
+// what nodes read, and for each table whose row level security may hide rows.
+//
+//go:embed missing_rights.sql
+var missingRightsSQL string
+
+// checkReaders returns the error of a reader that fails: if several do, one that is no timeout.
+func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
 	for _, reader := range r.readers {
 		if err := reader.Check(ctx); err != nil && (failed == nil || errors.Is(failed, postgres.ErrTimeout)) {
 			failed = err
 		}
 	}
 	switch code := postgres.Code(failed); {
+	case errors.Is(failed, postgres.ErrWrongServer):
+		return &LackError{failed, "name the primary in --database-url, and standbys in --replica-url"}
 	case code == "42501": // insufficient_privilege
-		return r.missingRights(ctx), failed
+		rows, _ := r.db.Keys.Pool.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec, lists.Tables())
+		if commands, _ := pgx.CollectRows(rows, pgx.RowTo[string]); len(commands) > 0 {
+			return &LackError{failed, strings.Join(commands, "; ")}
+		}
 	case code == "42P01", code == "42703", code == "42883", code == "42704", // undefined table, column, function, object
 		errors.Is(failed, postgres.ErrSchema):
-		return "run `listedge migrate up`", failed
+		return &LackError{failed, migrateUp}
 	}
-	return "", failed
+	return failed
 }
-
-// missingRightsSQL returns a command for each right that this user lacks to read
-// what nodes read, and for each table whose row level security may hide rows.
-var missingRightsSQL = `
-SELECT format('GRANT USAGE ON SCHEMA public TO %I', current_user) WHERE NOT has_schema_privilege('public', 'USAGE')
-UNION ALL
-SELECT format('GRANT SELECT ON public.%I TO %I', relname, current_user) FROM pg_class
-WHERE relnamespace = 'public'::regnamespace AND relname = ANY (` + lists.TablesSQL + `) AND NOT has_table_privilege(oid, 'SELECT')
-UNION ALL
-SELECT format('GRANT EXECUTE ON FUNCTION public.%I(%s) TO %I', proname, pg_get_function_identity_arguments(oid), current_user) FROM pg_proc
-WHERE pronamespace = 'public'::regnamespace AND proname IN ('fold', 'fold_letters', 'name_key', 'search_text', 'search_grams')
-	AND NOT has_function_privilege(oid, 'EXECUTE')
-UNION ALL
-SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
-WHERE relnamespace = 'public'::regnamespace AND relname = ANY (` + lists.TablesSQL + `) AND row_security_active(oid)`
-
-// missingRights returns the commands that grant the rights that this role lacks. It is
-// empty if none are missing or they cannot be read.
-func (r *Readiness) missingRights(ctx context.Context) string {
-	rows, _ := r.db.Keys.Pool.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec)
-	commands, _ := pgx.CollectRows(rows, pgx.RowTo[string])
-	return strings.Join(commands, "; ")
-}
-
-// errOtherDatabase: a node that follows the changes of another database would never
-// invalidate a page.
-var errOtherDatabase = errors.New("--replication-url leads to another server or database than --database-url")
 
 // databaseIdentitySQL returns a text that identifies the database and the server. It also
 // differs between an old primary that still runs and the new one.
@@ -130,19 +128,20 @@ SELECT system_identifier || '/' || oid || '/' || extract(epoch FROM pg_postmaste
 FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
 // checkReplicationURL returns an error if the replication URL leads to another database
-// than pages are read from. After its first success it does not check again.
+// than pages are read from: a node would follow the wrong changes, and never invalidate a
+// page. After its first success it does not check again.
 func (r *Readiness) checkReplicationURL(ctx context.Context) error {
 	o := r.db.Options
 	if o.ReplicationURL == "" || o.ReplicationURL == o.URL || r.sameDatabase.Load() {
 		return nil
 	}
-	conn, err := postgres.Connect(ctx, o.ReplicationURL)
-	if err != nil {
-		return fmt.Errorf("--replication-url: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
 	var pages, changes string
-	if err = conn.QueryRow(ctx, databaseIdentitySQL).Scan(&changes); err == nil {
+	conn, err := postgres.Connect(ctx, o.ReplicationURL)
+	if err == nil {
+		defer conn.Close(context.WithoutCancel(ctx))
+		err = conn.QueryRow(ctx, databaseIdentitySQL).Scan(&changes)
+	}
+	if err == nil {
 		err = r.db.Keys.Pool.QueryRow(ctx, databaseIdentitySQL, pgx.QueryExecModeExec).Scan(&pages)
 	}
 	switch {
@@ -151,7 +150,8 @@ func (r *Readiness) checkReplicationURL(ctx context.Context) error {
 	case postgres.Pooled(conn.PgConn()):
 		return nil // the follower refuses it
 	case pages != changes:
-		return errOtherDatabase
+		return &LackError{errors.New("--replication-url leads to another server or database than --database-url"),
+			"name the server and the database that --database-url leads to"}
 	}
 	r.sameDatabase.Store(true)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dustin/go-humanize"
 	"github.com/jackc/pgx/v5"
 
 	"listedge/origin/postgres"
@@ -15,7 +16,7 @@ const maxLag = 64 << 20
 
 // DiagnoseReplica says whether a server can serve pages as a replica of the primary.
 func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
-	say := func(level Level, text, do string) Finding { return Finding{"replica", level, text, do} }
+	say := func(level Level, text, remedy string) Finding { return Finding{"replica", level, text, remedy} }
 	conn, err := postgres.Connect(ctx, url)
 	if err != nil {
 		return say(Warn, err.Error()+"; pages are read from the primary", "check --replica-url, the server and pg_hba.conf")
@@ -54,9 +55,9 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 			"make it follow the primary, or remove it from --replica-url")
 	case lag < 0:
 		return say(Warn, fmt.Sprintf("%shas replayed %s more WAL than the primary has, so the primary was restored to an earlier state; it is not used",
-			where, size(-lag)), "rebuild it from the primary (pg_basebackup)")
+			where, humanize.IBytes(uint64(-lag))), "rebuild it from the primary (pg_basebackup)")
 	case lag > maxLag:
-		return say(Warn, fmt.Sprintf("%sis %s behind; newer pages are read from the primary", where, size(lag)), "find out what delays its replay")
+		return say(Warn, fmt.Sprintf("%sis %s behind; newer pages are read from the primary", where, humanize.IBytes(uint64(lag))), "find out what delays its replay")
 	}
-	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(lag)), "")
+	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, humanize.IBytes(uint64(lag))), "")
 }

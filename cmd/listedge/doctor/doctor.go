@@ -82,6 +82,9 @@ func (r *report) warn(subject, text, do string) { r.judge(subject, true, admin.W
 func (r *report) fail(subject, text, do string) { r.judge(subject, true, admin.Fail, "", text, do) }
 
 // judge reports that something is bad, and what to do, or that it is fine.
-func (r *report) judge(subject string, bad bool, level admin.Level, fine, text, do string) {
-	*r = append(*r, admin.Judge(subject, bad, level, fine, text, do))
+func (r *report) judge(subject string, bad bool, level admin.Level, fine, text, remedy string) {
+	if !bad {
+		level, text, remedy = admin.OK, fine, ""
+	}
+	*r = append(*r, admin.Finding{Subject: subject, Level: level, Text: text, Remedy: remedy})
 }

@@ -56,6 +56,6 @@ func TestAFleetThatAgrees(t *testing.T) {
 // has reports whether one of the findings on a subject has this level and text.
 func has(findings []admin.Finding, subject string, level admin.Level, text string) bool {
 	return slices.ContainsFunc(findings, func(f admin.Finding) bool {
-		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Do, text)
+		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Remedy, text)
 	})
 }

@@ -20,7 +20,7 @@ func (n *testNode) subject() string { return "node " + strings.TrimPrefix(n.admi
 // has reports whether one of the findings on a subject has this level and text.
 func has(findings []admin.Finding, subject string, level admin.Level, text string) bool {
 	return slices.ContainsFunc(findings, func(f admin.Finding) bool {
-		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Do, text)
+		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Remedy, text)
 	})
 }
 

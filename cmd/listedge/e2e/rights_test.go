@@ -164,7 +164,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 
 			execute(t, address, named(c.takes))
 			f := diagnose(t, exitFailed, "--database-url", reader)["reading"]
-			if f.Level != originadmin.Fail || !strings.Contains(f.Text, c.text) || f.Do != named(c.do) {
+			if f.Level != originadmin.Fail || !strings.Contains(f.Text, c.text) || f.Remedy != named(c.do) {
 				t.Errorf("%+v", f)
 			}
 			late := launchNode(t, reader)
@@ -184,7 +184,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 					t.Errorf("%s: %s", a.Status, a.body)
 				}
 			}
-			execute(t, address, f.Do)
+			execute(t, address, f.Remedy)
 			expect(t, diagnose(t, exitFine, "--database-url", reader), "reading", originadmin.OK, "")
 			within(t, soon, "rows that may be read again", func() bool {
 				a := late.get(t, "/v1/contacts?limit=8", key)

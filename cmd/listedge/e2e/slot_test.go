@@ -103,7 +103,7 @@ func TestDoctorOfRetainedWAL(t *testing.T) {
 	_, address := privateDatabaseWith(t, map[string]string{"max_slot_wal_keep_size": "96MB"})
 	n := startNode(t, address)
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
-	expect(t, diagnose(t, exitFine, "--database-url", address), "slot", admin.OK, "of 96 MiB")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "slot", admin.OK, "of 96 MB")
 	writer := connect(t, address)
 	must1(writer.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"))
 	for range 4 { // segments of 16 MB

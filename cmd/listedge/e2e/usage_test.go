@@ -269,11 +269,11 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	const broken, again = "the usage of keys is not written to Postgres", "again: the usage of keys is written to Postgres"
 	within(t, patience, "it is logged", func() bool { return strings.Contains(n.err.String(), broken) })
 	f := diagnose(t, exitFine, "--database-url", reader, "--node", n.admin)["usage"]
-	if f.Level != originadmin.Warn || !strings.Contains(f.Do, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {
+	if f.Level != originadmin.Warn || !strings.Contains(f.Remedy, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {
 		t.Errorf("%+v", f)
 	}
 	n.get(t, "/v1/items", key).page(t)
-	execute(t, address, f.Do)
+	execute(t, address, f.Remedy)
 	within(t, patience, "what was counted is written", func() bool { return usageOf(t, address, workspace).Totals.Requests == requests+1 })
 	within(t, patience, "that is logged", func() bool { return strings.Contains(n.err.String(), again) })
 	if strings.Count(n.err.String(), broken) != 1 {
