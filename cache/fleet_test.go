@@ -254,7 +254,7 @@ func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 		if n := len(client.Keys(t.Context(), "*").Val()); n != keys {
 			t.Errorf("%d keys", n)
 		}
-		followed.SetServer(ofShop, 1)
+		followed.SetServer(changefeed.Server{Identity: ofShop, Timeline: 1})
 	}
 }
 

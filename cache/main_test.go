@@ -31,7 +31,7 @@ var ofShop = changefeed.Identity{System: "7400000000000000001", Database: 16384,
 
 func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Followed {
 	f := &changefeed.Followed{}
-	f.SetServer(identity, timeline)
+	f.SetServer(changefeed.Server{Identity: identity, Timeline: timeline})
 	return f
 }
 

@@ -48,7 +48,7 @@ func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 			n.q = keyOf("other")
 			boottimetest.Pass(bound)
 		}
-		n.options.Followed.SetServer(ofShop, 2)
+		n.options.Followed.SetServer(changefeed.Server{Identity: ofShop, Timeline: 2})
 		n.run = "any"
 		boottimetest.Pass(sharing)
 		n.asked(n.reads(shows("a")), "a", Origin)

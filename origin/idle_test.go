@@ -79,7 +79,7 @@ func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
 	url := ownDatabase(t, primary)
 	standby := sandboxtest.Standby(t, primary, nil).URL("listedge")
 	db := openDatabase(t, postgres.Options{URL: url, Replicas: []string{standby}, Connections: 6})
-	o, server, conn := New(db), identity(t, url).String(), connect(t, url)
+	o, server, conn := New(db), identity(t, url).TimelineName(), connect(t, url)
 	fetch := func() error {
 		_, err := o.FetchFromStandby(within(t, patience), anyPage, primaryNow(t, conn, server))
 		return err

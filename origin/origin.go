@@ -26,6 +26,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
@@ -87,7 +88,7 @@ func New(db *postgres.Database) *Origin {
 		primary:  db.Pages, timeout: db.Options.QueryTimeout,
 	}
 	for _, pool := range db.Standbys {
-		o.standbys = append(o.standbys, newStandby(pool, db.Followed))
+		o.standbys = append(o.standbys, newStandby(pool, db.Options.Followed))
 	}
 	return o
 }
@@ -104,7 +105,7 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 	var took time.Duration
 	err = o.fetch(ctx, &q, func() error {
 		began = time.Now()
-		err := o.primary.Read(ctx, run, func() (by postgres.Server, err error) {
+		err := o.primary.Read(ctx, run, func() (by changefeed.Server, err error) {
 			rows, by, err = o.readRows(ctx, &q)
 			return by, err
 		})
@@ -161,17 +162,17 @@ func (o *Origin) Probe(ctx context.Context) {
 }
 
 // readRows reads the query's rows from the primary.
-func (o *Origin) readRows(ctx context.Context, q *Query) (Rows, postgres.Server, error) {
+func (o *Origin) readRows(ctx context.Context, q *Query) (Rows, changefeed.Server, error) {
 	conn, err := o.pool.Acquire(ctx)
 	if err != nil {
-		return Rows{}, postgres.Server{}, err
+		return Rows{}, changefeed.Server{}, err
 	}
 	defer conn.Release()
 	return o.read(ctx, conn, q)
 }
 
 // read runs the query's statement and renders its rows.
-func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows Rows, by postgres.Server, err error) {
+func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows Rows, by changefeed.Server, err error) {
 	shape, arguments := shapeOf(q)
 	size, asked := 0, q.rows()
 	rows = Rows{Rows: make([]lists.Row, 0, asked), End: true}

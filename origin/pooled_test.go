@@ -163,7 +163,7 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	one, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
 	pooler, through := sandboxtest.PgBouncer(t, one.URL("listedge"), map[string]string{"pool_mode": "transaction"})
 	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{through}}))
-	server, conn := identity(t, address).String(), connect(t, address)
+	server, conn := identity(t, address).TimelineName(), connect(t, address)
 	eventually(t, "a page of a standby behind a pooler", func() bool {
 		_, err := o.FetchFromStandby(within(t, patience), anyPage, primaryNow(t, conn, server))
 		return err == nil

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/changefeed"
 	"listedge/origin/postgres"
 )
 
@@ -33,7 +34,7 @@ const (
 type standby struct {
 	upstream
 	host     string
-	followed func() postgres.Followed
+	followed *changefeed.Followed
 	last     atomic.Pointer[replayStatus]
 
 	refusal  atomic.Pointer[error] // the last fetch's ErrOtherPrimary; nil = it was not refused
@@ -61,7 +62,7 @@ type StandbyStats struct {
 	Failure                          error // why it last did not answer a probe; nil = it always did
 }
 
-func newStandby(pool *pgxpool.Pool, followed func() postgres.Followed) *standby {
+func newStandby(pool *pgxpool.Pool, followed *changefeed.Followed) *standby {
 	config := pool.Config().ConnConfig
 	return &standby{
 		upstream: newUpstream("pages of a standby", postgres.StandbyCooldown, pool),
@@ -189,7 +190,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 			return err
 		}
 		began := time.Now()
-		var by postgres.Server
+		var by changefeed.Server
 		rows, by, err = o.read(ctx, conn, q) // mutation: the LSN in the page's own statement
 		s.took.observe(postgres.Classify(err), time.Since(began))
 		if err != nil {
@@ -198,14 +199,14 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 			}
 			return err
 		}
-		if by.StartedAt != is.StartedAt || !by.Standby { // a pooler led to two servers, or it was promoted
+		if by.StartedAt != is.StartedAt || by.Timeline != 0 { // a pooler led to two servers, or it was promoted
 			return postgres.ErrOtherPrimary
 		}
-		if database := s.followed().Database; database != "" && by.Database != database {
-			return fmt.Errorf("%w: it answers from database %s, and not %s", postgres.ErrOtherPrimary, by.Database, database)
+		if err := s.followed.RefuseDatabase(by); err != nil {
+			return fmt.Errorf("%w: %w", postgres.ErrOtherPrimary, err)
 		}
 		rows.Began, rows.Took = began, time.Since(began)
-		rows.Snapshot, rows.StartedAt, rows.Timeline, rows.LSN = "", "", is.Timeline.String(), is.LSN
+		rows.Snapshot, rows.StartedAt, rows.Timeline, rows.LSN = "", "", is.TimelineName(), is.LSN
 		return nil
 	})
 	if err != nil {
@@ -217,10 +218,10 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 // admit returns why a page from the standby would not be accepted; nil if it would.
 func (s *standby) admit(is *replayStatus, p *Primary) error {
 	switch {
-	case is.Timeline == postgres.Timeline{}:
+	case is.Timeline == 0:
 		return fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary)
-	case is.Timeline.String() != p.Timeline:
-		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, p.Timeline)
+	case is.TimelineName() != p.Timeline:
+		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.TimelineName(), p.Timeline)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

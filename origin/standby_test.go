@@ -1,33 +1,24 @@
 package origin
 
 import (
-	"context"
 	"errors"
-	"net/url"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
-// identity is what a follower calls the primary: its system and timeline.
-func identity(t *testing.T, address string) postgres.Timeline {
+func identity(t *testing.T, address string) changefeed.Server {
 	t.Helper()
-	u := must1(url.Parse(address))
-	u.RawQuery = "replication=database"
-	conn := must1(pgconn.Connect(within(t, patience), u.String()))
-	defer conn.Close(context.Background())
-	system := must1(pglogrepl.IdentifySystem(within(t, patience), conn))
-	return postgres.Timeline{System: system.SystemID, Number: uint32(system.Timeline)}
+	return must1(postgres.IdentifyAt(within(t, patience), address))
 }
 
 // primaryNow is what is known of the primary now.
@@ -57,7 +48,7 @@ func TestFetchFromStandby(t *testing.T) {
 		must(db.QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&at))
 		return uint64(at)
 	}
-	server := identity(t, address).String()
+	server := identity(t, address).TimelineName()
 	query := Query{Workspace: workspace, Collection: lists.Items, Limit: 50}
 	fetch := func() (Rows, error) {
 		return o.FetchFromStandby(within(t, patience), query, primaryNow(t, db, server))
@@ -156,12 +147,12 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
 	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
-	first := identity(t, primary.URL("listedge")).String()
+	first := identity(t, primary.URL("listedge")).TimelineName()
 	next := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
 	stays, cascades := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, next, nil)
 	must(primary.Kill(syscall.SIGINT))
 	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
-	second := identity(t, next.URL("listedge")).String()
+	second := identity(t, next.URL("listedge")).TimelineName()
 	if first == second {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
@@ -187,7 +178,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
 	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
-	first := identity(t, primary.URL("listedge")).String()
+	first := identity(t, primary.URL("listedge")).TimelineName()
 	rival := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
 	cascades := sandboxtest.Standby(t, rival, nil)
 	execOn(t, rival.URL("postgres"), "SELECT pg_promote()") // while the primary lives on

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -19,9 +20,13 @@ type reading struct {
 	keys *apikey.Store
 }
 
-func readFrom(t *testing.T, url string, followed postgres.Timeline) reading {
-	db := openDatabase(t, postgres.Options{URL: url})
-	db.Follow(func() postgres.Followed { return postgres.Followed{Timeline: followed} })
+func readFrom(t *testing.T, url string, server changefeed.Server) reading {
+	followed := &changefeed.Followed{}
+	if server.System != "" {
+		followed.SetServer(server)
+		followed.ObserveEpoch(changefeed.EpochName{Identity: server.Digest(), Timeline: server.Timeline}.String())
+	}
+	db := openDatabase(t, postgres.Options{URL: url, Followed: followed})
 	return reading{db, New(db), apikey.NewStore(db)}
 }
 
@@ -75,7 +80,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	}
 	for name, url := range through {
 		t.Run(name, func(t *testing.T) {
-			for _, followed := range []postgres.Timeline{{}, identity(t, address)} {
+			for _, followed := range []changefeed.Server{{}, identity(t, address)} {
 				r := readFrom(t, url, followed)
 				for range 5 { // the breakers stay closed: the right server would get queries at once
 					for _, run := range []string{"", run} {
@@ -163,8 +168,8 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := readFrom(t, c.url, second)
 			r.refused(t, runs[1], "not the server that is followed")
-			r.refused(t, "", "a promotion has ended")
-			knowsNothing := readFrom(t, c.url, postgres.Timeline{})
+			r.refused(t, "", "is on timeline 1; the fleet follows timeline 2")
+			knowsNothing := readFrom(t, c.url, changefeed.Server{})
 			knowsNothing.taken(t, "")
 			knowsNothing.taken(t, runs[0])
 			must(c.lead(next.Addr()))
@@ -206,7 +211,7 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 // connection.
 func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	t.Parallel()
-	r := readFrom(t, newDatabase(t), postgres.Timeline{})
+	r := readFrom(t, newDatabase(t), changefeed.Server{})
 	before := r.o.pool.Stat().NewConnsCount()
 	const queries = 50
 	for range queries {

@@ -29,8 +29,8 @@ var (
 		"limiter/lease":           {},
 		"limiter/lease/leasetest": {"limiter/lease"},
 
-		"origin":                       {"origin/postgres", "internal/histogram", "internal/lists"},
-		"origin/postgres":              {"internal/redact"},
+		"origin":                       {"origin/postgres", "internal/changefeed", "internal/histogram", "internal/lists"},
+		"origin/postgres":              {"internal/changefeed", "internal/redact"},
 		"origin/apikey":                {"origin/postgres", "internal/boottime", "internal/changefeed", "internal/lists"},
 		"origin/admin":                 {"origin/apikey", "origin/audit", "origin/follower", "origin/postgres", "origin/usage", "internal/lists"},
 		"origin/audit":                 {"origin/postgres"},

@@ -50,8 +50,8 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	switch {
 	case err != nil:
 		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "fix the findings on the primary first")
-	case here.Timeline != there.Timeline:
-		return say(Warn, fmt.Sprintf("%sfollows %s, and the primary is %s; it is not used", where, here.Timeline, there.Timeline),
+	case here.TimelineName() != there.TimelineName():
+		return say(Warn, fmt.Sprintf("%sfollows %s, and the primary is %s; it is not used", where, here.TimelineName(), there.TimelineName()),
 			"make it follow the primary, or remove it from --replica-url")
 	case lag < 0:
 		return say(Warn, fmt.Sprintf("%shas replayed %s more WAL than the primary has, so the primary was restored to an earlier state; it is not used",

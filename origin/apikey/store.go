@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
@@ -79,7 +80,7 @@ func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found ma
 // Check returns why keys cannot be read from the primary. It looks up a key that does
 // not exist.
 func (s *Store) Check(ctx context.Context) error {
-	if _, err := s.read(ctx, []Hash{{}}, s.db.Followed().StartedAt); err != nil {
+	if _, err := s.read(ctx, []Hash{{}}, s.db.Options.Followed.StartedAt()); err != nil {
 		return fmt.Errorf("API keys cannot be read: %w", postgres.Classify(err))
 	}
 	return nil
@@ -100,7 +101,7 @@ func (s *Store) Probe(ctx context.Context) {
 func (s *Store) BreakerOpen() bool { return !s.breaker.IsClosed() }
 
 func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
-	err = s.db.Keys.Read(ctx, run, func() (by postgres.Server, err error) { // mutation: connections to an old primary are kept
+	err = s.db.Keys.Read(ctx, run, func() (by changefeed.Server, err error) { // mutation: connections to an old primary are kept
 		found, by, err = s.query(ctx, hashes) // mutation: an answer without keys is anybody's
 		return by, err
 	})
@@ -108,7 +109,7 @@ func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[
 }
 
 // query makes one query on any connection and returns which server answered.
-func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, by postgres.Server, err error) {
+func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, by changefeed.Server, err error) {
 	wanted := make([][]byte, len(hashes))
 	for i := range hashes {
 		wanted[i] = hashes[i][:]

@@ -96,8 +96,9 @@ func TestACandidateWaits(t *testing.T) {
 	t.Run("until its server is known to be an old primary", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := New(Options{Silence: func() time.Duration { return 0 }})
-			f.options.Followed.SetServer(changefeed.Identity{System: "a"}, 1)
-			newer := changefeed.EpochName{Identity: changefeed.Identity{System: "a"}.Digest(), Timeline: 2, Instance: "r", Published: "p", Random: "x"}
+			server := changefeed.Server{Timeline: 1}
+			f.options.Followed.SetServer(server)
+			newer := changefeed.EpochName{Identity: server.Digest(), Timeline: 2, Instance: "r", Published: "p", Random: "x"}
 			f.options.Followed.ObserveEpoch(newer.String())
 			began := time.Now()
 			must(f.waitPoll(t.Context()))

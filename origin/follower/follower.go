@@ -24,7 +24,7 @@
 //	origin/follower/term.go origin/follower/decode.go origin/follower/row.go
 //	internal/lists/render.go internal/lists/fold.go origin/follower/publish.go
 //	origin/follower/heartbeat.go internal/changefeed/entry.go internal/lists/encode.go
-//	internal/changefeed/redis.go internal/changefeed/identity.go origin/follower/confirm.go
+//	internal/changefeed/redis.go internal/changefeed/followed.go origin/follower/confirm.go
 package follower
 
 import (
@@ -127,7 +127,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
-	f.options.Followed.SetServer(p.identity, p.timeline)
+	f.options.Followed.SetServer(p.server)
 	if p.unlimited && !f.warned {
 		f.options.Logger.Warn(unlimitedSlot, "do", unlimitedSlotDo)
 	}
@@ -202,7 +202,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 		return errHeld
 	}
 	defer closeConn(t.sender)
-	f.options.Followed.SetServer(p.identity, p.timeline) // as the walsender knows it
+	f.options.Followed.SetServer(p.server)
 	err = t.begin(ctx, present, fresh)
 	if err == nil {
 		f.update(func() {

@@ -49,7 +49,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 			return err
 		}
 	}
-	t.pending = &changefeed.Heartbeat{LSN: uint64(v.at), Snapshot: v.snapshot, Timeline: t.primary.timelineName(), StartedAt: t.primary.startedAt,
+	t.pending = &changefeed.Heartbeat{LSN: uint64(v.at), Snapshot: v.snapshot, Timeline: t.timeline, StartedAt: t.primary.server.StartedAt,
 		Catalog: t.version, After: after}
 	t.snapshot, t.preparedAt, t.flushed = snapshot, time.Now(), false
 	t.update(func() { t.stats.Lag = uint64(max(v.at, t.decoded) - t.decoded) })

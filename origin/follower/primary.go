@@ -43,11 +43,9 @@ type primary struct {
 	conn              *pgx.Conn
 	config            *pgx.ConnConfig
 	slotName          string
-	identity          changefeed.Identity
-	timeline          uint32 // 0 = it is in recovery
+	server            changefeed.Server
 	unlimited         bool   // a slot may retain any amount of WAL
-	startedAt         string // when the server was started, as the run of postgres.ServerSQL has it
-	checkpointerStart string // another one after a crash, which startedAt is not (checkPrerequisites)
+	checkpointerStart string // another one after a crash, which server.StartedAt is not (checkPrerequisites)
 	published         string // identifies the publication's definition
 	publication       Publication
 }
@@ -91,21 +89,19 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	return p, nil
 }
 
-// identify reads which server and database this is. The timeline is read from the name
-// of the WAL file: right after a promotion the control file still has the old one.
-func (p *primary) identify(ctx context.Context, region string) error {
-	err := p.row(ctx, `SELECT $1 || oid || $2, oid, datname::text, system_identifier::text,
-			CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END,
-			current_setting('max_slot_wal_keep_size') = '-1'
-		FROM pg_database, pg_control_system() WHERE datname = current_database()`,
-		SlotPrefix, SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, &p.timeline, &p.unlimited)
-	switch {
-	case postgres.Code(err) == insufficientPrivilege:
+// identify reads which server and database this is.
+func (p *primary) identify(ctx context.Context, region string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	p.server, err = postgres.Identify(ctx, p.conn)
+	if postgres.Code(err) == insufficientPrivilege {
 		return fmt.Errorf("%w: the user may not ask which server this is (GRANT EXECUTE ON FUNCTION pg_control_system() TO …): %w", ErrIncapable, err)
-	case err != nil:
-		return fmt.Errorf("identify the database: %w", err)
 	}
-	return nil
+	if err == nil {
+		p.slotName = fmt.Sprint(SlotPrefix, p.server.Database, SlotSuffix(region))
+		err = p.row(ctx, `SELECT current_setting('max_slot_wal_keep_size') = '-1'`)(&p.unlimited)
+	}
+	return err
 }
 
 // row returns a function that runs the query within callTimeout and scans its one row.
@@ -195,32 +191,23 @@ func CheckReplication(ctx context.Context, url string) error {
 	return err
 }
 
-// timelineName names the primary's system and timeline.
-func (p *primary) timelineName() string {
-	return postgres.Timeline{System: p.identity.System, Number: p.timeline}.String()
-}
-
 // sameServer returns an error if the two connections lead to two servers: a URL may
 // name several hosts, and one of them may be replacing the other.
 func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
-	const started = `SELECT extract(epoch FROM pg_postmaster_start_time())::text`
+	const sql = `SELECT ` + postgres.ServerSQL
 	var here string
-	if err := p.row(ctx, started)(&here); err != nil {
+	if err := p.row(ctx, sql)(&here); err != nil {
 		return err
 	}
-	results, err := sender.Exec(ctx, started).ReadAll()
+	results, err := sender.Exec(ctx, sql).ReadAll()
 	if err != nil {
 		return err
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != here {
 		return errors.New("two connections lead to two servers")
 	}
-	system, err := pglogrepl.IdentifySystem(ctx, sender)
-	if err != nil {
-		return err
-	}
-	p.startedAt = here
-	p.identity.System, p.timeline = system.SystemID, uint32(system.Timeline)
+	is := postgres.ParseServer(here, p.conn)
+	p.server.Timeline, p.server.StartedAt = is.Timeline, is.StartedAt // it may have been promoted
 	return nil
 }
 

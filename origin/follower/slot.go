@@ -200,17 +200,6 @@ const (
 	unlimitedSlotDo = "set max_slot_wal_keep_size to what the disk can spare, and reload"
 )
 
-// Identify returns what would be followed, and the server's timeline; 0 = it is in
-// recovery.
-func Identify(ctx context.Context, databaseURL, region string) (identity changefeed.Identity, timeline uint32, err error) {
-	p, err := connectPrimary(ctx, databaseURL, region)
-	if err != nil {
-		return changefeed.Identity{}, 0, err
-	}
-	defer p.close()
-	return p.identity, p.timeline, nil
-}
-
 // CreateSlot makes the database's slot for a region unless it exists.
 // Errors: ErrIncapable.
 func CreateSlot(ctx context.Context, databaseURL, region string) (name string, created bool, err error) {

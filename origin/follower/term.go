@@ -25,11 +25,12 @@ const (
 // term is the state of a follower while it holds the slot.
 type term struct {
 	*Follower
-	primary *primary
-	sender  *pgconn.PgConn // the replication connection
-	decoder decoder
-	epoch   string
-	version string // of the catalog that changes are decoded with
+	primary  *primary
+	sender   *pgconn.PgConn // the replication connection
+	decoder  decoder
+	epoch    string
+	timeline string // of the primary: its system and timeline
+	version  string // of the catalog that changes are decoded with
 
 	unlisted unlisted
 
@@ -78,8 +79,9 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	if err != nil {
 		return fmt.Errorf("begin a term: %w", err)
 	}
-	next := changefeed.EpochName{Identity: t.primary.identity.Digest(), Timeline: t.primary.timeline,
-		Instance:  changefeed.Digest(t.primary.timelineName() + " " + t.primary.checkpointerStart),
+	t.timeline = t.primary.server.TimelineName()
+	next := changefeed.EpochName{Identity: t.primary.server.Digest(), Timeline: t.primary.server.Timeline,
+		Instance:  changefeed.Digest(t.timeline + " " + t.primary.checkpointerStart),
 		Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
 	if err := changefeed.CheckTimeline(present, next.String()); err != nil {
 		return err

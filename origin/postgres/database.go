@@ -6,9 +6,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"listedge/internal/changefeed"
 )
 
 // Options say how a node uses Postgres.
@@ -21,6 +22,7 @@ type Options struct {
 	// TimelineKnown is closed as soon as it is known which timeline the fleet follows. No
 	// page and no key is read before that. nil = it need not be known.
 	TimelineKnown <-chan struct{}
+	Followed      *changefeed.Followed // by which it is judged which server has answered; nil = nothing is known
 }
 
 // Keys have connections of their own, so that many misses at once do not delay the look-up
@@ -50,7 +52,10 @@ type Database struct {
 
 // Open makes the pools. A malformed URL is an error, an unreachable server is not.
 func Open(ctx context.Context, o Options) (*Database, error) {
-	db := &Database{Options: o, address: address{timelineKnown: o.TimelineKnown}}
+	if o.Followed == nil {
+		o.Followed = &changefeed.Followed{}
+	}
+	db := &Database{Options: o, address: address{timelineKnown: o.TimelineKnown, followed: o.Followed}}
 	if err := db.open(ctx); err != nil {
 		for _, pool := range db.pools {
 			pool.Close()
@@ -111,20 +116,4 @@ func (db *Database) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("close the database's connections: %w", ctx.Err())
 	}
-}
-
-// Identity names the database that pages are read from.
-type Identity struct {
-	Timeline Timeline // of the server; number 0 = it is in recovery
-	Database uint32   // oid
-	Name     string   // of the database
-}
-
-// Identity reads the identity from any server that answers. If the server refuses, the error
-// is neither ErrUnavailable nor ErrTimeout.
-func (db *Database) Identity(ctx context.Context) (i Identity, err error) {
-	if err = db.Keys.Pool.QueryRow(ctx, identitySQL, pgx.QueryExecModeExec).Scan(&i.Timeline.System, &i.Timeline.Number, &i.Database, &i.Name); err != nil {
-		return Identity{}, fmt.Errorf("identify the database: %w", Classify(err))
-	}
-	return i, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/redact"
 )
 
@@ -88,6 +89,18 @@ func connectWithin(ctx context.Context, url string, timeout time.Duration) (*pgx
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 	return conn, nil
+}
+
+// IdentifyAt is Identify of the server to which a URL leads.
+func IdentifyAt(ctx context.Context, url string) (s changefeed.Server, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*ConnectTimeout)
+	defer cancel()
+	conn, err := Connect(ctx, url)
+	if err != nil {
+		return s, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return Identify(ctx, conn)
 }
 
 // CommandTimeout is how long a command waits for a connection: nobody else waits meanwhile.

@@ -1,54 +1,65 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"listedge/internal/changefeed"
 )
 
 // This file has the statements of the package, except the one that Settings renders.
 
-// Expressions: when a server was started, and the timeline of one that is not in recovery.
+// Expressions: when a server was started, and its timeline; 0 = it is in recovery and does not
+// know it. The control file would name a new timeline too late.
 const (
 	startedSQL  = `extract(epoch FROM pg_postmaster_start_time())::text`
-	timelineSQL = `('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8`
+	timelineSQL = `CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END`
 )
 
 // ServerSQL is an expression that identifies the answering server and its database:
-// <run>@<standby or primary>@<database>. ParseServer reads it.
-const ServerSQL = startedSQL + ` || CASE WHEN pg_is_in_recovery() THEN '@standby@' ELSE '@primary@' END || current_database()`
+// <startedAt>@<timeline>@<database>. ParseServer reads it.
+const ServerSQL = startedSQL + ` || '@' || ` + timelineSQL + ` || '@' || current_database()`
 
-// identitySQL identifies a database independently of its host. The identity lasts as long
-// as the database's files. A server in recovery does not know its timeline.
-const identitySQL = `
-SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN 0 ELSE ` + timelineSQL + ` END, oid, datname::text
-FROM pg_control_system(), pg_database WHERE datname = current_database()`
-
-// Timeline is a timeline of a Postgres system. The zero value is not known.
-type Timeline struct {
-	System string // its identifier
-	Number uint32 // each promotion begins the next
+// ParseServer reads what ServerSQL rendered on the connection. It knows the name of the
+// database, and not the rest of the identity.
+func ParseServer(text string, conn *pgx.Conn) (s changefeed.Server) {
+	var timeline string
+	s.StartedAt, text, _ = strings.Cut(text, "@")
+	timeline, s.Name, _ = strings.Cut(text, "@")
+	number, _ := strconv.ParseUint(timeline, 10, 32) // 0 if it is none
+	s.Timeline, s.Address = uint32(number), conn.PgConn().Conn().RemoteAddr()
+	return s
 }
 
-func (t Timeline) String() string { return fmt.Sprintf("%s/%d", t.System, t.Number) }
-
-// endedBy says whether a promotion ended the timeline, if the system is on the newer one.
-func (t Timeline) endedBy(newer Timeline) bool {
-	return t.System == newer.System && t.Number < newer.Number // mutation: any timeline is the primary's
+// Identify asks a connection, or a pool, which server answers. The identity lasts as long as
+// the files of the database, whatever its host.
+func Identify(ctx context.Context, of interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (s changefeed.Server, err error) {
+	err = of.QueryRow(ctx, `SELECT system_identifier::text, oid, datname::text, `+timelineSQL+`, `+startedSQL+`
+		FROM pg_control_system(), pg_database WHERE datname = current_database()`, pgx.QueryExecModeExec).
+		Scan(&s.System, &s.Database, &s.Name, &s.Timeline, &s.StartedAt)
+	if err != nil {
+		return s, fmt.Errorf("identify the database: %w", Classify(err))
+	}
+	return s, nil
 }
 
 // WALPosition is how far a server has written or replayed WAL. PrimarySQL and StandbySQL
 // read it.
 type WALPosition struct {
-	Timeline  Timeline // the primary's
-	LSN       uint64   // where the primary's WAL ends, or what the standby has replayed
-	StartedAt string   // of the server itself
+	changefeed.Server        // its timeline is the primary's; without a name
+	LSN               uint64 // where the primary's WAL ends, or what the standby has replayed
 }
 
 // ScanWALPosition reads a row of PrimarySQL or StandbySQL.
 func ScanWALPosition(row pgx.Row) (p WALPosition, err error) {
 	var lsn int64
-	err = row.Scan(&p.Timeline.System, &p.Timeline.Number, &lsn, &p.StartedAt)
+	err = row.Scan(&p.System, &p.Timeline, &lsn, &p.StartedAt)
 	p.LSN = uint64(lsn)
 	return p, err
 }

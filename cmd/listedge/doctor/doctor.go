@@ -17,7 +17,6 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/origin/admin"
-	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
 
@@ -44,9 +43,9 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 	inRedis := view{"Redis", map[string]string{}}
 	checks.Go(func() {
 		followed := &changefeed.Followed{Region: o.Region} // unknown if Postgres does not answer, which is another finding
-		if identity, timeline, err := follower.Identify(ctx, direct, o.Region); err == nil {
-			followed.SetServer(identity, timeline)
-			here.says["database"] = identity.String()
+		if server, err := postgres.IdentifyAt(ctx, direct); err == nil {
+			followed.SetServer(server)
+			here.says["database"] = server.Identity.String()
 		}
 		if o.RedisURL != "" {
 			redis.checkRedis(ctx, o.RedisURL, followed, inRedis.says)

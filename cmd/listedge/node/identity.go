@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"listedge/internal/changefeed"
 	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 // Before a node answers, it finds out which database and which timeline its fleet
@@ -51,12 +51,12 @@ func (n *Node) findIdentity(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
-	found, err := n.database.Identity(ctx)
+	found, err := postgres.Identify(ctx, n.database.Keys.Pool)
 	switch {
 	case !n.identifies(): // the follower has found it meanwhile
 		return nil
 	case err == nil:
-		n.followed.SetServer(changefeed.Identity{System: found.Timeline.System, Database: found.Database, Name: found.Name}, found.Timeline.Number)
+		n.followed.SetServer(found)
 		n.identityFailure.Store(nil)
 	case !errors.Is(err, origin.ErrUnavailable):
 		n.identityFailure.Store(&err)
@@ -69,7 +69,7 @@ func (n *Node) findIdentity(ctx context.Context) error {
 // since the database first answered.
 //
 // Invariant: before that, no page and no key is read from the database. So an answer of
-// an old primary is never taken for the primary's (postgres.Followed). There are two
+// an old primary is never taken for the primary's (changefeed.Followed). There are two
 // exceptions: the node has no right to query the identity, or Redis has not answered for
 // startTimeout. A node also serves without Redis, but it knows the timeline of the fleet
 // only when Redis answers.

@@ -115,8 +115,8 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	}
 	n.claim = changefeed.NewClaim(n.redis.log, n.followed)
 	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.Database.Pages, ReplicationURL: o.Database.Changes,
-		// mutation: a node answers before it has looked
-		Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
+		// mutation: a node answers before it has looked; a node that starts knows of no newer timeline
+		Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown, Followed: n.followed})
 	if err != nil {
 		return nil, SettingError{err}
 	}
@@ -128,11 +128,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.database.Follow(func() postgres.Followed {
-		identity, _ := n.followed.Identity()
-		return postgres.Followed{StartedAt: n.Cache.PrimaryStart(), Database: identity.Name,
-			Timeline: postgres.Timeline{System: identity.System, Number: n.followed.Newest()}} // mutation: a node that starts knows of no newer timeline
-	})
+	n.followed.Proven = n.Cache.PrimaryStart
 	if f.FreshnessBound > 0 && n.redis.log != nil {
 		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
 	} else {

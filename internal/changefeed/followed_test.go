@@ -17,7 +17,7 @@ var (
 
 func followed(identity Identity, timeline uint32) *Followed {
 	f := &Followed{}
-	f.SetServer(identity, timeline)
+	f.SetServer(Server{Identity: identity, Timeline: timeline})
 	return f
 }
 
@@ -102,18 +102,52 @@ func TestWhatIsFoundAnew(t *testing.T) {
 	if f.OldTimeline() == nil {
 		t.Error("timeline 1 is not old")
 	}
-	if newest := f.Newest(); newest != 3 {
-		t.Error(newest)
-	}
-	f.SetServer(ofCopy, 1)
-	if err := f.OldTimeline(); err != nil || f.Newest() != 0 || !f.ObserveEpoch(epochOf(ofCopy, 1)) || f.ObserveEpoch(epochOf(ofShop, 3)) {
+	f.SetServer(Server{Identity: ofCopy, Timeline: 1})
+	if err := f.OldTimeline(); err != nil || !f.ObserveEpoch(epochOf(ofCopy, 1)) || f.ObserveEpoch(epochOf(ofShop, 3)) {
 		t.Errorf("of another database: %v", err)
 	}
-	f.SetServer(ofShop, 1)
+	if err := f.Refuse(Server{Identity: ofCopy, Timeline: 1}, ""); err != nil {
+		t.Errorf("its answer: %v", err)
+	}
+	f.SetServer(Server{Identity: ofShop, Timeline: 1})
 	f.ObserveEpoch(epochOf(ofShop, 3))
-	f.SetServer(ofShop, 3)
+	f.SetServer(Server{Identity: ofShop, Timeline: 3})
 	if err := f.OldTimeline(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWhichAnswersAreRefused(t *testing.T) {
+	known := followed(ofShop, 1)
+	known.ObserveEpoch(epochOf(ofShop, 3))
+	answer := func(startedAt string, timeline uint32) Server {
+		return Server{Identity: Identity{Name: "shop"}, StartedAt: startedAt, Timeline: timeline}
+	}
+	for _, c := range []struct {
+		name    string
+		of      *Followed
+		proven  string // when the followed primary was started
+		by      Server
+		refused string
+	}{
+		{"nothing is known", &Followed{}, "", answer("1", 1), ""},
+		{"nothing is known, a standby", &Followed{}, "", answer("1", 0), "is a standby"},
+		{"the followed run", known, "1", answer("1", 3), ""},
+		{"the followed run, in recovery", known, "1", answer("1", 0), "is a standby"},
+		{"another run", known, "1", answer("2", 3), "is not the server that is followed"},
+		{"another run of a later timeline", known, "1", answer("2", 4), "is not the server that is followed"},
+		{"another database of the server", known, "1", Server{Identity: Identity{Name: "copy"}, StartedAt: "1", Timeline: 3}, "is database copy, and not shop"},
+		{"nothing proven, another database", known, "", Server{Identity: Identity{Name: "copy"}, StartedAt: "2", Timeline: 3}, "is database copy, and not shop"},
+		{"nothing proven, a restart", known, "", answer("2", 3), ""},
+		{"nothing proven, a later timeline", known, "", answer("2", 4), ""},
+		{"nothing proven, an earlier timeline", known, "", answer("2", 2), "is on timeline 2; the fleet follows timeline 3"},
+		{"nothing proven, a standby", known, "", answer("2", 0), "is a standby"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := c.of.Refuse(c.by, c.proven); (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+				t.Error(err)
+			}
+		})
 	}
 }
 
@@ -145,7 +179,7 @@ func TestIdentitiesAreApartInRedis(t *testing.T) {
 	east := shop()
 	east.Region = "east"
 	for _, of := range []*Followed{followed(another[0], 1), followed(another[1], 1), east} {
-		there, identity := NewRedis(client, of), of.identity
+		there, identity := NewRedis(client, of), of.server.Identity
 		if epoch, err := there.Epoch(ctx); epoch != "" || err != nil {
 			t.Errorf("%v: %q, %v", identity, epoch, err)
 		}
@@ -180,7 +214,7 @@ func TestClaims(t *testing.T) {
 		{"the old database's node", nil, NewClaim(client, shop()), ofCopy.String()},
 		{"the fleet returns after its name was taken", nil, ours, ofCopy.String()},
 		{"the one that took it", nil, theirs, ""},
-		{"its database is replaced", func() { theirs.followed.SetServer(ofShop, 1) }, theirs, ""},
+		{"its database is replaced", func() { theirs.followed.SetServer(Server{Identity: ofShop, Timeline: 1}) }, theirs, ""},
 		{"the fleet follows it again", nil, ours, ""},
 	} {
 		if step.happens != nil {

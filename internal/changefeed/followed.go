@@ -1,0 +1,214 @@
+package changefeed
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Followed is what a node knows of the database that its fleet follows, and judges every
+// server and every log by it. Nothing is known until a server has answered. Safe for use by
+// several goroutines.
+//
+// A promotion ends the timeline of the old primary, which may still run and not know it. So
+// the newest timeline that the fleet has followed decides, in three places: OldTimeline
+// judges the server to which this node is connected, Refuse each answer, and ObserveEpoch
+// each log. In a split brain, all nodes that know the later timeline refuse the earlier one.
+type Followed struct {
+	Region string // the name of the fleet; empty = it has none
+	// Proven returns when the followed primary was started; empty = there is no proof of its
+	// state at the moment. nil = there never is.
+	Proven func() string
+
+	mu     sync.Mutex // guards all below
+	server Server     // to which this node is connected
+	digest string     // of its identity; empty = it is not known yet
+	newest uint32     // timeline of the epochs of this identity that this node has seen
+}
+
+// Prefix begins all keys of the fleet in Redis. Fleets of different regions that use one
+// Redis share none.
+func (f *Followed) Prefix() string {
+	if f.Region == "" {
+		return "listedge:"
+	}
+	return "listedge:" + f.Region + ":"
+}
+
+// logPrefix begins the fleet's keys that have to be on one server of a Cluster.
+func (f *Followed) logPrefix() string { return f.Prefix() + "{changes}:" }
+
+// EpochKey is the key of Redis that names the present epoch.
+func (f *Followed) EpochKey() string { return f.logPrefix() + f.Digest() + ":epoch" }
+
+// SetServer records the server to which this node is connected.
+func (f *Followed) SetServer(s Server) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if digest := s.Digest(); digest != f.digest {
+		f.digest, f.newest = digest, 0
+	}
+	f.server = s
+}
+
+// Identity is what is followed; ok is false while it is not known.
+func (f *Followed) Identity() (identity Identity, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.server.Identity, f.digest != ""
+}
+
+// StartedAt is when the followed primary was started; empty = there is no proof of its state
+// at the moment.
+func (f *Followed) StartedAt() string {
+	if f.Proven == nil {
+		return ""
+	}
+	return f.Proven()
+}
+
+// Digest is that of the identity; empty while it is not known.
+func (f *Followed) Digest() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.digest
+}
+
+// MarshalText implements encoding.TextMarshaler: it names the database; empty = not known yet.
+func (f *Followed) MarshalText() (text []byte, err error) {
+	if identity, ok := f.Identity(); ok {
+		text = []byte(identity.String())
+	}
+	return text, nil
+}
+
+// ObserveEpoch records the present epoch, and says whether its log may be read: it must be of
+// this identity, and of no older timeline. Names of another form belong to any
+// identity and to no timeline.
+func (f *Followed) ObserveEpoch(epoch string) (readable bool) {
+	n, ok := ParseEpoch(epoch)
+	if !ok {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.digest != "" && n.Identity != f.digest {
+		return false
+	}
+	f.newest = max(f.newest, n.Timeline)
+	return n.Timeline >= max(f.newest, f.server.Timeline)
+}
+
+// OldTimeline says that the node's server is on an older timeline than the fleet follows;
+// nil if it is not, as far as is known.
+func (f *Followed) OldTimeline() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.server.Timeline == 0 {
+		return nil
+	}
+	return compareTimelines(f.server.Timeline, f.newest)
+}
+
+// Refuse returns why an answer is not accepted as that of the primary; nil = it is accepted.
+// startedAt is what Proven returned when the question was asked.
+//
+// Invariant, in every mode: an accepted answer never comes
+//   - from a server in recovery: its snapshot does not say which changes it lacks;
+//   - from another database than the fleet's: a pooler may lead to another one on the same
+//     server;
+//   - from another run than the followed one, while there is a proof: it may be an old
+//     primary that still runs;
+//   - from an older timeline than the fleet has followed.
+//
+// A restarted primary and a later timeline are accepted as soon as there is no proof of the
+// old run: a freshness bound after its last heartbeat. So neither a restart nor a failover
+// needs an exception. Another system is accepted once it is the node's server (SetServer).
+func (f *Followed) Refuse(s Server, startedAt string) error {
+	if s.Timeline == 0 { // mutation: a standby's answer is the primary's
+		return fmt.Errorf("%s is a standby", s.Address)
+	}
+	if err := f.RefuseDatabase(s); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch err := compareTimelines(s.Timeline, f.newest); {
+	case startedAt == "" && err != nil:
+		return fmt.Errorf("%s: %w", s.Address, err)
+	case startedAt != "" && startedAt != s.StartedAt:
+		return fmt.Errorf("%s, started %s, is not the server that is followed: timeline %d, started %s", s.Address, asTime(s.StartedAt), f.newest, asTime(startedAt))
+	}
+	return nil
+}
+
+// RefuseDatabase returns an error if the answer comes from another database than the fleet's.
+func (f *Followed) RefuseDatabase(s Server) error {
+	if identity, known := f.Identity(); known && s.Name != identity.Name {
+		return fmt.Errorf("%s is database %s, and not %s", s.Address, s.Name, identity.Name)
+	}
+	return nil
+}
+
+// OldTimelineRemedy is what an operator can do about an old timeline.
+func (f *Followed) OldTimelineRemedy() string {
+	return "connect the node to the new primary; if a copy of the server has taken over, such as a restored backup, give its nodes a Redis of their own; " +
+		"to return to the older timeline for good, stop all nodes, delete " + f.EpochKey() + " in Redis, and start them"
+}
+
+// TimelineError: a server is on an older timeline than the fleet follows. It is not the
+// primary any more, or its files were restored.
+type TimelineError struct {
+	Server, Fleet uint32
+}
+
+func (e *TimelineError) Error() string {
+	return fmt.Sprintf("the database server is on timeline %d; the fleet follows timeline %d", e.Server, e.Fleet)
+}
+
+// compareTimelines returns a TimelineError if a server's timeline is older than the fleet's.
+func compareTimelines(server, fleet uint32) error {
+	if server < fleet { // mutation: any timeline is the primary's
+		return &TimelineError{Server: server, Fleet: fleet}
+	}
+	return nil
+}
+
+// CheckTimeline returns a TimelineError if the present epoch is of a newer timeline than the
+// epoch of a server, of the same identity.
+func CheckTimeline(present, ofServer string) error {
+	was, _ := ParseEpoch(present)
+	is, ok := ParseEpoch(ofServer)
+	if !ok || is.Identity != was.Identity {
+		return nil
+	}
+	return compareTimelines(is.Timeline, was.Timeline)
+}
+
+// EpochName is the unique name of an epoch. All parts but the timeline are words without
+// dots.
+type EpochName struct {
+	Identity  string // the digest of what is followed
+	Timeline  uint32 // of the primary: a promoted standby's is higher than that of the primary it replaces
+	Instance  string // of the server
+	Published string // state of the publication
+	Random    string
+}
+
+func (n EpochName) String() string {
+	return strings.Join([]string{n.Identity, strconv.FormatUint(uint64(n.Timeline), 10), n.Instance, n.Published, n.Random}, ".")
+}
+
+// ParseEpoch reads what String wrote; ok is false for any other name.
+func ParseEpoch(name string) (n EpochName, ok bool) {
+	parts := strings.Split(name, ".")
+	if len(parts) != 5 {
+		return EpochName{}, false
+	}
+	timeline, err := strconv.ParseUint(parts[1], 10, 32)
+	if err != nil {
+		return EpochName{}, false
+	}
+	return EpochName{parts[0], uint32(timeline), parts[2], parts[3], parts[4]}, true
+}
