@@ -15,7 +15,7 @@ import (
 	"listedge/origin/postgres/databasetest"
 )
 
-var shared = postgrestest.Shared{Shared: sandboxtest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(admin.MigrateUp)}}
+var shared = postgrestest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(admin.MigrateUp)}
 
 func TestMain(m *testing.M) { shared.Main(m) }
 

@@ -48,12 +48,11 @@ var (
 		"internal/redact":                nil,
 		"internal/tracing":               nil,
 		"internal/sandbox":               nil,
-		"internal/sandbox/pagetest":      {"internal/lists", "origin"},
 		"internal/sandbox/postgrestest":  {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/redistest":     {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/sandboxtest":   {"internal/sandbox"},
 
-		"bench":           {"docs/clients/go", "edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox", "internal/sandbox/pagetest", "internal/lists"},
+		"bench":           {"docs/clients/go", "edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox", "internal/lists"},
 		"deploy":          nil,
 		"deploy/clients":  nil,
 		"docs/clients/go": nil,

@@ -12,7 +12,7 @@ import (
 	"listedge/origin/postgres/databasetest"
 )
 
-var shared = postgrestest.Shared{Shared: sandboxtest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(MigrateUp)}}
+var shared = postgrestest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(MigrateUp)}
 
 func TestMain(m *testing.M) { shared.Main(m) }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/sandbox/postgrestest"
-	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
@@ -18,10 +17,10 @@ import (
 // Tests that need Postgres are external: they make keys by package admin, which
 // imports this one.
 
-var shared = postgrestest.Shared{Shared: sandboxtest.Shared{
+var shared = postgrestest.Shared{
 	Settings: map[string]string{"synchronous_commit": "off"},
 	Prepare:  postgrestest.Prepare(admin.MigrateUp),
-}}
+}
 
 func TestMain(m *testing.M) { shared.Main(m) }
 

@@ -20,10 +20,10 @@ import (
 )
 
 // Every test has a database, and so a slot, of its own.
-var shared = postgrestest.Shared{Shared: sandboxtest.Shared{
+var shared = postgrestest.Shared{
 	Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"},
 	Prepare:  postgrestest.Prepare(migrateUp),
-}}
+}
 
 func TestMain(m *testing.M) { shared.Main(m) }
 

@@ -19,7 +19,7 @@ import (
 	"listedge/origin/usage"
 )
 
-var shared = postgrestest.Shared{Shared: sandboxtest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(admin.MigrateUp)}}
+var shared = postgrestest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(admin.MigrateUp)}
 
 func TestMain(m *testing.M) { shared.Main(m) }
 

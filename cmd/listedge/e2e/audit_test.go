@@ -28,7 +28,7 @@ func made(t *testing.T, args ...string) string {
 // Each command that takes --actor writes one row, and names the actor in it.
 func TestEachChangeIsInTheAuditLog(t *testing.T) {
 	t.Parallel()
-	p := must1(shared.Postgres())
+	p := shared.Server()
 	url := p.URL(postgrestest.Copy(t, p, "template0"))
 	command(t, "migrate", "up", "--actor", "Migrator", "--database-url", url)
 	for _, e := range auditLog(t, url) {

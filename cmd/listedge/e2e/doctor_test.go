@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -275,22 +274,14 @@ func TestDoctorOfRedis(t *testing.T) {
 	address := database(t)
 	master := sandboxtest.Redis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
-	launch := func(args ...string) string {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		r := must1(sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args}))
-		t.Cleanup(func() { _ = r.Stop() })
-		return r.URL()
-	}
-	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"))
+	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru").URL())
 	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
 	expect(t, by, "maxmemory", admin.OK, "64")
-	by = diagnose(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory-policy", "volatile-ttl"))
+	by = diagnose(t, exitFine, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--maxmemory-policy", "volatile-ttl").URL())
 	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
-	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", launch("--replicaof", host+" "+port))
+	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--replicaof", host+" "+port).URL())
 	expect(t, by, "redis pages", admin.Fail, "replica")
-	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", launch("--cluster-enabled", "yes"))
+	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--cluster-enabled", "yes").URL())
 	expect(t, by, "redis pages", admin.Fail, "Cluster")
 	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
 	expect(t, by, "redis", admin.Fail, "127.0.0.1:1")

@@ -136,7 +136,7 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	o := newOracle(t, only(nil, address))
 	o.forms = mixedForms
 	few := newKeyFor(t, address, o.histories[0].workspace.String(), "--rate", "0.001", "--burst", "6")
-	p := must1(shared.Postgres())
+	p := shared.Server()
 	u := must1(url.Parse(address))
 	clone := p.URL(postgrestest.Copy(t, p, strings.TrimPrefix(u.Path, "/")))
 	one := startNode(t, address, "--redis-url", server.URL())

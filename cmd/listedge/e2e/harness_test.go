@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	listedge = filepath.Join(dir, "listedge")
 	must(compile(listedge, raceDetector...))
 	code := m.Run()
-	_ = shared.Stop()
+	shared.Stop()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
 }
@@ -86,12 +86,12 @@ func contents(t *testing.T, name string) string {
 }
 
 // The server that all tests share. A test that stops or changes a server starts its own.
-var shared = sandboxtest.Shared{Prepare: postgrestest.Prepare(admin.MigrateUp)}
+var shared = postgrestest.Shared{Prepare: postgrestest.Prepare(admin.MigrateUp)}
 
 // database returns the URL of a migrated, empty database of the test's own.
 func database(t *testing.T) string {
 	t.Helper()
-	p := must1(shared.Postgres())
+	p := shared.Server()
 	return p.URL(postgrestest.Copy(t, p, postgrestest.Template))
 }
 

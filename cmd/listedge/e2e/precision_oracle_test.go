@@ -20,7 +20,6 @@ import (
 	"listedge/cmd/listedge/node"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
-	"listedge/internal/sandbox/pagetest"
 	"listedge/origin"
 	"listedge/origin/postgres"
 )
@@ -235,8 +234,8 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 			for i := int(next.Add(1)) - 1; i < len(chosen); i = int(next.Add(1)) - 1 {
 				var err error
 				rows, err := o.reference.Fetch(t.Context(), chosen[i], "")
-				body, next := pagetest.Of(&chosen[i], &rows)
-				if anew[i] = (page{string(body), next}); err != nil {
+				body, next := pageOf(&chosen[i], &rows)
+				if anew[i] = (page{body, next}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -278,4 +277,15 @@ func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query,
 
 func describeQuery(q *origin.Query) string {
 	return strings.TrimSpace(fmt.Sprintf("%+v", *q))
+}
+
+// pageOf is the body and the next cursor of the query's page among the rows that it read.
+func pageOf(q *origin.Query, rows *origin.Rows) (body, next string) {
+	n := min(q.Limit, len(rows.Rows))
+	texts, last := make([]string, n), (*lists.Row)(nil)
+	for i := range texts {
+		texts[i], last = rows.Rows[i].Text, &rows.Rows[i]
+	}
+	head, end, next := q.Frame(last, n < len(rows.Rows) || !rows.End)
+	return head + strings.Join(texts, ",") + end, next
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -118,19 +117,9 @@ func tlsRedis(t *testing.T, version string) (r *sandbox.Redis, url string, envir
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	sandboxtest.Certificate(t, "redis", time.Hour, cert, key)
 	port := must1(sandbox.FreePort())
-	r = redisWith(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
+	r = sandboxtest.Redis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
 		"--tls-auth-clients", "no", "--tls-protocols", version)
 	return r, "rediss://127.0.0.1:" + port, []string{"SSL_CERT_FILE=" + cert}
-}
-
-// redisWith starts a Redis with further arguments.
-func redisWith(t *testing.T, args ...string) *sandbox.Redis {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	r := must1(sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args}))
-	t.Cleanup(func() { _ = r.Stop() })
-	return r
 }
 
 // Two nodes share what is in Redis over each kind of connection, also after a restart of Redis.
@@ -169,7 +158,7 @@ func TestNodesShareWhatIsInRedis(t *testing.T) {
 // A wrong password is corrected while the nodes run.
 func TestNodesShareOnceTheirPasswordIsRight(t *testing.T) {
 	t.Parallel()
-	r := redisWith(t, "--user", "admin", "on", "nopass", "~*", "&*", "+@all")
+	r := sandboxtest.Redis(t, "--user", "admin", "on", "nopass", "~*", "&*", "+@all")
 	admin := redis.NewClient(&redis.Options{Addr: r.Addr(), Username: "admin", Password: "any"})
 	t.Cleanup(func() { _ = admin.Close() })
 	requirePassword := func(password string) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ func Make[T any](ctx context.Context, p *sandbox.Postgres, name string, migrate 
 	return err
 }
 
-// Prepare returns a function for sandboxtest.Shared.Prepare that makes the template.
+// Prepare returns a function for Shared.Prepare that makes the template.
 func Prepare[T any](migrate func(ctx context.Context, url string) (T, error)) func(context.Context, *sandbox.Postgres) error {
 	return func(ctx context.Context, p *sandbox.Postgres) error { return Make(ctx, p, Template, migrate) }
 }
@@ -45,7 +46,14 @@ func Prepare[T any](migrate func(ctx context.Context, url string) (T, error)) fu
 // Shared is one private Postgres for all tests of a binary. It starts when the first
 // test needs a database, and Main stops it. Tests that kill or freeze a server
 // start their own.
-type Shared struct{ sandboxtest.Shared }
+type Shared struct {
+	Settings map[string]string
+	Prepare  func(context.Context, *sandbox.Postgres) error // once it has started; nil = nothing
+
+	once     sync.Once
+	postgres *sandbox.Postgres
+	dir      string
+}
 
 // Fast are settings for a server that neither archives nor replicates. Autovacuum is
 // off, so table statistics change only when a test runs ANALYZE.
@@ -58,7 +66,7 @@ var Fast = map[string]string{
 // left running.
 func (s *Shared) Main(m *testing.M) {
 	code := m.Run()
-	must(s.Stop())
+	s.Stop()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
 		code = 1
@@ -68,9 +76,27 @@ func (s *Shared) Main(m *testing.M) {
 
 // Server returns the server, and starts it first if need be.
 func (s *Shared) Server() *sandbox.Postgres {
-	p, err := s.Postgres()
-	must(err)
-	return p
+	s.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
+		defer cancel()
+		var err error
+		s.dir, err = sandboxtest.TempDir()
+		must(err)
+		s.postgres, err = sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: s.dir, Disposable: true, Settings: s.Settings})
+		must(err)
+		if s.Prepare != nil {
+			must(s.Prepare(ctx, s.postgres))
+		}
+	})
+	return s.postgres
+}
+
+// Stop ends the server, if it was started, and removes its folder.
+func (s *Shared) Stop() {
+	if s.postgres != nil {
+		must(s.postgres.Stop())
+	}
+	must(os.RemoveAll(s.dir))
 }
 
 // must panics on an error of the shared server: no single test is to blame for it.

@@ -49,12 +49,7 @@ func Cluster(t testing.TB) (servers []*sandbox.Redis, client *redis.ClusterClien
 	t.Helper()
 	options := Options()
 	for i := range 3 {
-		server, err := sandbox.StartRedis(t.Context(), sandbox.RedisOptions{Dir: sandboxtest.Dir(t),
-			Args: []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "15000", "--cluster-require-full-coverage", "no"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = server.Stop() })
+		server := sandboxtest.Redis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "15000", "--cluster-require-full-coverage", "no")
 		// Since Redis 7 a master that loses its last slot becomes a replica otherwise.
 		_ = Client(t, server).ConfigSet(t.Context(), "cluster-allow-replica-migration", "no").Err()
 		first := i * 16384 / 3
@@ -65,10 +60,7 @@ func Cluster(t testing.TB) (servers []*sandbox.Redis, client *redis.ClusterClien
 	}
 	meet := func() { // again, because a handshake that a busy machine holds up is given up
 		for _, server := range servers[1:] {
-			host, port, err := net.SplitHostPort(server.Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
+			host, port, _ := net.SplitHostPort(server.Addr())
 			if err := Client(t, servers[0]).ClusterMeet(t.Context(), host, port).Err(); err != nil {
 				t.Fatal(err)
 			}

@@ -19,26 +19,13 @@ import (
 func Certificate(t testing.TB, name string, life time.Duration, certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotAfter: time.Now().Add(life), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range []struct {
-		name  string
-		mode  os.FileMode
-		block pem.Block
-	}{{certFile, 0o644, pem.Block{Type: "CERTIFICATE", Bytes: der}}, {keyFile, 0o600, pem.Block{Type: "PRIVATE KEY", Bytes: private}}} {
-		if err := os.WriteFile(f.name, pem.EncodeToMemory(&f.block), f.mode); err != nil {
-			t.Fatal(err)
-		}
-	}
+	must(t, err)
+	must(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644))
+	must(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 }

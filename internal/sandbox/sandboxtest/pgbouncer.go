@@ -91,10 +91,3 @@ func (b *Pooler) LeadTo(server string) error {
 	}
 	return b.Signal(syscall.SIGHUP)
 }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -20,17 +20,15 @@ const startTimeout = 5 * time.Minute
 // testing's TempDir is closed to other accounts.
 func Dir(t testing.TB) string {
 	t.Helper()
-	dir, err := tempDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir, err := TempDir()
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
 
-// tempDir makes a folder, in memory if there is room. To make and remove thousands of
+// TempDir makes a folder that any account may enter, in memory if there is room. To make and remove thousands of
 // small files is most of the kernel's work for private servers.
-func tempDir() (string, error) {
+func TempDir() (string, error) {
 	const memory, room = "/dev/shm", 4 << 30
 	in := ""
 	var free syscall.Statfs_t
@@ -53,12 +51,15 @@ func Postgres(t testing.TB) *sandbox.Postgres {
 // PostgresWith is Postgres with these settings besides.
 func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 	t.Helper()
+	return startPostgres(t, sandbox.PostgresOptions{Dir: Dir(t), Disposable: true, Settings: settings})
+}
+
+func startPostgres(t testing.TB, o sandbox.PostgresOptions) *sandbox.Postgres {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: Dir(t), Disposable: true, Settings: settings})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, err := sandbox.StartPostgres(ctx, o)
+	must(t, err)
 	t.Cleanup(func() { _ = p.Stop() })
 	return p
 }
@@ -80,15 +81,20 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// Redis starts a private server.
-func Redis(t testing.TB) *sandbox.Redis {
+// Redis starts a private server with these arguments besides.
+func Redis(t testing.TB, args ...string) *sandbox.Redis {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: Dir(t)})
+	r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: Dir(t), Args: args})
+	must(t, err)
+	t.Cleanup(func() { _ = r.Stop() })
+	return r
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.Stop() })
-	return r
 }
