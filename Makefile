@@ -91,17 +91,8 @@ vuln: ## known vulnerabilities in what is used; asks the Go project's database
 image: ## the container image, listedge:latest
 	docker build -f deploy/Dockerfile --build-arg REVISION=$$(git rev-parse HEAD) -t listedge .
 
-# The tools are compiled once, which takes minutes.
-bin/tools: deploy/release/go.mod
-	go -C deploy/release build -o ../../bin/tools/ tool
-	@touch $@
-
-# goreleaser takes commit and date only from a repository that has a remote.
-release-snapshot: bin/tools ## all of a release from what is here, in bin/release, and its tests: the package is installed and starts
-	./bin/tools/goreleaser check
-	VERSION=$$(sed -n 's/^var version = "\(.*\)"$$/\1/p' cmd/listedge/help.go) \
-	GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=remote.origin.url GIT_CONFIG_VALUE_0=https://github.com/listedge/listedge \
-	./bin/tools/goreleaser release --snapshot --clean --skip=publish,announce
+release-snapshot: ## all of a release from what is here, in bin/release (Linux), and its tests: the package is installed and starts
+	deploy/release/release.sh $$(sed -n 's/^var version = "\(.*\)"$$/\1/p' cmd/listedge/help.go)
 	go -C deploy test -tags release -run Release -timeout 15m release_test.go package_test.go fleet_test.go image_test.go files_test.go # not those with Kubernetes
 
 lines: ## lines of product code by package, without blank lines, comments and tests
