@@ -20,13 +20,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // machine is a made-up computer.
 type machine struct {
-	t     *testing.T
 	root  string // what the installer takes for /
 	bin   string // all of its PATH
 	shelf string // what its package manager can put into root, a folder per package
@@ -38,15 +38,13 @@ type machine struct {
 // newMachine is a computer on which uname says system and with the ordinary
 // tools, but no package manager, server or compiler.
 func newMachine(t *testing.T, system string) *machine {
-	t.Helper()
 	top := t.TempDir()
-	m := &machine{t: t, root: top + "/root", bin: top + "/bin", shelf: top + "/shelf", calls: top + "/calls", uid: "0"}
+	m := &machine{root: top + "/root", bin: top + "/bin", shelf: top + "/shelf", calls: top + "/calls", uid: "0"}
 	for _, dir := range []string{m.root, m.bin, m.shelf} {
 		must(os.Mkdir(dir, 0o755))
 	}
 	for _, tool := range []string{"sh", "cat", "chmod", "cp", "grep", "mkdir", "mktemp", "rm", "rmdir", "tail"} {
-		real := must1(exec.LookPath(tool))
-		must(os.Symlink(real, filepath.Join(m.bin, tool)))
+		must(os.Symlink(must1(exec.LookPath(tool)), filepath.Join(m.bin, tool)))
 	}
 	m.file(m.bin+"/uname", "echo "+system)
 	m.file(m.bin+"/id", `echo "$MACHINE_UID"`)
@@ -56,13 +54,8 @@ func newMachine(t *testing.T, system string) *machine {
 
 // file writes a program.
 func (m *machine) file(path, body string) {
-	m.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
-		m.t.Fatal(err)
-	}
+	must(os.MkdirAll(filepath.Dir(path), 0o755))
+	must(os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755))
 }
 
 // command puts a program on the PATH that notes each call and then does body.
@@ -76,9 +69,13 @@ func (m *machine) postgres(top, bin, version string) {
 	m.file(top+bin+"/postgres", `echo "postgres (PostgreSQL) `+version+`"`)
 }
 
-func (m *machine) debianPostgres(top, version string) {
-	major, _, _ := strings.Cut(version, ".")
-	m.postgres(top, "/usr/lib/postgresql/"+major+"/bin", version)
+// packages are on the shelf, each with its programs in a folder.
+func (m *machine) packages(bin string, programs map[string]string) {
+	for name, all := range programs {
+		for program := range strings.FieldsSeq(all) {
+			m.file(m.shelf+"/"+name+bin+"/"+program, "")
+		}
+	}
 }
 
 // deliver is the part of a package manager that puts what is on the shelf into
@@ -90,23 +87,12 @@ done`
 // debian gives the machine apt-get, which also notes what is there to keep
 // packages from starting servers and making clusters.
 func (m *machine) debian() {
-	m.debianPostgres(m.shelf+"/postgresql", "16.3 (Debian 16.3-1)")
-	m.file(m.shelf+"/redis-server/usr/local/bin/redis-server", "")
+	m.postgres(m.shelf+"/postgresql", "/usr/lib/postgresql/16/bin", "16.3 (Debian 16.3-1)")
+	m.packages("/usr/local/bin", map[string]string{"redis-server": "redis-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy", "curl": "curl",
+		"systemd": "systemd-analyze", "chromium": "chromium", "nodejs": "node", "npm": "npm", "prometheus": "prometheus promtool",
+		"prometheus-alertmanager": "prometheus-alertmanager amtool"})
 	m.file(m.shelf+"/gcc/usr/bin/gcc", "")
-	m.file(m.shelf+"/prometheus/usr/local/bin/prometheus", "")
-	m.file(m.shelf+"/prometheus/usr/local/bin/promtool", "")
-	m.file(m.shelf+"/prometheus-alertmanager/usr/local/bin/prometheus-alertmanager", "")
-	m.file(m.shelf+"/prometheus-alertmanager/usr/local/bin/amtool", "")
-	m.file(m.shelf+"/pgbouncer/usr/sbin/pgbouncer", "")
-	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
-	m.file(m.shelf+"/curl/usr/local/bin/curl", "")
-	m.file(m.shelf+"/systemd/usr/local/bin/systemd-analyze", "")
-	m.file(m.shelf+"/chromium/usr/local/bin/chromium", "")
-	m.file(m.shelf+"/nodejs/usr/local/bin/node", "")
-	m.file(m.shelf+"/npm/usr/local/bin/npm", "")
-	if err := os.Symlink(m.root+"/usr/bin/gcc", m.bin+"/gcc"); err != nil { // dangles until gcc is installed
-		m.t.Fatal(err)
-	}
+	must(os.Symlink(m.root+"/usr/bin/gcc", m.bin+"/gcc")) // dangles until gcc is installed
 	m.command("systemctl", "")
 	m.command("apt-get", `for guard in usr/sbin/policy-rc.d etc/postgresql-common/createcluster.d/listedge.conf; do
 	[ ! -e "$LISTEDGE_INSTALL_ROOT/$guard" ] || echo "guard $guard: $(tail -n 1 "$LISTEDGE_INSTALL_ROOT/$guard")" >>"$MACHINE_CALLS"
@@ -116,286 +102,182 @@ done
 
 // install runs the installer and returns what it said, how it exited and which
 // programs it called.
-func (m *machine) install(args ...string) (said string, code int, calls []string) {
-	m.t.Helper()
-	if _, err := os.Stat("install.sh"); err != nil { // or go test would answer from its cache when only the script has changed
-		m.t.Fatal(err)
-	}
+func (m *machine) install(t *testing.T, args ...string) (said string, code int, calls []string) {
+	must1(os.Stat("install.sh")) // or go test would answer from its cache when only the script has changed
 	cmd := exec.Command("/bin/sh", append([]string{"install.sh"}, args...)...)
 	cmd.Env = []string{
-		"PATH=" + m.bin, "TMPDIR=" + m.t.TempDir(), "LISTEDGE_INSTALL_ROOT=" + m.root,
+		"PATH=" + m.bin, "TMPDIR=" + t.TempDir(), "LISTEDGE_INSTALL_ROOT=" + m.root,
 		"MACHINE_CALLS=" + m.calls, "MACHINE_SHELF=" + m.shelf, "MACHINE_UID=" + m.uid,
 	}
 	if m.cc != "" {
 		cmd.Env = append(cmd.Env, "CC="+m.cc)
 	}
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		m.t.Fatal(err)
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
 	}
 	noted, err := os.ReadFile(m.calls)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		m.t.Fatal(err)
-	}
-	if len(noted) > 0 {
+	if err == nil {
 		calls = strings.Split(strings.TrimSpace(string(noted)), "\n")
+		must(os.Remove(m.calls))
 	}
 	return string(out), cmd.ProcessState.ExitCode(), calls
 }
 
-// mustInstall runs the installer where it should succeed and holds the calls it
-// made against want, each of which may leave options out: the words of a wanted
-// line must be found in the call, in that order.
-func (m *machine) mustInstall(args []string, want ...string) string {
-	m.t.Helper()
-	said, code, calls := m.install(args...)
-	if code != 0 {
-		m.t.Fatalf("exit status %d: %s", code, said)
-	}
-	m.check(calls, want)
-	return said
-}
-
-func (m *machine) check(calls, want []string) {
-	m.t.Helper()
-	if len(calls) != len(want) {
-		m.t.Fatalf("calls:\n%s\nwant:\n%s", strings.Join(calls, "\n"), strings.Join(want, "\n"))
-	}
-	for i := range want {
-		words := strings.Fields(want[i])
-		for _, word := range strings.Fields(calls[i]) {
-			if len(words) > 0 && word == words[0] {
-				words = words[1:]
-			}
-		}
-		if len(words) > 0 {
-			m.t.Errorf("call %d is %q, want %q", i, calls[i], want[i])
+// isCall says whether a call is the wanted one, which may leave options out: its words are
+// found in the call, in that order.
+func isCall(call, want string) bool {
+	words := strings.Fields(want)
+	for _, word := range strings.Fields(call) {
+		if len(words) > 0 && word == words[0] {
+			words = words[1:]
 		}
 	}
-}
-
-// mustRefuse runs the installer where it should give up, with one line that
-// holds every one of the words, and without having called anything but what is
-// in calls.
-func (m *machine) mustRefuse(args []string, status int, words []string, want ...string) {
-	m.t.Helper()
-	said, code, calls := m.install(args...)
-	if code != status || strings.Count(said, "\n") != 1 {
-		m.t.Errorf("exit status %d, want %d and one line: %s", code, status, said)
-	}
-	for _, word := range words {
-		if !strings.Contains(said, word) {
-			m.t.Errorf("said %q, which lacks %q", said, word)
-		}
-	}
-	m.check(calls, want)
+	return len(words) == 0
 }
 
 const (
 	guardedService = "guard usr/sbin/policy-rc.d: exit 101"
 	guardedCluster = "guard etc/postgresql-common/createcluster.d/listedge.conf: create_main_cluster = false"
+	policyFile     = "/usr/sbin/policy-rc.d"
 )
 
-// bare fails if the installer left behind one of the files that it only needs
-// while it installs.
-func (m *machine) bare() {
-	m.t.Helper()
-	for _, path := range []string{"/usr/sbin/policy-rc.d", "/etc/postgresql-common"} {
-		if _, err := os.Lstat(m.root + path); !errors.Is(err, os.ErrNotExist) {
-			m.t.Errorf("%s was left behind (%v)", path, err)
-		}
-	}
-}
-
-func TestDebianInstallsAllInOneGoAndStartsNothing(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	want := []string{
-		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server pgbouncer gcc libc6-dev prometheus prometheus-alertmanager haproxy curl systemd chromium nodejs npm",
-		guardedService, guardedCluster, "systemctl disable redis-server", "systemctl disable pgbouncer", "systemctl disable prometheus", "systemctl disable prometheus-alertmanager", "systemctl disable haproxy",
-	}
-	said := m.mustInstall(nil, want...)
-	if said != "install: apt-get install postgresql redis-server pgbouncer gcc libc6-dev prometheus prometheus-alertmanager haproxy curl systemd chromium nodejs npm\n" {
-		t.Errorf("said %q, want a line about what was done", said)
-	}
-	m.bare()
-
-	if said := m.mustInstall(nil, want...); said != "" { // the calls of before, and no new one
-		t.Errorf("the second run said %q, want nothing", said)
-	}
-}
-
-func TestDebianInstallsOnlyWhatIsAskedForAndMissing(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	m.debianPostgres(m.root, "15.18")
-	m.mustInstall([]string{"postgres"})
-	m.mustInstall([]string{"postgres", "redis"}, "apt-get install redis-server", guardedService, guardedCluster, "systemctl disable redis-server")
-}
-
-func TestDebianFetchesListsWhenTheyAreMissing(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	m.command("systemctl", "exit 1")
-	m.command("apt-get", `if [ "$1" = update ]; then
+func TestInstall(t *testing.T) {
+	debian := (*machine).debian
+	bare := func(*machine) {}
+	everything := "postgresql redis-server pgbouncer gcc libc6-dev prometheus prometheus-alertmanager haproxy curl systemd chromium nodejs npm"
+	byHand := "PostgreSQL 14,redis-server or valkey-server,pgbouncer,prometheus with promtool,Alertmanager with amtool,haproxy,curl," +
+		"Chromium or Chrome,Node.js with npm"
+	for name, c := range map[string]struct {
+		system string
+		with   func(*machine)
+		args   string
+		code   int
+		says   string   // parts of what it says, between commas
+		calls  []string // of programs
+	}{
+		"Debian: all in one go, and nothing is started": {"Linux", debian, "", 0, "install: apt-get install " + everything + "\n", []string{
+			"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 " + everything, guardedService, guardedCluster, "systemctl disable redis-server",
+			"systemctl disable pgbouncer", "systemctl disable prometheus", "systemctl disable prometheus-alertmanager", "systemctl disable haproxy"}},
+		"Debian: only what is asked for and missing": {"Linux", func(m *machine) {
+			m.debian()
+			m.postgres(m.root, "/usr/lib/postgresql/15/bin", "15.18")
+		}, "postgres redis", 0, "apt-get install redis-server", []string{
+			"apt-get install redis-server", guardedService, guardedCluster, "systemctl disable redis-server"}},
+		"Debian: lists are missing, and fetched at the second try": {"Linux", func(m *machine) {
+			m.debian()
+			m.command("systemctl", "exit 1")
+			m.command("apt-get", `if [ "$1" = update ]; then
 	echo once >>"$MACHINE_SHELF/updates"
 	[ "$(grep -c once "$MACHINE_SHELF/updates")" -eq 2 ]; exit
 fi
 [ -e "$MACHINE_SHELF/updates" ] || exit 100
 `+deliver)
-	m.mustInstall([]string{"redis"},
-		"apt-get install redis-server", "apt-get update", "apt-get update", "apt-get install redis-server",
-		"systemctl disable redis-server")
-	m.bare()
-}
-
-func TestDebianKeepsAPolicyThatWasThere(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	m.file(m.root+"/usr/sbin/policy-rc.d", "exit 101")
-	m.mustInstall([]string{"postgres"}, "apt-get install postgresql", guardedService, guardedCluster)
-	if text, err := os.ReadFile(m.root + "/usr/sbin/policy-rc.d"); err != nil || string(text) != "#!/bin/sh\nexit 101\n" {
-		t.Errorf("policy-rc.d is %q (%v), want it as it was", text, err)
-	}
-}
-
-func TestDebianTakesOverWhatAKilledRunLeftBehind(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	m.command("apt-get", "kill -KILL $PPID")
-	if _, code, _ := m.install("postgres"); code == 0 {
-		t.Fatal("the run was not killed")
-	}
-	must1(os.Stat(m.root + "/usr/sbin/policy-rc.d"))
-	m.command("apt-get", deliver)
-	m.mustInstall([]string{"postgres"}, "apt-get install postgresql", "apt-get install postgresql")
-	m.bare()
-}
-
-func TestDebianLeavesNothingBehindWhenStopped(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	m.command("apt-get", "kill -TERM $PPID")
-	said, code, calls := m.install("postgres")
-	if code != 143 {
-		t.Errorf("exit status %d, want 143: %s", code, said)
-	}
-	m.check(calls, []string{"apt-get install postgresql"})
-	m.bare()
-}
-
-func TestWithoutRootTheWholeScriptRunsBySudo(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	m.uid = "1000"
-	m.command("sudo", `[ "$1" = -n ] || exit 1
+		}, "redis", 0, "apt-get install redis-server", []string{"apt-get install redis-server", "apt-get update", "apt-get update", "apt-get install redis-server",
+			"systemctl disable redis-server"}},
+		"Debian: a killed run has left its files": {"Linux", func(m *machine) {
+			m.debian()
+			m.file(m.root+policyFile, "# made by deploy/install.sh, which removes it when it ends\nexit 101")
+		}, "postgres", 0, "apt-get install postgresql", []string{"apt-get install postgresql", guardedService, guardedCluster}},
+		"Debian: stopped": {"Linux", func(m *machine) { m.debian(); m.command("apt-get", "kill -TERM $PPID") }, "postgres", 143, "apt-get",
+			[]string{"apt-get install postgresql"}},
+		"Debian: it fails": {"Linux", func(m *machine) { m.debian(); m.command("apt-get", "echo disk full; exit 100") }, "postgres", 1,
+			"disk full\n,could not install: PostgreSQL 14", []string{"apt-get install", "apt-get update", "apt-get update", "apt-get update", "apt-get install"}},
+		"Debian: the server that comes is too old": {"Linux", func(m *machine) {
+			m.debian()
+			m.postgres(m.shelf+"/postgresql", "/usr/lib/postgresql/16/bin", "13.9")
+		}, "postgres", 1, "still missing: PostgreSQL 14 or later\n", []string{"apt-get install postgresql", guardedService, guardedCluster}},
+		"Debian: by sudo, the whole script": {"Linux", func(m *machine) {
+			m.debian()
+			m.uid = "1000"
+			m.command("sudo", `[ "$1" = -n ] || exit 1
 shift
 [ "$1" != true ] || exit 0
 MACHINE_UID=0
 exec "$@"`)
-	m.mustInstall([]string{"postgres", "redis"},
-		"sudo -n true", "sudo -n sh install.sh postgres redis",
-		"apt-get install postgresql redis-server", guardedService, guardedCluster, "systemctl disable redis-server")
-	m.bare()
-}
-
-func TestUbuntusChromiumHasAnotherName(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	m.file(m.shelf+"/chromium-browser/usr/local/bin/chromium-browser", "")
-	m.file(m.root+"/etc/os-release", "NAME=Ubuntu\nID=ubuntu")
-	m.mustInstall([]string{"chromium"}, "apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 chromium-browser", guardedService, guardedCluster)
-}
-
-func TestWithoutRootAndSudoItSaysWhatToRun(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	m.uid = "1000"
-	m.mustRefuse([]string{"postgres", "redis"}, 1, []string{"run: sudo sh install.sh postgres redis"})
-	m.command("sudo", "echo a password is required >&2; exit 1")
-	m.mustRefuse([]string{"redis"}, 1, []string{"run: sudo sh install.sh redis"}, "sudo -n true")
-}
-
-func TestFedora(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.cc = "clang -m64"
-	m.file(m.bin+"/clang", "")
-	m.postgres(m.shelf+"/postgresql-server", "/usr/pgsql-17/bin", "17.2")
-	m.file(m.shelf+"/valkey/usr/sbin/valkey-server", "")
-	m.file(m.shelf+"/pgbouncer/usr/sbin/pgbouncer", "")
-	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
-	m.file(m.shelf+"/chromium/usr/local/bin/chromium-browser", "")
-	m.file(m.bin+"/curl", "")
-	m.file(m.bin+"/systemd-analyze", "")
-	for _, name := range []string{"prometheus", "promtool", "alertmanager", "amtool", "node", "npm"} { // dnf finds a package by a file that it has
-		m.file(m.shelf+"/usr/bin/"+name+"/usr/local/bin/"+name, "")
-	}
-	m.command("dnf", `for arg in "$@"; do [ "$arg" != redis ] || exit 1; done
+		}, "postgres redis", 0, "apt-get", []string{"sudo -n true", "sudo -n sh install.sh postgres redis",
+			"apt-get install postgresql redis-server", guardedService, guardedCluster, "systemctl disable redis-server"}},
+		"neither root nor sudo": {"Linux", func(m *machine) { m.debian(); m.uid = "1000" }, "postgres redis", 1, "run: sudo sh install.sh postgres redis", nil},
+		"sudo that asks": {"Linux", func(m *machine) {
+			m.debian()
+			m.uid = "1000"
+			m.command("sudo", "echo a password is required >&2; exit 1")
+		}, "redis", 1, "run: sudo sh install.sh redis", []string{"sudo -n true"}},
+		"Ubuntu's Chromium has another name": {"Linux", func(m *machine) {
+			m.debian()
+			m.file(m.shelf+"/chromium-browser/usr/local/bin/chromium-browser", "")
+			m.file(m.root+"/etc/os-release", "NAME=Ubuntu\nID=ubuntu")
+		}, "chromium", 0, "apt-get", []string{"apt-get install chromium-browser", guardedService, guardedCluster}},
+		"Fedora": {"Linux", func(m *machine) {
+			m.cc = "clang -m64"
+			for _, program := range []string{"clang", "curl", "systemd-analyze"} {
+				m.file(m.bin+"/"+program, "")
+			}
+			m.postgres(m.shelf+"/postgresql-server", "/usr/pgsql-17/bin", "17.2")
+			m.packages("/usr/local/bin", map[string]string{"valkey": "valkey-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy", "chromium": "chromium-browser"})
+			for _, name := range []string{"prometheus", "promtool", "alertmanager", "amtool", "node", "npm"} { // dnf finds a package by a file that it has
+				m.file(m.shelf+"/usr/bin/"+name+"/usr/local/bin/"+name, "")
+			}
+			m.command("dnf", `for arg in "$@"; do [ "$arg" != redis ] || exit 1; done
 `+deliver)
-	want := []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey", "dnf install -y pgbouncer",
-		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y /usr/bin/alertmanager /usr/bin/amtool", "dnf install -y haproxy", "dnf install -y chromium",
-		"dnf install -y /usr/bin/node /usr/bin/npm"}
-	m.mustInstall(nil, want...)
-	if said := m.mustInstall(nil, want...); said != "" {
-		t.Errorf("the second run said %q, want nothing", said)
+		}, "", 0, "dnf install", []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey",
+			"dnf install -y pgbouncer", "dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y /usr/bin/alertmanager /usr/bin/amtool",
+			"dnf install -y haproxy", "dnf install -y chromium", "dnf install -y /usr/bin/node /usr/bin/npm"}},
+		"macOS, Homebrew not on the PATH": {"Darwin", func(m *machine) {
+			m.uid = "501"
+			m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "17.2 (Homebrew)")
+			m.packages("/opt/homebrew/bin", map[string]string{"redis": "redis-server", "pgbouncer": "pgbouncer", "prometheus": "prometheus promtool",
+				"alertmanager": "alertmanager amtool", "haproxy": "haproxy", "node": "node npm"})
+			m.file(m.shelf+"/google-chrome/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "")
+			m.file(m.bin+"/curl", "")
+			m.command("brew", deliver)
+			must(os.MkdirAll(m.root+"/opt/homebrew/bin", 0o755))
+			must(os.Rename(m.bin+"/brew", m.root+"/opt/homebrew/bin/brew"))
+		}, "", 0, "brew install", []string{"brew install postgresql@17", "brew install redis", "brew install pgbouncer", "brew install prometheus",
+			"brew install alertmanager", "brew install haproxy", "brew install google-chrome", "brew install node"}},
+		"Linux without a package manager": {"Linux", bare, "", 1, byHand + ",gcc,systemd", nil},
+		"FreeBSD":                         {"FreeBSD", bare, "", 1, byHand + ",gcc,systemd", nil},
+		"macOS without Homebrew":          {"Darwin", bare, "", 1, byHand + ",Homebrew", nil},
+		"an unknown argument":             {"Linux", bare, "postgres mysql", 2, "mysql", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, c.system)
+			c.with(m)
+			said, code, calls := m.install(t, strings.Fields(c.args)...)
+			if code != c.code || c.calls == nil && strings.Count(said, "\n") != 1 {
+				t.Errorf("exit status %d: %s", code, said)
+			}
+			for part := range strings.SplitSeq(c.says, ",") {
+				if !strings.Contains(said, part) {
+					t.Errorf("said %q, which lacks %q", said, part)
+				}
+			}
+			if !slices.EqualFunc(calls, c.calls, isCall) {
+				t.Errorf("calls:\n%s\nwant:\n%s", strings.Join(calls, "\n"), strings.Join(c.calls, "\n"))
+			}
+			for _, path := range []string{policyFile, "/etc/postgresql-common"} { // which it needs only while it installs
+				if _, err := os.Lstat(m.root + path); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("%s was left behind (%v)", path, err)
+				}
+			}
+			if code == 0 { // what is there is not installed again
+				if said, code, calls := m.install(t, strings.Fields(c.args)...); code != 0 || said != "" || calls != nil {
+					t.Errorf("the second run: exit status %d, said %q, called %v", code, said, calls)
+				}
+			}
+		})
 	}
 }
 
-func TestMacOS(t *testing.T) {
-	m := newMachine(t, "Darwin")
-	m.uid = "501"
-	m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "17.2 (Homebrew)")
-	for name, programs := range map[string][]string{"redis": {"redis-server"}, "pgbouncer": {"pgbouncer"}, "prometheus": {"prometheus", "promtool"}, "alertmanager": {"alertmanager", "amtool"}, "haproxy": {"haproxy"}, "node": {"node", "npm"}} {
-		for _, program := range programs {
-			m.file(m.shelf+"/"+name+"/opt/homebrew/bin/"+program, "")
-		}
-	}
-	m.file(m.shelf+"/google-chrome/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "")
-	m.file(m.bin+"/curl", "")
-	m.command("brew", deliver)
-	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install pgbouncer", "brew install prometheus", "brew install alertmanager", "brew install haproxy", "brew install google-chrome", "brew install node")
-}
-
-func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
-	m := newMachine(t, "Darwin")
-	m.command("brew", deliver)
-	m.file(m.shelf+"/redis/usr/local/bin/redis-server", "")
-	must(os.MkdirAll(m.root+"/opt/homebrew/bin", 0o755))
-	must(os.Rename(m.bin+"/brew", m.root+"/opt/homebrew/bin/brew"))
-	m.mustInstall([]string{"redis"}, "brew install redis")
-}
-
-func TestWithoutAPackageManagerItSaysWhatIsNeeded(t *testing.T) {
-	all := []string{"PostgreSQL 14", "redis-server or valkey-server", "pgbouncer", "prometheus with promtool", "Alertmanager with amtool", "haproxy", "curl", "Chromium or Chrome", "Node.js with npm"}
-	newMachine(t, "Linux").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
-	newMachine(t, "FreeBSD").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
-	newMachine(t, "Darwin").mustRefuse(nil, 1, append(all, "Homebrew"))
-}
-
-func TestAnUnknownArgumentIsWrongUsage(t *testing.T) {
-	newMachine(t, "Linux").mustRefuse([]string{"postgres", "mysql"}, 2, []string{"mysql"})
-}
-
-func TestAFailedInstallationShowsWhy(t *testing.T) {
+func TestInstallKeepsAPolicyThatWasThere(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.debian()
-	m.command("apt-get", "echo disk full; exit 100")
-	said, code, _ := m.install("postgres")
-	if code != 1 || !strings.Contains(said, "disk full\n") || !strings.Contains(said, "could not install: PostgreSQL 14") {
-		t.Errorf("exit status %d, said %q", code, said)
+	m.file(m.root+policyFile, "exit 101")
+	if said, code, _ := m.install(t, "postgres"); code != 0 {
+		t.Errorf("exit status %d: %s", code, said)
 	}
-	m.bare()
-}
-
-func TestAServerThatIsTooOldIsNotTakenForInstalled(t *testing.T) {
-	m := newMachine(t, "Linux")
-	m.debian()
-	must(os.RemoveAll(m.shelf + "/postgresql"))
-	m.debianPostgres(m.shelf+"/postgresql", "13.9")
-	said, code, _ := m.install("postgres")
-	if code != 1 || !strings.HasSuffix(said, "still missing: PostgreSQL 14 or later\n") {
-		t.Errorf("exit status %d, said %q", code, said)
+	if text := string(must1(os.ReadFile(m.root + policyFile))); text != "#!/bin/sh\nexit 101\n" {
+		t.Errorf("policy-rc.d is %q, want it as it was", text)
 	}
 }
 
@@ -416,12 +298,8 @@ func TestPostgresIsFoundWhereSystemsPutIt(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := newMachine(t, "Linux")
 			m.postgres(m.root, c.bin, c.version)
-			if !c.found {
-				m.mustRefuse([]string{"postgres"}, 1, []string{"PostgreSQL 14"})
-				return
-			}
-			if said := m.mustInstall([]string{"postgres"}); said != "" {
-				t.Errorf("said %q, want nothing", said)
+			if said, code, _ := m.install(t, "postgres"); (code == 0 && said == "") != c.found {
+				t.Errorf("exit status %d, said %q", code, said)
 			}
 		})
 	}
