@@ -186,7 +186,7 @@ func TestDashboardAsksForWhatIsExported(t *testing.T) {
 		Panels []struct {
 			Type, Title, Description string
 			FieldConfig              struct{ Defaults struct{ Unit string } }
-			Targets                  []struct{ Expr, LegendFormat string }
+			Targets                  []struct{ Expr string }
 			GridPos                  struct{ X, Y, W, H int }
 		}
 		Templating  struct{ List []struct{ Name string } }
@@ -204,7 +204,6 @@ func TestDashboardAsksForWhatIsExported(t *testing.T) {
 			t.Errorf("there is no variable %s", m[1])
 		}
 	}
-	inLegend := regexp.MustCompile(`\{\{(\w+)\}\}`)
 	titles, taken, asked := map[string]bool{}, map[[2]int]string{}, 0
 	for _, p := range file.Panels {
 		if titles[p.Title] {
@@ -227,18 +226,12 @@ func TestDashboardAsksForWhatIsExported(t *testing.T) {
 		}
 		for _, q := range p.Targets {
 			asked++
-			result, err := e.judge(q.Expr)
-			if err != nil {
+			if err := e.judge(q.Expr); err != nil {
 				t.Errorf("%q: %v", p.Title, err)
-			}
-			for _, m := range inLegend.FindAllStringSubmatch(q.LegendFormat, -1) {
-				if !result[m[1]] {
-					t.Errorf("%q shows a label %s, which %s does not have", p.Title, m[1], q.Expr)
-				}
 			}
 		}
 	}
-	if _, err := e.judge(file.Annotations.List[0].Expr); err != nil {
+	if err := e.judge(file.Annotations.List[0].Expr); err != nil {
 		t.Error(err)
 	}
 	if asked < 40 {

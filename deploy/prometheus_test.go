@@ -117,6 +117,8 @@ func (p *prometheus) value(t *testing.T, query string) float64 {
 	return n
 }
 
+var inLegend = regexp.MustCompile(`\{\{(\w+)\}\}`)
+
 // askPanels puts the queries of the dashboard to it, as Grafana would, those that are
 // chosen.
 func (p *prometheus) askPanels(t *testing.T, chosen func(expr string) bool) {
@@ -125,8 +127,17 @@ func (p *prometheus) askPanels(t *testing.T, chosen func(expr string) bool) {
 	for _, r := range dashboard {
 		for _, panel := range r.panels {
 			for _, q := range panel.queries {
-				if chosen(q.expr) && len(p.ask(t, fill.Replace(selectors(q.expr)))) == 0 {
+				if !chosen(q.expr) {
+					continue
+				}
+				samples := p.ask(t, fill.Replace(selectors(q.expr)))
+				if len(samples) == 0 {
 					t.Errorf("%q shows nothing: %s", panel.title, q.expr)
+				}
+				for _, m := range inLegend.FindAllStringSubmatch(q.legend, -1) {
+					if len(samples) > 0 && samples[0][m[1]] == "" {
+						t.Errorf("%q shows a label %s, which %s does not have", panel.title, m[1], q.expr)
+					}
 				}
 			}
 		}
