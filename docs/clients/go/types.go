@@ -24,57 +24,11 @@ const (
 	VALIDATIONERROR     ErrorCode = "VALIDATION_ERROR"
 )
 
-// Valid indicates whether the value is a known member of the ErrorCode enum.
-func (e ErrorCode) Valid() bool {
-	switch e {
-	case BOOKSLOCKED:
-		return true
-	case CONFLICT:
-		return true
-	case FORBIDDEN:
-		return true
-	case IDEMPOTENCYCONFLICT:
-		return true
-	case INTERNALERROR:
-		return true
-	case NOTFOUND:
-		return true
-	case PLANLIMITREACHED:
-		return true
-	case RATELIMITED:
-		return true
-	case REQUESTFAILED:
-		return true
-	case SERVICEUNAVAILABLE:
-		return true
-	case UNAUTHORIZED:
-		return true
-	case UNPROCESSABLEENTITY:
-		return true
-	case VALIDATIONERROR:
-		return true
-	default:
-		return false
-	}
-}
-
 // Defines values for ItemType.
 const (
 	GOODS   ItemType = "GOODS"
 	SERVICE ItemType = "SERVICE"
 )
-
-// Valid indicates whether the value is a known member of the ItemType enum.
-func (e ItemType) Valid() bool {
-	switch e {
-	case GOODS:
-		return true
-	case SERVICE:
-		return true
-	default:
-		return false
-	}
-}
 
 // Contact A contact: exactly these fields, all always present.
 type Contact struct {
@@ -104,18 +58,6 @@ type Contact struct {
 
 	// Tin Tax identification number.
 	Tin *string `json:"tin"`
-}
-
-// ContactPage A page of contacts.
-type ContactPage struct {
-	// Data The rows, in the order asked for.
-	Data []Contact `json:"data"`
-
-	// Page The position of the walk.
-	Page Page `json:"page"`
-
-	// RequestId The request's id, as in the `X-Request-Id` header.
-	RequestId RequestId `json:"requestId"`
 }
 
 // Error The body of every error answer.
@@ -201,18 +143,6 @@ type Item struct {
 // ItemType Goods, or a service.
 type ItemType string
 
-// ItemPage A page of items.
-type ItemPage struct {
-	// Data The rows, in the order asked for.
-	Data []Item `json:"data"`
-
-	// Page The position of the walk.
-	Page Page `json:"page"`
-
-	// RequestId The request's id, as in the `X-Request-Id` header.
-	RequestId RequestId `json:"requestId"`
-}
-
 // Page The position of the walk.
 type Page struct {
 	// HasMore Whether there is a next page.
@@ -221,12 +151,6 @@ type Page struct {
 	// NextCursor The cursor of the next page; null exactly when `hasMore` is false.
 	NextCursor *string `json:"nextCursor"`
 }
-
-// RateLimit The state of the buckets: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends.
-type RateLimit = string
-
-// RateLimitPolicy Buckets: `q` tokens at most, `w` seconds to fill, `rate` tokens a second; a quota: `q` requests in the `w` seconds of its period.
-type RateLimitPolicy = string
 
 // RequestId The request's id, as in the `X-Request-Id` header.
 type RequestId = string
