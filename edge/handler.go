@@ -2,9 +2,7 @@ package edge
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -201,8 +199,7 @@ func (s *Server) finish(x *exchange) {
 	*x = exchange{key: x.key[:0], scratch: x.scratch[:0]}
 }
 
-// report passes a request to metrics, traces, the request log and, at debug
-// level, the log.
+// report passes a request to metrics, usage, traces and the request log.
 func (s *Server) report(x *exchange) {
 	status := x.conn.response.status
 	took := time.Since(x.began)
@@ -216,11 +213,6 @@ func (s *Server) report(x *exchange) {
 	}
 	if class := x.class(status, took); class != unlogged {
 		s.logRequest(x, class, status, took)
-	}
-	if s.logger.Enabled(context.Background(), slog.LevelDebug) {
-		s.logger.LogAttrs(context.Background(), slog.LevelDebug, "answered",
-			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
-			slog.Int("status", status), slog.String("outcome", x.outcome.String()))
 	}
 }
 

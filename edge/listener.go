@@ -90,7 +90,7 @@ func (s *Server) refuseConnection(c net.Conn) {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(refusalTimeout)) // also of reads, for the handshake
 	refused, ctx := newConn(c, s), &fasthttp.RequestCtx{}
-	ctx.Init2(refused, silent{}, false)
+	ctx.Init2(refused, silent, false)
 	s.answerUnread(ctx, &failure{problem: tooManyConns, cause: fmt.Errorf("%d connections are open, as many as are allowed", s.maxConns)})
 	w := bufio.NewWriterSize(refused, writeBuffer)
 	if ctx.Response.Write(w) == nil {

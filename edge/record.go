@@ -81,19 +81,6 @@ func fillTimes(r *cache.Result) cache.Times {
 	return *r.Times
 }
 
-// timings returns all phases and the parts of the flight. Those that did not happen have
-// a zero Began.
-func (x *exchange) timings() [6]tracing.Step {
-	fill := fillTimes(&x.result)
-	step := func(name string, s cache.Span, within int) tracing.Step {
-		return tracing.Step{Name: name, Began: s.Began, Took: s.Took, Within: within}
-	}
-	return [...]tracing.Step{
-		step("key", x.phases[phaseKey], -1), step("memory", x.phases[phaseMemory], -1), step("limit", x.phases[phaseLimit], -1),
-		step("redis", fill.Redis, -1), step("fill", fill.Fill, -1), step("query", fill.Query, 4),
-	}
-}
-
 // trace sends a span to the collector. It contains no API key, search term or cursor.
 func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	name := "HTTP" // for methods other than GET and HEAD, which clients may make up
@@ -108,25 +95,31 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	if r == nil {
 		return
 	}
-	steps := x.timings()
-	r.Took, r.Status, r.Steps = took, status, steps[:]
-	r.Attributes = append(r.Attributes, tracing.Text("http.route", x.route.String()),
-		tracing.Text("listedge.request_id", string(x.id)), tracing.Text("listedge.outcome", x.outcome.String()))
+	part := func(name string, p cache.Span, of *tracing.Span) *tracing.Span { return of.Part(name, p.Began, p.Took) }
+	fill := fillTimes(&x.result)
+	part("key", x.phases[phaseKey], r)
+	part("memory", x.phases[phaseMemory], r)
+	part("limit", x.phases[phaseLimit], r)
+	part("redis", fill.Redis, r)
+	part("query", fill.Query, part("fill", fill.Fill, r))
+	attributes := []tracing.Attribute{tracing.Text("http.route", x.route.String()), tracing.Text("listedge.request_id", string(x.id)),
+		tracing.Text("listedge.outcome", x.outcome.String())}
+	add := func(name, value string) { attributes = append(attributes, tracing.Text(name, value)) }
 	if x.keyEntry != nil {
-		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.keyEntry.Key.ID.String()),
-			tracing.Text("listedge.workspace_id", x.keyEntry.Key.Workspace.String()))
+		add("listedge.key_id", x.keyEntry.Key.ID.String())
+		add("listedge.workspace_id", x.keyEntry.Key.Workspace.String())
 	}
 	if x.cost != notLimited {
-		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.decision.Source.String()))
+		add("listedge.limit_source", x.decision.Source.String())
 		if x.decision.Refused != limiter.Neither {
-			r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_refused_by", x.decision.Refused.String()))
+			add("listedge.limit_refused_by", x.decision.Refused.String())
 		}
 	}
 	if x.result.Entry != nil {
-		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", cacheStatusOf(&x.result)),
-			tracing.Bool("listedge.shared_flight", x.result.Collapsed))
+		add("listedge.cache_status", cacheStatusOf(&x.result))
+		attributes = append(attributes, tracing.Bool("listedge.shared_flight", x.result.Collapsed))
 	}
-	r.Send()
+	r.End(took, status, attributes...)
 }
 
 // single returns the value of a header that was sent once. It returns nil if the header

@@ -39,6 +39,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -112,7 +114,7 @@ func New(o Options) *Server {
 		ErrorHandler:                 s.handleUnreadable,
 		HeaderReceived:               refuseBody,
 		ExpectHandler:                s.handleExpectation,
-		Logger:                       silent{},
+		Logger:                       silent,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  idleTimeout,
@@ -200,6 +202,4 @@ func (s *Server) answerUnread(ctx *fasthttp.RequestCtx, f *failure) {
 
 // silent drops fasthttp's log of clients' errors. Clients could fill the log, and they
 // get the error as a response.
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
+var silent = log.New(io.Discard, "", 0)

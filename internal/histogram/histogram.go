@@ -42,6 +42,18 @@ var bounds = func() (all [cells - 1]time.Duration) {
 	return all
 }()
 
+// nativeOf are the native buckets of the cells.
+var nativeOf = func() (all [cells]int) {
+	native := firstBucket - 1
+	for i, bound := range bounds {
+		if all[i] = native; bound == nativeBound(native) {
+			native++
+		}
+	}
+	all[len(bounds)] = lastBucket + 1
+	return all
+}()
+
 func nativeBound(i int) time.Duration {
 	return time.Duration(math.Exp2(float64(i)/(1<<Schema)) * float64(time.Second))
 }
@@ -118,15 +130,8 @@ func (s *Snapshot) Cumulative(limits []time.Duration) map[float64]uint64 {
 // indices. What is longer than all bounds counts in one bucket more.
 func (s *Snapshot) Native() (zero uint64, buckets map[int]int64) {
 	buckets = map[int]int64{}
-	native := firstBucket - 1
 	for i, n := range s.counts {
-		for native <= lastBucket && i < len(bounds) && bounds[i] > nativeBound(native) {
-			native++
-		}
-		if i == len(bounds) {
-			native = lastBucket + 1
-		}
-		switch {
+		switch native := nativeOf[i]; {
 		case n == 0:
 		case native < firstBucket:
 			zero += n

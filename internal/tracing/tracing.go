@@ -1,8 +1,8 @@
 // Package tracing sends traces of answered requests to an OpenTelemetry collector. While a
-// request runs, it only records when its steps began and how long they took. Spans are made
+// request runs, it only records when its parts began and how long they took. Spans are made
 // from that after the response.
 //
-//	request ──► Request{steps} ──► spans ──► queue (bounded; full = dropped) ──► collector, OTLP over HTTP
+//	request ──► times of its parts ──► spans ──► queue (bounded; full = dropped) ──► collector, OTLP over HTTP
 //
 // Only Close waits for the collector.
 package tracing
@@ -32,30 +32,20 @@ type Tracer struct {
 	tracer   trace.Tracer
 }
 
-// Request is the trace of one request.
-type Request struct {
-	Took       time.Duration
-	Status     int
-	Attributes []attribute.KeyValue
-	Steps      []Step
-
+// Span is a part of a request, or all of it.
+type Span struct {
 	tracer trace.Tracer
-	ctx    context.Context // with root as its span
-	root   trace.Span
+	ctx    context.Context // with span
+	span   trace.Span
 	began  time.Time
 }
 
-// Step is a part of a request.
-type Step struct {
-	Name   string
-	Began  time.Time // zero = the request skipped the step
-	Took   time.Duration
-	Within int // index of the step that contains it, which comes before it; -1 = none
-}
+// Attribute is what a span says of its request.
+type Attribute = attribute.KeyValue
 
-// Text and Bool are attributes of a request.
-func Text(name, value string) attribute.KeyValue      { return attribute.String(name, value) }
-func Bool(name string, value bool) attribute.KeyValue { return attribute.Bool(name, value) }
+// Text and Bool make attributes.
+func Text(name, value string) Attribute      { return attribute.String(name, value) }
+func Bool(name string, value bool) Attribute { return attribute.Bool(name, value) }
 
 // New makes a tracer. OpenTelemetry's environment variables configure it: where to
 // send to, with which headers, what to sample, how much to queue. version is the
@@ -104,7 +94,7 @@ type Caller struct {
 const maxState = 512
 
 // Request starts the trace of a request. It returns nil if the request is not sampled.
-func (t *Tracer) Request(name string, began time.Time, caller Caller) *Request {
+func (t *Tracer) Request(name string, began time.Time, caller Caller) *Span {
 	ctx := context.Background()
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began)}
 	if len(caller.Parent) > 0 {
@@ -123,32 +113,26 @@ func (t *Tracer) Request(name string, began time.Time, caller Caller) *Request {
 	if !root.IsRecording() {
 		return nil
 	}
-	return &Request{tracer: t.tracer, ctx: ctx, root: root, began: began}
+	return &Span{t.tracer, ctx, root, began}
 }
 
-// Send queues the request's spans, or drops them if the queue is full. It does not
-// wait.
-func (r *Request) Send() {
-	r.root.SetAttributes(r.Attributes...)
-	r.root.SetAttributes(attribute.Int("http.response.status_code", r.Status))
-	if r.Status >= 500 {
-		r.root.SetStatus(codes.Error, "")
+// Part adds a part that has ended. A part that did not happen began at the zero time.
+func (s *Span) Part(name string, began time.Time, took time.Duration) *Span {
+	part := &Span{tracer: s.tracer, ctx: s.ctx, began: began}
+	if !began.IsZero() {
+		part.ctx, part.span = s.tracer.Start(s.ctx, name, trace.WithTimestamp(began))
+		part.span.End(trace.WithTimestamp(began.Add(took)))
 	}
-	spans := make([]context.Context, len(r.Steps))
-	for i, s := range r.Steps {
-		parent := r.ctx
-		if s.Within >= 0 {
-			parent = spans[s.Within]
-		}
-		spans[i] = parent
-		if s.Began.IsZero() {
-			continue
-		}
-		var span trace.Span
-		spans[i], span = r.tracer.Start(parent, s.Name, trace.WithTimestamp(s.Began))
-		span.End(trace.WithTimestamp(s.Began.Add(s.Took)))
+	return part
+}
+
+// End queues the request's spans, or drops them if the queue is full. It does not wait.
+func (s *Span) End(took time.Duration, status int, attributes ...Attribute) {
+	s.span.SetAttributes(append(attributes, attribute.Int("http.response.status_code", status))...)
+	if status >= 500 {
+		s.span.SetStatus(codes.Error, "")
 	}
-	r.root.End(trace.WithTimestamp(r.began.Add(r.Took)))
+	s.span.End(trace.WithTimestamp(s.began.Add(took)))
 }
 
 // errorLog logs the library's own errors, without the values that they quote: headers and

@@ -11,7 +11,7 @@ import (
 func TestLogsAreStructuredAndHoldNoKeys(t *testing.T) {
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--log-level", "debug")
+	n := startNode(t, url, "--access-log", "sampled")
 	for _, path := range []string{"/v1/items", "/v1/items?limit=0", "/v1/items?search=secret", "/v1/items?X-API-Key=" + key, "/nowhere"} {
 		n.get(t, path, key, "X-Request-Id: find-me")
 	}
