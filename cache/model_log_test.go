@@ -283,7 +283,7 @@ func (m *model) proceed(n *modelNode, f *modelFill) (done bool) {
 // check is the assertion.
 func (m *model) check(rows []*replica.Row) error {
 	for _, v := range slices.Backward(m.versions) {
-		if slices.EqualFunc(rows, v.rows, func(a *replica.Row, b lists.Row) bool { return a.Row == b }) {
+		if slices.EqualFunc(rows, v.rows, func(a *replica.Row, b lists.Row) bool { return a.Row() == b }) {
 			return nil
 		}
 		if v.from.Before(m.now.Add(-modelBound)) {

@@ -216,7 +216,7 @@ func (c *Cache) storeState(v View) {
 	}
 	p := stored{end: whole && !more, at: at, epoch: epoch, readAt: readAt}
 	for _, r := range rows {
-		p.rows = append(p.rows, r.Row)
+		p.rows = append(p.rows, r.Row())
 	}
 	c.store(v, p)
 }

@@ -20,13 +20,13 @@
 //	origin/apikey/cache.go edge/params.go origin/query.go edge/page.go cache/cache.go
 //	cache/memory.go cache/following.go cache/entry.go cache/replica/list.go edge/limits.go
 //
-// # A miss: at most 28 files
+// # A miss: at most 24 files
 //
 // After those of a hit:
 //
-//	edge/fill.go cache/singleflight.go cache/fill.go cache/view.go cache/redis.go
+//	edge/fill.go cache/singleflight.go cache/fill.go cache/redis.go
 //	cache/codec.go internal/lists/encode.go cache/replica/fill.go cache/replica/merge.go
-//	cache/replica/row.go cache/replica/table.go cache/replica/clock.go cache/replica/read.go
+//	cache/replica/table.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go

@@ -3,6 +3,7 @@ package replica
 import (
 	"slices"
 	"sort"
+	"strings"
 	"sync/atomic"
 
 	"listedge/internal/changefeed"
@@ -49,6 +50,25 @@ func (r *Row) Touch() {
 	}
 }
 
+// A bound is a Position, or one that no row has: behind a row, or the end of the list. A
+// range has the positions from a bound to before another.
+
+// listEnd is behind each position.
+var listEnd = lists.Position(strings.Repeat("\xff", 25))
+
+// behind returns the bound directly behind a position.
+func behind(p lists.Position) lists.Position {
+	if p == "" {
+		return ""
+	}
+	return p + "\x00" // mutation: a bound is before its row
+}
+
+// isBehind says whether the bound is behind(p).
+func isBehind(bound, p lists.Position) bool {
+	return len(bound) == len(p)+1 && bound[len(p)] == 0 && bound[:len(p)] == p
+}
+
 // interval is a range: the rows whose positions are from lo to before hi. (range is a word
 // of the language.)
 type interval struct {
@@ -61,7 +81,7 @@ type interval struct {
 
 // find returns the index of the first row at the bound or behind it.
 func (g *interval) find(at lists.Position) int {
-	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].Compare(g.list.Order, at) >= 0 })
+	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].compare(g.list.Order, at) >= 0 })
 }
 
 // find returns the index of the range that has the bound, or of the one behind it.
@@ -90,7 +110,7 @@ func (r *Replica) insert(l *List, row *Row, at lists.Position) {
 	g.rows = slices.Insert(g.rows, g.find(at), row)
 	r.show(l.table, row)
 	if n := len(g.rows); n > r.longest {
-		r.cut(l, g.rows[n/2].Position(l.Order))
+		r.cut(l, g.rows[n/2].position(l.Order))
 	}
 }
 
@@ -141,7 +161,7 @@ func (r *Replica) cut(l *List, at lists.Position) {
 // covers already must be the same; ok is false if it is not.
 func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*Row) (ok bool) {
 	upTo := func(bound lists.Position) (those []*Row) {
-		n := sort.Search(len(rows), func(i int) bool { return rows[i].Compare(l.Order, bound) >= 0 })
+		n := sort.Search(len(rows), func(i int) bool { return rows[i].compare(l.Order, bound) >= 0 })
 		those, rows = rows[:n], rows[n:]
 		return those
 	}
@@ -170,4 +190,112 @@ func (r *Replica) fillGap(l *List, i int, g *interval) {
 	}
 	l.ranges = slices.Insert(l.ranges, i, g)
 	r.clock.add(g)
+}
+
+// Read cuts a page from the ranges of a list: up to n rows behind a position, as many as
+// have maxBytes of text, but at least one. more says that the list has a row behind them.
+// If the ranges do not have all of this, ok is false, and rows are those that they have.
+// The rows are appended to dst. At the version, list shows the page until its Version is
+// another one.
+func (r *Replica) Read(dst []*Row, k *Key, after lists.Position, n, maxBytes int) (list *List, version uint64, rows []*Row, more, ok bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	t := r.tables[k.Table]
+	if t == nil {
+		return nil, 0, dst, false, false
+	}
+	l := t.lists[*k]
+	if l == nil {
+		return nil, 0, dst, false, false
+	}
+	l.Touch()
+	rows, more, ok = l.read(dst, after, n, maxBytes)
+	return l, l.version.Load(), rows, more, ok
+}
+
+func (l *List) read(rows []*Row, after lists.Position, n, maxBytes int) (_ []*Row, more, ok bool) {
+	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
+	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) { // mutation: a page begins in a gap
+		return rows, false, false
+	}
+	g := l.ranges[i]
+	j := sort.Search(len(g.rows), func(j int) bool { return g.rows[j].compare(l.Order, after) > 0 }) // mutation: a page has the row at its position
+	for bytes, first := 0, len(rows); ; i, j = i+1, 0 {
+		g := l.ranges[i]
+		if !g.used.Load() {
+			g.used.Store(true)
+		}
+		for _, row := range g.rows[j:] {
+			bytes += len(row.Text)
+			if count := len(rows) - first; count == n || bytes > maxBytes && count > 0 {
+				return rows, true, true
+			}
+			rows = append(rows, row)
+		}
+		if g.hi == listEnd { // mutation: a page ends with its range
+			return rows, false, true
+		}
+		if i+1 == len(l.ranges) || l.ranges[i+1].lo != g.hi { // mutation: a page goes on across a gap
+			return rows, false, false
+		}
+	}
+}
+
+// clock has all ranges, and what they take. Its hand goes round and gives each a second
+// chance: one that was used since the hand passed stays until it passes again.
+type clock struct {
+	ranges []*interval
+	hand   int
+	bytes  int
+}
+
+// rangeBytes is what a range takes besides its rows, and placeBytes what each of its rows
+// does in it (TestMemory).
+const rangeBytes, placeBytes = 240, 12
+
+func (g *interval) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
+
+func (c *clock) add(g *interval) {
+	g.index = len(c.ranges)
+	c.ranges = append(c.ranges, g)
+	c.bytes += g.bytes()
+}
+
+// remove puts the last range into the place of the one that leaves.
+func (c *clock) remove(g *interval) {
+	n := len(c.ranges) - 1
+	last := c.ranges[n]
+	last.index, c.ranges[g.index], c.ranges[n] = g.index, last, nil
+	c.ranges = c.ranges[:n]
+	c.bytes -= g.bytes()
+}
+
+// wasUsed says whether a page of the range was served since the last call.
+func (g *interval) wasUsed() bool {
+	used := g.used.Swap(false)
+	for _, row := range g.rows {
+		if row.touched.Load() {
+			row.touched.Store(false)
+			used = true
+		}
+	}
+	return used
+}
+
+// maxSteps bounds the ranges that the hand passes at once, so that requests do not wait,
+// unless the budget is exceeded by far.
+const maxSteps = 128
+
+// evict gives up ranges until the budget is kept.
+func (r *Replica) evict() {
+	c, budget := &r.clock, r.budget.Rows
+	for steps := 0; c.bytes > budget && len(c.ranges) > 0 && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
+		if c.hand++; c.hand >= len(c.ranges) {
+			c.hand = 0
+		}
+		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.wasUsed() { // mutation: the hand gives no second chance
+			r.counts.Evicted++
+			r.uncover(g.list, g.lo, g.hi)
+		}
+	}
 }

@@ -67,7 +67,7 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 		}
 	}
 	if len(unseen) > 0 {
-		slices.SortFunc(p.rows, func(a, b *Row) int { return a.Compare(f.Order, b.Position(f.Order)) })
+		slices.SortFunc(p.rows, func(a, b *Row) int { return a.compare(f.Order, b.position(f.Order)) })
 		slices.Sort(p.gaps)
 	}
 	return p, Merged
@@ -75,9 +75,9 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 
 // add adds a row if it is in the part.
 func (p *part) add(o lists.Order, row *lists.Row, b belonging) {
-	r := &Row{Row: *row}
+	r := newRow(row)
 	switch {
-	case r.Compare(o, p.lo) < 0 || r.Compare(o, p.hi) >= 0:
+	case r.compare(o, p.lo) < 0 || r.compare(o, p.hi) >= 0:
 	case b == unknown || row.Text == "":
 		p.gaps = append(p.gaps, row.Position(o))
 	default:
@@ -97,13 +97,13 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	consistent := o == Merged
 	for i, row := range p.rows {
 		if known := t.rows[row.ID]; known != nil {
-			consistent = consistent && known.Row == row.Row
+			consistent = consistent && known.Row() == row.Row()
 			p.rows[i] = known
 		}
 	}
 	lo, rows := p.lo, p.rows
 	for _, gap := range append(p.gaps, p.hi) {
-		n, _ := slices.BinarySearchFunc(rows, gap, func(row *Row, at lists.Position) int { return row.Compare(f.Order, at) })
+		n, _ := slices.BinarySearchFunc(rows, gap, func(row *Row, at lists.Position) int { return row.compare(f.Order, at) })
 		consistent = consistent && r.cover(l, lo, gap, rows[:n])
 		lo, rows = behind(gap), rows[n:] // mutation: a gap is covered
 	}

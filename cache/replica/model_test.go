@@ -197,7 +197,7 @@ func (m *model) copy(f *flight, of *modelNode, limit int) {
 	}
 	f.read, f.End, f.At = true, !more, of.State()
 	for _, row := range rows {
-		f.Rows = append(f.Rows, row.Row)
+		f.Rows = append(f.Rows, row.Row())
 	}
 }
 
@@ -223,7 +223,7 @@ func (m *model) check(n *modelNode) error {
 					inside = append(inside, row)
 				}
 			}
-			if !slices.EqualFunc(inside, g.rows, func(a *lists.Row, b *Row) bool { return b.Row == *a && t.rows[a.ID] == b }) {
+			if !slices.EqualFunc(inside, g.rows, func(a *lists.Row, b *Row) bool { return b.Row() == *a && t.rows[a.ID] == b }) {
 				return fmt.Errorf("%v from %q to %q: %s, want %s", *k, g.lo, g.hi, texts(g.rows), texts(inside))
 			}
 		}
@@ -258,7 +258,7 @@ func (v *view) check(list []*lists.Row) error {
 	}
 	more := len(list) > v.limit
 	list = list[:min(len(list), v.limit)]
-	if more != v.more || !slices.EqualFunc(list, v.rows, func(a *lists.Row, b *Row) bool { return b.Row == *a }) {
+	if more != v.more || !slices.EqualFunc(list, v.rows, func(a *lists.Row, b *Row) bool { return b.Row() == *a }) {
 		return fmt.Errorf("%v after %q: %s, more %t, want %s, %t", v.list.Key, v.after, texts(v.rows), v.more, texts(list), more)
 	}
 	return nil
@@ -273,7 +273,7 @@ func texts[R any](rows []R) (all []string) {
 
 // consistent returns which of the invariants of the package's types does not hold.
 func (r *Replica) consistent() error {
-	shown, bytes, ranges := map[*Row]int32{}, 0, 0
+	shown, bytes, ranges := map[*Row]int16{}, 0, 0
 	for of, t := range r.tables {
 		for _, l := range t.lists {
 			if len(l.ranges) == 0 || l.table != t || t.of != of {

@@ -3,9 +3,52 @@ package replica
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
+
+	"github.com/google/uuid"
 
 	"listedge/internal/lists"
 )
+
+// Row is a version of a row: what lists.Row has, and what the replica notes of it, in 64
+// bytes. All ranges of a table that show the version have the same pointer, and no other
+// version ever has it.
+type Row struct {
+	ID            uuid.UUID
+	CreatedAt     int64
+	NameKey, Text string
+	Flags         lists.Flags
+	shown         int16       // by so many ranges, at most one of each list
+	touched       atomic.Bool // since the clock passed
+}
+
+func newRow(r *lists.Row) *Row {
+	return &Row{ID: r.ID, CreatedAt: r.CreatedAt, NameKey: r.NameKey, Text: r.Text, Flags: r.Flags}
+}
+
+// Row returns the version as the log has it.
+func (r *Row) Row() lists.Row {
+	return lists.Row{ID: r.ID, CreatedAt: r.CreatedAt, NameKey: r.NameKey, Text: r.Text, Flags: r.Flags}
+}
+
+func (r *Row) compare(o lists.Order, p lists.Position) int {
+	row := r.Row()
+	return row.Compare(o, p)
+}
+
+func (r *Row) position(o lists.Order) lists.Position {
+	row := r.Row()
+	return row.Position(o)
+}
+
+// rowBytes is what a row of a table takes besides its text and its name key: the Row, and
+// its place in the map (TestMemory).
+const rowBytes = 64 + 64
+
+func (r *Row) bytes() int { return rowBytes + len(r.NameKey) + len(r.Text) }
+
+// rows are the rows of a table that a range shows.
+type rows map[uuid.UUID]*Row
 
 // belonging says whether a version of a row belongs to a list.
 type belonging uint8
@@ -63,18 +106,18 @@ func positionsOf(c lists.Collection, row *lists.Row) (p positions) {
 func (r *Replica) change(t *table, row *lists.Row) {
 	r.counts.Rows++
 	old := t.rows[row.ID]
-	if old != nil && old.Row == *row {
+	if old != nil && old.Row() == *row {
 		return
 	}
-	var from positions
+	var from, to positions
 	if old != nil {
-		from = positionsOf(t.of.Collection, &old.Row)
+		was := old.Row()
+		from = positionsOf(t.of.Collection, &was)
 	}
-	var to positions
 	if row.Flags&lists.Gone == 0 {
 		to = positionsOf(t.of.Collection, row)
 	}
-	next := &Row{Row: *row}
+	next := newRow(row)
 	var s searched
 	for _, l := range t.lists {
 		r.changeIn(l, old, next, from[l.Order], to[l.Order], belongs(row, &l.Key, &s)) // mutation: a row is removed from one list only
