@@ -1,9 +1,6 @@
 package lists
 
-import (
-	"encoding/binary"
-	"strings"
-)
+import "encoding/binary"
 
 // Rows have one encoding, in the log of changes and in pages. Numbers are sizes in bytes;
 // all others are varints:
@@ -52,13 +49,17 @@ func ParseRows(b string) (rows []Row, rest string, ok bool) {
 				return nil, "", false
 			}
 			r.CreatedAt = int64(at>>1) ^ -int64(at&1)
-			for _, text := range [...]*string{&r.NameKey, &r.Text} {
+			var space [1 << 10]byte // most rows are shorter
+			texts, key := space[:0], 0
+			for range 2 {
 				var size uint64
 				if size, b, ok = uvarint(b); !ok || size > uint64(len(b)) {
 					return nil, "", false
 				}
-				*text, b = strings.Clone(b[:size]), b[size:]
+				key = len(texts)
+				texts, b = append(texts, b[:size]...), b[size:]
 			}
+			r.setTexts(texts, key)
 		}
 		rows = append(rows, r)
 	}

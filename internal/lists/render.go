@@ -39,20 +39,22 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	if len(values) != last+1 || len(values[0]) != len(r.ID) || values[name] == nil && named || len(values[last]) != 8 {
 		return r, ErrMalformed
 	}
-	var space [1 << 10]byte // most rows are shorter
-	text, err := c.AppendText(space[:0], values)
-	switch {
-	case err == nil && unsent == 0:
-		r.Text = string(text)
-	case err != nil && !errors.Is(err, ErrBounds):
-		return r, err
-	}
 	copy(r.ID[:], values[0])
 	r.CreatedAt, r.Flags = instant(values[last]), c.flags(values)
+	key := ""
 	if named {
-		r.NameKey = NameKey(string(values[name]))
+		key = NameKey(string(values[name]))
 	} else {
 		r.Flags |= NameUnknown // mutation: a name that is not sent is empty
+	}
+	var space [1 << 10]byte // most rows are shorter
+	texts, err := c.AppendText(append(space[:0], key...), values)
+	if err != nil && !errors.Is(err, ErrBounds) {
+		return Row{}, err
+	}
+	r.setTexts(texts, len(key))
+	if err != nil || unsent != 0 {
+		r.Text = ""
 	}
 	return r, err
 }

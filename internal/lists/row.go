@@ -20,6 +20,13 @@ type Row struct {
 	Text      string // as a page shows it, in JSON; empty = not known
 }
 
+// setTexts sets the name key and the text behind it to a copy of b. They share an
+// allocation, because a node holds many rows.
+func (r *Row) setTexts(b []byte, key int) {
+	texts := string(b)
+	r.NameKey, r.Text = texts[:key], texts[key:]
+}
+
 // Size returns the bytes of the row's texts.
 func (r *Row) Size() int { return len(r.NameKey) + len(r.Text) }
 
