@@ -87,19 +87,20 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	chosen := slices.DeleteFunc(slices.Clone(measures), func(m measure) bool { return len(o.only) > 0 && !slices.Contains(o.only, m.name) })
-	s, r := new(subject), &report{left: map[string][]string{}}
-	if slices.ContainsFunc(chosen, func(m measure) bool { return m.name != "limits" }) { // which needs no Postgres
-		postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: filepath.Join(dir, "postgres"), Disposable: true,
-			Settings: map[string]string{"track_activity_query_size": "16kB", "maintenance_work_mem": "512MB"}}) // statements are read back whole; indexes built at once
-		if err != nil {
-			return err
-		}
-		defer func() { _ = postgres.Stop() }()
-		if s, err = prepare(ctx, postgres, dir, o.items); err != nil {
-			return err
-		}
-		r.bin = postgres.Bin()
+	if len(chosen) == 1 && chosen[0].name == "limits" { // which need a page, and no large workspace
+		o.items = smallItems
 	}
+	postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: filepath.Join(dir, "postgres"), Disposable: true,
+		Settings: map[string]string{"track_activity_query_size": "16kB", "maintenance_work_mem": "512MB"}}) // statements are read back whole; indexes built at once
+	if err != nil {
+		return err
+	}
+	defer func() { _ = postgres.Stop() }()
+	s, err := prepare(ctx, postgres, dir, o.items)
+	if err != nil {
+		return err
+	}
+	r := &report{left: map[string][]string{}, bin: postgres.Bin()}
 	var failed error // of a measure; the others go on
 	for _, m := range chosen {
 		fmt.Fprintln(os.Stderr, "bench:", m.name)

@@ -120,7 +120,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 			c.Fair, c.Need = 1, min(waiting, share)
 			c.Extra = min(c.Extra, share-c.Need)
 		}
-		if f.Link.slow() {
+		if f.Link.slow() && l.leasesTo(f) {
 			c.Hold = 1
 		}
 	}
@@ -149,7 +149,7 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 		granted, leased = 0, leased+granted
 	}
 	l.granted, l.grantedUntil = int32(granted), sent+MaxWait
-	if l.Policy.Leased() { // otherwise tokens are always granted, even if Redis is slow
+	if l.leasesTo(f) { // otherwise tokens are always granted, even if Redis is slow
 		l.grantedUntil = sent + f.Link.Budget
 	}
 	if leased > 0 || l.cur+l.prev > 0 {
@@ -208,6 +208,10 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 	}
 }
 
+// leasesTo reports whether the nodes of a fleet lease tokens. What a lease of a burst that is small
+// beside the fleet keeps from the other nodes is too much.
+func (l *Lease) leasesTo(f *Fleet) bool { return l.Policy.Leased() && l.Policy.Burst >= 3*f.Nodes } // mutation: tokens of a burst that is small beside the fleet are leased
+
 // Fail ends a call whose result is unknown. The tokens that it was to give back are
 // lost, because a second call might give them back twice. The debt is kept (restoreDebt).
 func (l *Lease) Fail(c *Call, now int64) {
@@ -215,8 +219,13 @@ func (l *Lease) Fail(c *Call, now int64) {
 	l.restoreDebt(c.Debt)
 }
 
-// idle reports whether no request has come for longer than the demand's idleAfter.
-func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfter() }
+// idle reports whether no request has come for longer than the demand's idleAfter. A bucket that
+// was more than half empty is told earlier, before it is full but for what counts as held.
+func (l *Lease) idle(now int64) bool {
+	since := now - l.takenAt
+	drained := l.balance == 0 && l.Level < l.Policy.Units()/2 && l.levelAt(now+minIdle) == l.room()
+	return since >= l.demand.idleAfter() || drained && since >= minIdle // mutation: a drained bucket hears late what is spent
+}
 
 // IsActive reports whether Sweep must be called periodically: the lease holds tokens, has
 // tokens to give back, or has a fallback.

@@ -81,18 +81,6 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 	}
 }
 
-// A node that crashes again and again takes away no more than its own part of the rate.
-func TestACrashLoopCostsOnePart(t *testing.T) {
-	t.Parallel()
-	for _, every := range []int64{2e6, 10e6} {
-		share, over := New(t, 5, policy(t, 100, 200), 4).CrashLoop(every)
-		t.Logf("a crash every %d s: %.3f of the rate, %.2f over", every/1e6, share, over)
-		if share < .75 || over > 1 {
-			t.Errorf("a crash every %d s: %.3f of the rate, %.2f over", every/1e6, share, over)
-		}
-	}
-}
-
 // A cut that lasts longer than a node counts as a member: from then on the nodes cut
 // off admit their part of the rate on top, and no more.
 func TestALongCutAdmitsOnlyThePartOnTop(t *testing.T) {
@@ -128,9 +116,7 @@ func TestSmallBurstsWhileRedisIsAway(t *testing.T) {
 				span := int64(400e6 / limit.rate)
 				w.After(20e6, func() { w.Hang(span) })
 				fleet, ideal := int64(0), int64(0)
-				o, over := Oracle{Policy: p}, 0.0
 				w.Admit = func(*Node) {
-					over = max(over, o.Admit(w.Now))
 					if w.Now > 20e6 {
 						fleet++
 					}
@@ -142,9 +128,9 @@ func TestSmallBurstsWhileRedisIsAway(t *testing.T) {
 					return s(w)
 				}, span)
 				w.Run(span)
-				t.Logf("%4.1f/s %d, %d nodes, %s: %d admitted, %d by an exact bucket, %.2f over", limit.rate, limit.burst, nodes, name, fleet, ideal, over)
-				if fleet > ideal+1 || over > 1 {
-					t.Errorf("%v/s burst %d, %d nodes, %s: %d admitted, %d by an exact bucket, %.2f above the promise", limit.rate, limit.burst, nodes, name, fleet, ideal, over)
+				t.Logf("%4.1f/s %d, %d nodes, %s: %d admitted, %d by an exact bucket, %.2f over", limit.rate, limit.burst, nodes, name, fleet, ideal, w.Over)
+				if fleet > ideal+1 || w.Over > 1 {
+					t.Errorf("%v/s burst %d, %d nodes, %s: %d admitted, %d by an exact bucket, %.2f above the promise", limit.rate, limit.burst, nodes, name, fleet, ideal, w.Over)
 				}
 				if limit.burst < int64(nodes) && fleet > 1 {
 					t.Errorf("%v/s burst %d, %d nodes: %d admitted without Redis", limit.rate, limit.burst, nodes, fleet)
@@ -168,33 +154,6 @@ func TestColdNodesKeepThePromise(t *testing.T) {
 		t.Logf("%d nodes: %.1f over, %.2f of exact", nodes, r.Over, r.Share)
 		if r.Over > 1 || r.Share < .8*float64(nodes)/8 {
 			t.Errorf("%d nodes: %.1f tokens too many, %.2f of exact", nodes, r.Over, r.Share)
-		}
-	}
-}
-
-// Twice the rate is demanded, most of it on one node: each request has the same
-// chance on each node. (Jain's index over the requests.)
-func TestFairness(t *testing.T) {
-	t.Parallel()
-	for _, limit := range []struct {
-		rate  float64
-		burst int64
-	}{{10, 10}, {10, 20}, {50, 100}, {1_000, 100}, {1_000, 1_000}} {
-		p := policy(t, limit.rate, limit.burst)
-		for _, nodes := range []int{2, 3, 8} {
-			line := ""
-			for _, load := range []float64{1.3, 2, 5, 10} {
-				hot := .65
-				if load == 10 {
-					hot = .97
-				}
-				jain, r := New(t, 9, p, nodes).Fairness(load, hot)
-				line += fmt.Sprintf(" | %.1f: %.4f, calls %.3f, share %.3f", load, jain, r.Calls, r.Share)
-				if jain < .98 && load <= 2 || jain < .97 && load <= 5 || jain < .8 || r.Share < .97 {
-					t.Errorf("%v/s burst %d, %d nodes, load %.1f: Jain %.4f, %.3f of exact", limit.rate, limit.burst, nodes, load, jain, r.Share)
-				}
-			}
-			t.Logf("%5.0f/s %4d, %d nodes%s", limit.rate, limit.burst, nodes, line)
 		}
 	}
 }

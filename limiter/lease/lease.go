@@ -190,9 +190,11 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 // answer: it has been refilled up to burst - held. Before the first answer the bucket counts as
 // full, as an absent bucket is.
 func (l *Lease) levelAt(now int64) int64 {
-	room := max(0, l.Policy.Burst-int64(l.held)) * Token
-	return max(l.Level, min(room, l.Level+l.Policy.Earned(max(0, now-l.At))))
+	return max(l.Level, min(l.room(), l.Level+l.Policy.Earned(max(0, now-l.At))))
 }
+
+// room is the level up to which the bucket refills while nodes hold tokens of it.
+func (l *Lease) room() int64 { return max(0, l.Policy.Burst-int64(l.held)) * Token }
 
 // Status is what a response says about a bucket.
 type Status struct {

@@ -21,13 +21,6 @@ func policy(t testing.TB, rate float64, burst int64) lease.Policy {
 	return p
 }
 
-// far makes a world whose calls take roundTrip, 20 % more or less.
-func far(t testing.TB, seed uint64, p lease.Policy, nodes int, roundTrip int64) *World {
-	w := New(t, seed, p, nodes)
-	w.OneWay = func() int64 { return roundTrip*4/10 + w.Random.Int64N(max(1, roundTrip/5)) }
-	return w
-}
-
 // sticky: all requests come to one node.
 func sticky(load float64) Shape {
 	return func(w *World) (int64, int64) { return w.Gap(load * PerSecond(w.Policy)), 0 }

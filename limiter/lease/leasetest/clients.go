@@ -5,9 +5,8 @@ import "listedge/limiter/lease"
 // Tally is what clients got that keep to their limit, beside an exact bucket that has the same
 // arrivals.
 type Tally struct {
-	Admitted, Refused, Falsely int   // Falsely: refused, and not by the exact bucket
-	Last                       int64 // when the last one was refused falsely, after the flood
-	Over                       float64
+	Admitted, Refused, Falsely int     // Falsely: refused, and not by the exact bucket
+	Last                       int64   // when the last one was refused falsely, after the flood
 	Calls                      float64 // a request
 }
 
@@ -16,18 +15,11 @@ func (t Tally) Refusals() float64 {
 	return 100 * float64(t.Falsely) / float64(max(1, t.Admitted+t.Refused))
 }
 
-// watch makes the oracle check every admission.
-func (w *World) watch(t *Tally) {
-	o := Oracle{Policy: w.Policy}
-	w.Admit = func(*Node) { t.Over = max(t.Over, o.Admit(w.Now)) }
-}
-
 // AfterAFlood has a flood of a minute on all nodes. Then a client waits for Retry-After, and keeps
 // to 95 % of the rate.
 func (w *World) AfterAFlood() (t Tally) {
 	const flood = int64(60e6)
 	rate, exact, granted := PerSecond(w.Policy), Exact{Policy: w.Policy}, false
-	w.watch(&t)
 	w.Traffic(func(w *World) (int64, int64) {
 		exact.Take(w.Now)
 		return w.Gap(max(20, 3*rate)), w.AnyNode()
@@ -56,18 +48,20 @@ func (w *World) AfterAFlood() (t Tally) {
 	return t
 }
 
-// RegularBursts has a client send 20 whole bursts, one every x refills, their requests so far apart.
-// An exact bucket refuses none.
-func (w *World) RegularBursts(x float64, apart int64) (t Tally) {
-	const bursts = 20
-	w.watch(&t)
-	every := int64(x * float64(w.Policy.TimeFor(w.Policy.Units())))
-	for i := range int64(bursts) {
-		for k := range w.Policy.Burst {
-			w.After(i*every+k*apart, func() { w.Nodes[w.AnyNode()].Request() })
+// RegularBursts has a client send whole bursts, one every x refills: 20 with requests 1 ms apart, and
+// as many with 2 ms and so on to 10 ms. An exact bucket refuses none.
+func (w *World) RegularBursts(x float64) (t Tally) {
+	every, at := int64(x*float64(w.Policy.TimeFor(w.Policy.Units()))), int64(0)
+	for apart := int64(1_000); apart <= 10_000; apart += 1_000 {
+		for range 20 {
+			for k := range w.Policy.Burst {
+				w.After(at+k*apart, func() { w.Nodes[w.AnyNode()].Request() })
+			}
+			at += every
 		}
+		at += every // the next requests come earlier in a burst
 	}
-	w.Run(bursts * every)
+	w.Run(at)
 	return w.tally(t)
 }
 
@@ -80,7 +74,6 @@ func (w *World) tally(t Tally) Tally {
 
 // Paced has a client of one node keep to 95 % of its rate. The last answer may be under way.
 func (w *World) Paced() (t Tally) {
-	w.watch(&t)
 	gap := int64(1e6 / PerSecond(w.Policy) / .95)
 	w.Traffic(func(*World) (int64, int64) { return gap, 0 }, 200*gap)
 	w.Run(200 * gap)
@@ -91,7 +84,6 @@ func (w *World) Paced() (t Tally) {
 // left, a millisecond apart on any nodes, and then wait for the time in which half of the bucket
 // refills.
 func (w *World) SpendsWhatIsShown() (t Tally) {
-	w.watch(&t)
 	asks := false
 	w.Decided = func(n *Node, ok bool) {
 		if !asks {
@@ -118,11 +110,10 @@ func (w *World) SpendsWhatIsShown() (t Tally) {
 }
 
 // CrashLoop has three times the rate, while the last node crashes every so often for two minutes.
-// share is what was admitted of the rate after the first 20 s.
-func (w *World) CrashLoop(every int64) (share, over float64) {
-	admitted, o := 0, Oracle{Policy: w.Policy}
+// It returns what was admitted of the rate after the first 20 s.
+func (w *World) CrashLoop(every int64) (share float64) {
+	admitted := 0
 	w.Admit = func(*Node) {
-		over = max(over, o.Admit(w.Now))
 		if w.Now > 20e6 {
 			admitted++
 		}
@@ -132,15 +123,15 @@ func (w *World) CrashLoop(every int64) (share, over float64) {
 	}
 	w.Traffic(Steady(3), 120e6)
 	w.Run(120e6)
-	return float64(admitted) / 100 / PerSecond(w.Policy), over
+	return float64(admitted) / 100 / PerSecond(w.Policy)
 }
 
 // Fairness has load times the rate, a part of it on one node. It returns Jain's index over the
 // requests, once the burst is spent: 1 = each has the same chance on each node.
-func (w *World) Fairness(load, hot float64) (jain float64, r Result) {
+func (w *World) Fairness(load, hot float64) (jain float64) {
 	asked, admitted := map[*Node]float64{}, map[*Node]float64{}
 	rate := load * PerSecond(w.Policy)
-	span := max(int64(40e6), 4_000*w.Policy.TimeFor(lease.Token))
+	span := max(int64(10e6), 4_000*w.Policy.TimeFor(lease.Token))
 	w.Decided = func(n *Node, ok bool) {
 		if w.Now < span/4 {
 			return
@@ -149,7 +140,7 @@ func (w *World) Fairness(load, hot float64) (jain float64, r Result) {
 			admitted[n]++
 		}
 	}
-	r = w.Measure(func(w *World) (int64, int64) {
+	w.Measure(func(w *World) (int64, int64) {
 		if w.Random.Float64() < hot {
 			return w.Gap(rate), 0
 		}
@@ -160,5 +151,5 @@ func (w *World) Fairness(load, hot float64) (jain float64, r Result) {
 		chance := admitted[n] / of
 		all, sum, squares = all+of, sum+chance*of, squares+chance*chance*of
 	}
-	return sum * sum / all / squares, r
+	return sum * sum / all / squares
 }

@@ -59,12 +59,6 @@ type Result struct {
 // an exact bucket that has the same arrivals.
 func (w *World) Measure(s Shape, span int64) (r Result) {
 	exact, ideal := Exact{Policy: w.Policy}, int64(0)
-	o := Oracle{Policy: w.Policy}
-	admit := w.Admit
-	w.Admit = func(n *Node) {
-		r.Over = max(r.Over, o.Admit(w.Now))
-		admit(n)
-	}
 	w.Traffic(func(w *World) (int64, int64) {
 		if exact.Take(w.Now) {
 			ideal++
@@ -77,7 +71,7 @@ func (w *World) Measure(s Shape, span int64) (r Result) {
 	r.Short = float64(ideal-w.Admitted) / offered
 	r.Share = float64(w.Admitted) / float64(ideal)
 	r.Fallback, r.Waited, r.Calls = float64(w.Fallback)/offered, float64(w.Waited)/offered, float64(w.Calls)/offered
-	r.Broken = w.Broken
+	r.Over, r.Broken = w.Over, w.Broken
 	return r
 }
 

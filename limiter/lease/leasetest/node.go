@@ -162,6 +162,7 @@ func (n *Node) answerWaiters() {
 
 func (n *Node) admit() {
 	n.W.Admitted++
+	n.W.Over = max(n.W.Over, n.W.oracle.Admit(n.W.Now))
 	n.W.Admit(n)
 	n.W.Decided(n, true)
 }

@@ -79,11 +79,21 @@ type World struct {
 
 	Offered, Admitted, Calls, Waited, Fallback int64
 	Broken                                     int // times that a breaker opened
+
+	Over   float64 // tokens above the promise, in the worst span so far
+	oracle Oracle
+}
+
+// Far makes a world whose calls take roundTrip, 20 % more or less.
+func Far(t Failer, seed uint64, p lease.Policy, nodes int, roundTrip int64) *World {
+	w := New(t, seed, p, nodes)
+	w.OneWay = func() int64 { return roundTrip*4/10 + w.Random.Int64N(max(1, roundTrip/5)) }
+	return w
 }
 
 // New makes a world of so many nodes. Each knows the number of nodes. t may be nil.
 func New(t Failer, seed uint64, p lease.Policy, nodes int) *World {
-	w := &World{t: t, Random: rand.New(rand.NewPCG(seed, 23)), Policy: p, heartbeats: map[int64]int64{}}
+	w := &World{t: t, Random: rand.New(rand.NewPCG(seed, 23)), Policy: p, heartbeats: map[int64]int64{}, oracle: Oracle{Policy: p}}
 	w.Clock = 1_000_000_000_000_000 + w.Random.Int64N(lease.Slice)
 	w.Bucket = Full(p, w.Clock)
 	w.OneWay = func() int64 { return 40 + w.Random.Int64N(60) }
