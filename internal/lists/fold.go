@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -16,19 +15,41 @@ import (
 // on the locale, on ICU or on the version of Unicode: both know the characters of Unicode
 // 13, which never change.
 func Fold(t string) string {
-	if isASCII(t) {
-		return strings.ToUpper(t)
+	var b strings.Builder
+	b.Grow(len(t))
+	folds := simpleFolds()
+	for _, r := range t {
+		if int(r) >= len(folds) {
+			return foldAny(t)
+		}
+		b.WriteString(folds[r])
 	}
+	return b.String()
+}
+
+// simpleFolds are the folds of the characters before U+0590. A text that has no others folds
+// character by character: all marks among them that stay are of one class, so they keep their
+// order.
+var simpleFolds = sync.OnceValue(func() *[0x590]string {
+	var folds [0x590]string
+	for r := range folds {
+		folds[r] = foldAny(string(rune(r)))
+	}
+	return &folds
+})
+
+// foldAny is Fold without a table.
+func foldAny(t string) string {
 	if !strings.ContainsFunc(t, isLater) {
 		t = decompose(t)
 	}
 	var b strings.Builder
 	upper := capitals()
 	for _, r := range t {
-		switch capital, found := upper[r]; {
+		switch {
 		case r >= '\u0300' && r <= '\u036f': // a combining mark
-		case found:
-			b.WriteString(capital)
+		case upper[r] != "":
+			b.WriteString(upper[r])
 		case r >= 'a' && r <= 'z':
 			b.WriteByte(byte(r - 'a' + 'A'))
 		default:
@@ -46,6 +67,9 @@ const NameKeyLength = 80
 // NameKey returns what orders a name. Keys compare as bytes, in Postgres by COLLATE "C".
 func NameKey(name string) string {
 	key := Fold(name)
+	if len(key) <= NameKeyLength {
+		return key
+	}
 	n := 0
 	for i := range key {
 		if n++; n > NameKeyLength {
@@ -55,13 +79,13 @@ func NameKey(name string) string {
 	return key
 }
 
-func isASCII(t string) bool {
-	return !strings.ContainsFunc(t, func(r rune) bool { return r >= utf8.RuneSelf })
-}
-
 // decompose returns the normal form NFKD. That of the package norm differs from it where
-// more than 30 marks follow one another.
+// more than 30 marks follow one another: it puts a joiner between them.
 func decompose(t string) string {
+	const joiner = "\u034f"
+	if d := norm.NFKD.String(t); strings.Count(d, joiner) == strings.Count(t, joiner) {
+		return d
+	}
 	var runes []rune
 	for _, r := range t {
 		runes = append(runes, []rune(norm.NFKD.String(string(r)))...)
