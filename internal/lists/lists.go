@@ -119,7 +119,29 @@ type Value struct {
 
 // Condition compares a column: it is the text Is, at most the column AtMost, or else true.
 // It does not hold for NULL. The partial indexes of the schema repeat conditions word by word.
-type Condition struct{ Column, Is, AtMost string }
+type Condition struct {
+	Column, Is, AtMost string
+	column, atMost     int // their places among the columns; AtMost may have none
+}
+
+func init() {
+	for _, d := range descriptions {
+		place := func(name string) int {
+			return slices.IndexFunc(d.columns, func(c Column) bool { return c.Name == name })
+		}
+		for i := range d.columns {
+			d.columns[i].json = `,"` + d.columns[i].Field + `":`
+		}
+		for _, f := range d.filters {
+			for _, v := range f.Values {
+				for i := range v.Where {
+					w := &v.Where[i]
+					w.column, w.atMost = place(w.Column), place(w.AtMost)
+				}
+			}
+		}
+	}
+}
 
 // String returns the name of the table, which paths have, too.
 func (c Collection) String() string { return descriptions[c].name }
@@ -214,7 +236,8 @@ type Column struct {
 	Name     string // its name in the table
 	Kind     Kind
 	Nullable bool
-	Hidden   bool // imported, but never listed
+	Hidden   bool   // imported, but never listed
+	json     string // what precedes its value in JSON
 }
 
 // Kind is a column's type. It decides the column's type in Postgres and the form of

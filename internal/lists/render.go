@@ -62,19 +62,16 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 // AppendText appends the text of such a row: a JSON object.
 // Errors: ErrMalformed, ErrBounds.
 func (c Collection) AppendText(dst []byte, values [][]byte) (_ []byte, err error) {
-	for i, column := range c.Listed() {
-		if i == 0 {
-			dst = append(dst, '{')
-		} else {
-			dst = append(dst, ',')
-		}
-		dst = append(append(append(dst, '"'), column.Field...), `":`...)
+	from, columns := len(dst), c.Listed()
+	for i := range columns {
+		dst = append(dst, columns[i].json...)
 		if values[i] == nil {
 			dst = append(dst, "null"...)
-		} else if dst, err = appendValue(dst, column.Kind, values[i]); err != nil {
+		} else if dst, err = appendValue(dst, columns[i].Kind, values[i]); err != nil {
 			return dst, err
 		}
 	}
+	dst[from] = '{' // not a comma
 	return append(dst, '}'), nil
 }
 
@@ -182,7 +179,7 @@ func appendUUID(dst, id []byte) []byte {
 func (c Collection) flags(values [][]byte) (flags Flags) {
 	for _, filter := range c.Filters() {
 		for _, v := range filter.Values {
-			if !slices.ContainsFunc(v.Where, func(w Condition) bool { return !c.holds(&w, values) }) {
+			if !slices.ContainsFunc(v.Where, func(w Condition) bool { return !w.holds(values) }) {
 				flags |= v.Flag
 			}
 		}
@@ -191,18 +188,15 @@ func (c Collection) flags(values [][]byte) (flags Flags) {
 }
 
 // holds says whether the condition holds, as Postgres decides it.
-func (c Collection) holds(w *Condition, values [][]byte) bool {
-	of := func(name string) []byte {
-		return values[slices.IndexFunc(c.Listed(), func(column Column) bool { return column.Name == name })]
-	}
-	switch v := of(w.Column); {
+func (w *Condition) holds(values [][]byte) bool {
+	switch v := values[w.column]; {
 	case v == nil:
 		return false
 	case w.Is != "":
 		return string(v) == w.Is
 	case w.AtMost != "":
 		a, ok := parseNumeric(v)
-		b, set := parseNumeric(of(w.AtMost))
+		b, set := parseNumeric(values[w.atMost])
 		return ok && set && a.compare(&b) <= 0 // mutation: what is equal is not low
 	default:
 		return len(v) == 1 && v[0] != 0
