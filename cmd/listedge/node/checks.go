@@ -28,8 +28,6 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 		{Name: "Postgres", Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)), Effect: admin.Starts,
 			Broken: "Postgres is down: neither pages nor keys are read from the primary", Holds: "Postgres is up",
 			Runbook: "ListedgePostgresDown", Light: true},
-		{Name: "primary", Run: asks(n.database.WrongServer), Effect: admin.Shown,
-			Broken: "pages and keys are not read: the server of --database-url is not the primary", Holds: "pages and keys are read from the primary"},
 		{Name: "pages", Run: n.withPostgres(func() error { return breakerFailure("Postgres", pages.Stats().BreakerOpen) }), Effect: admin.Reported,
 			Broken: "pages are not read from Postgres", Holds: "pages are read from Postgres", Runbook: "ListedgeOriginBreakerOpen"},
 		{Name: "keys", Run: n.withPostgres(func() error { return breakerFailure("Postgres", keys.BreakerOpen()) }), Effect: admin.Reported,
@@ -138,7 +136,7 @@ const needsInterval = 5 * time.Second
 func (n *Node) checkPostgres(r *originadmin.Readiness) func(context.Context) error {
 	var passed time.Time // when the node last had what it needs
 	return func(ctx context.Context) error {
-		if err := cmp.Or(n.pingPostgres(ctx), n.database.WrongServer()); err != nil {
+		if err := n.pingPostgres(ctx); err != nil {
 			return err
 		}
 		if time.Since(passed) < needsInterval {
@@ -163,9 +161,9 @@ func RedisUses(prefix string) []RedisUse {
 	return []RedisUse{{"pages", cache.RedisCommands(prefix)}, {"limits", limiter.RedisCommands(prefix)}, {"changes", changefeed.RedisCommands(prefix)}}
 }
 
-// pingPostgres returns nil if a server answers.
+// pingPostgres returns nil if the primary answers.
 func (n *Node) pingPostgres(ctx context.Context) error {
-	err := n.database.Keys.Pool.Ping(ctx)
+	err := cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer())
 	if err != nil {
 		n.postgresFailed.Store(time.Since(n.started).Nanoseconds())
 	}
@@ -259,7 +257,7 @@ func (n *Node) checkFollower(context.Context) error {
 	if s := n.Cache.Stats(); s.Mode == cache.ModeFollowed || s.Mode == cache.ModeUntrusted && s.ProofAge < s.Bound+followAgain {
 		return nil
 	}
-	if why := n.follower.Incapable(); why != nil {
+	if why := n.incapable(); why != nil {
 		return fmt.Errorf("changes cannot be followed, so pages expire after --cache-ttl: %w", why)
 	}
 	if silence := n.feed.Silence(); silence > followAgain {

@@ -29,11 +29,20 @@ func (n *Node) followChanges(f Flags, databaseURL string) {
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
+// incapable returns why changes cannot be followed. A server that is not the primary lacks
+// nothing that can be mended: it is as good as none.
+func (n *Node) incapable() error {
+	if n.database.WrongServer() != nil {
+		return nil
+	}
+	return n.follower.Incapable()
+}
+
 // expireByAge makes pages expire by age while no node can follow changes.
 func (n *Node) expireByAge(ctx context.Context) {
 	cannotFollow := false
 	repeat(ctx, func(context.Context) {
-		why := n.follower.Incapable()
+		why := n.incapable()
 		now := why != nil && n.feed.Silence() > followAgain
 		if now == cannotFollow {
 			return
