@@ -87,6 +87,13 @@ func (f *fleet) play(t *testing.T, outages []outage) {
 			within(t, patience, "all is well", func() bool {
 				return len(p.ask(t, `listedge:slo_all:rate5m{slo="availability"} > 1`)) == 1 && len(besides(p.firing(t))) == 0
 			})
+			end := sync.OnceFunc(func() { o.end(t) })
+			defer end()
+			defer func() {
+				if active, inhibited := a.state(t); t.Failed() {
+					t.Logf("active are %v, inhibited %v, sent %v", active, inhibited, a.notifications())
+				}
+			}()
 			o.begin(t)
 			p.find(f)
 			pages, follows := alertsOf(o.pages), alertsOf(o.follows)
@@ -101,7 +108,7 @@ func (f *fleet) play(t *testing.T, outages []outage) {
 			if o.meanwhile != nil {
 				o.meanwhile(t, p)
 			}
-			o.end(t)
+			end()
 			if o.meanwhile != nil {
 				within(t, patience, "the alerts end", func() bool { return len(besides(p.firing(t))) == 0 })
 			}
