@@ -50,7 +50,8 @@ var nodeMetrics = []metric[Sources]{
 			set(timings{Snapshot: c.Took, bounds: redisBounds}, c.Purpose)
 		}
 	}},
-	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.",
+	value("tls_certificate_expiry_timestamp_seconds",
+		"When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.",
 		func(s Sources) any {
 			if expiry := s.CertificateExpiry(); !expiry.IsZero() {
 				return expiry.Unix()
@@ -106,8 +107,9 @@ var edgeMetrics = []metric[*Edge]{
 }
 
 var cacheMetrics = []metric[cache.Stats]{
-	value("cache_fills_total", "Statements sent to the origin for a page, and for those behind it.", func(s cache.Stats) any { return s.Fills }),
-	value("cache_fill_errors_total", "Fills that failed.", func(s cache.Stats) any { return s.FillErrors }),
+	value("cache_fills_total", "Pages read from Postgres: one statement reads the rows of a page, and of pages behind it.",
+		func(s cache.Stats) any { return s.Fills }),
+	value("cache_fill_errors_total", "Reads of pages from Postgres that failed.", func(s cache.Stats) any { return s.FillErrors }),
 	value("cache_evictions_total", "Pages evicted from memory, or too large to be stored there.", func(s cache.Stats) any { return s.Evicted }),
 	value("cache_memory_bytes", "Memory that pages occupy.", func(s cache.Stats) any { return s.MemoryBytes }),
 	value("cache_memory_budget_bytes", "Memory that the cache may use (--cache-memory).", func(s cache.Stats) any { return s.MemoryBudget }),
@@ -119,25 +121,28 @@ var cacheMetrics = []metric[cache.Stats]{
 		func(s cache.Stats) any { return s.RedisDropped }),
 	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.",
 		func(s cache.Stats) any { return s.RedisBreakerOpen }),
-	value("cache_cut_pages_total", "Pages made of rows in memory, because their rows had changed or they were not finished.",
+	value("cache_assembled_pages_total", "Pages made of rows in memory, without a query, because rows had changed or the page was not made yet.",
 		func(s cache.Stats) any { return s.Cut }),
 	value("replica_rows", "Rows in memory.", func(s cache.Stats) any { return s.Replica.Rows }),
 	value("replica_lists", "Lists (workspace, collection, order, filters and search) of which rows are in memory.",
 		func(s cache.Stats) any { return s.Replica.Lists }),
-	value("replica_ranges", "Parts of lists, without a gap, that are in memory.", func(s cache.Stats) any { return s.Replica.Ranges }),
+	value("replica_ranges", "Parts of lists, each without a gap, that are in memory.", func(s cache.Stats) any { return s.Replica.Ranges }),
 	value("replica_bytes", "Memory that rows occupy; a part of cache_memory_bytes.", func(s cache.Stats) any { return s.Replica.Bytes }),
-	value("replica_remembered_bytes", "Memory that remembered changes occupy; they are applied to rows that were read before them.",
+	value("replica_remembered_bytes", "Memory that recent changes occupy; they are applied to rows that Postgres read before them.",
 		func(s cache.Stats) any { return s.Replica.ChangeBytes }),
-	value("replica_parked_fills", "Fills whose rows wait for the heartbeat that shows as much as they do.", func(s cache.Stats) any { return s.Replica.Parked }),
-	value("replica_applied_rows_total", "Versions of rows that changes brought.", func(s cache.Stats) any { return s.Replica.Counts.Rows }),
-	{"replica_fills_total", "Fills by what became of their rows: merged into those in memory, or not: resynced (the node began again meanwhile), wrong-server, " +
+	value("replica_parked_fills", "Reads from Postgres whose rows are ahead of the log of changes and wait for it.",
+		func(s cache.Stats) any { return s.Replica.Parked }),
+	value("replica_applied_rows_total", "Rows that the log of changes replaced or removed in memory.", func(s cache.Stats) any { return s.Replica.Counts.Rows }),
+	{"replica_fills_total", "Reads of pages from Postgres, by what became of their rows: merged into those in memory, or not: resynced " +
+		"(the node began again meanwhile), wrong-server, " +
 		"too-old or any-row (changes that they lack are not remembered, or do not name their rows), inconsistent (they differ from rows in memory, which is a " +
 		"bug), dropped (too many waited).", []string{"outcome"}, func(s cache.Stats, set set) {
 		for _, outcome := range cache.Outcomes() {
 			set(s.Merges[outcome], outcome)
 		}
 	}},
-	{"replica_uncovered_total", "Parts of lists given up, by cause: row (it is not known whether, or how, a list shows a row), table (a change did not name " +
+	{"replica_dropped_ranges_total", "Parts of lists dropped from memory, by cause: row (it is not known whether, or how, a list shows a row), " +
+		"table (a change did not name " +
 		"its rows), budget (memory was full).", []string{"cause"}, func(s cache.Stats, set set) {
 		set(s.Replica.Uncovered, "row")
 		set(s.Replica.Forgotten, "table")
@@ -201,13 +206,15 @@ var limiterMetrics = []metric[limiter.Stats]{
 			}
 		}},
 	value("limiter_redis_trips_total", "Round trips to Redis for buckets and quotas.", func(s limiter.Stats) any { return s.RedisTrips }),
-	value("limiter_redis_calls_total", "Script calls in these trips.", func(s limiter.Stats) any { return s.RedisCalls }),
-	value("limiter_redis_errors_total", "Trips that failed.", func(s limiter.Stats) any { return s.RedisErrors }),
-	value("limiter_redis_timeouts_total", "Trips that took longer than a request waits.", func(s limiter.Stats) any { return s.RedisTimeouts }),
+	value("limiter_redis_calls_total", "Calls of the script in the round trips to Redis; one trip carries several.",
+		func(s limiter.Stats) any { return s.RedisCalls }),
+	value("limiter_redis_errors_total", "Round trips to Redis for buckets and quotas that failed.", func(s limiter.Stats) any { return s.RedisErrors }),
+	value("limiter_redis_timeouts_total", "Round trips to Redis for buckets and quotas that took longer than a request waits.",
+		func(s limiter.Stats) any { return s.RedisTimeouts }),
 	value("limiter_leased_tokens_total", "Tokens leased from Redis.", func(s limiter.Stats) any { return s.TokensLeased }),
 	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
 	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
-	value("limiter_owing_buckets", "Buckets and quotas with tokens spent here without Redis that it has not debited yet.",
+	value("limiter_undebited_buckets", "Buckets and quotas from which this node spent tokens while Redis was away, and which Redis has not debited yet.",
 		func(s limiter.Stats) any { return s.Owing }),
 	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),
 	value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.",
@@ -222,7 +229,7 @@ var originMetrics = []metric[origin.Stats]{
 			set(s.TimedOut, "timeout")
 			set(s.Overloaded, "overloaded")
 		}},
-	{"origin_replica_fetches_total", "Pages requested from standbys, by outcome; all but ok are read from the primary instead.", []string{"outcome"},
+	{"origin_standby_fetches_total", "Pages requested from standbys, by outcome; all but ok are read from the primary instead.", []string{"outcome"},
 		func(s origin.Stats, set set) {
 			var sum origin.StandbyStats
 			for _, standby := range s.Standbys {
@@ -236,7 +243,7 @@ var originMetrics = []metric[origin.Stats]{
 			set(sum.Foreign, "wrong-server")
 			set(sum.Failed, "failed")
 		}},
-	value("origin_replica_breakers_open", "Standbys that are not queried, because they failed several times in a row.", func(s origin.Stats) any {
+	value("origin_standby_breakers_open", "Standbys that are not queried, because they failed several times in a row.", func(s origin.Stats) any {
 		open := 0
 		for _, standby := range s.Standbys {
 			if standby.BreakerOpen {

@@ -93,7 +93,7 @@ func TestFreshnessOfAStandbyAheadOfItsPrimary(t *testing.T) {
 	execute(t, address, "INSERT INTO items (workspace_id, name) SELECT $1, 'kept' FROM generate_series(1, 100)", workspace)
 	n := startNode(t, address, "--replica-url", standby.URL("listedge"))
 	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
-	served := func() float64 { return n.metric(t, "listedge_origin_replica_fetches_total", `outcome="ok"`) }
+	served := func() float64 { return n.metric(t, "listedge_origin_standby_fetches_total", `outcome="ok"`) }
 	limit := 0
 	ask := func() (body string, fresh bool) {
 		limit = limit%100 + 1

@@ -34,7 +34,7 @@ func (o *oracle) playAll(t *testing.T, faults []fault) {
 // standbyWasTried fails the test if the standby served no page.
 func (o *oracle) standbyWasTried(t *testing.T) {
 	o.fleet.awaitFollowed(t)
-	n := o.fleet.sum(t, "listedge_origin_replica_fetches_total", `outcome="ok"`)
+	n := o.fleet.sum(t, "listedge_origin_standby_fetches_total", `outcome="ok"`)
 	if t.Logf("queries to the standby: %v", n); n == 0 {
 		t.Error("the standby was never queried")
 	}

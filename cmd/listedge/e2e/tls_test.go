@@ -46,7 +46,7 @@ func TestTLS(t *testing.T) {
 	sandboxtest.Certificate(t, "second", time.Hour, f.TLSCert, f.TLSKey)
 	within(t, patience, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
 	chain := must1(tls.LoadX509KeyPair(f.TLSCert, f.TLSKey))
-	if shown := n.metric(t, "listedge_tls_certificate_expiry_seconds"); shown != float64(chain.Leaf.NotAfter.Unix()) {
+	if shown := n.metric(t, "listedge_tls_certificate_expiry_timestamp_seconds"); shown != float64(chain.Leaf.NotAfter.Unix()) {
 		t.Errorf("the metric says that the certificate expires at %v, it does at %s", shown, chain.Leaf.NotAfter)
 	}
 	n.awaitCheck(t, "certificate", "it expires at "+chain.Leaf.NotAfter.Format(time.RFC3339))
