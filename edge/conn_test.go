@@ -111,18 +111,6 @@ func TestADroppedResponseIsNotSent(t *testing.T) {
 	}
 }
 
-func TestHTTP10ClosesTheConnection(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
-	c, r := listening(t, s)
-	_, _ = io.WriteString(c, strings.Replace(thePage, "HTTP/1.1", "HTTP/1.0", 1)+"\r\n")
-	if got := readAnswer(t, r, "GET"); got.status != 200 {
-		t.Errorf("%+v", got)
-	}
-	if _, err := r.ReadByte(); err != io.EOF {
-		t.Errorf("the connection is still open: %v", err)
-	}
-}
-
 // A connection whose client does not read its response is closed, also if it is a page.
 func TestAFailedWriteEndsTheConnection(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)

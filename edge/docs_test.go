@@ -50,35 +50,6 @@ func TestOpenAPIIsValid(t *testing.T) {
 	}
 }
 
-// Generators name types after components, so components of all kinds need different names.
-// They make a number without a format one of 32 bits.
-func TestOpenAPIMakesTypes(t *testing.T) {
-	doc := loadOpenAPI(t)
-	for name := range doc.Components.Parameters {
-		for schema, s := range doc.Components.Schemas {
-			for property := range s.Value.Properties {
-				if strings.EqualFold(name, schema) || strings.EqualFold(name, schema+property) {
-					t.Errorf("the parameter %s would be the type of the schema %s, or of its %s", name, schema, property)
-				}
-			}
-		}
-	}
-	if usage := doc.Components.Schemas["Item"].Value.Properties["usage30"].Value; usage.Format != "double" {
-		t.Errorf("usage30 has the format %q", usage.Format)
-	}
-	for name, r := range doc.Components.Responses {
-		if media := r.Value.Content.Get("application/json"); media != nil && !strings.HasSuffix(media.Schema.Ref, "Page") && media.Schema.Ref != "#/components/schemas/Error" {
-			t.Errorf("%s: its body has a type of its own", name)
-		}
-	}
-	// Of these, generators make unions that need a decoder, or keep only one part.
-	for _, combined := range []string{`"oneOf"`, `"anyOf"`, `"allOf"`} {
-		if bytes.Contains(openAPISource, []byte(combined)) {
-			t.Errorf("the document has %s", combined)
-		}
-	}
-}
-
 // A validator in front of the service refuses nothing that the service answers: these
 // values are taken, and mean nothing or the default.
 func TestOpenAPIIsNotStricterThanTheService(t *testing.T) {

@@ -92,18 +92,22 @@ func TestThePolicyShowsTheRate(t *testing.T) {
 	}
 }
 
-// A key that was moved to another workspace has the same bucket on a node that knew it
-// before and on one that did not.
+// Keys share the bucket of their workspace. A key that was moved to another workspace has the same
+// bucket on a node that knew it before and on one that did not.
 func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10, Version: 5},
 		WorkspaceLimit: apikey.Limit{Set: true, Rate: 2, Burst: 20, Version: 7}}
-	var before, changed, moved, unknown client
+	var before, changed, other, moved, unknown client
 	s.makeClient(k, &before)
 	k.Limit.Burst, k.Limit.Version = 11, 6
 	s.makeClient(k, &changed)
 	if changed.bucket != before.bucket || changed.workspaceBucket != before.workspaceBucket || changed.bucket.Policy().Burst != 11 {
 		t.Error("a changed limit has another bucket")
+	}
+	k.ID = uuid.New()
+	if s.makeClient(k, &other); other.workspaceBucket != before.workspaceBucket || other.bucket == before.bucket {
+		t.Error("two keys of a workspace have two buckets of the workspace, or one of their own")
 	}
 	k.Workspace = uuid.New()
 	s.makeClient(k, &moved)

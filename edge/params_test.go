@@ -131,22 +131,14 @@ func TestAViewOutlivesItsRequest(t *testing.T) {
 	}
 }
 
-func TestForeignAndMalformedCursors(t *testing.T) {
+// A cursor is of any limit. One whose list is unknown is not reported.
+func TestCursorsOfOtherRequests(t *testing.T) {
 	q, _ := parseText(lists.Items, "search=tea&sort=name")
 	q.After = (&lists.Row{NameKey: "Chai", ID: [16]byte{1}}).Position(q.Sort)
 	cursor := string(q.AppendCursor(nil))
 	if got, wrong := parseText(lists.Items, "search=tea&sort=name&limit=7&cursor="+cursor); wrong != nil || got.After != q.After {
-		t.Fatalf("with another limit: %v, %v", got.After, wrong)
+		t.Errorf("with another limit: %v, %v", got.After, wrong)
 	}
-	_, foreign := parseText(lists.Items, "search=coffee&sort=name&cursor="+cursor)
-	_, malformed := parseText(lists.Items, "search=tea&sort=name&cursor="+cursor[1:])
-	_, tooLong := parseText(lists.Items, "cursor="+strings.Repeat("A", 513))
-	texts := []string{foreign["cursor"], malformed["cursor"], tooLong["cursor"]}
-	slices.Sort(texts)
-	if texts[0] == "" || len(slices.Compact(texts)) != 3 {
-		t.Errorf("the same text: %q", texts)
-	}
-	// A cursor whose list is unknown is not reported.
 	if _, wrong := parseText(lists.Items, "search=tea&sort=nam&cursor="+cursor); len(wrong) != 1 || wrong["sort"] == "" {
 		t.Errorf("reports %v, want only sort", wrong)
 	}

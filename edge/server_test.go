@@ -2,20 +2,17 @@ package edge
 
 import (
 	"context"
-	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 	"go.uber.org/goleak"
 
 	"listedge/cache"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin/apikey"
 	"listedge/origin/usage"
@@ -97,11 +94,10 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 		"expired, no scope":            {ExpiresAt: 1},
 	} {
 		k.Limit = apikey.DefaultLimit
-		limits := limiter.New(limiter.Options{})
-		s := New(Options{Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
-			Lookup: func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
-				return map[apikey.Hash]apikey.Key{hash: k}, nil
-			}})
+		pages := must(cache.New(cache.Options{Memory: 1 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second}))
+		s := serverOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
+			return map[apikey.Hash]apikey.Key{hash: k}, nil
+		})
 		ctx := &fasthttp.RequestCtx{}
 		ctx.Init2(newConn(&wire{}, s), nil, false)
 		ctx.Request.SetRequestURI("/v1/items")
@@ -109,27 +105,6 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 		if got := answerTo(t, s, ctx); got.status != 401 {
 			t.Errorf("%s: %+v", name, got)
 		}
-		_ = s.Shutdown(context.Background())
-		_ = limits.Close(context.Background())
-	}
-}
-
-func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
-	s, _, _ := hitServerWith(t, `{"data":[]`)
-	k := apikey.Key{Workspace: uuid.New(), Limit: apikey.DefaultLimit, WorkspaceLimit: apikey.Limit{Set: true, Rate: 5, Burst: 10}}
-	of := func() *limiter.Bucket {
-		k.ID = uuid.New()
-		var c client
-		s.makeClient(k, &c)
-		return c.workspaceBucket
-	}
-	a := of()
-	if of() != a {
-		t.Error("two keys of a workspace spend from two buckets")
-	}
-	k.WorkspaceLimit.Rate = 6
-	if of() != a || a.Policy().Rate != 6_000_000 {
-		t.Error("the bucket does not go on under the new limit")
 	}
 }
 
