@@ -1,29 +1,17 @@
 package origin
 
 import (
-	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/lists"
 )
-
-// sample is a row as Postgres sends it, and the JSON that the standard library
-// makes of what it says.
-type sample struct {
-	sent [][]byte
-	json []byte
-}
 
 // numeric is the number as Postgres sends it in binary.
 func numeric(text string) []byte {
@@ -34,74 +22,6 @@ func numeric(text string) []byte {
 		panic(err)
 	}
 	return b
-}
-
-func randomRow(random *rand.Rand, columns []lists.Column) (s sample) {
-	var want strings.Builder
-	for i, c := range columns {
-		var v []byte
-		var says any
-		switch c.Kind {
-		case lists.Text:
-			runes := make([]rune, random.IntN(40))
-			for i := range runes {
-				runes[i] = []rune("abcdefgh ijkl\"\\\x00\x1f\n\té茶😀")[random.IntN(20)]
-			}
-			text := string(runes)
-			if random.IntN(8) == 0 { // what the parts of a page look like
-				text += []string{`{"id":"`, `],"page":{"`, `","name":"`, `{`, `]`, `\`}[random.IntN(6)]
-			}
-			v, says = []byte(text), text
-		case lists.UUID:
-			id := uuid.UUID(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, random.Uint64()), random.Uint64()))
-			v, says = id[:], id
-		case lists.Decimal, lists.Number:
-			text := strconv.FormatFloat(random.NormFloat64()*1e6, 'f', random.IntN(20), 64)
-			v, says = numeric(text), text
-			if c.Kind == lists.Number {
-				says = json.Number(text)
-			}
-		case lists.Bool:
-			yes := random.IntN(2)
-			v, says = []byte{byte(yes)}, yes == 1
-		case lists.Instant:
-			us := lists.MinInstant + random.Int64N((lists.EndInstant-lists.MinInstant)/1000)*1000
-			v, says = binary.BigEndian.AppendUint64(nil, uint64(us-lists.PostgresEpoch)), time.UnixMicro(us).UTC().Format("2006-01-02T15:04:05.000Z")
-		}
-		if c.Nullable && random.IntN(3) == 0 {
-			v, says = nil, nil
-		}
-		s.sent = append(s.sent, v)
-		e := json.NewEncoder(&want)
-		e.SetEscapeHTML(false)
-		want.WriteString(map[bool]string{true: "{", false: ","}[i == 0] + strconv.Quote(c.Field) + ":")
-		if err := e.Encode(says); err != nil {
-			panic(err)
-		}
-	}
-	s.json = []byte(strings.ReplaceAll(want.String(), "\n", "") + "}")
-	return s
-}
-
-// Rows are what the standard library makes of the same values, one behind the
-// other in a page as well.
-func TestRowsAreThoseOfTheStandardLibrary(t *testing.T) {
-	random := rand.New(rand.NewPCG(20, 21))
-	for _, c := range lists.All {
-		for range 500 {
-			var page, want []byte
-			for range 1 + random.IntN(10) {
-				row := randomRow(random, c.Listed())
-				var err error
-				if page, err = c.AppendText(page, row.sent); err != nil {
-					t.Fatal(err)
-				}
-				if want = append(want, row.json...); !bytes.Equal(page, want) {
-					t.Fatalf("%s\ninstead of\n%s", page, want)
-				}
-			}
-		}
-	}
 }
 
 // What Postgres holds is what is shown: to the last digit, never with an exponent.

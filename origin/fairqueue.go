@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -37,8 +38,9 @@ const (
 // least 1/(queueFactor+1) of the time that passes: however many new tenants come,
 // the turn of each waiting query comes.
 type fairQueue struct {
-	slots   int
-	started time.Time // times below are since then
+	slots    int
+	capacity int       // how many queries may wait
+	started  time.Time // times below are since then
 
 	mu          sync.Mutex // guards all below
 	running     int
@@ -49,12 +51,12 @@ type fairQueue struct {
 	lastTenant  *tenant               // of the newest query
 	lastEntered time.Duration         // when that query called enter
 	sharedUntil time.Duration         // more than one tenant counts as active until then
-	timer       bool                  // dispatchLater is scheduled
+	timer       bool                  // dispatch is to run when sharedUntil has come
 }
 
 // tenant is a workspace's part of the queue.
 type tenant struct {
-	settled time.Duration // service time of its ended queries, and what activate added
+	settled time.Duration // service time of its ended queries, and what raised it to virtualTime
 	running int
 	begins  time.Duration // sum of the starting times of its running queries
 	waiting []*waiter     // oldest first
@@ -74,29 +76,18 @@ func (t *tenant) serviceTime(now time.Duration) time.Duration {
 	return t.settled + time.Duration(t.running)*now - t.begins
 }
 
-// activate raises the service time of a tenant that had no waiting query.
-func (t *tenant) activate(virtualTime, now time.Duration) {
-	t.settled += max(0, virtualTime-t.serviceTime(now))
-}
-
 func (t *tenant) isIdle() bool { return t.running == 0 && len(t.waiting) == 0 }
 
 // before says whether t's oldest waiting query runs before u's.
 func (t *tenant) before(u *tenant, now time.Duration) bool {
-	if a, b := t.serviceTime(now), u.serviceTime(now); a != b {
-		return a < b
-	}
-	return t.waiting[0].since < u.waiting[0].since
+	return cmp.Or(cmp.Compare(t.serviceTime(now), u.serviceTime(now)), cmp.Compare(t.waiting[0].since, u.waiting[0].since)) < 0
 }
 
 func newFairQueue(slots int) *fairQueue {
-	return &fairQueue{slots: slots, started: time.Now(), tenants: map[uuid.UUID]*tenant{}}
+	return &fairQueue{slots: slots, capacity: slots * queueFactor, started: time.Now(), tenants: map[uuid.UUID]*tenant{}}
 }
 
 func (q *fairQueue) now() time.Duration { return time.Since(q.started) }
-
-// capacity is how many queries may wait.
-func (q *fairQueue) capacity() int { return q.slots * queueFactor }
 
 // enter waits for a slot, and returns when it was taken, for leave. It returns
 // ErrOverloaded when the queue is full, or ctx ends first.
@@ -109,7 +100,7 @@ func (q *fairQueue) enter(ctx context.Context, workspace uuid.UUID) (began time.
 		q.mu.Unlock()
 		return now, nil
 	}
-	if len(t.waiting) >= max(1, q.capacity()/2) || q.waiting >= q.capacity() && !q.evictFor(t) {
+	if len(t.waiting) >= max(1, q.capacity/2) || q.waiting >= q.capacity && !q.evictFor(t) {
 		q.mu.Unlock()
 		return 0, postgres.ErrOverloaded
 	}
@@ -162,7 +153,7 @@ func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 		q.tenants[workspace] = t
 	}
 	if len(t.waiting) == 0 {
-		t.activate(q.virtualTime, now)
+		t.settled += max(0, q.virtualTime-t.serviceTime(now))
 	}
 	if q.lastTenant != t && q.lastTenant != nil && now < q.lastEntered+recently {
 		q.sharedUntil = now + recently
@@ -174,7 +165,7 @@ func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 // forget removes idle tenants when there are many: those that would start from
 // virtualTime anyway, and all when no query waits.
 func (q *fairQueue) forget() {
-	if len(q.tenants) > q.slots+q.capacity() {
+	if len(q.tenants) > q.slots+q.capacity {
 		maps.DeleteFunc(q.tenants, func(_ uuid.UUID, t *tenant) bool {
 			return t.isIdle() && (q.waiting == 0 || t.settled <= q.virtualTime)
 		})
@@ -241,7 +232,12 @@ func (q *fairQueue) dispatch(now time.Duration) {
 		if t == nil {
 			if !q.timer && q.sharedUntil > now {
 				q.timer = true
-				time.AfterFunc(q.sharedUntil-now, q.dispatchLater)
+				time.AfterFunc(q.sharedUntil-now, func() {
+					q.mu.Lock()
+					defer q.mu.Unlock()
+					q.timer = false
+					q.dispatch(q.now())
+				})
 			}
 			return
 		}
@@ -252,13 +248,6 @@ func (q *fairQueue) dispatch(now time.Duration) {
 		w.began = now
 		close(w.decided)
 	}
-}
-
-func (q *fairQueue) dispatchLater() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.timer = false
-	q.dispatch(q.now())
 }
 
 // next is the tenant whose oldest waiting query runs next; nil if all waiting

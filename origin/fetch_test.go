@@ -266,9 +266,7 @@ func TestADatabaseThatRefusesConnectionsIsUnavailable(t *testing.T) {
 func TestAnOriginSurvivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := sandboxtest.Postgres(t)
-	url := pg.URL("listedge")
-	must(admin.CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"))
-	must1(admin.MigrateUp(within(t, patience), url))
+	url := ownDatabase(t, pg)
 	const timeout = 250 * time.Millisecond
 	db := openDatabase(t, postgres.Options{URL: url, QueryTimeout: timeout, Connections: 4})
 	o, keys := New(db), apikey.NewStore(db)
@@ -321,21 +319,6 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		eventually(t, "the server's return after a "+event.name, works)
 		if o.Stats().BreakerOpen || keys.BreakerOpen() || admin.NewReadiness(db, New(db)).Ready(within(t, patience)) != nil {
 			t.Errorf("%s: %+v", event.name, o.Stats())
-		}
-	}
-}
-
-// Pages are read in sessions that could not change anything if they wanted to.
-func TestSessionsAreReadOnlyAndBounded(t *testing.T) {
-	t.Parallel()
-	db := openDatabase(t, postgres.Options{URL: newDatabase(t), QueryTimeout: 1500 * time.Millisecond})
-	if _, err := db.Pages.Pool.Exec(t.Context(), "DELETE FROM items"); postgres.Code(err) != "25006" { // read_only_sql_transaction
-		t.Errorf("%v", err)
-	}
-	for setting, want := range map[string]string{"statement_timeout": "1500ms", "timezone": "UTC", "application_name": "listedge", "plan_cache_mode": "force_generic_plan"} {
-		var got string
-		if err := db.Pages.Pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
-			t.Errorf("%s is %s, want %s: %v", setting, got, want, err)
 		}
 	}
 }

@@ -7,18 +7,20 @@ import (
 	"listedge/internal/histogram"
 )
 
+// outcomes of queries.
+var outcomes = [...]string{"ok", "timeout", "failed"}
+
 // latencies are how long the queries of one server took, by outcome.
-type latencies struct{ ok, timeout, failed histogram.Histogram }
+type latencies [len(outcomes)]histogram.Histogram
 
 func (l *latencies) observe(err error, took time.Duration) {
-	switch {
-	case err == nil:
-		l.ok.Observe(took)
-	case errors.Is(err, ErrTimeout):
-		l.timeout.Observe(took)
-	default:
-		l.failed.Observe(took)
+	outcome := 0
+	if errors.Is(err, ErrTimeout) {
+		outcome = 1
+	} else if err != nil {
+		outcome = 2
 	}
+	l[outcome].Observe(took)
 }
 
 // Latency is how long the queries of one server with one outcome took.
@@ -30,13 +32,10 @@ type Latency struct {
 
 // stats returns the outcomes that have occurred, and always ok.
 func (l *latencies) stats(server string) (all []Latency) {
-	for _, o := range []struct {
-		name  string
-		times *histogram.Histogram
-	}{{"ok", &l.ok}, {"timeout", &l.timeout}, {"failed", &l.failed}} {
+	for i, outcome := range outcomes {
 		var took histogram.Snapshot
-		if took.Add(o.times); took.Count > 0 || o.name == "ok" {
-			all = append(all, Latency{server, o.name, took})
+		if took.Add(&l[i]); took.Count > 0 || i == 0 {
+			all = append(all, Latency{server, outcome, took})
 		}
 	}
 	return all

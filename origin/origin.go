@@ -131,18 +131,15 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 	return Rows{Began: began, Took: took}, err
 }
 
-// Check returns which collections cannot be read, and why. It reads them without the
-// queue and the breaker, for a workspace that does not exist. Its statement uses every
-// function of the schema.
+// Check returns which collections cannot be read, and why. It reads each once, without the
+// queue and the breaker, for a workspace that does not exist. A search in a list by name
+// uses every column that orders and every function of the schema.
 func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range lists.All {
-		for _, order := range c.Orders() {
-			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{NameKey: "N"}).Position(order)}
-			if _, _, err := o.readRows(ctx, &q); err != nil {
-				errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
-				break
-			}
+		q := Query{Collection: c, Sort: lists.ByName, Search: "none", Limit: 1, After: (&lists.Row{NameKey: "N"}).Position(lists.ByName)}
+		if _, _, err := o.readRows(ctx, &q); err != nil {
+			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
 		}
 	}
 	late := func(err error) bool { return errors.Is(err, postgres.ErrTimeout) }
@@ -198,7 +195,7 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 			return nil
 		}
 		if err != nil {
-			return nameRow(q, values[1:], rowError(err))
+			return rowError(q, values[1:], err)
 		}
 		size += len(row.Text)
 		rows.Rows = append(rows.Rows, row)
@@ -227,11 +224,16 @@ func locateLongRow(q *Query, err error) error {
 	return err
 }
 
-// nameRow adds to an error the row that it is about.
-func nameRow(q *Query, row [][]byte, err error) error {
+// rowError says what an error of a row means for the page, and which row it is: one that
+// cannot be shown, or of a server that does not speak as Postgres does.
+func rowError(q *Query, row [][]byte, err error) error {
+	kind := postgres.ErrProtocol
+	if errors.Is(err, lists.ErrBounds) {
+		kind = postgres.ErrRow
+	}
 	var id uuid.UUID
 	copy(id[:], row[0])
-	return fmt.Errorf("%s of workspace %s, id %s: %w", q.Collection, q.Workspace, id, err)
+	return fmt.Errorf("%s of workspace %s, id %s: %w: %w", q.Collection, q.Workspace, id, kind, err)
 }
 
 func (o *Origin) statement(s shape) *postgres.Statement {

@@ -6,6 +6,15 @@ import (
 	"listedge/internal/lists"
 )
 
+// The schema and imports refuse values above these bounds.
+const (
+	MaxText   = 64 << 10 // bytes of a text
+	MaxDigits = 1000     // digits of a number before the decimal point, and as many after it: the limit of numeric(p, s)
+	// MaxNumber is the largest Number. Most clients read JSON numbers as doubles, and a
+	// double does not hold larger integers exactly.
+	MaxNumber = "9007199254740991"
+)
+
 // Rows are rows of a list as the database had them, in the list's order: those behind the
 // query's position.
 type Rows struct {
@@ -30,13 +39,16 @@ type Rows struct {
 // rows for each that it finds, so it reads one page.
 const pagesAhead = 4
 
-// rows is how many rows the query reads: one more than its pages have, to know whether more
+// rows is how many rows the query reads.
+func (q *Query) rows() int { return rowsOf(q.Limit, q.After != "", q.Search != "") }
+
+// rowsOf is how many rows a query reads: one more than its pages have, to know whether more
 // follow.
-func (q *Query) rows() int {
-	if q.After != "" && q.Search == "" {
-		return pagesAhead*q.Limit + 1
+func rowsOf(limit int, after, search bool) int {
+	if after && !search {
+		return pagesAhead*limit + 1
 	}
-	return q.Limit + 1
+	return limit + 1
 }
 
 // Frame returns what the body of the query's page has before its rows, and behind them up to

@@ -29,25 +29,12 @@ func TestSearchFindsSubstringsWhateverTheirCase(t *testing.T) {
 		{"a*b?", "*", true}, {"ab", "*", false}, {"a.b", ".", true}, {"ab", ".", false}, {"[ab]", "[AB]", true}, {"a", "[ab]", false}, {"a|b", "|", true},
 		{"$1", "$1", true}, {"price", "$1", false},
 
-		{"中国茶", "茶", true}, {"中国茶", "国茶", true}, {"中国茶", "中国茶", true}, {"中国茶", "中茶", false}, {"漢字かな交じり", "かな交じ", true}, {"한국어", "국어", true},
-		{"ÄPFEL", "äpf", true}, {"äpfel", "ÄPFEL", true}, {"apfel", "äpfel", true}, {"Résumé", "RÉSUMÉ", true}, {"ŁÓDŹ", "łódź", true},
-		{"ЧАЙ ЧЁРНЫЙ", "чай чёрный", true}, {"чай", "ЧАЙ", true}, {"чай", "чаи", true}, {"їжак", "ЇЖА", true},
-
-		// One letter, two small forms: σ, and ς at the end of a word.
-		{"ΟΔΟΣ", "οδος", true}, {"οδος", "ΟΔΟΣ", true}, {"οδος", "οδοσ", true}, {"ΣΊΣΥΦΟΣ", "σίσυφος", true}, {"Σίσυφος", "φοσ", true}, {"Σίσυφος", "ΦΟΣ", true},
-		{"σας", "Σ", true}, {"σας", "ς", true}, {"ΟΔΟΣΗΜΑ", "οδος", true},
-		// ß is SS in capitals, and so is ẞ.
-		{"Straße", "STRASSE", true}, {"STRASSE", "straße", true}, {"STRAẞE", "straße", true}, {"Straße", "ẞ", true}, {"Straße", "ss", true}, {"Straße", "ße", true},
-		{"strase", "straße", false},
-		// Dotted and dotless i: İ is i with a dot above it, ı is written I in capitals.
-		{"İstanbul", "i̇stanbul", true}, {"İstanbul", "İSTANBUL", true}, {"İstanbul", "stanbul", true}, {"diyarbakır", "DIYARBAKIR", true},
-		{"ISTANBUL", "istanbul", true}, {"ISTANBUL", "ıstanbul", true},
-		{"ǅungla", "ǆUNGLA", true}, {"ﬁne", "FINE", true}, {"fine", "ﬁne", true}, {"ſharp", "SHARP", true}, {"µm", "μM", true}, {"ᾳ", "ᾼ", true},
-		{"\u00e9", "e\u0301", true}, {"cafe", "Café", true}, {"\u0303x", "\u0301", true}, // a mark alone is nothing
-
-		{"line\nbreak", "e\nb", true}, {"line\nbreak", "\n", true}, {"line break", "e\nb", false}, {"tab\there", "B\tH", true}, {"\x01ctl", "\x01C", true},
-		{"a\u2028b", "A\u2028B", true}, {"a\u00a0b", "\u00a0", true}, {"a b", "\u00a0", true}, {"a％b", "%", true}, {"ab", "％", false}, {"ａ＿ｂ", "a_b", true}, {"axb", "a＿b", false},
-		{"😀 family 👩‍👩‍👧", "👩‍👩", true}, {"😀", "😀", true}, {"😀", "😁", false}, {"\U0010FFFF", "\U0010FFFF", true},
+		// What folds alike is the affair of TestTheFoldIsThatOfTheDatabase and of package lists.
+		{"中国茶", "国茶", true}, {"中国茶", "中茶", false}, {"한국어", "국어", true}, {"ÄPFEL", "äpf", true}, {"ЧАЙ ЧЁРНЫЙ", "чай чёрный", true},
+		{"ΟΔΟΣ", "οδος", true}, {"STRASSE", "straße", true}, {"strase", "straße", false}, {"ISTANBUL", "ıstanbul", true}, {"ﬁne", "FINE", true},
+		{"cafe", "Café", true}, {"\u0303x", "\u0301", true}, // a mark alone is nothing
+		{"line\nbreak", "e\nb", true}, {"line break", "e\nb", false}, {"\x01ctl", "\x01C", true}, {"a b", "\u00a0", true}, {"axb", "a＿b", false},
+		{"😀 family 👩‍👩‍👧", "👩‍👩", true}, {"😀", "😁", false},
 		{"x" + astral + "y", astral, true}, {astral[4:], astral, false}, {"x" + astral + "y", astral[:476] + "Z", false},
 		{strings.Repeat("a", 5000) + "needle", "NEEDLE", true},
 	}

@@ -23,9 +23,6 @@ const (
 	// primary has its full time after it. A standby that keeps taking longer opens its
 	// breaker: it is slower than the primary.
 	standbyTimeout = 500 * time.Millisecond
-	// replayStatusTTL is how long a standby that had not replayed enough is not queried
-	// again.
-	replayStatusTTL = 20 * time.Millisecond
 	// maxLineages bounds the runs that are remembered at one address.
 	maxLineages = 64
 )
@@ -35,7 +32,6 @@ type standby struct {
 	upstream
 	host     string
 	followed *changefeed.Followed
-	last     atomic.Pointer[replayStatus]
 
 	refusal  atomic.Pointer[error] // the last fetch's ErrOtherPrimary; nil = it was not refused
 	answered atomic.Bool           // it has answered a probe
@@ -168,11 +164,6 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p Primary) (_ Ro
 }
 
 func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary) (rows Rows, err error) {
-	if last := s.last.Load(); last != nil && time.Since(last.at) < replayStatusTTL {
-		if err := s.admit(last, p); err != nil {
-			return Rows{}, err
-		}
-	}
 	err = s.fetch(ctx, q, func() error {
 		soon, cancel := context.WithTimeout(ctx, replayTimeout)
 		defer cancel()
@@ -185,7 +176,6 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 		if err != nil {
 			return err
 		}
-		s.last.Store(is)
 		if err := s.admit(is, p); err != nil {
 			return err
 		}

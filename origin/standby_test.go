@@ -12,7 +12,6 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -34,9 +33,7 @@ func primaryNow(t *testing.T, primary *pgx.Conn, server string) Primary {
 // where the standby had replayed, and up to where it may show WAL.
 func TestFetchFromStandby(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
-	address := primary.URL("listedge")
-	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	must1(admin.MigrateUp(t.Context(), address))
+	address := ownDatabase(t, primary)
 	standby, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
 	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}))
 	db := connect(t, address)
@@ -91,7 +88,6 @@ func TestFetchFromStandby(t *testing.T) {
 		})
 	}
 	two := add("two")
-	forgetReplayStatus(o)
 	fetched(1, func(r Rows) bool { return r.LSN < two && r.Through >= two })
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_resume()")
@@ -124,7 +120,6 @@ func TestFetchFromStandby(t *testing.T) {
 		_, err := fetch()
 		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
 	})
-	forgetReplayStatus(o)
 	before = o.Stats().Standbys[1].Fetched
 	for range 10 {
 		_, _ = fetch()
@@ -134,19 +129,10 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 }
 
-// forgetReplayStatus drops the known replay positions, so that the next page reads them from
-// each standby.
-func forgetReplayStatus(o *Origin) {
-	for _, s := range o.standbys {
-		s.last.Store(nil)
-	}
-}
-
 // A standby follows its primary onto a new timeline, and is then one of that.
 func TestStandbysAfterAFailOver(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
-	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
+	ownDatabase(t, primary)
 	first := identity(t, primary.URL("listedge")).TimelineName()
 	next := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
 	stays, cascades := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, next, nil)
@@ -162,7 +148,6 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 		_, err := follows.FetchFromStandby(within(t, patience), query, primaryNow(t, conn, second))
 		return err == nil
 	})
-	forgetReplayStatus(follows)
 	if _, err := answerOfStandby(t, follows, query, primaryNow(t, conn, first)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Error(err)
 	}
@@ -176,8 +161,7 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 // not taken for a standby of the primary.
 func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
-	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
+	ownDatabase(t, primary)
 	first := identity(t, primary.URL("listedge")).TimelineName()
 	rival := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
 	cascades := sandboxtest.Standby(t, rival, nil)
@@ -221,8 +205,7 @@ func answerOfStandby(t *testing.T, o *Origin, q Query, p Primary) (rows Rows, er
 // never replaces it: its pages would be taken for the primary's.
 func TestSeveralServersInOneURL(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
-	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	must1(admin.MigrateUp(t.Context(), primary.URL("listedge")))
+	ownDatabase(t, primary)
 	standby := sandboxtest.Standby(t, primary, map[string]string{"recovery_min_apply_delay": "1h"})
 	o := openOrigin(t, strings.Replace(primary.URL("listedge"), primary.Addr(), primary.Addr()+","+standby.Addr(), 1))
 	query := Query{Workspace: number(1), Collection: lists.Items, Limit: 50}

@@ -124,7 +124,7 @@ func (s shape) sql() string {
 	table, columns := postgres.Schema+"."+s.collection.String(), strings.Join(list, ", ")
 
 	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, s.sort.SQL(),
-		s.most())
+		rowsOf(lists.MaxLimit, s.after, s.search != noSearch))
 	if s.search == indexedSearch {
 		first := func(n int) string {
 			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE true%s", columns, table, rows, s.sort.SQL(), n, match)
@@ -142,18 +142,6 @@ SELECT %[1]s FROM (
 WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, grams, glanced, walked)
 	}
 	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
-}
-
-// most is how many rows a statement of the shape returns at most.
-func (s shape) most() int {
-	q := Query{Limit: lists.MaxLimit}
-	if s.after {
-		q.After = "any"
-	}
-	if s.search != noSearch {
-		q.Search = "any"
-	}
-	return q.rows()
 }
 
 // readPointSQL selects a statement's read point: its snapshot, up to where a standby shows

@@ -3,6 +3,7 @@ package apikey_test
 import (
 	"crypto/sha256"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 	"unique"
@@ -32,46 +33,11 @@ func lookupOne(t testing.TB, s *apikey.Store, key string) (apikey.Key, bool) {
 	return k, ok
 }
 
-// A limit that is written again is newer, whatever it says.
-func TestVersionsOfALimitGrow(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	conn := openAdmin(t, url)
-	store := newStore(t, url)
-	rate := 5.0
-	w := must1(conn.CreateWorkspace(t.Context(), "A workspace", &rate, nil, nil))
-	made := must1(conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID}))
-	hash, _ := apikey.HashOf([]byte(made.Key))
-	versions := func() (key, workspace int64) {
-		found := must1(store.Lookup(t.Context(), []apikey.Hash{hash}, ""))
-		return found[hash].Limit.Version, found[hash].WorkspaceLimit.Version
-	}
-	key, workspace := versions()
-	must1(conn.UpdateKey(t.Context(), made.ID, &rate, nil))
-	if k, w := versions(); k <= key || w != workspace {
-		t.Errorf("versions %d and %d, before %d and %d", k, w, key, workspace)
-	}
-	must1(conn.UpdateWorkspace(t.Context(), w.ID, nil, nil, nil))
-	if _, w := versions(); w <= workspace {
-		t.Errorf("the workspace's version stays %d", w)
-	}
-}
-
-// A key has the quota of its workspace, as long as that has one.
-func TestLookupKnowsTheQuota(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	conn := openAdmin(t, url)
-	store := newStore(t, url)
-	w := must1(conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil))
-	made := must1(conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID}))
-	for _, quota := range []apikey.Quota{{Requests: 1_000_000, Period: apikey.Month}, {Requests: 5, Period: apikey.Day}, {}} {
-		must1(conn.UpdateWorkspace(t.Context(), w.ID, nil, nil, &quota))
-		got, ok := lookupOne(t, store, made.Key)
-		if !ok || got.Quota != quota {
-			t.Errorf("%+v instead of %+v", got.Quota, quota)
-		}
-	}
+// versions are those of the limits of a key and of its workspace.
+func versions(t *testing.T, s *apikey.Store, hash apikey.Hash) [2]int64 {
+	t.Helper()
+	k := must1(s.Lookup(within(t, patience), []apikey.Hash{hash}, ""))[hash]
+	return [2]int64{k.Limit.Version, k.WorkspaceLimit.Version}
 }
 
 func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
@@ -128,6 +94,9 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	}{
 		{"UPDATE workspaces SET rate_per_second = 500", func(k apikey.Key) bool { return k.WorkspaceLimit == apikey.Limit{Set: true, Rate: 500, Burst: 1000} }},
 		{"UPDATE workspaces SET burst = 5", func(k apikey.Key) bool { return k.WorkspaceLimit == apikey.Limit{Set: true, Rate: 500, Burst: 5} }},
+		{"UPDATE workspaces SET quota = 1000000, quota_period = 'month'", func(k apikey.Key) bool { return k.Quota == apikey.Quota{Requests: 1_000_000, Period: apikey.Month} }},
+		{"UPDATE workspaces SET quota = 5, quota_period = 'day'", func(k apikey.Key) bool { return k.Quota == apikey.Quota{Requests: 5, Period: apikey.Day} }},
+		{"UPDATE workspaces SET quota = NULL, quota_period = NULL", func(k apikey.Key) bool { return k.Quota == apikey.Quota{} }},
 		{"UPDATE workspaces SET rate_per_second = NULL", func(k apikey.Key) bool { return !k.WorkspaceLimit.Set }},
 		{"UPDATE workspaces SET suspended_at = now() + interval '1 hour'", func(k apikey.Key) bool { return !k.Suspended && k.Scheduled }},
 		{"UPDATE workspaces SET suspended_at = now()", func(k apikey.Key) bool { return k.Suspended && !k.Scheduled && k.Valid(time.Now()) }},
@@ -139,9 +108,15 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		{"UPDATE api_keys SET expires_at = '-infinity'", func(k apikey.Key) bool { return !k.Valid(time.Now()) }},
 		{"UPDATE api_keys SET expires_at = '1970-01-01Z'", func(k apikey.Key) bool { return !k.Valid(time.Now()) }},
 	} {
+		before := versions(t, store, hash)
 		exec(c.change)
 		if got, ok := lookupOne(t, store, key); !ok || !c.is(got) {
 			t.Errorf("%s: %+v, %v", c.change, got, ok)
+		}
+		for i, version := range versions(t, store, hash) { // what is written again is newer, whatever it says
+			if written := strings.Contains(c.change, []string{"api_keys", "workspaces"}[i]); version != 0 && written != (version > before[i]) {
+				t.Errorf("%s: version %d of the limit, before %d", c.change, version, before[i])
+			}
 		}
 	}
 	exec("DELETE FROM workspaces") // and its keys with it

@@ -55,7 +55,7 @@ type Entry struct {
 // NewKey is the detail that names the key by which keys.rotate replaced another.
 const NewKey = "newKey"
 
-// writer is a transaction.
+// writer is a transaction, or a connection for an act that is over.
 type writer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
@@ -80,14 +80,9 @@ type Filter struct {
 	Limit          int
 }
 
-// reader is a connection.
-type reader interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // List returns the newest entries that the filter selects, newest first. Those of a key
 // include the act that made it in another's place.
-func List(ctx context.Context, conn reader, f Filter) ([]Entry, error) {
+func List(ctx context.Context, conn *pgx.Conn, f Filter) ([]Entry, error) {
 	rows, _ := conn.Query(ctx, `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
 		-- mutation: a key is not found by what replaced it
 		WHERE ($1::uuid IS NULL OR workspace_id = $1) AND ($2::uuid IS NULL OR key_id = $2 OR details ->> '`+NewKey+`' = $2::text)
