@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha1"
 	_ "embed"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -136,7 +138,7 @@ func (r *redisStore) send(ctx context.Context, calls []*bucketCall, eval, script
 	pipe := r.client.Pipeline()
 	answers := make([]*redis.Cmd, len(calls))
 	for i, v := range calls {
-		answers[i] = redis.NewCmd(ctx, append([]any{eval, script, 1, r.prefix + v.bucket.key}, arguments(&v.call)...)...)
+		answers[i] = redis.NewCmd(ctx, eval, script, 1, r.prefix+v.bucket.key, arguments(&v.call))
 		_ = pipe.Process(ctx, once{answers[i]})
 	}
 	_, _ = pipe.Exec(ctx) // every command carries its own error
@@ -154,10 +156,18 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true } // mutation: a call is sent again
 
-// arguments are the script's, in its order.
-func arguments(c *lease.Call) []any {
-	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
-		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing}
+// arguments is the script's one argument, in its order. Redis reads one faster than many.
+func arguments(c *lease.Call) []byte {
+	return pack(c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
+		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing)
+}
+
+// pack packs numbers as the script does its state: as little-endian doubles.
+func pack(numbers ...int64) (packed []byte) {
+	for _, n := range numbers {
+		packed = binary.LittleEndian.AppendUint64(packed, math.Float64bits(float64(n)))
+	}
+	return packed
 }
 
 // read fills the reply from the script's answer.
@@ -208,8 +218,8 @@ func RedisCommands(own string) [][]any {
 		{"set", bucket, "x", "px", 1000},
 		{"get", bucket},
 		{"del", bucket},
-		append([]any{"eval", tokenBucketScript, 1, bucket}, arguments(&c)...),
-		append([]any{"evalsha", tokenBucketDigest, 1, bucket}, arguments(&c)...),
+		{"eval", tokenBucketScript, 1, bucket, arguments(&c)},
+		{"evalsha", tokenBucketDigest, 1, bucket, arguments(&c)},
 		{"eval", heartbeatScript, 1, nodes, "x", present},
 		{"zadd", nodes, 1, "x"},
 		{"pexpire", nodes, 1000},

@@ -3,7 +3,8 @@
 --
 -- KEYS[1]  the bucket. Absent = full, nothing held. So is a value of another form, and
 --          a state outside its invariant: it was damaged, and might refuse for ever.
--- ARGV     rate burst version     the caller's policy; a rate is micro-tokens a second
+-- ARGV[1]  numbers, packed as the state is:
+--          rate burst version     the caller's policy; a rate is micro-tokens a second
 --          need hold extra        tokens to admit now; 1: they count as held; tokens to lease
 --          arrived fair           requests since the last report; 1: these are a share of what is scarce
 --          slice released released_before   no longer held, of that slice and the one before
@@ -43,10 +44,8 @@ local MEMBER_LIFE, DEMAND_SPAN = 60000000, 6000000
 local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
-local arguments = {}
-for i = 1, #ARGV do arguments[i] = tonumber(ARGV[i]) end
-local rate, burst, version, need, hold, extra, arrived, fair, reported_slice = unpack(arguments, 1, 9)
-local released, released_before, returned, debt, nodes, missing = unpack(arguments, 10, 15)
+local rate, burst, version, need, hold, extra, arrived, fair, reported_slice,
+  released, released_before, returned, debt, nodes, missing = struct.unpack('<ddddddddddddddd', ARGV[1])
 nodes = max(1, nodes)
 
 local time = redis.call('TIME')

@@ -12,9 +12,14 @@ import (
 	"listedge/origin/admin"
 )
 
-// quotaWorkspace makes a workspace with a quota, and a key that no rate stops.
+// quotaWorkspace makes a workspace with a quota, and a key that no rate stops. The month does not end
+// while the test runs.
 func quotaWorkspace(t *testing.T, url, quota, shown string) (workspace, key string) {
 	t.Helper()
+	within(t, 2*patience, "a month that goes on for a while", func() bool {
+		_, rest := theMonth()
+		return rest > patience
+	})
 	made := parsed[struct {
 		ID    string
 		Quota json.RawMessage
