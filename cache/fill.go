@@ -26,14 +26,10 @@ type Fill struct {
 
 // FillResult is what the origin answers.
 type FillResult struct {
-	Rows      []lists.Row // those behind View.After, in the list's order; the cache keeps them
-	End       bool        // the list ends with them
-	Snapshot  string      // from the primary: pg_current_snapshot() of the statement
-	StartedAt string      // from the primary: when it was started
-	Timeline  string      // from a standby: the system and timeline that it follows
-	LSN       uint64      // from a standby: up to here it had replayed before the statement began
-	Through   uint64      // from a standby: the statement shows nothing behind it
-	Query     Span        // of the query, also of one that failed
+	Rows  []lists.Row       // those behind View.After, in the list's order; the cache keeps them
+	End   bool              // the list ends with them
+	At    replica.ReadPoint // without Began
+	Query Span              // of the query, also of one that failed
 }
 
 // Span is a period of time; zero = there was none.
@@ -279,7 +275,7 @@ func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 	var lsn uint64
 	e, outcome, err := l.readOrigin(times, func() (f FillResult, err error) {
 		f, err = l.fill.Standby(ctx, last)
-		lsn = f.LSN
+		lsn = f.At.LSN
 		return f, err
 	})
 	switch {
@@ -306,12 +302,8 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 	if err != nil {
 		return nil, 0, err
 	}
-	at := replica.ReadPoint{StartedAt: f.StartedAt, Timeline: f.Timeline, LSN: f.LSN, Through: f.Through, Began: start.At}
-	if f.Timeline == "" {
-		if at.Snapshot, err = changefeed.ParseSnapshot(f.Snapshot); err != nil && l.following.Load() {
-			return nil, 0, err
-		}
-	}
+	at := f.At
+	at.Began = start.At
 	view := l.fill.View
 	if !l.following.Load() {
 		p := stored{rows: f.Rows, end: f.End, at: at, readAt: readAt}
@@ -342,7 +334,7 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 	}
 	if outcome == replica.Merged {
 		if cut := l.cut(view, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
-			if f.Timeline == "" { // it shows what the statement showed
+			if at.Timeline == "" { // it shows what the statement showed
 				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
 			}
 			return cut, outcome, nil

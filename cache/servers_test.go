@@ -91,9 +91,9 @@ func TestStandbys(t *testing.T) {
 					} else if test.want == "A" {
 						f = shows("A")
 					}
-					f.Timeline, f.LSN, f.Through = ofServer, test.lsn, test.through
+					f.At = replica.ReadPoint{Timeline: ofServer, LSN: test.lsn, Through: test.through}
 					if test.server != "" {
-						f.Timeline = test.server
+						f.At.Timeline = test.server
 					}
 					if last.LSN != 100 {
 						t.Errorf("the proof has LSN %d", last.LSN)
