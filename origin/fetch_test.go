@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -242,10 +243,9 @@ func TestErrorsOfTheServerGetAKind(t *testing.T) {
 // A server that does not let us in is away, whatever reason it gives.
 func TestADatabaseThatRefusesConnectionsIsUnavailable(t *testing.T) {
 	t.Parallel()
-	wrong := must1(pgx.ParseConfig(server().URL("postgres")))
 	for name, url := range map[string]string{
 		"no such database": server().URL("no_such_database"),
-		"wrong password":   fmt.Sprintf("postgres://postgres:wrong@%s:%d/postgres", wrong.Host, wrong.Port),
+		"unknown user":     strings.Replace(server().URL("postgres"), "//postgres:", "//nobody:", 1),
 		"nobody listens":   "postgres://postgres@127.0.0.1:1/postgres",
 	} {
 		db := openDatabase(t, postgres.Options{URL: url})

@@ -107,22 +107,6 @@ func TestDoctorOfAFleet(t *testing.T) {
 	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, admin.Finding{Subject: leaving.subject(), Level: admin.Warn, Text: "it is draining"})
 }
 
-func TestDoctorOfTwoRegionsMixed(t *testing.T) {
-	t.Parallel()
-	address := database(t)
-	args := []string{"--database-url", address, "--region", "east"}
-	for _, region := range []string{"east", "west"} {
-		n := startNode(t, address, "--redis-url", sandboxtest.Redis(t).URL(), "--region", region)
-		within(t, patience, "it follows", func() bool { return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1 })
-		args = append(args, "--node", n.admin)
-	}
-	by := diagnose(t, exitFailed, args...)
-	expect(t, by, "fleet region", admin.Fail, "east on ")
-	expect(t, by, "fleet follower", admin.Fail, "each for a fleet of its own")
-	expect(t, by, "fleet log of changes", admin.Fail, "; epoch ")
-	expect(t, by, "fleet redis-url", admin.Warn, "; redis://")
-}
-
 func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 2)

@@ -161,7 +161,7 @@ func TestDoctorOfATableThatInherits(t *testing.T) {
 }
 
 // A publication with lists of columns may have too few for changes to name rows.
-func TestDoctorOfAPublicationOfAnEarlierVersion(t *testing.T) {
+func TestDoctorOfAPublicationThatLacksColumns(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)

@@ -71,25 +71,6 @@ func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 	}
 }
 
-func TestANodeStartsBeforeItsDatabaseAndBecomesReadyByItself(t *testing.T) {
-	t.Parallel()
-	postgres, url := privateDatabase(t)
-	_, key := workspaceWithKey(t, url)
-	must(postgres.Kill(syscall.SIGINT))
-	n := launchNode(t, url)
-	r := must1(http.Get(n.admin + "/readyz"))
-	r.Body.Close()
-	if r.StatusCode != 503 {
-		t.Errorf("ready without a database: %s", r.Status)
-	}
-	if a := n.get(t, "/v1/items", key); a.StatusCode != 503 {
-		t.Errorf("%s %s", a.Status, a.body)
-	}
-	must(postgres.Restart(t.Context()))
-	n.awaitReady(t)
-	within(t, patience, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
-}
-
 func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
 	t.Parallel()
 	url := database(t)

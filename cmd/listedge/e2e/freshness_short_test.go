@@ -13,10 +13,3 @@ func TestFreshnessInShort(t *testing.T) {
 		commitsWait, commitsWait, commitsWait, commitsWait}) // what is shown too early is soon overwritten, mostly
 	o.standbyWasTried(t)
 }
-
-// TestFreshnessOfALaggingFollower is the faults of one that proves too much.
-func TestFreshnessOfALaggingFollower(t *testing.T) {
-	f := fleetOf(t)
-	f.startNodes(t, 2)
-	newOracle(t, f).playAll(t, []fault{decodingLags, decodingLags, decodingLags})
-}

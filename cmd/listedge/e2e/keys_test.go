@@ -90,32 +90,3 @@ func TestRotatePrintsTheKeyAlone(t *testing.T) {
 		t.Errorf("exit %d: %q, %q", p.code, p.out.String(), p.err.String())
 	}
 }
-
-// Package admin shows all states.
-func TestKeysAreShownWithTheirStates(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, _ := workspaceWithKey(t, url)
-	id := made(t, "keys", "create", "--workspace", workspace, "--name", "Sync", "--rate", "5", "--database-url", url)
-	for _, c := range []struct{ set, state, text string }{
-		{"expires_at = NULL", "active", "active"},
-		{"expires_at = '2100-01-01Z'", "expires", "expires 2100-01-01T00:00:00Z"},
-		{"revoked_at = '2021-01-01Z'", "revoked", "revoked 2021-01-01T00:00:00Z"},
-	} {
-		execute(t, url, "UPDATE api_keys SET "+c.set+" WHERE id = $1", id)
-		if shown := parsed[map[string]any](t, "keys", "show", id, "--database-url", url); shown["state"] != c.state || shown["id"] != id || shown["key"] != nil {
-			t.Errorf("%s: %v", c.set, shown)
-		}
-		lines := command(t, "keys", "show", id, "--database-url", url)
-		for _, want := range []string{id, workspace, "Sync", c.text, "items:read", "lk_"} {
-			if !strings.Contains(lines, want) {
-				t.Errorf("%s: no %q in\n%s", c.set, want, lines)
-			}
-		}
-		for line := range strings.Lines(command(t, "keys", "list", "--workspace", workspace, "--database-url", url)) {
-			if strings.HasPrefix(line, id) && !strings.Contains(line, "  "+c.text+" ") {
-				t.Errorf("%s: %s", c.set, line)
-			}
-		}
-	}
-}

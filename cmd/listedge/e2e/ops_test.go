@@ -81,10 +81,12 @@ func TestReadySaysWhatTheNodeSays(t *testing.T) {
 	}
 }
 
-// Whoever waits learns when a node becomes ready: `listedge ready --wait`, and systemd.
+// A node starts before its database and becomes ready by itself. Whoever waits learns when:
+// `listedge ready --wait`, and systemd.
 func TestReadyIsAwaited(t *testing.T) {
 	t.Parallel()
 	postgres, url := privateDatabase(t)
+	_, key := workspaceWithKey(t, url)
 	must(postgres.Kill(syscall.SIGQUIT))
 	socket := filepath.Join(sandboxtest.Dir(t), "notify")
 	systemd := must1(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))
@@ -92,10 +94,14 @@ func TestReadyIsAwaited(t *testing.T) {
 	n := launchProgram(t, listedge, []string{"NOTIFY_SOCKET=" + socket}, url)
 	waiting := start(t, "ready", "--node", n.admin, "--wait", patience.String())
 	n.awaitCheck(t, "postgres", "failed to connect")
+	if a := n.get(t, "/v1/items", key); a.StatusCode != 503 {
+		t.Errorf("without a database: %s %s", a.Status, a.body)
+	}
 	must(postgres.Restart(t.Context()))
 	if <-waiting.ended; waiting.code != exitFine || waiting.out.String() != "ready\n" {
 		t.Errorf("exit %d: %s", waiting.code, waiting.err.String())
 	}
+	within(t, patience, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
 	must(systemd.SetReadDeadline(time.Now().Add(patience)))
 	said := make([]byte, 100)
 	if length, err := systemd.Read(said); err != nil || string(said[:length]) != "READY=1" {

@@ -128,14 +128,3 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 		})
 	}
 }
-
-// A single node without Redis enforces a quota in its memory.
-func TestAQuotaWithoutRedis(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := quotaWorkspace(t, url, "5/month", `{"requests":5,"period":"month"}`)
-	nodes := []*testNode{startNode(t, url)}
-	spendQuota(t, nodes, key, 5, 5)
-	command(t, "workspaces", "update", workspace, "--quota", "7/month", "--database-url", url)
-	spendQuota(t, nodes, key, 7-5, 7)
-}

@@ -37,8 +37,12 @@ func TestTwoRegionsOnOneDatabase(t *testing.T) {
 	for _, n := range nodes {
 		within(t, patience, "the change", func() bool { return strings.Contains(string(n.get(t, "/v1/items", key).body), "v1") })
 	}
-	by := diagnose(t, exitFine, "--database-url", url, "--region", "west")
-	expect(t, by, "slot", "ok", "followed")
+	expect(t, diagnose(t, exitFine, "--database-url", url, "--region", "west"), "slot", "ok", "followed")
+	by := diagnose(t, exitFailed, "--database-url", url, "--region", "east", "--node", nodes[0].admin+","+nodes[1].admin+","+nodes[2].admin+","+nodes[3].admin)
+	expect(t, by, "fleet region", admin.Fail, "east on ")
+	expect(t, by, "fleet follower", admin.Fail, "each for a fleet of its own")
+	expect(t, by, "fleet log of changes", admin.Fail, "; epoch ")
+	expect(t, by, "fleet redis-url", admin.Warn, "; redis://")
 	refused(t, exitUsage, "--region", "serve", "--database-url", url, "--region", "New York")
 }
 

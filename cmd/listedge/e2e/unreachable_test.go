@@ -36,10 +36,10 @@ func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 		flag, url string
 		logged    []string // parts of the one line
 	}{
-		"Redis":         {"--redis-url", "redis://127.0.0.1:1", []string{"Redis is down", "127.0.0.1:1", "refused"}},
-		"Redis Cluster": {"--redis-url", "redis://127.0.0.1:1,127.0.0.1:2", []string{"Redis is down", "refused"}},
-		"Sentinel":      {"--redis-url", "redis+sentinel://127.0.0.1:1/master", []string{"Redis is down", "sentinel"}},
-		"replica":       {"--replica-url", "postgres://127.0.0.1:1/listedge", []string{"the replica 127.0.0.1:1 is not queried", "refused"}},
+		"Redis":               {"--redis-url", "redis://127.0.0.1:1", []string{"Redis is down", "127.0.0.1:1", "refused"}},
+		"Redis, a Cluster":    {"--redis-url", "redis://127.0.0.1:1,127.0.0.1:2", []string{"Redis is down", "refused"}},
+		"Redis, by Sentinel":  {"--redis-url", "redis+sentinel://127.0.0.1:1/master", []string{"Redis is down", "sentinel"}},
+		"replica 127.0.0.1:1": {"--replica-url", "postgres://127.0.0.1:1/listedge", []string{"the replica 127.0.0.1:1 is not queried", "refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -51,6 +51,9 @@ func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 				return slices.DeleteFunc(complaints(t, n.err.String()), func(line string) bool { return !strings.Contains(line, c.logged[0]) })
 			}
 			within(t, patience, "it is reported", func() bool { return len(about()) > 0 })
+			if check, _, _ := strings.Cut(name, ","); n.metric(t, "listedge_check_up", fmt.Sprintf("check=%q", strings.ToLower(check))) != 0 {
+				t.Error("the metric says that it is up")
+			}
 			for range 100 { // over 3 s, in which all that fails fails more than once
 				time.Sleep(30 * time.Millisecond)
 				execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'one more')", workspace)
