@@ -157,7 +157,7 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 		t.Errorf("changes of the old primary, pages of the new: %+v", f)
 	}
 	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
-	network, relayed := startRelay(t, address, whole)
+	network, relayed := startRelay(t, address)
 	for name, c := range map[string]struct {
 		url  string
 		lead func(to string) error

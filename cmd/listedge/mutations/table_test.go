@@ -100,7 +100,7 @@ var mutations = []struct {
 	{"origin", []mutation{
 		{"connections to an old primary are kept", replaced("run", `""`), "TestAnEarlierTimelineIsRefused"},
 		{"an answer without keys is anybody's",
-			instead("if found, by, err = s.query(ctx, hashes); len(found) == 0 {\nby.StartedAt = run\n}"), "TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved"},
+			instead("if found, by, err = s.query(ctx, hashes); len(found) == 0 {\nby.StartedAt = run\n}"), "TestAnEarlierTimelineIsRefused"},
 		{"a standby's answer is the primary's", never, "TestAStandbyIsNotThePrimary"},
 		{"the second answer is the primary's", never, "TestAnEarlierTimelineIsRefused"},
 		{"any timeline is the primary's", never, "TestAnEarlierTimelineIsRefused"},
