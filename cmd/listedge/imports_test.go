@@ -17,7 +17,7 @@ var (
 	mayImport = map[string][]string{
 		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower", "origin/load", "origin/postgres", "origin/usage",
 			"internal/lists", "internal/redact", "internal/sandbox"},
-		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/admin", "origin/follower", "origin/postgres", "internal/changefeed"},
+		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "limiter", "origin", "origin/admin", "origin/follower", "origin/postgres", "internal/changefeed"},
 		"cmd/listedge/node": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/postgres", "origin/usage",
 			"internal/boottime", "internal/changefeed", "internal/histogram", "internal/tracing"},
 		"edge":                    {"cache", "cache/replica", "limiter", "metrics", "origin", "origin/apikey", "origin/usage", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing", "internal/lists"},

@@ -1,15 +1,16 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"listedge/metrics"
@@ -19,10 +20,8 @@ import (
 type Effect int
 
 const (
-	// Shown: nothing. /readyz does not name it.
-	Shown Effect = iota
-	// Reported: /readyz names it.
-	Reported
+	// Reported: /readyz names it, and the node stays ready.
+	Reported Effect = iota
 	// Starts: the node becomes ready only after all of these have passed. A later failure
 	// is reported, but the node stays ready: every node would see the failure, and a
 	// fleet that serves its stored pages is better than no fleet.
@@ -35,24 +34,47 @@ const (
 // Check is one row of the table of what a node needs. /readyz, the log, the status page and
 // the doctor show it, each in its form.
 type Check struct {
-	Name          string                      // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
-	Run           func(context.Context) error // nil = all is well
-	Effect        Effect
-	Broken, Holds string             // what the log says when it fails, and when it works again; empty = nothing
-	Do            func(error) string // what to do about a failure; nil = the runbook says so
-	Runbook       string             // the section of the runbook about its failure
-	Light         bool               // it is a server or the follower: the status page has a light for it
+	Name    string                      // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
+	Run     func(context.Context) error // nil = all is well
+	Effect  Effect
+	Broken  string   // what its failure means; empty = the error says it, and something else logs it
+	Remedy  string   // what to do about a failure, unless the error knows (WithRemedy); empty = the runbook says so
+	Runbook string   // the section of the runbook about its failure
+	Light   bool     // it is a server or the follower: the status page has a light for it
+	After   []string // the checks whose failure explains this one's
 }
 
-// remedy says what to do about a failure; empty = nothing is known.
-func (c *Check) remedy(err error) string {
-	switch {
-	case c.Do != nil:
-		return c.Do(err)
-	case c.Runbook != "":
-		return "see " + c.Runbook + " in the runbook"
+// WithRemedy adds to an error what to do about it, behind a colon.
+func WithRemedy(err error, remedy string) error { return &remedied{err, remedy} }
+
+type remedied struct {
+	error
+	remedy string
+}
+
+func (r *remedied) Error() string { return r.error.Error() + ": " + r.remedy }
+
+func (r *remedied) Unwrap() error { return r.error }
+
+func (r *remedied) Remedy() string { return r.remedy }
+
+// Explain returns a failure in words for an operator, and what to do about it if the error
+// knows.
+func Explain(err error) (why, remedy string) {
+	knows, timeout := interface{ Remedy() string }(nil), net.Error(nil)
+	if errors.As(err, &knows) {
+		remedy = knows.Remedy()
 	}
-	return ""
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+		return "no answer in time", remedy
+	}
+	return strings.TrimSuffix(strings.Join(strings.Fields(err.Error()), " "), ": "+remedy), remedy
+}
+
+// explain is Explain with the remedy of the table.
+func (c *Check) explain(err error) (why, remedy string) {
+	why, remedy = Explain(err)
+	return why, cmp.Or(remedy, c.Remedy)
 }
 
 // Impaired is the failure of a check whose server is up: /readyz names it, the light stays.
@@ -62,22 +84,33 @@ func (i Impaired) Error() string { return i.Err.Error() }
 
 func (i Impaired) Unwrap() error { return i.Err }
 
-// DependencyState is what the last checks of a dependency found.
-type DependencyState struct {
+// CheckState is what the last runs of a check found.
+type CheckState struct {
 	Name    string    `json:"name"`
+	Broken  string    `json:"broken"`
 	Light   bool      `json:"light"`
+	Serious bool      `json:"serious"` // it has a light, or a node needs it to become ready
 	Runbook string    `json:"runbook"`
 	Checked bool      `json:"checked"` // false: nothing is known yet
 	Up      bool      `json:"up"`
-	Since   time.Time `json:"since"`         // when it became up or down
-	Why     string    `json:"why,omitempty"` // the error, in a few words
-	Do      string    `json:"do,omitempty"`  // what to do, if that depends on the error
+	Since   time.Time `json:"since"`             // when it became up or down
+	Why     string    `json:"why,omitempty"`     // the failure; empty = there is none
+	Remedy  string    `json:"remedy,omitempty"`  // what to do about it; empty = the runbook says so
+	Follows bool      `json:"follows,omitempty"` // the failure of another check explains it
+}
+
+// WhatToDo is the remedy, or where it is.
+func (s *CheckState) WhatToDo() string {
+	if s.Remedy == "" && s.Runbook != "" {
+		return "see " + s.Runbook + " in the runbook"
+	}
+	return s.Remedy
 }
 
 // checkState is what is known of a check. The embedded state changes after several failures
 // in a row; ran and last, with each run.
 type checkState struct {
-	DependencyState
+	CheckState
 	ran      bool
 	last     error
 	failures int       // in a row
@@ -118,7 +151,7 @@ const (
 func NewHealth(logger *slog.Logger, mode func() string, checks ...Check) *Health {
 	h := &Health{logger: logger, mode: mode, checks: checks, states: make([]checkState, len(checks))}
 	for i, c := range checks {
-		h.states[i].Name, h.states[i].Light, h.states[i].Runbook = c.Name, c.Light, c.Runbook
+		h.states[i].CheckState = CheckState{Name: c.Name, Broken: c.Broken, Light: c.Light, Serious: c.Light || c.Effect > Reported, Runbook: c.Runbook}
 	}
 	return h
 }
@@ -166,29 +199,24 @@ func (h *Health) check(ctx context.Context, i int) {
 	defer h.mu.Unlock()
 	s, c := &h.states[i], &h.checks[i]
 	defer h.log(c, s)
-	s.ran, s.last = true, err
+	s.ran, s.last, s.Why, s.Remedy = true, err, "", ""
 	if h.passed(Starts) {
 		h.started.Store(true)
 	}
-	if impaired := (Impaired{}); err == nil || errors.As(err, &impaired) {
+	impaired := errors.As(err, &Impaired{})
+	if err == nil || impaired {
 		if !s.Up {
 			s.Up, s.Since = true, began
 		}
-		s.Checked, s.failures, s.Why, s.Do = true, 0, "", ""
-		return
-	}
-	if s.failures++; s.failures == 1 {
+		s.Checked, s.failures = true, 0
+	} else if s.failures++; s.failures == 1 {
 		s.failing = began
 	}
-	if s.failures < downAfter {
-		return
-	}
-	if s.Up || !s.Checked {
+	if s.failures >= downAfter && (s.Up || !s.Checked) {
 		s.Checked, s.Up, s.Since = true, false, s.failing
 	}
-	s.Why = inFewWords(err)
-	if c.Do != nil {
-		s.Do = c.Do(err)
+	if impaired || s.Checked && !s.Up {
+		s.Why, s.Remedy = c.explain(err)
 	}
 }
 
@@ -201,11 +229,11 @@ func (h *Health) log(c *Check, s *checkState) {
 	}
 	s.logged = down
 	if !down {
-		h.logger.Info("again: " + c.Holds)
-	} else if do := c.remedy(s.last); do != "" {
-		h.logger.Warn(c.Broken, "error", s.last, "do", do)
+		h.logger.Info("no longer: " + c.Broken)
+	} else if remedy := s.WhatToDo(); remedy != "" {
+		h.logger.Warn(c.Broken, "error", s.Why, "remedy", remedy)
 	} else {
-		h.logger.Warn(c.Broken, "error", s.last)
+		h.logger.Warn(c.Broken, "error", s.Why)
 	}
 }
 
@@ -247,17 +275,15 @@ func (h *Health) Readiness() Readiness {
 func (h *Health) readiness() Readiness {
 	r := Readiness{Ready: h.ready(), Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
 	for i, c := range h.checks {
-		if c.Effect == Shown {
-			continue
-		}
 		text := "ok"
 		switch s := &h.states[i]; {
 		case !s.ran:
 			text = "not checked yet"
 		case s.last != nil:
-			text = oneLine(s.last.Error())
-			if do := c.remedy(s.last); do != "" {
-				text += ": " + do
+			now := s.CheckState
+			now.Why, now.Remedy = c.explain(s.last)
+			if text = now.Why; now.WhatToDo() != "" {
+				text += ": " + now.WhatToDo()
 			}
 		}
 		r.Checks[strings.ToLower(c.Name)] = text
@@ -277,37 +303,24 @@ func (h *Health) ready() bool { return h.started.Load() && !h.draining.Load() &&
 // Drain makes the node permanently not ready: it is about to stop.
 func (h *Health) Drain() { h.draining.Store(true) }
 
-// Dependencies are the states of all checks, in their order.
-func (h *Health) Dependencies() []DependencyState {
+// States are the states of all checks, in their order.
+func (h *Health) States() []CheckState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := make([]DependencyState, len(h.states))
+	all := make([]CheckState, len(h.states))
 	for i, s := range h.states {
-		all[i] = s.DependencyState
+		all[i] = s.CheckState
+		all[i].Follows = s.Why != "" && slices.ContainsFunc(h.states, func(o checkState) bool { return o.Why != "" && slices.Contains(h.checks[i].After, o.Name) })
 	}
 	return all
 }
 
 // Metrics are what the checks found, each in the words of /readyz.
 func (h *Health) Metrics() (known []metrics.Check) {
-	for _, s := range h.Dependencies() {
+	for _, s := range h.States() {
 		if s.Checked {
 			known = append(known, metrics.Check{Name: strings.ToLower(s.Name), Up: s.Up})
 		}
 	}
 	return known
-}
-
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
-
-// inFewWords returns the innermost reason of an error, in words for an operator.
-func inFewWords(err error) string {
-	var errno syscall.Errno
-	switch timeout := net.Error(nil); {
-	case errors.As(err, &errno):
-		return errno.Error()
-	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
-		return "no answer in time"
-	}
-	return oneLine(err.Error())
 }

@@ -36,11 +36,11 @@ func watching(t *testing.T, failure *atomic.Pointer[error]) *Health {
 	return w
 }
 
-func TestDependencies(t *testing.T) {
+func TestStatesOfChecks(t *testing.T) {
 	refused := error(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)})
 
 	t.Run("nothing is known before the first check", func(t *testing.T) {
-		if s := healthOf(Check{Name: "Redis", Runbook: "ListedgeRedisDown"}).Dependencies()[0]; s.Checked || s.Up || s.Name != "Redis" {
+		if s := healthOf(Check{Name: "Redis", Runbook: "ListedgeRedisDown"}).States()[0]; s.Checked || s.Up || s.Name != "Redis" {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -50,22 +50,22 @@ func TestDependencies(t *testing.T) {
 			w := watching(t, &failure)
 			boottimetest.Pass(checkInterval / 2)
 			began := time.Now()
-			if s := w.Dependencies()[0]; !s.Checked || !s.Up || !s.Since.Before(began) {
+			if s := w.States()[0]; !s.Checked || !s.Up || !s.Since.Before(began) {
 				t.Errorf("after the start: %+v", s)
 			}
 			failure.Store(&refused)
 			boottimetest.Pass(checkInterval)
-			if s := w.Dependencies()[0]; !s.Up {
+			if s := w.States()[0]; !s.Up {
 				t.Errorf("down after one failure: %+v", s)
 			}
 			boottimetest.Pass(10 * checkInterval)
-			s := w.Dependencies()[0]
-			if s.Up || s.Why != "connection refused" || s.Since != began.Add(checkInterval/2) {
+			s := w.States()[0]
+			if s.Up || s.Why != "dial: connect: connection refused" || s.Since != began.Add(checkInterval/2) {
 				t.Errorf("after 11 failures, the first at %s: %+v", began.Add(checkInterval/2), s)
 			}
 			failure.Store(nil)
 			boottimetest.Pass(checkInterval)
-			if again := w.Dependencies()[0]; !again.Up || again.Why != "" || !again.Since.After(s.Since) {
+			if again := w.States()[0]; !again.Up || again.Why != "" || !again.Since.After(s.Since) {
 				t.Errorf("after it is back: %+v", again)
 			}
 		})
@@ -75,14 +75,14 @@ func TestDependencies(t *testing.T) {
 			var failure atomic.Pointer[error]
 			w := watching(t, &failure)
 			boottimetest.Pass(checkInterval / 2)
-			since := w.Dependencies()[0].Since
+			since := w.States()[0].Since
 			for range 5 {
 				failure.Store(&refused)
 				boottimetest.Pass(checkInterval)
 				failure.Store(nil)
 				boottimetest.Pass(checkInterval)
 			}
-			if s := w.Dependencies()[0]; !s.Up || s.Since != since {
+			if s := w.States()[0]; !s.Up || s.Since != since {
 				t.Errorf("%+v, up since %s", s, since)
 			}
 		})
@@ -95,7 +95,7 @@ func TestDependencies(t *testing.T) {
 			ended := make(chan struct{})
 			go func() { defer close(ended); w.Run(ctx) }()
 			boottimetest.Pass(10 * time.Second)
-			if s := w.Dependencies(); s[0].Up || s[0].Why != "no answer in time" || !s[1].Up {
+			if s := w.States(); s[0].Up || s[0].Why != "no answer in time" || !s[1].Up {
 				t.Errorf("%+v", s)
 			}
 			cancel()
@@ -128,7 +128,7 @@ func TestReadiness(t *testing.T) {
 						return ctx.Err()
 					}
 					return *now.Load()
-				}}, Check{Name: "Hidden", Run: func(context.Context) error { return wrong }})
+				}})
 				h.logger = slog.New(slog.NewTextHandler(&log, nil))
 				expect := func(ready bool, it string) {
 					t.Helper()
@@ -144,7 +144,7 @@ func TestReadiness(t *testing.T) {
 					now   error
 					ready bool
 					it    string
-				}{{nil, true, "ok"}, {wrong, c.ready, "wrong"}, {hangs, c.ready, "context deadline exceeded"}, {nil, true, "ok"}} {
+				}{{nil, true, "ok"}, {wrong, c.ready, "wrong"}, {hangs, c.ready, "no answer in time"}, {nil, true, "ok"}} {
 					now.Store(&step.now)
 					boottimetest.Pass(3 * checkInterval)
 					expect(step.ready, step.it)
@@ -203,7 +203,7 @@ func TestChecksAreLogged(t *testing.T) {
 		it.Store(&fails)
 		var log strings.Builder
 		h := healthOf(Check{Name: "Start", Effect: Starts, Run: func(context.Context) error { return *started.Load() }},
-			Check{Name: "It", Run: func(context.Context) error { return *it.Load() }, Broken: "it is down", Holds: "it is up", Runbook: "ItIsDown"})
+			Check{Name: "It", Run: func(context.Context) error { return *it.Load() }, Broken: "it is down", Runbook: "ItIsDown"})
 		h.logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}
@@ -213,7 +213,7 @@ func TestChecksAreLogged(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); h.Run(ctx) }()
-		const down, up = `level=WARN msg="it is down" error=away do="see ItIsDown in the runbook"` + "\n", "level=INFO msg=\"again: it is up\"\n"
+		const down, up = `level=WARN msg="it is down" error=away remedy="see ItIsDown in the runbook"` + "\n", "level=INFO msg=\"no longer: it is down\"\n"
 		for _, step := range []struct {
 			name       string
 			start, now *error
@@ -230,7 +230,7 @@ func TestChecksAreLogged(t *testing.T) {
 			started.Store(step.start)
 			it.Store(step.now)
 			boottimetest.Pass(step.checks * checkInterval)
-			if got := strings.ReplaceAll(logged(h, &log), "level=WARN msg=\"not ready\" checks=map[start:starts]\n", ""); got != step.log {
+			if got := strings.ReplaceAll(logged(h, &log), "level=WARN msg=\"not ready\" checks=\"map[it:away: see ItIsDown in the runbook start:starts]\"\n", ""); got != step.log {
 				t.Errorf("%s: %s, want %s", step.name, got, step.log)
 			}
 		}
@@ -239,16 +239,44 @@ func TestChecksAreLogged(t *testing.T) {
 	})
 }
 
-func TestReasonsInFewWords(t *testing.T) {
-	for want, err := range map[string]error{
-		"connection refused":              fmt.Errorf("database unavailable: %w", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}),
-		"no answer in time":               fmt.Errorf("ping: %w", context.DeadlineExceeded),
-		"lookup redis: no such host":      &net.DNSError{Name: "redis", Err: "no such host"},
-		"it is a standby of the primary":  errors.New("it is\n  a standby of the primary"),
-		"NOAUTH Authentication required.": errors.New("NOAUTH Authentication required."),
+func TestFailuresAreExplained(t *testing.T) {
+	full := WithRemedy(errors.New("it is full"), "make room")
+	for _, c := range []struct {
+		name, why, remedy string
+		err               error
+	}{
+		{"a time-out", "no answer in time", "ask an expert", fmt.Errorf("ping: %w", context.DeadlineExceeded)},
+		{"several lines", "it is a standby", "ask an expert", errors.New("it is\n  a standby")},
+		{"an error that knows the remedy", "write: it is full", "make room", fmt.Errorf("write: %w", full)},
 	} {
-		if got := inFewWords(err); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if why, remedy := (&Check{Remedy: "ask an expert"}).explain(c.err); why != c.why || remedy != c.remedy {
+				t.Errorf("%q, %q", why, remedy)
+			}
+		})
+	}
+}
+
+// What another failure explains is said to follow from it.
+func TestAFailureThatFollowsFromAnother(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		server  error
+		follows bool
+	}{
+		{"the server is up", nil, false}, {"the server is down", errors.New("away"), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := healthOf(Check{Name: "Server", Run: func(context.Context) error { return c.server }},
+				Check{Name: "use", After: []string{"Server"}, Run: func(context.Context) error { return errors.New("none") }})
+			for range downAfter {
+				for i := range h.checks {
+					h.check(t.Context(), i)
+				}
+			}
+			if s := h.States(); s[1].Why != "none" || s[0].Follows || s[1].Follows != c.follows {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }

@@ -18,7 +18,9 @@ type NodeState struct {
 	Ready    bool      `json:"ready"`
 	Mode     string    `json:"mode"`
 	Follower bool      `json:"follower"`
-	Down     []string  `json:"down"` // names of the dependencies that are down
+	Down     []string  `json:"down"`            // names of the lights that are not green
+	Nodes    int64     `json:"nodes,omitempty"` // that this node counts; 0 = it does not know yet, or runs without Redis
+	Epoch    string    `json:"epoch,omitempty"` // of the log of changes
 	Last     Point     `json:"last"`
 	Age      float64   `json:"age"` // seconds since the node published it
 }
@@ -35,13 +37,15 @@ type KeyState struct {
 
 // State is what the status page shows beside the metrics.
 type State struct {
-	Now          time.Time            `json:"now"`
-	Self         string               `json:"self"` // this node's name in Fleet
-	Dependencies []DependencyState    `json:"dependencies"`
-	Latencies    map[string]Quantiles `json:"latencies"` // by outcome, and for all requests
-	Keys         []KeyState           `json:"keys"`
-	Fleet        []NodeState          `json:"fleet"` // all known nodes, with this one
-	History      []Point              `json:"history"`
+	Now       time.Time            `json:"now"`
+	Self      string               `json:"self"` // this node's name in Fleet
+	Draining  bool                 `json:"draining"`
+	Checks    []CheckState         `json:"checks"`
+	Latencies map[string]Quantiles `json:"latencies"` // by outcome, and for all requests
+	Keys      []KeyState           `json:"keys"`
+	Quotas    map[string]float64   `json:"quotas"` // the used part of those that are used the most, by workspace
+	Fleet     []NodeState          `json:"fleet"`  // all known nodes, with this one
+	History   []Point              `json:"history"`
 }
 
 // StateSources are the functions that State is made from. Only Fleet waits for a server.
@@ -51,6 +55,7 @@ type StateSources struct {
 	Self    func() NodeState
 	Fleet   func(context.Context) []NodeState // the other nodes; nil = there are none
 	Keys    func() []KeyState
+	Quotas  func() map[string]float64
 }
 
 // serve answers with the state; after is the number of the last point that the page
@@ -58,7 +63,8 @@ type StateSources struct {
 func (s *StateSources) serve(w http.ResponseWriter, r *http.Request) {
 	after, _ := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
 	self := s.Self()
-	state := State{Now: time.Now(), Self: self.Name, Dependencies: s.Health.Dependencies(), History: s.History.After(after), Fleet: []NodeState{self}}
+	state := State{Now: time.Now(), Self: self.Name, Draining: s.Health.draining.Load(), Checks: s.Health.States(), Keys: s.Keys(), Quotas: s.Quotas(),
+		History: s.History.After(after), Fleet: []NodeState{self}}
 	_, state.Latencies = s.History.Latest()
 	if s.Fleet != nil {
 		for _, n := range s.Fleet(r.Context()) {
@@ -68,6 +74,5 @@ func (s *StateSources) serve(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	slices.SortFunc(state.Fleet, func(a, b NodeState) int { return cmp.Compare(a.Name, b.Name) })
-	state.Keys = s.Keys()
 	writeJSON(w, http.StatusOK, state)
 }

@@ -93,7 +93,7 @@ LATERAL (VALUES
 			ELSE 'followed, ' || retains || coalesce('; the oldest write transaction is ' || writer, '') END,
 		CASE WHEN slot_name IS NULL THEN 'nothing: a node makes it if it may, and so does `listedge migrate up`'
 			WHEN lost THEN 'nothing: the next follower makes a new one; raise max_slot_wal_keep_size if it happens often'
-			WHEN NOT active THEN 'start a node; `listedge migrate drop-slot` if no node will ever run again'
+			WHEN NOT active THEN 'start a node, or see why none follows; `listedge migrate drop-slot` if none will ever run again'
 			WHEN writer IS NULL THEN 'see whether the follower keeps up: ListedgeRetainedWAL in the runbook'
 			ELSE 'end that transaction: Postgres keeps WAL from its begin on' END),
 	('max_connections', 'warn', nodes < 2, format('%s, of which %s are used: room for %s more nodes', connections, connections_used, nodes),

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,7 +18,6 @@ import (
 	"time"
 
 	"listedge/edge/admin"
-	"listedge/metrics"
 )
 
 // nodeTimeout bounds resolving names and reading nodes.
@@ -43,30 +43,20 @@ func (u *AdminURL) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// nodeAddress is the address of one node.
-type nodeAddress struct {
-	url  AdminURL
-	name string // for the output
-	dial string // host:port to connect to; empty = that of the URL
-}
-
-// addresses resolves the URL's host and returns the addresses of its nodes.
-func (u AdminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
-	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
-		return []nodeAddress{{url: u, name: u.Host}}, nil
+// nodes returns a URL for each node that the host's name means. An https:// URL is that of a
+// proxy, whose certificate has its name: it means one node.
+func (u AdminURL) nodes(ctx context.Context) ([]AdminURL, error) {
+	if _, err := netip.ParseAddr(u.Hostname()); err == nil || u.Scheme == "https" {
+		return []AdminURL{u}, nil
 	}
 	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
-	if err != nil {
-		return nil, err
+	if found = oneFamily(found); err != nil || len(found) == 1 {
+		return []AdminURL{u}, err
 	}
-	found = oneFamily(found)
-	if len(found) == 1 {
-		return []nodeAddress{{url: u, name: u.Host}}, nil
-	}
-	var all []nodeAddress
-	for _, address := range found {
-		dial := net.JoinHostPort(address.Unmap().String(), cmp.Or(u.Port(), u.Scheme))
-		all = append(all, nodeAddress{url: u, name: dial, dial: dial})
+	all := make([]AdminURL, len(found))
+	for i, address := range found {
+		all[i] = u
+		all[i].Host = net.JoinHostPort(address.Unmap().String(), cmp.Or(u.Port(), "80"))
 	}
 	return all, nil
 }
@@ -84,95 +74,68 @@ func oneFamily(found []netip.Addr) []netip.Addr {
 
 // nodeState is what the admin listener of a node returns.
 type nodeState struct {
-	name      string
-	err       error // why the node could not be read
-	readiness admin.Readiness
-	metrics   metrics.Reading
-	settings  map[string]any
+	name string
+	err  error // why the node could not be read
+	admin.State
+	self     admin.NodeState
+	settings map[string]any
 }
 
 // readNodes reads the state of all nodes of the URLs, in their order, each node once.
-func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
+func readNodes(ctx context.Context, urls []AdminURL) []nodeState {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	found, failed := make([][]nodeAddress, len(urls)), make([]error, len(urls))
 	var calls sync.WaitGroup
+	found, failed := make([][]AdminURL, len(urls)), make([]error, len(urls))
 	for i, u := range urls {
-		calls.Go(func() { found[i], failed[i] = u.addresses(ctx) })
+		calls.Go(func() { found[i], failed[i] = u.nodes(ctx) })
 	}
 	calls.Wait()
-	known := map[string]bool{}
-	var addresses []nodeAddress
-	for i, err := range failed {
-		if err != nil {
-			all = append(all, nodeState{name: urls[i].Host, err: err})
-		}
-		for _, a := range found[i] {
-			if !known[a.name] {
-				known[a.name] = true
-				addresses = append(addresses, a)
+	known, all := map[string]bool{}, []*nodeState{}
+	for i := range urls {
+		for _, u := range found[i] {
+			if known[u.Host] {
+				continue
+			}
+			known[u.Host] = true
+			n := &nodeState{name: u.Host, err: failed[i]}
+			if all = append(all, n); n.err == nil {
+				calls.Go(func() { n.read(ctx, u) })
 			}
 		}
 	}
-	nodes := make([]nodeState, len(addresses))
-	for i, a := range addresses {
-		calls.Go(func() { nodes[i] = a.read(ctx) })
-	}
 	calls.Wait()
-	return append(all, nodes...)
+	nodes := make([]nodeState, len(all))
+	for i, n := range all {
+		nodes[i] = *n
+	}
+	return nodes
 }
 
-// read reads readiness, metrics and settings, until the deadline of ctx.
-func (a nodeAddress) read(ctx context.Context) (n nodeState) {
-	n.name = a.name
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	defer transport.CloseIdleConnections()
-	if a.dial != "" {
-		transport.Proxy = nil
-		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, a.dial)
-		}
-	}
-	client := &http.Client{Transport: transport}
-	if n.readiness, n.err = a.readiness(ctx, client); n.err == nil {
-		n.err = a.get(ctx, client, "metrics", func(_ *http.Response, body io.Reader) (err error) {
-			n.metrics, err = metrics.Read(body)
-			return err
-		})
-	}
-	if n.err == nil {
-		n.err = a.get(ctx, client, "settings", func(_ *http.Response, body io.Reader) error {
-			return json.NewDecoder(body).Decode(&n.settings)
-		})
+// read reads state and settings, until the deadline of ctx.
+func (n *nodeState) read(ctx context.Context, u AdminURL) {
+	if n.err = u.decode(ctx, "state", &n.State); n.err == nil {
+		n.err = u.decode(ctx, "settings", &n.settings)
 	}
 	if ctx.Err() != nil && n.err != nil {
 		n.err = fmt.Errorf("no answer within %s", nodeTimeout)
 	}
-	return n
+	if i := slices.IndexFunc(n.Fleet, func(one admin.NodeState) bool { return one.Name == n.Self }); i >= 0 {
+		n.self = n.Fleet[i]
+	}
 }
 
-// readiness reads /readyz.
-func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found admin.Readiness, err error) {
-	err = a.get(ctx, client, "readyz", func(r *http.Response, body io.Reader) error {
-		if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusServiceUnavailable {
-			return errors.New("unexpected status")
-		}
-		return json.NewDecoder(body).Decode(&found)
-	})
-	return found, err
-}
+// client uses no proxy: nodes are in the same network.
+var client = &http.Client{Transport: &http.Transport{}}
 
-// get requests a path, which may have a query, and passes the response to the function.
-func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, read func(*http.Response, io.Reader) error) error {
+// Get requests a path, which may have a query, and passes the response to the function.
+func (u AdminURL) Get(ctx context.Context, path string, read func(*http.Response, io.Reader) error) error {
 	path, query, _ := strings.Cut(path, "?")
-	u := a.url.JoinPath(path)
-	u.RawQuery = query
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	to := u.JoinPath(path)
+	to.RawQuery = query
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
 	if err != nil {
 		return err
-	}
-	if a.dial != "" && a.url.Scheme == "http" {
-		request.Host = a.dial // an admin listener refuses unknown host names
 	}
 	response, err := client.Do(request)
 	if failure := (*url.Error)(nil); errors.As(err, &failure) {
@@ -192,22 +155,33 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 	return nil
 }
 
-// Get requests a path from the node, and passes the response to the function.
-func (u AdminURL) Get(ctx context.Context, path string, read func(*http.Response, io.Reader) error) error {
-	return nodeAddress{url: u}.get(ctx, http.DefaultClient, path, read)
+// decode requests a path, and reads the JSON of the response.
+func (u AdminURL) decode(ctx context.Context, path string, to any) error {
+	return u.Get(ctx, path, func(r *http.Response, body io.Reader) error {
+		if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusServiceUnavailable { // which is also a response of /readyz
+			return errors.New("unexpected status")
+		}
+		return json.NewDecoder(body).Decode(to)
+	})
 }
 
 // Ready returns nil if the node is ready, and otherwise says why it is not.
 func (u AdminURL) Ready(ctx context.Context) error {
-	n := nodeState{}
-	n.readiness, n.err = nodeAddress{url: u}.readiness(ctx, http.DefaultClient)
-	switch {
-	case n.err != nil:
-		return fmt.Errorf("ask the node: %w", n.err)
-	case n.readiness.Draining:
+	var r admin.Readiness
+	if err := u.decode(ctx, "readyz", &r); err != nil {
+		return fmt.Errorf("ask the node: %w", err)
+	}
+	if r.Draining {
 		return errors.New("not ready: draining")
-	case !n.readiness.Ready:
-		return fmt.Errorf("not ready: %s", n.failingChecks())
+	}
+	var failing []string
+	for _, name := range slices.Sorted(maps.Keys(r.Checks)) {
+		if what := r.Checks[name]; what != "ok" {
+			failing = append(failing, name+": "+what)
+		}
+	}
+	if !r.Ready {
+		return fmt.Errorf("not ready: %s", strings.Join(failing, "; "))
 	}
 	return nil
 }

@@ -67,6 +67,7 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 	for i := range nodes {
 		all.checkNode(&nodes[i])
 	}
+	all.checkChecks(nodes)
 	all.checkFleet(nodes, inRedis, here)
 	return all
 }
@@ -76,9 +77,13 @@ type report []admin.Finding
 
 func (r *report) ok(subject, text string) { r.judge(subject, false, "", text, "", "") }
 
-func (r *report) warn(subject, text, do string) { r.judge(subject, true, admin.Warn, "", text, do) }
+func (r *report) warn(subject, text, remedy string) {
+	r.judge(subject, true, admin.Warn, "", text, remedy)
+}
 
-func (r *report) fail(subject, text, do string) { r.judge(subject, true, admin.Fail, "", text, do) }
+func (r *report) fail(subject, text, remedy string) {
+	r.judge(subject, true, admin.Fail, "", text, remedy)
+}
 
 // judge reports that something is bad, and what to do, or that it is fine.
 func (r *report) judge(subject string, bad bool, level admin.Level, fine, text, remedy string) {

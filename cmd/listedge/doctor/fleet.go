@@ -22,7 +22,7 @@ type view struct {
 var agreed = []struct {
 	subject string
 	level   admin.Level
-	do      string
+	remedy  string
 }{
 	{"version", admin.Warn, "finish the upgrade: docs/UPGRADING.md"},
 	{"region", admin.Fail, "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
@@ -50,7 +50,7 @@ func (r *report) checkFleet(nodes []nodeState, others ...view) {
 	all := slices.Concat(views, others)
 	for _, a := range agreed {
 		if text, same := compare(all, a.subject); text != "" {
-			r.judge("fleet "+a.subject, !same, a.level, text, text, a.do)
+			r.judge("fleet "+a.subject, !same, a.level, text, text, a.remedy)
 		}
 	}
 	differ := false
@@ -67,7 +67,8 @@ func (r *report) checkFleet(nodes []nodeState, others ...view) {
 	r.checkQuotas(nodes)
 	text, same := compare(append(all, view{"the doctor", map[string]string{"size": fmt.Sprint(answered)}}), "size")
 	level := admin.Warn
-	if answered > 1 && !slices.ContainsFunc(nodes, nodeState.isNew) && slices.ContainsFunc(all, func(v view) bool { return v.says["size"] == "0" || v.says["size"] == "1" }) {
+	if answered > 1 && !slices.ContainsFunc(nodes, nodeState.isNew) &&
+		slices.ContainsFunc(all, func(v view) bool { return v.says["size"] == "0" || v.says["size"] == "1" }) {
 		level = admin.Fail // one without the others' Redis admits a whole limit of its own
 	}
 	r.judge("fleet size", !same, level, text, "counted differently: "+text,
@@ -78,9 +79,8 @@ func (r *report) checkFleet(nodes []nodeState, others ...view) {
 func (r *report) checkQuotas(nodes []nodeState) {
 	used := map[string]float64{}
 	for _, n := range nodes {
-		for _, m := range n.metrics["listedge_limiter_quota_used_ratio"].GetMetric() {
-			workspace := m.GetLabel()[0].GetValue()
-			used[workspace] = max(used[workspace], m.GetGauge().GetValue())
+		for workspace, part := range n.Quotas {
+			used[workspace] = max(used[workspace], part)
 		}
 	}
 	var names []string
@@ -116,11 +116,11 @@ func compare(views []view, subject string) (text string, same bool) {
 func (n *nodeState) says() map[string]string {
 	size := "1"
 	if n.withRedis() {
-		size = strings.TrimPrefix(fmt.Sprint(n.fleetSize()), "0") // 0 = not known yet
+		size = strings.TrimPrefix(fmt.Sprint(n.self.Nodes), "0") // 0 = not known yet
 	}
-	all := map[string]string{"version": n.version(), "size": size, "region": cmp.Or(n.setting("region"), "none"), "database": n.setting("database")}
-	if epoch := n.metrics.Label("listedge_freshness_epoch_info", "epoch"); epoch != "" {
-		all["log of changes"] = "epoch " + epoch
+	all := map[string]string{"version": versionText(n.self), "size": size, "region": cmp.Or(n.setting("region"), "none"), "database": n.setting("database")}
+	if n.self.Epoch != "" {
+		all["log of changes"] = "epoch " + n.self.Epoch
 	}
 	for _, name := range sameSettings {
 		all[name] = cmp.Or(n.setting(name), "none")
@@ -135,15 +135,16 @@ func (n *nodeState) setting(name string) string {
 	return ""
 }
 
-// checkFollower reports whether exactly one node follows changes for all.
+// checkFollower reports whether exactly one node follows changes for all. If none does, checks
+// of the nodes say why.
 func (r *report) checkFollower(nodes []nodeState) {
 	const subject = "fleet follower"
 	var following []string
 	modes := map[string]int{}
 	for i := range nodes {
 		if n := &nodes[i]; n.err == nil {
-			modes[n.readiness.Mode]++
-			if n.follows() {
+			modes[n.self.Mode]++
+			if n.self.Follower {
 				following = append(following, n.name)
 			}
 		}
@@ -154,11 +155,9 @@ func (r *report) checkFollower(nodes []nodeState) {
 			"give all nodes the same --database-url, --region and --redis-url; check regions one at a time")
 	case len(following) == 1:
 		r.ok(subject, following[0]+" follows for all")
-	case modes[cache.ModeUntrusted.String()] > 0:
-		r.fail(subject, "no node follows changes", "see ListedgeNoFollower in the runbook, unless one has just ended: another takes its place within seconds")
 	case modes[cache.ModeFollowed.String()] > 0:
 		r.warn(subject, "none of these, and yet they receive changes: another node follows", "name all nodes with --node")
-	default:
+	case modes[cache.ModeUntrusted.String()] == 0:
 		r.ok(subject, "none: pages expire by age")
 	}
 }

@@ -2,83 +2,102 @@ package doctor
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"listedge/cache"
+	"listedge/edge/admin"
+	originadmin "listedge/origin/admin"
 )
-
-func (n *nodeState) follows() bool { return n.metrics.Sum("listedge_freshness_follower") == 1 }
-
-// fleetSize is how many nodes this node counts; 0 = it does not know, or runs without
-// Redis.
-func (n *nodeState) fleetSize() int64 { return int64(n.metrics.Sum("listedge_limiter_nodes")) }
 
 // isNew reports whether the node has just started: others do not count it yet.
 func (n nodeState) isNew() bool {
 	const settles = 10 * time.Second
-	return n.err == nil && time.Since(time.Unix(int64(n.metrics.Sum("process_start_time_seconds")), 0)) < settles
+	return n.err == nil && n.Now.Sub(n.self.Started) < settles
 }
 
 func (n *nodeState) withRedis() bool {
-	_, checked := n.readiness.Checks["redis"]
-	return checked
+	return slices.ContainsFunc(n.Checks, func(c admin.CheckState) bool { return c.Name == "Redis" })
 }
 
-func (n *nodeState) version() string {
-	return versionText(n.metrics.Label("listedge_build_info", "version"), n.metrics.Label("listedge_build_info", "revision"))
+func (n *nodeState) untrusted() bool { return n.self.Mode == cache.ModeUntrusted.String() }
+
+// versionText is a node's version with the beginning of its revision.
+func versionText(n admin.NodeState) string {
+	return n.Version + " (" + n.Revision[:min(len(n.Revision), 10)] + ")"
 }
 
-// versionText is a program's version with the beginning of its revision.
-func versionText(version, revision string) string {
-	return version + " (" + revision[:min(len(revision), 10)] + ")"
-}
-
-// checkNode reports how one node is: what its own checks find, in the words of /readyz.
+// checkNode reports how one node is.
 func (r *report) checkNode(n *nodeState) {
-	subject, failing := "node "+n.name, n.failingChecks()
-	switch {
+	subject := "node " + n.name
+	var failing []string
+	for _, c := range n.Checks {
+		if c.Why != "" {
+			failing = append(failing, strings.ToLower(c.Name))
+		}
+	}
+	const remedy = "mend what the findings on these checks name"
+	switch because := strings.Join(failing, ", ") + " failed"; {
 	case n.err != nil:
 		r.fail(subject, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
-	case n.readiness.Draining:
+	case n.Draining:
 		r.warn(subject, "it is draining: not ready, and still answering", "nothing, if it is being replaced")
-	case !n.readiness.Ready:
-		r.fail(subject, "not ready: "+failing, "fix what it names")
-	case n.readiness.Mode == cache.ModeUntrusted.String() && n.isNew():
-		r.warn(subject, "it has just started, and has no proof yet that its pages are fresh", "check again")
-	case n.readiness.Mode == cache.ModeUntrusted.String():
-		r.fail(subject, "it serves no page from a cache as fresh: "+failing, "fix what it names")
-	case failing != "":
-		r.warn(subject, "ready, although a check fails: "+failing, "fix what it names")
+	case n.untrusted() && len(failing) == 0:
+		r.warn(subject, "it has no proof yet that its pages are fresh", "check again")
+	case !n.self.Ready && len(failing) == 0:
+		r.warn(subject, "it has not checked yet whether it is ready", "check again")
+	case !n.self.Ready:
+		r.fail(subject, "not ready: "+because, remedy)
+	case n.untrusted():
+		r.fail(subject, "it serves no page from a cache as fresh: "+because, remedy)
 	default:
 		r.ok(subject, n.summary())
 	}
 }
 
-// failingChecks are the checks of /readyz that fail.
-func (n *nodeState) failingChecks() string {
-	var all []string
-	for _, name := range slices.Sorted(maps.Keys(n.readiness.Checks)) {
-		if what := n.readiness.Checks[name]; what != "ok" {
-			all = append(all, name+": "+what)
+// checkChecks reports what checks of nodes found, in their words: once for all nodes that
+// say the same. It leaves out what the doctor has found itself, and what another failure explains.
+func (r *report) checkChecks(nodes []nodeState) {
+	var order []originadmin.Finding
+	on := map[originadmin.Finding][]string{}
+	for i := range nodes {
+		n := &nodes[i]
+		for _, c := range n.Checks {
+			f := originadmin.Finding{Subject: strings.ToLower(c.Name), Level: originadmin.Warn, Text: c.Why, Remedy: c.WhatToDo()}
+			if c.Serious && (!n.self.Ready || n.untrusted()) {
+				f.Level = originadmin.Fail
+			}
+			if c.Broken != "" {
+				f.Text = c.Broken + ": " + c.Why
+			}
+			if c.Why == "" || c.Follows || slices.ContainsFunc(*r, func(o originadmin.Finding) bool { return o.Subject == f.Subject && o.Level != originadmin.OK }) {
+				continue
+			}
+			if on[f] == nil {
+				order = append(order, f)
+			}
+			on[f] = append(on[f], n.name)
 		}
 	}
-	return strings.Join(all, "; ")
+	for _, f := range order {
+		r.judge(f.Subject, true, f.Level, "", f.Text+", on "+strings.Join(on[f], ", "), f.Remedy)
+	}
 }
 
 func (n *nodeState) summary() string {
-	parts := []string{n.version(), "ready", "pages expire by age"}
-	if n.readiness.Mode == cache.ModeFollowed.String() {
-		age := time.Duration(n.metrics.Sum("listedge_freshness_proof_age_seconds") * float64(time.Second))
-		parts[2] = fmt.Sprintf("proof of freshness %s old", age.Round(time.Millisecond))
+	parts := []string{versionText(n.self), "ready", "pages expire by age"}
+	if proof := n.self.Last.Proof; n.self.Mode == cache.ModeFollowed.String() {
+		parts[2] = "proof of freshness"
+		if proof != nil {
+			parts[2] += fmt.Sprintf(" %s old", time.Duration(*proof*float64(time.Second)).Round(time.Millisecond))
+		}
 	}
-	if n.follows() {
+	if n.self.Follower {
 		parts = append(parts, "the follower")
 	}
 	if !n.withRedis() {
 		return strings.Join(append(parts, "without Redis"), ", ")
 	}
-	return strings.Join(append(parts, fmt.Sprintf("one of %d nodes", n.fleetSize())), ", ")
+	return strings.Join(append(parts, fmt.Sprintf("one of %d nodes", n.self.Nodes)), ", ")
 }

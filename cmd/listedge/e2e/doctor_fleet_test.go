@@ -125,15 +125,15 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	args = []string{"--database-url", f.url, "--node", other.admin}
 	says(t, args, exitFailed,
 		admin.Finding{Subject: other.subject(), Level: admin.Fail, Text: "serves no page from a cache"},
-		admin.Finding{Subject: other.subject(), Level: admin.Fail, Text: "; redis: "},
-		admin.Finding{Subject: "fleet follower", Level: admin.Fail, Text: "no node follows"})
+		admin.Finding{Subject: "redis", Level: admin.Fail, Text: "Redis is down: "})
 	_, old := privateDatabaseWith(t, map[string]string{"wal_level": "replica"})
 	n := startNode(t, old)
 	says(t, []string{"--database-url", old, "--node", n.admin}, exitFine,
-		admin.Finding{Subject: n.subject(), Level: admin.Warn, Text: "expire after --cache-ttl"},
+		admin.Finding{Subject: n.subject(), Level: admin.OK, Text: "pages expire by age"},
+		admin.Finding{Subject: "follower", Level: admin.Warn, Text: "expire after --cache-ttl"},
 		admin.Finding{Subject: "fleet follower", Level: admin.OK, Text: "none"})
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
-	says(t, []string{"--database-url", old, "--node", lost.admin}, exitFailed, admin.Finding{Subject: lost.subject(), Level: admin.Fail, Text: "postgres: "})
+	says(t, []string{"--database-url", old, "--node", lost.admin}, exitFailed, admin.Finding{Subject: "postgres", Level: admin.Fail, Text: "Postgres is down: "})
 }
 
 // Without the addresses of the nodes, the doctor reads their versions from Redis.

@@ -90,7 +90,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 		}
 	}
 	startNode(t, address)
-	expect(t, allFine(t, "maxmemory", "--database-url", address, "--redis-url", r.URL()), "maxmemory", admin.Warn, "not set")
+	expect(t, allFine(t, "redis maxmemory", "--database-url", address, "--redis-url", r.URL()), "redis maxmemory", admin.Warn, "not set")
 	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 15 || !strings.Contains(printed, "ok    wal_level") {
 		t.Error(printed)
 	}
@@ -258,7 +258,7 @@ func TestDoctorOfTheConnectionToRedis(t *testing.T) {
 		strings.Replace(r.URL(), "redis", "rediss", 1):   "TLS",
 		"redis://:wrong@" + secured.Addr():               "WRONGPASS",
 		secured.URL():                                    "NOAUTH",
-		"redis+sentinel://" + sentinel.Addr() + "/other": "other",
+		"redis+sentinel://" + sentinel.Addr() + "/other": "no such master",
 		"redis+sentinel://127.0.0.1:1/main":              "127.0.0.1:1",
 	} {
 		within(t, patience, url+": "+wanted, func() bool { // on a busy machine the doctor may not wait long enough for it
@@ -275,14 +275,14 @@ func TestDoctorOfRedis(t *testing.T) {
 	master := sandboxtest.Redis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru").URL())
-	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
-	expect(t, by, "maxmemory", admin.OK, "64")
+	expect(t, by, "redis eviction", admin.Warn, "Redis may evict")
+	expect(t, by, "redis maxmemory", admin.OK, "64")
 	by = diagnose(t, exitFine, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--maxmemory-policy", "volatile-ttl").URL())
-	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
+	expect(t, by, "redis eviction", admin.Warn, "Redis may evict")
 	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--replicaof", host+" "+port).URL())
-	expect(t, by, "redis pages", admin.Fail, "replica")
+	expect(t, by, "redis", admin.Fail, "pages, limits, changes: READONLY")
 	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--cluster-enabled", "yes").URL())
-	expect(t, by, "redis pages", admin.Fail, "Cluster")
+	expect(t, by, "redis", admin.Fail, "Cluster")
 	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
 	expect(t, by, "redis", admin.Fail, "127.0.0.1:1")
 	p := start(t, "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1")

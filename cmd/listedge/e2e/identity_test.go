@@ -22,7 +22,7 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	server := sandboxtest.Redis(t)
 	n := startNode(t, pooled, "--redis-url", server.URL())
 	n.get(t, "/v1/items", key).page(t)
-	const refused, again = "the node may not query which database it reads", "again: the node may query which database it reads"
+	const refused, again = "the node may not query which database it reads", "no longer: the node may not query which database it reads"
 	within(t, patience, "it says that it may not ask", func() bool { return strings.Contains(n.err.String(), refused) })
 	execute(t, address, "GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
 	within(t, patience, "it says that it may", func() bool { return strings.Contains(n.err.String(), again) })

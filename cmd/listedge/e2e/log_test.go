@@ -54,7 +54,7 @@ func TestAPostgresOutageIsLoggedOnceEachWay(t *testing.T) {
 		return logged("Postgres is down")() && n.metric(t, "listedge_check_up", `check="postgres"`) == 0
 	})
 	must(postgres.Restart(t.Context()))
-	within(t, patience, "its end is logged", logged("again: Postgres is up"))
+	within(t, patience, "its end is logged", logged("no longer: Postgres is down"))
 	within(t, patience, "the metric says so", func() bool { return n.metric(t, "listedge_check_up", `check="postgres"`) == 1 })
 	for _, consequence := range []string{"are not read from Postgres", "is not written to Postgres", "is not queried"} {
 		if strings.Contains(n.err.String(), consequence) {

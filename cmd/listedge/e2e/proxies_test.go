@@ -38,7 +38,7 @@ func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 			if c.reported {
 				n.awaitCheck(t, "trusted-proxies", "127.0.0.1 sends")
 				n.awaitReady(t)
-				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, originadmin.Finding{Subject: n.subject(), Level: originadmin.Warn, Text: "is not named in --trusted-proxies"})
+				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, originadmin.Finding{Subject: "trusted-proxies", Level: originadmin.Warn, Text: "is not named in --trusted-proxies"})
 			}
 		})
 	}

@@ -61,7 +61,7 @@ func TestANodeOnAnotherDatabaseThanItsFleet(t *testing.T) {
 		t.Errorf("%d %+v", status, r)
 	}
 	says(t, []string{"--database-url", theirs, "--redis-url", redis.URL()}, exitFailed,
-		admin.Finding{Subject: "redis fleet", Level: admin.Fail, Text: why})
+		admin.Finding{Subject: "fleet", Level: admin.Fail, Text: why})
 	startNode(t, theirs, "--redis-url", redis.URL(), "--region", "another")
 	within(t, patience, "it is logged", func() bool { return strings.Contains(stranger.err.String(), why) })
 	if status, r := first.readiness(t); status != 200 || r.Checks["fleet"] != "ok" {

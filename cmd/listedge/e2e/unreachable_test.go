@@ -106,7 +106,7 @@ func checkLoggedOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error,
 	must(end(r))
 	within(t, patience, "its end is logged", func() bool {
 		get(n)
-		return strings.Contains(n.err.String(), "again: Redis is up") && n.check(t, "redis") == "ok" && n.mode() == "followed"
+		return strings.Contains(n.err.String(), "no longer: Redis is down") && n.check(t, "redis") == "ok" && n.mode() == "followed"
 	})
 	logged := slices.DeleteFunc(complaints(t, n.err.String()), func(line string) bool { return !strings.Contains(strings.ToLower(line), "redis") })
 	if len(logged) != 1 {

@@ -266,7 +266,7 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	for range requests {
 		n.get(t, "/v1/items", key).page(t)
 	}
-	const broken, again = "the usage of keys is not written to Postgres", "again: the usage of keys is written to Postgres"
+	const broken, again = `"msg":"the usage of keys is not written to Postgres`, `"msg":"no longer: the usage of keys is not written to Postgres`
 	within(t, patience, "it is logged", func() bool { return strings.Contains(n.err.String(), broken) })
 	f := diagnose(t, exitFine, "--database-url", reader, "--node", n.admin)["usage"]
 	if f.Level != originadmin.Warn || !strings.Contains(f.Remedy, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {

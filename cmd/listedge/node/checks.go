@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,69 +26,62 @@ import (
 
 // checksOf is the table of what the node asks about its servers and itself, in the background.
 func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check {
+	postgres, servers := []string{"Postgres"}, []string{"Postgres", "Redis"}
 	all := []admin.Check{
 		{Name: "Postgres", Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)), Effect: admin.Starts,
-			Broken: "Postgres is down: neither pages nor keys are read from the primary", Holds: "Postgres is up",
-			Runbook: "ListedgePostgresDown", Light: true},
-		{Name: "pages", Run: n.withPostgres(func() error { return breakerFailure("Postgres", pages.Stats().BreakerOpen) }), Effect: admin.Reported,
-			Broken: "pages are not read from Postgres", Holds: "pages are read from Postgres", Runbook: "ListedgeOriginBreakerOpen"},
-		{Name: "keys", Run: n.withPostgres(func() error { return breakerFailure("Postgres", keys.BreakerOpen()) }), Effect: admin.Reported,
-			Broken: "keys are not read from Postgres", Holds: "keys are read from Postgres", Runbook: "ListedgeKeyBreakerOpen"},
-		{Name: "usage", Run: n.withPostgres(func() error { return n.usage.Stats().Failure }), Effect: admin.Reported,
-			Broken: "the usage of keys is not written to Postgres", Holds: "the usage of keys is written to Postgres",
-			Do: func(error) string { return "run listedge doctor: it names a right that is missing" }},
-		{Name: "connections", Run: asks(n.checkConnections), Effect: admin.Reported, Runbook: "ListedgeConnectionsNearLimit",
-			Broken: "nearly all client connections that this node may have are open", Holds: "there is room for client connections"},
-		{Name: "trusted-proxies", Run: asks(n.untrustedProxy), Effect: admin.Reported, Do: func(error) string {
-			return "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"
-		}},
+			Broken: "Postgres is down: neither pages nor keys are read from the primary", Runbook: "ListedgePostgresDown", Light: true},
+		{Name: "pages", Run: n.withPostgres(func() error { return breakerFailure("Postgres", pages.Stats().BreakerOpen) }), After: postgres,
+			Broken: "pages are not read from Postgres", Runbook: "ListedgeOriginBreakerOpen"},
+		{Name: "keys", Run: n.withPostgres(func() error { return breakerFailure("Postgres", keys.BreakerOpen()) }), After: postgres,
+			Broken: "keys are not read from Postgres", Runbook: "ListedgeKeyBreakerOpen"},
+		{Name: "usage", Run: n.withPostgres(func() error { return n.usage.Stats().Failure }), After: postgres,
+			Broken: "the usage of keys is not written to Postgres", Remedy: "run listedge doctor: it names a right that is missing"},
+		{Name: "connections", Run: asks(n.checkConnections), Runbook: "ListedgeConnectionsNearLimit",
+			Broken: "nearly all client connections that this node may have are open"},
+		{Name: "trusted-proxies", Run: asks(n.untrustedProxy),
+			Remedy: "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"},
 	}
 	if c := certificateOf(n.options.Public); c != nil {
-		all = append(all, admin.Check{Name: "certificate", Run: asks(c.check), Effect: admin.Reported, Runbook: "ListedgeCertificateExpires",
-			Broken: "the certificate is not renewed", Holds: "the certificate is renewed"})
+		all = append(all, admin.Check{Name: "certificate", Run: asks(c.check), Runbook: "ListedgeCertificateExpires", Broken: "the certificate is not renewed"})
 	}
 	if n.redis.pages != nil {
 		all = append(all, n.checksOfRedis()...)
 	}
 	if n.follower != nil {
 		all = append(all,
-			admin.Check{Name: "timeline", Run: n.checkTimeline, Effect: admin.Starts, Runbook: "ListedgeFreshnessUntrusted",
-				Do:     n.timelineRemedy,
-				Broken: "the database server is on an old timeline: its answers are not served as fresh", Holds: "the database server is on the fleet's timeline"},
-			admin.Check{Name: "Follower", Run: n.checkFollower, Effect: admin.Reported, Runbook: "ListedgeNoFollower", Light: true})
+			admin.Check{Name: "timeline", Run: n.checkTimeline, Effect: admin.Starts, After: servers, Runbook: "ListedgeFreshnessUntrusted",
+				Broken: "the database server is on an old timeline: its answers are not served as fresh"},
+			admin.Check{Name: "Follower", Run: n.checkFollower, After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true})
 	}
 	for i, s := range pages.Stats().Standbys {
-		all = append(all,
-			admin.Check{Name: "Replica " + s.Host, Run: func(ctx context.Context) error { return pages.CheckStandby(ctx, i) },
-				Runbook: "ListedgeReplicaFails", Light: true},
-			admin.Check{Name: "queries of replica " + s.Host, Run: asks(func() error { return standbyFailure(pages.Stats().Standbys[i]) }), Effect: admin.Reported,
-				Broken: "the replica " + s.Host + " is not queried", Holds: "the replica " + s.Host + " is queried", Runbook: "ListedgeReplicaFails"})
+		all = append(all, admin.Check{Name: "Replica " + s.Host, Runbook: "ListedgeReplicaFails", Light: true,
+			Broken: "the replica " + s.Host + " is not queried",
+			Run: func(ctx context.Context) error {
+				return cmp.Or(pages.CheckStandby(ctx, i), standbyFailure(pages.Stats().Standbys[i]))
+			}})
 	}
 	return all
 }
 
 // checksOfRedis are the checks of a node with Redis.
 func (n *Node) checksOfRedis() []admin.Check {
+	redis := []string{"Redis"}
 	all := []admin.Check{
-		{Name: "Redis", Run: n.writeRedis, Effect: admin.Reported, Do: RedisRemedy,
-			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh", Holds: "Redis is up",
-			Runbook: "ListedgeRedisDown", Light: true},
-		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always},
-		{Name: "identity", Run: asks(n.identityFailure.get), Effect: admin.Reported,
-			Broken: "the node may not query which database it reads: pages are not stored in Redis", Holds: "the node may query which database it reads"},
-		{Name: "Redis eviction", Run: n.checkEviction(), Effect: admin.Reported, Runbook: "ListedgeRedisEvicts",
-			Do:     func(error) string { return "set maxmemory-policy to noeviction" },
-			Broken: "Redis may evict buckets and the log of changes", Holds: "Redis evicts nothing"},
+		{Name: "Redis", Run: n.writeRedis, Runbook: "ListedgeRedisDown", Light: true,
+			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
+		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always}, // logged as the reason why the node is not ready
+		{Name: "identity", Run: asks(n.identityFailure.get), Broken: "the node may not query which database it reads: pages are not stored in Redis"},
+		{Name: "Redis eviction", Run: n.checkEviction(), Runbook: "ListedgeRedisEvicts",
+			Remedy: EvictionRemedy, Broken: "Redis may evict buckets and the log of changes"},
 		{Name: "Redis pages", Run: n.withRedis(func() error {
 			s := n.Cache.Stats()
 			return cmp.Or(s.RedisFailure, breakerFailure("Redis", s.RedisBreakerOpen))
-		}), Effect: admin.Reported, Broken: "pages are not stored in Redis", Holds: "pages are stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen"},
-		{Name: "Redis limits", Run: n.withRedis(func() error { return n.limiter.Stats().Failure }), Effect: admin.Reported,
-			Broken: "this node enforces limits alone", Holds: "limits are shared through Redis", Runbook: "ListedgeLimiterDegraded"},
+		}), After: redis, Broken: "pages are not stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen"},
+		{Name: "Redis limits", Run: n.withRedis(func() error { return n.limiter.Stats().Failure }), After: redis,
+			Broken: "this node enforces limits alone", Runbook: "ListedgeLimiterDegraded"},
 	}
 	if n.changes != nil {
-		all = append(all, admin.Check{Name: "Redis changes", Run: n.withRedis(n.changes.Failure), Effect: admin.Reported,
-			Broken: "changes do not go through Redis", Holds: "changes go through Redis"})
+		all = append(all, admin.Check{Name: "Redis changes", Run: n.withRedis(n.changes.Failure), After: redis, Broken: "changes do not go through Redis"})
 	}
 	return all
 }
@@ -184,15 +179,18 @@ func (n *Node) writeRedis(ctx context.Context) error {
 	if err != nil {
 		n.redisFailed.Store(time.Since(n.started).Nanoseconds())
 	}
+	if err == nil {
+		return nil
+	}
 	if refused := redis.Error(nil); !errors.As(err, &refused) {
-		return err
+		return admin.WithRemedy(err, RedisRemedy(err))
 	}
 	for i, use := range RedisUses("") {
 		if failed := writes[i].Err(); failed != nil && failed.Error() == err.Error() {
 			refusing = append(refusing, use.Name)
 		}
 	}
-	return fmt.Errorf("%s: %w", strings.Join(refusing, ", "), err)
+	return admin.WithRemedy(fmt.Errorf("%s: %w", strings.Join(refusing, ", "), err), RedisRemedy(err))
 }
 
 // outageLinger is how long after an outage of a server a failure of a use counts as part of it:
@@ -243,10 +241,13 @@ func (n *Node) checkEviction() func(context.Context) error {
 	}
 }
 
+// EvictionRemedy says what to do about a failure of EvictionFailure.
+const EvictionRemedy = "set maxmemory-policy to noeviction"
+
 // EvictionFailure judges the maxmemory-policy in what INFO says.
 func EvictionFailure(info map[string]string) error {
 	if policy := info["maxmemory_policy"]; policy != "noeviction" && policy != "" {
-		return errors.New(policy + ": buckets and the log of changes may be evicted")
+		return errors.New("maxmemory-policy is " + policy)
 	}
 	return nil
 }
@@ -271,18 +272,13 @@ func (n *Node) checkFollower(context.Context) error {
 func (n *Node) checkTimeline(context.Context) error {
 	select {
 	case <-n.timelineKnown:
-		return n.followed.OldTimeline()
+		if err := n.followed.OldTimeline(); err != nil {
+			return admin.WithRemedy(err, n.followed.OldTimelineRemedy())
+		}
+		return nil
 	default:
 		return errors.New("the timeline that the fleet follows is not known yet") // mutation: a node is ready before it has looked
 	}
-}
-
-// timelineRemedy says what to do about a failure of checkTimeline.
-func (n *Node) timelineRemedy(err error) string {
-	if errors.As(err, new(*changefeed.TimelineError)) {
-		return n.followed.OldTimelineRemedy()
-	}
-	return ""
 }
 
 // checkFleet returns an error while the fleet of this node's region follows another database
@@ -297,7 +293,7 @@ func (n *Node) checkFleet(ctx context.Context) error {
 		return nil
 	}
 	if other := n.claim.Renew(ctx); other != "" {
-		return fmt.Errorf("the fleet follows %s, and this node reads %s: %s", other, identity, OtherDatabaseRemedy)
+		return admin.WithRemedy(fmt.Errorf("the fleet follows %s, and this node reads %s", other, identity), OtherDatabaseRemedy)
 	}
 	return nil
 }
@@ -307,7 +303,7 @@ const OtherDatabaseRemedy = "correct --database-url, or give the nodes of each d
 
 // RedisRemedy says what to do about an error of Redis.
 func RedisRemedy(err error) string {
-	for _, class := range []struct{ prefix, do string }{
+	for _, class := range []struct{ prefix, remedy string }{
 		{"READONLY", "this is a replica: name the master in --redis-url, or use redis+sentinel://"},
 		{"OOM", "its memory is full: raise maxmemory"},
 		{"NOPERM", "give the user all rights that docs/SECURITY.md lists"},
@@ -322,11 +318,17 @@ func RedisRemedy(err error) string {
 		{"ERR unknown command", "use redis+sentinel://…/master if this is a Sentinel, and Redis 6.2 or later"},
 	} {
 		if redis.HasErrorPrefix(err, class.prefix) {
-			return class.do
+			return class.remedy
 		}
 	}
-	if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
-		return "see whether it hangs, and whether the network to it loses packets"
+	timeout := net.Error(nil)
+	switch {
+	case strings.Contains(err.Error(), redis.Nil.Error()):
+		return "the Sentinels know no such master: use their name for it in --redis-url"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
+		return "use rediss:// if that port speaks TLS, and check the server"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "see whether it hangs, whether it speaks TLS if --redis-url says so, and whether the network to it loses packets"
 	}
 	return "check that it runs, and that --redis-url names it"
 }

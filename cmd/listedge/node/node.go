@@ -174,7 +174,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
 	n.history = admin.NewHistory(func() admin.Reading { return n.reading(pages.Stats()) })
-	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state, Keys: n.busiestKeys}
+	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state, Keys: n.busiestKeys, Quotas: n.quotas}
 	if n.redis.pages != nil {
 		state.Fleet = n.fleet
 	}

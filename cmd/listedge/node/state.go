@@ -16,10 +16,14 @@ func (n *Node) state() admin.NodeState {
 		Ready: n.health.Ready(), Mode: n.Cache.Mode().String(), Down: []string{}}
 	s.Last, _ = n.history.Latest()
 	s.Follower = n.follower != nil && n.follower.Stats().Following
-	for _, d := range n.health.Dependencies() {
-		if d.Light && d.Checked && !d.Up {
-			s.Down = append(s.Down, d.Name)
+	for _, c := range n.health.States() {
+		if c.Light && c.Checked && !c.Up {
+			s.Down = append(s.Down, c.Name)
 		}
+	}
+	s.Nodes = n.limiter.Stats().Nodes
+	if n.feed != nil {
+		s.Epoch = n.feed.Stats().Epoch
 	}
 	return s
 }
@@ -70,6 +74,15 @@ func (n *Node) fleet(ctx context.Context) []admin.NodeState {
 	}
 	n.known.Store(&knownFleet{nodes, now})
 	return nodes
+}
+
+// quotas returns the used part of the quotas that are used the most, by workspace.
+func (n *Node) quotas() map[string]float64 {
+	used := map[string]float64{}
+	for _, q := range n.limiter.Stats().Quotas {
+		used[q.Workspace] = q.Part
+	}
+	return used
 }
 
 // busiestKeys returns the keys with the most requests.
