@@ -1,12 +1,9 @@
 package edge
 
 import (
-	"crypto/rand"
 	"log/slog"
 	"net"
 	"net/netip"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +37,8 @@ type Server struct {
 	docs        map[string]*document // by path; nil = not served
 	maxConns    int64                // further connections get a 503
 	http        *fasthttp.Server
-	ids         requestIDs
+	process     string        // begins the request ids that this node makes
+	connections atomic.Uint64 // how many there have been
 	log         requestLog
 	accessLog   AccessLog
 	tracer      *tracing.Tracer // nil = none
@@ -134,18 +132,3 @@ const (
 	headerRequestID = "X-Request-Id"
 	maxRequestID    = 128 // bytes of an id that a client chose
 )
-
-// requestIDs makes ids for requests without one:
-//
-//	random name of the process - number of the connection - number of such requests on it
-type requestIDs struct {
-	process     string
-	connections atomic.Uint64
-}
-
-func newRequestIDs() requestIDs { return requestIDs{process: strings.ToLower(rand.Text()[:10])} }
-
-// prefix returns the beginning of the ids of a new connection.
-func (g *requestIDs) prefix() []byte {
-	return append(strconv.AppendUint([]byte(g.process+"-"), g.connections.Add(1), 36), '-')
-}

@@ -56,7 +56,14 @@ func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fa
 }
 
 // handle answers a request without a body.
-func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(ctx, false) }
+func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(begin(ctx)) }
+
+// handleBody answers a request that has a body, which is not read.
+func (s *Server) handleBody(ctx *fasthttp.RequestCtx) {
+	x := begin(ctx)
+	x.hasBody, x.close = true, true
+	s.serve(x)
+}
 
 // refuseBody prevents fasthttp from reading a body. fasthttp calls handleUnreadable at
 // once if the announced length is above MaxRequestBodySize, which is 1. So lengths that
@@ -70,9 +77,7 @@ func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 
 // serve handles every request. The router continues at list, at a document or at
 // a problem.
-func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
-	x := begin(ctx)
-	x.hasBody, x.close = hasBody, hasBody
+func (s *Server) serve(x *exchange) {
 	defer s.finish(x)
 	s.assignID(x)
 	if x.headers.isForwarded {
@@ -83,13 +88,14 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 		return
 	}
 	if len(x.path) > s.longestPath { // no route has it, and fasthttp would spend time to normalise it
-		s.router.NotFound(ctx)
+		s.router.NotFound(x.http)
 		return
 	}
-	ctx.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
-	s.router.Handler(ctx)
+	x.http.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
+	s.router.Handler(x.http)
 }
 
+// begin returns the connection's exchange, for a new request.
 func begin(ctx *fasthttp.RequestCtx) *exchange {
 	c := ctx.Conn().(*conn)
 	x := &c.exchange
@@ -107,6 +113,13 @@ func (s *Server) assignID(x *exchange) {
 	}
 	x.conn.requests++
 	x.id = strconv.AppendUint(append(x.idSpace[:0], x.conn.idPrefix...), x.conn.requests, 36)
+}
+
+// requestIDPrefix begins the ids that requests of a new connection get if they have none:
+//
+//	random name of the process - number of the connection - number of such requests on it
+func (s *Server) requestIDPrefix() []byte {
+	return append(strconv.AppendUint([]byte(s.process), s.connections.Add(1), 36), '-')
 }
 
 // validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.

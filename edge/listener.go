@@ -36,13 +36,9 @@ type limitedListener struct {
 	refusals chan struct{} // one for each refusal in progress
 }
 
-func (s *Server) limitConnections(l net.Listener) net.Listener {
-	return &limitedListener{Listener: l, server: s, refusals: make(chan struct{}, maxRefusals)}
-}
-
-// connections returns how many connections of clients are open, without refused ones, and how
+// openConnections returns how many connections of clients are open, without refused ones, and how
 // many may be.
-func (s *Server) connections() (open, limit int64) {
+func (s *Server) openConnections() (open, limit int64) {
 	return max(0, int64(s.http.GetOpenConnectionsCount())), s.maxConns // -1 before Serve
 }
 
@@ -54,7 +50,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if open, limit := l.server.connections(); open < limit {
+		if open, limit := l.server.openConnections(); open < limit {
 			return newConn(c, l.server), nil
 		}
 		select {

@@ -161,7 +161,7 @@ func TestAcceptIsTriedAgain(t *testing.T) {
 		var log bytes.Buffer
 		s := &Server{http: &fasthttp.Server{}, metrics: metrics.New("test", "").Edge, maxConns: 100, logger: slog.New(slog.NewTextHandler(&log, nil))}
 		failing := &failingListener{failures: []int{12, 0, 2}}
-		l := s.limitConnections(failing)
+		l := &limitedListener{Listener: failing, server: s}
 		for i := range 3 {
 			if _, err := l.Accept(); err != nil {
 				t.Fatalf("connection %d: %v", i, err)

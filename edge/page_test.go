@@ -168,9 +168,9 @@ func TestRequestIDs(t *testing.T) {
 			t.Errorf("%q: want %v", id, want)
 		}
 	}
-	s := &Server{ids: newRequestIDs()}
+	s := &Server{process: "p-"}
 	seen := map[string]bool{}
-	connections := []*conn{{idPrefix: s.ids.prefix()}, {idPrefix: s.ids.prefix()}}
+	connections := []*conn{{idPrefix: s.requestIDPrefix()}, {idPrefix: s.requestIDPrefix()}}
 	for i := range 1000 {
 		x := &exchange{conn: connections[i%2], headers: &requestHeaders{}}
 		s.assignID(x)

@@ -37,6 +37,7 @@ package edge
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +45,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -100,14 +102,14 @@ func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		usage: o.Usage, guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MaxConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		ids: newRequestIDs(), accessLog: o.AccessLog, tracer: o.Tracer,
+		process: strings.ToLower(rand.Text()[:10]) + "-", accessLog: o.AccessLog, tracer: o.Tracer,
 		timePhases: o.Tracer != nil, paths: map[string]bool{},
 	}
 	if !o.NoDocs {
 		s.docs = docs()
 	}
 	s.router = s.newRouter()
-	s.metrics.Connections = s.connections
+	s.metrics.Connections = s.openConnections
 	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
@@ -134,7 +136,7 @@ func New(o Options) *Server {
 
 // Serve serves the connections of the listener until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.http.Serve(s.limitConnections(l)); err != nil {
+	if err := s.http.Serve(&limitedListener{Listener: l, server: s, refusals: make(chan struct{}, maxRefusals)}); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
@@ -170,7 +172,7 @@ func (s *Server) handleExpectation(ctx *fasthttp.RequestCtx) (status int) {
 	if n := ctx.Request.Header.ContentLength(); n == 0 || n == unframed {
 		return fasthttp.StatusContinue
 	}
-	s.serve(ctx, true)
+	s.handleBody(ctx)
 	return ctx.Response.StatusCode()
 }
 
@@ -184,7 +186,7 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	ctx.Response.SkipBody = ctx.IsHead()
 	if errors.Is(err, fasthttp.ErrBodyTooLarge) { // the error for any body: see refuseBody
-		s.serve(ctx, true)
+		s.handleBody(ctx)
 		return
 	}
 	s.answerUnread(ctx, &failure{problem: unreadableProblem(err)})

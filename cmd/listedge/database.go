@@ -19,8 +19,12 @@ func (f *DatabaseFlags) Validate() error {
 	if f.DatabaseURL == "" {
 		return fmt.Errorf("--database-url must be given, or LISTEDGE_DATABASE_URL")
 	}
-	if err := postgres.CheckURL(f.DatabaseURL); err != nil {
-		return fmt.Errorf("--database-url: %w", err)
+	return checkURL("--database-url", f.DatabaseURL)
+}
+
+func checkURL(flag, url string) error {
+	if err := postgres.CheckURL(url); err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	return nil
 }
@@ -35,10 +39,7 @@ func (f *ReplicationFlag) Validate() error {
 	if f.ReplicationURL == "" {
 		return nil
 	}
-	if err := postgres.CheckURL(f.ReplicationURL); err != nil {
-		return fmt.Errorf("--replication-url: %w", err)
-	}
-	return nil
+	return checkURL("--replication-url", f.ReplicationURL)
 }
 
 // ActorFlag names who acts, for the audit log.

@@ -31,8 +31,8 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 		private.Close()
 		return err
 	}
-	n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settingsInEffect(flags), NotifySocket: notifySocket(), Log: log, Public: public, Private: private,
-		Database: node.DatabaseURLs{Pages: c.DatabaseURL, Changes: cmp.Or(c.ReplicationURL, c.DatabaseURL)}})
+	n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settingsInEffect(flags), NotifySocket: notifySocket(), Log: log,
+		Public: public, Private: private, Database: node.DatabaseURLs{Pages: c.DatabaseURL, Changes: cmp.Or(c.ReplicationURL, c.DatabaseURL)}})
 	if err != nil {
 		public.Close()
 		private.Close()
