@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
@@ -66,34 +65,29 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 }
 
 func (db *Database) open(ctx context.Context) error {
-	pool := func(url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
-		pool, err := openPool(ctx, url, target, connections, idle, settings)
-		if err == nil {
-			db.pools = append(db.pools, pool)
-		}
-		return pool, err
-	}
 	o := db.Options
-	pages, err := pool(o.URL, toPrimary, o.Connections, 1, SessionSettings(o.QueryTimeout))
-	if err != nil {
-		return err
+	for _, p := range []struct {
+		of                **Primary
+		connections, idle int
+		settings          Settings
+	}{
+		{&db.Pages, o.Connections, 1, SessionSettings(o.QueryTimeout)},
+		{&db.Keys, KeyConnections, 1, SessionSettings(KeyTimeout)},
+		{&db.Usage, UsageConnections, 0, WriteSettings(UsageTimeout)},
+	} {
+		pool, err := openPool(ctx, o.URL, toPrimary, p.connections, p.idle, p.settings)
+		if err != nil {
+			return err
+		}
+		db.pools = append(db.pools, pool)
+		*p.of = &Primary{Pool: pool, address: &db.address}
 	}
-	keys, err := pool(o.URL, toPrimary, KeyConnections, 1, SessionSettings(KeyTimeout))
-	if err != nil {
-		return err
-	}
-	usage, err := pool(o.URL, toPrimary, UsageConnections, 0, WriteSettings(UsageTimeout))
-	if err != nil {
-		return err
-	}
-	of := func(pool *pgxpool.Pool) *Primary { return &Primary{Pool: pool, address: &db.address} }
-	db.Pages, db.Keys, db.Usage = of(pages), of(keys), of(usage)
 	for _, url := range o.Replicas {
-		standby, err := pool(url, toStandby, o.Connections, 1, SessionSettings(o.QueryTimeout))
+		pool, err := openPool(ctx, url, toStandby, o.Connections, 1, SessionSettings(o.QueryTimeout))
 		if err != nil {
 			return fmt.Errorf("replica: %w", err)
 		}
-		db.Standbys = append(db.Standbys, standby)
+		db.pools, db.Standbys = append(db.pools, pool), append(db.Standbys, pool)
 	}
 	return nil
 }

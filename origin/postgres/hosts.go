@@ -52,10 +52,13 @@ func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
 	if err = checkURL(url, err); err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
-	// Compiling would take longer than what commands ask of the catalog.
-	prepareConfig(config, toPrimary, Settings{"search_path": Schema, "jit": "off"})
+	prepareConfig(config, toPrimary, CommandSettings)
 	return config, nil
 }
+
+// CommandSettings are those of commands and of the follower. Compiling would take longer than
+// what they ask of the catalog.
+var CommandSettings = Settings{"search_path": Schema, "jit": "off"}
 
 // prepareConfig sets what all connections have in common. If the URL names several servers,
 // target chooses one of them, unless the URL itself does (target_session_attrs). A single
@@ -107,29 +110,20 @@ func IdentifyAt(ctx context.Context, url string) (s changefeed.Server, err error
 const CommandTimeout = 10 * time.Second
 
 // ConnectPrimary is Connect for commands that need the primary. It returns ErrStandby if the
-// server is a standby.
+// server is a standby: a URL that names a single server is not checked when it connects.
 func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
 	conn, err := connectWithin(ctx, url, CommandTimeout)
-	if err == nil {
-		if err = CheckPrimary(ctx, conn); err != nil {
-			_ = conn.Close(context.WithoutCancel(ctx))
-		}
-	}
 	if err != nil {
 		return nil, err
 	}
-	return conn, nil
-}
-
-// CheckPrimary returns ErrStandby if the connection leads to a standby. A URL that names a
-// single server is not checked when it connects.
-func CheckPrimary(ctx context.Context, conn *pgx.Conn) error {
 	var standby bool
-	if err := conn.QueryRow(ctx, isStandbySQL, pgx.QueryExecModeExec).Scan(&standby); err != nil {
-		return fmt.Errorf("ask whether it is the primary: %w", err)
-	}
+	err = conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&standby)
 	if standby {
-		return fmt.Errorf("%s: %w", conn.PgConn().Conn().RemoteAddr(), ErrStandby)
+		err = fmt.Errorf("%s: %w", conn.PgConn().Conn().RemoteAddr(), ErrStandby)
 	}
-	return nil
+	if err != nil {
+		_ = conn.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return conn, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +14,17 @@ import (
 
 	"listedge/internal/changefeed"
 )
+
+// ParseServer reads what ServerSQL rendered on the connection. It knows the name of the
+// database, and not the rest of the identity.
+func ParseServer(text string, conn *pgx.Conn) (s changefeed.Server) {
+	var timeline string
+	s.StartedAt, text, _ = strings.Cut(text, "@")
+	timeline, s.Name, _ = strings.Cut(text, "@")
+	number, _ := strconv.ParseUint(timeline, 10, 32) // 0 if it is none
+	s.Timeline, s.Address = uint32(number), conn.PgConn().Conn().RemoteAddr()
+	return s
+}
 
 // address is what the pools of a Database know of the primary's address: which server is
 // expected there, and whether another one answers.

@@ -3,8 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,17 +21,6 @@ const (
 // ServerSQL is an expression that identifies the answering server and its database:
 // <startedAt>@<timeline>@<database>. ParseServer reads it.
 const ServerSQL = startedSQL + ` || '@' || ` + timelineSQL + ` || '@' || current_database()`
-
-// ParseServer reads what ServerSQL rendered on the connection. It knows the name of the
-// database, and not the rest of the identity.
-func ParseServer(text string, conn *pgx.Conn) (s changefeed.Server) {
-	var timeline string
-	s.StartedAt, text, _ = strings.Cut(text, "@")
-	timeline, s.Name, _ = strings.Cut(text, "@")
-	number, _ := strconv.ParseUint(timeline, 10, 32) // 0 if it is none
-	s.Timeline, s.Address = uint32(number), conn.PgConn().Conn().RemoteAddr()
-	return s
-}
 
 // Identify asks a connection, or a pool, which server answers. The identity lasts as long as
 // the files of the database, whatever its host.
@@ -82,5 +69,3 @@ const StandbySQL = `
 SELECT system_identifier::text, r.received_tli::int8, (pg_last_wal_replay_lsn() - '0/0')::int8, ` + startedSQL + `
 FROM pg_control_system(), pg_stat_wal_receiver r
 WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL AND r.received_tli IS NOT NULL`
-
-const isStandbySQL = `SELECT pg_is_in_recovery()`
