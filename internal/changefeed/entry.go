@@ -174,14 +174,6 @@ func (s *Snapshot) Sees(xid uint64) bool {
 
 // String writes what ParseSnapshot reads.
 func (s Snapshot) String() string {
-	b := strconv.AppendUint(nil, s.Xmin, 10)
-	b = strconv.AppendUint(append(b, ':'), s.Xmax, 10)
-	b = append(b, ':')
-	for i, xip := range s.Running {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendUint(b, xip, 10)
-	}
-	return string(b)
+	running := strings.Trim(fmt.Sprint(s.Running), "[]")
+	return fmt.Sprintf("%d:%d:%s", s.Xmin, s.Xmax, strings.ReplaceAll(running, " ", ","))
 }

@@ -21,6 +21,14 @@ type localLog struct {
 	last    Position
 }
 
+// of returns the log of an epoch. The caller holds mu.
+func (l *Local) of(epoch string) *localLog {
+	if l.logs[epoch] == nil {
+		l.logs[epoch] = &localLog{}
+	}
+	return l.logs[epoch]
+}
+
 // NewLocal makes an empty log.
 func NewLocal() *Local {
 	return &Local{logs: map[string]*localLog{}, grown: make(chan struct{})}
@@ -55,11 +63,7 @@ func (l *Local) Append(_ context.Context, epoch string, entries ...Entry) (err e
 	if l.epoch != "" && l.epoch != epoch && !slices.ContainsFunc(entries, func(e Entry) bool { return e.TermStart != nil }) {
 		return ErrSuperseded
 	}
-	log := l.logs[epoch]
-	if log == nil {
-		log = &localLog{}
-		l.logs[epoch] = log
-	}
+	log := l.of(epoch)
 	for _, e := range entries {
 		if e.Position.Compare(log.last) <= 0 {
 			err = ErrFenced
@@ -77,10 +81,7 @@ func (l *Local) Append(_ context.Context, epoch string, entries ...Entry) (err e
 func (l *Local) Last(_ context.Context, epoch string) (Position, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if log := l.logs[epoch]; log != nil {
-		return log.last, nil
-	}
-	return Position{}, nil
+	return l.of(epoch).last, nil
 }
 
 // Reader implements Log.
@@ -124,23 +125,19 @@ func (r *localReader) Read(ctx context.Context, epoch string, after Position, wa
 func (l *Local) since(epoch string, after Position) ([]Entry, chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	log := l.logs[epoch]
-	if log == nil {
-		return nil, l.grown
-	}
-	i, found := slices.BinarySearchFunc(log.entries, after, func(e Entry, p Position) int { return e.Position.Compare(p) })
+	entries := l.of(epoch).entries
+	i, found := slices.BinarySearchFunc(entries, after, func(e Entry, p Position) int { return e.Position.Compare(p) })
 	if found {
 		i++
 	}
-	return slices.Clone(log.entries[i:]), l.grown
+	return slices.Clone(entries[i:]), l.grown
 }
 
 // Trim implements Log.
 func (l *Local) Trim(_ context.Context, epoch string, before Position) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if log := l.logs[epoch]; log != nil {
-		log.entries = slices.DeleteFunc(log.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
-	}
+	log := l.of(epoch)
+	log.entries = slices.DeleteFunc(log.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
 	return nil
 }

@@ -31,7 +31,6 @@ func TestLogs(t *testing.T) {
 				{"order", testOrder},
 				{"fencing", testFencing},
 				{"many at once", testBatches},
-				{"one of two wins", testOneWins},
 				{"blocking", testBlocking},
 				{"trim", testTrim},
 				{"epochs are apart", testEpochsApart},
@@ -189,34 +188,6 @@ func testBatches(t *testing.T, log Log, epoch string) {
 		if want := uint64(i%each) + 1; e.Position.N != want || e.Position.Term != entries[i-i%each].Position.Term {
 			t.Fatalf("entry %d is %s", i, e.Position)
 		}
-	}
-}
-
-func testOneWins(t *testing.T, log Log, epoch string) {
-	for n := uint64(1); n <= 50; n++ {
-		var won, fenced atomic.Int32
-		var done sync.WaitGroup
-		for rival := range 4 {
-			done.Go(func() {
-				e := beat(1, n)
-				e.Heartbeat.LSN = uint64(rival)
-				switch err := log.Append(inTime(t), epoch, e); {
-				case err == nil:
-					won.Add(1)
-				case errors.Is(err, ErrFenced):
-					fenced.Add(1)
-				default:
-					t.Error(err)
-				}
-			})
-		}
-		done.Wait()
-		if won.Load() != 1 || fenced.Load() != 3 {
-			t.Fatalf("%d won, %d were fenced", won.Load(), fenced.Load())
-		}
-	}
-	if got, err := readLog(inTime(t), log, epoch, Position{}, time.Millisecond); err != nil || len(got) != 50 {
-		t.Fatalf("%d entries, %v", len(got), err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +46,7 @@ type Subscriber struct {
 type Stats struct {
 	Epoch   string
 	Entries uint64            // applied
-	Resets  map[string]uint64 // by cause
+	Resets  map[string]uint64 // by cause; those that have happened
 }
 
 // NewSubscriber makes a subscriber, which Run starts. followed decides which logs may be
@@ -60,10 +61,7 @@ func (s *Subscriber) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats
-	stats.Resets = make(map[string]uint64, resetCauses)
-	for _, cause := range ResetCauses() {
-		stats.Resets[cause] = s.stats.Resets[cause]
-	}
+	stats.Resets = maps.Clone(stats.Resets)
 	return stats
 }
 

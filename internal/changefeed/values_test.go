@@ -3,13 +3,9 @@ package changefeed
 import (
 	"math/big"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"strconv"
 	"testing"
-	"time"
-
-	"listedge/internal/lists"
 )
 
 func TestPositions(t *testing.T) {
@@ -34,21 +30,6 @@ func TestPositions(t *testing.T) {
 			t.Errorf("%q was read as %s", text, p)
 		}
 	}
-}
-
-func FuzzParsePosition(f *testing.F) {
-	for _, seed := range []string{"0-0", "1-2", "18446744073709551615-18446744073709551615", "01-2", "1--2"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		p, err := ParsePosition(text)
-		if err != nil {
-			return
-		}
-		if again, err := ParsePosition(p.String()); err != nil || again != p {
-			t.Fatalf("%q: %s, then %s, %v", text, p, again, err)
-		}
-	})
 }
 
 // seen is the manual's definition of visibility, word by word.
@@ -106,35 +87,4 @@ func FuzzParseSnapshot(f *testing.F) {
 			t.Fatalf("%s sees %s: %t", s, strconv.FormatUint(xid, 10), s.Sees(xid))
 		}
 	})
-}
-
-func TestTouches(t *testing.T) {
-	for whole := range 1 << lists.Collections {
-		c := Change{Whole: uint8(whole)}
-		for collection := range lists.Collections {
-			if c.Touches(collection) != (whole>>collection&1 == 1) {
-				t.Errorf("%03b touches %d: %t", whole, collection, c.Touches(collection))
-			}
-		}
-	}
-}
-
-// The moment of a proof is one of the node's own readings. No entry brings one
-// of another machine along.
-func TestEntriesHaveNoTimes(t *testing.T) {
-	var look func(is reflect.Type)
-	look = func(is reflect.Type) {
-		if is == reflect.TypeFor[time.Time]() {
-			t.Error("an entry has a time")
-		}
-		switch is.Kind() {
-		case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array:
-			look(is.Elem())
-		case reflect.Struct:
-			for i := range is.NumField() {
-				look(is.Field(i).Type)
-			}
-		}
-	}
-	look(reflect.TypeFor[Entry]())
 }
