@@ -34,7 +34,7 @@ var catalogSQL string
 // to inherit, and dropped) in two transactions, both between two heartbeats.
 type catalog struct {
 	version     string
-	collections map[uint32]uint8 // of each relation, by oid: the collections that show its rows, a bit each
+	collections map[uint32]lists.Collection // that shows the rows of a relation, by oid
 }
 
 // view is a snapshot of the primary.
@@ -47,24 +47,16 @@ type view struct {
 // readView takes a snapshot, then the position, in one statement: the commit
 // records of everything that the snapshot sees are before the position.
 func (p *primary) readView(ctx context.Context, known string) (v view, err error) {
-	var lsn string
-	var relations []string
-	if err := p.row(ctx, catalogSQL, known, PublicationName, lists.Tables())(&lsn, &v.snapshot, &v.catalog.version, &relations); err != nil {
+	var relations []uint32
+	var tables []string // that the relations belong to
+	if err := p.row(ctx, catalogSQL, known, PublicationName, lists.Tables())(&v.at, &v.snapshot, &v.catalog.version, &relations, &tables); err != nil {
 		return v, fmt.Errorf("take a snapshot: %w", err)
 	}
-	if v.at, err = pglogrepl.ParseLSN(lsn); err != nil {
-		return v, err
-	}
 	if v.catalog.version != known {
-		v.catalog.collections = map[uint32]uint8{}
+		v.catalog.collections = map[uint32]lists.Collection{}
 	}
-	for _, r := range relations {
-		var oid uint32
-		var table string
-		if _, err := fmt.Sscan(r, &oid, &table); err != nil {
-			return v, fmt.Errorf("read the catalog: %w", err)
-		}
-		v.catalog.collections[oid] |= 1 << lists.Of(table)
+	for i, oid := range relations {
+		v.catalog.collections[oid] = lists.Of(tables[i])
 	}
 	return v, nil
 }
@@ -75,12 +67,8 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 	if err := t.checkPrerequisites(ctx); err != nil {
 		return 0, err
 	}
-	var lsn string
-	if err = t.primary.row(ctx, `SELECT pg_logical_emit_message(true, $1, $2)::text`, MessagePrefix, schemaChanged)(&lsn); err == nil {
-		err = t.primary.row(ctx, `SELECT pg_current_wal_insert_lsn()::text`)(&lsn)
-	}
-	if err == nil {
-		end, err = pglogrepl.ParseLSN(lsn)
+	if err = t.primary.row(ctx, `SELECT pg_logical_emit_message(true, $1, $2)`, MessagePrefix, schemaChanged)(&end); err == nil {
+		err = t.primary.row(ctx, `SELECT pg_current_wal_insert_lsn()`)(&end)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("announce a change of the schema: %w", err)

@@ -136,31 +136,6 @@ func TestWhatAChangeTouches(t *testing.T) {
 	}
 }
 
-// A publication without lists of columns, as before Postgres 15, sends whole rows: with
-// types that the database defines, large values and nulls.
-func TestWholeRows(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	w.exec(`CREATE TYPE mood AS ENUM ('fine'); CREATE TYPE pair AS (a mood, b text);
-		ALTER TABLE items ADD m mood, ADD p pair, ADD large text; ALTER TABLE items ALTER large SET STORAGE EXTERNAL;
-		ALTER PUBLICATION listedge SET TABLE items, contacts, api_keys, workspaces`)
-	w.awaitFollowing(w.follow())
-	for _, c := range []struct{ sql, want string }{
-		{"INSERT INTO items (workspace_id, name, m, p, large) VALUES ($1, 'x', 'fine', row('fine', 'x'), repeat('x', 100000))", "items:1"},
-		{"UPDATE items SET name = 'y'", "items:1"}, // the large value is not sent again
-		{"UPDATE items SET workspace_id = $2", "items:1 items:2"},
-		{"ALTER TABLE items REPLICA IDENTITY FULL", all},
-		{"UPDATE items SET name = 'z'", "items:2"},
-		{"UPDATE items SET workspace_id = $3", "items:2 items:3"},
-		{"DELETE FROM items", "items:3"},
-	} {
-		w.exec(ids(c.sql))
-		if is := touched(w.change()); is != c.want {
-			t.Errorf("%s: %s, want %s", c.sql, is, c.want)
-		}
-	}
-}
-
 func TestPartitionsAreTheirTable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())

@@ -36,10 +36,10 @@ type column struct {
 // it aborts. Rows of an aborted subtransaction are published, too: an invalidation too
 // many is safe.
 type decoder struct {
-	collections map[uint32]uint8 // catalog.collections
-	coarse      uint8            // a bit for each collection whose changes name no rows (Publication.Coarse)
-	tables      map[uint32]table // by relation: its last committed description
-	reference   uint64           // a recent transaction id of 64 bits, for widen
+	collections map[uint32]lists.Collection // catalog.collections
+	coarse      uint8                       // a bit for each collection whose changes name no rows (Publication.Coarse)
+	tables      map[uint32]table            // by relation: its last committed description
+	reference   uint64                      // a recent transaction id of 64 bits, for widen
 
 	*openTransaction                             // the one that the next rows belong to
 	streaming        bool                        // inside a segment
@@ -145,7 +145,7 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 // setCatalog sets the catalog. The rows of open transactions were decoded with the
 // previous one, which may have assigned their relations to other collections. So an
 // open transaction that has changed any row touches all collections.
-func (d *decoder) setCatalog(collections map[uint32]uint8) {
+func (d *decoder) setCatalog(collections map[uint32]lists.Collection) {
 	d.collections = collections
 	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) { // mutation: an open transaction is judged by the new catalog
 		if t.unlisted || len(t.lists) > 0 || t.whole != 0 {
@@ -195,31 +195,28 @@ const (
 // touch adds the lists that the row is or was in, and names the row. If the row's
 // workspace is not known, it touches the whole collection: to invalidate too much is
 // safe, to invalidate too little is not.
-func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, which tuple) {
+func (d *decoder) touch(relation uint32, sent *pglogrepl.TupleData, which tuple) {
+	collection, listed := d.collections[relation]
+	if !listed {
+		d.unlisted = true
+		return
+	}
+	if d.whole&(1<<collection) != 0 {
+		return
+	}
 	t, known := d.openTransaction.tables[relation]
-	d.unlisted = d.unlisted || d.collections[relation] == 0
-	for collection := range lists.Collections {
-		if d.collections[relation]&(1<<collection) == 0 || d.whole&(1<<collection) != 0 {
-			continue
-		}
-		c := t.workspace
-		if collection == lists.Keys { // a key is found by its id or its workspace's; it may have moved between workspaces, so the id is used
-			c = t.id
-		}
-		workspace, ok := valueOf(c, row)
-		if !known || !ok || which == newRowOfSameKey && !c.key {
-			d.whole |= 1 << collection
-			continue
-		}
-		list := changefeed.List{Workspace: workspace, Collection: collection}
-		if d.anyRow(list) { // a further row adds nothing
-			continue
-		}
-		if r, ok := d.row(list, &t, row, which); ok {
-			d.add(list, &r)
-		} else {
-			d.add(list, nil)
-		}
+	c := t.workspace
+	if collection == lists.Keys { // a key is found by its id or its workspace's; it may have moved between workspaces, so the id is used
+		c = t.id
+	}
+	workspace, ok := valueOf(c, sent)
+	if !known || !ok || which == newRowOfSameKey && !c.key {
+		d.whole |= 1 << collection
+		return
+	}
+	list := changefeed.List{Workspace: workspace, Collection: collection}
+	if !d.anyRow(list) { // else a further row adds nothing
+		d.add(list, d.row(list, &t, sent, which))
 	}
 }
 

@@ -122,12 +122,12 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDecoder()
-			d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items, contactsOID: 1 << lists.Contacts})
+			d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, contactsOID: lists.Contacts})
 			var got []string
 		messages:
 			for _, m := range slices.Concat(c.messages...) {
 				if m == nil {
-					d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items, laterOID: 1 << lists.Contacts})
+					d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, laterOID: lists.Contacts})
 					continue
 				}
 				done, err := d.next(m)
@@ -163,7 +163,7 @@ func describe(c *commit) string {
 // The memory of an open transaction is bounded, however many rows it has.
 func TestAStreamedTransactionIsBounded(t *testing.T) {
 	d := newDecoder()
-	d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items, contactsOID: 1 << lists.Contacts})
+	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, contactsOID: lists.Contacts})
 	d.reference = 5<<32 + 3 // the id is from before the wraparound
 	xid := uint32(1<<32 - 2)
 	must2(d.next(segment(xid, 1)))
@@ -190,7 +190,7 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 // catalog, but pages show them by the new one.
 func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	d := newDecoder()
-	d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items})
+	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items})
 	next := func(message []byte) *commit {
 		t.Helper()
 		done, err := d.next(message)
@@ -202,7 +202,7 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	next(begin(7))
 	next(relation(laterOID, "workspace_id", "id"))
 	next(insert(laterOID, 1))
-	d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items, laterOID: 1 << lists.Items})
+	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, laterOID: lists.Items})
 	if done := next(commitAt(100)); done == nil || !done.touches() {
 		t.Errorf("%+v: its rows are not published", done)
 	}
@@ -234,7 +234,7 @@ func itemMessages(key ...string) (relation, update []byte) {
 func namedOf(t *testing.T, messages ...[]byte) string {
 	t.Helper()
 	d := newDecoder()
-	d.setCatalog(map[uint32]uint8{itemsOID: 1 << lists.Items})
+	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items})
 	for _, m := range messages {
 		done, err := d.next(m)
 		if err != nil {

@@ -63,11 +63,10 @@ type Options struct {
 
 // Follower follows while it holds the slot, and waits for it otherwise.
 type Follower struct {
-	options   Options
-	period    time.Duration // of heartbeats
-	streaming string        // "on"; tests and benchmarks compare it with "off"
-	warned    bool          // of unlimitedSlot; used by Run's goroutine only
-	polls     atomic.Uint64 // how often a waiting node looked at the slot; for tests
+	options Options
+	period  time.Duration // of heartbeats
+	warned  bool          // of unlimitedSlot; used by Run's goroutine only
+	polls   atomic.Uint64 // how often a waiting node looked at the slot; for tests
 
 	mu        sync.Mutex
 	stats     Stats     // except HeartbeatAge; guarded by mu
@@ -80,7 +79,7 @@ func New(o Options) *Follower {
 	if o.Followed == nil {
 		o.Followed = &changefeed.Followed{}
 	}
-	return &Follower{options: o, period: heartbeatEvery, streaming: "on"}
+	return &Follower{options: o, period: heartbeatEvery}
 }
 
 // Run follows, or waits for its turn, until ctx ends.
@@ -132,7 +131,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		f.options.Logger.Warn(unlimitedSlot, "do", unlimitedSlotDo)
 	}
 	f.warned = p.unlimited
-	for w, fresh := (stallWatch{}), false; ; {
+	for fresh := false; ; {
 		if err := f.options.Followed.OldTimeline(); err != nil {
 			return err // the next connection may meet the new primary
 		}
@@ -158,11 +157,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 			}
 		default:
 			fresh = false
-			f.update(func() { f.incapable = nil }) // another node follows
-			if h, known := f.holder(ctx, s); w.stalled(time.Now(), h, known) {
-				f.options.Logger.Warn("the follower answers neither Postgres nor the log: ending its connection", "pid", s.holder)
-				p.terminate(ctx, s.holder)
-			}
+			f.update(func() { f.incapable = nil }) // another node follows; if it is frozen, Postgres ends its connection after senderTimeout
 		}
 		if err != nil {
 			return err
@@ -195,7 +190,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	if t.sender, err = p.replicate(ctx, f.streaming); err != nil {
+	if t.sender, err = p.replicate(ctx); err != nil {
 		return err
 	}
 	if t.sender == nil {

@@ -63,8 +63,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 // ends there, so the walsender would never report that position.
 func (t *term) flush(ctx context.Context) error {
 	t.flushed = true
-	var lsn string
-	if err := t.primary.row(ctx, `SELECT pg_logical_emit_message(true, 'listedge flush', '')::text`)(&lsn); err != nil {
+	if err := t.primary.row(ctx, `SELECT pg_logical_emit_message(true, 'listedge flush', '')`)(nil); err != nil {
 		return fmt.Errorf("flush: %w", err)
 	}
 	return nil

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/sandbox"
-	"listedge/internal/sandbox/sandboxtest"
 )
 
 // faultyLog is a log that a test makes fail.
@@ -132,11 +128,7 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	epoch := w.epoch
 	log.away.Store(true)
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
-	began := time.Now()
 	w.eventually("giving up", func() bool { return !f.Following() })
-	if took := time.Since(began); took < publishTimeout/2 || took > 4*time.Second {
-		t.Errorf("gave up after %s", took)
-	}
 	w.awaitFree()
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')"))
 	log.away.Store(false)
@@ -149,74 +141,38 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	}
 }
 
-// Where commits come fast, an append has all that came since the last one: two appends
-// are appendPause apart, but for heartbeats and full batches. This also holds over TLS,
-// where the follower receives each message alone.
+// Where commits come fast, an append has all that came since the last one.
 func TestFastCommitsAreAppendedTogether(t *testing.T) {
 	const commits = 2000
-	p := serverWithTLS(t)
-	for _, mode := range []string{"disable", "require"} {
-		t.Run("sslmode="+mode, func(t *testing.T) {
-			w := newWorld(t, p)
-			url := w.url + "?sslmode=" + mode
-			first := w.followWith(url, w.log, silent)
-			w.awaitFollowing(first)
-			first.stop()
-			w.exec("SET synchronous_commit = off")
-			w.exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 1..%d LOOP
+	w := newWorld(t, server())
+	first := w.follow()
+	w.awaitFollowing(first)
+	first.stop()
+	w.exec("SET synchronous_commit = off")
+	w.exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 1..%d LOOP
 	INSERT INTO items (workspace_id, name) VALUES ('%s', 'x');
 	COMMIT;
 END LOOP; END $$`, commits, number(1)))
-
-			type appended struct {
-				at               time.Time
-				changes, entries int
+	published, appends := 0, 0 // of changes
+	log := &faultyLog{Log: w.log}
+	log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
+		before := published
+		for _, e := range entries {
+			if e.Change != nil {
+				published++
 			}
-			var appends []appended
-			log := &faultyLog{Log: w.log}
-			log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
-				a := appended{at: time.Now(), entries: len(entries)}
-				for _, e := range entries {
-					if e.Change != nil {
-						a.changes++
-					}
-				}
-				appends = append(appends, a)
-				return nil
-			}
-			f := w.followWith(url, log, silent)
-			eventually(t, "all are published", func() bool { return f.Stats().Commits >= commits })
-			f.stop()
-			published, ofChanges := 0, 0
-			for i, a := range appends {
-				if a.changes == 0 {
-					continue
-				}
-				published, ofChanges = published+a.changes, ofChanges+1
-				if a.changes == a.entries && a.entries < batchEntries && a.at.Sub(appends[i-1].at) < appendPause {
-					t.Errorf("%d changes were appended %s after the append before", a.changes, a.at.Sub(appends[i-1].at))
-				}
-			}
-			if published != commits || ofChanges > commits/4 {
-				t.Errorf("%d changes in %d appends, want %d in far fewer", published, ofChanges, commits)
-			}
-			t.Logf("%d changes in %d appends", published, ofChanges)
-		})
+		}
+		if published > before {
+			appends++
+		}
+		return nil
 	}
-}
-
-// serverWithTLS is a Postgres that takes connections with and without TLS.
-func serverWithTLS(t *testing.T) *sandbox.Postgres {
-	t.Helper()
-	dir := sandboxtest.Dir(t)
-	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	sandboxtest.Certificate(t, "a database", time.Hour, cert, key)
-	as, err := sandbox.ServerAccount()
-	must(err)
-	if as != nil {
-		must(os.Chown(key, int(as.Uid), int(as.Gid)))
+	f := w.followWith(w.url, log, silent)
+	w.eventually("all are published", func() bool { return f.Stats().Commits >= commits })
+	f.stop()
+	if published != commits || appends > commits/4 {
+		t.Errorf("%d changes in %d appends, want %d in far fewer", published, appends, commits)
 	}
-	return sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
 }
 
 // The log is trimmed while this follower, or the next one, still needs its entries.

@@ -29,12 +29,13 @@ func (w *world) role(attributes string) (name, address string) {
 	return name, u.String()
 }
 
+// incapable waits until the follower says why it cannot follow.
 func (w *world) incapable(f running, why string) {
 	w.Helper()
-	w.eventually("incapable: "+why, func() bool { return f.Incapable() != nil })
-	if err := f.Incapable(); !errors.Is(err, ErrIncapable) || !strings.Contains(err.Error(), why) {
-		w.Errorf("%v, want %q", err, why)
-	}
+	w.eventually("incapable: "+why, func() bool {
+		err := f.Incapable()
+		return errors.Is(err, ErrIncapable) && strings.Contains(err.Error(), why)
+	})
 }
 
 // Every missing prerequisite is reported with what to do, and a repair is noticed.
@@ -92,32 +93,21 @@ func TestAMissingSettingIsReported(t *testing.T) {
 	w := newWorld(t, p)
 	f := w.follow()
 	w.incapable(f, "wal_level is replica")
-	began := time.Now()
-	attempts := func() string {
-		return w.text("SELECT sessions::text FROM pg_stat_database WHERE datname = current_database()")
-	}
-	before := attempts()
 	settings["wal_level"] = "logical"
 	must(p.Restart(w.ctx()))
 	w.connect()
 	w.exec("SELECT pg_create_physical_replication_slot('another')")
-	w.incapableNow(f, "max_replication_slots")
+	w.incapable(f, "max_replication_slots")
 	w.exec("SELECT pg_drop_replication_slot('another')")
 	w.awaitFollowing(f)
-	t.Logf("sessions %s, then %s, in %s", before, attempts(), time.Since(began))
 	w.exec("ALTER SYSTEM SET synchronous_standby_names = '*'")
 	w.exec("SELECT pg_reload_conf()")
-	w.incapableNow(f, "synchronous_standby_names")
+	w.incapable(f, "synchronous_standby_names")
 	w.awaitFree() // otherwise a commit would wait for the walsender
 	w.exec("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (listedge, \"a*\")'")
 	w.exec("SELECT pg_reload_conf()")
 	w.awaitFollowing(f)
 	f.stop()
-}
-
-func (w *world) incapableNow(f running, why string) {
-	w.Helper()
-	w.eventually("incapable: "+why, func() bool { err := f.Incapable(); return err != nil && strings.Contains(err.Error(), why) })
 }
 
 func TestHeartbeatsGoOn(t *testing.T) {
@@ -188,11 +178,7 @@ func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
 		return l
 	}
 	here := w.heartbeat().LSN
-	began := time.Now()
 	w.eventually("the slot is confirmed", func() bool { return confirmed() >= pglogrepl.LSN(here) })
-	if took := time.Since(began); took < confirmAfter-100*time.Millisecond || took > confirmAfter+2*time.Second {
-		t.Errorf("after %s", took)
-	}
 }
 
 func TestConfirmation(t *testing.T) {
@@ -243,28 +229,9 @@ func TestRetention(t *testing.T) {
 		want  string
 	}{{time.Second, 20, 1, ""}, {30 * time.Second, 600, 2, ""}, {50 * time.Second, 1000, 3, ""}, {61 * time.Second, 1200, 4, "5-0"},
 		{91 * time.Second, 1800, 5, "5-600"}, {92 * time.Second, 1900, 12, ""}, {93 * time.Second, 2000, 13, "5-600"}, {94 * time.Second, 3000, 60, "5-1800"},
-		{95 * time.Second, 4000, 68, "5-2000"}, {2 * time.Minute, logEntries + 5000, 69, "5-5000"}} {
+		{95 * time.Second, 4000, 68, "5-2000"}} {
 		if got := at(c.after, c.n, c.mb); got != c.want {
 			t.Errorf("after %s: %q, want %q", c.after, got, c.want)
-		}
-	}
-}
-
-func TestAStalledHolder(t *testing.T) {
-	now := time.Now()
-	a := holder{pid: 1, replied: "a", last: changefeed.Position{Term: 1, N: 1}}
-	b := a
-	b.replied = "b"
-	var w stallWatch
-	for i, c := range []struct {
-		after int // milliseconds
-		h     holder
-		ok    bool
-		want  bool
-	}{{0, a, true, false}, {500, a, true, false}, {501, a, true, true}, {510, a, true, false}, {600, b, true, false}, {1090, b, true, false},
-		{1095, b, false, false}, {1101, b, true, false}, {1600, b, true, false}, {1602, b, true, true}} {
-		if got := w.stalled(now.Add(time.Duration(c.after)*time.Millisecond), c.h, c.ok); got != c.want {
-			t.Errorf("%d: %v", i, got)
 		}
 	}
 }

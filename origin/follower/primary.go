@@ -67,7 +67,6 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 		"default_transaction_isolation": "read committed", // a snapshot for each statement
 		"synchronous_commit":            "local",          // flush does not wait for a standby
 		"plan_cache_mode":               "force_generic_plan",
-		"jit":                           "off", // compiling takes longer than reading the catalog of many partitions
 	} {
 		config.RuntimeParams[name] = value
 	}
@@ -129,7 +128,7 @@ func closeConn(conn *pgconn.PgConn) {
 
 // replicate opens a replication connection and starts streaming from the slot, which
 // takes the slot. It returns nil if another node holds the slot.
-func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgConn, error) {
+func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
 	config := p.config.Config.Copy()
@@ -145,7 +144,7 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	err = p.sameServer(ctx, sender)
 	if err == nil {
 		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
-			"proto_version '2'", "streaming '" + streaming + "'", "publication_names '" + PublicationName + "'", "messages 'true'", "binary 'true'"}})
+			"proto_version '2'", "streaming 'on'", "publication_names '" + PublicationName + "'", "messages 'true'", "binary 'true'"}})
 	}
 	if err != nil {
 		closeConn(sender)
@@ -209,11 +208,4 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 	is := postgres.ParseServer(here, p.conn)
 	p.server.Timeline, p.server.StartedAt = is.Timeline, is.StartedAt // it may have been promoted
 	return nil
-}
-
-// terminate ends the connection of a follower that has stalled. If this user lacks the
-// right to, Postgres ends it after senderTimeout.
-func (p *primary) terminate(ctx context.Context, pid int32) {
-	var ended bool
-	_ = p.row(ctx, `SELECT pg_terminate_backend($1)`, pid)(&ended)
 }

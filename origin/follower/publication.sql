@@ -3,13 +3,13 @@
 -- The replica identity is what an update or a delete says of the old row. Pages show the rows of a
 -- table that inherits from one of the tables, and the publication lacks them. The rows of a
 -- temporary table are read by nobody else; those of an unlogged one are not in the WAL.
--- $2 are the tables, each with the column that identifies its list and, if they are lists, the
--- columns that decide about pages. A change can name its rows only by these columns, and only
--- where a unique index of the table says that the workspace and the id name one row.
+-- $2 are the tables, each with the column that identifies its list, the columns that a change is
+-- read from, and whether it is a list. A change can name its rows only where a unique index of the
+-- table says that the workspace and the id name one row.
 -- The view pg_publication_tables would wait for every lock of a table since Postgres 16.
 WITH leaf AS (
     SELECT required.*, r.oid AS root, c.oid, c.relreplident, c.relpersistence, coalesce(k.identity, '{}') AS identity
-    FROM jsonb_to_recordset($2::jsonb) required (name text, col text, listed text[])
+    FROM jsonb_to_recordset($2::jsonb) required (name text, col text, required text[], list bool)
     LEFT JOIN pg_namespace s ON s.nspname = 'public' -- to_regclass needs a right to it
     LEFT JOIN pg_class r ON (r.relname, r.relnamespace) = (required.name, s.oid)
     LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true
@@ -36,12 +36,11 @@ inheriting AS (
     FROM leaf JOIN pg_inherits ON inhparent = leaf.oid JOIN pg_class c ON c.oid = inhrelid AND c.relpersistence <> 't')
 SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1) AS exists,
     EXISTS (SELECT FROM pg_publication WHERE pubname = $1 AND pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot) AS all_operations,
-    coalesce((SELECT string_agg(DISTINCT name, ', ') FROM published WHERE NOT whole OR NOT coalesce(columns @> to_jsonb(col), true)), '') AS incomplete,
+    coalesce((SELECT string_agg(DISTINCT name, ', ') FROM published WHERE NOT whole OR NOT coalesce(columns @> to_jsonb(required), true)), '') AS incomplete,
     coalesce((SELECT string_agg(DISTINCT name, ', ') FROM leaf WHERE relreplident <> 'f' AND col <> ALL (identity)), '') AS no_old_row,
     coalesce((SELECT string_agg(oid::regclass::text, ', ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p'), '') AS unlogged,
     coalesce((SELECT string_agg(format('ALTER TABLE %s SET LOGGED', oid::regclass), '; ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p'), '') AS set_logged,
     coalesce((SELECT string_agg(DISTINCT name, ', ') FROM inheriting), '') AS children,
     coalesce((SELECT string_agg(format('ALTER TABLE %s NO INHERIT %s', name, parent), '; ' ORDER BY name, parent) FROM inheriting), '') AS no_inherit,
-    (SELECT array_agg(DISTINCT name) FROM published WHERE listed IS NOT NULL AND NOT coalesce(columns @> to_jsonb(listed), true)) AS missing_columns,
-    (SELECT array_agg(DISTINCT name) FROM leaf WHERE listed IS NOT NULL
+    (SELECT array_agg(DISTINCT name) FROM leaf WHERE list
         AND (relreplident <> 'f' AND 'id' <> ALL (identity) OR root NOT IN (SELECT root FROM unique_key))) AS ambiguous_rows

@@ -160,11 +160,9 @@ func bounded(ctx context.Context, do func(context.Context) error) error {
 }
 
 const (
-	// logEntries bounds the log when many changes are written. A node that is further
-	// behind resyncs.
-	logEntries = 200_000
-	trimEvery  = 10 * time.Second
-	// logBytes bounds the log, too. It is trimmed when it has grown by trimBytes.
+	trimEvery = 10 * time.Second
+	// logBytes bounds the log when many changes are written. It is trimmed when it has grown
+	// by trimBytes. A node that is further behind resyncs.
 	logBytes  = 64 << 20
 	trimBytes = 8 << 20
 )
@@ -181,10 +179,10 @@ type publishedAt struct {
 }
 
 // trim returns a position before which entries can be removed from the log: they are
-// older than kept, or more than logEntries or logBytes from the end. ok is false if there
-// are none, or if trim did its work less than trimEvery and trimBytes ago.
+// older than kept, or more than logBytes from the end. ok is false if there are none, or if
+// trim did its work less than trimEvery and trimBytes ago.
 func (r *retention) trim(now publishedAt, kept time.Duration) (before changefeed.Position, ok bool) {
-	times, last := *r, now.position
+	times := *r
 	if n := len(times); n > 0 && now.at.Sub(times[n-1].at) < trimEvery && now.bytes-times[n-1].bytes < trimBytes {
 		return before, false
 	}
@@ -196,10 +194,5 @@ func (r *retention) trim(now publishedAt, kept time.Duration) (before changefeed
 		times = slices.Delete(times, 0, young-1)
 	}
 	*r = times
-	if last.N > logEntries {
-		if oldest := (changefeed.Position{Term: last.Term, N: last.N - logEntries}); oldest.Compare(before) > 0 {
-			before, ok = oldest, true
-		}
-	}
 	return before, ok
 }

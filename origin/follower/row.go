@@ -29,23 +29,23 @@ func positionsOf(m *pglogrepl.RelationMessage, columns []lists.Column) (at []int
 	return at
 }
 
-// row reads a row of a list. ok is false if the message does not say for certain which row
+// row reads a row of a list. It returns nil if the message does not say for certain which row
 // it is, or whether the list has it now.
-func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData, which tuple) (r lists.Row, ok bool) {
+func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData, which tuple) *lists.Row {
 	if list.Collection == lists.Keys || d.coarse&(1<<list.Collection) != 0 {
-		return r, false
+		return nil
 	}
 	id, ok := valueOf(t.id, sent)
 	if !ok || which == newRowOfSameKey && !t.id.key { // mutation: an id that an update may have changed
-		return r, false
+		return nil
 	}
-	gone := lists.Row{ID: id, Flags: lists.Gone}
+	gone := &lists.Row{ID: id, Flags: lists.Gone}
 	if which == oldRow {
-		return gone, true
+		return gone
 	}
 	at := t.listed[list.Collection]
 	if at == nil || len(sent.Columns) < t.columns {
-		return r, false
+		return nil
 	}
 	values := make([][]byte, 0, 32)
 	unsent := uint64(0)
@@ -57,7 +57,7 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 			value = v.Data
 		default: // an unchanged TOAST value, which Postgres does not send
 			if list.Collection.IsFilteredBy(column.Name) { // mutation: a filter's value that is not sent is NULL
-				return r, false
+				return nil
 			}
 			unsent |= 1 << i // mutation: a value that is not sent is NULL
 		}
@@ -65,14 +65,14 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 	}
 	listed := len(values) - 1
 	if active := values[listed]; len(active) == 0 || active[0] == 0 { // NULL, too; mutation: an inactive row is listed
-		return gone, true
+		return gone
 	}
 	r, err := list.Collection.Row(values[:listed], unsent)
 	if err != nil && !errors.Is(err, lists.ErrBounds) {
-		return r, false
+		return nil
 	}
 	if len(r.Text) > maxText { // mutation: a text of any length
 		r.Text = ""
 	}
-	return r, true
+	return &r
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/internal/changefeed"
 	"listedge/origin/postgres"
 )
 
@@ -30,8 +29,6 @@ const (
 	// without heartbeats does not flood the primary.
 	pollFirst = 20 * time.Millisecond
 	pollLast  = 250 * time.Millisecond
-	// stalledAfter is how long a holder may answer neither Postgres nor the log.
-	stalledAfter = 500 * time.Millisecond
 	// createTimeout bounds making a slot for a command. Postgres waits three times for
 	// the end of all open write transactions.
 	createTimeout = 10 * time.Second
@@ -78,20 +75,14 @@ const (
 // slot is the state of the replication slot when it was last polled.
 type slot struct {
 	state    slotState
-	holder   int32  // pid; 0 = none
-	replied  string // when the holder last replied to Postgres, by its own clock; empty = never
-	waits    bool   // Postgres has nothing to send, or waits for the holder to receive it
 	retained uint64 // bytes of WAL
 }
 
 func (p *primary) slot(ctx context.Context) (s slot, err error) {
-	var lost bool
-	err = p.row(ctx, `SELECT coalesce(s.active_pid, 0), coalesce(s.wal_status, '') = 'lost', coalesce(r.reply_time::text, ''),
-		coalesce(a.wait_event LIKE 'WalSender%', false),
-			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn), 0), 0)::bigint
-		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
-		WHERE s.slot_name IN ($1::text, $1::text || '_new') ORDER BY s.slot_name LIMIT 1`, p.slotName)(
-		&s.holder, &lost, &s.replied, &s.waits, &s.retained)
+	var held, lost bool
+	err = p.row(ctx, `SELECT active_pid IS NOT NULL, coalesce(wal_status, '') = 'lost',
+			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0), 0)::bigint
+		FROM pg_replication_slots WHERE slot_name IN ($1::text, $1::text || '_new') ORDER BY slot_name LIMIT 1`, p.slotName)(&held, &lost, &s.retained)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return slot{state: slotMissing}, nil
@@ -99,7 +90,7 @@ func (p *primary) slot(ctx context.Context) (s slot, err error) {
 		return s, fmt.Errorf("poll the slot: %w", err)
 	case lost:
 		s.state = slotLost
-	case s.holder != 0:
+	case held:
 		s.state = slotHeld
 	default:
 		s.state = slotFree
@@ -168,15 +159,14 @@ func DropSlot(ctx context.Context, databaseURL, region string) (name string, dro
 		return "", false, err
 	}
 	defer p.close()
-	switch err = p.tryDropSlot(ctx); postgres.Code(err) {
-	case "":
-		return p.slotName, err == nil, err
+	err = p.tryDropSlot(ctx)
+	switch dropped = err == nil; postgres.Code(err) {
 	case undefinedObject:
-		return p.slotName, false, nil
+		err = nil
 	case objectInUse:
-		return p.slotName, false, fmt.Errorf("a node follows through the slot %s: stop all nodes of the fleet first: %w", p.slotName, err)
+		err = fmt.Errorf("a node follows through the slot %s: stop all nodes of the fleet first: %w", p.slotName, err)
 	}
-	return p.slotName, false, err
+	return p.slotName, dropped, err
 }
 
 // Leave is called when this node has stopped and no other node of its fleet runs. It drops
@@ -216,52 +206,4 @@ func CreateSlot(ctx context.Context, databaseURL, region string) (name string, c
 		created, err = p.createSlot(ctx, createTimeout)
 	}
 	return p.slotName, created, err
-}
-
-// holder is what a waiting node sees of the node that holds the slot. If the node works,
-// replied or last changes.
-type holder struct {
-	pid     int32
-	replied string              // slot.replied
-	last    changefeed.Position // of the log
-}
-
-// holder reads the holder's signs of life. ok is false while none are expected:
-// while heartbeats arrive; while the log does not answer; while the holder makes
-// the slot or its connection; and while Postgres is busy decoding, when it reads
-// replies only every senderTimeout/2.
-func (f *Follower) holder(ctx context.Context, s slot) (h holder, ok bool) {
-	if s.replied == "" || !s.waits || f.options.Silence() <= stalledAfter {
-		return h, false
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	h = holder{pid: s.holder, replied: s.replied}
-	epoch, err := f.options.Log.Epoch(ctx)
-	if err == nil {
-		h.last, err = f.options.Log.Last(ctx, epoch)
-	}
-	return h, err == nil
-}
-
-// stallWatch detects a holder that is frozen or cut off. A holder that decodes a huge
-// transaction publishes nothing, but it replies to Postgres.
-type stallWatch struct {
-	seen  holder
-	since time.Time // seen has not changed since then
-}
-
-// stalled returns true if the holder has not changed for stalledAfter, and again each
-// time that this has passed once more.
-func (w *stallWatch) stalled(now time.Time, h holder, ok bool) bool {
-	switch {
-	case !ok:
-		*w = stallWatch{}
-	case w.since.IsZero() || h != w.seen:
-		*w = stallWatch{seen: h, since: now}
-	case now.Sub(w.since) > stalledAfter:
-		w.since = now
-		return true
-	}
-	return false
 }

@@ -80,7 +80,7 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 		{"delete", []string{"DELETE FROM items WHERE workspace_id = $5 AND 1500 IN (SELECT generate_series(1, 1500))", "COMMIT"}, "items:5"},
 		{"TRUNCATE", []string{items(1), "TRUNCATE contacts", items(2), "COMMIT"}, "items:1 items:2 whole:contacts, " + all},
 		{"TRUNCATE that aborts", []string{items(1), "TRUNCATE items", items(2), "ROLLBACK"}, ""},
-		{"DDL", []string{items(1), "ALTER TABLE items DROP COLUMN unit; ALTER TABLE items ADD other text DEFAULT 'x'", items(2), "COMMIT"}, "items:1 items:2, " + all},
+		{"DDL", []string{items(1), "ALTER TABLE items ADD other text DEFAULT 'x'", items(2), "COMMIT"}, "items:1 items:2, " + all},
 		{"DDL that aborts", []string{items(1), "ALTER TABLE contacts RENAME workspace_id TO was; ALTER TABLE contacts ADD workspace_id uuid", "INSERT INTO contacts (was, workspace_id, name) SELECT $1, $2, 'x' FROM generate_series(1, 1500)", "ROLLBACK"}, ""},
 		{"a purge's message", []string{items(1), "SELECT pg_logical_emit_message(true, 'listedge', 'x')", items(2), "COMMIT"}, all},
 		{"prepared", []string{items(1), "PREPARE TRANSACTION 'DATABASE'", "COMMIT PREPARED 'DATABASE'"}, "items:1"},
@@ -114,38 +114,6 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 		if is := touched(w.change()); is != "contacts:9" {
 			t.Fatalf("after %s: %s", c.name, is)
 		}
-	}
-}
-
-func TestLargeTransactionsAreInterleaved(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	w.awaitFollowing(w.followWith(withMemory(w.url, smallMemory), w.log, silent))
-	var open []transaction
-	for range 3 {
-		open = append(open, w.begin("SELECT"))
-	}
-	for round := range 2 {
-		for n, tx := range open {
-			w.write(tx, rows("items", 3*round+n+1))
-		}
-	}
-	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'small')"))
-	if is := touched(w.change()); is != "contacts:9" {
-		t.Errorf("a small one: %s", is)
-	}
-	for _, c := range []struct {
-		tx   transaction
-		end  string
-		want string
-	}{{open[1], "COMMIT", "items:2 items:5"}, {open[2], "ROLLBACK", ""}, {open[0], "COMMIT", "items:1 items:4"}} {
-		must2(c.tx.Exec(w.ctx(), c.end))
-		if c.want != "" {
-			if got := w.change(); touched(got) != c.want || strconv.FormatUint(got.XID, 10) != c.tx.xid {
-				t.Errorf("%s by %d, want %s by %s", touched(got), got.XID, c.want, c.tx.xid)
-			}
-		}
-		w.quiet()
 	}
 }
 

@@ -17,8 +17,7 @@ import (
 const (
 	// upkeepEvery is how often a term checks its prerequisites.
 	upkeepEvery = time.Second
-	// replyEvery is the longest time between two replies to Postgres. Postgres shows
-	// the time of the last one, and other nodes take an old one for a stalled follower.
+	// replyEvery is the longest time between two replies to Postgres, far below senderTimeout.
 	replyEvery = 100 * time.Millisecond
 )
 
@@ -67,15 +66,8 @@ var errPublicationChanged = errors.New("the publication was changed")
 // certain that no change is missing between the epoch's last entry and the next change
 // of the slot. Otherwise it begins a new epoch. fresh says that the slot was just made.
 func (t *term) begin(ctx context.Context, present string, fresh bool) error {
-	var xid, confirmed string
-	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1`,
-		t.primary.slotName)(&xid, &confirmed)
-	if err == nil {
-		_, err = fmt.Sscan(xid, &t.decoder.reference)
-	}
-	if err == nil {
-		t.confirmation.confirmed, err = pglogrepl.ParseLSN(confirmed)
-	}
+	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text::int8, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1`,
+		t.primary.slotName)(&t.decoder.reference, &t.confirmation.confirmed)
 	if err != nil {
 		return fmt.Errorf("begin a term: %w", err)
 	}
@@ -343,7 +335,6 @@ func (t *term) upkeep(ctx context.Context) error {
 	if err := t.setEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
 		return err
 	}
-	t.trim(ctx)
 	return nil
 }
 

@@ -166,7 +166,7 @@ func TestDoctorOfAPublicationThatLacksColumns(t *testing.T) {
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)
 	execute(t, address, "ALTER PUBLICATION listedge SET TABLE items (workspace_id, id), contacts, api_keys (id, workspace_id), workspaces (id)")
-	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.Warn, "it lacks columns of items that lists have: every change makes all pages of the list stale")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.Warn, "it lacks items, or some of their columns or rows; pages live for --cache-ttl")
 	if printed := command(t, "migrate", "up", "--database-url", address); printed != "mended the publication\n" {
 		t.Error(printed)
 	}
