@@ -10,7 +10,7 @@ import (
 // activeBuckets are those that hold leased tokens or have a debt. While there are any,
 // they are swept every sweepEvery; less often where that takes more than a fiftieth of the time.
 type activeBuckets struct {
-	d *leased
+	l *Limiter
 
 	mu       sync.Mutex // guards all below; taken after a bucket's
 	buckets  map[*Bucket]struct{}
@@ -52,12 +52,12 @@ func (a *activeBuckets) each(do func(b *Bucket)) {
 // sweep gives back what is idle and sends debts. Then it removes the buckets that hold
 // nothing and have no debt.
 func (a *activeBuckets) sweep() {
-	if a.d.closed.Load() {
+	if a.l.closed.Load() {
 		return
 	}
-	now, calls, began := a.d.l.now(), 0, time.Now()
+	now, calls, began := a.l.now(), 0, time.Now()
 	a.each(func(b *Bucket) {
-		if b.lease.Sweep(now, b.shard.fleet()) && calls < maxSwept && a.d.requestCall(b) {
+		if b.lease.Sweep(now, b.shard.fleet()) && calls < maxSwept && a.l.requestCall(b) {
 			calls++
 		}
 		if b.active = b.lease.IsActive(); !b.active {

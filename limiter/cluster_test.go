@@ -112,7 +112,7 @@ func TestACallIsCarriedOutOnceAtMost(t *testing.T) {
 	takes(t, l, key, 5, SourceRedis)
 	for range 3 {
 		lose.Store(true)
-		l.leased.refund(key, l.now(), false)
+		l.refund(key, l.now(), false)
 		eventually(t, "the answer is lost", func() bool { return !lose.Load() })
 		eventually(t, "the bucket is asked again", func() bool {
 			key.mu.Lock()

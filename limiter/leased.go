@@ -1,43 +1,16 @@
 package limiter
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"listedge/limiter/lease"
 )
 
-// leased decides by tokens that are leased from the store.
-type leased struct {
-	l      *Limiter
-	store  store // nil = none: each bucket is in this process, as a fallback of one part
-	mode   FailureMode
-	budget int64  // of lease.Link: microseconds
-	id     string // of this node, in heartbeats
-
-	active  activeBuckets
-	running sync.WaitGroup // heartbeats, and what ends them
-	closed  atomic.Bool    // set with mu held
-
-	mu     sync.Mutex        // guards all below; taken after a bucket's
-	shards [maxShards]*shard // the first one always exists
-}
-
-func newLeased(l *Limiter, o Options, s store) *leased {
-	d := &leased{l: l, store: s, mode: cmp.Or(o.FailureMode, FailLocal), budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), id: cmp.Or(o.NodeID, rand.Text())}
-	d.active = activeBuckets{d: d, buckets: make(map[*Bucket]struct{})}
-	d.shardOf(membersKey(0))
-	return d
-}
-
 // alone is the source of a decision without Redis.
-func (d *leased) alone() Source {
-	if d.store == nil {
+func (l *Limiter) alone() Source {
+	if l.store == nil {
 		return SourceMemory
 	}
 	return SourceLocalFallback
@@ -60,26 +33,26 @@ func (all *parts) refused() bool {
 	return slices.ContainsFunc(all[:], func(p part) bool { return p.outcome == lease.Denied })
 }
 
-// decide takes a token from each bucket, or none from any. Without cost it takes none, and
+// decideRates takes a token from each bucket, or none from any. Without cost it takes none, and
 // refuses nothing.
-func (d *leased) decide(now int64, buckets [2]*Bucket, cost int64) Decision {
+func (l *Limiter) decideRates(now int64, buckets [2]*Bucket, cost int64) Decision {
 	var all parts
 	needRemote, refused := false, false
 	r := Decision{Allowed: true, Source: SourceLease}
 	for i, b := range buckets {
 		p := &all[i]
 		if p.bucket, p.outcome = b, lease.Granted; b != nil {
-			d.take(p, now, cost, refused)
+			l.takePart(p, now, cost, refused)
 			needRemote = needRemote || p.outcome == lease.NeedRemote
 			refused = refused || p.outcome == lease.Denied
 			if p.fallback {
-				r.Source = d.alone()
+				r.Source = l.alone()
 			}
 		}
 	}
 	if needRemote && !refused {
-		r.Source = d.decideRemote(&all)
-		now, refused = d.l.now(), all.refused()
+		r.Source = l.decideRemote(&all)
+		now, refused = l.now(), all.refused()
 	}
 	for i := range all {
 		p := &all[i]
@@ -87,7 +60,7 @@ func (d *leased) decide(now int64, buckets [2]*Bucket, cost int64) Decision {
 			continue
 		}
 		if refused && p.outcome == lease.Granted { // the refusal of another bucket makes the token useless
-			d.refund(p.bucket, now, p.fallback)
+			l.refund(p.bucket, now, p.fallback)
 			p.status.Remaining++
 		}
 		r.add(Which(i+1), p.status)
@@ -96,12 +69,12 @@ func (d *leased) decide(now int64, buckets [2]*Bucket, cost int64) Decision {
 }
 
 // refuses reports whether no new calls are made: the shard is down or closed.
-func (s *shard) refuses() bool { return s.down.Load() || s.d.closed.Load() } // mutation: a heartbeat opens the way after Close
+func (s *shard) refuses() bool { return s.down.Load() || s.l.closed.Load() } // mutation: a heartbeat opens the way after Close
 
-// take is the fast path: the lease has a token, or knows that there is none, or Redis is
+// takePart is the fast path: the lease has a token, or knows that there is none, or Redis is
 // down. If another bucket refuses the request, no token is taken: the outcome is NeedRemote
 // or Denied.
-func (d *leased) take(p *part, now, cost int64, refused bool) {
+func (l *Limiter) takePart(p *part, now, cost int64, refused bool) {
 	b := p.bucket
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,61 +89,61 @@ func (d *leased) take(p *part, now, cost int64, refused bool) {
 	}
 	switch {
 	case outcome == lease.NeedRemote && !refused && b.shard.refuses():
-		d.takeFallback(p, now)
+		l.takeFallback(p, now)
 	case (outcome == lease.NeedRemote || cost == 0) && b.shard.refuses():
 		p.fallback, p.reply = true, reply{outcome, b.lease.FallbackStatus(now, b.shard.fleet())}
 	default:
 		p.reply = b.replyOf(outcome, now)
-		d.prefetch(b, now)
+		l.prefetch(b, now)
 	}
 }
 
 // prefetch requests a call if one is due, before a request has to wait. b.mu is held.
-func (d *leased) prefetch(b *Bucket, now int64) {
+func (l *Limiter) prefetch(b *Bucket, now int64) {
 	if b.lease.Due(now) {
-		d.requestCall(b)
+		l.requestCall(b)
 	}
 }
 
 // requestCall queues a call for which no request waits. It does not, and reports false, if
 // the bucket has a call already or its shard is down. b.mu is held.
-func (d *leased) requestCall(b *Bucket) bool {
+func (l *Limiter) requestCall(b *Bucket) bool {
 	if b.pending || b.shard.refuses() {
 		return false
 	}
-	d.markPending(b)
+	l.markPending(b)
 	b.shard.enqueue(b)
 	return true
 }
 
 // markPending marks a bucket for a call, which the caller queues at the bucket's shard.
 // It looks the shard up, because the Cluster may have moved the slot. b.mu is held.
-func (d *leased) markPending(b *Bucket) {
-	b.pending, b.shard = true, d.shardOf(b.key)
+func (l *Limiter) markPending(b *Bucket) {
+	b.pending, b.shard = true, l.shardOf(b.key)
 }
 
 // refund takes a token back into the lease, or else sends it to the bucket: at once if the
 // bucket is not leased from, otherwise with the next call.
-func (d *leased) refund(b *Bucket, now int64, fallback bool) {
+func (l *Limiter) refund(b *Bucket, now int64, fallback bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lease.Refund(now, fallback) {
-		d.active.add(b)
+		l.active.add(b)
 		if !b.lease.Policy.Leased() {
-			d.requestCall(b)
+			l.requestCall(b)
 		}
 	}
 }
 
 // decideRemote decides the parts that need Redis, while no bucket refuses the request: by
 // Redis' answer, or without Redis if none comes in time.
-func (d *leased) decideRemote(all *parts) (by Source) {
-	by = d.wait(all)
-	now := d.l.now()
+func (l *Limiter) decideRemote(all *parts) (by Source) {
+	by = l.wait(all)
+	now := l.now()
 	for i := range all {
 		if p := &all[i]; p.outcome == lease.NeedRemote && !all.refused() {
 			p.bucket.mu.Lock()
-			d.takeFallback(p, now)
+			l.takeFallback(p, now)
 			p.bucket.mu.Unlock()
 			by = SourceLocalFallback
 		}
@@ -180,13 +153,13 @@ func (d *leased) decideRemote(all *parts) (by Source) {
 
 // wait lets the parts that need Redis wait for its answer, if there is no sign that it will
 // be late.
-func (d *leased) wait(all *parts) (by Source) {
+func (l *Limiter) wait(all *parts) (by Source) {
 	var s *shard // has all buckets of a request: see KeyBucket
 	var longest int64
 	calls := make([]*Bucket, 0, len(all))
 	for i := range all {
 		if p := &all[i]; p.outcome == lease.NeedRemote {
-			if shard, wait := d.startWaiting(p, &calls); wait > 0 {
+			if shard, wait := l.startWaiting(p, &calls); wait > 0 {
 				s, longest = shard, max(longest, wait)
 			}
 		}
@@ -215,11 +188,11 @@ func (d *leased) wait(all *parts) (by Source) {
 
 // startWaiting tries the lease once more. If Redis is still needed, the part waits for the
 // bucket. startWaiting returns the shard, and for how long the part waits; 0 = it does not. If the bucket has no call yet, join appends it to calls.
-func (d *leased) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) {
+func (l *Limiter) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) {
 	b := p.bucket
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := d.l.now()
+	now := l.now()
 	if p.reply = b.replyOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote {
 		return nil, 0
 	}
@@ -229,19 +202,19 @@ func (d *leased) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) 
 	p.replies = make(chan reply, 1)
 	b.addWaiter(p.replies)
 	if !b.pending {
-		d.markPending(b)
+		l.markPending(b)
 		*calls = append(*calls, b)
 	}
 	return b.shard, b.shard.link.Wait()
 }
 
 // takeFallback decides without Redis. The bucket's mu is held.
-func (d *leased) takeFallback(p *part, now int64) {
+func (l *Limiter) takeFallback(p *part, now int64) {
 	b, ok, retry := p.bucket, false, heartbeatInterval.Microseconds()
 	f := b.shard.fleet()
-	if d.mode != FailDeny {
-		ok, retry = b.lease.TakeFallback(now, f, d.mode == FailAllow)
-		d.active.add(b)
+	if l.mode != FailDeny {
+		ok, retry = b.lease.TakeFallback(now, f, l.mode == FailAllow)
+		l.active.add(b)
 	}
 	p.fallback = true
 	p.reply = reply{lease.Granted, b.lease.FallbackStatus(now, f)}
@@ -250,23 +223,25 @@ func (d *leased) takeFallback(p *part, now int64) {
 	}
 }
 
-// close gives back what this node holds and leaves the fleet. No more calls, sweeps and
-// shards begin. If ctx ends first, the calls in flight end by their own timeout.
-func (d *leased) close(ctx context.Context) error {
-	d.mu.Lock()
-	before := d.closed.Swap(true)
-	d.mu.Unlock()
+// Close waits for the calls in flight, gives back what this node holds, sends its debts, leaves the
+// fleet, and ends the limiter's goroutines. No more calls, sweeps and shards begin. If ctx ends first,
+// Close returns, and the calls in flight end by their own timeout. A Take after Close is decided by
+// the fallback.
+func (l *Limiter) Close(ctx context.Context) error {
+	l.mu.Lock()
+	before := l.closed.Swap(true)
+	l.mu.Unlock()
 	if before {
 		return nil
 	}
-	d.running.Go(func() { d.l.quotas.close(ctx) })
-	for _, s := range d.allShards() {
-		d.running.Go(func() { s.close(ctx) })
+	l.running.Go(func() { l.quotas.close(ctx) })
+	for _, s := range l.allShards() {
+		l.running.Go(func() { s.close(ctx) })
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.running.Wait()
+		l.running.Wait()
 	}()
 	select {
 	case <-ended:
@@ -277,25 +252,25 @@ func (d *leased) close(ctx context.Context) error {
 }
 
 // shardOf returns the shard that has a key. After close there are no new ones.
-func (d *leased) shardOf(key string) *shard {
+func (l *Limiter) shardOf(key string) *shard {
 	index := uint8(0)
-	if d.store != nil {
-		index = d.store.shardOf(key)
+	if l.store != nil {
+		index = l.store.shardOf(key)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	case d.shards[index] != nil:
-	case d.closed.Load():
+	case l.shards[index] != nil:
+	case l.closed.Load():
 		index = 0
 	default:
-		d.shards[index] = newShard(d, int(index))
+		l.shards[index] = newShard(l, int(index))
 	}
-	return d.shards[index]
+	return l.shards[index]
 }
 
-func (d *leased) allShards() []*shard {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(d.shards[:]), func(s *shard) bool { return s == nil })
+func (l *Limiter) allShards() []*shard {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.shards[:]), func(s *shard) bool { return s == nil })
 }

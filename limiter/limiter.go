@@ -53,8 +53,9 @@ package limiter
 
 import (
 	"cmp"
-	"context"
+	crand "crypto/rand"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 	"weak"
@@ -75,12 +76,22 @@ func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
 
 // Limiter admits or refuses requests. All methods may be called from any goroutine.
 type Limiter struct {
-	leased  *leased
+	store  store // nil = none: each bucket is in this process, as a fallback of one part
+	mode   FailureMode
+	budget int64  // of lease.Link: microseconds
+	id     string // of this node, in heartbeats
+	run    int64  // the quotas' name for this process
+	clock  *boottime.Clock
+	counts counts
+
 	buckets registry
 	quotas  quotas
-	run     int64 // the quotas' name for this process
-	counts  counts
-	clock   *boottime.Clock
+	active  activeBuckets
+	running sync.WaitGroup // heartbeats, and what ends them
+	closed  atomic.Bool    // set with mu held
+
+	mu     sync.Mutex        // guards shards; taken after a bucket's
+	shards [maxShards]*shard // the first one always exists
 }
 
 // New makes a limiter. It makes no call to Redis: a node starts while Redis is down.
@@ -94,9 +105,12 @@ func New(o Options) *Limiter {
 
 // newLimiter makes a limiter whose buckets are in the store. nil = there is none.
 func newLimiter(o Options, s store) *Limiter {
-	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New()), run: 1 + rand.Int64N(1<<50), quotas: quotas{all: make(map[string]*Counter), sweepAt: sweepFrom}}
+	l := &Limiter{store: s, mode: cmp.Or(o.FailureMode, FailLocal), budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), id: cmp.Or(o.NodeID, crand.Text()),
+		run: 1 + rand.Int64N(1<<50), clock: cmp.Or(o.Clock, boottime.New())}
+	l.quotas = quotas{all: make(map[string]*Counter), sweepAt: sweepFrom}
 	l.buckets = registry{buckets: make(map[string]weak.Pointer[Bucket]), sweepAt: sweepFrom}
-	l.leased = newLeased(l, o, s)
+	l.active = activeBuckets{l: l, buckets: make(map[*Bucket]struct{})}
+	l.shardOf(membersKey(0))
 	return l
 }
 
@@ -110,14 +124,14 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 		b := &Bucket{key: key}
 		b.lease.Init(p, l.now())
 		b.blocked.Store(p.Blocked())
-		b.shard = l.leased.shardOf(key)
+		b.shard = l.shardOf(key)
 		return b
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lease.Policy != p {
 		b.lease.SetPolicy(p)
-		l.leased.prefetch(b, l.now())
+		l.prefetch(b, l.now())
 		b.blocked.Store(p.Blocked())
 	}
 	return b
@@ -156,7 +170,7 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, 
 	at := l.clock.At(now).Microseconds()
 	buckets := [...]*Bucket{key, workspace}
 	if quota == nil {
-		return l.leased.decide(at, buckets, cost)
+		return l.decideRates(at, buckets, cost)
 	}
 	ok, by := true, SourceLease
 	if cost > 0 {
@@ -164,7 +178,7 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, 
 			cost = 0
 		}
 	}
-	d := l.leased.decide(at, buckets, cost)
+	d := l.decideRates(at, buckets, cost)
 	if by != SourceLease {
 		d.Source = by
 	}
@@ -181,11 +195,6 @@ func blocked(which Which) Decision {
 	d.add(which, lease.Refused(blockedRetry.Microseconds()))
 	return d
 }
-
-// Close waits for the calls in flight, gives back what this node holds, sends its
-// debts, and ends the limiter's goroutines. If ctx ends first, Close returns, and the
-// goroutines end at their own timeouts. A Take after Close is decided by the fallback.
-func (l *Limiter) Close(ctx context.Context) error { return l.leased.close(ctx) }
 
 // Decision is the answer to one Take. It has all that a response needs.
 type Decision struct {

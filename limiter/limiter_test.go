@@ -236,7 +236,7 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 					v.bucket(b.key, p).Execute(&call, v.now())
 					v.mu.Unlock()
 					b.lease.Complete(&call, now, now, fleetOf(l))
-					l.leased.active.add(b)
+					l.active.add(b)
 					if n := b.lease.Holds(now); n != min(tokens, 25) {
 						t.Fatalf("%d held", n)
 					}

@@ -81,7 +81,7 @@ func counted(t testing.TB, l *Limiter, nodes int64) {
 }
 
 // fleetOf is what a node knows of the fleet.
-func fleetOf(l *Limiter) *lease.Fleet { return l.leased.allShards()[0].fleet() }
+func fleetOf(l *Limiter) *lease.Fleet { return l.allShards()[0].fleet() }
 
 func policy(t testing.TB, rate float64, burst int64) Policy {
 	t.Helper()

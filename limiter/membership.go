@@ -118,7 +118,7 @@ type membership struct {
 }
 
 func newMembership(s *shard, index int) *membership {
-	m := &membership{shard: s, index: index, contact: s.d.l.now(), stop: make(chan struct{})}
+	m := &membership{shard: s, index: index, contact: s.l.now(), stop: make(chan struct{})}
 	m.publish()
 	return m
 }
@@ -154,15 +154,15 @@ func (m *membership) state() string {
 // heartbeat sends a heartbeat and uses the counts of the answer. It is not retried, because
 // the next one comes soon.
 func (m *membership) heartbeat(state string) {
-	d := m.shard.d
+	l := m.shard.l
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	sent := d.l.now()
+	sent := l.now()
 	if state == present {
 		m.contact = sent // mutation: contact is an answered heartbeat
 		m.publish()
 	}
-	nodes, missing, err := d.store.heartbeat(ctx, m.index, d.id, state)
+	nodes, missing, err := l.store.heartbeat(ctx, m.index, l.id, state)
 	if err != nil && isTimeout(err) {
 		m.timeouts++
 	} else {
@@ -174,7 +174,7 @@ func (m *membership) heartbeat(state string) {
 	m.unanswered = err != nil
 	arrived := err == nil && state != leaving // mutation: contact is an answered heartbeat
 	if arrived {
-		m.counted = d.l.now()
+		m.counted = l.now()
 		m.shard.link.Record(m.counted - sent) // so that the duration of a round trip is known before the first request
 		copy(m.counts[1:], m.counts[:])
 		m.counts[0], m.missing = nodes, missing
@@ -191,9 +191,9 @@ func (m *membership) heartbeat(state string) {
 // findShards begins heartbeats at all masters of a Cluster. It does so before this node
 // needs their buckets, so that the other nodes count it there.
 func (m *membership) findShards() {
-	d := m.shard.d
-	for i := range d.store.mostShards() {
-		d.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
+	l := m.shard.l
+	for i := range l.store.mostShards() {
+		l.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
 	}
 }
 
@@ -208,7 +208,7 @@ func (m *membership) publish() {
 	m.nodes.Store(f.Nodes)
 	if f.Cold = m.counts[len(m.counts)-1] == 0; f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)
-	} else if m.shard.d.l.now()-max(m.counted, m.shard.answeredAt.Load()) > staleAfter.Microseconds() {
+	} else if m.shard.l.now()-max(m.counted, m.shard.answeredAt.Load()) > staleAfter.Microseconds() {
 		f.Missing = f.Nodes - 1
 	}
 	m.fleet.Store(f)

@@ -20,7 +20,6 @@ import (
 // its block. Requests that are admitted without Redis are counted when it is back.
 type Counter struct {
 	l         *Limiter
-	d         *leased
 	workspace string
 	key       string
 	until     int64 // the end of the period, in microseconds since 1970
@@ -91,8 +90,8 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 			}
 			l.quotas.sweepAt = max(sweepFrom, 2*len(l.quotas.all))
 		}
-		q = &Counter{l: l, d: l.leased, workspace: workspace, key: key, until: ends.UnixMicro(), began: never, failed: never, answered: never}
-		if q.d.store == nil { // nothing is taken elsewhere
+		q = &Counter{l: l, workspace: workspace, key: key, until: ends.UnixMicro(), began: never, failed: never, answered: never}
+		if q.l.store == nil { // nothing is taken elsewhere
 			q.answered = 0
 		}
 		l.quotas.all[key] = q
@@ -129,7 +128,7 @@ func (q *Counter) take(now int64) (ok bool, by Source) {
 	for deadline := int64(0); q.spent >= q.taken && now >= q.deny; now = q.l.now() {
 		wait := q.patience(now)
 		if deadline = cmp.Or(deadline, now+wait); wait == 0 || now >= deadline {
-			return q.takeAlone(now), q.d.alone()
+			return q.takeAlone(now), q.l.alone()
 		}
 		by = SourceRedis
 		q.waiting++
@@ -158,7 +157,7 @@ func (q *Counter) take(now int64) (ok bool, by Source) {
 // patience is for how long a request waits for the next answer. A node that does not know
 // what is left waits longer, because it refuses then. q.mu is held.
 func (q *Counter) patience(now int64) int64 {
-	s := q.d.shardOf(q.key)
+	s := q.l.shardOf(q.key)
 	wait := s.link.Wait()
 	switch {
 	case q.answered == never && !s.refuses():
@@ -171,8 +170,8 @@ func (q *Counter) patience(now int64) int64 {
 
 // takeAlone decides without Redis: by this node's part of what is left. q.mu is held.
 func (q *Counter) takeAlone(now int64) bool {
-	s, ok := q.d.shardOf(q.key), false
-	switch q.d.mode {
+	s, ok := q.l.shardOf(q.key), false
+	switch q.l.mode {
 	case FailAllow:
 		ok = true
 	case FailLocal:
@@ -202,7 +201,7 @@ func (q *Counter) refund() {
 // call starts a call if none is in flight and Redis is up. With more, it takes a block.
 // q.mu is held.
 func (q *Counter) call(now int64, more bool) {
-	if q.flight == nil && !q.d.shardOf(q.key).refuses() {
+	if q.flight == nil && !q.l.shardOf(q.key).refuses() {
 		q.flight = make(chan struct{})
 		go q.send(q.begin(now, more, 0))
 	}
@@ -213,7 +212,7 @@ func (q *Counter) begin(now int64, more bool, last int64) *count {
 	recent := float64(q.spent-q.before) / max(1, float64(now-q.began)/1e6)
 	q.began, q.before = now, q.spent
 	q.number++
-	c := &count{key: q.key, tokens: q.tokens, run: q.l.run, number: q.number, nodes: max(1, q.d.shardOf(q.key).fleet().Nodes), last: last,
+	c := &count{key: q.key, tokens: q.tokens, run: q.l.run, number: q.number, nodes: max(1, q.l.shardOf(q.key).fleet().Nodes), last: last,
 		lifeMS: max(1, (q.until-time.Now().UnixMicro())/1000+quotaKept.Milliseconds())}
 	if more {
 		c.need, c.want = q.waiting, max(0, max(leastBlock, int64(blockFor*recent))-max(0, q.taken-q.spent))
@@ -231,8 +230,8 @@ func (q *Counter) send(c *count) {
 	sent := q.l.now()
 	q.l.counts.trips.Add(1)
 	q.l.counts.calls.Add(1)
-	err := q.d.store.countQuota(ctx, c)
-	q.d.shardOf(q.key).recordAnswer(err, sent)
+	err := q.l.store.countQuota(ctx, c)
+	q.l.shardOf(q.key).recordAnswer(err, sent)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	close(q.flight)
@@ -262,7 +261,7 @@ func (q *Counter) complete(c *count, now int64) {
 
 // sweepLater calls sweep in a while if Redis has to hear of something. q.mu is held.
 func (q *Counter) sweepLater() {
-	if !q.sweeping && q.d.store != nil && !q.d.closed.Load() && (q.spent != q.taken || q.unsettled) {
+	if !q.sweeping && q.l.store != nil && !q.l.closed.Load() && (q.spent != q.taken || q.unsettled) {
 		q.sweeping = true
 		time.AfterFunc(quotaSweep, q.sweep)
 	}
@@ -321,7 +320,7 @@ func (q *Counter) close(ctx context.Context) {
 		<-flight
 		q.mu.Lock()
 	}
-	if q.number > 0 && ctx.Err() == nil && !q.d.shardOf(q.key).down.Load() {
+	if q.number > 0 && ctx.Err() == nil && !q.l.shardOf(q.key).down.Load() {
 		q.flight = make(chan struct{})
 		c := q.begin(q.l.now(), false, 1)
 		q.mu.Unlock()
@@ -343,7 +342,7 @@ func (qs *quotas) stats(s *Stats) {
 	defer qs.mu.Unlock()
 	for _, q := range qs.all {
 		q.mu.Lock()
-		if q.spent > q.taken && q.d.store != nil {
+		if q.spent > q.taken && q.l.store != nil {
 			s.Owing++
 		}
 		if asked := q.l.now() - q.used; q.answered != never && asked < shownFor && time.Now().UnixMicro() < q.until {

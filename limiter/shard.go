@@ -40,7 +40,7 @@ const (
 //
 //	enqueue ──> queue ──> Begin ══ store.execute ══> Complete, or Fail
 type shard struct {
-	d       *leased
+	l       *Limiter
 	link    lease.Link
 	members *membership
 
@@ -64,19 +64,19 @@ type shard struct {
 }
 
 // newShard makes the shard of that index in the store, and begins its heartbeats.
-func newShard(d *leased, index int) *shard {
-	s := &shard{d: d, link: lease.Link{Budget: d.budget}}
+func newShard(l *Limiter, index int) *shard {
+	s := &shard{l: l, link: lease.Link{Budget: l.budget}}
 	s.waitingSince.Store(math.MaxInt64)
 	s.wake = time.AfterFunc(time.Hour, func() { s.enqueue() })
 	s.wake.Stop()
 	s.idle.L = &s.mu
 	s.members = newMembership(s, index)
-	if d.store == nil {
+	if l.store == nil {
 		s.down.Store(true)
 		s.members.fleet.Store(&lease.Fleet{Nodes: 1, Link: &s.link})
 		return s
 	}
-	d.running.Go(s.members.run)
+	l.running.Go(s.members.run)
 	return s
 }
 
@@ -86,7 +86,7 @@ func (s *shard) fleet() *lease.Fleet { return s.members.fleet.Load() }
 // unreachable reports whether no request should wait for the shard: it is down, or has
 // not answered for longer than a request waits.
 func (s *shard) unreachable() bool {
-	return s.refuses() || s.d.l.now()-s.waitingSince.Load() >= s.link.Wait()
+	return s.refuses() || s.l.now()-s.waitingSince.Load() >= s.link.Wait()
 }
 
 // enqueue queues calls to the buckets. The caller has called markPending for each.
@@ -123,14 +123,14 @@ func (s *shard) send() {
 	all := s.closing != nil && s.closing.Err() == nil && !s.down.Load()
 	s.startSend()
 	s.mu.Unlock()
-	now := s.d.l.now()
+	now := s.l.now()
 	if calls := s.begin(batch, now, all); len(calls) > 0 {
 		s.waitingSince.CompareAndSwap(math.MaxInt64, now)
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		s.d.l.counts.trips.Add(1)
-		s.d.l.counts.calls.Add(uint64(len(calls)))
-		s.recordAnswer(s.d.store.execute(ctx, calls), now)
+		s.l.counts.trips.Add(1)
+		s.l.counts.calls.Add(uint64(len(calls)))
+		s.recordAnswer(s.l.store.execute(ctx, calls), now)
 		for _, v := range calls {
 			s.complete(v, now)
 		}
@@ -165,7 +165,7 @@ func (s *shard) begin(batch []*Bucket, now int64, giveBack bool) []*bucketCall {
 // recordAnswer records the answer to a pipeline or to a call to a quota. It takes the shard
 // down if need be. err != nil: no call of the pipeline was answered.
 func (s *shard) recordAnswer(err error, sent int64) {
-	now, c := s.d.l.now(), &s.d.l.counts
+	now, c := s.l.now(), &s.l.counts
 	late := now - sent
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,21 +196,21 @@ func (s *shard) recordAnswer(err error, sent int64) {
 // complete applies an answer to the lease, and then answers the waiting requests.
 func (s *shard) complete(v *bucketCall, sent int64) {
 	b, c := v.bucket, &v.call
-	now := s.d.l.now()
+	now := s.l.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if v.err != nil {
 		b.lease.Fail(c, now)
 	} else {
 		b.lease.Complete(c, sent, now, s.fleet())
-		s.d.l.counts.leased.Add(uint64(c.Leased))
+		s.l.counts.leased.Add(uint64(c.Leased))
 	}
 	b.deliver(now, v.err != nil)
 	if b.pending = false; b.lease.IsActive() {
-		s.d.active.add(b)
+		s.l.active.add(b)
 	}
 	if b.waiting() > 0 || v.err == nil && b.lease.Due(now) {
-		s.d.markPending(b)
+		s.l.markPending(b)
 		b.shard.enqueue(b)
 	}
 }
@@ -222,7 +222,7 @@ func (s *shard) recovered() {
 	if !s.down.Load() {
 		return
 	}
-	s.downFor += s.d.l.now() - s.downAt
+	s.downFor += s.l.now() - s.downAt
 	s.failures = 0
 	s.down.Store(false)
 	s.startSend()
@@ -236,7 +236,7 @@ func (s *shard) owesDebts() bool {
 		return s.hasDebts.Load()
 	}
 	owes := false
-	s.d.active.each(func(b *Bucket) { owes = owes || b.shard == s && b.lease.Owes() })
+	s.l.active.each(func(b *Bucket) { owes = owes || b.shard == s && b.lease.Owes() })
 	s.hasDebts.Store(owes)
 	return owes
 }
@@ -254,9 +254,9 @@ func (s *shard) close(ctx context.Context) {
 	drained()
 	s.mu.Unlock()
 	held := map[*Bucket]int64{}
-	s.d.active.each(func(b *Bucket) {
+	s.l.active.each(func(b *Bucket) {
 		if b.shard == s {
-			held[b] = b.lease.Holds(s.d.l.now())
+			held[b] = b.lease.Holds(s.l.now())
 		}
 	})
 	s.mu.Lock()

@@ -31,24 +31,24 @@ func (l *Limiter) Stats() Stats {
 	for source := range sources {
 		s.Refused[source], s.Allowed[source] = c.decisions[0][source].Load(), c.decisions[1][source].Load()
 	}
-	l.leased.stats(&s)
+	l.addFleet(&s)
 	l.quotas.stats(&s)
 	return s
 }
 
-func (d *leased) stats(s *Stats) {
-	if d.store == nil {
+func (l *Limiter) addFleet(s *Stats) {
+	if l.store == nil {
 		return
 	}
-	now := d.l.now()
-	d.active.each(func(b *Bucket) {
+	now := l.now()
+	l.active.each(func(b *Bucket) {
 		s.LeasedHeld += b.lease.Holds(now)
 		if b.lease.HasDebt() {
 			s.Owing++
 		}
 	})
 	s.Breaker = "closed"
-	for _, k := range d.allShards() {
+	for _, k := range l.allShards() {
 		k.stats(s, now)
 	}
 }
