@@ -131,7 +131,7 @@ func (w *World) CrashLoop(every int64) (share float64) {
 func (w *World) Fairness(load, hot float64) (jain float64) {
 	asked, admitted := map[*Node]float64{}, map[*Node]float64{}
 	rate := load * PerSecond(w.Policy)
-	span := max(int64(10e6), 4_000*w.Policy.TimeFor(lease.Token))
+	span := max(int64(40e6), 4_000*w.Policy.TimeFor(lease.Token))
 	w.Decided = func(n *Node, ok bool) {
 		if w.Now < span/4 {
 			return
