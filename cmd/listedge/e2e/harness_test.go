@@ -2,13 +2,10 @@ package e2e
 
 import (
 	"bytes"
-	"compress/gzip"
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,10 +18,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers"
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
@@ -331,202 +324,6 @@ lines:
 	return sum
 }
 
-// answer is a response whose body has been read, and which conforms to the OpenAPI document.
-type answer struct {
-	*http.Response
-	body []byte
-}
-
-// next returns the path to which the answer's Link leads; "" = it has none.
-func (a *answer) next(t *testing.T) (path string) {
-	t.Helper()
-	link := a.Header.Get("Link")
-	if link == "" {
-		return ""
-	}
-	target, ok := strings.CutSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`)
-	next, err := a.Request.URL.Parse(target)
-	if !ok || err != nil {
-		t.Fatalf("Link: %s: %v", link, err)
-	}
-	return next.RequestURI()
-}
-
-// cacheStatus returns where the page came from: Cache-Status without the age of the proof.
-func cacheStatus(h http.Header) string {
-	status, _, _ := strings.Cut(h.Get("Cache-Status"), "; proof-ms=")
-	return status
-}
-
-// unpacked returns the decoded body.
-func (a *answer) unpacked() ([]byte, error) {
-	if a.Header.Get("Content-Encoding") != "gzip" {
-		return a.body, nil
-	}
-	r, err := gzip.NewReader(bytes.NewReader(a.body))
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(r)
-}
-
-type page struct {
-	Data []map[string]any
-	Page struct {
-		HasMore    bool
-		NextCursor *string
-	}
-	RequestID string
-}
-
-func (a *answer) page(t *testing.T) page {
-	t.Helper()
-	if a.StatusCode != http.StatusOK {
-		t.Fatalf("%s %s: %s: %s", a.Request.Method, a.Request.URL, a.Status, a.body)
-	}
-	var p page
-	decoder := json.NewDecoder(bytes.NewReader(a.body))
-	decoder.UseNumber()
-	if err := decoder.Decode(&p); err != nil {
-		t.Fatalf("%s: %v", a.body, err)
-	}
-	return p
-}
-
-type problemAnswer struct {
-	Error struct {
-		Code, Message string
-		Details       map[string]string
-	}
-	RequestID string
-}
-
-func (a *answer) problem(t *testing.T) problemAnswer {
-	t.Helper()
-	var p problemAnswer
-	if err := json.Unmarshal(a.body, &p); err != nil {
-		t.Fatalf("%s: %v: %s", a.Status, err, a.body)
-	}
-	return p
-}
-
-var document = sync.OnceValue(func() *openapi3.T {
-	doc, err := openapi3.NewLoader().LoadFromFile("../../../edge/openapi.json")
-	if err != nil {
-		panic(err)
-	}
-	return doc
-})
-
-// request sends one request and checks the answer against the document.
-// Headers are given as "Name: value".
-func (n *testNode) request(t *testing.T, method, path, key string, headers ...string) *answer {
-	t.Helper()
-	a := must1(n.try(method, path, key, headers...))
-	if err := conforms(a); err != nil {
-		t.Fatalf("%s %s: %s\n%s\n%s", method, path, a.Status, err, a.body)
-	}
-	return a
-}
-
-func (n *testNode) get(t *testing.T, path, key string, headers ...string) *answer {
-	t.Helper()
-	return n.request(t, http.MethodGet, path, key, headers...)
-}
-
-// try does not check the response: for tests that expect connections to fail.
-func (n *testNode) try(method, path, key string, headers ...string) (*answer, error) {
-	r, err := http.NewRequest(method, n.url+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	if key != "" {
-		r.Header.Set("X-API-Key", key)
-	}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Add(name, value)
-	}
-	response, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	return &answer{response, body}, err
-}
-
-// conforms checks an answer against the document the server serves.
-func conforms(a *answer) error {
-	if id := a.Header.Get("X-Request-Id"); id == "" {
-		return fmt.Errorf("no X-Request-Id")
-	} else if len(a.body) > 0 && a.Header.Get("Content-Type") == "application/json" && a.Header.Get("Content-Encoding") == "" && !strings.Contains(string(a.body), `"requestId":"`+id+`"`) &&
-		strings.HasPrefix(a.Request.URL.Path, "/v1") {
-		return fmt.Errorf("request id %s is not in the body", id)
-	}
-	item := document().Paths.Find(a.Request.URL.EscapedPath())
-	if item == nil || item.GetOperation(a.Request.Method) == nil {
-		return problemConforms(a)
-	}
-	if documented := item.GetOperation(a.Request.Method).Responses.Status(a.StatusCode); documented != nil {
-		if err := headersConform(a, documented.Value); err != nil {
-			return err
-		}
-	}
-	input := &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: &openapi3filter.RequestValidationInput{
-			Request: a.Request,
-			Route: &routers.Route{Spec: document(), Path: a.Request.URL.Path, PathItem: item,
-				Method: a.Request.Method, Operation: item.GetOperation(a.Request.Method)},
-		},
-		Status: a.StatusCode, Header: a.Header,
-		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
-	}
-	if strings.HasPrefix(a.Header.Get("Content-Type"), "text/html") {
-		input.Options.ExcludeResponseBody = true
-	} else if len(a.body) > 0 {
-		plain, err := a.unpacked()
-		if err != nil {
-			return err
-		}
-		input.SetBodyBytes(plain)
-	}
-	return openapi3filter.ValidateResponse(context.Background(), input)
-}
-
-// headersConform fails if a header is not in the document, except those of HTTP itself.
-func headersConform(a *answer, documented *openapi3.Response) error {
-	for name := range a.Header {
-		switch name {
-		case "Connection", "Content-Length", "Content-Type", "Date":
-			continue
-		}
-		known := func(n string) bool { return http.CanonicalHeaderKey(n) == name }
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(documented.Headers)), known) {
-			return fmt.Errorf("the header %s of %s is not documented", name, a.Status)
-		}
-	}
-	return nil
-}
-
-// problemConforms is for answers that belong to no operation: 404 and 405.
-func problemConforms(a *answer) error {
-	if a.StatusCode == http.StatusOK || a.StatusCode == http.StatusNotModified {
-		return nil // HEAD of the reference
-	}
-	if a.Header.Get("Cache-Control") != "no-store" || a.Header.Get("X-Content-Type-Options") != "nosniff" || (a.StatusCode == 405) != (a.Header.Get("Allow") == "GET, HEAD") {
-		return fmt.Errorf("headers %v", a.Header)
-	}
-	var body any
-	if a.Request.Method == http.MethodHead {
-		return nil
-	}
-	if err := json.Unmarshal(a.body, &body); err != nil {
-		return err
-	}
-	return document().Components.Schemas["Error"].Value.VisitJSON(body)
-}
-
 // awaitCheck waits until /readyz says this of one thing the node depends on.
 func (n *testNode) awaitCheck(t *testing.T, name, text string) {
 	t.Helper()
@@ -536,9 +333,6 @@ func (n *testNode) awaitCheck(t *testing.T, name, text string) {
 // check is what /readyz says of one thing the node depends on.
 func (n *testNode) check(t *testing.T, name string) string {
 	t.Helper()
-	r := must1(http.Get(n.admin + "/readyz"))
-	defer r.Body.Close()
-	var found struct{ Checks map[string]string }
-	must(json.NewDecoder(r.Body).Decode(&found))
-	return found.Checks[name]
+	_, r := n.readiness(t)
+	return r.Checks[name]
 }

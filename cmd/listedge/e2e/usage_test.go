@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"listedge/internal/sandbox/sandboxtest"
-	originadmin "listedge/origin/admin"
+	"listedge/origin/admin"
 	"listedge/origin/usage"
 )
 
 // usageOf is what `listedge usage --json` prints.
-func usageOf(t *testing.T, database, workspace string, flags ...string) (u originadmin.Usage) {
+func usageOf(t *testing.T, database, workspace string, flags ...string) (u admin.Usage) {
 	t.Helper()
 	printed := command(t, append([]string{"usage", "--database-url", database, "--workspace", workspace, "--json"}, flags...)...)
 	decoder := json.NewDecoder(strings.NewReader(printed))
@@ -28,7 +28,7 @@ func usageOf(t *testing.T, database, workspace string, flags ...string) (u origi
 }
 
 // ofKey is the usage of the key with that name.
-func ofKey(u originadmin.Usage, name string) usage.Counts {
+func ofKey(u admin.Usage, name string) usage.Counts {
 	for _, k := range u.Keys {
 		if k.Name == name {
 			return k.Counts
@@ -119,7 +119,7 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 		}
 		return n
 	}
-	equal := func(u originadmin.Usage) bool {
+	equal := func(u admin.Usage) bool {
 		sum := usage.Counts{Queries: queries()}
 		for _, k := range []*keyed{busy, limited, blocked} {
 			got := ofKey(u, k.name)
@@ -131,7 +131,7 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 		}
 		return u.Totals == sum
 	}
-	var u originadmin.Usage
+	var u admin.Usage
 	within(t, patience, "usage equals what clients have seen", func() bool {
 		u = usageOf(t, database, workspace)
 		return equal(u)
@@ -269,7 +269,7 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	const broken, again = `"msg":"the usage of keys is not written to Postgres`, `"msg":"no longer: the usage of keys is not written to Postgres`
 	within(t, patience, "it is logged", func() bool { return strings.Contains(n.err.String(), broken) })
 	f := diagnose(t, exitFine, "--database-url", reader, "--node", n.admin)["usage"]
-	if f.Level != originadmin.Warn || !strings.Contains(f.Remedy, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {
+	if f.Level != admin.Warn || !strings.Contains(f.Remedy, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {
 		t.Errorf("%+v", f)
 	}
 	n.get(t, "/v1/items", key).page(t)
@@ -279,5 +279,5 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	if strings.Count(n.err.String(), broken) != 1 {
 		t.Error(n.err.String())
 	}
-	expect(t, diagnose(t, exitFine, "--database-url", reader), "usage", originadmin.OK, "")
+	expect(t, diagnose(t, exitFine, "--database-url", reader), "usage", admin.OK, "")
 }

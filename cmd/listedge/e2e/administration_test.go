@@ -2,12 +2,16 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/uuid"
 
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/origin/audit"
@@ -128,5 +132,135 @@ func TestNodesCannotReadTheAuditLog(t *testing.T) {
 	var any bool
 	if err := connect(t, url).QueryRow(t.Context(), "SELECT has_table_privilege($1, 'audit_log', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')", role).Scan(&any); err != nil || any {
 		t.Errorf("%v, %v", any, err)
+	}
+}
+
+// newKey is what `keys create --json` prints.
+type newKey struct{ ID, Key string }
+
+// rotated is what `keys rotate --json` prints.
+type rotated struct {
+	ID, Key, WorkspaceID string
+	Scopes               []string
+	RatePerSecond        float64
+	Burst                int
+	Replaces             struct{ ID, ExpiresAt string }
+}
+
+func rotate(t *testing.T, url, id string, flags ...string) rotated {
+	t.Helper()
+	return parsed[rotated](t, append([]string{"keys", "rotate", id, "--database-url", url}, flags...)...)
+}
+
+// While a rotation's overlap lasts, a node accepts both keys; after it only the new one.
+func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	create := func(t *testing.T) newKey {
+		t.Helper()
+		return parsed[newKey](t, "keys", "create", "--workspace", workspace, "--scopes", "items:read", "--rate", "9.5", "--burst", "77", "--database-url", url)
+	}
+	status := func(key string) int { return n.get(t, "/v1/items?limit=1", key).StatusCode }
+	ends := func(t *testing.T, key string) {
+		t.Helper()
+		within(t, patience, "the old key ends", func() bool { return status(key) == http.StatusUnauthorized })
+	}
+
+	t.Run("both work meanwhile", func(t *testing.T) {
+		old := create(t)
+		if got := status(old.Key); got != http.StatusOK {
+			t.Fatal(got)
+		}
+		next := rotate(t, url, old.ID)
+		a := n.get(t, "/v1/items?limit=1", next.Key)
+		if a.StatusCode != http.StatusOK || a.Header.Get("X-RateLimit-Limit") != "77" || status(old.Key) != http.StatusOK {
+			t.Errorf("the new key: %s, %v; the old one: %d", a.Status, a.Header, status(old.Key))
+		}
+		if got := n.get(t, "/v1/contacts?limit=1", next.Key).StatusCode; got != http.StatusForbidden {
+			t.Errorf("a scope that the old key had not: %d", got)
+		}
+		if ends, err := time.Parse(time.RFC3339, next.Replaces.ExpiresAt); err != nil || time.Until(ends) < 23*time.Hour || time.Until(ends) > 25*time.Hour || next.Replaces.ID != old.ID {
+			t.Errorf("%+v", next.Replaces)
+		}
+	})
+	t.Run("the overlap ends", func(t *testing.T) {
+		old := create(t)
+		status(old.Key) // from now on the node knows the key
+		next := rotate(t, url, old.ID, "--overlap", "2s")
+		ends(t, old.Key)
+		if got := status(next.Key); got != http.StatusOK {
+			t.Errorf("the new key: %d", got)
+		}
+	})
+	t.Run("at once", func(t *testing.T) {
+		old := create(t)
+		status(old.Key)
+		next := rotate(t, url, old.ID, "--overlap", "0s")
+		ends(t, old.Key)
+		again := rotate(t, url, next.ID, "--overlap", "1d") // the new one again
+		if status(next.Key) != http.StatusOK || status(again.Key) != http.StatusOK {
+			t.Error("a key does not work")
+		}
+		refused(t, exitFailed, "it is expired", "keys", "rotate", old.ID, "--database-url", url)
+	})
+}
+
+// A script reads the new key from standard output.
+func TestRotatePrintsTheKeyAlone(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	id := made(t, "keys", "create", "--workspace", workspace, "--database-url", url)
+	p := start(t, "keys", "rotate", id, "--database-url", url)
+	if <-p.ended; p.code != exitFine || len(p.out.String()) != 44 || !strings.HasPrefix(p.out.String(), "lk_") || !strings.Contains(p.err.String(), "replaces "+id+", which works until 2") {
+		t.Errorf("exit %d: %q, %q", p.code, p.out.String(), p.err.String())
+	}
+}
+
+// A purge makes every page of the workspace stale, and no page of another.
+func TestPurge(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	_, other := workspaceWithKey(t, url)
+	refused(t, exitFailed, "no node follows changes", "purge", "--all", "--database-url", url)
+	n := startNode(t, url, lateProofs...)
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	hit := func(key string) bool {
+		return strings.HasPrefix(n.get(t, "/v1/contacts?sort=name", key).Header.Get("Cache-Status"), "listedge; hit")
+	}
+	warm := func() {
+		t.Helper()
+		for _, key := range []string{key, other} {
+			within(t, patience, "a hit", func() bool { return hit(key) })
+		}
+	}
+	warm()
+	before := n.metric(t, "listedge_origin_fetches_total")
+	if said := command(t, "purge", "--workspace", workspace, "--database-url", url); said != "purged workspace "+workspace+"\n" {
+		t.Error(said)
+	}
+	within(t, patience, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before })
+	if !hit(other) {
+		t.Error("another workspace's page was purged")
+	}
+	warm()
+	if said := command(t, "purge", "--all", "--database-url", url); said != "purged all workspaces\n" {
+		t.Error(said)
+	}
+	before = n.metric(t, "listedge_origin_fetches_total")
+	for _, key := range []string{key, other} {
+		within(t, patience, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before+1 })
+	}
+	warm()
+	before = n.metric(t, "listedge_origin_fetches_total")
+	for _, id := range []string{uuid.NewString(), uuid.Nil.String()} {
+		refused(t, exitFailed, "workspace "+id+": not found", "purge", "--workspace", id, "--database-url", url)
+	}
+	refused(t, exitUsage, "either --workspace or --all", "purge", "--database-url", url)
+	refused(t, exitUsage, "either --workspace or --all", "purge", "--database-url", url, "--all", "--workspace", workspace)
+	if !hit(key) || !hit(other) || n.metric(t, "listedge_origin_fetches_total") != before {
+		t.Error("a purge that was refused purged")
 	}
 }

@@ -1,15 +1,168 @@
 package e2e
 
 import (
+	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"listedge/cmd/listedge/node"
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
 )
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	dir := t.TempDir()
+	f := node.TLSFlags{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
+	const year = 365 * 24 * time.Hour
+	sandboxtest.Certificate(t, "first", year, f.TLSCert, f.TLSKey)
+	n := startNode(t, url, "--tls-cert", f.TLSCert, "--tls-key", f.TLSKey)
+	ask := func(config *tls.Config) (name string, status int, err error) {
+		config.InsecureSkipVerify = true
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+		r, _ := http.NewRequest("GET", strings.Replace(n.url, "http://", "https://", 1)+"/v1/items", nil)
+		r.Header.Set("X-API-Key", key)
+		answer, err := client.Do(r)
+		if err != nil {
+			return "", 0, err
+		}
+		answer.Body.Close()
+		return answer.TLS.PeerCertificates[0].Subject.CommonName, answer.StatusCode, nil
+	}
+	if name, status, err := ask(&tls.Config{}); err != nil || name != "first" || status != 200 {
+		t.Fatal(name, status, err)
+	}
+	if _, _, err := ask(&tls.Config{MaxVersion: tls.VersionTLS11}); err == nil {
+		t.Error("TLS 1.1 was spoken")
+	}
+	if a, err := n.try("GET", "/v1/items", key); err == nil && a.StatusCode == 200 {
+		t.Error("plain HTTP was answered")
+	}
+	sandboxtest.Certificate(t, "second", time.Hour, f.TLSCert, f.TLSKey)
+	within(t, patience, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
+	chain := must1(tls.LoadX509KeyPair(f.TLSCert, f.TLSKey))
+	if shown := n.metric(t, "listedge_tls_certificate_expiry_timestamp_seconds"); shown != float64(chain.Leaf.NotAfter.Unix()) {
+		t.Errorf("the metric says that the certificate expires at %v, it does at %s", shown, chain.Leaf.NotAfter)
+	}
+	n.awaitCheck(t, "certificate", "it expires at "+chain.Leaf.NotAfter.Format(time.RFC3339))
+	must(os.WriteFile(f.TLSKey, []byte("half written"), 0o600))
+	n.awaitCheck(t, "certificate", "it cannot be read again: the old one stays in use")
+	if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
+		t.Fatalf("with a key that cannot be read: %s, %d, %v", name, status, err)
+	}
+	within(t, patience, "the metric and the log", func() bool {
+		return n.metric(t, "listedge_check_up", `check="certificate"`) == 0 && strings.Contains(n.err.String(), "the certificate is not renewed")
+	})
+	sandboxtest.Certificate(t, "third", year, f.TLSCert, f.TLSKey)
+	within(t, patience, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
+	n.awaitCheck(t, "certificate", "ok")
+
+	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")}, {"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {
+		refused(t, exitUsage, "--tls-", append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", url}, args...)...)
+	}
+}
+
+// DNS rebinding: a web page whose host name leads to the admin listener cannot read it.
+// Operators, monitors and load balancers can.
+func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
+	t.Parallel()
+	machine := must1(os.Hostname())
+	n := startNode(t, database(t), "--admin-listen", "localhost:0")
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(n.admin, "http://"))
+	must(err)
+	ask := func(path, host string) (status int, body string) {
+		t.Helper()
+		r := must1(http.NewRequest("GET", n.admin+path, nil))
+		r.Host = host
+		answer := must1(http.DefaultTransport.RoundTrip(r))
+		defer answer.Body.Close()
+		text := must1(io.ReadAll(answer.Body))
+		if answer.Header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s of %s may be sniffed", path, host)
+		}
+		return answer.StatusCode, string(text)
+	}
+	for _, host := range []string{
+		"127.0.0.1:" + port, "127.0.0.1", "10.1.2.3:9090", "[::1]:9090", "[2001:db8::1]", "localhost:" + port, "LOCALHOST", "localhost.:9090", "app.localhost",
+		machine, strings.ToUpper(machine) + ":9090", "node1:9090", "listedge", "listedge-admin.shop.svc:9090", "10-1-2-3.listedge-nodes.shop.svc.cluster.local:9090",
+		"ip-10-0-0-1.eu-west-1.compute.internal",
+	} {
+		if status, body := ask("/settings", host); status != 200 {
+			t.Errorf("%s: %d %s", host, status, body)
+		}
+	}
+	for _, host := range []string{
+		"attacker.example", "attacker.example:" + port, "localhost.attacker.example", "127.0.0.1.nip.io", "127.0.0.1.attacker.example:9090", "svc.attacker.example",
+		"attacker.svc.example", "evil.local", machine + ".attacker.example",
+	} {
+		for _, path := range []string{"/", "/settings", "/metrics", "/log", "/explain?request-id=x", "/debug/pprof/", "/debug/pprof/cmdline", "/nowhere"} {
+			if status, body := ask(path, host); status != 421 || !strings.Contains(body, "does not answer to the name") || strings.Contains(body, "listedge_") {
+				t.Errorf("%s of %s: %d %s", path, host, status, body)
+			}
+		}
+		// Health checks may send any host name. They get no details.
+		status, body := ask("/readyz", host)
+		var shown map[string]any
+		if err := json.Unmarshal([]byte(body), &shown); err != nil || status != 200 || shown["ready"] != true || shown["checks"] != nil {
+			t.Errorf("/readyz of %s: %d %s", host, status, body)
+		}
+		if status, _ := ask("/livez", host); status != 200 {
+			t.Errorf("/livez of %s: %d", host, status)
+		}
+	}
+	if status, body := ask("/settings", strings.Repeat("a.", 5000)+"example"); status != 421 || len(body) > 600 {
+		t.Errorf("a long name: %d, %d bytes", status, len(body))
+	}
+}
+
+// A load balancer that is not in --trusted-proxies is reported once in the log, in /readyz and
+// by the doctor. The node stays ready.
+func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	for _, c := range []struct {
+		name, trusted, header string
+		reported              bool
+	}{
+		{"none is named", "", "X-Forwarded-For: 198.51.100.7", true},
+		{"another is named", "10.0.0.0/8", "X-Forwarded-For: 10.0.0.1", true},
+		{"by the standard's header", "", "Forwarded: for=198.51.100.7", true},
+		{"it is named", "127.0.0.0/8", "X-Forwarded-For: 198.51.100.7", false},
+		{"there is none", "", "X-Other: 198.51.100.7", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := startNode(t, url, "--trusted-proxies", c.trusted)
+			n.awaitCheck(t, "trusted-proxies", "ok")
+			for range 20 {
+				n.get(t, "/v1/items", "", c.header, "Connection: close")
+			}
+			want := 0
+			if c.reported {
+				want = 1
+			}
+			if got := strings.Count(n.err.String(), "--trusted-proxies does not name it"); got != want {
+				t.Errorf("reported %d times in the log: %s", got, n.err.String())
+			}
+			if c.reported {
+				n.awaitCheck(t, "trusted-proxies", "127.0.0.1 sends")
+				n.awaitReady(t)
+				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, admin.Finding{Subject: "trusted-proxies", Level: admin.Warn, Text: "is not named in --trusted-proxies"})
+			}
+		})
+	}
+}
 
 // The program writes no password: neither in settings, errors and logs, nor in responses of
 // the admin listener, nor in the output of commands.

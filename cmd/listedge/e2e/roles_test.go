@@ -10,10 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/edge/admin"
+	edgeadmin "listedge/edge/admin"
+	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
-	originadmin "listedge/origin/admin"
+	"listedge/origin/admin"
 )
 
 // soon is a time limit for hangs, also on a busy machine.
@@ -27,7 +29,7 @@ func as(t *testing.T, address, role string) string {
 	return u.String()
 }
 
-func (n *testNode) readiness(t *testing.T) (status int, r admin.Readiness) {
+func (n *testNode) readiness(t *testing.T) (status int, r edgeadmin.Readiness) {
 	t.Helper()
 	response := must1(http.Get(n.admin + "/readyz"))
 	defer response.Body.Close()
@@ -122,14 +124,14 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN REPLICATION PASSWORD 'p'")
 	execute(t, p.URL("postgres"), "CREATE DATABASE owned OWNER owner")
 	address := as(t, p.URL("owned"), "owner")
-	must(postgrestest.Make(t.Context(), p, "owned", originadmin.MigrateUp))
+	must(postgrestest.Make(t.Context(), p, "owned", admin.MigrateUp))
 	command(t, "migrate", "up", "--database-url", address)
 	startNode(t, address).serves(t, address)
 	by := diagnose(t, exitFine, "--database-url", address)
-	expect(t, by, "reading", originadmin.OK, "")
-	expect(t, by, "right to replicate", originadmin.OK, "")
+	expect(t, by, "reading", admin.OK, "")
+	expect(t, by, "right to replicate", admin.OK, "")
 	execute(t, p.URL("postgres"), "ALTER ROLE owner NOREPLICATION")
-	expect(t, diagnose(t, exitFine, "--database-url", address), "right to replicate", originadmin.Warn, "the user may not replicate")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "right to replicate", admin.Warn, "the user may not replicate")
 }
 
 // If the role may not read a table, doctor and /readyz say so, with what to do. The node still
@@ -164,7 +166,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 
 			execute(t, address, named(c.takes))
 			f := diagnose(t, exitFailed, "--database-url", reader)["reading"]
-			if f.Level != originadmin.Fail || !strings.Contains(f.Text, c.text) || f.Remedy != named(c.do) {
+			if f.Level != admin.Fail || !strings.Contains(f.Text, c.text) || f.Remedy != named(c.do) {
 				t.Errorf("%+v", f)
 			}
 			late := launchNode(t, reader)
@@ -185,7 +187,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 				}
 			}
 			execute(t, address, f.Remedy)
-			expect(t, diagnose(t, exitFine, "--database-url", reader), "reading", originadmin.OK, "")
+			expect(t, diagnose(t, exitFine, "--database-url", reader), "reading", admin.OK, "")
 			within(t, soon, "rows that may be read again", func() bool {
 				a := late.get(t, "/v1/contacts?limit=8", key)
 				return a.StatusCode == http.StatusOK && len(a.page(t).Data) == 1
@@ -199,11 +201,96 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		u := must1(url.Parse(address))
 		role := "node_of_" + u.Path[1:]
 		execute(t, address, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'p'; REVOKE CONNECT ON DATABASE %s FROM PUBLIC", role, u.Path[1:]))
-		expect(t, diagnose(t, exitFailed, "--database-url", as(t, address, role)), "postgres", originadmin.Fail, "GRANT CONNECT ON DATABASE")
+		expect(t, diagnose(t, exitFailed, "--database-url", as(t, address, role)), "postgres", admin.Fail, "GRANT CONNECT ON DATABASE")
 		n := launchNode(t, as(t, address, role))
 		within(t, soon, "it is reported", func() bool {
 			_, r := n.readiness(t)
 			return strings.Contains(r.Checks["postgres"], "permission denied for database")
 		})
 	})
+}
+
+// Pages and keys are read through a pooler in each of its modes, and changes are followed
+// without it.
+func TestANodeReadsThroughAPooler(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"session", "transaction"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			_, address := privateDatabase(t)
+			execute(t, address, "CREATE ROLE listedge_node LOGIN PASSWORD 'p'")
+			execute(t, address, docsGrants(t))
+			direct := as(t, address, "listedge_node")
+			_, pooled := sandboxtest.PgBouncer(t, direct, map[string]string{"pool_mode": mode})
+			n := startNode(t, pooled, "--replication-url", direct)
+			n.serves(t, address)
+
+			by := allFine(t, "slot", "--database-url", pooled, "--replication-url", direct, "--node", n.admin)
+			expect(t, by, "reading", admin.OK, "through a connection pooler")
+			n.stop()
+
+			_, writer := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": mode})
+			for range 2 {
+				workspaceWithKey(t, writer)
+			}
+
+			// Several times, because statements that one node prepares must not disturb the next.
+			for range 3 {
+				expect(t, diagnose(t, exitFine, "--database-url", pooled), "right to replicate", admin.Warn, "--replication-url")
+			}
+			n = startNode(t, pooled)
+			within(t, soon, "pages live --cache-ttl", func() bool { _, r := n.readiness(t); return r.Mode == "ttl" })
+			within(t, soon, "the log says why", func() bool { return strings.Contains(n.err.String(), "--replication-url") })
+		})
+	}
+}
+
+// If a node followed the changes of another database, its pages would never become stale. So
+// it refuses such a --replication-url.
+func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
+	t.Parallel()
+	address, other := database(t), database(t)
+	expect(t, diagnose(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", admin.Fail, "another server or database")
+	n := launchNode(t, address, "--replication-url", other)
+	within(t, soon, "it is reported", func() bool {
+		status, r := n.readiness(t)
+		return status == http.StatusServiceUnavailable && (strings.Contains(r.Checks["postgres"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
+	})
+}
+
+// A node whose follower cannot connect identifies its database itself. If it lacks the right
+// to, it logs that once, and once when it has the right again.
+func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
+	t.Parallel()
+	_, address := privateDatabase(t)
+	_, key := workspaceWithKey(t, address)
+	execute(t, address, "CREATE ROLE listedge_node LOGIN PASSWORD 'p'")
+	execute(t, address, docsGrants(t))
+	execute(t, address, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+	_, pooled := sandboxtest.PgBouncer(t, as(t, address, "listedge_node"), map[string]string{"pool_mode": "transaction"})
+	server := sandboxtest.Redis(t)
+	n := startNode(t, pooled, "--redis-url", server.URL())
+	n.get(t, "/v1/items", key).page(t)
+	const refused, again = "the node may not query which database it reads", "no longer: the node may not query which database it reads"
+	within(t, patience, "it says that it may not ask", func() bool { return strings.Contains(n.err.String(), refused) })
+	execute(t, address, "GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
+	within(t, patience, "it says that it may", func() bool { return strings.Contains(n.err.String(), again) })
+
+	var is changefeed.Identity
+	must(connect(t, address).QueryRow(t.Context(), "SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database))
+	client := redistest.Client(t, server)
+	within(t, patience, "a page under the name of the database", func() bool {
+		n.get(t, "/v1/items", key, "Cache-Control: no-cache").page(t)
+		names := must1(client.Keys(t.Context(), "listedge:page:"+is.Digest()+":*").Result())
+		return len(names) > 0
+	})
+	within(t, patience, "all is well", func() bool {
+		status, r := n.readiness(t)
+		return status == 200 && r.Checks["timeline"] == "ok" && r.Checks["redis"] == "ok"
+	})
+	for _, text := range []string{refused, again} {
+		if times := strings.Count(n.err.String(), `"msg":"`+text); times != 1 {
+			t.Errorf("%q is logged %d times:\n%s", text, times, n.err.String())
+		}
+	}
 }
