@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"listedge/origin/apikey"
-	"listedge/origin/postgres"
 )
 
 func TestQuotasOfWorkspaces(t *testing.T) {
@@ -40,24 +39,6 @@ func TestQuotasOfWorkspaces(t *testing.T) {
 			if got, _ := json.Marshal(row.Quota); string(got) != step.want {
 				t.Errorf("step %d: %s instead of %s", i, got, step.want)
 			}
-		}
-	}
-}
-
-// Other systems write the columns, too: what nodes could not enforce is refused.
-func TestTheSchemaRefusesQuotasThatAreNone(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	conn := connect(t, url)
-	for _, values := range []string{"5, NULL", "NULL, 'day'", "0, 'day'", "-1, 'month'", "4000000001, 'month'", "5, 'week'", "5, 'Day'", "5, ''"} {
-		_, err := conn.Exec(t.Context(), `INSERT INTO workspaces (name, quota, quota_period) VALUES ('W', `+values+`)`)
-		if postgres.Code(err) != "23514" { // check_violation
-			t.Errorf("%s: %v", values, err)
-		}
-	}
-	for _, values := range []string{"NULL, NULL", "1, 'day'", "4000000000, 'month'"} {
-		if _, err := conn.Exec(t.Context(), `INSERT INTO workspaces (name, quota, quota_period) VALUES ('W', `+values+`)`); err != nil {
-			t.Errorf("%s: %v", values, err)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/origin/apikey"
 )
 
 func TestRotatingAKey(t *testing.T) {
@@ -33,7 +35,7 @@ func TestRotatingAKey(t *testing.T) {
 	}
 
 	t.Run("copies what the key may do", func(t *testing.T) {
-		old := made(t, NewKey{Name: "Sync", Scopes: []string{"contacts:read"}, Rate: ptr(7.5), Burst: ptr(int32(11))})
+		old := made(t, NewKey{Name: "Sync", Scopes: []string{"contacts:read"}, Rate: new(7.5), Burst: new(int32(11))})
 		next := must1(c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil))
 		if next.ID == old.ID || next.Key.Key == old.Key || !strings.HasPrefix(next.Key.Key, next.Prefix) || next.WorkspaceID != w.ID || next.Name != "Sync" ||
 			!slices.Equal(next.Scopes, old.Scopes) || *next.RatePerSecond != 7.5 || *next.Burst != 11 || next.ExpiresAt != nil || next.State != KeyActive {
@@ -55,7 +57,7 @@ func TestRotatingAKey(t *testing.T) {
 	})
 	t.Run("at once", func(t *testing.T) {
 		old := made(t, NewKey{})
-		next := must1(c.RotateKey(t.Context(), old.ID, 0, ptr(2*time.Hour)))
+		next := must1(c.RotateKey(t.Context(), old.ID, 0, new(2*time.Hour)))
 		if works(t, old) || !works(t, next.Key) || !near(next.ExpiresAt, 2*time.Hour) {
 			t.Errorf("%+v", next)
 		}
@@ -124,7 +126,7 @@ func TestARotationThatWaited(t *testing.T) {
 		exec(t, holder, "SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", k.ID)
 		rotated := make(chan error, 1)
 		go func() {
-			_, err := c.RotateKey(t.Context(), k.ID, overlap, ptr(90*24*time.Hour))
+			_, err := c.RotateKey(t.Context(), k.ID, overlap, new(90*24*time.Hour))
 			rotated <- err
 		}()
 		eventually(t, "a rotation that waits", func() (waits bool) {
@@ -188,7 +190,7 @@ func TestARotationThatWaited(t *testing.T) {
 	})
 	t.Run("nor makes a key that has ended", func(t *testing.T) {
 		k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
-		if _, err := c.RotateKey(t.Context(), k.ID, time.Hour, ptr(time.Duration(0))); err == nil {
+		if _, err := c.RotateKey(t.Context(), k.ID, time.Hour, new(time.Duration(0))); err == nil {
 			t.Error("made")
 		}
 	})
@@ -219,6 +221,15 @@ func TestStatesOfKeys(t *testing.T) {
 		if shown, err := c.Key(t.Context(), k.ID); err != nil || shown.State != s.want || (shown.State == KeyActive || shown.State == KeyExpires) != must2(c.KeyWorks(t.Context(), k.Key)) {
 			t.Errorf("expires %s, revoked %s: %+v, %v", s.expires, s.revoked, shown, err)
 		}
+	}
+	exec(t, c.conn, "UPDATE api_keys SET expires_at = NULL, revoked_at = NULL")
+	for _, text := range []string{"", "lk_", apikey.Generate(), k.Key + "0"} {
+		if _, works, err := c.KeyWorks(t.Context(), text); err != nil || works {
+			t.Errorf("%q: %v, %v", text, works, err)
+		}
+	}
+	if workspace, works, err := c.KeyWorks(t.Context(), k.Key); err != nil || !works || workspace != k.WorkspaceID {
+		t.Errorf("%v, %v, %v", workspace, works, err)
 	}
 	if _, err := c.Key(t.Context(), uuid.New()); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
