@@ -37,16 +37,14 @@ var sameSettings = []string{"database-url", "replication-url", "redis-url", "fre
 
 // checkFleet reports whether the nodes that answer form one fleet, which others see as they do.
 func (r *report) checkFleet(nodes []nodeState, others ...view) {
+	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool { return n.err != nil }) // each has a finding
+	if len(nodes) == 0 {
+		return
+	}
 	var views []view
 	for i := range nodes {
-		if n := &nodes[i]; n.err == nil {
-			views = append(views, view{n.name, n.says()})
-		}
+		views = append(views, view{nodes[i].name, nodes[i].says()})
 	}
-	if len(views) == 0 {
-		return // each has a finding
-	}
-	answered := len(views)
 	all := slices.Concat(views, others)
 	for _, a := range agreed {
 		if text, same := compare(all, a.subject); text != "" {
@@ -65,9 +63,9 @@ func (r *report) checkFleet(nodes []nodeState, others ...view) {
 	}
 	r.checkFollower(nodes)
 	r.checkQuotas(nodes)
-	text, same := compare(append(all, view{"the doctor", map[string]string{"size": fmt.Sprint(answered)}}), "size")
+	text, same := compare(append(all, view{"the doctor", map[string]string{"size": fmt.Sprint(len(nodes))}}), "size")
 	level := admin.Warn
-	if answered > 1 && !slices.ContainsFunc(nodes, nodeState.isNew) &&
+	if len(nodes) > 1 && !slices.ContainsFunc(nodes, nodeState.isNew) &&
 		slices.ContainsFunc(all, func(v view) bool { return v.says["size"] == "0" || v.says["size"] == "1" }) {
 		level = admin.Fail // one without the others' Redis admits a whole limit of its own
 	}
@@ -80,14 +78,14 @@ func (r *report) checkQuotas(nodes []nodeState) {
 	used := map[string]float64{}
 	for _, n := range nodes {
 		for workspace, part := range n.Quotas {
-			used[workspace] = max(used[workspace], part)
+			if part >= 0.8 {
+				used[workspace] = max(used[workspace], part)
+			}
 		}
 	}
 	var names []string
 	for _, workspace := range slices.Sorted(maps.Keys(used)) {
-		if used[workspace] >= 0.8 {
-			names = append(names, fmt.Sprintf("workspace %s has used %.0f %%", workspace, used[workspace]*100))
-		}
+		names = append(names, fmt.Sprintf("workspace %s has used %.0f %%", workspace, used[workspace]*100))
 	}
 	r.judge("fleet quotas", len(names) > 0, admin.Warn, "none is nearly used", strings.Join(names, "; "),
 		"tell the customer, or `listedge workspaces update ID --quota 2000000/month`")
@@ -141,12 +139,10 @@ func (r *report) checkFollower(nodes []nodeState) {
 	const subject = "fleet follower"
 	var following []string
 	modes := map[string]int{}
-	for i := range nodes {
-		if n := &nodes[i]; n.err == nil {
-			modes[n.self.Mode]++
-			if n.self.Follower {
-				following = append(following, n.name)
-			}
+	for _, n := range nodes {
+		modes[n.self.Mode]++
+		if n.self.Follower {
+			following = append(following, n.name)
 		}
 	}
 	switch {

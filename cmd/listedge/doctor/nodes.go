@@ -14,7 +14,7 @@ import (
 // isNew reports whether the node has just started: others do not count it yet.
 func (n nodeState) isNew() bool {
 	const settles = 10 * time.Second
-	return n.err == nil && n.Now.Sub(n.self.Started) < settles
+	return n.Now.Sub(n.self.Started) < settles
 }
 
 func (n *nodeState) withRedis() bool {

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"time"
 )
@@ -30,8 +29,8 @@ func (f *TLSFlags) Secure(l net.Listener) (net.Listener, error) {
 		return l, nil
 	}
 	c := &certificate{files: *f}
-	if err := c.load(); err != nil {
-		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", err)}
+	if c.refresh(); c.failed != nil {
+		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", c.failed)}
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present}
 	return &tlsListener{tls.NewListener(l, config), c}, nil
@@ -51,21 +50,20 @@ func certificateOf(l net.Listener) *certificate {
 	return nil
 }
 
-// certificate is a certificate that is read again when its files have changed. If that
-// fails, the old one stays in use. Reason: a renewal writes two files, one after the
-// other, and in between they do not match.
+// certificate is a certificate that is read again and again. If that fails, the old one stays
+// in use. Reason: a renewal writes two files, one after the other, and in between they do not
+// match.
 type certificate struct {
 	files TLSFlags
 
-	mu       sync.Mutex // guards the fields below
-	current  *tls.Certificate
-	modified [2]time.Time // modification times of the files of current
-	checked  time.Time    // when the files were last checked
-	failed   error        // why the files could not be read when they last changed; nil = they were
+	mu      sync.Mutex // guards the fields below
+	current *tls.Certificate
+	read    time.Time // when the files were last read
+	failed  error     // why they could not be; nil = they were
 }
 
-// checkInterval is the shortest time between two checks of the files.
-const checkInterval = time.Second
+// readInterval is the shortest time between two reads of the files.
+const readInterval = 2 * time.Second
 
 func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
@@ -74,8 +72,8 @@ func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// expiry returns when the first certificate of the chain expires; zero = there is none. It checks the files,
-// too: without clients nothing else would notice a renewal.
+// expiry returns when the first certificate of the chain expires; zero = there is none. It reads
+// the files, too: without clients nothing else would notice a renewal.
 func (c *certificate) expiry() (first time.Time) {
 	if c == nil {
 		return first
@@ -92,17 +90,16 @@ func (c *certificate) expiry() (first time.Time) {
 	return first
 }
 
-// refresh reads the files again if they have changed. The caller holds mu.
+// refresh reads the files again, unless it has just done so. The caller holds mu.
 func (c *certificate) refresh() {
-	if time.Since(c.checked) < checkInterval {
+	if time.Since(c.read) < readInterval {
 		return
 	}
-	c.checked = time.Now()
-	if modified, err := c.stat(); err == nil && modified == c.modified {
-		c.failed = nil
-		return
+	c.read = time.Now()
+	pair, err := tls.LoadX509KeyPair(c.files.TLSCert, c.files.TLSKey)
+	if c.failed = err; err == nil {
+		c.current = &pair
 	}
-	c.failed = c.load()
 }
 
 // expiryNotice is how long before its end a certificate should have been renewed.
@@ -121,29 +118,4 @@ func (c *certificate) check() error {
 		return fmt.Errorf("it expires at %s", expiry.UTC().Format(time.RFC3339))
 	}
 	return nil
-}
-
-func (c *certificate) load() error {
-	modified, err := c.stat()
-	if err != nil {
-		return err
-	}
-	pair, err := tls.LoadX509KeyPair(c.files.TLSCert, c.files.TLSKey)
-	if err != nil {
-		return err
-	}
-	c.current, c.modified = &pair, modified
-	return nil
-}
-
-// stat returns the modification times of the files.
-func (c *certificate) stat() (modified [2]time.Time, err error) {
-	for i, file := range []string{c.files.TLSCert, c.files.TLSKey} {
-		info, err := os.Stat(file)
-		if err != nil {
-			return modified, err
-		}
-		modified[i] = info.ModTime()
-	}
-	return modified, nil
 }
