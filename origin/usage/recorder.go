@@ -10,8 +10,6 @@ package usage
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -28,7 +26,6 @@ const (
 	// These bound memory and the load of the database, however many keys are in use.
 	maxRows    = 4096        // of a batch
 	maxWritten = 4 * maxRows // of an interval; mutation: all that waits is written at once
-	maxRefused = 64          // batches of an interval
 	maxQueued  = 1 << 18     // rows, of 160 bytes each, that wait
 )
 
@@ -40,14 +37,10 @@ type Row struct {
 	LastUsed time.Time `json:"lastUsed"` // the end of the last interval with a request
 	since    time.Time // all was counted after it
 	sent     bool      // it may have been written, so nothing is added
-	refused  bool      // by the database, alone
 }
 
-// ErrRefused: the database refuses the values of a batch, and will again. Nothing was written.
-var ErrRefused = errors.New("counts cannot be added")
-
 // Writer stores batches. A batch whose number is not above those that were written by the run has
-// no effect. After an error it is not known whether it was written, except ErrRefused.
+// no effect. After an error it is not known whether it was written.
 type Writer func(ctx context.Context, run uuid.UUID, number int64, rows []*Row) error
 
 // Use is how much a key is used on this node.
@@ -169,44 +162,28 @@ func (r *Recorder) look(now time.Time) {
 }
 
 // flush writes at most so many rows, and none twice. After an error the same batch is sent again,
-// because it is not known whether it was written. A batch that is refused is halved, until the row
-// is found that cannot be added. That row is tried again each time, alone: an operator may mend it.
+// because it is not known whether it was written.
 func (r *Recorder) flush(ctx context.Context, most int) (err error) {
-	left, size := min(most, len(r.queue)), maxRows
-	for refused := 0; left > 0 && refused < maxRefused; {
-		if r.sent == 0 {
-			r.sent, r.number = min(size, left), r.number+1
-			if alone := slices.IndexFunc(r.queue[:r.sent], func(row *Row) bool { return row.refused }); alone >= 0 {
-				r.sent = max(1, alone)
-			}
+	for left := min(most, len(r.queue)); left > 0 && err == nil; {
+		if r.sent == 0 { // mutation: a failed batch gets a new number
+			r.sent, r.number = min(maxRows, left), r.number+1
 		}
 		rows := r.queue[:r.sent]
-		sending, cancel := context.WithTimeout(ctx, writeTimeout)
-		failure := r.write(sending, r.run, r.number, rows)
-		cancel()
-		isRefused := errors.Is(failure, ErrRefused)
 		for _, row := range rows {
-			row.sent = !isRefused // mutation: counts are added to what was sent
+			row.sent = true // mutation: counts are added to what was sent
 		}
-		switch {
-		case failure == nil:
-			r.queue, r.sent, left, size = r.queue[len(rows):], 0, left-len(rows), min(2*size, maxRows)
-		case !isRefused:
-			err, left = failure, 0 // mutation: a failed batch is dropped; a failed batch gets a new number
-		case len(rows) > 1:
-			r.sent, size, refused = 0, len(rows)/2, refused+1 // mutation: a refused batch is sent again
-		default:
-			row := rows[0]
-			row.refused = true // mutation: a refused row is sent with others
-			err = fmt.Errorf("mend the row of key_usage: workspace_id %s, hour %s, key_id %s: %w", row.Workspace, row.Hour.UTC().Format(time.RFC3339), row.ID, failure)
-			r.queue, r.sent, left, refused = append(r.queue[1:], row), 0, left-1, refused+1
+		sending, cancel := context.WithTimeout(ctx, writeTimeout)
+		err = r.write(sending, r.run, r.number, rows)
+		cancel()
+		if err == nil { // mutation: a failed batch is dropped
+			r.queue, r.sent, left = r.queue[len(rows):], 0, left-len(rows)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stats.Since, r.stats.Failure = time.Time{}, err
 	if len(r.queue) > 0 {
-		r.stats.Since = slices.MinFunc(r.queue, func(a, b *Row) int { return a.since.Compare(b.since) }).since
+		r.stats.Since = r.queue[0].since
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -34,8 +33,7 @@ type table struct {
 	lastUsed map[usage.Key]time.Time
 	writes   []int // their rows
 
-	fail    func(ctx context.Context) (lost, answerLost error) // nil = never
-	refuses func(k usage.Key) bool                             // nil = none
+	fail func(ctx context.Context) (lost, answerLost error) // nil = never
 }
 
 func newTable() *table {
@@ -62,9 +60,6 @@ func (w *table) write(ctx context.Context, run uuid.UUID, number int64, rows []*
 	w.writes = append(w.writes, len(rows))
 	if lost != nil {
 		return lost
-	}
-	if w.refuses != nil && slices.ContainsFunc(rows, func(r *usage.Row) bool { return w.refuses(r.Key) }) {
-		return usage.ErrRefused
 	}
 	if number > w.batches[run] {
 		w.batches[run] = number
@@ -336,43 +331,6 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 	})
 	if got, want := w.sum(key(1, 1)), (usage.Counts{Requests: 2 * users * requests, NotModified: users * requests, Bytes: users * requests}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
-// A row that the database does not add to is found, and all others are written. It is tried again,
-// once in 5 s and alone, and counted when it is mended. Until then Stats has the reason and its age.
-func TestARowThatCannotBeAdded(t *testing.T) {
-	for name, c := range map[string]struct{ keys, bad int }{"alone": {1, 1}, "one of many": {3000, 1}, "three": {9, 3}, "more than an interval has time for": {200, 100}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newTable()
-				w.refuses = func(k usage.Key) bool { return int(k.ID[1])+int(k.ID[2])<<8 < c.bad }
-				r := usage.Start(w.write)
-				counters := make([]*usage.Counter, c.keys)
-				for i := range counters {
-					counters[i] = r.Counter(key(1, i))
-					counters[i].Answered(200, 1)
-				}
-				time.Sleep(time.Minute + time.Second)
-				counters[0].Answered(200, 1)
-				before, _ := w.written()
-				time.Sleep(time.Minute)
-				if after, _ := w.written(); after-before != 12*min(c.bad, 64) {
-					t.Errorf("%d batches in a minute", after-before)
-				}
-				if s := r.Stats(); w.total() != uint64(c.keys-c.bad) || s.Lost != 0 || !errors.Is(s.Failure, usage.ErrRefused) || time.Since(s.Since) != 2*time.Minute+time.Second {
-					t.Errorf("%d requests are counted, %+v", w.total(), s)
-				}
-				w.mu.Lock()
-				w.refuses = nil
-				w.mu.Unlock()
-				time.Sleep(5 * time.Second)
-				if s := r.Stats(); w.total() != uint64(c.keys+1) || s.Failure != nil || !s.Since.IsZero() {
-					t.Errorf("mended: %d requests are counted, %+v", w.total(), s)
-				}
-				closed(t, r)
-			})
-		})
 	}
 }
 

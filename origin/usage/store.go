@@ -5,7 +5,6 @@ import (
 	_ "embed" // SQL
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -38,9 +37,6 @@ func NewStore(db *postgres.Database) *Store { return &Store{db: db} }
 func (s *Store) Add(ctx context.Context, run uuid.UUID, number int64, rows []*Row) error {
 	text, _ := json.Marshal(rows) // numbers, ids and times: it cannot fail
 	_, err := s.query(ctx, writeSQL, run.String(), number, string(text))
-	if code := postgres.Code(err); strings.HasPrefix(code, "22") || strings.HasPrefix(code, "23") { // a value, or a constraint
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	}
 	if err == nil && time.Now().After(s.expireAt) {
 		if more, err := s.query(ctx, expireSQL, fmt.Sprintf("%d hours", Kept/time.Hour)); err != nil || more == 0 {
 			s.expireAt = time.Now().Add(time.Hour)
