@@ -1,6 +1,8 @@
 package deploy_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -36,7 +38,8 @@ type cluster struct {
 	rules       map[string]*monitoring.PrometheusRule
 }
 
-// decode reads an object strictly into the type of its kind.
+// decode reads an object strictly into the type of its kind: as Kubernetes, and unlike a YAML
+// library that knows the type, it takes no number for a string.
 func decode[T any](text []byte, name string, into *map[string]*T) error {
 	object := new(T)
 	if *into == nil {
@@ -46,7 +49,13 @@ func decode[T any](text []byte, name string, into *map[string]*T) error {
 		return fmt.Errorf("there are two")
 	}
 	(*into)[name] = object
-	return yaml.UnmarshalStrict(text, object)
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return err
+	}
+	strict := json.NewDecoder(bytes.NewReader(asJSON))
+	strict.DisallowUnknownFields()
+	return strict.Decode(object)
 }
 
 // manifest is an object that would be made, as text.
