@@ -219,3 +219,20 @@ func get(url, key string) (status int, body []byte, err error) {
 	body, err = io.ReadAll(answer.Body)
 	return answer.StatusCode, body, err
 }
+
+// load has three clients ask for pages, and for a path that is none, until stopped.
+func load(address, key string, pause time.Duration) (stop func()) {
+	ctx, end := context.WithCancel(context.Background())
+	var clients sync.WaitGroup
+	for i := range 3 {
+		clients.Go(func() {
+			for at := i; ctx.Err() == nil; at++ {
+				for _, path := range []string{"/v1/items?limit=" + strconv.Itoa(1+at%20), "/v1/contacts", "/v1/none"} {
+					_, _, _ = get("http://"+address+path, key)
+				}
+				time.Sleep(pause) // the machine has others to serve
+			}
+		})
+	}
+	return sync.OnceFunc(func() { end(); clients.Wait() })
+}

@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -75,7 +74,7 @@ func besides(names []string) []string {
 // which know nothing of the one before.
 func (f *fleet) play(t *testing.T, outages []outage) {
 	t.Helper()
-	stop := f.load()
+	stop := load("127.0.0.1:"+f.public, f.key, 200*time.Millisecond)
 	defer stop()
 	for _, o := range outages {
 		t.Run(o.name, func(t *testing.T) {
@@ -125,24 +124,4 @@ func alertsOf(text string) (names []string) {
 		names = append(names, "Listedge"+name)
 	}
 	return names
-}
-
-// load asks for pages, some of them wrong, by the load balancer until stopped.
-func (f *fleet) load() (stop func()) {
-	ctx, end := context.WithCancel(context.Background())
-	var clients sync.WaitGroup
-	for range 4 {
-		clients.Go(func() {
-			for ctx.Err() == nil {
-				for _, path := range []string{"/v1/items", "/v1/contacts", "/v1/items?limit=1", "/v1/none"} {
-					_, _, _ = get("http://127.0.0.1:"+f.public+path, f.key)
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(200 * time.Millisecond):
-				}
-			}
-		})
-	}
-	return func() { end(); clients.Wait() }
 }

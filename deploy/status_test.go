@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,30 +28,6 @@ func aboveFive(text string) string {
 	return `(n => parseFloat(n) > 5 || /^[0-9.]+[KM]/.test(n))(` + text + `)`
 }
 
-// load asks for pages from several at once until stopped.
-func load(t *testing.T, n *node) (stop func()) {
-	t.Helper()
-	done := make(chan struct{})
-	var asking sync.WaitGroup
-	for i := range 3 {
-		asking.Go(func() {
-			for at := 0; ; at++ {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				_, _, _ = get(fmt.Sprintf("http://%s/v1/items?limit=%d", n.public, 1+(at+i)%20), n.fleet.key)
-				time.Sleep(5 * time.Millisecond) // the machine has others to serve
-			}
-		})
-	}
-	return sync.OnceFunc(func() {
-		close(done)
-		asking.Wait()
-	})
-}
-
 // A metric that is not there would be shown as 0.
 func TestTheStatusPageReadsWhatNodesExport(t *testing.T) {
 	e := export(t)
@@ -75,7 +50,7 @@ func TestTheStatusPageIsLive(t *testing.T) {
 		t.Errorf("a hit ratio without a page: %s", said)
 	}
 
-	stop := load(t, n)
+	stop := load(n.public, f.key, 5*time.Millisecond)
 	defer stop()
 	for name, expression := range map[string]string{
 		"requests":            aboveFive(big("traffic")),
@@ -167,7 +142,7 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	}
 	page.await(t, is("Healthy", "^$"))
 
-	stop := load(t, n) // an idle node notices neither that something fails nor that it is back
+	stop := load(n.public, f.key, 5*time.Millisecond) // an idle node notices neither that something fails nor that it is back
 	defer stop()
 	must(f.redis.Kill())
 	page.await(t, is("Degraded", `^Redis is down since \d\d:\d\d: dial tcp [0-9.:]+ connect: connection refused[^.]*$`)) // and nothing else
