@@ -309,6 +309,8 @@ func TestTheChartQuotesNames(t *testing.T) {
 		{"listedge", `{podAnnotations: {a: "b: 'c'"}, podLabels: {a: '1'}, nodeSelector: {a: 'true'},
 			topologySpread: {keys: ['1', 'true']}, serviceMonitor: {labels: {a: '2'}}}`},
 		{"listedge", "goMemLimit: ''"},
+		{"listedge", `{settings: {LISTEDGE_NO_DOCS: 'true'}, goMemLimit: '1000000000', migrate: {secret: {existing: '', databaseURL: 'postgres://a: b'}},
+			secret: {existing: '', databaseURL: 'postgres://c: d', redisURL: 'redis://e: f'}}`},
 		{"listedge", "image: {tag: '1.10'}"},
 	} {
 		t.Run(c.release+" "+c.values, func(t *testing.T) {
