@@ -3,12 +3,10 @@ package changefeed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,7 +34,6 @@ func TestLogs(t *testing.T) {
 				{"epochs are apart", testEpochsApart},
 				{"the epoch", testEpoch},
 				{"epochs are ordered by timeline", testTimelines},
-				{"one of many names the epoch", testOneNames},
 				{"round trip", testRoundTrip},
 				{"a reader that failed goes on failing", testReaderFails},
 				{"a read at the limit is cut", testCut},
@@ -335,37 +332,6 @@ func testTimelines(t *testing.T, log Log, _ string) {
 		if got, err := log.Epoch(inTime(t)); err != nil || got != c.present {
 			t.Fatalf("%d: epoch %q, %v; want %q", i, got, err, c.present)
 		}
-	}
-}
-
-// Of many who saw the same epoch, one names the next.
-func testOneNames(t *testing.T, log Log, epoch string) {
-	turn(t, log, "0")
-	for n := range 50 {
-		from, next := fmt.Sprint(n), fmt.Sprint(n+1)
-		var named, superseded atomic.Int32
-		var done sync.WaitGroup
-		for rival := range 4 {
-			done.Go(func() {
-				to := next
-				if rival > 0 {
-					to = fmt.Sprint(next, " of rival ", rival)
-				}
-				switch err := log.SetEpoch(inTime(t), from, to); {
-				case err == nil:
-					named.Add(1)
-				case errors.Is(err, ErrSuperseded):
-					superseded.Add(1)
-				default:
-					t.Error(err)
-				}
-			})
-		}
-		done.Wait()
-		if named.Load() != 1 || superseded.Load() != 3 {
-			t.Fatalf("%d named, %d were superseded", named.Load(), superseded.Load())
-		}
-		turn(t, log, next)
 	}
 }
 

@@ -51,8 +51,6 @@ func TestWhatAChangeTouches(t *testing.T) {
 		return us
 	}
 	for _, c := range []struct{ name, sql, want string }{
-		{"insert", "INSERT INTO items (workspace_id, name) VALUES ($1, 'a')", "items:1"},
-		{"update", "UPDATE items SET name = 'b' WHERE workspace_id = $1", "items:1"},
 		{"two rows of one workspace", "INSERT INTO items (workspace_id, name) VALUES ($1, 'x'), ($1, 'y')", "items:1"},
 		{"two workspaces", "INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x'), ($2, 'y')", "contacts:1 contacts:2"},
 		{"both collections", "BEGIN; INSERT INTO items (workspace_id, name) VALUES ($3, 'x'); DELETE FROM contacts WHERE workspace_id = $2; COMMIT", "contacts:2 items:3"},
@@ -60,10 +58,8 @@ func TestWhatAChangeTouches(t *testing.T) {
 		{"delete", "DELETE FROM items WHERE workspace_id = $4", "items:4"},
 		{"rollback", "BEGIN; INSERT INTO items (workspace_id, name) VALUES ($5, 'x'); ROLLBACK", ""},
 		{"nothing matched", "DELETE FROM items WHERE workspace_id = $9", ""},
-		{"rolled back savepoint", "BEGIN; INSERT INTO items (workspace_id, name) VALUES ($5, 'x'); SAVEPOINT s; INSERT INTO items (workspace_id, name) VALUES ($6, 'x'); ROLLBACK TO s; COMMIT", "items:5"},
 		{"released savepoint", "BEGIN; SAVEPOINT s; INSERT INTO items (workspace_id, name) VALUES ($6, 'x'); RELEASE s; COMMIT", "items:6"},
 		{"100 subtransactions", "DO $$ BEGIN FOR i IN 1..100 LOOP BEGIN INSERT INTO items (workspace_id, name) VALUES ($6, 'x'); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$", "items:6"},
-		{"upsert", "INSERT INTO contacts (workspace_id, id, name) SELECT workspace_id, id, 'z' FROM contacts WHERE workspace_id = $1 ON CONFLICT (workspace_id, id) DO UPDATE SET name = EXCLUDED.name", "contacts:1"},
 		{"prepared, not committed", "BEGIN; INSERT INTO items (workspace_id, name) VALUES ($7, 'x'); PREPARE TRANSACTION 'p'", ""},
 		{"prepared, committed", "COMMIT PREPARED 'p'", "items:7"},
 		{"another table", "INSERT INTO elsewhere VALUES (1)", ""},
