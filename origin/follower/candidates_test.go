@@ -32,6 +32,7 @@ func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	})
 	w.heartbeat()
 	w.exec("SELECT pg_stat_statements_reset()")
+	w.skipToEnd()
 	began := time.Now()
 	for range 60 {
 		w.heartbeat()
@@ -57,7 +58,7 @@ func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	if most := 5*(passed+1) + candidates*(passed/10+1); float64(others) > most {
 		t.Errorf("%d queries beside %d heartbeats in %.1f s, want at most %.0f", others, heartbeats, passed, most)
 	}
-	if heartbeats < 50 { // some came before the counts began
+	if heartbeats < 50 { // one may have been prepared before
 		t.Errorf("%d heartbeats were counted: is the statement known?", heartbeats)
 	}
 }

@@ -59,7 +59,6 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, err)
 	}
-	config.ConnectTimeout = callTimeout
 	for name, value := range map[string]string{
 		"application_name":              applicationName,
 		"statement_timeout":             "0",
@@ -90,9 +89,9 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 
 // identify reads which server and database this is.
 func (p *primary) identify(ctx context.Context, region string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	identifying, cancel := context.WithTimeout(ctx, postgres.ConnectTimeout)
 	defer cancel()
-	p.server, err = postgres.Identify(ctx, p.conn)
+	p.server, err = postgres.Identify(identifying, p.conn)
 	if postgres.Code(err) == insufficientPrivilege {
 		return fmt.Errorf("%w: the user may not ask which server this is (GRANT EXECUTE ON FUNCTION pg_control_system() TO …): %w", ErrIncapable, err)
 	}
