@@ -20,7 +20,7 @@
 //	origin/apikey/cache.go edge/params.go origin/query.go edge/page.go cache/cache.go
 //	cache/memory.go cache/following.go cache/entry.go cache/replica/list.go edge/limits.go
 //
-// # A miss: at most 25 files
+// # A miss: at most 24 files
 //
 // After those of a hit:
 //
@@ -28,8 +28,7 @@
 //	cache/codec.go internal/lists/encode.go cache/replica/fill.go cache/replica/merge.go
 //	cache/replica/table.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
-//	origin/postgres/pool.go origin/postgres/primary.go origin/postgres/servers.go
-//	origin/statements.go
+//	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
 //	origin/postgres/errors.go origin/rows.go edge/exchange.go
 //	edge/record.go edge/proxy.go edge/requestlog.go
