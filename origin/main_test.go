@@ -2,7 +2,6 @@ package origin
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -59,5 +58,3 @@ func number(n int) uuid.UUID {
 func describe(q Query) string {
 	return fmt.Sprintf("%s sort=%s filter=%d search=%q limit=%d", q.Collection, q.Sort, q.Filter, q.Search, q.Limit)
 }
-
-func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
