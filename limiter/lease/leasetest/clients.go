@@ -49,7 +49,7 @@ func (w *World) AfterAFlood() (t Tally) {
 }
 
 // RegularBursts has a client send whole bursts, one every x refills: 20 with requests 1 ms apart, and
-// as many with 2 ms and so on to 10 ms. An exact bucket refuses none.
+// as many with 2 ms, after a rest, and so on to 10 ms. An exact bucket refuses none.
 func (w *World) RegularBursts(x float64) (t Tally) {
 	every, at := int64(x*float64(w.Policy.TimeFor(w.Policy.Units()))), int64(0)
 	for apart := int64(1_000); apart <= 10_000; apart += 1_000 {
@@ -59,7 +59,7 @@ func (w *World) RegularBursts(x float64) (t Tally) {
 			}
 			at += every
 		}
-		at += every // the next requests come earlier in a burst
+		at += 3 * lease.Slice // leases end, and the demand is forgotten
 	}
 	w.Run(at)
 	return w.tally(t)

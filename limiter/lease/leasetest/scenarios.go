@@ -41,7 +41,7 @@ func Scenarios() (all []Scenario) {
 				func(w *World) float64 { return w.RegularBursts(x).Refusals() }})
 		}
 	}
-	all = append(all, Scenario{"… on a Redis of 6 ms", 10, 20, 6_000, 1, 1, func(w *World) float64 { return w.RegularBursts(1.02).Refusals() }})
+	all = append(all, Scenario{"… on a Redis of 6 ms", 10, 20, 6_000, 1, .5, func(w *World) float64 { return w.RegularBursts(1.02).Refusals() }})
 	for _, l := range []limit{{10, 10}, {10, 20}, {10, 50}, {50, 100}} {
 		all = append(all, Scenario{"sends exactly r, then waits: refused, %", l.rate, l.burst, fast, 1, 1,
 			func(w *World) float64 { return w.SpendsWhatIsShown().Refusals() }})
