@@ -87,11 +87,8 @@ func (r *report) checkChecks(nodes []nodeState) {
 
 func (n *nodeState) summary() string {
 	parts := []string{versionText(n.self), "ready", "pages expire by age"}
-	if proof := n.self.Last.Proof; n.self.Mode == cache.ModeFollowed.String() {
-		parts[2] = "proof of freshness"
-		if proof != nil {
-			parts[2] += fmt.Sprintf(" %s old", time.Duration(*proof*float64(time.Second)).Round(time.Millisecond))
-		}
+	if proof := n.self.Last.Proof; proof != nil {
+		parts[2] = fmt.Sprintf("proof of freshness %s old", time.Duration(*proof*float64(time.Second)).Round(time.Millisecond))
 	}
 	if n.self.Follower {
 		parts = append(parts, "the follower")

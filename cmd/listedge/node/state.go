@@ -14,7 +14,9 @@ import (
 func (n *Node) state() admin.NodeState {
 	s := admin.NodeState{Name: n.name(), Version: n.options.Version, Revision: n.options.Revision, Started: n.started,
 		Ready: n.health.Ready(), Mode: n.Cache.Mode().String(), Down: []string{}}
-	s.Last, _ = n.history.Latest()
+	if s.Last, _ = n.history.Latest(); n.Cache.Mode() != cache.ModeTTL {
+		s.Last.Proof = new(n.Cache.ProofAge().Seconds()) // a node that has just started has no point yet
+	}
 	s.Follower = n.follower != nil && n.follower.Stats().Following
 	for _, c := range n.health.States() {
 		if c.Light && c.Checked && !c.Up {
