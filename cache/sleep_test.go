@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/changefeed"
 )
 
 // While a machine sleeps, its nodes do not run and its monotonic clock stops. No entry may
@@ -30,6 +31,15 @@ func TestAfterASleep(t *testing.T) {
 			n.isHit("")
 			n.beat()
 			n.isHit("body")
+		})
+	})
+	t.Run("a read of the log that began before proves nothing", func(t *testing.T) {
+		on(t, func(m *boottimetest.Machine, n *node) {
+			began := time.Now()
+			m.Sleep(asleep)
+			boottimetest.Pass(awake)
+			n.ValidThrough(changefeed.Proof{Moment: began, At: n.at, Timeline: ofServer, StartedAt: n.run, LSN: n.xid})
+			n.isHit("")
 		})
 	})
 	t.Run("an answer from a moment before is not shared", func(t *testing.T) {
