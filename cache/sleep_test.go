@@ -38,6 +38,7 @@ func TestAfterASleep(t *testing.T) {
 			began := time.Now()
 			m.Sleep(asleep)
 			boottimetest.Pass(awake)
+			n.isHit("") // the clocks are compared
 			n.ValidThrough(changefeed.Proof{Moment: began, At: n.at, Timeline: ofServer, StartedAt: n.run, LSN: n.xid})
 			n.isHit("")
 		})
