@@ -131,15 +131,18 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 	return Rows{Began: began, Took: took}, err
 }
 
-// Check returns which collections cannot be read, and why. It reads each once, without the
-// queue and the breaker, for a workspace that does not exist. A search in a list by name
-// uses every column that orders and every function of the schema.
+// Check returns which collections cannot be read, and why. It reads each in each order, without
+// the queue and the breaker, for a workspace that does not exist. A search needs every
+// function of the schema.
 func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range lists.All {
-		q := Query{Collection: c, Sort: lists.ByName, Search: "none", Limit: 1, After: (&lists.Row{NameKey: "N"}).Position(lists.ByName)}
-		if _, _, err := o.readRows(ctx, &q); err != nil {
-			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
+		for _, order := range c.Orders() {
+			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{NameKey: "N"}).Position(order)}
+			if _, _, err := o.readRows(ctx, &q); err != nil {
+				errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
+				break
+			}
 		}
 	}
 	late := func(err error) bool { return errors.Is(err, postgres.ErrTimeout) }
