@@ -126,11 +126,13 @@ var long = pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL statement_timeout = 0"}
 // startProgress shows a bar on a terminal, of so many rows or bytes; -1 = not known.
 func startProgress(out io.Writer, what string, total int64, bytes bool) *progressbar.ProgressBar {
 	file, ok := out.(*os.File)
-	return progressbar.NewOptions64(total,
+	bar := progressbar.NewOptions64(total,
 		progressbar.OptionSetWriter(out), progressbar.OptionSetVisibility(ok && term.IsTerminal(int(file.Fd()))),
 		progressbar.OptionSetDescription(what), progressbar.OptionShowBytes(bytes), progressbar.OptionShowCount(), progressbar.OptionSetWidth(30),
 		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetSpinnerChangeInterval(0), // no goroutine of its own
 		progressbar.OptionClearOnFinish(), progressbar.OptionSetRenderBlankState(true))
+	bar.StartWithoutRender() // an invisible one would not measure its time
+	return bar
 }
 
 // endProgress replaces the bar by a line with the rate; without rows, by nothing.
