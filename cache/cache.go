@@ -88,7 +88,7 @@ type Result struct {
 	Bypassed  bool   // the request bypassed the tiers
 	ByTTL     bool   // changes are not followed: the entry is fresh by its age alone
 	Collapsed bool   // another request's flight found the entry
-	Missed    string // why Forward did not find the page in memory
+	Missed    string // why the page was not in memory; empty = it was
 	Err       error  // why a stale entry is served; nil for a fresh one
 
 	Times *Times // of the flight, also of a failed one; nil = there was no flight
@@ -305,7 +305,9 @@ func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
 	}
 	missed := c.missed(s)
 	r, err := c.collapse(bytes.Clone(key), r.Entry, fill)
-	r.Missed = missed
+	if r.Source != Memory || r.Err != nil { // else the rows had it, or another request found it
+		r.Missed = missed
+	}
 	return r, err
 }
 

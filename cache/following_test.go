@@ -163,6 +163,16 @@ func TestPagesDoNotHoldRowsForLong(t *testing.T) {
 	})
 }
 
+func TestRowsThatMemoryHasAreNotMissed(t *testing.T) {
+	onNode(t, func(n *node) {
+		n.asked(n.reads(shows("a")), "a", Origin)
+		n.memory.ristretto.Clear() // the rows stay
+		if r := n.asked(n.reads(shows("b")), "a", Memory); r.Missed != "" {
+			t.Error(r.Missed)
+		}
+	})
+}
+
 func TestWhyMemoryHasNoPage(t *testing.T) {
 	for want, lose := range map[string]func(n *node){
 		"not-held, never read":   func(n *node) { n.memory.ristretto.Clear(); n.replica.Reset(); n.beat() },
