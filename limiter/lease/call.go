@@ -219,12 +219,14 @@ func (l *Lease) Fail(c *Call, now int64) {
 	l.restoreDebt(c.Debt)
 }
 
-// idle reports whether no request has come for longer than the demand's idleAfter. A bucket that
-// was more than half empty is told earlier, before it is full but for what counts as held.
+// idle reports whether the lease has been without requests for so long that a call should report
+// what was spent: for the demand's idleAfter, or for minIdle if the bucket was more than half
+// empty and is about to refill to its room. Spent tokens that no call has reported still count as
+// held there, and the bucket does not refill above them.
 func (l *Lease) idle(now int64) bool {
 	since := now - l.takenAt
 	drained := l.balance == 0 && l.Level < l.Policy.Units()/2 && l.levelAt(now+minIdle) == l.room()
-	return since >= l.demand.idleAfter() || drained && since >= minIdle // mutation: a drained bucket hears late what is spent
+	return since >= l.demand.idleAfter() || drained && since >= minIdle // mutation: a drained bucket waits for idleAfter
 }
 
 // IsActive reports whether Sweep must be called periodically: the lease holds tokens, has

@@ -124,7 +124,7 @@ var mutations = []struct {
 		{"leases amid a burst", without(" / (3 * nodes)"), "TestAWholeBurstAtOnce"},
 		{"a lease is all there is", replaced("(have + held) / max(minParts, 2*nodes+1)", "have + held"), "TestScenarios"},
 		{"first come, first served", gone, "TestScenarios"},
-		{"a drained bucket hears late what is spent", replaced("drained && since", "drained && false && since"), "TestScenarios"},
+		{"a drained bucket waits for idleAfter", replaced("drained && since", "drained && false && since"), "TestScenarios"},
 		{"tokens of a burst that is small beside the fleet are leased", without(" && l.Policy.Burst >= 3*f.Nodes"), "TestScenarios"},
 		{"others take nothing", replaced("max", "0 * max"), "TestWhatIsShownMayBeHad"},
 		{"the share of missing nodes is not held back", replaced("c.Missing", "int64(0)"), "TestPartOfTheFleetIsCutOff"},
