@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -14,17 +15,21 @@ import (
 // schema, and equal to it for every text (TestTheFoldIsThatOfTheDatabase). Neither depends
 // on the locale, on ICU or on the version of Unicode: both know the characters of Unicode
 // 13, which never change.
-func Fold(t string) string {
-	var b strings.Builder
-	b.Grow(len(t))
-	folds := simpleFolds()
-	for _, r := range t {
-		if int(r) >= len(folds) {
-			return foldAny(t)
+func Fold(t string) string { return string(appendFold(nil, []byte(t))) }
+
+func appendFold(dst, t []byte) []byte {
+	from, folds := len(dst), simpleFolds()
+	for _, r := range string(t) { // which copies nothing
+		switch {
+		case int(r) < len(folds):
+			dst = append(dst, folds[r]...)
+		case r >= '\u4e00' && r <= '\u9fff': // Han: their own folds
+			dst = utf8.AppendRune(dst, r)
+		default:
+			return append(dst[:from], foldAny(string(t))...)
 		}
-		b.WriteString(folds[r])
 	}
-	return b.String()
+	return dst
 }
 
 // simpleFolds are the folds of the characters before U+0590. A text that has no others folds
@@ -65,18 +70,17 @@ func foldAny(t string) string {
 const NameKeyLength = 80
 
 // NameKey returns what orders a name. Keys compare as bytes, in Postgres by COLLATE "C".
-func NameKey(name string) string {
-	key := Fold(name)
-	if len(key) <= NameKeyLength {
-		return key
-	}
-	n := 0
-	for i := range key {
+func NameKey(name string) string { return string(appendNameKey(nil, []byte(name))) }
+
+func appendNameKey(dst, name []byte) []byte {
+	from, n := len(dst), 0
+	dst = appendFold(dst, name)
+	for i := range string(dst[from:]) {
 		if n++; n > NameKeyLength {
-			return strings.Clone(key[:i]) // which does not hold on to a long name
+			return dst[:from+i]
 		}
 	}
-	return key
+	return dst
 }
 
 // decompose returns the normal form NFKD. That of the package norm differs from it where

@@ -2,7 +2,6 @@ package lists
 
 import (
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -99,20 +98,4 @@ func TestAKeyIsTheFirst80CharactersOfTheFold(t *testing.T) {
 			t.Errorf("%q: %q, want %q", name, is, want)
 		}
 	}
-	t.Run("without the rest of a long name", func(t *testing.T) {
-		const size = 1 << 20
-		var keys [32]string
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		for i := range keys {
-			keys[i] = NameKey(strings.Repeat("x", size))
-		}
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > int64(len(keys)*size/2) {
-			t.Errorf("%d keys hold %d bytes", len(keys), held)
-		}
-		runtime.KeepAlive(keys)
-	})
 }

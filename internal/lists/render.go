@@ -3,12 +3,13 @@ package lists
 import (
 	"cmp"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"math"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Rows are made from the bytes that Postgres sends, in its binary formats, without Go
@@ -41,14 +42,14 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	}
 	copy(r.ID[:], values[0])
 	r.CreatedAt, r.Flags = instant(values[last]), c.flags(values)
-	key := ""
+	var space [1 << 10]byte // most rows are shorter
+	key := space[:0]
 	if named {
-		key = NameKey(string(values[name]))
+		key = appendNameKey(key, values[name])
 	} else {
 		r.Flags |= NameUnknown // mutation: a name that is not sent is empty
 	}
-	var space [1 << 10]byte // most rows are shorter
-	texts, err := c.AppendText(append(space[:0], key...), values)
+	texts, err := c.AppendText(key, values)
 	if err != nil && !errors.Is(err, ErrBounds) {
 		return Row{}, err
 	}
@@ -92,7 +93,7 @@ func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 		}
 	case UUID:
 		if len(v) == 16 {
-			return appendUUID(dst, v), nil
+			return append(append(append(dst, '"'), uuid.UUID(v).String()...), '"'), nil
 		}
 	case Bool:
 		if len(v) == 1 {
@@ -117,21 +118,15 @@ func instant(v []byte) int64 {
 	return min(us, math.MaxInt64-PostgresEpoch) + PostgresEpoch
 }
 
-// appendInstant appends microseconds since 1970 as "2006-01-02T15:04:05.000Z". A format would take
-// a tenth of the CPU time of a miss.
+// appendInstant appends microseconds since 1970 as "2006-01-02T15:04:05.000Z". Only this layout is
+// fast: any other would take a tenth of the CPU time of a miss.
 func appendInstant(dst []byte, us int64) []byte {
 	at := time.UnixMicro(us).UTC()
-	year, month, day := at.Date()
-	hour, minute, second := at.Clock()
-	dst = append(dst, `"0000-00-00T00:00:00.000Z"`...)
-	text := dst[len(dst)-len(`0000-00-00T00:00:00.000Z"`):]
-	for _, n := range [...]struct{ end, value int }{{4, year}, {7, int(month)}, {10, day}, {13, hour}, {16, minute}, {19, second}, {23, at.Nanosecond() / 1e6}} {
-		for i := n.end - 1; n.value > 0; i-- {
-			text[i] += byte(n.value % 10)
-			n.value /= 10
-		}
-	}
-	return dst
+	dst = at.AppendFormat(append(dst, '"'), time.RFC3339)
+	z := len(dst) - 1
+	dst = append4(dst[:z], at.Nanosecond()/1e6)
+	dst[z] = '.' // not the first of the four digits
+	return append(dst, `Z"`...)
 }
 
 // appendText appends s, escaped for a JSON string, without the quotes. Postgres sends
@@ -159,20 +154,6 @@ func appendText(dst, s []byte) []byte {
 		}
 	}
 	return append(dst, s[start:]...)
-}
-
-// appendUUID appends a UUID in its canonical form, in quotes.
-func appendUUID(dst, id []byte) []byte {
-	dst = append(dst, '"')
-	from := 0
-	for _, to := range [...]int{4, 6, 8, 10, 16} {
-		if from > 0 {
-			dst = append(dst, '-')
-		}
-		dst = hex.AppendEncode(dst, id[from:to])
-		from = to
-	}
-	return append(dst, '"')
 }
 
 // flags returns the values of filters that a row has.

@@ -38,19 +38,23 @@ type Position string
 // characters, a zero byte and an id.
 const PositionSize = 4*NameKeyLength + 1 + len(uuid.UUID{})
 
-// Position returns the position of the row. Only the ID and the key of the order count. A
-// name key has no zero byte, so the byte between it and the id orders a name before its
-// continuations.
+// Position returns the position of the row. Only the ID and the key of the order count.
 func (r *Row) Position(o Order) Position {
-	var b [PositionSize]byte
+	var space [PositionSize]byte
+	return Position(r.appendPosition(space[:0], o))
+}
+
+// appendPosition appends the position. A name key has no zero byte, so the byte between it and
+// the id orders a name before its continuations.
+func (r *Row) appendPosition(dst []byte, o Order) []byte {
 	if o == ByName {
-		return Position(append(append(append(b[:0], r.NameKey...), 0), r.ID[:]...))
+		return append(append(append(dst, r.NameKey...), 0), r.ID[:]...)
 	}
-	dst := binary.BigEndian.AppendUint64(b[:0], ^(uint64(r.CreatedAt) ^ 1<<63)) // the newest first; the highest bit is the sign
+	dst = binary.BigEndian.AppendUint64(dst, ^(uint64(r.CreatedAt) ^ 1<<63)) // the newest first; the highest bit is the sign
 	for _, b := range r.ID {
 		dst = append(dst, ^b)
 	}
-	return Position(dst)
+	return dst
 }
 
 // Parse reads a position in a list of the order: its key as Postgres takes it in binary,
@@ -79,44 +83,10 @@ func (o Order) Parse(dst []byte, p Position) (key []byte, id uuid.UUID, ok bool)
 func (r *Row) HasPosition(o Order) bool { return o != ByName || r.Flags&NameUnknown == 0 }
 
 // Compare compares the position of the row with another, or with one that no row has, as
-// strings.Compare does. It makes no position.
+// strings.Compare does.
 func (r *Row) Compare(o Order, p Position) int {
-	if o == ByName {
-		return r.compareName(p)
-	}
-	const key, size = 8, 8 + len(r.ID)
-	if len(p) < size { // the start of the list, before all rows
-		return 1
-	}
-	b := []byte(p[:size])
-	c := cmp.Compare(^(uint64(r.CreatedAt) ^ 1<<63), binary.BigEndian.Uint64(b))
-	for i := key; i < size && c == 0; i += 8 {
-		c = cmp.Compare(^binary.BigEndian.Uint64(r.ID[i-key:]), binary.BigEndian.Uint64(b[i:]))
-	}
-	if c == 0 && len(p) > size {
-		return -1
-	}
-	return c
-}
-
-func (r *Row) compareName(p Position) int {
-	n := len(r.NameKey)
-	if c := strings.Compare(r.NameKey, string(p[:min(n, len(p))])); c != 0 {
-		return c
-	}
-	switch {
-	case len(p) <= n:
-		return 1
-	case p[n] != 0:
-		return -1
-	}
-	p = p[n+1:]
-	for i := range min(len(p), len(r.ID)) {
-		if c := cmp.Compare(r.ID[i], p[i]); c != 0 {
-			return c
-		}
-	}
-	return cmp.Compare(len(r.ID), len(p))
+	var space [PositionSize]byte
+	return cmp.Compare(string(r.appendPosition(space[:0], o)), string(p))
 }
 
 // SearchText returns the folds of the searched columns of the row, with zero bytes in
