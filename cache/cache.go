@@ -37,7 +37,6 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
-	"listedge/internal/histogram"
 )
 
 // Options configure a Cache. All durations but Bound are required.
@@ -50,6 +49,8 @@ type Options struct {
 	MaxStale    time.Duration         // how long a stale entry may be served if the origin fails
 	FillTimeout time.Duration         // how long a fill may take
 	Clock       *boottime.Clock       // measures the age of entries and proofs; nil = one of the cache's own
+
+	CommitApplied func(lag time.Duration) // is told how long after a commit it was applied; nil = nobody is
 }
 
 // ErrFillTimeout: the fill did not end in time, and there was no stale entry.
@@ -116,7 +117,6 @@ type Cache struct {
 	async   chan struct{}  // one element for each asynchronous call to Redis
 
 	fills, fillErrors, cuts, wrongServers atomic.Uint64
-	lag                                   histogram.Histogram
 }
 
 const (
@@ -149,6 +149,9 @@ func New(o Options) (*Cache, error) {
 	}
 	if o.Clock == nil {
 		o.Clock = boottime.New()
+	}
+	if o.CommitApplied == nil {
+		o.CommitApplied = func(time.Duration) {}
 	}
 	rows := int(rowsBudget(m.budget))
 	c := &Cache{options: o, clock: o.Clock, memory: m, async: make(chan struct{}, maxAsync),

@@ -80,7 +80,7 @@ func (c *Cache) Beat(b changefeed.Beat) {
 	_, last := c.followed.known()
 	for _, change := range b.Settled {
 		if change.CommittedAt != 0 && last.StartedAt != "" { // otherwise it may have been in the log for long
-			c.lag.Observe(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // nothing else compares the two clocks
+			c.options.CommitApplied(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // nothing else compares the two clocks
 		}
 	}
 }

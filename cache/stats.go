@@ -6,7 +6,6 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"listedge/cache/replica"
-	"listedge/internal/histogram"
 )
 
 // Stats is a snapshot for metrics.
@@ -20,9 +19,8 @@ type Stats struct {
 	RedisFailure               error // why entries are not read from Redis or not stored there; nil = they are
 
 	Mode     Mode
-	Bound    time.Duration      // --freshness-bound
-	ProofAge time.Duration      // since the moment of the last proof: all changes before it are applied
-	Lag      histogram.Snapshot // from a commit, by the primary's clock, until it was applied here, by this machine's clock
+	Bound    time.Duration // --freshness-bound
+	ProofAge time.Duration // since the moment of the last proof: all changes before it are applied
 
 	Cut     uint64            // pages made of the replica's rows
 	Merges  map[string]uint64 // by what became of their rows
@@ -47,7 +45,6 @@ func (c *Cache) Stats() Stats {
 		Mode: c.Mode(), Bound: c.options.Bound, Cut: c.cuts.Load(), Merges: map[string]uint64{}, Replica: c.replica.Stats(),
 	}
 	s.MemoryBytes += int64(s.Replica.Bytes)
-	s.Lag.Add(&c.lag)
 	if r := c.redis; r != nil {
 		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
 		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()

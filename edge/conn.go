@@ -15,7 +15,7 @@ import (
 )
 
 func newConn(c net.Conn, s *Server) *conn {
-	made := &conn{Conn: c, stripe: s.metrics.Stripe(), idPrefix: s.requestIDPrefix()}
+	made := &conn{Conn: c, idPrefix: s.requestIDPrefix()}
 	if plain, ok := c.(*net.TCPConn); ok {
 		made.Conn = rawconn.New(plain)
 	}

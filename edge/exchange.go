@@ -56,7 +56,6 @@ type conn struct {
 	response response
 	headers  requestHeaders
 	exchange exchange
-	stripe   *metrics.Stripe
 	hits     uint64 // responses that were neither errors nor misses
 	idPrefix []byte // of the ids that requests get if they have none
 	requests uint64 // how many got one

@@ -217,7 +217,7 @@ func (s *Server) report(x *exchange) {
 	status := x.conn.response.status
 	took := time.Since(x.began)
 	x.now = x.began.Add(took)
-	x.conn.stripe.Answered(x.route, x.outcome, status, took)
+	s.metrics.Answered(x.route, x.outcome, status, took)
 	if x.client != nil {
 		x.client.usage.Answered(status, x.bodySize())
 	}

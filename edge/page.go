@@ -89,7 +89,7 @@ func (s *Server) countLookUp(x *exchange) {
 			x.client.usage.Bypassed()
 		}
 	}
-	x.conn.stripe.LookedUp(tier, x.result.Collapsed)
+	s.metrics.LookedUp(tier, x.result.Collapsed)
 }
 
 // checkMatch evaluates If-Match (RFC 9110, 13.1.1), which compares strongly. The weak

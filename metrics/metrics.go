@@ -1,7 +1,7 @@
 // Package metrics gives every number of the service its name, its help text
 // and its labels: all of them are in names.go.
 //
-//	edge ── Stripe: counters per request ──┐
+//	edge, latencies ── recorded ───────────┐
 //	                                       ├── names.go ──► /metrics
 //	cache, limiter, origin, … ── Stats ────┘   (read at each scrape)
 //
@@ -21,7 +21,6 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
-	"listedge/internal/histogram"
 	"listedge/internal/lists"
 	"listedge/limiter"
 	"listedge/origin"
@@ -38,7 +37,6 @@ const (
 	RouteNone Route = iota
 	RouteDocs       // and /openapi.json
 	routeLists
-	routes = routeLists + Route(lists.Collections)
 )
 
 // RouteOf returns the route of the collection's list.
@@ -50,9 +48,6 @@ func (r Route) String() string {
 	}
 	return [...]string{"none", "docs"}[r]
 }
-
-// isList reports whether the route's responses are pages.
-func (r Route) isList() bool { return r >= routeLists && r.String() != "" }
 
 // Outcome is how a request ended.
 type Outcome uint8
@@ -69,15 +64,11 @@ const (
 	OutcomeNotModified
 	OutcomeLimited
 	OutcomeError
-	outcomes
 )
 
 func (o Outcome) String() string {
 	return [...]string{"other", "memory", "redis", "origin", "stale", "bypass", "not_modified", "limited", "error"}[o]
 }
-
-// isPage reports whether the response was a page, or a 304.
-func (o Outcome) isPage() bool { return o >= OutcomeMemory && o <= OutcomeNotModified }
 
 // Tier is where a page was found.
 type Tier uint8
@@ -99,14 +90,37 @@ var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 412, 413, 429, 4
 // Registry is a node's metrics.
 type Registry struct {
 	registry *prometheus.Registry
+	timings  timings
 	Edge     *Edge
+}
+
+// timings are the histograms of the layers below edge, which do not know Prometheus.
+type timings struct{ commits, queries, redisCalls *prometheus.HistogramVec }
+
+// CommitApplied records how long after a commit this node applied it.
+func (r *Registry) CommitApplied(lag time.Duration) {
+	r.timings.commits.WithLabelValues().Observe(lag.Seconds())
+}
+
+// Queried records a query for a page.
+func (r *Registry) Queried(server, outcome string, took time.Duration) {
+	r.timings.queries.WithLabelValues(server, outcome).Observe(took.Seconds())
+}
+
+// RedisCalls returns a function that records the calls to Redis for one purpose.
+func (r *Registry) RedisCalls(purpose string) func(took time.Duration) {
+	calls := r.timings.redisCalls.WithLabelValues(purpose)
+	return func(took time.Duration) { calls.Observe(took.Seconds()) }
 }
 
 // New makes the registry of a node, with the metrics of edge and the build. Collect adds
 // those of the other layers.
 func New(version, revision string) *Registry {
-	r := &Registry{registry: prometheus.NewRegistry(), Edge: &Edge{Connections: func() (open, limit int64) { return 0, 0 }}}
+	r := &Registry{registry: prometheus.NewRegistry(), Edge: newEdge(), timings: newTimings()}
+	r.timings.commits.WithLabelValues()
+	r.timings.queries.WithLabelValues("primary", "ok")
 	r.registry.MustRegister(
+		r.Edge.requests, r.Edge.durations, r.Edge.pages, r.Edge.collapsed, r.timings.commits, r.timings.queries, r.timings.redisCalls,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newCollector(edgeMetrics, func() *Edge { return r.Edge }),
@@ -133,15 +147,8 @@ type Sources struct {
 
 	KeyBreakerOpen, Ready func() bool
 
-	Checks            func() []Check      // those that have run
-	CertificateExpiry func() time.Time    // of the public listener; zero = it has no certificate
-	RedisCalls        func() []RedisCalls // none without Redis
-}
-
-// RedisCalls is how long the calls to Redis for one purpose took.
-type RedisCalls struct {
-	Purpose string // pages or limits
-	Took    histogram.Snapshot
+	Checks            func() []Check   // those that have run
+	CertificateExpiry func() time.Time // of the public listener; zero = it has no certificate
 }
 
 // Check is one row of the table of what a node needs.
@@ -179,7 +186,6 @@ type set func(value any, labels ...string)
 type collector[S any] struct {
 	metrics  []metric[S]
 	descs    []*prometheus.Desc
-	started  time.Time
 	snapshot func() S
 }
 
@@ -187,9 +193,9 @@ func newCollector[S any](metrics []metric[S], snapshot func() S) prometheus.Coll
 	if snapshot == nil {
 		snapshot = func() (zero S) { return zero }
 	}
-	c := &collector[S]{metrics: metrics, snapshot: snapshot, started: time.Now()}
+	c := &collector[S]{metrics: metrics, snapshot: snapshot}
 	for _, m := range metrics {
-		c.descs = append(c.descs, prometheus.NewDesc("listedge_"+m.name, m.help, m.labels, nil))
+		c.descs = append(c.descs, prometheus.NewDesc(prefix+m.name, m.help, m.labels, nil))
 	}
 	return c
 }
@@ -201,8 +207,8 @@ func (c *collector[S]) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A metric is a histogram if its value is
-// timings, a counter if its name ends in _total, and a gauge otherwise.
+// Collect implements prometheus.Collector. A metric is a counter if its name ends in _total, and
+// otherwise a gauge.
 func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
 	snapshot := c.snapshot()
 	for i, m := range c.metrics {
@@ -211,10 +217,6 @@ func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
 			kind = prometheus.CounterValue
 		}
 		m.read(snapshot, func(value any, labels ...string) {
-			if h, ok := value.(timings); ok {
-				out <- &histogramMetric{c.descs[i], labels, c.started, h}
-				return
-			}
 			out <- prometheus.MustNewConstMetric(c.descs[i], kind, number(value), labels...)
 		})
 	}

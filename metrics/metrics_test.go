@@ -26,19 +26,10 @@ func registry() *metrics.Registry {
 	r.Collect(metrics.Sources{
 		Cache:   func() cache.Stats { return cache.Stats{} },
 		Limiter: func() limiter.Stats { return limiter.Stats{} },
-		Origin: func() origin.Stats {
-			s := origin.Stats{}
-			for _, server := range []string{"primary", "10.0.0.8:5432", "10.0.0.9:5432"} {
-				for _, outcome := range []string{"ok", "timeout", "failed"} {
-					s.Latencies = append(s.Latencies, origin.Latency{Server: server, Outcome: outcome})
-				}
-			}
-			return s
-		},
-		Keys: func() apikey.Stats { return apikey.Stats{} }, Follower: func() follower.Stats { return follower.Stats{} },
+		Origin:  func() origin.Stats { return origin.Stats{} },
+		Keys:    func() apikey.Stats { return apikey.Stats{} }, Follower: func() follower.Stats { return follower.Stats{} },
 		Feed:           func() changefeed.Stats { return changefeed.Stats{Epoch: "1", Resets: map[string]uint64{}} },
 		KeyBreakerOpen: yes, Ready: yes, CertificateExpiry: time.Now,
-		RedisCalls: func() []metrics.RedisCalls { return []metrics.RedisCalls{{Purpose: "pages"}, {Purpose: "limits"}} },
 		Checks: func() []metrics.Check {
 			return []metrics.Check{{Name: "redis"}, {Name: "postgres"}, {Name: "replica 10.0.0.8:5432"}, {Name: "replica 10.0.0.9:5432"}}
 		},
@@ -76,12 +67,18 @@ var everything = []struct {
 // lose some.
 func TestANodeHasAtMost400Series(t *testing.T) {
 	r := registry()
-	stripe := r.Edge.Stripe()
+	r.RedisCalls("pages")
+	r.RedisCalls("limits")
+	for _, server := range []string{"primary", "10.0.0.8:5432", "10.0.0.9:5432"} {
+		for _, outcome := range []string{"ok", "timeout", "failed"} {
+			r.Queried(server, outcome, time.Second)
+		}
+	}
 	for _, e := range everything {
 		for _, outcome := range e.outcomes {
 			for _, status := range e.statuses {
 				for took := time.Microsecond; took < time.Minute; took *= 3 {
-					stripe.Answered(e.route, outcome, status, took)
+					r.Edge.Answered(e.route, outcome, status, took)
 				}
 			}
 		}
@@ -119,10 +116,10 @@ func find(t *testing.T, w *httptest.ResponseRecorder) *dto.Histogram {
 
 func TestLatencies(t *testing.T) {
 	r := registry()
-	for range 3 { // of several connections
-		r.Edge.Stripe().Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 30*time.Microsecond)
+	for range 3 {
+		r.Edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 30*time.Microsecond)
 	}
-	r.Edge.Stripe().Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Millisecond)
+	r.Edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Millisecond)
 	h := find(t, scraped(t, r, protobuf))
 	t.Run("protobuf has native buckets", func(t *testing.T) {
 		if h.GetSchema() != 2 || h.GetSampleCount() != 4 || len(h.PositiveSpan) != 2 || len(h.PositiveDelta) != 2 || h.PositiveDelta[0] != 3 || h.GetCreatedTimestamp() == nil {
@@ -141,9 +138,9 @@ func TestLatencies(t *testing.T) {
 }
 
 func TestCountingAllocatesNothing(t *testing.T) {
-	stripe := registry().Edge.Stripe()
+	edge := registry().Edge
 	if n := testing.AllocsPerRun(1000, func() {
-		stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 30*time.Microsecond)
+		edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 30*time.Microsecond)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

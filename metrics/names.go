@@ -3,8 +3,7 @@ package metrics
 import (
 	"time"
 
-	"strconv"
-	"sync/atomic"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
@@ -22,6 +21,45 @@ import (
 // value is a metric without labels.
 func value[S any](name, help string, read func(S) any) metric[S] {
 	return metric[S]{name, help, nil, func(s S, set set) { set(read(s)) }}
+}
+
+const prefix = "listedge_"
+
+// The metrics that are recorded when something happens; all others are read at each scrape.
+
+func newEdge() *Edge {
+	e := &Edge{
+		Connections: func() (open, limit int64) { return 0, 0 },
+		requests:    counters("http_requests_total", "Requests answered, by route and status.", "route", "status"),
+		durations: histograms("http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.",
+			[]float64{.001, .01, .1}, "route", "outcome"), // the objective in deploy/prometheus/rules uses 100 ms
+		pages:     counters("cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", "tier"),
+		collapsed: counters("cache_collapsed_total", "Pages that came from the look-up of another request."),
+	}
+	e.begin()
+	return e
+}
+
+func newTimings() timings {
+	return timings{
+		commits: histograms("freshness_commit_to_applied_seconds",
+			"Time from a commit, by the primary's clock, until this node applied it, by its own clock.", []float64{.001, .01, .1, 1}),
+		queries: histograms("origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server "+
+			"(primary, or the address of a replica) and outcome.", []float64{.01, .1}, "server", "outcome"),
+		redisCalls: histograms("redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the "+
+			"time to get a connection, failed calls included.", []float64{.01}, "purpose"),
+	}
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+}
+
+// histograms have native buckets, which grow by 19 %, and classic ones with these upper bounds in
+// seconds. Each classic bucket is one more series for every combination of labels, so there are
+// few; scrapers that negotiate protobuf may store the native ones.
+func histograms(name, help string, bounds []float64, labels ...string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: bounds, NativeHistogramBucketFactor: 1.19}, labels)
 }
 
 // build is the version of the program that runs.
@@ -44,12 +82,6 @@ var nodeMetrics = []metric[Sources]{
 			set(c.Up, c.Name)
 		}
 	}},
-	{"redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the time to get a connection, " +
-		"failed calls included.", []string{"purpose"}, func(s Sources, set set) {
-		for _, c := range s.RedisCalls() {
-			set(timings{Snapshot: c.Took, bounds: redisBounds}, c.Purpose)
-		}
-	}},
 	value("tls_certificate_expiry_timestamp_seconds",
 		"When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.",
 		func(s Sources) any {
@@ -61,40 +93,6 @@ var nodeMetrics = []metric[Sources]{
 }
 
 var edgeMetrics = []metric[*Edge]{
-	// Series of lists exist from the start, so that the first response of a kind is an
-	// increase; those of other routes, of which most can never be, from their first response.
-	{"http_requests_total", "Requests answered, by route and status.", []string{"route", "status"}, func(e *Edge, set set) {
-		for route := range routes {
-			for i := range len(statuses) + 1 {
-				status := "other"
-				if i < len(statuses) {
-					status = strconv.Itoa(statuses[i])
-				}
-				if n := e.sum(func(s *Stripe) *atomic.Uint64 { return &s.answers[route][i] }); n > 0 || route.isList() {
-					set(n, route.String(), status)
-				}
-			}
-		}
-	}},
-	{"http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.",
-		[]string{"route", "outcome"}, func(e *Edge, set set) {
-			for route := range routes {
-				for outcome := range outcomes {
-					if h := e.Latency(route, outcome); h.Count > 0 || route.isList() && outcome.isPage() {
-						set(timings{h, requestBounds}, route.String(), outcome.String())
-					}
-				}
-			}
-		}},
-	{"cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", []string{"tier"},
-		func(e *Edge, set set) {
-			for tier := range tiers {
-				set(e.sum(func(s *Stripe) *atomic.Uint64 { return &s.pages[tier] }), tier.String())
-			}
-		}},
-	value("cache_collapsed_total", "Pages that came from the look-up of another request.", func(e *Edge) any {
-		return e.sum(func(s *Stripe) *atomic.Uint64 { return &s.collapsed })
-	}),
 	value("http_connections", "Open connections of the public listener.", func(e *Edge) any {
 		open, _ := e.Connections()
 		return open
@@ -158,8 +156,6 @@ var cacheMetrics = []metric[cache.Stats]{
 		func(s cache.Stats) any { return s.Bound }),
 	value("freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.",
 		func(s cache.Stats) any { return s.ProofAge }),
-	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.",
-		func(s cache.Stats) any { return timings{Snapshot: s.Lag, bounds: lagBounds} }),
 }
 
 var feedMetrics = []metric[changefeed.Stats]{
@@ -252,12 +248,6 @@ var originMetrics = []metric[origin.Stats]{
 		}
 		return open
 	}),
-	{"origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server (primary, or the address " +
-		"of a replica) and outcome.", []string{"server", "outcome"}, func(s origin.Stats, set set) {
-		for _, l := range s.Latencies {
-			set(timings{Snapshot: l.Took, bounds: queryBounds}, l.Server, l.Outcome)
-		}
-	}},
 	value("origin_queries_running", "Page queries in flight.", func(s origin.Stats) any { return s.Running }),
 	value("origin_queries_queued", "Page queries that wait for their turn.", func(s origin.Stats) any { return s.Queued }),
 	value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.",

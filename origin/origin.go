@@ -47,7 +47,6 @@ type upstream struct {
 	pool    *pgxpool.Pool
 	queue   *fairQueue
 	breaker postgres.Breaker
-	took    latencies
 }
 
 func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
@@ -75,6 +74,10 @@ type Origin struct {
 	standbys []*standby
 	next     atomic.Uint32 // the standby that is tried first
 	timeout  time.Duration // statement_timeout: the server ends a query after it
+
+	// Queried is told how long each query of a page took, by its server (primary, or the address of
+	// a standby) and outcome (ok, timeout or failed); nil = nobody is. It is set before the first.
+	Queried func(server, outcome string, took time.Duration)
 
 	statements sync.Map // shape -> *postgres.Statement
 
@@ -113,7 +116,7 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 		if err != nil && ctx.Err() != nil && took < o.timeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
-		o.took.observe(postgres.Classify(err), took)
+		o.observe("primary", postgres.Classify(err), took)
 		return err
 	})
 	rows.Began, rows.Took = began, took
@@ -129,6 +132,18 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 		o.failed.Add(1)
 	}
 	return Rows{Began: began, Took: took}, err
+}
+
+func (o *Origin) observe(server string, err error, took time.Duration) {
+	outcome := "ok"
+	if errors.Is(err, ErrTimeout) {
+		outcome = "timeout"
+	} else if err != nil {
+		outcome = "failed"
+	}
+	if o.Queried != nil {
+		o.Queried(server, outcome, took)
+	}
 }
 
 // Check returns which collections cannot be read, and why. It reads each in each order, without
@@ -254,7 +269,6 @@ type Stats struct {
 	BreakerOpen                           bool
 	Pool                                  postgres.PoolStats
 	Standbys                              []StandbyStats
-	Latencies                             []Latency
 }
 
 // Stats returns the counts since the start and the present state.
@@ -265,11 +279,9 @@ func (o *Origin) Stats() Stats {
 		Running: running, Queued: queued,
 		BreakerOpen: !o.breaker.IsClosed(),
 		Pool:        postgres.StatsOf(o.pool),
-		Latencies:   o.took.stats("primary"),
 	}
 	for _, standby := range o.standbys {
 		s.Standbys = append(s.Standbys, standby.stats())
-		s.Latencies = append(s.Latencies, standby.took.stats(standby.host)...)
 	}
 	return s
 }

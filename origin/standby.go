@@ -182,7 +182,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 		began := time.Now()
 		var by changefeed.Server
 		rows, by, err = o.read(ctx, conn, q) // mutation: the LSN in the page's own statement
-		s.took.observe(postgres.Classify(err), time.Since(began))
+		o.observe(s.host, postgres.Classify(err), time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {
 				err = fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"listedge/internal/histogram"
 	"listedge/metrics"
 )
 
@@ -84,32 +83,23 @@ func (h *History) add(before, after *Reading, took time.Duration, now time.Time)
 		Requests: rate(func(r *Reading) uint64 { return r.Requests }),
 		Refused:  rate(func(r *Reading) uint64 { return r.Refused }),
 		Failed:   rate(func(r *Reading) uint64 { return r.Failed }),
+		Pages:    rate(func(r *Reading) uint64 { return r.Totals.Pages }),
 		Queries:  rate(func(r *Reading) uint64 { return r.Queries }),
 		Lookups:  rate(func(r *Reading) uint64 { return r.Lookups })}
-	var pages, hits uint64
-	for tier, n := range after.Pages {
-		n -= before.Pages[tier]
-		pages += n
-		if metrics.Tier(tier) == metrics.TierMemory || metrics.Tier(tier) == metrics.TierRedis {
-			hits += n
-		}
+	if pages := after.Pages - before.Pages; pages > 0 {
+		p.Hits = new(float64(after.Hits-before.Hits) / float64(pages))
 	}
-	if p.Pages = float64(pages) / took.Seconds(); pages > 0 {
-		p.Hits = new(float64(hits) / float64(pages))
-	}
-	var all histogram.Snapshot
+	all := metrics.Buckets{}
 	quantiles := map[string]Quantiles{}
 	for outcome := range after.Latencies {
-		s := after.Latencies[outcome].Since(&before.Latencies[outcome])
-		if s.Count > 0 {
-			quantiles[metrics.Outcome(outcome).String()] = quantilesOf(&s)
-			all.Merge(&s)
-		}
+		b := metrics.Buckets{}
+		b.Add(after.Latencies[outcome], before.Latencies[outcome])
+		all.Add(b, nil)
+		addQuantiles(quantiles, outcome, b)
 	}
-	if all.Count > 0 {
-		q := quantilesOf(&all)
+	if addQuantiles(quantiles, "all", all) {
+		q := quantiles["all"]
 		p.P50, p.P99 = &q.P50, &q.P99
-		quantiles["all"] = q
 	}
 	if after.ProofAge >= 0 {
 		p.Proof = new(after.ProofAge.Seconds())
@@ -121,8 +111,14 @@ func (h *History) add(before, after *Reading, took time.Duration, now time.Time)
 	h.ring[h.n%historyPoints], h.quantiles = p, quantiles
 }
 
-func quantilesOf(s *histogram.Snapshot) Quantiles {
-	return Quantiles{s.Quantile(.5).Seconds(), s.Quantile(.99).Seconds()}
+// addQuantiles adds an outcome that has occurred.
+func addQuantiles(all map[string]Quantiles, outcome string, b metrics.Buckets) bool {
+	p50, ok := b.Quantile(.5)
+	p99, _ := b.Quantile(.99)
+	if ok {
+		all[outcome] = Quantiles{p50, p99}
+	}
+	return ok
 }
 
 // After returns the points whose number is larger, the oldest first.

@@ -14,8 +14,7 @@ import (
 
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		edge := &metrics.Edge{}
-		stripe := edge.Stripe()
+		edge := metrics.New("", "").Edge
 		h := NewHistory(func() Reading {
 			t := edge.Totals()
 			return Reading{Totals: t, ProofAge: 20 * time.Millisecond, Queries: 2 * t.Requests, Lookups: 3 * t.Requests, Memory: 7}
@@ -26,11 +25,11 @@ func TestHistory(t *testing.T) {
 		defer func() { cancel(); <-ended }()
 		boottimetest.Pass(historyInterval / 2)
 		for range 50 {
-			stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Microsecond)
-			stripe.LookedUp(metrics.TierMemory, false)
-			stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeLimited, 429, time.Microsecond)
+			edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Microsecond)
+			edge.LookedUp(metrics.TierMemory, false)
+			edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeLimited, 429, time.Microsecond)
 		}
-		stripe.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeError, 503, time.Second)
+		edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeError, 503, time.Second)
 		boottimetest.Pass(historyInterval)
 		p := h.After(0)
 		if len(p) != 1 || p[0].Requests != 101/5. || p[0].Refused != 10 || p[0].Failed != .2 || *p[0].Hits != 1 || *p[0].P99 < 15e-6 || *p[0].P99 > 25e-6 || *p[0].Proof != .02 ||

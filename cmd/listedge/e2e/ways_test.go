@@ -64,7 +64,7 @@ func TestWaysThroughTheCode(t *testing.T) { // beside no other: proofs come in t
 // takes, those that a hit runs while the proofs of a busy machine are late, and what each call
 // to Redis asks about an outage.
 var leftOut = of("cmd/", "metrics/", "cache/stats.go", "cache/replica/fill.go", "limiter/active.go", "limiter/lease/fallback.go",
-	"origin/follower/stats.go", "internal/changefeed/failures.go", "internal/histogram/", "internal/lists/fold.go", "origin/usage/",
+	"origin/follower/stats.go", "internal/changefeed/failures.go", "internal/lists/fold.go", "origin/usage/",
 	"origin/latency.go", "internal/boottime/", "internal/rawconn/", "internal/redact/", "internal/sandbox/", "internal/tracing/")
 
 func of(prefixes ...string) func(file string) bool {

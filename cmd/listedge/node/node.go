@@ -110,7 +110,9 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 			err = errors.Join(err, begun.closeLayers(ctx, true))
 		}
 	}(n)
-	if n.redis, err = openRedis(f.RedisURL); err != nil {
+	registry := metrics.New(n.options.Version, n.options.Revision)
+	n.metrics = registry
+	if n.redis, err = openRedis(f.RedisURL, registry.RedisCalls); err != nil {
 		return nil, err
 	}
 	n.claim = changefeed.NewClaim(n.redis.log, n.followed)
@@ -124,6 +126,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	n.Cache, err = cache.New(cache.Options{
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
+		CommitApplied: registry.CommitApplied,
 	})
 	if err != nil {
 		return nil, err
@@ -144,8 +147,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database).Add)
-	registry := metrics.New(n.options.Version, n.options.Revision)
-	n.metrics = registry
+	pages.Queried = registry.Queried
 	n.server = edge.New(edge.Options{
 		Cache: n.Cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
@@ -179,7 +181,6 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		state.Fleet = n.fleet
 	}
 	sources.Checks = n.health.Metrics
-	sources.RedisCalls = n.redis.calls
 	sources.CertificateExpiry = certificateOf(n.options.Public).expiry
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)

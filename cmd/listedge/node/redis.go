@@ -14,53 +14,34 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"listedge/internal/histogram"
-	"listedge/metrics"
 )
 
 // redisClients are separate pools, so that large pages do not delay small decisions.
 type redisClients struct {
 	pages, limiter, log redis.UniversalClient
-	pageCalls           *callTimer
-	limiterCalls        *callTimer
-}
-
-// calls returns how long the calls took; the log's are not timed, because its reader waits
-// in Redis for the next entry.
-func (c redisClients) calls() []metrics.RedisCalls {
-	if c.pages == nil {
-		return nil
-	}
-	return []metrics.RedisCalls{{Purpose: "pages", Took: c.pageCalls.snapshot()}, {Purpose: "limits", Took: c.limiterCalls.snapshot()}}
 }
 
 // callTimer is a hook of a client. It measures how long commands and pipelines take,
 // with the time to get a connection.
-type callTimer struct{ took histogram.Histogram }
-
-func (t *callTimer) snapshot() (s histogram.Snapshot) {
-	s.Add(&t.took)
-	return s
-}
+type callTimer func(took time.Duration)
 
 // DialHook implements redis.Hook.
-func (t *callTimer) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (t callTimer) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements redis.Hook.
-func (t *callTimer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (t callTimer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
 		began := time.Now()
-		defer func() { t.took.Observe(time.Since(began)) }()
+		defer func() { t(time.Since(began)) }()
 		return next(ctx, command)
 	}
 }
 
 // ProcessPipelineHook implements redis.Hook.
-func (t *callTimer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (t callTimer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
 		began := time.Now()
-		defer func() { t.took.Observe(time.Since(began)) }()
+		defer func() { t(time.Since(began)) }()
 		return next(ctx, commands)
 	}
 }
@@ -74,8 +55,9 @@ func (c redisClients) close() {
 }
 
 // openRedis makes clients for the URL; an empty URL makes none. Only a malformed URL is
-// an error, because connections are opened when they are needed.
-func openRedis(text string) (c redisClients, err error) {
+// an error, because connections are opened when they are needed. Calls of the log are not timed, because its
+// reader waits in Redis for the next entry.
+func openRedis(text string, observe func(purpose string) func(took time.Duration)) (c redisClients, err error) {
 	if text == "" {
 		return c, nil
 	}
@@ -83,9 +65,9 @@ func openRedis(text string) (c redisClients, err error) {
 	if err != nil {
 		return c, fmt.Errorf("--redis-url: %w", err)
 	}
-	c = redisClients{pages: NewRedisClient(o), limiter: NewRedisClient(o), log: NewRedisClient(o), pageCalls: new(callTimer), limiterCalls: new(callTimer)}
-	c.pages.AddHook(c.pageCalls)
-	c.limiter.AddHook(c.limiterCalls)
+	c = redisClients{pages: NewRedisClient(o), limiter: NewRedisClient(o), log: NewRedisClient(o)}
+	c.pages.AddHook(callTimer(observe("pages")))
+	c.limiter.AddHook(callTimer(observe("limits")))
 	return c, nil
 }
 
