@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"regexp"
@@ -90,7 +91,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	default:
 		parsed.BindTo(ctx, (*context.Context)(nil))
 		parsed.Bind(&terminal{in: in, out: printed, err: errs})
-		err = parsed.Run()
+		err = withRemedy(parsed.Run(), parsed)
 	}
 	if ctx.Err() != nil && cancelled(err) {
 		err = errInterrupted
@@ -106,20 +107,43 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	return exitFailed
 }
 
-// noValue matches the parser's error for a flag without a value.
-var noValue = regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`)
+// reworded has what the parser says, and what this program says in its place.
+var reworded = []struct {
+	said *regexp.Regexp
+	says string
+}{
+	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "EOL".*`), "$1 needs a value"},
+	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`), "$1 needs a value, and is followed by $2"},
+	{regexp.MustCompile(`^(<id>|--[a-z-]+): invalid UUID.*`),
+		"$1 must be an id (a UUID), as `listedge workspaces list` and `listedge keys list` print it; a key or a name is none"},
+	{regexp.MustCompile(`^expected "<id>"`), "the id (<id>) is missing: --help has an example"},
+	{regexp.MustCompile(`^unexpected argument ([^ ,]+)`), "unexpected argument $1, which is no command here: --help lists them"},
+}
 
-// rewordParserError makes the parser's error for a flag without a value easier to
-// understand. It returns other errors as they are.
+// rewordParserError makes an error of the parser easier to understand.
 func rewordParserError(err error) error {
-	switch found := noValue.FindStringSubmatch(err.Error()); {
-	case found == nil:
-		return err
-	case found[2] == "EOL":
-		return fmt.Errorf("%s needs a value", found[1])
-	default:
-		return fmt.Errorf("%s needs a value, and is followed by %s", found[1], found[2])
+	for _, r := range reworded {
+		if r.said.MatchString(err.Error()) {
+			return errors.New(r.said.ReplaceAllString(err.Error(), r.says))
+		}
 	}
+	return err
+}
+
+// withRemedy adds to an error of the network which flag names what did not answer.
+func withRemedy(err error, command *kong.Context) error {
+	if command.Command() == "serve" || !errors.As(err, new(net.Error)) { // serve connects later, and its listeners are no servers
+		return err
+	}
+	for _, flag := range command.Flags() {
+		switch flag.Name {
+		case "database-url":
+			return fmt.Errorf("%w: check that --database-url names Postgres, and that it runs (`listedge doctor`)", err)
+		case "node":
+			return fmt.Errorf("%w: check that --node names the admin listener of a node, and that it runs", err)
+		}
+	}
+	return err
 }
 
 func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {

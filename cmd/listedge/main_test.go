@@ -41,6 +41,34 @@ func TestRatesOfUpToSixDecimalsAreAccepted(t *testing.T) {
 	}
 }
 
+// An error says what to do about it, in one line.
+func TestErrorsSayWhatToDo(t *testing.T) {
+	t.Setenv("LISTEDGE_DATABASE_URL", "postgres://127.0.0.1:1/none")
+	const id = "00000000-0000-0000-0000-000000000001"
+	for line, want := range map[string]string{
+		"brew":                                "unexpected argument brew, which is no command here: --help lists them",
+		"keys brew":                           "unexpected argument brew, which is no command here: --help lists them",
+		"keys revoke lk_abcdefgh":             "<id> must be an id (a UUID), as `listedge workspaces list` and `listedge keys list` print it; a key or a name is none",
+		"keys list --workspace shop":          "--workspace must be an id",
+		"keys update --rate 3":                "the id (<id>) is missing: --help has an example",
+		"keys list --workspace":               "--workspace needs a value",
+		"audit --database-url http://h":       "--database-url: not postgres://user:password@host:port/database",
+		"serve --replica-url redis://h":       "--replica-url: not postgres://user:password@host:port/database",
+		"keys list --workspace " + id:         "check that --database-url names Postgres, and that it runs (`listedge doctor`)",
+		"migrate status":                      "check that --database-url names Postgres",
+		"migrate drop-slot":                   "check that --database-url names Postgres",
+		"seed":                                "check that --database-url names Postgres",
+		"ready --node 127.0.0.1:1":            "check that --node names the admin listener of a node, and that it runs",
+		"explain x --node http://127.0.0.1:1": "check that --node names the admin listener",
+	} {
+		t.Run(line, func(t *testing.T) {
+			if p := start(t, strings.Fields(line)...); p.code == exitFine || !strings.Contains(p.err.String(), want) || strings.Count(p.err.String(), "\n") != 1 {
+				t.Errorf("exit %d: %s", p.code, p.err.String())
+			}
+		})
+	}
+}
+
 // Each command's help has an example, which the program accepts.
 func TestExamples(t *testing.T) {
 	t.Setenv("LISTEDGE_DATABASE_URL", "postgres://h/d")

@@ -32,7 +32,8 @@ var errUnclear = errors.New("not postgres://user:password@host:port/database; a 
 // even if the driver accepts it: a part of the password might be taken for the name of a
 // host or a database, and appear in every error.
 func checkURL(url string, err error) error {
-	if !redact.IsClear(url) {
+	scheme, _, isURL := strings.Cut(url, "://")
+	if !redact.IsClear(url) || isURL && scheme != "postgres" && scheme != "postgresql" {
 		return errUnclear
 	}
 	if err == nil {
