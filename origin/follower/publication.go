@@ -96,7 +96,7 @@ func (s Publication) Defect() (defect, remedy string) {
 		return "does not identify the old version of a changed row of " + s.NoOldRow,
 			"ALTER TABLE … REPLICA IDENTITY DEFAULT, with its primary key: (workspace_id, id), or (id) of api_keys and workspaces"
 	case s.Unlogged != "":
-		return "lacks the rows of " + s.Unlogged + ", which Postgres does not write to its WAL (UNLOGGED)", s.SetLogged
+		return "lacks the rows of " + s.Unlogged + ", which Postgres does not write to its WAL (UNLOGGED or FOREIGN)", s.SetLogged
 	case s.Children != "":
 		return "lacks the rows of " + s.Children + ", which pages show with those of the table that is inherited from", s.NoInherit
 	}

@@ -2,13 +2,13 @@
 -- are those of the Go struct Publication, in its order. Partitions are checked one by one.
 -- The replica identity is what an update or a delete says of the old row. Pages show the rows of a
 -- table that inherits from one of the tables, and the publication lacks them. The rows of a
--- temporary table are read by nobody else; those of an unlogged one are not in the WAL.
+-- temporary table are read by nobody else; those of an unlogged or a foreign one are not in the WAL.
 -- $2 are the tables, each with the column that identifies its list, the columns that a change is
 -- read from, and whether it is a list. A change can name its rows only where a unique index of the
 -- table says that the workspace and the id name one row.
 -- The view pg_publication_tables would wait for every lock of a table since Postgres 16.
 WITH leaf AS (
-    SELECT required.*, r.oid AS root, c.oid, c.relreplident, c.relpersistence, coalesce(k.identity, '{}') AS identity
+    SELECT required.*, r.oid AS root, c.oid, c.relkind, c.relreplident, c.relpersistence, coalesce(k.identity, '{}') AS identity
     FROM jsonb_to_recordset($2::jsonb) required (name text, col text, required text[], list bool)
     LEFT JOIN pg_namespace s ON s.nspname = 'public' -- to_regclass needs a right to it
     LEFT JOIN pg_class r ON (r.relname, r.relnamespace) = (required.name, s.oid)
@@ -37,9 +37,10 @@ inheriting AS (
 SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1) AS exists,
     EXISTS (SELECT FROM pg_publication WHERE pubname = $1 AND pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot) AS all_operations,
     coalesce((SELECT string_agg(DISTINCT name, ', ') FROM published WHERE NOT whole OR NOT coalesce(columns @> to_jsonb(required), true)), '') AS incomplete,
-    coalesce((SELECT string_agg(DISTINCT name, ', ') FROM leaf WHERE relreplident <> 'f' AND col <> ALL (identity)), '') AS no_old_row,
-    coalesce((SELECT string_agg(oid::regclass::text, ', ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p'), '') AS unlogged,
-    coalesce((SELECT string_agg(format('ALTER TABLE %s SET LOGGED', oid::regclass), '; ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p'), '') AS set_logged,
+    coalesce((SELECT string_agg(DISTINCT name, ', ') FROM leaf WHERE relkind = 'r' AND relreplident <> 'f' AND col <> ALL (identity)), '') AS no_old_row,
+    coalesce((SELECT string_agg(oid::regclass::text, ', ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p' OR relkind = 'f'), '') AS unlogged,
+    coalesce((SELECT string_agg(CASE relkind WHEN 'f' THEN format('ALTER TABLE %s DETACH PARTITION %s', (SELECT inhparent::regclass FROM pg_inherits WHERE inhrelid = oid), oid::regclass)
+        ELSE format('ALTER TABLE %s SET LOGGED', oid::regclass) END, '; ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p' OR relkind = 'f'), '') AS set_logged,
     coalesce((SELECT string_agg(DISTINCT name, ', ') FROM inheriting), '') AS children,
     coalesce((SELECT string_agg(format('ALTER TABLE %s NO INHERIT %s', name, parent), '; ' ORDER BY name, parent) FROM inheriting), '') AS no_inherit,
     (SELECT array_agg(DISTINCT name) FROM leaf WHERE list

@@ -114,6 +114,20 @@ func TestRowsThatTheirIDDoesNotName(t *testing.T) {
 	}
 }
 
+// The rows of a foreign partition are in no WAL of this server, whatever its replica identity.
+func TestAForeignPartition(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(`ALTER TABLE items RENAME TO items_old; CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS) PARTITION BY HASH (workspace_id);
+		CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w;
+		CREATE FOREIGN TABLE far PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0) SERVER s;
+		ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old`)
+	p := must2(ReadPublication(w.ctx(), w.db))
+	if defect, remedy := p.Defect(); !strings.Contains(defect, "lacks the rows of far, which") || remedy != "ALTER TABLE items DETACH PARTITION far" {
+		t.Errorf("%s: %s", defect, remedy)
+	}
+}
+
 func TestRowsOfPartitions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
