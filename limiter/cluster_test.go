@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/sandbox/redistest"
 )
 
@@ -47,7 +48,7 @@ func TestAHungShardCostsOthersNothing(t *testing.T) {
 				if all.Add(1); l.take(of[i%len(of)], nil).Source == SourceLocalFallback {
 					fallback.Add(1)
 				}
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // the pace of a client
 			}
 		})
 	}
@@ -200,7 +201,7 @@ func loseAShard(t *testing.T, loses int32, quiet time.Duration) {
 		t.Cleanup(func() { closeLimiter(t, l) })
 		nodes = append(nodes, l)
 	}
-	time.Sleep(3 * time.Second) // the nodes count one another at both shards, before they have a bucket there
+	boottimetest.Pass(3 * time.Second) // the nodes count one another at both shards, before they have a bucket there
 	for _, l := range nodes {
 		for shard, key := range []string{"first", "second"} {
 			buckets[shard] = append(buckets[shard], l.Bucket(key, policy(t, 100, 100)))
@@ -226,7 +227,7 @@ func loseAShard(t *testing.T, loses int32, quiet time.Duration) {
 				}
 			}
 		}
-		time.Sleep(5 * time.Millisecond)
+		boottimetest.Pass(5 * time.Millisecond)
 	}
 	t.Logf("%d admitted on the healthy shard, %d on the other, of 2100; of these %d by the node that lost it", admitted[0], admitted[1], byLost)
 	if byLost < 400 {
@@ -243,7 +244,7 @@ func loseAShard(t *testing.T, loses int32, quiet time.Duration) {
 func TestCluster(t *testing.T) {
 	servers, client := startCluster(t)
 	f := startFlood(t, time.Millisecond, one(client), patient)
-	time.Sleep(500 * time.Millisecond)
+	f.goesOn(t, 500)
 	f.end(t, 0)
 
 	// Both buckets of a request travel to their master in one pipeline.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
@@ -68,7 +69,7 @@ func startFlood(t *testing.T, gap time.Duration, client func(node int) redis.Uni
 					}
 					f.longest.Store(max(f.longest.Load(), int64(time.Since(began))))
 				}
-				time.Sleep(gap)
+				time.Sleep(gap) // the pace of a client
 			}
 		})
 	}
@@ -111,7 +112,23 @@ func (f *flood) eventually(t *testing.T, what string, ok func(s Stats) bool) {
 func (f *flood) leased(t *testing.T) {
 	t.Helper()
 	f.eventually(t, "each node has leased", func(s Stats) bool { return s.Allowed[SourceLease] > 0 && s.TokensLeased > 0 })
-	time.Sleep(300 * time.Millisecond)
+	f.goesOn(t, 300)
+}
+
+// goesOn waits until each node has decided so many requests more of each limit.
+func (f *flood) goesOn(t *testing.T, requests uint64) {
+	t.Helper()
+	for _, node := range f.nodes {
+		decided := func() (n uint64) {
+			s := node.Stats()
+			for source := range sources {
+				n += s.Allowed[source] + s.Refused[source]
+			}
+			return n / uint64(len(f.limits))
+		}
+		until := decided() + requests
+		eventually(t, "the flood goes on", func() bool { return decided() >= until })
+	}
 }
 
 func (f *flood) breakers(t *testing.T, state string) {
@@ -126,7 +143,7 @@ func one(client redis.UniversalClient) func(int) redis.UniversalClient {
 func TestThreeNodesInAFlood(t *testing.T) {
 	_, client := startRedis(t)
 	f := startFlood(t, 50*time.Microsecond, one(client), patient)
-	time.Sleep(time.Second)
+	f.goesOn(t, 500)
 	f.end(t, 0)
 	if s := f.nodes[0].Stats(); s.Allowed[SourceLease] == 0 || s.Allowed[SourceLocalFallback] != 0 || s.TokensLeased == 0 {
 		t.Errorf("%+v", s)
@@ -139,10 +156,10 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	f.leased(t)
 	must(server.Kill())
 	f.breakers(t, "open")
-	time.Sleep(300 * time.Millisecond) // Redis is away
+	f.goesOn(t, 300) // while Redis is away
 	must(server.Restart(t.Context()))
 	f.breakers(t, "closed")
-	time.Sleep(700 * time.Millisecond) // in which a burst too many would be spent
+	f.goesOn(t, 700) // in which a burst too many would be spent
 	f.end(t, 1.1)
 }
 
@@ -160,7 +177,7 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 		l.take(l.Bucket("another", policy(t, 1000, 15)), nil)
 		return l.Stats().Breaker == "open"
 	})
-	time.Sleep(2 * heartbeatInterval)
+	time.Sleep(2 * heartbeatInterval) // no heartbeat closes it
 	if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
 		t.Errorf("%+v", s)
 	}
@@ -200,7 +217,7 @@ func TestSentinelFailsOver(t *testing.T) {
 	f.breakers(t, "open")
 	f.breakers(t, "closed")
 	before := f.nodes[0].Stats().RedisCalls
-	time.Sleep(500 * time.Millisecond) // in which a burst too many would be spent
+	f.goesOn(t, 500) // in which a burst too many would be spent
 	if f.nodes[0].Stats().RedisCalls == before {
 		t.Error("no call to the new master")
 	}
@@ -254,11 +271,11 @@ func TestHeartbeats(t *testing.T) {
 func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
 		v.count(3)
-		time.Sleep(3 * time.Second)
+		boottimetest.Pass(3 * time.Second)
 		v.count(0)
-		time.Sleep(3 * heartbeatInterval / 2) // a heartbeat or two
+		boottimetest.Pass(3 * heartbeatInterval / 2) // a heartbeat or two
 		v.mood.Store(int32(hung))
-		time.Sleep(10 * time.Second)
+		boottimetest.Pass(10 * time.Second)
 		if f := fleetOf(l); f.Nodes != 3 || f.Missing != 2 || f.Cold {
 			t.Fatalf("%+v", f)
 		}

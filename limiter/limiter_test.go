@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/limiter/lease"
 )
 
@@ -47,7 +48,7 @@ func suite(t *testing.T, l *Limiter, source Source) {
 		if d.Allowed || d.Refused != Key || d.RetryAfter <= 990*time.Second || d.RetryAfter > 1000*time.Second || d.Key.Remaining != 0 || d.Key.RetryIn != d.RetryAfter || d.Key.ResetIn != d.RetryAfter {
 			t.Fatalf("%+v", d)
 		}
-		time.Sleep(d.RetryAfter)
+		boottimetest.Pass(d.RetryAfter)
 		if d := l.take(b, nil); !d.Allowed {
 			t.Fatalf("after Retry-After: %+v", d)
 		}
@@ -58,9 +59,9 @@ func suite(t *testing.T, l *Limiter, source Source) {
 	run("time refills, up to the burst", func() {
 		b := bucket(slow)
 		takes(t, l, b, 10, source)
-		time.Sleep(3_000 * time.Second)
+		boottimetest.Pass(3_000 * time.Second)
 		takes(t, l, b, 3, source)
-		time.Sleep(20_000 * time.Second)
+		boottimetest.Pass(20_000 * time.Second)
 		takes(t, l, b, 10, source)
 	})
 	run("both buckets or neither", func() {
@@ -75,7 +76,7 @@ func suite(t *testing.T, l *Limiter, source Source) {
 				t.Fatalf("%+v", d)
 			}
 		}
-		time.Sleep(100 * time.Millisecond)
+		boottimetest.Pass(100 * time.Millisecond)
 		takes(t, l, key, 7, source)
 		if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace && d.Refused != Key || d.RetryAfter < 900*time.Second {
 			t.Fatalf("both empty: %+v", d)
@@ -161,7 +162,7 @@ func TestABucketIsRememberedUntilItIsFull(t *testing.T) {
 		if n := len(l.buckets.buckets); n > 2*sweepFrom+1 {
 			t.Errorf("%d buckets are kept, of which one is in use", n)
 		}
-		time.Sleep(time.Hour)
+		boottimetest.Pass(time.Hour)
 		runtime.GC()
 		if b := l.buckets.buckets["first"].Value(); b != nil {
 			t.Error("a full bucket that nobody uses is kept")
@@ -187,7 +188,7 @@ func TestCloseLeavesTakeWorking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newVirtual()
 		l := newLimiter(Options{}, v)
-		time.Sleep(3 * time.Second)
+		boottimetest.Pass(3 * time.Second)
 		b := slowKey(t, l)
 		for range 20 {
 			l.take(b, nil)
@@ -214,7 +215,7 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v := newVirtual()
 				l := newLimiter(Options{}, v)
-				time.Sleep(3 * time.Second)
+				boottimetest.Pass(3 * time.Second)
 				p := policy(t, 0.001, 200)
 				all := make([]*Bucket, buckets)
 				for i := range all {
@@ -246,7 +247,7 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.within)
 				defer cancel()
 				err := l.Close(ctx)
-				time.Sleep(time.Second)
+				boottimetest.Pass(time.Second)
 				v.mu.Lock()
 				defer v.mu.Unlock()
 				var kept [2]int // of many tokens, of fewer
@@ -268,12 +269,12 @@ func TestCloseIsForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newVirtual()
 		l := newLimiter(Options{}, v)
-		time.Sleep(3 * time.Second)
+		boottimetest.Pass(3 * time.Second)
 		b := smallKey(t, l)
 		takes(t, l, b, 1, SourceRedis)
 		v.mood.Store(int32(frozen))
 		l.take(b, nil)
-		time.Sleep(2 * heartbeatInterval)
+		boottimetest.Pass(2 * heartbeatInterval)
 		if s := l.Stats(); s.Breaker != "open" {
 			t.Fatalf("%+v", s)
 		}
@@ -281,7 +282,7 @@ func TestCloseIsForGood(t *testing.T) {
 		defer cancel()
 		_ = l.Close(ctx)
 		v.mood.Store(int32(well)) // the heartbeat in flight is answered
-		time.Sleep(callTimeout / 2)
+		boottimetest.Pass(callTimeout / 2)
 		if s := l.Stats(); s.Breaker != "closed" {
 			t.Fatalf("%+v", s)
 		}

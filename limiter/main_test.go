@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter/lease"
@@ -277,7 +278,7 @@ func inVirtualTime(t *testing.T, o Options, f func(t *testing.T, l *Limiter, v *
 		v := newVirtual()
 		l := newLimiter(o, v)
 		defer closeLimiter(t, l)
-		time.Sleep(3 * time.Second)
+		boottimetest.Pass(3 * time.Second)
 		f(t, l, v)
 	})
 }
@@ -290,6 +291,6 @@ func fleet(t *testing.T, v *virtual, nodes int) []*Limiter {
 		all[i] = newLimiter(Options{NodeID: fmt.Sprint(i)}, v)
 		t.Cleanup(func() { closeLimiter(t, all[i]) })
 	}
-	time.Sleep(3 * time.Second)
+	boottimetest.Pass(3 * time.Second)
 	return all
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/internal/boottime/boottimetest"
 )
 
 // way is a node's way to a virtual store, which may lose what is sent or what is answered.
@@ -59,7 +61,7 @@ func spendQuota(t *testing.T, seed uint64, mode FailureMode, tokens int64, nodes
 			q.nodes, q.ways = append(q.nodes, nil), append(q.ways, nil)
 			q.start(i)
 		}
-		time.Sleep(3 * time.Second)
+		boottimetest.Pass(3 * time.Second)
 		f(q)
 		for i := range q.nodes {
 			closeLimiter(t, q.nodes[i])
@@ -124,7 +126,7 @@ var loads = []struct {
 func (q *quotaFleet) traffic(load int, perSecond float64, span time.Duration, stop func() bool) {
 	for end := time.Now().Add(span); time.Now().Before(end) && !stop(); {
 		gap, node := loads[load].next(q, perSecond)
-		time.Sleep(time.Duration(gap * float64(time.Second)))
+		boottimetest.Pass(time.Duration(gap * float64(time.Second)))
 		q.take(node)
 	}
 }
@@ -140,7 +142,7 @@ func (q *quotaFleet) spendRest() {
 				quiet = 0
 			}
 		}
-		time.Sleep(2 * time.Second)
+		boottimetest.Pass(2 * time.Second)
 	}
 }
 
@@ -213,7 +215,7 @@ func TestAQuotaInStorms(t *testing.T) {
 			for _, w := range q.ways {
 				w.deaf.Store(false)
 			}
-			time.Sleep(3 * time.Second)
+			boottimetest.Pass(3 * time.Second)
 			q.spendRest()
 			if q.admitted != tokens-held {
 				t.Errorf("seed %d: %d of %d admitted, and nodes that were killed held %d", seed, q.admitted, tokens, held)
@@ -237,7 +239,7 @@ func TestAChangedQuotaKeepsWhatWasSpent(t *testing.T) {
 						for i := range q.nodes {
 							q.count(i)
 						}
-						time.Sleep(3 * time.Second)
+						boottimetest.Pass(3 * time.Second)
 						if q.tokens == change[len(change)-1] {
 							q.spendRest()
 						}
@@ -281,7 +283,7 @@ func TestAQuotaWithoutRedis(t *testing.T) {
 							set(false)
 							q.traffic(0, perSecond, time.Second, endless)
 						}
-						time.Sleep(3 * time.Second)
+						boottimetest.Pass(3 * time.Second)
 						q.spendRest()
 						over, part := q.admitted-tokens, alone*int64(c.cut)/int64(c.nodes)
 						t.Logf("%d over, the part is %d", over, part)
@@ -301,7 +303,7 @@ func TestAQuotaThatIsAllowedAbove(t *testing.T) {
 		q.ways[0].cut.Store(true)
 		q.traffic(0, 20, 20*time.Second, endless)
 		q.ways[0].cut.Store(false)
-		time.Sleep(5 * time.Second)
+		boottimetest.Pass(5 * time.Second)
 		before := q.admitted
 		q.spendRest()
 		if left := q.quotaLeft(q.count(0)); before < 300 || left != 100-before || q.admitted != before {
@@ -335,7 +337,7 @@ func TestWhatIsShownOfAQuota(t *testing.T) {
 				over, shown, low := 0, 0, int64(0)
 				for q.admitted < 10_000 {
 					gap, node := load.next(q, 100)
-					time.Sleep(time.Duration(gap * float64(time.Second)))
+					boottimetest.Pass(time.Duration(gap * float64(time.Second)))
 					d := q.take(node)
 					if !d.Allowed {
 						continue

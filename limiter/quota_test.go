@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/internal/boottime/boottimetest"
 )
 
 // quotaFor is a quota for a period that ends then.
@@ -34,7 +36,7 @@ func keepsQuotas(t *testing.T, l *Limiter) {
 		take := func() Decision { return l.Take(time.Now(), key, nil, quota) }
 		refused := func(what string) {
 			t.Helper()
-			time.Sleep(time.Second)
+			boottimetest.Pass(time.Second)
 			before := l.left(key)
 			d := take()
 			until := time.Until(ends)
@@ -84,7 +86,7 @@ func keepsQuotas(t *testing.T, l *Limiter) {
 				t.Fatalf("%+v", d)
 			}
 		}
-		time.Sleep(time.Second)
+		boottimetest.Pass(time.Second)
 		if d := l.Peek(time.Now(), nil, nil, full); d.Quota.Remaining != tokens-1 {
 			t.Fatalf("requests that the rate refused took of the quota: %d of %d left", d.Quota.Remaining, tokens)
 		}
@@ -110,7 +112,7 @@ func TestAQuotaIsRemembered(t *testing.T) {
 		if quotaFor(l, "first", 3, ends) != first {
 			t.Fatal("a quota is forgotten before its period is over")
 		}
-		time.Sleep(24*time.Hour + quotaKept + time.Second)
+		boottimetest.Pass(24*time.Hour + quotaKept + time.Second)
 		ends = ends.Add(48 * time.Hour)
 		others("b")
 		if quotaFor(l, "first", 3, ends) == first {
@@ -132,15 +134,15 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 		t.Run(fmt.Sprint(c.mode, " on ", c.nodes), func(t *testing.T) {
 			inVirtualTime(t, Options{FailureMode: c.mode}, func(t *testing.T, l *Limiter, v *virtual) {
 				v.count(c.nodes)
-				time.Sleep(3 * time.Second)
+				boottimetest.Pass(3 * time.Second)
 				ends := time.Now().Add(time.Hour)
 				quota := quotaFor(l, "day", 100, ends)
 				for range 20 {
 					l.Take(time.Now(), nil, nil, quota)
 				}
-				time.Sleep(30 * time.Second) // what was held has gone back
+				boottimetest.Pass(30 * time.Second) // what was held has gone back
 				v.mood.Store(int32(hung))
-				time.Sleep(2 * time.Second)
+				boottimetest.Pass(2 * time.Second)
 				admitted := int64(0)
 				var d Decision
 				for range 200 {
@@ -156,7 +158,7 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 					t.Fatalf("%d admitted, then %+v", admitted, d)
 				}
 				v.mood.Store(int32(well))
-				time.Sleep(5 * time.Second)
+				boottimetest.Pass(5 * time.Second)
 				if n := v.quotaLeft(quota); n != 80-admitted || l.Stats().Owing != 0 {
 					t.Errorf("%d left, %+v", n, l.Stats())
 				}
@@ -205,7 +207,7 @@ func TestAQuotaOnThreeNodes(t *testing.T) {
 				if nodes[i].Take(time.Now(), keys[i], nil, quotas[i]).Allowed {
 					admitted.Add(1)
 				}
-				time.Sleep(time.Duration(random.IntN(1_000)) * time.Microsecond)
+				time.Sleep(time.Duration(random.IntN(1_000)) * time.Microsecond) // the pace of a client
 			}
 		})
 	}
@@ -243,7 +245,7 @@ func TestAQuotaOnThreeNodes(t *testing.T) {
 func TestAQuotaLoweredWithoutRedisKeepsItsDebt(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
 		v.count(1)
-		time.Sleep(3 * time.Second)
+		boottimetest.Pass(3 * time.Second)
 		ends := time.Now().Add(time.Hour)
 		set := func(tokens int64) *Counter { return quotaFor(l, "day", tokens, ends) }
 		quota := set(1000)
@@ -256,22 +258,22 @@ func TestAQuotaLoweredWithoutRedisKeepsItsDebt(t *testing.T) {
 			}
 		}
 		take(20)
-		time.Sleep(30 * time.Second)
+		boottimetest.Pass(30 * time.Second)
 		v.mood.Store(int32(hung))
-		time.Sleep(2 * time.Second)
+		boottimetest.Pass(2 * time.Second)
 		take(600)
-		time.Sleep(time.Second)
+		boottimetest.Pass(time.Second)
 		before := admitted
 		set(300)
 		if take(2000); admitted > before {
 			t.Errorf("%d more of a quota of 300, of which %d were spent", admitted-before, before)
 		}
 		v.mood.Store(int32(well))
-		time.Sleep(5 * time.Second)
+		boottimetest.Pass(5 * time.Second)
 		set(1000)
 		for range 5 {
 			take(2000)
-			time.Sleep(2 * time.Second)
+			boottimetest.Pass(2 * time.Second)
 		}
 		if admitted != 1000 {
 			t.Errorf("%d admitted of 1000", admitted)
@@ -291,11 +293,11 @@ func TestALateAnswerDoesNotFillAQuota(t *testing.T) {
 				for range 100 {
 					l.Take(time.Now(), nil, nil, used)
 				}
-				time.Sleep(20 * time.Second)
+				boottimetest.Pass(20 * time.Second)
 				joined := newLimiter(Options{NodeID: "joined"}, v)
 				defer closeLimiter(t, joined)
 				quota := quotaFor(joined, "day", 100, ends)
-				time.Sleep(5 * time.Second)
+				boottimetest.Pass(5 * time.Second)
 				v.oneWay.Store(int64(late))
 				var all sync.WaitGroup
 				for range 50 {

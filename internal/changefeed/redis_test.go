@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -198,11 +199,11 @@ func TestASubscriberReadsWhereTheLogIsWritten(t *testing.T) {
 		log, r := &scripted{Local: NewLocal()}, &recorder{}
 		_ = log.SetEpoch(t.Context(), "", "e")
 		log.answer = func(after Position) ([]Entry, bool, error) {
-			time.Sleep(30 * time.Millisecond)
+			boottimetest.Pass(30 * time.Millisecond)
 			return []Entry{byServer("another", heartbeat(1, after.N+1, at(1, after.N), "5:5:"))}, false, nil
 		}
 		_, stop := subscribe(t, log, r)
-		time.Sleep(time.Second)
+		boottimetest.Pass(time.Second)
 		stop()
 		if len(r.proofs) > 0 || log.readers < 10 {
 			t.Errorf("%d proofs, %d readers", len(r.proofs), log.readers)

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
@@ -40,7 +41,7 @@ func TestARateIsRowsInTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		bar := startProgress(&out, "seed", 1000, false)
-		time.Sleep(2 * time.Second)
+		boottimetest.Pass(2 * time.Second)
 		if endProgress(&out, bar, 1000, ""); out.String() != "seed: 1000 rows in 2.0 s, 500 rows/s\n" {
 			t.Error(out.String())
 		}

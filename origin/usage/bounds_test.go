@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/origin/usage"
 )
 
@@ -31,7 +32,7 @@ func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
 				c.Answered(200, 1)
 			}
 			before, _ := w.written()
-			time.Sleep(5 * time.Second)
+			boottimetest.Pass(5 * time.Second)
 			synctest.Wait()
 			if after, _ := w.written(); after-before > 4 {
 				t.Fatalf("%d batches in 5 s", after-before)
@@ -64,15 +65,15 @@ func TestMemoryIsBounded(t *testing.T) {
 			counters[i] = r.Counter(key(1, i))
 			counters[i].Answered(200, 1)
 		}
-		time.Sleep(6 * time.Second)
+		boottimetest.Pass(6 * time.Second)
 		if s := r.Stats(); s.Lost != more {
 			t.Errorf("%d lost, want %d", s.Lost, more)
 		}
-		time.Sleep(time.Until(hour.Add(time.Hour + time.Second)))
+		boottimetest.Pass(time.Until(hour.Add(time.Hour + time.Second)))
 		last, other := counters[bound-1], counters[bound] // the first are in a batch that is sent again
 		last.Answered(200, 1)
 		other.Answered(200, 1)
-		time.Sleep(6 * time.Second)
+		boottimetest.Pass(6 * time.Second)
 		if s := r.Stats(); s.Lost != more+1 {
 			t.Errorf("%d lost, want %d", s.Lost, more+1)
 		}

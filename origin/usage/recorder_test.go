@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/origin/usage"
 )
 
@@ -125,7 +126,7 @@ func TestARecorderWrites(t *testing.T) {
 			}
 			c.Queried()
 			began := time.Now()
-			time.Sleep(twoWrites)
+			boottimetest.Pass(twoWrites)
 			want := usage.Counts{Requests: 4, Refused: 1, NotModified: 1, Bytes: 1170, Queries: 1}
 			if got := w.sum(key(1, 1)); got != want || len(w.writes) != 1 {
 				t.Errorf("%+v by %d writes, want %+v", got, len(w.writes), want)
@@ -144,7 +145,7 @@ func TestARecorderWrites(t *testing.T) {
 			w := newTable()
 			r := usage.Start(w.write)
 			r.Counter(key(1, 1))
-			time.Sleep(48 * time.Hour)
+			boottimetest.Pass(48 * time.Hour)
 			closed(t, r)
 			if len(w.writes) != 0 {
 				t.Errorf("%d writes", len(w.writes))
@@ -163,11 +164,11 @@ func TestARecorderWrites(t *testing.T) {
 				r := usage.Start(w.write)
 				defer closed(t, r)
 				r.Counter(key(1, 1)).Answered(200, 1)
-				time.Sleep(9 * time.Second)
+				boottimetest.Pass(9 * time.Second)
 				if s := r.Stats(); s.Failure == nil || time.Since(s.Since) != 9*time.Second {
 					t.Errorf("%+v", s)
 				}
-				time.Sleep(time.Second + time.Millisecond)
+				boottimetest.Pass(time.Second + time.Millisecond)
 				if s := r.Stats(); w.total() != 1 || s.Failure != nil || !s.Since.IsZero() {
 					t.Errorf("%d requests, %+v", w.total(), s)
 				}
@@ -179,7 +180,7 @@ func TestARecorderWrites(t *testing.T) {
 			w := newTable()
 			hour := time.Now().Truncate(time.Hour)
 			next := hour.Add(time.Hour)
-			time.Sleep(time.Until(next.Add(-7 * time.Second)))
+			boottimetest.Pass(time.Until(next.Add(-7 * time.Second)))
 			var hung time.Time
 			w.failing(func(ctx context.Context) (error, error) {
 				if !hung.IsZero() {
@@ -192,11 +193,11 @@ func TestARecorderWrites(t *testing.T) {
 			r := usage.Start(w.write)
 			c := r.Counter(key(1, 1))
 			c.Answered(200, 1)
-			time.Sleep(6 * time.Second)
+			boottimetest.Pass(6 * time.Second)
 			c.Answered(200, 1) // while the write hangs
-			time.Sleep(2500 * time.Millisecond)
+			boottimetest.Pass(2500 * time.Millisecond)
 			c.Answered(200, 1)
-			time.Sleep(twoWrites)
+			boottimetest.Pass(twoWrites)
 			closed(t, r)
 			if want := next.Add(-2 * time.Second); !hung.Equal(want) {
 				t.Errorf("the write began at %s, want %s", hung, want)
@@ -225,7 +226,7 @@ func TestClosingIsBounded(t *testing.T) {
 		w.failing(func(ctx context.Context) (error, error) { <-ctx.Done(); return ctx.Err(), nil }) // Postgres hangs
 		r := usage.Start(w.write)
 		r.Counter(key(1, 1)).Answered(200, 1)
-		time.Sleep(time.Minute)
+		boottimetest.Pass(time.Minute)
 		began := time.Now()
 		if err := r.Close(t.Context()); err == nil || time.Since(began) > 5*time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
@@ -284,7 +285,7 @@ func TestEachRequestIsCountedOnce(t *testing.T) {
 						counters[k] = nil // not used any more
 						runtime.GC()
 					}
-					time.Sleep(time.Duration(random.IntN(4000)) * time.Millisecond)
+					boottimetest.Pass(time.Duration(random.IntN(4000)) * time.Millisecond)
 				}
 				w.failing(nil)
 				closed(t, r)
@@ -315,7 +316,7 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 					c.Answered(200, 1)
 					c.Answered(304, 0)
 					if i%20 == 0 {
-						time.Sleep(time.Second) // beside collections
+						boottimetest.Pass(time.Second) // beside collections
 					}
 				}
 			})
@@ -323,7 +324,7 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 		all.Go(func() {
 			for range 20 {
 				runtime.GC()
-				time.Sleep(4 * time.Second)
+				boottimetest.Pass(4 * time.Second)
 			}
 		})
 		all.Wait()
@@ -359,7 +360,7 @@ func TestBusiestKeys(t *testing.T) {
 					answered(counter, 200, 49)
 				}
 			}
-			time.Sleep(interval + time.Millisecond)
+			boottimetest.Pass(interval + time.Millisecond)
 			top := r.Stats().Busiest
 			if len(top) != 10 || top[0] != (usage.Use{Key: key(500%7, 500), Requests: 20, Refused: 19.8}) || top[1] != (usage.Use{Key: key(1500%7, 1500), Requests: 10}) || top[9].Requests != .2 {
 				t.Errorf("%+v", top)
@@ -371,11 +372,11 @@ func TestBusiestKeys(t *testing.T) {
 			r := begin(t)
 			c := r.Counter(key(1, 1))
 			answered(c, 200, 10)
-			time.Sleep(interval + time.Millisecond)
+			boottimetest.Pass(interval + time.Millisecond)
 			if top := r.Stats().Busiest; len(top) != 1 {
 				t.Errorf("%+v", top)
 			}
-			time.Sleep(interval)
+			boottimetest.Pass(interval)
 			if top := r.Stats().Busiest; len(top) != 0 {
 				t.Errorf("%+v", top)
 			}
