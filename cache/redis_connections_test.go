@@ -52,7 +52,7 @@ func slowToOpen(t *testing.T, to string) (address string) {
 		if _, err := io.ReadFull(server, first); err != nil {
 			return
 		}
-		time.Sleep(3 * redisBudget)
+		time.Sleep(3 * redisBudget) // as long as the handshake takes
 		if _, err := client.Write(first); err == nil {
 			_, _ = io.Copy(client, server)
 		}

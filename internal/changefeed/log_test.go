@@ -206,7 +206,7 @@ func testBlocking(t *testing.T, log Log, epoch string) {
 	select {
 	case f := <-waiting[0]:
 		t.Fatalf("came back with nothing to read: %+v", f)
-	case <-time.After(50 * time.Millisecond):
+	case <-time.After(50 * time.Millisecond): // both wait
 	}
 	add(t, log, epoch, beat(1, 2))
 	for _, w := range waiting {

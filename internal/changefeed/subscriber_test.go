@@ -151,7 +151,7 @@ func TestSubscribersProve(t *testing.T) {
 						t.Fatalf("%+v proves a moment behind its heartbeat's, %s", p, before)
 					}
 					proven++
-				case <-time.After(5 * time.Millisecond):
+				case <-time.After(5 * time.Millisecond): // the pace of heartbeats
 				case <-deadline:
 					t.Fatal("nothing is proven")
 				}

@@ -86,7 +86,7 @@ func (s *keyTable) lookup(ctx context.Context, hashes []Hash, run string) (map[H
 	if err != nil {
 		return nil, err
 	}
-	time.Sleep(delay)
+	time.Sleep(delay) // as long as the query takes
 	return found, nil
 }
 

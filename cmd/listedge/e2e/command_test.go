@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/internal/lists"
 )
@@ -93,16 +92,7 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"dev --listen 127.0.0.1:http": "--listen",
 	} {
 		t.Run(line, func(t *testing.T) {
-			p := start(t, strings.Fields(line)...)
-			select {
-			case <-p.ended:
-			case <-time.After(patience):
-				t.Fatal("it still runs")
-			}
-			said := p.err.String()
-			if p.code != exitUsage || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, want) || p.out.String() != "" {
-				t.Errorf("exit %d: %q, want %q", p.code, said, want)
-			}
+			refused(t, exitUsage, want, strings.Fields(line)...)
 		})
 	}
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -13,161 +14,170 @@ import (
 // fault is something that happens to a fleet while it is written and read.
 type fault struct {
 	name    string
-	lasts   time.Duration // of writing and reading, in all
-	happens func(t *testing.T, f *fleet)
+	happens func(t *testing.T, o *oracle)
 	hits    bool   // some answers must be hits
 	forms   []form // ways to write; nil = usualForms
 	loses   bool   // commits that were acknowledged, if Postgres crashes meanwhile
 }
 
+// So many answers are judged before a fault begins, and while it lasts.
+const before, during = 100, 500
+
 // Faults are those of Postgres, and those of Redis and of nodes, which need no standby.
 // Each kind has a fleet, and both run at once.
 var (
 	faultsOfPostgres = []fault{
-		{name: "a long write transaction", lasts: 2500 * time.Millisecond, hits: true, happens: func(t *testing.T, f *fleet) {
-			tx := must1(connect(t, f.url).Begin(t.Context()))
+		{name: "a long write transaction", hits: true, happens: func(t *testing.T, o *oracle) {
+			tx := must1(connect(t, o.fleet.url).Begin(t.Context()))
 			must1(tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"))
-			time.Sleep(2 * time.Second)
+			o.judges(t, 2*during)
 			_ = tx.Rollback(context.Background())
 		}},
 		commitsWait,
 		foreignTransaction(250_000),
 		decodingLags,
-		{name: "asynchronous writers", lasts: 2500 * time.Millisecond, loses: true, happens: func(t *testing.T, f *fleet) {
-			f.setting(t, "wal_writer_delay", "10s")
-			f.setting(t, "synchronous_commit", "off")
-			time.Sleep(2 * time.Second)
-			f.setting(t, "synchronous_commit", "on")
+		{name: "asynchronous writers", loses: true, happens: func(t *testing.T, o *oracle) {
+			o.fleet.setting(t, "wal_writer_delay", "10s")
+			o.fleet.setting(t, "synchronous_commit", "off")
+			o.judges(t, 2*during)
+			o.fleet.setting(t, "synchronous_commit", "on")
 		}},
-		{name: "transactions of 2,000 rows", lasts: 2500 * time.Millisecond, forms: []form{withManyRows(2_000), inPlace}, happens: func(*testing.T, *fleet) {}},
-		{name: "ALTER TABLE with a rewrite", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
-			time.Sleep(500 * time.Millisecond)
-			execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)")
-			execute(t, f.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
-			execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
+		{name: "transactions of 2,000 rows", forms: []form{withManyRows(2_000), inPlace}, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }},
+		{name: "ALTER TABLE with a rewrite", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			execute(t, o.fleet.url, "ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)")
+			execute(t, o.fleet.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
+			execute(t, o.fleet.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
 		}},
-		{name: "TRUNCATE of a table, then of a partition", lasts: 3 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
-			time.Sleep(1500 * time.Millisecond)
-			f.partition(t)
+		{name: "TRUNCATE of a table, then of a partition", forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, o *oracle) {
+			o.judges(t, during)
+			o.fleet.partition(t)
+			o.judges(t, during)
 		}},
-		{name: "the standby frozen, then crashed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-			time.Sleep(200 * time.Millisecond)
-			_ = f.standby.Freeze()
-			time.Sleep(1500 * time.Millisecond)
-			_ = f.standby.Thaw()
-			_ = f.standby.Kill(syscall.SIGQUIT)
-			time.Sleep(200 * time.Millisecond)
-			if err := f.standby.Restart(context.Background()); err != nil {
-				t.Error(err)
-			}
+		{name: "the standby frozen, then crashed", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			_ = o.fleet.standby.Freeze()
+			o.judges(t, during)
+			_ = o.fleet.standby.Thaw()
+			_ = o.fleet.standby.Kill(syscall.SIGQUIT)
+			o.judges(t, before)
+			must(o.fleet.standby.Restart(context.Background()))
 		}},
-		{name: "one backend killed", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
-			time.Sleep(300 * time.Millisecond)
+		{name: "one backend killed", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
 			var pid int
-			must(connect(t, f.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
+			must(connect(t, o.fleet.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
 			_ = syscall.Kill(pid, syscall.SIGKILL) // all other backends are restarted with it
 		}},
-		{name: "Postgres crashed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-			time.Sleep(500 * time.Millisecond)
-			_ = f.postgres.Kill(syscall.SIGQUIT)
-			time.Sleep(500 * time.Millisecond)
-			if err := f.postgres.Restart(context.Background()); err != nil {
-				t.Error(err)
-			}
+		{name: "Postgres crashed", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			_ = o.fleet.postgres.Kill(syscall.SIGQUIT)
+			o.judges(t, during)
+			must(o.fleet.postgres.Restart(context.Background()))
 		}},
 	}
 
 	faultsOfRedisAndNodes = []fault{
 		noFault,
-		{name: "Redis flushed", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
-			time.Sleep(500 * time.Millisecond)
-			redistest.Client(t, f.redis).FlushAll(t.Context())
+		{name: "Redis flushed", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			redistest.Client(t, o.fleet.redis).FlushAll(t.Context())
 		}},
 		redisFrozen,
-		{name: "Redis restarted empty", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
-			time.Sleep(500 * time.Millisecond)
-			_ = f.redis.Kill()
-			time.Sleep(time.Second)
-			if err := f.redis.Restart(context.Background()); err != nil {
-				t.Error(err)
-			}
+		{name: "Redis restarted empty", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			_ = o.fleet.redis.Kill()
+			o.judges(t, during)
+			must(o.fleet.redis.Restart(context.Background()))
 		}},
-		{name: "a node cut off from Redis", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
-			time.Sleep(300 * time.Millisecond)
-			n := f.bystander(t)
+		{name: "a node cut off from Redis", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			n := o.fleet.bystander(t)
 			n.toRedis.Lose(true)
-			time.Sleep(1500 * time.Millisecond)
+			o.judges(t, during)
 			n.toRedis.Lose(false)
 		}},
-		{name: "the follower cut off from Redis", lasts: 3500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
-			time.Sleep(300 * time.Millisecond)
-			n := f.follower(t)
+		{name: "the follower cut off from Redis", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			n := o.fleet.follower(t)
 			n.toRedis.Lose(true)
-			time.Sleep(2500 * time.Millisecond) // more than logPatience
+			within(t, patience, "another follows", func() bool { return o.fleet.follower(t) != n })
 			n.toRedis.Lose(false)
 		}},
-		{name: "the log trimmed under a node", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
-			n, client := f.bystander(t), redistest.Client(t, f.redis)
-			before := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
+		{name: "the log trimmed under a node", happens: func(t *testing.T, o *oracle) {
+			n, client := o.fleet.bystander(t), redistest.Client(t, o.fleet.redis)
+			gaps := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
 			n.signal(syscall.SIGSTOP)
-			time.Sleep(time.Second)
+			o.commits(t)()
 			for _, log := range client.Keys(t.Context(), "listedge:{changes}:log:*").Val() {
 				client.XTrimMaxLen(t.Context(), log, 1)
 			}
 			n.signal(syscall.SIGCONT)
-			within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > before })
+			within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > gaps })
 		}},
-		{name: "the follower SIGSTOPped", lasts: 3500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
-			n := f.follower(t)
+		{name: "the follower SIGSTOPped", happens: func(t *testing.T, o *oracle) {
+			n := o.fleet.follower(t)
 			n.signal(syscall.SIGSTOP)
-			time.Sleep(2500 * time.Millisecond)
+			n.stopped = true
+			o.fleet.follower(t)
+			n.stopped = false
 			n.signal(syscall.SIGCONT)
 		}},
-		{name: "the follower SIGKILLed", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
-			n := f.follower(t)
+		{name: "the follower SIGKILLed", happens: func(t *testing.T, o *oracle) {
+			n := o.fleet.follower(t)
 			n.stopped = true
 			n.signal(syscall.SIGKILL)
 			began := time.Now()
-			f.follower(t)
+			o.fleet.follower(t)
 			t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
 		}},
 	}
 
-	noFault     = fault{name: "none", lasts: 2 * time.Second, hits: true, happens: func(*testing.T, *fleet) {}}
-	commitsWait = fault{name: "commits wait for a standby", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) { f.commitsWait(t, 2*time.Second) }}
-	redisFrozen = fault{name: "Redis frozen", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(300 * time.Millisecond)
-		_ = f.redis.Freeze()
-		time.Sleep(1500 * time.Millisecond)
-		_ = f.redis.Thaw()
+	noFault     = fault{name: "none", hits: true, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }}
+	redisFrozen = fault{name: "Redis frozen", happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		_ = o.fleet.redis.Freeze()
+		o.judges(t, during)
+		_ = o.fleet.redis.Thaw()
+	}}
+
+	// Commits wait, repeatedly, for a standby that does not exist. They are in the WAL and
+	// published long before they are visible.
+	commitsWait = fault{name: "commits wait for a standby", happens: func(t *testing.T, o *oracle) {
+		conn := connect(t, o.fleet.url)
+		must1(conn.Exec(t.Context(), "SET synchronous_commit = local"))
+		for i := range 10 {
+			must1(conn.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '"+[]string{"absent", ""}[i%2]+"'"))
+			must1(conn.Exec(t.Context(), "SELECT pg_reload_conf()"))
+			o.judges(t, before)
+		}
 	}}
 )
 
 // foreignTransaction writes this many rows of another table, while the test's writers commit.
 func foreignTransaction(rows int) fault {
-	return fault{name: fmt.Sprintf("a foreign transaction of %d rows", rows), lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-		conn := connect(t, f.url)
+	return fault{name: fmt.Sprintf("a foreign transaction of %d rows", rows), happens: func(t *testing.T, o *oracle) {
 		for _, sql := range []string{"CREATE TABLE IF NOT EXISTS huge (n int)", fmt.Sprintf("INSERT INTO huge SELECT generate_series(1, %d)", rows), "TRUNCATE huge"} {
-			if _, err := conn.Exec(t.Context(), sql); err != nil {
-				t.Error(err)
-			}
+			execute(t, o.fleet.url, sql)
 		}
 	}}
 }
 
 // decodingLags stops the walsender now and then: what is committed meanwhile is
 // visible long before it is published.
-var decodingLags = fault{name: "decoding lags", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
-	conn := connect(t, f.url)
+var decodingLags = fault{name: "decoding lags", happens: func(t *testing.T, o *oracle) {
+	conn := connect(t, o.fleet.url)
 	for range 3 {
 		var pid int
 		must(conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid))
 		if pid != 0 { // else the next follower is about to take it
 			_ = syscall.Kill(pid, syscall.SIGSTOP)
-			time.Sleep(900 * time.Millisecond)
+			within(t, patience, "nothing is proven", func() bool {
+				return !slices.ContainsFunc(o.fleet.nodes, func(n *testNode) bool { return n.mode() == "followed" })
+			})
 			_ = syscall.Kill(pid, syscall.SIGCONT)
 		}
-		time.Sleep(300 * time.Millisecond)
+		o.judges(t, before)
 	}
 }}
 
@@ -186,7 +196,7 @@ func (o *oracle) play(t *testing.T, x fault) {
 	if x.forms != nil {
 		o.forms = x.forms
 	}
-	if hits := o.run(t, x.name, x.lasts, func() { x.happens(t, o.fleet) }); x.hits && hits == 0 {
+	if hits := o.run(t, x.name, func() { x.happens(t, o) }); x.hits && hits == 0 {
 		t.Errorf("%s: no hits", x.name)
 	}
 	for i, n := range o.fleet.nodes {
@@ -213,24 +223,4 @@ func (f *fleet) partition(t *testing.T) {
 		DROP TABLE items_old;
 		ALTER PUBLICATION listedge ADD TABLE items;
 		COMMIT`)
-}
-
-// commitsWait makes commits wait, repeatedly, for a standby that does not exist. They are in
-// the WAL and published long before they are visible.
-func (f *fleet) commitsWait(t *testing.T, d time.Duration) {
-	t.Helper()
-	conn := connect(t, f.url)
-	set := func(standbys string) {
-		for _, sql := range []string{"SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = '" + standbys + "'", "SELECT pg_reload_conf()"} {
-			if _, err := conn.Exec(t.Context(), sql); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	defer set("")
-	for ends := time.Now().Add(d); time.Now().Before(ends); time.Sleep(200 * time.Millisecond) {
-		set("absent")
-		time.Sleep(200 * time.Millisecond)
-		set("")
-	}
 }

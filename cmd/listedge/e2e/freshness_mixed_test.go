@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
@@ -32,7 +31,7 @@ func (o *oracle) askAlways(n *testNode) (stop func()) {
 					return
 				default:
 					_, _ = n.try("GET", "/v1/items?limit=50", h.key)
-					time.Sleep(2 * time.Millisecond)
+					pause(readPause)
 				}
 			}
 		})
@@ -78,7 +77,7 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 	o.fleet.nodes = append(o.fleet.nodes, left)
 	epochs := func() float64 { return right.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) }
 	before := epochs()
-	o.run(t, "split brain", 3*time.Second, func() {})
+	o.run(t, "split brain", func() { o.judges(t, 2*during) })
 	if n := epochs() - before; n != 0 {
 		t.Errorf("the epoch changed %v times", n)
 	}
@@ -149,7 +148,7 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	}
 	o.fleet = only(other, clone)
 	stop := o.askAlways(one)
-	o.run(t, "two databases", 3*time.Second, func() {})
+	o.run(t, "two databases", func() { o.judges(t, 2*during) })
 	stop()
 	for _, n := range []*testNode{one, other} {
 		admitted := 0

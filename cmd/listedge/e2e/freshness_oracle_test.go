@@ -43,7 +43,6 @@ type oracle struct {
 
 const (
 	watchedWorkspaces = 4
-	leastAnswers      = 100 // or nothing was shown
 	fillers           = 20
 	pageOfMany        = 8 // rows: three pages
 	// readPause is the longest pause of a reader: what is stale for longer than
@@ -105,7 +104,7 @@ func newOracle(t *testing.T, f *fleet) *oracle {
 		h.began, h.committed = []time.Time{now}, []time.Time{now}
 		o.histories = append(o.histories, h)
 	}
-	time.Sleep(freshnessBound) // so long what was there before may be shown
+	afterBound()
 	return o
 }
 
@@ -124,7 +123,7 @@ func (o *oracle) read(ctx context.Context, n *testNode, h *history) {
 		response, err := client.Do(r)
 		if err != nil {
 			o.count("no answer")
-			time.Sleep(10 * time.Millisecond)
+			pause(readPause)
 			continue
 		}
 		body, err := io.ReadAll(response.Body)
@@ -132,7 +131,7 @@ func (o *oracle) read(ctx context.Context, n *testNode, h *history) {
 		ended := time.Now()
 		if err != nil || response.StatusCode != 200 {
 			o.count(response.Status)
-			time.Sleep(5 * time.Millisecond)
+			pause(readPause)
 			continue
 		}
 		status := cacheStatus(response.Header)
@@ -142,7 +141,7 @@ func (o *oracle) read(ctx context.Context, n *testNode, h *history) {
 			o.others.Add(1)
 		}
 		o.judge(h, q, status, body, began, ended)
-		time.Sleep(rand.N(readPause))
+		pause(readPause)
 	}
 }
 
@@ -249,9 +248,35 @@ func (o *oracle) judgeTheEnd() {
 	}
 }
 
-// run writes and reads for d while fault happens, then is quiet, and then
+// afterBound waits until nothing may be shown that was changed before. No event tells: a node may
+// omit a commit for so long, and need not.
+func afterBound() { time.Sleep(freshnessBound) }
+
+// judges waits for so many answers more.
+func (o *oracle) judges(t *testing.T, answers int) {
+	t.Helper()
+	until := o.counted() + answers
+	within(t, patience, "enough answers to judge by", func() bool { return o.counted() >= until })
+}
+
+// commits returns a wait until every writer has committed since now.
+func (o *oracle) commits(t *testing.T) (wait func()) {
+	t.Helper()
+	var next []int
+	for _, h := range o.histories {
+		next = append(next, h.last()+1)
+	}
+	return func() {
+		t.Helper()
+		for i, h := range o.histories {
+			within(t, patience, "a commit of each writer", func() bool { return h.isCommitted(next[i]) })
+		}
+	}
+}
+
+// run writes and reads while fault happens and for a while after it, then is quiet, and then
 // every node must show the last value.
-func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) (hitRate float64) {
+func (o *oracle) run(t *testing.T, name string, fault func()) (hitRate float64) {
 	o.mu.Lock()
 	o.worst, o.answers, o.wrong = 0, map[string]int{}, nil
 	o.mu.Unlock()
@@ -260,6 +285,7 @@ func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) (
 	}
 	writing, stopWriting := context.WithCancel(context.Background())
 	reading, stopReading := context.WithCancel(context.Background())
+	committed := o.commits(t)
 	var writers, readers sync.WaitGroup
 	for i, h := range o.histories {
 		writers.Go(func() { h.write(writing, o.fleet.url, writerPauses[i], o.forms) })
@@ -269,13 +295,12 @@ func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) (
 			}
 		}
 	}
-	ends := time.After(d)
 	fault()
-	<-ends
-	within(t, patience, "enough answers to judge by", func() bool { return o.counted() >= leastAnswers })
+	committed()
+	o.judges(t, during)
 	stopWriting()
 	writers.Wait()
-	time.Sleep(freshnessBound)
+	afterBound()
 	stopReading()
 	readers.Wait()
 	o.judgeTheEnd()

@@ -28,7 +28,7 @@ var (
 // largeFaults are those that take long.
 var largeFaults = []fault{
 	foreignTransaction(2_000_000),
-	{name: "transactions of 600,000 rows", lasts: 20 * time.Second, forms: []form{withManyRows(600_000)}, happens: func(*testing.T, *fleet) {}},
+	{name: "transactions of 600,000 rows", forms: []form{withManyRows(600_000)}, happens: func(t *testing.T, o *oracle) { o.judges(t, 20*during) }},
 }
 
 // TestSoakFreshnessOfLargeTransactions prints how near to the bound they come.
@@ -48,11 +48,11 @@ func TestSoakFreshnessInACluster(t *testing.T) {
 	f.redis = nil
 	f.startNodes(t, 3)
 	slot := client.ClusterKeySlot(t.Context(), "listedge:{changes}").Val()
-	moves := fault{name: "the log's slot is moved", lasts: 10 * time.Second, happens: func(t *testing.T, f *fleet) {
+	moves := fault{name: "the log's slot is moved", happens: func(t *testing.T, o *oracle) {
 		moved := 0
 		for i := range 10 {
 			moved += moveSlot(t, servers, slot, i%len(servers))
-			time.Sleep(500 * time.Millisecond)
+			o.judges(t, during)
 		}
 		if t.Logf("%d keys moved", moved); moved < 10 {
 			t.Error("too few")
@@ -118,15 +118,15 @@ func TestSoakFreshness(t *testing.T) {
 
 // together is two faults, the second of which begins in the middle of the first.
 func together(a, b fault) fault {
-	return fault{name: a.name + " and " + b.name, lasts: a.lasts + b.lasts, forms: append(a.forms, b.forms...),
-		happens: func(t *testing.T, f *fleet) {
+	return fault{name: a.name + " and " + b.name, forms: append(a.forms, b.forms...),
+		happens: func(t *testing.T, o *oracle) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				time.Sleep(a.lasts / 4)
-				b.happens(t, f)
+				o.judges(t, 2*before)
+				b.happens(t, o)
 			}()
-			a.happens(t, f)
+			a.happens(t, o)
 			<-done
 		}}
 }

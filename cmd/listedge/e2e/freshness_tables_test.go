@@ -67,7 +67,7 @@ func TestFreshnessOfTables(t *testing.T) {
 	} {
 		proven(c.key, c.before)
 		execute(t, owner, c.sql)
-		for done := time.Now(); time.Since(done) <= freshnessBound; time.Sleep(10 * time.Millisecond) {
+		for done := time.Now(); time.Since(done) <= freshnessBound; pause(readPause) {
 			for _, n := range nodes {
 				fresh(n, c.key)
 			}
@@ -131,11 +131,10 @@ func TestACommitThatWaitsWhileATableIsRewritten(t *testing.T) {
 	}()
 	within(t, patience, "the commit waits", func() bool { return count("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == 1 })
 	within(t, patience, "the rewritten table", func() bool { return rows() == 0 })
-	for range 10 { // meanwhile the follower announces the change of the schema
+	for began := time.Now(); time.Since(began) < freshnessBound; pause(readPause) { // meanwhile the follower announces the change of the schema
 		if rows() != 0 {
 			t.Error("the row is shown before its commit is visible")
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	set("ALTER SYSTEM RESET synchronous_standby_names")
 	set("SELECT pg_reload_conf()")

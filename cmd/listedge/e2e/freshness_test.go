@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestFreshnessUnderFaults runs the oracle with every fault except those of the soak.
@@ -76,7 +75,7 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 		if !shown || value != 1 {
 			continue // it was not lost
 		}
-		time.Sleep(freshnessBound) // so long it may be shown
+		afterBound()
 		f.awaitFollowed(t)
 		if body := fresh("20"); !strings.Contains(body, old) {
 			t.Errorf("attempt %d: a commit that was lost is shown still: %s", attempt, body)

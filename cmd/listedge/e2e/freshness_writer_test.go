@@ -24,21 +24,27 @@ type history struct {
 	committed          []time.Time // zero while not known to be
 }
 
+func (h *history) isCommitted(v int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return v < len(h.committed) && !h.committed[v].IsZero()
+}
+
 func (h *history) last() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.committed) - 1
 }
 
-// write counts up until ctx ends, at random pauses up to pause, in two rows of
+// write counts up until ctx ends, at random pauses up to the longest, in two rows of
 // one transaction, in all the ways there are to write.
-func (h *history) write(ctx context.Context, url string, pause time.Duration, forms []form) {
+func (h *history) write(ctx context.Context, url string, longest time.Duration, forms []form) {
 	var conn *pgx.Conn
 	for ctx.Err() == nil {
-		select {
+		select { // the pace of the writer
 		case <-ctx.Done():
 			return
-		case <-time.After(pause/10 + rand.N(pause)):
+		case <-time.After(longest/10 + rand.N(longest)):
 		}
 		if conn == nil || conn.IsClosed() {
 			calling, cancel := context.WithTimeout(ctx, time.Second)
@@ -66,7 +72,7 @@ func (h *history) step(conn *pgx.Conn, url string, write form) {
 	h.mu.Unlock()
 	err := write(ctx, conn, h, next)
 	for err != nil && ctx.Err() == nil {
-		time.Sleep(20 * time.Millisecond)
+		pause(readPause)
 		if again, connectErr := pgx.Connect(ctx, url); connectErr == nil {
 			*conn = *again
 			if err = h.abandon(ctx, conn); err == nil {
@@ -155,7 +161,7 @@ func prepared(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 			return err
 		}
 	}
-	time.Sleep(rand.N(100 * time.Millisecond))
+	pause(100 * time.Millisecond)
 	_, err := conn.Exec(ctx, "COMMIT PREPARED '"+h.gid()+"'")
 	return err
 }

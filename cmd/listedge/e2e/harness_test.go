@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -101,7 +102,7 @@ func privateDatabaseWith(t *testing.T, settings map[string]string) (*sandbox.Pos
 	return p, p.URL("listedge")
 }
 
-var connect, execute = postgrestest.Connect, postgrestest.Exec
+var connect, execute, within = postgrestest.Connect, postgrestest.Exec, sandboxtest.Within
 
 // output is a buffer that a running program writes and a test reads.
 type output struct {
@@ -178,12 +179,13 @@ func command(t *testing.T, args ...string) string {
 	return p.out.String()
 }
 
-// refused runs a command that ends with this status and one line of error, which has the text.
+// refused runs a command that ends with this status and prints one line of error, which has the text.
 func refused(t *testing.T, code int, text string, args ...string) {
 	t.Helper()
 	p := start(t, args...)
+	defer time.AfterFunc(patience, func() { p.signal(syscall.SIGKILL) }).Stop() // a server that starts
 	<-p.ended
-	if said := p.err.String(); p.code != code || strings.Count(said, "\n") != 1 || !strings.Contains(said, text) {
+	if said := p.err.String(); p.code != code || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, text) || code == exitUsage && p.out.String() != "" {
 		t.Errorf("listedge %q: exit %d: %s, want %d, %q", args, p.code, said, code, text)
 	}
 }
@@ -204,21 +206,8 @@ var lateProofs = []string{"--freshness-bound", "30s"}
 // patience is a time limit for hangs, long enough for a slow machine.
 const patience = 2 * time.Minute
 
-// within polls until ok returns true or the time is over; for states without an event to wait
-// for. It polls rarely, to leave the processor to the nodes.
-func within(t *testing.T, d time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(d); ; {
-		began := time.Now()
-		if ok() {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", d, what)
-		}
-		time.Sleep(max(5*time.Millisecond, 2*time.Since(began)))
-	}
-}
+// pause is the pace of those who write and read, at random up to the longest. No test waits by it for something to happen.
+func pause(longest time.Duration) { time.Sleep(rand.N(longest)) }
 
 // testNode is a serving node.
 type testNode struct {

@@ -349,7 +349,7 @@ func (w *pageWriter) step(ctx context.Context) error {
 		if err := ways[way](w, ctx, tx, list); err != nil {
 			return err
 		}
-		time.Sleep(time.Duration(w.random.IntN(4)) * time.Millisecond) // other transactions begin and end meanwhile
+		pause(4 * time.Millisecond) // other transactions begin and end meanwhile
 		return nil
 	})
 	if err == nil {

@@ -56,7 +56,7 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	_, client, url := withUser(t, documentedUser(t))
 	p := startPair(t, nil, url)
 	p.awaitFollowed(t)
-	p.awaitShared(t, client)
+	p.awaitShared(t)
 	p.checkRest(t)
 	for _, n := range p.nodes {
 		n.awaitCheck(t, "redis", "ok")
