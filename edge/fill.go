@@ -35,7 +35,7 @@ func (s *Server) fillOf(x *exchange) cache.Fill {
 	}}
 	if s.origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, p changefeed.Proof) (cache.FillResult, error) {
-			return fillResult(s.origin.FetchFromStandby(ctx, view.query, origin.Primary{Timeline: p.Timeline, StartedAt: p.StartedAt, LSN: p.LSN, At: p.Moment}))
+			return fillResult(s.origin.FetchFromStandby(ctx, view.query, p))
 		}
 	}
 	return fill

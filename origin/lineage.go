@@ -4,16 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	"listedge/internal/changefeed"
 	"listedge/origin/postgres"
 )
-
-// Primary is what is known of the primary whose standbys are read.
-type Primary struct {
-	Timeline  string    // its system and timeline
-	StartedAt string    // when it was started, by its own clock
-	LSN       uint64    // where its WAL ended
-	At        time.Time // when it ended there, or later
-}
 
 // lineage is what is known of one run of a standby: whether the primary has all that the
 // standby has replayed.
@@ -48,12 +41,12 @@ var errAheadOfPrimary = fmt.Errorf(
 // judge returns why a page is not accepted from a standby at this replay position; nil if it
 // is accepted. The position was read at that time or before. judge also returns what is
 // known from now on.
-func (l lineage) judge(position uint64, at time.Time, p *Primary) (lineage, error) {
+func (l lineage) judge(position uint64, at time.Time, p *changefeed.Proof) (lineage, error) {
 	if l.seenAt.IsZero() || l.primary != "" && l.primary != p.StartedAt {
 		l = lineage{seen: position, seenAt: at, lost: l.lost} // mutation: a standby ahead of its primary is forgotten
 	}
 	l.primary = p.StartedAt
-	if l.floor == 0 && !p.At.Before(l.seenAt) {
+	if l.floor == 0 && !p.Moment.Before(l.seenAt) {
 		l.floor = p.LSN
 		l.lost = l.lost || p.LSN < l.seen // mutation: a standby ahead of its primary
 	}

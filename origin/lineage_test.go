@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/changefeed"
 	"listedge/origin/postgres"
 )
 
@@ -23,7 +24,7 @@ func TestLineage(t *testing.T) {
 	t.Run("looked at before a page is wanted", func(t *testing.T) {
 		now := time.Now()
 		for primary, want := range map[uint64]error{100: nil, 99: postgres.ErrOtherPrimary} {
-			l, err := lineage{seen: 100, seenAt: now}.judge(100, now.Add(2), &Primary{StartedAt: "a", LSN: primary, At: now.Add(1)})
+			l, err := lineage{seen: 100, seenAt: now}.judge(100, now.Add(2), &changefeed.Proof{StartedAt: "a", LSN: primary, Moment: now.Add(1)})
 			if !errors.Is(err, want) || l.primary != "a" {
 				t.Errorf("%v, want %v: %+v", err, want, l)
 			}
@@ -59,7 +60,7 @@ func TestLineage(t *testing.T) {
 			var l lineage
 			for i, k := range looks {
 				var err error
-				l, err = l.judge(k.position, moment(k.at), &Primary{StartedAt: k.run, LSN: k.primary, At: moment(k.proven)})
+				l, err = l.judge(k.position, moment(k.at), &changefeed.Proof{StartedAt: k.run, LSN: k.primary, Moment: moment(k.proven)})
 				if !errors.Is(err, k.want) {
 					t.Errorf("look %d: %v, want %v", i, err, k.want)
 				}

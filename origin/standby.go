@@ -131,7 +131,7 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 // FetchFromStandby is Fetch from a standby that follows the primary. It tries one standby
 // after the other, as long as they are refused before they get the query. Errors: those of
 // Fetch, ErrLagging, ErrOtherPrimary.
-func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p Primary) (_ Rows, err error) {
+func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Proof) (_ Rows, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
 	first := int(o.next.Add(1) % uint32(len(o.standbys)))
@@ -163,7 +163,7 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p Primary) (_ Ro
 	return Rows{}, err
 }
 
-func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary) (rows Rows, err error) {
+func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changefeed.Proof) (rows Rows, err error) {
 	err = s.fetch(ctx, q, func() error {
 		soon, cancel := context.WithTimeout(ctx, replayTimeout)
 		defer cancel()
@@ -206,7 +206,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *Primary
 }
 
 // admit returns why a page from the standby would not be accepted; nil if it would.
-func (s *standby) admit(is *replayStatus, p *Primary) error {
+func (s *standby) admit(is *replayStatus, p *changefeed.Proof) error {
 	switch {
 	case is.Timeline == 0:
 		return fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary)

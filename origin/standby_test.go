@@ -21,9 +21,9 @@ func identity(t *testing.T, address string) changefeed.Server {
 }
 
 // primaryNow is what is known of the primary now.
-func primaryNow(t *testing.T, primary *pgx.Conn, server string) Primary {
+func primaryNow(t *testing.T, primary *pgx.Conn, server string) changefeed.Proof {
 	t.Helper()
-	p := Primary{Timeline: server, StartedAt: "the only one", At: time.Now()}
+	p := changefeed.Proof{Timeline: server, StartedAt: "the only one", Moment: time.Now()}
 	must(primary.QueryRow(t.Context(), "SELECT pg_current_wal_insert_lsn() - '0/0'").Scan(&p.LSN))
 	must1(primary.Exec(t.Context(), "SELECT pg_current_xact_id()")) // flushes that WAL: nothing else would, for seconds
 	return p
@@ -192,7 +192,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 
 // answerOfStandby is what the standby says once it answers within its budget:
 // on a busy machine the first connection alone may take longer than that.
-func answerOfStandby(t *testing.T, o *Origin, q Query, p Primary) (rows Rows, err error) {
+func answerOfStandby(t *testing.T, o *Origin, q Query, p changefeed.Proof) (rows Rows, err error) {
 	t.Helper()
 	eventually(t, "an answer of the standby", func() bool {
 		rows, err = o.FetchFromStandby(within(t, patience), q, p)
