@@ -44,7 +44,7 @@ type redisTier struct {
 
 	answered  atomic.Bool           // a call has succeeded
 	lastError atomic.Pointer[error] // of the last call that failed
-	refused   changefeed.Failures   // errors that Redis answered with
+	refused   changefeed.Refusals   // errors that Redis answered with
 }
 
 const (
@@ -114,7 +114,7 @@ func RedisCommands(own string) [][]any {
 // value, or a value that is not this page. Its age is that of decode. An error says that
 // Redis did not answer in time.
 func (r *redisTier) get(key []byte) (*stored, error) {
-	return callFor(r, "read", r.budget, pagePrefix, key, func(ctx context.Context, name string) (*stored, error) {
+	return callFor(r, r.budget, pagePrefix, key, func(ctx context.Context, name string) (*stored, error) {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
@@ -162,7 +162,7 @@ func (r *redisTier) set(key []byte, p *stored, life time.Duration) {
 		r.dropped.Add(1)
 		return
 	}
-	_, _ = callFor(r, "store", r.storeBudget, pagePrefix, key, func(ctx context.Context, name string) (string, error) {
+	_, _ = callFor(r, r.storeBudget, pagePrefix, key, func(ctx context.Context, name string) (string, error) {
 		return r.client.Set(ctx, name, value, life-age).Result()
 	})
 }
@@ -249,14 +249,14 @@ func (c *Cache) goRedis(call func()) {
 // claim tries to claim the fill of the key's entry for this node. It returns false if
 // another node has claimed it.
 func (r *redisTier) claim(key []byte) (bool, error) {
-	return callFor(r, "claim", r.budget, claimPrefix, key, func(ctx context.Context, name string) (bool, error) {
+	return callFor(r, r.budget, claimPrefix, key, func(ctx context.Context, name string) (bool, error) {
 		return r.client.SetNX(ctx, name, 1, claimLife).Result()
 	})
 }
 
 // release gives a claim up.
 func (r *redisTier) release(key []byte) {
-	_, _ = callFor(r, "release", r.storeBudget, claimPrefix, key,
+	_, _ = callFor(r, r.storeBudget, claimPrefix, key,
 		func(ctx context.Context, name string) (int64, error) { return r.client.Del(ctx, name).Result() })
 }
 
@@ -266,7 +266,7 @@ func (r *redisTier) release(key []byte) {
 func (c *Cache) Probe(context.Context) {
 	r := c.redis
 	if r != nil && (r.breaker.State() == gobreaker.StateHalfOpen || !r.answered.Load()) {
-		_, _ = callRedis(r, "read", r.budget, r.tryRead)
+		_, _ = callRedis(r, r.budget, r.tryRead)
 	}
 }
 
@@ -285,24 +285,24 @@ func (r *redisTier) failure() error {
 
 // callFor makes one call for a key. The call gets the key's name in Redis. While the database
 // is not known, there is none, and no call is made.
-func callFor[T any](r *redisTier, operation string, budget time.Duration, prefix string, key []byte,
+func callFor[T any](r *redisTier, budget time.Duration, prefix string, key []byte,
 	call func(ctx context.Context, name string) (T, error)) (v T, err error) {
 	digest := r.followed.Digest()
 	if digest == "" {
 		return v, errNoDatabase
 	}
 	name := r.followed.Prefix() + prefix + digest + ":" + string(key)
-	return callRedis(r, operation, budget, func(ctx context.Context) (T, error) { return call(ctx, name) })
+	return callRedis(r, budget, func(ctx context.Context) (T, error) { return call(ctx, name) })
 }
 
 // callRedis makes one call behind the breaker, and waits for it within the budget.
-func callRedis[T any](r *redisTier, operation string, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
+func callRedis[T any](r *redisTier, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
 	_, failure := r.breaker.Execute(func() (any, error) {
 		r.calls.Add(1)
 		if v, err = withinBudget(r, budget, call); isRedirect(err) {
 			return nil, nil
 		}
-		return nil, r.refused.Note(operation, err)
+		return nil, r.refused.Note(err)
 	})
 	if failure != nil {
 		r.failures.Add(1)

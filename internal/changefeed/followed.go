@@ -175,17 +175,6 @@ func compareTimelines(server, fleet uint32) error {
 	return nil
 }
 
-// CheckTimeline returns a TimelineError if the present epoch is of a newer timeline than the
-// epoch of a server, of the same identity.
-func CheckTimeline(present, ofServer string) error {
-	was, _ := ParseEpoch(present)
-	is, ok := ParseEpoch(ofServer)
-	if !ok || is.Identity != was.Identity {
-		return nil
-	}
-	return compareTimelines(is.Timeline, was.Timeline)
-}
-
 // EpochName is the unique name of an epoch. All parts but the timeline are words without
 // dots.
 type EpochName struct {

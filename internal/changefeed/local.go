@@ -2,37 +2,24 @@ package changefeed
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 )
 
-// Local is the log of a single node without Redis. It is in the memory of the process.
+// Local is the log of a single node without Redis. It is in the memory of the process. It
+// has the entries of one epoch: the first append to another one removes those of the old.
 type Local struct {
-	mu    sync.Mutex // guards the fields below
-	epoch string
-	logs  map[string]*localLog // by epoch: the current one and the next
-	grown chan struct{}        // closed and replaced when entries are added
-}
-
-type localLog struct {
+	mu      sync.Mutex // guards the fields below
+	epoch   string     // the present one
+	of      string     // the epoch of the entries: the present one, or the next
 	entries []Entry
-	last    Position
-}
-
-// of returns the log of an epoch. The caller holds mu.
-func (l *Local) of(epoch string) *localLog {
-	if l.logs[epoch] == nil {
-		l.logs[epoch] = &localLog{}
-	}
-	return l.logs[epoch]
+	last    Position      // of the newest entry ever appended to it
+	grown   chan struct{} // closed and replaced when entries are added
 }
 
 // NewLocal makes an empty log.
-func NewLocal() *Local {
-	return &Local{logs: map[string]*localLog{}, grown: make(chan struct{})}
-}
+func NewLocal() *Local { return &Local{grown: make(chan struct{})} }
 
 // Epoch implements Log.
 func (l *Local) Epoch(context.Context) (string, error) {
@@ -41,18 +28,14 @@ func (l *Local) Epoch(context.Context) (string, error) {
 	return l.epoch, nil
 }
 
-// SetEpoch implements Log. It removes the entries of all other epochs.
+// SetEpoch implements Log.
 func (l *Local) SetEpoch(_ context.Context, from, to string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := CheckTimeline(l.epoch, to); err != nil {
-		return err
-	}
-	if l.epoch != from && l.epoch != to && CheckTimeline(to, l.epoch) == nil {
+	if l.epoch != from && l.epoch != to {
 		return ErrSuperseded
 	}
 	l.epoch = to
-	maps.DeleteFunc(l.logs, func(of string, _ *localLog) bool { return of != to })
 	return nil
 }
 
@@ -63,14 +46,15 @@ func (l *Local) Append(_ context.Context, epoch string, entries ...Entry) (err e
 	if l.epoch != "" && l.epoch != epoch && !slices.ContainsFunc(entries, func(e Entry) bool { return e.TermStart != nil }) {
 		return ErrSuperseded
 	}
-	log := l.of(epoch)
+	if epoch != l.of {
+		l.of, l.entries, l.last = epoch, nil, Position{}
+	}
 	for _, e := range entries {
-		if e.Position.Compare(log.last) <= 0 {
+		if e.Position.Compare(l.last) <= 0 {
 			err = ErrFenced
 			continue
 		}
-		log.entries = append(log.entries, e)
-		log.last = e.Position
+		l.entries, l.last = append(l.entries, e), e.Position
 	}
 	close(l.grown)
 	l.grown = make(chan struct{})
@@ -78,10 +62,13 @@ func (l *Local) Append(_ context.Context, epoch string, entries ...Entry) (err e
 }
 
 // Last implements Log.
-func (l *Local) Last(_ context.Context, epoch string) (Position, error) {
+func (l *Local) Last(_ context.Context, epoch string) (last Position, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.of(epoch).last, nil
+	if epoch == l.of {
+		last = l.last
+	}
+	return last, nil
 }
 
 // Reader implements Log.
@@ -125,19 +112,22 @@ func (r *localReader) Read(ctx context.Context, epoch string, after Position, wa
 func (l *Local) since(epoch string, after Position) ([]Entry, chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	entries := l.of(epoch).entries
-	i, found := slices.BinarySearchFunc(entries, after, func(e Entry, p Position) int { return e.Position.Compare(p) })
+	if epoch != l.of {
+		return nil, l.grown
+	}
+	i, found := slices.BinarySearchFunc(l.entries, after, func(e Entry, p Position) int { return e.Position.Compare(p) })
 	if found {
 		i++
 	}
-	return slices.Clone(entries[i:]), l.grown
+	return slices.Clone(l.entries[i:]), l.grown
 }
 
 // Trim implements Log.
 func (l *Local) Trim(_ context.Context, epoch string, before Position) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	log := l.of(epoch)
-	log.entries = slices.DeleteFunc(log.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
+	if epoch == l.of {
+		l.entries = slices.DeleteFunc(l.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
+	}
 	return nil
 }

@@ -33,7 +33,6 @@ func TestLogs(t *testing.T) {
 				{"trim", testTrim},
 				{"epochs are apart", testEpochsApart},
 				{"the epoch", testEpoch},
-				{"epochs are ordered by timeline", testTimelines},
 				{"round trip", testRoundTrip},
 				{"a reader that failed goes on failing", testReaderFails},
 				{"a read at the limit is cut", testCut},
@@ -253,7 +252,6 @@ func testEpochsApart(t *testing.T, log Log, epoch string) {
 	old, next := epoch+" old", epoch+" new"
 	add(t, log, old, beat(8, 1), beat(8, 2))
 	add(t, log, next, beat(3, 1)) // transaction ids may begin again
-	holds(t, log, old, Position{}, beat(8, 1), beat(8, 2))
 	holds(t, log, next, Position{}, beat(3, 1))
 	turn(t, log, next)
 	_ = log.Append(inTime(t), old, beat(8, 3)) // by one who does not know
@@ -286,48 +284,6 @@ func testEpoch(t *testing.T, log Log, epoch string) {
 	} {
 		if err := log.SetEpoch(inTime(t), c.from, c.to); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
 			t.Fatalf("%d: %v, want %v", i, err, c.want)
-		}
-		if got, err := log.Epoch(inTime(t)); err != nil || got != c.present {
-			t.Fatalf("%d: epoch %q, %v; want %q", i, got, err, c.present)
-		}
-	}
-}
-
-// An epoch of an older timeline never replaces one of a newer, and one of a
-// newer always replaces one of an older, whatever was read before. That holds
-// among epochs of one identity.
-func testTimelines(t *testing.T, log Log, _ string) {
-	name := func(identity string, timeline uint32, random string) string {
-		return EpochName{identity, timeline, "run", "published", random}.String()
-	}
-	one, two, ten := name("shop", 1, "a"), name("shop", 2, "b"), name("shop", 10, "c")
-	turn(t, log, "")
-	for i, c := range []struct {
-		from, to string
-		older    bool // refused for its timeline
-		want     error
-		present  string
-	}{
-		{"", one, false, nil, one},
-		{one, two, false, nil, two},
-		{two, one, true, nil, two},
-		{one, one, true, nil, two}, // by one who does not know
-		{"", one, true, nil, two},
-		{"", name("shop", 2, "d"), false, ErrSuperseded, two},
-		{one, name("shop", 2, "d"), false, ErrSuperseded, two},
-		{"", ten, false, nil, ten}, // whatever was read before
-		{ten, two, true, nil, ten},
-		{ten, name("copy", 1, "e"), false, nil, name("copy", 1, "e")}, // another database behind the same URL
-		{name("copy", 1, "e"), "a.1.b", false, nil, "a.1.b"},          // a name of another form has no timeline
-		{"a.1.b", one, false, nil, one},
-		{one, "", false, nil, ""}, // lost
-		{"", one, false, nil, one},
-	} {
-		err := log.SetEpoch(inTime(t), c.from, c.to)
-		if timeline := (*TimelineError)(nil); errors.As(err, &timeline) != c.older || !c.older && (!errors.Is(err, c.want) || (c.want == nil) != (err == nil)) {
-			t.Fatalf("%d: %v, want %v, %t", i, err, c.want, c.older)
-		} else if c.older && timeline.Server >= timeline.Fleet {
-			t.Fatalf("%d: %+v", i, timeline)
 		}
 		if got, err := log.Epoch(inTime(t)); err != nil || got != c.present {
 			t.Fatalf("%d: epoch %q, %v; want %q", i, got, err, c.present)
@@ -498,12 +454,11 @@ func TestLocalForgets(t *testing.T) {
 			_ = log.Trim(t.Context(), "a", Position{1, n - 500})
 		}
 	}
-	if n, c := len(log.logs["a"].entries), cap(log.logs["a"].entries); n > 501 || c > 5000 {
+	if n, c := len(log.entries), cap(log.entries); n > 501 || c > 5000 {
 		t.Errorf("%d entries in room for %d", n, c)
 	}
 	_ = log.Append(t.Context(), "b", beat(2, 1))
-	_ = log.SetEpoch(t.Context(), "", "b")
-	if len(log.logs) != 1 {
-		t.Errorf("%d logs", len(log.logs))
+	if len(log.entries) != 1 {
+		t.Errorf("%d entries", len(log.entries))
 	}
 }

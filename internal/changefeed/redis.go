@@ -26,7 +26,7 @@ import (
 type Redis struct {
 	client   redis.UniversalClient
 	followed *Followed
-	failures Failures
+	refusals Refusals
 
 	writing sync.Mutex // guards writer
 	writer  *writer    // nil = not connected
@@ -55,15 +55,14 @@ func (r *Redis) logKey(epoch string) string { return r.followed.logPrefix() + "l
 var errUnknown = errors.New("it is not known yet which database is followed")
 
 // Failure is why the log cannot be used, or not wholly; nil if it can.
-func (r *Redis) Failure() error { return r.failures.Latest() }
+func (r *Redis) Failure() error { return r.refusals.Latest() }
 
-// note records the result of an operation, and marks an error as the log's.
-func (r *Redis) note(operation string, err error) error {
-	if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, ErrSuperseded) || errors.As(err, new(*TimelineError)) {
-		_ = r.failures.Note(operation, nil)
+// note marks an error as the log's, and remembers a refusal.
+func (r *Redis) note(err error) error {
+	if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, ErrSuperseded) {
 		return err
 	}
-	return &Error{r.failures.Note(operation, err)}
+	return &Error{r.refusals.Note(err)}
 }
 
 // One connection writes entries, and each reader has one connection. So it is known which
@@ -72,20 +71,15 @@ func (r *Redis) note(operation string, err error) error {
 // appendEntries adds entries to the log in one step. It adds nothing if the log has
 // another epoch, because then another follower has replaced this one. (The start of a
 // term is written before its epoch is set.) XADD refuses an ID that is not above the
-// last; later entries may still be accepted. A log of another type than a stream is damaged, and
-// written anew: readers notice that entries are missing.
+// last; later entries may still be accepted.
 var appendEntries = redis.NewScript(`
-local present = redis.pcall('GET', KEYS[2])
+local present = redis.call('GET', KEYS[2])
 if ARGV[2] == '' and present and present ~= ARGV[1] then -- mutation: an old epoch is written to
 	return {-1}
 end
 local fenced = false
 for i = 4, #ARGV, 2 do
 	local added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1])
-	if type(added) == 'table' and string.find(added.err, 'WRONGTYPE', 1, true) then
-		redis.call('DEL', KEYS[1])
-		added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1])
-	end
 	if type(added) == 'table' and added.err then
 		if not string.find(added.err, 'equal or smaller') and not string.find(added.err, 'must be greater') then
 			return added
@@ -109,7 +103,7 @@ type writer struct {
 // After must have been appended by the same server, else After is set to zero. So
 // a reader knows whether its server was the first to have that entry (Subscription).
 func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
-	defer func() { err = r.note("append", err) }()
+	defer func() { err = r.note(err) }()
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	w := r.writer
@@ -212,7 +206,7 @@ const readBatch = 1000
 
 // Reader implements Log.
 func (r *Redis) Reader(ctx context.Context) (reader Reader, err error) {
-	defer func() { err = r.note("open a reader", err) }()
+	defer func() { err = r.note(err) }()
 	conn, server, err := r.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -240,7 +234,7 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 		return nil, false, r.err
 	}
 	defer func() {
-		r.err = r.log.note("read", err)
+		r.err = r.log.note(err)
 		err = r.err
 	}()
 	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
@@ -287,10 +281,10 @@ func decode(at Position, fields map[string]any) (e Entry) {
 
 // Last implements Log. A trimmed stream keeps its last ID.
 func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err error) {
-	defer func() { err = r.note("last", err) }()
+	defer func() { err = r.note(err) }()
 	info, err := r.client.XInfoStream(ctx, r.logKey(epoch)).Result()
 	if err != nil {
-		if strings.Contains(err.Error(), "no such key") || isDamaged(err) {
+		if strings.Contains(err.Error(), "no such key") {
 			return Position{}, nil
 		}
 		return Position{}, fmt.Errorf("read the log's end: %w", err)
@@ -300,7 +294,7 @@ func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err erro
 
 // Trim implements Log.
 func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err error) {
-	defer func() { err = r.note("trim", err) }()
+	defer func() { err = r.note(err) }()
 	if err := r.client.XTrimMinID(ctx, r.logKey(epoch), before.String()).Err(); err != nil {
 		return fmt.Errorf("trim the log: %w", err)
 	}

@@ -10,12 +10,12 @@ import (
 
 // Epoch implements Log.
 func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
-	defer func() { err = r.note("epoch", err) }()
+	defer func() { err = r.note(err) }()
 	if r.followed.Digest() == "" {
 		return "", errUnknown
 	}
 	epoch, err = r.client.Get(ctx, r.followed.EpochKey()).Result()
-	if errors.Is(err, redis.Nil) || isDamaged(err) {
+	if errors.Is(err, redis.Nil) {
 		return "", nil
 	}
 	if err != nil {
@@ -24,49 +24,27 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, nil
 }
 
-// isDamaged reports whether Redis has a value of another type than ours at a key. It is
-// taken for an absent one, and written anew.
-func isDamaged(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
-
-// setEpoch compares and sets in one step, because a node may stop anywhere.
-// Returns 0; -1: superseded; -2: of an older timeline than the epoch that is returned
-// after it.
+// setEpoch compares and sets in one step, because a node may stop anywhere. It returns
+// whether the epoch is set.
 var setEpoch = redis.NewScript(`
-local function parse(epoch)
-	local identity, timeline = string.match(epoch, '^([^.]*)%.(%d+)%.[^.]*%.[^.]*%.[^.]*$')
-	return identity, tonumber(timeline or 0)
-end
-local present = redis.pcall('GET', KEYS[1])
-if type(present) ~= 'string' then
-	present = '' -- absent, or of another type
-end
-local identity, timeline = parse(present)
-local of, to = parse(ARGV[2])
-local same = of and of == identity
-if same and to < timeline then
-	return {-2, present}
-end
-if present ~= ARGV[1] and present ~= ARGV[2] and not (same and to > timeline) then
-	return {-1}
+local present = redis.call('GET', KEYS[1]) or ''
+if present ~= ARGV[1] and present ~= ARGV[2] then
+	return 0
 end
 redis.call('SET', KEYS[1], ARGV[2])
-return {0}`)
+return 1`)
 
 // SetEpoch implements Log.
 func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
-	defer func() { err = r.note("set epoch", err) }()
+	defer func() { err = r.note(err) }()
 	if r.followed.Digest() == "" {
 		return errUnknown
 	}
-	answer, err := setEpoch.Run(ctx, r.client, []string{r.followed.EpochKey()}, from, to).Slice()
+	set, err := setEpoch.Run(ctx, r.client, []string{r.followed.EpochKey()}, from, to).Bool()
 	if err != nil {
 		return fmt.Errorf("write the epoch: %w", err)
 	}
-	switch answer[0].(int64) {
-	case -2:
-		present, _ := answer[1].(string)
-		return CheckTimeline(present, to)
-	case -1:
+	if !set {
 		return ErrSuperseded
 	}
 	return nil

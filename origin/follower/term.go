@@ -75,14 +75,14 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	next := changefeed.EpochName{Identity: t.primary.server.Digest(), Timeline: t.primary.server.Timeline,
 		Instance:  changefeed.Digest(t.timeline + " " + t.primary.checkpointerStart),
 		Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
-	if err := changefeed.CheckTimeline(present, next.String()); err != nil {
-		return err
-	}
 	t.epoch = present
 	var previous changefeed.Position
 	continues := false
 	switch is, ok := changefeed.ParseEpoch(present); {
-	case !ok || is.Identity != next.Identity || is.Instance != next.Instance: // mutation: no epoch for a crash, and no reset
+	case !ok || is.Identity != next.Identity: // of another database, or none
+	case next.Timeline < is.Timeline:
+		return &changefeed.TimelineError{Server: next.Timeline, Fleet: is.Timeline}
+	case is.Instance != next.Instance: // mutation: no epoch for a crash, and no reset
 	case is.Published == next.Published:
 		if previous, continues, err = t.continues(ctx); err != nil {
 			return err
@@ -332,7 +332,7 @@ func (t *term) upkeep(ctx context.Context) error {
 		return err
 	}
 	t.update(func() { t.stats.Retained = s.retained })
-	if err := t.setEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
+	if err := t.setEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) {
 		return err
 	}
 	return nil
