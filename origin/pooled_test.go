@@ -171,7 +171,8 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	s := o.standbys[0]
 	session := must1(s.pool.Acquire(within(t, patience)))
 	defer func() { session.Release() }()
-	is := must1(s.replayed(within(t, patience), session))
+	is, _, err := s.replayed(within(t, patience), session)
+	must(err)
 	must(pooler.LeadTo(other.Addr()))
 	eventually(t, "a page of the other standby", func() bool {
 		rows, _, err := o.read(within(t, patience), session, &anyPage)

@@ -33,9 +33,7 @@ type standby struct {
 	host     string
 	followed *changefeed.Followed
 
-	refusal  atomic.Pointer[error] // the last fetch's ErrOtherPrimary; nil = it was not refused
-	answered atomic.Bool           // it has answered a probe
-	failure  atomic.Pointer[error] // of the last probe that failed
+	refusal atomic.Pointer[error] // the last fetch's ErrOtherPrimary; nil = it was not refused
 
 	mu       sync.Mutex
 	lineages map[string]lineage // guarded by mu; by run: a pooler may lead to several servers
@@ -43,19 +41,11 @@ type standby struct {
 	fetched, behind, foreign, failed atomic.Uint64
 }
 
-// replayStatus is what a standby had replayed at a time.
-type replayStatus struct {
-	postgres.WALPosition
-	at time.Time
-}
-
 // StandbyStats are a standby's counts since the start and its present state.
 type StandbyStats struct {
 	Host                             string
 	Fetched, Behind, Foreign, Failed uint64
 	BreakerOpen                      bool
-	Refusal                          error // why it is not taken for a standby of the primary; nil = it is
-	Failure                          error // why it last did not answer a probe; nil = it always did
 }
 
 func newStandby(pool *pgxpool.Pool, followed *changefeed.Followed) *standby {
@@ -67,50 +57,40 @@ func newStandby(pool *pgxpool.Pool, followed *changefeed.Followed) *standby {
 }
 
 func (s *standby) stats() StandbyStats {
-	stats := StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
+	return StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
 		BreakerOpen: !s.breaker.IsClosed()}
-	if err := s.refusal.Load(); err != nil {
-		stats.Refusal = *err
-	}
-	if err := s.failure.Load(); err != nil {
-		stats.Failure = *err
-	}
-	return stats
 }
 
-// probe reads the replay status of a standby that has never answered, because it may not
-// exist. Later it only tries a standby whose breaker is half-open. The first answer fills
-// lineages, so that pages need not wait for it.
+// probe reads what a standby has replayed of which nothing is known: it may not exist, and
+// pages of it have to wait for the first answer. Later it only tries a standby whose breaker
+// is half-open.
 func (s *standby) probe(ctx context.Context) {
-	if s.breaker.IsOpen() || s.answered.Load() && s.breaker.IsClosed() {
+	s.mu.Lock()
+	known := len(s.lineages) > 0
+	s.mu.Unlock()
+	if s.breaker.IsOpen() || known && s.breaker.IsClosed() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, postgres.PingTimeout)
 	defer cancel()
-	err := s.breaker.Do(func() error { return s.readStatus(ctx) })
-	if err == nil {
-		s.answered.Store(true)
-	} else if errors.Is(err, ErrUnavailable) {
-		s.failure.Store(&err)
-	}
+	_ = s.breaker.Do(func() error { return s.look(ctx) })
 }
 
-// readStatus remembers what the standby has replayed. lineage.judge compares later answers
-// with it.
-func (s *standby) readStatus(ctx context.Context) error {
+// look remembers what the standby has replayed. lineage.judge compares later answers with it.
+func (s *standby) look(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	is, err := s.replayed(ctx, conn)
+	is, at, err := s.replayed(ctx, conn)
 	if err != nil || is.StartedAt == "" {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, known := s.lineages[is.StartedAt]; !known {
-		s.lineages[is.StartedAt] = lineage{seen: is.LSN, seenAt: is.at}
+		s.lineages[is.StartedAt] = lineage{seen: is.LSN, seenAt: at}
 	}
 	return nil
 }
@@ -119,11 +99,14 @@ func (s *standby) readStatus(ctx context.Context) error {
 // Stats().Standbys; nil = pages are read from it.
 func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 	s := o.standbys[i]
-	if err := s.pool.Ping(ctx); err != nil {
+	if err := s.look(ctx); err != nil {
 		return postgres.Classify(err)
 	}
 	if refusal := s.refusal.Load(); refusal != nil {
 		return *refusal
+	}
+	if !s.breaker.IsClosed() {
+		return errors.New("it failed several times in a row")
 	}
 	return nil
 }
@@ -172,11 +155,11 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		defer conn.Release() // mutation: the LSN in the page's own statement
-		is, err := s.replayed(soon, conn)
+		is, at, err := s.replayed(soon, conn)
 		if err != nil {
 			return err
 		}
-		if err := s.admit(is, p); err != nil {
+		if err := s.admit(is, at, p); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -205,8 +188,9 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 	return rows, nil
 }
 
-// admit returns why a page from the standby would not be accepted; nil if it would.
-func (s *standby) admit(is *replayStatus, p *changefeed.Proof) error {
+// admit returns why a page from the standby would not be accepted, which had replayed that at
+// that moment; nil if it would.
+func (s *standby) admit(is postgres.WALPosition, at time.Time, p *changefeed.Proof) error {
 	switch {
 	case is.Timeline == 0:
 		return fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary)
@@ -215,7 +199,7 @@ func (s *standby) admit(is *replayStatus, p *changefeed.Proof) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, err := s.lineages[is.StartedAt].judge(is.LSN, is.at, p)
+	known, err := s.lineages[is.StartedAt].judge(is.LSN, at, p)
 	if len(s.lineages) >= maxLineages {
 		clear(s.lineages) // they are filled again by later answers
 	}
@@ -223,17 +207,17 @@ func (s *standby) admit(is *replayStatus, p *changefeed.Proof) error {
 	return err
 }
 
-// replayed reads what the standby has replayed. This statement must end before the page's
-// begins: otherwise the page's snapshot could be older than the position. The status is
+// replayed reads what the standby has replayed, and when. This statement must end before the
+// page's begins: otherwise the page's snapshot could be older than the position. The position is
 // empty if the server was promoted or receives no WAL.
-func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (*replayStatus, error) {
+func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (is postgres.WALPosition, at time.Time, err error) {
 	mode := pgx.QueryExecModeCacheStatement
 	if postgres.Pooled(conn.Conn().PgConn()) {
 		mode = pgx.QueryExecModeExec
 	}
-	position, err := postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL, mode))
+	is, err = postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL, mode))
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return is, at, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return &replayStatus{position, time.Now()}, nil
+	return is, time.Now(), nil
 }

@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"syscall"
@@ -73,8 +74,8 @@ func TestFetchFromStandby(t *testing.T) {
 	if rows, err := answerOfStandby(t, o, query, primaryNow(t, db, "another/1")); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Fatalf("%+v, %v", rows, err)
 	}
-	if stats := o.Stats().Standbys; stats[0].Refusal == nil && stats[1].Refusal == nil {
-		t.Errorf("%+v", stats)
+	if first, second := o.CheckStandby(t.Context(), 0), o.CheckStandby(t.Context(), 1); !errors.Is(cmp.Or(first, second), postgres.ErrOtherPrimary) {
+		t.Errorf("%v, %v", first, second)
 	}
 	fetched(1, replayed(one))
 
@@ -118,7 +119,7 @@ func TestFetchFromStandby(t *testing.T) {
 	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
 	eventually(t, "the promoted one is refused", func() bool {
 		_, err := fetch()
-		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
+		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && errors.Is(o.CheckStandby(t.Context(), 1), postgres.ErrOtherPrimary)
 	})
 	before = o.Stats().Standbys[1].Fetched
 	for range 10 {

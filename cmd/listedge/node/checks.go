@@ -56,9 +56,7 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 	for i, s := range pages.Stats().Standbys {
 		all = append(all, admin.Check{Name: "Replica " + s.Host, Runbook: "ListedgeReplicaFails", Light: true,
 			Broken: "the replica " + s.Host + " is not queried",
-			Run: func(ctx context.Context) error {
-				return cmp.Or(pages.CheckStandby(ctx, i), standbyFailure(pages.Stats().Standbys[i]))
-			}})
+			Run:    func(ctx context.Context) error { return pages.CheckStandby(ctx, i) }})
 	}
 	return all
 }
@@ -96,15 +94,6 @@ func breakerFailure(server string, open bool) error {
 		return nil
 	}
 	return errors.New(server + " failed several times in a row")
-}
-
-// standbyFailure is why a replica is not queried: it is not a standby of the primary, or its
-// breaker is open.
-func standbyFailure(s origin.StandbyStats) error {
-	if s.Refusal != nil || !s.BreakerOpen {
-		return s.Refusal
-	}
-	return cmp.Or(s.Failure, breakerFailure("it", true))
 }
 
 func (n *Node) untrustedProxy() error {
