@@ -23,8 +23,6 @@ const (
 	// primary has its full time after it. A standby that keeps taking longer opens its
 	// breaker: it is slower than the primary.
 	standbyTimeout = 500 * time.Millisecond
-	// maxLineages bounds the runs that are remembered at one address.
-	maxLineages = 64
 )
 
 // standby is a hot standby that may serve pages.
@@ -33,7 +31,7 @@ type standby struct {
 	host     string
 	followed *changefeed.Followed
 
-	refusal atomic.Pointer[error] // the last fetch's ErrOtherPrimary; nil = it was not refused
+	refusal atomic.Pointer[error] // the last fetch's ErrOtherPrimary, or nil
 
 	mu       sync.Mutex
 	lineages map[string]lineage // guarded by mu; by run: a pooler may lead to several servers
@@ -102,7 +100,7 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 	if err := s.look(ctx); err != nil {
 		return postgres.Classify(err)
 	}
-	if refusal := s.refusal.Load(); refusal != nil {
+	if refusal := s.refusal.Load(); refusal != nil && *refusal != nil {
 		return *refusal
 	}
 	if !s.breaker.IsClosed() {
@@ -114,7 +112,7 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 // FetchFromStandby is Fetch from a standby that follows the primary. It tries one standby
 // after the other, as long as they are refused before they get the query. Errors: those of
 // Fetch, ErrLagging, ErrOtherPrimary.
-func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Proof) (_ Rows, err error) {
+func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Proof) (rows Rows, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
 	first := int(o.next.Add(1) % uint32(len(o.standbys)))
@@ -124,9 +122,8 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Pro
 			err = ErrUnavailable
 			continue
 		}
-		rows, failure := o.fetchFrom(ctx, s, &q, &p)
-		err = failure
-		var refusal *error
+		rows, err = o.fetchFrom(ctx, s, &q, &p)
+		refusal := error(nil)
 		switch {
 		case err == nil:
 			s.fetched.Add(1)
@@ -134,16 +131,16 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Pro
 			s.behind.Add(1)
 		case errors.Is(err, postgres.ErrOtherPrimary):
 			s.foreign.Add(1)
-			refusal = &failure
+			refusal = err
 		default:
 			s.failed.Add(1)
 		}
-		s.refusal.Store(refusal)
-		if !errors.Is(err, postgres.ErrLagging) && !errors.Is(err, postgres.ErrOtherPrimary) {
-			return rows, err
+		s.refusal.Store(&refusal)
+		if !errors.Is(err, postgres.ErrLagging) && refusal == nil {
+			break
 		}
 	}
-	return Rows{}, err
+	return rows, err
 }
 
 func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changefeed.Proof) (rows Rows, err error) {
@@ -200,9 +197,6 @@ func (s *standby) admit(is postgres.WALPosition, at time.Time, p *changefeed.Pro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, err := s.lineages[is.StartedAt].judge(is.LSN, at, p)
-	if len(s.lineages) >= maxLineages {
-		clear(s.lineages) // they are filled again by later answers
-	}
 	s.lineages[is.StartedAt] = known
 	return err
 }
