@@ -57,7 +57,7 @@ func deepQuery(ctx context.Context, o *origin.Origin, q origin.Query) (second, f
 		}
 		size := 0
 		for i := range read.Rows {
-			size += len(read.Rows[i].Text)
+			size += len(read.Rows[i].Text())
 		}
 		if n == 2 {
 			second, bytes = q, size

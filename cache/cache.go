@@ -235,7 +235,7 @@ func (c *Cache) Served(r *Result) {
 func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 	e, following := s.entry.Load(), c.following.Load()
 	if following && c.followed.trusted(now) && e.isCurrent() {
-		e.touch()
+		e.part.Touch()
 		return e
 	}
 	if following && e.hasRows() {

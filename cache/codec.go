@@ -91,9 +91,8 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (p *stored, a
 	}
 	p = &stored{end: b[headerSize-1] == 1, epoch: string(epoch),
 		at: replica.ReadPoint{StartedAt: string(run), Timeline: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
-	var tail string
 	var ok bool
-	if p.rows, tail, ok = lists.ParseRows(string(rows)); !ok || tail != "" {
+	if p.rows, rest, ok = lists.ParseRows(rows); !ok || len(rest) > 0 {
 		return nil, 0, errMalformed
 	}
 	if p.at.Began, err = changefeed.ParsePosition(string(position)); err != nil {

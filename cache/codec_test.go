@@ -26,7 +26,7 @@ func sealed(b []byte) []byte {
 
 // pages are of all shapes.
 func pages() map[string]*stored {
-	row := lists.Row{ID: uuid.UUID{1, 2}, CreatedAt: math.MinInt64, NameKey: "KEY", Flags: lists.Goods, Text: `{"name":"é"}`}
+	row := *(&lists.Row{ID: uuid.UUID{1, 2}, CreatedAt: math.MinInt64, Flags: lists.Goods}).SetTexts("KEY", `{"name":"é"}`)
 	primary := replica.ReadPoint{StartedAt: "1700000000.123456", Began: changefeed.Position{Term: 3, N: math.MaxUint64},
 		Snapshot: changefeed.Snapshot{Xmin: 7, Xmax: 12, Running: []uint64{7, 9, 11}}}
 	return map[string]*stored{

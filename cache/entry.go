@@ -57,8 +57,9 @@ type Entry struct {
 	ReadAt time.Duration
 
 	view View
-	last *replica.Row  // of those that list shows
-	fill *replica.Fill // by which the entry was read; nil = it was cut, or was not given to the replica
+	last *lists.Row     // of those that list shows
+	part *replica.Range // of list, which has the end of the page
+	fill *replica.Fill  // by which the entry was read; nil = it was cut, or was not given to the replica
 
 	deflating sync.Mutex // held while the compressed form is made
 }
@@ -84,25 +85,24 @@ func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
 	if !c.followed.trusted(now) {
 		return nil
 	}
-	var space [lists.MaxLimit]*replica.Row
+	var space [lists.MaxLimit]*lists.Row
 	key := v.List()
-	list, version, rows, more, ok := c.replica.Read(space[:0], &key, v.After(), v.Limit(), lists.MaxBytes)
+	p, rows, ok := c.replica.Read(space[:0], &key, v.After(), v.Limit(), lists.MaxBytes)
 	if !ok {
 		return nil
 	}
-	if old != nil && old.shows(list, rows, more) {
-		old.version.Store(version)
+	if old != nil && old.shows(&p, rows) {
+		old.version.Store(p.Version)
 		return old
 	}
 	c.cuts.Add(1)
-	texts, last := make([]string, len(rows)), &replica.Row{}
+	texts, last := make([]string, len(rows)), (*lists.Row)(nil)
 	for i, r := range rows {
-		texts[i], last = r.Text, r
+		texts[i], last = r.Text(), r
 	}
-	row := last.Row()
-	e := newEntry(v, texts, &row, more, old)
-	e.list, e.last = list, last
-	e.version.Store(version)
+	e := newEntry(v, texts, last, p.More, old)
+	e.list, e.part, e.last = p.List, p.Last, last
+	e.version.Store(p.Version)
 	e.Proof = time.Duration(c.followed.proof.Load())
 	e.ReadAt = e.Proof
 	return e
@@ -114,7 +114,7 @@ func entryOf(v View, rows []lists.Row, end bool, readAt time.Duration) *Entry {
 	n := firstPage(rows, v.Limit())
 	texts, last := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {
-		texts[i], last = rows[i].Text, &rows[i]
+		texts[i], last = rows[i].Text(), &rows[i]
 	}
 	e := newEntry(v, texts, last, n < len(rows) || !end, nil)
 	e.Proof, e.ReadAt = readAt, readAt
@@ -125,7 +125,7 @@ func entryOf(v View, rows []lists.Row, end bool, readAt time.Duration) *Entry {
 func firstPage(rows []lists.Row, limit int) int {
 	size := 0
 	for i := range rows[:min(limit, len(rows))] {
-		if size += len(rows[i].Text); i > 0 && size > lists.MaxBytes {
+		if size += len(rows[i].Text()); i > 0 && size > lists.MaxBytes {
 			return i
 		}
 	}
@@ -161,14 +161,14 @@ func (e *Entry) withBody(f func(body []byte)) {
 	f(*b)
 }
 
-// shows reports whether the entry was cut out of the list and has these rows.
-func (e *Entry) shows(list *replica.List, rows []*replica.Row, more bool) bool {
+// shows reports whether the entry was cut out of the page's list and has these rows.
+func (e *Entry) shows(p *replica.Page, rows []*lists.Row) bool {
 	n := len(rows)
-	if e.list != list || len(e.texts) != n || more != (e.Next != "") || n > 0 && e.last != rows[n-1] {
+	if e.list != p.List || len(e.texts) != n || p.More != (e.Next != "") || n > 0 && e.last != rows[n-1] {
 		return false
 	}
 	for i, r := range rows { // mostly the same strings, which takes no comparison of bytes
-		if e.texts[i] != r.Text {
+		if e.texts[i] != r.Text() {
 			return false
 		}
 	}
@@ -181,12 +181,6 @@ func (e *Entry) isCurrent() bool { return e.list != nil && e.list.Version() == e
 
 // isOutdated reports whether the entry may show rows that its list does not have any more.
 func (e *Entry) isOutdated() bool { return e.list != nil && !e.isCurrent() }
-
-// touch keeps the rows of an entry that is served from being evicted.
-func (e *Entry) touch() {
-	e.list.Touch()
-	e.last.Touch()
-}
 
 // isPending reports whether the entry's statement may have seen more than the replica shows.
 func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Outcome() == replica.Parked }

@@ -107,7 +107,7 @@ func (p *page) Behind(row *lists.Row) View {
 
 func (p *page) Frame(last *lists.Row, more bool) (head, end, next string) {
 	if more {
-		next = "behind " + last.Text
+		next = "behind " + last.Text()
 	}
 	return "", "", next
 }
@@ -124,7 +124,7 @@ func rowsOf(texts ...string) (rows []lists.Row) {
 }
 
 func rowAt(i int, text string) lists.Row {
-	return lists.Row{ID: uuid.UUID{15: byte(i)}, CreatedAt: -int64(i), Text: text}
+	return *(&lists.Row{ID: uuid.UUID{15: byte(i)}, CreatedAt: -int64(i)}).SetTexts("", text)
 }
 
 // shows is what a statement returned of a list that has these rows alone.

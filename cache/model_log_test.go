@@ -234,7 +234,7 @@ func (m *model) readOn(n *modelNode) {
 // serve is what requests and fills of a node do next.
 func (m *model) serve(n *modelNode) error {
 	n.fills = slices.DeleteFunc(n.fills, func(f *modelFill) bool { return m.proceed(n, f) })
-	_, _, rows, _, ok := n.replica.Read(nil, &modelKey, "", modelRows, 1<<20)
+	_, rows, ok := n.replica.Read(nil, &modelKey, "", modelRows, 1<<20)
 	m.asked++
 	if ok && n.followed.trusted(m.clock.At(m.now)) {
 		m.hits++
@@ -281,9 +281,9 @@ func (m *model) proceed(n *modelNode, f *modelFill) (done bool) {
 }
 
 // check is the assertion.
-func (m *model) check(rows []*replica.Row) error {
+func (m *model) check(rows []*lists.Row) error {
 	for _, v := range slices.Backward(m.versions) {
-		if slices.EqualFunc(rows, v.rows, func(a *replica.Row, b lists.Row) bool { return a.Row() == b }) {
+		if slices.EqualFunc(rows, v.rows, func(a *lists.Row, b lists.Row) bool { return *a == b }) {
 			return nil
 		}
 		if v.from.Before(m.now.Add(-modelBound)) {

@@ -267,7 +267,7 @@ func (m *model) begin() {
 		if slices.ContainsFunc(m.running, func(o *modelTransaction) bool { _, locks := o.rows[i]; return locks }) {
 			continue
 		}
-		x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, Text: fmt.Sprint(x.xid)}
+		x.rows[i] = *(&lists.Row{ID: uuid.UUID{byte(i + 1)}}).SetTexts("", fmt.Sprint(x.xid))
 		if m.chance(4) {
 			x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, Flags: lists.Gone}
 		}

@@ -210,13 +210,13 @@ func (c *Cache) storeState(v View) {
 	readAt := time.Duration(c.followed.proof.Load())
 	epoch, _ := c.followed.known()
 	at, key := c.replica.State(), v.List()
-	_, _, rows, more, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
+	page, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
 	if !whole && len(rows) <= v.Limit() || c.replica.State().Began != at.Began {
 		return
 	}
-	p := stored{end: whole && !more, at: at, epoch: epoch, readAt: readAt}
+	p := stored{end: whole && !page.More, at: at, epoch: epoch, readAt: readAt}
 	for _, r := range rows {
-		p.rows = append(p.rows, r.Row())
+		p.rows = append(p.rows, *r)
 	}
 	c.store(v, p)
 }

@@ -207,7 +207,7 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 			s, _ := hitServer(t, "")
 			var read cache.FillResult
 			for range test.rows {
-				read.Rows = append(read.Rows, lists.Row{Text: strings.Repeat("x", row)})
+				read.Rows = append(read.Rows, *(&lists.Row{}).SetTexts("", strings.Repeat("x", row)))
 			}
 			read.End = true
 			v := viewOf(origin.Query{Limit: lists.MaxLimit})

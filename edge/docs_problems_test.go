@@ -155,7 +155,7 @@ func TestOpenAPIResponsesOfTheDocs(t *testing.T) {
 // Each detail of an example of invalid parameters is the one that the service sends.
 func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 	q, _ := parseText(lists.Items, "sort=name")
-	q.After = (&lists.Row{NameKey: "Chai", ID: [16]byte{1}}).Position(q.Sort)
+	q.After = (&lists.Row{ID: [16]byte{1}}).SetTexts("Chai", "").Position(q.Sort)
 	cursor := string(q.AppendCursor(nil))
 	requests := map[string]struct {
 		collection lists.Collection

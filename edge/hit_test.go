@@ -73,7 +73,7 @@ func fillWith(t testing.TB, pages *cache.Cache, q origin.Query, body string) *ca
 	t.Helper()
 	v := fixed{viewOf(q)}
 	return must(pages.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) {
-		return cache.FillResult{Rows: []lists.Row{{Text: body}}, End: true}, nil
+		return cache.FillResult{Rows: []lists.Row{*(&lists.Row{}).SetTexts("", body)}, End: true}, nil
 	}})).Entry
 }
 

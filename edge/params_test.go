@@ -134,7 +134,7 @@ func TestAViewOutlivesItsRequest(t *testing.T) {
 // A cursor is of any limit. One whose list is unknown is not reported.
 func TestCursorsOfOtherRequests(t *testing.T) {
 	q, _ := parseText(lists.Items, "search=tea&sort=name")
-	q.After = (&lists.Row{NameKey: "Chai", ID: [16]byte{1}}).Position(q.Sort)
+	q.After = (&lists.Row{ID: [16]byte{1}}).SetTexts("Chai", "").Position(q.Sort)
 	cursor := string(q.AppendCursor(nil))
 	if got, wrong := parseText(lists.Items, "search=tea&sort=name&limit=7&cursor="+cursor); wrong != nil || got.After != q.After {
 		t.Errorf("with another limit: %v, %v", got.After, wrong)
@@ -215,7 +215,7 @@ func FuzzPageKey(f *testing.F) {
 		for i, q := range []*origin.Query{&q1, &q2} {
 			w := [][]byte{w1, w2}[i]
 			if len(w) > 16 {
-				row := lists.Row{NameKey: string(w[16:]), CreatedAt: int64(len(w))}
+				row := (&lists.Row{CreatedAt: int64(len(w))}).SetTexts(string(w[16:]), "")
 				copy(row.ID[:], w[16:])
 				q.After = row.Position(q.Sort)
 			}

@@ -69,7 +69,7 @@ func TestPreconditions(t *testing.T) {
 func TestWhatCostsAToken(t *testing.T) {
 	const body = `{"data":[]`
 	etag := cache.TagOf([]byte(body)).String()
-	q := origin.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: (&lists.Row{NameKey: "N"}).Position(lists.ByName)}
+	q := origin.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: (&lists.Row{}).SetTexts("N", "").Position(lists.ByName)}
 	second := theTarget + "&cursor=" + string(q.AppendCursor(nil))
 	for name, c := range map[string]struct {
 		header, value, target string

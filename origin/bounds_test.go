@@ -79,7 +79,7 @@ func longRows(t *testing.T, url, statement string, args ...any) {
 // sizeOf is how many bytes the rows have in JSON.
 func sizeOf(rows []lists.Row) (n int) {
 	for i := range rows {
-		n += len(rows[i].Text)
+		n += len(rows[i].Text())
 	}
 	return n
 }

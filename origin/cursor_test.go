@@ -41,9 +41,9 @@ func allLists() (queries []Query) {
 func positions(sort lists.Order) (list []lists.Position) {
 	var rows []lists.Row
 	for _, name := range append(slices.Clone(awkwardNames), longNames()...) {
-		rows = append(rows, lists.Row{ID: uuid.New(), NameKey: lists.NameKey(name)})
+		rows = append(rows, *(&lists.Row{ID: uuid.New()}).SetTexts(lists.NameKey(name), ""))
 	}
-	rows = append(rows, lists.Row{NameKey: strings.Repeat("\U0010FFFF", lists.NameKeyLength)}, lists.Row{ID: uuid.Max, NameKey: "A"}, lists.Row{}) // the last is that of a name of marks alone
+	rows = append(rows, *(&lists.Row{}).SetTexts(strings.Repeat("\U0010FFFF", lists.NameKeyLength), ""), *(&lists.Row{ID: uuid.Max}).SetTexts("A", ""), lists.Row{}) // the last is that of a name of marks alone
 	if sort == lists.ByCreatedAt {
 		rows = nil
 		for _, at := range []int64{lists.MinInstant, lists.EndInstant - 1, 0, -1, 1, lists.PostgresEpoch, time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC).UnixMicro()} {
@@ -87,7 +87,7 @@ func TestNoArgumentIsNULL(t *testing.T) {
 
 func TestTheLongestCursorFits(t *testing.T) {
 	q := Query{Sort: lists.ByName, Search: strings.Repeat("\U0010FFFF", 120)}
-	q.After = (&lists.Row{ID: uuid.Max, NameKey: lists.NameKey(strings.Repeat("\U0010FFFF", 300))}).Position(q.Sort)
+	q.After = (&lists.Row{ID: uuid.Max}).SetTexts(lists.NameKey(strings.Repeat("\U0010FFFF", 300)), "").Position(q.Sort)
 	if n := len(q.AppendCursor(nil)); n > MaxCursor || n < 4*lists.NameKeyLength {
 		t.Errorf("%d characters", n)
 	}
@@ -162,7 +162,7 @@ func TestACursorHoldsNothingImpossible(t *testing.T) {
 	}
 	byTime, byName := Query{}, Query{Sort: lists.ByName}
 	at := func(us int64) lists.Position { return (&lists.Row{CreatedAt: us}).Position(byTime.Sort) }
-	named := func(key string) lists.Position { return (&lists.Row{NameKey: key}).Position(byName.Sort) }
+	named := func(key string) lists.Position { return (&lists.Row{}).SetTexts(key, "").Position(byName.Sort) }
 	if p, err := byName.ParseCursor(new([]byte), forge(byName, cursorVersion, named("name"))); err != nil || p != named("name") {
 		t.Fatalf("the forger does not know how: %q, %v", p, err)
 	}

@@ -153,7 +153,7 @@ func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range lists.All {
 		for _, order := range c.Orders() {
-			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{NameKey: "N"}).Position(order)}
+			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{}).SetTexts("N", "").Position(order)}
 			if _, _, err := o.readRows(ctx, &q); err != nil {
 				errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
 				break
@@ -215,7 +215,7 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 		if err != nil {
 			return rowError(q, values[1:], err)
 		}
-		size += len(row.Text)
+		size += len(row.Text())
 		rows.Rows = append(rows.Rows, row)
 		return nil
 	})

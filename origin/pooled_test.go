@@ -111,7 +111,7 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 				read := must1(o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, ""))
 				var row struct{ Name string }
 				var shown map[string]string
-				must(errors.Join(json.Unmarshal([]byte(read.Rows[0].Text), &row), json.Unmarshal([]byte(row.Name), &shown)))
+				must(errors.Join(json.Unmarshal([]byte(read.Rows[0].Text()), &row), json.Unmarshal([]byte(row.Name), &shown)))
 				for name, want := range settingsOfPages {
 					if shown[name] != want {
 						t.Errorf("%s is %q, want %q", name, shown[name], want)

@@ -193,7 +193,7 @@ func bodyOf(q *Query, rows Rows) []byte {
 	n := min(q.Limit, len(rows.Rows))
 	texts, last := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {
-		texts[i], last = rows.Rows[i].Text, &rows.Rows[i]
+		texts[i], last = rows.Rows[i].Text(), &rows.Rows[i]
 	}
 	head, end, _ := q.Frame(last, n < len(rows.Rows) || !rows.End)
 	return []byte(head + strings.Join(texts, ",") + end)

@@ -248,12 +248,12 @@ func (ref *reference) checkRead(t testing.TB, q Query, read Rows, want []*row) {
 		t.Fatalf("%s: %d rows and the end %v, of %d rows in the list", describe(q), len(read.Rows), read.End, len(want))
 	}
 	for i, r := range read.Rows {
-		if got := ref.check(t, q, []byte(r.Text)); got != want[i] {
+		if got := ref.check(t, q, []byte(r.Text())); got != want[i] {
 			t.Fatalf("%s: row %d of %d is %q", describe(q), i, len(want), got.text("name"))
 		}
 		at := must1(time.Parse(time.RFC3339, want[i].text("createdAt"))).UnixMicro()
-		if r.ID.String() != want[i].id() || r.NameKey != want[i].nameKey() || r.CreatedAt != at || r.Flags&q.Filter != q.Filter {
-			t.Fatalf("%s: row %d has %v, %q, %d and %b; the reference %v", describe(q), i, r.ID, r.NameKey, r.CreatedAt, r.Flags, want[i])
+		if r.ID.String() != want[i].id() || r.NameKey() != want[i].nameKey() || r.CreatedAt != at || r.Flags&q.Filter != q.Filter {
+			t.Fatalf("%s: row %d has %v, %q, %d and %b; the reference %v", describe(q), i, r.ID, r.NameKey(), r.CreatedAt, r.Flags, want[i])
 		}
 	}
 }

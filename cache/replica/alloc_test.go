@@ -17,17 +17,16 @@ func TestHitPath(t *testing.T) {
 	for _, k := range []Key{byCreatedAt, byName} {
 		r.Merge(read(r, k, 0, 100))
 	}
-	dst := make([]*Row, 0, 50)
+	dst := make([]*lists.Row, 0, 50)
 	for _, k := range []Key{byCreatedAt, byName} {
 		row := rowAt(10)
 		after := row.Position(k.Order)
 		if n := testing.AllocsPerRun(1000, func() {
-			l, version, rows, _, ok := r.Read(dst, &k, after, 50, 1<<20)
-			if !ok || len(rows) != 50 || l.Version() != version {
+			p, rows, ok := r.Read(dst, &k, after, 50, 1<<20)
+			if !ok || len(rows) != 50 || p.List.Version() != p.Version {
 				t.Error("no page")
 			}
-			l.Touch()
-			rows[0].Touch()
+			p.Last.Touch()
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", k.Order, n)
 		}
@@ -40,7 +39,7 @@ func BenchmarkRead(b *testing.B) {
 	for from := 0; from < 10_000; from += 50 {
 		r.Merge(read(r, byCreatedAt, from, from+50))
 	}
-	dst := make([]*Row, 0, 50)
+	dst := make([]*lists.Row, 0, 50)
 	row := rowAt(5010)
 	after := row.Position(lists.ByCreatedAt)
 	for b.Loop() {
@@ -67,7 +66,7 @@ func BenchmarkChange(b *testing.B) {
 	n := uint64(1)
 	for b.Loop() {
 		row := rowAt(int(n) % 250)
-		row.Flags, row.Text = all, row.Text+" "[:n/250%2]
+		row.SetTexts(row.NameKey(), row.Text()+" "[:n/250%2]).Flags = all
 		n++
 		c := &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}}
 		c.Rows = [][]lists.Row{{row}}

@@ -58,12 +58,11 @@ func (x *transaction) describe() {
 			row = &lists.Row{ID: uuid.UUID{byte(i + 1)}, Flags: lists.Gone}
 		}
 		says := *row
-		if x.says != sayRows {
-			says.Text = ""
-		}
-		if x.says == sayNoName {
-			says.NameKey = ""
-			says.Flags |= lists.NameUnknown
+		switch x.says {
+		case sayNoText:
+			says.SetTexts(row.NameKey(), "")
+		case sayNoName:
+			says.SetTexts("", "").Flags |= lists.NameUnknown
 		}
 		rows = append(rows, says)
 	}
@@ -163,18 +162,17 @@ func (db *database) seenBy(s changefeed.Snapshot) []*lists.Row {
 func (db *database) version(r *rand.Rand, i int) *lists.Row {
 	db.versions++
 	name := []string{"a", "b", "b red", "c red"}[r.IntN(4)]
-	row := &lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: int64(r.IntN(4)), NameKey: lists.NameKey(name)}
+	row := &lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: int64(r.IntN(4))}
 	if r.IntN(2) == 0 {
 		row.Flags = lists.Goods
 	}
-	row.Text = fmt.Sprintf(`{"name":%q,"sku":null,"description":"%d"}`, name, db.versions)
-	return row
+	return row.SetTexts(lists.NameKey(name), fmt.Sprintf(`{"name":%q,"sku":null,"description":"%d"}`, name, db.versions))
 }
 
 // list returns what a statement would.
 func (k *Key) list(table []*lists.Row) (list []*lists.Row) {
 	for _, row := range table {
-		if row.Flags&k.Filter == k.Filter && strings.Contains(row.NameKey, k.Search) {
+		if row.Flags&k.Filter == k.Filter && strings.Contains(row.NameKey(), k.Search) {
 			list = append(list, row)
 		}
 	}

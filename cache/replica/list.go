@@ -28,26 +28,26 @@ type List struct {
 	table   *table
 	version atomic.Uint64
 	used    atomic.Bool // since another list of the table had to be given up
-	ranges  []*interval
+	ranges  []*Range
 }
 
 // Version changes with each change of rows in the list's ranges, and when a range is given
 // up. It takes no lock.
 func (l *List) Version() uint64 { return l.version.Load() }
 
-// Touch notes that a page of the list was served again without Read.
-func (l *List) Touch() {
-	if !l.used.Load() {
-		l.used.Store(true)
+// touch notes a use. Most uses find it noted, and write nothing that processors share.
+func touch(used *atomic.Bool) {
+	if !used.Load() {
+		used.Store(true)
 	}
 }
 
-// Touch notes that a page which shows the row was served, so that its range is kept. It is
-// called where a page is served again without Read.
-func (r *Row) Touch() {
-	if !r.touched.Load() {
-		r.touched.Store(true)
-	}
+// Page is a part of a list, without its rows.
+type Page struct {
+	List    *List
+	Version uint64 // the List shows the page until its Version is another one
+	More    bool   // the list has a row behind the page
+	Last    *Range // that has the end of the page
 }
 
 // A bound is a Position, or one that no row has: behind a row, or the end of the list. A
@@ -69,19 +69,25 @@ func isBehind(bound, p lists.Position) bool {
 	return len(bound) == len(p)+1 && bound[len(p)] == 0 && bound[:len(p)] == p
 }
 
-// interval is a range: the rows whose positions are from lo to before hi. (range is a word
-// of the language.)
-type interval struct {
+// Range is the rows of a list whose positions are from lo to before hi.
+type Range struct {
 	list   *List
 	lo, hi lists.Position // bounds
-	rows   []*Row         // ascending
+	rows   []*lists.Row   // ascending
 	used   atomic.Bool    // since the clock passed
 	index  int            // in the clock
 }
 
+// Touch notes that a page which ends in the range was served again without Read, so that the
+// range is kept. If it was cut in two meanwhile, its first part is.
+func (g *Range) Touch() {
+	touch(&g.list.used)
+	touch(&g.used)
+}
+
 // find returns the index of the first row at the bound or behind it.
-func (g *interval) find(at lists.Position) int {
-	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].compare(g.list.Order, at) >= 0 })
+func (g *Range) find(at lists.Position) int {
+	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].Compare(g.list.Order, at) >= 0 })
 }
 
 // find returns the index of the range that has the bound, or of the one behind it.
@@ -91,7 +97,7 @@ func (l *List) find(at lists.Position) (i int, covered bool) {
 }
 
 // shows returns the range that shows the row, and the row's index; nil = none does.
-func (l *List) shows(row *Row, at lists.Position) (g *interval, j int) {
+func (l *List) shows(row *lists.Row, at lists.Position) (g *Range, j int) {
 	i, covered := l.find(at)
 	if !covered {
 		return nil, 0
@@ -104,13 +110,13 @@ func (l *List) shows(row *Row, at lists.Position) (g *interval, j int) {
 }
 
 // insert puts a row into the range that has its position.
-func (r *Replica) insert(l *List, row *Row, at lists.Position) {
+func (r *Replica) insert(l *List, row *lists.Row, at lists.Position) {
 	i, _ := l.find(at)
 	g := l.ranges[i]
 	g.rows = slices.Insert(g.rows, g.find(at), row)
 	r.show(l.table, row)
 	if n := len(g.rows); n > r.longest {
-		r.cut(l, g.rows[n/2].position(l.Order))
+		r.cut(l, g.rows[n/2].Position(l.Order))
 	}
 }
 
@@ -124,6 +130,7 @@ func (r *Replica) uncover(l *List, lo, hi lists.Position) {
 		for _, row := range g.rows {
 			r.hide(l.table, row)
 		}
+		g.rows = nil // pages may have the range
 		r.clock.remove(g)
 	}
 	l.ranges = slices.Delete(l.ranges, from, to) // mutation: an evicted range is still covered
@@ -148,7 +155,7 @@ func (r *Replica) cut(l *List, at lists.Position) {
 	g := l.ranges[i]
 	r.clock.remove(g)
 	j := g.find(at)
-	right := &interval{list: l, lo: at, hi: g.hi, rows: slices.Clone(g.rows[j:])}
+	right := &Range{list: l, lo: at, hi: g.hi, rows: slices.Clone(g.rows[j:])}
 	right.used.Store(g.used.Load())
 	clear(g.rows[j:])
 	g.hi, g.rows = at, g.rows[:j]
@@ -159,9 +166,9 @@ func (r *Replica) cut(l *List, at lists.Position) {
 
 // cover adds the rows from lo to before hi: all that the list has there. What the list
 // covers already must be the same; ok is false if it is not.
-func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*Row) (ok bool) {
-	upTo := func(bound lists.Position) (those []*Row) {
-		n := sort.Search(len(rows), func(i int) bool { return rows[i].compare(l.Order, bound) >= 0 })
+func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*lists.Row) (ok bool) {
+	upTo := func(bound lists.Position) (those []*lists.Row) {
+		n := sort.Search(len(rows), func(i int) bool { return rows[i].Compare(l.Order, bound) >= 0 })
 		those, rows = rows[:n], rows[n:]
 		return those
 	}
@@ -176,14 +183,14 @@ func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*Row) (ok bool) {
 			if i < len(l.ranges) {
 				end = min(hi, l.ranges[i].lo)
 			}
-			r.fillGap(l, i, &interval{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
+			r.fillGap(l, i, &Range{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
 		}
 		lo = end
 	}
 	return true
 }
 
-func (r *Replica) fillGap(l *List, i int, g *interval) {
+func (r *Replica) fillGap(l *List, i int, g *Range) {
 	g.used.Store(true)
 	for _, row := range g.rows {
 		r.show(l.table, row)
@@ -193,50 +200,48 @@ func (r *Replica) fillGap(l *List, i int, g *interval) {
 }
 
 // Read cuts a page from the ranges of a list: up to n rows behind a position, as many as
-// have maxBytes of text, but at least one. more says that the list has a row behind them.
-// If the ranges do not have all of this, ok is false, and rows are those that they have.
-// The rows are appended to dst. At the version, list shows the page until its Version is
-// another one.
-func (r *Replica) Read(dst []*Row, k *Key, after lists.Position, n, maxBytes int) (list *List, version uint64, rows []*Row, more, ok bool) {
+// have maxBytes of text, but at least one. If the ranges do not have all of this, ok is
+// false, and rows are those that they have. The rows are appended to dst; they are never
+// changed, and each version of a row has its own pointer.
+func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxBytes int) (p Page, rows []*lists.Row, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	t := r.tables[k.Table]
 	if t == nil {
-		return nil, 0, dst, false, false
+		return p, dst, false
 	}
 	l := t.lists[*k]
 	if l == nil {
-		return nil, 0, dst, false, false
+		return p, dst, false
 	}
-	l.Touch()
-	rows, more, ok = l.read(dst, after, n, maxBytes)
-	return l, l.version.Load(), rows, more, ok
+	touch(&l.used)
+	p.List, p.Version = l, l.version.Load()
+	rows, p.Last, p.More, ok = l.read(dst, after, n, maxBytes)
+	return p, rows, ok
 }
 
-func (l *List) read(rows []*Row, after lists.Position, n, maxBytes int) (_ []*Row, more, ok bool) {
+func (l *List) read(rows []*lists.Row, after lists.Position, n, maxBytes int) (_ []*lists.Row, last *Range, more, ok bool) {
 	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
 	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) { // mutation: a page begins in a gap
-		return rows, false, false
+		return rows, nil, false, false
 	}
 	g := l.ranges[i]
-	j := sort.Search(len(g.rows), func(j int) bool { return g.rows[j].compare(l.Order, after) > 0 }) // mutation: a page has the row at its position
+	j := sort.Search(len(g.rows), func(j int) bool { return g.rows[j].Compare(l.Order, after) > 0 }) // mutation: a page has the row at its position
 	for bytes, first := 0, len(rows); ; i, j = i+1, 0 {
 		g := l.ranges[i]
-		if !g.used.Load() {
-			g.used.Store(true)
-		}
+		touch(&g.used)
 		for _, row := range g.rows[j:] {
-			bytes += len(row.Text)
+			bytes += len(row.Text())
 			if count := len(rows) - first; count == n || bytes > maxBytes && count > 0 {
-				return rows, true, true
+				return rows, g, true, true
 			}
 			rows = append(rows, row)
 		}
 		if g.hi == listEnd { // mutation: a page ends with its range
-			return rows, false, true
+			return rows, g, false, true
 		}
 		if i+1 == len(l.ranges) || l.ranges[i+1].lo != g.hi { // mutation: a page goes on across a gap
-			return rows, false, false
+			return rows, g, false, false
 		}
 	}
 }
@@ -244,7 +249,7 @@ func (l *List) read(rows []*Row, after lists.Position, n, maxBytes int) (_ []*Ro
 // clock has all ranges, and what they take. Its hand goes round and gives each a second
 // chance: one that was used since the hand passed stays until it passes again.
 type clock struct {
-	ranges []*interval
+	ranges []*Range
 	hand   int
 	bytes  int
 }
@@ -253,33 +258,21 @@ type clock struct {
 // does in it (TestMemory).
 const rangeBytes, placeBytes = 240, 12
 
-func (g *interval) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
+func (g *Range) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
 
-func (c *clock) add(g *interval) {
+func (c *clock) add(g *Range) {
 	g.index = len(c.ranges)
 	c.ranges = append(c.ranges, g)
 	c.bytes += g.bytes()
 }
 
 // remove puts the last range into the place of the one that leaves.
-func (c *clock) remove(g *interval) {
+func (c *clock) remove(g *Range) {
 	n := len(c.ranges) - 1
 	last := c.ranges[n]
 	last.index, c.ranges[g.index], c.ranges[n] = g.index, last, nil
 	c.ranges = c.ranges[:n]
 	c.bytes -= g.bytes()
-}
-
-// wasUsed says whether a page of the range was served since the last call.
-func (g *interval) wasUsed() bool {
-	used := g.used.Swap(false)
-	for _, row := range g.rows {
-		if row.touched.Load() {
-			row.touched.Store(false)
-			used = true
-		}
-	}
-	return used
 }
 
 // maxSteps bounds the ranges that the hand passes at once, so that requests do not wait,
@@ -293,7 +286,7 @@ func (r *Replica) evict() {
 		if c.hand++; c.hand >= len(c.ranges) {
 			c.hand = 0
 		}
-		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.wasUsed() { // mutation: the hand gives no second chance
+		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.used.Swap(false) { // mutation: the hand gives no second chance
 			r.counts.Evicted++
 			r.uncover(g.list, g.lo, g.hi)
 		}

@@ -34,7 +34,7 @@ func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
 // part is what the list has at the state, from lo to before hi.
 type part struct {
 	lo, hi lists.Position
-	rows   []*Row           // ascending
+	rows   []*lists.Row     // ascending
 	gaps   []lists.Position // of rows that are not known, ascending
 }
 
@@ -67,7 +67,7 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 		}
 	}
 	if len(unseen) > 0 {
-		slices.SortFunc(p.rows, func(a, b *Row) int { return a.compare(f.Order, b.position(f.Order)) })
+		slices.SortFunc(p.rows, func(a, b *lists.Row) int { return a.Compare(f.Order, b.Position(f.Order)) })
 		slices.Sort(p.gaps)
 	}
 	return p, Merged
@@ -75,13 +75,13 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (p part, o Outcome) {
 
 // add adds a row if it is in the part.
 func (p *part) add(o lists.Order, row *lists.Row, b belonging) {
-	r := newRow(row)
 	switch {
-	case r.compare(o, p.lo) < 0 || r.compare(o, p.hi) >= 0:
-	case b == unknown || row.Text == "":
+	case row.Compare(o, p.lo) < 0 || row.Compare(o, p.hi) >= 0:
+	case b == unknown || row.Text() == "":
 		p.gaps = append(p.gaps, row.Position(o))
 	default:
-		p.rows = append(p.rows, r)
+		own := *row // without its neighbours in the fill
+		p.rows = append(p.rows, &own)
 	}
 }
 
@@ -96,14 +96,14 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	t, l := r.list(&f.Key)
 	consistent := o == Merged
 	for i, row := range p.rows {
-		if known := t.rows[row.ID]; known != nil {
-			consistent = consistent && known.Row() == row.Row()
+		if known := t.rows[row.ID].row; known != nil {
+			consistent = consistent && *known == *row
 			p.rows[i] = known
 		}
 	}
 	lo, rows := p.lo, p.rows
 	for _, gap := range append(p.gaps, p.hi) {
-		n, _ := slices.BinarySearchFunc(rows, gap, func(row *Row, at lists.Position) int { return row.compare(f.Order, at) })
+		n, _ := slices.BinarySearchFunc(rows, gap, func(row *lists.Row, at lists.Position) int { return row.Compare(f.Order, at) })
 		consistent = consistent && r.cover(l, lo, gap, rows[:n])
 		lo, rows = behind(gap), rows[n:] // mutation: a gap is covered
 	}
@@ -129,7 +129,7 @@ const maxParked = 1024
 func (f *Fill) bytes() int {
 	n := rangeBytes
 	for i := range f.Rows {
-		n += rowBytes + len(f.Rows[i].Text)
+		n += rowSize(&f.Rows[i])
 	}
 	return n
 }

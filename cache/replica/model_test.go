@@ -33,12 +33,10 @@ type heartbeat struct {
 
 // view is a page that a node has cut.
 type view struct {
-	list    *List
-	version uint64
-	after   lists.Position
-	limit   int
-	rows    []*Row
-	more    bool
+	Page
+	rows  []*lists.Row
+	after lists.Position
+	limit int
 }
 
 type modelNode struct {
@@ -191,13 +189,13 @@ func (m *model) statement(f *flight, limit int) {
 
 // copy takes the rows from what another node shows.
 func (m *model) copy(f *flight, of *modelNode, limit int) {
-	_, _, rows, more, ok := of.Read(nil, &f.Key, f.After, limit, 1<<20)
+	p, rows, ok := of.Read(nil, &f.Key, f.After, limit, 1<<20)
 	if !ok || len(rows) == 0 {
 		return
 	}
-	f.read, f.End, f.At = true, !more, of.State()
+	f.read, f.End, f.At = true, !p.More, of.State()
 	for _, row := range rows {
-		f.Rows = append(f.Rows, row.Row())
+		f.Rows = append(f.Rows, *row)
 	}
 }
 
@@ -223,7 +221,7 @@ func (m *model) check(n *modelNode) error {
 					inside = append(inside, row)
 				}
 			}
-			if !slices.EqualFunc(inside, g.rows, func(a *lists.Row, b *Row) bool { return b.Row() == *a && t.rows[a.ID] == b }) {
+			if !slices.EqualFunc(inside, g.rows, func(a, b *lists.Row) bool { return *b == *a && t.rows[a.ID].row == b }) {
 				return fmt.Errorf("%v from %q to %q: %s, want %s", *k, g.lo, g.hi, texts(g.rows), texts(inside))
 			}
 		}
@@ -232,8 +230,8 @@ func (m *model) check(n *modelNode) error {
 			after = want[m.r.IntN(len(want))].Position(k.Order)
 		}
 		limit := 1 + m.r.IntN(4)
-		if l, version, rows, more, ok := n.Read(nil, k, after, limit, 1<<20); ok {
-			v := view{l, version, after, limit, rows, more}
+		if p, rows, ok := n.Read(nil, k, after, limit, 1<<20); ok {
+			v := view{p, rows, after, limit}
 			if err := v.check(want); err != nil {
 				return fmt.Errorf("read: %w", err)
 			}
@@ -241,9 +239,9 @@ func (m *model) check(n *modelNode) error {
 		}
 	}
 	for _, v := range n.views {
-		if v.list.Version() == v.version {
-			if err := v.check(v.list.list(table)); err != nil {
-				return fmt.Errorf("a page at version %d: %w", v.version, err)
+		if v.List.Version() == v.Version {
+			if err := v.check(v.List.list(table)); err != nil {
+				return fmt.Errorf("a page at version %d: %w", v.Version, err)
 			}
 		}
 	}
@@ -253,18 +251,18 @@ func (m *model) check(n *modelNode) error {
 
 // check compares the page with its list.
 func (v *view) check(list []*lists.Row) error {
-	for len(list) > 0 && list[0].Position(v.list.Order) <= v.after {
+	for len(list) > 0 && list[0].Position(v.List.Order) <= v.after {
 		list = list[1:]
 	}
 	more := len(list) > v.limit
 	list = list[:min(len(list), v.limit)]
-	if more != v.more || !slices.EqualFunc(list, v.rows, func(a *lists.Row, b *Row) bool { return b.Row() == *a }) {
-		return fmt.Errorf("%v after %q: %s, more %t, want %s, %t", v.list.Key, v.after, texts(v.rows), v.more, texts(list), more)
+	if more != v.More || !slices.EqualFunc(list, v.rows, func(a, b *lists.Row) bool { return *b == *a }) {
+		return fmt.Errorf("%v after %q: %s, more %t, want %s, %t", v.List.Key, v.after, texts(v.rows), v.More, texts(list), more)
 	}
 	return nil
 }
 
-func texts[R any](rows []R) (all []string) {
+func texts(rows []*lists.Row) (all []string) {
 	for _, row := range rows {
 		all = append(all, fmt.Sprintf("%v", row))
 	}
@@ -273,7 +271,7 @@ func texts[R any](rows []R) (all []string) {
 
 // consistent returns which of the invariants of the package's types does not hold.
 func (r *Replica) consistent() error {
-	shown, bytes, ranges := map[*Row]int16{}, 0, 0
+	shown, bytes, ranges := map[*lists.Row]int{}, 0, 0
 	for of, t := range r.tables {
 		for _, l := range t.lists {
 			if len(l.ranges) == 0 || l.table != t || t.of != of {
@@ -292,11 +290,11 @@ func (r *Replica) consistent() error {
 				}
 			}
 		}
-		for id, row := range t.rows {
-			if bytes += row.bytes(); row.ID != id || row.shown != shown[row] || row.shown == 0 {
-				return fmt.Errorf("row %v is shown %d times, not %d", row.ID, shown[row], row.shown)
+		for id, held := range t.rows {
+			if bytes += rowSize(held.row); held.row.ID != id || held.shown != shown[held.row] || held.shown == 0 {
+				return fmt.Errorf("row %v is shown %d times, not %d", id, shown[held.row], held.shown)
 			}
-			delete(shown, row)
+			delete(shown, held.row)
 		}
 	}
 	if len(shown) > 0 || bytes != r.clock.bytes || ranges != len(r.clock.ranges) || r.history.bytes > r.budget.Changes {

@@ -116,7 +116,7 @@ func (m *model) step() (n *modelNode, what string) {
 // fill, in which the first transaction commits to either of two rows.
 func TestEveryInterleaving(t *testing.T) {
 	row := func(i int, at int64, text string) *lists.Row {
-		return &lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: at, NameKey: "A", Flags: lists.Goods, Text: `{"name":"a","sku":null,"description":"` + text + `"}`}
+		return (&lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: at, Flags: lists.Goods}).SetTexts("A", `{"name":"a","sku":null,"description":"`+text+`"}`)
 	}
 	for name, second := range map[string]struct {
 		row    int

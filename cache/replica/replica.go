@@ -27,6 +27,8 @@ package replica
 import (
 	"sync"
 
+	"github.com/google/uuid"
+
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
@@ -78,7 +80,7 @@ type state struct {
 // table has the rows that its lists show.
 type table struct {
 	of    changefeed.List
-	rows  rows
+	rows  map[uuid.UUID]held
 	lists map[Key]*List
 }
 

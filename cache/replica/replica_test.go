@@ -29,8 +29,8 @@ var roomy = Budgets{Rows: 1 << 30, Changes: 1 << 24, Parked: 1 << 24, Lists: 256
 // rowAt makes the row with a number: the list by createdAt has them ascending.
 func rowAt(i int) lists.Row {
 	name := fmt.Sprintf("item %06d", i)
-	return lists.Row{ID: uuid.UUID{12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}, CreatedAt: int64(-i), NameKey: lists.NameKey(name),
-		Text: fmt.Sprintf(`{"id":"%d","name":%q,"sku":null,"description":"%0300d"}`, i, name, i)}
+	row := lists.Row{ID: uuid.UUID{12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}, CreatedAt: int64(-i)}
+	return *row.SetTexts(lists.NameKey(name), fmt.Sprintf(`{"id":"%d","name":%q,"sku":null,"description":"%0300d"}`, i, name, i))
 }
 
 func read(r *Replica, k Key, from, to int) *Fill {
@@ -47,20 +47,20 @@ func read(r *Replica, k Key, from, to int) *Fill {
 
 var byCreatedAt = modelKeys[0]
 
-func page(t *testing.T, r *Replica, k Key, from, n int) (rows []*Row, ok bool) {
+func page(t *testing.T, r *Replica, k Key, from, n int) (rows []*lists.Row, ok bool) {
 	t.Helper()
 	after := lists.Position("")
 	if from > 0 {
 		row := rowAt(from - 1)
 		after = row.Position(k.Order)
 	}
-	_, _, rows, _, ok = r.Read(nil, &k, after, n, 1<<20)
+	_, rows, ok = r.Read(nil, &k, after, n, 1<<20)
 	return rows, ok
 }
 
 func TestWhatDoesNotAgree(t *testing.T) {
 	other := rowAt(3)
-	other.Text = `{"name":"other"}`
+	other.SetTexts(other.NameKey(), `{"name":"other"}`)
 	for name, change := range map[string]func(f *Fill){
 		"another version":         func(f *Fill) { f.Rows[1] = other },
 		"a row is missing":        func(f *Fill) { f.Rows = slices.Delete(f.Rows, 1, 2) },
@@ -90,14 +90,15 @@ func TestPagesAreCutByBytes(t *testing.T) {
 	r := New(roomy)
 	r.Apply(settled(1))
 	r.Merge(read(r, byCreatedAt, 0, 10))
-	size := len(rowAt(0).Text)
+	row := rowAt(0)
+	size := len(row.Text())
 	for name, test := range map[string]struct {
 		bytes, rows int
 	}{"one, however long": {1, 1}, "two": {2 * size, 2}, "not quite three": {3*size - 1, 2}} {
 		t.Run(name, func(t *testing.T) {
-			_, _, rows, more, ok := r.Read(nil, &byCreatedAt, "", 5, test.bytes)
-			if len(rows) != test.rows || !more || !ok {
-				t.Errorf("%d rows, more %t, ok %t", len(rows), more, ok)
+			p, rows, ok := r.Read(nil, &byCreatedAt, "", 5, test.bytes)
+			if len(rows) != test.rows || !p.More || !ok {
+				t.Errorf("%d rows, more %t, ok %t", len(rows), p.More, ok)
 			}
 		})
 	}
@@ -143,7 +144,10 @@ func TestWhatIsUsedIsKept(t *testing.T) {
 	use := map[string]func(t *testing.T, r *Replica){
 		"read": func(t *testing.T, r *Replica) { page(t, r, byCreatedAt, 310, 50) },
 		"touched": func(t *testing.T, r *Replica) {
-			r.tables[byCreatedAt.Table].rows[rowAt(310).ID].Touch()
+			l := r.tables[byCreatedAt.Table].lists[byCreatedAt]
+			row := rowAt(310)
+			i, _ := l.find(row.Position(byCreatedAt.Order))
+			l.ranges[i].Touch()
 		},
 	}
 	for name, use := range use {
@@ -190,17 +194,19 @@ func TestPagesShowNoHalfTransaction(t *testing.T) {
 	r := New(roomy)
 	r.Apply(settled(1))
 	f := read(r, byCreatedAt, 0, 50)
-	f.Rows[3].Text, f.Rows[30].Text = fmt.Sprintf("%020d of 0", 1), fmt.Sprintf("%020d of 1", 1)
+	f.Rows[3].SetTexts("", fmt.Sprintf("%020d of 0", 1))
+	f.Rows[30].SetTexts("", fmt.Sprintf("%020d of 1", 1))
 	r.Merge(f)
 	var readers sync.WaitGroup
 	var applied atomic.Uint64
 	for range 2 {
 		readers.Go(func() {
-			for dst := []*Row(nil); applied.Load() < 2000; {
+			for dst := []*lists.Row(nil); applied.Load() < 2000; {
 				before := applied.Load()
-				l, version, rows, _, ok := r.Read(dst[:0], &byCreatedAt, "", 40, 1<<20)
-				if !ok || rows[3].Text[:20] != rows[30].Text[:20] || l.Version() == version && rows[3].Text[:20] < fmt.Sprintf("%020d", before) {
-					t.Errorf("%t, %q and %q after %d", ok, rows[3].Text, rows[30].Text, before)
+				p, rows, ok := r.Read(dst[:0], &byCreatedAt, "", 40, 1<<20)
+				a, b := rows[3].Text(), rows[30].Text()
+				if !ok || a[:20] != b[:20] || p.List.Version() == p.Version && a[:20] < fmt.Sprintf("%020d", before) {
+					t.Errorf("%t, %q and %q after %d", ok, a, b, before)
 					return
 				}
 				dst = rows
@@ -210,7 +216,7 @@ func TestPagesShowNoHalfTransaction(t *testing.T) {
 	for n := uint64(2); n <= 2001; n++ {
 		rows := []lists.Row{rowAt(3), rowAt(30)}
 		for i := range rows {
-			rows[i].Text = fmt.Sprintf("%020d of %d", n, i)
+			rows[i].SetTexts("", fmt.Sprintf("%020d of %d", n, i))
 		}
 		r.Apply(settled(n, changeOf(n, rows...)))
 		applied.Store(n)

@@ -3,52 +3,24 @@ package replica
 import (
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/google/uuid"
 
 	"listedge/internal/lists"
 )
 
-// Row is a version of a row: what lists.Row has, and what the replica notes of it, in 64
-// bytes. All ranges of a table that show the version have the same pointer, and no other
-// version ever has it.
-type Row struct {
-	ID            uuid.UUID
-	CreatedAt     int64
-	NameKey, Text string
-	Flags         lists.Flags
-	shown         int16       // by so many ranges, at most one of each list
-	touched       atomic.Bool // since the clock passed
+// held is a version of a row that ranges show. All of them have the same pointer to it, and
+// no other version ever has it.
+type held struct {
+	row   *lists.Row
+	shown int // by so many ranges, at most one of each list
 }
 
-func newRow(r *lists.Row) *Row {
-	return &Row{ID: r.ID, CreatedAt: r.CreatedAt, NameKey: r.NameKey, Text: r.Text, Flags: r.Flags}
-}
+// rowBytes is what a row of a table takes besides its texts: the Row, and its place in the
+// map (TestMemory).
+const rowBytes = 48 + 72
 
-// Row returns the version as the log has it.
-func (r *Row) Row() lists.Row {
-	return lists.Row{ID: r.ID, CreatedAt: r.CreatedAt, NameKey: r.NameKey, Text: r.Text, Flags: r.Flags}
-}
-
-func (r *Row) compare(o lists.Order, p lists.Position) int {
-	row := r.Row()
-	return row.Compare(o, p)
-}
-
-func (r *Row) position(o lists.Order) lists.Position {
-	row := r.Row()
-	return row.Position(o)
-}
-
-// rowBytes is what a row of a table takes besides its text and its name key: the Row, and
-// its place in the map (TestMemory).
-const rowBytes = 64 + 64
-
-func (r *Row) bytes() int { return rowBytes + len(r.NameKey) + len(r.Text) }
-
-// rows are the rows of a table that a range shows.
-type rows map[uuid.UUID]*Row
+func rowSize(r *lists.Row) int { return rowBytes + r.Size() }
 
 // belonging says whether a version of a row belongs to a list.
 type belonging uint8
@@ -68,7 +40,7 @@ func belongs(row *lists.Row, k *Key, searched *searched) belonging {
 		return foreign
 	case !row.HasPosition(k.Order): // mutation: a row of no known name is put
 		return everywhere
-	case row.Flags&lists.NameUnknown != 0 || row.Text == "": // mutation: what is unknown is served
+	case row.Flags&lists.NameUnknown != 0 || row.Text() == "": // mutation: what is unknown is served
 		return unknown
 	case k.Search == "":
 		return member
@@ -101,51 +73,53 @@ func positionsOf(c lists.Collection, row *lists.Row) (p positions) {
 	return p
 }
 
-// change replaces a row of a table. If the table does not have the row, no range shows it,
-// so it is to be removed from none.
+// change replaces a row of a table: first no range shows the old version, and then those
+// that the new one belongs to show it. If the table does not have the row, no range shows it.
 func (r *Replica) change(t *table, row *lists.Row) {
 	r.counts.Rows++
-	old := t.rows[row.ID]
-	if old != nil && old.Row() == *row {
+	if old := t.rows[row.ID].row; old != nil {
+		if *old == *row {
+			return
+		}
+		from := positionsOf(t.of.Collection, old)
+		for _, l := range t.lists {
+			r.remove(l, old, from[l.Order]) // mutation: a row is removed from one list only
+		}
+	}
+	if row.Flags&lists.Gone != 0 {
 		return
 	}
-	var from, to positions
-	if old != nil {
-		was := old.Row()
-		from = positionsOf(t.of.Collection, &was)
-	}
-	if row.Flags&lists.Gone == 0 {
-		to = positionsOf(t.of.Collection, row)
-	}
-	next := newRow(row)
+	to := positionsOf(t.of.Collection, row)
+	next := *row // without its neighbours in the change
 	var s searched
 	for _, l := range t.lists {
-		r.changeIn(l, old, next, from[l.Order], to[l.Order], belongs(row, &l.Key, &s)) // mutation: a row is removed from one list only
+		r.put(l, &next, to[l.Order], belongs(row, &l.Key, &s))
 	}
 }
 
-// changeIn replaces a row of a list. old may be nil, and foreign.
-func (r *Replica) changeIn(l *List, old, next *Row, from, to lists.Position, b belonging) {
-	if old != nil && old.Flags&l.Filter == l.Filter {
-		if g, j := l.shows(old, from); g != nil { // mutation: a row is removed where it is put
-			l.version.Add(1) // mutation: the version is not raised by a row that leaves
-			r.hide(l.table, old)
-			if b == member && from == to {
-				g.rows[j] = next
-				r.show(l.table, next)
-				return
-			}
-			g.rows = slices.Delete(g.rows, j, j+1)
-		}
+// remove removes a row from the range that shows it, if one does.
+func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
+	if row.Flags&l.Filter != l.Filter {
+		return
 	}
-	_, covered := l.find(to)
+	if g, j := l.shows(row, at); g != nil { // mutation: a row is removed where it is put
+		l.version.Add(1) // mutation: the version is not raised by a row that leaves
+		g.rows = slices.Delete(g.rows, j, j+1)
+		r.hide(l.table, row)
+	}
+}
+
+// put puts a row into the range that covers its position, if it belongs there. What is not
+// known for certain is not covered any more.
+func (r *Replica) put(l *List, row *lists.Row, at lists.Position, b belonging) {
+	_, covered := l.find(at)
 	switch {
 	case b == member && covered:
 		l.version.Add(1) // mutation: the version is not raised by a row that enters
-		r.insert(l, next, to)
+		r.insert(l, row, at)
 	case b == unknown && covered:
 		r.counts.Uncovered++
-		r.uncover(l, to, behind(to))
+		r.uncover(l, at, behind(at))
 	case b == everywhere:
 		r.counts.Uncovered++
 		r.drop(l)
@@ -157,7 +131,7 @@ func (r *Replica) changeIn(l *List, old, next *Row, from, to lists.Position, b b
 func (r *Replica) list(k *Key) (*table, *List) {
 	t := r.tables[k.Table]
 	if t == nil {
-		t = &table{of: k.Table, rows: rows{}, lists: map[Key]*List{}}
+		t = &table{of: k.Table, rows: map[uuid.UUID]held{}, lists: map[Key]*List{}}
 		r.tables[k.Table] = t
 	}
 	l := t.lists[*k]
@@ -181,22 +155,21 @@ func (r *Replica) list(k *Key) (*table, *List) {
 }
 
 // show notes that one more range shows a row, and hide that one less does.
-func (r *Replica) show(t *table, row *Row) {
+func (r *Replica) show(t *table, row *lists.Row) {
 	r.clock.bytes += placeBytes
-	if row.shown++; row.shown == 1 {
-		t.rows[row.ID] = row
-		r.clock.bytes += row.bytes()
+	shown := t.rows[row.ID].shown + 1
+	if t.rows[row.ID] = (held{row, shown}); shown == 1 {
+		r.clock.bytes += rowSize(row)
 	}
 }
 
-func (r *Replica) hide(t *table, row *Row) {
+func (r *Replica) hide(t *table, row *lists.Row) {
 	r.clock.bytes -= placeBytes
-	if row.shown--; row.shown > 0 {
+	if shown := t.rows[row.ID].shown - 1; shown > 0 {
+		t.rows[row.ID] = held{row, shown}
 		return
 	}
-	r.clock.bytes -= row.bytes()
-	r.released += row.bytes()
-	if t.rows[row.ID] == row { // mutation: a row that no range shows is remembered
-		delete(t.rows, row.ID)
-	}
+	r.clock.bytes -= rowSize(row)
+	r.released += rowSize(row)
+	delete(t.rows, row.ID) // mutation: a row that no range shows is remembered
 }

@@ -338,8 +338,8 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 			for i := range rows {
 				rows[i] = lists.Row{ID: c.Lists[0].Workspace, Flags: lists.Flags(r.Uint32())}
 				if rows[i].Flags&lists.Gone == 0 {
-					rows[i].CreatedAt, rows[i].NameKey = int64(number(r)), "abc"[:r.IntN(4)]
-					rows[i].Text = "{\"a\n\"}"[:r.IntN(5)]
+					rows[i].CreatedAt = int64(number(r))
+					rows[i].SetTexts("abc"[:r.IntN(4)], "{\"a\n\"}"[:r.IntN(5)])
 				}
 			}
 			if len(rows) == 0 {

@@ -264,9 +264,9 @@ func decode(at Position, fields map[string]any) (e Entry) {
 	head, tail, _ := strings.Cut(body, "\n")
 	var all [][]lists.Row
 	ok := true
-	for ok && tail != "" {
+	for rest := []byte(tail); ok && len(rest) > 0; {
 		var rows []lists.Row
-		rows, tail, ok = lists.ParseRows(tail)
+		rows, rest, ok = lists.ParseRows(rest)
 		all = append(all, rows)
 	}
 	if !ok || head == "" || head[0] != entryVersion || json.Unmarshal([]byte(head[1:]), &e) != nil {

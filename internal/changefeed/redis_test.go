@@ -223,10 +223,10 @@ func TestARowTakesFewBytes(t *testing.T) {
 		row  lists.Row
 		most int // bytes a row
 	}{
-		{"a name of 40 characters", 1, lists.Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40), Text: text}, 975},
-		{"a name of 80 Han characters", 1, lists.Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("茶", 80), Text: text}, 1350},
+		{"a name of 40 characters", 1, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("n", 40), text), 975},
+		{"a name of 80 Han characters", 1, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("茶", 80), text), 1350},
 		{"gone", 1, lists.Row{Flags: lists.Gone}, 175},
-		{"ten rows", 10, lists.Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40), Text: text}, 900},
+		{"ten rows", 10, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("n", 40), text), 900},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, client := startRedis(t)

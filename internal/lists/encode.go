@@ -5,7 +5,7 @@ import "encoding/binary"
 // Rows have one encoding, in the log of changes and in pages. Numbers are sizes in bytes;
 // all others are varints:
 //
-//	version 1 | rows | for each: flags 1 | id 16 | created_at | length of the name key | name key | length of the text | text
+//	version 1 | rows | for each: flags 1 | id 16 | created_at | length of the name key | length of both texts | name key, text
 //
 // A row that is Gone ends with its id.
 const rowsVersion = 1
@@ -18,58 +18,47 @@ func AppendRows(b []byte, rows []Row) []byte {
 		if b = append(append(b, byte(r.Flags)), r.ID[:]...); r.Flags&Gone != 0 {
 			continue
 		}
-		b = binary.AppendVarint(b, r.CreatedAt)
-		for _, text := range [...]string{r.NameKey, r.Text} {
-			b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
-		}
+		b = binary.AppendUvarint(binary.AppendVarint(b, r.CreatedAt), uint64(r.key))
+		b = append(binary.AppendUvarint(b, uint64(len(r.texts))), r.texts...)
 	}
 	return b
 }
 
 // ParseRows reads what AppendRows wrote, and returns what follows it. ok is false if it
 // cannot. No row holds on to the memory of b.
-func ParseRows(b string) (rows []Row, rest string, ok bool) {
+func ParseRows(b []byte) (rows []Row, rest []byte, ok bool) {
 	const least = 1 + 16 // bytes of a row
 	if len(b) == 0 || b[0] != rowsVersion {
-		return nil, "", false
+		return nil, nil, false
 	}
-	n, b, ok := uvarint(b[1:])
-	if !ok || n > uint64(len(b)/least) {
-		return nil, "", false
+	n, size := binary.Uvarint(b[1:])
+	if b = b[1+max(0, size):]; size <= 0 || n > uint64(len(b)/least) {
+		return nil, nil, false
 	}
-	for range n {
+	if n > 0 { // else nil, as no rows were
+		rows = make([]Row, n)
+	}
+	for i := range rows {
+		r := &rows[i]
 		if len(b) < least {
-			return nil, "", false
+			return nil, nil, false
 		}
-		r := Row{Flags: Flags(b[0])}
+		r.Flags = Flags(b[0])
 		copy(r.ID[:], b[1:])
-		if b = b[least:]; r.Flags&Gone == 0 {
-			var at uint64
-			if at, b, ok = uvarint(b); !ok {
-				return nil, "", false
-			}
-			r.CreatedAt = int64(at>>1) ^ -int64(at&1)
-			var space [1 << 10]byte // most rows are shorter
-			texts, key := space[:0], 0
-			for range 2 {
-				var size uint64
-				if size, b, ok = uvarint(b); !ok || size > uint64(len(b)) {
-					return nil, "", false
-				}
-				key = len(texts)
-				texts, b = append(texts, b[:size]...), b[size:]
-			}
-			r.setTexts(texts, key)
+		if b = b[least:]; r.Flags&Gone != 0 {
+			continue
 		}
-		rows = append(rows, r)
+		at, size := binary.Varint(b)
+		b = b[max(0, size):]
+		key, keySize := binary.Uvarint(b)
+		b = b[max(0, keySize):]
+		texts, textsSize := binary.Uvarint(b)
+		b = b[max(0, textsSize):]
+		if size <= 0 || keySize <= 0 || textsSize <= 0 || texts > uint64(len(b)) || key > min(texts, 4*NameKeyLength) {
+			return nil, nil, false
+		}
+		r.CreatedAt, r.key, r.texts = at, uint16(key), string(b[:texts])
+		b = b[texts:]
 	}
 	return rows, b, true
-}
-
-func uvarint(b string) (n uint64, rest string, ok bool) {
-	n, size := binary.Uvarint([]byte(b[:min(len(b), binary.MaxVarintLen64)]))
-	if size <= 0 {
-		return 0, "", false
-	}
-	return n, b[size:], true
 }

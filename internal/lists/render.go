@@ -53,10 +53,10 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	if err != nil && !errors.Is(err, ErrBounds) {
 		return Row{}, err
 	}
-	r.setTexts(texts, len(key))
 	if err != nil || unsent != 0 {
-		r.Text = ""
+		texts = texts[:len(key)]
 	}
+	r.texts, r.key = string(texts), uint16(len(key))
 	return r, err
 }
 

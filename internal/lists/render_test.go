@@ -184,15 +184,15 @@ func TestARowHasWhatListsCompare(t *testing.T) {
 		want   Row // besides id and text
 		err    error
 	}{
-		"low":                {"sku", nil, Row{CreatedAt: PostgresEpoch + 3, NameKey: "E", Flags: Tracked | Low}, nil},
-		"goods, not tracked": {"track_stock", []byte{0}, Row{CreatedAt: PostgresEpoch + 3, NameKey: "E"}, nil},
-		"not low":            {"stock_on_hand", sentNumeric(t, "1.0001"), Row{CreatedAt: PostgresEpoch + 3, NameKey: "E", Flags: Tracked}, nil},
-		"no reorder point":   {"reorder_point", nil, Row{CreatedAt: PostgresEpoch + 3, NameKey: "E", Flags: Tracked}, nil},
-		"goods":              {"type", []byte("GOODS"), Row{CreatedAt: PostgresEpoch + 3, NameKey: "E", Flags: Tracked | Low | Goods}, nil},
-		"not a number":       {"cost_price", sentNumeric(t, "NaN"), Row{CreatedAt: PostgresEpoch + 3, NameKey: "E", Flags: Tracked | Low}, ErrBounds},
-		"too large a stock":  {"stock_on_hand", sentNumeric(t, "Infinity"), Row{CreatedAt: PostgresEpoch + 3, NameKey: "E", Flags: Tracked}, ErrBounds},
-		"infinity":           {"created_at", infinity, Row{CreatedAt: math.MaxInt64, NameKey: "E", Flags: Tracked | Low}, ErrBounds},
-		"-infinity":          {"created_at", early, Row{CreatedAt: math.MinInt64 + PostgresEpoch, NameKey: "E", Flags: Tracked | Low}, ErrBounds},
+		"low":                {"sku", nil, Row{CreatedAt: PostgresEpoch + 3, texts: "E", key: 1, Flags: Tracked | Low}, nil},
+		"goods, not tracked": {"track_stock", []byte{0}, Row{CreatedAt: PostgresEpoch + 3, texts: "E", key: 1}, nil},
+		"not low":            {"stock_on_hand", sentNumeric(t, "1.0001"), Row{CreatedAt: PostgresEpoch + 3, texts: "E", key: 1, Flags: Tracked}, nil},
+		"no reorder point":   {"reorder_point", nil, Row{CreatedAt: PostgresEpoch + 3, texts: "E", key: 1, Flags: Tracked}, nil},
+		"goods":              {"type", []byte("GOODS"), Row{CreatedAt: PostgresEpoch + 3, texts: "E", key: 1, Flags: Tracked | Low | Goods}, nil},
+		"not a number":       {"cost_price", sentNumeric(t, "NaN"), Row{CreatedAt: PostgresEpoch + 3, texts: "E", key: 1, Flags: Tracked | Low}, ErrBounds},
+		"too large a stock":  {"stock_on_hand", sentNumeric(t, "Infinity"), Row{CreatedAt: PostgresEpoch + 3, texts: "E", key: 1, Flags: Tracked}, ErrBounds},
+		"infinity":           {"created_at", infinity, Row{CreatedAt: math.MaxInt64, texts: "E", key: 1, Flags: Tracked | Low}, ErrBounds},
+		"-infinity":          {"created_at", early, Row{CreatedAt: math.MinInt64 + PostgresEpoch, texts: "E", key: 1, Flags: Tracked | Low}, ErrBounds},
 		"without a name":     {"name", nil, Row{}, ErrMalformed},
 		"a short id":         {"id", []byte{1}, Row{}, ErrMalformed},
 		"half an instant":    {"created_at", infinity[:4], Row{}, ErrMalformed},
@@ -204,10 +204,10 @@ func TestARowHasWhatListsCompare(t *testing.T) {
 			values := item(t)
 			values[at[c.column]] = c.value
 			r, err := Items.Row(values, 0)
-			if !errors.Is(err, c.err) || json.Valid([]byte(r.Text)) != (err == nil) {
-				t.Errorf("%v: %s", err, r.Text)
+			if !errors.Is(err, c.err) || json.Valid([]byte(r.Text())) != (err == nil) {
+				t.Errorf("%v: %s", err, r.Text())
 			}
-			if r.Text = ""; r != c.want {
+			if r.SetTexts(r.NameKey(), ""); r != c.want {
 				t.Errorf("%+v, want %+v", r, c.want)
 			}
 		})

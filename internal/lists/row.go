@@ -11,24 +11,30 @@ import (
 	"github.com/google/uuid"
 )
 
-// Row is one version of a row of a list.
+// Row is one version of a row of a list, in 48 bytes and its texts: a node holds many.
 type Row struct {
 	ID        uuid.UUID
 	CreatedAt int64  // microseconds since 1970
-	NameKey   string // NameKey of the name
+	texts     string // the name key, and the text behind it
+	key       uint16 // length of the name key
 	Flags     Flags
-	Text      string // as a page shows it, in JSON; empty = not known
 }
 
-// setTexts sets the name key and the text behind it to a copy of b. They share an
-// allocation, because a node holds many rows.
-func (r *Row) setTexts(b []byte, key int) {
-	texts := string(b)
-	r.NameKey, r.Text = texts[:key], texts[key:]
+// SetTexts sets the name key, which is NameKey of the name, and the text: the row as a page
+// shows it, in JSON; empty = not known. It returns r.
+func (r *Row) SetTexts(nameKey, text string) *Row {
+	r.texts, r.key = nameKey+text, uint16(len(nameKey))
+	return r
 }
+
+// NameKey returns the name's key.
+func (r *Row) NameKey() string { return r.texts[:r.key] }
+
+// Text returns the row as a page shows it, in JSON; empty = not known.
+func (r *Row) Text() string { return r.texts[r.key:] }
 
 // Size returns the bytes of the row's texts.
-func (r *Row) Size() int { return len(r.NameKey) + len(r.Text) }
+func (r *Row) Size() int { return len(r.texts) }
 
 // Position is where a row stands in a list of one order. Positions compare as bytes, as
 // the rows do. Empty = the start of the list.
@@ -48,7 +54,7 @@ func (r *Row) Position(o Order) Position {
 // the id orders a name before its continuations.
 func (r *Row) appendPosition(dst []byte, o Order) []byte {
 	if o == ByName {
-		return append(append(append(dst, r.NameKey...), 0), r.ID[:]...)
+		return append(append(append(dst, r.NameKey()...), 0), r.ID[:]...)
 	}
 	dst = binary.BigEndian.AppendUint64(dst, ^(uint64(r.CreatedAt) ^ 1<<63)) // the newest first; the highest bit is the sign
 	for _, b := range r.ID {
@@ -97,7 +103,7 @@ func (c Collection) SearchText(r *Row) (text string, known bool) {
 		if !slices.Contains(c.Searched(), column.Name) {
 			continue
 		}
-		value, ok := stringOf(r.Text, column.Field)
+		value, ok := stringOf(r.Text(), column.Field)
 		if !ok {
 			return "", false
 		}

@@ -16,7 +16,8 @@ func TestPositionsSortAsTheListDoes(t *testing.T) {
 	times := []int64{math.MinInt64, -1 << 40, -1, 0, 1, 255, 256, 1 << 40, math.MaxInt64}
 	names := []string{"", "A", "A ", "AB", "B", "Ω", "東京", strings.Repeat("\U0010ffff", NameKeyLength)}
 	random := func() (row Row) {
-		row.CreatedAt, row.NameKey = times[r.IntN(len(times))], names[r.IntN(len(names))]
+		row.CreatedAt = times[r.IntN(len(times))]
+		row.SetTexts(names[r.IntN(len(names))], "")
 		for _, i := range []int{0, 15} {
 			row.ID[i] = []byte{0, 1, 255}[r.IntN(3)]
 		}
@@ -27,7 +28,7 @@ func TestPositionsSortAsTheListDoes(t *testing.T) {
 		ids := bytes.Compare(a.ID[:], b.ID[:])
 		for order, want := range map[Order]int{
 			ByCreatedAt: -cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), ids),
-			ByName:      cmp.Or(strings.Compare(a.NameKey, b.NameKey), ids),
+			ByName:      cmp.Or(strings.Compare(a.NameKey(), b.NameKey()), ids),
 		} {
 			at := b.Position(order)
 			if got, also := cmp.Compare(a.Position(order), at), a.Compare(order, at); got != want || also != want {
@@ -35,15 +36,15 @@ func TestPositionsSortAsTheListDoes(t *testing.T) {
 			}
 			key, id, ok := order.Parse(nil, at)
 			valid := order == ByName || b.CreatedAt >= MinInstant && b.CreatedAt < EndInstant
-			if ok != valid || ok && (id != b.ID || order == ByName && string(key) != b.NameKey) {
+			if ok != valid || ok && (id != b.ID || order == ByName && string(key) != b.NameKey()) {
 				t.Fatalf("%s: %v is read as %x, %s, %t", order, b, key, id, ok)
 			}
-			if _, _, ok := order.Parse(nil, at[1:]); ok && (order == ByCreatedAt || b.NameKey == "") {
+			if _, _, ok := order.Parse(nil, at[1:]); ok && (order == ByCreatedAt || b.NameKey() == "") {
 				t.Fatalf("%s: %x is read as a position", order, at[1:])
 			}
 		}
 	}
-	longest := Row{NameKey: names[len(names)-1], ID: uuid.Max}
+	longest := (&Row{ID: uuid.Max}).SetTexts(names[len(names)-1], "")
 	if n := len(longest.Position(ByName)); n != PositionSize {
 		t.Errorf("the longest position has %d bytes", n)
 	}
@@ -67,7 +68,7 @@ func TestRowsMatchSearches(t *testing.T) {
 		"cut within a value":      {row[:len(row)-3], "CAFE", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, known := Items.SearchText(&Row{Text: test.text})
+			text, known := Items.SearchText((&Row{}).SetTexts("", test.text))
 			if matches := known && strings.Contains(text, test.term); matches != test.matches || known != test.known {
 				t.Errorf("matches %t, known %t", matches, known)
 			}

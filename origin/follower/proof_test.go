@@ -152,7 +152,7 @@ func TestHeartbeatsNameNoRows(t *testing.T) {
 	t.Parallel()
 	term := newTerm(New(Options{}), nil)
 	list := changefeed.List{Workspace: number(1)}
-	term.publishChange(commit{change: changefeed.Change{XID: 7, Lists: []changefeed.List{list}, Rows: [][]lists.Row{{{ID: number(2), NameKey: "x"}}}}})
+	term.publishChange(commit{change: changefeed.Change{XID: 7, Lists: []changefeed.List{list}, Rows: [][]lists.Row{{*(&lists.Row{ID: number(2)}).SetTexts("x", "")}}}})
 	if c := term.waiting[0].Change; len(c.RowsOf(0)) != 1 {
 		t.Errorf("published: %+v", c)
 	}

@@ -71,8 +71,8 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 	if err != nil && !errors.Is(err, lists.ErrBounds) {
 		return nil
 	}
-	if len(r.Text) > maxText { // mutation: a text of any length
-		r.Text = ""
+	if len(r.Text()) > maxText { // mutation: a text of any length
+		r.SetTexts(r.NameKey(), "")
 	}
 	return &r
 }

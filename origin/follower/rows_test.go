@@ -33,7 +33,7 @@ func named(c changefeed.Change) string {
 			}
 			if r.Flags&lists.Gone == 0 {
 				text += " @" + time.UnixMicro(r.CreatedAt).Sub(since).String()
-				if r.Text == "" {
+				if r.Text() == "" {
 					text += " text unknown"
 				}
 			}

@@ -56,16 +56,16 @@ func TestRowsOfTheLogAreThoseOfStatements(t *testing.T) {
 					change := w.newChange()
 					logged := change.RowsOf(0)
 					read, says := w.read(c)
-					if len(read.Text) > maxText {
-						read.Text = ""
+					if len(read.Text()) > maxText {
+						read.SetTexts(read.NameKey(), "")
 					}
 					if is := logged[len(logged)-1]; is != read {
 						t.Errorf("%.300v, but a statement reads %.300v", is, read)
 					}
-					if read.Text == "" {
+					if read.Text() == "" {
 						return
 					}
-					if is := decoded(t, read.Text); !reflect.DeepEqual(is, decoded(t, says)) {
+					if is := decoded(t, read.Text()); !reflect.DeepEqual(is, decoded(t, says)) {
 						t.Errorf("%.300v, but Postgres says %.300s", is, says)
 					}
 				})
@@ -91,7 +91,7 @@ func (w *world) read(c lists.Collection) (row lists.Row, says string) {
 	result := w.db.PgConn().ExecParams(w.ctx(), fmt.Sprintf("SELECT %s FROM %s", strings.Join(columns, ", "), c), nil, nil, nil, []int16{1}).Read()
 	must(result.Err)
 	row, err := c.Row(result.Rows[0], 0)
-	if err != nil && !errors.Is(err, lists.ErrBounds) || (row.Text == "") != (err != nil) {
+	if err != nil && !errors.Is(err, lists.ErrBounds) || (row.Text() == "") != (err != nil) {
 		w.Fatalf("%v: %.300v", err, row)
 	}
 	return row, w.text(fmt.Sprintf("SELECT json_build_object(%s)::text FROM %s", strings.Join(fields, ", "), c))

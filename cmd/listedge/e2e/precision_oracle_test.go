@@ -284,7 +284,7 @@ func pageOf(q *origin.Query, rows *origin.Rows) (body, next string) {
 	n := min(q.Limit, len(rows.Rows))
 	texts, last := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {
-		texts[i], last = rows.Rows[i].Text, &rows.Rows[i]
+		texts[i], last = rows.Rows[i].Text(), &rows.Rows[i]
 	}
 	head, end, next := q.Frame(last, n < len(rows.Rows) || !rows.End)
 	return head + strings.Join(texts, ",") + end, next

@@ -72,7 +72,7 @@ func randomQuery(r *rand.Rand, workspace uuid.UUID) origin.Query {
 		}
 	}
 	if r.IntN(3) == 0 {
-		q.After = (&lists.Row{ID: randomID(r), NameKey: lists.NameKey(randomName(r)), CreatedAt: randomTime(r).UnixMicro()}).Position(q.Sort)
+		q.After = (&lists.Row{ID: randomID(r), CreatedAt: randomTime(r).UnixMicro()}).SetTexts(lists.NameKey(randomName(r)), "").Position(q.Sort)
 	}
 	return q
 }
