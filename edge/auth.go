@@ -21,7 +21,7 @@ func (s *Server) authenticate(x *exchange) *failure {
 		lookedUp = true
 		return s.guard.exhausted(s.clientAddress(x))
 	})
-	if lookedUp || s.timePhases {
+	if lookedUp || s.Tracer != nil {
 		x.endPhase(phaseKey)
 	}
 	switch {

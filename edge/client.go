@@ -35,14 +35,14 @@ func policyOf(l apikey.Limit) (limiter.Policy, error) {
 // keeps its level and gets the new limit. A key that was moved to another workspace
 // gets that workspace's bucket.
 func (s *Server) makeClient(k apikey.Key, c *client) {
-	c.usage = s.usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
+	c.usage = s.Usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	policy, err := policyOf(k.Limit)
 	if err != nil {
 		c.broken = err
 		return
 	}
-	c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
+	c.bucket = s.Limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
 	lines := appendPolicy(nil, "key", policy)
 	if k.WorkspaceLimit.Set {
 		shared, err := policyOf(k.WorkspaceLimit)
@@ -50,7 +50,7 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 			c.broken = err
 			return
 		}
-		c.workspaceBucket = s.limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
+		c.workspaceBucket = s.Limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
 		lines = appendPolicy(append(lines, ", "...), "workspace", shared)
 	}
 	c.policy = unique.Make(string(lines))
@@ -59,7 +59,7 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 		return
 	}
 	if k.Quota.Period != "" {
-		c.quota = &quota{limiter: s.limiter, workspace: k.Workspace.String(), Quota: k.Quota}
+		c.quota = &quota{limiter: s.Limiter, workspace: k.Workspace.String(), Quota: k.Quota}
 		c.quota.at(time.Now()) // requests of this period allocate nothing
 	}
 }

@@ -211,7 +211,7 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 			}
 			read.End = true
 			v := viewOf(origin.Query{Limit: lists.MaxLimit})
-			entry := must(s.cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) { return read, nil }})).Entry
+			entry := must(s.Cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) { return read, nil }})).Entry
 			w := &wire{}
 			r := newConn(w, s).newResponse(200)
 			r.head, r.body, r.entry = []byte("HEAD\r\n\r\n"), true, entry

@@ -125,7 +125,7 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 			t.Errorf("the same client with a key: %+v", got)
 		}
 		for trusted, want := range map[string]int{"192.0.2.0/24": 429, "127.0.0.0/8": c.status} { // the peer is 127.0.0.1
-			s.proxies = []netip.Prefix{netip.MustParsePrefix(trusted)}
+			s.Proxies = []netip.Prefix{netip.MustParsePrefix(trusted)}
 			if got := askKeyless(t, s, c.method, c.path, "X-Forwarded-For", "198.51.100.7"); got.status != want {
 				t.Errorf("%s %s for another client, from %s: %d, want %d", c.method, c.path, trusted, got.status, want)
 			}
@@ -159,7 +159,7 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 
 func TestDocsCanBeTurnedOff(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
-	off := New(Options{Limiter: s.limiter, Metrics: s.metrics, Logger: s.logger, NoDocs: true})
+	off := New(Options{Limiter: s.Limiter, Metrics: s.Metrics, Logger: s.Logger, NoDocs: true})
 	defer off.keys.Close()
 	for _, path := range []string{"/docs", theBundle} {
 		if got := askKeyless(t, off, "GET", path); got.status != 404 || !strings.Contains(got.body, `"NOT_FOUND"`) {

@@ -1,9 +1,7 @@
 package edge
 
 import (
-	"log/slog"
 	"net"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -11,38 +9,26 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/apikey"
-	"listedge/origin/usage"
 )
 
 // Server answers the public listener.
 type Server struct {
-	cache   *cache.Cache
-	limiter *limiter.Limiter
-	origin  *origin.Origin
-	keys    *apikey.Cache[client]
-	usage   *usage.Recorder // nil = none
-	guard   *guard
-	metrics *metrics.Edge
-	logger  *slog.Logger
-	proxies []netip.Prefix
+	Options
+	keys  *apikey.Cache[client]
+	guard *guard
 
 	router      *router.Router
 	paths       map[string]bool      // of all routes and documents
 	longestPath int                  // in bytes
 	docs        map[string]*document // by path; nil = not served
-	maxConns    int64                // further connections get a 503
 	http        *fasthttp.Server
 	process     string        // begins the request ids that this node makes
 	connections atomic.Uint64 // how many there have been
 	log         requestLog
-	accessLog   AccessLog
-	tracer      *tracing.Tracer // nil = none
-	timePhases  bool            // time all phases; else only those that may have waited
 	draining    atomic.Bool
 	untrusted   atomic.Pointer[forwarder] // the last one that is not a trusted proxy; nil = none
 }

@@ -16,26 +16,26 @@ import (
 func (s *Server) forward(x *exchange) (cache.Result, error) {
 	switch control := parseCacheControl(x.headers.control); {
 	case control.onlyIfCached:
-		return s.cache.Stored(viewOf(x.query))
+		return s.Cache.Stored(viewOf(x.query))
 	case control.noCache:
-		return s.cache.Bypass(x.key, s.fillOf(x))
+		return s.Cache.Bypass(x.key, s.fillOf(x))
 	}
-	return s.cache.Forward(x.key, s.fillOf(x))
+	return s.Cache.Forward(x.key, s.fillOf(x))
 }
 
 // fillOf returns how the query's page is read.
 func (s *Server) fillOf(x *exchange) cache.Fill {
 	view := viewOf(x.query)
 	fill := cache.Fill{View: view, Queried: x.client.usage.Queried, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
-		rows, err := s.origin.Fetch(ctx, view.query, run)
+		rows, err := s.Origin.Fetch(ctx, view.query, run)
 		if errors.Is(err, origin.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
 		return fillResult(rows, err)
 	}}
-	if s.origin.HasStandbys() {
+	if s.Origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, p changefeed.Proof) (cache.FillResult, error) {
-			return fillResult(s.origin.FetchFromStandby(ctx, view.query, p))
+			return fillResult(s.Origin.FetchFromStandby(ctx, view.query, p))
 		}
 	}
 	return fill

@@ -59,7 +59,7 @@ func TestGuardEvictsTheLeastRecentlyUsedAddresses(t *testing.T) {
 }
 
 func TestClientAddress(t *testing.T) {
-	s := &Server{proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}}
+	s := &Server{Options: Options{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}}}
 	for _, c := range []struct {
 		peer      string
 		forwarded []string

@@ -2,7 +2,9 @@ package edge
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/internal/lists"
+	"listedge/internal/tracing"
 	"listedge/metrics"
 )
 
@@ -217,15 +220,27 @@ func (s *Server) report(x *exchange) {
 	status := x.conn.response.status
 	took := time.Since(x.began)
 	x.now = x.began.Add(took)
-	s.metrics.Answered(x.route, x.outcome, status, took)
+	s.Metrics.Answered(x.route, x.outcome, status, took)
 	if x.client != nil {
 		x.client.usage.Answered(status, x.bodySize())
 	}
-	if s.tracer != nil {
-		s.trace(x, status, took)
+	var span *tracing.Span
+	if s.Tracer != nil {
+		span = s.startTrace(x)
 	}
-	if class := x.class(status, took); class != unlogged {
-		s.logRequest(x, class, status, took)
+	class := x.class(status, took)
+	if class == unlogged && span == nil {
+		return
+	}
+	r := s.record(x, status, took)
+	if span != nil {
+		x.endTrace(span, &r, took)
+	}
+	if class != unlogged {
+		s.log.add(class, &r)
+	}
+	if s.AccessLog.has(class) {
+		s.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
 	}
 }
 

@@ -12,12 +12,12 @@ import (
 // a rate is 0.
 func (s *Server) limit(x *exchange) *failure {
 	if x.cost == free {
-		x.decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
+		x.decision = s.Limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
 	} else {
 		x.cost = oneToken
-		x.decision = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
+		x.decision = s.Limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
 	}
-	if s.timePhases || x.waitedForLimit() {
+	if s.Tracer != nil || x.waitedForLimit() {
 		x.endPhase(phaseLimit)
 	}
 	if x.decision.Allowed {

@@ -155,7 +155,7 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 				}
 			}
 			for range 2 {
-				d := s.limiter.Take(time.Now(), c.bucket, c.workspaceBucket, nil)
+				d := s.Limiter.Take(time.Now(), c.bucket, c.workspaceBucket, nil)
 				if spent := burst == 1 && d.Key.Remaining == 0; d.Allowed != (rate > 0) && !spent || !d.Allowed && d.RetryAfter <= 0 || d.Key.ResetIn < 0 {
 					t.Errorf("%g/s, %d at once: %+v", rate, burst, d)
 				}

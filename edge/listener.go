@@ -26,7 +26,7 @@ const (
 	refusalTimeout = 5 * time.Second
 )
 
-// limitedListener accepts up to maxConns connections. It answers further ones with a 503
+// limitedListener accepts up to MaxConnections connections. It answers further ones with a 503
 // whose body is a problem; fasthttp would answer in plain text. It returns an error only
 // when it is closed, because fasthttp stops serving at any error.
 type limitedListener struct {
@@ -39,7 +39,7 @@ type limitedListener struct {
 // openConnections returns how many connections of clients are open, without refused ones, and how
 // many may be.
 func (s *Server) openConnections() (open, limit int64) {
-	return max(0, int64(s.http.GetOpenConnectionsCount())), s.maxConns // -1 before Serve
+	return max(0, int64(s.http.GetOpenConnectionsCount())), int64(s.MaxConnections) // -1 before Serve
 }
 
 // Accept is called by one goroutine, in which fasthttp counts the connection before the next
@@ -74,7 +74,7 @@ func (l *limitedListener) accept() (net.Conn, error) {
 			return c, err
 		}
 		if time.Since(l.failed) > 2*acceptRetryMax {
-			l.server.logger.LogAttrs(context.Background(), slog.LevelError, "cannot accept connections: retrying", slog.Any("error", err))
+			l.server.Logger.LogAttrs(context.Background(), slog.LevelError, "cannot accept connections: retrying", slog.Any("error", err))
 		}
 		time.Sleep(wait)
 		l.failed = time.Now()
@@ -87,7 +87,7 @@ func (s *Server) refuseConnection(c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(refusalTimeout)) // also of reads, for the handshake
 	refused, ctx := newConn(c, s), &fasthttp.RequestCtx{}
 	ctx.Init2(refused, silent, false)
-	s.answerUnread(ctx, &failure{problem: tooManyConns, cause: fmt.Errorf("%d connections are open, as many as are allowed", s.maxConns)})
+	s.answerUnread(ctx, &failure{problem: tooManyConns, cause: fmt.Errorf("%d connections are open, as many as are allowed", s.MaxConnections)})
 	w := bufio.NewWriterSize(refused, writeBuffer)
 	if ctx.Response.Write(w) == nil {
 		_ = w.Flush()

@@ -30,7 +30,7 @@ type limited struct {
 func serveLimited(t *testing.T, connections int64, secure *tls.Config) *limited {
 	t.Helper()
 	s, _, registry := hitServerWith(t, `{"data":[]`)
-	s.maxConns = connections
+	s.MaxConnections = int(connections)
 	return &limited{registry, served(t, s, secure)}
 }
 
@@ -159,7 +159,8 @@ func (l *failingListener) Accept() (net.Conn, error) {
 func TestAcceptIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		s := &Server{http: &fasthttp.Server{}, metrics: metrics.New("test", "").Edge, maxConns: 100, logger: slog.New(slog.NewTextHandler(&log, nil))}
+		s := &Server{http: &fasthttp.Server{}, Options: Options{Metrics: metrics.New("test", "").Edge, MaxConnections: 100,
+			Logger: slog.New(slog.NewTextHandler(&log, nil))}}
 		failing := &failingListener{failures: []int{12, 0, 2}}
 		l := &limitedListener{Listener: failing, server: s}
 		for i := range 3 {

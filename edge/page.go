@@ -26,12 +26,12 @@ func (s *Server) lookUp(x *exchange) *failure {
 		err = cache.ErrNotStored
 	case control.noCache:
 		return nil
-	case control.onlyIfCached && !s.cache.HasRedis():
-		x.result, err = s.cache.Stored(viewOf(x.query))
+	case control.onlyIfCached && !s.Cache.HasRedis():
+		x.result, err = s.Cache.Stored(viewOf(x.query))
 	default:
-		x.result, _ = s.cache.Hit(x.key, x.now)
+		x.result, _ = s.Cache.Hit(x.key, x.now)
 	}
-	if s.timePhases {
+	if s.Tracer != nil {
 		x.endPhase(phaseMemory)
 	}
 	var f *failure
@@ -53,7 +53,7 @@ func (s *Server) lookUp(x *exchange) *failure {
 // the request waited for its limit, because that page may be stale now.
 func (s *Server) fill(x *exchange) *failure {
 	if x.result.Entry != nil && x.waitedForLimit() {
-		x.result, _ = s.cache.Hit(x.key, x.now)
+		x.result, _ = s.Cache.Hit(x.key, x.now)
 	}
 	if x.result.Entry == nil {
 		var err error
@@ -73,7 +73,7 @@ func lookUpFailed(x *exchange, err error) *failure {
 
 // countLookUp counts the page by where it was found.
 func (s *Server) countLookUp(x *exchange) {
-	s.cache.Served(&x.result)
+	s.Cache.Served(&x.result)
 	var tier metrics.Tier
 	switch {
 	case x.result.Err != nil:
@@ -89,7 +89,7 @@ func (s *Server) countLookUp(x *exchange) {
 			x.client.usage.Bypassed()
 		}
 	}
-	s.metrics.LookedUp(tier, x.result.Collapsed)
+	s.Metrics.LookedUp(tier, x.result.Collapsed)
 }
 
 // checkMatch evaluates If-Match (RFC 9110, 13.1.1), which compares strongly. The weak
@@ -249,7 +249,7 @@ func (s *Server) writeProblem(x *exchange, f *failure) {
 	}
 	if f.problem.isServiceFailure() {
 		f.problem.log.Do(func() {
-			s.logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
+			s.Logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
 				slog.String("route", x.route.String()), slog.Int("status", f.problem.status), slog.Any("error", f.cause))
 		})
 	}

@@ -85,13 +85,13 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 // A panic ends its request and not the connection.
 func TestAConnectionOutlivesAPanic(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
-	pages, reads := s.cache, 0
+	pages, reads := s.Cache, 0
 	request := []byte(thePage + "\r\n")
 	r := converse(s, &spoken{chunks: [][]byte{request, request, request}, before: func() {
 		if reads++; reads == 2 {
-			s.cache = nil
+			s.Cache = nil
 		} else {
-			s.cache = pages
+			s.Cache = pages
 		}
 	}})
 	for i, want := range []int{200, 500, 200} {

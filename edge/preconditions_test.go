@@ -94,18 +94,18 @@ func TestWhatCostsAToken(t *testing.T) {
 			s, ctx := hitServer(t, body)
 			entry, _ := keyOf(t, s)
 			q.Workspace = entry.Key.Workspace
-			fillWith(t, s.cache, q, body)
+			fillWith(t, s.Cache, q, body)
 			policy := must(policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100}))
-			bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
+			bucket := s.Limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
 			ctx.Request.SetRequestURI(c.target)
 			ctx.Request.Header.Set(c.header, c.value)
-			before := s.limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
+			before := s.Limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
 			got := answerTo(t, s, ctx)
-			left := s.limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
+			left := s.Limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
 			if cost := before - left; got.status != c.status || (cost == 0) != c.free || cost > 1 || got.header("X-Ratelimit-Remaining") != fmt.Sprint(left) {
 				t.Errorf("%+v cost %d, want %d", got, cost, c.status)
 			}
-			for s.limiter.Take(time.Now(), bucket, nil, nil).Allowed {
+			for s.Limiter.Take(time.Now(), bucket, nil, nil).Allowed {
 			}
 			want := c.status
 			if !c.free {

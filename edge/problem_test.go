@@ -51,7 +51,7 @@ func TestOutagesDoNotFillTheLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				s, x := &Server{logger: slog.New(slog.NewTextHandler(&log, nil))}, &exchange{conn: &conn{}}
+				s, x := &Server{Options: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, &exchange{conn: &conn{}}
 				for i := range 4 {
 					if i == 3 {
 						boottimetest.Pass(time.Second)

@@ -45,7 +45,7 @@ func (c *conn) peer() (peer netip.Addr) {
 }
 
 func (s *Server) trusted(a netip.Addr) bool {
-	for _, proxies := range s.proxies {
+	for _, proxies := range s.Proxies {
 		if proxies.Contains(a) {
 			return true
 		}
@@ -78,7 +78,7 @@ func (s *Server) checkProxy(x *exchange) {
 	if s.trusted(peer) || !s.untrusted.CompareAndSwap(last, &forwarder{x.now, peer}) || last != nil {
 		return
 	}
-	s.logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it",
+	s.Logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it",
 		"proxy", peer.String())
 }
 

@@ -39,7 +39,7 @@ func TestTheNextPeriodBegins(t *testing.T) {
 		t.Run(string(c.period), func(t *testing.T) {
 			s, _ := hitServer(t, `{"data":[]`)
 			workspace := uuid.New()
-			q := &quota{Quota: apikey.Quota{Requests: 3, Period: c.period}, limiter: s.limiter, workspace: workspace.String()}
+			q := &quota{Quota: apikey.Quota{Requests: 3, Period: c.period}, limiter: s.Limiter, workspace: workspace.String()}
 			at := func(text string) time.Time {
 				moment := must(time.Parse(time.RFC3339, text))
 				return moment
@@ -52,7 +52,7 @@ func TestTheNextPeriodBegins(t *testing.T) {
 			// Each period has a count of its own, which can be spent at any time.
 			spend := func(p *period, n int) (admitted int) {
 				for range n {
-					if s.limiter.Take(time.Now(), nil, nil, p.count).Allowed {
+					if s.Limiter.Take(time.Now(), nil, nil, p.count).Allowed {
 						admitted++
 					}
 				}
@@ -102,10 +102,10 @@ func TestKeysOfAWorkspaceShareItsQuota(t *testing.T) {
 	if count(&one) != count(&other) {
 		t.Error("two keys have two quotas")
 	}
-	s.limiter.Take(time.Now(), nil, nil, count(&one))
+	s.Limiter.Take(time.Now(), nil, nil, count(&one))
 	k.Quota.Requests = 50
 	s.makeClient(k, &raised)
-	if d := s.limiter.Peek(time.Now(), nil, nil, count(&other)); count(&raised) != count(&one) || d.Quota.Remaining != 49 {
+	if d := s.Limiter.Peek(time.Now(), nil, nil, count(&other)); count(&raised) != count(&one) || d.Quota.Remaining != 49 {
 		t.Errorf("%+v after the quota was raised to 50 and 1 was used", d)
 	}
 	k.Quota.Period = apikey.Day
@@ -127,7 +127,7 @@ func TestAnswersOfAQuota(t *testing.T) {
 	etag := cache.TagOf([]byte(`{"data":[]`)).String()
 	c := giveQuota(t, s, apikey.Quota{Requests: 3, Period: apikey.Day})
 	left := func() int64 {
-		return s.limiter.Peek(time.Now(), nil, nil, c.quota.at(time.Now()).count).Quota.Remaining
+		return s.Limiter.Peek(time.Now(), nil, nil, c.quota.at(time.Now()).count).Quota.Remaining
 	}
 	ask := func(header, value, target string) answered {
 		t.Helper()
@@ -173,7 +173,7 @@ func TestAnswersOfAQuota(t *testing.T) {
 	if r := s.Records("used-up")[0]; r.Limit.RefusedBy != "quota" || r.Limit.Quota != (QuotaRecord{Requests: 3, Period: apikey.Day}) || r.Limit.Allowed {
 		t.Errorf("%+v", r.Limit)
 	}
-	key := s.limiter.Peek(time.Now(), entry.Value.bucket, nil, nil).Key
+	key := s.Limiter.Peek(time.Now(), entry.Value.bucket, nil, nil).Key
 	if key.Remaining < 1e6-10 {
 		t.Errorf("%d tokens of the key left", key.Remaining)
 	}

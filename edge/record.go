@@ -2,48 +2,53 @@ package edge
 
 import (
 	"cmp"
-	"context"
-	"log/slog"
 	"slices"
+	"strconv"
 	"time"
 
 	"listedge/cache"
 	"listedge/internal/tracing"
 	"listedge/limiter"
+	"listedge/origin/apikey"
 )
 
-// logRequest adds an exchange to the request log, and writes a line if the access log includes its
-// class.
-func (s *Server) logRequest(x *exchange, class logClass, status int, took time.Duration) {
-	fill := fillTimes(&x.result)
-	e := logEntry{Record: Record{Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Bytes: x.bodySize()}}
-	e.Took = TimesRecord{
-		Total: took.Seconds(), Key: x.phases[phaseKey].Took.Seconds(), Limit: x.phases[phaseLimit].Took.Seconds(),
-		Memory: x.phases[phaseMemory].Took.Seconds(), Wait: x.phases[phaseForward].Took.Seconds(),
-		Redis: fill.Redis.Took.Seconds(), Fill: fill.Fill.Took.Seconds(), Query: fill.Query.Took.Seconds(), Shared: x.result.Collapsed,
+// record returns what the log, explain and traces say of an exchange.
+func (s *Server) record(x *exchange, status int, took time.Duration) Record {
+	fill, key, agent := fillTimes(&x.result), single(x.headers.key), x.http.UserAgent()
+	r := Record{
+		RequestID: string(x.id), Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Bytes: x.bodySize(),
+		Client: s.clientAddress(x).WithZone("").String(), Agent: escaped(agent[:min(len(agent), maxAgent)]),
+		// At most a quarter of a key, so that a short text that is no key is not known from its prefix either.
+		KeyPrefix: escaped(key[:min(len(key)/4, apikey.VisiblePrefix)]),
+		Took: TimesRecord{
+			Total: took.Seconds(), Key: x.phases[phaseKey].Took.Seconds(), Limit: x.phases[phaseLimit].Took.Seconds(),
+			Memory: x.phases[phaseMemory].Took.Seconds(), Wait: x.phases[phaseForward].Took.Seconds(),
+			Redis: fill.Redis.Took.Seconds(), Fill: fill.Fill.Took.Seconds(), Query: fill.Query.Took.Seconds(), Shared: x.result.Collapsed,
+		},
 	}
-	e.setClient(s.clientAddress(x), x.id, x.http.UserAgent(), single(x.headers.key))
 	cause := x.result.Err
 	if x.failure != nil {
-		e.Message, cause = x.failure.problem.message, cmp.Or(x.failure.cause, cause)
+		r.Message, cause = x.failure.problem.message, cmp.Or(x.failure.cause, cause)
 	}
-	if cause != nil && class == failed {
-		e.Cause = clip(cause.Error(), maxCause)
+	if cause != nil {
+		r.Cause = clip(cause.Error(), maxCause)
 	}
 	if x.keyEntry != nil {
-		e.KeyID, e.WorkspaceID = x.keyEntry.Key.ID, x.keyEntry.Key.Workspace
+		r.KeyID, r.WorkspaceID = x.keyEntry.Key.ID.String(), x.keyEntry.Key.Workspace.String()
 	}
 	if x.cost != notLimited {
-		e.Limit = x.limitRecord()
+		r.Limit = x.limitRecord()
 	}
 	if x.result.Entry != nil {
-		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatusOf(&x.result), ProofAge: x.result.Age.Seconds(), Missed: x.result.Missed}
+		r.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatusOf(&x.result), ProofAge: x.result.Age.Seconds(), Missed: x.result.Missed}
 	}
-	s.log.add(class, &e)
-	if s.accessLog.has(class) {
-		r := e.record()
-		s.logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
-	}
+	return r
+}
+
+// escaped escapes what a client sent, because an operator's terminal may show it.
+func escaped(text []byte) string {
+	quoted := strconv.QuoteToASCII(string(text))
+	return quoted[1 : len(quoted)-1]
 }
 
 func (x *exchange) limitRecord() LimitRecord {
@@ -81,8 +86,8 @@ func fillTimes(r *cache.Result) cache.Times {
 	return *r.Times
 }
 
-// trace sends a span to the collector. It contains no API key, search term or cursor.
-func (s *Server) trace(x *exchange, status int, took time.Duration) {
+// startTrace returns the span of the request, or nil if it is not sampled.
+func (s *Server) startTrace(x *exchange) *tracing.Span {
 	name := "HTTP" // for methods other than GET and HEAD, which clients may make up
 	if x.http.IsGet() || x.http.IsHead() {
 		name = string(x.http.Method()) + " " + x.route.String()
@@ -91,35 +96,23 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	// of its key, or from a trusted proxy. Any other client could have all its requests
 	// traced.
 	trusted := x.decision.Allowed && x.cost == oneToken || s.trusted(x.conn.peer())
-	r := s.tracer.Request(name, x.began, tracing.Caller{Parent: single(x.headers.traceParent), State: single(x.headers.traceState), Trusted: trusted})
-	if r == nil {
-		return
-	}
+	return s.Tracer.Request(name, x.began, tracing.Caller{Parent: single(x.headers.traceParent), State: single(x.headers.traceState), Trusted: trusted})
+}
+
+// endTrace sends the span to the collector. It contains no API key, search term or cursor.
+func (x *exchange) endTrace(root *tracing.Span, r *Record, took time.Duration) {
 	part := func(name string, p cache.Span, of *tracing.Span) *tracing.Span { return of.Part(name, p.Began, p.Took) }
 	fill := fillTimes(&x.result)
-	part("key", x.phases[phaseKey], r)
-	part("memory", x.phases[phaseMemory], r)
-	part("limit", x.phases[phaseLimit], r)
-	part("redis", fill.Redis, r)
-	part("query", fill.Query, part("fill", fill.Fill, r))
-	attributes := []tracing.Attribute{tracing.Text("http.route", x.route.String()), tracing.Text("listedge.request_id", string(x.id)),
-		tracing.Text("listedge.outcome", x.outcome.String())}
-	add := func(name, value string) { attributes = append(attributes, tracing.Text(name, value)) }
-	if x.keyEntry != nil {
-		add("listedge.key_id", x.keyEntry.Key.ID.String())
-		add("listedge.workspace_id", x.keyEntry.Key.Workspace.String())
-	}
-	if x.cost != notLimited {
-		add("listedge.limit_source", x.decision.Source.String())
-		if x.decision.Refused != limiter.Neither {
-			add("listedge.limit_refused_by", x.decision.Refused.String())
-		}
-	}
-	if x.result.Entry != nil {
-		add("listedge.cache_status", cacheStatusOf(&x.result))
-		attributes = append(attributes, tracing.Bool("listedge.shared_flight", x.result.Collapsed))
-	}
-	r.End(took, status, attributes...)
+	part("key", x.phases[phaseKey], root)
+	part("memory", x.phases[phaseMemory], root)
+	part("limit", x.phases[phaseLimit], root)
+	part("redis", fill.Redis, root)
+	part("query", fill.Query, part("fill", fill.Fill, root))
+	root.End(took, r.Status, map[string]string{
+		"http.route": r.Route, "listedge.request_id": r.RequestID, "listedge.outcome": r.Outcome,
+		"listedge.key_id": r.KeyID, "listedge.workspace_id": r.WorkspaceID,
+		"listedge.limit_source": r.Limit.Source, "listedge.limit_refused_by": r.Limit.RefusedBy, "listedge.cache_status": r.Page.CacheStatus,
+	})
 }
 
 // single returns the value of a header that was sent once. It returns nil if the header

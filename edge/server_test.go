@@ -76,7 +76,7 @@ func value(t *testing.T, scraped, series string) int {
 func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
-	x.client, x.cost, x.id = &client{usage: s.usage.Counter(usage.Key{})}, oneToken, []byte("other")
+	x.client, x.cost, x.id = &client{usage: s.Usage.Counter(usage.Key{})}, oneToken, []byte("other")
 	x.query.Search, x.result.Entry = "other", &cache.Entry{}
 	s.finish(x)
 	y := begin(ctx)

@@ -40,13 +40,6 @@ type Span struct {
 	began  time.Time
 }
 
-// Attribute is what a span says of its request.
-type Attribute = attribute.KeyValue
-
-// Text and Bool make attributes.
-func Text(name, value string) Attribute      { return attribute.String(name, value) }
-func Bool(name string, value bool) Attribute { return attribute.Bool(name, value) }
-
 // New makes a tracer. OpenTelemetry's environment variables configure it: where to
 // send to, with which headers, what to sample, how much to queue. version is the
 // service's.
@@ -126,9 +119,15 @@ func (s *Span) Part(name string, began time.Time, took time.Duration) *Span {
 	return part
 }
 
-// End queues the request's spans, or drops them if the queue is full. It does not wait.
-func (s *Span) End(took time.Duration, status int, attributes ...Attribute) {
-	s.span.SetAttributes(append(attributes, attribute.Int("http.response.status_code", status))...)
+// End queues the request's spans, or drops them if the queue is full. It does not wait. Empty
+// attributes are left out.
+func (s *Span) End(took time.Duration, status int, attributes map[string]string) {
+	s.span.SetAttributes(attribute.Int("http.response.status_code", status))
+	for name, value := range attributes {
+		if value != "" {
+			s.span.SetAttributes(attribute.String(name, value))
+		}
+	}
 	if status >= 500 {
 		s.span.SetStatus(codes.Error, "")
 	}
