@@ -148,7 +148,7 @@ func compareDesigns(r *report) {
 // simulate has a design decide for a minute. nil = listedge.
 func simulate(l limit, nodes int, load float64, open func(l limit, nodes int) design) (v leasetest.Result) {
 	if open == nil {
-		return leasetest.Far(nil, 3, l.policy(), nodes, 400).Measure(leasetest.Steady(load), minute)
+		return leasetest.Far(3, l.policy(), nodes, 400).Measure(leasetest.Steady(load), minute)
 	}
 	random, decide := rand.New(rand.NewPCG(3, uint64(nodes))), open(l, nodes)
 	exact, oracle := leasetest.Exact{Policy: l.policy()}, leasetest.Oracle{Policy: l.policy()}

@@ -29,7 +29,7 @@ func TestNearlyAllIsHandedOut(t *testing.T) {
 			for _, s := range Shapes {
 				under, calls, over := 0.0, 0.0, 0.0
 				for seed := range uint64(tableSeeds) {
-					r := New(t, seed, p, nodes).Measure(s.Shape, simSpan)
+					r := New(seed, p, nodes).Measure(s.Shape, simSpan)
 					under += max(0, 1-r.Share) / tableSeeds
 					calls += r.Calls / tableSeeds
 					over = max(over, r.Over)
@@ -62,7 +62,7 @@ func TestAWholeBurstAtOnce(t *testing.T) {
 		for _, nodes := range []int{1, 3, 8} {
 			line := ""
 			for _, apart := range []int64{0, 50, 200, 1_000, 5_000} {
-				w := Far(t, 11, p, nodes, 500)
+				w := Far(11, p, nodes, 500)
 				const bursts = 20
 				rest := int64(float64(p.Burst)/PerSecond(p)*1e6) + 25_000_000 // it fills up, and what is held goes back
 				for i := range int64(bursts) {
@@ -121,7 +121,7 @@ func TestRequestsHardlyEverAskRedis(t *testing.T) {
 		if c.rate < 100 { // few requests: a longer span for as good a mean
 			span = 200_000_000
 		}
-		r := Far(t, 3, policy(t, c.rate, c.burst), c.nodes, 400).Measure(c.Shape, span)
+		r := Far(3, policy(t, c.rate, c.burst), c.nodes, 400).Measure(c.Shape, span)
 		t.Logf("%5.0f/s %4d, %-28s %d nodes: %.4f calls a request, %.4f of the requests waited, %.4f %% refused falsely", c.rate, c.burst, c.what, c.nodes, r.Calls, r.Waited, 100*r.Short)
 		if r.Calls > c.calls || r.Waited > c.waited || r.Short > c.short {
 			t.Errorf("%v/s burst %d, %s, %d nodes: at most %.4f, %.4f and %.4f %% expected", c.rate, c.burst, c.what, c.nodes, c.calls, c.waited, 100*c.short)

@@ -65,7 +65,7 @@ func TestOneFaultAtATime(t *testing.T) {
 				for _, nodes := range []int{1, 3, 8} {
 					line := ""
 					for _, load := range []float64{.8, 5} {
-						w := New(t, 3, p, nodes)
+						w := New(3, p, nodes)
 						for at := int64(6e6); at < 40e6; at += fault.every {
 							w.After(at, func() { fault.begin(w) })
 						}

@@ -54,7 +54,7 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 			for how, cut := range cutOff {
 				line := ""
 				for _, load := range []float64{.8, 3} {
-					w := New(t, 5, p, c.n)
+					w := New(5, p, c.n)
 					during, after := 0, 0
 					w.Admit = func(*Node) {
 						if w.Now > 15e6 && w.Now <= 40e6 {
@@ -86,7 +86,7 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 func TestALongCutAdmitsOnlyThePartOnTop(t *testing.T) {
 	t.Parallel()
 	p := policy(t, 50, 100)
-	w := New(t, 5, p, 3)
+	w := New(5, p, 3)
 	admitted := 0
 	w.Admit = func(*Node) {
 		if w.Now > 100e6 {
@@ -111,7 +111,7 @@ func TestSmallBurstsWhileRedisIsAway(t *testing.T) {
 		p := policy(t, limit.rate, limit.burst)
 		for _, nodes := range []int{3, 8} {
 			for name, s := range map[string]Shape{"sticky": sticky(.5), "spread": Steady(.5)} {
-				w := New(t, 7, p, nodes)
+				w := New(7, p, nodes)
 				exact := Exact{Policy: p}
 				span := int64(400e6 / limit.rate)
 				w.After(20e6, func() { w.Hang(span) })
@@ -146,7 +146,7 @@ func TestColdNodesKeepThePromise(t *testing.T) {
 	t.Parallel()
 	p := policy(t, 50, 100)
 	for _, nodes := range []int{1, 3, 8} {
-		w := New(t, 3, p, nodes)
+		w := New(3, p, nodes)
 		for _, n := range w.Nodes {
 			n.Cold, n.Cut = true, true
 		}
@@ -179,7 +179,7 @@ func TestWhatIsShownMayBeHad(t *testing.T) {
 				exactly bool
 			}{{"in turn", turns(100_000), true}, {"in turn, fast", turns(1_000), true}, {"80 %", Steady(.8), true}, {"150 %", Steady(1.5), false},
 				{"bursty", Bursty, false}, {"moving", Moving, true}, {"waking", Waking, false}} {
-				w := New(t, 9, p, nodes)
+				w := New(9, p, nodes)
 				worst, low, shown, over := 0.0, 0.0, 0, 0
 				w.Decided = func(n *Node, ok bool) {
 					if !ok {

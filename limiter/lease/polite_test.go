@@ -40,7 +40,7 @@ func TestAFloodGetsTheWholeBucket(t *testing.T) {
 	}{{.001, 24}, {100. / 3600, 100}, {.2, 20}, {.5, 100}, {1, 100}, {3, 100}} {
 		p := policy(t, limit.rate, limit.burst)
 		for _, nodes := range []int{2, 3, 8, 16} {
-			w := Far(t, 5, p, nodes, 400)
+			w := Far(5, p, nodes, 400)
 			const perSecond, span = 300, 60
 			left := limit.burst / 4
 			w.Bucket.Level, w.Bucket.Demand = left*lease.Token, perSecond*lease.DemandSpan/1000

@@ -104,7 +104,7 @@ func TestSmallBurstsAreAsPerRequest(t *testing.T) {
 	for seed := range uint64(simSeeds) {
 		limits := []lease.Policy{policy(t, 5.0/60, 5), policy(t, 50, 15), policy(t, 3, 1), policy(t, 1_000, 10)}
 		p := limits[seed%4]
-		w := New(t, seed, p, 3)
+		w := New(seed, p, 3)
 		w.OneWay = func() int64 { return 0 }
 		exact := Exact{Policy: p}
 		admitted := false
@@ -125,7 +125,7 @@ func TestSmallBurstsAreAsPerRequest(t *testing.T) {
 // On an exhausted bucket a flood costs a call per token.
 func TestFloodOnFiveAMinute(t *testing.T) {
 	t.Parallel()
-	w := New(t, 1, policy(t, 5.0/60, 5), 1)
+	w := New(1, policy(t, 5.0/60, 5), 1)
 	w.Traffic(func(*World) (int64, int64) { return 1_000, 0 }, 600_000_000)
 	w.Run(1_000_000)
 	before := w.Calls
@@ -149,7 +149,7 @@ func TestHangUnderFlood(t *testing.T) {
 		for _, nodes := range []int{3, 1, 8} {
 			line := ""
 			for _, hang := range []int64{5_000, 20_000, 60_000, 200_000, 600_000, 3_000_000} {
-				w := New(t, 5, p, nodes)
+				w := New(5, p, nodes)
 				w.After(4_000_000, func() { w.Hang(hang) })
 				r := w.Measure(Steady(10), 10_000_000)
 				line += fmt.Sprintf(" |%5d ms %5.1f over, %5d alone, share %.3f", hang/1000, r.Over, w.Fallback, r.Share)

@@ -29,8 +29,8 @@ func TestLimitsHoldOnASlowRedis(t *testing.T) {
 			}{{"spread", Steady(.8), Steady(3)}, {"sticky", sticky(.8), sticky(3)}} {
 				line := ""
 				for _, ms := range []int64{1, 5, 10, 20, 50} {
-					even := Far(t, 3, p, nodes, ms*1000).Measure(traffic.even, span)
-					flood := Far(t, 3, p, nodes, ms*1000).Measure(traffic.flood, span)
+					even := Far(3, p, nodes, ms*1000).Measure(traffic.even, span)
+					flood := Far(3, p, nodes, ms*1000).Measure(traffic.flood, span)
 					over := max(even.Over, flood.Over) / float64(p.Burst)
 					line += fmt.Sprintf(" |%3d ms %5.2f %6.2f %% %6.1f %% %5.2f %5.2f %5.2f", ms, over, 100*even.Short, 100*flood.Share, even.Calls, even.Waited, even.Fallback+flood.Fallback)
 					if over > .2 || even.Short > .006 || flood.Share < .97 || flood.Share > 1.01 || even.Broken+flood.Broken > 0 {
@@ -47,8 +47,8 @@ func TestLimitsHoldOnASlowRedis(t *testing.T) {
 // Until then it counts as held, and the bucket does not fill up beside it.
 func TestWhatComesLateCountsAsHeld(t *testing.T) {
 	t.Parallel()
-	w := New(t, 1, policy(t, 1_000, 100), 1)
-	w.Mode = FailDeny
+	w := New(1, policy(t, 1_000, 100), 1)
+	w.Denies = true
 	w.OneWay = func() int64 { return 100_000 }
 	request := w.Nodes[0].Request
 	w.After(0, request) // Redis is known to be slow from then on
@@ -77,7 +77,7 @@ func TestALateFirstAnswerPaysForWhatWasDecidedWithoutIt(t *testing.T) {
 	for _, burst := range []int64{1, 3, 15, 16, 100} {
 		for _, roundTrip := range []int64{12_000, 30_000, 120_000, 200_000} {
 			for seed := range uint64(20) {
-				w := New(t, seed, policy(t, .001, burst), 1)
+				w := New(seed, policy(t, .001, burst), 1)
 				w.OneWay = func() int64 { return roundTrip / 2 }
 				for at := int64(0); at < 2*burst; at++ { // about half of them before the first answer
 					w.After(w.Random.Int64N(2*roundTrip), w.Nodes[0].Request)
@@ -103,7 +103,7 @@ func TestADamagedAnswerDoesNotRefuseForLong(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]lease.Policy{"50/s": policy(t, 50, 100), "100/h": policy(t, 100./3600, 100), "1/s": policy(t, 1, 1)} {
 		t.Run(name, func(t *testing.T) {
-			w := New(t, 1, p, 1)
+			w := New(1, p, 1)
 			n := w.Nodes[0]
 			w.Rule = func(c *lease.Call, _ int64) { c.Reply = lease.Reply{Level: -1 << 52, Wait: lease.Forever} }
 			w.After(0, n.Request)

@@ -12,7 +12,7 @@ import (
 	. "listedge/limiter/lease/leasetest"
 )
 
-// Storms: the fleet of sim_test.go through everything that can go wrong, and the
+// Storms: the fleet through everything that can go wrong, and the
 // oracle that watches it.
 
 // outcome is what a storm came to.
@@ -55,8 +55,8 @@ func (s storm) run(t testing.TB) (v outcome) {
 	limit := simLimits[seed%uint64(len(simLimits))]
 	p := policy(t, limit.rate, limit.burst)
 	p.Version = 1
-	w := New(t, seed, p, 1+int(seed/5%8))
-	w.Mode = FailDeny
+	w := New(seed, p, 1+int(seed/5%8))
+	w.Denies = true
 	if s.rule != nil {
 		w.Rule = s.rule(w)
 	}
@@ -251,8 +251,8 @@ func (r *regimes) forgive(step int64) {
 func dormant(t testing.TB, seed uint64) (over int, worst int64) {
 	limit := simLimits[1+seed%3]
 	p := policy(t, limit.rate, limit.burst)
-	w := New(t, seed, p, 2+int(seed/3%3))
-	w.Mode = FailDeny
+	w := New(seed, p, 2+int(seed/3%3))
+	w.Denies = true
 	regime := &regimes{w: w}
 	regime.begin(p)
 	w.Admit = func(*Node) {

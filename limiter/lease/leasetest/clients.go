@@ -49,10 +49,10 @@ func (w *World) AfterAFlood() (t Tally) {
 }
 
 // RegularBursts has a client send whole bursts, one every x refills: 20 with requests 1 ms apart, and
-// as many with 2 ms, after a rest, and so on to 10 ms. An exact bucket refuses none.
+// after a rest as many with 2, 5 and 10 ms. An exact bucket refuses none.
 func (w *World) RegularBursts(x float64) (t Tally) {
 	every, at := int64(x*float64(w.Policy.TimeFor(w.Policy.Units()))), int64(0)
-	for apart := int64(1_000); apart <= 10_000; apart += 1_000 {
+	for _, apart := range []int64{1_000, 2_000, 5_000, 10_000} {
 		for range 20 {
 			for k := range w.Policy.Burst {
 				w.After(at+k*apart, func() { w.Nodes[w.AnyNode()].Request() })

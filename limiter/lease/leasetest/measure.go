@@ -46,7 +46,6 @@ func (e *Exact) Take(now int64) bool {
 // Result compares the decisions of a fleet with those of an Exact bucket.
 type Result struct {
 	Over     float64 // tokens above the promise, in the worst span
-	Exact    float64 // share of the requests that the exact bucket admits
 	Short    float64 // share of the requests that the fleet admits fewer than the exact bucket
 	Share    float64 // what the fleet admits, as a share of what the exact bucket admits
 	Fallback float64 // share of the requests that a node admitted without Redis
@@ -67,7 +66,6 @@ func (w *World) Measure(s Shape, span int64) (r Result) {
 	}, span)
 	w.Run(span + 1_000_000) // the last answers
 	offered := float64(w.Offered)
-	r.Exact = float64(ideal) / offered
 	r.Short = float64(ideal-w.Admitted) / offered
 	r.Share = float64(w.Admitted) / float64(ideal)
 	r.Fallback, r.Waited, r.Calls = float64(w.Fallback)/offered, float64(w.Waited)/offered, float64(w.Calls)/offered

@@ -37,9 +37,7 @@ type Node struct {
 // waiter is a request that waits for the bucket.
 type waiter struct{ _ byte }
 
-// NewNode makes a node. It is a member of the fleet at once.
-func (w *World) NewNode() *Node { return w.newNode(1 + w.Random.Int64N(1<<50)) }
-
+// newNode makes a node. It is a member of the fleet at once.
 func (w *World) newNode(id int64) *Node {
 	n := &Node{W: w, ID: id, Policy: w.Policy, ClockOffset: w.Random.Int64N(1_000_000_000), ClockRate: 1,
 		Lease: new(lease.Lease), link: &lease.Link{Budget: Budget}}
@@ -67,9 +65,9 @@ func (n *Node) Fleet() *lease.Fleet {
 	return &f
 }
 
-// do runs f in the node. If the node is stopped, f runs when it goes on. If the node is
+// Do runs f in the node. If the node is stopped, f runs when it goes on. If the node is
 // dead, f never runs.
-func (n *Node) do(f func()) {
+func (n *Node) Do(f func()) {
 	switch {
 	case n.dead:
 	case n.stopped:
@@ -79,9 +77,6 @@ func (n *Node) do(f func()) {
 	}
 }
 
-// Do is do, for tests.
-func (n *Node) Do(f func()) { n.do(f) }
-
 // Stop freezes the node for a while. Its clock goes on.
 func (n *Node) Stop(span int64) {
 	n.stopped = true
@@ -90,7 +85,7 @@ func (n *Node) Stop(span int64) {
 		missed := n.backlog
 		n.backlog = nil
 		for _, f := range missed {
-			n.do(f)
+			n.Do(f)
 		}
 	})
 }
@@ -105,7 +100,7 @@ func (n *Node) SetPolicy(p lease.Policy) {
 // Request is one request that arrives at the node.
 func (n *Node) Request() {
 	n.W.Offered++
-	n.do(n.decide)
+	n.Do(n.decide)
 }
 
 func (n *Node) decide() {
@@ -135,7 +130,7 @@ func (n *Node) decide() {
 func (n *Node) await(r *waiter) {
 	n.waiting = append(n.waiting, r)
 	n.W.After(n.link.Wait(), func() {
-		n.do(func() {
+		n.Do(func() {
 			if i := slices.Index(n.waiting, r); i >= 0 {
 				n.waiting = slices.Delete(n.waiting, i, i+1)
 				n.decideByFallback()
@@ -176,8 +171,8 @@ func (n *Node) Refund() {
 
 func (n *Node) decideByFallback() {
 	ok := false
-	if n.W.Mode != FailDeny {
-		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet(), n.W.Mode == FailAllow)
+	if !n.W.Denies {
+		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet(), false)
 	}
 	if ok {
 		n.W.Fallback++
@@ -190,7 +185,7 @@ func (n *Node) decideByFallback() {
 func (n *Node) requestCall() {
 	if !n.away && !n.Pending {
 		n.Pending = true
-		n.W.After(0, func() { n.do(n.send) })
+		n.W.After(0, func() { n.Do(n.send) })
 	}
 }
 
@@ -212,7 +207,7 @@ func (n *Node) send() {
 		}
 	}
 	w.After(CallTimeout, func() {
-		n.do(func() {
+		n.Do(func() {
 			if over {
 				return
 			}
@@ -230,7 +225,7 @@ func (n *Node) send() {
 		return
 	}
 	w.After(w.OneWay(), func() {
-		w.Arrive(func() {
+		w.arrive(func() {
 			answered := *c
 			if w.Rule != nil {
 				w.Rule(&answered, w.Now+w.Clock)
@@ -245,7 +240,7 @@ func (n *Node) send() {
 			w.InFlight += answered.Granted
 			w.leasing += answered.Leased
 			w.After(back, func() {
-				n.do(func() {
+				n.Do(func() {
 					if over {
 						return
 					}
@@ -280,7 +275,7 @@ func (n *Node) openBreaker() {
 func (n *Node) heartbeat() {
 	if !n.dead {
 		n.W.After(HeartbeatEvery, n.heartbeat)
-		n.do(n.sendHeartbeat)
+		n.Do(n.sendHeartbeat)
 	}
 }
 
@@ -304,14 +299,14 @@ func (n *Node) sendHeartbeat() {
 		return
 	}
 	w.After(w.OneWay(), func() {
-		w.Arrive(func() {
+		w.arrive(func() {
 			nodes, missing := w.heartbeat(n, present)
 			back := w.OneWay()
 			if w.Lost() || n.Cut || n.Deaf {
 				return
 			}
 			w.After(back, func() {
-				n.do(func() {
+				n.Do(func() {
 					if n.Now()-sent > CallTimeout {
 						return
 					}
@@ -336,7 +331,7 @@ func (n *Node) sweep() {
 		if n.dead {
 			return
 		}
-		n.do(func() {
+		n.Do(func() {
 			if n.Lease.Sweep(n.Now(), n.Fleet()) {
 				n.requestCall()
 			}

@@ -22,7 +22,7 @@ type Scenario struct {
 
 // Play returns the scenario's figure for a fleet, and the tokens that the fleet admitted above the promise.
 func (s *Scenario) Play(nodes int, p lease.Policy) (figure, over float64) {
-	w := Far(nil, 3, p, nodes, s.RoundTrip)
+	w := Far(3, p, nodes, s.RoundTrip)
 	figure = s.Figure(w)
 	return figure, w.Over
 }

@@ -20,13 +20,21 @@ func Steady(load float64) Shape {
 	return func(w *World) (int64, int64) { return w.Gap(load * PerSecond(w.Policy)), w.AnyNode() }
 }
 
-// Bursty has three times the rate for half a second, then a tenth of the rate for two seconds.
-func Bursty(w *World) (int64, int64) {
-	if w.Now%2_500_000 < 500_000 {
-		return w.Gap(3 * PerSecond(w.Policy)), w.AnyNode()
+// pulsing has high times the rate for on microseconds of each period, and low times the rate in between.
+func pulsing(high, low float64, on, period, first int64) Shape {
+	return func(w *World) (int64, int64) {
+		load := low
+		if (w.Now+period-first)%period < on {
+			load = high
+		}
+		return w.Gap(load * PerSecond(w.Policy)), w.AnyNode()
 	}
-	return w.Gap(.1 * PerSecond(w.Policy)), w.AnyNode()
 }
+
+var (
+	Bursty = pulsing(3, .1, 500_000, 2_500_000, 0)
+	Waking = pulsing(10, .02, 1_000_000, 6_000_000, 5_000_000) // hardly any requests at first
+)
 
 // Skewed sends nine of ten requests to one node.
 func Skewed(w *World) (int64, int64) {
@@ -54,24 +62,6 @@ func Relay(w *World) (int64, int64) {
 		return w.Gap(1.9 * PerSecond(w.Policy)), node
 	}
 	return w.Gap(.1 * PerSecond(w.Policy)), node
-}
-
-// Waking has hardly any requests for five seconds, and then ten times the rate for one.
-func Waking(w *World) (int64, int64) {
-	if w.Now%6_000_000 < 5_000_000 {
-		return w.Gap(.02 * PerSecond(w.Policy)), w.AnyNode()
-	}
-	return w.Gap(10 * PerSecond(w.Policy)), w.AnyNode()
-}
-
-// Herd sends one and a half bursts at one moment, then nothing for the time in which the
-// bucket fills twice.
-func Herd(w *World) (int64, int64) {
-	every := 2 * w.Policy.Burst * lease.Token * 1_000_000 / w.Policy.Rate
-	if w.Offered%(w.Policy.Burst*3/2) != 0 {
-		return 0, w.AnyNode()
-	}
-	return every - w.Now%every, w.AnyNode()
 }
 
 // Shapes are the patterns of the tables that the tests print.

@@ -17,20 +17,6 @@ const (
 	SilentFor      = 1_100_000 // a node without a heartbeat for that long is missing
 )
 
-// Failer ends a test with an error; *testing.T implements it.
-type Failer interface {
-	Fatalf(format string, args ...any)
-}
-
-// FailureMode is how nodes decide without Redis, as limiter.FailureMode.
-type FailureMode uint8
-
-const (
-	FailLocal FailureMode = iota
-	FailAllow
-	FailDeny
-)
-
 type event struct {
 	at, order int64
 	do        func()
@@ -54,12 +40,11 @@ func (a *agenda) Pop() any {
 type World struct {
 	Random *rand.Rand
 	Now    int64
-	t      Failer
 	order  int64
 	agenda agenda
 
 	Policy  lease.Policy
-	Mode    FailureMode
+	Denies  bool // nodes deny without Redis
 	Bucket  Bucket
 	Clock   int64                    // the bucket's clock is Now + Clock
 	OneWay  func() int64             // draws the delay of a message
@@ -85,22 +70,22 @@ type World struct {
 }
 
 // Far makes a world whose calls take roundTrip, 20 % more or less.
-func Far(t Failer, seed uint64, p lease.Policy, nodes int, roundTrip int64) *World {
-	w := New(t, seed, p, nodes)
+func Far(seed uint64, p lease.Policy, nodes int, roundTrip int64) *World {
+	w := New(seed, p, nodes)
 	w.OneWay = func() int64 { return roundTrip*4/10 + w.Random.Int64N(max(1, roundTrip/5)) }
 	return w
 }
 
-// New makes a world of so many nodes. Each knows the number of nodes. t may be nil.
-func New(t Failer, seed uint64, p lease.Policy, nodes int) *World {
-	w := &World{t: t, Random: rand.New(rand.NewPCG(seed, 23)), Policy: p, heartbeats: map[int64]int64{}, oracle: Oracle{Policy: p}}
+// New makes a world of so many nodes. Each knows the number of nodes.
+func New(seed uint64, p lease.Policy, nodes int) *World {
+	w := &World{Random: rand.New(rand.NewPCG(seed, 23)), Policy: p, heartbeats: map[int64]int64{}, oracle: Oracle{Policy: p}}
 	w.Clock = 1_000_000_000_000_000 + w.Random.Int64N(lease.Slice)
 	w.Bucket = Full(p, w.Clock)
 	w.OneWay = func() int64 { return 40 + w.Random.Int64N(60) }
 	w.Lost = func() bool { return false }
 	w.Admit, w.Check, w.Decided = func(*Node) {}, func(*lease.Call) {}, func(*Node, bool) {}
 	for range nodes {
-		w.Nodes = append(w.Nodes, w.NewNode())
+		w.Nodes = append(w.Nodes, w.newNode(1+w.Random.Int64N(1<<50)))
 	}
 	for _, n := range w.Nodes {
 		n.fleet.Nodes = int64(nodes)
@@ -135,10 +120,10 @@ func (w *World) Hang(span int64) {
 	})
 }
 
-// Arrive runs do at the bucket, or when it no longer hangs.
-func (w *World) Arrive(do func()) {
+// arrive runs do at the bucket, or when it no longer hangs.
+func (w *World) arrive(do func()) {
 	if w.hung { // like a process after SIGSTOP
-		w.inbox = append(w.inbox, func() { w.Arrive(do) })
+		w.inbox = append(w.inbox, func() { w.arrive(do) })
 		return
 	}
 	do()
