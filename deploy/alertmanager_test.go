@@ -46,7 +46,7 @@ func named(t *testing.T, matcher string) (names []string) {
 // Each rule is about alerts that exist; a page is inhibited by a page alone; and no two alerts
 // inhibit each other.
 func TestCausesInhibitWhatFollowsFromThem(t *testing.T) {
-	if said, err := exec.Command(tool(t, "amtool"), "check-config", alertmanagerFile).CombinedOutput(); err != nil {
+	if said, err := exec.Command(tool("amtool"), "check-config", alertmanagerFile).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, said)
 	}
 	severity := map[string]string{}
@@ -79,7 +79,7 @@ func TestCausesInhibitWhatFollowsFromThem(t *testing.T) {
 		follow(alert, nil)
 	}
 	for severity, receiver := range map[string]string{"page": "pages", "ticket": "tickets", "none": "watchdog"} {
-		said, err := exec.Command(tool(t, "amtool"), "config", "routes", "test", "--config.file="+alertmanagerFile, "severity="+severity).Output()
+		said, err := exec.Command(tool("amtool"), "config", "routes", "test", "--config.file="+alertmanagerFile, "severity="+severity).Output()
 		if err != nil || strings.TrimSpace(string(said)) != receiver {
 			t.Errorf("%s goes to %s (%v)", severity, said, err)
 		}
@@ -128,13 +128,13 @@ func TestOneNotificationForEachOutage(t *testing.T) {
 		}
 	}
 	for _, arg := range args {
-		must1(exec.Command(tool(t, "amtool"), append(arg, "--alertmanager.url=http://"+a.url)...).Output())
+		must1(exec.Command(tool("amtool"), append(arg, "--alertmanager.url=http://"+a.url)...).Output())
 	}
 	for i, outage := range outages {
 		cause, _, _ := strings.Cut(outage, " ")
 		t.Run(cause, func(t *testing.T) {
 			within(t, patience, "one is active", func() bool {
-				said := must1(exec.Command(tool(t, "amtool"), "alert", "query", "--active", "--output=json", "job="+strconv.Itoa(i), "--alertmanager.url=http://"+a.url).Output())
+				said := must1(exec.Command(tool("amtool"), "alert", "query", "--active", "--output=json", "job="+strconv.Itoa(i), "--alertmanager.url=http://"+a.url).Output())
 				names := regexp.MustCompile(`"alertname":"(\w+)"`).FindAllStringSubmatch(string(said), -1)
 				return len(names) == 1 && names[0][1] == "Listedge"+cause
 			})
@@ -153,7 +153,7 @@ type alertmanager struct {
 
 func startAlertmanager(t *testing.T) *alertmanager {
 	t.Helper()
-	a := &alertmanager{url: "127.0.0.1:" + freePort(t)}
+	a := &alertmanager{url: "127.0.0.1:" + freePort()}
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var sent struct {
 			Status      string
@@ -174,7 +174,7 @@ func startAlertmanager(t *testing.T) *alertmanager {
 	if _, err := exec.LookPath(name); err != nil { // Debian's
 		name = "prometheus-alertmanager"
 	}
-	startProgram(t, exec.Command(tool(t, name), "--config.file="+config, "--storage.path="+t.TempDir(), "--web.listen-address="+a.url, "--cluster.listen-address="))
+	startProgram(t, exec.Command(tool(name), "--config.file="+config, "--storage.path="+t.TempDir(), "--web.listen-address="+a.url, "--cluster.listen-address="))
 	within(t, patience, "Alertmanager is ready", func() bool {
 		status, _, err := get("http://"+a.url+"/-/ready", "")
 		return err == nil && status == http.StatusOK

@@ -127,7 +127,7 @@ func buildTypeScript(t *testing.T, dir, client string, generator ...string) *exe
 func compileTypeScript(t *testing.T, dir, client string, flags ...string) *exec.Cmd {
 	runModule(t, dir, append([]string{"tsc", "--strict", "--skipLibCheck", "--target", "es2022", "--lib", "es2022,dom,dom.iterable",
 		"--module", "nodenext", "--outDir", "built", client + ".ts"}, flags...)...)
-	return exec.Command(tool(t, "node"), filepath.Join(dir, "built", client+".js"))
+	return exec.Command(tool("node"), filepath.Join(dir, "built", client+".js"))
 }
 
 // runModule runs a program of the installed packages in dir.
@@ -137,7 +137,7 @@ func runModule(t *testing.T, dir string, command ...string) {
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil && !os.IsExist(err) {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(tool(t, "node"), append([]string{filepath.Join(modules, ".bin", command[0])}, command[1:]...)...)
+	cmd := exec.Command(tool("node"), append([]string{filepath.Join(modules, ".bin", command[0])}, command[1:]...)...)
 	cmd.Dir = dir
 	run(t, cmd)
 }
@@ -158,9 +158,9 @@ func nodeModules(t *testing.T) string {
 	under := must1(os.MkdirTemp(filepath.Dir(home), "clients-*.tmp"))
 	defer os.RemoveAll(under)
 	must(os.CopyFS(under, os.DirFS("clients")))
-	npm := exec.Command(tool(t, "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	npm := exec.Command(tool("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund")
 	npm.Dir = under
-	npm.Env = append(os.Environ(), "PATH="+filepath.Dir(tool(t, "node"))+":"+os.Getenv("PATH"))
+	npm.Env = append(os.Environ(), "PATH="+filepath.Dir(tool("node"))+":"+os.Getenv("PATH"))
 	run(t, npm)
 	if err := os.Rename(under, home); err != nil { // whole, or not there
 		if _, there := os.Stat(modules); there != nil { // nor by another run's

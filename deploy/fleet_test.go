@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -38,52 +37,13 @@ func listedge(t *testing.T, env []string, args ...string) string {
 // patience is for what must come, however slow the machine: a limit for hangs.
 const patience = 3 * time.Minute
 
-// within polls until ok; for states that announce themselves to nobody.
-func within(t *testing.T, d time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(d); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", d, what)
-		}
-	}
-}
+var within = sandboxtest.Within
 
-var (
-	handedOut   = map[string]bool{}
-	handedOutMu sync.Mutex // guards handedOut
-)
+// freePort is one that nobody listens on, and that no other test has been given.
+func freePort() string { return must1(sandbox.FreePort()) }
 
-// freePort is one of 127.0.0.1 that nobody listens on at the moment, and that
-// no other test has been given.
-func freePort(t *testing.T) string {
-	t.Helper()
-	handedOutMu.Lock()
-	defer handedOutMu.Unlock()
-	for {
-		l := must1(net.Listen("tcp", "127.0.0.1:0"))
-		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-		l.Close()
-		if !handedOut[port] {
-			handedOut[port] = true
-			return port
-		}
-	}
-}
-
-// tool is the path of a program that install.sh has installed, where that looks.
-func tool(t *testing.T, name string) string {
-	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	for _, home := range []string{"/usr/sbin", "/opt/homebrew/bin", "/usr/local/bin"} {
-		if path, err := exec.LookPath(filepath.Join(home, name)); err == nil {
-			return path
-		}
-	}
-	t.Fatalf("%s is not installed (deploy/install.sh installs it)", name)
-	return ""
-}
+// tool is the path of a program that install.sh has installed.
+func tool(name string) string { return must1(sandbox.FindServer(name, name)) }
 
 // startProgram starts a program that the machine has and ends it with the
 // test, whose failure shows what the program said.
@@ -155,7 +115,7 @@ func startServers(t *testing.T) *fleet {
 // add starts one more node, with more settings.
 func (f *fleet) add(t *testing.T, env ...string) *node {
 	t.Helper()
-	return f.addAt(t, "127.0.0.1:"+freePort(t), "127.0.0.1:"+freePort(t), env...)
+	return f.addAt(t, "127.0.0.1:"+freePort(), "127.0.0.1:"+freePort(), env...)
 }
 
 // addAt starts one more node at addresses of one's choice.

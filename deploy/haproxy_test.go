@@ -34,7 +34,7 @@ func (f *fleet) servers() (changes []string) {
 // startHAProxy starts one with the configuration of the stack but for its ports and the changes.
 func startHAProxy(t *testing.T, changes ...string) (public, stats string) {
 	t.Helper()
-	public, stats = freePort(t), freePort(t)
+	public, stats = freePort(), freePort()
 	runHAProxy(t, public, stats, changes...)
 	return public, stats
 }
@@ -42,14 +42,14 @@ func startHAProxy(t *testing.T, changes ...string) (public, stats string) {
 func runHAProxy(t *testing.T, public, stats string, changes ...string) *sandbox.Child {
 	t.Helper()
 	changes = append(changes, "bind :8080", "bind 127.0.0.1:"+public, "bind :8404", "bind 127.0.0.1:"+stats)
-	return startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))))
+	return startProgram(t, exec.Command(tool("haproxy"), "-db", "-f", write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))))
 }
 
 // startHAProxy starts the load balancer of the fleet, or starts it again.
 func (f *fleet) startHAProxy(t *testing.T) {
 	t.Helper()
 	if f.balancer == nil {
-		f.public, f.stats = freePort(t), freePort(t)
+		f.public, f.stats = freePort(), freePort()
 	}
 	f.balancer = runHAProxy(t, f.public, f.stats, f.servers()...)
 }
@@ -156,7 +156,7 @@ func TestNoRequestIsLostWhileAServerFails(t *testing.T) {
 func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	f, names := startServers(t), startNames(t)
-	served, asked := freePort(t), freePort(t)
+	served, asked := freePort(), freePort()
 	add := func() { // at an address of its own and the ports that all have, as a container
 		host := "127.0.0." + strconv.Itoa(len(f.nodes)+1)
 		f.addAt(t, host+":"+served, host+":"+asked)

@@ -46,7 +46,7 @@ func hastened(t *testing.T) string {
 
 func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string) *prometheus {
 	t.Helper()
-	p := &prometheus{url: "127.0.0.1:" + freePort(t), targets: filepath.Join(t.TempDir(), "nodes.json")}
+	p := &prometheus{url: "127.0.0.1:" + freePort(), targets: filepath.Join(t.TempDir(), "nodes.json")}
 	p.find(f)
 	config := write(t, "prometheus.yml", replaced(t, "prometheus/prometheus.yml",
 		"\n    scrape_native_histograms: true\n    always_scrape_classic_histograms: true", "", // which older versions do not know
@@ -55,7 +55,7 @@ func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string
 		`'([^:]+):\d+'`, "'(.+)'", // nodes of this machine differ by their ports
 		"'localhost:9090'", "'"+p.url+"'", "'haproxy:8404'", "'127.0.0.1:"+f.stats+"'",
 		"scrape_interval: 5s", "scrape_interval: 1s", "evaluation_interval: 5s", "evaluation_interval: 1s", "scrape_timeout: 4s", "scrape_timeout: 1s"))
-	startProgram(t, exec.Command(tool(t, "prometheus"), "--config.file="+config, "--enable-feature="+strings.Join(features, ","), "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
+	startProgram(t, exec.Command(tool("prometheus"), "--config.file="+config, "--enable-feature="+strings.Join(features, ","), "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
 	within(t, patience, "Prometheus is ready", func() bool {
 		status, _, err := get("http://"+p.url+"/-/ready", "")
 		return err == nil && status == http.StatusOK

@@ -37,7 +37,7 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 			install = block
 		}
 	}
-	public, admin := "127.0.0.1:"+freePort(t), "127.0.0.1:"+freePort(t)
+	public, admin := "127.0.0.1:"+freePort(), "127.0.0.1:"+freePort()
 	changes := []string{ // each has to be there
 		"postgres://user:password@host/database", "'" + postgres.URL("postgres") + "'",
 		"redis://host", redis.URL(),

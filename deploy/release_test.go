@@ -190,7 +190,7 @@ func TestReleasePackageInstallsAndStarts(t *testing.T) {
 	dpkg := func(args ...string) string {
 		t.Helper()
 		options := []string{"--root=" + root, "--force-script-chrootless", "--force-not-root", "--force-depends", "--force-bad-path", "--log=/dev/null"}
-		cmd := exec.Command(tool(t, "dpkg"), append(options, args...)...)
+		cmd := exec.Command(tool("dpkg"), append(options, args...)...)
 		cmd.Env = append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
 		said, err := cmd.CombinedOutput()
 		if err != nil {
@@ -215,7 +215,7 @@ func TestReleasePackageInstallsAndStarts(t *testing.T) {
 	command := strings.Fields(regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindStringSubmatch(unitText)[1])
 	settings := filepath.Join(root, regexp.MustCompile(`(?m)^EnvironmentFile=(.*)$`).FindStringSubmatch(unitText)[1])
 	postgres, redis := sandboxtest.Postgres(t), sandboxtest.Redis(t)
-	public, admin := "127.0.0.1:"+freePort(t), "127.0.0.1:"+freePort(t)
+	public, admin := "127.0.0.1:"+freePort(), "127.0.0.1:"+freePort()
 	edited := replaced(t, settings, "LISTEDGE_LISTEN=:8080", "LISTEDGE_LISTEN="+public, "127.0.0.1:9090", admin)
 	must(os.WriteFile(settings, []byte(edited), 0o600))
 	if command[0] != "listedge" {

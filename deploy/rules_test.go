@@ -86,7 +86,7 @@ func TestRulesAskForWhatIsExported(t *testing.T) {
 // promtool runs Prometheus' own checker.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	if said, err := exec.Command(tool(t, "promtool"), args...).CombinedOutput(); err != nil {
+	if said, err := exec.Command(tool("promtool"), args...).CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, said)
 	}
 }

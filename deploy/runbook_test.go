@@ -41,7 +41,7 @@ func TestTheRunbooksCommandsWork(t *testing.T) {
 	ours := must1(program())
 	links := map[string]string{"listedge": ours}
 	if _, err := exec.LookPath("redis-cli"); err != nil { // distributions with Valkey in its place
-		links["redis-cli"] = tool(t, "valkey-cli")
+		links["redis-cli"] = tool("valkey-cli")
 	}
 	tools := sandboxtest.Dir(t)
 	for name, path := range links {

@@ -59,7 +59,7 @@ func TestTheLinesOfTheLoadBalancer(t *testing.T) {
 	for _, section := range strings.Split(string(must1(os.ReadFile("../docs/LOAD_BALANCER.md"))), "\n## ")[1:] {
 		heading, _, _ := strings.Cut(section, "\n")
 		lines := strings.ReplaceAll(regexp.MustCompile("(?s)```haproxy\n(.*?)```").FindStringSubmatch(section)[1], "/etc/haproxy", dir)
-		addresses[heading] = "127.0.0.1:" + freePort(t)
+		addresses[heading] = "127.0.0.1:" + freePort()
 		if !strings.Contains(lines, "bind :8443") {
 			lines = "    bind :8443\n" + lines
 		}
@@ -68,7 +68,7 @@ func TestTheLinesOfTheLoadBalancer(t *testing.T) {
 		}
 		config += fmt.Sprintf("frontend f%d\n%s", len(addresses), strings.Replace(lines, ":8443", addresses[heading], 1))
 	}
-	startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", write(t, "haproxy.cfg", config)))
+	startProgram(t, exec.Command(tool("haproxy"), "-db", "-f", write(t, "haproxy.cfg", config)))
 
 	claims := func() map[string]any {
 		return map[string]any{"sub": "Sync", "aud": "listedge", "exp": time.Now().Add(time.Hour).Unix()}

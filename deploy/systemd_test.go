@@ -57,7 +57,7 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 	path := must1(program())
 	file := write(t, "listedge.service", replaced(t, unitFile, "ExecStart=listedge serve", "ExecStart="+path+" serve"))
 	for _, args := range [][]string{{"verify", file}, {"security", "--offline=true", "--threshold=" + worstExposure, file}} {
-		said, err := exec.Command(tool(t, "systemd-analyze"), args...).CombinedOutput()
+		said, err := exec.Command(tool("systemd-analyze"), args...).CombinedOutput()
 		if err != nil || (args[0] == "verify" && len(said) > 0) { // of what it does not know it only warns
 			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, said)
 		}

@@ -24,7 +24,7 @@ func TestVersionsMeet(t *testing.T) {
 		t.Fatalf("%v: %s", err, said)
 	}
 	f := startServers(t)
-	before := &node{fleet: f, program: filepath.Join(folder, "last"), public: "127.0.0.1:" + freePort(t), admin: "127.0.0.1:" + freePort(t)}
+	before := &node{fleet: f, program: filepath.Join(folder, "last"), public: "127.0.0.1:" + freePort(), admin: "127.0.0.1:" + freePort()}
 	f.nodes = append(f.nodes, before)
 	before.start(t)
 	before.awaitMode(t, "followed")
