@@ -82,18 +82,20 @@ type Cache[T any] struct {
 	grace  time.Duration
 	clock  *boottime.Clock
 
-	shards  [64]shard[T]
-	size    atomic.Int64 // entries in all shards
-	unknown *lru.Cache[Hash, time.Time]
+	entriesMu sync.RWMutex // guards the next three
+	entries   map[Hash]*Entry[T]
+	rows      map[uuid.UUID][]*Entry[T] // by the id of the key's row and of its workspace's
+	changedAt time.Duration             // when a change of any key was last applied
 
+	unknown     *lru.Cache[Hash, time.Time]
 	proof       atomic.Pointer[proof] // nil = nothing is proven
 	wrongServer atomic.Bool           // a server other than the primary answered last
 	noWaitUntil atomic.Int64          // until then requests do not wait for recent keys
 
-	mu             sync.Mutex
-	queue          lookupQueue   // guarded by mu
-	running        bool          // runLookups does; guarded by mu
-	closed         bool          // guarded by mu
+	mu             sync.Mutex // guards the next three
+	queue          lookupQueue
+	running        bool // runLookups does
+	closed         bool
 	unknownLimiter *rate.Limiter // of queries that ask for unknown keys
 
 	ctx  context.Context // ends with Close
@@ -103,18 +105,10 @@ type Cache[T any] struct {
 	hits, loaded, queries, unknowns, failures, withinGrace atomic.Uint64
 }
 
-// shard is the part of the entries whose hashes begin alike.
-type shard[T any] struct {
-	mu        sync.RWMutex
-	entries   map[Hash]*Entry[T]
-	rows      map[uuid.UUID][]*Entry[T] // by the id of the key's row and of its workspace's
-	changedAt time.Duration             // when a change of any key was last applied
-}
-
 // Entry is a key as this node knows it. Key and Value do not change: a changed
 // key gets another entry.
 type Entry[T any] struct {
-	// Moments of the cache's clock; written under the shard's lock.
+	// Moments of the cache's clock; written under entriesMu.
 	validatedAt   atomic.Int64 // as of when the entry was right by its look-up, or by a proof before a reset
 	invalidatedAt atomic.Int64 // when a change of its rows was last applied
 
@@ -123,7 +117,7 @@ type Entry[T any] struct {
 	Value T
 
 	hash     Hash
-	lookedUp time.Duration // when the latest look-up that confirmed it began; guarded by the shard's lock
+	lookedUp time.Duration // when the latest look-up that confirmed it began; guarded by entriesMu
 	lastUsed time.Duration // as of the last scan; the refresher's
 }
 
@@ -138,10 +132,8 @@ func NewCache[T any](lookup Lookup, attach func(k Key, value *T), grace time.Dur
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
 	c := &Cache[T]{lookup: lookup, attach: attach, grace: grace, clock: clock, unknown: unknown,
+		entries: map[Hash]*Entry[T]{}, rows: map[uuid.UUID][]*Entry[T]{}, changedAt: never,
 		queue: lookupQueue{calls: map[Hash]*lookupCall{}}, unknownLimiter: rate.NewLimiter(unknownQueriesPerSecond, unknownQueryBurst)}
-	for i := range c.shards {
-		c.shards[i] = shard[T]{entries: map[Hash]*Entry[T]{}, rows: map[uuid.UUID][]*Entry[T]{}, changedAt: never}
-	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.done.Go(c.refresh)
 	return c
@@ -263,26 +255,22 @@ func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	return c.clock.Now()-at < age && !(changed && c.wrongServer.Load()) // mutation: a changed key is used although the wrong server answers
 }
 
-func (c *Cache[T]) shard(hash Hash) *shard[T] { return &c.shards[hash[0]%uint8(len(c.shards))] }
-
 func (c *Cache[T]) find(hash Hash) *Entry[T] {
-	s := c.shard(hash)
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.entries[hash]
+	c.entriesMu.RLock()
+	defer c.entriesMu.RUnlock()
+	return c.entries[hash]
 }
 
-// evict removes an entry; nil = none. The shard is locked.
-func (c *Cache[T]) evict(s *shard[T], e *Entry[T]) {
+// evict removes an entry; nil = none. entriesMu is locked.
+func (c *Cache[T]) evict(e *Entry[T]) {
 	if e == nil {
 		return
 	}
-	delete(s.entries, e.hash)
-	c.size.Add(-1)
+	delete(c.entries, e.hash)
 	for _, id := range e.rows() {
-		others := slices.DeleteFunc(s.rows[id], func(other *Entry[T]) bool { return other == e })
-		if s.rows[id] = others; len(others) == 0 { // mutation: an evicted entry stays in its rows
-			delete(s.rows, id)
+		others := slices.DeleteFunc(c.rows[id], func(other *Entry[T]) bool { return other == e })
+		if c.rows[id] = others; len(others) == 0 { // mutation: an evicted entry stays in its rows
+			delete(c.rows, id)
 		}
 	}
 }
@@ -320,22 +308,25 @@ func (c *Cache[T]) refresh() {
 }
 
 // scan evicts idle entries and returns those that a request has used since their last
-// look-up.
+// look-up. Requests read meanwhile.
 func (c *Cache[T]) scan(now time.Duration) (due []Hash) {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		for hash, e := range s.entries {
-			if e.used.Swap(false) {
-				e.lastUsed = now
-			}
-			if now-e.lastUsed > idleTTL {
-				c.evict(s, e)
-			} else if e.lastUsed > e.lookedUp {
-				due = append(due, hash)
-			}
+	var idle []*Entry[T]
+	c.entriesMu.RLock()
+	for hash, e := range c.entries {
+		if e.used.Swap(false) {
+			e.lastUsed = now
 		}
-		s.mu.Unlock()
+		if now-e.lastUsed > idleTTL {
+			idle = append(idle, e)
+		} else if e.lastUsed > e.lookedUp {
+			due = append(due, hash)
+		}
+	}
+	c.entriesMu.RUnlock()
+	c.entriesMu.Lock()
+	defer c.entriesMu.Unlock()
+	for _, e := range idle {
+		c.evict(c.entries[e.hash]) // it, or what a look-up has just put in its place
 	}
 	return due
 }
@@ -354,19 +345,18 @@ type Stats struct {
 // Label returns the label of the key with this id, as this node last read it; empty = the
 // node does not know the key.
 func (c *Cache[T]) Label(id uuid.UUID) (l Label) {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.RLock()
-		for _, e := range s.rows[id] {
-			l = e.Key.Label
-		}
-		s.mu.RUnlock()
+	c.entriesMu.RLock()
+	defer c.entriesMu.RUnlock()
+	for _, e := range c.rows[id] {
+		l = e.Key.Label
 	}
 	return l
 }
 
 // Stats returns the counts since the start and the present size.
 func (c *Cache[T]) Stats() Stats {
+	c.entriesMu.RLock()
+	defer c.entriesMu.RUnlock()
 	return Stats{Hits: c.hits.Load(), Loaded: c.loaded.Load(), Queries: c.queries.Load(),
-		Unknown: c.unknowns.Load(), Failures: c.failures.Load(), WithinGrace: c.withinGrace.Load(), Known: int(c.size.Load())}
+		Unknown: c.unknowns.Load(), Failures: c.failures.Load(), WithinGrace: c.withinGrace.Load(), Known: len(c.entries)}
 }

@@ -237,8 +237,7 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 				t.Errorf("%+v, %d of %d, %v", key, value, r.attached.Load(), ok)
 			}
 		}
-		h := hashNumber(0)
-		if n := len(r.shard(h).rows[number(0)]); n != 1 || r.Stats().Known != 1 {
+		if n := len(r.rows[number(0)]); n != 1 || r.Stats().Known != 1 {
 			t.Errorf("%d entries of the key's row, %d in all", n, r.Stats().Known)
 		}
 		table.change(func(s *keyTable) { clear(s.keys) })

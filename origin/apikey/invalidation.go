@@ -44,11 +44,11 @@ func (p *proof) runAt(now time.Duration) string {
 }
 
 // invalidate forces a look-up before a request relies on the entry. It keeps the moment
-// as of which the entry was right, for requests while Postgres cannot be reached. The
-// shard is locked.
-func (c *Cache[T]) invalidate(e *Entry[T], now time.Duration) {
+// as of which the entry was right, for requests while Postgres cannot be reached.
+// entriesMu is locked.
+func (c *Cache[T]) invalidate(e *Entry[T]) {
 	at, _ := c.validAt(e)
-	e.invalidatedAt.Store(int64(now))
+	e.invalidatedAt.Store(int64(c.changedAt))
 	e.validatedAt.Store(int64(at))
 }
 
@@ -75,21 +75,20 @@ func (c *Cache[T]) apply(change *changefeed.Change) {
 	if !all && ids == nil {
 		return
 	}
-	now := c.clock.Now()
-	c.eachShard(func(s *shard[T]) {
-		s.changedAt = now
-		if all {
-			for _, e := range s.entries {
-				c.invalidate(e, now)
-			}
-			return
+	c.entriesMu.Lock()
+	defer c.entriesMu.Unlock()
+	c.changedAt = c.clock.Now()
+	if all {
+		for _, e := range c.entries {
+			c.invalidate(e)
 		}
-		for _, id := range ids {
-			for _, e := range s.rows[id] {
-				c.invalidate(e, now)
-			}
+		return
+	}
+	for _, id := range ids {
+		for _, e := range c.rows[id] {
+			c.invalidate(e)
 		}
-	})
+	}
 }
 
 // ValidThrough implements changefeed.Listener. The first proof after a Reset
@@ -106,20 +105,11 @@ func (c *Cache[T]) ValidThrough(p changefeed.Proof) {
 // Reset implements changefeed.Listener. It drops the proof. Before that, it stores in
 // each entry the moment as of which the proof showed it right.
 func (c *Cache[T]) Reset(string, changefeed.ResetCause) {
-	c.eachShard(func(s *shard[T]) {
-		for _, e := range s.entries {
-			at, _ := c.validAt(e)
-			e.validatedAt.Store(int64(at))
-		}
-	})
-	c.proof.Store(nil) // mutation: proven across a reset
-}
-
-func (c *Cache[T]) eachShard(do func(*shard[T])) {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		do(s)
-		s.mu.Unlock()
+	c.entriesMu.Lock()
+	for _, e := range c.entries {
+		at, _ := c.validAt(e)
+		e.validatedAt.Store(int64(at))
 	}
+	c.entriesMu.Unlock()
+	c.proof.Store(nil) // mutation: proven across a reset
 }

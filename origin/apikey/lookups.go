@@ -157,15 +157,14 @@ func (c *Cache[T]) update(hashes []Hash) error {
 // already stored its own. began is when this look-up began. known says whether
 // the key has an entry now.
 func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (known bool) {
-	s := c.shard(hash)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.entries[hash]
+	c.entriesMu.Lock()
+	defer c.entriesMu.Unlock()
+	before := c.entries[hash]
 	switch {
 	case before != nil && time.Duration(before.validatedAt.Load()) > began: // mutation: a late answer replaces a newer one
 		return true
 	case !exists:
-		c.evict(s, before)
+		c.evict(before)
 		return false
 	case before != nil && before.Key == key:
 		before.validatedAt.Store(int64(began))
@@ -178,15 +177,14 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (
 	e.invalidatedAt.Store(int64(never))
 	if before != nil {
 		e.invalidatedAt.Store(before.invalidatedAt.Load())
-	} else if s.changedAt >= began { // the change may have been of this key, which was not in s.rows yet; mutation: a look-up in flight is not invalidated
-		e.invalidatedAt.Store(int64(s.changedAt))
+	} else if c.changedAt >= began { // the change may have been of this key, which was not in rows yet; mutation: a look-up in flight is not invalidated
+		e.invalidatedAt.Store(int64(c.changedAt))
 	}
 	c.attach(key, &e.Value)
-	c.evict(s, before) // mutation: an entry is found by its old rows
-	s.entries[hash] = e
+	c.evict(before) // mutation: an entry is found by its old rows
+	c.entries[hash] = e
 	for _, id := range e.rows() {
-		s.rows[id] = append(s.rows[id], e)
+		c.rows[id] = append(c.rows[id], e)
 	}
-	c.size.Add(1)
 	return true
 }

@@ -93,7 +93,7 @@ var mutations = []struct {
 		{"a look-up in flight is not invalidated", never, "TestAChangeInvalidatesALookupInFlight"},
 		{"a late answer replaces a newer one", never, "TestALateAnswerDoesNotOverruleANewerOne"},
 		{"an entry is found by its old rows", gone, "TestAChangedKeyIsAttachedAgain"},
-		{"an evicted entry stays in its rows", replaced("s.rows[id] = others; len(others) ==", "len(others) <"), "TestAnIdleEntryIsEvictedWithItsRows"},
+		{"an evicted entry stays in its rows", replaced("c.rows[id] = others; len(others) ==", "len(others) <"), "TestAnIdleEntryIsEvictedWithItsRows"},
 		{"a schedule is not looked up", without("!e.Key.Scheduled && "), "TestAScheduledKeyIsLookedUp"},
 		{"a changed key is used although the wrong server answers", always, "TestTheWrongServerRevivesNoKey"},
 	}},
