@@ -237,6 +237,7 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 				t.Errorf("%+v, %d of %d, %v", key, value, r.attached.Load(), ok)
 			}
 		}
+		synctest.Wait()
 		if n := len(r.rows[number(0)]); n != 1 || r.Stats().Known != 1 {
 			t.Errorf("%d entries of the key's row, %d in all", n, r.Stats().Known)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unique"
 
@@ -240,7 +241,8 @@ func TestAnIdleEntryIsEvictedWithItsRows(t *testing.T) {
 		r.join()
 		_, _ = r.use(0)
 		r.provenFor(idleTTL+2*idleScan, func() {})
-		if len(r.rows) != 0 || r.Stats().Known != 0 {
+		synctest.Wait()
+		if len(r.entries) != 0 || len(r.rows) != 0 {
 			t.Errorf("entries %v, rows %v", r.entries, r.rows)
 		}
 	})
