@@ -81,10 +81,8 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
-	now := time.Now()
-	t.update(func() { t.stats.LagTime, t.heartbeat = waited, now })
-	t.confirmation.recent = append(t.confirmation.recent, publishedTo{now, pglogrepl.LSN(h.LSN)})
-	t.trim(ctx)
+	t.update(func() { t.stats.LagTime, t.heartbeat = waited, time.Now() })
+	t.remember(ctx, pglogrepl.LSN(h.LSN))
 	return nil
 }
 

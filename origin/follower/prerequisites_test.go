@@ -181,56 +181,50 @@ func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
 	w.eventually("the slot is confirmed", func() bool { return confirmed() >= pglogrepl.LSN(here) })
 }
 
-func TestConfirmation(t *testing.T) {
+func TestWhatTheSlotMayRelease(t *testing.T) {
 	now := time.Now()
-	c := confirmation{confirmed: 50}
-	var u unsettled
-	expect := func(what string, after time.Duration, want pglogrepl.LSN) {
-		t.Helper()
-		if got := c.advance(now.Add(after), u); got != want {
-			t.Errorf("%s: %d, want %d", what, got, want)
-		}
+	h := history{{at: now, lsn: 100}, {at: now.Add(time.Second), lsn: 200}}
+	u := unsettled{{start: 150}}
+	for _, c := range []struct {
+		name      string
+		after     time.Duration
+		unsettled unsettled
+		want      pglogrepl.LSN
+	}{
+		{"nothing is old enough", confirmAfter, nil, 0},
+		{"the first milestone", confirmAfter + time.Millisecond, nil, 100},
+		{"the second", confirmAfter + 2*time.Second, nil, 200},
+		{"short of an unsettled commit's record", confirmAfter + 2*time.Second, u, 150},
+		{"for as long as it takes", time.Hour, u, 150},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := h.confirmable(now.Add(c.after), c.unsettled); got != c.want {
+				t.Errorf("%d, want %d", got, c.want)
+			}
+		})
 	}
-	expect("nothing published", time.Hour, 50)
-	c.recent = append(c.recent, publishedTo{now, 100})
-	c.recent = append(c.recent, publishedTo{now.Add(time.Second), 200})
-	expect("too young", confirmAfter, 50)
-	expect("the first", confirmAfter+time.Millisecond, 100)
-	u = append(u, commit{change: changefeed.Change{XID: 7, LSN: 160}, start: 150})
-	expect("short of the commit record", confirmAfter+2*time.Second, 150)
-	expect("for as long as it takes", time.Hour, 150)
-	running := changefeed.Snapshot{Xmin: 7, Xmax: 9, Running: []uint64{7}}
-	if left := u.settle(running); len(left) != 1 {
-		t.Errorf("%+v", left)
-	}
-	expect("still running", time.Hour, 150)
-	if left := u.settle(changefeed.Snapshot{Xmin: 8, Xmax: 9}); len(left) != 0 {
-		t.Errorf("%+v", left)
-	}
-	expect("settled", time.Hour, 200)
-	c.recent = append(c.recent, publishedTo{now, 180})
-	expect("never backwards", time.Hour, 200)
 }
 
-func TestRetention(t *testing.T) {
+func TestWhatTheLogNeedNotKeep(t *testing.T) {
 	now := time.Now()
-	r := retention{{now, changefeed.Position{Term: 5}, 0}}
-	at := func(after time.Duration, n uint64, mb int) string {
-		before, ok := r.trim(publishedAt{now.Add(after), changefeed.Position{Term: 5, N: n}, mb << 20}, time.Minute)
-		if !ok {
-			return ""
-		}
-		return before.String()
-	}
+	h := history{{at: now, position: changefeed.Position{Term: 5}}}
 	for _, c := range []struct {
 		after time.Duration
 		n     uint64
 		mb    int
 		want  string
-	}{{time.Second, 20, 1, ""}, {30 * time.Second, 600, 2, ""}, {50 * time.Second, 1000, 3, ""}, {61 * time.Second, 1200, 4, "5-0"},
-		{91 * time.Second, 1800, 5, "5-600"}, {92 * time.Second, 1900, 12, ""}, {93 * time.Second, 2000, 13, "5-600"}, {94 * time.Second, 3000, 60, "5-1800"},
-		{95 * time.Second, 4000, 68, "5-2000"}} {
-		if got := at(c.after, c.n, c.mb); got != c.want {
+	}{
+		{time.Second / 2, 20, 1, ""}, {30 * time.Second, 600, 2, ""}, {50 * time.Second, 1000, 3, ""}, {61 * time.Second, 1200, 4, ""},
+		{91 * time.Second, 1800, 5, "5-600"}, {91*time.Second + 1, 1900, 12, ""}, {91*time.Second + 2, 2000, 13, ""}, {92 * time.Second, 3000, 60, "5-1800"},
+		{93 * time.Second, 4000, 68, "5-2000"},
+	} {
+		got := ""
+		if h.add(milestone{now.Add(c.after), changefeed.Position{Term: 5, N: c.n}, c.mb << 20, 0}) {
+			if before, ok := h.trim(time.Minute); ok {
+				got = before.String()
+			}
+		}
+		if got != c.want {
 			t.Errorf("after %s: %q, want %q", c.after, got, c.want)
 		}
 	}

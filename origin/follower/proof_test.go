@@ -187,31 +187,24 @@ func TestAChangeComesWithTheHeartbeatThatSeesIt(t *testing.T) {
 	})
 }
 
-func TestWhenASnapshotIsTakenAndWhenChangesGoWithoutIt(t *testing.T) {
+func TestWhenASnapshotIsTaken(t *testing.T) {
 	now := time.Now()
 	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
 	decoded := func(ms int) unsettled { return unsettled{{decoded: at(-1000)}, {decoded: at(ms)}} }
 	for name, c := range map[string]struct {
 		term term // its last snapshot was taken now
 		next int  // when the next one is, in milliseconds
-		due  int  // when what waits goes out without it; 1000 = it does not
 	}{
-		"at rest":                        {term{}, 33, 1000},
-		"a change":                       {term{waiting: make([]changefeed.Entry, 1), waitingSince: at(-3)}, 4, 5},
-		"many":                           {term{waiting: make([]changefeed.Entry, batchEntries), waitingSince: now}, 4, 0},
-		"large ones":                     {term{waiting: make([]changefeed.Entry, 1), waitingSince: now, waitingBytes: batchBytes}, 4, 0},
-		"a commit that is not visible":   {term{unsettled: decoded(-19)}, 4, 1000},
-		"a commit that was decoded late": {term{unsettled: decoded(1)}, 4, 1000},
-		"a commit that hangs":            {term{unsettled: decoded(-20)}, 33, 1000},
+		"at rest":                        {term{}, 33},
+		"a change":                       {term{waiting: make([]changefeed.Entry, 1)}, 4},
+		"a commit that is not visible":   {term{unsettled: decoded(-19)}, 4},
+		"a commit that was decoded late": {term{unsettled: decoded(1)}, 4},
+		"a commit that hangs":            {term{unsettled: decoded(-20)}, 33},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.term.preparedAt = now
-			due := 0
-			for due < 1000 && !c.term.due(at(due)) {
-				due++
-			}
-			if next := c.term.nextSnapshot(at(33)); next != at(c.next) || due != c.due {
-				t.Errorf("the next one after %s, want %d ms; goes out after %d ms, want %d", next.Sub(now), c.next, due, c.due)
+			if next := c.term.nextSnapshot(at(33)); next != at(c.next) {
+				t.Errorf("the next one after %s, want %d ms", next.Sub(now), c.next)
 			}
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"listedge/internal/changefeed"
@@ -20,27 +19,18 @@ const (
 const (
 	// appendPause is the least time between the snapshots of two heartbeats. A commit is
 	// published at once if none came just before it. Where they come faster, each append
-	// costs the nodes and Redis as much as several changes do. In the pause nothing is
-	// received either: afterwards one wake-up receives all that has come.
+	// costs the nodes and Redis as much as several changes do.
 	appendPause = 4 * time.Millisecond
-	// holdChanges is how long changes wait for the heartbeat that sees them. They go out
-	// without it if batchEntries or batchBytes wait.
-	holdChanges  = 8 * time.Millisecond
-	batchEntries = 500
-	batchBytes   = 4 << 20
+	// batchBytes is how much of changes waits for the heartbeat that sees them.
+	batchBytes = 1 << 20
 	// retryFor is how long after a commit was decoded its visibility is looked for every
 	// appendPause. Most are visible at the first look. One that waits for a standby is found
 	// by a later heartbeat.
 	retryFor = 20 * time.Millisecond
-	// drainWait is how long a message may take that has already come.
-	drainWait = 200 * time.Microsecond
 )
 
 // enqueue appends the entry to those that wait to be published.
 func (t *term) enqueue(e changefeed.Entry) {
-	if len(t.waiting) == 0 {
-		t.waitingSince, t.waitingBytes = time.Now(), 0
-	}
 	e.Position = changefeed.Position{Term: t.last.Term, N: t.last.N + uint64(len(t.waiting)) + 1}
 	t.waiting = append(t.waiting, e)
 	size := sizeOf(&e)
@@ -68,12 +58,6 @@ func sizeOf(e *changefeed.Entry) (n int) {
 	return n
 }
 
-// due says whether to publish without waiting for a heartbeat.
-func (t *term) due(now time.Time) bool {
-	// mutation: changes are appended one by one
-	return len(t.waiting) >= batchEntries || t.waitingBytes >= batchBytes || len(t.waiting) > 0 && now.Sub(t.waitingSince) >= holdChanges
-}
-
 // nextSnapshot returns when to take the next snapshot: at is when one is due at rest.
 func (t *term) nextSnapshot(at time.Time) time.Time {
 	wanted := len(t.waiting) > 0
@@ -86,38 +70,35 @@ func (t *term) nextSnapshot(at time.Time) time.Time {
 	return at
 }
 
-// publish appends the waiting entries to the log, in order. After an error it
-// reads the log's last position to learn how many of them were appended.
+// publish appends the waiting entries to the log, in order and in one step. After an error it
+// reads the log's last position to learn whether they were appended.
 //
 // Entries of a second attempt are not acknowledged: no heartbeat's After names them.
 // The first attempt may have appended them to a Redis that was replaced since, and
 // nodes may have read them there earlier.
 func (t *term) publish(ctx context.Context) error {
-	attempts := 0
-	for deadline := time.Now().Add(publishTimeout); len(t.waiting) > 0; {
+	end := t.waiting[len(t.waiting)-1].Position
+	for deadline, again := time.Now().Add(publishTimeout), false; ; again = true {
 		err := bounded(ctx, func(ctx context.Context) error { return t.options.Log.Append(ctx, t.epoch, t.waiting...) })
-		attempts++
-		t.appendedAt = time.Now()
-		if err == nil {
-			if t.appended(len(t.waiting)); attempts == 1 { // mutation: a second attempt counts
-				t.acknowledged = t.last
-			}
-			return nil
-		}
 		if errors.Is(err, changefeed.ErrSuperseded) {
 			return fmt.Errorf("publish: %w", err)
 		}
-		last, lastErr := t.logEnd(ctx)
-		switch {
-		case lastErr != nil:
-			err = errors.Join(err, lastErr)
-		case last.Compare(t.waiting[len(t.waiting)-1].Position) > 0:
-			return fmt.Errorf("publish: %w", changefeed.ErrFenced)
-		case last.Compare(t.last) > 0: // some of the waiting entries were appended
-			t.appended(int(last.N - t.last.N))
-			continue
+		last := end
+		if err != nil {
+			var unknown error
+			if last, unknown = t.logEnd(ctx); unknown != nil {
+				last, err = changefeed.Position{}, errors.Join(err, unknown)
+			}
 		}
-		if ctx.Err() != nil || time.Now().After(deadline) {
+		switch {
+		case last.Compare(end) > 0:
+			return fmt.Errorf("publish: %w", changefeed.ErrFenced)
+		case last == end:
+			if t.appended(); err == nil && !again { // mutation: a second attempt counts
+				t.acknowledged = end
+			}
+			return nil
+		case ctx.Err() != nil || time.Now().After(deadline):
 			return fmt.Errorf("publish: %w", err)
 		}
 		select {
@@ -125,20 +106,20 @@ func (t *term) publish(ctx context.Context) error {
 		case <-time.After(pollPause):
 		}
 	}
-	return nil
 }
 
-// appended removes the first n of the waiting entries.
-func (t *term) appended(n int) {
+// appended removes the waiting entries.
+func (t *term) appended() {
 	t.update(func() {
-		for _, e := range t.waiting[:n] {
+		for _, e := range t.waiting {
 			if e.Change != nil {
 				t.stats.Commits++
 			}
 		}
 	})
-	t.last.N += uint64(n)
-	t.waiting = slices.Delete(t.waiting, 0, n)
+	t.last = t.waiting[len(t.waiting)-1].Position
+	clear(t.waiting) // frees the rows
+	t.waiting, t.waitingBytes = t.waiting[:0], 0
 }
 
 func (t *term) logEnd(ctx context.Context) (changefeed.Position, error) {
@@ -157,42 +138,4 @@ func bounded(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return do(ctx)
-}
-
-const (
-	trimEvery = 10 * time.Second
-	// logBytes bounds the log when many changes are written. It is trimmed when it has grown
-	// by trimBytes. A node that is further behind resyncs.
-	logBytes  = 64 << 20
-	trimBytes = 8 << 20
-)
-
-// retention remembers when entries were published, oldest first, to trim the log.
-type retention []publishedAt
-
-// publishedAt says that the entry at the position was the last one at that time, and how
-// many bytes the term had published.
-type publishedAt struct {
-	at       time.Time
-	position changefeed.Position
-	bytes    int
-}
-
-// trim returns a position before which entries can be removed from the log: they are
-// older than kept, or more than logBytes from the end. ok is false if there are none, or if
-// trim did its work less than trimEvery and trimBytes ago.
-func (r *retention) trim(now publishedAt, kept time.Duration) (before changefeed.Position, ok bool) {
-	times := *r
-	if n := len(times); n > 0 && now.at.Sub(times[n-1].at) < trimEvery && now.bytes-times[n-1].bytes < trimBytes {
-		return before, false
-	}
-	times = append(times, now)
-	if young := slices.IndexFunc(times, func(p publishedAt) bool {
-		return now.at.Sub(p.at) <= kept && now.bytes-p.bytes <= logBytes-2*trimBytes
-	}); young > 0 {
-		before, ok = times[young-1].position, true
-		times = slices.Delete(times, 0, young-1)
-	}
-	*r = times
-	return before, ok
 }

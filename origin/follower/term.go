@@ -36,21 +36,18 @@ type term struct {
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
 	waiting      []changefeed.Entry  // to be published after it
-	waitingSince time.Time           // when the first of them came
 	waitingBytes int
-	bytes        int       // published by this term, and waiting
-	appendedAt   time.Time // when the log last got some
-	draining     bool      // what came during the last pause has not all been received
+	bytes        int // published by this term, and waiting
 
-	decoded      pglogrepl.LSN // everything up to here has been received
-	confirmation confirmation
-	unsettled    unsettled
-	retention    retention
-	pending      *changefeed.Heartbeat // waits until its LSN has been decoded
-	snapshot     changefeed.Snapshot   // pending's
-	preparedAt   time.Time             // when pending was prepared
-	flushed      bool                  // WAL was flushed for pending
-	replied      time.Time             // when Postgres was last sent a reply
+	decoded    pglogrepl.LSN // everything up to here has been received
+	confirmed  pglogrepl.LSN // everything up to here may be released
+	unsettled  unsettled
+	history    history
+	pending    *changefeed.Heartbeat // waits until its LSN has been decoded
+	snapshot   changefeed.Snapshot   // pending's
+	preparedAt time.Time             // when pending was prepared
+	flushed    bool                  // WAL was flushed for pending
+	replied    time.Time             // when Postgres was last sent a reply
 }
 
 func newTerm(f *Follower, p *primary) *term {
@@ -67,7 +64,7 @@ var errPublicationChanged = errors.New("the publication was changed")
 // of the slot. Otherwise it begins a new epoch. fresh says that the slot was just made.
 func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text::int8, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1`,
-		t.primary.slotName)(&t.decoder.reference, &t.confirmation.confirmed)
+		t.primary.slotName)(&t.decoder.reference, &t.confirmed)
 	if err != nil {
 		return fmt.Errorf("begin a term: %w", err)
 	}
@@ -98,14 +95,14 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
-	t.retention = retention{{time.Now(), t.last, t.bytes}}
+	t.remember(ctx, t.confirmed)
 	return t.setEpoch(ctx, present)
 }
 
 // continues says whether the log of the present epoch reaches up to the LSN that
 // the slot was confirmed to, so that the slot's next changes follow without a gap.
-// It does not if the slot is new, if somebody advanced the slot, or if the log lost
-// its last entries.
+// It does not if the slot is new, if somebody advanced the slot, if the log lost its last
+// entries, or if the last term ended before its first heartbeat.
 func (t *term) continues(ctx context.Context) (last changefeed.Position, yes bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -117,34 +114,28 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 		return last, false, err
 	}
 	defer reader.Close()
-	const batch, terms = 200, 20 // the last entries suffice; some terms may have published only their start
-	for at, n := last, 0; n < terms && at != (changefeed.Position{}); n++ {
-		from := changefeed.Position{Term: at.Term, N: at.N - min(at.N, batch)}
-		entries, _, err := reader.Read(ctx, t.epoch, from, time.Millisecond)
-		if err != nil {
-			return last, false, err
-		}
-		at = changefeed.Position{}
-		var newest pglogrepl.LSN
-		var version string
-		for _, e := range entries {
-			switch {
-			case e.Heartbeat != nil:
-				newest, version = max(newest, pglogrepl.LSN(e.Heartbeat.LSN)), e.Heartbeat.Catalog
-			case e.Change != nil:
-				newest = max(newest, pglogrepl.LSN(e.Change.LSN))
-			case e.TermStart != nil && at == (changefeed.Position{}):
-				at = e.TermStart.Previous
-			}
-		}
-		if newest != 0 {
-			if version != t.version { // makes the first heartbeat announce a change of the schema
-				t.version = ""
-			}
-			return last, t.confirmation.confirmed <= newest, nil
+	const batch = 200 // the last entries suffice
+	entries, _, err := reader.Read(ctx, t.epoch, changefeed.Position{Term: last.Term, N: last.N - min(last.N, batch)}, time.Millisecond)
+	if err != nil {
+		return last, false, err
+	}
+	var newest pglogrepl.LSN
+	var version string
+	for _, e := range entries {
+		switch {
+		case e.Heartbeat != nil:
+			newest, version = max(newest, pglogrepl.LSN(e.Heartbeat.LSN)), e.Heartbeat.Catalog
+		case e.Change != nil:
+			newest = max(newest, pglogrepl.LSN(e.Change.LSN))
 		}
 	}
-	return last, false, nil
+	if newest == 0 {
+		return last, false, nil
+	}
+	if version != t.version { // makes the first heartbeat announce a change of the schema
+		t.version = ""
+	}
+	return last, t.confirmed <= newest, nil
 }
 
 // setEpoch names the term's epoch in the log. It fails unless the log still names the
@@ -162,7 +153,7 @@ func (t *term) loop(ctx context.Context) error {
 	t.replied = now
 	for ctx.Err() == nil {
 		now = time.Now()
-		if t.due(now) {
+		if t.waitingBytes >= batchBytes { // mutation: changes are appended one by one
 			if err := t.publish(ctx); err != nil {
 				return err
 			}
@@ -199,33 +190,11 @@ func (t *term) loop(ctx context.Context) error {
 		if t.pending != nil {
 			wake = ask
 		}
-		if release := t.waitingSince.Add(holdChanges); len(t.waiting) > 0 && release.Before(wake) {
-			wake = release
-		}
-		if t.pause(wake) {
-			continue
-		}
-		if t.draining {
-			wake = time.Now().Add(drainWait)
-		}
 		if err := t.receive(ctx, wake); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
-}
-
-// pause waits for the end of appendPause, or until wake. It returns false if there is
-// nothing to wait for, or if more messages have come than were received since the last
-// pause: then this node is behind, and must not wait.
-func (t *term) pause(wake time.Time) bool {
-	d := min(time.Until(t.appendedAt.Add(appendPause)), time.Until(wake))
-	if d <= 0 || t.draining {
-		return false
-	}
-	time.Sleep(d)
-	t.draining = true
-	return true
 }
 
 // receive handles one message, or none until wake.
@@ -239,7 +208,6 @@ func (t *term) receive(ctx context.Context, wake time.Time) error {
 	}
 	if err != nil {
 		if pgconn.Timeout(err) && ctx.Err() == nil {
-			t.draining = false
 			return nil
 		}
 		return fmt.Errorf("receive: %w", err)
@@ -336,11 +304,4 @@ func (t *term) upkeep(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// trim removes the entries of the log that are too old or too many.
-func (t *term) trim(ctx context.Context) {
-	if before, ok := t.retention.trim(publishedAt{time.Now(), t.last, t.bytes}, t.options.LogKept); ok {
-		_ = bounded(ctx, func(ctx context.Context) error { return t.options.Log.Trim(ctx, t.epoch, before) }) // after an error a later call trims
-	}
 }

@@ -180,7 +180,7 @@ var mutations = []struct {
 		{"After is the heartbeat's own position", after("h.After = t.waiting[len(t.waiting)-1].Position"), "TestAHeartbeatProvesWhatWasVisible"},
 		{"After noted when the heartbeat is sent", after("h.After = t.last"), "TestAHeartbeatProvesWhatWasVisible"},
 		{"the flush position for the insert position", replaced("pg_current_wal_insert_lsn", "pg_current_wal_flush_lsn"), "TestAHeartbeatProvesWhatWasVisible"},
-		{"changes are appended one by one", without(" && now.Sub(t.waitingSince) >= holdChanges"), "TestFastCommitsAreAppendedTogether"},
+		{"changes are appended one by one", replaced(">= batchBytes", "> 0"), "TestFastCommitsAreAppendedTogether"},
 		{"a second attempt counts", always, "TestAHeartbeatDoesNotComeAfterADoubtfulEntry"},
 		{"an open transaction is judged by the new catalog",
 			replaced("append(slices.Collect(maps.Values(d.streamed)), d.openTransaction", "slices.Collect(maps.Values(d.streamed)"), "TestAnOpenTransactionIsJudgedByBothCatalogs"},
