@@ -83,7 +83,7 @@ fuzz: ## every fuzz test for FUZZTIME (10s)
 # A test that cannot fail shows nothing: each rule is broken once in a copy, and the tests that are about it must fail.
 mutations: ## break the rules of freshness, keys and limits one at a time, and see their tests fail (an hour). ONLY=regexp picks some; DRY=1 checks that all still apply
 	@deploy/install.sh postgres redis
-	go test -tags mutations -run '$(if $(ONLY),$(ONLY),Mutations)' -v -timeout 0 ./cmd/listedge/mutations $(if $(DRY),-dry)
+	go -C cmd/listedge/mutations test -tags mutations -run '$(if $(ONLY),$(ONLY),Mutations)' -timeout 0 $(if $(DRY),-args -dry)
 
 vuln: ## known vulnerabilities in what is used; asks the Go project's database
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...

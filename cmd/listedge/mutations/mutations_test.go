@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,8 +25,8 @@ import (
 //
 //	for n < len(reads) && after.Compare(reads[n].end) > 0 { // mutation: any heartbeat is a proof
 //
-//	make mutations ONLY=Mutations/limiter    breaks those that a test of the package must notice
-//	make mutations DRY=1                     checks in a second that every mutation still applies
+//	make mutations ONLY='Mutations/^limiter$'    breaks those that a test of the package must notice, a line each
+//	make mutations DRY=1                         checks in a second that every mutation still applies
 
 var dry = flag.Bool("dry", false, "only check that each mutation applies and that its test exists")
 
@@ -79,11 +80,11 @@ func (m mutation) mustFail(t *testing.T, folder, overlay string) {
 	out, err := c.CombinedOutput()
 	switch {
 	case err == nil:
-		t.Errorf("survived\n%s", out)
+		t.Errorf("%s survived\n%s", m.name, out)
 	case !strings.Contains(string(out), "--- FAIL: "+m.test):
-		t.Errorf("did not get as far as the test\n%s", out)
+		t.Errorf("%s did not get as far as the test\n%s", m.name, out)
 	default:
-		t.Logf("caught in %s: %s", time.Since(began).Round(time.Second), why(folder, string(out)))
+		fmt.Printf("%3.0f s  %-60s %.120s\n", time.Since(began).Seconds(), m.name, why(folder, string(out)))
 	}
 }
 
