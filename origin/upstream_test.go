@@ -2,8 +2,10 @@ package origin
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
@@ -118,21 +120,19 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 		"changes of a standby":           {address, standby, "primary", "cannot be followed", admin.Warn},
 		"changes of a standby, compared": {address, standby, "reading", "another server", admin.Fail},
 	} {
-		if f := finding(t, c.subject, c.pages, c.changes); f.Level != c.level || !strings.Contains(f.Text, c.says) {
-			t.Errorf("%s: %+v", name, f)
-		}
+		finds(t, name, c.subject, c.pages, c.changes, c.says, c.level)
 	}
 }
 
-// finding is what the doctor says of the subject.
-func finding(t *testing.T, subject, pages, changes string) (found admin.Finding) {
+// finds waits until the doctor says this of the subject: on a busy machine it may not get an answer in its time.
+func finds(t *testing.T, what, subject, pages, changes, says string, level admin.Level) {
 	t.Helper()
-	for _, f := range admin.Diagnose(t.Context(), pages, admin.DoctorOptions{ReplicationURL: changes, Pages: func(db *postgres.Database) admin.Reader { return New(db) }}) {
-		if f.Subject == subject {
-			found = f
-		}
-	}
-	return found
+	eventually(t, what, func() bool {
+		all := admin.Diagnose(t.Context(), pages, admin.DoctorOptions{ReplicationURL: changes, Pages: func(db *postgres.Database) admin.Reader { return New(db) }})
+		return slices.ContainsFunc(all, func(f admin.Finding) bool {
+			return f.Subject == subject && f.Level == level && strings.Contains(f.Text, says)
+		})
+	})
 }
 
 // runOf is the run of the server.
@@ -153,9 +153,7 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
 	second := identity(t, next.URL("listedge"))
 	runs := []string{runOf(t, address), runOf(t, next.URL("listedge"))}
-	if f := finding(t, "reading", next.URL("listedge"), address); f.Level != admin.Fail || !strings.Contains(f.Text, "another server") {
-		t.Errorf("changes of the old primary, pages of the new: %+v", f)
-	}
+	finds(t, "changes of the old primary, pages of the new", "reading", next.URL("listedge"), address, "another server", admin.Fail)
 	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
 	network, relayed := startRelay(t, address)
 	for name, c := range map[string]struct {
@@ -212,14 +210,13 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	t.Parallel()
 	r := readFrom(t, newDatabase(t), changefeed.Server{})
-	before := r.o.pool.Stat().NewConnsCount()
-	const queries = 50
-	for range queries {
+	before, began := r.o.pool.Stat().NewConnsCount(), time.Now()
+	for range 50 {
 		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
 			t.Fatal(err)
 		}
 	}
-	if made := r.o.pool.Stat().NewConnsCount() - before; made > queries/2 {
-		t.Errorf("%d connections for %d queries", made, queries)
+	if made := r.o.pool.Stat().NewConnsCount() - before; made > 2+int64(time.Since(began)/postgres.PrimaryCooldown) {
+		t.Errorf("%d connections in %s", made, time.Since(began))
 	}
 }
