@@ -75,7 +75,7 @@ var (
 		"github.com/prometheus/procfs":        {"bench"},
 		"gonum.org/v1/plot":                   {"bench"},
 		"golang.org/x/text":                   {"internal/lists"},
-		"github.com/hashicorp/golang-lru":     {"edge", "origin/apikey"},
+		"github.com/hashicorp/golang-lru":     {"edge"},
 		"github.com/sony/gobreaker":           {"cache", "origin/postgres"},
 		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "cmd/listedge/doctor", "cmd/listedge/node", "bench", "deploy/clients", "docs/clients/go"},
 	}

@@ -25,7 +25,6 @@ import (
 	"unique"
 
 	"github.com/google/uuid"
-	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 
 	"listedge/internal/boottime"
@@ -59,10 +58,8 @@ const (
 	// lookupTimeout is below recentAge, so that a hung server opens the breaker before that.
 	lookupTimeout = time.Second
 
-	unknownTTL = 10 * time.Second // of "there is no such key"
-	maxUnknown = 16_384           // of those, remembered
-	idleTTL    = 10 * time.Minute // of an entry that no request uses
-	idleScan   = time.Minute      // between two scans for such entries, where changes are followed
+	idleTTL  = 10 * time.Minute // of an entry that no request uses
+	idleScan = time.Minute      // between two scans for such entries, where changes are followed
 )
 
 // Lookup looks keys up in Postgres and returns those that exist. run is that of the
@@ -87,7 +84,6 @@ type Cache[T any] struct {
 	rows      map[uuid.UUID][]*Entry[T] // by the id of the key's row and of its workspace's
 	changedAt time.Duration             // when a change of any key was last applied
 
-	unknown     *lru.Cache[Hash, time.Time]
 	proof       atomic.Pointer[proof] // nil = nothing is proven
 	wrongServer atomic.Bool           // a server other than the primary answered last
 	noWaitUntil atomic.Int64          // until then requests do not wait for recent keys
@@ -127,11 +123,7 @@ const never = time.Duration(math.MinInt64 / 2)
 // NewCache starts a cache. attach makes the value of a new or changed key.
 // grace bounds how long known keys are accepted while Postgres cannot be reached.
 func NewCache[T any](lookup Lookup, attach func(k Key, value *T), grace time.Duration, clock *boottime.Clock) *Cache[T] {
-	unknown, err := lru.New[Hash, time.Time](maxUnknown)
-	if err != nil {
-		panic("BUG: " + err.Error()) // only for a size below 1
-	}
-	c := &Cache[T]{lookup: lookup, attach: attach, grace: grace, clock: clock, unknown: unknown,
+	c := &Cache[T]{lookup: lookup, attach: attach, grace: grace, clock: clock,
 		entries: map[Hash]*Entry[T]{}, rows: map[uuid.UUID][]*Entry[T]{}, changedAt: never,
 		queue: lookupQueue{calls: map[Hash]*lookupCall{}}, unknownLimiter: rate.NewLimiter(unknownQueriesPerSecond, unknownQueryBurst)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -207,12 +199,7 @@ func (p *proof) covers(lookedUp time.Duration, run unique.Handle[string]) bool {
 // load looks the key up and waits, at most until ctx ends.
 func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority) (*Entry[T], error) {
 	before, waiting := c.find(hash), ctx
-	if before == nil {
-		if until, ok := c.unknown.Get(hash); ok && time.Now().Before(until) {
-			c.unknowns.Add(1)
-			return nil, ErrUnknown
-		}
-	} else {
+	if before != nil {
 		priority = knownKey
 		before.used.Store(true) // an outage may outlast idleTTL
 		if c.usable(before, min(recentAge, c.grace)) {

@@ -144,32 +144,27 @@ func (c *Cache[T]) update(hashes []Hash) error {
 	c.wrongServer.Store(false)
 	for _, hash := range hashes {
 		key, exists := found[hash]
-		if c.store(hash, key, exists, c.clock.Of(began)) {
-			c.unknown.Remove(hash)
-		} else {
-			c.unknown.Add(hash, began.Add(unknownTTL))
-		}
+		c.store(hash, key, exists, c.clock.Of(began))
 	}
 	return nil
 }
 
 // store keeps the result of a look-up, unless a look-up that began later has
-// already stored its own. began is when this look-up began. known says whether
-// the key has an entry now.
-func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (known bool) {
+// already stored its own. began is when this look-up began.
+func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
 	c.entriesMu.Lock()
 	defer c.entriesMu.Unlock()
 	before := c.entries[hash]
 	switch {
 	case before != nil && time.Duration(before.validatedAt.Load()) > began: // mutation: a late answer replaces a newer one
-		return true
+		return
 	case !exists:
 		c.evict(before)
-		return false
+		return
 	case before != nil && before.Key == key:
 		before.validatedAt.Store(int64(began))
 		before.lookedUp = began
-		return true
+		return
 	}
 	e := &Entry[T]{Key: key, hash: hash, lookedUp: began, lastUsed: began}
 	e.validatedAt.Store(int64(began))
@@ -186,5 +181,4 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (
 	for _, id := range e.rows() {
 		c.rows[id] = append(c.rows[id], e)
 	}
-	return true
 }
