@@ -138,7 +138,7 @@ func (n *node) start(t *testing.T) {
 // stop asks the node to end and returns how it did.
 func (n *node) stop(t *testing.T) string {
 	t.Helper()
-	must(n.process.End(30*time.Second, syscall.SIGTERM))
+	must(n.process.End(patience, syscall.SIGTERM))
 	return n.process.State()
 }
 
@@ -160,7 +160,7 @@ func (n *node) awaitMode(t *testing.T, mode string) {
 	})
 }
 
-var client = &http.Client{Timeout: 20 * time.Second}
+var client = &http.Client{Timeout: time.Minute}
 
 // get asks, with a key if there is one.
 func get(url, key string) (status int, body []byte, err error) {
