@@ -193,7 +193,7 @@ func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 		writing.Go(func() {
 			for range steps {
 				switch err := w.step(ctx); postgres.Code(err) {
-				case "40P01", "55P03": // two writers blocked each other
+				case "40P01", "55P03", "23505": // two writers blocked each other, or replaced the same row
 				default:
 					if err != nil {
 						t.Error(err)
