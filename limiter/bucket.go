@@ -20,8 +20,8 @@ type Bucket struct {
 	pending bool // queued for a call, or the call is in flight
 
 	mu      sync.Mutex
-	shard   *shard   // has the bucket; nil without Redis
-	waiters *waiters // requests that wait for Redis, only while pending; nil = none
+	shard   *shard       // has the bucket; nil without Redis
+	waiters []chan reply // requests that wait for Redis, only while pending
 	lease   lease.Lease
 }
 
@@ -54,35 +54,13 @@ func (b *Bucket) replyOf(o lease.Outcome, now int64) reply {
 	return reply{o, s}
 }
 
-// waiters are the requests that wait for a bucket. The bucket's mu guards them.
-type waiters struct{ all []chan reply }
-
-// waiting is how many requests wait for the bucket. b.mu is held.
-func (b *Bucket) waiting() int64 {
-	if b.waiters == nil {
-		return 0
-	}
-	return int64(len(b.waiters.all))
-}
-
-// addWaiter adds a request that waits. b.mu is held.
-func (b *Bucket) addWaiter(w chan reply) {
-	if b.waiters == nil {
-		b.waiters = new(waiters)
-	}
-	b.waiters.all = append(b.waiters.all, w)
-}
-
 // leave ends a request's wait. It reports false if the request has been answered.
 func (b *Bucket) leave(w chan reply) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.waiting() == 0 {
-		return false
-	}
-	i := slices.Index(b.waiters.all, w)
+	i := slices.Index(b.waiters, w)
 	if i >= 0 {
-		b.waiters.all = slices.Delete(b.waiters.all, i, i+1)
+		b.waiters = slices.Delete(b.waiters, i, i+1)
 	}
 	return i >= 0
 }
@@ -93,13 +71,13 @@ const everyWaiter = true
 // deliver replies to the waiting requests that the lease can decide. With all, it also
 // replies to the others, with NeedRemote: they are then decided without Redis. b.mu is held.
 func (b *Bucket) deliver(now int64, all bool) {
-	for b.waiting() > 0 {
+	for len(b.waiters) > 0 {
 		r := b.replyOf(b.lease.Retry(now), now)
 		if r.outcome == lease.NeedRemote && !all {
 			return
 		}
-		b.waiters.all[0] <- r
-		b.waiters.all = b.waiters.all[1:]
+		b.waiters[0] <- r
+		b.waiters = b.waiters[1:]
 	}
 	b.waiters = nil
 }

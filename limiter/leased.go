@@ -200,7 +200,7 @@ func (l *Limiter) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64)
 		return nil, 0
 	}
 	p.replies = make(chan reply, 1)
-	b.addWaiter(p.replies)
+	b.waiters = append(b.waiters, p.replies)
 	if !b.pending {
 		l.markPending(b)
 		*calls = append(*calls, b)
@@ -225,8 +225,8 @@ func (l *Limiter) takeFallback(p *part, now int64) {
 
 // Close waits for the calls in flight, gives back what this node holds, sends its debts, leaves the
 // fleet, and ends the limiter's goroutines. No more calls, sweeps and shards begin. If ctx ends first,
-// Close returns, and the calls in flight end by their own timeout. A Take after Close is decided by
-// the fallback.
+// it gives no more back, and waits only for calls in flight, which callTimeout bounds. A Take after
+// Close is decided by the fallback.
 func (l *Limiter) Close(ctx context.Context) error {
 	l.mu.Lock()
 	before := l.closed.Swap(true)
@@ -238,17 +238,8 @@ func (l *Limiter) Close(ctx context.Context) error {
 	for _, s := range l.allShards() {
 		l.running.Go(func() { s.close(ctx) })
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		l.running.Wait()
-	}()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	l.running.Wait()
+	return ctx.Err()
 }
 
 // shardOf returns the shard that has a key. After close there are no new ones.

@@ -21,21 +21,7 @@
 // spending it without Redis. So when part of a fleet is cut off, the whole fleet
 // admits at most one burst above the promise.
 //
-// What the promise does not cover:
-//
-//   - Redis loses a bucket (eviction, a flush, fail-over to a replica that lags). The
-//     bucket is full when it comes back: one burst more.
-//   - Redis' clock steps forward. The bucket is refilled for that time, by at most one
-//     burst, and the tokens that nodes held, at most half a burst, no longer count.
-//   - A node that loses Redis may spend its part of the level last seen at once,
-//     before the others withhold that part. If k of N nodes lose Redis, that is k/N of
-//     a burst in all.
-//   - Some nodes lose Redis for more than a minute. The others take them for gone and
-//     use the whole rate. But the nodes that lost Redis go on with their part of the
-//     rate, because they cannot know that others reach Redis: (1 + k/N) of the rate.
-//     FailDeny avoids that.
-//   - A node that has not counted the fleet yet assumes at least eight nodes.
-//   - A token that is given back (304) can be taken again from then on.
+// docs/LIMITS.md says what the promise does not cover.
 //
 // # A limit decision: at most 5 files
 //

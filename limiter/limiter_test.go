@@ -280,9 +280,11 @@ func TestCloseIsForGood(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_ = l.Close(ctx)
+		closed := make(chan error)
+		go func() { closed <- l.Close(ctx) }()
+		boottimetest.Pass(2 * time.Millisecond)
 		v.mood.Store(int32(well)) // the heartbeat in flight is answered
-		boottimetest.Pass(callTimeout / 2)
+		<-closed
 		if s := l.Stats(); s.Breaker != "closed" {
 			t.Fatalf("%+v", s)
 		}

@@ -71,11 +71,7 @@ var heartbeat = redis.NewScript(heartbeatScript)
 
 // heartbeat runs the script.
 func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
-	n, err := heartbeat.Run(ctx, r.client, []string{r.prefix + membersKey(shard)}, id, state).Int64Slice()
-	r.answered.CompareAndSwap(false, err == nil)
-	if err == nil && len(n) != 2 {
-		err = fmt.Errorf("script answered %d values", len(n))
-	}
+	n, err := r.run(ctx, heartbeat, membersKey(shard), id, state)
 	if err != nil {
 		return 0, 0, fmt.Errorf("send a heartbeat: %w", err)
 	}
@@ -114,7 +110,6 @@ type membership struct {
 	counted    int64    // the time of the latest count
 	contact    int64    // when the last heartbeat with the state present was sent
 	unanswered bool     // the last heartbeat was not answered
-	timeouts   int      // heartbeats in a row that timed out
 }
 
 func newMembership(s *shard, index int) *membership {
@@ -163,14 +158,7 @@ func (m *membership) heartbeat(state string) {
 		m.publish()
 	}
 	nodes, missing, err := l.store.heartbeat(ctx, m.index, l.id, state)
-	if err != nil && isTimeout(err) {
-		m.timeouts++
-	} else {
-		m.timeouts = 0
-	}
-	if m.timeouts != 1 { // a single timeout does not mean that Redis fails
-		m.failed.Store(&err)
-	}
+	m.failed.Store(&err)
 	m.unanswered = err != nil
 	arrived := err == nil && state != leaving // mutation: contact is an answered heartbeat
 	if arrived {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"listedge/limiter/lease"
 )
 
@@ -300,16 +302,12 @@ func (q *Counter) status(now, ends int64, refused bool) Status {
 func (qs *quotas) close(ctx context.Context) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	var all sync.WaitGroup
-	defer all.Wait()
-	room := make(chan struct{}, maxCalls)
+	var all errgroup.Group
+	all.SetLimit(maxCalls)
 	for _, q := range qs.all {
-		room <- struct{}{}
-		all.Go(func() {
-			q.close(ctx)
-			<-room
-		})
+		all.Go(func() error { q.close(ctx); return nil })
 	}
+	_ = all.Wait()
 }
 
 func (q *Counter) close(ctx context.Context) {

@@ -189,17 +189,21 @@ var quotaText string
 var quotaScript = redis.NewScript(quotaText)
 
 func (r *redisStore) countQuota(ctx context.Context, c *count) error {
-	n, err := quotaScript.Run(ctx, r.client, []string{r.prefix + c.key},
-		c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.lifeMS).Int64Slice()
-	r.answered.CompareAndSwap(false, err == nil)
-	if err == nil && len(n) != 2 {
-		err = fmt.Errorf("script answered %d values", len(n))
-	}
+	n, err := r.run(ctx, quotaScript, c.key, c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.lifeMS)
 	if err != nil {
 		return fmt.Errorf("limiter: count quota %s: %w", c.key, err)
 	}
 	c.taken, c.total = n[0], n[1]
 	return nil
+}
+
+// run runs a script that answers two numbers.
+func (r *redisStore) run(ctx context.Context, script *redis.Script, key string, arguments ...any) (n []int64, err error) {
+	if n, err = script.Run(ctx, r.client, []string{r.prefix + key}, arguments...).Int64Slice(); err == nil && len(n) != 2 {
+		err = fmt.Errorf("script answered %d values", len(n))
+	}
+	r.answered.CompareAndSwap(false, err == nil)
+	return n, err
 }
 
 func isTimeout(err error) bool {

@@ -26,16 +26,14 @@ const (
 	maxFailures = 3
 
 	// A pipeline has at most maxCalls, which take Redis about a millisecond. At most
-	// maxPipelines are in flight. While one is in flight, the next is sent when it is
-	// full, or batchWait after the one before.
+	// maxPipelines are in flight.
 	maxCalls     = 32
 	maxPipelines = 8
-	batchWait    = time.Millisecond
 )
 
 // shard is one Redis server that has buckets: the only one, or a master of a Cluster.
 // It sends the calls of its buckets in pipelines and knows whether the server is down.
-// Calls that are queued while a pipeline is in flight go into the next one. Each server
+// Calls that are queued while maxPipelines are in flight go into the next one. Each server
 // has its own shard, so a server that hangs does not delay the buckets of others.
 //
 //	enqueue ──> queue ──> Begin ══ store.execute ══> Complete, or Fail
@@ -53,8 +51,6 @@ type shard struct {
 	mu       sync.Mutex // guards all below; taken after a bucket's
 	queue    []*Bucket
 	inFlight int             // pipelines in flight
-	sentAt   time.Time       // when the last pipeline was sent
-	wake     *time.Timer     // sends the next pipeline
 	idle     sync.Cond       // signalled when no pipeline is in flight
 	failures int             // failed pipelines in a row
 	downAt   int64           // when it last went down, in microseconds
@@ -67,8 +63,6 @@ type shard struct {
 func newShard(l *Limiter, index int) *shard {
 	s := &shard{l: l, link: lease.Link{Budget: l.budget}}
 	s.waitingSince.Store(math.MaxInt64)
-	s.wake = time.AfterFunc(time.Hour, func() { s.enqueue() })
-	s.wake.Stop()
 	s.idle.L = &s.mu
 	s.members = newMembership(s, index)
 	if l.store == nil {
@@ -97,21 +91,12 @@ func (s *shard) enqueue(buckets ...*Bucket) {
 	s.startSend()
 }
 
-// startSend sends the next pipeline if it is due. Otherwise the next answer or wake
-// sends it. s.mu is held.
+// startSend sends the next pipeline, or leaves that to the next answer. s.mu is held.
 func (s *shard) startSend() {
-	if len(s.queue) == 0 || s.inFlight >= maxPipelines { // mutation: all go back at once
-		return
+	if len(s.queue) > 0 && s.inFlight < maxPipelines { // mutation: all go back at once
+		s.inFlight++
+		go s.send()
 	}
-	if s.inFlight > 0 && !s.refuses() {
-		if wait := batchWait - time.Since(s.sentAt); wait > 0 && len(s.queue) < maxCalls {
-			s.wake.Reset(wait)
-			return
-		}
-	}
-	s.inFlight++
-	s.sentAt = time.Now()
-	go s.send()
 }
 
 // send sends one pipeline with the calls that are first in the queue.
@@ -151,7 +136,7 @@ func (s *shard) begin(batch []*Bucket, now int64, giveBack bool) []*bucketCall {
 	for _, b := range batch {
 		v := &bucketCall{bucket: b}
 		b.mu.Lock()
-		if (giveBack || !s.refuses()) && b.lease.Begin(&v.call, b.waiting(), now, s.fleet(), giveBack) {
+		if (giveBack || !s.refuses()) && b.lease.Begin(&v.call, int64(len(b.waiters)), now, s.fleet(), giveBack) {
 			calls = append(calls, v)
 		} else {
 			b.pending = false
@@ -209,7 +194,7 @@ func (s *shard) complete(v *bucketCall, sent int64) {
 	if b.pending = false; b.lease.IsActive() {
 		s.l.active.add(b)
 	}
-	if b.waiting() > 0 || v.err == nil && b.lease.Due(now) {
+	if len(b.waiters) > 0 || v.err == nil && b.lease.Due(now) {
 		s.l.markPending(b)
 		b.shard.enqueue(b)
 	}

@@ -103,8 +103,8 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	giveBack = giveBack || waiting == 0 && l.idle(now)
 	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
 	l.report(c, giveBack)
-	if l.HasDebt() {
-		c.Debt = l.takeDebt()
+	if c.Debt = l.debt(); c.Debt > 0 { // mutation: debts are forgotten
+		l.fallback.debt = 0
 	}
 	if l.Policy.Leased() {
 		l.demand.record(float32(l.arrived), now)
@@ -213,10 +213,13 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 func (l *Lease) leasesTo(f *Fleet) bool { return l.Policy.Leased() && l.Policy.Burst >= 3*f.Nodes } // mutation: tokens of a burst that is small beside the fleet are leased
 
 // Fail ends a call whose result is unknown. The tokens that it was to give back are
-// lost, because a second call might give them back twice. The debt is kept (restoreDebt).
+// lost, because a second call might give them back twice. The debt is kept: if the bucket has
+// debited it, it is debited twice, which never admits too much.
 func (l *Lease) Fail(c *Call, now int64) {
 	l.inFlight, l.paying, l.since = false, false, now
-	l.restoreDebt(c.Debt)
+	if c.Debt > 0 && l.fallback != nil {
+		l.fallback.debt += c.Debt * Token
+	}
 }
 
 // idle reports whether the lease has been without requests for so long that a call should report

@@ -81,16 +81,6 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	return a
 }
 
-// refundFallback takes one token off the debt. It reports false if the debt is smaller.
-func (l *Lease) refundFallback() bool {
-	if l.fallback.debt < Token {
-		return false
-	}
-	l.fallback.level += Token
-	l.fallback.debt -= Token
-	return true
-}
-
 // debt is how many tokens the bucket must debit, rounded up.
 func (l *Lease) debt() int64 {
 	if !l.HasDebt() {
@@ -99,25 +89,10 @@ func (l *Lease) debt() int64 {
 	return (l.fallback.debt + Token - 1) / Token
 }
 
-// takeDebt returns the debt, which is then in a call.
-func (l *Lease) takeDebt() int64 {
-	tokens := l.debt() // mutation: debts are forgotten
-	l.fallback.debt = 0
-	return tokens
-}
-
 // payDebt pays the debt with at most so many tokens that the bucket gave this node, and
 // returns how many it took.
 func (l *Lease) payDebt(tokens int64) int64 {
 	paid := max(0, min(tokens, l.debt())) // mutation: a late answer pays no debt
 	l.fallback.debt = max(0, l.fallback.debt-paid*Token)
 	return paid
-}
-
-// restoreDebt restores a debt after a call that failed. The bucket may have debited it:
-// then it is debited twice, which never admits too much.
-func (l *Lease) restoreDebt(tokens int64) {
-	if tokens > 0 && l.fallback != nil {
-		l.fallback.debt += tokens * Token
-	}
 }

@@ -178,7 +178,9 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 		l.balance++
 		return false
 	}
-	if l.HasDebt() && l.refundFallback() {
+	if l.HasDebt() && l.fallback.debt >= Token {
+		l.fallback.level += Token
+		l.fallback.debt -= Token
 		return false
 	}
 	l.returned++
