@@ -5,7 +5,6 @@
 package lease_test
 
 import (
-	"fmt"
 	"testing"
 
 	. "listedge/limiter/lease/leasetest"
@@ -63,19 +62,16 @@ func TestOneFaultAtATime(t *testing.T) {
 			for _, limit := range simLimits[:4] {
 				p := policy(t, limit.rate, limit.burst)
 				for _, nodes := range []int{1, 3, 8} {
-					line := ""
 					for _, load := range []float64{.8, 5} {
 						w := New(3, p, nodes)
 						for at := int64(6e6); at < 40e6; at += fault.every {
 							w.After(at, func() { fault.begin(w) })
 						}
 						r := w.Measure(Steady(load), 45e6)
-						line += fmt.Sprintf(" | at %.1f: %.2f tokens over, %.2f of exact", load, r.Over, r.Share)
 						if r.Over > fault.most*float64(p.Burst)+1 {
 							t.Errorf("%v/s burst %d, %d nodes, load %.1f: %.1f tokens too many", limit.rate, limit.burst, nodes, load, r.Over)
 						}
 					}
-					t.Logf("%7.2f/s %4d, %d nodes%s", limit.rate, limit.burst, nodes, line)
 				}
 			}
 		})

@@ -5,7 +5,6 @@
 package lease_test
 
 import (
-	"fmt"
 	"testing"
 
 	"listedge/limiter/lease"
@@ -52,7 +51,6 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 		p := policy(t, limit.rate, limit.burst)
 		for _, c := range []struct{ k, n int }{{2, 3}, {4, 8}, {1, 8}} {
 			for how, cut := range cutOff {
-				line := ""
 				for _, load := range []float64{.8, 3} {
 					w := New(5, p, c.n)
 					during, after := 0, 0
@@ -65,9 +63,8 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 					}
 					cut(w, c.k)
 					r := w.Measure(Steady(load), 100e6)
-					part, alive := min(1, load)*limit.rate, float64(c.n-c.k)/float64(c.n)
+					alive := float64(c.n-c.k) / float64(c.n)
 					reach := alive + (1-alive)*alive // requests of a killed node come to another, which may be killed as well
-					line += fmt.Sprintf(" | at %.1f: %.2f bursts over, %.3f of what is due during, %.3f after", load, r.Over/float64(p.Burst), float64(during)/25/part, float64(after)/20/part)
 					if r.Over > .2*float64(p.Burst)+1 {
 						t.Errorf("%v/s burst %d, %d of %d %s, load %.1f: %.1f tokens too many", limit.rate, limit.burst, c.k, c.n, how, load, r.Over)
 					}
@@ -75,7 +72,6 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 						t.Errorf("%v/s burst %d, %d of %d killed, load %.1f: the rest admits %d in 25 s, and %d in 20 s once the part is back", limit.rate, limit.burst, c.k, c.n, load, during, after)
 					}
 				}
-				t.Logf("%5.0f/s %4d, %d of %d %s%s", limit.rate, limit.burst, c.k, c.n, how, line)
 			}
 		}
 	}
@@ -169,7 +165,7 @@ func TestWhatIsShownMayBeHad(t *testing.T) {
 	}{{.1, 100}, {10, 10}, {10, 20}, {50, 100}, {1_000, 1_000}} {
 		p := policy(t, limit.rate, limit.burst)
 		for _, nodes := range []int{1, 3, 8} {
-			line, turn := "", 0
+			turn := 0
 			turns := func(gap int64) Shape {
 				return func(*World) (int64, int64) { turn++; return gap, int64(turn % nodes) }
 			}
@@ -180,25 +176,23 @@ func TestWhatIsShownMayBeHad(t *testing.T) {
 			}{{"in turn", turns(100_000), true}, {"in turn, fast", turns(1_000), true}, {"80 %", Steady(.8), true}, {"150 %", Steady(1.5), false},
 				{"bursty", Bursty, false}, {"moving", Moving, true}, {"waking", Waking, false}} {
 				w := New(9, p, nodes)
-				worst, low, shown, over := 0.0, 0.0, 0, 0
+				worst, shown, over := 0.0, 0, 0
 				w.Decided = func(n *Node, ok bool) {
 					if !ok {
 						return
 					}
 					more := float64(n.Lease.Status(n.Now()).Remaining - w.Remaining())
-					worst, low, shown = max(worst, more), low+min(0, more), shown+1
+					worst, shown = max(worst, more), shown+1
 					if more > 0 {
 						over++
 					}
 				}
 				w.Measure(s.Shape, max(20e6, int64(20e6/limit.rate)))
 				often := float64(over) / float64(shown)
-				line += fmt.Sprintf(" | %s %+.0f %.1f %.2f %%", s.name, worst, low/float64(shown), 100*often)
 				if s.exactly && often > .001 || often > .065 {
 					t.Errorf("%v/s burst %d, %d nodes, %s: up to %.0f too many shown, to %.2f %% of the requests", limit.rate, limit.burst, nodes, s.name, worst, 100*often)
 				}
 			}
-			t.Logf("%5.1f/s %4d, %d nodes: too many at most, mean of too few, too many how often%s", limit.rate, limit.burst, nodes, line)
 		}
 	}
 }

@@ -5,7 +5,6 @@
 package lease_test
 
 import (
-	"fmt"
 	"testing"
 
 	"listedge/limiter/lease"
@@ -32,19 +31,16 @@ var simLimits = []struct {
 	burst int64
 }{{5.0 / 60, 5}, {50, 100}, {333, 40}, {1_000, 1_000}, {20_000, 5_000}}
 
+const stormSeeds = 150
+
 func TestNeverOverAtSpending(t *testing.T) {
 	t.Parallel()
-	var all hazards
-	admitted := int64(0)
 	for seed := range uint64(stormSeeds) {
 		v := storm{seed: seed}.run(t)
 		if v.over > 0 {
 			t.Errorf("seed %d: %d admitted above the promise, by up to %d tokens", seed, v.over, v.worst)
 		}
-		all.add(v.tried)
-		admitted += v.admitted
 	}
-	t.Logf("%d storms, %d admissions, none too many: %+v", stormSeeds, admitted, all)
 }
 
 func TestNeverOverAtTheEdgesOfSlices(t *testing.T) {
@@ -101,7 +97,7 @@ func TestOracleSeesABrokenPromise(t *testing.T) {
 // script call per request would.
 func TestSmallBurstsAreAsPerRequest(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(simSeeds) {
+	for seed := range uint64(12) {
 		limits := []lease.Policy{policy(t, 5.0/60, 5), policy(t, 50, 15), policy(t, 3, 1), policy(t, 1_000, 10)}
 		p := limits[seed%4]
 		w := New(seed, p, 3)
@@ -147,12 +143,10 @@ func TestHangUnderFlood(t *testing.T) {
 	for _, limit := range simLimits[1:4] {
 		p := policy(t, limit.rate, limit.burst)
 		for _, nodes := range []int{3, 1, 8} {
-			line := ""
 			for _, hang := range []int64{5_000, 20_000, 60_000, 200_000, 600_000, 3_000_000} {
 				w := New(5, p, nodes)
 				w.After(4_000_000, func() { w.Hang(hang) })
 				r := w.Measure(Steady(10), 10_000_000)
-				line += fmt.Sprintf(" |%5d ms %5.1f over, %5d alone, share %.3f", hang/1000, r.Over, w.Fallback, r.Share)
 				most, least := float64(p.Burst)/25+float64(nodes), .75
 				if nodes == 1 { // nobody else spends its part: it does not pause
 					most, least = 1, .9
@@ -164,7 +158,6 @@ func TestHangUnderFlood(t *testing.T) {
 					t.Errorf("%v/s, burst %d, %d nodes, a hang of %d ms: %.3f of exact admitted", limit.rate, limit.burst, nodes, hang/1000, r.Share)
 				}
 			}
-			t.Logf("%6.0f/s %5d, %d nodes:%s", limit.rate, limit.burst, nodes, line)
 		}
 	}
 }

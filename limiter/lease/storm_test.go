@@ -17,24 +17,8 @@ import (
 
 // outcome is what a storm came to.
 type outcome struct {
-	over     int   // admissions above the promise
-	worst    int64 // of them, by how much: tokens
-	admitted int64
-	tried    hazards
-}
-
-// hazards counts what a storm was made of.
-type hazards struct{ crashes, stops, steps, jitter, cuts, plans, returns, late int }
-
-func (h *hazards) add(g hazards) {
-	h.crashes += g.crashes
-	h.stops += g.stops
-	h.steps += g.steps
-	h.jitter += g.jitter
-	h.cuts += g.cuts
-	h.plans += g.plans
-	h.returns += g.returns
-	h.late += g.late
+	over  int   // admissions above the promise
+	worst int64 // of them, by how much: tokens
 }
 
 // storm is one seed: any limit, any traffic, delays up to the budget and far
@@ -66,7 +50,6 @@ func (s storm) run(t testing.TB) (v outcome) {
 		case w.Random.Float64() >= weather:
 			return 20 + w.Random.Int64N(200)
 		case w.Random.IntN(50) == 0:
-			v.tried.late++
 			return w.Random.Int64N(3_000_000)
 		}
 		return w.Random.Int64N(15_000)
@@ -78,9 +61,7 @@ func (s storm) run(t testing.TB) (v outcome) {
 	regime := &regimes{w: w, spare: forward > 0 && !s.unforgiving}
 	regime.begin(p)
 	w.Admit = func(n *Node) {
-		v.admitted++
 		if seed%3 == 0 && w.Random.IntN(5) == 0 {
-			v.tried.returns++
 			regime.lends()
 			w.After(w.Random.Int64N(20_000), func() {
 				n.Do(func() {
@@ -119,23 +100,18 @@ func (s storm) run(t testing.TB) (v outcome) {
 			case 1, 2:
 				weather = 0
 			case 3:
-				v.tried.crashes++
 				w.Crash(node)
 				character(w, w.Nodes[node])
 				if w.Random.IntN(2) == 0 {
 					w.Nodes[node].SetPolicy(plan)
 				}
 			case 4:
-				v.tried.steps++
 				w.Clock -= w.Random.Int64N(30_000_000)
 			case 5:
-				v.tried.jitter++
 				w.Clock -= w.Random.Int64N(900_000)
 			case 6:
-				v.tried.stops++
 				w.Nodes[node].StopInFlight = w.Random.Int64N(15_000_000)
 			case 8: // out of the network and out of the load balancer, and back for a flood
-				v.tried.cuts++
 				n := w.Nodes[node]
 				n.Cut, n.NoTraffic = true, true
 				w.After(5_000_000+w.Random.Int64N(20_000_000), func() { n.NoTraffic = false })
@@ -144,7 +120,6 @@ func (s storm) run(t testing.TB) (v outcome) {
 				if seed%2 == 0 {
 					return // half of the storms keep their plan
 				}
-				v.tried.plans++
 				rate, burst := PerSecond(plan)*(.3+2*w.Random.Float64()), 1+w.Random.Int64N(2*p.Burst)
 				if rate > 50_000 || rate < .05 {
 					rate = limit.rate
