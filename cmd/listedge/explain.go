@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"time"
 
@@ -37,18 +35,11 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
 	var records []json.RawMessage // of edge.Record
-	notFound := false
-	path := "explain?" + url.Values{"request-id": {c.ID}}.Encode()
-	err := c.Node.Get(ctx, path, func(r *http.Response, body io.Reader) error {
-		if notFound = r.StatusCode == http.StatusNotFound; notFound {
-			return nil
-		}
-		return json.NewDecoder(body).Decode(&records)
-	})
+	err := c.Node.Get(ctx, "explain?"+url.Values{"request-id": {c.ID}}.Encode(), &records)
 	switch {
 	case err != nil:
 		return fmt.Errorf("ask the node: %w", err)
-	case notFound:
+	case len(records) == 0:
 		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit (a node keeps only a sample of hits)",
 			c.ID)
 	}

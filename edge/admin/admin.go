@@ -7,7 +7,7 @@
 //	GET /runbook             what to do about each alert
 //	GET /metrics  /log       given by the caller
 //	GET /settings            what is in effect, without secrets
-//	GET /explain             explain.go: what happened to a recent request
+//	GET /explain             what happened to a recent request
 //	GET /debug/pprof/        profiles of Go
 //
 // host.go refuses requests that come from foreign web pages.
@@ -56,12 +56,7 @@ func Handler(o Options) http.Handler {
 	mux.Handle("GET /metrics", o.Metrics)
 	mux.Handle("GET /log", o.Log)
 	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
-		records := o.Records(r.URL.Query().Get("request-id"))
-		status := http.StatusOK
-		if len(records) == 0 {
-			status = http.StatusNotFound
-		}
-		writeJSON(w, status, records)
+		writeJSON(w, http.StatusOK, o.Records(r.URL.Query().Get("request-id")))
 	})
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound) // flags may contain passwords

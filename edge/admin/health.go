@@ -3,16 +3,15 @@ package admin
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"listedge/internal/remedy"
 	"listedge/metrics"
 )
 
@@ -34,69 +33,32 @@ const (
 // Check is one row of the table of what a node needs. /readyz, the log, the status page and
 // the doctor show it, each in its form.
 type Check struct {
-	Name    string                      // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
-	Run     func(context.Context) error // nil = all is well
-	Effect  Effect
-	Broken  string   // what its failure means; empty = the error says it, and something else logs it
-	Remedy  string   // what to do about a failure, unless the error knows (WithRemedy); empty = the runbook says so
-	Runbook string   // the section of the runbook about its failure
-	Light   bool     // it is a server or the follower: the status page has a light for it
-	After   []string // the checks whose failure explains this one's
+	Name    string                      `json:"name"` // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
+	Run     func(context.Context) error `json:"-"`    // nil = all is well
+	Every   time.Duration               `json:"-"`    // how long it is not run again after it has passed
+	Effect  Effect                      `json:"effect"`
+	Broken  string                      `json:"broken"`  // what its failure means; empty = the error says it, and something else logs it
+	Remedy  string                      `json:"-"`       // what to do about a failure, unless the error knows; empty = the runbook says so
+	Runbook string                      `json:"runbook"` // the section of the runbook about its failure
+	Light   bool                        `json:"light"`   // it is a server or the follower: the status page has a light for it
+	After   []string                    `json:"-"`       // the checks whose failure explains this one's
 }
 
-// WithRemedy adds to an error what to do about it, behind a colon.
-func WithRemedy(err error, remedy string) error { return &remedied{err, remedy} }
-
-type remedied struct {
-	error
-	remedy string
-}
-
-func (r *remedied) Error() string { return r.error.Error() + ": " + r.remedy }
-
-func (r *remedied) Unwrap() error { return r.error }
-
-func (r *remedied) Remedy() string { return r.remedy }
-
-// Explain returns a failure in words for an operator, and what to do about it if the error
-// knows.
-func Explain(err error) (why, remedy string) {
-	knows, timeout := interface{ Remedy() string }(nil), net.Error(nil)
-	if errors.As(err, &knows) {
-		remedy = knows.Remedy()
-	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
-		return "no answer in time", remedy
-	}
-	return strings.TrimSuffix(strings.Join(strings.Fields(err.Error()), " "), ": "+remedy), remedy
-}
-
-// explain is Explain with the remedy of the table.
-func (c *Check) explain(err error) (why, remedy string) {
-	why, remedy = Explain(err)
-	return why, cmp.Or(remedy, c.Remedy)
-}
-
-// Impaired is the failure of a check whose server is up: /readyz names it, the light stays.
-type Impaired struct{ Err error }
-
-func (i Impaired) Error() string { return i.Err.Error() }
-
-func (i Impaired) Unwrap() error { return i.Err }
-
-// CheckState is what the last runs of a check found.
+// CheckState is a check with what its last runs found. It is down after several failures in a
+// row.
 type CheckState struct {
-	Name    string    `json:"name"`
-	Broken  string    `json:"broken"`
-	Light   bool      `json:"light"`
-	Serious bool      `json:"serious"` // it has a light, or a node needs it to become ready
-	Runbook string    `json:"runbook"`
+	Check
 	Checked bool      `json:"checked"` // false: nothing is known yet
 	Up      bool      `json:"up"`
 	Since   time.Time `json:"since"`             // when it became up or down
-	Why     string    `json:"why,omitempty"`     // the failure; empty = there is none
+	Why     string    `json:"why,omitempty"`     // the failure, while it is down
 	Remedy  string    `json:"remedy,omitempty"`  // what to do about it; empty = the runbook says so
 	Follows bool      `json:"follows,omitempty"` // the failure of another check explains it
+
+	ran, failed time.Time // when it last ran, and failed
+	failures    int       // in a row
+	failing     time.Time // when the first of them began
+	logged      bool      // the log says that it is down
 }
 
 // WhatToDo is the remedy, or where it is.
@@ -107,29 +69,17 @@ func (s *CheckState) WhatToDo() string {
 	return s.Remedy
 }
 
-// checkState is what is known of a check. The embedded state changes after several failures
-// in a row; ran and last, with each run.
-type checkState struct {
-	CheckState
-	ran      bool
-	last     error
-	failures int       // in a row
-	failing  time.Time // when the first of them began
-	logged   bool      // the log says that it is down
-}
-
 // Health runs the checks of a node in the background, and says whether this node should
-// be sent requests, and why. It runs them concurrently and independently of requests: a
-// hung server delays no other check and no probe, and an idle node also knows what is down.
+// be sent requests, and why. It runs them independently of requests: a hung server delays
+// no probe, and an idle node also knows what is down.
 type Health struct {
-	checks   []Check
 	mode     func() string
 	logger   *slog.Logger
 	started  atomic.Bool // all checks that are needed to start have passed
 	draining atomic.Bool
 
-	mu       sync.Mutex // guards all below
-	states   []checkState
+	mu       sync.Mutex // guards all below; only Run writes to them
+	states   []CheckState
 	reported Readiness // that was logged last
 }
 
@@ -144,14 +94,17 @@ const (
 	// downAfter is how many checks in a row fail before a dependency counts as down:
 	// one may have waited for a connection.
 	downAfter = 2
+	// outageLinger is how long after an outage of a server a failure of a use counts as part of
+	// it: breakers stay open for a moment, and usage is written every five seconds.
+	outageLinger = 10 * time.Second
 )
 
 // NewHealth makes the health of a node that has checked nothing yet. mode returns how pages
 // are kept fresh.
 func NewHealth(logger *slog.Logger, mode func() string, checks ...Check) *Health {
-	h := &Health{logger: logger, mode: mode, checks: checks, states: make([]checkState, len(checks))}
-	for i, c := range checks {
-		h.states[i].CheckState = CheckState{Name: c.Name, Broken: c.Broken, Light: c.Light, Serious: c.Light || c.Effect > Reported, Runbook: c.Runbook}
+	h := &Health{logger: logger, mode: mode}
+	for _, c := range checks {
+		h.states = append(h.states, CheckState{Check: c})
 	}
 	return h
 }
@@ -166,103 +119,110 @@ type Readiness struct {
 
 // Run runs the checks until ctx ends. It logs what becomes of each, and of readiness.
 func (h *Health) Run(ctx context.Context) {
-	began := time.Now()
-	var checking sync.WaitGroup
-	defer checking.Wait()
-	for i := range h.checks {
-		checking.Go(func() {
-			for ctx.Err() == nil {
-				next := time.Now().Add(checkInterval)
-				h.check(ctx, i)
-				h.logReadiness(time.Since(began) >= reportAfter)
-				if !h.started.Load() {
-					next = time.Now().Add(startInterval)
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Until(next)):
-				}
-			}
-		})
+	for began := time.Now(); ctx.Err() == nil; {
+		pause := time.After(checkInterval)
+		h.runAll(ctx)
+		h.log(time.Since(began) >= reportAfter)
+		if !h.started.Load() {
+			pause = time.After(startInterval)
+		}
+		select {
+		case <-ctx.Done():
+		case <-pause:
+		}
 	}
 }
 
-func (h *Health) check(ctx context.Context, i int) {
+// runAll runs each check, at first those that no other explains: where a use of a server fails,
+// it is known by then whether the server does.
+func (h *Health) runAll(ctx context.Context) {
+	for _, uses := range []bool{false, true} {
+		var running sync.WaitGroup
+		for i := range h.states {
+			if s := &h.states[i]; (len(s.After) > 0) == uses {
+				running.Go(func() { h.run(ctx, s) })
+			}
+		}
+		running.Wait()
+	}
+}
+
+func (h *Health) run(ctx context.Context, s *CheckState) {
 	began := time.Now()
+	if s.Up && s.failures == 0 && began.Sub(s.ran) < s.Every {
+		return
+	}
 	limited, cancel := context.WithTimeout(ctx, checkTimeout)
-	err := h.checks[i].Run(limited)
+	err := s.Run(limited)
 	cancel()
 	if ctx.Err() != nil { // the node stops
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s, c := &h.states[i], &h.checks[i]
-	defer h.log(c, s)
-	s.ran, s.last, s.Why, s.Remedy = true, err, "", ""
+	s.ran = began
+	if err == nil {
+		if !s.Up {
+			s.Checked, s.Up, s.Since = true, true, began
+		}
+		s.failures, s.Why, s.Remedy = 0, "", ""
+		return
+	}
+	s.failed = time.Now()
+	if s.failures++; s.failures == 1 {
+		s.failing = began
+	}
+	if s.failures >= downAfter {
+		if s.Up || !s.Checked {
+			s.Checked, s.Up, s.Since = true, false, s.failing
+		}
+		s.Why, s.Remedy = remedy.Explain(err)
+		s.Remedy = cmp.Or(s.Remedy, s.Check.Remedy)
+	}
+}
+
+// log says that the node has become ready or not ready, or that the reasons have changed, and once
+// it has started, which checks have gone down or up. unready = it may be called not ready by now.
+func (h *Health) log(unready bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.passed(Starts) {
 		h.started.Store(true)
 	}
-	impaired := errors.As(err, &Impaired{})
-	if err == nil || impaired {
-		if !s.Up {
-			s.Up, s.Since = true, began
-		}
-		s.Checked, s.failures = true, 0
-	} else if s.failures++; s.failures == 1 {
-		s.failing = began
+	for i := range h.states {
+		s := &h.states[i]
+		unready = unready && s.Checked
+		s.Follows = s.Why != "" && slices.ContainsFunc(h.states, func(o CheckState) bool {
+			return slices.Contains(s.After, o.Name) && time.Since(o.failed) < outageLinger
+		})
 	}
-	if s.failures >= downAfter && (s.Up || !s.Checked) {
-		s.Checked, s.Up, s.Since = true, false, s.failing
-	}
-	if impaired || s.Checked && !s.Up {
-		s.Why, s.Remedy = c.explain(err)
-	}
-}
-
-// log says when a check has gone down or up, once the node has started: before, the log says
-// why it is not ready. h.mu is held.
-func (h *Health) log(c *Check, s *checkState) {
-	down := s.Checked && !s.Up
-	if c.Broken == "" || down == s.logged || !h.started.Load() {
-		return
-	}
-	s.logged = down
-	if !down {
-		h.logger.Info("no longer: " + c.Broken)
-	} else if remedy := s.WhatToDo(); remedy != "" {
-		h.logger.Warn(c.Broken, "error", s.Why, "remedy", remedy)
-	} else {
-		h.logger.Warn(c.Broken, "error", s.Why)
-	}
-}
-
-// passed reports whether the last runs of all checks with this effect or a stronger one have
-// passed. h.mu is held.
-func (h *Health) passed(effect Effect) bool {
-	for i, c := range h.checks {
-		if s := &h.states[i]; c.Effect >= effect && (!s.ran || s.last != nil) {
-			return false
-		}
-	}
-	return true
-}
-
-// logReadiness logs that the node has become ready or not ready, or that the reasons have
-// changed. unready = the node may be called not ready by now.
-func (h *Health) logReadiness(unready bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	now, last := h.readiness(), h.reported
-	if now.Draining || !now.Ready && !unready || now.Ready == last.Ready && (now.Ready || maps.Equal(now.Checks, last.Checks)) {
-		return
-	}
-	h.reported = now
-	if now.Ready {
+	switch {
+	case now.Draining, now.Ready && last.Ready, !now.Ready && (!unready || !last.Ready && maps.Equal(now.Checks, last.Checks)):
+	case now.Ready:
 		h.logger.Info("ready")
-	} else {
+		h.reported = now
+	default:
 		h.logger.Warn("not ready", "checks", now.Checks)
+		h.reported = now
 	}
+	for i := range h.states {
+		s := &h.states[i]
+		down := s.Why != ""
+		if s.Broken == "" || down == s.logged || s.Follows || !h.started.Load() {
+			continue
+		}
+		if s.logged = down; down {
+			h.logger.Warn(s.Broken, "error", s.Why, "remedy", s.WhatToDo())
+		} else {
+			h.logger.Info("no longer: " + s.Broken)
+		}
+	}
+}
+
+// passed reports whether all checks with this effect or a stronger one are up. h.mu is held.
+func (h *Health) passed(effect Effect) bool {
+	return !slices.ContainsFunc(h.states, func(s CheckState) bool { return s.Effect >= effect && !s.Up })
 }
 
 // Readiness returns what the last checks found. It does not wait.
@@ -274,19 +234,16 @@ func (h *Health) Readiness() Readiness {
 
 func (h *Health) readiness() Readiness {
 	r := Readiness{Ready: h.ready(), Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
-	for i, c := range h.checks {
+	for _, s := range h.states {
 		text := "ok"
-		switch s := &h.states[i]; {
-		case !s.ran:
+		if !s.Checked {
 			text = "not checked yet"
-		case s.last != nil:
-			now := s.CheckState
-			now.Why, now.Remedy = c.explain(s.last)
-			if text = now.Why; now.WhatToDo() != "" {
-				text += ": " + now.WhatToDo()
-			}
+		} else if do := s.WhatToDo(); s.Why != "" && do != "" {
+			text = s.Why + ": " + do
+		} else if s.Why != "" {
+			text = s.Why
 		}
-		r.Checks[strings.ToLower(c.Name)] = text
+		r.Checks[strings.ToLower(s.Name)] = text
 	}
 	return r
 }
@@ -307,12 +264,7 @@ func (h *Health) Drain() { h.draining.Store(true) }
 func (h *Health) States() []CheckState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := make([]CheckState, len(h.states))
-	for i, s := range h.states {
-		all[i] = s.CheckState
-		all[i].Follows = s.Why != "" && slices.ContainsFunc(h.states, func(o checkState) bool { return o.Why != "" && slices.Contains(h.checks[i].After, o.Name) })
-	}
-	return all
+	return slices.Clone(h.states)
 }
 
 // Metrics are what the checks found, each in the words of /readyz.

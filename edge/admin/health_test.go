@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -213,6 +212,7 @@ func TestChecksAreLogged(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); h.Run(ctx) }()
+		boottimetest.Pass(startInterval / 2) // all that follows happens between two runs
 		const down, up = `level=WARN msg="it is down" error=away remedy="see ItIsDown in the runbook"` + "\n", "level=INFO msg=\"no longer: it is down\"\n"
 		for _, step := range []struct {
 			name       string
@@ -239,24 +239,6 @@ func TestChecksAreLogged(t *testing.T) {
 	})
 }
 
-func TestFailuresAreExplained(t *testing.T) {
-	full := WithRemedy(errors.New("it is full"), "make room")
-	for _, c := range []struct {
-		name, why, remedy string
-		err               error
-	}{
-		{"a time-out", "no answer in time", "ask an expert", fmt.Errorf("ping: %w", context.DeadlineExceeded)},
-		{"several lines", "it is a standby", "ask an expert", errors.New("it is\n  a standby")},
-		{"an error that knows the remedy", "write: it is full", "make room", fmt.Errorf("write: %w", full)},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if why, remedy := (&Check{Remedy: "ask an expert"}).explain(c.err); why != c.why || remedy != c.remedy {
-				t.Errorf("%q, %q", why, remedy)
-			}
-		})
-	}
-}
-
 // What another failure explains is said to follow from it.
 func TestAFailureThatFollowsFromAnother(t *testing.T) {
 	for _, c := range []struct {
@@ -270,9 +252,8 @@ func TestAFailureThatFollowsFromAnother(t *testing.T) {
 			h := healthOf(Check{Name: "Server", Run: func(context.Context) error { return c.server }},
 				Check{Name: "use", After: []string{"Server"}, Run: func(context.Context) error { return errors.New("none") }})
 			for range downAfter {
-				for i := range h.checks {
-					h.check(t.Context(), i)
-				}
+				h.runAll(t.Context())
+				h.log(false)
 			}
 			if s := h.States(); s[1].Why != "none" || s[0].Follows || s[1].Follows != c.follows {
 				t.Errorf("%+v", s)

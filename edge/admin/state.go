@@ -43,8 +43,7 @@ type State struct {
 	Checks    []CheckState         `json:"checks"`
 	Latencies map[string]Quantiles `json:"latencies"` // by outcome, and for all requests
 	Keys      []KeyState           `json:"keys"`
-	Quotas    map[string]float64   `json:"quotas"` // the used part of those that are used the most, by workspace
-	Fleet     []NodeState          `json:"fleet"`  // all known nodes, with this one
+	Fleet     []NodeState          `json:"fleet"` // all known nodes, with this one
 	History   []Point              `json:"history"`
 }
 
@@ -55,7 +54,6 @@ type StateSources struct {
 	Self    func() NodeState
 	Fleet   func(context.Context) []NodeState // the other nodes; nil = there are none
 	Keys    func() []KeyState
-	Quotas  func() map[string]float64
 }
 
 // serve answers with the state; after is the number of the last point that the page
@@ -63,7 +61,7 @@ type StateSources struct {
 func (s *StateSources) serve(w http.ResponseWriter, r *http.Request) {
 	after, _ := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
 	self := s.Self()
-	state := State{Now: time.Now(), Self: self.Name, Draining: s.Health.draining.Load(), Checks: s.Health.States(), Keys: s.Keys(), Quotas: s.Quotas(),
+	state := State{Now: time.Now(), Self: self.Name, Draining: s.Health.draining.Load(), Checks: s.Health.States(), Keys: s.Keys(),
 		History: s.History.After(after), Fleet: []NodeState{self}}
 	_, state.Latencies = s.History.Latest()
 	if s.Fleet != nil {

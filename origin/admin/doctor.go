@@ -5,11 +5,13 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/lists"
+	"listedge/internal/remedy"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
@@ -30,6 +32,16 @@ type Finding struct {
 	Level   Level  `json:"level"`
 	Text    string `json:"text"`
 	Remedy  string `json:"remedy,omitempty"` // what to do about it
+}
+
+// FindingOf is what a check has found: that all is fine, or an error and what to do about it,
+// which is otherwise unless the error knows.
+func FindingOf(subject string, level Level, fine string, err error, otherwise string) Finding {
+	if err == nil {
+		return Finding{subject, OK, fine, ""}
+	}
+	why, do := remedy.Explain(err)
+	return Finding{subject, level, why, cmp.Or(do, otherwise)}
 }
 
 // DoctorOptions say how a node is configured.
@@ -53,10 +65,10 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	}
 	conn, err := postgres.Connect(ctx, direct)
 	if postgres.Code(err) == "42501" { // insufficient_privilege: CONNECT
-		return []Finding{{"postgres", Fail, err.Error(), "GRANT CONNECT ON DATABASE … TO …, as `listedge migrate grants` prints it"}}
+		err = remedy.Add(err, "GRANT CONNECT ON DATABASE … TO …, as `listedge migrate grants` prints it")
 	}
 	if err != nil {
-		return []Finding{{"postgres", Fail, err.Error(), "check " + flag + ", the server and pg_hba.conf"}}
+		return []Finding{FindingOf("postgres", Fail, "", err, "check "+flag+", the server and pg_hba.conf")}
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
@@ -67,64 +79,53 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	if err == nil {
 		publication, err = follower.ReadPublication(ctx, conn)
 	}
-	switch code := postgres.Code(err); {
-	case code == "42703", code == "42883": // undefined column, undefined function: the catalogs are those of an older Postgres
-		return []Finding{{"postgres", Fail, err.Error(), "use Postgres 14 or later"}}
-	case err != nil:
-		return []Finding{{"postgres", Fail, err.Error(), "let this user read the system catalogs"}}
+	if code := postgres.Code(err); code == "42703" || code == "42883" { // undefined column or function: the catalogs are those of an older Postgres
+		err = remedy.Add(err, "use Postgres 14 or later")
 	}
-	return append(findings, judgePublication(publication), judgeReplication(ctx, conn, direct, flag), judgeReading(ctx, url, o))
+	if err != nil {
+		return []Finding{FindingOf("postgres", Fail, "", err, "let this user read the system catalogs")}
+	}
+	return append(findings,
+		FindingOf("publication", Warn, "all tables", judgePublication(publication), ""),
+		FindingOf("right to replicate", Warn, "held", judgeReplication(ctx, conn, direct, flag), "let this user open a replication connection to Postgres itself"),
+		judgeReading(ctx, url, o))
 }
 
 // byAge is what it means that changes cannot be followed.
 const byAge = "; pages live for --cache-ttl"
 
-func judgePublication(p follower.Publication) Finding {
-	defect, remedy := p.Defect()
+func judgePublication(p follower.Publication) error {
+	defect, do := p.Defect()
 	if defect != "" {
 		defect += byAge
-	} else if defect, remedy = p.Coarse(); defect == "" {
-		return Finding{"publication", OK, "all tables", ""}
+	} else if defect, do = p.Coarse(); defect == "" {
+		return nil
 	}
-	return Finding{"publication", Warn, "it " + defect, remedy}
+	return remedy.Add(errors.New("it "+defect), do)
 }
 
-func judgeReplication(ctx context.Context, conn *pgx.Conn, url, flag string) Finding {
-	const subject = "right to replicate"
+func judgeReplication(ctx context.Context, conn *pgx.Conn, url, flag string) error {
 	if postgres.Pooled(conn.PgConn()) {
-		return Finding{subject, Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it" + byAge,
-			"name Postgres itself in --replication-url"}
+		return remedy.Add(errors.New("a connection pooler answers at "+flag+": changes cannot be followed through it"+byAge),
+			"name Postgres itself in --replication-url")
 	}
 	if err := follower.CheckReplication(ctx, url); err != nil {
-		return Finding{subject, Warn, err.Error() + byAge, "let this user open a replication connection to Postgres itself"}
+		return fmt.Errorf("%w%s", err, byAge)
 	}
-	return Finding{subject, OK, "held", ""}
+	return nil
 }
 
 // judgeReading checks that a node could work, with its own statements, settings and connections.
 func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
-	const subject = "reading"
+	level := Fail
 	db, err := postgres.Open(ctx, postgres.Options{URL: url, ReplicationURL: o.ReplicationURL, Connections: 1, QueryTimeout: postgres.PingTimeout})
-	if err != nil {
-		return Finding{subject, Fail, err.Error(), "check --database-url"}
+	if err == nil {
+		defer func() { _ = db.Close(ctx) }()
+		err = NewReadiness(db, o.Pages(db)).Ready(ctx)
 	}
-	defer func() { _ = db.Close(ctx) }()
-	err = NewReadiness(db, o.Pages(db)).Ready(ctx)
-	var lacks *LackError
-	switch {
-	case errors.As(err, &lacks):
-		return Finding{subject, Fail, lacks.error.Error(), lacks.remedy}
-	case errors.Is(err, postgres.ErrTimeout):
-		return Finding{subject, Warn, err.Error(), "look for locks, and for what keeps the server busy"}
-	case err != nil:
-		return Finding{subject, Fail, err.Error(), "check --database-url, and the log of the server that answers there"}
+	if errors.Is(err, postgres.ErrTimeout) {
+		level, err = Warn, remedy.Add(err, "look for locks, and for what keeps the server busy")
 	}
-	text := strings.Join(lists.Names(), ", ") + " and API keys, as a node reads them"
-	if conn, err := db.Keys.Pool.Acquire(ctx); err == nil {
-		defer conn.Release()
-		if postgres.Pooled(conn.Conn().PgConn()) {
-			text += ", through a connection pooler"
-		}
-	}
-	return Finding{subject, OK, text, ""}
+	return FindingOf("reading", level, strings.Join(lists.Names(), ", ")+" and API keys, as a node reads them", err,
+		"check --database-url, and the log of the server that answers there")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/lists"
+	"listedge/internal/remedy"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
@@ -34,22 +35,8 @@ func NewReadiness(db *postgres.Database, pages Reader) *Readiness {
 	return &Readiness{db: db, readers: []Reader{pages, apikey.NewStore(db)}}
 }
 
-// LackError is what the database lacks for a node to work, and what to do about it.
-type LackError struct {
-	error
-	remedy string
-}
-
-func (e *LackError) Error() string { return e.error.Error() + ": " + e.remedy }
-
-// Unwrap returns the error without the remedy.
-func (e *LackError) Unwrap() error { return e.error }
-
-// Remedy says what to do.
-func (e *LackError) Remedy() string { return e.remedy }
-
 // Ready returns nil if the server answers the node's queries and the schema has
-// all migrations that this program needs. Errors: *LackError.
+// all migrations that this program needs.
 func (r *Readiness) Ready(ctx context.Context) error {
 	have, known, err := schemaVersion(ctx, r.db.Keys.Pool)
 	if err != nil {
@@ -63,7 +50,7 @@ func (r *Readiness) Ready(ctx context.Context) error {
 		if err := s.check(); err != nil { // a migration would not help
 			return err
 		}
-		return &LackError{fmt.Errorf("schema is at version %d, this program needs %d", have, want), migrateUp}
+		return remedy.Add(fmt.Errorf("schema is at version %d, this program needs %d", have, want), migrateUp)
 	}
 	if err := r.checkReaders(ctx); err != nil {
 		return err
@@ -108,24 +95,18 @@ func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
 	}
 	switch code := postgres.Code(failed); {
 	case errors.Is(failed, postgres.ErrWrongServer):
-		return &LackError{failed, "name the primary in --database-url, and standbys in --replica-url"}
+		return remedy.Add(failed, "name the primary in --database-url, and standbys in --replica-url")
 	case code == "42501": // insufficient_privilege
 		rows, _ := r.db.Keys.Pool.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec, lists.Tables())
 		if commands, _ := pgx.CollectRows(rows, pgx.RowTo[string]); len(commands) > 0 {
-			return &LackError{failed, strings.Join(commands, "; ")}
+			return remedy.Add(failed, strings.Join(commands, "; "))
 		}
 	case code == "42P01", code == "42703", code == "42883", code == "42704", // undefined table, column, function, object
 		errors.Is(failed, postgres.ErrSchema):
-		return &LackError{failed, migrateUp}
+		return remedy.Add(failed, migrateUp)
 	}
 	return failed
 }
-
-// databaseIdentitySQL returns a text that identifies the database and the server. It also
-// differs between an old primary that still runs and the new one.
-const databaseIdentitySQL = `
-SELECT system_identifier || '/' || oid || '/' || extract(epoch FROM pg_postmaster_start_time()) || '/' || pg_is_in_recovery()
-FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
 // checkReplicationURL returns an error if the replication URL leads to another database
 // than pages are read from: a node would follow the wrong changes, and never invalidate a
@@ -135,24 +116,15 @@ func (r *Readiness) checkReplicationURL(ctx context.Context) error {
 	if o.ReplicationURL == "" || o.ReplicationURL == o.URL || r.sameDatabase.Load() {
 		return nil
 	}
-	var pages, changes string
-	conn, err := postgres.Connect(ctx, o.ReplicationURL)
-	if err == nil {
-		defer conn.Close(context.WithoutCancel(ctx))
-		err = conn.QueryRow(ctx, databaseIdentitySQL).Scan(&changes)
-	}
-	if err == nil {
-		err = r.db.Keys.Pool.QueryRow(ctx, databaseIdentitySQL, pgx.QueryExecModeExec).Scan(&pages)
-	}
-	switch {
-	case err != nil:
+	changes, err := postgres.IdentifyAt(ctx, o.ReplicationURL)
+	if err != nil {
 		return fmt.Errorf("--replication-url: %w", err)
-	case postgres.Pooled(conn.PgConn()):
-		return nil // the follower refuses it
-	case pages != changes:
-		return &LackError{errors.New("--replication-url leads to another server or database than --database-url"),
-			"name the server and the database that --database-url leads to"}
 	}
-	r.sameDatabase.Store(true)
-	return nil
+	pages, err := postgres.Identify(ctx, r.db.Keys.Pool)
+	if err == nil && pages != changes {
+		err = remedy.Add(errors.New("--replication-url leads to another server or database than --database-url"),
+			"name the server and the database that --database-url leads to")
+	}
+	r.sameDatabase.Store(err == nil)
+	return err
 }

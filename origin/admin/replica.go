@@ -25,19 +25,12 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
 	defer cancel()
 	where := fmt.Sprintf("%s:%d ", conn.Config().Host, conn.Config().Port)
-	var standby, stats bool
-	var here, there postgres.WALPosition
-	err = conn.QueryRow(ctx, `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`).Scan(&standby, &stats)
-	if err == nil {
-		here, err = postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL))
-	}
-	switch none := errors.Is(err, pgx.ErrNoRows); {
-	case none && !standby:
-		return say(Warn, where+"is no standby; it is not used", "name hot standbys of the primary in --replica-url")
-	case none && !stats:
-		return say(Warn, where+"does not show this user which primary it follows; it is not used", "GRANT pg_read_all_stats TO …")
-	case none:
-		return say(Warn, where+"receives no WAL at the moment; it is not used", "see its log and primary_conninfo")
+	var there postgres.WALPosition
+	here, err := postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL))
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return say(Warn, where+"is no standby, receives no WAL, or does not show this user from whom; it is not used",
+			"name hot standbys of the primary in --replica-url, GRANT pg_read_all_stats TO their user, and see their logs")
 	case err != nil:
 		return say(Warn, where+err.Error(), "let this user read the control functions")
 	}
@@ -53,9 +46,6 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	case here.TimelineName() != there.TimelineName():
 		return say(Warn, fmt.Sprintf("%sfollows %s, and the primary is %s; it is not used", where, here.TimelineName(), there.TimelineName()),
 			"make it follow the primary, or remove it from --replica-url")
-	case lag < 0:
-		return say(Warn, fmt.Sprintf("%shas replayed %s more WAL than the primary has, so the primary was restored to an earlier state; it is not used",
-			where, humanize.IBytes(uint64(-lag))), "rebuild it from the primary (pg_basebackup)")
 	case lag > maxLag:
 		return say(Warn, fmt.Sprintf("%sis %s behind; newer pages are read from the primary", where, humanize.IBytes(uint64(lag))), "find out what delays its replay")
 	}

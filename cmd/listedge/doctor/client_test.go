@@ -1,27 +1,19 @@
 package doctor
 
-import (
-	"fmt"
-	"net/netip"
-	"strings"
-	"testing"
-)
+import "testing"
 
-func TestWhichAddressesOfANameAreNodes(t *testing.T) {
-	for found, want := range map[string]string{
-		"10.0.0.1":                          "[10.0.0.1]",
-		"127.0.0.1 ::1":                     "[127.0.0.1]", // one node by either
-		"10.0.0.2 10.0.0.1":                 "[10.0.0.1 10.0.0.2]",
-		"10.0.0.2 10.0.0.1 fd00::1 fd00::2": "[10.0.0.1 10.0.0.2]",
-		"fd00::2 fd00::1":                   "[fd00::1 fd00::2]",
+func TestWhichNodesAnAddressMeans(t *testing.T) {
+	for address, want := range map[string]string{
+		"10.0.0.1:9090": "http://10.0.0.1:9090", "[::1]:9090": "http://[::1]:9090", "http://127.0.0.1": "http://127.0.0.1",
+		"https://nobody.invalid": "https://nobody.invalid", // a proxy, by its name
 	} {
-		t.Run(found, func(t *testing.T) {
-			var addresses []netip.Addr
-			for a := range strings.FieldsSeq(found) {
-				addresses = append(addresses, netip.MustParseAddr(a))
+		t.Run(address, func(t *testing.T) {
+			var u AdminURL
+			if err := u.UnmarshalText([]byte(address)); err != nil {
+				t.Fatal(err)
 			}
-			if got := fmt.Sprint(oneFamily(addresses)); got != want {
-				t.Errorf("%s, want %s", got, want)
+			if found, err := u.nodes(t.Context()); err != nil || len(found) != 1 || found[0].String() != want {
+				t.Errorf("%v, %v", found, err)
 			}
 		})
 	}

@@ -36,8 +36,7 @@ const followerConnections = 2
 // Examine checks all servers and nodes concurrently. Each check has a deadline.
 func Examine(ctx context.Context, o Options) []admin.Finding {
 	var checks sync.WaitGroup
-	var database []admin.Finding
-	var redis report
+	var database, redis report
 	direct := cmp.Or(o.ReplicationURL, o.DatabaseURL)
 	here := view{"the doctor", map[string]string{"region": cmp.Or(o.Region, "none")}}
 	inRedis := view{"Redis", map[string]string{}}
@@ -56,14 +55,14 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
 			Connections: o.DatabaseConnections + postgres.KeyConnections + postgres.UsageConnections + followerConnections})
 	})
-	replicas := make([]admin.Finding, len(o.ReplicaURL))
+	replicas := make(report, len(o.ReplicaURL))
 	for i, url := range o.ReplicaURL {
 		checks.Go(func() { replicas[i] = admin.DiagnoseReplica(ctx, url, direct) })
 	}
 	var nodes []nodeState
 	checks.Go(func() { nodes = readNodes(ctx, o.Nodes) })
 	checks.Wait()
-	all := report(slices.Concat(database, replicas, redis))
+	all := slices.Concat(database, replicas, redis)
 	for i := range nodes {
 		all.checkNode(&nodes[i])
 	}
@@ -75,20 +74,11 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 // report collects findings.
 type report []admin.Finding
 
-func (r *report) ok(subject, text string) { r.judge(subject, false, "", text, "", "") }
-
-func (r *report) warn(subject, text, remedy string) {
-	r.judge(subject, true, admin.Warn, "", text, remedy)
-}
-
-func (r *report) fail(subject, text, remedy string) {
-	r.judge(subject, true, admin.Fail, "", text, remedy)
-}
-
-// judge reports that something is bad, and what to do, or that it is fine.
-func (r *report) judge(subject string, bad bool, level admin.Level, fine, text, remedy string) {
-	if !bad {
-		level, text, remedy = admin.OK, fine, ""
-	}
+func (r *report) add(subject string, level admin.Level, text, remedy string) {
 	*r = append(*r, admin.Finding{Subject: subject, Level: level, Text: text, Remedy: remedy})
+}
+
+// judge reports that all is fine, or an error, and what to do about it unless the error knows.
+func (r *report) judge(subject string, level admin.Level, fine string, err error, otherwise string) {
+	*r = append(*r, admin.FindingOf(subject, level, fine, err, otherwise))
 }

@@ -19,15 +19,10 @@ type view struct {
 }
 
 // agreed is the table of what all views must say alike.
-var agreed = []struct {
-	subject string
-	level   admin.Level
-	remedy  string
-}{
-	{"version", admin.Warn, "finish the upgrade: docs/UPGRADING.md"},
-	{"region", admin.Fail, "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
-	{"database", admin.Fail, "give all nodes and the doctor the same --database-url, or give the nodes of each database a Redis of their own"},
-	{"log of changes", admin.Fail, "give all nodes and the doctor the same --redis-url; check again if Postgres has just restarted"},
+var agreed = []struct{ subject, remedy string }{
+	{"region", "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
+	{"database", "give all nodes and the doctor the same --database-url, or give the nodes of each database a Redis of their own"},
+	{"log of changes", "give all nodes and the doctor the same --redis-url; check again if Postgres has just restarted"},
 }
 
 // sameSettings are the settings that must be the same on all nodes, because any node may
@@ -47,48 +42,36 @@ func (r *report) checkFleet(nodes []nodeState, others ...view) {
 	}
 	all := slices.Concat(views, others)
 	for _, a := range agreed {
-		if text, same := compare(all, a.subject); text != "" {
-			r.judge("fleet "+a.subject, !same, a.level, text, text, a.remedy)
-		}
+		r.compare(all, a.subject, admin.Fail, a.remedy)
 	}
 	differ := false
 	for _, name := range sameSettings {
-		if text, same := compare(views, name); !same {
+		if _, same := compare(views, name); !same {
 			differ = true
-			r.warn("fleet "+name, text, "give all nodes the same --"+name)
+			r.compare(views, name, admin.Warn, "give all nodes the same --"+name)
 		}
 	}
 	if !differ {
-		r.ok("fleet settings", "the same on all, where they must be")
+		r.add("fleet settings", admin.OK, "the same on all, where they must be", "")
 	}
 	r.checkFollower(nodes)
-	r.checkQuotas(nodes)
-	text, same := compare(append(all, view{"the doctor", map[string]string{"size": fmt.Sprint(len(nodes))}}), "size")
 	level := admin.Warn
-	if len(nodes) > 1 && !slices.ContainsFunc(nodes, nodeState.isNew) &&
-		slices.ContainsFunc(all, func(v view) bool { return v.says["size"] == "0" || v.says["size"] == "1" }) {
+	if _, same := compare(views, "size"); !same && !slices.ContainsFunc(nodes, nodeState.isNew) {
 		level = admin.Fail // one without the others' Redis admits a whole limit of its own
 	}
-	r.judge("fleet size", !same, level, text, "counted differently: "+text,
+	r.compare(append(all, view{"the doctor", map[string]string{"size": fmt.Sprint(len(nodes))}}), "size", level,
 		"name all nodes with --node, and give all nodes and the doctor the same --redis-url; a node that has started or ended is miscounted for some seconds")
 }
 
-// checkQuotas names the workspaces whose quota is nearly used, when ListedgeQuotaNearlyUsed fires.
-func (r *report) checkQuotas(nodes []nodeState) {
-	used := map[string]float64{}
-	for _, n := range nodes {
-		for workspace, part := range n.Quotas {
-			if part >= 0.8 {
-				used[workspace] = max(used[workspace], part)
-			}
-		}
+// compare reports whether all views say the same of a subject, if one of them knows it.
+func (r *report) compare(views []view, subject string, level admin.Level, remedy string) {
+	switch text, same := compare(views, subject); {
+	case text == "":
+	case same:
+		r.add("fleet "+subject, admin.OK, text, "")
+	default:
+		r.add("fleet "+subject, level, text, remedy)
 	}
-	var names []string
-	for _, workspace := range slices.Sorted(maps.Keys(used)) {
-		names = append(names, fmt.Sprintf("workspace %s has used %.0f %%", workspace, used[workspace]*100))
-	}
-	r.judge("fleet quotas", len(names) > 0, admin.Warn, "none is nearly used", strings.Join(names, "; "),
-		"tell the customer, or `listedge workspaces update ID --quota 2000000/month`")
 }
 
 // compare says which views say what of a subject, the most frequent first, and whether all
@@ -116,7 +99,7 @@ func (n *nodeState) says() map[string]string {
 	if n.withRedis() {
 		size = strings.TrimPrefix(fmt.Sprint(n.self.Nodes), "0") // 0 = not known yet
 	}
-	all := map[string]string{"version": versionText(n.self), "size": size, "region": cmp.Or(n.setting("region"), "none"), "database": n.setting("database")}
+	all := map[string]string{"size": size, "region": cmp.Or(n.setting("region"), "none"), "database": n.setting("database")}
 	if n.self.Epoch != "" {
 		all["log of changes"] = "epoch " + n.self.Epoch
 	}
@@ -147,13 +130,13 @@ func (r *report) checkFollower(nodes []nodeState) {
 	}
 	switch {
 	case len(following) > 1:
-		r.fail(subject, strings.Join(following, " and ")+" follow, each for a fleet of its own",
+		r.add(subject, admin.Fail, strings.Join(following, " and ")+" follow, each for a fleet of its own",
 			"give all nodes the same --database-url, --region and --redis-url; check regions one at a time")
 	case len(following) == 1:
-		r.ok(subject, following[0]+" follows for all")
+		r.add(subject, admin.OK, following[0]+" follows for all", "")
 	case modes[cache.ModeFollowed.String()] > 0:
-		r.warn(subject, "none of these, and yet they receive changes: another node follows", "name all nodes with --node")
+		r.add(subject, admin.Warn, "none of these, and yet they receive changes: another node follows", "name all nodes with --node")
 	case modes[cache.ModeUntrusted.String()] == 0:
-		r.ok(subject, "none: pages expire by age")
+		r.add(subject, admin.OK, "none: pages expire by age", "")
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"listedge/cache"
-	"listedge/edge/admin"
-	originadmin "listedge/origin/admin"
+	edgeadmin "listedge/edge/admin"
+	"listedge/origin/admin"
 )
 
 // isNew reports whether the node has just started: others do not count it yet.
@@ -18,13 +18,13 @@ func (n nodeState) isNew() bool {
 }
 
 func (n *nodeState) withRedis() bool {
-	return slices.ContainsFunc(n.Checks, func(c admin.CheckState) bool { return c.Name == "Redis" })
+	return slices.ContainsFunc(n.Checks, func(c edgeadmin.CheckState) bool { return c.Name == "Redis" })
 }
 
 func (n *nodeState) untrusted() bool { return n.self.Mode == cache.ModeUntrusted.String() }
 
 // versionText is a node's version with the beginning of its revision.
-func versionText(n admin.NodeState) string {
+func versionText(n edgeadmin.NodeState) string {
 	return n.Version + " (" + n.Revision[:min(len(n.Revision), 10)] + ")"
 }
 
@@ -37,51 +37,50 @@ func (r *report) checkNode(n *nodeState) {
 			failing = append(failing, strings.ToLower(c.Name))
 		}
 	}
-	const remedy = "mend what the findings on these checks name"
-	switch because := strings.Join(failing, ", ") + " failed"; {
+	text := "it serves no page from a cache as fresh"
+	if !n.self.Ready {
+		text = "not ready"
+	}
+	switch bad := !n.self.Ready || n.untrusted(); {
 	case n.err != nil:
-		r.fail(subject, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
+		r.add(subject, admin.Fail, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
 	case n.Draining:
-		r.warn(subject, "it is draining: not ready, and still answering", "nothing, if it is being replaced")
-	case n.untrusted() && len(failing) == 0:
-		r.warn(subject, "it has no proof yet that its pages are fresh", "check again")
-	case !n.self.Ready && len(failing) == 0:
-		r.warn(subject, "it has not checked yet whether it is ready", "check again")
-	case !n.self.Ready:
-		r.fail(subject, "not ready: "+because, remedy)
-	case n.untrusted():
-		r.fail(subject, "it serves no page from a cache as fresh: "+because, remedy)
+		r.add(subject, admin.Warn, "it is draining: not ready, and still answering", "nothing, if it is being replaced")
+	case bad && len(failing) == 0:
+		r.add(subject, admin.Warn, text+", and no check says why", "check again")
+	case bad:
+		r.add(subject, admin.Fail, text+": "+strings.Join(failing, ", ")+" failed", "mend what the findings on these checks name")
 	default:
-		r.ok(subject, n.summary())
+		r.add(subject, admin.OK, n.summary(), "")
 	}
 }
 
 // checkChecks reports what checks of nodes found, in their words: once for all nodes that
 // say the same. It leaves out what the doctor has found itself, and what another failure explains.
 func (r *report) checkChecks(nodes []nodeState) {
-	var order []originadmin.Finding
-	on := map[originadmin.Finding][]string{}
+	on := map[admin.Finding]string{}
+	var found report
 	for i := range nodes {
 		n := &nodes[i]
 		for _, c := range n.Checks {
-			f := originadmin.Finding{Subject: strings.ToLower(c.Name), Level: originadmin.Warn, Text: c.Why, Remedy: c.WhatToDo()}
-			if c.Serious && (!n.self.Ready || n.untrusted()) {
-				f.Level = originadmin.Fail
+			f := admin.Finding{Subject: strings.ToLower(c.Name), Level: admin.Warn, Text: c.Why, Remedy: c.WhatToDo()}
+			if (c.Light || c.Effect > edgeadmin.Reported) && (!n.self.Ready || n.untrusted()) {
+				f.Level = admin.Fail
 			}
 			if c.Broken != "" {
 				f.Text = c.Broken + ": " + c.Why
 			}
-			if c.Why == "" || c.Follows || slices.ContainsFunc(*r, func(o originadmin.Finding) bool { return o.Subject == f.Subject && o.Level != originadmin.OK }) {
+			if c.Why == "" || c.Follows || slices.ContainsFunc(*r, func(o admin.Finding) bool { return o.Subject == f.Subject && o.Level != admin.OK }) {
 				continue
 			}
-			if on[f] == nil {
-				order = append(order, f)
+			if on[f] == "" {
+				found = append(found, f)
 			}
-			on[f] = append(on[f], n.name)
+			on[f] += ", on " + n.name
 		}
 	}
-	for _, f := range order {
-		r.judge(f.Subject, true, f.Level, "", f.Text+", on "+strings.Join(on[f], ", "), f.Remedy)
+	for _, f := range found {
+		r.add(f.Subject, f.Level, f.Text+on[f], f.Remedy)
 	}
 }
 

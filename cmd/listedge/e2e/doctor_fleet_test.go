@@ -76,7 +76,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 		admin.Finding{Subject: "fleet size", Level: admin.Warn, Text: "; 1 on the doctor"})
 	says(t, append(slices.Clone(all), "--redis-url", sandboxtest.Redis(t).URL()), exitFailed,
 		admin.Finding{Subject: "fleet log of changes", Level: admin.Fail, Text: "epoch none on Redis"},
-		admin.Finding{Subject: "fleet size", Level: admin.Fail, Text: "0 on Redis"})
+		admin.Finding{Subject: "fleet size", Level: admin.Warn, Text: "0 on Redis"})
 	says(t, append(slices.Clone(all), "--region", "elsewhere"), exitFailed,
 		admin.Finding{Subject: "fleet region", Level: admin.Fail, Text: "elsewhere on the doctor"})
 
@@ -142,13 +142,13 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	address, server := database(t), sandboxtest.Redis(t)
 	n := startNode(t, address, "--redis-url", server.URL())
 	here := []string{"--database-url", address, "--redis-url", server.URL()}
-	says(t, here, exitFine, admin.Finding{Subject: "redis nodes", Level: admin.OK, Text: ") on all"})
+	says(t, here, exitFine, admin.Finding{Subject: "fleet version", Level: admin.OK, Text: ") on all"})
 	client := redistest.Client(t, server)
 	const roster = "listedge:{changes}:nodes"
 	client.HSet(t.Context(), roster, "other", fmt.Sprintf(`{"name":"other:9090","version":"0.3.0","revision":"0123456789abcdef","seen":%d}`, time.Now().UnixMilli()))
 	by := diagnose(t, exitFine, here...)
-	expect(t, by, "redis nodes", admin.Warn, "0.3.0 (0123456789) on other:9090")
-	expect(t, by, "redis nodes", admin.Warn, "-dev (")
+	expect(t, by, "fleet version", admin.Warn, "0.3.0 (0123456789) on other:9090")
+	expect(t, by, "fleet version", admin.Warn, "-dev (")
 	client.HDel(t.Context(), roster, "other")
 	// The entry of a node that was killed long ago is removed.
 	client.HSet(t.Context(), roster, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 )
@@ -64,7 +65,7 @@ func TestANodeOnAnotherDatabaseThanItsFleet(t *testing.T) {
 	if status, r := stranger.readiness(t); status != 503 || r.Ready {
 		t.Errorf("%d %+v", status, r)
 	}
-	says(t, []string{"--database-url", theirs, "--redis-url", redis.URL()}, exitFailed,
+	says(t, []string{"--database-url", theirs, "--redis-url", redis.URL(), "--node", stranger.admin}, exitFailed,
 		admin.Finding{Subject: "fleet", Level: admin.Fail, Text: why})
 	startNode(t, theirs, "--redis-url", redis.URL(), "--region", "another")
 	within(t, patience, "it is logged", func() bool { return strings.Contains(stranger.err.String(), why) })
@@ -151,7 +152,7 @@ func TestTheLastNodeDropsAnUnlimitedSlot(t *testing.T) {
 		nodes = append(nodes, n)
 	}
 	within(t, patience, "both are in the roster", func() bool {
-		return strings.Contains(diagnose(t, exitFailed, "--database-url", address, "--redis-url", redis.URL())["redis nodes"].Text, "2 known: ")
+		return redistest.Client(t, redis).HLen(t.Context(), "listedge:{changes}:nodes").Val() == 2
 	})
 	for i, n := range nodes {
 		n.stop()

@@ -162,7 +162,7 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 		}
 	}
 	says(t, []string{"--database-url", clone, "--redis-url", server.URL(), "--region", "copy"}, exitFine,
-		admin.Finding{Subject: "redis nodes", Level: admin.OK, Text: " ("})
+		admin.Finding{Subject: "fleet version", Level: admin.OK, Text: " ("})
 	client := redistest.Client(t, server)
 	for _, prefix := range []string{"listedge:", "listedge:copy:"} {
 		if n := client.HLen(t.Context(), prefix+"{changes}:nodes").Val(); n != 1 {

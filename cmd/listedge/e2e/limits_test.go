@@ -11,7 +11,6 @@ import (
 
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin/admin"
 )
 
 // quotaWorkspace makes a workspace with a quota, and a key that no rate stops. The month does not end
@@ -93,9 +92,6 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	}
 	spendQuota(t, nodes, key, 40, 40)
-	says(t, append([]string{"--database-url", url, "--node", nodes[0].admin, "--node", nodes[1].admin}, flags[:2]...), exitFine,
-		admin.Finding{Subject: "fleet quotas", Level: admin.Warn, Text: "workspace " + workspace + " has used 100 %"})
-
 	if list := command(t, "workspaces", "list", "--database-url", url); !strings.Contains(list, "40/month") {
 		t.Error(list)
 	}

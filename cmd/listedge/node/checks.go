@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,8 +15,7 @@ import (
 
 	"listedge/cache"
 	"listedge/edge/admin"
-	"listedge/internal/changefeed"
-	"listedge/limiter"
+	"listedge/internal/remedy"
 	"listedge/origin"
 	originadmin "listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -27,17 +24,18 @@ import (
 // checksOf is the table of what the node asks about its servers and itself, in the background.
 func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check {
 	postgres, servers := []string{"Postgres"}, []string{"Postgres", "Redis"}
+	needs := originadmin.NewReadiness(n.database, pages)
 	all := []admin.Check{
-		{Name: "Postgres", Run: n.checkPostgres(originadmin.NewReadiness(n.database, pages)), Effect: admin.Starts,
-			Broken: "Postgres is down: neither pages nor keys are read from the primary", Runbook: "ListedgePostgresDown", Light: true},
-		{Name: "pages", Run: n.withPostgres(func() error { return breakerFailure("Postgres", pages.Stats().BreakerOpen) }), After: postgres,
-			Broken: "pages are not read from Postgres", Runbook: "ListedgeOriginBreakerOpen"},
-		{Name: "keys", Run: n.withPostgres(func() error { return breakerFailure("Postgres", keys.BreakerOpen()) }), After: postgres,
-			Broken: "keys are not read from Postgres", Runbook: "ListedgeKeyBreakerOpen"},
-		{Name: "usage", Run: n.withPostgres(func() error { return n.usage.Stats().Failure }), After: postgres,
+		{Name: "Postgres", Run: n.pingPostgres, Effect: admin.Starts, Runbook: "ListedgePostgresDown", Light: true,
+			Broken: "Postgres is down: neither pages nor keys are read from the primary"},
+		// Tables, rights and settings change rarely, and the check takes four queries.
+		{Name: "reading", Every: 5 * time.Second, Effect: admin.Starts, After: postgres, Runbook: "ListedgeOriginBreakerOpen",
+			Broken: "pages or keys are not read from Postgres",
+			Run: func(ctx context.Context) error {
+				return cmp.Or(needs.Ready(ctx), breakerFailure("pages", pages.Stats().BreakerOpen), breakerFailure("keys", keys.BreakerOpen()))
+			}},
+		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), After: postgres,
 			Broken: "the usage of keys is not written to Postgres", Remedy: "run listedge doctor: it names a right that is missing"},
-		{Name: "connections", Run: asks(n.checkConnections), Runbook: "ListedgeConnectionsNearLimit",
-			Broken: "nearly all client connections that this node may have are open"},
 		{Name: "trusted-proxies", Run: asks(n.untrustedProxy),
 			Remedy: "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"},
 	}
@@ -49,9 +47,9 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 	}
 	if n.follower != nil {
 		all = append(all,
-			admin.Check{Name: "timeline", Run: n.checkTimeline, Effect: admin.Starts, After: servers, Runbook: "ListedgeFreshnessUntrusted",
+			admin.Check{Name: "timeline", Run: asks(n.checkTimeline), Effect: admin.Starts, After: servers, Runbook: "ListedgeFreshnessUntrusted",
 				Broken: "the database server is on an old timeline: its answers are not served as fresh"},
-			admin.Check{Name: "Follower", Run: n.checkFollower, After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true})
+			admin.Check{Name: "Follower", Run: asks(n.checkFollower), After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true})
 	}
 	for i, s := range pages.Stats().Standbys {
 		all = append(all, admin.Check{Name: "Replica " + s.Host, Runbook: "ListedgeReplicaFails", Light: true,
@@ -69,17 +67,22 @@ func (n *Node) checksOfRedis() []admin.Check {
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
 		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always}, // logged as the reason why the node is not ready
 		{Name: "identity", Run: asks(n.identityFailure.get), Broken: "the node may not query which database it reads: pages are not stored in Redis"},
-		{Name: "Redis eviction", Run: n.checkEviction(), Runbook: "ListedgeRedisEvicts",
-			Remedy: EvictionRemedy, Broken: "Redis may evict buckets and the log of changes"},
-		{Name: "Redis pages", Run: n.withRedis(func() error {
-			s := n.Cache.Stats()
-			return cmp.Or(s.RedisFailure, breakerFailure("Redis", s.RedisBreakerOpen))
-		}), After: redis, Broken: "pages are not stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen"},
-		{Name: "Redis limits", Run: n.withRedis(func() error { return n.limiter.Stats().Failure }), After: redis,
+		{Name: "Redis eviction", Every: time.Minute, Runbook: "ListedgeRedisEvicts", Remedy: EvictionRemedy,
+			Broken: "Redis may evict buckets and the log of changes",
+			Run: func(ctx context.Context) error {
+				text, _ := n.redis.limiter.Info(ctx, "memory").Result() // a user without the right to ask may still be a node
+				return EvictionFailure(ParseInfo(text))
+			}},
+		{Name: "Redis pages", After: redis, Broken: "pages are not stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen",
+			Run: asks(func() error {
+				s := n.Cache.Stats()
+				return cmp.Or(s.RedisFailure, breakerFailure("Redis", s.RedisBreakerOpen))
+			})},
+		{Name: "Redis limits", Run: asks(func() error { return n.limiter.Stats().Failure }), After: redis,
 			Broken: "this node enforces limits alone", Runbook: "ListedgeLimiterDegraded"},
 	}
 	if n.changes != nil {
-		all = append(all, admin.Check{Name: "Redis changes", Run: n.withRedis(n.changes.Failure), After: redis, Broken: "changes do not go through Redis"})
+		all = append(all, admin.Check{Name: "Redis changes", Run: asks(n.changes.Failure), After: redis, Broken: "changes do not go through Redis"})
 	}
 	return all
 }
@@ -89,11 +92,11 @@ func asks(failure func() error) func(context.Context) error {
 	return func(context.Context) error { return failure() }
 }
 
-func breakerFailure(server string, open bool) error {
+func breakerFailure(what string, open bool) error {
 	if !open {
 		return nil
 	}
-	return errors.New(server + " failed several times in a row")
+	return errors.New(what + " failed several times in a row")
 }
 
 func (n *Node) untrustedProxy() error {
@@ -103,137 +106,27 @@ func (n *Node) untrustedProxy() error {
 	return nil
 }
 
-// checkConnections fails while over nine tenths of the client connections are open.
-func (n *Node) checkConnections() error {
-	if open, limit := n.metrics.Edge.Connections(); open*10 > limit*9 {
-		return fmt.Errorf("%d of %d are open; at the limit clients are refused", open, limit)
-	}
-	return nil
-}
-
-// needsInterval is the time between two checks of what the node needs of its database: tables,
-// rights and settings change rarely, and the check takes four queries.
-const needsInterval = 5 * time.Second
-
-// checkPostgres returns nil if the primary answers, and has what the node needs. It pings
-// on the connections for keys, because those for pages may all be busy.
-func (n *Node) checkPostgres(r *originadmin.Readiness) func(context.Context) error {
-	var passed time.Time // when the node last had what it needs
-	return func(ctx context.Context) error {
-		if err := n.pingPostgres(ctx); err != nil {
-			return err
-		}
-		if time.Since(passed) < needsInterval {
-			return nil
-		}
-		if err := r.Ready(ctx); err != nil {
-			return admin.Impaired{Err: err}
-		}
-		passed = time.Now()
-		return nil
-	}
-}
-
-// RedisUse is one use that nodes make of Redis.
-type RedisUse struct {
-	Name     string
-	Commands [][]any // each kind of command; one of them is a SET
-}
-
-// RedisUses are all uses, with keys that begin with the prefix.
-func RedisUses(prefix string) []RedisUse {
-	return []RedisUse{{"pages", cache.RedisCommands(prefix)}, {"limits", limiter.RedisCommands(prefix)}, {"changes", changefeed.RedisCommands(prefix)}}
-}
-
-// pingPostgres returns nil if the primary answers.
+// pingPostgres returns nil if the primary answers. It pings on the connections for keys, because
+// those for pages may all be busy.
 func (n *Node) pingPostgres(ctx context.Context) error {
-	err := cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer())
-	if err != nil {
-		n.postgresFailed.Store(time.Since(n.started).Nanoseconds())
-	}
-	return err
+	return cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer())
 }
 
-// writeRedis returns nil if Redis takes a write of each use that the node makes of it. A
-// replica, a full server and one whose user lacks rights answer a ping, and refuse writes.
+// writeRedis returns nil if Redis takes a write. A replica, a full server and one whose user
+// lacks rights answer a ping, and refuse writes.
 func (n *Node) writeRedis(ctx context.Context) error {
-	var refusing []string
-	writes, err := n.redis.limiter.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, use := range RedisUses(n.followed.Prefix() + "check-" + n.name()) { // keys that nothing else uses
-			i := slices.IndexFunc(use.Commands, func(c []any) bool { return c[0] == "set" })
-			p.Do(ctx, use.Commands[i]...)
-		}
-		return nil
-	})
-	if err != nil {
-		n.redisFailed.Store(time.Since(n.started).Nanoseconds())
-	}
+	err := n.redis.limiter.Set(ctx, n.followed.Prefix()+"check:{changes}:"+n.name(), "x", time.Minute).Err()
 	if err == nil {
 		return nil
 	}
-	if refused := redis.Error(nil); !errors.As(err, &refused) {
-		return admin.WithRemedy(err, RedisRemedy(err))
-	}
-	for i, use := range RedisUses("") {
-		if failed := writes[i].Err(); failed != nil && failed.Error() == err.Error() {
-			refusing = append(refusing, use.Name)
-		}
-	}
-	return admin.WithRemedy(fmt.Errorf("%s: %w", strings.Join(refusing, ", "), err), RedisRemedy(err))
-}
-
-// outageLinger is how long after an outage of a server a failure of a use counts as part of it:
-// breakers stay open for a moment, and usage is written every five seconds.
-const outageLinger = 10 * time.Second
-
-func (n *Node) withPostgres(failure func() error) func(context.Context) error {
-	return n.with(n.pingPostgres, &n.postgresFailed, failure)
-}
-
-func (n *Node) withRedis(failure func() error) func(context.Context) error {
-	return n.with(n.writeRedis, &n.redisFailed, failure)
-}
-
-// with is the check of one use of a server: it fails only if the server itself is up, because
-// otherwise the check of the server says so.
-func (n *Node) with(server func(context.Context) error, failed *atomic.Int64, failure func() error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		err := failure()
-		if err == nil || server(ctx) != nil {
-			return nil
-		}
-		if at := failed.Load(); at > 0 && time.Since(n.started)-time.Duration(at) < outageLinger {
-			return nil
-		}
-		return err
-	}
-}
-
-// evictionInterval is how often Redis is asked for its eviction policy.
-const evictionInterval = time.Minute
-
-// checkEviction fails if Redis may evict what must not be lost: a bucket that is evicted is
-// full again, and a gap in the log of changes makes every node discard what it knows.
-func (n *Node) checkEviction() func(context.Context) error {
-	var asked time.Time
-	var last error
-	return func(ctx context.Context) error {
-		if time.Since(asked) < evictionInterval {
-			return last
-		}
-		text, err := n.redis.limiter.Info(ctx, "memory").Result()
-		if err != nil && !redis.IsPermissionError(err) && !redis.HasErrorPrefix(err, "ERR") { // it does not answer
-			return last
-		}
-		asked, last = time.Now(), EvictionFailure(ParseInfo(text))
-		return last
-	}
+	return remedy.Add(err, RedisRemedy(err))
 }
 
 // EvictionRemedy says what to do about a failure of EvictionFailure.
 const EvictionRemedy = "set maxmemory-policy to noeviction"
 
-// EvictionFailure judges the maxmemory-policy in what INFO says.
+// EvictionFailure judges the maxmemory-policy in what INFO says: a bucket that is evicted is full
+// again, and a gap in the log of changes makes every node discard what it knows.
 func EvictionFailure(info map[string]string) error {
 	if policy := info["maxmemory_policy"]; policy != "noeviction" && policy != "" {
 		return errors.New("maxmemory-policy is " + policy)
@@ -243,7 +136,7 @@ func EvictionFailure(info map[string]string) error {
 
 // checkFollower returns nil while heartbeats of a follower arrive in time, or late for no
 // longer than followAgain: a single late one is no outage.
-func (n *Node) checkFollower(context.Context) error {
+func (n *Node) checkFollower() error {
 	if s := n.Cache.Stats(); s.Mode == cache.ModeFollowed || s.Mode == cache.ModeUntrusted && s.ProofAge < s.Bound+followAgain {
 		return nil
 	}
@@ -258,11 +151,11 @@ func (n *Node) checkFollower(context.Context) error {
 
 // checkTimeline fails while the server of the database is not known to be on the timeline that
 // the fleet follows.
-func (n *Node) checkTimeline(context.Context) error {
+func (n *Node) checkTimeline() error {
 	select {
 	case <-n.timelineKnown:
 		if err := n.followed.OldTimeline(); err != nil {
-			return admin.WithRemedy(err, n.followed.OldTimelineRemedy())
+			return remedy.Add(err, n.followed.OldTimelineRemedy())
 		}
 		return nil
 	default:
@@ -282,7 +175,7 @@ func (n *Node) checkFleet(ctx context.Context) error {
 		return nil
 	}
 	if other := n.claim.Renew(ctx); other != "" {
-		return admin.WithRemedy(fmt.Errorf("the fleet follows %s, and this node reads %s", other, identity), OtherDatabaseRemedy)
+		return remedy.Add(fmt.Errorf("the fleet follows %s, and this node reads %s", other, identity), OtherDatabaseRemedy)
 	}
 	return nil
 }

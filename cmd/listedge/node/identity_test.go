@@ -59,11 +59,11 @@ func TestANodeThatHasNotLookedYet(t *testing.T) {
 	if err := reads(); err == nil {
 		t.Errorf("the database was read: %v", err)
 	}
-	if err := n.checkTimeline(t.Context()); err == nil {
+	if err := n.checkTimeline(); err == nil {
 		t.Error("ready")
 	}
 	n.findTimeline(t.Context())
-	if err := n.checkTimeline(t.Context()); err != nil {
+	if err := n.checkTimeline(); err != nil {
 		t.Error(err)
 	}
 	if err := reads(); err != nil {

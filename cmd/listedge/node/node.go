@@ -57,8 +57,6 @@ type Node struct {
 	maxConnections int // of the public listener
 
 	probes []func(context.Context) // each tests whether a failed server is back
-	// When a ping of Postgres and a write to Redis last failed, in nanoseconds since started; 0 = never.
-	postgresFailed, redisFailed atomic.Int64
 
 	known atomic.Pointer[knownFleet] // nil = nothing was read yet
 	claim *changefeed.Claim          // of the name of the fleet; only checkFleet uses it
@@ -176,7 +174,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
 	n.history = admin.NewHistory(func() admin.Reading { return n.reading(pages.Stats()) })
-	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state, Keys: n.busiestKeys, Quotas: n.quotas}
+	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state, Keys: n.busiestKeys}
 	if n.redis.pages != nil {
 		state.Fleet = n.fleet
 	}

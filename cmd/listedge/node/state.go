@@ -78,15 +78,6 @@ func (n *Node) fleet(ctx context.Context) []admin.NodeState {
 	return nodes
 }
 
-// quotas returns the used part of the quotas that are used the most, by workspace.
-func (n *Node) quotas() map[string]float64 {
-	used := map[string]float64{}
-	for _, q := range n.limiter.Stats().Quotas {
-		used[q.Workspace] = q.Part
-	}
-	return used
-}
-
 // busiestKeys returns the keys with the most requests.
 func (n *Node) busiestKeys() []admin.KeyState {
 	uses := n.usage.Stats().Busiest

@@ -1,0 +1,34 @@
+// Package remedy has errors that know what to do about them.
+package remedy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+)
+
+type known struct {
+	error
+	remedy string
+}
+
+func (k *known) Error() string { return k.error.Error() + ": " + k.remedy }
+
+func (k *known) Unwrap() error { return k.error }
+
+// Add adds to an error what to do about it, behind a colon.
+func Add(err error, remedy string) error { return &known{err, remedy} }
+
+// Explain returns a failure in words for an operator, and what to do about it if the error
+// knows.
+func Explain(err error) (why, remedy string) {
+	knows, timeout := (*known)(nil), net.Error(nil)
+	if errors.As(err, &knows) {
+		remedy = knows.remedy
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+		return "no answer in time", remedy
+	}
+	return strings.TrimSuffix(strings.Join(strings.Fields(err.Error()), " "), ": "+remedy), remedy
+}
