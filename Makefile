@@ -27,8 +27,8 @@ build: ## compile bin/listedge
 	go build -o bin/listedge ./cmd/listedge
 
 quick: build ## what to run first: builds, vets, and runs all tests that need no server (two minutes)
-	go vet ./...
-	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -vE 'sandbox|databasetest' | cut -d' ' -f1)
+	@packages=$$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -vE 'sandbox|databasetest' | cut -d' ' -f1) \
+	&& go vet $$packages && go test $$packages
 
 test: ## check, and all tests, with what they need installed
 	@deploy/install.sh
@@ -65,9 +65,8 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 	go -C bench build -o ../bin/bench . # a module of its own: see its go.mod
 	./bin/bench -o bench/report.md $(ONLY)
 
-soak: ## storms on the limiter, faults to a fleet in a random order for SOAK (10m), each cached page compared for as long, and each outage is one page; SEED=n repeats one. ONLY=regexp picks some
+soak: ## faults to a fleet in a random order for SOAK (10m), each cached page compared for as long, and each outage is one page; SEED=n repeats one. ONLY=regexp picks some
 	@deploy/install.sh
-	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./limiter
 	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./cmd/listedge/e2e -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 	go -C deploy test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 .
 
