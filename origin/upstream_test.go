@@ -155,12 +155,12 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 	runs := []string{runOf(t, address), runOf(t, next.URL("listedge"))}
 	finds(t, "changes of the old primary, pages of the new", "reading", next.URL("listedge"), address, "another server", admin.Fail)
 	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
-	network, relayed := startRelay(t, address)
+	network := sandboxtest.StartRelay(t, old.Addr())
 	for name, c := range map[string]struct {
 		url  string
 		lead func(to string) error
 	}{
-		"direct": {relayed, func(to string) error { network.redirect(to); return nil }},
+		"direct": {strings.Replace(address, old.Addr(), network.Addr(), 1), func(to string) error { network.Redirect(to); return nil }},
 		"pooled": {pooled, pooler.LeadTo},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,20 +41,31 @@ func (r *Relay) Addr() string {
 	return r.listener.Addr().String()
 }
 
-// Lose makes every connection hang, or go on, as when packets are lost: neither side gets
-// an error.
-func (r *Relay) Lose(cut bool) {
+// set changes the relay, for those that wait, too.
+func (r *Relay) set(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cut = cut
+	change()
 	r.open.Broadcast()
 }
 
+// Lose makes every connection hang, or go on, as when packets are lost: neither side gets
+// an error.
+func (r *Relay) Lose(cut bool) { r.set(func() { r.cut = cut }) }
+
 // Delay makes every piece of bytes take this much longer.
-func (r *Relay) Delay(d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.delay = d
+func (r *Relay) Delay(d time.Duration) { r.set(func() { r.delay = d }) }
+
+// Redirect makes new connections lead to another server. Existing ones stay.
+func (r *Relay) Redirect(to string) { r.set(func() { r.to = to }) }
+
+// Sever closes all connections.
+func (r *Relay) Sever() {
+	r.set(func() {
+		for c := range r.conns {
+			c.Close()
+		}
+	})
 }
 
 // Refuse closes all connections and refuses new ones, or accepts them again.
@@ -68,44 +79,17 @@ func (r *Relay) Refuse(refuse bool) error {
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	r.listener = listener
-	r.mu.Unlock()
+	r.set(func() { r.listener = listener })
 	go r.accept(listener)
 	return nil
 }
 
-// Redirect makes new connections lead to another server. Existing ones stay.
-func (r *Relay) Redirect(to string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.to = to
-}
-
-// Sever closes all connections.
-func (r *Relay) Sever() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for c := range r.conns {
-		c.Close()
-	}
-}
-
-func (r *Relay) destination() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.to
-}
-
 func (r *Relay) end() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.listener.Close()
-	r.ended = true
-	r.open.Broadcast()
-	for c := range r.conns {
-		c.Close()
-	}
+	r.set(func() {
+		r.listener.Close()
+		r.ended = true
+	})
+	r.Sever()
 }
 
 func (r *Relay) accept(listener net.Listener) {
@@ -119,7 +103,9 @@ func (r *Relay) accept(listener net.Listener) {
 				from.Close()
 				return
 			}
-			to, err := net.Dial("tcp", r.destination())
+			server := ""
+			r.set(func() { server = r.to })
+			to, err := net.Dial("tcp", server)
 			if err != nil {
 				from.Close()
 				return
