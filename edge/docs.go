@@ -48,11 +48,10 @@ var docs = sync.OnceValue(func() map[string]*document {
 	for _, f := range must(fs.ReadDir(static.FS, ".")) {
 		text := must(fs.ReadFile(static.FS, f.Name()))
 		name, compressed := strings.CutSuffix(f.Name(), ".gz")
-		newAsset := newDocument
-		if compressed {
-			newAsset = newCompressedDocument
+		asset := newDocument(mime.TypeByExtension(path.Ext(name)), text)
+		if compressed { // text is the gzip form
+			asset.identity, asset.gzip = must(io.ReadAll(must(gzip.NewReader(bytes.NewReader(text))))), text
 		}
-		asset := newAsset(mime.TypeByExtension(path.Ext(name)), text)
 		asset.policy = PagePolicy(nil, " 'self'")
 		all[docsPath+"/"+name] = asset
 	}
@@ -96,11 +95,10 @@ func inlineHashes(page []byte, kind string) (sources string) {
 // document is a page of the documentation, which needs no key. All responses share its
 // bytes, so a response to a slow client takes no memory.
 type document struct {
-	contentType string
-	policy      string // Content-Security-Policy; "" = none
-	etag        cache.EntityTag
-	identity    func() []byte
-	gzip        []byte // nil = the gzip form is not shorter
+	contentType    string
+	policy         string // Content-Security-Policy; "" = none
+	etag           cache.EntityTag
+	identity, gzip []byte
 }
 
 // newDocument makes a document from its text.
@@ -109,19 +107,7 @@ func newDocument(contentType string, text []byte) *document {
 	w := gzip.NewWriter(&compressed)
 	must(w.Write(text))
 	must(0, w.Close())
-	d := &document{contentType: contentType, etag: cache.TagOf(text), identity: func() []byte { return text }}
-	if compressed.Len() < len(text) {
-		d.gzip = compressed.Bytes()
-	}
-	return d
-}
-
-// newCompressedDocument makes a document from its gzip form. It inflates the form when a
-// client first needs the text.
-func newCompressedDocument(contentType string, compressed []byte) *document {
-	return &document{contentType: contentType, etag: cache.TagOf(compressed), gzip: compressed, identity: sync.OnceValue(func() []byte {
-		return must(io.ReadAll(must(gzip.NewReader(bytes.NewReader(compressed)))))
-	})}
+	return &document{contentType: contentType, etag: cache.TagOf(text), identity: text, gzip: compressed.Bytes()}
 }
 
 // must returns the value of a call that cannot fail, because it uses only data of the
@@ -170,14 +156,14 @@ func (s *Server) serveDocument(x *exchange, d *document) *failure {
 		return &failure{problem: bodyTooLarge}
 	}
 	notModified := matchesETag(x.headers.noneMatch, d.etag[:])
-	compressed := d.gzip != nil && acceptsGzip(x.headers.encoding)
+	compressed := !notModified && acceptsGzip(x.headers.encoding)
 	var body []byte
 	switch {
 	case notModified:
 	case compressed:
 		body = d.gzip
 	default:
-		body = d.identity()
+		body = d.identity
 	}
 	if f := s.limitAddress(x, publicResponses, 1+len(body)/documentUnit, noKeyLimited); f != nil {
 		return f
@@ -186,9 +172,7 @@ func (s *Server) serveDocument(x *exchange, d *document) *failure {
 	r.kind = d.contentType
 	r.add(fasthttp.HeaderETag, string(d.etag[:]))
 	r.add(fasthttp.HeaderCacheControl, documentCache)
-	if d.gzip != nil {
-		r.add(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
-	}
+	r.add(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
 	if d.policy != "" {
 		r.add(fasthttp.HeaderContentSecurityPolicy, d.policy)
 		r.add(fasthttp.HeaderReferrerPolicy, "no-referrer")

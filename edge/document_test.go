@@ -43,23 +43,18 @@ func TestADocumentIsServedInTwoForms(t *testing.T) {
 		if plain.status != 200 || plain.header("Content-Encoding") != "" || plain.header("ETag") != compressed.header("ETag") {
 			t.Errorf("%s: %d %v, %d %v", path, plain.status, plain.head, compressed.status, compressed.head)
 		}
-		if compressed.header("Content-Encoding") == "" {
-			if strings.HasSuffix(path, ".js") || compressed.body != plain.body {
-				t.Errorf("%s is not compressed", path)
-			}
-			continue
-		}
 		r, err := gzip.NewReader(strings.NewReader(compressed.body))
 		if err != nil {
 			t.Fatal(path, err)
 		}
-		if text, err := io.ReadAll(r); err != nil || string(text) != plain.body || len(compressed.body) >= len(plain.body) {
+		const head = 64 // bytes by which the form of an image may be longer
+		if text, err := io.ReadAll(r); err != nil || string(text) != plain.body || len(compressed.body) > len(plain.body)+head {
 			t.Errorf("%s: %d bytes, of which %d arrive compressed (%v)", path, len(plain.body), len(text), err)
 		}
 	}
 }
 
-// A document is neither inflated nor copied for a request.
+// A document is not copied for a request.
 func TestResponsesShareADocumentsBytes(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	c := newConn(&discarding{}, s)
@@ -75,7 +70,6 @@ func TestResponsesShareADocumentsBytes(t *testing.T) {
 		must(ctx.Response.WriteTo(c))
 		ctx.Response.Reset()
 	}
-	get() // inflates
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	const requests = 20
@@ -101,8 +95,8 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 		status       int
 	}{
 		{"GET", "/nowhere", 1, 404},
-		{"GET", openAPIPath, 1 + len(openAPI().identity())/documentUnit, 200},
-		{"GET", theBundle, 1 + len(docs()[theBundle].identity())/documentUnit, 200},
+		{"GET", openAPIPath, 1 + len(openAPI().identity)/documentUnit, 200},
+		{"GET", theBundle, 1 + len(docs()[theBundle].identity)/documentUnit, 200},
 	} {
 		s, keyed := hitServer(t, `{"data":[]`)
 		move := stopGuard(s)
@@ -166,7 +160,7 @@ func TestDocsCanBeTurnedOff(t *testing.T) {
 			t.Errorf("%s: %+v", path, got)
 		}
 	}
-	if got := askKeyless(t, off, "GET", "/openapi.json"); got.status != 200 || !bytes.Equal([]byte(got.body), openAPI().identity()) {
+	if got := askKeyless(t, off, "GET", "/openapi.json"); got.status != 200 || !bytes.Equal([]byte(got.body), openAPI().identity) {
 		t.Errorf("/openapi.json: %d", got.status)
 	}
 }

@@ -48,14 +48,14 @@ var (
 	tooSlow         = &problem{"REQUEST_FAILED", 408, "The request took too long to arrive.", nil}
 	etagMismatch    = &problem{"REQUEST_FAILED", 412, "The page does not match If-Match; only * does.", nil}
 	bodyTooLarge    = &problem{"REQUEST_FAILED", 413, "A list request has no body.", nil}
-	headersTooLarge = &problem{"REQUEST_FAILED", 431, "The request's header is too large.", nil}
+	headersTooLarge = &problem{"REQUEST_FAILED", 431, "The request's header is too large: it may have 16 KiB and 100 lines.", nil}
 	invalid         = &problem{"VALIDATION_ERROR", 400, "Some parameters are not valid.", nil}
 	keyMissing      = &problem{"UNAUTHORIZED", 401, "Send your API key in the X-API-Key header, once.", nil}
 	keyMalformed    = &problem{"UNAUTHORIZED", 401, "This is not an API key; look for a typing error.", nil}
 	keyRefused      = &problem{"UNAUTHORIZED", 401, "This API key is not valid.", nil}
 	scopeMissing    = &problem{"FORBIDDEN", 403, "This API key may not read this collection.", nil}
 	suspended       = &problem{"FORBIDDEN", 403, "This workspace is suspended.", nil}
-	notFound        = &problem{"NOT_FOUND", 404, "There is nothing at this address.", nil}
+	notFound        = &problem{"NOT_FOUND", 404, "There is nothing at this address; the lists are /v1/items and /v1/contacts, and /openapi.json describes them.", nil}
 	rateLimited     = &problem{"RATE_LIMITED", 429, "Too many requests; wait as long as Retry-After says.", nil}
 	quotaReached    = &problem{"PLAN_LIMIT_REACHED", 429, "The quota of this workspace is used up; wait as long as Retry-After says.", nil}
 	authLimited     = &problem{"RATE_LIMITED", 429, "Too many requests with invalid API keys; wait as long as Retry-After says.", nil}

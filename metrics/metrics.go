@@ -11,7 +11,6 @@ package metrics
 import (
 	"net/http"
 	"reflect"
-	"runtime"
 	"strings"
 	"time"
 
@@ -124,7 +123,7 @@ func New(version, revision string) *Registry {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newCollector(edgeMetrics, func() *Edge { return r.Edge }),
-		newCollector(buildMetrics, func() build { return build{version, revision, runtime.Version()} }),
+		newBuild(version, revision),
 	)
 	return r
 }

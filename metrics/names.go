@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,13 +63,10 @@ func histograms(name, help string, bounds []float64, labels ...string) *promethe
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: bounds, NativeHistogramBucketFactor: 1.19}, labels)
 }
 
-// build is the version of the program that runs.
-type build struct{ version, revision, goversion string }
-
-var buildMetrics = []metric[build]{
-	{"build_info", "Always 1; the labels say what is running.", []string{"version", "revision", "goversion"}, func(b build, set set) {
-		set(1, b.version, b.revision, b.goversion)
-	}},
+// newBuild says which version of the program runs.
+func newBuild(version, revision string) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "build_info", Help: "Always 1; the labels say what is running.",
+		ConstLabels: prometheus.Labels{"version": version, "revision": revision, "goversion": runtime.Version()}}, func() float64 { return 1 })
 }
 
 // nodeMetrics are of what the node as a whole knows.
