@@ -185,27 +185,6 @@ func TestACursorHoldsNothingImpossible(t *testing.T) {
 	}
 }
 
-// Scopes and positions name pages in the cache: two of them never share a name.
-func TestScopesAndPositionsAreInjective(t *testing.T) {
-	scopes := map[string]string{}
-	for _, q := range allLists() {
-		name := string(q.AppendScope(nil))
-		if other, taken := scopes[name]; taken {
-			t.Errorf("%s and %s are both %q", other, describe(q), name)
-		}
-		scopes[name] = describe(q)
-	}
-	for _, sort := range lists.Items.Orders() {
-		names := map[lists.Position]bool{"": true} // the start
-		for _, p := range positions(sort) {
-			if names[p] {
-				t.Errorf("%q is two positions", p)
-			}
-			names[p] = true
-		}
-	}
-}
-
 // A damaged cursor that is accepted nevertheless must at least be a position of
 // this very list that Postgres takes as an argument.
 func FuzzParseCursor(f *testing.F) {

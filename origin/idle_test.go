@@ -2,14 +2,12 @@ package origin
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
@@ -68,28 +66,6 @@ func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 					t.Errorf("%s, TLS %s: key %d: %v", name, mode, i, err)
 				}
 			}
-		}
-	}
-}
-
-// The same for a standby, whose breaker would open otherwise.
-func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
-	t.Parallel()
-	primary := sandboxtest.Postgres(t)
-	url := ownDatabase(t, primary)
-	standby := sandboxtest.Standby(t, primary, nil).URL("listedge")
-	db := openDatabase(t, postgres.Options{URL: url, Replicas: []string{standby}, Connections: 6})
-	o, server, conn := New(db), identity(t, url).TimelineName(), connect(t, url)
-	fetch := func() error {
-		_, err := o.FetchFromStandby(within(t, patience), anyPage, primaryNow(t, conn, server))
-		return err
-	}
-	eventually(t, "a page of the standby", func() bool { return fetch() == nil })
-	fillPool(t, o, db.Standbys[0])
-	endSessions(t, standby)
-	for range 2 * 6 {
-		if err := fetch(); err != nil && !errors.Is(err, context.DeadlineExceeded) { // which a busy machine may bring
-			t.Error(err)
 		}
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"os"
 	"regexp"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/lists"
 )
@@ -41,5 +43,31 @@ func TestTheJSONOfRowsInRedisBelongsToTheirMagic(t *testing.T) {
 	}
 	if is := string(magic[1]) + " " + hex.EncodeToString(hash.Sum(nil)[:6]); is != want {
 		t.Errorf("%s, want %s: if the JSON has changed, raise magic in cache/codec.go, and then change want", is, want)
+	}
+}
+
+// numeric is the number as Postgres sends it in binary.
+func numeric(text string) []byte {
+	var n pgtype.Numeric
+	err := n.Scan(text)
+	b, encodeErr := pgtype.NewMap().Encode(pgtype.NumericOID, pgtype.BinaryFormatCode, n, nil)
+	if err = errors.Join(err, encodeErr); err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// Fields, their order and their names are the contract's.
+func TestColumnsAreTheContracts(t *testing.T) {
+	for c, reference := range map[lists.Collection]*row{lists.Items: newItem(uuid.Nil, uuid.Nil, "x"), lists.Contacts: newContact(uuid.Nil, uuid.Nil, "x")} {
+		listed := c.Listed()
+		if len(listed) != len(reference.fields) || len(c.Columns()) != len(listed)+1 || c.Columns()[len(listed)].Name != "active" {
+			t.Fatalf("%s: %v", c, c.Columns())
+		}
+		for i, f := range reference.fields {
+			if listed[i].Field != f.name || listed[i].Name != columnOf(f.name) || listed[i].Hidden || f.value == nil != listed[i].Nullable {
+				t.Errorf("%s: %+v is not %s", c, listed[i], f.name)
+			}
+		}
 	}
 }
