@@ -59,10 +59,13 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	if err != nil {
 		return err
 	}
-	var held ports // opened first: a port in use is the most frequent mistake
-	defer held.close()
-	if err := held.open(addresses); err != nil {
-		return err
+	var held []net.Listener // opened first: a port in use is the most frequent mistake
+	for _, a := range addresses {
+		public, private, err := node.Listen(a)
+		if err != nil {
+			return err // which ends the process
+		}
+		held = append(held, public, private)
 	}
 	if err := os.MkdirAll(c.DataDir, 0o755); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
@@ -92,11 +95,11 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 			err = cmp.Or(err, fmt.Errorf("%w; its log is %s", errPostgresEnded, postgres.LogFile()))
 		}
 	}()
-	return c.serve(ctx, t, flags, addresses, &held, postgres)
+	return c.serve(ctx, t, flags, addresses, held, postgres)
 }
 
 // serve prepares Postgres and runs the nodes on it.
-func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held *ports,
+func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held []net.Listener,
 	postgres *sandbox.Postgres) (result error) {
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
@@ -135,7 +138,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 }
 
 // makeNodes makes the nodes, which take over the listeners. An error ends the process.
-func (c *devCommand) makeNodes(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held *ports, url string) (
+func (c *devCommand) makeNodes(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held []net.Listener, url string) (
 	nodes []*node.Node, err error) {
 	for i, a := range addresses {
 		out := t.err
@@ -145,13 +148,12 @@ func (c *devCommand) makeNodes(ctx context.Context, t *terminal, flags *kong.Con
 		settings := settingsInEffect(flags)
 		settings["listen"], settings["admin-listen"] = a.Listen, a.AdminListen
 		n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, Database: node.DatabaseURLs{Pages: url, Changes: url},
-			Log: node.NewLog(out, c.Flags), Public: (*held)[2*i], Private: (*held)[2*i+1]})
+			Log: node.NewLog(out, c.Flags), Public: held[2*i], Private: held[2*i+1]})
 		if err != nil {
 			return nil, err
 		}
 		nodes = append(nodes, n)
 	}
-	*held = nil
 	return nodes, nil
 }
 
@@ -164,27 +166,6 @@ type prefixed struct {
 func (p prefixed) Write(line []byte) (int, error) {
 	_, err := io.WriteString(p.to, p.prefix+string(line))
 	return len(line), err
-}
-
-// ports are the listeners of the nodes, held until the nodes serve.
-type ports []net.Listener
-
-func (p *ports) open(addresses []node.ListenFlags) error {
-	for _, a := range addresses {
-		public, private, err := node.Listen(a)
-		if err != nil {
-			return err
-		}
-		*p = append(*p, public, private)
-	}
-	return nil
-}
-
-func (p *ports) close() {
-	for _, l := range *p {
-		l.Close()
-	}
-	*p = nil
 }
 
 // addresses are the listeners of each node, on successive ports.

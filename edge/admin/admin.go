@@ -4,7 +4,7 @@
 //	GET /livez  /readyz      health.go: should this node be sent requests?
 //	GET /                    status.go: one node, live, in a browser
 //	GET /state               state.go: what the status page shows beside the metrics
-//	GET /runbook             what to do about each alert
+//	GET /runbook             status.go: what to do about each alert
 //	GET /metrics  /log       given by the caller
 //	GET /settings            what is in effect, without secrets
 //	GET /explain             what happened to a recent request
@@ -63,8 +63,8 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("GET /{$}", serveStatus)
-	mux.HandleFunc("GET /runbook", serveRunbook)
+	mux.HandleFunc("GET /{$}", servePage(statusPage))
+	mux.HandleFunc("GET /runbook", servePage(runbookPage))
 	mux.HandleFunc("GET /state", o.State.serve)
 	return checked
 }

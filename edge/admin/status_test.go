@@ -10,7 +10,7 @@ import (
 // The page's policy does not run injected scripts, and lets nothing send data elsewhere.
 func TestTheStatusPagesPolicy(t *testing.T) {
 	w := httptest.NewRecorder()
-	serveStatus(w, nil)
+	servePage(statusPage)(w, nil)
 	policy := w.Header().Get("Content-Security-Policy")
 	if !strings.HasPrefix(policy, "default-src 'none'; connect-src 'self';") || strings.Contains(policy, "unsafe") || strings.Contains(policy, "http") {
 		t.Error(policy)

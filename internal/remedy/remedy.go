@@ -17,8 +17,13 @@ func (k *known) Error() string { return k.error.Error() + ": " + k.remedy }
 
 func (k *known) Unwrap() error { return k.error }
 
-// Add adds to an error what to do about it, behind a colon.
-func Add(err error, remedy string) error { return &known{err, remedy} }
+// Add adds to an error, if there is one, what to do about it, behind a colon.
+func Add(err error, remedy string) error {
+	if err == nil {
+		return nil
+	}
+	return &known{err, remedy}
+}
 
 // Explain returns a failure in words for an operator, and what to do about it if the error
 // knows.

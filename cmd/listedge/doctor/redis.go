@@ -33,15 +33,13 @@ func (r *report) checkRedis(ctx context.Context, url string, followed *changefee
 	defer client.Close()
 	began := time.Now()
 	err := client.Ping(ctx).Err()
-	took := time.Since(began).Round(time.Microsecond)
+	fine := fmt.Sprintf("the user has all rights that a node needs, and a PING takes %s with its connection", time.Since(began).Round(time.Microsecond))
 	if err == nil {
 		err = refusal(ctx, client, followed.Prefix()+"doctor-"+rand.Text())
 	}
-	if err != nil {
-		r.judge("redis", admin.Fail, "", err, node.RedisRemedy(err))
+	if r.judge("redis", admin.Fail, fine, err, node.RedisRemedy(err)); err != nil {
 		return
 	}
-	r.add("redis", admin.OK, fmt.Sprintf("the user has all rights that a node needs, and a PING takes %s with its connection", took), "")
 	r.readRedis(ctx, client, followed, says)
 	text, _ := client.Info(ctx).Result()
 	r.checkRedisInfo(node.ParseInfo(text))
@@ -71,22 +69,20 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 
 // checkRedisInfo judges what INFO says.
 func (r *report) checkRedisInfo(info map[string]string) {
-	version := info["redis_version"]
+	text, old, unbounded := info["redis_version"], error(nil), error(nil)
 	var major, minor int
-	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor)
-	const oldest = 602 // which has XTRIM MINID
-	if 100*major+minor < oldest {
-		r.add("redis version", admin.Fail, version+" is too old", "use Redis 6.2 or later")
-	} else if valkey := info["valkey_version"]; valkey != "" {
-		r.add("redis version", admin.OK, "Valkey "+valkey+", as Redis "+version, "")
-	} else {
-		r.add("redis version", admin.OK, version, "")
+	_, _ = fmt.Sscanf(text, "%d.%d", &major, &minor)
+	if 100*major+minor < 602 { // 6.2 has XTRIM MINID
+		old = errors.New(text + " is too old")
 	}
-	r.judge("redis eviction", admin.Warn, info["maxmemory_policy"], node.EvictionFailure(info), node.EvictionRemedy)
-	var unbounded error
+	if valkey := info["valkey_version"]; valkey != "" {
+		text = "Valkey " + valkey + ", as Redis " + text
+	}
 	if info["maxmemory"] == "0" {
 		unbounded = errors.New("not set: pages may take all memory of the machine")
 	}
+	r.judge("redis version", admin.Fail, text, old, "use Redis 6.2 or later")
+	r.judge("redis eviction", admin.Warn, info["maxmemory_policy"], node.EvictionFailure(info), "")
 	r.judge("redis maxmemory", admin.Warn, info["maxmemory_human"], unbounded, "set maxmemory")
 }
 

@@ -67,7 +67,7 @@ func (n *Node) checksOfRedis() []admin.Check {
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
 		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always}, // logged as the reason why the node is not ready
 		{Name: "identity", Run: asks(n.identityFailure.get), Broken: "the node may not query which database it reads: pages are not stored in Redis"},
-		{Name: "Redis eviction", Every: time.Minute, Runbook: "ListedgeRedisEvicts", Remedy: EvictionRemedy,
+		{Name: "Redis eviction", Every: time.Minute, Runbook: "ListedgeRedisEvicts",
 			Broken: "Redis may evict buckets and the log of changes",
 			Run: func(ctx context.Context) error {
 				text, _ := n.redis.limiter.Info(ctx, "memory").Result() // a user without the right to ask may still be a node
@@ -116,20 +116,14 @@ func (n *Node) pingPostgres(ctx context.Context) error {
 // lacks rights answer a ping, and refuse writes.
 func (n *Node) writeRedis(ctx context.Context) error {
 	err := n.redis.limiter.Set(ctx, n.followed.Prefix()+"check:{changes}:"+n.name(), "x", time.Minute).Err()
-	if err == nil {
-		return nil
-	}
 	return remedy.Add(err, RedisRemedy(err))
 }
-
-// EvictionRemedy says what to do about a failure of EvictionFailure.
-const EvictionRemedy = "set maxmemory-policy to noeviction"
 
 // EvictionFailure judges the maxmemory-policy in what INFO says: a bucket that is evicted is full
 // again, and a gap in the log of changes makes every node discard what it knows.
 func EvictionFailure(info map[string]string) error {
 	if policy := info["maxmemory_policy"]; policy != "noeviction" && policy != "" {
-		return errors.New("maxmemory-policy is " + policy)
+		return remedy.Add(errors.New("maxmemory-policy is "+policy), "set maxmemory-policy to noeviction")
 	}
 	return nil
 }
@@ -154,10 +148,7 @@ func (n *Node) checkFollower() error {
 func (n *Node) checkTimeline() error {
 	select {
 	case <-n.timelineKnown:
-		if err := n.followed.OldTimeline(); err != nil {
-			return remedy.Add(err, n.followed.OldTimelineRemedy())
-		}
-		return nil
+		return remedy.Add(n.followed.OldTimeline(), n.followed.OldTimelineRemedy())
 	default:
 		return errors.New("the timeline that the fleet follows is not known yet") // mutation: a node is ready before it has looked
 	}
@@ -171,20 +162,18 @@ func (n *Node) checkFleet(ctx context.Context) error {
 	if !known && n.identityFailure.get() == nil {
 		return errors.New("which database this node reads is not known yet")
 	}
-	if !known {
-		return nil
-	}
-	if other := n.claim.Renew(ctx); other != "" {
-		return remedy.Add(fmt.Errorf("the fleet follows %s, and this node reads %s", other, identity), OtherDatabaseRemedy)
+	if other := n.claim.Renew(ctx); known && other != "" {
+		return remedy.Add(fmt.Errorf("the fleet follows %s, and this node reads %s", other, identity),
+			"correct --database-url, or give the nodes of each database a --region of their own")
 	}
 	return nil
 }
 
-// OtherDatabaseRemedy says what to do if nodes of one region read several databases.
-const OtherDatabaseRemedy = "correct --database-url, or give the nodes of each database a --region of their own"
-
 // RedisRemedy says what to do about an error of Redis.
 func RedisRemedy(err error) string {
+	if err == nil {
+		return ""
+	}
 	for _, class := range []struct{ prefix, remedy string }{
 		{"READONLY", "this is a replica: name the master in --redis-url, or use redis+sentinel://"},
 		{"OOM", "its memory is full: raise maxmemory"},

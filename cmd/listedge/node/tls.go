@@ -2,7 +2,6 @@ package node
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"sync"
@@ -72,22 +71,14 @@ func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// expiry returns when the first certificate of the chain expires; zero = there is none. It reads
-// the files, too: without clients nothing else would notice a renewal.
-func (c *certificate) expiry() (first time.Time) {
+// expiry returns when the certificate expires; zero = there is none. It reads the files, too:
+// without clients nothing else would notice a renewal.
+func (c *certificate) expiry() time.Time {
 	if c == nil {
-		return first
+		return time.Time{}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refresh()
-	for _, der := range c.current.Certificate {
-		parsed, err := x509.ParseCertificate(der)
-		if err == nil && (first.IsZero() || parsed.NotAfter.Before(first)) {
-			first = parsed.NotAfter
-		}
-	}
-	return first
+	current, _ := c.present(nil)
+	return current.Leaf.NotAfter
 }
 
 // refresh reads the files again, unless it has just done so. The caller holds mu.
