@@ -70,7 +70,7 @@ func startFleet(ctx context.Context, s *subject, nodes int) (f *followingFleet, 
 		return nil, err
 	}
 	f = &followingFleet{}
-	if f.redis, err = sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: dir}); err != nil {
+	if f.redis, err = sandbox.StartRedis(ctx, dir); err != nil {
 		return nil, err
 	}
 	for range nodes {

@@ -53,7 +53,7 @@ func measureLimitCost(ctx context.Context, r *report) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	server, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: dir})
+	server, err := sandbox.StartRedis(ctx, dir)
 	if err != nil {
 		return err
 	}

@@ -112,7 +112,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 	if c.Nodes > 1 && c.RedisURL == "" {
 		startCtx, cancel := context.WithTimeout(ctx, devStartTimeout)
 		defer cancel()
-		redis, err := sandbox.StartRedis(startCtx, sandbox.RedisOptions{Dir: filepath.Join(c.DataDir, "redis")})
+		redis, err := sandbox.StartRedis(startCtx, filepath.Join(c.DataDir, "redis"))
 		if err != nil {
 			return fmt.Errorf("start Redis: %w", err)
 		}

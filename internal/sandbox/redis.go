@@ -11,31 +11,25 @@ import (
 	"time"
 )
 
-// RedisOptions describe a private Redis.
-type RedisOptions struct {
-	Dir  string   // a folder of its own; made when missing
-	Args []string // further arguments of redis-server, e.g. "--cluster-enabled", "yes"
-}
-
 // Redis is a running private server: 127.0.0.1 only, nothing written to disk. A restart
 // empties it.
 type Redis struct{ *Server }
 
-// StartRedis starts a server and returns when it answers PING.
-// Errors: ErrNoBinaries, ErrDataFolder, or the end of the server's log.
-func StartRedis(ctx context.Context, o RedisOptions) (*Redis, error) {
+// StartRedis starts a server in a folder of its own, which it makes, with these arguments of redis-server besides. It
+// returns when the server answers PING. Errors: ErrNoBinaries, ErrDataFolder, or the end of the server's log.
+func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, error) {
 	path, err := FindServer("a Redis server", redisPrograms...)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("%w %s: %w", ErrDataFolder, o.Dir, err)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("%w %s: %w", ErrDataFolder, dir, err)
 	}
 	s, err := StartServer(ctx, Program{
-		Path: path, Dir: o.Dir, Log: "redis.log", Ready: (*Server).answersPing, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
+		Path: path, Dir: dir, Log: "redis.log", Ready: (*Server).answersPing, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
 		Args: func(port string) ([]string, error) {
 			return append([]string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no",
-				"--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", o.Dir}, o.Args...), nil
+				"--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", dir}, arguments...), nil
 		}})
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -136,14 +135,7 @@ func TestAColdWalkCostsAQueryForFourPages(t *testing.T) {
 			key := newKeyFor(t, database, walkedWorkspace(t, database), "--rate", "0.001", "--burst", "1000")
 			n := startNode(t, database, "--freshness-bound", mode, "--cache-ttl", "1m")
 			within(t, patience, "pages are fresh by proof or by age", func() bool { return n.mode() != "untrusted" })
-			pages := 0
-			for path := "/v1/items?limit=1"; path != ""; pages++ {
-				p := n.get(t, path, key).page(t)
-				path = ""
-				if p.Page.NextCursor != nil {
-					path = "/v1/items?limit=1&cursor=" + url.QueryEscape(*p.Page.NextCursor)
-				}
-			}
+			pages := len(n.walk(t, "/v1/items?limit=1", key, 1))
 			fetched := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`)
 			if most := 1 + float64(pages)/4; pages < 30 || fetched > most {
 				t.Errorf("%v queries for %d pages", fetched, pages)

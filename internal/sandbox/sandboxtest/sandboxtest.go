@@ -86,7 +86,7 @@ func Redis(t testing.TB, args ...string) *sandbox.Redis {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: Dir(t), Args: args})
+	r, err := sandbox.StartRedis(ctx, Dir(t), args...)
 	must(t, err)
 	t.Cleanup(func() { _ = r.Stop() })
 	return r
