@@ -32,14 +32,8 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 	}
 	workspace := s.sizes[i].workspace
 	rate, burst := 1e-3, int32(1_000_000) // so that what is missing of the burst was spent
-	key, err := s.admin.CreateKey(ctx, admin.NewKey{Workspace: workspace, Rate: &rate, Burst: &burst})
-	if err != nil {
-		return err
-	}
-	node, err := s.startFollower(ctx)
-	if err != nil {
-		return err
-	}
+	key := must1(s.admin.CreateKey(ctx, admin.NewKey{Workspace: workspace, Rate: &rate, Burst: &burst}))
+	node := must1(s.startFollower(ctx))
 	defer node.end()
 
 	wire := newWire()
@@ -67,18 +61,10 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 		{"none, after all of these", "", 0, 1},
 		{withoutETags, "", 0, 1},
 	} {
-		rows, err := s.db.Query(ctx, "SELECT id FROM items WHERE workspace_id = $1 AND active ORDER BY md5(id::text) LIMIT $2", workspace, c.rows)
-		if err != nil {
-			return err
-		}
-		ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-		if err != nil {
-			return err
-		}
+		rows := must1(s.db.Query(ctx, "SELECT id FROM items WHERE workspace_id = $1 AND active ORDER BY md5(id::text) LIMIT $2", workspace, c.rows))
+		ids := must1(pgx.CollectRows(rows, pgx.RowTo[uuid.UUID]))
 		for some := range slices.Chunk(ids, c.at) {
-			if _, err := s.db.Exec(ctx, c.statement, workspace, some); err != nil {
-				return err
-			}
+			must1(s.db.Exec(ctx, c.statement, workspace, some))
 		}
 		if c.what == withoutETags {
 			items = copies.NewItems(reader)

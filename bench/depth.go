@@ -16,20 +16,11 @@ const nearby = 8
 
 // measureDepth compares a page deep in a list with its second.
 func measureDepth(ctx context.Context, s *subject, r *report) error {
-	o, end, err := s.openOrigin(ctx)
-	if err != nil {
-		return err
-	}
+	o, end := must2(s.openOrigin(ctx))
 	defer end()
 	for name, sort := range map[string]lists.Order{"createdAt": lists.ByCreatedAt, "name": lists.ByName} {
-		second, deep, err := deepQuery(ctx, o, origin.Query{Workspace: s.workspace, Collection: lists.Items, Sort: sort, Limit: pageSize})
-		if err != nil {
-			return err
-		}
-		spent, err := alternate(fetches(ctx, o, second, deep)...)
-		if err != nil {
-			return err
-		}
+		second, deep := must2(deepQuery(ctx, o, origin.Query{Workspace: s.workspace, Collection: lists.Items, Sort: sort, Limit: pageSize}))
+		spent := must1(alternate(fetches(ctx, o, second, deep)...))
 		r.ratio("page 2,000 by "+name+": time per query, µs, against page 2, of as many bytes", "%.1f", spent[1].wall, spent[0].wall, 1.1)
 	}
 	return nil

@@ -12,10 +12,7 @@ import (
 
 // measureGrowth compares a large workspace with smaller ones.
 func measureGrowth(ctx context.Context, s *subject, r *report) error {
-	o, end, err := s.openOrigin(ctx)
-	if err != nil {
-		return err
-	}
+	o, end := must2(s.openOrigin(ctx))
 	defer end()
 	for _, c := range []struct {
 		what, few string
@@ -23,16 +20,10 @@ func measureGrowth(ctx context.Context, s *subject, r *report) error {
 	}{{"list", "", 1.15}, {"search that few rows match", "few", 2}, {"search that many rows match", "many", 2}} {
 		var queries []origin.Query
 		for _, size := range s.sizes {
-			term, err := s.term(ctx, size.workspace, c.few)
-			if err != nil {
-				return err
-			}
+			term := must1(s.term(ctx, size.workspace, c.few))
 			queries = append(queries, origin.Query{Workspace: size.workspace, Collection: lists.Items, Limit: pageSize, Search: term})
 		}
-		spent, err := alternate(fetches(ctx, o, queries...)...)
-		if err != nil {
-			return err
-		}
+		spent := must1(alternate(fetches(ctx, o, queries...)...))
 		for i, size := range s.sizes {
 			if i > 0 {
 				goal := 0.0

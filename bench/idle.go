@@ -16,31 +16,16 @@ const (
 // measureIdle prints what eight nodes cost Redis and their machines while nobody sends
 // requests and nobody writes the tables.
 func measureIdle(ctx context.Context, s *subject, r *report) error {
-	f, err := startFleet(ctx, s, fleetNodes)
-	if err != nil {
-		return err
-	}
+	f := must1(startFleet(ctx, s, fleetNodes))
 	defer f.end()
 	time.Sleep(fleetIdle)
-	used, err := f.used()
-	if err != nil {
-		return err
-	}
-	before, err := redisInfo(ctx, f.redis)
-	if err != nil {
-		return err
-	}
+	used := must1(f.used())
+	before := must1(redisInfo(ctx, f.redis))
 	began := time.Now()
 	time.Sleep(idleTime)
-	after, err := redisInfo(ctx, f.redis)
-	if err != nil {
-		return err
-	}
+	after := must1(redisInfo(ctx, f.redis))
 	seconds := time.Since(began).Seconds()
-	usedAfter, err := f.used()
-	if err != nil {
-		return err
-	}
+	usedAfter := must1(f.used())
 	perSecond := func(name string, own float64) float64 { return (after[name] - before[name] - own) / seconds }
 	heartbeats, bytes := perSecond("xadd calls", 0), perSecond("total_net_output_bytes", before["bytes"])/fleetNodes
 	var follower, others float64 // ms a second

@@ -105,7 +105,7 @@ func run(ctx context.Context, o options) error {
 	for _, m := range chosen {
 		fmt.Fprintln(os.Stderr, "bench:", m.name)
 		r.begin(m.name)
-		if err := m.run(ctx, s, r); err != nil {
+		if err := m.perform(ctx, s, r); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", m.name, err))
 			r.leaveOut(fmt.Sprintf("the rest of %s: %v", m.name, err))
 		}
@@ -120,6 +120,39 @@ func run(ctx context.Context, o options) error {
 type measure struct {
 	name string
 	run  func(context.Context, *subject, *report) error
+}
+
+// failure is an error that ends a measure.
+type failure struct{ error }
+
+func must(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
+func must2[T, U any](v T, w U, err error) (T, U) {
+	must(err)
+	return v, w
+}
+
+// perform runs the measure until it ends, or fails.
+func (m measure) perform(ctx context.Context, s *subject, r *report) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = p.error
+		default:
+			panic(p)
+		}
+	}()
+	return m.run(ctx, s, r)
 }
 
 // measures in the order of the table; arguments name those that are wanted.

@@ -15,41 +15,19 @@ const keptPages = 4000
 // bytes, identity and gzip together, and tells how soon a node is ready.
 func measureMemory(ctx context.Context, s *subject, r *report) error {
 	began := time.Now()
-	node, err := s.startNode()
-	if err != nil {
-		return err
-	}
+	node := must1(s.startNode())
 	defer node.end()
-	if err := node.awaitMode(ctx, ""); err != nil {
-		return err
-	}
+	must(node.awaitMode(ctx, ""))
 	r.ratio("start to ready, s, against one second", "%.2f", time.Since(began).Seconds(), 1, 1)
 
 	c := node.client(s.key)
-	if _, err := c.walk(ctx, 1); err != nil { // what the first page brings with it is not the pages'
-		return err
-	}
-	before, err := node.settled()
-	if err != nil {
-		return err
-	}
-	paths, err := c.walk(ctx, keptPages)
-	if err != nil {
-		return err
-	}
-	_, stored, err := c.getAll(paths, "identity")
-	if err != nil {
-		return err
-	}
-	_, compressed, err := c.getAll(paths, "gzip") // from now on each page is kept in both forms
-	if err != nil {
-		return err
-	}
+	must1(c.walk(ctx, 1)) // what the first page brings with it is not the pages'
+	before := must1(node.settled())
+	paths := must1(c.walk(ctx, keptPages))
+	_, stored := must2(c.getAll(paths, "identity"))
+	_, compressed := must2(c.getAll(paths, "gzip")) // from now on each page is kept in both forms
 	stored += compressed
-	after, err := node.settled()
-	if err != nil {
-		return err
-	}
+	after := must1(node.settled())
 	perPage := func(bytes int) float64 { return float64(bytes) / float64(len(paths)) }
 	r.ratio(fmt.Sprintf("%d pages of 50 items: bytes of heap per page after a collection, against its bytes", len(paths)), "%.0f", perPage(after.heap-before.heap), perPage(stored), 1.35)
 	r.ratio("… resident bytes per page, the next collection's garbage included", "%.0f", perPage(after.resident-before.resident), perPage(stored), 1.35)

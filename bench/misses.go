@@ -51,25 +51,14 @@ type plainItem struct {
 // thrown away, and once they become structs and JSON. All leave the collector as much garbage as a node does.
 func measureMisses(ctx context.Context, s *subject, r *report) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(nodeGCPercent))
-	o, end, err := s.openOrigin(ctx)
-	if err != nil {
-		return err
-	}
+	o, end := must2(s.openOrigin(ctx))
 	defer end()
-	config, err := pgxpool.ParseConfig(s.url)
-	if err != nil {
-		return err
-	}
+	config := must1(pgxpool.ParseConfig(s.url))
 	config.ConnConfig.RuntimeParams["options"] = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_sort=off -c jit=off"
-	conn, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return err
-	}
+	conn := must1(pgxpool.NewWithConfig(ctx, config))
 	defer conn.Close()
 	fetch := fetches(ctx, o, origin.Query{Workspace: s.workspace, Collection: lists.Items, Limit: pageSize})[0]
-	if err := fetch(); err != nil {
-		return err
-	}
+	must(fetch())
 	var statement string // as the server has heard it
 	if err := conn.QueryRow(ctx, "SELECT query FROM pg_stat_activity WHERE application_name = 'listedge' AND datname = current_database() AND query LIKE $1", "%FROM "+postgres.Schema+".items%").Scan(&statement); err != nil {
 		return fmt.Errorf("the statement of a page: %w", err)
@@ -93,10 +82,7 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 		}
 		return err
 	})
-	spent, err := alternate(fetch, dropped, plain)
-	if err != nil {
-		return err
-	}
+	spent := must1(alternate(fetch, dropped, plain))
 	for i, against := range []string{"the same statement by bare pgx, its rows dropped", "the same statement by pgx and encoding/json, as structs"} {
 		r.ratio("miss, 50 items: CPU per query, µs, against "+against, "%.1f", spent[0].cpu, spent[i+1].cpu, 1.15)
 		r.ratio("miss, 50 items: time per query, µs, against "+against, "%.1f", spent[0].wall, spent[i+1].wall, 0)

@@ -18,10 +18,7 @@ const walksTime = 40 * time.Second
 // query, while a row a second comes in at its head: each one moves every later page by
 // a row. And what the first walk costs.
 func measureWalks(ctx context.Context, s *subject, r *report) error {
-	node, err := s.startFollower(ctx, "--cache-memory", "512MiB")
-	if err != nil {
-		return err
-	}
+	node := must1(s.startFollower(ctx, "--cache-memory", "512MiB"))
 	defer node.end()
 	defer func() {
 		_, _ = s.db.Exec(context.Background(), "DELETE FROM items WHERE workspace_id = $1 AND name = 'New at the head'", s.workspace)
@@ -53,22 +50,12 @@ func measureWalks(ctx context.Context, s *subject, r *report) error {
 	}
 	const fetched = `listedge_origin_fetches_total{outcome="ok"}`
 	before := node.metric(fetched)
-	if _, _, err := times(1); err != nil { // fills memory
-		return err
-	}
+	must2(times(1)) // fills memory
 	r.figure(fmt.Sprintf("the first walk of %d pages: statements", deepPage), fmt.Sprintf("%.0f", node.metric(fetched)-before), fmt.Sprintf("≤ %d", deepPage*11/40))
-	_, hits, err := times(3)
-	if err != nil {
-		return err
-	}
-	if err := insert(ctx); err != nil {
-		return err
-	}
+	_, hits := must2(times(3))
+	must(insert(ctx))
 	time.Sleep(rowEvery) // the node has it
-	moved, anew, err := times(1)
-	if err != nil {
-		return err
-	}
+	moved, anew := must2(times(1))
 	r.figure(fmt.Sprintf("a walk of %d pages behind a new row: pages without a query", deepPage), fmt.Sprintf("%.2f %%", 100-share(of(moved, "fwd="), of(moved, ""))), "")
 	r.ratio("a page of a walk behind a new row, against one that did not change: CPU per page, µs", "%.0f", anew, hits, 0)
 
