@@ -154,36 +154,19 @@ func write(t *testing.T, name, content string) string {
 	return file
 }
 
-// dataFolders are this package's own and, where it lies beside the
-// repository, the Northwind sample.
-func dataFolders(t *testing.T) []string {
-	folders := []string{"testdata"}
-	dir := must1(os.Getwd())
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		northwind := filepath.Join(dir, "shared", "data", "northwind")
-		if _, err := os.Stat(northwind); err == nil {
-			return append(folders, northwind)
-		}
-	}
-	return folders
-}
-
 func importKeepsEveryField(t *testing.T, db database) {
-	for _, folder := range dataFolders(t) {
-		for _, c := range lists.All {
-			file := filepath.Join(folder, c.String()+".csv")
-			want := standardCSV(t, file)
-			execute(t, db.URL, "DELETE FROM "+c.String())
-			mustImport(t, db, c, file, int64(len(want)))
-			got := table(t, db, c)
-			if len(got) != len(want) || len(want) < 25 {
-				t.Fatalf("%s: %d rows, want %d", file, len(got), len(want))
-			}
-			for i := range want {
-				for j, column := range c.Columns() {
-					if got[i][j] != want[i][j] {
-						t.Errorf("%s: %s of %s: %q, want %q", file, column.Field, want[i][0], got[i][j], want[i][j])
-					}
+	for _, c := range lists.All {
+		file := filepath.Join("testdata", c.String()+".csv")
+		want := standardCSV(t, file)
+		mustImport(t, db, c, file, int64(len(want)))
+		got := table(t, db, c)
+		if len(got) != len(want) || len(want) < 25 {
+			t.Fatalf("%s: %d rows, want %d", file, len(got), len(want))
+		}
+		for i := range want {
+			for j, column := range c.Columns() {
+				if got[i][j] != want[i][j] {
+					t.Errorf("%s: %s of %s: %q, want %q", file, column.Field, want[i][0], got[i][j], want[i][j])
 				}
 			}
 		}
