@@ -103,7 +103,8 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	giveBack = giveBack || waiting == 0 && l.idle(now)
 	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
 	l.report(c, giveBack)
-	if c.Debt = l.debt(); c.Debt > 0 { // mutation: debts are forgotten
+	if l.HasDebt() {
+		c.Debt = l.debt() // mutation: debts are forgotten
 		l.fallback.debt = 0
 	}
 	if l.Policy.Leased() {

@@ -81,13 +81,8 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	return a
 }
 
-// debt is how many tokens the bucket must debit, rounded up.
-func (l *Lease) debt() int64 {
-	if !l.HasDebt() {
-		return 0
-	}
-	return (l.fallback.debt + Token - 1) / Token
-}
+// debt is how many tokens the bucket must debit, rounded up. There is a fallback.
+func (l *Lease) debt() int64 { return (l.fallback.debt + Token - 1) / Token }
 
 // payDebt pays the debt with at most so many tokens that the bucket gave this node, and
 // returns how many it took.
