@@ -19,8 +19,8 @@ var catalogSQL string
 // DDL such as ALTER TABLE and ATTACH PARTITION changes pages and is not in the
 // stream of changes. So the statement that takes a heartbeat's snapshot reads
 // the catalog's version. If the version has changed, the follower writes a
-// message into the WAL that touches everything, and publishes the heartbeat
-// after it. So the rule of heartbeats holds: everything that the snapshot sees
+// message into the WAL that touches everything, and takes the heartbeat's snapshot
+// again. So the rule of heartbeats holds: everything that the snapshot sees
 // has been published. No event trigger is needed, which only a superuser can make.
 //
 // The catalog also decides which relations are decoded. Between two views either
@@ -62,19 +62,16 @@ func (p *primary) readView(ctx context.Context, known string) (v view, err error
 }
 
 // announceSchemaChange writes the message that touches everything, if the
-// prerequisites still hold, and returns an end of the WAL after its commit.
-func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogrepl.LSN, err error) {
+// prerequisites still hold. Snapshots that are taken afterwards see it.
+func (t *term) announceSchemaChange(ctx context.Context, c catalog) error {
 	if err := t.checkPrerequisites(ctx); err != nil {
-		return 0, err
+		return err
 	}
-	if err = t.primary.row(ctx, `SELECT pg_logical_emit_message(true, $1, $2)`, MessagePrefix, schemaChanged)(&end); err == nil {
-		err = t.primary.row(ctx, `SELECT pg_current_wal_insert_lsn()`)(&end)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("announce a change of the schema: %w", err)
+	if err := t.primary.row(ctx, `SELECT pg_logical_emit_message(true, $1, $2)`, MessagePrefix, schemaChanged)(nil); err != nil {
+		return fmt.Errorf("announce a change of the schema: %w", err)
 	}
 	t.setCatalog(c)
-	return end, nil
+	return nil
 }
 
 func (t *term) setCatalog(c catalog) {

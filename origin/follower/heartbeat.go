@@ -28,24 +28,29 @@ const (
 // prepareHeartbeat takes the snapshot of the next heartbeat. It reads the last
 // acknowledged position of the log FIRST, as the heartbeat's After. So if a node saw
 // the log end before After, the snapshot sees all that was visible at that moment.
-// If the catalog has changed, the heartbeat's LSN is after the message about it.
+// If the catalog has changed, the snapshot is taken again after the message about it: nodes
+// apply the message, too, at the heartbeat that sees the change.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.acknowledged
-	v, err := t.primary.readView(ctx, t.version)
-	if err != nil {
-		return err
-	}
-	snapshot, err := changefeed.ParseSnapshot(v.snapshot)
-	if err != nil {
-		return err
-	}
-	unseen := t.unlisted.settle(snapshot)
-	if v.catalog.version != t.version {
+	var v view
+	var snapshot changefeed.Snapshot
+	for { // mutation: the snapshot is not taken again after the message
+		var err error
+		if v, err = t.primary.readView(ctx, t.version); err != nil {
+			return err
+		}
+		if snapshot, err = changefeed.ParseSnapshot(v.snapshot); err != nil {
+			return err
+		}
+		unseen := t.unlisted.settle(snapshot)
+		if v.catalog.version == t.version {
+			break
+		}
 		for _, c := range unseen {
 			c.change.Lists, c.change.Whole, c.change.Rows = nil, allCollections, nil
 			t.publishChange(c)
 		}
-		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {
+		if err = t.announceSchemaChange(ctx, v.catalog); err != nil {
 			return err
 		}
 	}

@@ -192,6 +192,7 @@ var mutations = []struct {
 		{"a filter's value that is not sent is NULL", replaced("(", `("no " + `), "TestRowsWithLargeValues"},
 		{"a text of any length", never, "TestRowsWithLargeValues"},
 		{"a column of another type", without(" && of.DataType == c.Kind.OID()"), "TestWhatRowsAChangeNames"},
+		{"the snapshot is not taken again after the message", replaced("for {", "for range 1 {"), "TestNoHeartbeatSeesAChangeOfTheSchemaThatIsNotPublished"},
 		{"an id that an update may have changed", without("|| which == newRowOfSameKey && !t.id.key "), "TestAnUpdateNamesARowIfItsIDIsInTheKey"},
 		{"rows that their id does not name", replaced("AmbiguousRows", "AmbiguousRows[:0]"), "TestRowsThatTheirIDDoesNotName"},
 		{"the old row is not named", gone, "TestWhatRowsAChangeNames"},
