@@ -34,7 +34,7 @@ const slack = time.Millisecond
 type Clock struct {
 	start time.Time
 	wall  func(time.Time) time.Duration // the wall clock in a reading; nil = its UnixNano
-	boot  func() (time.Duration, bool)  // the boot clock; false = there is none
+	boot  func() time.Duration          // the boot clock
 	drift time.Duration                 // how far the boot clock was ahead of the monotonic one at the start
 
 	last atomic.Pointer[comparison]
@@ -52,9 +52,9 @@ type comparison struct {
 func New() *Clock { return With(nil, system) }
 
 // With makes a clock that reads the given clocks, for tests.
-func With(wall func(time.Time) time.Duration, boot func() (time.Duration, bool)) *Clock {
+func With(wall func(time.Time) time.Duration, boot func() time.Duration) *Clock {
 	c := &Clock{start: time.Now(), wall: wall, boot: boot}
-	c.drift, _ = c.aheadOf()
+	c.drift = c.aheadOf()
 	c.last.Store(&comparison{offset: c.read(c.start)})
 	return c
 }
@@ -108,30 +108,23 @@ func (c *Clock) compare() *comparison {
 	was := c.last.Load()
 	now := time.Now()
 	awake := now.Sub(c.start)
-	l := &comparison{at: awake, offset: c.read(now) - awake, asleep: was.asleep}
-	if ahead, ok := c.aheadOf(); ok {
-		l.asleep = max(was.asleep, ahead-c.drift)
-	} else { // sleep cannot be distinguished from a clock that was set
-		l.asleep += (l.offset - was.offset).Abs()
-	}
+	l := &comparison{at: awake, offset: c.read(now) - awake}
+	l.asleep = max(was.asleep, c.aheadOf()-c.drift)
 	c.last.Store(l)
 	return l
 }
 
 // aheadOf returns how far the boot clock is ahead of the monotonic one. The result is never
 // too large; it is too small by at most slack, unless the machine is very busy.
-func (c *Clock) aheadOf() (ahead time.Duration, ok bool) {
+func (c *Clock) aheadOf() (ahead time.Duration) {
 	for range 10 {
 		before := time.Now()
-		boot, ok := c.boot()
-		if !ok {
-			return 0, false
-		}
+		boot := c.boot()
 		after := time.Since(c.start)
 		ahead = boot - after
 		if after-before.Sub(c.start) < slack {
 			break
 		}
 	}
-	return ahead, true
+	return ahead
 }

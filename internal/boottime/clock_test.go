@@ -13,33 +13,29 @@ import (
 // A second passes awake before and after what happens.
 func TestWhatIsMeasured(t *testing.T) {
 	for _, c := range []struct {
-		name        string
-		happens     func(m *boottimetest.Machine)
-		want        time.Duration // at the end, since before it happened
-		atLeast     bool          // it may be more
-		noBootClock bool
+		name    string
+		happens func(m *boottimetest.Machine)
+		want    time.Duration // at the end, since before it happened
+		atLeast bool          // it may be more
 	}{
-		{"nothing", func(*boottimetest.Machine) {}, 2 * time.Second, false, false},
-		{"a sleep", func(m *boottimetest.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, false},
-		{"a short sleep", func(m *boottimetest.Machine) { m.Sleep(2 * time.Millisecond) }, 2*time.Second + 2*time.Millisecond, false, false},
+		{"nothing", func(*boottimetest.Machine) {}, 2 * time.Second, false},
+		{"a sleep", func(m *boottimetest.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false},
+		{"a short sleep", func(m *boottimetest.Machine) { m.Sleep(2 * time.Millisecond) }, 2*time.Second + 2*time.Millisecond, false},
 		{"many sleeps that are each overlooked", func(m *boottimetest.Machine) {
 			for range 100 {
 				m.Sleep(500 * time.Microsecond)
 				m.Now()
 			}
-		}, 2*time.Second + 49*time.Millisecond, true, false},
-		{"the wall clock is set forward", func(m *boottimetest.Machine) { m.Set(time.Hour) }, 2 * time.Second, false, false},
-		{"the wall clock is set back", func(m *boottimetest.Machine) { m.Set(-time.Hour) }, 2 * time.Second, false, false},
-		{"a sleep, and set back by more", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Set(-2 * time.Hour) }, time.Hour + 2*time.Second, false, false},
-		{"a sleep, a look, and set back by as much", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Now(); m.Set(-time.Hour) }, time.Hour + 2*time.Second, false, false},
-		{"set back, a look, and a sleep of as much", func(m *boottimetest.Machine) { m.Set(-time.Hour); m.Now(); m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, false},
-		{"a sleep without a boot clock", func(m *boottimetest.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, true},
-		{"set back without a boot clock", func(m *boottimetest.Machine) { m.Set(-time.Hour) }, 2 * time.Second, true, true},
+		}, 2*time.Second + 49*time.Millisecond, true},
+		{"the wall clock is set forward", func(m *boottimetest.Machine) { m.Set(time.Hour) }, 2 * time.Second, false},
+		{"the wall clock is set back", func(m *boottimetest.Machine) { m.Set(-time.Hour) }, 2 * time.Second, false},
+		{"a sleep, and set back by more", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Set(-2 * time.Hour) }, time.Hour + 2*time.Second, false},
+		{"a sleep, a look, and set back by as much", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Now(); m.Set(-time.Hour) }, time.Hour + 2*time.Second, false},
+		{"set back, a look, and a sleep of as much", func(m *boottimetest.Machine) { m.Set(-time.Hour); m.Now(); m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := boottimetest.NewMachine()
-				m.NoBootClock = c.noBootClock
 				before, then := m.Now(), time.Now()
 				boottimetest.Pass(time.Second)
 				c.happens(m)

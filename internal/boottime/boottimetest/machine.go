@@ -22,7 +22,6 @@ func Pass(d time.Duration) {
 // Only the Machine's Clock is affected.
 type Machine struct {
 	*boottime.Clock
-	NoBootClock bool // the machine has no boot clock
 
 	mu    sync.Mutex // guards steps
 	steps []step
@@ -69,12 +68,12 @@ func (m *Machine) wall(t time.Time) time.Duration {
 // began is the zero of all boot clocks.
 var began = time.Now()
 
-func (m *Machine) boot() (time.Duration, bool) {
+func (m *Machine) boot() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	boot := time.Since(began)
 	for _, s := range m.steps {
 		boot += s.slept
 	}
-	return boot, !m.NoBootClock
+	return boot
 }
