@@ -158,20 +158,6 @@ func TestSubscription(t *testing.T) {
 	}
 }
 
-func TestProofSaysWhatItIsOf(t *testing.T) {
-	r := &recorder{}
-	s := NewSubscription(r)
-	s.Follow("e")
-	s.Apply(time.Unix(1, 0), []Entry{change(3, 4, 5)}, false)
-	h := heartbeat(3, 5, at(3, 5), "9:9:")
-	h.Heartbeat.Timeline = "s/1"
-	s.Apply(time.Unix(2, 0), []Entry{h}, false)
-	want := Proof{Moment: time.Unix(1, 0), At: at(3, 5), Timeline: "s/1", StartedAt: "run", LSN: 5}
-	if len(r.proofs) != 1 || r.proofs[0] != want {
-		t.Errorf("%+v, want %+v", r.proofs, want)
-	}
-}
-
 // A replica moves to each heartbeat's snapshot, before it serves by the proof.
 func TestABeatHasAllThatItsSnapshotSeesAnew(t *testing.T) {
 	r := &recorder{}
@@ -192,6 +178,9 @@ func TestABeatHasAllThatItsSnapshotSeesAnew(t *testing.T) {
 	}
 	if !slices.Equal(r.beats, want) {
 		t.Errorf("%q, want %q", r.beats, want)
+	}
+	if proof := (Proof{Moment: time.Unix(1, 0), At: at(3, 6), Timeline: "s/1", StartedAt: "run", LSN: 6}); len(r.proofs) == 0 || r.proofs[0] != proof {
+		t.Errorf("%+v, want %+v", r.proofs, proof)
 	}
 }
 

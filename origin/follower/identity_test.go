@@ -1,7 +1,6 @@
 package follower
 
 import (
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -16,23 +15,6 @@ func (w *world) followAs(followed *changefeed.Followed) running {
 	w.Helper()
 	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: silent,
 		Logger: slog.New(slog.NewTextHandler(w.logged, nil))}))
-}
-
-// The name of an epoch contains the identity of the database and its timeline.
-func TestAnEpochIsNamedByWhatIsFollowed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	followed := &changefeed.Followed{}
-	w.awaitFollowing(w.followAs(followed))
-	identity, known := followed.Identity()
-	want := w.text("SELECT concat_ws(' ', system_identifier, oid, datname) FROM pg_control_system(), pg_database WHERE datname = current_database()")
-	if got := fmt.Sprint(identity.System, " ", identity.Database, " ", identity.Name); !known || got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	name, ok := changefeed.ParseEpoch(w.epoch)
-	if !ok || name.Identity != identity.Digest() || name.Timeline != 1 {
-		t.Errorf("%s is the epoch of %v", w.epoch, identity)
-	}
 }
 
 // No node follows a server on an older timeline than the fleet has followed, and the slot

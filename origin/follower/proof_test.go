@@ -187,6 +187,19 @@ func TestAChangeComesWithTheHeartbeatThatSeesIt(t *testing.T) {
 	})
 }
 
+// Changes that are published while a heartbeat waits are no reason to name a later entry.
+func TestAHeartbeatComesAfterWhatWasThereBeforeItsSnapshot(t *testing.T) {
+	log, before := changefeed.NewLocal(), changefeed.Position{Term: 5, N: 3}
+	term := term{Follower: New(Options{Log: log}), epoch: "e", last: before, acknowledged: before, pending: &changefeed.Heartbeat{After: before}}
+	term.enqueue(changefeed.Entry{Change: &changefeed.Change{XID: 7}})
+	must(term.publish(t.Context()))
+	must(term.sendHeartbeat(t.Context()))
+	entries := must2(readLog(t.Context(), log, "e", before, time.Millisecond))
+	if len(entries) != 2 || entries[1].Heartbeat == nil || entries[1].Heartbeat.After != before {
+		t.Errorf("%+v", entries)
+	}
+}
+
 func TestWhenASnapshotIsTaken(t *testing.T) {
 	now := time.Now()
 	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }

@@ -2,13 +2,11 @@ package follower
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
 )
@@ -156,45 +154,5 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 	}
 	if quickest > time.Second {
 		t.Errorf("after %s", quickest)
-	}
-}
-
-// A transaction that was prepared under one follower is published by the follower under which
-// it commits.
-func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	f := w.follow()
-	w.awaitFollowing(f)
-	prepare := func(n int) {
-		w.exec(ids(fmt.Sprintf("BEGIN; INSERT INTO items (workspace_id, name) VALUES ($%d, 'prepared'); PREPARE TRANSACTION '%s_%d'", n, w.name, n)))
-	}
-	commit := func(verb string, n int) { w.exec(fmt.Sprintf("%s PREPARED '%s_%d'", verb, w.name, n)) }
-	for n := range 3 {
-		prepare(n + 1)
-		t.Cleanup(func() { // otherwise every new slot of the server waits for it
-			_, _ = w.db.Exec(context.Background(), fmt.Sprintf("ROLLBACK PREPARED '%s_%d'", w.name, n+1))
-		})
-	}
-	here := w.heartbeat().LSN
-	w.eventually("the slot is confirmed beyond the preparing", func() bool {
-		return w.text(fmt.Sprintf("SELECT (confirmed_flush_lsn >= '%s'::pg_lsn)::text FROM pg_replication_slots WHERE slot_name = '%s'", pglogrepl.LSN(here), w.slotName())) == "true"
-	})
-	f.stop()
-	w.awaitFree()
-	commit("COMMIT", 1) // while no node follows
-	epoch := w.epoch
-	w.awaitFollowingFrom(w.follow())
-	if is := touched(w.change()); is != "items:1" {
-		t.Error(is)
-	}
-	commit("ROLLBACK", 2)
-	commit("COMMIT", 3)
-	if is := touched(w.change()); is != "items:3" {
-		t.Error(is)
-	}
-	w.await("it settles", func(e changefeed.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
-	if w.epoch != epoch {
-		t.Error("a new epoch, though nothing was missed")
 	}
 }

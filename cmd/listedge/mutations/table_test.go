@@ -178,7 +178,7 @@ var mutations = []struct {
 	}},
 	{"origin/follower", []mutation{
 		{"After is the heartbeat's own position", after("h.After = t.waiting[len(t.waiting)-1].Position"), "TestAHeartbeatProvesWhatWasVisible"},
-		{"After noted when the heartbeat is sent", after("h.After = t.last"), "TestAHeartbeatProvesWhatWasVisible"},
+		{"After noted when the heartbeat is sent", after("h.After = t.last"), "TestAHeartbeatComesAfterWhatWasThereBeforeItsSnapshot"},
 		{"the flush position for the insert position", replaced("pg_current_wal_insert_lsn", "pg_current_wal_flush_lsn"), "TestAHeartbeatProvesWhatWasVisible"},
 		{"changes are appended one by one", replaced(">= batchBytes", "> 0"), "TestFastCommitsAreAppendedTogether"},
 		{"a second attempt counts", always, "TestAHeartbeatDoesNotComeAfterADoubtfulEntry"},
