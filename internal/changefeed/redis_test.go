@@ -183,7 +183,11 @@ func TestHeartbeatsNameTheirServer(t *testing.T) {
 	if promoted, h := read(there); h.LogServer != promoted || h.After != (Position{}) {
 		t.Errorf("%q has a heartbeat of %q after %s, which another acknowledged", promoted, h.LogServer, h.After)
 	}
-	add(t, there, "a", heartbeat(1, 4, at(1, 3), "1:1:"))
+	add(t, there, "a", heartbeat(1, 4, at(1, 2), "1:1:"))
+	if _, h := read(there); h.After != (Position{}) {
+		t.Errorf("after %s, which another acknowledged", h.After)
+	}
+	add(t, there, "a", heartbeat(1, 5, at(1, 3), "1:1:"))
 	if _, h := read(there); h.After != at(1, 3) {
 		t.Errorf("after %s", h.After)
 	}

@@ -127,7 +127,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		s.epochRead = time.Time{}
 		return errNoEpoch
 	}
-	began := time.Now() // before the command is sent: Subscription; mutation: a read begins when it returned
+	began := time.Now() // before the command is sent: Subscription
 	entries, cut, err := reader.Read(ctx, epoch, after, readWait)
 	if err != nil {
 		return err
