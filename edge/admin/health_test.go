@@ -86,6 +86,19 @@ func TestStatesOfChecks(t *testing.T) {
 			}
 		})
 	})
+	t.Run("one that has passed is not run again for a while", func(t *testing.T) {
+		var runs int
+		failure := errors.New("away")
+		w := healthOf(Check{Name: "a", Every: time.Hour, Run: func(context.Context) error { runs++; return failure }})
+		for i, want := range []int{1, 2, 3, 3} {
+			if i == 2 {
+				failure = nil
+			}
+			if w.runAll(t.Context()); runs != want {
+				t.Errorf("%d runs, want %d", runs, want)
+			}
+		}
+	})
 	t.Run("one that hangs is down, and delays no other", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
