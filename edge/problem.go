@@ -55,7 +55,7 @@ var (
 	keyRefused      = &problem{"UNAUTHORIZED", 401, "This API key is not valid.", nil}
 	scopeMissing    = &problem{"FORBIDDEN", 403, "This API key may not read this collection.", nil}
 	suspended       = &problem{"FORBIDDEN", 403, "This workspace is suspended.", nil}
-	notFound        = &problem{"NOT_FOUND", 404, "There is nothing at this address; the lists are /v1/items and /v1/contacts, and /openapi.json describes them.", nil}
+	notFound        = &problem{"NOT_FOUND", 404, "There is nothing at this address; /openapi.json describes /v1/items and /v1/contacts.", nil}
 	rateLimited     = &problem{"RATE_LIMITED", 429, "Too many requests; wait as long as Retry-After says.", nil}
 	quotaReached    = &problem{"PLAN_LIMIT_REACHED", 429, "The quota of this workspace is used up; wait as long as Retry-After says.", nil}
 	authLimited     = &problem{"RATE_LIMITED", 429, "Too many requests with invalid API keys; wait as long as Retry-After says.", nil}

@@ -160,32 +160,23 @@ func (r *Record) attributes() []slog.Attr {
 		slog.Int("bytes", r.Bytes), slog.String("client", r.Client), slog.String("agent", r.Agent), slog.String("keyPrefix", r.KeyPrefix),
 		slog.String("keyId", r.KeyID), slog.String("workspaceId", r.WorkspaceID),
 	}
-	if r.Limit.Source != "" {
-		all = append(all, slog.String("limit", r.Limit.Source), slog.Int64("keyRemaining", int64(r.Limit.Key.Remaining)))
-		if r.Limit.Workspace.Burst > 0 {
-			all = append(all, slog.Int64("workspaceRemaining", int64(r.Limit.Workspace.Remaining)))
-		}
-		if r.Limit.Quota.Requests > 0 {
-			all = append(all, slog.Int64("quotaRemaining", int64(r.Limit.Quota.Remaining)))
-		}
-		if r.Limit.RefusedBy != "" {
-			all = append(all, slog.String("refusedBy", r.Limit.RefusedBy), slog.Float64("retryAfter", r.Limit.RetryAfter))
-		}
-	}
-	if r.Page.Tier != "" {
-		all = append(all, slog.String("cacheStatus", r.Page.CacheStatus), slog.Float64("proofAge", r.Page.ProofAge))
-	}
-	if r.Cause != "" {
-		all = append(all, slog.String("cause", r.Cause))
-	}
-	all = append(all, slog.Float64("took", r.Took.Total))
-	for _, part := range []struct {
-		name string
-		took float64
-	}{{"keyTook", r.Took.Key}, {"limitTook", r.Took.Limit}, {"waitTook", r.Took.Wait}, {"redisTook", r.Took.Redis}, {"fillTook", r.Took.Fill},
-		{"queryTook", r.Took.Query}} {
-		if part.took > 0 {
-			all = append(all, slog.Float64(part.name, part.took))
+	limited, limit, took := r.Limit.Source != "", &r.Limit, &r.Took
+	for _, a := range []struct {
+		known bool
+		slog.Attr
+	}{
+		{limited, slog.String("limit", limit.Source)}, {limited, slog.Int64("keyRemaining", int64(limit.Key.Remaining))},
+		{limit.Workspace.Burst > 0, slog.Int64("workspaceRemaining", int64(limit.Workspace.Remaining))},
+		{limit.Quota.Requests > 0, slog.Int64("quotaRemaining", int64(limit.Quota.Remaining))},
+		{limit.RefusedBy != "", slog.String("refusedBy", limit.RefusedBy)}, {limit.RefusedBy != "", slog.Float64("retryAfter", limit.RetryAfter)},
+		{r.Page.Tier != "", slog.String("cacheStatus", r.Page.CacheStatus)}, {r.Page.Tier != "", slog.Float64("proofAge", r.Page.ProofAge)},
+		{r.Cause != "", slog.String("cause", r.Cause)},
+		{true, slog.Float64("took", took.Total)}, {took.Key > 0, slog.Float64("keyTook", took.Key)}, {took.Limit > 0, slog.Float64("limitTook", took.Limit)},
+		{took.Wait > 0, slog.Float64("waitTook", took.Wait)}, {took.Redis > 0, slog.Float64("redisTook", took.Redis)},
+		{took.Fill > 0, slog.Float64("fillTook", took.Fill)}, {took.Query > 0, slog.Float64("queryTook", took.Query)},
+	} {
+		if a.known {
+			all = append(all, a.Attr)
 		}
 	}
 	return all
