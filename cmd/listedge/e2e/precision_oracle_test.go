@@ -165,6 +165,9 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, %v", rounds, transactions, o.kinds, o.compared, o.of)
 	for i, n := range o.nodes {
 		t.Logf("node %d: fills %v, replica %+v", i, n.Cache.Stats().Merges, n.Cache.Stats().Replica)
+		if n.Cache.Stats().Merges["inconsistent"] > 0 {
+			t.Error("what a statement returned differs from what the node had applied")
+		}
 	}
 	if !shown() {
 		t.Error("of some kinds no page was compared: nothing was shown of them")
