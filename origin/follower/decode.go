@@ -126,7 +126,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	return nil, nil
 }
 
-// commit ends the open transaction. It returns nil if the transaction touches nothing.
+// commit ends the open transaction.
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	t := d.openTransaction
 	done := &commit{start: start, unlisted: t.unlisted,
@@ -135,9 +135,6 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 		if !done.change.Touches(l.Collection) {
 			done.change.Lists, done.change.Rows = append(done.change.Lists, l), append(done.change.Rows, t.named[i])
 		}
-	}
-	if !done.touches() && !done.unlisted {
-		return nil
 	}
 	return done
 }

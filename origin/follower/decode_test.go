@@ -102,7 +102,7 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 		"two of them and a small one in between": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(9, 1, items, insert(itemsOID, 3)), {begin(10), items}, {insert(itemsOID, 5), commitAt(80)},
 			part(7, 0, insert(itemsOID, 2)), part(9, 0, insert(itemsOID, 4)), one(streamCommit(9, 90)), one(streamCommit(7, 95))},
 			"10@80 items:5, 9@90 items:3 items:4, 7@95 items:1 items:2"},
-		"nothing of a foreign one": {[][][]byte{part(7, 1), part(7, 0), one(streamCommit(7, 90))}, ""},
+		"nothing of a foreign one": {[][][]byte{part(7, 1), part(7, 0), one(streamCommit(7, 90))}, "7@90"},
 		"as it describes a table, and the others as they do": {[][][]byte{{begin(6), items, insert(itemsOID, 1), commitAt(60)},
 			part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), plain(8, 3, 80), part(7, 0, insert(itemsOID, 0, 4)), one(streamAbort(7, 7)), plain(9, 5, 90)},
 			"6@60 items:1, 8@80 items:3, 9@90 items:5"},

@@ -18,11 +18,8 @@ const (
 	heartbeatEvery = 33 * time.Millisecond
 	// pollPause is the pause between two tries of what takes milliseconds. While a
 	// heartbeat waits for the walsender's position, it is the pause between requests
-	// for that position.
+	// for that position, and before the follower makes the primary flush its WAL.
 	pollPause = 3 * time.Millisecond
-	// flushAfter is how long a heartbeat waits before the follower makes the primary
-	// flush its WAL.
-	flushAfter = 10 * time.Millisecond
 )
 
 // prepareHeartbeat takes the snapshot of the next heartbeat. It reads the last

@@ -169,7 +169,7 @@ func (t *term) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.pending != nil && !t.flushed && now.Sub(t.preparedAt) > flushAfter {
+		if t.pending != nil && !t.flushed && now.Sub(t.preparedAt) > pollPause {
 			if err := t.flush(ctx); err != nil {
 				return err
 			}
