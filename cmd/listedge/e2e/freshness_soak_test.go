@@ -130,3 +130,6 @@ func together(a, b fault) fault {
 			<-done
 		}}
 }
+
+// TestSoakPages compares for -soak on each kind of fleet.
+func TestSoakPages(t *testing.T) { comparePages(t, *soakSeed, *soakFor) }

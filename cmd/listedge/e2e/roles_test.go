@@ -18,9 +18,6 @@ import (
 	"listedge/origin/admin"
 )
 
-// soon is a time limit for hangs, also on a busy machine.
-const soon = patience
-
 // as is the URL for another role, whose password is p.
 func as(t *testing.T, address, role string) string {
 	t.Helper()
@@ -41,7 +38,7 @@ func (n *testNode) readiness(t *testing.T) (status int, r edgeadmin.Readiness) {
 // a connection that may write the tables.
 func (n *testNode) serves(t *testing.T, writer string) {
 	t.Helper()
-	within(t, soon, "ready, and changes are followed", func() bool {
+	within(t, patience, "ready, and changes are followed", func() bool {
 		status, r := n.readiness(t)
 		return status == http.StatusOK && r.Mode == "followed"
 	})
@@ -52,7 +49,7 @@ func (n *testNode) serves(t *testing.T, writer string) {
 	}
 	for _, path := range []string{"/v1/items", "/v1/contacts"} {
 		for query, want := range map[string]int{"": 3, "&sort=name": 3, "&search=cup": 1} {
-			within(t, soon, path+query, func() bool {
+			within(t, patience, path+query, func() bool {
 				seen := 0
 				for next := path + "?limit=2" + query; next != ""; {
 					p := n.get(t, next, key).page(t)
@@ -66,7 +63,7 @@ func (n *testNode) serves(t *testing.T, writer string) {
 		}
 	}
 	execute(t, writer, "UPDATE items SET name = 'Kettle' WHERE workspace_id = $1 AND name = 'Pot'", workspace)
-	within(t, soon, "the change", func() bool {
+	within(t, patience, "the change", func() bool {
 		a := n.get(t, "/v1/items?limit=3", key)
 		return strings.Contains(string(a.body), "Kettle") && strings.Contains(a.Header.Get("Cache-Status"), "hit")
 	})
@@ -171,14 +168,14 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 			}
 			late := launchNode(t, reader)
 			for who, n := range map[string]*testNode{"running": n, "started": late} {
-				within(t, soon, who+": the missing right is reported", func() bool {
+				within(t, patience, who+": the missing right is reported", func() bool {
 					status, r := n.readiness(t)
 					return status == map[string]int{"running": 200, "started": 503}[who] &&
 						strings.Contains(r.Checks["reading"], c.text) && strings.Contains(r.Checks["reading"], named(c.do))
 				})
 			}
 			if strings.HasPrefix(c.text, "contacts") {
-				within(t, soon, "the others are read", func() bool { return n.get(t, "/v1/items?limit=2", key).StatusCode == http.StatusOK })
+				within(t, patience, "the others are read", func() bool { return n.get(t, "/v1/items?limit=2", key).StatusCode == http.StatusOK })
 			}
 			if !strings.HasPrefix(c.text, "API keys") && name != "a function" {
 				a := n.get(t, "/v1/contacts?limit=7", key)
@@ -188,7 +185,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 			}
 			execute(t, address, f.Remedy)
 			expect(t, diagnose(t, exitFine, "--database-url", reader), "reading", admin.OK, "")
-			within(t, soon, "rows that may be read again", func() bool {
+			within(t, patience, "rows that may be read again", func() bool {
 				a := late.get(t, "/v1/contacts?limit=8", key)
 				return a.StatusCode == http.StatusOK && len(a.page(t).Data) == 1
 			})
@@ -203,7 +200,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		execute(t, address, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'p'; REVOKE CONNECT ON DATABASE %s FROM PUBLIC", role, u.Path[1:]))
 		expect(t, diagnose(t, exitFailed, "--database-url", as(t, address, role)), "postgres", admin.Fail, "GRANT CONNECT ON DATABASE")
 		n := launchNode(t, as(t, address, role))
-		within(t, soon, "it is reported", func() bool {
+		within(t, patience, "it is reported", func() bool {
 			_, r := n.readiness(t)
 			return strings.Contains(r.Checks["postgres"], "permission denied for database")
 		})
@@ -239,8 +236,8 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 				expect(t, diagnose(t, exitFine, "--database-url", pooled), "right to replicate", admin.Warn, "--replication-url")
 			}
 			n = startNode(t, pooled)
-			within(t, soon, "pages live --cache-ttl", func() bool { _, r := n.readiness(t); return r.Mode == "ttl" })
-			within(t, soon, "the log says why", func() bool { return strings.Contains(n.err.String(), "--replication-url") })
+			within(t, patience, "pages live --cache-ttl", func() bool { _, r := n.readiness(t); return r.Mode == "ttl" })
+			within(t, patience, "the log says why", func() bool { return strings.Contains(n.err.String(), "--replication-url") })
 		})
 	}
 }
@@ -252,7 +249,7 @@ func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	address, other := database(t), database(t)
 	expect(t, diagnose(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", admin.Fail, "another server or database")
 	n := launchNode(t, address, "--replication-url", other)
-	within(t, soon, "it is reported", func() bool {
+	within(t, patience, "it is reported", func() bool {
 		status, r := n.readiness(t)
 		return status == http.StatusServiceUnavailable && (strings.Contains(r.Checks["reading"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
 	})
