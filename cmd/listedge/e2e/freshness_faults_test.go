@@ -20,8 +20,9 @@ type fault struct {
 	loses   bool   // commits that were acknowledged, if Postgres crashes meanwhile
 }
 
-// So many answers are judged before a fault begins, and while it lasts.
-const before, during = 100, 500
+// So long answers are judged before a fault begins, and while it lasts: what is stale for less than
+// the bound is right.
+const before, during = freshnessBound / 2, 3 * freshnessBound
 
 // Faults are those of Postgres, and those of Redis and of nodes, which need no standby.
 // Each kind has a fleet, and both run at once.

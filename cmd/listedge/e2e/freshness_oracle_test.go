@@ -43,6 +43,7 @@ type oracle struct {
 
 const (
 	watchedWorkspaces = 4
+	leastAnswers      = 50
 	fillers           = 20
 	pageOfMany        = 8 // rows: three pages
 	// readPause is the longest pause of a reader: what is stale for longer than
@@ -252,11 +253,11 @@ func (o *oracle) judgeTheEnd() {
 // omit a commit for so long, and need not.
 func afterBound() { time.Sleep(freshnessBound) }
 
-// judges waits for so many answers more.
-func (o *oracle) judges(t *testing.T, answers int) {
+// judges waits until so long is over, and enough was answered meanwhile, however slow the machine.
+func (o *oracle) judges(t *testing.T, d time.Duration) {
 	t.Helper()
-	until := o.counted() + answers
-	within(t, patience, "enough answers to judge by", func() bool { return o.counted() >= until })
+	began, enough := time.Now(), o.counted()+leastAnswers
+	within(t, patience, "enough answers to judge by", func() bool { return time.Since(began) >= d && o.counted() >= enough })
 }
 
 // commits returns a wait until every writer has committed since now.
