@@ -55,6 +55,8 @@ func (c *Claim) Renew(ctx context.Context) (other string) {
 			return c.other
 		}
 	case errors.Is(err, redis.Nil):
+	case redis.HasErrorPrefix(errors.Unwrap(err), "WRONGTYPE"): // something damaged the record, so it says nothing
+		args.Mode = ""
 	case err != nil:
 		c.vacant = time.Time{}
 		return c.other

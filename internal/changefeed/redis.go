@@ -71,15 +71,20 @@ func (r *Redis) note(err error) error {
 // appendEntries adds entries to the log in one step. It adds nothing if the log has
 // another epoch, because then another follower has replaced this one. (The start of a
 // term is written before its epoch is set.) XADD refuses an ID that is not above the
-// last; later entries may still be accepted.
+// last; later entries may still be accepted. A log of another type than a stream is
+// written anew: readers notice that entries are missing.
 var appendEntries = redis.NewScript(`
-local present = redis.call('GET', KEYS[2])
+local present = redis.pcall('GET', KEYS[2])
 if ARGV[2] == '' and present and present ~= ARGV[1] then -- mutation: an old epoch is written to
 	return {-1}
 end
 local fenced = false
 for i = 4, #ARGV, 2 do
 	local added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1])
+	if type(added) == 'table' and string.find(added.err, 'WRONGTYPE', 1, true) then
+		redis.call('DEL', KEYS[1])
+		added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1])
+	end
 	if type(added) == 'table' and added.err then
 		if not string.find(added.err, 'equal or smaller') and not string.find(added.err, 'must be greater') then
 			return added
@@ -284,7 +289,7 @@ func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err erro
 	defer func() { err = r.note(err) }()
 	info, err := r.client.XInfoStream(ctx, r.logKey(epoch)).Result()
 	if err != nil {
-		if strings.Contains(err.Error(), "no such key") {
+		if strings.Contains(err.Error(), "no such key") || isDamaged(err) {
 			return Position{}, nil
 		}
 		return Position{}, fmt.Errorf("read the log's end: %w", err)

@@ -15,7 +15,7 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 		return "", errUnknown
 	}
 	epoch, err = r.client.Get(ctx, r.followed.EpochKey()).Result()
-	if errors.Is(err, redis.Nil) {
+	if errors.Is(err, redis.Nil) || isDamaged(err) {
 		return "", nil
 	}
 	if err != nil {
@@ -24,10 +24,17 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, nil
 }
 
+// isDamaged reports whether Redis has a value of another type than ours at a key. It is
+// taken for an absent one, and written anew.
+func isDamaged(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
+
 // setEpoch compares and sets in one step, because a node may stop anywhere. It returns
 // whether the epoch is set.
 var setEpoch = redis.NewScript(`
-local present = redis.call('GET', KEYS[1]) or ''
+local present = redis.pcall('GET', KEYS[1])
+if type(present) ~= 'string' then
+	present = '' -- absent, or of another type
+end
 if present ~= ARGV[1] and present ~= ARGV[2] then
 	return 0
 end
