@@ -23,7 +23,7 @@ import (
 
 // checksOf is the table of what the node asks about its servers and itself, in the background.
 func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check {
-	postgres, servers := []string{"Postgres"}, []string{"Postgres", "Redis"}
+	postgres, servers := []string{"Postgres", "timeline"}, []string{"Postgres", "Redis"}
 	needs := originadmin.NewReadiness(n.database, pages)
 	all := []admin.Check{
 		{Name: "Postgres", Run: n.pingPostgres, Effect: admin.Starts, Runbook: "ListedgePostgresDown", Light: true,
@@ -106,9 +106,13 @@ func (n *Node) untrustedProxy() error {
 	return nil
 }
 
-// pingPostgres returns nil if the primary answers. It pings on the connections for keys, because
-// those for pages may all be busy.
+// pingPostgres returns nil if the primary answers, or an old primary: the check "timeline" says
+// what is wrong with that. It pings on the connections for keys, because those for pages may all
+// be busy.
 func (n *Node) pingPostgres(ctx context.Context) error {
+	if n.followed.OldTimeline() != nil {
+		return nil
+	}
 	return cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer())
 }
 
