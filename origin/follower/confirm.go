@@ -44,15 +44,20 @@ func (h *history) add(m milestone) (added bool) {
 }
 
 // trim returns the position before which entries can be removed from the log: they are older
-// than kept, or about logBytes from the end. ok is false if it has not moved.
+// than kept, or about logBytes from the end. ok is false if there are none. It forgets the
+// milestones before that, unless confirmable still needs them.
 func (h *history) trim(kept time.Duration) (before changefeed.Position, ok bool) {
-	times := *h
+	times, first := *h, 0
 	now := times[len(times)-1]
-	for len(times) > 1 && (now.at.Sub(times[1].at) > kept || now.bytes-times[1].bytes > logBytes-2*historyBytes) {
-		times, ok = times[1:], true
+	for first+1 < len(times) && (now.at.Sub(times[first+1].at) > kept || now.bytes-times[first+1].bytes > logBytes-2*historyBytes) {
+		first++
 	}
-	*h = times
-	return times[0].position, ok
+	before, ok = times[first].position, first > 0
+	for first > 0 && now.at.Sub(times[first].at) <= confirmAfter { // mutation: a flood takes the milestones that confirm
+		first--
+	}
+	*h = times[first:]
+	return before, ok
 }
 
 // confirmable returns up to which LSN the slot may release WAL. Everything before that LSN was

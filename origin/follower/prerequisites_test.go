@@ -230,6 +230,28 @@ func TestWhatTheLogNeedNotKeep(t *testing.T) {
 	}
 }
 
+// A log that is trimmed many times a second still lets the slot release WAL.
+func TestAFloodOfEntriesIsConfirmed(t *testing.T) {
+	now := time.Now()
+	h := history{{at: now}}
+	const perSecond = 20 // times historyBytes
+	for i := range 10 * perSecond {
+		m := milestone{now.Add(time.Duration(i+1) * time.Second / perSecond), changefeed.Position{Term: 5, N: uint64(i + 1)}, (i + 1) * historyBytes, pglogrepl.LSN(i + 1)}
+		if h.add(m); i == 0 {
+			continue
+		}
+		if before, _ := h.trim(time.Minute); uint64(m.bytes)-before.N*historyBytes > logBytes {
+			t.Fatalf("at %d the log is trimmed before %d only", i+1, before.N)
+		}
+		if to := h.confirmable(m.at, nil); i > 4*perSecond && to != pglogrepl.LSN(i-3*perSecond) {
+			t.Fatalf("at %d up to %d can be confirmed", i+1, to)
+		}
+		if len(h) > 4*perSecond {
+			t.Fatalf("%d milestones are kept", len(h))
+		}
+	}
+}
+
 // If the URL names several servers, the primary is followed even if a standby comes first.
 func TestThePrimaryIsFollowedWhereverTheURLNamesIt(t *testing.T) {
 	t.Parallel()

@@ -182,6 +182,7 @@ var mutations = []struct {
 		{"the flush position for the insert position", replaced("pg_current_wal_insert_lsn", "pg_current_wal_flush_lsn"), "TestAHeartbeatProvesWhatWasVisible"},
 		{"changes are appended one by one", replaced(">= batchBytes", "> 0"), "TestFastCommitsAreAppendedTogether"},
 		{"a second attempt counts", always, "TestAHeartbeatDoesNotComeAfterADoubtfulEntry"},
+		{"a flood takes the milestones that confirm", never, "TestAFloodOfEntriesIsConfirmed"},
 		{"an open transaction is judged by the new catalog",
 			replaced("append(slices.Collect(maps.Values(d.streamed)), d.openTransaction", "slices.Collect(maps.Values(d.streamed)"), "TestAnOpenTransactionIsJudgedByBothCatalogs"},
 		{"heartbeats say all of what waits", always, "TestHeartbeatsStaySmall"},
