@@ -86,6 +86,11 @@ func run(ctx context.Context, o options) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another account than root
 		return err
 	}
+	for _, name := range o.only {
+		if !slices.ContainsFunc(measures, func(m measure) bool { return m.name == name }) {
+			return fmt.Errorf("there is no group %q", name)
+		}
+	}
 	chosen := slices.DeleteFunc(slices.Clone(measures), func(m measure) bool { return len(o.only) > 0 && !slices.Contains(o.only, m.name) })
 	if len(chosen) == 1 && chosen[0].name == "limits" { // which need a page, and no large workspace
 		o.items = smallItems
