@@ -282,7 +282,8 @@ func (c *Cache[T]) refresh() {
 			continue
 		}
 		scanAt = now + idleScan
-		due := c.scan(now)
+		due, idle := c.scan(now)
+		c.evictIdle(idle)
 		if proven {
 			due = nil
 		}
@@ -294,11 +295,11 @@ func (c *Cache[T]) refresh() {
 	}
 }
 
-// scan evicts idle entries and returns those that a request has used since their last
-// look-up. Requests read meanwhile.
-func (c *Cache[T]) scan(now time.Duration) (due []Hash) {
-	var idle []*Entry[T]
+// scan returns the entries that a request has used since their last look-up, and those that no
+// request has used for long. Requests read meanwhile.
+func (c *Cache[T]) scan(now time.Duration) (due []Hash, idle []*Entry[T]) {
 	c.entriesMu.RLock()
+	defer c.entriesMu.RUnlock()
 	for hash, e := range c.entries {
 		if e.used.Swap(false) {
 			e.lastUsed = now
@@ -309,13 +310,19 @@ func (c *Cache[T]) scan(now time.Duration) (due []Hash) {
 			due = append(due, hash)
 		}
 	}
-	c.entriesMu.RUnlock()
+	return due, idle
+}
+
+// evictIdle evicts the entries that no request has used since the scan. A request that has may be
+// about to find the entry that a look-up has just confirmed or replaced.
+func (c *Cache[T]) evictIdle(idle []*Entry[T]) {
 	c.entriesMu.Lock()
 	defer c.entriesMu.Unlock()
 	for _, e := range idle {
-		c.evict(c.entries[e.hash]) // it, or what a look-up has just put in its place
+		if e = c.entries[e.hash]; e != nil && !e.used.Load() {
+			c.evict(e)
+		}
 	}
-	return due
 }
 
 // Stats is a snapshot for metrics.

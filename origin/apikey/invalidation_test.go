@@ -248,6 +248,23 @@ func TestAnIdleEntryIsEvictedWithItsRows(t *testing.T) {
 	})
 }
 
+// A request may come after the scan, and find the entry after a look-up has confirmed it.
+func TestAnEntryThatIsUsedAfterTheScanIsNotEvicted(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		must1(r.use(0))
+		later := r.clock.Now() + time.Hour
+		r.scan(later)
+		_, idle := r.scan(later + 2*idleTTL)
+		if _, err := r.loadOrdinary(t.Context(), hashNumber(0)); err != nil || len(idle) != 1 {
+			t.Fatal(idle, err)
+		}
+		if r.evictIdle(idle); r.find(hashNumber(0)) == nil {
+			t.Error("a request that was about to find it gets: no such key")
+		}
+	})
+}
+
 // The grace counts from the last proof, however long ago the key was looked up.
 func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 	const grace = 30 * time.Second
