@@ -24,7 +24,8 @@ var lookup = &postgres.Statement{
 	Settings: postgres.SessionSettings(postgres.KeyTimeout).Local(),
 	SQL: `SELECT ` + postgres.ServerSQL + `, NULL UNION ALL SELECT NULL, row_to_json(found)::text FROM (
 SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "Workspace", ` + scopesSQL() + ` AS "Scopes",
-       CASE WHEN isfinite(k.expires_at) THEN (extract(epoch FROM k.expires_at) * 1000000)::int8 WHEN k.expires_at < now() THEN 1 END AS "Expires",
+       CASE WHEN isfinite(k.expires_at) THEN (extract(epoch FROM least(k.expires_at, '10000-01-01Z')) * 1000000)::int8
+            WHEN k.expires_at < now() THEN 1 END AS "Expires",
        coalesce(k.revoked_at <= now(), false) AS "Revoked", coalesce(w.suspended_at <= now(), false) AS "Suspended",
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false) AS "Scheduled",
        k.rate_per_second AS "Rate", k.burst AS "Burst", k.xmin::text::int8 AS "Version",
@@ -68,9 +69,13 @@ func NewStore(db *postgres.Database) *Store {
 
 // Lookup returns those of the keys that exist. It reads them from the primary in one
 // query. run is the run that the primary must have; empty = not known
-// (postgres.Primary.Read).
+// (postgres.Primary.Read). While the breaker is not closed, only Probe tries the server: behind
+// a look-up that did, all others would wait.
 // Errors: ErrUnavailable, ErrWrongServer, ErrTimeout of package postgres.
 func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
+	if s.BreakerOpen() {
+		return nil, fmt.Errorf("look up keys: %w: it failed several times in a row", postgres.ErrUnavailable)
+	}
 	if err = s.breaker.Do(func() error { found, err = s.read(ctx, hashes, run); return err }); err != nil {
 		return nil, fmt.Errorf("look up keys: %w", err)
 	}

@@ -105,6 +105,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		{"UPDATE api_keys SET revoked_at = now()", func(k apikey.Key) bool { return k.Revoked && !k.Scheduled }},
 		{"UPDATE api_keys SET revoked_at = NULL, expires_at = now() - interval '1 second'", func(k apikey.Key) bool { return !k.Revoked && !k.Valid(time.Now()) }},
 		{"UPDATE api_keys SET expires_at = 'infinity'", func(k apikey.Key) bool { return k.Valid(time.Now()) }},
+		{"UPDATE api_keys SET expires_at = '294276-12-31 23:59:59Z'", func(k apikey.Key) bool { return k.Valid(time.Now()) }}, // the latest that Postgres has
 		{"UPDATE api_keys SET expires_at = '-infinity'", func(k apikey.Key) bool { return !k.Valid(time.Now()) }},
 		{"UPDATE api_keys SET expires_at = '1970-01-01Z'", func(k apikey.Key) bool { return !k.Valid(time.Now()) }},
 	} {
