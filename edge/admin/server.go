@@ -13,10 +13,11 @@ import (
 // Prometheus need some dozens. More would take the descriptors of the public listener.
 const maxConnections = 32
 
-// NewServer makes the server of the admin listener.
+// NewServer makes the server of the admin listener. A request and its response have bounds, because
+// a connection that has begun a request keeps its place.
 func NewServer(o Options, errorLog *log.Logger) *http.Server {
 	return &http.Server{Handler: Handler(o), ConnState: (&connections{}).changed,
-		ReadHeaderTimeout: 2 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: errorLog}
+		ReadTimeout: 2 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 75 * time.Second, ErrorLog: errorLog}
 }
 
 // connections are open. A new one that is too many takes the place of the one that has waited
