@@ -2,6 +2,7 @@ package origin
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"strings"
 	"syscall"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
@@ -127,6 +129,60 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 	if o.Stats().Standbys[1].Fetched != before {
 		t.Error("the promoted one was used")
+	}
+}
+
+// beforeEach is a tracer that calls the function before each statement.
+type beforeEach func(sql string)
+
+func (f beforeEach) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	f(q.SQL)
+	return ctx
+}
+
+func (f beforeEach) TracePrepareStart(ctx context.Context, _ *pgx.Conn, p pgx.TracePrepareStartData) context.Context {
+	f(p.SQL)
+	return ctx
+}
+
+func (beforeEach) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (beforeEach) TracePrepareEnd(context.Context, *pgx.Conn, pgx.TracePrepareEndData) {}
+
+// Rows of a standby show all up to their LSN, also if it replays a row between the statement that
+// reads its position and the page's.
+func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
+	server := sandboxtest.Postgres(t)
+	address := ownDatabase(t, server)
+	replica := sandboxtest.Standby(t, server, nil).URL("listedge")
+	primary, standby := connect(t, address), connect(t, replica)
+	query, timeline := Query{Workspace: number(1), Collection: lists.Items, Limit: lists.MaxLimit}, identity(t, address).TimelineName()
+	db := openDatabase(t, postgres.Options{URL: address, Replicas: []string{replica}})
+	config := db.Standbys[0].Config()
+	first, added, addedAt, between := "", 0, uint64(0), false
+	config.ConnConfig.Tracer = beforeEach(func(sql string) {
+		if first = cmp.Or(first, sql); sql == first || between {
+			return
+		}
+		exec(t, primary, "INSERT INTO items (workspace_id, name) VALUES ($1, 'replayed')", query.Workspace)
+		added, addedAt, between = added+1, primaryNow(t, primary, timeline).LSN, true
+		eventually(t, "the row is replayed", func() (is bool) {
+			must(standby.QueryRow(t.Context(), "SELECT pg_last_wal_replay_lsn() - '0/0' >= $1", addedAt).Scan(&is))
+			return is
+		})
+	})
+	db.Standbys[0] = must1(pgxpool.NewWithConfig(t.Context(), config))
+	t.Cleanup(db.Standbys[0].Close)
+	o := New(db)
+	var rows Rows
+	eventually(t, "rows of the standby", func() bool {
+		first, between = "", false
+		proof, err := primaryNow(t, primary, timeline), error(nil)
+		rows, err = o.fetchFrom(within(t, patience), o.standbys[0], &query, &proof)
+		return err == nil
+	})
+	if !between || rows.LSN >= addedAt && len(rows.Rows) < added {
+		t.Errorf("%d rows up to %d; of %d the last is at %d", len(rows.Rows), rows.LSN, added, addedAt)
 	}
 }
 

@@ -106,6 +106,9 @@ var mutations = []struct {
 		{"any timeline is the primary's", never, "TestAnEarlierTimelineIsRefused"},
 		{"each query makes connections", without("now-last > int64(PrimaryCooldown) && "), "TestTheWrongServerGetsFewConnections"},
 		{"answers are taken before they can be judged", never, "TestNothingIsReadBeforeTheTimelineIsKnown"},
+		{"the LSN in the page's own statement",
+			inTurn(after("read, readBy, readErr := o.read(ctx, conn, q)"), replaced("o.read(ctx, conn, q)", "read, readBy, readErr")),
+			"TestRowsOfAStandbyShowAllUpToTheirLSN"},
 		{"a standby ahead of its primary is forgotten", replaced("l.lost", "false"), "TestLineage"},
 		{"a standby that its primary has overtaken", without(" || position < l.floor"), "TestLineage"},
 	}},
@@ -170,8 +173,6 @@ var mutations = []struct {
 	{"cmd/listedge/e2e", []mutation{
 		{"served although untrusted", replaced("int64(now) < f.trustedUntil.Load()", "f.trustedUntil.Load() > 0"), "TestFreshnessInShort"},
 		{"no epoch for a crash, and no reset", never, "TestFreshnessOfLostCommits"},
-		{"the LSN in the page's own statement",
-			inTurn(after("read, readBy, readErr := o.read(ctx, conn, q)\ntime.Sleep(20 * time.Millisecond)"), replaced("o.read(ctx, conn, q)", "read, readBy, readErr")), "TestFreshnessInShort"},
 		{"a node that starts knows of no newer timeline", without(", Followed: n.followed"), "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
 		{"a standby ahead of its primary",
 			inTurn(replaced("l.lost = l.lost || p.LSN < l.seen", "_ = l.lost"), never), "TestFreshnessOfAStandbyAheadOfItsPrimary"},
