@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"context"
 	"errors"
 
 	"listedge/internal/changefeed"
@@ -17,7 +16,7 @@ func (s *Server) authenticate(x *exchange) *failure {
 		return s.unauthorised(x, keyMissing)
 	}
 	lookedUp := false
-	entry, err := s.keys.Authenticate(context.Background(), x.headers.key[0], func() (suspect bool) {
+	entry, err := s.keys.Authenticate(x.headers.key[0], func() (suspect bool) {
 		lookedUp = true
 		return s.guard.exhausted(s.clientAddress(x))
 	})

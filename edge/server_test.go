@@ -111,6 +111,6 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 // keyOf authenticates aKey as a request does.
 func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool) {
 	t.Helper()
-	entry = must(s.keys.Authenticate(t.Context(), []byte(aKey), func() bool { lookedUp = true; return false }))
+	entry = must(s.keys.Authenticate([]byte(aKey), func() bool { lookedUp = true; return false }))
 	return entry, lookedUp
 }

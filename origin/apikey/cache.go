@@ -88,10 +88,9 @@ type Cache[T any] struct {
 	wrongServer atomic.Bool           // a server other than the primary answered last
 	noWaitUntil atomic.Int64          // until then requests do not wait for recent keys
 
-	mu             sync.Mutex // guards the next three
+	mu             sync.Mutex // guards the next two, and orders await's done.Go before Close's Wait
 	queue          lookupQueue
-	running        bool // runLookups does
-	closed         bool
+	running        bool          // runLookups does
 	unknownLimiter *rate.Limiter // of queries that ask for unknown keys
 
 	ctx  context.Context // ends with Close
@@ -134,9 +133,8 @@ func NewCache[T any](lookup Lookup, attach func(k Key, value *T), grace time.Dur
 // Close ends look-ups in flight and waits for them.
 func (c *Cache[T]) Close() {
 	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
 	c.stop()
+	c.mu.Unlock()
 	c.done.Wait()
 }
 
@@ -145,7 +143,7 @@ func (c *Cache[T]) Close() {
 // client has sent too many unknown keys: then a key that is new to this node
 // waits behind those of other clients.
 // Errors: ErrMalformed, ErrUnknown, or postgres.ErrUnavailable and its kinds.
-func (c *Cache[T]) Authenticate(ctx context.Context, text []byte, suspect func() bool) (*Entry[T], error) {
+func (c *Cache[T]) Authenticate(text []byte, suspect func() bool) (*Entry[T], error) {
 	hash, ok := HashOf(text)
 	if !ok {
 		return nil, ErrMalformed
@@ -157,7 +155,7 @@ func (c *Cache[T]) Authenticate(ctx context.Context, text []byte, suspect func()
 	if suspect() {
 		priority = suspectKey
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	return c.load(ctx, hash, priority)
 }
@@ -193,7 +191,7 @@ func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 
 // covers says whether the proof is about a look-up of that moment and server.
 func (p *proof) covers(lookedUp time.Duration, run unique.Handle[string]) bool {
-	return p != nil && lookedUp > p.since && (p.run == anyRun || p.run == run) // mutation: proven before the proof; proven of any server
+	return p != nil && lookedUp > p.since && p.run == run // mutation: proven before the proof; proven of any server
 }
 
 // load looks the key up and waits, at most until ctx ends.
@@ -223,8 +221,7 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 		c.unknowns.Add(1)
 		return nil, ErrUnknown
 	case before != nil && c.usable(before, c.grace):
-		// A client that left, and a full queue, say nothing of Postgres.
-		if !errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, postgres.ErrOverloaded) {
+		if !errors.Is(err, postgres.ErrOverloaded) { // a full queue says nothing of Postgres
 			c.noWaitUntil.Store(int64(c.clock.Now() + waitPause))
 		}
 		c.withinGrace.Add(1)

@@ -27,9 +27,6 @@ type proof struct {
 	run          unique.Handle[string] // when the server was started
 }
 
-// anyRun is the run of a proof that does not name one.
-var anyRun = unique.Make("")
-
 // recent says whether the proof is so recent that no entry becomes too old before the
 // next refresh.
 func (p *proof) recent(now time.Duration) bool { return p != nil && now-p.until <= refreshEvery }

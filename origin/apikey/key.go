@@ -15,9 +15,9 @@ import (
 
 // An API key is
 //
-//	lk_ | 34 random base-62 characters | 6 base-62 characters: CRC-32 (IEEE) of the 34
+//	lk_ | 34 random base-32 characters | 6 base-62 characters: CRC-32 (IEEE) of the 34
 //
-// The checksum rejects mistyped and invented keys without a look-up; 202 random
+// The checksum rejects mistyped and invented keys without a look-up; 170 random
 // bits make the others unguessable. The database stores only the SHA-256.
 const (
 	keyPrefix = "lk_"
@@ -40,11 +40,7 @@ func HashOf(key []byte) (hash Hash, ok bool) {
 		return Hash{}, false
 	}
 	random, sum := key[len(keyPrefix):keyLength-keySum], key[keyLength-keySum:]
-	ok = true
-	for _, c := range random { // no branch depends on the key's characters
-		ok = ok && isBase62[c]
-	}
-	if want := keyChecksum(random); !ok || string(sum) != string(want[:]) {
+	if want := keyChecksum(random); string(sum) != string(want[:]) {
 		return Hash{}, false
 	}
 	return sha256.Sum256(key), true
@@ -53,35 +49,19 @@ func HashOf(key []byte) (hash Hash, ok bool) {
 // Generate makes a well-formed key from the system's random numbers. It does not
 // store it.
 func Generate() string {
-	key := append(make([]byte, 0, keyLength), keyPrefix...)
-	var b [1]byte
-	for len(key) < len(keyPrefix)+keyRandom {
-		_, _ = rand.Read(b[:])           // never fails
-		if int(b[0]) < 256/len62*len62 { // else the first characters would be likelier
-			key = append(key, base62[int(b[0])%len62])
-		}
-	}
-	sum := keyChecksum(key[len(keyPrefix):])
-	return string(append(key, sum[:]...))
+	random := (rand.Text() + rand.Text())[:keyRandom]
+	sum := keyChecksum([]byte(random))
+	return keyPrefix + random + string(sum[:])
 }
-
-const len62 = len(base62)
 
 func keyChecksum(random []byte) (sum [keySum]byte) {
 	n := crc32.ChecksumIEEE(random)
 	for i := keySum - 1; i >= 0; i-- {
-		sum[i] = base62[n%uint32(len62)]
-		n /= uint32(len62)
+		sum[i] = base62[n%uint32(len(base62))]
+		n /= uint32(len(base62))
 	}
 	return sum
 }
-
-var isBase62 = func() (is [256]bool) {
-	for _, c := range base62 {
-		is[c] = true
-	}
-	return is
-}()
 
 // Limit is a token bucket as the tables have it.
 type Limit struct {

@@ -81,7 +81,7 @@ func (q *lookupQueue) next() (batch []Hash, calls []*lookupCall) {
 // many waiting keys.
 func (c *Cache[T]) await(ctx context.Context, hash Hash, p lookupPriority) error {
 	c.mu.Lock()
-	if c.closed {
+	if c.ctx.Err() != nil {
 		c.mu.Unlock()
 		return postgres.ErrUnavailable
 	}
@@ -169,12 +169,7 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
 	e := &Entry[T]{Key: key, hash: hash, lookedUp: began, lastUsed: began}
 	e.validatedAt.Store(int64(began))
 	e.used.Store(true)
-	e.invalidatedAt.Store(int64(never))
-	if before != nil {
-		e.invalidatedAt.Store(before.invalidatedAt.Load())
-	} else if c.changedAt >= began { // the change may have been of this key, which was not in rows yet; mutation: a look-up in flight is not invalidated
-		e.invalidatedAt.Store(int64(c.changedAt))
-	}
+	e.invalidatedAt.Store(int64(c.changedAt)) // it may have been of this key, which was not in rows yet; mutation: a look-up in flight is not invalidated
 	c.attach(key, &e.Value)
 	c.evict(before) // mutation: an entry is found by its old rows
 	c.entries[hash] = e

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unique"
 
 	"github.com/google/uuid"
 
@@ -142,7 +143,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				d := &followedDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[Hash]Key{},
 					changedAt: map[Hash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
 				for n := range keys {
-					d.rows[hashNumber(n)] = Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items}
+					d.rows[hashNumber(n)] = Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, StartedAt: unique.Make("")}
 				}
 				ring := NewCache(d.lookup, func(Key, *int) {}, time.Minute, boottime.New())
 				defer ring.Close()
@@ -158,7 +159,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 					all.Go(func() {
 						for ; ctx.Err() == nil; boottimetest.Pass(d.pause(2 * pause)) {
 							now := time.Now()
-							e, err := ring.Authenticate(ctx, text, func() bool { return false })
+							e, err := ring.Authenticate(text, func() bool { return false })
 							if err != nil {
 								continue
 							}
