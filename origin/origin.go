@@ -72,7 +72,6 @@ type Origin struct {
 	upstream
 	primary  *postgres.Primary // checks that the primary has answered
 	standbys []*standby
-	next     atomic.Uint32 // the standby that is tried first
 	timeout  time.Duration // statement_timeout: the server ends a query after it
 
 	// Queried is told how long each query of a page took, by its server (primary, or the address of
@@ -104,26 +103,22 @@ func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 // ErrWrongServer: another server answered. ErrTimeout: the server ended the query
 // (statement_timeout), or ctx ended first.
 func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err error) {
-	var began time.Time
-	var took time.Duration
 	err = o.fetch(ctx, &q, func() error {
-		began = time.Now()
+		began := time.Now()
 		err := o.primary.Read(ctx, run, func() (by changefeed.Server, err error) {
 			rows, by, err = o.readRows(ctx, &q)
 			return by, err
 		})
-		took = time.Since(began)
-		if err != nil && ctx.Err() != nil && took < o.timeout {
+		rows.Began, rows.Took = began, time.Since(began)
+		if err != nil && ctx.Err() != nil && rows.Took < o.timeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
-		o.observe("primary", postgres.Classify(err), took)
+		o.observe("primary", postgres.Classify(err), rows.Took)
 		return err
 	})
-	rows.Began, rows.Took = began, took
 	switch {
 	case err == nil:
 		o.fetched.Add(1)
-		return rows, nil
 	case errors.Is(err, ErrOverloaded):
 		o.overloaded.Add(1)
 	case errors.Is(err, ErrTimeout):
@@ -131,7 +126,7 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 	default:
 		o.failed.Add(1)
 	}
-	return Rows{Began: began, Took: took}, err
+	return rows, err
 }
 
 func (o *Origin) observe(server string, err error, took time.Duration) {
@@ -219,27 +214,17 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 		rows.Rows = append(rows.Rows, row)
 		return nil
 	})
-	if _, long := err.(*postgres.LongRowError); long && len(rows.Rows) > 0 {
-		rows.End, err = false, nil // the page ends before the long row, and the next page fails
-	}
-	if err == nil && rows.Snapshot == "" {
+	switch long, is := err.(*postgres.LongRowError); {
+	case is && len(rows.Rows) > 0: // the page ends before the long row, and the next page fails
+		rows.End, err = false, nil
+	case is: // it has not been read: only the id before it is known
+		_, id, _ := q.Sort.Parse(nil, q.After)
+		err = fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.Size)
+	case err == nil && rows.Snapshot == "":
 		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
 	}
-	if err != nil {
-		return Rows{}, by, locateLongRow(q, err)
-	}
 	rows.End = rows.End && len(rows.Rows) < asked
-	return rows, by, nil
-}
-
-// locateLongRow turns a LongRowError into an ErrRow that says where the row is: the row itself
-// has not been read.
-func locateLongRow(q *Query, err error) error {
-	if long := (*postgres.LongRowError)(nil); errors.As(err, &long) {
-		_, id, _ := q.Sort.Parse(nil, q.After)
-		return fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.Size)
-	}
-	return err
+	return rows, by, err
 }
 
 // rowError says what an error of a row means for the page, and which row it is: one that
@@ -280,8 +265,9 @@ func (o *Origin) Stats() Stats {
 		BreakerOpen: !o.breaker.IsClosed(),
 		Pool:        postgres.StatsOf(o.pool),
 	}
-	for _, standby := range o.standbys {
-		s.Standbys = append(s.Standbys, standby.stats())
+	for _, b := range o.standbys {
+		s.Standbys = append(s.Standbys, StandbyStats{Host: b.host, Fetched: b.fetched.Load(), Behind: b.behind.Load(), Foreign: b.foreign.Load(),
+			Failed: b.failed.Load(), BreakerOpen: !b.breaker.IsClosed()})
 	}
 	return s
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,11 +53,6 @@ func newStandby(pool *pgxpool.Pool, followed *changefeed.Followed) *standby {
 		upstream: newUpstream("pages of a standby", postgres.StandbyCooldown, pool),
 		host:     fmt.Sprintf("%s:%d", config.Host, config.Port), lineages: map[string]lineage{}, followed: followed,
 	}
-}
-
-func (s *standby) stats() StandbyStats {
-	return StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
-		BreakerOpen: !s.breaker.IsClosed()}
 }
 
 // probe reads what a standby has replayed of which nothing is known: it may not exist, and
@@ -115,9 +111,8 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Proof) (rows Rows, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
-	first := int(o.next.Add(1) % uint32(len(o.standbys)))
-	for i := range o.standbys {
-		s := o.standbys[(first+i)%len(o.standbys)]
+	for _, i := range rand.Perm(len(o.standbys)) {
+		s := o.standbys[i]
 		if s.breaker.IsOpen() {
 			err = ErrUnavailable
 			continue
@@ -179,10 +174,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 		rows.Snapshot, rows.StartedAt, rows.Timeline, rows.LSN = "", "", is.TimelineName(), is.LSN
 		return nil
 	})
-	if err != nil {
-		return Rows{}, err
-	}
-	return rows, nil
+	return rows, err
 }
 
 // admit returns why a page from the standby would not be accepted, which had replayed that at
