@@ -72,4 +72,14 @@ func TestTheRunbooksCommandsWork(t *testing.T) {
 			t.Errorf("%s is no flag", name)
 		}
 	}
+	_, metrics, err := get("http://"+f.nodes[0].admin+"/metrics", "")
+	must(err)
+	for _, pattern := range find(t, "RUNBOOK.md", `\^(listedge_\w*\([\w|]+\))`) { // of several names, grep finds some
+		begins, names, _ := strings.Cut(strings.TrimSuffix(pattern, ")"), "(")
+		for name := range strings.SplitSeq(names, "|") {
+			if !strings.Contains(string(metrics), "\n"+begins+name) {
+				t.Errorf("%s%s is no metric", begins, name)
+			}
+		}
+	}
 }

@@ -5,7 +5,8 @@
 //	                                       ├── names.go ──► /metrics
 //	cache, limiter, origin, … ── Stats ────┘   (read at each scrape)
 //
-// Labels have fixed, small sets of values: never a workspace, a key or a path.
+// Labels have small sets of values: never a key or a path, and of workspaces only those with the five
+// fullest quotas.
 package metrics
 
 import (

@@ -207,7 +207,7 @@ var limiterMetrics = []metric[limiter.Stats]{
 		func(s limiter.Stats) any { return s.RedisTimeouts }),
 	value("limiter_leased_tokens_total", "Tokens leased from Redis.", func(s limiter.Stats) any { return s.TokensLeased }),
 	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
-	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
+	value("limiter_nodes", "Nodes of the fleet that have sent a heartbeat to Redis within a minute, as last counted; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
 	value("limiter_undebited_buckets", "Buckets and quotas from which this node spent tokens while Redis was away, and which Redis has not debited yet.",
 		func(s limiter.Stats) any { return s.Owing }),
 	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),

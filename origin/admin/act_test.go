@@ -316,7 +316,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	url := newDatabase(t)
 	role := "person_" + uuid.NewString()[:8]
 	execOn(t, url, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA public TO "+role+`;
-		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`; GRANT SELECT ON key_last_used TO `+role+`;
+		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`; GRANT SELECT ON key_last_used, key_usage, usage_writers TO `+role+`;
 		GRANT SELECT, INSERT (actor, action, workspace_id, key_id, details) ON audit_log TO `+role)
 	t.Cleanup(func() { execOn(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
 	as := must1(neturl.Parse(url))
@@ -330,6 +330,9 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 		}
 	}
 	must1(c.RevokeKey(t.Context(), k.ID))
+	must1(c.Workspaces(t.Context()))
+	must1(c.Usage(t.Context(), w.ID, time.Hour))
+	must1(c.UsageSince(t.Context()))
 	list := entries(t, c, audit.Filter{Workspace: &w.ID})
 	if len(list) != 2+len(actsByMethod) || list[len(list)-1].Actor != "Somebody else" {
 		t.Errorf("%+v", list)

@@ -89,7 +89,7 @@ type Flags struct {
 	Drain          time.Duration `help:"How long the node answers after SIGTERM, not ready and closing each connection, before it stops." default:"${drain}"`
 
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
-	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`
+	LogLevel  slog.Level `help:"The least level that is logged: info, warn or error." default:"info" placeholder:"LEVEL"`
 
 	AccessLog edge.AccessLog `help:"off, errors (or stale, slow) or sampled (also misses, some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
 }
