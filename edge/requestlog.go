@@ -41,7 +41,8 @@ type ring struct {
 }
 
 // AccessLog says which classes of requests are also written to the log as lines.
-// Failures of the service are always written, one a second of each kind.
+// Failures of the service are always written: internal errors each, of the others one a second
+// of each kind.
 type AccessLog string
 
 // The access logs; any other value is none.

@@ -22,8 +22,8 @@ func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, 
 	if err != nil {
 		return none, fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing, after a commit
-	made, done, err := do(tx)                                      // mutation: a row before the change is committed
+	defer func() { _ = tx.Rollback(ctx) }() // nothing, after a commit; if it fails, pgx closes the connection
+	made, done, err := do(tx)               // mutation: a row before the change is committed
 	if err != nil {
 		return none, err
 	}

@@ -133,8 +133,10 @@ func (c *Cache[T]) update(hashes []Hash) error {
 	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
 	defer cancel()
 	began := time.Now()
-	c.queries.Add(1)
 	found, err := c.lookup(ctx, hashes, c.proof.Load().runAt(c.clock.Now()))
+	if !errors.Is(err, errNotAsked) {
+		c.queries.Add(1)
+	}
 	if err != nil {
 		if errors.Is(err, postgres.ErrWrongServer) {
 			c.wrongServer.Store(true)

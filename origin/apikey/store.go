@@ -62,6 +62,9 @@ type Store struct {
 	breaker postgres.Breaker
 }
 
+// errNotAsked: the breaker is not closed.
+var errNotAsked = fmt.Errorf("look up keys: %w: it failed several times in a row", postgres.ErrUnavailable)
+
 // NewStore reads the keys of a database.
 func NewStore(db *postgres.Database) *Store {
 	return &Store{db: db, breaker: postgres.NewBreaker("keys", postgres.PrimaryCooldown)}
@@ -74,7 +77,7 @@ func NewStore(db *postgres.Database) *Store {
 // Errors: ErrUnavailable, ErrWrongServer, ErrTimeout of package postgres.
 func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
 	if s.BreakerOpen() {
-		return nil, fmt.Errorf("look up keys: %w: it failed several times in a row", postgres.ErrUnavailable)
+		return nil, errNotAsked
 	}
 	if err = s.breaker.Do(func() error { found, err = s.read(ctx, hashes, run); return err }); err != nil {
 		return nil, fmt.Errorf("look up keys: %w", err)
