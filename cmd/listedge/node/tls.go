@@ -2,6 +2,7 @@ package node
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"sync"
@@ -57,6 +58,7 @@ type certificate struct {
 
 	mu      sync.Mutex // guards the fields below
 	current *tls.Certificate
+	expires time.Time // the earliest end in the chain of current
 	read    time.Time // when the files were last read
 	failed  error     // why they could not be; nil = they were
 }
@@ -71,14 +73,16 @@ func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// expiry returns when the certificate expires; zero = there is none. It reads the files, too:
-// without clients nothing else would notice a renewal.
+// expiry returns when the first certificate of the chain expires; zero = there is none. It reads
+// the files, too: without clients nothing else would notice a renewal.
 func (c *certificate) expiry() time.Time {
 	if c == nil {
 		return time.Time{}
 	}
-	current, _ := c.present(nil)
-	return current.Leaf.NotAfter
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refresh()
+	return c.expires
 }
 
 // refresh reads the files again, unless it has just done so. The caller holds mu.
@@ -88,8 +92,14 @@ func (c *certificate) refresh() {
 	}
 	c.read = time.Now()
 	pair, err := tls.LoadX509KeyPair(c.files.TLSCert, c.files.TLSKey)
-	if c.failed = err; err == nil {
-		c.current = &pair
+	if c.failed = err; err != nil {
+		return
+	}
+	c.current, c.expires = &pair, pair.Leaf.NotAfter
+	for _, der := range pair.Certificate[1:] {
+		if issuer, err := x509.ParseCertificate(der); err == nil && issuer.NotAfter.Before(c.expires) {
+			c.expires = issuer.NotAfter
+		}
 	}
 }
 
