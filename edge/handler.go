@@ -236,9 +236,10 @@ func (s *Server) report(x *exchange) {
 	if span != nil {
 		x.endTrace(span, &r, took)
 	}
-	if class != unlogged {
-		s.log.add(class, &r)
+	if class == unlogged {
+		return
 	}
+	s.log.add(class, &r)
 	if s.AccessLog.has(class) {
 		s.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
 	}

@@ -70,8 +70,9 @@ func TestAPostgresOutageIsLoggedOnceEachWay(t *testing.T) {
 }
 
 // Each setting of the access log, with the same six requests: a miss, a hit, a hit that is
-// not in the sample, a 400, a 401 and a 429.
+// not in the sample, a 400, a 401 and a 429. All are traced, which logs none of them.
 func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
+	startReceiver(t)
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	small := newKeyFor(t, url, workspace, "--rate", "0", "--burst", "1")
