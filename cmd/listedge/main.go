@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -132,18 +133,23 @@ func rewordParserError(err error) error {
 
 // withRemedy adds to an error of the network which flag names what did not answer.
 func withRemedy(err error, command *kong.Context) error {
-	if command.Command() == "serve" || !errors.As(err, new(net.Error)) { // serve connects later, and its listeners are no servers
+	// serve connects later, and its listeners are no servers. An error number of a file is a net.Error, too.
+	if command.Command() == "serve" || !errors.As(err, new(net.Error)) || errors.As(err, new(*fs.PathError)) {
 		return err
 	}
+	remedy := ""
 	for _, flag := range command.Flags() {
-		switch flag.Name {
-		case "database-url":
-			return fmt.Errorf("%w: check that --database-url names Postgres, and that it runs (`listedge doctor`)", err)
-		case "node":
-			return fmt.Errorf("%w: check that --node names the admin listener of a node, and that it runs", err)
+		switch {
+		case flag.Name == "node":
+			remedy = "check that --node names the admin listener of a node, and that it runs"
+		case flag.Name == "database-url" && remedy == "", flag.Name == "replication-url" && flag.Target.String() != "": // which commands prefer
+			remedy = "check that --" + flag.Name + " names Postgres, and that it runs (`listedge doctor`)"
 		}
 	}
-	return err
+	if remedy == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, remedy)
 }
 
 func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
