@@ -67,12 +67,8 @@ func (n *Node) checksOfRedis() []admin.Check {
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
 		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always}, // logged as the reason why the node is not ready
 		{Name: "identity", Run: asks(n.identityFailure.get), Broken: "the node may not query which database it reads: pages are not stored in Redis"},
-		{Name: "Redis eviction", Every: time.Minute, Runbook: "ListedgeRedisEvicts",
-			Broken: "Redis may evict buckets and the log of changes",
-			Run: func(ctx context.Context) error {
-				text, _ := n.redis.limiter.Info(ctx, "memory").Result() // a user without the right to ask may still be a node
-				return EvictionFailure(ParseInfo(text))
-			}},
+		{Name: "Redis eviction", Every: time.Minute, After: redis, Runbook: "ListedgeRedisEvicts",
+			Broken: "Redis may evict buckets and the log of changes", Run: n.checkEviction},
 		{Name: "Redis pages", After: redis, Broken: "pages are not stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen",
 			Run: asks(func() error {
 				s := n.Cache.Stats()
@@ -110,10 +106,11 @@ func (n *Node) untrustedProxy() error {
 // what is wrong with that. It pings on the connections for keys, because those for pages may all
 // be busy.
 func (n *Node) pingPostgres(ctx context.Context) error {
-	if n.followed.OldTimeline() != nil {
-		return nil
+	err := n.database.Keys.Pool.Ping(ctx)
+	if err == nil && n.followed.OldTimeline() == nil {
+		err = n.database.WrongServer()
 	}
-	return cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer())
+	return err
 }
 
 // writeRedis returns nil if Redis takes a write. A replica, a full server and one whose user
@@ -121,6 +118,16 @@ func (n *Node) pingPostgres(ctx context.Context) error {
 func (n *Node) writeRedis(ctx context.Context) error {
 	err := n.redis.limiter.Set(ctx, n.followed.Prefix()+"check:{changes}:"+n.name(), "x", time.Minute).Err()
 	return remedy.Add(err, RedisRemedy(err))
+}
+
+// checkEviction returns nil if Redis evicts nothing, or refuses to say so: a node does not need the
+// right to ask.
+func (n *Node) checkEviction(ctx context.Context) error {
+	text, err := n.redis.limiter.Info(ctx, "memory").Result()
+	if err != nil && !redis.IsPermissionError(err) && !redis.HasErrorPrefix(err, "ERR") {
+		return remedy.Add(err, RedisRemedy(err))
+	}
+	return EvictionFailure(ParseInfo(text))
 }
 
 // EvictionFailure judges the maxmemory-policy in what INFO says: a bucket that is evicted is full

@@ -1,11 +1,16 @@
 package node
 
 import (
+	"context"
 	"log/slog"
+	"syscall"
 	"testing"
 	"time"
 
+	"listedge/internal/changefeed"
+	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
 	"listedge/origin/admin"
@@ -32,11 +37,10 @@ func TestWhenAnswersMayBeJudged(t *testing.T) {
 	}
 }
 
-// Before a node has read which timeline the fleet follows, it is not ready and serves nothing
-// from the database.
-func TestANodeThatHasNotLookedYet(t *testing.T) {
-	t.Parallel()
-	server := sandboxtest.PostgresWith(t, nil)
+// aNode has a private Postgres and a private Redis, and is not started.
+func aNode(t *testing.T) (*Node, *sandbox.Postgres, *sandbox.Redis) {
+	t.Helper()
+	server, redis := sandboxtest.PostgresWith(t, nil), sandboxtest.Redis(t)
 	if err := postgrestest.Make(t.Context(), server, "listedge", admin.MigrateUp); err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +51,19 @@ func TestANodeThatHasNotLookedYet(t *testing.T) {
 	}
 	n, err := New(t.Context(), Options{Database: DatabaseURLs{url, url}, Settings: map[string]any{}, Log: newLogOn(slog.DiscardHandler), Public: public, Private: private,
 		Flags: Flags{CacheMemory: 1 << 20, FreshnessBound: time.Second, QueryTimeout: time.Second, LimiterFailureMode: limiter.FailLocal,
-			ServerFlags: ServerFlags{RedisURL: sandboxtest.Redis(t).URL(), DatabaseConnections: 1}}})
+			ServerFlags: ServerFlags{RedisURL: redis.URL(), DatabaseConnections: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = n.close() })
+	return n, server, redis
+}
+
+// Before a node has read which timeline the fleet follows, it is not ready and serves nothing
+// from the database.
+func TestANodeThatHasNotLookedYet(t *testing.T) {
+	t.Parallel()
+	n, _, _ := aNode(t)
 	reads := func() error {
 		_, err := apikey.NewStore(n.database).Lookup(t.Context(), []apikey.Hash{{}}, "")
 		return err
@@ -68,5 +80,38 @@ func TestANodeThatHasNotLookedYet(t *testing.T) {
 	}
 	if err := reads(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The check of a server that has ended fails, whatever else it forgives.
+func TestServersThatEnd(t *testing.T) {
+	t.Parallel()
+	n, postgres, redis := aNode(t)
+	n.findTimeline(t.Context())
+	n.followed.ObserveEpoch(changefeed.EpochName{Identity: n.followed.Digest(), Timeline: 2}.String())
+	if n.checkTimeline() == nil {
+		t.Fatal("not an old primary")
+	}
+	if err := redistest.Client(t, redis).Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		check func(context.Context) error
+		kill  func() error
+	}{
+		"an old primary": {n.pingPostgres, func() error { return postgres.Kill(syscall.SIGQUIT) }},
+		"Redis, which refuses to name its policy": {n.checkEviction, redis.Kill},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := c.check(t.Context()); err != nil {
+				t.Errorf("while it runs: %v", err)
+			}
+			if err := c.kill(); err != nil {
+				t.Fatal(err)
+			}
+			if c.check(t.Context()) == nil {
+				t.Error("it has ended, and is fine")
+			}
+		})
 	}
 }
