@@ -40,15 +40,11 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 	direct := cmp.Or(o.ReplicationURL, o.DatabaseURL)
 	here := view{"the doctor", map[string]string{"region": cmp.Or(o.Region, "none")}}
 	inRedis := view{"Redis", map[string]string{}}
-	replicas := make(report, len(o.ReplicaURL))
 	checks.Go(func() {
-		followed, timeline := &changefeed.Followed{Region: o.Region}, "" // unknown if Postgres does not answer, which is another finding
+		followed := &changefeed.Followed{Region: o.Region} // unknown if Postgres does not answer, which is another finding
 		if server, err := postgres.IdentifyAt(ctx, direct); err == nil {
 			followed.SetServer(server)
-			here.says["database"], timeline = server.Identity.String(), server.TimelineName()
-		}
-		for i, url := range o.ReplicaURL {
-			checks.Go(func() { replicas[i] = admin.DiagnoseReplica(ctx, url, timeline) })
+			here.says["database"] = server.Identity.String()
 		}
 		if o.RedisURL != "" {
 			redis.checkRedis(ctx, o.RedisURL, followed, inRedis.says)
@@ -59,6 +55,10 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
 			Connections: o.DatabaseConnections + postgres.KeyConnections + postgres.UsageConnections + followerConnections})
 	})
+	replicas := make(report, len(o.ReplicaURL))
+	for i, url := range o.ReplicaURL {
+		checks.Go(func() { replicas[i] = admin.DiagnoseReplica(ctx, url, direct) })
+	}
 	var nodes []nodeState
 	checks.Go(func() { nodes = readNodes(ctx, o.Nodes) })
 	checks.Wait()

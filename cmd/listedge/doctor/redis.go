@@ -41,8 +41,7 @@ func (r *report) checkRedis(ctx context.Context, url string, followed *changefee
 		return
 	}
 	r.readRedis(ctx, client, followed, says)
-	text, _ := client.Info(ctx).Result()
-	r.checkRedisInfo(node.ParseInfo(text))
+	r.checkRedisInfo(client.Info(ctx).Result())
 }
 
 // readRedis reads what the nodes have in Redis.
@@ -52,6 +51,9 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 			says["log of changes"] = "epoch " + cmp.Or(epoch, "none")
 			followed.ObserveEpoch(epoch)
 		}
+		if other, _ := changefeed.NewClaim(client, followed).Other(ctx); other != "" {
+			r.add("fleet", admin.Fail, "the fleet follows "+other+", and --database-url names another database", "see ListedgeWrongDatabase in the runbook")
+		}
 	}
 	if err := followed.OldTimeline(); err != nil {
 		r.judge("timeline", admin.Fail, "", err, followed.OldTimelineRemedy())
@@ -60,7 +62,10 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 		says["size"] = fmt.Sprint(nodes)
 	}
 	var views []view
-	entries, _ := node.ReadRoster(ctx, client, followed.Prefix())
+	entries, err := node.ReadRoster(ctx, client, followed.Prefix())
+	if err == nil && len(entries) == 0 {
+		r.add("fleet version", admin.OK, "no node runs", "")
+	}
 	for _, e := range entries {
 		views = append(views, view{e.Name, map[string]string{"version": versionText(e.NodeState)}})
 	}
@@ -68,7 +73,12 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 }
 
 // checkRedisInfo judges what INFO says.
-func (r *report) checkRedisInfo(info map[string]string) {
+func (r *report) checkRedisInfo(answer string, err error) {
+	if err != nil {
+		r.judge("redis version", admin.Warn, "", err, node.RedisRemedy(err))
+		return
+	}
+	info := node.ParseInfo(answer)
 	text, old, unbounded := info["redis_version"], error(nil), error(nil)
 	var major, minor int
 	_, _ = fmt.Sscanf(text, "%d.%d", &major, &minor)

@@ -1,11 +1,11 @@
 package doctor
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 
-	"listedge/cmd/listedge/node"
 	"listedge/origin/admin"
 )
 
@@ -18,11 +18,17 @@ func TestVersionsOfRedis(t *testing.T) {
 	} {
 		t.Run(info, func(t *testing.T) {
 			var found report
-			if found.checkRedisInfo(node.ParseInfo(info)); !has(found, "redis version", want.Level, want.Text) {
+			if found.checkRedisInfo(info, nil); !has(found, "redis version", want.Level, want.Text) {
 				t.Errorf("%+v, want %+v", found, want)
 			}
 		})
 	}
+	t.Run("no answer", func(t *testing.T) {
+		var found report
+		if found.checkRedisInfo("", context.DeadlineExceeded); len(found) != 1 || !has(found, "redis version", admin.Warn, "no answer in time") {
+			t.Errorf("%+v", found)
+		}
+	})
 }
 
 // Views agree if all that know a subject say the same.

@@ -67,6 +67,7 @@ func TestANodeOnAnotherDatabaseThanItsFleet(t *testing.T) {
 	}
 	says(t, []string{"--database-url", theirs, "--redis-url", redis.URL(), "--node", stranger.admin}, exitFailed,
 		admin.Finding{Subject: "fleet", Level: admin.Fail, Text: why})
+	says(t, []string{"--database-url", theirs, "--redis-url", redis.URL()}, exitFailed, admin.Finding{Subject: "fleet", Level: admin.Fail, Text: why})
 	startNode(t, theirs, "--redis-url", redis.URL(), "--region", "another")
 	within(t, patience, "it is logged", func() bool { return strings.Contains(stranger.err.String(), why) })
 	if status, r := first.readiness(t); status != 200 || r.Checks["fleet"] != "ok" {
