@@ -124,7 +124,7 @@ func (l *lookup) fromRows() *Entry {
 	if fill == nil || fill.At.Timeline != "" || !l.followed.trusted(now) {
 		return nil
 	}
-	if n := firstPage(rows, l.fill.View.Limit()); n == len(rows) && n < l.fill.View.Limit() && !end {
+	if firstPage(rows, l.fill.View.Limit()) == len(rows) && !end { // it is not whole, or it is not known whether more follows
 		return nil
 	}
 	e := entryOf(l.fill.View, rows, end, fill.ReadAt)
