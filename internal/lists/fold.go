@@ -21,7 +21,7 @@ func appendFold(dst, t []byte) []byte {
 	from, folds := len(dst), simpleFolds()
 	for _, r := range string(t) { // which copies nothing
 		switch {
-		case int(r) < len(folds):
+		case int(r) < len(folds) && (folds[r] != "" || r < 0x590):
 			dst = append(dst, folds[r]...)
 		case r >= '\u4e00' && r <= '\u9fff': // Han: their own folds
 			dst = utf8.AppendRune(dst, r)
@@ -32,13 +32,16 @@ func appendFold(dst, t []byte) []byte {
 	return dst
 }
 
-// simpleFolds are the folds of the characters before U+0590. A text that has no others folds
-// character by character: all marks among them that stay are of one class, so they keep their
-// order.
-var simpleFolds = sync.OnceValue(func() *[0x590]string {
-	var folds [0x590]string
-	for r := range folds {
-		folds[r] = foldAny(string(rune(r)))
+// simpleFolds are the folds of characters that a text of these alone folds one by one: all before
+// U+0590, where the marks that stay are of one class and so keep their order, and those behind it
+// whose folds have no mark. The others have "".
+var simpleFolds = sync.OnceValue(func() *[0x3400]string {
+	isNotSimple := func(r rune) bool { return isLater(r) || norm.NFKD.PropertiesString(string(r)).CCC() > 0 }
+	var folds [0x3400]string
+	for r := range rune(len(folds)) {
+		if fold := foldAny(string(r)); r < 0x590 || !strings.ContainsFunc(fold, isNotSimple) {
+			folds[r] = fold
+		}
 	}
 	return &folds
 })

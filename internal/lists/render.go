@@ -3,13 +3,12 @@ package lists
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"math"
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Rows are made from the bytes that Postgres sends, in its binary formats, without Go
@@ -93,7 +92,12 @@ func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 		}
 	case UUID:
 		if len(v) == 16 {
-			return append(append(append(dst, '"'), uuid.UUID(v).String()...), '"'), nil
+			dst = append(dst, '"')
+			for _, part := range [...][]byte{v[:4], v[4:6], v[6:8], v[8:10], v[10:]} {
+				dst = append(hex.AppendEncode(dst, part), '-')
+			}
+			dst[len(dst)-1] = '"' // not a hyphen
+			return dst, nil
 		}
 	case Bool:
 		if len(v) == 1 {
