@@ -64,10 +64,8 @@ type tenant struct {
 
 // waiter is a query that waits for a slot.
 type waiter struct {
-	since   time.Duration
-	decided chan struct{} // closed when began or refused is set
-	began   time.Duration
-	refused bool
+	since time.Duration
+	began chan time.Duration // gets the moment at which it has a slot, or is closed if it is refused
 }
 
 // serviceTime is how long the tenant's queries have run, running ones up to now.
@@ -104,21 +102,23 @@ func (q *fairQueue) enter(ctx context.Context, workspace uuid.UUID) (began time.
 		q.mu.Unlock()
 		return 0, postgres.ErrOverloaded
 	}
-	w := &waiter{since: now, decided: make(chan struct{})}
+	w := &waiter{since: now, began: make(chan time.Duration, 1)}
 	t.waiting = append(t.waiting, w)
 	q.waiting++
 	q.dispatch(now)
 	q.mu.Unlock()
 
 	select {
-	case <-w.decided:
-		if w.refused {
+	case began, ok := <-w.began:
+		if !ok {
 			return 0, postgres.ErrOverloaded
 		}
-		return w.began, nil
+		return began, nil
 	case <-ctx.Done():
-		if !q.withdraw(t, w) && !w.refused { // it got a slot in the same moment
-			q.leave(workspace, w.began)
+		if !q.withdraw(t, w) { // it was decided in the same moment
+			if began, ok := <-w.began; ok {
+				q.leave(workspace, began)
+			}
 		}
 		return 0, fmt.Errorf("%w: %w", postgres.ErrOverloaded, ctx.Err())
 	}
@@ -205,8 +205,7 @@ func (q *fairQueue) evictFor(t *tenant) bool {
 	w := most.waiting[last]
 	most.waiting = most.waiting[:last]
 	q.waiting--
-	w.refused = true
-	close(w.decided)
+	close(w.began)
 	return true
 }
 
@@ -245,8 +244,7 @@ func (q *fairQueue) dispatch(now time.Duration) {
 		t.waiting = t.waiting[1:]
 		q.waiting--
 		q.begin(t, now)
-		w.began = now
-		close(w.decided)
+		w.began <- now
 	}
 }
 
