@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,8 @@ type spoken struct {
 	chunks [][]byte
 	before func() // called before each Read; nil = nothing
 	end    error  // of the Read behind the last chunk; nil = io.EOF
+
+	writeBy time.Time // the deadline; zero = none was set
 }
 
 func (w *spoken) Read(p []byte) (int, error) {
@@ -41,9 +44,17 @@ func (w *spoken) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (w *spoken) SetReadDeadline(time.Time) error  { return nil }
-func (w *spoken) SetWriteDeadline(time.Time) error { return nil }
-func (w *spoken) Close() error                     { return nil }
+// Write fails without a deadline: a client that reads nothing would keep the response for ever.
+func (w *spoken) Write(p []byte) (int, error) {
+	if w.writeBy.IsZero() {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return w.wire.Write(p)
+}
+
+func (w *spoken) SetReadDeadline(time.Time) error    { return nil }
+func (w *spoken) SetWriteDeadline(t time.Time) error { w.writeBy = t; return nil }
+func (w *spoken) Close() error                       { return nil }
 
 // converse has the server answer the chunks on one connection.
 func converse(s *Server, w *spoken) *bufio.Reader {

@@ -164,6 +164,7 @@ func (s *Server) KeyLabel(id uuid.UUID) apikey.Label { return s.keys.Label(id) }
 // no body is read here. A request without a body needs no permission (RFC 9110,
 // 10.1.1) and continues at handle.
 func (s *Server) handleExpectation(ctx *fasthttp.RequestCtx) (status int) {
+	boundWrite(ctx)
 	const unframed = -2 // neither Content-Length nor Transfer-Encoding
 	if n := ctx.Request.Header.ContentLength(); n == 0 || n == unframed {
 		return fasthttp.StatusContinue
@@ -179,6 +180,7 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		ctx.Request = fasthttp.Request{} // the next connection has its own
 		return
 	}
+	boundWrite(ctx)
 	ctx.Response.Reset()
 	ctx.Response.SkipBody = ctx.IsHead()
 	if errors.Is(err, fasthttp.ErrBodyTooLarge) { // the error for any body: see refuseBody
@@ -186,6 +188,12 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		return
 	}
 	s.answerUnread(ctx, &failure{problem: unreadableProblem(err)})
+}
+
+// boundWrite sets the deadline of a response that fasthttp sends before it would: that of an earlier
+// response on the connection may be over. If it cannot be set, the write fails, too.
+func boundWrite(ctx *fasthttp.RequestCtx) {
+	_ = ctx.Conn().SetWriteDeadline(time.Now().Add(writeTimeout))
 }
 
 // answerUnread answers a request that was not read, or of which only headers were.
