@@ -267,4 +267,12 @@ func TestARedisThatMayEvictIsWarnedOf(t *testing.T) {
 	must(client.ConfigSet(context.Background(), "maxmemory-policy", "allkeys-lru").Err())
 	n := startNode(t, url, "--redis-url", server.URL())
 	within(t, patience, "the warning", func() bool { return strings.Contains(n.err.String(), "allkeys-lru") })
+	must(server.Freeze()) // what it does not answer is no better news
+	n.awaitCheck(t, "redis", "no answer")
+	n.awaitCheck(t, "redis eviction", "no answer")
+	must(server.Thaw())
+	n.awaitCheck(t, "redis eviction", "allkeys-lru")
+	if log := n.err.String(); strings.Contains(log, "no longer: Redis may evict") {
+		t.Error(log)
+	}
 }
