@@ -47,11 +47,8 @@ var errPostgresEnded = errors.New("the private Postgres has ended")
 
 // Run starts Postgres, prepares it, and serves on it until ctx ends.
 func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) (err error) {
-	if c.Nodes < 1 {
-		return usageError{fmt.Errorf("--nodes must be at least 1")}
-	}
-	if c.Nodes > maxDevNodes {
-		return usageError{fmt.Errorf("--nodes must be at most %d: the private Postgres has connections for no more", maxDevNodes)}
+	if c.Nodes < 1 || c.Nodes > maxDevNodes {
+		return usageError{Err: fmt.Errorf("--nodes must be from 1 to %d: the private Postgres has connections for no more", maxDevNodes)}
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
@@ -147,7 +144,7 @@ func (c *devCommand) makeNodes(ctx context.Context, t *terminal, flags *kong.Con
 		}
 		settings := settingsInEffect(flags)
 		settings["listen"], settings["admin-listen"] = a.Listen, a.AdminListen
-		n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, Database: node.DatabaseURLs{Pages: url, Changes: url},
+		n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, DatabaseURL: url, ReplicationURL: url,
 			Log: node.NewLog(out, c.Flags), Public: held[2*i], Private: held[2*i+1]})
 		if err != nil {
 			return nil, err
@@ -173,10 +170,10 @@ func (c *devCommand) addresses() (all []node.ListenFlags, err error) {
 	for i := range c.Nodes {
 		var a node.ListenFlags
 		if a.Listen, err = nthPort(c.Listen, i); err != nil {
-			return nil, usageError{fmt.Errorf("--listen: %w", err)}
+			return nil, usageError{Err: fmt.Errorf("--listen: %w", err)}
 		}
 		if a.AdminListen, err = nthPort(c.AdminListen, i); err != nil {
-			return nil, usageError{fmt.Errorf("--admin-listen: %w", err)}
+			return nil, usageError{Err: fmt.Errorf("--admin-listen: %w", err)}
 		}
 		all = append(all, a)
 	}

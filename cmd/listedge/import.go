@@ -28,7 +28,7 @@ func (c *importCommand) Run(ctx context.Context, t *terminal) error {
 		return fmt.Errorf("nothing was imported: bad rows: %d", bad.Rows)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return usageError{err}
+		return usageError{Err: err}
 	}
 	if err != nil {
 		return err

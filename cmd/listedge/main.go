@@ -25,7 +25,6 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9/logging"
 
-	"listedge/cmd/listedge/node"
 	"listedge/internal/lists"
 	"listedge/internal/redact"
 	"listedge/origin/admin"
@@ -88,7 +87,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	case *exited >= 0: // --help or --version has printed
 		err = nil
 	case err != nil:
-		err = usageError{rewordParserError(err)}
+		err = usageError{Err: rewordParserError(err)}
 	default:
 		parsed.BindTo(ctx, (*context.Context)(nil))
 		parsed.Bind(&terminal{in: in, out: printed, err: errs})
@@ -102,7 +101,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		return exitFine
 	}
 	fmt.Fprintf(errs, "listedge: %s\n", oneSentence(redact.Text(err.Error(), inputs(args)...)))
-	if errors.As(err, new(usageError)) || errors.As(err, new(node.SettingError)) {
+	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
 	return exitFailed

@@ -92,7 +92,7 @@ type migrateGrants struct {
 func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
 	text, err := admin.Grants(c.Role)
 	if err != nil {
-		return usageError{fmt.Errorf("--role: %w", err)}
+		return usageError{Err: fmt.Errorf("--role: %w", err)}
 	}
 	_, err = fmt.Fprint(t.out, text)
 	return err

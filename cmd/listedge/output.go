@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"listedge/cmd/listedge/node"
 )
 
 // Exit statuses.
@@ -25,9 +27,7 @@ type terminal struct {
 }
 
 // usageError is a wrong flag, argument or setting.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
+type usageError = node.SettingError
 
 // jsonFlag is for commands whose output programs read.
 type jsonFlag struct {

@@ -18,7 +18,7 @@ type seedCommand struct {
 // Run creates workspaces with sample data and prints their ids.
 func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
 	if c.Workspaces < 1 || c.Items < 0 || c.Contacts < 0 {
-		return usageError{fmt.Errorf("--workspaces must be at least 1, --items and --contacts at least 0")}
+		return usageError{Err: fmt.Errorf("--workspaces must be at least 1, --items and --contacts at least 0")}
 	}
 	spec := load.SeedSpec{Workspaces: c.Workspaces, Items: c.Items, Contacts: c.Contacts, Seed: c.Seed}
 	workspaces, err := load.Seed(c.acting(ctx), c.DatabaseURL, spec, t.err)

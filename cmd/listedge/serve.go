@@ -32,7 +32,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 		return err
 	}
 	n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settingsInEffect(flags), NotifySocket: notifySocket(), Log: log,
-		Public: public, Private: private, Database: node.DatabaseURLs{Pages: c.DatabaseURL, Changes: cmp.Or(c.ReplicationURL, c.DatabaseURL)}})
+		Public: public, Private: private, DatabaseURL: c.DatabaseURL, ReplicationURL: cmp.Or(c.ReplicationURL, c.DatabaseURL)})
 	if err != nil {
 		public.Close()
 		private.Close()

@@ -217,11 +217,11 @@ func tracingEnabled() (bool, error) {
 		return false, nil
 	}
 	if p := cmp.Or(os.Getenv(traces+"PROTOCOL"), os.Getenv(all+"PROTOCOL")); p != "" && p != "http/protobuf" {
-		return false, usageError{fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", p)}
+		return false, usageError{Err: fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", p)}
 	}
 	for _, name := range []string{traces + "ENDPOINT", all + "ENDPOINT"} {
 		if u, err := url.Parse(os.Getenv(name)); os.Getenv(name) != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-			return false, usageError{fmt.Errorf("%s: not an http:// or https:// URL", name)}
+			return false, usageError{Err: fmt.Errorf("%s: not an http:// or https:// URL", name)}
 		}
 	}
 	return true, nil

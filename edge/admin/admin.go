@@ -25,7 +25,6 @@ import (
 // Options are what the admin listener shows. All are required but Names.
 type Options struct {
 	Names    []string // host names it answers to, besides those that host.go allows anyway
-	Health   *Health
 	Metrics  http.Handler
 	Log      http.Handler // the node's last warnings and errors
 	Records  func(requestID string) []edge.Record
@@ -42,7 +41,7 @@ func Handler(o Options) http.Handler {
 	}
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		readiness := o.Health.Readiness()
+		readiness := o.State.Health.Readiness()
 		status := http.StatusOK
 		if !readiness.Ready {
 			status = http.StatusServiceUnavailable

@@ -86,7 +86,7 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"usage --since soon --workspace " + id + " --database-url " + url:                       "--since",
 		"keys list --unused-for=-1d --workspace " + id + " --database-url " + url:               "--unused-for must be positive",
 		"dev --nodes 0":               "--nodes",
-		"dev --nodes 9":               "--nodes must be at most 8",
+		"dev --nodes 9":               "--nodes must be from 1 to 8",
 		"dev --nodes 1000":            "connections",
 		"dev --listen nonsense":       "--listen",
 		"dev --listen 127.0.0.1:http": "--listen",

@@ -102,7 +102,7 @@ func (o *pageOracle) start(t *testing.T, flags ...string) {
 	must1(parser.Parse(append([]string{"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, flags...)))
 	public, private, err := node.Listen(f.ListenFlags)
 	must(err)
-	n, err := node.New(t.Context(), node.Options{Flags: f.Flags, Database: node.DatabaseURLs{Pages: o.url, Changes: o.url}, Settings: map[string]any{},
+	n, err := node.New(t.Context(), node.Options{Flags: f.Flags, DatabaseURL: o.url, ReplicationURL: o.url, Settings: map[string]any{},
 		Log: node.NewLog(io.Discard, f.Flags), Public: public, Private: private})
 	must(err)
 	ctx, stop := context.WithCancel(context.Background())

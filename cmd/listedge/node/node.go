@@ -83,14 +83,11 @@ func prefixes(networks []Network) (all []netip.Prefix) {
 	return all
 }
 
-// DatabaseURLs are two URLs of one database: pages may be read through a connection pooler,
-// and changes are followed without one.
-type DatabaseURLs struct{ Pages, Changes string }
-
 // Options are what a node needs beside its flags.
 type Options struct {
 	Flags
-	Database          DatabaseURLs
+	DatabaseURL       string         // for pages, maybe through a connection pooler
+	ReplicationURL    string         // of the same database, to follow changes without one
 	Settings          map[string]any // what /settings shows
 	Version, Revision string         // of the program
 	Traces            bool           // OpenTelemetry's environment variables name a collector
@@ -114,7 +111,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 		return nil, err
 	}
 	n.claim = changefeed.NewClaim(n.redis.log, n.followed)
-	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.Database.Pages, ReplicationURL: o.Database.Changes,
+	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.DatabaseURL, ReplicationURL: o.ReplicationURL,
 		// mutation: a node answers before it has looked; a node that starts knows of no newer timeline
 		Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown, Followed: n.followed})
 	if err != nil {
@@ -152,7 +149,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 		AccessLog: f.AccessLog, Tracer: n.tracer,
 	})
 	if f.FreshnessBound > 0 {
-		n.followChanges(f, o.Database.Changes)
+		n.followChanges(f, o.ReplicationURL)
 	}
 	n.openAdmin(pages, keys, registry, o.Settings, o.Log)
 	return n, nil
@@ -183,7 +180,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)
 	n.admin = admin.NewServer(admin.Options{
-		Names: adminNames(settings), Health: n.health, Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings, State: state,
+		Names: adminNames(settings), Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings, State: state,
 	}, slog.NewLogLogger(log, slog.LevelWarn))
 }
 

@@ -22,9 +22,9 @@ import (
 
 const (
 	rosterEvery = 5 * time.Second
-	// A node that has written nothing for rosterSilence has ended; after rosterLife the
+	// A node that has written nothing for RosterSilence has ended; after rosterLife the
 	// others remove what it wrote.
-	rosterSilence = 3 * rosterEvery
+	RosterSilence = 3 * rosterEvery
 	rosterLife    = time.Minute
 	rosterTimeout = 250 * time.Millisecond
 	// rosterCleanup: of so many writes of a node, one also removes old entries of others.
@@ -121,13 +121,9 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 	}
 }
 
-// ReadRoster returns the entries of the nodes that run, by their names, in one trip.
-func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string) ([]RosterEntry, error) {
-	return readRoster(ctx, client, prefix, rosterSilence)
-}
-
-// readRoster returns the entries that are not older than oldest, the youngest of a name first.
-func readRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) ([]RosterEntry, error) {
+// ReadRoster returns the entries that are not older than oldest, by their names and the youngest of a
+// name first, in one trip.
+func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) ([]RosterEntry, error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
 	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
