@@ -104,10 +104,14 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	if list, err := admin.Keys(t.Context(), w.ID); err != nil || len(list) != 2 || list[0].RevokedAt == nil || list[1].RevokedAt != nil {
 		t.Errorf("%+v, %v", list, err)
 	}
-	// Another system's way to say never.
-	exec(t, connect(t, url), "UPDATE api_keys SET expires_at = 'infinity'")
-	if list, err := admin.Keys(t.Context(), w.ID); err != nil || len(list) != 2 || list[1].ExpiresAt != nil {
-		t.Errorf("%+v, %v", list, err)
+	for _, never := range []string{"infinity", "294276-12-31Z"} { // as other systems write it
+		exec(t, connect(t, url), "UPDATE api_keys SET expires_at = '"+never+"'; UPDATE workspaces SET suspended_at = '"+never+"'")
+		if list, err := admin.Keys(t.Context(), w.ID); err != nil || len(list) != 2 || list[1].ExpiresAt != nil || list[1].State != KeyActive {
+			t.Errorf("%s: %+v, %v", never, list, err)
+		}
+		if list, err := admin.Workspaces(t.Context()); err != nil || list[0].SuspendedAt != nil {
+			t.Errorf("%s: %+v, %v", never, list, err)
+		}
 	}
 	// One that was to end later ends now.
 	exec(t, connect(t, url), "UPDATE api_keys SET revoked_at = now() + interval '1 day' WHERE id = $1", second.ID)

@@ -51,12 +51,17 @@ const (
 	KeyRevoked KeyState = "revoked"
 )
 
-// Other systems may write infinity to the columns, which is no moment to show. The state
-// is of the moment, not of the transaction's beginning: it may have waited for a lock.
-const keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
-	CASE WHEN isfinite(expires_at) THEN expires_at END AS expires_at, CASE WHEN isfinite(revoked_at) THEN revoked_at END AS revoked_at, created_at,
+// shown selects a column to which other systems may write infinity, or a year that JSON does not
+// have. The future ones are never, the past ones as early as can be shown.
+func shown(column string) string {
+	return fmt.Sprintf("CASE WHEN %[1]s < '10000-01-01Z' THEN greatest(%[1]s, '0001-01-01Z') END AS %[1]s", column)
+}
+
+// The state is of the moment, not of the transaction's beginning: it may have waited for a lock.
+var keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
+	` + shown("expires_at") + `, ` + shown("revoked_at") + `, created_at,
 	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' -- mutation: a revocation to come is one
-		WHEN least(expires_at, revoked_at) < 'infinity' THEN 'expires' ELSE 'active' END AS state,
+		WHEN least(expires_at, revoked_at) < '10000-01-01Z' THEN 'expires' ELSE 'active' END AS state,
 	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 
 // NewKey says which key CreateKey makes.

@@ -54,7 +54,7 @@ type Quota struct {
 	Period   string `json:"period"`
 }
 
-const workspaceColumns = `id, name, suspended_at, rate_per_second, burst,
+var workspaceColumns = `id, name, ` + shown("suspended_at") + `, rate_per_second, burst,
 	CASE WHEN quota IS NOT NULL THEN json_build_object('requests', quota, 'period', quota_period) END AS quota, created_at`
 
 // quotaUsed is how many requests that cost a token of a workspace's quota were counted in its
