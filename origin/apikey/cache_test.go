@@ -127,31 +127,6 @@ func (r *ring) known(n int) (key Key, value int64, ok bool) {
 	return key, value, false
 }
 
-func (r *ring) loadOrdinary(ctx context.Context, hash Hash) (*Entry[int64], error) {
-	return r.load(ctx, hash, ordinaryKey)
-}
-
-func (r *ring) loadSuspect(ctx context.Context, hash Hash) (*Entry[int64], error) {
-	return r.load(ctx, hash, suspectKey)
-}
-
-func loadFrom[T any](ctx context.Context, r interface {
-	load(context.Context, Hash, lookupPriority) (*Entry[T], error)
-}, hash Hash) (key Key, value T, err error) {
-	e, err := r.load(ctx, hash, ordinaryKey)
-	if err != nil {
-		return key, value, err
-	}
-	return e.Key, e.Value, nil
-}
-
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // inRing runs a test in virtual time.
 func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *testing.T, r *ring)) {
 	t.Helper()
@@ -178,13 +153,13 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 		if _, _, ok := r.known(0); ok || r.find(hashNumber(0)) != nil {
 			t.Fatal("known before it was asked for")
 		}
-		key, value, err := loadFrom(t.Context(), r, hashNumber(0))
-		if err != nil || key.ID != number(0) || value != 1 || r.find(hashNumber(0)) == nil {
-			t.Fatalf("%+v, %d, %v", key, value, err)
+		e, err := r.load(t.Context(), hashNumber(0), ordinaryKey)
+		if err != nil || e.Key.ID != number(0) || e.Value != 1 || r.find(hashNumber(0)) == nil {
+			t.Fatalf("%+v, %v", e, err)
 		}
 		for range 600 { // a minute
 			boottimetest.Pass(100 * time.Millisecond)
-			if again, value, ok := r.known(0); !ok || again != key || value != 1 {
+			if again, value, ok := r.known(0); !ok || again != e.Key || value != 1 {
 				t.Fatalf("%+v, %d, %v", again, value, ok)
 			}
 		}
@@ -308,7 +283,7 @@ func TestTheBacklogIsBounded(t *testing.T) {
 		var all sync.WaitGroup
 		load := func(n int) {
 			all.Go(func() {
-				if _, _, err := loadFrom(ctx, r, hashNumber(n)); !errors.Is(err, postgres.ErrUnavailable) {
+				if _, err := r.load(ctx, hashNumber(n), ordinaryKey); !errors.Is(err, postgres.ErrUnavailable) {
 					t.Error(err)
 				}
 			})
@@ -319,10 +294,12 @@ func TestTheBacklogIsBounded(t *testing.T) {
 			load(1 + n)
 		}
 		synctest.Wait()
-		if _, _, err := loadFrom(ctx, r, hashNumber(1<<40)); !errors.Is(err, postgres.ErrOverloaded) {
+		if _, err := r.load(ctx, hashNumber(1<<40), ordinaryKey); !errors.Is(err, postgres.ErrOverloaded) {
 			t.Errorf("beyond the backlog: %v", err)
 		}
-		if _, _, err := loadFrom(within(t, time.Millisecond), r, hashNumber(1)); !errors.Is(err, postgres.ErrUnavailable) {
+		short, end := context.WithTimeout(ctx, time.Millisecond)
+		defer end()
+		if _, err := r.load(short, hashNumber(1), ordinaryKey); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Errorf("for a key that waits already: %v", err)
 		}
 		cancel()
@@ -423,7 +400,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		if _, _, err := loadFrom(ctx, r, hashNumber(99)); !errors.Is(err, postgres.ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
+		if _, err := r.load(ctx, hashNumber(99), ordinaryKey); !errors.Is(err, postgres.ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		table.change(func(s *keyTable) { s.hung = false })
@@ -445,7 +422,7 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		table.change(func(s *keyTable) { s.delay = refreshEvery })
 		before := table.queryCount()
 		var slow sync.WaitGroup
-		slow.Go(func() { _, _, _ = loadFrom(context.Background(), r, hashNumber(0)) })
+		slow.Go(func() { _, _ = r.load(context.Background(), hashNumber(0), ordinaryKey) })
 		synctest.Wait()
 		if table.queryCount() != before+1 {
 			t.Fatalf("%d queries", table.queryCount()-before)
@@ -478,11 +455,11 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			return found, err
 		}
 		r := NewCache(slow, func(k Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
-		if _, _, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil {
+		if _, err := r.load(t.Context(), hashNumber(0), ordinaryKey); err != nil {
 			t.Fatal(err)
 		}
 		answer := make(chan error, 1)
-		go func() { _, _, err := loadFrom(context.Background(), r, hashNumber(7)); answer <- err }()
+		go func() { _, err := r.load(context.Background(), hashNumber(7), ordinaryKey); answer <- err }()
 		synctest.Wait()
 		r.Close()
 		if !ended.Load() {
@@ -491,11 +468,11 @@ func TestCloseWaitsForLookups(t *testing.T) {
 		if err := <-answer; err == nil || errors.Is(err, ErrUnknown) {
 			t.Errorf("the look-up under way: %v", err)
 		}
-		if _, _, err := loadFrom(t.Context(), r, hashNumber(8)); !errors.Is(err, postgres.ErrUnavailable) {
+		if _, err := r.load(t.Context(), hashNumber(8), ordinaryKey); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Errorf("after Close: %v", err)
 		}
-		if _, id, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil || id != number(0) {
-			t.Errorf("known before Close: %v, %v", id, err)
+		if e, err := r.load(t.Context(), hashNumber(0), ordinaryKey); err != nil || e.Value != number(0) {
+			t.Errorf("known before Close: %+v, %v", e, err)
 		}
 		r.Close() // twice is once
 	})

@@ -256,7 +256,7 @@ func TestAnEntryThatIsUsedAfterTheScanIsNotEvicted(t *testing.T) {
 		later := r.clock.Now() + time.Hour
 		r.scan(later)
 		_, idle := r.scan(later + 2*idleTTL)
-		if _, err := r.loadOrdinary(t.Context(), hashNumber(0)); err != nil || len(idle) != 1 {
+		if _, err := r.load(t.Context(), hashNumber(0), ordinaryKey); err != nil || len(idle) != 1 {
 			t.Fatal(idle, err)
 		}
 		if r.evictIdle(idle); r.find(hashNumber(0)) == nil {

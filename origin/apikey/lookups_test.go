@@ -11,7 +11,7 @@ import (
 )
 
 // flood looks up so many invented keys in each millisecond until stopped.
-func (r *ring) flood(t *testing.T, perTick int, load func(context.Context, Hash) (*Entry[int64], error)) (stop func()) {
+func (r *ring) flood(t *testing.T, perTick int) (stop func()) {
 	var all sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	all.Go(func() {
@@ -20,7 +20,7 @@ func (r *ring) flood(t *testing.T, perTick int, load func(context.Context, Hash)
 				n++
 				hash := hashNumber(n)
 				all.Go(func() {
-					if _, err := load(ctx, hash); !errors.Is(err, ErrUnknown) && ctx.Err() == nil {
+					if _, err := r.load(ctx, hash, suspectKey); !errors.Is(err, ErrUnknown) && ctx.Err() == nil {
 						t.Error(err)
 					}
 				})
@@ -39,16 +39,12 @@ func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
 	table.delay = 3 * time.Millisecond
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		must1(r.use(good))
-		stop := r.flood(t, 10, r.loadSuspect)
+		stop := r.flood(t, 10)
 		began := time.Now()
 		boottimetest.Pass(5 * time.Second)
 		for n := range good {
-			load := r.loadOrdinary
-			if n%2 == 0 {
-				load = r.loadSuspect
-			}
 			asked := time.Now()
-			if k, err := load(t.Context(), hashNumber(n)); err != nil || k.Key.ID != number(n) {
+			if k, err := r.load(t.Context(), hashNumber(n), []lookupPriority{suspectKey, ordinaryKey}[n%2]); err != nil || k.Key.ID != number(n) {
 				t.Errorf("key %d: %v", n, err)
 			}
 			if took := time.Since(asked); took > 50*time.Millisecond {
