@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -136,13 +135,10 @@ func (c *Conn) KeyWorks(ctx context.Context, text string) (workspace uuid.UUID, 
 	if !ok {
 		return workspace, false, nil
 	}
-	err = c.conn.QueryRow(ctx, `SELECT workspace_id FROM api_keys
-		WHERE key_hash = $1 AND coalesce(revoked_at > now(), true) AND coalesce(expires_at > now(), true)`, hash[:]).Scan(&workspace)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return workspace, false, nil
+	found, err := all[Key](ctx, c.conn, "look up the key", `SELECT workspace_id FROM api_keys
+		WHERE key_hash = $1 AND coalesce(revoked_at > now(), true) AND coalesce(expires_at > now(), true)`, hash[:])
+	if err != nil || len(found) == 0 {
+		return workspace, false, err
 	}
-	if err != nil {
-		return workspace, false, fmt.Errorf("look up the key: %w", postgres.WithSchemaHint(err))
-	}
-	return workspace, true, nil
+	return found[0].WorkspaceID, true, nil
 }

@@ -35,14 +35,11 @@ type Usage struct {
 // Usage reads what nodes have written so far. The period begins with the hour in which it
 // was since ago.
 func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Duration) (u Usage, err error) {
-	w, err := all[Workspace](ctx, c.conn, "look for the workspace", `SELECT `+workspaceColumns+`, `+quotaUsed+` FROM workspaces WHERE id = $1`, workspace)
-	switch {
-	case err != nil:
+	w, err := one[Workspace](ctx, c.conn, "workspace "+workspace.String(), `SELECT `+workspaceColumns+`, `+quotaUsed+` FROM workspaces WHERE id = $1`, workspace)
+	if err != nil {
 		return u, err
-	case len(w) == 0:
-		return u, fmt.Errorf("workspace %s: %w", workspace, ErrNotFound)
 	}
-	u.WorkspaceID, u.Quota, u.QuotaUsed = workspace, w[0].Quota, w[0].QuotaUsed
+	u.WorkspaceID, u.Quota, u.QuotaUsed = workspace, w.Quota, w.QuotaUsed
 	if err := c.conn.QueryRow(ctx, `SELECT now()`).Scan(&u.Until); err != nil {
 		return u, fmt.Errorf("read the time: %w", err)
 	}

@@ -109,14 +109,8 @@ func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, er
 
 // WorkspaceExists returns ErrNotFound if it does not.
 func (c *Conn) WorkspaceExists(ctx context.Context, id uuid.UUID) error {
-	var exists bool
-	if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`, id).Scan(&exists); err != nil {
-		return fmt.Errorf("look for the workspace: %w", postgres.WithSchemaHint(err))
-	}
-	if !exists {
-		return fmt.Errorf("workspace %s: %w", id, ErrNotFound)
-	}
-	return nil
+	_, err := one[Workspace](ctx, c.conn, "workspace "+id.String(), `SELECT id FROM workspaces WHERE id = $1`, id)
+	return err
 }
 
 // purgeSQL writes a message into the WAL and says whether a follower reads it.
