@@ -27,7 +27,9 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	fine := where + "follows the primary"
 	if err == nil {
 		_, there, unknown := position(ctx, primaryURL, postgres.PrimarySQL)
-		if err = remedy.Add(unknown, "fix the findings on the primary first"); err == nil {
+		if unknown != nil {
+			err = remedy.Add(fmt.Errorf("cannot be compared with the primary: %w", unknown), "mend the findings on the primary first")
+		} else {
 			fine += ", " + humanize.IBytes(there.LSN-here.LSN) + " behind"
 			err = compareReplica(here, there)
 		}
