@@ -14,6 +14,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/pprof"
@@ -29,7 +30,13 @@ type Options struct {
 	Log      http.Handler // the node's last warnings and errors
 	Records  func(requestID string) []edge.Record
 	Settings map[string]any
-	State    StateSources
+
+	// What State is made from. Only Fleet waits for a server.
+	Health  *Health
+	History *History
+	Self    func() NodeState
+	Fleet   func(context.Context) []NodeState // the other nodes; nil = there are none
+	Keys    func() []KeyState
 }
 
 // Handler answers the admin listener.
@@ -41,7 +48,7 @@ func Handler(o Options) http.Handler {
 	}
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		readiness := o.State.Health.Readiness()
+		readiness := o.Health.Readiness()
 		status := http.StatusOK
 		if !readiness.Ready {
 			status = http.StatusServiceUnavailable
@@ -64,7 +71,7 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /{$}", servePage(statusPage))
 	mux.HandleFunc("GET /runbook", servePage(runbookPage))
-	mux.HandleFunc("GET /state", o.State.serve)
+	mux.HandleFunc("GET /state", o.serveState)
 	return checked
 }
 

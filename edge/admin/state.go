@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"slices"
 	"strconv"
@@ -47,25 +46,16 @@ type State struct {
 	History   []Point              `json:"history"`
 }
 
-// StateSources are the functions that State is made from. Only Fleet waits for a server.
-type StateSources struct {
-	Health  *Health
-	History *History
-	Self    func() NodeState
-	Fleet   func(context.Context) []NodeState // the other nodes; nil = there are none
-	Keys    func() []KeyState
-}
-
-// serve answers with the state; after is the number of the last point that the page
+// serveState answers with the state; after is the number of the last point that the page
 // has.
-func (s *StateSources) serve(w http.ResponseWriter, r *http.Request) {
+func (o *Options) serveState(w http.ResponseWriter, r *http.Request) {
 	after, _ := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
-	self := s.Self()
-	state := State{Now: time.Now(), Self: self.Name, Draining: s.Health.draining.Load(), Checks: s.Health.States(), Keys: s.Keys(),
-		History: s.History.After(after), Fleet: []NodeState{self}}
-	_, state.Latencies = s.History.Latest()
-	if s.Fleet != nil {
-		for _, n := range s.Fleet(r.Context()) {
+	self := o.Self()
+	state := State{Now: time.Now(), Self: self.Name, Draining: o.Health.draining.Load(), Checks: o.Health.States(), Keys: o.Keys(),
+		History: o.History.After(after), Fleet: []NodeState{self}}
+	_, state.Latencies = o.History.Latest()
+	if o.Fleet != nil {
+		for _, n := range o.Fleet(r.Context()) {
 			if n.Name != self.Name {
 				state.Fleet = append(state.Fleet, n)
 			}

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/stdlib"
@@ -131,8 +129,7 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 func wantedVersion() (newest int64) {
 	files, _ := fs.ReadDir(migrationFiles, "migrations")
 	for _, f := range files {
-		number, _, _ := strings.Cut(f.Name(), "_")
-		n, err := strconv.ParseInt(number, 10, 64)
+		n, err := goose.NumericComponent(f.Name())
 		if err != nil {
 			panic("BUG: migration " + f.Name() + " has no number")
 		}

@@ -171,17 +171,16 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
 	n.history = admin.NewHistory(func() admin.Reading { return n.reading(pages.Stats()) })
-	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state, Keys: n.busiestKeys}
-	if n.redis.pages != nil {
-		state.Fleet = n.fleet
-	}
 	sources.Checks = n.health.Metrics
 	sources.CertificateExpiry = certificateOf(n.options.Public).expiry
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)
-	n.admin = admin.NewServer(admin.Options{
-		Names: adminNames(settings), Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings, State: state,
-	}, slog.NewLogLogger(log, slog.LevelWarn))
+	o := admin.Options{Names: adminNames(settings), Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
+		Health: n.health, History: n.history, Self: n.state, Keys: n.busiestKeys}
+	if n.redis.pages != nil {
+		o.Fleet = n.fleet
+	}
+	n.admin = admin.NewServer(o, slog.NewLogLogger(log, slog.LevelWarn))
 }
 
 // adminNames are the names that the admin listener answers to: the host of
