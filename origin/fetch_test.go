@@ -188,6 +188,21 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	}
 }
 
+func TestPagesAreUTF8WhateverSessionsBeginWith(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	exec(t, conn, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Ærø')", anyPage.Workspace)
+	exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET client_encoding = 'LATIN1'")
+	q := anyPage
+	for _, q.Search = range []string{"", "ÆRØ"} {
+		rows, err := openOrigin(t, url).Fetch(within(t, patience), q, "")
+		if body := string(bodyOf(&q, rows)); err != nil || !strings.Contains(body, `"name":"Ærø"`) {
+			t.Errorf("search %q: %s, %v", q.Search, body, err)
+		}
+	}
+}
+
 // If its caller gives up, a query is also cancelled at the server.
 func TestACancelledQueryIsCancelledAtTheServer(t *testing.T) {
 	t.Parallel()

@@ -131,7 +131,6 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
 	config := p.config.Config.Copy()
-	config.RuntimeParams["client_encoding"] = "UTF8" // overrides the setting of the database and of the role
 	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
 	if config.RuntimeParams[decodingMemory] == "" { // the URL may set it
 		config.RuntimeParams[decodingMemory] = "4MB"

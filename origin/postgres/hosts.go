@@ -68,6 +68,7 @@ func prepareConfig(c *pgx.ConnConfig, target pgconn.ValidateConnectFunc, setting
 	c.ConnectTimeout = ConnectTimeout
 	c.RuntimeParams["application_name"] = "listedge"
 	c.RuntimeParams["timezone"] = "UTC"
+	c.RuntimeParams["client_encoding"] = "UTF8" // overrides the setting of the database and of the role
 	settings.apply(&c.Config)
 	several := slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
 	if several && c.ValidateConnect == nil {
