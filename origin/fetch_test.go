@@ -236,7 +236,7 @@ func TestErrorsOfTheServerGetAKind(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	for code, want := range map[string]error{
-		"57014": ErrTimeout, "57P01": ErrUnavailable, "57P03": ErrUnavailable, "53300": ErrUnavailable, "53200": ErrUnavailable,
+		"57014": ErrTimeout, "55P03": ErrTimeout, "57P01": ErrUnavailable, "57P03": ErrUnavailable, "53300": ErrUnavailable, "53200": ErrUnavailable,
 		"08006": ErrUnavailable, "58030": ErrUnavailable, "40001": ErrUnavailable, "40P01": ErrUnavailable, "42703": ErrSchema, "42P01": ErrSchema, "22012": nil, "XX000": nil,
 	} {
 		_, err := conn.Exec(t.Context(), fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", code))

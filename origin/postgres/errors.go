@@ -59,7 +59,7 @@ func Classify(err error) error {
 		return err
 	case errors.As(err, &refused), !errors.As(err, &server): // not connected; no answer, a broken one, or none in time
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case server.Code == "57014": // query_canceled: statement_timeout
+	case server.Code == "57014", server.Code == "55P03": // query_canceled: statement_timeout; lock_not_available: the role's lock_timeout
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	case server.Code == "42501": // insufficient_privilege
 		return fmt.Errorf("%w: %w", ErrNotAllowed, err)
