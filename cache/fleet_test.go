@@ -89,6 +89,7 @@ func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 // Rows of a standby of another primary are not merged, nor shared.
 func TestRowsOfAnotherServerAreNotMerged(t *testing.T) {
 	f, client, c, _ := fleet(t)
+	f.beat() // now the database has shown all through the LSN of the one before
 	for server, merged := range map[string]bool{ofServer: true, "7400000000000000001/2": false} {
 		key := keyOf(server)
 		p := stored{rows: rowsOf("a"), end: true, epoch: "epoch", at: replica.ReadPoint{Timeline: server, LSN: 1 << 40, Through: f.xid}}

@@ -65,7 +65,7 @@ func TestStandbys(t *testing.T) {
 		want               string
 		pending, forgotten bool
 	}{
-		"as new as the heartbeat":        {lsn: 100, through: 100, want: "A"},
+		"as new as the heartbeat":        {lsn: 100, through: 100, want: "A", pending: true},
 		"behind":                         {lsn: 99, through: 99, want: "A"},
 		"ahead":                          {lsn: 101, through: 101, want: "standby", pending: true},
 		"perhaps ahead, perhaps behind":  {lsn: 99, through: 101, want: "primary"},

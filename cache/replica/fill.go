@@ -137,7 +137,9 @@ func (r *Replica) isTooOld(f *Fill) bool {
 
 // covers says whether the state shows all that the read point shows. An equal Xmax is not
 // enough: transactions before it may have ended since. Neither is an LSN: a standby shows
-// a commit before the primary does.
+// a commit before the primary does, also one that is no change, such as ALTER TABLE: it may
+// come after a heartbeat's snapshot was taken, and before its LSN was read. So the snapshot
+// must be younger than the LSN.
 func (r *Replica) covers(v *ReadPoint) bool {
 	s := &r.state
 	if v.Timeline != "" {

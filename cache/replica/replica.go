@@ -71,7 +71,8 @@ type Replica struct {
 type state struct {
 	position  changefeed.Position
 	snapshot  changefeed.Snapshot
-	lsn       uint64 // each commit whose record lies before it is published
+	end       uint64 // of the WAL: each commit whose record lies before it is published
+	lsn       uint64 // the end of the heartbeat before, which was read before this snapshot was taken
 	unsettled uint64 // the lowest LSN of a change that is published and not seen; 0 = there is none
 	timeline  string
 	startedAt string
@@ -141,7 +142,8 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 			r.settle(c, point{b.Position, c.LSN})
 		}
 	}
-	r.state = state{position: b.Position, snapshot: b.Snapshot, lsn: b.LSN, timeline: b.Timeline, startedAt: b.StartedAt}
+	// mutation: a standby may be ahead of the snapshot
+	r.state = state{position: b.Position, snapshot: b.Snapshot, lsn: r.state.end, end: b.LSN, timeline: b.Timeline, startedAt: b.StartedAt}
 	for _, c := range b.Unsettled {
 		if r.state.unsettled == 0 || c.LSN < r.state.unsettled {
 			r.state.unsettled = c.LSN

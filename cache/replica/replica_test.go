@@ -86,6 +86,32 @@ func TestWhatDoesNotAgree(t *testing.T) {
 	}
 }
 
+// ALTER TABLE changes all rows and names none. It commits after the snapshot of heartbeat 5 was
+// taken, and before its LSN was read; a standby shows it at once. The next snapshot sees it.
+func TestAnALTERTABLEThatAStandbyShowsFirst(t *testing.T) {
+	r := New(roomy)
+	r.Apply(settled(4))
+	if o := r.Merge(read(r, byCreatedAt, 0, 5)); o != Merged {
+		t.Fatal(o)
+	}
+	r.Apply(settled(5))
+	f := &Fill{Key: byCreatedAt, Start: r.Begin(), End: true, At: ReadPoint{Timeline: "server", LSN: 5, Through: 5}}
+	for i := range 10 {
+		row := rowAt(i)
+		f.Rows = append(f.Rows, *row.SetTexts(row.NameKey(), `{"name":"altered"}`))
+	}
+	if o := r.Merge(f); o != Parked {
+		t.Error(o)
+	}
+	if rows, ok := page(t, r, byCreatedAt, 0, 4); !ok || *rows[3] != rowAt(3) {
+		t.Error("a page is a mixture")
+	}
+	altered := &changefeed.Change{XID: 6, LSN: 6, Whole: 1 << byCreatedAt.Table.Collection}
+	if r.Apply(settled(6, altered)); f.Outcome() != AnyRow {
+		t.Error(f.Outcome())
+	}
+}
+
 func TestPagesAreCutByBytes(t *testing.T) {
 	r := New(roomy)
 	r.Apply(settled(1))

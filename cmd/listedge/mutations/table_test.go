@@ -243,6 +243,7 @@ var mutations = []struct {
 		{"merged at once", never, "TestModel"},
 		{"by xmax alone", replaced("&& !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees", "|| slices.Contains(s.snapshot.Running, 0"), "TestModel"},
 		{"a lower xmax", without("s.snapshot.Xmax >= v.Snapshot.Xmax && "), "TestModel"},
+		{"a standby may be ahead of the snapshot", replaced("lsn: r.state.end", "lsn: b.LSN"), "TestAnALTERTABLEThatAStandbyShowsFirst"},
 		{"by the LSN alone", without(" && (s.unsettled == 0 || s.unsettled > v.Through)"), "TestModel"},
 		{"an unsettled change at the LSN", replaced("> ", ">= "), "TestModel"},
 		{"by the LSN before the statement",
