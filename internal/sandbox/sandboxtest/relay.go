@@ -15,6 +15,7 @@ type Relay struct {
 	to       string
 	open     *sync.Cond // signalled when cut changes
 	cut      bool
+	refuses  bool
 	delay    time.Duration
 	ended    bool
 	conns    map[net.Conn]struct{}
@@ -71,6 +72,7 @@ func (r *Relay) Sever() {
 // Refuse closes all connections and refuses new ones, or accepts them again.
 func (r *Relay) Refuse(refuse bool) error {
 	if refuse {
+		r.set(func() { r.refuses = true })
 		r.listener.Close()
 		r.Sever()
 		return nil
@@ -79,7 +81,7 @@ func (r *Relay) Refuse(refuse bool) error {
 	if err != nil {
 		return err
 	}
-	r.set(func() { r.listener = listener })
+	r.set(func() { r.listener, r.refuses = listener, false })
 	go r.accept(listener)
 	return nil
 }
@@ -121,7 +123,7 @@ func (r *Relay) keep(conns ...net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range conns {
-		if r.conns[c] = struct{}{}; r.ended {
+		if r.conns[c] = struct{}{}; r.ended || r.refuses { // it was accepted before
 			c.Close()
 		}
 	}
