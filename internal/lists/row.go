@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -99,39 +98,14 @@ func (r *Row) Compare(o Order, p Position) int {
 // between, which neither a column nor a term contains.
 func (c Collection) SearchText(r *Row) (text string, known bool) {
 	var b strings.Builder
-	for _, column := range c.Columns() {
-		if !slices.Contains(c.Searched(), column.Name) {
-			continue
-		}
-		value, ok := stringOf(r.Text(), column.Field)
-		if !ok {
+	for _, column := range c.Searched() { // whose fields have the same names
+		_, rest, found := strings.Cut(r.Text(), `"`+column+`":`) // values have their quotes escaped, so this is in none
+		var value string                                         // also of null
+		if !found || json.NewDecoder(strings.NewReader(rest)).Decode(&value) != nil {
 			return "", false
 		}
 		b.WriteString(Fold(value))
 		b.WriteByte(0)
 	}
 	return b.String(), true
-}
-
-// stringOf returns the value of a field of a row, which is a string, or null: then it
-// returns "". Values have their quotes escaped, so `"field":` is found nowhere else.
-func stringOf(row, field string) (value string, ok bool) {
-	_, rest, ok := strings.Cut(row, `"`+field+`":`)
-	if !ok || strings.HasPrefix(rest, "null") {
-		return "", ok
-	}
-	end, escaped := 1, false
-	for ; end < len(rest) && rest[end] != '"'; end++ {
-		if rest[end] == '\\' {
-			escaped = true
-			end++
-		}
-	}
-	if end >= len(rest) || rest[0] != '"' {
-		return "", false
-	}
-	if !escaped {
-		return rest[1:end], true
-	}
-	return value, json.Unmarshal([]byte(rest[:end+1]), &value) == nil
 }
