@@ -89,9 +89,10 @@ var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 412, 413, 429, 4
 
 // Registry is a node's metrics.
 type Registry struct {
-	registry *prometheus.Registry
-	timings  timings
-	Edge     *Edge
+	registry          *prometheus.Registry
+	timings           timings
+	Edge              *Edge
+	version, revision string // of the program
 }
 
 // timings are the histograms of the layers below edge, which do not know Prometheus.
@@ -116,15 +117,14 @@ func (r *Registry) RedisCalls(purpose string) func(took time.Duration) {
 // New makes the registry of a node, with the metrics of edge and the build. Collect adds
 // those of the other layers.
 func New(version, revision string) *Registry {
-	r := &Registry{registry: prometheus.NewRegistry(), Edge: newEdge(), timings: newTimings()}
+	r := &Registry{registry: prometheus.NewRegistry(), Edge: newEdge(), timings: newTimings(), version: version, revision: revision}
 	r.timings.commits.WithLabelValues()
 	r.timings.queries.WithLabelValues("primary", "ok")
 	r.registry.MustRegister(
 		r.Edge.requests, r.Edge.durations, r.Edge.pages, r.Edge.collapsed, r.timings.commits, r.timings.queries, r.timings.redisCalls,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newCollector(edgeMetrics, func() *Edge { return r.Edge }),
-		newBuild(version, revision),
+		collector(r.metrics),
 	)
 	return r
 }
@@ -134,21 +134,21 @@ func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
-// Sources give snapshots of the layers, once per scrape. Without
-// Follower and Feed, their metrics are zero.
-type Sources struct {
-	Cache    func() cache.Stats
-	Limiter  func() limiter.Stats
-	Origin   func() origin.Stats
-	Keys     func() apikey.Stats
-	Usage    func() usage.Stats
-	Follower func() follower.Stats
-	Feed     func() changefeed.Stats
+// Snapshot is what the layers know at a scrape. A node that follows no changes has zeros in
+// Follower and Feed.
+type Snapshot struct {
+	Cache    cache.Stats
+	Limiter  limiter.Stats
+	Origin   origin.Stats
+	Keys     apikey.Stats
+	Usage    usage.Stats
+	Follower follower.Stats
+	Feed     changefeed.Stats
 
-	KeyBreakerOpen, Ready func() bool
+	KeyBreakerOpen, Ready bool
 
-	Checks            func() []Check   // those that have run
-	CertificateExpiry func() time.Time // of the public listener; zero = it has no certificate
+	Checks            []Check   // those that have run
+	CertificateExpiry time.Time // of the public listener; zero = it has no certificate
 }
 
 // Check is one row of the table of what a node needs.
@@ -157,69 +157,36 @@ type Check struct {
 	Up   bool   // it has passed, or failed only once
 }
 
-// Collect registers the layers.
-func (r *Registry) Collect(from Sources) {
-	r.registry.MustRegister(
-		newCollector(cacheMetrics, from.Cache),
-		newCollector(feedMetrics, from.Feed),
-		newCollector(followerMetrics, from.Follower),
-		newCollector(limiterMetrics, from.Limiter),
-		newCollector(originMetrics, from.Origin),
-		newCollector(keyMetrics, from.Keys),
-		newCollector(usageMetrics, from.Usage),
-		newCollector(nodeMetrics, func() Sources { return from }),
-	)
+// Collect registers the layers. read is called once for each scrape.
+func (r *Registry) Collect(read func() Snapshot) {
+	r.registry.MustRegister(collector(func(send scrape) { read().metrics(send) }))
 }
 
-// metric is one name: its help, its labels, and how its series are read from a
-// snapshot of its layer.
-type metric[S any] struct {
-	name, help string
-	labels     []string
-	read       func(snapshot S, set set)
-}
-
-// set is called once for each series, with its value and its labels' values.
-type set func(value any, labels ...string)
-
-// collector collects the metrics of one layer from one snapshot.
-type collector[S any] struct {
-	metrics  []metric[S]
-	descs    []*prometheus.Desc
-	snapshot func() S
-}
-
-func newCollector[S any](metrics []metric[S], snapshot func() S) prometheus.Collector {
-	if snapshot == nil {
-		snapshot = func() (zero S) { return zero }
-	}
-	c := &collector[S]{metrics: metrics, snapshot: snapshot}
-	for _, m := range metrics {
-		c.descs = append(c.descs, prometheus.NewDesc(prefix+m.name, m.help, m.labels, nil))
-	}
-	return c
-}
+// collector sends metrics that are read at a scrape. It announces none of them, so the registry
+// checks them at each scrape.
+type collector func(send scrape)
 
 // Describe implements prometheus.Collector.
-func (c *collector[S]) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range c.descs {
-		out <- desc
-	}
-}
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector. A metric is a counter if its name ends in _total, and
-// otherwise a gauge.
-func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
-	snapshot := c.snapshot()
-	for i, m := range c.metrics {
-		kind := prometheus.GaugeValue
-		if strings.HasSuffix(m.name, "_total") {
-			kind = prometheus.CounterValue
-		}
-		m.read(snapshot, func(value any, labels ...string) {
-			out <- prometheus.MustNewConstMetric(c.descs[i], kind, number(value), labels...)
-		})
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) { c(out) }
+
+// scrape is where metrics are sent.
+type scrape chan<- prometheus.Metric
+
+// value sends a metric without labels.
+func (out scrape) value(name, help string, value any) { out.labelled(name, help)(value) }
+
+// labelled returns a function that sends one series of a metric, given its value and those of its
+// labels. A metric is a counter if its name ends in _total, and otherwise a gauge.
+func (out scrape) labelled(name, help string, labels ...string) (series func(value any, of ...string)) {
+	kind := prometheus.GaugeValue
+	if strings.HasSuffix(name, "_total") {
+		kind = prometheus.CounterValue
 	}
+	desc := prometheus.NewDesc(prefix+name, help, labels, nil)
+	return func(value any, of ...string) { out <- prometheus.MustNewConstMetric(desc, kind, number(value), of...) }
 }
 
 // number converts a value for Prometheus: a time to seconds, a condition to 0 or 1.

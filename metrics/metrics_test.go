@@ -9,30 +9,17 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
-	"listedge/cache"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
-	"listedge/limiter"
 	"listedge/metrics"
-	"listedge/origin"
-	"listedge/origin/apikey"
-	"listedge/origin/follower"
 )
 
 // registry is that of a node with two replicas that has had no request.
 func registry() *metrics.Registry {
 	r := metrics.New("1.0.0", "0123456789")
-	yes := func() bool { return true }
-	r.Collect(metrics.Sources{
-		Cache:   func() cache.Stats { return cache.Stats{} },
-		Limiter: func() limiter.Stats { return limiter.Stats{} },
-		Origin:  func() origin.Stats { return origin.Stats{} },
-		Keys:    func() apikey.Stats { return apikey.Stats{} }, Follower: func() follower.Stats { return follower.Stats{} },
-		Feed:           func() changefeed.Stats { return changefeed.Stats{Epoch: "1", Resets: map[string]uint64{}} },
-		KeyBreakerOpen: yes, Ready: yes, CertificateExpiry: time.Now,
-		Checks: func() []metrics.Check {
-			return []metrics.Check{{Name: "redis"}, {Name: "postgres"}, {Name: "replica 10.0.0.8:5432"}, {Name: "replica 10.0.0.9:5432"}}
-		},
+	r.Collect(func() metrics.Snapshot {
+		return metrics.Snapshot{Feed: changefeed.Stats{Epoch: "1"}, KeyBreakerOpen: true, Ready: true, CertificateExpiry: time.Now(),
+			Checks: []metrics.Check{{Name: "redis"}, {Name: "postgres"}, {Name: "replica 10.0.0.8:5432"}, {Name: "replica 10.0.0.9:5432"}}}
 	})
 	return r
 }
@@ -49,15 +36,18 @@ func scraped(t *testing.T, r *metrics.Registry, accept string) *httptest.Respons
 
 const protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 
+var ofLists = []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass,
+	metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError}
+
 // everything is what may happen to requests, by route.
 var everything = []struct {
 	route    metrics.Route
 	outcomes []metrics.Outcome
 	statuses []int
 }{
-	{metrics.RouteOf(lists.Items), []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
+	{metrics.RouteOf(lists.Items), ofLists,
 		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
-	{metrics.RouteOf(lists.Contacts), []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
+	{metrics.RouteOf(lists.Contacts), ofLists,
 		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
 	{metrics.RouteNone, []metrics.Outcome{metrics.OutcomeLimited, metrics.OutcomeError}, []int{400, 404, 405, 408, 413, 429, 431, 500, 503, 505}},
 	{metrics.RouteDocs, []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},

@@ -19,11 +19,6 @@ import (
 // number of its layer that it shows. Names are part of what operators rely on:
 // dashboards and alerts use them.
 
-// value is a metric without labels.
-func value[S any](name, help string, read func(S) any) metric[S] {
-	return metric[S]{name, help, nil, func(s S, set set) { set(read(s)) }}
-}
-
 const prefix = "listedge_"
 
 // The metrics that are recorded when something happens; all others are read at each scrape.
@@ -63,222 +58,179 @@ func histograms(name, help string, bounds []float64, labels ...string) *promethe
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: bounds, NativeHistogramBucketFactor: 1.19}, labels)
 }
 
-// newBuild says which version of the program runs.
-func newBuild(version, revision string) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "build_info", Help: "Always 1; the labels say what is running.",
-		ConstLabels: prometheus.Labels{"version": version, "revision": revision, "goversion": runtime.Version()}}, func() float64 { return 1 })
+// metrics sends what is known of the listener and of the program.
+func (r *Registry) metrics(send scrape) {
+	open, limit := r.Edge.Connections()
+	send.value("http_connections", "Open connections of the public listener.", open)
+	send.value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.", limit)
+	send.labelled("build_info", "Always 1; the labels say what is running.", "version", "revision", "goversion")(1, r.version, r.revision, runtime.Version())
 }
 
-// nodeMetrics are of what the node as a whole knows.
-var nodeMetrics = []metric[Sources]{
-	value("ready", "1 while /readyz answers 200.", func(s Sources) any { return s.Ready() }),
-	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.",
-		func(s Sources) any { return s.KeyBreakerOpen() }),
-	{"check_up", "1 while a check of /readyz passes, which runs every second: postgres (the primary), redis (it takes writes), replica (with its address), …; " +
-		"0 after two failures.", []string{"check"}, func(s Sources, set set) {
-		for _, c := range s.Checks() {
-			set(c.Up, c.Name)
+// metrics sends everything that the layers know.
+func (s Snapshot) metrics(send scrape) {
+	send.value("ready", "1 while /readyz answers 200.", s.Ready)
+	send.value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", s.KeyBreakerOpen)
+	checks := send.labelled("check_up", "1 while a check of /readyz passes, which runs every second: postgres (the primary), redis (it takes writes), "+
+		"replica (with its address), …; 0 after two failures.", "check")
+	for _, c := range s.Checks {
+		checks(c.Up, c.Name)
+	}
+	expiry := int64(0)
+	if !s.CertificateExpiry.IsZero() {
+		expiry = s.CertificateExpiry.Unix()
+	}
+	send.value("tls_certificate_expiry_timestamp_seconds",
+		"When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", expiry)
+	sendCache(send, s.Cache)
+	sendFeed(send, s.Feed)
+	sendFollower(send, s.Follower)
+	sendLimiter(send, s.Limiter)
+	sendOrigin(send, s.Origin)
+	sendKeys(send, s.Keys)
+	sendUsage(send, s.Usage)
+}
+
+func sendCache(send scrape, s cache.Stats) {
+	send.value("cache_fills_total", "Pages read from Postgres: one statement reads the rows of a page, and of pages behind it.", s.Fills)
+	send.value("cache_fill_errors_total", "Reads of pages from Postgres that failed.", s.FillErrors)
+	send.value("cache_evictions_total", "Pages evicted from memory, or too large to be stored there.", s.Evicted)
+	send.value("cache_memory_bytes", "Memory that pages occupy.", s.MemoryBytes)
+	send.value("cache_memory_budget_bytes", "Memory that the cache may use (--cache-memory).", s.MemoryBudget)
+	send.value("cache_redis_calls_total", "Calls to Redis for pages.", s.RedisCalls)
+	send.value("cache_redis_failures_total",
+		"Calls to Redis for pages that failed, timed out, or were not made because the breaker was open or no connection was free.", s.RedisFailures)
+	send.value("cache_redis_corrupt_total", "Values in Redis that were not the page they should have been.", s.RedisCorrupt)
+	send.value("cache_redis_dropped_total", "Pages not stored in Redis, because too many were waiting or they were too large.", s.RedisDropped)
+	send.value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.", s.RedisBreakerOpen)
+	send.value("cache_assembled_pages_total",
+		"Pages made of rows in memory, without a query, because rows had changed or the page was not made yet.", s.Cut)
+	send.value("replica_rows", "Rows in memory.", s.Replica.Rows)
+	send.value("replica_lists", "Lists (workspace, collection, order, filters and search) of which rows are in memory.", s.Replica.Lists)
+	send.value("replica_ranges", "Parts of lists, each without a gap, that are in memory.", s.Replica.Ranges)
+	send.value("replica_bytes", "Memory that rows occupy; a part of cache_memory_bytes.", s.Replica.Bytes)
+	send.value("replica_remembered_bytes",
+		"Memory that recent changes occupy; they are applied to rows that Postgres read before them.", s.Replica.ChangeBytes)
+	send.value("replica_parked_fills", "Reads from Postgres whose rows are ahead of the log of changes and wait for it.", s.Replica.Parked)
+	send.value("replica_applied_rows_total", "Rows that the log of changes replaced or removed in memory.", s.Replica.Counts.Rows)
+	fills := send.labelled("replica_fills_total", "Reads of pages from Postgres, by what became of their rows: merged into those in memory, or not: "+
+		"resynced (the node began again meanwhile), wrong-server, too-old or any-row (changes that they lack are not remembered, or do not name their rows), "+
+		"inconsistent (they differ from rows in memory, which is a bug), dropped (too many waited).", "outcome")
+	for _, outcome := range cache.Outcomes() {
+		fills(s.Merges[outcome], outcome)
+	}
+	dropped := send.labelled("replica_dropped_ranges_total", "Parts of lists dropped from memory, by cause: row (it is not known whether, or how, a list "+
+		"shows a row), table (a change did not name its rows), budget (memory was full).", "cause")
+	dropped(s.Replica.Uncovered, "row")
+	dropped(s.Replica.Forgotten, "table")
+	dropped(s.Replica.Evicted, "budget")
+	modes := send.labelled("freshness_mode",
+		"1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", "mode")
+	for mode := range cache.ModeFollowed + 1 {
+		modes(s.Mode == mode, mode.String())
+	}
+	send.value("freshness_bound_seconds", "Age of a commit that a fresh page may omit (--freshness-bound); 0 if changes are not followed.", s.Bound)
+	send.value("freshness_proof_age_seconds",
+		"Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", s.ProofAge)
+}
+
+func sendFeed(send scrape, s changefeed.Stats) {
+	if epochs := send.labelled("freshness_epoch_info", "The epoch of the log of changes that this node reads.", "epoch"); s.Epoch != "" {
+		epochs(1, s.Epoch)
+	}
+	send.value("freshness_entries_total", "Entries of the log of changes applied.", s.Entries)
+	resyncs := send.labelled("freshness_resyncs_total", "Times this node discarded what it knew of changes and began again, by cause.", "cause")
+	for _, cause := range changefeed.ResetCauses() {
+		resyncs(s.Resets[cause], cause)
+	}
+}
+
+func sendFollower(send scrape, s follower.Stats) {
+	send.value("freshness_follower", "1 on the node that holds the replication slot.", s.Following)
+	send.value("freshness_follower_lag_bytes", "WAL of the primary not yet decoded at the last heartbeat, on the follower.", s.Lag)
+	send.value("freshness_follower_lag_seconds", "How long the last heartbeat waited until the WAL before it was decoded, on the follower.", s.LagTime)
+	send.value("freshness_follower_heartbeat_age_seconds", "Time since the follower published a heartbeat.", s.HeartbeatAge)
+	send.value("freshness_retained_wal_bytes", "WAL that the primary keeps for the replication slot, as this node last saw it.", s.Retained)
+	send.value("freshness_commits_total", "Transactions published by this node.", s.Commits)
+	send.value("freshness_terms_total", "Times this node became the follower.", s.Terms)
+}
+
+func sendLimiter(send scrape, s limiter.Stats) {
+	decisions := send.labelled("limiter_decisions_total",
+		"Requests admitted or refused, by what decided; those refused by the quota of their workspace are apart.", "decision", "source")
+	for i := range s.Allowed {
+		source := limiter.Source(i).String()
+		decisions(s.Allowed[i], "allowed", source)
+		decisions(s.Refused[i], "refused", source)
+	}
+	used := send.labelled("limiter_quota_used_ratio",
+		"Used part of the quotas that are used the most in their present period, as this node last knew.", "workspace")
+	for _, q := range s.Quotas {
+		used(q.Part, q.Workspace)
+	}
+	send.value("limiter_redis_trips_total", "Round trips to Redis for buckets and quotas.", s.RedisTrips)
+	send.value("limiter_redis_calls_total", "Calls of the script in the round trips to Redis; one trip carries several.", s.RedisCalls)
+	send.value("limiter_redis_errors_total", "Round trips to Redis for buckets and quotas that failed.", s.RedisErrors)
+	send.value("limiter_redis_timeouts_total", "Round trips to Redis for buckets and quotas that took longer than a request waits.", s.RedisTimeouts)
+	send.value("limiter_leased_tokens_total", "Tokens leased from Redis.", s.TokensLeased)
+	send.value("limiter_leased_tokens", "Leased tokens that this node may still spend.", s.LeasedHeld)
+	send.value("limiter_nodes", "Nodes of the fleet that have sent a heartbeat to Redis within a minute, as last counted; 0 without Redis.", s.Nodes)
+	send.value("limiter_undebited_buckets",
+		"Buckets and quotas from which this node spent tokens while Redis was away, and which Redis has not debited yet.", s.Owing)
+	send.value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", s.Degraded)
+	send.value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.",
+		s.Breaker != "" && s.Breaker != "closed")
+}
+
+func sendOrigin(send scrape, s origin.Stats) {
+	fetches := send.labelled("origin_fetches_total", "Pages read from the primary, by outcome; overloaded ones were refused before they reached it.", "outcome")
+	fetches(s.Fetched, "ok")
+	fetches(s.Failed, "failed")
+	fetches(s.TimedOut, "timeout")
+	fetches(s.Overloaded, "overloaded")
+	sum, open := origin.StandbyStats{}, 0
+	for _, standby := range s.Standbys {
+		sum.Fetched += standby.Fetched
+		sum.Behind += standby.Behind
+		sum.Foreign += standby.Foreign
+		sum.Failed += standby.Failed
+		if standby.BreakerOpen {
+			open++
 		}
-	}},
-	value("tls_certificate_expiry_timestamp_seconds",
-		"When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.",
-		func(s Sources) any {
-			if expiry := s.CertificateExpiry(); !expiry.IsZero() {
-				return expiry.Unix()
-			}
-			return 0
-		}),
+	}
+	ofStandbys := send.labelled("origin_standby_fetches_total",
+		"Pages requested from standbys, by outcome; all but ok are read from the primary instead.", "outcome")
+	ofStandbys(sum.Fetched, "ok")
+	ofStandbys(sum.Behind, "lagging")
+	ofStandbys(sum.Foreign, "wrong-server")
+	ofStandbys(sum.Failed, "failed")
+	send.value("origin_standby_breakers_open", "Standbys that are not queried, because they failed several times in a row.", open)
+	send.value("origin_queries_running", "Page queries in flight.", s.Running)
+	send.value("origin_queries_queued", "Page queries that wait for their turn.", s.Queued)
+	send.value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.", s.BreakerOpen)
+	send.value("origin_connections", "Connections to Postgres for pages.", s.Pool.Total)
+	send.value("origin_connections_idle", "Connections to Postgres for pages that are idle.", s.Pool.Idle)
+	send.value("origin_connections_max", "Connections to Postgres for pages that may be open (--database-connections).", s.Pool.Max)
+	send.value("origin_connections_acquired_total", "Times a connection was taken from the pool.", s.Pool.Acquired)
+	send.value("origin_connections_wait_seconds_total", "Time spent waiting for a connection from the pool.", s.Pool.Waited)
 }
 
-var edgeMetrics = []metric[*Edge]{
-	value("http_connections", "Open connections of the public listener.", func(e *Edge) any {
-		open, _ := e.Connections()
-		return open
-	}),
-	value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.",
-		func(e *Edge) any {
-			_, limit := e.Connections()
-			return limit
-		}),
+func sendKeys(send scrape, s apikey.Stats) {
+	lookups := send.labelled("key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from "+
+		"before while Postgres fails (within-grace), or failed.", "outcome")
+	lookups(s.Hits, "known")
+	lookups(s.Loaded, "loaded")
+	lookups(s.Unknown, "unknown")
+	lookups(s.WithinGrace, "within-grace")
+	lookups(s.Failures, "failed")
+	send.value("key_queries_total", "Queries to Postgres for keys, refreshes included.", s.Queries)
+	send.value("keys_known", "Keys that this node knows.", s.Known)
 }
 
-var cacheMetrics = []metric[cache.Stats]{
-	value("cache_fills_total", "Pages read from Postgres: one statement reads the rows of a page, and of pages behind it.",
-		func(s cache.Stats) any { return s.Fills }),
-	value("cache_fill_errors_total", "Reads of pages from Postgres that failed.", func(s cache.Stats) any { return s.FillErrors }),
-	value("cache_evictions_total", "Pages evicted from memory, or too large to be stored there.", func(s cache.Stats) any { return s.Evicted }),
-	value("cache_memory_bytes", "Memory that pages occupy.", func(s cache.Stats) any { return s.MemoryBytes }),
-	value("cache_memory_budget_bytes", "Memory that the cache may use (--cache-memory).", func(s cache.Stats) any { return s.MemoryBudget }),
-	value("cache_redis_calls_total", "Calls to Redis for pages.", func(s cache.Stats) any { return s.RedisCalls }),
-	value("cache_redis_failures_total", "Calls to Redis for pages that failed, timed out, or were not made because the breaker was open or no connection was "+
-		"free.", func(s cache.Stats) any { return s.RedisFailures }),
-	value("cache_redis_corrupt_total", "Values in Redis that were not the page they should have been.", func(s cache.Stats) any { return s.RedisCorrupt }),
-	value("cache_redis_dropped_total", "Pages not stored in Redis, because too many were waiting or they were too large.",
-		func(s cache.Stats) any { return s.RedisDropped }),
-	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.",
-		func(s cache.Stats) any { return s.RedisBreakerOpen }),
-	value("cache_assembled_pages_total", "Pages made of rows in memory, without a query, because rows had changed or the page was not made yet.",
-		func(s cache.Stats) any { return s.Cut }),
-	value("replica_rows", "Rows in memory.", func(s cache.Stats) any { return s.Replica.Rows }),
-	value("replica_lists", "Lists (workspace, collection, order, filters and search) of which rows are in memory.",
-		func(s cache.Stats) any { return s.Replica.Lists }),
-	value("replica_ranges", "Parts of lists, each without a gap, that are in memory.", func(s cache.Stats) any { return s.Replica.Ranges }),
-	value("replica_bytes", "Memory that rows occupy; a part of cache_memory_bytes.", func(s cache.Stats) any { return s.Replica.Bytes }),
-	value("replica_remembered_bytes", "Memory that recent changes occupy; they are applied to rows that Postgres read before them.",
-		func(s cache.Stats) any { return s.Replica.ChangeBytes }),
-	value("replica_parked_fills", "Reads from Postgres whose rows are ahead of the log of changes and wait for it.",
-		func(s cache.Stats) any { return s.Replica.Parked }),
-	value("replica_applied_rows_total", "Rows that the log of changes replaced or removed in memory.", func(s cache.Stats) any { return s.Replica.Counts.Rows }),
-	{"replica_fills_total", "Reads of pages from Postgres, by what became of their rows: merged into those in memory, or not: resynced " +
-		"(the node began again meanwhile), wrong-server, " +
-		"too-old or any-row (changes that they lack are not remembered, or do not name their rows), inconsistent (they differ from rows in memory, which is a " +
-		"bug), dropped (too many waited).", []string{"outcome"}, func(s cache.Stats, set set) {
-		for _, outcome := range cache.Outcomes() {
-			set(s.Merges[outcome], outcome)
-		}
-	}},
-	{"replica_dropped_ranges_total", "Parts of lists dropped from memory, by cause: row (it is not known whether, or how, a list shows a row), " +
-		"table (a change did not name " +
-		"its rows), budget (memory was full).", []string{"cause"}, func(s cache.Stats, set set) {
-		set(s.Replica.Uncovered, "row")
-		set(s.Replica.Forgotten, "table")
-		set(s.Replica.Evicted, "budget")
-	}},
-	{"freshness_mode", "1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", []string{"mode"},
-		func(s cache.Stats, set set) {
-			for mode := range cache.ModeFollowed + 1 {
-				set(s.Mode == mode, mode.String())
-			}
-		}},
-	value("freshness_bound_seconds", "Age of a commit that a fresh page may omit (--freshness-bound); 0 if changes are not followed.",
-		func(s cache.Stats) any { return s.Bound }),
-	value("freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.",
-		func(s cache.Stats) any { return s.ProofAge }),
-}
-
-var feedMetrics = []metric[changefeed.Stats]{
-	{"freshness_epoch_info", "The epoch of the log of changes that this node reads.", []string{"epoch"}, func(s changefeed.Stats, set set) {
-		if s.Epoch != "" {
-			set(1, s.Epoch)
-		}
-	}},
-	value("freshness_entries_total", "Entries of the log of changes applied.", func(s changefeed.Stats) any { return s.Entries }),
-	{"freshness_resyncs_total", "Times this node discarded what it knew of changes and began again, by cause.", []string{"cause"},
-		func(s changefeed.Stats, set set) {
-			for _, cause := range changefeed.ResetCauses() {
-				set(s.Resets[cause], cause)
-			}
-		}},
-}
-
-var followerMetrics = []metric[follower.Stats]{
-	value("freshness_follower", "1 on the node that holds the replication slot.", func(s follower.Stats) any { return s.Following }),
-	value("freshness_follower_lag_bytes", "WAL of the primary not yet decoded at the last heartbeat, on the follower.",
-		func(s follower.Stats) any { return s.Lag }),
-	value("freshness_follower_lag_seconds", "How long the last heartbeat waited until the WAL before it was decoded, on the follower.",
-		func(s follower.Stats) any { return s.LagTime }),
-	value("freshness_follower_heartbeat_age_seconds", "Time since the follower published a heartbeat.", func(s follower.Stats) any { return s.HeartbeatAge }),
-	value("freshness_retained_wal_bytes", "WAL that the primary keeps for the replication slot, as this node last saw it.",
-		func(s follower.Stats) any { return s.Retained }),
-	value("freshness_commits_total", "Transactions published by this node.", func(s follower.Stats) any { return s.Commits }),
-	value("freshness_terms_total", "Times this node became the follower.", func(s follower.Stats) any { return s.Terms }),
-}
-
-var limiterMetrics = []metric[limiter.Stats]{
-	{"limiter_decisions_total", "Requests admitted or refused, by what decided; those refused by the quota of their workspace are apart.",
-		[]string{"decision", "source"}, func(s limiter.Stats, set set) {
-			for i := range s.Allowed {
-				source := limiter.Source(i).String()
-				set(s.Allowed[i], "allowed", source)
-				set(s.Refused[i], "refused", source)
-			}
-		}},
-	{"limiter_quota_used_ratio", "Used part of the quotas that are used the most in their present period, as this node last knew.",
-		[]string{"workspace"}, func(s limiter.Stats, set set) {
-			for _, q := range s.Quotas {
-				set(q.Part, q.Workspace)
-			}
-		}},
-	value("limiter_redis_trips_total", "Round trips to Redis for buckets and quotas.", func(s limiter.Stats) any { return s.RedisTrips }),
-	value("limiter_redis_calls_total", "Calls of the script in the round trips to Redis; one trip carries several.",
-		func(s limiter.Stats) any { return s.RedisCalls }),
-	value("limiter_redis_errors_total", "Round trips to Redis for buckets and quotas that failed.", func(s limiter.Stats) any { return s.RedisErrors }),
-	value("limiter_redis_timeouts_total", "Round trips to Redis for buckets and quotas that took longer than a request waits.",
-		func(s limiter.Stats) any { return s.RedisTimeouts }),
-	value("limiter_leased_tokens_total", "Tokens leased from Redis.", func(s limiter.Stats) any { return s.TokensLeased }),
-	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
-	value("limiter_nodes", "Nodes of the fleet that have sent a heartbeat to Redis within a minute, as last counted; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
-	value("limiter_undebited_buckets", "Buckets and quotas from which this node spent tokens while Redis was away, and which Redis has not debited yet.",
-		func(s limiter.Stats) any { return s.Owing }),
-	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),
-	value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.",
-		func(s limiter.Stats) any { return s.Breaker != "" && s.Breaker != "closed" }),
-}
-
-var originMetrics = []metric[origin.Stats]{
-	{"origin_fetches_total", "Pages read from the primary, by outcome; overloaded ones were refused before they reached it.", []string{"outcome"},
-		func(s origin.Stats, set set) {
-			set(s.Fetched, "ok")
-			set(s.Failed, "failed")
-			set(s.TimedOut, "timeout")
-			set(s.Overloaded, "overloaded")
-		}},
-	{"origin_standby_fetches_total", "Pages requested from standbys, by outcome; all but ok are read from the primary instead.", []string{"outcome"},
-		func(s origin.Stats, set set) {
-			var sum origin.StandbyStats
-			for _, standby := range s.Standbys {
-				sum.Fetched += standby.Fetched
-				sum.Behind += standby.Behind
-				sum.Foreign += standby.Foreign
-				sum.Failed += standby.Failed
-			}
-			set(sum.Fetched, "ok")
-			set(sum.Behind, "lagging")
-			set(sum.Foreign, "wrong-server")
-			set(sum.Failed, "failed")
-		}},
-	value("origin_standby_breakers_open", "Standbys that are not queried, because they failed several times in a row.", func(s origin.Stats) any {
-		open := 0
-		for _, standby := range s.Standbys {
-			if standby.BreakerOpen {
-				open++
-			}
-		}
-		return open
-	}),
-	value("origin_queries_running", "Page queries in flight.", func(s origin.Stats) any { return s.Running }),
-	value("origin_queries_queued", "Page queries that wait for their turn.", func(s origin.Stats) any { return s.Queued }),
-	value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.",
-		func(s origin.Stats) any { return s.BreakerOpen }),
-	value("origin_connections", "Connections to Postgres for pages.", func(s origin.Stats) any { return s.Pool.Total }),
-	value("origin_connections_idle", "Connections to Postgres for pages that are idle.", func(s origin.Stats) any { return s.Pool.Idle }),
-	value("origin_connections_max", "Connections to Postgres for pages that may be open (--database-connections).",
-		func(s origin.Stats) any { return s.Pool.Max }),
-	value("origin_connections_acquired_total", "Times a connection was taken from the pool.", func(s origin.Stats) any { return s.Pool.Acquired }),
-	value("origin_connections_wait_seconds_total", "Time spent waiting for a connection from the pool.", func(s origin.Stats) any { return s.Pool.Waited }),
-}
-
-var keyMetrics = []metric[apikey.Stats]{
-	{"key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from before while Postgres fails " +
-		"(within-grace), or failed.", []string{"outcome"}, func(s apikey.Stats, set set) {
-		set(s.Hits, "known")
-		set(s.Loaded, "loaded")
-		set(s.Unknown, "unknown")
-		set(s.WithinGrace, "within-grace")
-		set(s.Failures, "failed")
-	}},
-	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s apikey.Stats) any { return s.Queries }),
-	value("keys_known", "Keys that this node knows.", func(s apikey.Stats) any { return s.Known }),
-}
-
-var usageMetrics = []metric[usage.Stats]{
-	value("usage_unwritten_seconds", "Age of the oldest counts of what keys were used for that are not in Postgres yet; 0 = all are.",
-		func(s usage.Stats) any {
-			if s.Since.IsZero() {
-				return time.Duration(0)
-			}
-			return time.Since(s.Since)
-		}),
-	value("usage_lost_requests_total", "Requests that usage does not count: Postgres could not be written to, and too many keys were waiting.",
-		func(s usage.Stats) any { return s.Lost }),
+func sendUsage(send scrape, s usage.Stats) {
+	unwritten := time.Duration(0)
+	if !s.Since.IsZero() {
+		unwritten = time.Since(s.Since)
+	}
+	send.value("usage_unwritten_seconds", "Age of the oldest counts of what keys were used for that are not in Postgres yet; 0 = all are.", unwritten)
+	send.value("usage_lost_requests_total", "Requests that usage does not count: Postgres could not be written to, and too many keys were waiting.", s.Lost)
 }

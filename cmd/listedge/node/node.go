@@ -158,23 +158,20 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 // openAdmin makes what operators see of the node: health, metrics and settings.
 func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *metrics.Registry, settings map[string]any, log *Log) {
 	n.probes = []func(context.Context){n.Cache.Probe, pages.Probe, keys.Probe}
-	sources := metrics.Sources{
-		Cache: n.Cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats, Keys: n.server.KeyStats,
-		Usage: n.usage.Stats, KeyBreakerOpen: keys.BreakerOpen,
-	}
-	if n.follower != nil {
-		sources.Follower, sources.Feed = n.follower.Stats, n.feed.Stats
-	}
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
 	n.history = admin.NewHistory(func() admin.Reading { return n.reading(pages.Stats()) })
-	sources.Checks = n.health.Metrics
-	sources.CertificateExpiry = certificateOf(n.options.Public).expiry
-	sources.Ready = n.health.Ready
-	registry.Collect(sources)
+	registry.Collect(func() metrics.Snapshot {
+		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: pages.Stats(), Keys: n.server.KeyStats(), Usage: n.usage.Stats(),
+			KeyBreakerOpen: keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: certificateOf(n.options.Public).expiry()}
+		if n.follower != nil {
+			s.Follower, s.Feed = n.follower.Stats(), n.feed.Stats()
+		}
+		return s
+	})
 	o := admin.Options{Names: adminNames(settings), Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
 		Health: n.health, History: n.history, Self: n.state, Keys: n.busiestKeys}
 	if n.redis.pages != nil {
