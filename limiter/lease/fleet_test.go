@@ -54,10 +54,10 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 				for _, load := range []float64{.8, 3} {
 					w := New(5, p, c.n)
 					during, after := 0, 0
-					w.Admit = func(*Node) {
-						if w.Now > 15e6 && w.Now <= 40e6 {
+					w.Decided = func(_ *Node, ok bool) {
+						if ok && w.Now > 15e6 && w.Now <= 40e6 {
 							during++
-						} else if w.Now > 80e6 {
+						} else if ok && w.Now > 80e6 {
 							after++
 						}
 					}
@@ -84,8 +84,8 @@ func TestALongCutAdmitsOnlyThePartOnTop(t *testing.T) {
 	p := policy(t, 50, 100)
 	w := New(5, p, 3)
 	admitted := 0
-	w.Admit = func(*Node) {
-		if w.Now > 100e6 {
+	w.Decided = func(_ *Node, ok bool) {
+		if ok && w.Now > 100e6 {
 			admitted++
 		}
 	}
@@ -112,8 +112,8 @@ func TestSmallBurstsWhileRedisIsAway(t *testing.T) {
 				span := int64(400e6 / limit.rate)
 				w.After(20e6, func() { w.Hang(span) })
 				fleet, ideal := int64(0), int64(0)
-				w.Admit = func(*Node) {
-					if w.Now > 20e6 {
+				w.Decided = func(_ *Node, ok bool) {
+					if ok && w.Now > 20e6 {
 						fleet++
 					}
 				}

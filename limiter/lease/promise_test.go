@@ -80,12 +80,7 @@ func TestOracleSeesABrokenPromise(t *testing.T) {
 	t.Parallel()
 	caught := 0
 	for seed := range uint64(60) {
-		caught += storm{seed: seed, rule: func(w *World) func(*lease.Call, int64) {
-			return func(c *lease.Call, now int64) {
-				w.Bucket.Execute(c, now)
-				w.Bucket.HeldNow, w.Bucket.HeldBefore = 0, 0
-			}
-		}}.run(t).over
+		caught += storm{seed: seed, forgets: true}.run(t).over
 	}
 	if caught == 0 {
 		t.Fatal("leases are not counted, and the oracle does not see it")
@@ -104,7 +99,7 @@ func TestSmallBurstsAreAsPerRequest(t *testing.T) {
 		w.OneWay = func() int64 { return 0 }
 		exact := Exact{Policy: p}
 		admitted := false
-		w.Admit = func(*Node) { admitted = true }
+		w.Decided = func(_ *Node, ok bool) { admitted = ok }
 		for range 800 {
 			w.Run(w.Now + w.Random.Int64N(int64(2e6/PerSecond(p))))
 			want := exact.Take(w.Now + w.Clock)

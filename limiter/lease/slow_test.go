@@ -101,13 +101,14 @@ func TestADamagedAnswerDoesNotRefuseForLong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := New(1, p, 1)
 			n := w.Nodes[0]
-			w.Rule = func(c *lease.Call, _ int64) { c.Reply = lease.Reply{Level: -1 << 52, Wait: lease.Forever} }
+			repaired := w.Execute
+			w.Execute = func(c *lease.Call, _ int64) { c.Reply = lease.Reply{Level: -1 << 52, Wait: lease.Forever} }
 			w.After(0, n.Request)
 			w.Run(1_000_000)
 			if retry := n.Lease.RetryIn(n.Now()); !n.Lease.Denies(n.Now()) || retry > p.TimeFor(p.Units()*5/4+lease.Token) {
 				t.Errorf("refused for another %d us", retry)
 			}
-			w.Rule = nil // it is repaired
+			w.Execute = repaired
 			for at := int64(2); at < 20; at++ {
 				w.After(at*1_000_000, n.Request)
 			}

@@ -29,9 +29,9 @@ type outcome struct {
 // to what the rate brings while an answer is on its way.
 type storm struct {
 	seed        uint64
-	rule        func(w *World) func(*lease.Call, int64) // the bucket's; nil = the one we have
-	forward     int64                                   // what its clock skips once, microseconds
-	unforgiving bool                                    // of it
+	forgets     bool  // the bucket forgets what is held
+	forward     int64 // what its clock skips once, microseconds
+	unforgiving bool  // of it
 }
 
 func (s storm) run(t testing.TB) (v outcome) {
@@ -41,9 +41,6 @@ func (s storm) run(t testing.TB) (v outcome) {
 	p.Version = 1
 	w := New(seed, p, 1+int(seed/5%8))
 	w.Denies = true
-	if s.rule != nil {
-		w.Rule = s.rule(w)
-	}
 	weather := 0.0
 	w.OneWay = func() int64 {
 		switch {
@@ -60,7 +57,10 @@ func (s storm) run(t testing.TB) (v outcome) {
 	// still hold, and are just being given, of the plan before.
 	regime := &regimes{w: w, spare: forward > 0 && !s.unforgiving}
 	regime.begin(p)
-	w.Admit = func(n *Node) {
+	w.Decided = func(n *Node, ok bool) {
+		if !ok {
+			return
+		}
 		if seed%3 == 0 && w.Random.IntN(5) == 0 {
 			regime.lends()
 			w.After(w.Random.Int64N(20_000), func() {
@@ -76,8 +76,11 @@ func (s storm) run(t testing.TB) (v outcome) {
 			v.worst = max(v.worst, worst)
 		}
 	}
-	w.Check = func(c *lease.Call) {
-		if s.rule == nil && !w.Bucket.Within() {
+	w.Execute = func(c *lease.Call, now int64) {
+		w.Bucket.Execute(c, now)
+		if s.forgets {
+			w.Bucket.HeldNow, w.Bucket.HeldBefore = 0, 0
+		} else if !w.Bucket.Within() {
 			t.Fatalf("seed %d: after %+v more than the burst: %+v", seed, c, w.Bucket)
 		}
 		regime.follow()
@@ -175,9 +178,10 @@ func (r *regimes) begin(p lease.Policy) {
 	out := r.w.Bucket.HeldNow + r.w.Bucket.HeldBefore
 	r.version, r.o = p.Version, Oracle{Policy: p}
 	r.o.Start(r.w.Now)
-	r.most = max(p.Burst, out) + r.w.InFlight
+	granted, _ := r.w.InFlight()
+	r.most = max(p.Burst, out) + granted
 	if r.spare {
-		r.most = max(p.Burst+r.w.Policy.Burst/2, out) + r.w.InFlight
+		r.most = max(p.Burst+r.w.Policy.Burst/2, out) + granted
 	}
 }
 
@@ -230,7 +234,10 @@ func dormant(t testing.TB, seed uint64) (over int, worst int64) {
 	w.Denies = true
 	regime := &regimes{w: w}
 	regime.begin(p)
-	w.Admit = func(*Node) {
+	w.Decided = func(_ *Node, ok bool) {
+		if !ok {
+			return
+		}
 		if tokens := regime.admit(w.Now); tokens > 0 {
 			over++
 			worst = max(worst, tokens)

@@ -38,20 +38,38 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 	before, absent := *b, b.UsedIn < 0
 	missing, nodes := c.Missing, max(1, c.Nodes) // mutation: the share of missing nodes is not held back
 	stepped := !b.refill(now, missing, nodes)
-	b.merge(missing, nodes)
-	replaced := b.replacePolicy(&c.Policy)
-	slice := b.slice()
-	confirmed := sameLimits(&c.Policy, &b.Policy) && b.UsedIn != slice
+	if excess := b.Withheld - part(b.Policy.Units(), missing, nodes); excess > 0 {
+		b.Level += excess
+		b.Withheld -= excess
+	}
+	slice := (b.RefilledAt + b.ClockLag) / lease.Slice
+	same := c.Policy.Rate == b.Policy.Rate && c.Policy.Burst == b.Policy.Burst
+	replaced := c.Policy.Version > b.Policy.Version || !same && slice-b.UsedIn > 1
+	if replaced {
+		b.Policy, same = c.Policy, true
+		b.Level = max(min(b.Level, b.cap()), -b.floor())
+		b.Withheld = max(0, min(b.Withheld, b.cap()-b.Level))
+	}
+	confirmed := same && b.UsedIn != slice
 	if confirmed {
 		b.UsedIn = slice
 	}
 	b.Demand += min(c.Arrived, maxArrived) * 1000
-	b.release(c, slice)
-	b.giveBack(min(c.Returned, b.Policy.Burst))
-	b.debit(min(c.Debt, b.Policy.Burst))
+	switch c.Slice {
+	case slice:
+		b.HeldNow = max(0, b.HeldNow-c.ReleasedNow)
+		b.HeldBefore = max(0, b.HeldBefore-c.ReleasedBefore)
+	case slice - 1:
+		b.HeldBefore = max(0, b.HeldBefore-c.ReleasedNow)
+	}
+	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+min(c.Returned, b.Policy.Burst)*lease.Token))
+	owed := min(c.Debt, b.Policy.Burst) * lease.Token
+	paid := min(owed, b.Withheld)
+	b.Withheld -= paid
+	b.Level = max(min(b.Level, -b.floor()), b.Level-owed+paid)
 	c.Reply = lease.Reply{Slice: slice, Lasts: b.lasts(), Demand: b.Demand}
 	if !stepped {
-		b.grant(c)
+		b.grant(c, nodes)
 	}
 	c.Level, c.Reply.Held = b.Level, b.HeldNow+b.HeldBefore
 	if b.Level < lease.Token {
@@ -97,22 +115,12 @@ func (b Bucket) LevelAt(now int64) int64 {
 	return b.Level
 }
 
-// grow adds dt microseconds of refill. It withholds the part of the missing nodes,
-// because they may be spending it without Redis.
+// grow adds dt microseconds of refill, of which it withholds the part of the missing nodes.
 func (b *Bucket) grow(dt, missing, nodes int64) {
 	earned := b.Policy.Earned(dt)
 	withheld := part(earned, missing, nodes)
 	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+earned-withheld))
-	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, b.maxWithheld(missing, nodes), b.cap()-b.Level))
-}
-
-// merge moves withheld tokens to the level, if more is withheld than for the nodes that
-// are missing now. The other nodes have returned and have reported what they spent.
-func (b *Bucket) merge(missing, nodes int64) {
-	if excess := b.Withheld - b.maxWithheld(missing, nodes); excess > 0 {
-		b.Level += excess
-		b.Withheld -= excess
-	}
+	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, part(b.Policy.Units(), missing, nodes), b.cap()-b.Level))
 }
 
 // part is units*parts/of, rounded down.
@@ -120,64 +128,15 @@ func part(units, parts, of int64) int64 {
 	return int64(math.Floor(float64(units) * float64(parts) / float64(of)))
 }
 
-// maxWithheld is the missing nodes' part of a full bucket.
-func (b *Bucket) maxWithheld(missing, nodes int64) int64 {
-	return part(b.Policy.Units(), missing, nodes)
-}
-
-// sameLimits reports whether two policies differ in nothing but the version.
-func sameLimits(p, q *lease.Policy) bool { return p.Rate == q.Rate && p.Burst == q.Burst }
-
 // cap is the most the bucket may contain while nodes hold tokens of it.
 func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token } // mutation: what is held does not count
 
-// slice is the number of the present slice, counted from the zero of the clock.
-func (b *Bucket) slice() int64 { return (b.RefilledAt + b.ClockLag) / lease.Slice }
-
-// replacePolicy puts the caller's policy in force, if it may, and reports whether it did.
-func (b *Bucket) replacePolicy(p *lease.Policy) bool {
-	if p.Version <= b.Policy.Version && (sameLimits(p, &b.Policy) || b.slice()-b.UsedIn <= 1) {
-		return false
-	}
-	b.Policy = *p
-	b.Level = max(min(b.Level, b.cap()), -b.floor())
-	b.Withheld = max(0, min(b.Withheld, b.cap()-b.Level))
-	return true
-}
-
-// release subtracts tokens that are no longer held. Tokens of slices that have aged out
-// since are subtracted already.
-func (b *Bucket) release(c *lease.Call, slice int64) {
-	switch c.Slice {
-	case slice:
-		b.HeldNow = max(0, b.HeldNow-c.ReleasedNow)
-		b.HeldBefore = max(0, b.HeldBefore-c.ReleasedBefore)
-	case slice - 1:
-		b.HeldBefore = max(0, b.HeldBefore-c.ReleasedNow)
-	}
-}
-
-// giveBack adds tokens that a node gives back, up to the burst.
-func (b *Bucket) giveBack(tokens int64) {
-	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+tokens*lease.Token))
-}
-
-// debit subtracts tokens that were spent without Redis: first from the withheld ones,
-// then from the level, which may fall below 0.
-func (b *Bucket) debit(tokens int64) {
-	paid := min(tokens*lease.Token, b.Withheld)
-	b.Withheld -= paid
-	b.Level = max(min(b.Level, -b.floor()), b.Level-tokens*lease.Token+paid)
-}
-
-// floor bounds the debt. A debit whose answer was lost is sent twice, and the bound
-// limits the tokens that are lost by that.
+// floor bounds how far a debt takes the level below 0.
 func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
 
 // grant gives the caller tokens: those for waiting requests (Need), then a lease (Extra).
-func (b *Bucket) grant(c *lease.Call) {
-	burst, nodes := b.Policy.Burst, max(1, c.Nodes)
-	have := max(0, b.Level) / lease.Token
+func (b *Bucket) grant(c *lease.Call, nodes int64) {
+	burst, have := b.Policy.Burst, max(0, b.Level)/lease.Token
 	c.Granted = min(c.Need, have)
 	if c.Granted == c.Need && b.Policy.Leased() {
 		held := b.HeldNow + b.HeldBefore
@@ -197,7 +156,7 @@ func (b *Bucket) grant(c *lease.Call) {
 }
 
 // lasts is for how long a lease of now counts as held: until the end of the next slice.
-func (b *Bucket) lasts() int64 { return (b.slice()+2)*lease.Slice - b.RefilledAt - b.ClockLag }
+func (b *Bucket) lasts() int64 { return 2*lease.Slice - (b.RefilledAt+b.ClockLag)%lease.Slice }
 
 // UntilAbsent is the time after which an absent bucket would be the same: full, with
 // nothing held or withheld.

@@ -2,55 +2,31 @@ package leasetest
 
 import "listedge/limiter/lease"
 
-// Tally is what clients got that keep to their limit, beside an exact bucket that has the same
-// arrivals.
-type Tally struct {
-	Admitted, Refused, Falsely int     // Falsely: refused, and not by the exact bucket
-	Last                       int64   // when the last one was refused falsely, after the flood
-	Calls                      float64 // a request
-}
-
-// Refusals is the share of the requests that were refused falsely, in percent.
-func (t Tally) Refusals() float64 {
-	return 100 * float64(t.Falsely) / float64(max(1, t.Admitted+t.Refused))
-}
-
 // AfterAFlood has a flood of a minute on all nodes. Then a client waits for Retry-After, and keeps
-// to 95 % of the rate.
-func (w *World) AfterAFlood() (t Tally) {
+// to 95 % of the rate. It returns how many of its requests are refused.
+func (w *World) AfterAFlood() (refused float64) {
 	const flood = int64(60e6)
-	rate, exact, granted := PerSecond(w.Policy), Exact{Policy: w.Policy}, false
-	w.Traffic(func(w *World) (int64, int64) {
-		exact.Take(w.Now)
-		return w.Gap(max(20, 3*rate)), w.AnyNode()
-	}, flood)
-	client := func() {
-		granted = exact.Take(w.Now)
-		w.Nodes[w.AnyNode()].Request()
-	}
+	rate := PerSecond(w.Policy)
+	w.Traffic(func(w *World) (int64, int64) { return w.Gap(max(20, 3*rate)), w.AnyNode() }, flood)
+	client := func() { w.Nodes[w.AnyNode()].Request() }
 	w.Decided = func(n *Node, ok bool) {
 		switch {
 		case w.Now <= flood+500_000:
 		case ok:
-			t.Admitted++
 			w.After(int64(1e6/rate/.95), client)
 		default:
-			t.Refused++
-			if granted {
-				t.Falsely++
-				t.Last = w.Now - flood
-			}
+			refused++
 			w.After((n.Lease.RetryIn(n.Now())+999_999)/1e6*1e6, client)
 		}
 	}
 	w.After(flood+600_000, client)
 	w.Run(flood + max(int64(120e6), w.Policy.TimeFor(w.Policy.Units())))
-	return t
+	return refused
 }
 
 // RegularBursts has a client send whole bursts, one every x refills: 20 with requests 1 ms apart, and
 // after a rest as many with 2, 5 and 10 ms. An exact bucket refuses none.
-func (w *World) RegularBursts(x float64) (t Tally) {
+func (w *World) RegularBursts(x float64) (refused float64) {
 	every, at := int64(x*float64(w.Policy.TimeFor(w.Policy.Units()))), int64(0)
 	for _, apart := range []int64{1_000, 2_000, 5_000, 10_000} {
 		for range 20 {
@@ -62,41 +38,29 @@ func (w *World) RegularBursts(x float64) (t Tally) {
 		at += 3 * lease.Slice // leases end, and the demand is forgotten
 	}
 	w.Run(at)
-	return w.tally(t)
-}
-
-// tally counts every request that was not admitted as refused falsely.
-func (w *World) tally(t Tally) Tally {
-	t.Admitted, t.Falsely = int(w.Admitted), int(w.Offered-w.Admitted)
-	t.Refused, t.Calls = t.Falsely, float64(w.Calls)/float64(w.Offered)
-	return t
+	return w.Refused()
 }
 
 // Paced has a client of one node keep to 95 % of its rate. The last answer may be under way.
-func (w *World) Paced() (t Tally) {
+func (w *World) Paced() (refused float64) {
 	gap := int64(1e6 / PerSecond(w.Policy) / .95)
 	w.Traffic(func(*World) (int64, int64) { return gap, 0 }, 200*gap)
 	w.Run(200 * gap)
-	return w.tally(t)
+	return w.Refused()
 }
 
 // SpendsWhatIsShown has a client send a request, then as many as that one's answer says are
 // left, a millisecond apart on any nodes, and then wait for the time in which half of the bucket
 // refills.
-func (w *World) SpendsWhatIsShown() (t Tally) {
+func (w *World) SpendsWhatIsShown() (refused float64) {
 	asks := false
 	w.Decided = func(n *Node, ok bool) {
-		if !asks {
-			return
+		if asks && ok {
+			for i := range n.Lease.Status(n.Now()).Remaining {
+				w.After((1+i)*1000, func() { w.Nodes[w.AnyNode()].Request() })
+			}
 		}
 		asks = false
-		left := int64(0)
-		if ok {
-			left = n.Lease.Status(n.Now()).Remaining
-		}
-		for i := range left {
-			w.After((1+i)*1000, func() { w.Nodes[w.AnyNode()].Request() })
-		}
 	}
 	half := w.Policy.TimeFor(w.Policy.Units() / 2)
 	for i := range int64(50) {
@@ -106,15 +70,15 @@ func (w *World) SpendsWhatIsShown() (t Tally) {
 		})
 	}
 	w.Run(50 * half)
-	return w.tally(t)
+	return w.Refused()
 }
 
 // CrashLoop has three times the rate, while the last node crashes every so often for two minutes.
 // It returns what was admitted of the rate after the first 20 s.
 func (w *World) CrashLoop(every int64) (share float64) {
 	admitted := 0
-	w.Admit = func(*Node) {
-		if w.Now > 20e6 {
+	w.Decided = func(_ *Node, ok bool) {
+		if ok && w.Now > 20e6 {
 			admitted++
 		}
 	}

@@ -45,18 +45,17 @@ func (e *Exact) Take(now int64) bool {
 
 // Result compares the decisions of a fleet with those of an Exact bucket.
 type Result struct {
-	Over     float64 // tokens above the promise, in the worst span
-	Short    float64 // share of the requests that the fleet admits fewer than the exact bucket
-	Share    float64 // what the fleet admits, as a share of what the exact bucket admits
-	Fallback float64 // share of the requests that a node admitted without Redis
-	Waited   float64 // share of the requests that waited
-	Calls    float64 // calls to Redis per request
-	Broken   int     // how often a breaker opened
+	Over   float64 // tokens above the promise, in the worst span
+	Short  float64 // share of the requests that the fleet admits fewer than the exact bucket
+	Share  float64 // what the fleet admits, as a share of what the exact bucket admits
+	Waited float64 // share of the requests that waited
+	Calls  float64 // calls to Redis per request
+	Broken int     // how often a breaker opened
 }
 
 // Measure runs a shape of traffic over the world until span, and compares it with
 // an exact bucket that has the same arrivals.
-func (w *World) Measure(s Shape, span int64) (r Result) {
+func (w *World) Measure(s Shape, span int64) Result {
 	exact, ideal := Exact{Policy: w.Policy}, int64(0)
 	w.Traffic(func(w *World) (int64, int64) {
 		if exact.Take(w.Now) {
@@ -66,19 +65,9 @@ func (w *World) Measure(s Shape, span int64) (r Result) {
 	}, span)
 	w.Run(span + 1_000_000) // the last answers
 	offered := float64(w.Offered)
-	r.Short = float64(ideal-w.Admitted) / offered
-	r.Share = float64(w.Admitted) / float64(ideal)
-	r.Fallback, r.Waited, r.Calls = float64(w.Fallback)/offered, float64(w.Waited)/offered, float64(w.Calls)/offered
-	r.Over, r.Broken = w.Over, w.Broken
-	return r
+	return Result{Over: w.Over, Short: float64(ideal-w.Admitted) / offered, Share: float64(w.Admitted) / float64(ideal),
+		Waited: float64(w.Waited) / offered, Calls: float64(w.Calls) / offered, Broken: w.Broken}
 }
 
-// Remaining returns how many requests the fleet may still admit: the tokens in the bucket,
-// and those that nodes hold.
-func (w *World) Remaining() int64 {
-	left := w.InFlight + w.leasing + max(0, w.Bucket.LevelAt(w.Now+w.Clock))/lease.Token
-	for _, n := range w.Nodes {
-		left += n.Lease.Holds(n.Now())
-	}
-	return left
-}
+// Refused is the share of the requests that the fleet has refused, in percent.
+func (w *World) Refused() float64 { return 100 * (1 - float64(w.Admitted)/float64(w.Offered)) }

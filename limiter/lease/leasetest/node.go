@@ -11,7 +11,7 @@ type Node struct {
 	W            *World
 	ID           int64
 	Policy       lease.Policy // the one that it has read last
-	Lease        *lease.Lease
+	Lease        lease.Lease
 	ClockOffset  int64 // its clock is World.Now*ClockRate + ClockOffset
 	ClockRate    float64
 	MaxTimeAge   int64 // how old the time may be that a request is decided at
@@ -19,34 +19,36 @@ type Node struct {
 	Cut          bool  // no message from it arrives
 	Deaf         bool  // no answer to it arrives
 	NoTraffic    bool  // it gets no requests
-	Pending      bool  // a call is queued or in flight
 	Cold         bool  // it has not counted the other nodes
 
-	dead       bool
-	stopped    bool     // like a process after SIGSTOP
-	backlog    []func() // events since it was stopped
-	waiting    []*waiter
-	link       *lease.Link
-	fleet      lease.Fleet
-	counted    int64 // when it last counted the fleet
-	away       bool  // the breaker is open
-	hasDebts   bool  // the breaker was open, and not all debts have been sent since
-	unanswered bool  // its last heartbeat has no answer
+	dead         bool
+	stoppedUntil int64       // like a process after SIGSTOP
+	pending      bool        // a call is queued or in flight
+	answer       *lease.Call // of the call in flight, on its way; nil = none is
+	waiting      []int64     // requests that wait for the bucket, by World.Waited
+	link         *lease.Link
+	fleet        lease.Fleet
+	counted      int64 // when it last counted the fleet
+	away         bool  // the breaker is open
+	hasDebts     bool  // the breaker was open, and not all debts have been sent since
+	unanswered   bool  // its last heartbeat has no answer
 }
-
-// waiter is a request that waits for the bucket.
-type waiter struct{ _ byte }
 
 // newNode makes a node. It is a member of the fleet at once.
 func (w *World) newNode(id int64) *Node {
-	n := &Node{W: w, ID: id, Policy: w.Policy, ClockOffset: w.Random.Int64N(1_000_000_000), ClockRate: 1,
-		Lease: new(lease.Lease), link: &lease.Link{Budget: Budget}}
+	n := &Node{W: w, ID: id, Policy: w.Policy, ClockOffset: w.Random.Int64N(1_000_000_000), ClockRate: 1, link: &lease.Link{Budget: Budget}}
 	n.Lease.Init(n.Policy, n.Now())
-	n.fleet = lease.Fleet{Contact: n.Now(), Link: n.link}
-	n.fleet.Nodes, n.fleet.Missing = w.heartbeat(n, true)
-	n.counted = n.Now()
-	n.sweep()
-	w.After(w.Random.Int64N(HeartbeatEvery), n.heartbeat)
+	n.fleet, n.counted = lease.Fleet{Contact: n.Now(), Link: n.link}, n.Now()
+	n.fleet.Nodes, n.fleet.Missing = w.heartbeat(id, true)
+	n.every(100_000, func() {
+		if n.Lease.Sweep(n.Now(), n.Fleet()) {
+			n.requestCall()
+		}
+	})
+	w.After(w.Random.Int64N(HeartbeatEvery), func() {
+		n.every(HeartbeatEvery, n.sendHeartbeat)
+		n.Do(n.sendHeartbeat)
+	})
 	return n
 }
 
@@ -68,27 +70,27 @@ func (n *Node) Fleet() *lease.Fleet {
 // Do runs f in the node. If the node is stopped, f runs when it goes on. If the node is
 // dead, f never runs.
 func (n *Node) Do(f func()) {
-	switch {
+	switch w := n.W; {
 	case n.dead:
-	case n.stopped:
-		n.backlog = append(n.backlog, f)
+	case w.Now < n.stoppedUntil:
+		w.After(n.stoppedUntil-w.Now, func() { n.Do(f) })
 	default:
 		f()
 	}
 }
 
-// Stop freezes the node for a while. Its clock goes on.
-func (n *Node) Stop(span int64) {
-	n.stopped = true
-	n.W.After(span, func() {
-		n.stopped = false
-		missed := n.backlog
-		n.backlog = nil
-		for _, f := range missed {
+// every runs f in the node once in each period, while the node lives.
+func (n *Node) every(period int64, f func()) {
+	n.W.After(period, func() {
+		if !n.dead {
+			n.every(period, f)
 			n.Do(f)
 		}
 	})
 }
+
+// Stop freezes the node for a while. Its clock goes on.
+func (n *Node) Stop(span int64) { n.stoppedUntil = max(n.stoppedUntil, n.W.Now+span) }
 
 // SetPolicy makes the node read another policy.
 func (n *Node) SetPolicy(p lease.Policy) {
@@ -104,155 +106,45 @@ func (n *Node) Request() {
 }
 
 func (n *Node) decide() {
-	at := n.Now()
+	w, at := n.W, n.Now()
 	if n.MaxTimeAge > 0 {
-		at -= n.W.Random.Int64N(n.MaxTimeAge)
+		at -= w.Random.Int64N(n.MaxTimeAge)
 	}
-	v := n.Lease.Take(at)
+	outcome := n.Lease.Take(at)
 	if n.Lease.Due(at) {
 		n.requestCall()
 	}
 	switch {
-	case v == lease.Granted:
-		n.admit()
-	case v == lease.Denied:
-		n.W.Decided(n, false)
+	case outcome != lease.NeedRemote:
+		n.decided(outcome == lease.Granted)
 	case n.away || n.Lease.Unanswered(n.Now(), n.Fleet()):
 		n.decideByFallback()
 	default:
-		n.W.Waited++
-		n.await(new(waiter))
+		w.Waited++
+		request := w.Waited
+		n.waiting = append(n.waiting, request)
+		w.After(n.link.Wait(), func() {
+			n.Do(func() {
+				if i := slices.Index(n.waiting, request); i >= 0 {
+					n.waiting = slices.Delete(n.waiting, i, i+1)
+					n.decideByFallback()
+				}
+			})
+		})
 		n.requestCall()
 	}
-}
-
-// await keeps r until it is answered or its time to wait is over.
-func (n *Node) await(r *waiter) {
-	n.waiting = append(n.waiting, r)
-	n.W.After(n.link.Wait(), func() {
-		n.Do(func() {
-			if i := slices.Index(n.waiting, r); i >= 0 {
-				n.waiting = slices.Delete(n.waiting, i, i+1)
-				n.decideByFallback()
-			}
-		})
-	})
 }
 
 // answerWaiters answers the waiting requests that the lease can decide.
 func (n *Node) answerWaiters() {
 	for len(n.waiting) > 0 {
-		v := n.Lease.Retry(n.Now())
-		if v == lease.NeedRemote {
+		outcome := n.Lease.Retry(n.Now())
+		if outcome == lease.NeedRemote {
 			return
 		}
 		n.waiting = n.waiting[1:]
-		if v == lease.Granted {
-			n.admit()
-		} else {
-			n.W.Decided(n, false)
-		}
+		n.decided(outcome == lease.Granted)
 	}
-}
-
-func (n *Node) admit() {
-	n.W.Admitted++
-	n.W.Over = max(n.W.Over, n.W.oracle.Admit(n.W.Now))
-	n.W.Admit(n)
-	n.W.Decided(n, true)
-}
-
-// Refund gives a token back, as a request does that turned out to cost nothing.
-func (n *Node) Refund() {
-	if n.Lease.Refund(n.Now(), lease.FromLease) && !n.Policy.Leased() {
-		n.requestCall()
-	}
-}
-
-func (n *Node) decideByFallback() {
-	ok := false
-	if !n.W.Denies {
-		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet(), false)
-	}
-	if ok {
-		n.W.Fallback++
-		n.admit()
-	} else {
-		n.W.Decided(n, false)
-	}
-}
-
-func (n *Node) requestCall() {
-	if !n.away && !n.Pending {
-		n.Pending = true
-		n.W.After(0, func() { n.Do(n.send) })
-	}
-}
-
-// send sends a call, as the dispatcher does.
-func (n *Node) send() {
-	w, c := n.W, new(lease.Call)
-	if n.away || !n.Lease.Begin(c, int64(len(n.waiting)), n.Now(), n.Fleet(), false) {
-		n.Pending = false
-		n.failWaiters()
-		return
-	}
-	w.Calls++
-	sent, over := n.Now(), false
-	end := func() {
-		over, n.Pending = true, false
-		n.answerWaiters()
-		if len(n.waiting) > 0 || n.Lease.Due(n.Now()) {
-			n.requestCall()
-		}
-	}
-	w.After(CallTimeout, func() {
-		n.Do(func() {
-			if over {
-				return
-			}
-			n.openBreaker()
-			n.Lease.Fail(c, n.Now())
-			over, n.Pending = true, false
-			n.failWaiters()
-		})
-	})
-	if n.StopInFlight > 0 {
-		n.Stop(n.StopInFlight)
-		n.StopInFlight = 0
-	}
-	if w.Lost() || n.Cut {
-		return
-	}
-	w.After(w.OneWay(), func() {
-		w.arrive(func() {
-			answered := *c
-			if w.Rule != nil {
-				w.Rule(&answered, w.Now+w.Clock)
-			} else {
-				w.Bucket.Execute(&answered, w.Now+w.Clock)
-			}
-			w.Check(&answered)
-			back := w.OneWay()
-			if w.Lost() || n.Cut || n.Deaf || n.Now()-sent+back > CallTimeout {
-				return
-			}
-			w.InFlight += answered.Granted
-			w.leasing += answered.Leased
-			w.After(back, func() {
-				n.Do(func() {
-					if over {
-						return
-					}
-					n.link.Record(n.Now() - sent)
-					n.Lease.Complete(&answered, sent, n.Now(), n.Fleet())
-					end()
-				})
-				w.InFlight -= answered.Granted
-				w.leasing -= answered.Leased
-			})
-		})
-	})
 }
 
 // failWaiters decides the waiting requests without Redis.
@@ -264,19 +156,97 @@ func (n *Node) failWaiters() {
 	}
 }
 
-// openBreaker opens the breaker. The answer to a heartbeat closes it.
-func (n *Node) openBreaker() {
-	if !n.away {
-		n.W.Broken++
-		n.away, n.hasDebts = true, true
+func (n *Node) decided(ok bool) {
+	if ok {
+		n.W.Admitted++
+		n.W.Over = max(n.W.Over, n.W.oracle.Admit(n.W.Now))
+	}
+	n.W.Decided(n, ok)
+}
+
+func (n *Node) decideByFallback() {
+	ok := false
+	if !n.W.Denies {
+		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet(), false)
+	}
+	n.decided(ok)
+}
+
+// Refund gives a token back, as a request does that turned out to cost nothing.
+func (n *Node) Refund() {
+	if n.Lease.Refund(n.Now(), lease.FromLease) && !n.Policy.Leased() {
+		n.requestCall()
 	}
 }
 
-func (n *Node) heartbeat() {
-	if !n.dead {
-		n.W.After(HeartbeatEvery, n.heartbeat)
-		n.Do(n.sendHeartbeat)
+func (n *Node) requestCall() {
+	if !n.away && !n.pending {
+		n.pending = true
+		n.W.After(0, func() { n.Do(n.send) })
 	}
+}
+
+// send sends a call, as a shard does.
+func (n *Node) send() {
+	w, c := n.W, new(lease.Call)
+	if n.away || !n.Lease.Begin(c, int64(len(n.waiting)), n.Now(), n.Fleet(), false) {
+		n.pending = false
+		n.failWaiters()
+		return
+	}
+	w.Calls++
+	sent, ended := n.Now(), false
+	end := func(how func()) func() {
+		return func() {
+			if !ended {
+				ended, n.pending, n.answer = true, false, nil
+				how()
+			}
+		}
+	}
+	failed := end(func() {
+		if !n.away { // the breaker opens; the answer to a heartbeat closes it
+			w.Broken++
+			n.away, n.hasDebts = true, true
+		}
+		n.Lease.Fail(c, n.Now())
+		n.failWaiters()
+	})
+	w.After(CallTimeout, func() { n.Do(failed) })
+	if n.StopInFlight > 0 {
+		n.Stop(n.StopInFlight)
+		n.StopInFlight = 0
+	}
+	n.exchange(func(lost bool) {
+		if w.Execute(c, w.Now+w.Clock); !lost && !ended {
+			n.answer = c
+		}
+	}, end(func() {
+		n.link.Record(n.Now() - sent)
+		n.Lease.Complete(c, sent, n.Now(), n.Fleet())
+		n.answerWaiters()
+		if len(n.waiting) > 0 || n.Lease.Due(n.Now()) {
+			n.requestCall()
+		}
+	}))
+}
+
+// exchange sends a message to the bucket's server, which serves it, and lets the node read the
+// answer. Either may be lost.
+func (n *Node) exchange(serve func(lost bool), answered func()) {
+	w := n.W
+	if w.Lost() || n.Cut {
+		return
+	}
+	w.After(w.OneWay(), func() {
+		w.After(max(0, w.hungUntil-w.Now), func() {
+			back := w.OneWay()
+			lost := w.Lost() || n.Cut || n.Deaf
+			if serve(lost); !lost {
+				w.After(back, func() { n.Do(answered) })
+			}
+		})
+	})
 }
 
 // present reports whether the next heartbeat may report the node present. It may not
@@ -289,53 +259,25 @@ func (n *Node) present() bool {
 	return !n.hasDebts && !n.unanswered && !n.Lease.Unanswered(n.Now(), n.Fleet())
 }
 
-// sendHeartbeat sends a heartbeat.
 func (n *Node) sendHeartbeat() {
-	w, sent, present := n.W, n.Now(), n.present()
+	sent, present := n.Now(), n.present()
 	if n.unanswered = true; present {
 		n.fleet.Contact = sent
 	}
-	if w.Lost() || n.Cut {
-		return
-	}
-	w.After(w.OneWay(), func() {
-		w.arrive(func() {
-			nodes, missing := w.heartbeat(n, present)
-			back := w.OneWay()
-			if w.Lost() || n.Cut || n.Deaf {
-				return
-			}
-			w.After(back, func() {
-				n.Do(func() {
-					if n.Now()-sent > CallTimeout {
-						return
-					}
-					n.link.Record(n.Now() - sent)
-					n.unanswered = false
-					n.fleet.Nodes, n.fleet.Missing, n.counted = nodes, missing, n.Now()
-					if n.away {
-						n.away = false
-						n.requestCall()
-					}
-					if !present && n.present() {
-						n.sendHeartbeat()
-					}
-				})
-			})
-		})
-	})
-}
-
-func (n *Node) sweep() {
-	n.W.After(100_000, func() {
-		if n.dead {
+	var nodes, missing int64
+	n.exchange(func(bool) { nodes, missing = n.W.heartbeat(n.ID, present) }, func() {
+		if n.Now()-sent > CallTimeout {
 			return
 		}
-		n.Do(func() {
-			if n.Lease.Sweep(n.Now(), n.Fleet()) {
-				n.requestCall()
-			}
-		})
-		n.sweep()
+		n.link.Record(n.Now() - sent)
+		n.unanswered = false
+		n.fleet.Nodes, n.fleet.Missing, n.counted = nodes, missing, n.Now()
+		if n.away {
+			n.away = false
+			n.requestCall()
+		}
+		if !present && n.present() {
+			n.sendHeartbeat()
+		}
 	})
 }

@@ -49,21 +49,15 @@ type World struct {
 	Clock   int64                    // the bucket's clock is Now + Clock
 	OneWay  func() int64             // draws the delay of a message
 	Lost    func() bool              // draws whether a message is lost
-	Rule    func(*lease.Call, int64) // executes a call in place of Bucket.Execute; nil = Bucket.Execute
+	Execute func(*lease.Call, int64) // executes a call to the bucket
 	Nodes   []*Node
-	Admit   func(n *Node)          // called for every admission
-	Check   func(c *lease.Call)    // called after every call to the bucket
 	Decided func(n *Node, ok bool) // called for every decision
 
-	hung       bool            // the bucket does not answer
-	inbox      []func()        // calls that have arrived at it since
+	hungUntil  int64           // until then the server of the bucket executes nothing, like a process after SIGSTOP
 	heartbeats map[int64]int64 // by node: when its last one arrived
 
-	InFlight int64 // tokens granted in answers that are on their way
-	leasing  int64 // tokens leased in answers that are on their way
-
-	Offered, Admitted, Calls, Waited, Fallback int64
-	Broken                                     int // times that a breaker opened
+	Offered, Admitted, Calls, Waited int64
+	Broken                           int // times that a breaker opened
 
 	Over   float64 // tokens above the promise, in the worst span so far
 	oracle Oracle
@@ -71,7 +65,10 @@ type World struct {
 
 // Far makes a world whose calls take roundTrip, 20 % more or less.
 func Far(seed uint64, p lease.Policy, nodes int, roundTrip int64) *World {
-	w := New(seed, p, nodes)
+	return New(seed, p, nodes).far(roundTrip)
+}
+
+func (w *World) far(roundTrip int64) *World {
 	w.OneWay = func() int64 { return roundTrip*4/10 + w.Random.Int64N(max(1, roundTrip/5)) }
 	return w
 }
@@ -83,7 +80,8 @@ func New(seed uint64, p lease.Policy, nodes int) *World {
 	w.Bucket = Full(p, w.Clock)
 	w.OneWay = func() int64 { return 40 + w.Random.Int64N(60) }
 	w.Lost = func() bool { return false }
-	w.Admit, w.Check, w.Decided = func(*Node) {}, func(*lease.Call) {}, func(*Node, bool) {}
+	w.Execute = func(c *lease.Call, now int64) { w.Bucket.Execute(c, now) }
+	w.Decided = func(*Node, bool) {}
 	for range nodes {
 		w.Nodes = append(w.Nodes, w.newNode(1+w.Random.Int64N(1<<50)))
 	}
@@ -108,32 +106,13 @@ func (w *World) Run(until int64) {
 }
 
 // Hang stops the bucket for a while. After that it executes the calls that have arrived.
-func (w *World) Hang(span int64) {
-	w.hung = true
-	w.After(span, func() {
-		w.hung = false
-		inbox := w.inbox
-		w.inbox = nil
-		for _, arrive := range inbox {
-			arrive()
-		}
-	})
-}
-
-// arrive runs do at the bucket, or when it no longer hangs.
-func (w *World) arrive(do func()) {
-	if w.hung { // like a process after SIGSTOP
-		w.inbox = append(w.inbox, func() { w.arrive(do) })
-		return
-	}
-	do()
-}
+func (w *World) Hang(span int64) { w.hungUntil = w.Now + span }
 
 // heartbeat is the heartbeat script. It records the node's heartbeat if the node is
 // present. It counts the nodes, and those that are missing.
-func (w *World) heartbeat(n *Node, present bool) (nodes, missing int64) {
+func (w *World) heartbeat(id int64, present bool) (nodes, missing int64) {
 	if present {
-		w.heartbeats[n.ID] = w.Now
+		w.heartbeats[id] = w.Now
 	}
 	for id, at := range w.heartbeats {
 		switch {
@@ -169,4 +148,25 @@ func (w *World) Traffic(s Shape, end int64) {
 		w.After(gap, next)
 	}
 	w.After(0, next)
+}
+
+// InFlight returns how many tokens are in answers on their way: granted ones, and leased ones.
+func (w *World) InFlight() (granted, leased int64) {
+	for _, n := range w.Nodes {
+		if n.answer != nil {
+			granted, leased = granted+n.answer.Granted, leased+n.answer.Leased
+		}
+	}
+	return granted, leased
+}
+
+// Remaining returns how many requests the fleet may still admit: the tokens in the bucket,
+// those in answers, and those that nodes hold.
+func (w *World) Remaining() int64 {
+	granted, leased := w.InFlight()
+	left := granted + leased + max(0, w.Bucket.LevelAt(w.Now+w.Clock))/lease.Token
+	for _, n := range w.Nodes {
+		left += n.Lease.Holds(n.Now())
+	}
+	return left
 }
