@@ -139,8 +139,8 @@ func sendFeed(send scrape, s changefeed.Stats) {
 	}
 	send.value("freshness_entries_total", "Entries of the log of changes applied.", s.Entries)
 	resyncs := send.labelled("freshness_resyncs_total", "Times this node discarded what it knew of changes and began again, by cause.", "cause")
-	for _, cause := range changefeed.ResetCauses() {
-		resyncs(s.Resets[cause], cause)
+	for _, cause := range changefeed.ResetCauses {
+		resyncs(s.Resets[cause], string(cause))
 	}
 }
 

@@ -28,11 +28,11 @@ func (p Position) String() string {
 
 // ParsePosition reads what String wrote.
 func ParsePosition(s string) (p Position, err error) {
-	term, n, ok := strings.Cut(s, "-")
-	if p.Term, err = strconv.ParseUint(term, 10, 64); err == nil && ok {
+	term, n, _ := strings.Cut(s, "-")
+	if p.Term, err = strconv.ParseUint(term, 10, 64); err == nil {
 		p.N, err = strconv.ParseUint(n, 10, 64)
 	}
-	if err != nil || !ok {
+	if err != nil {
 		return Position{}, fmt.Errorf("position %q: not <term>-<n>", s)
 	}
 	return p, nil
@@ -54,14 +54,14 @@ func (l List) MarshalText() ([]byte, error) {
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (l *List) UnmarshalText(text []byte) error {
 	var id []byte
-	ok := len(text) > 0 && text[0] >= '0' && text[0] < '0'+byte(lists.Collections)
-	if ok {
+	if len(text) > 0 && text[0]-'0' < byte(lists.Collections) {
 		l.Collection = lists.Collection(text[0] - '0')
 		id, _ = base64.RawStdEncoding.AppendDecode(nil, text[1:])
 	}
-	if copy(l.Workspace[:], id) != len(l.Workspace) || len(id) != len(l.Workspace) {
+	if len(id) != len(l.Workspace) {
 		return fmt.Errorf("list %q: not a collection and an id", text)
 	}
+	l.Workspace = uuid.UUID(id)
 	return nil
 }
 
@@ -141,16 +141,16 @@ func ParseSnapshot(text string) (s Snapshot, err error) {
 	if len(fields) != 3 {
 		return Snapshot{}, fmt.Errorf("snapshot %q: not xmin:xmax:xips", text)
 	}
-	if s.Xmin, err = strconv.ParseUint(fields[0], 10, 64); err == nil {
-		s.Xmax, err = strconv.ParseUint(fields[1], 10, 64)
+	parse := func(text string) (xid uint64) {
+		if err == nil {
+			xid, err = strconv.ParseUint(text, 10, 64)
+		}
+		return xid
 	}
-	if err == nil && fields[2] != "" {
+	s.Xmin, s.Xmax = parse(fields[0]), parse(fields[1])
+	if fields[2] != "" {
 		for xip := range strings.SplitSeq(fields[2], ",") {
-			var x uint64
-			if x, err = strconv.ParseUint(xip, 10, 64); err != nil {
-				break
-			}
-			s.Running = append(s.Running, x)
+			s.Running = append(s.Running, parse(xip))
 		}
 	}
 	if err != nil {

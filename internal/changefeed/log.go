@@ -23,6 +23,8 @@ package changefeed
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -33,12 +35,10 @@ var ErrFenced = errors.New("position is not above the log's last")
 var ErrSuperseded = errors.New("another epoch has begun")
 
 // Error is an error of a log that cannot be reached, or refuses an operation.
-type Error struct{ Err error }
-
-func (e *Error) Error() string { return e.Err.Error() }
+type Error struct{ error }
 
 // Unwrap is for errors.Is and errors.As.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.error }
 
 // Log stores entries: in Redis for a fleet, in process for a single node.
 // Implementations pass one suite.
@@ -63,9 +63,9 @@ type Log interface {
 	Trim(ctx context.Context, epoch string, before Position) error
 }
 
-// Reader reads logs from one server. After a read that got no answer, all later reads
-// fail: a new Reader may be connected to another server, and it is not known when
-// that one received its entries. Not safe for use by several goroutines.
+// Reader reads logs from one server. It must not be used after an error: it may then be
+// connected to another server, and it is not known when that one received its entries. Not
+// safe for use by several goroutines.
 type Reader interface {
 	// Read returns the entries after the position, oldest first. It waits up to wait
 	// for the first; none is no error. An entry that cannot be decoded is Undecodable
@@ -75,4 +75,121 @@ type Reader interface {
 	// InstanceID names the server that answers, and its run; empty = there is one only.
 	InstanceID() string
 	Close() error
+}
+
+// Local is the log of a single node without Redis. It is in the memory of the process. It
+// has the entries of one epoch: the first append to another one removes those of the old.
+type Local struct {
+	mu      sync.Mutex // guards the fields below
+	epoch   string     // the present one
+	of      string     // the epoch of the entries: the present one, or the next
+	entries []Entry
+	last    Position      // of the newest entry ever appended to it
+	grown   chan struct{} // closed and replaced when entries are added
+}
+
+// NewLocal makes an empty log.
+func NewLocal() *Local { return &Local{grown: make(chan struct{})} }
+
+// Epoch implements Log.
+func (l *Local) Epoch(context.Context) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.epoch, nil
+}
+
+// SetEpoch implements Log.
+func (l *Local) SetEpoch(_ context.Context, from, to string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.epoch != from && l.epoch != to {
+		return ErrSuperseded
+	}
+	l.epoch = to
+	return nil
+}
+
+// Append implements Log.
+func (l *Local) Append(_ context.Context, epoch string, entries ...Entry) (err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.epoch != "" && l.epoch != epoch && !slices.ContainsFunc(entries, func(e Entry) bool { return e.TermStart != nil }) {
+		return ErrSuperseded
+	}
+	if epoch != l.of {
+		l.of, l.entries, l.last = epoch, nil, Position{}
+	}
+	for _, e := range entries {
+		if e.Position.Compare(l.last) <= 0 {
+			err = ErrFenced
+			continue
+		}
+		l.entries, l.last = append(l.entries, e), e.Position
+	}
+	close(l.grown)
+	l.grown = make(chan struct{})
+	return err
+}
+
+// Last implements Log.
+func (l *Local) Last(_ context.Context, epoch string) (last Position, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if epoch == l.of {
+		last = l.last
+	}
+	return last, nil
+}
+
+// Reader implements Log.
+func (l *Local) Reader(context.Context) (Reader, error) { return l, nil }
+
+// InstanceID implements Reader.
+func (*Local) InstanceID() string { return "" }
+
+// Close implements Reader.
+func (*Local) Close() error { return nil }
+
+// Read implements Reader.
+func (l *Local) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, bool, error) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		found, grown := l.since(epoch, after)
+		if len(found) > 0 {
+			return found, false, nil
+		}
+		select {
+		case <-grown:
+		case <-timer.C:
+			return nil, false, nil
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
+	}
+}
+
+// since returns the epoch's entries behind a position, and the channel that is closed
+// when entries are added.
+func (l *Local) since(epoch string, after Position) ([]Entry, chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if epoch != l.of {
+		return nil, l.grown
+	}
+	i, found := slices.BinarySearchFunc(l.entries, after, func(e Entry, p Position) int { return e.Position.Compare(p) })
+	if found {
+		i++
+	}
+	return slices.Clone(l.entries[i:]), l.grown
+}
+
+// Trim implements Log.
+func (l *Local) Trim(_ context.Context, epoch string, before Position) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if epoch == l.of {
+		l.entries = slices.DeleteFunc(l.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
+	}
+	return nil
 }

@@ -34,7 +34,6 @@ func TestLogs(t *testing.T) {
 				{"epochs are apart", testEpochsApart},
 				{"the epoch", testEpoch},
 				{"round trip", testRoundTrip},
-				{"a reader that failed goes on failing", testReaderFails},
 				{"a read at the limit is cut", testCut},
 				{"nothing is appended once another epoch is named", testSuperseded},
 			} {
@@ -372,28 +371,6 @@ func number(r *rand.Rand) uint64 {
 		return 1<<53 + uint64(r.IntN(3)) // where a float is no longer exact
 	}
 	return r.Uint64()
-}
-
-// testReaderFails: nothing is known any more of which server answers.
-func testReaderFails(t *testing.T, log Log, epoch string) {
-	add(t, log, epoch, beat(1, 1))
-	reader, err := log.Reader(inTime(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reader.Close()
-	if entries, cut, err := reader.Read(inTime(t), epoch, Position{}, time.Millisecond); len(entries) != 1 || cut || err != nil {
-		t.Fatal(entries, cut, err)
-	}
-	ended, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, _, err := reader.Read(ended, epoch, Position{1, 1}, patient); err == nil {
-		t.Fatal("no error")
-	}
-	if _, _, err := reader.Read(inTime(t), epoch, Position{}, time.Millisecond); err == nil {
-		t.Error("it goes on")
-	}
-	holds(t, log, epoch, Position{}, beat(1, 1)) // another reader
 }
 
 // testSuperseded: who follows the epoch that is named has replaced this follower.

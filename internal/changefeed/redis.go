@@ -22,7 +22,7 @@ import (
 //	<prefix>{changes}:log:<epoch>        entries
 //	<prefix>{changes}:fleet              which database the fleet follows (Claim)
 //
-// Nothing is read or written until the identity is known.
+// Nothing is read or written until the identity is known: Epoch, which comes first, fails.
 type Redis struct {
 	client   redis.UniversalClient
 	followed *Followed
@@ -52,8 +52,6 @@ func NewRedis(client redis.UniversalClient, followed *Followed) *Redis {
 // logKey is the key of an epoch's log.
 func (r *Redis) logKey(epoch string) string { return r.followed.logPrefix() + "log:" + epoch }
 
-var errUnknown = errors.New("it is not known yet which database is followed")
-
 // Failure is why the log cannot be used, or not wholly; nil if it can.
 func (r *Redis) Failure() error { return r.refusals.Latest() }
 
@@ -63,6 +61,52 @@ func (r *Redis) note(err error) error {
 		return err
 	}
 	return &Error{r.refusals.Note(err)}
+}
+
+// Epoch implements Log.
+func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
+	defer func() { err = r.note(err) }()
+	if r.followed.Digest() == "" {
+		return "", errors.New("it is not known yet which database is followed")
+	}
+	epoch, err = r.client.Get(ctx, r.followed.EpochKey()).Result()
+	if errors.Is(err, redis.Nil) || isDamaged(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the epoch: %w", err)
+	}
+	return epoch, nil
+}
+
+// isDamaged reports whether Redis has a value of another type than ours at a key. It is
+// taken for an absent one, and written anew.
+func isDamaged(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
+
+// setEpoch compares and sets in one step, because a node may stop anywhere. It returns
+// whether the epoch is set.
+var setEpoch = redis.NewScript(`
+local present = redis.pcall('GET', KEYS[1])
+if type(present) ~= 'string' then
+	present = '' -- absent, or of another type
+end
+if present ~= ARGV[1] and present ~= ARGV[2] then
+	return 0
+end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1`)
+
+// SetEpoch implements Log.
+func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
+	defer func() { err = r.note(err) }()
+	set, err := setEpoch.Run(ctx, r.client, []string{r.followed.EpochKey()}, from, to).Bool()
+	if err != nil {
+		return fmt.Errorf("write the epoch: %w", err)
+	}
+	if !set {
+		return ErrSuperseded
+	}
+	return nil
 }
 
 // One connection writes entries, and each reader has one connection. So it is known which
@@ -219,12 +263,10 @@ func (r *Redis) Reader(ctx context.Context) (reader Reader, err error) {
 	return &redisReader{log: r, conn: conn, server: server}, nil
 }
 
-// redisReader has one connection and never reconnects.
 type redisReader struct {
 	log    *Redis
 	conn   *redis.Conn
 	server string
-	err    error // of the first read that failed
 }
 
 // InstanceID implements Reader.
@@ -235,13 +277,7 @@ func (r *redisReader) Close() error { return r.conn.Close() }
 
 // Read implements Reader.
 func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error) {
-	if r.err != nil {
-		return nil, false, r.err
-	}
-	defer func() {
-		r.err = r.log.note(err)
-		err = r.err
-	}()
+	defer func() { err = r.log.note(err) }()
 	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
 		Streams: []string{r.log.logKey(epoch), after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
 	}).Result()
@@ -304,4 +340,31 @@ func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err er
 		return fmt.Errorf("trim the log: %w", err)
 	}
 	return nil
+}
+
+// RedisCommands are the commands that a node uses for the log of changes, also within
+// scripts, on keys that begin with own and have the hash tag of the log: to check the rights of
+// a user.
+func RedisCommands(own string) [][]any {
+	log, hash, epoch := own+":{changes}:log", own+":{changes}:hash", own+":{changes}:epoch"
+	return [][]any{
+		{"xadd", log, "1-1", entryField, "x"},
+		{"xread", "count", 1, "streams", log, "0"},
+		{"xinfo", "stream", log},
+		{"xtrim", log, "minid", "1-1"},
+		{"set", epoch, "x", "px", 1000},
+		{"get", epoch},
+		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
+		{"evalsha", setEpoch.Hash(), 1, epoch, "x", "x"},
+		{"evalsha", appendEntries.Hash(), 2, log, epoch, own, "", ""},
+		{"info", "server"},
+		{"time"},
+		{"hset", hash, "x", "y"},
+		{"pexpire", hash, 1000},
+		{"hgetall", hash},
+		{"hdel", hash, "x"},
+		{"del", log},
+		{"del", hash},
+		{"del", epoch},
+	}
 }

@@ -45,15 +45,15 @@ type Subscriber struct {
 // Stats are a subscriber's numbers.
 type Stats struct {
 	Epoch   string
-	Entries uint64            // applied
-	Resets  map[string]uint64 // by cause; those that have happened
+	Entries uint64                // applied
+	Resets  map[ResetCause]uint64 // those that have happened
 }
 
 // NewSubscriber makes a subscriber, which Run starts. followed decides which logs may be
 // read.
 func NewSubscriber(log Log, followed *Followed, logger *slog.Logger, listeners ...Listener) *Subscriber {
 	return &Subscriber{log: log, followed: followed, logger: logger, subscription: NewSubscription(listeners...), start: time.Now(),
-		stats: Stats{Resets: map[string]uint64{}}}
+		stats: Stats{Resets: map[ResetCause]uint64{}}}
 }
 
 // Stats returns the counts since the start and the current epoch.
@@ -78,10 +78,7 @@ func (s *Subscriber) Run(ctx context.Context) {
 	}
 }
 
-var (
-	errNoEpoch  = errors.New("no epoch whose log may be read")
-	errLogMoved = errors.New("another server has the log now")
-)
+var errLogMoved = errors.New("another server has the log now")
 
 // readFromOneServer reads until a call to the log fails, or another server has the log.
 func (s *Subscriber) readFromOneServer(ctx context.Context) error {
@@ -92,15 +89,10 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 	}
 	defer reader.Close()
 	s.subscription.NewSession(reader.InstanceID()) // mutation: a session goes on with another reader
-	for ctx.Err() == nil {
-		switch err := s.readOnce(ctx, reader); {
-		case errors.Is(err, errNoEpoch):
-			pause(ctx, readBackoff)
-		case err != nil:
-			return err
-		}
+	for err == nil && ctx.Err() == nil {
+		err = s.readOnce(ctx, reader)
 	}
-	return ctx.Err()
+	return err
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -125,7 +117,8 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	}
 	if epoch == "" {
 		s.epochRead = time.Time{}
-		return errNoEpoch
+		pause(ctx, readBackoff)
+		return nil
 	}
 	began := time.Now() // before the command is sent: Subscription
 	entries, cut, err := reader.Read(ctx, epoch, after, readWait)
@@ -165,7 +158,7 @@ func (s *Subscriber) follow(epoch string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats.Epoch = epoch
-	s.stats.Resets[cause.String()]++
+	s.stats.Resets[cause]++
 }
 
 func (s *Subscriber) apply(began time.Time, entries []Entry, cut bool) {
@@ -180,8 +173,8 @@ func (s *Subscriber) apply(began time.Time, entries []Entry, cut bool) {
 	defer s.mu.Unlock()
 	s.stats.Entries += uint64(len(entries))
 	for _, cause := range causes {
-		s.stats.Resets[cause.String()]++
+		s.stats.Resets[cause]++
 		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: all pages are read again", "after", after.String(),
-			"cause", cause.String())
+			"cause", cause)
 	}
 }

@@ -45,26 +45,18 @@ type Proof struct {
 }
 
 // ResetCause is why the data that was read so far is not valid any more.
-type ResetCause uint8
+type ResetCause string
 
 // The causes.
 const (
-	ResetJoin        ResetCause = iota // an epoch is known, for the first time or again
-	ResetEpoch                         // another epoch
-	ResetGap                           // an entry is missing
-	ResetUndecodable                   // an entry is damaged, or of another version
-	resetCauses
+	ResetJoin        ResetCause = "join"        // an epoch is known, for the first time or again
+	ResetEpoch       ResetCause = "epoch"       // another epoch
+	ResetGap         ResetCause = "gap"         // an entry is missing
+	ResetUndecodable ResetCause = "undecodable" // an entry is damaged, or of another version
 )
 
-func (c ResetCause) String() string { return [...]string{"join", "epoch", "gap", "undecodable"}[c] }
-
-// ResetCauses returns the texts of all causes.
-func ResetCauses() (all []string) {
-	for c := range resetCauses {
-		all = append(all, c.String())
-	}
-	return all
-}
+// ResetCauses are all causes.
+var ResetCauses = [...]ResetCause{ResetJoin, ResetEpoch, ResetGap, ResetUndecodable}
 
 // Subscription is the state of one node that reads the log: its position, the
 // transactions that are not visible yet, and the reads by which a heartbeat may be a
@@ -152,7 +144,7 @@ func (s *Subscription) LogHasMoved() bool { return s.moved }
 // entries before it will not come.
 func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes []ResetCause) {
 	for i := range entries {
-		if cause, ok := s.apply(&entries[i]); !ok {
+		if cause := s.apply(&entries[i]); cause != "" {
 			causes = append(causes, cause)
 		}
 	}
@@ -197,18 +189,18 @@ func (s *Subscription) reset(cause ResetCause) {
 	}
 }
 
-func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
-	ok = true
+// apply returns why the entry caused a reset; empty = it caused none.
+func (s *Subscription) apply(e *Entry) (cause ResetCause) {
 	switch {
 	case e.Undecodable(): // mutation: entries that cannot be decoded ignored
-		cause, ok = ResetUndecodable, false
+		cause = ResetUndecodable
 	case s.begun && !e.Follows(s.position): // mutation: gaps ignored
-		cause, ok = ResetGap, false
+		cause = ResetGap
 	// mutation: no epoch for a crash, and no reset; a restart is overlooked
 	case e.Heartbeat != nil && s.joined && e.Heartbeat.StartedAt != s.startedAt: // the server restarted without a new epoch: changes may be missing
-		cause, ok = ResetEpoch, false
+		cause = ResetEpoch
 	}
-	if !ok {
+	if cause != "" {
 		s.reset(cause)
 	}
 	s.begun, s.position = true, e.Position
@@ -218,7 +210,7 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 	case e.Heartbeat != nil:
 		s.heartbeat(e.Heartbeat)
 	}
-	return cause, ok
+	return cause
 }
 
 func (s *Subscription) changed(c *Change) {
