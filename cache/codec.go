@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"time"
 
-	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
@@ -37,7 +36,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type stored struct {
 	rows   []lists.Row
 	end    bool // the list ends with them
-	at     replica.ReadPoint
+	at     changefeed.ReadPoint
 	epoch  string        // of the log; empty = changes were not followed
 	readAt time.Duration // when reading began, on the node's clock
 }
@@ -90,7 +89,7 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (p *stored, a
 		return nil, 0, errMalformed
 	}
 	p = &stored{end: b[headerSize-1] == 1, epoch: string(epoch),
-		at: replica.ReadPoint{StartedAt: string(run), Timeline: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
+		at: changefeed.ReadPoint{StartedAt: string(run), Timeline: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
 	var ok bool
 	if p.rows, rest, ok = lists.ParseRows(rows); !ok || len(rest) > 0 {
 		return nil, 0, errMalformed

@@ -26,10 +26,10 @@ type Fill struct {
 
 // FillResult is what the origin answers.
 type FillResult struct {
-	Rows  []lists.Row       // those behind View.After, in the list's order; the cache keeps them
-	End   bool              // the list ends with them
-	At    replica.ReadPoint // without Began
-	Query Span              // of the query, also of one that failed
+	Rows  []lists.Row          // those behind View.After, in the list's order; the cache keeps them
+	End   bool                 // the list ends with them
+	At    changefeed.ReadPoint // without Began
+	Query Span                 // of the query, also of one that failed
 }
 
 // Span is a period of time; zero = there was none.
@@ -348,7 +348,7 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 // isOfWrongServer reports whether the answer of a statement must not be served: another
 // primary than the followed one answered, or a standby of another one, or the fleet is known
 // to have a newer timeline.
-func (l *lookup) isOfWrongServer(at *replica.ReadPoint, last *changefeed.Proof) bool {
+func (l *lookup) isOfWrongServer(at *changefeed.ReadPoint, last *changefeed.Proof) bool {
 	if at.Timeline != "" {
 		return at.Timeline != last.Timeline
 	}
@@ -357,6 +357,6 @@ func (l *lookup) isOfWrongServer(at *replica.ReadPoint, last *changefeed.Proof) 
 }
 
 // merging makes a fill for the replica of the rows behind the view's position.
-func (l *lookup) merging(start replica.Start, rows []lists.Row, end bool, at replica.ReadPoint, readAt time.Duration) *replica.Fill {
+func (l *lookup) merging(start replica.Start, rows []lists.Row, end bool, at changefeed.ReadPoint, readAt time.Duration) *replica.Fill {
 	return &replica.Fill{Key: l.fill.View.List(), After: l.fill.View.After(), Rows: rows, End: end, At: at, Start: start, ReadAt: readAt}
 }

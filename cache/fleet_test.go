@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/redistest"
 )
@@ -92,7 +91,7 @@ func TestRowsOfAnotherServerAreNotMerged(t *testing.T) {
 	f.beat() // now the database has shown all through the LSN of the one before
 	for server, merged := range map[string]bool{ofServer: true, "7400000000000000001/2": false} {
 		key := keyOf(server)
-		p := stored{rows: rowsOf("a"), end: true, epoch: "epoch", at: replica.ReadPoint{Timeline: server, LSN: 1 << 40, Through: f.xid}}
+		p := stored{rows: rowsOf("a"), end: true, epoch: "epoch", at: changefeed.ReadPoint{Timeline: server, LSN: 1 << 40, Through: f.xid}}
 		if err := client.Set(t.Context(), inRedis(key), p.encode(key, time.Hour, time.Now()), time.Hour).Err(); err != nil {
 			t.Fatal(err)
 		}

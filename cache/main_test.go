@@ -232,6 +232,6 @@ func (f *feed) change(key []byte, rows ...lists.Row) {
 
 // reads is a fill by a statement on the primary, as the database is when it is made.
 func (f *feed) reads(result FillResult) Fill {
-	result.At = replica.ReadPoint{StartedAt: f.run, Snapshot: f.snapshot()}
+	result.At = changefeed.ReadPoint{StartedAt: f.run, Snapshot: f.snapshot()}
 	return Fill{Primary: func(context.Context, string) (FillResult, error) { return result, nil }}
 }

@@ -91,7 +91,7 @@ func TestStandbys(t *testing.T) {
 					} else if test.want == "A" {
 						f = shows("A")
 					}
-					f.At = replica.ReadPoint{Timeline: ofServer, LSN: test.lsn, Through: test.through}
+					f.At = changefeed.ReadPoint{Timeline: ofServer, LSN: test.lsn, Through: test.through}
 					if test.server != "" {
 						f.At.Timeline = test.server
 					}

@@ -42,11 +42,7 @@ func (s *Server) fillOf(x *exchange) cache.Fill {
 }
 
 func fillResult(r origin.Rows, err error) (cache.FillResult, error) {
-	at := replica.ReadPoint{StartedAt: r.StartedAt, Timeline: r.Timeline, LSN: r.LSN, Through: r.Through}
-	if err == nil && r.Timeline == "" {
-		at.Snapshot, err = changefeed.ParseSnapshot(r.Snapshot)
-	}
-	return cache.FillResult{Rows: r.Rows, End: r.End, At: at, Query: cache.Span{Began: r.Began, Took: r.Took}}, err
+	return cache.FillResult{Rows: r.Rows, End: r.End, At: r.At, Query: cache.Span{Began: r.Began, Took: r.Took}}, err
 }
 
 // view is a query as the cache names its page, with memory of its own, because a fill may

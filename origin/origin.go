@@ -13,6 +13,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,10 +192,12 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 			snapshot, rest, _ := strings.Cut(string(values[0]), "@")
 			through, server, _ := strings.Cut(rest, "@")
 			by = postgres.ParseServer(server, conn.Conn())
-			rows.Snapshot, rows.StartedAt = snapshot, by.StartedAt
-			var err error
-			if rows.Through, err = strconv.ParseUint(through, 10, 64); err != nil {
-				return fmt.Errorf("%w: an LSN %q", postgres.ErrProtocol, through)
+			rows.At.StartedAt = by.StartedAt
+			var badSnapshot, badLSN error
+			rows.At.Snapshot, badSnapshot = changefeed.ParseSnapshot(snapshot)
+			rows.At.Through, badLSN = strconv.ParseUint(through, 10, 64)
+			if err := cmp.Or(badSnapshot, badLSN); err != nil {
+				return fmt.Errorf("%w: %w", postgres.ErrProtocol, err)
 			}
 			return nil
 		}
@@ -220,7 +223,7 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 	case is: // it has not been read: only the id before it is known
 		_, id, _ := q.Sort.Parse(nil, q.After)
 		err = fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.Size)
-	case err == nil && rows.Snapshot == "":
+	case err == nil && by.StartedAt == "":
 		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
 	}
 	rows.End = rows.End && len(rows.Rows) < asked

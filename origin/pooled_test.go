@@ -50,7 +50,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 								return
 							}
 							rows, err := o.Fetch(within(t, patience), q, "")
-							if err != nil || !slices.Equal(rows.Rows, want.Rows) || rows.End != want.End || rows.StartedAt != want.StartedAt {
+							if err != nil || !slices.Equal(rows.Rows, want.Rows) || rows.End != want.End || rows.At.StartedAt != want.At.StartedAt {
 								t.Errorf("%s: %.200s instead of %.200s: %v", describe(q), fmt.Sprint(rows), fmt.Sprint(want), err)
 								return
 							}
@@ -184,6 +184,6 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 			})
 			return false
 		}
-		return rows.StartedAt != is.StartedAt
+		return rows.At.StartedAt != is.StartedAt
 	})
 }

@@ -3,6 +3,7 @@ package origin
 import (
 	"time"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -19,16 +20,8 @@ const (
 // query's position.
 type Rows struct {
 	Rows []lists.Row
-	End  bool // the list ends with them
-
-	// For rows from the primary: the statement's pg_current_snapshot(), and when the server was
-	// started.
-	Snapshot, StartedAt string
-	// For rows from a standby: the primary's system and timeline, the LSN up to which the
-	// standby had replayed before the statement began, and one that nothing is behind which
-	// the statement shows.
-	Timeline     string
-	LSN, Through uint64
+	End  bool                 // the list ends with them
+	At   changefeed.ReadPoint // without Began
 
 	Began time.Time     // when the query was sent, also if it failed; zero = none was sent
 	Took  time.Duration // how long the query took

@@ -171,7 +171,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 			return fmt.Errorf("%w: %w", postgres.ErrOtherPrimary, err)
 		}
 		rows.Began, rows.Took = began, time.Since(began)
-		rows.Snapshot, rows.StartedAt, rows.Timeline, rows.LSN = "", "", is.TimelineName(), is.LSN
+		rows.At = changefeed.ReadPoint{Timeline: is.TimelineName(), LSN: is.LSN, Through: rows.At.Through}
 		return nil
 	})
 	return rows, err

@@ -60,17 +60,17 @@ func TestFetchFromStandby(t *testing.T) {
 			if err != nil || !ok(rows) {
 				return false
 			}
-			if len(rows.Rows) != n || rows.Timeline != server || rows.Through < rows.LSN || rows.Snapshot != "" || rows.StartedAt != "" {
+			if len(rows.Rows) != n || rows.At.Timeline != server || rows.At.Through < rows.At.LSN || rows.At.Snapshot.Xmax != 0 || rows.At.StartedAt != "" {
 				t.Fatalf("%+v; want %d rows of %s", rows, n, server)
 			}
 			return true
 		})
 	}
-	replayed := func(lsn uint64) func(Rows) bool { return func(r Rows) bool { return r.LSN >= lsn } }
+	replayed := func(lsn uint64) func(Rows) bool { return func(r Rows) bool { return r.At.LSN >= lsn } }
 
 	one := add("one")
 	fetched(1, replayed(one))
-	if rows := must1(o.Fetch(within(t, patience), query, "")); rows.Through != 0 || rows.LSN != 0 || rows.Snapshot == "" || rows.StartedAt == "" {
+	if rows := must1(o.Fetch(within(t, patience), query, "")); rows.At.Through != 0 || rows.At.LSN != 0 || rows.At.Snapshot.Xmax == 0 || rows.At.StartedAt == "" {
 		t.Errorf("rows of the primary: %+v", rows)
 	}
 	if rows, err := answerOfStandby(t, o, query, primaryNow(t, db, "another/1")); !errors.Is(err, postgres.ErrOtherPrimary) {
@@ -91,7 +91,7 @@ func TestFetchFromStandby(t *testing.T) {
 		})
 	}
 	two := add("two")
-	fetched(1, func(r Rows) bool { return r.LSN < two && r.Through >= two })
+	fetched(1, func(r Rows) bool { return r.At.LSN < two && r.At.Through >= two })
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_resume()")
 	}
@@ -181,8 +181,8 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 		rows, err = o.fetchFrom(within(t, patience), o.standbys[0], &query, &proof)
 		return err == nil
 	})
-	if !between || rows.LSN >= addedAt && len(rows.Rows) < added {
-		t.Errorf("%d rows up to %d; of %d the last is at %d", len(rows.Rows), rows.LSN, added, addedAt)
+	if !between || rows.At.LSN >= addedAt && len(rows.Rows) < added {
+		t.Errorf("%d rows up to %d; of %d the last is at %d", len(rows.Rows), rows.At.LSN, added, addedAt)
 	}
 }
 

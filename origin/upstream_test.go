@@ -138,7 +138,7 @@ func finds(t *testing.T, what, subject, pages, changes, says string, level admin
 // runOf is the run of the server.
 func runOf(t *testing.T, url string) string {
 	t.Helper()
-	return must1(openOrigin(t, url).Fetch(within(t, patience), anyPage, "")).StartedAt
+	return must1(openOrigin(t, url).Fetch(within(t, patience), anyPage, "")).At.StartedAt
 }
 
 // After a fail-over the old primary lives on. While the new one's run is proven,

@@ -9,18 +9,6 @@ import (
 	"listedge/internal/lists"
 )
 
-// ReadPoint says which changes rows show that a statement returned, on the primary or on a
-// standby of it.
-type ReadPoint struct {
-	StartedAt string              // of the primary: when it was started
-	Snapshot  changefeed.Snapshot // on the primary: the statement's own
-	Began     changefeed.Position // on the primary: of a heartbeat that was taken before the statement began
-
-	Timeline string // that the standby follows: its system and timeline; empty = on the primary
-	LSN      uint64 // on the standby: it had replayed up to here before the statement began
-	Through  uint64 // on the standby: the statement shows nothing behind it, such as what had been received when it had begun
-}
-
 // Start is the replica's state before rows are read.
 type Start struct {
 	At     changefeed.Position // of the state's heartbeat
@@ -33,7 +21,7 @@ type Fill struct {
 	After  lists.Position
 	Rows   []lists.Row
 	End    bool // the list ends with them
-	At     ReadPoint
+	At     changefeed.ReadPoint
 	Start  Start         // what Begin returned before the statement was sent, or a copy was asked for
 	ReadAt time.Duration // for the caller
 
@@ -120,7 +108,7 @@ func (r *Replica) merge(f *Fill) Outcome {
 	return r.fill(f, rows)
 }
 
-func (r *Replica) isOfWrongServer(v *ReadPoint) bool {
+func (r *Replica) isOfWrongServer(v *changefeed.ReadPoint) bool {
 	if v.Timeline != "" {
 		return v.Timeline != r.state.timeline
 	}
@@ -140,7 +128,7 @@ func (r *Replica) isTooOld(f *Fill) bool {
 // a commit before the primary does, also one that is no change, such as ALTER TABLE: it may
 // come after a heartbeat's snapshot was taken, and before its LSN was read. So the snapshot
 // must be younger than the LSN.
-func (r *Replica) covers(v *ReadPoint) bool {
+func (r *Replica) covers(v *changefeed.ReadPoint) bool {
 	s := &r.state
 	if v.Timeline != "" {
 		// mutation: by the LSN alone; an unsettled change at the LSN; by the LSN before the statement

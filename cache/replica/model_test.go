@@ -141,7 +141,7 @@ func (m *model) reset(n *modelNode) {
 // begin begins a fill of a list.
 func (m *model) begin(n *modelNode, k Key, after lists.Position, from source) *flight {
 	start := n.Begin()
-	f := &flight{Fill: &Fill{Key: k, After: after, Start: start, At: ReadPoint{Began: start.At, LSN: m.replayed}}, source: from, node: n}
+	f := &flight{Fill: &Fill{Key: k, After: after, Start: start, At: changefeed.ReadPoint{Began: start.At, LSN: m.replayed}}, source: from, node: n}
 	m.flights = append(m.flights, f)
 	return f
 }

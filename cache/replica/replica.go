@@ -198,10 +198,10 @@ func (r *Replica) forget(t *table) {
 
 // State returns the state as a read point. If it is the same before and after a Read, a
 // statement with this read point would have returned the same rows.
-func (r *Replica) State() ReadPoint {
+func (r *Replica) State() changefeed.ReadPoint {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}
+	return changefeed.ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}
 }
 
 // Stats returns the numbers.

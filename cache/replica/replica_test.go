@@ -95,7 +95,7 @@ func TestAnALTERTABLEThatAStandbyShowsFirst(t *testing.T) {
 		t.Fatal(o)
 	}
 	r.Apply(settled(5))
-	f := &Fill{Key: byCreatedAt, Start: r.Begin(), End: true, At: ReadPoint{Timeline: "server", LSN: 5, Through: 5}}
+	f := &Fill{Key: byCreatedAt, Start: r.Begin(), End: true, At: changefeed.ReadPoint{Timeline: "server", LSN: 5, Through: 5}}
 	for i := range 10 {
 		row := rowAt(i)
 		f.Rows = append(f.Rows, *row.SetTexts(row.NameKey(), `{"name":"altered"}`))

@@ -177,3 +177,15 @@ func (s Snapshot) String() string {
 	running := strings.Trim(fmt.Sprint(s.Running), "[]")
 	return fmt.Sprintf("%d:%d:%s", s.Xmin, s.Xmax, strings.ReplaceAll(running, " ", ","))
 }
+
+// ReadPoint says which changes rows show that a statement returned, on the primary or on a
+// standby of it.
+type ReadPoint struct {
+	StartedAt string   // of the primary: when it was started
+	Snapshot  Snapshot // on the primary: the statement's own
+	Began     Position // on the primary: of a heartbeat that was taken before the statement began
+
+	Timeline string // that the standby follows: its system and timeline; empty = on the primary
+	LSN      uint64 // on the standby: it had replayed up to here before the statement began
+	Through  uint64 // on the standby: the statement shows nothing behind it, such as what had been received when it had begun
+}
