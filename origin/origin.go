@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
@@ -217,12 +218,13 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 		rows.Rows = append(rows.Rows, row)
 		return nil
 	})
-	switch long, is := err.(*postgres.LongRowError); {
+	var long *pgproto3.ExceededMaxBodyLenErr
+	switch is := errors.As(err, &long); {
 	case is && len(rows.Rows) > 0: // the page ends before the long row, and the next page fails
 		rows.End, err = false, nil
 	case is: // it has not been read: only the id before it is known
 		_, id, _ := q.Sort.Parse(nil, q.After)
-		err = fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.Size)
+		err = fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.ActualBodyLen)
 	case err == nil && by.StartedAt == "":
 		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
 	}

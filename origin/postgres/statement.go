@@ -9,12 +9,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // maxMessage, in bytes, is the longest message that is read from the server, and so the longest
-// row. Its JSON may be six times as long.
+// row. Its JSON may be six times as long. A longer one is a *pgproto3.ExceededMaxBodyLenErr, and closes
+// the connection.
 const maxMessage = 4 << 20
 
 // Statement is a query whose rows are read as the server sends them.
@@ -57,7 +57,7 @@ var binaryFormat = []int16{pgtype.BinaryFormatCode}
 // forgotten the statement.
 func (q *Statement) Query(ctx context.Context, conn *pgx.Conn, arguments [][]byte, row func([][]byte) error) error {
 	if Pooled(conn.PgConn()) {
-		return tooLong(q.queryPooled(ctx, conn.PgConn(), arguments, row))
+		return q.queryPooled(ctx, conn.PgConn(), arguments, row)
 	}
 	rows := 0
 	counted := func(values [][]byte) error { rows++; return row(values) }
@@ -69,7 +69,7 @@ func (q *Statement) Query(ctx context.Context, conn *pgx.Conn, arguments [][]byt
 			err = q.queryPrepared(ctx, conn, arguments, counted)
 		}
 	}
-	return tooLong(err)
+	return err
 }
 
 // queryPrepared prepares the statement if that has not been done, and runs it. It returns
@@ -116,16 +116,3 @@ func (q *Statement) queryPooled(ctx context.Context, conn *pgconn.PgConn, argume
 	}
 	return cmp.Or(err, results.Close())
 }
-
-// tooLong turns the error of a message that is too long into a LongRowError.
-func tooLong(err error) error {
-	if long := (*pgproto3.ExceededMaxBodyLenErr)(nil); errors.As(err, &long) {
-		return &LongRowError{long.ActualBodyLen}
-	}
-	return err
-}
-
-// LongRowError: a row is longer than maxMessage. The connection is closed.
-type LongRowError struct{ Size int }
-
-func (r *LongRowError) Error() string { return fmt.Sprintf("a row of %d bytes", r.Size) }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/sandbox/postgrestest"
@@ -68,7 +69,7 @@ func TestQuery(t *testing.T) {
 	t.Run("a row that is too long is not read", func(t *testing.T) {
 		long := &Statement{Name: "long", SQL: "SELECT repeat('x', 5000000)", Columns: []Column{{"n", pgtype.TextOID}}, Formats: []int16{0}}
 		err := long.Query(t.Context(), conn, nil, func([][]byte) error { t.Error("a row"); return nil })
-		if found := (*LongRowError)(nil); !errors.As(err, &found) || found.Size < 5_000_000 {
+		if found := (*pgproto3.ExceededMaxBodyLenErr)(nil); !errors.As(err, &found) || found.ActualBodyLen < 5_000_000 {
 			t.Error(err)
 		}
 	})
