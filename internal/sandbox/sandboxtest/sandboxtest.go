@@ -65,19 +65,20 @@ func startPostgres(t testing.TB, o sandbox.PostgresOptions) *sandbox.Postgres {
 }
 
 // Within calls ok until it returns true. It fails the test if that takes longer than
-// limit. It sleeps twice as long as ok took, so that the code it waits for gets most
-// of the processor.
+// limit. It sleeps twice as long as ok took, and longer the longer it has waited, so that
+// the code it waits for gets most of the processor.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); ; {
+	for first := time.Now(); ; {
 		began := time.Now()
 		if ok() {
 			return
 		}
-		if time.Now().After(deadline) {
+		waited := time.Since(first)
+		if waited > limit {
 			t.Fatalf("never came: %s", what)
 		}
-		time.Sleep(max(time.Millisecond, 2*time.Since(began)))
+		time.Sleep(max(time.Millisecond, 2*time.Since(began), min(waited/16, 25*time.Millisecond)))
 	}
 }
 
