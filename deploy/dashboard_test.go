@@ -22,7 +22,7 @@ var source = object{"type": "prometheus", "uid": "${datasource}"}
 
 // selectors puts in what ~ and % stand for.
 func selectors(expr string) string {
-	return strings.NewReplacer("{~", `{job="$job", instance=~"$instance"`, "{%", `{job="$job"`).Replace(expr)
+	return strings.NewReplacer("{~", `{job="$job", instance=~"$instance"`, "{%", `{job="$job"`, "[~]", "[$__rate_interval]").Replace(expr)
 }
 
 // thresholds are the steps of a panel's colours.
