@@ -104,7 +104,7 @@ type Heartbeat struct {
 	Catalog   string   `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
 	After     Position `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
 	LogServer string   `json:"g,omitempty"` // that the entry at After and this one were appended by; empty = there is one only
-	Unsettled []Change `json:"u,omitempty"` // published, and not yet seen by the snapshot; any row of their lists may have changed
+	Unsettled []Change `json:"u,omitempty"` // published, and not yet seen by the snapshot; without lists: any row of their collections may have changed
 }
 
 // Entry is an entry of the log: a Change, a TermStart or a Heartbeat.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -139,7 +140,7 @@ func TestServersThatFail(t *testing.T) {
 		}()
 		c := *w.await("the change", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "items:7" }).Change
 		unsettled := func(h changefeed.Heartbeat) bool {
-			return len(h.Unsettled) == 1 && h.Unsettled[0].XID == c.XID && touched(h.Unsettled[0]) == "items:7"
+			return len(h.Unsettled) == 1 && h.Unsettled[0].XID == c.XID && h.Unsettled[0].Touches(lists.Items)
 		}
 		// Wait longer than confirmAfter. Then the next term begins.
 		for began := time.Now(); time.Since(began) < confirmAfter+time.Second; {

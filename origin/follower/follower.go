@@ -17,14 +17,14 @@
 // certain, it names no rows of the list: any of them may have changed. To name too much
 // is safe. To name too little is not, because pages that no named row concerns are kept.
 //
-// # A change is published: at most 12 files
+// # A change is published: at most 10 files
 //
 // On the node that holds the slot:
 //
-//	origin/follower/term.go origin/follower/decode.go origin/follower/row.go
-//	internal/lists/render.go internal/lists/fold.go origin/follower/publish.go
-//	origin/follower/heartbeat.go internal/changefeed/entry.go internal/lists/encode.go
-//	internal/changefeed/redis.go internal/changefeed/followed.go origin/follower/confirm.go
+//	origin/follower/term.go origin/follower/decode.go internal/lists/render.go
+//	internal/lists/fold.go origin/follower/publish.go origin/follower/heartbeat.go
+//	internal/changefeed/entry.go internal/lists/encode.go internal/changefeed/redis.go
+//	internal/changefeed/followed.go
 package follower
 
 import (
@@ -142,12 +142,10 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		}
 		f.update(func() { f.stats.Retained = s.retained })
 		switch {
-		case s.state == slotFree:
-			return f.follow(ctx, p, fresh)
-		case s.state == slotLost:
+		case s.lost:
 			f.options.Logger.Warn("the slot exceeded max_slot_wal_keep_size: making a new one", "slot", p.slotName)
 			err = p.dropSlot(ctx)
-		case s.state == slotMissing:
+		case !s.exists:
 			if err = p.checkPrerequisites(ctx); err == nil {
 				slow := time.AfterFunc(createTimeout, func() {
 					f.options.Logger.Warn("the new slot waits for the end of write transactions that have been open for long")
@@ -155,6 +153,8 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 				fresh, err = p.createSlot(ctx, createByNodeTimeout)
 				slow.Stop()
 			}
+		case !s.held:
+			return f.follow(ctx, p, fresh)
 		default:
 			fresh = false
 			f.update(func() { f.incapable = nil }) // another node follows; if it is frozen, Postgres ends its connection after senderTimeout
@@ -162,7 +162,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if s.state == slotMissing && fresh {
+		if !s.exists && fresh {
 			continue // to take it
 		}
 		if err := f.waitPoll(ctx); err != nil {
@@ -192,9 +192,6 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	}
 	if t.sender, err = p.replicate(ctx); err != nil {
 		return err
-	}
-	if t.sender == nil {
-		return errHeld
 	}
 	defer closeConn(t.sender)
 	f.options.Followed.SetServer(p.server)

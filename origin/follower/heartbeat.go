@@ -77,7 +77,7 @@ func (t *term) flush(ctx context.Context) error {
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.preparedAt)
 	t.pending = nil
-	h.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot)) // mutation: After noted when the heartbeat is sent
+	h.Unsettled = t.unsettled.settle(t.snapshot) // mutation: After noted when the heartbeat is sent
 	t.decoder.reference = t.snapshot.Xmax
 	t.enqueue(changefeed.Entry{Heartbeat: h}) // mutation: After is the heartbeat's own position
 	if err := t.publish(ctx); err != nil {
@@ -92,12 +92,11 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 // the order of their commit records.
 type unsettled []commit
 
-// settle drops the changes that the snapshot sees and returns the others, without rows.
+// settle drops the changes that the snapshot sees and returns the others.
 func (u *unsettled) settle(snapshot changefeed.Snapshot) (changes []changefeed.Change) {
 	*u = slices.DeleteFunc(*u, func(c commit) bool { return snapshot.Sees(c.change.XID) })
 	for _, c := range *u {
-		// mutation: heartbeats name rows
-		changes = append(changes, changefeed.Change{XID: c.change.XID, LSN: c.change.LSN, Lists: c.change.Lists, Whole: c.change.Whole})
+		changes = append(changes, c.change)
 	}
 	return changes
 }
@@ -121,25 +120,4 @@ func (u *unlisted) settle(snapshot changefeed.Snapshot) []commit {
 	u.seen = snapshot
 	u.commits = slices.DeleteFunc(u.commits, func(c commit) bool { return snapshot.Sees(c.change.XID) })
 	return u.commits
-}
-
-// withoutManyLists bounds the size of a heartbeat: each one repeats the unsettled
-// changes, and only joining nodes need them. If they have more than maxLists lists in
-// all, each change touches whole collections instead. To invalidate too much is safe.
-func withoutManyLists(changes []changefeed.Change) []changefeed.Change {
-	lists := 0
-	for _, c := range changes {
-		lists += len(c.Lists)
-	}
-	if lists <= maxLists { // mutation: heartbeats say all of what waits
-		return changes
-	}
-	for i := range changes {
-		c := &changes[i]
-		for _, l := range c.Lists {
-			c.Whole |= 1 << l.Collection
-		}
-		c.Lists = nil
-	}
-	return changes
 }

@@ -126,7 +126,7 @@ func closeConn(conn *pgconn.PgConn) {
 }
 
 // replicate opens a replication connection and starts streaming from the slot, which
-// takes the slot. It returns nil if another node holds the slot.
+// takes the slot. Errors: errHeld.
 func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
@@ -147,7 +147,7 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	if err != nil {
 		closeConn(sender)
 		if postgres.Code(err) == objectInUse {
-			return nil, nil
+			return nil, errHeld
 		}
 		return nil, fmt.Errorf("start replication: %w", err)
 	}

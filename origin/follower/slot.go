@@ -63,38 +63,25 @@ func pollInterval(silence time.Duration) time.Duration {
 
 var errHeld = errors.New("another node took the slot")
 
-type slotState int
-
-const (
-	slotMissing slotState = iota
-	slotFree
-	slotHeld // or being made
-	slotLost // Postgres has removed WAL that it needs
-)
-
 // slot is the state of the replication slot when it was last polled.
 type slot struct {
-	state    slotState
+	exists   bool
+	held     bool   // or being made
+	lost     bool   // Postgres has removed WAL that it needs
 	retained uint64 // bytes of WAL
 }
 
 func (p *primary) slot(ctx context.Context) (s slot, err error) {
-	var held, lost bool
 	err = p.row(ctx, `SELECT active_pid IS NOT NULL, coalesce(wal_status, '') = 'lost',
 			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0), 0)::bigint
-		FROM pg_replication_slots WHERE slot_name IN ($1::text, $1::text || '_new') ORDER BY slot_name LIMIT 1`, p.slotName)(&held, &lost, &s.retained)
+		FROM pg_replication_slots WHERE slot_name IN ($1::text, $1::text || '_new') ORDER BY slot_name LIMIT 1`, p.slotName)(&s.held, &s.lost, &s.retained)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return slot{state: slotMissing}, nil
+		return slot{}, nil
 	case err != nil:
 		return s, fmt.Errorf("poll the slot: %w", err)
-	case lost:
-		s.state = slotLost
-	case held:
-		s.state = slotHeld
-	default:
-		s.state = slotFree
 	}
+	s.exists = true
 	return s, nil
 }
 
@@ -199,7 +186,7 @@ func CreateSlot(ctx context.Context, databaseURL, region string) (name string, c
 	}
 	defer p.close()
 	s, err := p.slot(ctx)
-	if err != nil || s.state != slotMissing {
+	if err != nil || s.exists {
 		return p.slotName, false, err
 	}
 	if err = p.checkPrerequisites(ctx); err == nil {

@@ -255,13 +255,17 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// publishChange publishes a commit with its named rows. While the commit is unsettled,
-// heartbeats repeat it without the rows: only joining nodes read the repetition, and
-// heartbeats stay small.
+// publishChange publishes a commit. While the commit is unsettled, each heartbeat repeats it,
+// and says only which collections it touches: only nodes that have just joined read that, and
+// heartbeats stay small. To invalidate too much is safe.
 func (t *term) publishChange(c commit) {
 	published := c.change
 	t.enqueue(changefeed.Entry{Change: &published})
-	c.change.Rows, c.decoded = nil, time.Now() // mutation: heartbeats name rows
+	for _, l := range c.change.Lists {
+		c.change.Whole |= 1 << l.Collection
+	}
+	c.change.Lists, c.change.Rows, c.change.CommittedAt = nil, nil, 0 // mutation: heartbeats say all of what waits
+	c.decoded = time.Now()
 	t.unsettled = append(t.unsettled, c)
 }
 
