@@ -2,12 +2,9 @@ package sandbox
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/user"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -32,54 +29,10 @@ func ServerAccount() (*syscall.Credential, error) {
 	return nil, errors.New("Postgres does not run as root, and there is neither a user postgres nor nobody")
 }
 
-// prepareFolder makes dir, gives it to the account and checks that the account
-// can reach it through every folder above.
-func prepareFolder(dir string, as *syscall.Credential) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("%w %s: %w", ErrDataFolder, dir, err)
-	}
+// Give gives a file or a folder to the account; nil = it stays ours.
+func Give(path string, as *syscall.Credential) error {
 	if as == nil {
 		return nil
 	}
-	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
-		info, err := os.Stat(above)
-		if err != nil {
-			return fmt.Errorf("%w %s: %w", ErrDataFolder, dir, err)
-		}
-		owner, known := info.Sys().(*syscall.Stat_t)
-		if info.Mode()&0o001 == 0 && !(known && owner.Uid == as.Uid && info.Mode()&0o100 != 0) {
-			return fmt.Errorf("%w %s: Postgres, which does not run as root, may not enter %s", ErrDataFolder, dir, above)
-		}
-		if above == filepath.Dir(above) {
-			break
-		}
-	}
-	return give(dir, as)
-}
-
-func give(path string, as *syscall.Credential) error {
-	if as == nil {
-		return nil
-	}
-	if err := os.Chown(path, int(as.Uid), int(as.Gid)); err != nil {
-		return fmt.Errorf("%w: %w", ErrDataFolder, err)
-	}
-	return nil
-}
-
-// keptVersion reads the major version of the cluster's files; 0 = there are no files.
-func keptVersion(cluster string) (int, error) {
-	b, err := os.ReadFile(filepath.Join(cluster, "PG_VERSION"))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrDataFolder, err)
-	}
-	major, _, _ := strings.Cut(strings.TrimSpace(string(b)), ".")
-	n, err := strconv.Atoi(major)
-	if err != nil {
-		return 0, fmt.Errorf("%w %s: PG_VERSION says %q", ErrDataFolder, cluster, b)
-	}
-	return n, nil
+	return os.Chown(path, int(as.Uid), int(as.Gid))
 }

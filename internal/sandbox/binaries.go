@@ -3,17 +3,14 @@ package sandbox
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 )
 
-// ErrNoBinaries: the server's programs were not found on this machine.
-var ErrNoBinaries = errors.New("not installed (deploy/install.sh installs it)")
+// errNotInstalled: the server's programs were not found on this machine.
+var errNotInstalled = errors.New("not installed (deploy/install.sh installs it)")
 
 // postgresFolders are where Postgres' programs are installed, besides the folders of
 // PATH: by Debian, Fedora, Homebrew (on Apple and Intel processors) and Postgres.app.
@@ -31,53 +28,34 @@ var postgresFolders = []string{
 // extensions which listedge needs.
 const oldestPostgres = 14
 
-var versionPattern = regexp.MustCompile(`PostgreSQL\) (\d+)`)
-
-// findPostgres returns the folder that contains initdb and postgres of the wanted major
-// version. If want is 0, it is the first one in PATH, or else the newest one.
-func findPostgres(want int) (bin string, err error) {
+// findPostgres returns the folder that contains initdb and postgres: the first one in PATH, or
+// else that of the newest version.
+func findPostgres() (bin string, err error) {
 	inPath := filepath.SplitList(os.Getenv("PATH"))
 	folders := slices.Clone(inPath)
 	for _, pattern := range postgresFolders {
 		found, _ := filepath.Glob(pattern)
 		folders = append(folders, found...)
 	}
-	versions := map[int]string{}
+	newest := oldestPostgres - 1
 	for i, folder := range folders {
 		server := filepath.Join(folder, "postgres")
 		if real, err := filepath.EvalSymlinks(server); err == nil { // PATH may have links to only some of the programs
 			server, folder = real, filepath.Dir(real)
 		}
-		if !executable(server) || !executable(filepath.Join(folder, "initdb")) {
+		var version int
+		out, _ := exec.Command(server, "--version").Output()
+		if _, err := fmt.Sscanf(string(out), "postgres (PostgreSQL) %d", &version); err != nil || version <= newest || !executable(filepath.Join(folder, "initdb")) {
 			continue
 		}
-		out, err := exec.Command(server, "--version").Output()
-		if err != nil {
-			continue
-		}
-		m := versionPattern.FindSubmatch(out)
-		if m == nil {
-			continue
-		}
-		n, _ := strconv.Atoi(string(m[1]))
-		if _, seen := versions[n]; !seen && n >= oldestPostgres {
-			versions[n] = folder
-			if want == 0 && i < len(inPath) {
-				want = n
-			}
+		if bin, newest = folder, version; i < len(inPath) {
+			break
 		}
 	}
-	if len(versions) == 0 {
-		return "", fmt.Errorf("PostgreSQL %d or newer: %w", oldestPostgres, ErrNoBinaries)
+	if bin == "" {
+		return "", fmt.Errorf("PostgreSQL %d or newer: %w", oldestPostgres, errNotInstalled)
 	}
-	installed := slices.Sorted(maps.Keys(versions))
-	if want == 0 {
-		want = installed[len(installed)-1]
-	}
-	if versions[want] == "" {
-		return "", fmt.Errorf("PostgreSQL %d: %w; this machine has %v", want, ErrNoBinaries, installed)
-	}
-	return versions[want], nil
+	return bin, nil
 }
 
 // redisPrograms are Redis, and Valkey, which newer distributions have in its place. Valkey
@@ -96,7 +74,7 @@ func FindServer(what string, names ...string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("%s: %w", what, ErrNoBinaries)
+	return "", fmt.Errorf("%s: %w", what, errNotInstalled)
 }
 
 func executable(path string) bool {

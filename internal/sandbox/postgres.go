@@ -3,7 +3,6 @@ package sandbox
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -14,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // PostgresOptions describe a private Postgres.
@@ -39,44 +37,40 @@ type Postgres struct {
 	as       *syscall.Credential
 }
 
-// ErrDataFolder: the folder cannot be used for a server.
-var ErrDataFolder = errors.New("data folder")
-
-// StartPostgres starts a server on o.Dir and returns when it takes connections.
-// Errors: ErrNoBinaries, ErrDataFolder (another version's, not ours, not
-// reachable for the account Postgres runs as), or what the server itself said.
-func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
-	dir, err := filepath.Abs(o.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("%w %s: %w", ErrDataFolder, o.Dir, err)
-	}
-	o.Dir = dir
-	p := &Postgres{Options: o}
-	kept, err := keptVersion(p.cluster())
-	if err != nil {
+// StartPostgres starts a server on o.Dir and returns when it takes connections. An error has
+// what the server itself said: of a folder of another version, or one that it may not enter.
+func StartPostgres(ctx context.Context, o PostgresOptions) (p *Postgres, err error) {
+	p = &Postgres{Options: o}
+	if p.Options.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, err
 	}
-	if p.bin, err = findPostgres(kept); err != nil {
-		if kept != 0 {
-			return nil, fmt.Errorf("%w %s was made by PostgreSQL %d, another version than this machine has: choose another folder", ErrDataFolder, o.Dir, kept)
-		}
+	if p.bin, err = findPostgres(); err != nil {
 		return nil, err
 	}
 	if p.as, err = ServerAccount(); err != nil {
 		return nil, err
 	}
-	if err := prepareFolder(o.Dir, p.as); err != nil {
-		return nil, err
-	}
-	if kept == 0 {
-		err = p.initialise(ctx)
-	} else {
-		err = p.adopt()
+	if err = os.MkdirAll(p.Options.Dir, 0o755); err == nil {
+		err = Give(p.Options.Dir, p.as)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return p, p.start(ctx)
+	if _, missing := os.Stat(filepath.Join(p.cluster(), "PG_VERSION")); missing != nil {
+		err = p.initialise(ctx)
+	} else if password, failed := os.ReadFile(p.passwordFile()); failed != nil {
+		err = fmt.Errorf("the cluster was not made by listedge: %w", failed)
+	} else {
+		p.password = string(password)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.Server, err = StartServer(ctx, Program{
+		Path: filepath.Join(p.bin, "postgres"), Dir: p.Options.Dir, Log: "postgres.log", As: p.as, Args: p.args, Ready: p.takesConnections,
+		End: []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL}, // fast first
+	})
+	return p, err
 }
 
 func (p *Postgres) cluster() string      { return filepath.Join(p.Options.Dir, "cluster") }
@@ -95,69 +89,31 @@ func (p *Postgres) URL(database string) string {
 // product stores every script there is.
 func (p *Postgres) initialise(ctx context.Context) error {
 	p.password = rand.Text()
-	if err := p.writeSecret(p.passwordFile(), p.password); err != nil {
+	err := os.WriteFile(p.passwordFile(), []byte(p.password), 0o600)
+	if err == nil {
+		err = Give(p.passwordFile(), p.as)
+	}
+	if err != nil {
 		return err
 	}
 	auth := []string{"--auth", "scram-sha-256"}
 	if p.Options.Disposable {
 		auth = []string{"--auth", "trust", "--no-sync"}
 	}
-	var err error
 	for _, locale := range []string{"C.UTF-8", "en_US.UTF-8"} { // macOS may lack the first
-		args := append(auth, "--pgdata", p.cluster(), "--username", "postgres", "--pwfile", p.passwordFile(), "--encoding", "UTF8", "--locale", locale)
-		if err = run(ctx, p.as, p.Options.Dir, filepath.Join(p.bin, "initdb"), args...); err == nil || ctx.Err() != nil {
+		cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "initdb"), append(auth, "--pgdata", p.cluster(), "--username", "postgres",
+			"--pwfile", p.passwordFile(), "--encoding", "UTF8", "--locale", locale)...)
+		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: p.as}
+		cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout // it removes what it has made
+		out, failed := cmd.CombinedOutput()
+		if failed == nil {
+			return nil
+		}
+		err = fmt.Errorf("initdb: %w: %s", failed, strings.Join(strings.FieldsFunc(string(out), func(c rune) bool { return c == '\n' }), "; "))
+		if !strings.Contains(err.Error(), "invalid locale name") {
 			break
 		}
 	}
-	return err
-}
-
-// writeSecret writes a file that only the account Postgres runs as may read.
-func (p *Postgres) writeSecret(path, secret string) error {
-	if err := os.WriteFile(path, []byte(secret), 0o600); err != nil {
-		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.Options.Dir, err)
-	}
-	return give(path, p.as)
-}
-
-// adopt takes over the cluster of an earlier run. If that run was killed, it ends the server
-// that still runs on the cluster.
-func (p *Postgres) adopt() error {
-	b, err := os.ReadFile(p.passwordFile())
-	if err != nil {
-		return fmt.Errorf("%w %s was not made by listedge: %w", ErrDataFolder, p.Options.Dir, err)
-	}
-	p.password = string(b)
-	pidFile := filepath.Join(p.cluster(), "postmaster.pid")
-	orphan := pidIn(pidFile)
-	if orphan == 0 || !p.runs(orphan) {
-		return nil // a stale file, which the server itself removes
-	}
-	if err := syscall.Kill(orphan, syscall.SIGINT); err != nil {
-		return fmt.Errorf("%w %s: another server (pid %d) runs on it", ErrDataFolder, p.Options.Dir, orphan)
-	}
-	for range 1000 {
-		if _, err := os.Stat(pidFile); errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return fmt.Errorf("%w %s: another server (pid %d) runs on it and does not end", ErrDataFolder, p.Options.Dir, orphan)
-}
-
-// runs reports whether the process is a server on this cluster. The pid in a stale file may
-// be that of any process.
-func (p *Postgres) runs(pid int) bool {
-	args, err := exec.Command("ps", "-ww", "-o", "args=", "-p", strconv.Itoa(pid)).Output()
-	return err == nil && strings.Contains(string(args), p.cluster())
-}
-
-// start starts the server on its folder.
-func (p *Postgres) start(ctx context.Context) (err error) {
-	p.Server, err = StartServer(ctx, Program{
-		Path: filepath.Join(p.bin, "postgres"), Dir: p.Options.Dir, Log: "postgres.log", As: p.as, Args: p.args, Ready: p.takesConnections,
-		End: []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL}, // fast first
-	})
 	return err
 }
 

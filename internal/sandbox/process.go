@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,34 +19,6 @@ import (
 type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed once the child has been reaped
-}
-
-// launch starts a server's program.
-func launch(as *syscall.Credential, dir string, output io.Writer, name string, args ...string) (*Child, error) {
-	cmd := exec.Command(name, args...)
-	cmd.Dir = dir
-	cmd.Stdout, cmd.Stderr = output, output
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	return StartChild(cmd)
-}
-
-// run runs a program of a server and waits until it ends. An error has its output.
-func run(ctx context.Context, as *syscall.Credential, dir string, name string, args ...string) error {
-	var output strings.Builder
-	p, err := launch(as, dir, &output, name, args...)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		_ = p.End(time.Second, syscall.SIGTERM, syscall.SIGKILL)
-		return fmt.Errorf("%s: %w", filepath.Base(name), ctx.Err())
-	}
-	if !p.cmd.ProcessState.Success() {
-		return fmt.Errorf("%s: %s", filepath.Base(name), strings.ReplaceAll(strings.TrimSpace(output.String()), "\n", "; "))
-	}
-	return nil
 }
 
 // StartChild starts the command in a process group of its own, so that Ctrl-C
@@ -109,13 +80,14 @@ func (p *Child) signalTree(s syscall.Signal) error {
 	if err := p.Signal(s); err != nil {
 		return err
 	}
-	children, err := childrenOf(p.Pid())
-	if err != nil {
+	out, err := exec.Command("pgrep", "-P", strconv.Itoa(p.Pid())).Output()
+	if none := (*exec.ExitError)(nil); err != nil && !errors.As(err, &none) {
 		return err
 	}
-	for _, child := range children {
-		if err := syscall.Kill(child, s); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("send %s to process %d: %w", s, child, err)
+	for child := range strings.FieldsSeq(string(out)) {
+		pid, _ := strconv.Atoi(child)
+		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("send %s to process %d: %w", s, pid, err)
 		}
 	}
 	return nil
@@ -154,22 +126,6 @@ func (p *Child) awaitReady(ctx context.Context, ready func() bool) error {
 	}
 }
 
-// childrenOf lists the pids whose parent is pid.
-func childrenOf(pid int) ([]int, error) {
-	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
-	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-	var children []int
-	for line := range strings.Lines(string(out)) {
-		var child, parent int
-		if n, _ := fmt.Sscan(line, &child, &parent); n == 2 && parent == pid {
-			children = append(children, child)
-		}
-	}
-	return children, nil
-}
-
 // lastLines returns the end of a log file, for an error message.
 func lastLines(path string, n int) string {
 	b, err := os.ReadFile(path)
@@ -178,15 +134,4 @@ func lastLines(path string, n int) string {
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")
-}
-
-// pidIn reads a pid from the first line of a file; 0 if there is none.
-func pidIn(path string) int {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0
-	}
-	first, _, _ := strings.Cut(string(b), "\n")
-	pid, _ := strconv.Atoi(strings.TrimSpace(first))
-	return pid
 }

@@ -5,5 +5,5 @@ package sandbox
 import "syscall"
 
 // dieWithParent does nothing where the kernel has no such service: a killed
-// parent leaves its servers, and the next StartPostgres on the folder ends them.
+// parent leaves its servers.
 func dieWithParent(*syscall.SysProcAttr) {}

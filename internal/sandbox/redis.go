@@ -3,7 +3,6 @@ package sandbox
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -16,14 +15,14 @@ import (
 type Redis struct{ *Server }
 
 // StartRedis starts a server in a folder of its own, which it makes, with these arguments of redis-server besides. It
-// returns when the server answers PING. Errors: ErrNoBinaries, ErrDataFolder, or the end of the server's log.
+// returns when the server answers PING. An error has the end of its log.
 func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, error) {
 	path, err := FindServer("a Redis server", redisPrograms...)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("%w %s: %w", ErrDataFolder, dir, err)
+		return nil, err
 	}
 	s, err := StartServer(ctx, Program{
 		Path: path, Dir: dir, Log: "redis.log", Ready: (*Server).answersPing, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},

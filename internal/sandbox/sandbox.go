@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -28,7 +29,7 @@ import (
 // Program is how a server's program is started.
 type Program struct {
 	Path  string
-	Dir   string                              // where it runs, and has its log
+	Dir   string                              // has its log
 	Log   string                              // the name of the log
 	As    *syscall.Credential                 // nil = the account of this process
 	Args  func(port string) ([]string, error) // to listen on that port of 127.0.0.1
@@ -72,10 +73,12 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	log, err := os.Create(s.LogFile())
 	if err != nil {
-		return fmt.Errorf("%w %s: %w", ErrDataFolder, s.program.Dir, err)
+		return err
 	}
 	defer log.Close() // the child has its own descriptor
-	if s.Child, err = launch(s.program.As, s.program.Dir, log, s.program.Path, args...); err != nil {
+	cmd := exec.Command(s.program.Path, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = "/", log, log, &syscall.SysProcAttr{Credential: s.program.As}
+	if s.Child, err = StartChild(cmd); err != nil {
 		return err
 	}
 	if err := s.awaitReady(ctx, func() bool { return s.program.Ready(s) }); err != nil {

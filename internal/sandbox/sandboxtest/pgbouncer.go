@@ -38,7 +38,7 @@ func PgBouncer(t testing.TB, direct string, settings map[string]string) (b *Pool
 	b = &Pooler{dir: Dir(t), leadsTo: u.Host, user: u.User, settings: settings}
 	b.as, err = sandbox.ServerAccount() // like Postgres it refuses root
 	must(t, err)
-	must(t, give(b.dir, b.as))
+	must(t, sandbox.Give(b.dir, b.as))
 	b.Server, err = sandbox.StartServer(ctx, sandbox.Program{
 		Path: path, Dir: b.dir, Log: "pgbouncer.log", As: b.as, Ready: (*sandbox.Server).TakesConnections, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
 		Args: func(port string) ([]string, error) { return []string{b.configFile()}, b.configure(port) },
@@ -72,7 +72,7 @@ func (b *Pooler) configure(port string) error {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return err
 		}
-		if err := give(file, b.as); err != nil {
+		if err := sandbox.Give(file, b.as); err != nil {
 			return err
 		}
 	}

@@ -25,14 +25,14 @@ func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string
 	dir := Dir(t)
 	account, err := sandbox.ServerAccount()
 	must(t, err)
-	must(t, give(dir, account))
+	must(t, sandbox.Give(dir, account))
 	u, err := url.Parse(primary.URL("postgres"))
 	must(t, err)
 	password, _ := u.User.Password()
 	passFile := filepath.Join(dir, "pgpass") // so that no list of processes shows the password
 	for file, text := range map[string]string{filepath.Join(dir, "password"): password, passFile: "*:*:*:postgres:" + password + "\n"} {
 		must(t, os.WriteFile(file, []byte(text), 0o600))
-		must(t, give(file, account))
+		must(t, sandbox.Give(file, account))
 	}
 	backup := exec.CommandContext(ctx, filepath.Join(primary.Bin(), "pg_basebackup"), "--pgdata", filepath.Join(dir, "cluster"),
 		"--write-recovery-conf", "--wal-method", "stream", "--checkpoint", "fast", "--no-password", "--no-sync",
@@ -45,12 +45,4 @@ func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string
 	maps.Copy(all, primary.Options.Settings)
 	maps.Copy(all, settings)
 	return startPostgres(t, sandbox.PostgresOptions{Dir: dir, Settings: all, Disposable: primary.Options.Disposable})
-}
-
-// give gives a file to the account that a server runs as; nil = our own.
-func give(path string, account *syscall.Credential) error {
-	if account == nil {
-		return nil
-	}
-	return os.Chown(path, int(account.Uid), int(account.Gid))
 }
