@@ -1,8 +1,6 @@
 package node
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,17 +30,12 @@ type recentEntry struct {
 	Detail  string    `json:"detail"` // the attributes of the last one, as in a text log
 }
 
-// Log is a log handler that passes records to the next one and keeps the latest
+// Log is a log handler that passes records to another one and keeps the latest
 // warnings and errors for the status page.
 type Log struct {
-	next slog.Handler
-	text slog.Handler // formats attributes into kept.buffer
-	kept *keptEntries // shared by all handlers that With has derived
-}
+	slog.Handler
 
-type keptEntries struct {
-	mu      sync.Mutex // guards the fields below
-	buffer  bytes.Buffer
+	mu      sync.Mutex    // guards entries
 	entries []recentEntry // the latest last
 }
 
@@ -55,19 +49,22 @@ func NewLog(w io.Writer, f Flags) *Log {
 }
 
 func newLogOn(next slog.Handler) *Log {
-	kept := &keptEntries{}
-	return &Log{next, slog.NewTextHandler(&kept.buffer, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: redactAttribute}), kept}
+	l := &Log{}
+	l.Handler = slog.NewMultiHandler(next, slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: redactAttribute}))
+	return l
 }
 
 // identifier is the id of a workspace, a key or a row.
 var identifier = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// redactAttribute drops attributes for which recentEntry has a field, and request ids,
-// which clients may have chosen. It removes ids of tenants and stacks from texts.
+// redactAttribute drops the time, which recentEntry has, and request ids, which clients may
+// have chosen. It removes ids of tenants and stacks from texts.
 func redactAttribute(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
-	case slog.TimeKey, slog.LevelKey, slog.MessageKey, "requestId", "alike":
+	case slog.TimeKey, "requestId", "alike":
 		return slog.Attr{}
+	case slog.LevelKey, slog.MessageKey:
+		return a
 	}
 	switch a.Value.Kind() {
 	case slog.KindString, slog.KindAny:
@@ -77,57 +74,37 @@ func redactAttribute(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Enabled is true for warnings and errors, even if the next handler omits them.
-func (h *Log) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= slog.LevelWarn || h.next.Enabled(ctx, level)
-}
-
-// Handle keeps the record and passes it on.
-func (h *Log) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelWarn {
-		h.keep(ctx, r)
+// Write keeps a warning or an error, written as level=WARN msg="it is away" error=refused.
+func (l *Log) Write(line []byte) (int, error) {
+	level, rest, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(string(line)), "level="), " msg=")
+	message, detail, _ := strings.Cut(rest, " ")
+	if quoted, err := strconv.QuotedPrefix(rest); err == nil {
+		message, _ = strconv.Unquote(quoted) // it is quoted
+		detail = strings.TrimSpace(rest[len(quoted):])
 	}
-	if !h.next.Enabled(ctx, r.Level) {
-		return nil
+	if len(detail) > maxRecentDetail {
+		detail = strings.ToValidUTF8(detail[:maxRecentDetail], "") + "…"
 	}
-	return h.next.Handle(ctx, r)
-}
-
-// WithAttrs is a logger's With.
-func (h *Log) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &Log{h.next.WithAttrs(attrs), h.text.WithAttrs(attrs), h.kept}
-}
-
-// WithGroup is a logger's WithGroup.
-func (h *Log) WithGroup(name string) slog.Handler {
-	return &Log{h.next.WithGroup(name), h.text.WithGroup(name), h.kept}
-}
-
-func (h *Log) keep(ctx context.Context, r slog.Record) {
-	kept := h.kept
-	kept.mu.Lock()
-	defer kept.mu.Unlock()
-	kept.buffer.Reset()
-	_ = h.text.Handle(ctx, r) // writing to a buffer does not fail
-	e := recentEntry{First: r.Time, Last: r.Time, Times: 1, Level: r.Level.String(), Message: r.Message, Detail: strings.TrimSpace(kept.buffer.String())}
-	if len(e.Detail) > maxRecentDetail {
-		e.Detail = strings.ToValidUTF8(e.Detail[:maxRecentDetail], "") + "…"
-	}
+	now := time.Now()
+	e := recentEntry{First: now, Last: now, Times: 1, Level: level, Message: message, Detail: detail}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	repeats := func(o recentEntry) bool { return o.Level == e.Level && o.Message == e.Message }
-	if i := slices.IndexFunc(kept.entries, repeats); i >= 0 {
-		e.First, e.Times = kept.entries[i].First, kept.entries[i].Times+1
-		kept.entries = slices.Delete(kept.entries, i, i+1)
+	if i := slices.IndexFunc(l.entries, repeats); i >= 0 {
+		e.First, e.Times = l.entries[i].First, l.entries[i].Times+1
+		l.entries = slices.Delete(l.entries, i, i+1)
 	}
-	if kept.entries = append(kept.entries, e); len(kept.entries) > maxRecentEntries {
-		kept.entries = slices.Delete(kept.entries, 0, 1)
+	if l.entries = append(l.entries, e); len(l.entries) > maxRecentEntries {
+		l.entries = slices.Delete(l.entries, 0, 1)
 	}
+	return len(line), nil
 }
 
 // ServeHTTP answers with the kept entries, the latest first.
-func (h *Log) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	h.kept.mu.Lock()
-	latest := append([]recentEntry{}, h.kept.entries...)
-	h.kept.mu.Unlock()
+func (l *Log) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	l.mu.Lock()
+	latest := append([]recentEntry{}, l.entries...)
+	l.mu.Unlock()
 	slices.Reverse(latest)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
