@@ -147,14 +147,8 @@ type Snapshot struct {
 
 	KeyBreakerOpen, Ready bool
 
-	Checks            []Check   // those that have run
-	CertificateExpiry time.Time // of the public listener; zero = it has no certificate
-}
-
-// Check is one row of the table of what a node needs.
-type Check struct {
-	Name string // as /readyz has it
-	Up   bool   // it has passed, or failed only once
+	Checks            map[string]bool // those that have run, as /readyz names them: passed, or failed only once
+	CertificateExpiry time.Time       // of the public listener; zero = it has no certificate
 }
 
 // Collect registers the layers. read is called once for each scrape.

@@ -19,7 +19,7 @@ func registry() *metrics.Registry {
 	r := metrics.New("1.0.0", "0123456789")
 	r.Collect(func() metrics.Snapshot {
 		return metrics.Snapshot{Feed: changefeed.Stats{Epoch: "1"}, KeyBreakerOpen: true, Ready: true, CertificateExpiry: time.Now(),
-			Checks: []metrics.Check{{Name: "redis"}, {Name: "postgres"}, {Name: "replica 10.0.0.8:5432"}, {Name: "replica 10.0.0.9:5432"}}}
+			Checks: map[string]bool{"redis": true, "postgres": true, "replica 10.0.0.8:5432": true, "replica 10.0.0.9:5432": true}}
 	})
 	return r
 }

@@ -72,8 +72,8 @@ func (s Snapshot) metrics(send scrape) {
 	send.value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", s.KeyBreakerOpen)
 	checks := send.labelled("check_up", "1 while a check of /readyz passes, which runs every second: postgres (the primary), redis (it takes writes), "+
 		"replica (with its address), …; 0 after two failures.", "check")
-	for _, c := range s.Checks {
-		checks(c.Up, c.Name)
+	for name, up := range s.Checks {
+		checks(up, name)
 	}
 	expiry := int64(0)
 	if !s.CertificateExpiry.IsZero() {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"listedge/internal/remedy"
-	"listedge/metrics"
 )
 
 // Effect is what a failing check means for readiness.
@@ -267,11 +266,12 @@ func (h *Health) States() []CheckState {
 	return slices.Clone(h.states)
 }
 
-// Metrics are what the checks found, each in the words of /readyz.
-func (h *Health) Metrics() (known []metrics.Check) {
+// Metrics are what the checks found, by the names of /readyz.
+func (h *Health) Metrics() map[string]bool {
+	known := map[string]bool{}
 	for _, s := range h.States() {
 		if s.Checked {
-			known = append(known, metrics.Check{Name: strings.ToLower(s.Name), Up: s.Up})
+			known[strings.ToLower(s.Name)] = s.Up
 		}
 	}
 	return known
