@@ -62,7 +62,7 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 		says["size"] = fmt.Sprint(nodes)
 	}
 	var views []view
-	entries, err := node.ReadRoster(ctx, client, followed.Prefix(), node.RosterSilence)
+	entries, _, err := node.ReadRoster(ctx, client, followed.Prefix(), node.RosterSilence)
 	if err == nil && len(entries) == 0 {
 		r.add("fleet version", admin.OK, "no node runs", "")
 	}

@@ -81,7 +81,7 @@ func (n *Node) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
 	defer cancel()
 	if n.redis.pages != nil {
-		nodes, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix(), RosterSilence)
+		nodes, _, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix(), RosterSilence)
 		if err != nil || slices.ContainsFunc(nodes, func(e RosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
 			return
 		}

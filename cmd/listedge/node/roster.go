@@ -27,9 +27,8 @@ const (
 	RosterSilence = 3 * rosterEvery
 	rosterLife    = time.Minute
 	rosterTimeout = 250 * time.Millisecond
-	// rosterCleanup: of so many writes of a node, one also removes old entries of others.
-	// For that it reads the whole roster.
-	rosterCleanup = 4
+	// rosterReads: after so many writes a node reads the whole roster.
+	rosterReads = 4
 )
 
 // rosterKey is the roster of the fleet whose keys have the prefix.
@@ -52,9 +51,9 @@ func (n *Node) enroll(ctx context.Context) {
 	defer tick.Stop()
 	for writes := 0; ; writes++ {
 		entry := RosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()}
-		writeRoster(ctx, n.redis.log, key, own, entry, writes%rosterCleanup == 0)
-		if writes%rosterCleanup == 0 {
-			n.fleet(ctx) // remembers it
+		writeRoster(ctx, n.redis.log, key, own, entry)
+		if writes%rosterReads == 0 {
+			n.fleet(ctx) // remembers it, and removes old entries
 		}
 		select {
 		case <-tick.C:
@@ -80,9 +79,8 @@ func (n *Node) name() string {
 	return host
 }
 
-// writeRoster writes an entry into the field own of the roster, in two trips. On request it removes
-// the entries of nodes that ended without removing theirs.
-func writeRoster(ctx context.Context, client redis.UniversalClient, key, own string, entry RosterEntry, cleanup bool) {
+// writeRoster writes an entry into the field own of the roster, in two trips.
+func writeRoster(ctx context.Context, client redis.UniversalClient, key, own string, entry RosterEntry) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
 	now, err := client.Time(ctx).Result()
@@ -94,56 +92,35 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 	if err != nil {
 		return
 	}
-	all := &redis.MapStringStringCmd{}
-	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.HSet(ctx, key, own, text)
 		p.PExpire(ctx, key, rosterLife)
-		if cleanup {
-			all = p.HGetAll(ctx, key)
-		}
 		return nil
 	})
-	if redis.HasErrorPrefix(err, "WRONGTYPE") { // damaged: the next write makes it anew
-		_ = client.Del(ctx, key).Err()
-	}
-	if err != nil {
-		return
-	}
-	var old []string
-	for field, text := range all.Val() {
-		var other RosterEntry
-		if json.Unmarshal([]byte(text), &other) != nil || now.Sub(time.UnixMilli(other.Seen)) > rosterLife {
-			old = append(old, field)
-		}
-	}
-	if len(old) > 0 {
-		_ = client.HDel(ctx, key, old...).Err()
-	}
 }
 
 // ReadRoster returns the entries that are not older than oldest, by their names and the youngest of a
-// name first, in one trip.
-func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) ([]RosterEntry, error) {
+// name first, in one trip; and the fields of all others.
+func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) (entries []RosterEntry, others []string, err error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
-	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		now, all = p.Time(ctx), p.HGetAll(ctx, rosterKey(prefix))
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the nodes' states: %w", err)
+		return nil, nil, fmt.Errorf("read the nodes' states: %w", err)
 	}
-	var entries []RosterEntry
-	for _, text := range all.Val() {
+	for field, text := range all.Val() {
 		var e RosterEntry
-		if json.Unmarshal([]byte(text), &e) != nil {
-			continue
-		}
-		if age := now.Val().Sub(time.UnixMilli(e.Seen)); age <= oldest {
+		err := json.Unmarshal([]byte(text), &e)
+		if age := now.Val().Sub(time.UnixMilli(e.Seen)); err == nil && age <= oldest {
 			e.Age = max(0, age.Seconds())
 			entries = append(entries, e)
+		} else {
+			others = append(others, field)
 		}
 	}
 	slices.SortFunc(entries, func(a, b RosterEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Age, b.Age)) })
-	return entries, nil
+	return entries, others, nil
 }

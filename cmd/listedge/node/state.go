@@ -56,7 +56,7 @@ func (n *Node) fleet(ctx context.Context) []admin.NodeState {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
 	now := time.Now()
-	entries, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix(), rosterLife)
+	entries, old, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix(), rosterLife)
 	if err != nil {
 		known := n.known.Load()
 		if known == nil {
@@ -67,6 +67,9 @@ func (n *Node) fleet(ctx context.Context) []admin.NodeState {
 			nodes[i].Age += now.Sub(known.at).Seconds()
 		}
 		return nodes
+	}
+	if len(old) > 0 { // nodes that ended without removing theirs
+		_ = n.redis.log.HDel(ctx, rosterKey(n.followed.Prefix()), old...).Err()
 	}
 	var nodes []admin.NodeState
 	for _, e := range entries { // a node that was killed and started again has two
