@@ -82,12 +82,6 @@ func (c *Clock) Of(then time.Time) time.Duration {
 	return awake + l.asleep
 }
 
-// Since returns how long ago a reading was taken. The result is never too small.
-func (c *Clock) Since(then time.Time) time.Duration {
-	now := c.Now() // first, because it may compare the clocks
-	return now - c.Of(then)
-}
-
 // read returns the wall clock of a reading.
 func (c *Clock) read(t time.Time) time.Duration {
 	if c.wall != nil {
