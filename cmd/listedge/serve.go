@@ -27,11 +27,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 		return err
 	}
 	log := node.NewLog(t.err, c.Flags)
-	if public, err = c.Secure(public); err != nil {
-		private.Close()
-		return err
-	}
-	n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settingsInEffect(flags), NotifySocket: notifySocket(), Log: log,
+	n, err := newNode(ctx, node.Options{Flags: c.Flags, TLSFlags: c.TLSFlags, Settings: settingsInEffect(flags), NotifySocket: notifySocket(), Log: log,
 		Public: public, Private: private, DatabaseURL: c.DatabaseURL, ReplicationURL: cmp.Or(c.ReplicationURL, c.DatabaseURL)})
 	if err != nil {
 		public.Close()

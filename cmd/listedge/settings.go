@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -182,7 +183,7 @@ func printable(flag *kong.Flag, value any) any {
 			shown[i] = show(v[i])
 		}
 		return shown
-	case bool, int, []node.Network:
+	case bool, int, []netip.Prefix:
 		return v
 	}
 	return show(fmt.Sprint(value))

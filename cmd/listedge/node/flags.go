@@ -85,8 +85,8 @@ type Flags struct {
 	MaxConnections int  `help:"Open connections of the public listener; more get a 503. 0 = by memory and open files: docs/SIZING.md." default:"0"`
 	NoDocs         bool `help:"Do not serve /docs, the interactive API reference; /openapi.json stays."`
 
-	TrustedProxies []Network     `help:"Networks of load balancers whose X-Forwarded-For header names the client, such as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
-	Drain          time.Duration `help:"How long the node answers after SIGTERM, not ready and closing each connection, before it stops." default:"${drain}"`
+	TrustedProxies []netip.Prefix `help:"Networks of load balancers whose X-Forwarded-For header names the client, such as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
+	Drain          time.Duration  `help:"How long the node answers after SIGTERM, not ready and closing each connection, before it stops." default:"${drain}"`
 
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
 	LogLevel  slog.Level `help:"The least level that is logged: info, warn or error." default:"info" placeholder:"LEVEL"`
@@ -114,22 +114,6 @@ func (f *Flags) Validate() error {
 	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:
 		return fmt.Errorf("--query-timeout must be from 1ms to 1h")
 	}
-	return nil
-}
-
-// Network is a CIDR, or one address.
-type Network struct{ netip.Prefix }
-
-// UnmarshalText reads a network.
-func (n *Network) UnmarshalText(text []byte) (err error) {
-	if n.Prefix, err = netip.ParsePrefix(string(text)); err == nil {
-		return nil
-	}
-	address, err := netip.ParseAddr(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is not a network like 10.0.0.0/8", text)
-	}
-	n.Prefix = netip.PrefixFrom(address, address.BitLen())
 	return nil
 }
 

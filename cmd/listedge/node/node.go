@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -54,7 +53,8 @@ type Node struct {
 	started  time.Time
 	admin    *http.Server
 
-	maxConnections int // of the public listener
+	maxConnections int          // of the public listener
+	certificate    *certificate // of the public listener; nil = plain HTTP
 
 	probes []func(context.Context) // each tests whether a failed server is back
 
@@ -76,16 +76,10 @@ const (
 	traceCloseTimeout = 2 * time.Second
 )
 
-func prefixes(networks []Network) (all []netip.Prefix) {
-	for _, n := range networks {
-		all = append(all, n.Prefix)
-	}
-	return all
-}
-
 // Options are what a node needs beside its flags.
 type Options struct {
 	Flags
+	TLSFlags
 	DatabaseURL       string         // for pages, maybe through a connection pooler
 	ReplicationURL    string         // of the same database, to follow changes without one
 	Settings          map[string]any // what /settings shows
@@ -105,6 +99,9 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 			err = errors.Join(err, begun.closeLayers(ctx, true))
 		}
 	}(n)
+	if n.certificate, err = o.load(); err != nil {
+		return nil, err
+	}
 	registry := metrics.New(n.options.Version, n.options.Revision)
 	n.metrics = registry
 	if n.redis, err = openRedis(f.RedisURL, registry.RedisCalls); err != nil {
@@ -145,7 +142,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	pages.Queried = registry.Queried
 	n.server = edge.New(edge.Options{
 		Cache: n.Cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
-		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
+		Metrics: registry.Edge, Logger: logger, Proxies: f.TrustedProxies, MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
 		AccessLog: f.AccessLog, Tracer: n.tracer,
 	})
 	if f.FreshnessBound > 0 {
@@ -166,7 +163,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	n.history = admin.NewHistory(func() admin.Reading { return n.reading(pages.Stats()) })
 	registry.Collect(func() metrics.Snapshot {
 		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: pages.Stats(), Keys: n.server.KeyStats(), Usage: n.usage.Stats(),
-			KeyBreakerOpen: keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: certificateOf(n.options.Public).expiry()}
+			KeyBreakerOpen: keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry()}
 		if n.follower != nil {
 			s.Follower, s.Feed = n.follower.Stats(), n.feed.Stats()
 		}
@@ -197,7 +194,7 @@ func adminNames(settings map[string]any) (names []string) {
 // server shut down, layers closed.
 func (n *Node) Serve(ctx context.Context) error {
 	failed := make(chan error, 2)
-	go func() { failed <- n.server.Serve(n.options.Public) }()
+	go func() { failed <- n.server.Serve(n.certificate.secure(n.options.Public)) }()
 	go func() { failed <- n.admin.Serve(n.options.Private) }()
 	running, stop := context.WithCancel(context.Background())
 	var background sync.WaitGroup

@@ -23,31 +23,16 @@ func (f *TLSFlags) Validate() error {
 	return nil
 }
 
-// Secure wraps the listener, if a certificate is given.
-func (f *TLSFlags) Secure(l net.Listener) (net.Listener, error) {
+// load reads the certificate; nil = there is none.
+func (f *TLSFlags) load() (*certificate, error) {
 	if f.TLSCert == "" {
-		return l, nil
+		return nil, nil
 	}
 	c := &certificate{files: *f}
 	if c.refresh(); c.failed != nil {
 		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", c.failed)}
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present}
-	return &tlsListener{tls.NewListener(l, config), c}, nil
-}
-
-// tlsListener is a listener that presents a certificate.
-type tlsListener struct {
-	net.Listener
-	certificate *certificate
-}
-
-// certificateOf returns the certificate of the listener; nil = it has none.
-func certificateOf(l net.Listener) *certificate {
-	if secured, ok := l.(*tlsListener); ok {
-		return secured.certificate
-	}
-	return nil
+	return c, nil
 }
 
 // certificate is a certificate that is read again and again. If that fails, the old one stays
@@ -65,6 +50,14 @@ type certificate struct {
 
 // readInterval is the shortest time between two reads of the files.
 const readInterval = 2 * time.Second
+
+// secure returns a listener that presents the certificate.
+func (c *certificate) secure(l net.Listener) net.Listener {
+	if c == nil {
+		return l
+	}
+	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present})
+}
 
 func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
@@ -109,14 +102,14 @@ const expiryNotice = 14 * 24 * time.Hour
 // check fails if the certificate could not be renewed: its files cannot be read, or it ends
 // soon.
 func (c *certificate) check() error {
-	expiry := c.expiry()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.refresh()
 	switch {
 	case c.failed != nil:
 		return fmt.Errorf("it cannot be read again: the old one stays in use: %w", c.failed)
-	case time.Until(expiry) < expiryNotice:
-		return fmt.Errorf("it expires at %s", expiry.UTC().Format(time.RFC3339))
+	case time.Until(c.expires) < expiryNotice:
+		return fmt.Errorf("it expires at %s", c.expires.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
