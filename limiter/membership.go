@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -92,19 +91,13 @@ func LiveNodes(ctx context.Context, client redis.UniversalClient, prefix string)
 	return n, nil
 }
 
-// membership counts the nodes that share the buckets of a shard. While the shard is down, a
+// membership is how a shard counts the nodes that share its buckets. While the shard is down, a
 // node spends only its own part of each bucket's rate. While other nodes may be cut off from
 // the shard, it withholds their parts. A heartbeat that is answered shows that a shard is up.
 type membership struct {
-	shard *shard
-	index int
+	stop chan struct{} // closed when the node leaves
 
-	fleet  atomic.Pointer[lease.Fleet]
-	nodes  atomic.Int64          // how many, as last counted; 0 = not counted yet
-	failed atomic.Pointer[error] // why the last heartbeat failed; points to nil = it did not
-	stop   chan struct{}
-
-	// Only the goroutine of run uses these. Times are in microseconds.
+	// Only the goroutine of beat uses these. Times are in microseconds.
 	counts     [4]int64 // of nodes, the latest first
 	missing    int64    // nodes, at the latest count
 	counted    int64    // the time of the latest count
@@ -112,25 +105,20 @@ type membership struct {
 	unanswered bool     // the last heartbeat was not answered
 }
 
-func newMembership(s *shard, index int) *membership {
-	m := &membership{shard: s, index: index, contact: s.l.now(), stop: make(chan struct{})}
-	m.publish()
-	return m
-}
-
-func (m *membership) run() {
+// beat sends heartbeats until the node leaves.
+func (s *shard) beat() {
 	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
 	for {
-		state := m.state()
-		m.heartbeat(state)
-		if state == recovering && m.state() == present {
-			m.heartbeat(present)
+		state := s.state()
+		s.heartbeat(state)
+		if state == recovering && s.state() == present {
+			s.heartbeat(present)
 		}
 		select {
 		case <-tick.C:
-		case <-m.stop:
-			m.heartbeat(leaving)
+		case <-s.stop:
+			s.heartbeat(leaving)
 			return
 		}
 	}
@@ -139,8 +127,8 @@ func (m *membership) run() {
 // state returns the state for the next heartbeat. A heartbeat without an answer may still
 // have arrived. If its state is present, the other nodes stop withholding this node's part of
 // the rate. So after one without an answer the state is not present.
-func (m *membership) state() string {
-	if m.unanswered || m.shard.unreachable() || m.shard.owesDebts() { // mutation: contact is an answered heartbeat
+func (s *shard) state() string {
+	if s.unanswered || s.unreachable() || s.owesDebts() { // mutation: contact is an answered heartbeat
 		return recovering
 	}
 	return present
@@ -148,40 +136,40 @@ func (m *membership) state() string {
 
 // heartbeat sends a heartbeat and uses the counts of the answer. It is not retried, because
 // the next one comes soon.
-func (m *membership) heartbeat(state string) {
-	l := m.shard.l
+func (s *shard) heartbeat(state string) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	sent := l.now()
+	sent := s.l.now()
 	if state == present {
-		m.contact = sent // mutation: contact is an answered heartbeat
-		m.publish()
+		s.contact = sent // mutation: contact is an answered heartbeat
+		s.publish()
 	}
-	nodes, missing, err := l.store.heartbeat(ctx, m.index, l.id, state)
-	m.failed.Store(&err)
-	m.unanswered = err != nil
+	nodes, missing, err := s.l.store.heartbeat(ctx, s.index, s.l.id, state)
+	s.unanswered = err != nil
 	arrived := err == nil && state != leaving // mutation: contact is an answered heartbeat
 	if arrived {
-		m.counted = l.now()
-		m.shard.link.Record(m.counted - sent) // so that the duration of a round trip is known before the first request
-		copy(m.counts[1:], m.counts[:])
-		m.counts[0], m.missing = nodes, missing
+		s.counted = s.l.now()
+		s.link.Record(s.counted - sent) // so that the duration of a round trip is known before the first request
+		copy(s.counts[1:], s.counts[:])
+		s.counts[0], s.missing = nodes, missing
 	}
-	m.publish()
+	s.publish()
+	s.mu.Lock()
+	s.silence, s.nodes = err, slices.Max(s.counts[:])
+	s.mu.Unlock()
 	if arrived {
-		m.shard.recovered()
-		if m.fleet.Load().Cold {
-			m.findShards()
+		s.recovered()
+		if s.fleet().Cold {
+			s.findShards()
 		}
 	}
 }
 
 // findShards begins heartbeats at all masters of a Cluster. It does so before this node
 // needs their buckets, so that the other nodes count it there.
-func (m *membership) findShards() {
-	l := m.shard.l
-	for i := range l.store.mostShards() {
-		l.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
+func (s *shard) findShards() {
+	for i := range s.l.store.mostShards() {
+		s.l.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
 	}
 }
 
@@ -190,14 +178,13 @@ func (m *membership) findShards() {
 // sent a heartbeat since. If the latest count is old and the shard answers no calls either,
 // all other nodes are assumed to be missing. While calls are answered, the latest count is
 // used however old it is: otherwise each node would withhold the parts of all others.
-func (m *membership) publish() {
+func (s *shard) publish() {
 	// mutation: every node thinks it is the only one; an empty Redis makes the fleet one node
-	f := &lease.Fleet{Nodes: slices.Max(m.counts[:]), Missing: m.missing, Contact: m.contact, Link: &m.shard.link}
-	m.nodes.Store(f.Nodes)
-	if f.Cold = m.counts[len(m.counts)-1] == 0; f.Cold {
+	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, Contact: s.contact, Link: &s.link}
+	if f.Cold = s.counts[len(s.counts)-1] == 0; f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)
-	} else if m.shard.l.now()-max(m.counted, m.shard.answeredAt.Load()) > staleAfter.Microseconds() {
+	} else if s.l.now()-max(s.counted, s.answeredAt.Load()) > staleAfter.Microseconds() {
 		f.Missing = f.Nodes - 1
 	}
-	m.fleet.Store(f)
+	s.known.Store(f)
 }

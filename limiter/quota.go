@@ -29,17 +29,17 @@ type Counter struct {
 	mu     sync.Mutex // guards all below; no other lock is taken before it
 	tokens int64      // requests in the period
 	spent  int64      // of them, those admitted here
-	taken  int64      // here, as far as known; what is above spent may be spent, what is below is a debt
+	taken  int64      // here; what is above spent may be spent, what is below is a debt
+	known  int64      // what Redis counts as taken here; -1 = not known, because a call failed
 	total  int64      // taken by all nodes, as of the last answer
 	others float64    // taken by other nodes in a microsecond, lately
 
-	number    int64         // of the last call
-	flight    chan struct{} // closed when the call in flight has ended; nil = there is none
-	waiting   int64         // requests that wait for it
-	unsettled bool          // Redis counts more for this node than it may spend
-	sweeping  bool          // a timer will call sweep
-	low       int64         // a balance below it starts a call
-	before    int64         // spent when the last call began
+	number   int64         // of the last call
+	flight   chan struct{} // closed when the call in flight has ended; nil = there is none
+	waiting  int64         // requests that wait for it
+	sweeping bool          // a timer will call sweep
+	low      int64         // a balance below it starts a call
+	before   int64         // spent when the last call began
 
 	// Microseconds of this node's time.
 	began, failed, answered, used, deny int64
@@ -99,27 +99,14 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 		l.quotas.all[key] = q
 	}
 	l.quotas.mu.Unlock()
-	q.set(tokens)
-	return q
-}
-
-// set changes how many requests there are. A block of the old number goes back.
-func (q *Counter) set(tokens int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.tokens != tokens {
-		q.giveBack() // mutation: a changed block stays
-		q.deny = 0
+	if q.tokens != tokens { // a block of the old number goes back
+		q.taken = min(q.taken, q.spent) // mutation: a changed block stays
+		q.tokens, q.deny = tokens, 0
 		q.sweepLater()
 	}
-	q.tokens = tokens
-}
-
-// giveBack stops spending the block. The next call reports it. q.mu is held.
-func (q *Counter) giveBack() {
-	if q.taken > q.spent {
-		q.taken, q.unsettled = q.spent, true
-	}
+	return q
 }
 
 // take takes one token. It waits for Redis no longer than a bucket does.
@@ -135,15 +122,7 @@ func (q *Counter) take(now int64) (ok bool, by Source) {
 		by = SourceRedis
 		q.waiting++
 		q.call(now, true)
-		flight := q.flight
-		q.mu.Unlock()
-		late := time.NewTimer(time.Duration(deadline-now) * time.Microsecond)
-		select {
-		case <-flight:
-		case <-late.C:
-		}
-		late.Stop()
-		q.mu.Lock()
+		q.wait(time.Duration(deadline-now) * time.Microsecond)
 		q.waiting--
 	}
 	if q.spent >= q.taken {
@@ -154,6 +133,17 @@ func (q *Counter) take(now int64) (ok bool, by Source) {
 		q.call(now, true)
 	}
 	return true, by
+}
+
+// wait waits for the end of the call in flight. q.mu is held, but not meanwhile.
+func (q *Counter) wait(most time.Duration) {
+	flight := q.flight
+	q.mu.Unlock()
+	defer q.mu.Lock()
+	select {
+	case <-flight:
+	case <-time.After(most):
+	}
 }
 
 // patience is for how long a request waits for the next answer. A node that does not know
@@ -205,24 +195,26 @@ func (q *Counter) refund() {
 func (q *Counter) call(now int64, more bool) {
 	if q.flight == nil && !q.l.shardOf(q.key).refuses() {
 		q.flight = make(chan struct{})
-		go q.send(q.begin(now, more, 0))
+		go q.send(q.begin(now, more))
 	}
 }
 
-// begin makes the next call. q.mu is held.
-func (q *Counter) begin(now int64, more bool, last int64) *count {
+// begin makes the next call. Without more, an idle block goes back. q.mu is held.
+func (q *Counter) begin(now int64, more bool) *count {
 	recent := float64(q.spent-q.before) / max(1, float64(now-q.began)/1e6)
 	q.began, q.before = now, q.spent
 	q.number++
-	c := &count{key: q.key, tokens: q.tokens, run: q.l.run, number: q.number, nodes: max(1, q.l.shardOf(q.key).fleet().Nodes), last: last,
+	c := &count{key: q.key, tokens: q.tokens, run: q.l.run, number: q.number, nodes: max(1, q.l.shardOf(q.key).fleet().Nodes),
 		lifeMS: max(1, (q.until-time.Now().UnixMicro())/1000+quotaKept.Milliseconds())}
+	if q.l.closed.Load() {
+		c.last = 1
+	}
 	if more {
 		c.need, c.want = q.waiting, max(0, max(leastBlock, int64(blockFor*recent))-max(0, q.taken-q.spent))
-	} else if last == 1 || now-q.used >= givenBack {
-		q.giveBack()
+	} else if c.last == 1 || now-q.used >= givenBack {
+		q.taken = min(q.taken, q.spent)
 	}
 	c.floor = max(q.spent, q.taken) // mutation: a lost count stays lost
-	q.unsettled = false
 	return c
 }
 
@@ -239,7 +231,7 @@ func (q *Counter) send(c *count) {
 	close(q.flight)
 	q.flight = nil
 	if now := q.l.now(); err != nil {
-		q.failed, q.unsettled = now, true
+		q.failed, q.known = now, -1
 	} else {
 		q.complete(c, now)
 	}
@@ -252,18 +244,18 @@ func (q *Counter) complete(c *count, now int64) {
 	if age := float64(now - q.answered); q.answered != never {
 		q.others = (q.others*max(0, renewAfter-age) + max(0, float64(c.total-q.total-c.taken+q.taken))) / max(renewAfter, age)
 	}
-	q.taken, q.total, q.answered, q.low = c.taken, c.total, now, (c.taken-q.spent)/4
+	q.taken, q.known, q.total, q.answered, q.low = c.taken, c.taken, c.total, now, (c.taken-q.spent)/4
 	if q.deny = 0; c.taken-c.floor < c.need {
 		q.deny = now + quotaPause
 	}
 	if c.tokens != q.tokens {
-		q.giveBack()
+		q.taken = min(q.taken, q.spent)
 	}
 }
 
 // sweepLater calls sweep in a while if Redis has to hear of something. q.mu is held.
 func (q *Counter) sweepLater() {
-	if !q.sweeping && q.l.store != nil && !q.l.closed.Load() && (q.spent != q.taken || q.unsettled) {
+	if !q.sweeping && q.l.store != nil && !q.l.closed.Load() && q.known != q.spent {
 		q.sweeping = true
 		time.AfterFunc(quotaSweep, q.sweep)
 	}
@@ -274,8 +266,7 @@ func (q *Counter) sweep() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.sweeping = false
-	now := q.l.now()
-	if due := q.unsettled || q.spent > q.taken || now-q.used >= givenBack; due {
+	if now := q.l.now(); q.known != max(q.spent, q.taken) || now-q.used >= givenBack {
 		q.call(now, false)
 	}
 	q.sweepLater()
@@ -313,17 +304,13 @@ func (qs *quotas) close(ctx context.Context) {
 func (q *Counter) close(ctx context.Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if flight := q.flight; flight != nil {
-		q.mu.Unlock()
-		<-flight
-		q.mu.Lock()
+	if q.flight != nil {
+		q.wait(math.MaxInt64)
 	}
 	if q.number > 0 && ctx.Err() == nil && !q.l.shardOf(q.key).down.Load() {
 		q.flight = make(chan struct{})
-		c := q.begin(q.l.now(), false, 1)
-		q.mu.Unlock()
-		q.send(c)
-		q.mu.Lock()
+		go q.send(q.begin(q.l.now(), false))
+		q.wait(math.MaxInt64)
 	}
 }
 

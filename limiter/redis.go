@@ -2,16 +2,14 @@ package limiter
 
 import (
 	"context"
-	"crypto/sha1"
 	_ "embed"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -22,10 +20,7 @@ import (
 //go:embed token_bucket.lua
 var tokenBucketScript string
 
-var tokenBucketDigest = func() string {
-	sum := sha1.Sum([]byte(tokenBucketScript))
-	return hex.EncodeToString(sum[:])
-}()
+var tokenBucketDigest = redis.NewScript(tokenBucketScript).Hash()
 
 // store keeps the buckets of a fleet and executes calls to them.
 type store interface {
@@ -115,13 +110,8 @@ func masterOf(c *redis.ClusterClient, key string) string {
 // calls are sent again, with the whole script.
 func (r *redisStore) execute(ctx context.Context, calls []*bucketCall) error {
 	r.send(ctx, calls, "evalsha", tokenBucketDigest)
-	var unknown []*bucketCall
-	for _, v := range calls {
-		if v.err != nil && strings.HasPrefix(v.err.Error(), "NOSCRIPT") {
-			unknown = append(unknown, v)
-		}
-	}
-	if len(unknown) > 0 {
+	known := func(v *bucketCall) bool { return !redis.HasErrorPrefix(v.err, "NOSCRIPT") }
+	if unknown := slices.DeleteFunc(slices.Clone(calls), known); len(unknown) > 0 {
 		r.send(ctx, unknown, "eval", tokenBucketScript) // mutation: the script is sent once
 	}
 	var failed error
@@ -208,7 +198,7 @@ func (r *redisStore) run(ctx context.Context, script *redis.Script, key string, 
 
 func isTimeout(err error) bool {
 	var timeout net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // RedisCommands returns the commands that a node sends to Redis for limits, and those

@@ -38,9 +38,10 @@ const (
 //
 //	enqueue ──> queue ──> Begin ══ store.execute ══> Complete, or Fail
 type shard struct {
-	l       *Limiter
-	link    lease.Link
-	members *membership
+	l     *Limiter
+	index int // in the store
+	link  lease.Link
+	known atomic.Pointer[lease.Fleet]
 
 	down     atomic.Bool
 	hasDebts atomic.Bool // it was down, and debts of that time may not have been debited yet
@@ -56,26 +57,29 @@ type shard struct {
 	downAt   int64           // when it last went down, in microseconds
 	downFor  int64           // sum of its past outages, in microseconds
 	failure  error           // the last error
+	silence  error           // why the last heartbeat failed; nil = it did not
+	nodes    int64           // as last counted; 0 = not yet
 	closing  context.Context // of close, while held tokens are given back; nil before
+
+	membership
 }
 
 // newShard makes the shard of that index in the store, and begins its heartbeats.
 func newShard(l *Limiter, index int) *shard {
-	s := &shard{l: l, link: lease.Link{Budget: l.budget}}
+	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, membership: membership{contact: l.now(), stop: make(chan struct{})}}
 	s.waitingSince.Store(math.MaxInt64)
 	s.idle.L = &s.mu
-	s.members = newMembership(s, index)
-	if l.store == nil {
+	if s.publish(); l.store != nil {
+		l.running.Go(s.beat)
+	} else {
 		s.down.Store(true)
-		s.members.fleet.Store(&lease.Fleet{Nodes: 1, Link: &s.link})
-		return s
+		s.known.Store(&lease.Fleet{Nodes: 1, Link: &s.link})
 	}
-	l.running.Go(s.members.run)
 	return s
 }
 
 // fleet is what this node knows about the nodes that share the buckets.
-func (s *shard) fleet() *lease.Fleet { return s.members.fleet.Load() }
+func (s *shard) fleet() *lease.Fleet { return s.known.Load() }
 
 // unreachable reports whether no request should wait for the shard: it is down, or has
 // not answered for longer than a request waits.
@@ -250,5 +254,5 @@ func (s *shard) close(ctx context.Context) {
 	s.startSend()
 	drained()
 	s.mu.Unlock()
-	close(s.members.stop)
+	close(s.stop)
 }

@@ -1,6 +1,9 @@
 package limiter
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Stats are counts since the start of a limiter, and its present state.
 type Stats struct {
@@ -43,7 +46,7 @@ func (l *Limiter) addFleet(s *Stats) {
 	now := l.now()
 	l.active.each(func(b *Bucket) {
 		s.LeasedHeld += b.lease.Holds(now)
-		if b.lease.HasDebt() {
+		if b.lease.Owes() {
 			s.Owing++
 		}
 	})
@@ -55,16 +58,14 @@ func (l *Limiter) addFleet(s *Stats) {
 
 // stats adds the state of a shard. If there are several, the worst one counts.
 func (s *shard) stats(all *Stats, now int64) {
-	all.Nodes = max(all.Nodes, s.members.nodes.Load())
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	all.Nodes = max(all.Nodes, s.nodes)
 	degraded := s.downFor
 	if s.down.Load() {
 		all.Breaker, all.Failure = "open", s.failure
 		degraded += now - s.downAt
 	}
 	all.Degraded = max(all.Degraded, time.Duration(degraded)*time.Microsecond)
-	if err := s.members.failed.Load(); err != nil && *err != nil {
-		all.Failure = *err
-	}
+	all.Failure = cmp.Or(s.silence, all.Failure)
 }

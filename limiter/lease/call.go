@@ -90,7 +90,44 @@ const (
 
 	// maxHeld bounds the tokens that a node holds of one bucket.
 	maxHeld = 1 << 30
+
+	// All in microseconds.
+	prefetchAhead = 2_000     // the next lease is fetched this long before the present one is spent
+	minIdle       = 100_000   // an idle lease of a busy key is given back after this time,
+	maxIdle       = 2 * Slice // one of a key with few requests ends by itself before that
+
+	sparse = 4 // fewer requests in a Slice: a key with few requests
 )
+
+// demand counts the requests at this node. It expects as many in the next Slice as in
+// the last one.
+type demand struct {
+	at     int64   // when record was last called
+	recent float32 // requests in one Slice
+	own    float32 // requests in the last DemandSpan, decaying, as the bucket counts those of all nodes
+}
+
+// record counts n requests since the last call. recent is a sliding window.
+func (d *demand) record(n float32, now int64) {
+	dt := max(0, now-d.at)
+	d.at = max(d.at, now)
+	d.own = d.own*float32(max(0, DemandSpan-dt))/DemandSpan + n
+	if dt >= Slice {
+		d.recent = n * Slice / float32(dt)
+		return
+	}
+	d.recent = n + d.recent*(1-float32(dt)/Slice)
+}
+
+// expected is how many requests to lease tokens for: those of the next 1.25 s, but at
+// least the square root of recent. A key with few requests gets few tokens, to keep until
+// the lease ends.
+func (d *demand) expected(few int64) int64 {
+	if d.recent < sparse {
+		return few
+	}
+	return int64(math.Ceil(max(float64(d.recent)/8, math.Sqrt(float64(d.recent)))))
+}
 
 // Begin fills in the next call, for so many waiting requests. It reports false if no call
 // is needed; else Complete or Fail must follow. With giveBack, the call returns all held
@@ -103,7 +140,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	giveBack = giveBack || waiting == 0 && l.idle(now)
 	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
 	l.report(c, giveBack)
-	if l.HasDebt() {
+	if l.fallback != nil {
 		c.Debt = l.debt() // mutation: debts are forgotten
 		l.fallback.debt = 0
 	}
@@ -113,10 +150,10 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 		c.Arrived, l.arrived = int64(l.arrived), 0
 		if !giveBack {
 			// A burst of requests hardly misses what is few to each of the nodes.
-			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*max(1, f.Nodes))))
+			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*f.parts())))
 			c.Extra = max(0, min(expected-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
 		}
-		if l.chance > 0 && now-l.At < DemandSpan/2 {
+		if l.chance > 0 && now-l.at < DemandSpan/2 {
 			share := int64(l.unserved * l.chance)
 			c.Fair, c.Need = 1, min(waiting, share)
 			c.Extra = min(c.Extra, share-c.Need)
@@ -156,17 +193,19 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	if leased > 0 || l.cur+l.prev > 0 {
 		l.add(leased, &c.Reply, sent)
 	}
-	if l.HasDebt() {
+	if l.fallback != nil {
 		l.granted -= int32(l.payDebt(granted))
 		l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
 	}
-	// The bucket answered before now. So the view's level is too low by what the rate
+	// The bucket answered before now. So the level is too low by what the rate
 	// has added since, never too high.
-	l.View = View{Level: c.Level, At: now, held: int32(min(c.Reply.Held, math.MaxInt32)), peers: int32(min(max(0, c.Nodes-1), math.MaxInt32))}
+	l.level, l.at = c.Level, now
+	l.held, l.peers = int32(min(c.Reply.Held, math.MaxInt32)), int32(min(max(0, c.Nodes-1), math.MaxInt32))
 	l.compareDemand(c)
 	l.lowWater = 0
 	if l.Policy.Leased() && l.demand.recent >= sparse { // the next lease of few tokens would often end unused
-		l.lowWater = int32(min(l.demand.lowWater(f.Link.recent.Load()), c.Leased))
+		ahead := float64(prefetchAhead+f.Link.recent.Load()) / Slice
+		l.lowWater = int32(min(math.Ceil(float64(l.demand.recent)*ahead), float64(c.Leased)))
 	}
 	l.setDeny(c, sent, now)
 }
@@ -176,12 +215,13 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 // A rate that adds less than a token for each node is not scarce: sharing it out would keep
 // back for hours what is left.
 func (l *Lease) compareDemand(c *Call) {
-	fleet, capacity := float32(c.Demand)/1000, float32(l.Policy.Capacity()/1000)
+	fleet, burst := float32(c.Demand)/1000, float32(l.Policy.Burst)
+	capacity := float32(float64(l.Policy.Rate) * DemandSpan / 1e12) // requests that the rate admits in a DemandSpan
 	l.others = max(0, fleet-l.demand.own)
 	chance := capacity * FairShare / max(1, fleet)
 	l.unserved = max(0, l.unserved-float32(c.Granted+c.Leased)/chance)
 	l.chance = 0
-	if float64(c.Demand) <= l.Policy.Overload() {
+	if fleet <= max(capacity*9/8+burst/2, capacity/2+burst) { // whole bursts, as far apart as the bucket takes to fill
 		l.unserved = 0
 	} else if left := c.Level / Token; left < l.Policy.Burst/4 && float32(left+c.Nodes) < capacity {
 		l.chance = chance // mutation: first come, first served
@@ -211,7 +251,10 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 
 // leasesTo reports whether the nodes of a fleet lease tokens. What a lease of a burst that is small
 // beside the fleet keeps from the other nodes is too much.
-func (l *Lease) leasesTo(f *Fleet) bool { return l.Policy.Leased() && l.Policy.Burst >= 3*f.Nodes } // mutation: tokens of a burst that is small beside the fleet are leased
+func (l *Lease) leasesTo(f *Fleet) bool {
+	// mutation: tokens of a burst that is small beside the fleet are leased
+	return l.Policy.Leased() && l.Policy.Burst >= 3*f.Nodes
+}
 
 // Fail ends a call whose result is unknown. The tokens that it was to give back are
 // lost, because a second call might give them back twice. The debt is kept: if the bucket has
@@ -224,13 +267,14 @@ func (l *Lease) Fail(c *Call, now int64) {
 }
 
 // idle reports whether the lease has been without requests for so long that a call should report
-// what was spent: for the demand's idleAfter, or for minIdle if the bucket was more than half
-// empty and is about to refill to its room. Spent tokens that no call has reported still count as
+// what was spent: for four times the mean time between two requests, or for minIdle if the bucket was
+// more than half empty and is about to refill to its room. Spent tokens that no call has reported still count as
 // held there, and the bucket does not refill above them.
 func (l *Lease) idle(now int64) bool {
 	since := now - l.takenAt
-	drained := l.balance == 0 && l.Level < l.Policy.Units()/2 && l.levelAt(now+minIdle) == l.room()
-	return since >= l.demand.idleAfter() || drained && since >= minIdle // mutation: a drained bucket waits for idleAfter
+	drained := l.balance == 0 && l.level < l.Policy.Units()/2 && l.levelAt(now+minIdle) == l.room()
+	long := int64(max(minIdle, min(maxIdle, 4*Slice/max(1, l.demand.recent))))
+	return since >= long || drained && since >= minIdle // mutation: a drained bucket waits for long
 }
 
 // IsActive reports whether Sweep must be called periodically: the lease holds tokens, has
@@ -242,10 +286,10 @@ func (l *Lease) IsActive() bool { return l.cur+l.prev+l.returned > 0 || l.fallba
 func (l *Lease) Sweep(now int64, f *Fleet) (due bool) {
 	l.trim(now)
 	if l.fallback != nil && !l.inFlight {
-		if parts := max(1, l.parts(f)); l.refillFallback(now, f, parts).level >= max(Token, l.Policy.Units()/parts) {
+		if l.refillFallback(now, f).level >= l.part(f) {
 			l.fallback = nil // a new one would be the same
 		}
 	}
 	held := l.cur+l.prev > 0
-	return !l.inFlight && (l.HasDebt() || l.returned > 0 || held && l.idle(now))
+	return !l.inFlight && (l.debt() > 0 || l.returned > 0 || held && l.idle(now))
 }

@@ -29,25 +29,22 @@ type fallback struct {
 	seen        int64 // the time of the newest level of the bucket that was applied to it
 }
 
-// parts is the number of equal parts into which the bucket is divided; one of them is this
-// node's. 0 = this node has none, because the burst is smaller than the fleet.
-func (l *Lease) parts(f *Fleet) int64 {
-	if l.Policy.Burst < f.Nodes && !f.Cold {
-		return 0 // mutation: a burst smaller than the fleet is divided
-	}
-	return max(1, f.Nodes) // mutation: a part is not a part
-}
+// parts is into how many parts each bucket is divided; one of them is this node's.
+func (f *Fleet) parts() int64 { return max(1, f.Nodes) } // mutation: a part is not a part
+
+// part is this node's part of a full bucket, but at least a token.
+func (l *Lease) part(f *Fleet) int64 { return max(Token, l.Policy.Units()/f.parts()) }
 
 // TakeFallback decides a request without Redis. If it refuses, wait is the time until there
-// is a token. With admit, it admits the request even without a token.
+// is a token: this node has no part of a burst smaller than the fleet. With admit, it admits the
+// request even without a token.
 func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int64) {
-	parts := l.parts(f)
-	if parts == 0 && !admit {
+	if l.Policy.Burst < f.Nodes && !f.Cold && !admit { // mutation: a burst smaller than the fleet is divided
 		return false, MissingAfter
 	}
-	a := l.refillFallback(now, f, max(1, parts))
+	a := l.refillFallback(now, f)
 	if a.level < Token && !admit {
-		return false, l.Policy.TimeFor((Token - a.level) * parts)
+		return false, l.Policy.TimeFor((Token - a.level) * f.parts())
 	}
 	spent := min(Token, a.level)
 	a.level -= spent
@@ -55,11 +52,9 @@ func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int
 	return true, 0
 }
 
-// refillFallback refills the fallback up to now, and makes it if there is none. The fallback
-// is one of so many parts of the bucket.
-func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
-	p := &l.Policy
-	full := max(Token, p.Units()/parts)
+// refillFallback refills the fallback up to now, and makes it if there is none.
+func (l *Lease) refillFallback(now int64, f *Fleet) *fallback {
+	full, parts := l.part(f), f.parts()
 	if f.Nodes > 1 && now > f.Contact { // until the others withhold this node's part, they may spend it
 		now = max(f.Contact, now-MissingAfter) // mutation: a node refills at once
 	}
@@ -69,23 +64,28 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 		l.fallback = a
 	}
 	if now >= a.at {
-		earned := math.Floor(float64(now-a.at) * float64(p.Rate) / 1e6 / float64(parts))
+		earned := math.Floor(float64(now-a.at) * float64(l.Policy.Rate) / 1e6 / float64(parts))
 		a.level = min(full, a.level+int64(min(float64(full), earned)))
 		a.debt = min(a.debt, full-a.level)
 		a.at = now
 	}
-	if l.At > a.seen {
-		a.seen = l.At
+	if l.at > a.seen {
+		a.seen = l.at
 		a.level = min(a.level, max(0, l.levelAt(now))/parts)
 	}
 	return a
 }
 
-// debt is how many tokens the bucket must debit, rounded up. There is a fallback.
-func (l *Lease) debt() int64 { return (l.fallback.debt + Token - 1) / Token }
+// debt is how many tokens the bucket must debit, rounded up.
+func (l *Lease) debt() int64 {
+	if l.fallback == nil {
+		return 0
+	}
+	return (l.fallback.debt + Token - 1) / Token
+}
 
 // payDebt pays the debt with at most so many tokens that the bucket gave this node, and
-// returns how many it took.
+// returns how many it took. There is a fallback.
 func (l *Lease) payDebt(tokens int64) int64 {
 	paid := max(0, min(tokens, l.debt())) // mutation: a late answer pays no debt
 	l.fallback.debt = max(0, l.fallback.debt-paid*Token)

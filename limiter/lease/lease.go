@@ -4,8 +4,7 @@
 //
 //	policy.go    rate and burst
 //	lease.go     a node's part of the bucket: Take, and the status for headers
-//	call.go      a call to the bucket: Begin, then Complete or Fail
-//	demand.go    how many tokens a call asks for
+//	call.go      a call to the bucket: how many tokens it asks for; Begin, then Complete or Fail
 //	fallback.go  how requests are decided while the bucket is unreachable
 //
 // The bucket itself is token_bucket.lua. It counts leased tokens as held until a node
@@ -41,8 +40,12 @@ const never = math.MinInt64 / 2
 // Invariant: at most one call is in flight.
 type Lease struct {
 	Policy Policy // in force at this node: see SetPolicy
-	View          // the bucket as of the last answer
 	ledger        // the tokens that this node holds
+
+	// The bucket as of the last answer.
+	level, at int64 // it contained so many micro-tokens at that time
+	held      int32 // tokens that nodes hold
+	peers     int32 // other nodes of the fleet
 
 	grantedUntil int64 // granted may be spent before this time
 	deny         int64 // before this time there is no token, as of the last answer: see refuses
@@ -62,13 +65,6 @@ type Lease struct {
 	inFlight bool
 	paying   bool      // the call in flight debits a debt
 	fallback *fallback // not nil = tokens may have been spent that the bucket does not know of
-}
-
-// View is a bucket as this node knows it: it contained Level micro-tokens at the time At.
-type View struct {
-	Level, At int64
-	held      int32 // tokens that nodes hold
-	peers     int32 // other nodes of the fleet
 }
 
 // Units returns the micro-tokens of a full bucket.
@@ -95,7 +91,7 @@ const Forever = MaxUnits
 // Init initializes a zero Lease. It holds no tokens.
 func (l *Lease) Init(p Policy, now int64) {
 	l.Policy, l.demand.at, l.takenAt = p, now, now
-	l.Level, l.At, l.since = p.Units(), never, never
+	l.level, l.at, l.since = p.Units(), never, never
 }
 
 // SetPolicy sets another policy. Tokens that are held are as good as spent: there may be more
@@ -103,7 +99,7 @@ func (l *Lease) Init(p Policy, now int64) {
 func (l *Lease) SetPolicy(p Policy) {
 	l.Policy = p
 	l.balance, l.granted, l.deny, l.lowWater = 0, 0, 0, 0
-	l.Level = min(l.Level, p.Units())
+	l.level = min(l.level, p.Units())
 }
 
 // Take decides one request.
@@ -131,7 +127,7 @@ func (l *Lease) Retry(now int64) Outcome {
 
 // refuses reports whether requests are refused without a call. After askAgain a request asks
 // the bucket all the same: its state may have been repaired, or lost.
-func (l *Lease) refuses(now int64) bool { return now < l.deny && now-l.At < askAgain }
+func (l *Lease) refuses(now int64) bool { return now < l.deny && now-l.at < askAgain }
 
 const askAgain = 15_000_000
 
@@ -178,7 +174,7 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 		l.balance++
 		return false
 	}
-	if l.HasDebt() && l.fallback.debt >= Token {
+	if l.fallback != nil && l.fallback.debt >= Token {
 		l.fallback.level += Token
 		l.fallback.debt -= Token
 		return false
@@ -192,7 +188,7 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 // answer: it has been refilled up to burst - held. Before the first answer the bucket counts as
 // full, as an absent bucket is.
 func (l *Lease) levelAt(now int64) int64 {
-	return max(l.Level, min(l.room(), l.Level+l.Policy.Earned(max(0, now-l.At))))
+	return max(l.level, min(l.room(), l.level+l.Policy.Earned(max(0, now-l.at))))
 }
 
 // room is the level up to which the bucket refills while nodes hold tokens of it.
@@ -210,7 +206,7 @@ type Status struct {
 // more the older that answer is.
 func (l *Lease) Status(now int64) Status {
 	level := float64(l.levelAt(now))
-	if age := float64(now - l.At); l.peers > 0 && age > 0 {
+	if age := float64(now - l.at); l.peers > 0 && age > 0 {
 		perOwn := 1.5 * l.others / max(1, l.demand.own)
 		if l.demand.recent < 4*sparse { // too few requests to compare
 			perOwn = max(perOwn, float32(l.peers))
@@ -218,7 +214,7 @@ func (l *Lease) Status(now int64) Status {
 		taken := max(1.5*float64(l.others)*age/DemandSpan, float64(l.arrived)*float64(perOwn)) // mutation: others take nothing
 		level = max(0, level-taken*Token) * viewLife / (viewLife + age)
 	}
-	return StatusOf(&l.Policy, int64(level)+(l.Holds(now)+int64(l.returned))*Token)
+	return l.statusOf(int64(level) + (l.Holds(now)+int64(l.returned))*Token)
 }
 
 // FallbackStatus returns the status while this node decides without Redis.
@@ -226,14 +222,15 @@ func (l *Lease) FallbackStatus(now int64, f *Fleet) Status {
 	if l.fallback == nil {
 		return l.Status(now)
 	}
-	return StatusOf(&l.Policy, l.refillFallback(now, f, max(1, l.parts(f))).level)
+	return l.statusOf(l.refillFallback(now, f).level)
 }
 
 // viewLife is the age at which half of a known level is shown, in microseconds.
 const viewLife = 4_000_000
 
-// StatusOf returns the status of a bucket that contains level micro-tokens.
-func StatusOf(p *Policy, level int64) Status {
+// statusOf returns the status of a bucket that contains level micro-tokens.
+func (l *Lease) statusOf(level int64) Status {
+	p := &l.Policy
 	level = max(0, min(p.Units(), level))
 	s := Status{Remaining: level / Token}
 	if p.Rate > 0 && level < p.Units() {
@@ -252,10 +249,7 @@ func Refused(retryIn int64) Status {
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
 // Owes reports whether tokens were spent here that the bucket may not have debited yet.
-func (l *Lease) Owes() bool { return l.HasDebt() || l.paying }
-
-// HasDebt reports whether tokens were spent here that no call has debited yet.
-func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.debt > 0 }
+func (l *Lease) Owes() bool { return l.debt() > 0 || l.paying }
 
 // ledger counts the tokens that the bucket holds for this node, by slice.
 //

@@ -72,12 +72,3 @@ const minLeasedBurst = 16
 // DemandSpan is the time constant of the fleet's demand, in microseconds: long enough to compare
 // nodes, and short enough that a flood is soon forgotten.
 const DemandSpan = 6_000_000
-
-// Capacity is how many thousandths of a token the rate adds in a DemandSpan.
-func (p *Policy) Capacity() float64 { return float64(p.Rate) * DemandSpan / 1e9 }
-
-// Overload is the demand in thousandths above which tokens are scarce. It is above what
-// whole bursts come to that are as far apart as the bucket takes to fill.
-func (p *Policy) Overload() float64 {
-	return max(p.Capacity()*9/8+float64(p.Burst)*500, p.Capacity()/2+float64(p.Burst)*1000)
-}
