@@ -23,7 +23,7 @@
 package cache
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,9 +93,6 @@ type Result struct {
 	Err       error  // why a stale entry is served; nil for a fresh one
 
 	Times *Times // of the flight, also of a failed one; nil = there was no flight
-
-	slot *slot         // of a hit: Served stores it in Redis from time to time
-	at   time.Duration // of a hit: when it was judged
 }
 
 // Cache is the two tiers, and the single-flight in front of them.
@@ -156,10 +153,11 @@ func New(o Options) (*Cache, error) {
 	rows := int(rowsBudget(m.budget))
 	c := &Cache{options: o, clock: o.Clock, memory: m, async: make(chan struct{}, maxAsync),
 		replica: replica.New(replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, Lists: maxLists, Released: rows / releasedShare})}
-	c.followed.bound = o.Bound
+	c.followed.known.Store(&known{})
+	c.followed.bound = cmp.Or(o.Bound, 400*time.Millisecond)
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if o.Redis != nil {
-		c.redis = newRedisTier(o.Redis, o.Followed, c.clock)
+		c.redis = newRedisTier(c)
 	}
 	c.SetTTLMode(false)
 	return c, nil
@@ -181,9 +179,6 @@ func (c *Cache) Close(ctx context.Context) error {
 	}
 	c.stop()
 	<-done
-	if c.redis != nil {
-		c.redis.close()
-	}
 	c.memory.close()
 	return err
 }
@@ -202,8 +197,8 @@ func (c *Cache) enter() bool {
 }
 
 // Hit returns the key's entry if it is fresh in memory. It does not keep key, and
-// allocates nothing unless a change made the page another one. Its caller calls Served if
-// it serves the result.
+// allocates nothing unless a change made the page another one. From time to time it stores
+// the page in Redis as it is now.
 func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	s := c.memory.get(key)
 	if s == nil {
@@ -214,21 +209,11 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	if e == nil {
 		return Result{}, false
 	}
-	r := c.memoryResult(e, at)
-	r.slot, r.at = s, at
-	return r, true
-}
-
-// Served is called for a result of Hit that is served. From time to time it stores the page
-// in Redis as it is now.
-func (c *Cache) Served(r *Result) {
-	s := r.slot
-	if s == nil || c.redis == nil || int64(r.at) < s.storeAfter.Load() {
-		return
+	if c.redis != nil && int64(at) >= s.storeAfter.Load() && c.following.Load() {
+		s.storeAfter.Store(int64(at + storeInterval))
+		c.storeState(e.view)
 	}
-	if s.storeAfter.Store(int64(r.at + storeInterval)); c.following.Load() {
-		c.storeState(r.Entry.view)
-	}
+	return c.memoryResult(e, at), true
 }
 
 // fresh returns the slot's entry if it is fresh, or one that is cut anew; nil = neither.
@@ -238,7 +223,7 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 		e.part.Touch()
 		return e
 	}
-	if following && e.hasRows() {
+	if following && !e.isPending() {
 		if cut := c.cut(e.view, e, now); cut != nil {
 			if cut != e {
 				c.memory.replace(s, cut, c.life())
@@ -273,101 +258,135 @@ func (c *Cache) checkMemory(s *slot) (r Result, ok bool) {
 		return Result{}, false
 	}
 	r = c.memoryResult(e, now)
-	r.HadStale, r.ByTTL, r.Err = true, false, errPaused
+	r.HadStale, r.Err = true, errPaused
 	return r, int64(now) < s.pausedUntil.Load()
 }
 
 // serveStale returns the stale entry as the result, with err as the reason. It returns
 // err itself if there is no stale entry or the entry has expired.
-func (c *Cache) serveStale(e *Entry, from Source, err error) (Result, error) {
-	if e == nil {
-		return Result{}, err
-	}
+func (c *Cache) serveStale(e *Entry, err error) (Result, error) {
 	now := c.clock.Now()
-	if c.judge(e, now) == expired {
+	if e == nil || c.judge(e, now) == expired {
 		return Result{}, err
 	}
-	return Result{Entry: e, Age: c.age(e, now), Source: from, HadStale: true, Err: err}, nil
+	return Result{Entry: e, Age: c.age(e, now), HadStale: true, Err: err}, nil
 }
 
 // pause pauses fills of the slot's entry for fillPause: requests get the stale entry at
 // once.
 func (c *Cache) pause(s *slot) { s.pausedUntil.Store(int64(c.clock.Now() + fillPause)) }
 
-// Forward finds the entry of a key that Hit did not have. It does not keep key. The
-// error is the fill's own, or ErrFillTimeout.
-func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
-	if !c.enter() {
-		return Result{}, errClosed
-	}
-	defer c.running.Done()
-	s := c.memory.get(key)
-	r, ok := c.checkMemory(s)
-	if ok {
-		return r, nil
-	}
-	missed := c.missed(s)
-	r, err := c.collapse(bytes.Clone(key), r.Entry, fill)
-	if r.Source != Memory || r.Err != nil { // else the rows had it, or another request found it
-		r.Missed = missed
-	}
-	return r, err
+// following is what a node knows of the database that it follows: up to which moment the
+// replica has all changes, and which server that is known of.
+//
+// Invariant: every commit that was visible before trustedUntil − bound has been applied to
+// the replica.
+type following struct {
+	bound time.Duration // how long a proof is trusted
+
+	trustedUntil atomic.Int64 // the moment at which the last proof becomes too old
+	proof        atomic.Int64 // the moment of the last proof
+
+	known atomic.Pointer[known]
 }
 
-// missed says why memory does not have the slot's page.
-func (c *Cache) missed(s *slot) string {
+// known is what the last heartbeat said.
+type known struct {
+	epoch string           // of the log
+	last  changefeed.Proof // the last proof since the last reset; zero = none
+}
+
+// trusted reports whether the last proof is young enough: every change that was visible
+// bound ago has been applied.
+func (f *following) trusted(now time.Duration) bool { return int64(now) < f.trustedUntil.Load() } // mutation: served although untrusted
+
+// shareFactor: an answer that was read less than bound/shareFactor ago may be shared.
+const shareFactor = 4
+
+// shareTime is how long the answer to one query may be shared by all requests: it omits
+// nothing that is older.
+func (f *following) shareTime() time.Duration { return f.bound / shareFactor }
+
+// Cache implements changefeed.Listener, by which it learns of changes in the database. The
+// methods must not be called once a call to Close has begun.
+var _ changefeed.Listener = (*Cache)(nil)
+
+// Reset implements changefeed.Listener: no row is current any more, and nothing is proven.
+func (c *Cache) Reset(epoch string, _ changefeed.ResetCause) {
+	c.followed.trustedUntil.Store(0)
+	c.followed.known.Store(&known{epoch: epoch})
+	c.replica.Reset() // mutation: rows outlive a reset
+}
+
+// Changed implements changefeed.Listener.
+func (*Cache) Changed(changefeed.Position, *changefeed.Change) {}
+
+// Beat implements changefeed.Listener: the replica moves to the heartbeat's snapshot.
+func (c *Cache) Beat(b changefeed.Beat) {
+	if c.replica.Apply(&b) {
+		c.memory.dropOutdated()
+	}
+	last := &c.followed.known.Load().last
+	for _, change := range b.Settled {
+		if change.CommittedAt != 0 && last.StartedAt != "" { // otherwise it may have been in the log for long
+			c.options.CommitApplied(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // nothing else compares the two clocks
+		}
+	}
+}
+
+// ValidThrough implements changefeed.Listener.
+func (c *Cache) ValidThrough(p changefeed.Proof) {
+	f := &c.followed
+	f.known.Store(&known{f.known.Load().epoch, p})
+	f.proof.Store(max(f.proof.Load(), int64(c.clock.Of(p.Moment)))) // mutation: a read from before a sleep
+	f.trustedUntil.Store(f.proof.Load() + int64(f.bound))           // mutation: trusted for longer
+}
+
+// Mode is how the freshness of pages is judged.
+type Mode uint8
+
+// The modes.
+const (
+	ModeTTL       Mode = iota // by their age: changes cannot be followed
+	ModeUntrusted             // by changes, but there is no proof that is young enough
+	ModeFollowed              // by changes
+)
+
+func (m Mode) String() string { return [...]string{"ttl", "untrusted", "followed"}[m] }
+
+// Mode returns the current mode.
+func (c *Cache) Mode() Mode {
 	switch {
-	case c.following.Load() && !c.followed.trusted(c.clock.Now()):
-		return "unproven"
-	case s == nil:
-		return "not-held"
+	case !c.following.Load():
+		return ModeTTL
+	case c.followed.trusted(c.clock.Now()):
+		return ModeFollowed
 	}
-	return "stale" // by its age, or because the replica has not all of its rows any more
+	return ModeUntrusted
 }
 
-// bypassInterval is the shortest time between two reads of an entry for requests that
-// bypass the tiers. Requests in between share the last answer.
-func (c *Cache) bypassInterval() time.Duration {
-	if c.options.Bound > 0 {
-		return c.followed.shareTime()
+// SetTTLMode says whether pages are judged by their age, because changes cannot be
+// followed. Without a freshness bound they always are. The memory is then for finished
+// pages alone: the replica gives up its rows.
+func (c *Cache) SetTTLMode(on bool) {
+	c.following.Store(!on && c.options.Bound > 0)
+	if on {
+		c.replica.Reset()
 	}
-	return 100 * time.Millisecond
+	c.memory.setShare(c.following.Load())
 }
 
-// Bypass returns an entry that was read from the primary after the request
-// arrived, or less than bypassInterval before.
-func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
-	if !c.enter() {
-		return Result{}, errClosed
+// PrimaryStart returns when the primary of the last proof was started, by its own clock;
+// empty = no proof is young enough.
+func (c *Cache) PrimaryStart() string {
+	if c.Mode() != ModeFollowed {
+		return ""
 	}
-	defer c.running.Done()
-	arrived := c.clock.Now()
-	if s := c.memory.get(key); s != nil {
-		if e := s.entry.Load(); arrived-e.Proof < c.bypassInterval() {
-			return c.memoryResult(e, arrived), nil
-		}
-	}
-	fill.Standby = nil
-	l := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}
-	// The flight has another name than that of Forward, which the tiers may answer.
-	r, err := l.await(string(key)+" bypass", nil, c.options.FillTimeout, l.fillAnew, func(e *Entry) bool { return arrived-e.Proof > c.bypassInterval() })
-	r.Bypassed = true
-	return r, err
+	return c.followed.known.Load().last.StartedAt // after the mode: it is never older than the proof that was young enough
 }
 
-// Stored returns the view's entry if memory or Redis has a fresh one, else ErrNotStored.
-// It never reads from the origin.
-func (c *Cache) Stored(view View) (Result, error) {
-	if !c.enter() {
-		return Result{}, errClosed
-	}
-	defer c.running.Done()
-	l := &lookup{Cache: c, key: view.Key(), fill: Fill{View: view}}
-	look := func() (Result, error) {
-		if r, ok := l.findStored(); ok {
-			return r, nil
-		}
-		return Result{}, ErrNotStored
-	}
-	return l.await(string(l.key)+" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
+// ProofAge returns the time since the moment of the last proof: all changes before it are
+// applied.
+func (c *Cache) ProofAge() time.Duration {
+	return c.clock.Now() - time.Duration(c.followed.proof.Load())
 }

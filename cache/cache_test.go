@@ -128,12 +128,12 @@ func TestAFlightBehindAnotherFindsTheEntryInMemory(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
 		forward(t, c, key, brings("page"))
-		r, err := c.collapse(key, nil, brings("another").of(key))
+		look := func() (Result, error) { return (&lookup{Cache: c, key: key, fill: brings("another").of(key)}).find() }
+		r, err := look()
 		want{body: "page"}.check(t, r, err)
 		boottimetest.Pass(ttl)
-		stale, _ := c.checkMemory(c.memory.get(key))
 		forward(t, c, key, fails(errOrigin))
-		r, err = c.collapse(key, stale.Entry, brings("another").of(key))
+		r, err = look()
 		want{body: "page", hadStale: true, err: errPaused}.check(t, r, err)
 		checkFills(t, c, 2, 1)
 	})

@@ -32,29 +32,20 @@ var errMalformed = errors.New("not a page of this key and version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// stored is a page, or several in a row, as a statement returned them.
-type stored struct {
-	rows   []lists.Row
-	end    bool // the list ends with them
-	at     changefeed.ReadPoint
-	epoch  string        // of the log; empty = changes were not followed
-	readAt time.Duration // when reading began, on the node's clock
-}
-
 // encode writes the page. Redis keeps it until life after it was read.
-func (p *stored) encode(key []byte, life time.Duration, readAt time.Time) []byte {
+func (p *FillResult) encode(key []byte, life time.Duration, readAt time.Time) []byte {
 	b := append(make([]byte, 0, 1024), magic...)
 	b = append(b, 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint64(b, uint64((life+time.Millisecond-1)/time.Millisecond))
 	b = binary.BigEndian.AppendUint64(b, uint64(readAt.UnixMilli()))
-	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, p.at.LSN), p.at.Through)
+	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, p.At.LSN), p.At.Through)
 	end := byte(0)
-	if p.end {
+	if p.End {
 		end = 1
 	}
 	b = append(b, end)
-	for _, field := range [][]byte{key, []byte(p.epoch), []byte(p.at.Began.String()), []byte(p.at.Snapshot.String()),
-		[]byte(p.at.StartedAt), []byte(p.at.Timeline), lists.AppendRows(nil, p.rows)} {
+	for _, field := range [][]byte{key, []byte(p.epoch), []byte(p.At.Began.String()), []byte(p.At.Snapshot.String()),
+		[]byte(p.At.StartedAt), []byte(p.At.Timeline), lists.AppendRows(nil, p.Rows)} {
 		b = append(binary.AppendUvarint(b, uint64(len(field))), field...)
 	}
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
@@ -69,7 +60,7 @@ func (p *stored) encode(key []byte, life time.Duration, readAt time.Time) []byte
 // page reached Redis. The second is the difference of the wall clocks: it is wrong by
 // their skew. So the age is too small only if both estimates are, and then by the
 // smaller error.
-func decode(b, key []byte, remaining time.Duration, now time.Time) (p *stored, age time.Duration, err error) {
+func decode(b, key []byte, remaining time.Duration, now time.Time) (p *FillResult, age time.Duration, err error) {
 	if len(b) < headerSize || string(b[:4]) != magic || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
 		return nil, 0, errMalformed
 	}
@@ -88,16 +79,16 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (p *stored, a
 	if len(rest) != 0 || !bytes.Equal(storedKey, key) || b[headerSize-1] > 1 {
 		return nil, 0, errMalformed
 	}
-	p = &stored{end: b[headerSize-1] == 1, epoch: string(epoch),
-		at: changefeed.ReadPoint{StartedAt: string(run), Timeline: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
+	p = &FillResult{End: b[headerSize-1] == 1, epoch: string(epoch),
+		At: changefeed.ReadPoint{StartedAt: string(run), Timeline: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
 	var ok bool
-	if p.rows, rest, ok = lists.ParseRows(rows); !ok || len(rest) > 0 {
+	if p.Rows, rest, ok = lists.ParseRows(rows); !ok || len(rest) > 0 {
 		return nil, 0, errMalformed
 	}
-	if p.at.Began, err = changefeed.ParsePosition(string(position)); err != nil {
+	if p.At.Began, err = changefeed.ParsePosition(string(position)); err != nil {
 		return nil, 0, errMalformed
 	}
-	if p.at.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
+	if p.At.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
 		return nil, 0, errMalformed
 	}
 	return p, max(life-remaining+redisTick, now.Sub(readAt), 0), nil

@@ -24,15 +24,15 @@ func sealed(b []byte) []byte {
 }
 
 // pages are of all shapes.
-func pages() map[string]*stored {
+func pages() map[string]*FillResult {
 	row := *(&lists.Row{ID: uuid.UUID{1, 2}, CreatedAt: math.MinInt64, Flags: lists.Goods}).SetTexts("KEY", `{"name":"é"}`)
 	primary := changefeed.ReadPoint{StartedAt: "1700000000.123456", Began: changefeed.Position{Term: 3, N: math.MaxUint64},
 		Snapshot: changefeed.Snapshot{Xmin: 7, Xmax: 12, Running: []uint64{7, 9, 11}}}
-	return map[string]*stored{
-		"by age":         {rows: []lists.Row{row}, end: true},
-		"of the primary": {rows: []lists.Row{row, rowAt(1, string(make([]byte, 20_000)))}, at: primary, epoch: "epoch"},
-		"of a standby":   {rows: []lists.Row{row}, at: changefeed.ReadPoint{Timeline: ofServer, LSN: 1 << 60, Through: math.MaxUint64}, epoch: "epoch"},
-		"an empty list":  {end: true, at: primary},
+	return map[string]*FillResult{
+		"by age":         {Rows: []lists.Row{row}, End: true},
+		"of the primary": {Rows: []lists.Row{row, rowAt(1, string(make([]byte, 20_000)))}, At: primary, epoch: "epoch"},
+		"of a standby":   {Rows: []lists.Row{row}, At: changefeed.ReadPoint{Timeline: ofServer, LSN: 1 << 60, Through: math.MaxUint64}, epoch: "epoch"},
+		"an empty list":  {End: true, At: primary},
 	}
 }
 

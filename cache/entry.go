@@ -108,16 +108,16 @@ func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
 	return e
 }
 
-// entryOf makes the entry of the first page of rows that were read behind the view's
-// position. end = the list ends with them.
-func entryOf(v View, rows []lists.Row, end bool, readAt time.Duration) *Entry {
-	n := firstPage(rows, v.Limit())
+// entryOf makes the entry of the first page of what was read behind the view's position.
+// fill is what the replica was given; nil = it was given nothing.
+func entryOf(v View, f *FillResult, fill *replica.Fill) *Entry {
+	n := firstPage(f.Rows, v.Limit())
 	texts, last := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {
-		texts[i], last = rows[i].Text(), &rows[i]
+		texts[i], last = f.Rows[i].Text(), &f.Rows[i]
 	}
-	e := newEntry(v, texts, last, n < len(rows) || !end, nil)
-	e.Proof, e.ReadAt = readAt, readAt
+	e := newEntry(v, texts, last, n < len(f.Rows) || !f.End, nil)
+	e.Proof, e.ReadAt, e.fill = f.readAt, f.readAt, fill
 	return e
 }
 
@@ -184,11 +184,6 @@ func (e *Entry) isOutdated() bool { return e.list != nil && !e.isCurrent() }
 
 // isPending reports whether the entry's statement may have seen more than the replica shows.
 func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Outcome() == replica.Parked }
-
-// hasRows reports whether the replica was given the entry's rows, or the entry is of its rows.
-func (e *Entry) hasRows() bool {
-	return e.list != nil || e.fill != nil && e.fill.Outcome() == replica.Merged
-}
 
 // isAhead reports whether the entry shows all that the replica shows, and more: a statement
 // on the primary that the replica's snapshot does not cover came after that snapshot.

@@ -20,16 +20,18 @@ type Fill struct {
 	// Standby reads from a standby of the primary. After any error the page is read from
 	// the primary. nil = there is no standby.
 	Standby func(ctx context.Context, primary changefeed.Proof) (FillResult, error)
-	// Queried is called after each query that the fill makes; nil = nothing is.
-	Queried func()
 }
 
-// FillResult is what the origin answers.
+// FillResult is what a statement of the origin returned: a page, or several in a row. Redis
+// has pages in this form, too.
 type FillResult struct {
 	Rows  []lists.Row          // those behind View.After, in the list's order; the cache keeps them
 	End   bool                 // the list ends with them
 	At    changefeed.ReadPoint // without Began
 	Query Span                 // of the query, also of one that failed
+
+	epoch  string        // of the log; empty = changes were not followed
+	readAt time.Duration // when reading began, on the node's clock
 }
 
 // Span is a period of time; zero = there was none.
@@ -59,9 +61,11 @@ type lookup struct {
 	key  []byte
 	fill Fill
 
-	old    *Entry // the newest stale entry so far, which may be served if the fill fails; nil = none
-	source Source // where it was found
-	began  time.Time
+	old   *Entry // the newest stale entry so far, which may be served if the fill fails; nil = none
+	began time.Time
+
+	claimed bool // the fill, for this node
+	stored  bool // what was read is on its way to Redis
 
 	redisErr error // of the last call to Redis for the entry; after an error there is no further call
 }
@@ -82,54 +86,18 @@ func (l *lookup) fillAnew() (Result, error) {
 }
 
 // findStored looks in memory again, because another flight may have finished since the
-// request looked. Then it cuts the page out of the replica, or out of rows that were read a
-// moment ago. Then it looks in Redis.
+// request looked. Then it cuts the page out of the replica. Then it looks in Redis.
 func (l *lookup) findStored() (Result, bool) {
 	r, ok := l.checkMemory(l.memory.get(l.key))
 	if ok {
 		return r, true
 	}
-	l.old, l.source, l.began = r.Entry, Memory, time.Now()
-	if e := l.fromRows(); e != nil {
+	l.old, l.began = r.Entry, time.Now()
+	if e := l.cut(l.fill.View, l.old, l.clock.Now()); e != nil {
 		l.memory.put(l.key, e, l.remaining(e))
-		return Result{Entry: e, Source: Memory}, true
+		return Result{Entry: e}, true
 	}
-	e := l.fromRedis()
-	if e == nil {
-		return Result{}, false
-	}
-	switch l.judge(e, l.clock.Now()) {
-	case fresh:
-		return l.foundInRedis(e), true
-	case stale:
-		if l.old == nil || e.Proof > l.old.Proof {
-			l.old, l.source = e, Redis
-		}
-	}
-	return Result{}, false
-}
-
-// fromRows returns the page's entry from the replica's rows, or from those of a fill that is
-// ahead of it; nil = neither has them.
-func (l *lookup) fromRows() *Entry {
-	now := l.clock.Now()
-	if !l.following.Load() {
-		return nil
-	}
-	if e := l.cut(l.fill.View, l.old, now); e != nil {
-		return e
-	}
-	list := l.fill.View.List()
-	fill, rows, end := l.replica.Parked(&list, l.fill.View.After())
-	if fill == nil || fill.At.Timeline != "" || !l.followed.trusted(now) {
-		return nil
-	}
-	if firstPage(rows, l.fill.View.Limit()) == len(rows) && !end { // it is not whole, or it is not known whether more follows
-		return nil
-	}
-	e := entryOf(l.fill.View, rows, end, fill.ReadAt)
-	e.fill = fill
-	return e
+	return l.fromRedis()
 }
 
 // fillOnceInFleet waits for another node that may be filling the entry, and then reads
@@ -137,58 +105,74 @@ func (l *lookup) fromRows() *Entry {
 func (l *lookup) fillOnceInFleet() (Result, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
 	defer cancel()
-	if e := l.fromFleet(ctx); e != nil {
-		return l.foundInRedis(e), nil
+	r, ok := l.fromFleet(ctx)
+	var err error
+	if !ok {
+		var redis Span
+		if l.redis != nil {
+			redis = spanSince(l.began)
+		}
+		r, err = l.fromOrigin(ctx)
+		r.Times.Redis = redis
 	}
-	var redis Span
-	if l.redis != nil {
-		redis = spanSince(l.began)
-	}
-	r, err := l.fromOrigin(ctx)
-	r.Times.Redis = redis
-	if err != nil || r.Err != nil { // otherwise storing the entry in Redis releases the claim
-		l.release(l.key)
+	if !l.stored && l.claimed { // otherwise storing the entry in Redis releases the claim
+		l.goRedis(func() { l.redis.release(l.key) })
 	}
 	return r, err
 }
 
-func (l *lookup) foundInRedis(e *Entry) Result {
-	l.memory.put(l.key, e, l.remaining(e))
-	return Result{Entry: e, Source: Redis, Times: &Times{Redis: spanSince(l.began)}}
-}
-
-// fromRedis returns the key's entry in Redis: merged into the replica, which applies the
-// changes that it lacks, or else with its age, so that it may be served if the origin fails.
+// fromRedis finds the page in Redis: merged into the replica, which applies the changes that
+// it lacks, or else with its age, so that it may be served if the origin fails.
 // After an error of Redis there is no further call, because each may take redisBudget.
-func (l *lookup) fromRedis() *Entry {
+func (l *lookup) fromRedis() (Result, bool) {
 	if l.redis == nil || l.redisErr != nil {
-		return nil
+		return Result{}, false
 	}
 	start := l.replica.Begin()
-	var found *stored
+	var found *FillResult
 	if found, l.redisErr = l.redis.get(l.key); found == nil {
-		return nil
+		return Result{}, false
 	}
-	now, following := l.clock.Now(), l.following.Load()
-	epoch, _ := l.followed.known()
-	if following && l.followed.trusted(now) && found.epoch == epoch {
-		fill := l.merging(start, found.rows, found.end, found.at, now)
-		switch outcome := l.replica.Merge(fill); {
+	now := l.clock.Now()
+	e := l.merged(start, found, now)
+	switch l.judge(e, now) {
+	case fresh:
+		l.memory.put(l.key, e, l.remaining(e))
+		return Result{Entry: e, Source: Redis, Times: &Times{Redis: spanSince(l.began)}}, true
+	case stale:
+		if l.old == nil || e.Proof > l.old.Proof {
+			l.old = e
+		}
+	}
+	return Result{}, false
+}
+
+// merged makes an entry of a page from Redis.
+func (l *lookup) merged(start replica.Start, found *FillResult, now time.Duration) *Entry {
+	following, known := l.following.Load(), l.followed.known.Load()
+	if following && l.followed.trusted(now) && found.epoch == known.epoch {
+		fill, outcome := l.merge(start, found)
+		switch {
 		case outcome == replica.Merged:
 			if cut := l.cut(l.fill.View, nil, now); cut != nil {
 				return cut
 			}
-		case outcome == replica.Parked && found.at.Timeline == "": // it shows more than the last proof
-			e := entryOf(l.fill.View, found.rows, found.end, time.Duration(l.followed.proof.Load()))
-			e.fill = fill
-			return e
+		case outcome == replica.Parked && found.At.Timeline == "":
+			found.readAt = time.Duration(l.followed.proof.Load()) // it shows more than the last proof
+			return entryOf(l.fill.View, found, fill)
 		}
 	}
-	e := entryOf(l.fill.View, found.rows, found.end, found.readAt)
+	e := entryOf(l.fill.View, found, nil)
 	if following {
 		e.Proof = min(e.Proof, now-l.followed.shareTime()) // it may be from any server, so it must be too old to be shared
 	}
 	return e
+}
+
+// merge gives the replica what was read behind the view's position.
+func (l *lookup) merge(start replica.Start, f *FillResult) (*replica.Fill, replica.Outcome) {
+	fill := &replica.Fill{Key: l.fill.View.List(), After: l.fill.View.After(), Rows: f.Rows, End: f.End, At: f.At, Start: start}
+	return fill, l.replica.Merge(fill)
 }
 
 // fleetWaits are the pauses between a node's looks into Redis while another node fills
@@ -196,35 +180,28 @@ func (l *lookup) fromRedis() *Entry {
 var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
 
 // fromFleet makes sure that only one of the nodes that miss an entry concurrently fills
-// it. It returns the entry that another node filled, or nil if this node has to fill it.
-// If Redis does not answer, this node has to.
-func (l *lookup) fromFleet(ctx context.Context) *Entry {
+// it. It finds the entry that another node filled. ok is false if this node has to fill it,
+// also because Redis does not answer.
+func (l *lookup) fromFleet(ctx context.Context) (r Result, ok bool) {
 	if l.redis == nil || l.redisErr != nil || !l.following.Load() {
-		return nil
+		return r, false
 	}
-	var claimed bool
-	if claimed, l.redisErr = l.redis.claim(l.key); l.redisErr != nil {
-		return nil
+	if l.claimed, l.redisErr = l.redis.claim(l.key); l.redisErr != nil {
+		return r, false
 	}
 	for _, wait := range fleetWaits {
 		// The node with the claim also looks: another one may just have filled the entry
 		// and released the claim.
-		if e := l.fromRedis(); e != nil && l.judge(e, l.clock.Now()) == fresh {
-			if claimed {
-				l.release(l.key)
-			}
-			return e
-		}
-		if claimed || l.redisErr != nil {
+		if r, ok = l.fromRedis(); ok || l.claimed || l.redisErr != nil {
 			break
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return r, false
 		case <-time.After(wait):
 		}
 	}
-	return nil
+	return r, ok
 }
 
 // fromOrigin reads the entry from a standby, else from the primary. The result has times,
@@ -242,7 +219,7 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 	}
 	if err != nil {
 		l.fillErrors.Add(1)
-		r, err := l.serveStale(l.old, l.source, err)
+		r, err := l.serveStale(l.old, err)
 		if err == nil {
 			l.pause(l.memory.put(l.key, l.old, l.remaining(l.old)))
 		}
@@ -271,18 +248,13 @@ func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 		return nil
 	}
 	proof := time.Duration(l.followed.proof.Load())
-	_, last := l.followed.known()
-	var lsn uint64
-	e, outcome, err := l.readOrigin(times, func() (f FillResult, err error) {
-		f, err = l.fill.Standby(ctx, last)
-		lsn = f.At.LSN
-		return f, err
-	})
+	last := l.followed.known.Load().last
+	e, outcome, err := l.readOrigin(times, func() (FillResult, error) { return l.fill.Standby(ctx, last) })
 	switch {
 	case err != nil: // the origin counts errors
 	case outcome == replica.Merged && e.list != nil:
 		return e
-	case outcome == replica.Parked && lsn >= last.LSN: // it shows all that was visible at the moment of the proof
+	case outcome == replica.Parked && e.fill.At.LSN >= last.LSN: // it shows all that was visible at the moment of the proof
 		e.Proof = min(e.Proof, proof)
 		return e
 	}
@@ -292,57 +264,48 @@ func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 // readOrigin makes an entry of what call reads, gives the rows to the replica and stores
 // them in Redis.
 func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Entry, replica.Outcome, error) {
-	readAt := l.clock.Now()
-	start := l.replica.Begin()
+	readAt, start := l.clock.Now(), l.replica.Begin()
 	f, err := protect(call)
 	times.Query = f.Query
-	if l.fill.Queried != nil && !f.Query.Began.IsZero() {
-		l.fill.Queried()
-	}
 	if err != nil {
 		return nil, 0, err
 	}
-	at := f.At
-	at.Began = start.At
-	view := l.fill.View
-	if !l.following.Load() {
-		p := stored{rows: f.Rows, end: f.End, at: at, readAt: readAt}
-		ahead := false // the caller puts the first page
-		for v, page := range p.pages(view) {
-			if ahead {
-				l.memory.put(v.Key(), entryOf(v, page.rows, page.end, readAt), l.life())
-			}
-			ahead = true
-		}
-		l.store(view, p)
-		return entryOf(view, f.Rows, f.End, readAt), replica.Merged, nil
-	}
-	epoch, last := l.followed.known()
-	outcome, fill := replica.WrongServer, (*replica.Fill)(nil)
-	if l.isOfWrongServer(&at, &last) {
+	f.readAt, f.At.Began = readAt, start.At
+	view, following, known := l.fill.View, l.following.Load(), l.followed.known.Load()
+	outcome, fill := replica.Merged, (*replica.Fill)(nil)
+	switch {
+	case !following:
+	case l.isOfWrongServer(&f.At, &known.last):
 		l.wrongServers.Add(1)
-	} else {
-		fill = l.merging(start, f.Rows, f.End, at, readAt)
-		if outcome = l.replica.Merge(fill); outcome == replica.WrongServer {
+		outcome = replica.WrongServer
+	default:
+		f.epoch = known.epoch
+		if fill, outcome = l.merge(start, &f); outcome == replica.WrongServer {
 			outcome = replica.Resynced // while nothing is proven, the server may be a new primary
 		}
 	}
 	if outcome == replica.Merged || outcome == replica.Parked {
-		l.store(view, stored{rows: f.Rows, end: f.End, at: at, epoch: epoch, readAt: readAt})
-	} else {
-		l.release(l.key)
+		l.stored = true
+		l.store(view, f)
 	}
-	if outcome == replica.Merged {
+	if following && outcome == replica.Merged {
 		if cut := l.cut(view, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
-			if at.Timeline == "" { // it shows what the statement showed
+			if f.At.Timeline == "" { // it shows what the statement showed
 				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
 			}
 			return cut, outcome, nil
 		}
 	}
-	e := entryOf(view, f.Rows, f.End, readAt)
-	e.fill = fill
-	return e, outcome, nil
+	if !following || outcome == replica.Parked && f.At.Timeline == "" {
+		ahead := false // the caller puts the first page
+		for v, page := range f.pages(view) {
+			if ahead {
+				l.memory.put(v.Key(), entryOf(v, page, fill), l.life())
+			}
+			ahead = true
+		}
+	}
+	return entryOf(view, &f, fill), outcome, nil
 }
 
 // isOfWrongServer reports whether the answer of a statement must not be served: another
@@ -354,9 +317,4 @@ func (l *lookup) isOfWrongServer(at *changefeed.ReadPoint, last *changefeed.Proo
 	}
 	known := last.StartedAt != "" && l.followed.trusted(l.clock.Now())
 	return at.StartedAt != last.StartedAt && (known || l.options.Followed.OldTimeline() != nil)
-}
-
-// merging makes a fill for the replica of the rows behind the view's position.
-func (l *lookup) merging(start replica.Start, rows []lists.Row, end bool, at changefeed.ReadPoint, readAt time.Duration) *replica.Fill {
-	return &replica.Fill{Key: l.fill.View.List(), After: l.fill.View.After(), Rows: rows, End: end, At: at, Start: start, ReadAt: readAt}
 }

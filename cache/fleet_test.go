@@ -42,23 +42,23 @@ func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 			f.change(keyOf("q"))
 			f.settled[0].Rows = nil
 			f.beat()
-		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+		}, want{body: "a b c", hadStale: true, err: errOrigin}},
 		"not if a change may be forgotten": {func(f *feed, second *Cache) {
 			f.beat()
 			second.Reset("epoch", changefeed.ResetGap)
 			f.beat()
-		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+		}, want{body: "a b c", hadStale: true, err: errOrigin}},
 		"not of another epoch": {func(f *feed, second *Cache) {
-			second.followed.epoch = "another"
-		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+			second.followed.known.Store(&known{"another", second.followed.known.Load().last})
+		}, want{body: "a b c", hadStale: true, err: errOrigin}},
 		"not of another run": {func(f *feed, _ *Cache) {
 			f.run = "another"
 			f.reset("epoch")
 			f.beat()
-		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+		}, want{body: "a b c", hadStale: true, err: errOrigin}},
 		"not without proof": {func(f *feed, second *Cache) {
 			second.Reset("epoch", changefeed.ResetGap)
-		}, want{body: "a b c", source: Redis, hadStale: true, err: errOrigin}},
+		}, want{body: "a b c", hadStale: true, err: errOrigin}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, _, first, second := fleet(t)
@@ -91,7 +91,7 @@ func TestRowsOfAnotherServerAreNotMerged(t *testing.T) {
 	f.beat() // now the database has shown all through the LSN of the one before
 	for server, merged := range map[string]bool{ofServer: true, "7400000000000000001/2": false} {
 		key := keyOf(server)
-		p := stored{rows: rowsOf("a"), end: true, epoch: "epoch", at: changefeed.ReadPoint{Timeline: server, LSN: 1 << 40, Through: f.xid}}
+		p := FillResult{Rows: rowsOf("a"), End: true, epoch: "epoch", At: changefeed.ReadPoint{Timeline: server, LSN: 1 << 40, Through: f.xid}}
 		if err := client.Set(t.Context(), inRedis(key), p.encode(key, time.Hour, time.Now()), time.Hour).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 
 // A page that is served for long is stored again as it is then, so that a node that starts
 // can bring it up to date.
-func TestServedStoresAgain(t *testing.T) {
+func TestAHitStoresAgain(t *testing.T) {
 	f, client, first, second := fleet(t)
 	key := keyOf("q")
 	forward(t, first, key, f.reads(FillResult{Rows: rowsOf("a", "b", "c", "d")}))
@@ -198,12 +198,9 @@ func TestServedStoresAgain(t *testing.T) {
 	f.beat()
 	served := func(at time.Duration) int64 {
 		client.FlushAll(t.Context())
-		r, ok := first.Hit(key, time.Now())
-		if !ok {
+		if _, ok := first.Hit(key, time.Now().Add(at-first.clock.Now())); !ok {
 			t.Fatal("no hit")
 		}
-		r.at = at
-		first.Served(&r)
 		waitStored(t, first)
 		return client.Exists(t.Context(), inRedis(key)).Val()
 	}
@@ -211,7 +208,7 @@ func TestServedStoresAgain(t *testing.T) {
 	for i, step := range []struct {
 		at   time.Duration
 		want int64
-	}{{after - 1, 0}, {after, 1}, {after + storeInterval - 1, 0}, {after + storeInterval, 1}} {
+	}{{after - time.Second, 0}, {after + time.Second, 1}, {after + storeInterval, 0}, {after + storeInterval + 2*time.Second, 1}} {
 		if got := served(step.at); got != step.want {
 			t.Errorf("step %d: %d pages stored", i, got)
 		}

@@ -278,13 +278,12 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 			checkFills(t, n.Cache, 2, 0)
 		})
 	})
-	t.Run("has no further page once it is old", func(t *testing.T) {
+	t.Run("has only a stale further page once it is old", func(t *testing.T) {
 		onNode(t, func(n *node) {
 			n.isAhead()
 			boottimetest.Pass(bound)
-			if r, err := n.asksBehind(); !errors.Is(err, errOrigin) {
-				t.Errorf("%+v, %v", r, err)
-			}
+			r, err := n.asksBehind()
+			want{body: "d e f", hadStale: true, err: errOrigin}.check(t, r, err)
 		})
 	})
 	t.Run("has no page that it does not have whole", func(t *testing.T) {
@@ -319,7 +318,7 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 			n.beat()
 			boottimetest.Pass(sharing)
 			n.isHit("")
-			if got := n.Stats().Merges[replica.Resynced.String()]; got != 1 {
+			if got := n.Stats().Replica.Fills[replica.Resynced]; got != 1 {
 				t.Errorf("%d resynced", got)
 			}
 		})
@@ -404,11 +403,9 @@ func TestAHitTakesNoLock(t *testing.T) {
 	onNode(t, func(n *node) {
 		n.asked(n.reads(shows("a")), "a", Origin)
 		n.mu.Lock()
-		n.followed.mu.Lock()
 		n.memory.putMutex(n.q).Lock()
 		n.isHit("a")
 		n.memory.putMutex(n.q).Unlock()
-		n.followed.mu.Unlock()
 		n.mu.Unlock()
 	})
 }
@@ -436,46 +433,4 @@ func TestTTLMode(t *testing.T) {
 		n.asked(n.reads(shows("a")), "a", Origin)
 		n.isHit("a")
 	})
-}
-
-// counted counts how often its list is looked for in the replica.
-type counted struct {
-	*page
-	looks int
-}
-
-func (v *counted) List() replica.Key {
-	v.looks++
-	return v.page.List()
-}
-
-// A page that was read before the first heartbeat is shared for a moment. It is not looked for
-// among the rows at each hit, because they were not merged.
-func TestAPageWithoutRowsIsNotCut(t *testing.T) {
-	onNode(t, func(n *node) {
-		n.reset("epoch")
-		view, fill := &counted{page: pageOf(n.q)}, n.reads(shows("a"))
-		fill.View = view
-		if _, err := n.Forward(n.q, fill); err != nil {
-			t.Fatal(err)
-		}
-		n.beat()
-		view.looks = 0
-		for range 3 {
-			n.isHit("a")
-		}
-		if view.looks != 0 {
-			t.Errorf("%d looks", view.looks)
-		}
-		boottimetest.Pass(sharing)
-		n.isHit("")
-	})
-}
-
-// Outcomes are labels of a metric: each has its own.
-func TestOutcomes(t *testing.T) {
-	all := Outcomes()
-	if slices.Sort(all); len(slices.Compact(slices.Clone(all))) != int(replica.Outcomes)-1 || slices.Contains(all, replica.Parked.String()) {
-		t.Errorf("%q", all)
-	}
 }

@@ -132,7 +132,7 @@ func shows(texts ...string) FillResult { return FillResult{Rows: rowsOf(texts...
 
 // entryAt is an entry of the key that was read at that time.
 func entryAt(key []byte, body string, at time.Duration) *Entry {
-	return entryOf(pageOf(key), rowsOf(body), true, at)
+	return entryOf(pageOf(key), &FillResult{Rows: rowsOf(body), End: true, readAt: at}, nil)
 }
 
 // brings is a fill that succeeds at once.

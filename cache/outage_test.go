@@ -168,7 +168,7 @@ func TestStoresAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range maxAsync + 10 {
-		c.store(pageOf(keyOf(fmt.Sprint(i))), stored{rows: rowsOf("page"), end: true, readAt: c.clock.Now()})
+		c.store(pageOf(keyOf(fmt.Sprint(i))), FillResult{Rows: rowsOf("page"), End: true, readAt: c.clock.Now()})
 	}
 	if n := c.redis.dropped.Load(); n != 10 {
 		t.Errorf("%d dropped", n)

@@ -36,9 +36,8 @@ type redisTier struct {
 
 	budget, storeBudget time.Duration
 
-	ctx     context.Context // of calls; ends with close
-	stop    context.CancelFunc
-	running sync.WaitGroup // calls
+	ctx     context.Context // of calls; ends with Close
+	running *sync.WaitGroup // calls
 
 	calls, failures, corrupt, dropped atomic.Uint64
 
@@ -76,23 +75,17 @@ var errNoDatabase = errors.New("the database is not known")
 var errNoAnswer = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 
 // newRedisTier makes a tier. It waits up to redisTimeout for a connection.
-func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed, clock *boottime.Clock) *redisTier {
-	r := &redisTier{client: client, followed: followed, clock: clock, budget: redisBudget, storeBudget: redisStoreBudget}
+func newRedisTier(c *Cache) *redisTier {
+	r := &redisTier{client: c.options.Redis, followed: c.options.Followed, clock: c.clock, budget: redisBudget, storeBudget: redisStoreBudget,
+		ctx: c.ctx, running: &c.running}
 	r.breaker = gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,
 		Timeout:     250 * time.Millisecond, // then one request probes
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
 	})
-	r.ctx, r.stop = context.WithCancel(context.Background())
 	_, _ = withinBudget(r, redisTimeout, r.tryRead)
 	return r
-}
-
-// close ends all calls.
-func (r *redisTier) close() {
-	r.stop()
-	r.running.Wait()
 }
 
 // RedisCommands returns the commands that a node sends to Redis for entries, so that a
@@ -113,8 +106,8 @@ func RedisCommands(own string) [][]any {
 // get returns the page that is stored under the view's key. It returns nil if Redis has no
 // value, or a value that is not this page. Its age is that of decode. An error says that
 // Redis did not answer in time.
-func (r *redisTier) get(key []byte) (*stored, error) {
-	return callFor(r, r.budget, pagePrefix, key, func(ctx context.Context, name string) (*stored, error) {
+func (r *redisTier) get(key []byte) (*FillResult, error) {
+	return callFor(r, r.budget, pagePrefix, key, func(ctx context.Context, name string) (*FillResult, error) {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
@@ -151,7 +144,7 @@ func getValue(ctx context.Context, client redis.Cmdable, name string) *redis.Str
 }
 
 // set stores the page until life after it was read, unless it is too large.
-func (r *redisTier) set(key []byte, p *stored, life time.Duration) {
+func (r *redisTier) set(key []byte, p *FillResult, life time.Duration) {
 	now := time.Now()
 	age := r.clock.At(now) - p.readAt
 	if life-age < time.Millisecond {
@@ -169,16 +162,16 @@ func (r *redisTier) set(key []byte, p *stored, life time.Duration) {
 
 // pages returns the pages of what was read behind the view's position, each with the row
 // after it, if there is one. Rows that are not all of a page are left out.
-func (p *stored) pages(v View) iter.Seq2[View, *stored] {
-	return func(yield func(View, *stored) bool) {
-		for rows := p.rows; ; {
+func (p *FillResult) pages(v View) iter.Seq2[View, *FillResult] {
+	return func(yield func(View, *FillResult) bool) {
+		for rows := p.Rows; ; {
 			n := firstPage(rows, v.Limit())
 			last := n == len(rows)
-			if last && !p.end {
+			if last && !p.End {
 				return
 			}
 			page := *p
-			page.rows, page.end = rows[:min(n+1, len(rows))], p.end && n+1 >= len(rows)
+			page.Rows, page.End = rows[:min(n+1, len(rows))], p.End && n+1 >= len(rows)
 			if !yield(v, &page) || last {
 				return
 			}
@@ -189,7 +182,7 @@ func (p *stored) pages(v View) iter.Seq2[View, *stored] {
 
 // store sends the pages of what was read to Redis, each under its own key, and then lets
 // other nodes fill the first.
-func (c *Cache) store(v View, p stored) {
+func (c *Cache) store(v View, p FillResult) {
 	c.goRedis(func() {
 		for v, page := range p.pages(v) {
 			c.redis.set(v.Key(), page, c.life())
@@ -208,24 +201,16 @@ const storeInterval = 2 * time.Minute
 // storeState stores a page of the replica in Redis, unless a heartbeat comes in between.
 func (c *Cache) storeState(v View) {
 	readAt := time.Duration(c.followed.proof.Load())
-	epoch, _ := c.followed.known()
 	at, key := c.replica.State(), v.List()
 	page, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
 	if !whole && len(rows) <= v.Limit() || c.replica.State().Began != at.Began {
 		return
 	}
-	p := stored{end: whole && !page.More, at: at, epoch: epoch, readAt: readAt}
+	p := FillResult{End: whole && !page.More, At: at, epoch: c.followed.known.Load().epoch, readAt: readAt}
 	for _, r := range rows {
-		p.rows = append(p.rows, *r)
+		p.Rows = append(p.Rows, *r)
 	}
 	c.store(v, p)
-}
-
-// release lets another node fill the entry that this one claimed.
-func (c *Cache) release(key []byte) {
-	if c.following.Load() {
-		c.goRedis(func() { c.redis.release(key) })
-	}
 }
 
 // goRedis makes a call to Redis in the background. It drops the call if maxAsync calls

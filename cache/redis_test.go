@@ -36,7 +36,7 @@ func checkRedis(t testing.TB, c *Cache, calls, failures, corrupt uint64) {
 
 // encoded is a page in Redis that was read without changes to follow.
 func encoded(key []byte, body string, life time.Duration, readAt time.Time) []byte {
-	p := stored{rows: rowsOf(body), end: true}
+	p := FillResult{Rows: rowsOf(body), End: true}
 	return p.encode(key, life, readAt)
 }
 
@@ -102,7 +102,7 @@ func TestStaleEntriesOfRedis(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
 		deposit(t, client, key, "old", 10*time.Minute, life)
 		r, err := ask(c, key, fails(errOrigin))
-		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
+		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		if r.Age < 10*time.Minute || r.Age > 11*time.Minute {
 			t.Fatalf("age %v", r.Age)
 		}
@@ -125,7 +125,7 @@ func TestStaleEntriesOfRedis(t *testing.T) {
 		putAged(c, key, "older", 20*time.Minute)
 		deposit(t, client, key, "old", 10*time.Minute, life)
 		r, err := ask(c, key, fails(errOrigin))
-		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
+		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		if kept := c.memory.get(key).entry.Load(); kept.text() != "old" {
 			t.Fatalf("%s is kept", kept.text())
 		}

@@ -24,7 +24,7 @@ func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 		if _, err := ask(n.Cache, keyOf("other"), fails(ErrWrongServer)); !errors.Is(err, ErrWrongServer) {
 			t.Error(err)
 		}
-		if got := n.Stats().Merges[replica.WrongServer.String()]; got != 2 {
+		if got := n.Stats().Replica.Fills[replica.WrongServer]; got != 2 {
 			t.Errorf("%d of a wrong server", got)
 		}
 	})

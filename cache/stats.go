@@ -22,19 +22,8 @@ type Stats struct {
 	Bound    time.Duration // --freshness-bound
 	ProofAge time.Duration // since the moment of the last proof: all changes before it are applied
 
-	Cut     uint64            // pages made of the replica's rows
-	Merges  map[string]uint64 // by what became of their rows
+	Cut     uint64 // pages made of the replica's rows
 	Replica replica.Stats
-}
-
-// Outcomes are the keys of Stats.Merges.
-func Outcomes() (all []string) {
-	for o := range replica.Outcomes {
-		if o != replica.Parked { // it has another one later
-			all = append(all, o.String())
-		}
-	}
-	return all
 }
 
 // Stats returns the counts since the start and the current state.
@@ -42,7 +31,7 @@ func (c *Cache) Stats() Stats {
 	s := Stats{
 		Fills: c.fills.Load(), FillErrors: c.fillErrors.Load(),
 		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
-		Mode: c.Mode(), Bound: c.options.Bound, Cut: c.cuts.Load(), Merges: map[string]uint64{}, Replica: c.replica.Stats(),
+		Mode: c.Mode(), Bound: c.options.Bound, Cut: c.cuts.Load(), Replica: c.replica.Stats(),
 	}
 	s.MemoryBytes += int64(s.Replica.Bytes)
 	if r := c.redis; r != nil {
@@ -53,9 +42,6 @@ func (c *Cache) Stats() Stats {
 	if c.options.Bound > 0 {
 		s.ProofAge = c.ProofAge()
 	}
-	for o, n := range s.Replica.Fills {
-		s.Merges[replica.Outcome(o).String()] = n
-	}
-	s.Merges[replica.WrongServer.String()] += c.wrongServers.Load()
+	s.Replica.Fills[replica.WrongServer] += c.wrongServers.Load()
 	return s
 }

@@ -10,6 +10,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/origin"
+	"listedge/origin/usage"
 )
 
 // forward finds a page that is not in memory.
@@ -25,23 +26,28 @@ func (s *Server) forward(x *exchange) (cache.Result, error) {
 
 // fillOf returns how the query's page is read.
 func (s *Server) fillOf(x *exchange) cache.Fill {
-	view := viewOf(x.query)
-	fill := cache.Fill{View: view, Queried: x.client.usage.Queried, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+	view, by := viewOf(x.query), x.client.usage
+	fill := cache.Fill{View: view, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
 		rows, err := s.Origin.Fetch(ctx, view.query, run)
 		if errors.Is(err, origin.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
-		return fillResult(rows, err)
+		return fillResult(by, rows, err)
 	}}
 	if s.Origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, p changefeed.Proof) (cache.FillResult, error) {
-			return fillResult(s.Origin.FetchFromStandby(ctx, view.query, p))
+			rows, err := s.Origin.FetchFromStandby(ctx, view.query, p)
+			return fillResult(by, rows, err)
 		}
 	}
 	return fill
 }
 
-func fillResult(r origin.Rows, err error) (cache.FillResult, error) {
+// fillResult is the answer of one query, which counts as the key's usage.
+func fillResult(by *usage.Counter, r origin.Rows, err error) (cache.FillResult, error) {
+	if !r.Began.IsZero() {
+		by.Queried()
+	}
 	return cache.FillResult{Rows: r.Rows, End: r.End, At: r.At, Query: cache.Span{Began: r.Began, Took: r.Took}}, err
 }
 

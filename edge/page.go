@@ -73,7 +73,6 @@ func lookUpFailed(x *exchange, err error) *failure {
 
 // countLookUp counts the page by where it was found.
 func (s *Server) countLookUp(x *exchange) {
-	s.Cache.Served(&x.result)
 	var tier metrics.Tier
 	switch {
 	case x.result.Err != nil:

@@ -12,21 +12,20 @@
 // connection has one exchange, which its requests use in turn, so that a hit
 // allocates nothing.
 //
-// # A hit: at most 15 files
+// # A hit: at most 14 files
 //
 // Read these files in this order to understand a request that memory answers.
 //
 //	edge/conn.go edge/handler.go edge/headers.go edge/auth.go origin/apikey/key.go
 //	origin/apikey/cache.go edge/params.go origin/query.go edge/page.go cache/cache.go
-//	cache/memory.go cache/following.go cache/entry.go cache/replica/list.go edge/limits.go
+//	cache/memory.go cache/entry.go cache/replica/list.go edge/limits.go
 //
-// # A miss: at most 24 files
+// # A miss: at most 23 files
 //
 // After those of a hit:
 //
-//	edge/fill.go cache/singleflight.go cache/fill.go cache/redis.go
-//	cache/codec.go internal/lists/encode.go cache/replica/fill.go cache/replica/merge.go
-//	cache/replica/table.go
+//	edge/fill.go cache/lookup.go cache/fill.go cache/redis.go
+//	cache/codec.go internal/lists/encode.go cache/replica/merge.go cache/replica/table.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go

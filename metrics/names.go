@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"listedge/cache"
+	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin"
@@ -115,8 +116,10 @@ func sendCache(send scrape, s cache.Stats) {
 	fills := send.labelled("replica_fills_total", "Reads of pages from Postgres, by what became of their rows: merged into those in memory, or not: "+
 		"resynced (the node began again meanwhile), wrong-server, too-old or any-row (changes that they lack are not remembered, or do not name their rows), "+
 		"inconsistent (they differ from rows in memory, which is a bug), dropped (too many waited).", "outcome")
-	for _, outcome := range cache.Outcomes() {
-		fills(s.Merges[outcome], outcome)
+	for outcome, n := range s.Replica.Fills {
+		if o := replica.Outcome(outcome); o != replica.Parked { // it has another one later
+			fills(n, o.String())
+		}
 	}
 	dropped := send.labelled("replica_dropped_ranges_total", "Parts of lists dropped from memory, by cause: row (it is not known whether, or how, a list "+
 		"shows a row), table (a change did not name its rows), budget (memory was full).", "cause")

@@ -3,6 +3,7 @@ package replica
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -32,9 +33,9 @@ const (
 	everywhere // it may belong anywhere in the list
 )
 
-// belongs decides for a list. searched is the text that searches compare, and is made once
-// a version.
-func belongs(row *lists.Row, k *Key, searched *searched) belonging {
+// belongs decides for a list. searchText returns the text that searches compare; known is
+// false if it is not known.
+func belongs(row *lists.Row, k *Key, searchText func() (text string, known bool)) belonging {
 	switch {
 	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter: // mutation: the filter is forgotten
 		return foreign
@@ -45,22 +46,13 @@ func belongs(row *lists.Row, k *Key, searched *searched) belonging {
 	case k.Search == "":
 		return member
 	}
-	if !searched.made {
-		searched.made = true
-		searched.text, searched.known = k.Table.Collection.SearchText(row)
-	}
-	switch {
-	case !searched.known:
+	switch text, known := searchText(); {
+	case !known:
 		return unknown
-	case strings.Contains(searched.text, k.Search): // mutation: a searched row is kept though its text changed; a row that begins to match is not put
+	case strings.Contains(text, k.Search): // mutation: a searched row is kept though its text changed; a row that begins to match is not put
 		return member
 	}
 	return foreign
-}
-
-type searched struct {
-	text        string
-	made, known bool
 }
 
 // positions are those of one version, in each order.
@@ -91,9 +83,9 @@ func (r *Replica) change(t *table, row *lists.Row) {
 	}
 	to := positionsOf(t.of.Collection, row)
 	next := *row // without its neighbours in the change
-	var s searched
+	searchText := sync.OnceValues(func() (string, bool) { return t.of.Collection.SearchText(&next) })
 	for _, l := range t.lists {
-		r.put(l, &next, to[l.Order], belongs(row, &l.Key, &s))
+		r.put(l, &next, to[l.Order], belongs(&next, &l.Key, searchText))
 	}
 }
 

@@ -22,7 +22,7 @@ var (
 			"internal/boottime", "internal/changefeed", "internal/remedy", "internal/tracing"},
 		"edge":                    {"cache", "cache/replica", "limiter", "metrics", "origin", "origin/apikey", "origin/usage", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing", "internal/lists"},
 		"edge/admin":              {"edge", "metrics", "internal/remedy"},
-		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "origin/usage", "internal/changefeed", "internal/lists"},
+		"metrics":                 {"cache", "cache/replica", "limiter", "origin", "origin/apikey", "origin/follower", "origin/usage", "internal/changefeed", "internal/lists"},
 		"cache":                   {"cache/replica", "internal/boottime", "internal/changefeed", "internal/lists"},
 		"cache/replica":           {"internal/changefeed", "internal/lists"},
 		"limiter":                 {"limiter/lease", "internal/boottime"},

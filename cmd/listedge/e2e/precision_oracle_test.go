@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/cache/replica"
 	"listedge/cmd/listedge/node"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
@@ -164,8 +165,8 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 	}
 	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, %v", rounds, transactions, o.kinds, o.compared, o.of)
 	for i, n := range o.nodes {
-		t.Logf("node %d: fills %v, replica %+v", i, n.Cache.Stats().Merges, n.Cache.Stats().Replica)
-		if n.Cache.Stats().Merges["inconsistent"] > 0 {
+		t.Logf("node %d: replica %+v", i, n.Cache.Stats().Replica)
+		if n.Cache.Stats().Replica.Fills[replica.Inconsistent] > 0 {
 			t.Error("what a statement returned differs from what the node had applied")
 		}
 	}

@@ -1,0 +1,138 @@
+package cache
+
+import (
+	"bytes"
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// Forward finds the entry of a key that Hit did not have. It does not keep key. The
+// error is the fill's own, or ErrFillTimeout.
+func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
+	s := c.memory.get(key)
+	r, ok := c.checkMemory(s)
+	if ok {
+		return r, nil
+	}
+	missed, old, wait := c.missed(s), r.Entry, c.options.FillTimeout+redisBudget
+	if old != nil && c.remaining(old) > staleWait {
+		wait = min(wait, staleWait)
+	}
+	l, arrived := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}, c.clock.Now()
+	r, err := l.await(string(l.key), old, wait, l.find, func(e *Entry) bool { return e.ReadAt < arrived && c.judge(e, c.clock.Now()) != fresh })
+	if r.Source != Memory || r.Err != nil { // else the rows had it, or another request found it
+		r.Missed = missed
+	}
+	return r, err
+}
+
+// missed says why memory does not have the slot's page.
+func (c *Cache) missed(s *slot) string {
+	switch {
+	case c.following.Load() && !c.followed.trusted(c.clock.Now()):
+		return "unproven"
+	case s == nil:
+		return "not-held"
+	}
+	return "stale" // by its age, or because the replica has not all of its rows any more
+}
+
+// Bypass returns an entry that was read from the primary after the request
+// arrived, or less than shareTime before.
+func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
+	arrived := c.clock.Now()
+	tooOld := func(e *Entry) bool { return arrived-e.Proof >= c.followed.shareTime() }
+	if s := c.memory.get(key); s != nil {
+		if e := s.entry.Load(); !tooOld(e) {
+			return c.memoryResult(e, arrived), nil
+		}
+	}
+	fill.Standby = nil
+	l := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}
+	// The flight has another name than that of Forward, which the tiers may answer.
+	r, err := l.await(string(key)+" bypass", nil, c.options.FillTimeout, l.fillAnew, tooOld)
+	r.Bypassed = true
+	return r, err
+}
+
+// Stored returns the view's entry if memory or Redis has a fresh one, else ErrNotStored.
+// It never reads from the origin.
+func (c *Cache) Stored(view View) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
+	l := &lookup{Cache: c, key: view.Key(), fill: Fill{View: view}}
+	look := func() (Result, error) {
+		if r, ok := l.findStored(); ok {
+			return r, nil
+		}
+		return Result{}, ErrNotStored
+	}
+	return l.await(string(l.key)+" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
+}
+
+// await waits for the result of the flight of that name. Of concurrent requests the first
+// runs the look-up, and the others get the same result. They look again if it was found for
+// an earlier request, by a slow flight, and is too old for them. If there is no result in
+// time, or an error, await serves the stale entry.
+func (l *lookup) await(name string, old *Entry, wait time.Duration, look func() (Result, error), tooOld func(*Entry) bool) (Result, error) {
+	type landing struct {
+		result Result
+		err    error
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		landed := make(chan landing, 1)
+		l.running.Go(func() {
+			first := false
+			v, err, _ := l.flights.Do(name, func() (any, error) {
+				first = true
+				return protect(look)
+			})
+			r := v.(Result)
+			r.Collapsed = !first
+			landed <- landing{r, err}
+		})
+		select {
+		case is := <-landed:
+			r, err := is.result, is.err
+			if err != nil {
+				stale, err := l.serveStale(old, err)
+				stale.Times = r.Times
+				return stale, err
+			}
+			if r.Collapsed && r.Err == nil && tooOld(r.Entry) {
+				continue
+			}
+			r.Age, r.ByTTL = l.age(r.Entry, l.clock.Now()), !l.following.Load()
+			return r, nil
+		case <-timer.C:
+			if s := l.memory.get(l.key); s != nil { // so that the next request does not wait as long
+				l.pause(s)
+			}
+			return l.serveStale(old, ErrFillTimeout)
+		}
+	}
+}
+
+// protect turns a panic of call into an error. In a goroutine without a recover a panic
+// would end the process.
+func protect[T any](call func() (T, error)) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
+	return call()
+}
