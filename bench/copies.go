@@ -40,12 +40,14 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 	reader := &copies.Client{URL: "http://" + node.address, Key: key.Key, HTTP: &http.Client{Transport: wire}}
 	items := copies.NewItems(reader)
 	t := r.table(fmt.Sprintf("A copy of %d items: what a round costs after a change", copiedItems),
-		"change", "rows that changed, were removed", "requests", "of these 304", "tokens", "queries", "kB received", "CPU of the node, against the first walk", "time, against the first walk")
+		"change", "rows that changed, were removed", "requests", "of these 304", "tokens", "queries", "kB received", "CPU of the node, against the first walk",
+		"time, against the first walk")
 	var first [2]time.Duration
 	const (
 		update = "UPDATE items SET stock_on_hand = stock_on_hand + 1 WHERE workspace_id = $1 AND id = ANY($2)"
 		remove = "UPDATE items SET active = false WHERE workspace_id = $1 AND id = ANY($2)"
-		insert = "INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'New, after ' || id, clock_timestamp() + interval '50 years' FROM unnest($2::uuid[]) id"
+		insert = "INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'New, after ' || id, " +
+			"clock_timestamp() + interval '50 years' FROM unnest($2::uuid[]) id"
 	)
 	for n, c := range []struct {
 		what, statement string

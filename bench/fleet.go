@@ -164,7 +164,8 @@ func (f *followingFleet) startHAProxy(dir string) (*server, error) {
 
 // changeWhileRead has readers ask for the pages at an even pace while a writer
 // changes their rows.
-func (s *subject) changeWhileRead(ctx context.Context, from *server, workspaces []uuid.UUID, keys []string, length time.Duration) (requests, changes float64, err error) {
+func (s *subject) changeWhileRead(ctx context.Context, from *server, workspaces []uuid.UUID, keys []string, length time.Duration) (requests, changes float64,
+	err error) {
 	reading, stop := context.WithTimeout(ctx, length)
 	defer stop()
 	var answered atomic.Int64

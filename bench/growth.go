@@ -41,8 +41,9 @@ func measureGrowth(ctx context.Context, s *subject, r *report) error {
 // word of its names.
 func (s *subject) term(ctx context.Context, workspace uuid.UUID, which string) (term string, err error) {
 	statement := map[string]string{
-		"few":  "SELECT sku FROM items WHERE workspace_id = $1 AND active AND sku IS NOT NULL ORDER BY id LIMIT 1",
-		"many": "SELECT word FROM (SELECT name FROM items WHERE workspace_id = $1 LIMIT 1000) i, regexp_split_to_table(lower(name), '\\W+') word WHERE length(word) > 3 GROUP BY 1 ORDER BY count(*) DESC LIMIT 1",
+		"few": "SELECT sku FROM items WHERE workspace_id = $1 AND active AND sku IS NOT NULL ORDER BY id LIMIT 1",
+		"many": "SELECT word FROM (SELECT name FROM items WHERE workspace_id = $1 LIMIT 1000) i, regexp_split_to_table(lower(name), '\\W+') word " +
+			"WHERE length(word) > 3 GROUP BY 1 ORDER BY count(*) DESC LIMIT 1",
 	}[which]
 	if statement == "" {
 		return "", nil

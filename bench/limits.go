@@ -126,7 +126,8 @@ func reports(period int64) func(l limit, nodes int) design {
 
 // compareDesigns has each design decide the same requests, on the same nodes.
 func compareDesigns(r *report) {
-	t := r.table("Other designs on 3 / 8 nodes, in virtual time", "load", "limit", "design", "over-admitted, % of burst", "used of an exact bucket, %", "calls per request")
+	t := r.table("Other designs on 3 / 8 nodes, in virtual time", "load", "limit", "design", "over-admitted, % of burst", "used of an exact bucket, %",
+		"calls per request")
 	for _, load := range []float64{.8, 10} {
 		for _, l := range []limit{{10, 10}, {50, 100}, {1000, 1000}} {
 			for _, d := range []struct {

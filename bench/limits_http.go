@@ -92,7 +92,8 @@ func measureLimitsOverHTTP(ctx context.Context, s *subject, r *report) error {
 	}
 	defer f.end()
 	bursts := func(j *judged) error { return j.bursts(1.02, 40) }
-	all := []*judged{{what: "40 whole bursts, one in 1.02 refills", limit: limit{10, 20}, run: bursts}, {what: "40 whole bursts, one in 1.02 refills", limit: limit{50, 100}, run: bursts},
+	all := []*judged{{what: "40 whole bursts, one in 1.02 refills", limit: limit{10, 20}, run: bursts},
+		{what: "40 whole bursts, one in 1.02 refills", limit: limit{50, 100}, run: bursts},
 		{what: "after a minute of flood: obeys Retry-After, then 95 % of the rate", limit: limit{1, 100}, run: (*judged).afterAFlood}}
 	var clients errgroup.Group
 	for _, j := range all {

@@ -29,7 +29,8 @@ func measureMemory(ctx context.Context, s *subject, r *report) error {
 	stored += compressed
 	after := must1(node.settled())
 	perPage := func(bytes int) float64 { return float64(bytes) / float64(len(paths)) }
-	r.ratio(fmt.Sprintf("%d pages of 50 items: bytes of heap per page after a collection, against its bytes", len(paths)), "%.0f", perPage(after.heap-before.heap), perPage(stored), 1.35)
+	r.ratio(fmt.Sprintf("%d pages of 50 items: bytes of heap per page after a collection, against its bytes", len(paths)), "%.0f",
+		perPage(after.heap-before.heap), perPage(stored), 1.35)
 	r.ratio("… resident bytes per page, the next collection's garbage included", "%.0f", perPage(after.resident-before.resident), perPage(stored), 1.35)
 	return nil
 }

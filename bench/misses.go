@@ -60,7 +60,8 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 	fetch := fetches(ctx, o, origin.Query{Workspace: s.workspace, Collection: lists.Items, Limit: pageSize})[0]
 	must(fetch())
 	var statement string // as the server has heard it
-	if err := conn.QueryRow(ctx, "SELECT query FROM pg_stat_activity WHERE application_name = 'listedge' AND datname = current_database() AND query LIKE $1", "%FROM "+postgres.Schema+".items%").Scan(&statement); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT query FROM pg_stat_activity WHERE application_name = 'listedge' AND datname = current_database() AND query LIKE $1",
+		"%FROM "+postgres.Schema+".items%").Scan(&statement); err != nil {
 		return fmt.Errorf("the statement of a page: %w", err)
 	}
 	workspace := pgtype.UUID{Bytes: s.workspace, Valid: true} // a uuid.UUID would go by way of its text

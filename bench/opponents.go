@@ -113,7 +113,8 @@ func (s *subject) opposed(ctx context.Context, ours, bare *server, redis string,
 			return err
 		}
 		for i, b := range sides[1:] {
-			r.ratio(fmt.Sprintf("memory hit, 50 items, %s: CPU per request, µs, against %s", encoding, b.name), "%.2f", a.cost.perRequest(), b.cost.perRequest(), goals[i+1])
+			r.ratio(fmt.Sprintf("memory hit, 50 items, %s: CPU per request, µs, against %s", encoding, b.name), "%.2f", a.cost.perRequest(), b.cost.perRequest(),
+				goals[i+1])
 		}
 		r.bar("Against others, CPU per request, µs", encoding, sides...)
 	}
@@ -148,7 +149,8 @@ func (o *opponent) start(v setting, ours *side, encoding string, page answer) (*
 	}
 	got, err := b.awaitHit(http.StatusOK, isHit)
 	if err == nil && (len(got.body) != len(page.body) || got.header.Get("Content-Encoding") != page.header.Get("Content-Encoding")) {
-		err = fmt.Errorf("its page has %d bytes (%s), that of listedge %d (%s)", len(got.body), got.header.Get("Content-Encoding"), len(page.body), page.header.Get("Content-Encoding"))
+		err = fmt.Errorf("its page has %d bytes (%s), that of listedge %d (%s)", len(got.body), got.header.Get("Content-Encoding"), len(page.body),
+			page.header.Get("Content-Encoding"))
 	}
 	if err != nil {
 		end()

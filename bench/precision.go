@@ -56,14 +56,17 @@ var precisionChanges = []struct {
 
 const (
 	changeStock = "UPDATE items SET stock_on_hand = stock_on_hand + 2 * ($2::int % 2) - 1 WHERE id = $1 AND workspace_id = $3"
-	changeName  = "UPDATE items SET name = (ARRAY['Anchor','Bolt','chain','Dowel','hinge','Nut','screw','Washer'])[1 + $2 % 8] || ' ' || $2 WHERE id = $1 AND workspace_id = $3"
-	newRow      = "INSERT INTO items (workspace_id, name, type, track_stock) SELECT workspace_id, 'New item ' || $2::int, 'GOODS', true FROM items WHERE id = $1 AND workspace_id = $3"
+	changeName  = "UPDATE items SET name = (ARRAY['Anchor','Bolt','chain','Dowel','hinge','Nut','screw','Washer'])[1 + $2 % 8] || ' ' || $2 " +
+		"WHERE id = $1 AND workspace_id = $3"
+	newRow = "INSERT INTO items (workspace_id, name, type, track_stock) SELECT workspace_id, 'New item ' || $2::int, 'GOODS', true " +
+		"FROM items WHERE id = $1 AND workspace_id = $3"
 	// Names in four scripts.
 	fourScripts  = "(ARRAY['CAFÉ MUG','東京 抹茶','Чайник','شاي'])[1 + $2 % 4] || ' ' || $2::int"
 	anyScript    = "UPDATE items SET name = " + fourScripts + " WHERE id = $1 AND workspace_id = $3"
-	newAnyScript = "INSERT INTO items (workspace_id, name, type, track_stock) SELECT workspace_id, " + fourScripts + ", 'GOODS', true FROM items WHERE id = $1 AND workspace_id = $3"
-	activate     = "UPDATE items SET active = NOT active WHERE id = $1 AND $2::int >= 0 AND workspace_id = $3"
-	deleteRow    = "DELETE FROM items WHERE id = $1 AND $2::int >= 0 AND workspace_id = $3"
+	newAnyScript = "INSERT INTO items (workspace_id, name, type, track_stock) SELECT workspace_id, " + fourScripts +
+		", 'GOODS', true FROM items WHERE id = $1 AND workspace_id = $3"
+	activate  = "UPDATE items SET active = NOT active WHERE id = $1 AND $2::int >= 0 AND workspace_id = $3"
+	deleteRow = "DELETE FROM items WHERE id = $1 AND $2::int >= 0 AND workspace_id = $3"
 )
 
 // precision is a workspace and the pages that are asked for.

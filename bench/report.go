@@ -100,7 +100,8 @@ func (r *report) write(ctx context.Context, file string) error {
 	}
 	before := string(text)
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# What listedge costs\n\nWritten by `make bench`, each section on the day that it names. Every ratio is of two sides that took turns in one run. "+
+	fmt.Fprintf(&b, "# What listedge costs\n\nWritten by `make bench`, each section on the day that it names. "+
+		"Every ratio is of two sides that took turns in one run. "+
 		"Absolute times are this machine's. A goal that was missed says so.\n\n")
 	fmt.Fprintf(&b, "## Machine and versions\n\n```\n%s```\n\n## Figures\n", strings.Join(machine(r.bin), "\n")+"\n")
 	for _, m := range measures {

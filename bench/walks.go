@@ -51,12 +51,14 @@ func measureWalks(ctx context.Context, s *subject, r *report) error {
 	const fetched = `listedge_origin_fetches_total{outcome="ok"}`
 	before := node.metric(fetched)
 	must2(times(1)) // fills memory
-	r.figure(fmt.Sprintf("the first walk of %d pages: statements", deepPage), fmt.Sprintf("%.0f", node.metric(fetched)-before), fmt.Sprintf("≤ %d", deepPage*11/40))
+	r.figure(fmt.Sprintf("the first walk of %d pages: statements", deepPage), fmt.Sprintf("%.0f", node.metric(fetched)-before),
+		fmt.Sprintf("≤ %d", deepPage*11/40))
 	_, hits := must2(times(3))
 	must(insert(ctx))
 	time.Sleep(rowEvery) // the node has it
 	moved, anew := must2(times(1))
-	r.figure(fmt.Sprintf("a walk of %d pages behind a new row: pages without a query", deepPage), fmt.Sprintf("%.2f %%", 100-share(of(moved, "fwd="), of(moved, ""))), "")
+	r.figure(fmt.Sprintf("a walk of %d pages behind a new row: pages without a query", deepPage),
+		fmt.Sprintf("%.2f %%", 100-share(of(moved, "fwd="), of(moved, ""))), "")
 	r.ratio("a page of a walk behind a new row, against one that did not change: CPU per page, µs", "%.0f", anew, hits, 0)
 
 	rows, began := 0, time.Now()

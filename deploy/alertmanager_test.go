@@ -134,7 +134,8 @@ func TestOneNotificationForEachOutage(t *testing.T) {
 		cause, _, _ := strings.Cut(outage, " ")
 		t.Run(cause, func(t *testing.T) {
 			within(t, patience, "one is active", func() bool {
-				said := must1(exec.Command(tool("amtool"), "alert", "query", "--active", "--output=json", "job="+strconv.Itoa(i), "--alertmanager.url=http://"+a.url).Output())
+				said := must1(exec.Command(tool("amtool"), "alert", "query", "--active", "--output=json", "job="+strconv.Itoa(i),
+					"--alertmanager.url=http://"+a.url).Output())
 				names := regexp.MustCompile(`"alertname":"(\w+)"`).FindAllStringSubmatch(string(said), -1)
 				return len(names) == 1 && names[0][1] == "Listedge"+cause
 			})

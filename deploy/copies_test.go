@@ -69,7 +69,8 @@ func goKeeper(t *testing.T, address, key string, limit int) keeper {
 		defer cancel()
 		found, err := items.Round(ctx)
 		if problem, ok := errors.AsType[*listedge_client.Problem](err); ok {
-			said, _ := json.Marshal(map[string]any{"problem": map[string]any{"status": problem.Status, "code": problem.Code, "requestId": problem.RequestID, "retryAfter": problem.RetryAfter / time.Second}})
+			said, _ := json.Marshal(map[string]any{"problem": map[string]any{"status": problem.Status, "code": problem.Code, "requestId": problem.RequestID,
+				"retryAfter": problem.RetryAfter / time.Second}})
 			err = json.Unmarshal(said, &r)
 		}
 		must(err)
@@ -176,14 +177,18 @@ func readsWhatChanged(t *testing.T, f *fleet, start starter) {
 		{"a first walk", "", 12, 12, 60, 0, 60},
 		{"nothing", "", 12, 0, 0, 0, 60},
 		{"a row deep in the list", "UPDATE items SET name = 'Other' WHERE id = ANY(($1::uuid[])[33:33])", 12, 1, 1, 0, 60},
-		{"a row comes in at the head", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ANY(($1::uuid[])[1:1])", 13, 2, 1, 0, 61},
-		{"another: it joins the small page", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ANY(($1::uuid[])[1:1])", 13, 2, 1, 0, 62},
+		{"a row comes in at the head", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ANY(($1::uuid[])[1:1])", 13, 2, 1,
+			0, 61},
+		{"another: it joins the small page", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ANY(($1::uuid[])[1:1])", 13,
+			2, 1, 0, 62},
 		{"a row leaves: it and the row that takes its place", "DELETE FROM items WHERE id = ANY(($1::uuid[])[33:33])", 13, 2, 0, 1, 61},
 		{"nothing again", "", 13, 0, 0, 0, 61},
 		{"rows become old: pages at the end are filled", "UPDATE items SET created_at = '1990-01-01' WHERE id = ANY(($1::uuid[])[20:25])", 14, 5, 6, 0, 61},
-		{"rows so large that pages end before their limit", "UPDATE items SET (name, sku, description, unit) = (SELECT t, t, t, t FROM repeat(chr(1), 65536) t) WHERE id = ANY(($1::uuid[])[45:52])", 16, 5, 8, 0, 61},
+		{"rows so large that pages end before their limit",
+			"UPDATE items SET (name, sku, description, unit) = (SELECT t, t, t, t FROM repeat(chr(1), 65536) t) WHERE id = ANY(($1::uuid[])[45:52])", 16, 5, 8, 0, 61},
 		{"nothing once more", "", 16, 0, 0, 0, 61},
-		{"all leave but one", "UPDATE items SET active = false WHERE id <> ALL(($1::uuid[])[25:25]) AND workspace_id = (SELECT workspace_id FROM items WHERE id = ANY(($1::uuid[])[25:25]))", 1, 1, 0, 60, 1},
+		{"all leave but one", "UPDATE items SET active = false WHERE id <> ALL(($1::uuid[])[25:25]) AND workspace_id = " +
+			"(SELECT workspace_id FROM items WHERE id = ANY(($1::uuid[])[25:25]))", 1, 1, 0, 60, 1},
 		{"none", "UPDATE items SET active = false WHERE id = ANY(($1::uuid[])[25:25])", 1, 1, 0, 1, 0},
 		{"still none", "", 1, 0, 0, 0, 0},
 	} {

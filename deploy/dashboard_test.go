@@ -86,7 +86,8 @@ func (p panel) draw(id, x, y, w, h int) object {
 	case "heatmap":
 		field["custom"] = object{"hideFrom": object{"legend": false, "tooltip": false, "viz": false}, "scaleDistribution": object{"type": "linear"}}
 		options = object{"calculate": false, "cellGap": 0, "color": object{"mode": "scheme", "scheme": "Turbo", "exponent": 0.5, "steps": 64},
-			"yAxis": object{"unit": p.unit, "axisPlacement": "left"}, "rowsFrame": object{"layout": "auto"}, "tooltip": object{"mode": "single", "yHistogram": true}, "legend": object{"show": true}}
+			"yAxis": object{"unit": p.unit, "axisPlacement": "left"}, "rowsFrame": object{"layout": "auto"}, "tooltip": object{"mode": "single", "yHistogram": true},
+			"legend": object{"show": true}}
 	case "table":
 		if len(p.queries) < 2 {
 			break
@@ -99,7 +100,8 @@ func (p panel) draw(id, x, y, w, h int) object {
 				overrides = append(overrides, object{"matcher": object{"id": "byName", "options": q.legend}, "properties": []object{{"id": "unit", "value": unit}}})
 			}
 		}
-		transformations = []object{{"id": "merge", "options": object{}}, {"id": "organize", "options": object{"excludeByName": object{"Time": true, "Value #A": true}, "renameByName": names}}}
+		transformations = []object{{"id": "merge", "options": object{}},
+			{"id": "organize", "options": object{"excludeByName": object{"Time": true, "Value #A": true}, "renameByName": names}}}
 	}
 	drawn := object{"id": id, "type": p.kind, "title": p.title, "description": p.about, "datasource": source, "targets": targets,
 		"gridPos": object{"x": x, "y": y, "w": w, "h": h}, "fieldConfig": object{"defaults": field, "overrides": overrides}, "options": options}
@@ -115,7 +117,8 @@ func layOut(rows []row) (panels []object) {
 	id, y := 0, 0
 	next := func() int { id++; return id }
 	for _, r := range rows {
-		panels = append(panels, object{"id": next(), "type": "row", "title": r.title, "collapsed": false, "panels": []object{}, "gridPos": object{"x": 0, "y": y, "w": 24, "h": 1}})
+		panels = append(panels, object{"id": next(), "type": "row", "title": r.title, "collapsed": false, "panels": []object{},
+			"gridPos": object{"x": 0, "y": y, "w": 24, "h": 1}})
 		y++
 		x, height := 0, 0
 		for _, p := range r.panels {

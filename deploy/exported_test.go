@@ -39,7 +39,8 @@ func export(t *testing.T) exported {
 				_, text, err := get("http://"+n.admin+"/metrics", "")
 				return err == nil && bytes.Contains(text, []byte(`{check="redis eviction"}`)) && bytes.Contains(text, []byte(`{check="replica `))
 			})
-			for _, path := range []string{"/v1/items", "/v1/items", "/v1/contacts?limit=5", "/v1/items?limit=0", "/v1/none", "/docs", "/docs/none", "/openapi.json", "/"} {
+			for _, path := range []string{"/v1/items", "/v1/items", "/v1/contacts?limit=5", "/v1/items?limit=0", "/v1/none", "/docs", "/docs/none", "/openapi.json",
+				"/"} {
 				for _, key := range []string{f.key, "none", ""} {
 					if _, _, err := get("http://"+n.public+path, key); err != nil {
 						t.Fatal(err)
@@ -59,7 +60,8 @@ func export(t *testing.T) exported {
 		}
 		// What Prometheus itself adds.
 		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x"))
-		e.put("ALERTS", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "alertname", "ListedgeX", "alertstate", "firing", "severity", "page"))
+		e.put("ALERTS", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "alertname", "ListedgeX", "alertstate", "firing", "severity",
+			"page"))
 		// What its configuration adds to the load balancer's.
 		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "haproxy", "fleet", "listedge"))
 		e.put("haproxy_backend_active_servers", dto.MetricType_GAUGE, labels.FromStrings("job", "haproxy", "fleet", "listedge", "proxy", "nodes"))

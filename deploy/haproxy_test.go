@@ -167,7 +167,8 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		for range 3 {
 			add()
 		}
-		changes = []string{"127.0.0.11:53", names.address, "hold obsolete 10s", "hold obsolete 1s", "node:8080", "node:" + served, " check port 9090 ", " check port " + asked + " "}
+		changes = []string{"127.0.0.11:53", names.address, "hold obsolete 10s", "hold obsolete 1s", "node:8080", "node:" + served, " check port 9090 ",
+			" check port " + asked + " "}
 	} else { // elsewhere than on Linux only 127.0.0.1 is configured
 		for range 3 {
 			f.add(t)

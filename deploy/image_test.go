@@ -117,7 +117,8 @@ func TestTheImagesContextIsEnough(t *testing.T) {
 // The image's base has neither a shell nor a C library.
 func TestTheImagesProgramNeedsNothing(t *testing.T) {
 	path := must1(program())
-	if said := listedge(t, nil, "--version"); !regexp.MustCompile(`^listedge ` + regexp.QuoteMeta(versionInSource(t)) + ` \(revision ` + revision + `\)$`).MatchString(said) {
+	if said := listedge(t, nil, "--version"); !regexp.MustCompile(`^listedge ` + regexp.QuoteMeta(versionInSource(t)) + ` \(revision ` + revision +
+		`\)$`).MatchString(said) {
 		t.Errorf("--version says %q", said)
 	}
 	info := must1(buildinfo.ReadFile(path))

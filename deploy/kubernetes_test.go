@@ -344,7 +344,8 @@ func checkAdapter(t *testing.T, metric string) {
 		t.Errorf("the adapter makes %v, and not %s", made, metric)
 	}
 	series := find(t, file, `seriesQuery: '?(\w+)`)[0]
-	query := strings.NewReplacer("<<.Series>>", series, "<<.LabelMatchers>>", `job="listedge"`, "<<.GroupBy>>", "instance").Replace(find(t, file, `metricsQuery: '?(.*?)'?\n`)[0])
+	query := strings.NewReplacer("<<.Series>>", series, "<<.LabelMatchers>>", `job="listedge"`, "<<.GroupBy>>",
+		"instance").Replace(find(t, file, `metricsQuery: '?(.*?)'?\n`)[0])
 	if err := export(t).judge(query); err != nil {
 		t.Error(err)
 	}

@@ -33,15 +33,16 @@ const prometheusNodes = `    dns_sd_configs:
 func hastened(t *testing.T) string {
 	t.Helper()
 	durations := regexp.MustCompile(`(for: |\[)(\d+)([smhd])`)
-	return durations.ReplaceAllStringFunc(replaced(t, rulesFile, "> 512 * 1024", "> 32 * 1024", "keep_firing_for: 8m", "keep_firing_for: 16m"), func(found string) string {
-		part := durations.FindStringSubmatch(found)
-		unit := map[string]int{"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[part[3]]
-		duration := must1(strconv.Atoi(part[2])) * unit / 20
-		if part[1] != "[" {
-			duration = max(duration, 3000)
-		}
-		return part[1] + strconv.Itoa(duration) + "ms"
-	})
+	return durations.ReplaceAllStringFunc(replaced(t, rulesFile, "> 512 * 1024", "> 32 * 1024", "keep_firing_for: 8m", "keep_firing_for: 16m"),
+		func(found string) string {
+			part := durations.FindStringSubmatch(found)
+			unit := map[string]int{"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[part[3]]
+			duration := must1(strconv.Atoi(part[2])) * unit / 20
+			if part[1] != "[" {
+				duration = max(duration, 3000)
+			}
+			return part[1] + strconv.Itoa(duration) + "ms"
+		})
 }
 
 func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string) *prometheus {
@@ -55,7 +56,8 @@ func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string
 		`'([^:]+):\d+'`, "'(.+)'", // nodes of this machine differ by their ports
 		"'localhost:9090'", "'"+p.url+"'", "'haproxy:8404'", "'127.0.0.1:"+f.stats+"'",
 		"scrape_interval: 5s", "scrape_interval: 1s", "evaluation_interval: 5s", "evaluation_interval: 1s", "scrape_timeout: 4s", "scrape_timeout: 1s"))
-	startProgram(t, exec.Command(tool("prometheus"), "--config.file="+config, "--enable-feature="+strings.Join(features, ","), "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
+	startProgram(t, exec.Command(tool("prometheus"), "--config.file="+config, "--enable-feature="+strings.Join(features, ","),
+		"--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
 	within(t, patience, "Prometheus is ready", func() bool {
 		status, _, err := get("http://"+p.url+"/-/ready", "")
 		return err == nil && status == http.StatusOK

@@ -50,7 +50,8 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 		"# one node;", "& NODE=$!; until curl -sf http://" + admin + "/readyz | grep followed; do sleep 0.1; done\n" + walk + "#",
 		"127.0.0.1:8080", public,
 		"curl -i", "curl -sfi",
-		"&cursor=…'", "&cursor='$(curl -s -H \"X-API-Key: $KEY\" 'http://" + public + "/v1/items?limit=5&sort=name' | grep -o '\"nextCursor\":\"[^\"]*' | cut -d'\"' -f4)",
+		"&cursor=…'", "&cursor='$(curl -s -H \"X-API-Key: $KEY\" 'http://" + public +
+			"/v1/items?limit=5&sort=name' | grep -o '\"nextCursor\":\"[^\"]*' | cut -d'\"' -f4)",
 	}
 	script := install
 	for i := 0; i < len(changes); i += 2 {
@@ -66,7 +67,8 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, script, said)
 	}
-	for _, want := range []string{"made the slot", "ok    wal_level", `"name":"Bolt"`, `"hasMore":true`, `"name":"Washer"`, `"hasMore":false`, "ok    fleet follower", "ok    fleet size"} {
+	for _, want := range []string{"made the slot", "ok    wal_level", `"name":"Bolt"`, `"hasMore":true`, `"name":"Washer"`, `"hasMore":false`,
+		"ok    fleet follower", "ok    fleet size"} {
 		if !strings.Contains(string(said), want) {
 			t.Errorf("%q is missing:\n%s\n%s", want, script, said)
 		}
@@ -132,7 +134,8 @@ func TestMakeRun(t *testing.T) {
 		t.Errorf("it names %d nodes:\n%s", len(nodes), said())
 	}
 	within(t, patience, "the doctor finds a fleet", func() bool {
-		found, err := exec.Command("../bin/listedge", "doctor", "--database-url", valueOf("database"), "--redis-url", valueOf("redis"), "--node", at(100)+","+at(101)+","+at(102)).Output()
+		found, err := exec.Command("../bin/listedge", "doctor", "--database-url", valueOf("database"), "--redis-url", valueOf("redis"), "--node",
+			at(100)+","+at(101)+","+at(102)).Output()
 		return err == nil && strings.Contains(string(found), "ok    fleet follower") && strings.Contains(string(found), "ok    fleet size")
 	})
 }

@@ -24,9 +24,11 @@ const runbookHead = `<!doctype html>
 <title>Runbook – listedge</title>
 <link rel="icon" href="data:,">
 <style>
-  :root { color-scheme: light dark; --ground: #f4f6f8; --text: #1b2430; --quiet: #566273; --line: #e1e6ec; --code: #e9edf2; --ink: #2459a8; font: 16px/1.5 system-ui, sans-serif; }
+  :root { color-scheme: light dark; --ground: #f4f6f8; --text: #1b2430; --quiet: #566273; --line: #e1e6ec; --code: #e9edf2; --ink: #2459a8;
+    font: 16px/1.5 system-ui, sans-serif; }
   @media (prefers-color-scheme: dark) { :root { --ground: #0e1319; --text: #e3e9f1; --quiet: #98a5b6; --line: #26303d; --code: #1b2430; --ink: #7db0ff; } }
-  body { background: var(--ground); color: var(--text); max-width: 52rem; margin: 0 auto; padding: 1rem clamp(.75rem, 3vw, 2rem) 40vh; overflow-wrap: anywhere; }
+  body { background: var(--ground); color: var(--text); max-width: 52rem; margin: 0 auto; padding: 1rem clamp(.75rem, 3vw, 2rem) 40vh;
+    overflow-wrap: anywhere; }
   h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; border-top: 1px solid var(--line); padding-top: 1.2rem; margin-top: 1.8rem; }
   h2:target { color: var(--ink); }
   a { color: var(--ink); } li { margin: .3rem 0; }

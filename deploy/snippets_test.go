@@ -54,7 +54,8 @@ func TestTheLinesOfTheLoadBalancer(t *testing.T) {
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: must1(x509.MarshalPKIXPublicKey(issuer.Public()))})
 	must(os.WriteFile(in("issuer.pem"), public, 0o600))
 	must(os.WriteFile(in("keys.map"), []byte("Sync lk_sync\n"), 0o600))
-	config := "global\n    log stdout format raw local0\ndefaults\n    mode http\n    timeout connect 9s\n    timeout client 1m\n    timeout server 1m\n" + side("nodes") + side("existing")
+	config := "global\n    log stdout format raw local0\ndefaults\n    mode http\n    timeout connect 9s\n    timeout client 1m\n    timeout server 1m\n" +
+		side("nodes") + side("existing")
 	addresses := map[string]string{} // heading -> address of the frontend with its lines
 	for _, section := range strings.Split(string(must1(os.ReadFile("../docs/LOAD_BALANCER.md"))), "\n## ")[1:] {
 		heading, _, _ := strings.Cut(section, "\n")

@@ -15,7 +15,8 @@ import (
 
 // beside is the text beside a label of a card.
 func beside(card, label string) string {
-	return fmt.Sprintf(`([...document.querySelectorAll("#%s dl div")].find(r => !r.hidden && r.firstChild.textContent === %q)?.lastChild.textContent ?? "")`, card, label)
+	return fmt.Sprintf(`([...document.querySelectorAll("#%s dl div")].find(r => !r.hidden && r.firstChild.textContent === %q)?.lastChild.textContent ?? "")`,
+		card, label)
 }
 
 // big is a card's first number.
@@ -127,7 +128,8 @@ const pale = `(() => {
 })()`
 
 // mute are pictures and parts without a name.
-const mute = `[...document.querySelectorAll("main section, svg")].filter(e => !(e.getAttribute("aria-label") || document.getElementById(e.getAttribute("aria-labelledby"))?.textContent))
+const mute = `[...document.querySelectorAll("main section, svg")].filter(e => !(
+	e.getAttribute("aria-label") || document.getElementById(e.getAttribute("aria-labelledby"))?.textContent))
 	.map(e => e.outerHTML.slice(0, 80))`
 
 // The page is for the day on which something is wrong.
@@ -195,7 +197,8 @@ func TestTheStatusPageShowsAReplica(t *testing.T) {
 	page.await(t, light("good", "up"))
 	must(replica.Kill(syscall.SIGQUIT))
 	page.await(t, light("bad", "down since "))
-	page.await(t, fmt.Sprintf(`[...document.querySelectorAll("#problems li")].some(p => p.textContent.startsWith(%q) && p.querySelector("a").getAttribute("href") === "/runbook#listedgereplicafails")`,
+	page.await(t, fmt.Sprintf(`[...document.querySelectorAll("#problems li")].some(p => p.textContent.startsWith(%q) &&
+		p.querySelector("a").getAttribute("href") === "/runbook#listedgereplicafails")`,
 		"Replica "+address.Host+" is down since "))
 	if good := evaluate[int](t, page, `document.querySelectorAll("#lights .good").length`); good != 3 {
 		t.Errorf("%d other lights are green, of Postgres, Redis and the follower", good)

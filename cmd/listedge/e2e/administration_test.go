@@ -69,7 +69,8 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 			return p.code == exitFine
 		})
 		log := auditLog(t, url)
-		if e := log[0]; len(log) != before+1 || e.Actor != "Ann B." || e.Action != c.action || !strings.Contains(fmt.Sprint("-", e.WorkspaceID, e.KeyID), c.subject[strings.LastIndex(c.subject, " ")+1:]) || e.WorkspaceID == nil {
+		if e := log[0]; len(log) != before+1 || e.Actor != "Ann B." || e.Action != c.action ||
+			!strings.Contains(fmt.Sprint("-", e.WorkspaceID, e.KeyID), c.subject[strings.LastIndex(c.subject, " ")+1:]) || e.WorkspaceID == nil {
 			t.Errorf("%s: %d rows, %+v", c.command, len(log)-before, e)
 		}
 	}
@@ -130,7 +131,8 @@ func TestNodesCannotReadTheAuditLog(t *testing.T) {
 	execute(t, url, fmt.Sprintf("CREATE ROLE %q", role))
 	execute(t, url, command(t, "migrate", "grants", "--role", role))
 	var any bool
-	if err := connect(t, url).QueryRow(t.Context(), "SELECT has_table_privilege($1, 'audit_log', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')", role).Scan(&any); err != nil || any {
+	if err := connect(t, url).QueryRow(t.Context(),
+		"SELECT has_table_privilege($1, 'audit_log', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')", role).Scan(&any); err != nil || any {
 		t.Errorf("%v, %v", any, err)
 	}
 }
@@ -181,7 +183,8 @@ func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
 		if got := n.get(t, "/v1/contacts?limit=1", next.Key).StatusCode; got != http.StatusForbidden {
 			t.Errorf("a scope that the old key had not: %d", got)
 		}
-		if ends, err := time.Parse(time.RFC3339, next.Replaces.ExpiresAt); err != nil || time.Until(ends) < 23*time.Hour || time.Until(ends) > 25*time.Hour || next.Replaces.ID != old.ID {
+		if ends, err := time.Parse(time.RFC3339, next.Replaces.ExpiresAt); err != nil || time.Until(ends) < 23*time.Hour || time.Until(ends) > 25*time.Hour ||
+			next.Replaces.ID != old.ID {
 			t.Errorf("%+v", next.Replaces)
 		}
 	})
@@ -214,7 +217,8 @@ func TestRotatePrintsTheKeyAlone(t *testing.T) {
 	workspace, _ := workspaceWithKey(t, url)
 	id := made(t, "keys", "create", "--workspace", workspace, "--database-url", url)
 	p := start(t, "keys", "rotate", id, "--database-url", url)
-	if <-p.ended; p.code != exitFine || len(p.out.String()) != 44 || !strings.HasPrefix(p.out.String(), "lk_") || !strings.Contains(p.err.String(), "replaces "+id+", which works until 2") {
+	if <-p.ended; p.code != exitFine || len(p.out.String()) != 44 || !strings.HasPrefix(p.out.String(), "lk_") ||
+		!strings.Contains(p.err.String(), "replaces "+id+", which works until 2") {
 		t.Errorf("exit %d: %q, %q", p.code, p.out.String(), p.err.String())
 	}
 }

@@ -148,7 +148,8 @@ func (n *testNode) try(method, path, key string, headers ...string) (*answer, er
 func conforms(a *answer) error {
 	if id := a.Header.Get("X-Request-Id"); id == "" {
 		return fmt.Errorf("no X-Request-Id")
-	} else if len(a.body) > 0 && a.Header.Get("Content-Type") == "application/json" && a.Header.Get("Content-Encoding") == "" && !strings.Contains(string(a.body), `"requestId":"`+id+`"`) &&
+	} else if len(a.body) > 0 && a.Header.Get("Content-Type") == "application/json" && a.Header.Get("Content-Encoding") == "" &&
+		!strings.Contains(string(a.body), `"requestId":"`+id+`"`) &&
 		strings.HasPrefix(a.Request.URL.Path, "/v1") {
 		return fmt.Errorf("request id %s is not in the body", id)
 	}
@@ -202,7 +203,8 @@ func problemConforms(a *answer) error {
 	if a.StatusCode == http.StatusOK || a.StatusCode == http.StatusNotModified {
 		return nil // HEAD of the reference
 	}
-	if a.Header.Get("Cache-Control") != "no-store" || a.Header.Get("X-Content-Type-Options") != "nosniff" || (a.StatusCode == 405) != (a.Header.Get("Allow") == "GET, HEAD") {
+	if a.Header.Get("Cache-Control") != "no-store" || a.Header.Get("X-Content-Type-Options") != "nosniff" ||
+		(a.StatusCode == 405) != (a.Header.Get("Allow") == "GET, HEAD") {
 		return fmt.Errorf("headers %v", a.Header)
 	}
 	var body any

@@ -123,7 +123,8 @@ func TestIDsOfNothingAreNotFound(t *testing.T) {
 	const none = "00000000-0000-0000-0000-000000000000"
 	for line, other := range map[string]string{
 		"workspaces suspend ID": key[0].ID, "workspaces resume ID": key[0].ID, "workspaces update ID --rate 1": key[0].ID,
-		"keys create --workspace ID": key[0].ID, "keys list --workspace ID": key[0].ID, "usage --workspace ID": key[0].ID, "import items --workspace ID " + file: key[0].ID, "purge --workspace ID": key[0].ID,
+		"keys create --workspace ID": key[0].ID, "keys list --workspace ID": key[0].ID, "usage --workspace ID": key[0].ID,
+		"import items --workspace ID " + file: key[0].ID, "purge --workspace ID": key[0].ID,
 		"keys revoke ID": workspace, "keys update ID --rate 1": workspace, "keys rotate ID": workspace, "keys show ID": workspace,
 	} {
 		for _, id := range []string{none, other} {
@@ -154,7 +155,8 @@ func TestCommandsPrintOneJSONValue(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 	k := parse("keys create --workspace " + id + " --name Sync --scopes items:read --rate 7.5 --expires-in 1h").(map[string]any)
-	if key, _ := k["key"].(string); len(key) != 43 || k["workspaceId"] != id || k["name"] != "Sync" || k["ratePerSecond"] != 7.5 || k["burst"] != 15.0 || k["expiresAt"] == nil {
+	if key, _ := k["key"].(string); len(key) != 43 || k["workspaceId"] != id || k["name"] != "Sync" || k["ratePerSecond"] != 7.5 || k["burst"] != 15.0 ||
+		k["expiresAt"] == nil {
 		t.Errorf("%v", k)
 	}
 	d := parse("keys create --workspace " + id).(map[string]any)
@@ -184,7 +186,8 @@ func TestCommandsPrintOneJSONValue(t *testing.T) {
 	if len(status) != 1 || status[0].(map[string]any)["version"] != 1.0 || status[0].(map[string]any)["appliedAt"] == nil {
 		t.Errorf("%v", status)
 	}
-	for _, people := range []string{"workspaces list", "keys list --workspace " + id, "migrate status", "keys show " + k["id"].(string), "workspaces suspend " + id, "keys revoke " + k["id"].(string), "migrate up"} {
+	for _, people := range []string{"workspaces list", "keys list --workspace " + id, "migrate status", "keys show " + k["id"].(string),
+		"workspaces suspend " + id, "keys revoke " + k["id"].(string), "migrate up"} {
 		if printed := command(t, append(strings.Fields(people), "--database-url", url)...); strings.TrimSpace(printed) == "" || strings.Contains(printed, "{") {
 			t.Errorf("%s prints %q", people, printed)
 		}

@@ -135,7 +135,8 @@ func TestHeadersOfAPage(t *testing.T) {
 			t.Errorf("%s: %q, want %s", header, got, want)
 		}
 	}
-	if again := n.get(t, "/v1/items?limit=10", key); cacheStatus(again.Header) != "listedge; hit; detail=memory" || again.Header.Get("ETag") != first.Header.Get("ETag") {
+	if again := n.get(t, "/v1/items?limit=10", key); cacheStatus(again.Header) != "listedge; hit; detail=memory" ||
+		again.Header.Get("ETag") != first.Header.Get("ETag") {
 		t.Errorf("second answer: %v", again.Header)
 	}
 	if last := n.get(t, "/v1/items?limit=100", key); last.Header.Get("Link") != "" || last.page(t).Page.HasMore {
@@ -153,7 +154,8 @@ func TestHeadersOfAPage(t *testing.T) {
 	})
 	t.Run("conditional", func(t *testing.T) {
 		a := n.get(t, "/v1/items?limit=10", key, "If-None-Match: "+first.Header.Get("ETag"))
-		if a.StatusCode != 304 || len(a.body) != 0 || a.Header.Get("ETag") == "" || a.Header.Get("Vary") == "" || a.Header.Get("Cache-Control") == "" || a.Header.Get("X-Request-Id") == "" {
+		if a.StatusCode != 304 || len(a.body) != 0 || a.Header.Get("ETag") == "" || a.Header.Get("Vary") == "" || a.Header.Get("Cache-Control") == "" ||
+			a.Header.Get("X-Request-Id") == "" {
 			t.Errorf("%s with %d bytes and %v", a.Status, len(a.body), a.Header)
 		}
 	})
@@ -241,11 +243,14 @@ func TestLimits(t *testing.T) {
 		a.Header.Get("X-RateLimit-Limit") != "8" || a.Header.Get("X-RateLimit-Remaining") != "0" {
 		t.Errorf("%s %v", a.Status, a.Header)
 	}
-	if a := n.get(t, "/v1/items", blocked); a.StatusCode != 429 || a.Header.Get("Retry-After") == "" || a.Header.Get("RateLimit") != `"key";r=0;t=`+a.Header.Get("Retry-After") {
+	if a := n.get(t, "/v1/items", blocked); a.StatusCode != 429 || a.Header.Get("Retry-After") == "" ||
+		a.Header.Get("RateLimit") != `"key";r=0;t=`+a.Header.Get("Retry-After") {
 		t.Errorf("rate 0: %s %v", a.Status, a.Header)
 	}
 	// Wrong parameters cost a token: the check of the limit comes first.
-	if got := n.get(t, "/v1/items?limit=0", newKeyFor(t, url, strings.TrimSpace(command(t, "workspaces", "create", "--name", "x", "--database-url", url)))); got.StatusCode != 400 || got.Header.Get("X-RateLimit-Remaining") != "99" || got.Header.Get("X-RateLimit-Limit") != "100" {
+	if got := n.get(t, "/v1/items?limit=0", newKeyFor(t, url,
+		strings.TrimSpace(command(t, "workspaces", "create", "--name", "x", "--database-url", url)))); got.StatusCode != 400 ||
+		got.Header.Get("X-RateLimit-Remaining") != "99" || got.Header.Get("X-RateLimit-Limit") != "100" {
 		t.Errorf("%s %v", got.Status, got.Header)
 	}
 }

@@ -145,7 +145,8 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	says(t, here, exitFine, admin.Finding{Subject: "fleet version", Level: admin.OK, Text: ") on all"})
 	client := redistest.Client(t, server)
 	const roster = "listedge:{changes}:nodes"
-	client.HSet(t.Context(), roster, "other", fmt.Sprintf(`{"name":"other:9090","version":"0.3.0","revision":"0123456789abcdef","seen":%d}`, time.Now().UnixMilli()))
+	client.HSet(t.Context(), roster, "other", fmt.Sprintf(`{"name":"other:9090","version":"0.3.0","revision":"0123456789abcdef","seen":%d}`,
+		time.Now().UnixMilli()))
 	by := diagnose(t, exitFine, here...)
 	expect(t, by, "fleet version", admin.Warn, "0.3.0 (0123456789) on other:9090")
 	expect(t, by, "fleet version", admin.Warn, "-dev (")

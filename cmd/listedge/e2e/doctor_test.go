@@ -107,8 +107,9 @@ func TestDoctorOfLocks(t *testing.T) {
 	must1(holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"))
 	says := func(what string, wanted ...string) {
 		t.Helper()
-		wanted = append(wanted, "process "+strconv.Itoa(int(holder.PgConn().PID()))+" (idle in transaction: BEGIN; LOCK TABLE items, api_keys IN ACCESS EXCLUSIVE MODE)",
-			"pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+		pid := strconv.Itoa(int(holder.PgConn().PID()))
+		wanted = append(wanted, "process "+pid+" (idle in transaction: BEGIN; LOCK TABLE items, api_keys IN ACCESS EXCLUSIVE MODE)",
+			"pg_terminate_backend("+pid+")")
 		within(t, patience, what, func() bool {
 			f := diagnose(t, exitFine, "--database-url", address)["locks"]
 			return f.Level == admin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Remedy, w) })
@@ -168,7 +169,8 @@ func TestDoctorOfAPublicationThatLacksColumns(t *testing.T) {
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)
 	execute(t, address, "ALTER PUBLICATION listedge SET TABLE items (workspace_id, id), contacts, api_keys (id, workspace_id), workspaces (id)")
-	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.Warn, "it lacks items, or some of their columns or rows; pages live for --cache-ttl")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "publication", admin.Warn,
+		"it lacks items, or some of their columns or rows; pages live for --cache-ttl")
 	if printed := command(t, "migrate", "up", "--database-url", address); printed != "mended the publication\n" {
 		t.Error(printed)
 	}
@@ -208,7 +210,8 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	expect(t, by, "right to replicate", admin.Warn, "max_wal_senders")
 	expect(t, by, "publication", admin.OK, "")
 	expect(t, by, "ownership", admin.OK, "")
-	if again := command(t, "migrate", "up", "--database-url", u.String()); !strings.Contains(again, "nothing to apply") || !strings.Contains(again, "not made: the slot") {
+	if again := command(t, "migrate", "up", "--database-url", u.String()); !strings.Contains(again, "nothing to apply") ||
+		!strings.Contains(again, "not made: the slot") {
 		t.Error(again)
 	}
 	by = diagnose(t, exitFailed, "--database-url", "postgres://127.0.0.1:1/none")

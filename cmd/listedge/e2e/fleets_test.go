@@ -102,7 +102,8 @@ func TestDroppingASlot(t *testing.T) {
 	}
 	command(t, "migrate", "up", "--region", "east", "--database-url", address)
 	for _, want := range []string{"dropped the slot", "there is no slot"} {
-		if said := command(t, "migrate", "drop-slot", "--region", "east", "--database-url", address); !strings.HasPrefix(said, want) || !strings.Contains(said, "_east") {
+		if said := command(t, "migrate", "drop-slot", "--region", "east", "--database-url", address); !strings.HasPrefix(said, want) ||
+			!strings.Contains(said, "_east") {
 			t.Errorf("%q, want %q", said, want)
 		}
 	}
@@ -126,11 +127,13 @@ func TestRemoving(t *testing.T) {
 	}
 	const leftSQL = `SELECT coalesce(string_agg(name, ' ' ORDER BY name), '') FROM (
 		SELECT relname::text AS name FROM pg_class WHERE relnamespace = 'public'::regnamespace
-		UNION ALL SELECT p.oid::regprocedure::text FROM pg_proc p LEFT JOIN pg_depend d ON d.objid = p.oid AND deptype = 'e' WHERE pronamespace = 'public'::regnamespace AND d.objid IS NULL
+		UNION ALL SELECT p.oid::regprocedure::text FROM pg_proc p LEFT JOIN pg_depend d ON d.objid = p.oid AND deptype = 'e'
+			WHERE pronamespace = 'public'::regnamespace AND d.objid IS NULL
 		UNION ALL SELECT collname FROM pg_collation WHERE collnamespace = 'public'::regnamespace
 		UNION ALL SELECT 'publication ' || pubname FROM pg_publication) left_over`
 	var left string
-	if err := connect(t, address).QueryRow(t.Context(), leftSQL).Scan(&left); err != nil || left != "api_keys api_keys_key_hash_key api_keys_pkey contacts contacts_pkey items items_pkey workspaces workspaces_pkey" {
+	if err := connect(t, address).QueryRow(t.Context(), leftSQL).Scan(&left); err != nil ||
+		left != "api_keys api_keys_key_hash_key api_keys_pkey contacts contacts_pkey items items_pkey workspaces workspaces_pkey" {
 		t.Errorf("%s (%v)", left, err)
 	}
 	command(t, "migrate", "up", "--database-url", address)

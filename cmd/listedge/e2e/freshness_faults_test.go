@@ -50,11 +50,12 @@ var (
 			execute(t, o.fleet.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
 			execute(t, o.fleet.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
 		}},
-		{name: "TRUNCATE of a table, then of a partition", forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, o *oracle) {
-			o.judges(t, during)
-			o.fleet.partition(t)
-			o.judges(t, during)
-		}},
+		{name: "TRUNCATE of a table, then of a partition", forms: append([]form{truncated, truncated, truncated}, usualForms...),
+			happens: func(t *testing.T, o *oracle) {
+				o.judges(t, during)
+				o.fleet.partition(t)
+				o.judges(t, during)
+			}},
 		{name: "the standby frozen, then crashed", happens: func(t *testing.T, o *oracle) {
 			o.judges(t, before)
 			_ = o.fleet.standby.Freeze()
@@ -158,7 +159,8 @@ var (
 // foreignTransaction writes this many rows of another table, while the test's writers commit.
 func foreignTransaction(rows int) fault {
 	return fault{name: fmt.Sprintf("a foreign transaction of %d rows", rows), happens: func(t *testing.T, o *oracle) {
-		for _, sql := range []string{"CREATE TABLE IF NOT EXISTS huge (n int)", fmt.Sprintf("INSERT INTO huge SELECT generate_series(1, %d)", rows), "TRUNCATE huge"} {
+		for _, sql := range []string{"CREATE TABLE IF NOT EXISTS huge (n int)", fmt.Sprintf("INSERT INTO huge SELECT generate_series(1, %d)", rows),
+			"TRUNCATE huge"} {
 			execute(t, o.fleet.url, sql)
 		}
 	}}

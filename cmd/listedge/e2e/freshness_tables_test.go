@@ -41,7 +41,8 @@ func TestFreshnessOfTables(t *testing.T) {
 	// fresh returns the body of a response that is not marked as stale; empty = there is none.
 	fresh := func(n *testNode, key string) string {
 		a, err := n.try("GET", "/v1/items", key)
-		if err != nil || a.StatusCode != http.StatusOK || strings.Contains(a.Header.Get("Cache-Status"), "detail=ttl") || strings.Contains(a.Header.Get("Cache-Status"), "detail=stale-if-error") {
+		if err != nil || a.StatusCode != http.StatusOK || strings.Contains(a.Header.Get("Cache-Status"), "detail=ttl") ||
+			strings.Contains(a.Header.Get("Cache-Status"), "detail=stale-if-error") {
 			return ""
 		}
 		return string(a.body)

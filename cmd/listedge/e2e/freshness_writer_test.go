@@ -155,7 +155,8 @@ func (h *history) gid() string { return "writer of " + h.workspace.String() }
 
 // prepared commits in two phases, with time in between.
 func prepared(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	for _, text := range []string{"BEGIN", fmt.Sprintf("UPDATE items SET stock_on_hand = %d WHERE workspace_id = '%s' AND name IN ('a', 'z')", v, h.workspace), "PREPARE TRANSACTION '" + h.gid() + "'"} {
+	for _, text := range []string{"BEGIN", fmt.Sprintf("UPDATE items SET stock_on_hand = %d WHERE workspace_id = '%s' AND name IN ('a', 'z')", v, h.workspace),
+		"PREPARE TRANSACTION '" + h.gid() + "'"} {
 		if _, err := conn.Exec(ctx, text); err != nil {
 			_ = conn.Close(ctx)
 			return err
@@ -207,7 +208,8 @@ func truncated(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 		if err := tx.QueryRow(ctx, "SELECT tableoid::regclass::text FROM items WHERE "+theTwo+" LIMIT 1", h.workspace).Scan(&table); err != nil {
 			return err
 		}
-		return each(ctx, tx, sql("CREATE TEMP TABLE others ON COMMIT DROP AS SELECT * FROM "+table+" WHERE NOT ("+strings.ReplaceAll(theTwo, "$1", "'"+h.workspace.String()+"'")+")"),
+		two := strings.ReplaceAll(theTwo, "$1", "'"+h.workspace.String()+"'")
+		return each(ctx, tx, sql("CREATE TEMP TABLE others ON COMMIT DROP AS SELECT * FROM "+table+" WHERE NOT ("+two+")"),
 			sql("TRUNCATE "+table), sql("INSERT INTO items SELECT * FROM others"), sql(twoRows, h.workspace, strconv.Itoa(v)))
 	})
 }

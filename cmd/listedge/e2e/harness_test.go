@@ -185,7 +185,8 @@ func refused(t *testing.T, code int, text string, args ...string) {
 	p := start(t, args...)
 	defer time.AfterFunc(patience, func() { p.signal(syscall.SIGKILL) }).Stop() // a server that starts
 	<-p.ended
-	if said := p.err.String(); p.code != code || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, text) || code == exitUsage && p.out.String() != "" {
+	if said := p.err.String(); p.code != code || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, text) ||
+		code == exitUsage && p.out.String() != "" {
 		t.Errorf("listedge %q: exit %d: %s, want %d, %q", args, p.code, said, code, text)
 	}
 }

@@ -63,7 +63,8 @@ func spendQuota(t *testing.T, nodes []*testNode, key string, left, quota int) {
 		if last = next(); last.StatusCode != 429 {
 			t.Fatalf("%s, and %d of %d are admitted", last.Status, admitted, left)
 		}
-		if last.problem(t).Error.Code == "PLAN_LIMIT_REACHED" && strings.Contains(last.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"quota";q=%d;`, quota)) { // not a node that waited for Redis in vain
+		if last.problem(t).Error.Code == "PLAN_LIMIT_REACHED" &&
+			strings.Contains(last.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"quota";q=%d;`, quota)) { // not a node that waited for Redis in vain
 			used++
 		}
 		return used >= 6
@@ -74,8 +75,10 @@ func spendQuota(t *testing.T, nodes []*testNode, key string, left, quota int) {
 		t.Errorf("Retry-After: %d, and the month lasts %v more", retry, rest)
 	}
 	policy, state := last.Header.Get("RateLimit-Policy"), last.Header.Get("RateLimit")
-	if !strings.HasSuffix(policy, fmt.Sprintf(`, "quota";q=%d;w=%.0f`, quota, length.Seconds())) || !strings.HasSuffix(state, fmt.Sprintf(`, "quota";r=0;t=%d`, retry)) ||
-		last.Header.Get("X-RateLimit-Limit") != strconv.Itoa(quota) || last.Header.Get("X-RateLimit-Remaining") != "0" || last.Header.Get("X-RateLimit-Reset") != strconv.Itoa(retry) {
+	if !strings.HasSuffix(policy, fmt.Sprintf(`, "quota";q=%d;w=%.0f`, quota, length.Seconds())) ||
+		!strings.HasSuffix(state, fmt.Sprintf(`, "quota";r=0;t=%d`, retry)) ||
+		last.Header.Get("X-RateLimit-Limit") != strconv.Itoa(quota) || last.Header.Get("X-RateLimit-Remaining") != "0" ||
+		last.Header.Get("X-RateLimit-Reset") != strconv.Itoa(retry) {
 		t.Errorf("%v", last.Header)
 	}
 }

@@ -27,7 +27,8 @@ func TestFailedRequestsAreLoggedAtTheUsualLevel(t *testing.T) {
 		t.Errorf("%s %s", a.Status, a.body)
 	}
 	n.stop() // the line is written behind its response
-	if logged := n.err.String(); !strings.Contains(logged, `"requestId":"broken"`) || !strings.Contains(logged, `"level":"ERROR"`) || strings.Contains(logged, "fine") {
+	if logged := n.err.String(); !strings.Contains(logged, `"requestId":"broken"`) || !strings.Contains(logged, `"level":"ERROR"`) ||
+		strings.Contains(logged, "fine") {
 		t.Errorf("logged for %s: %s", workspace, logged)
 	}
 }
@@ -109,7 +110,8 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 				continue
 			}
 			got = append(got, e.RequestID)
-			if e.Route != "items" || e.Took <= 0 || e.Outcome == "" || e.Status == 0 || e.RequestID != "unauthorised" && (e.KeyID == "" || e.WorkspaceID != workspace || e.Limit == "") {
+			if e.Route != "items" || e.Took <= 0 || e.Outcome == "" || e.Status == 0 ||
+				e.RequestID != "unauthorised" && (e.KeyID == "" || e.WorkspaceID != workspace || e.Limit == "") {
 				t.Errorf("%s: %s", which, line)
 			}
 			if e.Client != "127.0.0.1" || e.Agent != "e2e" || e.Bytes == 0 || e.KeyPrefix != key[:9] && e.KeyPrefix != small[:9] {

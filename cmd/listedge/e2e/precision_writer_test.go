@@ -107,7 +107,8 @@ var ways = map[string]func(w *pageWriter, ctx context.Context, tx pgx.Tx, list c
 
 // usualWays says how often each of the ways is taken.
 var usualWays = func() (all []string) {
-	often := map[string]int{"insert": 12, "delete": 10, "update": 24, "count": 12, "rename": 16, "again": 8, "replace": 4, "id": 4, "move": 8, "savepoint": 4, "long": 2, "copy": 2}
+	often := map[string]int{"insert": 12, "delete": 10, "update": 24, "count": 12, "rename": 16, "again": 8, "replace": 4, "id": 4, "move": 8, "savepoint": 4,
+		"long": 2, "copy": 2}
 	for way := range ways {
 		for range max(1, often[way]) {
 			all = append(all, way)
@@ -120,7 +121,8 @@ func table(l changefeed.List) string { return lists.Collection(l.Collection).Str
 
 // some are the ids of a few rows, mostly of one.
 func (w *pageWriter) some(ctx context.Context, tx pgx.Tx, l changefeed.List, n int) (ids []uuid.UUID, err error) {
-	rows, err := tx.Query(ctx, "SELECT id FROM "+table(l)+" WHERE workspace_id = $1 ORDER BY md5(id::text || $2) LIMIT $3", l.Workspace, fmt.Sprint(w.random.Uint64()), n)
+	rows, err := tx.Query(ctx, "SELECT id FROM "+table(l)+" WHERE workspace_id = $1 ORDER BY md5(id::text || $2) LIMIT $3", l.Workspace,
+		fmt.Sprint(w.random.Uint64()), n)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +284,8 @@ func (w *pageWriter) long(ctx context.Context, tx pgx.Tx, l changefeed.List) err
 	ids, err := w.some(ctx, tx, l, 2)
 	for i, id := range ids {
 		column := []string{"name", pick(w.random, l.Collection.Searched())}[i]
-		_, err := tx.Exec(ctx, "UPDATE "+table(l)+" SET "+column+" = (SELECT string_agg(md5($2 || n::text), '') FROM generate_series(1, 300) n) WHERE id = $1", id, fmt.Sprint(w.random.Uint64()))
+		_, err := tx.Exec(ctx, "UPDATE "+table(l)+" SET "+column+" = (SELECT string_agg(md5($2 || n::text), '') FROM generate_series(1, 300) n) WHERE id = $1", id,
+			fmt.Sprint(w.random.Uint64()))
 		if err != nil {
 			return err
 		}

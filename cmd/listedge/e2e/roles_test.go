@@ -106,7 +106,9 @@ func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 		quoted := `"` + strings.ReplaceAll(role, `"`, `""`) + `"`
 		execute(t, address, "CREATE ROLE "+quoted+" LOGIN PASSWORD 'p'")
 		execute(t, address, sql)
-		execute(t, address, "ALTER ROLE "+quoted+" SET search_path = nowhere; ALTER ROLE "+quoted+" SET default_transaction_read_only = on; ALTER ROLE "+quoted+" SET row_security = on")
+		for _, setting := range []string{"search_path = nowhere", "default_transaction_read_only = on", "row_security = on"} {
+			execute(t, address, "ALTER ROLE "+quoted+" SET "+setting)
+		}
 		n := startNode(t, as(t, address, role))
 		n.serves(t, address)
 		allFine(t, "", "--database-url", as(t, address, role), "--node", n.admin)
@@ -136,14 +138,17 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 func TestARightThatIsLackingIsNamed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ takes, text, do string }{
-		"a table":            {"REVOKE SELECT ON contacts FROM ROLENAME", "contacts cannot be read", "GRANT SELECT ON public.contacts TO ROLENAME"},
-		"a column":           {"REVOKE SELECT ON contacts FROM ROLENAME; GRANT SELECT (workspace_id, id, name) ON contacts TO ROLENAME", "contacts cannot be read", "GRANT SELECT ON public.contacts TO ROLENAME"},
-		"keys":               {"REVOKE SELECT ON api_keys FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.api_keys TO ROLENAME"},
-		"workspaces":         {"REVOKE SELECT ON workspaces FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.workspaces TO ROLENAME"},
-		"the schema":         {"REVOKE USAGE ON SCHEMA public FROM ROLENAME, PUBLIC", "items cannot be read", "GRANT USAGE ON SCHEMA public TO ROLENAME"},
-		"a function":         {"REVOKE EXECUTE ON FUNCTION search_grams FROM ROLENAME, PUBLIC", "items cannot be read", "GRANT EXECUTE ON FUNCTION public.search_grams(workspace uuid, folded text) TO ROLENAME"},
+		"a table": {"REVOKE SELECT ON contacts FROM ROLENAME", "contacts cannot be read", "GRANT SELECT ON public.contacts TO ROLENAME"},
+		"a column": {"REVOKE SELECT ON contacts FROM ROLENAME; GRANT SELECT (workspace_id, id, name) ON contacts TO ROLENAME", "contacts cannot be read",
+			"GRANT SELECT ON public.contacts TO ROLENAME"},
+		"keys":       {"REVOKE SELECT ON api_keys FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.api_keys TO ROLENAME"},
+		"workspaces": {"REVOKE SELECT ON workspaces FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.workspaces TO ROLENAME"},
+		"the schema": {"REVOKE USAGE ON SCHEMA public FROM ROLENAME, PUBLIC", "items cannot be read", "GRANT USAGE ON SCHEMA public TO ROLENAME"},
+		"a function": {"REVOKE EXECUTE ON FUNCTION search_grams FROM ROLENAME, PUBLIC", "items cannot be read",
+			"GRANT EXECUTE ON FUNCTION public.search_grams(workspace uuid, folded text) TO ROLENAME"},
 		"row level security": {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", "contacts cannot be read", "ALTER ROLE ROLENAME BYPASSRLS"},
-		"a policy of rows":   {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY; CREATE POLICY no_tea ON contacts USING (name <> 'Tea')", "contacts cannot be read", "ALTER ROLE ROLENAME BYPASSRLS"},
+		"a policy of rows": {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY; CREATE POLICY no_tea ON contacts USING (name <> 'Tea')", "contacts cannot be read",
+			"ALTER ROLE ROLENAME BYPASSRLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -251,7 +256,8 @@ func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	n := launchNode(t, address, "--replication-url", other)
 	within(t, patience, "it is reported", func() bool {
 		status, r := n.readiness(t)
-		return status == http.StatusServiceUnavailable && (strings.Contains(r.Checks["reading"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
+		return status == http.StatusServiceUnavailable &&
+			(strings.Contains(r.Checks["reading"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
 	})
 }
 
@@ -274,7 +280,8 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	within(t, patience, "it says that it may", func() bool { return strings.Contains(n.err.String(), again) })
 
 	var is changefeed.Identity
-	must(connect(t, address).QueryRow(t.Context(), "SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database))
+	must(connect(t, address).QueryRow(t.Context(),
+		"SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database))
 	client := redistest.Client(t, server)
 	within(t, patience, "a page under the name of the database", func() bool {
 		n.get(t, "/v1/items", key, "Cache-Control: no-cache").page(t)

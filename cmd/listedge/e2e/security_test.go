@@ -73,7 +73,8 @@ func TestTLS(t *testing.T) {
 	within(t, patience, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
 	n.awaitCheck(t, "certificate", "ok")
 
-	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")}, {"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {
+	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")},
+		{"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {
 		refused(t, exitUsage, "--tls-", append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", url}, args...)...)
 	}
 }
@@ -162,7 +163,8 @@ func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 			if c.reported {
 				n.awaitCheck(t, "trusted-proxies", "127.0.0.1 sends")
 				n.awaitReady(t)
-				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, admin.Finding{Subject: "trusted-proxies", Level: admin.Warn, Text: "is not named in --trusted-proxies"})
+				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine,
+					admin.Finding{Subject: "trusted-proxies", Level: admin.Warn, Text: "is not named in --trusted-proxies"})
 			}
 		})
 	}
@@ -179,22 +181,26 @@ func TestNoPasswordIsShown(t *testing.T) {
 		code int
 		want string
 	}{
-		"an argument":           {args: "migrate up postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
-		"no command":            {args: "postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
-		"pairs as an argument":  {args: "migrate up password=s3cr!t", code: exitUsage, want: "unexpected argument"},
-		"a port":                {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:x/d", code: exitUsage, want: "--database-url"},
-		"an escape":             {args: "doctor --database-url postgres://u:s3cr!t%zz@127.0.0.1:1/d", code: exitUsage, want: "--database-url"},
-		"an @":                  {args: "keys list --workspace 00000000-0000-0000-0000-000000000001 --database-url postgres://u:s3@s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%40"},
-		"a slash":               {args: "seed --database-url postgres://u:12/s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%2F"},
-		"a query":               {args: "workspaces list --database-url postgres://h/d?s3cr!t", code: exitUsage, want: "--database-url"},
-		"a query's value":       {args: "workspaces list --database-url postgres://h/d?PASSWORD=s3cr!t%zz", code: exitUsage, want: "--database-url"},
-		"a mode":                {args: "workspaces list --database-url postgres://u:s3cr!t@h/d?sslmode=no", code: exitUsage, want: "sslmode is invalid"},
-		"a key's file":          {args: "workspaces list --database-url postgres://h/d?sslmode=require&sslcert=/none&sslkey=s3cr!t", code: exitUsage, want: "failed to configure TLS"},
-		"pairs":                 {args: "purge --all --database-url host=h_password='s3cr!t", code: exitUsage, want: "--database-url"},
-		"several hosts":         {args: "migrate status --database-url postgres://u:s3cr!t@a:1,b:x/d", code: exitUsage, want: "--database-url"},
-		"of another database":   {args: "serve --database-url mysql://u:s3cr!t@h/d", code: exitUsage, want: "--database-url"},
-		"a replica":             {args: "serve --database-url postgres://h/d --replica-url postgres://a/d,postgres://u:s3cr!t@h:x/d", code: exitUsage, want: "--replica-url"},
-		"past a pooler":         {args: "serve --database-url postgres://h/d --replication-url postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--replication-url"},
+		"an argument":          {args: "migrate up postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
+		"no command":           {args: "postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
+		"pairs as an argument": {args: "migrate up password=s3cr!t", code: exitUsage, want: "unexpected argument"},
+		"a port":               {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:x/d", code: exitUsage, want: "--database-url"},
+		"an escape":            {args: "doctor --database-url postgres://u:s3cr!t%zz@127.0.0.1:1/d", code: exitUsage, want: "--database-url"},
+		"an @": {args: "keys list --workspace 00000000-0000-0000-0000-000000000001 --database-url postgres://u:s3@s3cr!t@127.0.0.1:1/d",
+			code: exitUsage, want: "%40"},
+		"a slash":         {args: "seed --database-url postgres://u:12/s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%2F"},
+		"a query":         {args: "workspaces list --database-url postgres://h/d?s3cr!t", code: exitUsage, want: "--database-url"},
+		"a query's value": {args: "workspaces list --database-url postgres://h/d?PASSWORD=s3cr!t%zz", code: exitUsage, want: "--database-url"},
+		"a mode":          {args: "workspaces list --database-url postgres://u:s3cr!t@h/d?sslmode=no", code: exitUsage, want: "sslmode is invalid"},
+		"a key's file": {args: "workspaces list --database-url postgres://h/d?sslmode=require&sslcert=/none&sslkey=s3cr!t", code: exitUsage,
+			want: "failed to configure TLS"},
+		"pairs":               {args: "purge --all --database-url host=h_password='s3cr!t", code: exitUsage, want: "--database-url"},
+		"several hosts":       {args: "migrate status --database-url postgres://u:s3cr!t@a:1,b:x/d", code: exitUsage, want: "--database-url"},
+		"of another database": {args: "serve --database-url mysql://u:s3cr!t@h/d", code: exitUsage, want: "--database-url"},
+		"a replica": {args: "serve --database-url postgres://h/d --replica-url postgres://a/d,postgres://u:s3cr!t@h:x/d", code: exitUsage,
+			want: "--replica-url"},
+		"past a pooler": {args: "serve --database-url postgres://h/d --replication-url postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage,
+			want: "--replication-url"},
 		"doctor's replica":      {args: "doctor --database-url postgres://h/d --replica-url postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--replica-url"},
 		"redis":                 {args: "serve --database-url postgres://h/d --redis-url redis://u:s3cr!t@h:x", code: exitUsage, want: "--redis-url"},
 		"redis, its scheme":     {args: "serve --database-url postgres://h/d --redis-url s3cr!t://h", code: exitUsage, want: "--redis-url"},
@@ -207,7 +213,8 @@ func TestNoPasswordIsShown(t *testing.T) {
 		"a node that is not":    {args: "explain x --node http://u:s3cr!t@127.0.0.1:1", code: exitFailed, want: "connection refused"},
 		"a server that is not":  {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:1/d", code: exitFailed, want: "connection refused"},
 		"by environment":        {args: "workspaces list", env: "LISTEDGE_DATABASE_URL=postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--database-url"},
-		"a collector":           {args: "serve --database-url postgres://h/d --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0", env: "OTEL_EXPORTER_OTLP_ENDPOINT=http://u:s3cr!t@h:x", code: exitUsage, want: "OTEL_EXPORTER_OTLP_ENDPOINT"},
+		"a collector": {args: "serve --database-url postgres://h/d --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0",
+			env: "OTEL_EXPORTER_OTLP_ENDPOINT=http://u:s3cr!t@h:x", code: exitUsage, want: "OTEL_EXPORTER_OTLP_ENDPOINT"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -153,7 +153,8 @@ func TestOnlyThoseWhoAreTrustedDecideWhatIsSampled(t *testing.T) {
 		state                           int  // bytes
 	}{
 		{name: "nobody, sampled", path: "/nowhere", headers: []string{"traceparent: " + parent + "01", state(512)}},
-		{name: "nobody, with a trace id that a ratio chooses", ratio: "0.000001", path: "/nowhere", headers: []string{"traceparent: 00-" + none + "-b7ad6b7169203331-01"}},
+		{name: "nobody, with a trace id that a ratio chooses", ratio: "0.000001", path: "/nowhere",
+			headers: []string{"traceparent: 00-" + none + "-b7ad6b7169203331-01"}},
 		{name: "nobody, not sampled", ratio: "1", path: "/nowhere", headers: []string{"traceparent: " + parent + "00", state(512)}, linked: true},
 		{name: "a wrong key", path: "/v1/items", key: "lk_wrong", headers: []string{"traceparent: " + parent + "01"}},
 		{name: "a key", path: "/v1/items", key: key, headers: []string{"traceparent: " + parent + "01", state(512)}, inside: true, state: 512},
@@ -220,5 +221,6 @@ func TestACollectorThatHangsCostsRequestsNothing(t *testing.T) {
 func TestTracingByAnotherProtocolIsRefused(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-	refused(t, exitUsage, "http/protobuf, not by grpc", "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", "postgres://127.0.0.1:1/none")
+	refused(t, exitUsage, "http/protobuf, not by grpc", "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url",
+		"postgres://127.0.0.1:1/none")
 }

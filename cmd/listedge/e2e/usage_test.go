@@ -136,18 +136,21 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 		u = usageOf(t, database, workspace)
 		return equal(u)
 	})
-	if len(u.Keys) != 3 || u.Keys[0].Name != "busy" || u.WorkspaceID.String() != workspace || ofKey(u, "no contacts").Queries != 0 || ofKey(u, "busy").Queries < 20 {
+	if len(u.Keys) != 3 || u.Keys[0].Name != "busy" || u.WorkspaceID.String() != workspace || ofKey(u, "no contacts").Queries != 0 ||
+		ofKey(u, "busy").Queries < 20 {
 		t.Errorf("%+v", u)
 	}
 	if u.Since.Minute() != 0 || u.Until.Sub(u.Since) < 24*time.Hour || u.Until.Sub(u.Since) > 25*time.Hour {
 		t.Errorf("since %s, until %s", u.Since, u.Until)
 	}
 	for _, k := range u.Keys {
-		if k.LastUsedAt == nil || k.LastUsedAt.Before(began) || k.LastUsedAt.After(time.Now()) || !strings.HasPrefix(map[string]*keyed{"busy": busy, "limited": limited, "no contacts": blocked}[k.Name].text, k.Prefix) {
+		if k.LastUsedAt == nil || k.LastUsedAt.Before(began) || k.LastUsedAt.After(time.Now()) ||
+			!strings.HasPrefix(map[string]*keyed{"busy": busy, "limited": limited, "no contacts": blocked}[k.Name].text, k.Prefix) {
 			t.Errorf("%+v", k)
 		}
 	}
-	if text := command(t, "usage", "--database-url", database, "--workspace", workspace, "--since", "7d"); !strings.Contains(text, "busy") || !strings.Contains(text, fmt.Sprint(u.Totals.Requests)) {
+	if text := command(t, "usage", "--database-url", database, "--workspace", workspace, "--since", "7d"); !strings.Contains(text, "busy") ||
+		!strings.Contains(text, fmt.Sprint(u.Totals.Requests)) {
 		t.Error(text)
 	}
 	if empty := command(t, "usage", "--database-url", database, "--workspace", other, "--json"); !strings.Contains(empty, `"keys":[]`) {

@@ -213,7 +213,8 @@ func startCounted(t *testing.T, program, database, redis string) (n *testNode, s
 func buildCounted(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "listedge")
-	err := compile(program, "-cover", "-covermode=atomic", "-coverpkg=listedge/cmd/...,listedge/edge,listedge/cache/...,listedge/limiter/...,listedge/metrics,listedge/origin/...,listedge/internal/...")
+	err := compile(program, "-cover", "-covermode=atomic",
+		"-coverpkg=listedge/cmd/...,listedge/edge,listedge/cache/...,listedge/limiter/...,listedge/metrics,listedge/origin/...,listedge/internal/...")
 	must(err)
 	return program
 }
