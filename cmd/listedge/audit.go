@@ -40,19 +40,14 @@ func (c *auditCommand) Validate() error {
 }
 
 // Run lists acts, newest first.
-func (c *auditCommand) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
-		list, err := a.Audit(ctx, audit.Filter{Workspace: c.Workspace, Key: c.Key, Since: (*time.Duration)(c.Since), Limit: c.Limit})
-		if err != nil {
-			return err
+func (c *auditCommand) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
+	list, err := a.Audit(ctx, audit.Filter{Workspace: c.Workspace, Key: c.Key, Since: (*time.Duration)(c.Since), Limit: c.Limit})
+	return c.print(t, list, err, func() {
+		lines := [][]string{{"AT", "ACTOR", "ACTION", "SUBJECT", "DETAILS"}}
+		for _, e := range list {
+			lines = append(lines, []string{instant(&e.At), e.Actor, e.Action, subjectOf(e), summary(e.Details)})
 		}
-		return c.print(t, list, func() {
-			lines := [][]string{{"AT", "ACTOR", "ACTION", "SUBJECT", "DETAILS"}}
-			for _, e := range list {
-				lines = append(lines, []string{instant(&e.At), e.Actor, e.Action, subjectOf(e), summary(e.Details)})
-			}
-			t.table(lines)
-		})
+		t.table(lines)
 	})
 }
 

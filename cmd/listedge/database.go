@@ -11,6 +11,7 @@ import (
 
 // DatabaseFlags say where Postgres is.
 type DatabaseFlags struct {
+	conn        *admin.Conn
 	DatabaseURL string `help:"postgres://user:password@host:port/database; of several host:port the primary." required:"" placeholder:"URL" secret:""`
 }
 
@@ -25,6 +26,20 @@ func (f *DatabaseFlags) Validate() error {
 func checkURL(flag, url string) error {
 	if err := postgres.CheckURL(url); err != nil {
 		return fmt.Errorf("%s: %w", flag, err)
+	}
+	return nil
+}
+
+// ProvideConn connects a command whose Run takes an *admin.Conn.
+func (f *DatabaseFlags) ProvideConn(ctx context.Context) (_ *admin.Conn, err error) {
+	f.conn, err = admin.Open(ctx, f.DatabaseURL)
+	return f.conn, err
+}
+
+// AfterRun closes the connection.
+func (f *DatabaseFlags) AfterRun() error {
+	if f.conn != nil {
+		f.conn.Close()
 	}
 	return nil
 }
@@ -55,26 +70,14 @@ func (f *ActorFlag) Validate() error {
 	return nil
 }
 
-// acting returns a context whose acts are the actor's.
-func (f *ActorFlag) acting(ctx context.Context) context.Context { return audit.As(ctx, f.Actor) }
+// acting is the context of a command that changes something: its acts are the actor's.
+type acting context.Context
 
-// withAdmin calls do with a connection to the database.
-func withAdmin(ctx context.Context, f DatabaseFlags, do func(*admin.Conn) error) error {
-	conn, err := admin.Open(ctx, f.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return do(conn)
-}
+// ProvideContext names the actor to a command whose Run takes an acting context.
+func (f *ActorFlag) ProvideContext(ctx context.Context) acting { return audit.As(ctx, f.Actor) }
 
 // ChangeFlags are for commands that change the database and name who does it.
 type ChangeFlags struct {
 	DatabaseFlags
 	ActorFlag
-}
-
-// change calls do with a connection to the database and a context that names the actor.
-func (f *ChangeFlags) change(ctx context.Context, do func(context.Context, *admin.Conn) error) error {
-	return withAdmin(ctx, f.DatabaseFlags, func(a *admin.Conn) error { return do(f.acting(ctx), a) })
 }

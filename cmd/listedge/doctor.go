@@ -37,7 +37,7 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	for i := range findings { // an error of a server may have several lines
 		findings[i].Text = oneSentence(findings[i].Text)
 	}
-	err := c.print(t, findings, func() {
+	err := c.print(t, findings, nil, func() {
 		for _, f := range findings {
 			line := fmt.Sprintf("%-4s  %-26s %s", f.Level, f.Subject, f.Text)
 			if f.Remedy != "" {

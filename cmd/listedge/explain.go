@@ -51,5 +51,5 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 		}
 		table = append(table, lines...)
 	}
-	return c.print(t, records, func() { _, _ = t.out.Write(table) })
+	return c.print(t, records, nil, func() { _, _ = t.out.Write(table) })
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,9 +19,9 @@ type importCommand struct {
 }
 
 // Run imports all rows of the file, or none.
-func (c *importCommand) Run(ctx context.Context, t *terminal) error {
+func (c *importCommand) Run(ctx acting, t *terminal) error {
 	collection := lists.Of(c.Collection)
-	rows, err := load.Import(c.acting(ctx), c.DatabaseURL, collection, c.Workspace, c.File, t.err)
+	rows, err := load.Import(ctx, c.DatabaseURL, collection, c.Workspace, c.File, t.err)
 	if bad := (*load.BadFile)(nil); errors.As(err, &bad) {
 		fmt.Fprintln(t.err, bad)
 		return fmt.Errorf("nothing was imported: bad rows: %d", bad.Rows)

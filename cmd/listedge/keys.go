@@ -49,18 +49,12 @@ func (c *keyCreate) Validate() error {
 var errExpiresIn = errors.New("--expires-in must be positive")
 
 // Run creates a key.
-func (c *keyCreate) Run(ctx context.Context, t *terminal) error {
+func (c *keyCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
 	slices.Sort(c.Scopes)
-	c.Scopes = slices.Compact(c.Scopes)
-	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
-		k, err := a.CreateKey(ctx, admin.NewKey{
-			Workspace: c.Workspace, Name: c.Name, Scopes: c.Scopes, Rate: c.Rate, Burst: c.Burst, ExpiresIn: (*time.Duration)(c.ExpiresIn),
-		})
-		if err != nil {
-			return err
-		}
-		return c.print(t, k, func() { fmt.Fprintln(t.out, k.Key) })
+	k, err := a.CreateKey(ctx, admin.NewKey{
+		Workspace: c.Workspace, Name: c.Name, Scopes: slices.Compact(c.Scopes), Rate: c.Rate, Burst: c.Burst, ExpiresIn: (*time.Duration)(c.ExpiresIn),
 	})
+	return c.print(t, k, err, func() { fmt.Fprintln(t.out, k.Key) })
 }
 
 type keyList struct {
@@ -100,22 +94,17 @@ func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin
 }
 
 // Run lists keys.
-func (c *keyList) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
-		list, err := c.list(ctx, t, a)
-		if err == nil && len(list) == 0 {
-			err = a.WorkspaceExists(ctx, c.Workspace)
+func (c *keyList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
+	list, err := c.list(ctx, t, a)
+	if err == nil && len(list) == 0 {
+		err = a.WorkspaceExists(ctx, c.Workspace)
+	}
+	return c.print(t, list, err, func() {
+		lines := [][]string{{"ID", "BEGINS WITH", "STATE", "LAST USED", "SCOPES", "NAME"}}
+		for _, k := range list {
+			lines = append(lines, []string{k.ID.String(), k.Prefix + "…", stateOf(k), instant(k.LastUsedAt), strings.Join(k.Scopes, ","), k.Name})
 		}
-		if err != nil {
-			return err
-		}
-		return c.print(t, list, func() {
-			lines := [][]string{{"ID", "BEGINS WITH", "STATE", "LAST USED", "SCOPES", "NAME"}}
-			for _, k := range list {
-				lines = append(lines, []string{k.ID.String(), k.Prefix + "…", stateOf(k), instant(k.LastUsedAt), strings.Join(k.Scopes, ","), k.Name})
-			}
-			t.table(lines)
-		})
+		t.table(lines)
 	})
 }
 
@@ -138,21 +127,14 @@ type keyShow struct {
 }
 
 // Run prints a key.
-func (c *keyShow) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
-		k, err := a.Key(ctx, c.ID)
-		if err != nil {
-			return err
-		}
-		return c.print(t, k, func() {
-			limit := apikey.LimitOf(k.RatePerSecond, k.Burst, apikey.DefaultLimit) // as nodes enforce it
-			for _, line := range [][2]string{
-				{"id", k.ID.String()}, {"workspace", k.WorkspaceID.String()}, {"name", k.Name}, {"begins with", k.Prefix}, {"state", stateOf(k)},
-				{"scopes", strings.Join(k.Scopes, ",")}, {"rate", fmt.Sprint(limit.Rate)}, {"burst", fmt.Sprint(limit.Burst)},
-				{"created", instant(&k.CreatedAt)}, {"last used", instant(k.LastUsedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)},
-			} {
-				fmt.Fprintf(t.out, "%-11s  %s\n", line[0], line[1])
-			}
+func (c *keyShow) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
+	k, err := a.Key(ctx, c.ID)
+	return c.print(t, k, err, func() {
+		limit := apikey.LimitOf(k.RatePerSecond, k.Burst, apikey.DefaultLimit) // as nodes enforce it
+		t.table([][]string{
+			{"id", k.ID.String()}, {"workspace", k.WorkspaceID.String()}, {"name", k.Name}, {"begins with", k.Prefix}, {"state", stateOf(k)},
+			{"scopes", strings.Join(k.Scopes, ",")}, {"rate", fmt.Sprint(limit.Rate)}, {"burst", fmt.Sprint(limit.Burst)},
+			{"created", instant(&k.CreatedAt)}, {"last used", instant(k.LastUsedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)},
 		})
 	})
 }
@@ -175,22 +157,17 @@ func (c *keyRotate) Validate() error {
 }
 
 // Run rotates a key. Standard output has the new key alone, for a script to read.
-func (c *keyRotate) Run(ctx context.Context, t *terminal) error {
-	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
-		k, err := a.RotateKey(ctx, c.ID, time.Duration(c.Overlap), (*time.Duration)(c.ExpiresIn))
-		if err != nil {
-			return err
-		}
-		return c.print(t, k, func() {
-			fmt.Fprintln(t.out, k.Key.Key)
-			fmt.Fprintf(t.err, "key %s replaces %s, which works until %s\n", k.ID, k.Replaces.ID, instant(k.Replaces.ExpiresAt))
-		})
+func (c *keyRotate) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	k, err := a.RotateKey(ctx, c.ID, time.Duration(c.Overlap), (*time.Duration)(c.ExpiresIn))
+	return c.print(t, k, err, func() {
+		fmt.Fprintln(t.out, k.Key.Key)
+		fmt.Fprintf(t.err, "key %s replaces %s, which works until %s\n", k.ID, k.Replaces.ID, instant(k.Replaces.ExpiresAt))
 	})
 }
 
 type keyRevoke struct{ OneFlags }
 
 // Run revokes a key.
-func (c *keyRevoke) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "revoked", func(ctx context.Context, a *admin.Conn) (any, error) { return a.RevokeKey(ctx, c.ID) })
+func (c *keyRevoke) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	return c.done(t, "revoked")(a.RevokeKey(ctx, c.ID))
 }

@@ -27,8 +27,7 @@ type migrateUp struct {
 
 // Run migrates. It also makes the publication and the slot if the user has the rights;
 // without the rights it prints what it could not make, and does not fail.
-func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
-	ctx = c.acting(ctx)
+func (c *migrateUp) Run(ctx acting, t *terminal) error {
 	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
 	applied, err := admin.MigrateSchema(ctx, url)
 	for _, m := range applied {
@@ -68,10 +67,7 @@ type migrateStatus struct {
 // Run lists migrations.
 func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
 	all, err := admin.MigrateStatus(ctx, c.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	return c.print(t, all, func() {
+	return c.print(t, all, err, func() {
 		lines := [][]string{{"MIGRATION", "STATE"}}
 		for _, m := range all {
 			state := "pending"

@@ -34,8 +34,11 @@ type jsonFlag struct {
 	JSON bool `help:"Print one JSON value."`
 }
 
-// print writes v as JSON with --json, and otherwise calls printText.
-func (f jsonFlag) print(t *terminal, v any, printText func()) error {
+// print prints what a command has found or made, unless it failed: v as JSON with --json, and otherwise what printText prints.
+func (f jsonFlag) print(t *terminal, v any, err error, printText func()) error {
+	if err != nil {
+		return err
+	}
 	if !f.JSON {
 		printText()
 		return nil

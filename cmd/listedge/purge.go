@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -26,16 +25,14 @@ func (c *purgeCommand) Validate() error {
 
 // Run invalidates pages on all nodes. A purge is published like a change: the follower
 // reads it from the WAL and writes it to the log of changes, which every node reads.
-func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
-	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
-		if err := a.Purge(ctx, c.Workspace); err != nil {
-			return err
-		}
-		what := "all workspaces"
-		if c.Workspace != nil {
-			what = "workspace " + c.Workspace.String()
-		}
-		fmt.Fprintln(t.out, "purged", what)
-		return nil
-	})
+func (c *purgeCommand) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	if err := a.Purge(ctx, c.Workspace); err != nil {
+		return err
+	}
+	what := "all workspaces"
+	if c.Workspace != nil {
+		what = "workspace " + c.Workspace.String()
+	}
+	fmt.Fprintln(t.out, "purged", what)
+	return nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"listedge/origin/load"
@@ -16,12 +15,12 @@ type seedCommand struct {
 }
 
 // Run creates workspaces with sample data and prints their ids.
-func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
+func (c *seedCommand) Run(ctx acting, t *terminal) error {
 	if c.Workspaces < 1 || c.Items < 0 || c.Contacts < 0 {
 		return usageError{Err: fmt.Errorf("--workspaces must be at least 1, --items and --contacts at least 0")}
 	}
 	spec := load.SeedSpec{Workspaces: c.Workspaces, Items: c.Items, Contacts: c.Contacts, Seed: c.Seed}
-	workspaces, err := load.Seed(c.acting(ctx), c.DatabaseURL, spec, t.err)
+	workspaces, err := load.Seed(ctx, c.DatabaseURL, spec, t.err)
 	for _, w := range workspaces {
 		fmt.Fprintln(t.out, w)
 	}

@@ -24,14 +24,9 @@ type usageCommand struct {
 func (c *usageCommand) Validate() error { return checkPeriod("--since", c.Since, usage.Kept) }
 
 // Run prints the usage.
-func (c *usageCommand) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
-		u, err := a.Usage(ctx, c.Workspace, time.Duration(c.Since))
-		if err != nil {
-			return err
-		}
-		return c.print(t, u, func() { printUsage(t, u) })
-	})
+func (c *usageCommand) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
+	u, err := a.Usage(ctx, c.Workspace, time.Duration(c.Since))
+	return c.print(t, u, err, func() { printUsage(t, u) })
 }
 
 // usageHelp explains the columns.

@@ -67,14 +67,9 @@ func (c *workspaceCreate) Validate() error {
 }
 
 // Run creates a workspace.
-func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
-	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
-		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota)
-		if err != nil {
-			return err
-		}
-		return c.print(t, w, func() { fmt.Fprintln(t.out, w.ID) })
-	})
+func (c *workspaceCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota)
+	return c.print(t, w, err, func() { fmt.Fprintln(t.out, w.ID) })
 }
 
 type workspaceList struct {
@@ -83,23 +78,18 @@ type workspaceList struct {
 }
 
 // Run lists workspaces.
-func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
-		list, err := a.Workspaces(ctx)
-		if err != nil {
-			return err
-		}
-		return c.print(t, list, func() {
-			lines := [][]string{{"ID", "STATE", "QUOTA", "NAME"}}
-			for _, w := range list {
-				state := "active"
-				if w.SuspendedAt != nil {
-					state = "suspended " + instant(w.SuspendedAt)
-				}
-				lines = append(lines, []string{w.ID.String(), state, shownQuota(w.Quota, w.QuotaUsed), w.Name})
+func (c *workspaceList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
+	list, err := a.Workspaces(ctx)
+	return c.print(t, list, err, func() {
+		lines := [][]string{{"ID", "STATE", "QUOTA", "NAME"}}
+		for _, w := range list {
+			state := "active"
+			if w.SuspendedAt != nil {
+				state = "suspended " + instant(w.SuspendedAt)
 			}
-			t.table(lines)
-		})
+			lines = append(lines, []string{w.ID.String(), state, shownQuota(w.Quota, w.QuotaUsed), w.Name})
+		}
+		t.table(lines)
 	})
 }
 
@@ -114,15 +104,15 @@ func shownQuota(q *admin.Quota, used *int64) string {
 type workspaceSuspend struct{ OneFlags }
 
 // Run suspends a workspace.
-func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "suspended", func(ctx context.Context, a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
+func (c *workspaceSuspend) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	return c.done(t, "suspended")(a.SuspendWorkspace(ctx, c.ID))
 }
 
 type workspaceResume struct{ OneFlags }
 
 // Run resumes a workspace.
-func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "resumed", func(ctx context.Context, a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
+func (c *workspaceResume) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	return c.done(t, "resumed")(a.ResumeWorkspace(ctx, c.ID))
 }
 
 // OneFlags are the flags of a command that changes one workspace or key.
@@ -132,16 +122,11 @@ type OneFlags struct {
 	ID uuid.UUID `arg:"" help:"Id of the workspace or of the key (not the key itself)."`
 }
 
-// do makes the change and prints the changed row, or without --json the word done and
-// the id.
-func (f OneFlags) do(ctx context.Context, t *terminal, done string, change func(context.Context, *admin.Conn) (any, error)) error {
-	return f.change(ctx, func(ctx context.Context, a *admin.Conn) error {
-		row, err := change(ctx, a)
-		if err != nil {
-			return err
-		}
-		return f.print(t, row, func() { fmt.Fprintln(t.out, done, f.ID) })
-	})
+// done prints the changed row, or without --json what was done to which id.
+func (f *OneFlags) done(t *terminal, what string) func(row any, err error) error {
+	return func(row any, err error) error {
+		return f.print(t, row, err, func() { fmt.Fprintln(t.out, what, f.ID) })
+	}
 }
 
 type workspaceUpdate struct {
@@ -159,10 +144,8 @@ func (c *workspaceUpdate) Validate() error {
 }
 
 // Run changes the workspace's limit and quota.
-func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(ctx context.Context, a *admin.Conn) (any, error) {
-		return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst, c.Quota)
-	})
+func (c *workspaceUpdate) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	return c.done(t, "updated")(a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst, c.Quota))
 }
 
 type keyUpdate struct {
@@ -179,6 +162,6 @@ func (c *keyUpdate) Validate() error {
 }
 
 // Run changes the key's limit.
-func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(ctx context.Context, a *admin.Conn) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
+func (c *keyUpdate) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	return c.done(t, "updated")(a.UpdateKey(ctx, c.ID, c.Rate, c.Burst))
 }
