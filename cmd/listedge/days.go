@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -13,15 +12,11 @@ type days time.Duration
 
 // UnmarshalText reads a duration.
 func (d *days) UnmarshalText(text []byte) error {
-	if number, ok := strings.CutSuffix(string(text), "d"); ok {
-		n, err := strconv.ParseInt(number, 10, 64)
-		if most := int64(math.MaxInt64 / (24 * time.Hour)); err != nil || n > most || n < -most {
-			return fmt.Errorf("%q is not a duration like 12h or 7d", text)
-		}
-		*d = days(n) * days(24*time.Hour)
-		return nil
+	hours := string(text)
+	if n, err := strconv.ParseInt(strings.TrimSuffix(hours, "d"), 10, 32); err == nil && strings.HasSuffix(hours, "d") {
+		hours = fmt.Sprint(n*24, "h")
 	}
-	duration, err := time.ParseDuration(string(text))
+	duration, err := time.ParseDuration(hours)
 	if err != nil {
 		return fmt.Errorf("%q is not a duration like 12h or 7d", text)
 	}
@@ -32,10 +27,13 @@ func (d *days) UnmarshalText(text []byte) error {
 // String formats it as Go does.
 func (d days) String() string { return time.Duration(d).String() }
 
-// checkPeriod refuses a period that is not positive, or longer than most.
-func checkPeriod(flag string, p days, most time.Duration) error {
-	if p <= 0 || time.Duration(p) > most {
-		return fmt.Errorf("%s must be positive and at most %dd", flag, most/(24*time.Hour))
+// checkPeriod refuses a period that is given and not positive, or longer than most; 0 = than any.
+func checkPeriod(flag string, p *days, most days) error {
+	switch {
+	case p == nil || *p > 0 && (most == 0 || *p <= most):
+		return nil
+	case most == 0:
+		return fmt.Errorf("%s must be positive", flag)
 	}
-	return nil
+	return fmt.Errorf("%s must be positive and at most %dd", flag, time.Duration(most)/(24*time.Hour))
 }

@@ -36,17 +36,13 @@ type keyCreate struct {
 // Validate refuses a name that is none, and what would widen rights by mistake.
 func (c *keyCreate) Validate() error {
 	switch {
-	case c.ExpiresIn != nil && *c.ExpiresIn <= 0:
-		return errExpiresIn
 	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable
 		return errors.New("--scopes must not be empty")
-	case c.Name != "":
+	case c.Name != "" && validName(c.Name) != nil:
 		return validName(c.Name)
 	}
-	return nil
+	return checkPeriod("--expires-in", c.ExpiresIn, 0)
 }
-
-var errExpiresIn = errors.New("--expires-in must be positive")
 
 // Run creates a key.
 func (c *keyCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
@@ -65,15 +61,7 @@ type keyList struct {
 }
 
 // Validate refuses a period that is none.
-func (c *keyList) Validate() error {
-	if c.UnusedFor != nil {
-		return checkPeriod("--unused-for", *c.UnusedFor, mostUnused)
-	}
-	return nil
-}
-
-// mostUnused bounds --unused-for.
-const mostUnused = 100 * 365 * 24 * time.Hour
+func (c *keyList) Validate() error { return checkPeriod("--unused-for", c.UnusedFor, 0) }
 
 // list returns the keys. It warns if usage is not counted for long enough to tell unused
 // keys from others.
@@ -147,13 +135,10 @@ type keyRotate struct {
 
 // Validate refuses periods that are none.
 func (c *keyRotate) Validate() error {
-	switch {
-	case c.Overlap < 0:
+	if c.Overlap < 0 {
 		return errors.New("--overlap must not be negative")
-	case c.ExpiresIn != nil && *c.ExpiresIn <= 0:
-		return errExpiresIn
 	}
-	return nil
+	return checkPeriod("--expires-in", c.ExpiresIn, 0)
 }
 
 // Run rotates a key. Standard output has the new key alone, for a script to read.

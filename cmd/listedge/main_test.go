@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
@@ -109,25 +108,6 @@ func TestAnErrorOfSeveralLinesIsOneSentence(t *testing.T) {
 	} {
 		if got := oneSentence(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-}
-
-func TestSummariesOfActs(t *testing.T) {
-	for details, want := range map[string]string{
-		`{}`:              "-",
-		`{"a":null}`:      "-",
-		`{"b":2,"a":"x"}`: `a "x", b 2`,
-		`{"quota":{"period":"month","requests":1000}}`:                                         `quota {"period":"month","requests":1000}`,
-		`{"quota":{"from":null,"to":{"period":"day","requests":7}},"burst":{"from":1,"to":2}}`: `burst 1 → 2, quota null → {"period":"day","requests":7}`,
-		`{"name":"two\nlines \u001b[2J"}`:                                                      `name "two\nlines \u001b[2J"`,
-	} {
-		var parsed map[string]any
-		if err := json.Unmarshal([]byte(details), &parsed); err != nil {
-			t.Fatal(err)
-		}
-		if got := summary(parsed); got != want {
-			t.Errorf("%s: %s, want %s", details, got, want)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type usageCommand struct {
 }
 
 // Validate refuses a period of which nothing is known.
-func (c *usageCommand) Validate() error { return checkPeriod("--since", c.Since, usage.Kept) }
+func (c *usageCommand) Validate() error { return checkPeriod("--since", &c.Since, days(usage.Kept)) }
 
 // Run prints the usage.
 func (c *usageCommand) Run(ctx context.Context, t *terminal, a *admin.Conn) error {

@@ -97,9 +97,10 @@ func TestAuditPrints(t *testing.T) {
 		const at = `^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z  `
 		for i, want := range []string{
 			`^AT +ACTOR +ACTION +SUBJECT +DETAILS$`,
-			at + `Bob +keys\.update +key ` + key + ` +ratePerSecond 5 → 7\.5$`,
-			at + `Ann +keys\.create +key ` + key + ` +burst 10, name "", ratePerSecond 5, scopes \["contacts:read","items:read"\]$`,
-			at + `Ann +workspaces\.create +workspace ` + workspace + ` +name "Shop"$`,
+			at + `Bob +keys\.update +key ` + key + ` +\{"ratePerSecond":\{"from":5,"to":7\.5\}\}$`,
+			at + `Ann +keys\.create +key ` + key +
+				` +\{"burst":10,"expiresAt":null,"name":"","ratePerSecond":5,"scopes":\["contacts:read","items:read"\]\}$`,
+			at + `Ann +workspaces\.create +workspace ` + workspace + ` +\{"burst":null,"name":"Shop","quota":null,"ratePerSecond":null\}$`,
 		} {
 			if len(lines) != 4 || !regexp.MustCompile(want).MatchString(lines[i]) {
 				t.Errorf("line %d of %d: %s, want %s", i+1, len(lines), lines[min(i, len(lines)-1)], want)
