@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -52,17 +54,9 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
-	addresses, err := c.addresses()
+	nodes, err := c.listen() // first: a port in use is the most frequent mistake
 	if err != nil {
 		return err
-	}
-	var held []net.Listener // opened first: a port in use is the most frequent mistake
-	for _, a := range addresses {
-		public, private, err := node.Listen(a)
-		if err != nil {
-			return err // which ends the process
-		}
-		held = append(held, public, private)
 	}
 	if err := os.MkdirAll(c.DataDir, 0o755); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
@@ -92,12 +86,11 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 			err = cmp.Or(err, fmt.Errorf("%w; its log is %s", errPostgresEnded, postgres.LogFile()))
 		}
 	}()
-	return c.serve(ctx, t, flags, addresses, held, postgres)
+	return c.serve(ctx, t, flags, nodes, postgres)
 }
 
 // serve prepares Postgres and runs the nodes on it.
-func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held []net.Listener,
-	postgres *sandbox.Postgres) (result error) {
+func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, nodes []*devNode, postgres *sandbox.Postgres) (result error) {
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
 	if err != nil {
@@ -116,11 +109,20 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		defer func() { result = errors.Join(result, redis.Stop()) }()
 		c.RedisURL = redis.URL()
 	}
-	nodes, err := c.makeNodes(ctx, t, flags, addresses, held, url)
-	if err != nil {
-		return err
+	for i, n := range nodes { // which take over the listeners
+		out := t.err
+		if c.Nodes > 1 {
+			out = prefixed{t.err, fmt.Sprintf("node %d | ", i+1)}
+		}
+		settings := settingsInEffect(flags)
+		settings["listen"], settings["admin-listen"] = n.Listen, n.AdminListen
+		n.Node, err = newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, DatabaseURL: url, ReplicationURL: url,
+			Log: node.NewLog(out, c.Flags), Public: n.public, Private: n.private})
+		if err != nil {
+			return err // which ends the process
+		}
 	}
-	c.welcome(t, addresses, url, key, workspace)
+	c.welcome(t, nodes, url, key, workspace)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, len(nodes))
@@ -134,26 +136,6 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 	return result
 }
 
-// makeNodes makes the nodes, which take over the listeners. An error ends the process.
-func (c *devCommand) makeNodes(ctx context.Context, t *terminal, flags *kong.Context, addresses []node.ListenFlags, held []net.Listener, url string) (
-	nodes []*node.Node, err error) {
-	for i, a := range addresses {
-		out := t.err
-		if c.Nodes > 1 {
-			out = prefixed{t.err, fmt.Sprintf("node %d | ", i+1)}
-		}
-		settings := settingsInEffect(flags)
-		settings["listen"], settings["admin-listen"] = a.Listen, a.AdminListen
-		n, err := newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, DatabaseURL: url, ReplicationURL: url,
-			Log: node.NewLog(out, c.Flags), Public: held[2*i], Private: held[2*i+1]})
-		if err != nil {
-			return nil, err
-		}
-		nodes = append(nodes, n)
-	}
-	return nodes, nil
-}
-
 // prefixed writes each line of a log, which is one Write, with a prefix.
 type prefixed struct {
 	to     io.Writer
@@ -165,31 +147,42 @@ func (p prefixed) Write(line []byte) (int, error) {
 	return len(line), err
 }
 
-// addresses are the listeners of each node, on successive ports.
-func (c *devCommand) addresses() (all []node.ListenFlags, err error) {
-	for i := range c.Nodes {
-		var a node.ListenFlags
-		if a.Listen, err = nthPort(c.Listen, i); err != nil {
-			return nil, usageError{Err: fmt.Errorf("--listen: %w", err)}
-		}
-		if a.AdminListen, err = nthPort(c.AdminListen, i); err != nil {
-			return nil, usageError{Err: fmt.Errorf("--admin-listen: %w", err)}
-		}
-		all = append(all, a)
-	}
-	return all, nil
+// devNode is one of the nodes, and where it listens.
+type devNode struct {
+	node.ListenFlags
+	public, private net.Listener
+	*node.Node
 }
 
-func nthPort(address string, n int) (string, error) {
+// listen opens the listeners of each node, on successive ports. An error ends the process.
+func (c *devCommand) listen() (nodes []*devNode, err error) {
+	for i := range c.Nodes {
+		n := &devNode{}
+		n.Listen, err = nthPort("--listen", c.Listen, i)
+		if err == nil {
+			n.AdminListen, err = nthPort("--admin-listen", c.AdminListen, i)
+		}
+		if err == nil {
+			n.public, n.private, err = node.Listen(n.ListenFlags)
+		}
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes, nil
+}
+
+// nthPort returns the address of a flag, n ports further.
+func nthPort(flag, address string, n int) (string, error) {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return "", err
-	}
-	number, err := strconv.Atoi(port)
-	if err != nil {
-		return "", fmt.Errorf("%q is not a port", port)
-	}
-	if number == 0 {
+	number, notNumber := strconv.Atoi(port)
+	switch {
+	case err != nil:
+		return "", usageError{Err: fmt.Errorf("%s: %w", flag, err)}
+	case notNumber != nil:
+		return "", usageError{Err: fmt.Errorf("%s: %q is not a port", flag, port)}
+	case number == 0:
 		return address, nil // the kernel chooses
 	}
 	return net.JoinHostPort(host, strconv.Itoa(number+n)), nil
@@ -197,11 +190,11 @@ func nthPort(address string, n int) (string, error) {
 
 // prepare makes database, schema, sample data and key, if they are missing.
 func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox.Postgres) (key string, workspace uuid.UUID, err error) {
-	if err = admin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err != nil {
-		return "", workspace, err
-	}
 	url := postgres.URL(devDatabase)
-	if _, err = admin.MigrateUp(ctx, url); err != nil {
+	if err = admin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err == nil {
+		_, err = admin.MigrateUp(ctx, url)
+	}
+	if err != nil {
 		return "", workspace, err
 	}
 	conn, err := admin.Open(ctx, url)
@@ -210,51 +203,52 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox
 	}
 	defer conn.Close()
 	workspaces, err := conn.Workspaces(ctx)
+	if err == nil && len(workspaces) == 0 {
+		if _, err = load.Seed(ctx, url, devSeed, t.err); err == nil {
+			workspaces, err = conn.Workspaces(ctx)
+		}
+	}
 	if err != nil {
 		return "", workspace, err
 	}
-	if len(workspaces) == 0 {
-		if _, err = load.Seed(ctx, url, devSeed, t.err); err != nil {
-			return "", workspace, err
-		}
-		if workspaces, err = conn.Workspaces(ctx); err != nil {
-			return "", workspace, err
-		}
-	}
-	key, workspace, err = c.key(ctx, conn, workspaces[0].ID)
+	workspace = workspaces[0].ID
+	key, err = c.key(ctx, conn, workspace)
 	return key, workspace, err
 }
 
 // key returns the key of earlier runs, which a file beside the data has, or makes a
 // new one.
-func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.UUID) (string, uuid.UUID, error) {
+func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.UUID) (string, error) {
 	file := filepath.Join(c.DataDir, "key")
-	if kept, err := os.ReadFile(file); err == nil {
-		if owner, ok, err := conn.KeyWorks(ctx, string(kept)); err != nil {
-			return "", workspace, err
-		} else if ok {
-			return string(kept), owner, nil
-		}
+	kept, _ := os.ReadFile(file) // a new one if it cannot be read
+	keys, err := conn.Keys(ctx, workspace)
+	if err != nil {
+		return "", err
+	}
+	if slices.ContainsFunc(keys, func(k admin.Key) bool {
+		return k.Works() && k.Prefix != "" && strings.HasPrefix(string(kept), k.Prefix)
+	}) {
+		return string(kept), nil
 	}
 	made, err := conn.CreateKey(ctx, admin.NewKey{Workspace: workspace, Name: "dev"})
 	if err != nil {
-		return "", workspace, err
+		return "", err
 	}
 	if err := os.WriteFile(file, []byte(made.Key), 0o600); err != nil {
-		return "", workspace, fmt.Errorf("keep the key: %w", err)
+		return "", fmt.Errorf("keep the key: %w", err)
 	}
-	return made.Key, workspace, nil
+	return made.Key, nil
 }
 
-func (c *devCommand) welcome(t *terminal, addresses []node.ListenFlags, url, key string, workspace uuid.UUID) {
+func (c *devCommand) welcome(t *terminal, nodes []*devNode, url, key string, workspace uuid.UUID) {
 	fmt.Fprintf(t.out, "\nworkspace  %s\nkey        %s\ndatabase   %s\n", workspace, key, url)
 	if c.RedisURL != "" {
 		fmt.Fprintf(t.out, "redis      %s\n", c.RedisURL)
 	}
-	for _, a := range addresses {
-		fmt.Fprintf(t.out, "node       http://%s  (reference: /docs, admin: http://%s)\n", reachable(a.Listen), reachable(a.AdminListen))
+	for _, n := range nodes {
+		fmt.Fprintf(t.out, "node       http://%s  (reference: /docs, admin: http://%s)\n", reachable(n.Listen), reachable(n.AdminListen))
 	}
-	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/items?limit=5'\n\n", key, reachable(addresses[0].Listen))
+	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/items?limit=5'\n\n", key, reachable(nodes[0].Listen))
 }
 
 // reachable returns the address at which clients of this machine reach a listener.

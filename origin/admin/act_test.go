@@ -88,7 +88,7 @@ var (
 	}
 	makers = []string{"CreateWorkspace", "CreateKey"}
 	purge  = []string{"Purge"} // needs a follower
-	reads  = []string{"Audit", "Close", "Key", "KeyWorks", "Keys", "UnusedKeys", "Usage", "UsageSince", "WorkspaceExists", "Workspaces"}
+	reads  = []string{"Audit", "Close", "Key", "Keys", "UnusedKeys", "Usage", "UsageSince", "WorkspaceExists", "Workspaces"}
 )
 
 // A method that is in neither list is new: say there whether it changes something.

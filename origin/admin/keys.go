@@ -92,8 +92,8 @@ func (c *Conn) CreateKey(ctx context.Context, k NewKey) (Key, error) {
 	})
 }
 
-// works says whether the key can be used.
-func (k Key) works() bool { return k.State == KeyActive || k.State == KeyExpires }
+// Works says whether the key can be used.
+func (k Key) Works() bool { return k.State == KeyActive || k.State == KeyExpires }
 
 // newKey makes the text of a key, lets insert write its hash and its prefix, and returns
 // the key with the text, which is stored nowhere.
@@ -127,18 +127,4 @@ func (c *Conn) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst
 func (c *Conn) RevokeKey(ctx context.Context, id uuid.UUID) (Key, error) {
 	return updateRow[Key](ctx, c, update{"keys.revoke", "revoke key", "api_keys", keyColumns,
 		`revoked_at = coalesce(least(revoked_at, now()), now())`}, id)
-}
-
-// KeyWorks says whether a key's text is accepted, and the key's workspace.
-func (c *Conn) KeyWorks(ctx context.Context, text string) (workspace uuid.UUID, works bool, err error) {
-	hash, ok := apikey.HashOf([]byte(text))
-	if !ok {
-		return workspace, false, nil
-	}
-	found, err := all[Key](ctx, c.conn, "look up the key", `SELECT workspace_id FROM api_keys
-		WHERE key_hash = $1 AND coalesce(revoked_at > now(), true) AND coalesce(expires_at > now(), true)`, hash[:])
-	if err != nil || len(found) == 0 {
-		return workspace, false, err
-	}
-	return found[0].WorkspaceID, true, nil
 }

@@ -38,7 +38,7 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 		if before, err = one[Key](ctx, tx, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id); err != nil {
 			return made, done, err
 		}
-		if !before.works() { // mutation: a key that has ended is rotated
+		if !before.Works() { // mutation: a key that has ended is rotated
 			return made, done, fmt.Errorf("%s: it is %s; make a new one with `listedge keys create`", doing, before.State)
 		}
 		made, err = one[Key](ctx, tx, doing,
@@ -46,7 +46,7 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 			-- mutation: a rotation extends what the client has
 			SELECT workspace_id, name, $2, $3, scopes, rate_per_second, burst, coalesce(clock_timestamp() + $4::interval, least(expires_at, revoked_at))
 			FROM api_keys WHERE id = $1 RETURNING `+keyColumns, id, hash, prefix, expiresIn)
-		if err == nil && !made.works() {
+		if err == nil && !made.Works() {
 			err = fmt.Errorf("%s: the new key would have ended already", doing)
 		}
 		if err == nil {
