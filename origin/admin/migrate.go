@@ -14,7 +14,6 @@ import (
 	"github.com/pressly/goose/v3/lock"
 
 	"listedge/origin/audit"
-	"listedge/origin/postgres"
 )
 
 //go:embed migrations/*.sql
@@ -44,37 +43,30 @@ func MigrateUp(ctx context.Context, url string) (applied []Migration, err error)
 // They are added to the audit log in a transaction of its own. goose_db_version has them in
 // any case.
 func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
+	var names []string
 	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
 		if partial := (*goose.PartialError)(nil); errors.As(err, &partial) {
 			results = partial.Applied
 		}
 		for _, r := range results {
+			names = append(names, path.Base(r.Source.Path))
 			applied = append(applied, Migration{Version: r.Source.Version, Name: path.Base(r.Source.Path), AppliedAt: time.Now()})
 		}
 		return err
 	})
-	if len(applied) > 0 {
-		err = errors.Join(err, auditMigrations(ctx, url, applied))
+	if len(names) > 0 {
+		c, failed := Open(ctx, url)
+		if failed == nil {
+			defer c.Close()
+			failed = audit.Write(ctx, c.conn, audit.Act{Action: "migrate.up", Details: map[string]any{"applied": names}})
+		}
+		err = errors.Join(err, failed)
 	}
 	if err != nil {
 		return applied, fmt.Errorf("migrate up: %w", err)
 	}
 	return applied, nil
-}
-
-// auditMigrations adds the migrations to the audit log.
-func auditMigrations(ctx context.Context, url string, applied []Migration) error {
-	c, err := Open(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var names []string
-	for _, m := range applied {
-		names = append(names, m.Name)
-	}
-	return audit.Write(ctx, c.conn, audit.Act{Action: "migrate.up", Details: map[string]any{"applied": names}})
 }
 
 // MigrateStatus lists all migrations, applied or pending.
@@ -93,23 +85,17 @@ func MigrateStatus(ctx context.Context, url string) (all []Migration, err error)
 }
 
 func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
-	config, err := postgres.PrimaryConfig(url)
+	c, err := Open(ctx, url)
 	if err != nil {
 		return err
 	}
-	config.ConnectTimeout = postgres.CommandTimeout
-	db := stdlib.OpenDB(*config)
+	err = checkServer(ctx, c.conn)
+	c.Close()
+	if err != nil {
+		return err
+	}
+	db := stdlib.OpenDB(*c.conn.Config())
 	defer db.Close()
-	var s server
-	if err := db.QueryRowContext(ctx, serverSQL).Scan(&s.number, &s.version, &s.encoding, &s.standby); err != nil {
-		return err
-	}
-	if s.standby {
-		return postgres.ErrStandby
-	}
-	if err := s.check(); err != nil {
-		return err
-	}
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
 		return err

@@ -43,11 +43,7 @@ func (r *Readiness) Ready(ctx context.Context) error {
 		return fmt.Errorf("read the schema's version: %w", postgres.Classify(err))
 	}
 	if want := wantedVersion(); known && have < want {
-		var s server
-		if err := r.db.Keys.Pool.QueryRow(ctx, serverSQL, pgx.QueryExecModeExec).Scan(&s.number, &s.version, &s.encoding, &s.standby); err != nil {
-			return fmt.Errorf("read the server's version: %w", postgres.Classify(err))
-		}
-		if err := s.check(); err != nil { // a migration would not help
+		if err := checkServer(ctx, r.db.Keys.Pool); err != nil { // a migration would not help
 			return err
 		}
 		return remedy.Add(fmt.Errorf("schema is at version %d, this program needs %d", have, want), migrateUp)

@@ -1,30 +1,38 @@
 package admin
 
 import (
+	"context"
 	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/remedy"
+	"listedge/origin/postgres"
 )
 
-// server is what decides whether a database can have the schema.
-type server struct {
-	number            int    // server_version_num
-	version, encoding string // server_version, and the database's encoding
-	standby           bool
+const serverSQL = `SELECT current_setting('server_version_num')::int, split_part(current_setting('server_version'), ' ', 1),
+	pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database()`
+
+// checkServer returns why the database cannot have the schema; nil if it can.
+func checkServer(ctx context.Context, db querier) error {
+	var number int
+	var version, encoding string
+	if err := db.QueryRow(ctx, serverSQL, pgx.QueryExecModeExec).Scan(&number, &version, &encoding); err != nil {
+		return fmt.Errorf("read the server's version: %w", postgres.Classify(err))
+	}
+	return judgeServer(number, version, encoding)
 }
 
-const serverSQL = `SELECT current_setting('server_version_num')::int, split_part(current_setting('server_version'), ' ', 1),
-	pg_encoding_to_char(encoding), pg_is_in_recovery() FROM pg_database WHERE datname = current_database()`
-
-// check returns why the database cannot have the schema; nil if it can.
-// The client's encoding does not help: the database cannot store a character that its own
+// judgeServer judges server_version_num, server_version and the database's encoding. The
+// client's encoding does not help: the database cannot store a character that its own
 // encoding lacks.
-func (s server) check() error {
+func judgeServer(number int, version, encoding string) error {
 	switch {
-	case s.number < 140_000:
-		return remedy.Add(errors.New("Postgres "+s.version+" is too old"), "use Postgres 14 or later")
-	case s.encoding != "UTF8":
-		return remedy.Add(errors.New("the database's encoding is "+s.encoding+", which cannot hold every name"), "make a database with ENCODING 'UTF8'")
+	case number < 140_000:
+		return remedy.Add(errors.New("Postgres "+version+" is too old"), "use Postgres 14 or later")
+	case encoding != "UTF8":
+		return remedy.Add(errors.New("the database's encoding is "+encoding+", which cannot hold every name"), "make a database with ENCODING 'UTF8'")
 	}
 	return nil
 }

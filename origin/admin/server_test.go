@@ -21,7 +21,7 @@ func TestServersThatCannotHaveTheSchema(t *testing.T) {
 		{150014, "15.14", "SQL_ASCII", "the database's encoding is SQL_ASCII, which cannot hold every name: make a database with ENCODING 'UTF8'"},
 	} {
 		got := ""
-		if err := (server{c.number, c.version, c.encoding, false}).check(); err != nil {
+		if err := judgeServer(c.number, c.version, c.encoding); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
