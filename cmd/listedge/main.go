@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	parser, exited := newParser(&c, printed, errs)
 	parsed, err := parser.Parse(args)
 	switch {
-	case *exited >= 0: // --help or --version has printed
+	case *exited: // --help or --version has printed
 		err = nil
 	case err != nil:
 		err = usageError{Err: rewordParserError(err)}
@@ -151,8 +151,8 @@ func withRemedy(err error, command *kong.Context) error {
 	return fmt.Errorf("%w: %s", err, remedy)
 }
 
-func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
-	code := -1
+func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
+	exited = new(bool)
 	parser = kong.Must(c,
 		kong.Name("listedge"),
 		kong.Description("Edge proxy and caching read replica for list APIs."),
@@ -162,11 +162,7 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 		kong.Bind(configFile(nil)), // without --config
 		kong.Resolvers(kong.ResolverFunc(resolveSecret)),
 		kong.Writers(out, errs),
-		kong.Exit(func(n int) {
-			if code < 0 {
-				code = n
-			}
-		}),
+		kong.Exit(func(int) { *exited = true }),
 		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser(),
 			"lists": strings.Join(lists.Names(), ","), "scopes": strings.Join(admin.Scopes, ",")},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
@@ -182,5 +178,5 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 		}),
 	)
 	addExamples(parser.Model)
-	return parser, &code
+	return parser, exited
 }

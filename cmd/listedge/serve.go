@@ -27,7 +27,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 		return err
 	}
 	log := node.NewLog(t.err, c.Flags)
-	n, err := newNode(ctx, node.Options{Flags: c.Flags, TLSFlags: c.TLSFlags, Settings: settingsInEffect(flags), NotifySocket: notifySocket(), Log: log,
+	n, err := newNode(ctx, node.Options{Flags: c.Flags, TLSFlags: c.TLSFlags, Settings: settingsInEffect(flags), Log: log,
 		Public: public, Private: private, DatabaseURL: c.DatabaseURL, ReplicationURL: cmp.Or(c.ReplicationURL, c.DatabaseURL)})
 	if err != nil {
 		public.Close()
@@ -39,13 +39,4 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 		defer node.PaceCollector(int64(node.GarbageShare * float64(c.CacheMemory)))()
 	}
 	return n.Serve(ctx)
-}
-
-// newNode adds what the program and the environment say.
-func newNode(ctx context.Context, o node.Options) (_ *node.Node, err error) {
-	o.Version, o.Revision = version, builtFrom()
-	if o.Traces, err = tracingEnabled(); err != nil {
-		return nil, err
-	}
-	return node.New(ctx, o)
 }

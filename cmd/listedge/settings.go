@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -228,8 +228,14 @@ func tracingEnabled() (bool, error) {
 	return true, nil
 }
 
-// notifySocket is where systemd waits for a unit of Type=notify.
-func notifySocket() string { return os.Getenv("NOTIFY_SOCKET") }
+// newNode adds what the program and the environment say.
+func newNode(ctx context.Context, o node.Options) (_ *node.Node, err error) {
+	o.Version, o.Revision, o.NotifySocket = version, builtFrom(), os.Getenv("NOTIFY_SOCKET") // where systemd waits for a unit of Type=notify
+	if o.Traces, err = tracingEnabled(); err != nil {
+		return nil, err
+	}
+	return node.New(ctx, o)
+}
 
 // collectorPaceIsSet reports whether the operator has set GOGC, the pace of Go's garbage
 // collector.
@@ -277,19 +283,11 @@ func allFlags(app *kong.Application) (all []*kong.Flag) {
 	return all
 }
 
-// defaultDataDir returns where `dev` keeps its Postgres: a folder in the user's state
-// folder. For root it is in /var/lib, because Postgres then runs as another account,
-// which may not read root's home.
+// defaultDataDir returns where `dev` keeps its Postgres. For root it is not in the home:
+// Postgres then runs as another account, which may not read that.
 func defaultDataDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/listedge"
 	}
-	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
-		return filepath.Join(state, "listedge")
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return filepath.Join(os.TempDir(), "listedge")
-	}
-	return filepath.Join(home, ".local", "state", "listedge")
+	return "~/.local/state/listedge"
 }
