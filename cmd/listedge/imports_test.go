@@ -54,7 +54,6 @@ var (
 
 		"bench":           {"docs/clients/go", "edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox", "internal/lists"},
 		"deploy":          nil,
-		"deploy/clients":  nil,
 		"docs/clients/go": nil,
 	}
 	// onlyIn names the packages that may use an outside technology.
