@@ -40,17 +40,10 @@ type Problem struct {
 }
 
 func (p *Problem) Error() string {
-	text := p.Message
-	if p.Code != "" {
-		text = string(p.Code) + ": " + text
+	if p.Status == 0 {
+		return p.Message
 	}
-	if p.Status != 0 {
-		text = fmt.Sprintf("%d %s", p.Status, text)
-	}
-	if p.RetryAfter > 0 {
-		text += fmt.Sprintf(" (try again in %s)", p.RetryAfter)
-	}
-	return text
+	return fmt.Sprintf("%d %s: %s", p.Status, cmp.Or(p.Code, "no answer of listedge"), p.Message)
 }
 
 // list is the body of a page.
