@@ -36,7 +36,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 	}
 	signal.Ignore(syscall.SIGHUP) // which would end the process
 	if !collectorPaceIsSet() {
-		defer node.PaceCollector(int64(node.GarbageShare * float64(c.CacheMemory)))()
+		node.PaceCollector(int64(node.GarbageShare * float64(c.CacheMemory)))
 	}
 	return n.Serve(ctx)
 }

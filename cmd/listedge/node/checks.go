@@ -40,7 +40,8 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 			Remedy: "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"},
 	}
 	if n.certificate != nil {
-		all = append(all, admin.Check{Name: "certificate", Run: asks(n.certificate.check), Runbook: "ListedgeCertificateExpires", Broken: "the certificate is not renewed"})
+		all = append(all, admin.Check{Name: "certificate", Run: asks(n.certificate.check), Runbook: "ListedgeCertificateExpires",
+			Broken: "the certificate is not renewed"})
 	}
 	if n.redis.pages != nil {
 		all = append(all, n.checksOfRedis()...)

@@ -85,7 +85,7 @@ type Flags struct {
 	MaxConnections int  `help:"Open connections of the public listener; more get a 503. 0 = by memory and open files: docs/SIZING.md." default:"0"`
 	NoDocs         bool `help:"Do not serve /docs, the interactive API reference; /openapi.json stays."`
 
-	TrustedProxies []netip.Prefix `help:"Networks of load balancers whose X-Forwarded-For header names the client, such as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
+	TrustedProxies []netip.Prefix `help:"Networks of load balancers whose X-Forwarded-For header names the client: 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
 	Drain          time.Duration  `help:"How long the node answers after SIGTERM, not ready and closing each connection, before it stops." default:"${drain}"`
 
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`

@@ -272,18 +272,14 @@ func (n *Node) closeLayers(ctx context.Context, requestsEnded bool) (err error) 
 	if n.limiter != nil {
 		err = errors.Join(err, n.limiter.Close(ctx))
 	}
-	n.closeTracer()
+	tracing, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
+	defer cancel()
+	if err := n.tracer.Close(tracing); err != nil {
+		n.logger.Warn("the last traces were not sent", "error", err)
+	}
 	n.redis.close()
 	if n.database != nil {
 		err = errors.Join(err, n.database.Close(ctx))
 	}
 	return err
-}
-
-func (n *Node) closeTracer() {
-	ctx, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
-	defer cancel()
-	if err := n.tracer.Close(ctx); err != nil {
-		n.logger.Warn("the last traces were not sent", "error", err)
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -27,31 +26,22 @@ const (
 	otherDescriptors = 80
 )
 
-// limitConnections returns how many connections the public listener accepts:
-// --max-connections, as far as there are descriptors for them. The default is
-// what descriptors and memory allow.
+// limitConnections returns how many connections the public listener accepts: --max-connections, as
+// far as there are descriptors for them. By default it is also no more than fit into half of the
+// memory that --cache-memory leaves.
 func limitConnections(f Flags, descriptors, memory int64, logger *slog.Logger) int {
-	limit := min(edge.MaxConnections, byDescriptors(f, descriptors))
-	if wanted := int64(f.MaxConnections); wanted > limit {
+	// Postgres and otherDescriptors come first. Of the rest a quarter is for Redis, the admin listener and files.
+	left := descriptors - int64(f.DatabaseConnections*(1+len(f.ReplicaURL))) - otherDescriptors
+	limit := min(edge.MaxConnections, max(1, left/4*3))
+	switch wanted := int64(f.MaxConnections); {
+	case wanted > limit:
 		logger.Warn("--max-connections is lowered: the process may not open more files", "from", wanted, "to", limit, "descriptors", descriptors)
-	} else if wanted > 0 {
+	case wanted > 0:
 		limit = wanted
-	} else {
-		limit = min(limit, byMemory(f, memory))
+	default:
+		limit = min(limit, max(minConnections, (memory-int64(f.CacheMemory))/2/connectionMemory))
 	}
 	return int(limit)
-}
-
-// byDescriptors is three quarters of the descriptors that Postgres' connections and
-// otherDescriptors leave. The last quarter is for Redis, the admin listener and files.
-func byDescriptors(f Flags, descriptors int64) int64 {
-	postgres := int64(f.DatabaseConnections * (1 + len(f.ReplicaURL)))
-	return max(1, (descriptors-postgres-otherDescriptors)/4*3)
-}
-
-// byMemory is as many connections as fit into half of what --cache-memory leaves.
-func byMemory(f Flags, memory int64) int64 {
-	return max(minConnections, (memory-int64(f.CacheMemory))/2/connectionMemory)
 }
 
 // descriptorLimit is how many files the process may have open at once. (Go has
@@ -91,29 +81,20 @@ func garbagePercent(garbage, live int64) int {
 	return int(max(1, min(garbage*100/max(live, smallest), 10_000)))
 }
 
-// PaceCollector makes the collector run at that amount of garbage. stop restores the
-// percentage from before.
-func PaceCollector(garbage int64) (stop func()) {
-	var stopped atomic.Bool
-	percent := debug.SetGCPercent(100)
-	before := percent
-	var pace func()
-	pace = func() { // one at a time
-		if stopped.Load() {
-			return
-		}
-		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-		metrics.Read(live)
-		if wanted := garbagePercent(garbage, int64(live[0].Value.Uint64())); wanted != percent {
-			debug.SetGCPercent(wanted) // stops the world for a moment
-			percent = wanted
-		}
-		// The next collection runs this cleanup.
-		runtime.AddCleanup(new(*int), func(int) { pace() }, 0)
+// PaceCollector makes the collector run at that amount of garbage, until the process ends.
+func PaceCollector(garbage int64) {
+	debug.SetGCPercent(100)
+	paceCollector(garbage, 100)
+}
+
+// paceCollector sets the percentage, which was that of the last collection, and does so again at the
+// end of the next.
+func paceCollector(garbage int64, percent int) {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	if wanted := garbagePercent(garbage, int64(live[0].Value.Uint64())); wanted != percent {
+		debug.SetGCPercent(wanted) // stops the world for a moment
+		percent = wanted
 	}
-	pace()
-	return func() {
-		stopped.Store(true)
-		debug.SetGCPercent(before)
-	}
+	runtime.AddCleanup(new(*int), func(percent int) { paceCollector(garbage, percent) }, percent)
 }

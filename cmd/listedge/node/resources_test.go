@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -64,12 +63,10 @@ var escaping atomic.Pointer[[64 << 10]byte]
 // The test makes much garbage, with a small live heap and with a large one.
 func TestTheCollectorKeepsThePace(t *testing.T) {
 	const garbage, made = 16 << 20, 512 << 20
+	PaceCollector(garbage)
 	collections := func(live int) uint32 {
 		kept := make([]byte, live)
-		before := debug.SetGCPercent(100)
-		defer debug.SetGCPercent(before)
 		runtime.GC()
-		defer PaceCollector(garbage)()
 		var s runtime.MemStats
 		runtime.ReadMemStats(&s)
 		n := s.NumGC
