@@ -13,4 +13,4 @@ WITH hours AS (
 		-- mutation: keys that exist are forgotten
 		AND NOT EXISTS (SELECT FROM public.api_keys k WHERE k.id = l.key_id) LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1
 )
-SELECT (greatest((SELECT count(*) FROM hours), (SELECT count(*) FROM writers), (SELECT count(*) FROM keys)) = 1000)::int -- 1: there may be more
+SELECT WHERE greatest((SELECT count(*) FROM hours), (SELECT count(*) FROM writers), (SELECT count(*) FROM keys)) = 1000 -- a row: there may be more

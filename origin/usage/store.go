@@ -36,21 +36,21 @@ func NewStore(db *postgres.Database) *Store { return &Store{db: db} }
 // without requests does nothing. If that fails, the next hour tries again.
 func (s *Store) Add(ctx context.Context, run uuid.UUID, number int64, rows []*Row) error {
 	text, _ := json.Marshal(rows) // numbers, ids and times: it cannot fail
-	_, err := s.query(ctx, writeSQL, run.String(), number, string(text))
+	_, err := s.exec(ctx, writeSQL, run.String(), number, string(text))
 	if err == nil && time.Now().After(s.expireAt) {
-		if more, err := s.query(ctx, expireSQL, fmt.Sprintf("%d hours", Kept/time.Hour)); err != nil || more == 0 {
+		if more, err := s.exec(ctx, expireSQL, fmt.Sprintf("%d hours", Kept/time.Hour)); err != nil || more == 0 {
 			s.expireAt = time.Now().Add(time.Hour)
 		}
 	}
 	return err
 }
 
-// query makes a query of the primary that the fleet follows, and returns its one number, if any.
-func (s *Store) query(ctx context.Context, sql string, arguments ...any) (n int, err error) {
+// exec runs a statement on the primary that the fleet follows, and returns its number of rows.
+func (s *Store) exec(ctx context.Context, sql string, arguments ...any) (rows int64, err error) {
 	err = s.db.Usage.Write(ctx, postgres.UsageTimeout, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, arguments...)...) // ForEachRow returns the error
-		_, err := pgx.ForEachRow(rows, []any{&n}, func() error { return nil })
+		tag, err := tx.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, arguments...)...)
+		rows = tag.RowsAffected()
 		return err
 	})
-	return n, err
+	return rows, err
 }
