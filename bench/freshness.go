@@ -33,10 +33,7 @@ const (
 // costs the writers.
 func measureFreshness(ctx context.Context, s *subject, r *report) error {
 	for _, nodes := range []int{1, 3} {
-		f, err := startFollowing(ctx, s, nodes)
-		if err != nil {
-			return err
-		}
+		f := must1(startFollowing(ctx, s, nodes))
 		delays, err := visibleDelays(ctx, s, f)
 		f.end()
 		if err != nil {
@@ -187,29 +184,18 @@ func measureWriters(ctx context.Context, s *subject, r *report) error {
 	script := filepath.Join(filepath.Dir(s.program), "writers.sql")
 	const statement = `UPDATE items SET stock_on_hand = stock_on_hand + 1 WHERE (workspace_id, id) IN
 	(SELECT workspace_id, id FROM items WHERE workspace_id = '%s' AND id >= gen_random_uuid() ORDER BY id LIMIT 1);`
-	if err := os.WriteFile(script, []byte(strings.ReplaceAll(fmt.Sprintf(statement, s.workspace), "\n", " ")+"\n"), 0o644); err != nil {
-		return err
-	}
+	must(os.WriteFile(script, []byte(strings.ReplaceAll(fmt.Sprintf(statement, s.workspace), "\n", " ")+"\n"), 0o644))
 	var with, without float64
 	for range writerRounds {
+		without += must1(s.pgbench(ctx, script))
+		f := must1(startFollowing(ctx, s, 1))
 		tps, err := s.pgbench(ctx, script)
-		if err != nil {
-			return err
-		}
-		without += tps
-		f, err := startFollowing(ctx, s, 1)
-		if err != nil {
-			return err
-		}
-		tps, err = s.pgbench(ctx, script)
 		f.end()
 		if err != nil {
 			return err
 		}
 		with += tps
-		if err := s.dropSlot(ctx); err != nil {
-			return err
-		}
+		must(s.dropSlot(ctx))
 	}
 	r.ratio("commits/s of 4 writers while a node follows, against none (pgbench)", "%.0f", with/writerRounds, without/writerRounds, 0)
 	return ctx.Err()

@@ -26,14 +26,9 @@ const keyRounds = 2 * rounds
 // all sides, with as many requests of the same length prepared, so that it
 // leaves each node as much of the processor's cache.
 func measureKeys(ctx context.Context, s *subject, r *report) (err error) {
-	keys, err := s.makeKeys(ctx, keyCounts[len(keyCounts)-1])
-	if err != nil {
-		return err
-	}
+	keys := must1(s.makeKeys(ctx, keyCounts[len(keyCounts)-1]))
 	file := filepath.Join(filepath.Dir(s.program), "keys") // as a script may not have so many constants
-	if err := os.WriteFile(file, []byte(strings.Join(keys, "\n")), 0o644); err != nil {
-		return err
-	}
+	must(os.WriteFile(file, []byte(strings.Join(keys, "\n")), 0o644))
 	var sides []*side
 	defer func() {
 		for _, side := range sides {
@@ -42,10 +37,7 @@ func measureKeys(ctx context.Context, s *subject, r *report) (err error) {
 		err = errors.Join(err, s.dropSlot(context.Background())) // which all of them would keep WAL for
 	}()
 	for _, n := range keyCounts {
-		node, err := s.startFollower(ctx, "--cache-memory", "1GiB", "--region", fmt.Sprint("keys", n)) // follows by a slot of its own
-		if err != nil {
-			return err
-		}
+		node := must1(s.startFollower(ctx, "--cache-memory", "1GiB", "--region", fmt.Sprint("keys", n))) // follows by a slot of its own
 		side := &side{name: fmt.Sprint(n, " keys"), server: node, path: itemsPath(pageSize)}
 		sides = append(sides, side)
 		warm := node.client("")
@@ -59,9 +51,7 @@ func measureKeys(ctx context.Context, s *subject, r *report) (err error) {
 			return err
 		}
 	}
-	if err := takeTurns(ctx, keyRounds, connections, sides...); err != nil {
-		return err
-	}
+	must(takeTurns(ctx, keyRounds, connections, sides...))
 	for i, s := range sides {
 		if i > 0 {
 			goal := 0.0

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -211,15 +210,6 @@ func (s *subject) newKey(ctx context.Context, workspace uuid.UUID) (string, erro
 	rate, burst := 1e6, int32(1_000_000)
 	key, err := s.admin.CreateKey(ctx, admin.NewKey{Workspace: workspace, Rate: &rate, Burst: &burst})
 	return key.Key, err
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 func micros(d time.Duration, n int) float64 {

@@ -73,10 +73,7 @@ var allOpponents = []opponent{
 // not installed are left out. The bare handler takes part as the least that a server in Go
 // needs.
 func measureOpponents(ctx context.Context, s *subject, r *report) error {
-	redis, err := sandbox.StartRedis(ctx, filepath.Join(filepath.Dir(s.program), "opponents-redis"))
-	if err != nil {
-		return err
-	}
+	redis := must1(sandbox.StartRedis(ctx, filepath.Join(filepath.Dir(s.program), "opponents-redis")))
 	defer func() { _ = redis.Stop() }()
 	return s.againstBare(ctx, func(ours, bare *server) error { return s.opposed(ctx, ours, bare, redis.Addr(), r) })
 }

@@ -91,9 +91,7 @@ type precisionPage struct {
 // change costs.
 func measurePrecision(ctx context.Context, s *subject, r *report) error {
 	p := &precision{subject: s}
-	if err := p.seed(ctx); err != nil {
-		return err
-	}
+	must(p.seed(ctx))
 	var lists []string
 	for _, l := range precisionLists {
 		lists = append(lists, l.name)
@@ -101,11 +99,9 @@ func measurePrecision(ctx context.Context, s *subject, r *report) error {
 	t := r.table(fmt.Sprintf("%d items, %d requests/s for pages of %d, each as often", len(p.rows), precisionAsked, pageSize),
 		"change", "per s", "pages", "nodes", "hits, %", "… of "+strings.Join(lists, ", "), "queries per change", "goals", "CPU of nodes, ms/s", "of Redis")
 	for _, c := range precisionCases {
-		f, err := startFollowing(ctx, s, c.nodes)
-		if err != nil {
-			return err
-		}
-		if err = p.list(f.nodes[0], c.pages); err == nil {
+		f := must1(startFollowing(ctx, s, c.nodes))
+		err := p.list(f.nodes[0], c.pages)
+		if err == nil {
 			for _, change := range precisionChanges {
 				for _, rate := range c.perSecond {
 					var found precisionCost

@@ -35,26 +35,14 @@ const walkedPages = 2000
 // printed nevertheless, and so is the strictest reading of the goal, by which
 // all but the GET is measured by the memory hit.
 func measureRedisHits(ctx context.Context, s *subject, r *report) error {
-	f, err := startFollowing(ctx, s, 2)
-	if err != nil {
-		return err
-	}
+	f := must1(startFollowing(ctx, s, 2))
 	defer f.end()
 	first, node := f.nodes[0], f.nodes[1]
 	reader, asker := first.client(s.key), node.client(s.key)
-	paths, err := reader.walk(ctx, walkedPages)
-	if err != nil {
-		return err
-	}
-	_, bytes, err := reader.getAll(paths, "identity")
-	if err != nil {
-		return err
-	}
+	paths := must1(reader.walk(ctx, walkedPages))
+	_, bytes := must2(reader.getAll(paths, "identity"))
 	page := bytes / len(paths)
-	bare, stored, err := f.startBareGets(ctx)
-	if err != nil {
-		return err
-	}
+	bare, stored := must2(f.startBareGets(ctx))
 	defer bare.end()
 
 	bareAsker := bare.client("")
@@ -74,25 +62,19 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 	var cost [len(sides)]time.Duration
 	counted := 0
 	for round := range rounds + 1 { // the first one is not counted
-		if err := s.admin.Purge(ctx, &s.workspace); err != nil {
-			return err
-		}
-		if err := first.readPurged(ctx, reader, paths); err != nil {
-			return err
-		}
+		must(s.admin.Purge(ctx, &s.workspace))
+		must(first.readPurged(ctx, reader, paths))
 		trips := node.metric("listedge_cache_redis_calls_total")
 		var spent [len(sides)]time.Duration
 		found := len(paths) // at the least, where they were to be found
 		for i, side := range sides {
-			if spent[i], err = side.of.spent(func() error {
+			spent[i] = must1(side.of.spent(func() error {
 				by, _, err := side.by.getAll(side.paths, "identity")
 				if i == fromRedis || i == fromMemory {
 					found = min(found, of(by, "listedge; hit"))
 				}
 				return err
-			}); err != nil {
-				return err
-			}
+			}))
 			if i == fromRedis { // some ahead of their readers
 				found = min(found, int(node.metric("listedge_cache_redis_calls_total")-trips))
 			}
