@@ -8,14 +8,6 @@ import (
 	"listedge/limiter/lease"
 )
 
-// alone is the source of a decision without Redis.
-func (l *Limiter) alone() Source {
-	if l.store == nil {
-		return SourceMemory
-	}
-	return SourceLocalFallback
-}
-
 // part is the part of a decision that one bucket makes. If there is no such bucket, it is
 // Granted.
 type part struct {
@@ -46,7 +38,7 @@ func (l *Limiter) decideRates(now int64, buckets [2]*Bucket, cost int64) Decisio
 			needRemote = needRemote || p.outcome == lease.NeedRemote
 			refused = refused || p.outcome == lease.Denied
 			if p.fallback {
-				r.Source = l.alone()
+				r.Source = l.alone
 			}
 		}
 	}

@@ -96,6 +96,7 @@ const DefaultBudget = 10 * time.Millisecond
 type Limiter struct {
 	store  store // nil = none: each bucket is in this process, as a fallback of one part
 	mode   FailureMode
+	alone  Source // of decisions without Redis
 	budget int64  // of lease.Link: microseconds
 	id     string // of this node, in heartbeats
 	run    int64  // the quotas' name for this process
@@ -115,7 +116,6 @@ type Limiter struct {
 // New makes a limiter. It makes no call to Redis: a node starts while Redis is down.
 func New(o Options) *Limiter {
 	if o.Redis == nil {
-		o.FailureMode = FailLocal
 		return newLimiter(o, nil)
 	}
 	return newLimiter(o, &redisStore{client: o.Redis, prefix: o.Prefix})
@@ -123,8 +123,11 @@ func New(o Options) *Limiter {
 
 // newLimiter makes a limiter whose buckets are in the store. nil = there is none.
 func newLimiter(o Options, s store) *Limiter {
-	l := &Limiter{store: s, mode: cmp.Or(o.FailureMode, FailLocal), budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), id: cmp.Or(o.NodeID, crand.Text()),
-		run: 1 + rand.Int64N(1<<50), clock: cmp.Or(o.Clock, boottime.New())}
+	l := &Limiter{store: s, mode: cmp.Or(o.FailureMode, FailLocal), alone: SourceLocalFallback, id: cmp.Or(o.NodeID, crand.Text()),
+		budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), run: 1 + rand.Int64N(1<<50), clock: cmp.Or(o.Clock, boottime.New())}
+	if s == nil {
+		l.mode, l.alone = FailLocal, SourceMemory
+	}
 	l.quotas = quotas{all: make(map[string]*Counter), sweepAt: sweepFrom}
 	l.buckets = registry{buckets: make(map[string]weak.Pointer[Bucket]), sweepAt: sweepFrom}
 	l.active = activeBuckets{l: l, buckets: make(map[*Bucket]struct{})}
@@ -174,9 +177,6 @@ func (l *Limiter) Peek(now time.Time, key, workspace *Bucket, quota *Counter) (d
 }
 
 func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, cost int64) Decision {
-	if workspace == key {
-		workspace = nil
-	}
 	switch {
 	case key != nil && key.blocked.Load():
 		return blocked(Key)
@@ -236,14 +236,7 @@ type Status = lease.Status
 
 // add adds the status of one bucket.
 func (d *Decision) add(which Which, s Status) {
-	switch which {
-	case Key:
-		d.Key = s
-	case Workspace:
-		d.Workspace = s
-	case Quota:
-		d.Quota = s
-	}
+	*[...]*Status{Key: &d.Key, Workspace: &d.Workspace, Quota: &d.Quota}[which] = s
 	if s.RetryIn > d.RetryAfter {
 		d.Allowed, d.RetryAfter, d.Refused = false, s.RetryIn, which
 	}

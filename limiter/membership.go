@@ -77,20 +77,6 @@ func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string)
 	return n[0], n[1], nil
 }
 
-// LiveNodes returns how many nodes with Options.Prefix have sent a heartbeat to a Redis
-// lately, by the clock of that Redis.
-func LiveNodes(ctx context.Context, client redis.UniversalClient, prefix string) (int64, error) {
-	now, err := client.Time(ctx).Result()
-	if err != nil {
-		return 0, fmt.Errorf("ask Redis for its time: %w", err)
-	}
-	n, err := client.ZCount(ctx, prefix+membersKey(0), strconv.FormatInt(now.Add(-2*silentFor).UnixMicro(), 10), "+inf").Result()
-	if err != nil {
-		return 0, fmt.Errorf("count the nodes: %w", err)
-	}
-	return n, nil
-}
-
 // membership is how a shard counts the nodes that share its buckets. While the shard is down, a
 // node spends only its own part of each bucket's rate. While other nodes may be cut off from
 // the shard, it withholds their parts. A heartbeat that is answered shows that a shard is up.

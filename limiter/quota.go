@@ -117,7 +117,7 @@ func (q *Counter) take(now int64) (ok bool, by Source) {
 	for deadline := int64(0); q.spent >= q.taken && now >= q.deny; now = q.l.now() {
 		wait := q.patience(now)
 		if deadline = cmp.Or(deadline, now+wait); wait == 0 || now >= deadline {
-			return q.takeAlone(now), q.l.alone()
+			return q.takeAlone(now), q.l.alone
 		}
 		by = SourceRedis
 		q.waiting++

@@ -163,9 +163,6 @@ func (l *Lease) Holds(now int64) int64 {
 	return int64(l.balance)
 }
 
-// For Refund: where the token came from, Take or TakeFallback.
-const FromLease, FromFallback = false, true
-
 // Refund takes one token back that Take granted, or with fallback TakeFallback. It
 // reports whether the token has to go to the bucket with the next call.
 func (l *Lease) Refund(now int64, fallback bool) (remote bool) {

@@ -58,16 +58,18 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 	if err := followed.OldTimeline(); err != nil {
 		r.judge("timeline", admin.Fail, "", err, followed.OldTimelineRemedy())
 	}
-	if nodes, err := limiter.LiveNodes(ctx, client, followed.Prefix()); err == nil {
-		says["size"] = fmt.Sprint(nodes)
-	}
 	var views []view
 	entries, _, err := node.ReadRoster(ctx, client, followed.Prefix(), node.RosterSilence)
 	if err == nil && len(entries) == 0 {
 		r.add("fleet version", admin.OK, "no node runs", "")
 	}
+	names := map[string]bool{} // one that has just started again has an entry of each of its runs
 	for _, e := range entries {
 		views = append(views, view{e.Name, map[string]string{"version": versionText(e.NodeState)}})
+		names[e.Name] = true
+	}
+	if err == nil {
+		says["size"] = fmt.Sprint(len(names))
 	}
 	r.compare(views, "version", admin.Warn, "finish the upgrade: docs/UPGRADING.md")
 }

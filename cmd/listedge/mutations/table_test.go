@@ -161,7 +161,7 @@ var mutations = []struct {
 		{"the script is sent once", gone, "TestScriptIsLoadedWhereItIsMissing"},
 		{"a call is sent again", replaced("true", "false"), "TestACallIsCarriedOutOnceAtMost"},
 		{"all masters are one shard", replaced("uint8(i)", "0"), "TestAHungShardCostsOthersNothing"},
-		{"a node beats where it is asked for", replaced("l.shardOf(membersKey(i))", "_ = i"), "TestOneNodeLosesOneShard"},
+		{"a node beats where it is asked for", replaced("s.l.shardOf(membersKey(i))", "_ = i"), "TestOneNodeLosesOneShard"},
 		{"all go back at once", without(" && s.inFlight < maxPipelines"), "TestCloseGivesManyLeasesBack"},
 		{"the fewest tokens go back first", replaced("b], held[a", "a], held[b"), "TestCloseGivesManyLeasesBack"},
 		{"a heartbeat opens the way after Close", without("|| s.l.closed.Load() "), "TestCloseIsForGood"},

@@ -8,21 +8,18 @@ type Oracle struct {
 	Policy   lease.Policy
 	Admitted int64
 	Lowest   int64 // the smallest value, before any admission, of Admitted minus what was refilled until then
-	begun    bool
 }
 
 const scaled = lease.Token * 1_000_000
 
-// Start sets the earliest moment at which a span may begin.
-func (o *Oracle) Start(now int64) { o.begun, o.Lowest = true, o.Admitted*scaled-now*o.Policy.Rate }
+// Start sets the earliest moment at which a span may begin: 0, if it is not called.
+func (o *Oracle) Start(now int64) { o.Lowest = o.Admitted*scaled - now*o.Policy.Rate }
 
 // Admit records an admission. It returns by how many tokens the worst span that ends with it
 // exceeds the promise; 0 or less = no span does.
 func (o *Oracle) Admit(now int64) float64 {
 	before := o.Admitted*scaled - now*o.Policy.Rate
-	if !o.begun || before < o.Lowest {
-		o.begun, o.Lowest = true, before
-	}
+	o.Lowest = min(o.Lowest, before)
 	o.Admitted++
 	return float64(before+scaled-o.Lowest-o.Policy.Burst*scaled) / scaled
 }

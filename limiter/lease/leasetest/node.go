@@ -174,7 +174,7 @@ func (n *Node) decideByFallback() {
 
 // Refund gives a token back, as a request does that turned out to cost nothing.
 func (n *Node) Refund() {
-	if n.Lease.Refund(n.Now(), lease.FromLease) && !n.Policy.Leased() {
+	if n.Lease.Refund(n.Now(), false) && !n.Policy.Leased() {
 		n.requestCall()
 	}
 }
