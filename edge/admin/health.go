@@ -77,9 +77,10 @@ type Health struct {
 	started  atomic.Bool // all checks that are needed to start have passed
 	draining atomic.Bool
 
-	mu       sync.Mutex // guards all below; only Run writes to them
-	states   []CheckState
-	reported Readiness // that was logged last
+	mu     sync.Mutex // guards states, which only Run writes
+	states []CheckState
+
+	reported Readiness // that was logged last; only Run uses it
 }
 
 const (
@@ -183,11 +184,10 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 // log says that the node has become ready or not ready, or that the reasons have changed, and once
 // it has started, which checks have gone down or up. unready = it may be called not ready by now.
 func (h *Health) log(unready bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.passed(Starts) {
 		h.started.Store(true)
 	}
+	h.mu.Lock()
 	for i := range h.states {
 		s := &h.states[i]
 		unready = unready && s.Checked
@@ -195,7 +195,8 @@ func (h *Health) log(unready bool) {
 			return slices.Contains(s.After, o.Name) && time.Since(o.failed) < outageLinger
 		})
 	}
-	now, last := h.readiness(), h.reported
+	h.mu.Unlock()
+	now, last := h.Readiness(), h.reported
 	switch {
 	case now.Draining, now.Ready && last.Ready, !now.Ready && (!unready || !last.Ready && maps.Equal(now.Checks, last.Checks)):
 	case now.Ready:
@@ -205,6 +206,8 @@ func (h *Health) log(unready bool) {
 		h.logger.Warn("not ready", "checks", now.Checks)
 		h.reported = now
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for i := range h.states {
 		s := &h.states[i]
 		down := s.Why != ""
@@ -219,25 +222,19 @@ func (h *Health) log(unready bool) {
 	}
 }
 
-// passed reports whether all checks with this effect or a stronger one are up. h.mu is held.
+// passed reports whether all checks with this effect or a stronger one are up.
 func (h *Health) passed(effect Effect) bool {
-	return !slices.ContainsFunc(h.states, func(s CheckState) bool { return s.Effect >= effect && !s.Up })
+	return !slices.ContainsFunc(h.States(), func(s CheckState) bool { return s.Effect >= effect && !s.Up })
 }
 
 // Readiness returns what the last checks found. It does not wait.
 func (h *Health) Readiness() Readiness {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.readiness()
-}
-
-func (h *Health) readiness() Readiness {
-	r := Readiness{Ready: h.ready(), Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
-	for _, s := range h.states {
+	r := Readiness{Ready: h.Ready(), Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
+	for _, s := range h.States() {
 		text := "ok"
-		if !s.Checked {
+		if do := s.WhatToDo(); !s.Checked {
 			text = "not checked yet"
-		} else if do := s.WhatToDo(); s.Why != "" && do != "" {
+		} else if s.Why != "" && do != "" {
 			text = s.Why + ": " + do
 		} else if s.Why != "" {
 			text = s.Why
@@ -248,13 +245,7 @@ func (h *Health) readiness() Readiness {
 }
 
 // Ready reports whether the node is ready, by the results of the last checks.
-func (h *Health) Ready() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.ready()
-}
-
-func (h *Health) ready() bool { return h.started.Load() && !h.draining.Load() && h.passed(Always) }
+func (h *Health) Ready() bool { return h.started.Load() && !h.draining.Load() && h.passed(Always) }
 
 // Drain makes the node permanently not ready: it is about to stop.
 func (h *Health) Drain() { h.draining.Store(true) }

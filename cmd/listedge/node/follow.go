@@ -41,7 +41,7 @@ func (n *Node) incapable() error {
 // expireByAge makes pages expire by age while no node can follow changes.
 func (n *Node) expireByAge(ctx context.Context) {
 	cannotFollow := false
-	repeat(ctx, func(context.Context) {
+	repeat(ctx, watchInterval, func(context.Context) {
 		why := n.incapable()
 		now := why != nil && n.feed.Silence() > followAgain
 		if now == cannotFollow {
@@ -57,9 +57,9 @@ func (n *Node) expireByAge(ctx context.Context) {
 	})
 }
 
-// repeat calls f at once, and then every watchInterval until ctx ends.
-func repeat(ctx context.Context, f func(context.Context)) {
-	tick := time.NewTicker(watchInterval)
+// repeat calls f at once, and then at each interval until ctx ends.
+func repeat(ctx context.Context, interval time.Duration, f func(context.Context)) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		f(ctx)

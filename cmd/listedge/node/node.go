@@ -202,7 +202,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	background.Go(func() { n.history.Run(running) })
 	background.Go(func() { n.announce(running) })
 	for _, probe := range n.probes {
-		background.Go(func() { repeat(running, probe) })
+		background.Go(func() { repeat(running, watchInterval, probe) })
 	}
 	if n.follower != nil {
 		background.Go(func() { n.follower.Run(running) })

@@ -46,24 +46,17 @@ type RosterEntry struct {
 // missing entry harms nothing.
 func (n *Node) enroll(ctx context.Context) {
 	key := rosterKey(n.followed.Prefix())
-	own := rand.Text() // the field of this node in the hash
-	tick := time.NewTicker(rosterEvery)
-	defer tick.Stop()
-	for writes := 0; ; writes++ {
-		entry := RosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()}
-		writeRoster(ctx, n.redis.log, key, own, entry)
+	own, writes := rand.Text(), 0 // own is the field of this node in the hash
+	repeat(ctx, rosterEvery, func(ctx context.Context) {
+		writeRoster(ctx, n.redis.log, key, own, RosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()})
 		if writes%rosterReads == 0 {
 			n.fleet(ctx) // remembers it, and removes old entries
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), rosterTimeout)
-			defer cancel()
-			_ = n.redis.log.HDel(last, key, own).Err()
-			return
-		}
-	}
+		writes++
+	})
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), rosterTimeout)
+	defer cancel()
+	_ = n.redis.log.HDel(last, key, own).Err()
 }
 
 // name is --node-id. Without it, nodes of one machine are told apart by the ports of their
