@@ -97,7 +97,7 @@ func TestMakeRun(t *testing.T) {
 		_ = syscall.Kill(-child.Pid(), syscall.SIGINT) // a terminal sends Ctrl-C to all of the group
 		select {
 		case <-child.Done():
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			t.Errorf("it does not end:\n%s", said())
 			_ = syscall.Kill(-child.Pid(), syscall.SIGKILL)
 		}

@@ -124,20 +124,6 @@ func TestAuditPrints(t *testing.T) {
 	})
 }
 
-// The role of the nodes has no right to the log.
-func TestNodesCannotReadTheAuditLog(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	role := "auditless_" + strings.ReplaceAll(t.Name(), "/", "_")
-	execute(t, url, fmt.Sprintf("CREATE ROLE %q", role))
-	execute(t, url, command(t, "migrate", "grants", "--role", role))
-	var any bool
-	if err := connect(t, url).QueryRow(t.Context(),
-		"SELECT has_table_privilege($1, 'audit_log', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')", role).Scan(&any); err != nil || any {
-		t.Errorf("%v, %v", any, err)
-	}
-}
-
 // newKey is what `keys create --json` prints.
 type newKey struct{ ID, Key string }
 
@@ -230,8 +216,7 @@ func TestPurge(t *testing.T) {
 	workspace, key := workspaceWithKey(t, url)
 	_, other := workspaceWithKey(t, url)
 	refused(t, exitFailed, "no node follows changes", "purge", "--all", "--database-url", url)
-	n := startNode(t, url, lateProofs...)
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, url, lateProofs...)
 	hit := func(key string) bool {
 		return strings.HasPrefix(n.get(t, "/v1/contacts?sort=name", key).Header.Get("Cache-Status"), "listedge; hit")
 	}

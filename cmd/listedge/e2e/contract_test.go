@@ -112,8 +112,7 @@ func TestHeadersOfAPage(t *testing.T) {
 	workspace, _ := workspaceWithKey(t, url)
 	key := newKeyFor(t, url, workspace, "--rate", "0.5", "--burst", "100000")
 	execute(t, url, "INSERT INTO items (workspace_id, name, description) SELECT $1, 'Item ' || g, repeat('tea ', 20) FROM generate_series(1, 60) g", workspace)
-	n := startNode(t, url, lateProofs...)
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, url, lateProofs...)
 
 	first := n.get(t, "/v1/items?limit=10", key)
 	for header, want := range map[string]string{
@@ -121,7 +120,7 @@ func TestHeadersOfAPage(t *testing.T) {
 		"ETag":                  `^W/"[A-Za-z0-9_-]{22}"$`,
 		"Cache-Control":         `^private, no-cache$`,
 		"Vary":                  `^X-API-Key, Accept-Encoding$`,
-		"Age":                   `^0$`,
+		"Age":                   `^\d$`, // on a slow machine
 		"Cache-Status":          `^listedge; fwd=uri-miss; proof-ms=\d+$`,
 		"Link":                  `^<\?limit=10&cursor=[A-Za-z0-9_-]+>; rel="next"$`,
 		"RateLimit-Policy":      `^"key";q=100000;w=200000;rate=0.5$`,
@@ -258,22 +257,13 @@ func TestLimits(t *testing.T) {
 // raw sends bytes as they are and reads one response.
 func raw(t *testing.T, n *testNode, request string) *answer {
 	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must1(net.Dial("tcp", strings.TrimPrefix(n.url, "http://")))
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(conn, request); err != nil {
-		t.Fatal(err)
-	}
+	must1(io.WriteString(conn, request))
 	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatalf("%.60q: %v", request, err)
 	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &answer{r, body}
+	return &answer{r, must1(io.ReadAll(r.Body))}
 }

@@ -52,8 +52,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 	var nodes []*testNode
 	var admins []string
 	for range 3 {
-		n := startNode(t, address, "--redis-url", redis.URL())
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		n := startFollowed(t, address, "--redis-url", redis.URL())
 		nodes, admins = append(nodes, n), append(admins, n.admin)
 	}
 	here := []string{"--database-url", address, "--redis-url", redis.URL()}
@@ -102,7 +101,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 
 	// One that is draining. It is killed when the test ends.
 	leaving := launchNode(t, address, "--redis-url", redis.URL(), "--drain", "10m")
-	within(t, patience, "followed", func() bool { return leaving.mode() == "followed" })
+	leaving.awaitFollowed(t)
 	leaving.signal(syscall.SIGTERM)
 	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, admin.Finding{Subject: leaving.subject(), Level: admin.Warn, Text: "it is draining"})
 }

@@ -25,8 +25,7 @@ func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 	workspace, key := workspaceWithKey(t, url)
 	strangers := []string{newKeyFor(t, url, workspace), newKeyFor(t, url, workspace)} // one for each fault
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Kept')", workspace)
-	n := startNode(t, url, "--max-stale", "1h")
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, url, "--max-stale", "1h")
 	n.get(t, "/v1/items", key).page(t)
 
 	for i, fault := range []struct {
@@ -144,7 +143,7 @@ func TestSIGTERMLosesNoRequestOfBusyClients(t *testing.T) {
 			}
 			defer conn.Close()
 			reader := bufio.NewReader(conn)
-			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			_ = conn.SetDeadline(time.Now().Add(patience))
 			for { // one keep-alive connection, until the server asks to close it
 				if _, err := io.WriteString(conn, request); err != nil {
 					lost.Add(1)

@@ -31,7 +31,7 @@ func TestTwoRegionsOnOneDatabase(t *testing.T) {
 	}
 	followers := 0.0
 	for _, n := range nodes {
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		n.awaitFollowed(t)
 		followers += n.metric(t, "listedge_freshness_follower")
 		n.get(t, "/v1/items", key)
 	}
@@ -92,8 +92,7 @@ func slots(t *testing.T, address string) (names []string) {
 func TestDroppingASlot(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)
-	n := startNode(t, address)
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, address)
 	refused(t, exitFailed, "stop all nodes", "migrate", "drop-slot", "--database-url", address)
 	refused(t, exitFailed, "stop all nodes", "migrate", "remove", "--yes", "--database-url", address)
 	n.stop()
@@ -150,8 +149,7 @@ func TestTheLastNodeDropsAnUnlimitedSlot(t *testing.T) {
 	redis := sandboxtest.Redis(t)
 	var nodes []*testNode
 	for range 2 {
-		n := startNode(t, address, "--redis-url", redis.URL())
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		n := startFollowed(t, address, "--redis-url", redis.URL())
 		within(t, patience, "it warns", func() bool { return strings.Contains(n.err.String(), "max_slot_wal_keep_size is not set") })
 		nodes = append(nodes, n)
 	}
@@ -173,8 +171,7 @@ func TestTheLastNodeDropsAnUnlimitedSlot(t *testing.T) {
 func TestDoctorOfRetainedWAL(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabaseWith(t, map[string]string{"max_slot_wal_keep_size": "96MB"})
-	n := startNode(t, address)
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, address)
 	expect(t, diagnose(t, exitFine, "--database-url", address), "slot", admin.OK, "of 96 MB")
 	writer := connect(t, address)
 	must1(writer.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"))
@@ -193,8 +190,7 @@ func TestTheStandbyInTheURLTakesOver(t *testing.T) {
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
 	workspace, key := workspaceWithKey(t, address)
-	n := startNode(t, strings.Replace(address, old.Addr(), next.Addr()+","+old.Addr(), 1))
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, strings.Replace(address, old.Addr(), next.Addr()+","+old.Addr(), 1))
 	shows := func(name string) func() bool {
 		return func() bool {
 			a, err := n.try("GET", "/v1/items", key)

@@ -78,6 +78,11 @@ func (n *testNode) mode() string {
 	return state.Mode
 }
 
+func (n *testNode) awaitFollowed(t *testing.T) {
+	t.Helper()
+	within(t, patience, "changes are followed", func() bool { return n.mode() == "followed" })
+}
+
 // follower is the node that holds the slot.
 func (f *fleet) follower(t *testing.T) (found *testNode) {
 	t.Helper()
@@ -97,7 +102,7 @@ func (f *fleet) awaitFollowed(t *testing.T) {
 	t.Helper()
 	for _, n := range f.nodes {
 		if !n.stopped {
-			within(t, patience, "changes are followed", func() bool { return n.mode() == "followed" })
+			n.awaitFollowed(t)
 		}
 	}
 }

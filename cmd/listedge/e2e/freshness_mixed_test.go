@@ -64,15 +64,13 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 	u.Host = sandboxtest.StartRelay(t, old.Addr()).Addr()
 	o := newOracle(t, only(nil, address))
 	o.forms = mixedForms
-	left := startNode(t, u.String(), "--redis-url", redis.URL())
-	within(t, patience, "followed", func() bool { return left.mode() == "followed" })
+	left := startFollowed(t, u.String(), "--redis-url", redis.URL())
 	promoted := next.URL("listedge")
 	for _, h := range o.histories {
 		awaitItem(t, promoted, h.workspace.String())
 	}
 	execute(t, promoted, "SELECT pg_promote()")
-	right := startNode(t, promoted, "--redis-url", redis.URL())
-	within(t, patience, "the new primary is followed", func() bool { return right.mode() == "followed" })
+	right := startFollowed(t, promoted, "--redis-url", redis.URL())
 	o.fleet = only(right, promoted)
 	o.fleet.nodes = append(o.fleet.nodes, left)
 	epochs := func() float64 { return right.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) }
@@ -138,8 +136,7 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	p := shared.Server()
 	u := must1(url.Parse(address))
 	clone := p.URL(postgrestest.Copy(t, p, strings.TrimPrefix(u.Path, "/")))
-	one := startNode(t, address, "--redis-url", server.URL())
-	within(t, patience, "followed", func() bool { return one.mode() == "followed" })
+	one := startFollowed(t, address, "--redis-url", server.URL())
 	other := startNode(t, clone, "--redis-url", server.URL(), "--region", "copy")
 	for _, n := range []*testNode{one, other} {
 		within(t, patience, "both are followed at once", func() bool {

@@ -48,7 +48,7 @@ const (
 	pageOfMany        = 8 // rows: three pages
 	// readPause is the longest pause of a reader: what is stale for longer than
 	// the bound is seen many times, and fleets beside this one go on.
-	readPause = 30 * time.Millisecond
+	readPause = 50 * time.Millisecond
 )
 
 // query is a page of a workspace's list, and what is on it at all times.

@@ -91,8 +91,7 @@ func TestFreshnessOfAStandbyAheadOfItsPrimary(t *testing.T) {
 	standby := sandboxtest.Standby(t, primary, map[string]string{"wal_retrieve_retry_interval": "100ms"})
 	workspace, key := workspaceWithKey(t, address)
 	execute(t, address, "INSERT INTO items (workspace_id, name) SELECT $1, 'kept' FROM generate_series(1, 100)", workspace)
-	n := startNode(t, address, "--replica-url", standby.URL("listedge"))
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, address, "--replica-url", standby.URL("listedge"))
 	served := func() float64 { return n.metric(t, "listedge_origin_standby_fetches_total", `outcome="ok"`) }
 	limit := 0
 	ask := func() (body string, fresh bool) {
@@ -166,7 +165,7 @@ func TestAPoolerThatLeadsToAnotherDatabase(t *testing.T) {
 	misrouted := startNode(t, pooled, "--replication-url", address, "--redis-url", redis.URL())
 	right := startNode(t, address, "--redis-url", redis.URL())
 	for _, n := range []*testNode{misrouted, right} {
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		n.awaitFollowed(t)
 		if a := n.get(t, "/v1/items?limit=1", key); !strings.Contains(string(a.body), "original") {
 			t.Fatal(string(a.body))
 		}

@@ -101,8 +101,7 @@ func TestACommitThatWaitsWhileATableIsRewritten(t *testing.T) {
 	t.Parallel()
 	_, url := privateDatabase(t)
 	workspace, key := workspaceWithKey(t, url)
-	n := startNode(t, url)
-	within(t, patience, "changes are followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, url)
 	conn := connect(t, url)
 	set := func(sql string) {
 		t.Helper()

@@ -226,6 +226,14 @@ func startNode(t *testing.T, databaseURL string, args ...string) *testNode {
 	return n
 }
 
+// startFollowed is the same, and changes reach the node.
+func startFollowed(t *testing.T, databaseURL string, args ...string) *testNode {
+	t.Helper()
+	n := startNode(t, databaseURL, args...)
+	n.awaitFollowed(t)
+	return n
+}
+
 // launchNode starts a node and waits until it listens.
 func launchNode(t *testing.T, databaseURL string, args ...string) *testNode {
 	t.Helper()

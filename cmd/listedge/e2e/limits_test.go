@@ -92,7 +92,7 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 	flags := []string{"--redis-url", sandboxtest.Redis(t).URL(), "--limiter-failure-mode", "deny", "--freshness-bound", "2s"}
 	nodes := []*testNode{startNode(t, url, flags...), startNode(t, url, flags...)}
 	for _, n := range nodes {
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		n.awaitFollowed(t)
 	}
 	spendQuota(t, nodes, key, 40, 40)
 	if list := command(t, "workspaces", "list", "--database-url", url); !strings.Contains(list, "40/month") {
@@ -229,7 +229,7 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 	admitted := 0
 	within(t, patience, "the burst is admitted", func() bool {
 		for _, n := range nodes {
-			within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+			n.awaitFollowed(t)
 			if n.get(t, "/v1/items", key).StatusCode == 200 {
 				admitted++
 			}

@@ -82,8 +82,7 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 		"errors":  {"invalid", "unauthorised", "limited"},
 		"sampled": {"miss", "hit", "invalid", "unauthorised", "limited"},
 	} {
-		n := startNode(t, url, append(lateProofs, "--access-log", which)...)
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		n := startFollowed(t, url, append(lateProofs, "--access-log", which)...)
 		for _, r := range []struct{ id, path, key string }{
 			{"miss", "/v1/items?search=Secret", key}, {"hit", "/v1/items?search=Secret", key}, {"unsampled", "/v1/items?search=Secret", key},
 			{"invalid", "/v1/items?cursor=Secret", key}, {"unauthorised", "/v1/items", key + "x"}, {"limited", "/v1/items", small},
@@ -213,7 +212,7 @@ func checkLoggedOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error,
 	}
 	n := launchNode(t, url, "--redis-url", r.URL(), "--cache-ttl", "1ms", "--max-stale", "0s")
 	n.awaitReady(t)
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n.awaitFollowed(t)
 	must(begin(r))
 	within(t, patience, "it is reported", func() bool {
 		get(n)

@@ -23,8 +23,7 @@ func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 	workspace, key := workspaceWithKey(t, url)
 	small := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "1")
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Secret')", workspace)
-	n := startNode(t, url, "--freshness-bound", "5s") // its end is waited for
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, url, "--freshness-bound", "5s") // its end is waited for
 
 	says := func(id string, parts ...string) {
 		t.Helper()

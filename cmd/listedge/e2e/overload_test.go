@@ -191,7 +191,7 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	defer kept.Close()
 	ask := func(path string) string {
 		t.Helper()
-		_ = kept.SetDeadline(time.Now().Add(time.Minute))
+		_ = kept.SetDeadline(time.Now().Add(patience))
 		must1(io.WriteString(kept, "GET "+path+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+key+"\r\n\r\n"))
 		line := make([]byte, 64<<10)
 		got := must1(kept.Read(line))

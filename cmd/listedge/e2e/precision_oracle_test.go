@@ -116,7 +116,7 @@ func (o *pageOracle) start(t *testing.T, flags ...string) {
 		}
 	})
 	client := &testNode{url: "http://" + public.Addr().String(), admin: "http://" + private.Addr().String()}
-	within(t, patience, "changes are followed", func() bool { return client.mode() == "followed" })
+	client.awaitFollowed(t)
 	o.nodes = append(o.nodes, pageNode{n, client})
 }
 

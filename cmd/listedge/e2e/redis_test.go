@@ -39,7 +39,7 @@ func (p *pair) awaitFollowed(t *testing.T) {
 	t.Helper()
 	for _, n := range p.nodes {
 		n.awaitReady(t)
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		n.awaitFollowed(t)
 	}
 }
 

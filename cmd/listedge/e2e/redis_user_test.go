@@ -144,8 +144,7 @@ func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
 	address := database(t)
 	_, key := workspaceWithKey(t, address)
 	url := "redis://" + line[2].(string) + ":PASSWORD@" + strings.Join(addresses, ",")
-	n := startNode(t, address, "--redis-url", url, "--freshness-bound", "30s")
-	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	n := startFollowed(t, address, "--redis-url", url, "--freshness-bound", "30s")
 	for i := range 30 {
 		n.get(t, "/v1/items?limit="+strconv.Itoa(i+1), key)
 	}

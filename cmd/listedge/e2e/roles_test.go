@@ -83,8 +83,12 @@ func docsGrants(t *testing.T) string {
 
 func TestDocsHaveTheGrants(t *testing.T) {
 	t.Parallel()
-	if printed := command(t, "migrate", "grants", "--role", "listedge_node"); printed != docsGrants(t) {
+	printed := command(t, "migrate", "grants", "--role", "listedge_node")
+	if printed != docsGrants(t) {
 		t.Errorf("docs/SECURITY.md should have\n%s", printed)
+	}
+	if strings.Contains(printed, "audit_log") {
+		t.Error("nodes get a right to the audit log")
 	}
 	for _, role := range []string{"", "public", "none", "two\nlines", strings.Repeat("x", 64)} {
 		refused(t, exitUsage, "", "migrate", "grants", "--role", role)

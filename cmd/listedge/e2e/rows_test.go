@@ -17,7 +17,7 @@ func TestANodeThatStartsFindsAWarmTier(t *testing.T) {
 	walk := func() (queries float64, changed int) {
 		n := startNode(t, url, flags...)
 		defer n.stop()
-		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		n.awaitFollowed(t)
 		for _, row := range n.walk(t, "/v1/items?limit=10", key, 10) {
 			if row["stockOnHand"] == "7" {
 				changed++
