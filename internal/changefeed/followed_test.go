@@ -87,7 +87,8 @@ func TestWhichEpochsAreRead(t *testing.T) {
 			if (err != nil) != c.old {
 				t.Error(err)
 			}
-			if timeline := (*TimelineError)(nil); c.old && (!errors.As(err, &timeline) || !strings.Contains(f.OldTimelineRemedy(), "listedge:{changes}:"+ofShop.Digest()+":epoch")) {
+			if timeline := (*TimelineError)(nil); c.old &&
+				(!errors.As(err, &timeline) || !strings.Contains(f.OldTimelineRemedy(), "listedge:{changes}:"+ofShop.Digest()+":epoch")) {
 				t.Error(err)
 			}
 		})

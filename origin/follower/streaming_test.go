@@ -75,13 +75,15 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 		{"a subtransaction that is released", []string{"SAVEPOINT s", items(1), "RELEASE s", "COMMIT"}, "items:1"},
 		{"nothing but a subtransaction that aborts", []string{"SAVEPOINT s", items(1), "ROLLBACK TO s", "COMMIT"}, "items:1"},
 		{"abort of both", []string{items(1), "SAVEPOINT s", items(2), "ROLLBACK TO s", "ROLLBACK"}, ""},
-		{"more workspaces than are named", []string{"INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 1500)", "INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x')", "COMMIT"}, "whole:contacts whole:items"},
+		{"more workspaces than are named", []string{"INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 1500)",
+			"INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x')", "COMMIT"}, "whole:contacts whole:items"},
 		{"a move", []string{"UPDATE items SET workspace_id = $5 WHERE workspace_id = $1 AND 1500 IN (SELECT generate_series(1, 1500))", "COMMIT"}, "items:1 items:5"},
 		{"delete", []string{"DELETE FROM items WHERE workspace_id = $5 AND 1500 IN (SELECT generate_series(1, 1500))", "COMMIT"}, "items:5"},
 		{"TRUNCATE", []string{items(1), "TRUNCATE contacts", items(2), "COMMIT"}, "items:1 items:2 whole:contacts, " + all},
 		{"TRUNCATE that aborts", []string{items(1), "TRUNCATE items", items(2), "ROLLBACK"}, ""},
 		{"DDL", []string{items(1), "ALTER TABLE items ADD other text DEFAULT 'x'", items(2), "COMMIT"}, "items:1 items:2, " + all},
-		{"DDL that aborts", []string{items(1), "ALTER TABLE contacts RENAME workspace_id TO was; ALTER TABLE contacts ADD workspace_id uuid", "INSERT INTO contacts (was, workspace_id, name) SELECT $1, $2, 'x' FROM generate_series(1, 1500)", "ROLLBACK"}, ""},
+		{"DDL that aborts", []string{items(1), "ALTER TABLE contacts RENAME workspace_id TO was; ALTER TABLE contacts ADD workspace_id uuid",
+			"INSERT INTO contacts (was, workspace_id, name) SELECT $1, $2, 'x' FROM generate_series(1, 1500)", "ROLLBACK"}, ""},
 		{"a purge's message", []string{items(1), "SELECT pg_logical_emit_message(true, 'listedge', 'x')", items(2), "COMMIT"}, all},
 		{"prepared", []string{items(1), "PREPARE TRANSACTION 'DATABASE'", "COMMIT PREPARED 'DATABASE'"}, "items:1"},
 		{"prepared, and aborted", []string{items(1), "PREPARE TRANSACTION 'DATABASE'", "ROLLBACK PREPARED 'DATABASE'"}, ""},
@@ -103,7 +105,8 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 				if is := touched(got); is != want && !(is == all && strings.HasSuffix(c.want, ", "+all)) {
 					t.Fatalf("%s: %s, want %s", c.name, is, want)
 				}
-				if xid := strconv.FormatUint(got.XID, 10); i == 0 && (xid != tx.xid || w.text(fmt.Sprintf("SELECT ('0/0'::pg_lsn + %d > '%s')::text", got.LSN, before)) != "true") {
+				if xid := strconv.FormatUint(got.XID, 10); i == 0 &&
+					(xid != tx.xid || w.text(fmt.Sprintf("SELECT ('0/0'::pg_lsn + %d > '%s')::text", got.LSN, before)) != "true") {
 					t.Errorf("%s: published as %s at %d, want %s behind %s", c.name, xid, got.LSN, tx.xid, before)
 				}
 			}

@@ -17,12 +17,15 @@ func extremes(kind lists.Kind) []string {
 	nines := strings.Repeat("9", 1000)
 	switch kind {
 	case lists.Text:
-		return []string{"''", "'\"\\/'", "E'\\x01\\t\\n\\r\\x1f\\x7f'", "U&'\\2028\\2029\\feff'", "'😀 é茶 ß ΟΔΟΣ'", "'e\u0301'", "U&'\\+01fae8'", "repeat('x', 7000)", "repeat(chr(1), 2000)", "repeat('é', 32768)"}
+		return []string{"''", "'\"\\/'", "E'\\x01\\t\\n\\r\\x1f\\x7f'", "U&'\\2028\\2029\\feff'", "'😀 é茶 ß ΟΔΟΣ'", "'e\u0301'", "U&'\\+01fae8'",
+			"repeat('x', 7000)", "repeat(chr(1), 2000)", "repeat('é', 32768)"}
 	case lists.Decimal, lists.Number:
-		return []string{"0", "-0.00", "0.000", "1", "10", "9999", "10000", "100000000", "12.50", "0.0001", "0.00010", "0.00001", "-1234567.8901", "1e20", "1e-1000", "-" + nines + "." + nines,
+		return []string{"0", "-0.00", "0.000", "1", "10", "9999", "10000", "100000000", "12.50", "0.0001", "0.00010", "0.00001", "-1234567.8901", "1e20",
+			"1e-1000", "-" + nines + "." + nines,
 			"1e9000", "1e-9000", "'NaN'", "'Infinity'", "'-Infinity'"}
 	case lists.Instant:
-		return []string{"'0001-01-01Z'", "'9999-12-31 23:59:59.999Z'", "'1969-12-31 23:59:59.999Z'", "'2024-02-29 12:34:56.789Z'", "'10000-01-01Z'", "'4713-01-01Z BC'", "'294276-12-31Z'", "'infinity'", "'-infinity'"}
+		return []string{"'0001-01-01Z'", "'9999-12-31 23:59:59.999Z'", "'1969-12-31 23:59:59.999Z'", "'2024-02-29 12:34:56.789Z'", "'10000-01-01Z'",
+			"'4713-01-01Z BC'", "'294276-12-31Z'", "'infinity'", "'-infinity'"}
 	case lists.UUID:
 		return []string{"'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'", "'0197A1B2-C3D4-7E5F-8A9B-0C1D2E3F4A5B'"}
 	}
@@ -34,7 +37,8 @@ func extremes(kind lists.Kind) []string {
 func TestRowsOfTheLogAreThoseOfStatements(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	w.exec(`DO $$ DECLARE c record; BEGIN FOR c IN SELECT conrelid::regclass r, conname FROM pg_constraint WHERE contype = 'c' AND conrelid IN ('items'::regclass, 'contacts'::regclass)
+	w.exec(`DO $$ DECLARE c record; BEGIN FOR c IN SELECT conrelid::regclass r, conname FROM pg_constraint
+		WHERE contype = 'c' AND conrelid IN ('items'::regclass, 'contacts'::regclass)
 		LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.r, c.conname); END LOOP; END $$`)
 	w.awaitFollowing(w.follow())
 	for _, c := range lists.All {

@@ -362,7 +362,8 @@ func TestBusiestKeys(t *testing.T) {
 			}
 			boottimetest.Pass(interval + time.Millisecond)
 			top := r.Stats().Busiest
-			if len(top) != 10 || top[0] != (usage.Use{Key: key(500%7, 500), Requests: 20, Refused: 19.8}) || top[1] != (usage.Use{Key: key(1500%7, 1500), Requests: 10}) || top[9].Requests != .2 {
+			if len(top) != 10 || top[0] != (usage.Use{Key: key(500%7, 500), Requests: 20, Refused: 19.8}) ||
+				top[1] != (usage.Use{Key: key(1500%7, 1500), Requests: 10}) || top[9].Requests != .2 {
 				t.Errorf("%+v", top)
 			}
 		})

@@ -36,7 +36,8 @@ var hour = time.Now().UTC().Truncate(24 * time.Hour).Add(10 * time.Hour)
 
 // used is a row of the hour in which every number is n.
 func used(k usage.Key, hour time.Time, n uint64) *usage.Row {
-	return &usage.Row{Key: k, Hour: hour, Counts: usage.Counts{Requests: n, Refused: n, NotModified: n, Bypassed: n, Bytes: n, Queries: n}, LastUsed: hour.Add(time.Duration(n) * time.Second)}
+	return &usage.Row{Key: k, Hour: hour, Counts: usage.Counts{Requests: n, Refused: n, NotModified: n, Bypassed: n, Bytes: n, Queries: n},
+		LastUsed: hour.Add(time.Duration(n) * time.Second)}
 }
 
 // sums returns the rows of a table as text, in order.
@@ -53,8 +54,10 @@ func sums(t *testing.T, url, sql string) string {
 }
 
 const (
-	hoursSQL = `SELECT string_agg(concat_ws(' ', extract(hour FROM hour AT TIME ZONE 'UTC'), get_byte(uuid_send(key_id), 1), requests, refused, not_modified, bypassed, bytes, queries), ', ' ORDER BY hour, key_id) FROM key_usage`
-	usedSQL  = `SELECT string_agg(concat_ws(' ', get_byte(uuid_send(key_id), 1), to_char(last_used_at AT TIME ZONE 'UTC', 'HH24:MI:SS')), ', ' ORDER BY key_id) FROM key_last_used`
+	hoursSQL = `SELECT string_agg(concat_ws(' ', extract(hour FROM hour AT TIME ZONE 'UTC'), get_byte(uuid_send(key_id), 1), requests, refused,
+		not_modified, bypassed, bytes, queries), ', ' ORDER BY hour, key_id) FROM key_usage`
+	usedSQL = `SELECT string_agg(concat_ws(' ', get_byte(uuid_send(key_id), 1), to_char(last_used_at AT TIME ZONE 'UTC', 'HH24:MI:SS')),
+		', ' ORDER BY key_id) FROM key_last_used`
 )
 
 func write(t *testing.T, s *usage.Store, run uuid.UUID, number int64, rows ...*usage.Row) {
@@ -98,7 +101,8 @@ func TestABatchThatStillRunsCountsOnce(t *testing.T) {
 	watcher := postgrestest.Connect(t, url)
 	sandboxtest.Within(t, patience, "both wait", func() bool {
 		var waiting int
-		err := watcher.QueryRow(context.Background(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())").Scan(&waiting)
+		err := watcher.QueryRow(context.Background(), `SELECT count(DISTINCT pid) FROM pg_locks
+			WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&waiting)
 		return err == nil && waiting == 2
 	})
 	postgrestest.ExecOn(t, holder, "COMMIT")
@@ -150,7 +154,8 @@ func TestOldRowsAreRemoved(t *testing.T) {
 	url := shared.New(t)
 	postgrestest.Exec(t, url, `WITH w AS (INSERT INTO workspaces (name) VALUES ('w') RETURNING id)
 		INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) SELECT id, sha256('k'), 'lk_', '{}' FROM w`)
-	postgrestest.Exec(t, url, `INSERT INTO key_usage SELECT gen_random_uuid(), date_trunc('hour', now()) - n * interval '1 hour', gen_random_uuid(), 1, 0, 0, 0, 0, 0 FROM generate_series(0, 35 * 24 + 1499) n`)
+	postgrestest.Exec(t, url, `INSERT INTO key_usage
+		SELECT gen_random_uuid(), date_trunc('hour', now()) - n * interval '1 hour', gen_random_uuid(), 1, 0, 0, 0, 0, 0 FROM generate_series(0, 35 * 24 + 1499) n`)
 	postgrestest.Exec(t, url, `INSERT INTO key_last_used SELECT id, now() - interval '100 days' FROM api_keys`)
 	postgrestest.Exec(t, url, `INSERT INTO key_last_used VALUES (gen_random_uuid(), now() - interval '100 days'), (gen_random_uuid(), now() - interval '1 day')`)
 	postgrestest.Exec(t, url, `UPDATE usage_writers SET written_at = now() - interval '100 days'`)
@@ -232,7 +237,8 @@ func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
 	role := "odd_" + u.Path[1:]
 	postgrestest.Exec(t, address, "CREATE ROLE "+role+" LOGIN SUPERUSER PASSWORD 'p'")
 	t.Cleanup(func() { postgrestest.Exec(t, address, "DROP ROLE "+role) })
-	for _, setting := range []string{"default_transaction_read_only = on", "search_path = nowhere", "row_security = on", "default_transaction_isolation = 'serializable'"} {
+	for _, setting := range []string{"default_transaction_read_only = on", "search_path = nowhere", "row_security = on",
+		"default_transaction_isolation = 'serializable'"} {
 		postgrestest.Exec(t, address, "ALTER ROLE "+role+" SET "+setting)
 	}
 	u.User = url.UserPassword(role, "p")

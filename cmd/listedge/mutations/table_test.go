@@ -200,7 +200,7 @@ var mutations = []struct {
 		{"rows that their id does not name", replaced("AmbiguousRows", "AmbiguousRows[:0]"), "TestRowsThatTheirIDDoesNotName"},
 		{"the old row is not named", gone, "TestWhatRowsAChangeNames"},
 		{"the first version is named",
-			instead("if !again {\nrows[at] = *r\n}\nif len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {"), "TestRowsAreAsTheDatabaseHasThem"},
+			instead("if !again {\nrows[at] = *r\n}\nif len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {"), "TestWhatRowsAChangeNames"},
 		{"a list of many rows names some", without("len(t.rowAt) > maxRows || "), "TestWhatRowsAChangeNames"},
 		{"rows of any size", without("|| t.rowBytes > maxRowBytes "), "TestWhatRowsAChangeNames"},
 		{"rows of a streamed transaction are named", without("|| t.rowsUnknown "), "TestAStreamedTransactionNamesNoRows"},
