@@ -51,7 +51,6 @@ type fairQueue struct {
 	lastTenant  *tenant               // of the newest query
 	lastEntered time.Duration         // when that query called enter
 	sharedUntil time.Duration         // more than one tenant counts as active until then
-	timer       bool                  // dispatch is to run when sharedUntil has come
 }
 
 // tenant is a workspace's part of the queue.
@@ -222,22 +221,12 @@ func (q *fairQueue) withdraw(t *tenant, w *waiter) bool {
 	return true
 }
 
-// dispatch gives free slots to waiting queries. If all waiting tenants are at
-// their slotLimit, it runs again when the limit may rise: until one of their
-// queries ends may take long.
+// dispatch gives free slots to waiting queries. If all waiting tenants are at their
+// slotLimit, they wait until one of their queries ends.
 func (q *fairQueue) dispatch(now time.Duration) {
 	for q.running < q.slots && q.waiting > 0 {
 		t := q.next(now)
 		if t == nil {
-			if !q.timer && q.sharedUntil > now {
-				q.timer = true
-				time.AfterFunc(q.sharedUntil-now, func() {
-					q.mu.Lock()
-					defer q.mu.Unlock()
-					q.timer = false
-					q.dispatch(q.now())
-				})
-			}
 			return
 		}
 		w := t.waiting[0]

@@ -225,35 +225,6 @@ func TestFairQueueKeepsSlotsForOtherActiveTenants(t *testing.T) {
 	})
 }
 
-// Once no other tenant was active for a while, waiting queries get all slots
-// without waiting for one of their own to end.
-func TestFairQueueGivesAllSlotsOnceOthersAreInactive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q, slow, other := newFairQueue(4), uuid.UUID{1}, uuid.UUID{2}
-		runs := func(want int) {
-			t.Helper()
-			synctest.Wait()
-			if running, waiting := q.load(); running != want || waiting != 4-want {
-				t.Errorf("%d run and %d wait, of 4; %d may run", running, waiting, want)
-			}
-		}
-		for _, pause := range []time.Duration{0, time.Hour} {
-			run(t, q, slow, time.Millisecond)
-			run(t, q, other, time.Millisecond)
-			boottimetest.Pass(pause)
-			for range 4 {
-				go run(t, q, slow, time.Minute)
-			}
-			if pause == 0 {
-				runs(2)
-				boottimetest.Pass(recently)
-			}
-			runs(4)
-			boottimetest.Pass(time.Hour)
-		}
-	})
-}
-
 func TestFairQueueForgetsACancelledQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFairQueue(1)
