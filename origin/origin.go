@@ -257,8 +257,12 @@ type Stats struct {
 	Fetched, Failed, TimedOut, Overloaded uint64
 	Running, Queued                       int
 	BreakerOpen                           bool
-	Pool                                  postgres.PoolStats
-	Standbys                              []StandbyStats
+	Pool                                  struct {
+		Total, Idle, Max int // connections
+		Acquired         uint64
+		Waited           time.Duration // for a connection, the sum of all waits
+	}
+	Standbys []StandbyStats
 }
 
 // Stats returns the counts since the start and the present state.
@@ -268,8 +272,10 @@ func (o *Origin) Stats() Stats {
 		Fetched: o.fetched.Load(), Failed: o.failed.Load(), TimedOut: o.timedOut.Load(), Overloaded: o.overloaded.Load(),
 		Running: running, Queued: queued,
 		BreakerOpen: !o.breaker.IsClosed(),
-		Pool:        postgres.StatsOf(o.pool),
 	}
+	pool := o.pool.Stat()
+	s.Pool.Total, s.Pool.Idle, s.Pool.Max = int(pool.TotalConns()), int(pool.IdleConns()), int(pool.MaxConns())
+	s.Pool.Acquired, s.Pool.Waited = uint64(pool.AcquireCount()), pool.AcquireDuration()
 	for _, b := range o.standbys {
 		s.Standbys = append(s.Standbys, StandbyStats{Host: b.host, Fetched: b.fetched.Load(), Behind: b.behind.Load(), Foreign: b.foreign.Load(),
 			Failed: b.failed.Load(), BreakerOpen: !b.breaker.IsClosed()})

@@ -2,14 +2,11 @@ package postgres
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,11 +14,10 @@ import (
 )
 
 const (
-	// ConnectTimeout is for a new connection, PingTimeout for a ping.
+	// ConnectTimeout is for a new connection, PingTimeout for a ping: pgx pings a connection that
+	// was idle for a second before it is used, because the network may have lost it without notice.
 	ConnectTimeout = 2 * time.Second
 	PingTimeout    = time.Second
-	// pingAfter is how long a connection is idle before it is pinged.
-	pingAfter = time.Second
 )
 
 // toPrimary and toStandby choose the server that a pool connects to, if its URL names
@@ -55,7 +51,6 @@ func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc
 	config.MaxConns = int32(connections)
 	config.MinIdleConns = int32(idle)
 	config.PingTimeout = PingTimeout
-	config.ShouldPing = shouldPing
 	config.ConnConfig.MaxProtocolMessageBodyLen = maxMessage
 	prepareConfig(config.ConnConfig, target, settings)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -65,62 +60,8 @@ func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc
 	return pool, nil
 }
 
-// shouldPing says whether a connection is pinged before it is used. If the ping fails, the
-// pool uses another connection. Unread bytes mostly mean that the server has closed the
-// connection; after some idle time the network may have lost it without notice.
-func shouldPing(_ context.Context, p pgxpool.ShouldPingParams) bool {
-	return p.IdleDuration > pingAfter || unread(p.Conn.PgConn().Conn())
-}
-
-// unread says whether a read would return at once, with data or because the connection has
-// ended. It neither waits nor consumes data. With TLS it looks for encrypted bytes.
-func unread(c net.Conn) (found bool) {
-	if secured, ok := c.(*tls.Conn); ok {
-		c = secured.NetConn()
-	}
-	withSocket, ok := c.(syscall.Conn)
-	if !ok {
-		return false
-	}
-	raw, err := withSocket.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) {
-			_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-			found = err != syscall.EAGAIN
-		})
-	}
-	return found || err != nil // an error means that this side has closed the connection
-}
-
-// PoolStats are a pool's connections.
-type PoolStats struct {
-	Total, Idle, Max int
-	Acquired         uint64
-	Waited           time.Duration // for a connection, the sum of all waits
-}
-
-// StatsOf returns the present state of the pool.
-func StatsOf(p *pgxpool.Pool) PoolStats {
-	s := p.Stat()
-	return PoolStats{
-		Total: int(s.TotalConns()), Idle: int(s.IdleConns()), Max: int(s.MaxConns()),
-		Acquired: uint64(s.AcquireCount()), Waited: s.AcquireDuration(),
-	}
-}
-
 // Settings of sessions, by name.
 type Settings map[string]string
-
-// WriteSettings are those of statements that write, whatever settings the role has.
-func WriteSettings(timeout time.Duration) Settings {
-	return Settings{
-		"search_path":                   Schema,
-		"row_security":                  "off",
-		"default_transaction_read_only": "off", // mutation: a read-only role writes nothing
-		"default_transaction_isolation": "read committed",
-		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
-	}
-}
 
 // SessionSettings are those that every statement depends on that reads for a node.
 func SessionSettings(timeout time.Duration) Settings {
@@ -138,6 +79,13 @@ func SessionSettings(timeout time.Duration) Settings {
 		"jit":                             "off",
 		"max_parallel_workers_per_gather": "0",
 	}
+}
+
+// WriteSettings are those of statements that write, whatever settings the role has.
+func WriteSettings(timeout time.Duration) Settings {
+	s := SessionSettings(timeout)
+	s["default_transaction_read_only"] = "off" // mutation: a read-only role writes nothing
+	return s
 }
 
 // pooled is the key in the CustomData of a connection through a pooler.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
@@ -77,12 +78,15 @@ type Primary struct {
 //
 // After a failover, connections may still lead to the old primary, which may not know
 // that it was replaced. If an answer is refused, Read reads once more on new
-// connections.
+// connections. It reads again, too, if the connection has ended.
 func (p *Primary) Read(ctx context.Context, startedAt string, read func() (changefeed.Server, error)) error {
 	if err := p.awaitTimeline(ctx); err != nil { // mutation: answers are taken before they can be judged
 		return err
 	}
 	by, err := read()
+	for n := int32(0); hasEnded(ctx, err) && n < p.Pool.Stat().MaxConns(); n++ { // all may have ended
+		by, err = read()
+	}
 	if err == nil && p.address.followed.Refuse(by, startedAt) != nil {
 		p.resetPool()
 		if by, err = read(); err == nil {
@@ -93,6 +97,14 @@ func (p *Primary) Read(ctx context.Context, startedAt string, read func() (chang
 	}
 	p.address.noteAnswer(err)
 	return err
+}
+
+// hasEnded says whether a query failed because its connection has ended, as all do when a server
+// is restarted. A server that cannot be connected to is another matter.
+func hasEnded(ctx context.Context, err error) bool {
+	var connecting *pgconn.ConnectError
+	code := Code(err)
+	return ctx.Err() == nil && errors.Is(Classify(err), ErrUnavailable) && !errors.As(err, &connecting) && (code == "" || code[:3] == "57P")
 }
 
 // Write writes in one transaction, whatever settings the role or a pooler has. Whether the server

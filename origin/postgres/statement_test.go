@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -73,32 +72,4 @@ func TestQuery(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// A notice that the server sends unasked is read before the connection's next use, and costs no
-// connection.
-func TestANoticeCostsNoConnection(t *testing.T) {
-	server := sandboxtest.Postgres(t)
-	pool, err := openPool(t.Context(), server.URL("postgres"), toPrimary, 1, 1, SessionSettings(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	if _, err := pool.Exec(t.Context(), "LISTEN news"); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire := conn.Conn().PgConn().Conn()
-	conn.Release()
-	for range 3 {
-		postgrestest.Exec(t, server.URL("postgres"), "NOTIFY news")
-		for !unread(wire) && t.Context().Err() == nil {
-		}
-		if _, err := pool.Exec(t.Context(), "SELECT 1"); err != nil || unread(wire) || pool.Stat().NewConnsCount() != 1 {
-			t.Errorf("unread: %v, %d connections were made, %v", unread(wire), pool.Stat().NewConnsCount(), err)
-		}
-	}
 }
