@@ -54,15 +54,15 @@ func (b *Bucket) replyOf(o lease.Outcome, now int64) reply {
 	return reply{o, s}
 }
 
-// leave ends a request's wait. It reports false if the request has been answered.
-func (b *Bucket) leave(w chan reply) bool {
+// leave ends a request's wait, and takes a reply that came at the same moment.
+func (b *Bucket) leave(p *part) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := slices.Index(b.waiters, w)
-	if i >= 0 {
+	if i := slices.Index(b.waiters, p.replies); i >= 0 {
 		b.waiters = slices.Delete(b.waiters, i, i+1)
+	} else {
+		p.reply = <-p.replies
 	}
-	return i >= 0
 }
 
 // everyWaiter lets deliver reply to all waiting requests.

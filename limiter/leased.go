@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -128,9 +129,31 @@ func (l *Limiter) refund(b *Bucket, now int64, fallback bool) {
 }
 
 // decideRemote decides the parts that need Redis, while no bucket refuses the request: by
-// Redis' answer, or without Redis if none comes in time.
+// Redis' answer, or without Redis if none comes in time or there is a sign that it will be late.
 func (l *Limiter) decideRemote(all *parts) (by Source) {
-	by = l.wait(all)
+	var s *shard // has all buckets of a request: see KeyBucket
+	by, calls := SourceLease, make([]*Bucket, 0, len(all))
+	for i := range all {
+		if p := &all[i]; p.outcome == lease.NeedRemote {
+			s = cmp.Or(l.startWaiting(p, &calls), s)
+		}
+	}
+	if s != nil {
+		by = SourceRedis
+		s.enqueue(calls...)                                     // mutation: two buckets, two trips
+		wait := time.Duration(s.link.Wait()) * time.Microsecond // mutation: requests wait for ever
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		defer cancel()
+		for i := range all {
+			if p := &all[i]; p.replies != nil {
+				select {
+				case p.reply = <-p.replies:
+				case <-ctx.Done():
+					p.bucket.leave(p)
+				}
+			}
+		}
+	}
 	now := l.now()
 	for i := range all {
 		if p := &all[i]; p.outcome == lease.NeedRemote && !all.refused() {
@@ -143,53 +166,17 @@ func (l *Limiter) decideRemote(all *parts) (by Source) {
 	return by
 }
 
-// wait lets the parts that need Redis wait for its answer, if there is no sign that it will
-// be late.
-func (l *Limiter) wait(all *parts) (by Source) {
-	var s *shard // has all buckets of a request: see KeyBucket
-	var longest int64
-	calls := make([]*Bucket, 0, len(all))
-	for i := range all {
-		if p := &all[i]; p.outcome == lease.NeedRemote {
-			if shard, wait := l.startWaiting(p, &calls); wait > 0 {
-				s, longest = shard, max(longest, wait)
-			}
-		}
-	}
-	if s == nil {
-		return SourceLease
-	}
-	s.enqueue(calls...)                                                                               // mutation: two buckets, two trips
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(longest)*time.Microsecond) // mutation: requests wait for ever
-	defer cancel()
-	for i := range all {
-		p := &all[i]
-		if p.replies == nil {
-			continue
-		}
-		select {
-		case p.reply = <-p.replies:
-		case <-ctx.Done():
-			if !p.bucket.leave(p.replies) {
-				p.reply = <-p.replies // it came at the same moment
-			}
-		}
-	}
-	return SourceRedis
-}
-
 // startWaiting tries the lease once more. If Redis is still needed, the part waits for the
-// bucket. startWaiting returns the shard, and for how long the part waits; 0 = it does not. If the bucket has no call yet, join appends it to calls.
-func (l *Limiter) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64) {
+// bucket, and startWaiting returns the shard; nil = it does not wait. If the bucket has no call
+// yet, startWaiting appends it to calls.
+func (l *Limiter) startWaiting(p *part, calls *[]*Bucket) *shard {
 	b := p.bucket
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := l.now()
-	if p.reply = b.replyOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote {
-		return nil, 0
-	}
-	if b.shard.unreachable() || b.lease.Unanswered(now, b.shard.fleet()) {
-		return nil, 0
+	p.reply = b.replyOf(b.lease.Retry(now), now)
+	if p.outcome != lease.NeedRemote || b.shard.unreachable() || b.lease.Unanswered(now, b.shard.fleet()) {
+		return nil
 	}
 	p.replies = make(chan reply, 1)
 	b.waiters = append(b.waiters, p.replies)
@@ -197,7 +184,7 @@ func (l *Limiter) startWaiting(p *part, calls *[]*Bucket) (s *shard, wait int64)
 		l.markPending(b)
 		*calls = append(*calls, b)
 	}
-	return b.shard, b.shard.link.Wait()
+	return b.shard
 }
 
 // takeFallback decides without Redis. The bucket's mu is held.

@@ -128,7 +128,7 @@ func newLimiter(o Options, s store) *Limiter {
 	if s == nil {
 		l.mode, l.alone = FailLocal, SourceMemory
 	}
-	l.quotas = quotas{all: make(map[string]*Counter), sweepAt: sweepFrom}
+	l.quotas = quotas{all: make(map[string]*Counter)}
 	l.buckets = registry{buckets: make(map[string]weak.Pointer[Bucket]), sweepAt: sweepFrom}
 	l.active = activeBuckets{l: l, buckets: make(map[*Bucket]struct{})}
 	l.shardOf(membersKey(0))

@@ -72,9 +72,8 @@ const (
 
 // quotas are those that were used on this node. Until its period is over, none is forgotten.
 type quotas struct {
-	mu      sync.Mutex
-	all     map[string]*Counter
-	sweepAt int
+	mu  sync.Mutex
+	all map[string]*Counter
 }
 
 // Quota returns the handle on a workspace's quota for the period of that name (2026-11 or
@@ -84,19 +83,16 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 	key := "{" + workspace + "}:q:" + period
 	q := l.quotas.all[key]
 	if q == nil {
-		if len(l.quotas.all) >= l.quotas.sweepAt {
-			for key, old := range l.quotas.all {
-				if time.Now().UnixMicro() > old.until+quotaKept.Microseconds() { // mutation: a quota is forgotten
-					delete(l.quotas.all, key)
-				}
-			}
-			l.quotas.sweepAt = max(sweepFrom, 2*len(l.quotas.all))
-		}
 		q = &Counter{l: l, workspace: workspace, key: key, until: ends.UnixMicro(), began: never, failed: never, answered: never}
 		if q.l.store == nil { // nothing is taken elsewhere
 			q.answered = 0
 		}
 		l.quotas.all[key] = q
+		time.AfterFunc(time.Until(ends)+quotaKept, func() { // mutation: a quota is forgotten
+			l.quotas.mu.Lock()
+			defer l.quotas.mu.Unlock()
+			delete(l.quotas.all, key)
+		})
 	}
 	l.quotas.mu.Unlock()
 	q.mu.Lock()
