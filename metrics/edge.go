@@ -1,8 +1,6 @@
 package metrics
 
 import (
-	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -84,44 +82,21 @@ func (e *Edge) LookedUp(tier Tier, collapsed bool) {
 
 // Totals are the numbers of requests since the start that the status page shows.
 type Totals struct {
-	Requests, Refused, Failed uint64             // all; answered with 429; answered with 500 or 503
-	Pages, Hits               uint64             // looked up; of these, found in memory or in Redis
-	Latencies                 map[string]Buckets // of pages, by outcome
+	Requests uint64 `json:"requests"`
+	Refused  uint64 `json:"refused"` // of these, answered with 429
+	Failed   uint64 `json:"failed"`  // of these, answered with 500 or 503
+	Pages    uint64 `json:"pages"`   // looked up
+	Hits     uint64 `json:"hits"`    // of these, found in memory or in Redis
 }
 
 // Totals reads the counters.
 func (e *Edge) Totals() Totals {
-	t := Totals{Latencies: map[string]Buckets{}}
-	read(e.requests, func(m *dto.Metric) {
-		n := uint64(m.Counter.GetValue())
-		t.Requests += n
-		switch m.Label[1].GetValue() { // route, status
-		case "429":
-			t.Refused += n
-		case "500", "503":
-			t.Failed += n
-		}
-	})
-	read(e.pages, func(m *dto.Metric) {
-		n := uint64(m.Counter.GetValue())
-		t.Pages += n
-		if tier := m.Label[0].GetValue(); tier == TierMemory.String() || tier == TierRedis.String() {
-			t.Hits += n
-		}
-	})
-	for outcome := OutcomeMemory; outcome <= OutcomeNotModified; outcome++ {
-		t.Latencies[outcome.String()] = Buckets{}
-	}
-	read(e.durations, func(m *dto.Metric) {
-		if b := t.Latencies[m.Label[0].GetValue()]; b != nil { // outcome, route
-			b.add(m.Histogram)
-		}
-	})
-	return t
+	return Totals{Requests: total(e.requests), Refused: total(e.requests, "429"), Failed: total(e.requests, "500", "503"),
+		Pages: total(e.pages), Hits: total(e.pages, TierMemory.String(), TierRedis.String())}
 }
 
-// read calls do for each series of a metric. Its labels are in the order of their names.
-func read(metric prometheus.Collector, do func(*dto.Metric)) {
+// total adds the counters of a metric whose last label has one of these values; without values, all.
+func total(metric prometheus.Collector, values ...string) (n uint64) {
 	series := make(chan prometheus.Metric)
 	go func() {
 		defer close(series)
@@ -129,47 +104,9 @@ func read(metric prometheus.Collector, do func(*dto.Metric)) {
 	}()
 	for s := range series {
 		var m dto.Metric
-		if s.Write(&m) == nil {
-			do(&m)
+		if s.Write(&m) == nil && (len(values) == 0 || slices.Contains(values, m.Label[len(m.Label)-1].GetValue())) {
+			n += uint64(m.Counter.GetValue())
 		}
 	}
-}
-
-// Buckets are the counts of a native histogram, by the bucket's index. Bucket i ends at
-// 2^(i/4) seconds.
-type Buckets map[int]int64
-
-func (b Buckets) add(h *dto.Histogram) {
-	bucket, n, deltas := 0, int64(0), h.PositiveDelta
-	for _, span := range h.PositiveSpan {
-		bucket += int(span.GetOffset())
-		for range span.GetLength() {
-			n += deltas[0]
-			b[bucket] += n
-			bucket, deltas = bucket+1, deltas[1:]
-		}
-	}
-}
-
-// Add adds the difference of two counts.
-func (b Buckets) Add(after, before Buckets) {
-	for i, n := range after {
-		b[i] += n - before[i]
-	}
-}
-
-// Quantile returns the duration in seconds that the share q of all durations does not exceed, up
-// to half a bucket more or less. It reports false if there are none.
-func (b Buckets) Quantile(q float64) (seconds float64, ok bool) {
-	var all int64
-	for _, n := range b {
-		all += n
-	}
-	rank := q * float64(all)
-	for _, i := range slices.Sorted(maps.Keys(b)) {
-		if rank -= float64(b[i]); rank <= 0 && all > 0 {
-			return math.Exp2((float64(i) - .5) / 4), true
-		}
-	}
-	return 0, false
+	return n
 }

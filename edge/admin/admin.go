@@ -32,11 +32,10 @@ type Options struct {
 	Settings map[string]any
 
 	// What State is made from. Only Fleet waits for a server.
-	Health  *Health
-	History *History
-	Self    func() NodeState
-	Fleet   func(context.Context) []NodeState // the other nodes; nil = there are none
-	Keys    func() []KeyState
+	Health *Health
+	Self   func() NodeState
+	Fleet  func(context.Context) []NodeState // the other nodes; nil = there are none
+	Keys   func() []KeyState
 }
 
 // Handler answers the admin listener.

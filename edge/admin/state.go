@@ -4,24 +4,26 @@ import (
 	"cmp"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
+
+	"listedge/metrics"
 )
 
 // NodeState is the state of a node that it publishes for the status pages of the others.
 type NodeState struct {
-	Name     string    `json:"name"` // the machine's name and the port of the admin listener
-	Version  string    `json:"version"`
-	Revision string    `json:"revision"`
-	Started  time.Time `json:"started"`
-	Ready    bool      `json:"ready"`
-	Mode     string    `json:"mode"`
-	Follower bool      `json:"follower"`
-	Down     []string  `json:"down"`            // names of the lights that are not green
-	Nodes    int64     `json:"nodes,omitempty"` // that this node counts; 0 = it does not know yet, or runs without Redis
-	Epoch    string    `json:"epoch,omitempty"` // of the log of changes
-	Last     Point     `json:"last"`
-	Age      float64   `json:"age"` // seconds since the node published it
+	Name     string         `json:"name"` // the machine's name and the port of the admin listener
+	Version  string         `json:"version"`
+	Revision string         `json:"revision"`
+	Started  time.Time      `json:"started"`
+	Ready    bool           `json:"ready"`
+	Mode     string         `json:"mode"`
+	Follower bool           `json:"follower"`
+	Down     []string       `json:"down"`            // names of the lights that are not green
+	Nodes    int64          `json:"nodes,omitempty"` // that this node counts; 0 = it does not know yet, or runs without Redis
+	Epoch    string         `json:"epoch,omitempty"` // of the log of changes
+	Counts   metrics.Totals `json:"counts"`
+	Proof    *float64       `json:"proof"` // age of the last proof in seconds; null = changes are not followed
+	Age      float64        `json:"age"`   // seconds since the node published it
 }
 
 // KeyState is the rate at which a key is used on this node.
@@ -36,24 +38,19 @@ type KeyState struct {
 
 // State is what the status page shows beside the metrics.
 type State struct {
-	Now       time.Time            `json:"now"`
-	Self      string               `json:"self"` // this node's name in Fleet
-	Draining  bool                 `json:"draining"`
-	Checks    []CheckState         `json:"checks"`
-	Latencies map[string]Quantiles `json:"latencies"` // by outcome, and for all requests
-	Keys      []KeyState           `json:"keys"`
-	Fleet     []NodeState          `json:"fleet"` // all known nodes, with this one
-	History   []Point              `json:"history"`
+	Now      time.Time    `json:"now"`
+	Self     string       `json:"self"` // this node's name in Fleet
+	Draining bool         `json:"draining"`
+	Checks   []CheckState `json:"checks"`
+	Keys     []KeyState   `json:"keys"`
+	Fleet    []NodeState  `json:"fleet"` // all known nodes, with this one
 }
 
-// serveState answers with the state; after is the number of the last point that the page
-// has.
+// serveState answers with the state.
 func (o *Options) serveState(w http.ResponseWriter, r *http.Request) {
-	after, _ := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
 	self := o.Self()
 	state := State{Now: time.Now(), Self: self.Name, Draining: o.Health.draining.Load(), Checks: o.Health.States(), Keys: o.Keys(),
-		History: o.History.After(after), Fleet: []NodeState{self}}
-	_, state.Latencies = o.History.Latest()
+		Fleet: []NodeState{self}}
 	if o.Fleet != nil {
 		for _, n := range o.Fleet(r.Context()) {
 			if n.Name != self.Name {

@@ -86,7 +86,7 @@ func (r *report) checkChecks(nodes []nodeState) {
 
 func (n *nodeState) summary() string {
 	parts := []string{versionText(n.self), "ready", "pages expire by age"}
-	if proof := n.self.Last.Proof; proof != nil {
+	if proof := n.self.Proof; proof != nil {
 		parts[2] = fmt.Sprintf("proof of freshness %s old", time.Duration(*proof*float64(time.Second)).Round(time.Millisecond))
 	}
 	if n.self.Follower {

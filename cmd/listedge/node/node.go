@@ -48,7 +48,6 @@ type Node struct {
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
 	health   *admin.Health
-	history  *admin.History
 	metrics  *metrics.Registry
 	started  time.Time
 	admin    *http.Server
@@ -160,7 +159,6 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	}
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
-	n.history = admin.NewHistory(func() admin.Reading { return n.reading(pages.Stats()) })
 	registry.Collect(func() metrics.Snapshot {
 		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: pages.Stats(), Keys: n.server.KeyStats(), Usage: n.usage.Stats(),
 			KeyBreakerOpen: keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry()}
@@ -170,7 +168,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		return s
 	})
 	o := admin.Options{Names: adminNames(settings), Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
-		Health: n.health, History: n.history, Self: n.state, Keys: n.busiestKeys}
+		Health: n.health, Self: n.state, Keys: n.busiestKeys}
 	if n.redis.pages != nil {
 		o.Fleet = n.fleet
 	}
@@ -199,7 +197,6 @@ func (n *Node) Serve(ctx context.Context) error {
 	running, stop := context.WithCancel(context.Background())
 	var background sync.WaitGroup
 	background.Go(func() { n.health.Run(running) })
-	background.Go(func() { n.history.Run(running) })
 	background.Go(func() { n.announce(running) })
 	for _, probe := range n.probes {
 		background.Go(func() { repeat(running, watchInterval, probe) })

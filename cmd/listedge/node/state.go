@@ -7,15 +7,14 @@ import (
 
 	"listedge/cache"
 	"listedge/edge/admin"
-	"listedge/origin"
 )
 
 // state returns the state of this node for the status pages of all nodes.
 func (n *Node) state() admin.NodeState {
 	s := admin.NodeState{Name: n.name(), Version: n.options.Version, Revision: n.options.Revision, Started: n.started,
-		Ready: n.health.Ready(), Mode: n.Cache.Mode().String(), Down: []string{}}
-	if s.Last, _ = n.history.Latest(); n.Cache.Mode() != cache.ModeTTL {
-		s.Last.Proof = new(n.Cache.ProofAge().Seconds()) // a node that has just started has no point yet
+		Ready: n.health.Ready(), Mode: n.Cache.Mode().String(), Down: []string{}, Counts: n.metrics.Edge.Totals()}
+	if n.Cache.Mode() != cache.ModeTTL {
+		s.Proof = new(n.Cache.ProofAge().Seconds())
 	}
 	s.Follower = n.follower != nil && n.follower.Stats().Following
 	for _, c := range n.health.States() {
@@ -28,20 +27,6 @@ func (n *Node) state() admin.NodeState {
 		s.Epoch = n.feed.Stats().Epoch
 	}
 	return s
-}
-
-// reading returns the numbers from which a point of the history is made.
-func (n *Node) reading(pages origin.Stats) admin.Reading {
-	keys := n.server.KeyStats()
-	r := admin.Reading{Totals: n.metrics.Edge.Totals(), ProofAge: -1, Memory: n.Cache.Stats().MemoryBytes,
-		Queries: pages.Fetched + pages.Failed + pages.TimedOut, Lookups: keys.Hits + keys.Loaded + keys.Unknown + keys.Failures + keys.WithinGrace}
-	for _, s := range pages.Standbys {
-		r.Queries += s.Fetched
-	}
-	if n.Cache.Mode() != cache.ModeTTL {
-		r.ProofAge = n.Cache.ProofAge()
-	}
-	return r
 }
 
 // knownFleet is what the roster said, and when.
