@@ -44,7 +44,7 @@ const atOnce = 64 << 10
 // New takes over the connection.
 func New(tcp *net.TCPConn) *Conn {
 	c := &Conn{TCPConn: tcp}
-	c.raw, _ = tcp.SyscallConn() // fails only for a nil connection
+	c.raw, _ = tcp.SyscallConn() // fails only for a nil connection; made once, too
 	c.receive, c.send = c.receiveNow, c.sendNow
 	return c
 }
@@ -72,27 +72,17 @@ func (c *Conn) receiveNow(fd uintptr) (done bool) {
 	return errno != syscall.EAGAIN
 }
 
-// SyscallConn returns one RawConn for all calls; net's makes a new one each time.
-func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
-
 func (c *Conn) Write(p []byte) (int, error) {
-	sent, err := c.writeNow(p)
-	if err != nil || sent == len(p) {
-		return sent, err
-	}
-	n, err := c.TCPConn.Write(p[sent:]) // waits
-	return sent + n, err
-}
-
-// writeNow writes what the kernel accepts, and returns how many bytes that is: 0 if there
-// are more than atOnce.
-func (c *Conn) writeNow(p []byte) (sent int, err error) {
 	if c.sent = 0; len(p) <= atOnce {
 		c.out = p
-		err = c.raw.Write(c.send)
+		err := c.raw.Write(c.send)
 		c.out = nil // an idle connection must not keep a page alive
+		if err != nil || c.sent == len(p) {
+			return c.sent, err
+		}
 	}
-	return c.sent, err
+	n, err := c.TCPConn.Write(p[c.sent:]) // waits
+	return c.sent + n, err
 }
 
 // sendNow writes what the kernel accepts. It drops an error: writing the rest returns
