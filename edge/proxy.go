@@ -67,27 +67,22 @@ const (
 	proxyNoteTime      = time.Hour   // how long the note remains after the last such request
 )
 
-// checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy. It logs
-// the first one.
+// checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy.
 func (s *Server) checkProxy(x *exchange) {
-	last := s.untrusted.Load()
-	if last != nil && x.now.Sub(last.at) < proxyCheckInterval {
+	if last := s.untrusted.Load(); last != nil && x.now.Sub(last.at) < proxyCheckInterval {
 		return
 	}
-	peer := x.conn.peer()
-	if s.trusted(peer) || !s.untrusted.CompareAndSwap(last, &forwarder{x.now, peer}) || last != nil {
-		return
+	if peer := x.conn.peer(); !s.trusted(peer) {
+		s.untrusted.Store(&forwarder{x.now, peer})
 	}
-	s.Logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it",
-		"proxy", peer.String())
 }
 
-// UntrustedProxy says which address has recently forwarded requests without being a
-// trusted proxy; empty = none.
-func (s *Server) UntrustedProxy() string {
+// UntrustedProxy is nil, or names the address that has recently forwarded requests without
+// being a trusted proxy.
+func (s *Server) UntrustedProxy() error {
 	last := s.untrusted.Load()
 	if last == nil || time.Since(last.at) > proxyNoteTime {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies: all clients behind it count as one address", last.peer)
+	return fmt.Errorf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies", last.peer)
 }

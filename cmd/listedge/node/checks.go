@@ -36,7 +36,8 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 			}},
 		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), After: postgres,
 			Broken: "the usage of keys is not written to Postgres", Remedy: "run listedge doctor: it names a right that is missing"},
-		{Name: "trusted-proxies", Run: asks(n.untrustedProxy),
+		{Name: "trusted-proxies", Run: asks(n.server.UntrustedProxy),
+			Broken: "all clients of a proxy count as one address",
 			Remedy: "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"},
 	}
 	if n.certificate != nil {
@@ -94,13 +95,6 @@ func breakerFailure(what string, open bool) error {
 		return nil
 	}
 	return errors.New(what + " failed several times in a row")
-}
-
-func (n *Node) untrustedProxy() error {
-	if text := n.server.UntrustedProxy(); text != "" {
-		return errors.New(text)
-	}
-	return nil
 }
 
 // pingPostgres returns nil if the primary answers, or an old primary: the check "timeline" says
