@@ -2,22 +2,22 @@ package edge
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"golang.org/x/time/rate"
 )
 
 const (
-	// Backoff after a failed Accept. Accept fails while there are no free file
+	// acceptRetry is the pause after a failed Accept. Accept fails while there are no free file
 	// descriptors, which ends when any client disconnects.
-	acceptRetry    = 5 * time.Millisecond
-	acceptRetryMax = time.Second
+	acceptRetry = 50 * time.Millisecond
+	// shortageLog is how often the log says that it fails.
+	shortageLog = 10 * time.Second
 
 	// maxRefusals bounds the refused connections that are open to send a response.
 	// Further connections are closed without one, because each needs a descriptor.
@@ -32,8 +32,8 @@ const (
 type limitedListener struct {
 	net.Listener
 	server   *Server
-	failed   time.Time     // when Accept last failed
-	refusals chan struct{} // one for each refusal in progress
+	shortage rate.Sometimes // when it is logged
+	refusals chan struct{}  // one for each refusal in progress
 }
 
 // openConnections returns how many connections of clients are open, without refused ones, and how
@@ -66,18 +66,15 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 }
 
 // accept retries until there is a connection, or an error that is no syscall.Errno, which
-// means that the listener is closed. It logs the first failure of a shortage.
+// means that the listener is closed.
 func (l *limitedListener) accept() (net.Conn, error) {
-	for wait := acceptRetry; ; wait = min(2*wait, acceptRetryMax) {
+	for {
 		c, err := l.Listener.Accept()
 		if shortage := syscall.Errno(0); !errors.As(err, &shortage) {
 			return c, err
 		}
-		if time.Since(l.failed) > 2*acceptRetryMax {
-			l.server.Logger.LogAttrs(context.Background(), slog.LevelError, "cannot accept connections: retrying", slog.Any("error", err))
-		}
-		time.Sleep(wait)
-		l.failed = time.Now()
+		l.shortage.Do(func() { l.server.Logger.Error("cannot accept connections: retrying", "error", err) })
+		time.Sleep(acceptRetry)
 	}
 }
 

@@ -49,6 +49,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
+	"golang.org/x/time/rate"
 
 	"listedge/cache"
 	"listedge/internal/boottime"
@@ -131,7 +132,7 @@ func New(o Options) *Server {
 
 // Serve serves the connections of the listener until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.http.Serve(&limitedListener{Listener: l, server: s, refusals: make(chan struct{}, maxRefusals)}); err != nil {
+	if err := s.http.Serve(&limitedListener{Listener: l, server: s, shortage: rate.Sometimes{Interval: shortageLog}, refusals: make(chan struct{}, maxRefusals)}); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
