@@ -190,7 +190,7 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 		}
 		q := origin.Query{Collection: a.collection}
 		errs := parseQuery(&q, []byte(a.query), new([]byte))
-		said := errs.details
+		said := errs
 		if answer["message"] != errs.asFailure().message {
 			t.Errorf("%s: the message is %q, the example has %q", name, errs.asFailure().message, answer["message"])
 		}

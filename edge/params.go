@@ -3,7 +3,6 @@ package edge
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -71,7 +70,7 @@ func unknownParameter(c lists.Collection) string {
 // a client that mistypes a filter must not get everything. It reports all errors
 // at once. What it decodes it appends to room: q holds until that or query change. The
 // reference is openapi.json.
-func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs paramErrors) {
+func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs details) {
 	q.Limit = defaultLimit
 	var given uint8 // the bits of the parameters so far
 	var cursor []byte
@@ -103,8 +102,8 @@ func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs paramErrors) 
 		}
 		given |= p.bit
 	}
-	if given&cursorBit != 0 && !errs.has("cursor") {
-		if why := parseCursor(q, cursor, room, errs.details == nil); why != "" {
+	if given&cursorBit != 0 && errs["cursor"] == "" {
+		if why := parseCursor(q, cursor, room, errs == nil); why != "" {
 			errs.add("cursor", why)
 		}
 	}
@@ -181,59 +180,37 @@ func unescape(raw []byte, room *[]byte) (decoded []byte, why string) {
 	return decoded, ""
 }
 
-// paramErrors are the invalid parameters. details has all invalid parameters of the
-// collection, at most six. It has only the first unknown parameters, with the beginnings
-// of their names. So the size of a response is bounded, whatever a client sends.
-type paramErrors struct {
-	details details
-	unknown int // number of unknown parameters in details
-	omitted int // number of unknown parameters that are not in details, with repetitions
-}
-
 const (
-	maxDetails = 16
-	maxUnknown = maxDetails - 6 // unknown parameters in details
-	maxName    = 64             // bytes of an unknown parameter's name
+	maxUnknown = 10 // unknown parameters in details
+	maxName    = 64 // bytes of an unknown parameter's name
 )
 
-func (e *paramErrors) has(name string) bool { return e.details[name] != "" }
-
 // add notes what is wrong with a parameter.
-func (e *paramErrors) add(name, why string) {
-	if e.details == nil {
-		e.details = details{}
+func (d *details) add(name, why string) {
+	if *d == nil {
+		*d = details{}
 	}
-	e.details[name] = why
+	(*d)[name] = why
 }
 
-// addUnknown notes an unknown parameter. It replaces bytes of the name that are not
-// UTF-8.
-func (e *paramErrors) addUnknown(sent []byte, why string) {
-	name := clip(strings.ToValidUTF8(strings.ReplaceAll(string(sent[:min(len(sent), 2*maxName)]), "\x00", "%00"), "\uFFFD"), maxName)
-	switch {
-	case e.has(name):
-	case e.unknown == maxUnknown:
-		e.omitted++
-	default:
-		e.add(name, why)
-		e.unknown++
+// addUnknown notes an unknown parameter, unless there are many already: the size of a response
+// is bounded, whatever a client sends. It replaces bytes of the name that are not UTF-8.
+func (d *details) addUnknown(sent []byte, why string) {
+	if len(*d) < maxUnknown {
+		d.add(clip(strings.ToValidUTF8(strings.ReplaceAll(string(sent[:min(len(sent), 2*maxName)]), "\x00", "%00"), "\uFFFD"), maxName), why)
 	}
 }
 
 // asFailure says what is wrong with the parameter, or names several, in an order that does not
 // change.
-func (e paramErrors) asFailure() *failure {
-	if e.details == nil {
+func (d details) asFailure() *failure {
+	if d == nil {
 		return nil
 	}
-	names := slices.Sorted(maps.Keys(e.details))
-	last := len(names) - 1
-	if last == 0 {
-		return &failure{problem: invalid, message: names[0] + ": " + e.details[names[0]] + ".", details: e.details}
+	names := slices.Sorted(maps.Keys(d))
+	message := enumerate(names, "and") + " are not valid; details says why."
+	if len(names) == 1 {
+		message = names[0] + ": " + d[names[0]] + "."
 	}
-	text := enumerate(names, "and") + " are not valid; details says why."
-	if e.omitted > 0 {
-		text += fmt.Sprintf(" %d more are unknown.", e.omitted)
-	}
-	return &failure{problem: invalid, message: text, details: e.details}
+	return &failure{problem: invalid, message: message, details: d}
 }

@@ -72,7 +72,8 @@ var (
 	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &rate.Sometimes{Every: 1}}
 )
 
-// details says, for each invalid parameter, what is wrong with it.
+// details says, for each invalid parameter, what is wrong with it. It has all parameters of
+// the collection that are invalid, and the first unknown ones.
 type details map[string]string
 
 // problemBody returns the body of an error response.
