@@ -257,10 +257,7 @@ func (c *conn) dropRequest(ctx *fasthttp.RequestCtx) {
 // bytes (request smuggling). RFC 9112 (2.2, 5.2) lets a server refuse both.
 //
 // Invariant: every byte belongs to a request's headers, because no body is read.
-type lineChecker struct {
-	last     byte // the one before the next bytes
-	encoding bool // a line may have been a Transfer-Encoding; it would cost 0.5 µs to look for one in the headers
-}
+type lineChecker struct{ last byte } // the one before the next bytes
 
 var errLine = errors.New("a line ends in LF alone or is folded")
 
@@ -268,13 +265,8 @@ var errLine = errors.New("a line ends in LF alone or is folded")
 // CR, or before the blank that folds a line.
 func (l *lineChecker) check(p []byte) int {
 	for i := 0; ; {
-		if l.last == '\n' && i < len(p) {
-			switch p[i] {
-			case ' ', '\t':
-				return i
-			case 't', 'T': // the fourth letter, if it is here, tells it from Traceparent
-				l.encoding = l.encoding || i+3 >= len(p) || p[i+3]|0x20 == 'n'
-			}
+		if l.last == '\n' && i < len(p) && (p[i] == ' ' || p[i] == '\t') {
+			return i
 		}
 		end := bytes.IndexByte(p[i:], '\n')
 		if end < 0 {

@@ -2,6 +2,8 @@ package edge
 
 import (
 	"bytes"
+	"slices"
+	"strconv"
 
 	"github.com/valyala/fasthttp"
 )
@@ -99,28 +101,11 @@ var hostBytes = func() (is [256]bool) {
 	return is
 }()
 
-// validFraming says whether a Transfer-Encoding, if there is one, is chunked and
-// comes without Content-Length.
-func validFraming(h *fasthttp.RequestHeader) bool {
-	encoded, sized := false, false
-	for name, value := range h.AllInOrder() {
-		switch string(name) {
-		case fasthttp.HeaderTransferEncoding:
-			if encoded = true; !bytes.EqualFold(value, []byte("chunked")) {
-				return false
-			}
-		case fasthttp.HeaderContentLength:
-			sized = true
-		}
-	}
-	return !encoded || !sized
-}
-
 // acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3). It reports whether gzip is
 // acceptable and identity is not preferred to it. A coding that is not named has the
 // weight of *. Identity without a weight is acceptable and not preferred.
 func acceptsGzip(lines [][]byte) bool {
-	gzip, identity, others := -1, -1, -1 // thousandths; -1 = not named
+	gzip, identity, others := -1., -1., -1. // -1 = not named
 	for _, line := range lines {
 		for len(line) > 0 {
 			var item []byte
@@ -145,63 +130,26 @@ func acceptsGzip(lines [][]byte) bool {
 	return gzip > 0 && gzip >= identity
 }
 
-// weight returns the q of an item's parameters, in thousandths. A q is 0 or 1, with up
-// to three decimals. An absent or invalid q is 1.
-func weight(list []byte) int {
+// weight returns the q of an item's parameters. An absent or invalid q is 1.
+func weight(list []byte) float64 {
 	for len(list) > 0 {
 		var p []byte
 		p, list, _ = bytes.Cut(list, []byte{';'})
 		name, value, _ := bytes.Cut(bytes.TrimSpace(p), []byte{'='})
-		if !bytes.EqualFold(name, []byte("q")) {
-			continue
+		if q, err := strconv.ParseFloat(string(value), 64); bytes.EqualFold(name, []byte("q")) && err == nil && q >= 0 {
+			return q
 		}
-		whole, decimals, _ := bytes.Cut(value, []byte{'.'})
-		if len(decimals) > 3 || string(whole) != "0" && string(whole) != "1" {
-			return 1000
-		}
-		q := int(whole[0] - '0')
-		for i := range 3 {
-			q *= 10
-			if i < len(decimals) {
-				if decimals[i] < '0' || decimals[i] > '9' {
-					return 1000
-				}
-				q += int(decimals[i] - '0')
-			}
-		}
-		return min(q, 1000)
 	}
-	return 1000
+	return 1
 }
 
 // matchesETag evaluates If-None-Match (RFC 9110, 13.1.2), which is a list of entity tags,
-// compared weakly, or *. It reports whether the tag is in the list.
+// compared weakly, or *. It reports whether the tag is in the list: no other tag contains one
+// of its quotes.
 func matchesETag(lines [][]byte, etag []byte) bool {
-	opaque := etag[len("W/"):]
-	for _, line := range lines {
-		for {
-			line = bytes.TrimLeft(line, " \t,")
-			if len(line) == 0 {
-				break
-			}
-			if line[0] == '*' {
-				return len(bytes.TrimRight(line[1:], " \t,")) == 0
-			}
-			line = bytes.TrimPrefix(line, []byte("W/"))
-			if len(line) == 0 || line[0] != '"' {
-				break // not a list of entity tags: the rest of the line is ignored
-			}
-			end := bytes.IndexByte(line[1:], '"')
-			if end < 0 {
-				break
-			}
-			if bytes.Equal(line[:end+2], opaque) {
-				return true
-			}
-			line = line[end+2:]
-		}
-	}
-	return false
+	return slices.ContainsFunc(lines, func(line []byte) bool {
+		return bytes.Contains(line, etag[len("W/"):]) || string(bytes.TrimSpace(line)) == "*"
+	})
 }
 
 // cacheControl are the directives of a request's Cache-Control that this service
