@@ -18,7 +18,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/metrics"
 )
 
 // Two documents need no key. /openapi.json describes the API, and tests check responses
@@ -34,17 +33,13 @@ const (
 //go:embed openapi.json
 var openAPISource []byte
 
-var openAPI = sync.OnceValue(func() *document {
+// documents are all documents by their paths: the two, and the files that /docs loads.
+var documents = sync.OnceValue(func() map[string]*document {
 	var compact bytes.Buffer
 	must(0, json.Compact(&compact, openAPISource))
-	return newDocument("application/json", compact.Bytes())
-})
-
-// docs returns the page of /docs and the files that it loads, by their paths.
-var docs = sync.OnceValue(func() map[string]*document {
 	page := newDocument("text/html; charset=utf-8", docsPage)
 	page.policy = PagePolicy(docsPage, " 'self'")
-	all := map[string]*document{docsPath: page}
+	all := map[string]*document{openAPIPath: newDocument("application/json", compact.Bytes()), docsPath: page}
 	for _, f := range must(fs.ReadDir(static.FS, ".")) {
 		text := must(fs.ReadFile(static.FS, f.Name()))
 		name, compressed := strings.CutSuffix(f.Name(), ".gz")
@@ -127,43 +122,17 @@ const documentCache = "public, max-age=300"
 // address.
 const documentUnit = 64 << 10
 
-// serveDocs answers every path that has no route: with a document, if the path is /docs or
-// below it, otherwise with 404.
-func (s *Server) serveDocs(x *exchange) *failure {
-	d := s.docs[string(x.path)]
-	switch {
-	case d != nil && (x.http.IsGet() || x.http.IsHead()):
-		return s.serveDocument(x, d)
-	case d != nil:
-		return &failure{problem: wrongMethod}
-	}
-	x.route = metrics.RouteNone
-	if f := s.limitAddress(x, publicResponses, 1, noKeyLimited); f != nil {
-		return f
-	}
-	f := &failure{problem: notFound}
-	if len(x.path) <= 2*s.longestPath { // a base URL that ends in a slash makes two of it
-		if near := path.Clean(string(x.path)); s.paths[near] {
-			f.message = "There is nothing at this address; use " + near + "."
-		}
-	}
-	return f
-}
-
 // serveDocument answers GET and HEAD, within the limit of the client's address.
 func (s *Server) serveDocument(x *exchange, d *document) *failure {
 	if x.hasBody {
 		return &failure{problem: bodyTooLarge}
 	}
-	notModified := matchesETag(x.headers.noneMatch, d.etag[:])
-	compressed := !notModified && acceptsGzip(x.headers.encoding)
-	var body []byte
+	notModified, compressed, body := matchesETag(x.headers.noneMatch, d.etag[:]), acceptsGzip(x.headers.encoding), d.identity
 	switch {
 	case notModified:
+		body = nil
 	case compressed:
 		body = d.gzip
-	default:
-		body = d.identity
 	}
 	if f := s.limitAddress(x, publicResponses, 1+len(body)/documentUnit, noKeyLimited); f != nil {
 		return f

@@ -24,7 +24,7 @@ import (
 
 func loadOpenAPI(t *testing.T) *openapi3.T {
 	t.Helper()
-	doc := must(openapi3.NewLoader().LoadFromData(openAPI().identity))
+	doc := must(openapi3.NewLoader().LoadFromData(documents()[openAPIPath].identity))
 	return doc
 }
 

@@ -38,7 +38,7 @@ const theBundle = "/docs/swagger-ui-bundle.js"
 // The two forms of a document are the same text, and Content-Length is right for each.
 func TestADocumentIsServedInTwoForms(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
-	for path := range s.docs {
+	for path := range documents() {
 		plain, compressed := askKeyless(t, s, "GET", path), askKeyless(t, s, "GET", path, "Accept-Encoding", "br, gzip")
 		if plain.status != 200 || plain.header("Content-Encoding") != "" || plain.header("ETag") != compressed.header("ETag") {
 			t.Errorf("%s: %d %v, %d %v", path, plain.status, plain.head, compressed.status, compressed.head)
@@ -95,8 +95,8 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 		status       int
 	}{
 		{"GET", "/nowhere", 1, 404},
-		{"GET", openAPIPath, 1 + len(openAPI().identity)/documentUnit, 200},
-		{"GET", theBundle, 1 + len(docs()[theBundle].identity)/documentUnit, 200},
+		{"GET", openAPIPath, 1 + len(documents()[openAPIPath].identity)/documentUnit, 200},
+		{"GET", theBundle, 1 + len(documents()[theBundle].identity)/documentUnit, 200},
 	} {
 		s, keyed := hitServer(t, `{"data":[]`)
 		move := stopGuard(s)
@@ -136,7 +136,7 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	move := stopGuard(s)
 	for i := range 20 {
-		for path := range s.docs {
+		for path := range documents() {
 			if got := askKeyless(t, s, "GET", path, "Accept-Encoding", "gzip"); got.status != 200 {
 				t.Fatalf("load %d, %s: %d", i, path, got.status)
 			}
@@ -160,7 +160,7 @@ func TestDocsCanBeTurnedOff(t *testing.T) {
 			t.Errorf("%s: %+v", path, got)
 		}
 	}
-	if got := askKeyless(t, off, "GET", "/openapi.json"); got.status != 200 || !bytes.Equal([]byte(got.body), openAPI().identity) {
+	if got := askKeyless(t, off, "GET", "/openapi.json"); got.status != 200 || !bytes.Equal([]byte(got.body), documents()[openAPIPath].identity) {
 		t.Errorf("/openapi.json: %d", got.status)
 	}
 }

@@ -22,9 +22,7 @@ type Server struct {
 	guard *guard
 
 	router      *router.Router
-	paths       map[string]bool      // of all routes and documents
-	longestPath int                  // in bytes
-	docs        map[string]*document // by path; nil = not served
+	longestPath int // of a route, in bytes
 	http        *fasthttp.Server
 	process     string        // begins the request ids that this node makes
 	connections atomic.Uint64 // how many there have been

@@ -25,7 +25,7 @@ func (s *Server) newRouter() *router.Router {
 	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
 	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
 	get := func(path string, route metrics.Route, serve func(*exchange) *failure) {
-		s.addPath(path)
+		s.longestPath = max(s.longestPath, len(path))
 		r.GET(path, s.handler(route, serve))
 		r.HEAD(path, s.handler(route, serve))
 		r.ANY(path, s.handler(route, func(*exchange) *failure { return &failure{problem: wrongMethod} }))
@@ -33,18 +33,18 @@ func (s *Server) newRouter() *router.Router {
 	for _, c := range lists.All {
 		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) *failure { return s.list(x, c) })
 	}
-	get(openAPIPath, metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, openAPI()) })
-	for path := range s.docs {
-		s.addPath(path)
+	for path, d := range documents() {
+		if path == openAPIPath || !s.NoDocs {
+			get(path, metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, d) })
+		}
 	}
-	r.NotFound = s.handler(metrics.RouteDocs, s.serveDocs)
+	r.NotFound = s.handler(metrics.RouteNone, func(x *exchange) *failure {
+		if f := s.limitAddress(x, publicResponses, 1, noKeyLimited); f != nil {
+			return f
+		}
+		return &failure{problem: notFound}
+	})
 	return r
-}
-
-// addPath adds a path at which something is.
-func (s *Server) addPath(path string) {
-	s.paths[path] = true
-	s.longestPath = max(s.longestPath, len(path))
 }
 
 // handler makes a handler of a function that writes the response or fails.

@@ -63,22 +63,6 @@ func TestRoutes(t *testing.T) {
 			}
 		})
 	}
-	for path, want := range map[string]string{
-		"/v1/items/": "/v1/items", "//v1/items": "/v1/items", "//v1//contacts/": "/v1/contacts", "/docs/": "/docs", "/openapi.json/": "/openapi.json",
-		"/v1": "", "/nowhere/": "", "/v1/items/x": "", "/": "", strings.Repeat("/", 1000) + "v1/items": "",
-	} {
-		t.Run("404 of "+path[:min(len(path), 20)], func(t *testing.T) {
-			conn, r := listening(t, s)
-			_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n")
-			message := notFound.message
-			if want != "" {
-				message = "There is nothing at this address; use " + want + "."
-			}
-			if got := readAnswer(t, r, "GET"); got.status != 404 || !strings.Contains(got.body, `"`+message+`"`) {
-				t.Errorf("%d %s, want %q", got.status, got.body, message)
-			}
-		})
-	}
 	t.Run("HTTP/1.0 without a host", func(t *testing.T) {
 		conn, r := listening(t, s)
 		_, _ = io.WriteString(conn, "GET //b/v1/items HTTP/1.0\r\n\r\n")

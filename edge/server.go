@@ -100,10 +100,7 @@ func New(o Options) *Server {
 		o.Clock = boottime.New()
 	}
 	o.MaxConnections = cmp.Or(o.MaxConnections, MaxConnections)
-	s := &Server{Options: o, guard: newGuard(), process: strings.ToLower(rand.Text()[:10]) + "-", paths: map[string]bool{}}
-	if !o.NoDocs {
-		s.docs = docs()
-	}
+	s := &Server{Options: o, guard: newGuard(), process: strings.ToLower(rand.Text()[:10]) + "-"}
 	s.router = s.newRouter()
 	s.Metrics.Connections = s.openConnections
 	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
