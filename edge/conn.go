@@ -129,6 +129,13 @@ func (r *response) add(name, value string) {
 	r.lines = append(append(append(append(r.lines, name...), ": "...), value...), crlf...)
 }
 
+// header returns the value of a header that was added.
+func (r *response) header(name string) string {
+	_, value, _ := bytes.Cut(r.lines, []byte("\r\n"+name+": "))
+	value, _, _ = bytes.Cut(value, crlf)
+	return string(value)
+}
+
 // setBody sets the pieces of the body, behind that of the entry.
 func (r *response) setBody(pieces ...[]byte) {
 	if r.entry != nil {

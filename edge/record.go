@@ -16,15 +16,13 @@ import (
 func (s *Server) record(x *exchange, status int, took time.Duration) Record {
 	fill, key, agent := fillTimes(&x.result), single(x.headers.key), x.http.UserAgent()
 	r := Record{
-		RequestID: string(x.id), Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Bytes: x.bodySize(),
-		Client: s.clientAddress(x).WithZone("").String(), Agent: escaped(agent[:min(len(agent), maxAgent)]),
+		RequestID: string(x.id), Arrived: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(),
+		Bytes: x.bodySize(), Client: s.clientAddress(x).WithZone("").String(), Agent: escaped(agent[:min(len(agent), maxAgent)]),
 		// At most a quarter of a key, so that a short text that is no key is not known from its prefix either.
 		KeyPrefix: escaped(key[:min(len(key)/4, apikey.VisiblePrefix)]),
-		Took: TimesRecord{
-			Total: took.Seconds(), Key: x.phases[phaseKey].Took.Seconds(), Limit: x.phases[phaseLimit].Took.Seconds(),
-			Memory: x.phases[phaseMemory].Took.Seconds(), Wait: x.phases[phaseForward].Took.Seconds(),
-			Redis: fill.Redis.Took.Seconds(), Fill: fill.Fill.Took.Seconds(), Query: fill.Query.Took.Seconds(), Shared: x.result.Collapsed,
-		},
+		Took:      took.Seconds(), KeyTook: x.phases[phaseKey].Took.Seconds(), LimitTook: x.phases[phaseLimit].Took.Seconds(),
+		MemoryTook: x.phases[phaseMemory].Took.Seconds(), WaitTook: x.phases[phaseForward].Took.Seconds(), Shared: x.result.Collapsed,
+		RedisTook: fill.Redis.Took.Seconds(), FillTook: fill.Fill.Took.Seconds(), QueryTook: fill.Query.Took.Seconds(),
 	}
 	cause := x.result.Err
 	if x.failure != nil {
@@ -37,10 +35,15 @@ func (s *Server) record(x *exchange, status int, took time.Duration) Record {
 		r.KeyID, r.WorkspaceID = x.keyEntry.Key.ID.String(), x.keyEntry.Key.Workspace.String()
 	}
 	if x.cost != notLimited {
-		r.Limit = x.limitRecord()
+		d := &x.decision
+		r.Limit, r.RetryAfter = d.Source.String(), d.RetryAfter.Seconds()
+		if d.Refused != limiter.Neither {
+			r.RefusedBy = d.Refused.String()
+		}
+		r.RateLimitPolicy, r.RateLimit = x.conn.response.header("RateLimit-Policy"), x.conn.response.header("RateLimit")
 	}
 	if x.result.Entry != nil {
-		r.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatusOf(&x.result), ProofAge: x.result.Age.Seconds(), Missed: x.result.Missed}
+		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed
 	}
 	return r
 }
@@ -51,22 +54,6 @@ func escaped(text []byte) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-func (x *exchange) limitRecord() LimitRecord {
-	d, key := &x.decision, &x.keyEntry.Key
-	l := LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(),
-		Key: BucketRecord{key.Limit.Rate, int32(key.Limit.Burst), int32(d.Key.Remaining)}}
-	if d.Refused != limiter.Neither {
-		l.RefusedBy = d.Refused.String()
-	}
-	if key.WorkspaceLimit.Set {
-		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, int32(key.WorkspaceLimit.Burst), int32(d.Workspace.Remaining)}
-	}
-	if q := &key.Quota; q.Period != "" {
-		l.Quota = QuotaRecord{uint32(q.Requests), uint32(d.Quota.Remaining), q.Period}
-	}
-	return l
-}
-
 // Records returns the logged requests with that id, the newest first. Several requests
 // may have one id, because clients choose ids.
 func (s *Server) Records(id string) []Record {
@@ -74,7 +61,7 @@ func (s *Server) Records(id string) []Record {
 	for class := range s.log {
 		records = s.log[class].find(id, records)
 	}
-	slices.SortFunc(records, func(a, b Record) int { return b.Time.Compare(a.Time) })
+	slices.SortFunc(records, func(a, b Record) int { return b.Arrived.Compare(a.Arrived) })
 	return records
 }
 
@@ -92,11 +79,13 @@ func (s *Server) startTrace(x *exchange) *tracing.Span {
 	if x.http.IsGet() || x.http.IsHead() {
 		name = string(x.http.Method()) + " " + x.route.String()
 	}
-	// The sampling decision in traceparent counts only from a client within the limit
-	// of its key, or from a trusted proxy. Any other client could have all its requests
-	// traced.
-	trusted := x.decision.Allowed && x.cost == oneToken || s.trusted(x.conn.peer())
-	return s.Tracer.Request(name, x.began, tracing.Caller{Parent: single(x.headers.traceParent), State: single(x.headers.traceState), Trusted: trusted})
+	// The caller's trace counts only from a client within the limit of its key, or from a trusted
+	// proxy. Any other client could have all its requests traced.
+	var parent, state []byte
+	if x.decision.Allowed && x.cost == oneToken || s.trusted(x.conn.peer()) {
+		parent, state = single(x.headers.traceParent), single(x.headers.traceState)
+	}
+	return s.Tracer.Request(name, x.began, parent, state)
 }
 
 // endTrace sends the span to the collector. It contains no API key, search term or cursor.
@@ -111,7 +100,7 @@ func (x *exchange) endTrace(root *tracing.Span, r *Record, took time.Duration) {
 	root.End(took, r.Status, map[string]string{
 		"http.route": r.Route, "listedge.request_id": r.RequestID, "listedge.outcome": r.Outcome,
 		"listedge.key_id": r.KeyID, "listedge.workspace_id": r.WorkspaceID,
-		"listedge.limit_source": r.Limit.Source, "listedge.limit_refused_by": r.Limit.RefusedBy, "listedge.cache_status": r.Page.CacheStatus,
+		"listedge.limit_source": r.Limit, "listedge.limit_refused_by": r.RefusedBy, "listedge.cache_status": r.CacheStatus,
 	})
 }
 

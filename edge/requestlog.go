@@ -2,11 +2,10 @@ package edge
 
 import (
 	"log/slog"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
-
-	"listedge/origin/apikey"
 )
 
 // requestLog keeps the latest requests of each class, so that an operator can look one
@@ -83,101 +82,53 @@ func (r *ring) find(id string, records []Record) []Record {
 	return records
 }
 
-// Record is a request in the request log. It contains no API key, search term or cursor. Its
-// texts have bounds, whatever a client sends. Times are in seconds.
+// Record is a request in the request log, and a line of the access log. It contains no API key,
+// search term or cursor. Its texts have bounds, whatever a client sends. Times are in seconds.
 type Record struct {
-	RequestID string    `json:"requestId"`
-	Time      time.Time `json:"time"` // of its arrival
-	Route     string    `json:"route"`
-	Status    int       `json:"status"`
-	Outcome   string    `json:"outcome"`
-	Bytes     int       `json:"bytes"`           // of the body, as it was sent
-	Client    string    `json:"client"`          // its address, behind trusted proxies
-	Agent     string    `json:"agent,omitempty"` // the beginning of its User-Agent
-	KeyPrefix string    `json:"keyPrefix,omitempty"`
+	RequestID   string    `json:"requestId"`
+	Arrived     time.Time `json:"arrived"`
+	Route       string    `json:"route"`
+	Status      int       `json:"status"`
+	Outcome     string    `json:"outcome"`
+	Bytes       int       `json:"bytes"`  // of the body, as it was sent
+	Client      string    `json:"client"` // its address, behind trusted proxies
+	Agent       string    `json:"agent"`  // the beginning of its User-Agent
+	KeyPrefix   string    `json:"keyPrefix"`
+	KeyID       string    `json:"keyId"`
+	WorkspaceID string    `json:"workspaceId"`
+	Message     string    `json:"message,omitempty"` // the error message that the client got
+	Cause       string    `json:"cause,omitempty"`   // why there was an error or a stale page
 
-	Message string `json:"message,omitempty"` // the error message that the client got
-	Cause   string `json:"cause,omitempty"`   // why there was an error or a stale page
+	Limit           string  `json:"limit,omitempty"`           // who decided: a limiter.Source; empty = the limiter was not called
+	RefusedBy       string  `json:"refusedBy,omitempty"`       // key, workspace or quota
+	RetryAfter      float64 `json:"retryAfter,omitempty"`      // seconds
+	RateLimitPolicy string  `json:"rateLimitPolicy,omitempty"` // the header: the rates and bursts
+	RateLimit       string  `json:"rateLimit,omitempty"`       // the header: what remained
 
-	KeyID       string `json:"keyId,omitempty"`
-	WorkspaceID string `json:"workspaceId,omitempty"`
+	Tier        string  `json:"tier,omitempty"` // memory, redis or origin; empty = there was no page
+	CacheStatus string  `json:"cacheStatus,omitempty"`
+	Missed      string  `json:"missed,omitempty"`   // why memory did not have it
+	ProofAge    float64 `json:"proofAge,omitempty"` // seconds since the page was last known to equal the database
 
-	Limit LimitRecord `json:"limit,omitzero"` // zero = the limiter was not called
-	Page  PageRecord  `json:"page,omitzero"`  // zero = there was no page
-	Took  TimesRecord `json:"took"`
+	// How long the request and its phases took; 0 = no time, or not timed. Fill is a part of wait, and
+	// query is a part of fill, unless another request began the fill (shared).
+	Took       float64 `json:"took"`
+	KeyTook    float64 `json:"keyTook,omitempty"`
+	MemoryTook float64 `json:"memoryTook,omitempty"`
+	LimitTook  float64 `json:"limitTook,omitempty"`
+	WaitTook   float64 `json:"waitTook,omitempty"` // for a page that was not in memory
+	RedisTook  float64 `json:"redisTook,omitempty"`
+	FillTook   float64 `json:"fillTook,omitempty"`
+	QueryTook  float64 `json:"queryTook,omitempty"`
+	Shared     bool    `json:"shared,omitempty"`
 }
 
-// LimitRecord is the limiter's decision.
-type LimitRecord struct {
-	Allowed    bool         `json:"allowed"`
-	Source     string       `json:"source"`               // a limiter.Source
-	RefusedBy  string       `json:"refusedBy,omitempty"`  // key, workspace or quota
-	RetryAfter float64      `json:"retryAfter,omitempty"` // seconds
-	Key        BucketRecord `json:"key"`
-	Workspace  BucketRecord `json:"workspace,omitzero"` // zero = the workspace has no limit
-	Quota      QuotaRecord  `json:"quota,omitzero"`     // zero = the workspace has no quota
-}
-
-// BucketRecord is a bucket after the decision. Its burst is at least 1.
-type BucketRecord struct {
-	Rate      float64 `json:"rate"` // tokens a second
-	Burst     int32   `json:"burst"`
-	Remaining int32   `json:"remaining"`
-}
-
-// QuotaRecord is a quota after the decision.
-type QuotaRecord struct {
-	Requests  uint32        `json:"requests"`
-	Remaining uint32        `json:"remaining"`
-	Period    apikey.Period `json:"period"`
-}
-
-// PageRecord is how the page was found.
-type PageRecord struct {
-	Tier        string  `json:"tier"` // memory, redis or origin
-	CacheStatus string  `json:"cacheStatus"`
-	Missed      string  `json:"missed,omitempty"` // why memory did not have it
-	ProofAge    float64 `json:"proofAge"`         // seconds since it was last known to equal the database
-}
-
-// TimesRecord says how long the phases of a request took; 0 = no time, or not timed. Fill
-// is a part of Wait, and Query is a part of Fill, unless another request began the fill.
-type TimesRecord struct {
-	Total  float64 `json:"total"`
-	Key    float64 `json:"key"`
-	Limit  float64 `json:"limit"`
-	Memory float64 `json:"memory"`
-	Wait   float64 `json:"wait"` // for a page that was not in memory
-	Redis  float64 `json:"redis"`
-	Fill   float64 `json:"fill"`
-	Query  float64 `json:"query"`
-	Shared bool    `json:"shared"` // another request began the fill
-}
-
-// attributes returns the attributes of the record's line in the log. Times are in seconds.
-func (r *Record) attributes() []slog.Attr {
-	all := []slog.Attr{
-		slog.String("requestId", r.RequestID), slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("outcome", r.Outcome),
-		slog.Int("bytes", r.Bytes), slog.String("client", r.Client), slog.String("agent", r.Agent), slog.String("keyPrefix", r.KeyPrefix),
-		slog.String("keyId", r.KeyID), slog.String("workspaceId", r.WorkspaceID),
-	}
-	limited, limit, took := r.Limit.Source != "", &r.Limit, &r.Took
-	for _, a := range []struct {
-		known bool
-		slog.Attr
-	}{
-		{limited, slog.String("limit", limit.Source)}, {limited, slog.Int64("keyRemaining", int64(limit.Key.Remaining))},
-		{limit.Workspace.Burst > 0, slog.Int64("workspaceRemaining", int64(limit.Workspace.Remaining))},
-		{limit.Quota.Requests > 0, slog.Int64("quotaRemaining", int64(limit.Quota.Remaining))},
-		{limit.RefusedBy != "", slog.String("refusedBy", limit.RefusedBy)}, {limit.RefusedBy != "", slog.Float64("retryAfter", limit.RetryAfter)},
-		{r.Page.Tier != "", slog.String("cacheStatus", r.Page.CacheStatus)}, {r.Page.Tier != "", slog.Float64("proofAge", r.Page.ProofAge)},
-		{r.Cause != "", slog.String("cause", r.Cause)},
-		{true, slog.Float64("took", took.Total)}, {took.Key > 0, slog.Float64("keyTook", took.Key)}, {took.Limit > 0, slog.Float64("limitTook", took.Limit)},
-		{took.Wait > 0, slog.Float64("waitTook", took.Wait)}, {took.Redis > 0, slog.Float64("redisTook", took.Redis)},
-		{took.Fill > 0, slog.Float64("fillTook", took.Fill)}, {took.Query > 0, slog.Float64("queryTook", took.Query)},
-	} {
-		if a.known {
-			all = append(all, a.Attr)
+// attributes are the fields for a line of the log, as the record's JSON has them.
+func (r *Record) attributes() (all []slog.Attr) {
+	fields := reflect.ValueOf(r).Elem()
+	for field, value := range fields.Fields() {
+		if name, optional := strings.CutSuffix(field.Tag.Get("json"), ",omitempty"); !optional || !value.IsZero() {
+			all = append(all, slog.Any(name, value.Interface()))
 		}
 	}
 	return all

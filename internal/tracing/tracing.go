@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
 )
 
 // Tracer sends spans.
@@ -55,8 +55,11 @@ func New(ctx context.Context, version string, logger *slog.Logger) (*Tracer, err
 	if err != nil {
 		return nil, fmt.Errorf("trace exporter: %w", err)
 	}
-	p := sdk.NewTracerProvider(sdk.WithResource(described),
-		sdk.WithBatcher(&loggingExporter{SpanExporter: exporter, logger: logger}))
+	failure := rate.Sometimes{Interval: time.Minute}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		failure.Do(func() { logger.Warn("traces are dropped: the collector does not accept them", "error", err) })
+	}))
+	p := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(exporter))
 	return &Tracer{p, p.Tracer("listedge")}, nil
 }
 
@@ -71,38 +74,20 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Caller is the caller's trace, as the request's headers traceparent and tracestate (W3C) say.
-// Empty or malformed headers = the caller has none.
-type Caller struct {
-	Parent, State []byte
-	// Trusted says that the request becomes a part of the caller's trace, and that the
-	// caller decides whether it is sampled. Otherwise the request begins a trace of its own,
-	// with a link to the caller's, and the sampler decides as if there was no caller. The
-	// new trace has an id of its own, because samplers decide by the id.
-	Trusted bool
-}
-
 // maxState is the longest tracestate that is used, in bytes: what W3C requires
 // everybody to pass on. Spans keep it in memory.
 const maxState = 512
 
-// Request starts the trace of a request. It returns nil if the request is not sampled.
-func (t *Tracer) Request(name string, began time.Time, caller Caller) *Span {
-	ctx := context.Background()
-	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began)}
-	if len(caller.Parent) > 0 {
-		headers := propagation.MapCarrier{"traceparent": string(caller.Parent)}
-		if caller.Trusted && len(caller.State) <= maxState {
-			headers["tracestate"] = string(caller.State)
-		}
-		called := propagation.TraceContext{}.Extract(ctx, headers)
-		if caller.Trusted {
-			ctx = called
-		} else if link := trace.LinkFromContext(called); link.SpanContext.IsValid() {
-			options = append(options, trace.WithLinks(link))
-		}
+// Request starts the trace of a request. It returns nil if the request is not sampled. parent
+// and state are the headers traceparent and tracestate (W3C) of a caller whose trace the request
+// becomes a part of, and who decides whether it is sampled; empty or malformed = none.
+func (t *Tracer) Request(name string, began time.Time, parent, state []byte) *Span {
+	headers := propagation.MapCarrier{"traceparent": string(parent)}
+	if len(state) <= maxState {
+		headers["tracestate"] = string(state)
 	}
-	ctx, root := t.tracer.Start(ctx, name, options...)
+	ctx, root := t.tracer.Start(propagation.TraceContext{}.Extract(context.Background(), headers), name,
+		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began))
 	if !root.IsRecording() {
 		return nil
 	}
@@ -147,24 +132,4 @@ func (c errorLog) WithName(string) logr.LogSink   { return c }
 // Error is what logr calls for an error.
 func (c errorLog) Error(_ error, message string, _ ...any) {
 	c.logger.Warn("a setting of tracing (OTEL_…) cannot be used", "what", message)
-}
-
-// loggingExporter logs once when its collector fails, and once when it answers again.
-type loggingExporter struct {
-	sdk.SpanExporter
-	logger *slog.Logger
-	failed atomic.Bool
-}
-
-// ExportSpans sends the spans. An error is only logged.
-func (t *loggingExporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
-	err := t.SpanExporter.ExportSpans(ctx, spans)
-	if failed := err != nil; t.failed.Swap(failed) != failed {
-		if failed {
-			t.logger.Warn("traces are dropped: the collector does not accept them", "error", err)
-		} else {
-			t.logger.Info("again: traces are sent")
-		}
-	}
-	return nil
 }
