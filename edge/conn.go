@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -129,11 +130,11 @@ func (r *response) add(name, value string) {
 	r.lines = append(append(append(append(r.lines, name...), ": "...), value...), crlf...)
 }
 
-// header returns the value of a header that was added.
+// header returns the value of a header that was added, without quotes.
 func (r *response) header(name string) string {
 	_, value, _ := bytes.Cut(r.lines, []byte("\r\n"+name+": "))
 	value, _, _ = bytes.Cut(value, crlf)
-	return string(value)
+	return strings.ReplaceAll(string(value), `"`, "")
 }
 
 // setBody sets the pieces of the body, behind that of the entry.

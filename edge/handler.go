@@ -257,7 +257,7 @@ func (x *exchange) bodySize() int {
 // as a hit.
 func (x *exchange) class(status int, took time.Duration) logClass {
 	switch {
-	case x.failure != nil && x.failure.problem.isServiceFailure(), x.result.Err != nil, took >= slowFrom:
+	case x.failure != nil && x.failure.problem.log != nil, x.result.Err != nil, took >= slowFrom:
 		return failed
 	case status >= 400:
 		return refused

@@ -110,13 +110,12 @@ func (x *exchange) notModified() bool {
 // cacheStatusOf is Cache-Status (RFC 9211) without the age of the proof: whether the caches had the page, and if
 // not, why it was read.
 func cacheStatusOf(r *cache.Result) string {
+	why := "uri-miss"
 	switch {
 	case r.Err != nil:
 		return "listedge; fwd=stale; detail=stale-if-error"
-	case r.Bypassed && r.Collapsed:
-		return "listedge; fwd=bypass; collapsed"
 	case r.Bypassed:
-		return "listedge; fwd=bypass"
+		why = "bypass"
 	case r.ByTTL && r.Source != cache.Origin:
 		return "listedge; hit; detail=ttl"
 	case r.Source == cache.Memory:
@@ -125,14 +124,13 @@ func cacheStatusOf(r *cache.Result) string {
 		return "listedge; hit; collapsed; detail=redis"
 	case r.Source == cache.Redis:
 		return "listedge; hit; detail=redis"
-	case r.HadStale && r.Collapsed:
-		return "listedge; fwd=stale; collapsed"
 	case r.HadStale:
-		return "listedge; fwd=stale"
-	case r.Collapsed:
-		return "listedge; fwd=uri-miss; collapsed"
+		why = "stale"
 	}
-	return "listedge; fwd=uri-miss"
+	if r.Collapsed {
+		why += "; collapsed"
+	}
+	return "listedge; fwd=" + why
 }
 
 // appendPageKey appends the cache key of a query's page: everything the page
@@ -246,7 +244,7 @@ func (s *Server) writeProblem(x *exchange, f *failure) {
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited
 	}
-	if f.problem.isServiceFailure() {
+	if f.problem.log != nil {
 		f.problem.log.Do(func() {
 			s.Logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
 				slog.String("route", x.route.String()), slog.Int("status", f.problem.status), slog.Any("error", f.cause))

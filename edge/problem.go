@@ -22,12 +22,8 @@ type problem struct {
 	code    string
 	status  int
 	message string
-	log     *rate.Sometimes // when a failure of the service is logged; nil = an error of the client
+	log     *rate.Sometimes // when it is logged: it is a failure of the service; nil = it is an error of the client
 }
-
-// isServiceFailure reports whether the problem is a failure of the service, not an error of
-// the client.
-func (p *problem) isServiceFailure() bool { return p.log != nil }
 
 // failure is why a request ends with a problem. A nil *failure is none.
 type failure struct {

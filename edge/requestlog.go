@@ -102,8 +102,8 @@ type Record struct {
 	Limit           string  `json:"limit,omitempty"`           // who decided: a limiter.Source; empty = the limiter was not called
 	RefusedBy       string  `json:"refusedBy,omitempty"`       // key, workspace or quota
 	RetryAfter      float64 `json:"retryAfter,omitempty"`      // seconds
-	RateLimitPolicy string  `json:"rateLimitPolicy,omitempty"` // the header: the rates and bursts
-	RateLimit       string  `json:"rateLimit,omitempty"`       // the header: what remained
+	RateLimitPolicy string  `json:"rateLimitPolicy,omitempty"` // the header without quotes: the rates and bursts
+	RateLimit       string  `json:"rateLimit,omitempty"`       // likewise: what remained
 
 	Tier        string  `json:"tier,omitempty"` // memory, redis or origin; empty = there was no page
 	CacheStatus string  `json:"cacheStatus,omitempty"`

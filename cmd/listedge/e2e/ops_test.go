@@ -46,7 +46,7 @@ func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 	if a := n.get(t, "/v1/items", small, "X-Request-Id: one-too-many"); a.StatusCode != 429 {
 		t.Fatal(a.Status)
 	}
-	says("one-too-many", "status: 429\n", "limit: memory\nrefusedBy: key\nretryAfter: ", `"key";q=1;w=1000;rate=0.001`, `"key";r=0;t=`)
+	says("one-too-many", "status: 429\n", "limit: memory\nrefusedBy: key\nretryAfter: ", "rateLimitPolicy: key;q=1;w=1000;rate=0.001\n", "rateLimit: key;r=0;t=")
 
 	must(postgres.Kill(syscall.SIGQUIT))
 	i := 0
