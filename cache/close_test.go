@@ -1,4 +1,4 @@
-package cache
+package cache_test
 
 import (
 	"context"
@@ -11,16 +11,17 @@ import (
 
 	"go.uber.org/goleak"
 
+	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 )
 
 func TestCloseWaitsForFlights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
-		release, finished := make(chan struct{}), make(chan Result, 1)
+		c := open(t, cache.Options{TTL: time.Hour, FillTimeout: fillTime})
+		release, finished := make(chan struct{}), make(chan cache.Result, 1)
 		go func() {
 			r, err := ask(c, keyOf("q"), hangs(release, brings("page")))
-			want{body: "page", source: Origin}.check(t, r, err)
+			want{body: "page", source: cache.Origin}.check(t, r, err)
 			finished <- r
 		}()
 		synctest.Wait()
@@ -52,13 +53,13 @@ func TestCloseWaitsForFlights(t *testing.T) {
 
 func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{TTL: time.Hour, FillTimeout: time.Hour})
+		c := open(t, cache.Options{TTL: time.Hour, FillTimeout: time.Hour})
 		failed := make(chan error, 1)
 		go func() {
-			_, err := ask(c, keyOf("q"), Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+			_, err := ask(c, keyOf("q"), cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
 				<-ctx.Done()
 				boottimetest.Pass(time.Second) // the sleep is noticed after a moment
-				return FillResult{}, ctx.Err()
+				return cache.FillResult{}, ctx.Err()
 			}})
 			failed <- err
 		}()
@@ -80,7 +81,7 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 
 func TestCloseWaitsForStores(t *testing.T) {
 	_, client := startRedis(t)
-	options := Options{Redis: client, TTL: time.Hour}
+	options := cache.Options{Redis: client, TTL: time.Hour}
 	c := open(t, options)
 	const pages = 50
 	for i := range pages {
@@ -101,7 +102,7 @@ func TestCloseBesideMisses(t *testing.T) {
 	_, client := startRedis(t)
 	for range 20 {
 		before := goleak.IgnoreCurrent()
-		c, err := New(Options{Memory: 4 << 20, Redis: client, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: patient})
+		c, err := cache.New(cache.Options{Memory: 4 << 20, Redis: client, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: patient})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +116,7 @@ func TestCloseBesideMisses(t *testing.T) {
 					if errors.Is(err, context.Canceled) {
 						return
 					}
-					if err != nil || r.Entry.text() != body {
+					if err != nil || text(r.Entry) != body {
 						t.Errorf("%+v instead of %s: %v", r, body, err)
 					}
 					if n == 10 {

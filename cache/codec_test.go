@@ -25,19 +25,20 @@ func sealed(b []byte) []byte {
 
 // pages are of all shapes.
 func pages() map[string]*FillResult {
+	long := *new(lists.Row).SetTexts("", string(make([]byte, 20_000)))
 	row := *(&lists.Row{ID: uuid.UUID{1, 2}, CreatedAt: math.MinInt64, Flags: lists.Goods}).SetTexts("KEY", `{"name":"é"}`)
 	primary := changefeed.ReadPoint{StartedAt: "1700000000.123456", Began: changefeed.Position{Term: 3, N: math.MaxUint64},
 		Snapshot: changefeed.Snapshot{Xmin: 7, Xmax: 12, Running: []uint64{7, 9, 11}}}
 	return map[string]*FillResult{
 		"by age":         {Rows: []lists.Row{row}, End: true},
-		"of the primary": {Rows: []lists.Row{row, rowAt(1, string(make([]byte, 20_000)))}, At: primary, epoch: "epoch"},
-		"of a standby":   {Rows: []lists.Row{row}, At: changefeed.ReadPoint{Timeline: ofServer, LSN: 1 << 60, Through: math.MaxUint64}, epoch: "epoch"},
+		"of the primary": {Rows: []lists.Row{row, long}, At: primary, epoch: "epoch"},
+		"of a standby":   {Rows: []lists.Row{row}, At: changefeed.ReadPoint{Timeline: "7400000000000000001/1", LSN: 1 << 60, Through: math.MaxUint64}, epoch: "epoch"},
 		"an empty list":  {End: true, At: primary},
 	}
 }
 
 func TestCodecRoundTrip(t *testing.T) {
-	key, now := keyOf("q"), time.Now()
+	key, now := []byte("q"), time.Now()
 	for name, p := range pages() {
 		q, age, err := decode(p.encode(key, time.Minute, now.Add(-time.Second)), key, 59*time.Second, now)
 		if err != nil || !reflect.DeepEqual(q, p) {
@@ -50,7 +51,7 @@ func TestCodecRoundTrip(t *testing.T) {
 }
 
 func TestDecodeRefusesDamagedEntries(t *testing.T) {
-	key, now := keyOf("q"), time.Now()
+	key, now := []byte("q"), time.Now()
 	entry := pages()["by age"].encode(key, time.Minute, now)
 	if _, _, err := decode(entry, key, time.Minute, now); err != nil {
 		t.Fatal(err)
@@ -79,7 +80,7 @@ func TestDecodeRefusesDamagedEntries(t *testing.T) {
 	}
 	refused("longer", append(bytes.Clone(entry), 0), key)
 	refused("longer with a right checksum", sealed(append(bytes.Clone(entry), 0)), key)
-	refused("another key", entry, keyOf("r"))
+	refused("another key", entry, []byte("r"))
 	refused("another workspace", entry, AppendKey(nil, [16]byte{2}, []byte("q")))
 	another := bytes.Clone(entry)
 	another[3]++ // the checksum does not cover the version
@@ -87,7 +88,7 @@ func TestDecodeRefusesDamagedEntries(t *testing.T) {
 }
 
 func TestDecodeOfHugeLengthsAllocatesNothing(t *testing.T) {
-	key, now := keyOf("q"), time.Now()
+	key, now := []byte("q"), time.Now()
 	for _, length := range []uint64{1 << 20, 1 << 32, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
 		b := sealed(append(binary.AppendUvarint(make([]byte, headerSize), length), key...))
 		var before, after runtime.MemStats
@@ -101,7 +102,7 @@ func TestDecodeOfHugeLengthsAllocatesNothing(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	key := keyOf("q")
+	key := []byte("q")
 	for _, p := range pages() {
 		f.Add(p.encode(key, time.Minute, time.Now()), int64(time.Second), true)
 	}
@@ -149,8 +150,8 @@ func (r read) decodedAge(t testing.TB) time.Duration {
 		remaining = (remaining + redisTick - 1).Truncate(redisTick)
 	}
 	now := born.Add(r.age + r.reader)
-	entry := encoded(keyOf("q"), "body", entryLife, born.Add(r.writer))
-	_, age, err := decode(entry, keyOf("q"), remaining, now)
+	entry := pages()["by age"].encode([]byte("q"), entryLife, born.Add(r.writer))
+	_, age, err := decode(entry, []byte("q"), remaining, now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package cache
+package cache_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/cache"
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/redistest"
 )
@@ -21,50 +22,52 @@ import (
 // otherwise.
 
 // fleet opens two nodes that follow one log for so long that no proof becomes too old.
-func fleet(t *testing.T) (f *feed, client *redis.Client, first, second *Cache) {
+func fleet(t *testing.T) (f *feed, client *redis.Client, first, second *cache.Cache) {
 	_, client = startRedis(t)
-	o := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
+	o := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
 	first, second = open(t, o), open(t, o)
 	return follow(first, second), client, first, second
 }
 
 func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 	for name, test := range map[string]struct {
-		between func(f *feed, second *Cache) // the store and the look
+		between func(f *feed, second *cache.Cache) // the store and the look
 		want    want
 	}{
-		"as they are": {func(*feed, *Cache) {}, want{body: "a b c", source: Redis}},
-		"with a change since": {func(f *feed, _ *Cache) {
+		"as they are": {func(*feed, *cache.Cache) {}, want{body: "a b c", source: cache.Redis}},
+		"with a change since": {func(f *feed, _ *cache.Cache) {
 			f.change(keyOf("q"), rowAt(1, "B"))
 			f.beat()
-		}, want{body: "a B c", source: Redis}},
-		"not after a change of any row": {func(f *feed, _ *Cache) {
+		}, want{body: "a B c", source: cache.Redis}},
+		"not after a change of any row": {func(f *feed, _ *cache.Cache) {
 			f.change(keyOf("q"))
 			f.settled[0].Rows = nil
 			f.beat()
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
-		"not if a change may be forgotten": {func(f *feed, second *Cache) {
+		"not if a change may be forgotten": {func(f *feed, second *cache.Cache) {
 			f.beat()
 			second.Reset("epoch", changefeed.ResetGap)
 			f.beat()
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
-		"not of another epoch": {func(f *feed, second *Cache) {
-			second.followed.known.Store(&known{"another", second.followed.known.Load().last})
+		"not of another epoch": {func(f *feed, second *cache.Cache) {
+			second.Reset("another", changefeed.ResetGap)
+			f.at = changefeed.Position{} // it remembers all since then
+			f.beat()
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
-		"not of another run": {func(f *feed, _ *Cache) {
+		"not of another run": {func(f *feed, _ *cache.Cache) {
 			f.run = "another"
 			f.reset("epoch")
 			f.beat()
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
-		"not without proof": {func(f *feed, second *Cache) {
+		"not without proof": {func(f *feed, second *cache.Cache) {
 			second.Reset("epoch", changefeed.ResetGap)
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, _, first, second := fleet(t)
 			key := keyOf("q")
-			forward(t, first, key, f.reads(FillResult{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g")}))
-			waitStored(t, first)
+			forward(t, first, key, f.reads(cache.FillResult{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g")}))
+			first.WaitStored()
 			test.between(f, second)
 			r, err := ask(second, key, fails(errOrigin))
 			test.want.check(t, r, err)
@@ -73,13 +76,13 @@ func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 			}
 			f.change(key, rowAt(2, "C"))
 			f.beat()
-			if r, ok := second.Hit(key, time.Now()); !ok || !strings.HasSuffix(r.Entry.text(), " C") {
+			if r, ok := second.Hit(key, time.Now()); !ok || !strings.HasSuffix(text(r.Entry), " C") {
 				t.Errorf("%t: the next change is not applied", ok)
 			}
 			// The pages behind it, which one statement read, are in Redis, too.
 			v := pageOf(key).Behind(&rowsOf("a", "b", "c")[2])
-			r, err = second.Forward(v.Key(), Fill{View: v})
-			want{body: "d e f", source: Redis}.check(t, r, err)
+			r, err = second.Forward(v.Key(), cache.Fill{View: v})
+			want{body: "d e f", source: cache.Redis}.check(t, r, err)
 			checkFills(t, second, 0, 0)
 		})
 	}
@@ -91,8 +94,9 @@ func TestRowsOfAnotherServerAreNotMerged(t *testing.T) {
 	f.beat() // now the database has shown all through the LSN of the one before
 	for server, merged := range map[string]bool{ofServer: true, "7400000000000000001/2": false} {
 		key := keyOf(server)
-		p := FillResult{Rows: rowsOf("a"), End: true, epoch: "epoch", At: changefeed.ReadPoint{Timeline: server, LSN: 1 << 40, Through: f.xid}}
-		if err := client.Set(t.Context(), inRedis(key), p.encode(key, time.Hour, time.Now()), time.Hour).Err(); err != nil {
+		p := shows("a")
+		p.At = changefeed.ReadPoint{Timeline: server, LSN: 1 << 40, Through: f.xid}
+		if err := client.Set(t.Context(), inRedis(key), cache.Encode(key, p, "epoch", time.Hour, time.Now()), time.Hour).Err(); err != nil {
 			t.Fatal(err)
 		}
 		r, err := ask(c, key, fails(errOrigin))
@@ -109,15 +113,16 @@ func TestRowsAheadOfTheLogAreServed(t *testing.T) {
 	key := keyOf("q")
 	f.change(key, rowAt(0, "A"))
 	forward(t, first, key, f.reads(shows("A")))
-	waitStored(t, first)
+	first.WaitStored()
+	least := second.ProofAge()
 	r, err := ask(second, key, fails(errOrigin))
-	want{body: "A", source: Redis}.check(t, r, err)
-	if proof := time.Duration(second.followed.proof.Load()); r.Entry.Proof != proof || !r.Entry.isPending() {
-		t.Errorf("pending %t, known at %v, the proof is of %v", r.Entry.isPending(), r.Entry.Proof, proof)
+	want{body: "A", source: cache.Redis}.check(t, r, err)
+	if most := second.ProofAge(); r.Age < least || r.Age > most {
+		t.Errorf("%v old, the proof %v to %v", r.Age, least, most)
 	}
 	f.change(key, rowAt(0, "B"))
 	f.beat()
-	if r, ok := second.Hit(key, time.Now()); !ok || r.Entry.text() != "B" {
+	if r, ok := second.Hit(key, time.Now()); !ok || text(r.Entry) != "B" {
 		t.Errorf("%t: the next change is not applied", ok)
 	}
 }
@@ -144,26 +149,26 @@ func (h *looked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 // Only one node of a fleet fills an entry that several miss. The others find it in Redis.
 func TestOneNodeFillsForTheFleet(t *testing.T) {
 	server, client := startRedis(t)
-	o := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
+	o := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
 	first := open(t, o)
 	other := redistest.Client(t, server)
 	o.Redis = other
 	second := open(t, o)
 	f := follow(first, second)
 	key, release, filled := keyOf("q"), make(chan struct{}), make(chan struct{})
-	claims := func() int { return len(client.Keys(t.Context(), "*"+claimPrefix+"*").Val()) }
+	claims := func() int { return len(client.Keys(t.Context(), "*fill:*").Val()) }
 	began := make(chan struct{})
 	go func() {
 		defer close(filled)
-		r, err := ask(first, key, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
-			if err := client.Persist(ctx, strings.Replace(inRedis(key), pagePrefix, claimPrefix, 1)).Err(); err != nil { // this machine may be slow
-				return FillResult{}, err
+		r, err := ask(first, key, cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+			if err := client.Persist(ctx, strings.Replace(inRedis(key), "page:", "fill:", 1)).Err(); err != nil { // this machine may be slow
+				return cache.FillResult{}, err
 			}
 			close(began)
 			<-release
 			return f.reads(shows("a")).Primary(ctx, run)
 		}})
-		if err != nil || r.Source != Origin {
+		if err != nil || r.Source != cache.Origin {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}()
@@ -171,17 +176,17 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 	other.AddHook(&looked{f: func() {
 		close(release)
 		<-filled
-		waitStored(t, first)
+		first.WaitStored()
 	}})
 	r, err := ask(second, key, fails(errOrigin))
-	want{body: "a", source: Redis}.check(t, r, err)
+	want{body: "a", source: cache.Redis}.check(t, r, err)
 	if n := claims(); n != 0 {
 		t.Errorf("%d claims after a fill", n)
 	}
 	if _, err := ask(first, keyOf("r"), fails(errOrigin)); !errors.Is(err, errOrigin) {
 		t.Error(err)
 	}
-	waitStored(t, first)
+	first.WaitStored()
 	if n := claims(); n != 0 {
 		t.Errorf("%d claims after a fill that failed", n)
 	}
@@ -191,24 +196,24 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 // can bring it up to date.
 func TestAHitStoresAgain(t *testing.T) {
 	f, client, first, second := fleet(t)
-	key := keyOf("q")
-	forward(t, first, key, f.reads(FillResult{Rows: rowsOf("a", "b", "c", "d")}))
-	waitStored(t, first)
+	key, read := keyOf("q"), time.Now()
+	forward(t, first, key, f.reads(cache.FillResult{Rows: rowsOf("a", "b", "c", "d")}))
+	first.WaitStored()
 	f.change(key, rowAt(0, "A"))
 	f.beat()
 	served := func(at time.Duration) int64 {
 		client.FlushAll(t.Context())
-		if _, ok := first.Hit(key, time.Now().Add(at-first.clock.Now())); !ok {
+		if _, ok := first.Hit(key, read.Add(at)); !ok {
 			t.Fatal("no hit")
 		}
-		waitStored(t, first)
+		first.WaitStored()
 		return client.Exists(t.Context(), inRedis(key)).Val()
 	}
-	after := time.Duration(first.memory.get(key).storeAfter.Load())
+	const after = storeInterval + time.Minute // this machine may be slow
 	for i, step := range []struct {
 		at   time.Duration
 		want int64
-	}{{after - time.Second, 0}, {after + time.Second, 1}, {after + storeInterval, 0}, {after + storeInterval + 2*time.Second, 1}} {
+	}{{storeInterval - 1, 0}, {after, 1}, {after + storeInterval - 1, 0}, {after + storeInterval, 1}} {
 		if got := served(step.at); got != step.want {
 			t.Errorf("step %d: %d pages stored", i, got)
 		}
@@ -216,7 +221,7 @@ func TestAHitStoresAgain(t *testing.T) {
 	f.change(key, rowAt(1, "B"))
 	f.beat()
 	r, err := ask(second, key, fails(errOrigin))
-	want{body: "A B c", source: Redis}.check(t, r, err)
+	want{body: "A B c", source: cache.Redis}.check(t, r, err)
 	if r.Entry.Next == "" {
 		t.Error("it is the last page")
 	}
@@ -229,11 +234,11 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	copied.Database++
 	east.Region = "east"
 	for i, followed := range []*changefeed.Followed{followedAt(ofShop, 1), followedAt(copied, 1), east} {
-		o, body := Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute}, fmt.Sprint("page ", i)
+		o, body := cache.Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute}, fmt.Sprint("page ", i)
 		c := open(t, o)
-		want{body: body, source: Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
-		waitStored(t, c)
-		want{body: body, source: Redis}.check(t, forward(t, open(t, o), keyOf("q"), fails(errOrigin)), nil)
+		want{body: body, source: cache.Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
+		c.WaitStored()
+		want{body: body, source: cache.Redis}.check(t, forward(t, open(t, o), keyOf("q"), fails(errOrigin)), nil)
 	}
 	if n := len(client.Keys(t.Context(), "listedge:*page:*").Val()); n != 3 {
 		t.Errorf("%d pages", n)
@@ -244,10 +249,10 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 	_, client := startRedis(t)
 	followed := &changefeed.Followed{}
-	c := open(t, Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
+	c := open(t, cache.Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
 	for keys := range 2 {
 		forward(t, c, keyOf(fmt.Sprint(keys)), brings("page"))
-		waitStored(t, c)
+		c.WaitStored()
 		if n := len(client.Keys(t.Context(), "*").Val()); n != keys {
 			t.Errorf("%d keys", n)
 		}
@@ -257,11 +262,11 @@ func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 
 func TestRedisStoresNoEntryThatIsTooLarge(t *testing.T) {
 	_, client := startRedis(t)
-	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 	for body, there := range map[int]int64{maxRedisEntry / 4: 1, maxRedisEntry: 0} {
 		key := keyOf(fmt.Sprint(body))
 		forward(t, c, key, brings(strings.Repeat("x", body)))
-		waitStored(t, c)
+		c.WaitStored()
 		if n := client.Exists(t.Context(), inRedis(key)).Val(); n != there {
 			t.Errorf("%d bytes: %d entries", body, n)
 		}
@@ -274,14 +279,14 @@ func TestRedisStoresNoEntryThatIsTooLarge(t *testing.T) {
 // A node does not read a value of Redis that is too long, whoever wrote it.
 func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	_, client := startRedis(t)
-	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 	const size = 64 << 20
 	if err := client.SetRange(t.Context(), inRedis(keyOf("q")), size-1, "x").Err(); err != nil {
 		t.Fatal(err)
 	}
 	before := sent(t, client)
-	if p, err := c.redis.get(keyOf("q")); p != nil || err != nil {
-		t.Errorf("%v, %v", p, err)
+	if r, err := ask(c, keyOf("q"), fails(errOrigin)); !errors.Is(err, errOrigin) {
+		t.Errorf("%+v, %v", r, err)
 	}
 	if n := sent(t, client) - before; n > size/4 {
 		t.Errorf("%d bytes were sent", n)

@@ -1,4 +1,4 @@
-package cache
+package cache_test
 
 import (
 	"context"
@@ -9,8 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"listedge/cache"
 	"listedge/cache/replica"
+	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -18,22 +21,27 @@ import (
 
 const (
 	bound   = 4 * time.Second
-	sharing = bound / shareFactor
+	sharing = bound / 4
+
+	rowsBudget = 8 << 20 * 3 / 4 * 4 / 5 // of the memory that open gives
 )
 
 // node is a node and the log that it follows. q is the key of its list.
 type node struct {
 	*testing.T
-	*Cache
+	*cache.Cache
 	*feed
-	q []byte
+	clock    *boottime.Clock
+	followed *changefeed.Followed
+	q        []byte
 }
 
 func onNode(t *testing.T, test func(n *node)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{TTL: ttl, MaxStale: maxStale, Bound: bound})
-		test(&node{t, c, follow(c), keyOf("q")})
+		clock, followed := boottime.New(), followedAt(ofShop, 1)
+		c := open(t, cache.Options{TTL: ttl, MaxStale: maxStale, Bound: bound, Clock: clock, Followed: followed})
+		test(&node{t, c, follow(c), clock, followed, keyOf("q")})
 	})
 }
 
@@ -43,10 +51,10 @@ func (n *node) hit() string {
 	if !ok {
 		return ""
 	}
-	if r.Source != Memory || r.Err != nil || r.ByTTL || n.clock.Now()-r.Age < r.Entry.Proof {
+	if r.Source != cache.Memory || r.Err != nil || r.ByTTL || n.clock.Now()-r.Age < r.Entry.Proof {
 		n.Errorf("%+v", r)
 	}
-	return r.Entry.text()
+	return text(r.Entry)
 }
 
 func (n *node) isHit(want string) {
@@ -57,10 +65,10 @@ func (n *node) isHit(want string) {
 }
 
 // asked is what Forward returns, and from where.
-func (n *node) asked(fill Fill, body string, source Source) Result {
+func (n *node) asked(fill cache.Fill, body string, source cache.Source) cache.Result {
 	n.Helper()
 	r, err := ask(n.Cache, n.q, fill)
-	if err != nil || r.Entry.text() != body || r.Source != source || r.Err != nil {
+	if err != nil || text(r.Entry) != body || r.Source != source || r.Err != nil {
 		n.Fatalf("%+v, %v; want %q from %s", r, err, body, source)
 	}
 	return r
@@ -86,7 +94,7 @@ func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onNode(t, func(n *node) {
-				before := n.asked(n.reads(FillResult{Rows: rowsOf("a", "b", "c", "d", "e")}), "a b c", Origin)
+				before := n.asked(n.reads(cache.FillResult{Rows: rowsOf("a", "b", "c", "d", "e")}), "a b c", cache.Origin)
 				n.change(n.q, test.changed...)
 				n.isHit("a b c") // the change is not applied yet
 				n.beat()
@@ -100,7 +108,7 @@ func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
 	}
 	t.Run("another list", func(t *testing.T) {
 		onNode(t, func(n *node) {
-			n.asked(n.reads(shows("a")), "a", Origin)
+			n.asked(n.reads(shows("a")), "a", cache.Origin)
 			n.change(keyOf("other"), rowAt(0, "A"))
 			n.beat()
 			n.isHit("a")
@@ -108,12 +116,12 @@ func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
 	})
 	t.Run("any row", func(t *testing.T) {
 		onNode(t, func(n *node) {
-			n.asked(n.reads(shows("a")), "a", Origin)
+			n.asked(n.reads(shows("a")), "a", cache.Origin)
 			n.change(n.q)
 			n.settled[0].Rows = nil
 			n.beat()
 			n.isHit("")
-			n.asked(n.reads(shows("A")), "A", Origin)
+			n.asked(n.reads(shows("A")), "A", cache.Origin)
 		})
 	})
 }
@@ -121,9 +129,9 @@ func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
 // A page that is made anew with an equal body shares its compressed form.
 func TestACompressedFormIsShared(t *testing.T) {
 	onNode(t, func(n *node) {
-		before := n.asked(n.reads(shows(strings.Repeat("a", 2*minCompressed))), strings.Repeat("a", 2*minCompressed), Origin).Entry
-		before.Deflate()
-		row := rowAt(0, before.text())
+		before := n.asked(n.reads(shows(strings.Repeat("a", 512))), strings.Repeat("a", 512), cache.Origin).Entry
+		compressed := before.Deflate()
+		row := rowAt(0, text(before))
 		row.Flags = lists.Goods
 		n.change(n.q, row)
 		n.beat()
@@ -131,8 +139,8 @@ func TestACompressedFormIsShared(t *testing.T) {
 		if !ok || r.Entry == before {
 			t.Fatalf("%t, the same entry", ok)
 		}
-		if _, is := r.Entry.compressed(); !is {
-			t.Error("it is not compressed")
+		if again := r.Entry.Deflate(); &again[0] != &compressed[0] {
+			t.Error("it is compressed again")
 		}
 	})
 }
@@ -143,46 +151,34 @@ func TestPagesDoNotHoldRowsForLong(t *testing.T) {
 	onNode(t, func(n *node) {
 		other := keyOf("other")
 		forward(t, n.Cache, other, n.reads(shows("b")))
-		n.asked(n.reads(shows("a")), "a", Origin)
-		budget := int(rowsBudget(n.memory.budget)) / releasedShare
+		n.asked(n.reads(shows("a")), "a", cache.Origin)
+		const budget = rowsBudget / 16
 		for _, step := range []struct {
-			text string
-			kept bool
-		}{{"small", true}, {strings.Repeat("x", budget), true}, {"small", false}} {
+			text    string
+			evicted uint64 // not the other
+		}{{"small", 0}, {strings.Repeat("x", budget), 0}, {"small", 1}} {
 			n.change(n.q, rowAt(0, step.text))
 			n.beat()
-			if kept := n.memory.get(n.q) != nil; kept != step.kept || n.memory.get(other) == nil {
-				t.Errorf("%.10s: kept %t, the other: %t", step.text, kept, n.memory.get(other) != nil)
+			if _, there := n.Hit(other, time.Now()); !there || n.Stats().Evicted != step.evicted {
+				t.Errorf("%.10s: %d evicted; the other is kept: %t", step.text, n.Stats().Evicted, there)
 			}
 		}
-		if n.isHit(""); n.memory.evicted.Load() != 1 {
-			t.Errorf("%d evicted", n.memory.evicted.Load())
-		}
+		n.isHit("")
 		r, err := n.Stored(pageOf(n.q))
 		want{body: "small"}.check(t, r, err)
 	})
 }
 
-func TestRowsThatMemoryHasAreNotMissed(t *testing.T) {
-	onNode(t, func(n *node) {
-		n.asked(n.reads(shows("a")), "a", Origin)
-		n.memory.ristretto.Clear() // the rows stay
-		if r := n.asked(n.reads(shows("b")), "a", Memory); r.Missed != "" {
-			t.Error(r.Missed)
-		}
-	})
-}
-
 func TestWhyMemoryHasNoPage(t *testing.T) {
 	for want, lose := range map[string]func(n *node){
-		"not-held, never read":   func(n *node) { n.memory.ristretto.Clear(); n.replica.Reset(); n.beat() },
+		"not-held, never read":   func(n *node) { n.q = keyOf("other") },
 		"unproven, the log ends": func(*node) { boottimetest.Pass(bound) },
 		"stale, by age":          func(n *node) { n.SetTTLMode(true); boottimetest.Pass(ttl) },
 		"stale, changes missed":  func(n *node) { n.reset("epoch"); n.beat() },
 		"stale, a row unknown":   func(n *node) { n.change(n.q, rowAt(0, "")); n.beat() },
 		"stale, any row":         func(n *node) { n.change(n.q); n.settled[0].Rows = nil; n.beat() },
 		"stale, rows evicted": func(n *node) {
-			large := n.reads(shows(slices.Repeat([]string{strings.Repeat("x", int(rowsBudget(n.memory.budget))/300)}, 200)...))
+			large := n.reads(shows(slices.Repeat([]string{strings.Repeat("x", rowsBudget/300)}, 200)...))
 			for _, list := range []string{"1", "2", "3"} { // each range has a second chance
 				forward(n, n.Cache, keyOf(list), large)
 			}
@@ -190,10 +186,10 @@ func TestWhyMemoryHasNoPage(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			onNode(t, func(n *node) {
-				n.asked(n.reads(shows("a")), "a", Origin)
+				n.asked(n.reads(shows("a")), "a", cache.Origin)
 				boottimetest.Pass(sharing)
 				lose(n)
-				if r := n.asked(n.reads(shows("b")), "b", Origin); !strings.HasPrefix(want, r.Missed+",") {
+				if r := n.asked(n.reads(shows("b")), "b", cache.Origin); !strings.HasPrefix(want, r.Missed+",") {
 					t.Errorf("%q", r.Missed)
 				}
 			})
@@ -205,27 +201,29 @@ func TestWhyMemoryHasNoPage(t *testing.T) {
 // that was asked for.
 func TestPagesAreCutOutOfRows(t *testing.T) {
 	onNode(t, func(n *node) {
-		r := n.asked(n.reads(shows("a", "b", "c", "d", "e")), "a b c", Origin)
+		r := n.asked(n.reads(shows("a", "b", "c", "d", "e")), "a b c", cache.Origin)
 		if r.Entry.Next != "behind c" {
 			t.Errorf("next %q", r.Entry.Next)
 		}
-		n.memory.ristretto.Clear()
-		n.asked(fails(errPanic), "a b c", Memory)
-		behind := Fill{View: pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])}
-		stored := func(_ []byte, f Fill) (Result, error) { return n.Stored(f.View) }
-		for _, find := range []func([]byte, Fill) (Result, error){stored, n.Forward} {
+		n.DropPages()
+		if r := n.asked(fails(errOrigin), "a b c", cache.Memory); r.Missed != "" {
+			t.Errorf("missed: %s", r.Missed)
+		}
+		behind := cache.Fill{View: pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])}
+		stored := func(_ []byte, f cache.Fill) (cache.Result, error) { return n.Stored(f.View) }
+		for _, find := range []func([]byte, cache.Fill) (cache.Result, error){stored, n.Forward} {
 			r, err := find(behind.View.Key(), behind)
 			want{body: "d e"}.check(t, r, err)
 			if r.Entry.Next != "" {
 				t.Errorf("next %q", r.Entry.Next)
 			}
-			n.memory.ristretto.Clear()
+			n.DropPages()
 		}
-		last := Fill{View: behind.View.Behind(&rowsOf("a", "b", "c", "d", "e")[4])}
+		last := cache.Fill{View: behind.View.Behind(&rowsOf("a", "b", "c", "d", "e")[4])}
 		r, err := n.Stored(last.View)
 		want{body: ""}.check(t, r, err)
-		other := Fill{View: pageOf(keyOf("other"))}
-		if r, err := n.Stored(other.View); !errors.Is(err, ErrNotStored) {
+		other := cache.Fill{View: pageOf(keyOf("other"))}
+		if r, err := n.Stored(other.View); !errors.Is(err, cache.ErrNotStored) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		checkFills(t, n.Cache, 1, 0)
@@ -235,12 +233,12 @@ func TestPagesAreCutOutOfRows(t *testing.T) {
 func TestALongPageEndsBeforeItsLimit(t *testing.T) {
 	onNode(t, func(n *node) {
 		long := strings.Repeat("x", lists.MaxBytes/2)
-		r := n.asked(n.reads(shows(long, long, long)), long+" "+long, Origin)
+		r := n.asked(n.reads(shows(long, long, long)), long+" "+long, cache.Origin)
 		for range 2 {
 			if r.Entry.Next != "behind "+long {
 				t.Error("it has no next page")
 			}
-			n.memory.ristretto.Clear()
+			n.DropPages()
 			r = n.asked(n.reads(shows(long, long, long)), long+" "+long, r.Source) // cut out of the rows, or read again
 		}
 	})
@@ -250,13 +248,13 @@ func TestALongPageEndsBeforeItsLimit(t *testing.T) {
 func (n *node) isAhead() {
 	n.Helper()
 	n.change(n.q, rowAt(0, "A"))
-	n.asked(n.reads(FillResult{Rows: rowsOf("A", "b", "c", "d", "e", "f", "g")}), "A b c", Origin)
+	n.asked(n.reads(cache.FillResult{Rows: rowsOf("A", "b", "c", "d", "e", "f", "g")}), "A b c", cache.Origin)
 }
 
 // asksBehind asks for the second page. A statement fails.
-func (n *node) asksBehind() (Result, error) {
+func (n *node) asksBehind() (cache.Result, error) {
 	v := pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])
-	return n.Forward(v.Key(), Fill{View: v, Primary: fails(errOrigin).Primary})
+	return n.Forward(v.Key(), cache.Fill{View: v, Primary: fails(errOrigin).Primary})
 }
 
 // A statement may see more than the last heartbeat. Its answer is shared until a heartbeat
@@ -274,7 +272,7 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 			}
 			boottimetest.Pass(1)
 			n.isHit("")
-			n.asked(n.reads(shows("A", "b")), "A b", Origin)
+			n.asked(n.reads(shows("A", "b")), "A b", cache.Origin)
 			checkFills(t, n.Cache, 2, 0)
 		})
 	})
@@ -291,7 +289,7 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 			n.isAhead()
 			for _, last := range []int{3, 5} { // behind d there is a whole page, and it is not known whether more follows
 				v := pageOf(n.q).Behind(&rowsOf("a", "b", "c", "d", "e", "f")[last])
-				if r, err := n.Forward(v.Key(), Fill{View: v, Primary: fails(errOrigin).Primary}); !errors.Is(err, errOrigin) {
+				if r, err := n.Forward(v.Key(), cache.Fill{View: v, Primary: fails(errOrigin).Primary}); !errors.Is(err, errOrigin) {
 					t.Errorf("behind row %d: %+v, %v", last, r, err)
 				}
 			}
@@ -333,11 +331,11 @@ func TestWhileNothingIsProven(t *testing.T) {
 	for name, lose := range lost {
 		t.Run(name, func(t *testing.T) {
 			onNode(t, func(n *node) {
-				n.asked(n.reads(shows("a")), "a", Origin)
+				n.asked(n.reads(shows("a")), "a", cache.Origin)
 				boottimetest.Pass(sharing)
 				n.isHit("a")
 				lose(n)
-				if run := n.PrimaryStart(); n.Mode() != ModeUntrusted || run != "" {
+				if run := n.PrimaryStart(); n.Mode() != cache.ModeUntrusted || run != "" {
 					t.Errorf("mode %s, run %q", n.Mode(), run)
 				}
 				n.isHit("")
@@ -346,14 +344,14 @@ func TestWhileNothingIsProven(t *testing.T) {
 				}
 				boottimetest.Pass(fillPause)
 				n.run = "of another primary" // the node's connections may have been renewed before the log
-				n.asked(n.reads(shows("b")), "b", Origin)
+				n.asked(n.reads(shows("b")), "b", cache.Origin)
 				boottimetest.Pass(sharing - 1)
 				n.isHit("b")
 				boottimetest.Pass(1)
 				n.isHit("")
 				n.reset("new")
 				n.beat()
-				n.asked(n.reads(shows("c")), "c", Origin)
+				n.asked(n.reads(shows("c")), "c", cache.Origin)
 				boottimetest.Pass(bound - 1)
 				n.isHit("c")
 			})
@@ -364,13 +362,13 @@ func TestWhileNothingIsProven(t *testing.T) {
 // A bypass reads what is fresh in memory again, but shares what was read a moment ago.
 func TestBypass(t *testing.T) {
 	onNode(t, func(n *node) {
-		n.asked(n.reads(shows("a")), "a", Origin)
+		n.asked(n.reads(shows("a")), "a", cache.Origin)
 		n.change(n.q, rowAt(0, "b"))
-		fill := n.reads(shows("b")).of(n.q)
+		fill := of(n.q, n.reads(shows("b")))
 		for _, step := range []struct {
 			pass time.Duration
 			want want
-		}{{sharing - 1, want{body: "a"}}, {1, want{body: "b", source: Origin}}, {sharing - 1, want{body: "b"}}, {1, want{body: "b", source: Origin}}} {
+		}{{sharing - 1, want{body: "a"}}, {1, want{body: "b", source: cache.Origin}}, {sharing - 1, want{body: "b"}}, {1, want{body: "b", source: cache.Origin}}} {
 			boottimetest.Pass(step.pass)
 			r, err := n.Bypass(n.q, fill)
 			step.want.check(t, r, err)
@@ -382,45 +380,29 @@ func TestBypass(t *testing.T) {
 func TestABypassReadsOnce(t *testing.T) {
 	onNode(t, func(n *node) {
 		boottimetest.Pass(2 * sharing)
-		fill, reads := n.reads(shows("a")).of(n.q), 0
+		fill, reads := of(n.q, n.reads(shows("a"))), 0
 		read := fill.Primary
-		fill.Primary = func(ctx context.Context, run string) (FillResult, error) {
+		fill.Primary = func(ctx context.Context, run string) (cache.FillResult, error) {
 			if reads++; reads > 1 {
-				return FillResult{}, errPanic
+				return cache.FillResult{}, errOrigin
 			}
 			return read(ctx, run)
 		}
 		r, err := n.Bypass(n.q, fill)
-		want{body: "a", source: Origin}.check(t, r, err)
+		want{body: "a", source: cache.Origin}.check(t, r, err)
 		if r.Age != 0 || n.Stats().Replica.Fills[replica.Merged] != 1 {
 			t.Errorf("%v old, %+v", r.Age, n.Stats().Replica)
 		}
 	})
 }
 
-// A hit waits for no lock that another request, or the log, may hold.
-func TestAHitTakesNoLock(t *testing.T) {
-	onNode(t, func(n *node) {
-		n.asked(n.reads(shows("a")), "a", Origin)
-		n.mu.Lock()
-		n.memory.putMutex(n.q).Lock()
-		n.isHit("a")
-		n.memory.putMutex(n.q).Unlock()
-		n.mu.Unlock()
-	})
-}
-
-// A node without changes to follow judges by age, and has the whole memory for pages.
+// A node without changes to follow judges by age, and keeps no rows.
 func TestTTLMode(t *testing.T) {
 	onNode(t, func(n *node) {
-		share := n.memory.ristretto.MaxCost()
-		n.asked(n.reads(shows("a")), "a", Origin)
+		n.asked(n.reads(shows("a")), "a", cache.Origin)
 		n.SetTTLMode(true)
-		if got := n.memory.ristretto.MaxCost(); n.Mode() != ModeTTL || got != n.memory.budget || share != got-rowsBudget(got) {
-			t.Errorf("mode %s, %d bytes for pages, before %d", n.Mode(), got, share)
-		}
-		if kept := n.replica.Stats().Rows; kept != 0 {
-			t.Errorf("the replica keeps %d rows", kept)
+		if kept := n.Stats().Replica.Rows; n.Mode() != cache.ModeTTL || kept != 0 {
+			t.Errorf("mode %s, the replica keeps %d rows", n.Mode(), kept)
 		}
 		boottimetest.Pass(ttl - 1)
 		if r, ok := n.Hit(n.q, time.Now()); !ok || !r.ByTTL {
@@ -430,7 +412,7 @@ func TestTTLMode(t *testing.T) {
 		n.isHit("")
 		n.SetTTLMode(false)
 		n.beat()
-		n.asked(n.reads(shows("a")), "a", Origin)
+		n.asked(n.reads(shows("a")), "a", cache.Origin)
 		n.isHit("a")
 	})
 }

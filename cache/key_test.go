@@ -1,10 +1,12 @@
-package cache
+package cache_test
 
 import (
 	"bytes"
 	"encoding/binary"
 	"slices"
 	"testing"
+
+	"listedge/cache"
 )
 
 // parseKey reverses AppendKey, so different parts give different keys.
@@ -28,7 +30,7 @@ func sameParts(a, b [][]byte) bool { return slices.EqualFunc(a, b, bytes.Equal) 
 
 func checkRoundTrip(t *testing.T, workspace [16]byte, parts [][]byte) []byte {
 	t.Helper()
-	key := AppendKey([]byte("before"), workspace, parts...)
+	key := cache.AppendKey([]byte("before"), workspace, parts...)
 	key, found := bytes.CutPrefix(key, []byte("before"))
 	if !found {
 		t.Fatal("what was there before is lost")

@@ -1,7 +1,9 @@
-package cache
+package cache_test
 
 import (
 	"context"
+	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"listedge/cache"
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
@@ -24,6 +27,17 @@ func TestMain(m *testing.M) {
 // patient is a time limit for hangs. No test is about it, so it suits a slow machine.
 const patient = time.Minute
 
+// What is promised.
+const (
+	redisBudget   = 20 * time.Millisecond  // that a request waits for its page in Redis
+	staleWait     = 800 * time.Millisecond // that it waits for a fresh page if there is a stale one
+	fillPause     = time.Second            // after a failure, while stale pages are served at once
+	storeInterval = 2 * time.Minute        // until a page that is served is stored again
+	maxRedisEntry = 1 << 20                // bytes of a page in Redis
+)
+
+var errPaused = errors.New("the last fill failed moments ago")
+
 var startRedis = redistest.Start
 
 // ofShop is the database that the pages of tests are read from.
@@ -37,12 +51,12 @@ func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Follo
 
 // inRedis is the name of a key's page in Redis.
 func inRedis(key []byte) string {
-	return "listedge:" + pagePrefix + ofShop.Digest() + ":" + string(key)
+	return "listedge:page:" + ofShop.Digest() + ":" + string(key)
 }
 
 // open makes a cache that is closed before the test's other clean-ups. Options that are
 // not set get large values, and Redis a long timeout.
-func open(t testing.TB, o Options) *Cache {
+func open(t testing.TB, o cache.Options) *cache.Cache {
 	t.Helper()
 	if o.Memory == 0 {
 		o.Memory = 8 << 20
@@ -53,18 +67,16 @@ func open(t testing.TB, o Options) *Cache {
 	if o.Followed == nil {
 		o.Followed = followedAt(ofShop, 1)
 	}
-	c, err := New(o)
+	c, err := cache.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.redis != nil {
-		c.redis.budget, c.redis.storeBudget = patient, patient
-	}
+	c.SetRedisBudgets(patient, patient)
 	t.Cleanup(func() { closeCache(t, c) })
 	return c
 }
 
-func closeCache(t testing.TB, c *Cache) {
+func closeCache(t testing.TB, c *cache.Cache) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patient)
 	defer cancel()
@@ -88,7 +100,7 @@ type page struct {
 }
 
 // keyOf is the key of the first page of a list.
-func keyOf(name string) []byte { return AppendKey(nil, [16]byte{1}, []byte(name)) }
+func keyOf(name string) []byte { return cache.AppendKey(nil, [16]byte{1}, []byte(name)) }
 
 // pageOf is the first page of the list whose first page has the key.
 func pageOf(key []byte) *page {
@@ -101,7 +113,7 @@ func (p *page) After() lists.Position { return p.after }
 func (p *page) Limit() int            { return p.limit }
 func (p *page) List() replica.Key     { return p.list }
 
-func (p *page) Behind(row *lists.Row) View {
+func (p *page) Behind(row *lists.Row) cache.View {
 	return &page{p.name, p.list, row.Position(lists.ByCreatedAt), p.limit}
 }
 
@@ -113,7 +125,10 @@ func (p *page) Frame(last *lists.Row, more bool) (head, end, next string) {
 }
 
 // text is the texts of the entry's rows.
-func (e *Entry) text() string { return strings.Join(e.texts, " ") }
+func text(e *cache.Entry) string {
+	body, _ := e.AppendBody(nil, 0, math.MaxInt)
+	return strings.ReplaceAll(string(body), ",", " ")
+}
 
 // rowsOf makes rows of these texts. A list has them in this order, by their numbers from 0.
 func rowsOf(texts ...string) (rows []lists.Row) {
@@ -128,34 +143,33 @@ func rowAt(i int, text string) lists.Row {
 }
 
 // shows is what a statement returned of a list that has these rows alone.
-func shows(texts ...string) FillResult { return FillResult{Rows: rowsOf(texts...), End: true} }
-
-// entryAt is an entry of the key that was read at that time.
-func entryAt(key []byte, body string, at time.Duration) *Entry {
-	return entryOf(pageOf(key), &FillResult{Rows: rowsOf(body), End: true, readAt: at}, nil)
+func shows(texts ...string) cache.FillResult {
+	return cache.FillResult{Rows: rowsOf(texts...), End: true}
 }
 
 // brings is a fill that succeeds at once.
-func brings(body string) Fill {
-	return Fill{Primary: func(context.Context, string) (FillResult, error) { return shows(body), nil }}
+func brings(body string) cache.Fill {
+	return cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) { return shows(body), nil }}
 }
 
 // fails is a fill that fails at once.
-func fails(err error) Fill {
-	return Fill{Primary: func(context.Context, string) (FillResult, error) { return FillResult{}, err }}
+func fails(err error) cache.Fill {
+	return cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) { return cache.FillResult{}, err }}
 }
 
 // of is a fill of the key's page.
-func (f Fill) of(key []byte) Fill {
+func of(key []byte, f cache.Fill) cache.Fill {
 	f.View = pageOf(key)
 	return f
 }
 
 // ask is a Forward of the key's page.
-func ask(c *Cache, key []byte, fill Fill) (Result, error) { return c.Forward(key, fill.of(key)) }
+func ask(c *cache.Cache, key []byte, fill cache.Fill) (cache.Result, error) {
+	return c.Forward(key, of(key, fill))
+}
 
 // forward is one that must not fail.
-func forward(t testing.TB, c *Cache, key []byte, fill Fill) Result {
+func forward(t testing.TB, c *cache.Cache, key []byte, fill cache.Fill) cache.Result {
 	t.Helper()
 	r, err := ask(c, key, fill)
 	if err != nil {
@@ -167,18 +181,21 @@ func forward(t testing.TB, c *Cache, key []byte, fill Fill) Result {
 // want is the expected Result, without its age.
 type want struct {
 	body      string
-	source    Source
+	source    cache.Source
 	hadStale  bool
 	collapsed bool
 	err       error
 }
 
-func (w want) check(t testing.TB, r Result, err error) {
+func (w want) check(t testing.TB, r cache.Result, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%v, want %+v", err, w)
 	}
-	got := want{r.Entry.text(), r.Source, r.HadStale, r.Collapsed, r.Err}
+	got := want{text(r.Entry), r.Source, r.HadStale, r.Collapsed, r.Err}
+	if w.err != nil && r.Err != nil && (errors.Is(r.Err, w.err) || r.Err.Error() == w.err.Error()) {
+		got.err = w.err
+	}
 	if got != w || r.Age < 0 {
 		t.Fatalf("%+v, %v old, want %+v", got, r.Age, w)
 	}
@@ -187,7 +204,7 @@ func (w want) check(t testing.TB, r Result, err error) {
 // feed is the log that caches follow, and the primary: each transaction is visible when it
 // is in the log.
 type feed struct {
-	caches  []*Cache
+	caches  []*cache.Cache
 	at      changefeed.Position
 	xid     uint64 // of the last transaction, and its LSN
 	run     string
@@ -197,7 +214,7 @@ type feed struct {
 const ofServer = "7400000000000000001/1"
 
 // follow lets the caches join the log.
-func follow(caches ...*Cache) *feed {
+func follow(caches ...*cache.Cache) *feed {
 	f := &feed{caches: caches, at: changefeed.Position{Term: 1}, xid: 99, run: "run"}
 	f.reset("epoch")
 	f.beat()
@@ -231,7 +248,7 @@ func (f *feed) change(key []byte, rows ...lists.Row) {
 }
 
 // reads is a fill by a statement on the primary, as the database is when it is made.
-func (f *feed) reads(result FillResult) Fill {
+func (f *feed) reads(result cache.FillResult) cache.Fill {
 	result.At = changefeed.ReadPoint{StartedAt: f.run, Snapshot: f.snapshot()}
-	return Fill{Primary: func(context.Context, string) (FillResult, error) { return result, nil }}
+	return cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) { return result, nil }}
 }

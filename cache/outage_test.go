@@ -1,4 +1,4 @@
-package cache
+package cache_test
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/cache"
 )
 
 // outage is a way in which Redis fails.
@@ -32,12 +34,12 @@ func TestRedisAway(t *testing.T) {
 			if err := client.FlushAll(ctx).Err(); err != nil {
 				t.Fatal(err)
 			}
-			options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+			options := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 			c := open(t, options)
 			forward(t, c, keyOf("before"), brings("before"))
-			waitStored(t, c)
+			c.WaitStored()
 			before := c.Stats()
-			c.redis.budget, c.redis.storeBudget = redisBudget, redisStoreBudget
+			c.SetRedisBudgets(redisBudget, 250*time.Millisecond)
 			if err := o.begin(); err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +55,7 @@ func TestRedisAway(t *testing.T) {
 			for i := range requests {
 				body := fmt.Sprint(i)
 				r, err := ask(c, keyOf(body), brings(body))
-				want{body: body, source: Origin}.check(t, r, err)
+				want{body: body, source: cache.Origin}.check(t, r, err)
 				hit, ok := c.Hit(keyOf("before"), time.Now())
 				if !ok {
 					t.Fatal("a page in memory is not served")
@@ -61,7 +63,7 @@ func TestRedisAway(t *testing.T) {
 				want{body: "before"}.check(t, hit, nil)
 			}
 			spent := time.Since(began)
-			waitStored(t, c)
+			c.WaitStored()
 			if what != "full" { // which still reads, and so now and then closes the breaker
 				after := c.Stats()
 				// 3 failures in a row open the breaker, and these requests come one by one, with two calls
@@ -70,14 +72,15 @@ func TestRedisAway(t *testing.T) {
 					t.Fatalf("%d calls in %v, %d expected at most", calls, spent, most)
 				}
 				eventually(t, "a request that the breaker spares Redis", func() bool {
-					calls, failures := c.redis.calls.Load(), c.redis.failures.Load()
-					forward(t, c, keyOf(fmt.Sprint("spared ", calls)), brings("page"))
-					waitStored(t, c)
-					return c.redis.calls.Load() == calls && c.redis.failures.Load() == failures+2
+					before := c.Stats()
+					forward(t, c, keyOf(fmt.Sprint("spared ", before.RedisFailures)), brings("page"))
+					c.WaitStored()
+					after := c.Stats()
+					return after.RedisCalls == before.RedisCalls && after.RedisFailures == before.RedisFailures+2
 				})
 			}
 
-			c.redis.budget, c.redis.storeBudget = patient, patient
+			c.SetRedisBudgets(patient, patient)
 			if err := o.end(); err != nil {
 				t.Fatal(err)
 			}
@@ -88,8 +91,8 @@ func TestRedisAway(t *testing.T) {
 				i++ // a key that no earlier attempt has stored in memory
 				body := fmt.Sprint("after ", i)
 				forward(t, c, keyOf(body), brings(body))
-				waitStored(t, c)
-				return forward(t, another, keyOf(body), brings("another")).Source == Redis
+				c.WaitStored()
+				return forward(t, another, keyOf(body), brings("another")).Source == cache.Redis
 			})
 			if c.Stats().RedisBreakerOpen {
 				t.Fatal("the breaker is open")
@@ -113,8 +116,8 @@ func (h *hung) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 		}
 		h.calls.Add(1)
 		if h.command == "getrange" {
-			c[0].SetErr(errNoAnswer)
-			return errNoAnswer
+			c[0].SetErr(context.DeadlineExceeded)
+			return context.DeadlineExceeded
 		}
 		return next(ctx, c)
 	}
@@ -127,7 +130,7 @@ func (h *hung) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		h.calls.Add(1)
 		if h.command == "set" {
-			return errNoAnswer
+			return context.DeadlineExceeded
 		}
 		return next(ctx, c)
 	}
@@ -142,12 +145,12 @@ func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
 	}{"it answers": {"", 3}, "no look answered": {"getrange", 1}, "no claim answered": {"set", 2}} {
 		t.Run(name, func(t *testing.T) {
 			_, client := startRedis(t)
-			c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: time.Hour})
+			c := open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: time.Hour})
 			f := follow(c)
 			h := &hung{command: test.command}
 			client.AddHook(h)
 			r, err := ask(c, keyOf("q"), f.reads(shows("page")))
-			want{body: "page", source: Origin}.check(t, r, err)
+			want{body: "page", source: cache.Origin}.check(t, r, err)
 			if n := h.calls.Load(); n != test.calls {
 				t.Errorf("%d calls, not %d", n, test.calls)
 			}
@@ -155,29 +158,39 @@ func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
 	}
 }
 
+// stuck is a Redis that takes no page until it is released.
+type stuck chan struct{}
+
+func (stuck) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (stuck) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s stuck) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		if c.Name() == "set" {
+			<-s
+		}
+		return next(ctx, c)
+	}
+}
+
 // The number of concurrent stores is bounded. Pages beyond it are not stored, and nothing
 // waits for them.
 func TestStoresAreBounded(t *testing.T) {
-	server, client := startRedis(t)
-	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
-	c.redis.budget = redisBudget
-	if err := client.Ping(t.Context()).Err(); err != nil {
-		t.Fatal(err)
+	const most = 64
+	_, client := startRedis(t)
+	c, release := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}), make(stuck)
+	client.AddHook(release)
+	for i := range most + 10 {
+		forward(t, c, keyOf(fmt.Sprint(i)), brings("page"))
 	}
-	if err := server.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	for i := range maxAsync + 10 {
-		c.store(pageOf(keyOf(fmt.Sprint(i))), FillResult{Rows: rowsOf("page"), End: true, readAt: c.clock.Now()})
-	}
-	if n := c.redis.dropped.Load(); n != 10 {
+	if n := c.Stats().RedisDropped; n != 10 {
 		t.Errorf("%d dropped", n)
 	}
-	if err := server.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	waitStored(t, c)
-	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != maxAsync {
-		t.Fatalf("%d pages arrived, %v", n, err)
+	close(release)
+	c.WaitStored()
+	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != most {
+		t.Errorf("%d of %d pages are stored, %v", n, most, err)
 	}
 }

@@ -1,4 +1,4 @@
-package cache
+package cache_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/cache"
 	"listedge/internal/sandbox/redistest"
 )
 
@@ -65,8 +66,8 @@ func TestConnectionsThatOpenSlowlyAreUsed(t *testing.T) {
 	server, direct := startRedis(t)
 	client := redis.NewClient(redistest.Options(slowToOpen(t, server.Addr())).Simple())
 	defer client.Close()
-	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
-	c.redis.budget = redisBudget
+	c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c.SetRedisBudgets(redisBudget, patient)
 	if n := client.PoolStats().IdleConns; n == 0 {
 		t.Fatal("no connection is open when the cache is")
 	}
@@ -77,7 +78,7 @@ func TestConnectionsThatOpenSlowlyAreUsed(t *testing.T) {
 			i++
 			key := keyOf(what + fmt.Sprint(i))
 			deposit(t, direct, key, "page", 0, time.Hour)
-			return forward(t, c, key, brings("another")).Source == Redis
+			return forward(t, c, key, brings("another")).Source == cache.Redis
 		})
 	}
 	again("a page from Redis")
@@ -91,12 +92,12 @@ func TestConnectionsThatOpenSlowlyAreUsed(t *testing.T) {
 // The client finds the server of a Cluster that has an entry, also after its slot has moved.
 func TestEntriesOfACluster(t *testing.T) {
 	servers, client := redistest.Cluster(t)
-	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+	options := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 	first, second := open(t, options), open(t, options)
 	shares := func(what string) bool {
 		forward(t, first, keyOf(what), brings("page"))
-		waitStored(t, first)
-		return forward(t, second, keyOf(what), brings("another")).Source == Redis
+		first.WaitStored()
+		return forward(t, second, keyOf(what), brings("another")).Source == cache.Redis
 	}
 	for i := range 30 {
 		if !shares(fmt.Sprint("q", i)) {
@@ -166,7 +167,7 @@ func TestConnectionsThatHaveEnded(t *testing.T) {
 	}
 	client := redis.NewClient(o.Simple())
 	defer client.Close()
-	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func TestConnectionsThatHaveEnded(t *testing.T) {
 	key := keyOf("q")
 	eventually(t, "an entry comes from Redis", func() bool {
 		deposit(t, direct, key, "page", 0, time.Hour)
-		e, _ := c.redis.get(key)
-		return e != nil
+		_, err := c.Stored(pageOf(key))
+		return err == nil
 	})
 }

@@ -1,43 +1,31 @@
-package cache
+package cache_test
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/cache"
+	"listedge/internal/boottime/boottimetest"
 )
-
-// waitStored waits until all stores to Redis have ended, by taking all their places.
-func waitStored(t testing.TB, c *Cache) {
-	t.Helper()
-	for range cap(c.async) {
-		select {
-		case c.async <- struct{}{}:
-		case <-time.After(2 * patient):
-			t.Fatal("stores do not end")
-		}
-	}
-	for range cap(c.async) {
-		<-c.async
-	}
-}
-
-func checkRedis(t testing.TB, c *Cache, calls, failures, corrupt uint64) {
-	t.Helper()
-	waitStored(t, c)
-	if s := c.Stats(); s.RedisCalls != calls || s.RedisFailures != failures || s.RedisCorrupt != corrupt {
-		t.Fatalf("%d calls, %d failures, %d corrupt; want %d, %d, %d", s.RedisCalls, s.RedisFailures, s.RedisCorrupt, calls, failures, corrupt)
-	}
-}
 
 // encoded is a page in Redis that was read without changes to follow.
 func encoded(key []byte, body string, life time.Duration, readAt time.Time) []byte {
-	p := FillResult{Rows: rowsOf(body), End: true}
-	return p.encode(key, life, readAt)
+	return cache.Encode(key, shows(body), "", life, readAt)
+}
+
+func checkRedis(t testing.TB, c *cache.Cache, calls, failures, corrupt uint64) {
+	t.Helper()
+	c.WaitStored()
+	if s := c.Stats(); s.RedisCalls != calls || s.RedisFailures != failures || s.RedisCorrupt != corrupt {
+		t.Fatalf("%d calls, %d failures, %d corrupt; want %d, %d, %d", s.RedisCalls, s.RedisFailures, s.RedisCorrupt, calls, failures, corrupt)
+	}
 }
 
 // deposit writes a page into Redis as if a node had read it some time ago.
@@ -50,13 +38,13 @@ func deposit(t testing.TB, client *redis.Client, key []byte, body string, age, l
 
 func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	_, client := startRedis(t)
-	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+	options := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 	first, second := open(t, options), open(t, options)
 	key := keyOf("q")
 
 	began := time.Now()
 	r, err := ask(first, key, brings("page"))
-	want{body: "page", source: Origin}.check(t, r, err)
+	want{body: "page", source: cache.Origin}.check(t, r, err)
 	checkRedis(t, first, 2, 0, 0) // read, stored
 	checkFills(t, first, 1, 0)
 	for range 3 {
@@ -67,17 +55,17 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 		want{body: "page"}.check(t, hit, nil)
 	}
 	checkRedis(t, first, 2, 0, 0)
-	first.memory.ristretto.Clear()
+	first.DropPages()
 	r, err = ask(first, key, brings("another"))
-	want{body: "page", source: Redis}.check(t, r, err)
+	want{body: "page", source: cache.Redis}.check(t, r, err)
 	checkRedis(t, first, 3, 0, 0)
 	checkFills(t, first, 1, 0)
 
-	if r, err := second.Stored(Fill{}.of(keyOf("r")).View); !errors.Is(err, ErrNotStored) {
+	if r, err := second.Stored(pageOf(keyOf("r"))); !errors.Is(err, cache.ErrNotStored) {
 		t.Errorf("asked Redis in vain: %+v, %v", r, err)
 	}
-	r, err = second.Stored(Fill{}.of(key).View)
-	want{body: "page", source: Redis}.check(t, r, err)
+	r, err = second.Stored(pageOf(key))
+	want{body: "page", source: cache.Redis}.check(t, r, err)
 	if least := time.Since(began); r.Age > least+time.Second {
 		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
 	}
@@ -88,18 +76,14 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	checkFills(t, second, 0, 0)
 }
 
-func putAged(c *Cache, key []byte, body string, age time.Duration) {
-	c.memory.put(key, entryAt(key, body, c.clock.Now()-age), time.Hour)
-}
-
 func TestStaleEntriesOfRedis(t *testing.T) {
 	_, client := startRedis(t)
-	open := func(t *testing.T) *Cache {
-		return open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
+	openOne := func(t *testing.T) *cache.Cache {
+		return open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
 	}
 	const life = time.Minute + time.Hour
 	t.Run("stand in, from there on from memory", func(t *testing.T) {
-		c, key := open(t), keyOf(t.Name())
+		c, key := openOne(t), keyOf(t.Name())
 		deposit(t, client, key, "old", 10*time.Minute, life)
 		r, err := ask(c, key, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
@@ -111,34 +95,27 @@ func TestStaleEntriesOfRedis(t *testing.T) {
 		checkFills(t, c, 1, 1)
 	})
 	t.Run("give way to the origin's", func(t *testing.T) {
-		c, key := open(t), keyOf(t.Name())
+		c, key := openOne(t), keyOf(t.Name())
 		deposit(t, client, key, "old", 10*time.Minute, life)
 		r, err := ask(c, key, brings("new"))
-		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
-		r, err = ask(open(t), key, fails(errOrigin))
-		if waitStored(t, c); err != nil || r.Entry.text() != "new" && r.Err == nil {
+		want{body: "new", source: cache.Origin, hadStale: true}.check(t, r, err)
+		r, err = ask(openOne(t), key, fails(errOrigin))
+		if c.WaitStored(); err != nil || text(r.Entry) != "new" && r.Err == nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
-	t.Run("replace older ones in memory", func(t *testing.T) {
-		c, key := open(t), keyOf(t.Name())
-		putAged(c, key, "older", 20*time.Minute)
-		deposit(t, client, key, "old", 10*time.Minute, life)
-		r, err := ask(c, key, fails(errOrigin))
-		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
-		if kept := c.memory.get(key).entry.Load(); kept.text() != "old" {
-			t.Fatalf("%s is kept", kept.text())
+	t.Run("replace older ones in memory, and no newer ones", func(t *testing.T) {
+		m, key := boottimetest.NewMachine(), keyOf(t.Name())
+		c := open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour, Clock: m.Clock})
+		for i, age := range []time.Duration{20, 10, 30} {
+			deposit(t, client, key, fmt.Sprint(int(age)), age*time.Minute, life)
+			r, err := ask(c, key, fails(errOrigin))
+			want{body: []string{"20", "10", "10"}[i], hadStale: true, err: errOrigin}.check(t, r, err)
+			m.Sleep(fillPause)
 		}
 	})
-	t.Run("do not replace newer ones in memory", func(t *testing.T) {
-		c, key := open(t), keyOf(t.Name())
-		putAged(c, key, "old", 10*time.Minute)
-		deposit(t, client, key, "older", 20*time.Minute, life)
-		r, err := ask(c, key, fails(errOrigin))
-		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
-	})
 	t.Run("are nothing once expired", func(t *testing.T) {
-		c, key := open(t), keyOf(t.Name())
+		c, key := openOne(t), keyOf(t.Name())
 		deposit(t, client, key, "old", life, 2*life) // as a node with a longer life would keep it
 		if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
@@ -149,16 +126,16 @@ func TestStaleEntriesOfRedis(t *testing.T) {
 // An entry that Redis keeps for longer than it may be served is not served.
 func TestAnEntryIsInRedisAsLongAsItMayBeServed(t *testing.T) {
 	_, client := startRedis(t)
-	c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
+	c := open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
 	forward(t, c, keyOf("q"), brings("page"))
-	waitStored(t, c)
+	c.WaitStored()
 	left, err := client.PTTL(t.Context(), inRedis(keyOf("q"))).Result()
 	if err != nil || left > time.Minute+time.Hour || left < time.Hour {
 		t.Fatalf("%v left, %v", left, err)
 	}
-	none := open(t, Options{Redis: client}) // neither TTL nor MaxStale
+	none := open(t, cache.Options{Redis: client}) // neither TTL nor MaxStale
 	forward(t, none, keyOf("r"), brings("page"))
-	waitStored(t, none)
+	none.WaitStored()
 	if n, err := client.Exists(t.Context(), inRedis(keyOf("r"))).Result(); err != nil || n != 0 {
 		t.Fatalf("a page that may not be served was stored: %d, %v", n, err)
 	}
@@ -185,7 +162,7 @@ func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 			if err := write(t.Context(), inRedis(key)); err != nil {
 				t.Fatal(err)
 			}
-			c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+			c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 			each := uint64(1)
 			if what == "nothing" {
 				each = 0 // Redis does not tell it from no value
@@ -198,18 +175,18 @@ func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 			}
 			checkRedis(t, c, 5, 0, 5*each)
 			r, err := ask(c, key, brings("healed"))
-			want{body: "healed", source: Origin}.check(t, r, err)
+			want{body: "healed", source: cache.Origin}.check(t, r, err)
 			checkRedis(t, c, 7, 0, 6*each)
-			another := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+			another := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 			r, err = ask(another, key, fails(errOrigin))
-			want{body: "healed", source: Redis}.check(t, r, err)
+			want{body: "healed", source: cache.Redis}.check(t, r, err)
 		})
 	}
 	t.Run("a page without expiry", func(t *testing.T) {
 		if err := client.Set(t.Context(), inRedis(key), entry, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute})
+		c := open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute})
 		if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -247,9 +224,9 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	t.Cleanup(func() { _ = reader.Close() })
 	var once sync.Once
 	reader.AddHook(between{func() { once.Do(func() { write("new", 0) }) }})
-	c := open(t, Options{Redis: reader, TTL: time.Hour, MaxStale: time.Hour})
+	c := open(t, cache.Options{Redis: reader, TTL: time.Hour, MaxStale: time.Hour})
 	r := forward(t, c, key, fails(errOrigin))
-	if old := r.Entry.text() == "old"; old && r.Age < 10*time.Minute {
+	if old := text(r.Entry) == "old"; old && r.Age < 10*time.Minute {
 		t.Fatalf("an old page that looks %v old", r.Age)
 	}
 }

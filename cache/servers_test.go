@@ -1,10 +1,11 @@
-package cache
+package cache_test
 
 import (
 	"context"
 	"errors"
 	"testing"
 
+	"listedge/cache"
 	"listedge/cache/replica"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
@@ -12,16 +13,16 @@ import (
 
 func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 	onNode(t, func(n *node) {
-		n.asked(n.reads(shows("a")), "a", Origin)
+		n.asked(n.reads(shows("a")), "a", cache.Origin)
 		n.change(n.q)
 		n.settled[0].Rows = nil
 		n.beat()
 		boottimetest.Pass(fillPause)
 		n.run = "another"
-		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, ErrWrongServer) || r.Entry.text() != "a" {
+		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, cache.ErrWrongServer) || text(r.Entry) != "a" {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if _, err := ask(n.Cache, keyOf("other"), fails(ErrWrongServer)); !errors.Is(err, ErrWrongServer) {
+		if _, err := ask(n.Cache, keyOf("other"), fails(cache.ErrWrongServer)); !errors.Is(err, cache.ErrWrongServer) {
 			t.Error(err)
 		}
 		if got := n.Stats().Replica.Fills[replica.WrongServer]; got != 2 {
@@ -35,23 +36,23 @@ func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 	onNode(t, func(n *node) {
 		newer := changefeed.EpochName{Identity: ofShop.Digest(), Timeline: 2, Instance: "run", Published: "published", Random: "a"}
-		if !n.options.Followed.ObserveEpoch(newer.String()) {
+		if !n.followed.ObserveEpoch(newer.String()) {
 			t.Fatal("the epoch is not followed")
 		}
 		for _, what := range []string{"with proof", "without"} {
 			n.run = "old primary's"
-			if r, err := ask(n.Cache, n.q, n.reads(shows("a"))); !errors.Is(err, ErrWrongServer) {
+			if r, err := ask(n.Cache, n.q, n.reads(shows("a"))); !errors.Is(err, cache.ErrWrongServer) {
 				t.Errorf("%s: %+v, %v", what, r, err)
 			}
 			n.run = "run" // the new primary's: the node's other connection was not renewed yet
-			n.asked(n.reads(shows("a")), "a", Origin)
+			n.asked(n.reads(shows("a")), "a", cache.Origin)
 			n.q = keyOf("other")
 			boottimetest.Pass(bound)
 		}
-		n.options.Followed.SetServer(changefeed.Server{Identity: ofShop, Timeline: 2})
+		n.followed.SetServer(changefeed.Server{Identity: ofShop, Timeline: 2})
 		n.run = "any"
 		boottimetest.Pass(sharing)
-		n.asked(n.reads(shows("a")), "a", Origin)
+		n.asked(n.reads(shows("a")), "a", cache.Origin)
 	})
 }
 
@@ -59,16 +60,16 @@ func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 // replica has what it lacks.
 func TestStandbys(t *testing.T) {
 	for name, test := range map[string]struct {
-		server             string
-		lsn, through       uint64 // the heartbeat's is 100
-		err                error
-		want               string
-		pending, forgotten bool
+		server            string
+		lsn, through      uint64 // the heartbeat's is 100
+		err               error
+		want              string
+		parked, forgotten bool
 	}{
-		"as new as the heartbeat":        {lsn: 100, through: 100, want: "A", pending: true},
+		"as new as the heartbeat":        {lsn: 100, through: 100, want: "A", parked: true},
 		"behind":                         {lsn: 99, through: 99, want: "A"},
-		"ahead":                          {lsn: 101, through: 101, want: "standby", pending: true},
-		"perhaps ahead, perhaps behind":  {lsn: 99, through: 101, want: "primary"},
+		"ahead":                          {lsn: 101, through: 101, want: "standby", parked: true},
+		"perhaps ahead, perhaps behind":  {lsn: 99, through: 101, want: "primary", parked: true},
 		"behind what is remembered":      {lsn: 98, through: 98, want: "primary"},
 		"of another primary":             {server: "7400000000000000001/2", lsn: 100, through: 100, want: "primary"},
 		"broken":                         {err: errOrigin, want: "primary"},
@@ -84,7 +85,7 @@ func TestStandbys(t *testing.T) {
 				proof := n.clock.Now()
 				boottimetest.Pass(sharing / 2)
 				fill := n.reads(shows("primary"))
-				fill.Standby = func(_ context.Context, last changefeed.Proof) (FillResult, error) {
+				fill.Standby = func(_ context.Context, last changefeed.Proof) (cache.FillResult, error) {
 					f := shows("standby")
 					if test.want == "A" && test.lsn < 100 {
 						f = shows("a") // it had not replayed the change
@@ -100,9 +101,9 @@ func TestStandbys(t *testing.T) {
 					}
 					return f, test.err
 				}
-				r := n.asked(fill, test.want, Origin)
-				if r.Entry.isPending() != test.pending {
-					t.Errorf("pending: %t", !test.pending)
+				r := n.asked(fill, test.want, cache.Origin)
+				if parked := n.Stats().Replica.Parked == 1; parked != test.parked {
+					t.Errorf("parked: %t", parked)
 				}
 				if test.want != "primary" && r.Entry.Proof != proof {
 					t.Errorf("known to be right at %v, not %v", r.Entry.Proof, proof)
@@ -115,15 +116,15 @@ func TestStandbys(t *testing.T) {
 func TestAStandbyIsNotAskedWithoutProofNorByABypass(t *testing.T) {
 	onNode(t, func(n *node) {
 		fill := n.reads(shows("primary"))
-		fill.Standby = func(context.Context, changefeed.Proof) (FillResult, error) {
+		fill.Standby = func(context.Context, changefeed.Proof) (cache.FillResult, error) {
 			t.Error("the standby was asked")
-			return FillResult{}, errOrigin
+			return cache.FillResult{}, errOrigin
 		}
-		r, err := n.Bypass(n.q, fill.of(n.q))
-		if want(want{body: "primary", source: Origin}).check(t, r, err); !r.Bypassed {
+		r, err := n.Bypass(n.q, of(n.q, fill))
+		if want(want{body: "primary", source: cache.Origin}).check(t, r, err); !r.Bypassed {
 			t.Error("not bypassed")
 		}
 		boottimetest.Pass(bound)
-		n.asked(fill, "primary", Origin)
+		n.asked(fill, "primary", cache.Origin)
 	})
 }

@@ -1,12 +1,13 @@
-package cache
+package cache_test
 
 import (
 	"context"
-	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/lists"
 )
@@ -17,28 +18,28 @@ type panics struct{ *page }
 func (panics) Frame(*lists.Row, bool) (head, end, next string) { panic("on the way") }
 
 func TestALookUpThatPanicsIsAnError(t *testing.T) {
-	virtual(t, func(t *testing.T, c *Cache) {
-		fill := brings("page").of(keyOf("q"))
+	virtual(t, func(t *testing.T, c *cache.Cache) {
+		fill := of(keyOf("q"), brings("page"))
 		fill.View = panics{pageOf(keyOf("q"))}
-		if r, err := c.Forward(keyOf("q"), fill); !errors.Is(err, errPanic) {
+		if r, err := c.Forward(keyOf("q"), fill); err == nil || !strings.Contains(err.Error(), "on the way") {
 			t.Errorf("%+v, %v", r, err)
 		}
-		want{body: "page", source: Origin}.check(t, forward(t, c, keyOf("q"), brings("page")), nil)
+		want{body: "page", source: cache.Origin}.check(t, forward(t, c, keyOf("q"), brings("page")), nil)
 	})
 }
 
 // A flight may take longer than a page lives. A request that joins it late must not get an
 // entry that was read before the request and is too old.
 func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
-	virtual(t, func(t *testing.T, c *Cache) {
+	virtual(t, func(t *testing.T, c *cache.Cache) {
 		const slow = ttl + time.Second
 		database := "old"
-		reads := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+		reads := cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
 			seen := database
 			boottimetest.Pass(slow)
 			return shows(seen), nil
 		}}
-		first := make(chan Result, 1)
+		first := make(chan cache.Result, 1)
 		go func() {
 			r, err := ask(c, keyOf("q"), reads)
 			if err != nil {
@@ -49,14 +50,14 @@ func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 		boottimetest.Pass(slow - 100*time.Millisecond)
 		synctest.Wait()
 		database = "new" // committed, and acknowledged
-		late, err := ask(c, keyOf("q"), Fill{Primary: func(context.Context, string) (FillResult, error) {
+		late, err := ask(c, keyOf("q"), cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
 			return shows(database), nil
 		}})
-		if err != nil || late.Entry.text() != "new" {
+		if err != nil || text(late.Entry) != "new" {
 			t.Errorf("the late one was brought %v, %v", late, err)
 		}
-		if r := <-first; r.Entry.text() != "old" {
-			t.Errorf("the first one was brought %q", r.Entry.text())
+		if r := <-first; text(r.Entry) != "old" {
+			t.Errorf("the first one was brought %q", text(r.Entry))
 		}
 	})
 }

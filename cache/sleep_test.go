@@ -1,10 +1,11 @@
-package cache
+package cache_test
 
 import (
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 )
@@ -17,9 +18,9 @@ func TestAfterASleep(t *testing.T) {
 	on := func(t *testing.T, test func(m *boottimetest.Machine, n *node)) {
 		synctest.Test(t, func(t *testing.T) {
 			m := boottimetest.NewMachine()
-			c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Bound: bound, Clock: m.Clock})
-			n := &node{t, c, follow(c), keyOf("q")}
-			n.asked(n.reads(shows("body")), "body", Origin)
+			c := open(t, cache.Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Bound: bound, Clock: m.Clock})
+			n := &node{T: t, Cache: c, feed: follow(c), clock: m.Clock, q: keyOf("q")}
+			n.asked(n.reads(shows("body")), "body", cache.Origin)
 			n.isHit("body")
 			test(m, n)
 		})
@@ -47,7 +48,7 @@ func TestAfterASleep(t *testing.T) {
 		on(t, func(m *boottimetest.Machine, n *node) {
 			n.change(n.q)
 			n.q = keyOf("ahead")
-			n.asked(n.reads(shows("body")), "body", Origin)
+			n.asked(n.reads(shows("body")), "body", cache.Origin)
 			m.Sleep(asleep)
 			boottimetest.Pass(awake)
 			n.isHit("")
@@ -66,9 +67,9 @@ func TestAfterASleep(t *testing.T) {
 	})
 	t.Run("age counts it where changes are not followed", func(t *testing.T) {
 		m := boottimetest.NewMachine()
-		c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Clock: m.Clock})
+		c := open(t, cache.Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Clock: m.Clock})
 		r, err := ask(c, keyOf("q"), brings("body"))
-		want{body: "body", source: Origin}.check(t, r, err)
+		want{body: "body", source: cache.Origin}.check(t, r, err)
 		m.Sleep(asleep)
 		if r, hit := c.Hit(keyOf("q"), time.Now()); hit {
 			t.Errorf("a hit %s later, with a TTL of a minute", r.Age)

@@ -1,24 +1,26 @@
 //go:build !race
 
-package replica
+package replica_test
 
 import (
 	"testing"
 
+	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
 // The race detector allocates, too, hence the build tag.
 func TestHitPath(t *testing.T) {
-	r := New(roomy)
+	r := replica.New(roomy)
 	r.Apply(settled(1))
-	byName := modelKeys[1]
-	for _, k := range []Key{byCreatedAt, byName} {
+	byName := byCreatedAt
+	byName.Order = lists.ByName
+	for _, k := range []replica.Key{byCreatedAt, byName} {
 		r.Merge(read(r, k, 0, 100))
 	}
 	dst := make([]*lists.Row, 0, 50)
-	for _, k := range []Key{byCreatedAt, byName} {
+	for _, k := range []replica.Key{byCreatedAt, byName} {
 		row := rowAt(10)
 		after := row.Position(k.Order)
 		if n := testing.AllocsPerRun(1000, func() {
@@ -34,7 +36,7 @@ func TestHitPath(t *testing.T) {
 }
 
 func BenchmarkRead(b *testing.B) {
-	r := New(roomy)
+	r := replica.New(roomy)
 	r.Apply(settled(1))
 	for from := 0; from < 10_000; from += 50 {
 		r.Merge(read(r, byCreatedAt, from, from+50))
@@ -50,7 +52,7 @@ func BenchmarkRead(b *testing.B) {
 // BenchmarkChange changes one row of a table with 256 lists, all of which show it.
 func BenchmarkChange(b *testing.B) {
 	const all = ^(lists.Gone | lists.NameUnknown)
-	r := New(roomy)
+	r := replica.New(roomy)
 	r.Apply(settled(1))
 	for i := range 256 {
 		f := read(r, byCreatedAt, 0, 250)
@@ -59,7 +61,7 @@ func BenchmarkChange(b *testing.B) {
 		for j := range f.Rows {
 			f.Rows[j].Flags = all
 		}
-		if o := r.Merge(f); o != Merged {
+		if o := r.Merge(f); o != replica.Merged {
 			b.Fatal(o)
 		}
 	}

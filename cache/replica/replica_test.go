@@ -1,4 +1,4 @@
-package replica
+package replica_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
@@ -21,10 +22,10 @@ func settled(n uint64, changes ...*changefeed.Change) *changefeed.Beat {
 }
 
 func changeOf(n uint64, rows ...lists.Row) *changefeed.Change {
-	return &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{modelTable}, Rows: [][]lists.Row{rows}}
+	return &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}, Rows: [][]lists.Row{rows}}
 }
 
-var roomy = Budgets{Rows: 1 << 30, Changes: 1 << 24, Parked: 1 << 24, Lists: 256}
+var roomy = replica.Budgets{Rows: 1 << 30, Changes: 1 << 24, Parked: 1 << 24, Lists: 256}
 
 // rowAt makes the row with a number: the list by createdAt has them ascending.
 func rowAt(i int) lists.Row {
@@ -33,8 +34,8 @@ func rowAt(i int) lists.Row {
 	return *row.SetTexts(lists.NameKey(name), fmt.Sprintf(`{"id":"%d","name":%q,"sku":null,"description":"%0300d"}`, i, name, i))
 }
 
-func read(r *Replica, k Key, from, to int) *Fill {
-	f := &Fill{Key: k, Start: r.Begin(), At: r.State()}
+func read(r *replica.Replica, k replica.Key, from, to int) *replica.Fill {
+	f := &replica.Fill{Key: k, Start: r.Begin(), At: r.State()}
 	if from > 0 {
 		row := rowAt(from - 1)
 		f.After = row.Position(k.Order)
@@ -45,9 +46,9 @@ func read(r *Replica, k Key, from, to int) *Fill {
 	return f
 }
 
-var byCreatedAt = modelKeys[0]
+var byCreatedAt = replica.Key{Table: changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}, Order: lists.ByCreatedAt}
 
-func page(t *testing.T, r *Replica, k Key, from, n int) (rows []*lists.Row, ok bool) {
+func page(t *testing.T, r *replica.Replica, k replica.Key, from, n int) (rows []*lists.Row, ok bool) {
 	t.Helper()
 	after := lists.Position("")
 	if from > 0 {
@@ -61,25 +62,25 @@ func page(t *testing.T, r *Replica, k Key, from, n int) (rows []*lists.Row, ok b
 func TestWhatDoesNotAgree(t *testing.T) {
 	other := rowAt(3)
 	other.SetTexts(other.NameKey(), `{"name":"other"}`)
-	for name, change := range map[string]func(f *Fill){
-		"another version":         func(f *Fill) { f.Rows[1] = other },
-		"a row is missing":        func(f *Fill) { f.Rows = slices.Delete(f.Rows, 1, 2) },
-		"a row twice":             func(f *Fill) { f.Rows = append(f.Rows, f.Rows[len(f.Rows)-1]) },
-		"out of order":            func(f *Fill) { slices.Reverse(f.Rows) },
-		"a row of no such filter": func(f *Fill) { f.Filter = lists.Goods },
+	for name, change := range map[string]func(f *replica.Fill){
+		"another version":         func(f *replica.Fill) { f.Rows[1] = other },
+		"a row is missing":        func(f *replica.Fill) { f.Rows = slices.Delete(f.Rows, 1, 2) },
+		"a row twice":             func(f *replica.Fill) { f.Rows = append(f.Rows, f.Rows[len(f.Rows)-1]) },
+		"out of order":            func(f *replica.Fill) { slices.Reverse(f.Rows) },
+		"a row of no such filter": func(f *replica.Fill) { f.Filter = lists.Goods },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := New(roomy)
+			r := replica.New(roomy)
 			r.Apply(settled(1))
-			if o := r.Merge(read(r, byCreatedAt, 0, 10)); o != Merged {
+			if o := r.Merge(read(r, byCreatedAt, 0, 10)); o != replica.Merged {
 				t.Fatal(o)
 			}
 			f := read(r, byCreatedAt, 2, 6)
 			change(f)
-			if o := r.Merge(f); o != Inconsistent {
+			if o := r.Merge(f); o != replica.Inconsistent {
 				t.Error(o)
 			}
-			if s := r.Stats(); s.Bytes != 0 || s.Tables != 0 || s.Fills[Inconsistent] != 1 {
+			if s := r.Stats(); s.Bytes != 0 || s.Tables != 0 || s.Fills[replica.Inconsistent] != 1 {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -89,31 +90,31 @@ func TestWhatDoesNotAgree(t *testing.T) {
 // ALTER TABLE changes all rows and names none. It commits after the snapshot of heartbeat 5 was
 // taken, and before its LSN was read; a standby shows it at once. The next snapshot sees it.
 func TestAnALTERTABLEThatAStandbyShowsFirst(t *testing.T) {
-	r := New(roomy)
+	r := replica.New(roomy)
 	r.Apply(settled(4))
-	if o := r.Merge(read(r, byCreatedAt, 0, 5)); o != Merged {
+	if o := r.Merge(read(r, byCreatedAt, 0, 5)); o != replica.Merged {
 		t.Fatal(o)
 	}
 	r.Apply(settled(5))
-	f := &Fill{Key: byCreatedAt, Start: r.Begin(), End: true, At: changefeed.ReadPoint{Timeline: "server", LSN: 5, Through: 5}}
+	f := &replica.Fill{Key: byCreatedAt, Start: r.Begin(), End: true, At: changefeed.ReadPoint{Timeline: "server", LSN: 5, Through: 5}}
 	for i := range 10 {
 		row := rowAt(i)
 		f.Rows = append(f.Rows, *row.SetTexts(row.NameKey(), `{"name":"altered"}`))
 	}
-	if o := r.Merge(f); o != Parked {
+	if o := r.Merge(f); o != replica.Parked {
 		t.Error(o)
 	}
 	if rows, ok := page(t, r, byCreatedAt, 0, 4); !ok || *rows[3] != rowAt(3) {
 		t.Error("a page is a mixture")
 	}
 	altered := &changefeed.Change{XID: 6, LSN: 6, Whole: 1 << byCreatedAt.Table.Collection}
-	if r.Apply(settled(6, altered)); f.Outcome() != AnyRow {
+	if r.Apply(settled(6, altered)); f.Outcome() != replica.AnyRow {
 		t.Error(f.Outcome())
 	}
 }
 
 func TestPagesAreCutByBytes(t *testing.T) {
-	r := New(roomy)
+	r := replica.New(roomy)
 	r.Apply(settled(1))
 	r.Merge(read(r, byCreatedAt, 0, 10))
 	row := rowAt(0)
@@ -132,7 +133,7 @@ func TestPagesAreCutByBytes(t *testing.T) {
 
 // A page needs the row behind it, or the end of the list.
 func TestWhatRangesDoNotHave(t *testing.T) {
-	r := New(roomy)
+	r := replica.New(roomy)
 	r.Apply(settled(1))
 	r.Merge(read(r, byCreatedAt, 10, 20))
 	r.Merge(read(r, byCreatedAt, 20, 30))
@@ -159,39 +160,27 @@ func TestWhatRangesDoNotHave(t *testing.T) {
 }
 
 func TestWhatIsUsedIsKept(t *testing.T) {
-	fills := func(r *Replica) {
-		r.Apply(settled(1))
-		for from := 0; from < 1000; from += 100 {
-			if o := r.Merge(read(r, byCreatedAt, from, from+100)); o != Merged {
-				t.Fatal(o)
-			}
-		}
-	}
-	use := map[string]func(t *testing.T, r *Replica){
-		"read": func(t *testing.T, r *Replica) { page(t, r, byCreatedAt, 310, 50) },
-		"touched": func(t *testing.T, r *Replica) {
-			l := r.tables[byCreatedAt.Table].lists[byCreatedAt]
-			row := rowAt(310)
-			i, _ := l.find(row.Position(byCreatedAt.Order))
-			l.ranges[i].Touch()
-		},
-	}
-	for name, use := range use {
+	for name, use := range map[string]func(r *replica.Replica, p replica.Page){
+		"read":    func(r *replica.Replica, _ replica.Page) { page(t, r, byCreatedAt, 10, 50) },
+		"touched": func(_ *replica.Replica, p replica.Page) { p.Last.Touch() },
+	} {
 		t.Run(name, func(t *testing.T) {
-			r := New(roomy)
-			fills(r)
-			for l := range r.tables[byCreatedAt.Table].lists {
-				for _, g := range r.tables[byCreatedAt.Table].lists[l].ranges {
-					g.used.Store(false)
+			budget := roomy
+			budget.Rows = 300_000 // of 20 ranges, each has more than 50,000 bytes
+			r := replica.New(budget)
+			r.Apply(settled(1))
+			r.Merge(read(r, byCreatedAt, 0, 100))
+			p, _, _ := r.Read(nil, &byCreatedAt, "", 50, 1<<20)
+			for from := 100; from < 2000; from += 100 {
+				if o := r.Merge(read(r, byCreatedAt, from, from+100)); o != replica.Merged {
+					t.Fatal(o)
 				}
+				use(r, p)
 			}
-			use(t, r)
-			r.budget.Rows = r.clock.bytes / 4
-			r.evict()
-			if _, ok := page(t, r, byCreatedAt, 310, 50); !ok {
+			if _, ok := page(t, r, byCreatedAt, 10, 50); !ok {
 				t.Error("the range that was used is given up")
 			}
-			if s := r.Stats(); s.Bytes > r.budget.Rows || s.Ranges < 2 {
+			if s := r.Stats(); s.Bytes > budget.Rows || s.Ranges < 2 {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -199,9 +188,9 @@ func TestWhatIsUsedIsKept(t *testing.T) {
 	t.Run("a list", func(t *testing.T) {
 		budget := roomy
 		budget.Lists = 3
-		r := New(budget)
+		r := replica.New(budget)
 		r.Apply(settled(1))
-		key := func(i int) Key { return Key{byCreatedAt.Table, lists.ByCreatedAt, 0, fmt.Sprint(i)} }
+		key := func(i int) replica.Key { return replica.Key{byCreatedAt.Table, lists.ByCreatedAt, 0, fmt.Sprint(i)} }
 		for i := range 20 {
 			f := read(r, key(i), 0, 10)
 			f.Search = fmt.Sprint(i)
@@ -217,7 +206,7 @@ func TestWhatIsUsedIsKept(t *testing.T) {
 // A transaction changes two rows. Pages that are read meanwhile show both or none, and one
 // that the list's version says is current shows the last.
 func TestPagesShowNoHalfTransaction(t *testing.T) {
-	r := New(roomy)
+	r := replica.New(roomy)
 	r.Apply(settled(1))
 	f := read(r, byCreatedAt, 0, 50)
 	f.Rows[3].SetTexts("", fmt.Sprintf("%020d of 0", 1))
@@ -250,25 +239,6 @@ func TestPagesShowNoHalfTransaction(t *testing.T) {
 	readers.Wait()
 }
 
-// The proof of Merge rests on this: of the changes of one row, a snapshot sees those
-// before a change that it sees.
-func TestChangesOfARowBecomeVisibleInTheirOrder(t *testing.T) {
-	for seed := range uint64(200) {
-		m := seededModel(seed)
-		for range 300 {
-			m.step()
-			s := m.snapshot()
-			for i, chain := range m.chains {
-				for j := 1; j < len(chain); j++ {
-					if s.Sees(chain[j].xid) && !s.Sees(chain[j-1].xid) || chain[j].lsn < chain[j-1].lsn {
-						t.Fatalf("seed %d: row %d: %d and %d", seed, i, chain[j-1].xid, chain[j].xid)
-					}
-				}
-			}
-		}
-	}
-}
-
 // What a row takes in memory is what the budget counts.
 func TestMemory(t *testing.T) {
 	const rows = 50_000
@@ -280,7 +250,7 @@ func TestMemory(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	r := New(roomy)
+	r := replica.New(roomy)
 	r.Apply(settled(1))
 	for from := 0; from < rows; from += 50 {
 		r.Merge(read(r, byCreatedAt, from, from+50))

@@ -1,0 +1,30 @@
+package cache
+
+import "time"
+
+// Encode returns a page as another node stored it: some time ago, or of another server.
+func Encode(key []byte, f FillResult, epoch string, life time.Duration, readAt time.Time) []byte {
+	f.epoch = epoch
+	return f.encode(key, life, readAt)
+}
+
+// WaitStored waits until all stores to Redis have ended, which no request waits for, by
+// taking all their places.
+func (c *Cache) WaitStored() {
+	for range cap(c.async) {
+		c.async <- struct{}{}
+	}
+	for range cap(c.async) {
+		<-c.async
+	}
+}
+
+// SetRedisBudgets sets how long calls to Redis may take, because this machine may be busy.
+func (c *Cache) SetRedisBudgets(request, store time.Duration) {
+	if c.redis != nil {
+		c.redis.budget, c.redis.storeBudget = request, store
+	}
+}
+
+// DropPages empties memory, as if other pages had evicted all. The rows stay.
+func (c *Cache) DropPages() { c.memory.ristretto.Clear() }
