@@ -15,12 +15,12 @@ import (
 )
 
 type keysCommand struct {
-	Create keyCreate `cmd:"" help:"Create a key and print it, once."`
-	List   keyList   `cmd:"" help:"List the keys of a workspace."`
-	Show   keyShow   `cmd:"" help:"Print all that is stored of a key, and whether it works."`
-	Update keyUpdate `cmd:"" help:"Change the limit of a key, on all nodes at once."`
-	Rotate keyRotate `cmd:"" help:"Replace a key: create a new one and print it, once. Both work until --overlap is over."`
-	Revoke keyRevoke `cmd:"" help:"Revoke a key."`
+	Create keyCreate `cmd:"" example:"--workspace ID --name Sync --scopes items:read --expires-in 720h" help:"Create a key and print it, once."`
+	List   keyList   `cmd:"" example:"--workspace ID --unused-for 90d" help:"List the keys of a workspace."`
+	Show   keyShow   `cmd:"" example:"ID" help:"Print all that is stored of a key, and whether it works."`
+	Update keyUpdate `cmd:"" example:"ID --rate 20" help:"Change the limit of a key, on all nodes at once."`
+	Rotate keyRotate `cmd:"" example:"ID --overlap 7d" help:"Replace a key: create a new one and print it, once. Both work until --overlap is over."`
+	Revoke keyRevoke `cmd:"" example:"ID" help:"Revoke a key."`
 }
 
 type keyCreate struct {

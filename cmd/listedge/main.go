@@ -33,23 +33,23 @@ import (
 
 // cli is the whole command line. Every flag is also an environment variable:
 // --database-url is LISTEDGE_DATABASE_URL. The drain of `dev` is short, because no load
-// balancer has to notice it.
+// balancer has to notice it. An example takes --database-url from the environment.
 //
 // kong calls Validate of a command and of each exported struct that is embedded in it.
 type cli struct {
-	Dev        devCommand        `cmd:"" set:"drain=300ms" help:"Run on a private Postgres with sample data, to try it."`
-	Serve      serveCommand      `cmd:"" set:"drain=3s" help:"Run one edge node."`
+	Dev        devCommand        `cmd:"" set:"drain=300ms" example:"--nodes 3" help:"Run on a private Postgres with sample data, to try it."`
+	Serve      serveCommand      `cmd:"" set:"drain=3s" example:"--redis-url redis://:secret@cache:6379" help:"Run one edge node."`
 	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
-	Doctor     doctorCommand     `cmd:"" help:"Check Postgres, Redis and the nodes, and say what to do."`
+	Doctor     doctorCommand     `cmd:"" example:"--node http://10.0.0.7:9090" help:"Check Postgres, Redis and the nodes, and say what to do."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list, rotate and revoke API keys."`
-	Audit      auditCommand      `cmd:"" help:"List who did what to workspaces, keys and data, and when."`
-	Usage      usageCommand      `cmd:"" help:"Print the usage of the keys of a workspace."`
-	Purge      purgeCommand      `cmd:"" help:"Make all nodes read the pages of a workspace, or all pages, again."`
-	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, for health checks."`
-	Explain    explainCommand    `cmd:"" help:"Print what a node recorded of a recent request: its limit, its page, its times."`
-	Import     importCommand     `cmd:"" help:"Load the rows of a list from a CSV file."`
-	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
+	Audit      auditCommand      `cmd:"" example:"--workspace ID --since 7d" help:"List who did what to workspaces, keys and data, and when."`
+	Usage      usageCommand      `cmd:"" example:"--workspace ID --since 7d" help:"Print the usage of the keys of a workspace."`
+	Purge      purgeCommand      `cmd:"" example:"--workspace ID" help:"Make all nodes read the pages of a workspace, or all pages, again."`
+	Ready      readyCommand      `cmd:"" example:"--node http://127.0.0.1:9090 --wait 60s" help:"Exit with 0 if a node is ready, for health checks."`
+	Explain    explainCommand    `cmd:"" example:"01JA2B3C4D" help:"Print what a node recorded of a recent request: its limit, its page, its times."`
+	Import     importCommand     `cmd:"" example:"items --workspace ID items.csv" help:"Load the rows of a list from a CSV file."`
+	Seed       seedCommand       `cmd:"" example:"--workspaces 10 --items 5000 --contacts 1000" help:"Load deterministic sample data of any size."`
 
 	Config  configFlag       `help:"File with settings of a command: YAML with the names of its flags. Flags and environment override it." placeholder:"FILE"`
 	Version kong.VersionFlag `help:"Print version and revision." env:"-"`

@@ -12,11 +12,11 @@ import (
 
 type migrateCommand struct {
 	Up     migrateUp     `cmd:"" help:"Apply pending migrations. Several may run at once."`
-	Status migrateStatus `cmd:"" help:"List migrations, applied and pending."`
-	Grants migrateGrants `cmd:"" help:"Print the SQL that gives a role the rights of a node; changes nothing."`
+	Status migrateStatus `cmd:"" example:"--json" help:"List migrations, applied and pending."`
+	Grants migrateGrants `cmd:"" example:"--role listedge_node" help:"Print the SQL that gives a role the rights of a node; changes nothing."`
 
-	DropSlot migrateDropSlot `cmd:"" help:"Drop the replication slot of a fleet whose nodes have all been stopped."`
-	Remove   migrateRemove   `cmd:"" help:"Print the SQL that removes all that listedge has made in the database; with --yes, run it."`
+	DropSlot migrateDropSlot `cmd:"" example:"--region eu" help:"Drop the replication slot of a fleet whose nodes have all been stopped."`
+	Remove   migrateRemove   `cmd:"" example:"--yes" help:"Print the SQL that removes all that listedge has made in the database; with --yes, run it."`
 }
 
 type migrateUp struct {

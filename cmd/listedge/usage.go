@@ -29,12 +29,14 @@ func (c *usageCommand) Run(ctx context.Context, t *terminal, a *admin.Conn) erro
 	return c.print(t, u, err, func() { printUsage(t, u) })
 }
 
-// usageHelp explains the columns.
-const usageHelp = "Requests are all that were answered with a valid key, with any status. 429s, 304s and bypassed ones, which said Cache-Control: no-cache, " +
-	"are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share " +
-	"counts for the key of the first, and looking up keys for nobody. Of a quota, all requests but 429s and 304s count as used here.\n" +
-	"\n" +
-	"Nodes write every five seconds. Hours are kept for 35 days, the last use of a key for as long as the key."
+// Help explains the columns.
+func (usageCommand) Help() string {
+	return "Requests are all that were answered with a valid key, with any status. 429s, 304s and bypassed ones, which said Cache-Control: no-cache, " +
+		"are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share " +
+		"counts for the key of the first, and looking up keys for nobody. Of a quota, all requests but 429s and 304s count as used here.\n" +
+		"\n" +
+		"Nodes write every five seconds. Hours are kept for 35 days, the last use of a key for as long as the key."
+}
 
 func printUsage(t *terminal, u admin.Usage) {
 	fmt.Fprintf(t.out, "%s  since %s\n\n", u.WorkspaceID, instant(&u.Since))

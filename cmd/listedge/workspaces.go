@@ -16,11 +16,11 @@ import (
 )
 
 type workspacesCommand struct {
-	Create  workspaceCreate  `cmd:"" help:"Create a workspace."`
-	List    workspaceList    `cmd:"" help:"List workspaces."`
-	Update  workspaceUpdate  `cmd:"" help:"Change the limit or the quota of a workspace, on all nodes at once."`
-	Suspend workspaceSuspend `cmd:"" help:"Refuse all keys of a workspace (403)."`
-	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
+	Create  workspaceCreate  `cmd:"" example:"--name Shop --rate 100" help:"Create a workspace."`
+	List    workspaceList    `cmd:"" example:"--json" help:"List workspaces."`
+	Update  workspaceUpdate  `cmd:"" example:"ID --rate 200 --burst 400" help:"Change the limit or the quota of a workspace, on all nodes at once."`
+	Suspend workspaceSuspend `cmd:"" example:"ID" help:"Refuse all keys of a workspace (403)."`
+	Resume  workspaceResume  `cmd:"" example:"ID" help:"Undo suspend."`
 }
 
 // LimitFlags set the rate and the burst of a token bucket.
