@@ -29,22 +29,12 @@ type migrateUp struct {
 // without the rights it prints what it could not make, and does not fail.
 func (c *migrateUp) Run(ctx acting, t *terminal) error {
 	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
-	applied, err := admin.MigrateSchema(ctx, url)
-	for _, m := range applied {
-		fmt.Fprintf(t.out, "applied %s\n", m.Name)
+	done, err := admin.MigrateUp(ctx, url)
+	for _, line := range done {
+		fmt.Fprintln(t.out, oneLine(line))
 	}
 	if err != nil {
 		return err
-	}
-	done, refused, err := admin.MakePublication(ctx, url)
-	if err != nil {
-		return err
-	}
-	if done != "" {
-		fmt.Fprintln(t.out, done)
-	}
-	if refused != "" {
-		fmt.Fprintf(t.out, "not made: the publication: %s\n", oneLine(refused))
 	}
 	slot, created, err := follower.CreateSlot(ctx, url, c.Region)
 	switch {
@@ -53,7 +43,7 @@ func (c *migrateUp) Run(ctx acting, t *terminal) error {
 	case created:
 		fmt.Fprintf(t.out, "made the slot %s\n", slot)
 	}
-	if len(applied) == 0 && done == "" && !created {
+	if len(done) == 0 && !created {
 		fmt.Fprintln(t.out, "nothing to apply")
 	}
 	return nil

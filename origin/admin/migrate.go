@@ -27,22 +27,11 @@ type Migration struct {
 }
 
 // MigrateUp applies pending migrations, and makes the publication if the user has the
-// right to.
-func MigrateUp(ctx context.Context, url string) (applied []Migration, err error) {
-	if applied, err = MigrateSchema(ctx, url); err != nil {
-		return applied, err
-	}
-	if _, _, err = MakePublication(ctx, url); err != nil {
-		return applied, fmt.Errorf("migrate up: %w", err)
-	}
-	return applied, nil
-}
-
-// MigrateSchema applies pending migrations and returns them. Several nodes may call it at
-// once: an advisory lock admits one at a time, and the others then find nothing pending.
-// They are added to the audit log in a transaction of its own. goose_db_version has them in
-// any case.
-func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
+// right to. It returns what it did, or could not do, in lines for people. Several nodes may
+// call it at once: an advisory lock admits one at a time, and the others then find nothing
+// pending. Migrations are added to the audit log in a transaction of its own.
+// goose_db_version has them in any case.
+func MigrateUp(ctx context.Context, url string) (done []string, err error) {
 	var names []string
 	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
@@ -51,7 +40,7 @@ func MigrateSchema(ctx context.Context, url string) (applied []Migration, err er
 		}
 		for _, r := range results {
 			names = append(names, path.Base(r.Source.Path))
-			applied = append(applied, Migration{Version: r.Source.Version, Name: path.Base(r.Source.Path), AppliedAt: time.Now()})
+			done = append(done, "applied "+path.Base(r.Source.Path))
 		}
 		return err
 	})
@@ -63,10 +52,16 @@ func MigrateSchema(ctx context.Context, url string) (applied []Migration, err er
 		}
 		err = errors.Join(err, failed)
 	}
-	if err != nil {
-		return applied, fmt.Errorf("migrate up: %w", err)
+	if err == nil {
+		var published string
+		if published, err = makePublication(ctx, url); published != "" {
+			done = append(done, published)
+		}
 	}
-	return applied, nil
+	if err != nil {
+		err = fmt.Errorf("migrate up: %w", err)
+	}
+	return done, err
 }
 
 // MigrateStatus lists all migrations, applied or pending.

@@ -21,28 +21,29 @@ import (
 //go:embed publication.sql
 var publicationSQL string
 
-// MakePublication makes or mends the publication that nodes follow changes by. It
-// returns what it did, as "made the publication", or why this user cannot do it.
-func MakePublication(ctx context.Context, url string) (done, refused string, err error) {
+// makePublication makes or mends the publication that nodes follow changes by. It
+// returns what it did, or why this user cannot do it; empty = nothing was to be done.
+func makePublication(ctx context.Context, url string) (done string, err error) {
 	c, err := Open(ctx, url)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	defer c.Close()
 	done, err = act(ctx, c, func(tx pgx.Tx) (string, audit.Act, error) { return changePublication(ctx, tx) })
 	var server *pgconn.PgError
 	switch {
 	case errors.As(err, &server) && !strings.HasPrefix(server.Code, "57") && !strings.HasPrefix(server.Code, "08"):
-		if refused = server.Message; server.Code == "42501" { // insufficient_privilege
-			refused += ": needs the owner of the tables, with CREATE on the database"
+		done = "not made: the publication: " + server.Message
+		if server.Code == "42501" { // insufficient_privilege
+			done += ": needs the owner of the tables, with CREATE on the database"
 		}
-		return "", refused, nil
+		return done, nil
 	case errors.Is(err, errPublished):
-		return "", "", nil
+		return "", nil
 	case err != nil:
-		return "", "", fmt.Errorf("make the publication: %w", err)
+		return "", fmt.Errorf("make the publication: %w", err)
 	}
-	return done, "", nil
+	return done, nil
 }
 
 // errPublished: the publication is as it should be.
