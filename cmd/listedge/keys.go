@@ -70,12 +70,8 @@ func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin
 		return a.Keys(ctx, c.Workspace)
 	}
 	unusedFor := time.Duration(*c.UnusedFor)
-	list, err := a.UnusedKeys(ctx, c.Workspace, unusedFor)
-	if err != nil || len(list) == 0 {
-		return nil, err
-	}
-	since, err := a.UsageSince(ctx)
-	if err == nil && time.Since(since) < unusedFor {
+	list, since, err := a.UnusedKeys(ctx, c.Workspace, unusedFor)
+	if err == nil && len(list) > 0 && time.Since(since) < unusedFor {
 		fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
 	}
 	return list, err

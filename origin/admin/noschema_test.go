@@ -21,10 +21,9 @@ func TestCommandsWithoutASchema(t *testing.T) {
 		"workspaces suspend": func() error { _, err := c.SuspendWorkspace(ctx, id); return err },
 		"keys create":        func() error { _, err := c.CreateKey(ctx, NewKey{Workspace: id}); return err },
 		"keys list":          func() error { _, err := c.Keys(ctx, id); return err },
-		"keys list unused":   func() error { _, err := c.UnusedKeys(ctx, id, time.Hour); return err },
+		"keys list unused":   func() error { _, _, err := c.UnusedKeys(ctx, id, time.Hour); return err },
 		"keys rotate":        func() error { _, err := c.RotateKey(ctx, id, 0, nil); return err },
 		"usage":              func() error { _, err := c.Usage(ctx, id, time.Hour); return err },
-		"usage since":        func() error { _, err := c.UsageSince(ctx); return err },
 		"audit":              func() error { _, err := c.Audit(ctx, audit.Filter{Limit: 1}); return err },
 	} {
 		if err := run(); err == nil || !strings.HasSuffix(err.Error(), ": run `listedge migrate up`") || strings.Count(err.Error(), "run `") != 1 {

@@ -112,7 +112,6 @@ type Entry[T any] struct {
 	Value T
 
 	hash     Hash
-	lookedUp time.Duration // when the latest look-up that confirmed it began; guarded by entriesMu
 	lastUsed time.Duration // as of the last scan; the refresher's
 }
 
@@ -292,7 +291,7 @@ func (c *Cache[T]) refresh() {
 	}
 }
 
-// scan returns the entries that a request has used since their last look-up, and those that no
+// scan returns the entries that a request has used since they were right, and those that no
 // request has used for long. Requests read meanwhile.
 func (c *Cache[T]) scan(now time.Duration) (due []Hash, idle []*Entry[T]) {
 	c.entriesMu.RLock()
@@ -303,7 +302,7 @@ func (c *Cache[T]) scan(now time.Duration) (due []Hash, idle []*Entry[T]) {
 		}
 		if now-e.lastUsed > idleTTL {
 			idle = append(idle, e)
-		} else if e.lastUsed > e.lookedUp {
+		} else if e.lastUsed > time.Duration(e.validatedAt.Load()) {
 			due = append(due, hash)
 		}
 	}

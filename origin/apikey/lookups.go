@@ -165,10 +165,9 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
 		return
 	case before != nil && before.Key == key:
 		before.validatedAt.Store(int64(began))
-		before.lookedUp = began
 		return
 	}
-	e := &Entry[T]{Key: key, hash: hash, lookedUp: began, lastUsed: began}
+	e := &Entry[T]{Key: key, hash: hash, lastUsed: began}
 	e.validatedAt.Store(int64(began))
 	e.used.Store(true)
 	e.invalidatedAt.Store(int64(c.changedAt)) // it may have been of this key, which was not in rows yet; mutation: a look-up in flight is not invalidated
