@@ -60,11 +60,7 @@ func TestAPartitionThatIsBeingDetached(t *testing.T) {
 	w.exec(partitioned)
 	w.awaitFollowing(w.follow())
 	reader := open(t, w.url)
-	for _, sql := range []string{"BEGIN", "SELECT FROM items"} {
-		if _, err := reader.Exec(w.ctx(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	must2(reader.Exec(w.ctx(), "BEGIN; SELECT FROM items"))
 	ctx := w.ctx()
 	detached := make(chan error, 1)
 	go func() {
@@ -79,9 +75,7 @@ func TestAPartitionThatIsBeingDetached(t *testing.T) {
 		t.Errorf("it did not wait: %v", err)
 	default:
 	}
-	if _, err := reader.Exec(w.ctx(), "ROLLBACK"); err != nil {
-		t.Fatal(err)
-	}
+	must2(reader.Exec(w.ctx(), "ROLLBACK"))
 	if err := <-detached; err != nil {
 		t.Error(err)
 	}

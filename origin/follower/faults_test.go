@@ -225,9 +225,7 @@ func (w *world) withSetting(name, value string) (end func()) {
 		w.Helper()
 		conn := open(w.T, w.postgres.URL("postgres"))
 		for _, sql := range []string{sql, "SELECT pg_reload_conf()"} {
-			if _, err := conn.Exec(w.ctx(), sql); err != nil {
-				w.Fatal(err)
-			}
+			must2(conn.Exec(w.ctx(), sql))
 		}
 		w.eventually(sql, func() (is bool) {
 			fresh := open(w.T, w.postgres.URL("postgres"))

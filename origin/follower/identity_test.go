@@ -62,9 +62,7 @@ func TestAnotherDatabaseBehindTheSameURLIsFollowed(t *testing.T) {
 		"ALTER DATABASE THIS RENAME TO THIS_old",
 		"CREATE DATABASE THIS TEMPLATE " + postgrestest.Template,
 	} {
-		if _, err := admin.Exec(w.ctx(), strings.ReplaceAll(sql, "THIS", w.name)); err != nil {
-			t.Fatal(err)
-		}
+		must2(admin.Exec(w.ctx(), strings.ReplaceAll(sql, "THIS", w.name)))
 	}
 	w.eventually("another database is found", func() bool { return followed.Digest() != before })
 	w.eventually("another epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != epoch })

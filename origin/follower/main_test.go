@@ -158,15 +158,10 @@ func (l testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// eventually waits until ok returns true.
 func (w *world) eventually(what string, ok func() bool) {
 	w.Helper()
-	eventually(w, what, ok)
-}
-
-// eventually waits until ok returns true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	sandboxtest.Within(t, patience, what, ok)
+	sandboxtest.Within(w, patience, what, ok)
 }
 
 func (w *world) awaitFollowing(r running) {

@@ -141,11 +141,7 @@ func TestHeartbeatsGoOn(t *testing.T) {
 	}
 	proofs("idle", 10)
 	long := open(t, w.url)
-	for _, sql := range []string{"BEGIN", "INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 500)"} {
-		if _, err := long.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	must2(long.Exec(t.Context(), "BEGIN; INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 500)"))
 	proofs("an open write transaction", 20)
 	w.exec("SET synchronous_commit = off")
 	for n := range 20 {

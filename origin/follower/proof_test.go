@@ -57,9 +57,7 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, server())
 			writer := open(t, w.url)
-			if _, err := writer.Exec(w.ctx(), "SET synchronous_commit = "+commit); err != nil {
-				t.Fatal(err)
-			}
+			must2(writer.Exec(w.ctx(), "SET synchronous_commit = "+commit))
 			log := &writingLog{Log: w.log, writer: writer}
 			f := w.followWith(w.url, log, silent)
 			w.awaitFollowing(f)

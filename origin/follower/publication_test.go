@@ -5,24 +5,9 @@ import (
 	"testing"
 )
 
-func (w *world) coarse() string {
-	w.Helper()
-	p, err := ReadPublication(w.ctx(), w.db)
-	if err != nil {
-		w.Fatal(err)
-	}
-	if defect, _ := p.Defect(); defect != "" {
-		w.Fatal(defect)
-	}
-	coarse, _ := p.Coarse()
-	return coarse
-}
-
 func (w *world) migrate() {
 	w.Helper()
-	if _, err := MigrateUp(w.ctx(), w.url); err != nil {
-		w.Fatal(err)
-	}
+	must2(MigrateUp(w.ctx(), w.url))
 }
 
 // Lists of columns lack what rows show, until `migrate up` publishes whole rows.
@@ -99,7 +84,11 @@ func TestRowsThatTheirIDDoesNotName(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, server())
 			w.exec(c.sql)
-			is := w.coarse()
+			p := must2(ReadPublication(w.ctx(), w.db))
+			if defect, _ := p.Defect(); defect != "" {
+				t.Fatal(defect)
+			}
+			is, _ := p.Coarse()
 			if c.coarse == "" && is != "" || c.coarse != "" && !strings.Contains(is, "which row of "+c.coarse+" was") {
 				t.Errorf("%q, want %q", is, c.coarse)
 			}

@@ -23,20 +23,14 @@ type transaction struct {
 func (w *world) begin(sql string) transaction {
 	w.Helper()
 	t := transaction{Conn: open(w.T, w.url)}
-	for _, sql := range []string{"BEGIN", ids(sql)} {
-		if _, err := t.Exec(w.ctx(), sql); err != nil {
-			w.Fatal(err)
-		}
-	}
+	must2(t.Exec(w.ctx(), "BEGIN; "+ids(sql)))
 	must(t.QueryRow(w.ctx(), "SELECT pg_current_xact_id()::text").Scan(&t.xid))
 	return t
 }
 
 func (w *world) rollback(t transaction) {
 	w.Helper()
-	if _, err := t.Exec(w.ctx(), "ROLLBACK"); err != nil {
-		w.Fatal(err)
-	}
+	must2(t.Exec(w.ctx(), "ROLLBACK"))
 }
 
 // awaitWaiting waits until a follower waits for the transaction to end.

@@ -34,9 +34,7 @@ func (w *world) decodedBytes() (streamed, total int64) {
 func (w *world) write(tx transaction, sql string) {
 	w.Helper()
 	before, _ := w.decodedBytes()
-	if _, err := tx.Exec(w.ctx(), strings.ReplaceAll(ids(sql), "DATABASE", w.name)); err != nil {
-		w.Fatal(err)
-	}
+	must2(tx.Exec(w.ctx(), strings.ReplaceAll(ids(sql), "DATABASE", w.name)))
 	if strings.Contains(sql, "generate_series") {
 		w.eventually("rows are streamed", func() bool { now, _ := w.decodedBytes(); return now > before })
 	}
