@@ -112,7 +112,8 @@ func TestLatencies(t *testing.T) {
 	r.Edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Millisecond)
 	h := find(t, scraped(t, r, protobuf))
 	t.Run("protobuf has native buckets", func(t *testing.T) {
-		if h.GetSchema() != 2 || h.GetSampleCount() != 4 || len(h.PositiveSpan) != 2 || len(h.PositiveDelta) != 2 || h.PositiveDelta[0] != 3 || h.GetCreatedTimestamp() == nil {
+		if h.GetSchema() != 2 || h.GetSampleCount() != 4 || len(h.PositiveSpan) != 2 || len(h.PositiveDelta) != 2 || h.PositiveDelta[0] != 3 ||
+			h.GetCreatedTimestamp() == nil {
 			t.Errorf("%v", h)
 		}
 	})

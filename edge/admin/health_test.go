@@ -190,7 +190,8 @@ func TestReadiness(t *testing.T) {
 			boottimetest.Pass(startInterval)
 			cancel()
 			<-ended
-			if said := strings.Split(log.String(), "\n"); len(said) != 3 || !strings.Contains(said[0], `msg="not ready" checks=map[it:wrong]`) || !strings.Contains(said[1], "msg=ready") {
+			if said := strings.Split(log.String(), "\n"); len(said) != 3 || !strings.Contains(said[0], `msg="not ready" checks=map[it:wrong]`) ||
+				!strings.Contains(said[1], "msg=ready") {
 				t.Errorf("%q", said)
 			}
 		})
@@ -243,7 +244,8 @@ func TestChecksAreLogged(t *testing.T) {
 			started.Store(step.start)
 			it.Store(step.now)
 			boottimetest.Pass(step.checks * checkInterval)
-			if got := strings.ReplaceAll(logged(h, &log), "level=WARN msg=\"not ready\" checks=\"map[it:away: see ItIsDown in the runbook start:starts]\"\n", ""); got != step.log {
+			if got := strings.ReplaceAll(logged(h, &log), "level=WARN msg=\"not ready\" checks=\"map[it:away: see ItIsDown in the runbook start:starts]\"\n",
+				""); got != step.log {
 				t.Errorf("%s: %s, want %s", step.name, got, step.log)
 			}
 		}

@@ -83,7 +83,8 @@ func leaks(text, secret string) string {
 // Nothing of a secret comes out, however it is written and whether or not a
 // driver could read the result.
 func FuzzNoSecretComesOut(f *testing.F) {
-	for _, secret := range []string{"secret", "p@ssword", "12/secret", "a?secret", "a:secret@b,c", "%zzsecret", "it's secret", `back\slash\'`, "a#secret", "x&y=secret", "12?secret", "secret\n", "/?@secret"} {
+	for _, secret := range []string{"secret", "p@ssword", "12/secret", "a?secret", "a:secret@b,c", "%zzsecret", "it's secret", `back\slash\'`,
+		"a#secret", "x&y=secret", "12?secret", "secret\n", "/?@secret"} {
 		f.Add(secret)
 	}
 	f.Fuzz(func(t *testing.T, secret string) {
@@ -116,7 +117,8 @@ func FuzzNoSecretComesOut(f *testing.F) {
 
 // What is shown has the user, hosts and database that the driver reads.
 func FuzzURLIsReadAsTheDriverReadsIt(f *testing.F) {
-	for _, s := range []string{"postgres://u:secret@h:1,i:2/d", "postgres://u%40v:secret@[::1]/a%2fb", "postgres:///d", "postgres://u:p@,h/d", "postgresql://u:x@%2frun"} {
+	for _, s := range []string{"postgres://u:secret@h:1,i:2/d", "postgres://u%40v:secret@[::1]/a%2fb", "postgres:///d", "postgres://u:p@,h/d",
+		"postgresql://u:x@%2frun"} {
 		f.Add(s)
 	}
 	for _, name := range []string{"PGPASSWORD", "PGSERVICE", "PGHOST", "PGUSER", "PGDATABASE", "PGPORT"} {
@@ -131,7 +133,8 @@ func FuzzURLIsReadAsTheDriverReadsIt(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q is shown as %q: %v", s, redact.URL(s), err)
 		}
-		if again.Host != read.Host || again.Port != read.Port || again.User != read.User || again.Database != read.Database || len(again.Fallbacks) != len(read.Fallbacks) {
+		if again.Host != read.Host || again.Port != read.Port || again.User != read.User || again.Database != read.Database ||
+			len(again.Fallbacks) != len(read.Fallbacks) {
 			t.Errorf("%q is shown as %q, which is another server, user or database", s, redact.URL(s))
 		}
 	})

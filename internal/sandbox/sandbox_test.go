@@ -62,7 +62,8 @@ func TestPostgresLivesDiesAndComesBackOnItsFolder(t *testing.T) {
 		t.Error("the folder's password changed")
 	}
 	// A second server on the same folder is refused, and named.
-	if _, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(again.Pid())) {
+	if _, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprint(again.Pid())) {
 		t.Error(err)
 	}
 	must(again.Stop())

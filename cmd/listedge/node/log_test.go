@@ -32,7 +32,8 @@ func TestTheLatestWarningsAreKept(t *testing.T) {
 	}
 	log.Info("fine")
 	log.Warn("away", "error", errors.New("refused"))
-	log.With("where", "here").WithGroup("g").Error("request failed", "requestId", "chosen-by-client", "status", 503, "error", errors.New("first\n\tsecond\ngoroutine 7 [running]:"))
+	log.With("where", "here").WithGroup("g").Error("request failed", "requestId", "chosen-by-client", "status", 503, "error",
+		errors.New("first\n\tsecond\ngoroutine 7 [running]:"))
 	log.Warn("away", "error", errors.New("refused"))
 	log.Warn("away", "error", errors.New("late for listedge:{2eb47be5-0a5c-53b0-9f9a-33982776de3a}"), "node", "")
 

@@ -33,7 +33,8 @@ func TestTheConnectionLimitLeavesDescriptorsAndMemory(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		c.flags.MaxConnections = c.wanted
-		if got := limitConnections(c.flags, c.descriptors, c.memory, slog.New(slog.NewTextHandler(&log, nil))); got != c.limit || strings.Contains(log.String(), "--max-connections") != c.warns {
+		if got := limitConnections(c.flags, c.descriptors, c.memory, slog.New(slog.NewTextHandler(&log, nil))); got != c.limit ||
+			strings.Contains(log.String(), "--max-connections") != c.warns {
 			t.Errorf("%s: %d, want %d; log: %s", c.name, got, c.limit, log.String())
 		}
 	}
