@@ -45,7 +45,8 @@ func findPostgres() (bin string, err error) {
 		}
 		var version int
 		out, _ := exec.Command(server, "--version").Output()
-		if _, err := fmt.Sscanf(string(out), "postgres (PostgreSQL) %d", &version); err != nil || version <= newest || !executable(filepath.Join(folder, "initdb")) {
+		_, _ = fmt.Sscanf(string(out), "postgres (PostgreSQL) %d", &version)
+		if _, err := exec.LookPath(filepath.Join(folder, "initdb")); err != nil || version <= newest {
 			continue
 		}
 		if bin, newest = folder, version; i < len(inPath) {
@@ -65,19 +66,11 @@ var redisPrograms = []string{"redis-server", "valkey-server"}
 // FindServer returns the path of the first of these programs that is installed.
 func FindServer(what string, names ...string) (string, error) {
 	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
-		for _, folder := range []string{"/usr/bin", "/usr/sbin", "/opt/homebrew/bin", "/usr/local/bin"} {
-			if path := filepath.Join(folder, name); executable(path) {
+		for _, folder := range []string{"", "/usr/bin", "/usr/sbin", "/opt/homebrew/bin", "/usr/local/bin"} { // "" = those of PATH
+			if path, err := exec.LookPath(filepath.Join(folder, name)); err == nil {
 				return path, nil
 			}
 		}
 	}
 	return "", fmt.Errorf("%s: %w", what, errNotInstalled)
-}
-
-func executable(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && !info.IsDir() && info.Mode()&0o111 != 0
 }

@@ -1,13 +1,9 @@
 package sandbox
 
 import (
-	"bufio"
 	"context"
-	"net"
 	"os"
-	"strings"
 	"syscall"
-	"time"
 )
 
 // Redis is a running private server: 127.0.0.1 only, nothing written to disk. A restart
@@ -15,7 +11,7 @@ import (
 type Redis struct{ *Server }
 
 // StartRedis starts a server in a folder of its own, which it makes, with these arguments of redis-server besides. It
-// returns when the server answers PING. An error has the end of its log.
+// returns when the server takes connections. An error has the end of its log.
 func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, error) {
 	path, err := FindServer("a Redis server", redisPrograms...)
 	if err != nil {
@@ -25,7 +21,7 @@ func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, e
 		return nil, err
 	}
 	s, err := StartServer(ctx, Program{
-		Path: path, Dir: dir, Log: "redis.log", Ready: (*Server).answersPing, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
+		Path: path, Dir: dir, Log: "redis.log", Ready: (*Server).TakesConnections, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
 		Args: func(port string) ([]string, error) {
 			return append([]string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no",
 				"--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", dir}, arguments...), nil
@@ -34,20 +30,6 @@ func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, e
 		return nil, err
 	}
 	return &Redis{s}, nil
-}
-
-func (s *Server) answersPing() bool {
-	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
-		return false
-	}
-	answer, err := bufio.NewReader(conn).ReadString('\n')
-	return err == nil && strings.HasPrefix(answer, "+PONG")
 }
 
 // URL is the connection string.

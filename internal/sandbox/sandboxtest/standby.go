@@ -2,7 +2,6 @@ package sandboxtest
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/url"
 	"os"
@@ -17,7 +16,8 @@ import (
 // Standby starts a hot standby of the primary, with the primary's settings and these; where
 // both have a setting, the standby's wins. It has the same databases and password, and
 // another port. "recovery_min_apply_delay": "2s" makes it lag. It uses no replication slot, so
-// a standby that is stopped for long needs wal_keep_size on the primary.
+// a standby that is stopped for long needs wal_keep_size on the primary. Both are Disposable:
+// they ask each other for no password.
 func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string) *sandbox.Postgres {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -29,14 +29,12 @@ func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string
 	u, err := url.Parse(primary.URL("postgres"))
 	must(t, err)
 	password, _ := u.User.Password()
-	passFile := filepath.Join(dir, "pgpass") // so that no list of processes shows the password
-	for file, text := range map[string]string{filepath.Join(dir, "password"): password, passFile: "*:*:*:postgres:" + password + "\n"} {
-		must(t, os.WriteFile(file, []byte(text), 0o600))
-		must(t, sandbox.Give(file, account))
-	}
+	passwordFile := filepath.Join(dir, "password")
+	must(t, os.WriteFile(passwordFile, []byte(password), 0o600))
+	must(t, sandbox.Give(passwordFile, account))
 	backup := exec.CommandContext(ctx, filepath.Join(primary.Bin(), "pg_basebackup"), "--pgdata", filepath.Join(dir, "cluster"),
 		"--write-recovery-conf", "--wal-method", "stream", "--checkpoint", "fast", "--no-password", "--no-sync",
-		"--dbname", fmt.Sprintf("host=%s port=%s user=postgres passfile='%s'", u.Hostname(), u.Port(), passFile))
+		"--dbname", "host="+u.Hostname()+" port="+u.Port()+" user=postgres")
 	backup.Dir, backup.SysProcAttr = dir, &syscall.SysProcAttr{Credential: account}
 	if out, err := backup.CombinedOutput(); err != nil {
 		t.Fatalf("pg_basebackup: %v: %s", err, out)
@@ -44,5 +42,5 @@ func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string
 	all := map[string]string{"hot_standby": "on"}
 	maps.Copy(all, primary.Options.Settings)
 	maps.Copy(all, settings)
-	return startPostgres(t, sandbox.PostgresOptions{Dir: dir, Settings: all, Disposable: primary.Options.Disposable})
+	return startPostgres(t, sandbox.PostgresOptions{Dir: dir, Settings: all, Disposable: true})
 }
