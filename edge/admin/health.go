@@ -232,12 +232,11 @@ func (h *Health) Readiness() Readiness {
 	r := Readiness{Ready: h.Ready(), Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
 	for _, s := range h.States() {
 		text := "ok"
-		if do := s.WhatToDo(); !s.Checked {
+		switch {
+		case !s.Checked:
 			text = "not checked yet"
-		} else if s.Why != "" && do != "" {
-			text = s.Why + ": " + do
-		} else if s.Why != "" {
-			text = s.Why
+		case s.Why != "":
+			text = strings.TrimSuffix(s.Why+": "+s.WhatToDo(), ": ")
 		}
 		r.Checks[strings.ToLower(s.Name)] = text
 	}

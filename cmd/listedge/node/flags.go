@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"reflect"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -122,15 +121,11 @@ type ByteSize int64
 
 // String is the number with the largest unit that fits.
 func (b ByteSize) String() string {
-	for _, unit := range []struct {
-		bytes ByteSize
-		name  string
-	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if b >= unit.bytes && b%unit.bytes == 0 {
-			return strconv.FormatInt(int64(b/unit.bytes), 10) + unit.name
-		}
+	unit := 0
+	for ; unit < 3 && b != 0 && b%1024 == 0; unit++ {
+		b /= 1024
 	}
-	return strconv.FormatInt(int64(b), 10) + "B"
+	return fmt.Sprint(int64(b), [...]string{"B", "KiB", "MiB", "GiB"}[unit])
 }
 
 // UnmarshalText reads a size.

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -25,14 +24,15 @@ type redisClients struct {
 // with the time to get a connection.
 type callTimer func(took time.Duration)
 
+func (t callTimer) since(began time.Time) { t(time.Since(began)) }
+
 // DialHook implements redis.Hook.
 func (t callTimer) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements redis.Hook.
 func (t callTimer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
-		began := time.Now()
-		defer func() { t(time.Since(began)) }()
+		defer t.since(time.Now())
 		return next(ctx, command)
 	}
 }
@@ -40,8 +40,7 @@ func (t callTimer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements redis.Hook.
 func (t callTimer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
-		began := time.Now()
-		defer func() { t(time.Since(began)) }()
+		defer t.since(time.Now())
 		return next(ctx, commands)
 	}
 }
@@ -160,9 +159,8 @@ func ParseRedisURL(text string) (o redis.UniversalOptions, err error) {
 // ParseInfo reads the name:value lines of INFO.
 func ParseInfo(text string) map[string]string {
 	info := map[string]string{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		if name, value, ok := strings.Cut(lines.Text(), ":"); ok {
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			info[name] = value
 		}
 	}
