@@ -85,11 +85,14 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 	if err != nil {
 		return
 	}
-	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.HSet(ctx, key, own, text)
 		p.PExpire(ctx, key, rosterLife)
 		return nil
 	})
+	if redis.HasErrorPrefix(err, "WRONGTYPE") { // damaged: the next write makes it anew
+		_ = client.Del(ctx, key).Err()
+	}
 }
 
 // ReadRoster returns the entries that are not older than oldest, by their names and the youngest of a
