@@ -2,11 +2,8 @@ package deploy_test
 
 import (
 	"context"
-	"flag"
 	"net/url"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -17,8 +14,6 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
-
-var screenshots = flag.String("screenshots", "", "folder for pictures of the pages, to be looked at")
 
 // tab is a page in a real browser, with its console messages and its requests.
 type tab struct {
@@ -102,7 +97,6 @@ func (b *tab) do(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
 	ctx, cancel := context.WithTimeout(b, patience)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
-		b.picture(t, "failed")
 		t.Fatalf("%v; the page said %q", err, b.complaints())
 	}
 }
@@ -124,7 +118,6 @@ func (b *tab) await(t *testing.T, expression string) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
-			b.picture(t, "failed")
 			t.Logf("the page said %q and shows %s", b.complaints(), evaluate[string](t, b, `document.body.innerText.replace(/\s+/g, " ")`))
 		}
 	}()
@@ -139,24 +132,6 @@ func (b *tab) resize(t *testing.T, width int64, scheme string) {
 	}))
 	night := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
 	must1(chromedp.Call(b, emulation.SetEmulatedMedia, night))
-}
-
-// picture writes a screenshot of the whole page, if the environment asks for screenshots.
-func (b *tab) picture(t *testing.T, name string) {
-	t.Helper()
-	if *screenshots == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(b, patience)
-	defer cancel()
-	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), png, 0o644); err != nil {
-		t.Error(err)
-	}
 }
 
 func (b *tab) complaints() []string {

@@ -38,24 +38,26 @@ type cluster struct {
 	rules       map[string]*monitoring.PrometheusRule
 }
 
-// decode reads an object strictly into the type of its kind: as Kubernetes, and unlike a YAML
+// in reads an object strictly into the type of its kind: as Kubernetes, and unlike a YAML
 // library that knows the type, it takes no number for a string.
-func decode[T any](text []byte, name string, into *map[string]*T) error {
-	object := new(T)
-	if *into == nil {
-		*into = map[string]*T{}
+func in[T any](into *map[string]*T) func(text []byte, name string) error {
+	return func(text []byte, name string) error {
+		object := new(T)
+		if *into == nil {
+			*into = map[string]*T{}
+		}
+		if (*into)[name] != nil {
+			return fmt.Errorf("there are two")
+		}
+		(*into)[name] = object
+		asJSON, err := yaml.YAMLToJSONStrict(text)
+		if err != nil {
+			return err
+		}
+		strict := json.NewDecoder(bytes.NewReader(asJSON))
+		strict.DisallowUnknownFields()
+		return strict.Decode(object)
 	}
-	if (*into)[name] != nil {
-		return fmt.Errorf("there are two")
-	}
-	(*into)[name] = object
-	asJSON, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		return err
-	}
-	strict := json.NewDecoder(bytes.NewReader(asJSON))
-	strict.DisallowUnknownFields()
-	return strict.Decode(object)
 }
 
 // manifest is an object that would be made, as text.
@@ -82,39 +84,17 @@ func build(t *testing.T, folder string) *cluster {
 func decoded(t *testing.T, objects []manifest) *cluster {
 	t.Helper()
 	c := &cluster{}
+	kinds := map[string]func([]byte, string) error{
+		"apps/v1 Deployment": in(&c.deployments), "batch/v1 Job": in(&c.jobs), "v1 Service": in(&c.services), "v1 ServiceAccount": in(&c.accounts),
+		"v1 ConfigMap": in(&c.configs), "v1 Secret": in(&c.secrets), "v1 Namespace": in(&c.spaces),
+		"autoscaling/v2 HorizontalPodAutoscaler": in(&c.scalers), "policy/v1 PodDisruptionBudget": in(&c.budgets),
+		"networking.k8s.io/v1 NetworkPolicy": in(&c.networks), "networking.k8s.io/v1 Ingress": in(&c.ingresses),
+		"monitoring.coreos.com/v1 ServiceMonitor": in(&c.monitors), "monitoring.coreos.com/v1 PrometheusRule": in(&c.rules),
+	}
 	for _, o := range objects {
-		var err error
-		switch text, name := []byte(o.text), o.name; o.kind {
-		case "apps/v1 Deployment":
-			err = decode(text, name, &c.deployments)
-		case "batch/v1 Job":
-			err = decode(text, name, &c.jobs)
-		case "v1 Service":
-			err = decode(text, name, &c.services)
-		case "v1 ServiceAccount":
-			err = decode(text, name, &c.accounts)
-		case "v1 ConfigMap":
-			err = decode(text, name, &c.configs)
-		case "v1 Secret":
-			err = decode(text, name, &c.secrets)
-		case "v1 Namespace":
-			err = decode(text, name, &c.spaces)
-		case "autoscaling/v2 HorizontalPodAutoscaler":
-			err = decode(text, name, &c.scalers)
-		case "policy/v1 PodDisruptionBudget":
-			err = decode(text, name, &c.budgets)
-		case "networking.k8s.io/v1 NetworkPolicy":
-			err = decode(text, name, &c.networks)
-		case "networking.k8s.io/v1 Ingress":
-			err = decode(text, name, &c.ingresses)
-		case "monitoring.coreos.com/v1 ServiceMonitor":
-			err = decode(text, name, &c.monitors)
-		case "monitoring.coreos.com/v1 PrometheusRule":
-			err = decode(text, name, &c.rules)
-		default:
-			err = fmt.Errorf("of a kind that the test does not know")
-		}
-		if err != nil {
+		if decode := kinds[o.kind]; decode == nil {
+			t.Errorf("%s %s is of a kind that the test does not know", o.kind, o.name)
+		} else if err := decode([]byte(o.text), o.name); err != nil {
 			t.Errorf("%s %s: %v", o.kind, o.name, err)
 		}
 	}

@@ -62,7 +62,7 @@ func TestKubernetesTrustedProxiesAreRequired(t *testing.T) {
 		code int
 		says string
 	}{
-		{"", 2, "see-deploy/kubernetes/base/settings.env\" is not a network"},
+		{"", 2, "required-see-deploy/kubernetes/base/settings.env"},
 		{"LISTEDGE_TRUSTED_PROXIES=10.244.0.0/16,fd00::/8", 0, "10.244.0.0/16"},
 		{"LISTEDGE_TRUSTED_PROXIES=", 0, ""},
 	} {

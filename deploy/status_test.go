@@ -91,7 +91,6 @@ func TestTheStatusPageIsLive(t *testing.T) {
 			if pale := evaluate[[]string](t, page, pale); len(pale) > 0 {
 				t.Errorf("%s: hard to read: %q", scheme, pale)
 			}
-			page.picture(t, fmt.Sprintf("status-%d-%s", width, scheme))
 		}
 	}
 	if mute := evaluate[[]string](t, page, mute); len(mute) > 0 {
@@ -156,7 +155,6 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	page.await(t, `document.querySelector("#problems a").getAttribute("href") === "/runbook#listedgeredisdown"`)
 	page.await(t, `/Redis is down/.test(document.querySelector("#log").textContent)`)
 	page.await(t, beside("limits", "degraded")+`.startsWith("yes")`)
-	page.picture(t, "status-degraded")
 	must(f.redis.Restart(t.Context()))
 	page.await(t, is("Healthy", "^$"))
 
@@ -170,14 +168,12 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	}
 	page.await(t, `/request failed/.test(document.querySelector("#log .ERROR")?.textContent)`)
 	page.await(t, beside("traffic", "server errors (5xx)")+` !== "0 /s"`)
-	page.picture(t, "status-failing")
 	must(f.postgres.Restart(t.Context()))
 	page.await(t, is("Healthy", "^$"))
 
 	stop()
 	n.stop(t)
 	page.await(t, is("No answer", "does not answer"))
-	page.picture(t, "status-dead")
 	n.start(t)
 	page.await(t, is("Healthy", "^$"))
 	page.await(t, `!/request failed/.test(document.querySelector("#log").textContent)`) // of before the start
@@ -205,7 +201,6 @@ func TestTheStatusPageShowsAReplica(t *testing.T) {
 	if good := evaluate[int](t, page, `document.querySelectorAll("#lights .good").length`); good != 3 {
 		t.Errorf("%d other lights are green, of Postgres, Redis and the follower", good)
 	}
-	page.picture(t, "status-replica")
 	must(replica.Restart(t.Context()))
 	page.await(t, light("good", "up"))
 	page.await(t, `document.querySelector("#state").textContent === "Healthy"`)
