@@ -17,7 +17,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -143,25 +142,22 @@ func (o *Origin) observe(server string, err error, took time.Duration) {
 	}
 }
 
-// Check returns which collections cannot be read, and why. It reads each in each order, without
-// the queue and the breaker, for a workspace that does not exist. A search needs every
-// function of the schema.
-func (o *Origin) Check(ctx context.Context) error {
-	var errs []error
+// Check returns why a collection cannot be read; of several errors, one that is no timeout. It reads
+// each in each order, without the queue and the breaker, for a workspace that does not exist. A
+// search needs every function of the schema.
+func (o *Origin) Check(ctx context.Context) (failed error) {
 	for _, c := range lists.All {
 		for _, order := range c.Orders() {
 			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{}).SetTexts("N", "").Position(order)}
 			if _, _, err := o.readRows(ctx, &q); err != nil {
-				errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
+				if failed == nil || errors.Is(failed, ErrTimeout) {
+					failed = fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err))
+				}
 				break
 			}
 		}
 	}
-	late := func(err error) bool { return errors.Is(err, postgres.ErrTimeout) }
-	if slices.ContainsFunc(errs, func(err error) bool { return !late(err) }) { // the other error is the cause to report
-		errs = slices.DeleteFunc(errs, late)
-	}
-	return errors.Join(errs...)
+	return failed
 }
 
 // Probe pings the servers whose breaker is open: while all pages are served from caches,

@@ -136,23 +136,16 @@ func (p *Primary) Write(ctx context.Context, timeout time.Duration, write func(p
 const timelineTimeout = time.Second
 
 func (p *Primary) awaitTimeline(ctx context.Context) error {
-	known := p.address.timelineKnown
-	if known == nil {
+	if p.address.timelineKnown == nil {
 		return nil
 	}
 	select {
-	case <-known:
-		return nil
-	default:
-	}
-	ctx, cancel := context.WithTimeout(ctx, timelineTimeout)
-	defer cancel()
-	select {
-	case <-known:
+	case <-p.address.timelineKnown:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: it is not known yet which timeline the fleet follows", ErrUnavailable)
+	case <-time.After(timelineTimeout):
 	}
+	return fmt.Errorf("%w: it is not known yet which timeline the fleet follows", ErrUnavailable)
 }
 
 // resetPool closes all connections, at most once in a cooldown. While the address leads
