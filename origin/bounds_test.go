@@ -175,7 +175,8 @@ func TestARowThatCannotBeShown(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_created_at_check, DROP CONSTRAINT items_usage_30_check, DROP CONSTRAINT items_usage_30_bound, DROP CONSTRAINT items_cost_price_check, DROP CONSTRAINT items_cost_price_size")
+	exec(t, conn, `ALTER TABLE items DROP CONSTRAINT items_created_at_check, DROP CONSTRAINT items_usage_30_check, DROP CONSTRAINT items_usage_30_bound,
+		DROP CONSTRAINT items_cost_price_check, DROP CONSTRAINT items_cost_price_size`)
 	o := openOrigin(t, url)
 	for n, set := range []string{"created_at = 'infinity'", "created_at = '10000-01-01Z'", "usage_30 = 'NaN'", "cost_price = 'NaN'"} {
 		t.Run(set, func(t *testing.T) {

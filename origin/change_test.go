@@ -35,28 +35,20 @@ func (c *churn) run(ctx context.Context) error {
 }
 
 func (c *churn) change() error {
-	n := c.touched[c.random.IntN(len(c.touched))]
-	switch c.random.IntN(5) {
-	case 0:
+	sql, args := []string{
+		`DELETE FROM items WHERE workspace_id = $1 AND id = $2`, `UPDATE items SET active = NOT active WHERE workspace_id = $1 AND id = $2`,
+		`UPDATE items SET stock_on_hand = 2 - stock_on_hand WHERE workspace_id = $1 AND id = $2`,
+		`UPDATE items SET cost_price = cost_price + 1, unit = 'edited' WHERE workspace_id = $1 AND id = $2`,
+	}[c.random.IntN(4)], []any{ourWorkspace, awkwardID(c.touched[c.random.IntN(len(c.touched))])}
+	if c.random.IntN(5) == 0 {
 		c.next++
 		c.touched = append(c.touched, c.next)
-		_, err := c.conn.Exec(context.Background(), `INSERT INTO items (workspace_id, id, name, track_stock, reorder_point, created_at)
-			VALUES ($1, $2, $3, true, 1, '2026-01-01Z'::timestamptz + $4 * interval '1 second')`,
-			ourWorkspace, awkwardID(c.next), fmt.Sprintf("Row %c", 'A'+c.random.IntN(26)), c.random.IntN(40))
-		return err
-	case 1:
-		_, err := c.conn.Exec(context.Background(), `DELETE FROM items WHERE workspace_id = $1 AND id = $2`, ourWorkspace, awkwardID(n))
-		return err
-	case 2:
-		_, err := c.conn.Exec(context.Background(), `UPDATE items SET active = NOT active WHERE workspace_id = $1 AND id = $2`, ourWorkspace, awkwardID(n))
-		return err
-	case 3:
-		_, err := c.conn.Exec(context.Background(), `UPDATE items SET stock_on_hand = 2 - stock_on_hand WHERE workspace_id = $1 AND id = $2`, ourWorkspace, awkwardID(n))
-		return err
-	default:
-		_, err := c.conn.Exec(context.Background(), `UPDATE items SET cost_price = cost_price + 1, unit = 'edited' WHERE workspace_id = $1 AND id = $2`, ourWorkspace, awkwardID(n))
-		return err
+		sql = `INSERT INTO items (workspace_id, id, name, track_stock, reorder_point, created_at)
+			VALUES ($1, $2, $3, true, 1, '2026-01-01Z'::timestamptz + $4 * interval '1 second')`
+		args = []any{ourWorkspace, awkwardID(c.next), fmt.Sprintf("Row %c", 'A'+c.random.IntN(26)), c.random.IntN(40)}
 	}
+	_, err := c.conn.Exec(context.Background(), sql, args...)
+	return err
 }
 
 // Every third row never changes; the others come and go. Names and moments are

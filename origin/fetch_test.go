@@ -203,41 +203,14 @@ func TestPagesAreUTF8WhateverSessionsBeginWith(t *testing.T) {
 	}
 }
 
-// If its caller gives up, a query is also cancelled at the server.
-func TestACancelledQueryIsCancelledAtTheServer(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1, QueryTimeout: 10 * patience}))
-	conn := connect(t, url)
-	waiting := func() (n int) {
-		must(conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND wait_event_type = 'Lock'").Scan(&n))
-		return n
-	}
-	for range 2 { // the second on another connection
-		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil { // or preparing the statement would wait
-			t.Fatal(err)
-		}
-		release := lockItems(t, url)
-		ctx, leave := context.WithCancel(t.Context())
-		left := make(chan error, 1)
-		go func() { _, err := o.Fetch(ctx, anyPage, ""); left <- err }()
-		eventually(t, "a query that waits for the lock", func() bool { return waiting() == 1 })
-		leave()
-		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("%v", err)
-		}
-		eventually(t, "its end", func() bool { return waiting() == 0 })
-		release()
-	}
-}
-
 func TestErrorsOfTheServerGetAKind(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
 	for code, want := range map[string]error{
 		"57014": ErrTimeout, "55P03": ErrTimeout, "57P01": ErrUnavailable, "57P03": ErrUnavailable, "53300": ErrUnavailable, "53200": ErrUnavailable,
-		"08006": ErrUnavailable, "58030": ErrUnavailable, "40001": ErrUnavailable, "40P01": ErrUnavailable, "42703": ErrSchema, "42P01": ErrSchema, "22012": nil, "XX000": nil,
+		"08006": ErrUnavailable, "58030": ErrUnavailable, "40001": ErrUnavailable, "40P01": ErrUnavailable,
+		"42703": ErrSchema, "42P01": ErrSchema, "22012": nil, "XX000": nil,
 	} {
 		_, err := conn.Exec(t.Context(), fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", code))
 		got := postgres.Classify(err)

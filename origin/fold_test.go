@@ -32,9 +32,9 @@ func TestTheFoldIsThatOfTheDatabase(t *testing.T) {
 		}
 		random = append(random, text)
 	}
-	random = append(random, longNames()...)
-	random = append(random, awkwardNames...)
-	random = append(random, strings.Repeat("\u094d\u093c\u0301\u3099\u05b0", 20), strings.Repeat("ß", 100), strings.Repeat("é", 80)+"x", strings.Repeat("茶", 81))
+	random = append(append(random, longNames()...), awkwardNames...)
+	random = append(random, strings.Repeat("\u094d\u093c\u0301\u3099\u05b0", 20), strings.Repeat("ß", 100), strings.Repeat("é", 80)+"x",
+		strings.Repeat("茶", 81))
 
 	conn := connect(t, newDatabase(t))
 	for name, texts := range map[string][]string{"characters": characters, "characters in context": inContext, "random texts": random} {

@@ -21,8 +21,9 @@ import (
 // letters are what random texts are made of: few, so that terms are found
 // again and again, with all that folds, escapes, separates or combines.
 var letters = [][]rune{
-	[]rune("abAB01 "), []rune(`ab%_\' -`), []rune("σςΣοΟδ α"), []rune("ßẞsSſ tT"), []rune("iIıİ\u0307 nN"), []rune("чаЙйЧА "), []rune("中国茶 ab"),
-	[]rune("😀👩\u200d𝒜x "), []rune("eE\u0301\u0308éÉ "), []rune("a\n\t\u00a0b\x01"), []rune("ﬁfiǅǆᾳᾼ ŉʼ"), []rune("한국어 \u1112\u1161"),
+	[]rune("abAB01 "), []rune(`ab%_\' -`), []rune("σςΣοΟδ α"), []rune("ßẞsSſ tT"), []rune("iIıİ\u0307 nN"), []rune("чаЙйЧА "),
+	[]rune("中国茶 ab"), []rune("😀👩\u200d𝒜x "), []rune("eE\u0301\u0308éÉ "),
+	[]rune("a\n\t\u00a0b\x01"), []rune("ﬁfiǅǆᾳᾼ ŉʼ"), []rune("한국어 \u1112\u1161"),
 }
 
 func randomText(random *rand.Rand, longest int) string {

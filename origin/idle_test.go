@@ -54,7 +54,10 @@ func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 	for _, mode := range []string{"disable", "verify-ca"} {
 		db := openDatabase(t, postgres.Options{URL: strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1), Connections: 6})
 		o, keys := New(db), apikey.NewStore(db)
-		for name, event := range map[string]func() error{"ended": func() error { endSessions(t, url); return nil }, "restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT)} {
+		for name, event := range map[string]func() error{
+			"ended":     func() error { endSessions(t, url); return nil },
+			"restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT),
+		} {
 			fillPool(t, o, db.Pages.Pool)
 			fillPool(t, o, db.Keys.Pool)
 			must(event())

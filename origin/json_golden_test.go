@@ -26,7 +26,8 @@ func TestTheJSONOfRowsInRedisBelongsToTheirMagic(t *testing.T) {
 		for _, null := range []bool{false, true} {
 			var row [][]byte
 			for _, column := range c.Listed() {
-				value := map[lists.Kind][]byte{lists.Text: []byte("Chai \"20\"\n<é>"), lists.UUID: id[:], lists.Decimal: numeric("18.0000"), lists.Number: numeric("18.50"),
+				value := map[lists.Kind][]byte{
+					lists.Text: []byte("Chai \"20\"\n<é>"), lists.UUID: id[:], lists.Decimal: numeric("18.0000"), lists.Number: numeric("18.50"),
 					lists.Bool: {1}, lists.Instant: binary.BigEndian.AppendUint64(nil, 800_000_000_123_000)}[column.Kind]
 				if null && column.Nullable {
 					value = nil

@@ -215,8 +215,10 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 	}
 
 	// Filters that most rows pass walk the whole list's index.
-	for _, q := range []Query{{Filter: lists.Goods}, {Filter: lists.Goods, Sort: lists.ByName}, {Filter: lists.Tracked}, {Filter: lists.Tracked, Sort: lists.ByName},
-		{Collection: lists.Contacts, Filter: lists.Customers}, {Collection: lists.Contacts, Filter: lists.Customers, Sort: lists.ByName}} {
+	for _, q := range []Query{
+		{Filter: lists.Goods}, {Filter: lists.Goods, Sort: lists.ByName}, {Filter: lists.Tracked}, {Filter: lists.Tracked, Sort: lists.ByName},
+		{Collection: lists.Contacts, Filter: lists.Customers}, {Collection: lists.Contacts, Filter: lists.Customers, Sort: lists.ByName},
+	} {
 		q.Workspace, q.Limit = ourWorkspace, limit
 		index := fmt.Sprintf("%s_by_%s", q.Collection, [...]string{"created_at", "name"}[q.Sort])
 		if _, p := e.fetch(t, q); len(p.usedIndexes) != 1 || p.usedIndexes[index] == 0 || p.usedIndexes[index] > 4*limit || p.visitedNodes["Sort"] {

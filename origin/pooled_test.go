@@ -43,7 +43,8 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			for range 4 {
 				readers.Go(func() {
 					for range 5 {
-						for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: lists.ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}} {
+						for _, q := range []Query{anyPage, {Sort: lists.ByName, Limit: 25}, {Search: "chai", Limit: 5}, {Collection: lists.Contacts, Limit: 5}} {
+							q.Workspace = ourWorkspace
 							want, err := straight.Fetch(within(t, patience), q, "")
 							if err != nil {
 								t.Error(err)
@@ -70,7 +71,8 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 // reads a page.
 var settingsOfPages = map[string]string{
 	"search_path": "public", "row_security": "off", "transaction_read_only": "on", "transaction_isolation": "read committed", "statement_timeout": "1500ms",
-	"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_sort": "off", "jit": "off", "max_parallel_workers_per_gather": "0", "TimeZone": "UTC",
+	"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_sort": "off", "jit": "off", "max_parallel_workers_per_gather": "0",
+	"TimeZone": "UTC",
 }
 
 // showSettings puts a view in the place of contacts: the name of its one row is
@@ -82,8 +84,9 @@ func showSettings(t *testing.T, conn *pgx.Conn) {
 		shown = append(shown, fmt.Sprintf("'%s', current_setting('%s')", name, name))
 	}
 	exec(t, conn, `ALTER TABLE contacts RENAME TO contacts_hidden`)
-	exec(t, conn, fmt.Sprintf(`CREATE VIEW contacts AS SELECT '%s'::uuid AS workspace_id, '%s'::uuid AS id, json_build_object(%s)::text AS name, NULL::text AS email, NULL::text AS phone,
-		NULL::text AS address, NULL::text AS tin, true AS is_customer, true AS is_supplier, true AS active, '2026-01-01Z'::timestamptz(3) AS created_at`,
+	exec(t, conn, fmt.Sprintf(`CREATE VIEW contacts AS SELECT '%s'::uuid AS workspace_id, '%s'::uuid AS id, json_build_object(%s)::text AS name,
+		NULL::text AS email, NULL::text AS phone, NULL::text AS address, NULL::text AS tin,
+		true AS is_customer, true AS is_supplier, true AS active, '2026-01-01Z'::timestamptz(3) AS created_at`,
 		ourWorkspace, number(1), strings.Join(shown, ", ")))
 }
 
@@ -99,9 +102,7 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 			if mode != "no pooler" {
 				_, through = sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "3"})
 				other := connectSimply(t, through)
-				for _, meddle := range []string{"SET search_path = nowhere", "SET statement_timeout = 0", "SET enable_sort = on", "SET plan_cache_mode = force_custom_plan", "SET row_security = on"} {
-					exec(t, other, meddle)
-				}
+				exec(t, other, "SET search_path = nowhere; SET statement_timeout = 0; SET enable_sort = on; SET plan_cache_mode = force_custom_plan; SET row_security = on")
 				if mode == "session" {
 					must(other.Close(t.Context())) // and DISCARD ALL
 				}

@@ -119,7 +119,8 @@ func kept(r *row, q Query) bool {
 	if q.Collection == lists.Contacts {
 		has = map[lists.Flags]bool{lists.Customers: r.get("isCustomer") == true, lists.Suppliers: r.get("isSupplier") == true}
 	} else {
-		has = map[lists.Flags]bool{lists.Tracked: r.get("trackStock") == true, lists.Low: r.low, lists.Goods: r.get("type") == "GOODS", lists.Services: r.get("type") == "SERVICE"}
+		has = map[lists.Flags]bool{lists.Tracked: r.get("trackStock") == true, lists.Low: r.low,
+			lists.Goods: r.get("type") == "GOODS", lists.Services: r.get("type") == "SERVICE"}
 	}
 	for flag, is := range has {
 		if q.Filter&flag != 0 && !is {

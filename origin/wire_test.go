@@ -24,8 +24,8 @@ func ownDatabase(t testing.TB, pg *sandbox.Postgres) string {
 // sessionsWhere counts the Origin's sessions at the server.
 func sessionsWhere(t testing.TB, conn *pgx.Conn, condition string) (n int) {
 	t.Helper()
-	err := conn.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND "+condition).Scan(&n)
-	must(err)
+	must(conn.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND "+
+		condition).Scan(&n))
 	return n
 }
 

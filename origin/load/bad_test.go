@@ -18,50 +18,51 @@ import (
 
 var (
 	longName = strings.Repeat("ä", 100)
-	columns  = " (a file is CSV in UTF-8, with commas, and has the columns id, name, type, sku, description, unit, imagePath, preferredContactId, costPrice, avgCost, sellingPrice, taxable, trackStock, stockOnHand, reorderPoint, usage30, createdAt, active)"
-	noID     = ": each row needs a UUID, by which a later import finds it (make version 5 UUIDs of other identifiers)"
-	badFiles = []struct{ file, content, want string }{
+	columns  = " (a file is CSV in UTF-8, with commas, and has the columns id, name, type, sku, description, unit, imagePath, preferredContactId, costPrice, " +
+		"avgCost, sellingPrice, taxable, trackStock, stockOnHand, reorderPoint, usage30, createdAt, active)"
+	noDecimal = "not a decimal number of at most 1000 digits before and after the point"
+	noUUID    = "not a UUID, as 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11"
+	noID      = ": each row needs a UUID, by which a later import finds it (make version 5 UUIDs of other identifiers)"
+	badFiles  = []struct{ content, want string }{
 		// The header.
-		{"empty.csv", "", `1:1: no header row`},
-		{"a.csv", "id,name,colour\n", `1:9: "colour": there is no such column` + columns},
-		{"a.csv", "id,name,\n", `1:9: "": there is no such column` + columns},
-		{"a.csv", "id;name\n", `1:1: "id;name": there is no such column` + columns},
-		{"a.csv", "id,Name\n", `1:4: "Name": there is no such column` + columns},
-		{"a.csv", "id,\"na\nme\"\n", `1:4: "na\nme": there is no such column` + columns},
-		{"a.csv", "id,name,sku,id\n", `1:13: id: given twice`},
-		{"a.csv", "\n\nsku,name\n", `1:1: id: the column is missing` + noID},
-		{"a.csv", "\ufeffid,sku\r\n", `1:1: name: the column is missing`},
+		{"", `1:1: no header row`},
+		{"id,name,colour\n", `1:9: "colour": there is no such column` + columns},
+		{"id,name,\n", `1:9: "": there is no such column` + columns},
+		{"id;name\n", `1:1: "id;name": there is no such column` + columns},
+		{"id,\"na\nme\"\n", `1:4: "na\nme": there is no such column` + columns},
+		{"id,name,sku,id\n", `1:13: id: given twice`},
+		{"\n\nsku,name\n", `1:1: id: the column is missing` + noID},
+		{"\ufeffid,sku\r\n", `1:1: name: the column is missing`},
 		// The shape of CSV.
-		{"a.csv", "id,name\n" + id1 + "\n", `2:1: 1 cells, where the header has 2`},
-		{"a.csv", "id,name\n" + id1 + ",a,b\n", `2:40: 3 cells, where the header has 2`},
-		{"a.csv", "id,name\n" + id1 + ",\"a\nb\" c\n", `3:2: extraneous or missing " in quoted-field, in the row that begins in line 2`},
-		{"a.csv", "id,name\n" + id1 + ",a\"b\n", `2:39: bare " in non-quoted-field, in the row that begins in line 2`},
-		{"a.csv", "id,name\n" + id1 + ",\"a\nb\nc", `4:2: extraneous or missing " in quoted-field, in the row that begins in line 2`},
+		{"id,name\n" + id1 + "\n", `2:1: 1 cells, where the header has 2`},
+		{"id,name\n" + id1 + ",a,b\n", `2:40: 3 cells, where the header has 2`},
+		{"id,name\n" + id1 + ",\"a\nb\" c\n", `3:2: extraneous or missing " in quoted-field, in the row that begins in line 2`},
+		{"id,name\n" + id1 + ",a\"b\n", `2:39: bare " in non-quoted-field, in the row that begins in line 2`},
+		{"id,name\n" + id1 + ",\"a\nb\nc", `4:2: extraneous or missing " in quoted-field, in the row that begins in line 2`},
 		// Text.
-		{"a.csv", "id,name\n" + id1 + ",caf\xe9\n", `2:38: name: is not UTF-8`},
-		{"a.csv", "id,name\n" + id1 + ",\"two\nlines \xed\xa0\x80\"\n", `2:38: name: is not UTF-8`},
-		{"a.csv", "id,name\n" + id1 + ",a\x00b\n", `2:38: name: has a NUL character`},
-		{"a.csv", "\xff\xfei\x00d\x00", `1:1: "\xff\xfei\x00d\x00": there is no such column` + columns},
+		{"id,name\n" + id1 + ",caf\xe9\n", `2:38: name: is not UTF-8`},
+		{"id,name\n" + id1 + ",\"two\nlines \xed\xa0\x80\"\n", `2:38: name: is not UTF-8`},
+		{"id,name\n" + id1 + ",a\x00b\n", `2:38: name: has a NUL character`},
+		{"\xff\xfei\x00d\x00", `1:1: "\xff\xfei\x00d\x00": there is no such column` + columns},
 		// Values.
-		{"a.csv", "id,name\n" + id1 + ",\n", `2:38: name: must not be empty`},
-		{"a.csv", "id,name\n,Chai\n", `2:1: id: must not be empty`},
-		{"a.csv", "id,name\n{" + id1 + "},Chai\n", `2:1: id: not a UUID, as 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11: "{` + id1 + `}"`},
-		{"a.csv", "id,name\n" + id1[:35] + "g,Chai\n", `2:1: id: not a UUID, as 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11: "` + id1[:35] + `g"`},
-		{"a.csv", "id,name,costPrice\n" + id1 + ",\"quoted, é\",abc\n", `2:51: costPrice: not a decimal number of at most 1000 digits before and after the point: "abc"`},
-		{"a.csv", "id,name,costPrice\n" + id1 + ",a,\n", `2:40: costPrice: must not be empty`},
-		{"a.csv", "id,name,reorderPoint\n" + id1 + ",a,\n" + id2 + ",\"b\n\nc\",1e3\n", `5:4: reorderPoint: not a decimal number of at most 1000 digits before and after the point: "1e3"`},
-		{"a.csv", "id,name,usage30\r\n" + id1 + ",a,-0.5\r\n", `2:40: usage30: must not be negative: "-0.5"`},
-		{"a.csv", "id,name,usage30\n" + id1 + ",a,1" + strings.Repeat("0", 400) + "\n", `2:40: usage30: more than 9007199254740991, which not every client could read: "1` + strings.Repeat("0", 59) + `"…`},
-		{"a.csv", "id,name,usage30\n" + id1 + ",a,9007199254740991.0\n" + id2 + ",a,9007199254740992.1\n", `3:40: usage30: more than 9007199254740991, which not every client could read: "9007199254740992.1"`},
-		{"a.csv", "id,name,costPrice\n" + id1 + ",a,1" + strings.Repeat("0", 1000) + "\n", `2:40: costPrice: not a decimal number of at most 1000 digits before and after the point: "1` + strings.Repeat("0", 59) + `"…`},
-		{"a.csv", "id,name,costPrice\n" + id1 + ",a,0." + strings.Repeat("0", 1001) + "\n", `2:40: costPrice: not a decimal number of at most 1000 digits before and after the point: "0.` + strings.Repeat("0", 58) + `"…`},
-		{"a.csv", "id,name,description\n" + id1 + ",a,b\n" + id2 + ",a," + strings.Repeat("é", 32768) + "x\n", `3:40: description: longer than 65536 bytes`},
-		{"a.csv", "id,name,type\n" + id1 + ",a,goods\n", `2:40: type: neither GOODS nor SERVICE: "goods"`},
-		{"a.csv", "id,name,active\n" + id1 + ",a,yes\n", `2:40: active: neither true nor false: "yes"`},
-		{"a.csv", "id,name,createdAt\n" + id1 + ",a,2026-02-30T00:00:00Z\n", `2:40: createdAt: not an instant, as 2026-01-02T03:04:05Z: "2026-02-30T00:00:00Z"`},
-		{"a.csv", "id,name,createdAt\n" + id1 + ",a,2026-02-03T00:00:00.0001Z\n", `2:40: createdAt: finer than a millisecond: "2026-02-03T00:00:00.0001Z"`},
-		{"a.csv", "id,name,preferredContactId\n" + id1 + ",a," + longName + "\n", `2:40: preferredContactId: not a UUID, as 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11: "` + longName[:60] + `"…`},
-		{"a.csv", "id,name\n" + id1 + ",a\n" + id2 + ",b\n" + strings.ToUpper(id1) + ",c\n", `4:1: id: a second row of this id: "` + id1 + `"`},
+		{"id,name\n" + id1 + ",\n", `2:38: name: must not be empty`},
+		{"id,name\n,Chai\n", `2:1: id: must not be empty`},
+		{"id,name\n{" + id1 + "},Chai\n", `2:1: id: ` + noUUID + `: "{` + id1 + `}"`},
+		{"id,name\n" + id1[:35] + "g,Chai\n", `2:1: id: ` + noUUID + `: "` + id1[:35] + `g"`},
+		{"id,name,costPrice\n" + id1 + ",\"quoted, é\",abc\n", `2:51: costPrice: ` + noDecimal + `: "abc"`},
+		{"id,name,costPrice\n" + id1 + ",a,\n", `2:40: costPrice: must not be empty`},
+		{"id,name,reorderPoint\n" + id1 + ",a,\n" + id2 + ",\"b\n\nc\",1e3\n", `5:4: reorderPoint: ` + noDecimal + `: "1e3"`},
+		{"id,name,usage30\r\n" + id1 + ",a,-0.5\r\n", `2:40: usage30: must not be negative: "-0.5"`},
+		{"id,name,usage30\n" + id1 + ",a,9007199254740991.0\n" + id2 + ",a,9007199254740992.1\n",
+			`3:40: usage30: more than 9007199254740991, which not every client could read: "9007199254740992.1"`},
+		{"id,name,costPrice\n" + id1 + ",a,1" + strings.Repeat("0", 1000) + "\n", `2:40: costPrice: ` + noDecimal + `: "1` + strings.Repeat("0", 59) + `"…`},
+		{"id,name,description\n" + id1 + ",a,b\n" + id2 + ",a," + strings.Repeat("é", 32768) + "x\n", `3:40: description: longer than 65536 bytes`},
+		{"id,name,type\n" + id1 + ",a,goods\n", `2:40: type: neither GOODS nor SERVICE: "goods"`},
+		{"id,name,active\n" + id1 + ",a,yes\n", `2:40: active: neither true nor false: "yes"`},
+		{"id,name,createdAt\n" + id1 + ",a,2026-02-30T00:00:00Z\n", `2:40: createdAt: not an instant, as 2026-01-02T03:04:05Z: "2026-02-30T00:00:00Z"`},
+		{"id,name,createdAt\n" + id1 + ",a,2026-02-03T00:00:00.0001Z\n", `2:40: createdAt: finer than a millisecond: "2026-02-03T00:00:00.0001Z"`},
+		{"id,name,preferredContactId\n" + id1 + ",a," + longName + "\n", `2:40: preferredContactId: ` + noUUID + `: "` + longName[:60] + `"…`},
+		{"id,name\n" + id1 + ",a\n" + id2 + ",b\n" + strings.ToUpper(id1) + ",c\n", `4:1: id: a second row of this id: "` + id1 + `"`},
 	}
 )
 
@@ -71,7 +72,7 @@ func badFilesChangeNothing(t *testing.T, db database) {
 	before := query(t, db.URL, versions)
 	for _, bad := range badFiles {
 		t.Run(fmt.Sprintf("%.60q", bad.content), func(t *testing.T) {
-			file := write(t, bad.file, bad.content)
+			file := write(t, "a.csv", bad.content)
 			rows, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 			var place *BadFile
 			if want := file + ":" + bad.want; err == nil || err.Error() != want || !errors.As(err, &place) || place.Rows != 1 || rows != 0 {
@@ -79,7 +80,9 @@ func badFilesChangeNothing(t *testing.T, db database) {
 			}
 		})
 	}
-	for name, content := range map[string]string{"a quote that is not closed": "id,name\n\"" + strings.Repeat("x\n", 4<<20), "no line break": strings.Repeat(",", 20<<20)} {
+	for name, content := range map[string]string{
+		"a quote that is not closed": "id,name\n\"" + strings.Repeat("x\n", 4<<20), "no line break": strings.Repeat(",", 20<<20),
+	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, write(t, "a.csv", content), io.Discard)
 			if err == nil || !strings.HasSuffix(err.Error(), "a row is longer than 4 MiB: is a quote not closed?") {
@@ -260,7 +263,8 @@ func firstTwentyAreNamed(t *testing.T, db database) {
 	file := write(t, "a.csv", content+id2+",Tea,x\n")
 	_, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 	var bad *BadFile
-	if !errors.As(err, &bad) || bad.Rows != 26 || len(bad.Faults) != 20 || bad.Faults[19] != file+":21:38: name: must not be empty" || !strings.HasSuffix(err.Error(), "\nand 6 more bad rows") {
+	if !errors.As(err, &bad) || bad.Rows != 26 || len(bad.Faults) != 20 || bad.Faults[19] != file+":21:38: name: must not be empty" ||
+		!strings.HasSuffix(err.Error(), "\nand 6 more bad rows") {
 		t.Errorf("%v", err)
 	}
 }

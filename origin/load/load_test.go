@@ -12,13 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
@@ -35,17 +32,6 @@ func must(err error) {
 func must1[T any](v T, err error) T {
 	must(err)
 	return v
-}
-
-func TestARateIsRowsInTheirTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
-		bar := startProgress(&out, "seed", 1000, false)
-		boottimetest.Pass(2 * time.Second)
-		if endProgress(&out, bar, 1000, ""); out.String() != "seed: 1000 rows in 2.0 s, 500 rows/s\n" {
-			t.Error(out.String())
-		}
-	})
 }
 
 // What the package promises about a database, on one server, each promise in a

@@ -11,7 +11,8 @@ import (
 var awkwardDecimals = []string{
 	"0", "-0", "0.0", "-0.00", "1", "-1", "10", "12.50", "0.5", "00", "01", "-01", ".5", "5.", "-", "", "+1", "1e3", "1E3", " 1", "1 ", "1,5", "1_000",
 	"0x10", "NaN", "Infinity", "-Infinity", "１", "--1", "1.2.3", "1.-2",
-	strings.Repeat("9", origin.MaxDigits), "1" + strings.Repeat("0", origin.MaxDigits), "-" + strings.Repeat("9", origin.MaxDigits) + "." + strings.Repeat("9", origin.MaxDigits),
+	strings.Repeat("9", origin.MaxDigits), "1" + strings.Repeat("0", origin.MaxDigits),
+	"-" + strings.Repeat("9", origin.MaxDigits) + "." + strings.Repeat("9", origin.MaxDigits),
 	"0." + strings.Repeat("0", origin.MaxDigits-1) + "1", "0." + strings.Repeat("0", origin.MaxDigits+1),
 }
 
