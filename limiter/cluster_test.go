@@ -60,7 +60,8 @@ func TestAHungShardCostsOthersNothing(t *testing.T) {
 	eventually(t, "many requests without the shard that hangs", func() bool { return fallbackHanging.Load() > 500 && askedHealthy.Load() > 500 })
 	stop.Store(true)
 	requests.Wait()
-	t.Logf("decided without Redis: %d of %d on the shard that hangs, %d of %d on others", fallbackHanging.Load(), askedHanging.Load(), fallbackHealthy.Load(), askedHealthy.Load())
+	t.Logf("decided without Redis: %d of %d on the shard that hangs, %d of %d on others",
+		fallbackHanging.Load(), askedHanging.Load(), fallbackHealthy.Load(), askedHealthy.Load())
 	if fallbackHealthy.Load() > askedHealthy.Load()/50 {
 		t.Error("more than one in fifty of those on healthy shards")
 	}

@@ -57,7 +57,8 @@ func TestManySparseKeysOnABusyRedis(t *testing.T) {
 		v.mood.Store(int32(well))
 		first := alone(time.Second)
 		then := alone(time.Second)
-		t.Logf("%d/s on %d keys, decided alone: %.2f %%; while Redis stands still %.0f %%; in the first second after %.0f %%, in the next %.2f %%", perSecond, keys, 100*before, 100*stopped, 100*first, 100*then)
+		t.Logf("%d/s on %d keys, decided alone: %.2f %%; while Redis stands still %.0f %%; in the first second after %.0f %%, in the next %.2f %%",
+			perSecond, keys, 100*before, 100*stopped, 100*first, 100*then)
 		if before > .01 || then > .01 {
 			t.Error("more than one in a hundred is decided alone")
 		}

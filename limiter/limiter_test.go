@@ -45,7 +45,8 @@ func suite(t *testing.T, l *Limiter, source Source) {
 			}
 		}
 		d := l.take(b, nil)
-		if d.Allowed || d.Refused != Key || d.RetryAfter <= 990*time.Second || d.RetryAfter > 1000*time.Second || d.Key.Remaining != 0 || d.Key.RetryIn != d.RetryAfter || d.Key.ResetIn != d.RetryAfter {
+		if d.Allowed || d.Refused != Key || d.RetryAfter <= 990*time.Second || d.RetryAfter > 1000*time.Second ||
+			d.Key != (Status{RetryIn: d.RetryAfter, ResetIn: d.RetryAfter}) {
 			t.Fatalf("%+v", d)
 		}
 		boottimetest.Pass(d.RetryAfter)

@@ -21,7 +21,7 @@ const (
 	// after the missing node's last one.
 	silentFor = 1100 * time.Millisecond
 
-	// staleAfter is how old a count of the missing nodes may be.
+	// staleAfter is for how long a shard may be silent until all other nodes may be missing.
 	staleAfter = 2 * heartbeatInterval
 
 	// coldNodes is the least number of nodes that a node assumes until it has counted
@@ -77,19 +77,9 @@ func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string)
 	return n[0], n[1], nil
 }
 
-// membership is how a shard counts the nodes that share its buckets. While the shard is down, a
-// node spends only its own part of each bucket's rate. While other nodes may be cut off from
-// the shard, it withholds their parts. A heartbeat that is answered shows that a shard is up.
-type membership struct {
-	stop chan struct{} // closed when the node leaves
-
-	// Only the goroutine of beat uses these. Times are in microseconds.
-	counts     [4]int64 // of nodes, the latest first
-	missing    int64    // nodes, at the latest count
-	counted    int64    // the time of the latest count
-	contact    int64    // when the last heartbeat with the state present was sent
-	unanswered bool     // the last heartbeat was not answered
-}
+// A shard counts the nodes that share its buckets. While the shard is down, a node spends
+// only its own part of each bucket's rate. While other nodes may be cut off from the shard, it
+// withholds their parts. A heartbeat that is answered shows that a shard is up.
 
 // beat sends heartbeats until the node leaves.
 func (s *shard) beat() {
@@ -114,7 +104,7 @@ func (s *shard) beat() {
 // have arrived. If its state is present, the other nodes stop withholding this node's part of
 // the rate. So after one without an answer the state is not present.
 func (s *shard) state() string {
-	if s.unanswered || s.unreachable() || s.owesDebts() { // mutation: contact is an answered heartbeat
+	if s.silence != nil || s.unreachable() || s.owesDebts() { // mutation: contact is an answered heartbeat
 		return recovering
 	}
 	return present
@@ -131,11 +121,11 @@ func (s *shard) heartbeat(state string) {
 		s.publish()
 	}
 	nodes, missing, err := s.l.store.heartbeat(ctx, s.index, s.l.id, state)
-	s.unanswered = err != nil
 	arrived := err == nil && state != leaving // mutation: contact is an answered heartbeat
 	if arrived {
-		s.counted = s.l.now()
-		s.link.Record(s.counted - sent) // so that the duration of a round trip is known before the first request
+		now := s.l.now()
+		s.answeredAt.Store(now)
+		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
 		copy(s.counts[1:], s.counts[:])
 		s.counts[0], s.missing = nodes, missing
 	}
@@ -145,31 +135,25 @@ func (s *shard) heartbeat(state string) {
 	s.mu.Unlock()
 	if arrived {
 		s.recovered()
-		if s.fleet().Cold {
-			s.findShards()
+		if s.fleet().Cold { // at all masters of a Cluster the other nodes count this one before it needs their buckets
+			for i := range s.l.store.mostShards() {
+				s.l.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
+			}
 		}
-	}
-}
-
-// findShards begins heartbeats at all masters of a Cluster. It does so before this node
-// needs their buckets, so that the other nodes count it there.
-func (s *shard) findShards() {
-	for i := range s.l.store.mostShards() {
-		s.l.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
 	}
 }
 
 // publish updates what requests see of the fleet. The number of nodes is the largest of the
 // last few counts, because a Redis that has come back empty counts only the nodes that have
-// sent a heartbeat since. If the latest count is old and the shard answers no calls either,
-// all other nodes are assumed to be missing. While calls are answered, the latest count is
-// used however old it is: otherwise each node would withhold the parts of all others.
+// sent a heartbeat since. If the shard has answered neither heartbeat nor call for a while, all
+// other nodes are assumed to be missing. While calls are answered, the latest count is used
+// however old it is: otherwise each node would withhold the parts of all others.
 func (s *shard) publish() {
 	// mutation: every node thinks it is the only one; an empty Redis makes the fleet one node
 	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, Contact: s.contact, Link: &s.link}
 	if f.Cold = s.counts[len(s.counts)-1] == 0; f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)
-	} else if s.l.now()-max(s.counted, s.answeredAt.Load()) > staleAfter.Microseconds() {
+	} else if s.l.now()-s.answeredAt.Load() > staleAfter.Microseconds() {
 		f.Missing = f.Nodes - 1
 	}
 	s.known.Store(f)

@@ -40,7 +40,8 @@ func keepsQuotas(t *testing.T, l *Limiter) {
 			before := l.left(key)
 			d := take()
 			until := time.Until(ends)
-			if d.Allowed || d.Refused != Quota || d.Quota.Remaining != 0 || d.RetryAfter < until || d.RetryAfter > until+time.Millisecond || d.Quota.RetryIn != d.RetryAfter || d.Quota.ResetIn != d.RetryAfter {
+			if d.Allowed || d.Refused != Quota || d.RetryAfter < until || d.RetryAfter > until+time.Millisecond ||
+				d.Quota != (Status{RetryIn: d.RetryAfter, ResetIn: d.RetryAfter}) {
 				t.Fatalf("%d tokens, %s: %+v, and the period ends in %v", tokens, what, d, until)
 			}
 			if after := l.left(key); after != before || d.Key.RetryIn != 0 {
@@ -49,7 +50,8 @@ func keepsQuotas(t *testing.T, l *Limiter) {
 		}
 		for i := range tokens {
 			d := take()
-			if !d.Allowed || d.RetryAfter != 0 || d.Quota.Remaining != tokens-1-i || d.Quota.RetryIn != 0 || (d.Quota.ResetIn-time.Until(ends)).Abs() > time.Millisecond {
+			if !d.Allowed || d.RetryAfter != 0 || d.Quota.Remaining != tokens-1-i || d.Quota.RetryIn != 0 ||
+				(d.Quota.ResetIn-time.Until(ends)).Abs() > time.Millisecond {
 				t.Fatalf("%d tokens, take %d: %+v", tokens, i, d)
 			}
 		}
@@ -147,7 +149,8 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 				if c.usedUp {
 					retry = time.Until(ends)
 				}
-				if admitted != c.most || d.Allowed || d.Refused != Quota || d.UsedUp() != c.usedUp || (d.RetryAfter-retry).Abs() > time.Millisecond || (d.Quota.ResetIn-time.Until(ends)).Abs() > time.Millisecond {
+				if admitted != c.most || d.Allowed || d.Refused != Quota || d.UsedUp() != c.usedUp ||
+					(d.RetryAfter-retry).Abs() > time.Millisecond || (d.Quota.ResetIn-time.Until(ends)).Abs() > time.Millisecond {
 					t.Fatalf("%d admitted, then %+v", admitted, d)
 				}
 				v.mood.Store(int32(well))
@@ -205,7 +208,8 @@ func TestAQuotaOnThreeNodes(t *testing.T) {
 		})
 	}
 	all.Wait()
-	t.Logf("%d of %d requests admitted, %.3f calls to Redis for each, for rate and quota", admitted.Load(), asked.Load(), float64(calls()-before)/float64(asked.Load()))
+	t.Logf("%d of %d requests admitted, %.3f calls to Redis for each, for rate and quota",
+		admitted.Load(), asked.Load(), float64(calls()-before)/float64(asked.Load()))
 	eventually(t, "all of it is admitted", func() bool { // what a node holds and does not need goes back
 		for i, l := range nodes {
 			if l.Take(time.Now(), keys[i], nil, quotas[i]).Allowed {

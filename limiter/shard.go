@@ -47,7 +47,7 @@ type shard struct {
 	hasDebts atomic.Bool // it was down, and debts of that time may not have been debited yet
 
 	waitingSince atomic.Int64 // since when there is no answer to a call in flight; MaxInt64 = no call is in flight
-	answeredAt   atomic.Int64 // when a pipeline was last answered
+	answeredAt   atomic.Int64 // when a pipeline or a heartbeat was last answered
 
 	mu       sync.Mutex // guards all below; taken after a bucket's
 	queue    []*Bucket
@@ -61,12 +61,16 @@ type shard struct {
 	nodes    int64           // as last counted; 0 = not yet
 	closing  context.Context // of close, while held tokens are given back; nil before
 
-	membership
+	// Only the goroutine of beat uses these.
+	counts  [4]int64      // of nodes, the latest first
+	missing int64         // nodes, at the latest count
+	contact int64         // when the last heartbeat with the state present was sent, in microseconds
+	stop    chan struct{} // closed when the node leaves
 }
 
 // newShard makes the shard of that index in the store, and begins its heartbeats.
 func newShard(l *Limiter, index int) *shard {
-	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, membership: membership{contact: l.now(), stop: make(chan struct{})}}
+	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, contact: l.now(), stop: make(chan struct{})}
 	s.waitingSince.Store(math.MaxInt64)
 	s.idle.L = &s.mu
 	if s.publish(); l.store != nil {

@@ -34,14 +34,9 @@ func (l *Limiter) Stats() Stats {
 	for source := range sources {
 		s.Refused[source], s.Allowed[source] = c.decisions[0][source].Load(), c.decisions[1][source].Load()
 	}
-	l.addFleet(&s)
 	l.quotas.stats(&s)
-	return s
-}
-
-func (l *Limiter) addFleet(s *Stats) {
 	if l.store == nil {
-		return
+		return s
 	}
 	now := l.now()
 	l.active.each(func(b *Bucket) {
@@ -52,8 +47,9 @@ func (l *Limiter) addFleet(s *Stats) {
 	})
 	s.Breaker = "closed"
 	for _, k := range l.allShards() {
-		k.stats(s, now)
+		k.stats(&s, now)
 	}
+	return s
 }
 
 // stats adds the state of a shard. If there are several, the worst one counts.

@@ -103,7 +103,8 @@ func TestRequestsHardlyEverAskRedis(t *testing.T) {
 			span = 200_000_000
 		}
 		r := Far(3, policy(t, c.rate, c.burst), c.nodes, 400).Measure(c.Shape, span)
-		t.Logf("%5.0f/s %4d, %-28s %d nodes: %.4f calls a request, %.4f of the requests waited, %.4f %% refused falsely", c.rate, c.burst, c.what, c.nodes, r.Calls, r.Waited, 100*r.Short)
+		t.Logf("%5.0f/s %4d, %-28s %d nodes: %.4f calls a request, %.4f of the requests waited, %.4f %% refused falsely",
+			c.rate, c.burst, c.what, c.nodes, r.Calls, r.Waited, 100*r.Short)
 		if r.Calls > c.calls || r.Waited > c.waited || r.Short > c.short {
 			t.Errorf("%v/s burst %d, %s, %d nodes: at most %.4f, %.4f and %.4f %% expected", c.rate, c.burst, c.what, c.nodes, c.calls, c.waited, 100*c.short)
 		}

@@ -74,20 +74,6 @@ func TestAForwardClockStepCostsAtMostWhatItSkips(t *testing.T) {
 	}
 }
 
-// The same storms over a bucket that does not count what is held: this is what the
-// oracle is for.
-func TestOracleSeesABrokenPromise(t *testing.T) {
-	t.Parallel()
-	caught := 0
-	for seed := range uint64(60) {
-		caught += storm{seed: seed, forgets: true}.run(t).over
-	}
-	if caught == 0 {
-		t.Fatal("leases are not counted, and the oracle does not see it")
-	}
-	t.Logf("%d admissions too many in 60 storms", caught)
-}
-
 // One answer at a time and no delay: below 16 tokens the fleet admits exactly whom a
 // script call per request would.
 func TestSmallBurstsAreAsPerRequest(t *testing.T) {

@@ -29,7 +29,6 @@ type outcome struct {
 // to what the rate brings while an answer is on its way.
 type storm struct {
 	seed        uint64
-	forgets     bool  // the bucket forgets what is held
 	forward     int64 // what its clock skips once, microseconds
 	unforgiving bool  // of it
 }
@@ -78,9 +77,7 @@ func (s storm) run(t testing.TB) (v outcome) {
 	}
 	w.Execute = func(c *lease.Call, now int64) {
 		w.Bucket.Execute(c, now)
-		if s.forgets {
-			w.Bucket.HeldNow, w.Bucket.HeldBefore = 0, 0
-		} else if !w.Bucket.Within() {
+		if !w.Bucket.Within() {
 			t.Fatalf("seed %d: after %+v more than the burst: %+v", seed, c, w.Bucket)
 		}
 		regime.follow()
