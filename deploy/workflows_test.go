@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,5 +76,34 @@ func TestTheWorkflowsUseWhatIsThere(t *testing.T) {
 	}
 	for _, name := range []string{"repository", "digest"} { // which the release writes
 		find(t, "helm/values.yaml", `(?m)^  (`+name+`: )`)
+	}
+}
+
+// A test that the race detector leaves out runs without it, and what runs in part names tests that are there.
+func TestTheMakefileForgetsNoTest(t *testing.T) {
+	plain := strings.Fields(strings.ReplaceAll(find(t, "../Makefile", `(?s)\nPLAIN = (.*?)\nRACED =`)[0], "\\\n", " "))
+	line := regexp.MustCompile(`\tgo test .*-run '(Alloc.*)\$\$' (.*)\n`).FindStringSubmatch(replaced(t, "../Makefile"))
+	alone, packages := regexp.MustCompile(line[1]), strings.Fields(line[2])
+	tests := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	all := ""
+	for _, file := range strings.Fields(string(run(t, exec.Command("git", "-C", "..", "ls-files", "*_test.go")))) {
+		text := replaced(t, "../"+file)
+		all += text
+		of := "./" + filepath.Dir(file)
+		if !strings.HasPrefix(text, "//go:build !race") && !strings.Contains(text, "\n//go:build !race") || slices.Contains(plain, of) {
+			continue
+		}
+		for _, m := range tests.FindAllStringSubmatch(text, -1) {
+			if !alone.MatchString(m[1]) || !slices.Contains(packages, of) {
+				t.Errorf("%s of %s never runs", m[1], of)
+			}
+		}
+	}
+	for _, names := range find(t, "../Makefile", `(?m)^(?:RACED|TWICE|RACED_ORIGIN) = (.*)$`) {
+		for _, name := range strings.Split(names, "|") {
+			if name, _, _ = strings.Cut(name, "/"); !regexp.MustCompile(`func Test\w*` + name).MatchString(all) {
+				t.Errorf("no test is called %s", name)
+			}
+		}
 	}
 }
