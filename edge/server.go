@@ -20,7 +20,7 @@
 //	origin/apikey/cache.go edge/params.go origin/query.go edge/page.go cache/cache.go
 //	cache/memory.go cache/entry.go cache/replica/list.go edge/limits.go
 //
-// # A miss: at most 23 files
+// # A miss: at most 22 files
 //
 // After those of a hit:
 //
@@ -30,7 +30,7 @@
 //	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
 //	origin/postgres/errors.go origin/rows.go edge/exchange.go
-//	edge/record.go edge/proxy.go edge/requestlog.go
+//	edge/address.go edge/requestlog.go
 package edge
 
 import (

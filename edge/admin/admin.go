@@ -3,7 +3,7 @@
 //
 //	GET /livez  /readyz      health.go: should this node be sent requests?
 //	GET /                    status.go: one node, live, in a browser
-//	GET /state               state.go: what the status page shows beside the metrics
+//	GET /state               status.go: what the status page shows beside the metrics
 //	GET /runbook             status.go: what to do about each alert
 //	GET /metrics  /log       given by the caller
 //	GET /settings            what is in effect, without secrets

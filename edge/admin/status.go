@@ -1,10 +1,14 @@
 package admin
 
 import (
+	"cmp"
 	_ "embed"
 	"net/http"
+	"slices"
+	"time"
 
 	"listedge/edge"
+	"listedge/metrics"
 )
 
 // The status page shows one node, live. It is one file without a build step and
@@ -34,4 +38,57 @@ func servePage(page []byte) http.HandlerFunc {
 		h.Set("Cache-Control", "no-cache")
 		_, _ = w.Write(page)
 	}
+}
+
+// NodeState is the state of a node that it publishes for the status pages of the others.
+type NodeState struct {
+	Name     string         `json:"name"` // the machine's name and the port of the admin listener
+	Version  string         `json:"version"`
+	Revision string         `json:"revision"`
+	Started  time.Time      `json:"started"`
+	Ready    bool           `json:"ready"`
+	Mode     string         `json:"mode"`
+	Follower bool           `json:"follower"`
+	Down     []string       `json:"down"`            // names of the lights that are not green
+	Nodes    int64          `json:"nodes,omitempty"` // that this node counts; 0 = it does not know yet, or runs without Redis
+	Epoch    string         `json:"epoch,omitempty"` // of the log of changes
+	Counts   metrics.Totals `json:"counts"`
+	Proof    *float64       `json:"proof"` // age of the last proof in seconds; null = changes are not followed
+	Age      float64        `json:"age"`   // seconds since the node published it
+}
+
+// KeyState is the rate at which a key is used on this node.
+type KeyState struct {
+	ID        string  `json:"id"`
+	Prefix    string  `json:"prefix"` // empty = the node no longer knows the key
+	Name      string  `json:"name"`
+	Workspace string  `json:"workspace"`
+	Requests  float64 `json:"requests"` // per second, over the last five seconds
+	Refused   float64 `json:"refused"`  // likewise
+}
+
+// State is what the status page shows beside the metrics.
+type State struct {
+	Now      time.Time    `json:"now"`
+	Self     string       `json:"self"` // this node's name in Fleet
+	Draining bool         `json:"draining"`
+	Checks   []CheckState `json:"checks"`
+	Keys     []KeyState   `json:"keys"`
+	Fleet    []NodeState  `json:"fleet"` // all known nodes, with this one
+}
+
+// serveState answers with the state.
+func (o *Options) serveState(w http.ResponseWriter, r *http.Request) {
+	self := o.Self()
+	state := State{Now: time.Now(), Self: self.Name, Draining: o.Health.draining.Load(), Checks: o.Health.States(), Keys: o.Keys(),
+		Fleet: []NodeState{self}}
+	if o.Fleet != nil {
+		for _, n := range o.Fleet(r.Context()) {
+			if n.Name != self.Name {
+				state.Fleet = append(state.Fleet, n)
+			}
+		}
+	}
+	slices.SortFunc(state.Fleet, func(a, b NodeState) int { return cmp.Compare(a.Name, b.Name) })
+	writeJSON(w, http.StatusOK, state)
 }
