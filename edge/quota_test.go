@@ -33,8 +33,8 @@ func TestTheNextPeriodBegins(t *testing.T) {
 		before, after       string
 		policy, policyAfter string
 	}{
-		{apikey.Day, "2026-11-22T23:59:59.999Z", "2026-11-23T00:00:00Z", `"quota";q=3;w=86400`, `"quota";q=3;w=86400`},
-		{apikey.Month, "2027-01-31T23:59:59.999Z", "2027-02-01T00:00:00Z", `"quota";q=3;w=2678400`, `"quota";q=3;w=2419200`},
+		{apikey.Day, "2126-11-22T23:59:59.999Z", "2126-11-23T00:00:00Z", `"quota";q=3;w=86400`, `"quota";q=3;w=86400`},
+		{apikey.Month, "2127-01-31T23:59:59.999Z", "2127-02-01T00:00:00Z", `"quota";q=3;w=2678400`, `"quota";q=3;w=2419200`},
 	} {
 		t.Run(string(c.period), func(t *testing.T) {
 			s, _ := hitServer(t, `{"data":[]`)
