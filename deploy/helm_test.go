@@ -241,7 +241,7 @@ func TestTheChartsObjectsFitTogether(t *testing.T) {
 func TestTheChartRefusesWhatCannotWork(t *testing.T) {
 	for says, all := range map[string]string{ // | is between sets of values
 		"set trustedProxies": "trustedProxies: null",
-		"/trustedProxies": "trustedProxies: [my-ingress] | trustedProxies: [10.0.0.0/99] | " +
+		"/trustedProxies": "trustedProxies: [my-ingress] | trustedProxies: [10.0.0.7] | trustedProxies: [10.0.0.0/99] | " +
 			"trustedProxies: [300.0.0.0/8] | trustedProxies: ['fd00::/129'] | trustedProxies: ['']",
 		"set secret.existing":            "secret: {existing: ''} | secret: {existing: '', databaseURL: 'postgres://a/b'}",
 		"/secret/existing":               "secret: {existing: My_Secret}",
