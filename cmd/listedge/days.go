@@ -24,9 +24,6 @@ func (d *days) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String formats it as Go does.
-func (d days) String() string { return time.Duration(d).String() }
-
 // checkPeriod refuses a period that is given and not positive, or longer than most; 0 = than any.
 func checkPeriod(flag string, p *days, most days) error {
 	switch {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 )
 
 // program is `listedge …`, which has ended.
@@ -113,8 +114,8 @@ func TestDays(t *testing.T) {
 		"106752d": "", "d": "", "1.5d": "", "1d12h": "", "7": "", "": "",
 	} {
 		var d days
-		if err := d.UnmarshalText([]byte(text)); (err == nil) != (want != "") || err == nil && d.String() != want {
-			t.Errorf("%q: %s, %v", text, d, err)
+		if err := d.UnmarshalText([]byte(text)); (err == nil) != (want != "") || err == nil && time.Duration(d).String() != want {
+			t.Errorf("%q: %s, %v", text, time.Duration(d), err)
 		}
 	}
 }

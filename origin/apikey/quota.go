@@ -61,13 +61,6 @@ func (q *Quota) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (q Quota) String() string {
-	if q.Period == "" {
-		return noQuota
-	}
-	return strconv.FormatInt(q.Requests, 10) + "/" + string(q.Period)
-}
-
 // Bounds returns the name of the period that contains a moment, its begin and its end.
 func (p Period) Bounds(now time.Time) (name string, begin, end time.Time) {
 	year, month, day := now.UTC().Date()
