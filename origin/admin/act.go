@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -40,35 +41,27 @@ func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, 
 type audited interface {
 	// subject is what audit_log names it by.
 	subject() (workspace, key *uuid.UUID)
+	table() (name, columns string)
 }
 
 func (w Workspace) subject() (workspace, key *uuid.UUID) { return &w.ID, nil }
+func (Workspace) table() (name, columns string)          { return "workspaces", workspaceColumns }
 
 func (k Key) subject() (workspace, key *uuid.UUID) { return &k.WorkspaceID, &k.ID }
+func (Key) table() (name, columns string)          { return "api_keys", keyColumns }
 
-// update changes one row of a table.
-type update struct {
-	action         string // of audit_log
-	doing          string // for errors
-	table, columns string
-	set            string // $1 is the id, further arguments begin with $2
-}
-
-// updateRow makes the update and returns the row as it is then. The audit log gets each
-// column that changed.
-func updateRow[T audited](ctx context.Context, c *Conn, u update, id uuid.UUID, args ...any) (T, error) {
-	u.doing += " " + id.String()
-	return act(ctx, c, func(tx pgx.Tx) (T, audit.Act, error) {
-		before, err := one[T](ctx, tx, u.doing, `SELECT `+u.columns+` FROM `+u.table+` WHERE id = $1 FOR NO KEY UPDATE`, id)
-		if err != nil {
-			return before, audit.Act{}, err
-		}
-		after, err := one[T](ctx, tx, u.doing, `UPDATE `+u.table+` SET `+u.set+` WHERE id = $1 RETURNING `+u.columns, append([]any{id}, args...)...)
-		if err != nil {
-			return after, audit.Act{}, err
+// updateRow changes one row and returns it as it is then. In set $1 is the id, and further
+// arguments begin with $2. The audit log gets each column that changed.
+func updateRow[T audited](ctx context.Context, c *Conn, action, set string, id uuid.UUID, args ...any) (T, error) {
+	return act(ctx, c, func(tx pgx.Tx) (after T, done audit.Act, err error) {
+		table, columns := after.table()
+		doing := strings.ReplaceAll(action, ".", " ") + " " + id.String()
+		before, err := one[T](ctx, tx, doing, `SELECT `+columns+` FROM `+table+` WHERE id = $1 FOR NO KEY UPDATE`, id)
+		if err == nil {
+			after, err = one[T](ctx, tx, doing, `UPDATE `+table+` SET `+set+` WHERE id = $1 RETURNING `+columns, append([]any{id}, args...)...)
 		}
 		workspace, key := after.subject()
-		return after, audit.Act{Action: u.action, Workspace: workspace, Key: key, Details: changes(before, after)}, nil
+		return after, audit.Act{Action: action, Workspace: workspace, Key: key, Details: changes(before, after)}, err
 	})
 }
 

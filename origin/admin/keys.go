@@ -119,12 +119,10 @@ func (c *Conn) Key(ctx context.Context, id uuid.UUID) (Key, error) {
 
 // UpdateKey changes the limit; nil leaves a value as it was.
 func (c *Conn) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Key, error) {
-	return updateRow[Key](ctx, c, update{"keys.update", "update key", "api_keys", keyColumns,
-		`rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst)`}, id, rate, burst)
+	return updateRow[Key](ctx, c, "keys.update", `rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst)`, id, rate, burst)
 }
 
 // RevokeKey revokes a key. Every node refuses it within a second.
 func (c *Conn) RevokeKey(ctx context.Context, id uuid.UUID) (Key, error) {
-	return updateRow[Key](ctx, c, update{"keys.revoke", "revoke key", "api_keys", keyColumns,
-		`revoked_at = coalesce(least(revoked_at, now()), now())`}, id)
+	return updateRow[Key](ctx, c, "keys.revoke", `revoked_at = coalesce(least(revoked_at, now()), now())`, id)
 }

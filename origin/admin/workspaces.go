@@ -81,9 +81,8 @@ func (c *Conn) Workspaces(ctx context.Context) ([]Workspace, error) {
 // UpdateWorkspace changes the limit and the quota; nil leaves a value as it was, and a zero
 // quota removes it.
 func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
-	return updateRow[Workspace](ctx, c, update{"workspaces.update", "update workspace", "workspaces", workspaceColumns,
-		`rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst),
-		quota = CASE WHEN $6 THEN $4 ELSE quota END, quota_period = CASE WHEN $6 THEN $5 ELSE quota_period END`},
+	return updateRow[Workspace](ctx, c, "workspaces.update", `rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst),
+		quota = CASE WHEN $6 THEN $4 ELSE quota END, quota_period = CASE WHEN $6 THEN $5 ELSE quota_period END`,
 		id, append(append([]any{rate, burst}, quotaColumns(quota)...), quota != nil)...)
 }
 
@@ -97,14 +96,12 @@ func quotaColumns(q *apikey.Quota) []any {
 
 // SuspendWorkspace makes all keys of the workspace answer 403.
 func (c *Conn) SuspendWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
-	return updateRow[Workspace](ctx, c, update{"workspaces.suspend", "suspend workspace", "workspaces", workspaceColumns,
-		`suspended_at = coalesce(suspended_at, now())`}, id)
+	return updateRow[Workspace](ctx, c, "workspaces.suspend", `suspended_at = coalesce(suspended_at, now())`, id)
 }
 
 // ResumeWorkspace undoes SuspendWorkspace.
 func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
-	return updateRow[Workspace](ctx, c, update{"workspaces.resume", "resume workspace", "workspaces", workspaceColumns,
-		`suspended_at = NULL`}, id)
+	return updateRow[Workspace](ctx, c, "workspaces.resume", `suspended_at = NULL`, id)
 }
 
 // WorkspaceExists returns ErrNotFound if it does not.
