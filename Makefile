@@ -56,7 +56,7 @@ deploy-tests: # of `make test`; a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
-	go vet ./...
+	go vet -tags soak,mutations ./... # which nothing compiles otherwise
 	go tool staticcheck ./...
 	go -C bench vet .
 	go -C bench tool staticcheck .
