@@ -57,18 +57,3 @@ func numeric(text string) []byte {
 	}
 	return b
 }
-
-// Fields, their order and their names are the contract's.
-func TestColumnsAreTheContracts(t *testing.T) {
-	for c, reference := range map[lists.Collection]*row{lists.Items: newItem(uuid.Nil, uuid.Nil, "x"), lists.Contacts: newContact(uuid.Nil, uuid.Nil, "x")} {
-		listed := c.Listed()
-		if len(listed) != len(reference.fields) || len(c.Columns()) != len(listed)+1 || c.Columns()[len(listed)].Name != "active" {
-			t.Fatalf("%s: %v", c, c.Columns())
-		}
-		for i, f := range reference.fields {
-			if listed[i].Field != f.name || listed[i].Name != columnOf(f.name) || listed[i].Hidden || f.value == nil != listed[i].Nullable {
-				t.Errorf("%s: %+v is not %s", c, listed[i], f.name)
-			}
-		}
-	}
-}

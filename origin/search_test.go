@@ -9,42 +9,6 @@ import (
 	"listedge/internal/lists"
 )
 
-func TestSearchLooksIntoEachFieldOfItsListAndNoOther(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	conn := connect(t, url)
-	item := newItem(ourWorkspace, number(1), "in the name").set("sku", "in the sku").set("description", "in the description").
-		set("unit", "in the unit").set("imagePath", "in the path")
-	contact := newContact(ourWorkspace, number(1), "in the name").set("email", "in the email").set("phone", "in the phone").
-		set("tin", "in the tin").set("address", "in the address")
-	insert(t, conn, lists.Items, item, newItem(ourWorkspace, number(2), "nothing but a name"))
-	insert(t, conn, lists.Contacts, contact, newContact(ourWorkspace, number(2), "nothing but a name"))
-	o := openOrigin(t, url)
-	for _, c := range []struct {
-		collection lists.Collection
-		rows       int
-		terms      []string
-	}{
-		{lists.Items, 2, []string{"name"}},
-		{lists.Items, 1, []string{"in the name", "in the sku", "in the description", "IN THE"}},
-		{lists.Items, 0, []string{"in the unit", "in the path", "GOODS", number(1).String()}},
-		{lists.Contacts, 1, []string{"in the name", "in the email", "in the phone", "in the tin"}},
-		{lists.Contacts, 0, []string{"in the address"}},
-		// A term that runs from the end of one field into the next, whatever is between.
-		{lists.Items, 0, []string{"namein the", "name in the", "name\nin the sku", "e\ni", "sku\nin", "u\ni", "\n"}},
-		{lists.Contacts, 0, []string{"name\nin the email", "email\nin", "phone\nin the tin", "\n"}},
-	} {
-		for _, term := range c.terms {
-			for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
-				q := Query{Workspace: ourWorkspace, Collection: c.collection, Search: term, Sort: sort, Limit: 50}
-				if got := len(fetch(t, o, q).rows); got != c.rows {
-					t.Errorf("%s: %d rows, want %d", describe(q), got, c.rows)
-				}
-			}
-		}
-	}
-}
-
 // A list longer than a search walks before it turns to the index: terms that
 // fill their page at a glance or from the walk, that do so only on the first
 // pages, that the walk never meets, and that have no gram.

@@ -219,7 +219,7 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 	pages, shown := 0, 0
 	for _, q := range filters {
 		for _, q.Sort = range []lists.Order{lists.ByCreatedAt, lists.ByName} {
-			for _, q.Search = range []string{"", "ab", "ай", "chai", "ΣΊΣ", "%", "тут пусто"} {
+			for _, q.Search = range []string{"", "ab", "ай", "chai", "ΣΊΣ", "%", "555_1", "тут пусто"} {
 				for workspace, limits := range map[uuid.UUID][]int{ourWorkspace: {1, 7, 50, 100}, otherWorkspace: {100}, emptyWorkspace: {1}} {
 					q.Workspace = workspace
 					if workspace != ourWorkspace && q.Search != "" && q.Search != "chai" {

@@ -5,12 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode"
-	"unicode/utf8"
-
-	"golang.org/x/text/cases"
-	"golang.org/x/text/language"
-	"golang.org/x/text/unicode/norm"
 )
 
 // testdata/names.tsv has names of many scripts, composed and decomposed, with their folds
@@ -36,26 +30,6 @@ func TestNamesOfManyScriptsFoldAsInNode(t *testing.T) {
 	}
 	if len(keys) < 90 || !slices.IsSorted(keys) {
 		t.Errorf("%d names, not in the order of their keys", len(keys))
-	}
-}
-
-// cases and norm have tables of their own.
-func TestEveryCharacterFoldsAsItsCapitalWithoutMarks(t *testing.T) {
-	capital := cases.Upper(language.Und)
-	latin := strings.NewReplacer("ẞ", "SS", "Æ", "AE", "Œ", "OE", "Ø", "O", "Đ", "D", "Ð", "D", "Ħ", "H", "Ł", "L", "Ŧ", "T")
-	for r := rune(utf8.RuneSelf); r <= unicode.MaxRune; r++ {
-		if !utf8.ValidRune(r) || isLater(r) || strings.ContainsRune("ƛɤⱟꟁ", r) { // these have capitals since Unicode 14 or 16
-			continue
-		}
-		bare := strings.Map(func(r rune) rune {
-			if r >= '\u0300' && r <= '\u036f' {
-				return -1
-			}
-			return r
-		}, norm.NFKD.String(string(r)))
-		if is, want := Fold(string(r)), latin.Replace(capital.String(bare)); is != want {
-			t.Errorf("%c is %q, want %q", r, is, want)
-		}
 	}
 }
 
