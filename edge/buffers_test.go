@@ -51,7 +51,8 @@ func TestRequestsAfterALargeOne(t *testing.T) {
 			_, _ = io.WriteString(conn, request+"\r\n")
 			method, _, _ := strings.Cut(request, " ")
 			got := readAnswer(t, r, method)
-			if got.status != 200 || method == "GET" && !strings.HasPrefix(got.body, `{"data":[],"requestId":"`) || strings.Contains(request, "mine") != (got.header("X-Request-Id") == "mine") {
+			if got.status != 200 || method == "GET" && !strings.HasPrefix(got.body, `{"data":[],"requestId":"`) ||
+				strings.Contains(request, "mine") != (got.header("X-Request-Id") == "mine") {
 				t.Errorf("%s, request %d: %+v", name, i, got)
 			}
 		}

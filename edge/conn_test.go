@@ -91,7 +91,8 @@ func TestHeadersInPartsAreJoined(t *testing.T) {
 		if !whole {
 			t.Fatalf("%d bytes of room: what was written before is damaged", room)
 		}
-		if got := readAnswer(t, bufio.NewReader(strings.NewReader(rest)), "GET"); got.status != 200 || !strings.HasPrefix(got.body, `{"data":[],"requestId":"`) || !strings.HasSuffix(got.body, `"}`) || got.header("ETag") == "" {
+		if got := readAnswer(t, bufio.NewReader(strings.NewReader(rest)), "GET"); got.status != 200 ||
+			!strings.HasPrefix(got.body, `{"data":[],"requestId":"`) || !strings.HasSuffix(got.body, `"}`) || got.header("ETag") == "" {
 			t.Fatalf("%d bytes of room: %q", room, rest)
 		}
 	}

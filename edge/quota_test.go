@@ -93,7 +93,8 @@ func TestTheNextPeriodBegins(t *testing.T) {
 // All keys of a workspace have one quota, and a changed one keeps what was used.
 func TestKeysOfAWorkspaceShareItsQuota(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
-	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10}, Quota: apikey.Quota{Requests: 5, Period: apikey.Month}}
+	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10},
+		Quota: apikey.Quota{Requests: 5, Period: apikey.Month}}
 	var one, other, raised, daily, none client
 	s.makeClient(k, &one)
 	k.ID = uuid.New()
@@ -164,13 +165,15 @@ func TestAnswersOfAQuota(t *testing.T) {
 		if !strings.Contains(got.body, `"code":"PLAN_LIMIT_REACHED"`) || err != nil || (time.Duration(retry)-wait).Abs() > 300 && wait > 300 {
 			t.Errorf("request %d: Retry-After %d, with %d s to midnight: %s", i, retry, wait, got.body)
 		}
-		if h := got.head; h.Get("X-Ratelimit-Limit") != "3" || !strings.HasSuffix(h.Get("RateLimit-Policy"), `, "quota";q=3;w=86400`) || !strings.HasSuffix(h.Get("RateLimit"), `, "quota";r=0;t=`+h.Get("Retry-After")) {
+		if h := got.head; h.Get("X-Ratelimit-Limit") != "3" || !strings.HasSuffix(h.Get("RateLimit-Policy"), `, "quota";q=3;w=86400`) ||
+			!strings.HasSuffix(h.Get("RateLimit"), `, "quota";r=0;t=`+h.Get("Retry-After")) {
 			t.Errorf("request %d: %v", i, h)
 		}
 	}
 	ctx.Request.Header.Set("X-Request-Id", "used-up")
 	ask("Accept", "*/*", theTarget)
-	if r := s.Records("used-up")[0]; r.RefusedBy != "quota" || !strings.Contains(r.RateLimitPolicy, "quota;q=3;w=86400") || !strings.Contains(r.RateLimit, "quota;r=0;") {
+	if r := s.Records("used-up")[0]; r.RefusedBy != "quota" || !strings.Contains(r.RateLimitPolicy, "quota;q=3;w=86400") ||
+		!strings.Contains(r.RateLimit, "quota;r=0;") {
 		t.Errorf("%+v", r.Limit)
 	}
 	key := s.Limiter.Peek(time.Now(), entry.Value.bucket, nil, nil).Key

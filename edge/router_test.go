@@ -1,15 +1,59 @@
-package edge
+package edge_test
 
 import (
+	"bufio"
+	"context"
 	"io"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
+
+	"listedge/edge"
 )
+
+// served serves on a free port until the test ends. ask sends a request on a connection of its own.
+func served(t *testing.T, s *edge.Server) (ask func(t *testing.T, method, request string) (answer *http.Response, body string)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := s.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return func(t *testing.T, method, request string) (*http.Response, string) {
+		t.Helper()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, method+" "+request+"\r\n")
+		answer, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer, string(body)
+	}
+}
 
 // Routes match the target byte by byte, and nothing redirects.
 func TestRoutes(t *testing.T) {
-	_, parameters, _ := strings.Cut(strings.Fields(thePage)[1], "?")
-	s, _ := hitServer(t, `{"data":[]`)
+	_, parameters, _ := strings.Cut(edge.ThePage, "?")
+	s, _ := edge.HitServer(t, `{"data":[]`)
+	ask := served(t, s)
 	for _, c := range []struct {
 		name, method, path string
 		status             int
@@ -48,26 +92,22 @@ func TestRoutes(t *testing.T) {
 		{"document in two steps", "GET", "/docs//", 404, "NOT_FOUND"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conn, r := listening(t, s)
 			target := c.path
 			if !strings.HasPrefix(target, "/docs") && target != "*" {
 				target += "?" + parameters
 			}
-			_, _ = io.WriteString(conn, c.method+" "+target+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+aKey+"\r\n\r\n")
-			got := readAnswer(t, r, c.method)
-			if got.status != c.status || got.header("Location") != "" || c.code != "" && !strings.Contains(got.body, `"code":"`+c.code+`"`) {
-				t.Errorf("%d, want %d: %s", got.status, c.status, got.body)
+			got, body := ask(t, c.method, target+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+edge.TheKey+"\r\n")
+			if got.StatusCode != c.status || got.Header.Get("Location") != "" || c.code != "" && !strings.Contains(body, `"code":"`+c.code+`"`) {
+				t.Errorf("%d, want %d: %s", got.StatusCode, c.status, body)
 			}
-			if allow := got.head.Values("Allow"); (c.status == 405) != (len(allow) == 1 && allow[0] == "GET, HEAD") {
+			if allow := got.Header.Values("Allow"); (c.status == 405) != (len(allow) == 1 && allow[0] == "GET, HEAD") {
 				t.Errorf("Allow: %q", allow)
 			}
 		})
 	}
 	t.Run("HTTP/1.0 without a host", func(t *testing.T) {
-		conn, r := listening(t, s)
-		_, _ = io.WriteString(conn, "GET //b/v1/items HTTP/1.0\r\n\r\n")
-		if got := readAnswer(t, r, "GET"); got.status != 404 {
-			t.Error(got.status)
+		if got, _ := ask(t, "GET", "//b/v1/items HTTP/1.0\r\n"); got.StatusCode != 404 {
+			t.Error(got.StatusCode)
 		}
 	})
 }

@@ -1,17 +1,14 @@
 package edge
 
 import (
-	"context"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/valyala/fasthttp"
 	"go.uber.org/goleak"
 
 	"listedge/cache"
-	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/metrics"
 	"listedge/origin/apikey"
@@ -82,29 +79,6 @@ func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	y := begin(ctx)
 	if y.client != nil || y.cost != notLimited || len(y.id) > 0 || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
-	}
-}
-
-// A key that is not valid is 401, even if it also lacks the scope.
-func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
-	hash, _ := apikey.HashOf([]byte(aKey))
-	for name, k := range map[string]apikey.Key{
-		"revoked, no scope":            {Revoked: true},
-		"revoked, suspended workspace": {Revoked: true, Suspended: true, Scopes: 1 << lists.Items},
-		"expired, no scope":            {ExpiresAt: 1},
-	} {
-		k.Limit = apikey.DefaultLimit
-		pages := must(cache.New(cache.Options{Memory: 1 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second}))
-		s := serverOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
-			return map[apikey.Hash]apikey.Key{hash: k}, nil
-		})
-		ctx := &fasthttp.RequestCtx{}
-		ctx.Init2(newConn(&wire{}, s), nil, false)
-		ctx.Request.SetRequestURI("/v1/items")
-		ctx.Request.Header.Set("X-API-Key", aKey)
-		if got := answerTo(t, s, ctx); got.status != 401 {
-			t.Errorf("%s: %+v", name, got)
-		}
 	}
 }
 

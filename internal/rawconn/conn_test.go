@@ -87,7 +87,9 @@ func TestASocketIsReadLikeAConnection(t *testing.T) {
 			_ = near.SetReadDeadline(time.Now().Add(-time.Second))
 		}, `"" i/o timeout, timeout true`},
 		{"too late", func(near end, _ *net.TCPConn) { _ = near.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) }, `"" i/o timeout, timeout true`},
-		{"a deadline that moves up", func(near end, _ *net.TCPConn) { go func() { _ = near.SetReadDeadline(time.Now().Add(-time.Second)) }() }, `"" i/o timeout, timeout true`},
+		{"a deadline that moves up", func(near end, _ *net.TCPConn) {
+			go func() { _ = near.SetReadDeadline(time.Now().Add(-time.Second)) }()
+		}, `"" i/o timeout, timeout true`},
 		{"closed", func(near end, _ *net.TCPConn) { near.Close() }, `"" use of closed network connection, timeout false`},
 		{"closed meanwhile", func(near end, _ *net.TCPConn) { go near.Close() }, `"" use of closed network connection, timeout false`},
 	} {
