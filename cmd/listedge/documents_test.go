@@ -119,7 +119,8 @@ func documents(t *testing.T) (names []string) {
 }
 
 func TestDocumentsNameWhatExists(t *testing.T) {
-	flags := "--print-config" + helpOf(t, "serve", "dev", "doctor", "keys create", "keys list", "usage", "migrate grants", "migrate remove", "purge", "workspaces update", "explain")
+	flags := "--print-config" + helpOf(t, "serve", "dev", "doctor", "keys create", "keys list", "usage", "migrate grants", "migrate remove", "purge",
+		"workspaces update", "explain")
 	makefile := contents(t, "Makefile")
 	for _, name := range documents(t) {
 		t.Run(name, func(t *testing.T) {

@@ -15,14 +15,19 @@ import (
 // The rule of imports. Test files may import anything.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower", "origin/load", "origin/postgres", "origin/usage",
+		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower",
+			"origin/load", "origin/postgres", "origin/usage",
 			"internal/lists", "internal/redact", "internal/sandbox"},
-		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "limiter", "origin", "origin/admin", "origin/postgres", "internal/changefeed", "internal/remedy"},
-		"cmd/listedge/node": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/postgres", "origin/usage",
+		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "limiter", "origin", "origin/admin", "origin/postgres", "internal/changefeed",
+			"internal/remedy"},
+		"cmd/listedge/node": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower",
+			"origin/postgres", "origin/usage",
 			"internal/boottime", "internal/changefeed", "internal/remedy", "internal/tracing"},
-		"edge":                    {"cache", "cache/replica", "limiter", "metrics", "origin", "origin/apikey", "origin/usage", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing", "internal/lists"},
-		"edge/admin":              {"edge", "metrics", "internal/remedy"},
-		"metrics":                 {"cache", "cache/replica", "limiter", "origin", "origin/apikey", "origin/follower", "origin/usage", "internal/changefeed", "internal/lists"},
+		"edge": {"cache", "cache/replica", "limiter", "metrics", "origin", "origin/apikey", "origin/usage", "internal/boottime",
+			"internal/changefeed", "internal/rawconn", "internal/tracing", "internal/lists"},
+		"edge/admin": {"edge", "metrics", "internal/remedy"},
+		"metrics": {"cache", "cache/replica", "limiter", "origin", "origin/apikey", "origin/follower", "origin/usage",
+			"internal/changefeed", "internal/lists"},
 		"cache":                   {"cache/replica", "internal/boottime", "internal/changefeed", "internal/lists"},
 		"cache/replica":           {"internal/changefeed", "internal/lists"},
 		"limiter":                 {"limiter/lease", "internal/boottime"},
@@ -52,7 +57,8 @@ var (
 		"internal/sandbox/redistest":     {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/sandboxtest":   {"internal/sandbox"},
 
-		"bench":           {"docs/clients/go", "edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox", "internal/lists"},
+		"bench": {"docs/clients/go", "edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey",
+			"origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox", "internal/lists"},
 		"deploy":          nil,
 		"docs/clients/go": nil,
 	}
@@ -64,20 +70,23 @@ var (
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
-		"github.com/jackc/pgx":                {"internal/lists", "origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit", "origin/load", "origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
-		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "cmd/listedge/doctor", "cmd/listedge/node", "bench", "internal/sandbox/redistest"},
-		"github.com/alecthomas/kong":          {"cmd/listedge"},
-		"github.com/pressly/goose":            {"origin/admin"},
-		"github.com/klauspost/compress":       {"cache"},
-		"github.com/schollz/progressbar":      {"origin/load"},
-		"github.com/swaggest/swgui":           {"edge"},
-		"golang.org/x/sys":                    {"internal/boottime"},
-		"github.com/prometheus/procfs":        {"bench"},
-		"gonum.org/v1/plot":                   {"bench"},
-		"golang.org/x/text":                   {"internal/lists"},
-		"github.com/hashicorp/golang-lru":     {"edge"},
-		"github.com/sony/gobreaker":           {"cache", "origin/postgres"},
-		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "cmd/listedge/doctor", "cmd/listedge/node", "bench", "deploy/clients", "docs/clients/go"},
+		"github.com/jackc/pgx": {"internal/lists", "origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit",
+			"origin/load", "origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
+		"github.com/redis/go-redis": {"cache", "limiter", "internal/changefeed", "cmd/listedge", "cmd/listedge/doctor", "cmd/listedge/node",
+			"bench", "internal/sandbox/redistest"},
+		"github.com/alecthomas/kong":      {"cmd/listedge"},
+		"github.com/pressly/goose":        {"origin/admin"},
+		"github.com/klauspost/compress":   {"cache"},
+		"github.com/schollz/progressbar":  {"origin/load"},
+		"github.com/swaggest/swgui":       {"edge"},
+		"golang.org/x/sys":                {"internal/boottime"},
+		"github.com/prometheus/procfs":    {"bench"},
+		"gonum.org/v1/plot":               {"bench"},
+		"golang.org/x/text":               {"internal/lists"},
+		"github.com/hashicorp/golang-lru": {"edge"},
+		"github.com/sony/gobreaker":       {"cache", "origin/postgres"},
+		"net/http": {"edge", "edge/admin", "metrics", "cmd/listedge", "cmd/listedge/doctor", "cmd/listedge/node", "bench",
+			"deploy/clients", "docs/clients/go"},
 	}
 )
 
@@ -146,7 +155,8 @@ func TestOnlySettingsReadTheEnvironment(t *testing.T) {
 	mayRead := []string{"cmd/listedge/settings.go", "internal/sandbox/binaries.go"}
 	reads := regexp.MustCompile(`os\.(Getenv|LookupEnv|Environ)\(`)
 	sources(t, func(name, text string) {
-		if !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "bench/") && !strings.HasPrefix(name, "deploy/") && !slices.Contains(mayRead, name) && reads.MatchString(text) {
+		if !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "bench/") && !strings.HasPrefix(name, "deploy/") &&
+			!slices.Contains(mayRead, name) && reads.MatchString(text) {
 			t.Errorf("%s reads the environment: let cmd/listedge/settings.go do it", name)
 		}
 	})

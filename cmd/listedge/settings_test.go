@@ -60,7 +60,8 @@ func TestConfigFile(t *testing.T) {
 	t.Setenv("LISTEDGE_CONFIG", "")
 	has(printed(), "drain: 3s")
 
-	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}", "a value that cannot work": "cache-memory: 1B"} {
+	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}",
+		"a value that cannot work": "cache-memory: 1B"} {
 		p := start(t, "serve", "--database-url", "postgres://h/d", "--config", file(text))
 		if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 {
 			t.Errorf("%s: exit %d: %s", what, p.code, p.err.String())
@@ -75,7 +76,8 @@ func TestConfigFile(t *testing.T) {
 // NAME_FILE names a file with the value of a secret, below a flag and above --config.
 func TestSecretsFromFiles(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"database": "postgres://u:s3cret@h/d\n", "replicas": "postgres://a:s3cret@b/d,postgres://c/d\r\n", "broken": "postgres://h/d?connect_timeout=s3cret", "empty": "\n",
+	for name, text := range map[string]string{"database": "postgres://u:s3cret@h/d\n", "replicas": "postgres://a:s3cret@b/d,postgres://c/d\r\n",
+		"broken": "postgres://h/d?connect_timeout=s3cret", "empty": "\n",
 		"config": "redis-url: redis://config\ndatabase-url: postgres://config/d"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -88,17 +90,21 @@ func TestSecretsFromFiles(t *testing.T) {
 		code int
 		says string
 	}{
-		"a URL":                 {database, "", exitFine, "database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\n"},
-		"several":               {database + " LISTEDGE_REPLICA_URL_FILE=replicas", "", exitFine, "- postgres://a:xxxxx@b/d\n- postgres://c/d  # LISTEDGE_REPLICA_URL_FILE\n"},
-		"over --config":         {database, "--config " + filepath.Join(dir, "config"), exitFine, "database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\nredis-url: redis://config  # --config\n"},
-		"below a flag":          {database, "--database-url postgres://flag/d", exitFine, "database-url: postgres://flag/d  # flag\n"},
-		"no file":               {"LISTEDGE_DATABASE_URL_FILE=none", "", exitUsage, "LISTEDGE_DATABASE_URL_FILE: open " + filepath.Join(dir, "none")},
-		"an empty file":         {"LISTEDGE_DATABASE_URL_FILE=empty", "", exitUsage, "LISTEDGE_DATABASE_URL_FILE: " + filepath.Join(dir, "empty") + " is empty"},
-		"a wrong URL":           {"LISTEDGE_DATABASE_URL_FILE=broken", "", exitUsage, "--database-url: postgres://h/d: invalid connect_timeout"},
-		"a value and a file":    {database + " LISTEDGE_DATABASE_URL=postgres://u:s3cret@h/e", "", exitUsage, "LISTEDGE_DATABASE_URL and LISTEDGE_DATABASE_URL_FILE: remove one"},
-		"of what is no secret":  {database + " LISTEDGE_DRAIN_FILE=database", "", exitUsage, "the environment has LISTEDGE_DRAIN_FILE, and there is no such setting"},
-		"of another command":    {database + " LISTEDGE_REPLICATION_URL_FILE=none", "doctor --help", exitFine, "$LISTEDGE_REPLICATION_URL_FILE"},
-		"a variable that is ''": {database + " LISTEDGE_REDIS_URL_FILE= LISTEDGE_REPLICATION_URL=", "", exitFine, "database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\n"},
+		"a URL": {database, "", exitFine, "database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\n"},
+		"several": {database + " LISTEDGE_REPLICA_URL_FILE=replicas", "", exitFine,
+			"- postgres://a:xxxxx@b/d\n- postgres://c/d  # LISTEDGE_REPLICA_URL_FILE\n"},
+		"over --config": {database, "--config " + filepath.Join(dir, "config"), exitFine,
+			"database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\nredis-url: redis://config  # --config\n"},
+		"below a flag":  {database, "--database-url postgres://flag/d", exitFine, "database-url: postgres://flag/d  # flag\n"},
+		"no file":       {"LISTEDGE_DATABASE_URL_FILE=none", "", exitUsage, "LISTEDGE_DATABASE_URL_FILE: open " + filepath.Join(dir, "none")},
+		"an empty file": {"LISTEDGE_DATABASE_URL_FILE=empty", "", exitUsage, "LISTEDGE_DATABASE_URL_FILE: " + filepath.Join(dir, "empty") + " is empty"},
+		"a wrong URL":   {"LISTEDGE_DATABASE_URL_FILE=broken", "", exitUsage, "--database-url: postgres://h/d: invalid connect_timeout"},
+		"a value and a file": {database + " LISTEDGE_DATABASE_URL=postgres://u:s3cret@h/e", "", exitUsage,
+			"LISTEDGE_DATABASE_URL and LISTEDGE_DATABASE_URL_FILE: remove one"},
+		"of what is no secret": {database + " LISTEDGE_DRAIN_FILE=database", "", exitUsage, "the environment has LISTEDGE_DRAIN_FILE, and there is no such setting"},
+		"of another command":   {database + " LISTEDGE_REPLICATION_URL_FILE=none", "doctor --help", exitFine, "$LISTEDGE_REPLICATION_URL_FILE"},
+		"a variable that is ''": {database + " LISTEDGE_REDIS_URL_FILE= LISTEDGE_REPLICATION_URL=", "", exitFine,
+			"database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, variable := range strings.Fields(c.env) {
@@ -133,7 +139,8 @@ func TestMistypedVariables(t *testing.T) {
 			t.Setenv(name, "s3cret")
 			for _, args := range [][]string{{"serve", "--database-url", "postgres://h/d", "--print-config"}, {"serve"}, {"workspaces", "list"}, {"purge"}} {
 				p := start(t, args...)
-				if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), "the environment has "+name+", and there is no such setting") {
+				if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 ||
+					!strings.Contains(p.err.String(), "the environment has "+name+", and there is no such setting") {
 					t.Errorf("%v: exit %d: %s", args, p.code, p.err.String())
 				}
 				if strings.Contains(p.err.String(), "s3cret") {
@@ -152,11 +159,14 @@ func TestMistypedVariables(t *testing.T) {
 // Variables of other commands and of other programs are no error.
 func TestVariablesOfOthers(t *testing.T) {
 	for name, value := range map[string]string{
-		"LISTEDGE_EXPIRES_IN": "1h", "LISTEDGE_DATA_DIR": "/tmp", "LISTEDGE_WORKSPACE": "x", "LISTEDGE_NODE": "http://h:1", "LISTEDGE_CONFIG": "", "LISTEDGE_INSTALL_ROOT": "/tmp", "LISTEDGEX": "1", "MY_LISTEDGE_X": "1",
+		"LISTEDGE_EXPIRES_IN": "1h", "LISTEDGE_DATA_DIR": "/tmp", "LISTEDGE_WORKSPACE": "x", "LISTEDGE_NODE": "http://h:1", "LISTEDGE_CONFIG": "",
+		"LISTEDGE_INSTALL_ROOT": "/tmp", "LISTEDGEX": "1", "MY_LISTEDGE_X": "1",
 		// As Kubernetes has them for the Services listedge and listedge-admin.
-		"LISTEDGE_SERVICE_HOST": "10.0.0.1", "LISTEDGE_SERVICE_PORT": "80", "LISTEDGE_SERVICE_PORT_HTTP": "80", "LISTEDGE_PORT": "tcp://10.0.0.1:80", "LISTEDGE_PORT_80_TCP": "tcp://10.0.0.1:80",
+		"LISTEDGE_SERVICE_HOST": "10.0.0.1", "LISTEDGE_SERVICE_PORT": "80", "LISTEDGE_SERVICE_PORT_HTTP": "80", "LISTEDGE_PORT": "tcp://10.0.0.1:80",
+		"LISTEDGE_PORT_80_TCP":       "tcp://10.0.0.1:80",
 		"LISTEDGE_PORT_80_TCP_PROTO": "tcp", "LISTEDGE_PORT_80_TCP_PORT": "80", "LISTEDGE_PORT_80_TCP_ADDR": "10.0.0.1",
-		"LISTEDGE_ADMIN_SERVICE_HOST": "10.0.0.2", "LISTEDGE_ADMIN_SERVICE_PORT": "9090", "LISTEDGE_ADMIN_PORT": "tcp://10.0.0.2:9090", "LISTEDGE_ADMIN_PORT_9090_TCP_ADDR": "10.0.0.2", "LISTEDGE_ADMIN_PORT_9090_TCP": "tcp://10.0.0.2:9090",
+		"LISTEDGE_ADMIN_SERVICE_HOST": "10.0.0.2", "LISTEDGE_ADMIN_SERVICE_PORT": "9090", "LISTEDGE_ADMIN_PORT": "tcp://10.0.0.2:9090",
+		"LISTEDGE_ADMIN_PORT_9090_TCP_ADDR": "10.0.0.2", "LISTEDGE_ADMIN_PORT_9090_TCP": "tcp://10.0.0.2:9090",
 	} {
 		t.Setenv(name, value)
 	}

@@ -114,7 +114,8 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 		if rows := count(t, c, "audit_log") - before; rows != 1 {
 			t.Errorf("%d rows", rows)
 		}
-		if e.Actor != actor || e.Role != "postgres" || e.Action != action || e.WorkspaceID == nil || *e.WorkspaceID != workspace || !reflect.DeepEqual(e.KeyID, key) ||
+		if e.Actor != actor || e.Role != "postgres" || e.Action != action || e.WorkspaceID == nil || *e.WorkspaceID != workspace ||
+			!reflect.DeepEqual(e.KeyID, key) ||
 			time.Since(e.At).Abs() > time.Hour {
 			t.Errorf("%+v", e)
 		}
@@ -150,7 +151,8 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 
 	t.Run("values before and after", func(t *testing.T) {
 		for _, e := range entries(t, c, audit.Filter{}) {
-			if e.Action == "workspaces.update" && fmt.Sprint(e.Details) != "map[burst:map[from:<nil> to:70] quota:map[from:<nil> to:map[period:day requests:9]] ratePerSecond:map[from:5 to:7]]" {
+			if e.Action == "workspaces.update" && fmt.Sprint(e.Details) !=
+				"map[burst:map[from:<nil> to:70] quota:map[from:<nil> to:map[period:day requests:9]] ratePerSecond:map[from:5 to:7]]" {
 				t.Errorf("%v", e.Details)
 			}
 		}
@@ -344,7 +346,8 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 		}
 	}
 	for _, forged := range []string{
-		"INSERT INTO audit_log (at, actor, action) VALUES ('2020-01-01', 'x', 'purge')", "INSERT INTO audit_log (role, actor, action) VALUES ('postgres', 'x', 'purge')",
+		"INSERT INTO audit_log (at, actor, action) VALUES ('2020-01-01', 'x', 'purge')",
+		"INSERT INTO audit_log (role, actor, action) VALUES ('postgres', 'x', 'purge')",
 		"ALTER TABLE audit_log DISABLE TRIGGER ALL", "DROP TABLE audit_log", "DELETE FROM audit_log",
 	} {
 		if _, err := c.conn.Exec(t.Context(), forged); postgres.Code(err) != "42501" {
@@ -367,14 +370,15 @@ func TestTheAuditLogIsFiltered(t *testing.T) {
 		filter audit.Filter
 		want   string
 	}{
-		"a workspace":       {audit.Filter{Workspace: &w.ID}, "keys.revoke keys.rotate keys.create workspaces.create purge"},
-		"another":           {audit.Filter{Workspace: &other.ID}, "keys.create workspaces.create"},
-		"a key":             {audit.Filter{Key: &k.ID}, "keys.revoke keys.rotate keys.create"},
-		"what replaced it":  {audit.Filter{Key: &next.ID}, "keys.rotate"},
-		"a day":             {audit.Filter{Workspace: &w.ID, Since: new(24 * time.Hour)}, "keys.revoke keys.rotate keys.create workspaces.create"},
-		"so many":           {audit.Filter{Workspace: &w.ID, Limit: 2}, "keys.revoke keys.rotate"},
-		"both":              {audit.Filter{Workspace: &other.ID, Key: &k.ID}, ""},
-		"all that is there": {audit.Filter{Since: new(time.Hour)}, "keys.revoke keys.rotate keys.create keys.create workspaces.create workspaces.create migrate.publication migrate.up"},
+		"a workspace":      {audit.Filter{Workspace: &w.ID}, "keys.revoke keys.rotate keys.create workspaces.create purge"},
+		"another":          {audit.Filter{Workspace: &other.ID}, "keys.create workspaces.create"},
+		"a key":            {audit.Filter{Key: &k.ID}, "keys.revoke keys.rotate keys.create"},
+		"what replaced it": {audit.Filter{Key: &next.ID}, "keys.rotate"},
+		"a day":            {audit.Filter{Workspace: &w.ID, Since: new(24 * time.Hour)}, "keys.revoke keys.rotate keys.create workspaces.create"},
+		"so many":          {audit.Filter{Workspace: &w.ID, Limit: 2}, "keys.revoke keys.rotate"},
+		"both":             {audit.Filter{Workspace: &other.ID, Key: &k.ID}, ""},
+		"all that is there": {audit.Filter{Since: new(time.Hour)},
+			"keys.revoke keys.rotate keys.create keys.create workspaces.create workspaces.create migrate.publication migrate.up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

@@ -28,7 +28,8 @@ func TestWorkspacesAreCreatedSuspendedAndResumed(t *testing.T) {
 	}
 	rate, burst := 12.5, int32(40)
 	plain, err := admin.CreateWorkspace(t.Context(), "Plain", nil, nil, nil)
-	if err != nil || plain.Name != "Plain" || plain.ID == uuid.Nil || plain.SuspendedAt != nil || plain.RatePerSecond != nil || plain.Burst != nil || plain.CreatedAt.IsZero() {
+	if err != nil || plain.Name != "Plain" || plain.ID == uuid.Nil || plain.SuspendedAt != nil || plain.RatePerSecond != nil || plain.Burst != nil ||
+		plain.CreatedAt.IsZero() {
 		t.Fatalf("%+v, %v", plain, err)
 	}
 	limited, err := admin.CreateWorkspace(t.Context(), "Plain", &rate, &burst, nil) // names need not be different

@@ -54,7 +54,8 @@ func TestWhatIsUsedOfAQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := conn.Exec(t.Context(), `INSERT INTO key_usage SELECT $1, hour, gen_random_uuid(), 10, 2, 3, 0, 0, 0
-			FROM unnest(ARRAY[date_trunc($2, now(), 'UTC'), date_trunc($2, now(), 'UTC') - interval '1 hour', date_trunc('hour', now())]) hour`, w.ID, string(period)); err != nil {
+			FROM unnest(ARRAY[date_trunc($2, now(), 'UTC'), date_trunc($2, now(), 'UTC') - interval '1 hour', date_trunc('hour', now())]) hour`,
+			w.ID, string(period)); err != nil {
 			t.Fatal(err)
 		}
 		u, err := admin.Usage(t.Context(), w.ID, time.Hour)

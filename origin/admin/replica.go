@@ -61,7 +61,8 @@ func compareReplica(replica, primary postgres.WALPosition) error {
 	case lag > maxLag:
 		return remedy.Add(fmt.Errorf("is %s behind; newer pages are read from the primary", humanize.IBytes(uint64(lag))), "find out what delays its replay")
 	case lag < 0:
-		return remedy.Add(fmt.Errorf("is %s ahead of the primary; it is not used", humanize.IBytes(uint64(-lag))), "make it anew if the primary was restored from a backup")
+		return remedy.Add(fmt.Errorf("is %s ahead of the primary; it is not used", humanize.IBytes(uint64(-lag))),
+			"make it anew if the primary was restored from a backup")
 	}
 	return nil
 }

@@ -85,7 +85,8 @@ func TestRotatingAKey(t *testing.T) {
 		if !works(t, old) || !works(t, first.Key) || !works(t, second.Key) || !works(t, third.Key) {
 			t.Error("a key does not work")
 		}
-		if !third.Replaces.ExpiresAt.Equal(*first.Replaces.ExpiresAt) || !near(second.Replaces.ExpiresAt, 2*time.Hour) || second.ExpiresAt != nil || !near(third.ExpiresAt, time.Hour) {
+		if !third.Replaces.ExpiresAt.Equal(*first.Replaces.ExpiresAt) || !near(second.Replaces.ExpiresAt, 2*time.Hour) || second.ExpiresAt != nil ||
+			!near(third.ExpiresAt, time.Hour) {
 			t.Errorf("%+v, %+v, %+v", first, second, third)
 		}
 	})
@@ -136,9 +137,10 @@ func TestARotationThatWaited(t *testing.T) {
 		return <-rotated
 	}
 	for name, s := range map[string]struct{ before, meanwhile, want string }{
-		"for a revocation":         {"", "UPDATE api_keys SET revoked_at = clock_timestamp() WHERE id = $1", "revoked"},
-		"for an expiry":            {"", "UPDATE api_keys SET expires_at = clock_timestamp() WHERE id = $1", "expired"},
-		"until the key had ended":  {"UPDATE api_keys SET expires_at = clock_timestamp() + interval '1 s' WHERE id = $1", "SELECT pg_sleep_until(expires_at) FROM api_keys WHERE id = $1", "expired"},
+		"for a revocation": {"", "UPDATE api_keys SET revoked_at = clock_timestamp() WHERE id = $1", "revoked"},
+		"for an expiry":    {"", "UPDATE api_keys SET expires_at = clock_timestamp() WHERE id = $1", "expired"},
+		"until the key had ended": {"UPDATE api_keys SET expires_at = clock_timestamp() + interval '1 s' WHERE id = $1",
+			"SELECT pg_sleep_until(expires_at) FROM api_keys WHERE id = $1", "expired"},
 		"for nothing that matters": {"", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -49,13 +49,15 @@ func TestADatabaseOfAnotherEncodingIsRefused(t *testing.T) {
 				t.Errorf("migrate status: %v", err)
 			}
 			var tables int
-			if err := connect(t, url).QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace").Scan(&tables); err != nil || tables != 0 {
+			const sql = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+			if err := connect(t, url).QueryRow(t.Context(), sql).Scan(&tables); err != nil || tables != 0 {
 				t.Errorf("%d tables, %v", tables, err)
 			}
 			if err := readiness(openDatabase(t, postgres.Options{URL: url})).Ready(t.Context()); err == nil || !strings.HasSuffix(err.Error(), want) {
 				t.Errorf("ready: %v", err)
 			}
-			if !slices.ContainsFunc(Diagnose(t.Context(), url, DoctorOptions{Pages: pages}), func(f Finding) bool { return f.Level == Fail && f.Text+": "+f.Remedy == want }) {
+			says := func(f Finding) bool { return f.Level == Fail && f.Text+": "+f.Remedy == want }
+			if !slices.ContainsFunc(Diagnose(t.Context(), url, DoctorOptions{Pages: pages}), says) {
 				t.Error("the doctor says something else")
 			}
 		})

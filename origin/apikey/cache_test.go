@@ -176,8 +176,10 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 // However long the pauses between its requests, a revoked key is refused at the latest maxAge
 // after its revocation, while Postgres answers in time; recentAge, while it is slow.
 func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
-	for _, pause := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond, 990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
-		for delay, most := range map[time.Duration]time.Duration{0: maxAge, 30 * time.Millisecond: maxAge, recentTimeout - time.Millisecond: maxAge, 800 * time.Millisecond: recentAge} {
+	for _, pause := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond,
+		990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
+		for delay, most := range map[time.Duration]time.Duration{0: maxAge, 30 * time.Millisecond: maxAge, recentTimeout - time.Millisecond: maxAge,
+			800 * time.Millisecond: recentAge} {
 			table := newKeyTable(1)
 			table.delay = delay
 			inRing(t, table, 5*time.Minute, func(t *testing.T, r *ring) {

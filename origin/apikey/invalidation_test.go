@@ -300,7 +300,8 @@ func TestTheWrongServerRevivesNoKey(t *testing.T) {
 			_, _ = r.use(n)
 		}
 		r.provenFor(100*time.Millisecond, func() {})
-		for name, wrong := range map[string]error{"at once": postgres.ErrWrongServer, "or not in time": errors.Join(postgres.ErrUnavailable, context.DeadlineExceeded)} {
+		for name, wrong := range map[string]error{"at once": postgres.ErrWrongServer,
+			"or not in time": errors.Join(postgres.ErrUnavailable, context.DeadlineExceeded)} {
 			table.change(func(s *keyTable) { s.err = postgres.ErrWrongServer })
 			_, _ = r.use(2)
 			table.change(func(s *keyTable) { s.err = wrong })

@@ -45,7 +45,8 @@ func TestAMistypedKeyIsNoKey(t *testing.T) {
 				refused(key[:i-1] + key[i:i+1] + key[i-1:i] + key[i+1:]) // neighbours swapped
 			}
 		}
-		for _, wrong := range []string{"", "lk_", key + "0", key + " ", " " + key, key + "\n", "\x00" + key[1:], strings.ToUpper(key), strings.ToLower(key), "Bearer " + key} {
+		for _, wrong := range []string{"", "lk_", key + "0", key + " ", " " + key, key + "\n", "\x00" + key[1:], strings.ToUpper(key), strings.ToLower(key),
+			"Bearer " + key} {
 			refused(wrong)
 		}
 	}

@@ -52,10 +52,11 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		spec admin.NewKey
 		want apikey.Key
 	}{
-		"plain":       {admin.NewKey{}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit}},
-		"items only":  {admin.NewKey{Scopes: []string{"items:read"}}, apikey.Key{Scopes: 1 << lists.Items, Limit: apikey.DefaultLimit}},
-		"contacts":    {admin.NewKey{Scopes: []string{"contacts:read"}}, apikey.Key{Scopes: 1 << lists.Contacts, Limit: apikey.DefaultLimit}},
-		"own limit":   {admin.NewKey{Rate: &rate, Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 7}}},
+		"plain":      {admin.NewKey{}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit}},
+		"items only": {admin.NewKey{Scopes: []string{"items:read"}}, apikey.Key{Scopes: 1 << lists.Items, Limit: apikey.DefaultLimit}},
+		"contacts":   {admin.NewKey{Scopes: []string{"contacts:read"}}, apikey.Key{Scopes: 1 << lists.Contacts, Limit: apikey.DefaultLimit}},
+		"own limit": {admin.NewKey{Rate: &rate, Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts,
+			Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 7}}},
 		"rate alone":  {admin.NewKey{Rate: &rate}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 5}}},
 		"burst alone": {admin.NewKey{Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 50, Burst: 7}}},
 		"expiring":    {admin.NewKey{ExpiresIn: &hour}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit, ExpiresAt: 1}},
@@ -94,7 +95,8 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	}{
 		{"UPDATE workspaces SET rate_per_second = 500", func(k apikey.Key) bool { return k.WorkspaceLimit == apikey.Limit{Set: true, Rate: 500, Burst: 1000} }},
 		{"UPDATE workspaces SET burst = 5", func(k apikey.Key) bool { return k.WorkspaceLimit == apikey.Limit{Set: true, Rate: 500, Burst: 5} }},
-		{"UPDATE workspaces SET quota = 1000000, quota_period = 'month'", func(k apikey.Key) bool { return k.Quota == apikey.Quota{Requests: 1_000_000, Period: apikey.Month} }},
+		{"UPDATE workspaces SET quota = 1000000, quota_period = 'month'",
+			func(k apikey.Key) bool { return k.Quota == apikey.Quota{Requests: 1_000_000, Period: apikey.Month} }},
 		{"UPDATE workspaces SET quota = 5, quota_period = 'day'", func(k apikey.Key) bool { return k.Quota == apikey.Quota{Requests: 5, Period: apikey.Day} }},
 		{"UPDATE workspaces SET quota = NULL, quota_period = NULL", func(k apikey.Key) bool { return k.Quota == apikey.Quota{} }},
 		{"UPDATE workspaces SET rate_per_second = NULL", func(k apikey.Key) bool { return !k.WorkspaceLimit.Set }},
