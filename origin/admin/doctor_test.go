@@ -21,7 +21,8 @@ func TestFindingsOnTheSlot(t *testing.T) {
 	}{
 		{"none", "SELECT", "there is none: nothing: a node makes it"},
 		{"nobody follows", "SELECT pg_create_logical_replication_slot('listedge_' || oid, 'pgoutput') FROM pg_database WHERE datname = current_database()",
-			"no node follows it, and it retains [^,]+, of 1024 kB that max_slot_wal_keep_size allows: start a node, or see why none follows; `listedge migrate drop-slot`"},
+			"no node follows it, and it retains [^,]+, of 1024 kB that max_slot_wal_keep_size allows: " +
+				"start a node, or see why none follows; `listedge migrate drop-slot`"},
 		{"lost", "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal(); CHECKPOINT",
 			"so Postgres invalidated it: nothing: the next follower makes a new one"},
 	} {
