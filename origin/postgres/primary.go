@@ -100,11 +100,13 @@ func (p *Primary) Read(ctx context.Context, startedAt string, read func() (chang
 }
 
 // hasEnded says whether a query failed because its connection has ended, as all do when a server
-// is restarted. A server that cannot be connected to is another matter.
+// is restarted. A server that cannot be connected to is another matter, and so is an answer that
+// cannot be read.
 func hasEnded(ctx context.Context, err error) bool {
 	var connecting *pgconn.ConnectError
+	var known kind
 	code := Code(err)
-	return ctx.Err() == nil && errors.Is(Classify(err), ErrUnavailable) && !errors.As(err, &connecting) && (code == "" || code[:3] == "57P")
+	return err != nil && ctx.Err() == nil && !errors.As(err, &known) && !errors.As(err, &connecting) && (code == "" || code[:3] == "57P")
 }
 
 // Write writes in one transaction, whatever settings the role or a pooler has. Whether the server

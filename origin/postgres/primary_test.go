@@ -1,0 +1,41 @@
+package postgres
+
+import (
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"listedge/internal/changefeed"
+)
+
+// A query is sent again if its connection has ended, as often as the pool has connections, and for
+// no other error.
+func TestReadAgain(t *testing.T) {
+	const connections = 4
+	pool, err := openPool(t.Context(), "postgres://u@127.0.0.1:1/none", toPrimary, connections, 0, SessionSettings(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	p := &Primary{Pool: pool, address: &address{followed: &changefeed.Followed{}}}
+	for _, test := range []struct {
+		err  error
+		want int
+	}{
+		{io.ErrUnexpectedEOF, 1 + connections},
+		{&pgconn.PgError{Code: "57P01"}, 1 + connections}, // admin_shutdown
+		{&pgconn.PgError{Code: "57014"}, 1},               // query_canceled
+		{&pgconn.PgError{Code: "53300"}, 1},               // too_many_connections
+		{&pgconn.ConnectError{}, 1},
+		{fmt.Errorf("an LSN: %w", ErrProtocol), 1}, // it would answer the same
+		{ErrRow, 1},
+	} {
+		reads := 0
+		if err := p.Read(t.Context(), "", func() (changefeed.Server, error) { reads++; return changefeed.Server{}, test.err }); err != test.err || reads != test.want {
+			t.Errorf("%v: %d reads, %v", test.err, reads, err)
+		}
+	}
+}
