@@ -32,8 +32,9 @@ func pages() map[string]*FillResult {
 	return map[string]*FillResult{
 		"by age":         {Rows: []lists.Row{row}, End: true},
 		"of the primary": {Rows: []lists.Row{row, long}, At: primary, epoch: "epoch"},
-		"of a standby":   {Rows: []lists.Row{row}, At: changefeed.ReadPoint{Timeline: "7400000000000000001/1", LSN: 1 << 60, Through: math.MaxUint64}, epoch: "epoch"},
-		"an empty list":  {End: true, At: primary},
+		"of a standby": {Rows: []lists.Row{row}, epoch: "epoch",
+			At: changefeed.ReadPoint{Timeline: "7400000000000000001/1", LSN: 1 << 60, Through: math.MaxUint64}},
+		"an empty list": {End: true, At: primary},
 	}
 }
 

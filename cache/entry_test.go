@@ -33,7 +33,8 @@ func items(n int) []byte {
 	random := rand.New(rand.NewPCG(5, uint64(n)))
 	b := []byte(`{"data":[`)
 	for len(b) < n {
-		b = fmt.Appendf(b, `{"id":"%08x-aaaa-4bbb-8ccc-%012x","name":"Article %d","type":"GOODS","costPrice":"%d.50","taxable":true,"createdAt":"2026-01-02T03:04:05.678Z"},`,
+		b = fmt.Appendf(b, `{"id":"%08x-aaaa-4bbb-8ccc-%012x","name":"Article %d","type":"GOODS","costPrice":"%d.50",`+
+			`"taxable":true,"createdAt":"2026-01-02T03:04:05.678Z"},`,
 			random.Uint32(), random.Uint64()>>16, random.IntN(1000), random.IntN(1000))
 	}
 	return b[:n]

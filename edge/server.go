@@ -129,7 +129,8 @@ func New(o Options) *Server {
 
 // Serve serves the connections of the listener until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.http.Serve(&limitedListener{Listener: l, server: s, shortage: rate.Sometimes{Interval: shortageLog}, refusals: make(chan struct{}, maxRefusals)}); err != nil {
+	limited := &limitedListener{Listener: l, server: s, shortage: rate.Sometimes{Interval: shortageLog}, refusals: make(chan struct{}, maxRefusals)}
+	if err := s.http.Serve(limited); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil

@@ -92,7 +92,7 @@ func (r *Replica) Merge(f *Fill) Outcome {
 
 func (r *Replica) merge(f *Fill) Outcome {
 	switch {
-	case f.Start.resets != r.resets || !r.joined:
+	case f.Start.resets != r.resets || !r.synced:
 		return Resynced
 	case r.isOfWrongServer(&f.At):
 		return WrongServer

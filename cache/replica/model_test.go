@@ -43,7 +43,7 @@ type modelNode struct {
 	*Replica
 	next      int // heartbeat to apply
 	since     int // the first that was read since the last reset
-	joined    bool
+	synced    bool
 	unsettled []*changefeed.Change
 	snapshot  changefeed.Snapshot // of the state
 	views     []view
@@ -116,8 +116,8 @@ func (m *model) apply(n *modelNode) {
 		}
 		return sees
 	})
-	if !n.joined { // the heartbeat names what was published before the first entry
-		n.joined = true
+	if !n.synced { // the heartbeat names what was published before the first entry
+		n.synced = true
 		for _, earlier := range m.beats[:n.since] {
 			for _, c := range earlier.changes {
 				if !b.Snapshot.Sees(c.XID) {
@@ -135,7 +135,7 @@ func (m *model) apply(n *modelNode) {
 func (m *model) reset(n *modelNode) {
 	n.Reset()
 	n.next += m.r.IntN(len(m.beats) - n.next + 1)
-	n.since, n.joined, n.unsettled = n.next, false, nil
+	n.since, n.synced, n.unsettled = n.next, false, nil
 }
 
 // begin begins a fill of a list.
@@ -298,7 +298,8 @@ func (r *Replica) consistent() error {
 		}
 	}
 	if len(shown) > 0 || bytes != r.clock.bytes || ranges != len(r.clock.ranges) || r.history.bytes > r.budget.Changes {
-		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d", len(shown), bytes, r.clock.bytes, ranges, len(r.clock.ranges))
+		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d",
+			len(shown), bytes, r.clock.bytes, ranges, len(r.clock.ranges))
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ type Replica struct {
 
 	mu      sync.RWMutex // held for writing some microseconds a heartbeat
 	resets  uint64
-	joined  bool // a heartbeat was applied since the last Reset
+	synced  bool // a heartbeat was applied since the last Reset
 	state   state
 	tables  map[changefeed.List]*table
 	history history
@@ -123,7 +123,7 @@ func (r *Replica) Reset() {
 		r.unpark(f, Resynced)
 	}
 	r.resets++
-	r.joined, r.state = false, state{}
+	r.synced, r.state = false, state{}
 	r.tables, r.clock, r.parked = map[changefeed.List]*table{}, clock{}, parked{}
 	r.history = history{of: map[changefeed.List][]*remembered{}}
 }
@@ -134,8 +134,8 @@ func (r *Replica) Reset() {
 func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.joined {
-		r.joined = true
+	if !r.synced {
+		r.synced = true
 		r.history.floor = point{b.Position, b.LSN} // mutation: joining leaves no floor
 	} else {
 		for _, c := range b.Settled {

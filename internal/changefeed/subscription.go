@@ -92,7 +92,7 @@ type Subscription struct {
 	epoch     string
 	begun     bool      // an entry of the epoch has been read since the last Reset
 	position  Position  // of the last entry that was applied
-	joined    bool      // a heartbeat has been read since the last Reset
+	synced    bool      // a heartbeat has been read since the last Reset
 	startedAt string    // when the primary was started, by the first of these heartbeats
 	server    string    // answers the reads of the current session
 	moved     bool      // another server than this one appended the last heartbeat
@@ -182,7 +182,7 @@ func proves(reads []read, after Position) (moment time.Time, rest []read, ok boo
 }
 
 func (s *Subscription) reset(cause ResetCause) {
-	s.begun, s.joined, s.startedAt = false, false, ""
+	s.begun, s.synced, s.startedAt = false, false, ""
 	s.reads, s.unsettled = nil, nil // mutation: reads outlive a reset
 	for _, l := range s.listeners {
 		l.Reset(s.epoch, cause)
@@ -197,7 +197,7 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause) {
 	case s.begun && !e.Follows(s.position): // mutation: gaps ignored
 		cause = ResetGap
 	// mutation: no epoch for a crash, and no reset; a restart is overlooked
-	case e.Heartbeat != nil && s.joined && e.Heartbeat.StartedAt != s.startedAt: // the server restarted without a new epoch: changes may be missing
+	case e.Heartbeat != nil && s.synced && e.Heartbeat.StartedAt != s.startedAt: // the server restarted without a new epoch: changes may be missing
 		cause = ResetEpoch
 	}
 	if cause != "" {
@@ -241,8 +241,8 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	if !s.moved {
 		moment, s.reads, proof = proves(s.reads, h.After)
 	}
-	if !s.joined {
-		s.joined, s.startedAt = true, h.StartedAt
+	if !s.synced {
+		s.synced, s.startedAt = true, h.StartedAt
 		s.adoptUnsettled(h.Unsettled) // mutation: no unsettled at join
 	}
 	for _, l := range s.listeners {

@@ -34,7 +34,8 @@ func TestReadAgain(t *testing.T) {
 		{ErrRow, 1},
 	} {
 		reads := 0
-		if err := p.Read(t.Context(), "", func() (changefeed.Server, error) { reads++; return changefeed.Server{}, test.err }); err != test.err || reads != test.want {
+		err := p.Read(t.Context(), "", func() (changefeed.Server, error) { reads++; return changefeed.Server{}, test.err })
+		if err != test.err || reads != test.want {
 			t.Errorf("%v: %d reads, %v", test.err, reads, err)
 		}
 	}
