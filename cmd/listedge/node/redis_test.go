@@ -2,12 +2,14 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"listedge/edge/admin"
 	"listedge/internal/sandbox/redistest"
 )
 
@@ -49,6 +51,22 @@ func TestCallsToRedisAreTimed(t *testing.T) {
 		if n := calls[i].Load(); n < want || n > want+connecting {
 			t.Errorf("%s: %d calls, want %d", purposes[i], n, want)
 		}
+	}
+}
+
+// The roster has the nodes that wrote an entry lately, also after Redis' clock has gone back.
+func TestTheRosterHasWhoWroteLately(t *testing.T) {
+	_, client := redistest.Start(t)
+	ctx := context.Background()
+	for name, seen := range map[string]time.Duration{"now": 0, "old": -time.Hour, "future": time.Hour} {
+		entry, _ := json.Marshal(RosterEntry{NodeState: admin.NodeState{Name: name}, Seen: time.Now().Add(seen).UnixMilli()})
+		if err := client.HSet(ctx, rosterKey("listedge:"), name, entry, "damaged", "{").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, others, err := ReadRoster(ctx, client, "listedge:", RosterSilence)
+	if slices.Sort(others); err != nil || len(entries) != 1 || entries[0].Name != "now" || !slices.Equal(others, []string{"damaged", "future", "old"}) {
+		t.Errorf("%+v, others %v, %v", entries, others, err)
 	}
 }
 

@@ -96,7 +96,8 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 }
 
 // ReadRoster returns the entries that are not older than oldest, by their names and the youngest of a
-// name first, in one trip; and the fields of all others.
+// name first, in one trip; and the fields of all others. An entry that is as far in the future is one of
+// the others: Redis' clock has gone back, and the entry of a node that has ended would never be old.
 func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) (entries []RosterEntry, others []string, err error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
@@ -110,7 +111,7 @@ func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string
 	for field, text := range all.Val() {
 		var e RosterEntry
 		err := json.Unmarshal([]byte(text), &e)
-		if age := now.Val().Sub(time.UnixMilli(e.Seen)); err == nil && age <= oldest {
+		if age := now.Val().Sub(time.UnixMilli(e.Seen)); err == nil && age.Abs() <= oldest {
 			e.Age = max(0, age.Seconds())
 			entries = append(entries, e)
 		} else {
