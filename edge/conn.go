@@ -265,7 +265,10 @@ func (c *conn) dropRequest(ctx *fasthttp.RequestCtx) {
 // bytes (request smuggling). RFC 9112 (2.2, 5.2) lets a server refuse both.
 //
 // Invariant: every byte belongs to a request's headers, because no body is read.
-type lineChecker struct{ last byte } // the one before the next bytes
+type lineChecker struct {
+	last     byte // the one before the next bytes
+	encoding bool // a line may have been a Transfer-Encoding: so that most connections need no search for one
+}
 
 var errLine = errors.New("a line ends in LF alone or is folded")
 
@@ -273,8 +276,11 @@ var errLine = errors.New("a line ends in LF alone or is folded")
 // CR, or before the blank that folds a line.
 func (l *lineChecker) check(p []byte) int {
 	for i := 0; ; {
-		if l.last == '\n' && i < len(p) && (p[i] == ' ' || p[i] == '\t') {
-			return i
+		if l.last == '\n' && i < len(p) {
+			if p[i] == ' ' || p[i] == '\t' {
+				return i
+			}
+			l.encoding = l.encoding || p[i]|0x20 == 't'
 		}
 		end := bytes.IndexByte(p[i:], '\n')
 		if end < 0 {

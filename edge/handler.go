@@ -152,7 +152,7 @@ func (s *Server) checkHeaders(x *exchange) *failure {
 		p = wrongVersion
 	case target != nil:
 		p = target
-	case x.headers.spaceInName, !isHost(h.Host()):
+	case x.headers.spaceInName, !isHost(h.Host()), x.conn.lines.encoding && !x.hasBody && isEncoded(h):
 		p = badRequest
 	case x.headers.count > maxHeaders:
 		p = headersTooLarge

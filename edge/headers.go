@@ -101,6 +101,18 @@ var hostBytes = func() (is [256]bool) {
 	return is
 }()
 
+// isEncoded reports whether there is a Transfer-Encoding. fasthttp accepts and drops identity,
+// behind which a proxy may see a body (RFC 9112, 6.3: no length can be known).
+func isEncoded(h *fasthttp.RequestHeader) bool {
+	const name = "transfer-encoding:"
+	for line := range bytes.Lines(h.RawHeaders()) {
+		if len(line) > len(name) && bytes.EqualFold(line[:len(name)], []byte(name)) {
+			return true
+		}
+	}
+	return false
+}
+
 // acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3). It reports whether gzip is
 // acceptable and identity is not preferred to it. A coding that is not named has the
 // weight of *. Identity without a weight is acceptable and not preferred.

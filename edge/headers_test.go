@@ -45,6 +45,28 @@ var refusals = []struct {
 	{"length 0 and chunked", thePage + "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 413},
 	{"length and chunked on a POST", "POST" + thePage[3:] + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 405},
 	{"length and identity", thePage + "Content-Length: 5\r\nTransfer-Encoding: identity\r\n" + goodEnd, 413},
+	{"length 0 and identity", thePage + "Content-Length: 0\r\nTransfer-Encoding: identity\r\n" + goodEnd, 400},
+	{"identity and length 0", thePage + "Transfer-Encoding: identity\r\nContent-Length: 0\r\n" + goodEnd, 400},
+	{"identity", thePage + "Transfer-Encoding: identity\r\n" + goodEnd + thePage + goodEnd, 400},
+	{"identity in another case, first", strings.Replace(thePage, "Host", "transfer-ENCODING:Identity \r\nHost", 1) + goodEnd, 400},
+	{"identity on a POST", "POST" + thePage[3:] + "transfer-encoding: identity\r\n" + goodEnd, 400},
+	{"identity nowhere", "GET /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n" + goodEnd, 400},
+	{"identity among names like it", thePage + "TE: a\r\nTransfer-Encodings: x\r\nTransfer-Encoding: identity\r\nTran: x\r\n" + goodEnd, 400},
+	{"chunked and length", thePage + "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n" + goodEnd + "0\r\n\r\n", 413},
+	{"CHUNKED", thePage + "TRANSFER-ENCODING: CHUNKED \r\n" + goodEnd + "0\r\n\r\n" + thePage + goodEnd, 413},
+	{"chunked, identity", thePage + "Transfer-Encoding: chunked, identity\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"xchunked", thePage + "Transfer-Encoding: xchunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"no coding", thePage + "Transfer-Encoding:\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"space before the colon of a coding", thePage + "Transfer-Encoding : chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"folded coding", thePage + "Transfer-Encoding:\r\n chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"chunked and identity", thePage + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"identity and chunked", thePage + "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"identity in HTTP/1.0", start(theTarget, "HTTP/1.0") + "Transfer-Encoding: identity\r\n" + goodEnd, 400},
+	{"length +5", thePage + "Content-Length: +5\r\n" + goodEnd + "12345", 400},
+	{"list of lengths", thePage + "Content-Length: 5, 5\r\n" + goodEnd + "12345", 400},
+	{"length 005", thePage + "Content-Length: 005\r\n" + goodEnd + "12345", 413},
+	{"empty length", thePage + "Content-Length:\r\n" + goodEnd, 400},
+	{"space before the colon of a length", thePage + "Content-Length : 5\r\n" + goodEnd + "12345", 400},
 	{"gzip, chunked", thePage + "Transfer-Encoding: gzip, chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
 	{"chunked twice", thePage + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
 	{"chunked in HTTP/1.0", start(theTarget, "HTTP/1.0") + "Transfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
@@ -182,7 +204,7 @@ func TestUnusualButValidRequests(t *testing.T) {
 		{"no space behind a colon", thePage + "X-A:a\r\n" + goodEnd, 200},
 		{"8-bit bytes in a value", thePage + "X-A: \u00e4\xff\r\n" + goodEnd, 200},
 		{"empty value", thePage + "X-A:\r\n" + goodEnd, 200},
-		{"no coding", thePage + "TE: trailers\r\nTransfer-Encodings: x\r\nTransfer-Encoding: identity\r\n" + goodEnd, 200},
+		{"names that begin like a coding's", thePage + "TE: trailers\r\nTran: x\r\nTransfer-Encodings: x\r\n" + goodEnd, 200},
 		{"upgrade", thePage + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n" + goodEnd, 200},
 		{"TRACE", "TRACE" + thePage[3:] + goodEnd, 405},
 	} {
@@ -231,6 +253,7 @@ func FuzzLines(f *testing.F) {
 	f.Add("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3)
 	f.Add("GET / HTTP/1.1\nHost: a\r\n\r\n", 14)
 	f.Add("a\r\n b\r\n", 3)
+	f.Add("Transfer-Encoding: x\r\n", 1)
 	f.Fuzz(func(t *testing.T, text string, cut int) {
 		if cut < 0 || cut > len(text) {
 			return
@@ -253,6 +276,9 @@ func FuzzLines(f *testing.F) {
 		}
 		if got != want {
 			t.Errorf("%q cut at %d: good up to %d, want %d", text, cut, got, want)
+		}
+		if want == len(text) && strings.Contains(strings.ToLower(text), "\ntransfer-encoding:") && !l.encoding {
+			t.Errorf("%q cut at %d: the coding is overlooked", text, cut)
 		}
 	})
 }
