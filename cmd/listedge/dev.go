@@ -10,9 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -211,33 +209,30 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox
 	if err != nil {
 		return "", workspace, err
 	}
-	workspace = workspaces[0].ID
-	key, err = c.key(ctx, conn, workspace)
-	return key, workspace, err
+	k, err := c.key(ctx, conn, workspaces[0].ID)
+	return k.Key, k.WorkspaceID, err
 }
 
 // key returns the key of earlier runs, which a file beside the data has, or makes a
 // new one.
-func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.UUID) (string, error) {
+func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.UUID) (admin.Key, error) {
 	file := filepath.Join(c.DataDir, "key")
 	kept, _ := os.ReadFile(file) // a new one if it cannot be read
-	keys, err := conn.Keys(ctx, workspace)
+	k, err := conn.KeyOf(ctx, kept)
+	if err == nil && k.Works() {
+		k.Key = string(kept)
+		return k, nil
+	}
+	if err == nil || errors.Is(err, admin.ErrNotFound) {
+		k, err = conn.CreateKey(ctx, admin.NewKey{Workspace: workspace, Name: "dev"})
+	}
 	if err != nil {
-		return "", err
+		return k, err
 	}
-	if slices.ContainsFunc(keys, func(k admin.Key) bool {
-		return k.Works() && k.Prefix != "" && strings.HasPrefix(string(kept), k.Prefix)
-	}) {
-		return string(kept), nil
+	if err := os.WriteFile(file, []byte(k.Key), 0o600); err != nil {
+		return k, fmt.Errorf("keep the key: %w", err)
 	}
-	made, err := conn.CreateKey(ctx, admin.NewKey{Workspace: workspace, Name: "dev"})
-	if err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(file, []byte(made.Key), 0o600); err != nil {
-		return "", fmt.Errorf("keep the key: %w", err)
-	}
-	return made.Key, nil
+	return k, nil
 }
 
 func (c *devCommand) welcome(t *terminal, nodes []*devNode, url, key string, workspace uuid.UUID) {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -289,5 +290,5 @@ func defaultDataDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/listedge"
 	}
-	return "~/.local/state/listedge"
+	return filepath.Join(cmp.Or(os.Getenv("HOME"), os.TempDir()), ".local/state/listedge")
 }

@@ -117,6 +117,15 @@ func (c *Conn) Key(ctx context.Context, id uuid.UUID) (Key, error) {
 	return one[Key](ctx, c.conn, "show key "+id.String(), `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)
 }
 
+// KeyOf returns the key that has this text.
+func (c *Conn) KeyOf(ctx context.Context, text []byte) (Key, error) {
+	hash, ok := apikey.HashOf(text)
+	if !ok {
+		return Key{}, ErrNotFound
+	}
+	return one[Key](ctx, c.conn, "look up the key", `SELECT `+keyColumns+` FROM api_keys WHERE key_hash = $1`, hash[:])
+}
+
 // UpdateKey changes the limit; nil leaves a value as it was.
 func (c *Conn) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Key, error) {
 	return updateRow[Key](ctx, c, "keys.update", `rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst)`, id, rate, burst)

@@ -98,6 +98,8 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 	}
 
 	refused(t, exitFailed, "another `listedge dev` runs in "+dir, devFlags(t, dir)...)
+	database := regexp.MustCompile(`database +(\S+)`).FindStringSubmatch(p.out.String())[1]
+	execute(t, database, "INSERT INTO workspaces (name, created_at) VALUES ('Older', '2000-01-01')")
 
 	if code := p.stop(); code != exitFine {
 		t.Errorf("exit %d: %s", code, p.err.String())
@@ -112,6 +114,15 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 	if again != key {
 		t.Error("another key")
 	}
+	if a := nodes[0].get(t, "/v1/items", key); a.StatusCode != 200 {
+		t.Error(a.Status)
+	}
+	p.stop()
+
+	// A file that does not have the whole key is replaced.
+	must(os.WriteFile(filepath.Join(dir, "key"), []byte(key[:20]), 0o600))
+	p = start(t, devFlags(t, dir)...)
+	key, nodes = awaitDev(t, p, 1)
 	if a := nodes[0].get(t, "/v1/items", key); a.StatusCode != 200 {
 		t.Error(a.Status)
 	}
