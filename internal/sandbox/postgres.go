@@ -109,6 +109,9 @@ func (p *Postgres) initialise(ctx context.Context) error {
 		if failed == nil {
 			return nil
 		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("initdb: %w", ctx.Err())
+		}
 		err = fmt.Errorf("initdb: %w: %s", failed, strings.Join(strings.FieldsFunc(string(out), func(c rune) bool { return c == '\n' }), "; "))
 		if !strings.Contains(err.Error(), "invalid locale name") {
 			break

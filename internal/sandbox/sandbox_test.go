@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -67,6 +68,16 @@ func TestPostgresLivesDiesAndComesBackOnItsFolder(t *testing.T) {
 		t.Error(err)
 	}
 	must(again.Stop())
+}
+
+func TestAnInterruptedInitdbSaysSoAndLeavesNothing(t *testing.T) {
+	dir := openDir(t)
+	if _, err := StartPostgres(within(t, 100*time.Millisecond), PostgresOptions{Dir: dir}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "cluster")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
 }
 
 func TestTheFirstPostgresInPATHIsUsed(t *testing.T) {
