@@ -2,12 +2,14 @@ package origin
 
 import (
 	"context"
+	"net/url"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
@@ -69,6 +71,27 @@ func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 					t.Errorf("%s, TLS %s: key %d: %v", name, mode, i, err)
 				}
 			}
+		}
+	}
+}
+
+// A pooler says what it closes connections for (SQLSTATE 08P01), before their next use.
+func TestClientsThatAPoolerEndsCostNoFetch(t *testing.T) {
+	t.Parallel()
+	direct := must1(url.Parse(newDatabase(t)))
+	_, through := sandboxtest.PgBouncer(t, direct.String(), map[string]string{"pool_mode": "transaction", "admin_users": direct.User.Username()})
+	db := openDatabase(t, postgres.Options{URL: through, Connections: 6})
+	o := New(db)
+	fillPool(t, o, db.Pages.Pool)
+	console := must1(url.Parse(through))
+	console.Path = "pgbouncer"
+	admin := connectSimply(t, console.String())
+	for _, command := range []string{"KILL", "RESUME"} {
+		must1(admin.PgConn().Exec(t.Context(), command+" "+strings.TrimPrefix(direct.Path, "/")).ReadAll())
+	}
+	for i := range 2 * 6 {
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
+			t.Errorf("page %d: %v", i, err)
 		}
 	}
 }

@@ -106,7 +106,8 @@ func hasEnded(ctx context.Context, err error) bool {
 	var connecting *pgconn.ConnectError
 	var known kind
 	code := Code(err)
-	return err != nil && ctx.Err() == nil && !errors.As(err, &known) && !errors.As(err, &connecting) && (code == "" || code[:3] == "57P")
+	return err != nil && ctx.Err() == nil && !errors.As(err, &known) && !errors.As(err, &connecting) &&
+		(code == "" || strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "08")) // 08P01: PgBouncer has ended it
 }
 
 // Write writes in one transaction, whatever settings the role or a pooler has. Whether the server
@@ -140,6 +141,11 @@ const timelineTimeout = time.Second
 func (p *Primary) awaitTimeline(ctx context.Context) error {
 	if p.address.timelineKnown == nil {
 		return nil
+	}
+	select {
+	case <-p.address.timelineKnown:
+		return nil // also if ctx has ended
+	default:
 	}
 	select {
 	case <-p.address.timelineKnown:

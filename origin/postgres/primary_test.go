@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -27,6 +29,7 @@ func TestReadAgain(t *testing.T) {
 	}{
 		{io.ErrUnexpectedEOF, 1 + connections},
 		{&pgconn.PgError{Code: "57P01"}, 1 + connections}, // admin_shutdown
+		{&pgconn.PgError{Code: "08P01"}, 1 + connections}, // of PgBouncer, which has closed the connection
 		{&pgconn.PgError{Code: "57014"}, 1},               // query_canceled
 		{&pgconn.PgError{Code: "53300"}, 1},               // too_many_connections
 		{&pgconn.ConnectError{}, 1},
@@ -37,6 +40,20 @@ func TestReadAgain(t *testing.T) {
 		err := p.Read(t.Context(), "", func() (changefeed.Server, error) { reads++; return changefeed.Server{}, test.err })
 		if err != test.err || reads != test.want {
 			t.Errorf("%v: %d reads, %v", test.err, reads, err)
+		}
+	}
+}
+
+// Of a read whose caller has gone, that is the error: not that the timeline is unknown.
+func TestAReadWhoseCallerHasGone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	known := make(chan struct{})
+	close(known)
+	p := &Primary{address: &address{followed: &changefeed.Followed{}, timelineKnown: known}}
+	for range 100 {
+		if err := p.Read(ctx, "", func() (changefeed.Server, error) { return changefeed.Server{}, ctx.Err() }); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
 		}
 	}
 }
