@@ -148,7 +148,7 @@ func weight(list []byte) float64 {
 		var p []byte
 		p, list, _ = bytes.Cut(list, []byte{';'})
 		name, value, _ := bytes.Cut(bytes.TrimSpace(p), []byte{'='})
-		if q, err := strconv.ParseFloat(string(value), 64); bytes.EqualFold(name, []byte("q")) && err == nil && q >= 0 {
+		if q, err := strconv.ParseFloat(string(value), 64); bytes.EqualFold(name, []byte("q")) && err == nil && q >= 0 && q <= 1 {
 			return q
 		}
 	}

@@ -122,6 +122,7 @@ func TestAcceptEncoding(t *testing.T) {
 		"x-gzip;q=0.9, identity;q=0.8":    true,
 		"gzip;foo=bar;q=0":                false,
 		"gzip;q=2":                        true, // no weight: as without
+		"gzip, identity;q=5":              true,
 		"gzip;q=x, identity;q=0.5":        true,
 		"gzip;q=-1":                       true,
 		"gzip;q=":                         true,
