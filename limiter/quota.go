@@ -88,11 +88,7 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 			q.answered = 0
 		}
 		l.quotas.all[key] = q
-		time.AfterFunc(time.Until(ends)+quotaKept, func() { // mutation: a quota is forgotten
-			l.quotas.mu.Lock()
-			defer l.quotas.mu.Unlock()
-			delete(l.quotas.all, key)
-		})
+		time.AfterFunc(time.Until(ends)+quotaKept, q.forget)
 	}
 	l.quotas.mu.Unlock()
 	q.mu.Lock()
@@ -103,6 +99,18 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 		q.sweepLater()
 	}
 	return q
+}
+
+// forget forgets the quota if its period is over. It is not if the clock has been set back since
+// the timer began.
+func (q *Counter) forget() {
+	q.l.quotas.mu.Lock()
+	defer q.l.quotas.mu.Unlock()
+	if left := time.Until(time.UnixMicro(q.until).Add(quotaKept)); left > 0 { // mutation: a quota is forgotten
+		time.AfterFunc(left, q.forget)
+		return
+	}
+	delete(q.l.quotas.all, q.key)
 }
 
 // take takes one token. It waits for Redis no longer than a bucket does.
@@ -202,12 +210,9 @@ func (q *Counter) begin(now int64, more bool) *count {
 	q.number++
 	c := &count{key: q.key, tokens: q.tokens, run: q.l.run, number: q.number, nodes: max(1, q.l.shardOf(q.key).fleet().Nodes),
 		lifeMS: max(1, (q.until-time.Now().UnixMicro())/1000+quotaKept.Milliseconds())}
-	if q.l.closed.Load() {
-		c.last = 1
-	}
 	if more {
 		c.need, c.want = q.waiting, max(0, max(leastBlock, int64(blockFor*recent))-max(0, q.taken-q.spent))
-	} else if c.last == 1 || now-q.used >= givenBack {
+	} else if now-q.used >= givenBack {
 		q.taken = min(q.taken, q.spent)
 	}
 	c.floor = max(q.spent, q.taken) // mutation: a lost count stays lost
@@ -304,8 +309,10 @@ func (q *Counter) close(ctx context.Context) {
 		q.wait(math.MaxInt64)
 	}
 	if q.number > 0 && ctx.Err() == nil && !q.l.shardOf(q.key).down.Load() {
-		q.flight = make(chan struct{})
-		go q.send(q.begin(q.l.now(), false))
+		q.flight, q.used = make(chan struct{}), never // what is held goes back
+		c := q.begin(q.l.now(), false)
+		c.last = 1 // no other call may say so: what comes after the last one counts once more
+		go q.send(c)
 		q.wait(math.MaxInt64)
 	}
 }

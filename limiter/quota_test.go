@@ -3,6 +3,8 @@ package limiter
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -109,11 +111,67 @@ func TestAQuotaIsRemembered(t *testing.T) {
 		if quotaFor(l, "first", 3, ends) != first {
 			t.Fatal("a quota is forgotten before its period is over")
 		}
+		first.until += time.Hour.Microseconds() // as after the clock was set back
 		boottimetest.Pass(quotaKept + time.Second)
+		if quotaFor(l, "first", 3, ends) != first {
+			t.Fatal("a quota is forgotten before its period is over by the clock")
+		}
+		boottimetest.Pass(time.Hour)
 		if quotaFor(l, "first", 3, ends) == first {
 			t.Error("a quota of a period that is over is kept")
 		}
 	})
+}
+
+// interrupted is a virtual store at which something happens while a quota's call is made.
+type interrupted struct {
+	*virtual
+	before func()
+}
+
+func (s *interrupted) shardOf(key string) uint8 {
+	if strings.Contains(key, ":q:") {
+		s.before()
+	}
+	return s.virtual.shardOf(key)
+}
+
+// Whenever a node closes, what it has admitted of a quota counts once.
+func TestCloseAmidACallToAQuota(t *testing.T) {
+	for step := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			s := &interrupted{newVirtual(), func() {}}
+			l := newLimiter(Options{}, s)
+			boottimetest.Pass(3 * time.Second)
+			quota := quotaFor(l, "day", 100, time.Now().Add(time.Hour))
+			admitted := int64(0)
+			take := func() {
+				if l.Take(time.Now(), nil, nil, quota).Allowed {
+					admitted++
+				}
+			}
+			for range 20 {
+				take()
+			}
+			var closing sync.WaitGroup
+			s.before = func() {
+				if step--; step == -1 {
+					closing.Go(func() { closeLimiter(t, l) })
+					for !l.closed.Load() {
+						runtime.Gosched()
+					}
+				}
+			}
+			for range 20 {
+				take()
+			}
+			closing.Wait()
+			closeLimiter(t, l)
+			if n := s.quotaLeft(quota); step >= 0 || n < 100-admitted || n > 80 {
+				t.Errorf("%d are left, after %d were admitted before and after Close", n, admitted)
+			}
+		})
+	}
 }
 
 // While Redis is away, a node admits its part of what was left, and debits it. When all
