@@ -262,8 +262,10 @@ func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 }
 
 // readOrigin makes an entry of what call reads, gives the rows to the replica and stores
-// them in Redis.
+// them in Redis, with the last moment at which they are known to equal the database.
 func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Entry, replica.Outcome, error) {
+	proof := time.Duration(l.followed.proof.Load())
+	last := l.followed.known.Load().last
 	readAt, start := l.clock.Now(), l.replica.Begin()
 	f, err := protect(call)
 	times.Query = f.Query
@@ -284,9 +286,16 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 			outcome = replica.Resynced // while nothing is proven, the server may be a new primary
 		}
 	}
-	if outcome == replica.Merged || outcome == replica.Parked {
+	switch stored := f; {
+	case outcome != replica.Merged && outcome != replica.Parked:
+	case f.At.Timeline == "" || f.At.LSN >= last.LSN:
+		if f.At.Timeline != "" { // a standby's rows are known to equal the database at the proof, and not when they were read
+			stored.readAt = min(readAt, proof)
+		}
 		l.stored = true
-		l.store(view, f)
+		l.store(view, stored)
+	case outcome == replica.Merged: // the standby lags: nothing says when its rows last equalled the database
+		l.stored = l.storeState(view)
 	}
 	if following && outcome == replica.Merged {
 		if cut := l.cut(view, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see

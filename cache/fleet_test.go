@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/cache"
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/redistest"
 )
@@ -103,6 +104,38 @@ func TestRowsOfAnotherServerAreNotMerged(t *testing.T) {
 		if err != nil || (r.Err == nil) != merged {
 			t.Errorf("%s: %+v, %v", server, r, err)
 		}
+	}
+}
+
+// What a standby returned is as old in Redis as the proof, however lately it was read.
+func TestTheAgeOfAStandbysRowsIsThatOfTheProof(t *testing.T) {
+	for name, behind := range map[string]uint64{"as new as the heartbeat": 0, "behind": 1} {
+		t.Run(name, func(t *testing.T) {
+			_, client := startRedis(t)
+			m, key := boottimetest.NewMachine(), keyOf(t.Name())
+			o := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
+			second := open(t, o)
+			o.Clock = m.Clock
+			first := open(t, o)
+			f := follow(first)
+			second.Reset("epoch", changefeed.ResetJoin) // it has no proof
+			f.change(key, rowAt(0, "B"))
+			f.beat()
+			m.Sleep(40 * time.Minute)
+			fill := f.reads(shows("primary"))
+			fill.Standby = func(_ context.Context, last changefeed.Proof) (cache.FillResult, error) {
+				rows := shows([]string{"B", "a"}[behind])
+				rows.At = changefeed.ReadPoint{Timeline: ofServer, LSN: last.LSN - behind, Through: last.LSN - behind}
+				return rows, nil
+			}
+			forward(t, first, key, fill)
+			first.WaitStored()
+			r, err := ask(second, key, fails(errOrigin))
+			want{body: "B", hadStale: true, err: errOrigin}.check(t, r, err)
+			if r.Age < 40*time.Minute {
+				t.Errorf("%v old, although nothing was proven for 40 minutes", r.Age)
+			}
+		})
 	}
 }
 

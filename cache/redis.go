@@ -198,19 +198,21 @@ func (c *Cache) store(v View, p FillResult) {
 // that starts.
 const storeInterval = 2 * time.Minute
 
-// storeState stores a page of the replica in Redis, unless a heartbeat comes in between.
-func (c *Cache) storeState(v View) {
+// storeState stores a page of the replica in Redis, unless a heartbeat comes in between. It
+// reports whether it does.
+func (c *Cache) storeState(v View) bool {
 	readAt := time.Duration(c.followed.proof.Load())
 	at, key := c.replica.State(), v.List()
 	page, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
 	if !whole && len(rows) <= v.Limit() || c.replica.State().Began != at.Began {
-		return
+		return false
 	}
 	p := FillResult{End: whole && !page.More, At: at, epoch: c.followed.known.Load().epoch, readAt: readAt}
 	for _, r := range rows {
 		p.Rows = append(p.Rows, *r)
 	}
 	c.store(v, p)
+	return true
 }
 
 // goRedis makes a call to Redis in the background. It drops the call if maxAsync calls
