@@ -5,7 +5,6 @@ import (
 	"context"
 	_ "embed"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -32,9 +31,8 @@ var (
 	//go:embed sample.sql
 	sampleSQL string
 	//go:embed words.json
-	words string
-	// seedSpace is the namespace of the ids of sample workspaces.
-	seedSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("listedge:seed"))
+	words     string
+	seedSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("listedge:seed")) // the namespace of the ids of sample workspaces
 )
 
 // seedRows is how many rows one statement makes. The progress is shown after each.
@@ -52,19 +50,17 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, out io.Writer)
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	var there uuid.UUID
-	switch err := conn.QueryRow(ctx, `SELECT id FROM workspaces WHERE id = ANY($1::uuid[]) ORDER BY id LIMIT 1`, uuid.UUIDs(workspaces).Strings()).Scan(&there); {
-	case err == nil:
-		return nil, fmt.Errorf("workspace %s is already there; choose another --seed", there)
-	case !errors.Is(err, pgx.ErrNoRows):
+	var there *string
+	if err := conn.QueryRow(ctx, `SELECT min(id::text) FROM workspaces WHERE id = ANY($1::uuid[])`, uuid.UUIDs(workspaces).Strings()).Scan(&there); err != nil {
 		return nil, fmt.Errorf("seed: %w", postgres.WithSchemaHint(err))
+	} else if there != nil {
+		return nil, fmt.Errorf("workspace %s is already there; choose another --seed", *there)
 	}
 	done, total := int64(0), int64(spec.Workspaces)*(int64(spec.Items)+int64(spec.Contacts))
 	bar := startProgress(out, "seed", total, false)
 	defer func() { endProgress(out, bar, done, "") }()
 	for n, id := range workspaces {
-		err := pgx.BeginTxFunc(ctx, conn, long, func(tx pgx.Tx) error { return seedWorkspace(ctx, tx, spec, n, id, bar) })
-		if err != nil {
+		if err := pgx.BeginTxFunc(ctx, conn, long, func(tx pgx.Tx) error { return seedWorkspace(ctx, tx, spec, n, id, bar) }); err != nil {
 			return workspaces[:n], fmt.Errorf("seed: %w", cmp.Or(ctx.Err(), err)) // the server only knows of a request to cancel
 		}
 	}
@@ -88,8 +84,8 @@ func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid
 		table, stream := []string{"contacts", "items"}[i], (spec.Seed*1_000_003+int64(n))*8+int64(i)*4
 		for first := 0; first < rows; first += seedRows {
 			last := min(first+seedRows, rows) - 1
-			statement := "SELECT pg_temp.sample_" + table + "($1::uuid, $2, $3::jsonb, $4, $5, $6::int)"
-			if _, err := tx.Exec(ctx, statement, id, stream, words, first, last, spec.Contacts); err != nil {
+			if _, err := tx.Exec(ctx, "SELECT pg_temp.sample_"+table+"($1::uuid, $2, $3::jsonb, $4, $5, $6::int)",
+				id, stream, words, first, last, spec.Contacts); err != nil {
 				return err
 			}
 			_ = bar.Add(last + 1 - first)
