@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"listedge/internal/remedy"
 )
@@ -198,7 +199,7 @@ func (h *Health) log(unready bool) {
 	h.mu.Unlock()
 	now, last := h.Readiness(), h.reported
 	switch {
-	case now.Draining, now.Ready && last.Ready, !now.Ready && (!unready || !last.Ready && maps.Equal(now.Checks, last.Checks)):
+	case now.Draining, now.Ready && last.Ready, !now.Ready && (!unready || !last.Ready && maps.EqualFunc(now.Checks, last.Checks, sameButNumbers)):
 	case now.Ready:
 		h.logger.Info("ready")
 		h.reported = now
@@ -220,6 +221,11 @@ func (h *Health) log(unready bool) {
 			h.logger.Info("no longer: " + s.Broken)
 		}
 	}
+}
+
+// sameButNumbers reports whether a reason is the same but for its numbers: many say for how long.
+func sameButNumbers(a, b string) bool {
+	return slices.Equal(strings.FieldsFunc(a, unicode.IsDigit), strings.FieldsFunc(b, unicode.IsDigit))
 }
 
 // passed reports whether all checks with this effect or a stronger one are up.

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -251,6 +252,27 @@ func TestChecksAreLogged(t *testing.T) {
 		}
 		cancel()
 		<-ended
+	})
+}
+
+// A reason that says for how long is logged once, and another reason again.
+func TestAReasonIsLoggedOnceWhateverItsNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		began := time.Now()
+		h := healthOf(Check{Name: "It", Effect: Starts, Run: func(context.Context) error {
+			if since := time.Since(began); since < 20*time.Second {
+				return fmt.Errorf("no answer for %s", since.Round(time.Second))
+			}
+			return errors.New("refused")
+		}})
+		h.logger = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		h.Run(ctx)
+		if lines := strings.Count(log.String(), "not ready"); lines != 2 {
+			t.Errorf("%d lines: %s", lines, log.String())
+		}
 	})
 }
 

@@ -42,8 +42,8 @@ func NewBreaker(name string, cooldown time.Duration) Breaker {
 // Do runs the query unless the breaker is open. It classifies the query's error.
 func (b Breaker) Do(query func() error) error {
 	_, err := b.circuit.Execute(func() (struct{}, error) { return struct{}{}, Classify(query()) })
-	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) { // which reads as if there were too many clients
+		return fmt.Errorf("%w: its last queries failed, and it is tried by one at a time", ErrUnavailable)
 	}
 	return err
 }
