@@ -111,7 +111,9 @@ func TestAQuotaIsRemembered(t *testing.T) {
 		if quotaFor(l, "first", 3, ends) != first {
 			t.Fatal("a quota is forgotten before its period is over")
 		}
+		l.quotas.mu.Lock()
 		first.until += time.Hour.Microseconds() // as after the clock was set back
+		l.quotas.mu.Unlock()
 		boottimetest.Pass(quotaKept + time.Second)
 		if quotaFor(l, "first", 3, ends) != first {
 			t.Fatal("a quota is forgotten before its period is over by the clock")
@@ -126,12 +128,12 @@ func TestAQuotaIsRemembered(t *testing.T) {
 // interrupted is a virtual store at which something happens while a quota's call is made.
 type interrupted struct {
 	*virtual
-	before func()
+	before atomic.Pointer[func()]
 }
 
 func (s *interrupted) shardOf(key string) uint8 {
-	if strings.Contains(key, ":q:") {
-		s.before()
+	if before := s.before.Load(); before != nil && strings.Contains(key, ":q:") {
+		(*before)()
 	}
 	return s.virtual.shardOf(key)
 }
@@ -140,7 +142,7 @@ func (s *interrupted) shardOf(key string) uint8 {
 func TestCloseAmidACallToAQuota(t *testing.T) {
 	for step := range 4 {
 		synctest.Test(t, func(t *testing.T) {
-			s := &interrupted{newVirtual(), func() {}}
+			s := &interrupted{virtual: newVirtual()}
 			l := newLimiter(Options{}, s)
 			boottimetest.Pass(3 * time.Second)
 			quota := quotaFor(l, "day", 100, time.Now().Add(time.Hour))
@@ -154,20 +156,22 @@ func TestCloseAmidACallToAQuota(t *testing.T) {
 				take()
 			}
 			var closing sync.WaitGroup
-			s.before = func() {
-				if step--; step == -1 {
+			var steps atomic.Int64
+			before := func() {
+				if steps.Add(1) == int64(step+1) {
 					closing.Go(func() { closeLimiter(t, l) })
 					for !l.closed.Load() {
 						runtime.Gosched()
 					}
 				}
 			}
+			s.before.Store(&before)
 			for range 20 {
 				take()
 			}
 			closing.Wait()
 			closeLimiter(t, l)
-			if n := s.quotaLeft(quota); step >= 0 || n < 100-admitted || n > 80 {
+			if n := s.quotaLeft(quota); steps.Load() <= int64(step) || n < 100-admitted || n > 80 {
 				t.Errorf("%d are left, after %d were admitted before and after Close", n, admitted)
 			}
 		})
