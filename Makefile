@@ -37,6 +37,7 @@ test: ## check, and all tests, with what they need installed
 
 # The race detector makes tests three to ten times as slow. Of packages in which hardly anything runs at once, it has a few
 # tests. A test runs twice only if both say something: the race detector falsifies what tests measure, and of a model it shows nothing.
+# -count=1: Go, which keeps the results of tests, does not see that a program has changed which a test builds and starts.
 PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/lists ./internal/redact ./internal/remedy \
 	./limiter/lease ./origin ./origin/admin ./origin/load
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|UsageIsWhat|NodesShareWhat|OneTrace
@@ -44,15 +45,15 @@ TWICE = EveryCachedPage|FreshnessUnderFaults/of_Redis
 RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|StandbysAfter|UnderLoad|SchemaChanges|Timeline|ClosedIdle
 race: # of `make test`; check has vetted all
 	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip 'TestModel$$' $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
-	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -run '$(RACED)|$(TWICE)' ./cmd/listedge/e2e
+	CGO_ENABLED=1 go test -count=1 -vet=off -race -p 2 -timeout 45m -run '$(RACED)|$(TWICE)' ./cmd/listedge/e2e
 	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -run '$(RACED_ORIGIN)|HalfTransaction' ./origin ./cache/replica
 
 plain: # of `make test`; check has vetted all
-	go test -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
+	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
 	go test -vet=off -p 2 -run 'Alloc|MemoryOf|IsBounded|TestModel$$' ./cache ./edge ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
-	go -C deploy test -vet=off -timeout 45m .
+	go -C deploy test -count=1 -vet=off -timeout 45m .
 
 check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
