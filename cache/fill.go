@@ -290,7 +290,7 @@ func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Ent
 	case outcome != replica.Merged && outcome != replica.Parked:
 	case f.At.Timeline == "" || f.At.LSN >= last.LSN:
 		if f.At.Timeline != "" { // a standby's rows are known to equal the database at the proof, and not when they were read
-			stored.readAt = min(readAt, proof)
+			stored.readAt = min(readAt, proof) // mutation: a standby's rows are as young as their statement
 		}
 		l.stored = true
 		l.store(view, stored)
