@@ -220,7 +220,7 @@ var mutations = []struct {
 		{"a read from before a sleep", replaced("Of", "At"), "TestAfterASleep"},
 		{"entries that cannot be decoded ignored", never, "TestModel"},
 		{"reads outlive the session", replaced(", s.reads = server, false, nil", " = server, false"), "TestModel"},
-		{"a standby's rows are as young as their statement", replaced("min(readAt", "max(readAt"), "TestTheAgeOfAStandbysRows"},
+		{"a standby's rows are as young as their statement", replaced("min(readAt", "max(readAt"), "TestTheAgeOfAStandbysRowsIsThatOfTheProof"},
 		{"the wrong server's page is shared", replaced("WrongServer", "Outcomes"), "TestAnAnswerOfAnotherPrimaryIsNotServed"},
 	}},
 	{"internal/changefeed", []mutation{
