@@ -95,6 +95,15 @@ func network(a netip.Addr) netip.Addr {
 	return a.WithZone("")
 }
 
+// limitAddress takes tokens from a bucket of the client's address. It returns the problem if there are
+// too few.
+func (s *Server) limitAddress(x *exchange, b addressBucket, tokens int, p *problem) *failure {
+	if retry := s.guard.take(s.clientAddress(x), b, tokens); retry > 0 {
+		return &failure{problem: p, retry: retry}
+	}
+	return nil
+}
+
 // clientAddress returns the connection's peer. If the peer is a trusted proxy, it returns
 // the last address in X-Forwarded-For that is not a trusted proxy.
 func (s *Server) clientAddress(x *exchange) netip.Addr {

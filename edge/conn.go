@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +24,13 @@ func newConn(c net.Conn, s *Server) *conn {
 	made.response.conn = made
 	made.exchange.scratch = make([]byte, 0, 1792) // for the longest parameters
 	return made
+}
+
+// requestIDPrefix begins the ids that requests of a new connection get if they have none:
+//
+//	random name of the process - number of the connection - number of such requests on it
+func (s *Server) requestIDPrefix() []byte {
+	return append(strconv.AppendUint([]byte(s.process), s.connections.Add(1), 36), '-')
 }
 
 // deadlineSlack is how much later than requested a deadline may expire. A deadline within
@@ -146,6 +154,14 @@ func (r *response) setBody(pieces ...[]byte) {
 		r.pieces[i] = p
 		r.size += len(p)
 	}
+}
+
+// bodySize returns the size of the response's body as it is sent.
+func (x *exchange) bodySize() int {
+	if x.http.IsHead() { // mutation: the body of HEAD is counted
+		return 0
+	}
+	return x.conn.response.size
 }
 
 // passTo makes fasthttp send the response when the handler has returned.

@@ -204,7 +204,7 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 			t.Errorf("%s: %v is said, the example has %v", name, said, given)
 		}
 	}
-	source := must(os.ReadFile("params.go"))
+	source := must(os.ReadFile("request.go"))
 	texts := regexp.MustCompile(`"((?:must|is|belongs) [^"]+[^ "])"`).FindAllStringSubmatch(string(source), -1)
 	if len(texts) < 8 {
 		t.Fatalf("only %d texts found", len(texts))

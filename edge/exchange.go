@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"log/slog"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -9,11 +11,36 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/boottime"
+	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/apikey"
+	"listedge/origin/usage"
 )
+
+// Options are the parts and settings of a Server. The fields up to Logger are required.
+type Options struct {
+	Cache   *cache.Cache
+	Limiter *limiter.Limiter
+	Origin  *origin.Origin
+	Lookup  apikey.Lookup
+	Grace   time.Duration // how long keys are valid in memory without Postgres
+	Metrics *metrics.Edge
+	Logger  *slog.Logger
+	Proxies []netip.Prefix // trusted proxies, whose X-Forwarded-For is used
+
+	Usage *usage.Recorder // counts the usage of keys; nil = it is not counted
+
+	Clock *boottime.Clock // measures the age of keys in memory; nil = one of the server's own
+
+	MaxConnections int  // further connections get a 503; 0 = the constant MaxConnections
+	NoDocs         bool // /docs is 404
+
+	AccessLog AccessLog
+	Tracer    *tracing.Tracer // nil = none; else all phases are timed, and not only those that may have waited
+}
 
 // Server answers the public listener.
 type Server struct {

@@ -118,13 +118,6 @@ func (s *Server) assignID(x *exchange) {
 	x.id = strconv.AppendUint(append(x.idSpace[:0], x.conn.idPrefix...), x.conn.requests, 36)
 }
 
-// requestIDPrefix begins the ids that requests of a new connection get if they have none:
-//
-//	random name of the process - number of the connection - number of such requests on it
-func (s *Server) requestIDPrefix() []byte {
-	return append(strconv.AppendUint([]byte(s.process), s.connections.Add(1), 36), '-')
-}
-
 // validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
 func validRequestID(id []byte) bool {
 	if len(id) == 0 || len(id) > maxRequestID {
@@ -243,14 +236,6 @@ func (s *Server) report(x *exchange) {
 	if s.AccessLog.has(class) {
 		s.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
 	}
-}
-
-// bodySize returns the size of the response's body as it is sent.
-func (x *exchange) bodySize() int {
-	if x.http.IsHead() { // mutation: the body of HEAD is counted
-		return 0
-	}
-	return x.conn.response.size
 }
 
 // class returns the class in which the exchange is logged, or unlogged. A document counts

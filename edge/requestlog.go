@@ -62,15 +62,6 @@ func (l AccessLog) has(class logClass) bool {
 	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
 }
 
-// clip returns a copy of the text's first limit bytes, with an ellipsis if it is
-// longer. A copy does not keep the whole text in memory.
-func clip(text string, limit int) string {
-	if len(text) <= limit {
-		return strings.Clone(text)
-	}
-	return strings.ToValidUTF8(text[:limit], "") + "…"
-}
-
 func (l *requestLog) add(class logClass, e *Record) {
 	r := &l[class]
 	r.mu.Lock()

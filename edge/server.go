@@ -5,26 +5,26 @@
 //	              └─────────┴───────┴──────────┴──────────┴─────────┴────────┴───► problem
 //
 // exchange.go has what every file uses: the server, a connection, and a request in the pipeline.
-// Routes and pipeline are in handler.go. The steps are in headers.go, auth.go, params.go,
-// page.go and limits.go, and fill.go says how a page is read. problem.go has all errors.
+// Routes and pipeline are in handler.go. The steps are in request.go (what it asks for), access.go
+// (who asks, and whether they may) and page.go. problem.go has all errors.
 //
 // fasthttp reads requests from, and writes responses to, our connections (conn.go). Every
 // connection has one exchange, which its requests use in turn, so that a hit
 // allocates nothing.
 //
-// # A hit: at most 14 files
+// # A hit: at most 12 files
 //
 // Read these files in this order to understand a request that memory answers.
 //
-//	edge/conn.go edge/handler.go edge/headers.go edge/auth.go origin/apikey/key.go
-//	origin/apikey/cache.go edge/params.go origin/query.go edge/page.go cache/cache.go
-//	cache/memory.go cache/entry.go cache/replica/list.go edge/limits.go
+//	edge/conn.go edge/handler.go edge/request.go edge/access.go origin/apikey/key.go
+//	origin/apikey/cache.go origin/query.go edge/page.go cache/cache.go
+//	cache/memory.go cache/entry.go cache/replica/list.go
 //
-// # A miss: at most 22 files
+// # A miss: at most 21 files
 //
 // After those of a hit:
 //
-//	edge/fill.go cache/lookup.go cache/fill.go cache/redis.go
+//	cache/lookup.go cache/fill.go cache/redis.go
 //	cache/codec.go internal/lists/encode.go cache/replica/merge.go cache/replica/table.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
@@ -34,6 +34,7 @@
 package edge
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -41,47 +42,18 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net"
-	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 	"golang.org/x/time/rate"
 
-	"listedge/cache"
 	"listedge/internal/boottime"
-	"listedge/internal/tracing"
-	"listedge/limiter"
-	"listedge/metrics"
-	"listedge/origin"
 	"listedge/origin/apikey"
-	"listedge/origin/usage"
 )
-
-// Options are the parts and settings of a Server. The fields up to Logger are required.
-type Options struct {
-	Cache   *cache.Cache
-	Limiter *limiter.Limiter
-	Origin  *origin.Origin
-	Lookup  apikey.Lookup
-	Grace   time.Duration // how long keys are valid in memory without Postgres
-	Metrics *metrics.Edge
-	Logger  *slog.Logger
-	Proxies []netip.Prefix // trusted proxies, whose X-Forwarded-For is used
-
-	Usage *usage.Recorder // counts the usage of keys; nil = it is not counted
-
-	Clock *boottime.Clock // measures the age of keys in memory; nil = one of the server's own
-
-	MaxConnections int  // further connections get a 503; 0 = the constant MaxConnections
-	NoDocs         bool // /docs is 404
-
-	AccessLog AccessLog
-	Tracer    *tracing.Tracer // nil = none; else all phases are timed, and not only those that may have waited
-}
 
 // Timeouts and sizes of the public listener.
 const (
@@ -207,3 +179,82 @@ func (s *Server) answerUnread(ctx *fasthttp.RequestCtx, f *failure) {
 // silent drops fasthttp's log of clients' errors. Clients could fill the log, and they
 // get the error as a response.
 var silent = log.New(io.Discard, "", 0)
+
+const (
+	// acceptRetry is the pause after a failed Accept. Accept fails while there are no free file
+	// descriptors, which ends when any client disconnects.
+	acceptRetry = 50 * time.Millisecond
+	// shortageLog is how often the log says that it fails.
+	shortageLog = 10 * time.Second
+
+	// maxRefusals bounds the refused connections that are open to send a response.
+	// Further connections are closed without one, because each needs a descriptor.
+	maxRefusals = 64
+	// refusalTimeout bounds a refusal: handshake, response and closing.
+	refusalTimeout = 5 * time.Second
+)
+
+// limitedListener accepts up to MaxConnections connections. It answers further ones with a 503
+// whose body is a problem; fasthttp would answer in plain text. It returns an error only
+// when it is closed, because fasthttp stops serving at any error.
+type limitedListener struct {
+	net.Listener
+	server   *Server
+	shortage rate.Sometimes // when it is logged
+	refusals chan struct{}  // one for each refusal in progress
+}
+
+// openConnections returns how many connections of clients are open, without refused ones, and how
+// many may be.
+func (s *Server) openConnections() (open, limit int64) {
+	return max(0, int64(s.http.GetOpenConnectionsCount())), int64(s.MaxConnections) // -1 before Serve
+}
+
+// Accept is called by one goroutine, in which fasthttp counts the connection before the next
+// call.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.accept()
+		if err != nil {
+			return nil, err
+		}
+		if open, limit := l.server.openConnections(); open < limit {
+			return newConn(c, l.server), nil
+		}
+		select {
+		case l.refusals <- struct{}{}:
+			go func() {
+				l.server.refuseConnection(c)
+				<-l.refusals
+			}()
+		default:
+			c.Close()
+		}
+	}
+}
+
+// accept retries until there is a connection, or an error that is no syscall.Errno, which
+// means that the listener is closed.
+func (l *limitedListener) accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if shortage := syscall.Errno(0); !errors.As(err, &shortage) {
+			return c, err
+		}
+		l.shortage.Do(func() { l.server.Logger.Error("cannot accept connections: retrying", "error", err) })
+		time.Sleep(acceptRetry)
+	}
+}
+
+// refuseConnection answers a connection with a 503 and closes it.
+func (s *Server) refuseConnection(c net.Conn) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(refusalTimeout)) // also of reads, for the handshake
+	refused, ctx := newConn(c, s), &fasthttp.RequestCtx{}
+	ctx.Init2(refused, silent, false)
+	s.answerUnread(ctx, &failure{problem: tooManyConns, cause: fmt.Errorf("%d connections are open, as many as are allowed", s.MaxConnections)})
+	w := bufio.NewWriterSize(refused, writeBuffer)
+	if ctx.Response.Write(w) == nil {
+		_ = w.Flush()
+	}
+}

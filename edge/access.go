@@ -1,0 +1,272 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unique"
+
+	"listedge/cache"
+	"listedge/internal/changefeed"
+	"listedge/limiter"
+	"listedge/origin/apikey"
+	"listedge/origin/usage"
+)
+
+// authenticate finds the API key of the request and checks it. A malformed key is
+// refused at once. A key that is not in memory is looked up in the database. If the
+// client's address has sent too many unknown keys, its look-ups wait for those of
+// other addresses. They are not refused, because many clients may share an address.
+func (s *Server) authenticate(x *exchange) *failure {
+	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
+		return s.unauthorised(x, keyMissing)
+	}
+	lookedUp := false
+	entry, err := s.keys.Authenticate(x.headers.key[0], func() (suspect bool) {
+		lookedUp = true
+		return s.guard.exhausted(s.clientAddress(x))
+	})
+	if lookedUp || s.Tracer != nil {
+		x.endPhase(phaseKey)
+	}
+	switch {
+	case errors.Is(err, apikey.ErrMalformed):
+		return s.unauthorised(x, keyMalformed)
+	case errors.Is(err, apikey.ErrUnknown):
+		return s.unauthorised(x, keyRefused)
+	case err != nil:
+		return &failure{problem: keysDown, retry: retrySoon, cause: err}
+	}
+	x.keyEntry = entry
+	key, client := &entry.Key, &entry.Value
+	if !key.Valid(x.now) {
+		return s.unauthorised(x, keyRefused)
+	}
+	x.client = client
+	switch {
+	case key.Suspended:
+		return &failure{problem: suspended}
+	case !key.May(x.query.Collection):
+		return &failure{problem: scopeMissing}
+	case client.broken != nil:
+		return &failure{problem: internalError, cause: client.broken}
+	}
+	x.query.Workspace = key.Workspace
+	return nil
+}
+
+// Keys returns the listener that invalidates keys when they change.
+func (s *Server) Keys() changefeed.Listener { return s.keys }
+
+// unauthorised counts the failure for the client's address. After too many failures it
+// returns a 429 instead of the problem.
+func (s *Server) unauthorised(x *exchange, p *problem) *failure {
+	bucket := malformedKeys
+	if p == keyRefused {
+		bucket = refusedKeys
+	}
+	if f := s.limitAddress(x, bucket, 1, authLimited); f != nil {
+		return f
+	}
+	return &failure{problem: p}
+}
+
+// client is what a node makes of a key once, for all its requests: its buckets, and
+// the part of its headers that does not change.
+type client struct {
+	bucket          *limiter.Bucket
+	workspaceBucket *limiter.Bucket // nil = none
+	limit           int64           // burst of the key
+	workspaceLimit  int64
+	policy          unique.Handle[string] // RateLimit-Policy but for the quota, which most keys share
+	quota           *quota                // of the workspace; nil = none
+	broken          error                 // its limit cannot be enforced, so its requests are refused
+	usage           *usage.Counter
+}
+
+func policyOf(l apikey.Limit) (limiter.Policy, error) {
+	p, err := limiter.NewPolicy(l.Rate, l.Burst)
+	p.Version = l.Version
+	return p, err
+}
+
+// makeClient makes the client of a new or changed key. The bucket of a changed key
+// keeps its level and gets the new limit. A key that was moved to another workspace
+// gets that workspace's bucket.
+func (s *Server) makeClient(k apikey.Key, c *client) {
+	c.usage = s.Usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
+	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
+	policy, err := policyOf(k.Limit)
+	if err != nil {
+		c.broken = err
+		return
+	}
+	c.bucket = s.Limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
+	lines := appendPolicy(nil, "key", policy)
+	if k.WorkspaceLimit.Set {
+		shared, err := policyOf(k.WorkspaceLimit)
+		if err != nil {
+			c.broken = err
+			return
+		}
+		c.workspaceBucket = s.Limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
+		lines = appendPolicy(append(lines, ", "...), "workspace", shared)
+	}
+	c.policy = unique.Make(string(lines))
+	if k.Quota == apikey.InvalidQuota {
+		c.broken = fmt.Errorf("the quota of workspace %s is not valid: set it with `listedge workspaces update --quota`", k.Workspace)
+		return
+	}
+	if k.Quota.Period != "" {
+		c.quota = &quota{limiter: s.Limiter, workspace: k.Workspace.String(), Quota: k.Quota}
+		c.quota.at(time.Now()) // requests of this period allocate nothing
+	}
+}
+
+// appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w seconds
+// that an empty bucket takes to fill, rounded up, and the rate in tokens a second. q/w is
+// not the rate if the bucket fills in less than a second. With rate 0 it never fills. A
+// decimal of HTTP has at most three digits after the point (RFC 9651, 4.1.5).
+func appendPolicy(dst []byte, name string, p limiter.Policy) []byte {
+	dst = append(append(append(dst, '"'), name...), `";q=`...)
+	if p.Rate == 0 {
+		return append(dst, '0')
+	}
+	dst = strconv.AppendInt(dst, p.Burst, 10)
+	dst = strconv.AppendInt(append(dst, ";w="...), (p.TimeFor(p.Units())+999_999)/1_000_000, 10)
+	thousandths := (p.Rate + 500) / 1000
+	if thousandths == 0 {
+		return dst
+	}
+	return strconv.AppendFloat(append(dst, ";rate="...), float64(thousandths)/1000, 'f', -1, 64)
+}
+
+// quota is a workspace's quota. Each period has a count of its own.
+type quota struct {
+	apikey.Quota
+	limiter   *limiter.Limiter
+	workspace string
+	current   atomic.Pointer[period]
+}
+
+// period is one period of a quota.
+type period struct {
+	count      *limiter.Counter
+	begin, end time.Time
+	policy     string // its item of RateLimit-Policy
+}
+
+// at returns the period of that moment, by the node's clock. It allocates once in a
+// period. Requests of the old period that are still being decided keep its count.
+func (q *quota) at(now time.Time) *period {
+	if p := q.current.Load(); p != nil && !now.Before(p.begin) && now.Before(p.end) { // mutation: a request counts in the period of another
+		return p
+	}
+	name, begin, end := q.Period.Bounds(now)
+	item := strconv.AppendInt([]byte(`"quota";q=`), q.Requests, 10)
+	item = strconv.AppendInt(append(item, ";w="...), int64(end.Sub(begin)/time.Second), 10)
+	p := &period{q.limiter.Quota(q.workspace, name, q.Requests, end), begin, end, string(item)}
+	q.current.Store(p)
+	return p
+}
+
+// limit takes the tokens that the request costs. It refuses a request that costs none only if
+// a rate is 0.
+func (s *Server) limit(x *exchange) *failure {
+	if x.cost == free {
+		x.decision = s.Limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
+	} else {
+		x.cost = oneToken
+		x.decision = s.Limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
+	}
+	if s.Tracer != nil || x.waitedForLimit() {
+		x.endPhase(phaseLimit)
+	}
+	if x.decision.Allowed {
+		return nil
+	}
+	x.result = cache.Result{} // a page in memory is not served
+	problem := rateLimited
+	if x.decision.UsedUp() {
+		problem = quotaReached
+	}
+	return &failure{problem: problem, retry: wholeSeconds(x.decision.RetryAfter)}
+}
+
+// waitedForLimit reports whether the request may have waited for Redis to take its tokens.
+func (x *exchange) waitedForLimit() bool {
+	return x.cost == oneToken && (x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback)
+}
+
+// quota returns the workspace's quota for the period in which the request came; nil = it has
+// none.
+func (x *exchange) quota() *limiter.Counter {
+	if x.client.quota == nil {
+		return nil
+	}
+	x.period = x.client.quota.at(x.began)
+	return x.period.count
+}
+
+// addLimits adds the limit headers to a response if the limiter has made a decision.
+func (s *Server) addLimits(r *response, x *exchange) {
+	if x.cost != notLimited {
+		r.lines = appendLimits(r.lines, x.client, x.period, &x.decision)
+	}
+}
+
+// appendLimits renders the limit headers of a decision. quota is nil if there is none.
+func appendLimits(dst []byte, c *client, quota *period, d *limiter.Decision) []byte {
+	dst = append(append(dst, "RateLimit-Policy: "...), c.policy.Value()...)
+	if quota != nil {
+		dst = append(append(dst, ", "...), quota.policy...)
+	}
+	dst = append(dst, "\r\nRateLimit: "...)
+	tightest, burst := &d.Key, c.limit // the bucket that the X-RateLimit headers describe
+	switch {
+	case d.Source == limiter.SourceBlocked: // a rate of 0: the other buckets have no status
+		burst = 0
+		if d.Refused == limiter.Workspace {
+			tightest = &d.Workspace
+		}
+		dst = appendStatus(dst, d.Refused.String(), tightest)
+	default:
+		dst = appendStatus(dst, "key", &d.Key)
+		if c.workspaceBucket != nil {
+			dst = appendStatus(append(dst, ", "...), "workspace", &d.Workspace)
+			if d.Workspace.Remaining < d.Key.Remaining || d.Refused == limiter.Workspace {
+				tightest, burst = &d.Workspace, c.workspaceLimit
+			}
+		}
+		if quota != nil {
+			dst = appendStatus(append(dst, ", "...), "quota", &d.Quota)
+			if d.Quota.Remaining < tightest.Remaining || d.Refused == limiter.Quota {
+				tightest, burst = &d.Quota, c.quota.Requests
+			}
+		}
+	}
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Limit: "...), burst, 10)
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Remaining: "...), tightest.Remaining, 10)
+	reset := upToSecond(tightest.ResetIn)
+	if d.Refused != limiter.Neither {
+		reset = wholeSeconds(d.RetryAfter)
+	}
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Reset: "...), reset, 10)
+	return append(dst, crlf...)
+}
+
+// appendStatus renders one bucket: the tokens left, and the seconds until there is
+// one more.
+func appendStatus(dst []byte, name string, s *limiter.Status) []byte {
+	dst = append(append(append(dst, '"'), name...), `";r=`...)
+	dst = strconv.AppendInt(dst, s.Remaining, 10)
+	return strconv.AppendInt(append(dst, ";t="...), upToSecond(s.ResetIn), 10)
+}
+
+// upToSecond rounds up to whole seconds.
+func upToSecond(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// wholeSeconds rounds up, to at least 1: the unit of Retry-After.
+func wholeSeconds(d time.Duration) int64 { return max(1, upToSecond(d)) }
