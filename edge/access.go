@@ -2,7 +2,6 @@ package edge
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -115,10 +114,6 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 		lines = appendPolicy(append(lines, ", "...), "workspace", shared)
 	}
 	c.policy = unique.Make(string(lines))
-	if k.Quota == apikey.InvalidQuota {
-		c.broken = fmt.Errorf("the quota of workspace %s is not valid: set it with `listedge workspaces update --quota`", k.Workspace)
-		return
-	}
 	if k.Quota.Period != "" {
 		c.quota = &quota{limiter: s.Limiter, workspace: k.Workspace.String(), Quota: k.Quota}
 		c.quota.at(time.Now()) // requests of this period allocate nothing

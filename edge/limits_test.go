@@ -120,15 +120,6 @@ func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
 	}
 }
 
-// A quota that is not valid refuses the requests of its workspace: it is not taken for none.
-func TestAnInvalidQuotaIsNotNone(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
-	var c client
-	if s.makeClient(apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.DefaultLimit, Quota: apikey.InvalidQuota}, &c); c.broken == nil {
-		t.Error("it is admitted")
-	}
-}
-
 // Whatever rate and burst a row may have, its key has a bucket with this burst, and with
 // this rate in whole micro-tokens: rounded down, but not to nothing. The window that
 // RateLimit-Policy names is an integer of HTTP, which has at most 15 digits.

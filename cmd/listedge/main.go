@@ -114,6 +114,10 @@ var reworded = []struct {
 }{
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "EOL".*`), "$1 needs a value"},
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`), "$1 needs a value, and is followed by $2"},
+	{regexp.MustCompile(`^(--[a-z-]+): expected (?:a valid \d+ bit int|a float) but got ("[^"]*").*`), "$1 must be a number, and is $2"},
+	{regexp.MustCompile(`^(--[a-z-]+): expected duration but got ("[^"]*").*`), "$1 must be a duration like 500ms or 2h, and is $2"},
+	{regexp.MustCompile(`^(--[a-z-]+): netip\.\w+\(("[^"]*")\).*`), "$1 must be a network like 10.0.0.0/8, and is $2"},
+	{regexp.MustCompile(`^[a-z ]+: limiter: (rate|burst)`), "--$1:"},
 	{regexp.MustCompile(`^(<id>|--[a-z-]+): invalid UUID.*`),
 		"$1 must be an id (a UUID), as `listedge workspaces list` and `listedge keys list` print it; a key or a name is none"},
 	{regexp.MustCompile(`^expected "<id>"`), "the id (<id>) is missing: --help has an example"},

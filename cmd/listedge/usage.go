@@ -33,7 +33,8 @@ func (c *usageCommand) Run(ctx context.Context, t *terminal, a *admin.Conn) erro
 func (usageCommand) Help() string {
 	return "Requests are all that were answered with a valid key, with any status. 429s, 304s and bypassed ones, which said Cache-Control: no-cache, " +
 		"are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share " +
-		"counts for the key of the first, and looking up keys for nobody. Of a quota, all requests but 429s and 304s count as used here.\n" +
+		"counts for the key of the first, and looking up keys for nobody. What is used of a quota is estimated: all requests but 429s and 304s. The quota itself " +
+		"counts neither 403s nor the 412s and 504s that memory answers, but 304s that cost a query.\n" +
 		"\n" +
 		"Nodes write every five seconds. Hours are kept for 35 days, the last use of a key for as long as the key."
 }

@@ -94,7 +94,7 @@ func (c *workspaceList) Run(ctx context.Context, t *terminal, a *admin.Conn) err
 }
 
 // shownQuota is how much of a quota is used: 41 of 1000/month.
-func shownQuota(q *admin.Quota, used *int64) string {
+func shownQuota(q *apikey.Quota, used *int64) string {
 	if q == nil || used == nil {
 		return ""
 	}

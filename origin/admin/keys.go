@@ -126,8 +126,20 @@ func (c *Conn) KeyOf(ctx context.Context, text []byte) (Key, error) {
 	return one[Key](ctx, c.conn, "look up the key", `SELECT `+keyColumns+` FROM api_keys WHERE key_hash = $1`, hash[:])
 }
 
-// UpdateKey changes the limit; nil leaves a value as it was.
+// working returns the key, unless it has ended.
+func working(ctx context.Context, conn querier, doing string, id uuid.UUID) (Key, error) {
+	k, err := one[Key](ctx, conn, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)
+	if err == nil && !k.Works() { // mutation: a key that has ended is rotated
+		err = fmt.Errorf("%s: it is %s; make a new one with `listedge keys create`", doing, k.State)
+	}
+	return k, err
+}
+
+// UpdateKey changes the limit of a key that works; nil leaves a value as it was.
 func (c *Conn) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Key, error) {
+	if k, err := working(ctx, c.conn, "update key "+id.String(), id); err != nil {
+		return k, err
+	}
 	return updateRow[Key](ctx, c, "keys.update", `rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst)`, id, rate, burst)
 }
 

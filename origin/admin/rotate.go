@@ -35,11 +35,8 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 		if _, err = tx.Exec(ctx, `SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil { // mutation: a rotation does not wait for the row
 			return made, done, fmt.Errorf("%s: %w", doing, postgres.WithSchemaHint(err))
 		}
-		if before, err = one[Key](ctx, tx, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id); err != nil {
+		if before, err = working(ctx, tx, doing, id); err != nil {
 			return made, done, err
-		}
-		if !before.Works() { // mutation: a key that has ended is rotated
-			return made, done, fmt.Errorf("%s: it is %s; make a new one with `listedge keys create`", doing, before.State)
 		}
 		made, err = one[Key](ctx, tx, doing,
 			`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)

@@ -221,6 +221,9 @@ func TestStatesOfKeys(t *testing.T) {
 		if shown, err := c.Key(t.Context(), k.ID); err != nil || shown.State != s.want {
 			t.Errorf("expires %s, revoked %s: %+v, %v", s.expires, s.revoked, shown, err)
 		}
+		if _, err := c.UpdateKey(t.Context(), k.ID, new(9.0), nil); (err == nil) != (s.want == KeyActive || s.want == KeyExpires) {
+			t.Errorf("%s: the limit of a key that is %s is changed: %v", s.revoked, s.want, err)
+		}
 	}
 	if _, err := c.Key(t.Context(), uuid.New()); !errors.Is(err, ErrNotFound) {
 		t.Error(err)

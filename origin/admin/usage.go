@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 	"listedge/origin/usage"
 )
@@ -23,13 +24,13 @@ type KeyUse struct {
 
 // Usage is what the keys of a workspace were used for in a period.
 type Usage struct {
-	WorkspaceID uuid.UUID    `json:"workspaceId"`
-	Since       time.Time    `json:"since"` // the beginning of an hour
-	Until       time.Time    `json:"until"`
-	Keys        []KeyUse     `json:"keys"` // those that were used, most requests first
-	Totals      usage.Counts `json:"totals"`
-	Quota       *Quota       `json:"quota"`
-	QuotaUsed   *int64       `json:"quotaUsed"` // in the quota's present period: see quotaUsed
+	WorkspaceID uuid.UUID     `json:"workspaceId"`
+	Since       time.Time     `json:"since"` // the beginning of an hour
+	Until       time.Time     `json:"until"`
+	Keys        []KeyUse      `json:"keys"` // those that were used, most requests first
+	Totals      usage.Counts  `json:"totals"`
+	Quota       *apikey.Quota `json:"quota"`
+	QuotaUsed   *int64        `json:"quotaUsed"` // in the quota's present period: see quotaUsed
 }
 
 // Usage reads what nodes have written so far. The period begins with the hour in which it

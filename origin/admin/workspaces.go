@@ -38,24 +38,18 @@ func (c *Conn) Close() { _ = c.conn.Close(context.Background()) }
 
 // Workspace is a workspace as the commands show it.
 type Workspace struct {
-	ID            uuid.UUID  `json:"id"`
-	Name          string     `json:"name"`
-	SuspendedAt   *time.Time `json:"suspendedAt"`
-	RatePerSecond *float64   `json:"ratePerSecond"`
-	Burst         *int32     `json:"burst"`
-	Quota         *Quota     `json:"quota"`
-	QuotaUsed     *int64     `json:"quotaUsed,omitempty"` // in a list, if there is a quota: see quotaUsed
-	CreatedAt     time.Time  `json:"createdAt"`
-}
-
-// Quota is a quota as the commands show it.
-type Quota struct {
-	Requests int64  `json:"requests"`
-	Period   string `json:"period"`
+	ID            uuid.UUID     `json:"id"`
+	Name          string        `json:"name"`
+	SuspendedAt   *time.Time    `json:"suspendedAt"`
+	RatePerSecond *float64      `json:"ratePerSecond"`
+	Burst         *int32        `json:"burst"`
+	Quota         *apikey.Quota `json:"quota"`
+	QuotaUsed     *int64        `json:"quotaUsed,omitempty"` // in a list, if there is a quota: see quotaUsed
+	CreatedAt     time.Time     `json:"createdAt"`
 }
 
 var workspaceColumns = `id, name, ` + shown("suspended_at") + `, rate_per_second, burst,
-	CASE WHEN quota IS NOT NULL THEN json_build_object('requests', quota, 'period', quota_period) END AS quota, created_at`
+	to_json(` + apikey.QuotaSQL + `) AS quota, created_at`
 
 // quotaUsed is how many requests that cost a token of a workspace's quota were counted in its
 // period: all but 304s and 429s. Nodes report them every few seconds.

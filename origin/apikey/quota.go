@@ -10,9 +10,13 @@ import (
 // Quota is how many requests a workspace may make in each period. The zero Quota is
 // none.
 type Quota struct {
-	Requests int64
-	Period   Period
+	Requests int64  `json:"requests"`
+	Period   Period `json:"period"`
 }
+
+// QuotaSQL selects the quota of a row of workspaces as UnmarshalText reads it; NULL = none. A constraint
+// of the table has the same bounds.
+const QuotaSQL = `quota || '/' || quota_period`
 
 // MaxQuota is the most requests of a quota: a bucket holds no more.
 const MaxQuota = 4_000_000_000
@@ -26,23 +30,6 @@ const (
 	Month Period = "month"
 )
 
-func (p Period) isKnown() bool { return p == Day || p == Month }
-
-// InvalidQuota is a quota that cannot be enforced: what it limits is refused.
-var InvalidQuota = Quota{Requests: -1}
-
-// QuotaOf reads the two columns. There is no quota if both are NULL. The table has a
-// constraint against values that are not valid.
-func QuotaOf(requests *int64, period *string) Quota {
-	switch {
-	case requests == nil && period == nil:
-		return Quota{}
-	case requests == nil || period == nil || *requests < 1 || !Period(*period).isKnown():
-		return InvalidQuota
-	}
-	return Quota{Requests: min(*requests, MaxQuota), Period: Period(*period)}
-}
-
 // noQuota is how commands write the zero Quota.
 const noQuota = "none"
 
@@ -53,7 +40,7 @@ func (q *Quota) UnmarshalText(text []byte) error {
 	switch period := Period(name); {
 	case string(text) == noQuota:
 		*q = Quota{}
-	case err == nil && n >= 1 && n <= MaxQuota && period.isKnown():
+	case err == nil && n >= 1 && n <= MaxQuota && (period == Day || period == Month):
 		*q = Quota{Requests: int64(n), Period: period}
 	default:
 		return fmt.Errorf("%q is not N/day or N/month, with N from 1 to %d, or %s", text, MaxQuota, noQuota)

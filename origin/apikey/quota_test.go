@@ -53,18 +53,3 @@ func TestQuotaFromText(t *testing.T) {
 		}
 	}
 }
-
-// The columns of a row that no command wrote: what is not valid is not taken for no quota.
-func TestQuotaOf(t *testing.T) {
-	n, low, high, day, week := int64(5), int64(0), int64(MaxQuota+1), "day", "week"
-	for _, c := range []struct {
-		requests *int64
-		period   *string
-		want     Quota
-	}{{nil, nil, Quota{}}, {&n, nil, InvalidQuota}, {nil, &day, InvalidQuota}, {&n, &week, InvalidQuota}, {&low, &day, InvalidQuota},
-		{&n, &day, Quota{Requests: 5, Period: Day}}, {&high, &day, Quota{Requests: MaxQuota, Period: Day}}} {
-		if got := QuotaOf(c.requests, c.period); got != c.want {
-			t.Errorf("%+v instead of %+v", got, c.want)
-		}
-	}
-}

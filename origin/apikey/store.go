@@ -29,7 +29,7 @@ SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false) AS "Scheduled",
        k.rate_per_second AS "Rate", k.burst AS "Burst", k.xmin::text::int8 AS "Version",
        w.rate_per_second AS "WorkspaceRate", w.burst AS "WorkspaceBurst", w.xmin::text::int8 AS "WorkspaceVersion",
-       w.quota AS "Requests", w.quota_period AS "Period",
+       ` + QuotaSQL + ` AS "Quota",
        json_build_object('Prefix', left(k.key_prefix, 32), 'Name', left(k.name, 80)) AS "Label"
 FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1)) found`,
 }
@@ -51,8 +51,6 @@ type row struct {
 	Rate, WorkspaceRate       *float64
 	Burst, WorkspaceBurst     *int32
 	Version, WorkspaceVersion int64
-	Requests                  *int64
-	Period                    *string
 }
 
 // Store looks keys up in Postgres.
@@ -158,6 +156,5 @@ func (r *row) key(run string) Key {
 	if key.Limit.Version = r.Version; key.WorkspaceLimit.Set {
 		key.WorkspaceLimit.Version = r.WorkspaceVersion
 	}
-	key.Quota = QuotaOf(r.Requests, r.Period)
 	return key
 }

@@ -244,7 +244,7 @@ func TestANodeShowsNoPassword(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			p := startWith(t, "OTEL_EXPORTER_OTLP_HEADERS=s3cr!t", "serve", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--drain=1ms", "--log-level=debug",
+			p := startWith(t, "OTEL_EXPORTER_OTLP_HEADERS=s3cr!t", "serve", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--drain=1ms", "--log-level=info",
 				"--database-url", c.database, "--replica-url", "postgres://u:s3cr!t@127.0.0.1:1/d,postgres://u:s3cr%21t@127.0.0.1:2/d", "--redis-url", c.redis)
 			within(t, patience, "complaints", func() bool {
 				return strings.Contains(p.err.String(), "not ready") && strings.Contains(p.err.String(), "following changes was interrupted")

@@ -3,7 +3,6 @@ package node
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/netip"
 	"reflect"
@@ -87,8 +86,8 @@ type Flags struct {
 	TrustedProxies []netip.Prefix `help:"Networks of load balancers whose X-Forwarded-For header names the client: 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
 	Drain          time.Duration  `help:"How long the node answers after SIGTERM, not ready and closing each connection, before it stops." default:"${drain}"`
 
-	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
-	LogLevel  slog.Level `help:"The least level that is logged: info, warn or error." default:"info" placeholder:"LEVEL"`
+	LogFormat string `help:"text or json." enum:"text,json" default:"text"`
+	LogLevel  string `help:"The least level that is logged: info, warn or error." enum:"info,warn,error" default:"info" placeholder:"LEVEL"`
 
 	AccessLog edge.AccessLog `help:"off, errors (or stale, slow) or sampled (also misses, some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
 }

@@ -41,7 +41,9 @@ type Log struct {
 
 // NewLog makes the process's log.
 func NewLog(w io.Writer, f Flags) *Log {
-	options := &slog.HandlerOptions{Level: f.LogLevel}
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(f.LogLevel)) // one that it knows
+	options := &slog.HandlerOptions{Level: level}
 	if f.LogFormat == "json" {
 		return newLogOn(slog.NewJSONHandler(w, options))
 	}
