@@ -59,12 +59,6 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	if err := os.MkdirAll(c.DataDir, 0o755); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	unlock, err := lockFolder(c.DataDir)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-
 	fmt.Fprintf(t.err, "Postgres in %s …\n", c.DataDir)
 	startCtx, cancel := context.WithTimeout(ctx, devStartTimeout)
 	defer cancel()
@@ -155,15 +149,8 @@ type devNode struct {
 // listen opens the listeners of each node, on successive ports. An error ends the process.
 func (c *devCommand) listen() (nodes []*devNode, err error) {
 	for i := range c.Nodes {
-		n := &devNode{}
-		n.Listen, err = nthPort("--listen", c.Listen, i)
-		if err == nil {
-			n.AdminListen, err = nthPort("--admin-listen", c.AdminListen, i)
-		}
-		if err == nil {
-			n.public, n.private, err = node.Listen(n.ListenFlags)
-		}
-		if err != nil {
+		n := &devNode{ListenFlags: node.ListenFlags{Listen: nthPort(c.Listen, i), AdminListen: nthPort(c.AdminListen, i)}}
+		if n.public, n.private, err = node.Listen(n.ListenFlags); err != nil {
 			return nil, err
 		}
 		nodes = append(nodes, n)
@@ -171,22 +158,18 @@ func (c *devCommand) listen() (nodes []*devNode, err error) {
 	return nodes, nil
 }
 
-// nthPort returns the address of a flag, n ports further.
-func nthPort(flag, address string, n int) (string, error) {
-	host, port, err := net.SplitHostPort(address)
-	number, notNumber := strconv.Atoi(port)
-	switch {
-	case err != nil:
-		return "", usageError{Err: fmt.Errorf("%s: %w", flag, err)}
-	case notNumber != nil:
-		return "", usageError{Err: fmt.Errorf("%s: %q is not a port", flag, port)}
-	case number == 0:
-		return address, nil // the kernel chooses
+// nthPort returns the address n ports further.
+func nthPort(address string, n int) string {
+	host, port, _ := net.SplitHostPort(address)
+	number, _ := strconv.Atoi(port)
+	if number == 0 {
+		return address // the kernel chooses, or refuses it
 	}
-	return net.JoinHostPort(host, strconv.Itoa(number+n)), nil
+	return net.JoinHostPort(host, strconv.Itoa(number+n))
 }
 
-// prepare makes database, schema, sample data and key, if they are missing.
+// prepare makes database, schema and sample data, if they are missing, and a key: those of earlier runs still work, and
+// are stored only as hashes.
 func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox.Postgres) (key string, workspace uuid.UUID, err error) {
 	url := postgres.URL(devDatabase)
 	if err = admin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err == nil {
@@ -209,30 +192,8 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox
 	if err != nil {
 		return "", workspace, err
 	}
-	k, err := c.key(ctx, conn, workspaces[0].ID)
+	k, err := conn.CreateKey(ctx, admin.NewKey{Workspace: workspaces[0].ID, Name: "dev"})
 	return k.Key, k.WorkspaceID, err
-}
-
-// key returns the key of earlier runs, which a file beside the data has, or makes a
-// new one.
-func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.UUID) (admin.Key, error) {
-	file := filepath.Join(c.DataDir, "key")
-	kept, _ := os.ReadFile(file) // a new one if it cannot be read
-	k, err := conn.KeyOf(ctx, kept)
-	if err == nil && k.Works() {
-		k.Key = string(kept)
-		return k, nil
-	}
-	if err == nil || errors.Is(err, admin.ErrNotFound) {
-		k, err = conn.CreateKey(ctx, admin.NewKey{Workspace: workspace, Name: "dev"})
-	}
-	if err != nil {
-		return k, err
-	}
-	if err := os.WriteFile(file, []byte(k.Key), 0o600); err != nil {
-		return k, fmt.Errorf("keep the key: %w", err)
-	}
-	return k, nil
 }
 
 func (c *devCommand) welcome(t *terminal, nodes []*devNode, url, key string, workspace uuid.UUID) {
@@ -253,18 +214,4 @@ func reachable(listen string) string {
 		return listen
 	}
 	return net.JoinHostPort("localhost", port)
-}
-
-// lockFolder makes sure that only one `dev` uses a folder. The kernel releases the lock
-// when the process ends.
-func lockFolder(dir string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("--data-dir: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("--data-dir: another `listedge dev` runs in %s", dir)
-	}
-	return func() { f.Close() }, nil
 }

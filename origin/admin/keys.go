@@ -117,15 +117,6 @@ func (c *Conn) Key(ctx context.Context, id uuid.UUID) (Key, error) {
 	return one[Key](ctx, c.conn, "show key "+id.String(), `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)
 }
 
-// KeyOf returns the key that has this text.
-func (c *Conn) KeyOf(ctx context.Context, text []byte) (Key, error) {
-	hash, ok := apikey.HashOf(text)
-	if !ok {
-		return Key{}, ErrNotFound
-	}
-	return one[Key](ctx, c.conn, "look up the key", `SELECT `+keyColumns+` FROM api_keys WHERE key_hash = $1`, hash[:])
-}
-
 // working returns the key, unless it has ended.
 func working(ctx context.Context, conn querier, doing string, id uuid.UUID) (Key, error) {
 	k, err := one[Key](ctx, conn, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)

@@ -85,11 +85,10 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"usage --since 36d --workspace " + id + " --database-url " + url:                        "--since must be positive and at most 35d",
 		"usage --since soon --workspace " + id + " --database-url " + url:                       "--since",
 		"keys list --unused-for=-1d --workspace " + id + " --database-url " + url:               "--unused-for must be positive",
-		"dev --nodes 0":               "--nodes",
-		"dev --nodes 9":               "--nodes must be from 1 to 8",
-		"dev --nodes 1000":            "connections",
-		"dev --listen nonsense":       "--listen",
-		"dev --listen 127.0.0.1:http": "--listen",
+		"dev --nodes 0":         "--nodes",
+		"dev --nodes 9":         "--nodes must be from 1 to 8",
+		"dev --nodes 1000":      "connections",
+		"dev --listen nonsense": "--listen",
 	} {
 		t.Run(line, func(t *testing.T) {
 			refused(t, exitUsage, want, strings.Fields(line)...)
