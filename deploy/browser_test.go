@@ -43,7 +43,7 @@ func browser(t *testing.T) string {
 func openTab(t *testing.T) *tab {
 	t.Helper()
 	allocated, release := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(browser(t)), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(patience),
+		chromedp.ExecPath(browser(t)), chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR="+t.TempDir()), chromedp.WSURLReadTimeout(patience),
 		chromedp.Flag("headless", true), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
