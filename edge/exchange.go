@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
@@ -48,8 +47,7 @@ type Server struct {
 	keys  *apikey.Cache[client]
 	guard *guard
 
-	router      *router.Router
-	longestPath int // of a route, in bytes
+	routes      map[string]route // by path
 	http        *fasthttp.Server
 	process     string        // begins the request ids that this node makes
 	connections atomic.Uint64 // how many there have been

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/internal/lists"
@@ -17,45 +16,26 @@ import (
 	"listedge/metrics"
 )
 
-// newRouter makes the router. A path must match exactly as the client sent it: nothing
-// is cleaned, redirected or compared without case. So a proxy in front and this node
+// route is what answers a path: serve writes the response or fails.
+type route struct {
+	metrics metrics.Route
+	serve   func(*exchange) *failure
+}
+
+// newRoutes are all routes by their paths. A path must match exactly as the client sent it: nothing
+// is decoded, cleaned, redirected or compared without case. So a proxy in front and this node
 // never disagree on what a target means.
-func (s *Server) newRouter() *router.Router {
-	r := router.New()
-	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
-	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
-	get := func(path string, route metrics.Route, serve func(*exchange) *failure) {
-		s.longestPath = max(s.longestPath, len(path))
-		r.GET(path, s.handler(route, serve))
-		r.HEAD(path, s.handler(route, serve))
-		r.ANY(path, s.handler(route, func(*exchange) *failure { return &failure{problem: wrongMethod} }))
-	}
+func (s *Server) newRoutes() map[string]route {
+	routes := map[string]route{}
 	for _, c := range lists.All {
-		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) *failure { return s.list(x, c) })
+		routes["/v1/"+c.String()] = route{metrics.RouteOf(c), func(x *exchange) *failure { return s.list(x, c) }}
 	}
 	for path, d := range documents() {
 		if path == openAPIPath || !s.NoDocs {
-			get(path, metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, d) })
+			routes[path] = route{metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, d) }}
 		}
 	}
-	r.NotFound = s.handler(metrics.RouteNone, func(x *exchange) *failure {
-		if f := s.limitAddress(x, publicResponses, 1, noKeyLimited); f != nil {
-			return f
-		}
-		return &failure{problem: notFound}
-	})
-	return r
-}
-
-// handler makes a handler of a function that writes the response or fails.
-func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
-	return func(ctx *fasthttp.RequestCtx) {
-		x := &ctx.Conn().(*conn).exchange
-		x.route = route
-		if f := serve(x); f != nil {
-			s.writeProblem(x, f)
-		}
-	}
+	return routes
 }
 
 // handle answers a request without a body.
@@ -78,24 +58,35 @@ func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	return c
 }
 
-// serve handles every request. The router continues at list, at a document or at
-// a problem.
+// serve handles every request.
 func (s *Server) serve(x *exchange) {
 	defer s.finish(x)
 	s.assignID(x)
 	if x.headers.isForwarded {
 		s.checkProxy(x)
 	}
-	if f := s.checkHeaders(x); f != nil {
+	if f := s.answer(x); f != nil {
 		s.writeProblem(x, f)
-		return
 	}
-	if len(x.path) > s.longestPath { // no route has it, and fasthttp would spend time to normalise it
-		s.router.NotFound(x.http)
-		return
+}
+
+// answer continues at list, at a document or at a problem.
+func (s *Server) answer(x *exchange) *failure {
+	if f := s.checkHeaders(x); f != nil {
+		return f
 	}
-	x.http.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
-	s.router.Handler(x.http)
+	at, found := s.routes[string(x.path)]
+	x.route = at.metrics
+	switch {
+	case found && (x.http.IsGet() || x.http.IsHead()):
+		return at.serve(x)
+	case found:
+		return &failure{problem: wrongMethod}
+	}
+	if f := s.limitAddress(x, publicResponses, 1, noKeyLimited); f != nil {
+		return f
+	}
+	return &failure{problem: notFound}
 }
 
 // begin returns the connection's exchange, for a new request.
