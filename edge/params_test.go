@@ -80,7 +80,7 @@ func TestAllInvalidParametersAreReported(t *testing.T) {
 		{lists.Contacts, "type=goods", []string{"type"}},
 		{lists.Items, "Limit=1", []string{"Limit"}},
 		{lists.Items, "offset=5&page=2", []string{"offset", "page"}},
-		{lists.Items, "=x", []string{""}},
+		{lists.Items, "=x", []string{"="}},
 		{lists.Items, "search=%", []string{"search"}},
 		{lists.Items, "search=%4", []string{"search"}},
 		{lists.Items, "search=%zz", []string{"search"}},

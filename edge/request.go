@@ -258,8 +258,8 @@ func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs details) {
 		value, badValue := unescape(rawValue, room)
 		p, known := parameters[q.Collection][string(name)]
 		switch {
-		case badName != "":
-			errs.addUnknown(rawName, "is not a parameter's name")
+		case badName != "", len(name) == 0:
+			errs.addUnknown(pair[:max(1, len(rawName))], "is not a parameter's name")
 		case !known:
 			errs.addUnknown(name, unknownParameter(q.Collection))
 		case given&p.bit != 0:
