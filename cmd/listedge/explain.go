@@ -43,7 +43,7 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit (a node keeps only a sample of hits)",
 			c.ID)
 	}
-	var table []byte
+	table := []byte("# Times are in seconds.\n")
 	for _, record := range records {
 		lines, err := yaml.JSONToYAML(record)
 		if err != nil {
