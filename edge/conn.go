@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -138,11 +137,11 @@ func (r *response) add(name, value string) {
 	r.lines = append(append(append(append(r.lines, name...), ": "...), value...), crlf...)
 }
 
-// header returns the value of a header that was added, without quotes.
-func (r *response) header(name string) string {
+// header returns the value of a header that was added.
+func (r *response) header(name string) []byte {
 	_, value, _ := bytes.Cut(r.lines, []byte("\r\n"+name+": "))
 	value, _, _ = bytes.Cut(value, crlf)
-	return strings.ReplaceAll(string(value), `"`, "")
+	return value
 }
 
 // setBody sets the pieces of the body, behind that of the entry.

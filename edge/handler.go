@@ -218,12 +218,12 @@ func (s *Server) report(x *exchange) {
 	}
 	r := s.record(x, status, took)
 	if span != nil {
-		x.endTrace(span, &r, took)
+		x.endTrace(span, r, took)
 	}
 	if class == unlogged {
 		return
 	}
-	s.log.add(class, &r)
+	s.log.add(class, r)
 	if s.AccessLog.has(class) {
 		s.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
 	}

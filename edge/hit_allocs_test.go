@@ -69,6 +69,21 @@ func TestAHitAllocatesNothing(t *testing.T) {
 	}
 }
 
+// The records of a sample of hits cost a hit a tenth of an allocation.
+func TestTheRecordOfAHitAllocatesLittle(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	ctx.Request.Header.SetUserAgent("curl/8.5.0")
+	w, sent := bufio.NewWriterSize(ctx.Conn(), writeBuffer), ctx.Conn().(*conn).Conn.(*wire)
+	if n := testing.AllocsPerRun(100, func() {
+		for range hitsPerSample {
+			sent.written = sent.written[:0]
+			serveInto(t, s, ctx, w)
+		}
+	}); n > 6 {
+		t.Errorf("%v allocations in %d hits", n, hitsPerSample)
+	}
+}
+
 // A hit over TCP allocates nothing, from the first byte of the request to the last of the
 // response.
 func TestAHitOverTCPAllocatesNothing(t *testing.T) {

@@ -153,7 +153,9 @@ func (w *wire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (w *wire) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (w *wire) RemoteAddr() net.Addr { return loopback }
+
+var loopback = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
 
 // answered is a response as the client reads it.
 type answered struct {

@@ -172,8 +172,8 @@ func TestAnswersOfAQuota(t *testing.T) {
 	}
 	ctx.Request.Header.Set("X-Request-Id", "used-up")
 	ask("Accept", "*/*", theTarget)
-	if r := s.Records("used-up")[0]; r.RefusedBy != "quota" || !strings.Contains(r.RateLimitPolicy, "quota;q=3;w=86400") ||
-		!strings.Contains(r.RateLimit, "quota;r=0;") {
+	if r := s.Records("used-up")[0]; r.RefusedBy != "quota" || !strings.Contains(string(r.RateLimitPolicy), `"quota";q=3;w=86400`) ||
+		!strings.Contains(string(r.RateLimit), `"quota";r=0;`) {
 		t.Errorf("%+v", r.Limit)
 	}
 	key := s.Limiter.Peek(time.Now(), entry.Value.bucket, nil, nil).Key

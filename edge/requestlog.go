@@ -3,12 +3,15 @@ package edge
 import (
 	"cmp"
 	"log/slog"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 
 	"listedge/cache"
 	"listedge/internal/tracing"
@@ -43,7 +46,7 @@ const (
 
 type ring struct {
 	mu      sync.Mutex // guards the fields below
-	entries [entriesPerRing]Record
+	entries [entriesPerRing]*Record
 	n       uint64 // entries added so far
 }
 
@@ -66,81 +69,98 @@ func (l *requestLog) add(class logClass, e *Record) {
 	r := &l[class]
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.entries[r.n%entriesPerRing] = *e
+	r.entries[r.n%entriesPerRing] = e
 	r.n++
 }
 
 func (r *ring) find(id string, records []Record) []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.entries[:min(r.n, entriesPerRing)] {
-		if r.entries[i].RequestID == id {
-			records = append(records, r.entries[i])
+	for _, e := range r.entries[:min(r.n, entriesPerRing)] {
+		if e.RequestID == id {
+			records = append(records, *e)
 		}
 	}
 	return records
 }
 
 // Record is a request in the request log, and a line of the access log. It contains no API key,
-// search term or cursor. Its texts have bounds, whatever a client sends. Times are in seconds.
+// search term or cursor. Its texts have bounds, whatever a client sends. Times are in seconds. It is
+// made for more requests than are looked at, so its fields become texts only when it is written.
 type Record struct {
-	RequestID   string    `json:"requestId"`
-	Arrived     time.Time `json:"arrived"`
-	Route       string    `json:"route"`
-	Status      int       `json:"status"`
-	Outcome     string    `json:"outcome"`
-	Bytes       int       `json:"bytes"`  // of the body, as it was sent
-	Client      string    `json:"client"` // its address, behind trusted proxies
-	Agent       string    `json:"agent"`  // the beginning of its User-Agent
-	KeyPrefix   string    `json:"keyPrefix"`
-	KeyID       string    `json:"keyId"`
-	WorkspaceID string    `json:"workspaceId"`
-	Message     string    `json:"message,omitempty"` // the error message that the client got
-	Cause       string    `json:"cause,omitempty"`   // why there was an error or a stale page
+	RequestID   string     `json:"requestId"`
+	Arrived     time.Time  `json:"arrived"`
+	Route       string     `json:"route"`
+	Status      int        `json:"status"`
+	Outcome     string     `json:"outcome"`
+	Bytes       int        `json:"bytes"`  // of the body, as it was sent
+	Client      netip.Addr `json:"client"` // behind trusted proxies
+	Agent       sent       `json:"agent"`  // the beginning of its User-Agent
+	KeyPrefix   sent       `json:"keyPrefix"`
+	KeyID       uuid.UUID  `json:"keyId,omitzero"` // of a key that exists
+	WorkspaceID uuid.UUID  `json:"workspaceId,omitzero"`
+	Message     string     `json:"message,omitzero"` // the error message that the client got
+	Cause       string     `json:"cause,omitzero"`   // why there was an error or a stale page
 
-	Limit           string  `json:"limit,omitempty"`           // who decided: a limiter.Source; empty = the limiter was not called
-	RefusedBy       string  `json:"refusedBy,omitempty"`       // key, workspace or quota
-	RetryAfter      float64 `json:"retryAfter,omitempty"`      // seconds
-	RateLimitPolicy string  `json:"rateLimitPolicy,omitempty"` // the header without quotes: the rates and bursts
-	RateLimit       string  `json:"rateLimit,omitempty"`       // likewise: what remained
+	Limit           string  `json:"limit,omitzero"`           // who decided: a limiter.Source; empty = the limiter was not called
+	RefusedBy       string  `json:"refusedBy,omitzero"`       // key, workspace or quota
+	RetryAfter      float64 `json:"retryAfter,omitzero"`      // seconds
+	RateLimitPolicy items   `json:"rateLimitPolicy,omitzero"` // the rates and bursts
+	RateLimit       items   `json:"rateLimit,omitzero"`       // what remained
 
-	Tier        string  `json:"tier,omitempty"` // memory, redis or origin; empty = there was no page
-	CacheStatus string  `json:"cacheStatus,omitempty"`
-	Missed      string  `json:"missed,omitempty"`   // why memory did not have it
-	ProofAge    float64 `json:"proofAge,omitempty"` // seconds since the page was last known to equal the database
+	Tier        string  `json:"tier,omitzero"` // memory, redis or origin; empty = there was no page
+	CacheStatus string  `json:"cacheStatus,omitzero"`
+	Missed      string  `json:"missed,omitzero"`   // why memory did not have it
+	ProofAge    float64 `json:"proofAge,omitzero"` // seconds since the page was last known to equal the database
 
 	// How long the request and its phases took; 0 = no time, or not timed. Fill is a part of wait, and
 	// query is a part of fill, unless another request began the fill (shared).
 	Took       float64 `json:"took"`
-	KeyTook    float64 `json:"keyTook,omitempty"`
-	MemoryTook float64 `json:"memoryTook,omitempty"`
-	LimitTook  float64 `json:"limitTook,omitempty"`
-	WaitTook   float64 `json:"waitTook,omitempty"` // for a page that was not in memory
-	RedisTook  float64 `json:"redisTook,omitempty"`
-	FillTook   float64 `json:"fillTook,omitempty"`
-	QueryTook  float64 `json:"queryTook,omitempty"`
-	Shared     bool    `json:"shared,omitempty"`
+	KeyTook    float64 `json:"keyTook,omitzero"`
+	MemoryTook float64 `json:"memoryTook,omitzero"`
+	LimitTook  float64 `json:"limitTook,omitzero"`
+	WaitTook   float64 `json:"waitTook,omitzero"` // for a page that was not in memory
+	RedisTook  float64 `json:"redisTook,omitzero"`
+	FillTook   float64 `json:"fillTook,omitzero"`
+	QueryTook  float64 `json:"queryTook,omitzero"`
+	Shared     bool    `json:"shared,omitzero"`
 }
 
 // attributes are the fields for a line of the log, as the record's JSON has them.
 func (r *Record) attributes() (all []slog.Attr) {
 	fields := reflect.ValueOf(r).Elem()
 	for field, value := range fields.Fields() {
-		if name, optional := strings.CutSuffix(field.Tag.Get("json"), ",omitempty"); !optional || !value.IsZero() {
+		if name, optional := strings.CutSuffix(field.Tag.Get("json"), ",omitzero"); !optional || !value.IsZero() {
 			all = append(all, slog.Any(name, value.Interface()))
 		}
 	}
 	return all
 }
 
+// sent is a text that a client sent. It is written with escapes, because an operator's terminal may
+// show it.
+type sent string
+
+// MarshalText implements encoding.TextMarshaler.
+func (s sent) MarshalText() ([]byte, error) {
+	quoted := strconv.AppendQuoteToASCII(nil, string(s))
+	return quoted[1 : len(quoted)-1], nil
+}
+
+// items is a header's value, which is written without its quotes.
+type items string
+
+// MarshalText implements encoding.TextMarshaler.
+func (i items) MarshalText() ([]byte, error) { return []byte(strings.ReplaceAll(string(i), `"`, "")), nil }
+
 // record returns what the log, explain and traces say of an exchange.
-func (s *Server) record(x *exchange, status int, took time.Duration) Record {
+func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 	fill, key, agent := fillTimes(&x.result), single(x.headers.key), x.http.UserAgent()
-	r := Record{
+	r := &Record{
 		RequestID: string(x.id), Arrived: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(),
-		Bytes: x.bodySize(), Client: s.clientAddress(x).WithZone("").String(), Agent: escaped(agent[:min(len(agent), maxAgent)]),
+		Bytes: x.bodySize(), Client: s.clientAddress(x).WithZone(""), Agent: sent(agent[:min(len(agent), maxAgent)]),
 		// At most a quarter of a key, so that a short text that is no key is not known from its prefix either.
-		KeyPrefix: escaped(key[:min(len(key)/4, apikey.VisiblePrefix)]),
+		KeyPrefix: sent(key[:min(len(key)/4, apikey.VisiblePrefix)]),
 		Took:      took.Seconds(), KeyTook: x.phases[phaseKey].Took.Seconds(), LimitTook: x.phases[phaseLimit].Took.Seconds(),
 		MemoryTook: x.phases[phaseMemory].Took.Seconds(), WaitTook: x.phases[phaseForward].Took.Seconds(), Shared: x.result.Collapsed,
 		RedisTook: fill.Redis.Took.Seconds(), FillTook: fill.Fill.Took.Seconds(), QueryTook: fill.Query.Took.Seconds(),
@@ -153,7 +173,7 @@ func (s *Server) record(x *exchange, status int, took time.Duration) Record {
 		r.Cause = clip(cause.Error(), maxCause)
 	}
 	if x.keyEntry != nil {
-		r.KeyID, r.WorkspaceID = x.keyEntry.Key.ID.String(), x.keyEntry.Key.Workspace.String()
+		r.KeyID, r.WorkspaceID = x.keyEntry.Key.ID, x.keyEntry.Key.Workspace
 	}
 	if x.cost != notLimited {
 		d := &x.decision
@@ -161,18 +181,12 @@ func (s *Server) record(x *exchange, status int, took time.Duration) Record {
 		if d.Refused != limiter.Neither {
 			r.RefusedBy = d.Refused.String()
 		}
-		r.RateLimitPolicy, r.RateLimit = x.conn.response.header("RateLimit-Policy"), x.conn.response.header("RateLimit")
+		r.RateLimitPolicy, r.RateLimit = items(x.conn.response.header("RateLimit-Policy")), items(x.conn.response.header("RateLimit"))
 	}
 	if x.result.Entry != nil {
 		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed
 	}
 	return r
-}
-
-// escaped escapes what a client sent, because an operator's terminal may show it.
-func escaped(text []byte) string {
-	quoted := strconv.QuoteToASCII(string(text))
-	return quoted[1 : len(quoted)-1]
 }
 
 // Records returns the logged requests with that id, the newest first. Several requests
@@ -218,7 +232,7 @@ func (x *exchange) endTrace(root *tracing.Span, r *Record, took time.Duration) {
 	part("limit", x.phases[phaseLimit], root)
 	part("redis", fill.Redis, root)
 	part("query", fill.Query, part("fill", fill.Fill, root))
-	root.End(took, r.Status, map[string]string{
+	root.End(took, r.Status, map[string]any{
 		"http.route": r.Route, "listedge.request_id": r.RequestID, "listedge.outcome": r.Outcome,
 		"listedge.key_id": r.KeyID, "listedge.workspace_id": r.WorkspaceID,
 		"listedge.limit_source": r.Limit, "listedge.limit_refused_by": r.RefusedBy, "listedge.cache_status": r.CacheStatus,

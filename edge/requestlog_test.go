@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"listedge/cache"
 	"listedge/limiter"
 )
@@ -27,8 +29,8 @@ func TestTheRequestLogHasASampleOfHits(t *testing.T) {
 	}
 	got := s.Records("hit-0")[0]
 	if got.Status != 200 || got.Outcome != "memory" || got.CacheStatus != "listedge; hit; detail=ttl" || got.ProofAge <= 0 || got.Took <= 0 ||
-		got.KeyID == "" || got.WorkspaceID == "" || got.RefusedBy != "" || got.Limit != "memory" ||
-		got.RateLimitPolicy != "key;q=1000000;w=1;rate=1000000, workspace;q=1000000;w=1;rate=1000000" || !strings.HasPrefix(got.RateLimit, "key;r=999") {
+		got.KeyID == uuid.Nil || got.WorkspaceID == uuid.Nil || got.RefusedBy != "" || got.Limit != "memory" ||
+		got.RateLimitPolicy != `"key";q=1000000;w=1;rate=1000000, "workspace";q=1000000;w=1;rate=1000000` || !strings.HasPrefix(string(got.RateLimit), `"key";r=999`) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -59,20 +61,20 @@ func TestAFloodOfRefusalsEvictsNoFailures(t *testing.T) {
 
 // A record says who asked: never with a whole key, and with nothing that a terminal obeys.
 func TestARecordNamesTheClient(t *testing.T) {
-	type sent struct{ key, agent, forwarded string }
+	type request struct{ key, agent, forwarded string }
 	type want struct {
 		status             int
 		client, agent, key string
 	}
 	for name, c := range map[string]struct {
-		sent sent
+		sent request
 		want want
 	}{
-		"a valid key":    {sent{aKey, "curl/8.5.0", ""}, want{200, "127.0.0.1", "curl/8.5.0", "lk_000000"}},
-		"a wrong key":    {sent{aKey[:42] + "x", "sync/1 (\"x\")", "192.0.2.7"}, want{401, "192.0.2.7", `sync/1 (\"x\")`, "lk_000000"}},
-		"no key of ours": {sent{"hunter2", "", "2001:db8::1%zone"}, want{401, "2001:db8::1", "", "h"}},
-		"no key":         {sent{"", strings.Repeat("a", 9000), "192.0.2.7, 192.0.2.8"}, want{401, "192.0.2.8", strings.Repeat("a", maxAgent), ""}},
-		"control bytes":  {sent{aKey, "\x1b[2J\xc2\x9b1m\xff", "junk"}, want{200, "127.0.0.1", `\x1b[2J\u009b1m\xff`, "lk_000000"}},
+		"a valid key":    {request{aKey, "curl/8.5.0", ""}, want{200, "127.0.0.1", "curl/8.5.0", "lk_000000"}},
+		"a wrong key":    {request{aKey[:42] + "x", "sync/1 (\"x\")", "192.0.2.7"}, want{401, "192.0.2.7", `sync/1 (\"x\")`, "lk_000000"}},
+		"no key of ours": {request{"hunter2", "", "2001:db8::1%zone"}, want{401, "2001:db8::1", "", "h"}},
+		"no key":         {request{"", strings.Repeat("a", 9000), "192.0.2.7, 192.0.2.8"}, want{401, "192.0.2.8", strings.Repeat("a", maxAgent), ""}},
+		"control bytes":  {request{aKey, "\x1b[2J\xc2\x9b1m\xff", "junk"}, want{200, "127.0.0.1", `\x1b[2J\u009b1m\xff`, "lk_000000"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ctx := hitServer(t, `{"data":[]`)
@@ -85,7 +87,8 @@ func TestARecordNamesTheClient(t *testing.T) {
 			h.SetUserAgent(c.sent.agent)
 			answer := answerTo(t, s, ctx)
 			r := s.Records("it")[0]
-			if got := (want{r.Status, r.Client, r.Agent, r.KeyPrefix}); got != c.want || r.Bytes != len(answer.body) {
+			written := func(text sent) string { return string(must(text.MarshalText())) }
+			if got := (want{r.Status, r.Client.String(), written(r.Agent), written(r.KeyPrefix)}); got != c.want || r.Bytes != len(answer.body) {
 				t.Errorf("%+v, %d bytes, want %+v, %d bytes", got, r.Bytes, c.want, len(answer.body))
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -106,11 +107,11 @@ func (s *Span) Part(name string, began time.Time, took time.Duration) *Span {
 
 // End queues the request's spans, or drops them if the queue is full. It does not wait. Empty
 // attributes are left out.
-func (s *Span) End(took time.Duration, status int, attributes map[string]string) {
+func (s *Span) End(took time.Duration, status int, attributes map[string]any) {
 	s.span.SetAttributes(attribute.Int("http.response.status_code", status))
 	for name, value := range attributes {
-		if value != "" {
-			s.span.SetAttributes(attribute.String(name, value))
+		if !reflect.ValueOf(value).IsZero() {
+			s.span.SetAttributes(attribute.String(name, fmt.Sprint(value)))
 		}
 	}
 	if status >= 500 {
