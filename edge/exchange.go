@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
@@ -47,7 +48,8 @@ type Server struct {
 	keys  *apikey.Cache[client]
 	guard *guard
 
-	routes      map[string]route // by path
+	router      *router.Router
+	longestPath int // of a route, in bytes
 	http        *fasthttp.Server
 	process     string        // begins the request ids that this node makes
 	connections atomic.Uint64 // how many there have been

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/internal/lists"
@@ -16,26 +17,45 @@ import (
 	"listedge/metrics"
 )
 
-// route is what answers a path: serve writes the response or fails.
-type route struct {
-	metrics metrics.Route
-	serve   func(*exchange) *failure
-}
-
-// newRoutes are all routes by their paths. A path must match exactly as the client sent it: nothing
-// is decoded, cleaned, redirected or compared without case. So a proxy in front and this node
+// newRouter makes the router. A path must match exactly as the client sent it: nothing
+// is cleaned, redirected or compared without case. So a proxy in front and this node
 // never disagree on what a target means.
-func (s *Server) newRoutes() map[string]route {
-	routes := map[string]route{}
+func (s *Server) newRouter() *router.Router {
+	r := router.New()
+	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
+	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
+	get := func(path string, route metrics.Route, serve func(*exchange) *failure) {
+		s.longestPath = max(s.longestPath, len(path))
+		r.GET(path, s.handler(route, serve))
+		r.HEAD(path, s.handler(route, serve))
+		r.ANY(path, s.handler(route, func(*exchange) *failure { return &failure{problem: wrongMethod} }))
+	}
 	for _, c := range lists.All {
-		routes["/v1/"+c.String()] = route{metrics.RouteOf(c), func(x *exchange) *failure { return s.list(x, c) }}
+		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) *failure { return s.list(x, c) })
 	}
 	for path, d := range documents() {
 		if path == openAPIPath || !s.NoDocs {
-			routes[path] = route{metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, d) }}
+			get(path, metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, d) })
 		}
 	}
-	return routes
+	r.NotFound = s.handler(metrics.RouteNone, func(x *exchange) *failure {
+		if f := s.limitAddress(x, publicResponses, 1, noKeyLimited); f != nil {
+			return f
+		}
+		return &failure{problem: notFound}
+	})
+	return r
+}
+
+// handler makes a handler of a function that writes the response or fails.
+func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		x := &ctx.Conn().(*conn).exchange
+		x.route = route
+		if f := serve(x); f != nil {
+			s.writeProblem(x, f)
+		}
+	}
 }
 
 // handle answers a request without a body.
@@ -58,35 +78,24 @@ func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	return c
 }
 
-// serve handles every request.
+// serve handles every request. The router continues at list, at a document or at
+// a problem.
 func (s *Server) serve(x *exchange) {
 	defer s.finish(x)
 	s.assignID(x)
 	if x.headers.isForwarded {
 		s.checkProxy(x)
 	}
-	if f := s.answer(x); f != nil {
-		s.writeProblem(x, f)
-	}
-}
-
-// answer continues at list, at a document or at a problem.
-func (s *Server) answer(x *exchange) *failure {
 	if f := s.checkHeaders(x); f != nil {
-		return f
+		s.writeProblem(x, f)
+		return
 	}
-	at, found := s.routes[string(x.path)]
-	x.route = at.metrics
-	switch {
-	case found && (x.http.IsGet() || x.http.IsHead()):
-		return at.serve(x)
-	case found:
-		return &failure{problem: wrongMethod}
+	if len(x.path) > s.longestPath { // no route has it, and fasthttp would spend time to normalise it
+		s.router.NotFound(x.http)
+		return
 	}
-	if f := s.limitAddress(x, publicResponses, 1, noKeyLimited); f != nil {
-		return f
-	}
-	return &failure{problem: notFound}
+	x.http.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
+	s.router.Handler(x.http)
 }
 
 // begin returns the connection's exchange, for a new request.

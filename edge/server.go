@@ -73,7 +73,7 @@ func New(o Options) *Server {
 	}
 	o.MaxConnections = cmp.Or(o.MaxConnections, MaxConnections)
 	s := &Server{Options: o, guard: newGuard(), process: strings.ToLower(rand.Text()[:10]) + "-"}
-	s.routes = s.newRoutes()
+	s.router = s.newRouter()
 	s.Metrics.Connections = s.openConnections
 	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{

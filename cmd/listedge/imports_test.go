@@ -65,6 +65,7 @@ var (
 	// onlyIn names the packages that may use an outside technology.
 	onlyIn = map[string][]string{
 		"github.com/valyala/fasthttp":         {"edge", "bench"},
+		"github.com/fasthttp/router":          {"edge"},
 		"go.opentelemetry.io":                 {"internal/tracing"},
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/prometheus/common":        {"metrics"},
