@@ -151,7 +151,9 @@ func (s sent) MarshalText() ([]byte, error) {
 type items string
 
 // MarshalText implements encoding.TextMarshaler.
-func (i items) MarshalText() ([]byte, error) { return []byte(strings.ReplaceAll(string(i), `"`, "")), nil }
+func (i items) MarshalText() ([]byte, error) {
+	return []byte(strings.ReplaceAll(string(i), `"`, "")), nil
+}
 
 // record returns what the log, explain and traces say of an exchange.
 func (s *Server) record(x *exchange, status int, took time.Duration) *Record {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
 )
 
 func TestRotatingAKey(t *testing.T) {
