@@ -92,7 +92,7 @@ var (
 
 func TestImportRules(t *testing.T) {
 	root := filepath.Join("..", "..")
-	checked := 0
+	checked, used := 0, map[string]bool{}
 	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
 			return err
@@ -118,7 +118,11 @@ func TestImportRules(t *testing.T) {
 				t.Errorf("%s: %s may not import %s", relative, home, imported)
 			}
 			for technology, homes := range onlyIn {
-				if (name == technology || strings.HasPrefix(name, technology+"/")) && !slices.Contains(homes, home) {
+				if name != technology && !strings.HasPrefix(name, technology+"/") {
+					continue
+				}
+				used[technology] = true
+				if !slices.Contains(homes, home) {
 					t.Errorf("%s: %s may not import %s", relative, home, name)
 				}
 			}
@@ -127,6 +131,11 @@ func TestImportRules(t *testing.T) {
 	})
 	if err != nil || checked < 50 {
 		t.Errorf("%d files checked, %v", checked, err)
+	}
+	for technology := range onlyIn {
+		if !used[technology] {
+			t.Errorf("nothing imports %s: is it one of those that are given (CONTRIBUTING.md)?", technology)
+		}
 	}
 }
 
