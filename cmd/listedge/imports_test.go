@@ -68,7 +68,6 @@ var (
 		"github.com/fasthttp/router":          {"edge"},
 		"go.opentelemetry.io":                 {"internal/tracing"},
 		"github.com/prometheus/client_golang": {"metrics"},
-		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
 		"github.com/jackc/pgx": {"internal/lists", "origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit",
 			"origin/load", "origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
