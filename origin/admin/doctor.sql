@@ -82,9 +82,6 @@ LATERAL (VALUES
 	('max_slot_wal_keep_size', CASE WHEN idle_timeout IS NULL THEN 'fail' ELSE 'warn' END, keep < 0, current_setting('max_slot_wal_keep_size'),
 		'not set: ' || coalesce('a slot may fill the primary''s disk until nobody has followed it for ' || idle_timeout || ' (idle_replication_slot_timeout)',
 			'while no node follows, the slot may fill the primary''s disk'), 'set max_slot_wal_keep_size to what the disk can spare, and reload'),
-	('ownership', 'ok', false, CASE WHEN (SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class
-			WHERE relnamespace = 'public'::regnamespace AND relname = ANY ($3::text[]))
-		THEN 'the user owns the tables' ELSE 'this user does not own the tables, and nodes need not; only the owner can run `listedge migrate up`' END, '', ''),
 	('slot', 'warn', slot_name IS NULL OR lost OR NOT active OR retained >= CASE WHEN keep < 0 THEN most ELSE least(most, keep / 2) END, 'followed, ' || retains,
 		CASE WHEN slot_name IS NULL THEN 'there is none'
 			WHEN lost AND idle THEN 'nobody followed it for idle_replication_slot_timeout, so Postgres invalidated it'

@@ -11,13 +11,12 @@ import (
 )
 
 // grantsText gives the role %[1]s the rights of a node. %[2]s is its name as a
-// literal, %[3]s a dollar quote that does not occur in it,
-// %[4]s the tables.
+// literal, %[3]s the tables.
 const grantsText = `-- What the role of the nodes needs. Run this in their database, after the migrations, as the owner of the database
 -- and its tables. The role has to be there: CREATE ROLE %[1]s LOGIN PASSWORD '…';
-DO %[3]s BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %%I TO %%I', current_database(), %[2]s); END %[3]s;
+DO $$ BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %%I TO %%I', current_database(), %[2]s); END $$;
 GRANT USAGE ON SCHEMA public TO %[1]s;
-GRANT SELECT ON public.%[4]s TO %[1]s;
+GRANT SELECT ON public.%[3]s TO %[1]s;
 GRANT EXECUTE ON FUNCTION public.fold(text), public.fold_letters(text), public.name_key(text), public.search_text(text, text, text, text),
 	public.search_grams(uuid, text) TO %[1]s;
 -- The tables to which nodes write the usage of keys. Nodes write no others.
@@ -37,15 +36,11 @@ ALTER ROLE %[1]s REPLICATION;
 // Grants is SQL that gives the role the rights of a node.
 func Grants(role string) (string, error) {
 	switch {
-	case role == "", len(role) > 63, strings.ContainsAny(role, "\x00\n\r"):
-		return "", errors.New("a role's name has 1 to 63 bytes, all in one line")
+	case role == "", len(role) > 63, strings.ContainsAny(role, "\x00\n\r$"):
+		return "", errors.New("a role's name has 1 to 63 bytes, all in one line, and here no $")
 	case role == "public", role == "none":
 		return "", fmt.Errorf("%s is no role's name, quoted or not", role)
 	}
-	tag := "$$"
-	for strings.Contains(role, strings.TrimSuffix(tag, "$")) {
-		tag = "$g" + strings.Trim(tag, "$") + "$"
-	}
-	return fmt.Sprintf(grantsText, pgx.Identifier{role}.Sanitize(), "'"+strings.ReplaceAll(role, "'", "''")+"'", tag,
+	return fmt.Sprintf(grantsText, pgx.Identifier{role}.Sanitize(), "'"+strings.ReplaceAll(role, "'", "''")+"'",
 		strings.Join(lists.Tables(), ", public.")), nil
 }

@@ -98,7 +98,7 @@ func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 	_, address := privateDatabase(t)
 	execute(t, address, `REVOKE ALL ON DATABASE listedge FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC;
 		REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC`)
-	const odd = `an "odd" role's $$ $g$ näme\`
+	const odd = `an "odd" role's näme\`
 	for role, sql := range map[string]string{
 		"listedge_node": docsGrants(t),
 		odd:             command(t, "migrate", "grants", "--role", odd),
