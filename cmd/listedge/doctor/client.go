@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -42,14 +41,11 @@ func (u *AdminURL) UnmarshalText(text []byte) error {
 
 // nodes returns a URL for each node that the host's name means. An https:// URL is that of a
 // proxy, whose certificate has its name: it means one node.
-func (u AdminURL) nodes(ctx context.Context) (all []AdminURL, err error) {
-	if u.Scheme == "https" {
-		return []AdminURL{u}, nil
-	}
+func (u AdminURL) nodes(ctx context.Context) (all []AdminURL) {
 	for _, family := range []string{"ip4", "ip6"} { // a node may have an address of each
-		var found []netip.Addr
-		if found, err = net.DefaultResolver.LookupNetIP(ctx, family, u.Hostname()); len(found) == 1 {
-			return []AdminURL{u}, nil
+		found, _ := net.DefaultResolver.LookupNetIP(ctx, family, u.Hostname())
+		if len(found) == 1 || u.Scheme == "https" {
+			break
 		}
 		for _, address := range found {
 			one := u
@@ -57,10 +53,10 @@ func (u AdminURL) nodes(ctx context.Context) (all []AdminURL, err error) {
 			all = append(all, one)
 		}
 		if len(all) > 0 {
-			return all, nil
+			return all
 		}
 	}
-	return nil, err
+	return []AdminURL{u} // reading it says why a name has no address
 }
 
 // nodeState is what the admin listener of a node returns.
@@ -72,32 +68,27 @@ type nodeState struct {
 	settings map[string]any
 }
 
-// readNodes reads the state of all nodes of the URLs, in their order, each node once.
+// readNodes reads the state of all nodes of the URLs, each node once.
 func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	var calls sync.WaitGroup
-	found := make([][]nodeState, len(urls))
-	for i, u := range urls {
+	var mu sync.Mutex // guards all
+	for _, u := range urls {
 		calls.Go(func() {
-			nodes, err := u.nodes(ctx)
-			if err != nil {
-				found[i] = []nodeState{{name: u.Host, err: err}}
-				return
-			}
-			found[i] = make([]nodeState, len(nodes))
-			for j, one := range nodes {
-				calls.Go(func() { found[i][j] = one.read(ctx) })
+			for _, one := range u.nodes(ctx) {
+				calls.Go(func() {
+					n := one.read(ctx)
+					mu.Lock()
+					defer mu.Unlock()
+					all = append(all, n)
+				})
 			}
 		})
 	}
 	calls.Wait()
-	for _, n := range slices.Concat(found...) {
-		if !slices.ContainsFunc(all, func(o nodeState) bool { return o.name == n.name }) {
-			all = append(all, n)
-		}
-	}
-	return all
+	slices.SortFunc(all, func(a, b nodeState) int { return cmp.Compare(a.name, b.name) })
+	return slices.CompactFunc(all, func(a, b nodeState) bool { return a.name == b.name })
 }
 
 // read reads state and settings, until the deadline of ctx.

@@ -12,8 +12,8 @@ func TestWhichNodesAnAddressMeans(t *testing.T) {
 			if err := u.UnmarshalText([]byte(address)); err != nil {
 				t.Fatal(err)
 			}
-			if found, err := u.nodes(t.Context()); err != nil || len(found) != 1 || found[0].String() != want {
-				t.Errorf("%v, %v", found, err)
+			if found := u.nodes(t.Context()); len(found) != 1 || found[0].String() != want {
+				t.Error(found)
 			}
 		})
 	}

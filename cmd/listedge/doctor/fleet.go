@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"listedge/cache"
 	"listedge/cmd/listedge/node"
@@ -30,6 +31,9 @@ var agreed = []struct{ subject, remedy string }{
 var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode",
 	"trusted-proxies"}
 
+// settles is how long after its start the others may not count a node yet.
+const settles = 10 * time.Second
+
 // checkFleet reports whether the nodes that answer form one fleet, which others see as they do.
 func (r *report) checkFleet(nodes []nodeState, others ...view) {
 	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool { return n.err != nil }) // each has a finding
@@ -44,19 +48,14 @@ func (r *report) checkFleet(nodes []nodeState, others ...view) {
 	for _, a := range agreed {
 		r.compare(all, a.subject, admin.Fail, a.remedy)
 	}
-	differ := false
 	for _, name := range sameSettings {
-		if _, same := compare(views, name); !same {
-			differ = true
-			r.compare(views, name, admin.Warn, "give all nodes the same --"+name)
+		if text, same := compare(views, name); !same {
+			r.add("fleet "+name, admin.Warn, text, "give all nodes the same --"+name)
 		}
 	}
-	if !differ {
-		r.add("fleet settings", admin.OK, "the same on all, where they must be", "")
-	}
 	r.checkFollower(nodes)
-	level := admin.Warn
-	if _, same := compare(views, "size"); !same && !slices.ContainsFunc(nodes, nodeState.isNew) {
+	level, isNew := admin.Warn, func(n nodeState) bool { return n.Now.Sub(n.self.Started) < settles }
+	if _, same := compare(views, "size"); !same && !slices.ContainsFunc(nodes, isNew) {
 		level = admin.Fail // one without the others' Redis admits a whole limit of its own
 	}
 	r.compare(append(all, view{"the doctor", map[string]string{"size": fmt.Sprint(len(nodes))}}), "size", level,

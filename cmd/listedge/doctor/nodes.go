@@ -11,12 +11,6 @@ import (
 	"listedge/origin/admin"
 )
 
-// isNew reports whether the node has just started: others do not count it yet.
-func (n nodeState) isNew() bool {
-	const settles = 10 * time.Second
-	return n.Now.Sub(n.self.Started) < settles
-}
-
 func (n *nodeState) withRedis() bool {
 	return slices.ContainsFunc(n.Checks, func(c edgeadmin.CheckState) bool { return c.Name == "Redis" })
 }
@@ -31,25 +25,16 @@ func versionText(n edgeadmin.NodeState) string {
 // checkNode reports how one node is.
 func (r *report) checkNode(n *nodeState) {
 	subject := "node " + n.name
-	var failing []string
-	for _, c := range n.Checks {
-		if c.Why != "" {
-			failing = append(failing, strings.ToLower(c.Name))
-		}
-	}
-	text := "it serves no page from a cache as fresh"
-	if !n.self.Ready {
-		text = "not ready"
-	}
-	switch bad := !n.self.Ready || n.untrusted(); {
+	const mend = "mend what the findings on its checks name, and check again"
+	switch {
 	case n.err != nil:
 		r.add(subject, admin.Fail, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
 	case n.Draining:
 		r.add(subject, admin.Warn, "it is draining: not ready, and still answering", "nothing, if it is being replaced")
-	case bad && len(failing) == 0:
-		r.add(subject, admin.Warn, text+", and no check says why", "check again")
-	case bad:
-		r.add(subject, admin.Fail, text+": "+strings.Join(failing, ", ")+" failed", "mend what the findings on these checks name")
+	case !n.self.Ready:
+		r.add(subject, admin.Fail, "not ready", mend)
+	case n.untrusted():
+		r.add(subject, admin.Fail, "it serves no page from a cache as fresh", mend)
 	default:
 		r.add(subject, admin.OK, n.summary(), "")
 	}

@@ -93,7 +93,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	}
 	startNode(t, address)
 	expect(t, allFine(t, "redis maxmemory", "--database-url", address, "--redis-url", r.URL()), "redis maxmemory", admin.Warn, "not set")
-	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 15 || !strings.Contains(printed, "ok    wal_level") {
+	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 14 || !strings.Contains(printed, "ok    wal_level") {
 		t.Error(printed)
 	}
 }
