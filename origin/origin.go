@@ -188,7 +188,7 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 		if values[0] != nil { // the read point
 			snapshot, rest, _ := strings.Cut(string(values[0]), "@")
 			through, server, _ := strings.Cut(rest, "@")
-			by = postgres.ParseServer(server, conn.Conn())
+			by = postgres.ParseServer(server, conn.Conn().PgConn())
 			rows.At.StartedAt = by.StartedAt
 			var badSnapshot, badLSN error
 			rows.At.Snapshot, badSnapshot = changefeed.ParseSnapshot(snapshot)

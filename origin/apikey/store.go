@@ -131,7 +131,7 @@ func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, b
 	found = map[Hash]Key{}
 	err = lookup.Query(ctx, conn.Conn(), [][]byte{argument}, func(values [][]byte) error {
 		if values[0] != nil {
-			by = postgres.ParseServer(string(values[0]), conn.Conn())
+			by = postgres.ParseServer(string(values[0]), conn.Conn().PgConn())
 			return nil
 		}
 		var r row

@@ -203,7 +203,7 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 	if len(results) != 1 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != here {
 		return errors.New("two connections lead to two servers")
 	}
-	is := postgres.ParseServer(here, p.conn)
+	is := postgres.ParseServer(here, p.conn.PgConn())
 	p.server.Timeline, p.server.StartedAt = is.Timeline, is.StartedAt // it may have been promoted
 	return nil
 }

@@ -75,7 +75,7 @@ func (db *Database) open(ctx context.Context) error {
 		{&db.Keys, KeyConnections, 1, SessionSettings(KeyTimeout)},
 		{&db.Usage, UsageConnections, 0, WriteSettings(UsageTimeout)},
 	} {
-		pool, err := openPool(ctx, o.URL, toPrimary, p.connections, p.idle, p.settings)
+		pool, err := openPool(ctx, o.URL, db.toFollowed, p.connections, p.idle, p.settings)
 		if err != nil {
 			return err
 		}

@@ -18,12 +18,12 @@ import (
 
 // ParseServer reads what ServerSQL rendered on the connection. It knows the name of the
 // database, and not the rest of the identity.
-func ParseServer(text string, conn *pgx.Conn) (s changefeed.Server) {
+func ParseServer(text string, conn *pgconn.PgConn) (s changefeed.Server) {
 	var timeline string
 	s.StartedAt, text, _ = strings.Cut(text, "@")
 	timeline, s.Name, _ = strings.Cut(text, "@")
 	number, _ := strconv.ParseUint(timeline, 10, 32) // 0 if it is none
-	s.Timeline, s.Address = uint32(number), conn.PgConn().Conn().RemoteAddr()
+	s.Timeline, s.Address = uint32(number), conn.Conn().RemoteAddr()
 	return s
 }
 
@@ -33,6 +33,19 @@ type address struct {
 	timelineKnown <-chan struct{}         // Options.TimelineKnown
 	followed      *changefeed.Followed    // Options.Followed
 	refusal       atomic.Pointer[refusal] // the last one
+}
+
+// toFollowed is toPrimary, which of several servers prefers one that is not refused: an old primary
+// may run, too. If there is no other, it is used, and Read says why its answers are refused.
+func (a *address) toFollowed(ctx context.Context, conn *pgconn.PgConn) error {
+	if err := toPrimary(ctx, conn); err != nil {
+		return err
+	}
+	results, err := conn.Exec(ctx, "SELECT "+ServerSQL).ReadAll()
+	if err == nil && a.followed.Refuse(ParseServer(string(results[0].Rows[0][0]), conn), "") != nil {
+		err = pgconn.ValidateConnectTargetSessionAttrsPreferStandby(ctx, conn) // which it is not
+	}
+	return err
 }
 
 // refusal is why an answer of the primary's address was refused, and when.
@@ -121,7 +134,7 @@ func (p *Primary) Write(ctx context.Context, timeout time.Duration, write func(p
 		defer conn.Release()
 		var text string
 		err = conn.QueryRow(ctx, `SELECT `+ServerSQL, pgx.QueryExecModeExec).Scan(&text)
-		return ParseServer(text, conn.Conn()), err
+		return ParseServer(text, conn.Conn().PgConn()), err
 	})
 	if err == nil {
 		// mutation: a read-only role writes nothing
