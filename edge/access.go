@@ -8,7 +8,6 @@ import (
 	"unique"
 
 	"listedge/cache"
-	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin/apikey"
 	"listedge/origin/usage"
@@ -23,7 +22,7 @@ func (s *Server) authenticate(x *exchange) *failure {
 		return s.unauthorised(x, keyMissing)
 	}
 	lookedUp := false
-	entry, err := s.keys.Authenticate(x.headers.key[0], func() (suspect bool) {
+	entry, err := s.Keys.Authenticate(x.headers.key[0], func() (suspect bool) {
 		lookedUp = true
 		return s.guard.exhausted(s.clientAddress(x))
 	})
@@ -55,9 +54,6 @@ func (s *Server) authenticate(x *exchange) *failure {
 	x.query.Workspace = key.Workspace
 	return nil
 }
-
-// Keys returns the listener that invalidates keys when they change.
-func (s *Server) Keys() changefeed.Listener { return s.keys }
 
 // unauthorised counts the failure for the client's address. After too many failures it
 // returns a 429 instead of the problem.

@@ -2,10 +2,11 @@ package edge
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"io"
 	"net"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,21 +16,14 @@ import (
 	"listedge/internal/rawconn"
 )
 
-func newConn(c net.Conn, s *Server) *conn {
-	made := &conn{Conn: c, idPrefix: s.requestIDPrefix()}
+func newConn(c net.Conn) *conn {
+	made := &conn{Conn: c, idPrefix: []byte(strings.ToLower(rand.Text()[:16]) + "-")}
 	if plain, ok := c.(*net.TCPConn); ok {
 		made.Conn = rawconn.New(plain)
 	}
 	made.response.conn = made
 	made.exchange.scratch = make([]byte, 0, 1792) // for the longest parameters
 	return made
-}
-
-// requestIDPrefix begins the ids that requests of a new connection get if they have none:
-//
-//	random name of the process - number of the connection - number of such requests on it
-func (s *Server) requestIDPrefix() []byte {
-	return append(strconv.AppendUint([]byte(s.process), s.connections.Add(1), 36), '-')
 }
 
 // deadlineSlack is how much later than requested a deadline may expire. A deadline within

@@ -115,7 +115,7 @@ func TestADroppedResponseIsNotSent(t *testing.T) {
 // A connection whose client does not read its response is closed, also if it is a page.
 func TestAFailedWriteEndsTheConnection(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
-	broken := newConn(brokenWire{&wire{}}, s)
+	broken := newConn(brokenWire{&wire{}})
 	request := &fasthttp.RequestCtx{}
 	request.Init2(broken, nil, false)
 	ctx.Request.CopyTo(&request.Request)
@@ -214,7 +214,7 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 			v := viewOf(origin.Query{Limit: lists.MaxLimit})
 			entry := must(s.Cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) { return read, nil }})).Entry
 			w := &wire{}
-			r := newConn(w, s).newResponse(200)
+			r := newConn(w).newResponse(200)
 			r.head, r.body, r.entry = []byte("HEAD\r\n\r\n"), true, entry
 			r.setBody([]byte("tail"))
 			must(0, r.send())

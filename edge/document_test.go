@@ -17,7 +17,7 @@ import (
 func askKeyless(t *testing.T, s *Server, method, path string, header ...string) answered {
 	t.Helper()
 	ctx := &fasthttp.RequestCtx{}
-	ctx.Init2(newConn(&wire{}, s), nil, false)
+	ctx.Init2(newConn(&wire{}), nil, false)
 	ctx.Request.Header.SetMethod(method)
 	ctx.Request.SetRequestURI(path)
 	for i := 0; i < len(header); i += 2 {
@@ -57,7 +57,7 @@ func TestADocumentIsServedInTwoForms(t *testing.T) {
 // A document is not copied for a request.
 func TestResponsesShareADocumentsBytes(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
-	c := newConn(&discarding{}, s)
+	c := newConn(&discarding{})
 	ctx := &fasthttp.RequestCtx{}
 	ctx.Init2(c, nil, false)
 	ctx.Request.SetRequestURI(theBundle)
@@ -154,7 +154,7 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 func TestDocsCanBeTurnedOff(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	off := New(Options{Limiter: s.Limiter, Metrics: s.Metrics, Logger: s.Logger, NoDocs: true})
-	defer off.keys.Close()
+	defer off.Keys.Close()
 	for _, path := range []string{"/docs", theBundle} {
 		if got := askKeyless(t, off, "GET", path); got.status != 404 || !strings.Contains(got.body, `"NOT_FOUND"`) {
 			t.Errorf("%s: %+v", path, got)

@@ -45,14 +45,12 @@ type Options struct {
 // Server answers the public listener.
 type Server struct {
 	Options
-	keys  *apikey.Cache[client]
+	Keys  *apikey.Cache[client] // those that this node knows; it listens for their changes
 	guard *guard
 
 	router      *router.Router
 	longestPath int // of a route, in bytes
 	http        *fasthttp.Server
-	process     string        // begins the request ids that this node makes
-	connections atomic.Uint64 // how many there have been
 	log         requestLog
 	draining    atomic.Bool
 	untrusted   atomic.Pointer[forwarder] // the last one that is not a trusted proxy; nil = none
@@ -68,8 +66,8 @@ type conn struct {
 	headers  requestHeaders
 	exchange exchange
 	hits     uint64 // responses that were neither errors nor misses
-	idPrefix []byte // of the ids that requests get if they have none
-	requests uint64 // how many got one
+	idPrefix []byte // random: of the ids that requests get if they have none
+	requests uint64 // how many got one, which is the rest of the id
 
 	readBy      time.Time // the deadline of the next Read
 	read, write deadline

@@ -212,7 +212,6 @@ func (s *Server) finish(x *exchange) {
 func (s *Server) report(x *exchange) {
 	status := x.conn.response.status
 	took := time.Since(x.began)
-	x.now = x.began.Add(took)
 	s.Metrics.Answered(x.route, x.outcome, status, took)
 	if x.client != nil {
 		x.client.usage.Answered(status, x.bodySize())

@@ -51,7 +51,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 		return map[apikey.Hash]apikey.Key{hash: k}, nil
 	})
 	ctx := &fasthttp.RequestCtx{}
-	ctx.Init2(newConn(&wire{}, s), nil, false)
+	ctx.Init2(newConn(&wire{}), nil, false)
 	ctx.Request.SetRequestURI("/v1/items?limit=20&sort=name&type=goods&stock=low")
 	ctx.Request.Header.Set("X-API-Key", string(key))
 

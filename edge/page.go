@@ -88,7 +88,7 @@ func (s *Server) forward(x *exchange) (cache.Result, error) {
 func (s *Server) fillOf(x *exchange) cache.Fill {
 	view, by := viewOf(x.query), x.client.usage
 	fill := cache.Fill{View: view, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
-		rows, err := s.Origin.Fetch(ctx, view.query, run)
+		rows, err := s.Origin.Fetch(ctx, view.Query, run)
 		if errors.Is(err, origin.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
@@ -96,7 +96,7 @@ func (s *Server) fillOf(x *exchange) cache.Fill {
 	}}
 	if s.Origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, p changefeed.Proof) (cache.FillResult, error) {
-			rows, err := s.Origin.FetchFromStandby(ctx, view.query, p)
+			rows, err := s.Origin.FetchFromStandby(ctx, view.Query, p)
 			return fillResult(by, rows, err)
 		}
 	}
@@ -300,34 +300,22 @@ func (s *Server) writeProblem(x *exchange, f *failure) {
 // outlive the request that began it. It depends on each field of the query: see
 // TestEachFieldOfAQueryIsHandled.
 type view struct {
-	query origin.Query
-	key   []byte
-	list  replica.Key
+	origin.Query
+	key  []byte
+	list replica.Key
 }
 
 func viewOf(q origin.Query) *view {
-	v := &view{query: q.Clone(), key: appendPageKey(nil, &q, nil)}
+	v := &view{Query: q.Clone(), key: appendPageKey(nil, &q, nil)}
 	v.list = replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter,
-		Search: lists.Fold(v.query.Search)}
+		Search: lists.Fold(v.Search)}
 	return v
 }
 
-// Key implements cache.View.
-func (v *view) Key() []byte { return v.key }
+// What cache.View wants, besides Frame.
 
-// List implements cache.View.
-func (v *view) List() replica.Key { return v.list }
-
-// After implements cache.View.
-func (v *view) After() lists.Position { return v.query.After }
-
-// Limit implements cache.View.
-func (v *view) Limit() int { return v.query.Limit }
-
-// Behind implements cache.View.
-func (v *view) Behind(row *lists.Row) cache.View { return viewOf(v.query.Behind(row)) }
-
-// Frame implements cache.View.
-func (v *view) Frame(last *lists.Row, more bool) (head, end, next string) {
-	return v.query.Frame(last, more)
-}
+func (v *view) Key() []byte                      { return v.key }
+func (v *view) List() replica.Key                { return v.list }
+func (v *view) After() lists.Position            { return v.Query.After }
+func (v *view) Limit() int                       { return v.Query.Limit }
+func (v *view) Behind(row *lists.Row) cache.View { return viewOf(v.Query.Behind(row)) }

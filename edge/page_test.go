@@ -169,9 +169,9 @@ func TestRequestIDs(t *testing.T) {
 			t.Errorf("%q: want %v", id, want)
 		}
 	}
-	s := &Server{process: "p-"}
+	s := &Server{}
 	seen := map[string]bool{}
-	connections := []*conn{{idPrefix: s.requestIDPrefix()}, {idPrefix: s.requestIDPrefix()}}
+	connections := []*conn{newConn(&wire{}), newConn(&wire{})}
 	for i := range 1000 {
 		x := &exchange{conn: connections[i%2], headers: &requestHeaders{}}
 		s.assignID(x)

@@ -123,8 +123,8 @@ func TestAViewOutlivesItsRequest(t *testing.T) {
 			v := viewOf(parsed)
 			clear(sent)
 			clear(room)
-			if v.query != q || v.list.Search != "TEA" {
-				t.Errorf("%+v in %q", v.query, v.list.Search)
+			if v.Query != q || v.list.Search != "TEA" {
+				t.Errorf("%+v in %q", v.Query, v.list.Search)
 			}
 		})
 	}

@@ -58,7 +58,7 @@ func (w *spoken) Close() error                       { return nil }
 
 // converse has the server answer the chunks on one connection.
 func converse(s *Server, w *spoken) *bufio.Reader {
-	_ = s.http.ServeConn(newConn(w, s)) // its error is about the last request
+	_ = s.http.ServeConn(newConn(w)) // its error is about the last request
 	return bufio.NewReader(bytes.NewReader(w.written))
 }
 

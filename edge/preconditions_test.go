@@ -47,7 +47,7 @@ func TestPreconditions(t *testing.T) {
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
 			request := &fasthttp.RequestCtx{}
-			request.Init2(newConn(&wire{}, s), nil, false)
+			request.Init2(newConn(&wire{}), nil, false)
 			ctx.Request.CopyTo(&request.Request)
 			request.Request.Header.SetMethod(method)
 			for i := 0; i < len(c.headers); i += 2 {

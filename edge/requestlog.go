@@ -95,18 +95,18 @@ type Record struct {
 	Outcome     string     `json:"outcome"`
 	Bytes       int        `json:"bytes"`  // of the body, as it was sent
 	Client      netip.Addr `json:"client"` // behind trusted proxies
-	Agent       sent       `json:"agent"`  // the beginning of its User-Agent
-	KeyPrefix   sent       `json:"keyPrefix"`
+	Agent       clientText `json:"agent"`  // the beginning of its User-Agent
+	KeyPrefix   clientText `json:"keyPrefix"`
 	KeyID       uuid.UUID  `json:"keyId,omitzero"` // of a key that exists
 	WorkspaceID uuid.UUID  `json:"workspaceId,omitzero"`
 	Message     string     `json:"message,omitzero"` // the error message that the client got
 	Cause       string     `json:"cause,omitzero"`   // why there was an error or a stale page
 
-	Limit           string  `json:"limit,omitzero"`           // who decided: a limiter.Source; empty = the limiter was not called
-	RefusedBy       string  `json:"refusedBy,omitzero"`       // key, workspace or quota
-	RetryAfter      float64 `json:"retryAfter,omitzero"`      // seconds
-	RateLimitPolicy items   `json:"rateLimitPolicy,omitzero"` // the rates and bursts
-	RateLimit       items   `json:"rateLimit,omitzero"`       // what remained
+	Limit           string   `json:"limit,omitzero"`           // who decided: a limiter.Source; empty = the limiter was not called
+	RefusedBy       string   `json:"refusedBy,omitzero"`       // key, workspace or quota
+	RetryAfter      float64  `json:"retryAfter,omitzero"`      // seconds
+	RateLimitPolicy unquoted `json:"rateLimitPolicy,omitzero"` // the rates and bursts
+	RateLimit       unquoted `json:"rateLimit,omitzero"`       // what remained
 
 	Tier        string  `json:"tier,omitzero"` // memory, redis or origin; empty = there was no page
 	CacheStatus string  `json:"cacheStatus,omitzero"`
@@ -137,22 +137,22 @@ func (r *Record) attributes() (all []slog.Attr) {
 	return all
 }
 
-// sent is a text that a client sent. It is written with escapes, because an operator's terminal may
+// clientText is a text that a client sent. It is written with escapes, because an operator's terminal may
 // show it.
-type sent string
+type clientText string
 
 // MarshalText implements encoding.TextMarshaler.
-func (s sent) MarshalText() ([]byte, error) {
-	quoted := strconv.AppendQuoteToASCII(nil, string(s))
+func (t clientText) MarshalText() ([]byte, error) {
+	quoted := strconv.AppendQuoteToASCII(nil, string(t))
 	return quoted[1 : len(quoted)-1], nil
 }
 
-// items is a header's value, which is written without its quotes.
-type items string
+// unquoted is a header's value, which is written without its quotes.
+type unquoted string
 
 // MarshalText implements encoding.TextMarshaler.
-func (i items) MarshalText() ([]byte, error) {
-	return []byte(strings.ReplaceAll(string(i), `"`, "")), nil
+func (u unquoted) MarshalText() ([]byte, error) {
+	return []byte(strings.ReplaceAll(string(u), `"`, "")), nil
 }
 
 // record returns what the log, explain and traces say of an exchange.
@@ -160,9 +160,9 @@ func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 	fill, key, agent := fillTimes(&x.result), single(x.headers.key), x.http.UserAgent()
 	r := &Record{
 		RequestID: string(x.id), Arrived: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(),
-		Bytes: x.bodySize(), Client: s.clientAddress(x).WithZone(""), Agent: sent(agent[:min(len(agent), maxAgent)]),
+		Bytes: x.bodySize(), Client: s.clientAddress(x).WithZone(""), Agent: clientText(agent[:min(len(agent), maxAgent)]),
 		// At most a quarter of a key, so that a short text that is no key is not known from its prefix either.
-		KeyPrefix: sent(key[:min(len(key)/4, apikey.VisiblePrefix)]),
+		KeyPrefix: clientText(key[:min(len(key)/4, apikey.VisiblePrefix)]),
 		Took:      took.Seconds(), KeyTook: x.phases[phaseKey].Took.Seconds(), LimitTook: x.phases[phaseLimit].Took.Seconds(),
 		MemoryTook: x.phases[phaseMemory].Took.Seconds(), WaitTook: x.phases[phaseForward].Took.Seconds(), Shared: x.result.Collapsed,
 		RedisTook: fill.Redis.Took.Seconds(), FillTook: fill.Fill.Took.Seconds(), QueryTook: fill.Query.Took.Seconds(),
@@ -183,7 +183,7 @@ func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 		if d.Refused != limiter.Neither {
 			r.RefusedBy = d.Refused.String()
 		}
-		r.RateLimitPolicy, r.RateLimit = items(x.conn.response.header("RateLimit-Policy")), items(x.conn.response.header("RateLimit"))
+		r.RateLimitPolicy, r.RateLimit = unquoted(x.conn.response.header("RateLimit-Policy")), unquoted(x.conn.response.header("RateLimit"))
 	}
 	if x.result.Entry != nil {
 		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed

@@ -87,7 +87,7 @@ func TestARecordNamesTheClient(t *testing.T) {
 			h.SetUserAgent(c.sent.agent)
 			answer := answerTo(t, s, ctx)
 			r := s.Records("it")[0]
-			written := func(text sent) string { return string(must(text.MarshalText())) }
+			written := func(text clientText) string { return string(must(text.MarshalText())) }
 			if got := (want{r.Status, r.Client.String(), written(r.Agent), written(r.KeyPrefix)}); got != c.want || r.Bytes != len(answer.body) {
 				t.Errorf("%+v, %d bytes, want %+v, %d bytes", got, r.Bytes, c.want, len(answer.body))
 			}

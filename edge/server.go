@@ -37,17 +37,14 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 	"golang.org/x/time/rate"
 
@@ -72,10 +69,10 @@ func New(o Options) *Server {
 		o.Clock = boottime.New()
 	}
 	o.MaxConnections = cmp.Or(o.MaxConnections, MaxConnections)
-	s := &Server{Options: o, guard: newGuard(), process: strings.ToLower(rand.Text()[:10]) + "-"}
+	s := &Server{Options: o, guard: newGuard()}
 	s.router = s.newRouter()
 	s.Metrics.Connections = s.openConnections
-	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
+	s.Keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleUnreadable,
@@ -117,18 +114,12 @@ func (s *Server) Drain() { s.draining.Store(true) }
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	err := s.http.ShutdownWithContext(ctx)
-	s.keys.Close()
+	s.Keys.Close()
 	if err != nil {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
 }
-
-// KeyStats are the key cache's numbers.
-func (s *Server) KeyStats() apikey.Stats { return s.keys.Stats() }
-
-// KeyLabel returns how people recognise a key that this node knows.
-func (s *Server) KeyLabel(id uuid.UUID) apikey.Label { return s.keys.Label(id) }
 
 // handleExpectation answers a request that waits for permission to send its body:
 // no body is read here. A request without a body needs no permission (RFC 9110,
@@ -219,7 +210,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if open, limit := l.server.openConnections(); open < limit {
-			return newConn(c, l.server), nil
+			return newConn(c), nil
 		}
 		select {
 		case l.refusals <- struct{}{}:
@@ -250,7 +241,7 @@ func (l *limitedListener) accept() (net.Conn, error) {
 func (s *Server) refuseConnection(c net.Conn) {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(refusalTimeout)) // also of reads, for the handshake
-	refused, ctx := newConn(c, s), &fasthttp.RequestCtx{}
+	refused, ctx := newConn(c), &fasthttp.RequestCtx{}
 	ctx.Init2(refused, silent, false)
 	s.answerUnread(ctx, &failure{problem: tooManyConns, cause: fmt.Errorf("%d connections are open, as many as are allowed", s.MaxConnections)})
 	w := bufio.NewWriterSize(refused, writeBuffer)

@@ -85,6 +85,6 @@ func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 // keyOf authenticates aKey as a request does.
 func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool) {
 	t.Helper()
-	entry = must(s.keys.Authenticate([]byte(aKey), func() bool { lookedUp = true; return false }))
+	entry = must(s.Keys.Authenticate([]byte(aKey), func() bool { lookedUp = true; return false }))
 	return entry, lookedUp
 }

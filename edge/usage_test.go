@@ -47,7 +47,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, ctx := hitServer(t, body)
-			entry := must(s.keys.Authenticate([]byte(aKey), func() bool { return false }))
+			entry := must(s.Keys.Authenticate([]byte(aKey), func() bool { return false }))
 			entry.Key.Scopes = 1 << lists.Items
 			var sum writtenUsage
 			r := usage.Start(sum.write)

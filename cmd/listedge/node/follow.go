@@ -24,7 +24,7 @@ func (n *Node) followChanges(f Flags, databaseURL string) {
 	if n.changes != nil {
 		log = n.changes
 	}
-	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys())
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys)
 	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Log: log, Followed: n.followed,
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }

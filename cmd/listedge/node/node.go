@@ -160,7 +160,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
 	registry.Collect(func() metrics.Snapshot {
-		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: pages.Stats(), Keys: n.server.KeyStats(), Usage: n.usage.Stats(),
+		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: pages.Stats(), Keys: n.server.Keys.Stats(), Usage: n.usage.Stats(),
 			KeyBreakerOpen: keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry()}
 		if n.follower != nil {
 			s.Follower, s.Feed = n.follower.Stats(), n.feed.Stats()

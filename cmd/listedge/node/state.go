@@ -71,7 +71,7 @@ func (n *Node) busiestKeys() []admin.KeyState {
 	uses := n.usage.Stats().Busiest
 	all := make([]admin.KeyState, len(uses))
 	for i, use := range uses {
-		l := n.server.KeyLabel(use.ID)
+		l := n.server.Keys.Label(use.ID)
 		all[i] = admin.KeyState{ID: use.ID.String(), Prefix: l.Prefix, Name: l.Name, Workspace: use.Workspace.String(), Requests: use.Requests, Refused: use.Refused}
 	}
 	return all
