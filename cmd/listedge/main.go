@@ -163,6 +163,7 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
 		kong.DefaultEnvars(strings.TrimSuffix(envPrefix, "_")),
 		kong.WithBeforeResolve(checkVariables),
 		kong.Configuration(readConfig),
+		kong.Bind(configFile(nil)), // without --config
 		kong.Resolvers(kong.ResolverFunc(resolveSecret)),
 		kong.Writers(out, errs),
 		kong.Exit(func(int) { *exited = true }),

@@ -39,6 +39,7 @@ func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, at *kong.Path) 
 	file, err := k.LoadConfig(string(path))
 	if err == nil {
 		ctx.AddResolver(file)
+		ctx.Bind(file)
 	}
 	return err
 }
@@ -123,14 +124,39 @@ func settings(ctx *kong.Context) []*kong.Flag {
 // without secrets.
 type printConfig bool
 
-// AfterApply prints the settings and ends the program.
-func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
-	text, err := yaml.Marshal(settingsInEffect(ctx))
-	if err == nil {
-		_, err = k.Stdout.Write(text)
+// AfterApply prints the settings, each with where its value comes from, and ends the program.
+func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context, file configFile) error {
+	inEffect := settingsInEffect(ctx)
+	for _, flag := range settings(ctx) { // in their order
+		value, set := inEffect[flag.Name]
+		if !set {
+			continue
+		}
+		text, err := yaml.Marshal(map[string]any{flag.Name: value})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(k.Stdout, "%s  # %s\n", strings.TrimSpace(string(text)), file.source(ctx, flag))
 	}
 	k.Exit(exitFine)
-	return err
+	return nil
+}
+
+// source says where the value of a flag comes from.
+func (c configFile) source(ctx *kong.Context, flag *kong.Flag) string {
+	given := func(p *kong.Path) bool { return p.Flag == flag && !p.Resolved }
+	variable, path := secretFile(flag)
+	switch _, inFile := c[flag.Name]; {
+	case slices.ContainsFunc(ctx.Path, given):
+		return "flag"
+	case path != "":
+		return variable
+	case os.Getenv(flag.Envs[0]) != "":
+		return flag.Envs[0]
+	case inFile:
+		return "--config"
+	}
+	return "default"
 }
 
 // settingsInEffect returns the settings that have a value, without secrets, by the names

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -20,10 +21,11 @@ func TestConfigFile(t *testing.T) {
 		t.Helper()
 		return command(t, append([]string{"serve", "--print-config", "--database-url", "postgres://u:secret@h/d"}, args...)...)
 	}
+	sources := regexp.MustCompile(`  # \S+\n`)
 	has := func(printed string, lines ...string) {
 		t.Helper()
 		for _, line := range lines {
-			if !strings.Contains("\n"+printed, "\n"+line+"\n") {
+			if !strings.Contains("\n"+printed, "\n"+line+"\n") && !strings.Contains("\n"+printed, "\n"+line+"  # ") {
 				t.Errorf("%q is missing:\n%s", line, printed)
 			}
 		}
@@ -32,13 +34,13 @@ func TestConfigFile(t *testing.T) {
 	t.Setenv("LISTEDGE_MAX_STALE", "2m")
 	t.Setenv("LISTEDGE_KEY_GRACE", "3m")
 	all := printed("--config", name, "--key-grace", "4m", "--redis-url", "redis://:secret@h")
-	has(all, "drain: 5s", "max-stale: 2m0s", "key-grace: 4m0s", "cache-memory: 1GiB", "query-timeout: 2s",
+	has(all, "drain: 5s", "max-stale: 2m0s  # LISTEDGE_MAX_STALE", "key-grace: 4m0s  # flag", "cache-memory: 1GiB  # --config", "query-timeout: 2s  # default",
 		"database-url: postgres://u:xxxxx@h/d", "redis-url: redis://:xxxxx@h", "- postgres://u:xxxxx@a/d", "- postgres://b/d", "- 10.0.0.0/8")
 	if strings.Contains(all, "secret") {
 		t.Error("a secret is printed")
 	}
-	again := printed("--config", file(all))
-	if again != strings.ReplaceAll(all, "\nkey-grace: 4m0s", "\nkey-grace: 3m0s") {
+	again := sources.ReplaceAllString(printed("--config", file(all)), "\n")
+	if again != strings.ReplaceAll(sources.ReplaceAllString(all, "\n"), "\nkey-grace: 4m0s", "\nkey-grace: 3m0s") {
 		t.Errorf("what is printed is not what is read:\n%s\n%s", all, again)
 	}
 	has(printed("--config", file(`{"drain": "6s"}`)), "drain: 6s")
@@ -88,12 +90,12 @@ func TestSecretsFromFiles(t *testing.T) {
 		code int
 		says string
 	}{
-		"a URL": {database, "", exitFine, "database-url: postgres://u:xxxxx@h/d\n"},
+		"a URL": {database, "", exitFine, "database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\n"},
 		"several": {database + " LISTEDGE_REPLICA_URL_FILE=replicas", "", exitFine,
-			"- postgres://a:xxxxx@b/d\n- postgres://c/d\n"},
+			"- postgres://a:xxxxx@b/d\n- postgres://c/d  # LISTEDGE_REPLICA_URL_FILE\n"},
 		"over --config": {database, "--config " + filepath.Join(dir, "config"), exitFine,
-			"database-url: postgres://u:xxxxx@h/d\n"},
-		"below a flag":  {database, "--database-url postgres://flag/d", exitFine, "database-url: postgres://flag/d\n"},
+			"database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\nredis-url: redis://config  # --config\n"},
+		"below a flag":  {database, "--database-url postgres://flag/d", exitFine, "database-url: postgres://flag/d  # flag\n"},
 		"no file":       {"LISTEDGE_DATABASE_URL_FILE=none", "", exitUsage, "LISTEDGE_DATABASE_URL_FILE: open " + filepath.Join(dir, "none")},
 		"an empty file": {"LISTEDGE_DATABASE_URL_FILE=empty", "", exitUsage, "LISTEDGE_DATABASE_URL_FILE: " + filepath.Join(dir, "empty") + " is empty"},
 		"a wrong URL":   {"LISTEDGE_DATABASE_URL_FILE=broken", "", exitUsage, "--database-url: postgres://h/d: invalid connect_timeout"},
@@ -102,7 +104,7 @@ func TestSecretsFromFiles(t *testing.T) {
 		"of what is no secret": {database + " LISTEDGE_DRAIN_FILE=database", "", exitUsage, "the environment has LISTEDGE_DRAIN_FILE, and there is no such setting"},
 		"of another command":   {database + " LISTEDGE_REPLICATION_URL_FILE=none", "doctor --help", exitFine, "$LISTEDGE_REPLICATION_URL_FILE"},
 		"a variable that is ''": {database + " LISTEDGE_REDIS_URL_FILE= LISTEDGE_REPLICATION_URL=", "", exitFine,
-			"database-url: postgres://u:xxxxx@h/d\n"},
+			"database-url: postgres://u:xxxxx@h/d  # LISTEDGE_DATABASE_URL_FILE\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, variable := range strings.Fields(c.env) {
@@ -168,7 +170,7 @@ func TestVariablesOfOthers(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
-	if printed := command(t, "serve", "--database-url", "postgres://h/d", "--print-config"); !strings.Contains(printed, "database-url: postgres://h/d\n") {
+	if printed := command(t, "serve", "--database-url", "postgres://h/d", "--print-config"); !strings.Contains(printed, "database-url: postgres://h/d  # flag\n") {
 		t.Error(printed)
 	}
 }
