@@ -1,10 +1,11 @@
-package edge
+package edge_test
 
 import (
 	"io"
-	"strconv"
 	"strings"
 	"testing"
+
+	"listedge/edge"
 )
 
 // A request has at most 100 header lines.
@@ -13,23 +14,23 @@ func TestTooManyHeaders(t *testing.T) {
 		name, method, rest string
 		status             int
 	}{
-		{"100", "GET", headerLines(maxHeaders-2, 8) + "\r\n", 200}, // with Host and key
-		{"101", "GET", headerLines(maxHeaders-1, 8) + "\r\n", 431},
-		{"101, HEAD", "HEAD", headerLines(maxHeaders-1, 8) + "\r\n", 431},
-		{"3,200", "GET", headerLines(3200, 4) + "\r\n", 431},
+		{"100", "GET", edge.HeaderLines(98, 8) + "\r\n", 200}, // with Host and key
+		{"101", "GET", edge.HeaderLines(99, 8) + "\r\n", 431},
+		{"101, HEAD", "HEAD", edge.HeaderLines(99, 8) + "\r\n", 431},
+		{"3,200", "GET", edge.HeaderLines(3200, 4) + "\r\n", 431},
 	} {
-		s, _ := hitServer(t, `{"data":[]`)
-		conn, r := listening(t, s)
-		_, _ = io.WriteString(conn, c.method+thePage[3:]+c.rest)
-		got := readAnswer(t, r, c.method)
-		if got.status != c.status {
+		s, _ := edge.HitServer(t, `{"data":[]`)
+		conn, r := edge.Listening(t, s)
+		_, _ = io.WriteString(conn, c.method+edge.TheRequest[3:]+c.rest)
+		got, text := read(t, r, c.method)
+		if got.StatusCode != c.status {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 		if c.status == 200 {
 			continue
 		}
-		if named := strings.Contains(got.body, `"REQUEST_FAILED"`); named != (c.method == "GET") {
-			t.Errorf("%s: %q", c.name, got.body)
+		if named := strings.Contains(text, `"REQUEST_FAILED"`); named != (c.method == "GET") {
+			t.Errorf("%s: %q", c.name, text)
 		}
 		if _, err := r.ReadByte(); err != io.EOF {
 			t.Errorf("%s: the connection is still open (%v)", c.name, err)
@@ -41,30 +42,41 @@ func TestTooManyHeaders(t *testing.T) {
 // one after it.
 func TestRequestsAfterALargeOne(t *testing.T) {
 	for name, large := range map[string]string{
-		"header":  thePage + headerLines(90, 160),
-		"cookies": thePage + "Cookie: a=b\r\n",
-		"HEAD":    "HEAD" + thePage[3:] + headerLines(90, 160),
+		"header":  edge.TheRequest + edge.HeaderLines(90, 160),
+		"cookies": edge.TheRequest + "Cookie: a=b\r\n",
+		"HEAD":    "HEAD" + edge.TheRequest[3:] + edge.HeaderLines(90, 160),
 	} {
-		s, _ := hitServer(t, `{"data":[]`)
-		conn, r := listening(t, s)
-		for i, request := range []string{thePage, large, thePage, large + "X-Request-Id: mine\r\n", thePage} {
+		s, _ := edge.HitServer(t, `{"data":[]`)
+		conn, r := edge.Listening(t, s)
+		for i, request := range []string{edge.TheRequest, large, edge.TheRequest, large + "X-Request-Id: mine\r\n", edge.TheRequest} {
 			_, _ = io.WriteString(conn, request+"\r\n")
 			method, _, _ := strings.Cut(request, " ")
-			got := readAnswer(t, r, method)
-			if got.status != 200 || method == "GET" && !strings.HasPrefix(got.body, `{"data":[],"requestId":"`) ||
-				strings.Contains(request, "mine") != (got.header("X-Request-Id") == "mine") {
+			got, text := read(t, r, method)
+			if got.StatusCode != 200 || method == "GET" && !strings.HasPrefix(text, `{"data":[],"requestId":"`) ||
+				strings.Contains(request, "mine") != (got.Header.Get("X-Request-Id") == "mine") {
 				t.Errorf("%s, request %d: %+v", name, i, got)
 			}
 		}
 	}
 }
 
-// headerLines are header lines, each of so many bytes.
-func headerLines(n, bytes int) string {
-	var all strings.Builder
-	for i := range n {
-		name := strconv.Itoa(i%10) + ":"
-		all.WriteString(name + strings.Repeat("x", bytes-len(name)-len("\r\n")) + "\r\n")
+// A client that closes its half of the connection right after a request gets the response,
+// and then the end of the connection.
+func TestARequestThatEndsItsConnection(t *testing.T) {
+	for before := range 3 { // requests
+		s, _ := edge.HitServer(t, `{"data":[]`)
+		c, r := edge.Listening(t, s)
+		for range before {
+			_, _ = io.WriteString(c, edge.TheRequest+"\r\n")
+			read(t, r, "GET")
+		}
+		_, _ = io.WriteString(c, edge.TheRequest+"\r\n")
+		_ = c.CloseWrite()
+		if got, _ := read(t, r, "GET"); got.StatusCode != 200 {
+			t.Errorf("after %d: %+v", before, got)
+		}
+		if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
+			t.Errorf("after %d: %q, %v", before, rest, err)
+		}
 	}
-	return all.String()
 }

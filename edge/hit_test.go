@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -184,4 +186,16 @@ func serveInto(t testing.TB, s *Server, ctx *fasthttp.RequestCtx, w *bufio.Write
 	must(0, ctx.Response.Write(w))
 	must(0, w.Flush())
 	ctx.Response.Reset()
+}
+
+func send(c net.Conn, s string) { _, _ = io.WriteString(c, s) }
+
+// headerLines are header lines, each of so many bytes.
+func headerLines(n, bytes int) string {
+	var all strings.Builder
+	for i := range n {
+		name := strconv.Itoa(i%10) + ":"
+		all.WriteString(name + strings.Repeat("x", bytes-len(name)-len("\r\n")) + "\r\n")
+	}
+	return all.String()
 }

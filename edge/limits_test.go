@@ -13,7 +13,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/cache"
+	"listedge/internal/lists"
 	"listedge/limiter"
+	"listedge/origin"
 	"listedge/origin/apikey"
 )
 
@@ -155,5 +158,59 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 				t.Errorf("%g/s, %d at once: RateLimit-Policy: %s", rate, burst, c.policy.Value())
 			}
 		}
+	}
+}
+
+// A 304, 412 or 504 from memory costs no token and needs none, on any page. Everything else
+// costs one, and is 429 without one.
+func TestWhatCostsAToken(t *testing.T) {
+	const body = `{"data":[]`
+	etag := cache.TagOf([]byte(body)).String()
+	q := origin.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: (&lists.Row{}).SetTexts("N", "").Position(lists.ByName)}
+	second := theTarget + "&cursor=" + string(q.AppendCursor(nil))
+	for name, c := range map[string]struct {
+		header, value, target string
+		status                int
+		free                  bool
+	}{
+		"page":                       {"Accept", "*/*", theTarget, 200, false},
+		"page with a cursor":         {"Accept", "*/*", second, 200, false},
+		"modified":                   {"If-None-Match", `"other"`, theTarget, 200, false},
+		"not modified":               {"If-None-Match", etag, theTarget, 304, true},
+		"not modified, any":          {"If-None-Match", "*", theTarget, 304, true},
+		"not modified with a cursor": {"If-None-Match", etag, second, 304, true},
+		"mismatch":                   {"If-Match", etag, theTarget, 412, true},
+		"mismatch with a cursor":     {"If-Match", etag, second, 412, true},
+		"not stored":                 {"Cache-Control", "only-if-cached", "/v1/items", 504, true},
+		"not stored and not to be":   {"Cache-Control", "no-cache, only-if-cached", second, 504, true},
+		"stored":                     {"Cache-Control", "only-if-cached", theTarget, 200, false},
+		"wrong parameter":            {"If-None-Match", "*", "/v1/items?limit=0", 400, false},
+		"mismatch, wrong parameter":  {"If-Match", `"other"`, "/v1/items?limit=0", 400, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ctx := hitServer(t, body)
+			entry, _ := keyOf(t, s)
+			q.Workspace = entry.Key.Workspace
+			fillWith(t, s.Cache, q, body)
+			policy := must(policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100}))
+			bucket := s.Limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
+			ctx.Request.SetRequestURI(c.target)
+			ctx.Request.Header.Set(c.header, c.value)
+			before := s.Limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
+			got := answerTo(t, s, ctx)
+			left := s.Limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
+			if cost := before - left; got.status != c.status || (cost == 0) != c.free || cost > 1 || got.header("X-Ratelimit-Remaining") != fmt.Sprint(left) {
+				t.Errorf("%+v cost %d, want %d", got, cost, c.status)
+			}
+			for s.Limiter.Take(time.Now(), bucket, nil, nil).Allowed {
+			}
+			want := c.status
+			if !c.free {
+				want = 429
+			}
+			if got := answerTo(t, s, ctx); got.status != want {
+				t.Errorf("%+v without a token, want %d", got, want)
+			}
+		})
 	}
 }

@@ -37,16 +37,25 @@ func served(t *testing.T, s *edge.Server) (ask func(t *testing.T, method, reques
 		}
 		defer c.Close()
 		_, _ = io.WriteString(c, method+" "+request+"\r\n")
-		answer, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer, string(body)
+		return read(t, bufio.NewReader(c), method)
 	}
+}
+
+// read reads the response to a request with that method.
+func read(t *testing.T, r *bufio.Reader, method string) (answer *http.Response, body string) {
+	t.Helper()
+	answer, err := http.ReadResponse(r, &http.Request{Method: method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.Header.Get("X-Content-Type-Options") != "nosniff" || answer.Header.Get("X-Request-Id") == "" {
+		t.Errorf("%d without a header of every response: %v", answer.StatusCode, answer.Header)
+	}
+	return answer, string(text)
 }
 
 // Routes match the target byte by byte, and nothing redirects.
