@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
 	"time"
@@ -17,14 +16,6 @@ type explainCommand struct {
 	jsonFlag
 	ID   string          `arg:"" help:"Id of a recent request: the X-Request-Id of its response."`
 	Node doctor.AdminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
-}
-
-// Validate refuses an id that no request has.
-func (c *explainCommand) Validate() error {
-	if c.ID == "" {
-		return errors.New("the id must not be empty")
-	}
-	return nil
 }
 
 // explainTimeout bounds the whole command.

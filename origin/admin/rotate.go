@@ -15,13 +15,7 @@ import (
 // Rotated is a key that was made in another's place.
 type Rotated struct {
 	Key
-	Replaces Replaced `json:"replaces"`
-}
-
-// Replaced is the key that was there before, and when it ends.
-type Replaced struct {
-	ID        uuid.UUID  `json:"id"`
-	ExpiresAt *time.Time `json:"expiresAt"`
+	Replaces Key `json:"replaces"` // as it is now
 }
 
 // RotateKey makes a key with the workspace, name, scopes and limit of another, which
@@ -58,5 +52,5 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 	if err != nil {
 		return Rotated{}, err
 	}
-	return Rotated{Key: made, Replaces: Replaced{ID: id, ExpiresAt: after.ExpiresAt}}, nil
+	return Rotated{Key: made, Replaces: after}, nil
 }
