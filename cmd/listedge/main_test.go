@@ -59,7 +59,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"audit --database-url http://h": "--database-url: not postgres://user:password@host:port/database",
 		"serve --replica-url redis://h": "--replica-url: not postgres://user:password@host:port/database",
 		"keys list --workspace " + id:   "check that --database-url names Postgres, and that it runs (`listedge doctor`)",
-		"migrate up":                    "check that --database-url names Postgres",
+		"migrate status":                "check that --database-url names Postgres",
 		"migrate drop-slot":             "check that --database-url names Postgres",
 		"migrate drop-slot --replication-url postgres://127.0.0.1:1/n": "check that --replication-url names Postgres",
 		"import items main.go/none.csv --workspace " + id:              "not a directory\n",

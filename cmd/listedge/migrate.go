@@ -12,6 +12,7 @@ import (
 
 type migrateCommand struct {
 	Up     migrateUp     `cmd:"" help:"Apply pending migrations. Several may run at once."`
+	Status migrateStatus `cmd:"" example:"--json" help:"List migrations, applied and pending."`
 	Grants migrateGrants `cmd:"" example:"--role listedge_node" help:"Print the SQL that gives a role the rights of a node; changes nothing."`
 
 	DropSlot migrateDropSlot `cmd:"" example:"--region eu" help:"Drop the replication slot of a fleet whose nodes have all been stopped."`
@@ -46,6 +47,27 @@ func (c *migrateUp) Run(ctx acting, t *terminal) error {
 		fmt.Fprintln(t.out, "nothing to apply")
 	}
 	return nil
+}
+
+type migrateStatus struct {
+	DatabaseFlags
+	jsonFlag
+}
+
+// Run lists migrations.
+func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
+	all, err := admin.MigrateStatus(ctx, c.DatabaseURL)
+	return c.print(t, all, err, func() {
+		lines := [][]string{{"MIGRATION", "STATE"}}
+		for _, m := range all {
+			state := "pending"
+			if !m.AppliedAt.IsZero() {
+				state = "applied " + instant(&m.AppliedAt)
+			}
+			lines = append(lines, []string{m.Name, state})
+		}
+		t.table(lines)
+	})
 }
 
 type migrateGrants struct {

@@ -29,11 +29,25 @@ func TestMigratingUpFromNothing(t *testing.T) {
 			t.Errorf("%v, want %q", err, lacks)
 		}
 	}
+	status := func(applied bool) {
+		t.Helper()
+		all := must1(MigrateStatus(t.Context(), url))
+		for _, m := range all {
+			if m.AppliedAt.IsZero() == applied || !strings.HasPrefix(m.Name, fmt.Sprintf("%05d_", m.Version)) {
+				t.Errorf("%+v, applied: %v", m, applied)
+			}
+		}
+		if len(all) == 0 || all[len(all)-1].Version != wantedVersion() {
+			t.Errorf("%+v", all)
+		}
+	}
 	needs := fmt.Sprintf("this program needs %d", wantedVersion())
 	ready("schema is at version 0, " + needs)
+	status(false)
 	if done := must1(MigrateUp(t.Context(), url)); len(done) < 2 || done[len(done)-1] != "made the publication" {
 		t.Error(done)
 	}
+	status(true)
 	ready("")
 	conn := connect(t, url)
 	exec(t, conn, "UPDATE goose_db_version SET is_applied = false WHERE version_id = $1", wantedVersion())
@@ -59,7 +73,7 @@ func TestTenNodesMigrateAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if want := wantedVersion() + 1; done.Load() != want { // and the publication
+	if want := len(must1(MigrateStatus(t.Context(), url))) + 1; done.Load() != int64(want) { // and the publication
 		t.Errorf("%d acts, want %d", done.Load(), want)
 	}
 	if err := readiness(openDatabase(t, postgres.Options{URL: url})).Ready(t.Context()); err != nil {

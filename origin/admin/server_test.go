@@ -45,6 +45,9 @@ func TestADatabaseOfAnotherEncodingIsRefused(t *testing.T) {
 			if applied, err := MigrateUp(t.Context(), url); err == nil || !strings.HasSuffix(err.Error(), want) || len(applied) != 0 {
 				t.Errorf("migrate up: %v, applied %v", err, applied)
 			}
+			if _, err := MigrateStatus(t.Context(), url); err == nil || !strings.HasSuffix(err.Error(), want) {
+				t.Errorf("migrate status: %v", err)
+			}
 			var tables int
 			const sql = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
 			if err := connect(t, url).QueryRow(t.Context(), sql).Scan(&tables); err != nil || tables != 0 {

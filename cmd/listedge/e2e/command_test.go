@@ -181,7 +181,11 @@ func TestCommandsPrintOneJSONValue(t *testing.T) {
 	if s := parse("workspaces resume " + id).(map[string]any); s["suspendedAt"] != nil {
 		t.Errorf("%v", s)
 	}
-	for _, people := range []string{"workspaces list", "keys list --workspace " + id, "keys show " + k["id"].(string),
+	status := parse("migrate status").([]any)
+	if len(status) != 1 || status[0].(map[string]any)["version"] != 1.0 || status[0].(map[string]any)["appliedAt"] == nil {
+		t.Errorf("%v", status)
+	}
+	for _, people := range []string{"workspaces list", "keys list --workspace " + id, "migrate status", "keys show " + k["id"].(string),
 		"workspaces suspend " + id, "keys revoke " + k["id"].(string), "migrate up"} {
 		if printed := command(t, append(strings.Fields(people), "--database-url", url)...); strings.TrimSpace(printed) == "" || strings.Contains(printed, "{") {
 			t.Errorf("%s prints %q", people, printed)

@@ -193,7 +193,7 @@ func TestNoPasswordIsShown(t *testing.T) {
 		"a key's file": {args: "workspaces list --database-url postgres://h/d?sslmode=require&sslcert=/none&sslkey=s3cr!t", code: exitUsage,
 			want: "failed to configure TLS"},
 		"pairs":               {args: "purge --all --database-url host=h_password='s3cr!t", code: exitUsage, want: "--database-url"},
-		"several hosts":       {args: "migrate up --database-url postgres://u:s3cr!t@a:1,b:x/d", code: exitUsage, want: "--database-url"},
+		"several hosts":       {args: "migrate status --database-url postgres://u:s3cr!t@a:1,b:x/d", code: exitUsage, want: "--database-url"},
 		"of another database": {args: "serve --database-url mysql://u:s3cr!t@h/d", code: exitUsage, want: "--database-url"},
 		"a replica": {args: "serve --database-url postgres://h/d --replica-url postgres://a/d,postgres://u:s3cr!t@h:x/d", code: exitUsage,
 			want: "--replica-url"},
