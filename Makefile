@@ -28,7 +28,7 @@ build: ## compile bin/listedge
 
 quick: build ## what to run first: builds, vets, and runs all tests that need no server (two minutes)
 	@packages=$$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -vE 'sandbox|databasetest' | cut -d' ' -f1) \
-	&& go vet $$packages && go test -vet=off $$packages
+	&& go vet $$packages && go test -vet=off $$packages && go test -vet=off -run TestSim ./limiter
 
 test: ## check, and all tests, with what they need installed
 	@deploy/install.sh
@@ -39,7 +39,7 @@ test: ## check, and all tests, with what they need installed
 # tests. A test runs twice only if both say something: the race detector falsifies what tests measure, and of a model it shows nothing.
 # -count=1: Go, which keeps the results of tests, does not see that a program has changed which a test builds and starts.
 PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/lists ./internal/redact ./internal/remedy \
-	./limiter/lease ./origin ./origin/admin ./origin/load
+	./origin ./origin/admin ./origin/load
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|UsageIsWhat|NodesShareWhat|OneTrace
 TWICE = EveryCachedPage|FreshnessUnderFaults/of_Redis
 RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|StandbysAfter|UnderLoad|SchemaChanges|Timeline|ClosedIdle
@@ -50,7 +50,7 @@ race: # of `make test`; check has vetted all
 
 plain: # of `make test`; check has vetted all
 	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
-	go test -vet=off -p 2 -run 'Alloc|MemoryOf|IsBounded|TestModel$$' ./cache ./edge ./limiter ./origin/apikey ./origin/usage
+	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|TestModel$$|TestSim' ./cache ./edge ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
 	go -C deploy test -count=1 -vet=off -timeout 45m .

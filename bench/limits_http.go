@@ -13,7 +13,6 @@ import (
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 
-	"listedge/limiter/lease/leasetest"
 	"listedge/origin/admin"
 )
 
@@ -68,13 +67,19 @@ func (j *judged) ask() (retry int, err error) {
 
 // judge counts the requests, those refused, and those that an exact bucket refuses.
 func (j *judged) judge() (all, refused, byExact int) {
-	exact := leasetest.Exact{Policy: j.limit.policy()}
+	tokens, last := float64(j.limit.burst), time.Time{}
 	slices.SortFunc(j.requests, func(a, b judgedRequest) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
 	for _, r := range j.requests {
-		switch admits := exact.Take(r.at.UnixMicro()); {
-		case r.at.Before(j.from):
+		tokens = min(float64(j.limit.burst), tokens+r.at.Sub(last).Seconds()*j.limit.rate)
+		last = r.at
+		admits := tokens >= 1
+		if admits {
+			tokens--
+		}
+		if r.at.Before(j.from) {
 			continue
-		case !admits:
+		}
+		if !admits {
 			byExact++
 		}
 		if all++; r.refused {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,46 +160,6 @@ func TestOnePipelineAMoment(t *testing.T) {
 			t.Fatalf("%d trips for 320 buckets, %d calls in one", n, v.most.Load())
 		}
 	})
-}
-
-// Whole limiters, an outage of every kind, floods: never more than the promise and
-// what one burst may be over.
-func TestNeverOverThroughOutages(t *testing.T) {
-	t.Parallel()
-	for _, m := range []mood{hung, late, lost, broken, slow, frozen} {
-		synctest.Test(t, func(t *testing.T) {
-			v := newVirtual()
-			v.oneWay.Store(int64(100 * time.Microsecond))
-			all := fleet(t, v, 3)
-			p := policy(t, 100, 50)
-			var allowed atomic.Int64
-			began := time.Now()
-			var requests sync.WaitGroup
-			ctx, stop := context.WithTimeout(t.Context(), 12*time.Second)
-			defer stop()
-			for _, l := range all {
-				b := l.Bucket("k", p)
-				requests.Go(func() {
-					for ctx.Err() == nil {
-						if l.take(b, nil).Allowed {
-							allowed.Add(1)
-						}
-						boottimetest.Pass(2 * time.Millisecond)
-					}
-				})
-			}
-			boottimetest.Pass(3 * time.Second)
-			v.mood.Store(int32(m))
-			boottimetest.Pass(4 * time.Second)
-			v.mood.Store(int32(well))
-			requests.Wait()
-			due := 50 + 100*time.Since(began).Seconds()
-			t.Logf("mood %d: %d admitted, %.0f due", m, allowed.Load(), due)
-			if n := float64(allowed.Load()); n > due+5 || n < .6*due {
-				t.Errorf("mood %d: %.0f admitted, %.0f due", m, n, due)
-			}
-		})
-	}
 }
 
 // A suspended machine's leases end.

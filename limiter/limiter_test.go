@@ -235,7 +235,7 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 					b.lease.Begin(&call, 0, now, fleetOf(l), false)
 					call.Extra = tokens
 					v.mu.Lock()
-					v.bucket(b.key, p).Execute(&call, v.now())
+					v.bucket(b.key, p).execute(&call, v.now())
 					v.mu.Unlock()
 					b.lease.Complete(&call, now, now, fleetOf(l))
 					l.active.add(b)

@@ -16,7 +16,6 @@ import (
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter/lease"
-	"listedge/limiter/lease/leasetest"
 )
 
 func TestMain(m *testing.M) {
@@ -144,17 +143,21 @@ type virtual struct {
 
 	mu      sync.Mutex // guards all below
 	began   time.Time
-	buckets map[string]*leasetest.Bucket
+	pace    float64 // of its clock
+	clock   int64   // by which that has been set forward
+	buckets map[string]*twin
 	counts  map[string]*quotaModel
 	beats   map[int]map[string]time.Time // by shard
 	free    time.Time                    // when it has done what has come
 }
 
 func newVirtual() *virtual {
-	return &virtual{began: time.Now(), buckets: map[string]*leasetest.Bucket{}, counts: map[string]*quotaModel{}, beats: map[int]map[string]time.Time{}}
+	return &virtual{began: time.Now(), pace: 1, buckets: map[string]*twin{}, counts: map[string]*quotaModel{}, beats: map[int]map[string]time.Time{}}
 }
 
-func (v *virtual) now() int64 { return 1_000_000_000 + time.Since(v.began).Microseconds() }
+func (v *virtual) now() int64 {
+	return 1_000_000_000_000_000 + int64(float64(time.Since(v.began).Microseconds())*v.pace) + v.clock
+}
 
 // reach is a message's way to the store and its work there.
 func (v *virtual) reach(ctx context.Context, calls int) error {
@@ -193,7 +196,7 @@ func (v *virtual) execute(ctx context.Context, calls []*bucketCall) error {
 	if err == nil {
 		v.mu.Lock()
 		for _, c := range calls {
-			v.bucket(c.bucket.key, c.call.Policy).Execute(&c.call, v.now())
+			v.bucket(c.bucket.key, c.call.Policy).execute(&c.call, v.now())
 		}
 		v.mu.Unlock()
 		time.Sleep(time.Duration(v.oneWay.Load()))
@@ -211,10 +214,10 @@ func (v *virtual) execute(ctx context.Context, calls []*bucketCall) error {
 }
 
 // bucket returns the bucket of that key. v.mu is held.
-func (v *virtual) bucket(key string, p Policy) *leasetest.Bucket {
+func (v *virtual) bucket(key string, p Policy) *twin {
 	b := v.buckets[key]
 	if b == nil {
-		full := leasetest.Full(p, v.now())
+		full := fullTwin(p, v.now())
 		b = &full
 		v.buckets[key] = b
 	}
@@ -234,6 +237,12 @@ func (v *virtual) heartbeat(ctx context.Context, shard int, id, state string) (n
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	nodes, missing = v.beat(shard, id, state)
+	return nodes, missing, nil
+}
+
+// beat is the heartbeat script. v.mu is held.
+func (v *virtual) beat(shard int, id, state string) (nodes, missing int64) {
 	beats := v.beats[shard]
 	if beats == nil {
 		beats = map[string]time.Time{}
@@ -253,7 +262,7 @@ func (v *virtual) heartbeat(ctx context.Context, shard int, id, state string) (n
 			missing++
 		}
 	}
-	return max(v.nodes, int64(len(beats))), missing, nil
+	return max(v.nodes, int64(len(beats))), missing
 }
 
 // count makes heartbeats count so many nodes; 0 = those that beat.
@@ -267,7 +276,7 @@ func (v *virtual) count(nodes int64) {
 func (v *virtual) left(b *Bucket) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return max(0, v.bucket(b.key, b.Policy()).LevelAt(v.now())) / lease.Token
+	return max(0, v.bucket(b.key, b.Policy()).levelAt(v.now())) / lease.Token
 }
 
 // inVirtualTime runs f with a limiter on a virtual store in a synctest bubble, once

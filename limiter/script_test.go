@@ -13,15 +13,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/limiter/lease"
-	"listedge/limiter/lease/leasetest"
 )
 
 // stateOf and unpack are the state's form in Redis: eleven little-endian doubles.
-func stateOf(b leasetest.Bucket) []byte {
+func stateOf(b twin) []byte {
 	return pack(b.Level, b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn, b.Demand, b.Withheld, b.Policy.Version, b.Policy.Rate, b.Policy.Burst)
 }
 
-func unpack(t testing.TB, raw []byte) leasetest.Bucket {
+func unpack(t testing.TB, raw []byte) twin {
 	t.Helper()
 	if len(raw) != 88 {
 		t.Fatalf("a state of %d bytes", len(raw))
@@ -33,7 +32,7 @@ func unpack(t testing.TB, raw []byte) leasetest.Bucket {
 			t.Fatalf("the state holds %v, not an integer", f)
 		}
 	}
-	return leasetest.Bucket{Level: n[0], RefilledAt: n[1], ClockLag: n[2], HeldNow: n[3], HeldBefore: n[4], UsedIn: n[5], Demand: n[6], Withheld: n[7],
+	return twin{Level: n[0], RefilledAt: n[1], ClockLag: n[2], HeldNow: n[3], HeldBefore: n[4], UsedIn: n[5], Demand: n[6], Withheld: n[7],
 		Policy: Policy{Version: n[8], Rate: n[9], Burst: n[10]}}
 }
 
@@ -82,7 +81,7 @@ func TestScriptEqualsModel(t *testing.T) {
 		"owed": 0, "withheld": 0, "merged": 0, "of another form": 0, "damaged": 0}
 	for round := range rounds {
 		type trial struct {
-			stored  *leasetest.Bucket
+			stored  *twin
 			altered bool // as no call would leave it
 			c       lease.Call
 			now     int64
@@ -127,7 +126,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				case 1:
 					past = -2_000_000 - past
 				}
-				b := leasetest.Bucket{RefilledAt: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
+				b := twin{RefilledAt: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
 				if chance(4) {
 					b.ClockLag = random.Int64N(100_000_000)
 				}
@@ -150,7 +149,7 @@ func TestScriptEqualsModel(t *testing.T) {
 					field := []*int64{&b.Level, &b.RefilledAt, &b.ClockLag, &b.HeldNow, &b.HeldBefore, &b.UsedIn, &b.Demand, &b.Withheld,
 						&b.Policy.Version, &b.Policy.Rate, &b.Policy.Burst}[random.IntN(11)]
 					*field, x.altered = random.Int64N(1<<54)-1<<53, true
-					if !b.Within() {
+					if !b.sound() {
 						seen["damaged"]++
 					}
 				}
@@ -169,17 +168,17 @@ func TestScriptEqualsModel(t *testing.T) {
 			x := &trials[i]
 			got, want := x.c, x.c
 			must(read(&got, x.answer))
-			model := leasetest.Full(x.c.Policy, x.now)
-			if x.stored != nil && x.stored.Within() {
+			model := fullTwin(x.c.Policy, x.now)
+			if x.stored != nil && x.stored.sound() {
 				model = *x.stored
 			} else {
 				x.stored = nil
 			}
-			changed := model.Execute(&want, x.now)
+			changed := model.execute(&want, x.now)
 			if got.Reply != want.Reply {
 				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.Reply, want.Reply)
 			}
-			if !x.altered && !model.Within() {
+			if !x.altered && !model.sound() {
 				t.Fatalf("call %+v on %+v\nleaves %+v: more than the burst", x.c, x.stored, model)
 			}
 			count := func(what string, yes bool) {
@@ -210,7 +209,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				t.Fatalf("call %+v on %+v\nscript leaves %+v\nmodel  leaves %+v", x.c, x.stored, stored, model)
 			}
 			// Expiry: when as good as absent, and a second more (rounded up to milliseconds).
-			last := model.UntilAbsent()
+			last := model.untilAbsent()
 			if changed && last < 1e13 {
 				want := time.Duration((last+999)/1000+1000) * time.Millisecond
 				if x.ttl.Val() > want || x.ttl.Val() < want-5*time.Second {
@@ -234,7 +233,7 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	ctx := context.Background()
 	p := policy(t, 50, 100)
 	now := time.Now().UnixMicro()
-	sound := leasetest.Bucket{Level: 0, RefilledAt: now, UsedIn: now / lease.Slice, Policy: p}
+	sound := twin{Level: 0, RefilledAt: now, UsedIn: now / lease.Slice, Policy: p}
 	damaged := map[string]string{"other bytes": strings.Repeat("x", 88), "a short value": "x"}
 	for field, name := range []string{"level", "time", "lag", "held", "held before", "used", "demand", "withheld", "version", "rate", "burst"} {
 		for what, v := range map[string]float64{"NaN": math.NaN(), "infinite": math.Inf(1), "-infinite": math.Inf(-1), "far below": -1 << 52, "broken": .5} {
@@ -255,7 +254,7 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 			if c := execute(t, key); c.Granted != 1 || c.Level != 99*lease.Token {
 				t.Errorf("%+v", c.Reply)
 			}
-			if b := unpack(t, []byte(client.Get(ctx, key).Val())); !b.Within() {
+			if b := unpack(t, []byte(client.Get(ctx, key).Val())); !b.sound() {
 				t.Errorf("%+v is stored", b)
 			}
 		})

@@ -1,4 +1,4 @@
-package leasetest
+package limiter
 
 import (
 	"math"
@@ -15,30 +15,30 @@ const (
 	minParts   = 8             // a lease is at most one of so many parts of the bucket
 )
 
-// Bucket is a shared token bucket: the arithmetic of token_bucket.lua in Go, for tests
-// and simulations. The script explains the fields, their units, the invariants, the order
-// of the steps, and the reasons. A test compares the replies and states of both.
-type Bucket struct {
+// twin is a shared token bucket: the arithmetic of token_bucket.lua in Go. The script
+// explains the fields, their units, the invariants, the order of the steps, and the
+// reasons. A test compares the replies and states of both.
+type twin struct {
 	Level, RefilledAt, ClockLag, HeldNow, HeldBefore, UsedIn, Demand, Withheld int64
 
-	Policy lease.Policy
+	Policy Policy
 }
 
-// Full returns a full bucket, which is what an absent one counts as.
-func Full(p lease.Policy, now int64) Bucket {
-	return Bucket{Level: p.Units(), RefilledAt: now, UsedIn: -1, Policy: p}
+// fullTwin returns a full bucket, which is what an absent one counts as.
+func fullTwin(p Policy, now int64) twin {
+	return twin{Level: p.Units(), RefilledAt: now, UsedIn: -1, Policy: p}
 }
 
-// Execute executes the call c at time now and reports whether the bucket must be stored.
+// execute executes the call c at time now and reports whether the bucket must be stored.
 // A refused request changes nothing: a later refill results in the same level.
-func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
-	if !b.Within() {
-		*b = Full(c.Policy, now)
+func (b *twin) execute(c *lease.Call, now int64) (changed bool) {
+	if !b.sound() {
+		*b = fullTwin(c.Policy, now)
 	}
 	before, absent := *b, b.UsedIn < 0
 	missing, nodes := c.Missing, max(1, c.Nodes) // mutation: the share of missing nodes is not held back
 	stepped := !b.refill(now, missing, nodes)
-	if excess := b.Withheld - part(b.Policy.Units(), missing, nodes); excess > 0 {
+	if excess := b.Withheld - portion(b.Policy.Units(), missing, nodes); excess > 0 {
 		b.Level += excess
 		b.Withheld -= excess
 	}
@@ -85,7 +85,7 @@ func (b *Bucket) Execute(c *lease.Call, now int64) (changed bool) {
 
 // refill adds the tokens of the time since RefilledAt. It reports false if the clock was set
 // back. Then RefilledAt is set to now, and this call gets no tokens.
-func (b *Bucket) refill(now, missing, nodes int64) bool {
+func (b *twin) refill(now, missing, nodes int64) bool {
 	if now < b.RefilledAt {
 		if b.RefilledAt-now > clockSlack { // mutation: a clock that steps back refills
 			b.ClockLag += b.RefilledAt - now
@@ -109,33 +109,33 @@ func (b *Bucket) refill(now, missing, nodes int64) bool {
 	return true
 }
 
-// LevelAt is the level at now if no node is missing.
-func (b Bucket) LevelAt(now int64) int64 {
+// levelAt is the level at now if no node is missing.
+func (b twin) levelAt(now int64) int64 {
 	b.refill(now, 0, 1)
 	return b.Level
 }
 
 // grow adds dt microseconds of refill, of which it withholds the part of the missing nodes.
-func (b *Bucket) grow(dt, missing, nodes int64) {
+func (b *twin) grow(dt, missing, nodes int64) {
 	earned := b.Policy.Earned(dt)
-	withheld := part(earned, missing, nodes)
+	withheld := portion(earned, missing, nodes)
 	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+earned-withheld))
-	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, part(b.Policy.Units(), missing, nodes), b.cap()-b.Level))
+	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, portion(b.Policy.Units(), missing, nodes), b.cap()-b.Level))
 }
 
-// part is units*parts/of, rounded down.
-func part(units, parts, of int64) int64 {
+// portion is units*parts/of, rounded down.
+func portion(units, parts, of int64) int64 {
 	return int64(math.Floor(float64(units) * float64(parts) / float64(of)))
 }
 
 // cap is the most the bucket may contain while nodes hold tokens of it.
-func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token } // mutation: what is held does not count
+func (b *twin) cap() int64 { return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token } // mutation: what is held does not count
 
 // floor bounds how far a debt takes the level below 0.
-func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
+func (b *twin) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
 
 // grant gives the caller tokens: those for waiting requests (Need), then a lease (Extra).
-func (b *Bucket) grant(c *lease.Call, nodes int64) {
+func (b *twin) grant(c *lease.Call, nodes int64) {
 	burst, have := b.Policy.Burst, max(0, b.Level)/lease.Token
 	c.Granted = min(c.Need, have)
 	if c.Granted == c.Need && b.Policy.Leased() {
@@ -156,11 +156,11 @@ func (b *Bucket) grant(c *lease.Call, nodes int64) {
 }
 
 // lasts is for how long a lease of now counts as held: until the end of the next slice.
-func (b *Bucket) lasts() int64 { return 2*lease.Slice - (b.RefilledAt+b.ClockLag)%lease.Slice }
+func (b *twin) lasts() int64 { return 2*lease.Slice - (b.RefilledAt+b.ClockLag)%lease.Slice }
 
-// UntilAbsent is the time after which an absent bucket would be the same: full, with
+// untilAbsent is the time after which an absent bucket would be the same: full, with
 // nothing held or withheld.
-func (b *Bucket) UntilAbsent() int64 {
+func (b *twin) untilAbsent() int64 {
 	last := b.Policy.TimeFor(b.Policy.Units() - b.Level)
 	if b.HeldNow+b.HeldBefore > 0 {
 		last = max(last, b.lasts())
@@ -171,8 +171,8 @@ func (b *Bucket) UntilAbsent() int64 {
 	return last
 }
 
-// Within reports whether the bucket keeps its invariants.
-func (b *Bucket) Within() bool {
+// sound reports whether the bucket keeps its invariants.
+func (b *twin) sound() bool {
 	for _, n := range []int64{b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn + 1, b.Demand, b.Withheld, b.Policy.Version,
 		b.Policy.Rate} {
 		if n < 0 || n > 1<<53 {

@@ -1,0 +1,76 @@
+//go:build !race
+
+package limiter
+
+import (
+	"testing"
+	"time"
+)
+
+// Each fault by itself, again and again, with nodes that go on without Redis: how much
+// is admitted above the promise, in bursts.
+func TestSimOneFaultAtATime(t *testing.T) {
+	t.Parallel()
+	any := func(w *world) *node { return w.nodes[w.anyNode()] }
+	for _, fault := range []struct {
+		name  string
+		most  float64 // bursts, and a token
+		every int64
+		begin func(w *world)
+	}{
+		{"a node stands still for 5 s", .05, 8e6, func(w *world) { any(w).stop(5e6) }},
+		{"a node stands still for 5 s with a call in flight", .05, 8e6, func(w *world) { any(w).stopInFlight = 5e6 }},
+		{"a node stands still for 5 s and is then cut off for 3", .4, 15e6, func(w *world) {
+			n := any(w)
+			n.stop(5e6)
+			w.after(5e6, func() { n.cut = true })
+			w.after(8e6, func() { n.cut = false })
+		}},
+		{"a node gets no answers for 10 s", .4, 15e6, func(w *world) {
+			n := any(w)
+			n.deaf = true
+			w.after(10e6, func() { n.deaf = false })
+		}},
+		{"a node's clock leaps by 5 s", .05, 8e6, func(w *world) { go any(w).machine.Sleep(5 * time.Second) }},
+		{"a third of the messages is lost for 3 s", .4, 8e6, func(w *world) {
+			w.loses = func() bool { return w.random.IntN(3) == 0 }
+			w.after(3e6, func() { w.loses = func() bool { return false } })
+		}},
+		// What comes in a round trip is admitted twice at its beginning, and then debited.
+		{"Redis takes 100 ms for 3 s", .4, 8e6, func(w *world) {
+			before := w.delay
+			w.delay = func() int64 { return 40_000 + w.random.Int64N(20_000) }
+			w.after(3e6, func() { w.delay = before })
+		}},
+		{"Redis hangs for 3 s", .2, 10e6, func(w *world) { w.hang(3e6) }},
+		{"Redis' clock steps back by 10 s", .05, 15e6, func(w *world) { w.clock -= 10e6 }},
+		{"Redis restarts empty", 1, 100e6, func(w *world) { w.lose() }},
+		{"Redis hangs for 3 s and is then empty", 1.2, 100e6, func(w *world) {
+			w.hang(3e6)
+			w.after(3e6-1, func() { w.lose() })
+		}},
+		{"Redis fails over to a copy that is a second old", 1, 100e6, func(w *world) {
+			replica := *w.shared()
+			w.after(1e6, func() { *w.shared() = replica })
+		}},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			t.Parallel()
+			for _, l := range simLimits[:4] {
+				for _, nodes := range []int{1, 8} {
+					for _, load := range []float64{.8, 2_000 / max(400, l.rate)} {
+						simulate(t, 3, l.policy(), nodes, FailLocal, func(w *world) {
+							for at := int64(6e6); at < 25e6; at += fault.every {
+								w.after(at, func() { fault.begin(w) })
+							}
+							r := w.measure(steady(load), 32e6)
+							if r.over > fault.most*float64(l.burst)+1 {
+								t.Errorf("%s, %d nodes, load %.1f: %.1f tokens too many", l, nodes, load, r.over)
+							}
+						})
+					}
+				}
+			}
+		})
+	}
+}

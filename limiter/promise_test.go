@@ -1,0 +1,120 @@
+//go:build !race
+
+package limiter
+
+import "testing"
+
+// sticky: all requests come to one node.
+func sticky(load float64) shape {
+	return func(w *world) (int64, int64) { return w.gap(load * perSecond(w.policy)), 0 }
+}
+
+// simLimits are the five limits, from 5 a minute to 20,000 a second.
+var simLimits = []simLimit{{5.0 / 60, 5}, {50, 100}, {333, 40}, {1_000, 1_000}, {20_000, 5_000}}
+
+const stormSeeds = 120
+
+func TestSimNeverOverAtSpending(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(stormSeeds) {
+		if v := (storm{seed: seed}).run(t); v.over > 0 {
+			t.Errorf("seed %d: %d admitted above the promise, by up to %d tokens", seed, v.over, v.worst)
+		}
+	}
+}
+
+func TestSimNeverOverAtTheEdgesOfSlices(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(6 * stormSeeds) {
+		if v := dormant(t, seed); v.over > 0 {
+			t.Errorf("seed %d: %d admitted above the promise, by up to %d tokens", seed, v.over, v.worst)
+		}
+	}
+}
+
+// A clock of Redis that steps forward says that time has passed which has not, and
+// nothing that Redis can know tells it otherwise. What then may be admitted too much
+// is what it says the rate has brought, at most one burst, and what nodes held and
+// it took for aged, at most half of one; not more.
+func TestSimAForwardClockStepCostsAtMostWhatItSkips(t *testing.T) {
+	t.Parallel()
+	strictly := 0
+	for seed := range uint64(stormSeeds) {
+		step := int64(1+seed%40) * 1_000_000
+		if over := (storm{seed: seed, forward: step}).run(t).over; over > 0 {
+			t.Errorf("seed %d: %d admitted above the promise, the step of %d s forgiven", seed, over, step/1_000_000)
+		}
+		if (storm{seed: seed, forward: step, unforgiving: true}).run(t).over > 0 {
+			strictly++
+		}
+	}
+	t.Logf("the plain promise breaks in %d of %d storms", strictly, stormSeeds)
+	if strictly == 0 {
+		t.Error("no step did any harm: the test does not try it")
+	}
+}
+
+// One answer at a time and no delay: below 16 tokens the fleet admits exactly whom a
+// script call per request would.
+func TestSimSmallBurstsAreAsPerRequest(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(12) {
+		p := []Policy{policy(t, 5.0/60, 5), policy(t, 50, 15), policy(t, 3, 1), policy(t, 1_000, 10)}[seed%4]
+		simulate(t, seed, p, 3, FailLocal, func(w *world) {
+			w.far(0)
+			exact := exactly(p)
+			for range 800 {
+				w.run(w.now() + w.random.Int64N(int64(2e6/perSecond(p))))
+				want := exact.take(w.virtual.now())
+				if d := w.ask(); d.Allowed != want {
+					t.Fatalf("seed %d, %d us: admitted %v, per request %v", seed, w.now(), d.Allowed, want)
+				}
+			}
+		})
+	}
+}
+
+// On an exhausted bucket a flood costs a call per token.
+func TestSimFloodOnFiveAMinute(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, policy(t, 5.0/60, 5), 1, FailLocal, func(w *world) {
+		flood := func(*world) (int64, int64) { return 1_000, 0 }
+		w.traffic(flood, 1_000_000)
+		before := w.calls.Load()
+		w.traffic(flood, 600_000_000)
+		if calls := w.calls.Load() - before; calls < 49 || calls > 51 {
+			t.Fatalf("%d calls in 599 s of a thousand requests a second, one per 12 s expected", calls)
+		}
+		if w.admitted < 54 || w.admitted > 55 {
+			t.Fatalf("%d admitted, 5 and one per 12 s expected", w.admitted)
+		}
+	})
+}
+
+// Redis stands still, from shorter than the wait to three seconds, under a tenfold
+// flood: the nodes' parts of the bucket add up to it. A node spends its part of the
+// level last seen, which others may have taken: one burst at most, and here, where
+// all of them ask all the time, next to nothing.
+func TestSimHangUnderFlood(t *testing.T) {
+	t.Parallel()
+	for _, l := range simLimits[1:4] {
+		for _, nodes := range []int{3, 1, 8} {
+			for _, hang := range []int64{5_000, 60_000, 200_000, 3_000_000} {
+				simulate(t, 5, l.policy(), nodes, FailLocal, func(w *world) {
+					w.after(4_000_000, func() { w.hang(hang) })
+					r := w.measure(steady(10), 10_000_000)
+					most, least := float64(l.burst)/25+float64(nodes), .75
+					if nodes == 1 { // nobody else spends its part: it does not pause
+						most, least = 1, .9
+					}
+					if r.over > most {
+						t.Errorf("%s, %d nodes, a hang of %d ms: %.1f tokens too many", l, nodes, hang/1000, r.over)
+					}
+					if r.share < least {
+						t.Errorf("%s, %d nodes, a hang of %d ms: %.3f of exact admitted", l, nodes, hang/1000, r.share)
+					}
+				})
+			}
+		}
+	}
+}
