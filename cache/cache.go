@@ -18,8 +18,9 @@
 //
 //	log ──► Beat ──► replica: at each heartbeat all rows move to the next snapshot
 //
-// An entry is a finished page, in ristretto. A flight outlives the request that began it: it
-// has its own deadline, and Close waits for it.
+// A hit omits no commit older than Options.Bound: each heartbeat proves that the rows have all
+// changes, and without a proof younger than Bound they are not served as fresh. An entry is a
+// finished page, in ristretto. A flight is the look-up that all requests for a key share.
 package cache
 
 import (
@@ -43,20 +44,20 @@ import (
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
-	Followed    *changefeed.Followed  // the followed database; nil = it is never known
+	Followed    *changefeed.Followed  // the database whose changes are followed; nil = not known
 	TTL         time.Duration         // how long an entry is fresh where changes are not followed
 	Bound       time.Duration         // no entry served as fresh omits a commit older than this; 0 = changes are not followed
 	MaxStale    time.Duration         // how long a stale entry may be served if the origin fails
 	FillTimeout time.Duration         // how long a fill may take
-	Clock       *boottime.Clock       // measures the age of entries and proofs; nil = one of the cache's own
+	Clock       *boottime.Clock       // measures the age of entries and proofs; nil = a new one
 
-	CommitApplied func(lag time.Duration) // is told how long after a commit it was applied; nil = nobody is
+	CommitApplied func(lag time.Duration) // is called with the time from a commit until it was applied; nil = none
 }
 
 // ErrFillTimeout: the fill did not end in time, and there was no stale entry.
 var ErrFillTimeout = errors.New("no page in time")
 
-// ErrNotStored: no tier has the entry, and the caller did not want a read from the origin.
+// ErrNotStored: neither memory nor Redis has a fresh entry, and Stored does not read the origin.
 var ErrNotStored = errors.New("the page is not stored")
 
 // ErrWrongServer: another server than the followed primary answered.
@@ -71,7 +72,6 @@ var (
 // Source says where an entry was found.
 type Source uint8
 
-// The sources.
 const (
 	Memory Source = iota
 	Redis
@@ -86,22 +86,22 @@ type Result struct {
 	Age       time.Duration // since the entry was last known to equal the database
 	Source    Source
 	HadStale  bool   // there was an entry, but it was stale
-	Bypassed  bool   // the request bypassed the tiers
+	Bypassed  bool   // Bypass returned it
 	ByTTL     bool   // changes are not followed: the entry is fresh by its age alone
 	Collapsed bool   // another request's flight found the entry
 	Missed    string // why the page was not in memory; empty = it was
 	Err       error  // why a stale entry is served; nil for a fresh one
 
-	Times *Times // of the flight, also of a failed one; nil = there was no flight
+	Times *Times // what the flight spent, also if it failed; nil = there was no flight
 }
 
-// Cache is the two tiers, and the single-flight in front of them.
+// Cache has the pages of one node, in memory and in Redis, and one flight per key to find them.
 type Cache struct {
 	options   Options
 	clock     *boottime.Clock
 	memory    *memory
 	redis     *redisTier         // nil = none
-	flights   singleflight.Group // look-ups, by the page's key; see lookup.await
+	flights   singleflight.Group // running look-ups, by the page's key; see lookup.await
 	replica   *replica.Replica
 	followed  following
 	following atomic.Bool // changes, and not the age of entries, decide what is fresh
@@ -118,16 +118,16 @@ type Cache struct {
 
 const (
 	// staleWait is how long a request that could be served a stale entry waits for
-	// a fresh one. Its key may have waited 0.2 s before: a second in all.
+	// a fresh one. Its API key may have waited 0.2 s before: a second in all.
 	staleWait = 800 * time.Millisecond
 	// fillPause is how long a stale entry is served at once after its fill failed or
 	// took longer than staleWait. Then a request waits for a fill again.
 	fillPause = time.Second
-	// rememberedBytes bounds the changes that are remembered for what was read before them.
+	// rememberedBytes bounds the changes that are kept, to apply them to rows read before.
 	rememberedBytes = 16 << 20
-	// parkedBytes bounds the fills that wait for a heartbeat.
+	// parkedBytes bounds the rows that wait for a heartbeat to show all that they show.
 	parkedBytes = 16 << 20
-	// maxLists bounds the lists of a table, because a change costs as much as its table has.
+	// maxLists bounds the lists (orders, filters, searches) of a table: a change visits all.
 	maxLists = 256
 	// maxAsync bounds asynchronous calls to Redis. Calls beyond it are dropped: Redis
 	// is then the bottleneck, and storing one more entry there gains little.
@@ -216,7 +216,7 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	return c.memoryResult(e, at), true
 }
 
-// fresh returns the slot's entry if it is fresh, or one that is cut anew; nil = neither.
+// fresh returns an entry that is fresh: the slot's, or one cut anew from the replica; nil = none.
 func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 	e, following := s.entry.Load(), c.following.Load()
 	if following && c.followed.trusted(now) && e.isCurrent() {
@@ -277,7 +277,7 @@ func (c *Cache) serveStale(e *Entry, err error) (Result, error) {
 func (c *Cache) pause(s *slot) { s.pausedUntil.Store(int64(c.clock.Now() + fillPause)) }
 
 // following is what a node knows of the database that it follows: up to which moment the
-// replica has all changes, and which server that is known of.
+// replica has all changes, and of which primary.
 //
 // Invariant: every commit that was visible before trustedUntil − bound has been applied to
 // the replica.
@@ -290,7 +290,7 @@ type following struct {
 	known atomic.Pointer[known]
 }
 
-// known is what the last heartbeat said.
+// known is the log's epoch and the last proof, replaced together.
 type known struct {
 	epoch string           // of the log
 	last  changefeed.Proof // the last proof since the last reset; zero = none
@@ -303,8 +303,8 @@ func (f *following) trusted(now time.Duration) bool { return int64(now) < f.trus
 // shareFactor: an answer that was read less than bound/shareFactor ago may be shared.
 const shareFactor = 4
 
-// shareTime is how long the answer to one query may be shared by all requests: it omits
-// nothing that is older.
+// shareTime is how long the answer to one query may be shared by all requests. It omits only
+// commits that are younger than this.
 func (f *following) shareTime() time.Duration { return f.bound / shareFactor }
 
 // Cache implements changefeed.Listener, by which it learns of changes in the database. The
@@ -328,8 +328,8 @@ func (c *Cache) Beat(b changefeed.Beat) {
 	}
 	last := &c.followed.known.Load().last
 	for _, change := range b.Settled {
-		if change.CommittedAt != 0 && last.StartedAt != "" { // otherwise it may have been in the log for long
-			c.options.CommitApplied(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // nothing else compares the two clocks
+		if change.CommittedAt != 0 && last.StartedAt != "" { // before the first proof, a change may have been in the log for long
+			c.options.CommitApplied(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // only this compares the node's clock with Postgres'
 		}
 	}
 }
@@ -345,7 +345,6 @@ func (c *Cache) ValidThrough(p changefeed.Proof) {
 // Mode is how the freshness of pages is judged.
 type Mode uint8
 
-// The modes.
 const (
 	ModeTTL       Mode = iota // by their age: changes cannot be followed
 	ModeUntrusted             // by changes, but there is no proof that is young enough
@@ -382,7 +381,7 @@ func (c *Cache) PrimaryStart() string {
 	if c.Mode() != ModeFollowed {
 		return ""
 	}
-	return c.followed.known.Load().last.StartedAt // after the mode: it is never older than the proof that was young enough
+	return c.followed.known.Load().last.StartedAt // loaded after Mode, so never older than the proof that Mode saw
 }
 
 // ProofAge returns the time since the moment of the last proof: all changes before it are

@@ -32,7 +32,7 @@ var errMalformed = errors.New("not a page of this key and version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encode writes the page. Redis keeps it until life after it was read.
+// encode returns the page in the form above. Redis keeps it for life, counted from readAt.
 func (p *FillResult) encode(key []byte, life time.Duration, readAt time.Time) []byte {
 	b := append(make([]byte, 0, 1024), magic...)
 	b = append(b, 0, 0, 0, 0)

@@ -21,12 +21,12 @@ import (
 type View interface {
 	Key() []byte            // names the page in memory and in Redis: AppendKey
 	List() replica.Key      // the list
-	After() lists.Position  // the page begins behind it
+	After() lists.Position  // the position behind which the page begins; empty = the list's beginning
 	Limit() int             // the most rows of the page, at most lists.MaxLimit
 	Behind(*lists.Row) View // the page of the same list and limit that begins behind a row
-	// Frame returns what the page's body has before its rows, and behind them up to the
-	// request id. more = rows follow the last; then next is the cursor behind it, a part of
-	// end. Commas separate rows.
+	// Frame returns the body around the rows: head is before them, end behind them up to the
+	// request id. more = the list has rows behind last; then next is the cursor there, a
+	// substring of end. Commas separate rows.
 	Frame(last *lists.Row, more bool) (head, end, next string)
 }
 
@@ -48,7 +48,7 @@ type Entry struct {
 	ETag      EntityTag // of the body: equal on every node and in every encoding
 
 	list    *replica.List // the entry was cut out of it; nil = it was read, or found in Redis
-	version atomic.Uint64 // of list, at which the entry shows its rows
+	version atomic.Uint64 // the latest version of list at which the entry is known to show its rows
 
 	// Proof is the latest moment at which the entry is known to have equalled the
 	// database: if it was read, when its statement was about to begin.
@@ -57,9 +57,9 @@ type Entry struct {
 	ReadAt time.Duration
 
 	view View
-	last *lists.Row     // of those that list shows
-	part *replica.Range // of list, which has the end of the page
-	fill *replica.Fill  // by which the entry was read; nil = it was cut, or was not given to the replica
+	last *lists.Row     // the last row, by its pointer in list; nil = no row, or no list
+	part *replica.Range // the range of list that has the end of the page
+	fill *replica.Fill  // the rows as given to the replica; nil = not given, or the entry was cut
 
 	deflating sync.Mutex // held while the compressed form is made
 }
@@ -150,10 +150,10 @@ func (e *Entry) AppendBody(b []byte, from, most int) (_ []byte, next int) {
 	return append(b, e.end...), -1
 }
 
-// bodies are whole bodies, which nothing keeps.
+// bodies are buffers of withBody, each for a whole body.
 var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
-// withBody calls f with the whole body.
+// withBody calls f with the whole body, which f must not keep.
 func (e *Entry) withBody(f func(body []byte)) {
 	b := bodies.Get().(*[]byte)
 	defer bodies.Put(b)
@@ -189,7 +189,8 @@ func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Outcome() == r
 // on the primary that the replica's snapshot does not cover came after that snapshot.
 func (e *Entry) isAhead() bool { return e.isPending() && e.fill.At.Timeline == "" }
 
-// newerThan reports whether the entry is known to show more than another of the same key.
+// newerThan reports whether the entry is known to show more than another of the same key. One
+// that was read shows more than one that was cut only while it is pending.
 func (e *Entry) newerThan(o *Entry) bool {
 	switch {
 	case e.list == nil && o.list == nil:
@@ -210,10 +211,10 @@ const (
 	expired                  // never serve it
 )
 
-// judge says how the entry may be served. Rule 1: the replica's state is proven, and the
-// entry is known to equal it, or to be ahead of it. Rule 2: an answer that was read less than
-// shareTime ago may be shared while there is no proof, or the replica does not have the page.
-// Without changes to follow, the age decides.
+// judge says how the entry may be served. It is fresh by rule 1 if the replica's state is proven
+// and the entry equals it or is ahead of it; by rule 2, for shareTime (a quarter of the bound)
+// after it was read, while there is no proof or the replica lacks the page. Without changes to
+// follow, the age decides.
 func (c *Cache) judge(e *Entry, now time.Duration) freshness {
 	age, ttl := c.age(e, now), c.options.TTL
 	if c.following.Load() {
@@ -275,7 +276,7 @@ func TagOf(body []byte) (tag EntityTag) {
 	return tag
 }
 
-// minCompressed is the body size, in bytes, below which gzip makes responses longer.
+// minCompressed is the size of a body, in bytes, below which gzip would make a response longer.
 const minCompressed = 256
 
 // compressLevel is chosen so that compressing does not cost more than the query. Level 1
@@ -338,7 +339,7 @@ func deflate(body []byte) []byte {
 // the rounding of the allocator, and ristretto's maps. See TestMemoryBudget.
 const entryOverhead = 600
 
-// What a text takes without its bytes: its place in the entry, and the allocator's rounding.
+// What a text takes besides its own bytes: its string header, and the allocator's rounding.
 const textPlace, textRounding = 16, 16
 
 // size returns the memory of the entry in bytes, without the texts that it shares with the

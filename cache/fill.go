@@ -27,8 +27,8 @@ type Fill struct {
 type FillResult struct {
 	Rows  []lists.Row          // those behind View.After, in the list's order; the cache keeps them
 	End   bool                 // the list ends with them
-	At    changefeed.ReadPoint // without Began
-	Query Span                 // of the query, also of one that failed
+	At    changefeed.ReadPoint // what the statement saw; the cache adds Began
+	Query Span                 // when the query ran, also if it failed
 
 	epoch  string        // of the log; empty = changes were not followed
 	readAt time.Duration // when reading began, on the node's clock
@@ -51,11 +51,12 @@ type Times struct {
 	Query Span // the query, which is a part of Fill
 }
 
-// lookup finds an entry that is not fresh in memory: in the tiers, or by a fill.
+// lookup is one flight: it finds an entry that is not fresh in memory, in the replica or in
+// Redis, or makes it by a fill.
 //
 // Invariants: a fill has its own deadline, whatever request began it; where changes
 // are followed, only rows with a known read point go to Redis; the answer of a wrong server
-// is not served, and that of a standby that lags only with all changes applied to it.
+// is not served, and that of a standby that lags only once all changes are applied to it.
 type lookup struct {
 	*Cache
 	key  []byte
@@ -64,13 +65,13 @@ type lookup struct {
 	old   *Entry // the newest stale entry so far, which may be served if the fill fails; nil = none
 	began time.Time
 
-	claimed bool // the fill, for this node
+	claimed bool // in Redis this node has claimed the fill
 	stored  bool // what was read is on its way to Redis
 
 	redisErr error // of the last call to Redis for the entry; after an error there is no further call
 }
 
-// find looks in the tiers and then fills the entry.
+// find looks in memory, in the replica and in Redis, and then fills the entry.
 func (l *lookup) find() (Result, error) {
 	if r, ok := l.findStored(); ok {
 		return r, nil
@@ -78,7 +79,7 @@ func (l *lookup) find() (Result, error) {
 	return l.fillOnceInFleet()
 }
 
-// fillAnew reads the entry from the origin, whatever the tiers have.
+// fillAnew reads the entry from the origin, whatever memory and Redis have.
 func (l *lookup) fillAnew() (Result, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
 	defer cancel()
@@ -121,8 +122,8 @@ func (l *lookup) fillOnceInFleet() (Result, error) {
 	return r, err
 }
 
-// fromRedis finds the page in Redis: merged into the replica, which applies the changes that
-// it lacks, or else with its age, so that it may be served if the origin fails.
+// fromRedis makes an entry of the page in Redis. It is fresh if the replica can apply to it all
+// changes since it was read. Else it may become l.old, to be served if the origin fails.
 // After an error of Redis there is no further call, because each may take redisBudget.
 func (l *lookup) fromRedis() (Result, bool) {
 	if l.redis == nil || l.redisErr != nil {
@@ -164,7 +165,7 @@ func (l *lookup) merged(start replica.Start, found *FillResult, now time.Duratio
 	}
 	e := entryOf(l.fill.View, found, nil)
 	if following {
-		e.Proof = min(e.Proof, now-l.followed.shareTime()) // it may be from any server, so it must be too old to be shared
+		e.Proof = min(e.Proof, now-l.followed.shareTime()) // any server may have answered, so the entry must be too old to be shared
 	}
 	return e
 }
@@ -241,8 +242,8 @@ func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) 
 	return e, err
 }
 
-// fromStandby returns the entry if all changes that a standby lacks could be applied to what
-// it read, else nil.
+// fromStandby returns an entry of a standby's rows that omits nothing from before the last proof:
+// the replica has applied the missing changes, or the standby had replayed all. Else nil.
 func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 	if l.fill.Standby == nil || !l.following.Load() || !l.followed.trusted(l.clock.Now()) {
 		return nil
@@ -262,7 +263,7 @@ func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 }
 
 // readOrigin makes an entry of what call reads, gives the rows to the replica and stores
-// them in Redis, with the last moment at which they are known to equal the database.
+// them in Redis, with the last moment at which they are known to have equalled the database.
 func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Entry, replica.Outcome, error) {
 	proof := time.Duration(l.followed.proof.Load())
 	last := l.followed.known.Load().last

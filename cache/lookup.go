@@ -31,7 +31,7 @@ func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
 	return r, err
 }
 
-// missed says why memory does not have the slot's page.
+// missed returns Result.Missed: why the slot's entry, or a missing slot, is no hit.
 func (c *Cache) missed(s *slot) string {
 	switch {
 	case c.following.Load() && !c.followed.trusted(c.clock.Now()):
@@ -42,8 +42,8 @@ func (c *Cache) missed(s *slot) string {
 	return "stale" // by its age, or because the replica has not all of its rows any more
 }
 
-// Bypass returns an entry that was read from the primary after the request
-// arrived, or less than shareTime before.
+// Bypass returns an entry that equalled the database less than shareTime before the request
+// arrived, or later: from memory, else read from the primary.
 func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
@@ -82,9 +82,9 @@ func (c *Cache) Stored(view View) (Result, error) {
 }
 
 // await waits for the result of the flight of that name. Of concurrent requests the first
-// runs the look-up, and the others get the same result. They look again if it was found for
-// an earlier request, by a slow flight, and is too old for them. If there is no result in
-// time, or an error, await serves the stale entry.
+// runs the look-up, and the others get the same result. One of them looks again if the result
+// of a slow flight is too old for it. If there is no result in time, or an error, await serves
+// old, the stale entry.
 func (l *lookup) await(name string, old *Entry, wait time.Duration, look func() (Result, error), tooOld func(*Entry) bool) (Result, error) {
 	type landing struct {
 		result Result

@@ -50,11 +50,11 @@ const (
 	// is for the rounding of the allocator, an eighth, and for replaced entries that the
 	// garbage collector has not freed yet.
 	budgetShare = 0.75
-	// replicaShare is the replica's part of that. With 50 items a page, entries and their
-	// compressed forms for as many pages take the rest.
+	// replicaShare is the part of budgetShare that the replica's rows may fill. With 50 items
+	// a page, entries and their compressed forms for as many pages take the rest.
 	replicaShare = 0.8
-	// releasedShare is the inverse of the part of the replica's share that rows may take which
-	// only entries hold any more.
+	// releasedShare: rows that the replica has let go, and that entries may still hold, take
+	// up to one releasedShare-th of the replica's part.
 	releasedShare = 16
 	// typicalEntry is the size of an entry, in bytes, for which ristretto's frequency
 	// counters are dimensioned.
@@ -170,8 +170,8 @@ func (m *memory) dropOutdated() {
 	}
 }
 
-// close must not be called concurrently with get, because ristretto's Get panics if the
-// cache is closed meanwhile.
+// close frees the entries. It must not be called concurrently with get, because ristretto's Get
+// panics if the cache is closed meanwhile.
 func (m *memory) close() {
 	m.closing.Do(m.ristretto.Close)
 }

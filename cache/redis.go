@@ -20,7 +20,7 @@ import (
 	"listedge/internal/lists"
 )
 
-// redisTier is the second tier: entries that other nodes have filled, or this node
+// redisTier is the second tier: pages that other nodes have stored in Redis, or this node
 // before a restart.
 //
 // Invariants:
@@ -43,7 +43,7 @@ type redisTier struct {
 
 	answered  atomic.Bool           // a call has succeeded
 	lastError atomic.Pointer[error] // of the last call that failed
-	refused   changefeed.Refusals   // errors that Redis answered with
+	refused   changefeed.Refusals   // the last error that Redis answered with
 }
 
 const (
@@ -62,11 +62,11 @@ const (
 	// maxRedisValue is how much of a value is read, in bytes. It is more than a stored
 	// entry needs, with its metadata.
 	maxRedisValue = 2 * maxRedisEntry
-	// claimLife is longer than a usual query. If the node with the claim dies, the
-	// claim does not delay other nodes: these wait for the sum of fleetWaits at most.
+	// claimLife is how long a claim keeps other nodes from the same query: longer than one
+	// usually takes. If the node with the claim dies, they wait for the sum of fleetWaits.
 	claimLife = 150 * time.Millisecond
 
-	// after Followed.Prefix
+	// the names of keys continue with one of these after Followed.Prefix
 	pagePrefix, claimPrefix = "page:", "fill:"
 )
 
@@ -103,9 +103,9 @@ func RedisCommands(own string) [][]any {
 	}
 }
 
-// get returns the page that is stored under the view's key. It returns nil if Redis has no
-// value, or a value that is not this page. Its age is that of decode. An error says that
-// Redis did not answer in time.
+// get returns the page that is stored under key. It returns nil if Redis has no value, or a
+// value that is not this page. readAt follows from the age that decode returns. An error says
+// that Redis was not asked, or did not answer, or refused.
 func (r *redisTier) get(key []byte) (*FillResult, error) {
 	return callFor(r, r.budget, pagePrefix, key, func(ctx context.Context, name string) (*FillResult, error) {
 		var value *redis.StringCmd
@@ -160,8 +160,8 @@ func (r *redisTier) set(key []byte, p *FillResult, life time.Duration) {
 	})
 }
 
-// pages returns the pages of what was read behind the view's position, each with the row
-// after it, if there is one. Rows that are not all of a page are left out.
+// pages cuts what was read into pages, the view's first and then those behind it. Each has the
+// row after it, if there is one. Rows at the end that may be only a part of a page are left out.
 func (p *FillResult) pages(v View) iter.Seq2[View, *FillResult] {
 	return func(yield func(View, *FillResult) bool) {
 		for rows := p.Rows; ; {
@@ -247,9 +247,9 @@ func (r *redisTier) release(key []byte) {
 		func(ctx context.Context, name string) (int64, error) { return r.client.Del(ctx, name).Result() })
 }
 
-// Probe is to be called regularly. It makes a call to Redis if the breaker is half-open
-// or no call has succeeded yet. Without it, a cache that has all entries in memory would
-// never find out that Redis is available again.
+// Probe calls Redis if the breaker is half-open or no call has succeeded yet. It is to be called
+// regularly: a cache that has all entries in memory would else never find out that Redis is
+// available again.
 func (c *Cache) Probe(context.Context) {
 	r := c.redis
 	if r != nil && (r.breaker.State() == gobreaker.StateHalfOpen || !r.answered.Load()) {
@@ -270,8 +270,8 @@ func (r *redisTier) failure() error {
 	return r.refused.Latest()
 }
 
-// callFor makes one call for a key. The call gets the key's name in Redis. While the database
-// is not known, there is none, and no call is made.
+// callFor makes one call for a page's key, and passes its name in Redis. The name has the digest
+// of the database: while that is not known, it returns errNoDatabase.
 func callFor[T any](r *redisTier, budget time.Duration, prefix string, key []byte,
 	call func(ctx context.Context, name string) (T, error)) (v T, err error) {
 	digest := r.followed.Digest()

@@ -8,7 +8,7 @@ import (
 	"listedge/cache/replica"
 )
 
-// Stats is a snapshot for metrics.
+// Stats are the counts and the state of a cache, for metrics.
 type Stats struct {
 	Fills, FillErrors          uint64
 	Evicted                    uint64

@@ -18,16 +18,15 @@ type Key struct {
 	Search string      // folded; empty = none
 }
 
-// List is a list of which the node has ranges. It is a handle: what was cut from it at a
-// version is what it shows as long as Version is the same. A list that is given up has
-// another version for ever.
+// List is a list of which the node has ranges. A page that was cut from it equals the state for
+// as long as Version is the same. A list that is given up has another version for ever.
 //
 // Invariant: ranges are not empty intervals, they ascend and do not overlap.
 type List struct {
 	Key
 	table   *table
 	version atomic.Uint64
-	used    atomic.Bool // since another list of the table had to be given up
+	used    atomic.Bool // was read since another list of the table had to be given up
 	ranges  []*Range
 }
 
@@ -47,11 +46,11 @@ type Page struct {
 	List    *List
 	Version uint64 // the List shows the page until its Version is another one
 	More    bool   // the list has a row behind the page
-	Last    *Range // that has the end of the page
+	Last    *Range // the range that has the end of the page
 }
 
-// A bound is a Position, or one that no row has: behind a row, or the end of the list. A
-// range has the positions from a bound to before another.
+// A bound is where a range begins or ends: at the Position of a row, directly behind one, or at
+// the end of the list. A range has the positions from its lower bound to before its upper one.
 
 // listEnd is behind each position.
 var listEnd = lists.Position(strings.Repeat("\xff", 25))
@@ -74,8 +73,8 @@ type Range struct {
 	list   *List
 	lo, hi lists.Position // bounds
 	rows   []*lists.Row   // ascending
-	used   atomic.Bool    // since the clock passed
-	index  int            // in the clock
+	used   atomic.Bool    // was read since the clock's hand passed
+	index  int            // in clock.ranges
 }
 
 // Touch notes that a page which ends in the range was served again without Read, so that the
@@ -90,7 +89,7 @@ func (g *Range) find(at lists.Position) int {
 	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].Compare(g.list.Order, at) >= 0 })
 }
 
-// find returns the index of the range that has the bound, or of the one behind it.
+// find returns the index of the range that has the bound (covered), else of the next one.
 func (l *List) find(at lists.Position) (i int, covered bool) {
 	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at }) // mutation: a range has its upper bound
 	return i, i < len(l.ranges) && l.ranges[i].lo <= at                             // mutation: a range has its lower bound only behind
@@ -109,7 +108,7 @@ func (l *List) shows(row *lists.Row, at lists.Position) (g *Range, j int) {
 	return g, j
 }
 
-// insert puts a row into the range that has its position.
+// insert puts a row into the range that has its position, which there must be.
 func (r *Replica) insert(l *List, row *lists.Row, at lists.Position) {
 	i, _ := l.find(at)
 	g := l.ranges[i]
@@ -146,7 +145,7 @@ func (r *Replica) uncover(l *List, lo, hi lists.Position) {
 // drop gives up the list.
 func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
 
-// cut makes two ranges of the one that has the bound.
+// cut makes two ranges of the one that has the bound, if there is one.
 func (r *Replica) cut(l *List, at lists.Position) {
 	i, covered := l.find(at)
 	if !covered || l.ranges[i].lo == at {
@@ -246,16 +245,16 @@ func (l *List) read(rows []*lists.Row, after lists.Position, n, maxBytes int) (_
 	}
 }
 
-// clock has all ranges, and what they take. Its hand goes round and gives each a second
-// chance: one that was used since the hand passed stays until it passes again.
+// clock has all ranges and their bytes. It evicts by the CLOCK algorithm: a hand goes round, and
+// a range that was used since it passed last stays until it passes again.
 type clock struct {
 	ranges []*Range
 	hand   int
 	bytes  int
 }
 
-// rangeBytes is what a range takes besides its rows, and placeBytes what each of its rows
-// does in it (TestMemory).
+// rangeBytes is what a range takes besides its rows, and placeBytes what each place for a row
+// in it takes (TestMemory).
 const rangeBytes, placeBytes = 240, 12
 
 func (g *Range) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
@@ -266,7 +265,7 @@ func (c *clock) add(g *Range) {
 	c.bytes += g.bytes()
 }
 
-// remove puts the last range into the place of the one that leaves.
+// remove removes a range, and puts the last one into its place.
 func (c *clock) remove(g *Range) {
 	n := len(c.ranges) - 1
 	last := c.ranges[n]

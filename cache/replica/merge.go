@@ -21,14 +21,14 @@ type Fill struct {
 	Key
 	After lists.Position
 	Rows  []lists.Row
-	End   bool // the list ends with them
-	At    changefeed.ReadPoint
-	Start Start // what Begin returned before the statement was sent, or a copy was asked for
+	End   bool                 // the list ends with them
+	At    changefeed.ReadPoint // which changes the rows show
+	Start Start                // what Begin returned before the statement was sent, or a copy was asked for
 
 	outcome atomic.Uint32
 }
 
-// Outcome returns what became of the fill so far. Only one that is Parked has another later.
+// Outcome returns what became of the fill so far. Only Parked is followed by another outcome.
 func (f *Fill) Outcome() Outcome { return Outcome(f.outcome.Load()) }
 
 // until returns the bound behind the fill.
@@ -42,17 +42,16 @@ func (f *Fill) until() lists.Position {
 // Outcome says what became of a fill.
 type Outcome uint8
 
-// The outcomes.
 const (
 	Merged       Outcome = iota
 	Parked               // it waits for a heartbeat
 	Resynced             // there was a Reset meanwhile, or there is no state
 	WrongServer          // not this primary, or not a standby of it
-	TooOld               // it may not show a change that is not remembered
-	AnyRow               // it does not show a change that may have changed any row
-	Inconsistent         // it differs from what is known already
-	Dropped              // too many fills wait
-	Outcomes
+	TooOld               // it may lack a change that has been forgotten
+	AnyRow               // it lacks a change that may have changed any row
+	Inconsistent         // it differs from the rows that the replica has
+	Dropped              // it waited, and too many others did
+	Outcomes             // how many there are
 )
 
 // String is the name that metrics use.
@@ -60,7 +59,7 @@ func (o Outcome) String() string {
 	return [...]string{"merged", "parked", "resynced", "wrong-server", "too-old", "any-row", "inconsistent", "dropped"}[o]
 }
 
-// Begin is called before a statement is sent, or a copy is asked for.
+// Begin returns the state, to be called before a statement is sent, or a copy is asked for.
 func (r *Replica) Begin() Start {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -115,7 +114,7 @@ func (r *Replica) isOfWrongServer(v *changefeed.ReadPoint) bool {
 	return v.StartedAt != r.state.startedAt // mutation: a fill of another run
 }
 
-// isTooOld says whether a change may have been forgotten that the fill does not show.
+// isTooOld says whether the fill may lack a change that the history has forgotten.
 func (r *Replica) isTooOld(f *Fill) bool {
 	if f.At.Timeline != "" {
 		return f.At.LSN < r.history.floor.lsn // mutation: a standby behind what is remembered
@@ -146,8 +145,8 @@ func (f *Fill) sees(c *remembered) bool {
 	return c.at.Compare(f.At.Began) <= 0 || f.At.Snapshot.Sees(c.xid) // mutation: without what the primary's statement does not see
 }
 
-// unseen returns the last version of each row that a change left which the state shows and
-// the fill does not.
+// unseen returns the rows that have changed between what the fill shows and what the state
+// shows, each in its last version.
 func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
 	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} { // mutation: a change of the collection is overlooked
 		for _, c := range r.history.of[table] {
@@ -238,7 +237,7 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	return Merged
 }
 
-// parked are the fills that wait, the oldest first.
+// parked are the fills that wait for a heartbeat, the oldest first.
 type parked struct {
 	fills []*Fill
 	bytes int

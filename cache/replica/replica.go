@@ -40,7 +40,7 @@ type Budgets struct {
 	Parked  int // bytes of fills that wait for a heartbeat
 	Lists   int // of one table
 
-	Released int // bytes of rows that were let go, and that a caller may still hold
+	Released int // bytes of rows that were let go, but may be held by callers, until Apply says so
 }
 
 // Replica is the rows of one node. Its methods may be called concurrently.
@@ -48,11 +48,11 @@ type Budgets struct {
 // Invariants, besides that of the package:
 //   - a row is in the map of its table if and only if a range shows it, and all ranges
 //     that show it show this version;
-//   - history has every change that the state sees, and that a snapshot taken at one of
-//     its floors or later may not see.
+//   - history has every change that the state sees, and that a statement at its floor or
+//     later may not see.
 type Replica struct {
 	budget  Budgets
-	longest int // range, in rows; one with more is cut in two
+	longest int // the most rows of a range: one with more is cut in two
 
 	mu      sync.RWMutex // held for writing some microseconds a heartbeat
 	resets  uint64
@@ -71,8 +71,8 @@ type Replica struct {
 type state struct {
 	position  changefeed.Position
 	snapshot  changefeed.Snapshot
-	end       uint64 // of the WAL: each commit whose record lies before it is published
-	lsn       uint64 // the end of the heartbeat before, which was read before this snapshot was taken
+	end       uint64 // LSN of the heartbeat: each commit whose record lies before it is published
+	lsn       uint64 // end of the heartbeat before: it was read before this snapshot was taken
 	unsettled uint64 // the lowest LSN of a change that is published and not seen; 0 = there is none
 	timeline  string
 	startedAt string
@@ -88,10 +88,10 @@ type table struct {
 // Counts are what happened since the start.
 type Counts struct {
 	Rows      uint64           // versions of rows that heartbeats brought
-	Forgotten uint64           // tables, because a change did not name its rows
-	Uncovered uint64           // positions or lists, because a row is not known
-	Evicted   uint64           // ranges and lists, because of a budget
-	Fills     [Outcomes]uint64 // by their last outcome
+	Forgotten uint64           // tables given up, because a change did not name its rows
+	Uncovered uint64           // positions and lists given up, because a row's text or name is unknown
+	Evicted   uint64           // ranges and lists given up, because of a budget
+	Fills     [Outcomes]uint64 // by outcome; one that was parked is counted again at the end
 }
 
 // Stats are the numbers of a replica.
@@ -129,8 +129,8 @@ func (r *Replica) Reset() {
 }
 
 // Apply moves the state to a heartbeat. The first one after a Reset makes the first state:
-// all that came before it is not known. It reports whether the budget of released rows is
-// used up, once.
+// all that came before it is not known. released = the budget of released rows is used up, and
+// counted from zero again.
 func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,7 +204,6 @@ func (r *Replica) State() changefeed.ReadPoint {
 	return changefeed.ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}
 }
 
-// Stats returns the numbers.
 func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -217,14 +216,13 @@ func (r *Replica) Stats() Stats {
 	return s
 }
 
-// point is where the state was when a change was settled: by which heartbeat, and the
-// change's own LSN.
+// point is when a change was settled: the heartbeat that showed it, and the change's own LSN.
 type point struct {
 	at  changefeed.Position
 	lsn uint64
 }
 
-// remembered is a change of one table that was settled.
+// remembered is a settled change of one table, kept for fills that do not show it.
 type remembered struct {
 	point
 	xid   uint64
@@ -232,7 +230,7 @@ type remembered struct {
 	rows  []lists.Row     // nil = any row may have changed
 }
 
-// rememberedBytes and changedBytes are what a change and each of its rows take besides
+// rememberedBytes and changedBytes are the bytes of a change and of each of its rows, without
 // their texts.
 const rememberedBytes, changedBytes = 144, 64
 

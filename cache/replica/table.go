@@ -10,11 +10,11 @@ import (
 	"listedge/internal/lists"
 )
 
-// held is a version of a row that ranges show. All of them have the same pointer to it, and
-// no other version ever has it.
+// held is a version of a row that ranges show. All of them have the same pointer to it, which
+// no other version ever has.
 type held struct {
 	row   *lists.Row
-	shown int // by so many ranges, at most one of each list
+	shown int // how many ranges show it, at most one of each list
 }
 
 // rowBytes is what a row of a table takes besides its texts: the Row, and its place in the
@@ -33,8 +33,8 @@ const (
 	everywhere // it may belong anywhere in the list
 )
 
-// belongs decides for a list. searchText returns the text that searches compare; known is
-// false if it is not known.
+// belongs says whether the row belongs to the list k. searchText returns the text that searches
+// compare; known is false if the row does not have it.
 func belongs(row *lists.Row, k *Key, searchText func() (text string, known bool)) belonging {
 	switch {
 	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter: // mutation: the filter is forgotten
@@ -55,7 +55,7 @@ func belongs(row *lists.Row, k *Key, searchText func() (text string, known bool)
 	return foreign
 }
 
-// positions are those of one version, in each order.
+// positions are where one version of a row stands, in each order.
 type positions [lists.Orders]lists.Position
 
 func positionsOf(c lists.Collection, row *lists.Row) (p positions) {
@@ -118,8 +118,8 @@ func (r *Replica) put(l *List, row *lists.Row, at lists.Position, b belonging) {
 	}
 }
 
-// list returns the table and the list of a key, and makes them where the node has none.
-// Of too many lists one is given up that was not read since the last time.
+// list returns the table and the list of a key, and makes them where the node has none. Of too
+// many lists it gives one up that was not read since the last time that there were too many.
 func (r *Replica) list(k *Key) (*table, *List) {
 	t := r.tables[k.Table]
 	if t == nil {
