@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// claimLife is how long a fleet that has no node any more keeps its name.
+// claimLife is how long Redis keeps the record of a fleet after its last node has stopped.
 const claimLife = 15 * time.Second
 
 // Claim is a node's claim that the fleet of its region follows the node's database. Redis
@@ -20,7 +20,7 @@ type Claim struct {
 	followed *Followed
 
 	joined string    // the digest of the database with which the node has joined; empty = it has not
-	other  string    // what the fleet follows in place of this node's database; empty = it does not
+	other  string    // the database that the fleet follows and this node does not; empty = none
 	vacant time.Time // since when a refused node has found no record; zero = it has found one
 }
 
@@ -31,14 +31,14 @@ func NewClaim(client redis.UniversalClient, followed *Followed) *Claim {
 
 func (c *Claim) key() string { return c.followed.logPrefix() + "fleet" }
 
-// Renew returns the other database that the fleet follows; empty = the node has joined, or
-// Redis has not answered yet. While Redis does not answer, its last answer holds.
+// Renew joins the fleet, or renews its record, and returns the other database that the fleet
+// follows; empty = the node has joined, or Redis has not answered yet. While Redis does not
+// answer, its last answer holds.
 //
-// A node joins if nothing else is recorded. One that was refused takes over the name only
-// after claimLife without a record: a Redis that restarts empty has none either, until the
-// fleet renews it. A node that has joined renews the record. It changes the record if its own
-// database was replaced, because that of a whole fleet may be. Otherwise another database in the
-// record is that of a fleet which took over the name, and the node is refused.
+// A node joins if no other database is recorded. A node that was refused waits for claimLife
+// without a record: a Redis that restarts empty has none either, until the fleet renews it. A
+// node that has joined replaces the record if its own database was replaced, because that of a
+// whole fleet may be. Otherwise it is refused: the record is of a fleet that came after it.
 func (c *Claim) Renew(ctx context.Context) (other string) {
 	identity, known := c.followed.Identity()
 	if !known {

@@ -38,9 +38,8 @@ func ParsePosition(s string) (p Position, err error) {
 	return p, nil
 }
 
-// List is a collection of one workspace: what a change touches, and what
-// a page depends on. Of lists.Keys, a list is one row: the ID is the key's or the
-// workspace's.
+// List is a collection of one workspace: what a change touches, and what a page depends on.
+// Of lists.Keys it is one row: Workspace is then the ID of the API key or of the workspace.
 type List struct {
 	Workspace  uuid.UUID
 	Collection lists.Collection
@@ -73,7 +72,7 @@ type Change struct {
 	Whole uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
 
 	CommittedAt int64 `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
-	// Rows are those of each of Lists that changed, as the transaction left them. They are
+	// Rows[i] has the rows of Lists[i] that changed, as the transaction left them. They are
 	// immutable.
 	Rows [][]lists.Row `json:"-"`
 }
@@ -89,21 +88,21 @@ func (c *Change) RowsOf(i int) []lists.Row {
 // Touches says whether the collection is touched as a whole.
 func (c *Change) Touches(collection lists.Collection) bool { return c.Whole&(1<<collection) != 0 }
 
-// TermStart begins a term: another follower holds the slot.
+// TermStart is the first entry of a term: a follower has taken the slot.
 type TermStart struct {
-	Previous Position `json:"p"` // the last entry before it; a reader that was elsewhere has a gap
+	Previous Position `json:"p"` // of the last entry before it; a reader at another position has a gap
 }
 
 // Heartbeat carries the database's own view of its commits. A follower sends one
 // at a time: it takes the next one's snapshot when the log has acknowledged this one.
 type Heartbeat struct {
-	LSN       uint64   `json:"l"`
+	LSN       uint64   `json:"l"`           // of the primary: each commit whose record lies before it is in the log before this entry
 	Snapshot  string   `json:"s"`           // pg_current_snapshot() on the primary
-	Timeline  string   `json:"i,omitempty"` // of the primary: its system and timeline
-	StartedAt string   `json:"r,omitempty"` // and when it was started, by its own clock
+	Timeline  string   `json:"i,omitempty"` // the primary's system and timeline
+	StartedAt string   `json:"r,omitempty"` // when the primary was started, by its own clock
 	Catalog   string   `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
 	After     Position `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
-	LogServer string   `json:"g,omitempty"` // that the entry at After and this one were appended by; empty = there is one only
+	LogServer string   `json:"g,omitempty"` // the server that appended this entry and the one at After; empty = there is one only
 	Unsettled []Change `json:"u,omitempty"` // published, and not yet seen by the snapshot; without lists: any row of their collections may have changed
 }
 
@@ -121,7 +120,7 @@ func (e *Entry) Undecodable() bool {
 	return e.TermStart == nil && e.Change == nil && e.Heartbeat == nil
 }
 
-// Follows says whether there is no entry between the position and this one.
+// Follows says whether the entry is the next one after the position.
 func (e *Entry) Follows(p Position) bool {
 	if e.Position.Term == p.Term {
 		return e.Position.N == p.N+1
@@ -178,7 +177,7 @@ func (s Snapshot) String() string {
 	return fmt.Sprintf("%d:%d:%s", s.Xmin, s.Xmax, strings.ReplaceAll(running, " ", ","))
 }
 
-// ReadPoint says which changes rows show that a statement returned, on the primary or on a
+// ReadPoint says which changes the rows of a statement show, which ran on the primary or on a
 // standby of it.
 type ReadPoint struct {
 	StartedAt string   // of the primary: when it was started
@@ -187,5 +186,5 @@ type ReadPoint struct {
 
 	Timeline string // that the standby follows: its system and timeline; empty = on the primary
 	LSN      uint64 // on the standby: it had replayed up to here before the statement began
-	Through  uint64 // on the standby: the statement shows nothing behind it, such as what had been received when it had begun
+	Through  uint64 // on the standby: the end of the WAL that it had received, so the statement shows nothing behind it
 }

@@ -73,7 +73,7 @@ type Followed struct {
 	mu     sync.Mutex // guards all below
 	server Server     // to which this node is connected
 	digest string     // of its identity; empty = it is not known yet
-	newest uint32     // timeline of the epochs of this identity that this node has seen
+	newest uint32     // the highest timeline among this identity's epochs that the node has seen
 }
 
 // Prefix begins all keys of the fleet in Redis. Fleets of different regions that use one
@@ -101,7 +101,7 @@ func (f *Followed) SetServer(s Server) {
 	f.server = s
 }
 
-// Identity is what is followed; ok is false while it is not known.
+// Identity is the database that is followed; ok is false while it is not known.
 func (f *Followed) Identity() (identity Identity, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,7 +117,7 @@ func (f *Followed) StartedAt() string {
 	return f.Proven()
 }
 
-// Digest is that of the identity; empty while it is not known.
+// Digest is the digest of the identity; empty while it is not known.
 func (f *Followed) Digest() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,8 +149,8 @@ func (f *Followed) ObserveEpoch(epoch string) (readable bool) {
 	return n.Timeline >= max(f.newest, f.server.Timeline)
 }
 
-// OldTimeline says that the node's server is on an older timeline than the fleet follows;
-// nil if it is not, as far as is known.
+// OldTimeline returns a TimelineError if the node's server is on an older timeline than the
+// fleet follows; nil = it is not, as far as is known.
 func (f *Followed) OldTimeline() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -229,8 +229,8 @@ func compareTimelines(server, fleet uint32) error {
 type EpochName struct {
 	Identity  string // the digest of what is followed
 	Timeline  uint32 // of the primary: a promoted standby's is higher than that of the primary it replaces
-	Instance  string // of the server
-	Published string // state of the publication
+	Instance  string // digest of the primary's timeline and run, which a crash changes, too
+	Published string // digest of the publication's definition
 	Random    string
 }
 

@@ -44,7 +44,7 @@ const (
 	logLife = time.Hour
 )
 
-// NewRedis uses the client, which nothing else should use: reading blocks.
+// NewRedis makes a log on the client, which nothing else should use: reading blocks.
 func NewRedis(client redis.UniversalClient, followed *Followed) *Redis {
 	return &Redis{client: client, followed: followed}
 }
@@ -83,8 +83,8 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 // taken for an absent one, and written anew.
 func isDamaged(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
 
-// setEpoch compares and sets in one step, because a node may stop anywhere. It returns
-// whether the epoch is set.
+// setEpoch replaces the epoch if it is the expected one, in one step, because a node may stop
+// between two. It returns whether the epoch is set.
 var setEpoch = redis.NewScript(`
 local present = redis.pcall('GET', KEYS[1])
 if type(present) ~= 'string' then
@@ -145,12 +145,12 @@ return {fenced and 0 or 1}`)
 type writer struct {
 	conn   *redis.Conn
 	server string   // the run_id of the server on the connection
-	first  Position // the first that the server has acknowledged
+	first  Position // the server has acknowledged this entry; zero = none yet
 }
 
-// Append implements Log. Each heartbeat names the server that appends it. The entry at
-// After must have been appended by the same server, else After is set to zero. So
-// a reader knows whether its server was the first to have that entry (Subscription).
+// Append implements Log. Each heartbeat names the server that appends it. If another server
+// appended the entry at its After, After is set to zero. So a reader knows whether its server
+// was the first to have that entry (Subscription).
 func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
 	defer func() { err = r.note(err) }()
 	r.writing.Lock()

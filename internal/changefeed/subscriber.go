@@ -16,7 +16,7 @@ const (
 	// readTimeout bounds each call to the log.
 	readTimeout = 500 * time.Millisecond
 	// readPause is the least time between the beginnings of two reads: where entries come
-	// fast, one read returns several. It costs a node as much as several entries do.
+	// fast, one read returns several. A read costs a node as much as several entries do.
 	readPause = 2 * time.Millisecond
 	// readBackoff is the pause after an error, or while there is no epoch.
 	readBackoff = 20 * time.Millisecond
@@ -46,7 +46,7 @@ type Subscriber struct {
 type Stats struct {
 	Epoch   string
 	Entries uint64                // applied
-	Resets  map[ResetCause]uint64 // those that have happened
+	Resets  map[ResetCause]uint64 // by cause; causes that have not occurred are missing
 }
 
 // NewSubscriber makes a subscriber, which Run starts. followed decides which logs may be
@@ -70,7 +70,7 @@ func (s *Subscriber) Silence() time.Duration {
 	return time.Since(s.start) - time.Duration(s.heartbeat.Load())
 }
 
-// Run reads until ctx ends.
+// Run reads the log until ctx ends.
 func (s *Subscriber) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = s.readFromOneServer(ctx) // the log reports its failures itself (Redis.Failure)

@@ -41,13 +41,12 @@ type Proof struct {
 	At        Position  // of the heartbeat
 	Timeline  string    // the primary: its system and timeline
 	StartedAt string    // when the primary was started, by its own clock
-	LSN       uint64    // the end of its WAL at the moment, or a later one
+	LSN       uint64    // the end of the primary's WAL at the moment, or a later one
 }
 
 // ResetCause is why the data that was read so far is not valid any more.
 type ResetCause string
 
-// The causes.
 const (
 	ResetJoin        ResetCause = "join"        // an epoch is known, for the first time or again
 	ResetEpoch       ResetCause = "epoch"       // another epoch
@@ -154,7 +153,7 @@ func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes
 	return causes
 }
 
-// remember adds a read. Of several reads that saw the same end only the last is kept,
+// remember adds a read to reads. Of several reads that saw the same end only the last is kept,
 // because it gives the newest proof.
 func remember(reads []read, r read) []read {
 	if n := len(reads); n > 0 && reads[n-1].end == r.end {

@@ -2,8 +2,8 @@ package lists
 
 import "encoding/binary"
 
-// Rows have one encoding, in the log of changes and in pages. Numbers are sizes in bytes;
-// all others are varints:
+// rowsVersion begins the encoding of rows, in the log of changes and in pages in Redis. Numbers
+// are sizes in bytes; all fields without one are varints:
 //
 //	version 1 | rows | for each: flags 1 | id 16 | created_at | length of the name key | length of both texts | name key, text
 //

@@ -34,9 +34,9 @@ func appendFold(dst, t []byte) []byte {
 	return dst
 }
 
-// simpleFolds are the folds of characters that a text of these alone folds one by one: all before
-// U+0590, where the marks that stay are of one class and so keep their order, and those behind it
-// whose folds have no mark. The others have "".
+// simpleFolds are the folds of characters that fold one by one in a text without others: all
+// before U+0590, where the marks that stay are of one class and so keep their order, and those
+// behind it whose folds have no mark. The others have "".
 var simpleFolds = sync.OnceValue(func() *[0x3400]string {
 	isNotSimple := func(r rune) bool { return isLater(r) || norm.NFKD.PropertiesString(string(r)).CCC() > 0 }
 	var folds [0x3400]string
@@ -48,7 +48,7 @@ var simpleFolds = sync.OnceValue(func() *[0x3400]string {
 	return &folds
 })
 
-// foldAny is Fold without a table.
+// foldAny folds any text, without the table of simpleFolds.
 func foldAny(t string) string {
 	if !strings.ContainsFunc(t, isLater) {
 		t = decompose(t)
@@ -67,12 +67,12 @@ func foldAny(t string) string {
 	return b.String()
 }
 
-// NameKeyLength is how many characters of a folded name order it. So many fit into a
-// cursor even if each takes four bytes. The function name_key in the schema has the same
-// number.
+// NameKeyLength is how many characters of a folded name order it, as in the schema's function
+// name_key. So many fit into a cursor even if each takes four bytes.
 const NameKeyLength = 80
 
-// NameKey returns what orders a name. Keys compare as bytes, in Postgres by COLLATE "C".
+// NameKey returns the key that orders a name: the first NameKeyLength characters of its fold.
+// Keys compare as bytes, in Postgres by COLLATE "C".
 func NameKey(name string) string { return string(appendNameKey(nil, []byte(name))) }
 
 func appendNameKey(dst, name []byte) []byte {
@@ -123,8 +123,9 @@ func isLater(r rune) bool {
 	return false
 }
 
-// capitals has what replaces a letter that does not decompose: its capital in Unicode 13, or the Latin
-// letters that stand for it. Once there, a pair of small letter and capital is the same in all later versions.
+// capitals has what replaces a letter that does not decompose: its capital in Unicode 13, or the
+// Latin letters that stand for it. A pair of small letter and capital never changes in a later
+// version.
 var capitals = sync.OnceValue(func() map[rune]string {
 	m, known := map[rune]string{}, rangetable.Assigned("13.0.0")
 	rangetable.Visit(unicode.Lower, func(r rune) {

@@ -163,10 +163,9 @@ func (c Collection) Orders() []Order { return descriptions[c].orders }
 // Searched returns the columns that a search compares.
 func (c Collection) Searched() []string { return descriptions[c].searched }
 
-// Filters returns the filters.
 func (c Collection) Filters() []Filter { return descriptions[c].filters }
 
-// Where returns the conditions of the flags, each after AND.
+// Where returns the conditions of the flags in SQL, each after AND.
 func (c Collection) Where(flags Flags) (sql string) {
 	for _, f := range c.Filters() {
 		for _, v := range f.Values {
@@ -209,10 +208,10 @@ func Names() (names []string) {
 // Tables returns the tables that nodes read and follow.
 func Tables() []string { return append(Names(), "api_keys", "workspaces") }
 
-// TablesSQL is Tables as a literal.
+// TablesSQL is Tables as a literal of SQL, of the type text[].
 var TablesSQL = "'{" + strings.Join(Tables(), ",") + "}'::text[]"
 
-// Of returns the collection of a table's rows.
+// Of returns the collection of a table's rows: Keys for any table that is no list.
 func Of(table string) Collection {
 	for _, c := range All {
 		if c.String() == table {
@@ -254,13 +253,13 @@ const (
 	Instant             // JSON string, UTC, three decimals
 )
 
-// OID returns the type of such columns in Postgres.
+// OID returns the OID of the kind's type in Postgres.
 func (k Kind) OID() uint32 {
 	return [...]uint32{Text: pgtype.TextOID, UUID: pgtype.UUIDOID, Decimal: pgtype.NumericOID,
 		Number: pgtype.NumericOID, Bool: pgtype.BoolOID, Instant: pgtype.TimestamptzOID}[k]
 }
 
-// String returns the name of that type.
+// String returns the name of the kind's type in Postgres.
 func (k Kind) String() string {
 	return [...]string{Text: "text", UUID: "uuid", Decimal: "numeric", Number: "numeric", Bool: "bool", Instant: "timestamptz"}[k]
 }
@@ -268,7 +267,6 @@ func (k Kind) String() string {
 // Order is the order of a list. Ties are ordered by id in the same direction.
 type Order uint8
 
-// The orders.
 const (
 	ByCreatedAt Order = iota // newest first
 	ByName                   // by NameKey
@@ -279,7 +277,7 @@ var orders = [Orders]struct {
 	parameter string
 	key       string // the expression that orders
 	direction string
-	compare   string // of a row behind a position with the position
+	compare   string // the operator: a row behind a position <compare> the position
 	kind      Kind   // of the key
 }{
 	ByCreatedAt: {"createdAt", "created_at", " DESC", "<", Instant},

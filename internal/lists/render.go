@@ -59,7 +59,7 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	return r, err
 }
 
-// AppendText appends the text of such a row: a JSON object.
+// AppendText appends the JSON object of a row with these values of Listed(), in binary.
 // Errors: ErrMalformed, ErrBounds.
 func (c Collection) AppendText(dst []byte, values [][]byte) (_ []byte, err error) {
 	from, columns := len(dst), c.Listed()
@@ -115,8 +115,8 @@ func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 	return dst, ErrMalformed
 }
 
-// instant returns microseconds since 1970. What is too late for them, such as infinity, is
-// the latest: no list shows it.
+// instant returns a timestamp in microseconds since 1970. One that is too late for these, such
+// as infinity, becomes the latest of them: no list shows it.
 func instant(v []byte) int64 {
 	us := int64(binary.BigEndian.Uint64(v))
 	return min(us, math.MaxInt64-PostgresEpoch) + PostgresEpoch

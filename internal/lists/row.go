@@ -98,7 +98,7 @@ func (r *Row) Compare(o Order, p Position) int {
 // between, which neither a column nor a term contains.
 func (c Collection) SearchText(r *Row) (text string, known bool) {
 	var b strings.Builder
-	for _, column := range c.Searched() { // whose fields have the same names
+	for _, column := range c.Searched() { // the fields have the names of the columns
 		_, rest, found := strings.Cut(r.Text(), `"`+column+`":`) // values have their quotes escaped, so this is in none
 		var value string                                         // also of null
 		if !found || json.NewDecoder(strings.NewReader(rest)).Decode(&value) != nil {

@@ -13,9 +13,9 @@ import (
 )
 
 // Conn is a TCP connection that is read and written by raw system calls, without the
-// scheduler's bookkeeping: this saves a quarter of the CPU time of a hit. For an ordinary system call, which may block, Go's monitor checks every
-// 20 µs whether to give the processor to another goroutine, and the caller may have
-// to get it back.
+// scheduler's bookkeeping: this saves a quarter of the CPU time of a hit. During an ordinary
+// system call, which may block, Go's monitor checks every 20 µs whether to give the processor
+// to another goroutine, and the caller may have to get it back.
 //
 // These calls never block: they read what is there, or nothing. Waiting stays with net,
 // with its deadlines and with Close. And they are short: until one returns, its

@@ -49,7 +49,8 @@ func Text(text string, inputs ...string) string {
 	return text
 }
 
-// replace also finds the secret as %q writes it. Shorter ones occur in every other word.
+// replace replaces a secret of four bytes or more, also as %q writes it. Shorter ones would be
+// found in other words.
 func replace(text, secret, with string) string {
 	if len(secret) < 4 {
 		return text
@@ -58,7 +59,7 @@ func replace(text, secret, with string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, secret, with), quoted[1:len(quoted)-1], with)
 }
 
-// parse returns what may be shown, and the secrets as written and as read.
+// parse returns what of a URL may be shown, and its secrets, as written and unescaped.
 func parse(s string) (public string, secrets []string, ok bool) {
 	found := address.FindStringSubmatch(s)
 	if found == nil {

@@ -1,4 +1,4 @@
-// Package remedy has errors that know what to do about them.
+// Package remedy adds to an error what an operator can do about it.
 package remedy
 
 import (
@@ -25,8 +25,8 @@ func Add(err error, remedy string) error {
 	return &known{err, remedy}
 }
 
-// Explain returns a failure in words for an operator, and what to do about it if the error
-// knows.
+// Explain returns a failure in words for an operator, and the remedy that Add gave it; empty =
+// none.
 func Explain(err error) (why, remedy string) {
 	knows, timeout := (*known)(nil), net.Error(nil)
 	if errors.As(err, &knows) {

@@ -10,8 +10,8 @@ import (
 // empties it.
 type Redis struct{ *Server }
 
-// StartRedis starts a server in a folder of its own, which it makes, with these arguments of redis-server besides. It
-// returns when the server takes connections. An error has the end of its log.
+// StartRedis makes the folder and starts a server in it, with further arguments of redis-server.
+// It returns when the server takes connections. An error has the end of its log.
 func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, error) {
 	path, err := FindServer("a Redis server", redisPrograms...)
 	if err != nil {

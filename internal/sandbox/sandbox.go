@@ -33,8 +33,8 @@ type Program struct {
 	Log   string                              // the name of the log
 	As    *syscall.Credential                 // nil = the account of this process
 	Args  func(port string) ([]string, error) // to listen on that port of 127.0.0.1
-	Ready func(*Server) bool                  // it takes connections
-	End   []syscall.Signal                    // one after the other, until it ends
+	Ready func(*Server) bool                  // whether it takes connections
+	End   []syscall.Signal                    // that end it, sent one after the other
 }
 
 // Server is a running program.

@@ -113,7 +113,7 @@ func (s *Shared) New(t testing.TB) (url string) {
 	return s.CopyOf(t, Template)
 }
 
-// CopyOf is New with another template.
+// CopyOf makes a copy of the template for the test, and returns its URL.
 func (s *Shared) CopyOf(t testing.TB, template string) (url string) {
 	t.Helper()
 	name := Copy(t, s.Server(), template)

@@ -21,7 +21,7 @@ type Relay struct {
 	conns    map[net.Conn]struct{}
 }
 
-// StartRelay starts one that leads to an address, until the test ends.
+// StartRelay starts a relay that leads to an address, until the test ends.
 func StartRelay(t testing.TB, to string) *Relay {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,7 +42,7 @@ func (r *Relay) Addr() string {
 	return r.listener.Addr().String()
 }
 
-// set changes the relay, for those that wait, too.
+// set changes the relay, and wakes connections that wait.
 func (r *Relay) set(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -26,8 +26,8 @@ func Dir(t testing.TB) string {
 	return dir
 }
 
-// TempDir makes a folder that any account may enter, in memory if there is room. To make and remove thousands of
-// small files is most of the kernel's work for private servers.
+// TempDir makes a folder that any account may enter, in memory if there is room: on a disk, to
+// make and remove thousands of small files is most of the kernel's work for private servers.
 func TempDir() (string, error) {
 	const memory, room = "/dev/shm", 4 << 30
 	in := ""
@@ -48,7 +48,7 @@ func Postgres(t testing.TB) *sandbox.Postgres {
 	return PostgresWith(t, nil)
 }
 
-// PostgresWith is Postgres with these settings besides.
+// PostgresWith starts a private server like Postgres, with further settings.
 func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 	t.Helper()
 	return startPostgres(t, sandbox.PostgresOptions{Dir: Dir(t), Disposable: true, Settings: settings})
@@ -82,7 +82,7 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// Redis starts a private server with these arguments besides.
+// Redis starts a private server with further arguments of redis-server.
 func Redis(t testing.TB, args ...string) *sandbox.Redis {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
