@@ -34,7 +34,7 @@ var catalogSQL string
 // to inherit, and dropped) in two transactions, both between two heartbeats.
 type catalog struct {
 	version     string
-	collections map[uint32]lists.Collection // that shows the rows of a relation, by oid
+	collections map[uint32]lists.Collection // by the oid of a relation: which one shows its rows
 }
 
 // view is a snapshot of the primary.
@@ -48,7 +48,7 @@ type view struct {
 // records of everything that the snapshot sees are before the position.
 func (p *primary) readView(ctx context.Context, known string) (v view, err error) {
 	var relations []uint32
-	var tables []string // that the relations belong to
+	var tables []string // for each relation, the table of a list that it is or belongs to
 	if err := p.row(ctx, catalogSQL, known, PublicationName, lists.Tables())(&v.at, &v.snapshot, &v.catalog.version, &relations, &tables); err != nil {
 		return v, fmt.Errorf("take a snapshot: %w", err)
 	}

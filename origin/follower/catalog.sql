@@ -1,10 +1,10 @@
--- The end of the WAL, a snapshot, and what this same snapshot sees of what pages
--- are read from: the tables in the schema public, whatever inherits from them or
--- is a partition of them at any depth, their columns, the functions of the
--- pages' statements, and the publication. The version is made of all xmin: it changes
--- with every transaction that writes one of these catalog rows, even if the content of the
--- row stays the same. VACUUM, ANALYZE and CREATE INDEX do not change it. The relations
--- are listed, with the table that each belongs to, if the version is not $1.
+-- One row: the end of the WAL, a snapshot, and what the same snapshot sees of the catalog: its
+-- version and, if that is not $1, the relations and the table that each belongs to. The catalog
+-- is what pages are read from: the tables $3 in the schema public, whatever inherits from them or
+-- is a partition of them at any depth, their columns, the functions of the pages' statements, and
+-- the publication $2. The version is made of all xmin: it changes with every transaction that
+-- writes one of these catalog rows, even if the content of the row stays the same. VACUUM,
+-- ANALYZE and CREATE INDEX do not change it.
 -- OFFSET 0 has a row looked up by its index, however many relations there are.
 WITH RECURSIVE schema AS MATERIALIZED (
     SELECT oid, xmin FROM pg_namespace WHERE nspname = 'public'),

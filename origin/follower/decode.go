@@ -44,7 +44,7 @@ type decoder struct {
 	reference   uint64                      // a recent transaction id of 64 bits, for widen
 
 	*openTransaction                             // the one that the next rows belong to
-	streaming        bool                        // inside a segment
+	streaming        bool                        // inside a segment of a streamed transaction
 	streamed         map[uint32]*openTransaction // unfinished ones, by the id of the top-level transaction
 }
 
@@ -61,7 +61,7 @@ func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
 // commit is a decoded transaction.
 type commit struct {
 	change   changefeed.Change
-	decoded  time.Time     // when
+	decoded  time.Time     // when the term published it
 	start    pglogrepl.LSN // of its commit record; a slot that is confirmed beyond it does not send it again
 	unlisted bool          // it also changed a relation that the catalog did not list
 }
@@ -253,14 +253,14 @@ type openTransaction struct {
 	lists       []changefeed.List       // at most maxLists
 	named       [][]lists.Row           // by list: its changed rows, each in its last version; nil = any row
 	index       map[changefeed.List]int // into lists and named
-	rowAt       map[rowKey]int          // into the rows of a list; of those dropped again, too
-	rowBytes    int                     // of the rows named so far, those dropped again included
+	rowAt       map[rowKey]int          // into the rows of its list; also of rows that were dropped again
+	rowBytes    int                     // of all rows in rowAt
 	rowsUnknown bool                    // it names no rows, since some may be of aborted subtransactions
 	unlisted    bool                    // it also changed a relation that the catalog does not list
 	tables      map[uint32]table        // the relations' descriptions as the transaction sees them
 }
 
-// anyRow says whether it is already known that any row of the list may have changed.
+// anyRow says whether the transaction already counts all rows of the list as changed.
 func (t *openTransaction) anyRow(list changefeed.List) bool {
 	i, known := t.index[list]
 	return known && t.named[i] == nil

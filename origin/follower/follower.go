@@ -65,12 +65,12 @@ type Options struct {
 type Follower struct {
 	options Options
 	period  time.Duration // of heartbeats
-	warned  bool          // of unlimitedSlot; used by Run's goroutine only
+	warned  bool          // unlimitedSlot was logged; used by Run's goroutine only
 	polls   atomic.Uint64 // how often a waiting node looked at the slot; for tests
 
 	mu        sync.Mutex
 	stats     Stats     // except HeartbeatAge; guarded by mu
-	heartbeat time.Time // when one was last published; guarded by mu
+	heartbeat time.Time // when this node last published one; guarded by mu
 	incapable error     // ErrIncapable, with the reason; guarded by mu
 }
 

@@ -19,12 +19,11 @@ import (
 // checkPrerequisites returns an error if changes cannot be followed here. It sets
 // checkpointerStart and published:
 //
-//   - checkpointerStart is another one after a crash, because transaction ids may then be used again, and
-//     after a fail-over or a restore. The user sees the start of the checkpointer
-//     with pg_read_all_stats, or else the time when statistics began, because a crash
-//     discards them.
-//   - published is another one if the publication was changed, or the schema public was
-//     replaced. Changes that were written meanwhile may never be sent.
+//   - checkpointerStart changes with a crash, after which transaction ids may be used again,
+//     a fail-over and a restore. It is when the checkpointer was started, if the user may see
+//     that (pg_read_all_stats), or else when the statistics began, which a crash discards.
+//   - published changes with the publication, and if the schema public is replaced: changes
+//     that were written meanwhile may never be sent.
 func (p *primary) checkPrerequisites(ctx context.Context) error {
 	var level, standbys, publishing string
 	var standby bool
@@ -37,7 +36,7 @@ func (p *primary) checkPrerequisites(ctx context.Context) error {
 			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1
 			UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
 				WHERE pubname = $1 AND classid = to_regclass('pg_catalog.pg_publication_namespace') -- which is since Postgres 15
-			UNION ALL SELECT oid, 'schema' FROM pg_namespace WHERE nspname = 'public' AND oid <> 2200) x)`, // that every database is made with
+			UNION ALL SELECT oid, 'schema' FROM pg_namespace WHERE nspname = 'public' AND oid <> 2200) x)`, // 2200 is the schema that every database is made with
 		PublicationName)(&level, &standbys, &standby, &started, &publishing)
 	switch {
 	case err != nil:
@@ -119,9 +118,9 @@ type Publication struct {
 	Incomplete    string // tables without all rows, or without the columns that a change is read from
 	NoOldRow      string // tables whose updates and deletes do not say in which workspace the row was, or which key or workspace it was
 	Unlogged      string // tables, or partitions, whose rows are not in the WAL
-	SetLogged     string // commands that change that
+	SetLogged     string // SQL commands that make those logged
 	Children      string // tables that inherit from a followed table: pages show their rows, and the publication lacks them
-	NoInherit     string // commands that end the inheritance
+	NoInherit     string // SQL commands that end the inheritance
 
 	AmbiguousRows []string // tables of which the workspace and the id may identify several rows, or whose updates do not identify the old row
 }

@@ -45,8 +45,8 @@ type primary struct {
 	slotName          string
 	server            changefeed.Server
 	unlimited         bool   // a slot may retain any amount of WAL
-	checkpointerStart string // another one after a crash, which server.StartedAt is not (checkPrerequisites)
-	published         string // identifies the publication's definition
+	checkpointerStart string // changes with each crash, unlike server.StartedAt (checkPrerequisites)
+	published         string // changes with the publication's definition (checkPrerequisites)
 	publication       Publication
 }
 

@@ -19,20 +19,24 @@ const (
 	publishTimeout = time.Second
 )
 
+// Changes wait for the next heartbeat, and are appended with it in one step. The log has each
+// entry once and in order: it refuses positions that are not above its last, and a term that
+// cannot find out what it has appended ends. A new term decodes again what Redis has lost in a
+// failover, because the slot keeps the WAL for confirmAfter.
 const (
 	// appendPause is the least time between the snapshots of two heartbeats. A commit is
 	// published at once if none came just before it. Where they come faster, each append
 	// costs the nodes and Redis as much as several changes do.
 	appendPause = 4 * time.Millisecond
-	// batchBytes is how much of changes waits for the heartbeat that sees them.
+	// batchBytes bounds the changes that wait for the heartbeat that sees them.
 	batchBytes = 1 << 20
-	// retryFor is how long after a commit was decoded its visibility is looked for every
-	// appendPause. Most are visible at the first look. One that waits for a standby is found
-	// by a later heartbeat.
+	// retryFor is how long after it has decoded a commit the follower takes a snapshot every
+	// appendPause, to find the commit visible. Most are at the first look. One that waits for
+	// a standby is found by a later heartbeat.
 	retryFor = 20 * time.Millisecond
 )
 
-// enqueue appends the entry to those that wait to be published.
+// enqueue gives the entry the term's next position, and lets it wait for publish.
 func (t *term) enqueue(e changefeed.Entry) {
 	e.Position = changefeed.Position{Term: t.last.Term, N: t.last.N + uint64(len(t.waiting)) + 1}
 	t.waiting = append(t.waiting, e)
@@ -58,7 +62,7 @@ func sizeOf(e *changefeed.Entry) (n int) {
 	return n
 }
 
-// nextSnapshot returns when to take the next snapshot: at is when one is due at rest.
+// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits.
 func (t *term) nextSnapshot(at time.Time) time.Time {
 	wanted := len(t.waiting) > 0
 	if n := len(t.unsettled); n > 0 {
@@ -108,7 +112,7 @@ func (t *term) publish(ctx context.Context) error {
 	}
 }
 
-// appended removes the waiting entries.
+// appended removes the waiting entries: the log has them.
 func (t *term) appended() {
 	t.update(func() {
 		for _, e := range t.waiting {
@@ -129,7 +133,7 @@ func call[T any](ctx context.Context, do func(context.Context) (T, error)) (T, e
 	return do(ctx)
 }
 
-// bounded is call without a result.
+// bounded bounds a call without a result by callTimeout.
 func bounded(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -153,10 +157,10 @@ type milestone struct {
 	at       time.Time
 	position changefeed.Position // of the last entry
 	bytes    int                 // of all entries
-	lsn      pglogrepl.LSN       // everything up to here was in them
+	lsn      pglogrepl.LSN       // every change before it was published
 }
 
-// history has milestones, oldest first. It says what the slot and the log need not keep.
+// history has milestones, oldest first. They say which WAL and entries need not be kept.
 type history []milestone
 
 // add adds a milestone unless the last one is recent.

@@ -24,16 +24,16 @@ const (
 	// silenceThreshold is how long no heartbeat must have come before a waiting node
 	// polls at once: five periods.
 	silenceThreshold = 5 * heartbeatEvery
-	// pollFirst and pollLast bound the time between two polls from then on. It grows
-	// with the silence: the slot is taken soon after the holder's end, and a fleet
+	// pollFirst and pollLast bound the time between two polls after silenceThreshold. It
+	// grows with the silence: the slot is taken soon after the holder's end, and a fleet
 	// without heartbeats does not flood the primary.
 	pollFirst = 20 * time.Millisecond
 	pollLast  = 250 * time.Millisecond
 	// createTimeout bounds making a slot for a command. Postgres waits three times for
 	// the end of all open write transactions.
 	createTimeout = 10 * time.Second
-	// createByNodeTimeout is longer, because a node that gives up begins again: it would
-	// never succeed if long transactions overlap.
+	// createByNodeTimeout bounds making a slot for a node. It is long, because a node that
+	// gives up begins again: it would never succeed if long transactions overlap.
 	createByNodeTimeout = 10 * time.Minute
 )
 
@@ -66,9 +66,9 @@ var errHeld = errors.New("another node took the slot")
 // slot is the state of the replication slot when it was last polled.
 type slot struct {
 	exists   bool
-	held     bool   // or being made
+	held     bool   // by a node, or Postgres is still making it
 	lost     bool   // Postgres has removed WAL that it needs
-	retained uint64 // bytes of WAL
+	retained uint64 // bytes of WAL that Postgres keeps for it
 }
 
 func (p *primary) slot(ctx context.Context) (s slot, err error) {
@@ -156,8 +156,8 @@ func DropSlot(ctx context.Context, databaseURL, region string) (name string, dro
 	return p.slotName, dropped, err
 }
 
-// Leave is called when this node has stopped and no other node of its fleet runs. It drops
-// the slot if Postgres would keep WAL for it without limit. The next node makes a new one.
+// Leave drops the slot if Postgres would keep WAL for it without limit. It is called when this
+// node has stopped and no other node of its fleet runs. The next node makes a new slot.
 func (f *Follower) Leave(ctx context.Context) {
 	if !f.warned {
 		return

@@ -6,7 +6,7 @@ import "time"
 type Stats struct {
 	Following    bool
 	Lag          uint64        // bytes of WAL that were not decoded when the last heartbeat was prepared
-	LagTime      time.Duration // how long the last heartbeat waited for their decoding
+	LagTime      time.Duration // how long the last heartbeat waited until its LSN was decoded
 	HeartbeatAge time.Duration // since this node published one; zero while it does not follow
 	Retained     uint64        // bytes of WAL that the slot retains, as last seen
 	Commits      uint64        // changes published by this node

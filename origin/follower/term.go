@@ -21,7 +21,10 @@ const (
 	replyEvery = 100 * time.Millisecond
 )
 
-// term is the state of a follower while it holds the slot.
+// term is the state of a follower while it holds the slot: it publishes commits and heartbeats.
+//
+// Invariant: a heartbeat comes after all changes up to its LSN, which was read after its
+// snapshot was taken. So the log has every change before a heartbeat that sees it.
 type term struct {
 	*Follower
 	primary  *primary
@@ -37,14 +40,14 @@ type term struct {
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
 	waiting      []changefeed.Entry  // to be published after it
 	waitingBytes int
-	bytes        int // published by this term, and waiting
+	bytes        int // of entries that this term has published, or that wait
 
 	decoded    pglogrepl.LSN // everything up to here has been received
-	confirmed  pglogrepl.LSN // everything up to here may be released
+	confirmed  pglogrepl.LSN // Postgres may release the WAL up to here
 	unsettled  unsettled
 	history    history
-	pending    *changefeed.Heartbeat // waits until its LSN has been decoded
-	snapshot   changefeed.Snapshot   // pending's
+	pending    *changefeed.Heartbeat // the next heartbeat, until its LSN has been decoded; nil = none
+	snapshot   changefeed.Snapshot   // the one of pending
 	preparedAt time.Time             // when pending was prepared
 	flushed    bool                  // WAL was flushed for pending
 	replied    time.Time             // when Postgres was last sent a reply
