@@ -58,7 +58,7 @@ type tenant struct {
 	settled time.Duration // service time of its ended queries, and what raised it to virtualTime
 	running int
 	begins  time.Duration // sum of the starting times of its running queries
-	waiting []*waiter     // oldest first
+	waiting []*waiter     // its queries, the oldest first
 }
 
 // waiter is a query that waits for a slot.
@@ -188,8 +188,8 @@ func (q *fairQueue) begin(t *tenant, now time.Duration) {
 	t.begins += now
 }
 
-// evictFor refuses the newest query of the tenant with the most waiting queries, unless
-// t would then have as many.
+// evictFor makes room for a query of t: it refuses the newest query of the tenant that has the
+// most waiting, if t has fewer. It returns whether it did.
 func (q *fairQueue) evictFor(t *tenant) bool {
 	most := t
 	for _, u := range q.tenants {

@@ -30,7 +30,7 @@ import (
 type lineage struct {
 	primary string    // the primary's run; empty = no page was wanted yet
 	seen    uint64    // the replay position when the standby was first seen
-	seenAt  time.Time // when that was, or earlier
+	seenAt  time.Time // when the standby was first seen, or later; zero = it was not
 	floor   uint64    // 0 = not known yet
 	lost    bool      // the standby has commits that the primary has lost
 }

@@ -32,8 +32,8 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Errors of Fetch. All but ErrNotAllowed and ErrSchema are temporary. postgres/errors.go gives
-// an error its kind.
+// Errors of Fetch: the kinds of postgres/errors.go. All but ErrNotAllowed and ErrSchema are
+// temporary.
 var (
 	ErrUnavailable = postgres.ErrUnavailable
 	ErrOverloaded  = postgres.ErrOverloaded
@@ -71,12 +71,12 @@ func (u *upstream) fetch(ctx context.Context, q *Query, query func() error) erro
 // Origin fetches pages.
 type Origin struct {
 	upstream
-	primary  *postgres.Primary // checks that the primary has answered
+	primary  *postgres.Primary // checks that it was the primary that answered
 	standbys []*standby
 	timeout  time.Duration // statement_timeout: the server ends a query after it
 
-	// Queried is told how long each query of a page took, by its server (primary, or the address of
-	// a standby) and outcome (ok, timeout or failed); nil = nobody is. It is set before the first.
+	// Queried is called after each query of a page, with its server (primary, or the address of a
+	// standby) and outcome (ok, timeout or failed); nil = none. It is set before the first query.
 	Queried func(server, outcome string, took time.Duration)
 
 	statements sync.Map // shape -> *postgres.Statement
@@ -99,8 +99,8 @@ func New(db *postgres.Database) *Origin {
 // HasStandbys says whether there are standbys to fetch from.
 func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 
-// Fetch reads the rows of a page, and of pages behind it, from the primary. run is the run of the primary that is known
-// from a proof; empty = there is no proof at the moment.
+// Fetch reads the rows of a page, and of pages behind it, from the primary. run is when that was
+// started, as the last proof says; empty = there is no proof at the moment.
 // ErrWrongServer: another server answered. ErrTimeout: the server ended the query
 // (statement_timeout), or ctx ended first.
 func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err error) {
@@ -142,9 +142,9 @@ func (o *Origin) observe(server string, err error, took time.Duration) {
 	}
 }
 
-// Check returns why a collection cannot be read; of several errors, one that is no timeout. It reads
-// each in each order, without the queue and the breaker, for a workspace that does not exist. A
-// search needs every function of the schema.
+// Check returns why a collection cannot be read; of several errors, one that is no timeout. It
+// searches each collection in each order, for a workspace that does not exist, without the queue
+// and the breaker. A search needs every function of the schema.
 func (o *Origin) Check(ctx context.Context) (failed error) {
 	for _, c := range lists.All {
 		for _, order := range c.Orders() {

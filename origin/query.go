@@ -15,7 +15,7 @@ type Query struct {
 	Workspace  uuid.UUID
 	Collection lists.Collection
 	Sort       lists.Order
-	Filter     lists.Flags    // that all rows have; at most one of each filter
+	Filter     lists.Flags    // all rows have these; at most one of each lists.Filter
 	Search     string         // trimmed; empty = no search
 	After      lists.Position // empty = from the start
 	Limit      int            // rows, 1-100

@@ -21,15 +21,15 @@ const (
 type Rows struct {
 	Rows []lists.Row
 	End  bool                 // the list ends with them
-	At   changefeed.ReadPoint // without Began
+	At   changefeed.ReadPoint // what the statement saw; Began is not set
 
 	Began time.Time     // when the query was sent, also if it failed; zero = none was sent
 	Took  time.Duration // how long the query took
 }
 
-// pagesAhead is how many pages a query with a position reads: its client follows cursors,
-// and four pages cost the database little more than one. A search may have to look at many
-// rows for each that it finds, so it reads one page.
+// pagesAhead is how many pages a query with a position reads, if it is no search: its client
+// follows cursors, and four pages cost the database little more than one. A search may have to
+// look at many rows for each that it finds.
 const pagesAhead = 4
 
 // rows is how many rows the query reads.
@@ -44,12 +44,12 @@ func rowsOf(limit int, after, search bool) int {
 	return limit + 1
 }
 
-// Frame returns what the body of the query's page has before its rows, and behind them up to
-// where the request id goes:
+// Frame returns what the body of the query's page has before its rows (head), and behind them
+// up to where the request id goes (end):
 //
 //	{"data":[…],"page":{"hasMore":…,"nextCursor":…}
 //
-// more = rows follow the last; then next is the cursor behind it, a part of end.
+// more = the list has rows behind last; then next is the cursor there, a substring of end.
 func (q *Query) Frame(last *lists.Row, more bool) (head, end, next string) {
 	const before, noMore, hasMore, quote = `{"data":[`, `],"page":{"hasMore":false,"nextCursor":null}`, `],"page":{"hasMore":true,"nextCursor":"`, `"}`
 	if !more {

@@ -32,7 +32,7 @@ type standby struct {
 	host     string
 	followed *changefeed.Followed
 
-	refusal atomic.Pointer[error] // the last fetch's ErrOtherPrimary, or nil
+	refusal atomic.Pointer[error] // ErrOtherPrimary, if the last fetch returned that; else nil
 
 	mu       sync.Mutex
 	lineages map[string]lineage // guarded by mu; by run: a pooler may lead to several servers
@@ -55,9 +55,8 @@ func newStandby(pool *pgxpool.Pool, followed *changefeed.Followed) *standby {
 	}
 }
 
-// probe reads what a standby has replayed of which nothing is known: it may not exist, and
-// pages of it have to wait for the first answer. Later it only tries a standby whose breaker
-// is half-open.
+// probe asks a standby what it has replayed, until it has answered once: no page is read from
+// it before that. Later it only tries a standby whose breaker is half-open.
 func (s *standby) probe(ctx context.Context) {
 	s.mu.Lock()
 	known := len(s.lineages) > 0
@@ -105,9 +104,9 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 	return nil
 }
 
-// FetchFromStandby is Fetch from a standby that follows the primary. It tries one standby
-// after the other, as long as they are refused before they get the query. Errors: those of
-// Fetch, ErrLagging, ErrOtherPrimary.
+// FetchFromStandby reads what Fetch does from a standby of the primary of the proof. It tries one
+// standby after the other, as long as they are refused before they get the query. Errors: those
+// of Fetch, ErrLagging, ErrOtherPrimary.
 func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Proof) (rows Rows, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
@@ -177,8 +176,8 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 	return rows, err
 }
 
-// admit returns why a page from the standby would not be accepted, which had replayed that at
-// that moment; nil if it would.
+// admit returns why no page is accepted from the standby; nil = it is accepted. is says what the
+// standby had replayed at the time at.
 func (s *standby) admit(is postgres.WALPosition, at time.Time, p *changefeed.Proof) error {
 	switch {
 	case is.Timeline == 0:
@@ -193,9 +192,9 @@ func (s *standby) admit(is postgres.WALPosition, at time.Time, p *changefeed.Pro
 	return err
 }
 
-// replayed reads what the standby has replayed, and when. This statement must end before the
-// page's begins: otherwise the page's snapshot could be older than the position. The position is
-// empty if the server was promoted or receives no WAL.
+// replayed reads what the standby has replayed, and returns the moment behind that. Its statement
+// must end before the page's begins: otherwise the page's snapshot could be older than the
+// position. The position is empty if the server was promoted or receives no WAL.
 func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (is postgres.WALPosition, at time.Time, err error) {
 	mode := pgx.QueryExecModeCacheStatement
 	if postgres.Pooled(conn.Conn().PgConn()) {

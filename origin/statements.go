@@ -11,8 +11,8 @@ import (
 	"listedge/origin/postgres"
 )
 
-// An indexed search takes the first of three ways that fills its page. None of
-// them depends on the planner's estimates.
+// An indexed search takes the first of three ways that fills its page. searchGlance and
+// searchWalk bound the first two, in rows. None depends on the planner's estimates.
 //
 //  1. Glance: the first searchGlance rows in list order. It is enough for a term
 //     that many rows match.
@@ -34,7 +34,7 @@ const (
 	indexedSearch            // glance, walk, index
 )
 
-// shape is what a page's statement depends on. There are about two hundred shapes. A
+// shape is what the SQL of a page's statement depends on. There are about two hundred shapes. A
 // connection prepares the statements that it needs.
 type shape struct {
 	collection lists.Collection
@@ -44,7 +44,7 @@ type shape struct {
 	after      bool
 }
 
-// statement makes the shape's statement; settings are those of the sessions.
+// statement makes the shape's statement. Behind a pooler it sets the settings first.
 func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 	q := &postgres.Statement{
 		Name:       fmt.Sprintf("page_%d_%d_%d_%d_%t", s.collection, s.sort, s.filter, s.search, s.after),
@@ -67,8 +67,8 @@ func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 	return q
 }
 
-// shapeOf also returns the statement's arguments in the binary format: workspace,
-// number of rows, and, where the shape has them, the folded term and the position.
+// shapeOf returns the query's shape, and its arguments in the binary format: workspace, number
+// of rows, and, where the shape has them, the folded search and the position's key and id.
 func shapeOf(q *Query) (shape, [][]byte) {
 	s := shape{collection: q.Collection, sort: q.Sort, filter: q.Filter, after: q.After != ""}
 	args := make([][]byte, 2, 6)
@@ -144,8 +144,8 @@ WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, gra
 	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
 }
 
-// readPointSQL selects a statement's read point: its snapshot, up to where a standby shows
-// WAL at most, and which server answers.
+// readPointSQL selects a statement's read point, <snapshot>@<LSN>@<ServerSQL>: a standby shows
+// no WAL behind the LSN; on a primary it is 0.
 const readPointSQL = `SELECT pg_current_snapshot()::text || '@' ||
 	coalesce((greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0')::text, '0') || '@' || ` + postgres.ServerSQL
 

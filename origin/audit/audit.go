@@ -44,8 +44,8 @@ type Change struct {
 type Entry struct {
 	ID          int64          `json:"id"`
 	At          time.Time      `json:"at"`
-	Actor       string         `json:"actor"` // as the command said
-	Role        string         `json:"role"`  // of the database, as Postgres knows it
+	Actor       string         `json:"actor"` // who the command said it was
+	Role        string         `json:"role"`  // the role of Postgres that wrote the row
 	Action      string         `json:"action"`
 	WorkspaceID *uuid.UUID     `json:"workspaceId"`
 	KeyID       *uuid.UUID     `json:"keyId"`
@@ -80,8 +80,8 @@ type Filter struct {
 	Limit          int
 }
 
-// List returns the newest entries that the filter selects, newest first. Those of a key
-// include the act that made it in another's place.
+// List returns the newest entries that the filter selects, newest first. Those of a key include
+// the rotation that made it in the place of another key.
 func List(ctx context.Context, conn *pgx.Conn, f Filter) ([]Entry, error) {
 	rows, _ := conn.Query(ctx, `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
 		-- mutation: a key is not found by what replaced it

@@ -49,11 +49,11 @@ type rows struct {
 	columns []lists.Column // of the file, in its order
 	bar     *progressbar.ProgressBar
 
-	read, row int64 // bytes so far, and when encoding/csv returned the last row
+	read, row int64 // how many bytes were read, and how many when encoding/csv returned the last row
 	ids       map[string]bool
 	count     int64
 	bad       BadFile
-	failed    error // of reading
+	failed    error // why the file cannot be read; nil = it can
 }
 
 // openRows opens the file, or standard input if it is "-", and reads its header.
@@ -112,8 +112,8 @@ func (r *rows) header(known []lists.Column) {
 	}
 }
 
-// next returns the next row, or nil at the end of the file. It ends the copy at the first bad row:
-// the rest of the file is then only checked. The server logs the error, so it has no data of the file.
+// next returns the next row, or nil at the end of the file. From a bad row on it only checks the
+// file, and ends the copy with an error. The server logs that, so it has no data of the file.
 func (r *rows) next() ([]any, error) {
 	texts, err := r.csv.Read()
 	for ; err == nil; texts, err = r.csv.Read() {
@@ -128,7 +128,7 @@ func (r *rows) next() ([]any, error) {
 	return nil, nil
 }
 
-// fault adds an error of encoding/csv to the bad rows. Others are the file's.
+// fault adds an error of encoding/csv to the bad rows. Any other error is one of the file.
 func (r *rows) fault(err error) {
 	if syntax := (*csv.ParseError)(nil); errors.As(err, &syntax) {
 		r.add(syntax.Line, syntax.Column, fmt.Sprintf("%v, in the row that begins in line %d", syntax.Err, syntax.StartLine))

@@ -120,7 +120,7 @@ func each(columns []lists.Column, form string) string {
 	return strings.Join(list, ", ")
 }
 
-// long are transactions whose statements may take long.
+// long are the options of a transaction whose statements may take long.
 var long = pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL statement_timeout = 0"}
 
 // startProgress shows a bar on a terminal, of so many rows or bytes; -1 = not known.

@@ -63,7 +63,7 @@ func checkValue(c *lists.Column, text string) (value any, reason string) {
 	return nil, reason + ": " + quote(text)
 }
 
-// quote returns a value in quotes, for a reason. It cuts a long value.
+// quote returns a value in quotes, for the reason of a fault. It cuts a long value.
 func quote(text string) string {
 	if len(text) > 60 {
 		return strconv.Quote(strings.ToValidUTF8(text[:60], "")) + "…"

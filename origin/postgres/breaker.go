@@ -10,10 +10,10 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// The cooldown of a breaker is how long a failed server gets no queries. After it, one
-// query tries the server; if that fails, it costs one caller its time limit. The cooldown
-// of the primary is short, because nothing replaces the primary and a restart takes about
-// that long. A standby is replaced by the primary, so its cooldown may be longer.
+// Cooldowns of breakers: how long a failed server gets no queries. Then one query tries the
+// server; if that fails, it costs one caller its time limit. The cooldown of the primary is
+// short, because nothing replaces the primary and a restart takes about that long. A standby is
+// replaced by the primary, so its cooldown may be longer.
 const (
 	PrimaryCooldown = 200 * time.Millisecond
 	StandbyCooldown = time.Second
@@ -42,7 +42,7 @@ func NewBreaker(name string, cooldown time.Duration) Breaker {
 // Do runs the query unless the breaker is open. It classifies the query's error.
 func (b Breaker) Do(query func() error) error {
 	_, err := b.circuit.Execute(func() (struct{}, error) { return struct{}{}, Classify(query()) })
-	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) { // which reads as if there were too many clients
+	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) { // their texts would read as if there were too many clients
 		return fmt.Errorf("%w: its last queries failed, and it is tried by one at a time", ErrUnavailable)
 	}
 	return err

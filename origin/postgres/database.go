@@ -21,7 +21,7 @@ type Options struct {
 	// TimelineKnown is closed as soon as it is known which timeline the fleet follows. No
 	// page and no key is read before that. nil = it need not be known.
 	TimelineKnown <-chan struct{}
-	Followed      *changefeed.Followed // by which it is judged which server has answered; nil = nothing is known
+	Followed      *changefeed.Followed // judges which server has answered; nil = nothing is known of it
 }
 
 // Keys have connections of their own, so that many misses at once do not delay the look-up
@@ -46,7 +46,7 @@ type Database struct {
 	Options     Options
 
 	address
-	pools []*pgxpool.Pool // all
+	pools []*pgxpool.Pool // those of Pages, Keys, Usage and Standbys
 }
 
 // Open makes the pools. A malformed URL is an error, an unreachable server is not.

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrStandby: a command that writes has reached a standby.
+// ErrStandby says that a command that needs the primary has reached a standby.
 var ErrStandby = errors.New("this server is a standby: name the primary in --database-url")
 
 // kind is a class of errors that callers handle alike.
@@ -84,8 +84,8 @@ func Code(err error) string {
 	return ""
 }
 
-// WithSchemaHint adds what to do to the error of a statement that missed a table or a column:
-// the schema is of an older version than the program.
+// WithSchemaHint adds `listedge migrate up` to an error about a missing table or column: the
+// schema is of an older version than the program.
 func WithSchemaHint(err error) error {
 	switch Code(err) {
 	case "42P01", "42703": // undefined_table, undefined_column

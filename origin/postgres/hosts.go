@@ -57,8 +57,8 @@ func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// CommandSettings are those of commands and of the follower. Compiling would take longer than
-// what they ask of the catalog.
+// CommandSettings are the settings of commands and of the follower. jit is off because compiling
+// would take longer than what they ask of the catalog.
 var CommandSettings = Settings{"search_path": Schema, "jit": "off"}
 
 // prepareConfig sets what all connections have in common. If the URL names several servers,
@@ -96,7 +96,7 @@ func connectWithin(ctx context.Context, url string, timeout time.Duration) (*pgx
 	return conn, nil
 }
 
-// IdentifyAt is Identify of the server to which a URL leads.
+// IdentifyAt returns which server and database a URL leads to.
 func IdentifyAt(ctx context.Context, url string) (s changefeed.Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*ConnectTimeout)
 	defer cancel()
@@ -111,8 +111,8 @@ func IdentifyAt(ctx context.Context, url string) (s changefeed.Server, err error
 // CommandTimeout is how long a command waits for a connection: nobody else waits meanwhile.
 const CommandTimeout = 10 * time.Second
 
-// ConnectPrimary is Connect for commands that need the primary. It returns ErrStandby if the
-// server is a standby: a URL that names a single server is not checked when it connects.
+// ConnectPrimary opens a connection for a command that needs the primary. It returns ErrStandby
+// if the server is a standby: Connect does not check a URL that names a single server.
 func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
 	conn, err := connectWithin(ctx, url, CommandTimeout)
 	if err != nil {

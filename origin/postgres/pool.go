@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// ConnectTimeout is for a new connection, PingTimeout for a ping: pgx pings a connection that
+	// ConnectTimeout bounds making a connection, PingTimeout a ping: pgx pings a connection that
 	// was idle for a second before it is used, because the network may have lost it without notice.
 	ConnectTimeout = 2 * time.Second
 	PingTimeout    = time.Second
@@ -41,8 +41,8 @@ func parsePool(url string) (*pgxpool.Config, error) {
 	return config, checkURL(url, err)
 }
 
-// openPool makes a pool that keeps so many connections idle. It does not wait for a
-// connection, so an unreachable server is no error here.
+// openPool makes a pool of at most connections, of which it keeps idle open. It does not wait
+// for one, so an unreachable server is no error here.
 func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
 	config, err := parsePool(url)
 	if err != nil {
@@ -63,7 +63,7 @@ func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc
 // Settings of sessions, by name.
 type Settings map[string]string
 
-// SessionSettings are those that every statement depends on that reads for a node.
+// SessionSettings are the settings that every statement depends on that reads for a node.
 func SessionSettings(timeout time.Duration) Settings {
 	return Settings{
 		"search_path":                   Schema,
@@ -81,7 +81,7 @@ func SessionSettings(timeout time.Duration) Settings {
 	}
 }
 
-// WriteSettings are those of statements that write, whatever settings the role has.
+// WriteSettings are the settings of statements that write, whatever settings the role has.
 func WriteSettings(timeout time.Duration) Settings {
 	s := SessionSettings(timeout)
 	s["default_transaction_read_only"] = "off" // mutation: a read-only role writes nothing
@@ -116,8 +116,8 @@ func (s Settings) apply(c *pgconn.Config) {
 	}
 }
 
-// Local is a statement that sets them for the transaction that runs it. A default of
-// transactions (default_transaction_…) is set as the transaction's own property. Postgres
+// Local returns a statement that makes the settings for the transaction that runs it. A default
+// of transactions (default_transaction_…) is set as the transaction's own property. Postgres
 // refuses an isolation level that differs from the one that the transaction began with.
 func (s Settings) Local() string {
 	own := Settings{}

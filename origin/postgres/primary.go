@@ -32,7 +32,7 @@ func ParseServer(text string, conn *pgconn.PgConn) (s changefeed.Server) {
 type address struct {
 	timelineKnown <-chan struct{}         // Options.TimelineKnown
 	followed      *changefeed.Followed    // Options.Followed
-	refusal       atomic.Pointer[refusal] // the last one
+	refusal       atomic.Pointer[refusal] // the last one, until noteAnswer forgets it; nil = none
 }
 
 // toFollowed is toPrimary, which of several servers prefers one that is not refused: an old primary
@@ -54,8 +54,8 @@ type refusal struct {
 	at  time.Time
 }
 
-// refusedFor is how long no answer must have been refused before WrongServer is
-// nil again: one address may lead to several servers in turn.
+// refusedFor is how long WrongServer remembers a refusal, whatever is answered meanwhile: one
+// address may lead to several servers in turn.
 const refusedFor = time.Second
 
 // WrongServer is why the answers of the primary's address are refused: another

@@ -11,8 +11,8 @@ import (
 
 // This file has the statements of the package, except the one that Settings renders.
 
-// Expressions: when a server was started, and its timeline; 0 = it is in recovery and does not
-// know it. The control file would name a new timeline too late.
+// startedSQL is when the server was started, timelineSQL its timeline; 0 = it is in recovery and
+// does not know it. The control file would name a new timeline too late.
 const (
 	startedSQL  = `extract(epoch FROM pg_postmaster_start_time())::text`
 	timelineSQL = `CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END`
@@ -39,7 +39,7 @@ func Identify(ctx context.Context, of interface {
 // WALPosition is how far a server has written or replayed WAL. PrimarySQL and StandbySQL
 // read it.
 type WALPosition struct {
-	changefeed.Server        // its timeline is the primary's; without a name
+	changefeed.Server        // of a standby, Timeline is that of the WAL it receives; without Name
 	LSN               uint64 // where the primary's WAL ends, or what the standby has replayed
 }
 

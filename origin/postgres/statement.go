@@ -12,18 +12,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// maxMessage, in bytes, is the longest message that is read from the server, and so the longest
-// row. Its JSON may be six times as long. A longer one is a *pgproto3.ExceededMaxBodyLenErr, and closes
-// the connection.
+// maxMessage is the longest message that is read from the server, and so the longest row, in
+// bytes. Its JSON may be six times as long. A longer message is a *pgproto3.ExceededMaxBodyLenErr,
+// and closes the connection.
 const maxMessage = 4 << 20
 
 // Statement is a query whose rows are read as the server sends them.
 type Statement struct {
-	Name       string // it is prepared under
+	Name       string // under which a connection prepares it
 	SQL        string
-	Parameters []uint32 // types; the arguments are sent in the binary format
+	Parameters []uint32 // OIDs of their types; the arguments are sent in the binary format
 	Columns    []Column
-	Formats    []int16 // wanted, of the columns
+	Formats    []int16 // of the columns: pgtype.BinaryFormatCode or TextFormatCode
 	// Settings is a statement that is run first, in the same transaction, if there is a
 	// connection pooler (Settings.Local).
 	Settings string
@@ -32,7 +32,7 @@ type Statement struct {
 // Column is what a statement's column must be.
 type Column struct {
 	Name string // for errors
-	Type uint32
+	Type uint32 // OID
 }
 
 // check returns ErrSchema if the server's columns are not the statement's.

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	interval     = 5 * time.Second // between two writes; twice that may be lost, so one may fail
+	interval     = 5 * time.Second // between two writes; twice that may be lost, if one of them fails
 	writeTimeout = 3 * time.Second // ends before the next interval
 	closeTimeout = 4 * time.Second
 
@@ -57,7 +57,7 @@ type Row struct {
 	Hour time.Time `json:"hour"` // its beginning
 	Counts
 	LastUsed time.Time `json:"lastUsed"` // the end of the last interval with a request
-	since    time.Time // all was counted after it
+	since    time.Time // all that the row counts was counted after it
 	sent     bool      // it may have been written, so nothing is added
 }
 
@@ -84,12 +84,12 @@ type Recorder struct {
 	write Writer
 	run   uuid.UUID
 	stop  context.CancelFunc
-	loops sync.WaitGroup // of one
-	// The loop's, and Close's once it has ended.
+	loops sync.WaitGroup // the one loop
+	// Used by the loop alone, and by Close once the loop has ended.
 	queue  []*Row
-	sent   int       // rows of the front that may have been written, as batch number
+	sent   int       // how many rows at the front may have been written, as batch number
 	number int64     // of the last batch; from 1, in the order of writing
-	looked time.Time // at the counters
+	looked time.Time // when the counters were last read
 
 	mu    sync.Mutex // guards used and stats
 	used  []*Counter // those with counts that are in no row
@@ -130,8 +130,8 @@ func (r *Recorder) Close(ctx context.Context) error {
 	return r.flush(ctx, math.MaxInt)
 }
 
-// loop looks and writes until ctx ends. A write that hangs must not delay the next look into
-// another hour.
+// loop reads the counters and writes rows until ctx ends. A write that hangs must not delay the
+// next reading into another hour.
 func (r *Recorder) loop(ctx context.Context) {
 	hourEnds := func() time.Time { return r.looked.Truncate(time.Hour).Add(time.Hour) }
 	for {
@@ -147,8 +147,8 @@ func (r *Recorder) loop(ctx context.Context) {
 	}
 }
 
-// look adds what was counted to rows of the hour that was at the last look. Where the queue is
-// full, it adds to a row of the key that waits, of an earlier hour.
+// look adds what was counted since the last look to rows of the hour of that look. If the queue
+// is full, it adds to a row of the same key that waits, of any hour; without one it is lost.
 func (r *Recorder) look(now time.Time) {
 	r.mu.Lock()
 	used := r.used
@@ -217,8 +217,8 @@ type Counter struct {
 
 	recorder *Recorder
 	key      Key
-	handed   atomic.Bool // over to the Recorder
-	row      *Row        // the Recorder's: the last one
+	handed   atomic.Bool // it is in the Recorder's used, or nobody reads it
+	row      *Row        // the last row that the Recorder added the counts to; used by it alone
 }
 
 // Answered counts a request, with the status of its response and the size of the body as
@@ -243,7 +243,7 @@ func (c *Counter) Bypassed() { c.bypassed.Add(1); c.handOver() }
 // Queried counts a query of Postgres.
 func (c *Counter) Queried() { c.queries.Add(1); c.handOver() }
 
-// handOver gives the counter to the Recorder, unless it is there.
+// handOver tells the Recorder that the counter has counts, unless it knows.
 func (c *Counter) handOver() {
 	if !c.handed.Load() && c.handed.CompareAndSwap(false, true) {
 		c.recorder.mu.Lock()

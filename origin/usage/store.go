@@ -32,7 +32,7 @@ type Store struct {
 // NewStore writes to a database.
 func NewStore(db *postgres.Database) *Store { return &Store{db: db} }
 
-// Add is a Writer. Once an hour it removes rows that are too old, if something was added: a node
+// Add writes a batch, as a Writer. Once an hour it also removes rows older than Kept: a node
 // without requests does nothing. If that fails, the next hour tries again.
 func (s *Store) Add(ctx context.Context, run uuid.UUID, number int64, rows []*Row) error {
 	text, _ := json.Marshal(rows) // numbers, ids and times: it cannot fail

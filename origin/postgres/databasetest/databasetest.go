@@ -10,8 +10,8 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Open opens the pools as a node does, and closes them when the test ends. Without a limit
-// for a query, it is one for hangs.
+// Open opens the pools as a node does, and closes them when the test ends. Without a limit for a
+// query in o, it is five minutes.
 func Open(t testing.TB, o postgres.Options) *postgres.Database {
 	t.Helper()
 	o.Connections, o.QueryTimeout = cmp.Or(o.Connections, 2), cmp.Or(o.QueryTimeout, 5*time.Minute)
