@@ -6,7 +6,7 @@
 -- ARGV[1]  numbers, packed as the state is:
 --          rate burst version     the caller's policy; a rate is micro-tokens a second
 --          need hold extra        tokens to admit now; 1: they count as held; tokens to lease
---          arrived fair           requests since the last report; 1: these are a share of what is scarce
+--          arrived fair           requests since the last report; 1: extra is the fair share
 --          slice released released_before   no longer held, of that slice and the one before
 --          returned debt          tokens to give back; tokens spent without Redis
 --          nodes missing          of the fleet; those that may be cut off
@@ -38,10 +38,10 @@
 -- for them below the burst. The debit comes before the grant: else tokens would be spent twice.
 
 local FORM, SIZE = '<ddddddddddd', 88
-local TOKEN, SLICE, SLACK = 1000000, 10000000, 1000000
+local TOKEN, SLICE, SLACK = 1000000, 10000000, 1000000 -- micro-tokens; microseconds; a smaller step back is waited out
 local LEAST = 16 -- smaller bursts are not leased from
-local MEMBER_LIFE, DEMAND_SPAN = 60000000, 6000000
-local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627
+local MEMBER_LIFE, DEMAND_SPAN = 60000000, 6000000 -- microseconds; see withheld and demand
+local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627 -- the largest rate, in micro-tokens a second, and burst
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 local rate, burst, version, need, hold, extra, arrived, fair, reported_slice,
