@@ -18,17 +18,17 @@ type Edge struct {
 	pages     *prometheus.CounterVec   // by tier
 	collapsed *prometheus.CounterVec
 
-	// The series of lists. To look a series up takes longer than to count.
-	answers   [lists.Collections][len(statuses) + 1]prometheus.Counter // the last one is of all other statuses
-	latencies [lists.Collections][OutcomeError + 1]prometheus.Observer // nil = looked up: it is no page
+	// The series of the lists' routes, kept because to look one up takes longer than to count.
+	answers   [lists.Collections][len(statuses) + 1]prometheus.Counter // by index in statuses; the last one is of all others
+	latencies [lists.Collections][OutcomeError + 1]prometheus.Observer // by outcome; nil = no page, so it is looked up
 	tiers     [tiers]prometheus.Counter
 
 	// Connections returns how many connections are open, and how many may be. The server sets it.
 	Connections func() (open, limit int64)
 }
 
-// begin makes the series of lists, so that the first response of a kind is an increase. Those of
-// other routes, of which most can never be, begin with their first response.
+// begin makes the series of lists, so that the first response of a kind is an increase. Series of
+// other routes, most of which never occur, begin with their first response.
 func (e *Edge) begin() {
 	for _, c := range lists.All {
 		for i := range e.answers[c] {
@@ -44,7 +44,7 @@ func (e *Edge) begin() {
 	e.collapsed.WithLabelValues()
 }
 
-// statusLabel is the status of that number in statuses.
+// statusLabel is the label of statuses[i]; other behind its end.
 func statusLabel(i int) string {
 	if i == len(statuses) {
 		return "other"
@@ -85,17 +85,17 @@ type Totals struct {
 	Requests uint64 `json:"requests"`
 	Refused  uint64 `json:"refused"` // of these, answered with 429
 	Failed   uint64 `json:"failed"`  // of these, answered with 500 or 503
-	Pages    uint64 `json:"pages"`   // looked up
+	Pages    uint64 `json:"pages"`   // that were looked up
 	Hits     uint64 `json:"hits"`    // of these, found in memory or in Redis
 }
 
-// Totals reads the counters.
+// Totals adds the counters of Edge up.
 func (e *Edge) Totals() Totals {
 	return Totals{Requests: total(e.requests), Refused: total(e.requests, "429"), Failed: total(e.requests, "500", "503"),
 		Pages: total(e.pages), Hits: total(e.pages, TierMemory.String(), TierRedis.String())}
 }
 
-// total adds the counters of a metric whose last label has one of these values; without values, all.
+// total adds up the counters of a metric whose last label has one of the values; without any, all.
 func total(metric prometheus.Collector, values ...string) (n uint64) {
 	series := make(chan prometheus.Metric)
 	go func() {

@@ -5,8 +5,8 @@
 //	                                       ├── names.go ──► /metrics
 //	cache, limiter, origin, … ── Stats ────┘   (read at each scrape)
 //
-// Labels have small sets of values: never a key or a path, and of workspaces only those with the five
-// fullest quotas.
+// Labels have small sets of values: never a key or a path, and of workspaces only those with the
+// five fullest quotas.
 package metrics
 
 import (
@@ -32,7 +32,7 @@ import (
 // Route is the operation of a request.
 type Route uint8
 
-// The routes; RouteNone is a request without a route. Behind them are those of the lists.
+// The routes; RouteNone is a request without a route. From routeLists on they are the lists'.
 const (
 	RouteNone Route = iota
 	RouteDocs       // and /openapi.json
