@@ -18,9 +18,9 @@
 //
 //	log ──► Beat ──► replica: at each heartbeat all rows move to the next snapshot
 //
-// A hit omits no commit older than Options.Bound: each heartbeat proves that the rows have all
-// changes, and without a proof younger than Bound they are not served as fresh. An entry is a
-// finished page, in ristretto. A flight is the look-up that all requests for a key share.
+// Where changes are followed, a hit omits no commit older than Options.Bound: a heartbeat proves
+// that the rows have all changes, and pages are cut from them only while the last proof is young.
+// An entry is a finished page, in ristretto. A flight is a look-up that requests for a key share.
 package cache
 
 import (

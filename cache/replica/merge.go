@@ -59,7 +59,7 @@ func (o Outcome) String() string {
 	return [...]string{"merged", "parked", "resynced", "wrong-server", "too-old", "any-row", "inconsistent", "dropped"}[o]
 }
 
-// Begin returns the state, to be called before a statement is sent, or a copy is asked for.
+// Begin returns Fill.Start. It is called before a statement is sent, or a copy is asked for.
 func (r *Replica) Begin() Start {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

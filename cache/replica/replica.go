@@ -40,7 +40,7 @@ type Budgets struct {
 	Parked  int // bytes of fills that wait for a heartbeat
 	Lists   int // of one table
 
-	Released int // bytes of rows that were let go, but may be held by callers, until Apply says so
+	Released int // bytes of rows that were let go, but that callers may hold, before Apply says so
 }
 
 // Replica is the rows of one node. Its methods may be called concurrently.
