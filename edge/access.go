@@ -55,8 +55,8 @@ func (s *Server) authenticate(x *exchange) *failure {
 	return nil
 }
 
-// unauthorised counts the failure for the client's address. After too many failures it
-// returns a 429 instead of the problem.
+// unauthorised counts a request without a valid key for the client's address, and returns
+// p as its failure; a 429 instead if the address has sent too many.
 func (s *Server) unauthorised(x *exchange, p *problem) *failure {
 	bucket := malformedKeys
 	if p == keyRefused {
@@ -68,16 +68,16 @@ func (s *Server) unauthorised(x *exchange, p *problem) *failure {
 	return &failure{problem: p}
 }
 
-// client is what a node makes of a key once, for all its requests: its buckets, and
-// the part of its headers that does not change.
+// client is what a node makes of an API key once, for all its requests: its buckets, and
+// the part of the limit headers that does not change.
 type client struct {
 	bucket          *limiter.Bucket
 	workspaceBucket *limiter.Bucket // nil = none
-	limit           int64           // burst of the key
+	limit           int64           // tokens that a full bucket of the key has
 	workspaceLimit  int64
-	policy          unique.Handle[string] // RateLimit-Policy but for the quota, which most keys share
+	policy          unique.Handle[string] // RateLimit-Policy without the quota; one text for all keys with these limits
 	quota           *quota                // of the workspace; nil = none
-	broken          error                 // its limit cannot be enforced, so its requests are refused
+	broken          error                 // why the key's limit cannot be enforced, so its requests are refused; nil = it can
 	usage           *usage.Counter
 }
 
@@ -134,7 +134,7 @@ func appendPolicy(dst []byte, name string, p limiter.Policy) []byte {
 	return strconv.AppendFloat(append(dst, ";rate="...), float64(thousandths)/1000, 'f', -1, 64)
 }
 
-// quota is a workspace's quota. Each period has a count of its own.
+// quota is how many requests a workspace may make in a day or month; each has its own count.
 type quota struct {
 	apikey.Quota
 	limiter   *limiter.Limiter
@@ -142,14 +142,14 @@ type quota struct {
 	current   atomic.Pointer[period]
 }
 
-// period is one period of a quota.
+// period is one day or month of a workspace's quota, with the count of its requests.
 type period struct {
 	count      *limiter.Counter
 	begin, end time.Time
 	policy     string // its item of RateLimit-Policy
 }
 
-// at returns the period of that moment, by the node's clock. It allocates once in a
+// at returns the quota's period in which now is, by the node's clock. It allocates once in a
 // period. Requests of the old period that are still being decided keep its count.
 func (q *quota) at(now time.Time) *period {
 	if p := q.current.Load(); p != nil && !now.Before(p.begin) && now.Before(p.end) { // mutation: a request counts in the period of another
@@ -248,8 +248,8 @@ func appendLimits(dst []byte, c *client, quota *period, d *limiter.Decision) []b
 	return append(dst, crlf...)
 }
 
-// appendStatus renders one bucket: the tokens left, and the seconds until there is
-// one more.
+// appendStatus renders an item of RateLimit: the tokens left in a bucket and the seconds
+// until there is one more, or the requests left in a quota and the seconds until it ends.
 func appendStatus(dst []byte, name string, s *limiter.Status) []byte {
 	dst = append(append(append(dst, '"'), name...), `";r=`...)
 	dst = strconv.AppendInt(dst, s.Remaining, 10)
@@ -259,5 +259,5 @@ func appendStatus(dst []byte, name string, s *limiter.Status) []byte {
 // upToSecond rounds up to whole seconds.
 func upToSecond(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// wholeSeconds rounds up, to at least 1: the unit of Retry-After.
+// wholeSeconds rounds up to whole seconds, at least 1, as Retry-After has them.
 func wholeSeconds(d time.Duration) int64 { return max(1, upToSecond(d)) }

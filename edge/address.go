@@ -30,7 +30,7 @@ type guard struct {
 	addresses *lru.Cache[netip.Addr, *addressBuckets]
 }
 
-// addressBucket is one of the buckets of an address.
+// addressBucket names one of the token buckets that each client address has.
 type addressBucket uint8
 
 const (
@@ -65,8 +65,8 @@ func (g *guard) exhausted(a netip.Addr) bool {
 	return ok && buckets[refusedKeys].TokensAt(g.now()) < 1
 }
 
-// take takes tokens from a bucket of the address. It returns 0, or the seconds until there
-// are as many.
+// take takes tokens from a bucket of the address, and returns 0. If there are too few, it
+// takes none, and returns the seconds until there are enough.
 func (g *guard) take(a netip.Addr, b addressBucket, tokens int) (retry int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,8 +95,8 @@ func network(a netip.Addr) netip.Addr {
 	return a.WithZone("")
 }
 
-// limitAddress takes tokens from a bucket of the client's address. It returns the problem if there are
-// too few.
+// limitAddress takes tokens from a bucket of the client's address. It returns p as a failure
+// if there are too few, else nil.
 func (s *Server) limitAddress(x *exchange, b addressBucket, tokens int, p *problem) *failure {
 	if retry := s.guard.take(s.clientAddress(x), b, tokens); retry > 0 {
 		return &failure{problem: p, retry: retry}
@@ -132,7 +132,7 @@ func (s *Server) clientAddress(x *exchange) netip.Addr {
 	return peer
 }
 
-// peer is the address that the connection comes from.
+// peer returns the address that the connection comes from; the zero address if it is not TCP.
 func (c *conn) peer() (peer netip.Addr) {
 	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		peer, _ = netip.AddrFromSlice(tcp.IP)
@@ -151,8 +151,8 @@ func (s *Server) trusted(a netip.Addr) bool {
 
 // forwarder is an address that forwarded a request although it is not a trusted proxy. Most
 // likely it is a load balancer that is missing in --trusted-proxies. Then all its clients have
-// one address here and share the limits by address. It is a note and not a failure, because
-// any client may send the header.
+// one address here and share the limits by address. No request fails for it, because any
+// client may send the header.
 type forwarder struct {
 	at   time.Time
 	peer netip.Addr
@@ -173,8 +173,8 @@ func (s *Server) checkProxy(x *exchange) {
 	}
 }
 
-// UntrustedProxy is nil, or names the address that has recently forwarded requests without
-// being a trusted proxy.
+// UntrustedProxy returns an error that names the address that has forwarded requests in the
+// last hour without being a trusted proxy, or nil.
 func (s *Server) UntrustedProxy() error {
 	last := s.untrusted.Load()
 	if last == nil || time.Since(last.at) > proxyNoteTime {

@@ -30,7 +30,7 @@ func newConn(c net.Conn) *conn {
 // it is not moved, because setting one costs 0.2 µs and a request sets three.
 const deadlineSlack = time.Second
 
-// deadline is the moment that a deadline was last set to.
+// deadline is a connection's deadline to read or to write, as it was last set; zero = none.
 type deadline struct{ at time.Time }
 
 // move says whether the deadline must be set anew to expire between t and
@@ -101,12 +101,12 @@ type response struct {
 	status  int
 	kind    string       // Content-Type
 	lines   []byte       // header lines, each with its end
-	entry   *cache.Entry // with whose body the body begins; nil = with the pieces
+	entry   *cache.Entry // the body begins with the entry's; nil = it is the pieces alone
 	pieces  [3][]byte
 	tail    []byte // the last piece, if only this response has it
-	size    int    // of the pieces, in bytes
+	size    int    // of the whole body, in bytes
 	pending bool   // from newResponse to Close
-	body    bool   // it is to be sent
+	body    bool   // the body is to be sent: not for HEAD and 304
 	linger  bool   // the client may still be sending: see linger
 
 	head []byte // fasthttp's headers, held back
@@ -118,7 +118,7 @@ var crlf = []byte("\r\n")
 // bypass it.
 const writeBuffer = 4 << 10
 
-// newResponse returns the connection's response, with no lines and no body.
+// newResponse returns the connection's response with this status, no lines and no body.
 func (c *conn) newResponse(status int) *response {
 	r := &c.response
 	r.status, r.kind, r.pending = status, "application/json", true
@@ -131,14 +131,14 @@ func (r *response) add(name, value string) {
 	r.lines = append(append(append(append(r.lines, name...), ": "...), value...), crlf...)
 }
 
-// header returns the value of a header that was added.
+// header returns the value of a header that was added behind another one; nil = none was.
 func (r *response) header(name string) []byte {
 	_, value, _ := bytes.Cut(r.lines, []byte("\r\n"+name+": "))
 	value, _, _ = bytes.Cut(value, crlf)
 	return value
 }
 
-// setBody sets the pieces of the body, behind that of the entry.
+// setBody sets the whole body, or what it has behind the body of r.entry.
 func (r *response) setBody(pieces ...[]byte) {
 	if r.entry != nil {
 		r.size = r.entry.Size
@@ -205,10 +205,11 @@ func (r *response) Close() (err error) {
 // copy for long.
 const maxCopied = 60 << 10
 
-// outgoing are buffers of what is sent.
+// outgoing are buffers in which responses are put together to be sent.
 var outgoing = sync.Pool{New: func() any { return new([]byte) }}
 
-// send writes headers, lines and body, mostly by one call.
+// send writes the response to the connection: fasthttp's headers, then lines, then the body,
+// mostly by one call.
 func (r *response) send() (err error) {
 	out := outgoing.Get().(*[]byte)
 	b := append(append(append((*out)[:0], r.head[:len(r.head)-len(crlf)]...), r.lines...), crlf...)
@@ -243,11 +244,11 @@ func (r *response) send() (err error) {
 // A connection keeps fasthttp's buffers while it is idle: the one it reads into,
 // the one it writes headers into, and the last request.
 const (
-	// maxHeaders is how many headers a request may have. fasthttp takes 64 bytes
-	// for each, besides its text.
+	// maxHeaders is how many headers a request may have. For each, fasthttp takes 64 bytes
+	// besides its text.
 	maxHeaders = 100
 	// keptRequest is the largest request, in bytes, whose buffers are used again.
-	// They take four times as much.
+	// The buffers take four times as much.
 	keptRequest = 2 << 10
 	// maxRead bounds a Read, in bytes. fasthttp parses what the first Read brought
 	// of the headers and then waits for their end, so this bounds the memory of a
@@ -275,8 +276,8 @@ func (c *conn) dropRequest(ctx *fasthttp.RequestCtx) {
 //
 // Invariant: every byte belongs to a request's headers, because no body is read.
 type lineChecker struct {
-	last     byte // the one before the next bytes
-	encoding bool // a line may have been a Transfer-Encoding: so that most connections need no search for one
+	last     byte // the last byte that was checked
+	encoding bool // a line began with t, so checkHeaders must look for a Transfer-Encoding
 }
 
 var errLine = errors.New("a line ends in LF alone or is folded")

@@ -53,7 +53,7 @@ var documents = sync.OnceValue(func() map[string]*document {
 	return all
 })
 
-// docs.html keeps an API key in memory until it is reloaded or closed, because every
+// docsPage is /docs. It keeps an API key in memory until it is reloaded or closed, because every
 // script of this address can read what a browser stores, for years. A user who wants it
 // stored ticks a box, and unticks it to delete the key. (The item "authorized" is Swagger
 // UI's.)
@@ -122,7 +122,7 @@ const documentCache = "public, max-age=300"
 // address.
 const documentUnit = 64 << 10
 
-// serveDocument answers GET and HEAD, within the limit of the client's address.
+// serveDocument answers GET and HEAD of a document, within the limit of the client's address.
 func (s *Server) serveDocument(x *exchange, d *document) *failure {
 	if x.hasBody {
 		return &failure{problem: bodyTooLarge}

@@ -33,7 +33,7 @@ type Options struct {
 
 	Usage *usage.Recorder // counts the usage of keys; nil = it is not counted
 
-	Clock *boottime.Clock // measures the age of keys in memory; nil = one of the server's own
+	Clock *boottime.Clock // measures the age of keys in memory; nil = a new one
 
 	MaxConnections int  // further connections get a 503; 0 = the constant MaxConnections
 	NoDocs         bool // /docs is 404
@@ -45,15 +45,15 @@ type Options struct {
 // Server answers the public listener.
 type Server struct {
 	Options
-	Keys  *apikey.Cache[client] // those that this node knows; it listens for their changes
+	Keys  *apikey.Cache[client] // the API keys that were looked up, each with its client
 	guard *guard
 
 	router      *router.Router
-	longestPath int // of a route, in bytes
+	longestPath int // bytes of the longest path of a route
 	http        *fasthttp.Server
 	log         requestLog
 	draining    atomic.Bool
-	untrusted   atomic.Pointer[forwarder] // the last one that is not a trusted proxy; nil = none
+	untrusted   atomic.Pointer[forwarder] // the last peer that forwarded and is no trusted proxy; nil = none
 }
 
 // conn is a connection of the public listener. It checks the line ends of what it reads,
@@ -61,13 +61,13 @@ type Server struct {
 // only Close may be called by another.
 type conn struct {
 	net.Conn
-	lines    lineChecker // of all that was read
+	lines    lineChecker // checks all that is read
 	response response
 	headers  requestHeaders
 	exchange exchange
 	hits     uint64 // responses that were neither errors nor misses
-	idPrefix []byte // random: of the ids that requests get if they have none
-	requests uint64 // how many got one, which is the rest of the id
+	idPrefix []byte // random; an id that a request gets here begins with it
+	requests uint64 // how many got such an id, which ends with this number
 
 	readBy      time.Time // the deadline of the next Read
 	read, write deadline
@@ -88,7 +88,7 @@ type exchange struct {
 	close    bool   // the connection ends with this request
 	id       []byte // the request id, in idSpace
 	route    metrics.Route
-	keyEntry *apikey.Entry[client] // its key, valid or not; nil before the look-up
+	keyEntry *apikey.Entry[client] // the API key, valid or not; nil before the look-up
 	client   *client               // once the key is known to be valid
 	query    origin.Query          // once parsed
 	cost     cost
@@ -105,11 +105,11 @@ type exchange struct {
 	decoded []byte // parameters, in scratch if there is room: the query refers to them
 }
 
-// cost is what a request costs its client.
+// cost is how many tokens a request takes from its client.
 type cost uint8
 
 const (
-	notLimited cost = iota // not known: the limiter was not asked
+	notLimited cost = iota // not known yet: the limiter was not asked
 	free                   // nothing: memory answers with 304, 412 or 504
 	oneToken               // a token of the key's bucket, of its workspace's and of the quota
 )
@@ -125,7 +125,7 @@ const (
 	phases
 )
 
-// endPhase ends a phase. The phase began when the one before it ended. Phases that may
+// endPhase notes how long a phase took since the one before it ended. Phases that may
 // have waited are always timed. The others are timed only for traces,
 // because reading the clock takes longer than most of them.
 func (x *exchange) endPhase(p phase) {

@@ -47,7 +47,7 @@ func (s *Server) newRouter() *router.Router {
 	return r
 }
 
-// handler makes a handler of a function that writes the response or fails.
+// handler makes fasthttp's handler of serve, which writes the response or returns a failure.
 func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		x := &ctx.Conn().(*conn).exchange
@@ -78,8 +78,8 @@ func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	return c
 }
 
-// serve handles every request. The router continues at list, at a document or at
-// a problem.
+// serve answers a request that could be read. The router continues at list, at a document or
+// at a problem.
 func (s *Server) serve(x *exchange) {
 	defer s.finish(x)
 	s.assignID(x)
@@ -159,8 +159,8 @@ func (s *Server) checkHeaders(x *exchange) *failure {
 }
 
 // list is the pipeline of a list request: key, parameters, memory, limit, fill, response. A
-// failure ends it. One of parameters or memory is written only if the limit admits it,
-// because the limit has to know what the request costs.
+// failure ends it. But one of parameters or memory waits for the limit, which has to know what
+// the request costs, and may refuse it.
 func (s *Server) list(x *exchange, c lists.Collection) *failure {
 	x.query.Collection = c
 	if x.hasBody {

@@ -73,7 +73,7 @@ func (s *Server) fill(x *exchange) *failure {
 	return checkMatch(x)
 }
 
-// forward finds a page that is not in memory.
+// forward finds a page that is not in memory, as Cache-Control asks: in Redis or in Postgres.
 func (s *Server) forward(x *exchange) (cache.Result, error) {
 	switch control := parseCacheControl(x.headers.control); {
 	case control.onlyIfCached:
@@ -84,7 +84,7 @@ func (s *Server) forward(x *exchange) (cache.Result, error) {
 	return s.Cache.Forward(x.key, s.fillOf(x))
 }
 
-// fillOf returns how the query's page is read.
+// fillOf returns the cache's means to read the query's page from the primary or a standby.
 func (s *Server) fillOf(x *exchange) cache.Fill {
 	view, by := viewOf(x.query), x.client.usage
 	fill := cache.Fill{View: view, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
@@ -103,7 +103,7 @@ func (s *Server) fillOf(x *exchange) cache.Fill {
 	return fill
 }
 
-// fillResult is the answer of one query, which counts as the key's usage.
+// fillResult makes the cache's form of a query's rows, and counts the query as the key's usage.
 func fillResult(by *usage.Counter, r origin.Rows, err error) (cache.FillResult, error) {
 	if !r.Began.IsZero() {
 		by.Queried()
@@ -151,8 +151,8 @@ func (x *exchange) notModified() bool {
 	return matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:])
 }
 
-// cacheStatusOf is Cache-Status (RFC 9211) without the age of the proof: whether the caches had the page, and if
-// not, why it was read.
+// cacheStatusOf is Cache-Status (RFC 9211) without the age of the proof: whether the caches had
+// the page, and if not, why it was read.
 func cacheStatusOf(r *cache.Result) string {
 	why := "uri-miss"
 	switch {
@@ -178,7 +178,7 @@ func cacheStatusOf(r *cache.Result) string {
 }
 
 // appendPageKey appends the cache key of a query's page: everything the page
-// depends on, and nothing else. scratch is for its parts.
+// depends on, and nothing else. scratch is room for parts of the key.
 func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
 	scope := q.AppendScope(scratch)
 	limit := append(scope[len(scope):], byte(q.Limit))
@@ -246,8 +246,8 @@ func (r *response) setGzip(page *cache.Entry, deflate, id []byte) {
 	r.setBody(gzipHead, deflate, r.tail)
 }
 
-// appendLink appends the address of the next page, with the parameters that have
-// not their defaults. It is relative to the page's own address, of which a proxy in
+// appendLink appends the address of the next page, with the parameters that differ from
+// their defaults. It is relative to the page's own address, of which a proxy in
 // front may have removed a prefix.
 func appendLink(dst []byte, q *origin.Query, next string) []byte {
 	dst = append(dst, "<?"...)
@@ -296,8 +296,8 @@ func (s *Server) writeProblem(x *exchange, f *failure) {
 	}
 }
 
-// view is a query as the cache names its page, with memory of its own, because a fill may
-// outlive the request that began it. It depends on each field of the query: see
+// view is a query as the cache wants it (cache.View), with memory of its own, because a fill
+// may outlive the request that began it. It depends on each field of the query: see
 // TestEachFieldOfAQueryIsHandled.
 type view struct {
 	origin.Query
@@ -312,7 +312,7 @@ func viewOf(q origin.Query) *view {
 	return v
 }
 
-// What cache.View wants, besides Frame.
+// The methods of cache.View; the query itself has Frame.
 
 func (v *view) Key() []byte                      { return v.key }
 func (v *view) List() replica.Key                { return v.list }

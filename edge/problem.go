@@ -22,7 +22,7 @@ type problem struct {
 	code    string
 	status  int
 	message string
-	log     *rate.Sometimes // when it is logged: it is a failure of the service; nil = it is an error of the client
+	log     *rate.Sometimes // how often it is logged, as a failure of the service; nil = never: it is the client's
 }
 
 // failure is why a request ends with a problem. A nil *failure is none.
@@ -34,7 +34,7 @@ type failure struct {
 	cause   error   // for the log
 }
 
-// onceASecond bounds the log: in an outage, every request fails.
+// onceASecond logs a problem at most once a second: in an outage, every request fails.
 func onceASecond() *rate.Sometimes { return &rate.Sometimes{Interval: time.Second} }
 
 var (

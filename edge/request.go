@@ -22,8 +22,8 @@ import (
 type requestHeaders struct {
 	key, id, match, noneMatch, encoding, control, forwarded, traceParent, traceState [][]byte
 
-	count       int  // of headers
-	expands     bool // a header for which fasthttp may allocate more memory than its length
+	count       int  // how many headers the request has
+	expands     bool // there is a header for which fasthttp may allocate more memory than its length
 	spaceInName bool // a header's name has a space, which fasthttp allows
 	isForwarded bool // X-Forwarded-For or Forwarded is present
 }
@@ -204,7 +204,7 @@ type parameter struct {
 
 const cursorBit = 1
 
-// parameters are those of each collection.
+// parameters has the query parameters of each collection, by name.
 var parameters = func() (all [lists.Collections]map[string]parameter) {
 	for _, c := range lists.All {
 		all[c] = map[string]parameter{"cursor": {cursorBit, nil}, "limit": {2, parseLimit}, "search": {4, parseSearch}}
@@ -228,7 +228,7 @@ var parameters = func() (all [lists.Collections]map[string]parameter) {
 	return all
 }()
 
-// enumerate joins names, the last with the word.
+// enumerate joins two or more names: by commas, and the last by word.
 func enumerate(names []string, word string) string {
 	last := len(names) - 1
 	return strings.Join(names[:last], ", ") + " " + word + " " + names[last]
@@ -241,8 +241,8 @@ func unknownParameter(c lists.Collection) string {
 
 // parseQuery reads the query string into q, whose collection is set. It is strict:
 // a client that mistypes a filter must not get everything. It reports all errors
-// at once. What it decodes it appends to room: q holds until that or query change. The
-// reference is openapi.json.
+// at once. It appends what it decodes to room; q refers to room and query, and is valid until
+// they change. The reference is openapi.json.
 func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs details) {
 	q.Limit = defaultLimit
 	var given uint8 // the bits of the parameters so far
@@ -283,7 +283,7 @@ func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs details) {
 	return errs
 }
 
-// oneOf parses a parameter that has one of a few values; set gets the number of the value.
+// oneOf makes the parser of a parameter that has one of these values; set gets its index.
 func oneOf(values []string, set func(q *origin.Query, n int)) func(*origin.Query, []byte) string {
 	why := "must be " + enumerate(values, "or")
 	return func(q *origin.Query, value []byte) string {
@@ -315,8 +315,8 @@ func parseSearch(q *origin.Query, value []byte) (why string) {
 	return ""
 }
 
-// parseCursor reads a cursor, which must belong to the list of the other parameters in
-// q. If one of them is invalid (scoped is false), it does not check that.
+// parseCursor reads a cursor, which must belong to the list that the other parameters in q
+// name. scoped = these are all valid; otherwise it is not checked that the cursor belongs.
 func parseCursor(q *origin.Query, text []byte, room *[]byte, scoped bool) (why string) {
 	after, err := q.ParseCursor(room, text)
 	switch {
@@ -383,8 +383,8 @@ func clip(text string, limit int) string {
 	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
-// asFailure says what is wrong with the parameter, or names several, in an order that does not
-// change.
+// asFailure returns the failure for invalid parameters; nil = there are none. Its message says
+// what is wrong with one, or names several, sorted.
 func (d details) asFailure() *failure {
 	if d == nil {
 		return nil

@@ -28,7 +28,7 @@ type requestLog [logClasses]ring
 type logClass uint8
 
 const (
-	failed  logClass = iota // 5xx, a stale page, a slow response
+	failed  logClass = iota // a failure of the service, a stale page, a slow response
 	refused                 // any other error
 	missed                  // a page that was not in memory
 	sampled                 // one of many hits
@@ -55,7 +55,7 @@ type ring struct {
 // of each kind.
 type AccessLog string
 
-// The access logs; any other value is none.
+// Values of AccessLog; any other writes no lines.
 const (
 	LogErrors  AccessLog = "errors"  // errors, stale pages and slow responses
 	LogSampled AccessLog = "sampled" // these, misses and a sample of hits
@@ -85,8 +85,8 @@ func (r *ring) find(id string, records []Record) []Record {
 }
 
 // Record is a request in the request log, and a line of the access log. It contains no API key,
-// search term or cursor. Its texts have bounds, whatever a client sends. Times are in seconds. It is
-// made for more requests than are looked at, so its fields become texts only when it is written.
+// search term or cursor. Its texts have bounds, whatever a client sends. Times are in seconds.
+// Most records are never looked at, so fields become texts only when a record is written.
 type Record struct {
 	RequestID   string     `json:"requestId"`
 	Arrived     time.Time  `json:"arrived"`
@@ -113,8 +113,8 @@ type Record struct {
 	Missed      string  `json:"missed,omitzero"`   // why memory did not have it
 	ProofAge    float64 `json:"proofAge,omitzero"` // seconds since the page was last known to equal the database
 
-	// How long the request and its phases took; 0 = no time, or not timed. Fill is a part of wait, and
-	// query is a part of fill, unless another request began the fill (shared).
+	// Seconds that the request and its phases took; 0 = no time, or not timed. Fill is a part of
+	// wait, and query is a part of fill, unless another request began the fill (shared).
 	Took       float64 `json:"took"`
 	KeyTook    float64 `json:"keyTook,omitzero"`
 	MemoryTook float64 `json:"memoryTook,omitzero"`
@@ -126,7 +126,7 @@ type Record struct {
 	Shared     bool    `json:"shared,omitzero"`
 }
 
-// attributes are the fields for a line of the log, as the record's JSON has them.
+// attributes are the record's fields for a line of the log, by their names in JSON.
 func (r *Record) attributes() (all []slog.Attr) {
 	fields := reflect.ValueOf(r).Elem()
 	for field, value := range fields.Fields() {
@@ -137,8 +137,8 @@ func (r *Record) attributes() (all []slog.Attr) {
 	return all
 }
 
-// clientText is a text that a client sent. It is written with escapes, because an operator's terminal may
-// show it.
+// clientText is a text that a client sent. It is written with escapes, because an operator's
+// terminal may show it.
 type clientText string
 
 // MarshalText implements encoding.TextMarshaler.
@@ -191,7 +191,7 @@ func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 	return r
 }
 
-// Records returns the logged requests with that id, the newest first. Several requests
+// Records returns the logged requests with that request id, the newest first. Several requests
 // may have one id, because clients choose ids.
 func (s *Server) Records(id string) []Record {
 	records := []Record{}
@@ -225,7 +225,7 @@ func (s *Server) startTrace(x *exchange) *tracing.Span {
 	return s.Tracer.Request(name, x.began, parent, state)
 }
 
-// endTrace sends the span to the collector. It contains no API key, search term or cursor.
+// endTrace sends a request's span and its phases. They have no API key, search term or cursor.
 func (x *exchange) endTrace(root *tracing.Span, r *Record, took time.Duration) {
 	part := func(name string, p cache.Span, of *tracing.Span) *tracing.Span { return of.Part(name, p.Began, p.Took) }
 	fill := fillTimes(&x.result)

@@ -60,7 +60,7 @@ const (
 	readBuffer   = 16 << 10         // the largest headers of a request, in bytes; larger ones get a 431
 )
 
-// MaxConnections is the largest number of connections that a server takes.
+// MaxConnections is how many connections a server may take at most; Options may say fewer.
 const MaxConnections = 100_000
 
 // New makes a server. It listens when Serve is called.
@@ -121,9 +121,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// handleExpectation answers a request that waits for permission to send its body:
-// no body is read here. A request without a body needs no permission (RFC 9110,
-// 10.1.1) and continues at handle.
+// handleExpectation answers a request that waits for permission to send its body (Expect:
+// 100-continue): no body is read here. A request without a body needs no permission
+// (RFC 9110, 10.1.1) and continues at handle.
 func (s *Server) handleExpectation(ctx *fasthttp.RequestCtx) (status int) {
 	boundWrite(ctx)
 	const unframed = -2 // neither Content-Length nor Transfer-Encoding
@@ -151,8 +151,8 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	s.answerUnread(ctx, &failure{problem: unreadableProblem(err)})
 }
 
-// boundWrite sets the deadline of a response that fasthttp sends before it would: that of an earlier
-// response on the connection may be over. If it cannot be set, the write fails, too.
+// boundWrite sets the deadline of a response for which fasthttp sets none: that of an earlier
+// response on the connection may have passed. If it cannot be set, the write fails, too.
 func boundWrite(ctx *fasthttp.RequestCtx) {
 	_ = ctx.Conn().SetWriteDeadline(time.Now().Add(writeTimeout))
 }
@@ -175,7 +175,7 @@ const (
 	// acceptRetry is the pause after a failed Accept. Accept fails while there are no free file
 	// descriptors, which ends when any client disconnects.
 	acceptRetry = 50 * time.Millisecond
-	// shortageLog is how often the log says that it fails.
+	// shortageLog is how often the log says that Accept fails.
 	shortageLog = 10 * time.Second
 
 	// maxRefusals bounds the refused connections that are open to send a response.
@@ -191,7 +191,7 @@ const (
 type limitedListener struct {
 	net.Listener
 	server   *Server
-	shortage rate.Sometimes // when it is logged
+	shortage rate.Sometimes // limits how often a failed Accept is logged
 	refusals chan struct{}  // one for each refusal in progress
 }
 
@@ -201,8 +201,8 @@ func (s *Server) openConnections() (open, limit int64) {
 	return max(0, int64(s.http.GetOpenConnectionsCount())), int64(s.MaxConnections) // -1 before Serve
 }
 
-// Accept is called by one goroutine, in which fasthttp counts the connection before the next
-// call.
+// Accept returns the next connection that the limit admits, and refuses the others. One
+// goroutine calls it, in which fasthttp counts the connection before the next call.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.accept()
@@ -224,8 +224,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// accept retries until there is a connection, or an error that is no syscall.Errno, which
-// means that the listener is closed.
+// accept returns the next connection. It retries while the system refuses one (syscall.Errno);
+// any other error means that the listener is closed.
 func (l *limitedListener) accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()

@@ -25,20 +25,20 @@ import (
 
 // Options are what the admin listener shows. All are required but Names.
 type Options struct {
-	Names    []string // host names it answers to, besides those that host.go allows anyway
+	Names    []string // host names in requests that are answered, besides those that host.go allows anyway
 	Metrics  http.Handler
 	Log      http.Handler // the node's last warnings and errors
 	Records  func(requestID string) []edge.Record
-	Settings map[string]any
+	Settings map[string]any // by name, without secrets
 
-	// What State is made from. Only Fleet waits for a server.
+	// What the status page shows (State) comes from these. Only Fleet waits for a server.
 	Health *Health
 	Self   func() NodeState
 	Fleet  func(context.Context) []NodeState // the other nodes; nil = there are none
 	Keys   func() []KeyState
 }
 
-// Handler answers the admin listener.
+// Handler answers the requests to the admin listener.
 func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	checked := &hostCheck{next: mux}

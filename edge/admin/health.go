@@ -19,14 +19,14 @@ import (
 type Effect int
 
 const (
-	// Reported: /readyz names it, and the node stays ready.
+	// Reported: /readyz names the failing check, and the node stays ready.
 	Reported Effect = iota
-	// Starts: the node becomes ready only after all of these have passed. A later failure
+	// Starts: the node becomes ready only after all such checks have passed. A later failure
 	// is reported, but the node stays ready: every node would see the failure, and a
 	// fleet that serves its stored pages is better than no fleet.
 	Starts
-	// Always: the node is not ready while it fails. It is for what is wrong with this node
-	// alone.
+	// Always: the node is not ready while the check fails. It is for what is wrong with this
+	// node alone.
 	Always
 )
 
@@ -35,7 +35,7 @@ const (
 type Check struct {
 	Name    string                      `json:"name"` // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
 	Run     func(context.Context) error `json:"-"`    // nil = all is well
-	Every   time.Duration               `json:"-"`    // how long it is not run again after it has passed
+	Every   time.Duration               `json:"-"`    // the least time until it runs again after it has passed
 	Effect  Effect                      `json:"effect"`
 	Broken  string                      `json:"broken"`  // what its failure means; empty = the error says it, and something else logs it
 	Remedy  string                      `json:"-"`       // what to do about a failure, unless the error knows; empty = the runbook says so
@@ -44,8 +44,8 @@ type Check struct {
 	After   []string                    `json:"-"`       // the checks whose failure explains this one's
 }
 
-// CheckState is a check with what its last runs found. It is down after several failures in a
-// row.
+// CheckState is a check with what its last runs found. It is down after downAfter failures in
+// a row.
 type CheckState struct {
 	Check
 	Checked bool      `json:"checked"` // false: nothing is known yet
@@ -57,11 +57,11 @@ type CheckState struct {
 
 	ran, failed time.Time // when it last ran, and failed
 	failures    int       // in a row
-	failing     time.Time // when the first of them began
+	failing     time.Time // when the first of these failures began
 	logged      bool      // the log says that it is down
 }
 
-// WhatToDo is the remedy, or where it is.
+// WhatToDo returns the remedy of a failure, or the section of the runbook that has it.
 func (s *CheckState) WhatToDo() string {
 	if s.Remedy == "" && s.Runbook != "" {
 		return "see " + s.Runbook + " in the runbook"
@@ -81,7 +81,7 @@ type Health struct {
 	mu     sync.Mutex // guards states, which only Run writes
 	states []CheckState
 
-	reported Readiness // that was logged last; only Run uses it
+	reported Readiness // as it was logged last; only Run uses it
 }
 
 const (
@@ -95,8 +95,8 @@ const (
 	// downAfter is how many checks in a row fail before a dependency counts as down:
 	// one may have waited for a connection.
 	downAfter = 2
-	// outageLinger is how long after an outage of a server a failure of a use counts as part of
-	// it: breakers stay open for a moment, and usage is written every five seconds.
+	// outageLinger is how long after a server failed a failing use of it is put down to that:
+	// breakers stay open for a moment, and usage is written every five seconds.
 	outageLinger = 10 * time.Second
 )
 
@@ -118,7 +118,7 @@ type Readiness struct {
 	Checks   map[string]string `json:"checks"` // name -> "ok", or what is wrong and what to do
 }
 
-// Run runs the checks until ctx ends. It logs what becomes of each, and of readiness.
+// Run runs the checks until ctx ends. It logs when one goes down or up, or readiness changes.
 func (h *Health) Run(ctx context.Context) {
 	for began := time.Now(); ctx.Err() == nil; {
 		pause := time.After(checkInterval)
@@ -134,8 +134,8 @@ func (h *Health) Run(ctx context.Context) {
 	}
 }
 
-// runAll runs each check, at first those that no other explains: where a use of a server fails,
-// it is known by then whether the server does.
+// runAll runs each check that is due. Those of servers come first, so that when a use of a
+// server fails it is known whether the server does (After).
 func (h *Health) runAll(ctx context.Context) {
 	for _, uses := range []bool{false, true} {
 		var running sync.WaitGroup
@@ -182,8 +182,8 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 	}
 }
 
-// log says that the node has become ready or not ready, or that the reasons have changed, and once
-// it has started, which checks have gone down or up. unready = it may be called not ready by now.
+// log says that the node has become ready or not ready, or why it is not, if that has changed;
+// once started, which checks have gone down or up. unready = it may say "not ready" by now.
 func (h *Health) log(unready bool) {
 	if h.passed(Starts) {
 		h.started.Store(true)
@@ -223,7 +223,7 @@ func (h *Health) log(unready bool) {
 	}
 }
 
-// sameButNumbers reports whether a reason is the same but for its numbers: many say for how long.
+// sameButNumbers reports whether two reasons differ in numbers alone: many say for how long.
 func sameButNumbers(a, b string) bool {
 	return slices.Equal(strings.FieldsFunc(a, unicode.IsDigit), strings.FieldsFunc(b, unicode.IsDigit))
 }
@@ -262,7 +262,7 @@ func (h *Health) States() []CheckState {
 	return slices.Clone(h.states)
 }
 
-// Metrics are what the checks found, by the names of /readyz.
+// Metrics says which checks are up, by their names in /readyz, once that is known.
 func (h *Health) Metrics() map[string]bool {
 	known := map[string]bool{}
 	for _, s := range h.States() {

@@ -20,8 +20,8 @@ func NewServer(o Options, errorLog *log.Logger) *http.Server {
 		ReadTimeout: 2 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 75 * time.Second, ErrorLog: errorLog}
 }
 
-// connections are open. A new one that is too many takes the place of the one that has waited
-// for a request the longest: who opens many and sends nothing keeps nobody out.
+// connections are the open ones of the listener. A new one that is too many takes the place of
+// that which has waited longest for a request: who opens many and sends nothing keeps nobody out.
 type connections struct {
 	mu  sync.Mutex   // guards all
 	all []connection // the one that changed its state last is the last
