@@ -59,6 +59,11 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	if err := os.MkdirAll(c.DataDir, 0o755); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
+	unlock, err := lockFolder(c.DataDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	fmt.Fprintf(t.err, "Postgres in %s …\n", c.DataDir)
 	startCtx, cancel := context.WithTimeout(ctx, devStartTimeout)
 	defer cancel()
@@ -214,4 +219,18 @@ func reachable(listen string) string {
 		return listen
 	}
 	return net.JoinHostPort("localhost", port)
+}
+
+// lockFolder makes sure that only one `dev` uses a folder, also while there is no Postgres yet
+// to say so. The kernel releases the lock when the process ends.
+func lockFolder(dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("--data-dir: another `listedge dev` runs in %s", dir)
+	}
+	return func() { f.Close() }, nil
 }

@@ -97,9 +97,9 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 
-	second := start(t, devFlags(t, dir)...) // Postgres admits one to a folder
-	if <-second.ended; second.code != exitFailed || !strings.Contains(second.err.String(), "Is another postmaster") {
-		t.Errorf("exit %d: %s", second.code, second.err.String())
+	refused(t, exitFailed, "another `listedge dev` runs in "+dir, devFlags(t, dir)...)
+	if log := must1(os.ReadFile(filepath.Join(dir, "postgres.log"))); !strings.Contains(string(log), "starting PostgreSQL") {
+		t.Errorf("the log of the first has gone: %s", log)
 	}
 
 	if code := p.stop(); code != exitFine {
