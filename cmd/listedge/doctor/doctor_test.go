@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	edgeadmin "listedge/edge/admin"
+	"listedge/origin/admin"
 )
 
 // Each section of the runbook that the doctor and the checks of a node name exists.
@@ -29,5 +32,19 @@ func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
 	}
 	if named < 5 {
 		t.Errorf("%d found", named)
+	}
+}
+
+// A node whose checks have found nothing, as just after a start, is not yet one that has failed.
+func TestANodeThatIsNotReady(t *testing.T) {
+	for why, want := range map[string]admin.Finding{
+		"":         {Level: admin.Warn, Text: "check again: no check says why"},
+		"it hangs": {Level: admin.Fail, Text: "mend what the findings on its checks name"},
+	} {
+		n := nodeState{name: "it", State: edgeadmin.State{Checks: []edgeadmin.CheckState{{Why: why}}}}
+		var found report
+		if found.checkNode(&n); !has(found, "node it", want.Level, want.Text) {
+			t.Errorf("%q: %+v", why, found)
+		}
 	}
 }

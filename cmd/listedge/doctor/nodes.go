@@ -25,16 +25,19 @@ func versionText(n edgeadmin.NodeState) string {
 // checkNode reports how one node is.
 func (r *report) checkNode(n *nodeState) {
 	subject := "node " + n.name
-	const mend = "mend what the findings on its checks name, and check again"
+	level, todo := admin.Fail, "mend what the findings on its checks name, and check again"
+	if !slices.ContainsFunc(n.Checks, func(c edgeadmin.CheckState) bool { return c.Why != "" }) {
+		level, todo = admin.Warn, "check again: no check says why, as just after a start"
+	}
 	switch {
 	case n.err != nil:
 		r.add(subject, admin.Fail, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
 	case n.Draining:
 		r.add(subject, admin.Warn, "it is draining: not ready, and still answering", "nothing, if it is being replaced")
 	case !n.self.Ready:
-		r.add(subject, admin.Fail, "not ready", mend)
+		r.add(subject, level, "not ready", todo)
 	case n.untrusted():
-		r.add(subject, admin.Fail, "it serves no page from a cache as fresh", mend)
+		r.add(subject, level, "it serves no page from a cache as fresh", todo)
 	default:
 		r.add(subject, admin.OK, n.summary(), "")
 	}
