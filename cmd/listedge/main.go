@@ -114,7 +114,8 @@ var reworded = []struct {
 }{
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "EOL".*`), "$1 needs a value"},
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`), "$1 needs a value, and is followed by $2"},
-	{regexp.MustCompile(`^(--[a-z-]+): expected (?:a valid \d+ bit int|a float) but got ("[^"]*").*`), "$1 must be a number, and is $2"},
+	{regexp.MustCompile(`^(--[a-z-]+): expected a valid (\d+) bit int but got ("[^"]*").*`), "$1 must be a whole number of at most $2 bits, and is $3"},
+	{regexp.MustCompile(`^(--[a-z-]+): expected a float but got ("[^"]*").*`), "$1 must be a number, and is $2"},
 	{regexp.MustCompile(`^(--[a-z-]+): expected duration but got ("[^"]*").*`), "$1 must be a duration like 500ms or 2h, and is $2"},
 	{regexp.MustCompile(`^(--[a-z-]+): netip\.\w+\(("[^"]*")\).*`), "$1 must be a network like 10.0.0.0/8, and is $2"},
 	{regexp.MustCompile(`^[a-z ]+: limiter: (rate|burst)`), "--$1:"},
