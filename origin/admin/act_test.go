@@ -88,7 +88,7 @@ var (
 	}
 	makers = []string{"CreateWorkspace", "CreateKey"}
 	purge  = []string{"Purge"} // needs a follower
-	reads  = []string{"Audit", "Close", "Key", "KeyOf", "Keys", "UnusedKeys", "Usage", "WorkspaceExists", "Workspaces"}
+	reads  = []string{"Audit", "Close", "Key", "Keys", "UnusedKeys", "Usage", "WorkspaceExists", "Workspaces"}
 )
 
 // A method that is in neither list is new: say there whether it changes something.

@@ -17,6 +17,7 @@ import (
 
 // lookup is the statement that looks keys up. Its first row says which server answers. The
 // others, of the keys that exist, are rows in JSON. It bounds their texts: names may have 64 kB.
+// The quota has a scope of its own, because others may give api_keys a column of that name.
 var lookup = &postgres.Statement{
 	Name: "keys", Parameters: []uint32{pgtype.ByteaArrayOID},
 	Columns: []postgres.Column{{Name: "server", Type: pgtype.TextOID}, {Name: "key", Type: pgtype.TextOID}}, Formats: []int16{pgtype.TextFormatCode},
@@ -29,7 +30,7 @@ SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false) AS "Scheduled",
        k.rate_per_second AS "Rate", k.burst AS "Burst", k.xmin::text::int8 AS "Version",
        w.rate_per_second AS "WorkspaceRate", w.burst AS "WorkspaceBurst", w.xmin::text::int8 AS "WorkspaceVersion",
-       ` + QuotaSQL + ` AS "Quota",
+       (SELECT ` + QuotaSQL + ` FROM (SELECT w.quota, w.quota_period) q) AS "Quota",
        json_build_object('Prefix', left(k.key_prefix, 32), 'Name', left(k.name, 80)) AS "Label"
 FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1)) found`,
 }

@@ -82,6 +82,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 
 	// Rows that other systems wrote: nothing but what is required.
 	exec := func(sql string, args ...any) { t.Helper(); postgrestest.Exec(t, url, sql, args...) }
+	exec("ALTER TABLE api_keys ADD quota int, ADD quota_period int") // columns of another system
 	key := apikey.Generate()
 	hash, _ := apikey.HashOf([]byte(key))
 	exec("INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, 'lk_', '{}')", w.ID, hash[:])
