@@ -21,10 +21,10 @@ type auditCommand struct {
 	Limit     int        `help:"Greatest number of acts to list." default:"100" placeholder:"N"`
 }
 
-// maxAuditLimit bounds the memory of one list.
+// maxAuditLimit is the greatest --limit: all acts of a list are in memory at once.
 const maxAuditLimit = 100_000
 
-// Validate refuses what would select nothing by mistake.
+// Validate refuses a limit and a period that would select nothing, or too much.
 func (c *auditCommand) Validate() error {
 	if c.Limit < 1 || c.Limit > maxAuditLimit {
 		return fmt.Errorf("--limit must be from 1 to %d", maxAuditLimit)
@@ -32,7 +32,7 @@ func (c *auditCommand) Validate() error {
 	return checkPeriod("--since", c.Since, 0)
 }
 
-// Run lists acts, newest first.
+// Run lists acts of the audit log, newest first.
 func (c *auditCommand) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
 	list, err := a.Audit(ctx, audit.Filter{Workspace: c.Workspace, Key: c.Key, Since: (*time.Duration)(c.Since), Limit: c.Limit})
 	return c.print(t, list, err, func() {
@@ -45,7 +45,7 @@ func (c *auditCommand) Run(ctx context.Context, t *terminal, a *admin.Conn) erro
 	})
 }
 
-// subjectOf is what was acted on.
+// subjectOf names what an act changed: a key or a workspace.
 func subjectOf(e audit.Entry) string {
 	switch {
 	case e.KeyID != nil:

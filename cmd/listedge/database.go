@@ -57,12 +57,12 @@ func (f *ReplicationFlag) Validate() error {
 	return checkURL("--replication-url", f.ReplicationURL)
 }
 
-// ActorFlag names who acts, for the audit log.
+// ActorFlag names who runs the command, for the audit log.
 type ActorFlag struct {
 	Actor string `help:"Name of the actor in the audit log." default:"${user}" placeholder:"NAME"`
 }
 
-// Validate refuses what would spoil the log.
+// Validate refuses a name that would spoil the audit log.
 func (f *ActorFlag) Validate() error {
 	if err := audit.CheckActor(f.Actor); err != nil {
 		return fmt.Errorf("--actor %w", err)

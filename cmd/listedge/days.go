@@ -10,7 +10,7 @@ import (
 // days is a duration that may be written in days: 7d, or as Go has it, 90m.
 type days time.Duration
 
-// UnmarshalText reads a duration.
+// UnmarshalText reads a duration, in days or as Go has it.
 func (d *days) UnmarshalText(text []byte) error {
 	hours := string(text)
 	if n, err := strconv.ParseInt(strings.TrimSuffix(hours, "d"), 10, 32); err == nil && strings.HasSuffix(hours, "d") {
@@ -24,7 +24,7 @@ func (d *days) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// checkPeriod refuses a period that is given and not positive, or longer than most; 0 = than any.
+// checkPeriod refuses a given period that is not positive, or longer than most (0 = none is).
 func checkPeriod(flag string, p *days, most days) error {
 	switch {
 	case p == nil || *p > 0 && (most == 0 || *p <= most):

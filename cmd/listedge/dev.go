@@ -133,7 +133,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 	return result
 }
 
-// prefixed writes each line of a log, which is one Write, with a prefix.
+// prefixed writes each line of a node's log, which is one Write, with a prefix.
 type prefixed struct {
 	to     io.Writer
 	prefix string
@@ -144,7 +144,7 @@ func (p prefixed) Write(line []byte) (int, error) {
 	return len(line), err
 }
 
-// devNode is one of the nodes, and where it listens.
+// devNode is one of the nodes of `listedge dev`, and where it listens.
 type devNode struct {
 	node.ListenFlags
 	public, private net.Listener
@@ -163,7 +163,7 @@ func (c *devCommand) listen() (nodes []*devNode, err error) {
 	return nodes, nil
 }
 
-// nthPort returns the address n ports further.
+// nthPort returns the address with n added to its port.
 func nthPort(address string, n int) string {
 	host, port, _ := net.SplitHostPort(address)
 	number, _ := strconv.Atoi(port)
@@ -173,8 +173,8 @@ func nthPort(address string, n int) string {
 	return net.JoinHostPort(host, strconv.Itoa(number+n))
 }
 
-// prepare makes database, schema and sample data, if they are missing, and a key: those of earlier runs still work, and
-// are stored only as hashes.
+// prepare makes database, schema and sample data, if they are missing, and a new key: those of
+// earlier runs still work, but only their hashes are stored.
 func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox.Postgres) (key string, workspace uuid.UUID, err error) {
 	url := postgres.URL(devDatabase)
 	if err = admin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err == nil {

@@ -18,7 +18,7 @@ type explainCommand struct {
 	Node doctor.AdminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
-// explainTimeout bounds the whole command.
+// explainTimeout bounds the whole command `listedge explain`.
 const explainTimeout = 10 * time.Second
 
 // Run reads the request's records from the node and prints them, a field a line.

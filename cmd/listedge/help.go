@@ -10,7 +10,7 @@ import (
 	"listedge/internal/lists"
 )
 
-// addExamples adds its example to the help of each command.
+// addExamples adds to the help of each command its example, which is a tag of the command.
 func addExamples(app *kong.Application) {
 	for _, command := range app.Leaves(false) {
 		command.Detail = strings.TrimSpace(command.Detail + "\n\nExample:\n\n    " + app.Name + " " + command.Path() + " " + command.Tag.Get("example"))

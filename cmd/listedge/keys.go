@@ -33,7 +33,7 @@ type keyCreate struct {
 	ExpiresIn *days     `help:"How long the key works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
 }
 
-// Validate refuses a name that is none, and what would widen rights by mistake.
+// Validate refuses an empty name, scope or period, which may be a variable that is not set.
 func (c *keyCreate) Validate() error {
 	switch {
 	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable
@@ -60,11 +60,11 @@ type keyList struct {
 	UnusedFor *days     `help:"List only keys that were neither used nor created in this time, as 90d or 24h." placeholder:"DURATION"`
 }
 
-// Validate refuses a period that is none.
+// Validate refuses a period that is not positive.
 func (c *keyList) Validate() error { return checkPeriod("--unused-for", c.UnusedFor, 0) }
 
-// list returns the keys. It warns if usage is not counted for long enough to tell unused
-// keys from others.
+// list returns the workspace's keys. It warns if usage has not been counted for long enough to
+// tell unused keys from others.
 func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin.Key, error) {
 	if c.UnusedFor == nil {
 		return a.Keys(ctx, c.Workspace)
@@ -129,7 +129,7 @@ type keyRotate struct {
 	ExpiresIn *days `help:"How long the new key works; as long as the old one would have if not given." placeholder:"DURATION"`
 }
 
-// Validate refuses periods that are none.
+// Validate refuses a negative overlap, and a new key that would never be valid.
 func (c *keyRotate) Validate() error {
 	if c.Overlap < 0 {
 		return errors.New("--overlap must not be negative")

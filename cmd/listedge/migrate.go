@@ -25,8 +25,8 @@ type migrateUp struct {
 	node.RegionFlag
 }
 
-// Run migrates. It also makes the publication and the slot if the user has the rights;
-// without the rights it prints what it could not make, and does not fail.
+// Run migrates the database. It also makes the publication and the slot if the user has the
+// rights; without them it prints what it could not make, and does not fail.
 func (c *migrateUp) Run(ctx acting, t *terminal) error {
 	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
 	done, err := admin.MigrateUp(ctx, url)
@@ -54,7 +54,7 @@ type migrateStatus struct {
 	jsonFlag
 }
 
-// Run lists migrations.
+// Run lists all migrations, and which of them the database has.
 func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
 	all, err := admin.MigrateStatus(ctx, c.DatabaseURL)
 	return c.print(t, all, err, func() {
@@ -74,7 +74,7 @@ type migrateGrants struct {
 	Role string `help:"The role of the nodes." required:"" placeholder:"NAME"`
 }
 
-// Run prints the SQL, to be read and piped into psql by an owner.
+// Run prints the SQL that grants a role its rights, to be piped into psql by an owner.
 func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
 	text, err := admin.Grants(c.Role)
 	if err != nil {
@@ -90,7 +90,7 @@ type migrateDropSlot struct {
 	node.RegionFlag
 }
 
-// Run drops the slot, unless a node follows through it.
+// Run drops the region's replication slot, unless a node follows through it.
 func (c *migrateDropSlot) Run(ctx context.Context, t *terminal) error {
 	name, dropped, err := follower.DropSlot(ctx, cmp.Or(c.ReplicationURL, c.DatabaseURL), c.Region)
 	switch {
@@ -110,7 +110,7 @@ type migrateRemove struct {
 	Yes bool `help:"Run the SQL."`
 }
 
-// Run prints the SQL, and runs it on request.
+// Run prints the SQL that removes listedge from the database; with --yes it also runs it.
 func (c *migrateRemove) Run(ctx context.Context, t *terminal) error {
 	fmt.Fprint(t.out, admin.RemovalSQL())
 	if !c.Yes {

@@ -20,7 +20,7 @@ const (
 	exitUsage  = 2
 )
 
-// terminal is the input and the output of a command.
+// terminal has the standard streams of a command: input, output and errors.
 type terminal struct {
 	in       io.Reader
 	out, err io.Writer
@@ -29,12 +29,12 @@ type terminal struct {
 // usageError is a wrong flag, argument or setting.
 type usageError = node.SettingError
 
-// jsonFlag is for commands whose output programs read.
+// jsonFlag is --json, of commands whose output programs read.
 type jsonFlag struct {
 	JSON bool `help:"Print one JSON value."`
 }
 
-// print prints what a command has found or made, unless it failed: v as JSON with --json, and otherwise what printText prints.
+// print prints what a command has found or made, unless err: with --json v, else printText's.
 func (f jsonFlag) print(t *terminal, v any, err error, printText func()) error {
 	if err != nil {
 		return err

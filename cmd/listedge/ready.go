@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// readyTimeout bounds one question.
+	// readyTimeout bounds one request of /readyz.
 	readyTimeout = 3 * time.Second
-	// readyPause is the time between two questions.
+	// readyPause is the time between two of them.
 	readyPause = 200 * time.Millisecond
 )
 
@@ -20,7 +20,7 @@ type readyCommand struct {
 	Wait time.Duration   `help:"How long to wait until the node is ready; 0 = ask once." default:"0s" placeholder:"DURATION"`
 }
 
-// Run requests /readyz, for health checks in a container without curl.
+// Run requests /readyz until the node is ready or --wait is over, for health checks without curl.
 func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
 	for until := time.Now().Add(c.Wait); ; {
 		asking, cancel := context.WithTimeout(ctx, readyTimeout)

@@ -20,7 +20,7 @@ type serveCommand struct {
 	PrintConfig printConfig `help:"Print the settings in effect, without secrets, and end." env:"-"`
 }
 
-// Run serves until ctx ends.
+// Run runs one node until ctx ends.
 func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) error {
 	public, private, err := node.Listen(c.ListenFlags)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 // and environment override it.
 type configFile map[string]any
 
-// configFlag names the file. kong calls it before it resolves the other flags.
+// configFlag is --config, the path of a configFile. kong calls it before it resolves other flags.
 type configFlag string
 
 // BeforeResolve reads the file, if there is one.
@@ -80,11 +80,11 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	return node.SettingText(value), nil
 }
 
-// fileSuffix ends the names of variables that name a file with a secret.
+// fileSuffix ends the names of environment variables that name a file with a secret.
 const fileSuffix = "_FILE"
 
-// secretFile returns the variable that may name a file with the value of a secret
-// setting, and that file.
+// secretFile returns the environment variable that may name a file with a secret setting's
+// value, and that file.
 func secretFile(flag *kong.Flag) (variable, path string) {
 	if !flag.Tag.Has("secret") {
 		return "", ""
@@ -229,7 +229,7 @@ func tracingEnabled() (bool, error) {
 	return true, nil
 }
 
-// newNode adds what the program and the environment say.
+// newNode makes a node, with what the program and the environment say besides its flags.
 func newNode(ctx context.Context, o node.Options) (_ *node.Node, err error) {
 	o.Version, o.Revision, o.NotifySocket = version, builtFrom(), os.Getenv("NOTIFY_SOCKET") // where systemd waits for a unit of Type=notify
 	if o.Traces, err = tracingEnabled(); err != nil {
@@ -242,7 +242,7 @@ func newNode(ctx context.Context, o node.Options) (_ *node.Node, err error) {
 // collector.
 func collectorPaceIsSet() bool { return os.Getenv("GOGC") != "" }
 
-// installRoot is read by deploy/install.sh, not by this program.
+// installRoot is a variable for deploy/install.sh, which checkVariables accepts, too.
 const installRoot = envPrefix + "INSTALL_ROOT"
 
 // serviceLinks matches variables that Kubernetes sets in every container for a Service

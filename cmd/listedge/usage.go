@@ -20,7 +20,7 @@ type usageCommand struct {
 	Since     days      `help:"How far back, as 24h or 7d, at most 35d. The first hour counts as a whole." default:"24h" placeholder:"DURATION"`
 }
 
-// Validate refuses a period of which nothing is known.
+// Validate refuses a period that is longer than usage is kept.
 func (c *usageCommand) Validate() error { return checkPeriod("--since", &c.Since, days(usage.Kept)) }
 
 // Run prints the usage.

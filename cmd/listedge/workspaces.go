@@ -93,7 +93,7 @@ func (c *workspaceList) Run(ctx context.Context, t *terminal, a *admin.Conn) err
 	})
 }
 
-// shownQuota is how much of a quota is used: 41 of 1000/month.
+// shownQuota renders how much of a quota is used, like 41 of 1000/month; empty = none is set.
 func shownQuota(q *apikey.Quota, used *int64) string {
 	if q == nil || used == nil {
 		return ""

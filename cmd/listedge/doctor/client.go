@@ -19,7 +19,7 @@ import (
 	"listedge/edge/admin"
 )
 
-// nodeTimeout bounds resolving names and reading nodes.
+// nodeTimeout bounds reading all nodes, with resolving their names.
 const nodeTimeout = 3 * time.Second
 
 // AdminURL is the address of a node's admin listener.
@@ -59,16 +59,16 @@ func (u AdminURL) nodes(ctx context.Context) (all []AdminURL) {
 	return []AdminURL{u} // reading it says why a name has no address
 }
 
-// nodeState is what the admin listener of a node returns.
+// nodeState is what a node's admin listener says of the node.
 type nodeState struct {
 	name string
 	err  error // why the node could not be read
 	admin.State
-	self     admin.NodeState
+	self     admin.NodeState // the node's own in Fleet
 	settings map[string]any
 }
 
-// readNodes reads the state of all nodes of the URLs, each node once.
+// readNodes reads the state of all nodes that the URLs mean, each once, sorted by address.
 func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
 	return slices.CompactFunc(all, func(a, b nodeState) bool { return a.name == b.name })
 }
 
-// read reads state and settings, until the deadline of ctx.
+// read reads a node's state and settings from its admin listener, until the deadline of ctx.
 func (u AdminURL) read(ctx context.Context) nodeState {
 	n := nodeState{name: u.Host}
 	n.err = cmp.Or(u.Get(ctx, "state", &n.State), u.Get(ctx, "settings", &n.settings))
@@ -104,10 +104,10 @@ func (u AdminURL) read(ctx context.Context) nodeState {
 	return n
 }
 
-// client uses no proxy: nodes are in the same network.
+// client is for requests to nodes. It uses no proxy: they are in the same network.
 var client = &http.Client{Transport: &http.Transport{}}
 
-// Get requests a path, which may have a query, and reads the JSON of the response.
+// Get requests a path, which may have a query, from the node, and reads the JSON of the response.
 func (u AdminURL) Get(ctx context.Context, path string, to any) error {
 	path, query, _ := strings.Cut(path, "?")
 	from := u.JoinPath(path)

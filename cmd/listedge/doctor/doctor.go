@@ -20,7 +20,7 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Options are what is checked.
+// Options name the servers and nodes to check.
 type Options struct {
 	DatabaseURL    string
 	ReplicationURL string // empty = DatabaseURL
@@ -78,7 +78,7 @@ func (r *report) add(subject string, level admin.Level, text, remedy string) {
 	*r = append(*r, admin.Finding{Subject: subject, Level: level, Text: text, Remedy: remedy})
 }
 
-// judge reports that all is fine, or an error, and what to do about it unless the error knows.
+// judge adds a finding: all is fine, or the error, with otherwise as remedy if it brings none.
 func (r *report) judge(subject string, level admin.Level, fine string, err error, otherwise string) {
 	*r = append(*r, admin.FindingOf(subject, level, fine, err, otherwise))
 }

@@ -16,10 +16,10 @@ import (
 // view is what a node, Redis or the doctor itself says about the fleet.
 type view struct {
 	name string
-	says map[string]string // by subject; it does not know what is missing
+	says map[string]string // by subject; it knows nothing of one that is missing
 }
 
-// agreed is the table of what all views must say alike.
+// agreed are the subjects of which all views must say the same, and what to do if they do not.
 var agreed = []struct{ subject, remedy string }{
 	{"region", "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
 	{"database", "give all nodes and the doctor the same --database-url, or give the nodes of each database a Redis of their own"},
@@ -31,10 +31,10 @@ var agreed = []struct{ subject, remedy string }{
 var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode",
 	"trusted-proxies"}
 
-// settles is how long after its start the others may not count a node yet.
+// settles is how long after the start of a node the others may not count it yet.
 const settles = 10 * time.Second
 
-// checkFleet reports whether the nodes that answer form one fleet, which others see as they do.
+// checkFleet reports whether the nodes that answer form one fleet, also for Redis and the doctor.
 func (r *report) checkFleet(nodes []nodeState, others ...view) {
 	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool { return n.err != nil }) // each has a finding
 	if len(nodes) == 0 {
@@ -92,7 +92,7 @@ func compare(views []view, subject string) (text string, same bool) {
 	return strings.Join(parts, "; "), len(on) == 0
 }
 
-// says is the node's view.
+// says returns what the node says of the fleet, by subject, as in view.
 func (n *nodeState) says() map[string]string {
 	size := "1"
 	if n.withRedis() {

@@ -22,7 +22,7 @@ func versionText(n edgeadmin.NodeState) string {
 	return n.Version + " (" + n.Revision[:min(len(n.Revision), 10)] + ")"
 }
 
-// checkNode reports how one node is.
+// checkNode reports whether one node answers, is ready, and serves fresh pages.
 func (r *report) checkNode(n *nodeState) {
 	subject := "node " + n.name
 	level, todo := admin.Fail, "mend what the findings on its checks name, and check again"
@@ -43,7 +43,7 @@ func (r *report) checkNode(n *nodeState) {
 	}
 }
 
-// checkChecks reports what checks of nodes found, in their words: once for all nodes that
+// checkChecks reports what the nodes' own checks found, in their words: once for all nodes that
 // say the same. It leaves out what the doctor has found itself, and what another failure explains.
 func (r *report) checkChecks(nodes []nodeState) {
 	on := map[admin.Finding]string{}

@@ -23,8 +23,8 @@ import (
 // redisTimeout bounds all checks of Redis.
 const redisTimeout = 5 * time.Second
 
-// checkRedis checks the server that nodes write to, and reads what it says of the fleet that
-// follows the database.
+// checkRedis checks the Redis that nodes write to, and puts into says what it knows of the fleet
+// that follows the database.
 func (r *report) checkRedis(ctx context.Context, url string, followed *changefeed.Followed, says map[string]string) {
 	o, _ := node.ParseRedisURL(url) // the flags have been checked
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
@@ -44,7 +44,7 @@ func (r *report) checkRedis(ctx context.Context, url string, followed *changefee
 	r.checkRedisInfo(client.Info(ctx).Result())
 }
 
-// readRedis reads what the nodes have in Redis.
+// readRedis reports what the nodes have written into Redis: epoch, followed database, versions.
 func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed, says map[string]string) {
 	if followed.Digest() != "" {
 		if epoch, err := changefeed.NewRedis(client, followed).Epoch(ctx); err == nil {
@@ -74,7 +74,7 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 	r.compare(views, "version", admin.Warn, "finish the upgrade: docs/UPGRADING.md")
 }
 
-// checkRedisInfo judges what INFO says.
+// checkRedisInfo judges the version and the memory settings in the answer to INFO.
 func (r *report) checkRedisInfo(answer string, err error) {
 	if err != nil {
 		r.judge("redis version", admin.Warn, "", err, node.RedisRemedy(err))
@@ -98,8 +98,8 @@ func (r *report) checkRedisInfo(answer string, err error) {
 	r.judge("redis maxmemory", admin.Warn, info["maxmemory_human"], unbounded, "set maxmemory")
 }
 
-// refusal sends all commands of nodes, with keys that begin with a prefix that no node uses. It
-// returns what is refused: for lack of a right, of memory, or by a server that is no master.
+// refusal sends Redis all commands of nodes, with keys that begin with a prefix that no node uses.
+// It returns what is refused: for lack of a right, of memory, or by a server that is no master.
 func refusal(ctx context.Context, client redis.UniversalClient, prefix string) (refused error) {
 	var lacking []string
 	for _, command := range slices.Concat(cache.RedisCommands(prefix), limiter.RedisCommands(prefix), changefeed.RedisCommands(prefix)) {

@@ -85,7 +85,7 @@ func (n *Node) checksOfRedis() []admin.Check {
 	return all
 }
 
-// asks is a check of what the node knows already.
+// asks makes a check of a failure that the node knows already, so that it asks no server.
 func asks(failure func() error) func(context.Context) error {
 	return func(context.Context) error { return failure() }
 }
@@ -125,8 +125,8 @@ func (n *Node) checkEviction(ctx context.Context) error {
 	return EvictionFailure(ParseInfo(text))
 }
 
-// EvictionFailure judges the maxmemory-policy in what INFO says: a bucket that is evicted is full
-// again, and a gap in the log of changes makes every node discard what it knows.
+// EvictionFailure returns an error if Redis, by the maxmemory-policy in its INFO, evicts keys: a
+// bucket is then full again, and a gap in the log of changes makes every node discard its pages.
 func EvictionFailure(info map[string]string) error {
 	if policy := info["maxmemory_policy"]; policy != "noeviction" && policy != "" {
 		return remedy.Add(errors.New("maxmemory-policy is "+policy), "set maxmemory-policy to noeviction")
@@ -134,8 +134,8 @@ func EvictionFailure(info map[string]string) error {
 	return nil
 }
 
-// checkFollower returns nil while heartbeats of a follower arrive in time, or late for no
-// longer than followAgain: a single late one is no outage.
+// checkFollower returns nil while heartbeats of a follower arrive in time, or late for at most
+// two seconds (followAgain): a single late one is no outage.
 func (n *Node) checkFollower() error {
 	if s := n.Cache.Stats(); s.Mode == cache.ModeFollowed || s.Mode == cache.ModeUntrusted && s.ProofAge < s.Bound+followAgain {
 		return nil

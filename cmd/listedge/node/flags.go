@@ -18,14 +18,14 @@ import (
 	"listedge/origin/postgres"
 )
 
-// RegionFlag names one of several fleets that share a Postgres.
+// RegionFlag names one of several fleets that share a Postgres or a Redis.
 type RegionFlag struct {
 	Region string `help:"Name of this fleet, if fleets share a Postgres or a Redis. Its nodes share a replication slot." placeholder:"NAME"`
 }
 
 var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)
 
-// Validate refuses what cannot be part of a slot's name.
+// Validate refuses what cannot be part of the name of a replication slot.
 func (f *RegionFlag) Validate() error {
 	if !regionName.MatchString(f.Region) || f.Region == "new" {
 		return fmt.Errorf("--region must have at most 20 characters of a-z, 0-9 and _, and must not be new")
@@ -33,7 +33,7 @@ func (f *RegionFlag) Validate() error {
 	return nil
 }
 
-// ServerFlags are the servers of a node beside its primary, and its connections.
+// ServerFlags name a node's servers besides its primary, and bound its page queries.
 type ServerFlags struct {
 	RedisURL            string   `help:"redis[s]://host:port, of a Cluster several; redis+sentinel://host:port/master. Empty: none." placeholder:"URL" secret:""`
 	ReplicaURL          []string `help:"Hot standbys that may serve misses, comma-separated." placeholder:"URL" secret:""`
@@ -127,7 +127,7 @@ func (b ByteSize) String() string {
 	return fmt.Sprint(int64(b), [...]string{"B", "KiB", "MiB", "GiB"}[unit])
 }
 
-// UnmarshalText reads a size.
+// UnmarshalText reads a size; a number without a unit is in bytes.
 func (b *ByteSize) UnmarshalText(text []byte) error {
 	n, err := humanize.ParseBytes(string(text))
 	if err != nil || n > math.MaxInt64/2 {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// watchInterval is the time between two looks at what a node decides by the clock.
+	// watchInterval is how often a node tries failed servers, and whether changes are followed.
 	watchInterval = 200 * time.Millisecond
 	// followAgain is how long the log of changes must be silent before a node that cannot
 	// follow changes itself stops waiting for another node to do so.
@@ -29,8 +29,8 @@ func (n *Node) followChanges(f Flags, databaseURL string) {
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
-// incapable returns why changes cannot be followed. A server that is not the primary lacks
-// nothing that can be mended: it is as good as none.
+// incapable returns why changes cannot be followed; nil = they can, as far as is known. What a
+// server lacks does not count if it is not the primary: it is as good as none.
 func (n *Node) incapable() error {
 	if n.database.WrongServer() != nil {
 		return nil
@@ -71,9 +71,9 @@ func repeat(ctx context.Context, interval time.Duration, f func(context.Context)
 	}
 }
 
-// leave has the follower leave if no other node of the fleet is in the roster, nor one that
-// does not know its fleet yet. This node has removed itself, so the last of several that end
-// at once sees nobody.
+// leave lets the follower drop its slot if no other node of the fleet is in the roster, nor one
+// that does not know its fleet yet. This node has removed itself, so the last of several that
+// end at once sees nobody.
 func (n *Node) leave() {
 	if n.follower == nil {
 		return

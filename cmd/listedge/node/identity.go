@@ -27,7 +27,7 @@ const (
 	startTimeout = 500 * time.Millisecond
 )
 
-// lastError is the last failure of something that is tried again; nil = it works.
+// lastError is the last failure of something that is tried again; nil = it did not fail.
 type lastError struct{ atomic.Pointer[error] }
 
 func (e *lastError) get() error {
@@ -101,7 +101,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// readEpoch reads the epoch of the database, which contains the timeline.
+// readEpoch reads the epoch of the fleet's log from Redis: it has the timeline that the fleet
+// follows. It reports whether Redis has answered.
 func (n *Node) readEpoch(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -112,8 +113,7 @@ func (n *Node) readEpoch(ctx context.Context) bool {
 	return err == nil
 }
 
-// identify finds identity and timeline at the start, and keeps the identity known
-// while no follower does.
+// identify finds the database's identity and timeline, and repeats the former if no follower does.
 func (n *Node) identify(ctx context.Context) {
 	if n.changes != nil {
 		n.findTimeline(ctx)

@@ -42,7 +42,7 @@ type Log struct {
 // NewLog makes the process's log.
 func NewLog(w io.Writer, f Flags) *Log {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(f.LogLevel)) // one that it knows
+	_ = level.UnmarshalText([]byte(f.LogLevel)) // one that slog knows
 	options := &slog.HandlerOptions{Level: level}
 	if f.LogFormat == "json" {
 		return newLogOn(slog.NewJSONHandler(w, options))
@@ -59,8 +59,8 @@ func newLogOn(next slog.Handler) *Log {
 // identifier is the id of a workspace, a key or a row.
 var identifier = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// redactAttribute drops the time, which recentEntry has, and request ids, which clients may
-// have chosen. It removes ids of tenants and stacks from texts.
+// redactAttribute makes an attribute fit for the status page. It drops the time, which recentEntry
+// has, and request ids, which clients may have chosen, and cuts ids and stacks out of texts.
 func redactAttribute(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
 	case slog.TimeKey, "requestId", "alike":
@@ -76,7 +76,7 @@ func redactAttribute(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Write keeps a warning or an error, written as level=WARN msg="it is away" error=refused.
+// Write keeps a warning or an error, a line like level=WARN msg="it is away" error=refused.
 func (l *Log) Write(line []byte) (int, error) {
 	level, rest, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(string(line)), "level="), " msg=")
 	message, detail, _ := strings.Cut(rest, " ")

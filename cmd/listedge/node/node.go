@@ -55,10 +55,10 @@ type Node struct {
 	maxConnections int          // of the public listener
 	certificate    *certificate // of the public listener; nil = plain HTTP
 
-	probes []func(context.Context) // each tests whether a failed server is back
+	probes []func(context.Context) // each tries a server that has failed
 
-	known atomic.Pointer[knownFleet] // nil = nothing was read yet
-	claim *changefeed.Claim          // of the name of the fleet; only checkFleet uses it
+	known atomic.Pointer[knownFleet] // the fleet's nodes, as last read; nil = not yet
+	claim *changefeed.Claim          // that the fleet follows this node's database; only checkFleet uses it
 
 	timelineKnown   chan struct{} // closed when answers of the database can be judged (mayJudge)
 	identityFailure lastError     // why the last query for the identity of the database failed; nil = it did not, or none was needed
@@ -80,11 +80,11 @@ type Options struct {
 	Flags
 	TLSFlags
 	DatabaseURL       string         // for pages, maybe through a connection pooler
-	ReplicationURL    string         // of the same database, to follow changes without one
+	ReplicationURL    string         // of the same database without a pooler, to follow changes
 	Settings          map[string]any // what /settings shows
 	Version, Revision string         // of the program
 	Traces            bool           // OpenTelemetry's environment variables name a collector
-	NotifySocket      string         // of systemd; empty = it does not wait
+	NotifySocket      string         // where systemd waits for READY=1; empty = it does not
 	Log               *Log
 	Public, Private   net.Listener // the node closes them
 }
@@ -175,7 +175,7 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	n.admin = admin.NewServer(o, slog.NewLogLogger(log, slog.LevelWarn))
 }
 
-// adminNames are the names that the admin listener answers to: the host of
+// adminNames are host names by which requests may reach the admin listener: the host of
 // --admin-listen, and the machine's.
 func adminNames(settings map[string]any) (names []string) {
 	listen, _ := settings["admin-listen"].(string)
@@ -188,8 +188,8 @@ func adminNames(settings map[string]any) (names []string) {
 	return names
 }
 
-// Serve answers until ctx ends, and then stops in order: not ready, draining,
-// server shut down, layers closed.
+// Serve answers until ctx ends or a listener fails, and then stops in order: not ready,
+// draining, server shut down, layers closed.
 func (n *Node) Serve(ctx context.Context) error {
 	failed := make(chan error, 2)
 	go func() { failed <- n.server.Serve(n.certificate.secure(n.options.Public)) }()

@@ -15,12 +15,12 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// redisClients are separate pools, so that large pages do not delay small decisions.
+// redisClients has a client for each use of Redis: large pages must not delay small decisions.
 type redisClients struct {
 	pages, limiter, log redis.UniversalClient
 }
 
-// callTimer is a hook of a client. It measures how long commands and pipelines take,
+// callTimer is a hook of a Redis client. It is told how long each command or pipeline took,
 // with the time to get a connection.
 type callTimer func(took time.Duration)
 
@@ -53,9 +53,9 @@ func (c redisClients) close() {
 	}
 }
 
-// openRedis makes clients for the URL; an empty URL makes none. Only a malformed URL is
-// an error, because connections are opened when they are needed. Calls of the log are not timed, because its
-// reader waits in Redis for the next entry.
+// openRedis makes clients for the URL; an empty URL makes none. Only a malformed URL is an
+// error, because connections are opened when they are needed. Calls for the log of changes are
+// not timed, because its reader waits in Redis for the next entry.
 func openRedis(text string, observe func(purpose string) func(took time.Duration)) (c redisClients, err error) {
 	if text == "" {
 		return c, nil
@@ -70,9 +70,9 @@ func openRedis(text string, observe func(purpose string) func(took time.Duration
 	return c, nil
 }
 
+// NewRedisClient makes a client that keeps to the deadlines of its callers. It retries nothing,
+// because a script that runs twice charges a bucket twice.
 func NewRedisClient(o redis.UniversalOptions) redis.UniversalClient {
-	// Callers have deadlines. The client retries nothing, because a script that runs
-	// twice charges a bucket twice. It waits only briefly for a free connection.
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.DialerRetries = 1
@@ -89,7 +89,7 @@ func NewRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	return redis.NewUniversalClient(&o)
 }
 
-// ParseRedisURL reads
+// ParseRedisURL reads the value of --redis-url, which is one of
 //
 //	redis[s]://[user:password@]host[:port][,host[:port]…][/database]
 //	redis+sentinel://[user:password@]host[:port][,host[:port]…]/master[/database]
@@ -156,7 +156,7 @@ func ParseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	return o, nil
 }
 
-// ParseInfo reads the name:value lines of INFO.
+// ParseInfo reads the name:value lines of Redis' INFO.
 func ParseInfo(text string) map[string]string {
 	info := map[string]string{}
 	for line := range strings.Lines(text) {

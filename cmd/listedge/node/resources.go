@@ -22,7 +22,7 @@ const (
 	connectionMemory = 80 << 10
 	// minConnections is allowed whatever memory there is: together 20 MiB.
 	minConnections = 256
-	// otherDescriptors are those of refused clients, listeners and the log.
+	// otherDescriptors are kept free for refused clients, listeners and the log.
 	otherDescriptors = 80
 )
 
@@ -71,24 +71,24 @@ func memoryLimit() int64 {
 // full of pages would need twice its memory. Pages are most of the live heap, and marking
 // them is cheap. So the collector runs at a fixed amount of garbage, whatever the live heap.
 
-// GarbageShare is that amount, as a share of --cache-memory.
+// GarbageShare is the garbage at which the collector runs, as a share of --cache-memory.
 const GarbageShare = 0.06
 
-// garbagePercent returns the value for debug.SetGCPercent: the amount of garbage in percent
-// of the live heap. The collector takes the live heap for at least 4 MiB.
+// garbagePercent returns the value for debug.SetGCPercent, for garbage and live heap in bytes:
+// the one in percent of the other. The collector takes the live heap for at least 4 MiB.
 func garbagePercent(garbage, live int64) int {
 	const smallest = 4 << 20
 	return int(max(1, min(garbage*100/max(live, smallest), 10_000)))
 }
 
-// PaceCollector makes the collector run at that amount of garbage, until the process ends.
+// PaceCollector makes Go's collector run at so many bytes of garbage, until the process ends.
 func PaceCollector(garbage int64) {
 	debug.SetGCPercent(100)
 	paceCollector(garbage, 100)
 }
 
-// paceCollector sets the percentage, which was that of the last collection, and does so again at the
-// end of the next.
+// paceCollector sets the collector's percentage by the live heap that the last collection left,
+// and does so again at the end of the next one. percent is the present setting.
 func paceCollector(garbage int64, percent int) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)

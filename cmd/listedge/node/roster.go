@@ -21,9 +21,9 @@ import (
 // nodes, and the status page of any node shows all nodes.
 
 const (
-	rosterEvery = 5 * time.Second
-	// A node that has written nothing for RosterSilence has ended; after rosterLife the
-	// others remove what it wrote.
+	rosterEvery = 5 * time.Second // how often a node writes its entry
+	// RosterSilence: a node that has written nothing for so long has ended; after rosterLife
+	// the others remove what it wrote.
 	RosterSilence = 3 * rosterEvery
 	rosterLife    = time.Minute
 	rosterTimeout = 250 * time.Millisecond
@@ -31,19 +31,19 @@ const (
 	rosterReads = 4
 )
 
-// rosterKey is the roster of the fleet whose keys have the prefix.
+// rosterKey is the key of the roster of the fleet whose keys in Redis have the prefix.
 func rosterKey(prefix string) string { return prefix + "{changes}:nodes" }
 
 // RosterEntry is what a node writes about itself into Redis.
 type RosterEntry struct {
 	admin.NodeState
-	Seen  int64  `json:"seen"`            // milliseconds of Redis' clock
+	Seen  int64  `json:"seen"`            // when it was written: Unix milliseconds of Redis' clock
 	Fleet string `json:"fleet,omitempty"` // the identity of the database whose changes it follows, as a digest
 }
 
-// enroll writes this node's entry again and again until ctx ends, and then removes it.
-// Failures are not reported: checks say that Redis is away, and a
-// missing entry harms nothing.
+// enroll writes this node's entry into the roster every rosterEvery until ctx ends, and then
+// removes it. Failures are not reported: checks say that Redis is away, and a missing entry
+// harms nothing.
 func (n *Node) enroll(ctx context.Context) {
 	key := rosterKey(n.followed.Prefix())
 	own, writes := rand.Text(), 0 // own is the field of this node in the hash
@@ -59,8 +59,8 @@ func (n *Node) enroll(ctx context.Context) {
 	_ = n.redis.log.HDel(last, key, own).Err()
 }
 
-// name is --node-id. Without it, nodes of one machine are told apart by the ports of their
-// admin listeners. A node that is started again has the same name.
+// name is what tells this node from others: --node-id, or else the machine's name with the port
+// of the admin listener. A node that is started again has the same name.
 func (n *Node) name() string {
 	if n.options.NodeID != "" {
 		return n.options.NodeID
@@ -72,7 +72,7 @@ func (n *Node) name() string {
 	return host
 }
 
-// writeRoster writes an entry into the field own of the roster, in two trips.
+// writeRoster writes an entry into the field own of the roster, in two round trips.
 func writeRoster(ctx context.Context, client redis.UniversalClient, key, own string, entry RosterEntry) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
@@ -95,9 +95,9 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, key, own str
 	}
 }
 
-// ReadRoster returns the entries that are not older than oldest, by their names and the youngest of a
-// name first, in one trip; and the fields of all others. An entry that is as far in the future is one of
-// the others: Redis' clock has gone back, and the entry of a node that has ended would never be old.
+// ReadRoster returns the entries of nodes that are not older than oldest, sorted by name, the
+// youngest of a name first, and the fields of all others. One as far in the future is another:
+// Redis' clock has gone back, and the entry of a node that has ended would never be old.
 func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) (entries []RosterEntry, others []string, err error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd

@@ -29,7 +29,7 @@ func (n *Node) state() admin.NodeState {
 	return s
 }
 
-// knownFleet is what the roster said, and when.
+// knownFleet is what the roster in Redis said when it was last read.
 type knownFleet struct {
 	nodes []admin.NodeState
 	at    time.Time
@@ -66,7 +66,7 @@ func (n *Node) fleet(ctx context.Context) []admin.NodeState {
 	return nodes
 }
 
-// busiestKeys returns the keys with the most requests.
+// busiestKeys returns the keys with the most requests in the last seconds, the busiest first.
 func (n *Node) busiestKeys() []admin.KeyState {
 	uses := n.usage.Stats().Busiest
 	all := make([]admin.KeyState, len(uses))

@@ -35,9 +35,9 @@ func (f *TLSFlags) load() (*certificate, error) {
 	return c, nil
 }
 
-// certificate is a certificate that is read again and again. If that fails, the old one stays
-// in use. Reason: a renewal writes two files, one after the other, and in between they do not
-// match.
+// certificate is that of the public listener, whose files are read again and again. If that
+// fails, the old one stays in use. Reason: a renewal writes two files, one after the other, and
+// in between they do not match.
 type certificate struct {
 	files TLSFlags
 
@@ -45,13 +45,13 @@ type certificate struct {
 	current *tls.Certificate
 	expires time.Time // the earliest end in the chain of current
 	read    time.Time // when the files were last read
-	failed  error     // why they could not be; nil = they were
+	failed  error     // why the last read failed; nil = it did not
 }
 
-// readInterval is the shortest time between two reads of the files.
+// readInterval is the shortest time between two reads of the certificate's files.
 const readInterval = 2 * time.Second
 
-// secure returns a listener that presents the certificate.
+// secure returns a listener that speaks TLS with the certificate; without one, l itself.
 func (c *certificate) secure(l net.Listener) net.Listener {
 	if c == nil {
 		return l
@@ -78,7 +78,7 @@ func (c *certificate) expiry() time.Time {
 	return c.expires
 }
 
-// refresh reads the files again, unless it has just done so. The caller holds mu.
+// refresh reads the certificate's files, if readInterval has passed. The caller holds mu.
 func (c *certificate) refresh() {
 	if time.Since(c.read) < readInterval {
 		return
