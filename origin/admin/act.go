@@ -16,7 +16,7 @@ import (
 
 // act makes a change and adds it to the audit log, in one transaction: both are
 // committed, or neither. do makes the change and says what it did. Every method of Conn
-// that changes something is made of it.
+// that changes something calls act.
 func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, error)) (T, error) {
 	var none T
 	tx, err := c.conn.Begin(ctx)
@@ -37,9 +37,9 @@ func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, 
 	return made, nil
 }
 
-// audited is a row that acts are done to.
+// audited is a row that commands change: a workspace or a key.
 type audited interface {
-	// subject is what audit_log names it by.
+	// subject returns the ids by which audit_log names the row; nil = has none.
 	subject() (workspace, key *uuid.UUID)
 	table() (name, columns string)
 }
@@ -65,7 +65,7 @@ func updateRow[T audited](ctx context.Context, c *Conn, action, set string, id u
 	})
 }
 
-// notStored are fields that change by themselves: they are not columns of the row.
+// notStored are fields, by their names in JSON, that are no columns: they change by themselves.
 var notStored = []string{"state", "lastUsedAt"}
 
 // changes returns the fields that two rows do not have in common, by their names in JSON.

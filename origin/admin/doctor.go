@@ -19,7 +19,7 @@ import (
 // Level says how much a finding matters.
 type Level string
 
-// The levels.
+// The values of Level.
 const (
 	OK   Level = "ok"
 	Warn Level = "warn" // works, with the risk or loss that the text names
@@ -34,8 +34,8 @@ type Finding struct {
 	Remedy  string `json:"remedy,omitempty"` // what to do about it
 }
 
-// FindingOf is what a check has found: that all is fine, or an error and what to do about it,
-// which is otherwise unless the error knows.
+// FindingOf makes the finding of a check: fine, or its error with the remedy that the error
+// brings (package remedy), or else otherwise.
 func FindingOf(subject string, level Level, fine string, err error, otherwise string) Finding {
 	if err == nil {
 		return Finding{subject, OK, fine, ""}
@@ -57,7 +57,7 @@ type DoctorOptions struct {
 //go:embed doctor.sql
 var doctorSQL string
 
-// Diagnose checks the server. If it cannot be reached, that is a finding, too.
+// Diagnose checks the primary. If it cannot be reached, that is a finding, too.
 func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	flag, direct := "--database-url", cmp.Or(o.ReplicationURL, url)
 	if o.ReplicationURL != "" {
@@ -91,7 +91,7 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 		judgeReading(ctx, url, o))
 }
 
-// byAge is what it means that changes cannot be followed.
+// byAge ends the text of a failure because of which changes cannot be followed.
 const byAge = "; pages live for --cache-ttl"
 
 func judgePublication(p follower.Publication) error {

@@ -14,7 +14,7 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Scopes are all scopes that exist.
+// Scopes are all scopes that a key may have.
 var Scopes = func() (all []string) {
 	for _, c := range lists.All {
 		all = append(all, c.Scope())
@@ -51,12 +51,12 @@ const (
 )
 
 // shown selects a column to which other systems may write infinity, or a year that JSON does not
-// have. The future ones are never, the past ones as early as can be shown.
+// have. One in the future becomes NULL, and one in the past the earliest that JSON has.
 func shown(column string) string {
 	return fmt.Sprintf("CASE WHEN %[1]s < '10000-01-01Z' THEN greatest(%[1]s, '0001-01-01Z') END AS %[1]s", column)
 }
 
-// The state is of the moment, not of the transaction's beginning: it may have waited for a lock.
+// keyColumns selects a Key. Its state is of this moment, because the transaction may have waited.
 var keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
 	` + shown("expires_at") + `, ` + shown("revoked_at") + `, created_at,
 	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' -- mutation: a revocation to come is one
@@ -112,12 +112,12 @@ func (c *Conn) Keys(ctx context.Context, workspace uuid.UUID) ([]Key, error) {
 	return all[Key](ctx, c.conn, "list keys", `SELECT `+keyColumns+` FROM api_keys WHERE workspace_id = $1 ORDER BY created_at, id`, workspace)
 }
 
-// Key returns one key.
+// Key returns the key with this id, or ErrNotFound.
 func (c *Conn) Key(ctx context.Context, id uuid.UUID) (Key, error) {
 	return one[Key](ctx, c.conn, "show key "+id.String(), `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)
 }
 
-// working returns the key, unless it has ended.
+// working returns the key with this id, or an error if it is expired or revoked.
 func working(ctx context.Context, conn querier, doing string, id uuid.UUID) (Key, error) {
 	k, err := one[Key](ctx, conn, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)
 	if err == nil && !k.Works() { // mutation: a key that has ended is rotated

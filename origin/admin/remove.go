@@ -27,7 +27,7 @@ func RemovalSQL() string {
 	return sql
 }
 
-// Remove runs RemovalSQL.
+// Remove runs RemovalSQL in the database. All nodes must have stopped.
 func Remove(ctx context.Context, url string) error {
 	c, err := Open(ctx, url)
 	if err != nil {

@@ -40,7 +40,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	return FindingOf("replica", Warn, fine, err, "check --replica-url, the server and pg_hba.conf")
 }
 
-// position reads where a server is in the WAL.
+// position reads where a server is in the WAL. where is its host:port and a space, for messages.
 func position(ctx context.Context, url, sql string) (where string, at postgres.WALPosition, err error) {
 	conn, err := postgres.Connect(ctx, url)
 	if err != nil {

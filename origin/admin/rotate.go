@@ -12,15 +12,15 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Rotated is a key that was made in another's place.
+// Rotated is a new key that replaces another.
 type Rotated struct {
 	Key
-	Replaces Key `json:"replaces"` // as it is now
+	Replaces Key `json:"replaces"` // the old key, after the rotation
 }
 
-// RotateKey makes a key with the workspace, name, scopes and limit of another, which
-// expires after the overlap, or when it would have before. With no expiresIn the new key
-// works as long as the other would have, so that a rotation alone extends nothing.
+// RotateKey makes a key with the workspace, name, scopes and limit of the old one, which then
+// expires after the overlap, if not sooner. With no expiresIn the new key works as long as
+// the old one would have, so that a rotation alone extends nothing.
 func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duration, expiresIn *time.Duration) (Rotated, error) {
 	doing := "rotate key " + id.String()
 	var before, after Key

@@ -33,8 +33,8 @@ type Usage struct {
 	QuotaUsed   *int64        `json:"quotaUsed"` // in the quota's present period: see quotaUsed
 }
 
-// Usage reads what nodes have written so far. The period begins with the hour in which it
-// was since ago.
+// Usage returns the usage of a workspace's keys that nodes have written so far. The period begins
+// with the hour that lies since back.
 func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Duration) (u Usage, err error) {
 	w, err := one[Workspace](ctx, c.conn, "workspace "+workspace.String(), `SELECT `+workspaceColumns+`, `+quotaUsed+` FROM workspaces WHERE id = $1`, workspace)
 	if err != nil {

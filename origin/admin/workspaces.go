@@ -24,7 +24,7 @@ var ErrNotFound = errors.New("not found")
 // Conn is a command's connection to the primary.
 type Conn struct{ conn *pgx.Conn }
 
-// Open connects for a command.
+// Open connects to the primary at the URL.
 func Open(ctx context.Context, url string) (*Conn, error) {
 	conn, err := postgres.ConnectPrimary(ctx, url)
 	if err != nil {
@@ -51,8 +51,8 @@ type Workspace struct {
 var workspaceColumns = `id, name, ` + shown("suspended_at") + `, rate_per_second, burst,
 	to_json(` + apikey.QuotaSQL + `) AS quota, created_at`
 
-// quotaUsed is how many requests that cost a token of a workspace's quota were counted in its
-// period: all but 304s and 429s. Nodes report them every few seconds.
+// quotaUsed selects how many requests of a workspace's quota are used in its present period: all
+// requests but 304s and 429s. Nodes report them every few seconds.
 const quotaUsed = `CASE WHEN quota IS NOT NULL THEN (SELECT coalesce(sum(requests - not_modified - refused), 0)::int8 FROM key_usage
 	WHERE workspace_id = workspaces.id AND hour >= date_trunc(quota_period, now(), 'UTC')) END AS quota_used`
 
@@ -80,7 +80,7 @@ func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64,
 		id, append(append([]any{rate, burst}, quotaColumns(quota)...), quota != nil)...)
 }
 
-// quotaColumns are the two columns of a quota.
+// quotaColumns returns the values of the columns quota and quota_period; NULL = no quota.
 func quotaColumns(q *apikey.Quota) []any {
 	if q == nil || q.Period == "" {
 		return []any{(*int64)(nil), (*string)(nil)}
@@ -98,13 +98,13 @@ func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, er
 	return updateRow[Workspace](ctx, c, "workspaces.resume", `suspended_at = NULL`, id)
 }
 
-// WorkspaceExists returns ErrNotFound if it does not.
+// WorkspaceExists returns ErrNotFound if no workspace has this id.
 func (c *Conn) WorkspaceExists(ctx context.Context, id uuid.UUID) error {
 	_, err := one[Workspace](ctx, c.conn, "workspace "+id.String(), `SELECT id FROM workspaces WHERE id = $1`, id)
 	return err
 }
 
-// purgeSQL writes a message into the WAL and says whether a follower reads it.
+// purgeSQL writes the message of a purge into the WAL, and says whether a follower will read it.
 const purgeSQL = `
 SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
 	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database()

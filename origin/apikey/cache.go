@@ -47,19 +47,19 @@ const (
 
 	// requestTimeout bounds how long a request waits for Postgres.
 	requestTimeout = 1500 * time.Millisecond
-	// recentTimeout bounds it for a key that was right within recentAge: then the
+	// recentTimeout bounds that wait for a key that was right within recentAge: then the
 	// request uses the old entry. An older one may have been revoked minutes ago,
 	// and the request waits as long as it can.
 	recentTimeout = 200 * time.Millisecond
 	recentAge     = 5 * maxAge
-	// waitPause begins when a request has waited for a recent key without an answer. During it
-	// no request waits for one.
+	// waitPause is how long no request waits for a key that was right within recentAge, after
+	// one has waited without an answer.
 	waitPause = time.Second
 	// lookupTimeout is below recentAge, so that a hung server opens the breaker before that.
 	lookupTimeout = time.Second
 
-	idleTTL  = 10 * time.Minute // of an entry that no request uses
-	idleScan = time.Minute      // between two scans for such entries, where changes are followed
+	idleTTL  = 10 * time.Minute // how long an entry stays that no request uses
+	idleScan = time.Minute      // the time between two scans for such entries, where changes are followed
 )
 
 // Lookup looks keys up in Postgres and returns those that exist. run is that of the
@@ -90,7 +90,7 @@ type Cache[T any] struct {
 
 	mu             sync.Mutex // guards the next two, and orders await's done.Go before Close's Wait
 	queue          lookupQueue
-	running        bool          // runLookups does
+	running        bool          // runLookups runs
 	unknownLimiter *rate.Limiter // of queries that ask for unknown keys
 
 	ctx  context.Context // ends with Close
@@ -188,7 +188,7 @@ func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 	return at, changed
 }
 
-// covers says whether the proof is about a look-up of that moment and server.
+// covers says whether the proof is about a look-up at that moment, by that run of the primary.
 func (p *proof) covers(lookedUp time.Duration, run unique.Handle[string]) bool {
 	return p != nil && lookedUp > p.since && p.run == run // mutation: proven before the proof; proven of any server
 }
@@ -309,8 +309,8 @@ func (c *Cache[T]) scan(now time.Duration) (due []Hash, idle []*Entry[T]) {
 	return due, idle
 }
 
-// evictIdle evicts the entries that no request has used since the scan. A request that has may be
-// about to find the entry that a look-up has just confirmed or replaced.
+// evictIdle evicts the entries that no request has used since the scan. One that was used may be
+// what a request is about to find, after a look-up has just confirmed or replaced it.
 func (c *Cache[T]) evictIdle(idle []*Entry[T]) {
 	c.entriesMu.Lock()
 	defer c.entriesMu.Unlock()

@@ -23,7 +23,7 @@ import (
 // The proof does not cover an answer of another server, such as an old primary that
 // still runs. Such an entry is right only as of its look-up.
 type proof struct {
-	since, until time.Duration
+	since, until time.Duration         // by the cache's clock
 	run          unique.Handle[string] // when the server was started
 }
 

@@ -63,11 +63,11 @@ func keyChecksum(random []byte) (sum [keySum]byte) {
 	return sum
 }
 
-// Limit is a token bucket as the tables have it.
+// Limit is the limit of a key or a workspace, as its row in Postgres has it.
 type Limit struct {
-	Set   bool // false = no bucket
-	Rate  float64
-	Burst int64
+	Set   bool    // false = no bucket
+	Rate  float64 // tokens a second
+	Burst int64   // tokens in a full bucket
 	// Version is the transaction that last wrote the limit's row. Nodes that read
 	// the row at different times agree on the limit with the higher version.
 	Version int64
@@ -76,8 +76,8 @@ type Limit struct {
 // DefaultLimit is the limit of a key whose row has none.
 var DefaultLimit = Limit{Set: true, Rate: 50, Burst: 100}
 
-// LimitOf reads the two columns, or flags. Without a rate the limit is missing;
-// without a burst it is twice the rate.
+// LimitOf makes a limit of the columns, or flags, of rate and burst. Without a rate it returns
+// missing, with the burst if given; without a burst, the burst is twice the rate.
 func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 	if rate == nil {
 		if burst != nil && missing.Set {

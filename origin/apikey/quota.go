@@ -14,8 +14,8 @@ type Quota struct {
 	Period   Period `json:"period"`
 }
 
-// QuotaSQL selects the quota of a row of workspaces as UnmarshalText reads it; NULL = none. A constraint
-// of the table has the same bounds.
+// QuotaSQL selects the quota of a row of workspaces as UnmarshalText reads it; NULL = none. The
+// table's constraint has the bounds that UnmarshalText has.
 const QuotaSQL = `quota || '/' || quota_period`
 
 // MaxQuota is the most requests of a quota: a bucket holds no more.

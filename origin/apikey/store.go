@@ -44,7 +44,7 @@ func scopesSQL() string {
 	return "(" + strings.Join(bits, ") | (") + ")"
 }
 
-// row is a row of lookup.
+// row is a key as the statement lookup returns it.
 type row struct {
 	Key
 	Hash                      []byte
@@ -60,10 +60,10 @@ type Store struct {
 	breaker postgres.Breaker
 }
 
-// errNotAsked: the breaker is not closed.
+// errNotAsked: Postgres was not asked, because the breaker is not closed.
 var errNotAsked = fmt.Errorf("look up keys: %w: it failed several times in a row", postgres.ErrUnavailable)
 
-// NewStore reads the keys of a database.
+// NewStore makes the Store that looks keys up in a database.
 func NewStore(db *postgres.Database) *Store {
 	return &Store{db: db, breaker: postgres.NewBreaker("keys", postgres.PrimaryCooldown)}
 }

@@ -84,10 +84,8 @@ CREATE TABLE IF NOT EXISTS contacts (
     PRIMARY KEY (workspace_id, id)
 );
 
--- What the lists read. Every index begins with the workspace and holds active
--- rows only.
--- The fold of a text that is not ASCII. Letters that do not decompose have a table
--- for each script, since translate looks for every character in all of it.
+-- The fold (see the function fold) of a text that is not ASCII. Letters that do not decompose
+-- have a table for each script, since translate looks for every character in all of it.
 -- +goose StatementBegin
 CREATE FUNCTION fold_letters(t text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE STRICT AS $$
@@ -162,9 +160,9 @@ CREATE FUNCTION search_text(a text, b text, c text, d text) RETURNS text
 -- Hangul, Khmer, kana, Han, emoji), where words are short, they are each character
 -- and every two in a row; of the characters before, every three in a row. None has
 -- a blank or line feed. A text that contains another has all of its grams.
--- The upper half is the workspace's: its grams lie side by side in the index,
--- which keeps a writer to few pages, and what is read of them is its own. Two
--- workspaces of one hash, or two grams, cost time; rows are compared anyway.
+-- The upper half of a number is a hash of the workspace: its grams lie side by side in the
+-- index, so a writer touches few pages, and a reader no other workspace's. Where two workspaces
+-- or two grams have one hash, that costs time; rows are compared anyway.
 -- In PL/pgSQL, whose plans a session keeps: one in SQL would be planned for each INSERT.
 -- +goose StatementBegin
 CREATE FUNCTION search_grams(workspace uuid, folded text) RETURNS bigint[]
@@ -191,6 +189,7 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Every index of a list begins with the workspace and has active rows only.
 CREATE INDEX items_by_created_at ON items (workspace_id, created_at, id) WHERE active;
 CREATE INDEX items_by_name ON items (workspace_id, (name_key(name) COLLATE "C"), id) WHERE active;
 
@@ -216,8 +215,8 @@ ALTER INDEX contacts_by_grams ALTER COLUMN 1 SET STATISTICS 0;
 
 -- What each key was used for, by the hour, and when it was last used. Nodes write these
 -- three tables and no others.
--- Kept for 35 days. fillfactor leaves room to update a row on its page: that
--- touches no index.
+-- Rows of key_usage are kept for 35 days. fillfactor leaves room to update a row on its page:
+-- that touches no index.
 CREATE TABLE key_usage (
     workspace_id uuid NOT NULL,
     hour         timestamptz NOT NULL,
@@ -245,7 +244,7 @@ CREATE TABLE usage_writers (
     written_at timestamptz NOT NULL
 ) WITH (fillfactor = 70);
 
--- Batch 0 says since when usage is counted.
+-- The row of batch 0, which no node writes, says since when usage is counted.
 INSERT INTO usage_writers VALUES ('00000000-0000-0000-0000-000000000000', 0, now());
 
 -- Who did what with the administrative commands, and when. Commands write a row in
