@@ -164,15 +164,15 @@ func (s *shards) execute(ctx context.Context, calls []*bucketCall) (err error) {
 	return errMoody
 }
 
-func (s *shards) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
+func (s *shards) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
 	loses := s.loses.Load()
 	if shard == 0 || loses != messages {
-		nodes, missing, err = s.virtual.heartbeat(ctx, shard, id, state)
+		nodes, missing, now, err = s.virtual.heartbeat(ctx, shard, id, state, until)
 	}
 	if shard == 1 && loses != nothing {
 		err = errMoody
 	}
-	return nodes, missing, err
+	return nodes, missing, now, err
 }
 
 // One of three nodes loses one of two shards, or all that this answers: the others

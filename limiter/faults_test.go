@@ -26,6 +26,11 @@ func TestSimOneFaultAtATime(t *testing.T) {
 			w.after(5e6, func() { n.cut = true })
 			w.after(8e6, func() { n.cut = false })
 		}},
+		{"a node's last heartbeat before it is cut off arrives 4 s late", .4, 15e6, func(w *world) {
+			n := any(w)
+			n.lateBeat = 4e6
+			w.after(10e6, func() { n.cut = false })
+		}},
 		{"a node gets no answers for 10 s", .4, 15e6, func(w *world) {
 			n := any(w)
 			n.deaf = true

@@ -264,6 +264,34 @@ func TestHeartbeats(t *testing.T) {
 	counted(t, b, 2)
 }
 
+// A heartbeat that Redis executes when its node has long given it up, and cannot be reached, does not
+// report the node present.
+func TestALateHeartbeatIsVoid(t *testing.T) {
+	t.Parallel()
+	server, client := startRedis(t)
+	cut := redistest.Client(t, server)
+	l := open(t, Options{Redis: cut, NodeID: "cut"})
+	counted(t, l, 1)
+	must(server.Freeze())
+	frozen := time.Now()
+	eventually(t, "a heartbeat has no answer", func() bool {
+		s := l.allShards()[0]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.silence != nil
+	})
+	must(cut.Close())
+	time.Sleep(callTimeout)
+	must(server.Thaw())
+	for range 20 { // it has come before these
+		beat := time.UnixMicro(int64(must1(client.ZScore(t.Context(), membersKey(0), "cut").Result())))
+		if beat.After(frozen.Add(callTimeout)) {
+			t.Fatalf("%v after Redis froze, the node is present", beat.Sub(frozen))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // Redis comes back empty, and is gone again before all have said that they are there.
 func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {

@@ -228,30 +228,30 @@ func (v *virtual) shardOf(string) uint8 { return 0 }
 
 func (v *virtual) mostShards() int { return 1 }
 
-func (v *virtual) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
+func (v *virtual) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
 	if err := v.reach(ctx, 1); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	if v.deafToBeats.Load() {
-		return 0, 0, errMoody
+		return 0, 0, 0, errMoody
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	nodes, missing = v.beat(shard, id, state)
-	return nodes, missing, nil
+	nodes, missing = v.beat(shard, id, state, until)
+	return nodes, missing, v.now(), nil
 }
 
 // beat is the heartbeat script. v.mu is held.
-func (v *virtual) beat(shard int, id, state string) (nodes, missing int64) {
+func (v *virtual) beat(shard int, id, state string, until int64) (nodes, missing int64) {
 	beats := v.beats[shard]
 	if beats == nil {
 		beats = map[string]time.Time{}
 		v.beats[shard] = beats
 	}
-	switch state {
-	case present:
+	switch {
+	case state == present && v.now() <= until:
 		beats[id] = time.Now()
-	case leaving:
+	case state == leaving:
 		delete(beats, id)
 	}
 	for id, at := range beats {

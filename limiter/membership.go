@@ -40,10 +40,12 @@ const (
 )
 
 // heartbeatScript records the time of a node's heartbeat (ARGV[1]), and returns how many
-// nodes there are and how many of them are missing. It writes in every state, so that it
-// fails on a Redis that accepts no writes. A node is forgotten a minute after its last
-// heartbeat, and if that is a minute in the future: its time would never pass. A key of
-// another type is damaged, and is written anew. Durations are in microseconds.
+// nodes there are, how many of them are missing, and Redis' time. It records none that is
+// executed after ARGV[3], by Redis' time: a network or a Redis that hung may bring it while
+// its node is cut off and uses its part. It writes in every state, so that it fails on a
+// Redis that accepts no writes. A node is forgotten a minute after its last heartbeat, and
+// if that is a minute in the future: its time would never pass. A key of another type is
+// damaged, and is written anew. Durations are in microseconds.
 var heartbeatScript = strings.NewReplacer(
 	"MEMBER_LIFE", strconv.FormatInt(lease.MemberLife, 10),
 	"SILENT_FOR", strconv.FormatInt(silentFor.Microseconds(), 10),
@@ -55,7 +57,7 @@ local size = redis.pcall('ZCARD', KEYS[1])
 if type(size) == 'table' and string.find(size.err, 'WRONGTYPE', 1, true) then
   redis.call('DEL', KEYS[1])
 end
-if ARGV[2] == 'present' then
+if ARGV[2] == 'present' and now <= tonumber(ARGV[3]) then -- mutation: a late heartbeat counts
   redis.call('ZADD', KEYS[1], before(0), ARGV[1])
 elseif ARGV[2] == 'leaving' then
   redis.call('ZREM', KEYS[1], ARGV[1])
@@ -63,18 +65,18 @@ end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE)) -- mutation: nodes that are gone are counted
 redis.call('ZREMRANGEBYSCORE', KEYS[1], before(-MEMBER_LIFE), '+inf')
 redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
-return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)) }
+return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)), now }
 `)
 
 var heartbeat = redis.NewScript(heartbeatScript)
 
 // heartbeat runs the script.
-func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
-	n, err := r.run(ctx, heartbeat, membersKey(shard), id, state)
+func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
+	n, err := r.run(ctx, heartbeat, 3, membersKey(shard), id, state, until)
 	if err != nil {
-		return 0, 0, fmt.Errorf("send a heartbeat: %w", err)
+		return 0, 0, 0, fmt.Errorf("send a heartbeat: %w", err)
 	}
-	return n[0], n[1], nil
+	return n[0], n[1], n[2], nil
 }
 
 // A shard counts the nodes that share its buckets. While the shard is down, a node spends
@@ -120,11 +122,12 @@ func (s *shard) heartbeat(state string) {
 		s.contact = sent // mutation: contact is an answered heartbeat
 		s.publish()
 	}
-	nodes, missing, err := s.l.store.heartbeat(ctx, s.index, s.l.id, state)
+	nodes, missing, read, err := s.l.store.heartbeat(ctx, s.index, s.l.id, state, sent+s.ahead+callTimeout.Microseconds())
 	arrived := err == nil && state != leaving // mutation: contact is an answered heartbeat
 	if arrived {
 		now := s.l.now()
 		s.answeredAt.Store(now)
+		s.ahead = read - sent     // mutation: a node does not know when a heartbeat is late
 		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
 		copy(s.counts[1:], s.counts[:])
 		s.counts[0], s.missing = nodes, missing

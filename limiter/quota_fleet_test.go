@@ -31,11 +31,11 @@ func (w *way) countQuota(ctx context.Context, c *count) error {
 	return err
 }
 
-func (w *way) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
+func (w *way) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
 	if w.cut.Load() {
-		return 0, 0, errMoody
+		return 0, 0, 0, errMoody
 	}
-	return w.virtual.heartbeat(ctx, shard, id, state)
+	return w.virtual.heartbeat(ctx, shard, id, state, until)
 }
 
 // quotaFleet is a fleet that shares a quota, in virtual time.

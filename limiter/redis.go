@@ -40,8 +40,9 @@ type store interface {
 	countQuota(ctx context.Context, c *count) error
 
 	// heartbeat sends a heartbeat of a node to a shard, and returns how many nodes there
-	// are and how many of them are missing.
-	heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error)
+	// are, how many of them are missing, and the time by the shard's clock. A heartbeat that
+	// arrives after until, by that clock, does not report its node present.
+	heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error)
 }
 
 // bucketCall is one call to one bucket.
@@ -179,7 +180,7 @@ var quotaText string
 var quotaScript = redis.NewScript(quotaText)
 
 func (r *redisStore) countQuota(ctx context.Context, c *count) error {
-	n, err := r.run(ctx, quotaScript, c.key, c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.lifeMS)
+	n, err := r.run(ctx, quotaScript, 2, c.key, c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.lifeMS)
 	if err != nil {
 		return fmt.Errorf("limiter: count quota %s: %w", c.key, err)
 	}
@@ -187,9 +188,9 @@ func (r *redisStore) countQuota(ctx context.Context, c *count) error {
 	return nil
 }
 
-// run runs a script that answers two numbers.
-func (r *redisStore) run(ctx context.Context, script *redis.Script, key string, arguments ...any) (n []int64, err error) {
-	if n, err = script.Run(ctx, r.client, []string{r.prefix + key}, arguments...).Int64Slice(); err == nil && len(n) != 2 {
+// run runs a script that answers so many numbers.
+func (r *redisStore) run(ctx context.Context, script *redis.Script, numbers int, key string, arguments ...any) (n []int64, err error) {
+	if n, err = script.Run(ctx, r.client, []string{r.prefix + key}, arguments...).Int64Slice(); err == nil && len(n) != numbers {
 		err = fmt.Errorf("script answered %d values", len(n))
 	}
 	r.answered.CompareAndSwap(false, err == nil)
@@ -214,7 +215,7 @@ func RedisCommands(own string) [][]any {
 		{"del", bucket},
 		{"eval", tokenBucketScript, 1, bucket, arguments(&c)},
 		{"evalsha", tokenBucketDigest, 1, bucket, arguments(&c)},
-		{"eval", heartbeatScript, 1, nodes, "x", present},
+		{"eval", heartbeatScript, 1, nodes, "x", present, lease.Forever},
 		{"zadd", nodes, 1, "x"},
 		{"pexpire", nodes, 1000},
 		{"zcard", nodes},

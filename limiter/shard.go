@@ -65,12 +65,13 @@ type shard struct {
 	counts  [4]int64      // of nodes, the latest first
 	missing int64         // nodes, at the latest count
 	contact int64         // when the last heartbeat with the state present was sent, in microseconds
+	ahead   int64         // Redis' clock is ahead of this node's by at most so much; lease.Forever = unknown
 	stop    chan struct{} // closed when the node leaves
 }
 
 // newShard makes the shard of that index in the store, and begins its heartbeats.
 func newShard(l *Limiter, index int) *shard {
-	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, contact: l.now(), stop: make(chan struct{})}
+	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, contact: l.now(), ahead: lease.Forever, stop: make(chan struct{})}
 	s.waitingSince.Store(math.MaxInt64)
 	s.idle.L = &s.mu
 	if s.publish(); l.store != nil {

@@ -51,6 +51,7 @@ type node struct {
 	machine      *boottimetest.Machine
 	maxAge       int64 // how old the time may be that a request is decided at
 	stopInFlight int64 // if not 0, its next call stops it for so long, with the answer on its way
+	lateBeat     int64 // if not 0, it is cut off once it has sent its next heartbeat, which arrives so late
 	cut          bool  // no message from it arrives
 	deaf         bool  // no answer to it arrives
 	noTraffic    bool  // it gets no requests
@@ -251,14 +252,17 @@ func (n *node) setPolicy(p Policy) { n.limiter.Bucket("k", p) }
 
 // exchange sends a message to the bucket's server, which serves it, and waits for the answer. Either
 // may be lost. A node that is stopped sends and reads when it goes on.
-func (n *node) exchange(ctx context.Context, stop *int64, serve func(lost bool)) error {
+func (n *node) exchange(ctx context.Context, stop, late *int64, serve func(lost bool)) error {
 	n.awake()
 	w, answered := n.w, make(chan struct{})
 	w.mu.Lock()
-	dead, lost, way := n.dead, w.loses() || n.cut, w.delay()
+	dead, lost, way := n.dead, w.loses() || n.cut, w.delay()+*late
 	if *stop > 0 {
 		n.stop(*stop)
 		*stop = 0
+	}
+	if *late > 0 {
+		n.cut, *late = true, 0
 	}
 	w.mu.Unlock()
 	switch {
@@ -299,7 +303,7 @@ func (n *node) execute(ctx context.Context, calls []*bucketCall) error {
 	w.mu.Lock()
 	n.answer = lease.Reply{}
 	w.mu.Unlock()
-	v.err = n.exchange(ctx, &n.stopInFlight, func(lost bool) {
+	v.err = n.exchange(ctx, &n.stopInFlight, new(int64), func(lost bool) {
 		w.shared().execute(&c, w.virtual.now())
 		if w.executed(&c); !lost {
 			n.answer = c.Reply
@@ -311,12 +315,15 @@ func (n *node) execute(ctx context.Context, calls []*bucketCall) error {
 	return v.err
 }
 
-func (n *node) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
-	var all, silent int64
-	if err = n.exchange(ctx, new(int64), func(bool) { all, silent = n.w.beat(shard, id, state) }); err == nil {
-		nodes, missing = all, silent
+func (n *node) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
+	var all, silent, read int64
+	if err = n.exchange(ctx, new(int64), &n.lateBeat, func(bool) {
+		all, silent = n.w.beat(shard, id, state, until)
+		read = n.w.virtual.now()
+	}); err == nil {
+		nodes, missing, now = all, silent, read
 	}
-	return nodes, missing, err
+	return nodes, missing, now, err
 }
 
 func (n *node) countQuota(context.Context, *count) error { return errMoody }

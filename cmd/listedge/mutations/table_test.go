@@ -143,6 +143,8 @@ var mutations = []struct {
 			replaced("slices.Max(s.counts[:]", "min(1, slices.Max(s.counts[:])"), "TestNodesAreRememberedThroughAnEmptyRedis"},
 		{"an empty Redis makes the fleet one node", replaced("[:", "[:1"), "TestNodesAreRememberedThroughAnEmptyRedis"},
 		{"nodes that are gone are counted", gone, "TestHeartbeats"},
+		{"a late heartbeat counts", without(" and now <= tonumber(ARGV[3])"), "TestALateHeartbeatIsVoid"},
+		{"a node does not know when a heartbeat is late", gone, "TestSimOneFaultAtATime"},
 		{"the breaker never opens", gone, "TestBudgetAndBreakerToTheMillisecond"},
 		{"contact is an answered heartbeat",
 			inTurn(without("silence != nil || s.unreachable() || s."), gone, after("if arrived && state == present {\ns.contact = sent\n}")),
