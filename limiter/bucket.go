@@ -16,7 +16,7 @@ type Bucket struct {
 	key     string
 	blocked atomic.Bool // its rate is 0
 
-	active  bool // in leased.active; guarded by mu, as are all fields below
+	active  bool // in Limiter.active; guarded by mu, as are all fields below
 	pending bool // queued for a call, or the call is in flight
 
 	mu      sync.Mutex
@@ -83,9 +83,9 @@ func (b *Bucket) deliver(now int64, all bool) {
 }
 
 // registry has the handle of each bucket that anybody uses. With two handles, each would
-// spend the node's part of the bucket while Redis is unreachable. A handle is used by whoever
-// keeps it, and while it is active or has a call: nobody misses the others, because a new
-// bucket would be the same.
+// spend the node's part of the bucket while Redis is unreachable. The pointers are weak: a handle
+// that nobody keeps, and that is not active and has no call, is freed, because a new one would
+// be the same.
 type registry struct {
 	mu      sync.Mutex // guards all below; taken before a bucket's
 	buckets map[string]weak.Pointer[Bucket]

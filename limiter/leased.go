@@ -18,7 +18,7 @@ type part struct {
 	fallback bool       // this node decided without Redis
 }
 
-// parts are those of the key and of the workspace.
+// parts are a decision's two parts: of the key's bucket and of the workspace's.
 type parts [2]part
 
 // refused reports whether a bucket refused the request.
@@ -64,9 +64,9 @@ func (l *Limiter) decideRates(now int64, buckets [2]*Bucket, cost int64) Decisio
 // refuses reports whether no new calls are made: the shard is down or closed.
 func (s *shard) refuses() bool { return s.down.Load() || s.l.closed.Load() } // mutation: a heartbeat opens the way after Close
 
-// takePart is the fast path: the lease has a token, or knows that there is none, or Redis is
-// down. If another bucket refuses the request, no token is taken: the outcome is NeedRemote
-// or Denied.
+// takePart lets one bucket decide at once: its lease has a token, or knows that there is none, or
+// Redis is down. If refused, because another bucket refuses the request, it takes no token: the
+// outcome is NeedRemote or Denied.
 func (l *Limiter) takePart(p *part, now, cost int64, refused bool) {
 	b := p.bucket
 	b.mu.Lock()
@@ -187,7 +187,7 @@ func (l *Limiter) startWaiting(p *part, calls *[]*Bucket) *shard {
 	return b.shard
 }
 
-// takeFallback decides without Redis. The bucket's mu is held.
+// takeFallback decides a part without Redis, by the failure mode. The bucket's mu is held.
 func (l *Limiter) takeFallback(p *part, now int64) {
 	b, ok, retry := p.bucket, false, heartbeatInterval.Microseconds()
 	f := b.shard.fleet()
@@ -202,10 +202,10 @@ func (l *Limiter) takeFallback(p *part, now int64) {
 	}
 }
 
-// Close waits for the calls in flight, gives back what this node holds, sends its debts, leaves the
-// fleet, and ends the limiter's goroutines. No more calls, sweeps and shards begin. If ctx ends first,
-// it gives no more back, and waits only for calls in flight, which callTimeout bounds. A Take after
-// Close is decided by the fallback.
+// Close waits for the calls in flight, gives back what this node holds, sends its debts, leaves
+// the fleet, and ends the limiter's goroutines. No more calls, sweeps and shards begin. If ctx
+// ends first, it gives no more back, and waits only for calls in flight, which callTimeout
+// bounds. A Take after Close is decided by the fallback.
 func (l *Limiter) Close(ctx context.Context) error {
 	l.mu.Lock()
 	before := l.closed.Swap(true)

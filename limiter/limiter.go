@@ -62,7 +62,7 @@ func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPoli
 // NewPolicy rounds other rates down.
 func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
 
-// Options of a Limiter. The zero value is a working single node.
+// Options are the settings of a Limiter. The zero value is a working single node.
 type Options struct {
 	// Redis is nil for a single node. The client may lead to a single server, Sentinel
 	// or Cluster. It should be used by the limiter only, with ContextTimeoutEnabled. The
@@ -99,7 +99,7 @@ type Limiter struct {
 	alone  Source // of decisions without Redis
 	budget int64  // of lease.Link: microseconds
 	id     string // of this node, in heartbeats
-	run    int64  // the quotas' name for this process
+	run    int64  // names this process in the counts of quotas in Redis
 	clock  *boottime.Clock
 	counts counts
 
@@ -139,7 +139,7 @@ func newLimiter(o Options, s store) *Limiter {
 // goes on while the machine sleeps, so that leases end meanwhile.
 func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
-// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket) and sets its policy to p. The policy is in force from the next Take on.
+// Bucket returns the handle on a bucket (KeyBucket, WorkspaceBucket), with policy p from now on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	b := l.buckets.get(key, func() *Bucket {
 		b := &Bucket{key: key}
@@ -234,7 +234,7 @@ func (d *Decision) UsedUp() bool {
 // Status is the state of one bucket after a decision.
 type Status = lease.Status
 
-// add adds the status of one bucket.
+// add adds the status of one bucket to the decision: a refusal if it has to be retried.
 func (d *Decision) add(which Which, s Status) {
 	*[...]*Status{Key: &d.Key, Workspace: &d.Workspace, Quota: &d.Quota}[which] = s
 	if s.RetryIn > d.RetryAfter {

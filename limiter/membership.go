@@ -70,7 +70,7 @@ return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', bef
 
 var heartbeat = redis.NewScript(heartbeatScript)
 
-// heartbeat runs the script.
+// heartbeat runs heartbeatScript on the Redis server of a shard.
 func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
 	n, err := r.run(ctx, heartbeat, 3, membersKey(shard), id, state, until)
 	if err != nil {

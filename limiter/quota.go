@@ -62,15 +62,15 @@ const (
 	failedFor     = 100_000    // microseconds for which requests do not wait after a call failed
 	quotaPause    = 1_000_000  // microseconds until the next call to a quota that is used up: blocks may have gone back
 	quotaSweep    = time.Second
-	fullestQuotas = 5             // how many a node shows,
-	shownFor      = 3_600_000_000 // and for how many microseconds after their last request: then one may be no more in force
+	fullestQuotas = 5             // how many quotas Stats shows
+	shownFor      = 3_600_000_000 // microseconds after its last request for which it shows one: later one may be out of force
 
 	// quotaKept is for how long a count is kept after its period. To a node whose clock is
 	// late the period is not over, and an absent count would be 0.
 	quotaKept = time.Hour
 )
 
-// quotas are those that were used on this node. Until its period is over, none is forgotten.
+// quotas has the quotas that were used on this node, until their periods are over.
 type quotas struct {
 	mu  sync.Mutex
 	all map[string]*Counter
@@ -101,8 +101,8 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 	return q
 }
 
-// forget forgets the quota if its period is over. It is not if the clock has been set back since
-// the timer began.
+// forget forgets the quota if its period is over. If the clock was set back since the timer
+// began, the period is not over, and forget is called again.
 func (q *Counter) forget() {
 	q.l.quotas.mu.Lock()
 	defer q.l.quotas.mu.Unlock()
@@ -181,8 +181,8 @@ func (q *Counter) takeAlone(now int64) bool {
 	return ok
 }
 
-// left is what no node has taken. Since the last answer the others may have taken so many
-// times what they usually do. q.mu is held.
+// left is how much of the quota no node has taken, if the others have taken since the last
+// answer so many times what they usually do. q.mu is held.
 func (q *Counter) left(now int64, times float64) int64 {
 	return q.tokens - q.total - int64(times*q.others*float64(max(0, now-q.answered))) // mutation: the part of a quota is of a full one
 }
@@ -254,7 +254,7 @@ func (q *Counter) complete(c *count, now int64) {
 	}
 }
 
-// sweepLater calls sweep in a while if Redis has to hear of something. q.mu is held.
+// sweepLater calls sweep in a while, unless Redis counts just what was spent here. q.mu is held.
 func (q *Counter) sweepLater() {
 	if !q.sweeping && q.l.store != nil && !q.l.closed.Load() && q.known != q.spent {
 		q.sweeping = true
@@ -273,7 +273,7 @@ func (q *Counter) sweep() {
 	q.sweepLater()
 }
 
-// status is what a response says of the quota, whose period ends then on this node's clock.
+// status is what a response says of the quota, whose period ends at ends by this node's clock.
 // It subtracts what other nodes may have taken since the last answer.
 func (q *Counter) status(now, ends int64, refused bool) Status {
 	q.mu.Lock()

@@ -1,13 +1,13 @@
--- A quota: a count of the requests of one period. One key, one call.
+-- A workspace's quota: the count of its requests in one period. One key, one call.
 --
--- KEYS[1]  a hash: what is taken in all, and for each run of a node the number of its last
---          call and what it has taken. A value of another type is damaged: it counts as absent.
+-- KEYS[1]  a hash: what is taken in all, and for each run (a process) of a node the number of its
+--          last call and what it has taken. A damaged value, of another type, counts as absent.
 -- ARGV     quota    requests in the period
---          run number
+--          run      names the caller's run; then number, of this call in it: 1, 2, 3 …
 --          floor    what the caller may have spent; it is taken in any case
---          need     requests that wait
+--          need     requests that wait at the caller
 --          want     further ones to take, of the caller's part of what is left
---          nodes    of the fleet
+--          nodes    how many nodes the fleet has
 --          last     1: the run ends with this call
 --          life     milliseconds for which the count must be stored
 -- Returns  what the caller has taken, and what is taken in all

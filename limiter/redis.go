@@ -147,7 +147,7 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true } // mutation: a call is sent again
 
-// arguments is the script's one argument, in its order. Redis reads one faster than many.
+// arguments packs a call into the script's one argument. Redis reads one faster than many.
 func arguments(c *lease.Call) []byte {
 	return pack(c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
 		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing)
@@ -161,7 +161,7 @@ func pack(numbers ...int64) (packed []byte) {
 	return packed
 }
 
-// read fills the reply from the script's answer.
+// read fills the call's reply from the script's answer.
 func read(c *lease.Call, answer *redis.Cmd) error {
 	n, err := answer.Int64Slice()
 	if err != nil {

@@ -39,7 +39,7 @@ const (
 //	enqueue ──> queue ──> Begin ══ store.execute ══> Complete, or Fail
 type shard struct {
 	l     *Limiter
-	index int // in the store
+	index int // its number in the store
 	link  lease.Link
 	known atomic.Pointer[lease.Fleet]
 

@@ -49,12 +49,12 @@ type Call struct {
 type Reply struct {
 	Granted int64 // of Need
 	Leased  int64 // of Extra
-	Level   int64 // micro-tokens
+	Level   int64 // micro-tokens that are left in the bucket
 	Wait    int64 // microseconds until there is a token; 0 when there is one
-	Slice   int64
+	Slice   int64 // the number of the bucket's present slice
 	Lasts   int64 // microseconds for which a lease of now counts as held
 	Held    int64 // tokens that nodes hold, this one included
-	Demand  int64 // of the whole fleet, in thousandths of a request: see Bucket.Demand
+	Demand  int64 // thousandths of requests at all nodes in the last DemandSpan, decaying
 }
 
 // MaxWait bounds how long a request waits for a slow Redis, in microseconds. It also
@@ -65,8 +65,8 @@ const MaxWait = 125_000
 // long a request waits, how early a lease is fetched, and whether tokens are granted or
 // leased. The measure rises at once and falls slowly.
 type Link struct {
-	Budget int64 // a request waits at least this long
-	recent atomic.Int64
+	Budget int64        // a request waits at least this long
+	recent atomic.Int64 // the measure
 }
 
 // Record adds a measurement.
@@ -99,8 +99,8 @@ const (
 	sparse = 4 // fewer requests in a Slice: a key with few requests
 )
 
-// demand counts the requests at this node. It expects as many in the next Slice as in
-// the last one.
+// demand counts the requests for a bucket at this node. It expects as many in the next Slice
+// as in the last one.
 type demand struct {
 	at     int64   // when record was last called
 	recent float32 // requests in one Slice
@@ -129,9 +129,9 @@ func (d *demand) expected(few int64) int64 {
 	return int64(math.Ceil(max(float64(d.recent)/8, math.Sqrt(float64(d.recent)))))
 }
 
-// Begin fills in the next call, for so many waiting requests. It reports false if no call
-// is needed; else Complete or Fail must follow. With giveBack, the call returns all held
-// tokens.
+// Begin fills in c, the next call to the bucket, for so many waiting requests. It reports false
+// if no call is needed; else Complete or Fail must follow. With giveBack, the call returns all
+// held tokens.
 func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool {
 	if l.inFlight || l.Policy.Blocked() {
 		return false
@@ -228,9 +228,9 @@ func (l *Lease) compareDemand(c *Call) {
 	}
 }
 
-// setDeny decides until when requests are refused without a call. The bucket's wait counts from
-// when it executed the call, and the next call takes as long to it as this one did: so it counts from
-// sent here. Where requests are refused, it counts from now: the next call must not be too early.
+// setDeny decides until when requests are refused without a call. The bucket's wait begins when
+// it executes a call, and the next call takes as long to get there as this one: so it counts
+// from sent. Where requests are refused, it counts from now, lest the next call be too early.
 func (l *Lease) setDeny(c *Call, sent, now int64) {
 	l.deny = 0
 	if l.returned > 0 || c.Level >= Token && c.Granted == c.Need && c.Fair == 0 {
@@ -249,8 +249,8 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 	}
 }
 
-// leasesTo reports whether the nodes of a fleet lease tokens. What a lease of a burst that is small
-// beside the fleet keeps from the other nodes is too much.
+// leasesTo reports whether the nodes of a fleet lease tokens of this bucket: not if the burst is
+// small beside the fleet, because a lease would keep too much of it from the other nodes.
 func (l *Lease) leasesTo(f *Fleet) bool {
 	// mutation: tokens of a burst that is small beside the fleet are leased
 	return l.Policy.Leased() && l.Policy.Burst >= 3*f.Nodes
@@ -267,9 +267,9 @@ func (l *Lease) Fail(c *Call, now int64) {
 }
 
 // idle reports whether the lease has been without requests for so long that a call should report
-// what was spent: for four times the mean time between two requests, or for minIdle if the bucket was
-// more than half empty and is about to refill to its room. Spent tokens that no call has reported still count as
-// held there, and the bucket does not refill above them.
+// what was spent: for four times the mean time between two requests, or for minIdle if the bucket
+// was more than half empty and is about to refill to its room. Until a call reports spent tokens,
+// the bucket counts them as held and does not refill above them.
 func (l *Lease) idle(now int64) bool {
 	since := now - l.takenAt
 	drained := l.balance == 0 && l.level < l.Policy.Units()/2 && l.levelAt(now+minIdle) == l.room()

@@ -35,9 +35,9 @@ func (f *Fleet) parts() int64 { return max(1, f.Nodes) } // mutation: a part is 
 // part is this node's part of a full bucket, but at least a token.
 func (l *Lease) part(f *Fleet) int64 { return max(Token, l.Policy.Units()/f.parts()) }
 
-// TakeFallback decides a request without Redis. If it refuses, wait is the time until there
-// is a token: this node has no part of a burst smaller than the fleet. With admit, it admits the
-// request even without a token.
+// TakeFallback decides a request without Redis. If it refuses, wait is how many microseconds until
+// there may be a token. It refuses if the burst is smaller than the fleet, because this node has
+// no part of it then. With admit, it admits the request even without a token.
 func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int64) {
 	if l.Policy.Burst < f.Nodes && !f.Cold && !admit { // mutation: a burst smaller than the fleet is divided
 		return false, MissingAfter
@@ -84,8 +84,8 @@ func (l *Lease) debt() int64 {
 	return (l.fallback.debt + Token - 1) / Token
 }
 
-// payDebt pays the debt with at most so many tokens that the bucket gave this node, and
-// returns how many it took. There is a fallback.
+// payDebt pays the fallback's debt with at most so many tokens that the bucket gave this node,
+// and returns how many it took. There must be a fallback.
 func (l *Lease) payDebt(tokens int64) int64 {
 	paid := max(0, min(tokens, l.debt())) // mutation: a late answer pays no debt
 	l.fallback.debt = max(0, l.fallback.debt-paid*Token)

@@ -55,7 +55,7 @@ type Lease struct {
 	demand   demand
 	others   float32 // requests at other nodes in the last DemandSpan, as of the last answer
 	unserved float32 // requests at this node that had no token yet, while more is demanded than the rate brings
-	chance   float32 // of a request, while tokens are scarce; 0 = they are not
+	chance   float32 // that a request gets a token, while tokens are scarce; 0 = they are not
 
 	granted  int32 // tokens granted to waiting requests
 	returned int32 // tokens to give back that are not in the ledger
@@ -129,9 +129,9 @@ func (l *Lease) Retry(now int64) Outcome {
 // the bucket all the same: its state may have been repaired, or lost.
 func (l *Lease) refuses(now int64) bool { return now < l.deny && now-l.at < askAgain }
 
-const askAgain = 15_000_000
+const askAgain = 15_000_000 // microseconds since the last answer
 
-// Due reports whether a call should be sent although no request waits for it.
+// Due reports whether a call should be sent although no request waits: few tokens are left.
 func (l *Lease) Due(now int64) bool {
 	return !l.inFlight && l.balance < l.lowWater && !l.refuses(now)
 }
@@ -139,7 +139,7 @@ func (l *Lease) Due(now int64) bool {
 // Denies reports whether Take would refuse.
 func (l *Lease) Denies(now int64) bool { return l.refuses(now) && l.Holds(now) == 0 }
 
-// RetryIn is the time until there may be a token, while Take refuses.
+// RetryIn is how many microseconds until there may be a token, while Take refuses.
 func (l *Lease) RetryIn(now int64) int64 { return l.deny - now }
 
 // Unanswered reports whether a request should not wait for the bucket: the call in
@@ -163,7 +163,7 @@ func (l *Lease) Holds(now int64) int64 {
 	return int64(l.balance)
 }
 
-// Refund takes one token back that Take granted, or with fallback TakeFallback. It
+// Refund takes back one token that Take granted, or with fallback, that TakeFallback did. It
 // reports whether the token has to go to the bucket with the next call.
 func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 	l.trim(now)

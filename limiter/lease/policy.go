@@ -67,7 +67,7 @@ func IsWhole(rate float64) bool { return math.Round(rate*Token)/Token == rate }
 // the bucket, so there each request asks Redis.
 func (p *Policy) Leased() bool { return p.Burst >= minLeasedBurst }
 
-const minLeasedBurst = 16
+const minLeasedBurst = 16 // tokens; the same in the script
 
 // DemandSpan is the time constant of the fleet's demand, in microseconds: long enough to compare
 // nodes, and short enough that a flood is soon forgotten.
