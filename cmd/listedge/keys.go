@@ -143,6 +143,9 @@ func (c *keyRotate) Run(ctx acting, t *terminal, a *admin.Conn) error {
 	return c.print(t, k, err, func() {
 		fmt.Fprintln(t.out, k.Key.Key)
 		fmt.Fprintf(t.err, "key %s replaces %s, which works until %s\n", k.ID, k.Replaces.ID, instant(k.Replaces.ExpiresAt))
+		if k.ExpiresAt != nil { // perhaps because the old one had been replaced before
+			fmt.Fprintf(t.err, "the new key works until %s, as the old one would have, or as --expires-in says\n", instant(k.ExpiresAt))
+		}
 	})
 }
 

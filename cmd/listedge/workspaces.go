@@ -26,7 +26,7 @@ type workspacesCommand struct {
 // LimitFlags set the rate and the burst of a token bucket.
 type LimitFlags struct {
 	Rate  *float64 `help:"Requests per second." placeholder:"R"`
-	Burst *int32   `help:"Requests at once; twice the rate if not given." placeholder:"B"`
+	Burst *int32   `help:"Requests at once; of a new key or workspace twice its rate if not given." placeholder:"B"`
 }
 
 // Validate refuses what the limiter could not enforce.

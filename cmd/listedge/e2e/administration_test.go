@@ -203,10 +203,12 @@ func TestRotatePrintsTheKeyAlone(t *testing.T) {
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
 	id := made(t, "keys", "create", "--workspace", workspace, "--database-url", url)
-	p := start(t, "keys", "rotate", id, "--database-url", url)
-	if <-p.ended; p.code != exitFine || len(p.out.String()) != 44 || !strings.HasPrefix(p.out.String(), "lk_") ||
-		!strings.Contains(p.err.String(), "replaces "+id+", which works until 2") {
-		t.Errorf("exit %d: %q, %q", p.code, p.out.String(), p.err.String())
+	for _, ends := range []bool{false, true} { // the second time the key has an end, and the new one gets it
+		p := start(t, "keys", "rotate", id, "--database-url", url)
+		if <-p.ended; p.code != exitFine || len(p.out.String()) != 44 || !strings.HasPrefix(p.out.String(), "lk_") ||
+			!strings.Contains(p.err.String(), "replaces "+id+", which works until 2") || strings.Contains(p.err.String(), "the new key works until 2") != ends {
+			t.Errorf("exit %d: %q, %q", p.code, p.out.String(), p.err.String())
+		}
 	}
 }
 
