@@ -16,7 +16,7 @@ import (
 
 const alertmanagerFile = "alertmanager/alertmanager.yml"
 
-// alertmanagerConfig is what the tests read of it.
+// alertmanagerConfig is what the tests read of alertmanager.yml.
 type alertmanagerConfig struct {
 	Route     map[string]any
 	Receivers []struct{ Name string }
@@ -27,7 +27,7 @@ type alertmanagerConfig struct {
 	} `json:"inhibit_rules"`
 }
 
-// named are the alerts that a matcher of alertname is about.
+// named returns the names of the alerts that a matcher of alertname in alertmanager.yml is about.
 func named(t *testing.T, matcher string) (names []string) {
 	t.Helper()
 	m := regexp.MustCompile(`^alertname (?:= (\w+)|=~ "Listedge\(([\w|]+)\)")$`).FindStringSubmatch(matcher)

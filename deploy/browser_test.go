@@ -67,7 +67,7 @@ func openTab(t *testing.T) *tab {
 	return b
 }
 
-// note records the events that tests check.
+// note records those of the browser's events that tests check.
 func (b *tab) note(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +113,7 @@ func evaluate[T any](t *testing.T, b *tab, expression string) T {
 	return value
 }
 
-// await waits until an expression is true.
+// await waits until an expression of the page's language is true.
 func (b *tab) await(t *testing.T, expression string) {
 	t.Helper()
 	defer func() {

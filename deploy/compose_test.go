@@ -109,7 +109,7 @@ func TestTheStackTakesAnImage(t *testing.T) {
 	}
 }
 
-// defaultDrain is that of a node that is started without --drain.
+// defaultDrain is how long a node drains that is started without --drain.
 func defaultDrain(t *testing.T) time.Duration {
 	t.Helper()
 	drain := must1(time.ParseDuration(find(t, "../cmd/listedge/main.go", `Serve +serveCommand .*set:"drain=(\w+)"`)[0]))

@@ -26,7 +26,7 @@ type between struct {
 	cut    func(n int) bool // whether the node's answer is cut off
 }
 
-// asked is a request.
+// asked is a request that a client has sent.
 type asked struct {
 	target string
 	at     time.Time
@@ -78,7 +78,7 @@ func startBetween(t *testing.T, f *fleet) *between {
 	return b
 }
 
-// requests are those since the last call.
+// requests returns the requests since its last call.
 func (b *between) requests() []asked {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -34,7 +34,7 @@ type round struct {
 	Cancelled bool
 }
 
-// keeper has a client walk once.
+// keeper has a client of docs/clients bring its copy up to date once.
 type keeper func(t *testing.T) round
 
 // starter starts a client of the service at an address: limit is its rows of a

@@ -20,7 +20,7 @@ type object = map[string]any
 
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
-// selectors puts in what ~ and % stand for.
+// selectors replaces {~, {% and [~] in the expression of a panel by the selectors they stand for.
 func selectors(expr string) string {
 	return strings.NewReplacer("{~", `{job="$job", instance=~"$instance"`, "{%", `{job="$job"`, "[~]", "[$__rate_interval]").Replace(expr)
 }

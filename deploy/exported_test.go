@@ -77,7 +77,7 @@ func export(t *testing.T) exported {
 	return found
 }
 
-// add stores one series, a histogram or a summary as the several that it is.
+// add stores one series; of a histogram or a summary, its several series.
 func (e exported) add(name, instance string, kind dto.MetricType, m *dto.Metric) {
 	b := labels.NewBuilder(labels.FromStrings("job", "listedge", "instance", instance))
 	for _, l := range m.Label {

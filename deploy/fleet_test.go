@@ -34,7 +34,7 @@ func listedge(t *testing.T, env []string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// patience is for what must come, however slow the machine: a limit for hangs.
+// patience is how long a test waits for what must come, on any machine: a limit for hangs.
 const patience = 3 * time.Minute
 
 var within = sandboxtest.Within
@@ -96,7 +96,7 @@ func startFleet(t *testing.T, size int) *fleet {
 	return f
 }
 
-// startServers is a fleet without nodes.
+// startServers starts a fleet without nodes: its Postgres and its Redis.
 func startServers(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{postgres: sandboxtest.Postgres(t), redis: sandboxtest.Redis(t)}
@@ -135,14 +135,14 @@ func (n *node) start(t *testing.T) {
 	n.process = startProgram(t, cmd)
 }
 
-// stop asks the node to end and returns how it did.
+// stop asks the node to end and returns how its process ended.
 func (n *node) stop(t *testing.T) string {
 	t.Helper()
 	must(n.process.End(patience, syscall.SIGTERM))
 	return n.process.State()
 }
 
-// awaitMode waits until the node is ready and rests its freshness on mode.
+// awaitMode waits until the node is ready and keeps its pages fresh in this mode of /readyz.
 func (n *node) awaitMode(t *testing.T, mode string) {
 	t.Helper()
 	within(t, patience, "ready and "+mode, func() bool {
@@ -162,7 +162,7 @@ func (n *node) awaitMode(t *testing.T, mode string) {
 
 var client = &http.Client{Timeout: time.Minute}
 
-// get asks, with a key if there is one.
+// get sends a GET, with an API key unless key is empty.
 func get(url, key string) (status int, body []byte, err error) {
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// servers are the changes by which HAProxy knows the nodes by their addresses.
+// servers are changes to HAProxy's configuration, which name the nodes by their addresses.
 func (f *fleet) servers() (changes []string) {
 	var servers strings.Builder
 	for i, n := range f.nodes {

@@ -24,7 +24,7 @@ import (
 
 const chartFolder = "helm"
 
-// leastValues are those without which the chart makes nothing.
+// leastValues are the values without which the chart makes nothing.
 const leastValues = `
 trustedProxies: [10.244.0.0/16]
 secret: {existing: listedge}

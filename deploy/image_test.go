@@ -45,7 +45,7 @@ var program = sync.OnceValues(func() (string, error) {
 // revision is what the program was built from.
 const revision = "0123456789abcdef0123456789abcdef01234567"
 
-// versionInSource is that of a program which nobody gave another.
+// versionInSource is the version of a program that was built without another one.
 func versionInSource(t *testing.T) string {
 	t.Helper()
 	return find(t, "../cmd/listedge/help.go", `(?m)^var version = "(.+)"$`)[0]

@@ -52,7 +52,7 @@ func newMachine(t *testing.T, system string) *machine {
 	return m
 }
 
-// file writes a program.
+// file writes a program of the machine.
 func (m *machine) file(path, body string) {
 	must(os.MkdirAll(filepath.Dir(path), 0o755))
 	must(os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755))

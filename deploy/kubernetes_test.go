@@ -33,7 +33,7 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 	}
 }
 
-// fits looks at everything that has to agree.
+// fits checks that all objects of the cluster that refer to one another agree.
 func (c *cluster) fits(t *testing.T) {
 	t.Helper()
 	node := c.deployments["listedge"]

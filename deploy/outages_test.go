@@ -51,7 +51,7 @@ func (f *fleet) seesPanels(t *testing.T, p *prometheus) {
 	}
 }
 
-// does is a step of an outage.
+// does makes a step of an outage from what may fail.
 func does(do func() error) func(*testing.T) { return func(*testing.T) { must(do()) } }
 
 // startBalancedFleet starts three nodes behind a load balancer.
@@ -62,8 +62,8 @@ func startBalancedFleet(t *testing.T) *fleet {
 	return f
 }
 
-// besides are the alerts that say something: a busy machine may miss the objective of latency
-// while all is well.
+// besides drops the watchdog, and the alerts on objectives (error budgets): a busy machine may
+// miss one while all is well.
 func besides(names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		return strings.HasPrefix(name, "ListedgeErrorBudget") || name == "ListedgeWatchdog"
@@ -118,7 +118,7 @@ func (f *fleet) play(t *testing.T, outages []outage) {
 	}
 }
 
-// alertsOf are the whole names of alerts.
+// alertsOf returns the names of alerts that text gives without their prefix Listedge.
 func alertsOf(text string) (names []string) {
 	for name := range strings.FieldsSeq(text) {
 		names = append(names, "Listedge"+name)

@@ -65,7 +65,7 @@ func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string
 	return p
 }
 
-// find names the nodes that it watches.
+// find tells Prometheus which nodes to watch.
 func (p *prometheus) find(f *fleet) {
 	targets := []string{}
 	for _, n := range f.nodes {
@@ -104,7 +104,7 @@ func (p *prometheus) firing(t *testing.T) (names []string) {
 	return names
 }
 
-// value is a query's result, which is one number.
+// value returns the result of a query, which is one number.
 func (p *prometheus) value(t *testing.T, query string) float64 {
 	t.Helper()
 	_, body, err := get("http://"+p.url+"/api/v1/query?query="+url.QueryEscape(query), "")
@@ -121,8 +121,8 @@ func (p *prometheus) value(t *testing.T, query string) float64 {
 
 var inLegend = regexp.MustCompile(`\{\{(\w+)\}\}`)
 
-// askPanels puts the queries of the dashboard to it, as Grafana would, those that are
-// chosen.
+// askPanels sends Prometheus those queries of the dashboard that are chosen, as Grafana would.
+// It fails the test if one has no answer.
 func (p *prometheus) askPanels(t *testing.T, chosen func(expr string) bool) {
 	t.Helper()
 	fill := strings.NewReplacer("$__rate_interval", "15s", "$job", "listedge", "$instance", ".*")

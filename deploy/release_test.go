@@ -30,7 +30,7 @@ import (
 
 const releaseFolder = "../bin/release"
 
-// released is what the checksums name.
+// released returns the files of the release with their checksums, as its list has them.
 func released(t *testing.T) (sums map[string]string) {
 	t.Helper()
 	sums = map[string]string{}
@@ -103,7 +103,7 @@ func TestReleaseListsItsModules(t *testing.T) {
 	}
 }
 
-// inArchive extracts the program.
+// inArchive returns the program in an archive of the release.
 func inArchive(t *testing.T, path string) []byte {
 	t.Helper()
 	file := must1(os.Open(path))

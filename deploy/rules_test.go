@@ -21,7 +21,7 @@ type rule struct {
 	Labels, Annotations      map[string]string
 }
 
-// rules are all of them, in the order they are evaluated.
+// rules are all rules of rulesFile, in the order in which they are evaluated.
 func rules(t *testing.T) (all []rule) {
 	t.Helper()
 	var file struct {

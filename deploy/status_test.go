@@ -24,7 +24,7 @@ func big(card string) string {
 	return fmt.Sprintf(`(document.querySelector("#%s .big b")?.textContent ?? "")`, card)
 }
 
-// aboveFive: 3.53K is, too.
+// aboveFive is an expression for whether a number of the page, like 3.53K, is above five.
 func aboveFive(text string) string {
 	return `(n => parseFloat(n) > 5 || /^[0-9.]+[KM]/.test(n))(` + text + `)`
 }
@@ -125,7 +125,7 @@ const pale = `(() => {
 		.map(e => e.textContent);
 })()`
 
-// mute are pictures and parts without a name.
+// mute are the pictures and parts of the page without a name for screen readers.
 const mute = `[...document.querySelectorAll("main section, svg")].filter(e => !(
 	e.getAttribute("aria-label") || document.getElementById(e.getAttribute("aria-labelledby"))?.textContent))
 	.map(e => e.outerHTML.slice(0, 80))`

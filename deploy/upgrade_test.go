@@ -50,7 +50,7 @@ func TestVersionsMeet(t *testing.T) {
 	}
 }
 
-// lastRelease is the tag of the newest version in CHANGELOG.md that is not this one; "" before the first release.
+// lastRelease is the tag of the newest version in CHANGELOG.md but this one; "" = none yet.
 func lastRelease(t *testing.T) string {
 	t.Helper()
 	listed, _ := exec.Command("git", "tag", "--list", "v[0-9]*").Output() // none in an archive of the source
