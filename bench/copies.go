@@ -17,7 +17,7 @@ import (
 	"listedge/origin/admin"
 )
 
-// copiedItems are in the list that is copied.
+// copiedItems is how many items the list has of which a client keeps a copy.
 const copiedItems = 100_000
 
 // withoutETags is a round of a client that has no copy yet.

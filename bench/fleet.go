@@ -139,8 +139,8 @@ func (f *followingFleet) counts(ctx context.Context) (c counts, err error) {
 	return c, nil
 }
 
-// startHAProxy starts it with the configuration of deploy/, whose addresses
-// alone are changed.
+// startHAProxy starts HAProxy in front of the nodes, with the configuration of deploy/, of which
+// only addresses are changed.
 func (f *followingFleet) startHAProxy(dir string) (*server, error) {
 	text, err := os.ReadFile("deploy/haproxy/haproxy.cfg")
 	if err != nil {

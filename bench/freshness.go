@@ -96,7 +96,7 @@ func (f *followingFleet) end() {
 	}
 }
 
-// awaitMode waits until the node is ready and its pages rest on what is named.
+// awaitMode waits until the node is ready and keeps its pages fresh in this mode of /readyz.
 func (s *server) awaitMode(ctx context.Context, mode string) error {
 	for range 20_000 {
 		if r, err := http.Get("http://" + s.admin + "/readyz"); err == nil {

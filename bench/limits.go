@@ -37,5 +37,5 @@ func measureLimits(ctx context.Context, s *subject, r *report) error {
 	return errors.Join(measureLimitsOverHTTP(ctx, s, r), measureLimitCost(ctx, r)) // a goal that is missed is in the table
 }
 
-// share of n in of, in percent.
+// share is the part of n in of, in percent.
 func share(n, of int) float64 { return 100 * float64(n) / float64(max(of, 1)) }

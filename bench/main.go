@@ -69,7 +69,7 @@ type subject struct {
 	url       string
 	sizes     []sized   // the smallest first
 	workspace uuid.UUID // the large one
-	key       string    // its
+	key       string    // of workspace
 	program   string    // the listedge binary
 	postgres  *sandbox.Postgres
 	db        *pgxpool.Pool

@@ -30,7 +30,7 @@ func (r *report) bar(title, what string, sides ...*side) {
 	}
 }
 
-// file is the name of the plot's file: the title in small letters.
+// file is the name of the plot's file: report- and the title in small letters.
 func (b *bars) file() string {
 	return "report-" + strings.NewReplacer(" ", "-", ",", "", "µ", "u").Replace(strings.ToLower(b.title)) + ".svg"
 }

@@ -32,7 +32,7 @@ func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, e
 	return &Redis{s}, nil
 }
 
-// URL is the connection string.
+// URL is the server's address as --redis-url takes it.
 func (r *Redis) URL() string { return "redis://" + r.Addr() }
 
 // Kill ends the server at once (SIGKILL).

@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-// Program is how a server's program is started.
+// Program says how a server is started and ended.
 type Program struct {
 	Path  string
 	Dir   string                              // has its log
@@ -37,7 +37,7 @@ type Program struct {
 	End   []syscall.Signal                    // that end it, sent one after the other
 }
 
-// Server is a running program.
+// Server is a server that this process has started.
 type Server struct {
 	*Child
 	program Program
@@ -88,7 +88,7 @@ func (s *Server) start(ctx context.Context) error {
 	return nil
 }
 
-// Addr is host:port.
+// Addr is where the server listens, as host:port.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", s.port) }
 
 // LogFile is where the server writes its log.

@@ -123,8 +123,8 @@ func try[R Row](ctx context.Context, c *Client, path string, query url.Values, e
 	return page, response.Header.Get("ETag"), nil
 }
 
-// wrongAddress makes a Problem of the error if there is no such host, or it has the
-// certificate of another.
+// wrongAddress makes a Problem of a request's error if there is no such host, or if it has
+// the certificate of another.
 func wrongAddress(err error) error {
 	var unknown *net.DNSError
 	var certificate *tls.CertificateVerificationError

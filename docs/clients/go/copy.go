@@ -46,7 +46,7 @@ type StoredPage[R Row] struct {
 	Cut    bool   `json:"cut,omitempty"` // it has fewer rows than were asked for, because of their size
 }
 
-// Round is what a round found.
+// Round is what one round, a walk of the whole list, found.
 type Round[R Row] struct {
 	Changed   []*R     // rows that are new or differ
 	Removed   []string // ids of rows that are gone
@@ -57,7 +57,7 @@ type Round[R Row] struct {
 // NewItems is an empty copy of the items of the key's workspace.
 func NewItems(c *Client) *Copy[Item] { return &Copy[Item]{client: c, path: "/v1/items"} }
 
-// NewContacts is an empty copy of its contacts.
+// NewContacts is an empty copy of the contacts of the key's workspace.
 func NewContacts(c *Client) *Copy[Contact] { return &Copy[Contact]{client: c, path: "/v1/contacts"} }
 
 // Rows returns the rows of the copy by id.
@@ -131,7 +131,7 @@ type walk[R Row] struct {
 	limit  int
 	old    []StoredPage[R]
 	begins []int          // how many old rows are before each old page, and before the end
-	pageAt map[string]int // the old page of a cursor
+	pageAt map[string]int // the old page that begins at a cursor
 	rowAt  map[string]int // the place of a row among the old ones, by id
 
 	cursor string // of the next page
@@ -177,7 +177,7 @@ func (w *walk[R]) next() (limit int, stored StoredPage[R]) {
 	return limit, stored
 }
 
-// add appends the next page.
+// add appends the next page to the walk, and finds its place among the old rows.
 func (w *walk[R]) add(page StoredPage[R]) {
 	w.pages, w.cursor = append(w.pages, page), page.Next
 	for i := len(page.Rows) - 1; i >= 0; i-- {

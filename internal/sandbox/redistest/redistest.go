@@ -16,8 +16,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// Options are those of the program's clients but for the timeouts, which
-// are long: what keeps a request short is the code under test.
+// Options are those of a node's Redis clients, but with long timeouts: what keeps a request
+// short is the code under test.
 func Options(addresses ...string) *redis.UniversalOptions {
 	const patient = 10 * time.Second
 	return &redis.UniversalOptions{
@@ -28,14 +28,14 @@ func Options(addresses ...string) *redis.UniversalOptions {
 	}
 }
 
-// Start starts a server and makes a client of it.
+// Start starts a private Redis and makes a client of it.
 func Start(t testing.TB) (*sandbox.Redis, *redis.Client) {
 	t.Helper()
 	server := sandboxtest.Redis(t)
 	return server, Client(t, server)
 }
 
-// Client makes a client of the server with Options.
+// Client makes a client of a private Redis with Options.
 func Client(t testing.TB, server *sandbox.Redis) *redis.Client {
 	t.Helper()
 	client := redis.NewClient(Options(server.Addr()).Simple())

@@ -42,13 +42,13 @@ func TempDir() (string, error) {
 	return dir, os.Chmod(dir, 0o755)
 }
 
-// Postgres starts a private server without crash safety, for speed.
+// Postgres starts a private Postgres without crash safety, for speed.
 func Postgres(t testing.TB) *sandbox.Postgres {
 	t.Helper()
 	return PostgresWith(t, nil)
 }
 
-// PostgresWith starts a private server like Postgres, with further settings.
+// PostgresWith starts a private Postgres as Postgres does, with further settings.
 func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 	t.Helper()
 	return startPostgres(t, sandbox.PostgresOptions{Dir: Dir(t), Disposable: true, Settings: settings})
@@ -82,7 +82,7 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// Redis starts a private server with further arguments of redis-server.
+// Redis starts a private Redis, with further arguments of redis-server.
 func Redis(t testing.TB, args ...string) *sandbox.Redis {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
