@@ -28,7 +28,8 @@ func measureLimits(ctx context.Context, s *subject, r *report) error {
 	out, err := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "^TestSimScenarios$", "listedge/limiter").CombinedOutput()
 	for _, line := range strings.Split(string(out), "\n") {
 		if cells := strings.Split(line, " | "); len(cells) == 4 {
-			t.add(strings.TrimSpace(cells[0]), cells[1], cells[2], cells[3])
+			_, what, _ := strings.Cut(cells[0], ": ") // before it stands the line of the test
+			t.add(what, cells[1], cells[2], cells[3])
 		}
 	}
 	if len(t.rows) == 1 {

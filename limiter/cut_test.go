@@ -4,6 +4,7 @@ package limiter
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"listedge/limiter/lease"
@@ -216,6 +217,28 @@ func TestSimLeaseEndsBeforeItAges(t *testing.T) {
 		}
 		if ended == 0 || aged-ended < 350_000 || aged-start < lease.Slice {
 			t.Fatalf("leased at %d: ended after %d us, aged after %d", start, ended-start, aged-start)
+		}
+	}
+}
+
+// Whatever a node reports as spent, the bucket goes on holding what the node may still spend.
+func TestSimTheBucketHoldsWhatALeaseMaySpend(t *testing.T) {
+	random, p, now := rand.New(rand.NewPCG(1, 31)), policy(t, 1_000, 1_000), int64(1)
+	f := &lease.Fleet{Nodes: 1, Link: &lease.Link{Budget: DefaultBudget.Microseconds()}}
+	b, l := fullTwin(p, now), new(lease.Lease)
+	l.Init(p, now)
+	for range 2_000 {
+		now += random.Int64N(lease.Slice / 8)
+		for range random.Int64N(200) {
+			l.Take(now)
+		}
+		var c lease.Call
+		if l.Begin(&c, 0, now, f, false) {
+			b.execute(&c, now)
+			l.Complete(&c, now, now, f)
+		}
+		if held := b.HeldNow + b.HeldBefore; held < l.Holds(now) {
+			t.Fatalf("after %+v the bucket holds %d, and the node %d", c, held, l.Holds(now))
 		}
 	}
 }

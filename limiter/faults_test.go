@@ -61,7 +61,7 @@ func TestSimOneFaultAtATime(t *testing.T) {
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
-			for _, l := range simLimits[:4] {
+			for _, l := range simLimits[:3] {
 				for _, nodes := range []int{1, 8} {
 					for _, load := range []float64{.8, 2_000 / max(400, l.rate)} {
 						simulate(t, 3, l.policy(), nodes, FailLocal, func(w *world) {

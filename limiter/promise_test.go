@@ -38,18 +38,15 @@ func TestSimNeverOverAtTheEdgesOfSlices(t *testing.T) {
 // it took for aged, at most half of one; not more.
 func TestSimAForwardClockStepCostsAtMostWhatItSkips(t *testing.T) {
 	t.Parallel()
-	strictly := 0
+	harmful := false
 	for seed := range uint64(stormSeeds) {
 		step := int64(1+seed%40) * 1_000_000
 		if over := (storm{seed: seed, forward: step}).run(t).over; over > 0 {
 			t.Errorf("seed %d: %d admitted above the promise, the step of %d s forgiven", seed, over, step/1_000_000)
 		}
-		if (storm{seed: seed, forward: step, unforgiving: true}).run(t).over > 0 {
-			strictly++
-		}
+		harmful = harmful || (storm{seed: seed, forward: step, unforgiving: true}).run(t).over > 0
 	}
-	t.Logf("the plain promise breaks in %d of %d storms", strictly, stormSeeds)
-	if strictly == 0 {
+	if !harmful {
 		t.Error("no step did any harm: the test does not try it")
 	}
 }
@@ -103,6 +100,7 @@ func TestSimHangUnderFlood(t *testing.T) {
 				simulate(t, 5, l.policy(), nodes, FailLocal, func(w *world) {
 					w.after(4_000_000, func() { w.hang(hang) })
 					r := w.measure(steady(10), 10_000_000)
+					t.Logf("%s, %d nodes, a hang of %d ms: %.0f %% of what is due is not admitted", l, nodes, hang/1000, 100*(1-r.share))
 					most, least := float64(l.burst)/25+float64(nodes), .75
 					if nodes == 1 { // nobody else spends its part: it does not pause
 						most, least = 1, .9
