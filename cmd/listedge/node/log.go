@@ -63,7 +63,7 @@ var identifier = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 // has, and request ids, which clients may have chosen, and cuts ids and stacks out of texts.
 func redactAttribute(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
-	case slog.TimeKey, "requestId", "alike":
+	case slog.TimeKey, "requestId":
 		return slog.Attr{}
 	case slog.LevelKey, slog.MessageKey:
 		return a
