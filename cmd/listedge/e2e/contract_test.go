@@ -128,7 +128,7 @@ func TestHeadersOfAPage(t *testing.T) {
 		"X-RateLimit-Limit":     `^100000$`,
 		"X-RateLimit-Remaining": `^99999$`,
 		"X-RateLimit-Reset":     `^[12]$`,
-		"X-Request-Id":          `^[a-z0-9]{10}-[0-9a-z]+-[0-9a-z]+$`,
+		"X-Request-Id":          `^[a-z0-9]{16}-[0-9a-z]+$`,
 	} {
 		if got := first.Header.Get(header); !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("%s: %q, want %s", header, got, want)
