@@ -42,9 +42,12 @@ func (u *AdminURL) UnmarshalText(text []byte) error {
 // nodes returns a URL for each node that the host's name means. An https:// URL is that of a
 // proxy, whose certificate has its name: it means one node.
 func (u AdminURL) nodes(ctx context.Context) (all []AdminURL) {
+	if u.Scheme == "https" {
+		return []AdminURL{u}
+	}
 	for _, family := range []string{"ip4", "ip6"} { // a node may have an address of each
 		found, _ := net.DefaultResolver.LookupNetIP(ctx, family, u.Hostname())
-		if len(found) == 1 || u.Scheme == "https" {
+		if len(found) == 1 {
 			break
 		}
 		for _, address := range found {
