@@ -12,6 +12,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"listedge/origin/admin"
 )
@@ -67,15 +68,10 @@ func (j *judged) ask() (retry int, err error) {
 
 // judge counts the requests, those refused, and those that an exact bucket refuses.
 func (j *judged) judge() (all, refused, byExact int) {
-	tokens, last := float64(j.limit.burst), time.Time{}
+	exact := rate.NewLimiter(rate.Limit(j.limit.rate), int(j.limit.burst))
 	slices.SortFunc(j.requests, func(a, b judgedRequest) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
 	for _, r := range j.requests {
-		tokens = min(float64(j.limit.burst), tokens+r.at.Sub(last).Seconds()*j.limit.rate)
-		last = r.at
-		admits := tokens >= 1
-		if admits {
-			tokens--
-		}
+		admits := exact.AllowN(r.at, 1)
 		if r.at.Before(j.from) {
 			continue
 		}
