@@ -21,7 +21,7 @@ type outcome struct {
 // storm is one seed: any limit, any traffic, delays up to the budget and far
 // beyond, lost messages, nodes that crash, stand still, run fast or slow and
 // decide by old moments, plans that change and are heard of late or not, tokens
-// given back, a bucket's clock that steps back (and forward, if so told), from
+// given back, a bucket's clock that steps back (and forward, if forward is set), from
 // any place in a slice. Nobody decides alone (FailDeny), so the promise holds
 // to what the rate brings while an answer is on its way.
 type storm struct {
@@ -188,7 +188,7 @@ func (r *regimes) begin(p Policy) {
 	}
 }
 
-// follow begins anew when the bucket goes by another plan.
+// follow begins anew when the policy of the bucket has changed.
 func (r *regimes) follow() {
 	if p := r.w.shared().Policy; p.Version != r.version {
 		r.begin(p)
@@ -227,8 +227,8 @@ func (r *regimes) forgive(step int64) {
 	r.o.admitted -= min(r.o.policy.Burst, int64(float64(step)/1e6*perSecond(r.o.policy)))
 }
 
-// dormant has nodes lease, then hears nothing of them until about when what they
-// hold ages out in the bucket, and then all of them are asked for everything:
+// dormant has nodes lease tokens and then get no requests until about when their
+// leases age out in the bucket. Then all nodes are asked for all that they have:
 // the edge of every slice is where a token could be spent twice.
 func dormant(t *testing.T, seed uint64) (v outcome) {
 	simulate(t, seed, simLimits[1+seed%3].policy(), 2+int(seed/3%3), FailDeny, func(w *world) {

@@ -20,8 +20,8 @@ type redisClients struct {
 	pages, limiter, log redis.UniversalClient
 }
 
-// callTimer is a hook of a Redis client. It is told how long each command or pipeline took,
-// with the time to get a connection.
+// callTimer is a hook of a Redis client that reports how long each command or pipeline took,
+// the wait for a connection included.
 type callTimer func(took time.Duration)
 
 func (t callTimer) since(began time.Time) { t(time.Since(began)) }
