@@ -318,27 +318,25 @@ func (c *Cache) Reset(epoch string, _ changefeed.ResetCause) {
 	c.replica.Reset() // mutation: rows outlive a reset
 }
 
-// Changed implements changefeed.Listener.
-func (*Cache) Changed(changefeed.Position, *changefeed.Change) {}
-
-// Beat implements changefeed.Listener: the replica moves to the heartbeat's snapshot.
+// Beat implements changefeed.Listener: the replica moves to the heartbeat's snapshot, and then
+// is proven by it.
 func (c *Cache) Beat(b changefeed.Beat) {
 	if c.replica.Apply(&b) {
 		c.memory.dropOutdated()
 	}
-	last := &c.followed.known.Load().last
+	f := &c.followed
+	known := *f.known.Load()
 	for _, change := range b.Settled {
-		if change.CommittedAt != 0 && last.StartedAt != "" { // before the first proof, a change may have been in the log for long
+		if change.CommittedAt != 0 && known.last.StartedAt != "" { // before the first proof, a change may have been in the log for long
 			c.options.CommitApplied(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // only this compares the node's clock with Postgres'
 		}
 	}
-}
-
-// ValidThrough implements changefeed.Listener.
-func (c *Cache) ValidThrough(p changefeed.Proof) {
-	f := &c.followed
-	f.known.Store(&known{f.known.Load().epoch, p})
-	f.proof.Store(max(f.proof.Load(), int64(c.clock.Of(p.Moment)))) // mutation: a read from before a sleep
+	if b.Moment.IsZero() {
+		return
+	}
+	known.last = b.Proof
+	f.known.Store(&known)
+	f.proof.Store(max(f.proof.Load(), int64(c.clock.Of(b.Moment)))) // mutation: a read from before a sleep
 	f.trustedUntil.Store(f.proof.Load() + int64(f.bound))           // mutation: trusted for longer
 }
 

@@ -231,10 +231,13 @@ func (f *feed) reset(epoch string) {
 func (f *feed) beat() {
 	f.at.N++
 	for _, c := range f.caches {
-		c.Beat(changefeed.Beat{Position: f.at, Snapshot: f.snapshot(), LSN: f.xid, Timeline: ofServer, StartedAt: f.run, Settled: f.settled})
-		c.ValidThrough(changefeed.Proof{Moment: time.Now(), At: f.at, Timeline: ofServer, StartedAt: f.run, LSN: f.xid})
+		c.Beat(changefeed.Beat{Proof: f.proof(time.Now()), Snapshot: f.snapshot(), Settled: f.settled})
 	}
 	f.settled = nil
+}
+
+func (f *feed) proof(of time.Time) changefeed.Proof {
+	return changefeed.Proof{Moment: of, At: f.at, Timeline: ofServer, StartedAt: f.run, LSN: f.xid}
 }
 
 func (f *feed) snapshot() changefeed.Snapshot {

@@ -40,7 +40,7 @@ func TestAfterASleep(t *testing.T) {
 			m.Sleep(asleep)
 			boottimetest.Pass(awake)
 			n.isHit("") // the clocks are compared
-			n.ValidThrough(changefeed.Proof{Moment: began, At: n.at, Timeline: ofServer, StartedAt: n.run, LSN: n.xid})
+			n.Beat(changefeed.Beat{Proof: n.proof(began), Snapshot: n.snapshot()})
 			n.isHit("")
 		})
 	})

@@ -90,7 +90,7 @@ func newModel(r *rand.Rand, nodes int) *model {
 }
 
 func (m *model) takeSnapshot() {
-	m.taken = &changefeed.Beat{Snapshot: m.snapshot(), LSN: m.wal, Timeline: "server", StartedAt: m.run}
+	m.taken = &changefeed.Beat{Snapshot: m.snapshot(), Proof: changefeed.Proof{LSN: m.wal, Timeline: "server", StartedAt: m.run}}
 }
 
 func (m *model) publish() {
@@ -99,7 +99,7 @@ func (m *model) publish() {
 		h.changes = append(h.changes, x.change)
 	}
 	m.published, m.taken = len(m.logged), nil
-	h.beat.Position = changefeed.Position{Term: 1, N: uint64(len(m.beats) + 1)}
+	h.beat.At = changefeed.Position{Term: 1, N: uint64(len(m.beats) + 1)}
 	m.beats = append(m.beats, h)
 }
 

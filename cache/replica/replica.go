@@ -136,14 +136,14 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	defer r.mu.Unlock()
 	if !r.synced {
 		r.synced = true
-		r.history.floor = point{b.Position, b.LSN} // mutation: joining leaves no floor
+		r.history.floor = point{b.At, b.LSN} // mutation: joining leaves no floor
 	} else {
 		for _, c := range b.Settled {
-			r.settle(c, point{b.Position, c.LSN})
+			r.settle(c, point{b.At, c.LSN})
 		}
 	}
 	// mutation: a standby may be ahead of the snapshot
-	r.state = state{position: b.Position, snapshot: b.Snapshot, lsn: r.state.end, end: b.LSN, timeline: b.Timeline, startedAt: b.StartedAt}
+	r.state = state{position: b.At, snapshot: b.Snapshot, lsn: r.state.end, end: b.LSN, timeline: b.Timeline, startedAt: b.StartedAt}
 	for _, c := range b.Unsettled {
 		if r.state.unsettled == 0 || c.LSN < r.state.unsettled {
 			r.state.unsettled = c.LSN

@@ -17,8 +17,8 @@ import (
 
 // settled makes a heartbeat that sees all transactions up to an id, and settles changes.
 func settled(n uint64, changes ...*changefeed.Change) *changefeed.Beat {
-	return &changefeed.Beat{Position: changefeed.Position{Term: 1, N: n}, Snapshot: changefeed.Snapshot{Xmin: n + 1, Xmax: n + 1},
-		LSN: n, Timeline: "server", StartedAt: "run", Settled: changes}
+	return &changefeed.Beat{Proof: changefeed.Proof{At: changefeed.Position{Term: 1, N: n}, LSN: n, Timeline: "server", StartedAt: "run"},
+		Snapshot: changefeed.Snapshot{Xmin: n + 1, Xmax: n + 1}, Settled: changes}
 }
 
 func changeOf(n uint64, rows ...lists.Row) *changefeed.Change {

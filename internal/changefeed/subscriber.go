@@ -26,7 +26,7 @@ const (
 	epochInterval = time.Second
 )
 
-// Subscriber reads the log of the current epoch for its listeners.
+// Subscriber reads the log of the current epoch for its listeners. It is one of them, to count.
 type Subscriber struct {
 	log      Log
 	followed *Followed
@@ -52,8 +52,9 @@ type Stats struct {
 // NewSubscriber makes a subscriber, which Run starts. followed decides which logs may be
 // read.
 func NewSubscriber(log Log, followed *Followed, logger *slog.Logger, listeners ...Listener) *Subscriber {
-	return &Subscriber{log: log, followed: followed, logger: logger, subscription: NewSubscription(listeners...), start: time.Now(),
-		stats: Stats{Resets: map[ResetCause]uint64{}}}
+	s := &Subscriber{log: log, followed: followed, logger: logger, start: time.Now(), stats: Stats{Resets: map[ResetCause]uint64{}}}
+	s.subscription = NewSubscription(append([]Listener{s}, listeners...)...)
+	return s
 }
 
 // Stats returns the counts since the start and the current epoch.
@@ -112,7 +113,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	}
 	epoch, after := s.subscription.Next()
 	if epoch != "" && !s.followed.ObserveEpoch(epoch) { // of another database, or of an older timeline
-		s.follow("")
+		s.subscription.Follow("")
 		epoch = ""
 	}
 	if epoch == "" {
@@ -126,7 +127,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		return err
 	}
 	// mutation: a read begins when it returned; a subscriber reads on although another server has the log
-	if s.apply(began, entries, cut); s.subscription.LogHasMoved() {
+	if s.apply(began, entries, cut); s.subscription.moved {
 		return errLogMoved
 	}
 	if len(entries) == 0 {
@@ -145,36 +146,29 @@ func (s *Subscriber) readEpoch(ctx context.Context) error {
 	}
 	s.epochRead = time.Now()
 	if current != "" && s.followed.ObserveEpoch(current) {
-		s.follow(current)
+		s.subscription.Follow(current)
 	}
 	return nil
 }
 
-func (s *Subscriber) follow(epoch string) {
-	if before, _ := s.subscription.Next(); before == epoch {
-		return
-	}
-	cause := s.subscription.Follow(epoch)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stats.Epoch = epoch
-	s.stats.Resets[cause]++
-}
-
 func (s *Subscriber) apply(began time.Time, entries []Entry, cut bool) {
-	for i := range entries {
-		if entries[i].Heartbeat != nil {
-			s.heartbeat.Store(int64(time.Since(s.start)))
-		}
-	}
-	_, after := s.subscription.Next()
-	causes := s.subscription.Apply(began, entries, cut)
+	s.subscription.Apply(began, entries, cut)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats.Entries += uint64(len(entries))
-	for _, cause := range causes {
-		s.stats.Resets[cause]++
-		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: all pages are read again", "after", after.String(),
-			"cause", cause)
+}
+
+// Beat implements Listener.
+func (s *Subscriber) Beat(Beat) { s.heartbeat.Store(int64(time.Since(s.start))) }
+
+// Reset implements Listener.
+func (s *Subscriber) Reset(epoch string, cause ResetCause) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if epoch == s.stats.Epoch { // of the log that is read already
+		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: all pages are read again",
+			"after", s.subscription.position.String(), "cause", cause)
 	}
+	s.stats.Epoch = epoch
+	s.stats.Resets[cause]++
 }

@@ -166,4 +166,8 @@ type proofsTo struct {
 	to chan Proof
 }
 
-func (p *proofsTo) ValidThrough(proof Proof) { p.to <- proof }
+func (p *proofsTo) Beat(b Beat) {
+	if !b.Moment.IsZero() {
+		p.to <- b.Proof
+	}
+}

@@ -13,24 +13,17 @@ type Listener interface {
 	// before is valid. From now on the log of this epoch is read: another epoch than
 	// before, or the same from a later position. Empty = no log is read.
 	Reset(epoch string, cause ResetCause)
-	// Changed: a transaction was published. Statements may not see it yet.
-	Changed(at Position, c *Change)
 	// Beat: a heartbeat was read. The transactions that it settles are visible to all
-	// statements that begin from now on.
+	// statements that begin from now on. All that were visible at its Moment have been
+	// settled by it, or by a Beat before.
 	Beat(b Beat)
-	// ValidThrough: all transactions that were visible at the moment of the proof have
-	// been settled.
-	ValidThrough(p Proof)
 }
 
 // Beat is a heartbeat. Unsettled has every change before it in the log that its snapshot does
 // not see, and Settled every one that it sees and the previous Beat's does not.
 type Beat struct {
-	Position  Position
+	Proof     // without a Moment if the heartbeat proves nothing
 	Snapshot  Snapshot
-	LSN       uint64    // every commit whose record lies before it was given to Changed, or before the first Beat since a Reset
-	Timeline  string    // the primary: its system and timeline
-	StartedAt string    // when the primary was started, by its own clock
 	Settled   []*Change // published before, and visible now
 	Unsettled []*Change // valid during the call; one that the first heartbeat names has no rows
 }
@@ -41,7 +34,9 @@ type Proof struct {
 	At        Position  // of the heartbeat
 	Timeline  string    // the primary: its system and timeline
 	StartedAt string    // when the primary was started, by its own clock
-	LSN       uint64    // the end of the primary's WAL at the moment, or a later one
+	// LSN is the end of the primary's WAL at the moment, or a later one: every commit whose
+	// record lies before it was in a Beat, or before the first Beat since a Reset.
+	LSN uint64
 }
 
 // ResetCause is why the data that was read so far is not valid any more.
@@ -63,10 +58,10 @@ var ResetCauses = [...]ResetCause{ResetJoin, ResetEpoch, ResetGap, ResetUndecoda
 // runs it in virtual time.
 //
 // Invariants:
-//   - listeners have received every entry of the epoch's log from the first that was read
-//     since the last Reset up to the position, in order and without a gap;
-//   - unsettled has every change given to Changed since the last Reset that the
-//     snapshot of no heartbeat has seen.
+//   - every entry of the epoch's log from the first that was read since the last Reset up to
+//     the position has been applied, in order and without a gap;
+//   - unsettled has every change applied since the last Reset that the snapshot of no
+//     heartbeat has seen.
 //
 // Why a proof is right. The follower takes a heartbeat's snapshot after the entry at
 // After has been acknowledged. Before the heartbeat it publishes all transactions that
@@ -113,15 +108,17 @@ func NewSubscription(listeners ...Listener) *Subscription {
 	return &Subscription{listeners: listeners}
 }
 
-// Follow begins to read another epoch; empty = no log may be read.
-func (s *Subscription) Follow(epoch string) (cause ResetCause) {
-	cause = ResetEpoch
+// Follow begins to read an epoch, unless it is read already; empty = no log may be read.
+func (s *Subscription) Follow(epoch string) {
+	if epoch == s.epoch {
+		return
+	}
+	cause := ResetEpoch
 	if s.epoch == "" {
 		cause = ResetJoin
 	}
 	s.epoch, s.position = epoch, Position{}
 	s.reset(cause)
-	return cause
 }
 
 // Next returns what to read: the entries of the epoch's log after the position.
@@ -133,24 +130,16 @@ func (s *Subscription) NewSession(server string) {
 	s.server, s.moved, s.reads = server, false, nil // mutation: reads outlive the session
 }
 
-// LogHasMoved reports whether the follower writes the log to another server than the one
-// from which the session reads.
-func (s *Subscription) LogHasMoved() bool { return s.moved }
-
 // Apply applies the result of a read: the entries after the position. began is when the
-// read began. cut says that the log may have had more entries. Apply returns the causes
-// of resets. An entry that cannot be applied causes a reset at once, because the missing
-// entries before it will not come.
-func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes []ResetCause) {
+// read began. cut says that the log may have had more entries. An entry that cannot be
+// applied causes a reset at once, because the missing entries before it will not come.
+func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) {
 	for i := range entries {
-		if cause := s.apply(&entries[i]); cause != "" {
-			causes = append(causes, cause)
-		}
+		s.apply(&entries[i])
 	}
 	if !cut && s.begun { // mutation: a read that was cut proves; a read before the first entry proves
 		s.reads = remember(s.reads, read{began, s.position})
 	}
-	return causes
 }
 
 // remember adds a read to reads. Of several reads that saw the same end only the last is kept,
@@ -168,16 +157,16 @@ func remember(reads []read, r read) []read {
 
 // proves returns the moment of the proof that a heartbeat gives by these reads: the
 // beginning of the last read that was answered before the entry at after was in the
-// log. ok is false if there is no such read. rest are the reads for later heartbeats.
-func proves(reads []read, after Position) (moment time.Time, rest []read, ok bool) {
+// log; zero = there is no such read. rest are the reads for later heartbeats.
+func proves(reads []read, after Position) (moment time.Time, rest []read) {
 	n := 0
 	for n < len(reads) && after.Compare(reads[n].end) > 0 { // mutation: any heartbeat is a proof; a read that saw the entry at After proves
 		n++
 	}
-	if n == 0 {
-		return moment, reads, false
+	if n > 0 {
+		moment = reads[n-1].began
 	}
-	return reads[n-1].began, reads[n:], true
+	return moment, reads[n:]
 }
 
 func (s *Subscription) reset(cause ResetCause) {
@@ -188,8 +177,8 @@ func (s *Subscription) reset(cause ResetCause) {
 	}
 }
 
-// apply returns why the entry caused a reset; empty = it caused none.
-func (s *Subscription) apply(e *Entry) (cause ResetCause) {
+func (s *Subscription) apply(e *Entry) {
+	var cause ResetCause // empty = the entry causes no reset
 	switch {
 	case e.Undecodable(): // mutation: entries that cannot be decoded ignored
 		cause = ResetUndecodable
@@ -205,22 +194,13 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause) {
 	s.begun, s.position = true, e.Position
 	switch {
 	case e.Change != nil:
-		s.changed(e.Change)
+		s.unsettled = append(s.unsettled, e.Change)
 	case e.Heartbeat != nil:
 		s.heartbeat(e.Heartbeat)
 	}
-	return cause
 }
 
-func (s *Subscription) changed(c *Change) {
-	s.unsettled = append(s.unsettled, c)
-	for _, l := range s.listeners {
-		l.Changed(s.position, c)
-	}
-}
-
-// heartbeat calls Beat with the changes that its snapshot sees. Then it calls
-// ValidThrough if the heartbeat is a proof.
+// heartbeat calls Beat with the changes that its snapshot sees.
 func (s *Subscription) heartbeat(h *Heartbeat) {
 	snapshot, err := ParseSnapshot(h.Snapshot)
 	if err != nil {
@@ -235,23 +215,16 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		return sees
 	})
 	s.moved = h.LogServer != "" && h.LogServer != s.server // mutation: a heartbeat of another server proves
-	var moment time.Time
-	proof := false
+	proof := Proof{At: s.position, Timeline: h.Timeline, StartedAt: h.StartedAt, LSN: h.LSN}
 	if !s.moved {
-		moment, s.reads, proof = proves(s.reads, h.After)
+		proof.Moment, s.reads = proves(s.reads, h.After)
 	}
 	if !s.synced {
 		s.synced, s.startedAt = true, h.StartedAt
 		s.adoptUnsettled(h.Unsettled) // mutation: no unsettled at join
 	}
 	for _, l := range s.listeners {
-		l.Beat(Beat{s.position, snapshot, h.LSN, h.Timeline, h.StartedAt, settled, s.unsettled})
-	}
-	if !proof {
-		return
-	}
-	for _, l := range s.listeners {
-		l.ValidThrough(Proof{Moment: moment, At: s.position, Timeline: h.Timeline, StartedAt: h.StartedAt, LSN: h.LSN})
+		l.Beat(Beat{proof, snapshot, settled, s.unsettled})
 	}
 }
 
@@ -261,7 +234,7 @@ func (s *Subscription) adoptUnsettled(unsettled []Change) {
 	for i := range unsettled {
 		c := &unsettled[i]
 		if !slices.ContainsFunc(s.unsettled, func(known *Change) bool { return known.XID == c.XID }) {
-			s.changed(c)
+			s.unsettled = append(s.unsettled, c)
 		}
 	}
 }

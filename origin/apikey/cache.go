@@ -5,8 +5,8 @@
 //	                   │ else
 //	                   └──► lookups ── one query for many keys ──► Store ──► Entry
 //
-//	log of changes ──► Changed, Beat ── invalidate the entries of a changed row
-//	               └─► ValidThrough ────── proves that all other entries are valid
+//	log of changes ──► Beat ── invalidates the entries of a changed row,
+//	                           and proves that all other entries are valid
 //
 // An entry is valid for maxAge after its look-up, and longer while the log
 // proves that its rows have not changed. If changes are not followed, the

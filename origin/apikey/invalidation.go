@@ -49,15 +49,21 @@ func (c *Cache[T]) invalidate(e *Entry[T]) {
 	e.validatedAt.Store(int64(at))
 }
 
-// Changed implements changefeed.Listener.
-func (c *Cache[T]) Changed(_ changefeed.Position, change *changefeed.Change) { c.apply(change) }
-
-// Beat implements changefeed.Listener. A look-up between Changed and Beat may have read the
-// old row, so both invalidate.
+// Beat implements changefeed.Listener. The first proof after a Reset covers the changes from
+// now on: a change that is not visible yet is published after the proof's heartbeat, or that
+// heartbeat lists it as unsettled.
 func (c *Cache[T]) Beat(b changefeed.Beat) {
 	for _, change := range b.Settled { // mutation: not invalidated when a change settles
 		c.apply(change)
 	}
+	if b.Moment.IsZero() {
+		return
+	}
+	since := c.clock.Now() // mutation: proven since the moment
+	if before := c.proof.Load(); before != nil {
+		since = before.since
+	}
+	c.proof.Store(&proof{since: since, until: c.clock.Of(b.Moment), run: unique.Make(b.StartedAt)}) // mutation: proven until now
 }
 
 // apply invalidates the entries of the rows that a transaction changed.
@@ -86,17 +92,6 @@ func (c *Cache[T]) apply(change *changefeed.Change) {
 			c.invalidate(e)
 		}
 	}
-}
-
-// ValidThrough implements changefeed.Listener. The first proof after a Reset
-// covers the changes from now on: a change that is not visible yet is published after
-// the proof's heartbeat, or that heartbeat lists it as unsettled.
-func (c *Cache[T]) ValidThrough(p changefeed.Proof) {
-	since := c.clock.Now() // mutation: proven since the moment
-	if before := c.proof.Load(); before != nil {
-		since = before.since
-	}
-	c.proof.Store(&proof{since: since, until: c.clock.Of(p.Moment), run: unique.Make(p.StartedAt)}) // mutation: proven until now
 }
 
 // Reset implements changefeed.Listener. It drops the proof. Before that, it stores in

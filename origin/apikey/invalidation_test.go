@@ -22,7 +22,7 @@ func (r *ring) prove(until time.Time, run string) {
 		r.Reset("", changefeed.ResetEpoch)
 	}
 	r.server = run
-	r.ValidThrough(changefeed.Proof{Moment: until, StartedAt: run})
+	r.Beat(changefeed.Beat{Proof: changefeed.Proof{Moment: until, StartedAt: run}})
 }
 
 // join has changes proven from now on.
@@ -45,7 +45,7 @@ func (r *ring) changed(ids ...uuid.UUID) {
 	for _, id := range ids {
 		c.Lists = append(c.Lists, changefeed.List{Workspace: id, Collection: lists.Keys})
 	}
-	r.Cache.Changed(changefeed.Position{}, c)
+	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{c}})
 }
 
 func (r *ring) allChanged() {
@@ -147,20 +147,18 @@ func TestAChangeInvalidatesALookupInFlight(t *testing.T) {
 	})
 }
 
-// A look-up after a change was published, and before it is visible, finds the old row.
+// A look-up before a change is visible finds the old row.
 func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
-		change := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(0), Collection: lists.Keys}}}
-		r.Changed(changefeed.Position{}, change)
 		boottimetest.Pass(time.Nanosecond)
 		if _, err := r.use(0); err != nil || !r.isKnown(0) {
 			t.Fatal(err)
 		}
 		table.set(0, func(k *Key) { k.Revoked = true })
 		boottimetest.Pass(time.Nanosecond)
-		r.Beat(changefeed.Beat{Settled: []*changefeed.Change{change}})
+		r.changed(number(0))
 		r.prove(time.Now(), "")
 		if r.isKnown(0) {
 			t.Error("the old row is believed")

@@ -83,8 +83,8 @@ var mutations = []struct {
 	{"origin/apikey", []mutation{
 		{"not invalidated when a change settles", replaced("Settled", "Settled[:0]"), "TestALookupBeforeAChangeIsVisibleIsInvalidated"},
 		{"gaps ignored", never, "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"},
-		{"proven until now", replaced("Of(p.Moment", "Now("), "TestAProofIsAsOldAsItsMoment"},
-		{"proven since the moment", replaced("Now(", "Of(p.Moment"), "TestAProofCoversLookupsAfterItsBeginning"},
+		{"proven until now", replaced("Of(b.Moment", "Now("), "TestAProofIsAsOldAsItsMoment"},
+		{"proven since the moment", replaced("Now(", "Of(b.Moment"), "TestAProofCoversLookupsAfterItsBeginning"},
 		{"proven across a reset", gone, "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"},
 		{"proven before the proof", without("lookedUp > p.since && "), "TestAProofCoversLookupsAfterItsBeginning"},
 		{"proven of any server", without(" && p.run == run"), "TestAProofCoversOneServer"},
