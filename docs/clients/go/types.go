@@ -7,23 +7,6 @@ import (
 	"time"
 )
 
-// Defines values for ErrorCode.
-const (
-	BOOKSLOCKED         ErrorCode = "BOOKS_LOCKED"
-	CONFLICT            ErrorCode = "CONFLICT"
-	FORBIDDEN           ErrorCode = "FORBIDDEN"
-	IDEMPOTENCYCONFLICT ErrorCode = "IDEMPOTENCY_CONFLICT"
-	INTERNALERROR       ErrorCode = "INTERNAL_ERROR"
-	NOTFOUND            ErrorCode = "NOT_FOUND"
-	PLANLIMITREACHED    ErrorCode = "PLAN_LIMIT_REACHED"
-	RATELIMITED         ErrorCode = "RATE_LIMITED"
-	REQUESTFAILED       ErrorCode = "REQUEST_FAILED"
-	SERVICEUNAVAILABLE  ErrorCode = "SERVICE_UNAVAILABLE"
-	UNAUTHORIZED        ErrorCode = "UNAUTHORIZED"
-	UNPROCESSABLEENTITY ErrorCode = "UNPROCESSABLE_ENTITY"
-	VALIDATIONERROR     ErrorCode = "VALIDATION_ERROR"
-)
-
 // Defines values for ItemType.
 const (
 	GOODS   ItemType = "GOODS"
@@ -59,32 +42,6 @@ type Contact struct {
 	// Tin Tax identification number.
 	Tin *string `json:"tin"`
 }
-
-// Error The body of every error answer.
-type Error struct {
-	Error struct {
-		// Code What went wrong, for programs. The vocabulary of the whole service; the examples of each answer have the codes it can have.
-		Code ErrorCode `json:"code"`
-
-		// Details Present with `VALIDATION_ERROR`. What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
-		Details *ErrorDetails `json:"details,omitempty"`
-
-		// Message What went wrong, for people. May change.
-		Message ErrorMessage `json:"message"`
-	} `json:"error"`
-
-	// RequestId The request's id, as in the `X-Request-Id` header.
-	RequestId RequestId `json:"requestId"`
-}
-
-// ErrorCode What went wrong, for programs. The vocabulary of the whole service; the examples of each answer have the codes it can have.
-type ErrorCode string
-
-// ErrorDetails Present with `VALIDATION_ERROR`. What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
-type ErrorDetails map[string]string
-
-// ErrorMessage What went wrong, for people. May change.
-type ErrorMessage = string
 
 // Item An item: exactly these fields, all always present.
 type Item struct {
@@ -142,15 +99,3 @@ type Item struct {
 
 // ItemType Goods, or a service.
 type ItemType string
-
-// Page The position of the walk.
-type Page struct {
-	// HasMore Whether there is a next page.
-	HasMore bool `json:"hasMore"`
-
-	// NextCursor The cursor of the next page; null exactly when `hasMore` is false.
-	NextCursor *string `json:"nextCursor"`
-}
-
-// RequestId The request's id, as in the `X-Request-Id` header.
-type RequestId = string

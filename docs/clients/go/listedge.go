@@ -1,15 +1,52 @@
+// Package listedge keeps a copy of a workspace's items or contacts in step with
+// a listedge service. It has no dependency: copy the folder into your module.
+// ../README.md says how to use it.
 package listedge
 
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"reflect"
 	"sort"
 	"strconv"
+	"strings"
+	"time"
 )
+
+// Client sends requests to a service.
+type Client struct {
+	URL     string        // of the service, such as https://listedge.example.com
+	Key     string        // an API key, best one of its own: see ../README.md
+	MaxWait time.Duration // how long one page is tried for, waits included; 0 = a minute
+	HTTP    *http.Client  // nil = one that gives each try 30 seconds
+}
+
+// Problem is an error that waiting does not mend, or that would take longer than
+// MaxWait: the service answered it, or the URL is wrong.
+type Problem struct {
+	Status     int    // 0 = there was no answer
+	Code       string // such as "FORBIDDEN"; "" if the service did not answer
+	Message    string
+	Details    map[string]string // by parameter
+	RequestID  string            // to be quoted in a report
+	RetryAfter time.Duration     // 0 = none
+}
+
+func (p *Problem) Error() string {
+	if p.Status == 0 {
+		return p.Message
+	}
+	return fmt.Sprintf("%d %s: %s", p.Status, cmp.Or(p.Code, "no answer of listedge"), p.Message)
+}
 
 // Row is an item or a contact.
 type Row interface {
@@ -73,11 +110,7 @@ func (c *Copy[R]) Round(ctx context.Context) (Round[R], error) {
 	w := c.walk
 	for more := true; more; more = w.cursor != "" {
 		limit, stored := w.next()
-		query := url.Values{"limit": {strconv.Itoa(limit)}}
-		if w.cursor != "" {
-			query.Set("cursor", w.cursor)
-		}
-		page, etag, err := read[R](ctx, c.client, c.path, query, stored.ETag)
+		page, err := c.read(ctx, w.cursor, limit, stored.ETag)
 		if err != nil {
 			if problem, ok := errors.AsType[*Problem](err); ok && problem.Status == http.StatusBadRequest {
 				c.walk = nil // the same request would fail again
@@ -87,14 +120,9 @@ func (c *Copy[R]) Round(ctx context.Context) (Round[R], error) {
 		w.found.Requests++
 		if page == nil {
 			w.found.Unchanged++
-			w.add(stored)
-			continue
+			page = &stored
 		}
-		read := StoredPage[R]{Cursor: w.cursor, ETag: etag, Rows: page.Data, Cut: page.Page.HasMore && len(page.Data) < limit}
-		if page.Page.NextCursor != nil {
-			read.Next = *page.Page.NextCursor
-		}
-		w.add(read)
+		w.add(*page)
 	}
 	before, after := rowsOf(c.Pages), rowsOf(w.pages)
 	for id, row := range after {
@@ -186,4 +214,119 @@ func (w *walk[R]) add(page StoredPage[R]) {
 			break
 		}
 	}
+}
+
+var defaultHTTP = &http.Client{Timeout: 30 * time.Second}
+
+// read requests a page until it is there. It waits as long as Retry-After says, and for
+// up to 8 s after a broken connection. It waits up to half as long again, so that many
+// clients do not come back at once. If the page still has the ETag, it returns none.
+func (c *Copy[R]) read(ctx context.Context, cursor string, limit int, etag string) (*StoredPage[R], error) {
+	patience := time.Now().Add(cmp.Or(c.client.MaxWait, time.Minute))
+	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 8*time.Second) {
+		page, err := c.try(ctx, cursor, limit, etag)
+		problem, answered := errors.AsType[*Problem](err)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return page, err
+		case !answered: // the connection broke: the same request can be sent again
+		case problem.Status < 500 && problem.Status != http.StatusTooManyRequests && problem.Status != http.StatusRequestTimeout:
+			return nil, err
+		}
+		pause := wait
+		if answered && problem.RetryAfter > 0 {
+			pause = problem.RetryAfter
+		}
+		pause += rand.N(pause / 2)
+		if time.Now().Add(pause).After(patience) {
+			return nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// try sends one request. net/http asks for gzip, and decompresses it. It follows no
+// redirect, because net/http would send the key wherever that leads.
+func (c *Copy[R]) try(ctx context.Context, cursor string, limit int, etag string) (*StoredPage[R], error) {
+	address, err := url.Parse(strings.TrimRight(c.client.URL, "/") + c.path)
+	if err != nil || address.Scheme != "https" && address.Scheme != "http" || address.Host == "" {
+		return nil, &Problem{Message: fmt.Sprintf("%q is not the URL of a service, such as https://listedge.example.com", c.client.URL)}
+	}
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	if cursor != "" {
+		query.Set("cursor", cursor)
+	}
+	address.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("X-API-Key", c.client.Key)
+	if etag != "" {
+		request.Header.Set("If-None-Match", etag)
+	}
+	client := *cmp.Or(c.client.HTTP, defaultHTTP)
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, wrongAddress(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", c.path, err)
+	case response.StatusCode == http.StatusNotModified:
+		return nil, nil
+	case response.StatusCode != http.StatusOK:
+		return nil, problemOf(response, body)
+	}
+	var said struct {
+		Data []R
+		Page struct {
+			HasMore    bool
+			NextCursor string
+		}
+	}
+	if err := json.Unmarshal(body, &said); err != nil || said.Data == nil {
+		return nil, &Problem{Status: response.StatusCode, Message: "the answer is not a page of listedge; check the URL"}
+	}
+	return &StoredPage[R]{Cursor: cursor, ETag: response.Header.Get("ETag"), Rows: said.Data,
+		Next: said.Page.NextCursor, Cut: said.Page.HasMore && len(said.Data) < limit}, nil
+}
+
+// wrongAddress makes a Problem of a request's error if there is no such host, or if it has
+// the certificate of another.
+func wrongAddress(err error) error {
+	var unknown *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &unknown) && unknown.IsNotFound || errors.As(err, &certificate) {
+		return &Problem{Message: err.Error()}
+	}
+	return err
+}
+
+func problemOf(response *http.Response, body []byte) *Problem {
+	p := &Problem{Status: response.StatusCode, Message: http.StatusText(response.StatusCode)}
+	if to := response.Header.Get("Location"); to != "" {
+		p.Message += " to " + to + ", which is not followed; check the URL"
+	}
+	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
+		p.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	var said struct {
+		Error struct {
+			Code, Message string
+			Details       map[string]string
+		}
+		RequestID string
+	}
+	if json.Unmarshal(body, &said) == nil && said.Error.Code != "" { // else another server's answer
+		p.Code, p.Message, p.Details, p.RequestID = said.Error.Code, said.Error.Message, said.Error.Details, said.RequestID
+	}
+	return p
 }
