@@ -95,30 +95,6 @@ func (l *List) find(at lists.Position) (i int, covered bool) {
 	return i, i < len(l.ranges) && l.ranges[i].lo <= at                             // mutation: a range has its lower bound only behind
 }
 
-// shows returns the range that shows the row, and the row's index; nil = none does.
-func (l *List) shows(row *lists.Row, at lists.Position) (g *Range, j int) {
-	i, covered := l.find(at)
-	if !covered {
-		return nil, 0
-	}
-	g = l.ranges[i]
-	if j = g.find(at); j == len(g.rows) || g.rows[j] != row {
-		return nil, 0
-	}
-	return g, j
-}
-
-// insert puts a row into the range that has its position, which there must be.
-func (r *Replica) insert(l *List, row *lists.Row, at lists.Position) {
-	i, _ := l.find(at)
-	g := l.ranges[i]
-	g.rows = slices.Insert(g.rows, g.find(at), row)
-	r.show(l.table, row)
-	if n := len(g.rows); n > r.longest {
-		r.cut(l, g.rows[n/2].Position(l.Order))
-	}
-}
-
 // uncover gives up what the list has from lo to before hi.
 func (r *Replica) uncover(l *List, lo, hi lists.Position) {
 	r.cut(l, lo)
@@ -214,33 +190,29 @@ func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxByt
 		return p, dst, false
 	}
 	touch(&l.used)
-	p.List, p.Version = l, l.version.Load()
-	rows, p.Last, p.More, ok = l.read(dst, after, n, maxBytes)
-	return p, rows, ok
-}
-
-func (l *List) read(rows []*lists.Row, after lists.Position, n, maxBytes int) (_ []*lists.Row, last *Range, more, ok bool) {
+	p.List, p.Version, rows = l, l.version.Load(), dst
 	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
 	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) { // mutation: a page begins in a gap
-		return rows, nil, false, false
+		return p, rows, false
 	}
-	g := l.ranges[i]
-	j := sort.Search(len(g.rows), func(j int) bool { return g.rows[j].Compare(l.Order, after) > 0 }) // mutation: a page has the row at its position
-	for bytes, first := 0, len(rows); ; i, j = i+1, 0 {
-		g := l.ranges[i]
-		touch(&g.used)
-		for _, row := range g.rows[j:] {
+	p.Last = l.ranges[i]
+	j := sort.Search(len(p.Last.rows), func(j int) bool { return p.Last.rows[j].Compare(l.Order, after) > 0 }) // mutation: a page has the row at its position
+	for bytes := 0; ; i, j = i+1, 0 {
+		p.Last = l.ranges[i]
+		touch(&p.Last.used)
+		for _, row := range p.Last.rows[j:] {
 			bytes += len(row.Text())
-			if count := len(rows) - first; count == n || bytes > maxBytes && count > 0 {
-				return rows, g, true, true
+			if count := len(rows) - len(dst); count == n || bytes > maxBytes && count > 0 {
+				p.More = true
+				return p, rows, true
 			}
 			rows = append(rows, row)
 		}
-		if g.hi == listEnd { // mutation: a page ends with its range
-			return rows, g, false, true
+		if p.Last.hi == listEnd { // mutation: a page ends with its range
+			return p, rows, true
 		}
-		if i+1 == len(l.ranges) || l.ranges[i+1].lo != g.hi { // mutation: a page goes on across a gap
-			return rows, g, false, false
+		if i+1 == len(l.ranges) || l.ranges[i+1].lo != p.Last.hi { // mutation: a page goes on across a gap
+			return p, rows, false
 		}
 	}
 }

@@ -31,14 +31,6 @@ type Fill struct {
 // Outcome returns what became of the fill so far. Only Parked is followed by another outcome.
 func (f *Fill) Outcome() Outcome { return Outcome(f.outcome.Load()) }
 
-// until returns the bound behind the fill.
-func (f *Fill) until() lists.Position {
-	if f.End || len(f.Rows) == 0 {
-		return listEnd
-	}
-	return behind(f.Rows[len(f.Rows)-1].Position(f.Order))
-}
-
 // Outcome says what became of a fill.
 type Outcome uint8
 
@@ -169,7 +161,6 @@ func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
 // at brings the fill to the state: the list's rows behind the fill's position, to before
 // until. The fill ends early at a row that may belong there and is not known.
 func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lists.Position, o Outcome) {
-	until = f.until()
 	before := f.After
 	for i := range f.Rows {
 		row := f.Rows[i] // without its neighbours in the fill
@@ -187,6 +178,9 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lis
 		default:
 			rows = append(rows, &row)
 		}
+	}
+	if until = listEnd; !f.End && len(f.Rows) > 0 {
+		until = behind(before)
 	}
 	for _, row := range unseen {
 		switch belongs(row, &f.Key, func() (string, bool) { return f.Table.Collection.SearchText(row) }) {
@@ -237,12 +231,6 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	return Merged
 }
 
-// parked are the fills that wait for a heartbeat, the oldest first.
-type parked struct {
-	fills []*Fill
-	bytes int
-}
-
 // maxParked bounds the fills that wait. Each is looked at at every heartbeat.
 const maxParked = 1024
 
@@ -255,24 +243,23 @@ func (f *Fill) bytes() int {
 }
 
 func (r *Replica) park(f *Fill) {
-	p := &r.parked
-	p.fills = append(p.fills, f)
-	p.bytes += f.bytes()
-	for len(p.fills) > maxParked || p.bytes > r.budget.Parked {
-		r.unpark(p.fills[0], Dropped)
-		p.fills = slices.Delete(p.fills, 0, 1)
+	r.parked = append(r.parked, f)
+	r.parkedBytes += f.bytes()
+	for len(r.parked) > maxParked || r.parkedBytes > r.budget.Parked {
+		r.unpark(r.parked[0], Dropped)
+		r.parked = slices.Delete(r.parked, 0, 1)
 	}
 }
 
 func (r *Replica) unpark(f *Fill, o Outcome) {
-	r.parked.bytes -= f.bytes()
+	r.parkedBytes -= f.bytes()
 	r.counts.Fills[o]++
 	f.outcome.Store(uint32(o))
 }
 
 // retry merges the fills for which the state suffices now.
 func (r *Replica) retry() {
-	r.parked.fills = slices.DeleteFunc(r.parked.fills, func(f *Fill) bool {
+	r.parked = slices.DeleteFunc(r.parked, func(f *Fill) bool {
 		o := r.merge(f)
 		if o != Parked {
 			r.unpark(f, o)

@@ -61,10 +61,11 @@ type Replica struct {
 	tables  map[changefeed.List]*table
 	history history
 	clock   clock
-	parked  parked
 	counts  Counts
 
-	released int // bytes of rows since Apply last said so
+	parked      []*Fill // that wait for a heartbeat, the oldest first
+	parkedBytes int
+	released    int // bytes of rows since Apply last said so
 }
 
 // state is what is known of the last heartbeat.
@@ -119,12 +120,12 @@ func (r *Replica) Reset() {
 			l.version.Add(1) // mutation: the version is not raised by a reset
 		}
 	}
-	for _, f := range r.parked.fills {
+	for _, f := range r.parked {
 		r.unpark(f, Resynced)
 	}
 	r.resets++
 	r.synced, r.state = false, state{}
-	r.tables, r.clock, r.parked = map[changefeed.List]*table{}, clock{}, parked{}
+	r.tables, r.clock, r.parked = map[changefeed.List]*table{}, clock{}, nil // unpark has made parkedBytes 0
 	r.history = history{of: map[changefeed.List][]*remembered{}}
 }
 
@@ -208,7 +209,7 @@ func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: len(r.clock.ranges), Bytes: r.clock.bytes,
-		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked.fills)}
+		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked)}
 	for _, t := range r.tables {
 		s.Lists += len(t.lists)
 		s.Rows += len(t.rows)

@@ -94,7 +94,12 @@ func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
 	if row.Flags&l.Filter != l.Filter {
 		return
 	}
-	if g, j := l.shows(row, at); g != nil { // mutation: a row is removed where it is put
+	i, covered := l.find(at)
+	if !covered {
+		return
+	}
+	g := l.ranges[i]
+	if j := g.find(at); j < len(g.rows) && g.rows[j] == row { // mutation: a row is removed where it is put
 		l.version.Add(1) // mutation: the version is not raised by a row that leaves
 		g.rows = slices.Delete(g.rows, j, j+1)
 		r.hide(l.table, row)
@@ -104,11 +109,16 @@ func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
 // put puts a row into the range that covers its position, if it belongs there. What is not
 // known for certain is not covered any more.
 func (r *Replica) put(l *List, row *lists.Row, at lists.Position, b belonging) {
-	_, covered := l.find(at)
+	i, covered := l.find(at)
 	switch {
 	case b == member && covered:
 		l.version.Add(1) // mutation: the version is not raised by a row that enters
-		r.insert(l, row, at)
+		g := l.ranges[i]
+		g.rows = slices.Insert(g.rows, g.find(at), row)
+		r.show(l.table, row)
+		if n := len(g.rows); n > r.longest {
+			r.cut(l, g.rows[n/2].Position(l.Order))
+		}
 	case b == unknown && covered:
 		r.counts.Uncovered++
 		r.uncover(l, at, behind(at))

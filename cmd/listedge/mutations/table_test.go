@@ -277,7 +277,7 @@ var mutations = []struct {
 		{"the version is not raised by a reset", replaced("1", "0"), "TestModel"},
 		{"an evicted range is still covered", gone, "TestModel"},
 		{"a gap is covered", gone, "TestModel"},
-		{"a page goes on across a gap", without("|| l.ranges[i+1].lo != g.hi "), "TestModel"},
+		{"a page goes on across a gap", without("|| l.ranges[i+1].lo != p.Last.hi "), "TestModel"},
 		{"a page begins in a gap", without("|| l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) "), "TestModel"},
 		{"a page has the row at its position", replaced(">", ">="), "TestModel"},
 		{"a page ends with its range", always, "TestModel"},
