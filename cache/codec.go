@@ -3,7 +3,7 @@ package cache
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
+	"encoding/json"
 	"hash/crc32"
 	"time"
 
@@ -11,85 +11,63 @@ import (
 	"listedge/internal/lists"
 )
 
-// In Redis a page is the rows that a statement returned, with its read point:
+// In Redis a page is the rows that a statement returned, with its read point, as in the log of changes:
 //
-//	magic 4 | CRC-32C of the rest 4 | life ms 8 | read at, wall clock ms 8 | LSN 8 | through 8 | end 1 |
-//	key, epoch, position, snapshot, start, timeline, rows, each after its length
+//	magic 4 | CRC-32 of the rest 4 | stored, in JSON | line feed | rows, by lists.AppendRows
 //
-// A node that takes the page applies the changes that the read point does not see. end is 1
-// if the list ends with the page. The magic ends in the version. A page of another version
-// is a miss. Who changes the JSON of a row raises the version, too:
-// TestTheJSONOfPagesInRedisBelongsToTheirMagic (origin) fails until then.
+// A node that takes the page applies the changes that the read point does not see. The magic
+// ends in the version. A page of another version is a miss. Who changes this form, or a field of
+// stored, raises the version. So does who changes the JSON of a row:
+// TestTheJSONOfRowsInRedisBelongsToTheirMagic (origin) fails until then.
 const (
-	magic      = "lep\x06"
-	headerSize = 4 + 4 + 8 + 8 + 8 + 8 + 1
+	magic      = "lep\x07"
+	headerSize = len(magic) + 4
 )
+
+// stored is what Redis has of a page besides its rows.
+type stored struct {
+	Key    []byte
+	Life   time.Duration // that Redis was told, from ReadAt on
+	ReadAt time.Time     // by the writer's wall clock
+	Epoch  string
+	At     changefeed.ReadPoint
+	End    bool // the list ends with the page
+}
 
 // redisTick is the unit of Redis' clock, which rounds the remaining life up.
 const redisTick = time.Millisecond
 
-var errMalformed = errors.New("not a page of this key and version")
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // encode returns the page in the form above. Redis keeps it for life, counted from readAt.
 func (p *FillResult) encode(key []byte, life time.Duration, readAt time.Time) []byte {
-	b := append(make([]byte, 0, 1024), magic...)
-	b = append(b, 0, 0, 0, 0)
-	b = binary.BigEndian.AppendUint64(b, uint64((life+time.Millisecond-1)/time.Millisecond))
-	b = binary.BigEndian.AppendUint64(b, uint64(readAt.UnixMilli()))
-	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, p.At.LSN), p.At.Through)
-	end := byte(0)
-	if p.End {
-		end = 1
-	}
-	b = append(b, end)
-	for _, field := range [][]byte{key, []byte(p.epoch), []byte(p.At.Began.String()), []byte(p.At.Snapshot.String()),
-		[]byte(p.At.StartedAt), []byte(p.At.Timeline), lists.AppendRows(nil, p.Rows)} {
-		b = append(binary.AppendUvarint(b, uint64(len(field))), field...)
-	}
-	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
+	head, _ := json.Marshal(stored{key, life, readAt.UTC(), p.epoch, p.At, p.End}) // all of it can be encoded
+	b := append(make([]byte, headerSize, 1024), head...)
+	b = lists.AppendRows(append(b, '\n'), p.Rows)
+	copy(b, magic)
+	binary.BigEndian.PutUint32(b[len(magic):], crc32.ChecksumIEEE(b[headerSize:]))
 	return b
 }
 
-// decode reads what encode wrote, and returns the page and its age. remaining is how long
-// Redis will still keep it. now is the reader's wall clock before it sent the command.
+// decode reads what encode wrote, and returns the page and its age; nil = it is not a page of this
+// key and version. remaining is how long Redis will still keep it. now is the reader's wall clock
+// before it sent the command.
 //
 // The age is the larger of two estimates. The first is the part of the life that Redis
 // has counted down: it compares no clocks, but is too small by the delay with which the
 // page reached Redis. The second is the difference of the wall clocks: it is wrong by
 // their skew. So the age is too small only if both estimates are, and then by the
 // smaller error.
-func decode(b, key []byte, remaining time.Duration, now time.Time) (p *FillResult, age time.Duration, err error) {
-	if len(b) < headerSize || string(b[:4]) != magic || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
-		return nil, 0, errMalformed
+func decode(b, key []byte, remaining time.Duration, now time.Time) (p *FillResult, age time.Duration) {
+	if len(b) < headerSize || string(b[:len(magic)]) != magic || binary.BigEndian.Uint32(b[len(magic):]) != crc32.ChecksumIEEE(b[headerSize:]) {
+		return nil, 0
 	}
-	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
-	readAt := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
-	var storedKey, epoch, position, snapshot, run, server, rows []byte
-	rest := b[headerSize:]
-	for _, field := range []*[]byte{&storedKey, &epoch, &position, &snapshot, &run, &server, &rows} {
-		n, width := binary.Uvarint(rest)
-		if width <= 0 || n > uint64(len(rest)-width) {
-			return nil, 0, errMalformed
-		}
-		rest = rest[width:]
-		*field, rest = rest[:n:n], rest[n:]
+	head, tail, _ := bytes.Cut(b[headerSize:], []byte{'\n'})
+	var s stored
+	if json.Unmarshal(head, &s) != nil || !bytes.Equal(s.Key, key) {
+		return nil, 0
 	}
-	if len(rest) != 0 || !bytes.Equal(storedKey, key) || b[headerSize-1] > 1 {
-		return nil, 0, errMalformed
+	rows, rest, ok := lists.ParseRows(tail)
+	if !ok || len(rest) > 0 {
+		return nil, 0
 	}
-	p = &FillResult{End: b[headerSize-1] == 1, epoch: string(epoch),
-		At: changefeed.ReadPoint{StartedAt: string(run), Timeline: string(server), LSN: binary.BigEndian.Uint64(b[24:]), Through: binary.BigEndian.Uint64(b[32:])}}
-	var ok bool
-	if p.Rows, rest, ok = lists.ParseRows(rows); !ok || len(rest) > 0 {
-		return nil, 0, errMalformed
-	}
-	if p.At.Began, err = changefeed.ParsePosition(string(position)); err != nil {
-		return nil, 0, errMalformed
-	}
-	if p.At.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
-		return nil, 0, errMalformed
-	}
-	return p, max(life-remaining+redisTick, now.Sub(readAt), 0), nil
+	return &FillResult{Rows: rows, End: s.End, At: s.At, epoch: s.Epoch}, max(s.Life-remaining+redisTick, now.Sub(s.ReadAt), 0)
 }

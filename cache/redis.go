@@ -127,7 +127,7 @@ func (r *redisTier) get(key []byte) (*FillResult, error) {
 		case err == nil && len(b) == 0:
 			return nil, nil
 		case err == nil && len(b) <= maxRedisValue:
-			if found, age, err := decode(b, key, remaining.Val(), now); err == nil {
+			if found, age := decode(b, key, remaining.Val(), now); found != nil {
 				found.readAt = r.clock.Of(now) - age
 				return found, nil
 			}
