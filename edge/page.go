@@ -117,22 +117,15 @@ func lookUpFailed(x *exchange, err error) *failure {
 
 // countLookUp counts the page by where it was found.
 func (s *Server) countLookUp(x *exchange) {
-	var tier metrics.Tier
-	switch {
-	case x.result.Err != nil:
-		tier, x.outcome = metrics.TierStale, metrics.OutcomeStale
-	case x.result.Source == cache.Memory:
-		tier, x.outcome = metrics.TierMemory, metrics.OutcomeMemory
-	case x.result.Source == cache.Redis:
-		tier, x.outcome = metrics.TierRedis, metrics.OutcomeRedis
-	default:
-		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
-		if x.result.Bypassed {
-			x.outcome = metrics.OutcomeBypass
-			x.client.usage.Bypassed()
-		}
+	x.outcome = [...]metrics.Outcome{cache.Memory: metrics.OutcomeMemory, cache.Redis: metrics.OutcomeRedis, cache.Origin: metrics.OutcomeOrigin}[x.result.Source]
+	if x.result.Err != nil {
+		x.outcome = metrics.OutcomeStale
 	}
-	s.Metrics.LookedUp(tier, x.result.Collapsed)
+	s.Metrics.LookedUp(x.outcome, x.result.Collapsed)
+	if x.outcome == metrics.OutcomeOrigin && x.result.Bypassed {
+		x.outcome = metrics.OutcomeBypass
+		x.client.usage.Bypassed()
+	}
 }
 
 // checkMatch evaluates If-Match (RFC 9110, 13.1.1), which compares strongly. The weak

@@ -18,10 +18,10 @@ type Edge struct {
 	pages     *prometheus.CounterVec   // by tier
 	collapsed *prometheus.CounterVec
 
-	// The series of the lists' routes, kept because to look one up takes longer than to count.
-	answers   [lists.Collections][len(statuses) + 1]prometheus.Counter // by index in statuses; the last one is of all others
-	latencies [lists.Collections][OutcomeError + 1]prometheus.Observer // by outcome; nil = no page, so it is looked up
-	tiers     [tiers]prometheus.Counter
+	// Series of lists, kept because to look one up takes longer than to count; nil = it is looked up.
+	answers   [routes][600]prometheus.Counter // by status
+	latencies [routes][OutcomeError + 1]prometheus.Observer
+	found     [OutcomeStale + 1]prometheus.Counter
 
 	// Connections returns how many connections are open, and how many may be. The server sets it.
 	Connections func() (open, limit int64)
@@ -31,50 +31,37 @@ type Edge struct {
 // other routes, most of which never occur, begin with their first response.
 func (e *Edge) begin() {
 	for _, c := range lists.All {
-		for i := range e.answers[c] {
-			e.answers[c][i] = e.requests.WithLabelValues(c.String(), statusLabel(i))
+		route := RouteOf(c)
+		for _, status := range []int{200, 304, 400, 401, 403, 405, 412, 413, 429, 500, 503, 504} {
+			e.answers[route][status] = e.requests.WithLabelValues(route.String(), strconv.Itoa(status))
 		}
 		for outcome := OutcomeMemory; outcome <= OutcomeNotModified; outcome++ {
-			e.latencies[c][outcome] = e.durations.WithLabelValues(c.String(), outcome.String())
+			e.latencies[route][outcome] = e.durations.WithLabelValues(route.String(), outcome.String())
 		}
 	}
-	for tier := range tiers {
-		e.tiers[tier] = e.pages.WithLabelValues(tier.String())
+	for tier := OutcomeMemory; tier <= OutcomeStale; tier++ {
+		e.found[tier] = e.pages.WithLabelValues(tier.String())
 	}
 	e.collapsed.WithLabelValues()
 }
 
-// statusLabel is the label of statuses[i]; other behind its end.
-func statusLabel(i int) string {
-	if i == len(statuses) {
-		return "other"
-	}
-	return strconv.Itoa(statuses[i])
-}
-
 // Answered records one response, and the time from the arrival of its request.
 func (e *Edge) Answered(route Route, outcome Outcome, status int, took time.Duration) {
-	i := slices.Index(statuses[:], status)
-	if i < 0 {
-		i = len(statuses)
-	}
-	var latency prometheus.Observer
-	if route >= routeLists {
-		e.answers[route-routeLists][i].Inc()
-		latency = e.latencies[route-routeLists][outcome]
-	} else {
-		e.requests.WithLabelValues(route.String(), statusLabel(i)).Inc()
+	answers, latency := e.answers[route][status], e.latencies[route][outcome]
+	if answers == nil {
+		answers = e.requests.WithLabelValues(route.String(), strconv.Itoa(status))
 	}
 	if latency == nil {
 		latency = e.durations.WithLabelValues(route.String(), outcome.String())
 	}
+	answers.Inc()
 	latency.Observe(took.Seconds())
 }
 
-// LookedUp records where a page was found, and whether the request shared the
-// look-up of another.
-func (e *Edge) LookedUp(tier Tier, collapsed bool) {
-	e.tiers[tier].Inc()
+// LookedUp records where a page was found (OutcomeMemory to OutcomeStale), and whether the request
+// shared the look-up of another.
+func (e *Edge) LookedUp(tier Outcome, collapsed bool) {
+	e.found[tier].Inc()
 	if collapsed {
 		e.collapsed.WithLabelValues().Inc()
 	}
@@ -92,7 +79,7 @@ type Totals struct {
 // Totals adds the counters of Edge up.
 func (e *Edge) Totals() Totals {
 	return Totals{Requests: total(e.requests), Refused: total(e.requests, "429"), Failed: total(e.requests, "500", "503"),
-		Pages: total(e.pages), Hits: total(e.pages, TierMemory.String(), TierRedis.String())}
+		Pages: total(e.pages), Hits: total(e.pages, OutcomeMemory.String(), OutcomeRedis.String())}
 }
 
 // total adds up the counters of a metric whose last label has one of the values; without any, all.

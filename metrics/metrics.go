@@ -37,6 +37,7 @@ const (
 	RouteNone Route = iota
 	RouteDocs       // and /openapi.json
 	routeLists
+	routes = routeLists + Route(lists.Collections)
 )
 
 // RouteOf returns the route of the collection's list.
@@ -53,13 +54,13 @@ func (r Route) String() string {
 type Outcome uint8
 
 // The outcomes; OutcomeOther is a response that is not a page, such as the
-// documentation.
+// documentation. OutcomeMemory to OutcomeStale also say where a page was found.
 const (
 	OutcomeOther Outcome = iota
 	OutcomeMemory
 	OutcomeRedis
 	OutcomeOrigin
-	OutcomeStale
+	OutcomeStale  // served because the origin failed
 	OutcomeBypass // the request said Cache-Control: no-cache; also a 304
 	OutcomeNotModified
 	OutcomeLimited
@@ -70,62 +71,40 @@ func (o Outcome) String() string {
 	return [...]string{"other", "memory", "redis", "origin", "stale", "bypass", "not_modified", "limited", "error"}[o]
 }
 
-// Tier is where a page was found.
-type Tier uint8
-
-// The tiers; TierStale is a page that was served because the origin failed.
-const (
-	TierMemory Tier = iota
-	TierRedis
-	TierOrigin
-	TierStale
-	tiers
-)
-
-func (t Tier) String() string { return [...]string{"memory", "redis", "origin", "stale"}[t] }
-
-// statuses are all statuses that the server answers with.
-var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 412, 413, 429, 431, 500, 503, 504, 505}
-
 // Registry is a node's metrics.
 type Registry struct {
-	registry          *prometheus.Registry
-	timings           timings
-	Edge              *Edge
-	version, revision string // of the program
-}
+	registry *prometheus.Registry
+	Edge     *Edge
 
-// timings are the histograms of the layers below edge, which do not know Prometheus.
-type timings struct{ commits, queries, redisCalls *prometheus.HistogramVec }
+	commits, queries, redisCalls *prometheus.HistogramVec // of the layers below edge, which do not know Prometheus
+}
 
 // CommitApplied records how long after a commit this node applied it.
 func (r *Registry) CommitApplied(lag time.Duration) {
-	r.timings.commits.WithLabelValues().Observe(lag.Seconds())
+	r.commits.WithLabelValues().Observe(lag.Seconds())
 }
 
 // Queried records a query for a page.
 func (r *Registry) Queried(server, outcome string, took time.Duration) {
-	r.timings.queries.WithLabelValues(server, outcome).Observe(took.Seconds())
+	r.queries.WithLabelValues(server, outcome).Observe(took.Seconds())
 }
 
 // RedisCalls returns a function that records the calls to Redis for one purpose.
 func (r *Registry) RedisCalls(purpose string) func(took time.Duration) {
-	calls := r.timings.redisCalls.WithLabelValues(purpose)
+	calls := r.redisCalls.WithLabelValues(purpose)
 	return func(took time.Duration) { calls.Observe(took.Seconds()) }
 }
 
 // New makes the registry of a node, with the metrics of edge and the build. Collect adds
 // those of the other layers.
 func New(version, revision string) *Registry {
-	r := &Registry{registry: prometheus.NewRegistry(), Edge: newEdge(), timings: newTimings(), version: version, revision: revision}
-	r.timings.commits.WithLabelValues()
-	r.timings.queries.WithLabelValues("primary", "ok")
-	r.registry.MustRegister(
-		r.Edge.requests, r.Edge.durations, r.Edge.pages, r.Edge.collapsed, r.timings.commits, r.timings.queries, r.timings.redisCalls,
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		collector(r.metrics),
-	)
+	r := &Registry{registry: prometheus.NewRegistry()}
+	r.addRecorded()
+	r.Edge.begin()
+	r.commits.WithLabelValues()
+	r.queries.WithLabelValues("primary", "ok")
+	r.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collector(func(send scrape) { r.metrics(send, version, revision) }))
 	return r
 }
 
@@ -181,6 +160,17 @@ func (out scrape) labelled(name, help string, labels ...string) (series func(val
 	}
 	desc := prometheus.NewDesc(prefix+name, help, labels, nil)
 	return func(value any, of ...string) { out <- prometheus.MustNewConstMetric(desc, kind, number(value), of...) }
+}
+
+// series are the values of a metric by those of its one label.
+type series map[string]any
+
+// by sends a metric with one label.
+func (out scrape) by(label, name, help string, values series) {
+	send := out.labelled(name, help, label)
+	for of, value := range values {
+		send(value, of)
+	}
 }
 
 // number converts a value for Prometheus: a time to seconds, a condition to 0 or 1.

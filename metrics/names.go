@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"listedge/cache"
 	"listedge/cache/replica"
@@ -22,49 +23,43 @@ import (
 
 const prefix = "listedge_"
 
-// The metrics that are recorded when something happens; all others are read at each scrape.
-
-func newEdge() *Edge {
-	e := &Edge{
+// addRecorded makes the metrics that are recorded when something happens; all others are read at
+// each scrape.
+func (r *Registry) addRecorded() {
+	r.Edge = &Edge{
 		Connections: func() (open, limit int64) { return 0, 0 },
-		requests:    counters("http_requests_total", "Requests answered, by route and status.", "route", "status"),
-		durations: histograms("http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.",
+		requests:    r.counters("http_requests_total", "Requests answered, by route and status.", "route", "status"),
+		durations: r.histograms("http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.",
 			[]float64{.001, .01, .1}, "route", "outcome"), // the objective in deploy/prometheus/rules uses 100 ms
-		pages:     counters("cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", "tier"),
-		collapsed: counters("cache_collapsed_total", "Pages that came from the look-up of another request."),
+		pages:     r.counters("cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", "tier"),
+		collapsed: r.counters("cache_collapsed_total", "Pages that came from the look-up of another request."),
 	}
-	e.begin()
-	return e
+	r.commits = r.histograms("freshness_commit_to_applied_seconds",
+		"Time from a commit, by the primary's clock, until this node applied it, by its own clock.", []float64{.001, .01, .1, 1})
+	r.queries = r.histograms("origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server "+
+		"(primary, or the address of a replica) and outcome.", []float64{.01, .1}, "server", "outcome")
+	r.redisCalls = r.histograms("redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the "+
+		"time to get a connection, failed calls included.", []float64{.01}, "purpose")
 }
 
-func newTimings() timings {
-	return timings{
-		commits: histograms("freshness_commit_to_applied_seconds",
-			"Time from a commit, by the primary's clock, until this node applied it, by its own clock.", []float64{.001, .01, .1, 1}),
-		queries: histograms("origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server "+
-			"(primary, or the address of a replica) and outcome.", []float64{.01, .1}, "server", "outcome"),
-		redisCalls: histograms("redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the "+
-			"time to get a connection, failed calls included.", []float64{.01}, "purpose"),
-	}
-}
-
-func counters(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+func (r *Registry) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return promauto.With(r.registry).NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 }
 
 // histograms have native buckets, which grow by 19 %, and classic ones with these upper bounds in
 // seconds. Each classic bucket is one more series for every combination of labels, so there are
 // few; scrapers that negotiate protobuf may store the native ones.
-func histograms(name, help string, bounds []float64, labels ...string) *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: bounds, NativeHistogramBucketFactor: 1.19}, labels)
+func (r *Registry) histograms(name, help string, bounds []float64, labels ...string) *prometheus.HistogramVec {
+	return promauto.With(r.registry).NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: bounds,
+		NativeHistogramBucketFactor: 1.19}, labels)
 }
 
 // metrics sends what is known of the listener and of the program.
-func (r *Registry) metrics(send scrape) {
+func (r *Registry) metrics(send scrape, version, revision string) {
 	open, limit := r.Edge.Connections()
 	send.value("http_connections", "Open connections of the public listener.", open)
 	send.value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.", limit)
-	send.labelled("build_info", "Always 1; the labels say what is running.", "version", "revision", "goversion")(1, r.version, r.revision, runtime.Version())
+	send.labelled("build_info", "Always 1; the labels say what is running.", "version", "revision", "goversion")(1, version, revision, runtime.Version())
 }
 
 // metrics sends everything that the layers know.
@@ -121,11 +116,9 @@ func sendCache(send scrape, s cache.Stats) {
 			fills(n, o.String())
 		}
 	}
-	dropped := send.labelled("replica_dropped_ranges_total", "Parts of lists dropped from memory, by cause: row (it is not known whether, or how, a list "+
-		"shows a row), table (a change did not name its rows), budget (memory was full).", "cause")
-	dropped(s.Replica.Uncovered, "row")
-	dropped(s.Replica.Forgotten, "table")
-	dropped(s.Replica.Evicted, "budget")
+	send.by("cause", "replica_dropped_ranges_total", "Parts of lists dropped from memory, by cause: row (it is not known whether, or how, a list "+
+		"shows a row), table (a change did not name its rows), budget (memory was full).",
+		series{"row": s.Replica.Uncovered, "table": s.Replica.Forgotten, "budget": s.Replica.Evicted})
 	modes := send.labelled("freshness_mode",
 		"1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", "mode")
 	for mode := range cache.ModeFollowed + 1 {
@@ -185,11 +178,8 @@ func sendLimiter(send scrape, s limiter.Stats) {
 }
 
 func sendOrigin(send scrape, s origin.Stats) {
-	fetches := send.labelled("origin_fetches_total", "Pages read from the primary, by outcome; overloaded ones were refused before they reached it.", "outcome")
-	fetches(s.Fetched, "ok")
-	fetches(s.Failed, "failed")
-	fetches(s.TimedOut, "timeout")
-	fetches(s.Overloaded, "overloaded")
+	send.by("outcome", "origin_fetches_total", "Pages read from the primary, by outcome; overloaded ones were refused before they reached it.",
+		series{"ok": s.Fetched, "failed": s.Failed, "timeout": s.TimedOut, "overloaded": s.Overloaded})
 	sum, open := origin.StandbyStats{}, 0
 	for _, standby := range s.Standbys {
 		sum.Fetched += standby.Fetched
@@ -200,12 +190,8 @@ func sendOrigin(send scrape, s origin.Stats) {
 			open++
 		}
 	}
-	ofStandbys := send.labelled("origin_standby_fetches_total",
-		"Pages requested from standbys, by outcome; all but ok are read from the primary instead.", "outcome")
-	ofStandbys(sum.Fetched, "ok")
-	ofStandbys(sum.Behind, "lagging")
-	ofStandbys(sum.Foreign, "wrong-server")
-	ofStandbys(sum.Failed, "failed")
+	send.by("outcome", "origin_standby_fetches_total", "Pages requested from standbys, by outcome; all but ok are read from the primary instead.",
+		series{"ok": sum.Fetched, "lagging": sum.Behind, "wrong-server": sum.Foreign, "failed": sum.Failed})
 	send.value("origin_standby_breakers_open", "Standbys that are not queried, because they failed several times in a row.", open)
 	send.value("origin_queries_running", "Page queries in flight.", s.Running)
 	send.value("origin_queries_queued", "Page queries that wait for their turn.", s.Queued)
@@ -218,13 +204,9 @@ func sendOrigin(send scrape, s origin.Stats) {
 }
 
 func sendKeys(send scrape, s apikey.Stats) {
-	lookups := send.labelled("key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from "+
-		"before while Postgres fails (within-grace), or failed.", "outcome")
-	lookups(s.Hits, "known")
-	lookups(s.Loaded, "loaded")
-	lookups(s.Unknown, "unknown")
-	lookups(s.WithinGrace, "within-grace")
-	lookups(s.Failures, "failed")
+	send.by("outcome", "key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from "+
+		"before while Postgres fails (within-grace), or failed.",
+		series{"known": s.Hits, "loaded": s.Loaded, "unknown": s.Unknown, "within-grace": s.WithinGrace, "failed": s.Failures})
 	send.value("key_queries_total", "Queries to Postgres for keys, refreshes included.", s.Queries)
 	send.value("keys_known", "Keys that this node knows.", s.Known)
 }
