@@ -204,6 +204,7 @@ func TestNoPasswordIsShown(t *testing.T) {
 		"redis, its scheme":     {args: "serve --database-url postgres://h/d --redis-url s3cr!t://h", code: exitUsage, want: "--redis-url"},
 		"redis, an escape":      {args: "doctor --database-url postgres://h/d --redis-url rediss://u:%s3cr!t@h", code: exitUsage, want: "--redis-url"},
 		"redis, a slash":        {args: "doctor --database-url postgres://h/d --redis-url redis://u:12/s3cr!t@h/0", code: exitUsage, want: "--redis-url"},
+		"redis, an @":           {args: "serve --database-url postgres://h/d --redis-url rediss://u:a@s3cr!t@h", code: exitUsage, want: "%40"},
 		"redis, a query":        {args: "serve --database-url postgres://h/d --redis-url redis://a:1,b:2?password=s3cr!t", code: exitUsage, want: "--redis-url"},
 		"a node":                {args: "ready --node http://u:s3cr!t@h:x", code: exitUsage, want: "--node"},
 		"doctor's node":         {args: "doctor --database-url postgres://h/d --node http://u:s3cr!t@h:x", code: exitUsage, want: "--node"},
@@ -239,7 +240,7 @@ func TestANodeShowsNoPassword(t *testing.T) {
 	for what, c := range map[string]struct{ database, redis string }{
 		"URLs":      {"postgres://u:s3cr!t@127.0.0.1:1,127.0.0.1:2/d?sslpassword=s3cr!t", "redis://u:s3cr!t@127.0.0.1:1/0"},
 		"escaped":   {"postgresql://u:s3cr%21t@127.0.0.1:1/d?password=s3cr%21t", "redis://:s3cr%21t@127.0.0.1:1,127.0.0.1:2"},
-		"an @":      {"postgres://127.0.0.1:1/d?user=u&password=s3cr!t&passfile=s3cr!t", "rediss://u:a@s3cr!t@127.0.0.1:1"},
+		"an @":      {"postgres://127.0.0.1:1/d?user=u&password=s3cr!t&passfile=s3cr!t", "rediss://u:a%40s3cr!t@127.0.0.1:1"},
 		"sentinels": {"postgres://u:s3cr!t@127.0.0.1:1/d", "redis+sentinel://u:s3cr!t@127.0.0.1:1,127.0.0.1:2/m"},
 	} {
 		t.Run(what, func(t *testing.T) {

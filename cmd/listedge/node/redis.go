@@ -1,12 +1,14 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -89,69 +91,47 @@ func NewRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	return redis.NewUniversalClient(&o)
 }
 
-// ParseRedisURL reads the value of --redis-url, which is one of
-//
-//	redis[s]://[user:password@]host[:port][,host[:port]…][/database]
-//	redis+sentinel://[user:password@]host[:port][,host[:port]…]/master[/database]
+const redisHost = `(?:\[[0-9A-Za-z:.%]+\]|[^][:,@/?#\s]+)(?::[1-9][0-9]*)?`
+
+// redisURL matches a --redis-url: scheme, user, password, addresses, path. An @ or a slash in a
+// password must be escaped: else an address might be taken for a part of it.
+var redisURL = regexp.MustCompile(`^(rediss?|redis\+sentinel)://(?:(?:([^@:/]*):)?([^@/]*)@)?(` + redisHost + `(?:,` + redisHost + `)*)(?:/([^?#@\s]*))?$`)
+
+var errRedisURL = errors.New("it is none of redis[s]://[user:password@]host[:port][/database], redis[s]://…host[:port],host[:port] (a Cluster), " +
+	"redis+sentinel://…host[:port]/master[/database]; @, / and % are written as %40, %2F and %25 in a user or password")
+
+// ParseRedisURL reads the value of --redis-url: errRedisURL has its forms.
 func ParseRedisURL(text string) (o redis.UniversalOptions, err error) {
-	scheme, rest, ok := strings.Cut(text, "://")
-	if !ok {
-		return o, fmt.Errorf("no scheme (redis://, rediss:// or redis+sentinel://)")
+	scheme, rest, _ := strings.Cut(text, "://")
+	found := redisURL.FindStringSubmatch(scheme + "://" + strings.ReplaceAll(rest, ","+scheme+"://", ","))
+	if found == nil {
+		return o, errRedisURL
 	}
-	rest = strings.ReplaceAll(rest, ","+scheme+"://", ",")
-	authority, path, _ := strings.Cut(rest, "/")
-	if strings.Contains(path, "?") {
-		return o, fmt.Errorf("parameters (behind a question mark) are not supported")
+	o.Username, err = url.PathUnescape(found[2])
+	if err == nil {
+		o.Password, err = url.PathUnescape(found[3])
 	}
-	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-		credentials := authority[:at]
-		if _, behind, again := strings.Cut(credentials, "@"); again && strings.Contains(behind, ",") { // all addresses but the last would be part of the password
-			return o, fmt.Errorf("give user and password once, before the first address; an @ in them is written as %%40, a comma as %%2C")
-		}
-		authority = authority[at+1:]
-		user, password, both := strings.Cut(credentials, ":")
-		if !both {
-			user, password = "", user
-		}
-		if o.Username, err = url.PathUnescape(user); err == nil {
-			o.Password, err = url.PathUnescape(password)
-		}
-		if err != nil {
-			return o, fmt.Errorf("the user or the password has a %% that is not written as %%25")
-		}
-	}
-	port := "6379"
+	port, path := "6379", found[5]
 	switch scheme {
 	case "rediss":
 		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	case "redis+sentinel":
 		port = "26379"
 		o.MasterName, path, _ = strings.Cut(path, "/")
-		if o.MasterName == "" {
-			return o, fmt.Errorf("redis+sentinel:// needs the master's name as its path")
-		}
-	case "redis":
-	default:
-		return o, fmt.Errorf("the scheme is not redis, rediss or redis+sentinel")
 	}
-	for host := range strings.SplitSeq(authority, ",") {
-		name, number, err := net.SplitHostPort(host)
-		if err != nil {
-			name, number = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), port
+	for address := range strings.SplitSeq(found[4], ",") {
+		_, number, none := net.SplitHostPort(address)
+		if none != nil {
+			address, number = address+":"+port, port
 		}
-		n, err := strconv.ParseUint(number, 10, 16)
-		if err != nil || n == 0 || name == "" || strings.ContainsAny(name, "?#/ ") || strings.Contains(name, ":") && !strings.HasPrefix(host, "[") {
-			return o, fmt.Errorf("an address is not host or host:port")
-		}
-		o.Addrs = append(o.Addrs, net.JoinHostPort(name, number))
+		_, wrong := strconv.ParseUint(number, 10, 16)
+		o.Addrs, err = append(o.Addrs, address), cmp.Or(err, wrong)
 	}
-	if path = strings.Trim(path, "/"); path != "" {
-		if o.DB, err = strconv.Atoi(path); err != nil || o.DB < 0 || o.DB > math.MaxInt32 {
-			return o, fmt.Errorf("the database is not a number")
-		}
-		if len(o.Addrs) > 1 && o.MasterName == "" {
-			return o, fmt.Errorf("a Cluster has only database 0")
-		}
+	database, wrong := strconv.ParseUint(cmp.Or(strings.Trim(path, "/"), "0"), 10, 31)
+	o.DB = int(database)
+	cluster := len(o.Addrs) > 1 && o.MasterName == ""
+	if cmp.Or(err, wrong) != nil || scheme == "redis+sentinel" && o.MasterName == "" || cluster && o.DB > 0 {
+		return o, errRedisURL
 	}
 	return o, nil
 }

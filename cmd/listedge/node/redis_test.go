@@ -95,7 +95,7 @@ func TestRedisURLs(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"host:6379", "http://host", "redis://", "redis://a,,b", "redis://a,b/1", "redis://a/x", "redis://a/-1",
-		"redis+sentinel://a", "redis://%zz@a",
+		"redis+sentinel://a", "redis://%zz@a", "redis://:p@ss@a", "redis+sentinel://u:12/x@h",
 		"redis://u:pw@a:1,u:pw@b:2", "redis://:pw@a,redis://:pw@b", "redis+sentinel://a/m?sentinel_password=x", "redis://a/0?db=2",
 		"redis://a:99999", "redis://a:0", "redis://a:b", "redis://a:1:2", "redis://a:6379?x=1", "redis://::1", "redis://a/99999999999999999999"} {
 		if o, err := ParseRedisURL(text); err == nil {
