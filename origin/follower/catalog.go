@@ -13,8 +13,8 @@ import (
 //go:embed catalog.sql
 var catalogSQL string
 
-// catalog lists the relations that pages are read from, as one snapshot of the database's
-// catalog has them.
+// view is a snapshot of the primary, and the relations that pages are read from, as the same
+// snapshot of the database's catalog has them.
 //
 // DDL such as ALTER TABLE and ATTACH PARTITION changes pages and is not in the
 // stream of changes. So the statement that takes a heartbeat's snapshot reads
@@ -32,16 +32,11 @@ var catalogSQL string
 //
 // One case is missed: a table with rows that is attached and detached (or made
 // to inherit, and dropped) in two transactions, both between two heartbeats.
-type catalog struct {
-	version     string
-	collections map[uint32]lists.Collection // by the oid of a relation: which one shows its rows
-}
-
-// view is a snapshot of the primary.
 type view struct {
-	at       pglogrepl.LSN // the end of the WAL, read after the snapshot was taken
-	snapshot string
-	catalog  catalog // without collections if the version is the known one
+	at          pglogrepl.LSN // the end of the WAL, read after the snapshot was taken
+	snapshot    string
+	version     string                      // of the catalog
+	collections map[uint32]lists.Collection // by the oid of a relation: which one shows its rows; nil if the version is the known one
 }
 
 // readView takes a snapshot, then the position, in one statement: the commit
@@ -49,32 +44,32 @@ type view struct {
 func (p *primary) readView(ctx context.Context, known string) (v view, err error) {
 	var relations []uint32
 	var tables []string // for each relation, the table of a list that it is or belongs to
-	if err := p.row(ctx, catalogSQL, known, PublicationName, lists.Tables())(&v.at, &v.snapshot, &v.catalog.version, &relations, &tables); err != nil {
+	if err := p.row(ctx, catalogSQL, known, PublicationName, lists.Tables())(&v.at, &v.snapshot, &v.version, &relations, &tables); err != nil {
 		return v, fmt.Errorf("take a snapshot: %w", err)
 	}
-	if v.catalog.version != known {
-		v.catalog.collections = map[uint32]lists.Collection{}
+	if v.version != known {
+		v.collections = map[uint32]lists.Collection{}
 	}
 	for i, oid := range relations {
-		v.catalog.collections[oid] = lists.Of(tables[i])
+		v.collections[oid] = lists.Of(tables[i])
 	}
 	return v, nil
 }
 
 // announceSchemaChange writes the message that touches everything, if the
 // prerequisites still hold. Snapshots that are taken afterwards see it.
-func (t *term) announceSchemaChange(ctx context.Context, c catalog) error {
+func (t *term) announceSchemaChange(ctx context.Context, v view) error {
 	if err := t.checkPrerequisites(ctx); err != nil {
 		return err
 	}
 	if err := t.primary.row(ctx, `SELECT pg_logical_emit_message(true, $1, $2)`, MessagePrefix, schemaChanged)(nil); err != nil {
 		return fmt.Errorf("announce a change of the schema: %w", err)
 	}
-	t.setCatalog(c)
+	t.setCatalog(v)
 	return nil
 }
 
-func (t *term) setCatalog(c catalog) {
-	t.version = c.version
-	t.decoder.setCatalog(c.collections)
+func (t *term) setCatalog(v view) {
+	t.version = v.version
+	t.decoder.setCatalog(v.collections)
 }

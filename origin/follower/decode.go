@@ -55,7 +55,7 @@ func newDecoder() decoder {
 }
 
 func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
-	return &openTransaction{xid: widen(xid, d.reference), index: map[changefeed.List]int{}, rowAt: map[rowKey]int{}, tables: tables}
+	return &openTransaction{change: changefeed.Change{XID: widen(xid, d.reference)}, index: map[changefeed.List]int{}, rowAt: map[rowKey]int{}, tables: tables}
 }
 
 // commit is a decoded transaction.
@@ -131,14 +131,14 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 // commit ends the open transaction.
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	t := d.openTransaction
-	done := &commit{start: start, unlisted: t.unlisted,
-		change: changefeed.Change{XID: t.xid, LSN: uint64(end), CommittedAt: at.UnixMicro(), Whole: t.whole}}
-	for i, l := range t.lists {
-		if !done.change.Touches(l.Collection) {
-			done.change.Lists, done.change.Rows = append(done.change.Lists, l), append(done.change.Rows, t.named[i])
+	c := t.change
+	c.LSN, c.CommittedAt, c.Lists, c.Rows = uint64(end), at.UnixMicro(), nil, nil
+	for i, l := range t.change.Lists {
+		if !c.Touches(l.Collection) {
+			c.Lists, c.Rows = append(c.Lists, l), append(c.Rows, t.change.Rows[i])
 		}
 	}
-	return done
+	return &commit{change: c, start: start, unlisted: t.unlisted}
 }
 
 // setCatalog sets the catalog. The rows of open transactions were decoded with the
@@ -147,8 +147,8 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 func (d *decoder) setCatalog(collections map[uint32]lists.Collection) {
 	d.collections = collections
 	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) { // mutation: an open transaction is judged by the new catalog
-		if t.unlisted || len(t.lists) > 0 || t.whole != 0 {
-			t.whole = allCollections
+		if t.unlisted || len(t.change.Lists) > 0 || t.change.Whole != 0 {
+			t.change.Whole = allCollections
 		}
 	}
 }
@@ -164,17 +164,35 @@ func tableOf(m *pglogrepl.RelationMessage) table {
 }
 
 func columnOf(m *pglogrepl.RelationMessage, name string) column {
-	at := slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool {
-		return c.Name == name && c.DataType == lists.UUID.OID()
-	})
+	at := positionOf(m, lists.Column{Name: name, Kind: lists.UUID})
 	return column{at: at, key: at >= 0 && m.Columns[at].Flags&1 != 0}
+}
+
+// positionOf returns where a column is in a relation's description; -1 = it is missing, or of
+// another type.
+func positionOf(m *pglogrepl.RelationMessage, c lists.Column) int {
+	return slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool {
+		return of.Name == c.Name && of.DataType == c.Kind.OID() // mutation: a column of another type
+	})
+}
+
+// positionsOf returns where the columns are; nil = positionOf does not find one.
+func positionsOf(m *pglogrepl.RelationMessage, columns []lists.Column) (at []int) {
+	for _, c := range columns {
+		i := positionOf(m, c)
+		if i < 0 {
+			return nil
+		}
+		at = append(at, i)
+	}
+	return at
 }
 
 // message decodes a WAL message that a purge or a follower wrote.
 func (d *decoder) message(content []byte) {
 	workspace, err := uuid.ParseBytes(bytes.TrimPrefix(content, []byte(purge)))
 	if err != nil {
-		d.whole = allCollections
+		d.change.Whole = allCollections
 		return
 	}
 	for collection := range lists.Collections {
@@ -200,7 +218,7 @@ func (d *decoder) touch(relation uint32, sent *pglogrepl.TupleData, which tuple)
 		d.unlisted = true
 		return
 	}
-	if d.whole&(1<<collection) != 0 {
+	if d.change.Touches(collection) {
 		return
 	}
 	t, known := d.openTransaction.tables[relation]
@@ -210,7 +228,7 @@ func (d *decoder) touch(relation uint32, sent *pglogrepl.TupleData, which tuple)
 	}
 	workspace, ok := valueOf(c, sent)
 	if !known || !ok || which == newRowOfSameKey && !c.key {
-		d.whole |= 1 << collection
+		d.change.Whole |= 1 << collection
 		return
 	}
 	list := changefeed.List{Workspace: workspace, Collection: collection}
@@ -248,11 +266,8 @@ const (
 
 // openTransaction collects what the rows that are decoded so far touch.
 type openTransaction struct {
-	xid         uint64
-	whole       uint8                   // a bit for each collection touched as a whole
-	lists       []changefeed.List       // at most maxLists
-	named       [][]lists.Row           // by list: its changed rows, each in its last version; nil = any row
-	index       map[changefeed.List]int // into lists and named
+	change      changefeed.Change       // so far: at most maxLists, and the changed rows of each in their last versions; nil = any row
+	index       map[changefeed.List]int // into the lists
 	rowAt       map[rowKey]int          // into the rows of its list; also of rows that were dropped again
 	rowBytes    int                     // of all rows in rowAt
 	rowsUnknown bool                    // it names no rows, since some may be of aborted subtransactions
@@ -263,7 +278,7 @@ type openTransaction struct {
 // anyRow says whether the transaction already counts all rows of the list as changed.
 func (t *openTransaction) anyRow(list changefeed.List) bool {
 	i, known := t.index[list]
-	return known && t.named[i] == nil
+	return known && t.change.Rows[i] == nil
 }
 
 // rowKey is a row of a list: by the list's index.
@@ -279,19 +294,19 @@ const rowSize = 40
 func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 	i, known := t.index[list]
 	if !known {
-		if i = len(t.lists); i == maxLists {
-			t.whole |= 1 << list.Collection
+		if i = len(t.change.Lists); i == maxLists {
+			t.change.Whole |= 1 << list.Collection
 			return
 		}
 		t.index[list] = i
-		t.lists, t.named = append(t.lists, list), append(t.named, []lists.Row{})
+		t.change.Lists, t.change.Rows = append(t.change.Lists, list), append(t.change.Rows, []lists.Row{})
 	}
-	rows := t.named[i]
+	rows := t.change.Rows[i]
 	if rows == nil {
 		return
 	}
 	if r == nil || t.rowsUnknown { // mutation: rows of a streamed transaction are named
-		t.named[i] = nil
+		t.change.Rows[i] = nil
 		return
 	}
 	at, again := t.rowAt[rowKey{i, r.ID}]
@@ -307,27 +322,12 @@ func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 	if rows[at] = *r; len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
 		rows = nil
 	}
-	t.named[i] = rows
+	t.change.Rows[i] = rows
 }
 
 // maxText bounds the text of a row in the log, in bytes. Nodes read a row with a longer
 // one from the database.
 const maxText = 8 << 10
-
-// positionsOf returns where the columns are in a relation's description. It returns nil
-// if one is missing or of another type.
-func positionsOf(m *pglogrepl.RelationMessage, columns []lists.Column) (at []int) {
-	for _, c := range columns {
-		i := slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool {
-			return of.Name == c.Name && of.DataType == c.Kind.OID() // mutation: a column of another type
-		})
-		if i < 0 {
-			return nil
-		}
-		at = append(at, i)
-	}
-	return at
-}
 
 // row reads a row of a list. It returns nil if the message does not say for certain which row
 // it is, or whether the list has it now.

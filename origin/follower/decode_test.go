@@ -177,8 +177,8 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 		}
 	}
 	must2(d.next(segmentEnd()))
-	if t7 := d.streamed[xid]; len(t7.lists) > maxLists || len(t7.index) > maxLists {
-		t.Errorf("%d lists, %d in the index", len(t7.lists), len(t7.index))
+	if t7 := d.streamed[xid]; len(t7.change.Lists) > maxLists || len(t7.index) > maxLists {
+		t.Errorf("%d lists, %d in the index", len(t7.change.Lists), len(t7.index))
 	}
 	done := must2(d.next(streamCommit(xid, 90)))
 	if is := touched(done.change); is != "whole:items" || done.change.XID != 5<<32-2 {

@@ -55,7 +55,7 @@ var ErrIncapable = errors.New("changes cannot be followed")
 type Options struct {
 	DatabaseURL string
 	Log         changefeed.Log
-	Followed    *changefeed.Followed // receives what is followed; its region has its own slot; may be nil
+	Followed    *changefeed.Followed // receives what is followed; its region has its own slot
 	LogKept     time.Duration        // how long the log keeps entries
 	Silence     func() time.Duration // the time since this node last read a heartbeat
 	Logger      *slog.Logger
@@ -75,12 +75,7 @@ type Follower struct {
 }
 
 // New makes a follower that Run starts.
-func New(o Options) *Follower {
-	if o.Followed == nil {
-		o.Followed = &changefeed.Followed{}
-	}
-	return &Follower{options: o, period: heartbeatEvery}
-}
+func New(o Options) *Follower { return &Follower{options: o, period: heartbeatEvery} }
 
 // Run follows, or waits for its turn, until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
@@ -183,8 +178,8 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	} else if err != nil {
 		return err
 	}
-	t := newTerm(f, p)
-	t.setCatalog(v.catalog)
+	t := term{Follower: f, primary: p, decoder: newDecoder()}
+	t.setCatalog(v)
 	t.nameRows()
 	present, err := call(ctx, f.options.Log.Epoch) // a node without the log leaves the slot to others
 	if err != nil {

@@ -39,15 +39,15 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 		if snapshot, err = changefeed.ParseSnapshot(v.snapshot); err != nil {
 			return err
 		}
-		unseen := t.unlisted.settle(snapshot)
-		if v.catalog.version == t.version {
+		t.unlisted.settle(snapshot)
+		if v.version == t.version {
 			break
 		}
-		for _, c := range unseen {
+		for _, c := range t.unlisted { // each of them may touch anything
 			c.change.Lists, c.change.Whole, c.change.Rows = nil, allCollections, nil
 			t.publishChange(c)
 		}
-		if err = t.announceSchemaChange(ctx, v.catalog); err != nil {
+		if err = t.announceSchemaChange(ctx, v); err != nil {
 			return err
 		}
 	}
@@ -77,7 +77,10 @@ func (t *term) flush(ctx context.Context) error {
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.preparedAt)
 	t.pending = nil
-	h.Unsettled = t.unsettled.settle(t.snapshot) // mutation: After noted when the heartbeat is sent
+	t.unsettled.settle(t.snapshot) // mutation: After noted when the heartbeat is sent
+	for _, c := range t.unsettled {
+		h.Unsettled = append(h.Unsettled, c.change)
+	}
 	t.decoder.reference = t.snapshot.Xmax
 	t.enqueue(changefeed.Entry{Heartbeat: h}) // mutation: After is the heartbeat's own position
 	if err := t.publish(ctx); err != nil {
@@ -88,36 +91,10 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	return nil
 }
 
-// unsettled are the published changes that no heartbeat's snapshot has seen yet, in
-// the order of their commit records.
+// unsettled are commits that no snapshot has seen yet, in the order of their records.
 type unsettled []commit
 
-// settle drops the changes that the snapshot sees and returns the others.
-func (u *unsettled) settle(snapshot changefeed.Snapshot) (changes []changefeed.Change) {
+// settle drops the commits that the snapshot sees.
+func (u *unsettled) settle(snapshot changefeed.Snapshot) {
 	*u = slices.DeleteFunc(*u, func(c commit) bool { return snapshot.Sees(c.change.XID) })
-	for _, c := range *u {
-		changes = append(changes, c.change)
-	}
-	return changes
-}
-
-// unlisted are commits that changed a relation which the catalog did not list, and that
-// no view's snapshot has seen yet.
-type unlisted struct {
-	commits []commit
-	seen    changefeed.Snapshot // of the last view; the zero snapshot sees nothing
-}
-
-func (u *unlisted) add(c commit) {
-	if c.unlisted && !u.seen.Sees(c.change.XID) {
-		u.commits = append(u.commits, c)
-	}
-}
-
-// settle drops the commits that the snapshot sees and returns the others: if the
-// catalog has changed, each of them may touch anything.
-func (u *unlisted) settle(snapshot changefeed.Snapshot) []commit {
-	u.seen = snapshot
-	u.commits = slices.DeleteFunc(u.commits, func(c commit) bool { return snapshot.Sees(c.change.XID) })
-	return u.commits
 }

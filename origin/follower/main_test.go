@@ -121,7 +121,8 @@ func (w *world) followWith(url string, log changefeed.Log, silence func() time.D
 }
 
 func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration) *Follower {
-	return New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
+	return New(Options{DatabaseURL: url, Log: log, Followed: &changefeed.Followed{}, LogKept: time.Minute, Silence: silence,
+		Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
 }
 
 func (w *world) run(f *Follower) running {

@@ -122,14 +122,14 @@ func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
 // Each heartbeat repeats an unsettled change, and says only which collections it touches: it is
 // sent thirty times a second, and only nodes that have just joined read that.
 func TestHeartbeatsStaySmall(t *testing.T) {
-	term := newTerm(New(Options{}), nil)
+	term := term{Follower: New(Options{})}
 	rows := []lists.Row{*(&lists.Row{ID: number(2)}).SetTexts("x", "")}
 	term.publishChange(commit{change: changefeed.Change{XID: 7, LSN: 9, CommittedAt: 1, Whole: 1 << lists.Keys,
 		Lists: []changefeed.List{{Workspace: number(1), Collection: lists.Items}}, Rows: [][]lists.Row{rows}}})
 	if c := term.waiting[0].Change; len(c.RowsOf(0)) != 1 || c.Touches(lists.Items) {
 		t.Errorf("published: %+v", c)
 	}
-	c := term.unsettled.settle(changefeed.Snapshot{})[0]
+	c := term.unsettled[0].change
 	if c.XID != 7 || c.LSN != 9 || !c.Touches(lists.Items) || !c.Touches(lists.Keys) || c.Touches(lists.Contacts) || c.Lists != nil || c.Rows != nil ||
 		c.CommittedAt != 0 {
 		t.Errorf("in a heartbeat: %+v", c)

@@ -34,8 +34,6 @@ type term struct {
 	timeline string // of the primary: its system and timeline
 	version  string // of the catalog that changes are decoded with
 
-	unlisted unlisted
-
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
 	waiting      []changefeed.Entry  // to be published after it
@@ -44,17 +42,14 @@ type term struct {
 
 	decoded    pglogrepl.LSN // everything up to here has been received
 	confirmed  pglogrepl.LSN // Postgres may release the WAL up to here
-	unsettled  unsettled
+	unsettled  unsettled     // published, and no heartbeat's snapshot has seen them
+	unlisted   unsettled     // they changed a relation that the catalog did not list, and no view's snapshot has seen them
 	history    history
 	pending    *changefeed.Heartbeat // the next heartbeat, until its LSN has been decoded; nil = none
 	snapshot   changefeed.Snapshot   // the one of pending
 	preparedAt time.Time             // when pending was prepared
 	flushed    bool                  // WAL was flushed for pending
 	replied    time.Time             // when Postgres was last sent a reply
-}
-
-func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder()}
 }
 
 // errPublicationChanged: some commits from before the change of the publication may
@@ -249,7 +244,9 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		if err != nil || done == nil {
 			return err
 		}
-		t.unlisted.add(*done)
+		if done.unlisted {
+			t.unlisted = append(t.unlisted, *done)
+		}
 		if done.touches() {
 			t.publishChange(*done)
 		}
