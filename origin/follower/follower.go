@@ -17,14 +17,13 @@
 // certain, it names no rows of the list: any of them may have changed. To name too much
 // is safe. To name too little is not, because pages that no named row concerns are kept.
 //
-// # A change is published: at most 10 files
+// # A change is published: at most 9 files
 //
 // On the node that holds the slot:
 //
 //	origin/follower/term.go origin/follower/decode.go internal/lists/render.go
-//	internal/lists/fold.go origin/follower/publish.go origin/follower/heartbeat.go
-//	internal/changefeed/entry.go internal/lists/encode.go internal/changefeed/redis.go
-//	internal/changefeed/followed.go
+//	internal/lists/fold.go origin/follower/publish.go internal/changefeed/entry.go
+//	internal/lists/encode.go internal/changefeed/redis.go internal/changefeed/followed.go
 package follower
 
 import (
