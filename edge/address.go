@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,11 +51,7 @@ const (
 )
 
 func newGuard() *guard {
-	addresses, err := lru.New[netip.Addr, *addressBuckets](guardedAddresses)
-	if err != nil {
-		panic("BUG: " + err.Error()) // only for a size below 1
-	}
-	return &guard{now: time.Now, addresses: addresses}
+	return &guard{now: time.Now, addresses: must(lru.New[netip.Addr, *addressBuckets](guardedAddresses))}
 }
 
 // exhausted reports whether the address has no token left for a key that is refused.
@@ -111,22 +108,17 @@ func (s *Server) clientAddress(x *exchange) netip.Addr {
 	if !s.trusted(peer) {
 		return peer
 	}
-	lines := x.headers.forwarded
-	for i := len(lines) - 1; i >= 0; i-- {
-		for rest := lines[i]; len(rest) > 0; {
-			var last []byte
-			if comma := bytes.LastIndexByte(rest, ','); comma >= 0 {
-				rest, last = rest[:comma], rest[comma+1:]
-			} else {
-				rest, last = nil, rest
-			}
-			address, err := netip.ParseAddr(string(bytes.TrimSpace(last)))
+	for _, line := range slices.Backward(x.headers.forwarded) {
+		for end := len(line); end > 0; {
+			comma := bytes.LastIndexByte(line[:end], ',') // -1 = before the first address
+			address, err := netip.ParseAddr(string(bytes.TrimSpace(line[comma+1 : end])))
 			if err != nil {
 				return peer
 			}
 			if peer = address.Unmap(); !s.trusted(peer) {
 				return peer
 			}
+			end = comma
 		}
 	}
 	return peer
@@ -141,12 +133,7 @@ func (c *conn) peer() (peer netip.Addr) {
 }
 
 func (s *Server) trusted(a netip.Addr) bool {
-	for _, proxies := range s.Proxies {
-		if proxies.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Proxies, func(proxies netip.Prefix) bool { return proxies.Contains(a) })
 }
 
 // forwarder is an address that forwarded a request although it is not a trusted proxy. Most

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"mime"
 	"path"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -37,17 +38,15 @@ var openAPISource []byte
 var documents = sync.OnceValue(func() map[string]*document {
 	var compact bytes.Buffer
 	must(0, json.Compact(&compact, openAPISource))
-	page := newDocument("text/html; charset=utf-8", docsPage)
-	page.policy = PagePolicy(docsPage, " 'self'")
-	all := map[string]*document{openAPIPath: newDocument("application/json", compact.Bytes()), docsPath: page}
+	all := map[string]*document{openAPIPath: newDocument("application/json", "", compact.Bytes()),
+		docsPath: newDocument("text/html; charset=utf-8", PagePolicy(docsPage, " 'self'"), docsPage)}
 	for _, f := range must(fs.ReadDir(static.FS, ".")) {
 		text := must(fs.ReadFile(static.FS, f.Name()))
 		name, compressed := strings.CutSuffix(f.Name(), ".gz")
-		asset := newDocument(mime.TypeByExtension(path.Ext(name)), text)
+		asset := newDocument(mime.TypeByExtension(path.Ext(name)), PagePolicy(nil, " 'self'"), text)
 		if compressed { // text is the gzip form
 			asset.identity, asset.gzip = must(io.ReadAll(must(gzip.NewReader(bytes.NewReader(text))))), text
 		}
-		asset.policy = PagePolicy(nil, " 'self'")
 		all[docsPath+"/"+name] = asset
 	}
 	return all
@@ -75,16 +74,11 @@ func PagePolicy(page []byte, files string) string {
 // 2.3.1), so that the browser runs these and no injected ones. The elements have
 // no attributes.
 func inlineHashes(page []byte, kind string) (sources string) {
-	for {
-		_, rest, found := bytes.Cut(page, []byte("<"+kind+">"))
-		if !found {
-			return sources
-		}
-		text, after, _ := bytes.Cut(rest, []byte("</"+kind+">"))
-		sum := sha256.Sum256(text)
+	for _, element := range regexp.MustCompile("(?s)<"+kind+">(.*?)</"+kind+">").FindAllSubmatch(page, -1) {
+		sum := sha256.Sum256(element[1])
 		sources += " 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
-		page = after
 	}
+	return sources
 }
 
 // document is a page of the documentation, which needs no key. All responses share its
@@ -97,16 +91,15 @@ type document struct {
 }
 
 // newDocument makes a document from its text.
-func newDocument(contentType string, text []byte) *document {
+func newDocument(contentType, policy string, text []byte) *document {
 	var compressed bytes.Buffer
 	w := gzip.NewWriter(&compressed)
 	must(w.Write(text))
 	must(0, w.Close())
-	return &document{contentType: contentType, etag: cache.TagOf(text), identity: text, gzip: compressed.Bytes()}
+	return &document{contentType, policy, cache.TagOf(text), text, compressed.Bytes()}
 }
 
-// must returns the value of a call that cannot fail, because it uses only data of the
-// binary.
+// must returns the value of a call that cannot fail.
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -127,17 +120,17 @@ func (s *Server) serveDocument(x *exchange, d *document) *failure {
 	if x.hasBody {
 		return &failure{problem: bodyTooLarge}
 	}
-	notModified, compressed, body := matchesETag(x.headers.noneMatch, d.etag[:]), acceptsGzip(x.headers.encoding), d.identity
+	r, body := x.conn.newResponse(fasthttp.StatusOK), d.identity
 	switch {
-	case notModified:
-		body = nil
-	case compressed:
+	case matchesETag(x.headers.noneMatch, d.etag[:]):
+		r.status, body = fasthttp.StatusNotModified, nil
+	case acceptsGzip(x.headers.encoding):
+		r.add(fasthttp.HeaderContentEncoding, "gzip")
 		body = d.gzip
 	}
 	if f := s.limitAddress(x, publicResponses, 1+len(body)/documentUnit, noKeyLimited); f != nil {
 		return f
 	}
-	r := x.conn.newResponse(fasthttp.StatusOK)
 	r.kind = d.contentType
 	r.add(fasthttp.HeaderETag, string(d.etag[:]))
 	r.add(fasthttp.HeaderCacheControl, documentCache)
@@ -145,12 +138,6 @@ func (s *Server) serveDocument(x *exchange, d *document) *failure {
 	if d.policy != "" {
 		r.add(fasthttp.HeaderContentSecurityPolicy, d.policy)
 		r.add(fasthttp.HeaderReferrerPolicy, "no-referrer")
-	}
-	switch {
-	case notModified:
-		r.status = fasthttp.StatusNotModified
-	case compressed:
-		r.add(fasthttp.HeaderContentEncoding, "gzip")
 	}
 	r.setBody(body)
 	return nil

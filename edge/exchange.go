@@ -91,6 +91,7 @@ type exchange struct {
 	keyEntry *apikey.Entry[client] // the API key, valid or not; nil before the look-up
 	client   *client               // once the key is known to be valid
 	query    origin.Query          // once parsed
+	control  cacheControl          // once memory was looked in
 	cost     cost
 	decision limiter.Decision // once limited
 	period   *period          // of the workspace's quota, once limited; nil = none

@@ -27,12 +27,13 @@ import (
 func (s *Server) lookUp(x *exchange) *failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.decoded[len(x.decoded):])
 	var err error
-	switch control := parseCacheControl(x.headers.control); {
-	case control.noCache && control.onlyIfCached: // no stored page may be returned, and the origin may not be read
+	x.control = parseCacheControl(x.headers.control)
+	switch {
+	case x.control.noCache && x.control.onlyIfCached: // no stored page may be returned, and the origin may not be read
 		err = cache.ErrNotStored
-	case control.noCache:
+	case x.control.noCache:
 		return nil
-	case control.onlyIfCached && !s.Cache.HasRedis():
+	case x.control.onlyIfCached && !s.Cache.HasRedis():
 		x.result, err = s.Cache.Stored(viewOf(x.query))
 	default:
 		x.result, _ = s.Cache.Hit(x.key, x.now)
@@ -43,7 +44,7 @@ func (s *Server) lookUp(x *exchange) *failure {
 	var f *failure
 	switch {
 	case err != nil:
-		f = lookUpFailed(x, err)
+		f = lookUpFailed(&x.query, err)
 	case x.result.Entry == nil:
 		return nil
 	default:
@@ -55,33 +56,30 @@ func (s *Server) lookUp(x *exchange) *failure {
 	return f
 }
 
-// fill finds a page that memory did not have. It looks up a page again that was fresh before
-// the request waited for its limit, because that page may be stale now.
+// fill finds a page that memory did not have, in Redis or in Postgres, as Cache-Control asks. It
+// looks up a page again that was fresh before the request waited for its limit, because that page
+// may be stale now.
 func (s *Server) fill(x *exchange) *failure {
 	if x.result.Entry != nil && x.waitedForLimit() {
 		x.result, _ = s.Cache.Hit(x.key, x.now)
 	}
 	if x.result.Entry == nil {
 		var err error
-		x.result, err = s.forward(x)
+		switch {
+		case x.control.onlyIfCached:
+			x.result, err = s.Cache.Stored(viewOf(x.query))
+		case x.control.noCache:
+			x.result, err = s.Cache.Bypass(x.key, s.fillOf(x))
+		default:
+			x.result, err = s.Cache.Forward(x.key, s.fillOf(x))
+		}
 		x.endPhase(phaseForward)
 		if err != nil {
-			return lookUpFailed(x, err)
+			return lookUpFailed(&x.query, err)
 		}
 	}
 	s.countLookUp(x)
 	return checkMatch(x)
-}
-
-// forward finds a page that is not in memory, as Cache-Control asks: in Redis or in Postgres.
-func (s *Server) forward(x *exchange) (cache.Result, error) {
-	switch control := parseCacheControl(x.headers.control); {
-	case control.onlyIfCached:
-		return s.Cache.Stored(viewOf(x.query))
-	case control.noCache:
-		return s.Cache.Bypass(x.key, s.fillOf(x))
-	}
-	return s.Cache.Forward(x.key, s.fillOf(x))
 }
 
 // fillOf returns the cache's means to read the query's page from the primary or a standby.
@@ -109,10 +107,6 @@ func fillResult(by *usage.Counter, r origin.Rows, err error) (cache.FillResult, 
 		by.Queried()
 	}
 	return cache.FillResult{Rows: r.Rows, End: r.End, At: r.At, Query: cache.Span{Began: r.Began, Took: r.Took}}, err
-}
-
-func lookUpFailed(x *exchange, err error) *failure {
-	return &failure{problem: lookUpProblem(err, x.query.Search), retry: retrySoon, cause: err}
 }
 
 // countLookUp counts the page by where it was found.
@@ -268,8 +262,7 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 func (s *Server) writeProblem(x *exchange, f *failure) {
 	r := x.conn.newResponse(f.problem.status)
 	r.lines = append(r.lines, "Cache-Control: no-store\r\n"...)
-	switch f.problem.status {
-	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable:
+	if status := f.problem.status; status == fasthttp.StatusTooManyRequests || status == fasthttp.StatusServiceUnavailable {
 		r.lines = append(strconv.AppendInt(append(r.lines, "Retry-After: "...), max(retrySoon, f.retry), 10), crlf...)
 	}
 	if f.problem == wrongMethod {

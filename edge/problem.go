@@ -82,12 +82,10 @@ func problemBody(f *failure, id []byte) []byte {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(struct {
+	must(0, encoder.Encode(struct {
 		Error     inner  `json:"error"`
 		RequestID string `json:"requestId"`
-	}{inner{f.problem.code, cmp.Or(f.message, f.problem.message), f.details}, string(id)}); err != nil {
-		panic("BUG: " + err.Error()) // strings always encode
-	}
+	}{inner{f.problem.code, cmp.Or(f.message, f.problem.message), f.details}, string(id)}))
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'})
 }
 
@@ -95,24 +93,24 @@ func problemBody(f *failure, id []byte) []byte {
 // down again after about a second.
 const retrySoon = 1
 
-// lookUpProblem returns the problem for a failed look-up of a page.
-func lookUpProblem(err error, search string) *problem {
+// lookUpFailed returns the failure for a page of the query that could not be looked up.
+func lookUpFailed(q *origin.Query, err error) *failure {
+	f := &failure{problem: internalError, retry: retrySoon, cause: err}
 	switch {
 	case errors.Is(err, cache.ErrNotStored):
-		return notStored
+		f.problem = notStored
 	case errors.Is(err, origin.ErrOverloaded):
-		return originBusy
+		f.problem = originBusy
 	case errors.Is(err, origin.ErrTimeout), errors.Is(err, cache.ErrFillTimeout), errors.Is(err, context.DeadlineExceeded):
-		if search != "" {
-			return searchSlow
+		if f.problem = originSlow; q.Search != "" {
+			f.problem = searchSlow
 		}
-		return originSlow
 	case errors.Is(err, origin.ErrUnavailable), errors.Is(err, cache.ErrWrongServer), errors.Is(err, context.Canceled):
-		return originDown
+		f.problem = originDown
 	case errors.Is(err, origin.ErrNotAllowed), errors.Is(err, origin.ErrSchema): // a grant or a table is missing; for the client it is an outage
-		return originClosed
+		f.problem = originClosed
 	}
-	return internalError
+	return f
 }
 
 // unreadableProblem returns the problem for a request that fasthttp could not read.

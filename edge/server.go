@@ -46,6 +46,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
 	"listedge/internal/boottime"
@@ -98,7 +99,8 @@ func New(o Options) *Server {
 
 // Serve serves the connections of the listener until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
-	limited := &limitedListener{Listener: l, server: s, shortage: rate.Sometimes{Interval: shortageLog}, refusals: make(chan struct{}, maxRefusals)}
+	limited := &limitedListener{Listener: l, server: s, shortage: rate.Sometimes{Interval: shortageLog}}
+	limited.refusals.SetLimit(maxRefusals)
 	if err := s.http.Serve(limited); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
@@ -192,7 +194,7 @@ type limitedListener struct {
 	net.Listener
 	server   *Server
 	shortage rate.Sometimes // limits how often a failed Accept is logged
-	refusals chan struct{}  // one for each refusal in progress
+	refusals errgroup.Group // at most maxRefusals
 }
 
 // openConnections returns how many connections of clients are open, without refused ones, and how
@@ -201,39 +203,29 @@ func (s *Server) openConnections() (open, limit int64) {
 	return max(0, int64(s.http.GetOpenConnectionsCount())), int64(s.MaxConnections) // -1 before Serve
 }
 
-// Accept returns the next connection that the limit admits, and refuses the others. One
-// goroutine calls it, in which fasthttp counts the connection before the next call.
+// Accept returns the next connection that the limit admits, and refuses the others. It retries
+// while the system refuses one (syscall.Errno); any other error means that the listener is closed.
+// One goroutine calls it, in which fasthttp counts the connection before the next call.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.accept()
+		c, err := l.Listener.Accept()
+		if shortage := syscall.Errno(0); errors.As(err, &shortage) {
+			l.shortage.Do(func() { l.server.Logger.Error("cannot accept connections: retrying", "error", err) })
+			time.Sleep(acceptRetry)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
 		if open, limit := l.server.openConnections(); open < limit {
 			return newConn(c), nil
 		}
-		select {
-		case l.refusals <- struct{}{}:
-			go func() {
-				l.server.refuseConnection(c)
-				<-l.refusals
-			}()
-		default:
+		if !l.refusals.TryGo(func() error {
+			l.server.refuseConnection(c)
+			return nil
+		}) {
 			c.Close()
 		}
-	}
-}
-
-// accept returns the next connection. It retries while the system refuses one (syscall.Errno);
-// any other error means that the listener is closed.
-func (l *limitedListener) accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if shortage := syscall.Errno(0); !errors.As(err, &shortage) {
-			return c, err
-		}
-		l.shortage.Do(func() { l.server.Logger.Error("cannot accept connections: retrying", "error", err) })
-		time.Sleep(acceptRetry)
 	}
 }
 
