@@ -48,8 +48,6 @@ func (s *Server) authenticate(x *exchange) *failure {
 		return &failure{problem: suspended}
 	case !key.May(x.query.Collection):
 		return &failure{problem: scopeMissing}
-	case client.broken != nil:
-		return &failure{problem: internalError, cause: client.broken}
 	}
 	x.query.Workspace = key.Workspace
 	return nil
@@ -77,14 +75,15 @@ type client struct {
 	workspaceLimit  int64
 	policy          unique.Handle[string] // RateLimit-Policy without the quota; one text for all keys with these limits
 	quota           *quota                // of the workspace; nil = none
-	broken          error                 // why the key's limit cannot be enforced, so its requests are refused; nil = it can
 	usage           *usage.Counter
 }
 
-func policyOf(l apikey.Limit) (limiter.Policy, error) {
-	p, err := limiter.NewPolicy(l.Rate, l.Burst)
+// policyOf returns the policy of a limit. A limit that the columns' constraints forbid has the
+// zero policy, which admits nothing.
+func policyOf(l apikey.Limit) limiter.Policy {
+	p, _ := limiter.NewPolicy(l.Rate, l.Burst)
 	p.Version = l.Version
-	return p, err
+	return p
 }
 
 // makeClient makes the client of a new or changed key. The bucket of a changed key
@@ -93,19 +92,11 @@ func policyOf(l apikey.Limit) (limiter.Policy, error) {
 func (s *Server) makeClient(k apikey.Key, c *client) {
 	c.usage = s.Usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
-	policy, err := policyOf(k.Limit)
-	if err != nil {
-		c.broken = err
-		return
-	}
+	policy := policyOf(k.Limit)
 	c.bucket = s.Limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
 	lines := appendPolicy(nil, "key", policy)
 	if k.WorkspaceLimit.Set {
-		shared, err := policyOf(k.WorkspaceLimit)
-		if err != nil {
-			c.broken = err
-			return
-		}
+		shared := policyOf(k.WorkspaceLimit)
 		c.workspaceBucket = s.Limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
 		lines = appendPolicy(append(lines, ", "...), "workspace", shared)
 	}
@@ -199,13 +190,6 @@ func (x *exchange) quota() *limiter.Counter {
 	}
 	x.period = x.client.quota.at(x.began)
 	return x.period.count
-}
-
-// addLimits adds the limit headers to a response if the limiter has made a decision.
-func (s *Server) addLimits(r *response, x *exchange) {
-	if x.cost != notLimited {
-		r.lines = appendLimits(r.lines, x.client, x.period, &x.decision)
-	}
 }
 
 // appendLimits renders the limit headers of a decision. quota is nil if there is none.

@@ -82,7 +82,6 @@ func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 // at a problem.
 func (s *Server) serve(x *exchange) {
 	defer s.finish(x)
-	s.assignID(x)
 	if x.headers.isForwarded {
 		s.checkProxy(x)
 	}
@@ -98,24 +97,20 @@ func (s *Server) serve(x *exchange) {
 	s.router.Handler(x.http)
 }
 
-// begin returns the connection's exchange, for a new request.
+// begin returns the connection's exchange, for a new request, which has an id.
 func begin(ctx *fasthttp.RequestCtx) *exchange {
 	c := ctx.Conn().(*conn)
 	x := &c.exchange
 	x.conn, x.http, x.headers, x.began = c, ctx, &c.headers, time.Now()
 	x.now = x.began
 	x.headers.read(&ctx.Request.Header)
-	return x
-}
-
-// assignID uses the client's request id if there is one valid id, or makes one.
-func (s *Server) assignID(x *exchange) {
 	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {
 		x.id = append(x.idSpace[:0], sent[0]...)
-		return
+	} else {
+		c.requests++
+		x.id = strconv.AppendUint(append(x.idSpace[:0], c.idPrefix...), c.requests, 36)
 	}
-	x.conn.requests++
-	x.id = strconv.AppendUint(append(x.idSpace[:0], x.conn.idPrefix...), x.conn.requests, 36)
+	return x
 }
 
 // validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.

@@ -188,7 +188,7 @@ func (s *Server) writePage(x *exchange) {
 	if page.Next != "" {
 		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
-	s.addLimits(r, x)
+	r.lines = appendLimits(r.lines, x.client, x.period, &x.decision)
 	var deflate []byte
 	if !notModified && acceptsGzip(x.headers.encoding) {
 		deflate = page.Deflate()
@@ -268,7 +268,9 @@ func (s *Server) writeProblem(x *exchange, f *failure) {
 	if f.problem == wrongMethod {
 		r.lines = append(r.lines, "Allow: GET, HEAD\r\n"...)
 	}
-	s.addLimits(r, x)
+	if x.cost != notLimited {
+		r.lines = appendLimits(r.lines, x.client, x.period, &x.decision)
+	}
 	r.setBody(problemBody(f, x.id))
 	x.outcome, x.failure = metrics.OutcomeError, f
 	if f.problem.status == fasthttp.StatusTooManyRequests {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/valyala/fasthttp"
+
 	"listedge/internal/lists"
 )
 
@@ -169,12 +171,13 @@ func TestRequestIDs(t *testing.T) {
 			t.Errorf("%q: want %v", id, want)
 		}
 	}
-	s := &Server{}
 	seen := map[string]bool{}
-	connections := []*conn{newConn(&wire{}), newConn(&wire{})}
+	requests := [2]fasthttp.RequestCtx{}
+	for i := range requests {
+		requests[i].Init2(newConn(&wire{}), nil, false)
+	}
 	for i := range 1000 {
-		x := &exchange{conn: connections[i%2], headers: &requestHeaders{}}
-		s.assignID(x)
+		x := begin(&requests[i%2])
 		if id := string(x.id); !validRequestID(x.id) || seen[id] {
 			t.Fatalf("made %q", id)
 		}

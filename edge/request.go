@@ -263,7 +263,7 @@ func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs details) {
 		case !known:
 			errs.addUnknown(name, unknownParameter(q.Collection))
 		case given&p.bit != 0:
-			errs.add(string(name), "is given twice")
+			errs.add(string(name), "must be given once")
 		case badValue != "":
 			errs.add(string(name), badValue)
 		case p.bit == cursorBit:

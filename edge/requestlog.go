@@ -22,7 +22,11 @@ import (
 // requestLog keeps the latest requests of each class, so that an operator can look one
 // up by its id. Each class has its own ring, so that a flood of one class, for example of
 // 429s, does not evict entries of another.
-type requestLog [logClasses]ring
+type requestLog struct {
+	mu    sync.Mutex // guards the fields below
+	rings [logClasses][entriesPerRing]*Record
+	added [logClasses]uint64
+}
 
 // logClass is why a request is logged.
 type logClass uint8
@@ -44,12 +48,6 @@ const (
 	maxAgent       = 120 // bytes of a User-Agent
 )
 
-type ring struct {
-	mu      sync.Mutex // guards the fields below
-	entries [entriesPerRing]*Record
-	n       uint64 // entries added so far
-}
-
 // AccessLog says which classes of requests are also written to the log as lines.
 // Failures of the service are always written: internal errors each, of the others one a second
 // of each kind.
@@ -65,23 +63,11 @@ func (l AccessLog) has(class logClass) bool {
 	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
 }
 
-func (l *requestLog) add(class logClass, e *Record) {
-	r := &l[class]
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.entries[r.n%entriesPerRing] = e
-	r.n++
-}
-
-func (r *ring) find(id string, records []Record) []Record {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range r.entries[:min(r.n, entriesPerRing)] {
-		if e.RequestID == id {
-			records = append(records, *e)
-		}
-	}
-	return records
+func (l *requestLog) add(class logClass, r *Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rings[class][l.added[class]%entriesPerRing] = r
+	l.added[class]++
 }
 
 // Record is a request in the request log, and a line of the access log. It contains no API key,
@@ -95,18 +81,18 @@ type Record struct {
 	Outcome     string     `json:"outcome"`
 	Bytes       int        `json:"bytes"`  // of the body, as it was sent
 	Client      netip.Addr `json:"client"` // behind trusted proxies
-	Agent       clientText `json:"agent"`  // the beginning of its User-Agent
-	KeyPrefix   clientText `json:"keyPrefix"`
+	Agent       headerText `json:"agent"`  // the beginning of its User-Agent
+	KeyPrefix   headerText `json:"keyPrefix"`
 	KeyID       uuid.UUID  `json:"keyId,omitzero"` // of a key that exists
 	WorkspaceID uuid.UUID  `json:"workspaceId,omitzero"`
 	Message     string     `json:"message,omitzero"` // the error message that the client got
 	Cause       string     `json:"cause,omitzero"`   // why there was an error or a stale page
 
-	Limit           string   `json:"limit,omitzero"`           // who decided: a limiter.Source; empty = the limiter was not called
-	RefusedBy       string   `json:"refusedBy,omitzero"`       // key, workspace or quota
-	RetryAfter      float64  `json:"retryAfter,omitzero"`      // seconds
-	RateLimitPolicy unquoted `json:"rateLimitPolicy,omitzero"` // the rates and bursts
-	RateLimit       unquoted `json:"rateLimit,omitzero"`       // what remained
+	Limit           string     `json:"limit,omitzero"`           // who decided: a limiter.Source; empty = the limiter was not called
+	RefusedBy       string     `json:"refusedBy,omitzero"`       // key, workspace or quota
+	RetryAfter      float64    `json:"retryAfter,omitzero"`      // seconds
+	RateLimitPolicy headerText `json:"rateLimitPolicy,omitzero"` // the rates and bursts
+	RateLimit       headerText `json:"rateLimit,omitzero"`       // what remained
 
 	Tier        string  `json:"tier,omitzero"` // memory, redis or origin; empty = there was no page
 	CacheStatus string  `json:"cacheStatus,omitzero"`
@@ -137,32 +123,24 @@ func (r *Record) attributes() (all []slog.Attr) {
 	return all
 }
 
-// clientText is a text that a client sent. It is written with escapes, because an operator's
-// terminal may show it.
-type clientText string
+// headerText is a header's value. It is written without its quotes, and with escapes, because an
+// operator's terminal may show what a client sent.
+type headerText string
 
 // MarshalText implements encoding.TextMarshaler.
-func (t clientText) MarshalText() ([]byte, error) {
-	quoted := strconv.AppendQuoteToASCII(nil, string(t))
+func (t headerText) MarshalText() ([]byte, error) {
+	quoted := strconv.AppendQuoteToASCII(nil, strings.ReplaceAll(string(t), `"`, ""))
 	return quoted[1 : len(quoted)-1], nil
-}
-
-// unquoted is a header's value, which is written without its quotes.
-type unquoted string
-
-// MarshalText implements encoding.TextMarshaler.
-func (u unquoted) MarshalText() ([]byte, error) {
-	return []byte(strings.ReplaceAll(string(u), `"`, "")), nil
 }
 
 // record returns what the log, explain and traces say of an exchange.
 func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
-	fill, key, agent := fillTimes(&x.result), single(x.headers.key), x.http.UserAgent()
+	fill, key, agent := cmp.Or(x.result.Times, &cache.Times{}), single(x.headers.key), x.http.UserAgent()
 	r := &Record{
 		RequestID: string(x.id), Arrived: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(),
-		Bytes: x.bodySize(), Client: s.clientAddress(x).WithZone(""), Agent: clientText(agent[:min(len(agent), maxAgent)]),
+		Bytes: x.bodySize(), Client: s.clientAddress(x).WithZone(""), Agent: headerText(agent[:min(len(agent), maxAgent)]),
 		// At most a quarter of a key, so that a short text that is no key is not known from its prefix either.
-		KeyPrefix: clientText(key[:min(len(key)/4, apikey.VisiblePrefix)]),
+		KeyPrefix: headerText(key[:min(len(key)/4, apikey.VisiblePrefix)]),
 		Took:      took.Seconds(), KeyTook: x.phases[phaseKey].Took.Seconds(), LimitTook: x.phases[phaseLimit].Took.Seconds(),
 		MemoryTook: x.phases[phaseMemory].Took.Seconds(), WaitTook: x.phases[phaseForward].Took.Seconds(), Shared: x.result.Collapsed,
 		RedisTook: fill.Redis.Took.Seconds(), FillTook: fill.Fill.Took.Seconds(), QueryTook: fill.Query.Took.Seconds(),
@@ -183,7 +161,7 @@ func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 		if d.Refused != limiter.Neither {
 			r.RefusedBy = d.Refused.String()
 		}
-		r.RateLimitPolicy, r.RateLimit = unquoted(x.conn.response.header("RateLimit-Policy")), unquoted(x.conn.response.header("RateLimit"))
+		r.RateLimitPolicy, r.RateLimit = headerText(x.conn.response.header("RateLimit-Policy")), headerText(x.conn.response.header("RateLimit"))
 	}
 	if x.result.Entry != nil {
 		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed
@@ -195,19 +173,17 @@ func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 // may have one id, because clients choose ids.
 func (s *Server) Records(id string) []Record {
 	records := []Record{}
-	for class := range s.log {
-		records = s.log[class].find(id, records)
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	for class := range s.log.rings {
+		for _, r := range s.log.rings[class] {
+			if r != nil && r.RequestID == id {
+				records = append(records, *r)
+			}
+		}
 	}
 	slices.SortFunc(records, func(a, b Record) int { return b.Arrived.Compare(a.Arrived) })
 	return records
-}
-
-// fillTimes returns the times of the flight that the request waited for; zero = none.
-func fillTimes(r *cache.Result) cache.Times {
-	if r.Times == nil {
-		return cache.Times{}
-	}
-	return *r.Times
 }
 
 // startTrace returns the span of the request, or nil if it is not sampled.
@@ -228,7 +204,7 @@ func (s *Server) startTrace(x *exchange) *tracing.Span {
 // endTrace sends a request's span and its phases. They have no API key, search term or cursor.
 func (x *exchange) endTrace(root *tracing.Span, r *Record, took time.Duration) {
 	part := func(name string, p cache.Span, of *tracing.Span) *tracing.Span { return of.Part(name, p.Began, p.Took) }
-	fill := fillTimes(&x.result)
+	fill := cmp.Or(x.result.Times, &cache.Times{})
 	part("key", x.phases[phaseKey], root)
 	part("memory", x.phases[phaseMemory], root)
 	part("limit", x.phases[phaseLimit], root)

@@ -164,7 +164,6 @@ func (s *Server) answerUnread(ctx *fasthttp.RequestCtx, f *failure) {
 	x := begin(ctx)
 	x.close = true
 	defer s.finish(x)
-	s.assignID(x)
 	x.headers.expands = true // the size of the buffers is not known
 	s.writeProblem(x, f)
 }

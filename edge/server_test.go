@@ -77,7 +77,7 @@ func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	x.query.Search, x.result.Entry = "other", &cache.Entry{}
 	s.finish(x)
 	y := begin(ctx)
-	if y.client != nil || y.cost != notLimited || len(y.id) > 0 || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
+	if y.client != nil || y.cost != notLimited || string(y.id) == "other" || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
 	}
 }
