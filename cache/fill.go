@@ -214,9 +214,12 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 		times.Fill = spanSince(times.Fill.Began)
 		r.Times = times
 	}()
-	e := l.fromStandby(ctx, times)
+	var e *Entry
+	if l.fill.Standby != nil && l.following.Load() && l.followed.trusted(l.clock.Now()) {
+		e, _ = l.readOrigin(times, func(last changefeed.Proof) (FillResult, error) { return l.fill.Standby(ctx, last) }) // the origin counts errors
+	}
 	if e == nil {
-		e, err = l.fromPrimary(ctx, times)
+		e, err = l.readOrigin(times, func(changefeed.Proof) (FillResult, error) { return l.fill.Primary(ctx, l.PrimaryStart()) })
 	}
 	if err != nil {
 		l.fillErrors.Add(1)
@@ -230,92 +233,66 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 	return Result{Entry: e, Source: Origin, HadStale: l.old != nil}, nil
 }
 
-func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) {
-	run := l.PrimaryStart()
-	e, outcome, err := l.readOrigin(times, func() (FillResult, error) { return l.fill.Primary(ctx, run) })
+// readOrigin makes an entry of what call reads, gives the rows to the replica and stores
+// them in Redis, with the last moment at which they are known to have equalled the database.
+// An entry of a standby's rows omits nothing from before the last proof: the replica has applied
+// the missing changes, or the standby had replayed all. Else there is none.
+func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (FillResult, error)) (*Entry, error) {
+	proof := time.Duration(l.followed.proof.Load())
+	last := l.followed.known.Load().last // of that moment or a later one
+	readAt, start := l.clock.Now(), l.replica.Begin()
+	f, err := protect(func() (FillResult, error) { return call(last) })
+	times.Query = f.Query
+	view, following, known := l.fill.View, l.following.Load(), l.followed.known.Load()
+	if err == nil && following && l.isOfWrongServer(&f.At, &known.last) { // mutation: the wrong server's page is shared
+		err = ErrWrongServer
+	}
 	if errors.Is(err, ErrWrongServer) {
 		l.wrongServers.Add(1)
 	}
-	if err == nil && outcome == replica.WrongServer { // mutation: the wrong server's page is shared
-		err = ErrWrongServer
-	}
-	return e, err
-}
-
-// fromStandby returns an entry of a standby's rows that omits nothing from before the last proof:
-// the replica has applied the missing changes, or the standby had replayed all. Else nil.
-func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
-	if l.fill.Standby == nil || !l.following.Load() || !l.followed.trusted(l.clock.Now()) {
-		return nil
-	}
-	proof := time.Duration(l.followed.proof.Load())
-	last := l.followed.known.Load().last
-	e, outcome, err := l.readOrigin(times, func() (FillResult, error) { return l.fill.Standby(ctx, last) })
-	switch {
-	case err != nil: // the origin counts errors
-	case outcome == replica.Merged && e.list != nil:
-		return e
-	case outcome == replica.Parked && e.fill.At.LSN >= last.LSN: // it shows all that was visible at the moment of the proof
-		e.Proof = min(e.Proof, proof)
-		return e
-	}
-	return nil
-}
-
-// readOrigin makes an entry of what call reads, gives the rows to the replica and stores
-// them in Redis, with the last moment at which they are known to have equalled the database.
-func (l *lookup) readOrigin(times *Times, call func() (FillResult, error)) (*Entry, replica.Outcome, error) {
-	proof := time.Duration(l.followed.proof.Load())
-	last := l.followed.known.Load().last
-	readAt, start := l.clock.Now(), l.replica.Begin()
-	f, err := protect(call)
-	times.Query = f.Query
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	f.readAt, f.At.Began = readAt, start.At
-	view, following, known := l.fill.View, l.following.Load(), l.followed.known.Load()
 	outcome, fill := replica.Merged, (*replica.Fill)(nil)
-	switch {
-	case !following:
-	case l.isOfWrongServer(&f.At, &known.last):
-		l.wrongServers.Add(1)
-		outcome = replica.WrongServer
-	default:
+	if following {
 		f.epoch = known.epoch
-		if fill, outcome = l.merge(start, &f); outcome == replica.WrongServer {
-			outcome = replica.Resynced // while nothing is proven, the server may be a new primary
-		}
+		fill, outcome = l.merge(start, &f)
+	}
+	primary, shown, lags := f.At.Timeline == "", readAt, false // the rows show all that was visible at shown, unless a standby lags
+	if !primary {
+		shown = min(readAt, proof) // mutation: a standby's rows are as young as their statement
+		lags = f.At.LSN < last.LSN // then nothing says when they last equalled the database
 	}
 	switch stored := f; {
 	case outcome != replica.Merged && outcome != replica.Parked:
-	case f.At.Timeline == "" || f.At.LSN >= last.LSN:
-		if f.At.Timeline != "" { // a standby's rows are known to equal the database at the proof, and not when they were read
-			stored.readAt = min(readAt, proof) // mutation: a standby's rows are as young as their statement
-		}
-		l.stored = true
+	case !lags:
+		stored.readAt, l.stored = shown, true
 		l.store(view, stored)
-	case outcome == replica.Merged: // the standby lags: nothing says when its rows last equalled the database
+	case outcome == replica.Merged:
 		l.stored = l.storeState(view)
 	}
 	if following && outcome == replica.Merged {
 		if cut := l.cut(view, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
-			if f.At.Timeline == "" { // it shows what the statement showed
+			if primary { // it shows what the statement showed
 				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
 			}
-			return cut, outcome, nil
+			return cut, nil
 		}
 	}
-	if !following || outcome == replica.Parked && f.At.Timeline == "" {
-		ahead := false // the caller puts the first page
+	if !primary && (outcome != replica.Parked || lags) {
+		return nil, nil
+	}
+	if !following || outcome == replica.Parked && primary {
 		for v, page := range f.pages(view) {
-			if ahead {
+			if v != view { // the caller puts the first page
 				l.memory.put(v.Key(), entryOf(v, page, fill), l.life())
 			}
-			ahead = true
 		}
 	}
-	return entryOf(view, &f, fill), outcome, nil
+	e := entryOf(view, &f, fill)
+	e.Proof = shown
+	return e, nil
 }
 
 // isOfWrongServer reports whether the answer of a statement must not be served: another

@@ -221,7 +221,7 @@ var mutations = []struct {
 		{"entries that cannot be decoded ignored", never, "TestModel"},
 		{"reads outlive the session", replaced(", s.reads = server, false, nil", " = server, false"), "TestModel"},
 		{"a standby's rows are as young as their statement", replaced("min(readAt", "max(readAt"), "TestTheAgeOfAStandbysRowsIsThatOfTheProof"},
-		{"the wrong server's page is shared", replaced("WrongServer", "Outcomes"), "TestAnAnswerOfAnotherPrimaryIsNotServed"},
+		{"the wrong server's page is shared", never, "TestAnAnswerOfAnotherPrimaryIsNotServed"},
 	}},
 	{"internal/changefeed", []mutation{
 		{"a read before the first entry proves", without("&& s.begun "), "TestSubscription"},
