@@ -86,27 +86,22 @@ func (c *Cache) Stored(view View) (Result, error) {
 // of a slow flight is too old for it. If there is no result in time, or an error, await serves
 // old, the stale entry.
 func (l *lookup) await(name string, old *Entry, wait time.Duration, look func() (Result, error), tooOld func(*Entry) bool) (Result, error) {
-	type landing struct {
-		result Result
-		err    error
-	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		landed := make(chan landing, 1)
-		l.running.Go(func() {
-			first := false
-			v, err, _ := l.flights.Do(name, func() (any, error) {
-				first = true
-				return protect(look)
-			})
-			r := v.(Result)
-			r.Collapsed = !first
-			landed <- landing{r, err}
+		first := false
+		landed := l.flights.DoChan(name, func() (any, error) {
+			first = true
+			if !l.enter() { // a flight may outlive its requests
+				return Result{}, errClosed
+			}
+			defer l.running.Done()
+			return protect(look)
 		})
 		select {
 		case is := <-landed:
-			r, err := is.result, is.err
+			r, err := is.Val.(Result), is.Err
+			r.Collapsed = !first
 			if err != nil {
 				stale, err := l.serveStale(old, err)
 				stale.Times = r.Times

@@ -114,7 +114,7 @@ func (r *redisTier) get(key []byte) (*FillResult, error) {
 		_, err := r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			// In this order: a page that is replaced in between looks too old, never too young.
 			remaining = pipe.PTTL(ctx, name)
-			value = getValue(ctx, pipe, name)
+			value = pipe.GetRange(ctx, name, 0, maxRedisValue) // of a value that is too long, the beginning; empty = there is none
 			return nil
 		})
 		if remaining.Err() != nil {
@@ -135,12 +135,6 @@ func (r *redisTier) get(key []byte) (*FillResult, error) {
 		r.corrupt.Add(1)
 		return nil, nil
 	})
-}
-
-// getValue reads a value, or the beginning of a value that is too long for an entry.
-// Empty = there is no value.
-func getValue(ctx context.Context, client redis.Cmdable, name string) *redis.StringCmd {
-	return client.GetRange(ctx, name, 0, maxRedisValue)
 }
 
 // set stores the page until life after it was read, unless it is too large.
@@ -259,7 +253,7 @@ func (c *Cache) Probe(context.Context) {
 
 // tryRead makes the same call as a read of an entry, to see whether it succeeds.
 func (r *redisTier) tryRead(ctx context.Context) (string, error) {
-	return getValue(ctx, r.client, r.followed.Prefix()+pagePrefix).Result()
+	return r.client.GetRange(ctx, r.followed.Prefix()+pagePrefix, 0, maxRedisValue).Result()
 }
 
 // failure returns why entries are not read from Redis or not stored there; nil = they are.
