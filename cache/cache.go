@@ -40,18 +40,18 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// Options configure a Cache. All durations but Bound are required.
+// Options configure a Cache. All but Redis and Bound are required.
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
-	Followed    *changefeed.Followed  // the database whose changes are followed; nil = not known
+	Followed    *changefeed.Followed  // the database whose changes are followed
 	TTL         time.Duration         // how long an entry is fresh where changes are not followed
 	Bound       time.Duration         // no entry served as fresh omits a commit older than this; 0 = changes are not followed
 	MaxStale    time.Duration         // how long a stale entry may be served if the origin fails
 	FillTimeout time.Duration         // how long a fill may take
-	Clock       *boottime.Clock       // measures the age of entries and proofs; nil = a new one
+	Clock       *boottime.Clock       // measures the age of entries and proofs
 
-	CommitApplied func(lag time.Duration) // is called with the time from a commit until it was applied; nil = none
+	CommitApplied func(lag time.Duration) // is called with the time from a commit until it was applied
 }
 
 // ErrFillTimeout: the fill did not end in time, and there was no stale entry.
@@ -140,15 +140,6 @@ func New(o Options) (*Cache, error) {
 	m, err := newMemory(o.Memory)
 	if err != nil {
 		return nil, err
-	}
-	if o.Followed == nil {
-		o.Followed = &changefeed.Followed{}
-	}
-	if o.Clock == nil {
-		o.Clock = boottime.New()
-	}
-	if o.CommitApplied == nil {
-		o.CommitApplied = func(time.Duration) {}
 	}
 	rows := int(rowsBudget(m.budget))
 	c := &Cache{options: o, clock: o.Clock, memory: m, async: make(chan struct{}, maxAsync),

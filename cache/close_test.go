@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/cache"
+	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
 )
 
@@ -102,7 +103,8 @@ func TestCloseBesideMisses(t *testing.T) {
 	_, client := startRedis(t)
 	for range 20 {
 		before := goleak.IgnoreCurrent()
-		c, err := cache.New(cache.Options{Memory: 4 << 20, Redis: client, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: patient})
+		c, err := cache.New(cache.Options{Memory: 4 << 20, Redis: client, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: patient,
+			Followed: followedAt(ofShop, 1), Clock: boottime.New()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"listedge/cache"
 	"listedge/cache/replica"
+	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/redistest"
@@ -66,6 +67,12 @@ func open(t testing.TB, o cache.Options) *cache.Cache {
 	}
 	if o.Followed == nil {
 		o.Followed = followedAt(ofShop, 1)
+	}
+	if o.Clock == nil {
+		o.Clock = boottime.New()
+	}
+	if o.CommitApplied == nil {
+		o.CommitApplied = func(time.Duration) {}
 	}
 	c, err := cache.New(o)
 	if err != nil {

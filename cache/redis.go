@@ -8,14 +8,12 @@ import (
 	"io"
 	"iter"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 
-	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
@@ -29,15 +27,11 @@ import (
 //   - the names of keys contain the digest of the database, because the database of a
 //     fleet may be replaced. Until the database is known, Redis is not used.
 type redisTier struct {
-	client   redis.UniversalClient
-	followed *changefeed.Followed
-	clock    *boottime.Clock
-	breaker  *gobreaker.CircuitBreaker[any]
+	*Cache
+	client  redis.UniversalClient
+	breaker *gobreaker.CircuitBreaker[any]
 
 	budget, storeBudget time.Duration
-
-	ctx     context.Context // of calls; ends with Close
-	running *sync.WaitGroup // calls
 
 	calls, failures, corrupt, dropped atomic.Uint64
 
@@ -76,8 +70,7 @@ var errNoAnswer = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 
 // newRedisTier makes a tier. It waits up to redisTimeout for a connection.
 func newRedisTier(c *Cache) *redisTier {
-	r := &redisTier{client: c.options.Redis, followed: c.options.Followed, clock: c.clock, budget: redisBudget, storeBudget: redisStoreBudget,
-		ctx: c.ctx, running: &c.running}
+	r := &redisTier{Cache: c, client: c.options.Redis, budget: redisBudget, storeBudget: redisStoreBudget}
 	r.breaker = gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,
@@ -253,7 +246,7 @@ func (c *Cache) Probe(context.Context) {
 
 // tryRead makes the same call as a read of an entry, to see whether it succeeds.
 func (r *redisTier) tryRead(ctx context.Context) (string, error) {
-	return r.client.GetRange(ctx, r.followed.Prefix()+pagePrefix, 0, maxRedisValue).Result()
+	return r.client.GetRange(ctx, r.options.Followed.Prefix()+pagePrefix, 0, maxRedisValue).Result()
 }
 
 // failure returns why entries are not read from Redis or not stored there; nil = they are.
@@ -268,11 +261,11 @@ func (r *redisTier) failure() error {
 // of the database: while that is not known, it returns errNoDatabase.
 func callFor[T any](r *redisTier, budget time.Duration, prefix string, key []byte,
 	call func(ctx context.Context, name string) (T, error)) (v T, err error) {
-	digest := r.followed.Digest()
+	digest := r.options.Followed.Digest()
 	if digest == "" {
 		return v, errNoDatabase
 	}
-	name := r.followed.Prefix() + prefix + digest + ":" + string(key)
+	name := r.options.Followed.Prefix() + prefix + digest + ":" + string(key)
 	return callRedis(r, budget, func(ctx context.Context) (T, error) { return call(ctx, name) })
 }
 

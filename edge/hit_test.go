@@ -19,6 +19,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/boottime"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
@@ -46,7 +47,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	if !ok {
 		t.Fatal("the test's key has a wrong checksum")
 	}
-	pages := must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second}))
+	pages := must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
 	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1<<lists.Items | 1<<lists.Contacts,
 		Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	s := serverOf(t, pages, registry.Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
@@ -82,7 +83,7 @@ func fillWith(t testing.TB, pages *cache.Cache, q origin.Query, body string) *ca
 // entryWith returns an entry with the body.
 func entryWith(t testing.TB, body string) *cache.Entry {
 	t.Helper()
-	pages := must(cache.New(cache.Options{Memory: 1 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second}))
+	pages := must(cache.New(cache.Options{Memory: 1 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
 	defer func() { _ = pages.Close(context.Background()) }()
 	return fillWith(t, pages, origin.Query{Limit: 1}, body)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
+	"listedge/internal/boottime"
 	"listedge/internal/lists"
 	"listedge/metrics"
 	"listedge/origin"
@@ -65,7 +66,7 @@ func converse(s *Server, w *spoken) *bufio.Reader {
 // Behind a load balancer, requests with different keys share a connection, and even a
 // segment. Each gets the page of its own key.
 func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
-	pages := must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second}))
+	pages := must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
 	keys, texts := map[apikey.Hash]apikey.Key{}, [2]string{}
 	for i := range texts {
 		texts[i] = apikey.Generate()
