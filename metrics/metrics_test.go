@@ -1,24 +1,33 @@
 package metrics_test
 
 import (
+	"context"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/metrics"
+	"listedge/origin"
 )
 
 // registry is that of a node with two replicas that has had no request.
 func registry() *metrics.Registry {
 	r := metrics.New("1.0.0", "0123456789")
+	pool, err := pgxpool.New(context.Background(), "host=none") // connects to nothing
+	if err != nil {
+		panic(err)
+	}
+	pool.Close()
 	r.Collect(func() metrics.Snapshot {
-		return metrics.Snapshot{Feed: changefeed.Stats{Epoch: "1"}, KeyBreakerOpen: true, Ready: true, CertificateExpiry: time.Now(),
+		return metrics.Snapshot{Origin: origin.Stats{Pool: pool.Stat()}, Feed: changefeed.Stats{Epoch: "1"}, KeyBreakerOpen: true,
+			Ready: true, CertificateExpiry: time.Now(),
 			Checks: map[string]bool{"redis": true, "postgres": true, "replica 10.0.0.8:5432": true, "replica 10.0.0.9:5432": true}}
 	})
 	return r

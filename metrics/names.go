@@ -179,28 +179,27 @@ func sendLimiter(send scrape, s limiter.Stats) {
 
 func sendOrigin(send scrape, s origin.Stats) {
 	send.by("outcome", "origin_fetches_total", "Pages read from the primary, by outcome; overloaded ones were refused before they reached it.",
-		series{"ok": s.Fetched, "failed": s.Failed, "timeout": s.TimedOut, "overloaded": s.Overloaded})
-	sum, open := origin.StandbyStats{}, 0
+		series{"ok": s.Fetches["ok"], "failed": s.Fetches["failed"], "timeout": s.Fetches["timeout"], "overloaded": s.Fetches["overloaded"]})
+	sum, open := map[string]uint64{}, 0
 	for _, standby := range s.Standbys {
-		sum.Fetched += standby.Fetched
-		sum.Behind += standby.Behind
-		sum.Foreign += standby.Foreign
-		sum.Failed += standby.Failed
+		for outcome, n := range standby.Fetches {
+			sum[outcome] += n
+		}
 		if standby.BreakerOpen {
 			open++
 		}
 	}
 	send.by("outcome", "origin_standby_fetches_total", "Pages requested from standbys, by outcome; all but ok are read from the primary instead.",
-		series{"ok": sum.Fetched, "lagging": sum.Behind, "wrong-server": sum.Foreign, "failed": sum.Failed})
+		series{"ok": sum["ok"], "lagging": sum["lagging"], "wrong-server": sum["wrong-server"], "failed": sum["failed"] + sum["timeout"] + sum["overloaded"]})
 	send.value("origin_standby_breakers_open", "Standbys that are not queried, because they failed several times in a row.", open)
 	send.value("origin_queries_running", "Page queries in flight.", s.Running)
 	send.value("origin_queries_queued", "Page queries that wait for their turn.", s.Queued)
 	send.value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.", s.BreakerOpen)
-	send.value("origin_connections", "Connections to Postgres for pages.", s.Pool.Total)
-	send.value("origin_connections_idle", "Connections to Postgres for pages that are idle.", s.Pool.Idle)
-	send.value("origin_connections_max", "Connections to Postgres for pages that may be open (--database-connections).", s.Pool.Max)
-	send.value("origin_connections_acquired_total", "Times a connection was taken from the pool.", s.Pool.Acquired)
-	send.value("origin_connections_wait_seconds_total", "Time spent waiting for a connection from the pool.", s.Pool.Waited)
+	send.value("origin_connections", "Connections to Postgres for pages.", s.Pool.TotalConns())
+	send.value("origin_connections_idle", "Connections to Postgres for pages that are idle.", s.Pool.IdleConns())
+	send.value("origin_connections_max", "Connections to Postgres for pages that may be open (--database-connections).", s.Pool.MaxConns())
+	send.value("origin_connections_acquired_total", "Times a connection was taken from the pool.", s.Pool.AcquireCount())
+	send.value("origin_connections_wait_seconds_total", "Time spent waiting for a connection from the pool.", s.Pool.AcquireDuration())
 }
 
 func sendKeys(send scrape, s apikey.Stats) {

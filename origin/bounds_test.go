@@ -164,7 +164,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 			}
 		}
 	}
-	if s := o.Stats(); s.BreakerOpen || s.Failed != 10 {
+	if s := o.Stats(); s.BreakerOpen || s.Fetches["failed"] != 10 {
 		t.Errorf("%+v", s)
 	}
 }

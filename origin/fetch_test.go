@@ -66,7 +66,7 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 		}
 		cancel()
 	}
-	if s := o.Stats(); s.Overloaded != 3 || s.Queued != waiting || s.Pool.Max != 2 || s.Pool.Total > 2 {
+	if s := o.Stats(); s.Fetches["overloaded"] != 3 || s.Queued != waiting || s.Pool.MaxConns() != 2 || s.Pool.TotalConns() > 2 {
 		t.Errorf("%+v", s)
 	}
 	release()
@@ -75,7 +75,7 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 			t.Errorf("of those that waited: %v", err)
 		}
 	}
-	if s := o.Stats(); s.Running != 0 || s.Queued != 0 || s.Fetched != running+waiting || s.Failed != 0 {
+	if s := o.Stats(); s.Running != 0 || s.Queued != 0 || s.Fetches["ok"] != running+waiting || s.Fetches["failed"] != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -100,7 +100,7 @@ func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
 	if _, err := o.Fetch(context.Background(), anyPage, ""); err != nil {
 		t.Error(err)
 	}
-	if s := o.Stats(); s.TimedOut != 5 || s.Failed != 0 || s.Fetched != 2 {
+	if s := o.Stats(); s.Fetches["timeout"] != 5 || s.Fetches["failed"] != 0 || s.Fetches["ok"] != 2 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -183,7 +183,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	if _, err := o.Fetch(context.Background(), anyPage, ""); err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTimeout) {
 		t.Errorf("sku is no text: %v", err)
 	}
-	if s := o.Stats(); s.Pool.Idle != s.Pool.Total || s.BreakerOpen {
+	if s := o.Stats(); s.Pool.IdleConns() != s.Pool.TotalConns() || s.BreakerOpen {
 		t.Errorf("%+v", s)
 	}
 }

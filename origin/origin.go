@@ -17,10 +17,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -45,13 +45,18 @@ var (
 
 // upstream is one Postgres that pages are read from.
 type upstream struct {
+	server  string // primary, or the address of a standby
 	pool    *pgxpool.Pool
 	queue   *fairQueue
 	breaker postgres.Breaker
+
+	mu      sync.Mutex
+	fetches map[string]uint64 // guarded by mu; since the start, by outcome
 }
 
-func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
-	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown)}
+func newUpstream(server string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
+	return upstream{server: server, pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(cooldown),
+		fetches: map[string]uint64{}}
 }
 
 // fetch waits for the workspace's turn in the queue and runs a query. It fails without
@@ -62,10 +67,30 @@ func (u *upstream) fetch(ctx context.Context, q *Query, query func() error) erro
 		defer u.queue.leave(q.Workspace, began)
 		err = u.breaker.Do(query)
 	}
+	u.mu.Lock()
+	u.fetches[outcomeOf(err)]++
+	u.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("fetch %s: %w", q.Collection, err)
 	}
 	return nil
+}
+
+// outcomeOf names the outcome of a fetch in the metrics.
+func outcomeOf(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, ErrOverloaded):
+		return "overloaded"
+	case errors.Is(err, ErrTimeout):
+		return "timeout"
+	case errors.Is(err, postgres.ErrLagging):
+		return "lagging"
+	case errors.Is(err, postgres.ErrOtherPrimary):
+		return "wrong-server"
+	}
+	return "failed"
 }
 
 // Origin fetches pages.
@@ -75,19 +100,17 @@ type Origin struct {
 	standbys []*standby
 	timeout  time.Duration // statement_timeout: the server ends a query after it
 
-	// Queried is called after each query of a page, with its server (primary, or the address of a
-	// standby) and outcome (ok, timeout or failed); nil = none. It is set before the first query.
+	// Queried is called after each query of a page, with the server that was asked and the outcome
+	// (ok, timeout or failed); nil = none. It is set before the first query.
 	Queried func(server, outcome string, took time.Duration)
 
 	statements sync.Map // shape -> *postgres.Statement
-
-	fetched, failed, timedOut, overloaded atomic.Uint64
 }
 
 // New makes an Origin that reads from db. The servers need not be reachable yet.
 func New(db *postgres.Database) *Origin {
 	o := &Origin{
-		upstream: newUpstream("pages", postgres.PrimaryCooldown, db.Pages.Pool),
+		upstream: newUpstream("primary", postgres.PrimaryCooldown, db.Pages.Pool),
 		primary:  db.Pages, timeout: db.Options.QueryTimeout,
 	}
 	for _, pool := range db.Standbys {
@@ -114,31 +137,16 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 		if err != nil && ctx.Err() != nil && rows.Took < o.timeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
-		o.observe("primary", postgres.Classify(err), rows.Took)
+		o.observe(&o.upstream, err, rows.Took)
 		return err
 	})
-	switch {
-	case err == nil:
-		o.fetched.Add(1)
-	case errors.Is(err, ErrOverloaded):
-		o.overloaded.Add(1)
-	case errors.Is(err, ErrTimeout):
-		o.timedOut.Add(1)
-	default:
-		o.failed.Add(1)
-	}
 	return rows, err
 }
 
-func (o *Origin) observe(server string, err error, took time.Duration) {
-	outcome := "ok"
-	if errors.Is(err, ErrTimeout) {
-		outcome = "timeout"
-	} else if err != nil {
-		outcome = "failed"
-	}
+// observe reports a query to Queried.
+func (o *Origin) observe(u *upstream, err error, took time.Duration) {
 	if o.Queried != nil {
-		o.Queried(server, outcome, took)
+		o.Queried(u.server, outcomeOf(postgres.Classify(err)), took)
 	}
 }
 
@@ -163,9 +171,9 @@ func (o *Origin) Check(ctx context.Context) (failed error) {
 // Probe pings the servers whose breaker is open: while all pages are served from caches,
 // no query would notice that a server is back. It is called about every second.
 func (o *Origin) Probe(ctx context.Context) {
-	o.breaker.Probe(ctx, o.pool)
+	o.breaker.Probe(ctx, o.pool.Ping)
 	for _, s := range o.standbys {
-		s.probe(ctx)
+		s.breaker.Probe(ctx, s.look)
 	}
 }
 
@@ -250,31 +258,31 @@ func (o *Origin) statement(s shape) *postgres.Statement {
 
 // Stats is a snapshot for metrics.
 type Stats struct {
-	Fetched, Failed, TimedOut, Overloaded uint64
-	Running, Queued                       int
-	BreakerOpen                           bool
-	Pool                                  struct {
-		Total, Idle, Max int // connections
-		Acquired         uint64
-		Waited           time.Duration // for a connection, the sum of all waits
-	}
-	Standbys []StandbyStats
+	ServerStats     // of the primary
+	Running, Queued int
+	Pool            *pgxpool.Stat
+	Standbys        []ServerStats
+}
+
+// ServerStats are the counts of a server since the start, and its present state.
+type ServerStats struct {
+	Server      string            // primary, or the address of a standby
+	Fetches     map[string]uint64 // by outcome: ok, failed, timeout, overloaded; of a standby also lagging and wrong-server
+	BreakerOpen bool
+}
+
+func (u *upstream) stats() ServerStats {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return ServerStats{u.server, maps.Clone(u.fetches), !u.breaker.IsClosed()}
 }
 
 // Stats returns the counts since the start and the present state.
 func (o *Origin) Stats() Stats {
-	running, queued := o.queue.load()
-	s := Stats{
-		Fetched: o.fetched.Load(), Failed: o.failed.Load(), TimedOut: o.timedOut.Load(), Overloaded: o.overloaded.Load(),
-		Running: running, Queued: queued,
-		BreakerOpen: !o.breaker.IsClosed(),
-	}
-	pool := o.pool.Stat()
-	s.Pool.Total, s.Pool.Idle, s.Pool.Max = int(pool.TotalConns()), int(pool.IdleConns()), int(pool.MaxConns())
-	s.Pool.Acquired, s.Pool.Waited = uint64(pool.AcquireCount()), pool.AcquireDuration()
-	for _, b := range o.standbys {
-		s.Standbys = append(s.Standbys, StandbyStats{Host: b.host, Fetched: b.fetched.Load(), Behind: b.behind.Load(), Foreign: b.foreign.Load(),
-			Failed: b.failed.Load(), BreakerOpen: !b.breaker.IsClosed()})
+	s := Stats{ServerStats: o.stats(), Pool: o.pool.Stat()}
+	s.Running, s.Queued = o.queue.load()
+	for _, standby := range o.standbys {
+		s.Standbys = append(s.Standbys, standby.stats())
 	}
 	return s
 }

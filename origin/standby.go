@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,47 +28,21 @@ const (
 // standby is a hot standby that may serve pages.
 type standby struct {
 	upstream
-	host     string
 	followed *changefeed.Followed
-
-	refusal atomic.Pointer[error] // ErrOtherPrimary, if the last fetch returned that; else nil
-
-	mu       sync.Mutex
-	lineages map[string]lineage // guarded by mu; by run: a pooler may lead to several servers
-
-	fetched, behind, foreign, failed atomic.Uint64
-}
-
-// StandbyStats are a standby's counts since the start and its present state.
-type StandbyStats struct {
-	Host                             string
-	Fetched, Behind, Foreign, Failed uint64
-	BreakerOpen                      bool
+	refusal  atomic.Pointer[error] // ErrOtherPrimary, if the last fetch returned that; else nil
+	lineages map[string]lineage    // guarded by mu; by run: a pooler may lead to several servers
 }
 
 func newStandby(pool *pgxpool.Pool, followed *changefeed.Followed) *standby {
 	config := pool.Config().ConnConfig
 	return &standby{
-		upstream: newUpstream("pages of a standby", postgres.StandbyCooldown, pool),
-		host:     fmt.Sprintf("%s:%d", config.Host, config.Port), lineages: map[string]lineage{}, followed: followed,
+		upstream: newUpstream(fmt.Sprintf("%s:%d", config.Host, config.Port), postgres.StandbyCooldown, pool),
+		lineages: map[string]lineage{}, followed: followed,
 	}
 }
 
-// probe asks a standby what it has replayed, until it has answered once: no page is read from
-// it before that. Later it only tries a standby whose breaker is half-open.
-func (s *standby) probe(ctx context.Context) {
-	s.mu.Lock()
-	known := len(s.lineages) > 0
-	s.mu.Unlock()
-	if s.breaker.IsOpen() || known && s.breaker.IsClosed() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, postgres.PingTimeout)
-	defer cancel()
-	_ = s.breaker.Do(func() error { return s.look(ctx) })
-}
-
-// look remembers what the standby has replayed. lineage.judge compares later answers with it.
+// look asks the standby what it has replayed. If it is the first answer of this run, it is
+// remembered: no page is read from the standby before that (lineage.judge).
 func (s *standby) look(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -117,17 +90,9 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Pro
 			continue
 		}
 		rows, err = o.fetchFrom(ctx, s, &q, &p)
-		refusal := error(nil)
-		switch {
-		case err == nil:
-			s.fetched.Add(1)
-		case errors.Is(err, postgres.ErrLagging):
-			s.behind.Add(1)
-		case errors.Is(err, postgres.ErrOtherPrimary):
-			s.foreign.Add(1)
+		var refusal error
+		if errors.Is(err, postgres.ErrOtherPrimary) {
 			refusal = err
-		default:
-			s.failed.Add(1)
 		}
 		s.refusal.Store(&refusal)
 		if !errors.Is(err, postgres.ErrLagging) && refusal == nil {
@@ -156,7 +121,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 		began := time.Now()
 		var by changefeed.Server
 		rows, by, err = o.read(ctx, conn, q) // mutation: the LSN in the page's own statement
-		o.observe(s.host, postgres.Classify(err), time.Since(began))
+		o.observe(&s.upstream, err, time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {
 				err = fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -103,11 +103,11 @@ func TestFetchFromStandby(t *testing.T) {
 		_, _ = fetch()
 		return o.Stats().Standbys[0].BreakerOpen
 	})
-	before, began := o.Stats().Standbys[0].Failed, time.Now()
+	before, began := o.Stats().Standbys[0].Fetches["failed"], time.Now()
 	for range 10 {
 		fetched(2, replayed(two))
 	}
-	if failed := o.Stats().Standbys[0].Failed - before; failed > 1+uint64(time.Since(began)/postgres.StandbyCooldown) { // a probe in each cooldown
+	if failed := o.Stats().Standbys[0].Fetches["failed"] - before; failed > 1+uint64(time.Since(began)/postgres.StandbyCooldown) { // a probe in each cooldown
 		t.Errorf("the hung one got %d queries", failed)
 	}
 	must(standby.Thaw())
@@ -123,11 +123,11 @@ func TestFetchFromStandby(t *testing.T) {
 		_, err := fetch()
 		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && errors.Is(o.CheckStandby(t.Context(), 1), postgres.ErrOtherPrimary)
 	})
-	before = o.Stats().Standbys[1].Fetched
+	before = o.Stats().Standbys[1].Fetches["ok"]
 	for range 10 {
 		_, _ = fetch()
 	}
-	if o.Stats().Standbys[1].Fetched != before {
+	if o.Stats().Standbys[1].Fetches["ok"] != before {
 		t.Error("the promoted one was used")
 	}
 }

@@ -35,8 +35,8 @@ func sessionsWhere(t testing.TB, conn *pgx.Conn, condition string) (n int) {
 func atRest(t testing.TB, o *Origin, db *postgres.Database, conn *pgx.Conn) bool {
 	t.Helper()
 	s := o.Stats()
-	return s.Running == 0 && s.Queued == 0 && s.Pool.Idle == s.Pool.Total && sessionsWhere(t, conn, "state <> 'idle'") == 0 &&
-		sessionsWhere(t, conn, "true") <= s.Pool.Total+int(db.Keys.Pool.Stat().TotalConns())
+	return s.Running == 0 && s.Queued == 0 && s.Pool.IdleConns() == s.Pool.TotalConns() && sessionsWhere(t, conn, "state <> 'idle'") == 0 &&
+		sessionsWhere(t, conn, "true") <= int(s.Pool.TotalConns()+db.Keys.Pool.Stat().TotalConns())
 }
 
 // The server's error after rows is an error, and no short answer; the connection is as good as

@@ -65,7 +65,7 @@ var errNotAsked = fmt.Errorf("look up keys: %w: it failed several times in a row
 
 // NewStore makes the Store that looks keys up in a database.
 func NewStore(db *postgres.Database) *Store {
-	return &Store{db: db, breaker: postgres.NewBreaker("keys", postgres.PrimaryCooldown)}
+	return &Store{db: db, breaker: postgres.NewBreaker(postgres.PrimaryCooldown)}
 }
 
 // Lookup returns those of the keys that exist. It reads them from the primary in one
@@ -95,7 +95,7 @@ func (s *Store) Check(ctx context.Context) error {
 // Probe finds out whether Postgres is back after a failure, or the primary after
 // another server had answered.
 func (s *Store) Probe(ctx context.Context) {
-	s.breaker.Probe(ctx, s.db.Keys.Pool)
+	s.breaker.Probe(ctx, s.db.Keys.Pool.Ping)
 	if s.db.WrongServer() != nil {
 		ctx, cancel := context.WithTimeout(ctx, postgres.PingTimeout)
 		defer cancel()

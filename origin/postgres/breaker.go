@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/sony/gobreaker/v2"
 )
 
@@ -28,9 +27,8 @@ type Breaker struct {
 }
 
 // NewBreaker returns a closed breaker.
-func NewBreaker(name string, cooldown time.Duration) Breaker {
+func NewBreaker(cooldown time.Duration) Breaker {
 	return Breaker{gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Name:         name,
 		MaxRequests:  1,
 		Timeout:      cooldown,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
@@ -54,12 +52,12 @@ func (b Breaker) IsOpen() bool { return b.circuit.State() == gobreaker.StateOpen
 // IsClosed says whether the server gets all queries.
 func (b Breaker) IsClosed() bool { return b.circuit.State() == gobreaker.StateClosed }
 
-// Probe pings the server if the cooldown is over. While all pages are served from caches,
+// Probe asks the server if the cooldown is over. While all pages are served from caches,
 // there is no query that would find out that the server is back.
-func (b Breaker) Probe(ctx context.Context, pool *pgxpool.Pool) {
+func (b Breaker) Probe(ctx context.Context, ask func(context.Context) error) {
 	if b.circuit.State() == gobreaker.StateHalfOpen {
 		ctx, cancel := context.WithTimeout(ctx, PingTimeout)
 		defer cancel()
-		_ = b.Do(func() error { return pool.Ping(ctx) })
+		_ = b.Do(func() error { return ask(ctx) })
 	}
 }

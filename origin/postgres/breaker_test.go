@@ -18,7 +18,7 @@ import (
 func TestBreaker(t *testing.T) {
 	for _, cooldown := range []time.Duration{PrimaryCooldown, StandbyCooldown} {
 		synctest.Test(t, func(t *testing.T) {
-			b := NewBreaker("a server", cooldown)
+			b := NewBreaker(cooldown)
 			run := func(err error) { _ = b.Do(func() error { return err }) }
 			is := func(want gobreaker.State) {
 				t.Helper()

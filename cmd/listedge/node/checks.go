@@ -54,8 +54,8 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 			admin.Check{Name: "Follower", Run: asks(n.checkFollower), After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true})
 	}
 	for i, s := range pages.Stats().Standbys {
-		all = append(all, admin.Check{Name: "Replica " + s.Host, Runbook: "ListedgeReplicaFails", Light: true,
-			Broken: "the replica " + s.Host + " is not queried",
+		all = append(all, admin.Check{Name: "Replica " + s.Server, Runbook: "ListedgeReplicaFails", Light: true,
+			Broken: "the replica " + s.Server + " is not queried",
 			Run:    func(ctx context.Context) error { return pages.CheckStandby(ctx, i) }})
 	}
 	return all
