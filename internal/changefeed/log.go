@@ -57,8 +57,9 @@ type Log interface {
 	Append(ctx context.Context, epoch string, entries ...Entry) error
 	// Last is the position of the newest entry ever appended.
 	Last(ctx context.Context, epoch string) (Position, error)
-	// Reader opens a reader, which its user closes.
-	Reader(ctx context.Context) (Reader, error)
+	// Reader opens a reader, which its user closes. server names the server that answers it,
+	// and that server's run; empty = there is one only.
+	Reader(ctx context.Context) (r Reader, server string, err error)
 	// Trim removes the entries before the position.
 	Trim(ctx context.Context, epoch string, before Position) error
 }
@@ -72,8 +73,6 @@ type Reader interface {
 	// and has its position, so that the reader can continue after it. cut says that
 	// the log may have had more of them.
 	Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error)
-	// InstanceID names the server that answers, and its run; empty = there is one only.
-	InstanceID() string
 	Close() error
 }
 
@@ -142,10 +141,7 @@ func (l *Local) Last(_ context.Context, epoch string) (last Position, err error)
 }
 
 // Reader implements Log.
-func (l *Local) Reader(context.Context) (Reader, error) { return l, nil }
-
-// InstanceID implements Reader.
-func (*Local) InstanceID() string { return "" }
+func (l *Local) Reader(context.Context) (Reader, string, error) { return l, "", nil }
 
 // Close implements Reader.
 func (*Local) Close() error { return nil }

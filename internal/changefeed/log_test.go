@@ -388,7 +388,7 @@ func testSuperseded(t *testing.T, log Log, epoch string) {
 }
 
 func testCut(t *testing.T, log Log, epoch string) {
-	reader, err := log.Reader(inTime(t))
+	reader, _, err := log.Reader(inTime(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +411,7 @@ func testCut(t *testing.T, log Log, epoch string) {
 
 // readLog is one read by a reader of its own.
 func readLog(ctx context.Context, log Log, epoch string, after Position, wait time.Duration) ([]Entry, error) {
-	reader, err := log.Reader(ctx)
+	reader, _, err := log.Reader(ctx)
 	if err != nil {
 		return nil, err
 	}

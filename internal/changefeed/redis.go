@@ -284,31 +284,24 @@ func (r *Redis) forgetServers(ctx context.Context) {
 const readBatch = 1000
 
 // Reader implements Log.
-func (r *Redis) Reader(ctx context.Context) (reader Reader, err error) {
+func (r *Redis) Reader(ctx context.Context) (reader Reader, server string, err error) {
 	defer func() { err = r.note(err) }()
 	conn, server, err := r.connect(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return &redisReader{log: r, conn: conn, server: server}, nil
+	return &redisReader{conn, r}, server, nil
 }
 
 type redisReader struct {
-	log    *Redis
-	conn   *redis.Conn
-	server string
+	*redis.Conn
+	log *Redis
 }
-
-// InstanceID implements Reader.
-func (r *redisReader) InstanceID() string { return r.server }
-
-// Close implements Reader.
-func (r *redisReader) Close() error { return r.conn.Close() }
 
 // Read implements Reader.
 func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error) {
 	defer func() { err = r.log.note(err) }()
-	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
+	streams, err := r.XRead(ctx, &redis.XReadArgs{
 		Streams: []string{r.log.logKey(epoch), after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
 	}).Result()
 	if errors.Is(err, redis.Nil) {

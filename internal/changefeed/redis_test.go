@@ -153,7 +153,7 @@ func TestHeartbeatsNameTheirServer(t *testing.T) {
 	here, there := NewRedis(client, shop()), NewRedis(other, shop())
 	read := func(log *Redis) (server string, last *Heartbeat) {
 		t.Helper()
-		reader, err := log.Reader(inTime(t))
+		reader, server, err := log.Reader(inTime(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestHeartbeatsNameTheirServer(t *testing.T) {
 		if err != nil || len(entries) == 0 {
 			t.Fatal(entries, err)
 		}
-		return reader.InstanceID(), entries[len(entries)-1].Heartbeat
+		return server, entries[len(entries)-1].Heartbeat
 	}
 	add(t, here, "a", heartbeat(1, 1, at(1, 0), "1:1:"), heartbeat(1, 2, at(1, 1), "1:1:"))
 	server, h := read(here)

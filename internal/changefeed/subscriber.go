@@ -2,7 +2,6 @@ package changefeed
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"sync"
@@ -79,18 +78,16 @@ func (s *Subscriber) Run(ctx context.Context) {
 	}
 }
 
-var errLogMoved = errors.New("another server has the log now")
-
 // readFromOneServer reads until a call to the log fails, or another server has the log.
 func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 	s.epochRead = time.Time{}
-	reader, err := s.log.Reader(ctx)
+	reader, server, err := s.log.Reader(ctx)
 	if err != nil {
 		return err
 	}
 	defer reader.Close()
-	s.subscription.NewSession(reader.InstanceID()) // mutation: a session goes on with another reader
-	for err == nil && ctx.Err() == nil {
+	s.subscription.NewSession(server)                             // mutation: a session goes on with another reader
+	for err == nil && ctx.Err() == nil && !s.subscription.moved { // mutation: a subscriber reads on although another server has the log
 		err = s.readOnce(ctx, reader)
 	}
 	return err
@@ -107,8 +104,13 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if time.Since(s.epochRead) > epochInterval {
-		if err := s.readEpoch(ctx); err != nil {
+		current, err := s.log.Epoch(ctx)
+		if err != nil {
 			return err
+		}
+		s.epochRead = time.Now()
+		if current != "" && s.followed.ObserveEpoch(current) { // a log that has lost its epoch is read until there is another
+			s.subscription.Follow(current)
 		}
 	}
 	epoch, after := s.subscription.Next()
@@ -126,36 +128,15 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	if err != nil {
 		return err
 	}
-	// mutation: a read begins when it returned; a subscriber reads on although another server has the log
-	if s.apply(began, entries, cut); s.subscription.moved {
-		return errLogMoved
-	}
+	s.subscription.Apply(began, entries, cut) // mutation: a read begins when it returned
+	s.mu.Lock()
+	s.stats.Entries += uint64(len(entries))
+	s.mu.Unlock()
 	if len(entries) == 0 {
 		s.epochRead = time.Time{}
 	}
 	pause(ctx, readPause-time.Since(began))
 	return nil
-}
-
-// readEpoch reads and follows the current epoch. If the log has lost its epoch, the old
-// one is followed until there is another.
-func (s *Subscriber) readEpoch(ctx context.Context) error {
-	current, err := s.log.Epoch(ctx)
-	if err != nil {
-		return err
-	}
-	s.epochRead = time.Now()
-	if current != "" && s.followed.ObserveEpoch(current) {
-		s.subscription.Follow(current)
-	}
-	return nil
-}
-
-func (s *Subscriber) apply(began time.Time, entries []Entry, cut bool) {
-	s.subscription.Apply(began, entries, cut)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stats.Entries += uint64(len(entries))
 }
 
 // Beat implements Listener.

@@ -28,16 +28,14 @@ func (s *scripted) Epoch(ctx context.Context) (string, error) {
 	return s.Local.Epoch(ctx)
 }
 
-func (s *scripted) Reader(context.Context) (Reader, error) {
+func (s *scripted) Reader(context.Context) (Reader, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.readers++
-	return scriptedReader{s}, nil
+	return scriptedReader{s}, "", nil
 }
 
 type scriptedReader struct{ *scripted }
-
-func (scriptedReader) InstanceID() string { return "" }
 
 func (scriptedReader) Close() error { return nil }
 

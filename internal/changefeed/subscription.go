@@ -221,20 +221,14 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	}
 	if !s.synced {
 		s.synced, s.startedAt = true, h.StartedAt
-		s.adoptUnsettled(h.Unsettled) // mutation: no unsettled at join
+		for i := range h.Unsettled { // some may have been published before the first entry that was read; mutation: no unsettled at join
+			c := &h.Unsettled[i]
+			if !slices.ContainsFunc(s.unsettled, func(known *Change) bool { return known.XID == c.XID }) {
+				s.unsettled = append(s.unsettled, c)
+			}
+		}
 	}
 	for _, l := range s.listeners {
 		l.Beat(Beat{proof, snapshot, settled, s.unsettled})
-	}
-}
-
-// adoptUnsettled adds the unsettled transactions of the first heartbeat: they may have been
-// published before the first entry that was read.
-func (s *Subscription) adoptUnsettled(unsettled []Change) {
-	for i := range unsettled {
-		c := &unsettled[i]
-		if !slices.ContainsFunc(s.unsettled, func(known *Change) bool { return known.XID == c.XID }) {
-			s.unsettled = append(s.unsettled, c)
-		}
 	}
 }

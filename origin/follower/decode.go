@@ -66,9 +66,6 @@ type commit struct {
 	unlisted bool          // it also changed a relation that the catalog did not list
 }
 
-// touches says whether the change has anything to publish.
-func (c *commit) touches() bool { return len(c.change.Lists) > 0 || c.change.Whole != 0 }
-
 // next decodes one message. done is the transaction that the message commits, or nil.
 func (d *decoder) next(data []byte) (done *commit, err error) {
 	message, err := pglogrepl.ParseV2(data, d.streaming)

@@ -231,7 +231,7 @@ func (w *world) heartbeat() changefeed.Heartbeat {
 
 // readLog opens a reader and reads once.
 func readLog(ctx context.Context, log changefeed.Log, epoch string, after changefeed.Position, wait time.Duration) ([]changefeed.Entry, error) {
-	reader, err := log.Reader(ctx)
+	reader, _, err := log.Reader(ctx)
 	if err != nil {
 		return nil, err
 	}

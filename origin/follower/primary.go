@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -41,7 +42,6 @@ const senderTimeout = 2 * time.Second
 // primary is an ordinary connection to the primary, and what was read there.
 type primary struct {
 	conn              *pgx.Conn
-	config            *pgx.ConnConfig
 	slotName          string
 	server            changefeed.Server
 	unlimited         bool   // a slot may retain any amount of WAL
@@ -59,17 +59,15 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, err)
 	}
-	for name, value := range map[string]string{
+	maps.Copy(config.RuntimeParams, map[string]string{
 		"application_name":              applicationName,
 		"statement_timeout":             "0",
 		"default_transaction_read_only": "off",
 		"default_transaction_isolation": "read committed", // a snapshot for each statement
 		"synchronous_commit":            "local",          // flush does not wait for a standby
 		"plan_cache_mode":               "force_generic_plan",
-	} {
-		config.RuntimeParams[name] = value
-	}
-	p := &primary{config: config}
+	})
+	p := &primary{}
 	p.conn, err = pgx.ConnectConfig(ctx, config)
 	switch {
 	case postgres.Code(err) == protocolViolation: // startup parameters
@@ -130,7 +128,7 @@ func closeConn(conn *pgconn.PgConn) {
 func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
-	config := p.config.Config.Copy()
+	config := &p.conn.Config().Config
 	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
 	if config.RuntimeParams[decodingMemory] == "" { // the URL may set it
 		config.RuntimeParams[decodingMemory] = "4MB"

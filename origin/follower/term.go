@@ -107,7 +107,7 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 	if last, err = t.options.Log.Last(ctx, t.epoch); err != nil {
 		return last, false, err
 	}
-	reader, err := t.options.Log.Reader(ctx)
+	reader, _, err := t.options.Log.Reader(ctx)
 	if err != nil {
 		return last, false, err
 	}
@@ -247,7 +247,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		if done.unlisted {
 			t.unlisted = append(t.unlisted, *done)
 		}
-		if done.touches() {
+		if c := &done.change; len(c.Lists) > 0 || c.Whole != 0 {
 			t.publishChange(*done)
 		}
 		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
