@@ -16,13 +16,9 @@ func ServerAccount() (*syscall.Credential, error) {
 		return nil, nil
 	}
 	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-		if err1 == nil && err2 == nil {
+		if u, err := user.Lookup(name); err == nil {
+			uid, _ := strconv.Atoi(u.Uid) // on Unix it is a number
+			gid, _ := strconv.Atoi(u.Gid)
 			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 		}
 	}
@@ -35,4 +31,12 @@ func Give(path string, as *syscall.Credential) error {
 		return nil
 	}
 	return os.Chown(path, int(as.Uid), int(as.Gid))
+}
+
+// WriteFile writes a file that only the account may read.
+func WriteFile(path, text string, as *syscall.Credential) error {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return Give(path, as)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +68,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (p *Postgres, err err
 		return nil, err
 	}
 	p.Server, err = StartServer(ctx, Program{
-		Path: filepath.Join(p.bin, "postgres"), Dir: p.Options.Dir, Log: "postgres.log", As: p.as, Args: p.args, Ready: p.takesConnections,
+		Path: filepath.Join(p.bin, "postgres"), Dir: p.Options.Dir, As: p.as, Args: p.args, Ready: p.takesConnections,
 		End: []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL}, // fast first
 	})
 	return p, err
@@ -89,38 +90,31 @@ func (p *Postgres) URL(database string) string {
 // product stores every script there is.
 func (p *Postgres) initialise(ctx context.Context) error {
 	p.password = rand.Text()
-	err := os.WriteFile(p.passwordFile(), []byte(p.password), 0o600)
-	if err == nil {
-		err = Give(p.passwordFile(), p.as)
-	}
-	if err != nil {
+	if err := WriteFile(p.passwordFile(), p.password, p.as); err != nil {
 		return err
 	}
 	auth := []string{"--auth", "scram-sha-256"}
 	if p.Options.Disposable {
 		auth = []string{"--auth", "trust", "--no-sync"}
 	}
-	for _, locale := range []string{"C.UTF-8", "en_US.UTF-8"} { // macOS may lack the first
-		cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "initdb"), append(auth, "--pgdata", p.cluster(), "--username", "postgres",
-			"--pwfile", p.passwordFile(), "--encoding", "UTF8", "--locale", locale)...)
-		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: p.as}
-		cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout // it removes what it has made
-		out, failed := cmd.CombinedOutput()
-		if failed == nil {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("initdb: %w", ctx.Err())
-		}
-		err = fmt.Errorf("initdb: %w: %s", failed, strings.Join(strings.FieldsFunc(string(out), func(c rune) bool { return c == '\n' }), "; "))
-		if !strings.Contains(err.Error(), "invalid locale name") {
-			break
-		}
+	locale := "C.UTF-8"
+	if runtime.GOOS == "darwin" { // may lack it
+		locale = "en_US.UTF-8"
 	}
-	return err
+	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "initdb"), append(auth, "--pgdata", p.cluster(), "--username", "postgres",
+		"--pwfile", p.passwordFile(), "--encoding", "UTF8", "--locale", locale)...)
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: p.as}
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout // it removes what it has made
+	out, err := cmd.CombinedOutput()
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("initdb: %w", ctx.Err())
+	} else if err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
+	}
+	return nil
 }
 
-func (p *Postgres) args(port string) ([]string, error) {
+func (p *Postgres) args(port string) []string {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
 		"port":                    port,
@@ -139,16 +133,13 @@ func (p *Postgres) args(port string) ([]string, error) {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])
 	}
-	return args, nil
+	return args
 }
 
 // takesConnections reads the status line that the postmaster keeps in its pid file.
 func (p *Postgres) takesConnections(s *Server) bool {
-	b, err := os.ReadFile(filepath.Join(p.cluster(), "postmaster.pid"))
-	if err != nil {
-		return false
-	}
-	lines := strings.Split(string(b), "\n")
+	status, _ := os.ReadFile(filepath.Join(p.cluster(), "postmaster.pid")) // it comes late
+	lines := strings.Split(string(status), "\n")
 	return len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready" && strings.TrimSpace(lines[0]) == strconv.Itoa(s.Pid())
 }
 

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -57,15 +56,6 @@ func (p *Child) Done() <-chan struct{} { return p.done }
 // State says how the child ended, once it has.
 func (p *Child) State() string { return p.cmd.ProcessState.String() }
 
-func (p *Child) exited() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // Signal sends s to the child alone, never to a group.
 func (p *Child) Signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -106,32 +96,4 @@ func (p *Child) End(timeout time.Duration, signals ...syscall.Signal) error {
 		}
 	}
 	return fmt.Errorf("process %d does not end", p.Pid())
-}
-
-// awaitReady polls ready until it is true, the child exits or ctx is done.
-func (p *Child) awaitReady(ctx context.Context, ready func() bool) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if ready() {
-			return nil
-		}
-		select {
-		case <-p.done:
-			return fmt.Errorf("%s ended at once (%s)", filepath.Base(p.cmd.Path), p.cmd.ProcessState)
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w", filepath.Base(p.cmd.Path), ctx.Err())
-		case <-tick.C:
-		}
-	}
-}
-
-// lastLines returns the end of a log file, for an error message.
-func lastLines(path string, n int) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "; ")
 }

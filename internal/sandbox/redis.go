@@ -21,10 +21,10 @@ func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, e
 		return nil, err
 	}
 	s, err := StartServer(ctx, Program{
-		Path: path, Dir: dir, Log: "redis.log", Ready: (*Server).TakesConnections, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
-		Args: func(port string) ([]string, error) {
+		Path: path, Dir: dir, Ready: (*Server).TakesConnections, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
+		Args: func(port string) []string {
 			return append([]string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no",
-				"--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", dir}, arguments...), nil
+				"--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", dir}, arguments...)
 		}})
 	if err != nil {
 		return nil, err

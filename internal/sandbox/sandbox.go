@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,12 +30,11 @@ import (
 // Program says how a server is started and ended.
 type Program struct {
 	Path  string
-	Dir   string                              // has its log
-	Log   string                              // the name of the log
-	As    *syscall.Credential                 // nil = the account of this process
-	Args  func(port string) ([]string, error) // to listen on that port of 127.0.0.1
-	Ready func(*Server) bool                  // whether it takes connections
-	End   []syscall.Signal                    // that end it, sent one after the other
+	Dir   string                     // has its log
+	As    *syscall.Credential        // nil = the account of this process
+	Args  func(port string) []string // to listen on that port of 127.0.0.1
+	Ready func(*Server) bool         // whether it takes connections
+	End   []syscall.Signal           // that end it, sent one after the other
 }
 
 // Server is a server that this process has started.
@@ -67,36 +67,47 @@ func StartServer(ctx context.Context, p Program) (*Server, error) {
 }
 
 func (s *Server) start(ctx context.Context) error {
-	args, err := s.program.Args(s.port)
-	if err != nil {
-		return err
-	}
 	log, err := os.Create(s.LogFile())
 	if err != nil {
 		return err
 	}
 	defer log.Close() // the child has its own descriptor
-	cmd := exec.Command(s.program.Path, args...)
+	cmd := exec.Command(s.program.Path, s.program.Args(s.port)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = "/", log, log, &syscall.SysProcAttr{Credential: s.program.As}
 	if s.Child, err = StartChild(cmd); err != nil {
 		return err
 	}
-	if err := s.awaitReady(ctx, func() bool { return s.program.Ready(s) }); err != nil {
-		_ = s.Stop()
-		return fmt.Errorf("%w: %s", err, lastLines(s.LogFile(), 3))
+	for !s.program.Ready(s) {
+		select {
+		case <-s.done:
+			return fmt.Errorf("%s ended at once (%s): %s", s.name(), s.State(), s.said())
+		case <-ctx.Done():
+			_ = s.Stop()
+			return fmt.Errorf("%s is not ready: %w: %s", s.name(), ctx.Err(), s.said())
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 	return nil
+}
+
+func (s *Server) name() string { return filepath.Base(s.program.Path) }
+
+// said is the end of the server's log, in one line.
+func (s *Server) said() string {
+	log, _ := os.ReadFile(s.LogFile())
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	return strings.Join(lines[max(0, len(lines)-3):], "; ")
 }
 
 // Addr is where the server listens, as host:port.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", s.port) }
 
 // LogFile is where the server writes its log.
-func (s *Server) LogFile() string { return filepath.Join(s.program.Dir, s.program.Log) }
+func (s *Server) LogFile() string { return filepath.Join(s.program.Dir, s.name()+".log") }
 
 // Stop shuts the server down, by force if need be.
 func (s *Server) Stop() error {
-	if s.Child == nil || s.exited() {
+	if s.Child == nil {
 		return nil
 	}
 	_ = s.Thaw() // a frozen server cannot end

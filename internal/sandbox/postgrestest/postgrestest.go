@@ -48,11 +48,10 @@ func Prepare[T any](migrate func(ctx context.Context, url string) (T, error)) fu
 // start their own.
 type Shared struct {
 	Settings map[string]string
-	Prepare  func(context.Context, *sandbox.Postgres) error // once it has started; nil = nothing
+	Prepare  func(context.Context, *sandbox.Postgres) error // once it has started
 
 	once     sync.Once
 	postgres *sandbox.Postgres
-	dir      string
 }
 
 // Fast are settings for a server that neither archives nor replicates. Autovacuum is
@@ -79,14 +78,11 @@ func (s *Shared) Server() *sandbox.Postgres {
 	s.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
 		defer cancel()
-		var err error
-		s.dir, err = sandboxtest.TempDir()
+		dir, err := sandboxtest.TempDir()
 		must(err)
-		s.postgres, err = sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: s.dir, Disposable: true, Settings: s.Settings})
+		s.postgres, err = sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: dir, Disposable: true, Settings: s.Settings})
 		must(err)
-		if s.Prepare != nil {
-			must(s.Prepare(ctx, s.postgres))
-		}
+		must(s.Prepare(ctx, s.postgres))
 	})
 	return s.postgres
 }
@@ -95,8 +91,8 @@ func (s *Shared) Server() *sandbox.Postgres {
 func (s *Shared) Stop() {
 	if s.postgres != nil {
 		must(s.postgres.Stop())
+		must(os.RemoveAll(s.postgres.Options.Dir))
 	}
-	must(os.RemoveAll(s.dir))
 }
 
 // must panics on an error of the shared server: no single test is to blame for it.

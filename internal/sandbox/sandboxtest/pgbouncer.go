@@ -1,12 +1,11 @@
 package sandboxtest
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -29,8 +28,6 @@ type Pooler struct {
 // accepts the URL's user. pooled is the URL of the same database through the pooler.
 func PgBouncer(t testing.TB, direct string, settings map[string]string) (b *Pooler, pooled string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
 	u, err := url.Parse(direct)
 	must(t, err)
 	path, err := sandbox.FindServer("a PgBouncer", "pgbouncer")
@@ -39,12 +36,10 @@ func PgBouncer(t testing.TB, direct string, settings map[string]string) (b *Pool
 	b.as, err = sandbox.ServerAccount() // like Postgres it refuses root
 	must(t, err)
 	must(t, sandbox.Give(b.dir, b.as))
-	b.Server, err = sandbox.StartServer(ctx, sandbox.Program{
-		Path: path, Dir: b.dir, Log: "pgbouncer.log", As: b.as, Ready: (*sandbox.Server).TakesConnections, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
-		Args: func(port string) ([]string, error) { return []string{b.configFile()}, b.configure(port) },
-	})
-	must(t, err)
-	t.Cleanup(func() { _ = b.Stop() })
+	b.Server = start(t, sandbox.Program{Path: path, Dir: b.dir, As: b.as, Args: func(port string) []string {
+		must(t, b.configure(port))
+		return []string{b.configFile()}
+	}})
 	u.Host = b.Addr()
 	return b, u.String()
 }
@@ -68,15 +63,7 @@ func (b *Pooler) configure(port string) error {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		text += name + " = " + settings[name] + "\n"
 	}
-	for file, text := range map[string]string{usersFile: fmt.Sprintf("%q %q\n", b.user.Username(), password), b.configFile(): text} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			return err
-		}
-		if err := sandbox.Give(file, b.as); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(sandbox.WriteFile(usersFile, fmt.Sprintf("%q %q\n", b.user.Username(), password), b.as), sandbox.WriteFile(b.configFile(), text, b.as))
 }
 
 // LeadTo makes the pooler connect to another server from now on.

@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -10,138 +11,97 @@ import (
 // Relay is the network between a node and a server. It forwards bytes, and drops them when a
 // test says so.
 type Relay struct {
-	mu       sync.Mutex // guards all below
-	listener net.Listener
-	to       string
-	open     *sync.Cond // signalled when cut changes
-	cut      bool
-	refuses  bool
-	delay    time.Duration
-	ended    bool
-	conns    map[net.Conn]struct{}
+	address   string
+	listener  net.Listener
+	accepting sync.WaitGroup // until the listener is closed
+	clients   sync.Map       // all connections that it accepted
+
+	to    atomic.Value // the address of the server
+	delay atomic.Int64
+	lost  atomic.Bool
+	open  sync.RWMutex // locked while bytes are lost
 }
 
 // StartRelay starts a relay that leads to an address, until the test ends.
 func StartRelay(t testing.TB, to string) *Relay {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &Relay{listener: listener, to: to, conns: map[net.Conn]struct{}{}}
-	r.open = sync.NewCond(&r.mu)
-	go r.accept(listener)
-	t.Cleanup(r.end)
+	r := &Relay{address: "127.0.0.1:0"}
+	r.Redirect(to)
+	must(t, r.Refuse(false))
+	r.address = r.listener.Addr().String()
+	t.Cleanup(func() {
+		_ = r.Refuse(true)
+		r.Lose(false)
+	})
 	return r
 }
 
 // Addr is host:port of the relay.
-func (r *Relay) Addr() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.listener.Addr().String()
-}
-
-// set changes the relay, and wakes connections that wait.
-func (r *Relay) set(change func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	change()
-	r.open.Broadcast()
-}
+func (r *Relay) Addr() string { return r.address }
 
 // Lose makes every connection hang, or go on, as when packets are lost: neither side gets
 // an error.
-func (r *Relay) Lose(cut bool) { r.set(func() { r.cut = cut }) }
+func (r *Relay) Lose(lose bool) {
+	switch was := r.lost.Swap(lose); {
+	case lose && !was:
+		r.open.Lock()
+	case !lose && was:
+		r.open.Unlock()
+	}
+}
 
 // Delay makes every piece of bytes take this much longer.
-func (r *Relay) Delay(d time.Duration) { r.set(func() { r.delay = d }) }
+func (r *Relay) Delay(d time.Duration) { r.delay.Store(int64(d)) }
 
 // Redirect makes new connections lead to another server. Existing ones stay.
-func (r *Relay) Redirect(to string) { r.set(func() { r.to = to }) }
+func (r *Relay) Redirect(to string) { r.to.Store(to) }
 
 // Sever closes all connections.
 func (r *Relay) Sever() {
-	r.set(func() {
-		for c := range r.conns {
-			c.Close()
-		}
-	})
+	for client := range r.clients.Range {
+		client.(net.Conn).Close() // which ends its carriers
+	}
 }
 
 // Refuse closes all connections and refuses new ones, or accepts them again.
-func (r *Relay) Refuse(refuse bool) error {
+func (r *Relay) Refuse(refuse bool) (err error) {
 	if refuse {
-		r.set(func() { r.refuses = true })
 		r.listener.Close()
+		r.accepting.Wait()
 		r.Sever()
 		return nil
 	}
-	listener, err := net.Listen("tcp", r.Addr())
-	if err != nil {
-		return err
+	if r.listener, err = net.Listen("tcp", r.address); err == nil {
+		r.accepting.Go(r.accept)
 	}
-	r.set(func() { r.listener, r.refuses = listener, false })
-	go r.accept(listener)
-	return nil
+	return err
 }
 
-func (r *Relay) end() {
-	r.set(func() {
-		r.listener.Close()
-		r.ended = true
-	})
-	r.Sever()
-}
-
-func (r *Relay) accept(listener net.Listener) {
+func (r *Relay) accept() {
 	for {
-		from, err := listener.Accept()
+		client, err := r.listener.Accept()
 		if err != nil {
 			return
 		}
+		r.clients.Store(client, nil)
 		go func() {
-			if !r.passes() {
-				from.Close()
-				return
-			}
-			server := ""
-			r.set(func() { server = r.to })
-			to, err := net.Dial("tcp", server)
+			r.await()
+			server, err := net.Dial("tcp", r.to.Load().(string))
 			if err != nil {
-				from.Close()
+				client.Close()
 				return
 			}
-			r.keep(from, to)
-			go r.carry(to, from)
-			r.carry(from, to)
+			go r.carry(server, client)
+			r.carry(client, server)
 		}()
 	}
 }
 
-func (r *Relay) keep(conns ...net.Conn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, c := range conns {
-		if r.conns[c] = struct{}{}; r.ended || r.refuses { // it was accepted before
-			c.Close()
-		}
-	}
-}
-
-// passes waits while bytes are delayed or lost. It returns false when the relay is closed.
-func (r *Relay) passes() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if d := r.delay; d > 0 {
-		r.mu.Unlock()
-		time.Sleep(d)
-		r.mu.Lock()
-	}
-	for r.cut && !r.ended {
-		r.open.Wait()
-	}
-	return !r.ended
+// await waits while bytes are delayed or lost.
+func (r *Relay) await() {
+	time.Sleep(time.Duration(r.delay.Load()))
+	r.open.RLock()
+	defer r.open.RUnlock()
 }
 
 func (r *Relay) carry(from, to net.Conn) {
@@ -150,7 +110,8 @@ func (r *Relay) carry(from, to net.Conn) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buffer)
-		if n > 0 && r.passes() {
+		if n > 0 {
+			r.await()
 			if _, err := to.Write(buffer[:n]); err != nil {
 				return
 			}

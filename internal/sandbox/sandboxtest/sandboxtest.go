@@ -3,7 +3,6 @@
 package sandboxtest
 
 import (
-	"context"
 	"os"
 	"syscall"
 	"testing"
@@ -11,9 +10,6 @@ import (
 
 	"listedge/internal/sandbox"
 )
-
-// startTimeout is generous: initdb on a busy two-core machine takes seconds.
-const startTimeout = 5 * time.Minute
 
 // Dir makes a folder that any account may enter, and removes it when the test ends.
 // Postgres refuses to run as root, so it may run as another account than the test.
@@ -56,9 +52,7 @@ func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 
 func startPostgres(t testing.TB, o sandbox.PostgresOptions) *sandbox.Postgres {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, o)
+	p, err := sandbox.StartPostgres(t.Context(), o)
 	must(t, err)
 	t.Cleanup(func() { _ = p.Stop() })
 	return p
@@ -85,12 +79,20 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 // Redis starts a private Redis, with further arguments of redis-server.
 func Redis(t testing.TB, args ...string) *sandbox.Redis {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	r, err := sandbox.StartRedis(ctx, Dir(t), args...)
+	r, err := sandbox.StartRedis(t.Context(), Dir(t), args...)
 	must(t, err)
 	t.Cleanup(func() { _ = r.Stop() })
 	return r
+}
+
+// start starts a server that takes connections once it accepts them.
+func start(t testing.TB, p sandbox.Program) *sandbox.Server {
+	t.Helper()
+	p.Ready, p.End = (*sandbox.Server).TakesConnections, []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}
+	s, err := sandbox.StartServer(t.Context(), p)
+	must(t, err)
+	t.Cleanup(func() { _ = s.Stop() })
+	return s
 }
 
 func must(t testing.TB, err error) {

@@ -1,12 +1,9 @@
 package sandboxtest
 
 import (
-	"context"
+	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,24 +15,16 @@ import (
 // answer.
 func Sentinel(t testing.TB, name, master string, downAfter time.Duration) *sandbox.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
 	path, err := sandbox.FindServer("a Redis server", "redis-server", "valkey-server")
 	must(t, err)
 	host, masterPort, err := net.SplitHostPort(master)
 	must(t, err)
 	dir := Dir(t)
 	config := filepath.Join(dir, "sentinel.conf") // which Sentinel rewrites
-	s, err := sandbox.StartServer(ctx, sandbox.Program{
-		Path: path, Dir: dir, Log: "sentinel.log", Ready: (*sandbox.Server).TakesConnections, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
-		Args: func(port string) ([]string, error) {
-			text := "bind 127.0.0.1\nport " + port + "\ndir " + dir + "\n" +
-				"sentinel monitor " + name + " " + host + " " + masterPort + " 1\n" +
-				"sentinel down-after-milliseconds " + name + " " + strconv.FormatInt(downAfter.Milliseconds(), 10) + "\n" +
-				"sentinel failover-timeout " + name + " 5000\n"
-			return []string{config, "--sentinel"}, os.WriteFile(config, []byte(text), 0o644)
-		}})
-	must(t, err)
-	t.Cleanup(func() { _ = s.Stop() })
-	return s
+	return start(t, sandbox.Program{Path: path, Dir: dir, Args: func(port string) []string {
+		must(t, sandbox.WriteFile(config, fmt.Sprintf("bind 127.0.0.1\nport %[1]s\ndir %[2]s\nsentinel monitor %[3]s %[4]s %[5]s 1\n"+
+			"sentinel down-after-milliseconds %[3]s %[6]d\nsentinel failover-timeout %[3]s 5000\n",
+			port, dir, name, host, masterPort, downAfter.Milliseconds()), nil))
+		return []string{config, "--sentinel"}
+	}})
 }

@@ -1,10 +1,8 @@
 package sandboxtest
 
 import (
-	"context"
 	"maps"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -20,8 +18,6 @@ import (
 // they ask each other for no password.
 func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string) *sandbox.Postgres {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
 	dir := Dir(t)
 	account, err := sandbox.ServerAccount()
 	must(t, err)
@@ -29,10 +25,8 @@ func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string
 	u, err := url.Parse(primary.URL("postgres"))
 	must(t, err)
 	password, _ := u.User.Password()
-	passwordFile := filepath.Join(dir, "password")
-	must(t, os.WriteFile(passwordFile, []byte(password), 0o600))
-	must(t, sandbox.Give(passwordFile, account))
-	backup := exec.CommandContext(ctx, filepath.Join(primary.Bin(), "pg_basebackup"), "--pgdata", filepath.Join(dir, "cluster"),
+	must(t, sandbox.WriteFile(filepath.Join(dir, "password"), password, account))
+	backup := exec.CommandContext(t.Context(), filepath.Join(primary.Bin(), "pg_basebackup"), "--pgdata", filepath.Join(dir, "cluster"),
 		"--write-recovery-conf", "--wal-method", "stream", "--checkpoint", "fast", "--no-password", "--no-sync",
 		"--dbname", "host="+u.Hostname()+" port="+u.Port()+" user=postgres")
 	backup.Dir, backup.SysProcAttr = dir, &syscall.SysProcAttr{Credential: account}
