@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"listedge/cmd/listedge/doctor"
@@ -37,15 +36,7 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	for i := range findings { // an error of a server may have several lines
 		findings[i].Text = oneSentence(findings[i].Text)
 	}
-	err := c.print(t, findings, nil, func() {
-		for _, f := range findings {
-			line := fmt.Sprintf("%-4s  %-26s %s", f.Level, f.Subject, f.Text)
-			if f.Remedy != "" {
-				line += ": " + f.Remedy
-			}
-			fmt.Fprintln(t.out, line)
-		}
-	})
+	err := c.print(t, findings, nil, "{{range .}}{{printf `%-4s  %-26s` .Level .Subject}} {{.Text}}{{with .Remedy}}: {{.}}{{end}}\n{{end}}")
 	if err == nil && slices.ContainsFunc(findings, func(f admin.Finding) bool { return f.Level == admin.Fail }) {
 		err = errFindings
 	}

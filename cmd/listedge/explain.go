@@ -7,8 +7,6 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"listedge/cmd/listedge/doctor"
 )
 
@@ -34,13 +32,5 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit (a node keeps only a sample of hits)",
 			c.ID)
 	}
-	table := []byte("# Times are in seconds.\n")
-	for _, record := range records {
-		lines, err := yaml.JSONToYAML(record)
-		if err != nil {
-			return fmt.Errorf("read what the node recorded: %w", err)
-		}
-		table = append(table, lines...)
-	}
-	return c.print(t, records, nil, func() { _, _ = t.out.Write(table) })
+	return c.print(t, records, nil, "# Times are in seconds.\n{{range .}}{{yaml .}}{{end}}")
 }

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/common/model"
 
 	"listedge/origin/admin"
-	"listedge/origin/apikey"
 )
 
 type keysCommand struct {
@@ -30,18 +29,18 @@ type keyCreate struct {
 	Workspace uuid.UUID `help:"Workspace of the key." required:""`
 	Name      string    `help:"Name of the key, for people."`
 	Scopes    []string  `help:"Lists that the key may read." default:"${scopes}" enum:"${scopes}"`
-	ExpiresIn *days     `help:"How long the key works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
+	ExpiresIn *period   `help:"How long the key works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
 }
 
-// Validate refuses an empty name, scope or period, which may be a variable that is not set.
+// Validate refuses an empty name or scope, which may be a variable that is not set.
 func (c *keyCreate) Validate() error {
 	switch {
 	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable
 		return errors.New("--scopes must not be empty")
-	case c.Name != "" && validName(c.Name) != nil:
+	case c.Name != "":
 		return validName(c.Name)
 	}
-	return checkPeriod("--expires-in", c.ExpiresIn, 0)
+	return nil
 }
 
 // Run creates a key.
@@ -50,58 +49,28 @@ func (c *keyCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
 	k, err := a.CreateKey(ctx, admin.NewKey{
 		Workspace: c.Workspace, Name: c.Name, Scopes: slices.Compact(c.Scopes), Rate: c.Rate, Burst: c.Burst, ExpiresIn: (*time.Duration)(c.ExpiresIn),
 	})
-	return c.print(t, k, err, func() { fmt.Fprintln(t.out, k.Key) })
+	return c.print(t, k, err, "{{.Key}}\n")
 }
 
 type keyList struct {
 	DatabaseFlags
 	jsonFlag
 	Workspace uuid.UUID `help:"The workspace." required:""`
-	UnusedFor *days     `help:"List only keys that were neither used nor created in this time, as 90d or 24h." placeholder:"DURATION"`
+	UnusedFor *period   `help:"List only keys that were neither used nor created in this time, as 90d or 24h." placeholder:"DURATION"`
 }
 
-// Validate refuses a period that is not positive.
-func (c *keyList) Validate() error { return checkPeriod("--unused-for", c.UnusedFor, 0) }
-
-// list returns the workspace's keys. It warns if usage has not been counted for long enough to
-// tell unused keys from others.
-func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin.Key, error) {
-	if c.UnusedFor == nil {
-		return a.Keys(ctx, c.Workspace)
-	}
-	unusedFor := time.Duration(*c.UnusedFor)
-	list, since, err := a.UnusedKeys(ctx, c.Workspace, unusedFor)
-	if err == nil && len(list) > 0 && time.Since(since) < unusedFor {
-		fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
-	}
-	return list, err
-}
-
-// Run lists keys.
+// Run lists keys. It warns if usage has not been counted for long enough to tell unused keys from
+// others.
 func (c *keyList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
-	list, err := c.list(ctx, t, a)
-	if err == nil && len(list) == 0 {
-		err = a.WorkspaceExists(ctx, c.Workspace)
-	}
-	return c.print(t, list, err, func() {
-		lines := [][]string{{"ID", "BEGINS WITH", "STATE", "LAST USED", "SCOPES", "NAME"}}
-		for _, k := range list {
-			lines = append(lines, []string{k.ID.String(), k.Prefix + "…", stateOf(k), instant(k.LastUsedAt), strings.Join(k.Scopes, ","), k.Name})
+	list, err := a.Keys(ctx, c.Workspace, (*time.Duration)(c.UnusedFor))
+	if c.UnusedFor != nil && len(list) > 0 {
+		var since time.Time
+		if since, err = a.UsageSince(ctx); err == nil && time.Since(since) < time.Duration(*c.UnusedFor) {
+			fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
 		}
-		t.table(lines)
-	})
-}
-
-// stateOf is the state of a key, and since or until when.
-func stateOf(k admin.Key) string {
-	at := k.ExpiresAt
-	switch {
-	case k.State == admin.KeyActive:
-		return string(k.State)
-	case k.State == admin.KeyRevoked, k.RevokedAt != nil && (at == nil || k.RevokedAt.Before(*at)): // a revocation to come ends it, too
-		at = k.RevokedAt
 	}
-	return string(k.State) + " " + instant(at)
+	return c.print(t, list, err, "ID\tBEGINS WITH\tSTATE\tEXPIRES\tLAST USED\tSCOPES\tNAME\n"+
+		"{{range .}}{{.ID}}\t{{.Prefix}}…\t{{.State}}\t{{instant .ExpiresAt}}\t{{instant .LastUsedAt}}\t{{join .Scopes `,`}}\t{{.Name}}\n{{end}}")
 }
 
 type keyShow struct {
@@ -113,45 +82,50 @@ type keyShow struct {
 // Run prints a key.
 func (c *keyShow) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
 	k, err := a.Key(ctx, c.ID)
-	return c.print(t, k, err, func() {
-		limit := apikey.LimitOf(k.RatePerSecond, k.Burst, apikey.DefaultLimit) // as nodes enforce it
-		t.table([][]string{
-			{"id", k.ID.String()}, {"workspace", k.WorkspaceID.String()}, {"name", k.Name}, {"begins with", k.Prefix}, {"state", stateOf(k)},
-			{"scopes", strings.Join(k.Scopes, ",")}, {"rate", fmt.Sprint(limit.Rate)}, {"burst", fmt.Sprint(limit.Burst)},
-			{"created", instant(&k.CreatedAt)}, {"last used", instant(k.LastUsedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)},
-		})
-	})
+	return c.print(t, k, err, "{{yaml .}}")
+}
+
+type keyUpdate struct {
+	OneFlags
+	LimitFlags
+}
+
+// Validate requires something to change.
+func (c *keyUpdate) Validate() error {
+	if c.Rate == nil && c.Burst == nil {
+		return errors.New("nothing to update: give --rate, --burst or both")
+	}
+	return nil
+}
+
+// Run changes the key's limit.
+func (c *keyUpdate) Run(ctx acting, t *terminal, a *admin.Conn) error {
+	k, err := a.UpdateKey(ctx, c.ID, c.Rate, c.Burst)
+	return c.print(t, k, err, "updated {{.ID}}\n")
 }
 
 type keyRotate struct {
 	OneFlags
-	Overlap   days  `help:"How long the old key still works, as 1h or 7d; 0 = it ends at once." default:"24h" placeholder:"DURATION"`
-	ExpiresIn *days `help:"How long the new key works; as long as the old one would have if not given." placeholder:"DURATION"`
-}
-
-// Validate refuses a negative overlap, and a new key that would never be valid.
-func (c *keyRotate) Validate() error {
-	if c.Overlap < 0 {
-		return errors.New("--overlap must not be negative")
-	}
-	return checkPeriod("--expires-in", c.ExpiresIn, 0)
+	Overlap   model.Duration `help:"How long the old key still works, as 1h or 7d; 0 = it ends at once." default:"24h" placeholder:"DURATION"`
+	ExpiresIn *period        `help:"How long the new key works; as long as the old one would have if not given." placeholder:"DURATION"`
 }
 
 // Run rotates a key. Standard output has the new key alone, for a script to read.
 func (c *keyRotate) Run(ctx acting, t *terminal, a *admin.Conn) error {
 	k, err := a.RotateKey(ctx, c.ID, time.Duration(c.Overlap), (*time.Duration)(c.ExpiresIn))
-	return c.print(t, k, err, func() {
-		fmt.Fprintln(t.out, k.Key.Key)
+	if err == nil {
 		fmt.Fprintf(t.err, "key %s replaces %s, which works until %s\n", k.ID, k.Replaces.ID, instant(k.Replaces.ExpiresAt))
 		if k.ExpiresAt != nil { // perhaps because the old one had been replaced before
 			fmt.Fprintf(t.err, "the new key works until %s, as the old one would have, or as --expires-in says\n", instant(k.ExpiresAt))
 		}
-	})
+	}
+	return c.print(t, k, err, "{{.Key.Key}}\n")
 }
 
 type keyRevoke struct{ OneFlags }
 
 // Run revokes a key.
 func (c *keyRevoke) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	return c.done(t, "revoked")(a.RevokeKey(ctx, c.ID))
+	k, err := a.RevokeKey(ctx, c.ID)
+	return c.print(t, k, err, "revoked {{.ID}}\n")
 }

@@ -61,7 +61,7 @@ func main() {
 		<-ctx.Done()
 		stop() // a second signal ends the process at once
 	}()
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 var errInterrupted = errors.New("interrupted")
@@ -74,7 +74,7 @@ func cancelled(err error) bool {
 }
 
 // run is the program; tests call it as main does.
-func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	logging.Disable() // of the Redis client: callers count and log its failures
 	var c cli
 	if len(args) == 0 {
@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		err = usageError{Err: rewordParserError(err)}
 	default:
 		parsed.BindTo(ctx, (*context.Context)(nil))
-		parsed.Bind(&terminal{in: in, out: printed, err: errs})
+		parsed.Bind(&terminal{out: printed, err: errs})
 		err = withRemedy(parsed.Run(), parsed)
 	}
 	if ctx.Err() != nil && cancelled(err) {

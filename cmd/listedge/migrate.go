@@ -57,17 +57,8 @@ type migrateStatus struct {
 // Run lists all migrations, and which of them the database has.
 func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
 	all, err := admin.MigrateStatus(ctx, c.DatabaseURL)
-	return c.print(t, all, err, func() {
-		lines := [][]string{{"MIGRATION", "STATE"}}
-		for _, m := range all {
-			state := "pending"
-			if !m.AppliedAt.IsZero() {
-				state = "applied " + instant(&m.AppliedAt)
-			}
-			lines = append(lines, []string{m.Name, state})
-		}
-		t.table(lines)
-	})
+	return c.print(t, all, err, "MIGRATION\tSTATE\n"+
+		"{{range .}}{{.Name}}\t{{if .AppliedAt.IsZero}}pending{{else}}applied {{instant .AppliedAt}}{{end}}\n{{end}}")
 }
 
 type migrateGrants struct {

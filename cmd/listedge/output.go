@@ -8,7 +8,10 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"text/template"
 	"time"
+
+	"github.com/goccy/go-yaml"
 
 	"listedge/cmd/listedge/node"
 )
@@ -20,11 +23,8 @@ const (
 	exitUsage  = 2
 )
 
-// terminal has the standard streams of a command: input, output and errors.
-type terminal struct {
-	in       io.Reader
-	out, err io.Writer
-}
+// terminal has the standard streams to which a command writes: output and errors.
+type terminal struct{ out, err io.Writer }
 
 // usageError is a wrong flag, argument or setting.
 type usageError = node.SettingError
@@ -34,31 +34,43 @@ type jsonFlag struct {
 	JSON bool `help:"Print one JSON value."`
 }
 
-// print prints what a command has found or made, unless err: with --json v, else printText's.
-func (f jsonFlag) print(t *terminal, v any, err error, printText func()) error {
+// print prints what a command has found or made, unless err: with --json v, else the text that
+// format makes of it, a template whose tabs begin columns.
+func (f jsonFlag) print(t *terminal, v any, err error, format string) error {
 	if err != nil {
 		return err
 	}
 	if !f.JSON {
-		printText()
-		return nil
+		columns := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+		if err = template.Must(template.New("").Funcs(formats).Parse(format)).Execute(columns, v); err == nil {
+			err = columns.Flush()
+		}
+	} else if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.Len() == 0 {
+		_, err = fmt.Fprintln(t.out, "[]") // rather than null
+	} else {
+		err = json.NewEncoder(t.out).Encode(v)
 	}
-	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.Len() == 0 {
-		v = []struct{}{} // [] rather than null
-	}
-	if err := json.NewEncoder(t.out).Encode(v); err != nil {
+	if err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil
 }
 
-// table prints lines in columns. The first line has the heads.
-func (t *terminal) table(lines [][]string) {
-	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	for _, line := range lines {
-		fmt.Fprintln(w, strings.Join(line, "\t"))
-	}
-	_ = w.Flush() // t.out keeps its error
+// formats are what templates of print call besides what Go has.
+var formats = template.FuncMap{
+	"instant": instant,
+	"join":    strings.Join,
+	"json": func(v any) (string, error) {
+		text, err := json.Marshal(v)
+		return string(text), err
+	},
+	"yaml": func(v any) (string, error) { // a field a line, by their names in JSON
+		text, err := json.Marshal(v)
+		if err == nil {
+			text, err = yaml.JSONToYAML(text)
+		}
+		return string(text), err
+	},
 }
 
 func instant(at *time.Time) string {

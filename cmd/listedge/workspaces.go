@@ -69,7 +69,7 @@ func (c *workspaceCreate) Validate() error {
 // Run creates a workspace.
 func (c *workspaceCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
 	w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota)
-	return c.print(t, w, err, func() { fmt.Fprintln(t.out, w.ID) })
+	return c.print(t, w, err, "{{.ID}}\n")
 }
 
 type workspaceList struct {
@@ -80,39 +80,27 @@ type workspaceList struct {
 // Run lists workspaces.
 func (c *workspaceList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
 	list, err := a.Workspaces(ctx)
-	return c.print(t, list, err, func() {
-		lines := [][]string{{"ID", "STATE", "QUOTA", "NAME"}}
-		for _, w := range list {
-			state := "active"
-			if w.SuspendedAt != nil {
-				state = "suspended " + instant(w.SuspendedAt)
-			}
-			lines = append(lines, []string{w.ID.String(), state, shownQuota(w.Quota, w.QuotaUsed), w.Name})
-		}
-		t.table(lines)
-	})
+	return c.print(t, list, err, "ID\tSTATE\tQUOTA\tNAME\n"+
+		"{{range .}}{{.ID}}\t{{if .SuspendedAt}}suspended {{instant .SuspendedAt}}{{else}}active{{end}}\t"+usedOfQuota+"\t{{.Name}}\n{{end}}")
 }
 
-// shownQuota renders how much of a quota is used, like 41 of 1000/month; empty = none is set.
-func shownQuota(q *apikey.Quota, used *int64) string {
-	if q == nil || used == nil {
-		return ""
-	}
-	return fmt.Sprintf("%d of %d/%s", *used, q.Requests, q.Period)
-}
+// usedOfQuota renders how much of a quota is used, like 41 of 1000/month; empty = none is set.
+const usedOfQuota = "{{if .Quota}}{{.QuotaUsed}} of {{.Quota.Requests}}/{{.Quota.Period}}{{end}}"
 
 type workspaceSuspend struct{ OneFlags }
 
 // Run suspends a workspace.
 func (c *workspaceSuspend) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	return c.done(t, "suspended")(a.SuspendWorkspace(ctx, c.ID))
+	w, err := a.SuspendWorkspace(ctx, c.ID)
+	return c.print(t, w, err, "suspended {{.ID}}\n")
 }
 
 type workspaceResume struct{ OneFlags }
 
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	return c.done(t, "resumed")(a.ResumeWorkspace(ctx, c.ID))
+	w, err := a.ResumeWorkspace(ctx, c.ID)
+	return c.print(t, w, err, "resumed {{.ID}}\n")
 }
 
 // OneFlags are the flags of a command that changes one workspace or key.
@@ -120,13 +108,6 @@ type OneFlags struct {
 	ChangeFlags
 	jsonFlag
 	ID uuid.UUID `arg:"" help:"Id of the workspace or of the key (not the key itself)."`
-}
-
-// done prints the changed row, or without --json what was done to which id.
-func (f *OneFlags) done(t *terminal, what string) func(row any, err error) error {
-	return func(row any, err error) error {
-		return f.print(t, row, err, func() { fmt.Fprintln(t.out, what, f.ID) })
-	}
 }
 
 type workspaceUpdate struct {
@@ -145,23 +126,6 @@ func (c *workspaceUpdate) Validate() error {
 
 // Run changes the workspace's limit and quota.
 func (c *workspaceUpdate) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	return c.done(t, "updated")(a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst, c.Quota))
-}
-
-type keyUpdate struct {
-	OneFlags
-	LimitFlags
-}
-
-// Validate requires something to change.
-func (c *keyUpdate) Validate() error {
-	if c.Rate == nil && c.Burst == nil {
-		return errors.New("nothing to update: give --rate, --burst or both")
-	}
-	return nil
-}
-
-// Run changes the key's limit.
-func (c *keyUpdate) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	return c.done(t, "updated")(a.UpdateKey(ctx, c.ID, c.Rate, c.Burst))
+	w, err := a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst, c.Quota)
+	return c.print(t, w, err, "updated {{.ID}}\n")
 }

@@ -92,7 +92,12 @@ func fields(row any) (fields map[string]any) {
 	return fields
 }
 
-// Audit returns the newest acts that the filter selects, newest first.
+// Audit returns the newest acts that the filter selects, newest first. Those of a key include the
+// rotation that made it in the place of another key.
 func (c *Conn) Audit(ctx context.Context, f audit.Filter) ([]audit.Entry, error) {
-	return audit.List(ctx, c.conn, f)
+	return all[audit.Entry](ctx, c.conn, "read the audit log", `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
+		-- mutation: a key is not found by what replaced it
+		WHERE ($1::uuid IS NULL OR workspace_id = $1) AND ($2::uuid IS NULL OR key_id = $2 OR details ->> '`+audit.NewKey+`' = $2::text)
+			AND ($3::interval IS NULL OR at >= now() - $3::interval)
+		ORDER BY at DESC, id DESC LIMIT $4`, f.Workspace, f.Key, f.Since, f.Limit)
 }

@@ -44,8 +44,7 @@ type KeyState string
 
 // The states of a key, by the clock of the database.
 const (
-	KeyActive  KeyState = "active"  // works, and no end is set
-	KeyExpires KeyState = "expires" // works, until a moment that is set
+	KeyActive  KeyState = "active" // works, perhaps until a moment that is set
 	KeyExpired KeyState = "expired"
 	KeyRevoked KeyState = "revoked"
 )
@@ -60,7 +59,7 @@ func shown(column string) string {
 var keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
 	` + shown("expires_at") + `, ` + shown("revoked_at") + `, created_at,
 	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' -- mutation: a revocation to come is one
-		WHEN least(expires_at, revoked_at) < '10000-01-01Z' THEN 'expires' ELSE 'active' END AS state,
+		ELSE 'active' END AS state,
 	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 
 // NewKey says which key CreateKey makes.
@@ -92,9 +91,6 @@ func (c *Conn) CreateKey(ctx context.Context, k NewKey) (Key, error) {
 	})
 }
 
-// Works says whether the key can be used.
-func (k Key) Works() bool { return k.State == KeyActive || k.State == KeyExpires }
-
 // newKey makes the text of a key, lets insert write its hash and its prefix, and returns
 // the key with the text, which is stored nowhere.
 func (c *Conn) newKey(ctx context.Context, insert func(tx pgx.Tx, hash []byte, prefix string) (Key, audit.Act, error)) (Key, error) {
@@ -107,9 +103,17 @@ func (c *Conn) newKey(ctx context.Context, insert func(tx pgx.Tx, hash []byte, p
 	return made, err
 }
 
-// Keys lists the keys of a workspace, oldest first.
-func (c *Conn) Keys(ctx context.Context, workspace uuid.UUID) ([]Key, error) {
-	return all[Key](ctx, c.conn, "list keys", `SELECT `+keyColumns+` FROM api_keys WHERE workspace_id = $1 ORDER BY created_at, id`, workspace)
+// Keys lists the keys of a workspace, oldest first; with unusedFor those that were neither used nor
+// made for so long.
+func (c *Conn) Keys(ctx context.Context, workspace uuid.UUID, unusedFor *time.Duration) ([]Key, error) {
+	keys, err := all[Key](ctx, c.conn, "list keys", `SELECT `+keyColumns+` FROM api_keys
+		WHERE workspace_id = $1 AND ($2::interval IS NULL OR created_at < now() - $2::interval
+			AND NOT EXISTS (SELECT FROM key_last_used WHERE key_id = api_keys.id AND last_used_at >= now() - $2::interval))
+		ORDER BY created_at, id`, workspace, unusedFor)
+	if err == nil && len(keys) == 0 {
+		err = c.workspaceExists(ctx, workspace)
+	}
+	return keys, err
 }
 
 // Key returns the key with this id, or ErrNotFound.
@@ -120,7 +124,7 @@ func (c *Conn) Key(ctx context.Context, id uuid.UUID) (Key, error) {
 // working returns the key with this id, or an error if it is expired or revoked.
 func working(ctx context.Context, conn querier, doing string, id uuid.UUID) (Key, error) {
 	k, err := one[Key](ctx, conn, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)
-	if err == nil && !k.Works() { // mutation: a key that has ended is rotated
+	if err == nil && k.State != KeyActive { // mutation: a key that has ended is rotated
 		err = fmt.Errorf("%s: it is %s; make a new one with `listedge keys create`", doing, k.State)
 	}
 	return k, err

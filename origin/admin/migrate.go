@@ -9,6 +9,7 @@ import (
 	"path"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -48,7 +49,9 @@ func MigrateUp(ctx context.Context, url string) (done []string, err error) {
 		c, failed := Open(ctx, url)
 		if failed == nil {
 			defer c.Close()
-			failed = audit.Write(ctx, c.conn, audit.Act{Action: "migrate.up", Details: map[string]any{"applied": names}})
+			_, failed = act(ctx, c, func(pgx.Tx) (done struct{}, a audit.Act, err error) {
+				return done, audit.Act{Action: "migrate.up", Details: map[string]any{"applied": names}}, nil
+			})
 		}
 		err = errors.Join(err, failed)
 	}
@@ -107,14 +110,11 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 }
 
 // wantedVersion is the newest embedded migration.
-func wantedVersion() (newest int64) {
-	files, _ := fs.ReadDir(migrationFiles, "migrations")
-	for _, f := range files {
-		n, err := goose.NumericComponent(f.Name())
-		if err != nil {
-			panic("BUG: migration " + f.Name() + " has no number")
-		}
-		newest = max(newest, n)
+func wantedVersion() int64 {
+	files, _ := fs.ReadDir(migrationFiles, "migrations") // in their order
+	newest, err := goose.NumericComponent(files[len(files)-1].Name())
+	if err != nil {
+		panic("BUG: a migration has no number: " + err.Error())
 	}
 	return newest
 }

@@ -37,7 +37,7 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 			-- mutation: a rotation extends what the client has
 			SELECT workspace_id, name, $2, $3, scopes, rate_per_second, burst, coalesce(clock_timestamp() + $4::interval, least(expires_at, revoked_at))
 			FROM api_keys WHERE id = $1 RETURNING `+keyColumns, id, hash, prefix, expiresIn)
-		if err == nil && !made.Works() {
+		if err == nil && made.State != KeyActive {
 			err = fmt.Errorf("%s: the new key would have ended already", doing)
 		}
 		if err == nil {

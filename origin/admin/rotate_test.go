@@ -24,7 +24,7 @@ func TestRotatingAKey(t *testing.T) {
 	}
 	works := func(t *testing.T, k Key) bool {
 		t.Helper()
-		return must1(c.Key(t.Context(), k.ID)).Works()
+		return must1(c.Key(t.Context(), k.ID)).State == KeyActive
 	}
 	near := func(at *time.Time, want time.Duration) bool { // the database's clock is this machine's
 		return at != nil && (time.Until(*at)-want).Abs() < patience
@@ -40,7 +40,7 @@ func TestRotatingAKey(t *testing.T) {
 		if !works(t, old) || !works(t, next.Key) || next.Replaces.ID != old.ID || !near(next.Replaces.ExpiresAt, 24*time.Hour) {
 			t.Errorf("%+v", next.Replaces)
 		}
-		if shown := must1(c.Key(t.Context(), old.ID)); shown.State != KeyExpires || !shown.ExpiresAt.Equal(*next.Replaces.ExpiresAt) || shown.Key != "" {
+		if shown := must1(c.Key(t.Context(), old.ID)); shown.State != KeyActive || !shown.ExpiresAt.Equal(*next.Replaces.ExpiresAt) || shown.Key != "" {
 			t.Errorf("%+v", shown)
 		}
 	})
@@ -71,7 +71,7 @@ func TestRotatingAKey(t *testing.T) {
 				exec(t, c.conn, set, old.ID)
 				next := must1(c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil))
 				shown := must1(c.Key(t.Context(), old.ID))
-				if end := min(ptrOr(shown.ExpiresAt), ptrOr(shown.RevokedAt)); end > time.Hour || !near(next.ExpiresAt, time.Hour) || shown.State != KeyExpires {
+				if end := min(ptrOr(shown.ExpiresAt), ptrOr(shown.RevokedAt)); end > time.Hour || !near(next.ExpiresAt, time.Hour) || shown.State != KeyActive {
 					t.Errorf("%+v: %+v", shown, next)
 				}
 			})
@@ -211,7 +211,7 @@ func TestStatesOfKeys(t *testing.T) {
 		want             KeyState
 	}{
 		{"NULL", "NULL", KeyActive}, {"'infinity'", "'infinity'", KeyActive},
-		{"now() + interval '1 hour'", "NULL", KeyExpires}, {"NULL", "now() + interval '1 hour'", KeyExpires},
+		{"now() + interval '1 hour'", "NULL", KeyActive}, {"NULL", "now() + interval '1 hour'", KeyActive},
 		{"now()", "NULL", KeyExpired}, {"'-infinity'", "NULL", KeyExpired},
 		{"NULL", "now()", KeyRevoked}, {"now()", "now()", KeyRevoked}, {"NULL", "'-infinity'", KeyRevoked},
 	} {
@@ -219,7 +219,7 @@ func TestStatesOfKeys(t *testing.T) {
 		if shown, err := c.Key(t.Context(), k.ID); err != nil || shown.State != s.want {
 			t.Errorf("expires %s, revoked %s: %+v, %v", s.expires, s.revoked, shown, err)
 		}
-		if _, err := c.UpdateKey(t.Context(), k.ID, new(9.0), nil); (err == nil) != (s.want == KeyActive || s.want == KeyExpires) {
+		if _, err := c.UpdateKey(t.Context(), k.ID, new(9.0), nil); (err == nil) != (s.want == KeyActive) {
 			t.Errorf("%s: the limit of a key that is %s is changed: %v", s.revoked, s.want, err)
 		}
 	}

@@ -58,16 +58,10 @@ func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Durati
 	return u, err
 }
 
-// UnusedKeys lists those keys of a workspace, oldest first, that were neither used nor made
-// for so long. It returns since when usage is counted: keys that were last used before are
-// listed, too.
-func (c *Conn) UnusedKeys(ctx context.Context, workspace uuid.UUID, unusedFor time.Duration) (keys []Key, counted time.Time, err error) {
-	if err = c.conn.QueryRow(ctx, `SELECT written_at FROM usage_writers WHERE batch = 0`).Scan(&counted); err != nil {
-		return nil, counted, fmt.Errorf("read since when usage is counted: %w", postgres.WithSchemaHint(err))
+// UsageSince returns since when nodes count usage.
+func (c *Conn) UsageSince(ctx context.Context) (since time.Time, err error) {
+	if err = c.conn.QueryRow(ctx, `SELECT written_at FROM usage_writers WHERE batch = 0`).Scan(&since); err != nil {
+		err = fmt.Errorf("read since when usage is counted: %w", postgres.WithSchemaHint(err))
 	}
-	keys, err = all[Key](ctx, c.conn, "list unused keys", `SELECT `+keyColumns+` FROM api_keys
-		WHERE workspace_id = $1 AND created_at < now() - $2::interval
-			AND NOT EXISTS (SELECT FROM key_last_used WHERE key_id = api_keys.id AND last_used_at >= now() - $2::interval)
-		ORDER BY created_at, id`, workspace, unusedFor)
-	return keys, counted, err
+	return since, err
 }

@@ -98,8 +98,8 @@ func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, er
 	return updateRow[Workspace](ctx, c, "workspaces.resume", `suspended_at = NULL`, id)
 }
 
-// WorkspaceExists returns ErrNotFound if no workspace has this id.
-func (c *Conn) WorkspaceExists(ctx context.Context, id uuid.UUID) error {
+// workspaceExists returns ErrNotFound if no workspace has this id.
+func (c *Conn) workspaceExists(ctx context.Context, id uuid.UUID) error {
 	_, err := one[Workspace](ctx, c.conn, "workspace "+id.String(), `SELECT id FROM workspaces WHERE id = $1`, id)
 	return err
 }
@@ -115,7 +115,7 @@ var errNotFollowed = errors.New("no node follows changes, so a purge would reach
 // Purge makes all nodes read the workspace's pages again; nil = the pages of all workspaces.
 func (c *Conn) Purge(ctx context.Context, workspace *uuid.UUID) error {
 	if workspace != nil {
-		if err := c.WorkspaceExists(ctx, *workspace); err != nil {
+		if err := c.workspaceExists(ctx, *workspace); err != nil {
 			return err
 		}
 	}
@@ -146,14 +146,8 @@ func CreateDatabase(ctx context.Context, url, name string) error {
 	return nil
 }
 
-// short cuts a name for the audit log: the table holds 64 KiB of one.
-func short(name string) string {
-	const most = 200
-	if runes := []rune(name); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return name
-}
+// short cuts a name for the audit log, whose table bounds its rows.
+func short(name string) string { return name[:min(len(name), 200)] }
 
 // one runs a statement that returns one row. No row means that the id does not exist:
 // ErrNotFound.

@@ -22,7 +22,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/origin/postgres"
 )
@@ -55,13 +54,8 @@ type Entry struct {
 // NewKey is the detail that names the key by which keys.rotate replaced another.
 const NewKey = "newKey"
 
-// writer is a transaction, or a connection for an act that is over.
-type writer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
 // Write adds the act to the log, in the transaction of the change.
-func Write(ctx context.Context, tx writer, a Act) error {
+func Write(ctx context.Context, tx pgx.Tx, a Act) error {
 	if a.Details == nil {
 		a.Details = map[string]any{}
 	}
@@ -70,7 +64,10 @@ func Write(ctx context.Context, tx writer, a Act) error {
 		_, err = tx.Exec(ctx, `INSERT INTO public.audit_log (actor, action, workspace_id, key_id, details) VALUES ($1, $2, $3, $4, $5::jsonb)`,
 			actor(ctx), a.Action, a.Workspace, a.Key, string(details))
 	}
-	return explain("write", err)
+	if err != nil {
+		return fmt.Errorf("write the audit log: %w", postgres.WithSchemaHint(err))
+	}
+	return nil
 }
 
 // Filter selects entries of the log.
@@ -78,26 +75,6 @@ type Filter struct {
 	Workspace, Key *uuid.UUID     // nil = all
 	Since          *time.Duration // at most so old; nil = all
 	Limit          int
-}
-
-// List returns the newest entries that the filter selects, newest first. Those of a key include
-// the rotation that made it in the place of another key.
-func List(ctx context.Context, conn *pgx.Conn, f Filter) ([]Entry, error) {
-	rows, _ := conn.Query(ctx, `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
-		-- mutation: a key is not found by what replaced it
-		WHERE ($1::uuid IS NULL OR workspace_id = $1) AND ($2::uuid IS NULL OR key_id = $2 OR details ->> '`+NewKey+`' = $2::text)
-			AND ($3::interval IS NULL OR at >= now() - $3::interval)
-		ORDER BY at DESC, id DESC LIMIT $4`, f.Workspace, f.Key, f.Since, f.Limit)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
-	return list, explain("read", err)
-}
-
-// explain says what was tried, and what to do where the table is missing.
-func explain(doing string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s the audit log: %w", doing, postgres.WithSchemaHint(err))
-	}
-	return nil
 }
 
 type actorKey struct{}

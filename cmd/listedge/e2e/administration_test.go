@@ -110,7 +110,7 @@ func TestAuditPrints(t *testing.T) {
 	t.Run("filters", func(t *testing.T) {
 		for flags, want := range map[string]int{
 			"--key " + key: 2, "--workspace " + workspace: 3, "--workspace " + workspace + " --limit 1": 1, "--key " + workspace: 0,
-			"--since 7d --key " + key: 2, "--since 1ns --key " + key: 0,
+			"--since 7d --key " + key: 2, "--since 1ms --key " + key: 0,
 		} {
 			if list := auditLog(t, url, strings.Fields(flags)...); len(list) != want {
 				t.Errorf("%s: %d acts, want %d", flags, len(list), want)
