@@ -35,7 +35,6 @@ const (
 	pageSize     = 50
 	deepPage     = 2_000
 	bareArgument = "bare-handler"
-	database     = "bench"
 )
 
 // options are what the command line says.
@@ -168,10 +167,7 @@ var measures = []measure{
 }
 
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {
-	if err := admin.CreateDatabase(ctx, postgres.URL("postgres"), database); err != nil {
-		return nil, err
-	}
-	s := &subject{url: postgres.URL(database), postgres: postgres, program: filepath.Join(dir, "listedge")}
+	s := &subject{url: postgres.URL("postgres"), postgres: postgres, program: filepath.Join(dir, "listedge")}
 	if _, err := admin.MigrateUp(ctx, s.url); err != nil {
 		return nil, err
 	}

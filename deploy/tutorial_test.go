@@ -15,7 +15,6 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin/admin"
 )
 
 // The tutorial, as somebody follows it: its commands one after the other in one
@@ -43,11 +42,10 @@ func TestTutorial(t *testing.T) {
 	commands := strings.Replace(script.String(), "PORT=8080", "PORT="+strconv.Itoa(base), 1)
 
 	postgres := sandboxtest.Postgres(t)
-	must(admin.CreateDatabase(t.Context(), postgres.URL("postgres"), "listedge"))
 	// This server has its settings from its command line; one of the reader's own
 	// has them in its files, which a standby's are a copy of.
-	for name, value := range map[string]string{"max_connections": "200", "max_wal_senders": "20"} {
-		set := exec.Command(filepath.Join(postgres.Bin(), "psql"), postgres.URL("postgres"), "-c", "ALTER SYSTEM SET "+name+" = "+value)
+	for _, sql := range []string{"CREATE DATABASE listedge", "ALTER SYSTEM SET max_connections = 200", "ALTER SYSTEM SET max_wal_senders = 20"} {
+		set := exec.Command(filepath.Join(postgres.Bin(), "psql"), postgres.URL("postgres"), "-c", sql)
 		if said, err := set.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, said)
 		}

@@ -102,7 +102,6 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 		"keys and workspaces": func() error { _, err := admin.Open(t.Context(), standby); return err },
 		"migrate up":          func() error { _, err := admin.MigrateUp(t.Context(), standby); return err },
 		"migrate status":      func() error { _, err := admin.MigrateStatus(t.Context(), standby); return err },
-		"a database":          func() error { return admin.CreateDatabase(t.Context(), replica.URL("postgres"), "another") },
 	} {
 		if err := run(); !errors.Is(err, postgres.ErrStandby) {
 			t.Errorf("%s: %v", name, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
@@ -15,10 +16,8 @@ import (
 // ownDatabase makes the schema on a server of its own.
 func ownDatabase(t testing.TB, pg *sandbox.Postgres) string {
 	t.Helper()
-	url := pg.URL("listedge")
-	must(admin.CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"))
-	must1(admin.MigrateUp(within(t, patience), url))
-	return url
+	must(postgrestest.Make(within(t, patience), pg, "listedge", admin.MigrateUp))
+	return pg.URL("listedge")
 }
 
 // sessionsWhere counts the Origin's sessions at the server.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -32,7 +32,6 @@ type devCommand struct {
 }
 
 const (
-	devDatabase = "listedge"
 	// maxDevNodes is how many nodes fit into the 200 connections of the private
 	// Postgres, if each opens 20, the default.
 	maxDevNodes = 8
@@ -83,13 +82,12 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 			err = cmp.Or(err, fmt.Errorf("%w; its log is %s", errPostgresEnded, postgres.LogFile()))
 		}
 	}()
-	return c.serve(ctx, t, flags, nodes, postgres)
+	return c.serve(ctx, t, flags, nodes, postgres.URL("postgres"))
 }
 
-// serve prepares Postgres and runs the nodes on it.
-func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, nodes []*devNode, postgres *sandbox.Postgres) (result error) {
-	url := postgres.URL(devDatabase)
-	key, workspace, err := c.prepare(ctx, t, postgres)
+// serve prepares the database at the URL and runs the nodes on it.
+func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, nodes []*devNode, url string) (result error) {
+	key, workspace, err := c.prepare(ctx, t, url)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // interrupted
@@ -107,14 +105,14 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		c.RedisURL = redis.URL()
 	}
 	for i, n := range nodes { // which take over the listeners
-		out := t.err
+		log := node.NewLog(t.err, c.Flags)
 		if c.Nodes > 1 {
-			out = prefixed{t.err, fmt.Sprintf("node %d | ", i+1)}
+			log.Handler = log.WithAttrs([]slog.Attr{slog.Int("node", i+1)})
 		}
 		settings := settingsInEffect(flags)
 		settings["listen"], settings["admin-listen"] = n.Listen, n.AdminListen
 		n.Node, err = newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, DatabaseURL: url, ReplicationURL: url,
-			Log: node.NewLog(out, c.Flags), Public: n.public, Private: n.private})
+			Log: log, Public: n.public, Private: n.private})
 		if err != nil {
 			return err // which ends the process
 		}
@@ -131,17 +129,6 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		stop()
 	}
 	return result
-}
-
-// prefixed writes each line of a node's log, which is one Write, with a prefix.
-type prefixed struct {
-	to     io.Writer
-	prefix string
-}
-
-func (p prefixed) Write(line []byte) (int, error) {
-	_, err := io.WriteString(p.to, p.prefix+string(line))
-	return len(line), err
 }
 
 // devNode is one of the nodes of `listedge dev`, and where it listens.
@@ -173,14 +160,10 @@ func nthPort(address string, n int) string {
 	return net.JoinHostPort(host, strconv.Itoa(number+n))
 }
 
-// prepare makes database, schema and sample data, if they are missing, and a new key: those of
-// earlier runs still work, but only their hashes are stored.
-func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox.Postgres) (key string, workspace uuid.UUID, err error) {
-	url := postgres.URL(devDatabase)
-	if err = admin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err == nil {
-		_, err = admin.MigrateUp(ctx, url)
-	}
-	if err != nil {
+// prepare makes schema and sample data, if they are missing, and a new key: those of earlier runs
+// still work, but only their hashes are stored.
+func (c *devCommand) prepare(ctx context.Context, t *terminal, url string) (key string, workspace uuid.UUID, err error) {
+	if _, err = admin.MigrateUp(ctx, url); err != nil {
 		return "", workspace, err
 	}
 	conn, err := admin.Open(ctx, url)
@@ -207,18 +190,9 @@ func (c *devCommand) welcome(t *terminal, nodes []*devNode, url, key string, wor
 		fmt.Fprintf(t.out, "redis      %s\n", c.RedisURL)
 	}
 	for _, n := range nodes {
-		fmt.Fprintf(t.out, "node       http://%s  (reference: /docs, admin: http://%s)\n", reachable(n.Listen), reachable(n.AdminListen))
+		fmt.Fprintf(t.out, "node       http://%s  (reference: /docs, admin: http://%s)\n", n.public.Addr(), n.private.Addr())
 	}
-	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/items?limit=5'\n\n", key, reachable(nodes[0].Listen))
-}
-
-// reachable returns the address at which clients of this machine reach a listener.
-func reachable(listen string) string {
-	host, port, err := net.SplitHostPort(listen)
-	if err != nil || host != "" && host != "0.0.0.0" && host != "::" {
-		return listen
-	}
-	return net.JoinHostPort("localhost", port)
+	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/items?limit=5'\n\n", key, nodes[0].public.Addr())
 }
 
 // lockFolder makes sure that only one `dev` uses a folder, also while there is no Postgres yet

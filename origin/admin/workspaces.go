@@ -132,20 +132,6 @@ func (c *Conn) Purge(ctx context.Context, workspace *uuid.UUID) error {
 	return nil
 }
 
-// CreateDatabase makes the database unless it exists.
-func CreateDatabase(ctx context.Context, url, name string) error {
-	conn, err := postgres.ConnectPrimary(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
-	if err != nil && postgres.Code(err) != "42P04" { // duplicate_database
-		return fmt.Errorf("create database %s: %w", name, err)
-	}
-	return nil
-}
-
 // short cuts a name for the audit log, whose table bounds its rows.
 func short(name string) string { return name[:min(len(name), 200)] }
 
