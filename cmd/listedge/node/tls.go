@@ -29,8 +29,8 @@ func (f *TLSFlags) load() (*certificate, error) {
 		return nil, nil
 	}
 	c := &certificate{files: *f}
-	if c.refresh(); c.failed != nil {
-		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", c.failed)}
+	if _, _, err := c.state(); err != nil {
+		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", err)}
 	}
 	return c, nil
 }
@@ -48,68 +48,62 @@ type certificate struct {
 	failed  error     // why the last read failed; nil = it did not
 }
 
-// readInterval is the shortest time between two reads of the certificate's files.
-const readInterval = 2 * time.Second
+const (
+	// readInterval is the shortest time between two reads of the certificate's files.
+	readInterval = 2 * time.Second
+	// expiryNotice is how long before its end a certificate should have been renewed.
+	expiryNotice = 14 * 24 * time.Hour
+)
+
+// state returns the certificate in use, the earliest end in its chain, and why its files could
+// not be read last. It reads them first, if readInterval has passed: nothing else notices a renewal.
+func (c *certificate) state() (current *tls.Certificate, expires time.Time, failed error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.read) < readInterval {
+		return c.current, c.expires, c.failed
+	}
+	c.read = time.Now()
+	var pair tls.Certificate
+	if pair, c.failed = tls.LoadX509KeyPair(c.files.TLSCert, c.files.TLSKey); c.failed == nil {
+		c.current, c.expires = &pair, pair.Leaf.NotAfter
+		for _, der := range pair.Certificate[1:] {
+			if issuer, err := x509.ParseCertificate(der); err == nil && issuer.NotAfter.Before(c.expires) {
+				c.expires = issuer.NotAfter
+			}
+		}
+	}
+	return c.current, c.expires, c.failed
+}
 
 // secure returns a listener that speaks TLS with the certificate; without one, l itself.
 func (c *certificate) secure(l net.Listener) net.Listener {
 	if c == nil {
 		return l
 	}
-	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present})
+	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			current, _, _ := c.state()
+			return current, nil
+		}})
 }
 
-func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refresh()
-	return c.current, nil
+// expiry returns when the first certificate of the chain expires; zero = there is none.
+func (c *certificate) expiry() (expires time.Time) {
+	if c != nil {
+		_, expires, _ = c.state()
+	}
+	return expires
 }
-
-// expiry returns when the first certificate of the chain expires; zero = there is none. It reads
-// the files, too: without clients nothing else would notice a renewal.
-func (c *certificate) expiry() time.Time {
-	if c == nil {
-		return time.Time{}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refresh()
-	return c.expires
-}
-
-// refresh reads the certificate's files, if readInterval has passed. The caller holds mu.
-func (c *certificate) refresh() {
-	if time.Since(c.read) < readInterval {
-		return
-	}
-	c.read = time.Now()
-	pair, err := tls.LoadX509KeyPair(c.files.TLSCert, c.files.TLSKey)
-	if c.failed = err; err != nil {
-		return
-	}
-	c.current, c.expires = &pair, pair.Leaf.NotAfter
-	for _, der := range pair.Certificate[1:] {
-		if issuer, err := x509.ParseCertificate(der); err == nil && issuer.NotAfter.Before(c.expires) {
-			c.expires = issuer.NotAfter
-		}
-	}
-}
-
-// expiryNotice is how long before its end a certificate should have been renewed.
-const expiryNotice = 14 * 24 * time.Hour
 
 // check fails if the certificate could not be renewed: its files cannot be read, or it ends
 // soon.
 func (c *certificate) check() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refresh()
-	switch {
-	case c.failed != nil:
-		return fmt.Errorf("it cannot be read again: the old one stays in use: %w", c.failed)
-	case time.Until(c.expires) < expiryNotice:
-		return fmt.Errorf("it expires at %s", c.expires.UTC().Format(time.RFC3339))
+	switch _, expires, err := c.state(); {
+	case err != nil:
+		return fmt.Errorf("it cannot be read again: the old one stays in use: %w", err)
+	case time.Until(expires) < expiryNotice:
+		return fmt.Errorf("it expires at %s", expires.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
