@@ -154,10 +154,10 @@ func (f *Followed) ObserveEpoch(epoch string) (readable bool) {
 func (f *Followed) OldTimeline() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.server.Timeline == 0 {
-		return nil
+	if f.server.Timeline != 0 && f.server.Timeline < f.newest {
+		return &TimelineError{Server: f.server.Timeline, Fleet: f.newest}
 	}
-	return compareTimelines(f.server.Timeline, f.newest)
+	return nil
 }
 
 // Refuse returns why an answer is not accepted as that of the primary; nil = it is accepted.
@@ -183,9 +183,9 @@ func (f *Followed) Refuse(s Server, startedAt string) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch err := compareTimelines(s.Timeline, f.newest); {
-	case startedAt == "" && err != nil:
-		return fmt.Errorf("%s: %w", s.Address, err)
+	switch {
+	case startedAt == "" && s.Timeline < f.newest: // mutation: any timeline is the primary's
+		return fmt.Errorf("%s: %w", s.Address, &TimelineError{Server: s.Timeline, Fleet: f.newest})
 	case startedAt != "" && startedAt != s.StartedAt:
 		return fmt.Errorf("%s, started %s, is not the server that is followed: timeline %d, started %s", s.Address, asTime(s.StartedAt), f.newest, asTime(startedAt))
 	}
@@ -214,14 +214,6 @@ type TimelineError struct {
 
 func (e *TimelineError) Error() string {
 	return fmt.Sprintf("the database server is on timeline %d; the fleet follows timeline %d", e.Server, e.Fleet)
-}
-
-// compareTimelines returns a TimelineError if a server's timeline is older than the fleet's.
-func compareTimelines(server, fleet uint32) error {
-	if server < fleet { // mutation: any timeline is the primary's
-		return &TimelineError{Server: server, Fleet: fleet}
-	}
-	return nil
 }
 
 // EpochName is the unique name of an epoch. All parts but the timeline are words without

@@ -386,8 +386,6 @@ func RedisCommands(own string) [][]any {
 		{"pexpire", hash, 1000},
 		{"hgetall", hash},
 		{"hdel", hash, "x"},
-		{"del", log},
-		{"del", hash},
-		{"del", epoch},
+		{"del", log, hash, epoch},
 	}
 }
