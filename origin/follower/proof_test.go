@@ -53,8 +53,7 @@ func (l *writingLog) before(at changefeed.Position) (rows int) {
 func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 	t.Parallel()
 	for name, commit := range map[string]string{"commits that are flushed": "on", "commits that are not flushed yet": "off"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		t.Run(name, func(t *testing.T) { // not beside the other: its flushes would be of all that the server has written
 			w := newWorld(t, server())
 			writer := open(t, w.url)
 			must2(writer.Exec(w.ctx(), "SET synchronous_commit = "+commit))
