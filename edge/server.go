@@ -27,7 +27,7 @@
 //	cache/lookup.go cache/fill.go cache/redis.go
 //	cache/codec.go internal/lists/encode.go cache/replica/merge.go cache/replica/table.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
-//	origin/postgres/pool.go origin/postgres/primary.go origin/statements.go
+//	origin/postgres/connect.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
 //	origin/postgres/errors.go origin/rows.go edge/exchange.go
 //	edge/address.go edge/requestlog.go

@@ -252,7 +252,7 @@ func (o *Origin) statement(s shape) *postgres.Statement {
 	if known, ok := o.statements.Load(s); ok {
 		return known.(*postgres.Statement)
 	}
-	known, _ := o.statements.LoadOrStore(s, s.statement(postgres.SessionSettings(o.timeout)))
+	known, _ := o.statements.LoadOrStore(s, s.statement())
 	return known.(*postgres.Statement)
 }
 

@@ -44,15 +44,13 @@ type shape struct {
 	after      bool
 }
 
-// statement makes the shape's statement. Behind a pooler it sets the settings first.
-func (s shape) statement(settings postgres.Settings) *postgres.Statement {
+// statement makes the shape's statement.
+func (s shape) statement() *postgres.Statement {
 	q := &postgres.Statement{
 		Name:       fmt.Sprintf("page_%d_%d_%d_%d_%t", s.collection, s.sort, s.filter, s.search, s.after),
 		SQL:        s.sql(),
 		Parameters: []uint32{pgtype.UUIDOID, pgtype.Int8OID},
 		Columns:    []postgres.Column{{Name: "snapshot", Type: pgtype.TextOID}},
-		Formats:    []int16{pgtype.TextFormatCode},
-		Settings:   settings.Local(),
 	}
 	if s.search != noSearch {
 		q.Parameters = append(q.Parameters, pgtype.TextOID)
@@ -62,7 +60,6 @@ func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 	}
 	for _, c := range s.collection.Listed() {
 		q.Columns = append(q.Columns, postgres.Column{Name: s.collection.String() + "." + c.Name, Type: c.Kind.OID()})
-		q.Formats = append(q.Formats, pgtype.BinaryFormatCode)
 	}
 	return q
 }

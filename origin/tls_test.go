@@ -44,7 +44,7 @@ func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 		r := must1(o.pool.Acquire(within(t, patience)))
 		pid := r.Conn().PgConn().PID()
 		rows := &postgres.Statement{Name: "rows", SQL: "SELECT repeat('x', 1000) FROM generate_series(1, 1000000)",
-			Columns: []postgres.Column{{Type: pgtype.TextOID}}, Formats: []int16{0}}
+			Columns: []postgres.Column{{Type: pgtype.TextOID}}}
 		ctx, leave := context.WithCancel(t.Context())
 		if err := rows.Query(ctx, r.Conn(), nil, func([][]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)

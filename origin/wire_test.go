@@ -44,7 +44,7 @@ func TestAnErrorAfterRowsIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	o := New(openDatabase(t, postgres.Options{URL: newDatabase(t), Connections: 1}))
 	rows := &postgres.Statement{Name: "rows", SQL: "SELECT (1 / (1000 - n))::text || repeat('x', 1000) FROM generate_series(1, 2000) n",
-		Columns: []postgres.Column{{Type: pgtype.TextOID}}, Formats: []int16{0}}
+		Columns: []postgres.Column{{Type: pgtype.TextOID}}}
 	for range 2 {
 		conn, n := must1(o.pool.Acquire(within(t, patience))), 0
 		err := rows.Query(t.Context(), conn.Conn(), nil, func([][]byte) error { n++; return nil })

@@ -20,8 +20,7 @@ import (
 // The quota has a scope of its own, because others may give api_keys a column of that name.
 var lookup = &postgres.Statement{
 	Name: "keys", Parameters: []uint32{pgtype.ByteaArrayOID},
-	Columns: []postgres.Column{{Name: "server", Type: pgtype.TextOID}, {Name: "key", Type: pgtype.TextOID}}, Formats: []int16{pgtype.TextFormatCode},
-	Settings: postgres.SessionSettings(postgres.KeyTimeout).Local(),
+	Columns: []postgres.Column{{Name: "server", Type: pgtype.TextOID}, {Name: "key", Type: pgtype.TextOID}},
 	SQL: `SELECT ` + postgres.ServerSQL + `, NULL UNION ALL SELECT NULL, row_to_json(found)::text FROM (
 SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "Workspace", ` + scopesSQL() + ` AS "Scopes",
        CASE WHEN isfinite(k.expires_at) THEN (extract(epoch FROM least(k.expires_at, '10000-01-01Z')) * 1000000)::int8

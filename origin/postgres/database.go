@@ -1,11 +1,14 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
@@ -40,13 +43,12 @@ const (
 
 // Database holds a node's connections. All but that of Usage are read-only.
 type Database struct {
-	Pages, Keys *Primary
-	Usage       *Primary
-	Standbys    []*pgxpool.Pool // to Options.Replicas
-	Options     Options
+	Pages, Keys, Usage *Primary
+	Standbys           []*pgxpool.Pool // to Options.Replicas
+	Options            Options
 
-	address
-	pools []*pgxpool.Pool // those of Pages, Keys, Usage and Standbys
+	pools   []*pgxpool.Pool         // those of Pages, Keys, Usage and Standbys
+	refusal atomic.Pointer[refusal] // the last one of the primary's address, until noteAnswer forgets it; nil = none
 }
 
 // Open makes the pools. A malformed URL is an error, an unreachable server is not.
@@ -54,42 +56,48 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 	if o.Followed == nil {
 		o.Followed = &changefeed.Followed{}
 	}
-	db := &Database{Options: o, address: address{timelineKnown: o.TimelineKnown, followed: o.Followed}}
-	if err := db.open(ctx); err != nil {
-		for _, pool := range db.pools {
-			pool.Close()
+	db := &Database{Options: o}
+	var failed error
+	open := func(url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) *pgxpool.Pool {
+		pool, err := openPool(ctx, url, target, connections, idle, settings)
+		if err != nil {
+			failed = cmp.Or(failed, err)
+		} else {
+			db.pools = append(db.pools, pool)
 		}
-		return nil, err
+		return pool
+	}
+	primary := func(connections, idle int, settings Settings) *Primary {
+		return &Primary{Pool: open(o.URL, db.toFollowed, connections, idle, settings), db: db}
+	}
+	reading, writing := SessionSettings(o.QueryTimeout), SessionSettings(UsageTimeout)
+	writing["default_transaction_read_only"] = "off" // mutation: a read-only role writes nothing
+	db.Pages = primary(o.Connections, 1, reading)
+	db.Keys = primary(KeyConnections, 1, SessionSettings(KeyTimeout))
+	db.Usage = primary(UsageConnections, 0, writing)
+	for _, url := range o.Replicas {
+		db.Standbys = append(db.Standbys, open(url, toStandby, o.Connections, 1, reading))
+	}
+	if failed != nil {
+		_ = db.Close(ctx)
+		return nil, failed
 	}
 	return db, nil
 }
 
-func (db *Database) open(ctx context.Context) error {
-	o := db.Options
-	for _, p := range []struct {
-		of                **Primary
-		connections, idle int
-		settings          Settings
-	}{
-		{&db.Pages, o.Connections, 1, SessionSettings(o.QueryTimeout)},
-		{&db.Keys, KeyConnections, 1, SessionSettings(KeyTimeout)},
-		{&db.Usage, UsageConnections, 0, WriteSettings(UsageTimeout)},
-	} {
-		pool, err := openPool(ctx, o.URL, db.toFollowed, p.connections, p.idle, p.settings)
-		if err != nil {
-			return err
-		}
-		db.pools = append(db.pools, pool)
-		*p.of = &Primary{Pool: pool, address: &db.address}
+// openPool makes a pool of at most connections, of which it keeps idle open. It does not wait
+// for one, so an unreachable server is no error here.
+func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
+	config, err := parse(url)
+	if err != nil {
+		return nil, err
 	}
-	for _, url := range o.Replicas {
-		pool, err := openPool(ctx, url, toStandby, o.Connections, 1, SessionSettings(o.QueryTimeout))
-		if err != nil {
-			return fmt.Errorf("replica: %w", err)
-		}
-		db.pools, db.Standbys = append(db.pools, pool), append(db.Standbys, pool)
-	}
-	return nil
+	config.MaxConns = int32(connections)
+	config.MinIdleConns = int32(idle)
+	config.PingTimeout = PingTimeout
+	config.ConnConfig.MaxProtocolMessageBodyLen = maxMessage
+	prepareConfig(config.ConnConfig, target, settings)
+	return pgxpool.NewWithConfig(ctx, config)
 }
 
 // Close ends all connections. It waits for running queries until ctx ends: a server that

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,33 +15,14 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// ParseServer reads what ServerSQL rendered on the connection. It knows the name of the
-// database, and not the rest of the identity.
-func ParseServer(text string, conn *pgconn.PgConn) (s changefeed.Server) {
-	var timeline string
-	s.StartedAt, text, _ = strings.Cut(text, "@")
-	timeline, s.Name, _ = strings.Cut(text, "@")
-	number, _ := strconv.ParseUint(timeline, 10, 32) // 0 if it is none
-	s.Timeline, s.Address = uint32(number), conn.Conn().RemoteAddr()
-	return s
-}
-
-// address is what the pools of a Database know of the primary's address: which server is
-// expected there, and whether another one answers.
-type address struct {
-	timelineKnown <-chan struct{}         // Options.TimelineKnown
-	followed      *changefeed.Followed    // Options.Followed
-	refusal       atomic.Pointer[refusal] // the last one, until noteAnswer forgets it; nil = none
-}
-
 // toFollowed is toPrimary, which of several servers prefers one that is not refused: an old primary
 // may run, too. If there is no other, it is used, and Read says why its answers are refused.
-func (a *address) toFollowed(ctx context.Context, conn *pgconn.PgConn) error {
+func (db *Database) toFollowed(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := toPrimary(ctx, conn); err != nil {
 		return err
 	}
 	results, err := conn.Exec(ctx, "SELECT "+ServerSQL).ReadAll()
-	if err == nil && a.followed.Refuse(ParseServer(string(results[0].Rows[0][0]), conn), "") != nil {
+	if err == nil && db.Options.Followed.Refuse(ParseServer(string(results[0].Rows[0][0]), conn), "") != nil {
 		err = pgconn.ValidateConnectTargetSessionAttrsPreferStandby(ctx, conn) // which it is not
 	}
 	return err
@@ -60,19 +40,19 @@ const refusedFor = time.Second
 
 // WrongServer is why the answers of the primary's address are refused: another
 // server gives them. nil = they are not.
-func (a *address) WrongServer() error {
-	if last := a.refusal.Load(); last != nil {
+func (db *Database) WrongServer() error {
+	if last := db.refusal.Load(); last != nil {
 		return last.why
 	}
 	return nil
 }
 
 // noteAnswer keeps for WrongServer what Primary.Read returned.
-func (a *address) noteAnswer(err error) {
+func (db *Database) noteAnswer(err error) {
 	if errors.Is(err, ErrWrongServer) {
-		a.refusal.Store(&refusal{err, time.Now()})
-	} else if last := a.refusal.Load(); err == nil && last != nil && time.Since(last.at) > refusedFor {
-		a.refusal.CompareAndSwap(last, nil)
+		db.refusal.Store(&refusal{err, time.Now()})
+	} else if last := db.refusal.Load(); err == nil && last != nil && time.Since(last.at) > refusedFor {
+		db.refusal.CompareAndSwap(last, nil)
 	}
 }
 
@@ -81,8 +61,8 @@ func (a *address) noteAnswer(err error) {
 type Primary struct {
 	Pool *pgxpool.Pool
 
-	address *address
-	reset   atomic.Int64 // when resetPool last closed all connections, in nanoseconds since 1970
+	db    *Database
+	reset atomic.Int64 // when resetPool last closed all connections, in nanoseconds since 1970
 }
 
 // Read reads from the primary. The function read uses connections of the pool and
@@ -100,15 +80,15 @@ func (p *Primary) Read(ctx context.Context, startedAt string, read func() (chang
 	for n := int32(0); hasEnded(ctx, err) && n < p.Pool.Stat().MaxConns(); n++ { // all may have ended
 		by, err = read()
 	}
-	if err == nil && p.address.followed.Refuse(by, startedAt) != nil {
+	if err == nil && p.db.Options.Followed.Refuse(by, startedAt) != nil {
 		p.resetPool()
 		if by, err = read(); err == nil {
-			if why := p.address.followed.Refuse(by, startedAt); why != nil { // mutation: the second answer is the primary's
+			if why := p.db.Options.Followed.Refuse(by, startedAt); why != nil { // mutation: the second answer is the primary's
 				err = fmt.Errorf("%w: %w", ErrWrongServer, why)
 			}
 		}
 	}
-	p.address.noteAnswer(err)
+	p.db.noteAnswer(err)
 	return err
 }
 
@@ -125,8 +105,8 @@ func hasEnded(ctx context.Context, err error) bool {
 
 // Write writes in one transaction, whatever settings the role or a pooler has. Whether the server
 // is the followed primary is asked first, because a write cannot be refused afterwards.
-func (p *Primary) Write(ctx context.Context, timeout time.Duration, write func(pgx.Tx) error) error {
-	err := p.Read(ctx, p.address.followed.StartedAt(), func() (by changefeed.Server, err error) {
+func (p *Primary) Write(ctx context.Context, write func(pgx.Tx) error) error {
+	err := p.Read(ctx, p.db.Options.Followed.StartedAt(), func() (by changefeed.Server, err error) {
 		conn, err := p.Pool.Acquire(ctx)
 		if err != nil {
 			return by, err
@@ -139,8 +119,10 @@ func (p *Primary) Write(ctx context.Context, timeout time.Duration, write func(p
 	if err == nil {
 		// mutation: a read-only role writes nothing
 		err = pgx.BeginTxFunc(ctx, p.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, WriteSettings(timeout).Local(), pgx.QueryExecModeExec); err != nil {
-				return err
+			if settings := localSettings(tx.Conn().PgConn()); settings != "" {
+				if _, err := tx.Exec(ctx, settings, pgx.QueryExecModeExec); err != nil {
+					return err
+				}
 			}
 			return write(tx)
 		})
@@ -152,16 +134,16 @@ func (p *Primary) Write(ctx context.Context, timeout time.Duration, write func(p
 const timelineTimeout = time.Second
 
 func (p *Primary) awaitTimeline(ctx context.Context) error {
-	if p.address.timelineKnown == nil {
+	if p.db.Options.TimelineKnown == nil {
 		return nil
 	}
 	select {
-	case <-p.address.timelineKnown:
+	case <-p.db.Options.TimelineKnown:
 		return nil // also if ctx has ended
 	default:
 	}
 	select {
-	case <-p.address.timelineKnown:
+	case <-p.db.Options.TimelineKnown:
 		return nil
 	case <-ctx.Done():
 	case <-time.After(timelineTimeout):

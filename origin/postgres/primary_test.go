@@ -22,7 +22,7 @@ func TestReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	p := &Primary{Pool: pool, address: &address{followed: &changefeed.Followed{}}}
+	p := &Primary{Pool: pool, db: &Database{Options: Options{Followed: &changefeed.Followed{}}}}
 	for _, test := range []struct {
 		err  error
 		want int
@@ -50,7 +50,7 @@ func TestAReadWhoseCallerHasGone(t *testing.T) {
 	cancel()
 	known := make(chan struct{})
 	close(known)
-	p := &Primary{address: &address{followed: &changefeed.Followed{}, timelineKnown: known}}
+	p := &Primary{db: &Database{Options: Options{Followed: &changefeed.Followed{}, TimelineKnown: known}}}
 	for range 100 {
 		if err := p.Read(ctx, "", func() (changefeed.Server, error) { return changefeed.Server{}, ctx.Err() }); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)

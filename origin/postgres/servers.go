@@ -3,8 +3,11 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/internal/changefeed"
 )
@@ -21,6 +24,17 @@ const (
 // ServerSQL is an expression that identifies the answering server and its database:
 // <startedAt>@<timeline>@<database>. ParseServer reads it.
 const ServerSQL = startedSQL + ` || '@' || ` + timelineSQL + ` || '@' || current_database()`
+
+// ParseServer reads what ServerSQL rendered on the connection. It knows the name of the
+// database, and not the rest of the identity.
+func ParseServer(text string, conn *pgconn.PgConn) (s changefeed.Server) {
+	var timeline string
+	s.StartedAt, text, _ = strings.Cut(text, "@")
+	timeline, s.Name, _ = strings.Cut(text, "@")
+	number, _ := strconv.ParseUint(timeline, 10, 32) // 0 if it is none
+	s.Timeline, s.Address = uint32(number), conn.Conn().RemoteAddr()
+	return s
+}
 
 // Identify asks a connection, or a pool, which server answers. The identity lasts as long as
 // the files of the database, whatever its host.

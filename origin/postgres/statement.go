@@ -17,16 +17,13 @@ import (
 // and closes the connection.
 const maxMessage = 4 << 20
 
-// Statement is a query whose rows are read as the server sends them.
+// Statement is a query whose rows are read as the server sends them, in the binary format: a text
+// is the same in both.
 type Statement struct {
 	Name       string // under which a connection prepares it
 	SQL        string
 	Parameters []uint32 // OIDs of their types; the arguments are sent in the binary format
 	Columns    []Column
-	Formats    []int16 // of the columns: pgtype.BinaryFormatCode or TextFormatCode
-	// Settings is a statement that is run first, in the same transaction, if there is a
-	// connection pooler (Settings.Local).
-	Settings string
 }
 
 // Column is what a statement's column must be.
@@ -85,7 +82,7 @@ func (q *Statement) queryPrepared(ctx context.Context, conn *pgx.Conn, arguments
 	if err := q.check(prepared.Fields); err != nil {
 		return err
 	}
-	result := conn.PgConn().ExecStatement(ctx, prepared, arguments, binaryFormat, q.Formats)
+	result := conn.PgConn().ExecStatement(ctx, prepared, arguments, binaryFormat, binaryFormat)
 	for result.NextRow() {
 		if err == nil {
 			err = row(result.Values())
@@ -95,13 +92,13 @@ func (q *Statement) queryPrepared(ctx context.Context, conn *pgx.Conn, arguments
 	return cmp.Or(err, failed)
 }
 
-// queryPooled runs the settings and the statement in one transaction, which the only Sync of the
+// queryPooled runs the settings (Settings.Local) and the statement in one transaction, which the only Sync of the
 // batch ends. Behind a pooler the next transaction may run on another server connection, which
 // has neither the settings nor a prepared statement.
 func (q *Statement) queryPooled(ctx context.Context, conn *pgconn.PgConn, arguments [][]byte, row func([][]byte) error) (err error) {
 	batch := &pgconn.Batch{}
-	batch.ExecParams(q.Settings, nil, nil, nil, nil)
-	batch.ExecParams(q.SQL, arguments, q.Parameters, binaryFormat, q.Formats)
+	batch.ExecParams(localSettings(conn), nil, nil, nil, nil)
+	batch.ExecParams(q.SQL, arguments, q.Parameters, binaryFormat, binaryFormat)
 	results := conn.ExecBatch(ctx, batch)
 	for n := 0; results.NextResult(); n++ {
 		result := results.ResultReader()

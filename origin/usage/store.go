@@ -47,7 +47,7 @@ func (s *Store) Add(ctx context.Context, run uuid.UUID, number int64, rows []*Ro
 
 // exec runs a statement on the primary that the fleet follows, and returns its number of rows.
 func (s *Store) exec(ctx context.Context, sql string, arguments ...any) (rows int64, err error) {
-	err = s.db.Usage.Write(ctx, postgres.UsageTimeout, func(tx pgx.Tx) error {
+	err = s.db.Usage.Write(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, arguments...)...)
 		rows = tag.RowsAffected()
 		return err
