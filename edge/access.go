@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"sync/atomic"
@@ -60,10 +61,7 @@ func (s *Server) unauthorised(x *exchange, p *problem) *failure {
 	if p == keyRefused {
 		bucket = refusedKeys
 	}
-	if f := s.limitAddress(x, bucket, 1, authLimited); f != nil {
-		return f
-	}
-	return &failure{problem: p}
+	return cmp.Or(s.limitAddress(x, bucket, 1, authLimited), &failure{problem: p})
 }
 
 // client is what a node makes of an API key once, for all its requests: its buckets, and
@@ -240,7 +238,6 @@ func appendStatus(dst []byte, name string, s *limiter.Status) []byte {
 	return strconv.AppendInt(append(dst, ";t="...), upToSecond(s.ResetIn), 10)
 }
 
-// upToSecond rounds up to whole seconds.
 func upToSecond(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // wholeSeconds rounds up to whole seconds, at least 1, as Retry-After has them.

@@ -77,7 +77,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 
 func (c *conn) Write(p []byte) (int, error) {
 	if c.response.pending {
-		c.response.hold(p)
+		c.response.head = append(c.response.head, p...)
 		return len(p), nil
 	}
 	return c.Conn.Write(p)
@@ -109,7 +109,7 @@ type response struct {
 	body    bool   // the body is to be sent: not for HEAD and 304
 	linger  bool   // the client may still be sending: see linger
 
-	head []byte // fasthttp's headers, held back
+	head []byte // what fasthttp wrote, held back: its headers, in parts if its buffer was nearly full
 }
 
 var crlf = []byte("\r\n")
@@ -167,17 +167,6 @@ func (r *response) passTo(to *fasthttp.Response) {
 	to.ImmediateHeaderFlush = true
 }
 
-// hold keeps what fasthttp writes, for Close. The bytes stay in fasthttp's buffer, which is
-// not used again before Close. If earlier responses have filled that buffer, the bytes come
-// in several parts, and are copied.
-func (r *response) hold(p []byte) {
-	if len(r.head) == 0 && len(p) < writeBuffer {
-		r.head = p
-		return
-	}
-	r.head = append(r.head[:len(r.head):len(r.head)], p...)
-}
-
 // SupportsBodyWriteTo makes fasthttp call WriteTo.
 func (r *response) SupportsBodyWriteTo() bool { return true }
 
@@ -196,7 +185,7 @@ func (r *response) Close() (err error) {
 			linger(r.conn.Conn)
 		}
 	}
-	r.pending, r.body, r.linger, r.head = false, false, false, nil
+	r.pending, r.body, r.linger, r.head = false, false, false, r.head[:0]
 	r.entry, r.pieces = nil, [len(r.pieces)][]byte{} // an idle connection keeps no page
 	return err
 }

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -39,10 +40,7 @@ func (s *Server) newRouter() *router.Router {
 		}
 	}
 	r.NotFound = s.handler(metrics.RouteNone, func(x *exchange) *failure {
-		if f := s.limitAddress(x, publicResponses, 1, noKeyLimited); f != nil {
-			return f
-		}
-		return &failure{problem: notFound}
+		return cmp.Or(s.limitAddress(x, publicResponses, 1, noKeyLimited), &failure{problem: notFound})
 	})
 	return r
 }
@@ -223,10 +221,9 @@ func (s *Server) report(x *exchange) {
 	if span != nil {
 		x.endTrace(span, r, took)
 	}
-	if class == unlogged {
-		return
+	if class != unlogged {
+		s.log.add(class, r)
 	}
-	s.log.add(class, r)
 	if s.AccessLog.has(class) {
 		s.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
 	}

@@ -318,12 +318,9 @@ func parseSearch(q *origin.Query, value []byte) (why string) {
 // parseCursor reads a cursor, which must belong to the list that the other parameters in q
 // name. scoped = these are all valid; otherwise it is not checked that the cursor belongs.
 func parseCursor(q *origin.Query, text []byte, room *[]byte, scoped bool) (why string) {
-	after, err := q.ParseCursor(room, text)
-	switch {
-	case err == nil:
-		q.After = after
-		return ""
-	case errors.Is(err, origin.ErrCursorForeign) && !scoped:
+	var err error
+	switch q.After, err = q.ParseCursor(room, text); {
+	case err == nil, errors.Is(err, origin.ErrCursorForeign) && !scoped:
 		return ""
 	case errors.Is(err, origin.ErrCursorForeign):
 		return "belongs to a list with another collection, sort, search or filter; use the parameters that it came with"

@@ -60,7 +60,7 @@ const (
 )
 
 func (l AccessLog) has(class logClass) bool {
-	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
+	return l == LogSampled && class != unlogged || l == LogErrors && (class == failed || class == refused)
 }
 
 func (l *requestLog) add(class logClass, r *Record) {
