@@ -30,9 +30,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 	n, err := newNode(ctx, node.Options{Flags: c.Flags, TLSFlags: c.TLSFlags, Settings: settingsInEffect(flags), Log: log,
 		Public: public, Private: private, DatabaseURL: c.DatabaseURL, ReplicationURL: cmp.Or(c.ReplicationURL, c.DatabaseURL)})
 	if err != nil {
-		public.Close()
-		private.Close()
-		return err
+		return err // which ends the process
 	}
 	signal.Ignore(syscall.SIGHUP) // which would end the process
 	if !collectorPaceIsSet() {

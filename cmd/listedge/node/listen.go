@@ -28,24 +28,23 @@ func (f *ListenFlags) Validate() error {
 }
 
 // Listen opens the listeners of a node, before anything else is started: a port
-// in use is the most frequent mistake.
+// in use is the most frequent mistake. An error ends the process.
 func Listen(f ListenFlags) (public, private net.Listener, err error) {
-	if public, err = net.Listen("tcp", f.Listen); err != nil {
-		return nil, nil, listenError("--listen", err)
+	if public, err = listen("--listen", f.Listen); err == nil {
+		private, err = listen("--admin-listen", f.AdminListen)
 	}
-	if private, err = net.Listen("tcp", f.AdminListen); err != nil {
-		public.Close()
-		return nil, nil, listenError("--admin-listen", err)
-	}
-	return public, private, nil
+	return public, private, err
 }
 
-// listenError names the flag whose address failed. A malformed address is wrong usage; an
+// listen names the flag whose address fails. A malformed address is wrong usage; an
 // address that is in use is not.
-func listenError(flag string, err error) error {
-	err = fmt.Errorf("%s: %w", flag, err)
-	if malformed := (*net.AddrError)(nil); errors.As(err, &malformed) {
-		return SettingError{err}
+func listen(flag, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", flag, err)
 	}
-	return err
+	if _, malformed := errors.AsType[*net.AddrError](err); malformed {
+		err = SettingError{err}
+	}
+	return l, err
 }

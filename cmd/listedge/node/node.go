@@ -89,15 +89,11 @@ type Options struct {
 	Public, Private   net.Listener // the node closes them
 }
 
-// New wires a node. Neither Postgres nor Redis has to run yet.
+// New wires a node. Neither Postgres nor Redis has to run yet. An error ends the process: what
+// was opened until then is not closed.
 func New(ctx context.Context, o Options) (n *Node, err error) {
 	f, logger := o.Flags, slog.New(o.Log)
 	n = &Node{options: o, logger: logger, followed: &changefeed.Followed{Region: f.Region}, timelineKnown: make(chan struct{}), started: time.Now()}
-	defer func(begun *Node) { // not n, which a failing return sets to nil
-		if err != nil {
-			err = errors.Join(err, begun.closeLayers(ctx, true))
-		}
-	}(n)
 	if n.certificate, err = o.load(); err != nil {
 		return nil, err
 	}
@@ -248,35 +244,24 @@ func (n *Node) announce(ctx context.Context) {
 	}
 }
 
+// close closes the server and then the layers below it. The cache is closed only if all
+// requests have ended, because requests read it.
 func (n *Node) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
 	defer cancel()
 	err := n.server.Shutdown(ctx)
-	return errors.Join(err, n.closeLayers(ctx, err == nil), n.admin.Close())
-}
-
-// closeLayers closes the layers below the server that were opened. The cache is closed only
-// if all requests have ended, because requests read it.
-func (n *Node) closeLayers(ctx context.Context, requestsEnded bool) (err error) {
-	if n.Cache != nil && requestsEnded {
+	if err == nil {
 		err = n.Cache.Close(ctx)
 	}
-	if n.usage != nil {
-		if err := n.usage.Close(ctx); err != nil {
-			n.logger.Warn("the latest usage of keys is lost", "error", err)
-		}
+	if err := n.usage.Close(ctx); err != nil {
+		n.logger.Warn("the latest usage of keys is lost", "error", err)
 	}
-	if n.limiter != nil {
-		err = errors.Join(err, n.limiter.Close(ctx))
-	}
+	err = errors.Join(err, n.limiter.Close(ctx))
 	tracing, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
 	defer cancel()
 	if err := n.tracer.Close(tracing); err != nil {
 		n.logger.Warn("the last traces were not sent", "error", err)
 	}
 	n.redis.close()
-	if n.database != nil {
-		err = errors.Join(err, n.database.Close(ctx))
-	}
-	return err
+	return errors.Join(err, n.database.Close(ctx), n.admin.Close())
 }
