@@ -71,12 +71,28 @@ type lookup struct {
 	redisErr error // of the last call to Redis for the entry; after an error there is no further call
 }
 
-// find looks in memory, in the replica and in Redis, and then fills the entry.
+// find looks in memory, in the replica and in Redis. Then it waits for another node that may be
+// filling the entry, and at last reads from the origin.
 func (l *lookup) find() (Result, error) {
 	if r, ok := l.findStored(); ok {
 		return r, nil
 	}
-	return l.fillOnceInFleet()
+	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
+	defer cancel()
+	r, ok := l.fromFleet(ctx)
+	var err error
+	if !ok {
+		var redis Span
+		if l.redis != nil {
+			redis = spanSince(l.began)
+		}
+		r, err = l.fromOrigin(ctx)
+		r.Times.Redis = redis
+	}
+	if !l.stored && l.claimed { // otherwise storing the entry in Redis releases the claim
+		l.goRedis(func() { l.redis.release(l.key) })
+	}
+	return r, err
 }
 
 // fillAnew reads the entry from the origin, whatever memory and Redis have.
@@ -99,27 +115,6 @@ func (l *lookup) findStored() (Result, bool) {
 		return Result{Entry: e}, true
 	}
 	return l.fromRedis()
-}
-
-// fillOnceInFleet waits for another node that may be filling the entry, and then reads
-// from the origin.
-func (l *lookup) fillOnceInFleet() (Result, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
-	defer cancel()
-	r, ok := l.fromFleet(ctx)
-	var err error
-	if !ok {
-		var redis Span
-		if l.redis != nil {
-			redis = spanSince(l.began)
-		}
-		r, err = l.fromOrigin(ctx)
-		r.Times.Redis = redis
-	}
-	if !l.stored && l.claimed { // otherwise storing the entry in Redis releases the claim
-		l.goRedis(func() { l.redis.release(l.key) })
-	}
-	return r, err
 }
 
 // fromRedis makes an entry of the page in Redis. It is fresh if the replica can apply to it all
@@ -253,7 +248,7 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (Fill
 	if err != nil {
 		return nil, err
 	}
-	f.readAt, f.At.Began = readAt, start.At
+	f.readAt, f.At.Began = readAt, start.At.Began
 	outcome, fill := replica.Merged, (*replica.Fill)(nil)
 	if following {
 		f.epoch = known.epoch

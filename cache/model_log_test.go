@@ -250,7 +250,8 @@ func (m *model) serve(n *modelNode) error {
 func (m *model) fill(n *modelNode) *modelFill {
 	start := n.replica.Begin()
 	f := &modelFill{
-		Fill: &replica.Fill{Key: modelKey, End: true, Start: start, At: changefeed.ReadPoint{StartedAt: "run", Began: start.At}}, readAt: m.in(15 * time.Millisecond),
+		Fill:   &replica.Fill{Key: modelKey, End: true, Start: start, At: changefeed.ReadPoint{StartedAt: "run", Began: start.At.Began}},
+		readAt: m.in(15 * time.Millisecond),
 	}
 	if f.ends = f.readAt.Add(time.Duration(m.r.IntN(30)) * time.Millisecond); m.chance(8) {
 		f.ends = f.ends.Add(time.Duration(m.r.IntN(240)) * time.Millisecond)

@@ -189,9 +189,9 @@ const storeInterval = 2 * time.Minute
 // reports whether it does.
 func (c *Cache) storeState(v View) bool {
 	readAt := time.Duration(c.followed.proof.Load())
-	at, key := c.replica.State(), v.List()
+	at, key := c.replica.Begin().At, v.List()
 	page, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
-	if !whole && len(rows) <= v.Limit() || c.replica.State().Began != at.Began {
+	if !whole && len(rows) <= v.Limit() || c.replica.Begin().At.Began != at.Began {
 		return false
 	}
 	p := FillResult{End: whole && !page.More, At: at, epoch: c.followed.known.Load().epoch, readAt: readAt}

@@ -12,7 +12,7 @@ import (
 
 // Start is the replica's state before rows are read.
 type Start struct {
-	At     changefeed.Position // of the state's heartbeat
+	At     changefeed.ReadPoint // the state: a Read returns what a statement with it would, unless a later Begin has another one
 	resets uint64
 }
 
@@ -55,7 +55,7 @@ func (o Outcome) String() string {
 func (r *Replica) Begin() Start {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return Start{r.state.position, r.resets}
+	return Start{changefeed.ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}, r.resets}
 }
 
 // Merge makes a range of what was read. It waits until the state shows all that the rows

@@ -141,7 +141,7 @@ func (m *model) reset(n *modelNode) {
 // begin begins a fill of a list.
 func (m *model) begin(n *modelNode, k Key, after lists.Position, from source) *flight {
 	start := n.Begin()
-	f := &flight{Fill: &Fill{Key: k, After: after, Start: start, At: changefeed.ReadPoint{Began: start.At, LSN: m.replayed}}, source: from, node: n}
+	f := &flight{Fill: &Fill{Key: k, After: after, Start: start, At: changefeed.ReadPoint{Began: start.At.Began, LSN: m.replayed}}, source: from, node: n}
 	m.flights = append(m.flights, f)
 	return f
 }
@@ -193,7 +193,7 @@ func (m *model) copy(f *flight, of *modelNode, limit int) {
 	if !ok || len(rows) == 0 {
 		return
 	}
-	f.read, f.End, f.At = true, !p.More, of.State()
+	f.read, f.End, f.At = true, !p.More, of.Begin().At
 	for _, row := range rows {
 		f.Rows = append(f.Rows, *row)
 	}

@@ -197,14 +197,6 @@ func (r *Replica) forget(t *table) {
 	}
 }
 
-// State returns the state as a read point. If it is the same before and after a Read, a
-// statement with this read point would have returned the same rows.
-func (r *Replica) State() changefeed.ReadPoint {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return changefeed.ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}
-}
-
 func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

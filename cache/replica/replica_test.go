@@ -35,7 +35,7 @@ func rowAt(i int) lists.Row {
 }
 
 func read(r *replica.Replica, k replica.Key, from, to int) *replica.Fill {
-	f := &replica.Fill{Key: k, Start: r.Begin(), At: r.State()}
+	f := &replica.Fill{Key: k, Start: r.Begin(), At: r.Begin().At}
 	if from > 0 {
 		row := rowAt(from - 1)
 		f.After = row.Position(k.Order)
