@@ -1,10 +1,8 @@
 package follower
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/postgrestest"
@@ -13,8 +11,9 @@ import (
 // followAs starts a follower that reports to followed what it finds.
 func (w *world) followAs(followed *changefeed.Followed) running {
 	w.Helper()
-	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: silent,
-		Logger: slog.New(slog.NewTextHandler(w.logged, nil))}))
+	f := w.follower(w.url, w.log, silent)
+	f.options.Followed = followed
+	return w.run(f)
 }
 
 // No node follows a server on an older timeline than the fleet has followed, and the slot
