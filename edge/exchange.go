@@ -137,7 +137,4 @@ func (x *exchange) endPhase(p phase) {
 	span.Took, x.now = now.Sub(span.Began), now
 }
 
-const (
-	headerRequestID = "X-Request-Id"
-	maxRequestID    = 128 // bytes of an id that a client chose
-)
+const maxRequestID = 128 // bytes of an id that a client chose

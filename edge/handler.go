@@ -191,7 +191,7 @@ func (s *Server) finish(x *exchange) {
 	r := &x.conn.response
 	// The headers of every response. A response may contain what a client sent, so browsers
 	// must not guess its type.
-	r.lines = append(append(append(r.lines, "X-Content-Type-Options: nosniff\r\n"+headerRequestID+": "...), x.id...), crlf...)
+	r.lines = append(append(append(r.lines, "X-Content-Type-Options: nosniff\r\nX-Request-Id: "...), x.id...), crlf...)
 	r.passTo(&x.http.Response)
 	if x.close || s.draining.Load() {
 		r.linger = x.close

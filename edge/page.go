@@ -24,7 +24,7 @@ import (
 
 // lookUp looks in memory for the page, and decides what the request costs. What is not in
 // memory is left to fill.
-func (s *Server) lookUp(x *exchange) *failure {
+func (s *Server) lookUp(x *exchange) (f *failure) {
 	x.key = appendPageKey(x.key[:0], &x.query, x.decoded[len(x.decoded):])
 	var err error
 	x.control = parseCacheControl(x.headers.control)
@@ -41,16 +41,13 @@ func (s *Server) lookUp(x *exchange) *failure {
 	if s.Tracer != nil {
 		x.endPhase(phaseMemory)
 	}
-	var f *failure
 	switch {
 	case err != nil:
 		f = lookUpFailed(&x.query, err)
-	case x.result.Entry == nil:
-		return nil
-	default:
+	case x.result.Entry != nil:
 		f = checkMatch(x)
 	}
-	if f != nil || x.notModified() {
+	if f != nil || x.result.Entry != nil && x.notModified() {
 		x.cost = free
 	}
 	return f

@@ -234,11 +234,6 @@ func enumerate(names []string, word string) string {
 	return strings.Join(names[:last], ", ") + " " + word + " " + names[last]
 }
 
-// unknownParameter says what is wrong with an unknown parameter of the collection.
-func unknownParameter(c lists.Collection) string {
-	return "is not a parameter of " + c.String() + "; these are " + enumerate(slices.Sorted(maps.Keys(parameters[c])), "and")
-}
-
 // parseQuery reads the query string into q, whose collection is set. It is strict:
 // a client that mistypes a filter must not get everything. It reports all errors
 // at once. It appends what it decodes to room; q refers to room and query, and is valid until
@@ -261,7 +256,8 @@ func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs details) {
 		case badName != "", len(name) == 0:
 			errs.addUnknown(pair[:max(1, len(rawName))], "is not a parameter's name")
 		case !known:
-			errs.addUnknown(name, unknownParameter(q.Collection))
+			all := slices.Sorted(maps.Keys(parameters[q.Collection]))
+			errs.addUnknown(name, "is not a parameter of "+q.Collection.String()+"; these are "+enumerate(all, "and"))
 		case given&p.bit != 0:
 			errs.add(string(name), "must be given once")
 		case badValue != "":

@@ -66,14 +66,11 @@ const MaxConnections = 100_000
 
 // New makes a server. It listens when Serve is called.
 func New(o Options) *Server {
-	if o.Clock == nil {
-		o.Clock = boottime.New()
-	}
 	o.MaxConnections = cmp.Or(o.MaxConnections, MaxConnections)
 	s := &Server{Options: o, guard: newGuard()}
 	s.router = s.newRouter()
 	s.Metrics.Connections = s.openConnections
-	s.Keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
+	s.Keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, cmp.Or(o.Clock, boottime.New()))
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleUnreadable,

@@ -71,12 +71,9 @@ func (s Snapshot) metrics(send scrape) {
 	for name, up := range s.Checks {
 		checks(up, name)
 	}
-	expiry := int64(0)
-	if !s.CertificateExpiry.IsZero() {
-		expiry = s.CertificateExpiry.Unix()
-	}
 	send.value("tls_certificate_expiry_timestamp_seconds",
-		"When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", expiry)
+		"When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.",
+		max(0, s.CertificateExpiry.Unix())) // the zero time is long before
 	sendCache(send, s.Cache)
 	sendFeed(send, s.Feed)
 	sendFollower(send, s.Follower)
