@@ -1,10 +1,9 @@
 package apikey
 
 import (
+	"slices"
 	"time"
 	"unique"
-
-	"github.com/google/uuid"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
@@ -69,13 +68,7 @@ func (c *Cache[T]) Beat(b changefeed.Beat) {
 // apply invalidates the entries of the rows that a transaction changed.
 func (c *Cache[T]) apply(change *changefeed.Change) {
 	all := change.Touches(lists.Keys)
-	var ids []uuid.UUID
-	for _, l := range change.Lists {
-		if l.Collection == lists.Keys {
-			ids = append(ids, l.Workspace)
-		}
-	}
-	if !all && ids == nil {
+	if !all && !slices.ContainsFunc(change.Lists, func(l changefeed.List) bool { return l.Collection == lists.Keys }) {
 		return
 	}
 	c.entriesMu.Lock()
@@ -85,11 +78,12 @@ func (c *Cache[T]) apply(change *changefeed.Change) {
 		for _, e := range c.entries {
 			c.invalidate(e)
 		}
-		return
 	}
-	for _, id := range ids {
-		for _, e := range c.rows[id] {
-			c.invalidate(e)
+	for _, l := range change.Lists {
+		if l.Collection == lists.Keys {
+			for _, e := range c.rows[l.Workspace] {
+				c.invalidate(e)
+			}
 		}
 	}
 }
