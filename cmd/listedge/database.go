@@ -23,8 +23,9 @@ func (f *DatabaseFlags) Validate() error {
 	return checkURL("--database-url", f.DatabaseURL)
 }
 
+// checkURL refuses a malformed URL. An empty one is none.
 func checkURL(flag, url string) error {
-	if err := postgres.CheckURL(url); err != nil {
+	if err := postgres.CheckURL(url); url != "" && err != nil {
 		return fmt.Errorf("%s: %w", flag, err)
 	}
 	return nil
@@ -50,12 +51,7 @@ type ReplicationFlag struct {
 }
 
 // Validate refuses a malformed URL.
-func (f *ReplicationFlag) Validate() error {
-	if f.ReplicationURL == "" {
-		return nil
-	}
-	return checkURL("--replication-url", f.ReplicationURL)
-}
+func (f *ReplicationFlag) Validate() error { return checkURL("--replication-url", f.ReplicationURL) }
 
 // ActorFlag names who runs the command, for the audit log.
 type ActorFlag struct {

@@ -29,6 +29,7 @@ import (
 	"listedge/internal/redact"
 	"listedge/origin/admin"
 	"listedge/origin/audit"
+	"listedge/origin/postgres"
 )
 
 // cli is the whole command line. Every flag is also an environment variable:
@@ -69,8 +70,7 @@ var errInterrupted = errors.New("interrupted")
 // cancelled reports whether the error comes from cancelling ctx. The error of a
 // cancelled statement may come from the server.
 func cancelled(err error) bool {
-	var server interface{ SQLState() string }
-	return errors.Is(err, context.Canceled) || errors.As(err, &server) && server.SQLState() == "57014" // query_canceled
+	return errors.Is(err, context.Canceled) || postgres.Code(err) == "57014" // query_canceled
 }
 
 // run is the program; tests call it as main does.
@@ -164,7 +164,6 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
 		kong.DefaultEnvars(strings.TrimSuffix(envPrefix, "_")),
 		kong.WithBeforeResolve(checkVariables),
 		kong.Configuration(readConfig),
-		kong.Bind(configFile(nil)), // without --config
 		kong.Resolvers(kong.ResolverFunc(resolveSecret)),
 		kong.Writers(out, errs),
 		kong.Exit(func(int) { *exited = true }),

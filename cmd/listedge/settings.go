@@ -39,7 +39,6 @@ func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, at *kong.Path) 
 	file, err := k.LoadConfig(string(path))
 	if err == nil {
 		ctx.AddResolver(file)
-		ctx.Bind(file)
 	}
 	return err
 }
@@ -125,7 +124,7 @@ func settings(ctx *kong.Context) []*kong.Flag {
 type printConfig bool
 
 // AfterApply prints the settings, each with where its value comes from, and ends the program.
-func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context, file configFile) error {
+func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
 	inEffect := settingsInEffect(ctx)
 	for _, flag := range settings(ctx) { // in their order
 		value, set := inEffect[flag.Name]
@@ -136,25 +135,24 @@ func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context, file configFile) 
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(k.Stdout, "%s  # %s\n", strings.TrimSpace(string(text)), file.source(ctx, flag))
+		fmt.Fprintf(k.Stdout, "%s  # %s\n", strings.TrimSpace(string(text)), source(ctx, flag))
 	}
 	k.Exit(exitFine)
 	return nil
 }
 
 // source says where the value of a flag comes from.
-func (c configFile) source(ctx *kong.Context, flag *kong.Flag) string {
-	given := func(p *kong.Path) bool { return p.Flag == flag && !p.Resolved }
+func source(ctx *kong.Context, flag *kong.Flag) string {
 	variable, path := secretFile(flag)
-	switch _, inFile := c[flag.Name]; {
-	case slices.ContainsFunc(ctx.Path, given):
+	switch at := slices.IndexFunc(ctx.Path, func(p *kong.Path) bool { return p.Flag == flag }); {
+	case at >= 0 && !ctx.Path[at].Resolved:
 		return "flag"
 	case path != "":
 		return variable
+	case at >= 0:
+		return "--config"
 	case os.Getenv(flag.Envs[0]) != "":
 		return flag.Envs[0]
-	case inFile:
-		return "--config"
 	}
 	return "default"
 }
@@ -196,16 +194,11 @@ const envPrefix = "LISTEDGE_"
 // inputs returns all values that the user gave by flags, arguments and environment. An
 // error may quote any of them; the caller hides secrets in them.
 func inputs(args []string) (all []string) {
-	for _, arg := range args {
-		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "--") {
-			arg = value
+	for _, given := range slices.Concat(args, os.Environ()) {
+		if name, value, _ := strings.Cut(given, "="); strings.HasPrefix(name, "--") || strings.HasPrefix(name, envPrefix) {
+			given = value
 		}
-		all = append(all, arg)
-	}
-	for _, variable := range os.Environ() {
-		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, envPrefix) {
-			all = append(all, value)
-		}
+		all = append(all, given)
 	}
 	return all
 }
@@ -242,9 +235,6 @@ func newNode(ctx context.Context, o node.Options) (_ *node.Node, err error) {
 // collector.
 func collectorPaceIsSet() bool { return os.Getenv("GOGC") != "" }
 
-// installRoot is a variable for deploy/install.sh, which checkVariables accepts, too.
-const installRoot = envPrefix + "INSTALL_ROOT"
-
 // serviceLinks matches variables that Kubernetes sets in every container for a Service
 // called listedge or listedge-something in the namespace, unless enableServiceLinks is
 // false.
@@ -257,7 +247,7 @@ func checkVariables(app *kong.Kong, ctx *kong.Context) error {
 	if len(settings(ctx)) == 0 { // this command has none
 		return nil
 	}
-	known := []string{installRoot}
+	var known []string
 	for _, flag := range allFlags(app.Model) {
 		variable, _ := secretFile(flag)
 		known = append(append(known, flag.Envs...), variable)
@@ -275,12 +265,9 @@ func checkVariables(app *kong.Kong, ctx *kong.Context) error {
 
 // allFlags are the flags of all commands.
 func allFlags(app *kong.Application) (all []*kong.Flag) {
-	_ = kong.Visit(app, func(element kong.Visitable, next kong.Next) error {
-		if flag, ok := element.(*kong.Flag); ok {
-			all = append(all, flag)
-		}
-		return next(nil)
-	})
+	for _, command := range append(app.Leaves(false), app.Node) {
+		all = append(all, command.Flags...)
+	}
 	return all
 }
 

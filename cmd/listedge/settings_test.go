@@ -160,7 +160,7 @@ func TestMistypedVariables(t *testing.T) {
 func TestVariablesOfOthers(t *testing.T) {
 	for name, value := range map[string]string{
 		"LISTEDGE_EXPIRES_IN": "1h", "LISTEDGE_DATA_DIR": "/tmp", "LISTEDGE_WORKSPACE": "x", "LISTEDGE_NODE": "http://h:1", "LISTEDGE_CONFIG": "",
-		"LISTEDGE_INSTALL_ROOT": "/tmp", "LISTEDGEX": "1", "MY_LISTEDGE_X": "1",
+		"LISTEDGEX": "1", "MY_LISTEDGE_X": "1",
 		// As Kubernetes has them for the Services listedge and listedge-admin.
 		"LISTEDGE_SERVICE_HOST": "10.0.0.1", "LISTEDGE_SERVICE_PORT": "80", "LISTEDGE_SERVICE_PORT_HTTP": "80", "LISTEDGE_PORT": "tcp://10.0.0.1:80",
 		"LISTEDGE_PORT_80_TCP":       "tcp://10.0.0.1:80",
