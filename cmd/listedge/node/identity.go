@@ -64,8 +64,8 @@ func (n *Node) findIdentity(ctx context.Context) error {
 	return err
 }
 
-// mayJudge decides whether a starting node may judge answers of the database. It may if
-// it has read the timeline that the fleet follows, or if it has tried to for startTimeout
+// findTimeline decides when a starting node may judge answers of the database. It may once
+// it has read the timeline that the fleet follows, or has tried to for startTimeout
 // since the database first answered.
 //
 // Invariant: before that, no page and no key is read from the database. So an answer of
@@ -73,11 +73,6 @@ func (n *Node) findIdentity(ctx context.Context) error {
 // exceptions: the node has no right to query the identity, or Redis has not answered for
 // startTimeout. A node also serves without Redis, but it knows the timeline of the fleet
 // only when Redis answers.
-func mayJudge(timelineRead bool, sinceAnswer time.Duration) bool {
-	return timelineRead || sinceAnswer >= startTimeout
-}
-
-// findTimeline reads the timeline that the fleet follows, until answers can be judged.
 func (n *Node) findTimeline(ctx context.Context) {
 	var answered time.Time // when the database first answered; before, it returns no pages either
 	for ctx.Err() == nil {
@@ -85,7 +80,7 @@ func (n *Node) findTimeline(ctx context.Context) {
 		if answered.IsZero() && !errors.Is(err, origin.ErrUnavailable) {
 			answered = time.Now()
 		}
-		if read := err == nil && n.readEpoch(ctx); !answered.IsZero() && mayJudge(read, time.Since(answered)) {
+		if read := err == nil && n.readEpoch(ctx); !answered.IsZero() && (read || time.Since(answered) >= startTimeout) {
 			close(n.timelineKnown)
 			return
 		}

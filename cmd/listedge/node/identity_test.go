@@ -17,26 +17,6 @@ import (
 	"listedge/origin/apikey"
 )
 
-func TestWhenAnswersMayBeJudged(t *testing.T) {
-	for _, c := range []struct {
-		name        string
-		looked      bool
-		sinceAnswer time.Duration
-		may         bool
-	}{
-		{"the epoch was looked at", true, 0, true},
-		{"the database has just answered", false, 0, false},
-		{"Redis has not answered yet", false, startTimeout - 1, false},
-		{"Redis does not answer", false, startTimeout, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if may := mayJudge(c.looked, c.sinceAnswer); may != c.may {
-				t.Error(may)
-			}
-		})
-	}
-}
-
 // aNode has a private Postgres and a private Redis, and is not started.
 func aNode(t *testing.T) (*Node, *sandbox.Postgres, *sandbox.Redis) {
 	t.Helper()
@@ -64,7 +44,7 @@ func aNode(t *testing.T) (*Node, *sandbox.Postgres, *sandbox.Redis) {
 // from the database.
 func TestANodeThatHasNotLookedYet(t *testing.T) {
 	t.Parallel()
-	n, _, _ := aNode(t)
+	n, _, redis := aNode(t)
 	reads := func() error {
 		_, err := apikey.NewStore(n.database).Lookup(t.Context(), []apikey.Hash{{}}, "")
 		return err
@@ -75,7 +55,14 @@ func TestANodeThatHasNotLookedYet(t *testing.T) {
 	if err := n.checkTimeline(); err == nil {
 		t.Error("ready")
 	}
+	if err := redis.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
 	n.findTimeline(t.Context())
+	if took := time.Since(began); took < startTimeout {
+		t.Errorf("it waited %s for Redis, which hangs", took)
+	}
 	if err := n.checkTimeline(); err != nil {
 		t.Error(err)
 	}

@@ -60,7 +60,7 @@ type Node struct {
 	known atomic.Pointer[knownFleet] // the fleet's nodes, as last read; nil = not yet
 	claim *changefeed.Claim          // that the fleet follows this node's database; only checkFleet uses it
 
-	timelineKnown   chan struct{} // closed when answers of the database can be judged (mayJudge)
+	timelineKnown   chan struct{} // closed when answers of the database can be judged (findTimeline)
 	identityFailure lastError     // why the last query for the identity of the database failed; nil = it did not, or none was needed
 }
 

@@ -48,7 +48,7 @@ func (n *Node) enroll(ctx context.Context) {
 	key := rosterKey(n.followed.Prefix())
 	own, writes := rand.Text(), 0 // own is the field of this node in the hash
 	repeat(ctx, rosterEvery, func(ctx context.Context) {
-		writeRoster(ctx, n.redis.log, key, own, RosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()})
+		n.writeEntry(ctx, key, own)
 		if writes%rosterReads == 0 {
 			n.fleet(ctx) // remembers it, and removes old entries
 		}
@@ -72,26 +72,22 @@ func (n *Node) name() string {
 	return host
 }
 
-// writeRoster writes an entry into the field own of the roster, in two round trips.
-func writeRoster(ctx context.Context, client redis.UniversalClient, key, own string, entry RosterEntry) {
+// writeEntry writes this node's state into the field own of the roster, in two round trips.
+func (n *Node) writeEntry(ctx context.Context, key, own string) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
-	now, err := client.Time(ctx).Result()
+	now, err := n.redis.log.Time(ctx).Result()
 	if err != nil {
 		return
 	}
-	entry.Seen = now.UnixMilli()
-	text, err := json.Marshal(entry)
-	if err != nil {
-		return
-	}
-	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	text, _ := json.Marshal(RosterEntry{n.state(), now.UnixMilli(), n.followed.Digest()})
+	_, err = n.redis.log.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.HSet(ctx, key, own, text)
 		p.PExpire(ctx, key, rosterLife)
 		return nil
 	})
 	if redis.HasErrorPrefix(err, "WRONGTYPE") { // damaged: the next write makes it anew
-		_ = client.Del(ctx, key).Err()
+		_ = n.redis.log.Del(ctx, key).Err()
 	}
 }
 
