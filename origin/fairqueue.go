@@ -1,7 +1,6 @@
 package origin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -44,7 +43,7 @@ type fairQueue struct {
 
 	mu          sync.Mutex // guards all below
 	running     int
-	waiting     int
+	waiting     []*waiter // the oldest first
 	virtualTime time.Duration
 	dispatched  time.Duration         // when a query was dispatched last
 	tenants     map[uuid.UUID]*tenant // idle ones may be missing
@@ -58,26 +57,19 @@ type tenant struct {
 	settled time.Duration // service time of its ended queries, and what raised it to virtualTime
 	running int
 	begins  time.Duration // sum of the starting times of its running queries
-	waiting []*waiter     // its queries, the oldest first
+	waiting int           // how many of its queries wait
 }
 
 // waiter is a query that waits for a slot.
 type waiter struct {
-	since time.Duration
-	began chan time.Duration // gets the moment at which it has a slot, or is closed if it is refused
+	tenant *tenant
+	began  chan time.Duration // gets the moment at which it has a slot, or is closed if it is refused
 }
 
 // serviceTime is how long the tenant's queries have run, running ones up to now.
 // It is continuous: it does not jump when a query begins or ends.
 func (t *tenant) serviceTime(now time.Duration) time.Duration {
 	return t.settled + time.Duration(t.running)*now - t.begins
-}
-
-func (t *tenant) isIdle() bool { return t.running == 0 && len(t.waiting) == 0 }
-
-// before says whether t's oldest waiting query runs before u's.
-func (t *tenant) before(u *tenant, now time.Duration) bool {
-	return cmp.Or(cmp.Compare(t.serviceTime(now), u.serviceTime(now)), cmp.Compare(t.waiting[0].since, u.waiting[0].since)) < 0
 }
 
 func newFairQueue(slots int) *fairQueue {
@@ -92,19 +84,13 @@ func (q *fairQueue) enter(ctx context.Context, workspace uuid.UUID) (began time.
 	q.mu.Lock()
 	now := q.now()
 	t := q.tenant(workspace, now)
-	if q.running < q.slots && len(t.waiting) == 0 && t.running < q.slotLimit(now) {
-		q.begin(t, now)
-		q.mu.Unlock()
-		return now, nil
-	}
-	if len(t.waiting) >= max(1, q.capacity/2) || q.waiting >= q.capacity && !q.evictFor(t) {
-		q.mu.Unlock()
-		return 0, postgres.ErrOverloaded
-	}
-	w := &waiter{since: now, began: make(chan time.Duration, 1)}
-	t.waiting = append(t.waiting, w)
-	q.waiting++
+	w := &waiter{tenant: t, began: make(chan time.Duration, 1)}
+	q.waiting = append(q.waiting, w)
+	t.waiting++
 	q.dispatch(now)
+	if t.waiting > q.capacity/2 || len(q.waiting) > q.capacity {
+		q.refuse()
+	}
 	q.mu.Unlock()
 
 	select {
@@ -114,7 +100,7 @@ func (q *fairQueue) enter(ctx context.Context, workspace uuid.UUID) (began time.
 		}
 		return began, nil
 	case <-ctx.Done():
-		if !q.withdraw(t, w) { // it was decided in the same moment
+		if !q.withdraw(w) { // it was decided in the same moment
 			if began, ok := <-w.began; ok {
 				q.leave(workspace, began)
 			}
@@ -140,7 +126,7 @@ func (q *fairQueue) leave(workspace uuid.UUID, began time.Duration) {
 func (q *fairQueue) load() (running, waiting int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.running, q.waiting
+	return q.running, len(q.waiting)
 }
 
 // tenant returns the tenant of a new query.
@@ -151,7 +137,7 @@ func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 		t = &tenant{}
 		q.tenants[workspace] = t
 	}
-	if len(t.waiting) == 0 {
+	if t.waiting == 0 {
 		t.settled += max(0, q.virtualTime-t.serviceTime(now))
 	}
 	if q.lastTenant != t && q.lastTenant != nil && now < q.lastEntered+recently {
@@ -166,85 +152,63 @@ func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 func (q *fairQueue) forget() {
 	if len(q.tenants) > q.slots+q.capacity {
 		maps.DeleteFunc(q.tenants, func(_ uuid.UUID, t *tenant) bool {
-			return t.isIdle() && (q.waiting == 0 || t.settled <= q.virtualTime)
+			return t.running == 0 && t.waiting == 0 && (len(q.waiting) == 0 || t.settled <= q.virtualTime)
 		})
 	}
 }
 
-// slotLimit is how many slots one tenant may use.
-func (q *fairQueue) slotLimit(now time.Duration) int {
-	if now < q.sharedUntil {
-		return q.slots - q.slots/2
-	}
-	return q.slots
-}
-
-// begin takes a slot for the tenant.
-func (q *fairQueue) begin(t *tenant, now time.Duration) {
-	q.virtualTime = max(t.serviceTime(now), q.virtualTime+(now-q.dispatched)/(queueFactor+1))
-	q.dispatched = now
-	q.running++
-	t.running++
-	t.begins += now
-}
-
-// evictFor makes room for a query of t: it refuses the newest query of the tenant that has the
-// most waiting, if t has fewer. It returns whether it did.
-func (q *fairQueue) evictFor(t *tenant) bool {
-	most := t
-	for _, u := range q.tenants {
-		if len(u.waiting) > len(most.waiting) {
-			most = u
+// refuse makes room for a query: it refuses the newest one of the tenant that has the most waiting.
+func (q *fairQueue) refuse() {
+	last := 0
+	for i, w := range q.waiting {
+		if w.tenant.waiting >= q.waiting[last].tenant.waiting {
+			last = i
 		}
 	}
-	last := len(most.waiting) - 1
-	if last <= len(t.waiting) {
-		return false
-	}
-	w := most.waiting[last]
-	most.waiting = most.waiting[:last]
-	q.waiting--
-	close(w.began)
-	return true
+	close(q.remove(last).began)
 }
 
 // withdraw removes a waiting query. It returns false if the query no longer waits.
-func (q *fairQueue) withdraw(t *tenant, w *waiter) bool {
+func (q *fairQueue) withdraw(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.Index(t.waiting, w)
-	if i < 0 {
-		return false
+	i := slices.Index(q.waiting, w)
+	if i >= 0 {
+		q.remove(i)
 	}
-	t.waiting = slices.Delete(t.waiting, i, i+1)
-	q.waiting--
-	return true
+	return i >= 0
 }
 
-// dispatch gives free slots to waiting queries. If all waiting tenants are at their
-// slotLimit, they wait until one of their queries ends.
+func (q *fairQueue) remove(i int) *waiter {
+	w := q.waiting[i]
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	w.tenant.waiting--
+	return w
+}
+
+// dispatch gives free slots to waiting queries: of the tenants with the least service time, the
+// oldest first. A tenant that has all slots it may use waits until one of its queries ends.
 func (q *fairQueue) dispatch(now time.Duration) {
-	for q.running < q.slots && q.waiting > 0 {
-		t := q.next(now)
-		if t == nil {
+	limit := q.slots
+	if now < q.sharedUntil {
+		limit -= q.slots / 2
+	}
+	for q.running < q.slots {
+		next := -1
+		for i, w := range q.waiting {
+			if w.tenant.running < limit && (next < 0 || w.tenant.serviceTime(now) < q.waiting[next].tenant.serviceTime(now)) {
+				next = i
+			}
+		}
+		if next < 0 {
 			return
 		}
-		w := t.waiting[0]
-		t.waiting = t.waiting[1:]
-		q.waiting--
-		q.begin(t, now)
+		w := q.remove(next)
+		q.virtualTime = max(w.tenant.serviceTime(now), q.virtualTime+(now-q.dispatched)/(queueFactor+1))
+		q.dispatched = now
+		q.running++
+		w.tenant.running++
+		w.tenant.begins += now
 		w.began <- now
 	}
-}
-
-// next is the tenant whose oldest waiting query runs next; nil if all waiting
-// tenants are at their slotLimit.
-func (q *fairQueue) next(now time.Duration) (next *tenant) {
-	limit := q.slotLimit(now)
-	for _, t := range q.tenants {
-		if len(t.waiting) > 0 && t.running < limit && (next == nil || t.before(next, now)) {
-			next = t
-		}
-	}
-	return next
 }

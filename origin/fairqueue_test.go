@@ -241,7 +241,7 @@ func TestFairQueueForgetsACancelledQuery(t *testing.T) {
 		}
 		q.leave(uuid.UUID{1}, began)
 		for _, s := range q.tenants {
-			if !s.isIdle() {
+			if s.running != 0 || s.waiting != 0 {
 				t.Errorf("left behind: %+v", s)
 			}
 		}
