@@ -3,7 +3,6 @@ package cache_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -145,19 +144,6 @@ func TestWaitIsBounded(t *testing.T) {
 	})
 }
 
-func TestFillHasADeadline(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
-		began := time.Now()
-		_, err := ask(c, keyOf("q"), cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
-			<-ctx.Done()
-			return cache.FillResult{}, fmt.Errorf("query: %w", ctx.Err())
-		}})
-		if waited := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || waited != fillTime {
-			t.Fatalf("%v after %v", err, waited)
-		}
-	})
-}
-
 func TestAStaleEntryIsServedWhenTheFillHangs(t *testing.T) {
 	virtual(t, func(t *testing.T, c *cache.Cache) {
 		key, release := keyOf("q"), make(chan struct{})
@@ -189,31 +175,22 @@ func TestAStaleEntryIsServedWhenTheFillHangs(t *testing.T) {
 }
 
 func TestAStaleEntryIsServedWhenTheOriginFails(t *testing.T) {
-	for what, failing := range map[string]cache.Fill{
-		"at once": fails(errOrigin),
-		"by panic": cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
-			panic(errOrigin.Error())
-		}},
-	} {
-		t.Run(what, func(t *testing.T) {
-			virtual(t, func(t *testing.T, c *cache.Cache) {
-				key := keyOf("q")
-				read := time.Now()
-				forward(t, c, key, brings("old"))
-				for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
-					boottimetest.Pass(age - time.Since(read))
-					r, err := ask(c, key, failing)
-					if err != nil || text(r.Entry) != "old" || r.Err == nil || !r.HadStale || r.Source != cache.Memory || r.Age != age {
-						t.Fatalf("at %v: %+v, %v", age, r, err)
-					}
-				}
-				boottimetest.Pass(time.Nanosecond)
-				if r, err := ask(c, key, failing); err == nil {
-					t.Fatalf("served at the age of %v", r.Age)
-				}
-			})
-		})
-	}
+	virtual(t, func(t *testing.T, c *cache.Cache) {
+		key, read := keyOf("q"), time.Now()
+		forward(t, c, key, brings("old"))
+		for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
+			boottimetest.Pass(age - time.Since(read))
+			r, err := ask(c, key, fails(errOrigin))
+			want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
+			if r.Age != age {
+				t.Fatalf("%v old at %v", r.Age, age)
+			}
+		}
+		boottimetest.Pass(time.Nanosecond)
+		if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			t.Fatalf("served at the age of %v: %v", r.Age, err)
+		}
+	})
 }
 
 // A stale entry may also expire while its request waits for the fill.

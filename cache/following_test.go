@@ -106,24 +106,6 @@ func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
 			})
 		})
 	}
-	t.Run("another list", func(t *testing.T) {
-		onNode(t, func(n *node) {
-			n.asked(n.reads(shows("a")), "a", cache.Origin)
-			n.change(keyOf("other"), rowAt(0, "A"))
-			n.beat()
-			n.isHit("a")
-		})
-	})
-	t.Run("any row", func(t *testing.T) {
-		onNode(t, func(n *node) {
-			n.asked(n.reads(shows("a")), "a", cache.Origin)
-			n.change(n.q)
-			n.settled[0].Rows = nil
-			n.beat()
-			n.isHit("")
-			n.asked(n.reads(shows("A")), "A", cache.Origin)
-		})
-	})
 }
 
 // A page that is made anew with an equal body shares its compressed form.

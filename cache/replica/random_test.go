@@ -235,22 +235,3 @@ func (m *model) heartbeat(n *modelNode) {
 	m.publish()
 	m.apply(n)
 }
-
-// The proof of Merge rests on this: of the changes of one row, a snapshot sees those
-// before a change that it sees.
-func TestChangesOfARowBecomeVisibleInTheirOrder(t *testing.T) {
-	for seed := range uint64(200) {
-		m := seededModel(seed)
-		for range 300 {
-			m.step()
-			s := m.snapshot()
-			for i, chain := range m.chains {
-				for j := 1; j < len(chain); j++ {
-					if s.Sees(chain[j].xid) && !s.Sees(chain[j-1].xid) || chain[j].lsn < chain[j-1].lsn {
-						t.Fatalf("seed %d: row %d: %d and %d", seed, i, chain[j-1].xid, chain[j].xid)
-					}
-				}
-			}
-		}
-	}
-}
