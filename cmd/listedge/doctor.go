@@ -33,9 +33,6 @@ func (c *doctorCommand) Validate() error {
 func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	findings := doctor.Examine(ctx, doctor.Options{DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, Region: c.Region,
 		ServerFlags: c.ServerFlags, Nodes: c.Node})
-	for i := range findings { // an error of a server may have several lines
-		findings[i].Text = oneSentence(findings[i].Text)
-	}
 	err := c.print(t, findings, nil, "{{range .}}{{printf `%-4s  %-26s` .Level .Subject}} {{.Text}}{{with .Remedy}}: {{.}}{{end}}\n{{end}}")
 	if err == nil && slices.ContainsFunc(findings, func(f admin.Finding) bool { return f.Level == admin.Fail }) {
 		err = errFindings

@@ -17,7 +17,7 @@ var (
 	mayImport = map[string][]string{
 		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower",
 			"origin/load", "origin/postgres", "origin/usage",
-			"internal/lists", "internal/redact", "internal/sandbox"},
+			"internal/lists", "internal/redact", "internal/remedy", "internal/sandbox"},
 		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "limiter", "origin", "origin/admin", "origin/postgres", "internal/changefeed",
 			"internal/remedy"},
 		"cmd/listedge/node": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower",

@@ -104,17 +104,6 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfSeveralLinesIsOneSentence(t *testing.T) {
-	for text, want := range map[string]string{
-		"one": "one", "connect:\n\ta: refused\n\ta: refused\n": "connect: a: refused",
-		"connect:\n\ta: refused\n\tb: refused": "connect: a: refused; b: refused", "": "",
-	} {
-		if got := oneSentence(text); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-}
-
 // Periods may be in days.
 func TestPeriods(t *testing.T) {
 	for text, want := range map[string]string{

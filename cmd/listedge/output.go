@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"text/template"
@@ -78,18 +77,6 @@ func instant(at *time.Time) string {
 		return "-"
 	}
 	return at.UTC().Format(time.RFC3339)
-}
-
-// oneSentence joins the lines of an error to one line. It omits repeated lines, because a
-// server that was tried twice may give the same error twice.
-func oneSentence(s string) string {
-	var lines []string
-	for line := range strings.Lines(s) {
-		if line = oneLine(line); line != "" && !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
-	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
 // checkedWriter keeps the first error of writing: a command whose output is lost

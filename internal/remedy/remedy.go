@@ -1,10 +1,11 @@
-// Package remedy adds to an error what an operator can do about it.
+// Package remedy prints errors for operators, with what they can do about them.
 package remedy
 
 import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 )
 
@@ -35,5 +36,17 @@ func Explain(err error) (why, remedy string) {
 	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
 		return "no answer in time", remedy
 	}
-	return strings.TrimSuffix(strings.Join(strings.Fields(err.Error()), " "), ": "+remedy), remedy
+	return OneSentence(strings.TrimSuffix(err.Error(), ": "+remedy)), remedy
+}
+
+// OneSentence joins the lines of an error to one line. It omits repeated lines, because a
+// server that was tried twice may give the same error twice.
+func OneSentence(s string) string {
+	var lines []string
+	for line := range strings.Lines(s) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }

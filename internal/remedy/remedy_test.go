@@ -14,7 +14,9 @@ func TestFailuresAreExplained(t *testing.T) {
 	}{
 		{"a time-out", "no answer in time", "", fmt.Errorf("ping: %w", context.DeadlineExceeded)},
 		{"a time-out with a remedy", "no answer in time", "wait", Add(context.DeadlineExceeded, "wait")},
-		{"several lines", "it is a standby", "", errors.New("it is\n  a standby")},
+		{"several lines", "it is; a standby", "", errors.New("it is\n  a standby")},
+		{"two servers", "connect: a: refused; b: refused", "", errors.New("connect:\n\ta: refused\n\tb: refused\n")},
+		{"a server that was tried twice", "it fails: refused", "see it", Add(errors.New("it fails:\n\trefused\n\trefused"), "see it")},
 		{"an error that knows the remedy", "write: it is full", "make room", fmt.Errorf("write: %w", Add(errors.New("it is full"), "make room"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
