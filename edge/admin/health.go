@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"listedge/internal/remedy"
 )
@@ -37,8 +35,7 @@ type Check struct {
 	Run     func(context.Context) error `json:"-"`    // nil = all is well
 	Every   time.Duration               `json:"-"`    // the least time until it runs again after it has passed
 	Effect  Effect                      `json:"effect"`
-	Broken  string                      `json:"broken"`  // what its failure means; empty = the error says it, and something else logs it
-	Remedy  string                      `json:"-"`       // what to do about a failure, unless the error knows; empty = the runbook says so
+	Broken  string                      `json:"broken"`  // what its failure means
 	Runbook string                      `json:"runbook"` // the section of the runbook about its failure
 	Light   bool                        `json:"light"`   // it is a server or the follower: the status page has a light for it
 	After   []string                    `json:"-"`       // the checks whose failure explains this one's
@@ -81,7 +78,7 @@ type Health struct {
 	mu     sync.Mutex // guards states, which only Run writes
 	states []CheckState
 
-	reported Readiness // as it was logged last; only Run uses it
+	reported string // whether it is ready, as the log said last; only Run uses it
 }
 
 const (
@@ -134,18 +131,13 @@ func (h *Health) Run(ctx context.Context) {
 	}
 }
 
-// runAll runs each check that is due. Those of servers come first, so that when a use of a
-// server fails it is known whether the server does (After).
+// runAll runs each check that is due.
 func (h *Health) runAll(ctx context.Context) {
-	for _, uses := range []bool{false, true} {
-		var running sync.WaitGroup
-		for i := range h.states {
-			if s := &h.states[i]; (len(s.After) > 0) == uses {
-				running.Go(func() { h.run(ctx, s) })
-			}
-		}
-		running.Wait()
+	var running sync.WaitGroup
+	for i := range h.states {
+		running.Go(func() { h.run(ctx, &h.states[i]) })
 	}
+	running.Wait()
 }
 
 func (h *Health) run(ctx context.Context, s *CheckState) {
@@ -178,41 +170,33 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 			s.Checked, s.Up, s.Since = true, false, s.failing
 		}
 		s.Why, s.Remedy = remedy.Explain(err)
-		s.Remedy = cmp.Or(s.Remedy, s.Check.Remedy)
 	}
 }
 
-// log says that the node has become ready or not ready, or why it is not, if that has changed;
-// once started, which checks have gone down or up. unready = it may say "not ready" by now.
-func (h *Health) log(unready bool) {
+// log says which checks have gone down or up, and whether the node has become ready or not
+// ready. A failure is logged once, also if its reason changes. late = a start may be complained of.
+func (h *Health) log(late bool) {
 	if h.passed(Starts) {
 		h.started.Store(true)
 	}
-	h.mu.Lock()
-	for i := range h.states {
-		s := &h.states[i]
-		unready = unready && s.Checked
-		s.Follows = s.Why != "" && slices.ContainsFunc(h.states, func(o CheckState) bool {
-			return slices.Contains(s.After, o.Name) && time.Since(o.failed) < outageLinger
-		})
+	now, level := "ready", slog.LevelInfo
+	if !h.Ready() {
+		now, level = "not ready", slog.LevelWarn
 	}
-	h.mu.Unlock()
-	now, last := h.Readiness(), h.reported
-	switch {
-	case now.Draining, now.Ready && last.Ready, !now.Ready && (!unready || !last.Ready && maps.EqualFunc(now.Checks, last.Checks, sameButNumbers)):
-	case now.Ready:
-		h.logger.Info("ready")
-		h.reported = now
-	default:
-		h.logger.Warn("not ready", "checks", now.Checks)
-		h.reported = now
-	}
+	late = late || h.started.Load()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	var failing []string
 	for i := range h.states {
 		s := &h.states[i]
 		down := s.Why != ""
-		if s.Broken == "" || down == s.logged || s.Follows || !h.started.Load() {
+		s.Follows = down && slices.ContainsFunc(h.states, func(o CheckState) bool {
+			return slices.Contains(s.After, o.Name) && time.Since(o.failed) < outageLinger
+		})
+		if down {
+			failing = append(failing, strings.ToLower(s.Name))
+		}
+		if down == s.logged || s.Follows || !late {
 			continue
 		}
 		if s.logged = down; down {
@@ -221,11 +205,10 @@ func (h *Health) log(unready bool) {
 			h.logger.Info("no longer: " + s.Broken)
 		}
 	}
-}
-
-// sameButNumbers reports whether two reasons differ in numbers alone: many say for how long.
-func sameButNumbers(a, b string) bool {
-	return slices.Equal(strings.FieldsFunc(a, unicode.IsDigit), strings.FieldsFunc(b, unicode.IsDigit))
+	if late && now != h.reported && !h.draining.Load() {
+		h.logger.Log(context.Background(), level, now, "failing", cmp.Or(strings.Join(failing, ", "), "none"))
+		h.reported = now
+	}
 }
 
 // passed reports whether all checks with this effect or a stronger one are up.

@@ -35,10 +35,11 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 				return cmp.Or(needs.Ready(ctx), breakerFailure("pages", pages.Stats().BreakerOpen), breakerFailure("keys", keys.BreakerOpen()))
 			}},
 		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), After: postgres,
-			Broken: "the usage of keys is not written to Postgres", Remedy: "run listedge doctor: it names a right that is missing"},
-		{Name: "trusted-proxies", Run: asks(n.server.UntrustedProxy),
-			Broken: "all clients of a proxy count as one address",
-			Remedy: "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"},
+			Broken: "the usage of keys is not written to Postgres", Runbook: "ListedgeUsageUnwritten"},
+		{Name: "trusted-proxies", Broken: "all clients of a proxy count as one address",
+			Run: asks(func() error {
+				return remedy.Add(n.server.UntrustedProxy(), "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing")
+			})},
 	}
 	if n.certificate != nil {
 		all = append(all, admin.Check{Name: "certificate", Run: asks(n.certificate.check), Runbook: "ListedgeCertificateExpires",
@@ -51,7 +52,8 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 		all = append(all,
 			admin.Check{Name: "timeline", Run: asks(n.checkTimeline), Effect: admin.Starts, After: servers, Runbook: "ListedgeFreshnessUntrusted",
 				Broken: "the database server is on an old timeline: its answers are not served as fresh"},
-			admin.Check{Name: "Follower", Run: asks(n.checkFollower), After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true})
+			admin.Check{Name: "Follower", Run: asks(n.checkFollower), After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true,
+				Broken: "changes are not followed"})
 	}
 	for i, s := range pages.Stats().Standbys {
 		all = append(all, admin.Check{Name: "Replica " + s.Server, Runbook: "ListedgeReplicaFails", Light: true,
@@ -67,7 +69,8 @@ func (n *Node) checksOfRedis() []admin.Check {
 	all := []admin.Check{
 		{Name: "Redis", Run: n.writeRedis, Runbook: "ListedgeRedisDown", Light: true,
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
-		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always}, // logged as the reason why the node is not ready
+		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always, After: []string{"Postgres"}, Runbook: "ListedgeWrongDatabase",
+			Broken: "the node is not known to be one of its fleet"},
 		{Name: "identity", Run: asks(n.identityFailure.get), Broken: "the node may not query which database it reads: pages are not stored in Redis"},
 		{Name: "Redis eviction", Every: time.Minute, After: redis, Runbook: "ListedgeRedisEvicts",
 			Broken: "Redis may evict buckets and the log of changes", Run: n.checkEviction},
@@ -141,7 +144,7 @@ func (n *Node) checkFollower() error {
 		return nil
 	}
 	if why := n.incapable(); why != nil {
-		return fmt.Errorf("changes cannot be followed, so pages expire after --cache-ttl: %w", why)
+		return fmt.Errorf("pages expire after --cache-ttl: %w", why)
 	}
 	if silence := n.feed.Silence(); silence > followAgain {
 		return fmt.Errorf("no heartbeat of a follower for %s", silence.Round(time.Second))
