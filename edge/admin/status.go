@@ -69,19 +69,20 @@ type KeyState struct {
 
 // State is what the status page shows beside the metrics.
 type State struct {
-	Now      time.Time    `json:"now"`
-	Self     string       `json:"self"` // this node's name in Fleet
-	Draining bool         `json:"draining"`
-	Checks   []CheckState `json:"checks"`
-	Keys     []KeyState   `json:"keys"`
-	Fleet    []NodeState  `json:"fleet"` // all known nodes, with this one
+	Now      time.Time      `json:"now"`
+	Self     string         `json:"self"` // this node's name in Fleet
+	Draining bool           `json:"draining"`
+	Checks   []CheckState   `json:"checks"`
+	Keys     []KeyState     `json:"keys"`
+	Fleet    []NodeState    `json:"fleet"` // all known nodes, with this one
+	Settings map[string]any `json:"settings"`
 }
 
 // serveState answers with the state.
 func (o *Options) serveState(w http.ResponseWriter, r *http.Request) {
 	self := o.Self()
 	state := State{Now: time.Now(), Self: self.Name, Draining: o.Health.draining.Load(), Checks: o.Health.States(), Keys: o.Keys(),
-		Fleet: []NodeState{self}}
+		Fleet: []NodeState{self}, Settings: o.Settings}
 	if o.Fleet != nil {
 		for _, n := range o.Fleet(r.Context()) {
 			if n.Name != self.Name {

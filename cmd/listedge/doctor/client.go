@@ -14,13 +14,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"listedge/edge/admin"
 )
-
-// nodeTimeout bounds reading all nodes, with resolving their names.
-const nodeTimeout = 3 * time.Second
 
 // AdminURL is the address of a node's admin listener.
 type AdminURL struct{ url.URL }
@@ -45,21 +41,19 @@ func (u AdminURL) nodes(ctx context.Context) (all []AdminURL) {
 	if u.Scheme == "https" {
 		return []AdminURL{u}
 	}
-	for _, family := range []string{"ip4", "ip6"} { // a node may have an address of each
-		found, _ := net.DefaultResolver.LookupNetIP(ctx, family, u.Hostname())
-		if len(found) == 1 {
-			break
-		}
-		for _, address := range found {
-			one := u
-			one.Host = net.JoinHostPort(address.Unmap().String(), cmp.Or(u.Port(), "80"))
-			all = append(all, one)
-		}
-		if len(all) > 0 {
-			return all
-		}
+	found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip4", u.Hostname())
+	if len(found) == 0 { // else not asked for: a node may have an address of each family
+		found, _ = net.DefaultResolver.LookupNetIP(ctx, "ip6", u.Hostname())
 	}
-	return []AdminURL{u} // reading it says why a name has no address
+	if len(found) < 2 {
+		return []AdminURL{u} // reading it says why a name has no address
+	}
+	for _, address := range found {
+		one := u
+		one.Host = net.JoinHostPort(address.Unmap().String(), cmp.Or(u.Port(), "80"))
+		all = append(all, one)
+	}
+	return all
 }
 
 // nodeState is what a node's admin listener says of the node.
@@ -67,21 +61,22 @@ type nodeState struct {
 	name string
 	err  error // why the node could not be read
 	admin.State
-	self     admin.NodeState // the node's own in Fleet
-	settings map[string]any
+	self admin.NodeState // the node's own in Fleet
 }
 
 // readNodes reads the state of all nodes that the URLs mean, each once, sorted by address.
 func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
-	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
-	defer cancel()
 	var calls sync.WaitGroup
 	var mu sync.Mutex // guards all
 	for _, u := range urls {
 		calls.Go(func() {
 			for _, one := range u.nodes(ctx) {
 				calls.Go(func() {
-					n := one.read(ctx)
+					n := nodeState{name: one.Host}
+					n.err = one.Get(ctx, "state", &n.State)
+					if i := slices.IndexFunc(n.Fleet, func(one admin.NodeState) bool { return one.Name == n.Self }); i >= 0 {
+						n.self = n.Fleet[i]
+					}
 					mu.Lock()
 					defer mu.Unlock()
 					all = append(all, n)
@@ -92,19 +87,6 @@ func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
 	calls.Wait()
 	slices.SortFunc(all, func(a, b nodeState) int { return cmp.Compare(a.name, b.name) })
 	return slices.CompactFunc(all, func(a, b nodeState) bool { return a.name == b.name })
-}
-
-// read reads a node's state and settings from its admin listener, until the deadline of ctx.
-func (u AdminURL) read(ctx context.Context) nodeState {
-	n := nodeState{name: u.Host}
-	n.err = cmp.Or(u.Get(ctx, "state", &n.State), u.Get(ctx, "settings", &n.settings))
-	if ctx.Err() != nil && n.err != nil {
-		n.err = fmt.Errorf("no answer within %s", nodeTimeout)
-	}
-	if i := slices.IndexFunc(n.Fleet, func(one admin.NodeState) bool { return one.Name == n.Self }); i >= 0 {
-		n.self = n.Fleet[i]
-	}
-	return n
 }
 
 // client is for requests to nodes. It uses no proxy: they are in the same network.
@@ -120,11 +102,8 @@ func (u AdminURL) Get(ctx context.Context, path string, to any) error {
 		return err
 	}
 	response, err := client.Do(request)
-	if failure := (*url.Error)(nil); errors.As(err, &failure) {
-		return failure.Err // without the URL
-	}
 	if err != nil {
-		return err
+		return errors.Unwrap(err) // without the URL
 	}
 	defer response.Body.Close()
 	switch response.StatusCode {
@@ -148,17 +127,17 @@ func (u AdminURL) Ready(ctx context.Context) error {
 	if err := u.Get(ctx, "readyz", &r); err != nil {
 		return fmt.Errorf("ask the node: %w", err)
 	}
-	if r.Draining {
-		return errors.New("not ready: draining")
+	if r.Ready {
+		return nil
 	}
-	var failing []string
+	var why []string
 	for _, name := range slices.Sorted(maps.Keys(r.Checks)) {
 		if what := r.Checks[name]; what != "ok" {
-			failing = append(failing, name+": "+what)
+			why = append(why, name+": "+what)
 		}
 	}
-	if !r.Ready {
-		return fmt.Errorf("not ready: %s", strings.Join(failing, "; "))
+	if r.Draining {
+		why = []string{"draining"}
 	}
-	return nil
+	return fmt.Errorf("not ready: %s", strings.Join(why, "; "))
 }

@@ -10,8 +10,10 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"listedge/cmd/listedge/node"
 	"listedge/internal/changefeed"
@@ -29,17 +31,22 @@ type Options struct {
 	Nodes []AdminURL // a name with several addresses means all of them
 }
 
-// followerConnections is the number of connections of the follower, which are not in the
-// pools.
-const followerConnections = 2
+const (
+	// timeout bounds all checks together: a server that hangs has a finding that says so.
+	timeout = 5 * time.Second
+	// followerConnections is the number of connections of the follower, which are not in the
+	// pools.
+	followerConnections = 2
+)
 
-// Examine checks all servers and nodes concurrently. Each check has a deadline.
+// Examine checks all servers and nodes concurrently.
 func Examine(ctx context.Context, o Options) []admin.Finding {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	var checks sync.WaitGroup
-	var database, redis report
+	var database, redis []admin.Finding
 	direct := cmp.Or(o.ReplicationURL, o.DatabaseURL)
-	here := view{"the doctor", map[string]string{"region": cmp.Or(o.Region, "none")}}
-	inRedis := view{"Redis", map[string]string{}}
+	here, inRedis := view{"the doctor", map[string]string{"region": cmp.Or(o.Region, "none")}}, view{"Redis", map[string]string{}}
 	checks.Go(func() {
 		followed := &changefeed.Followed{Region: o.Region} // unknown if Postgres does not answer, which is another finding
 		if server, err := postgres.IdentifyAt(ctx, direct); err == nil {
@@ -47,7 +54,7 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 			here.says["database"] = server.Identity.String()
 		}
 		if o.RedisURL != "" {
-			redis.checkRedis(ctx, o.RedisURL, followed, inRedis.says)
+			redis = checkRedis(ctx, o.RedisURL, followed, inRedis.says)
 		}
 	})
 	checks.Go(func() {
@@ -55,7 +62,7 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
 			Connections: o.DatabaseConnections + postgres.KeyConnections + postgres.UsageConnections + followerConnections})
 	})
-	replicas := make(report, len(o.ReplicaURL))
+	replicas := make([]admin.Finding, len(o.ReplicaURL))
 	for i, url := range o.ReplicaURL {
 		checks.Go(func() { replicas[i] = admin.DiagnoseReplica(ctx, url, direct) })
 	}
@@ -64,21 +71,14 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 	checks.Wait()
 	all := slices.Concat(database, replicas, redis)
 	for i := range nodes {
-		all.checkNode(&nodes[i])
+		all = append(all, nodes[i].check())
 	}
-	all.checkChecks(nodes)
-	all.checkFleet(nodes, inRedis, here)
-	return all
+	all = append(all, checksOf(nodes, all)...)
+	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool { return n.err != nil }) // each has a finding
+	here.says["size"] = fmt.Sprint(len(nodes))
+	return append(all, compareNodes(nodes, inRedis, here)...)
 }
 
-// report collects findings.
-type report []admin.Finding
-
-func (r *report) add(subject string, level admin.Level, text, remedy string) {
-	*r = append(*r, admin.Finding{Subject: subject, Level: level, Text: text, Remedy: remedy})
-}
-
-// judge adds a finding: all is fine, or the error, with otherwise as remedy if it brings none.
-func (r *report) judge(subject string, level admin.Level, fine string, err error, otherwise string) {
-	*r = append(*r, admin.FindingOf(subject, level, fine, err, otherwise))
+func finding(subject string, level admin.Level, text, remedy string) admin.Finding {
+	return admin.Finding{Subject: subject, Level: level, Text: text, Remedy: remedy}
 }

@@ -6,9 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
-	"listedge/cache"
 	"listedge/cmd/listedge/node"
 	"listedge/origin/admin"
 )
@@ -20,10 +18,19 @@ type view struct {
 }
 
 // agreed are the subjects of which all views must say the same, and what to do if they do not.
-var agreed = []struct{ subject, remedy string }{
-	{"region", "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
-	{"database", "give all nodes and the doctor the same --database-url, or give the nodes of each database a Redis of their own"},
-	{"log of changes", "give all nodes and the doctor the same --redis-url; check again if Postgres has just restarted"},
+var agreed = []struct {
+	subject string
+	level   admin.Level
+	remedy  string
+}{
+	{"version", admin.Warn, "finish the upgrade: docs/UPGRADING.md"},
+	{"region", admin.Fail, "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
+	{"database", admin.Fail, "give all nodes and the doctor the same --database-url, or give the nodes of each database a Redis of their own"},
+	{"log of changes", admin.Fail, "give all nodes and the doctor the same --redis-url; check again if Postgres has just restarted"},
+	{"follower", admin.Fail, "give all nodes the same --database-url, --region and --redis-url; check regions one at a time"},
+	{"limits", admin.Fail, "give all nodes the same --redis-url: one without it admits a whole limit of its own"},
+	{"size", admin.Warn, "name all nodes with --node, and give all nodes and the doctor the same --redis-url; " +
+		"a node that has started or ended is miscounted for some seconds"},
 }
 
 // sameSettings are the settings that must be the same on all nodes, because any node may
@@ -31,46 +38,28 @@ var agreed = []struct{ subject, remedy string }{
 var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode",
 	"trusted-proxies"}
 
-// settles is how long after the start of a node the others may not count it yet.
-const settles = 10 * time.Second
-
-// checkFleet reports whether the nodes that answer form one fleet, also for Redis and the doctor.
-func (r *report) checkFleet(nodes []nodeState, others ...view) {
-	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool { return n.err != nil }) // each has a finding
+// compareNodes reports whether the nodes form one fleet, also for Redis and the doctor.
+func compareNodes(nodes []nodeState, others ...view) (found []admin.Finding) {
 	if len(nodes) == 0 {
-		return
+		return nil
 	}
-	var views []view
 	for i := range nodes {
-		views = append(views, view{nodes[i].name, nodes[i].says()})
+		others = append(others, nodes[i].view())
 	}
-	all := slices.Concat(views, others)
 	for _, a := range agreed {
-		r.compare(all, a.subject, admin.Fail, a.remedy)
-	}
-	for _, name := range sameSettings {
-		if text, same := compare(views, name); !same {
-			r.add("fleet "+name, admin.Warn, text, "give all nodes the same --"+name)
+		switch text, same := compare(others, a.subject); {
+		case text != "" && same:
+			found = append(found, finding("fleet "+a.subject, admin.OK, text, ""))
+		case text != "":
+			found = append(found, finding("fleet "+a.subject, a.level, text, a.remedy))
 		}
 	}
-	r.checkFollower(nodes)
-	level, isNew := admin.Warn, func(n nodeState) bool { return n.Now.Sub(n.self.Started) < settles }
-	if _, same := compare(views, "size"); !same && !slices.ContainsFunc(nodes, isNew) {
-		level = admin.Fail // one without the others' Redis admits a whole limit of its own
+	for _, name := range sameSettings {
+		if text, same := compare(others, name); !same {
+			found = append(found, finding("fleet "+name, admin.Warn, text, "give all nodes the same --"+name))
+		}
 	}
-	r.compare(append(all, view{"the doctor", map[string]string{"size": fmt.Sprint(len(nodes))}}), "size", level,
-		"name all nodes with --node, and give all nodes and the doctor the same --redis-url; a node that has started or ended is miscounted for some seconds")
-}
-
-// compare reports whether all views say the same of a subject, if one of them knows it.
-func (r *report) compare(views []view, subject string, level admin.Level, remedy string) {
-	switch text, same := compare(views, subject); {
-	case text == "":
-	case same:
-		r.add("fleet "+subject, admin.OK, text, "")
-	default:
-		r.add("fleet "+subject, level, text, remedy)
-	}
+	return found
 }
 
 // compare says which views say what of a subject, the most frequent first, and whether all
@@ -92,50 +81,25 @@ func compare(views []view, subject string) (text string, same bool) {
 	return strings.Join(parts, "; "), len(on) == 0
 }
 
-// says returns what the node says of the fleet, by subject, as in view.
-func (n *nodeState) says() map[string]string {
-	size := "1"
-	if n.withRedis() {
-		size = strings.TrimPrefix(fmt.Sprint(n.self.Nodes), "0") // 0 = not known yet
-	}
-	all := map[string]string{"size": size, "region": cmp.Or(n.setting("region"), "none"), "database": n.setting("database")}
-	if n.self.Epoch != "" {
-		all["log of changes"] = "epoch " + n.self.Epoch
-	}
-	for _, name := range sameSettings {
-		all[name] = cmp.Or(n.setting(name), "none")
-	}
-	return all
-}
-
-func (n *nodeState) setting(name string) string {
-	if value, set := n.settings[name]; set {
-		return node.SettingText(value)
-	}
-	return ""
-}
-
-// checkFollower reports whether exactly one node follows changes for all. If none does, checks
-// of the nodes say why.
-func (r *report) checkFollower(nodes []nodeState) {
-	const subject = "fleet follower"
-	var following []string
-	modes := map[string]int{}
-	for _, n := range nodes {
-		modes[n.self.Mode]++
-		if n.self.Follower {
-			following = append(following, n.name)
+// view is what the node says of the fleet.
+func (n *nodeState) view() view {
+	database, _ := n.Settings["database"].(string) // empty = not known yet
+	says := map[string]string{"version": n.self.Version + " (" + n.self.Revision[:min(len(n.self.Revision), 10)] + ")", "database": database}
+	for _, name := range append(sameSettings, "region") {
+		says[name] = "none"
+		if value, set := n.Settings[name]; set {
+			says[name] = cmp.Or(node.SettingText(value), "none")
 		}
 	}
-	switch {
-	case len(following) > 1:
-		r.add(subject, admin.Fail, strings.Join(following, " and ")+" follow, each for a fleet of its own",
-			"give all nodes the same --database-url, --region and --redis-url; check regions one at a time")
-	case len(following) == 1:
-		r.add(subject, admin.OK, following[0]+" follows for all", "")
-	case modes[cache.ModeFollowed.String()] > 0:
-		r.add(subject, admin.Warn, "none of these, and yet they receive changes: another node follows", "name all nodes with --node")
-	case modes[cache.ModeUntrusted.String()] == 0:
-		r.add(subject, admin.OK, "none: pages expire by age", "")
+	says["limits"], says["size"] = "shared", strings.TrimPrefix(fmt.Sprint(n.self.Nodes), "0") // 0 = not known yet
+	if says["redis-url"] == "none" {
+		says["limits"], says["size"] = "not shared", "1"
 	}
+	if n.self.Epoch != "" {
+		says["log of changes"] = "epoch " + n.self.Epoch
+	}
+	if n.self.Follower {
+		says["follower"] = n.name
+	}
+	return view{n.name, says}
 }

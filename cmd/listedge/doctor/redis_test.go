@@ -14,18 +14,16 @@ func TestVersionsOfRedis(t *testing.T) {
 	for info, want := range map[string]admin.Finding{
 		"": {Level: admin.Fail}, "redis_version:5.0.14": {Level: admin.Fail, Text: "5.0.14"}, "redis_version:6.0.16": {Level: admin.Fail, Text: "6.0.16"},
 		"redis_version:6.2.0": {Level: admin.OK, Text: "6.2.0"}, "redis_version:10.0.0": {Level: admin.OK, Text: "10.0.0"},
-		"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n": {Level: admin.OK, Text: "Valkey 8.0.1, as Redis 7.2.4"},
+		"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n": {Level: admin.OK, Text: "7.2.4"},
 	} {
 		t.Run(info, func(t *testing.T) {
-			var found report
-			if found.checkRedisInfo(info, nil); !has(found, "redis version", want.Level, want.Text) {
+			if found := judgeInfo(info, nil); !has(found, "redis version", want.Level, want.Text) {
 				t.Errorf("%+v, want %+v", found, want)
 			}
 		})
 	}
 	t.Run("no answer", func(t *testing.T) {
-		var found report
-		if found.checkRedisInfo("", context.DeadlineExceeded); len(found) != 1 || !has(found, "redis version", admin.Warn, "no answer in time") {
+		if found := judgeInfo("", context.DeadlineExceeded); len(found) != 1 || !has(found, "redis version", admin.Warn, "no answer in time") {
 			t.Errorf("%+v", found)
 		}
 	})

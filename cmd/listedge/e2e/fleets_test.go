@@ -45,7 +45,7 @@ func TestTwoRegionsOnOneDatabase(t *testing.T) {
 	expect(t, diagnose(t, exitFine, "--database-url", url, "--region", "west"), "slot", "ok", "followed")
 	by := diagnose(t, exitFailed, "--database-url", url, "--region", "east", "--node", nodes[0].admin+","+nodes[1].admin+","+nodes[2].admin+","+nodes[3].admin)
 	expect(t, by, "fleet region", admin.Fail, "east on ")
-	expect(t, by, "fleet follower", admin.Fail, "each for a fleet of its own")
+	expect(t, by, "fleet follower", admin.Fail, "; 127.0.0.1:")
 	expect(t, by, "fleet log of changes", admin.Fail, "; epoch ")
 	expect(t, by, "fleet redis-url", admin.Warn, "; redis://")
 	refused(t, exitUsage, "--region", "serve", "--database-url", url, "--region", "New York")

@@ -158,8 +158,8 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 			t.Errorf("%d requests are admitted for a burst of 6, by %v nodes", admitted, nodes)
 		}
 	}
-	says(t, []string{"--database-url", clone, "--redis-url", server.URL(), "--region", "copy"}, exitFine,
-		admin.Finding{Subject: "fleet version", Level: admin.OK, Text: " ("})
+	says(t, []string{"--database-url", clone, "--redis-url", server.URL(), "--region", "copy", "--node", other.admin}, exitFine,
+		admin.Finding{Subject: "fleet size", Level: admin.OK, Text: "1 on all"})
 	client := redistest.Client(t, server)
 	for _, prefix := range []string{"listedge:", "listedge:copy:"} {
 		if n := client.HLen(t.Context(), prefix+"{changes}:nodes").Val(); n != 1 {

@@ -40,19 +40,11 @@ func (n *Node) incapable() error {
 
 // expireByAge makes pages expire by age while no node can follow changes.
 func (n *Node) expireByAge(ctx context.Context) {
-	cannotFollow := false
+	byAge := false
 	repeat(ctx, watchInterval, func(context.Context) {
-		why := n.incapable()
-		now := why != nil && n.feed.Silence() > followAgain
-		if now == cannotFollow {
-			return
-		}
-		cannotFollow = now
-		n.Cache.SetTTLMode(now)
-		if now {
-			n.logger.Warn("changes cannot be followed: pages expire after --cache-ttl", "why", why)
-		} else {
-			n.logger.Info("changes are followed again")
+		if now := n.incapable() != nil && n.feed.Silence() > followAgain; now != byAge {
+			byAge = now
+			n.Cache.SetTTLMode(now)
 		}
 	})
 }
@@ -81,8 +73,8 @@ func (n *Node) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
 	defer cancel()
 	if n.redis.pages != nil {
-		nodes, _, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix(), RosterSilence)
-		if err != nil || slices.ContainsFunc(nodes, func(e RosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
+		nodes, _, err := readRoster(ctx, n.redis.log, n.followed.Prefix(), rosterSilence)
+		if err != nil || slices.ContainsFunc(nodes, func(e rosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
 			return
 		}
 	}

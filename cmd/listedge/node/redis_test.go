@@ -59,12 +59,12 @@ func TestTheRosterHasWhoWroteLately(t *testing.T) {
 	_, client := redistest.Start(t)
 	ctx := context.Background()
 	for name, seen := range map[string]time.Duration{"now": 0, "old": -time.Hour, "future": time.Hour} {
-		entry, _ := json.Marshal(RosterEntry{NodeState: admin.NodeState{Name: name}, Seen: time.Now().Add(seen).UnixMilli()})
+		entry, _ := json.Marshal(rosterEntry{NodeState: admin.NodeState{Name: name}, Seen: time.Now().Add(seen).UnixMilli()})
 		if err := client.HSet(ctx, rosterKey("listedge:"), name, entry, "damaged", "{").Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	entries, others, err := ReadRoster(ctx, client, "listedge:", RosterSilence)
+	entries, others, err := readRoster(ctx, client, "listedge:", rosterSilence)
 	if slices.Sort(others); err != nil || len(entries) != 1 || entries[0].Name != "now" || !slices.Equal(others, []string{"damaged", "future", "old"}) {
 		t.Errorf("%+v, others %v, %v", entries, others, err)
 	}

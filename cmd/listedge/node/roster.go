@@ -16,15 +16,14 @@ import (
 	"listedge/edge/admin"
 )
 
-// The roster is a hash in Redis in which each node of a fleet writes its state, with its
-// version. So the doctor finds an unfinished upgrade without the addresses of the
-// nodes, and the status page of any node shows all nodes.
+// The roster is a hash in Redis in which each node of a fleet writes its state, so that the
+// status page of any node shows all nodes.
 
 const (
 	rosterEvery = 5 * time.Second // how often a node writes its entry
-	// RosterSilence: a node that has written nothing for so long has ended; after rosterLife
+	// rosterSilence: a node that has written nothing for so long has ended; after rosterLife
 	// the others remove what it wrote.
-	RosterSilence = 3 * rosterEvery
+	rosterSilence = 3 * rosterEvery
 	rosterLife    = time.Minute
 	rosterTimeout = 250 * time.Millisecond
 	// rosterReads: after so many writes a node reads the whole roster.
@@ -34,8 +33,8 @@ const (
 // rosterKey is the key of the roster of the fleet whose keys in Redis have the prefix.
 func rosterKey(prefix string) string { return prefix + "{changes}:nodes" }
 
-// RosterEntry is what a node writes about itself into Redis.
-type RosterEntry struct {
+// rosterEntry is what a node writes about itself into Redis.
+type rosterEntry struct {
 	admin.NodeState
 	Seen  int64  `json:"seen"`            // when it was written: Unix milliseconds of Redis' clock
 	Fleet string `json:"fleet,omitempty"` // the identity of the database whose changes it follows, as a digest
@@ -80,7 +79,7 @@ func (n *Node) writeEntry(ctx context.Context, key, own string) {
 	if err != nil {
 		return
 	}
-	text, _ := json.Marshal(RosterEntry{n.state(), now.UnixMilli(), n.followed.Digest()})
+	text, _ := json.Marshal(rosterEntry{n.state(), now.UnixMilli(), n.followed.Digest()})
 	_, err = n.redis.log.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.HSet(ctx, key, own, text)
 		p.PExpire(ctx, key, rosterLife)
@@ -91,10 +90,10 @@ func (n *Node) writeEntry(ctx context.Context, key, own string) {
 	}
 }
 
-// ReadRoster returns the entries of nodes that are not older than oldest, sorted by name, the
+// readRoster returns the entries of nodes that are not older than oldest, sorted by name, the
 // youngest of a name first, and the fields of all others. One as far in the future is another:
 // Redis' clock has gone back, and the entry of a node that has ended would never be old.
-func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) (entries []RosterEntry, others []string, err error) {
+func readRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) (entries []rosterEntry, others []string, err error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
 	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -105,7 +104,7 @@ func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string
 		return nil, nil, fmt.Errorf("read the nodes' states: %w", err)
 	}
 	for field, text := range all.Val() {
-		var e RosterEntry
+		var e rosterEntry
 		err := json.Unmarshal([]byte(text), &e)
 		if age := now.Val().Sub(time.UnixMilli(e.Seen)); err == nil && age.Abs() <= oldest {
 			e.Age = max(0, age.Seconds())
@@ -114,6 +113,6 @@ func ReadRoster(ctx context.Context, client redis.UniversalClient, prefix string
 			others = append(others, field)
 		}
 	}
-	slices.SortFunc(entries, func(a, b RosterEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Age, b.Age)) })
+	slices.SortFunc(entries, func(a, b rosterEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Age, b.Age)) })
 	return entries, others, nil
 }

@@ -41,7 +41,7 @@ func (n *Node) fleet(ctx context.Context) []admin.NodeState {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
 	now := time.Now()
-	entries, old, err := ReadRoster(ctx, n.redis.log, n.followed.Prefix(), rosterLife)
+	entries, old, err := readRoster(ctx, n.redis.log, n.followed.Prefix(), rosterLife)
 	if err != nil {
 		known := n.known.Load()
 		if known == nil {
