@@ -1,7 +1,6 @@
 package apikey
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,8 +22,8 @@ var lookup = &postgres.Statement{
 	Columns: []postgres.Column{{Name: "server", Type: pgtype.TextOID}, {Name: "key", Type: pgtype.TextOID}},
 	SQL: `SELECT ` + postgres.ServerSQL + `, NULL UNION ALL SELECT NULL, row_to_json(found)::text FROM (
 SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "Workspace", ` + scopesSQL() + ` AS "Scopes",
-       CASE WHEN isfinite(k.expires_at) THEN (extract(epoch FROM least(k.expires_at, '10000-01-01Z')) * 1000000)::int8
-            WHEN k.expires_at < now() THEN 1 END AS "Expires",
+       CASE WHEN isfinite(k.expires_at) THEN greatest(extract(epoch FROM least(k.expires_at, '10000-01-01Z')) * 1000000, 1)::int8
+            WHEN k.expires_at < now() THEN 1 ELSE 0 END AS "ExpiresAt",
        coalesce(k.revoked_at <= now(), false) AS "Revoked", coalesce(w.suspended_at <= now(), false) AS "Suspended",
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false) AS "Scheduled",
        k.rate_per_second AS "Rate", k.burst AS "Burst", k.xmin::text::int8 AS "Version",
@@ -47,7 +46,6 @@ func scopesSQL() string {
 type row struct {
 	Key
 	Hash                      []byte
-	Expires                   *int64 // as Key.ExpiresAt
 	Rate, WorkspaceRate       *float64
 	Burst, WorkspaceBurst     *int32
 	Version, WorkspaceVersion int64
@@ -148,9 +146,6 @@ func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, b
 func (r *row) key(run string) Key {
 	key := r.Key
 	key.StartedAt = unique.Make(run)
-	if r.Expires != nil {
-		key.ExpiresAt = cmp.Or(*r.Expires, 1) // 0 would be never
-	}
 	key.Limit = LimitOf(r.Rate, r.Burst, DefaultLimit)
 	key.WorkspaceLimit = LimitOf(r.WorkspaceRate, r.WorkspaceBurst, Limit{})
 	if key.Limit.Version = r.Version; key.WorkspaceLimit.Set {
