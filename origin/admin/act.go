@@ -71,11 +71,9 @@ var notStored = []string{"state", "lastUsedAt"}
 // changes returns the fields that two rows do not have in common, by their names in JSON.
 func changes(before, after any) map[string]any {
 	from, to, details := fields(before), fields(after), map[string]any{}
-	for _, row := range []map[string]any{from, to} { // an empty field may be absent
-		for name := range row {
-			if !slices.Contains(notStored, name) && !reflect.DeepEqual(from[name], to[name]) { // mutation: every field is a change
-				details[name] = audit.Change{From: from[name], To: to[name]}
-			}
+	for name := range to {
+		if !slices.Contains(notStored, name) && !reflect.DeepEqual(from[name], to[name]) { // mutation: every field is a change
+			details[name] = audit.Change{From: from[name], To: to[name]}
 		}
 	}
 	return details

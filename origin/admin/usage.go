@@ -36,15 +36,14 @@ type Usage struct {
 // Usage returns the usage of a workspace's keys that nodes have written so far. The period begins
 // with the hour that lies since back.
 func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Duration) (u Usage, err error) {
-	w, err := one[Workspace](ctx, c.conn, "workspace "+workspace.String(), `SELECT `+workspaceColumns+`, `+quotaUsed+` FROM workspaces WHERE id = $1`, workspace)
+	w, err := one[struct {
+		Workspace
+		Now time.Time
+	}](ctx, c.conn, "workspace "+workspace.String(), `SELECT `+workspaceColumns+`, `+quotaUsed+`, now() FROM workspaces WHERE id = $1`, workspace)
 	if err != nil {
 		return u, err
 	}
-	u.WorkspaceID, u.Quota, u.QuotaUsed = workspace, w.Quota, w.QuotaUsed
-	if err := c.conn.QueryRow(ctx, `SELECT now()`).Scan(&u.Until); err != nil {
-		return u, fmt.Errorf("read the time: %w", err)
-	}
-	u.Until = u.Until.UTC()
+	u.WorkspaceID, u.Quota, u.QuotaUsed, u.Until = workspace, w.Quota, w.QuotaUsed, w.Now.UTC()
 	u.Since = u.Until.Add(-since).Truncate(time.Hour)
 	u.Keys, err = all[KeyUse](ctx, c.conn, "read the usage of keys",
 		`SELECT u.key_id AS id, coalesce(k.name, '') AS name, coalesce(k.key_prefix, '') AS prefix, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused,
