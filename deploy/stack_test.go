@@ -20,7 +20,7 @@ func TestTheStackAgreesOnItsNodes(t *testing.T) {
 	places, connections := 0, 0
 	_, err1 := fmt.Sscan(find(t, "haproxy/haproxy.cfg", `server-template node (\d+)`)[0], &places)
 	_, err2 := fmt.Sscan(find(t, "compose.yaml", `-cmax_connections=(\d+)`)[0], &connections)
-	if err1 != nil || err2 != nil || places*20 > connections*9/10 { // as `listedge dev` reckons
+	if err1 != nil || err2 != nil || places*20 > connections*9/10 { // a node opens 20
 		t.Errorf("%d nodes on %d connections of Postgres (%v %v)", places, connections, err1, err2)
 	}
 }

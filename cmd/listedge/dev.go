@@ -27,17 +27,12 @@ type devCommand struct {
 	Listen      string `help:"Address of the public listener; further nodes take the next ports." default:"127.0.0.1:8080" placeholder:"ADDRESS"`
 	AdminListen string `help:"Address of the admin listener; further nodes take the next ports." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
 	DataDir     string `help:"Folder of the private Postgres; its data is kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
-	Nodes       int    `help:"Number of nodes. More than one is a fleet on a private Redis." default:"1" placeholder:"N"`
+	Nodes       int    `help:"Number of nodes: the private Postgres has connections for 8. Several share a private Redis." default:"1" enum:"1,2,3,4,5,6,7,8"`
 	node.Flags
 }
 
-const (
-	// maxDevNodes is how many nodes fit into the 200 connections of the private
-	// Postgres, if each opens 20, the default.
-	maxDevNodes = 8
-	// devStartTimeout bounds starting a server, also on a slow laptop.
-	devStartTimeout = 2 * time.Minute
-)
+// devStartTimeout bounds starting a server, also on a slow laptop.
+const devStartTimeout = 2 * time.Minute
 
 // devSeed is the sample data: a few thousand rows in two workspaces.
 var devSeed = load.SeedSpec{Workspaces: 2, Items: 3000, Contacts: 1500, Seed: 1}
@@ -46,9 +41,6 @@ var errPostgresEnded = errors.New("the private Postgres has ended")
 
 // Run starts Postgres, prepares it, and serves on it until ctx ends.
 func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) (err error) {
-	if c.Nodes < 1 || c.Nodes > maxDevNodes {
-		return usageError{Err: fmt.Errorf("--nodes must be from 1 to %d: the private Postgres has connections for no more", maxDevNodes)}
-	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
 	nodes, err := c.listen() // first: a port in use is the most frequent mistake
@@ -75,14 +67,13 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	defer giveUp(nil)
 	go func() { // ends with Postgres, which the deferred function above stops
 		<-postgres.Done()
-		giveUp(errPostgresEnded)
+		giveUp(fmt.Errorf("%w; its log is %s", errPostgresEnded, postgres.LogFile()))
 	}()
-	defer func() {
-		if errors.Is(context.Cause(ctx), errPostgresEnded) {
-			err = cmp.Or(err, fmt.Errorf("%w; its log is %s", errPostgresEnded, postgres.LogFile()))
-		}
-	}()
-	return c.serve(ctx, t, flags, nodes, postgres.URL("postgres"))
+	err = c.serve(ctx, t, flags, nodes, postgres.URL("postgres"))
+	if cause := context.Cause(ctx); errors.Is(cause, errPostgresEnded) {
+		err = cmp.Or(err, cause)
+	}
+	return err
 }
 
 // serve prepares the database at the URL and runs the nodes on it.

@@ -206,18 +206,18 @@ func inputs(args []string) (all []string) {
 // tracingEnabled says whether OpenTelemetry's environment variables name a collector. The
 // library reads the other OTEL_ variables itself.
 func tracingEnabled() (bool, error) {
-	const traces, all = "OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"
-	if os.Getenv(traces+"ENDPOINT") == "" && os.Getenv(all+"ENDPOINT") == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") ||
-		os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
+	setting := func(name string) string {
+		return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_"+name), os.Getenv("OTEL_EXPORTER_OTLP_"+name))
+	}
+	endpoint, protocol := setting("ENDPOINT"), setting("PROTOCOL")
+	if endpoint == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false, nil
 	}
-	if p := cmp.Or(os.Getenv(traces+"PROTOCOL"), os.Getenv(all+"PROTOCOL")); p != "" && p != "http/protobuf" {
-		return false, usageError{Err: fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", p)}
+	if protocol != "" && protocol != "http/protobuf" {
+		return false, usageError{Err: fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", protocol)}
 	}
-	for _, name := range []string{traces + "ENDPOINT", all + "ENDPOINT"} {
-		if u, err := url.Parse(os.Getenv(name)); os.Getenv(name) != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-			return false, usageError{Err: fmt.Errorf("%s: not an http:// or https:// URL", name)}
-		}
+	if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return false, usageError{Err: errors.New("OTEL_EXPORTER_OTLP_ENDPOINT or …_TRACES_ENDPOINT: not an http:// or https:// URL")}
 	}
 	return true, nil
 }
