@@ -25,12 +25,12 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 			k.Limit = apikey.DefaultLimit
 			limits := limiter.New(limiter.Options{})
 			defer func() { _ = limits.Close(context.Background()) }()
-			ask := served(t, edge.New(edge.Options{Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler),
+			ask := asking(t, edge.New(edge.Options{Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler),
 				Grace: time.Hour, Lookup: func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 					return map[apikey.Hash]apikey.Key{hash: k}, nil
 				}}))
-			if got, body := ask(t, "GET", "/v1/items HTTP/1.1\r\nHost: a\r\nX-API-Key: "+edge.TheKey+"\r\n"); got.StatusCode != 401 {
-				t.Errorf("%d %s", got.StatusCode, body)
+			if got := ask(t, "GET", "/v1/items HTTP/1.1\r\nHost: a\r\nX-API-Key: "+edge.TheKey+"\r\n"); got.Status != 401 {
+				t.Errorf("%d %s", got.Status, got.Body)
 			}
 		})
 	}

@@ -21,16 +21,16 @@ func TestTooManyHeaders(t *testing.T) {
 	} {
 		s, _ := edge.HitServer(t, `{"data":[]`)
 		conn, r := edge.Listening(t, s)
-		_, _ = io.WriteString(conn, c.method+edge.TheRequest[3:]+c.rest)
-		got, text := read(t, r, c.method)
-		if got.StatusCode != c.status {
+		send(conn, c.method+edge.TheRequest[3:]+c.rest)
+		got := edge.ReadAnswer(t, r, c.method)
+		if got.Status != c.status {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 		if c.status == 200 {
 			continue
 		}
-		if named := strings.Contains(text, `"REQUEST_FAILED"`); named != (c.method == "GET") {
-			t.Errorf("%s: %q", c.name, text)
+		if named := strings.Contains(got.Body, `"REQUEST_FAILED"`); named != (c.method == "GET") {
+			t.Errorf("%s: %q", c.name, got.Body)
 		}
 		if _, err := r.ReadByte(); err != io.EOF {
 			t.Errorf("%s: the connection is still open (%v)", c.name, err)
@@ -49,11 +49,11 @@ func TestRequestsAfterALargeOne(t *testing.T) {
 		s, _ := edge.HitServer(t, `{"data":[]`)
 		conn, r := edge.Listening(t, s)
 		for i, request := range []string{edge.TheRequest, large, edge.TheRequest, large + "X-Request-Id: mine\r\n", edge.TheRequest} {
-			_, _ = io.WriteString(conn, request+"\r\n")
+			send(conn, request+"\r\n")
 			method, _, _ := strings.Cut(request, " ")
-			got, text := read(t, r, method)
-			if got.StatusCode != 200 || method == "GET" && !strings.HasPrefix(text, `{"data":[],"requestId":"`) ||
-				strings.Contains(request, "mine") != (got.Header.Get("X-Request-Id") == "mine") {
+			got := edge.ReadAnswer(t, r, method)
+			if got.Status != 200 || method == "GET" && !strings.HasPrefix(got.Body, `{"data":[],"requestId":"`) ||
+				strings.Contains(request, "mine") != (got.Header("X-Request-Id") == "mine") {
 				t.Errorf("%s, request %d: %+v", name, i, got)
 			}
 		}
@@ -67,12 +67,12 @@ func TestARequestThatEndsItsConnection(t *testing.T) {
 		s, _ := edge.HitServer(t, `{"data":[]`)
 		c, r := edge.Listening(t, s)
 		for range before {
-			_, _ = io.WriteString(c, edge.TheRequest+"\r\n")
-			read(t, r, "GET")
+			send(c, edge.TheRequest+"\r\n")
+			edge.ReadAnswer(t, r, "GET")
 		}
-		_, _ = io.WriteString(c, edge.TheRequest+"\r\n")
+		send(c, edge.TheRequest+"\r\n")
 		_ = c.CloseWrite()
-		if got, _ := read(t, r, "GET"); got.StatusCode != 200 {
+		if got := edge.ReadAnswer(t, r, "GET"); got.Status != 200 {
 			t.Errorf("after %d: %+v", before, got)
 		}
 		if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {

@@ -63,14 +63,14 @@ func TestPipelinedResponsesMatchTheirRequests(t *testing.T) {
 		for i, step := range steps {
 			got := readAnswer(t, r, step.request[:strings.IndexByte(step.request, ' ')])
 			id := fmt.Sprintf("r%d", i)
-			if got.status != step.status || got.header("X-Request-Id") != id {
-				t.Fatalf("%d bytes, %s: %d %v", size, id, got.status, got.head)
+			if got.Status != step.status || got.Header("X-Request-Id") != id {
+				t.Fatalf("%d bytes, %s: %d %v", size, id, got.Status, got.Head)
 			}
-			if want := body + `,"requestId":"` + id + `"}`; step.request == thePage && got.body != want {
-				t.Fatalf("%d bytes, %s: a body of %d bytes, want %d", size, id, len(got.body), len(want))
+			if want := body + `,"requestId":"` + id + `"}`; step.request == thePage && got.Body != want {
+				t.Fatalf("%d bytes, %s: a body of %d bytes, want %d", size, id, len(got.Body), len(want))
 			}
-			if step.status == 304 && got.header("Content-Length") != "" {
-				t.Errorf("a 304 with Content-Length %s", got.header("Content-Length"))
+			if step.status == 304 && got.Header("Content-Length") != "" {
+				t.Errorf("a 304 with Content-Length %s", got.Header("Content-Length"))
 			}
 		}
 	}
@@ -91,8 +91,8 @@ func TestHeadersInPartsAreJoined(t *testing.T) {
 		if !whole {
 			t.Fatalf("%d bytes of room: what was written before is damaged", room)
 		}
-		if got := readAnswer(t, bufio.NewReader(strings.NewReader(rest)), "GET"); got.status != 200 ||
-			!strings.HasPrefix(got.body, `{"data":[],"requestId":"`) || !strings.HasSuffix(got.body, `"}`) || got.header("ETag") == "" {
+		if got := readAnswer(t, bufio.NewReader(strings.NewReader(rest)), "GET"); got.Status != 200 ||
+			!strings.HasPrefix(got.Body, `{"data":[],"requestId":"`) || !strings.HasSuffix(got.Body, `"}`) || got.Header("ETag") == "" {
 			t.Fatalf("%d bytes of room: %q", room, rest)
 		}
 	}

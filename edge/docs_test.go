@@ -65,8 +65,8 @@ func TestOpenAPIIsNotStricterThanTheService(t *testing.T) {
 			t.Run(name+" "+value[:min(len(value), 20)], func(t *testing.T) {
 				ctx.Request.Header.Set(name, value)
 				defer ctx.Request.Header.Del(name)
-				if got := answerTo(t, s, ctx); got.status != 200 {
-					t.Fatalf("%d %s", got.status, got.body)
+				if got := answerTo(t, s, ctx); got.Status != 200 {
+					t.Fatalf("%d %s", got.Status, got.Body)
 				}
 				if err := doc.Paths.Value("/v1/items").Get.Parameters.GetByInAndName("header", name).Schema.Value.VisitJSON(value); err != nil {
 					t.Error(err)

@@ -40,16 +40,16 @@ func TestADocumentIsServedInTwoForms(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	for path := range documents() {
 		plain, compressed := askKeyless(t, s, "GET", path), askKeyless(t, s, "GET", path, "Accept-Encoding", "br, gzip")
-		if plain.status != 200 || plain.header("Content-Encoding") != "" || plain.header("ETag") != compressed.header("ETag") {
-			t.Errorf("%s: %d %v, %d %v", path, plain.status, plain.head, compressed.status, compressed.head)
+		if plain.Status != 200 || plain.Header("Content-Encoding") != "" || plain.Header("ETag") != compressed.Header("ETag") {
+			t.Errorf("%s: %d %v, %d %v", path, plain.Status, plain.Head, compressed.Status, compressed.Head)
 		}
-		r, err := gzip.NewReader(strings.NewReader(compressed.body))
+		r, err := gzip.NewReader(strings.NewReader(compressed.Body))
 		if err != nil {
 			t.Fatal(path, err)
 		}
 		const head = 64 // bytes by which the form of an image may be longer
-		if text, err := io.ReadAll(r); err != nil || string(text) != plain.body || len(compressed.body) > len(plain.body)+head {
-			t.Errorf("%s: %d bytes, of which %d arrive compressed (%v)", path, len(plain.body), len(text), err)
+		if text, err := io.ReadAll(r); err != nil || string(text) != plain.Body || len(compressed.Body) > len(plain.Body)+head {
+			t.Errorf("%s: %d bytes, of which %d arrive compressed (%v)", path, len(plain.Body), len(text), err)
 		}
 	}
 }
@@ -102,29 +102,29 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 		move := stopGuard(s)
 		answers := 0
 		got := askKeyless(t, s, c.method, c.path)
-		for ; got.status == c.status && answers <= publicBurst; got = askKeyless(t, s, c.method, c.path) {
+		for ; got.Status == c.status && answers <= publicBurst; got = askKeyless(t, s, c.method, c.path) {
 			answers++
 		}
 		if answers != publicBurst/c.tokens {
 			t.Errorf("%s %s: %d answers at once, want %d", c.method, c.path, answers, publicBurst/c.tokens)
 		}
-		retry, err := time.ParseDuration(got.header("Retry-After") + "s")
-		if got.status != 429 || !strings.Contains(got.body, `"RATE_LIMITED"`) || err != nil || retry < time.Second {
+		retry, err := time.ParseDuration(got.Header("Retry-After") + "s")
+		if got.Status != 429 || !strings.Contains(got.Body, `"RATE_LIMITED"`) || err != nil || retry < time.Second {
 			t.Errorf("%s %s: %+v (%v)", c.method, c.path, got, err)
 		}
 		for range publicBurst / c.tokens { // refused requests take no tokens
 			askKeyless(t, s, c.method, c.path)
 		}
-		if got := answerTo(t, s, keyed); got.status != 200 {
+		if got := answerTo(t, s, keyed); got.Status != 200 {
 			t.Errorf("the same client with a key: %+v", got)
 		}
 		for trusted, want := range map[string]int{"192.0.2.0/24": 429, "127.0.0.0/8": c.status} { // the peer is 127.0.0.1
 			s.Proxies = []netip.Prefix{netip.MustParsePrefix(trusted)}
-			if got := askKeyless(t, s, c.method, c.path, "X-Forwarded-For", "198.51.100.7"); got.status != want {
-				t.Errorf("%s %s for another client, from %s: %d, want %d", c.method, c.path, trusted, got.status, want)
+			if got := askKeyless(t, s, c.method, c.path, "X-Forwarded-For", "198.51.100.7"); got.Status != want {
+				t.Errorf("%s %s for another client, from %s: %d, want %d", c.method, c.path, trusted, got.Status, want)
 			}
 		}
-		if move(retry); askKeyless(t, s, c.method, c.path).status != c.status {
+		if move(retry); askKeyless(t, s, c.method, c.path).Status != c.status {
 			t.Errorf("%s %s: still refused after %s", c.method, c.path, retry)
 		}
 	}
@@ -137,15 +137,15 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 	move := stopGuard(s)
 	for i := range 20 {
 		for path := range documents() {
-			if got := askKeyless(t, s, "GET", path, "Accept-Encoding", "gzip"); got.status != 200 {
-				t.Fatalf("load %d, %s: %d", i, path, got.status)
+			if got := askKeyless(t, s, "GET", path, "Accept-Encoding", "gzip"); got.Status != 200 {
+				t.Fatalf("load %d, %s: %d", i, path, got.Status)
 			}
 		}
 		move(time.Second)
 	}
 	for i := range 2000 {
-		if got := askKeyless(t, s, "GET", "/openapi.json"); got.status != 200 {
-			t.Fatalf("look %d: %d", i, got.status)
+		if got := askKeyless(t, s, "GET", "/openapi.json"); got.Status != 200 {
+			t.Fatalf("look %d: %d", i, got.Status)
 		}
 		move(200 * time.Millisecond)
 	}
@@ -156,11 +156,11 @@ func TestDocsCanBeTurnedOff(t *testing.T) {
 	off := New(Options{Limiter: s.Limiter, Metrics: s.Metrics, Logger: s.Logger, NoDocs: true})
 	defer off.Keys.Close()
 	for _, path := range []string{"/docs", theBundle} {
-		if got := askKeyless(t, off, "GET", path); got.status != 404 || !strings.Contains(got.body, `"NOT_FOUND"`) {
+		if got := askKeyless(t, off, "GET", path); got.Status != 404 || !strings.Contains(got.Body, `"NOT_FOUND"`) {
 			t.Errorf("%s: %+v", path, got)
 		}
 	}
-	if got := askKeyless(t, off, "GET", "/openapi.json"); got.status != 200 || !bytes.Equal([]byte(got.body), documents()[openAPIPath].identity) {
-		t.Errorf("/openapi.json: %d", got.status)
+	if got := askKeyless(t, off, "GET", "/openapi.json"); got.Status != 200 || !bytes.Equal([]byte(got.Body), documents()[openAPIPath].identity) {
+		t.Errorf("/openapi.json: %d", got.Status)
 	}
 }

@@ -125,7 +125,7 @@ var refusals = []struct {
 func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 	t.Helper()
 	for range pages {
-		if got := readAnswer(t, r, "GET"); got.status != 200 {
+		if got := readAnswer(t, r, "GET"); got.Status != 200 {
 			t.Errorf("the good request: %+v", got)
 		}
 	}
@@ -134,7 +134,7 @@ func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 	if code == "" {
 		code = badRequest.code
 	}
-	if got.status != status || !strings.Contains(got.body, `"code":"`+code+`"`) || !strings.Contains(got.body, got.header("X-Request-Id")) || !got.closes {
+	if got.Status != status || !strings.Contains(got.Body, `"code":"`+code+`"`) || !strings.Contains(got.Body, got.Header("X-Request-Id")) || !got.Closes {
 		t.Errorf("%+v, want %d %s", got, status, code)
 	}
 	if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
@@ -209,7 +209,7 @@ func TestUnusualButValidRequests(t *testing.T) {
 		{"TRACE", "TRACE" + thePage[3:] + goodEnd, 405},
 	} {
 		send(conn, c.request)
-		if got := readAnswer(t, r, "GET"); got.status != c.status || got.closes {
+		if got := readAnswer(t, r, "GET"); got.Status != c.status || got.Closes {
 			t.Fatalf("%s: %+v, want %d", c.name, got, c.status)
 		}
 	}
@@ -226,7 +226,7 @@ func TestAnExpectationWithoutABody(t *testing.T) {
 			t.Fatalf("%q %v", interim, err)
 		}
 		must(r.ReadString('\n'))
-		if got := readAnswer(t, r, "GET"); got.status != 200 || got.closes {
+		if got := readAnswer(t, r, "GET"); got.Status != 200 || got.Closes {
 			t.Fatalf("%q: %+v", length, got)
 		}
 	}

@@ -28,7 +28,7 @@ func TestAHitAllocatesNothing(t *testing.T) {
 			ctx.Request.SetRequestURI(target)
 			ctx.Request.Header.Set(header, value)
 			defer ctx.Request.Header.Del(header)
-			if got := answerTo(t, s, ctx); got.status != status || !strings.Contains(got.header("Cache-Status"), "; hit; ") {
+			if got := answerTo(t, s, ctx); got.Status != status || !strings.Contains(got.Header("Cache-Status"), "; hit; ") {
 				t.Fatalf("%+v", got)
 			}
 			w, sent := bufio.NewWriterSize(ctx.Conn(), writeBuffer), ctx.Conn().(*conn).Conn.(*wire)

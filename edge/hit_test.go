@@ -60,7 +60,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 
 	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low}
 	fillWith(t, pages, q, body)
-	if first := answerTo(t, s, ctx); !strings.HasPrefix(first.header("Cache-Status"), "listedge; hit; detail=ttl; proof-ms=") {
+	if first := answerTo(t, s, ctx); !strings.HasPrefix(first.Header("Cache-Status"), "listedge; hit; detail=ttl; proof-ms=") {
 		t.Fatalf("no hit: %+v", first)
 	}
 	return s, ctx, registry
@@ -113,7 +113,7 @@ func served(t testing.TB, s *Server, secure *tls.Config) (dial func(testing.TB) 
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {
-		must(0, s.http.ShutdownWithContext(context.Background()))
+		must(0, s.Shutdown(context.Background()))
 		must(0, <-ended)
 	})
 	return func(t testing.TB) net.Conn {
@@ -162,13 +162,13 @@ var loopback = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
 
 // answered is a response as the client reads it.
 type answered struct {
-	status int
-	head   http.Header
-	body   string
-	closes bool // the connection
+	Status int
+	Head   http.Header
+	Body   string
+	Closes bool // the connection
 }
 
-func (a answered) header(name string) string { return a.head.Get(name) }
+func (a answered) Header(name string) string { return a.Head.Get(name) }
 
 // answerTo has the server handle the request and write the response.
 func answerTo(t testing.TB, s *Server, ctx *fasthttp.RequestCtx) answered {

@@ -197,7 +197,7 @@ func TestWhatCostsAToken(t *testing.T) {
 			before := s.Limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
 			got := answerTo(t, s, ctx)
 			left := s.Limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining
-			if cost := before - left; got.status != c.status || (cost == 0) != c.free || cost > 1 || got.header("X-Ratelimit-Remaining") != fmt.Sprint(left) {
+			if cost := before - left; got.Status != c.status || (cost == 0) != c.free || cost > 1 || got.Header("X-Ratelimit-Remaining") != fmt.Sprint(left) {
 				t.Errorf("%+v cost %d, want %d", got, cost, c.status)
 			}
 			for s.Limiter.Take(time.Now(), bucket, nil, nil).Allowed {
@@ -206,7 +206,7 @@ func TestWhatCostsAToken(t *testing.T) {
 			if !c.free {
 				want = 429
 			}
-			if got := answerTo(t, s, ctx); got.status != want {
+			if got := answerTo(t, s, ctx); got.Status != want {
 				t.Errorf("%+v without a token, want %d", got, want)
 			}
 		})

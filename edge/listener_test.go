@@ -52,7 +52,7 @@ func (at *limited) ask(t *testing.T) (c net.Conn, got answered) {
 	send(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
 	r := bufio.NewReader(c)
 	got = readAnswer(t, r, "GET")
-	if got.closes {
+	if got.Closes {
 		if _, err := r.ReadByte(); err != io.EOF {
 			t.Errorf("the connection ends with %v", err) // after a reset the client may lose the response
 		}
@@ -69,14 +69,14 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			at := serveLimited(t, 2, secure)
 			first, got := at.ask(t)
-			if got.status != 200 {
-				t.Fatal(got.status)
+			if got.Status != 200 {
+				t.Fatal(got.Status)
 			}
-			if _, got = at.ask(t); got.status != 200 {
-				t.Fatal(got.status)
+			if _, got = at.ask(t); got.Status != 200 {
+				t.Fatal(got.Status)
 			}
 			_, got = at.ask(t)
-			if got.status != 503 || !got.closes || got.header("Retry-After") == "" || !strings.Contains(got.body, `"SERVICE_UNAVAILABLE"`) {
+			if got.Status != 503 || !got.Closes || got.Header("Retry-After") == "" || !strings.Contains(got.Body, `"SERVICE_UNAVAILABLE"`) {
 				t.Errorf("%+v", got)
 			}
 			if n := value(t, scrape(t, at.registry), `listedge_http_requests_total{route="none",status="503"}`); n != 1 {
@@ -87,8 +87,8 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 			}
 			first.Close()
 			eventually(t, "the closed connection no longer counts", func() bool { return at.open(t) <= 1 })
-			if _, got = at.ask(t); got.status != 200 {
-				t.Error(got.status)
+			if _, got = at.ask(t); got.Status != 200 {
+				t.Error(got.Status)
 			}
 		})
 	}
@@ -129,8 +129,8 @@ func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
 				c.Close()
 			}
 			eventually(t, "the closed connections no longer count", func() bool { return at.open(t) == 0 })
-			if _, got := at.ask(t); got.status != 200 {
-				t.Error(got.status)
+			if _, got := at.ask(t); got.Status != 200 {
+				t.Error(got.Status)
 			}
 		})
 	}

@@ -257,15 +257,15 @@ func TestReportedParametersAreBounded(t *testing.T) {
 					Details map[string]string
 				}
 			}
-			if err := json.Unmarshal([]byte(got.body), &body); err != nil || got.status != 400 {
-				t.Fatalf("%v %d %s", err, got.status, got.body)
+			if err := json.Unmarshal([]byte(got.Body), &body); err != nil || got.Status != 400 {
+				t.Fatalf("%v %d %s", err, got.Status, got.Body)
 			}
 			if n := len(body.Error.Details); n != c.named {
-				t.Errorf("%d are named, want %d: %s", n, c.named, got.body)
+				t.Errorf("%d are named, want %d: %s", n, c.named, got.Body)
 			}
 			for _, name := range []string{"search", "cursor", "limit", "sort", "stock", "type"} {
 				if strings.HasSuffix(c.query, own) && body.Error.Details[name] == "" {
-					t.Errorf("%s is not named: %s", name, got.body)
+					t.Errorf("%s is not named: %s", name, got.Body)
 				}
 			}
 			for name := range body.Error.Details {
@@ -273,8 +273,8 @@ func TestReportedParametersAreBounded(t *testing.T) {
 					t.Errorf("%q does not name %q", body.Error.Message, name)
 				}
 			}
-			if len(got.body) > 8<<10 {
-				t.Errorf("an answer of %d bytes", len(got.body))
+			if len(got.Body) > 8<<10 {
+				t.Errorf("an answer of %d bytes", len(got.Body))
 			}
 		})
 	}

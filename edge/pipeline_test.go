@@ -87,8 +87,8 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		chunks := [][]byte{of(0), bytes.Clone(both), of(1), of(0), bytes.Clone(both[:cut]), bytes.Clone(both[cut:])}
 		r := converse(s, &spoken{chunks: chunks})
 		for n, want := range []int{0, 0, 1, 1, 0, 0, 1} {
-			if got := readAnswer(t, r, "GET"); !strings.Contains(got.body, texts[want]) {
-				t.Fatalf("cut at %d, answer %d: %d %s, want that of %s", cut, n+1, got.status, got.body, texts[want])
+			if got := readAnswer(t, r, "GET"); !strings.Contains(got.Body, texts[want]) {
+				t.Fatalf("cut at %d, answer %d: %d %s, want that of %s", cut, n+1, got.Status, got.Body, texts[want])
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 		}
 	}})
 	for i, want := range []int{200, 500, 200} {
-		if got := readAnswer(t, r, "GET"); got.status != want || strings.Contains(got.body, `"INTERNAL_ERROR"`) != (want == 500) {
+		if got := readAnswer(t, r, "GET"); got.Status != want || strings.Contains(got.Body, `"INTERNAL_ERROR"`) != (want == 500) {
 			t.Errorf("request %d: %+v", i+1, got)
 		}
 	}

@@ -16,7 +16,7 @@ func TestPreconditions(t *testing.T) {
 	strong := strings.TrimPrefix(etag, "W/")
 	const past, future = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 2100 23:59:59 GMT"
 	s, _ := edge.HitServer(t, body)
-	ask := served(t, s)
+	ask := asking(t, s)
 	for name, c := range map[string]struct {
 		headers []string // names and values
 		status  int
@@ -44,12 +44,12 @@ func TestPreconditions(t *testing.T) {
 			for i := 0; i < len(c.headers); i += 2 {
 				request += c.headers[i] + ": " + c.headers[i+1] + "\r\n"
 			}
-			got, text := ask(t, method, request)
-			if got.StatusCode != c.status {
+			got := ask(t, method, request)
+			if got.Status != c.status {
 				t.Errorf("%s, %s: %+v, want %d", name, method, got, c.status)
 			}
-			if c.status == 412 && method == "GET" && !strings.Contains(text, "REQUEST_FAILED") {
-				t.Errorf("%s: %s", name, text)
+			if c.status == 412 && method == "GET" && !strings.Contains(got.Body, "REQUEST_FAILED") {
+				t.Errorf("%s: %s", name, got.Body)
 			}
 		}
 	}

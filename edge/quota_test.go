@@ -153,19 +153,19 @@ func TestAnswersOfAQuota(t *testing.T) {
 		{"Accept", "*/*", "/v1/items?limit=0", 429, 0},
 	} {
 		got := ask(want.header, want.value, want.target)
-		if got.status != want.status || left() != want.left {
-			t.Fatalf("request %d: %d, %d left, want %d and %d", i, got.status, left(), want.status, want.left)
+		if got.Status != want.status || left() != want.left {
+			t.Fatalf("request %d: %d, %d left, want %d and %d", i, got.Status, left(), want.status, want.left)
 		}
-		if got.status != 429 {
+		if got.Status != 429 {
 			continue
 		}
 		now := time.Now().UTC()
 		wait := time.Until(time.Date(now.Year(), now.Month(), now.Day()+1, 0, 0, 0, 0, time.UTC)) / time.Second
-		retry, err := strconv.Atoi(got.header("Retry-After"))
-		if !strings.Contains(got.body, `"code":"PLAN_LIMIT_REACHED"`) || err != nil || (time.Duration(retry)-wait).Abs() > 300 && wait > 300 {
-			t.Errorf("request %d: Retry-After %d, with %d s to midnight: %s", i, retry, wait, got.body)
+		retry, err := strconv.Atoi(got.Header("Retry-After"))
+		if !strings.Contains(got.Body, `"code":"PLAN_LIMIT_REACHED"`) || err != nil || (time.Duration(retry)-wait).Abs() > 300 && wait > 300 {
+			t.Errorf("request %d: Retry-After %d, with %d s to midnight: %s", i, retry, wait, got.Body)
 		}
-		if h := got.head; h.Get("X-Ratelimit-Limit") != "3" || !strings.HasSuffix(h.Get("RateLimit-Policy"), `, "quota";q=3;w=86400`) ||
+		if h := got.Head; h.Get("X-Ratelimit-Limit") != "3" || !strings.HasSuffix(h.Get("RateLimit-Policy"), `, "quota";q=3;w=86400`) ||
 			!strings.HasSuffix(h.Get("RateLimit"), `, "quota";r=0;t=`+h.Get("Retry-After")) {
 			t.Errorf("request %d: %v", i, h)
 		}

@@ -88,8 +88,8 @@ func TestARecordNamesTheClient(t *testing.T) {
 			answer := answerTo(t, s, ctx)
 			r := s.Records("it")[0]
 			written := func(text headerText) string { return string(must(text.MarshalText())) }
-			if got := (want{r.Status, r.Client.String(), written(r.Agent), written(r.KeyPrefix)}); got != c.want || r.Bytes != len(answer.body) {
-				t.Errorf("%+v, %d bytes, want %+v, %d bytes", got, r.Bytes, c.want, len(answer.body))
+			if got := (want{r.Status, r.Client.String(), written(r.Agent), written(r.KeyPrefix)}); got != c.want || r.Bytes != len(answer.Body) {
+				t.Errorf("%+v, %d bytes, want %+v, %d bytes", got, r.Bytes, c.want, len(answer.Body))
 			}
 		})
 	}
@@ -102,7 +102,7 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	s.Limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), limiter.Policy{Burst: 1})
 	ctx.Request.Header.Set("X-Request-Id", "refused")
 	ctx.Request.Header.Set("If-None-Match", "*")
-	if got := answerTo(t, s, ctx); got.status != 429 {
+	if got := answerTo(t, s, ctx); got.Status != 429 {
 		t.Fatalf("%+v", got)
 	}
 	if got := s.Records("refused")[0]; got.Tier != "" || got.CacheStatus != "" {

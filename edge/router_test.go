@@ -2,67 +2,33 @@ package edge_test
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
-	"net/http"
 	"strings"
 	"testing"
 
 	"listedge/edge"
 )
 
-// served serves on a free port until the test ends. ask sends a request on a connection of its own.
-func served(t *testing.T, s *edge.Server) (ask func(t *testing.T, method, request string) (answer *http.Response, body string)) {
+// asking serves on a free port until the test ends. ask sends a request on a connection of its own.
+func asking(t *testing.T, s *edge.Server) (ask func(t *testing.T, method, request string) edge.Answer) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(l) }()
-	t.Cleanup(func() {
-		if err := s.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return func(t *testing.T, method, request string) (*http.Response, string) {
+	dial := edge.Served(t, s, nil)
+	return func(t *testing.T, method, request string) edge.Answer {
 		t.Helper()
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		_, _ = io.WriteString(c, method+" "+request+"\r\n")
-		return read(t, bufio.NewReader(c), method)
+		c := dial(t)
+		send(c, method+" "+request+"\r\n")
+		return edge.ReadAnswer(t, bufio.NewReader(c), method)
 	}
 }
 
-// read reads the response to a request with that method.
-func read(t *testing.T, r *bufio.Reader, method string) (answer *http.Response, body string) {
-	t.Helper()
-	answer, err := http.ReadResponse(r, &http.Request{Method: method})
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if answer.Header.Get("X-Content-Type-Options") != "nosniff" || answer.Header.Get("X-Request-Id") == "" {
-		t.Errorf("%d without a header of every response: %v", answer.StatusCode, answer.Header)
-	}
-	return answer, string(text)
-}
+func send(c net.Conn, s string) { _, _ = io.WriteString(c, s) }
 
 // Routes match the target byte by byte, and nothing redirects.
 func TestRoutes(t *testing.T) {
 	_, parameters, _ := strings.Cut(edge.ThePage, "?")
 	s, _ := edge.HitServer(t, `{"data":[]`)
-	ask := served(t, s)
+	ask := asking(t, s)
 	for _, c := range []struct {
 		name, method, path string
 		status             int
@@ -105,18 +71,18 @@ func TestRoutes(t *testing.T) {
 			if !strings.HasPrefix(target, "/docs") && target != "*" {
 				target += "?" + parameters
 			}
-			got, body := ask(t, c.method, target+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+edge.TheKey+"\r\n")
-			if got.StatusCode != c.status || got.Header.Get("Location") != "" || c.code != "" && !strings.Contains(body, `"code":"`+c.code+`"`) {
-				t.Errorf("%d, want %d: %s", got.StatusCode, c.status, body)
+			got := ask(t, c.method, target+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+edge.TheKey+"\r\n")
+			if got.Status != c.status || got.Header("Location") != "" || c.code != "" && !strings.Contains(got.Body, `"code":"`+c.code+`"`) {
+				t.Errorf("%d, want %d: %s", got.Status, c.status, got.Body)
 			}
-			if allow := got.Header.Values("Allow"); (c.status == 405) != (len(allow) == 1 && allow[0] == "GET, HEAD") {
+			if allow := got.Head.Values("Allow"); (c.status == 405) != (len(allow) == 1 && allow[0] == "GET, HEAD") {
 				t.Errorf("Allow: %q", allow)
 			}
 		})
 	}
 	t.Run("HTTP/1.0 without a host", func(t *testing.T) {
-		if got, _ := ask(t, "GET", "//b/v1/items HTTP/1.0\r\n"); got.StatusCode != 404 {
-			t.Error(got.StatusCode)
+		if got := ask(t, "GET", "//b/v1/items HTTP/1.0\r\n"); got.Status != 404 {
+			t.Error(got.Status)
 		}
 	})
 }

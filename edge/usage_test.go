@@ -58,13 +58,13 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 				ctx.Request.Header.Set(c.headers[i], c.headers[i+1])
 			}
 			got := answerTo(t, s, ctx)
-			if got.status != c.status {
+			if got.Status != c.status {
 				t.Fatalf("%+v", got)
 			}
 			must(0, r.Close(t.Context()))
 			want := writtenUsage{}
 			if c.counted {
-				want = writtenUsage{Requests: 1, NotModified: c.notModified, Bytes: uint64(len(got.body))}
+				want = writtenUsage{Requests: 1, NotModified: c.notModified, Bytes: uint64(len(got.Body))}
 			}
 			if sum != want {
 				t.Errorf("%+v, want %+v", sum, want)
