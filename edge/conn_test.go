@@ -4,24 +4,31 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"golang.org/x/time/rate"
 
 	"listedge/cache"
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/lists"
+	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/usage"
 )
-
-// thePage is a request for the page of hitServer.
-const thePage = "GET /v1/items?limit=20&sort=name&type=goods&stock=low HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
 
 func readAnswer(t testing.TB, r *bufio.Reader, method string) answered {
 	t.Helper()
@@ -223,5 +230,109 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 				t.Errorf("%d bytes in %d writes, %.30s", len(got), w.writes, got)
 			}
 		})
+	}
+}
+
+// However the bytes are cut, the line checker finds the same fault at the same byte.
+func FuzzLines(f *testing.F) {
+	f.Add("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3)
+	f.Add("GET / HTTP/1.1\nHost: a\r\n\r\n", 14)
+	f.Add("a\r\n b\r\n", 3)
+	f.Add("Transfer-Encoding: x\r\n", 1)
+	f.Fuzz(func(t *testing.T, text string, cut int) {
+		if cut < 0 || cut > len(text) {
+			return
+		}
+		want := len(text)
+		for i := range text {
+			bare := text[i] == '\n' && (i == 0 || text[i-1] != '\r')
+			folded := i > 0 && text[i-1] == '\n' && (text[i] == ' ' || text[i] == '\t')
+			if bare || folded {
+				want = i
+				break
+			}
+		}
+		var l lineChecker
+		got := len(text)
+		if n := l.check([]byte(text[:cut])); n < cut {
+			got = n
+		} else if n := l.check([]byte(text[cut:])); n < len(text)-cut {
+			got = cut + n
+		}
+		if got != want {
+			t.Errorf("%q cut at %d: good up to %d, want %d", text, cut, got, want)
+		}
+		if want == len(text) && strings.Contains(strings.ToLower(text), "\ntransfer-encoding:") && !l.encoding {
+			t.Errorf("%q cut at %d: the coding is overlooked", text, cut)
+		}
+	})
+}
+
+// failingListener fails a given number of times, then accepts, and so on.
+type failingListener struct {
+	net.Listener
+	failures []int // before each connection
+	tries    []time.Time
+}
+
+func (l *failingListener) Accept() (net.Conn, error) {
+	l.tries = append(l.tries, time.Now())
+	switch {
+	case len(l.failures) == 0:
+		return nil, &net.OpError{Op: "accept", Err: net.ErrClosed}
+	case l.failures[0] > 0:
+		l.failures[0]--
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	l.failures = l.failures[1:]
+	return &wire{}, nil
+}
+
+// If Accept fails, the node tries again. Only a closed listener ends the node.
+func TestAcceptIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := &Server{http: &fasthttp.Server{}, Options: Options{Metrics: metrics.New("test", "").Edge, MaxConnections: 100,
+			Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+		failing := &failingListener{failures: []int{3, 0, 2}}
+		l := &limitedListener{Listener: failing, server: s, shortage: rate.Sometimes{Interval: shortageLog}}
+		for i := range 3 {
+			if _, err := l.Accept(); err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+		}
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("of a closed listener: %v", err)
+		}
+		var waits []time.Duration
+		for i := range failing.tries[1:] {
+			waits = append(waits, failing.tries[i+1].Sub(failing.tries[i]).Round(time.Millisecond))
+		}
+		want := []time.Duration{acceptRetry, acceptRetry, acceptRetry, 0, 0, acceptRetry, acceptRetry, 0}
+		if !slices.Equal(waits, want) {
+			t.Errorf("tried again after %v, want %v", waits, want)
+		}
+		// The second failure follows at once, so it is not logged again.
+		if said := strings.Count(log.String(), "accept"); strings.Count(log.String(), "\n") != 1 || said == 0 {
+			t.Errorf("logged: %s", log.String())
+		}
+		boottimetest.Pass(time.Minute)
+		failing.failures = []int{3}
+		if _, err := l.Accept(); err != nil || strings.Count(log.String(), "\n") != 2 {
+			t.Errorf("a minute later: %v, logged: %s", err, log.String())
+		}
+	})
+}
+
+// An exchange must not pass anything of one request to the next.
+func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
+	s, ctx, _ := hitServerWith(t, `{"data":[]`)
+	x := begin(ctx)
+	x.client, x.cost, x.id = &client{usage: s.Usage.Counter(usage.Key{})}, oneToken, []byte("other")
+	x.query.Search, x.result.Entry = "other", &cache.Entry{}
+	s.finish(x)
+	y := begin(ctx)
+	if y.client != nil || y.cost != notLimited || string(y.id) == "other" || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
+		t.Errorf("%+v", y)
 	}
 }

@@ -1,4 +1,4 @@
-package edge
+package edge_test
 
 import (
 	"bufio"
@@ -8,16 +8,19 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"listedge/edge"
 )
 
 // start begins thePage's request with another target and version, and its
 // header lines.
 func start(target, version string) string {
-	return "GET " + target + " " + version + "\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
+	return "GET " + target + " " + version + "\r\nHost: a\r\nX-API-Key: " + edge.TheKey + "\r\n"
 }
 
 const (
-	theTarget = "/v1/items?limit=20&sort=name&type=goods&stock=low" // of thePage
+	thePage   = edge.TheRequest
+	theTarget = edge.ThePage
 	goodEnd   = "\r\n"
 )
 
@@ -112,7 +115,7 @@ var refusals = []struct {
 	{"backslash in the authority", start(`http://a\b/v1/items`, "HTTP/1.1") + goodEnd, 400},
 	{"authority of a CONNECT", "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", 400},
 
-	{"no Host", "GET " + theTarget + " HTTP/1.1\r\nX-API-Key: " + aKey + "\r\n\r\n", 400},
+	{"no Host", "GET " + theTarget + " HTTP/1.1\r\nX-API-Key: " + edge.TheKey + "\r\n\r\n", 400},
 	{"empty Host", strings.Replace(thePage, "Host: a", "Host:", 1) + goodEnd, 400},
 	{"Host twice", thePage + "Host: a\r\n" + goodEnd, 400},
 	{"userinfo in Host", strings.Replace(thePage, "Host: a", "Host: a@b", 1) + goodEnd, 400},
@@ -125,14 +128,14 @@ var refusals = []struct {
 func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 	t.Helper()
 	for range pages {
-		if got := readAnswer(t, r, "GET"); got.Status != 200 {
+		if got := edge.ReadAnswer(t, r, "GET"); got.Status != 200 {
 			t.Errorf("the good request: %+v", got)
 		}
 	}
-	got := readAnswer(t, r, "GET")
-	code := map[int]string{404: notFound.code}[status]
-	if code == "" {
-		code = badRequest.code
+	got := edge.ReadAnswer(t, r, "GET")
+	code := "REQUEST_FAILED"
+	if status == 404 {
+		code = "NOT_FOUND"
 	}
 	if got.Status != status || !strings.Contains(got.Body, `"code":"`+code+`"`) || !strings.Contains(got.Body, got.Header("X-Request-Id")) || !got.Closes {
 		t.Errorf("%+v, want %d %s", got, status, code)
@@ -145,9 +148,9 @@ func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 // An invalid request gets one response, at once (after the read timeout it would be a 408),
 // and its connection is closed.
 func TestInvalidRequestsAreRefused(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
-	for kind, secure := range map[string]*tls.Config{"plain": nil, "TLS": certificate(t)} {
-		dial := served(t, s, secure)
+	s, _ := edge.HitServer(t, `{"data":[]`)
+	for kind, secure := range map[string]*tls.Config{"plain": nil, "TLS": edge.Certificate(t)} {
+		dial := edge.Served(t, s, secure)
 		for _, c := range refusals {
 			for name, before := range map[string]string{"alone": "", "pipelined": thePage + goodEnd} {
 				t.Run(kind+"/"+c.name+"/"+name, func(t *testing.T) {
@@ -162,10 +165,10 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 
 // The same holds wherever the client's bytes are cut into segments.
 func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, `{"data":[]`)
 	for _, c := range refusals {
 		t.Run(c.name, func(t *testing.T) {
-			s.guard = newGuard() // which limits 404s
+			edge.ResetGuard(s) // which limits 404s
 			for _, before := range []string{"", thePage + goodEnd} {
 				all := before + c.request
 				for cut := range all {
@@ -185,8 +188,8 @@ func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
 
 // An unusual but valid request is answered like any other, and the connection stays open.
 func TestUnusualButValidRequests(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
-	conn, r := listening(t, s)
+	s, _ := edge.HitServer(t, `{"data":[]`)
+	conn, r := edge.Listening(t, s)
 	for _, c := range []struct {
 		name, request string
 		status        int
@@ -209,7 +212,7 @@ func TestUnusualButValidRequests(t *testing.T) {
 		{"TRACE", "TRACE" + thePage[3:] + goodEnd, 405},
 	} {
 		send(conn, c.request)
-		if got := readAnswer(t, r, "GET"); got.Status != c.status || got.Closes {
+		if got := edge.ReadAnswer(t, r, "GET"); got.Status != c.status || got.Closes {
 			t.Fatalf("%s: %+v, want %d", c.name, got, c.status)
 		}
 	}
@@ -217,16 +220,16 @@ func TestUnusualButValidRequests(t *testing.T) {
 
 // A request with Expect: 100-continue and without a body gets 100, and then its page.
 func TestAnExpectationWithoutABody(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, `{"data":[]`)
 	for _, length := range []string{"", "Content-Length: 0\r\n"} {
-		conn, r := listening(t, s)
+		conn, r := edge.Listening(t, s)
 		send(conn, thePage+length+"Expect: 100-continue\r\n"+goodEnd)
 		interim, err := r.ReadString('\n')
 		if err != nil || interim != "HTTP/1.1 100 Continue\r\n" {
 			t.Fatalf("%q %v", interim, err)
 		}
 		must(r.ReadString('\n'))
-		if got := readAnswer(t, r, "GET"); got.Status != 200 || got.Closes {
+		if got := edge.ReadAnswer(t, r, "GET"); got.Status != 200 || got.Closes {
 			t.Fatalf("%q: %+v", length, got)
 		}
 	}
@@ -235,8 +238,8 @@ func TestAnExpectationWithoutABody(t *testing.T) {
 // A client that is still sending when it is refused gets the response: the connection is
 // not reset.
 func TestARefusalReachesASendingClient(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
-	dial := served(t, s, nil)
+	s, _ := edge.HitServer(t, `{"data":[]`)
+	dial := edge.Served(t, s, nil)
 	for range 20 {
 		conn := dial(t)
 		body := bytes.Repeat([]byte("line\r\n"), 5000)
@@ -246,59 +249,4 @@ func TestARefusalReachesASendingClient(t *testing.T) {
 		}()
 		oneRefusal(t, bufio.NewReader(conn), 0, 405)
 	}
-}
-
-// However the bytes are cut, the line checker finds the same fault at the same byte.
-func FuzzLines(f *testing.F) {
-	f.Add("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3)
-	f.Add("GET / HTTP/1.1\nHost: a\r\n\r\n", 14)
-	f.Add("a\r\n b\r\n", 3)
-	f.Add("Transfer-Encoding: x\r\n", 1)
-	f.Fuzz(func(t *testing.T, text string, cut int) {
-		if cut < 0 || cut > len(text) {
-			return
-		}
-		want := len(text)
-		for i := range text {
-			bare := text[i] == '\n' && (i == 0 || text[i-1] != '\r')
-			folded := i > 0 && text[i-1] == '\n' && (text[i] == ' ' || text[i] == '\t')
-			if bare || folded {
-				want = i
-				break
-			}
-		}
-		var l lineChecker
-		got := len(text)
-		if n := l.check([]byte(text[:cut])); n < cut {
-			got = n
-		} else if n := l.check([]byte(text[cut:])); n < len(text)-cut {
-			got = cut + n
-		}
-		if got != want {
-			t.Errorf("%q cut at %d: good up to %d, want %d", text, cut, got, want)
-		}
-		if want == len(text) && strings.Contains(strings.ToLower(text), "\ntransfer-encoding:") && !l.encoding {
-			t.Errorf("%q cut at %d: the coding is overlooked", text, cut)
-		}
-	})
-}
-
-func FuzzTarget(f *testing.F) {
-	for _, target := range []string{"/v1/items?limit=1", "http://a/b?c", "//a/b?c=://", "/a#b", "/a?search=東京", "*", "http://a@b/", "http://a?b/c"} {
-		f.Add(target)
-	}
-	f.Fuzz(func(t *testing.T, target string) {
-		path, parameters, refused := splitTarget([]byte(target))
-		raw := strings.Contains(target, "#") || strings.ContainsFunc(target, func(r rune) bool { return r > 0x7f })
-		if raw != (refused == notEncoded) {
-			t.Errorf("%q: %v", target, refused)
-		}
-		if refused != nil {
-			return
-		}
-		before, after, _ := strings.Cut(target, "?")
-		if !strings.HasSuffix(before, string(path)) || after != string(parameters) || target[0] == '/' && before != string(path) {
-			t.Errorf("%q: %q and %q", target, path, parameters)
-		}
-	})
 }

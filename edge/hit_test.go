@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -28,8 +27,13 @@ import (
 	"listedge/origin/apikey"
 )
 
-// aKey is well-formed; no database knows it.
-const aKey = "lk_00000000000000000000000000000000000iqUEf"
+const (
+	// aKey is well-formed; no database knows it.
+	aKey = "lk_00000000000000000000000000000000000iqUEf"
+	// theTarget is the page of hitServer, and thePage is a request for it, without its end.
+	theTarget = "/v1/items?limit=20&sort=name&type=goods&stock=low"
+	thePage   = "GET " + theTarget + " HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
+)
 
 // hitServer answers from memory alone: a function returns its keys, and its one page is
 // already stored.
@@ -55,7 +59,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	})
 	ctx := &fasthttp.RequestCtx{}
 	ctx.Init2(newConn(&wire{}), nil, false)
-	ctx.Request.SetRequestURI("/v1/items?limit=20&sort=name&type=goods&stock=low")
+	ctx.Request.SetRequestURI(theTarget)
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
 	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low}
@@ -189,8 +193,6 @@ func serveInto(t testing.TB, s *Server, ctx *fasthttp.RequestCtx, w *bufio.Write
 	ctx.Response.Reset()
 }
 
-func send(c net.Conn, s string) { _, _ = io.WriteString(c, s) }
-
 // headerLines are header lines, each of so many bytes.
 func headerLines(n, bytes int) string {
 	var all strings.Builder
@@ -199,4 +201,11 @@ func headerLines(n, bytes int) string {
 		all.WriteString(name + strings.Repeat("x", bytes-len(name)-len("\r\n")) + "\r\n")
 	}
 	return all.String()
+}
+
+// keyOf authenticates aKey as a request does.
+func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool) {
+	t.Helper()
+	entry = must(s.Keys.Authenticate([]byte(aKey), func() bool { lookedUp = true; return false }))
+	return entry, lookedUp
 }

@@ -279,3 +279,23 @@ func TestReportedParametersAreBounded(t *testing.T) {
 		})
 	}
 }
+
+func FuzzTarget(f *testing.F) {
+	for _, target := range []string{"/v1/items?limit=1", "http://a/b?c", "//a/b?c=://", "/a#b", "/a?search=東京", "*", "http://a@b/", "http://a?b/c"} {
+		f.Add(target)
+	}
+	f.Fuzz(func(t *testing.T, target string) {
+		path, parameters, refused := splitTarget([]byte(target))
+		raw := strings.Contains(target, "#") || strings.ContainsFunc(target, func(r rune) bool { return r > 0x7f })
+		if raw != (refused == notEncoded) {
+			t.Errorf("%q: %v", target, refused)
+		}
+		if refused != nil {
+			return
+		}
+		before, after, _ := strings.Cut(target, "?")
+		if !strings.HasSuffix(before, string(path)) || after != string(parameters) || target[0] == '/' && before != string(path) {
+			t.Errorf("%q: %q and %q", target, path, parameters)
+		}
+	})
+}

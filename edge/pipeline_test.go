@@ -1,4 +1,4 @@
-package edge
+package edge_test
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
+	"listedge/edge"
 	"listedge/internal/boottime"
 	"listedge/internal/lists"
 	"listedge/metrics"
@@ -23,11 +25,12 @@ import (
 
 // spoken is a connection on which the client sends chunks: each Read gets one.
 type spoken struct {
-	wire
+	net.Conn
 	chunks [][]byte
 	before func() // called before each Read; nil = nothing
 	end    error  // of the Read behind the last chunk; nil = io.EOF
 
+	written []byte
 	writeBy time.Time // the deadline; zero = none was set
 }
 
@@ -50,16 +53,18 @@ func (w *spoken) Write(p []byte) (int, error) {
 	if w.writeBy.IsZero() {
 		return 0, os.ErrDeadlineExceeded
 	}
-	return w.wire.Write(p)
+	w.written = append(w.written, p...)
+	return len(p), nil
 }
 
 func (w *spoken) SetReadDeadline(time.Time) error    { return nil }
 func (w *spoken) SetWriteDeadline(t time.Time) error { w.writeBy = t; return nil }
 func (w *spoken) Close() error                       { return nil }
+func (w *spoken) RemoteAddr() net.Addr               { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // converse has the server answer the chunks on one connection.
-func converse(s *Server, w *spoken) *bufio.Reader {
-	_ = s.http.ServeConn(newConn(w)) // its error is about the last request
+func converse(s *edge.Server, w *spoken) *bufio.Reader {
+	edge.ServeConn(s, w)
 	return bufio.NewReader(bytes.NewReader(w.written))
 }
 
@@ -73,10 +78,10 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		hash, _ := apikey.HashOf([]byte(texts[i]))
 		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
-		q := origin.Query{Workspace: k.Workspace, Limit: defaultLimit}
-		fillWith(t, pages, q, `{"data":["workspace of `+texts[i]+`"]`)
+		q := origin.Query{Workspace: k.Workspace, Limit: 50}
+		edge.FillWith(t, pages, q, `{"data":["workspace of `+texts[i]+`"]`)
 	}
-	s := serverOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
+	s := edge.ServerOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return keys, nil
 	})
 	of := func(key int) []byte {
@@ -87,7 +92,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		chunks := [][]byte{of(0), bytes.Clone(both), of(1), of(0), bytes.Clone(both[:cut]), bytes.Clone(both[cut:])}
 		r := converse(s, &spoken{chunks: chunks})
 		for n, want := range []int{0, 0, 1, 1, 0, 0, 1} {
-			if got := readAnswer(t, r, "GET"); !strings.Contains(got.Body, texts[want]) {
+			if got := edge.ReadAnswer(t, r, "GET"); !strings.Contains(got.Body, texts[want]) {
 				t.Fatalf("cut at %d, answer %d: %d %s, want that of %s", cut, n+1, got.Status, got.Body, texts[want])
 			}
 		}
@@ -96,7 +101,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 
 // A panic ends its request and not the connection.
 func TestAConnectionOutlivesAPanic(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, `{"data":[]`)
 	pages, reads := s.Cache, 0
 	request := []byte(thePage + "\r\n")
 	r := converse(s, &spoken{chunks: [][]byte{request, request, request}, before: func() {
@@ -107,7 +112,7 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 		}
 	}})
 	for i, want := range []int{200, 500, 200} {
-		if got := readAnswer(t, r, "GET"); got.Status != want || strings.Contains(got.Body, `"INTERNAL_ERROR"`) != (want == 500) {
+		if got := edge.ReadAnswer(t, r, "GET"); got.Status != want || strings.Contains(got.Body, `"INTERNAL_ERROR"`) != (want == 500) {
 			t.Errorf("request %d: %+v", i+1, got)
 		}
 	}
@@ -115,7 +120,7 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 
 // A draining node closes each connection with its next response.
 func TestADrainingNodeClosesConnections(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, `{"data":[]`)
 	request, reads := []byte(thePage+"\r\n"), 0
 	w := &spoken{chunks: [][]byte{request, request, request}, before: func() {
 		if reads++; reads == 2 {

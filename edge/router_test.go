@@ -22,6 +22,13 @@ func asking(t *testing.T, s *edge.Server) (ask func(t *testing.T, method, reques
 	}
 }
 
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
 func send(c net.Conn, s string) { _, _ = io.WriteString(c, s) }
 
 // Routes match the target byte by byte, and nothing redirects.

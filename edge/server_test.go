@@ -1,4 +1,4 @@
-package edge
+package edge_test
 
 import (
 	"net/http/httptest"
@@ -9,10 +9,9 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/cache"
+	"listedge/edge"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/metrics"
-	"listedge/origin/apikey"
-	"listedge/origin/usage"
 )
 
 func TestMain(m *testing.M) {
@@ -34,11 +33,11 @@ func scrape(t *testing.T, s *metrics.Registry) string {
 }
 
 func TestEveryResponseIsCountedOnce(t *testing.T) {
-	s, ctx, registry := hitServerWith(t, `{"data":[]`)
+	s, _, registry := edge.HitServerWith(t, `{"data":[]`)
+	ask := asking(t, s)
 	before := scrape(t, registry)
-	answerTo(t, s, ctx)
-	ctx.Request.Header.Set("If-None-Match", cache.TagOf([]byte(`{"data":[]`)).String())
-	answerTo(t, s, ctx)
+	ask(t, "GET", thePage[len("GET "):])
+	ask(t, "GET", thePage[len("GET "):]+"If-None-Match: "+cache.TagOf([]byte(`{"data":[]`)).String()+"\r\n")
 	after := scrape(t, registry)
 	for series, want := range map[string]int{
 		`listedge_http_requests_total{route="items",status="200"}`:                           1,
@@ -67,24 +66,4 @@ func value(t *testing.T, scraped, series string) int {
 		}
 	}
 	return 0 // nothing was counted yet
-}
-
-// An exchange must not pass anything of one request to the next.
-func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
-	s, ctx, _ := hitServerWith(t, `{"data":[]`)
-	x := begin(ctx)
-	x.client, x.cost, x.id = &client{usage: s.Usage.Counter(usage.Key{})}, oneToken, []byte("other")
-	x.query.Search, x.result.Entry = "other", &cache.Entry{}
-	s.finish(x)
-	y := begin(ctx)
-	if y.client != nil || y.cost != notLimited || string(y.id) == "other" || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
-		t.Errorf("%+v", y)
-	}
-}
-
-// keyOf authenticates aKey as a request does.
-func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool) {
-	t.Helper()
-	entry = must(s.Keys.Authenticate([]byte(aKey), func() bool { lookedUp = true; return false }))
-	return entry, lookedUp
 }
