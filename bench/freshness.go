@@ -213,7 +213,7 @@ func (s *subject) dropSlot(ctx context.Context) (err error) {
 }
 
 func (s *subject) pgbench(ctx context.Context, script string) (tps float64, err error) {
-	c := exec.CommandContext(ctx, filepath.Join(s.postgres.Bin(), "pgbench"), "--no-vacuum", "--file", script, "--client", "4", "--jobs", "1",
+	c := exec.CommandContext(ctx, filepath.Join(s.postgres.Bin, "pgbench"), "--no-vacuum", "--file", script, "--client", "4", "--jobs", "1",
 		"--protocol", "prepared", "--time", strconv.Itoa(int(writerTime.Seconds())), s.url)
 	out, err := c.Output()
 	if err != nil {

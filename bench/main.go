@@ -103,7 +103,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	r := &report{left: map[string][]string{}, bin: postgres.Bin()}
+	r := &report{left: map[string][]string{}, bin: postgres.Bin}
 	var failed error // of a measure; the others go on
 	for _, m := range chosen {
 		fmt.Fprintln(os.Stderr, "bench:", m.name)

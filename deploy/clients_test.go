@@ -90,7 +90,7 @@ func TestGeneratedClients(t *testing.T) {
 // psql returns the lines that a statement answers.
 func psql(t *testing.T, f *fleet, statement string) []string {
 	t.Helper()
-	return strings.Fields(string(run(t, exec.Command(filepath.Join(f.postgres.Bin(), "psql"), f.postgres.URL("postgres"), "-qAtc", statement))))
+	return strings.Fields(string(run(t, exec.Command(filepath.Join(f.postgres.Bin, "psql"), f.postgres.URL("postgres"), "-qAtc", statement))))
 }
 
 // run returns what a command writes to its standard output.

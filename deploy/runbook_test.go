@@ -48,7 +48,7 @@ func TestTheRunbooksCommandsWork(t *testing.T) {
 		must(os.Symlink(path, filepath.Join(tools, name)))
 	}
 	env := append(os.Environ(), f.env...)
-	env = append(env, "PATH="+tools+":"+os.Getenv("PATH")+":"+f.postgres.Bin(),
+	env = append(env, "PATH="+tools+":"+os.Getenv("PATH")+":"+f.postgres.Bin,
 		"NODE="+f.nodes[0].admin, "NODES="+f.nodes[0].admin+" "+f.nodes[1].admin)
 	tried := 0
 	for _, block := range find(t, "RUNBOOK.md", "(?ms)^```sh\n(.*?)^```$") {

@@ -45,7 +45,7 @@ func TestTutorial(t *testing.T) {
 	// This server has its settings from its command line; one of the reader's own
 	// has them in its files, which a standby's are a copy of.
 	for _, sql := range []string{"CREATE DATABASE listedge", "ALTER SYSTEM SET max_connections = 200", "ALTER SYSTEM SET max_wal_senders = 20"} {
-		set := exec.Command(filepath.Join(postgres.Bin(), "psql"), postgres.URL("postgres"), "-c", sql)
+		set := exec.Command(filepath.Join(postgres.Bin, "psql"), postgres.URL("postgres"), "-c", sql)
 		if said, err := set.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, said)
 		}
@@ -61,7 +61,7 @@ func TestTutorial(t *testing.T) {
 	cmd.Dir = home
 	cmd.Env = append(os.Environ(), "LISTEDGE_DATABASE_URL="+postgres.URL("listedge"),
 		"LISTEDGE_FRESHNESS_BOUND=10s", // so large that a busy machine does not end it
-		"PATH="+home+":"+postgres.Bin()+":"+os.Getenv("PATH"), "HOME="+home, "TMPDIR="+home)
+		"PATH="+home+":"+postgres.Bin+":"+os.Getenv("PATH"), "HOME="+home, "TMPDIR="+home)
 	asServer(t, cmd, home)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -59,9 +59,11 @@ func findPostgres() (bin string, err error) {
 	return bin, nil
 }
 
-// redisPrograms are Redis, and Valkey, which newer distributions have in its place. Valkey
-// has the same protocol and runs the same scripts.
-var redisPrograms = []string{"redis-server", "valkey-server"}
+// FindRedis returns the path of Redis, or of Valkey, which newer distributions have in its
+// place. Valkey has the same protocol and runs the same scripts.
+func FindRedis() (string, error) {
+	return FindServer("a Redis server", "redis-server", "valkey-server")
+}
 
 // FindServer returns the path of the first of these programs that is installed.
 func FindServer(what string, names ...string) (string, error) {

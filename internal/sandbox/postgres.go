@@ -33,7 +33,7 @@ type PostgresOptions struct {
 type Postgres struct {
 	*Server
 	Options  PostgresOptions
-	bin      string
+	Bin      string // the folder of the server's programs, pgbench and pg_basebackup among them
 	password string
 	as       *syscall.Credential
 }
@@ -45,7 +45,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (p *Postgres, err err
 	if p.Options.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, err
 	}
-	if p.bin, err = findPostgres(); err != nil {
+	if p.Bin, err = findPostgres(); err != nil {
 		return nil, err
 	}
 	if p.as, err = ServerAccount(); err != nil {
@@ -68,7 +68,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (p *Postgres, err err
 		return nil, err
 	}
 	p.Server, err = StartServer(ctx, Program{
-		Path: filepath.Join(p.bin, "postgres"), Dir: p.Options.Dir, As: p.as, Args: p.args, Ready: p.takesConnections,
+		Path: filepath.Join(p.Bin, "postgres"), Dir: p.Options.Dir, As: p.as, Args: p.args, Ready: p.takesConnections,
 		End: []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL}, // fast first
 	})
 	return p, err
@@ -76,9 +76,6 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (p *Postgres, err err
 
 func (p *Postgres) cluster() string      { return filepath.Join(p.Options.Dir, "cluster") }
 func (p *Postgres) passwordFile() string { return filepath.Join(p.Options.Dir, "password") }
-
-// Bin is the folder of the server's programs, pgbench and pg_basebackup among them.
-func (p *Postgres) Bin() string { return p.bin }
 
 // URL is the connection string of the named database.
 func (p *Postgres) URL(database string) string {
@@ -101,7 +98,7 @@ func (p *Postgres) initialise(ctx context.Context) error {
 	if runtime.GOOS == "darwin" { // may lack it
 		locale = "en_US.UTF-8"
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "initdb"), append(auth, "--pgdata", p.cluster(), "--username", "postgres",
+	cmd := exec.CommandContext(ctx, filepath.Join(p.Bin, "initdb"), append(auth, "--pgdata", p.cluster(), "--username", "postgres",
 		"--pwfile", p.passwordFile(), "--encoding", "UTF8", "--locale", locale)...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: p.as}
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout // it removes what it has made

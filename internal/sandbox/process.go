@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -70,17 +69,11 @@ func (p *Child) signalTree(s syscall.Signal) error {
 	if err := p.Signal(s); err != nil {
 		return err
 	}
-	out, err := exec.Command("pgrep", "-P", strconv.Itoa(p.Pid())).Output()
-	if none := (*exec.ExitError)(nil); err != nil && !errors.As(err, &none) {
-		return err
+	err := exec.Command("pkill", fmt.Sprintf("-%d", s), "-P", strconv.Itoa(p.Pid())).Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // it has none
+		return nil
 	}
-	for child := range strings.FieldsSeq(string(out)) {
-		pid, _ := strconv.Atoi(child)
-		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("send %s to process %d: %w", s, pid, err)
-		}
-	}
-	return nil
+	return err
 }
 
 // End sends the signals one after the other and waits up to timeout after each.

@@ -13,7 +13,7 @@ type Redis struct{ *Server }
 // StartRedis makes the folder and starts a server in it, with further arguments of redis-server.
 // It returns when the server takes connections. An error has the end of its log.
 func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, error) {
-	path, err := FindServer("a Redis server", redisPrograms...)
+	path, err := FindRedis()
 	if err != nil {
 		return nil, err
 	}

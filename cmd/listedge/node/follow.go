@@ -49,17 +49,18 @@ func (n *Node) expireByAge(ctx context.Context) {
 	})
 }
 
-// repeat calls f at once, and then at each interval until ctx ends.
-func repeat(ctx context.Context, interval time.Duration, f func(context.Context)) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
+// repeat calls f again and again, with a pause after each call, until ctx ends.
+func repeat(ctx context.Context, pause time.Duration, f func(context.Context)) {
+	for ; ctx.Err() == nil; sleep(ctx, pause) {
 		f(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 

@@ -88,14 +88,6 @@ func (n *Node) findTimeline(ctx context.Context) {
 	}
 }
 
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
 // readEpoch reads the epoch of the fleet's log from Redis: it has the timeline that the fleet
 // follows. It reports whether Redis has answered.
 func (n *Node) readEpoch(ctx context.Context) bool {

@@ -65,10 +65,8 @@ func (n *Node) name() string {
 		return n.options.NodeID
 	}
 	host, _ := os.Hostname()
-	if _, port, err := net.SplitHostPort(n.options.Private.Addr().String()); err == nil {
-		return net.JoinHostPort(host, port)
-	}
-	return host
+	_, port, _ := net.SplitHostPort(n.options.Private.Addr().String())
+	return net.JoinHostPort(host, port)
 }
 
 // writeEntry writes this node's state into the field own of the roster, in two round trips.

@@ -15,7 +15,7 @@ import (
 // answer.
 func Sentinel(t testing.TB, name, master string, downAfter time.Duration) *sandbox.Server {
 	t.Helper()
-	path, err := sandbox.FindServer("a Redis server", "redis-server", "valkey-server")
+	path, err := sandbox.FindRedis()
 	must(t, err)
 	host, masterPort, err := net.SplitHostPort(master)
 	must(t, err)

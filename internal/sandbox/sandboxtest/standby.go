@@ -26,7 +26,7 @@ func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string
 	must(t, err)
 	password, _ := u.User.Password()
 	must(t, sandbox.WriteFile(filepath.Join(dir, "password"), password, account))
-	backup := exec.CommandContext(t.Context(), filepath.Join(primary.Bin(), "pg_basebackup"), "--pgdata", filepath.Join(dir, "cluster"),
+	backup := exec.CommandContext(t.Context(), filepath.Join(primary.Bin, "pg_basebackup"), "--pgdata", filepath.Join(dir, "cluster"),
 		"--write-recovery-conf", "--wal-method", "stream", "--checkpoint", "fast", "--no-password", "--no-sync",
 		"--dbname", "host="+u.Hostname()+" port="+u.Port()+" user=postgres")
 	backup.Dir, backup.SysProcAttr = dir, &syscall.SysProcAttr{Credential: account}
