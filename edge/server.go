@@ -29,7 +29,7 @@
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/connect.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
-//	origin/postgres/errors.go origin/rows.go edge/exchange.go
+//	origin/postgres/servers.go origin/postgres/errors.go edge/exchange.go
 //	edge/address.go edge/requestlog.go
 package edge
 
