@@ -32,7 +32,7 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 	}
 	workspace := s.sizes[i].workspace
 	rate, burst := 1e-3, int32(1_000_000) // so that what is missing of the burst was spent
-	key := must1(s.admin.CreateKey(ctx, admin.NewKey{Workspace: workspace, Rate: &rate, Burst: &burst}))
+	key := must1(s.admin.CreateKey(ctx, admin.Key{WorkspaceID: workspace, RatePerSecond: &rate, Burst: &burst}, nil))
 	node := must1(s.startFollower(ctx))
 	defer node.end()
 

@@ -103,7 +103,7 @@ func measureLimitsOverHTTP(ctx context.Context, s *subject, r *report) error {
 			return err
 		}
 		burst := int32(j.limit.burst)
-		key, err := s.admin.CreateKey(ctx, admin.NewKey{Workspace: w.ID, Rate: &j.limit.rate, Burst: &burst})
+		key, err := s.admin.CreateKey(ctx, admin.Key{WorkspaceID: w.ID, RatePerSecond: &j.limit.rate, Burst: &burst}, nil)
 		if err != nil {
 			return err
 		}

@@ -204,7 +204,7 @@ func (s *subject) openOrigin(ctx context.Context) (o *origin.Origin, end func(),
 // newKey makes a key that no limit holds back.
 func (s *subject) newKey(ctx context.Context, workspace uuid.UUID) (string, error) {
 	rate, burst := 1e6, int32(1_000_000)
-	key, err := s.admin.CreateKey(ctx, admin.NewKey{Workspace: workspace, Rate: &rate, Burst: &burst})
+	key, err := s.admin.CreateKey(ctx, admin.Key{WorkspaceID: workspace, RatePerSecond: &rate, Burst: &burst}, nil)
 	return key.Key, err
 }
 

@@ -171,7 +171,7 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, url string) (key 
 	if err != nil {
 		return "", workspace, err
 	}
-	k, err := conn.CreateKey(ctx, admin.NewKey{Workspace: workspaces[0].ID, Name: "dev"})
+	k, err := conn.CreateKey(ctx, admin.Key{WorkspaceID: workspaces[0].ID, Name: "dev"}, nil)
 	return k.Key, k.WorkspaceID, err
 }
 

@@ -46,9 +46,9 @@ func (c *keyCreate) Validate() error {
 // Run creates a key.
 func (c *keyCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
 	slices.Sort(c.Scopes)
-	k, err := a.CreateKey(ctx, admin.NewKey{
-		Workspace: c.Workspace, Name: c.Name, Scopes: slices.Compact(c.Scopes), Rate: c.Rate, Burst: c.Burst, ExpiresIn: (*time.Duration)(c.ExpiresIn),
-	})
+	k, err := a.CreateKey(ctx, admin.Key{
+		WorkspaceID: c.Workspace, Name: c.Name, Scopes: slices.Compact(c.Scopes), RatePerSecond: c.Rate, Burst: c.Burst,
+	}, (*time.Duration)(c.ExpiresIn))
 	return c.print(t, k, err, "{{.Key}}\n")
 }
 

@@ -25,7 +25,7 @@ func TestActsThroughAPooler(t *testing.T) {
 				return
 			}
 			must(err)
-			k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+			k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 			must1(c.RotateKey(t.Context(), k.ID, 0, nil))
 			if list := entries(t, c, audit.Filter{Workspace: &w.ID}); len(list) != 3 {
 				t.Errorf("%+v", list)

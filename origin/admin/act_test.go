@@ -133,7 +133,7 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 		t.Errorf("%v", e.Details)
 	}
 	before = count(t, c, "audit_log")
-	k, err := c.CreateKey(ctx, NewKey{Workspace: w.ID, Name: "Sync"})
+	k, err := c.CreateKey(ctx, Key{WorkspaceID: w.ID, Name: "Sync"}, nil)
 	must(err)
 	check(t, before, "keys.create", w.ID, &k.ID, "burst", "expiresAt", "name", "ratePerSecond", "scopes")
 	for _, method := range []string{"UpdateWorkspace", "SuspendWorkspace", "ResumeWorkspace", "UpdateKey", "RotateKey", "RevokeKey"} {
@@ -164,7 +164,7 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 		}
 	})
 	t.Run("neither the text nor the hash of a key", func(t *testing.T) {
-		rotated, err := c.RotateKey(ctx, must1(c.CreateKey(ctx, NewKey{Workspace: w.ID})).ID, 0, nil)
+		rotated, err := c.RotateKey(ctx, must1(c.CreateKey(ctx, Key{WorkspaceID: w.ID}, nil)).ID, 0, nil)
 		must(err)
 		var dump string
 		must(c.conn.QueryRow(t.Context(), "SELECT string_agg(a::text, ' ') FROM audit_log a").Scan(&dump))
@@ -208,7 +208,7 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 			t.Parallel()
 			c := openAdmin(t, newDatabase(t))
 			w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
-			k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+			k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 			exec(t, c.conn, sql)
 			state := func() (all string) {
 				for _, table := range []string{"workspaces", "api_keys", "audit_log"} {
@@ -224,7 +224,7 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 					t.Errorf("%s: %v", method, err)
 				}
 			}
-			if made, err := c.CreateKey(t.Context(), NewKey{Workspace: w.ID}); err == nil || made.Key != "" {
+			if made, err := c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil); err == nil || made.Key != "" {
 				t.Errorf("%+v, %v", made, err)
 			}
 			if _, err := c.CreateWorkspace(t.Context(), "V", nil, nil, nil); err == nil {
@@ -325,7 +325,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	as.User = neturl.UserPassword(role, "p")
 	c := openAdmin(t, as.String())
 	w := must1(c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil))
-	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 	for method, act := range actsByMethod {
 		if method != "RevokeKey" { // after which it cannot be rotated
 			must(act.do(t.Context(), c, w, k))
@@ -360,8 +360,8 @@ func TestTheAuditLogIsFiltered(t *testing.T) {
 	t.Parallel()
 	c := openAdmin(t, newDatabase(t))
 	w, other := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil)), must1(c.CreateWorkspace(t.Context(), "Other", nil, nil, nil))
-	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
-	must1(c.CreateKey(t.Context(), NewKey{Workspace: other.ID}))
+	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
+	must1(c.CreateKey(t.Context(), Key{WorkspaceID: other.ID}, nil))
 	next := must1(c.RotateKey(t.Context(), k.ID, time.Hour, nil))
 	must1(c.RevokeKey(t.Context(), k.ID))
 	// Yesterday's, which no command can write.

@@ -72,16 +72,16 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	w := must1(admin.CreateWorkspace(t.Context(), "w", nil, nil, nil))
 	other := must1(admin.CreateWorkspace(t.Context(), "other", nil, nil, nil))
 	day := 24 * time.Hour
-	first := must1(admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, Name: "first"}))
+	first := must1(admin.CreateKey(t.Context(), Key{WorkspaceID: w.ID, Name: "first"}, nil))
 	if !slices.Equal(first.Scopes, Scopes) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil || first.RevokedAt != nil ||
 		first.Name != "first" || first.WorkspaceID != w.ID || len(first.Prefix) != apikey.VisiblePrefix || !strings.HasPrefix(first.Key, first.Prefix) {
 		t.Errorf("%+v", first)
 	}
-	second, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, Scopes: []string{"items:read"}, ExpiresIn: &day})
+	second, err := admin.CreateKey(t.Context(), Key{WorkspaceID: w.ID, Scopes: []string{"items:read"}}, &day)
 	if err != nil || !slices.Equal(second.Scopes, []string{"items:read"}) || !second.ExpiresAt.After(time.Now()) || second.Key == first.Key {
 		t.Errorf("%+v, %v", second, err)
 	}
-	must1(admin.CreateKey(t.Context(), NewKey{Workspace: other.ID}))
+	must1(admin.CreateKey(t.Context(), Key{WorkspaceID: other.ID}, nil))
 
 	// A key is seen once: neither the list nor the table has it.
 	list, err := admin.Keys(t.Context(), w.ID, nil)

@@ -62,29 +62,20 @@ var keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per
 		ELSE 'active' END AS state,
 	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 
-// NewKey says which key CreateKey makes.
-type NewKey struct {
-	Workspace uuid.UUID
-	Name      string
-	Scopes    []string       // empty = all
-	Rate      *float64       // nil = the default
-	Burst     *int32         // nil = the default
-	ExpiresIn *time.Duration // nil = never
-}
-
-// CreateKey makes a key and returns it with its text, which is stored nowhere.
-func (c *Conn) CreateKey(ctx context.Context, k NewKey) (Key, error) {
+// CreateKey makes a key in the workspace of k, with its name, its scopes (none = all) and its limit
+// (nil = the default). It works so long (nil = for ever). Its text, which is returned, is stored nowhere.
+func (c *Conn) CreateKey(ctx context.Context, k Key, expiresIn *time.Duration) (Key, error) {
 	if len(k.Scopes) == 0 {
 		k.Scopes = Scopes
 	}
-	limit := apikey.LimitOf(k.Rate, k.Burst, apikey.DefaultLimit)
+	limit := apikey.LimitOf(k.RatePerSecond, k.Burst, apikey.DefaultLimit)
 	return c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (Key, audit.Act, error) {
 		made, err := one[Key](ctx, tx, "create the key",
 			`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8) RETURNING `+keyColumns,
-			k.Workspace, k.Name, hash, prefix, k.Scopes, limit.Rate, limit.Burst, k.ExpiresIn)
+			k.WorkspaceID, k.Name, hash, prefix, k.Scopes, limit.Rate, limit.Burst, expiresIn)
 		if postgres.Code(err) == "23503" { // foreign_key_violation
-			err = fmt.Errorf("workspace %s: %w", k.Workspace, ErrNotFound)
+			err = fmt.Errorf("workspace %s: %w", k.WorkspaceID, ErrNotFound)
 		}
 		return made, audit.Act{Action: "keys.create", Workspace: &made.WorkspaceID, Key: &made.ID, Details: map[string]any{
 			"name": short(made.Name), "scopes": made.Scopes, "ratePerSecond": made.RatePerSecond, "burst": made.Burst, "expiresAt": made.ExpiresAt}}, err

@@ -94,10 +94,7 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 	}
 	db := stdlib.OpenDB(*c.conn.Config())
 	defer db.Close()
-	files, err := fs.Sub(migrationFiles, "migrations")
-	if err != nil {
-		return err
-	}
+	files, _ := fs.Sub(migrationFiles, "migrations")
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // a try every second, for five minutes
 	if err != nil {
 		return err

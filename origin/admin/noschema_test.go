@@ -19,7 +19,7 @@ func TestCommandsWithoutASchema(t *testing.T) {
 		"workspaces create":  func() error { _, err := c.CreateWorkspace(ctx, "W", nil, nil, nil); return err },
 		"workspaces list":    func() error { _, err := c.Workspaces(ctx); return err },
 		"workspaces suspend": func() error { _, err := c.SuspendWorkspace(ctx, id); return err },
-		"keys create":        func() error { _, err := c.CreateKey(ctx, NewKey{Workspace: id}); return err },
+		"keys create":        func() error { _, err := c.CreateKey(ctx, Key{WorkspaceID: id}, nil); return err },
 		"keys list":          func() error { _, err := c.Keys(ctx, id, nil); return err },
 		"keys list unused":   func() error { _, err := c.UsageSince(ctx); return err },
 		"keys rotate":        func() error { _, err := c.RotateKey(ctx, id, 0, nil); return err },

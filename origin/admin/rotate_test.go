@@ -15,10 +15,10 @@ func TestRotatingAKey(t *testing.T) {
 	url := newDatabase(t)
 	c := openAdmin(t, url)
 	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
-	made := func(t *testing.T, k NewKey) Key {
+	made := func(t *testing.T, k Key) Key {
 		t.Helper()
-		k.Workspace = w.ID
-		key, err := c.CreateKey(t.Context(), k)
+		k.WorkspaceID = w.ID
+		key, err := c.CreateKey(t.Context(), k, nil)
 		must(err)
 		return key
 	}
@@ -31,7 +31,7 @@ func TestRotatingAKey(t *testing.T) {
 	}
 
 	t.Run("copies what the key may do", func(t *testing.T) {
-		old := made(t, NewKey{Name: "Sync", Scopes: []string{"contacts:read"}, Rate: new(7.5), Burst: new(int32(11))})
+		old := made(t, Key{Name: "Sync", Scopes: []string{"contacts:read"}, RatePerSecond: new(7.5), Burst: new(int32(11))})
 		next := must1(c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil))
 		if next.ID == old.ID || next.Key.Key == old.Key || !strings.HasPrefix(next.Key.Key, next.Prefix) || next.WorkspaceID != w.ID || next.Name != "Sync" ||
 			!slices.Equal(next.Scopes, old.Scopes) || *next.RatePerSecond != 7.5 || *next.Burst != 11 || next.ExpiresAt != nil || next.State != KeyActive {
@@ -45,14 +45,14 @@ func TestRotatingAKey(t *testing.T) {
 		}
 	})
 	t.Run("copies that there is no limit of its own", func(t *testing.T) {
-		old := made(t, NewKey{})
+		old := made(t, Key{})
 		exec(t, c.conn, "UPDATE api_keys SET rate_per_second = NULL, burst = NULL WHERE id = $1", old.ID)
 		if next := must1(c.RotateKey(t.Context(), old.ID, 0, nil)); next.RatePerSecond != nil || next.Burst != nil {
 			t.Errorf("%+v", next)
 		}
 	})
 	t.Run("at once", func(t *testing.T) {
-		old := made(t, NewKey{})
+		old := made(t, Key{})
 		next := must1(c.RotateKey(t.Context(), old.ID, 0, new(2*time.Hour)))
 		if works(t, old) || !works(t, next.Key) || !near(next.ExpiresAt, 2*time.Hour) {
 			t.Errorf("%+v", next)
@@ -67,7 +67,7 @@ func TestRotatingAKey(t *testing.T) {
 			"to be revoked": "UPDATE api_keys SET revoked_at = now() + interval '1 hour' WHERE id = $1",
 		} {
 			t.Run(name, func(t *testing.T) {
-				old := made(t, NewKey{})
+				old := made(t, Key{})
 				exec(t, c.conn, set, old.ID)
 				next := must1(c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil))
 				shown := must1(c.Key(t.Context(), old.ID))
@@ -78,7 +78,7 @@ func TestRotatingAKey(t *testing.T) {
 		}
 	})
 	t.Run("twice", func(t *testing.T) {
-		old := made(t, NewKey{})
+		old := made(t, Key{})
 		first := must1(c.RotateKey(t.Context(), old.ID, time.Hour, nil))
 		second := must1(c.RotateKey(t.Context(), first.ID, 2*time.Hour, nil)) // the new one
 		third := must1(c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil))   // the old one again: it ends no later
@@ -91,7 +91,7 @@ func TestRotatingAKey(t *testing.T) {
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		revoked, expired := made(t, NewKey{}), made(t, NewKey{})
+		revoked, expired := made(t, Key{}), made(t, Key{})
 		must1(c.RevokeKey(t.Context(), revoked.ID))
 		exec(t, c.conn, "UPDATE api_keys SET expires_at = now() WHERE id = $1", expired.ID)
 		before := count(t, c, "api_keys")
@@ -144,7 +144,7 @@ func TestARotationThatWaited(t *testing.T) {
 		"for nothing that matters": {"", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+			k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 			if s.before != "" {
 				exec(t, c.conn, s.before, k.ID)
 			}
@@ -165,7 +165,7 @@ func TestARotationThatWaited(t *testing.T) {
 		})
 	}
 	t.Run("for another that ended the key at once", func(t *testing.T) {
-		k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+		k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 		first, second := openAdmin(t, url), openAdmin(t, url)
 		errs := make(chan error, 2)
 		exec(t, holder, "BEGIN")
@@ -187,7 +187,7 @@ func TestARotationThatWaited(t *testing.T) {
 		}
 	})
 	t.Run("nor makes a key that has ended", func(t *testing.T) {
-		k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+		k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 		if _, err := c.RotateKey(t.Context(), k.ID, time.Hour, new(time.Duration(0))); err == nil {
 			t.Error("made")
 		}
@@ -205,7 +205,7 @@ func ptrOr(at *time.Time) time.Duration {
 func TestStatesOfKeys(t *testing.T) {
 	t.Parallel()
 	c := openAdmin(t, newDatabase(t))
-	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil)).ID}))
+	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil)).ID}, nil))
 	for _, s := range []struct {
 		expires, revoked string
 		want             KeyState

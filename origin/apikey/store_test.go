@@ -49,20 +49,24 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	rate, burst, hour := 2.5, int32(7), time.Hour
 	run := unique.Make(runOf(t, url))
 	for name, c := range map[string]struct {
-		spec admin.NewKey
+		spec admin.Key
 		want apikey.Key
 	}{
-		"plain":      {admin.NewKey{}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit}},
-		"items only": {admin.NewKey{Scopes: []string{"items:read"}}, apikey.Key{Scopes: 1 << lists.Items, Limit: apikey.DefaultLimit}},
-		"contacts":   {admin.NewKey{Scopes: []string{"contacts:read"}}, apikey.Key{Scopes: 1 << lists.Contacts, Limit: apikey.DefaultLimit}},
-		"own limit": {admin.NewKey{Rate: &rate, Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts,
+		"plain":      {admin.Key{}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit}},
+		"items only": {admin.Key{Scopes: []string{"items:read"}}, apikey.Key{Scopes: 1 << lists.Items, Limit: apikey.DefaultLimit}},
+		"contacts":   {admin.Key{Scopes: []string{"contacts:read"}}, apikey.Key{Scopes: 1 << lists.Contacts, Limit: apikey.DefaultLimit}},
+		"own limit": {admin.Key{RatePerSecond: &rate, Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts,
 			Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 7}}},
-		"rate alone":  {admin.NewKey{Rate: &rate}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 5}}},
-		"burst alone": {admin.NewKey{Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 50, Burst: 7}}},
-		"expiring":    {admin.NewKey{ExpiresIn: &hour}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit, ExpiresAt: 1}},
+		"rate alone":  {admin.Key{RatePerSecond: &rate}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 5}}},
+		"burst alone": {admin.Key{Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 50, Burst: 7}}},
+		"expiring":    {admin.Key{}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit, ExpiresAt: 1}},
 	} {
-		c.spec.Workspace, c.spec.Name = w.ID, name
-		made, err := conn.CreateKey(t.Context(), c.spec)
+		c.spec.WorkspaceID, c.spec.Name = w.ID, name
+		var expiresIn *time.Duration
+		if c.want.ExpiresAt != 0 {
+			expiresIn = &hour
+		}
+		made, err := conn.CreateKey(t.Context(), c.spec, expiresIn)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -17,7 +17,7 @@ func workspaceWithKey(t *testing.T, databaseURL string) (workspace, key string) 
 	defer conn.Close()
 	made := must1(conn.CreateWorkspace(t.Context(), t.Name(), nil, nil, nil))
 	rate, burst := 100_000.0, int32(100_000)
-	k := must1(conn.CreateKey(t.Context(), admin.NewKey{Workspace: made.ID, Rate: &rate, Burst: &burst}))
+	k := must1(conn.CreateKey(t.Context(), admin.Key{WorkspaceID: made.ID, RatePerSecond: &rate, Burst: &burst}, nil))
 	return made.ID.String(), k.Key
 }
 
@@ -27,7 +27,7 @@ func newKeys(t *testing.T, databaseURL, workspace string, n int) (keys []string)
 	conn := must1(admin.Open(t.Context(), databaseURL))
 	defer conn.Close()
 	for range n {
-		k := must1(conn.CreateKey(t.Context(), admin.NewKey{Workspace: uuid.MustParse(workspace)}))
+		k := must1(conn.CreateKey(t.Context(), admin.Key{WorkspaceID: uuid.MustParse(workspace)}, nil))
 		keys = append(keys, k.Key)
 	}
 	return keys
