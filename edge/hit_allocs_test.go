@@ -53,7 +53,7 @@ func TestAHitAllocatesNothing(t *testing.T) {
 		"a search, trimmed":  "&search=+%20green%20tea++",
 		"the longest search": "&search=" + strings.Repeat("%F4%8F%BF%BF", maxSearch),
 	} {
-		for order := range lists.Orders {
+		for _, order := range lists.Contacts.Orders() {
 			q, wrong := parseText(lists.Contacts, "sort="+order.String()+parameters)
 			if wrong != nil {
 				t.Fatal(wrong)

@@ -238,7 +238,7 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 	if q.Limit != defaultLimit {
 		dst = append(strconv.AppendInt(append(dst, "limit="...), int64(q.Limit), 10), '&')
 	}
-	if q.Sort != lists.ByCreatedAt {
+	if q.Sort != q.Collection.Orders()[0] {
 		dst = append(append(append(dst, "sort="...), q.Sort.String()...), '&')
 	}
 	for _, f := range q.Collection.Filters() {

@@ -209,10 +209,10 @@ var parameters = func() (all [lists.Collections]map[string]parameter) {
 	for _, c := range lists.All {
 		all[c] = map[string]parameter{"cursor": {cursorBit, nil}, "limit": {2, parseLimit}, "search": {4, parseSearch}}
 		var names []string
-		for o := range lists.Orders {
+		for _, o := range c.Orders() {
 			names = append(names, o.String())
 		}
-		all[c]["sort"] = parameter{8, oneOf(names, func(q *origin.Query, n int) { q.Sort = lists.Order(n) })}
+		all[c]["sort"] = parameter{8, oneOf(names, func(q *origin.Query, n int) { q.Sort = c.Orders()[n] })}
 		for i, f := range c.Filters() {
 			names := []string{"all"}
 			for _, v := range f.Values {

@@ -155,7 +155,7 @@ func (o *Origin) observe(u *upstream, err error, took time.Duration) {
 // and the breaker. A search needs every function of the schema.
 func (o *Origin) Check(ctx context.Context) (failed error) {
 	for _, c := range lists.All {
-		for order := range lists.Orders {
+		for _, order := range c.Orders() {
 			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{}).SetTexts("N", "").Position(order)}
 			if _, _, err := o.readRows(ctx, &q); err != nil {
 				if failed == nil || errors.Is(failed, ErrTimeout) {

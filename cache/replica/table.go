@@ -59,7 +59,7 @@ func belongs(row *lists.Row, k *Key, searchText func() (text string, known bool)
 type positions [lists.Orders]lists.Position
 
 func positionsOf(c lists.Collection, row *lists.Row) (p positions) {
-	for o := range lists.Orders {
+	for _, o := range c.Orders() {
 		p[o] = row.Position(o)
 	}
 	return p

@@ -30,6 +30,7 @@ var All = []Collection{Items, Contacts}
 type description struct {
 	name     string // of the table, also in paths
 	columns  []Column
+	orders   []Order  // the default first
 	searched []string // the columns that a search compares
 	filters  []Filter
 }
@@ -57,6 +58,7 @@ var descriptions = [Collections]description{
 			{Field: "createdAt", Name: "created_at", Kind: Instant},
 			{Field: "active", Name: "active", Kind: Bool, Hidden: true},
 		},
+		orders:   []Order{ByCreatedAt, ByName},
 		searched: []string{"name", "sku", "description"},
 		filters: []Filter{
 			{"stock", []Value{{"tracked", Tracked, []Condition{{Column: "track_stock"}}},
@@ -79,6 +81,7 @@ var descriptions = [Collections]description{
 			{Field: "createdAt", Name: "created_at", Kind: Instant},
 			{Field: "active", Name: "active", Kind: Bool, Hidden: true},
 		},
+		orders:   []Order{ByCreatedAt, ByName},
 		searched: []string{"name", "email", "phone", "tin"},
 		filters: []Filter{{"type", []Value{{"customer", Customers, []Condition{{Column: "is_customer"}}},
 			{"supplier", Suppliers, []Condition{{Column: "is_supplier"}}}}}},
@@ -153,6 +156,9 @@ func (c Collection) Columns() []Column { return descriptions[c].columns }
 func (c Collection) Listed() []Column {
 	return descriptions[c].columns[:len(descriptions[c].columns)-1]
 }
+
+// Orders returns the orders, the default first.
+func (c Collection) Orders() []Order { return descriptions[c].orders }
 
 // Searched returns the columns that a search compares.
 func (c Collection) Searched() []string { return descriptions[c].searched }
@@ -258,11 +264,11 @@ func (k Kind) String() string {
 	return [...]string{Text: "text", UUID: "uuid", Decimal: "numeric", Number: "numeric", Bool: "bool", Instant: "timestamptz"}[k]
 }
 
-// Order is the order of a list; each collection has all. Ties are ordered by id in the same direction.
+// Order is the order of a list. Ties are ordered by id in the same direction.
 type Order uint8
 
 const (
-	ByCreatedAt Order = iota // newest first; the default
+	ByCreatedAt Order = iota // newest first
 	ByName                   // by NameKey
 	Orders                   // their number
 )

@@ -140,7 +140,7 @@ func (o *pageOracle) committed(kind string) {
 // comparedAll says whether pages of all orders and collections were compared.
 func (o *pageOracle) comparedAll() bool {
 	for _, c := range lists.All {
-		if slices.Contains(o.of[c][:], 0) {
+		if slices.ContainsFunc(c.Orders(), func(order lists.Order) bool { return o.of[c][order] == 0 }) {
 			return false
 		}
 	}

@@ -65,7 +65,7 @@ var (
 // randomQuery is the first page of any list, or a page from any position on.
 func randomQuery(r *rand.Rand, workspace uuid.UUID) origin.Query {
 	q := origin.Query{Workspace: workspace, Collection: pick(r, lists.All), Limit: pick(r, limits), Search: pick(r, searches)}
-	q.Sort = lists.Order(r.IntN(int(lists.Orders)))
+	q.Sort = pick(r, q.Collection.Orders())
 	for _, f := range q.Collection.Filters() {
 		if r.IntN(2) == 0 {
 			q.Filter |= pick(r, f.Values).Flag
