@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -10,18 +9,86 @@ import (
 	"listedge/limiter/lease"
 )
 
+// account is a bucket or a quota of the fleet, of which this node spends a part. Its mu is held.
+type account interface {
+	base() *share
+
+	take(now int64, again bool) lease.Outcome              // takes a token by what is known here; again = for the same request
+	takeAlone(now, ahead int64) (lease.Outcome, Status)    // takes a token without Redis
+	denies(now int64) bool                                 // reports whether take would refuse
+	refund(now int64, alone bool)                          // takes a token back
+	status(now, ahead int64, outcome lease.Outcome) Status // what a response says of it, after take
+	patience() int64                                       // for how long a request waits for Redis
+
+	begin(now int64, giveBack bool) call // the next call, nil = it needs none; with giveBack, it returns what is held
+	sweep(now int64) (due bool)          // reports whether a call should be sent although no request waits
+	isActive() bool                      // reports whether it has to be swept
+	holds(now int64) int64               // how many tokens may be spent without a call
+	owes() bool                          // reports whether tokens were spent here that it may not have debited yet
+}
+
+// share is what all accounts have.
+type share struct {
+	key string
+
+	mu      sync.Mutex // guards all below
+	shard   *shard     // has the account
+	active  bool       // in Limiter.active
+	pending bool       // queued for a call, or the call is in flight
+
+	waiters []chan reply // requests that wait for Redis, in their order
+}
+
+// reply is how a waiting request is decided, and when; NeedRemote = without Redis.
+type reply struct {
+	outcome lease.Outcome
+	at      int64
+}
+
+func (h *share) base() *share { return h }
+
+// requestCall queues a call for which no request need wait, unless the account has a call already
+// or its shard is down. The account's mu is held.
+func requestCall(a account) {
+	if h := a.base(); !h.pending && !h.shard.refuses() {
+		h.markPending()
+		h.shard.enqueue(a)
+	}
+}
+
+// markPending marks an account for a call, which the caller queues at the account's shard.
+// It looks the shard up, because the Cluster may have moved the slot. mu is held.
+func (h *share) markPending() { h.pending, h.shard = true, h.shard.l.shardOf(h.key) }
+
+func (h *share) patience() int64 { return h.shard.link.Wait() }
+
+// everyWaiter lets endCall reply to all waiting requests.
+const everyWaiter = true
+
+// endCall ends a call, and replies to the waiting requests that the account can decide now; the others
+// wait for the next call. With all, it also replies to them: they are decided without Redis.
+// The account's mu is held.
+func endCall(a account, now int64, all bool) {
+	h := a.base()
+	h.pending = false
+	for len(h.waiters) > 0 {
+		outcome := a.take(now, true)
+		if outcome == lease.NeedRemote && !all {
+			if requestCall(a); h.pending {
+				return
+			}
+		}
+		h.waiters[0] <- reply{outcome, now}
+		h.waiters = h.waiters[1:]
+	}
+	h.waiters = nil
+}
+
 // Bucket is a handle on one bucket: its key, its policy and this node's part of
 // it. Keep it with what is limited, and use it from any number of goroutines.
 type Bucket struct {
-	key     string
 	blocked atomic.Bool // its rate is 0
-
-	active  bool // in Limiter.active; guarded by mu, as are all fields below
-	pending bool // queued for a call, or the call is in flight
-
-	mu      sync.Mutex
-	shard   *shard       // has the bucket; nil without Redis
-	waiters []chan reply // requests that wait for Redis, only while pending
+	share               // its mu guards all below
 	lease   lease.Lease
 }
 
@@ -39,47 +106,96 @@ func (b *Bucket) Policy() lease.Policy {
 	return b.lease.Policy
 }
 
-// reply is what one bucket replies to a request.
-type reply struct {
-	outcome lease.Outcome
-	status  lease.Status
-}
-
-// replyOf makes the reply for a lease's outcome. b.mu is held.
-func (b *Bucket) replyOf(o lease.Outcome, now int64) reply {
-	s := b.lease.Status(now)
-	if o == lease.Denied {
-		s = lease.Refused(b.lease.RetryIn(now))
+func (b *Bucket) take(now int64, again bool) lease.Outcome {
+	if again {
+		return b.lease.Retry(now)
 	}
-	return reply{o, s}
+	outcome := b.lease.Take(now)
+	if b.lease.Due(now) { // before a request has to wait
+		requestCall(b)
+	}
+	return outcome
 }
 
-// leave ends a request's wait, and takes a reply that came at the same moment.
-func (b *Bucket) leave(p *part) {
+// takeAlone decides by the failure mode.
+func (b *Bucket) takeAlone(now, _ int64) (lease.Outcome, Status) {
+	l, f := b.shard.l, b.shard.fleet()
+	ok, retry := false, heartbeatInterval.Microseconds()
+	if l.mode != FailDeny {
+		ok, retry = b.lease.TakeFallback(now, f, l.mode == FailAllow)
+		l.active.add(b)
+	}
+	if !ok {
+		return lease.Denied, lease.Refused(retry)
+	}
+	return lease.Granted, b.lease.FallbackStatus(now, f)
+}
+
+// refund takes a token back into the lease, or else sends it to the bucket: at once if the
+// bucket is not leased from, otherwise with the next call.
+func (b *Bucket) refund(now int64, alone bool) {
+	if b.lease.Refund(now, alone) {
+		b.shard.l.active.add(b)
+		if !b.lease.Policy.Leased() {
+			requestCall(b)
+		}
+	}
+}
+
+func (b *Bucket) status(now, _ int64, outcome lease.Outcome) Status {
+	switch {
+	case outcome == lease.Denied:
+		return lease.Refused(b.lease.RetryIn(now))
+	case b.shard.refuses():
+		return b.lease.FallbackStatus(now, b.shard.fleet())
+	}
+	return b.lease.Status(now)
+}
+
+func (b *Bucket) denies(now int64) bool { return b.lease.Denies(now) }
+func (b *Bucket) isActive() bool        { return b.lease.IsActive() }
+func (b *Bucket) holds(now int64) int64 { return b.lease.Holds(now) }
+func (b *Bucket) owes() bool            { return b.lease.Owes() }
+func (b *Bucket) sweep(now int64) bool  { return b.lease.Sweep(now, b.shard.fleet()) }
+
+func (b *Bucket) begin(now int64, giveBack bool) call {
+	v, need := &bucketCall{bucket: b}, int64(len(b.waiters))
+	if !b.lease.Begin(&v.Call, need, now, b.shard.fleet(), giveBack) {
+		return nil
+	}
+	return v
+}
+
+// bucketCall is one call to a bucket.
+type bucketCall struct {
+	bucket *Bucket
+	lease.Call
+}
+
+func (v *bucketCall) request() (script, string, []any) {
+	return tokenBucketScript, v.bucket.key, []any{arguments(&v.Call)}
+}
+
+func (v *bucketCall) read(n []int64) {
+	v.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6], Demand: n[7]}
+}
+
+func (v *bucketCall) complete(err error, sent int64) {
+	b := v.bucket
+	now := b.shard.l.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if i := slices.Index(b.waiters, p.replies); i >= 0 {
-		b.waiters = slices.Delete(b.waiters, i, i+1)
-	} else {
-		p.reply = <-p.replies
+	if err != nil {
+		b.lease.Fail(&v.Call)
+		endCall(b, now, everyWaiter)
+		return
 	}
-}
-
-// everyWaiter lets deliver reply to all waiting requests.
-const everyWaiter = true
-
-// deliver replies to the waiting requests that the lease can decide. With all, it also
-// replies to the others, with NeedRemote: they are then decided without Redis. b.mu is held.
-func (b *Bucket) deliver(now int64, all bool) {
-	for len(b.waiters) > 0 {
-		r := b.replyOf(b.lease.Retry(now), now)
-		if r.outcome == lease.NeedRemote && !all {
-			return
-		}
-		b.waiters[0] <- r
-		b.waiters = b.waiters[1:]
+	b.lease.Complete(&v.Call, sent, now, b.shard.fleet())
+	b.shard.l.counts.leased.Add(uint64(v.Leased))
+	b.shard.l.active.add(b)
+	if endCall(b, now, false); b.lease.Due(now) {
+		requestCall(b)
 	}
-	b.waiters = nil
 }
 
 // registry has the handle of each bucket that anybody uses. With two handles, each would

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -65,24 +66,24 @@ func TestAHungShardCostsOthersNothing(t *testing.T) {
 	if fallbackHealthy.Load() > askedHealthy.Load()/50 {
 		t.Error("more than one in fifty of those on healthy shards")
 	}
-	if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
+	if s := l.Stats(); !s.BreakerOpen || s.Failure == nil {
 		t.Errorf("nothing says that a shard is down: %+v", s)
 	}
 	must(servers[0].Thaw())
-	eventually(t, "the shard is back", func() bool { s := l.Stats(); return s.Breaker == "closed" && s.Owing == 0 })
+	eventually(t, "the shard is back", func() bool { s := l.Stats(); return !s.BreakerOpen && s.Owing == 0 })
 	eventually(t, "a decision of Redis", func() bool { return l.take(hanging[0], nil).Source == SourceRedis })
 }
 
 // lossy is a connection that breaks when the answer to a call of a bucket is there.
 type lossy struct {
 	net.Conn
-	bucket *Bucket
+	bucket string
 	lose   *atomic.Bool
 	sent   bool
 }
 
 func (c *lossy) Write(p []byte) (int, error) {
-	c.sent = c.sent || bytes.Contains(p, []byte(c.bucket.key))
+	c.sent = c.sent || bytes.Contains(p, []byte(c.bucket))
 	return c.Conn.Write(p)
 }
 
@@ -101,25 +102,27 @@ func TestACallIsCarriedOutOnceAtMost(t *testing.T) {
 	t.Parallel()
 	servers, _ := startCluster(t)
 	options := redistest.Options(servers[0].Addr(), servers[1].Addr(), servers[2].Addr())
-	b, lose := &Bucket{key: KeyBucket("broken", "k")}, new(atomic.Bool)
+	name, lose := KeyBucket("broken", "k"), new(atomic.Bool)
 	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return &lossy{Conn: conn, bucket: b, lose: lose}, err
+		return &lossy{Conn: conn, bucket: name, lose: lose}, err
 	}
 	client := redis.NewClusterClient(options.Cluster())
 	t.Cleanup(func() { _ = client.Close() })
 	l := open(t, Options{Redis: client, Budget: patient})
 	counted(t, l, 1)
-	key := l.Bucket(b.key, policy(t, 0.001, 15))
-	takes(t, l, key, 5, SourceRedis)
+	key := l.Bucket(name, policy(t, 0.001, 15))
+	takes(t, l, key, 4, SourceRedis)
+	eventually(t, "the nodes of its shard are counted", func() bool { return !l.shardOf(name).fleet().Cold })
+	takes(t, l, key, 1, SourceRedis)
 	for range 3 {
 		lose.Store(true)
-		l.refund(key, l.now(), false)
+		giveBack(key)
 		eventually(t, "the answer is lost", func() bool { return !lose.Load() })
 		eventually(t, "the bucket is asked again", func() bool {
 			key.mu.Lock()
 			defer key.mu.Unlock()
-			return !key.pending && !key.lease.Unanswered(l.now(), key.shard.fleet())
+			return !key.pending
 		})
 		takes(t, l, key, 1, SourceRedis)
 	}
@@ -148,31 +151,19 @@ func (s *shards) shardOf(key string) uint8 {
 	return 0
 }
 
-func (s *shards) mostShards() int { return 2 }
-
-func (s *shards) execute(ctx context.Context, calls []*bucketCall) (err error) {
+func (s *shards) execute(ctx context.Context, calls []call) (errs []error) {
+	_, key, _ := calls[0].request()
 	loses := s.loses.Load()
-	if calls[0].bucket.key != "second" || loses == nothing {
-		return s.virtual.execute(ctx, calls)
+	if s.shardOf(key) == 0 {
+		loses = nothing
 	}
-	if loses == answers {
-		_ = s.virtual.execute(ctx, calls)
+	if loses != messages {
+		errs = s.virtual.execute(ctx, calls)
 	}
-	for _, c := range calls {
-		c.err = errMoody
+	if loses != nothing {
+		errs = slices.Repeat([]error{errMoody}, len(calls))
 	}
-	return errMoody
-}
-
-func (s *shards) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
-	loses := s.loses.Load()
-	if shard == 0 || loses != messages {
-		nodes, missing, now, err = s.virtual.heartbeat(ctx, shard, id, state, until)
-	}
-	if shard == 1 && loses != nothing {
-		err = errMoody
-	}
-	return nodes, missing, now, err
+	return errs
 }
 
 // One of three nodes loses one of two shards, or all that this answers: the others
@@ -237,7 +228,7 @@ func loseAShard(t *testing.T, loses int32, quiet time.Duration) {
 	if admitted[0] < 2060 || admitted[0] > 2101 || admitted[1] < 1800 || admitted[1] > 2140 {
 		t.Error("2100 are due, and a part of a burst more where a node is cut off")
 	}
-	if s := nodes[0].Stats(); s.Breaker != "open" {
+	if s := nodes[0].Stats(); !s.BreakerOpen {
 		t.Errorf("%+v", s)
 	}
 }

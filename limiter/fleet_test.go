@@ -131,9 +131,9 @@ func (f *flood) goesOn(t *testing.T, requests uint64) {
 	}
 }
 
-func (f *flood) breakers(t *testing.T, state string) {
+func (f *flood) breakers(t *testing.T, open bool) {
 	t.Helper()
-	f.eventually(t, "the breakers are "+state, func(s Stats) bool { return s.Breaker == state })
+	f.eventually(t, fmt.Sprint("the breakers are open: ", open), func(s Stats) bool { return s.BreakerOpen == open })
 }
 
 func one(client redis.UniversalClient) func(int) redis.UniversalClient {
@@ -155,10 +155,10 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	f := startFlood(t, time.Millisecond, one(client), 0)
 	f.leased(t)
 	must(server.Kill())
-	f.breakers(t, "open")
+	f.breakers(t, true)
 	f.goesOn(t, 300) // while Redis is away
 	must(server.Restart(t.Context()))
-	f.breakers(t, "closed")
+	f.breakers(t, false)
 	f.goesOn(t, 700) // in which a burst too many would be spent
 	f.end(t, 1.1)
 }
@@ -175,14 +175,14 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	takes(t, l, key, 1, SourceLocalFallback)
 	eventually(t, "the breaker opens", func() bool {
 		l.take(l.Bucket("another", policy(t, 1000, 15)), nil)
-		return l.Stats().Breaker == "open"
+		return l.Stats().BreakerOpen
 	})
 	time.Sleep(2 * heartbeatInterval) // no heartbeat closes it
-	if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
+	if s := l.Stats(); !s.BreakerOpen || s.Failure == nil {
 		t.Errorf("%+v", s)
 	}
 	must(client.ReplicaOf(t.Context(), "NO", "ONE").Err())
-	eventually(t, "Redis' return", func() bool { return l.Stats().Breaker == "closed" && l.Stats().Owing == 0 })
+	eventually(t, "Redis' return", func() bool { return !l.Stats().BreakerOpen && l.Stats().Owing == 0 })
 	eventually(t, "a decision of Redis", func() bool { return l.take(key, nil).Source == SourceRedis })
 }
 
@@ -214,8 +214,8 @@ func TestSentinelFailsOver(t *testing.T) {
 	f := startFlood(t, time.Millisecond, client, 0)
 	f.leased(t)
 	must(master.Kill())
-	f.breakers(t, "open")
-	f.breakers(t, "closed")
+	f.breakers(t, true)
+	f.breakers(t, false)
 	before := f.nodes[0].Stats().RedisCalls
 	f.goesOn(t, 500) // in which a burst too many would be spent
 	if f.nodes[0].Stats().RedisCalls == before {

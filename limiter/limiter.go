@@ -13,15 +13,8 @@
 // whole bucket.
 //
 // Leased tokens still count in the bucket (level + held <= burst). That keeps the
-// promise. A request waits for Redis for at most a small budget, or for two of Redis'
-// round trips if that is longer.
-//
-// The nodes of a fleet know one another by heartbeats in Redis. While some of them
-// send none, the others withhold their part of each rate: the missing nodes may be
-// spending it without Redis. So when part of a fleet is cut off, the whole fleet
-// admits at most one burst above the promise.
-//
-// docs/LIMITS.md says what the promise does not cover.
+// promise. While nodes send no heartbeats, the others withhold their part of each rate:
+// they may be spending it without Redis. docs/LIMITS.md says what the promise does not cover.
 //
 // # A limit decision: at most 5 files
 //
@@ -105,7 +98,7 @@ type Limiter struct {
 
 	buckets registry
 	quotas  quotas
-	active  activeBuckets
+	active  activeAccounts
 	running sync.WaitGroup // heartbeats, and what ends them
 	closed  atomic.Bool    // set with mu held
 
@@ -130,7 +123,7 @@ func newLimiter(o Options, s store) *Limiter {
 	}
 	l.quotas = quotas{all: make(map[string]*Counter)}
 	l.buckets = registry{buckets: make(map[string]weak.Pointer[Bucket]), sweepAt: sweepFrom}
-	l.active = activeBuckets{l: l, buckets: make(map[*Bucket]struct{})}
+	l.active = activeAccounts{l: l, accounts: make(map[account]struct{})}
 	l.shardOf(membersKey(0))
 	return l
 }
@@ -142,17 +135,15 @@ func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 // Bucket returns the handle on a bucket (KeyBucket, WorkspaceBucket), with policy p from now on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	b := l.buckets.get(key, func() *Bucket {
-		b := &Bucket{key: key}
+		b := &Bucket{share: share{key: key, shard: l.shardOf(key)}}
 		b.lease.Init(p, l.now())
 		b.blocked.Store(p.Blocked())
-		b.shard = l.shardOf(key)
 		return b
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lease.Policy != p {
 		b.lease.SetPolicy(p)
-		l.prefetch(b, l.now())
 		b.blocked.Store(p.Blocked())
 	}
 	return b
@@ -162,7 +153,7 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 // unlimited. Take waits for Redis no longer than DefaultBudget says. The caller read now at
 // most a tenth of a second ago: reading the clock again costs more than the decision.
 func (l *Limiter) Take(now time.Time, key, workspace *Bucket, quota *Counter) Decision {
-	d := l.decide(now, key, workspace, quota, 1)
+	d := l.decide(now, key, workspace, quota, false)
 	l.counts.add(&d)
 	return d
 }
@@ -170,13 +161,13 @@ func (l *Limiter) Take(now time.Time, key, workspace *Bucket, quota *Counter) De
 // Peek is Take without taking a token, for a response that costs none. Only a rate of 0
 // refuses it, and is counted.
 func (l *Limiter) Peek(now time.Time, key, workspace *Bucket, quota *Counter) (d Decision) {
-	if d = l.decide(now, key, workspace, quota, 0); !d.Allowed {
+	if d = l.decide(now, key, workspace, quota, true); !d.Allowed {
 		l.counts.add(&d)
 	}
 	return d
 }
 
-func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, cost int64) Decision {
+func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, free bool) Decision {
 	switch {
 	case key != nil && key.blocked.Load():
 		return blocked(Key)
@@ -186,25 +177,17 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, 
 		return Decision{Allowed: true, Source: SourceUnlimited}
 	}
 	at := l.clock.At(now).Microseconds()
-	buckets := [...]*Bucket{key, workspace}
-	if quota == nil {
-		return l.decideRates(at, buckets, cost)
+	r := request{l: l, ahead: now.UnixMicro() - at, free: free}
+	if quota != nil {
+		r.parts[Quota-1].account = quota
 	}
-	ok, by := true, SourceLease
-	if cost > 0 {
-		if ok, by = quota.take(at); !ok {
-			cost = 0
-		}
+	if key != nil {
+		r.parts[Key-1].account = key
 	}
-	d := l.decideRates(at, buckets, cost)
-	if by != SourceLease {
-		d.Source = by
+	if workspace != nil {
+		r.parts[Workspace-1].account = workspace
 	}
-	if cost > 0 && !d.Allowed {
-		quota.refund() // mutation: a request that a rate refuses costs the quota a token
-	}
-	d.add(Quota, quota.status(at, at+quota.until-now.UnixMicro(), !ok))
-	return d
+	return r.decide(at)
 }
 
 // blocked refuses a request because a bucket has rate 0.
@@ -242,17 +225,18 @@ func (d *Decision) add(which Which, s Status) {
 	}
 }
 
-// Which names who limits a request.
+// Which names who limits a request. The quota is the first that decides: what it refuses is no
+// demand for the buckets.
 type Which uint8
 
 const (
 	Neither Which = iota
+	Quota         // of the workspace
 	Key
 	Workspace
-	Quota // of the workspace
 )
 
-func (w Which) String() string { return [...]string{"neither", "key", "workspace", "quota"}[w] }
+func (w Which) String() string { return [...]string{"neither", "quota", "key", "workspace"}[w] }
 
 // Source tells where a decision was made.
 type Source uint8

@@ -276,7 +276,7 @@ func TestCloseIsForGood(t *testing.T) {
 		v.mood.Store(int32(frozen))
 		l.take(b, nil)
 		boottimetest.Pass(2 * heartbeatInterval)
-		if s := l.Stats(); s.Breaker != "open" {
+		if s := l.Stats(); !s.BreakerOpen {
 			t.Fatalf("%+v", s)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -286,7 +286,7 @@ func TestCloseIsForGood(t *testing.T) {
 		boottimetest.Pass(2 * time.Millisecond)
 		v.mood.Store(int32(well)) // the heartbeat in flight is answered
 		<-closed
-		if s := l.Stats(); s.Breaker != "closed" {
+		if s := l.Stats(); s.BreakerOpen {
 			t.Fatalf("%+v", s)
 		}
 		calls := v.calls.Load()

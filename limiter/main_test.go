@@ -1,9 +1,11 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -64,6 +66,13 @@ func must1[T any](v T, err error) T {
 // take is Take now.
 func (l *Limiter) take(key, workspace *Bucket) Decision {
 	return l.Take(time.Now(), key, workspace, nil)
+}
+
+// giveBack gives a token of a bucket back.
+func giveBack(b *Bucket) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refund(b.shard.l.now(), false)
 }
 
 // left is how many tokens the bucket shows.
@@ -188,17 +197,25 @@ func (v *virtual) reach(ctx context.Context, calls int) error {
 	return ctx.Err()
 }
 
-func (v *virtual) execute(ctx context.Context, calls []*bucketCall) error {
-	v.trips.Add(1)
-	v.calls.Add(int64(len(calls)))
-	v.most.Store(max(v.most.Load(), int64(len(calls))))
+func (v *virtual) execute(ctx context.Context, calls []call) []error {
+	_, beats := calls[0].(*beat)
+	if !beats {
+		v.trips.Add(1)
+		v.calls.Add(int64(len(calls)))
+		v.most.Store(max(v.most.Load(), int64(len(calls))))
+	}
 	err := v.reach(ctx, len(calls))
-	if err == nil {
+	switch {
+	case beats && v.deafToBeats.Load():
+		err = errMoody
+	case err == nil:
 		v.mu.Lock()
 		for _, c := range calls {
-			v.bucket(c.bucket.key, c.call.Policy).execute(&c.call, v.now())
+			v.serve(c)
 		}
 		v.mu.Unlock()
+	}
+	if err == nil && !beats {
 		time.Sleep(time.Duration(v.oneWay.Load()))
 		switch mood(v.mood.Load()) {
 		case late:
@@ -207,10 +224,20 @@ func (v *virtual) execute(ctx context.Context, calls []*bucketCall) error {
 			err = errMoody
 		}
 	}
-	for _, c := range calls {
-		c.err = err
+	return slices.Repeat([]error{cmp.Or(err, ctx.Err())}, len(calls))
+}
+
+// serve is what a script does. v.mu is held.
+func (v *virtual) serve(c call) {
+	switch c := c.(type) {
+	case *bucketCall:
+		v.bucket(c.bucket.key, c.Policy).execute(&c.Call, v.now())
+	case *count:
+		v.countOf(c.key).visit(c)
+	case *beat:
+		c.nodes, c.missing = v.beat(c.shard.index, c.shard.l.id, c.state, c.until)
+		c.now = v.now()
 	}
-	return err
 }
 
 // bucket returns the bucket of that key. v.mu is held.
@@ -225,21 +252,6 @@ func (v *virtual) bucket(key string, p Policy) *twin {
 }
 
 func (v *virtual) shardOf(string) uint8 { return 0 }
-
-func (v *virtual) mostShards() int { return 1 }
-
-func (v *virtual) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
-	if err := v.reach(ctx, 1); err != nil {
-		return 0, 0, 0, err
-	}
-	if v.deafToBeats.Load() {
-		return 0, 0, 0, errMoody
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	nodes, missing = v.beat(shard, id, state, until)
-	return nodes, missing, v.now(), nil
-}
 
 // beat is the heartbeat script. v.mu is held.
 func (v *virtual) beat(shard int, id, state string, until int64) (nodes, missing int64) {

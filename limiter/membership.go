@@ -2,13 +2,10 @@ package limiter
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"listedge/limiter/lease"
 )
@@ -46,7 +43,7 @@ const (
 // Redis that accepts no writes. A node is forgotten a minute after its last heartbeat, and
 // if that is a minute in the future: its time would never pass. A key of another type is
 // damaged, and is written anew. Durations are in microseconds.
-var heartbeatScript = strings.NewReplacer(
+var heartbeatScript = newScript(strings.NewReplacer(
 	"MEMBER_LIFE", strconv.FormatInt(lease.MemberLife, 10),
 	"SILENT_FOR", strconv.FormatInt(silentFor.Microseconds(), 10),
 ).Replace(`
@@ -66,18 +63,24 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE)) -- mutation
 redis.call('ZREMRANGEBYSCORE', KEYS[1], before(-MEMBER_LIFE), '+inf')
 redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
 return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)), now }
-`)
+`))
 
-var heartbeat = redis.NewScript(heartbeatScript)
+// beat is a heartbeat to a shard, and the answer: how many nodes there are, how many of them are
+// missing, and the shard's time. If it arrives after until, by the shard's clock, it does not
+// report its node present.
+type beat struct {
+	shard *shard
+	state string
+	until int64
 
-// heartbeat runs heartbeatScript on the Redis server of a shard.
-func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
-	n, err := r.run(ctx, heartbeat, 3, membersKey(shard), id, state, until)
-	if err != nil {
-		return 0, 0, 0, fmt.Errorf("send a heartbeat: %w", err)
-	}
-	return n[0], n[1], n[2], nil
+	nodes, missing, now int64
 }
+
+func (b *beat) request() (script, string, []any) {
+	return heartbeatScript, membersKey(b.shard.index), []any{b.shard.l.id, b.state, b.until}
+}
+
+func (b *beat) read(n []int64) { b.nodes, b.missing, b.now = n[0], n[1], n[2] }
 
 // A shard counts the nodes that share its buckets. While the shard is down, a node spends
 // only its own part of each bucket's rate. While other nodes may be cut off from the shard, it
@@ -106,14 +109,13 @@ func (s *shard) beat() {
 // have arrived. If its state is present, the other nodes stop withholding this node's part of
 // the rate. So after one without an answer the state is not present.
 func (s *shard) state() string {
-	if s.silence != nil || s.unreachable() || s.owesDebts() { // mutation: contact is an answered heartbeat
+	if s.silence != nil || s.refuses() || s.owesDebts() { // mutation: contact is an answered heartbeat
 		return recovering
 	}
 	return present
 }
 
-// heartbeat sends a heartbeat and uses the counts of the answer. It is not retried, because
-// the next one comes soon.
+// heartbeat sends a heartbeat. It is not retried, because the next one comes soon.
 func (s *shard) heartbeat(state string) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -122,15 +124,21 @@ func (s *shard) heartbeat(state string) {
 		s.contact = sent // mutation: contact is an answered heartbeat
 		s.publish()
 	}
-	nodes, missing, read, err := s.l.store.heartbeat(ctx, s.index, s.l.id, state, sent+s.ahead+callTimeout.Microseconds())
-	arrived := err == nil && state != leaving // mutation: contact is an answered heartbeat
+	b := &beat{shard: s, state: state, until: sent + s.ahead + callTimeout.Microseconds()}
+	b.complete(s.l.store.execute(ctx, []call{b})[0], sent)
+}
+
+// complete uses the counts of the answer.
+func (b *beat) complete(err error, sent int64) {
+	s := b.shard
+	arrived := err == nil && b.state != leaving // mutation: contact is an answered heartbeat
 	if arrived {
 		now := s.l.now()
 		s.answeredAt.Store(now)
-		s.ahead = read - sent     // mutation: a node does not know when a heartbeat is late
+		s.ahead = b.now - sent    // mutation: a node does not know when a heartbeat is late
 		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
 		copy(s.counts[1:], s.counts[:])
-		s.counts[0], s.missing = nodes, missing
+		s.counts[0], s.missing = b.nodes, b.missing
 	}
 	s.publish()
 	s.mu.Lock()
@@ -139,7 +147,7 @@ func (s *shard) heartbeat(state string) {
 	if arrived {
 		s.recovered()
 		if s.fleet().Cold { // at all masters of a Cluster the other nodes count this one before it needs their buckets
-			for i := range s.l.store.mostShards() {
+			for i := range maxShards {
 				s.l.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
 			}
 		}

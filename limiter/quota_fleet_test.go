@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,24 +19,14 @@ type way struct {
 	cut, deaf atomic.Bool
 }
 
-func (w *way) countQuota(ctx context.Context, c *count) error {
-	if w.cut.Load() {
-		<-ctx.Done()
-		return ctx.Err()
+func (w *way) execute(ctx context.Context, calls []call) []error {
+	if !w.cut.Load() {
+		if errs := w.virtual.execute(ctx, calls); !w.deaf.Load() {
+			return errs
+		}
 	}
-	err := w.virtual.countQuota(ctx, c)
-	if w.deaf.Load() {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return err
-}
-
-func (w *way) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
-	if w.cut.Load() {
-		return 0, 0, 0, errMoody
-	}
-	return w.virtual.heartbeat(ctx, shard, id, state, until)
+	<-ctx.Done()
+	return slices.Repeat([]error{ctx.Err()}, len(calls))
 }
 
 // quotaFleet is a fleet that shares a quota, in virtual time.

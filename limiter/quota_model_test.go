@@ -1,11 +1,9 @@
 package limiter
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 )
 
 // quotaModel is the count of quota.lua in Go.
@@ -28,26 +26,6 @@ func (m *quotaModel) visit(c *count) {
 		}
 	}
 	c.taken, c.total = n.taken, m.total
-}
-
-// countQuota is a call to the model, in the mood of the moment.
-func (v *virtual) countQuota(ctx context.Context, c *count) error {
-	v.trips.Add(1)
-	v.calls.Add(1)
-	if err := v.reach(ctx, 1); err != nil {
-		return err
-	}
-	v.mu.Lock()
-	v.countOf(c.key).visit(c)
-	v.mu.Unlock()
-	time.Sleep(time.Duration(v.oneWay.Load()))
-	switch mood(v.mood.Load()) {
-	case late:
-		time.Sleep(DefaultBudget + time.Millisecond)
-	case lost:
-		return errMoody
-	}
-	return ctx.Err()
 }
 
 // countOf returns the count of that key. v.mu is held.
@@ -90,7 +68,7 @@ func TestQuotaScriptEqualsModel(t *testing.T) {
 			}
 			all = append(all, c)
 			got, want := c, c
-			if err := r.countQuota(t.Context(), &got); err != nil {
+			if err := r.execute(t.Context(), []call{&got})[0]; err != nil {
 				t.Fatal(err)
 			}
 			if m.visit(&want); got != want {

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -131,11 +132,22 @@ type interrupted struct {
 	before atomic.Pointer[func()]
 }
 
-func (s *interrupted) shardOf(key string) uint8 {
+func (s *interrupted) interrupt(key string) {
 	if before := s.before.Load(); before != nil && strings.Contains(key, ":q:") {
 		(*before)()
 	}
+}
+
+func (s *interrupted) shardOf(key string) uint8 {
+	s.interrupt(key)
 	return s.virtual.shardOf(key)
+}
+
+func (s *interrupted) execute(ctx context.Context, calls []call) []error {
+	_, key, _ := calls[0].request()
+	s.interrupt(key)
+	defer s.interrupt(key)
+	return s.virtual.execute(ctx, calls)
 }
 
 // Whenever a node closes, what it has admitted of a quota counts once.

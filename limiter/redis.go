@@ -17,44 +17,40 @@ import (
 	"listedge/limiter/lease"
 )
 
+// script is a script in Redis. It takes one key, and answers with numbers.
+type script struct{ text, digest string }
+
+func newScript(text string) script { return script{text, redis.NewScript(text).Hash()} }
+
 //go:embed token_bucket.lua
-var tokenBucketScript string
+var tokenBucketText string
 
-var tokenBucketDigest = redis.NewScript(tokenBucketScript).Hash()
+//go:embed quota.lua
+var quotaText string
 
-// store keeps the buckets of a fleet and executes calls to them.
+var tokenBucketScript, quotaScript = newScript(tokenBucketText), newScript(quotaText)
+
+// store keeps the buckets, quotas and members of a fleet.
 type store interface {
 	// shardOf returns which shard has a key. It does not wait.
 	shardOf(key string) uint8
 
-	// mostShards bounds the number of shards.
-	mostShards() int
-
-	// execute executes the calls and fills in their replies. Each call is atomic in its
-	// bucket and is executed at most once. If a call's err is not nil afterwards, it is
-	// unknown whether it was executed. execute returns an error if no call was answered.
-	execute(ctx context.Context, calls []*bucketCall) error
-
-	// countQuota executes a call to a quota. If it returns an error, it is unknown whether the
-	// call was executed.
-	countQuota(ctx context.Context, c *count) error
-
-	// heartbeat sends a heartbeat of a node to a shard, and returns how many nodes there
-	// are, how many of them are missing, and the time by the shard's clock. A heartbeat that
-	// arrives after until, by that clock, does not report its node present.
-	heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error)
+	// execute executes the calls, which are for one shard, and returns an error for each. A call
+	// is atomic and is executed at most once. If its error is not nil, it is unknown whether
+	// it was executed.
+	execute(ctx context.Context, calls []call) []error
 }
 
-// bucketCall is one call to one bucket.
-type bucketCall struct {
-	bucket *Bucket
-	call   lease.Call
-	err    error
+// call is one call of a script with one key: to a bucket, to a quota, or a heartbeat.
+type call interface {
+	request() (s script, key string, arguments []any)
+	read(answer []int64)
+	complete(err error, sent int64) // ends it, once the answer is read or there is none
 }
 
-// redisStore keeps the buckets in Redis, so that all nodes of a fleet share them. It
-// sends one script call for each bucket, in a pipeline. A Cluster's client splits the
-// pipeline by master, and repeats calls for slots that have moved.
+// redisStore keeps them in Redis, so that all nodes of a fleet share them. It sends calls
+// in a pipeline. A Cluster's client splits the pipeline by master, and repeats calls for
+// slots that have moved.
 type redisStore struct {
 	client   redis.UniversalClient
 	prefix   string      // of all keys
@@ -64,13 +60,6 @@ type redisStore struct {
 // maxShards bounds the shards. In a Cluster each master has a shard; the masters above
 // this number share the first one.
 const maxShards = 256
-
-func (r *redisStore) mostShards() int {
-	if _, ok := r.client.(*redis.ClusterClient); ok {
-		return maxShards
-	}
-	return 1
-}
 
 // shardOf returns the number of the Cluster master that has the key. The number of a
 // master is the smallest i for which the master has membersKey(i). So nodes send their
@@ -109,34 +98,45 @@ func masterOf(c *redis.ClusterClient, key string) string {
 // execute sends every call with the script's digest. A Redis that does not have the script
 // (after a start or a failover) refuses the call without executing anything. Only those
 // calls are sent again, with the whole script.
-func (r *redisStore) execute(ctx context.Context, calls []*bucketCall) error {
-	r.send(ctx, calls, "evalsha", tokenBucketDigest)
-	known := func(v *bucketCall) bool { return !redis.HasErrorPrefix(v.err, "NOSCRIPT") }
-	if unknown := slices.DeleteFunc(slices.Clone(calls), known); len(unknown) > 0 {
-		r.send(ctx, unknown, "eval", tokenBucketScript) // mutation: the script is sent once
+func (r *redisStore) execute(ctx context.Context, calls []call) []error {
+	errs := make([]error, len(calls))
+	r.send(ctx, calls, errs, false)
+	if slices.ContainsFunc(errs, lacksScript) {
+		r.send(ctx, calls, errs, true) // mutation: the script is sent once
 	}
-	var failed error
-	for _, v := range calls {
-		if v.err == nil {
-			return nil
-		}
-		failed = fmt.Errorf("limiter: call bucket %s: %w", v.bucket.key, v.err)
-	}
-	return failed
+	return errs
 }
 
-func (r *redisStore) send(ctx context.Context, calls []*bucketCall, eval, script string) {
+func lacksScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// send sends the calls, or again those whose script Redis did not have.
+func (r *redisStore) send(ctx context.Context, calls []call, errs []error, again bool) {
 	pipe := r.client.Pipeline()
 	answers := make([]*redis.Cmd, len(calls))
-	for i, v := range calls {
-		answers[i] = redis.NewCmd(ctx, eval, script, 1, r.prefix+v.bucket.key, arguments(&v.call))
-		_ = pipe.Process(ctx, once{answers[i]})
+	for i, c := range calls {
+		s, key, arguments := c.request()
+		eval, source := "evalsha", s.digest
+		if again {
+			eval, source = "eval", s.text
+		}
+		if !again || lacksScript(errs[i]) {
+			answers[i] = redis.NewCmd(ctx, append([]any{eval, source, 1, r.prefix + key}, arguments...)...)
+			_ = pipe.Process(ctx, once{answers[i]})
+		}
 	}
 	_, _ = pipe.Exec(ctx) // every command carries its own error
-	for i, v := range calls {
-		if v.err = read(&v.call, answers[i]); v.err == nil {
-			r.answered.Store(true)
+	for i, a := range answers {
+		if a == nil {
+			continue
 		}
+		n, err := a.Int64Slice()
+		if err != nil {
+			errs[i] = fmt.Errorf("limiter: call %v: %w", a.Args()[3], err)
+			continue
+		}
+		errs[i] = nil
+		calls[i].read(n)
+		r.answered.Store(true)
 	}
 }
 
@@ -147,7 +147,7 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true } // mutation: a call is sent again
 
-// arguments packs a call into the script's one argument. Redis reads one faster than many.
+// arguments packs a call to a bucket into the script's one argument. Redis reads one faster than many.
 func arguments(c *lease.Call) []byte {
 	return pack(c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
 		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing)
@@ -159,42 +159,6 @@ func pack(numbers ...int64) (packed []byte) {
 		packed = binary.LittleEndian.AppendUint64(packed, math.Float64bits(float64(n)))
 	}
 	return packed
-}
-
-// read fills the call's reply from the script's answer.
-func read(c *lease.Call, answer *redis.Cmd) error {
-	n, err := answer.Int64Slice()
-	if err != nil {
-		return err
-	}
-	if len(n) != 8 {
-		return fmt.Errorf("script answered %d values", len(n))
-	}
-	c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6], Demand: n[7]}
-	return nil
-}
-
-//go:embed quota.lua
-var quotaText string
-
-var quotaScript = redis.NewScript(quotaText)
-
-func (r *redisStore) countQuota(ctx context.Context, c *count) error {
-	n, err := r.run(ctx, quotaScript, 2, c.key, c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.lifeMS)
-	if err != nil {
-		return fmt.Errorf("limiter: count quota %s: %w", c.key, err)
-	}
-	c.taken, c.total = n[0], n[1]
-	return nil
-}
-
-// run runs a script that answers so many numbers.
-func (r *redisStore) run(ctx context.Context, script *redis.Script, numbers int, key string, arguments ...any) (n []int64, err error) {
-	if n, err = script.Run(ctx, r.client, []string{r.prefix + key}, arguments...).Int64Slice(); err == nil && len(n) != numbers {
-		err = fmt.Errorf("script answered %d values", len(n))
-	}
-	r.answered.CompareAndSwap(false, err == nil)
-	return n, err
 }
 
 func isTimeout(err error) bool {
@@ -213,9 +177,9 @@ func RedisCommands(own string) [][]any {
 		{"set", bucket, "x", "px", 1000},
 		{"get", bucket},
 		{"del", bucket},
-		{"eval", tokenBucketScript, 1, bucket, arguments(&c)},
-		{"evalsha", tokenBucketDigest, 1, bucket, arguments(&c)},
-		{"eval", heartbeatScript, 1, nodes, "x", present, lease.Forever},
+		{"eval", tokenBucketText, 1, bucket, arguments(&c)},
+		{"evalsha", tokenBucketScript.digest, 1, bucket, arguments(&c)},
+		{"eval", heartbeatScript.text, 1, nodes, "x", present, lease.Forever},
 		{"zadd", nodes, 1, "x"},
 		{"pexpire", nodes, 1000},
 		{"zcard", nodes},

@@ -56,12 +56,12 @@ func TestScriptEqualsModel(t *testing.T) {
 	client = client.WithTimeout(patient) // the pipelines are long
 	ctx := context.Background()
 	random := rand.New(rand.NewPCG(9, 10))
-	if sha, err := client.ScriptLoad(ctx, tokenBucketScript).Result(); err != nil || sha != tokenBucketDigest {
-		t.Fatalf("digest %s, Redis says %s, %v", tokenBucketDigest, sha, err)
+	if sha, err := client.ScriptLoad(ctx, tokenBucketText).Result(); err != nil || sha != tokenBucketScript.digest {
+		t.Fatalf("digest %s, Redis says %s, %v", tokenBucketScript.digest, sha, err)
 	}
-	timed := strings.Replace(tokenBucketScript, "redis.call('TIME')", "{ARGV[2], ARGV[3]}", 1) // at a time of the test's choice
+	timed := strings.Replace(tokenBucketText, "redis.call('TIME')", "{ARGV[2], ARGV[3]}", 1) // at a time of the test's choice
 	sha, err := client.ScriptLoad(ctx, timed).Result()
-	if err != nil || sha == tokenBucketDigest {
+	if err != nil || sha == tokenBucketScript.digest {
 		t.Fatal("the script does not ask for the time in this way", err)
 	}
 	anyTokens := func(p Policy) int64 {
@@ -166,8 +166,8 @@ func TestScriptEqualsModel(t *testing.T) {
 		}
 		for i := range trials {
 			x := &trials[i]
-			got, want := x.c, x.c
-			must(read(&got, x.answer))
+			got, want := bucketCall{Call: x.c}, x.c
+			got.read(must1(x.answer.Int64Slice()))
 			model := fullTwin(x.c.Policy, x.now)
 			if x.stored != nil && x.stored.sound() {
 				model = *x.stored
@@ -243,9 +243,9 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 		}
 	}
 	execute := func(t *testing.T, key string) lease.Call {
-		c := lease.Call{Policy: p, Need: 1, Nodes: 1}
-		must(read(&c, client.Eval(ctx, tokenBucketScript, []string{key}, arguments(&c))))
-		return c
+		v := &bucketCall{&Bucket{share: share{key: key}}, lease.Call{Policy: p, Need: 1, Nodes: 1}}
+		must((&redisStore{client: client}).execute(ctx, []call{v})[0])
+		return v.Call
 	}
 	for name, raw := range damaged {
 		t.Run(name, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,12 +30,12 @@ const (
 	maxPipelines = 8
 )
 
-// shard is one Redis server that has buckets: the only one, or a master of a Cluster.
-// It sends the calls of its buckets in pipelines and knows whether the server is down.
+// shard is one Redis server that has buckets and quotas: the only one, or a master of a Cluster.
+// It sends the calls to them in pipelines and knows whether the server is down.
 // Calls that are queued while maxPipelines are in flight go into the next one. Each server
 // has its own shard, so a server that hangs does not delay the buckets of others.
 //
-//	enqueue ──> queue ──> Begin ══ store.execute ══> Complete, or Fail
+//	enqueue ──> queue ──> begin ══ store.execute ══> complete
 type shard struct {
 	l     *Limiter
 	index int // its number in the store
@@ -46,11 +45,10 @@ type shard struct {
 	down     atomic.Bool
 	hasDebts atomic.Bool // it was down, and debts of that time may not have been debited yet
 
-	waitingSince atomic.Int64 // since when there is no answer to a call in flight; MaxInt64 = no call is in flight
-	answeredAt   atomic.Int64 // when a pipeline or a heartbeat was last answered
+	answeredAt atomic.Int64 // when a pipeline or a heartbeat was last answered
 
 	mu       sync.Mutex // guards all below; taken after a bucket's
-	queue    []*Bucket
+	queue    []account
 	inFlight int             // pipelines in flight
 	idle     sync.Cond       // signalled when no pipeline is in flight
 	failures int             // failed pipelines in a row
@@ -72,7 +70,6 @@ type shard struct {
 // newShard makes the shard of that index in the store, and begins its heartbeats.
 func newShard(l *Limiter, index int) *shard {
 	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, contact: l.now(), ahead: lease.Forever, stop: make(chan struct{})}
-	s.waitingSince.Store(math.MaxInt64)
 	s.idle.L = &s.mu
 	if s.publish(); l.store != nil {
 		l.running.Go(s.beat)
@@ -86,17 +83,11 @@ func newShard(l *Limiter, index int) *shard {
 // fleet is what this node knows about the nodes that share the buckets.
 func (s *shard) fleet() *lease.Fleet { return s.known.Load() }
 
-// unreachable reports whether no request should wait for the shard: it is down, or has
-// not answered for longer than a request waits.
-func (s *shard) unreachable() bool {
-	return s.refuses() || s.l.now()-s.waitingSince.Load() >= s.link.Wait()
-}
-
-// enqueue queues calls to the buckets. The caller has called markPending for each.
-func (s *shard) enqueue(buckets ...*Bucket) {
+// enqueue queues calls to the accounts. The caller has called markPending for each.
+func (s *shard) enqueue(accounts ...account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue = append(s.queue, buckets...)
+	s.queue = append(s.queue, accounts...)
 	s.startSend()
 }
 
@@ -114,98 +105,68 @@ func (s *shard) send() {
 	n := min(len(s.queue), maxCalls)
 	batch := slices.Clone(s.queue[:n])
 	s.queue = slices.Delete(s.queue, 0, n)
-	all := s.closing != nil && s.closing.Err() == nil && !s.down.Load()
+	giveBack := s.closing != nil && s.closing.Err() == nil && !s.down.Load()
 	s.startSend()
 	s.mu.Unlock()
 	now := s.l.now()
-	if calls := s.begin(batch, now, all); len(calls) > 0 {
-		s.waitingSince.CompareAndSwap(math.MaxInt64, now)
+	var calls []call
+	for _, a := range batch {
+		h := a.base()
+		h.mu.Lock()
+		var c call
+		if giveBack || !s.refuses() {
+			c = a.begin(now, giveBack)
+		}
+		if c != nil {
+			calls = append(calls, c)
+		} else {
+			endCall(a, now, everyWaiter)
+		}
+		h.mu.Unlock()
+	}
+	if len(calls) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
 		s.l.counts.trips.Add(1)
 		s.l.counts.calls.Add(uint64(len(calls)))
-		s.recordAnswer(s.l.store.execute(ctx, calls), now)
-		for _, v := range calls {
-			s.complete(v, now)
+		errs := s.l.store.execute(ctx, calls)
+		s.recordAnswer(errs, now)
+		for i, c := range calls {
+			c.complete(errs[i], now)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inFlight--; s.inFlight == 0 { // an error is an answer, too: the next call may go at once
-		s.waitingSince.Store(math.MaxInt64)
+	if s.inFlight--; s.inFlight == 0 {
 		s.idle.Broadcast()
 	}
 	s.startSend()
 }
 
-// begin makes the calls of a batch. With giveBack, they return the tokens that are held.
-// If a bucket needs no call, its waiting requests are answered.
-func (s *shard) begin(batch []*Bucket, now int64, giveBack bool) []*bucketCall {
-	calls := make([]*bucketCall, 0, len(batch))
-	for _, b := range batch {
-		v := &bucketCall{bucket: b}
-		b.mu.Lock()
-		if (giveBack || !s.refuses()) && b.lease.Begin(&v.call, int64(len(b.waiters)), now, s.fleet(), giveBack) {
-			calls = append(calls, v)
-		} else {
-			b.pending = false
-			b.deliver(now, everyWaiter)
-		}
-		b.mu.Unlock()
-	}
-	return calls
-}
-
-// recordAnswer records the answer to a pipeline or to a call to a quota. It takes the shard
-// down if need be. err != nil: no call of the pipeline was answered.
-func (s *shard) recordAnswer(err error, sent int64) {
+// recordAnswer records the answer to a pipeline. It takes the shard down if need be, when no call
+// of the pipeline was answered.
+func (s *shard) recordAnswer(errs []error, sent int64) {
 	now, c := s.l.now(), &s.l.counts
 	late := now - sent
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil {
+	if slices.Contains(errs, nil) {
 		s.failures = 0
-		if s.inFlight > 0 {
-			s.waitingSince.Store(now)
-		}
 		s.answeredAt.Store(now)
 		if s.link.Record(late); late > s.link.Budget {
 			c.timeouts.Add(1)
 		}
 		return
 	}
-	if isTimeout(err) {
+	if s.failure = errs[0]; isTimeout(s.failure) {
 		c.timeouts.Add(1)
 	} else {
 		c.errors.Add(1)
 	}
-	s.failure = err
 	if s.failures++; (s.failures >= maxFailures || late >= callTimeout.Microseconds()) && !s.down.Load() {
 		s.downAt = now
 		s.down.Store(true) // mutation: the breaker never opens
 		s.hasDebts.Store(true)
-	}
-}
-
-// complete applies an answer to the lease, and then answers the waiting requests.
-func (s *shard) complete(v *bucketCall, sent int64) {
-	b, c := v.bucket, &v.call
-	now := s.l.now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if v.err != nil {
-		b.lease.Fail(c, now)
-	} else {
-		b.lease.Complete(c, sent, now, s.fleet())
-		s.l.counts.leased.Add(uint64(c.Leased))
-	}
-	b.deliver(now, v.err != nil)
-	if b.pending = false; b.lease.IsActive() {
-		s.l.active.add(b)
-	}
-	if len(b.waiters) > 0 || v.err == nil && b.lease.Due(now) {
-		s.l.markPending(b)
-		b.shard.enqueue(b)
 	}
 }
 
@@ -230,12 +191,12 @@ func (s *shard) owesDebts() bool {
 		return s.hasDebts.Load()
 	}
 	owes := false
-	s.l.active.each(func(b *Bucket) { owes = owes || b.shard == s && b.lease.Owes() })
+	s.l.active.each(func(a account) { owes = owes || a.base().shard == s && a.owes() })
 	s.hasDebts.Store(owes)
 	return owes
 }
 
-// close calls each active bucket for the last time and gives back the tokens that are held,
+// close calls each active account for the last time and gives back the tokens that are held,
 // the most first. It stops giving back when ctx ends or the shard is down. Then the node
 // leaves the fleet.
 func (s *shard) close(ctx context.Context) {
@@ -247,15 +208,21 @@ func (s *shard) close(ctx context.Context) {
 	s.mu.Lock()
 	drained()
 	s.mu.Unlock()
-	held := map[*Bucket]int64{}
-	s.l.active.each(func(b *Bucket) {
-		if b.shard == s {
-			held[b] = b.lease.Holds(s.l.now())
+	held := map[account]int64{}
+	count := func(a account) {
+		if a.base().shard == s {
+			held[a] = a.holds(s.l.now())
+		}
+	}
+	s.l.active.each(count)
+	s.l.quotas.each(func(q *Counter) {
+		if q.number > 0 { // Redis has counted this run, which ends
+			count(q)
 		}
 	})
 	s.mu.Lock()
 	s.closing = ctx
-	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b *Bucket) int { return cmp.Compare(held[b], held[a]) }) // mutation: the fewest tokens go back first
+	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b account) int { return cmp.Compare(held[b], held[a]) }) // mutation: the fewest tokens go back first
 	s.startSend()
 	drained()
 	s.mu.Unlock()

@@ -14,9 +14,9 @@ type Stats struct {
 	RedisErrors   uint64 // failed trips that did not time out
 	RedisTimeouts uint64 // trips that took longer than a request waits, or timed out
 
-	Breaker  string        // closed or open; empty without Redis
-	Degraded time.Duration // how long it has been open, in sum
-	Failure  error         // why limits are not kept in Redis; nil = they are
+	BreakerOpen bool          // no request waits for Redis
+	Degraded    time.Duration // how long it has been open, in sum
+	Failure     error         // why limits are not kept in Redis; nil = they are
 
 	LeasedHeld   int64  // tokens that this node holds
 	TokensLeased uint64 // since the start
@@ -39,13 +39,12 @@ func (l *Limiter) Stats() Stats {
 		return s
 	}
 	now := l.now()
-	l.active.each(func(b *Bucket) {
-		s.LeasedHeld += b.lease.Holds(now)
-		if b.lease.Owes() {
+	l.active.each(func(a account) {
+		s.LeasedHeld += max(0, a.holds(now))
+		if a.owes() {
 			s.Owing++
 		}
 	})
-	s.Breaker = "closed"
 	for _, k := range l.allShards() {
 		k.stats(&s, now)
 	}
@@ -59,7 +58,7 @@ func (s *shard) stats(all *Stats, now int64) {
 	all.Nodes = max(all.Nodes, s.nodes)
 	degraded := s.downFor
 	if s.down.Load() {
-		all.Breaker, all.Failure = "open", s.failure
+		all.BreakerOpen, all.Failure = true, s.failure
 		degraded += now - s.downAt
 	}
 	all.Degraded = max(all.Degraded, time.Duration(degraded)*time.Microsecond)

@@ -75,7 +75,7 @@ func (s storm) rage(w *world) (v outcome) {
 		regime.lends() // costs nothing: one of those who did not count
 		w.after(w.random.Int64N(20_000), func() {
 			if !n.dead {
-				n.limiter.refund(n.bucket, n.limiter.now(), false)
+				giveBack(n.bucket)
 				regime.lent--
 			}
 		})

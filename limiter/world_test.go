@@ -296,36 +296,30 @@ func (n *node) exchange(ctx context.Context, stop, late *int64, serve func(lost 
 	return err
 }
 
-func (n *node) execute(ctx context.Context, calls []*bucketCall) error {
-	w, v := n.w, calls[0] // there is one bucket
-	c := v.call
-	w.calls.Add(1)
-	w.mu.Lock()
-	n.answer = lease.Reply{}
-	w.mu.Unlock()
-	v.err = n.exchange(ctx, &n.stopInFlight, new(int64), func(lost bool) {
-		w.shared().execute(&c, w.virtual.now())
-		if w.executed(&c); !lost {
-			n.answer = c.Reply
+func (n *node) execute(ctx context.Context, calls []call) []error {
+	var err error
+	switch v := calls[0].(type) { // there is one bucket
+	case *bucketCall:
+		w, c := n.w, v.Call
+		w.calls.Add(1)
+		w.mu.Lock()
+		n.answer = lease.Reply{}
+		w.mu.Unlock()
+		if err = n.exchange(ctx, &n.stopInFlight, new(int64), func(lost bool) {
+			w.shared().execute(&c, w.virtual.now())
+			if w.executed(&c); !lost {
+				n.answer = c.Reply
+			}
+		}); err == nil {
+			v.Call = c
 		}
-	})
-	if v.err == nil {
-		v.call = c
+	case *beat:
+		b := *v
+		if err = n.exchange(ctx, new(int64), &n.lateBeat, func(bool) { n.w.serve(&b) }); err == nil {
+			*v = b
+		}
 	}
-	return v.err
+	return []error{err}
 }
 
-func (n *node) heartbeat(ctx context.Context, shard int, id, state string, until int64) (nodes, missing, now int64, err error) {
-	var all, silent, read int64
-	if err = n.exchange(ctx, new(int64), &n.lateBeat, func(bool) {
-		all, silent = n.w.beat(shard, id, state, until)
-		read = n.w.virtual.now()
-	}); err == nil {
-		nodes, missing, now = all, silent, read
-	}
-	return nodes, missing, now, err
-}
-
-func (n *node) countQuota(context.Context, *count) error { return errMoody }
-func (n *node) shardOf(string) uint8                     { return 0 }
-func (n *node) mostShards() int                          { return 1 }
+func (n *node) shardOf(string) uint8 { return 0 }

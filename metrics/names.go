@@ -170,8 +170,7 @@ func sendLimiter(send scrape, s limiter.Stats) {
 	send.value("limiter_undebited_buckets",
 		"Buckets and quotas from which this node spent tokens while Redis was away, and which Redis has not debited yet.", s.Owing)
 	send.value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", s.Degraded)
-	send.value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.",
-		s.Breaker != "" && s.Breaker != "closed")
+	send.value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.", s.BreakerOpen)
 }
 
 func sendOrigin(send scrape, s origin.Stats) {

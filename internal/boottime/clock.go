@@ -33,7 +33,7 @@ const slack = time.Millisecond
 // with all its clocks cannot notice it.
 type Clock struct {
 	start time.Time
-	wall  func(time.Time) time.Duration // the wall clock in a reading; nil = its UnixNano
+	wall  func(time.Time) time.Duration // the wall clock in a reading
 	boot  func() time.Duration          // the boot clock
 	drift time.Duration                 // how far the boot clock was ahead of the monotonic one at the start
 
@@ -49,13 +49,15 @@ type comparison struct {
 }
 
 // New starts a clock.
-func New() *Clock { return With(nil, system) }
+func New() *Clock {
+	return With(func(t time.Time) time.Duration { return time.Duration(t.UnixNano()) }, system)
+}
 
 // With makes a clock that reads the given clocks, for tests.
 func With(wall func(time.Time) time.Duration, boot func() time.Duration) *Clock {
 	c := &Clock{start: time.Now(), wall: wall, boot: boot}
 	c.drift = c.aheadOf()
-	c.last.Store(&comparison{offset: c.read(c.start)})
+	c.last.Store(&comparison{offset: c.wall(c.start)})
 	return c
 }
 
@@ -65,7 +67,7 @@ func (c *Clock) Now() time.Duration { return c.At(time.Now()) }
 // At returns the moment of a reading that was just taken. The result is never too early.
 func (c *Clock) At(now time.Time) time.Duration {
 	l, awake := c.last.Load(), now.Sub(c.start)
-	if !l.agrees(c.read(now) - awake) {
+	if !l.agrees(c.wall(now) - awake) {
 		l = c.compare()
 	}
 	return awake + l.asleep
@@ -76,18 +78,10 @@ func (c *Clock) At(now time.Time) time.Duration {
 // came after the reading.
 func (c *Clock) Of(then time.Time) time.Duration {
 	l, awake := c.last.Load(), then.Sub(c.start)
-	if awake < l.at || !l.agrees(c.read(then)-awake) {
+	if awake < l.at || !l.agrees(c.wall(then)-awake) {
 		return awake
 	}
 	return awake + l.asleep
-}
-
-// read returns the wall clock of a reading.
-func (c *Clock) read(t time.Time) time.Duration {
-	if c.wall != nil {
-		return c.wall(t)
-	}
-	return time.Duration(t.UnixNano())
 }
 
 func (l *comparison) agrees(offset time.Duration) bool {
@@ -102,7 +96,7 @@ func (c *Clock) compare() *comparison {
 	was := c.last.Load()
 	now := time.Now()
 	awake := now.Sub(c.start)
-	l := &comparison{at: awake, offset: c.read(now) - awake}
+	l := &comparison{at: awake, offset: c.wall(now) - awake}
 	l.asleep = max(was.asleep, c.aheadOf()-c.drift)
 	c.last.Store(l)
 	return l

@@ -165,7 +165,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	if waiting+c.Extra+c.ReleasedNow+c.ReleasedBefore+c.Returned+c.Debt == 0 {
 		return false
 	}
-	l.inFlight, l.paying, l.since, l.returned = true, c.Debt > 0, now, 0
+	l.inFlight, l.paying, l.returned = true, c.Debt > 0, 0
 	return true
 }
 
@@ -180,7 +180,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 // Requests that did not wait for the answer were admitted without it: a debt. The tokens
 // of the answer pay it first, because the bucket gave some of them for these requests.
 func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
-	l.inFlight, l.paying, l.since = false, false, never
+	l.inFlight, l.paying = false, false
 	l.trim(now)
 	granted, leased := c.Granted, c.Leased
 	if c.Hold == 1 {
@@ -259,8 +259,8 @@ func (l *Lease) leasesTo(f *Fleet) bool {
 // Fail ends a call whose result is unknown. The tokens that it was to give back are
 // lost, because a second call might give them back twice. The debt is kept: if the bucket has
 // debited it, it is debited twice, which never admits too much.
-func (l *Lease) Fail(c *Call, now int64) {
-	l.inFlight, l.paying, l.since = false, false, now
+func (l *Lease) Fail(c *Call) {
+	l.inFlight, l.paying = false, false
 	if c.Debt > 0 && l.fallback != nil {
 		l.fallback.debt += c.Debt * Token
 	}

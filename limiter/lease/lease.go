@@ -50,7 +50,6 @@ type Lease struct {
 	grantedUntil int64 // granted may be spent before this time
 	deny         int64 // before this time there is no token, as of the last answer: see refuses
 	takenAt      int64 // when Take was last called
-	since        int64 // when the call in flight was begun, or the last one failed
 
 	demand   demand
 	others   float32 // requests at other nodes in the last DemandSpan, as of the last answer
@@ -91,7 +90,7 @@ const Forever = MaxUnits
 // Init initializes a zero Lease. It holds no tokens.
 func (l *Lease) Init(p Policy, now int64) {
 	l.Policy, l.demand.at, l.takenAt = p, now, now
-	l.level, l.at, l.since = p.Units(), never, never
+	l.level, l.at = p.Units(), never
 }
 
 // SetPolicy sets another policy. Tokens that are held are as good as spent: there may be more
@@ -141,18 +140,6 @@ func (l *Lease) Denies(now int64) bool { return l.refuses(now) && l.Holds(now) =
 
 // RetryIn is how many microseconds until there may be a token, while Take refuses.
 func (l *Lease) RetryIn(now int64) int64 { return l.deny - now }
-
-// Unanswered reports whether a request should not wait for the bucket: the call in
-// flight has taken longer than anybody waits, or the last one failed a moment ago.
-func (l *Lease) Unanswered(now int64, f *Fleet) bool {
-	if l.inFlight {
-		return now-l.since >= f.Link.Wait()
-	}
-	return now-l.since < failedFor
-}
-
-// failedFor is for how long requests do not wait for a bucket after a call to it failed.
-const failedFor = 100_000
 
 // Holds is how many tokens may be spent without a call.
 func (l *Lease) Holds(now int64) int64 {
