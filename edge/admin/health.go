@@ -41,8 +41,8 @@ type Check struct {
 	After   []string                    `json:"-"`       // the checks whose failure explains this one's
 }
 
-// CheckState is a check with what its last runs found. It is down after downAfter failures in
-// a row.
+// CheckState is a check with what its last runs found. It is down after two failures in a row:
+// one may have waited for a connection.
 type CheckState struct {
 	Check
 	Checked bool      `json:"checked"` // false: nothing is known yet
@@ -53,8 +53,7 @@ type CheckState struct {
 	Follows bool      `json:"follows,omitempty"` // the failure of another check explains it
 
 	ran, failed time.Time // when it last ran, and failed
-	failures    int       // in a row
-	failing     time.Time // when the first of these failures began
+	failing     time.Time // when the first of the failures in a row began; zero = it passed last
 	logged      bool      // the log says that it is down
 }
 
@@ -89,9 +88,6 @@ const (
 	startInterval = 200 * time.Millisecond
 	// reportAfter is how long a start may take before the log says that the node is not ready.
 	reportAfter = time.Second
-	// downAfter is how many checks in a row fail before a dependency counts as down:
-	// one may have waited for a connection.
-	downAfter = 2
 	// outageLinger is how long after a server failed a failing use of it is put down to that:
 	// breakers stay open for a moment, and usage is written every five seconds.
 	outageLinger = 10 * time.Second
@@ -142,7 +138,7 @@ func (h *Health) runAll(ctx context.Context) {
 
 func (h *Health) run(ctx context.Context, s *CheckState) {
 	began := time.Now()
-	if s.Up && s.failures == 0 && began.Sub(s.ran) < s.Every {
+	if s.Up && s.failing.IsZero() && began.Sub(s.ran) < s.Every {
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -158,19 +154,15 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 		if !s.Up {
 			s.Checked, s.Up, s.Since = true, true, began
 		}
-		s.failures, s.Why, s.Remedy = 0, "", ""
+		s.failing, s.Why, s.Remedy = time.Time{}, "", ""
 		return
 	}
-	s.failed = time.Now()
-	if s.failures++; s.failures == 1 {
+	if s.failed = time.Now(); s.failing.IsZero() {
 		s.failing = began
+		return
 	}
-	if s.failures >= downAfter {
-		if s.Up || !s.Checked {
-			s.Checked, s.Up, s.Since = true, false, s.failing
-		}
-		s.Why, s.Remedy = remedy.Explain(err)
-	}
+	s.Checked, s.Up, s.Since = true, false, s.failing
+	s.Why, s.Remedy = remedy.Explain(err)
 }
 
 // log says which checks have gone down or up, and whether the node has become ready or not

@@ -265,7 +265,7 @@ func TestAFailureThatFollowsFromAnother(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := healthOf(Check{Name: "Server", Run: func(context.Context) error { return c.server }},
 				Check{Name: "use", After: []string{"Server"}, Run: func(context.Context) error { return errors.New("none") }})
-			for range downAfter {
+			for range 2 {
 				h.runAll(t.Context())
 				h.log(false)
 			}
