@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -22,20 +23,19 @@ type readyCommand struct {
 
 // Run requests /readyz until the node is ready or --wait is over, for health checks without curl.
 func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
-	for until := time.Now().Add(c.Wait); ; {
+	waiting, cancel := context.WithTimeout(ctx, c.Wait)
+	defer cancel()
+	for {
 		asking, cancel := context.WithTimeout(ctx, readyTimeout)
 		err := c.Node.Ready(asking)
 		cancel()
-		switch left := time.Until(until); {
-		case err == nil:
+		if err == nil {
 			fmt.Fprintln(t.out, "ready")
 			return nil
-		case left <= 0:
-			return err
 		}
 		select {
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-waiting.Done():
+			return cmp.Or(ctx.Err(), err)
 		case <-time.After(readyPause):
 		}
 	}

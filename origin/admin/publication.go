@@ -21,6 +21,9 @@ import (
 //go:embed publication.sql
 var publicationSQL string
 
+// errPublished: the publication is as it should be.
+var errPublished = errors.New("nothing to change")
+
 // makePublication makes or mends the publication that nodes follow changes by. It
 // returns what it did, or why this user cannot do it; empty = nothing was to be done.
 func makePublication(ctx context.Context, url string) (done string, err error) {
@@ -29,7 +32,15 @@ func makePublication(ctx context.Context, url string) (done string, err error) {
 		return "", err
 	}
 	defer c.Close()
-	done, err = act(ctx, c, func(tx pgx.Tx) (string, audit.Act, error) { return changePublication(ctx, tx) })
+	done, err = act(ctx, c, func(tx pgx.Tx) (did string, a audit.Act, err error) {
+		if _, err = tx.Exec(ctx, strings.ReplaceAll(publicationSQL, "TABLES", lists.TablesSQL)); err == nil {
+			err = tx.QueryRow(ctx, `SELECT current_setting('listedge.did')`).Scan(&did)
+		}
+		if err == nil && did == "" { // mutation: a publication that stays is in the log
+			err = errPublished
+		}
+		return did, audit.Act{Action: "migrate.publication", Details: map[string]any{"did": did}}, err
+	})
 	var server *pgconn.PgError
 	switch {
 	case errors.As(err, &server) && !strings.HasPrefix(server.Code, "57") && !strings.HasPrefix(server.Code, "08"):
@@ -37,25 +48,9 @@ func makePublication(ctx context.Context, url string) (done string, err error) {
 		if server.Code == "42501" { // insufficient_privilege
 			done += ": needs the owner of the tables, with CREATE on the database"
 		}
-		return done, nil
 	case errors.Is(err, errPublished):
-		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("make the publication: %w", err)
 	}
 	return done, nil
-}
-
-// errPublished: the publication is as it should be.
-var errPublished = errors.New("nothing to change")
-
-// changePublication makes or mends the publication and returns what it did.
-func changePublication(ctx context.Context, tx pgx.Tx) (done string, a audit.Act, err error) {
-	if _, err = tx.Exec(ctx, strings.ReplaceAll(publicationSQL, "TABLES", lists.TablesSQL)); err == nil {
-		err = tx.QueryRow(ctx, `SELECT current_setting('listedge.did')`).Scan(&done)
-	}
-	if err == nil && done == "" { // mutation: a publication that stays is in the log
-		err = errPublished
-	}
-	return done, audit.Act{Action: "migrate.publication", Details: map[string]any{"did": done}}, err
 }

@@ -40,30 +40,26 @@ type knownFleet struct {
 func (n *Node) fleet(ctx context.Context) []admin.NodeState {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
-	now := time.Now()
-	entries, old, err := readRoster(ctx, n.redis.log, n.followed.Prefix(), rosterLife)
-	if err != nil {
-		known := n.known.Load()
-		if known == nil {
-			return nil
+	read := knownFleet{at: time.Now()}
+	if entries, old, err := readRoster(ctx, n.redis.log, n.followed.Prefix(), rosterLife); err == nil {
+		if len(old) > 0 { // nodes that ended without removing theirs
+			_ = n.redis.log.HDel(ctx, rosterKey(n.followed.Prefix()), old...).Err()
 		}
-		nodes := slices.Clone(known.nodes)
-		for i := range nodes {
-			nodes[i].Age += now.Sub(known.at).Seconds()
+		for _, e := range entries {
+			if e.Fleet == n.followed.Digest() {
+				read.nodes = append(read.nodes, e.NodeState)
+			}
 		}
-		return nodes
-	}
-	if len(old) > 0 { // nodes that ended without removing theirs
-		_ = n.redis.log.HDel(ctx, rosterKey(n.followed.Prefix()), old...).Err()
-	}
-	var nodes []admin.NodeState
-	for _, e := range entries { // a node that was killed and started again has two
-		if e.Fleet == n.followed.Digest() && (len(nodes) == 0 || nodes[len(nodes)-1].Name != e.Name) {
-			nodes = append(nodes, e.NodeState)
+		// A node that was killed and started again has two entries, the younger first.
+		read.nodes = slices.CompactFunc(read.nodes, func(a, b admin.NodeState) bool { return a.Name == b.Name })
+		n.known.Store(&read)
+	} else if known := n.known.Load(); known != nil {
+		read.nodes = slices.Clone(known.nodes)
+		for i := range read.nodes {
+			read.nodes[i].Age += read.at.Sub(known.at).Seconds()
 		}
 	}
-	n.known.Store(&knownFleet{nodes, now})
-	return nodes
+	return read.nodes
 }
 
 // busiestKeys returns the keys with the most requests in the last seconds, the busiest first.
