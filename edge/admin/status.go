@@ -70,7 +70,7 @@ type KeyState struct {
 // State is what the status page shows beside the metrics.
 type State struct {
 	Now      time.Time      `json:"now"`
-	Self     string         `json:"self"` // this node's name in Fleet
+	Self     NodeState      `json:"self"`
 	Draining bool           `json:"draining"`
 	Checks   []CheckState   `json:"checks"`
 	Keys     []KeyState     `json:"keys"`
@@ -81,7 +81,7 @@ type State struct {
 // serveState answers with the state.
 func (o *Options) serveState(w http.ResponseWriter, r *http.Request) {
 	self := o.Self()
-	state := State{Now: time.Now(), Self: self.Name, Draining: o.Health.draining.Load(), Checks: o.Health.States(), Keys: o.Keys(),
+	state := State{Now: time.Now(), Self: self, Draining: o.Health.draining.Load(), Checks: o.Health.States(), Keys: o.Keys(),
 		Fleet: []NodeState{self}, Settings: o.Settings}
 	if o.Fleet != nil {
 		for _, n := range o.Fleet(r.Context()) {

@@ -57,7 +57,7 @@ type DoctorOptions struct {
 //go:embed doctor.sql
 var doctorSQL string
 
-// Diagnose checks the primary. If it cannot be reached, that is a finding, too.
+// Diagnose checks the primary, until ctx ends. If it cannot be reached, that is a finding, too.
 func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	flag, direct := "--database-url", cmp.Or(o.ReplicationURL, url)
 	if o.ReplicationURL != "" {
@@ -71,8 +71,6 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 		return []Finding{FindingOf("postgres", Fail, "", err, "check "+flag+", the server and pg_hba.conf")}
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
-	defer cancel()
 	var publication follower.Publication
 	rows, _ := conn.Query(ctx, doctorSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region), lists.Tables(), o.Connections, o.ReplicationURL != "")
 	findings, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])

@@ -88,7 +88,7 @@ LATERAL (VALUES
 			WHEN lost THEN 'it retained more WAL than max_slot_wal_keep_size allows, so Postgres invalidated it'
 			WHEN NOT active THEN 'no node follows it, and it ' || retains
 			ELSE 'followed, ' || retains || coalesce('; the oldest write transaction is ' || writer, '') END,
-		CASE WHEN slot_name IS NULL THEN 'nothing: a node makes it if it may, and so does `listedge migrate up`'
+		CASE WHEN slot_name IS NULL THEN 'start a node that may make it, or run `listedge migrate up`'
 			WHEN lost THEN 'nothing: the next follower makes a new one; raise max_slot_wal_keep_size if it happens often'
 			WHEN NOT active THEN 'start a node, or see why none follows; `listedge migrate drop-slot` if none will ever run again'
 			WHEN writer IS NULL THEN 'see whether the follower keeps up: ListedgeRetainedWAL in the runbook'

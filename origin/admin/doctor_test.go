@@ -19,7 +19,7 @@ func TestFindingsOnTheSlot(t *testing.T) {
 	for _, c := range []struct {
 		name, sql, text string
 	}{
-		{"none", "SELECT", "there is none: nothing: a node makes it"},
+		{"none", "SELECT", "there is none: start a node"},
 		{"nobody follows", "SELECT pg_create_logical_replication_slot('listedge_' || oid, 'pgoutput') FROM pg_database WHERE datname = current_database()",
 			"no node follows it, and it retains [^,]+, of 1024 kB that max_slot_wal_keep_size allows: " +
 				"start a node, or see why none follows; `listedge migrate drop-slot`"},

@@ -15,10 +15,9 @@ import (
 // maxLag is how many bytes of WAL a replica may be behind without a warning.
 const maxLag = 64 << 20
 
-// DiagnoseReplica says whether a server can serve pages as a replica of the primary.
+// DiagnoseReplica says whether a server can serve pages as a replica of the primary, as far as
+// that is known when ctx ends.
 func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
-	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
-	defer cancel()
 	where, here, err := position(ctx, url, postgres.StandbySQL)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = remedy.Add(errors.New("is no standby, receives no WAL, or does not show this user from whom; it is not used"),

@@ -61,7 +61,6 @@ type nodeState struct {
 	name string
 	err  error // why the node could not be read
 	admin.State
-	self admin.NodeState // the node's own in Fleet
 }
 
 // readNodes reads the state of all nodes that the URLs mean, each once, sorted by address.
@@ -74,9 +73,6 @@ func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
 				calls.Go(func() {
 					n := nodeState{name: one.Host}
 					n.err = one.Get(ctx, "state", &n.State)
-					if i := slices.IndexFunc(n.Fleet, func(one admin.NodeState) bool { return one.Name == n.Self }); i >= 0 {
-						n.self = n.Fleet[i]
-					}
 					mu.Lock()
 					defer mu.Unlock()
 					all = append(all, n)

@@ -84,21 +84,21 @@ func compare(views []view, subject string) (text string, same bool) {
 // view is what the node says of the fleet.
 func (n *nodeState) view() view {
 	database, _ := n.Settings["database"].(string) // empty = not known yet
-	says := map[string]string{"version": n.self.Version + " (" + n.self.Revision[:min(len(n.self.Revision), 10)] + ")", "database": database}
+	says := map[string]string{"version": n.Self.Version + " (" + n.Self.Revision[:min(len(n.Self.Revision), 10)] + ")", "database": database}
 	for _, name := range append(sameSettings, "region") {
 		says[name] = "none"
 		if value, set := n.Settings[name]; set {
 			says[name] = cmp.Or(node.SettingText(value), "none")
 		}
 	}
-	says["limits"], says["size"] = "shared", strings.TrimPrefix(fmt.Sprint(n.self.Nodes), "0") // 0 = not known yet
+	says["limits"], says["size"] = "shared", strings.TrimPrefix(fmt.Sprint(n.Self.Nodes), "0") // 0 = not known yet
 	if says["redis-url"] == "none" {
 		says["limits"], says["size"] = "not shared", "1"
 	}
-	if n.self.Epoch != "" {
-		says["log of changes"] = "epoch " + n.self.Epoch
+	if n.Self.Epoch != "" {
+		says["log of changes"] = "epoch " + n.Self.Epoch
 	}
-	if n.self.Follower {
+	if n.Self.Follower {
 		says["follower"] = n.name
 	}
 	return view{n.name, says}

@@ -10,7 +10,7 @@ import (
 	"listedge/origin/admin"
 )
 
-func (n *nodeState) untrusted() bool { return n.self.Mode == cache.ModeUntrusted.String() }
+func (n *nodeState) untrusted() bool { return n.Self.Mode == cache.ModeUntrusted.String() }
 
 // check reports whether the node answers, is ready, and serves fresh pages.
 func (n *nodeState) check() admin.Finding {
@@ -20,7 +20,7 @@ func (n *nodeState) check() admin.Finding {
 		level, todo = admin.Warn, "check again: no check says why, as just after a start"
 	}
 	fresh := "pages expire by age"
-	if proof := n.self.Proof; proof != nil {
+	if proof := n.Self.Proof; proof != nil {
 		fresh = fmt.Sprintf("proof of freshness %.0f ms old", 1000**proof)
 	}
 	switch {
@@ -28,7 +28,7 @@ func (n *nodeState) check() admin.Finding {
 		return admin.FindingOf(subject, admin.Fail, "", n.err, "see whether it runs, its log, and whether --node names its admin listener")
 	case n.Draining:
 		return finding(subject, admin.Warn, "it is draining: not ready, and still answering", "nothing, if it is being replaced")
-	case !n.self.Ready:
+	case !n.Self.Ready:
 		return finding(subject, level, "not ready", todo)
 	case n.untrusted():
 		return finding(subject, level, "it serves no page from a cache as fresh", todo)
@@ -43,7 +43,7 @@ func checksOf(nodes []nodeState, known []admin.Finding) (found []admin.Finding) 
 	for _, n := range nodes {
 		for _, c := range n.Checks {
 			f := finding(strings.ToLower(c.Name), admin.Warn, c.Broken+": "+c.Why, c.WhatToDo())
-			if (c.Light || c.Effect > edgeadmin.Reported) && (!n.self.Ready || n.untrusted()) {
+			if (c.Light || c.Effect > edgeadmin.Reported) && (!n.Self.Ready || n.untrusted()) {
 				f.Level = admin.Fail
 			}
 			if c.Why == "" || c.Follows || slices.ContainsFunc(known, func(o admin.Finding) bool { return o.Subject == f.Subject && o.Level != admin.OK }) {
