@@ -162,6 +162,20 @@ func TestOnePipelineAMoment(t *testing.T) {
 	})
 }
 
+// A look at a bucket that is not leased from shows what is left, also where other nodes may have
+// taken tokens.
+func TestALookAtASmallBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fleet(t, newVirtual(), 3)[0]
+		b := smallKey(t, l)
+		takes(t, l, b, 5, SourceRedis)
+		boottimetest.Pass(time.Millisecond)
+		if n := l.left(b); n < 9 {
+			t.Errorf("%d shown of 10 left", n)
+		}
+	})
+}
+
 // A suspended machine's leases end.
 func TestALeaseEndsInASleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -147,7 +147,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	if l.Policy.Leased() {
 		l.demand.record(float32(l.arrived), now)
 		l.unserved = min(l.unserved, l.demand.recent) + float32(l.arrived)
-		c.Arrived, l.arrived = int64(l.arrived), 0
+		c.Arrived = int64(l.arrived)
 		if !giveBack {
 			// A burst of requests hardly misses what is few to each of the nodes.
 			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*f.parts())))
@@ -162,6 +162,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 			c.Hold = 1
 		}
 	}
+	l.arrived = 0
 	if waiting+c.Extra+c.ReleasedNow+c.ReleasedBefore+c.Returned+c.Debt == 0 {
 		return false
 	}
