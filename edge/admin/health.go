@@ -175,7 +175,8 @@ func (h *Health) log(late bool) {
 	if !h.Ready() {
 		now, level = "not ready", slog.LevelWarn
 	}
-	late = late || h.started.Load()
+	unknown := slices.ContainsFunc(h.States(), func(s CheckState) bool { return !s.Checked }) // as one that hangs
+	late = late && !unknown || h.started.Load()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var failing []string

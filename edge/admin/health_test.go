@@ -198,6 +198,20 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
+// "not ready" names a server that hangs: it is not logged before that is known.
+func TestAStartThatHangsIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		h := healthOf(Check{Name: "It", Effect: Starts, Run: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
+		h.logger = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*reportAfter)
+		defer cancel()
+		if h.Run(ctx); strings.Count(log.String(), "\n") != 2 || !strings.Contains(log.String(), `msg="not ready" failing=it`) {
+			t.Error(log.String())
+		}
+	})
+}
+
 // logged returns what was logged since the last call. Health logs with its mutex held.
 func logged(h *Health, log *strings.Builder) string {
 	h.mu.Lock()
