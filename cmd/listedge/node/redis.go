@@ -91,7 +91,7 @@ func NewRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	return redis.NewUniversalClient(&o)
 }
 
-const redisHost = `(?:\[[0-9A-Za-z:.%]+\]|[^][:,@/?#\s]+)(?::[1-9][0-9]*)?`
+const redisHost = `(?:\[[0-9A-Za-z:.%_-]+\]|[^][:,@/?#\s]+)(?::[1-9][0-9]*)?`
 
 // redisURL matches a --redis-url: scheme, user, password, addresses, path. An @ or a slash in a
 // password must be escaped: else an address might be taken for a part of it.

@@ -85,6 +85,7 @@ func TestRedisURLs(t *testing.T) {
 		"redis://a:1,redis://b:2":                 {addresses: "a:1 b:2"},
 		"redis://[::1]:7000":                      {addresses: "[::1]:7000"},
 		"redis://[::1]":                           {addresses: "[::1]:6379"},
+		"redis://[fe80::1%br-lan]:7000":           {addresses: "[fe80::1%br-lan]:7000"},
 		"redis+sentinel://:pw@a,b:26380/mymaster": {addresses: "a:26379 b:26380", name: "mymaster", pass: "pw"},
 		"redis+sentinel://a/mymaster/2":           {addresses: "a:26379", name: "mymaster", database: 2},
 	} {
