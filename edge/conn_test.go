@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -336,3 +337,35 @@ func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 		t.Errorf("%+v", y)
 	}
 }
+
+// A document is not copied for a request.
+func TestResponsesShareADocumentsBytes(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	c := newConn(&discarding{})
+	ctx := &fasthttp.RequestCtx{}
+	ctx.Init2(c, nil, false)
+	ctx.Request.SetRequestURI("/docs/swagger-ui-bundle.js")
+	get := func() {
+		s.guard = newGuard()
+		s.handle(ctx)
+		if r := &c.response; r.status != 200 || r.size < 1<<20 {
+			t.Fatalf("%d, %d bytes", r.status, r.size)
+		}
+		must(ctx.Response.WriteTo(c))
+		ctx.Response.Reset()
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const requests = 20
+	for range requests {
+		get()
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / requests; each > 256<<10 { // the guard's own table included
+		t.Errorf("%d bytes are allocated for a request", each)
+	}
+}
+
+type discarding struct{ wire }
+
+func (*discarding) Write(p []byte) (int, error) { return len(p), nil }

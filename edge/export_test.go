@@ -1,10 +1,17 @@
 package edge
 
-import "net"
+import (
+	"net"
+	"time"
+
+	"listedge/origin/apikey"
+	"listedge/origin/usage"
+)
 
 // What tests of the exports need of the others, because only a database brings a page otherwise.
 const (
 	MaxRefusals = maxRefusals
+	PublicBurst = publicBurst
 	TheKey      = aKey
 	ThePage     = theTarget
 	TheRequest  = thePage
@@ -12,6 +19,7 @@ const (
 
 var (
 	Certificate   = certificate
+	Documents     = documents
 	FillWith      = fillWith
 	HeaderLines   = headerLines
 	HitServer     = hitServer // whose memory has ThePage
@@ -30,3 +38,13 @@ func ResetGuard(s *Server) { s.guard = newGuard() }
 
 // ServeConn answers what a client sends on the connection.
 func ServeConn(s *Server, c net.Conn) { _ = s.http.ServeConn(newConn(c)) } // its error is about the last request
+
+// SetUsage makes the key's requests count there.
+func SetUsage(e *apikey.Entry[client], c *usage.Counter) { e.Value.usage = c }
+
+// StopGuard stops the clock by which clients without a valid key are limited, until the test moves it.
+func StopGuard(s *Server) (move func(time.Duration)) {
+	now := time.Now()
+	s.guard.now = func() time.Time { return now }
+	return func(d time.Duration) { now = now.Add(d) }
+}

@@ -1,95 +1,78 @@
-package edge
+package edge_test
 
 import (
-	"bytes"
 	"compress/gzip"
 	"io"
-	"slices"
+	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/valyala/fasthttp"
-
-	"listedge/internal/lists"
+	"listedge/cache"
+	"listedge/edge"
 )
 
+// A compressed page is one gzip member: browsers ignore everything after the first.
 func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 256, 4096, 65_535, 65_536, 200_000} {
+		body := strings.Repeat(`{"name":"é"},`, n/13+1)[:n]
+		s, _ := edge.HitServer(t, body)
 		for _, id := range []string{"a", strings.Repeat("z", 128)} {
-			body := []byte(strings.Repeat(`{"name":"é"},`, n/13+1)[:n])
-			page := entryWith(t, string(body))
-			deflate := page.Deflate()
-			if (deflate == nil) != (n < 256) {
-				t.Fatalf("%d bytes: deflate made: %v", n, deflate != nil)
+			got := ask(t, s, "GET", theTarget, "X-API-Key", edge.TheKey, "Accept-Encoding", "gzip", "X-Request-Id", id)
+			text := got.Body
+			if compressed := got.Header("Content-Encoding") == "gzip"; compressed != (n >= 256) {
+				t.Fatalf("%d bytes: compressed: %v", n, compressed)
+			} else if compressed {
+				r := must(gzip.NewReader(strings.NewReader(got.Body)))
+				r.Multistream(false)
+				text = string(must(io.ReadAll(r)))
 			}
-			if deflate == nil {
-				continue
-			}
-			var a response
-			a.setGzip(page, deflate, []byte(id))
-			tail := appendTail(nil, []byte(id))
-			r := must(gzip.NewReader(bytes.NewReader(slices.Concat(a.pieces[:]...))))
-			r.Multistream(false) // browsers ignore everything after the first member
-			got, err := io.ReadAll(r)
-			if err != nil || string(got) != string(body)+string(tail) {
-				t.Fatalf("%d bytes, id of %d: read %d bytes, %v", n, len(id), len(got), err)
+			if text != body+`,"requestId":"`+id+`"}` {
+				t.Fatalf("%d bytes, id of %d: read %d bytes", n, len(id), len(text))
 			}
 		}
 	}
 }
 
 func TestIfNoneMatch(t *testing.T) {
-	const etag = `W/"abc"`
+	const body = `{"data":[]`
+	s, _ := edge.HitServer(t, body)
+	etag := cache.TagOf([]byte(body)).String()
+	tag := strings.Trim(etag, `W/"`)
 	for _, c := range []struct {
 		lines []string
 		want  bool
 	}{
 		{nil, false},
 		{[]string{``}, false},
-		{[]string{`W/"abc"`}, true},
-		{[]string{`"abc"`}, true},
+		{[]string{etag}, true},
+		{[]string{`"` + tag + `"`}, true},
 		{[]string{`*`}, true},
 		{[]string{` * `}, true},
-		{[]string{`"x", W/"abc"`}, true},
-		{[]string{`"x"`, `"abc"`}, true},
-		{[]string{`"x","y",,"abc" , "z"`}, true},
-		{[]string{`"x, W/"abc`}, false},
-		{[]string{`abc`}, false},
-		{[]string{`"abc`}, false},
-		{[]string{`"ABC"`}, false},
-		{[]string{`*abc`}, false},
-		{[]string{`"ab"`, `"abcd"`}, false},
+		{[]string{`"x", ` + etag}, true},
+		{[]string{`"x"`, `"` + tag + `"`}, true},
+		{[]string{`"x","y",,"` + tag + `" , "z"`}, true},
+		{[]string{`"x, W/"` + tag}, false},
+		{[]string{tag}, false},
+		{[]string{`"` + tag}, false},
+		{[]string{strings.ToUpper(etag)}, false},
+		{[]string{`*` + tag}, false},
+		{[]string{`"` + tag[:21] + `"`, `"` + tag + `d"`}, false},
 	} {
-		var lines [][]byte
-		for _, l := range c.lines {
-			lines = append(lines, []byte(l))
+		headers := []string{"X-API-Key", edge.TheKey}
+		for _, line := range c.lines {
+			headers = append(headers, "If-None-Match", line)
 		}
-		if got := matchesETag(lines, []byte(etag)); got != c.want {
-			t.Errorf("%q: %v", c.lines, got)
+		if got := ask(t, s, "GET", theTarget, headers...); (got.Status == 304) != c.want {
+			t.Errorf("%q: %d", c.lines, got.Status)
 		}
 	}
 }
 
-func FuzzIfNoneMatch(f *testing.F) {
-	f.Add(`"x", W/"abc"`, "abc")
-	f.Add(`*`, "abc")
-	f.Add(`W/"`, "")
-	f.Fuzz(func(t *testing.T, header, tag string) {
-		if strings.ContainsAny(tag, "\"") {
-			return
-		}
-		matches := matchesETag([][]byte{[]byte(header)}, []byte(`W/"`+tag+`"`))
-		if matches && !strings.Contains(header, `"`+tag+`"`) && !strings.Contains(header, "*") {
-			t.Fatalf("%q matches %q", header, tag)
-		}
-		// A tag that is appended to a list of tags is found in the list.
-		if !matchesETag([][]byte{[]byte(`"other", W/"` + tag + `"`)}, []byte(`W/"`+tag+`"`)) {
-			t.Fatalf("%q is not found in its own list", tag)
-		}
-	})
-}
-
 func TestAcceptEncoding(t *testing.T) {
+	s, _ := edge.HitServer(t, `{"data":[`+strings.Repeat("{}", 1000)+`]`)
+	gzipped := func(headers ...string) bool {
+		return ask(t, s, "GET", theTarget, append(headers, "X-API-Key", edge.TheKey)...).Header("Content-Encoding") == "gzip"
+	}
 	for header, want := range map[string]bool{
 		"":                       false,
 		"gzip":                   true,
@@ -129,58 +112,34 @@ func TestAcceptEncoding(t *testing.T) {
 		"gzip;q=-1":                       true,
 		"gzip;q=":                         true,
 	} {
-		if got := acceptsGzip([][]byte{[]byte(header)}); got != want {
+		if got := gzipped("Accept-Encoding", header); got != want {
 			t.Errorf("%q: %v", header, got)
 		}
 	}
-	if !acceptsGzip([][]byte{[]byte("br"), []byte("gzip")}) {
+	if !gzipped("Accept-Encoding", "br", "Accept-Encoding", "gzip") {
 		t.Error("two header lines are one list")
 	}
 }
 
-func TestLinkToTheNextPage(t *testing.T) {
-	q, wrong := parseText(lists.Items, `limit=7&sort=name&stock=low&type=goods&search=a%26b>%22;c+%C3%A9`)
-	if wrong != nil {
-		t.Fatal(wrong)
-	}
-	link := string(appendLink(nil, &q, "NEXT"))
-	address, begins := strings.CutPrefix(link, "<?")
-	address, ends := strings.CutSuffix(address, `>; rel="next"`)
-	if !begins || !ends || strings.ContainsAny(address, "<>\" ") {
-		t.Fatalf("not a link: %s", link)
-	}
-	query, ok := strings.CutSuffix(address, "&cursor=NEXT")
-	if !ok {
-		t.Fatalf("no cursor: %s", link)
-	}
-	if got, wrong := parseText(lists.Items, query); wrong != nil || got != q {
-		t.Errorf("%s reads as %+v, %v; want %+v", query, got, wrong, q)
-	}
-	plain, _ := parseText(lists.Contacts, "")
-	if got := string(appendLink(nil, &plain, "N")); got != `<?cursor=N>; rel="next"` {
-		t.Error(got)
-	}
-}
-
 func TestRequestIDs(t *testing.T) {
+	s, _ := edge.HitServer(t, `{"data":[]`)
 	for id, want := range map[string]bool{
 		"a": true, "0": true, "a.b_c:d-e": true, strings.Repeat("a", 128): true,
 		"": false, ".a": false, "-": false, "a b": false, "a\"": false, "é": false, "a/b": false, strings.Repeat("a", 129): false,
 	} {
-		if validRequestID([]byte(id)) != want {
+		if got := ask(t, s, "GET", theTarget, "X-Request-Id", id).Header("X-Request-Id"); (got == id) != want {
 			t.Errorf("%q: want %v", id, want)
 		}
 	}
-	seen := map[string]bool{}
-	requests := [2]fasthttp.RequestCtx{}
-	for i := range requests {
-		requests[i].Init2(newConn(&wire{}), nil, false)
-	}
-	for i := range 1000 {
-		x := begin(&requests[i%2])
-		if id := string(x.id); !validRequestID(x.id) || seen[id] {
-			t.Fatalf("made %q", id)
+	valid, seen := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`), map[string]bool{}
+	for range 2 { // connections
+		r := converse(s, &spoken{chunks: [][]byte{[]byte(strings.Repeat(thePage+goodEnd, 500))}})
+		for range 500 {
+			id := edge.ReadAnswer(t, r, "GET").Header("X-Request-Id")
+			if !valid.MatchString(id) || seen[id] {
+				t.Fatalf("made %q", id)
+			}
+			seen[id] = true
 		}
-		seen[string(x.id)] = true
 	}
 }

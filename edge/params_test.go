@@ -299,3 +299,46 @@ func FuzzTarget(f *testing.F) {
 		}
 	})
 }
+
+func FuzzIfNoneMatch(f *testing.F) {
+	f.Add(`"x", W/"abc"`, "abc")
+	f.Add(`*`, "abc")
+	f.Add(`W/"`, "")
+	f.Fuzz(func(t *testing.T, header, tag string) {
+		if strings.ContainsAny(tag, "\"") {
+			return
+		}
+		matches := matchesETag([][]byte{[]byte(header)}, []byte(`W/"`+tag+`"`))
+		if matches && !strings.Contains(header, `"`+tag+`"`) && !strings.Contains(header, "*") {
+			t.Fatalf("%q matches %q", header, tag)
+		}
+		// A tag that is appended to a list of tags is found in the list.
+		if !matchesETag([][]byte{[]byte(`"other", W/"` + tag + `"`)}, []byte(`W/"`+tag+`"`)) {
+			t.Fatalf("%q is not found in its own list", tag)
+		}
+	})
+}
+
+func TestLinkToTheNextPage(t *testing.T) {
+	q, wrong := parseText(lists.Items, `limit=7&sort=name&stock=low&type=goods&search=a%26b>%22;c+%C3%A9`)
+	if wrong != nil {
+		t.Fatal(wrong)
+	}
+	link := string(appendLink(nil, &q, "NEXT"))
+	address, begins := strings.CutPrefix(link, "<?")
+	address, ends := strings.CutSuffix(address, `>; rel="next"`)
+	if !begins || !ends || strings.ContainsAny(address, "<>\" ") {
+		t.Fatalf("not a link: %s", link)
+	}
+	query, ok := strings.CutSuffix(address, "&cursor=NEXT")
+	if !ok {
+		t.Fatalf("no cursor: %s", link)
+	}
+	if got, wrong := parseText(lists.Items, query); wrong != nil || got != q {
+		t.Errorf("%s reads as %+v, %v; want %+v", query, got, wrong, q)
+	}
+	plain, _ := parseText(lists.Contacts, "")
+	if got := string(appendLink(nil, &plain, "N")); got != `<?cursor=N>; rel="next"` {
+		t.Error(got)
+	}
+}

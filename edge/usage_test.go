@@ -1,4 +1,4 @@
-package edge
+package edge_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
+	"listedge/edge"
 	"listedge/internal/lists"
 	"listedge/origin/usage"
 )
@@ -25,7 +26,6 @@ func (w *writtenUsage) write(_ context.Context, _ uuid.UUID, _ int64, rows []*us
 // Every response to a valid key is counted, whatever its status, with its body as it is
 // sent. Responses to other keys are not.
 func TestUsageCountsWhatIsAnswered(t *testing.T) {
-	const page = "/v1/items?limit=20&sort=name&type=goods&stock=low"
 	body := `{"data":[` + strings.Repeat("{}", 4000) + `]`
 	for _, c := range []struct {
 		name, method, target string
@@ -34,30 +34,28 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 		counted              bool
 		notModified          uint64
 	}{
-		{"page", "GET", page, nil, 200, true, 0},
-		{"gzip", "GET", page, []string{"Accept-Encoding", "gzip"}, 200, true, 0},
-		{"HEAD", "HEAD", page, nil, 200, true, 0},
-		{"not modified", "GET", page, []string{"If-None-Match", cache.TagOf([]byte(body)).String()}, 304, true, 1},
+		{"page", "GET", theTarget, nil, 200, true, 0},
+		{"gzip", "GET", theTarget, []string{"Accept-Encoding", "gzip"}, 200, true, 0},
+		{"HEAD", "HEAD", theTarget, nil, 200, true, 0},
+		{"not modified", "GET", theTarget, []string{"If-None-Match", cache.TagOf([]byte(body)).String()}, 304, true, 1},
 		{"wrong parameter", "GET", "/v1/items?color=red", nil, 400, true, 0},
-		{"If-Match", "GET", page, []string{"If-Match", `"x"`}, 412, true, 0},
+		{"If-Match", "GET", theTarget, []string{"If-Match", `"x"`}, 412, true, 0},
 		{"no scope", "GET", "/v1/contacts", nil, 403, true, 0},
-		{"another key", "GET", page, []string{"X-API-Key", "lk_x"}, 401, false, 0},
+		{"another key", "GET", theTarget, []string{"X-API-Key", "lk_x"}, 401, false, 0},
 		{"no such path", "GET", "/v1/orders", nil, 404, false, 0},
-		{"wrong method", "POST", page, nil, 405, false, 0},
+		{"wrong method", "POST", theTarget, nil, 405, false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, ctx := hitServer(t, body)
-			entry := must(s.Keys.Authenticate([]byte(aKey), func() bool { return false }))
+			s, _ := edge.HitServer(t, body)
+			entry := must(s.Keys.Authenticate([]byte(edge.TheKey), func() bool { return false }))
 			entry.Key.Scopes = 1 << lists.Items
 			var sum writtenUsage
 			r := usage.Start(sum.write)
-			entry.Value.usage = r.Counter(usage.Key{})
-			ctx.Request.Header.SetMethod(c.method)
-			ctx.Request.SetRequestURI(c.target)
-			for i := 0; i < len(c.headers); i += 2 {
-				ctx.Request.Header.Set(c.headers[i], c.headers[i+1])
+			edge.SetUsage(entry, r.Counter(usage.Key{}))
+			if len(c.headers) == 0 || c.headers[0] != "X-API-Key" {
+				c.headers = append(c.headers, "X-API-Key", edge.TheKey)
 			}
-			got := answerTo(t, s, ctx)
+			got := ask(t, s, c.method, c.target, c.headers...)
 			if got.Status != c.status {
 				t.Fatalf("%+v", got)
 			}
