@@ -112,7 +112,7 @@ func (r *request) decideRemote() {
 
 // startWaiting tries once more to decide here. If Redis is still needed, the request waits for the
 // account, and startWaiting returns the shard; nil = it does not wait, because the shard is
-// down. If the account has no call yet, startWaiting appends it to calls.
+// unreachable. If the account has no call yet, startWaiting appends it to calls.
 func (r *request) startWaiting(p *part, calls *[]account) *shard {
 	h := p.base()
 	h.mu.Lock()
@@ -122,7 +122,7 @@ func (r *request) startWaiting(p *part, calls *[]account) *shard {
 		p.status = p.account.status(now, r.ahead, p.outcome)
 		return nil
 	}
-	if h.shard.refuses() {
+	if h.shard.unreachable(p.patience()) {
 		return nil
 	}
 	p.until, p.replies = now+p.patience(), make(chan reply, 1)

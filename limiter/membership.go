@@ -109,7 +109,7 @@ func (s *shard) beat() {
 // have arrived. If its state is present, the other nodes stop withholding this node's part of
 // the rate. So after one without an answer the state is not present.
 func (s *shard) state() string {
-	if s.silence != nil || s.refuses() || s.owesDebts() { // mutation: contact is an answered heartbeat
+	if s.silence != nil || s.unreachable(s.link.Wait()) || s.owesDebts() { // mutation: contact is an answered heartbeat
 		return recovering
 	}
 	return present

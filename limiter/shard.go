@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -45,7 +46,8 @@ type shard struct {
 	down     atomic.Bool
 	hasDebts atomic.Bool // it was down, and debts of that time may not have been debited yet
 
-	answeredAt atomic.Int64 // when a pipeline or a heartbeat was last answered
+	waitingSince atomic.Int64 // since when there is no answer to a call in flight; MaxInt64 = no call is in flight
+	answeredAt   atomic.Int64 // when a pipeline or a heartbeat was last answered
 
 	mu       sync.Mutex // guards all below; taken after a bucket's
 	queue    []account
@@ -70,6 +72,7 @@ type shard struct {
 // newShard makes the shard of that index in the store, and begins its heartbeats.
 func newShard(l *Limiter, index int) *shard {
 	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, contact: l.now(), ahead: lease.Forever, stop: make(chan struct{})}
+	s.waitingSince.Store(math.MaxInt64)
 	s.idle.L = &s.mu
 	if s.publish(); l.store != nil {
 		l.running.Go(s.beat)
@@ -82,6 +85,12 @@ func newShard(l *Limiter, index int) *shard {
 
 // fleet is what this node knows about the nodes that share the buckets.
 func (s *shard) fleet() *lease.Fleet { return s.known.Load() }
+
+// unreachable reports whether no request should wait for the shard as long as wait: it is down, or
+// has not answered for so long.
+func (s *shard) unreachable(wait int64) bool {
+	return s.refuses() || s.l.now()-s.waitingSince.Load() >= wait
+}
 
 // enqueue queues calls to the accounts. The caller has called markPending for each.
 func (s *shard) enqueue(accounts ...account) {
@@ -125,6 +134,7 @@ func (s *shard) send() {
 		h.mu.Unlock()
 	}
 	if len(calls) > 0 {
+		s.waitingSince.CompareAndSwap(math.MaxInt64, now)
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
 		s.l.counts.trips.Add(1)
@@ -137,7 +147,8 @@ func (s *shard) send() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inFlight--; s.inFlight == 0 {
+	if s.inFlight--; s.inFlight == 0 { // an error is an answer, too: the next call may go at once
+		s.waitingSince.Store(math.MaxInt64)
 		s.idle.Broadcast()
 	}
 	s.startSend()
@@ -152,6 +163,9 @@ func (s *shard) recordAnswer(errs []error, sent int64) {
 	defer s.mu.Unlock()
 	if slices.Contains(errs, nil) {
 		s.failures = 0
+		if s.inFlight > 0 {
+			s.waitingSince.Store(now)
+		}
 		s.answeredAt.Store(now)
 		if s.link.Record(late); late > s.link.Budget {
 			c.timeouts.Add(1)

@@ -147,7 +147,7 @@ var mutations = []struct {
 		{"a node does not know when a heartbeat is late", replaced("b.now - sent", "max(b.now, lease.Forever)"), "TestSimOneFaultAtATime"},
 		{"the breaker never opens", gone, "TestBudgetAndBreakerToTheMillisecond"},
 		{"contact is an answered heartbeat",
-			inTurn(without("silence != nil || s.refuses() || s."), gone, after("if arrived && b.state == present {\ns.contact = sent\n}")),
+			inTurn(without("silence != nil || s.unreachable(s.link.Wait()) || s."), gone, after("if arrived && b.state == present {\ns.contact = sent\n}")),
 			"TestOneNodeLosesOneShard"},
 		{"a changed block stays", gone, "TestAChangedQuotaKeepsWhatWasSpent"},
 		{"the part of a quota is of a full one", without("q.total - "), "TestAQuotaWithoutRedis"},
