@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -206,6 +207,22 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, laterOID: lists.Items})
 	if done := next(commitAt(100)); done == nil || done.change.Whole != allCollections {
 		t.Errorf("%+v: its rows are not published", done)
+	}
+}
+
+// With a publication FOR ALL TABLES most commits are of other tables. A term that catches up
+// decodes any number of them between two views, and the first of these has seen them.
+func TestCommitsThatAViewHasSeenAreNotKept(t *testing.T) {
+	term := term{Follower: New(Options{}), decoder: newDecoder(), snapshot: changefeed.Snapshot{Xmin: 8, Xmax: 8}}
+	for want, xid := range []uint32{7, 8} {
+		for _, m := range [][]byte{begin(xid), relation(laterOID, "id"), insert(laterOID, 1), commitAt(100)} {
+			if err := term.handle(t.Context(), message('w', uint64(1), uint64(1), uint64(0), m)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(term.unlisted); n != want {
+			t.Errorf("%d commits are kept after that of transaction %d", n, xid)
+		}
 	}
 }
 

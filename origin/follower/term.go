@@ -244,7 +244,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		if err != nil || done == nil {
 			return err
 		}
-		if done.unlisted {
+		if done.unlisted && !t.snapshot.Sees(done.change.XID) { // else a term that catches up would keep all of them until its next view
 			t.unlisted = append(t.unlisted, *done)
 		}
 		if c := &done.change; len(c.Lists) > 0 || c.Whole != 0 {
