@@ -19,10 +19,10 @@
 #
 # It is not interactive, starts no service and creates no database cluster: `listedge dev` and the tests run
 # private servers.
-# INSTALL_ROOT is put before every absolute path; the script's own test uses it.
+# INSTALL_TEST_ROOT is put before every absolute path; the script's own test uses it.
 set -eu
 
-root=${INSTALL_ROOT:-}
+root=${INSTALL_TEST_ROOT:-}
 log=
 made=
 

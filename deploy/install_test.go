@@ -81,7 +81,7 @@ func (m *machine) packages(bin string, programs map[string]string) {
 // deliver is the part of a package manager that puts what is on the shelf into
 // the root, for each package named.
 const deliver = `for arg in "$@"; do
-	[ ! -d "$MACHINE_SHELF/$arg" ] || cp -R "$MACHINE_SHELF/$arg/." "$INSTALL_ROOT/"
+	[ ! -d "$MACHINE_SHELF/$arg" ] || cp -R "$MACHINE_SHELF/$arg/." "$INSTALL_TEST_ROOT/"
 done`
 
 // debian gives the machine apt-get, which also notes what is there to keep
@@ -95,7 +95,7 @@ func (m *machine) debian() {
 	must(os.Symlink(m.root+"/usr/bin/gcc", m.bin+"/gcc")) // dangles until gcc is installed
 	m.command("systemctl", "")
 	m.command("apt-get", `for guard in usr/sbin/policy-rc.d etc/postgresql-common/createcluster.d/listedge.conf; do
-	[ ! -e "$INSTALL_ROOT/$guard" ] || echo "guard $guard: $(tail -n 1 "$INSTALL_ROOT/$guard")" >>"$MACHINE_CALLS"
+	[ ! -e "$INSTALL_TEST_ROOT/$guard" ] || echo "guard $guard: $(tail -n 1 "$INSTALL_TEST_ROOT/$guard")" >>"$MACHINE_CALLS"
 done
 `+deliver)
 }
@@ -106,7 +106,7 @@ func (m *machine) install(t *testing.T, args ...string) (said string, code int, 
 	must1(os.Stat("install.sh")) // or go test would answer from its cache when only the script has changed
 	cmd := exec.Command("/bin/sh", append([]string{"install.sh"}, args...)...)
 	cmd.Env = []string{
-		"PATH=" + m.bin, "TMPDIR=" + t.TempDir(), "INSTALL_ROOT=" + m.root,
+		"PATH=" + m.bin, "TMPDIR=" + t.TempDir(), "INSTALL_TEST_ROOT=" + m.root,
 		"MACHINE_CALLS=" + m.calls, "MACHINE_SHELF=" + m.shelf, "MACHINE_UID=" + m.uid,
 	}
 	if m.cc != "" {
