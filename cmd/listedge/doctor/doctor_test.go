@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	edgeadmin "listedge/edge/admin"
 	"listedge/origin/admin"
@@ -45,5 +46,31 @@ func TestANodeThatIsNotReady(t *testing.T) {
 		if found := n.check(); found.Level != want.Level || !strings.HasPrefix(found.Remedy, want.Text) {
 			t.Errorf("%q: %+v", why, found)
 		}
+	}
+}
+
+// Nodes that count each other differently share no limits, whatever their settings are.
+func TestNodesOfSeveralRedis(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		runs  time.Duration // of the node that counts itself alone
+		nodes int64
+		want  admin.Level
+	}{
+		{"one uses another Redis", time.Hour, 1, admin.Fail},
+		{"one has just started", time.Second, 1, admin.Warn},
+		{"all use one", time.Hour, 2, admin.OK},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var nodes []nodeState
+			now := time.Now()
+			for name, self := range map[string]edgeadmin.NodeState{"a": {Nodes: 2}, "b": {Nodes: c.nodes, Started: now.Add(-c.runs)}} {
+				nodes = append(nodes, nodeState{name: name, State: edgeadmin.State{Now: now, Self: self, Settings: map[string]any{"redis-url": "redis://" + name}}})
+			}
+			if found := compareNodes(nodes); !has(found, "fleet size", c.want, "2 on a") {
+				t.Errorf("%+v", found)
+			}
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"listedge/cmd/listedge/node"
 	"listedge/origin/admin"
@@ -38,7 +39,11 @@ var agreed = []struct {
 var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode",
 	"trusted-proxies"}
 
-// compareNodes reports whether the nodes form one fleet, also for Redis and the doctor.
+// settles is how long after the start of a node the others may not count it yet.
+const settles = 10 * time.Second
+
+// compareNodes reports whether the nodes form one fleet, also for Redis and the doctor. Nodes that
+// count each other differently use several Redis, each with whole limits of its own.
 func compareNodes(nodes []nodeState, others ...view) (found []admin.Finding) {
 	if len(nodes) == 0 {
 		return nil
@@ -46,13 +51,19 @@ func compareNodes(nodes []nodeState, others ...view) (found []admin.Finding) {
 	for i := range nodes {
 		others = append(others, nodes[i].view())
 	}
+	_, alike := compare(others[len(others)-len(nodes):], "size")
+	settled := !slices.ContainsFunc(nodes, func(n nodeState) bool { return n.Now.Sub(n.Self.Started) < settles })
 	for _, a := range agreed {
-		switch text, same := compare(others, a.subject); {
-		case text != "" && same:
-			found = append(found, finding("fleet "+a.subject, admin.OK, text, ""))
-		case text != "":
-			found = append(found, finding("fleet "+a.subject, a.level, text, a.remedy))
+		text, same := compare(others, a.subject)
+		switch {
+		case text == "":
+			continue
+		case same:
+			a.level, a.remedy = admin.OK, ""
+		case a.subject == "size" && settled && !alike:
+			a.level = admin.Fail
 		}
+		found = append(found, finding("fleet "+a.subject, a.level, text, a.remedy))
 	}
 	for _, name := range sameSettings {
 		if text, same := compare(others, name); !same {
@@ -91,9 +102,9 @@ func (n *nodeState) view() view {
 			says[name] = cmp.Or(node.SettingText(value), "none")
 		}
 	}
-	says["limits"], says["size"] = "shared", strings.TrimPrefix(fmt.Sprint(n.Self.Nodes), "0") // 0 = not known yet
+	says["limits"], says["size"] = "in Redis", strings.TrimPrefix(fmt.Sprint(n.Self.Nodes), "0") // 0 = not known yet
 	if says["redis-url"] == "none" {
-		says["limits"], says["size"] = "not shared", "1"
+		says["limits"], says["size"] = "not in Redis", "1"
 	}
 	if n.Self.Epoch != "" {
 		says["log of changes"] = "epoch " + n.Self.Epoch

@@ -92,8 +92,8 @@ func TestDoctorOfAFleet(t *testing.T) {
 		admin.Finding{Subject: "fleet freshness-bound", Level: admin.Warn, Text: "; 0s on " + name(other)},
 		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "pages expire by age"})
 	alone := startNode(t, address)
-	says(t, append(slices.Clone(all), "--node", alone.admin), exitFailed, admin.Finding{Subject: "fleet limits", Level: admin.Fail, Text: "not shared on " + name(alone)},
-		admin.Finding{Subject: "fleet size", Level: admin.Warn, Text: "1 on " + name(alone)})
+	says(t, append(slices.Clone(all), "--node", alone.admin), exitFailed, admin.Finding{Subject: "fleet limits", Level: admin.Fail, Text: "not in Redis on " + name(alone)},
+		admin.Finding{Subject: "fleet size", Level: admin.Fail, Text: "1 on " + name(alone)})
 
 	// One that is draining. It is killed when the test ends.
 	leaving := launchNode(t, address, "--redis-url", redis.URL(), "--drain", "10m")
