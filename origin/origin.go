@@ -96,9 +96,8 @@ func outcomeOf(err error) string {
 // Origin fetches pages.
 type Origin struct {
 	upstream
-	primary  *postgres.Primary // checks that it was the primary that answered
+	db       *postgres.Database
 	standbys []*standby
-	timeout  time.Duration // statement_timeout: the server ends a query after it
 
 	// Queried is called after each query of a page, with the server that was asked and the outcome
 	// (ok, timeout or failed); nil = none. It is set before the first query.
@@ -109,12 +108,11 @@ type Origin struct {
 
 // New makes an Origin that reads from db. The servers need not be reachable yet.
 func New(db *postgres.Database) *Origin {
-	o := &Origin{
-		upstream: newUpstream("primary", postgres.PrimaryCooldown, db.Pages.Pool),
-		primary:  db.Pages, timeout: db.Options.QueryTimeout,
-	}
+	o := &Origin{upstream: newUpstream("primary", postgres.PrimaryCooldown, db.Pages.Pool), db: db}
 	for _, pool := range db.Standbys {
-		o.standbys = append(o.standbys, newStandby(pool, db.Options.Followed))
+		c := pool.Config().ConnConfig
+		o.standbys = append(o.standbys, &standby{
+			upstream: newUpstream(fmt.Sprintf("%s:%d", c.Host, c.Port), postgres.StandbyCooldown, pool), lineages: map[string]lineage{}})
 	}
 	return o
 }
@@ -129,12 +127,12 @@ func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err error) {
 	err = o.fetch(ctx, &q, func() error {
 		began := time.Now()
-		err := o.primary.Read(ctx, run, func() (by changefeed.Server, err error) {
+		err := o.db.Pages.Read(ctx, run, func() (by changefeed.Server, err error) {
 			rows, by, err = o.readRows(ctx, &q)
 			return by, err
 		})
 		rows.Began, rows.Took = began, time.Since(began)
-		if err != nil && ctx.Err() != nil && rows.Took < o.timeout {
+		if err != nil && ctx.Err() != nil && rows.Took < o.db.Options.QueryTimeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
 		o.observe(&o.upstream, err, rows.Took)

@@ -28,17 +28,8 @@ const (
 // standby is a hot standby that may serve pages.
 type standby struct {
 	upstream
-	followed *changefeed.Followed
 	refusal  atomic.Pointer[error] // ErrOtherPrimary, if the last fetch returned that; else nil
 	lineages map[string]lineage    // guarded by mu; by run: a pooler may lead to several servers
-}
-
-func newStandby(pool *pgxpool.Pool, followed *changefeed.Followed) *standby {
-	config := pool.Config().ConnConfig
-	return &standby{
-		upstream: newUpstream(fmt.Sprintf("%s:%d", config.Host, config.Port), postgres.StandbyCooldown, pool),
-		lineages: map[string]lineage{}, followed: followed,
-	}
 }
 
 // look asks the standby what it has replayed. If it is the first answer of this run, it is
@@ -85,7 +76,7 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Pro
 	defer cancel()
 	for _, i := range rand.Perm(len(o.standbys)) {
 		s := o.standbys[i]
-		if s.breaker.IsOpen() {
+		if !s.breaker.IsClosed() { // Probe tries it: a page need not wait for that
 			err = ErrUnavailable
 			continue
 		}
@@ -131,7 +122,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 		if by.StartedAt != is.StartedAt || by.Timeline != 0 { // a pooler led to two servers, or it was promoted
 			return postgres.ErrOtherPrimary
 		}
-		if err := s.followed.RefuseDatabase(by); err != nil {
+		if err := o.db.Options.Followed.RefuseDatabase(by); err != nil {
 			return fmt.Errorf("%w: %w", postgres.ErrOtherPrimary, err)
 		}
 		rows.Began, rows.Took = began, time.Since(began)

@@ -25,7 +25,7 @@ func (f *DatabaseFlags) Validate() error {
 
 // checkURL refuses a malformed URL. An empty one is none.
 func checkURL(flag, url string) error {
-	if err := postgres.CheckURL(url); url != "" && err != nil {
+	if _, err := postgres.ParseURL(url); url != "" && err != nil {
 		return fmt.Errorf("%s: %w", flag, err)
 	}
 	return nil

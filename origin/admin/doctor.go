@@ -63,7 +63,7 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	if o.ReplicationURL != "" {
 		flag = "--replication-url"
 	}
-	conn, err := postgres.Connect(ctx, direct)
+	conn, err := postgres.Connect(ctx, direct, postgres.ConnectTimeout)
 	if postgres.Code(err) == "42501" { // insufficient_privilege: CONNECT
 		err = remedy.Add(err, "GRANT CONNECT ON DATABASE … TO …, as `listedge migrate grants` prints it")
 	}

@@ -41,7 +41,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 
 // position reads where a server is in the WAL. where is its host:port and a space, for messages.
 func position(ctx context.Context, url, sql string) (where string, at postgres.WALPosition, err error) {
-	conn, err := postgres.Connect(ctx, url)
+	conn, err := postgres.Connect(ctx, url, postgres.ConnectTimeout)
 	if err != nil {
 		return "", at, err
 	}

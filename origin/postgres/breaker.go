@@ -10,9 +10,9 @@ import (
 )
 
 // Cooldowns of breakers: how long a failed server gets no queries. Then one query tries the
-// server; if that fails, it costs one caller its time limit. The cooldown of the primary is
+// primary; if that fails, it costs one caller its time limit. The cooldown of the primary is
 // short, because nothing replaces the primary and a restart takes about that long. A standby is
-// replaced by the primary, so its cooldown may be longer.
+// replaced by the primary, so its cooldown may be longer, and only Probe tries it.
 const (
 	PrimaryCooldown = 200 * time.Millisecond
 	StandbyCooldown = time.Second
@@ -45,9 +45,6 @@ func (b Breaker) Do(query func() error) error {
 	}
 	return err
 }
-
-// IsOpen says whether the server gets no queries at the moment.
-func (b Breaker) IsOpen() bool { return b.circuit.State() == gobreaker.StateOpen }
 
 // IsClosed says whether the server gets all queries.
 func (b Breaker) IsClosed() bool { return b.circuit.State() == gobreaker.StateClosed }

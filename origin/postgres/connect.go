@@ -46,17 +46,10 @@ var (
 	toStandby pgconn.ValidateConnectFunc = pgconn.ValidateConnectTargetSessionAttrsStandby
 )
 
-// CheckURL returns why a node could not use the URL of a database; nil if it
-// could. It does not connect.
-func CheckURL(url string) error {
-	_, err := parse(url)
-	return err
-}
-
-// parse reads a URL. The driver's error quotes it, so only its reason is kept. A URL that can be
-// read in two ways is refused, even if the driver accepts it: a part of the password might be
-// taken for the name of a host or a database, and appear in every error.
-func parse(url string) (*pgxpool.Config, error) {
+// ParseURL reads the URL of a database. The driver's error quotes it, so only its reason is kept. A
+// URL that can be read in two ways is refused, even if the driver accepts it: a part of the password
+// might be taken for the name of a host or a database, and appear in every error.
+func ParseURL(url string) (*pgxpool.Config, error) {
 	scheme, _, isURL := strings.Cut(url, "://")
 	if !redact.IsClear(url) || isURL && scheme != "postgres" && scheme != "postgresql" {
 		return nil, errUnclear
@@ -75,7 +68,7 @@ func parse(url string) (*pgxpool.Config, error) {
 // PrimaryConfig parses a URL for connections that write, or that follow changes. If the URL
 // names several servers, they lead to the primary.
 func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
-	config, err := parse(url)
+	config, err := ParseURL(url)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +88,11 @@ func prepareConfig(c *pgx.ConnConfig, target pgconn.ValidateConnectFunc, setting
 	c.RuntimeParams["application_name"] = "listedge"
 	c.RuntimeParams["timezone"] = "UTC"
 	c.RuntimeParams["client_encoding"] = "UTF8" // overrides the setting of the database and of the role
-	settings.apply(&c.Config)
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
+		defer cancel()
+		return settings.apply(ctx, conn)
+	}
 	several := slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
 	if several && c.ValidateConnect == nil {
 		c.ValidateConnect = target
@@ -104,11 +101,7 @@ func prepareConfig(c *pgx.ConnConfig, target pgconn.ValidateConnectFunc, setting
 
 // Connect opens one ordinary, writing connection. If the URL names a single
 // server, it may be a standby.
-func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	return connectWithin(ctx, url, ConnectTimeout)
-}
-
-func connectWithin(ctx context.Context, url string, timeout time.Duration) (*pgx.Conn, error) {
+func Connect(ctx context.Context, url string, timeout time.Duration) (*pgx.Conn, error) {
 	config, err := PrimaryConfig(url)
 	if err != nil {
 		return nil, err
@@ -126,7 +119,7 @@ func connectWithin(ctx context.Context, url string, timeout time.Duration) (*pgx
 func IdentifyAt(ctx context.Context, url string) (s changefeed.Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*ConnectTimeout)
 	defer cancel()
-	conn, err := Connect(ctx, url)
+	conn, err := Connect(ctx, url, ConnectTimeout)
 	if err != nil {
 		return s, err
 	}
@@ -140,7 +133,7 @@ const CommandTimeout = 10 * time.Second
 // ConnectPrimary opens a connection for a command that needs the primary. It returns ErrStandby
 // if the server is a standby: Connect does not check a URL that names a single server.
 func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
-	conn, err := connectWithin(ctx, url, CommandTimeout)
+	conn, err := Connect(ctx, url, CommandTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -190,26 +183,19 @@ func localSettings(conn *pgconn.PgConn) string {
 // Pooled says whether a connection pooler answers on the connection.
 func Pooled(conn *pgconn.PgConn) bool { return localSettings(conn) != "" }
 
-// apply makes new connections of the config use the settings.
+// apply makes a new connection use the settings.
 //
 // A statement sets them, which costs a round trip for each connection: a pooler refuses
 // them as startup parameters. The statement sets nothing behind a pooler, which it detects
 // by the process id: a pooler reports one of its own. There the server connection may serve
 // another client in the next transaction, and would keep the settings. So behind a pooler
 // each transaction begins with Local.
-func (s Settings) apply(c *pgconn.Config) {
-	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
-		defer cancel()
-		results, err := conn.Exec(ctx, fmt.Sprintf("%s WHERE pg_backend_pid() = %d", s.set(false), conn.PID())).ReadAll()
-		if err != nil {
-			return err
-		}
-		if len(results) != 1 || len(results[0].Rows) == 0 {
-			conn.CustomData()[settingsKey] = s.Local()
-		}
-		return nil
+func (s Settings) apply(ctx context.Context, conn *pgconn.PgConn) error {
+	results, err := conn.Exec(ctx, fmt.Sprintf("%s WHERE pg_backend_pid() = %d", s.set(false), conn.PID())).ReadAll()
+	if err == nil && (len(results) != 1 || len(results[0].Rows) == 0) {
+		conn.CustomData()[settingsKey] = s.Local()
 	}
+	return err
 }
 
 // Local returns a statement that makes the settings for the transaction that runs it. A default

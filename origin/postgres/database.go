@@ -88,7 +88,7 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 // openPool makes a pool of at most connections, of which it keeps idle open. It does not wait
 // for one, so an unreachable server is no error here.
 func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
-	config, err := parse(url)
+	config, err := ParseURL(url)
 	if err != nil {
 		return nil, err
 	}

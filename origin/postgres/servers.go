@@ -59,9 +59,7 @@ type WALPosition struct {
 
 // ScanWALPosition reads a row of PrimarySQL or StandbySQL.
 func ScanWALPosition(row pgx.Row) (p WALPosition, err error) {
-	var lsn int64
-	err = row.Scan(&p.System, &p.Timeline, &lsn, &p.StartedAt)
-	p.LSN = uint64(lsn)
+	err = row.Scan(&p.System, &p.Timeline, &p.LSN, &p.StartedAt)
 	return p, err
 }
 

@@ -46,7 +46,7 @@ func (f *ServerFlags) Validate() error {
 		if url == "" {
 			return errors.New("--replica-url must not be empty")
 		}
-		if err := postgres.CheckURL(url); err != nil {
+		if _, err := postgres.ParseURL(url); err != nil {
 			return fmt.Errorf("--replica-url: %w", err)
 		}
 	}
