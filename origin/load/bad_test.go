@@ -75,7 +75,7 @@ func badFilesChangeNothing(t *testing.T, db database) {
 			file := write(t, "a.csv", bad.content)
 			rows, err := Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
 			var place *BadFile
-			if want := file + ":" + bad.want; err == nil || err.Error() != want || !errors.As(err, &place) || place.Rows != 1 || rows != 0 {
+			if want := file + ":" + bad.want; !errors.As(err, &place) || place.Error() != want || place.Rows != 1 || rows != 0 {
 				t.Errorf("got  %.400v\nwant %.400s", err, want)
 			}
 		})
@@ -117,7 +117,8 @@ func lateErrorLeavesNothing(t *testing.T, db database) {
 	fmt.Fprintf(f, "%s,last,,,1,1,1,t,yesterday\n", id1)
 	must(f.Close())
 	_, err = Import(t.Context(), db.URL, lists.Items, db.Workspace, file, io.Discard)
-	if want := fmt.Sprintf(`%s:%d:53: createdAt: not an instant, as 2026-01-02T03:04:05Z: "yesterday"`, file, rows+2); err == nil || err.Error() != want {
+	want := fmt.Sprintf(`import %s: %[1]s:%d:53: createdAt: not an instant, as 2026-01-02T03:04:05Z: "yesterday"`, file, rows+2)
+	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if n := count(t, db); n != "0" {
@@ -232,7 +233,7 @@ func importStandardInput(t *testing.T, db database) {
 	for _, c := range []struct{ content, want string }{
 		{"id,name\n" + id1 + ",Chai\n", ""},
 		{"\ufeffname,id\nTea," + id2 + "\n", ""},
-		{"id,name\n" + id1 + ",\n", "<stdin>:2:38: name: must not be empty"},
+		{"id,name\n" + id1 + ",\n", "import <stdin>: <stdin>:2:38: name: must not be empty"},
 	} {
 		r, w, err := os.Pipe()
 		must(err)

@@ -2,6 +2,7 @@ package load
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -32,6 +33,7 @@ func (e *BadFile) Error() string {
 
 // add adds a bad row. Columns are counted in bytes from 1, as compilers do.
 func (r *rows) add(line, column int, reason string) {
+	r.failed = &r.bad
 	if r.bad.Rows++; r.bad.Rows <= 20 {
 		r.bad.Faults = append(r.bad.Faults, fmt.Sprintf("%s:%d:%d: %s", r.name, line, column, reason))
 	}
@@ -51,9 +53,8 @@ type rows struct {
 
 	read, row int64 // how many bytes were read, and how many when encoding/csv returned the last row
 	ids       map[string]bool
-	count     int64
 	bad       BadFile
-	failed    error // why the file cannot be read; nil = it can
+	failed    error // why the file cannot be imported: &bad, or why it cannot be read; nil = it can
 }
 
 // openRows opens the file, or standard input if it is "-", and reads its header.
@@ -82,7 +83,7 @@ func openRows(ctx context.Context, file string, c lists.Collection, out io.Write
 // header reads which columns the file has.
 func (r *rows) header(known []lists.Column) {
 	header, err := r.csv.Read()
-	if r.fault(err); r.failed != nil || r.bad.Rows > 0 {
+	if r.fault(err); r.failed != nil {
 		return
 	}
 	var fields []string
@@ -117,12 +118,12 @@ func (r *rows) header(known []lists.Column) {
 func (r *rows) next() ([]any, error) {
 	texts, err := r.csv.Read()
 	for ; err == nil; texts, err = r.csv.Read() {
-		r.count, r.row = r.count+1, r.read
-		if values := r.check(texts); r.bad.Rows == 0 {
+		r.row = r.read
+		if values := r.check(texts); r.failed == nil {
 			return values, nil
 		}
 	}
-	if r.fault(err); r.failed != nil || r.bad.Rows > 0 {
+	if r.fault(err); r.failed != nil {
 		return nil, errors.New("the rows could not be read to their end")
 	}
 	return nil, nil
@@ -133,7 +134,7 @@ func (r *rows) fault(err error) {
 	if syntax := (*csv.ParseError)(nil); errors.As(err, &syntax) {
 		r.add(syntax.Line, syntax.Column, fmt.Sprintf("%v, in the row that begins in line %d", syntax.Err, syntax.StartLine))
 	} else if !errors.Is(err, io.EOF) {
-		r.failed = err
+		r.failed = cmp.Or(r.failed, err)
 	}
 }
 

@@ -9,6 +9,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,20 +48,13 @@ func Import(ctx context.Context, databaseURL string, c lists.Collection, workspa
 	}
 	var changed int64
 	defer func() { endProgress(out, r.bar, rows, fmt.Sprintf("; %d new or changed", changed)) }()
-	if r.bad.Rows == 0 && r.failed == nil {
+	if r.failed == nil {
 		changed, err = merge(ctx, databaseURL, c, workspace, r)
 	}
-	switch {
-	case ctx.Err() != nil: // which the server only knows as a request to cancel
-		err = ctx.Err()
-	case r.bad.Rows > 0:
-		return 0, &r.bad
-	case r.failed != nil:
-		err = r.failed // the server's error says only that the copy ended
-	case err == nil:
-		return r.count, nil
+	if err = cmp.Or(ctx.Err(), r.failed, err); err != nil { // of the first two the server knows only that the copy ended
+		return 0, fmt.Errorf("import %s: %w", r.name, err)
 	}
-	return 0, fmt.Errorf("import %s: %w", r.name, err)
+	return int64(len(r.ids)), nil
 }
 
 // merge copies the rows and merges them into the table. It returns how many rows it changed.
@@ -92,7 +86,7 @@ func merge(ctx context.Context, databaseURL string, c lists.Collection, workspac
 		}
 		changed = tag.RowsAffected()
 		return audit.Write(ctx, tx, audit.Act{Action: "import", Workspace: &workspace, Details: map[string]any{ // mutation: an import without a row
-			"collection": c.String(), "file": filepath.Base(r.name), "rows": r.count, "changed": changed}})
+			"collection": c.String(), "file": filepath.Base(r.name), "rows": len(r.ids), "changed": changed}})
 	})
 	return changed, err
 }

@@ -39,30 +39,23 @@ var (
 const seedRows = 2000
 
 // Seed makes workspaces with sample data, each in its own transaction, and returns
-// their ids. It changes nothing if one of them exists. The progress is written to out.
+// their ids. It ends at the first that exists. The progress is written to out.
 func Seed(ctx context.Context, databaseURL string, spec SeedSpec, out io.Writer) (workspaces []uuid.UUID, err error) {
-	for n := range spec.Workspaces {
-		name := binary.BigEndian.AppendUint64([]byte("workspace"), uint64(spec.Seed))
-		workspaces = append(workspaces, uuid.NewSHA1(seedSpace, binary.BigEndian.AppendUint64(name, uint64(n))))
-	}
 	conn, err := postgres.ConnectPrimary(ctx, databaseURL)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	var there *string
-	if err := conn.QueryRow(ctx, `SELECT min(id::text) FROM workspaces WHERE id = ANY($1::uuid[])`, uuid.UUIDs(workspaces).Strings()).Scan(&there); err != nil {
-		return nil, fmt.Errorf("seed: %w", postgres.WithSchemaHint(err))
-	} else if there != nil {
-		return nil, fmt.Errorf("workspace %s is already there; choose another --seed", *there)
-	}
 	done, total := int64(0), int64(spec.Workspaces)*(int64(spec.Items)+int64(spec.Contacts))
 	bar := startProgress(out, "seed", total, false)
 	defer func() { endProgress(out, bar, done, "") }()
-	for n, id := range workspaces {
+	for n := range spec.Workspaces {
+		name := binary.BigEndian.AppendUint64([]byte("workspace"), uint64(spec.Seed))
+		id := uuid.NewSHA1(seedSpace, binary.BigEndian.AppendUint64(name, uint64(n)))
 		if err := pgx.BeginTxFunc(ctx, conn, long, func(tx pgx.Tx) error { return seedWorkspace(ctx, tx, spec, n, id, bar) }); err != nil {
-			return workspaces[:n], fmt.Errorf("seed: %w", cmp.Or(ctx.Err(), err)) // the server only knows of a request to cancel
+			return workspaces, fmt.Errorf("seed: %w", cmp.Or(ctx.Err(), err)) // the server only knows of a request to cancel
 		}
+		workspaces = append(workspaces, id)
 	}
 	if _, err := conn.Exec(ctx, `ANALYZE `+strings.Join(lists.Names(), ", ")); err != nil { // so that the planner knows the new rows
 		return workspaces, fmt.Errorf("seed: %w", err)
@@ -73,9 +66,11 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, out io.Writer)
 
 func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid.UUID, bar *progressbar.ProgressBar) error {
 	name := fmt.Sprintf("Sample workspace %d (seed %d)", n+1, spec.Seed)
-	const insert = `INSERT INTO workspaces (id, name, created_at) VALUES ($1, $2, timestamptz '2019-01-01Z' + $3 * interval '1 minute')`
-	if _, err := tx.Exec(ctx, insert, id, name, n); err != nil {
-		return err
+	const insert = `INSERT INTO workspaces (id, name, created_at) VALUES ($1, $2, timestamptz '2019-01-01Z' + $3 * interval '1 minute') ON CONFLICT DO NOTHING`
+	if tag, err := tx.Exec(ctx, insert, id, name, n); err != nil {
+		return postgres.WithSchemaHint(err)
+	} else if tag.RowsAffected() == 0 {
+		return fmt.Errorf("workspace %s is already there; choose another --seed", id)
 	}
 	if _, err := tx.Exec(ctx, sampleSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return err
