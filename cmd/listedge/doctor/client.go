@@ -27,11 +27,11 @@ func (u *AdminURL) UnmarshalText(text []byte) error {
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
 	}
-	parsed, err := url.Parse(address)
+	parsed, err := url.Parse(strings.TrimSuffix(address, "/"))
 	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
 		return errors.New("not the http:// or https:// URL of an admin listener")
 	}
-	u.URL = *parsed
+	u.URL = *parsed // without a slash at its end
 	return nil
 }
 
@@ -90,10 +90,7 @@ var client = &http.Client{Transport: &http.Transport{}}
 
 // Get requests a path, which may have a query, from the node, and reads the JSON of the response.
 func (u AdminURL) Get(ctx context.Context, path string, to any) error {
-	path, query, _ := strings.Cut(path, "?")
-	from := u.JoinPath(path)
-	from.RawQuery = query
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from.String(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String()+"/"+path, nil)
 	if err != nil {
 		return err
 	}

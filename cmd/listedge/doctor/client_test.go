@@ -5,7 +5,7 @@ import "testing"
 func TestWhichNodesAnAddressMeans(t *testing.T) {
 	for address, want := range map[string]string{
 		"10.0.0.1:9090": "http://10.0.0.1:9090", "[::1]:9090": "http://[::1]:9090", "http://127.0.0.1": "http://127.0.0.1",
-		"https://nobody.invalid": "https://nobody.invalid", // a proxy, by its name
+		"https://nobody.invalid": "https://nobody.invalid", "https://nobody.invalid/one/": "https://nobody.invalid/one", // proxies, by their names
 	} {
 		t.Run(address, func(t *testing.T) {
 			var u AdminURL
