@@ -169,7 +169,7 @@ func (n *Node) checkTimeline() error {
 func (n *Node) checkFleet(ctx context.Context) error {
 	identity, known := n.followed.Identity()
 	if !known && n.identityFailure.get() == nil {
-		return errors.New("which database this node reads is not known yet")
+		return remedy.Add(errors.New("which database this node reads is not known yet"), "see ListedgePostgresDown in the runbook")
 	}
 	if other := n.claim.Renew(ctx); known && other != "" {
 		return remedy.Add(fmt.Errorf("the fleet follows %s, and this node reads %s", other, identity),
