@@ -174,7 +174,6 @@ func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 func (s *Server) Records(id string) []Record {
 	records := []Record{}
 	s.log.mu.Lock()
-	defer s.log.mu.Unlock()
 	for class := range s.log.rings {
 		for _, r := range s.log.rings[class] {
 			if r != nil && r.RequestID == id {
@@ -182,6 +181,7 @@ func (s *Server) Records(id string) []Record {
 			}
 		}
 	}
+	s.log.mu.Unlock()
 	slices.SortFunc(records, func(a, b Record) int { return b.Arrived.Compare(a.Arrived) })
 	return records
 }
