@@ -133,7 +133,11 @@ func (q *fairQueue) load() (running, waiting int) {
 func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 	t := q.tenants[workspace]
 	if t == nil {
-		q.forget()
+		if len(q.tenants) > q.slots+q.capacity { // idle ones are forgotten that would start from virtualTime anyway, and all when no query waits
+			maps.DeleteFunc(q.tenants, func(_ uuid.UUID, t *tenant) bool {
+				return t.running == 0 && t.waiting == 0 && (len(q.waiting) == 0 || t.settled <= q.virtualTime)
+			})
+		}
 		t = &tenant{}
 		q.tenants[workspace] = t
 	}
@@ -145,16 +149,6 @@ func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 	}
 	q.lastTenant, q.lastEntered = t, now
 	return t
-}
-
-// forget removes idle tenants when there are many: those that would start from
-// virtualTime anyway, and all when no query waits.
-func (q *fairQueue) forget() {
-	if len(q.tenants) > q.slots+q.capacity {
-		maps.DeleteFunc(q.tenants, func(_ uuid.UUID, t *tenant) bool {
-			return t.running == 0 && t.waiting == 0 && (len(q.waiting) == 0 || t.settled <= q.virtualTime)
-		})
-	}
 }
 
 // refuse makes room for a query: it refuses the newest one of the tenant that has the most waiting.

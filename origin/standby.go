@@ -28,7 +28,7 @@ const (
 // standby is a hot standby that may serve pages.
 type standby struct {
 	upstream
-	refusal  atomic.Pointer[error] // ErrOtherPrimary, if the last fetch returned that; else nil
+	last     atomic.Pointer[error] // of the last fetch; nil = there was none
 	lineages map[string]lineage    // guarded by mu; by run: a pooler may lead to several servers
 }
 
@@ -59,8 +59,8 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 	if err := s.look(ctx); err != nil {
 		return postgres.Classify(err)
 	}
-	if refusal := s.refusal.Load(); refusal != nil && *refusal != nil {
-		return *refusal
+	if last := s.last.Load(); last != nil && errors.Is(*last, postgres.ErrOtherPrimary) {
+		return *last
 	}
 	if !s.breaker.IsClosed() {
 		return errors.New("it failed several times in a row")
@@ -81,12 +81,9 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Pro
 			continue
 		}
 		rows, err = o.fetchFrom(ctx, s, &q, &p)
-		var refusal error
-		if errors.Is(err, postgres.ErrOtherPrimary) {
-			refusal = err
-		}
-		s.refusal.Store(&refusal)
-		if !errors.Is(err, postgres.ErrLagging) && refusal == nil {
+		last := err
+		s.last.Store(&last)
+		if !errors.Is(err, postgres.ErrLagging) && !errors.Is(err, postgres.ErrOtherPrimary) {
 			break
 		}
 	}

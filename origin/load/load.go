@@ -11,7 +11,6 @@ package load
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,16 +28,12 @@ import (
 	"listedge/origin/postgres"
 )
 
-// ErrNotFound: there is no such workspace.
-var ErrNotFound = errors.New("not found")
-
 // Import reads a CSV file (a path, or "-" for standard input) into the collection of the
 // workspace, and returns the number of rows in the file. Rows are matched by id: new rows are
 // inserted, others are updated. A column that the header lacks keeps its value; in a new row it
 // gets the table's default. An empty cell, quoted or not, is null. Line breaks in cells become \n.
 // Rows that already have the values of the file are not written. After an error the tables are
-// unchanged. *BadFile says what is wrong with the file, and ErrNotFound that there is no such
-// workspace. The progress is written to out.
+// unchanged. *BadFile says what is wrong with the file. The progress is written to out.
 func Import(ctx context.Context, databaseURL string, c lists.Collection, workspace uuid.UUID, file string, out io.Writer) (rows int64, err error) {
 	ctx, cancel := context.WithCancel(ctx) // closes the file
 	defer cancel()
@@ -69,7 +64,7 @@ func merge(ctx context.Context, databaseURL string, c lists.Collection, workspac
 		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`, workspace).Scan(&there); err != nil {
 			return postgres.WithSchemaHint(err)
 		} else if !there {
-			return fmt.Errorf("workspace %s: %w", workspace, ErrNotFound)
+			return fmt.Errorf("workspace %s: not found", workspace)
 		}
 		if _, err := tx.Exec(ctx, "CREATE TEMPORARY TABLE listedge_import ("+each(r.columns, "$ text")+") ON COMMIT DROP"); err != nil {
 			return err

@@ -12,8 +12,6 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// This file has the statements of the package, except the one that Settings renders.
-
 // startedSQL is when the server was started, timelineSQL its timeline; 0 = it is in recovery and
 // does not know it. The control file would name a new timeline too late.
 const (
