@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -93,15 +92,14 @@ func (r *request) take(p *part, now int64, refused bool) {
 
 // decideRemote decides the parts that need Redis, while no account refuses the request.
 func (r *request) decideRemote() {
-	var s *shard // has all accounts of a request: see KeyBucket
-	calls := make([]account, 0, len(r.parts))
+	calls := make([]account, 0, len(r.parts)) // to one shard: see KeyBucket
 	for i := range r.parts {
-		if p := &r.parts[i]; p.outcome == lease.NeedRemote {
-			s = cmp.Or(r.startWaiting(p, &calls), s)
+		if p := &r.parts[i]; p.outcome == lease.NeedRemote && r.startWaiting(p) {
+			calls = append(calls, p.account)
 		}
 	}
-	if s != nil {
-		s.enqueue(calls...) // mutation: two buckets, two trips
+	if len(calls) > 0 {
+		calls[0].base().shard.enqueue(calls...) // mutation: two buckets, two trips
 	}
 	for i := range slices.Backward(r.parts[:]) { // a quota may be waited for longer than a bucket
 		if p := &r.parts[i]; p.outcome == lease.NeedRemote {
@@ -111,27 +109,27 @@ func (r *request) decideRemote() {
 }
 
 // startWaiting tries once more to decide here. If Redis is still needed, the request waits for the
-// account, and startWaiting returns the shard; nil = it does not wait, because the shard is
-// unreachable. If the account has no call yet, startWaiting appends it to calls.
-func (r *request) startWaiting(p *part, calls *[]account) *shard {
+// account, unless the shard is unreachable. startWaiting reports whether it has marked the account
+// for a call.
+func (r *request) startWaiting(p *part) (marked bool) {
 	h := p.base()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := r.l.now()
 	if p.outcome = p.account.take(now, true); p.outcome != lease.NeedRemote {
 		p.status = p.account.status(now, r.ahead, p.outcome)
-		return nil
+		return false
 	}
 	if h.shard.unreachable(p.patience()) {
-		return nil
+		return false
 	}
 	p.until, p.replies = now+p.patience(), make(chan reply, 1)
 	h.waiters = append(h.waiters, p.replies)
-	if !h.pending {
-		h.markPending()
-		*calls = append(*calls, p.account)
+	if h.pending {
+		return false
 	}
-	return h.shard
+	h.markPending()
+	return true
 }
 
 // await decides a part by Redis' answer, or without Redis if none comes in time.

@@ -8,8 +8,7 @@
 //	fallback.go  how requests are decided while the bucket is unreachable
 //
 // The bucket itself is token_bucket.lua. It counts leased tokens as held until a node
-// reports them spent or they age out, and level + held <= burst. So over any span of t
-// seconds at most burst + rate*t requests are admitted, counted when they are admitted.
+// reports them spent or they age out, and level + held <= burst.
 package lease
 
 import (

@@ -157,7 +157,7 @@ var mutations = []struct {
 		{"a quota is forgotten", replaced("left > 0", "left > 1<<62"), "TestAQuotaIsRemembered"},
 		{"a request that a rate refuses costs the quota a token", gone, "TestQuotas"},
 		{"a bucket in use is forgotten", gone, "TestABucketIsRememberedUntilItIsFull"},
-		{"two buckets, two trips", instead("for _, b := range calls {\ns.enqueue(b)\ntime.Sleep(time.Millisecond)\n}"), "TestOnePipelineAMoment"},
+		{"two buckets, two trips", instead("for _, a := range calls {\na.base().shard.enqueue(a)\ntime.Sleep(time.Millisecond)\n}"), "TestOnePipelineAMoment"},
 		{"requests wait for ever", replaced("Duration(p.until-r.l.now()) * time.Microsecond", "Minute"), "TestLongestWait"},
 		{"the script is sent once", gone, "TestScriptIsLoadedWhereItIsMissing"},
 		{"a call is sent again", replaced("true", "false"), "TestACallIsCarriedOutOnceAtMost"},
