@@ -85,6 +85,7 @@ type Cache[T any] struct {
 	changedAt time.Duration             // when a change of any key was last applied
 
 	proof       atomic.Pointer[proof] // nil = nothing is proven
+	unsettled   uint64                // the LSN of the last change that was seen before it settled; only Beat and Reset use it
 	wrongServer atomic.Bool           // a server other than the primary answered last
 	noWaitUntil atomic.Int64          // until then requests do not wait for recent keys
 

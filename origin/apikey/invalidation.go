@@ -55,6 +55,12 @@ func (c *Cache[T]) Beat(b changefeed.Beat) {
 	for _, change := range b.Settled { // mutation: not invalidated when a change settles
 		c.apply(change)
 	}
+	for _, change := range b.Unsettled { // once: another server that misses it must not be believed until it settles
+		if change.LSN > c.unsettled {
+			c.unsettled = change.LSN
+			c.apply(change) // mutation: not invalidated before a change settles
+		}
+	}
 	if b.Moment.IsZero() {
 		return
 	}
@@ -98,4 +104,5 @@ func (c *Cache[T]) Reset(string, changefeed.ResetCause) {
 	}
 	c.entriesMu.Unlock()
 	c.proof.Store(nil) // mutation: proven across a reset
+	c.unsettled = 0
 }

@@ -169,6 +169,26 @@ func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
 	})
 }
 
+// A change that no snapshot sees yet, as while its commit waits for a standby, is known: the key is
+// looked up anew, once and not at each heartbeat.
+func TestAChangeInvalidatesBeforeItIsVisible(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		must1(r.use(0))
+		change := &changefeed.Change{LSN: 7, Lists: []changefeed.List{{Workspace: number(0), Collection: lists.Keys}}}
+		boottimetest.Pass(time.Nanosecond)
+		if r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{change}}); r.isKnown(0) {
+			t.Error("the row of before the change is believed")
+		}
+		boottimetest.Pass(time.Nanosecond)
+		must1(r.use(0))
+		if r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{change}}); !r.isKnown(0) {
+			t.Error("it is looked up at each heartbeat")
+		}
+	})
+}
+
 // A proof is of a moment before it arrives: an entry is too old maxAge after that.
 func TestAProofIsAsOldAsItsMoment(t *testing.T) {
 	table := newKeyTable(1)

@@ -82,6 +82,7 @@ var mutations = []struct {
 	}},
 	{"origin/apikey", []mutation{
 		{"not invalidated when a change settles", replaced("Settled", "Settled[:0]"), "TestALookupBeforeAChangeIsVisibleIsInvalidated"},
+		{"not invalidated before a change settles", gone, "TestAChangeInvalidatesBeforeItIsVisible"},
 		{"gaps ignored", never, "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"},
 		{"proven until now", replaced("Of(b.Moment", "Now("), "TestAProofIsAsOldAsItsMoment"},
 		{"proven since the moment", replaced("Now(", "Of(b.Moment"), "TestAProofCoversLookupsAfterItsBeginning"},
