@@ -69,8 +69,8 @@ func (c *keyList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
 			fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
 		}
 	}
-	return c.print(t, list, err, "ID\tBEGINS WITH\tSTATE\tEXPIRES\tLAST USED\tSCOPES\tNAME\n"+
-		"{{range .}}{{.ID}}\t{{.Prefix}}…\t{{.State}}\t{{instant .ExpiresAt}}\t{{instant .LastUsedAt}}\t{{join .Scopes `,`}}\t{{.Name}}\n{{end}}")
+	return c.print(t, list, err, "ID\tBEGINS WITH\tSTATE\tENDS\tLAST USED\tSCOPES\tNAME\n"+
+		"{{range .}}{{.ID}}\t{{.Prefix}}…\t{{.State}}\t{{instant .Ends}}\t{{instant .LastUsedAt}}\t{{join .Scopes `,`}}\t{{.Name}}\n{{end}}")
 }
 
 type keyShow struct {

@@ -49,6 +49,15 @@ const (
 	KeyRevoked KeyState = "revoked"
 )
 
+// Ends returns when the key stops working, or stopped: it expires or is revoked, perhaps in the
+// future; nil = never.
+func (k Key) Ends() *time.Time {
+	if k.RevokedAt != nil && (k.ExpiresAt == nil || k.RevokedAt.Before(*k.ExpiresAt)) {
+		return k.RevokedAt
+	}
+	return k.ExpiresAt
+}
+
 // shown selects a column to which other systems may write infinity, or a year that JSON does not
 // have. One in the future becomes NULL, and one in the past the earliest that JSON has.
 func shown(column string) string {

@@ -218,6 +218,8 @@ func TestStatesOfKeys(t *testing.T) {
 		exec(t, c.conn, "UPDATE api_keys SET expires_at = "+s.expires+", revoked_at = "+s.revoked)
 		if shown, err := c.Key(t.Context(), k.ID); err != nil || shown.State != s.want {
 			t.Errorf("expires %s, revoked %s: %+v, %v", s.expires, s.revoked, shown, err)
+		} else if ends, hour := shown.Ends(), strings.Contains(s.expires+s.revoked, "hour"); (ends != nil) != (hour || s.want != KeyActive) {
+			t.Errorf("expires %s, revoked %s: ends %v", s.expires, s.revoked, ends)
 		}
 		if _, err := c.UpdateKey(t.Context(), k.ID, new(9.0), nil); (err == nil) != (s.want == KeyActive) {
 			t.Errorf("%s: the limit of a key that is %s is changed: %v", s.revoked, s.want, err)
