@@ -27,7 +27,7 @@ const (
 // stored is what Redis has of a page besides its rows.
 type stored struct {
 	Key    []byte
-	Life   time.Duration // that Redis was told, from ReadAt on
+	Life   time.Duration // the expiry that was set in Redis, counted from ReadAt
 	ReadAt time.Time     // by the writer's wall clock
 	Epoch  string
 	At     changefeed.ReadPoint

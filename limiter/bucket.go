@@ -13,7 +13,8 @@ import (
 type account interface {
 	base() *share
 
-	take(now int64, again bool) lease.Outcome              // takes a token by what is known here; again = for the same request
+	take(now int64) lease.Outcome                          // takes a token by what is known here
+	retry(now int64) lease.Outcome                         // takes it for a request that take has counted already
 	takeAlone(now, ahead int64) (lease.Outcome, Status)    // takes a token without Redis
 	denies(now int64) bool                                 // reports whether take would refuse
 	refund(now int64, alone bool)                          // takes a token back
@@ -72,7 +73,7 @@ func endCall(a account, now int64, all bool) {
 	h := a.base()
 	h.pending = false
 	for len(h.waiters) > 0 {
-		outcome := a.take(now, true)
+		outcome := a.retry(now)
 		if outcome == lease.NeedRemote && !all {
 			if requestCall(a); h.pending {
 				return
@@ -106,10 +107,7 @@ func (b *Bucket) Policy() lease.Policy {
 	return b.lease.Policy
 }
 
-func (b *Bucket) take(now int64, again bool) lease.Outcome {
-	if again {
-		return b.lease.Retry(now)
-	}
+func (b *Bucket) take(now int64) lease.Outcome {
 	outcome := b.lease.Take(now)
 	if b.lease.Due(now) { // before a request has to wait
 		requestCall(b)
@@ -152,11 +150,12 @@ func (b *Bucket) status(now, _ int64, outcome lease.Outcome) Status {
 	return b.lease.Status(now)
 }
 
-func (b *Bucket) denies(now int64) bool { return b.lease.Denies(now) }
-func (b *Bucket) isActive() bool        { return b.lease.IsActive() }
-func (b *Bucket) holds(now int64) int64 { return b.lease.Holds(now) }
-func (b *Bucket) owes() bool            { return b.lease.Owes() }
-func (b *Bucket) sweep(now int64) bool  { return b.lease.Sweep(now, b.shard.fleet()) }
+func (b *Bucket) retry(now int64) lease.Outcome { return b.lease.Retry(now) }
+func (b *Bucket) denies(now int64) bool         { return b.lease.Denies(now) }
+func (b *Bucket) isActive() bool                { return b.lease.IsActive() }
+func (b *Bucket) holds(now int64) int64         { return b.lease.Holds(now) }
+func (b *Bucket) owes() bool                    { return b.lease.Owes() }
+func (b *Bucket) sweep(now int64) bool          { return b.lease.Sweep(now, b.shard.fleet()) }
 
 func (b *Bucket) begin(now int64, giveBack bool) call {
 	v, need := &bucketCall{bucket: b}, int64(len(b.waiters))
@@ -193,7 +192,7 @@ func (v *bucketCall) complete(err error, sent int64) {
 	b.lease.Complete(&v.Call, sent, now, b.shard.fleet())
 	b.shard.l.counts.leased.Add(uint64(v.Leased))
 	b.shard.l.active.add(b)
-	if endCall(b, now, false); b.lease.Due(now) {
+	if endCall(b, now, !everyWaiter); b.lease.Due(now) {
 		requestCall(b)
 	}
 }

@@ -78,7 +78,7 @@ func (r *request) take(p *part, now int64, refused bool) {
 	case r.free:
 		p.outcome = lease.Granted
 	case !refused:
-		p.outcome = p.account.take(now, false)
+		p.outcome = p.account.take(now)
 	case p.denies(now):
 		p.outcome = lease.Denied
 	}
@@ -116,7 +116,7 @@ func (r *request) startWaiting(p *part) (marked bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := r.l.now()
-	if p.outcome = p.account.take(now, true); p.outcome != lease.NeedRemote {
+	if p.outcome = p.account.retry(now); p.outcome != lease.NeedRemote {
 		p.status = p.account.status(now, r.ahead, p.outcome)
 		return false
 	}

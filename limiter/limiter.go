@@ -153,7 +153,7 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 // unlimited. Take waits for Redis no longer than DefaultBudget says. The caller read now at
 // most a tenth of a second ago: reading the clock again costs more than the decision.
 func (l *Limiter) Take(now time.Time, key, workspace *Bucket, quota *Counter) Decision {
-	d := l.decide(now, key, workspace, quota, false)
+	d := l.decide(now, key, workspace, quota, !free)
 	l.counts.add(&d)
 	return d
 }
@@ -161,11 +161,14 @@ func (l *Limiter) Take(now time.Time, key, workspace *Bucket, quota *Counter) De
 // Peek is Take without taking a token, for a response that costs none. Only a rate of 0
 // refuses it, and is counted.
 func (l *Limiter) Peek(now time.Time, key, workspace *Bucket, quota *Counter) (d Decision) {
-	if d = l.decide(now, key, workspace, quota, true); !d.Allowed {
+	if d = l.decide(now, key, workspace, quota, free); !d.Allowed {
 		l.counts.add(&d)
 	}
 	return d
 }
+
+// free lets decide take no token.
+const free = true
 
 func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, free bool) Decision {
 	switch {

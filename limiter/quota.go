@@ -106,7 +106,9 @@ func (q *Counter) forget() {
 	delete(q.l.quotas.all, q.key)
 }
 
-func (q *Counter) take(now int64, _ bool) lease.Outcome {
+func (q *Counter) retry(now int64) lease.Outcome { return q.take(now) }
+
+func (q *Counter) take(now int64) lease.Outcome {
 	q.used = now
 	switch {
 	case q.denies(now):

@@ -188,7 +188,7 @@ func (r *regimes) begin(p Policy) {
 	}
 }
 
-// follow begins anew when the policy of the bucket has changed.
+// follow starts over if the policy of the bucket has changed.
 func (r *regimes) follow() {
 	if p := r.w.shared().Policy; p.Version != r.version {
 		r.begin(p)
