@@ -2,10 +2,8 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -37,57 +35,67 @@ func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, 
 	return made, nil
 }
 
+// stored says how updateRow changes a table.
+type stored struct {
+	table    string
+	subject  string // selects the ids by which audit_log names the row, as workspace and key; NULL = has none
+	settable string // selects the columns that commands change, by their names in JSON
+}
+
 // audited is a row that commands change: a workspace or a key.
 type audited interface {
-	// subject returns the ids by which audit_log names the row; nil = has none.
-	subject() (workspace, key *uuid.UUID)
-	table() (name, columns string)
+	stored() stored
+	columns() string // selects the row as commands show it
 }
 
-func (w Workspace) subject() (workspace, key *uuid.UUID) { return &w.ID, nil }
-func (Workspace) table() (name, columns string)          { return "workspaces", workspaceColumns }
+func (Workspace) columns() string { return workspaceColumns }
+func (Workspace) stored() stored {
+	return stored{"workspaces", "id AS workspace, NULL::uuid AS key", `'suspendedAt', suspended_at, 'ratePerSecond', rate_per_second, 'burst', burst,
+		'quota', CASE WHEN quota IS NOT NULL THEN jsonb_build_object('requests', quota, 'period', quota_period) END`}
+}
 
-func (k Key) subject() (workspace, key *uuid.UUID) { return &k.WorkspaceID, &k.ID }
-func (Key) table() (name, columns string)          { return "api_keys", keyColumns }
+func (Key) columns() string { return keyColumns }
+func (Key) stored() stored {
+	return stored{"api_keys", "workspace_id AS workspace, id AS key",
+		`'ratePerSecond', rate_per_second, 'burst', burst, 'expiresAt', expires_at, 'revokedAt', revoked_at`}
+}
 
-// updateRow changes one row and returns it as it is then. In set $1 is the id, and further
-// arguments begin with $2. The audit log gets each column that changed.
-func updateRow[T audited](ctx context.Context, c *Conn, action, set string, id uuid.UUID, args ...any) (T, error) {
-	return act(ctx, c, func(tx pgx.Tx) (after T, done audit.Act, err error) {
-		table, columns := after.table()
-		doing := strings.ReplaceAll(action, ".", " ") + " " + id.String()
-		before, err := one[T](ctx, tx, doing, `SELECT `+columns+` FROM `+table+` WHERE id = $1 FOR NO KEY UPDATE`, id)
+// storedRow is a row as the database has it, whatever values other systems have written.
+type storedRow struct {
+	Workspace, Key *uuid.UUID
+	Settable       map[string]any
+}
+
+// updateRow changes one row, and then returns it as it is: that it cannot be shown must not keep
+// a key from being revoked. In set $1 is the id, and further arguments begin with $2. The audit
+// log gets each column that changed.
+func updateRow[T audited](ctx context.Context, c *Conn, action, set string, id uuid.UUID, args ...any) (row T, err error) {
+	doing := strings.ReplaceAll(action, ".", " ") + " " + id.String()
+	s := row.stored()
+	columns := s.subject + ", jsonb_build_object(" + s.settable + ") AS settable"
+	_, err = act(ctx, c, func(tx pgx.Tx) (after storedRow, done audit.Act, err error) {
+		before, err := one[storedRow](ctx, tx, doing, `SELECT `+columns+` FROM `+s.table+` WHERE id = $1 FOR NO KEY UPDATE`, id)
 		if err == nil {
-			after, err = one[T](ctx, tx, doing, `UPDATE `+table+` SET `+set+` WHERE id = $1 RETURNING `+columns, append([]any{id}, args...)...)
+			after, err = one[storedRow](ctx, tx, doing, `UPDATE `+s.table+` SET `+set+` WHERE id = $1 RETURNING `+columns, append([]any{id}, args...)...)
 		}
-		workspace, key := after.subject()
-		return after, audit.Act{Action: action, Workspace: workspace, Key: key, Details: changes(before, after)}, err
+		return after, audit.Act{Action: action, Workspace: after.Workspace, Key: after.Key, Details: changes(before.Settable, after.Settable)}, err
 	})
+	if err != nil {
+		return row, err
+	}
+	row, err = one[T](ctx, c.conn, "it is done, but what came of it cannot be shown", `SELECT `+row.columns()+` FROM `+s.table+` WHERE id = $1`, id)
+	return row, err
 }
 
-// notStored are fields, by their names in JSON, that are no columns: they change by themselves.
-var notStored = []string{"state", "lastUsedAt"}
-
-// changes returns the fields that two rows do not have in common, by their names in JSON.
-func changes(before, after any) map[string]any {
-	from, to, details := fields(before), fields(after), map[string]any{}
-	for name := range to {
-		if !slices.Contains(notStored, name) && !reflect.DeepEqual(from[name], to[name]) { // mutation: every field is a change
-			details[name] = audit.Change{From: from[name], To: to[name]}
+// changes returns what two rows do not have in common.
+func changes(before, after map[string]any) map[string]any {
+	details := map[string]any{}
+	for name, to := range after {
+		if from := before[name]; !reflect.DeepEqual(from, to) { // mutation: every field is a change
+			details[name] = audit.Change{From: from, To: to}
 		}
 	}
 	return details
-}
-
-func fields(row any) (fields map[string]any) {
-	text, err := json.Marshal(row)
-	if err == nil {
-		err = json.Unmarshal(text, &fields)
-	}
-	if err != nil {
-		panic("BUG: " + err.Error()) // rows are of plain types
-	}
-	return fields
 }
 
 // Audit returns the newest acts that the filter selects, newest first. Those of a key include the

@@ -34,7 +34,7 @@ type Key struct {
 	Burst         *int32     `json:"burst"`
 	ExpiresAt     *time.Time `json:"expiresAt"`
 	RevokedAt     *time.Time `json:"revokedAt"`
-	CreatedAt     time.Time  `json:"createdAt"`
+	CreatedAt     *time.Time `json:"createdAt"`
 	LastUsedAt    *time.Time `json:"lastUsedAt"` // nil = never
 	State         KeyState   `json:"state"`
 }
@@ -65,8 +65,9 @@ func shown(column string) string {
 }
 
 // keyColumns selects a Key. Its state is of this moment, because the transaction may have waited.
-var keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
-	` + shown("expires_at") + `, ` + shown("revoked_at") + `, created_at,
+var keyColumns = `id, workspace_id, coalesce(name, '') AS name, coalesce(key_prefix, '') AS prefix,
+	ARRAY(SELECT scope FROM unnest(scopes) scope WHERE scope IS NOT NULL) AS scopes, ` + apikey.RateSQL("rate_per_second") + ` AS rate_per_second, burst,
+	` + shown("expires_at") + `, ` + shown("revoked_at") + `, ` + shown("created_at") + `,
 	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' -- mutation: a revocation to come is one
 		ELSE 'active' END AS state,
 	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
@@ -140,5 +141,5 @@ func (c *Conn) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst
 
 // RevokeKey revokes a key. Every node refuses it within a second.
 func (c *Conn) RevokeKey(ctx context.Context, id uuid.UUID) (Key, error) {
-	return updateRow[Key](ctx, c, "keys.revoke", `revoked_at = coalesce(least(revoked_at, now()), now())`, id)
+	return updateRow[Key](ctx, c, "keys.revoke", `revoked_at = least(revoked_at, now())`, id)
 }

@@ -45,7 +45,8 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 				// mutation: a rotation extends the old key
 				`UPDATE api_keys SET expires_at = least(expires_at, clock_timestamp() + $2::interval) WHERE id = $1 RETURNING `+keyColumns, id, overlap)
 		}
-		done = audit.Act{Action: "keys.rotate", Workspace: &before.WorkspaceID, Key: &before.ID, Details: changes(before, after)}
+		done = audit.Act{Action: "keys.rotate", Workspace: &before.WorkspaceID, Key: &before.ID, Details: changes(
+			map[string]any{"expiresAt": before.ExpiresAt}, map[string]any{"expiresAt": after.ExpiresAt})}
 		done.Details[audit.NewKey] = made.ID
 		return made, done, err
 	})

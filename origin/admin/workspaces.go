@@ -45,15 +45,15 @@ type Workspace struct {
 	Burst         *int32        `json:"burst"`
 	Quota         *apikey.Quota `json:"quota"`
 	QuotaUsed     *int64        `json:"quotaUsed,omitempty"` // in a list, if there is a quota: see quotaUsed
-	CreatedAt     time.Time     `json:"createdAt"`
+	CreatedAt     *time.Time    `json:"createdAt"`
 }
 
-var workspaceColumns = `id, name, ` + shown("suspended_at") + `, rate_per_second, burst,
-	to_json(` + apikey.QuotaSQL + `) AS quota, created_at`
+var workspaceColumns = `id, coalesce(name, '') AS name, ` + shown("suspended_at") + `, ` + apikey.RateSQL("rate_per_second") + ` AS rate_per_second, burst,
+	to_json(` + apikey.QuotaSQL + `) AS quota, ` + shown("created_at")
 
 // quotaUsed selects how many requests of a workspace's quota are used in its present period: all
 // requests but 304s and 429s. Nodes report them every few seconds.
-const quotaUsed = `CASE WHEN quota IS NOT NULL THEN (SELECT coalesce(sum(requests - not_modified - refused), 0)::int8 FROM key_usage
+const quotaUsed = `CASE WHEN ` + apikey.QuotaSQL + ` IS NOT NULL THEN (SELECT coalesce(sum(requests - not_modified - refused), 0)::int8 FROM key_usage
 	WHERE workspace_id = workspaces.id AND hour >= date_trunc(quota_period, now(), 'UTC')) END AS quota_used`
 
 // CreateWorkspace makes a workspace; a nil rate gives it no limit, and a nil quota none.
@@ -88,9 +88,10 @@ func quotaColumns(q *apikey.Quota) []any {
 	return []any{q.Requests, string(q.Period)}
 }
 
-// SuspendWorkspace makes all keys of the workspace answer 403.
+// SuspendWorkspace makes all keys of the workspace answer 403 from now on, also if that was to
+// come later.
 func (c *Conn) SuspendWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
-	return updateRow[Workspace](ctx, c, "workspaces.suspend", `suspended_at = coalesce(suspended_at, now())`, id)
+	return updateRow[Workspace](ctx, c, "workspaces.suspend", `suspended_at = least(suspended_at, now())`, id)
 }
 
 // ResumeWorkspace undoes SuspendWorkspace.

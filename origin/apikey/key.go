@@ -76,6 +76,12 @@ type Limit struct {
 // DefaultLimit is the limit of a key whose row has none.
 var DefaultLimit = Limit{Set: true, Rate: 50, Burst: 100}
 
+// RateSQL selects a column of rates; NULL = none. The table's constraint has the same bounds: a
+// table that lacks it may have NaN, which JSON does not have.
+func RateSQL(column string) string {
+	return "CASE WHEN " + column + " >= 0 AND " + column + " < 'Infinity' THEN " + column + " END"
+}
+
 // LimitOf makes a limit of the columns, or flags, of rate and burst. Without a rate it returns
 // missing, with the burst if given; without a burst, the burst is twice the rate.
 func LimitOf(rate *float64, burst *int32, missing Limit) Limit {

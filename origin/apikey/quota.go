@@ -15,8 +15,8 @@ type Quota struct {
 }
 
 // QuotaSQL selects the quota of a row of workspaces as UnmarshalText reads it; NULL = none. The
-// table's constraint has the bounds that UnmarshalText has.
-const QuotaSQL = `quota || '/' || quota_period`
+// table's constraint has the same bounds: a table that lacks it may have what is no quota.
+const QuotaSQL = `CASE WHEN quota BETWEEN 1 AND 4000000000 AND quota_period IN ('day', 'month') THEN quota || '/' || quota_period END`
 
 // MaxQuota is the most requests of a quota: a bucket holds no more.
 const MaxQuota = 4_000_000_000

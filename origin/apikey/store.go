@@ -26,8 +26,8 @@ SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "
             WHEN k.expires_at < now() THEN 1 ELSE 0 END AS "ExpiresAt",
        coalesce(k.revoked_at <= now(), false) AS "Revoked", coalesce(w.suspended_at <= now(), false) AS "Suspended",
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false) AS "Scheduled",
-       k.rate_per_second AS "Rate", k.burst AS "Burst", k.xmin::text::int8 AS "Version",
-       w.rate_per_second AS "WorkspaceRate", w.burst AS "WorkspaceBurst", w.xmin::text::int8 AS "WorkspaceVersion",
+       ` + RateSQL("k.rate_per_second") + ` AS "Rate", k.burst AS "Burst", k.xmin::text::int8 AS "Version",
+       ` + RateSQL("w.rate_per_second") + ` AS "WorkspaceRate", w.burst AS "WorkspaceBurst", w.xmin::text::int8 AS "WorkspaceVersion",
        (SELECT ` + QuotaSQL + ` FROM (SELECT w.quota, w.quota_period) q) AS "Quota",
        json_build_object('Prefix', left(k.key_prefix, 32), 'Name', left(k.name, 80)) AS "Label"
 FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1)) found`,

@@ -75,7 +75,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		c.want.Label = apikey.Label{Prefix: made.Key[:apikey.VisiblePrefix], Name: name}
 		if c.want.ExpiresAt != 0 {
 			c.want.ExpiresAt = made.ExpiresAt.UnixMicro()
-			if in := made.ExpiresAt.Sub(made.CreatedAt); in != hour {
+			if in := made.ExpiresAt.Sub(*made.CreatedAt); in != hour {
 				t.Errorf("expires in %v", in)
 			}
 		}

@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS workspaces (
     suspended_at    timestamptz,
     rate_per_second float8 CHECK (rate_per_second >= 0 AND rate_per_second < 'Infinity'),
     burst           int CHECK (burst >= 1),
-    created_at      timestamptz NOT NULL DEFAULT now(),
+    created_at      timestamptz NOT NULL DEFAULT now() CHECK (created_at >= '0001-01-01Z' AND created_at < '10000-01-01Z'),
     quota           bigint, -- requests in each calendar day or month (UTC), beside the rate
     quota_period    text,
     CONSTRAINT workspaces_quota CHECK (
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS api_keys (
     burst           int CHECK (burst >= 1),
     expires_at      timestamptz,
     revoked_at      timestamptz,
-    created_at      timestamptz NOT NULL DEFAULT now()
+    created_at      timestamptz NOT NULL DEFAULT now() CHECK (created_at >= '0001-01-01Z' AND created_at < '10000-01-01Z')
 );
 CREATE INDEX api_keys_by_workspace ON api_keys (workspace_id, created_at, id);
 
