@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -102,7 +103,8 @@ func (s *Server) limitAddress(x *exchange, b addressBucket, tokens int, p *probl
 }
 
 // clientAddress returns the connection's peer. If the peer is a trusted proxy, it returns
-// the last address in X-Forwarded-For that is not a trusted proxy.
+// the last address in X-Forwarded-For that is not a trusted proxy; if an entry behind that is
+// no address, the proxy that sent it.
 func (s *Server) clientAddress(x *exchange) netip.Addr {
 	peer := x.conn.peer()
 	if !s.trusted(peer) {
@@ -111,17 +113,34 @@ func (s *Server) clientAddress(x *exchange) netip.Addr {
 	for _, line := range slices.Backward(x.headers.forwarded) {
 		for end := len(line); end > 0; {
 			comma := bytes.LastIndexByte(line[:end], ',') // -1 = before the first address
-			address, err := netip.ParseAddr(string(bytes.TrimSpace(line[comma+1 : end])))
-			if err != nil {
+			entry := bytes.TrimSpace(line[comma+1 : end])
+			address, ok := parseForwarded(string(entry))
+			if !ok {
+				s.noteUnreadable(x.now, peer, entry)
 				return peer
 			}
-			if peer = address.Unmap(); !s.trusted(peer) {
+			if peer = address; !s.trusted(peer) {
 				return peer
 			}
 			end = comma
 		}
 	}
 	return peer
+}
+
+// parseForwarded parses an entry of X-Forwarded-For: an address, with or without a port, of IPv6 also in
+// brackets. Azure's application gateways and IIS add the client's port.
+func parseForwarded(entry string) (a netip.Addr, ok bool) {
+	a, err := netip.ParseAddr(entry)
+	if err != nil {
+		if strings.HasSuffix(entry, "]") {
+			entry += ":0"
+		}
+		var p netip.AddrPort
+		p, err = netip.ParseAddrPort(entry)
+		a = p.Addr()
+	}
+	return a.Unmap(), err == nil
 }
 
 // peer returns the address that the connection comes from; the zero address if it is not TCP.
@@ -136,18 +155,20 @@ func (s *Server) trusted(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Proxies, func(proxies netip.Prefix) bool { return proxies.Contains(a) })
 }
 
-// forwarder is an address that forwarded a request although it is not a trusted proxy. Most
-// likely it is a load balancer that is missing in --trusted-proxies. Then all its clients have
-// one address here and share the limits by address. No request fails for it, because any
-// client may send the header.
+// forwarder is an address that forwarded a request and did not name its client: it is not a
+// trusted proxy, most likely a load balancer that is missing in --trusted-proxies, or it is one, and
+// the client's entry is no address. Then all its clients have one address here and share the
+// limits by address. No request fails for it, because any client may send the header.
 type forwarder struct {
-	at   time.Time
-	peer netip.Addr
+	at    time.Time
+	peer  netip.Addr
+	entry string // that is no address, or its beginning
 }
 
 const (
 	proxyCheckInterval = time.Minute // how often the note is renewed
 	proxyNoteTime      = time.Hour   // how long the note remains after the last such request
+	maxEntry           = 64          // bytes of an entry that the note shows
 )
 
 // checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy.
@@ -156,7 +177,14 @@ func (s *Server) checkProxy(x *exchange) {
 		return
 	}
 	if peer := x.conn.peer(); !s.trusted(peer) {
-		s.untrusted.Store(&forwarder{x.now, peer})
+		s.untrusted.Store(&forwarder{at: x.now, peer: peer})
+	}
+}
+
+// noteUnreadable notes a trusted proxy that sent an entry that is no address.
+func (s *Server) noteUnreadable(now time.Time, peer netip.Addr, entry []byte) {
+	if last := s.unreadable.Load(); last == nil || now.Sub(last.at) >= proxyCheckInterval {
+		s.unreadable.Store(&forwarder{at: now, peer: peer, entry: string(entry[:min(len(entry), maxEntry)])})
 	}
 }
 
@@ -164,8 +192,20 @@ func (s *Server) checkProxy(x *exchange) {
 // last hour without being a trusted proxy, or nil.
 func (s *Server) UntrustedProxy() error {
 	last := s.untrusted.Load()
-	if last == nil || time.Since(last.at) > proxyNoteTime {
+	if !last.isRecent() {
 		return nil
 	}
 	return fmt.Errorf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies", last.peer)
 }
+
+// UnreadableProxy returns an error that names the trusted proxy whose X-Forwarded-For had no
+// address for a client in the last hour, or nil.
+func (s *Server) UnreadableProxy() error {
+	last := s.unreadable.Load()
+	if !last.isRecent() {
+		return nil
+	}
+	return fmt.Errorf("%s names a client %+q in X-Forwarded-For, which is no address", last.peer, last.entry)
+}
+
+func (f *forwarder) isRecent() bool { return f != nil && time.Since(f.at) <= proxyNoteTime }

@@ -1,8 +1,11 @@
 package edge
 
 import (
+	"bytes"
+	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,19 +77,107 @@ func TestClientAddress(t *testing.T) {
 		{"10.0.0.1", []string{"203.0.113.9, 198.51.100.7"}, "198.51.100.7"}, // the first may be forged
 		{"10.0.0.1", []string{"203.0.113.9", "198.51.100.7, 10.2.3.4"}, "198.51.100.7"},
 		{"10.0.0.1", []string{"203.0.113.9,10.9.9.9"}, "203.0.113.9"},
-		{"10.0.0.1", []string{"203.0.113.9, junk"}, "10.0.0.1"},
+		{"10.0.0.1", []string{"203.0.113.9:1024"}, "203.0.113.9"}, // Azure and IIS add the client's port
+		{"10.0.0.1", []string{"203.0.113.9:1024, 10.2.3.4:80"}, "203.0.113.9"},
+		{"10.0.0.1", []string{"203.0.113.9, 198.51.100.7:1 ,10.2.3.4"}, "198.51.100.7"},
+		{"10.0.0.1", []string{"[2001:db8::7]:5000"}, "2001:db8::7"},
+		{"10.0.0.1", []string{"[2001:db8::7]"}, "2001:db8::7"},
+		{"10.0.0.1", []string{"[::ffff:203.0.113.9]:5000"}, "203.0.113.9"},
+		{"10.0.0.1", []string{"fe80::1%eth0"}, "fe80::1%eth0"},
+		{"10.0.0.1", []string{"[fe80::1%eth0]:1"}, "fe80::1%eth0"},
 		{"10.0.0.1", []string{""}, "10.0.0.1"},
 	} {
-		var header fasthttp.RequestHeader
-		for _, f := range c.forwarded {
-			header.Add("X-Forwarded-For", f)
-		}
-		x := &exchange{conn: &conn{Conn: peerWire{peer: net.ParseIP(c.peer)}}, headers: &requestHeaders{}}
-		x.headers.read(&header)
-		if got := s.clientAddress(x); got != netip.MustParseAddr(c.want) {
+		if got := s.clientAddress(forwarded(c.peer, c.forwarded...)); got != netip.MustParseAddr(c.want) {
 			t.Errorf("%s, %q: %s, want %s", c.peer, c.forwarded, got, c.want)
 		}
 	}
+	if err := s.UnreadableProxy(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A client whose entry is no address counts as its proxy, which is noted. A client's own entries
+// before the proxy's are not read.
+func TestAnUnreadableEntryIsNoted(t *testing.T) {
+	proxies := Options{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	for _, c := range []struct{ sent, noted string }{
+		{"203.0.113.9, junk", "junk"},
+		{"junk, 203.0.113.9:1", ""},
+		{"junk, 10.2.3.4", "junk"},
+		{"unknown", "unknown"},
+		{"_hidden", "_hidden"},
+		{`"203.0.113.9:1"`, `\"203.0.113.9:1\"`},
+		{"0313.0.0161.9", "0313.0.0161.9"}, // octal
+		{"203.0.113.9:", "203.0.113.9:"},
+		{"203.0.113.9:65536", "203.0.113.9:65536"},
+		{"203.0.113.9:-1", "203.0.113.9:-1"},
+		{"[203.0.113.9]:1", "[203.0.113.9]:1"},
+		{"[203.0.113.9]", "[203.0.113.9]"},
+		{"[2001:db8::7", "[2001:db8::7"},
+		{"2001:db8::7]:5", "2001:db8::7]:5"},
+		{"[2001:db8::7]5", "[2001:db8::7]5"},
+		{"[]", "[]"},
+		{"é\u202e", `\u00e9\u202e`},
+		{strings.Repeat("a", 70), strings.Repeat("a", 64)},
+	} {
+		s := &Server{Options: proxies}
+		got, err := s.clientAddress(forwarded("10.0.0.1", c.sent)), s.UnreadableProxy()
+		if c.noted == "" {
+			if err != nil || !got.IsValid() || s.trusted(got) {
+				t.Errorf("%q: %s, %v", c.sent, got, err)
+			}
+			continue
+		}
+		want := fmt.Sprintf(`%s names a client "%s" in X-Forwarded-For, which is no address`, got, c.noted)
+		if err == nil || err.Error() != want || !s.trusted(got) {
+			t.Errorf("%q: %s, %v; want %s", c.sent, got, err, want)
+		}
+	}
+}
+
+// Whatever an entry is, its client is an address, either its own or the proxy's; then it is noted.
+func FuzzForwarded(f *testing.F) {
+	for _, entry := range []string{"203.0.113.9:1", "[2001:db8::7]", "[fe80::1%eth0]:80", "unknown", "[]:", "::ffff:203.0.113.9:1", "10.1.1.1:1"} {
+		f.Add([]byte(entry))
+	}
+	proxy := netip.MustParseAddr("10.0.0.1")
+	f.Fuzz(func(t *testing.T, entry []byte) {
+		if bytes.IndexByte(entry, ',') >= 0 {
+			return
+		}
+		s := &Server{Options: Options{Proxies: []netip.Prefix{netip.PrefixFrom(proxy, 32)}}}
+		x := forwarded(proxy.String())
+		x.headers.forwarded = [][]byte{entry}
+		got, note := s.clientAddress(x), s.UnreadableProxy()
+		if !got.IsValid() || got.Is4In6() || note != nil && got != proxy || note != nil && len(note.Error()) > 1000 {
+			t.Fatalf("%q: %s, %v", entry, got, note)
+		}
+		if a, err := netip.ParseAddr(string(bytes.TrimSpace(entry))); err == nil && got != a.Unmap() {
+			t.Fatalf("%q: %s", entry, got)
+		}
+		if got == proxy {
+			return
+		}
+		for _, form := range []string{"%s", "%s:1", "[%s]", "[%s]:65535"} { // what was read is read in each form of its family
+			if got.Is4() == (form[0] == '[') && form != "%s" {
+				continue
+			}
+			if again, ok := parseForwarded(fmt.Sprintf(form, got)); !ok || again != got {
+				t.Fatalf("%q: %s, in the form %s %s, %v", entry, got, form, again, ok)
+			}
+		}
+	})
+}
+
+// forwarded is a request from a peer, with such headers.
+func forwarded(peer string, values ...string) *exchange {
+	var header fasthttp.RequestHeader
+	for _, v := range values {
+		header.Add("X-Forwarded-For", v)
+	}
+	x := &exchange{conn: &conn{Conn: peerWire{peer: net.ParseIP(peer)}}, headers: &requestHeaders{}, now: time.Now()}
+	x.headers.read(&header)
+	return x
 }
 
 type peerWire struct {

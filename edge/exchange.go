@@ -54,6 +54,7 @@ type Server struct {
 	log         requestLog
 	draining    atomic.Bool
 	untrusted   atomic.Pointer[forwarder] // the last peer that forwarded and is no trusted proxy; nil = none
+	unreadable  atomic.Pointer[forwarder] // the last trusted proxy whose entry was no address; nil = none
 }
 
 // conn is a connection of the public listener. It checks the line ends of what it reads,

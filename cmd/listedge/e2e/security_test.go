@@ -132,20 +132,22 @@ func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
 	}
 }
 
-// A load balancer that is not in --trusted-proxies is reported once in the log, in /readyz and
-// by the doctor. The node stays ready.
+// A load balancer that is not in --trusted-proxies, or that does not name its clients, is reported once
+// in the log, in /readyz and by the doctor. The node stays ready.
 func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	for _, c := range []struct {
 		name, trusted, header string
-		reported              bool
+		reported              string // empty = nothing
 	}{
-		{"none is named", "", "X-Forwarded-For: 198.51.100.7", true},
-		{"another is named", "10.0.0.0/8", "X-Forwarded-For: 10.0.0.1", true},
-		{"by the standard's header", "", "Forwarded: for=198.51.100.7", true},
-		{"it is named", "127.0.0.0/8", "X-Forwarded-For: 198.51.100.7", false},
-		{"there is none", "", "X-Other: 198.51.100.7", false},
+		{"none is named", "", "X-Forwarded-For: 198.51.100.7", "is not named in --trusted-proxies"},
+		{"another is named", "10.0.0.0/8", "X-Forwarded-For: 10.0.0.1", "is not named in --trusted-proxies"},
+		{"by the standard's header", "", "Forwarded: for=198.51.100.7", "is not named in --trusted-proxies"},
+		{"it is named", "127.0.0.0/8", "X-Forwarded-For: 198.51.100.7", ""},
+		{"it adds ports", "127.0.0.0/8", "X-Forwarded-For: 198.51.100.7:1024", ""},
+		{"it hides its clients", "127.0.0.0/8", "X-Forwarded-For: unknown", `names a client "unknown"`},
+		{"there is none", "", "X-Other: 198.51.100.7", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := startNode(t, url, "--trusted-proxies", c.trusted)
@@ -154,14 +156,14 @@ func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 				n.get(t, "/v1/items", "", c.header, "Connection: close")
 			}
 			said := func() int { return strings.Count(n.err.String(), "all clients of a proxy count as one address") }
-			if c.reported {
-				n.awaitCheck(t, "trusted-proxies", "127.0.0.1 sends")
+			if c.reported != "" {
+				n.awaitCheck(t, "trusted-proxies", c.reported)
 				n.awaitReady(t)
 				within(t, patience, "it is logged", func() bool { return said() > 0 })
 				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine,
-					admin.Finding{Subject: "trusted-proxies", Level: admin.Warn, Text: "is not named in --trusted-proxies"})
+					admin.Finding{Subject: "trusted-proxies", Level: admin.Warn, Text: c.reported})
 			}
-			if got := said(); got > 1 || got > 0 != c.reported {
+			if got := said(); got > 1 || got > 0 != (c.reported != "") {
 				t.Errorf("logged %d times: %s", got, n.err.String())
 			}
 		})

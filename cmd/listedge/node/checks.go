@@ -38,7 +38,9 @@ func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check 
 			Broken: "the usage of keys is not written to Postgres", Runbook: "ListedgeUsageUnwritten"},
 		{Name: "trusted-proxies", Broken: "all clients of a proxy count as one address",
 			Run: asks(func() error {
-				return remedy.Add(n.server.UntrustedProxy(), "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing")
+				return cmp.Or(
+					remedy.Add(n.server.UntrustedProxy(), "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"),
+					remedy.Add(n.server.UnreadableProxy(), "have it write addresses, with or without ports; if it is no proxy, take it out of --trusted-proxies"))
 			})},
 	}
 	if n.certificate != nil {
