@@ -55,7 +55,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 		return err
 	}
 	defer unlock()
-	fmt.Fprintf(t.err, "Postgres in %s …\n", c.DataDir)
+	fmt.Fprintf(t.err, "Postgres in %s …\n", visible(c.DataDir))
 	startCtx, cancel := context.WithTimeout(ctx, devStartTimeout)
 	defer cancel()
 	postgres, err := sandbox.StartPostgres(startCtx, sandbox.PostgresOptions{Dir: c.DataDir})
@@ -178,7 +178,7 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, url string) (key 
 func (c *devCommand) welcome(t *terminal, nodes []*devNode, url, key string, workspace uuid.UUID) {
 	fmt.Fprintf(t.out, "\nworkspace  %s\nkey        %s\ndatabase   %s\n", workspace, key, url)
 	if c.RedisURL != "" {
-		fmt.Fprintf(t.out, "redis      %s\n", c.RedisURL)
+		fmt.Fprintf(t.out, "redis      %s\n", visible(c.RedisURL))
 	}
 	for _, n := range nodes {
 		fmt.Fprintf(t.out, "node       http://%s  (reference: /docs, admin: http://%s)\n", n.public.Addr(), n.private.Addr())

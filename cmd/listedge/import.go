@@ -23,7 +23,7 @@ func (c *importCommand) Run(ctx acting, t *terminal) error {
 	collection := lists.Of(c.Collection)
 	rows, err := load.Import(ctx, c.DatabaseURL, collection, c.Workspace, c.File, t.err)
 	if bad := (*load.BadFile)(nil); errors.As(err, &bad) {
-		fmt.Fprintln(t.err, bad)
+		fmt.Fprintln(t.err, visibleLines(bad.Error()))
 		return fmt.Errorf("nothing was imported: bad rows: %d", bad.Rows)
 	}
 	if errors.Is(err, fs.ErrNotExist) {

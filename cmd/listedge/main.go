@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err == nil {
 		return exitFine
 	}
-	fmt.Fprintf(errs, "listedge: %s\n", remedy.OneSentence(redact.Text(err.Error(), inputs(args)...)))
+	fmt.Fprintf(errs, "listedge: %s\n", visible(remedy.OneSentence(redact.Text(err.Error(), inputs(args)...))))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}

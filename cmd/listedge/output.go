@@ -8,7 +8,9 @@ import (
 	"strings"
 	"text/tabwriter"
 	"text/template"
+	"text/template/parse"
 	"time"
+	"unicode"
 
 	"github.com/goccy/go-yaml"
 
@@ -34,14 +36,16 @@ type jsonFlag struct {
 }
 
 // print prints what a command has found or made, unless err: with --json v, else the text that
-// format makes of it, a template whose tabs begin columns.
+// format makes of it, a template whose tabs begin columns. All that it prints of v is visible.
 func (f jsonFlag) print(t *terminal, v any, err error, format string) error {
 	if err != nil {
 		return err
 	}
 	if !f.JSON {
 		columns := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-		if err = template.Must(template.New("").Funcs(formats).Parse(format)).Execute(columns, v); err == nil {
+		text := template.Must(template.New("").Funcs(formats).Parse(format))
+		makeVisible(text.Root)
+		if err = text.Execute(columns, v); err == nil {
 			err = columns.Flush()
 		}
 	} else if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.Len() == 0 {
@@ -55,6 +59,35 @@ func (f jsonFlag) print(t *terminal, v any, err error, format string) error {
 	return nil
 }
 
+// makeVisible adds to each action of a template that what it prints is made visible.
+func makeVisible(n parse.Node) {
+	var branch *parse.BranchNode
+	switch n := n.(type) {
+	case *parse.ActionNode:
+		n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Args: []parse.Node{parse.NewIdentifier("visible").SetPos(n.Pos)}})
+	case *parse.ListNode:
+		if n != nil { // there is an else
+			for _, n := range n.Nodes {
+				makeVisible(n)
+			}
+		}
+		return
+	case *parse.IfNode:
+		branch = &n.BranchNode
+	case *parse.RangeNode:
+		branch = &n.BranchNode
+	case *parse.WithNode:
+		branch = &n.BranchNode
+	}
+	if branch != nil {
+		makeVisible(branch.List)
+		makeVisible(branch.ElseList)
+	}
+}
+
+// lines is a text that is visible, and has lines of its own.
+type lines string
+
 // formats are what templates of print call besides what Go has.
 var formats = template.FuncMap{
 	"instant": instant,
@@ -63,13 +96,66 @@ var formats = template.FuncMap{
 		text, err := json.Marshal(v)
 		return string(text), err
 	},
-	"yaml": func(v any) (string, error) { // a field a line, by their names in JSON
+	"yaml": func(v any) (lines, error) { // a field a line, by their names in JSON
 		text, err := json.Marshal(v)
+		var fields any
 		if err == nil {
-			text, err = yaml.JSONToYAML(text)
+			err = yaml.UnmarshalWithOptions(text, &fields, yaml.UseOrderedMap())
 		}
-		return string(text), err
+		if err == nil {
+			text, err = yaml.Marshal(visibleTexts(fields))
+		}
+		return lines(text), err
 	},
+	"visible": func(v any) any {
+		if text, ok := v.(lines); ok {
+			return text
+		}
+		if p := reflect.ValueOf(v); p.Kind() == reflect.Pointer && !p.IsNil() {
+			v = p.Elem().Interface() // as templates print it
+		}
+		return visible(fmt.Sprint(v))
+	},
+}
+
+// visibleTexts makes the texts in the fields of a value visible.
+func visibleTexts(v any) any {
+	switch v := v.(type) {
+	case string:
+		return visible(v)
+	case []any:
+		for i := range v {
+			v[i] = visibleTexts(v[i])
+		}
+	case yaml.MapSlice:
+		for i := range v {
+			v[i].Value = visibleTexts(v[i].Value)
+		}
+	}
+	return v
+}
+
+// visible returns a text with \u escapes for what a terminal obeys instead of showing it. Others
+// write names and messages: in them it could hide or forge lines of the output.
+func visible(text string) string {
+	var b strings.Builder
+	for _, c := range text { // an invalid byte is U+FFFD
+		if unicode.In(c, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Bidi_Control) {
+			fmt.Fprintf(&b, `\u%04x`, c)
+		} else {
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
+}
+
+// visibleLines makes a text visible that has lines of its own.
+func visibleLines(text string) string {
+	all := strings.Split(text, "\n")
+	for i := range all {
+		all[i] = visible(all[i])
+	}
+	return strings.Join(all, "\n")
 }
 
 func instant(at *time.Time) string {
@@ -94,5 +180,5 @@ func (w *checkedWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// oneLine replaces line breaks and other white space by single spaces.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+// oneLine replaces line breaks and other white space by single spaces, and makes the rest visible.
+func oneLine(s string) string { return visible(strings.Join(strings.Fields(s), " ")) }

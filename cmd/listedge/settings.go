@@ -135,7 +135,7 @@ func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(k.Stdout, "%s  # %s\n", strings.TrimSpace(string(text)), source(ctx, flag))
+		fmt.Fprintf(k.Stdout, "%s  # %s\n", visibleLines(strings.TrimSpace(string(text))), source(ctx, flag))
 	}
 	k.Exit(exitFine)
 	return nil
