@@ -72,7 +72,8 @@ type Lookup func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, 
 // Invariant: Authenticate returns an entry that was right less than maxAge ago,
 // or that was looked up after the call began, or that was right less than
 // recentAge ago while Postgres is slow, or less than grace ago while Postgres
-// cannot be reached.
+// cannot be reached. An entry that may be wrong because of a change counts as
+// within grace only where nothing proves that the primary is up.
 type Cache[T any] struct {
 	lookup Lookup
 	attach func(k Key, value *T)
@@ -232,11 +233,17 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 }
 
 // usable says whether a request may use the entry without a look-up because it
-// was right less than age ago. A changed key is not usable while another server
-// answers for the primary: Postgres is up then, and may have revoked the key.
+// was right less than age ago. A key that was changed, or whose schedule may have
+// come due, may be revoked. If the primary is up, it is not usable for longer than
+// recentAge, also if all look-ups fail; and a changed one not at all while another
+// server answers for the primary.
 func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
+	now := c.clock.Now()
 	at, changed := c.validAt(e)
-	return c.clock.Now()-at < age && !(changed && c.wrongServer.Load()) // mutation: a changed key is used although the wrong server answers
+	if (changed || e.Key.Scheduled) && c.proof.Load().isYoung(now) {
+		age = min(age, recentAge) // mutation: a changed key is used for the grace although the primary is up
+	}
+	return now-at < age && !(changed && c.wrongServer.Load()) // mutation: a changed key is used although the wrong server answers
 }
 
 func (c *Cache[T]) find(hash Hash) *Entry[T] {

@@ -30,10 +30,15 @@ type proof struct {
 // next refresh.
 func (p *proof) recent(now time.Duration) bool { return p != nil && now-p.until <= refreshEvery }
 
+// isYoung says whether the primary was up less than maxAge ago.
+func (p *proof) isYoung(now time.Duration) bool {
+	return p != nil && now-p.until < maxAge // mutation: an old proof names the server
+}
+
 // runAt returns the run of the primary, if the proof is younger than maxAge; else empty.
 // An older proof must not cause the answers of a restarted primary to be refused.
 func (p *proof) runAt(now time.Duration) string {
-	if p != nil && now-p.until < maxAge { // mutation: an old proof names the server
+	if p.isYoung(now) {
 		return p.run.Value()
 	}
 	return ""

@@ -3,6 +3,7 @@ package apikey
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -349,6 +350,57 @@ func TestTheWrongServerRevivesNoKey(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Look-ups fail while the log proves that the primary is up. A key that a change may have revoked is
+// used for recentAge, then refused. Another key goes on. Without a proof both go on for the grace.
+func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
+	const grace = time.Minute
+	for name, change := range map[string]func(*ring){
+		"a change of the key":       func(r *ring) { r.changed(number(0)) },
+		"a change of its workspace": func(r *ring) { r.changed(number(1 << 21)) },
+		"a change before it settles": func(r *ring) {
+			r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{{LSN: 7, Lists: []changefeed.List{{Workspace: number(0), Collection: lists.Keys}}}}})
+		},
+		"a schedule": func(*ring) {},
+	} {
+		for answer, fail := range map[string]func(*keyTable){
+			"look-ups hang": func(s *keyTable) { s.hung = true },
+			"look-ups fail": func(s *keyTable) { s.err = postgres.ErrUnavailable },
+		} {
+			t.Run(name+", "+answer, func(t *testing.T) {
+				table := newKeyTable(2)
+				table.set(0, func(k *Key) { k.Workspace, k.Scheduled = number(1<<21), name == "a schedule" })
+				inRing(t, table, grace, func(t *testing.T, r *ring) {
+					r.join()
+					r.provenFor(100*time.Millisecond, func() { must1(r.use(0)); must1(r.use(1)) })
+					table.change(fail)
+					change(r)
+					changed := time.Now()
+					var all sync.WaitGroup
+					r.provenFor(3*recentAge, func() {
+						all.Go(func() {
+							_, err := r.use(0)
+							if age := time.Since(changed); age < recentAge-maxAge && err != nil || age > recentAge && !errors.Is(err, postgres.ErrUnavailable) {
+								t.Errorf("%v after the change: %v", age, err)
+							}
+						})
+						if !r.isKnown(1) {
+							t.Errorf("a key that was not changed waits %v after the change of another", time.Since(changed))
+						}
+					})
+					r.provenFor(requestTimeout, func() {}) // so long the last of them wait
+					all.Wait()
+					boottimetest.Pass(maxAge) // the primary may be down, so nothing can have revoked the key since
+					for n := range 2 {
+						if _, err := r.use(n); err != nil {
+							t.Errorf("key %d without a proof: %v", n, err)
+						}
+					}
+				})
+			})
+		}
+	}
 }
 
 // A proof older than maxAge does not say which run is the primary's.

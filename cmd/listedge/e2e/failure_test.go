@@ -69,6 +69,31 @@ func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 	}
 }
 
+// The table of workspaces is locked, as by an ALTER TABLE that is not committed: look-ups of keys
+// hang, and changes arrive. A revoked key stops long before the grace is over.
+func TestARevokedKeyStopsWhileItsLookUpHangs(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	workspace, key := workspaceWithKey(t, address)
+	revoked := newKeyFor(t, address, workspace)
+	n := startFollowed(t, address, "--key-grace", "1h")
+	for _, k := range []string{key, revoked} {
+		n.get(t, "/v1/items", k).page(t)
+	}
+	holder := connect(t, address)
+	must1(holder.Exec(t.Context(), "BEGIN; LOCK TABLE workspaces IN ACCESS EXCLUSIVE MODE"))
+	execute(t, address, "UPDATE api_keys SET revoked_at = now() WHERE key_prefix = $1", revoked[:9])
+	status := func(key string) int { return n.get(t, "/v1/items", key).StatusCode }
+	within(t, patience, "the revoked key is refused", func() bool {
+		if got := status(key); got != http.StatusOK {
+			t.Fatalf("a key that was not changed gets %d", got)
+		}
+		return status(revoked) == http.StatusServiceUnavailable
+	})
+	must1(holder.Exec(t.Context(), "ROLLBACK"))
+	within(t, patience, "it is known to be revoked", func() bool { return status(revoked) == http.StatusUnauthorized })
+}
+
 func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
 	t.Parallel()
 	url := database(t)
