@@ -19,8 +19,9 @@ import (
 type between struct {
 	*httptest.Server
 
-	mu    sync.Mutex // guards what follows
-	asked []asked
+	mu       sync.Mutex // guards what follows
+	asked    []asked
+	answered []http.Header // of the node
 	// answer is called before a request is passed on, and may answer it.
 	answer func(n int, w http.ResponseWriter) (answered bool)
 	cut    func(n int) bool // whether the node's answer is cut off
@@ -64,6 +65,9 @@ func startBetween(t *testing.T, f *fleet) *between {
 			t.Error(err)
 			return
 		}
+		b.mu.Lock()
+		b.answered = append(b.answered, response.Header)
+		b.mu.Unlock()
 		for name, values := range response.Header {
 			w.Header()[name] = values
 		}
@@ -85,6 +89,15 @@ func (b *between) requests() []asked {
 	requests := b.asked
 	b.asked = nil
 	return requests
+}
+
+// answers returns the header of each answer of the node since its last call.
+func (b *between) answers() []http.Header {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	answers := b.answered
+	b.answered = nil
+	return answers
 }
 
 // refuse answers as the service does.

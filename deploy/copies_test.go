@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,7 @@ func TestClientsKeepCopies(t *testing.T) {
 			t.Parallel()
 			start := build(t)
 			t.Run("a round reads what changed", func(t *testing.T) { t.Parallel(); readsWhatChanged(t, f, start) })
+			t.Run("a round without a change costs nothing", func(t *testing.T) { t.Parallel(); isFree(t, f, start) })
 			t.Run("a walk survives what goes wrong", func(t *testing.T) { t.Parallel(); survives(t, f, start) })
 			t.Run("a wrong address ends a walk", func(t *testing.T) { t.Parallel(); noticesWrongAddresses(t, start) })
 			t.Run("copies keep in step", func(t *testing.T) { t.Parallel(); keepsInStep(t, f, start) })
@@ -212,4 +214,28 @@ func readsWhatChanged(t *testing.T, f *fleet, start starter) {
 			}
 		})
 	}
+}
+
+// isFree: a round that finds nothing new is answered from memory, and takes no token. (A page is read from Postgres
+// once more while the node lacks a proof, as it may on a busy machine.)
+func isFree(t *testing.T, f *fleet, start starter) {
+	list := newWatchedList(t, f, 60)
+	key := listedge(t, f.env, "keys", "create", "--workspace", list.workspace, "--rate", "0.001", "--burst", "1000")
+	between := startBetween(t, f)
+	walk := start(t, between.URL, key, 5)
+	list.awaitVisible()
+	walk(t)
+	left := between.answers()[11].Get("X-RateLimit-Remaining")
+	within(t, patience, "a round from memory alone", func() bool {
+		r, free := walk(t), true
+		for i, header := range between.answers() {
+			status, now := header.Get("Cache-Status"), header.Get("X-RateLimit-Remaining")
+			if strings.Contains(status, "bypass") {
+				t.Fatalf("page %d of the round: %s, and %s tokens of %s", i, status, now, left)
+			}
+			free = free && strings.HasPrefix(status, "listedge; hit; detail=memory") && now == left
+			left = now
+		}
+		return free && r.Unchanged == 12
+	})
 }

@@ -11,7 +11,7 @@ const items = await walk(async (cursor) => (await client.GET("/v1/items", { para
 const contacts = await walk(async (cursor) => (await client.GET("/v1/contacts", { params: { query: { limit: 7, cursor } } })).data!);
 
 const first = await client.GET("/v1/items");
-const unchanged = await client.GET("/v1/items", { params: { header: { "If-None-Match": first.response.headers.get("ETag")! } } });
+const unchanged = await client.GET("/v1/items", { params: { header: { "If-None-Match": first.response.headers.get("ETag")! } }, cache: "no-cache" });
 const invalid = await client.GET("/v1/items", { params: { query: { limit: 101 } } });
 const unauthorized = await connect("none").GET("/v1/items");
 const limited = connect(env.LIMITED_KEY);
@@ -20,7 +20,7 @@ const refused = await limited.GET("/v1/items");
 
 report({
   items, contacts,
-  unchanged: unchanged.response.status,
+  unchanged: `${unchanged.response.status} ${unchanged.response.headers.get("Cache-Status")}`,
   invalid: { status: invalid.response.status, ...invalid.error!.error },
   unauthorized: { status: unauthorized.response.status, ...unauthorized.error!.error },
   limited: { status: refused.response.status, ...refused.error!.error, retryAfter: refused.response.headers.get("Retry-After") },

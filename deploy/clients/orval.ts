@@ -5,7 +5,7 @@ import { env, report, walk } from "./report.js";
 
 const own = globalThis.fetch; // the generated code asks for paths: browsers know of which server
 globalThis.fetch = (path, options) => own(env.NODE + path, options);
-const key = (key: string, etag?: string) => ({ headers: { "X-API-Key": key, ...(etag && { "If-None-Match": etag }) } });
+const key = (key: string, etag?: string) => ({ headers: { "X-API-Key": key, ...(etag && { "If-None-Match": etag }) }, cache: "no-cache" as const });
 
 const items = await walk(async (cursor) => {
   const answer = await listItems({ limit: 7, cursor }, key(env.KEY));
@@ -28,7 +28,7 @@ if (invalid.status !== 400 || unauthorized.status !== 401 || refused.status !== 
 
 report({
   items, contacts,
-  unchanged: unchanged.status,
+  unchanged: `${unchanged.status} ${unchanged.headers.get("Cache-Status")}`,
   invalid: { status: invalid.status, ...invalid.data.error },
   unauthorized: { status: unauthorized.status, ...unauthorized.data.error },
   limited: { status: refused.status, ...refused.data.error, retryAfter: refused.headers.get("Retry-After") },

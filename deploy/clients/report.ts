@@ -22,7 +22,7 @@ type Refusal = { status: number; code: string; message: string; details?: Record
 export function report(found: {
   items: { id: string; usage30: number }[];
   contacts: { id: string }[];
-  unchanged: number;
+  unchanged: string; // a status, and where the page came from
   invalid: Refusal;
   unauthorized: Refusal;
   limited: Refusal & { retryAfter: string | null };

@@ -191,12 +191,15 @@ async function read<Row>(client: Client, target: string, etag?: string, signal?:
 const wrongAddress = /ENOTFOUND|CERT|UNABLE_TO_/;
 
 // once sends one request. fetch asks for gzip, and decompresses it. It follows no redirect, because it would send the
-// key wherever that leads.
+// key wherever that leads. Without its option `cache`, Node.js adds Cache-Control: no-cache to each request with
+// If-None-Match, as the Fetch standard says, and the service would read the page from its database. With "no-cache" it
+// adds max-age=0.
 async function once<Row>(client: Client, target: string, etag?: string, signal?: AbortSignal): Promise<Answer<Row>> {
   if (!/^https?:\/\/[^/]/.test(client.url)) throw new Problem(0, undefined, `"${client.url}" is not the URL of a service, such as https://listedge.example.com`);
   const timeout = AbortSignal.timeout(30_000);
   const response = await fetch(client.url.replace(/\/+$/, "") + target, {
     headers: { "X-API-Key": client.key, ...(etag && { "If-None-Match": etag }) },
+    cache: "no-cache",
     redirect: "manual",
     signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
   }).catch((error: Error) => {
