@@ -128,6 +128,7 @@ type Snapshot struct {
 
 	Checks            map[string]bool // those that have run, as /readyz names them: passed, or failed only once
 	CertificateExpiry time.Time       // of the public listener; zero = it has no certificate
+	LogLinesLost      uint64
 }
 
 // Collect registers the layers. read is called once for each scrape.

@@ -74,6 +74,7 @@ func (s Snapshot) metrics(send scrape) {
 	send.value("tls_certificate_expiry_timestamp_seconds",
 		"When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.",
 		max(0, s.CertificateExpiry.Unix())) // the zero time is long before
+	send.value("log_lines_lost_total", "Lines of the log that standard error did not take: its reader was too slow, or gone.", s.LogLinesLost)
 	sendCache(send, s.Cache)
 	sendFeed(send, s.Feed)
 	sendFollower(send, s.Follower)

@@ -43,7 +43,8 @@ var errPostgresEnded = errors.New("the private Postgres has ended")
 func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
-	nodes, err := c.listen() // first: a port in use is the most frequent mistake
+	signal.Ignore(syscall.SIGPIPE) // when the reader of the log is gone
+	nodes, err := c.listen()       // first: a port in use is the most frequent mistake
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		c.RedisURL = redis.URL()
 	}
 	for i, n := range nodes { // which take over the listeners
-		log := node.NewLog(t.err, c.Flags)
+		log := node.NewLog(t.log, c.Flags)
 		if c.Nodes > 1 {
 			log.Handler = log.WithAttrs([]slog.Attr{slog.Int("node", i+1)})
 		}

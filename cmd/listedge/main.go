@@ -25,6 +25,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9/logging"
 
+	"listedge/cmd/listedge/node"
 	"listedge/internal/lists"
 	"listedge/internal/redact"
 	"listedge/internal/remedy"
@@ -81,7 +82,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
-	printed := &checkedWriter{to: out}
+	printed, log := &checkedWriter{to: out}, node.NewLineQueue(errs)
+	defer log.Close()
 	parser, exited := newParser(&c, printed, errs)
 	parsed, err := parser.Parse(args)
 	switch {
@@ -91,7 +93,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		err = usageError{Err: rewordParserError(err)}
 	default:
 		parsed.BindTo(ctx, (*context.Context)(nil))
-		parsed.Bind(&terminal{out: printed, err: errs})
+		parsed.Bind(&terminal{out: printed, err: errs, log: log})
 		err = withRemedy(parsed.Run(), parsed)
 	}
 	if ctx.Err() != nil && cancelled(err) {
@@ -101,7 +103,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err == nil {
 		return exitFine
 	}
-	fmt.Fprintf(errs, "listedge: %s\n", visible(remedy.OneSentence(redact.Text(err.Error(), inputs(args)...))))
+	fmt.Fprintf(log, "listedge: %s\n", visible(remedy.OneSentence(redact.Text(err.Error(), inputs(args)...))))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}

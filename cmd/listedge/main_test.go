@@ -4,6 +4,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -115,4 +116,23 @@ func TestPeriods(t *testing.T) {
 			t.Errorf("%q: %s, %v", text, time.Duration(p), err)
 		}
 	}
+}
+
+// stuck is standard error whose reader hangs until the channel is closed.
+type stuck chan struct{}
+
+func (s stuck) Write(b []byte) (int, error) {
+	<-s
+	return len(b), nil
+}
+
+// A command that fails ends, also if nobody reads what it says.
+func TestAnErrorThatNobodyReadsDelaysNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		errs := make(stuck)
+		if code := run(t.Context(), []string{"brew"}, io.Discard, errs); code != exitUsage {
+			t.Errorf("exit %d", code)
+		}
+		close(errs)
+	})
 }

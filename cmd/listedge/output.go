@@ -24,8 +24,12 @@ const (
 	exitUsage  = 2
 )
 
-// terminal has the standard streams to which a command writes: output and errors.
-type terminal struct{ out, err io.Writer }
+// terminal has the standard streams to which a command writes: output and errors. A node does not
+// wait for standard error: it writes to log.
+type terminal struct {
+	out, err io.Writer
+	log      *node.LineQueue
+}
 
 // usageError is a wrong flag, argument or setting.
 type usageError = node.SettingError

@@ -26,13 +26,13 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 	if err != nil {
 		return err
 	}
-	log := node.NewLog(t.err, c.Flags)
+	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE) // which would end the process: SIGPIPE, when the reader of the log is gone
+	log := node.NewLog(t.log, c.Flags)
 	n, err := newNode(ctx, node.Options{Flags: c.Flags, TLSFlags: c.TLSFlags, Settings: settingsInEffect(flags), Log: log,
 		Public: public, Private: private, DatabaseURL: c.DatabaseURL, ReplicationURL: cmp.Or(c.ReplicationURL, c.DatabaseURL)})
 	if err != nil {
 		return err // which ends the process
 	}
-	signal.Ignore(syscall.SIGHUP) // which would end the process
 	if !collectorPaceIsSet() {
 		node.PaceCollector(int64(node.GarbageShare * float64(c.CacheMemory)))
 	}

@@ -142,7 +142,9 @@ func startCommand(t *testing.T, c *exec.Cmd) *program {
 	if c.Stdout == nil {
 		c.Stdout = &p.out
 	}
-	c.Stderr = &p.err
+	if c.Stderr == nil {
+		c.Stderr = &p.err
+	}
 	must(c.Start())
 	go func() {
 		defer close(p.ended)
@@ -244,10 +246,15 @@ func launchNode(t *testing.T, databaseURL string, args ...string) *testNode {
 // variables of its own.
 func launchProgram(t *testing.T, program string, environment []string, databaseURL string, args ...string) *testNode {
 	t.Helper()
-	c := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
-		"--database-url", databaseURL, "--log-format", "json", "--drain", "50ms"}, args...)...)
+	c := serveCommand(program, databaseURL, args...)
 	c.Env = append(os.Environ(), environment...)
 	return awaitListening(t, startCommand(t, c))
+}
+
+// serveCommand is `listedge serve` on free ports, with a short drain.
+func serveCommand(program, databaseURL string, args ...string) *exec.Cmd {
+	return exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
+		"--database-url", databaseURL, "--log-format", "json", "--drain", "50ms"}, args...)...)
 }
 
 func awaitListening(t *testing.T, p *program) *testNode {

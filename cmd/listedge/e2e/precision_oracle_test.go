@@ -104,7 +104,7 @@ func (o *pageOracle) start(t *testing.T, flags ...string) {
 	public, private, err := node.Listen(f.ListenFlags)
 	must(err)
 	n, err := node.New(t.Context(), node.Options{Flags: f.Flags, DatabaseURL: o.url, ReplicationURL: o.url, Settings: map[string]any{},
-		Log: node.NewLog(io.Discard, f.Flags), Public: public, Private: private})
+		Log: node.NewLog(node.NewLineQueue(io.Discard), f.Flags), Public: public, Private: private})
 	must(err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -34,20 +34,29 @@ type recentEntry struct {
 // warnings and errors for the status page.
 type Log struct {
 	slog.Handler
+	lines *LineQueue // nil in tests
 
 	mu      sync.Mutex    // guards entries
 	entries []recentEntry // the latest last
 }
 
-// NewLog makes the process's log.
-func NewLog(w io.Writer, f Flags) *Log {
+// NewLog makes the log of a node, whose lines go to the queue.
+func NewLog(q *LineQueue, f Flags) *Log {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(f.LogLevel)) // one that slog knows
 	options := &slog.HandlerOptions{Level: level}
-	if f.LogFormat == "json" {
-		return newLogOn(slog.NewJSONHandler(w, options))
+	formatted := func(w io.Writer) slog.Handler {
+		if f.LogFormat == "json" {
+			return slog.NewJSONHandler(w, options)
+		}
+		return slog.NewTextHandler(w, options)
 	}
-	return newLogOn(slog.NewTextHandler(w, options))
+	q.mu.Lock()
+	q.tell = formatted(q.to)
+	q.mu.Unlock()
+	l := newLogOn(formatted(q))
+	l.lines = q
+	return l
 }
 
 func newLogOn(next slog.Handler) *Log {

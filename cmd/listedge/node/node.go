@@ -157,7 +157,8 @@ func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
 	registry.Collect(func() metrics.Snapshot {
 		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: pages.Stats(), Keys: n.server.Keys.Stats(), Usage: n.usage.Stats(),
-			KeyBreakerOpen: keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry()}
+			KeyBreakerOpen: keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry(),
+			LogLinesLost: log.lines.Lost()}
 		if n.follower != nil {
 			s.Follower, s.Feed = n.follower.Stats(), n.feed.Stats()
 		}
