@@ -18,6 +18,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 
 	"listedge/cmd/listedge/node"
 	"listedge/internal/redact"
@@ -25,7 +26,37 @@ import (
 
 // configFile is the file of --config: YAML or JSON, with the names of the flags. Flags
 // and environment override it.
-type configFile map[string]any
+type configFile map[string]configValue
+
+// configValue is the texts of a setting, several if it is a list, as the file has them: 010 is
+// neither 8 nor 10. nil = what it has is no value.
+type configValue []string
+
+// UnmarshalYAML keeps the texts of a node.
+func (v *configValue) UnmarshalYAML(n ast.Node) error {
+	nodes := []ast.Node{n}
+	if list, ok := n.(*ast.SequenceNode); ok {
+		nodes = list.Values
+	}
+	texts := make(configValue, 0, len(nodes))
+	for _, n := range nodes {
+		if tag, ok := n.(*ast.TagNode); ok {
+			n = tag.Value
+		}
+		switch n := n.(type) {
+		case *ast.LiteralNode: // a text of several lines
+			texts = append(texts, n.Value.Value)
+		case *ast.NullNode:
+			return nil
+		case ast.ScalarNode:
+			texts = append(texts, n.GetToken().Value)
+		default:
+			return nil
+		}
+	}
+	*v = texts
+	return nil
+}
 
 // configFlag is --config, the path of a configFile. kong calls it before it resolves other flags.
 type configFlag string
@@ -72,11 +103,10 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	if !ok || path != "" || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
 		return nil, nil
 	}
-	switch value.(type) {
-	case map[string]any, nil:
+	if value == nil {
 		return nil, fmt.Errorf("--config: %s: not a value", flag.Name)
 	}
-	return node.SettingText(value), nil
+	return strings.Join(value, ","), nil
 }
 
 // fileSuffix ends the names of environment variables that name a file with a secret.

@@ -46,6 +46,21 @@ func TestConfigFile(t *testing.T) {
 	has(printed("--config", file(`{"drain": "6s"}`)), "drain: 6s")
 	has(printed("--config", file("")), "drain: 3s")
 
+	// A text is what the file has, whatever else YAML could read in it.
+	for written, text := range map[string]string{
+		"010": "010", "0x1F": "0x1F", "1e3": "1e3", "1_000": "1_000", "0o17": "0o17", "+1": "+1", ".5": ".5", "1.50": "1.50", ".inf": ".inf",
+		"no": "no", "True": "True", "2026-11-28": "2026-11-28", "12:30:45": "12:30:45", "!!str 010": "010", "&a 010": "010",
+		"'010'": "010", `"0\x31\u0030"`: "010", "010 # eight": "010", ">-\n  0\n  10": "0 10",
+	} {
+		file := file("node-id: " + written)
+		if p := start(t, "serve", "--database-url", "postgres://h/d", "--print-config", "--config", file); p.code != exitFine ||
+			!regexp.MustCompile(`(?m)^node-id: "?'?`+regexp.QuoteMeta(text)+`"?'?  # --config$`).MatchString(p.out.String()) {
+			t.Errorf("%s: exit %d: %s%s", written, p.code, p.out.String(), p.err.String())
+		}
+	}
+	has(printed("--config", file("trusted-proxies: [10.0.0.0/8]\nnode-id: &n 010\nregion: *n\nno-docs: yes\nmax-connections: 0100")), "- 10.0.0.0/8", `region: "010"`,
+		"no-docs: true", "max-connections: 64")
+
 	// The environment may name the file, too. The flag overrides it.
 	t.Setenv("LISTEDGE_CONFIG", file("drain: 7s"))
 	has(printed(), "drain: 7s", "max-stale: 2m0s")
@@ -60,7 +75,7 @@ func TestConfigFile(t *testing.T) {
 	t.Setenv("LISTEDGE_CONFIG", "")
 	has(printed(), "drain: 3s")
 
-	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}",
+	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}", "a map in a list": "replica-url: [{a: 1}]", "nothing": "region:", "null": "region: ~",
 		"a value that cannot work": "cache-memory: 1B"} {
 		p := start(t, "serve", "--database-url", "postgres://h/d", "--config", file(text))
 		if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 {
