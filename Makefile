@@ -39,7 +39,7 @@ test: ## check, and all tests, with what they need installed
 # tests. A test runs twice only if both say something: the race detector falsifies what tests measure, and of a model it shows nothing.
 # -count=1: Go, which keeps the results of tests, does not see that a program has changed which a test builds and starts.
 PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/lists ./internal/redact ./internal/remedy \
-	./origin ./origin/admin ./origin/load
+	./origin ./origin/admin
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|UsageIsWhat|NodesShareWhat|OneTrace
 TWICE = EveryCachedPage|FreshnessUnderFaults/of_Redis
 RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|StandbysAfter|UnderLoad|SchemaChanges|Timeline|ClosedIdle

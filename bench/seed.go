@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin/load"
+	"listedge/internal/sandbox"
 )
 
 // sized is a workspace and how many items it has.
@@ -62,11 +62,18 @@ func (s *subject) seed(ctx context.Context, items int) error {
 }
 
 func (s *subject) seedOne(ctx context.Context, items, contacts int) error {
-	spec := load.SeedSpec{Workspaces: 1, Items: items, Contacts: contacts, Seed: int64(len(s.sizes) + 1)}
-	workspaces, err := load.Seed(ctx, s.url, spec, os.Stderr)
-	if err == nil {
-		s.sizes = append(s.sizes, sized{items, workspaces[0]})
+	n := len(s.sizes) + 1
+	conn, err := s.db.Acquire(ctx)
+	if err != nil {
+		return err
 	}
+	defer conn.Release()
+	if _, err := conn.Conn().PgConn().Exec(ctx, sandbox.Sample(n, items, contacts)).ReadAll(); err != nil {
+		return fmt.Errorf("sample data: %w", err)
+	}
+	made := sized{items: items}
+	err = conn.QueryRow(ctx, "SELECT id FROM workspaces ORDER BY created_at DESC LIMIT 1").Scan(&made.workspace)
+	s.sizes = append(s.sizes, made)
 	return err
 }
 

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -102,7 +104,9 @@ func startServers(t *testing.T) *fleet {
 	f := &fleet{postgres: sandboxtest.Postgres(t), redis: sandboxtest.Redis(t)}
 	f.env = []string{"LISTEDGE_DATABASE_URL=" + f.postgres.URL("postgres")}
 	listedge(t, f.env, "migrate", "up")
-	listedge(t, f.env, "seed", "--workspaces", "1", "--items", "300", "--contacts", "300")
+	db := must1(pgx.Connect(t.Context(), f.postgres.URL("postgres")))
+	defer db.Close(t.Context())
+	must1(db.PgConn().Exec(t.Context(), sandbox.Sample(1, 300, 300)).ReadAll())
 	var workspaces []struct{ ID string }
 	if err := json.Unmarshal([]byte(listedge(t, f.env, "workspaces", "list", "--json")), &workspaces); err != nil || len(workspaces) != 1 {
 		t.Fatal(workspaces, err)

@@ -20,7 +20,7 @@ import (
 	"listedge/cmd/listedge/node"
 	"listedge/internal/sandbox"
 	"listedge/origin/admin"
-	"listedge/origin/load"
+	"listedge/origin/postgres"
 )
 
 type devCommand struct {
@@ -33,9 +33,6 @@ type devCommand struct {
 
 // devStartTimeout bounds starting a server, also on a slow laptop.
 const devStartTimeout = 2 * time.Minute
-
-// devSeed is the sample data: a few thousand rows in two workspaces.
-var devSeed = load.SeedSpec{Workspaces: 2, Items: 3000, Contacts: 1500, Seed: 1}
 
 var errPostgresEnded = errors.New("the private Postgres has ended")
 
@@ -165,7 +162,7 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, url string) (key 
 	defer conn.Close()
 	workspaces, err := conn.Workspaces(ctx)
 	if err == nil && len(workspaces) == 0 {
-		if _, err = load.Seed(ctx, url, devSeed, t.err); err == nil {
+		if err = sample(ctx, url); err == nil {
 			workspaces, err = conn.Workspaces(ctx)
 		}
 	}
@@ -174,6 +171,21 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, url string) (key 
 	}
 	k, err := conn.CreateKey(ctx, admin.Key{WorkspaceID: workspaces[0].ID, Name: "dev"}, nil)
 	return k.Key, k.WorkspaceID, err
+}
+
+// sample makes two workspaces of a few thousand sample rows.
+func sample(ctx context.Context, url string) error {
+	conn, err := postgres.ConnectPrimary(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for n := range 2 {
+		if _, err := conn.PgConn().Exec(ctx, sandbox.Sample(n+1, 3000, 1500)).ReadAll(); err != nil {
+			return fmt.Errorf("sample data: %w", err)
+		}
+	}
+	return nil
 }
 
 func (c *devCommand) welcome(t *terminal, nodes []*devNode, url, key string, workspace uuid.UUID) {

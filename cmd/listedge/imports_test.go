@@ -16,7 +16,7 @@ import (
 var (
 	mayImport = map[string][]string{
 		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower",
-			"origin/load", "origin/postgres", "origin/usage",
+			"origin/postgres", "origin/usage",
 			"internal/lists", "internal/redact", "internal/remedy", "internal/sandbox"},
 		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "limiter", "origin", "origin/admin", "origin/postgres", "internal/changefeed",
 			"internal/remedy"},
@@ -39,7 +39,6 @@ var (
 		"origin/admin":                 {"origin/apikey", "origin/audit", "origin/follower", "origin/postgres", "origin/usage", "internal/lists", "internal/remedy"},
 		"origin/audit":                 {"origin/postgres"},
 		"origin/follower":              {"origin/postgres", "internal/changefeed", "internal/lists"},
-		"origin/load":                  {"origin", "origin/audit", "origin/postgres", "internal/lists"},
 		"origin/usage":                 {"origin/postgres"},
 		"origin/postgres/databasetest": {"origin/postgres"},
 
@@ -57,7 +56,7 @@ var (
 		"internal/sandbox/sandboxtest":   {"internal/sandbox"},
 
 		"bench": {"docs/clients/go", "edge", "cache", "limiter", "metrics", "origin", "origin/apikey",
-			"origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox", "internal/lists"},
+			"origin/admin", "origin/follower", "origin/postgres", "internal/changefeed", "internal/sandbox", "internal/lists"},
 		"deploy":          nil,
 		"docs/clients/go": nil,
 	}
@@ -69,13 +68,12 @@ var (
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
 		"github.com/jackc/pgx": {"internal/lists", "origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit",
-			"origin/load", "origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
+			"origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
 		"github.com/redis/go-redis": {"cache", "limiter", "internal/changefeed", "cmd/listedge", "cmd/listedge/doctor", "cmd/listedge/node",
 			"bench", "internal/sandbox/redistest"},
 		"github.com/alecthomas/kong":      {"cmd/listedge"},
 		"github.com/pressly/goose":        {"origin/admin"},
 		"github.com/klauspost/compress":   {"cache"},
-		"github.com/schollz/progressbar":  {"origin/load"},
 		"github.com/swaggest/swgui":       {"edge"},
 		"golang.org/x/sys":                {"internal/boottime"},
 		"github.com/prometheus/procfs":    {"bench"},

@@ -4,7 +4,7 @@
 //	main.go ──► database.go, settings.go: flags, environment, --config ──► one command
 //	                                                                        │
 //	serve.go, dev.go ──► node/: wires cache, limiter, origin, edge ◄────────┤
-//	workspaces.go, keys.go, migrate.go, import.go … ──► origin/ ◄───────────┤
+//	workspaces.go, keys.go, migrate.go … ──► origin/ ◄───────────┤
 //	doctor.go, ready.go, explain.go ──► doctor/: servers and running nodes ◄┘
 package main
 
@@ -51,8 +51,6 @@ type cli struct {
 	Purge      purgeCommand      `cmd:"" example:"--workspace ID" help:"Make all nodes read the pages of a workspace, or all pages, again."`
 	Ready      readyCommand      `cmd:"" example:"--node http://127.0.0.1:9090 --wait 60s" help:"Exit with 0 if a node is ready, for health checks."`
 	Explain    explainCommand    `cmd:"" example:"01JA2B3C4D" help:"Print what a node recorded of a recent request: its limit, its page, its times."`
-	Import     importCommand     `cmd:"" example:"items --workspace ID items.csv" help:"Load the rows of a list from a CSV file."`
-	Seed       seedCommand       `cmd:"" example:"--workspaces 10 --items 5000 --contacts 1000" help:"Load deterministic sample data of any size."`
 
 	Config  configFlag       `help:"File with settings of a command: YAML with the names of its flags. Flags and environment override it." placeholder:"FILE"`
 	Version kong.VersionFlag `help:"Print version and revision." env:"-"`

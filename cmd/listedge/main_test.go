@@ -64,10 +64,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"migrate status":                "check that --database-url names Postgres",
 		"migrate drop-slot":             "check that --database-url names Postgres",
 		"migrate drop-slot --replication-url postgres://127.0.0.1:1/n": "check that --replication-url names Postgres",
-		"import items main.go/none.csv --workspace " + id:              "not a directory\n",
-		"seed":                                "check that --database-url names Postgres",
-		"ready --node 127.0.0.1:1":            "check that --node names the admin listener of a node, and that it runs",
-		"explain x --node http://127.0.0.1:1": "check that --node names the admin listener",
+		"ready --node 127.0.0.1:1":                                     "check that --node names the admin listener of a node, and that it runs",
+		"explain x --node http://127.0.0.1:1":                          "check that --node names the admin listener",
 	} {
 		t.Run(line, func(t *testing.T) {
 			if p := start(t, strings.Fields(line)...); p.code == exitFine || !strings.Contains(p.err.String(), want) || strings.Count(p.err.String(), "\n") != 1 {

@@ -3,17 +3,13 @@ package e2e
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"listedge/internal/lists"
 )
 
 func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	missing := filepath.Join(t.TempDir(), "missing.csv")
 	const id = "00000000-0000-0000-0000-000000000001"
 	for line, want := range map[string]string{
 		"keys":  "expected one of",
@@ -77,9 +73,6 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"audit --since 0h --database-url " + url:                                                "--since",
 		"audit --since 1000000000d --database-url " + url:                                       "7d",
 		"audit --key me --database-url " + url:                                                  "--key",
-		"import orders --workspace " + id + " x.csv --database-url " + url:                      "orders",
-		"import items --workspace " + id + " " + missing + " --database-url " + url:             "missing.csv",
-		"seed --workspaces 0 --database-url " + url:                                             "--workspaces",
 		"usage --database-url " + url:                                                           "--workspace",
 		"usage --since 0s --workspace " + id + " --database-url " + url:                         "--since: must be a positive duration",
 		"usage --since 36d --workspace " + id + " --database-url " + url:                        "--since must be at most 35d",
@@ -115,15 +108,13 @@ func TestIDsOfNothingAreNotFound(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
-	file := filepath.Join(t.TempDir(), "items.csv")
-	must(os.WriteFile(file, []byte("id,name\n"), 0o644))
 	key := parsed[[]struct{ ID string }](t, "keys", "list", "--workspace", workspace, "--database-url", url)
 	const none = "00000000-0000-0000-0000-000000000000"
 	for line, other := range map[string]string{
 		"workspaces suspend ID": key[0].ID, "workspaces resume ID": key[0].ID, "workspaces update ID --rate 1": key[0].ID,
 		"keys create --workspace ID": key[0].ID, "keys list --workspace ID": key[0].ID, "usage --workspace ID": key[0].ID,
-		"import items --workspace ID " + file: key[0].ID, "purge --workspace ID": key[0].ID,
-		"keys revoke ID": workspace, "keys update ID --rate 1": workspace, "keys rotate ID": workspace, "keys show ID": workspace,
+		"purge --workspace ID": key[0].ID,
+		"keys revoke ID":       workspace, "keys update ID --rate 1": workspace, "keys rotate ID": workspace, "keys show ID": workspace,
 	} {
 		for _, id := range []string{none, other} {
 			line := strings.ReplaceAll(line, " ID", " "+id)
@@ -204,14 +195,6 @@ func TestHelpAndVersion(t *testing.T) {
 			}
 		})
 	}
-	help := command(t, "import", "--help")
-	for _, c := range lists.All {
-		for _, column := range c.Columns() {
-			if !strings.Contains(help, column.Field) {
-				t.Errorf("import's help does not name %s:\n%s", column.Field, help)
-			}
-		}
-	}
 }
 
 // A command whose output cannot be written fails: a new key, for example, is printed only once.
@@ -235,29 +218,16 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 func TestAnInterruptIsReportedAsOne(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	workspace, _ := workspaceWithKey(t, url)
-	silent, end, err := os.Pipe()
-	must(err)
-	defer silent.Close()
-	defer end.Close()
-	must1(end.WriteString("id,name\n"))
-	for name, c := range map[string]struct{ line, query string }{ // which the signal interrupts
-		"import": {"import items - --workspace " + workspace, "copy %"},
-		"seed":   {"seed --items 1000000", "%sample_items%"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			conn := connect(t, url)
-			command := exec.Command(listedge, append(strings.Fields(c.line), "--database-url", url)...)
-			command.Stdin = silent
-			p := startCommand(t, command)
-			within(t, patience, "under way", func() (is bool) {
-				const sql = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ILIKE $1)"
-				must(conn.QueryRow(t.Context(), sql, c.query).Scan(&is))
-				return is
-			})
-			if p.stop() != exitFailed || p.err.String() != "listedge: interrupted\n" {
-				t.Errorf("exit %d: %s", p.code, p.err.String())
-			}
-		})
+	conn := connect(t, url)
+	tx := must1(conn.Begin(t.Context()))
+	defer tx.Rollback(t.Context())
+	must1(tx.Exec(t.Context(), "LOCK TABLE workspaces IN ACCESS EXCLUSIVE MODE"))
+	p := start(t, "workspaces", "list", "--database-url", url)
+	within(t, patience, "the command waits for the table", func() (waits bool) {
+		must(tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'workspaces'::regclass)").Scan(&waits))
+		return waits
+	})
+	if p.stop() != exitFailed || p.err.String() != "listedge: interrupted\n" {
+		t.Errorf("exit %d: %s", p.code, p.err.String())
 	}
 }

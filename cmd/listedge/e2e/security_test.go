@@ -188,7 +188,7 @@ func TestNoPasswordIsShown(t *testing.T) {
 		"an escape":            {args: "doctor --database-url postgres://u:s3cr!t%zz@127.0.0.1:1/d", code: exitUsage, want: "--database-url"},
 		"an @": {args: "keys list --workspace 00000000-0000-0000-0000-000000000001 --database-url postgres://u:s3@s3cr!t@127.0.0.1:1/d",
 			code: exitUsage, want: "%40"},
-		"a slash":         {args: "seed --database-url postgres://u:12/s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%2F"},
+		"a slash":         {args: "audit --database-url postgres://u:12/s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%2F"},
 		"a query":         {args: "workspaces list --database-url postgres://h/d?s3cr!t", code: exitUsage, want: "--database-url"},
 		"a query's value": {args: "workspaces list --database-url postgres://h/d?PASSWORD=s3cr!t%zz", code: exitUsage, want: "--database-url"},
 		"a mode":          {args: "workspaces list --database-url postgres://u:s3cr!t@h/d?sslmode=no", code: exitUsage, want: "sslmode is invalid"},

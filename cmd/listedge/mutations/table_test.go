@@ -77,9 +77,6 @@ var mutations = []struct {
 		{"a rotation does not wait for the row", without(" FOR NO KEY UPDATE"), "TestARotationThatWaited"},
 		{"a revocation to come is one", replaced("<= clock_timestamp() THEN 'revoked", "IS NOT NULL THEN 'revoked"), "TestStatesOfKeys"},
 	}},
-	{"origin/load", []mutation{
-		{"an import without a row", replaced("audit.Write", "(func(context.Context, pgx.Tx, audit.Act) error { return nil })"), "TestPostgres"},
-	}},
 	{"origin/apikey", []mutation{
 		{"not invalidated when a change settles", replaced("Settled", "Settled[:0]"), "TestALookupBeforeAChangeIsVisibleIsInvalidated"},
 		{"not invalidated before a change settles", gone, "TestAChangeInvalidatesBeforeItIsVisible"},
