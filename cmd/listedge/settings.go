@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -233,31 +232,9 @@ func inputs(args []string) (all []string) {
 	return all
 }
 
-// tracingEnabled says whether OpenTelemetry's environment variables name a collector. The
-// library reads the other OTEL_ variables itself.
-func tracingEnabled() (bool, error) {
-	setting := func(name string) string {
-		return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_"+name), os.Getenv("OTEL_EXPORTER_OTLP_"+name))
-	}
-	endpoint, protocol := setting("ENDPOINT"), setting("PROTOCOL")
-	if endpoint == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
-		return false, nil
-	}
-	if protocol != "" && protocol != "http/protobuf" {
-		return false, usageError{Err: fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", protocol)}
-	}
-	if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return false, usageError{Err: errors.New("OTEL_EXPORTER_OTLP_ENDPOINT or …_TRACES_ENDPOINT: not an http:// or https:// URL")}
-	}
-	return true, nil
-}
-
 // newNode makes a node, with what the program and the environment say besides its flags.
-func newNode(ctx context.Context, o node.Options) (_ *node.Node, err error) {
+func newNode(ctx context.Context, o node.Options) (*node.Node, error) {
 	o.Version, o.Revision, o.NotifySocket = version, builtFrom(), os.Getenv("NOTIFY_SOCKET") // where systemd waits for a unit of Type=notify
-	if o.Traces, err = tracingEnabled(); err != nil {
-		return nil, err
-	}
 	return node.New(ctx, o)
 }
 

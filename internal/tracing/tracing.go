@@ -8,11 +8,15 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"os"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -41,27 +45,57 @@ type Span struct {
 	began  time.Time
 }
 
-// New makes a tracer. OpenTelemetry's environment variables configure it: where to
-// send to, with which headers, what to sample, how much to queue. version is the
-// service's.
-func New(ctx context.Context, version string, logger *slog.Logger) (*Tracer, error) {
+// New makes the tracer that OpenTelemetry's environment variables describe: where to send to, with
+// which headers, what to sample, how much to queue. It returns nil if they name no collector. What
+// cannot be used is a warning, because whether a node starts must not depend on its traces.
+// version is the service's.
+func New(ctx context.Context, version string, logger *slog.Logger) *Tracer {
+	log := errorLog{logger}
+	if !enabled(log) {
+		return nil
+	}
+	otel.SetLogger(logr.New(log)) // its own writes headers and URLs to standard error
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Error(err, err.Error()) }))
 	described, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", "listedge"), attribute.String("service.version", version)),
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
-	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
-		return nil, fmt.Errorf("describe this node for tracing: %w", err)
+	if err != nil { // the attributes that are good are used
+		log.Error(err, err.Error())
 	}
-	otel.SetLogger(logr.New(errorLog{logger})) // its own writes headers and URLs to standard error
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("trace exporter: %w", err)
+		log.Error(err, err.Error())
+		return nil
 	}
+	p := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(exporter))
 	failure := rate.Sometimes{Interval: time.Minute}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		failure.Do(func() { logger.Warn("traces are dropped: the collector does not accept them", "error", err) })
 	}))
-	p := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(exporter))
-	return &Tracer{p, p.Tracer("listedge")}, nil
+	return &Tracer{p, p.Tracer("listedge")}
+}
+
+// enabled says whether the environment names a collector, and warns of what the library would
+// silently do otherwise.
+func enabled(log errorLog) bool {
+	setting := func(name string) string {
+		return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_"+name), os.Getenv("OTEL_EXPORTER_OTLP_"+name))
+	}
+	endpoint, protocol, exporter := setting("ENDPOINT"), setting("PROTOCOL"), os.Getenv("OTEL_TRACES_EXPORTER")
+	if endpoint == "" || exporter == "none" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
+		return false
+	}
+	if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		log.Error(nil, "OTEL_EXPORTER_OTLP_ENDPOINT or …_TRACES_ENDPOINT is no http:// or https:// URL: requests are not traced")
+		return false
+	}
+	if !slices.Contains([]string{"", "http/protobuf", "http/json"}, protocol) {
+		log.Error(nil, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL or …_TRACES_PROTOCOL is %q: traces are sent by http/protobuf, mostly to port 4318", protocol))
+	}
+	if exporter != "" && !slices.Contains(strings.Split(exporter, ","), "otlp") {
+		log.Error(nil, fmt.Sprintf("OTEL_TRACES_EXPORTER is %q: traces are sent by otlp", exporter))
+	}
+	return true
 }
 
 // Close sends what is queued, until ctx ends.

@@ -213,9 +213,39 @@ func TestACollectorThatHangsCostsRequestsNothing(t *testing.T) {
 	}
 }
 
-func TestTracingByAnotherProtocolIsRefused(t *testing.T) {
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
-	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-	refused(t, exitUsage, "http/protobuf, not by grpc", "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url",
-		"postgres://127.0.0.1:1/none")
+// Operators inject OTEL_ variables into all pods. One that cannot be used is a warning, without
+// the value of what may be a secret, and the node starts.
+func TestAWrongSettingOfTracingIsAWarning(t *testing.T) {
+	t.Parallel()
+	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"
+	for variable, warning := range map[string]string{
+		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc":                           `OTEL_EXPORTER_OTLP_PROTOCOL or …_TRACES_PROTOCOL is \"grpc\": traces are sent by http/protobuf`,
+		"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http":                    `traces are sent by http/protobuf`,
+		"OTEL_TRACES_EXPORTER=jaeger":                                `OTEL_TRACES_EXPORTER is \"jaeger\"`,
+		"OTEL_TRACES_SAMPLER=x-ray":                                  "unsupported sampler: x-ray",
+		"OTEL_RESOURCE_ATTRIBUTES=team":                              "missing value",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://u:s3cret@h:x":            "requests are not traced",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=u:s3cret@h:4317":         "requests are not traced",
+		"OTEL_EXPORTER_OTLP_HEADERS=s3cret":                          "parse headers",
+		"OTEL_EXPORTER_OTLP_CERTIFICATE=/none/s3cret":                "read tls ca cert file",
+		"OTEL_EXPORTER_OTLP_TIMEOUT=s3cret":                          "parse duration",
+		"OTEL_TRACES_SAMPLER_ARG=9 OTEL_TRACES_SAMPLER=traceidratio": "invalid trace ID ratio",
+	} {
+		t.Run(variable, func(t *testing.T) {
+			n := launchProgram(t, listedge, append([]string{endpoint}, strings.Fields(variable)...), "postgres://127.0.0.1:1/none")
+			if log := n.err.String(); !strings.Contains(log, "a setting of tracing (OTEL_…) cannot be used") || !strings.Contains(log, warning) ||
+				strings.Contains(log, "s3cret") {
+				t.Errorf("%s, want %s", log, warning)
+			}
+			if code := n.stop(); code != exitFine {
+				t.Errorf("exit %d: %s", code, n.err.String())
+			}
+		})
+	}
+	for _, variable := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL=http/json", "OTEL_TRACES_EXPORTER=console,otlp", "OTEL_SDK_DISABLED=true", "OTEL_TRACES_EXPORTER=none"} {
+		n := launchProgram(t, listedge, []string{endpoint, variable}, "postgres://127.0.0.1:1/none")
+		if log := n.err.String(); strings.Contains(log, "OTEL_") {
+			t.Errorf("%s: %s", variable, log)
+		}
+	}
 }
