@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,6 +25,8 @@ import (
 type plan struct {
 	Type         string  `json:"Node Type"`
 	Index        string  `json:"Index Name"`
+	IndexCond    string  `json:"Index Cond"`
+	Relation     string  `json:"Relation Name"`
 	Rows         float64 `json:"Actual Rows"`
 	Loops        float64 `json:"Actual Loops"`
 	Filtered     float64 `json:"Rows Removed by Filter"`
@@ -274,5 +277,135 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 	// A term without a gram that many rows match: no more than it needs.
 	if ids, p := e.fetch(t, Query{Workspace: ourWorkspace, Search: "pr", Limit: limit}); len(ids) != limit || p.usedIndexes["items_by_created_at"] > 5*limit {
 		t.Errorf("a short term reads %v:\n%s", p.usedIndexes, p.text)
+	}
+}
+
+// TestPlansAreTheSameWhateverTheServerKnows asks for a page of each kind, and for the check of a node that
+// starts, while the planner knows nothing, the truth, or what was true once. It judges each part of a plan, also
+// parts that were not executed: no list is read but by its own index, and none is searched but by the index of grams.
+func TestPlansAreTheSameWhateverTheServerKnows(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t) // of a server without autovacuum
+	conn := connect(t, url)
+	check := func(state string) {
+		t.Run(state, func(t *testing.T) { checkEveryPlan(t, url) })
+	}
+	check("no rows, never analysed")
+	for _, index := range []string{"items_by_grams", "contacts_by_grams"} { // four times the default: it is never emptied on the way
+		exec(t, conn, "ALTER INDEX "+index+" SET (gin_pending_list_limit = 16384)")
+	}
+
+	const names = "SELECT 'aaaaaaaa-0000-4000-8000-000000000001'::uuid, n, 'Name ' || n FROM generate_series(1, 500) n UNION ALL " +
+		"SELECT md5((n % 20)::text)::uuid, n, 'Name ' || n FROM generate_series(1, 100) n"
+	exec(t, conn, `INSERT INTO items (workspace_id, name, description, type, track_stock, reorder_point)
+		SELECT w, name, (SELECT string_agg(md5(n::text || k), ' ') FROM generate_series(1, 240) k), 'SERVICE', true, 1 FROM (`+names+`) rows (w, n, name)`)
+	exec(t, conn, `INSERT INTO contacts (workspace_id, name, tin, is_supplier)
+		SELECT w, name, (SELECT string_agg(md5(n::text || k), ' ') FROM generate_series(1, 240) k), true FROM (`+names+`) rows (w, n, name)`)
+	check("texts of 8 kB wait in the pending lists, never analysed")
+	exec(t, conn, "ANALYZE")
+	check("and analysed")
+
+	// The indexes of few rows are longer than those of all.
+	exec(t, conn, "UPDATE items SET usage_30 = 1; UPDATE contacts SET phone = '1'")
+	for _, index := range []string{"items_by_created_at", "items_by_name", "contacts_by_created_at", "contacts_by_name"} {
+		exec(t, conn, "REINDEX INDEX "+index)
+	}
+	exec(t, conn, "ANALYZE")
+	check("all rows are services, low and suppliers")
+	exec(t, conn, "UPDATE items SET active = false; UPDATE contacts SET active = false")
+	exec(t, conn, "ANALYZE")
+	exec(t, conn, "UPDATE items SET active = true; UPDATE contacts SET active = true")
+	check("no row was active")
+	for _, index := range []string{"items_by_grams", "contacts_by_grams"} {
+		var pages int
+		if must(conn.QueryRow(t.Context(), "SELECT gin_clean_pending_list($1::regclass)", index).Scan(&pages)); pages < 512 {
+			t.Errorf("only %d pages were pending of %s", pages, index)
+		}
+	}
+	check("no list is pending")
+	exec(t, conn, "DELETE FROM items; DELETE FROM contacts")
+	exec(t, conn, "VACUUM ANALYZE")
+	exec(t, conn, `INSERT INTO items (workspace_id, name) SELECT w, name FROM (`+names+`) rows (w, n, name)`)
+	exec(t, conn, `INSERT INTO contacts (workspace_id, name) SELECT w, name FROM (`+names+`) rows (w, n, name)`)
+	check("there was no row")
+}
+
+// checkEveryPlan fetches a page of every shape.
+func checkEveryPlan(t *testing.T, url string) {
+	e := explain(t, url)
+	shapes := 0
+	for _, c := range lists.All {
+		filters := []lists.Flags{0}
+		for _, f := range c.Filters() {
+			for _, chosen := range slices.Clone(filters) {
+				for _, v := range f.Values {
+					filters = append(filters, chosen|v.Flag)
+				}
+			}
+		}
+		for _, sort := range c.Orders() {
+			for _, filter := range filters {
+				for _, search := range []string{"", "zq", "zzqx"} {
+					q := Query{Workspace: ourWorkspace, Collection: c, Sort: sort, Filter: filter, Search: search, Limit: 50}
+					if filter != 0 { // a plan is for any workspace, and a small one is read sooner
+						q.Workspace = uuid.MustParse("c4ca4238-a0b9-2382-0dcc-509a6f75849b") // md5 of 1
+					}
+					for _, q.After = range []lists.Position{"", (&lists.Row{CreatedAt: 1 << 60}).SetTexts("A", "").Position(sort)} {
+						_, p := e.fetch(t, q)
+						if p.mustReadBy(t, q); t.Failed() {
+							return // one plan says enough
+						}
+						shapes++
+					}
+				}
+			}
+		}
+	}
+	must(e.origin.Check(t.Context()))
+	for _, c := range lists.All {
+		for _, sort := range c.Orders() {
+			q := Query{Collection: c, Sort: sort, Search: "none", After: "a position"}
+			(<-e.plans).mustReadBy(t, q)
+		}
+	}
+	if want := 2 * 2 * 3 * (3*3 + 3); shapes != want {
+		t.Errorf("%d shapes of %d", shapes, want)
+	}
+}
+
+// mustReadBy fails unless each scan of the query's table is by the index that its list has: of
+// rows that a filter usually keeps few of, the index of those.
+func (p *plan) mustReadBy(t *testing.T, q Query) {
+	t.Helper()
+	kept := map[bool]string{q.Filter&lists.Services != 0: "_services", q.Filter&lists.Suppliers != 0: "_suppliers"}[true]
+	if q.Filter&lists.Low != 0 {
+		kept = "_low"
+	}
+	index := fmt.Sprintf("%s%s_by_%s", q.Collection, kept, [...]string{"created_at", "name"}[q.Sort])
+	lists, grams, sorts := 0, 0, 0
+	var judge func(n *plan) bool
+	judge = func(n *plan) bool {
+		ok := true
+		switch {
+		case n.Type == "Sort" || n.Type == "Incremental Sort":
+			sorts++
+		case n.Type == "Bitmap Index Scan": // of the whole list, or of what it says: its heap scan is the parent
+			grams++
+			ok = n.Index == fmt.Sprintf("%s_by_grams", q.Collection) && strings.Contains(n.IndexCond, "search_grams(workspace_id")
+		case n.Type == "Bitmap Heap Scan": // it filters nothing
+		case n.Relation != "":
+			lists++
+			ok = n.Type == "Index Scan" && n.Index == index && strings.Contains(n.IndexCond, "workspace_id = ") &&
+				(q.After == "" || strings.Contains(n.IndexCond, "ROW("))
+		}
+		for _, child := range n.Plans {
+			ok = judge(child) && ok
+		}
+		return ok
+	}
+	s, _ := shapeOf(&q)
+	wanted := map[searchPlan][3]int{noSearch: {1, 0, 0}, walkSearch: {1, 0, 0}, indexedSearch: {2, 1, 1}}[s.search]
+	if !judge(p) || [3]int{lists, grams, sorts} != wanted {
+		t.Errorf("%s behind %q is not read by %s and the index of grams alone:\n%s", describe(q), q.After, index, p.text)
 	}
 }

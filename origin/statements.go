@@ -12,7 +12,8 @@ import (
 )
 
 // An indexed search takes the first of three ways that fills its page. searchGlance and
-// searchWalk bound the first two, in rows. None depends on the planner's estimates.
+// searchWalk bound the first two, in rows. None depends on the planner's estimates, and no plan does:
+// see sql.
 //
 //  1. Glance: the first searchGlance rows in list order. It is enough for a term
 //     that many rows match.
@@ -95,6 +96,12 @@ func shapeOf(q *Query) (shape, [][]byte) {
 // outer one is the page's. An index scan is lazy, so no more rows than the page's
 // are read. OFFSET 0 keeps other conditions away from the index of grams: for one
 // of them the planner could choose another index.
+//
+// No plan depends on statistics, on the size of an index or on its pending list, because the
+// planner has no choice: sequential scans and sorts are off (postgres.SessionSettings), and of
+// the indexes it can use only those whose condition follows from the statement's. So each
+// says that a row is active in the words of its index. The planner does not know that they mean
+// the same.
 func (s shape) sql() string {
 	var list []string
 	for _, c := range s.collection.Listed() {
@@ -114,7 +121,7 @@ func (s shape) sql() string {
 		fields = append(fields, "NULL", "NULL", "NULL")[:4] // as many as search_text takes
 		grams = fmt.Sprintf(" AND search_grams(workspace_id, search_text(%s)) @> (SELECT search_grams($1, %s))", strings.Join(fields, ", "), term)
 	}
-	rows := "workspace_id = $1 AND active" + s.collection.Where(s.filter)
+	rows := "workspace_id = $1 AND " + s.active() + s.collection.Where(s.filter)
 	if s.after {
 		rows += " AND " + s.sort.After(parameter(), parameter())
 	}
@@ -135,10 +142,29 @@ UNION ALL
 SELECT %[1]s FROM walked WHERE %[8]s = $2
 UNION ALL
 SELECT %[1]s FROM (
-	SELECT * FROM (SELECT * FROM %[2]s WHERE active%[6]s OFFSET 0) found WHERE %[3]s%[5]s ORDER BY %[4]s LIMIT $2) sorted
-WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, grams, glanced, walked)
+	SELECT * FROM (SELECT * FROM %[2]s WHERE %[9]s%[6]s OFFSET 0) found WHERE %[3]s%[5]s ORDER BY %[4]s LIMIT $2) sorted
+WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, grams, glanced, walked, activeLow)
 	}
 	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
+}
+
+// The words in which indexes of few rows say that a row is active (see sql). activeFew implies
+// activeLow, and not the other way round.
+const (
+	activeLow = "active > false" // items_low_…, …_by_grams
+	activeFew = "active >= true" // items_services_…, contacts_suppliers_…
+)
+
+// active is the condition that a row is active, in the words of the index that has the list. Of
+// two filters with an index of few rows, it is Low's.
+func (s shape) active() string {
+	switch {
+	case s.filter&lists.Low != 0:
+		return activeLow
+	case s.filter&(lists.Services|lists.Suppliers) != 0:
+		return activeFew
+	}
+	return "active"
 }
 
 // readPointSQL selects a statement's read point, <snapshot>@<LSN>@<ServerSQL>: a standby shows
