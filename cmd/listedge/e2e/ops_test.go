@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"io"
 	"net"
+	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -105,5 +108,32 @@ func TestReadyIsAwaited(t *testing.T) {
 	said := make([]byte, 100)
 	if length, err := systemd.Read(said); err != nil || string(said[:length]) != "READY=1" {
 		t.Errorf("the notification to systemd is %q (%v)", said[:length], err)
+	}
+}
+
+// systemd does not read what is sent to it: the node is ready all the same, and ends.
+func TestASystemdThatDoesNotReadDelaysNoEnd(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(sandboxtest.Dir(t), "notify")
+	systemd := must1(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))
+	defer systemd.Close()
+	filler := must1(syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM, 0))
+	defer syscall.Close(filler)
+	must(syscall.SetNonblock(filler, true))
+	for err := error(nil); err == nil; {
+		err = syscall.Sendto(filler, []byte("x"), 0, &syscall.SockaddrUnix{Name: socket})
+	}
+	n := launchProgram(t, listedge, []string{"NOTIFY_SOCKET=" + socket}, database(t))
+	n.awaitReady(t)
+	within(t, patience, "it waits for systemd", func() bool {
+		r := must1(http.Get(n.admin + "/debug/pprof/goroutine?debug=1"))
+		defer r.Body.Close()
+		return slices.ContainsFunc(strings.Split(string(must1(io.ReadAll(r.Body))), "\n\n"), func(stack string) bool {
+			return strings.Contains(stack, ".announce") && strings.Contains(stack, ".Write")
+		})
+	})
+	defer time.AfterFunc(patience, func() { n.signal(syscall.SIGKILL) }).Stop() // a hang
+	if code := n.stop(); code != exitFine {
+		t.Errorf("exit %d: %s", code, n.err.String())
 	}
 }

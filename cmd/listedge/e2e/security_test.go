@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,6 +73,19 @@ func TestTLS(t *testing.T) {
 	sandboxtest.Certificate(t, "third", year, f.TLSCert, f.TLSKey)
 	within(t, patience, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
 	n.awaitCheck(t, "certificate", "ok")
+
+	// The files are on a mount that hangs, as a pipe does without a writer.
+	must(os.Remove(f.TLSCert))
+	must(syscall.Mkfifo(f.TLSCert, 0o600))
+	n.awaitCheck(t, "certificate", "reading its files hangs")
+	if name, status, err := ask(&tls.Config{}); err != nil || name != "third" || status != 200 || n.metric(t, "listedge_check_up", `check="postgres"`) != 1 {
+		t.Errorf("while a read hangs: %s, %d, %v", name, status, err)
+	}
+	hung := must1(os.OpenFile(f.TLSCert, os.O_WRONLY, 0))
+	must(os.Remove(f.TLSCert))
+	sandboxtest.Certificate(t, "fourth", year, f.TLSCert, f.TLSKey)
+	hung.Close()
+	within(t, patience, "the one after the hang", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "fourth" })
 
 	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")},
 		{"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {

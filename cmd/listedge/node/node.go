@@ -230,7 +230,9 @@ func (n *Node) announce(ctx context.Context) {
 		}
 		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.options.NotifySocket, Net: "unixgram"})
 		if err == nil {
+			stop := context.AfterFunc(ctx, func() { conn.Close() }) // systemd may read late, or never
 			_, err = conn.Write([]byte("READY=1"))
+			stop()
 			conn.Close()
 		}
 		if err != nil {

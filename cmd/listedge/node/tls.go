@@ -3,6 +3,7 @@ package node
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -29,51 +30,65 @@ func (f *TLSFlags) load() (*certificate, error) {
 		return nil, nil
 	}
 	c := &certificate{files: *f}
-	if _, _, err := c.state(); err != nil {
-		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", err)}
+	if c.load(); c.failed != nil {
+		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", c.failed)}
 	}
 	return c, nil
 }
 
 // certificate is that of the public listener, whose files are read again and again. If that
 // fails, the old one stays in use. Reason: a renewal writes two files, one after the other, and
-// in between they do not match.
+// in between they do not match. Nobody waits for the files, which may be on a mount that hangs.
 type certificate struct {
 	files TLSFlags
 
 	mu      sync.Mutex // guards the fields below
 	current *tls.Certificate
 	expires time.Time // the earliest end in the chain of current
-	read    time.Time // when the files were last read
-	failed  error     // why the last read failed; nil = it did not
+	began   time.Time // when the last read of the files began
+	reading bool      // it has not ended
+	failed  error     // why the last read that ended failed; nil = it did not
 }
 
 const (
 	// readInterval is the shortest time between two reads of the certificate's files.
 	readInterval = 2 * time.Second
+	// readHangs is how long a read may take before it is a failure.
+	readHangs = 5 * time.Second
 	// expiryNotice is how long before its end a certificate should have been renewed.
 	expiryNotice = 14 * 24 * time.Hour
 )
 
 // state returns the certificate in use, the earliest end in its chain, and why its files could
-// not be read last. It reads them first, if readInterval has passed: nothing else notices a renewal.
+// not be read last. If readInterval has passed, it begins to read them: nothing else notices a renewal.
 func (c *certificate) state() (current *tls.Certificate, expires time.Time, failed error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.read) < readInterval {
-		return c.current, c.expires, c.failed
-	}
-	c.read = time.Now()
-	var pair tls.Certificate
-	if pair, c.failed = tls.LoadX509KeyPair(c.files.TLSCert, c.files.TLSKey); c.failed == nil {
-		c.current, c.expires = &pair, pair.Leaf.NotAfter
-		for _, der := range pair.Certificate[1:] {
-			if issuer, err := x509.ParseCertificate(der); err == nil && issuer.NotAfter.Before(c.expires) {
-				c.expires = issuer.NotAfter
-			}
-		}
+	switch age := time.Since(c.began); {
+	case c.reading && age >= readHangs:
+		return c.current, c.expires, errors.New("reading its files hangs")
+	case !c.reading && age >= readInterval:
+		c.reading, c.began = true, time.Now()
+		go c.load()
 	}
 	return c.current, c.expires, c.failed
+}
+
+// load reads the files.
+func (c *certificate) load() {
+	pair, err := tls.LoadX509KeyPair(c.files.TLSCert, c.files.TLSKey)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading, c.failed = false, err
+	if err != nil {
+		return
+	}
+	c.current, c.expires = &pair, pair.Leaf.NotAfter
+	for _, der := range pair.Certificate[1:] {
+		if issuer, err := x509.ParseCertificate(der); err == nil && issuer.NotAfter.Before(c.expires) {
+			c.expires = issuer.NotAfter
+		}
+	}
 }
 
 // secure returns a listener that speaks TLS with the certificate; without one, l itself.
