@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -232,8 +234,32 @@ func inputs(args []string) (all []string) {
 	return all
 }
 
+// tracingEnabled says whether OpenTelemetry's environment variables name a collector. It warns of
+// what the library, which reads the other OTEL_ variables itself, would silently do otherwise.
+func tracingEnabled(log *slog.Logger) bool {
+	setting := func(name string) string {
+		return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_"+name), os.Getenv("OTEL_EXPORTER_OTLP_"+name))
+	}
+	endpoint, protocol, exporter := setting("ENDPOINT"), setting("PROTOCOL"), os.Getenv("OTEL_TRACES_EXPORTER")
+	if endpoint == "" || exporter == "none" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
+		return false
+	}
+	if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		log.Warn("requests are not traced: OTEL_EXPORTER_OTLP_ENDPOINT or …_TRACES_ENDPOINT is no http:// or https:// URL")
+		return false
+	}
+	if !slices.Contains([]string{"", "http/protobuf", "http/json"}, protocol) {
+		log.Warn("traces are sent by http/protobuf, mostly to port 4318, whatever OTEL_EXPORTER_OTLP_PROTOCOL or …_TRACES_PROTOCOL says", "protocol", protocol)
+	}
+	if exporter != "" && !slices.Contains(strings.Split(exporter, ","), "otlp") {
+		log.Warn("traces are sent by OTLP, whatever OTEL_TRACES_EXPORTER says", "exporter", exporter)
+	}
+	return true
+}
+
 // newNode makes a node, with what the program and the environment say besides its flags.
 func newNode(ctx context.Context, o node.Options) (*node.Node, error) {
+	o.Traces = tracingEnabled(slog.New(o.Log))
 	o.Version, o.Revision, o.NotifySocket = version, builtFrom(), os.Getenv("NOTIFY_SOCKET") // where systemd waits for a unit of Type=notify
 	return node.New(ctx, o)
 }

@@ -8,15 +8,10 @@
 package tracing
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"os"
 	"reflect"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -45,15 +40,11 @@ type Span struct {
 	began  time.Time
 }
 
-// New makes the tracer that OpenTelemetry's environment variables describe: where to send to, with
-// which headers, what to sample, how much to queue. It returns nil if they name no collector. What
-// cannot be used is a warning, because whether a node starts must not depend on its traces.
-// version is the service's.
+// New makes a tracer. OpenTelemetry's environment variables configure it: where to send to, with
+// which headers, what to sample, how much to queue. What cannot be used is a warning, because
+// whether a node starts must not depend on its traces. version is the service's.
 func New(ctx context.Context, version string, logger *slog.Logger) *Tracer {
 	log := errorLog{logger}
-	if !enabled(log) {
-		return nil
-	}
 	otel.SetLogger(logr.New(log)) // its own writes headers and URLs to standard error
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Error(err, err.Error()) }))
 	described, err := resource.New(ctx,
@@ -73,29 +64,6 @@ func New(ctx context.Context, version string, logger *slog.Logger) *Tracer {
 		failure.Do(func() { logger.Warn("traces are dropped: the collector does not accept them", "error", err) })
 	}))
 	return &Tracer{p, p.Tracer("listedge")}
-}
-
-// enabled says whether the environment names a collector, and warns of what the library would
-// silently do otherwise.
-func enabled(log errorLog) bool {
-	setting := func(name string) string {
-		return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_"+name), os.Getenv("OTEL_EXPORTER_OTLP_"+name))
-	}
-	endpoint, protocol, exporter := setting("ENDPOINT"), setting("PROTOCOL"), os.Getenv("OTEL_TRACES_EXPORTER")
-	if endpoint == "" || exporter == "none" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
-		return false
-	}
-	if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		log.Error(nil, "OTEL_EXPORTER_OTLP_ENDPOINT or …_TRACES_ENDPOINT is no http:// or https:// URL: requests are not traced")
-		return false
-	}
-	if !slices.Contains([]string{"", "http/protobuf", "http/json"}, protocol) {
-		log.Error(nil, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL or …_TRACES_PROTOCOL is %q: traces are sent by http/protobuf, mostly to port 4318", protocol))
-	}
-	if exporter != "" && !slices.Contains(strings.Split(exporter, ","), "otlp") {
-		log.Error(nil, fmt.Sprintf("OTEL_TRACES_EXPORTER is %q: traces are sent by otlp", exporter))
-	}
-	return true
 }
 
 // Close sends what is queued, until ctx ends.

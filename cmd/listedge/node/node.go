@@ -83,6 +83,7 @@ type Options struct {
 	ReplicationURL    string         // of the same database without a pooler, to follow changes
 	Settings          map[string]any // what /settings shows
 	Version, Revision string         // of the program
+	Traces            bool           // OpenTelemetry's environment variables name a collector
 	NotifySocket      string         // where systemd waits for READY=1; empty = it does not
 	Log               *Log
 	Public, Private   net.Listener // the node closes them
@@ -126,7 +127,9 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Prefix: n.followed.Prefix(), NodeID: n.name(),
 		FailureMode: f.LimiterFailureMode, Clock: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
-	n.tracer = tracing.New(ctx, n.options.Version, logger)
+	if o.Traces {
+		n.tracer = tracing.New(ctx, n.options.Version, logger)
+	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database).Add)
 	pages.Queried = registry.Queried
