@@ -28,8 +28,10 @@ func TestEachOutageIsOnePage(t *testing.T) {
 	f.play(t, []outage{
 		{"Redis is killed", "RedisDown", withoutRedis, does(f.redis.Kill), func(t *testing.T) { must(f.redis.Restart(t.Context())) }, f.seesPanels},
 		{"Postgres hangs", "PostgresDown", withoutPostgres, does(f.postgres.Freeze), does(f.postgres.Thaw), nil},
-		{"the load balancer is killed", "LoadBalancerDown", "NoTraffic",
-			func(*testing.T) { must(f.balancer.End(time.Minute, syscall.SIGKILL)) }, func(*testing.T) { f.startHAProxy(t) }, nil},
+		// Which Postgres has nothing to do with.
+		{"the load balancer is killed while Postgres hangs", "LoadBalancerDown PostgresDown", "NoTraffic NoFollower",
+			func(*testing.T) { must(f.postgres.Freeze()); must(f.balancer.End(time.Minute, syscall.SIGKILL)) },
+			func(*testing.T) { f.startHAProxy(t); must(f.postgres.Thaw()) }, nil},
 	})
 }
 

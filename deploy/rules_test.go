@@ -57,7 +57,7 @@ func exportWithRules(t *testing.T) exported {
 		if err := e.judge(r.Expr); err != nil {
 			t.Errorf("%s: %v", r.Record, err)
 		}
-		b := labels.NewBuilder(labels.FromStrings("job", anyValue, "slo", anyValue))
+		b := labels.NewBuilder(labels.FromStrings("job", anyValue, "slo", anyValue, "alertname", anyValue))
 		for name, value := range r.Labels {
 			b.Set(name, value)
 		}
