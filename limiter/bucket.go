@@ -159,9 +159,11 @@ func (b *Bucket) sweep(now int64) bool          { return b.lease.Sweep(now, b.sh
 
 func (b *Bucket) begin(now int64, giveBack bool) call {
 	v, need := &bucketCall{bucket: b}, int64(len(b.waiters))
-	if !b.lease.Begin(&v.Call, need, now, b.shard.fleet(), giveBack) {
+	f := b.shard.fleet()
+	if !b.lease.Begin(&v.Call, need, now, f, giveBack) {
 		return nil
 	}
+	v.Until = now + f.Ahead + callTimeout.Microseconds() // mutation: a call that nobody waits for gets tokens
 	return v
 }
 

@@ -131,7 +131,8 @@ func (s *shard) heartbeat(state string) {
 // complete uses the counts of the answer.
 func (b *beat) complete(err error, sent int64) {
 	s := b.shard
-	arrived := err == nil && b.state != leaving // mutation: contact is an answered heartbeat
+	s.ahead += heartbeatInterval.Microseconds() / 100 // the clocks drift apart, by a percent at most
+	arrived := err == nil && b.state != leaving       // mutation: contact is an answered heartbeat
 	if arrived {
 		now := s.l.now()
 		s.answeredAt.Store(now)
@@ -161,7 +162,7 @@ func (b *beat) complete(err error, sent int64) {
 // however old it is: otherwise each node would withhold the parts of all others.
 func (s *shard) publish() {
 	// mutation: every node thinks it is the only one; an empty Redis makes the fleet one node
-	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, Contact: s.contact, Link: &s.link}
+	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, Contact: s.contact, Ahead: s.ahead, Link: &s.link}
 	if f.Cold = s.counts[len(s.counts)-1] == 0; f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)
 	} else if s.l.now()-s.answeredAt.Load() > staleAfter.Microseconds() {

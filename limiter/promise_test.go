@@ -2,7 +2,11 @@
 
 package limiter
 
-import "testing"
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
 
 // sticky: all requests come to one node.
 func sticky(load float64) shape {
@@ -112,6 +116,45 @@ func TestSimHangUnderFlood(t *testing.T) {
 						t.Errorf("%s, %d nodes, a hang of %d ms: %.3f of exact admitted", l, nodes, hang/1000, r.share)
 					}
 				})
+			}
+		}
+	}
+}
+
+// A client paces itself below its rate, and each of its requests comes to any of three nodes. Redis stands
+// still at any moment. An exact bucket would refuse none. A node spends its lease, then its part of the level,
+// and its part of the rate begins lease.MissingAfter after its last heartbeat: a burst of three seconds of the
+// rate bridges that for two seconds. Calls that were sent before or in the hang, and are executed after it,
+// keep no tokens from the client.
+func TestSimAHangUnderAPacedClient(t *testing.T) {
+	t.Parallel()
+	const seeds = 8
+	for _, c := range []struct {
+		seconds float64 // the burst, in seconds of the rate
+		most    float64 // of 100 requests that come in the hang so many are refused
+	}{{2, 30}, {3, 1}, {4, .5}} {
+		for _, load := range []float64{.8, .9} {
+			for _, hang := range []int64{1_500_000, 2_000_000} {
+				var rows []string
+				for _, rate := range []float64{20, 50, 1_000} {
+					refused := int64(0)
+					for seed := range uint64(seeds) {
+						simulate(t, seed, policy(t, rate, int64(c.seconds*rate)), 3, FailLocal, func(w *world) {
+							w.far(400).after(20_000_000+w.random.Int64N(1_000_000), func() { w.hang(hang) })
+							w.traffic(func(w *world) (int64, int64) { return int64(1e6 / rate / load), w.anyNode() }, 30_000_000)
+							w.run(31_000_000)
+							if refused += w.offered - w.admitted; w.over > 0 {
+								t.Errorf("%.1f tokens above the promise", w.over)
+							}
+						})
+					}
+					share := 100 * float64(refused) / seeds / (load * rate * float64(hang) / 1e6)
+					rows = append(rows, fmt.Sprintf("%.0f/s %.1f", rate, share))
+					if share > c.most {
+						t.Errorf("%.0f/s, a burst of %.0f s, %.0f %% of the rate, a hang of %d ms: %.1f %% refused", rate, c.seconds, 100*load, hang/1000, share)
+					}
+				}
+				t.Logf("a burst of %.0f s, %.0f %% of the rate, a hang of %d ms: refused, %%: %s", c.seconds, 100*load, hang/1000, strings.Join(rows, ", "))
 			}
 		}
 	}

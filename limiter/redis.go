@@ -150,7 +150,7 @@ func (once) NoRetry() bool { return true } // mutation: a call is sent again
 // arguments packs a call to a bucket into the script's one argument. Redis reads one faster than many.
 func arguments(c *lease.Call) []byte {
 	return pack(c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
-		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing)
+		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing, c.Until)
 }
 
 // pack packs numbers as the script does its state: as little-endian doubles.

@@ -105,6 +105,9 @@ func TestScriptEqualsModel(t *testing.T) {
 			if chance(3) {
 				x.c.Need = anyTokens(p)
 			}
+			if chance(3) {
+				x.c.Until = time.Now().UnixMicro() + 1_000_000*(random.Int64N(3)-1)
+			}
 			if chance(2) {
 				x.c.Debt, x.c.ReleasedNow, x.c.ReleasedBefore = 0, 0, 0
 			}
@@ -189,6 +192,7 @@ func TestScriptEqualsModel(t *testing.T) {
 			count("granted", got.Granted > 0)
 			count("leased", got.Leased > 0)
 			count("owed", got.Level < 0)
+			count("late", x.c.Until > 0 && x.now > x.c.Until && got.Level >= lease.Token)
 			count("withheld", model.Withheld > 0)
 			if x.stored != nil {
 				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)

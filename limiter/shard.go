@@ -78,7 +78,7 @@ func newShard(l *Limiter, index int) *shard {
 		l.running.Go(s.beat)
 	} else {
 		s.down.Store(true)
-		s.known.Store(&lease.Fleet{Nodes: 1, Link: &s.link})
+		s.known.Store(&lease.Fleet{Nodes: 1, Ahead: lease.Forever, Link: &s.link})
 	}
 	return s
 }

@@ -10,6 +10,7 @@
 --          slice released released_before   no longer held, of that slice and the one before
 --          returned debt          tokens to give back; tokens spent without Redis
 --          nodes missing          of the fleet; those that may be cut off
+--          latest                 0, or the time after which nobody waits for the answer
 -- Returns  granted (of need), leased, level (micro-tokens), microseconds to the next
 --          token, slice, microseconds for which what is leased now counts, tokens held
 --          by all, demand
@@ -45,7 +46,7 @@ local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627 -- the largest rate, in micro-t
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 local rate, burst, version, need, hold, extra, arrived, fair, reported_slice,
-  released, released_before, returned, debt, nodes, missing = struct.unpack('<ddddddddddddddd', ARGV[1])
+  released, released_before, returned, debt, nodes, missing, latest = struct.unpack('<dddddddddddddddd', ARGV[1])
 nodes = max(1, nodes)
 
 local time = redis.call('TIME')
@@ -137,6 +138,10 @@ local owed = min(debt, stored_burst) * TOKEN
 local paid = min(owed, withheld)
 withheld = withheld - paid
 level = max(min(level, lowest()), level - owed + paid)
+
+-- Grant nothing to a call that a Redis or a network that hung has brought too late: the tokens of
+-- each node's call would be lost for two slices.
+if latest > 0 and now > latest then need, extra = 0, 0 end
 
 -- Grant tokens for waiting requests, then lease some if enough are left. Nodes hold at most half
 -- of the burst. A lease is at most about half of the caller's part of the level, below half of the

@@ -68,7 +68,7 @@ func (b *twin) execute(c *lease.Call, now int64) (changed bool) {
 	b.Withheld -= paid
 	b.Level = max(min(b.Level, -b.floor()), b.Level-owed+paid)
 	c.Reply = lease.Reply{Slice: slice, Lasts: b.lasts(), Demand: b.Demand}
-	if !stepped {
+	if late := c.Until > 0 && now > c.Until; !stepped && !late {
 		b.grant(c, nodes)
 	}
 	c.Level, c.Reply.Held = b.Level, b.HeldNow+b.HeldBefore

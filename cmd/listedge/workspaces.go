@@ -18,7 +18,7 @@ import (
 type workspacesCommand struct {
 	Create  workspaceCreate  `cmd:"" example:"--name Shop --rate 100" help:"Create a workspace."`
 	List    workspaceList    `cmd:"" example:"--json" help:"List workspaces."`
-	Update  workspaceUpdate  `cmd:"" example:"ID --rate 200 --burst 400" help:"Change the limit or the quota of a workspace, on all nodes at once."`
+	Update  workspaceUpdate  `cmd:"" example:"ID --rate 200 --burst 600" help:"Change the limit or the quota of a workspace, on all nodes at once."`
 	Suspend workspaceSuspend `cmd:"" example:"ID" help:"Refuse all keys of a workspace (403)."`
 	Resume  workspaceResume  `cmd:"" example:"ID" help:"Undo suspend."`
 }
@@ -26,7 +26,7 @@ type workspacesCommand struct {
 // LimitFlags set the rate and the burst of a token bucket.
 type LimitFlags struct {
 	Rate  *float64 `help:"Requests per second." placeholder:"R"`
-	Burst *int32   `help:"Requests at once; of a new key or workspace twice its rate if not given." placeholder:"B"`
+	Burst *int32   `help:"Requests at once; of a new key or workspace twice its rate if not given. Three times the rate also bridges a hang of Redis of 2 s." placeholder:"B"`
 }
 
 // Validate refuses what the limiter could not enforce.

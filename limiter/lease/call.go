@@ -42,6 +42,10 @@ type Call struct {
 
 	Nodes, Missing int64 // nodes of the fleet; those of them that have sent no heartbeat lately
 
+	// Until is when its sender gives up, by Redis' clock; 0 = unknown. Executed later, it gets no
+	// tokens: they would count as held, and nobody would spend them.
+	Until int64
+
 	Reply
 }
 

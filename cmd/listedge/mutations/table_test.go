@@ -143,6 +143,7 @@ var mutations = []struct {
 		{"an empty Redis makes the fleet one node", replaced("[:", "[:1"), "TestNodesAreRememberedThroughAnEmptyRedis"},
 		{"nodes that are gone are counted", gone, "TestHeartbeats"},
 		{"a late heartbeat counts", without(" and now <= tonumber(ARGV[3])"), "TestALateHeartbeatIsVoid"},
+		{"a call that nobody waits for gets tokens", gone, "TestSimAHangUnderAPacedClient"},
 		{"a node does not know when a heartbeat is late", replaced("b.now - sent", "max(b.now, lease.Forever)"), "TestSimOneFaultAtATime"},
 		{"the breaker never opens", gone, "TestBudgetAndBreakerToTheMillisecond"},
 		{"contact is an answered heartbeat",
