@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,8 +32,9 @@ const Schema = "public"
 var errUnclear = errors.New("not postgres://user:password@host:port/database; a user or a password has @ : / ? % and blanks as %40 %3A %2F %3F %25 %20")
 
 const (
-	// ConnectTimeout bounds making a connection, PingTimeout a ping: pgx pings a connection that
-	// was idle for a second before it is used, because the network may have lost it without notice.
+	// ConnectTimeout bounds looking up a host, and making a connection to it. PingTimeout bounds a
+	// ping: pgx pings a connection that was idle for a second before it is used, because the network
+	// may have lost it without notice.
 	ConnectTimeout = 2 * time.Second
 	PingTimeout    = time.Second
 )
@@ -85,6 +87,11 @@ var CommandSettings = Settings{"search_path": Schema, "jit": "off"}
 // server is not checked here: it may be a primary or a standby.
 func prepareConfig(c *pgx.ConnConfig, target pgconn.ValidateConnectFunc, settings Settings) {
 	c.ConnectTimeout = ConnectTimeout
+	c.LookupFunc = func(ctx context.Context, host string) ([]string, error) { // pgx bounds only the rest
+		ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
+		defer cancel()
+		return net.DefaultResolver.LookupHost(ctx, host)
+	}
 	c.RuntimeParams["application_name"] = "listedge"
 	c.RuntimeParams["timezone"] = "UTC"
 	c.RuntimeParams["client_encoding"] = "UTF8" // overrides the setting of the database and of the role
