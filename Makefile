@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := help
-.PHONY: help run build quick test race plain deploy-tests check bench soak fuzz mutations vuln image release-snapshot lines clean
+.PHONY: help run build quick test race plain deploy-tests check compiled bench soak fuzz mutations vuln image release-snapshot lines clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -33,6 +33,7 @@ quick: build ## what to run first: builds, vets, and runs all tests that need no
 test: ## check, and all tests, with what they need installed
 	@deploy/install.sh
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory compiled
 	@$(MAKE) --no-print-directory -j 3 deploy-tests plain race # side by side: each waits a lot
 
 # The race detector makes tests three to ten times as slow. Of packages in which hardly anything runs at once, it has a few
@@ -43,26 +44,42 @@ PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e 
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|UsageIsWhat|NodesShareWhat|OneTrace
 TWICE = EveryCachedPage|FreshnessUnderFaults/of_Redis
 RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|StandbysAfter|UnderLoad|SchemaChanges|Timeline|ClosedIdle
-race: # of `make test`; check has vetted all
-	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip 'TestModel$$' $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
+RACED_PACKAGES = $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
+race: # of `make test`
+	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip 'TestModel$$' $(RACED_PACKAGES)
 	CGO_ENABLED=1 go test -count=1 -vet=off -race -p 2 -timeout 45m -run '$(RACED)|$(TWICE)' ./cmd/listedge/e2e
 	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -run '$(RACED_ORIGIN)|HalfTransaction' ./origin ./cache/replica
 
-plain: # of `make test`; check has vetted all
+plain: # of `make test`
 	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
 	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|TestModel$$|TestSim' ./cache ./edge ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
 	go -C deploy test -count=1 -vet=off -timeout 45m .
 
+# Tags by which nothing else is compiled. All modules have the same ones, so that what they share is vetted once.
+TAGS = soak,mutations,release
 check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
-	go vet -tags soak,mutations ./... # which nothing compiles otherwise
-	go tool staticcheck ./...
-	go -C bench vet .
-	go -C bench tool staticcheck .
-	go -C deploy vet .
-	go -C deploy tool staticcheck .
+	go vet -tags $(TAGS) ./...
+	go -C bench vet -tags $(TAGS) .
+	go -C deploy vet -tags $(TAGS) .
+	staticcheck=$$(go tool -n staticcheck) && $$staticcheck ./... && (cd bench && $$staticcheck .) && (cd deploy && $$staticcheck .)
+
+# The flags of buildCounted in cmd/listedge/e2e/ways_test.go.
+COUNTED = -cover -covermode=atomic \
+	-coverpkg=listedge/cmd/...,listedge/edge,listedge/cache/...,listedge/limiter/...,listedge/metrics,listedge/origin/...,listedge/internal/...
+
+# Tests wait for milliseconds, so no compiler runs beside them. `go list -export` compiles and links nothing.
+compiled: # for `make test`: what the tests are made from and what they compile themselves, with the same flags
+	CGO_ENABLED=1 go list -race -export -deps -test $(RACED_PACKAGES) ./cmd/listedge/e2e ./origin ./cache/replica >/dev/null
+	CGO_ENABLED=1 go list -race -export -deps ./cmd/listedge >/dev/null
+	go list -export -deps -test ./... >/dev/null
+	go build $(COUNTED) -o /dev/null ./cmd/listedge
+	go tool -n covdata >/dev/null
+	go -C deploy list -export -deps -test . >/dev/null
+	go -C deploy/actionlint tool -n actionlint >/dev/null
+	go -C deploy test -vet=off -run TypesOfTheClients . # which also installs what deploy/clients needs
 
 bench: ## what it costs, against the bare minimum and others (Linux); writes bench/report.md. ONLY="hits misses ..." writes these sections
 	@deploy/install.sh postgres redis wrk

@@ -293,15 +293,19 @@ func (r *Redis) Reader(ctx context.Context) (reader Reader, server string, err e
 	return &redisReader{conn, r}, server, nil
 }
 
+// redisReader embeds no *redis.Conn: the compiler would make a wrapper of each of its 600 methods.
 type redisReader struct {
-	*redis.Conn
-	log *Redis
+	conn *redis.Conn
+	log  *Redis
 }
+
+// Close implements Reader.
+func (r *redisReader) Close() error { return r.conn.Close() }
 
 // Read implements Reader.
 func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error) {
 	defer func() { err = r.log.note(err) }()
-	streams, err := r.XRead(ctx, &redis.XReadArgs{
+	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
 		Streams: []string{r.log.logKey(epoch), after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
 	}).Result()
 	if errors.Is(err, redis.Nil) {

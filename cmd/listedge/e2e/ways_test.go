@@ -209,7 +209,7 @@ func startCounted(t *testing.T, program, database, redis string) (n *testNode, s
 }
 
 // buildCounted compiles the program so that it counts its statements. It writes the
-// counters when it ends.
+// counters when it ends. The Makefile compiles with the same flags before the tests.
 func buildCounted(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "listedge")
