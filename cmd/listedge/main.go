@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		return exitFine
 	}
 	fmt.Fprintf(log, "listedge: %s\n", visible(remedy.OneSentence(redact.Text(err.Error(), inputs(args)...))))
-	if errors.As(err, new(usageError)) {
+	if errors.As(err, new(usageError)) || errors.Is(err, postgres.ErrParameter) {
 		return exitUsage
 	}
 	return exitFailed

@@ -73,7 +73,7 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	case postgres.Code(err) == protocolViolation: // startup parameters
 		return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
 	case err != nil:
-		return nil, fmt.Errorf("connect: %w", err)
+		return nil, fmt.Errorf("connect: %w", postgres.ExplainParameter(err, config))
 	case postgres.Pooled(p.conn.PgConn()):
 		p.close()
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, errPooler)

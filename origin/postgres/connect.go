@@ -64,6 +64,11 @@ func ParseURL(url string) (*pgxpool.Config, error) {
 		}
 		return nil, fmt.Errorf("%s: %s", redact.URL(url), redact.Text(reason, url))
 	}
+	for _, name := range slices.Sorted(maps.Keys(config.ConnConfig.RuntimeParams)) {
+		if do := foreignParameter(name); do != "" {
+			return nil, fmt.Errorf("%s: the parameter %s is one of another client, not of Postgres: %s", redact.URL(url), name, do)
+		}
+	}
 	return config, nil
 }
 
@@ -117,7 +122,7 @@ func Connect(ctx context.Context, url string, timeout time.Duration) (*pgx.Conn,
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may forget what is prepared
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the database: %w", err)
+		return nil, fmt.Errorf("connect to the database: %w", ExplainParameter(err, config))
 	}
 	return conn, nil
 }

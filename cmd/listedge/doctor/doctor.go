@@ -10,6 +10,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -39,17 +40,22 @@ const (
 	followerConnections = 2
 )
 
-// Examine checks all servers and nodes concurrently.
-func Examine(ctx context.Context, o Options) []admin.Finding {
+// Examine checks all servers and nodes concurrently. An error is a setting that cannot work.
+func Examine(ctx context.Context, o Options) ([]admin.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var checks sync.WaitGroup
 	var database, redis []admin.Finding
 	direct := cmp.Or(o.ReplicationURL, o.DatabaseURL)
 	here, inRedis := view{"the doctor", map[string]string{"region": cmp.Or(o.Region, "none")}}, view{"Redis", map[string]string{}}
+	var refused, wrong error
+	if direct != o.DatabaseURL {
+		checks.Go(func() { _, refused = postgres.IdentifyAt(ctx, o.DatabaseURL) })
+	}
 	checks.Go(func() {
 		followed := &changefeed.Followed{Region: o.Region} // unknown if Postgres does not answer, which is another finding
-		if server, err := postgres.IdentifyAt(ctx, direct); err == nil {
+		server, err := postgres.IdentifyAt(ctx, direct)
+		if wrong = err; err == nil {
 			followed.SetServer(server)
 			here.says["database"] = server.Identity.String()
 		}
@@ -69,6 +75,11 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 	var nodes []nodeState
 	checks.Go(func() { nodes = readNodes(ctx, o.Nodes) })
 	checks.Wait()
+	for _, err := range []error{refused, wrong} {
+		if errors.Is(err, postgres.ErrParameter) {
+			return nil, err
+		}
+	}
 	all := slices.Concat(database, replicas, redis)
 	for i := range nodes {
 		all = append(all, nodes[i].check())
@@ -76,7 +87,7 @@ func Examine(ctx context.Context, o Options) []admin.Finding {
 	all = append(all, checksOf(nodes, all)...)
 	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool { return n.err != nil }) // each has a finding
 	here.says["size"] = fmt.Sprint(len(nodes))
-	return append(all, compareNodes(nodes, inRedis, here)...)
+	return append(all, compareNodes(nodes, inRedis, here)...), nil
 }
 
 func finding(subject string, level admin.Level, text, remedy string) admin.Finding {

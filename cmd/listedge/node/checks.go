@@ -19,22 +19,23 @@ import (
 	"listedge/origin"
 	originadmin "listedge/origin/admin"
 	"listedge/origin/apikey"
+	"listedge/origin/postgres"
 )
 
 // checksOf is the table of what the node asks about its servers and itself, in the background.
 func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check {
-	postgres, servers := []string{"Postgres", "timeline"}, []string{"Postgres", "Redis"}
+	primary, servers := []string{"Postgres", "timeline"}, []string{"Postgres", "Redis"}
 	needs := originadmin.NewReadiness(n.database, pages)
 	all := []admin.Check{
-		{Name: "Postgres", Run: n.pingPostgres, Effect: admin.Starts, Runbook: "ListedgePostgresDown", Light: true,
+		{Name: "Postgres", Run: n.toStart(n.pingPostgres), Effect: admin.Starts, Runbook: "ListedgePostgresDown", Light: true,
 			Broken: "Postgres is down: neither pages nor keys are read from the primary"},
 		// Tables, rights and settings change rarely, and the check takes four queries.
-		{Name: "reading", Every: 5 * time.Second, Effect: admin.Starts, After: postgres, Runbook: "ListedgeOriginBreakerOpen",
+		{Name: "reading", Every: 5 * time.Second, Effect: admin.Starts, After: primary, Runbook: "ListedgeOriginBreakerOpen",
 			Broken: "pages or keys are not read from Postgres",
-			Run: func(ctx context.Context) error {
+			Run: n.toStart(func(ctx context.Context) error {
 				return cmp.Or(needs.Ready(ctx), breakerFailure("pages", pages.Stats().BreakerOpen), breakerFailure("keys", keys.BreakerOpen()))
-			}},
-		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), After: postgres,
+			})},
+		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), After: primary,
 			Broken: "the usage of keys is not written to Postgres", Runbook: "ListedgeUsageUnwritten"},
 		{Name: "trusted-proxies", Broken: "all clients of a proxy count as one address",
 			Run: asks(func() error {
@@ -90,6 +91,22 @@ func (n *Node) checksOfRedis() []admin.Check {
 	return all
 }
 
+// toStart makes a check end the node if, before it has passed, the database refuses a setting: the
+// node would never start. Later the servers that serve it may be others.
+func (n *Node) toStart(check func(context.Context) error) func(context.Context) error {
+	passed := false
+	return func(ctx context.Context) error {
+		err := check(ctx)
+		if passed = passed || err == nil; !passed && errors.Is(err, postgres.ErrParameter) {
+			select {
+			case n.wrongSetting <- err:
+			default: // it ends already
+			}
+		}
+		return err
+	}
+}
+
 // asks makes a check of a failure that the node knows already, so that it asks no server.
 func asks(failure func() error) func(context.Context) error {
 	return func(context.Context) error { return failure() }
@@ -106,7 +123,7 @@ func breakerFailure(what string, open bool) error {
 // what is wrong with that. It pings on the connections for keys, because those for pages may all
 // be busy.
 func (n *Node) pingPostgres(ctx context.Context) error {
-	err := n.database.Keys.Pool.Ping(ctx)
+	err := postgres.ExplainParameter(n.database.Keys.Pool.Ping(ctx), n.database.Keys.Pool.Config().ConnConfig)
 	if err == nil && n.followed.OldTimeline() == nil {
 		err = n.database.WrongServer()
 	}

@@ -60,6 +60,7 @@ type Node struct {
 	known atomic.Pointer[knownFleet] // the fleet's nodes, as last read; nil = not yet
 	claim *changefeed.Claim          // that the fleet follows this node's database; only checkFleet uses it
 
+	wrongSetting    chan error    // has a setting with which the node will never start
 	timelineKnown   chan struct{} // closed when answers of the database can be judged (findTimeline)
 	identityFailure lastError     // why the last query for the identity of the database failed; nil = it did not, or none was needed
 }
@@ -93,7 +94,8 @@ type Options struct {
 // was opened until then is not closed.
 func New(ctx context.Context, o Options) (n *Node, err error) {
 	f, logger := o.Flags, slog.New(o.Log)
-	n = &Node{options: o, logger: logger, followed: &changefeed.Followed{Region: f.Region}, timelineKnown: make(chan struct{}), started: time.Now()}
+	n = &Node{options: o, logger: logger, followed: &changefeed.Followed{Region: f.Region}, timelineKnown: make(chan struct{}),
+		wrongSetting: make(chan error, 1), started: time.Now()}
 	if n.certificate, err = o.load(); err != nil {
 		return nil, err
 	}
@@ -215,6 +217,7 @@ func (n *Node) Serve(ctx context.Context) error {
 		n.logger.Info("draining", "for", n.options.Drain.String())
 		time.Sleep(n.options.Drain)
 	case err = <-failed:
+	case err = <-n.wrongSetting:
 	}
 	stop()
 	background.Wait()
