@@ -21,7 +21,8 @@ func NewServer(o Options, errorLog *log.Logger) *http.Server {
 }
 
 // connections are the open ones of the listener. A new one that is too many takes the place of
-// that which has waited longest for a request: who opens many and sends nothing keeps nobody out.
+// that which has waited longest for a request, or else of that whose request is the oldest. So
+// nobody keeps a probe out, neither who opens many and sends nothing nor who reads no answer.
 type connections struct {
 	mu  sync.Mutex   // guards all
 	all []connection // the one that changed its state last is the last
@@ -41,7 +42,8 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	}
 	c.all = append(c.all, connection{conn, state})
 	if state == http.StateNew && len(c.all) > maxConnections {
-		i := slices.IndexFunc(c.all, func(one connection) bool { return one.state != http.StateActive }) // the new one, if all others send requests
+		waits := func(one connection) bool { return one.state != http.StateActive }
+		i := max(0, slices.IndexFunc(c.all[:maxConnections], waits)) // the new one is the last
 		c.all[i].Close()
 		c.all = slices.Delete(c.all, i, i+1)
 	}
