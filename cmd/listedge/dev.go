@@ -98,6 +98,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		if c.Nodes > 1 {
 			log.Handler = log.WithAttrs([]slog.Attr{slog.Int("node", i+1)})
 		}
+		slog.SetDefault(slog.New(log)) // for libraries that log by themselves
 		settings := settingsInEffect(flags)
 		settings["listen"], settings["admin-listen"] = n.Listen, n.AdminListen
 		n.Node, err = newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, DatabaseURL: url, ReplicationURL: url,

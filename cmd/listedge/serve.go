@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"os/signal"
 	"syscall"
 
@@ -28,6 +29,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 	}
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE) // which would end the process: SIGPIPE, when the reader of the log is gone
 	log := node.NewLog(t.log, c.Flags)
+	slog.SetDefault(slog.New(log)) // for libraries that log by themselves, which would wait for standard error
 	n, err := newNode(ctx, node.Options{Flags: c.Flags, TLSFlags: c.TLSFlags, Settings: settingsInEffect(flags), Log: log,
 		Public: public, Private: private, DatabaseURL: c.DatabaseURL, ReplicationURL: cmp.Or(c.ReplicationURL, c.DatabaseURL)})
 	if err != nil {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -246,6 +247,33 @@ func TestAWrongSettingOfTracingIsAWarning(t *testing.T) {
 		n := launchProgram(t, listedge, []string{endpoint, variable}, "postgres://127.0.0.1:1/none")
 		if log := n.err.String(); strings.Contains(log, "OTEL_") {
 			t.Errorf("%s: %s", variable, log)
+		}
+	}
+}
+
+// Go's HTTP client logs a response to no request by itself, and would do so to standard error.
+func TestWhatLibrariesLogIsALineOfTheLog(t *testing.T) {
+	confused := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, asked *http.Request) {
+		_, _ = io.Copy(io.Discard, asked.Body)
+		conn, _, err := w.(http.Hijacker).Hijack()
+		must(err)
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
+	}))
+	defer confused.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", confused.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	within(t, patience, "it is logged", func() bool {
+		n.get(t, "/v1/items", key)
+		return strings.Contains(n.err.String(), "Unsolicited response")
+	})
+	n.stop()
+	for line := range strings.Lines(n.err.String()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not a line of the log: %s", line)
 		}
 	}
 }
