@@ -16,12 +16,10 @@ import (
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
 
-// cluster is what an overlay would make, by kind and then by name.
+// cluster is what the chart would make, by kind and then by name.
 type cluster struct {
 	deployments map[string]*apps.Deployment
 	jobs        map[string]*batch.Job
@@ -29,7 +27,6 @@ type cluster struct {
 	accounts    map[string]*core.ServiceAccount
 	configs     map[string]*core.ConfigMap
 	secrets     map[string]*core.Secret
-	spaces      map[string]*core.Namespace
 	scalers     map[string]*autoscaling.HorizontalPodAutoscaler
 	budgets     map[string]*policy.PodDisruptionBudget
 	networks    map[string]*networking.NetworkPolicy
@@ -63,30 +60,13 @@ func in[T any](into *map[string]*T) func(text []byte, name string) error {
 // manifest is an object that would be made, as text.
 type manifest struct{ kind, name, text string }
 
-// built is what kustomize makes of a folder.
-func built(t *testing.T, folder string) (objects []manifest) {
-	t.Helper()
-	made := must1(krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder))
-	for _, r := range made.Resources() {
-		text := must1(r.AsYAML())
-		objects = append(objects, manifest{r.GetApiVersion() + " " + r.GetKind(), r.GetName(), string(text)})
-	}
-	return objects
-}
-
-// build runs kustomize and decodes what it made.
-func build(t *testing.T, folder string) *cluster {
-	t.Helper()
-	return decoded(t, built(t, folder))
-}
-
 // decoded reads objects, each strictly into the type of its kind.
 func decoded(t *testing.T, objects []manifest) *cluster {
 	t.Helper()
 	c := &cluster{}
 	kinds := map[string]func([]byte, string) error{
 		"apps/v1 Deployment": in(&c.deployments), "batch/v1 Job": in(&c.jobs), "v1 Service": in(&c.services), "v1 ServiceAccount": in(&c.accounts),
-		"v1 ConfigMap": in(&c.configs), "v1 Secret": in(&c.secrets), "v1 Namespace": in(&c.spaces),
+		"v1 ConfigMap": in(&c.configs), "v1 Secret": in(&c.secrets),
 		"autoscaling/v2 HorizontalPodAutoscaler": in(&c.scalers), "policy/v1 PodDisruptionBudget": in(&c.budgets),
 		"networking.k8s.io/v1 NetworkPolicy": in(&c.networks), "networking.k8s.io/v1 Ingress": in(&c.ingresses),
 		"monitoring.coreos.com/v1 ServiceMonitor": in(&c.monitors), "monitoring.coreos.com/v1 PrometheusRule": in(&c.rules),

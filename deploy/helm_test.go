@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"fmt"
 	"io"
 	"log"
 	"maps"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -124,78 +124,26 @@ func TestHelmLintAcceptsTheChart(t *testing.T) {
 	}
 }
 
-// plain removes what only Helm writes, and the hash from the names of ConfigMaps, so
-// that the rest can be compared.
-func plain(value any) any {
-	switch v := value.(type) {
-	case map[string]any:
-		for key, inner := range v {
-			switch inner = plain(inner); {
-			case strings.HasPrefix(key, "helm.sh/"), strings.HasPrefix(key, "checksum/"), inner == nil,
-				slices.Contains([]string{"app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by"}, key):
-				delete(v, key)
-			default:
-				v[key] = inner
-			}
-		}
-		if len(v) == 0 {
-			return nil
-		}
-	case []any:
-		for i := range v {
-			v[i] = plain(v[i])
-		}
-	case string:
-		return hashed.ReplaceAllString(strings.TrimRight(v, "\n"), "$1") // where a file ends in a block
+// checkCopies finds that the cluster has the rules and the dashboard of this folder.
+func (c *cluster) checkCopies(t *testing.T) {
+	t.Helper()
+	runbook := "https://github.com/listedge/listedge/blob/main/deploy/RUNBOOK.md"
+	if version := versionInSource(t); !strings.HasSuffix(version, "-dev") {
+		runbook = strings.Replace(runbook, "/main/", "/v"+version+"/", 1)
 	}
-	return value
-}
-
-var hashed = regexp.MustCompile(`^(listedge(?:-dashboard)?)-[a-z0-9]{10}$`)
-
-// Both ways to install make the same objects.
-func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
-	compared := func(objects []manifest) map[string]any {
-		all := map[string]any{}
-		for _, o := range objects {
-			var tree any
-			must(yaml.Unmarshal([]byte(o.text), &tree))
-			if o.kind != "v1 Namespace" { // helm install --create-namespace
-				all[o.kind+" "+hashed.ReplaceAllString(o.name, "$1")] = plain(tree)
-			}
+	// Its Prometheus serves no files, and a link is opened outside of the cluster.
+	var want monitoring.PrometheusRuleSpec
+	must(yaml.UnmarshalStrict([]byte(replaced(t, rulesFile, "{{ $externalURL }}/user/runbook.html", runbook)), &want))
+	for name, r := range c.rules {
+		if !reflect.DeepEqual(r.Spec, want) {
+			t.Errorf("the rules of %s are not those of %s, with links to %s", name, rulesFile, runbook)
 		}
-		return all
 	}
-	for overlay, values := range map[string]string{
-		"single-region": "image: {tag: latest}",
-		"with-prometheus-operator": "image: {tag: latest}\nautoscaling: {requestsPerSecond: 5k}\n" +
-			"serviceMonitor: {enabled: true}\nprometheusRule: {enabled: true, runbookURL: '" + operatorRunbook + "'}\ndashboard: {enabled: true}",
-	} {
-		t.Run(overlay, func(t *testing.T) {
-			want := compared(built(t, overlayOf(t, "kubernetes/overlays/"+overlay, "LISTEDGE_TRUSTED_PROXIES=10.244.0.0/16")))
-			got := compared(mustRender(t, "listedge", leastValues, values))
-			if len(want) < 9 {
-				t.Errorf("kustomize makes only %v", slices.Sorted(maps.Keys(want)))
-			}
-			for _, name := range slices.Sorted(maps.Keys(want)) {
-				if !reflect.DeepEqual(got[name], want[name]) {
-					t.Errorf("%s\nHelm:\n%s\nkustomize:\n%s", name, text(got[name]), text(want[name]))
-				}
-				delete(got, name)
-			}
-			if len(got) > 0 {
-				t.Errorf("only Helm makes %v", slices.Sorted(maps.Keys(got)))
-			}
-		})
+	for name, config := range c.configs {
+		if strings.HasSuffix(name, "-dashboard") && config.Data["listedge.json"] != strings.TrimSuffix(replaced(t, dashboardFile), "\n") {
+			t.Errorf("%s is not %s", name, dashboardFile)
+		}
 	}
-}
-
-func text(tree any) string {
-	made, err := yaml.Marshal(tree)
-	if err != nil {
-		return fmt.Sprint(err)
-	}
-	return string(made)
 }
 
 func TestTheChartsObjectsFitTogether(t *testing.T) {
@@ -213,15 +161,7 @@ func TestTheChartsObjectsFitTogether(t *testing.T) {
 			if (made != nil) != (name == "own secrets") || made != nil && !slices.Equal(slices.Sorted(maps.Keys(made.StringData)), wants.keys) {
 				t.Errorf("the nodes want %v and get %v", wants, made)
 			}
-			runbook := operatorRunbook
-			if version := versionInSource(t); !strings.HasSuffix(version, "-dev") {
-				runbook = strings.Replace(runbook, "/main/", "/v"+version+"/", 1)
-			}
-			for _, r := range c.rules {
-				if links := text(r); strings.Count(links, runbook+"#") != strings.Count(links, "runbook_url:") {
-					t.Errorf("alerts lead elsewhere than to %s", runbook)
-				}
-			}
+			c.checkCopies(t)
 			for _, s := range c.secrets {
 				role, command := "nodes", []string{"serve"}
 				if strings.HasSuffix(s.Name, "-migrate") {

@@ -3,9 +3,6 @@ package deploy_test
 import (
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,18 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
-
-func TestKubernetesObjectsFitTogether(t *testing.T) {
-	folders, err := filepath.Glob("kubernetes/overlays/*")
-	if err != nil || len(folders) < 2 {
-		t.Fatal(folders, err)
-	}
-	for _, folder := range append(folders, "kubernetes/base") {
-		t.Run(filepath.Base(folder), func(t *testing.T) {
-			build(t, folder).fits(t)
-		})
-	}
-}
 
 // fits checks that all objects of the cluster that refer to one another agree.
 func (c *cluster) fits(t *testing.T) {
@@ -51,60 +36,6 @@ func (c *cluster) fits(t *testing.T) {
 	}
 	c.checkMonitor(t)
 	c.checkScaler(t)
-}
-
-// A node does not start without the network that its proxies are in, and
-// says where to set it; an overlay can, also to none.
-func TestKubernetesTrustedProxiesAreRequired(t *testing.T) {
-	path := must1(program())
-	for _, c := range []struct {
-		set  string // by an overlay
-		code int
-		says string
-	}{
-		{"", 2, "required-see-deploy/kubernetes/base/settings.env"},
-		{"LISTEDGE_TRUSTED_PROXIES=10.244.0.0/16,fd00::/8", 0, "10.244.0.0/16"},
-		{"LISTEDGE_TRUSTED_PROXIES=", 0, ""},
-	} {
-		t.Run(c.set, func(t *testing.T) {
-			var literals []string
-			if c.set != "" {
-				literals = append(literals, c.set)
-			}
-			folder := overlayOf(t, "kubernetes/base", literals...)
-			made := build(t, folder)
-			cmd := exec.Command(path, "serve", "--print-config", "--database-url", "postgres://127.0.0.1:1/none")
-			cmd.Env = os.Environ()
-			for _, config := range made.configs {
-				for name, value := range config.Data {
-					cmd.Env = append(cmd.Env, name+"="+value)
-				}
-			}
-			out, _ := cmd.CombinedOutput()
-			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
-				t.Errorf("exit %d: %s", code, out)
-			}
-		})
-	}
-}
-
-// overlayOf is a folder with an overlay of one's own that changes settings.
-func overlayOf(t *testing.T, base string, literals ...string) (folder string) {
-	t.Helper()
-	folder = t.TempDir()
-	base, err := filepath.Abs(base)
-	must(err)
-	from, err := filepath.Rel(folder, base)
-	must(err)
-	overlay := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + from + "]\n"
-	if strings.Contains(base, "/overlays/") {
-		overlay += "namespace: listedge\n"
-	}
-	if len(literals) > 0 {
-		overlay += "configMapGenerator: [{name: listedge, behavior: merge, literals: ['" + strings.Join(literals, "', '") + "']}]\n"
-	}
-	must(os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(overlay), 0o600))
-	return folder
 }
 
 // selects says whether a selector finds pods with these labels. An empty one
@@ -339,7 +270,7 @@ func (c *cluster) checkScaler(t *testing.T) {
 // nodes export.
 func checkAdapter(t *testing.T, metric string) {
 	t.Helper()
-	const file = "kubernetes/overlays/with-prometheus-operator/adapter-values.yaml"
+	const file = "prometheus/adapter-values.yaml"
 	if made := find(t, file, `as: (\w+)`); !slices.Equal(made, []string{metric}) {
 		t.Errorf("the adapter makes %v, and not %s", made, metric)
 	}
@@ -348,35 +279,5 @@ func checkAdapter(t *testing.T, metric string) {
 		"instance").Replace(find(t, file, `metricsQuery: '?(.*?)'?\n`)[0])
 	if err := export(t).judge(query); err != nil {
 		t.Error(err)
-	}
-}
-
-const (
-	operatorRulesFile = "kubernetes/overlays/with-prometheus-operator/rules.yaml"
-	operatorRunbook   = "https://github.com/listedge/listedge/blob/main/deploy/RUNBOOK.md"
-)
-
-// The operator wants the same rules in an object of its own.
-func TestTheOperatorsRulesAreTheRules(t *testing.T) {
-	text := must1(os.ReadFile(rulesFile))
-	made := "# Made from deploy/prometheus/rules/listedge.yml by `go test -run OperatorsRules -update` in deploy/.\n" +
-		"apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: listedge\n  labels:\n    app.kubernetes.io/name: listedge\nspec:\n"
-	_, groups, found := strings.Cut(string(text), "\ngroups:\n")
-	if !found {
-		t.Fatal("the rules have no groups")
-	}
-	// Its Prometheus serves no files, and a link is opened outside of the cluster.
-	groups = strings.ReplaceAll(groups, "{{ $externalURL }}/user/runbook.html", operatorRunbook)
-	for line := range strings.Lines("groups:\n" + groups) {
-		if line != "\n" {
-			line = "  " + line
-		}
-		made += line
-	}
-	if *update {
-		must(os.WriteFile(operatorRulesFile, []byte(made), 0o644))
-	}
-	if kept, err := os.ReadFile(operatorRulesFile); err != nil || string(kept) != made {
-		t.Errorf("%s is not what the rules make (%v); run with -update", operatorRulesFile, err)
 	}
 }
