@@ -33,5 +33,5 @@ func (c *usageCommand) Run(ctx context.Context, t *terminal, a *admin.Conn) erro
 	return c.print(t, &u, err, "{{.WorkspaceID}}  since {{instant .Since}}\n\n"+
 		"REQUESTS\t429S\t304S\tBYPASSED\tBYTES\tQUERIES\tLAST USED\tKEY\n"+
 		"{{range .Keys}}"+counts+"{{instant .LastUsedAt}}\t{{.ID}}  {{if .Prefix}}{{.Prefix}}…  {{.Name}}{{else}}(deleted){{end}}\n{{end}}"+
-		"{{with .Totals}}"+counts+"-\ttotal\n{{end}}{{if .Quota}}\nquota: "+usedOfQuota+" used\n{{end}}")
+		"{{with .Totals}}"+counts+"-\ttotal\n{{end}}{{if .Quota}}\nquota: "+quotaAndUse+"\n{{end}}")
 }

@@ -81,11 +81,12 @@ type workspaceList struct {
 func (c *workspaceList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
 	list, err := a.Workspaces(ctx)
 	return c.print(t, list, err, "ID\tSTATE\tQUOTA\tNAME\n"+
-		"{{range .}}{{.ID}}\t{{if .SuspendedAt}}suspended {{instant .SuspendedAt}}{{else}}active{{end}}\t"+usedOfQuota+"\t{{.Name}}\n{{end}}")
+		"{{range .}}{{.ID}}\t{{if .SuspendedAt}}suspended {{instant .SuspendedAt}}{{else}}active{{end}}\t"+quotaAndUse+"\t{{.Name}}\n{{end}}")
 }
 
-// usedOfQuota renders how much of a quota is used, like 41 of 1000/month; empty = none is set.
-const usedOfQuota = "{{if .Quota}}{{.QuotaUsed}} of {{.Quota.Requests}}/{{.Quota.Period}}{{end}}"
+// quotaAndUse renders a quota, and what was admitted in its period, like 1000/month, 41 admitted this month. That may be more than
+// the quota, which begins full when it is set. Empty = none is set.
+const quotaAndUse = "{{if .Quota}}{{.Quota.Requests}}/{{.Quota.Period}}, {{.QuotaUsed}} admitted this {{.Quota.Period}}{{end}}"
 
 type workspaceSuspend struct{ OneFlags }
 

@@ -34,6 +34,7 @@ type Postgres struct {
 	*Server
 	Options  PostgresOptions
 	Bin      string // the folder of the server's programs, pgbench and pg_basebackup among them
+	Found    bool   // it was in Options.Dir already, with its data
 	password string
 	as       *syscall.Credential
 }
@@ -62,7 +63,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (p *Postgres, err err
 	} else if password, failed := os.ReadFile(p.passwordFile()); failed != nil {
 		err = fmt.Errorf("the cluster was not made by listedge: %w", failed)
 	} else {
-		p.password = string(password)
+		p.password, p.Found = string(password), true
 	}
 	if err != nil {
 		return nil, err

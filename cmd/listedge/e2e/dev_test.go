@@ -97,6 +97,11 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 
+	const anew = "To begin anew, stop this and remove the folder: rm -r "
+	if strings.Contains(p.err.String(), anew) {
+		t.Errorf("of a new folder: %s", p.err.String())
+	}
+
 	refused(t, exitFailed, "another `listedge dev` runs in "+dir, devFlags(t, dir)...)
 	if log := must1(os.ReadFile(filepath.Join(dir, "postgres.log"))); !strings.Contains(string(log), "starting PostgreSQL") {
 		t.Errorf("the log of the first has gone: %s", log)
@@ -116,6 +121,9 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 		if a := nodes[0].get(t, "/v1/items", key); len(a.page(t).Data) != 50 {
 			t.Errorf("%s", a.body)
 		}
+	}
+	if !strings.Contains(p.err.String(), anew+dir+"\n") {
+		t.Errorf("of a folder with data: %s", p.err.String())
 	}
 	p.stop()
 

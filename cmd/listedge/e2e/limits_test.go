@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -95,7 +96,7 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 		n.awaitFollowed(t)
 	}
 	spendQuota(t, nodes, key, 40, 40)
-	if list := command(t, "workspaces", "list", "--database-url", url); !strings.Contains(list, "40/month") {
+	if list := command(t, "workspaces", "list", "--database-url", url); !regexp.MustCompile(`\s40/month, \d+ admitted this month\s`).MatchString(list) {
 		t.Error(list)
 	}
 	shown := func(of string) string {
