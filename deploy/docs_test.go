@@ -47,6 +47,15 @@ func TestTheReferenceAnswers(t *testing.T) {
 	if len(loaded) > 6 || bytes > 600_000 {
 		t.Errorf("the page loads %.0f bytes by %q", bytes, loaded)
 	}
+	// Above them stand its name and what it is.
+	if first := evaluate[string](t, page, `document.querySelector("h1").textContent + " " + document.querySelector("h1 + p").textContent`); !strings.HasPrefix(first,
+		evaluate[string](t, page, `document.title`)+" Two lists of a workspace") {
+		t.Errorf("the page begins with %q", first)
+	}
+	// What an integrator must know, and cannot guess.
+	for _, says := range []string{"docs/clients", "end where your stored pages end", "cache: \"no-cache\""} {
+		page.await(t, fmt.Sprintf(`document.querySelector(".info .description").textContent.includes(%q)`, says))
+	}
 	for scheme, dark := range map[string]bool{"dark": true, "light": false} {
 		page.resize(t, 1280, scheme)
 		// The operations are on the first screen, and the page is as dark as its reader's others.
