@@ -170,11 +170,23 @@ func (p *program) stop() int {
 	return p.code
 }
 
+// untilAnswered runs a command to its end; again if a server did not answer it in time, as on a busy machine.
+func untilAnswered(t *testing.T, args ...string) (p *program) {
+	t.Helper()
+	within(t, patience, "an answer in time", func() bool {
+		p = start(t, args...)
+		defer time.AfterFunc(patience, func() { p.signal(syscall.SIGKILL) }).Stop() // a server that starts, where it should refuse
+		<-p.ended
+		said := p.err.String()
+		return p.code != exitFailed || !strings.Contains(said, "context deadline exceeded") && !strings.Contains(said, "i/o timeout")
+	})
+	return p
+}
+
 // command runs a command to its end and returns what it printed.
 func command(t *testing.T, args ...string) string {
 	t.Helper()
-	p := start(t, args...)
-	<-p.ended
+	p := untilAnswered(t, args...)
 	if p.code != exitFine {
 		t.Fatalf("listedge %s: exit %d: %s", strings.Join(args, " "), p.code, p.err.String())
 	}
@@ -184,9 +196,7 @@ func command(t *testing.T, args ...string) string {
 // refused runs a command that ends with this status and prints one line of error, which has the text.
 func refused(t *testing.T, code int, text string, args ...string) {
 	t.Helper()
-	p := start(t, args...)
-	defer time.AfterFunc(patience, func() { p.signal(syscall.SIGKILL) }).Stop() // a server that starts
-	<-p.ended
+	p := untilAnswered(t, args...)
 	if said := p.err.String(); p.code != code || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, text) ||
 		code == exitUsage && p.out.String() != "" {
 		t.Errorf("listedge %q: exit %d: %s, want %d, %q", args, p.code, said, code, text)

@@ -106,19 +106,19 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 		t.Error(got)
 	}
 	spendQuota(t, nodes, key, 43-40, 43)
-	within(t, patience, "a refused request", func() bool { // Redis answers in time
-		return nodes[0].get(t, "/v1/items", key, "X-Request-Id: used-up").problem(t).Error.Code == "PLAN_LIMIT_REACHED"
+	within(t, patience, "a refused request", func() bool { // Redis answers in time, and the node knows the changed quota
+		a := nodes[0].get(t, "/v1/items", key, "X-Request-Id: used-up")
+		return a.problem(t).Error.Code == "PLAN_LIMIT_REACHED" && strings.Contains(a.Header.Get("RateLimit-Policy"), `"quota";q=43;`)
 	})
 	if said := explained(t, nodes[0], "used-up"); !strings.Contains(said, "refusedBy: quota\n") || !strings.Contains(said, "quota;q=43;") {
 		t.Error(said)
 	}
 	for _, n := range nodes {
-		if n.metric(t, "listedge_limiter_decisions_total", `decision="refused"`, `source="quota"`) == 0 {
-			t.Error("no metric says that a quota refused")
-		}
-		if used := n.metric(t, "listedge_limiter_quota_used_ratio", `workspace="`+workspace+`"`); used != 1 {
-			t.Errorf("the metric says that %v of the quota are used", used)
-		}
+		within(t, patience, "metrics say that a quota refused, and that all of it is used", func() bool { // as above
+			n.get(t, "/v1/items", key)
+			return n.metric(t, "listedge_limiter_decisions_total", `decision="refused"`, `source="quota"`) > 0 &&
+				n.metric(t, "listedge_limiter_quota_used_ratio", `workspace="`+workspace+`"`) == 1
+		})
 	}
 	if got := shown("none"); got != "null" {
 		t.Error(got)
