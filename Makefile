@@ -26,7 +26,7 @@ run: ## try it: Postgres, sample data, a key and a node. ARGS="--nodes 3" for a 
 build: ## compile bin/listedge
 	go build -o bin/listedge ./cmd/listedge
 
-quick: build ## what to run first: builds, vets, and runs all tests that need no server (two minutes)
+quick: build ## what to run first: builds, vets, and runs all tests that need no server (two minutes on two free cores)
 	@packages=$$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -vE 'sandbox|databasetest' | cut -d' ' -f1) \
 	&& go vet $$packages && go test -vet=off $$packages && go test -vet=off -run TestSim ./limiter
 

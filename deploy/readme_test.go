@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,11 +22,7 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 	ours := must1(program())
 	here, postgres, redis := t.TempDir(), sandboxtest.Postgres(t), sandboxtest.Redis(t)
 	must(os.Symlink(ours, filepath.Join(here, "listedge")))
-	items := "id,name\n"
-	for i, name := range []string{"Bolt", "Nut", "Ring", "Rod", "Screw", "Washer"} {
-		items += fmt.Sprintf("00000000-0000-0000-0000-%012d,%s\n", i+1, name)
-	}
-	must(os.WriteFile(filepath.Join(here, "items.csv"), []byte(items), 0o644))
+	must(os.WriteFile(filepath.Join(here, "items.csv"), []byte("Bolt\nNut\nRing\nRod\nScrew\nWasher\n"), 0o644)) // of the workspace to come
 	var walk, install string
 	for _, block := range find(t, "../README.md", "(?ms)^```sh\n(.*?)^```$") {
 		switch {
@@ -47,6 +42,7 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 		"listedge keys create", "KEY=$(listedge keys create",
 		`--name "Sync" `, `--name "Sync") `,
 		"--workspace ID", `--workspace "$ID"`,
+		"psql ", `sed -i.old "s/^/$ID,/" items.csv; psql `,
 		"# one node;", "& NODE=$!; until curl -sf http://" + admin + "/readyz | grep followed; do sleep 0.1; done\n" + walk + "#",
 		"127.0.0.1:8080", public,
 		"curl -i", "curl -sfi",
@@ -62,7 +58,7 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "/bin/bash", "-c", "set -euo pipefail\nNODE=; trap 'kill $NODE; wait' EXIT\n"+script)
 	cmd.Dir = here
-	cmd.Env = append(os.Environ(), "PATH="+here+":"+os.Getenv("PATH"), "LISTEDGE_LISTEN="+public, "LISTEDGE_ADMIN_LISTEN="+admin, "LISTEDGE_DRAIN=0s")
+	cmd.Env = append(os.Environ(), "PATH="+here+":"+postgres.Bin+":"+os.Getenv("PATH"), "LISTEDGE_LISTEN="+public, "LISTEDGE_ADMIN_LISTEN="+admin, "LISTEDGE_DRAIN=0s")
 	said, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, script, said)

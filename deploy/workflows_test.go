@@ -79,6 +79,49 @@ func TestTheWorkflowsUseWhatIsThere(t *testing.T) {
 	}
 }
 
+// The tests run on each Postgres that the README promises.
+func TestTheMatrixHasTheVersionsOfTheREADME(t *testing.T) {
+	var test struct {
+		Jobs struct {
+			Postgres struct {
+				Strategy struct{ Matrix struct{ Version []int } }
+			}
+		}
+	}
+	must(yaml.Unmarshal([]byte(replaced(t, "../.github/workflows/test.yml")), &test))
+	versions := test.Jobs.Postgres.Strategy.Matrix.Version
+	promised := find(t, "../README.md", `Postgres (\d+ to \d+)`)[0]
+	if len(versions) == 0 || promised != fmt.Sprintf("%d to %d", versions[0], versions[len(versions)-1]) ||
+		versions[len(versions)-1]-versions[0] != len(versions)-1 {
+		t.Errorf("they run on %v, and the README promises %s", versions, promised)
+	}
+}
+
+// GitHub leaves out a form that it cannot read, without a word.
+func TestIssueFormsCanBeRead(t *testing.T) {
+	for _, name := range []string{"bug", "feature"} {
+		var form struct {
+			Name, Description string
+			Labels            []string
+			Body              []struct {
+				Type, ID   string
+				Attributes struct{ Label, Description, Value, Render string }
+				// Validations is of inputs alone.
+				Validations struct{ Required bool }
+			}
+		}
+		must(yaml.UnmarshalStrict([]byte(replaced(t, "../.github/ISSUE_TEMPLATE/"+name+".yml")), &form))
+		if form.Name == "" || form.Description == "" || len(form.Body) == 0 {
+			t.Errorf("%s: %+v", name, form)
+		}
+		for _, field := range form.Body {
+			if field.Type == "markdown" != (field.Attributes.Value != "") || field.Type == "markdown" == (field.ID != "" && field.Attributes.Label != "") {
+				t.Errorf("%s: %+v", name, field)
+			}
+		}
+	}
+}
+
 // A test that the race detector leaves out runs without it, and what runs in part names tests that are there.
 func TestTheMakefileForgetsNoTest(t *testing.T) {
 	plain := strings.Fields(strings.ReplaceAll(find(t, "../Makefile", `(?s)\nPLAIN = (.*?)\nRACED =`)[0], "\\\n", " "))

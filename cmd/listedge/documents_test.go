@@ -106,6 +106,21 @@ func TestREADMEHasTheRatiosOfTheReport(t *testing.T) {
 	}
 }
 
+// The README's absolute figure, and the machine it is of, are those of the last report.
+func TestREADMEHasTheFigureOfTheReport(t *testing.T) {
+	readme, report := contents(t, "README.md"), contents(t, "bench/report.md")
+	said := regexp.MustCompile(`(?s)of 50 items costs ([0-9.]+) µs of CPU.*?\(([^,]+),\s` + "`make bench ONLY=opponents`").FindStringSubmatch(readme)
+	if said == nil {
+		t.Fatal("the README has no figure")
+	}
+	if row := "| memory hit, 50 items, identity: CPU per request, µs, against bare handler | " + said[1] + " |"; !strings.Contains(report, row) {
+		t.Errorf("bench/report.md does not have %s", row)
+	}
+	if !regexp.MustCompile(`(?m)^processors +` + regexp.QuoteMeta(said[2]) + `$`).MatchString(report) {
+		t.Errorf("the report is not of %s", said[2])
+	}
+}
+
 // documents are those for people, by their paths from the root.
 func documents(t *testing.T) (names []string) {
 	t.Helper()
@@ -116,7 +131,7 @@ func documents(t *testing.T) (names []string) {
 	for _, file := range found {
 		names = append(names, "docs/"+filepath.Base(file))
 	}
-	return append(names, "docs/clients/README.md", "README.md", "CONTRIBUTING.md")
+	return append(names, "docs/clients/README.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 }
 
 func TestDocumentsNameWhatExists(t *testing.T) {

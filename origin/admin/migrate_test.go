@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,5 +165,23 @@ func TestNothingStandsInTheWritersPath(t *testing.T) {
 		&triggers, &rules, &foreign))
 	if triggers+rules+foreign != 0 {
 		t.Errorf("%d triggers, %d rules, %d foreign keys", triggers, rules, foreign)
+	}
+}
+
+// docs/OPERATIONS.md lists the columns that other systems write.
+func TestTheDocsListTheColumns(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, newDatabase(t))
+	docs := string(must1(os.ReadFile("../../docs/OPERATIONS.md")))
+	for _, table := range []string{"items", "contacts"} {
+		var columns string
+		must(conn.QueryRow(t.Context(), `SELECT string_agg(format(E'| `+"`%s`"+` | %s | %s |\n', attname, format_type(atttypid, atttypmod),
+				coalesce('`+"`' || regexp_replace(pg_get_expr(adbin, adrelid), '::text$', '') || '`"+`', CASE WHEN attnotnull THEN 'required' ELSE 'null' END)), '' ORDER BY attnum)
+			FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+			WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped`, table).Scan(&columns))
+		want := "\n\n| `" + table + "` | type | if absent |\n|---|---|---|\n" + columns + "\n"
+		if !strings.Contains(docs, want) {
+			t.Errorf("docs/OPERATIONS.md should have%s", want)
+		}
 	}
 }
