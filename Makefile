@@ -34,7 +34,8 @@ test: ## check, and all tests, with what they need installed
 	@deploy/install.sh
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory compiled
-	@$(MAKE) --no-print-directory -j 3 deploy-tests plain race # side by side: each waits a lot
+	@$(MAKE) --no-print-directory -j 2 deploy-tests plain # side by side: both wait a lot
+	@$(MAKE) --no-print-directory race # which computes a lot, and would keep those waiting
 
 # The race detector makes tests three to ten times as slow. Of packages in which hardly anything runs at once, it has a few
 # tests. A test runs twice only if both say something: the race detector falsifies what tests measure, and of a model it shows nothing.
