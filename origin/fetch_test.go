@@ -58,7 +58,7 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	eventually(t, "a full queue", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
 
 	for range 3 {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		page := anyPage
 		page.Workspace = uuid.UUID{2} // no tenant has more queries waiting
 		if _, err := o.Fetch(ctx, page, ""); !errors.Is(err, ErrOverloaded) || ctx.Err() != nil {
@@ -287,24 +287,23 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			defer cancel()
 			_, _ = o.Fetch(cancelled, anyPage, "") // must not count as a success
 			page, key := ask()
-			if page == nil || key == nil || !errors.Is(page, ErrUnavailable) || !errors.Is(key, ErrUnavailable) {
+			if page == nil || key == nil || !errors.Is(page, ErrUnavailable) && !errors.Is(page, ErrTimeout) || !errors.Is(key, ErrUnavailable) {
 				t.Fatalf("%s: pages %v, keys %v", event.name, page, key)
 			}
 			return o.Stats().BreakerOpen && keys.BreakerOpen()
 		})
-		quick := 0
-		for range 20 { // a trial may be among them
-			began := time.Now()
-			if page, key := ask(); !errors.Is(page, ErrUnavailable) || !errors.Is(key, ErrUnavailable) {
-				t.Errorf("%s: pages %v, keys %v", event.name, page, key)
+		eventually(t, event.name+": 15 of 20 fail at once", func() bool { // a trial may be among them
+			quick := 0
+			for range 20 {
+				began := time.Now()
+				if page, key := ask(); page == nil || key == nil {
+					t.Errorf("%s: pages %v, keys %v", event.name, page, key)
+				} else if errors.Is(page, ErrUnavailable) && errors.Is(key, ErrUnavailable) && time.Since(began) < timeout/4 {
+					quick++
+				}
 			}
-			if time.Since(began) < timeout/4 {
-				quick++
-			}
-		}
-		if quick < 15 {
-			t.Errorf("%s: only %d of 20 failed at once", event.name, quick)
-		}
+			return quick >= 15
+		})
 		if event.name == "hang" { // a page tries the server, for which its own requests wait, and no look-up of keys does
 			eventually(t, "a page without an answer", func() bool {
 				page, key := ask()

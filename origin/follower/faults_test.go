@@ -208,7 +208,7 @@ func TestServersThatFail(t *testing.T) {
 		defer func() { must(p.Thaw()) }()
 		began := time.Now()
 		f.stop()
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > time.Minute {
 			t.Errorf("took %s", took)
 		}
 	})
