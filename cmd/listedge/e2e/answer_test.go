@@ -122,6 +122,17 @@ func (n *testNode) get(t *testing.T, path, key string, headers ...string) *answe
 	return n.request(t, http.MethodGet, path, key, headers...)
 }
 
+// first is the first request with a key, or for a page: get, again while the node answers 503. A busy
+// machine may not look up the key or read the page in time.
+func (n *testNode) first(t *testing.T, path, key string, headers ...string) (a *answer) {
+	t.Helper()
+	within(t, patience, "an answer", func() bool {
+		a = n.get(t, path, key, headers...)
+		return a.StatusCode != http.StatusServiceUnavailable
+	})
+	return a
+}
+
 // try does not check the response: for tests that expect connections to fail.
 func (n *testNode) try(method, path, key string, headers ...string) (*answer, error) {
 	r, err := http.NewRequest(method, n.url+path, nil)

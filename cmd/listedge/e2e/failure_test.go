@@ -26,7 +26,7 @@ func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 	strangers := []string{newKeyFor(t, url, workspace), newKeyFor(t, url, workspace)} // one for each fault
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Kept')", workspace)
 	n := startFollowed(t, url, "--max-stale", "1h")
-	n.get(t, "/v1/items", key).page(t)
+	n.first(t, "/v1/items", key).page(t)
 
 	for i, fault := range []struct {
 		name        string
@@ -78,7 +78,7 @@ func TestARevokedKeyStopsWhileItsLookUpHangs(t *testing.T) {
 	revoked := newKeyFor(t, address, workspace)
 	n := startFollowed(t, address, "--key-grace", "1h")
 	for _, k := range []string{key, revoked} {
-		n.get(t, "/v1/items", k).page(t)
+		n.first(t, "/v1/items", k).page(t)
 	}
 	holder := connect(t, address)
 	must1(holder.Exec(t.Context(), "BEGIN; LOCK TABLE workspaces IN ACCESS EXCLUSIVE MODE"))

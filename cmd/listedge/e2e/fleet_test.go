@@ -9,11 +9,11 @@ func TestNoCacheGoesToTheDatabase(t *testing.T) {
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1h")
-	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 0 {
+	if got := n.first(t, "/v1/items", key).page(t); len(got.Data) != 0 {
 		t.Fatal(got)
 	}
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'New')", workspace)
-	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 0 {
+	if got := n.first(t, "/v1/items", key).page(t); len(got.Data) != 0 {
 		t.Fatal("the page did not come from the cache: the test tries nothing")
 	}
 	var a *answer
@@ -28,7 +28,7 @@ func TestNoCacheGoesToTheDatabase(t *testing.T) {
 		t.Error("the request is not counted as bypassed")
 	}
 	// A page that was read for one such request is cached for all.
-	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 1 {
+	if got := n.first(t, "/v1/items", key).page(t); len(got.Data) != 1 {
 		t.Error("the page that was read is not kept")
 	}
 	// A client that always sends no-cache does not disable the cache.

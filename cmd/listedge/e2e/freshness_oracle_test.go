@@ -77,7 +77,7 @@ func (h *history) watch(t *testing.T, n *testNode) {
 	}
 	path := fmt.Sprintf("/v1/items?sort=name&limit=%d", pageOfMany)
 	for cursor := ""; ; {
-		p := n.get(t, path+cursor, h.key).page(t)
+		p := n.first(t, path+cursor, h.key).page(t)
 		h.queries = append(h.queries, query{path + cursor, len(p.Data), cursor == "", !p.Page.HasMore})
 		if !p.Page.HasMore {
 			break

@@ -113,7 +113,7 @@ func TestACommitThatWaitsWhileATableIsRewritten(t *testing.T) {
 		return n
 	}
 	execute(t, url, "INSERT INTO items (workspace_id, name, sku) VALUES ($1, 'x', 'foo')", workspace)
-	rows := func() int { return len(n.get(t, "/v1/items?search=foo", key).page(t).Data) }
+	rows := func() int { return len(n.first(t, "/v1/items?search=foo", key).page(t).Data) }
 	within(t, patience, "the row", func() bool { return rows() == 1 })
 
 	set("SET synchronous_commit = local")

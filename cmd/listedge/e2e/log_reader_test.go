@@ -69,7 +69,7 @@ func (l *logPipe) stop() {
 func answers(t *testing.T, n *testNode, key string) {
 	t.Helper()
 	for range 20 {
-		n.get(t, "/v1/items", key).page(t)
+		n.first(t, "/v1/items", key).page(t)
 		if a := n.get(t, "/v1/items?cursor=wrong", key); a.StatusCode != 400 {
 			t.Errorf("%s", a.Status)
 		}

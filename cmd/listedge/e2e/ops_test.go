@@ -40,12 +40,12 @@ func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 			t.Errorf("%s: a key or a search is shown: %s", id, said)
 		}
 	}
-	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-miss").page(t)
+	n.first(t, "/v1/items?search=Secret", key, "X-Request-Id: a-miss").page(t)
 	says("a-miss", "route: items\nstatus: 200\n", "cacheStatus: listedge; fwd=uri-miss", "missed: not-held\n", "queryTook: ", ";rate=100000")
 	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-hit").page(t) // the connection's first
 	says("a-hit", "tier: memory\n")
 
-	n.get(t, "/v1/items", small).page(t)
+	n.first(t, "/v1/items", small).page(t)
 	if a := n.get(t, "/v1/items", small, "X-Request-Id: one-too-many"); a.StatusCode != 429 {
 		t.Fatal(a.Status)
 	}

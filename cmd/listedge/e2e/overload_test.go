@@ -131,7 +131,7 @@ func TestWorkspacesNeverSeeEachOther(t *testing.T) {
 	})
 	// A cursor of one workspace is a position in the other. It returns only rows of the key's
 	// own workspace.
-	cursor := *nodes[0].get(t, "/v1/items?limit=5", keys[0]).page(t).Page.NextCursor
+	cursor := *nodes[0].first(t, "/v1/items?limit=5", keys[0]).page(t).Page.NextCursor
 	a := nodes[0].get(t, "/v1/items?limit=5&cursor="+cursor, keys[1])
 	if strings.Contains(string(a.body), "owner0-") || len(a.page(t).Data) != 5 {
 		t.Errorf("%s", a.body)

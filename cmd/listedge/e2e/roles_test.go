@@ -52,7 +52,7 @@ func (n *testNode) serves(t *testing.T, writer string) {
 			within(t, patience, path+query, func() bool {
 				seen := 0
 				for next := path + "?limit=2" + query; next != ""; {
-					p := n.get(t, next, key).page(t)
+					p := n.first(t, next, key).page(t)
 					seen += len(p.Data)
 					if next = ""; p.Page.HasMore {
 						next = path + "?limit=2" + query + "&cursor=" + *p.Page.NextCursor
@@ -171,7 +171,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 			workspace, key := workspaceWithKey(t, address)
 			execute(t, address, "INSERT INTO contacts (workspace_id, name) VALUES ($1, 'Tea')", workspace)
 			n := startNode(t, reader)
-			if seen := n.get(t, "/v1/items?limit=1", key).page(t).Data; len(seen) != 0 {
+			if seen := n.first(t, "/v1/items?limit=1", key).page(t).Data; len(seen) != 0 {
 				t.Error(seen)
 			}
 
@@ -282,7 +282,7 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	_, pooled := sandboxtest.PgBouncer(t, as(t, address, "listedge_node"), map[string]string{"pool_mode": "transaction"})
 	server := sandboxtest.Redis(t)
 	n := startNode(t, pooled, "--redis-url", server.URL())
-	n.get(t, "/v1/items", key).page(t)
+	n.first(t, "/v1/items", key).page(t)
 	const refused, again = "the node may not query which database it reads", "no longer: the node may not query which database it reads"
 	within(t, patience, "it says that it may not ask", func() bool { return strings.Contains(n.err.String(), refused) })
 	execute(t, address, "GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
@@ -293,7 +293,7 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 		"SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database))
 	client := redistest.Client(t, server)
 	within(t, patience, "a page under the name of the database", func() bool {
-		n.get(t, "/v1/items", key, "Cache-Control: no-cache").page(t)
+		n.first(t, "/v1/items", key, "Cache-Control: no-cache").page(t)
 		names := must1(client.Keys(t.Context(), "listedge:page:"+is.Digest()+":*").Result())
 		return len(names) > 0
 	})

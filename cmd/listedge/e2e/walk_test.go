@@ -57,7 +57,7 @@ func (n *testNode) walk(t *testing.T, path, key string, size int) (rows []map[st
 	t.Helper()
 	seen := map[any]bool{}
 	for next := path; ; {
-		a := n.get(t, next, key)
+		a := n.first(t, next, key)
 		p := a.page(t)
 		for _, row := range p.Data {
 			if seen[row["id"]] {
