@@ -147,6 +147,10 @@ func TestAnAlertInhibitsWhileItsOutageLasts(t *testing.T) {
 		if p.cause == "ErrorBudgetBurnsFast" {
 			continue // it begins again with what follows
 		}
+		if symptoms[p.cause] == nil || symptoms[p.follows] == nil {
+			t.Errorf("the test does not know the series of %v", p)
+			continue
+		}
 		job := "listedge" + strconv.Itoa(i)
 		series.WriteString(strings.Join(played(p, job), ""))
 		fires := `group(ALERTS{job="` + job + `", alertstate="firing", alertname="Listedge%s"})`
