@@ -25,12 +25,11 @@ import (
 // comment. The test does each thing many times on a real node that counts its statements, and
 // compares: a way names the files that run each time, and no other.
 func TestWaysThroughTheCode(t *testing.T) { // beside no other: proofs come in time
-	ran := recordWays(t)
 	const edge, limiter, follower, feed = "edge/server.go", "limiter/limiter.go", "origin/follower/follower.go", "internal/changefeed/log.go"
 	hit, published := of(wayOf(t, edge, "A hit", 12)...), of(wayOf(t, follower, "A change is published", 9)...)
 	miss, applied := of(wayOf(t, edge, "A miss", 21)...), of(wayOf(t, feed, "A change is applied", 6)...)
 	decision := of(wayOf(t, limiter, "A limit decision", 5)...)
-	for _, way := range []struct {
+	ways := []struct {
 		in, name string
 		most     int                    // files
 		part     func(file string) bool // the way is described by these alone
@@ -41,21 +40,31 @@ func TestWaysThroughTheCode(t *testing.T) { // beside no other: proofs come in t
 		{follower, "A change is published", 9, without(applied, of("origin/follower/", "internal/changefeed/"))},
 		{feed, "A change is applied", 6, without(hit, without(miss, without(published, of("internal/changefeed/", "cache/", "origin/apikey/"))))},
 		{edge, "A miss", 21, without(hit, without(of("limiter/", "internal/changefeed/"), all))},
-	} {
-		t.Run(way.name, func(t *testing.T) {
+	}
+	for attempt := 1; ; attempt++ { // on a busy machine Redis is late, for which other files run
+		ran := recordWays(t)
+		var wrong []string
+		for _, way := range ways {
 			named := wayOf(t, way.in, way.name, way.most)
 			for _, file := range slices.Sorted(maps.Keys(ran[way.name])) {
 				eachTime := ran[way.name][file]-ran["nothing"][file] >= times*.9 // timers do less
 				if eachTime && way.part(file) && !leftOut(file) && !slices.Contains(named, file) {
-					t.Errorf("%s runs each time, and is not named", file)
+					wrong = append(wrong, fmt.Sprintf("%s: %s runs each time, and is not named", way.name, file))
 				}
 			}
 			for _, file := range named {
 				if strings.HasSuffix(file, ".go") && ran[way.name][file] < times/100 {
-					t.Errorf("%s is named, and does not run", file)
+					wrong = append(wrong, fmt.Sprintf("%s: %s is named, and does not run", way.name, file))
 				}
 			}
-		})
+		}
+		if len(wrong) == 0 {
+			return
+		}
+		t.Logf("attempt %d: %s", attempt, strings.Join(wrong, "; "))
+		if attempt == 3 {
+			t.Fatal("the ways through the code are not those of the package comments")
+		}
 	}
 }
 
