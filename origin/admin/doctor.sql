@@ -26,7 +26,7 @@ writer AS (
 ),
 -- Commands that let this user write the usage of keys.
 unwritable AS (
-	SELECT 'run listedge migrate up' AS command WHERE NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname = 'usage_writers')
+	SELECT 'run `listedge migrate up`; what it has made before and was dropped since, restore from a backup' AS command WHERE NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname = 'usage_writers')
 	UNION ALL SELECT format('GRANT SELECT, INSERT, UPDATE, DELETE ON public.%I TO %I', relname, current_user) FROM pg_class
 	WHERE relnamespace = 'public'::regnamespace AND relname IN ('key_usage', 'key_last_used', 'usage_writers')
 		AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE')

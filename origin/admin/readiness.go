@@ -98,8 +98,8 @@ func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
 			return remedy.Add(failed, strings.Join(commands, "; "))
 		}
 	case code == "42P01", code == "42703", code == "42883", code == "42704", // undefined table, column, function, object
-		errors.Is(failed, postgres.ErrSchema):
-		return remedy.Add(failed, migrateUp)
+		errors.Is(failed, postgres.ErrSchema): // and no migration is pending
+		return remedy.Add(failed, restore(ctx, r.db.Keys.Pool))
 	}
 	return failed
 }

@@ -84,12 +84,12 @@ func Code(err error) string {
 	return ""
 }
 
-// WithSchemaHint adds `listedge migrate up` to an error about a missing table or column: the
-// schema is of an older version than the program.
+// WithSchemaHint adds to an error about a missing table or column what to do: the schema is of an
+// older version than the program, or was changed.
 func WithSchemaHint(err error) error {
 	switch Code(err) {
 	case "42P01", "42703": // undefined_table, undefined_column
-		return fmt.Errorf("%w: run `listedge migrate up`", err)
+		return fmt.Errorf("%w: run `listedge migrate up`; if it has nothing to apply, `listedge doctor` says how to restore the tables", err)
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,10 +41,24 @@ func (q *Statement) check(fields []pgconn.FieldDescription) error {
 	for i, want := range q.Columns {
 		is := fields[i].DataTypeOID
 		if is != want.Type && !(is == pgtype.VarcharOID && want.Type == pgtype.TextOID) { // both are sent alike
-			return fmt.Errorf("%w: %s: type %d instead of %d", ErrSchema, want.Name, is, want.Type)
+			return fmt.Errorf("%w: %s: type %s instead of %s", ErrSchema, want.Name, typeNames(is), typeNames(want.Type))
 		}
 	}
 	return nil
+}
+
+// typeNames returns the names of built-in types.
+func typeNames(oids ...uint32) string {
+	var names []string
+	known := pgtype.NewMap()
+	for _, oid := range oids {
+		if t, ok := known.TypeForOID(oid); ok {
+			names = append(names, t.Name)
+		} else {
+			names = append(names, "another")
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
@@ -77,7 +92,7 @@ func (q *Statement) queryPrepared(ctx context.Context, conn *pgx.Conn, arguments
 		return err
 	}
 	if !slices.Equal(prepared.ParamOIDs, q.Parameters) {
-		return fmt.Errorf("%w: arguments of the types %d instead of %d", ErrSchema, prepared.ParamOIDs, q.Parameters)
+		return fmt.Errorf("%w: arguments of the types %s instead of %s", ErrSchema, typeNames(prepared.ParamOIDs...), typeNames(q.Parameters...))
 	}
 	if err := q.check(prepared.Fields); err != nil {
 		return err

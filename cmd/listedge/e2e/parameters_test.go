@@ -37,7 +37,7 @@ func TestParametersOfTheDatabaseURL(t *testing.T) {
 			})
 		}
 	}
-	refused(t, exitUsage, "the parameter pgbouncer is one", "dev", "--replica-url", "postgres://h/d?pgbouncer=true")
+	refused(t, exitUsage, "the parameter pgbouncer is one", "dev", "--data-dir", t.TempDir(), "--replica-url", "postgres://h/d?pgbouncer=true")
 	refused(t, exitUsage, "correct or remove no_setting", "migrate", "drop-slot", "--database-url", withParameters(url, "no_setting=1"))
 	refused(t, exitUsage, "correct or remove no_setting", "doctor", "--database-url", withParameters(url, "no_setting=1"), "--replication-url", url)
 	refused(t, exitUsage, "correct or remove no_setting", "doctor", "--replication-url", withParameters(url, "no_setting=1"), "--database-url", url)
