@@ -45,8 +45,8 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 		"psql ", `sed -i.old "s/^/$ID,/" items.csv; psql `,
 		"# one node;", "& NODE=$!; until curl -sf http://" + admin + "/readyz | grep followed; do sleep 0.1; done\n" + walk + "#",
 		"127.0.0.1:8080", public,
-		"curl -i", "curl -sfi",
-		"&cursor=…'", "&cursor='$(curl -s -H \"X-API-Key: $KEY\" 'http://" + public +
+		"curl -i", "curl -sfi --retry 60", // a busy machine may not look up the key in time: 503
+		"&cursor=…'", "&cursor='$(curl -s --retry 60 -H \"X-API-Key: $KEY\" 'http://" + public +
 			"/v1/items?limit=5&sort=name' | grep -o '\"nextCursor\":\"[^\"]*' | cut -d'\"' -f4)",
 	}
 	script := install
