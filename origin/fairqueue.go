@@ -19,6 +19,9 @@ const (
 	queueFactor = 8
 	// recently is how long a tenant counts as active after its last query.
 	recently = time.Second
+	// growInterval is the time between two tries whether a server that gave no more connections
+	// gives one again.
+	growInterval = time.Second
 )
 
 // fairQueue has a number of slots for queries that run, and a bounded queue of
@@ -36,12 +39,16 @@ const (
 // it, so idle time earns no credit. virtualTime never decreases, and grows by at
 // least 1/(queueFactor+1) of the time that passes: however many new tenants come,
 // the turn of each waiting query comes.
+//
+// There are fewer slots while the server gives fewer connections.
 type fairQueue struct {
-	slots    int
+	most     int       // slots if the server gives all connections
 	capacity int       // how many queries may wait
 	started  time.Time // times below are since then
 
 	mu          sync.Mutex // guards all below
+	slots       int
+	resized     time.Duration // when slots changed last
 	running     int
 	waiting     []*waiter // the oldest first
 	virtualTime time.Duration
@@ -73,7 +80,7 @@ func (t *tenant) serviceTime(now time.Duration) time.Duration {
 }
 
 func newFairQueue(slots int) *fairQueue {
-	return &fairQueue{slots: slots, capacity: slots * queueFactor, started: time.Now(), tenants: map[uuid.UUID]*tenant{}}
+	return &fairQueue{most: slots, slots: slots, capacity: slots * queueFactor, started: time.Now(), tenants: map[uuid.UUID]*tenant{}}
 }
 
 func (q *fairQueue) now() time.Duration { return time.Since(q.started) }
@@ -92,7 +99,11 @@ func (q *fairQueue) enter(ctx context.Context, workspace uuid.UUID) (began time.
 		q.refuse()
 	}
 	q.mu.Unlock()
+	return q.await(ctx, workspace, w)
+}
 
+// await waits until a waiting query has a slot.
+func (q *fairQueue) await(ctx context.Context, workspace uuid.UUID, w *waiter) (began time.Duration, err error) {
 	select {
 	case began, ok := <-w.began:
 		if !ok {
@@ -114,12 +125,31 @@ func (q *fairQueue) leave(workspace uuid.UUID, began time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
+	q.free(workspace, began, now)
+	q.dispatch(now)
+}
+
+func (q *fairQueue) free(workspace uuid.UUID, began, now time.Duration) *tenant {
 	q.running--
 	t := q.tenants[workspace]
 	t.running--
 	t.begins -= began
 	t.settled += now - began
+	return t
+}
+
+// reenter gives up a slot for which the server has no connection, and waits for one of the queries
+// that have one. It is never refused, because the query has waited before.
+func (q *fairQueue) reenter(ctx context.Context, workspace uuid.UUID, began time.Duration) (time.Duration, error) {
+	q.mu.Lock()
+	now := q.now()
+	w := &waiter{tenant: q.free(workspace, began, now), began: make(chan time.Duration, 1)}
+	w.tenant.waiting++
+	q.waiting = slices.Insert(q.waiting, 0, w)
+	q.slots, q.resized = max(1, min(q.slots, q.running)), now
 	q.dispatch(now)
+	q.mu.Unlock()
+	return q.await(ctx, workspace, w)
 }
 
 // load returns how many queries run and how many wait.
@@ -133,7 +163,7 @@ func (q *fairQueue) load() (running, waiting int) {
 func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 	t := q.tenants[workspace]
 	if t == nil {
-		if len(q.tenants) > q.slots+q.capacity { // idle ones are forgotten that would start from virtualTime anyway, and all when no query waits
+		if len(q.tenants) > q.most+q.capacity { // idle ones are forgotten that would start from virtualTime anyway, and all when no query waits
 			maps.DeleteFunc(q.tenants, func(_ uuid.UUID, t *tenant) bool {
 				return t.running == 0 && t.waiting == 0 && (len(q.waiting) == 0 || t.settled <= q.virtualTime)
 			})
@@ -183,6 +213,9 @@ func (q *fairQueue) remove(i int) *waiter {
 // dispatch gives free slots to waiting queries: of the tenants with the least service time, the
 // oldest first. A tenant that has all slots it may use waits until one of its queries ends.
 func (q *fairQueue) dispatch(now time.Duration) {
+	if q.slots < q.most && q.running == q.slots && now >= q.resized+growInterval {
+		q.slots, q.resized = q.slots+1, now
+	}
 	limit := q.slots
 	if now < q.sharedUntil {
 		limit -= q.slots / 2

@@ -60,12 +60,19 @@ func newUpstream(server string, cooldown time.Duration, pool *pgxpool.Pool) upst
 }
 
 // fetch waits for the workspace's turn in the queue and runs a query. It fails without
-// a query while the breaker is open.
+// a query while the breaker is open. While the server gives no more connections, it waits in the
+// queue for one that there is.
 func (u *upstream) fetch(ctx context.Context, q *Query, query func() error) error {
 	began, err := u.queue.enter(ctx, q.Workspace)
-	if err == nil {
-		defer u.queue.leave(q.Workspace, began)
-		err = u.breaker.Do(query)
+	for refused := 0; err == nil; refused++ {
+		if err = u.breaker.Do(query); !errors.Is(err, postgres.ErrNoneLeft) {
+			u.queue.leave(q.Workspace, began)
+			break
+		}
+		if refused > 0 { // what is not in the queue has the connection, as a check may
+			time.Sleep(postgres.RetryPause)
+		}
+		began, err = u.queue.reenter(ctx, q.Workspace, began)
 	}
 	u.mu.Lock()
 	u.fetches[outcomeOf(err)]++
@@ -128,12 +135,15 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err
 	err = o.fetch(ctx, &q, func() error {
 		began := time.Now()
 		err := o.db.Pages.Read(ctx, run, func() (by changefeed.Server, err error) {
-			rows, by, err = o.readRows(ctx, &q)
+			rows, by, err = o.readRows(ctx, &q, postgres.Acquire)
 			return by, err
 		})
 		rows.Began, rows.Took = began, time.Since(began)
 		if err != nil && ctx.Err() != nil && rows.Took < o.db.Options.QueryTimeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
+		}
+		if errors.Is(err, postgres.ErrNoneLeft) { // nothing was asked
+			return err
 		}
 		o.observe(&o.upstream, err, rows.Took)
 		return err
@@ -155,7 +165,7 @@ func (o *Origin) Check(ctx context.Context) (failed error) {
 	for _, c := range lists.All {
 		for _, order := range c.Orders() {
 			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{}).SetTexts("N", "").Position(order)}
-			if _, _, err := o.readRows(ctx, &q); err != nil {
+			if _, _, err := o.readRows(ctx, &q, postgres.AcquireWaiting); err != nil {
 				if failed == nil || errors.Is(failed, ErrTimeout) {
 					failed = fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err))
 				}
@@ -169,15 +179,16 @@ func (o *Origin) Check(ctx context.Context) (failed error) {
 // Probe pings the servers whose breaker is open: while all pages are served from caches,
 // no query would notice that a server is back. It is called about every second.
 func (o *Origin) Probe(ctx context.Context) {
-	o.breaker.Probe(ctx, o.pool.Ping)
+	o.breaker.Probe(ctx, o.db.Pages.Ping)
 	for _, s := range o.standbys {
 		s.breaker.Probe(ctx, s.look)
 	}
 }
 
-// readRows reads the query's rows from the primary.
-func (o *Origin) readRows(ctx context.Context, q *Query) (Rows, changefeed.Server, error) {
-	conn, err := o.pool.Acquire(ctx)
+// readRows reads the query's rows from the primary, on a connection that acquire takes.
+func (o *Origin) readRows(ctx context.Context, q *Query,
+	acquire func(context.Context, *pgxpool.Pool) (*pgxpool.Conn, error)) (Rows, changefeed.Server, error) {
+	conn, err := acquire(ctx, o.pool)
 	if err != nil {
 		return Rows{}, changefeed.Server{}, err
 	}

@@ -35,7 +35,7 @@ type standby struct {
 // look asks the standby what it has replayed. If it is the first answer of this run, it is
 // remembered: no page is read from the standby before that (lineage.judge).
 func (s *standby) look(ctx context.Context) error {
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := postgres.AcquireWaiting(ctx, s.pool)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,10 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 	err = s.fetch(ctx, q, func() error {
 		soon, cancel := context.WithTimeout(ctx, replayTimeout)
 		defer cancel()
-		conn, err := s.pool.Acquire(soon)
+		conn, err := postgres.Acquire(soon, s.pool)
+		if errors.Is(err, postgres.ErrNoneLeft) {
+			return err
+		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

@@ -48,6 +48,7 @@ func FindingOf(subject string, level Level, fine string, err error, otherwise st
 type DoctorOptions struct {
 	Region         string                          // whose slot is checked
 	Connections    int                             // the most that one node uses
+	Nodes          int                             // how many there are; 0 = unknown
 	ReplicationURL string                          // as in postgres.Options
 	Pages          func(*postgres.Database) Reader // as a node reads them
 }
@@ -72,7 +73,7 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var publication follower.Publication
-	rows, _ := conn.Query(ctx, doctorSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region), lists.Tables(), o.Connections, o.ReplicationURL != "")
+	rows, _ := conn.Query(ctx, doctorSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region), lists.Tables(), o.Connections, o.ReplicationURL != "", o.Nodes)
 	findings, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
 	if err == nil {
 		publication, err = follower.ReadPublication(ctx, conn)

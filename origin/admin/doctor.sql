@@ -1,8 +1,8 @@
 -- The doctor's checks of the primary, a row each: whether something is bad, how bad, what is fine or wrong, and what to do.
 -- $1 and $2 begin and end the slot's name. $3 are the tables of lists and keys, $4 the most connections of one node.
--- $5: pages are read by another URL than this one, which changes are followed by.
+-- $5: pages are read by another URL than this one, which changes are followed by. $6: how many nodes there are, or are at least.
 WITH RECURSIVE
-database AS (SELECT oid, pg_encoding_to_char(encoding) AS encoding FROM pg_database WHERE datname = current_database()),
+database AS (SELECT oid, pg_encoding_to_char(encoding) AS encoding, datconnlimit FROM pg_database WHERE datname = current_database()),
 slot AS ( -- reasons of invalidation are since Postgres 16, idle_replication_slot_timeout since 18
 	SELECT coalesce(active, false) AS active, wal_status = 'lost' AS lost, to_jsonb(s) ->> 'invalidation_reason' = 'idle_timeout' AS idle, slot_name,
 		greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) AS retained
@@ -11,9 +11,23 @@ slot AS ( -- reasons of invalidation are since Postgres 16, idle_replication_slo
 settings AS (
 	SELECT current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots) AS slots_used,
 		current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication) AS senders_used,
-		current_setting('max_connections')::int AS connections, (SELECT sum(numbackends)::int FROM pg_stat_database) AS connections_used,
 		(SELECT setting::bigint * 1048576 FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep,
 		nullif(current_setting('idle_replication_slot_timeout', true), '0') AS idle_timeout
+),
+-- What bounds connections: how many there may be (NULL = no bound), how many there are, and how many of them are no node's.
+-- Postgres spares superusers the last two bounds, and keeps connections for them.
+bounds AS (
+	SELECT subject, most, raise, count(pid)::int AS used, count(pid) FILTER (WHERE application_name NOT LIKE 'listedge%')::int AS others
+	FROM database CROSS JOIN pg_roles r CROSS JOIN LATERAL (VALUES
+		('max_connections', current_setting('max_connections')::int - CASE WHEN rolsuper THEN 0 ELSE current_setting('superuser_reserved_connections')::int END
+			- CASE WHEN rolsuper OR pg_has_role((SELECT p.oid FROM pg_roles p WHERE p.rolname = 'pg_use_reserved_connections'), 'USAGE') THEN 0
+				ELSE coalesce(current_setting('reserved_connections', true), '0')::int END, 'set max_connections = %s and restart Postgres'), -- since Postgres 16
+		('role''s limit', CASE WHEN NOT rolsuper THEN nullif(rolconnlimit, -1) END, format('ALTER ROLE %I CONNECTION LIMIT %%s', rolname)),
+		('database''s limit', CASE WHEN NOT rolsuper THEN nullif(datconnlimit, -1) END, format('ALTER DATABASE %I CONNECTION LIMIT %%s', current_database()))
+	) bound (subject, most, raise)
+	LEFT JOIN pg_stat_activity a ON a.datid IS NOT NULL AND a.usesysid IS NOT NULL
+		AND CASE subject WHEN 'role''s limit' THEN a.usesysid = r.oid WHEN 'database''s limit' THEN a.datid = database.oid ELSE true END
+	WHERE r.rolname = current_user GROUP BY subject, most, raise
 ),
 -- The oldest transaction that has written something: slots retain the WAL from its begin on. Whose sessions this user may not see have no age.
 writer AS (
@@ -66,7 +80,7 @@ FROM settings, slot, LATERAL (SELECT '; pages live for --cache-ttl' AS by_age, -
 	'retains ' || pg_size_pretty(coalesce(retained, 0)) || ' of WAL' ||
 		CASE WHEN keep < 0 THEN '' ELSE ', of ' || pg_size_pretty(keep) || ' that max_slot_wal_keep_size allows' END AS retains,
 	512 * 1048576::bigint AS most, -- as much retained WAL as ListedgeRetainedWAL fires for
-	(SELECT text FROM writer) AS writer, (connections - connections_used) / greatest($4::int, 1) AS nodes) x,
+	(SELECT text FROM writer) AS writer) x,
 LATERAL (VALUES
 	('version', 'ok', false, current_setting('server_version') || ', ' || (SELECT encoding FROM database), '', ''),
 	('primary', CASE WHEN $5::bool THEN 'warn' ELSE 'fail' END, pg_is_in_recovery(), 'this is the primary',
@@ -93,8 +107,6 @@ LATERAL (VALUES
 			WHEN NOT active THEN 'start a node, or see why none follows; `listedge migrate drop-slot` if none will ever run again'
 			WHEN writer IS NULL THEN 'see whether the follower keeps up: ListedgeRetainedWAL in the runbook'
 			ELSE 'end that transaction: Postgres keeps WAL from its begin on' END),
-	('max_connections', 'warn', nodes < 2, format('%s, of which %s are used: room for %s more nodes', connections, connections_used, nodes),
-		format('%s, of which %s are used, and a node uses up to %s', connections, connections_used, $4::int), 'raise it, or lower --database-connections'),
 	('synchronous_standby_names', 'warn', current_setting('synchronous_standby_names') LIKE '%*%', quote_literal(current_setting('synchronous_standby_names')),
 		quote_literal(current_setting('synchronous_standby_names')) || ' counts a follower as a standby that commits wait for' || by_age,
 		'name the standbys instead of *'),
@@ -103,3 +115,10 @@ LATERAL (VALUES
 	('locks', 'warn', EXISTS (SELECT FROM locked), 'no statement waits for one on the tables', (SELECT string_agg(text, '; ') FROM locked),
 		'let the holder finish, or end it: ' || (SELECT string_agg(command, '; ') FROM locked))
 ) finding (subject, level, bad, fine, broken, remedy)
+UNION ALL
+SELECT subject, CASE WHEN bad THEN 'warn' ELSE 'ok' END, CASE WHEN most IS NULL THEN 'none' WHEN bad
+	THEN format('%s connections, %s used, %s not by nodes; %s nodes use up to %s', most, used, others, nodes, nodes * $4::int)
+	ELSE format('%s connections, %s used, %s not by nodes: enough for %s nodes', most, used, others, (most - others) / greatest($4::int, 1)) END,
+	CASE WHEN bad THEN format(raise, others + nodes * $4::int) || ', or lower --database-connections' ELSE '' END
+FROM bounds, LATERAL (SELECT greatest($6::int, 2) AS nodes) n, -- one replaces another
+	LATERAL (SELECT coalesce(others + nodes * $4::int > most OR used >= most, false) AS bad) b

@@ -38,20 +38,28 @@ func NewReadiness(db *postgres.Database, pages Reader) *Readiness {
 // Ready returns nil if the server answers the node's queries and the schema has
 // all migrations that this program needs.
 func (r *Readiness) Ready(ctx context.Context) error {
-	have, known, err := schemaVersion(ctx, r.db.Keys.Pool)
+	err := r.db.Keys.Use(ctx, func(conn *pgx.Conn) error { return checkVersion(ctx, conn) })
 	if err != nil {
-		return fmt.Errorf("read the schema's version: %w", postgres.Classify(err))
-	}
-	if want := wantedVersion(); known && have < want {
-		if err := checkServer(ctx, r.db.Keys.Pool); err != nil { // a migration would not help
-			return err
-		}
-		return remedy.Add(fmt.Errorf("schema is at version %d, this program needs %d", have, want), migrateUp)
+		return err
 	}
 	if err := r.checkReaders(ctx); err != nil {
 		return err
 	}
 	return r.checkReplicationURL(ctx)
+}
+
+func checkVersion(ctx context.Context, conn *pgx.Conn) error {
+	have, known, err := schemaVersion(ctx, conn)
+	if err != nil {
+		return fmt.Errorf("read the schema's version: %w", postgres.Classify(err))
+	}
+	if want := wantedVersion(); known && have < want {
+		if err := checkServer(ctx, conn); err != nil { // a migration would not help
+			return err
+		}
+		return remedy.Add(fmt.Errorf("schema is at version %d, this program needs %d", have, want), migrateUp)
+	}
+	return nil
 }
 
 // migrateUp is what to do about a schema that is missing or old.
@@ -116,7 +124,7 @@ func (r *Readiness) checkReplicationURL(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--replication-url: %w", err)
 	}
-	pages, err := postgres.Identify(ctx, r.db.Keys.Pool)
+	pages, err := r.db.Keys.Identify(ctx)
 	if err == nil && pages != changes {
 		err = remedy.Add(errors.New("--replication-url leads to another server or database than --database-url"),
 			"name the server and the database that --database-url leads to")

@@ -92,7 +92,7 @@ func (s *Store) Check(ctx context.Context) error {
 // Probe finds out whether Postgres is back after a failure, or the primary after
 // another server had answered.
 func (s *Store) Probe(ctx context.Context) {
-	s.breaker.Probe(ctx, s.db.Keys.Pool.Ping)
+	s.breaker.Probe(ctx, s.db.Keys.Ping)
 	if s.db.WrongServer() != nil {
 		ctx, cancel := context.WithTimeout(ctx, postgres.PingTimeout)
 		defer cancel()
@@ -117,7 +117,7 @@ func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, b
 	for i := range hashes {
 		wanted[i] = hashes[i][:]
 	}
-	conn, err := s.db.Keys.Pool.Acquire(ctx)
+	conn, err := postgres.AcquireWaiting(ctx, s.db.Keys.Pool)
 	if err != nil {
 		return nil, by, err
 	}

@@ -107,14 +107,13 @@ func hasEnded(ctx context.Context, err error) bool {
 // is the followed primary is asked first, because a write cannot be refused afterwards.
 func (p *Primary) Write(ctx context.Context, write func(pgx.Tx) error) error {
 	err := p.Read(ctx, p.db.Options.Followed.StartedAt(), func() (by changefeed.Server, err error) {
-		conn, err := p.Pool.Acquire(ctx)
-		if err != nil {
-			return by, err
-		}
-		defer conn.Release()
-		var text string
-		err = conn.QueryRow(ctx, `SELECT `+ServerSQL, pgx.QueryExecModeExec).Scan(&text)
-		return ParseServer(text, conn.Conn().PgConn()), err
+		err = p.Use(ctx, func(conn *pgx.Conn) error {
+			var text string
+			err := conn.QueryRow(ctx, `SELECT `+ServerSQL, pgx.QueryExecModeExec).Scan(&text)
+			by = ParseServer(text, conn.PgConn())
+			return err
+		})
+		return by, err
 	})
 	if err == nil {
 		// mutation: a read-only role writes nothing

@@ -64,7 +64,7 @@ func Examine(ctx context.Context, o Options) ([]admin.Finding, error) {
 		}
 	})
 	checks.Go(func() {
-		database = admin.Diagnose(ctx, o.DatabaseURL, admin.DoctorOptions{Region: o.Region, ReplicationURL: o.ReplicationURL,
+		database = admin.Diagnose(ctx, o.DatabaseURL, admin.DoctorOptions{Region: o.Region, ReplicationURL: o.ReplicationURL, Nodes: len(o.Nodes),
 			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
 			Connections: o.DatabaseConnections + postgres.KeyConnections + postgres.UsageConnections + followerConnections})
 	})

@@ -123,7 +123,7 @@ func breakerFailure(what string, open bool) error {
 // what is wrong with that. It pings on the connections for keys, because those for pages may all
 // be busy.
 func (n *Node) pingPostgres(ctx context.Context) error {
-	err := postgres.ExplainParameter(n.database.Keys.Pool.Ping(ctx), n.database.Keys.Pool.Config().ConnConfig)
+	err := postgres.ExplainParameter(n.database.Keys.Ping(ctx), n.database.Keys.Pool.Config().ConnConfig)
 	if err == nil && n.followed.OldTimeline() == nil {
 		err = n.database.WrongServer()
 	}

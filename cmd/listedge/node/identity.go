@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"listedge/origin"
-	"listedge/origin/postgres"
 )
 
 // Before a node answers, it finds out which database and which timeline its fleet
@@ -51,7 +50,7 @@ func (n *Node) findIdentity(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
-	found, err := postgres.Identify(ctx, n.database.Keys.Pool)
+	found, err := n.database.Keys.Identify(ctx)
 	switch {
 	case !n.identifies(): // the follower has found it meanwhile
 		return nil

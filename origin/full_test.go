@@ -1,0 +1,118 @@
+package origin
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
+	"listedge/origin/postgres"
+)
+
+// limitedRole makes a role that reads everything, and returns the URL with which it connects.
+func limitedRole(t *testing.T, conn *pgx.Conn, address, name string, connections int) string {
+	t.Helper()
+	exec(t, conn, fmt.Sprintf("CREATE ROLE %s LOGIN BYPASSRLS PASSWORD 'secret' CONNECTION LIMIT %d; GRANT pg_read_all_data, pg_monitor TO %[1]s", name, connections))
+	t.Cleanup(func() { exec(t, conn, "DROP ROLE "+name) })
+	u := must1(url.Parse(address))
+	u.User = url.UserPassword(name, "secret")
+	return u.String()
+}
+
+// While Postgres gives no more connections, queries wait for those that the node has: none fails,
+// no breaker opens, and no check.
+func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
+	t.Parallel()
+	address := newDatabase(t)
+	conn := connect(t, address)
+	exec(t, conn, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || n FROM generate_series(1, 3000) n", ourWorkspace)
+	db := openDatabase(t, postgres.Options{URL: limitedRole(t, conn, address, "limited", 8), Connections: 16})
+	o, keys := New(db), apikey.NewStore(db)
+	must(keys.Check(within(t, patience))) // it has one of the eight
+	for range 3 {
+		var all sync.WaitGroup
+		failed := make(chan error, 100)
+		ask := func(what string, do func() error) {
+			all.Go(func() {
+				if err := do(); err != nil {
+					failed <- fmt.Errorf("%s: %w", what, err)
+				}
+			})
+		}
+		for n := range 24 {
+			ask("a search", func() error {
+				q := Query{Workspace: ourWorkspace, Search: fmt.Sprintf("no %d such", n), Limit: 50}
+				if n%2 > 0 {
+					q.Workspace = uuid.New()
+				}
+				_, err := o.Fetch(within(t, patience), q, "")
+				return err
+			})
+		}
+		for range 3 {
+			ask("a look-up", func() error { _, err := keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); return err })
+		}
+		ask("the check", func() error { return admin.NewReadiness(db, o).Ready(within(t, patience)) })
+		all.Wait()
+		close(failed)
+		for err := range failed {
+			t.Error(err)
+		}
+		if s := o.Stats(); s.BreakerOpen || keys.BreakerOpen() || s.Fetches["failed"] > 0 || s.Fetches["overloaded"] > 0 {
+			t.Errorf("%+v", s.ServerStats)
+		}
+	}
+
+	// Once it gives more, they are used.
+	exec(t, conn, "ALTER ROLE limited CONNECTION LIMIT -1")
+	eventually(t, "more connections", func() bool {
+		var all sync.WaitGroup
+		for range 24 {
+			all.Go(func() { _, _ = o.Fetch(within(t, patience), Query{Workspace: uuid.New(), Limit: 1}, "") })
+		}
+		all.Wait()
+		return o.Stats().Pool.TotalConns() > 10
+	})
+}
+
+// A node that has no connection at all gets none: that is an outage.
+func TestAServerThatGivesNoConnectionIsUnavailable(t *testing.T) {
+	t.Parallel()
+	address := newDatabase(t)
+	db := openDatabase(t, postgres.Options{URL: limitedRole(t, connect(t, address), address, "shut_out", 0)})
+	o := New(db)
+	for range 3 {
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, ErrUnavailable) {
+			t.Error(err)
+		}
+	}
+	if !o.Stats().BreakerOpen {
+		t.Error("the breaker is closed")
+	}
+}
+
+// PgBouncer has its own words for it.
+func TestQueriesShareTheConnectionsThatAPoolerGives(t *testing.T) {
+	t.Parallel()
+	address := newDatabase(t)
+	_, through := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction", "max_client_conn": "4"})
+	o := New(openDatabase(t, postgres.Options{URL: through, Connections: 16}))
+	for range 3 {
+		var all sync.WaitGroup
+		for range 24 {
+			all.Go(func() {
+				if _, err := o.Fetch(within(t, patience), Query{Workspace: uuid.New(), Limit: 1}, ""); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+}
