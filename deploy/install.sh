@@ -3,7 +3,7 @@
 #
 #   deploy/install.sh [postgres] [redis] [pgbouncer] [cc] [prometheus] [alertmanager] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
 #
-# postgres:   the server programs, 14 or later (`listedge dev`, tests)
+# postgres:   the server programs, 15 or later (`listedge dev`, tests)
 # redis:      redis-server or valkey-server (more than one node, tests)
 # pgbouncer:  tests of reading through a connection pooler
 # cc:         a C compiler, which Go's race detector needs on Linux (tests)
@@ -38,7 +38,7 @@ server_in() {
 	major=$("$1/postgres" --version 2>/dev/null) || return 1 # postgres (PostgreSQL) 16.3 (Debian 16.3-1)
 	major=${major#*) }
 	major=${major%%[!0-9]*}
-	[ "${major:-0}" -ge 14 ]
+	[ "${major:-0}" -ge 15 ]
 }
 
 # The places are those in which the program itself looks (package sandbox).
@@ -90,7 +90,7 @@ have_varnish() { program varnishd; }
 # needs WHAT: says how to install it by hand
 needs() {
 	case $1 in
-	postgres) echo 'PostgreSQL 14 or later' ;;
+	postgres) echo 'PostgreSQL 15 or later' ;;
 	redis) echo 'redis-server or valkey-server' ;;
 	cc) echo 'gcc with the C library headers' ;;
 	prometheus) echo 'prometheus with promtool' ;;

@@ -146,7 +146,7 @@ func TestInstall(t *testing.T) {
 	debian := (*machine).debian
 	bare := func(*machine) {}
 	everything := "postgresql redis-server pgbouncer gcc libc6-dev prometheus prometheus-alertmanager haproxy curl systemd chromium nodejs npm"
-	byHand := "PostgreSQL 14,redis-server or valkey-server,pgbouncer,prometheus with promtool,Alertmanager with amtool,haproxy,curl," +
+	byHand := "PostgreSQL 15,redis-server or valkey-server,pgbouncer,prometheus with promtool,Alertmanager with amtool,haproxy,curl," +
 		"Chromium or Chrome,Node.js with npm"
 	for name, c := range map[string]struct {
 		system string
@@ -182,11 +182,11 @@ fi
 		"Debian: stopped": {"Linux", func(m *machine) { m.debian(); m.command("apt-get", "kill -TERM $PPID") }, "postgres", 143, "apt-get",
 			[]string{"apt-get install postgresql"}},
 		"Debian: it fails": {"Linux", func(m *machine) { m.debian(); m.command("apt-get", "echo disk full; exit 100") }, "postgres", 1,
-			"disk full\n,could not install: PostgreSQL 14", []string{"apt-get install", "apt-get update", "apt-get update", "apt-get update", "apt-get install"}},
+			"disk full\n,could not install: PostgreSQL 15", []string{"apt-get install", "apt-get update", "apt-get update", "apt-get update", "apt-get install"}},
 		"Debian: the server that comes is too old": {"Linux", func(m *machine) {
 			m.debian()
 			m.postgres(m.shelf+"/postgresql", "/usr/lib/postgresql/16/bin", "13.9")
-		}, "postgres", 1, "still missing: PostgreSQL 14 or later\n", []string{"apt-get install postgresql", guardedService, guardedCluster}},
+		}, "postgres", 1, "still missing: PostgreSQL 15 or later\n", []string{"apt-get install postgresql", guardedService, guardedCluster}},
 		"Debian: by sudo, the whole script": {"Linux", func(m *machine) {
 			m.debian()
 			m.uid = "1000"

@@ -24,9 +24,8 @@ var postgresFolders = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// oldestPostgres is the first major version that has the logical decoding and the
-// extensions which listedge needs.
-const oldestPostgres = 14
+// oldestPostgres is the oldest major version that listedge supports.
+const oldestPostgres = 15
 
 // findPostgres returns the folder that contains initdb and postgres: the first one in PATH, or
 // else that of the newest version.

@@ -83,7 +83,7 @@ func TestAnInterruptedInitdbSaysSoAndLeavesNothing(t *testing.T) {
 func TestTheFirstPostgresInPATHIsUsed(t *testing.T) {
 	folder := openDir(t)
 	for _, name := range []string{"postgres", "initdb"} {
-		must(os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\necho 'postgres (PostgreSQL) 14.1'\n"), 0o755))
+		must(os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\necho 'postgres (PostgreSQL) 15.1'\n"), 0o755))
 	}
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
 	if bin := must1(findPostgres()); bin != folder {

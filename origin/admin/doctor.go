@@ -53,7 +53,7 @@ type DoctorOptions struct {
 	Pages          func(*postgres.Database) Reader // as a node reads them
 }
 
-// doctorSQL is the table of what the doctor asks the primary.
+// doctorSQL is the table of what the doctor asks the primary. WAL_LEVEL stands for follower.WALLevelSQL.
 //
 //go:embed doctor.sql
 var doctorSQL string
@@ -73,13 +73,13 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var publication follower.Publication
-	rows, _ := conn.Query(ctx, doctorSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region), lists.Tables(), o.Connections, o.ReplicationURL != "", o.Nodes)
+	rows, _ := conn.Query(ctx, strings.ReplaceAll(doctorSQL, "WAL_LEVEL", follower.WALLevelSQL), follower.SlotPrefix, follower.SlotSuffix(o.Region), lists.Tables(), o.Connections, o.ReplicationURL != "", o.Nodes)
 	findings, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
 	if err == nil {
 		publication, err = follower.ReadPublication(ctx, conn)
 	}
 	if code := postgres.Code(err); code == "42703" || code == "42883" { // undefined column or function: the catalogs are those of an older Postgres
-		err = remedy.Add(err, "use Postgres 14 or later")
+		err = remedy.Add(err, "use Postgres 15 or later")
 	}
 	if err != nil {
 		return []Finding{FindingOf("postgres", Fail, "", err, "let this user read the system catalogs")}

@@ -86,7 +86,7 @@ LATERAL (VALUES
 	('primary', CASE WHEN $5::bool THEN 'warn' ELSE 'fail' END, pg_is_in_recovery(), 'this is the primary',
 		'this is a standby: ' || CASE WHEN $5::bool THEN 'changes cannot be followed here' || by_age ELSE 'nodes take neither pages nor keys from it' END,
 		CASE WHEN $5::bool THEN 'name the primary in --replication-url' ELSE 'name the primary in --database-url, and standbys in --replica-url' END),
-	('wal_level', 'warn', current_setting('wal_level') <> 'logical', 'logical', current_setting('wal_level') || ': changes cannot be followed' || by_age,
+	('wal_level', 'warn', WAL_LEVEL <> 'logical', coalesce(current_setting('effective_wal_level', true) || ' in force', 'logical'), current_setting('wal_level') || ': changes cannot be followed' || by_age,
 		'set wal_level = logical and restart Postgres'),
 	('max_replication_slots', 'warn', slot_name IS NULL AND slots_used + 2 > slots, format('%s of %s used', slots_used, slots),
 		format('%s of %s used: following changes takes one, and two while it is made', slots_used, slots) || by_age,

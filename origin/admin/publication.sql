@@ -17,8 +17,9 @@ BEGIN
     -- Whole tables: with a list of columns, Postgres refuses to change the type of a listed column or to drop it and, while the
     -- replica identity is the whole row, every update and delete: no key could be revoked.
     FOREACH required IN ARRAY TABLES::regclass[] LOOP
-        CONTINUE WHEN EXISTS (SELECT FROM pg_publication WHERE oid = publication_oid AND puballtables) OR EXISTS (SELECT FROM pg_publication_rel r WHERE prpubid = publication_oid AND prrelid = required
-            AND to_jsonb(r) ->> 'prattrs' IS NULL AND to_jsonb(r) ->> 'prqual' IS NULL); -- which are since Postgres 15
+        CONTINUE WHEN (SELECT count(*) FILTER (WHERE to_jsonb(r) ->> 'prexcept' = 'true') = 0 -- EXCEPT is since Postgres 19
+                AND (bool_or(prattrs IS NULL AND prqual IS NULL) IS TRUE OR EXISTS (SELECT FROM pg_publication WHERE oid = publication_oid AND puballtables))
+            FROM pg_publication_rel r WHERE prpubid = publication_oid AND prrelid = required);
         IF EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = publication_oid AND prrelid = required) THEN
             EXECUTE format('ALTER PUBLICATION listedge DROP TABLE %s', required); -- with its list or its filter, for this transaction alone
         END IF;

@@ -29,8 +29,8 @@ func checkServer(ctx context.Context, db querier) error {
 // encoding lacks.
 func judgeServer(number int, version, encoding string) error {
 	switch {
-	case number < 140_000:
-		return remedy.Add(errors.New("Postgres "+version+" is too old"), "use Postgres 14 or later")
+	case number < 150_000:
+		return remedy.Add(errors.New("Postgres "+version+" is too old"), "use Postgres 15 or later")
 	case encoding != "UTF8":
 		return remedy.Add(errors.New("the database's encoding is "+encoding+", which cannot hold every name"), "make a database with ENCODING 'UTF8'")
 	}

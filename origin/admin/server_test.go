@@ -15,8 +15,8 @@ func TestServersThatCannotHaveTheSchema(t *testing.T) {
 		version, encoding string
 		want              string
 	}{
-		{140000, "14.0", "UTF8", ""}, {150014, "15.14", "UTF8", ""}, {180001, "18.1", "UTF8", ""},
-		{130023, "13.23", "LATIN1", "Postgres 13.23 is too old: use Postgres 14 or later"},
+		{150000, "15.0", "UTF8", ""}, {150014, "15.14", "UTF8", ""}, {180001, "18.1", "UTF8", ""},
+		{140023, "14.23", "LATIN1", "Postgres 14.23 is too old: use Postgres 15 or later"},
 		{150014, "15.14", "LATIN1", "the database's encoding is LATIN1, which cannot hold every name: make a database with ENCODING 'UTF8'"},
 		{150014, "15.14", "SQL_ASCII", "the database's encoding is SQL_ASCII, which cannot hold every name: make a database with ENCODING 'UTF8'"},
 	} {

@@ -141,7 +141,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 			err = p.dropSlot(ctx)
 		case !s.exists:
 			if err = p.checkPrerequisites(ctx); err == nil {
-				slow := time.AfterFunc(createTimeout, func() {
+				slow := time.AfterFunc(createSlow, func() {
 					f.options.Logger.Warn("the new slot waits for the end of write transactions that have been open for long")
 				})
 				fresh, err = p.createSlot(ctx, createByNodeTimeout)

@@ -28,14 +28,14 @@ func (p *primary) checkPrerequisites(ctx context.Context) error {
 	var level, standbys, publishing string
 	var standby bool
 	var started *string
-	err := p.row(ctx, `SELECT current_setting('wal_level'), current_setting('synchronous_standby_names'), pg_is_in_recovery(),
+	err := p.row(ctx, `SELECT `+WALLevelSQL+`, current_setting('synchronous_standby_names'), pg_is_in_recovery(),
 		coalesce((SELECT extract(epoch FROM max(backend_start))::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'),
 			(SELECT concat(extract(epoch FROM pg_postmaster_start_time()), '/', extract(epoch FROM stats_reset)) FROM pg_stat_bgwriter WHERE stats_reset IS NOT NULL)),
 		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
 			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
 			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1
 			UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
-				WHERE pubname = $1 AND classid = to_regclass('pg_catalog.pg_publication_namespace') -- which is since Postgres 15
+				WHERE pubname = $1 AND classid = 'pg_publication_namespace'::regclass
 			UNION ALL SELECT oid, 'schema' FROM pg_namespace WHERE nspname = 'public' AND oid <> 2200) x)`, // 2200 is the schema that every database is made with
 		PublicationName)(&level, &standbys, &standby, &started, &publishing)
 	switch {
@@ -55,6 +55,10 @@ func (p *primary) checkPrerequisites(ctx context.Context) error {
 	p.checkpointerStart, p.published = *started, publishing
 	return p.checkPublication(ctx)
 }
+
+// WALLevelSQL is the level of WAL that a slot has, or that it would get: since Postgres 19 wal_level
+// is only what there is at least, and the first logical slot raises what is in force, unless that is minimal.
+const WALLevelSQL = `CASE WHEN current_setting('effective_wal_level', true) <> 'minimal' THEN 'logical' ELSE current_setting('wal_level') END`
 
 // countsAsStandby matches a value of synchronous_standby_names that includes any
 // standby, or one with the name of this connection.

@@ -115,6 +115,27 @@ func TestAMissingSettingIsReported(t *testing.T) {
 	f.stop()
 }
 
+// Since Postgres 19 a slot raises the level that is in force. The settings of such a server are played
+// by a function that hides Postgres' own.
+func TestTheLevelThatASlotGets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(`CREATE SCHEMA played;
+		CREATE TABLE played.settings (name text, value text);
+		CREATE FUNCTION played.current_setting(n text, missing bool DEFAULT false) RETURNS text LANGUAGE sql AS 'SELECT value FROM played.settings WHERE name = n'`)
+	for _, c := range []struct{ level, effective, want string }{
+		{"logical", "", "logical"}, {"replica", "", "replica"}, {"minimal", "", "minimal"}, // up to 18
+		{"logical", "logical", "logical"}, {"replica", "replica", "logical"}, {"replica", "logical", "logical"}, {"minimal", "minimal", "minimal"},
+	} {
+		w.exec("TRUNCATE played.settings; INSERT INTO played.settings VALUES ('wal_level', '" + c.level + "'), ('effective_wal_level', nullif('" + c.effective + "', ''))")
+		w.exec("SET search_path = played, pg_catalog")
+		if level := w.text("SELECT " + WALLevelSQL); level != c.want {
+			t.Errorf("%+v: %s", c, level)
+		}
+		w.exec("RESET search_path")
+	}
+}
+
 func TestHeartbeatsGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())

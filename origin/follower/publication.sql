@@ -19,13 +19,14 @@ WITH leaf AS (
           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END) k (identity) ON true
     WHERE r.oid IS NULL OR c.oid IS NOT NULL), -- pg_partition_tree finds partitions that this statement's snapshot does not see yet
 published AS (
-    SELECT leaf.*, own ->> 'prqual' IS NULL AND (puballtables OR EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = p.oid
-            AND prrelid IN (SELECT leaf.oid UNION SELECT relid FROM pg_partition_ancestors(leaf.oid)))) IS TRUE AS whole,
+    SELECT leaf.*, own.prqual IS NULL AND (puballtables OR named) IS TRUE AND excepted IS NOT TRUE AS whole,
         (SELECT jsonb_agg(attname) FROM pg_attribute WHERE attrelid = leaf.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
-            AND coalesce(nullif(own -> 'prattrs', 'null') @> to_jsonb(attnum), true)) AS columns
+            AND coalesce(attnum = ANY (own.prattrs::int2[]), true)) AS columns
     FROM leaf LEFT JOIN pg_publication p ON pubname = $1
-    LEFT JOIN LATERAL (SELECT to_jsonb(r) AS own -- prqual and prattrs are since Postgres 15
-        FROM pg_publication_rel r WHERE (prpubid, prrelid) = (p.oid, leaf.oid)) o ON true),
+    LEFT JOIN pg_publication_rel own ON (own.prpubid, own.prrelid) = (p.oid, leaf.oid)
+    LEFT JOIN LATERAL (SELECT true AS named, bool_or(to_jsonb(r) ->> 'prexcept' = 'true') AS excepted -- EXCEPT is since Postgres 19
+        FROM pg_publication_rel r WHERE prpubid = p.oid AND prrelid IN (SELECT leaf.oid UNION SELECT relid FROM pg_partition_ancestors(leaf.oid))
+        HAVING count(*) > 0) r ON true),
 unique_key (root) AS (
     SELECT indrelid FROM pg_index WHERE indrelid IN (SELECT root FROM leaf)
     AND indisunique AND indisvalid AND indimmediate AND indpred IS NULL AND indexprs IS NULL

@@ -30,8 +30,11 @@ const (
 	pollFirst = 20 * time.Millisecond
 	pollLast  = 250 * time.Millisecond
 	// createTimeout bounds making a slot for a command. Postgres waits three times for
-	// the end of all open write transactions.
-	createTimeout = 10 * time.Second
+	// the end of all open write transactions. Of the first slot, Postgres 19 also waits until each of its
+	// processes has noticed that more is to be logged, which the checkpointer may while it syncs files.
+	createTimeout = time.Minute
+	// createSlow is when a node says that it waits.
+	createSlow = 10 * time.Second
 	// createByNodeTimeout bounds making a slot for a node. It is long, because a node that
 	// gives up begins again: it would never succeed if long transactions overlap.
 	createByNodeTimeout = 10 * time.Minute
