@@ -121,7 +121,7 @@ func (s shape) sql() string {
 		fields = append(fields, "NULL", "NULL", "NULL")[:4] // as many as search_text takes
 		grams = fmt.Sprintf(" AND search_grams(workspace_id, search_text(%s)) @> (SELECT search_grams($1, %s))", strings.Join(fields, ", "), term)
 	}
-	rows := "workspace_id = $1 AND " + s.active() + s.collection.Where(s.filter)
+	rows := "workspace_id = $1 AND " + s.collection.Active(s.filter) + s.collection.Where(s.filter)
 	if s.after {
 		rows += " AND " + s.sort.After(parameter(), parameter())
 	}
@@ -143,28 +143,9 @@ SELECT %[1]s FROM walked WHERE %[8]s = $2
 UNION ALL
 SELECT %[1]s FROM (
 	SELECT * FROM (SELECT * FROM %[2]s WHERE %[9]s%[6]s OFFSET 0) found WHERE %[3]s%[5]s ORDER BY %[4]s LIMIT $2) sorted
-WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, grams, glanced, walked, activeLow)
+WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, s.sort.SQL(), match, grams, glanced, walked, lists.ActiveLow)
 	}
 	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
-}
-
-// The words in which indexes of few rows say that a row is active (see sql). activeFew implies
-// activeLow, and not the other way round.
-const (
-	activeLow = "active > false" // items_low_…, …_by_grams
-	activeFew = "active >= true" // items_services_…, contacts_suppliers_…
-)
-
-// active is the condition that a row is active, in the words of the index that has the list. Of
-// two filters with an index of few rows, it is Low's.
-func (s shape) active() string {
-	switch {
-	case s.filter&lists.Low != 0:
-		return activeLow
-	case s.filter&(lists.Services|lists.Suppliers) != 0:
-		return activeFew
-	}
-	return "active"
 }
 
 // readPointSQL selects a statement's read point, <snapshot>@<LSN>@<ServerSQL>: a standby shows

@@ -61,10 +61,10 @@ var descriptions = [Collections]description{
 		orders:   []Order{ByCreatedAt, ByName},
 		searched: []string{"name", "sku", "description"},
 		filters: []Filter{
-			{"stock", []Value{{"tracked", Tracked, []Condition{{Column: "track_stock"}}},
-				{"low", Low, []Condition{{Column: "track_stock"}, {Column: "stock_on_hand", AtMost: "reorder_point"}}}}},
-			{"type", []Value{{"goods", Goods, []Condition{{Column: "type", Is: "GOODS"}}},
-				{"services", Services, []Condition{{Column: "type", Is: "SERVICE"}}}}},
+			{"stock", []Value{{"tracked", Tracked, []Condition{{Column: "track_stock"}}, ""},
+				{"low", Low, []Condition{{Column: "track_stock"}, {Column: "stock_on_hand", AtMost: "reorder_point"}}, ActiveLow}}},
+			{"type", []Value{{"goods", Goods, []Condition{{Column: "type", Is: "GOODS"}}, ""},
+				{"services", Services, []Condition{{Column: "type", Is: "SERVICE"}}, activeFew}}},
 		},
 	},
 	Contacts: {
@@ -83,8 +83,8 @@ var descriptions = [Collections]description{
 		},
 		orders:   []Order{ByCreatedAt, ByName},
 		searched: []string{"name", "email", "phone", "tin"},
-		filters: []Filter{{"type", []Value{{"customer", Customers, []Condition{{Column: "is_customer"}}},
-			{"supplier", Suppliers, []Condition{{Column: "is_supplier"}}}}}},
+		filters: []Filter{{"type", []Value{{"customer", Customers, []Condition{{Column: "is_customer"}}, ""},
+			{"supplier", Suppliers, []Condition{{Column: "is_supplier"}}, activeFew}}}},
 	},
 }
 
@@ -115,7 +115,17 @@ type Value struct {
 	Name  string
 	Flag  Flags
 	Where []Condition
+	// active is the condition that a row is active, in the words of the index of the rows that the value
+	// keeps. Empty = it keeps most rows, and has no index.
+	active string
 }
+
+// The words in which indexes of few rows say that a row is active: the planner uses no index whose
+// words a statement does not have. activeFew implies ActiveLow, and not the other way round.
+const (
+	ActiveLow = "active > false" // items_low_…, and the indexes of grams
+	activeFew = "active >= true" // items_services_…, contacts_suppliers_…
+)
 
 // Condition compares a column: it is the text Is, at most the column AtMost, or else true.
 // It does not hold for NULL. The partial indexes of the schema repeat conditions word by word.
@@ -183,6 +193,19 @@ func (c Collection) Where(flags Flags) (sql string) {
 		}
 	}
 	return sql
+}
+
+// Active returns the condition that a row is active, in the words of the index that has the
+// list; of two filters with an index of few rows, of that of the first.
+func (c Collection) Active(flags Flags) string {
+	for _, f := range c.Filters() {
+		for _, v := range f.Values {
+			if flags&v.Flag != 0 && v.active != "" {
+				return v.active
+			}
+		}
+	}
+	return "active"
 }
 
 // IsFilteredBy reports whether a filter compares the column.
