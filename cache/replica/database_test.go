@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -35,7 +36,8 @@ type transaction struct {
 type says uint8
 
 const (
-	sayRows says = iota
+	sayRows    says = iota
+	sayChanged      // what it left as it was is not sent
 	sayNoText
 	sayNoName
 	sayAnyRow
@@ -43,7 +45,7 @@ const (
 )
 
 // describe makes the change as the log has it.
-func (x *transaction) describe() {
+func (x *transaction) describe(db *database) {
 	if x.says == sayCollection {
 		x.change.Whole = 1 << lists.Items
 		return
@@ -59,6 +61,10 @@ func (x *transaction) describe() {
 		}
 		says := *row
 		switch x.says {
+		case sayChanged:
+			if before := db.before(i); before != nil && row.Flags&lists.Gone == 0 {
+				says = unlike(row, before)
+			}
 		case sayNoText:
 			says.SetTexts(row.NameKey(), "")
 		case sayNoName:
@@ -69,6 +75,46 @@ func (x *transaction) describe() {
 	x.change.Rows = [][]lists.Row{rows}
 }
 
+// unlike returns a row as the log has it if Postgres does not send what it has in common with the version before.
+func unlike(row, before *lists.Row) lists.Row {
+	now, then := valuesOf(row), valuesOf(before)
+	says, name, description := *row, quoted(now.Name), quoted(now.Description)
+	if now.Name == then.Name {
+		says.Flags |= lists.NameUnknown
+		name = ""
+	}
+	if now.Description == then.Description {
+		description = ""
+	}
+	key, text := says.NameKey(), modelText(name, quoted(now.Sku), description)
+	if name == "" {
+		key = ""
+	}
+	if name == "" || description == "" {
+		text = "," + text[1:]
+	}
+	return *says.SetTexts(key, text)
+}
+
+type modelValues struct{ Name, Sku, Description string }
+
+func valuesOf(row *lists.Row) (v modelValues) {
+	must(json.Unmarshal([]byte(row.Text()), &v))
+	return v
+}
+
+func modelText(name, sku, description string) string {
+	return fmt.Sprintf(`{"name":%s,"sku":%s,"description":%s}`, name, sku, description)
+}
+
+func quoted(s string) string { return `"` + s + `"` }
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
 type database struct {
 	next, latest, wal uint64
 	active            []*transaction
@@ -77,6 +123,15 @@ type database struct {
 	chains            [modelRows][]*transaction // that changed the row, in the order of its locks
 	replayed          uint64
 	versions          int
+}
+
+// before returns the version that the row has for who holds its lock; nil = it does not exist.
+func (db *database) before(i int) *lists.Row {
+	chain := db.chains[i]
+	if len(chain) == 0 {
+		return nil
+	}
+	return chain[len(chain)-1].rows[i]
 }
 
 func (db *database) begin() *transaction {
@@ -99,7 +154,7 @@ func (db *database) log(x *transaction) {
 	if x.lsn == 0 {
 		db.wal++
 		x.lsn, x.change.LSN = db.wal, db.wal
-		x.describe()
+		x.describe(db)
 		db.logged = append(db.logged, x)
 	}
 }
@@ -158,15 +213,19 @@ func (db *database) seenBy(s changefeed.Snapshot) []*lists.Row {
 	return db.table(func(x *transaction) bool { return x.ended && s.Sees(x.xid) })
 }
 
-// version makes a version of a row that no other is equal to, but for its position.
+// version makes a version of a row that no other is equal to, but for its position. Half of them have the
+// name of the version before.
 func (db *database) version(r *rand.Rand, i int) *lists.Row {
 	db.versions++
 	name := []string{"a", "b", "b red", "c red"}[r.IntN(4)]
+	if before := db.before(i); before != nil && r.IntN(2) == 0 {
+		name = valuesOf(before).Name
+	}
 	row := &lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: int64(r.IntN(4))}
 	if r.IntN(2) == 0 {
 		row.Flags = lists.Goods
 	}
-	return row.SetTexts(lists.NameKey(name), fmt.Sprintf(`{"name":%q,"sku":null,"description":"%d"}`, name, db.versions))
+	return row.SetTexts(lists.NameKey(name), modelText(quoted(name), quoted(fmt.Sprint(db.versions)), quoted([]string{"p", "q"}[r.IntN(2)])))
 }
 
 // list returns what a statement would.

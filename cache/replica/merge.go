@@ -138,7 +138,9 @@ func (f *Fill) sees(c *remembered) bool {
 }
 
 // unseen returns the rows that have changed between what the fill shows and what the state
-// shows, each in its last version.
+// shows, each in its last version. What a change left as it was is that of the change before. What
+// all of them left is that of the fill, even if it shows some of them already, or else that of the
+// state's own version.
 func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
 	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} { // mutation: a change of the collection is overlooked
 		for _, c := range r.history.of[table] {
@@ -151,11 +153,31 @@ func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
 				rows = map[uuid.UUID]*lists.Row{}
 			}
 			for i := range c.rows {
-				rows[c.rows[i].ID] = &c.rows[i]
+				row := &c.rows[i]
+				rows[row.ID] = completed(row, rows[row.ID]) // mutation: what an unseen change left is that of the fill
 			}
 		}
 	}
+	for i := range f.Rows {
+		if row := rows[f.Rows[i].ID]; row != nil {
+			rows[row.ID] = completed(row, &f.Rows[i])
+		}
+	}
+	if t := r.tables[f.Table]; t != nil {
+		for id, row := range rows {
+			rows[id] = completed(row, t.rows[id].row)
+		}
+	}
 	return rows, Merged
+}
+
+// completed returns the row with what it lacks taken from an earlier version, if that is known.
+func completed(row, before *lists.Row) *lists.Row {
+	if before == nil || !row.IsPartial() {
+		return row
+	}
+	whole := row.Complete(before)
+	return &whole
 }
 
 // at brings the fill to the state: the list's rows behind the fill's position, to before

@@ -62,8 +62,11 @@ func (m *model) step() (n *modelNode, what string) {
 	case k < 8:
 		if len(m.active) < 4 {
 			x := m.database.begin()
-			if m.r.IntN(12) == 0 {
-				x.says = says(1 + m.r.IntN(4))
+			switch k := m.r.IntN(24); {
+			case k < 2:
+				x.says = sayNoText + says(m.r.IntN(4))
+			case k < 13:
+				x.says = sayChanged
 			}
 		}
 	case k < 24 && len(m.active) > 0:

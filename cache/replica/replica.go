@@ -15,7 +15,9 @@
 //	request ──► Read: a page is cut from the ranges
 //
 // What is not known (a text that the log does not carry, or whether a row belongs to a
-// searched list) is in no range: a page that needs it is read from the database.
+// searched list) is in no range: a page that needs it is read from the database. The log says
+// that a change left a long value as it was, without the value: the version directly before
+// the change has it, if that is held.
 //
 // Why each row has the right version although transactions become visible in another
 // order than the log has them: only the order of the changes of one row matters. Let c and

@@ -263,3 +263,58 @@ func TestMemory(t *testing.T) {
 	}
 	runtime.KeepAlive(r)
 }
+
+// A fill takes what changes left as it was from the change before, and else from its own rows or those
+// that the state has.
+func TestWhatChangesLeaveIsOfTheVersionBefore(t *testing.T) {
+	partial := func(text string) lists.Row {
+		row := lists.Row{ID: rowAt(1).ID, CreatedAt: -1, Flags: lists.NameUnknown}
+		return *row.SetTexts("", text)
+	}
+	renamed := rowAt(1)
+	renamed.SetTexts(lists.NameKey("z"), `{"id":"1","name":"z","sku":null,"description":"d"}`)
+	stock := partial(`,"id":"1","name":,"sku":"s","description":}`)
+	byName := byCreatedAt
+	byName.Order = lists.ByName
+	for _, c := range []struct {
+		name    string
+		changes []lists.Row
+		want    string
+	}{
+		{"of its own rows", []lists.Row{stock}, fmt.Sprintf(`{"id":"1","name":"item 000001","sku":"s","description":"%0300d"}`, 1)},
+		{"of another change", []lists.Row{renamed, stock}, `{"id":"1","name":"z","sku":"s","description":"d"}`},
+		{"of all changes", []lists.Row{stock, renamed, stock, partial(`,"id":"1","name":,"sku":null,"description":"e"}`)},
+			`{"id":"1","name":"z","sku":null,"description":"e"}`},
+		{"of a row that was gone", []lists.Row{{ID: renamed.ID, Flags: lists.Gone}, stock}, ""},
+	} {
+		for _, held := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, held %t", c.name, held), func(t *testing.T) {
+				r := replica.New(roomy)
+				r.Apply(settled(1))
+				f := read(r, byName, 0, 3)
+				f.End = true
+				if held {
+					own := read(r, byCreatedAt, 0, 3)
+					own.End = true
+					r.Merge(own)
+				}
+				for i, row := range c.changes {
+					n := uint64(i + 2)
+					r.Apply(settled(n, changeOf(n, row)))
+				}
+				want := replica.Merged
+				if c.want == "" {
+					want = replica.AnyRow
+				}
+				if o := r.Merge(f); o != want {
+					t.Fatal(o)
+				}
+				rows, ok := page(t, r, byName, 0, 9)
+				found := slices.ContainsFunc(rows, func(row *lists.Row) bool { return row.Text() == c.want })
+				if ok != (c.want != "") || ok && !found {
+					t.Errorf("%v, %v", rows, ok)
+				}
+			})
+		}
+	}
+}

@@ -3,4 +3,4 @@
 package replica
 
 // One of interleavingShare interleavings is run. It is a prime.
-const modelSeeds, interleavingShare = 1000, 23
+const modelSeeds, interleavingShare = 4000, 23

@@ -67,10 +67,14 @@ func positionsOf(c lists.Collection, row *lists.Row) (p positions) {
 
 // change replaces a row of a table: first no range shows the old version, and then those
 // that the new one belongs to show it. If the table does not have the row, no range shows it.
-func (r *Replica) change(t *table, row *lists.Row) {
+// What the change left as it was is taken from the old version, which is the one directly before it:
+// the table has what the changes before have left, or does not have the row.
+func (r *Replica) change(t *table, changed *lists.Row) {
 	r.counts.Rows++
+	next := *changed // without its neighbours in the change
+	row := &next
 	if old := t.rows[row.ID].row; old != nil {
-		if *old == *row {
+		if next = changed.Complete(old); *old == next {
 			return
 		}
 		from := positionsOf(t.of.Collection, old)
@@ -82,10 +86,9 @@ func (r *Replica) change(t *table, row *lists.Row) {
 		return
 	}
 	to := positionsOf(t.of.Collection, row)
-	next := *row // without its neighbours in the change
-	searchText := sync.OnceValues(func() (string, bool) { return t.of.Collection.SearchText(&next) })
+	searchText := sync.OnceValues(func() (string, bool) { return t.of.Collection.SearchText(row) })
 	for _, l := range t.lists {
-		r.put(l, &next, to[l.Order], belongs(&next, &l.Key, searchText))
+		r.put(l, row, to[l.Order], belongs(row, &l.Key, searchText))
 	}
 }
 

@@ -5,10 +5,10 @@ import "encoding/binary"
 // rowsVersion begins the encoding of rows, in the log of changes and in pages in Redis. Numbers
 // are sizes in bytes; all fields without one are varints:
 //
-//	version 1 | rows | for each: flags 1 | id 16 | created_at | length of the name key | length of both texts | name key, text
+//	version 2 | rows | for each: flags 1 | id 16 | created_at | length of the name key | length of both texts | name key, text
 //
 // A row that is Gone ends with its id.
-const rowsVersion = 1
+const rowsVersion = 2
 
 // AppendRows appends the encoding of the rows.
 func AppendRows(b []byte, rows []Row) []byte {

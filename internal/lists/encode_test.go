@@ -30,7 +30,7 @@ func TestRowsAreReadAsTheyWereWritten(t *testing.T) {
 			}
 		})
 	}
-	for name, b := range map[string]string{"another version": "\x02\x00", "more rows than bytes": "\x01\xff\xff\xff\xff\x0f" + string(id[:])} {
+	for name, b := range map[string]string{"another version": "\x01\x00", "more rows than bytes": "\x02\xff\xff\xff\xff\x0f" + string(id[:])} {
 		t.Run(name, func(t *testing.T) {
 			if is, _, ok := ParseRows([]byte(b)); ok {
 				t.Errorf("%+v", is)

@@ -31,7 +31,8 @@ var (
 )
 
 // Row makes a row of the values of Listed(), as Postgres sends them in binary; nil is NULL.
-// unsent has the bits of values that it has not sent, which filters must not compare.
+// unsent has the bits of values that it has not sent, because a change left them as they were. Filters
+// must not compare them, and the row is partial.
 // Errors: ErrMalformed; ErrBounds: the row lacks only its text.
 func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	const name = 1
@@ -48,11 +49,11 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	} else {
 		r.Flags |= NameUnknown // mutation: a name that is not sent is empty
 	}
-	texts, err := c.AppendText(key, values)
+	texts, err := c.appendText(key, values, unsent)
 	if err != nil && !errors.Is(err, ErrBounds) {
 		return Row{}, err
 	}
-	if err != nil || unsent != 0 {
+	if err != nil {
 		texts = texts[:len(key)]
 	}
 	r.texts, r.key = string(texts), uint16(len(key))
@@ -62,16 +63,26 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 // AppendText appends the JSON object of a row with these values of Listed(), in binary.
 // Errors: ErrMalformed, ErrBounds.
 func (c Collection) AppendText(dst []byte, values [][]byte) (_ []byte, err error) {
+	return c.appendText(dst, values, 0)
+}
+
+// appendText is AppendText, of a partial text if values are unsent.
+func (c Collection) appendText(dst []byte, values [][]byte, unsent uint64) (_ []byte, err error) {
 	from, columns := len(dst), c.Listed()
 	for i := range columns {
 		dst = append(dst, columns[i].json...)
+		if unsent&(1<<i) != 0 {
+			continue
+		}
 		if values[i] == nil {
 			dst = append(dst, "null"...)
 		} else if dst, err = appendValue(dst, columns[i].Kind, values[i]); err != nil {
 			return dst, err
 		}
 	}
-	dst[from] = '{' // not a comma
+	if unsent == 0 {
+		dst[from] = '{' // not a comma
+	}
 	return append(dst, '}'), nil
 }
 

@@ -30,7 +30,77 @@ func (r *Row) SetTexts(nameKey, text string) *Row {
 func (r *Row) NameKey() string { return r.texts[:r.key] }
 
 // Text returns the row as a page shows it, in JSON; empty = not known.
-func (r *Row) Text() string { return r.texts[r.key:] }
+func (r *Row) Text() string {
+	if r.IsPartial() {
+		return ""
+	}
+	return r.texts[r.key:]
+}
+
+// IsPartial reports whether the row lacks values that a change left as they were, and that Postgres
+// therefore did not send. Its text is then the JSON of the row without these values, and begins
+// with the comma of its first field. If the name is one of them, NameUnknown is set.
+func (r *Row) IsPartial() bool { return len(r.texts) > int(r.key) && r.texts[r.key] == ',' }
+
+// Complete returns the row with what it lacks, taken from the version directly before it. What
+// that one lacks, it lacks, too. What is not known of that one is not known of the row.
+func (r *Row) Complete(before *Row) Row {
+	whole, key := *r, r.NameKey()
+	if !r.IsPartial() {
+		return whole
+	}
+	if (r.Flags&NameUnknown != 0) && before.Flags&(NameUnknown|Gone) == 0 {
+		key = before.NameKey()
+		whole.Flags &^= NameUnknown
+	}
+	return *whole.SetTexts(key, completeText(r.texts[r.key:], before.texts[before.key:]))
+}
+
+// completeText returns a partial text with the values that it lacks, taken from another text of the
+// same fields; empty if that has other fields.
+func completeText(partial, before string) string {
+	text, whole := make([]byte, 0, len(partial)+len(before)), true
+	for partial != "}" {
+		name := strings.Index(partial, `":`) + len(`":`)
+		if name > len(before) || name < len(`,"":`) || partial[1:name] != before[1:name] { // behind a comma or a brace
+			return ""
+		}
+		text = append(text, partial[:name]...)
+		partial, before = partial[name:], before[name:]
+		own, other := valueLength(partial), valueLength(before)
+		if own < 0 || other < 0 {
+			return ""
+		}
+		value := partial[:own]
+		if own == 0 {
+			value = before[:other]
+			whole = whole && other > 0
+		}
+		text = append(text, value...)
+		partial, before = partial[own:], before[other:]
+	}
+	if text = append(text, '}'); whole {
+		text[0] = '{'
+	}
+	return string(text)
+}
+
+// valueLength returns the length of the value that a text begins with: a string, a number or a literal;
+// -1 = it does not end.
+func valueLength(text string) int {
+	if !strings.HasPrefix(text, `"`) {
+		return strings.IndexAny(text, ",}")
+	}
+	for n := 1; n < len(text); n++ {
+		switch text[n] {
+		case '\\':
+			n++
+		case '"':
+			return n + 1
+		}
+	}
+	return -1
+}
 
 // Size returns the bytes of the row's texts.
 func (r *Row) Size() int { return len(r.texts) }

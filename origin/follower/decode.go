@@ -307,16 +307,18 @@ func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 		return
 	}
 	at, again := t.rowAt[rowKey{i, r.ID}]
+	last := *r
 	if again { // this is a later version
+		last = r.Complete(&rows[at]) // mutation: what a transaction changed before is forgotten
 		t.rowBytes -= rows[at].Size()
 	} else {
 		at, rows = len(rows), append(rows, lists.Row{})
 		t.rowAt[rowKey{i, r.ID}] = at
 		t.rowBytes += rowSize
 	}
-	t.rowBytes += r.Size()
+	t.rowBytes += last.Size()
 	// mutation: the first version is named; a list of many rows names some; rows of any size
-	if rows[at] = *r; len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
+	if rows[at] = last; len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
 		rows = nil
 	}
 	t.change.Rows[i] = rows
@@ -368,7 +370,9 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 	if err != nil && !errors.Is(err, lists.ErrBounds) {
 		return nil
 	}
-	if len(r.Text()) > maxText { // mutation: a text of any length
+	// A row that has come from elsewhere has left its values there.
+	moved := unsent != 0 && which == newRow           // mutation: a row that was moved has the values of another
+	if r.Size()-len(r.NameKey()) > maxText || moved { // mutation: a text of any length
 		r.SetTexts(r.NameKey(), "")
 	}
 	return &r

@@ -33,7 +33,10 @@ func named(c changefeed.Change) string {
 			}
 			if r.Flags&lists.Gone == 0 {
 				text += " @" + time.UnixMicro(r.CreatedAt).Sub(since).String()
-				if r.Text() == "" {
+				switch {
+				case r.IsPartial():
+					text += " partial"
+				case r.Text() == "":
 					text += " text unknown"
 				}
 			}
