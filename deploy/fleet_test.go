@@ -80,9 +80,10 @@ type fleet struct {
 // node is a process at addresses that it keeps when it is started again.
 type node struct {
 	fleet         *fleet
-	env           []string // its own
-	public, admin string   // host:port
-	program       string   // "" = what this source is
+	env           []string           // its own
+	public, admin string             // host:port
+	gate          *sandboxtest.Relay // to the admin listener, for HAProxy; nil = there is none
+	program       string             // "" = what this source is
 	process       *sandbox.Child
 }
 
@@ -144,6 +145,15 @@ func (n *node) stop(t *testing.T) string {
 	t.Helper()
 	must(n.process.End(patience, syscall.SIGTERM))
 	return n.process.State()
+}
+
+// await200 sends the request until the node answers it with 200.
+func (n *node) await200(t *testing.T, path string) {
+	t.Helper()
+	within(t, patience, "a page of "+n.public, func() bool {
+		status, _, err := get("http://"+n.public+path, n.fleet.key)
+		return err == nil && status == http.StatusOK
+	})
 }
 
 // awaitMode waits until the node is ready and keeps its pages fresh in this mode of /readyz.

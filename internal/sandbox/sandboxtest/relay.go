@@ -25,7 +25,13 @@ type Relay struct {
 // StartRelay starts a relay that leads to an address, until the test ends.
 func StartRelay(t testing.TB, to string) *Relay {
 	t.Helper()
-	r := &Relay{address: "127.0.0.1:0"}
+	return StartRelayAt(t, "127.0.0.1:0", to)
+}
+
+// StartRelayAt starts one that listens on an address of one's choice.
+func StartRelayAt(t testing.TB, address, to string) *Relay {
+	t.Helper()
+	r := &Relay{address: address}
 	r.Redirect(to)
 	must(t, r.Refuse(false))
 	r.address = r.listener.Addr().String()
