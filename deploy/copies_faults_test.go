@@ -36,7 +36,6 @@ type asked struct {
 func startBetween(t *testing.T, f *fleet) *between {
 	t.Helper()
 	b := new(between)
-	passOn := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: patience}
 	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			t.Errorf("a client does without gzip: %q", r.Header.Get("Accept-Encoding"))
@@ -54,13 +53,7 @@ func startBetween(t *testing.T, f *fleet) *between {
 			return
 		}
 		forward.Header = r.Header.Clone()
-		response, err := passOn.Do(forward)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
+		response, body, err := inTime(forward)
 		if err != nil {
 			t.Error(err)
 			return
