@@ -104,7 +104,7 @@ func TestTheStackTakesAnImage(t *testing.T) {
 			}
 		}
 	}
-	if ours != 3 {
+	if ours != 2 {
 		t.Errorf("%d services run the image of listedge", ours)
 	}
 }

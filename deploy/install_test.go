@@ -288,11 +288,11 @@ func TestPostgresIsFoundWhereSystemsPutIt(t *testing.T) {
 		found              bool
 	}{
 		{"Debian", "/usr/lib/postgresql/15/bin", "15.18 (Debian 15.18-0)", true},
-		{"the project's own RPM", "/usr/pgsql-14/bin", "14.1", true},
+		{"the project's own RPM", "/usr/pgsql-16/bin", "16.1", true},
 		{"Homebrew", "/usr/local/opt/postgresql@16/bin", "16.1 (Homebrew)", true},
 		{"Postgres.app", "/Applications/Postgres.app/Contents/Versions/18/bin", "18beta1 (Postgres.app)", true},
 		{"Fedora, on PATH", "/../bin", "16.3", true},
-		{"too old", "/usr/pgsql-13/bin", "13.14", false},
+		{"too old", "/usr/pgsql-14/bin", "14.14", false},
 		{"no version", "/usr/pgsql-15/bin", "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

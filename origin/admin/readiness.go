@@ -40,7 +40,7 @@ func NewReadiness(db *postgres.Database, pages Reader) *Readiness {
 func (r *Readiness) Ready(ctx context.Context) error {
 	err := r.db.Keys.Use(ctx, func(conn *pgx.Conn) error { return checkVersion(ctx, conn) })
 	if err != nil {
-		return err
+		return postgres.Classify(err)
 	}
 	if err := r.checkReaders(ctx); err != nil {
 		return err

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -78,8 +76,6 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 		}
 	}))
 	defer node.Close()
-	file := filepath.Join(t.TempDir(), "items.csv")
-	must(os.WriteFile(file, []byte("id,name,type\n"+strings.ReplaceAll(obeyed, "\n", " ")+",x,\u202ey\n"), 0o600))
 
 	untried := map[string]bool{} // the commands with --json
 	for _, found := range regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z-]+)?)  `).FindAllStringSubmatch(command(t, "--help"), -1) {
@@ -130,7 +126,6 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 	try("explain x --node "+node.URL, exitFine)
 	try("ready --node "+node.URL, exitFailed)
 	try("doctor --node "+node.URL, exitFailed)
-	try("import items "+file+" --workspace "+ids[0][0], exitFailed)
 	try("serve --print-config --node-id \u202e\u2066", exitFine)
 	try("keys brew\x1b[2J", exitUsage)
 	if printed := command(t, "workspaces", "list", "--json"); !strings.Contains(printed, `"name":`+quoted) {
