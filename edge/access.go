@@ -3,7 +3,6 @@ package edge
 import (
 	"cmp"
 	"errors"
-	"strconv"
 	"sync/atomic"
 	"time"
 	"unique"
@@ -92,35 +91,19 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	policy := policyOf(k.Limit)
 	c.bucket = s.Limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
-	lines := appendPolicy(nil, "key", policy)
+	var lines header
+	lines.policy("key", policy)
 	if k.WorkspaceLimit.Set {
 		shared := policyOf(k.WorkspaceLimit)
 		c.workspaceBucket = s.Limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
-		lines = appendPolicy(append(lines, ", "...), "workspace", shared)
+		lines.put(", ")
+		lines.policy("workspace", shared)
 	}
 	c.policy = unique.Make(string(lines))
 	if k.Quota.Period != "" {
 		c.quota = &quota{limiter: s.Limiter, workspace: k.Workspace.String(), Quota: k.Quota}
 		c.quota.at(time.Now()) // requests of this period allocate nothing
 	}
-}
-
-// appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w seconds
-// that an empty bucket takes to fill, rounded up, and the rate in tokens a second. q/w is
-// not the rate if the bucket fills in less than a second. With rate 0 it never fills. A
-// decimal of HTTP has at most three digits after the point (RFC 9651, 4.1.5).
-func appendPolicy(dst []byte, name string, p limiter.Policy) []byte {
-	dst = append(append(append(dst, '"'), name...), `";q=`...)
-	if p.Rate == 0 {
-		return append(dst, '0')
-	}
-	dst = strconv.AppendInt(dst, p.Burst, 10)
-	dst = strconv.AppendInt(append(dst, ";w="...), (p.TimeFor(p.Units())+999_999)/1_000_000, 10)
-	thousandths := (p.Rate + 500) / 1000
-	if thousandths == 0 {
-		return dst
-	}
-	return strconv.AppendFloat(append(dst, ";rate="...), float64(thousandths)/1000, 'f', -1, 64)
 }
 
 // quota is how many requests a workspace may make in a day or month; each has its own count.
@@ -145,8 +128,10 @@ func (q *quota) at(now time.Time) *period {
 		return p
 	}
 	name, begin, end := q.Period.Bounds(now)
-	item := strconv.AppendInt([]byte(`"quota";q=`), q.Requests, 10)
-	item = strconv.AppendInt(append(item, ";w="...), int64(end.Sub(begin)/time.Second), 10)
+	var item header
+	item.item("quota", "q", q.Requests)
+	item.put(";w=")
+	item.putNum(int64(end.Sub(begin) / time.Second))
 	p := &period{q.limiter.Quota(q.workspace, name, q.Requests, end), begin, end, string(item)}
 	q.current.Store(p)
 	return p
@@ -189,56 +174,3 @@ func (x *exchange) quota() *limiter.Counter {
 	x.period = x.client.quota.at(x.began)
 	return x.period.count
 }
-
-// appendLimits renders the limit headers of a decision. quota is nil if there is none.
-func appendLimits(dst []byte, c *client, quota *period, d *limiter.Decision) []byte {
-	dst = append(append(dst, "RateLimit-Policy: "...), c.policy.Value()...)
-	if quota != nil {
-		dst = append(append(dst, ", "...), quota.policy...)
-	}
-	dst = append(dst, "\r\nRateLimit: "...)
-	tightest, burst := &d.Key, c.limit // the bucket that the X-RateLimit headers describe
-	switch {
-	case d.Source == limiter.SourceBlocked: // a rate of 0: the other buckets have no status
-		burst = 0
-		if d.Refused == limiter.Workspace {
-			tightest = &d.Workspace
-		}
-		dst = appendStatus(dst, d.Refused.String(), tightest)
-	default:
-		dst = appendStatus(dst, "key", &d.Key)
-		if c.workspaceBucket != nil {
-			dst = appendStatus(append(dst, ", "...), "workspace", &d.Workspace)
-			if d.Workspace.Remaining < d.Key.Remaining || d.Refused == limiter.Workspace {
-				tightest, burst = &d.Workspace, c.workspaceLimit
-			}
-		}
-		if quota != nil {
-			dst = appendStatus(append(dst, ", "...), "quota", &d.Quota)
-			if d.Quota.Remaining < tightest.Remaining || d.Refused == limiter.Quota {
-				tightest, burst = &d.Quota, c.quota.Requests
-			}
-		}
-	}
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Limit: "...), burst, 10)
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Remaining: "...), tightest.Remaining, 10)
-	reset := upToSecond(tightest.ResetIn)
-	if d.Refused != limiter.Neither {
-		reset = wholeSeconds(d.RetryAfter)
-	}
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Reset: "...), reset, 10)
-	return append(dst, crlf...)
-}
-
-// appendStatus renders an item of RateLimit: the tokens left in a bucket and the seconds
-// until there is one more, or the requests left in a quota and the seconds until it ends.
-func appendStatus(dst []byte, name string, s *limiter.Status) []byte {
-	dst = append(append(append(dst, '"'), name...), `";r=`...)
-	dst = strconv.AppendInt(dst, s.Remaining, 10)
-	return strconv.AppendInt(append(dst, ";t="...), upToSecond(s.ResetIn), 10)
-}
-
-func upToSecond(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
-
-// wholeSeconds rounds up to whole seconds, at least 1, as Retry-After has them.
-func wholeSeconds(d time.Duration) int64 { return max(1, upToSecond(d)) }

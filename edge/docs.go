@@ -125,19 +125,19 @@ func (s *Server) serveDocument(x *exchange, d *document) *failure {
 	case matchesETag(x.headers.noneMatch, d.etag[:]):
 		r.status, body = fasthttp.StatusNotModified, nil
 	case acceptsGzip(x.headers.encoding):
-		r.add(fasthttp.HeaderContentEncoding, "gzip")
+		r.lines.str(fasthttp.HeaderContentEncoding, "gzip")
 		body = d.gzip
 	}
 	if f := s.limitAddress(x, publicResponses, 1+len(body)/documentUnit, noKeyLimited); f != nil {
 		return f
 	}
 	r.kind = d.contentType
-	r.add(fasthttp.HeaderETag, string(d.etag[:]))
-	r.add(fasthttp.HeaderCacheControl, documentCache)
-	r.add(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
+	r.lines.bytes(fasthttp.HeaderETag, d.etag[:])
+	r.lines.str(fasthttp.HeaderCacheControl, documentCache)
+	r.lines.str(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
 	if d.policy != "" {
-		r.add(fasthttp.HeaderContentSecurityPolicy, d.policy)
-		r.add(fasthttp.HeaderReferrerPolicy, "no-referrer")
+		r.lines.str(fasthttp.HeaderContentSecurityPolicy, d.policy)
+		r.lines.str(fasthttp.HeaderReferrerPolicy, "no-referrer")
 	}
 	r.setBody(body)
 	return nil

@@ -141,7 +141,7 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 		}
 	}
 
-	header := func(name, value string) {
+	described := func(name, value string) {
 		t.Helper()
 		if err := doc.Components.Headers[name].Value.Schema.Value.VisitJSON(value); err != nil {
 			t.Errorf("%s: %s: %v", name, value, err)
@@ -152,13 +152,17 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 		{Source: cache.Origin}, {Source: cache.Origin, Collapsed: true}, {Source: cache.Origin, HadStale: true},
 		{Source: cache.Origin, HadStale: true, Collapsed: true}, {Source: cache.Memory, HadStale: true, Err: errors.New("away")},
 	} {
-		header("CacheStatus", cacheStatusOf(&r)+"; proof-ms=0")
+		described("CacheStatus", cacheStatusOf(&r)+"; proof-ms=0")
 	}
-	key := appendPolicy(nil, "key", limiter.Policy{Rate: 50_000_000, Burst: 100})
-	header("RateLimitPolicy", string(key))
-	header("RateLimitPolicy", string(appendPolicy(append(key, ", "...), "workspace", limiter.Policy{Burst: 1})))
-	header("Link", string(appendLink(nil, &origin.Query{Collection: lists.Items, Limit: 2, Search: `a<b> "c"`}, "abc")))
-	header("ETag", cache.TagOf([]byte("{")).String())
+	var policy, next header
+	policy.policy("key", limiter.Policy{Rate: 50_000_000, Burst: 100})
+	described("RateLimitPolicy", string(policy))
+	policy.put(", ")
+	policy.policy("workspace", limiter.Policy{Burst: 1})
+	described("RateLimitPolicy", string(policy))
+	next.link(&origin.Query{Collection: lists.Items, Limit: 2, Search: `a<b> "c"`}, "abc")
+	described("Link", string(next))
+	described("ETag", cache.TagOf([]byte("{")).String())
 
 	for schema, collection := range map[string]lists.Collection{"Item": lists.Items, "Contact": lists.Contacts} {
 		var fields []string

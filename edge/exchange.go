@@ -2,7 +2,6 @@ package edge
 
 import (
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -55,23 +54,6 @@ type Server struct {
 	draining    atomic.Bool
 	untrusted   atomic.Pointer[forwarder] // the last peer that forwarded and is no trusted proxy; nil = none
 	unreadable  atomic.Pointer[forwarder] // the last trusted proxy whose entry was no address; nil = none
-}
-
-// conn is a connection of the public listener. It checks the line ends of what it reads,
-// sets deadlines only when it must, and sends responses. One goroutine uses it at a time;
-// only Close may be called by another.
-type conn struct {
-	net.Conn
-	lines    lineChecker // checks all that is read
-	response response
-	headers  requestHeaders
-	exchange exchange
-	hits     uint64 // responses that were neither errors nor misses
-	idPrefix []byte // random; an id that a request gets here begins with it
-	requests uint64 // how many got such an id, which ends with this number
-
-	readBy      time.Time // the deadline of the next Read
-	read, write deadline
 }
 
 // exchange is one request and its state in the pipeline. The connection owns it and uses
@@ -136,6 +118,14 @@ func (x *exchange) endPhase(p phase) {
 		span.Began = x.now
 	}
 	span.Took, x.now = now.Sub(span.Began), now
+}
+
+// bodySize returns the size of the response's body as it is sent.
+func (x *exchange) bodySize() int {
+	if x.http.IsHead() { // mutation: the body of HEAD is counted
+		return 0
+	}
+	return x.conn.response.size
 }
 
 const maxRequestID = 128 // bytes of an id that a client chose

@@ -68,7 +68,8 @@ func TestLimitHeaders(t *testing.T) {
 		b := strings.Fields(v.buckets)
 		want := fmt.Sprintf("RateLimit-Policy: %s\r\nRateLimit: %s\r\nX-RateLimit-Limit: %s\r\nX-RateLimit-Remaining: %s\r\nX-RateLimit-Reset: %s\r\n",
 			policy, v.items, b[0], b[1], b[2])
-		if got := string(appendLimits(nil, v.c, of, &v.d)); got != want {
+		var got header
+		if got.limits(v.c, of, &v.d); string(got) != want {
 			t.Errorf("%s:\n%s instead of\n%s", name, got, want)
 		}
 		for schema, value := range map[string]string{"RateLimitPolicy": policy, "RateLimit": v.items} {
@@ -91,8 +92,9 @@ func TestThePolicyShowsTheRate(t *testing.T) {
 		`"key";q=0`:                     {Burst: 1},
 	} {
 		t.Run(want, func(t *testing.T) {
-			if got := string(appendPolicy(nil, "key", p)); got != want {
-				t.Error(got)
+			var got header
+			if got.policy("key", p); string(got) != want {
+				t.Errorf("%s", got)
 			}
 		})
 	}

@@ -2,25 +2,256 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"log/slog"
+	"runtime/debug"
 	"strconv"
 	"time"
 
+	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/tracing"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/usage"
 )
+
+// newRouter makes the router. A path must match exactly as the client sent it: nothing
+// is cleaned, redirected or compared without case. So a proxy in front and this node
+// never disagree on what a target means.
+func (s *Server) newRouter() *router.Router {
+	r := router.New()
+	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
+	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
+	get := func(path string, route metrics.Route, serve func(*exchange) *failure) {
+		s.longestPath = max(s.longestPath, len(path))
+		r.GET(path, s.handler(route, serve))
+		r.HEAD(path, s.handler(route, serve))
+		r.ANY(path, s.handler(route, func(*exchange) *failure { return &failure{problem: wrongMethod} }))
+	}
+	for _, c := range lists.All {
+		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) *failure { return s.list(x, c) })
+	}
+	for path, d := range documents() {
+		if path == openAPIPath || !s.NoDocs {
+			get(path, metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, d) })
+		}
+	}
+	r.NotFound = s.handler(metrics.RouteNone, func(x *exchange) *failure {
+		return cmp.Or(s.limitAddress(x, publicResponses, 1, noKeyLimited), &failure{problem: notFound})
+	})
+	return r
+}
+
+// handler makes fasthttp's handler of serve, which writes the response or returns a failure.
+func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		x := &ctx.Conn().(*conn).exchange
+		x.route = route
+		if f := serve(x); f != nil {
+			s.writeProblem(x, f)
+		}
+	}
+}
+
+// handle answers a request without a body.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(begin(ctx)) }
+
+// handleBody answers a request that has a body, which is not read.
+func (s *Server) handleBody(ctx *fasthttp.RequestCtx) {
+	x := begin(ctx)
+	x.hasBody, x.close = true, true
+	s.serve(x)
+}
+
+// refuseBody prevents fasthttp from reading a body. fasthttp calls handleUnreadable at
+// once if the announced length is above MaxRequestBodySize, which is 1. So lengths that
+// it would accept are replaced by 2.
+func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if n := h.ContentLength(); n == 1 || n == -1 { // chunked
+		h.SetContentLength(2)
+	}
+	return c
+}
+
+// serve answers a request that could be read. The router continues at list, at a document or
+// at a problem.
+func (s *Server) serve(x *exchange) {
+	defer s.finish(x)
+	if x.headers.isForwarded {
+		s.checkProxy(x)
+	}
+	if f := s.checkHeaders(x); f != nil {
+		s.writeProblem(x, f)
+		return
+	}
+	if len(x.path) > s.longestPath { // no route has it, and fasthttp would spend time to normalise it
+		s.router.NotFound(x.http)
+		return
+	}
+	x.http.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
+	s.router.Handler(x.http)
+}
+
+// begin returns the connection's exchange, for a new request, which has an id.
+func begin(ctx *fasthttp.RequestCtx) *exchange {
+	c := ctx.Conn().(*conn)
+	x := &c.exchange
+	x.conn, x.http, x.headers, x.began = c, ctx, &c.headers, time.Now()
+	x.now = x.began
+	x.headers.read(&ctx.Request.Header)
+	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {
+		x.id = append(x.idSpace[:0], sent[0]...)
+	} else {
+		c.requests++
+		x.id = strconv.AppendUint(append(x.idSpace[:0], c.idPrefix...), c.requests, 36)
+	}
+	return x
+}
+
+// validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
+func validRequestID(id []byte) bool {
+	if len(id) == 0 || len(id) > maxRequestID {
+		return false
+	}
+	for i, c := range id {
+		alphanumeric := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !alphanumeric && (i == 0 || c != '.' && c != '_' && c != ':' && c != '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// checkHeaders refuses requests that fasthttp accepts although they are not valid
+// HTTP: a proxy in front might read them differently. It also splits the target.
+func (s *Server) checkHeaders(x *exchange) *failure {
+	h := &x.http.Request.Header
+	var target, p *problem
+	x.path, x.rawQuery, target = splitTarget(h.RequestURI())
+	switch version := h.Protocol(); { // fasthttp allows any digit, dot and digit
+	case bytes.HasPrefix(version, []byte("HTTP/0.")):
+		p = badRequest
+	case string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0":
+		p = wrongVersion
+	case target != nil:
+		p = target
+	case x.headers.spaceInName, !isHost(h.Host()), x.conn.lines.encoding && !x.hasBody && isEncoded(h):
+		p = badRequest
+	case x.headers.count > maxHeaders:
+		p = headersTooLarge
+	case h.ContentLength() > refusedBody:
+		p = bodyTooLarge
+	default:
+		return nil
+	}
+	x.close = true // because it is not certain where the next request begins
+	return &failure{problem: p}
+}
+
+// list is the pipeline of a list request: key, parameters, memory, limit, fill, response. A
+// failure ends it. But one of parameters or memory waits for the limit, which has to know what
+// the request costs, and may refuse it.
+func (s *Server) list(x *exchange, c lists.Collection) *failure {
+	x.query.Collection = c
+	if x.hasBody {
+		return &failure{problem: bodyTooLarge}
+	}
+	if f := s.authenticate(x); f != nil {
+		return f
+	}
+	x.decoded = x.scratch
+	found := parseQuery(&x.query, x.rawQuery, &x.decoded).asFailure()
+	if found == nil {
+		found = s.lookUp(x)
+	}
+	if f := s.limit(x); f != nil {
+		return f
+	}
+	if found != nil {
+		return found
+	}
+	if f := s.fill(x); f != nil {
+		return f
+	}
+	s.writePage(x)
+	return nil
+}
+
+// finish reports a request, once, and passes its response to fasthttp. After a panic
+// the response is an internal error.
+func (s *Server) finish(x *exchange) {
+	if p := recover(); p != nil {
+		x.http.Response.Reset()
+		s.writeProblem(x, &failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
+	}
+	s.report(x)
+	r := &x.conn.response
+	// The headers of every response. A response may contain what a client sent, so browsers
+	// must not guess its type.
+	r.lines.str("X-Content-Type-Options", "nosniff")
+	r.lines.bytes("X-Request-Id", x.id)
+	r.passTo(&x.http.Response)
+	if x.close || s.draining.Load() {
+		r.linger = x.close
+		x.http.SetConnectionClose()
+	}
+	x.conn.dropRequest(x.http)
+	*x = exchange{key: x.key[:0], scratch: x.scratch[:0]}
+}
+
+// report passes a request to metrics, usage, traces and the request log.
+func (s *Server) report(x *exchange) {
+	status := x.conn.response.status
+	took := time.Since(x.began)
+	s.Metrics.Answered(x.route, x.outcome, status, took)
+	if x.client != nil {
+		x.client.usage.Answered(status, x.bodySize())
+	}
+	var span *tracing.Span
+	if s.Tracer != nil {
+		span = s.startTrace(x)
+	}
+	class := x.class(status, took)
+	if class == unlogged && span == nil {
+		return
+	}
+	r := s.record(x, status, took)
+	if span != nil {
+		x.endTrace(span, r, took)
+	}
+	if class != unlogged {
+		s.log.add(class, r)
+	}
+	if s.AccessLog.has(class) {
+		s.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
+	}
+}
+
+// class returns the class in which the exchange is logged, or unlogged. A document counts
+// as a hit.
+func (x *exchange) class(status int, took time.Duration) logClass {
+	switch {
+	case x.failure != nil && x.failure.problem.log != nil, x.result.Err != nil, took >= slowFrom:
+		return failed
+	case status >= 400:
+		return refused
+	case !x.phases[phaseForward].Began.IsZero():
+		return missed
+	}
+	if x.conn.hits++; x.conn.hits%hitsPerSample == 1 {
+		return sampled
+	}
+	return unlogged
+}
 
 // lookUp looks in memory for the page, and decides what the request costs. What is not in
 // memory is left to fill.
@@ -135,150 +366,12 @@ func (x *exchange) notModified() bool {
 	return matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:])
 }
 
-// cacheStatusOf is Cache-Status (RFC 9211) without the age of the proof: whether the caches had
-// the page, and if not, why it was read.
-func cacheStatusOf(r *cache.Result) string {
-	why := "uri-miss"
-	switch {
-	case r.Err != nil:
-		return "listedge; fwd=stale; detail=stale-if-error"
-	case r.Bypassed:
-		why = "bypass"
-	case r.ByTTL && r.Source != cache.Origin:
-		return "listedge; hit; detail=ttl"
-	case r.Source == cache.Memory:
-		return "listedge; hit; detail=memory"
-	case r.Source == cache.Redis && r.Collapsed:
-		return "listedge; hit; collapsed; detail=redis"
-	case r.Source == cache.Redis:
-		return "listedge; hit; detail=redis"
-	case r.HadStale:
-		why = "stale"
-	}
-	if r.Collapsed {
-		why += "; collapsed"
-	}
-	return "listedge; fwd=" + why
-}
-
 // appendPageKey appends the cache key of a query's page: everything the page
 // depends on, and nothing else. scratch is room for parts of the key.
 func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
 	scope := q.AppendScope(scratch)
 	limit := append(scope[len(scope):], byte(q.Limit))
 	return cache.AppendKey(dst, q.Workspace, scope, limit, append(limit[len(limit):], q.After...))
-}
-
-// pageLines are headers of every page: a client may store it for itself, and must
-// revalidate it before each use.
-const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\n"
-
-// writePage makes the response of the page that was looked up.
-func (s *Server) writePage(x *exchange) {
-	page, r := x.result.Entry, x.conn.newResponse(fasthttp.StatusOK)
-	notModified := x.cost == free || x.notModified()
-	r.lines = append(append(append(r.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
-	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Second), 10), crlf...)
-	r.lines = append(r.lines, pageLines...)
-	r.lines = append(append(append(r.lines, "Cache-Status: "...), cacheStatusOf(&x.result)...), "; proof-ms="...)
-	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Millisecond), 10), crlf...)
-	if page.Next != "" {
-		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
-	}
-	r.lines = appendLimits(r.lines, x.client, x.period, &x.decision)
-	var deflate []byte
-	if !notModified && acceptsGzip(x.headers.encoding) {
-		deflate = page.Deflate()
-	}
-	switch {
-	case notModified:
-		r.status = fasthttp.StatusNotModified
-		if !x.result.Bypassed {
-			x.outcome = metrics.OutcomeNotModified
-		}
-	case deflate != nil:
-		r.lines = append(r.lines, "Content-Encoding: gzip\r\n"...)
-		r.setGzip(page, deflate, x.id)
-	default:
-		r.tail = appendTail(r.tail, x.id)
-		r.entry = page
-		r.setBody(r.tail)
-	}
-}
-
-// appendTail appends the end of a page's body: the request id, which needs no
-// escaping.
-func appendTail(dst, id []byte) []byte {
-	dst = append(dst, `,"requestId":"`...)
-	return append(append(dst, id...), `"}`...)
-}
-
-var gzipHead = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff} // deflate, no name, no time, unknown system
-
-// setGzip makes the body one gzip member: the entry's deflate blocks, the tail as
-// a stored block, which is final, and the checksum continued over it. Nothing is
-// compressed here. (Two members would be valid, but browsers read only the first.)
-func (r *response) setGzip(page *cache.Entry, deflate, id []byte) {
-	const block = 5
-	r.tail = appendTail(append(r.tail, 1, 0, 0, 0, 0), id) // final, stored; its length follows below
-	stored := r.tail[block:]
-	n := uint16(len(stored)) // a request id has at most 128 bytes
-	binary.LittleEndian.PutUint16(r.tail[1:], n)
-	binary.LittleEndian.PutUint16(r.tail[3:], ^n)
-	r.tail = binary.LittleEndian.AppendUint32(r.tail, crc32.Update(page.CRC, crc32.IEEETable, stored))
-	r.tail = binary.LittleEndian.AppendUint32(r.tail, uint32(page.Size+len(stored)))
-	r.setBody(gzipHead, deflate, r.tail)
-}
-
-// appendLink appends the address of the next page, with the parameters that differ from
-// their defaults. It is relative to the page's own address, of which a proxy in
-// front may have removed a prefix.
-func appendLink(dst []byte, q *origin.Query, next string) []byte {
-	dst = append(dst, "<?"...)
-	if q.Limit != defaultLimit {
-		dst = append(strconv.AppendInt(append(dst, "limit="...), int64(q.Limit), 10), '&')
-	}
-	if q.Sort != q.Collection.Orders()[0] {
-		dst = append(append(append(dst, "sort="...), q.Sort.String()...), '&')
-	}
-	for _, f := range q.Collection.Filters() {
-		for _, v := range f.Values {
-			if q.Filter&v.Flag != 0 {
-				dst = append(append(append(append(dst, f.Parameter...), '='), v.Name...), '&')
-			}
-		}
-	}
-	if q.Search != "" {
-		term := append(make([]byte, 0, 4*maxSearch), q.Search...) // on the stack
-		dst = append(fasthttp.AppendQuotedArg(append(dst, "search="...), term), '&')
-	}
-	return append(append(append(dst, "cursor="...), next...), `>; rel="next"`...)
-}
-
-// writeProblem answers with a problem, and logs it if it is a failure of the service.
-func (s *Server) writeProblem(x *exchange, f *failure) {
-	r := x.conn.newResponse(f.problem.status)
-	r.lines = append(r.lines, "Cache-Control: no-store\r\n"...)
-	if status := f.problem.status; status == fasthttp.StatusTooManyRequests || status == fasthttp.StatusServiceUnavailable {
-		r.lines = append(strconv.AppendInt(append(r.lines, "Retry-After: "...), max(retrySoon, f.retry), 10), crlf...)
-	}
-	if f.problem == wrongMethod {
-		r.lines = append(r.lines, "Allow: GET, HEAD\r\n"...)
-	}
-	if x.cost != notLimited {
-		r.lines = appendLimits(r.lines, x.client, x.period, &x.decision)
-	}
-	r.setBody(problemBody(f, x.id))
-	x.outcome, x.failure = metrics.OutcomeError, f
-	if f.problem.status == fasthttp.StatusTooManyRequests {
-		x.outcome = metrics.OutcomeLimited
-	}
-	if f.problem.log != nil {
-		f.problem.log.Do(func() {
-			s.Logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
-				slog.String("route", x.route.String()), slog.Int("status", f.problem.status), slog.Any("error", f.cause))
-		})
-	}
 }
 
 // view is a query as the cache wants it (cache.View), with memory of its own, because a fill

@@ -324,8 +324,9 @@ func TestLinkToTheNextPage(t *testing.T) {
 	if wrong != nil {
 		t.Fatal(wrong)
 	}
-	link := string(appendLink(nil, &q, "NEXT"))
-	address, begins := strings.CutPrefix(link, "<?")
+	var link, short header
+	link.link(&q, "NEXT")
+	address, begins := strings.CutPrefix(string(link), "<?")
 	address, ends := strings.CutSuffix(address, `>; rel="next"`)
 	if !begins || !ends || strings.ContainsAny(address, "<>\" ") {
 		t.Fatalf("not a link: %s", link)
@@ -338,7 +339,7 @@ func TestLinkToTheNextPage(t *testing.T) {
 		t.Errorf("%s reads as %+v, %v; want %+v", query, got, wrong, q)
 	}
 	plain, _ := parseText(lists.Contacts, "")
-	if got := string(appendLink(nil, &plain, "N")); got != `<?cursor=N>; rel="next"` {
-		t.Error(got)
+	if short.link(&plain, "N"); string(short) != `<?cursor=N>; rel="next"` {
+		t.Errorf("%s", short)
 	}
 }

@@ -1,10 +1,7 @@
 package edge
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net"
 	"time"
@@ -71,27 +68,6 @@ var (
 // details says, for each invalid parameter, what is wrong with it. It has all parameters of
 // the collection that are invalid, and the first unknown ones.
 type details map[string]string
-
-// problemBody returns the body of an error response.
-func problemBody(f *failure, id []byte) []byte {
-	type inner struct {
-		Code    string  `json:"code"`
-		Message string  `json:"message"`
-		Details details `json:"details,omitempty"`
-	}
-	var out bytes.Buffer
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	must(0, encoder.Encode(struct {
-		Error     inner  `json:"error"`
-		RequestID string `json:"requestId"`
-	}{inner{f.problem.code, cmp.Or(f.message, f.problem.message), f.details}, string(id)}))
-	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'})
-}
-
-// retrySoon is the Retry-After of a 503, in seconds: the node tries a server that is
-// down again after about a second.
-const retrySoon = 1
 
 // lookUpFailed returns the failure for a page of the query that could not be looked up.
 func lookUpFailed(q *origin.Query, err error) *failure {

@@ -161,7 +161,7 @@ func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 		if d.Refused != limiter.Neither {
 			r.RefusedBy = d.Refused.String()
 		}
-		r.RateLimitPolicy, r.RateLimit = headerText(x.conn.response.header("RateLimit-Policy")), headerText(x.conn.response.header("RateLimit"))
+		r.RateLimitPolicy, r.RateLimit = headerText(x.conn.response.lines.value("RateLimit-Policy")), headerText(x.conn.response.lines.value("RateLimit"))
 	}
 	if x.result.Entry != nil {
 		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed

@@ -4,9 +4,10 @@
 //	request ─► headers ─► route ─► key ─► parameters ─► memory ─► limit ─► fill ─► response
 //	              └─────────┴───────┴──────────┴──────────┴─────────┴────────┴───► problem
 //
-// exchange.go has what every file uses: the server, a connection, and a request in the pipeline.
-// Routes and pipeline are in handler.go. The steps are in request.go (what it asks for), access.go
-// (who asks, and whether they may) and page.go. problem.go has all errors.
+// exchange.go has what every file uses: the server, and a request in the pipeline. Routes and
+// pipeline are in page.go. Its steps are there, in request.go (what a request asks for) and in
+// access.go (who asks, and whether they may). response.go has all that leaves: headers, the JSON
+// around rows, compression, problems. problem.go has all errors.
 //
 // fasthttp reads requests from, and writes responses to, our connections (conn.go). Every
 // connection has one exchange, which its requests use in turn, so that a hit
@@ -16,8 +17,8 @@
 //
 // Read these files in this order to understand a request that memory answers.
 //
-//	edge/conn.go edge/handler.go edge/request.go edge/access.go origin/apikey/key.go
-//	origin/apikey/cache.go origin/query.go edge/page.go cache/cache.go
+//	edge/conn.go edge/page.go edge/request.go edge/access.go origin/apikey/key.go
+//	origin/apikey/cache.go origin/query.go edge/response.go cache/cache.go
 //	cache/memory.go cache/entry.go cache/replica/list.go
 //
 // # A miss: at most 21 files
