@@ -42,7 +42,7 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 	f.awaitFollowed(t)
 	misrouted := f.nodes[1]
 	for _, key := range []string{revoked, o.histories[0].key, o.histories[1].key, o.histories[2].key} { // the fourth is not known to the node
-		if a := misrouted.get(t, "/v1/items?limit=7", key); a.StatusCode != 200 {
+		if a := misrouted.first(t, "/v1/items?limit=7", key); a.StatusCode != 200 {
 			t.Fatal(a.Status)
 		}
 	}
@@ -55,7 +55,7 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 		// origin/apikey has tests of how long it works meanwhile.
 		refused := 0
 		within(t, patience, "the revoked key is refused, and not only now and then", func() bool {
-			a := must1(misrouted.try("GET", "/v1/items?limit=7", revoked))
+			a := misrouted.get(t, "/v1/items?limit=7", revoked)
 			if refused++; a.StatusCode != 401 && a.StatusCode != 503 {
 				refused = 0
 			}
@@ -164,7 +164,7 @@ func TestAPoolerThatLeadsToAnotherDatabase(t *testing.T) {
 	right := startNode(t, address, "--redis-url", redis.URL())
 	for _, n := range []*testNode{misrouted, right} {
 		n.awaitFollowed(t)
-		if a := n.get(t, "/v1/items?limit=1", key); !strings.Contains(string(a.body), "original") {
+		if a := n.first(t, "/v1/items?limit=1", key); !strings.Contains(string(a.body), "original") {
 			t.Fatal(string(a.body))
 		}
 	}
