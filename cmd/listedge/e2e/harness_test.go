@@ -310,9 +310,15 @@ func (n *testNode) metric(t *testing.T, name string, parts ...string) (sum float
 	t.Helper()
 	plain := must1(http.NewRequest(http.MethodGet, n.admin+"/metrics", nil))
 	plain.Header.Set("Accept-Encoding", "identity") // or most of the time went into compressing
-	r := must1(http.DefaultClient.Do(plain))
+	r, err := http.DefaultClient.Do(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer r.Body.Close()
-	text := must1(io.ReadAll(r.Body))
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
 	found := false
 lines:
 	for line := range strings.Lines(string(text)) {

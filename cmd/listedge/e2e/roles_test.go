@@ -28,9 +28,14 @@ func as(t *testing.T, address, role string) string {
 
 func (n *testNode) readiness(t *testing.T) (status int, r edgeadmin.Readiness) {
 	t.Helper()
-	response := must1(http.Get(n.admin + "/readyz"))
+	response, err := http.Get(n.admin + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer response.Body.Close()
-	must(json.NewDecoder(response.Body).Decode(&r))
+	if err := json.NewDecoder(response.Body).Decode(&r); err != nil {
+		t.Fatal(err)
+	}
 	return response.StatusCode, r
 }
 
