@@ -113,7 +113,7 @@ func evaluate[T any](t *testing.T, b *tab, expression string) T {
 	return value
 }
 
-// await waits until an expression of the page's language is true.
+// await waits until an expression of the page's language is true. What it reads may not be on the page yet.
 func (b *tab) await(t *testing.T, expression string) {
 	t.Helper()
 	defer func() {
@@ -121,7 +121,8 @@ func (b *tab) await(t *testing.T, expression string) {
 			t.Logf("the page said %q and shows %s", b.complaints(), evaluate[string](t, b, `document.body.innerText.replace(/\s+/g, " ")`))
 		}
 	}()
-	within(t, patience, expression, func() bool { return evaluate[bool](t, b, expression) })
+	test := `(() => { try { return ` + expression + `; } catch (e) { if (e instanceof TypeError) return false; throw e; } })()`
+	within(t, patience, expression, func() bool { return evaluate[bool](t, b, test) })
 }
 
 // resize makes the page as wide as a phone's or a desk's, by day or by night.
