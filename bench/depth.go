@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin"
 )
 
@@ -19,7 +20,7 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 	o, end := must2(s.openOrigin(ctx))
 	defer end()
 	for name, sort := range map[string]lists.Order{"createdAt": lists.ByCreatedAt, "name": lists.ByName} {
-		second, deep := must2(deepQuery(ctx, o, origin.Query{Workspace: s.workspace, Collection: lists.Items, Sort: sort, Limit: pageSize}))
+		second, deep := must2(deepQuery(ctx, o, page.Query{Workspace: s.workspace, Collection: lists.Items, Sort: sort, Limit: pageSize}))
 		spent := must1(alternate(fetches(ctx, o, second, deep)...))
 		r.ratio("page 2,000 by "+name+": time per query, µs, against page 2, of as many bytes", "%.1f", spent[1].wall, spent[0].wall, 1.1)
 	}
@@ -27,7 +28,7 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 }
 
 // fetches are the reads of some pages.
-func fetches(ctx context.Context, o *origin.Origin, queries ...origin.Query) (reads []func() error) {
+func fetches(ctx context.Context, o *origin.Origin, queries ...page.Query) (reads []func() error) {
 	for _, q := range queries {
 		reads = append(reads, func() error { _, err := o.Fetch(ctx, q, ""); return err })
 	}
@@ -36,7 +37,7 @@ func fetches(ctx context.Context, o *origin.Origin, queries ...origin.Query) (re
 
 // deepQuery walks a list from its first page, and returns the query of its second page, and
 // that of the deep page or of one nearby: the one that reads nearly as many bytes.
-func deepQuery(ctx context.Context, o *origin.Origin, q origin.Query) (second, found origin.Query, err error) {
+func deepQuery(ctx context.Context, o *origin.Origin, q page.Query) (second, found page.Query, err error) {
 	bytes, off := 0, 0 // of the second; by how many what was found is longer or shorter
 	for n := 1; n <= deepPage+nearby; n++ {
 		read, err := o.Fetch(ctx, q, "")

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/lists"
-	"listedge/origin"
+	"listedge/internal/page"
 )
 
 // measureGrowth compares a large workspace with smaller ones.
@@ -18,10 +18,10 @@ func measureGrowth(ctx context.Context, s *subject, r *report) error {
 		what, few string
 		goal      float64
 	}{{"list", "", 1.15}, {"search that few rows match", "few", 2}, {"search that many rows match", "many", 2}} {
-		var queries []origin.Query
+		var queries []page.Query
 		for _, size := range s.sizes {
 			term := must1(s.term(ctx, size.workspace, c.few))
-			queries = append(queries, origin.Query{Workspace: size.workspace, Collection: lists.Items, Limit: pageSize, Search: term})
+			queries = append(queries, page.Query{Workspace: size.workspace, Collection: lists.Items, Limit: pageSize, Search: term})
 		}
 		spent := must1(alternate(fetches(ctx, o, queries...)...))
 		for i, size := range s.sizes {

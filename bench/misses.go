@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/lists"
-	"listedge/origin"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
 
@@ -57,7 +57,7 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 	config.ConnConfig.RuntimeParams["options"] = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_sort=off -c jit=off"
 	conn := must1(pgxpool.NewWithConfig(ctx, config))
 	defer conn.Close()
-	fetch := fetches(ctx, o, origin.Query{Workspace: s.workspace, Collection: lists.Items, Limit: pageSize})[0]
+	fetch := fetches(ctx, o, page.Query{Workspace: s.workspace, Collection: lists.Items, Limit: pageSize})[0]
 	must(fetch())
 	var statement string // as the server has heard it
 	if err := conn.QueryRow(ctx, "SELECT query FROM pg_stat_activity WHERE application_name = 'listedge' AND datname = current_database() AND query LIKE $1",

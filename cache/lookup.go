@@ -2,10 +2,57 @@ package cache
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"listedge/cache/replica"
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 )
+
+// Fill reads a page, and pages behind it, from the origin. Its functions end soon after ctx
+// does.
+type Fill struct {
+	View View
+	// Primary reads from the primary. run is when the primary was started; empty = not
+	// known. It returns ErrWrongServer if another server answered.
+	Primary func(ctx context.Context, run string) (FillResult, error)
+	// Standby reads from a standby of the primary. After any error the page is read from
+	// the primary. nil = there is no standby.
+	Standby func(ctx context.Context, primary changefeed.Proof) (FillResult, error)
+}
+
+// FillResult is what a statement of the origin returned: a page, or several in a row. Redis
+// has pages in this form, too.
+type FillResult struct {
+	Rows  []lists.Row          // those behind View.After, in the list's order; the cache keeps them
+	End   bool                 // the list ends with them
+	At    changefeed.ReadPoint // what the statement saw; the cache adds Began
+	Query Span                 // when the query ran, also if it failed
+
+	epoch  string        // of the log; empty = changes were not followed
+	readAt time.Duration // when reading began, on the node's clock
+}
+
+// Span is a period of time; zero = there was none.
+type Span struct {
+	Began time.Time
+	Took  time.Duration
+}
+
+// spanSince returns the span from then until now.
+func spanSince(began time.Time) Span { return Span{began, time.Since(began)} }
+
+// Times are how long the parts of a flight took. All requests of the flight share
+// them, and nothing changes them afterwards.
+type Times struct {
+	Redis Span // calls to Redis, and waiting for an entry that another node fills
+	Fill  Span // reading from the origin, including the wait in the fair queue
+	Query Span // the query, which is a part of Fill
+}
 
 // Forward finds the entry of a key that Hit did not have. It does not keep key. The
 // error is the fill's own, or ErrFillTimeout.
@@ -81,6 +128,37 @@ func (c *Cache) Stored(view View) (Result, error) {
 	return l.await(string(l.key)+" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
 }
 
+// protect turns a panic of call into an error. In a goroutine without a recover a panic
+// would end the process.
+func protect[T any](call func() (T, error)) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
+	return call()
+}
+
+// lookup is one flight: it finds an entry that is not fresh in memory, in the replica or in
+// Redis, or makes it by a fill.
+//
+// Invariants: a fill has its own deadline, whatever request began it; where changes
+// are followed, only rows with a known read point go to Redis; the answer of a wrong server
+// is not served, and that of a standby that lags only once all changes are applied to it.
+type lookup struct {
+	*Cache
+	key  []byte
+	fill Fill
+
+	old   *Entry // the newest stale entry so far, which may be served if the fill fails; nil = none
+	began time.Time
+
+	claimed bool // in Redis this node has claimed the fill
+	stored  bool // what was read is on its way to Redis
+
+	redisErr error // of the last call to Redis for the entry; after an error there is no further call
+}
+
 // await waits for the result of the flight of that name. Of concurrent requests the first
 // runs the look-up, and the others get the same result. One of them looks again if the result
 // of a slow flight is too old for it. If there is no result in time, or an error, await serves
@@ -121,13 +199,232 @@ func (l *lookup) await(name string, old *Entry, wait time.Duration, look func() 
 	}
 }
 
-// protect turns a panic of call into an error. In a goroutine without a recover a panic
-// would end the process.
-func protect[T any](call func() (T, error)) (v T, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+// find looks in memory, in the replica and in Redis. Then it waits for another node that may be
+// filling the entry, and at last reads from the origin.
+func (l *lookup) find() (Result, error) {
+	if r, ok := l.findStored(); ok {
+		return r, nil
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
+	defer cancel()
+	r, ok := l.fromFleet(ctx)
+	var err error
+	if !ok {
+		var redis Span
+		if l.redis != nil {
+			redis = spanSince(l.began)
 		}
+		r, err = l.fromOrigin(ctx)
+		r.Times.Redis = redis
+	}
+	if !l.stored && l.claimed { // otherwise storing the entry in Redis releases the claim
+		l.goRedis(func() { l.redis.release(l.key) })
+	}
+	return r, err
+}
+
+// fillAnew reads the entry from the origin, whatever memory and Redis have.
+func (l *lookup) fillAnew() (Result, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
+	defer cancel()
+	return l.fromOrigin(ctx)
+}
+
+// findStored looks in memory again, because another flight may have finished since the
+// request looked. Then it cuts the page out of the replica. Then it looks in Redis.
+func (l *lookup) findStored() (Result, bool) {
+	r, ok := l.checkMemory(l.memory.get(l.key))
+	if ok {
+		return r, true
+	}
+	l.old, l.began = r.Entry, time.Now()
+	if e := l.cut(l.fill.View, l.old, l.clock.Now()); e != nil {
+		l.memory.put(l.key, e, l.remaining(e))
+		return Result{Entry: e}, true
+	}
+	return l.fromRedis()
+}
+
+// fromRedis makes an entry of the page in Redis. It is fresh if the replica can apply to it all
+// changes since it was read. Else it may become l.old, to be served if the origin fails.
+// After an error of Redis there is no further call, because each may take redisBudget.
+func (l *lookup) fromRedis() (Result, bool) {
+	if l.redis == nil || l.redisErr != nil {
+		return Result{}, false
+	}
+	start := l.replica.Begin()
+	var found *FillResult
+	if found, l.redisErr = l.redis.get(l.key); found == nil {
+		return Result{}, false
+	}
+	now := l.clock.Now()
+	e := l.merged(start, found, now)
+	switch l.judge(e, now) {
+	case fresh:
+		l.memory.put(l.key, e, l.remaining(e))
+		return Result{Entry: e, Source: Redis, Times: &Times{Redis: spanSince(l.began)}}, true
+	case stale:
+		if l.old == nil || e.Proof > l.old.Proof {
+			l.old = e
+		}
+	}
+	return Result{}, false
+}
+
+// merged makes an entry of a page from Redis.
+func (l *lookup) merged(start replica.Start, found *FillResult, now time.Duration) *Entry {
+	following, known := l.following.Load(), l.followed.known.Load()
+	if following && l.followed.trusted(now) && found.epoch == known.epoch {
+		fill, outcome := l.merge(start, found)
+		switch {
+		case outcome == replica.Merged:
+			if cut := l.cut(l.fill.View, nil, now); cut != nil {
+				return cut
+			}
+		case outcome == replica.Parked && found.At.Timeline == "":
+			found.readAt = time.Duration(l.followed.proof.Load()) // it shows more than the last proof
+			return entryOf(l.fill.View, found, fill)
+		}
+	}
+	e := entryOf(l.fill.View, found, nil)
+	if following {
+		e.Proof = min(e.Proof, now-l.followed.shareTime()) // any server may have answered, so the entry must be too old to be shared
+	}
+	return e
+}
+
+// merge gives the replica what was read behind the view's position.
+func (l *lookup) merge(start replica.Start, f *FillResult) (*replica.Fill, replica.Outcome) {
+	fill := &replica.Fill{Key: l.fill.View.List(), After: l.fill.View.After(), Rows: f.Rows, End: f.End, At: f.At, Start: start}
+	return fill, l.replica.Merge(fill)
+}
+
+// fleetWaits are the pauses between a node's looks into Redis while another node fills
+// the entry. After the last one it reads from the origin itself.
+var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
+
+// fromFleet makes sure that only one of the nodes that miss an entry concurrently fills
+// it. It finds the entry that another node filled. ok is false if this node has to fill it,
+// also because Redis does not answer.
+func (l *lookup) fromFleet(ctx context.Context) (r Result, ok bool) {
+	if l.redis == nil || l.redisErr != nil || !l.following.Load() {
+		return r, false
+	}
+	if l.claimed, l.redisErr = l.redis.claim(l.key); l.redisErr != nil {
+		return r, false
+	}
+	for _, wait := range fleetWaits {
+		// The node with the claim also looks: another one may just have filled the entry
+		// and released the claim.
+		if r, ok = l.fromRedis(); ok || l.claimed || l.redisErr != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return r, false
+		case <-time.After(wait):
+		}
+	}
+	return r, ok
+}
+
+// fromOrigin reads the entry from a standby, else from the primary. The result has times,
+// also with an error.
+func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
+	l.fills.Add(1)
+	times := &Times{Fill: Span{Began: time.Now()}}
+	defer func() {
+		times.Fill = spanSince(times.Fill.Began)
+		r.Times = times
 	}()
-	return call()
+	var e *Entry
+	if l.fill.Standby != nil && l.following.Load() && l.followed.trusted(l.clock.Now()) {
+		e, _ = l.readOrigin(times, func(last changefeed.Proof) (FillResult, error) { return l.fill.Standby(ctx, last) }) // the origin counts errors
+	}
+	if e == nil {
+		e, err = l.readOrigin(times, func(changefeed.Proof) (FillResult, error) { return l.fill.Primary(ctx, l.PrimaryStart()) })
+	}
+	if err != nil {
+		l.fillErrors.Add(1)
+		r, err := l.serveStale(l.old, err)
+		if err == nil {
+			l.pause(l.memory.put(l.key, l.old, l.remaining(l.old)))
+		}
+		return r, err
+	}
+	l.memory.put(l.key, e, l.remaining(e))
+	return Result{Entry: e, Source: Origin, HadStale: l.old != nil}, nil
+}
+
+// readOrigin makes an entry of what call reads, gives the rows to the replica and stores
+// them in Redis, with the last moment at which they are known to have equalled the database.
+// An entry of a standby's rows omits nothing from before the last proof: the replica has applied
+// the missing changes, or the standby had replayed all. Else there is none.
+func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (FillResult, error)) (*Entry, error) {
+	proof := time.Duration(l.followed.proof.Load())
+	last := l.followed.known.Load().last // of that moment or a later one
+	readAt, start := l.clock.Now(), l.replica.Begin()
+	f, err := protect(func() (FillResult, error) { return call(last) })
+	times.Query = f.Query
+	view, following, known := l.fill.View, l.following.Load(), l.followed.known.Load()
+	if err == nil && following && l.isOfWrongServer(&f.At, &known.last) { // mutation: the wrong server's page is shared
+		err = ErrWrongServer
+	}
+	if errors.Is(err, ErrWrongServer) {
+		l.wrongServers.Add(1)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.readAt, f.At.Began = readAt, start.At.Began
+	outcome, fill := replica.Merged, (*replica.Fill)(nil)
+	if following {
+		f.epoch = known.epoch
+		fill, outcome = l.merge(start, &f)
+	}
+	primary, shown, lags := f.At.Timeline == "", readAt, false // the rows show all that was visible at shown, unless a standby lags
+	if !primary {
+		shown = min(readAt, proof) // mutation: a standby's rows are as young as their statement
+		lags = f.At.LSN < last.LSN // then nothing says when they last equalled the database
+	}
+	switch stored := f; {
+	case outcome != replica.Merged && outcome != replica.Parked:
+	case !lags:
+		stored.readAt, l.stored = shown, true
+		l.store(view, stored)
+	case outcome == replica.Merged:
+		l.stored = l.storeState(view)
+	}
+	if following && outcome == replica.Merged {
+		if cut := l.cut(view, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
+			if primary { // it shows what the statement showed
+				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
+			}
+			return cut, nil
+		}
+	}
+	if !primary && (outcome != replica.Parked || lags) {
+		return nil, nil
+	}
+	if !following || outcome == replica.Parked && primary {
+		for v, page := range f.pages(view) {
+			if v != view { // the caller puts the first page
+				l.memory.put(v.Key(), entryOf(v, page, fill), l.life())
+			}
+		}
+	}
+	e := entryOf(view, &f, fill)
+	e.Proof = shown
+	return e, nil
+}
+
+// isOfWrongServer reports whether the answer of a statement must not be served: another
+// primary than the followed one answered, or a standby of another one, or the fleet is known
+// to have a newer timeline.
+func (l *lookup) isOfWrongServer(at *changefeed.ReadPoint, last *changefeed.Proof) bool {
+	if at.Timeline != "" {
+		return at.Timeline != last.Timeline
+	}
+	known := last.StartedAt != "" && l.followed.trusted(l.clock.Now())
+	return at.StartedAt != last.StartedAt && (known || l.options.Followed.OldTimeline() != nil)
 }

@@ -26,8 +26,8 @@ import (
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/metrics"
-	"listedge/origin"
 	"listedge/origin/usage"
 )
 
@@ -219,7 +219,7 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 				read.Rows = append(read.Rows, *(&lists.Row{}).SetTexts("", strings.Repeat("x", row)))
 			}
 			read.End = true
-			v := viewOf(origin.Query{Limit: lists.MaxLimit})
+			v := viewOf(page.Query{Limit: lists.MaxLimit})
 			entry := must(s.Cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) { return read, nil }})).Entry
 			w := &wire{}
 			r := newConn(w).newResponse(200)

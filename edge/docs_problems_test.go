@@ -17,7 +17,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"listedge/internal/lists"
-	"listedge/origin"
+	"listedge/internal/page"
 )
 
 // contractCodes is the contract's table of errors: the whole service's
@@ -188,7 +188,7 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 			t.Errorf("%s: the test has no request for this example", name)
 			continue
 		}
-		q := origin.Query{Collection: a.collection}
+		q := page.Query{Collection: a.collection}
 		errs := parseQuery(&q, []byte(a.query), new([]byte))
 		said := errs
 		if answer["message"] != errs.asFailure().message {

@@ -18,8 +18,8 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/limiter"
-	"listedge/origin"
 )
 
 func loadOpenAPI(t *testing.T) *openapi3.T {
@@ -132,7 +132,7 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 		}
 	}
 	limit, cursor := doc.Components.Parameters["Limit"].Value.Schema.Value, doc.Components.Parameters["Cursor"].Value.Schema.Value
-	if *limit.Min != 1 || *limit.Max != 100 || limit.Default != float64(defaultLimit) || *cursor.MaxLength != origin.MaxCursor {
+	if *limit.Min != 1 || *limit.Max != 100 || limit.Default != float64(defaultLimit) || *cursor.MaxLength != page.MaxCursor {
 		t.Errorf("limit %v to %v, by default %v; cursor %d", *limit.Min, *limit.Max, limit.Default, *cursor.MaxLength)
 	}
 	for _, name := range []string{"ItemSearch", "ContactSearch"} {
@@ -160,7 +160,7 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 	policy.put(", ")
 	policy.policy("workspace", limiter.Policy{Burst: 1})
 	described("RateLimitPolicy", string(policy))
-	next.link(&origin.Query{Collection: lists.Items, Limit: 2, Search: `a<b> "c"`}, "abc")
+	next.link(&page.Query{Collection: lists.Items, Limit: 2, Search: `a<b> "c"`}, "abc")
 	described("Link", string(next))
 	described("ETag", cache.TagOf([]byte("{")).String())
 

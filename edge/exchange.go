@@ -11,6 +11,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime"
+	"listedge/internal/page"
 	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
@@ -73,7 +74,7 @@ type exchange struct {
 	route    metrics.Route
 	keyEntry *apikey.Entry[client] // the API key, valid or not; nil before the look-up
 	client   *client               // once the key is known to be valid
-	query    origin.Query          // once parsed
+	query    page.Query            // once parsed
 	control  cacheControl          // once memory was looked in
 	cost     cost
 	decision limiter.Decision // once limited
@@ -85,7 +86,7 @@ type exchange struct {
 
 	idSpace [maxRequestID]byte
 	key     []byte // scratch: the cache key
-	scratch []byte // scratch: decoded parameters, parts of the cache key
+	scratch []byte // scratch: decoded parameters
 	decoded []byte // parameters, in scratch if there is room: the query refers to them
 }
 
@@ -118,14 +119,6 @@ func (x *exchange) endPhase(p phase) {
 		span.Began = x.now
 	}
 	span.Took, x.now = now.Sub(span.Began), now
-}
-
-// bodySize returns the size of the response's body as it is sent.
-func (x *exchange) bodySize() int {
-	if x.http.IsHead() { // mutation: the body of HEAD is counted
-		return 0
-	}
-	return x.conn.response.size
 }
 
 const maxRequestID = 128 // bytes of an id that a client chose

@@ -20,10 +20,10 @@ import (
 	"listedge/cache"
 	"listedge/internal/boottime"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
 	"listedge/metrics"
-	"listedge/origin"
 	"listedge/origin/apikey"
 )
 
@@ -62,7 +62,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	ctx.Request.SetRequestURI(theTarget)
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
-	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low}
+	q := page.Query{Workspace: k.Workspace, Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low}
 	fillWith(t, pages, q, body)
 	if first := answerTo(t, s, ctx); !strings.HasPrefix(first.Header("Cache-Status"), "listedge; hit; detail=ttl; proof-ms=") {
 		t.Fatalf("no hit: %+v", first)
@@ -76,7 +76,7 @@ type fixed struct{ *view }
 func (fixed) Frame(*lists.Row, bool) (head, end, next string) { return "", "", "next" }
 
 // fillWith stores a page with the body for the query.
-func fillWith(t testing.TB, pages *cache.Cache, q origin.Query, body string) *cache.Entry {
+func fillWith(t testing.TB, pages *cache.Cache, q page.Query, body string) *cache.Entry {
 	t.Helper()
 	v := fixed{viewOf(q)}
 	return must(pages.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) {
@@ -89,7 +89,7 @@ func entryWith(t testing.TB, body string) *cache.Entry {
 	t.Helper()
 	pages := must(cache.New(cache.Options{Memory: 1 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
 	defer func() { _ = pages.Close(context.Background()) }()
-	return fillWith(t, pages, origin.Query{Limit: 1}, body)
+	return fillWith(t, pages, page.Query{Limit: 1}, body)
 }
 
 // serverOf returns a server of these pages, with buckets of its own. It is closed when the test ends.

@@ -15,8 +15,8 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/limiter"
-	"listedge/origin"
 	"listedge/origin/apikey"
 )
 
@@ -166,7 +166,7 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 func TestWhatCostsAToken(t *testing.T) {
 	const body = `{"data":[]`
 	etag := cache.TagOf([]byte(body)).String()
-	q := origin.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: (&lists.Row{}).SetTexts("N", "").Position(lists.ByName)}
+	q := page.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: (&lists.Row{}).SetTexts("N", "").Position(lists.ByName)}
 	second := theTarget + "&cursor=" + string(q.AppendCursor(nil))
 	for name, c := range map[string]struct {
 		header, value, target string

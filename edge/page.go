@@ -18,9 +18,9 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/internal/tracing"
 	"listedge/metrics"
-	"listedge/origin"
 	"listedge/origin/usage"
 )
 
@@ -256,7 +256,7 @@ func (x *exchange) class(status int, took time.Duration) logClass {
 // lookUp looks in memory for the page, and decides what the request costs. What is not in
 // memory is left to fill.
 func (s *Server) lookUp(x *exchange) (f *failure) {
-	x.key = appendPageKey(x.key[:0], &x.query, x.decoded[len(x.decoded):])
+	x.key = x.query.AppendKey(x.key[:0])
 	var err error
 	x.control = parseCacheControl(x.headers.control)
 	switch {
@@ -315,7 +315,7 @@ func (s *Server) fillOf(x *exchange) cache.Fill {
 	view, by := viewOf(x.query), x.client.usage
 	fill := cache.Fill{View: view, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
 		rows, err := s.Origin.Fetch(ctx, view.Query, run)
-		if errors.Is(err, origin.ErrWrongServer) {
+		if errors.Is(err, page.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
 		return fillResult(by, rows, err)
@@ -330,7 +330,7 @@ func (s *Server) fillOf(x *exchange) cache.Fill {
 }
 
 // fillResult makes the cache's form of a query's rows, and counts the query as the key's usage.
-func fillResult(by *usage.Counter, r origin.Rows, err error) (cache.FillResult, error) {
+func fillResult(by *usage.Counter, r page.Read, err error) (cache.FillResult, error) {
 	if !r.Began.IsZero() {
 		by.Queried()
 	}
@@ -366,25 +366,17 @@ func (x *exchange) notModified() bool {
 	return matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:])
 }
 
-// appendPageKey appends the cache key of a query's page: everything the page
-// depends on, and nothing else. scratch is room for parts of the key.
-func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
-	scope := q.AppendScope(scratch)
-	limit := append(scope[len(scope):], byte(q.Limit))
-	return cache.AppendKey(dst, q.Workspace, scope, limit, append(limit[len(limit):], q.After...))
-}
-
 // view is a query as the cache wants it (cache.View), with memory of its own, because a fill
 // may outlive the request that began it. It depends on each field of the query: see
 // TestEachFieldOfAQueryIsHandled.
 type view struct {
-	origin.Query
+	page.Query
 	key  []byte
 	list replica.Key
 }
 
-func viewOf(q origin.Query) *view {
-	v := &view{Query: q.Clone(), key: appendPageKey(nil, &q, nil)}
+func viewOf(q page.Query) *view {
+	v := &view{Query: q.Clone(), key: q.AppendKey(nil)}
 	v.list = replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter,
 		Search: lists.Fold(v.Search)}
 	return v

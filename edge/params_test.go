@@ -10,40 +10,40 @@ import (
 	"unicode/utf8"
 
 	"listedge/internal/lists"
-	"listedge/origin"
+	"listedge/internal/page"
 )
 
-func parseText(c lists.Collection, query string) (origin.Query, details) {
-	q := origin.Query{Collection: c}
+func parseText(c lists.Collection, query string) (page.Query, details) {
+	q := page.Query{Collection: c}
 	wrong := parseQuery(&q, []byte(query), new([]byte))
 	return q, wrong
 }
 
 func TestValidParameters(t *testing.T) {
 	long := strings.Repeat("é", 120)
-	plain := origin.Query{Limit: 50}
-	with := func(change func(*origin.Query)) origin.Query { q := plain; change(&q); return q }
-	for query, want := range map[string]origin.Query{
+	plain := page.Query{Limit: 50}
+	with := func(change func(*page.Query)) page.Query { q := plain; change(&q); return q }
+	for query, want := range map[string]page.Query{
 		"":                      plain,
 		"&&":                    plain,
-		"limit=1":               with(func(q *origin.Query) { q.Limit = 1 }),
-		"limit=100":             with(func(q *origin.Query) { q.Limit = 100 }),
-		"%6cimit=%37":           with(func(q *origin.Query) { q.Limit = 7 }),
+		"limit=1":               with(func(q *page.Query) { q.Limit = 1 }),
+		"limit=100":             with(func(q *page.Query) { q.Limit = 100 }),
+		"%6cimit=%37":           with(func(q *page.Query) { q.Limit = 7 }),
 		"sort=createdAt":        plain,
-		"sort=name":             with(func(q *origin.Query) { q.Sort = lists.ByName }),
+		"sort=name":             with(func(q *page.Query) { q.Sort = lists.ByName }),
 		"stock=all&type=all":    plain,
-		"stock=tracked":         with(func(q *origin.Query) { q.Filter |= lists.Tracked }),
-		"stock=low":             with(func(q *origin.Query) { q.Filter |= lists.Low }),
-		"type=goods":            with(func(q *origin.Query) { q.Filter |= lists.Goods }),
-		"type=services":         with(func(q *origin.Query) { q.Filter |= lists.Services }),
+		"stock=tracked":         with(func(q *page.Query) { q.Filter |= lists.Tracked }),
+		"stock=low":             with(func(q *page.Query) { q.Filter |= lists.Low }),
+		"type=goods":            with(func(q *page.Query) { q.Filter |= lists.Goods }),
+		"type=services":         with(func(q *page.Query) { q.Filter |= lists.Services }),
 		"search":                plain,
 		"search=":               plain,
 		"search=+%20%C2%A0+":    plain,
-		"search=+a+b%09":        with(func(q *origin.Query) { q.Search = "a b" }),
-		"search=100%25_%5C":     with(func(q *origin.Query) { q.Search = `100%_\` }),
-		"search=" + long:        with(func(q *origin.Query) { q.Search = long }),
-		"search=+" + long + "+": with(func(q *origin.Query) { q.Search = long }),
-		"search=a%3Db=c":        with(func(q *origin.Query) { q.Search = "a=b=c" }),
+		"search=+a+b%09":        with(func(q *page.Query) { q.Search = "a b" }),
+		"search=100%25_%5C":     with(func(q *page.Query) { q.Search = `100%_\` }),
+		"search=" + long:        with(func(q *page.Query) { q.Search = long }),
+		"search=+" + long + "+": with(func(q *page.Query) { q.Search = long }),
+		"search=a%3Db=c":        with(func(q *page.Query) { q.Search = "a=b=c" }),
 	} {
 		got, wrong := parseText(lists.Items, query)
 		if wrong != nil || got != want {
@@ -112,11 +112,11 @@ func TestAllInvalidParametersAreReported(t *testing.T) {
 
 // A fill may outlive its request, whose memory the next request of the connection uses.
 func TestAViewOutlivesItsRequest(t *testing.T) {
-	q := origin.Query{Collection: lists.Items, Search: "TEA", Limit: 50}
+	q := page.Query{Collection: lists.Items, Search: "TEA", Limit: 50}
 	q.After = (&lists.Row{ID: [16]byte{1}}).Position(q.Sort)
 	for name, search := range map[string]string{"as sent": "TEA", "escaped": "T%45A"} {
 		t.Run(name, func(t *testing.T) {
-			sent, room, parsed := []byte("search="+search+"&cursor="+string(q.AppendCursor(nil))), make([]byte, 0, 1000), origin.Query{}
+			sent, room, parsed := []byte("search="+search+"&cursor="+string(q.AppendCursor(nil))), make([]byte, 0, 1000), page.Query{}
 			if errs := parseQuery(&parsed, sent, &room); errs != nil || parsed != q {
 				t.Fatalf("%+v, %v", parsed, errs)
 			}
@@ -197,7 +197,7 @@ func FuzzPageKey(f *testing.F) {
 	f.Add([]byte{1}, "sort=name", []byte{2}, "sort=name", true, false)
 	f.Add([]byte{1}, "search=%01%00", []byte{1}, "search=%01", false, true)
 	f.Fuzz(func(t *testing.T, w1 []byte, query1 string, w2 []byte, query2 string, items1, items2 bool) {
-		read := func(w []byte, query string, items bool) (origin.Query, bool) {
+		read := func(w []byte, query string, items bool) (page.Query, bool) {
 			collection := lists.Contacts
 			if items {
 				collection = lists.Items
@@ -212,7 +212,7 @@ func FuzzPageKey(f *testing.F) {
 			return
 		}
 		// Cursors are too rare to be guessed: derive positions from the input.
-		for i, q := range []*origin.Query{&q1, &q2} {
+		for i, q := range []*page.Query{&q1, &q2} {
 			w := [][]byte{w1, w2}[i]
 			if len(w) > 16 {
 				row := (&lists.Row{CreatedAt: int64(len(w))}).SetTexts(string(w[16:]), "")
@@ -220,7 +220,7 @@ func FuzzPageKey(f *testing.F) {
 				q.After = row.Position(q.Sort)
 			}
 		}
-		k1, k2 := appendPageKey(nil, &q1, nil), appendPageKey(nil, &q2, nil)
+		k1, k2 := q1.AppendKey(nil), q2.AppendKey(nil)
 		if (string(k1) == string(k2)) != (q1 == q2) {
 			t.Fatalf("%+v and %+v: keys %x and %x", q1, q2, k1, k2)
 		}

@@ -18,8 +18,8 @@ import (
 	"listedge/edge"
 	"listedge/internal/boottime"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/metrics"
-	"listedge/origin"
 	"listedge/origin/apikey"
 )
 
@@ -78,7 +78,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		hash, _ := apikey.HashOf([]byte(texts[i]))
 		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
-		q := origin.Query{Workspace: k.Workspace, Limit: 50}
+		q := page.Query{Workspace: k.Workspace, Limit: 50}
 		edge.FillWith(t, pages, q, `{"data":["workspace of `+texts[i]+`"]`)
 	}
 	s := edge.ServerOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/internal/page"
 )
 
 // problem is a kind of error response. Only this file gives errors their code, status
@@ -70,20 +70,20 @@ var (
 type details map[string]string
 
 // lookUpFailed returns the failure for a page of the query that could not be looked up.
-func lookUpFailed(q *origin.Query, err error) *failure {
+func lookUpFailed(q *page.Query, err error) *failure {
 	f := &failure{problem: internalError, retry: retrySoon, cause: err}
 	switch {
 	case errors.Is(err, cache.ErrNotStored):
 		f.problem = notStored
-	case errors.Is(err, origin.ErrOverloaded):
+	case errors.Is(err, page.ErrOverloaded):
 		f.problem = originBusy
-	case errors.Is(err, origin.ErrTimeout), errors.Is(err, cache.ErrFillTimeout), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, page.ErrTimeout), errors.Is(err, cache.ErrFillTimeout), errors.Is(err, context.DeadlineExceeded):
 		if f.problem = originSlow; q.Search != "" {
 			f.problem = searchSlow
 		}
-	case errors.Is(err, origin.ErrUnavailable), errors.Is(err, cache.ErrWrongServer), errors.Is(err, context.Canceled):
+	case errors.Is(err, page.ErrUnavailable), errors.Is(err, cache.ErrWrongServer), errors.Is(err, context.Canceled):
 		f.problem = originDown
-	case errors.Is(err, origin.ErrNotAllowed), errors.Is(err, origin.ErrSchema): // a grant or a table is missing; for the client it is an outage
+	case errors.Is(err, page.ErrNotAllowed), errors.Is(err, page.ErrSchema): // a grant or a table is missing; for the client it is an outage
 		f.problem = originClosed
 	}
 	return f

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
-	"listedge/origin"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
 
@@ -23,15 +23,15 @@ func TestProblemsOfAPage(t *testing.T) {
 		search string
 		want   *problem
 	}{
-		{"a slow database", origin.ErrTimeout, "", originSlow},
-		{"a slow search", origin.ErrTimeout, "a", searchSlow},
-		{"a server that is away", origin.ErrUnavailable, "", originDown},
-		{"a missing right", origin.ErrNotAllowed, "", originClosed},
-		{"a missing table", origin.ErrSchema, "", originClosed},
+		{"a slow database", page.ErrTimeout, "", originSlow},
+		{"a slow search", page.ErrTimeout, "a", searchSlow},
+		{"a server that is away", page.ErrUnavailable, "", originDown},
+		{"a missing right", page.ErrNotAllowed, "", originClosed},
+		{"a missing table", page.ErrSchema, "", originClosed},
 		{"a row that cannot be shown", postgres.ErrRow, "", internalError},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := lookUpFailed(&origin.Query{Search: c.search}, fmt.Errorf("look up: %w", c.err)).problem; got != c.want {
+			if got := lookUpFailed(&page.Query{Search: c.search}, fmt.Errorf("look up: %w", c.err)).problem; got != c.want {
 				t.Errorf("%d: %s", got.status, got.message)
 			}
 		})

@@ -13,7 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/internal/lists"
-	"listedge/origin"
+	"listedge/internal/page"
 )
 
 // requestHeaders are the headers of a request that this service reads, one value per
@@ -199,7 +199,7 @@ type parameter struct {
 	bit uint8 // distinguishes the collection's parameters in a set
 	// parse reads the value into q. It returns why the value is invalid, or an empty
 	// text. nil = the cursor, which is parsed after all others.
-	parse func(q *origin.Query, value []byte) (why string)
+	parse func(q *page.Query, value []byte) (why string)
 }
 
 const cursorBit = 1
@@ -212,13 +212,13 @@ var parameters = func() (all [lists.Collections]map[string]parameter) {
 		for _, o := range c.Orders() {
 			names = append(names, o.String())
 		}
-		all[c]["sort"] = parameter{8, oneOf(names, func(q *origin.Query, n int) { q.Sort = c.Orders()[n] })}
+		all[c]["sort"] = parameter{8, oneOf(names, func(q *page.Query, n int) { q.Sort = c.Orders()[n] })}
 		for i, f := range c.Filters() {
 			names := []string{"all"}
 			for _, v := range f.Values {
 				names = append(names, v.Name)
 			}
-			all[c][f.Parameter] = parameter{16 << i, oneOf(names, func(q *origin.Query, n int) {
+			all[c][f.Parameter] = parameter{16 << i, oneOf(names, func(q *page.Query, n int) {
 				if n > 0 {
 					q.Filter |= f.Values[n-1].Flag
 				}
@@ -238,7 +238,7 @@ func enumerate(names []string, word string) string {
 // a client that mistypes a filter must not get everything. It reports all errors
 // at once. It appends what it decodes to room; q refers to room and query, and is valid until
 // they change. The reference is openapi.json.
-func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs details) {
+func parseQuery(q *page.Query, query []byte, room *[]byte) (errs details) {
 	q.Limit = defaultLimit
 	var given uint8 // the bits of the parameters so far
 	var cursor []byte
@@ -280,9 +280,9 @@ func parseQuery(q *origin.Query, query []byte, room *[]byte) (errs details) {
 }
 
 // oneOf makes the parser of a parameter that has one of these values; set gets its index.
-func oneOf(values []string, set func(q *origin.Query, n int)) func(*origin.Query, []byte) string {
+func oneOf(values []string, set func(q *page.Query, n int)) func(*page.Query, []byte) string {
 	why := "must be " + enumerate(values, "or")
-	return func(q *origin.Query, value []byte) string {
+	return func(q *page.Query, value []byte) string {
 		n := slices.IndexFunc(values, func(v string) bool { return v == string(value) })
 		if n < 0 {
 			return why
@@ -293,7 +293,7 @@ func oneOf(values []string, set func(q *origin.Query, n int)) func(*origin.Query
 }
 
 // parseLimit reads 1 to 100, without sign or leading zeros.
-func parseLimit(q *origin.Query, value []byte) (why string) {
+func parseLimit(q *page.Query, value []byte) (why string) {
 	n, err := strconv.ParseUint(string(value), 10, 8)
 	if err != nil || value[0] == '0' || n > lists.MaxLimit {
 		return "must be an integer from 1 to 100"
@@ -302,8 +302,8 @@ func parseLimit(q *origin.Query, value []byte) (why string) {
 	return ""
 }
 
-func parseSearch(q *origin.Query, value []byte) (why string) {
-	term := origin.TextOf(bytes.TrimFunc(value, unicode.IsSpace))
+func parseSearch(q *page.Query, value []byte) (why string) {
+	term := page.TextOf(bytes.TrimFunc(value, unicode.IsSpace))
 	if utf8.RuneCountInString(term) > maxSearch {
 		return "must have at most 120 characters"
 	}
@@ -313,14 +313,14 @@ func parseSearch(q *origin.Query, value []byte) (why string) {
 
 // parseCursor reads a cursor, which must belong to the list that the other parameters in q
 // name. scoped = these are all valid; otherwise it is not checked that the cursor belongs.
-func parseCursor(q *origin.Query, text []byte, room *[]byte, scoped bool) (why string) {
+func parseCursor(q *page.Query, text []byte, room *[]byte, scoped bool) (why string) {
 	var err error
 	switch q.After, err = q.ParseCursor(room, text); {
-	case err == nil, errors.Is(err, origin.ErrCursorForeign) && !scoped:
+	case err == nil, errors.Is(err, page.ErrCursorForeign) && !scoped:
 		return ""
-	case errors.Is(err, origin.ErrCursorForeign):
+	case errors.Is(err, page.ErrCursorForeign):
 		return "belongs to a list with another collection, sort, search or filter; use the parameters that it came with"
-	case len(text) > origin.MaxCursor:
+	case len(text) > page.MaxCursor:
 		return "must have at most 512 characters"
 	}
 	return "is malformed; use nextCursor unchanged"

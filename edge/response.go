@@ -17,9 +17,9 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/page"
 	"listedge/limiter"
 	"listedge/metrics"
-	"listedge/origin"
 )
 
 // header is the lines of a response's headers. Names and values have no line end: they are
@@ -150,7 +150,7 @@ func wholeSeconds(d time.Duration) int64 { return max(1, upToSecond(d)) }
 // link renders the address of the next page, with the parameters that differ from
 // their defaults. It is relative to the page's own address, of which a proxy in
 // front may have removed a prefix.
-func (h *header) link(q *origin.Query, next string) {
+func (h *header) link(q *page.Query, next string) {
 	h.put("<?")
 	if q.Limit != defaultLimit {
 		h.put("limit=")
@@ -438,4 +438,12 @@ func (r *response) send() (err error) {
 		outgoing.Put(out)
 	}
 	return err
+}
+
+// bodySize returns the size of the response's body as it is sent.
+func (x *exchange) bodySize() int {
+	if x.http.IsHead() { // mutation: the body of HEAD is counted
+		return 0
+	}
+	return x.conn.response.size
 }

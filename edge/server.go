@@ -18,14 +18,14 @@
 // Read these files in this order to understand a request that memory answers.
 //
 //	edge/conn.go edge/page.go edge/request.go edge/access.go origin/apikey/key.go
-//	origin/apikey/cache.go origin/query.go edge/response.go cache/cache.go
+//	origin/apikey/cache.go internal/page/page.go edge/response.go cache/cache.go
 //	cache/memory.go cache/entry.go cache/replica/list.go
 //
-// # A miss: at most 21 files
+// # A miss: at most 20 files
 //
 // After those of a hit:
 //
-//	cache/lookup.go cache/fill.go cache/redis.go
+//	cache/lookup.go cache/redis.go
 //	cache/codec.go internal/lists/encode.go cache/replica/merge.go cache/replica/table.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/connect.go origin/postgres/primary.go origin/statements.go

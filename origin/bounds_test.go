@@ -9,7 +9,14 @@ import (
 	"testing"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
+)
+
+// The schema refuses values above these bounds.
+const (
+	maxText   = 64 << 10 // bytes of a text
+	maxDigits = 1000     // digits of a number before the decimal point, and as many after it: the limit of numeric(p, s)
 )
 
 // What the schema takes of each column is what imports take, and no more.
@@ -23,11 +30,11 @@ func TestTheSchemaBoundsARow(t *testing.T) {
 			case column.Name == "type" || column.Kind != lists.Text && column.Kind != lists.Decimal && column.Kind != lists.Number:
 				continue
 			case column.Kind == lists.Text:
-				most, beyond = []string{strings.Repeat("é", MaxText/2)}, []string{strings.Repeat("é", MaxText/2) + "x"}
+				most, beyond = []string{strings.Repeat("é", maxText/2)}, []string{strings.Repeat("é", maxText/2) + "x"}
 			default:
-				nines := strings.Repeat("9", MaxDigits)
+				nines := strings.Repeat("9", maxDigits)
 				most = []string{nines + "." + nines, "0." + nines}
-				beyond = []string{"1" + strings.Repeat("0", MaxDigits), "0." + nines + "0"}
+				beyond = []string{"1" + strings.Repeat("0", maxDigits), "0." + nines + "0"}
 				if column.Kind == lists.Decimal {
 					most, beyond = append(most, "-"+most[0]), append(beyond, "-"+beyond[0], "-"+beyond[1])
 				}
@@ -104,7 +111,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			want = append(want, id)
 		}
 		for _, limit := range [][]int{lists.ByCreatedAt: {100, 1}, lists.ByName: {100, 7}}[sort] {
-			q := Query{Workspace: ourWorkspace, Sort: sort, Limit: limit}
+			q := page.Query{Workspace: ourWorkspace, Sort: sort, Limit: limit}
 			var got []string
 			cut := 0
 			for {
@@ -146,15 +153,15 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	exec(t, connect(t, url), `INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'Beside')`, ourWorkspace, number(4))
 	o := openOrigin(t, url)
 	for _, limit := range []int{1, 50} {
-		q := Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: limit}
-		page := fetch(t, o, q)
-		if len(page.rows) != 1 || page.next == "" {
-			t.Fatalf("the page before it: %d rows", len(page.rows))
+		q := page.Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: limit}
+		before := fetch(t, o, q)
+		if len(before.rows) != 1 || before.next == "" {
+			t.Fatalf("the page before it: %d rows", len(before.rows))
 		}
-		follow(t, &q, page.next)
+		follow(t, &q, before.next)
 		for range 5 {
 			_, err := o.Fetch(context.Background(), q, "")
-			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, ErrUnavailable) {
+			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, page.ErrUnavailable) {
 				t.Fatal(err)
 			}
 			for _, named := range []string{"items", ourWorkspace.String(), "the row after id " + number(4).String(), "10000"} {
@@ -184,7 +191,7 @@ func TestARowThatCannotBeShown(t *testing.T) {
 			exec(t, conn, "INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'x'), ($1, gen_random_uuid(), 'a'), ($1, gen_random_uuid(), 'b'), "+
 				"($1, gen_random_uuid(), 'c'), ($1, gen_random_uuid(), 'y')", workspace, id)
 			exec(t, conn, "UPDATE items SET "+set+" WHERE id = $1", id)
-			q := Query{Workspace: workspace, Sort: lists.ByName, Limit: 3}
+			q := page.Query{Workspace: workspace, Sort: lists.ByName, Limit: 3}
 			first, err := o.Fetch(within(t, patience), q, "")
 			if err != nil || len(first.Rows) != 3 || first.End {
 				t.Fatalf("the page before it: %+v, %v", first, err)
@@ -196,9 +203,9 @@ func TestARowThatCannotBeShown(t *testing.T) {
 			}
 			whole, behind := q, q.Behind(&first.Rows[2])
 			whole.Limit, behind.Limit = 4, 1
-			for _, q := range []Query{whole, behind} {
+			for _, q := range []page.Query{whole, behind} {
 				_, err = o.Fetch(within(t, patience), q, "")
-				if !errors.Is(err, postgres.ErrRow) || errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), id.String()) {
+				if !errors.Is(err, postgres.ErrRow) || errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), id.String()) {
 					t.Errorf("%s: %v", describe(q), err)
 				}
 			}
@@ -216,7 +223,7 @@ func TestIndexesRefuseNoWriter(t *testing.T) {
 	exec(t, conn, `INSERT INTO contacts (workspace_id, name, email, phone, tin)
 		SELECT $1, t, t, t, t FROM (SELECT string_agg(md5(n::text), '') t FROM generate_series(1, 2048) n) long`, ourWorkspace)
 	o := openOrigin(t, url)
-	for _, q := range []Query{{}, {Sort: lists.ByName}, {Collection: lists.Contacts, Sort: lists.ByName, Search: "c4ca4238a0b9"}} {
+	for _, q := range []page.Query{{}, {Sort: lists.ByName}, {Collection: lists.Contacts, Sort: lists.ByName, Search: "c4ca4238a0b9"}} {
 		if q.Workspace, q.Limit = ourWorkspace, 1; len(fetch(t, o, q).rows) != 1 {
 			t.Errorf("%s", describe(q))
 		}

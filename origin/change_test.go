@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // churn changes a list during walks. It inserts, activates, deactivates and deletes rows, and
@@ -77,7 +78,7 @@ func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.run(ctx) }()
 	o := openOrigin(t, url)
-	for _, q := range []Query{
+	for _, q := range []page.Query{
 		{}, {Filter: lists.Low}, {Search: "row"}, {Search: "w"},
 		{Sort: lists.ByName}, {Sort: lists.ByName, Filter: lists.Low}, {Sort: lists.ByName, Search: "ROW"}, {Sort: lists.ByName, Search: "o", Filter: lists.Goods},
 	} {
@@ -115,7 +116,7 @@ func TestACursorOutlivesItsRow(t *testing.T) {
 		`UPDATE items SET name = 'aaa first of all', created_at = '9999-01-01Z' WHERE id = ANY($1)`,
 		`UPDATE items SET workspace_id = '` + otherWorkspace.String() + `' WHERE id = ANY($1)`,
 	} {
-		for _, q := range []Query{{Limit: 1}, {Limit: 7, Sort: lists.ByName}, {Limit: 1, Sort: lists.ByName, Search: "same"}, {Limit: 7, Search: "name"}} {
+		for _, q := range []page.Query{{Limit: 1}, {Limit: 7, Sort: lists.ByName}, {Limit: 1, Sort: lists.ByName, Search: "same"}, {Limit: 7, Search: "name"}} {
 			exec(t, conn, "DELETE FROM items")
 			var rows []*row
 			for n := range 40 { // all alike but for their ids

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/page"
 )
 
 // demand is clients of a tenant, each of which sends one query after the other.
@@ -231,7 +232,7 @@ func TestFairQueueForgetsACancelledQuery(t *testing.T) {
 		began := must1(q.enter(context.Background(), uuid.UUID{1}))
 		for i := range 3 {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			if _, err := q.enter(ctx, uuid.UUID{byte(i)}); !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := q.enter(ctx, uuid.UUID{byte(i)}); !errors.Is(err, page.ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
 			cancel()

@@ -14,13 +14,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
-var anyPage = Query{Workspace: ourWorkspace, Limit: 10}
+var anyPage = page.Query{Workspace: ourWorkspace, Limit: 10}
 
 // lockItems keeps every page of items waiting until the lock is let go.
 func lockItems(t testing.TB, url string) (release func()) {
@@ -46,9 +47,9 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	answers := make(chan error, running+waiting)
 	for i := range running + waiting {
 		go func() {
-			page := anyPage
-			page.Workspace = uuid.UUID{byte(i % 6)} // one alone may have half the queue
-			_, err := o.Fetch(context.Background(), page, "")
+			q := anyPage
+			q.Workspace = uuid.UUID{byte(i % 6)} // one alone may have half the queue
+			_, err := o.Fetch(context.Background(), q, "")
 			answers <- err
 		}()
 		if i < running { // one of each, so that as many of each wait
@@ -59,9 +60,9 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 
 	for range 3 {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		page := anyPage
-		page.Workspace = uuid.UUID{2} // no tenant has more queries waiting
-		if _, err := o.Fetch(ctx, page, ""); !errors.Is(err, ErrOverloaded) || ctx.Err() != nil {
+		q := anyPage
+		q.Workspace = uuid.UUID{2} // no tenant has more queries waiting
+		if _, err := o.Fetch(ctx, q, ""); !errors.Is(err, page.ErrOverloaded) || ctx.Err() != nil {
 			t.Errorf("beyond the queue: %v", err)
 		}
 		cancel()
@@ -88,11 +89,11 @@ func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
 	release := lockItems(t, url)
 	defer release()
 	for range 5 {
-		if _, err := o.Fetch(context.Background(), anyPage, ""); !errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnavailable) {
+		if _, err := o.Fetch(context.Background(), anyPage, ""); !errors.Is(err, page.ErrTimeout) || errors.Is(err, page.ErrUnavailable) {
 			t.Fatalf("%v", err)
 		}
 	}
-	contacts := Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
+	contacts := page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
 	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
 		t.Errorf("another list: %v, %+v", err, o.Stats())
 	}
@@ -121,11 +122,11 @@ func TestCancelledCallersOpenNoBreaker(t *testing.T) {
 		}
 		_, err := o.Fetch(ctx, anyPage, "")
 		cancel()
-		if !errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnavailable) || !errors.Is(err, ctx.Err()) {
+		if !errors.Is(err, page.ErrTimeout) || errors.Is(err, page.ErrUnavailable) || !errors.Is(err, ctx.Err()) {
 			t.Errorf("%v", err)
 		}
 	}
-	contacts := Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
+	contacts := page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
 	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
 		t.Errorf("another list: %v, %+v", err, o.Stats())
 	}
@@ -139,7 +140,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	insert(t, conn, lists.Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
 	const connections = 4
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: connections}))
-	queries := []Query{anyPage, {Workspace: ourWorkspace, Sort: lists.ByName, Limit: 10}, {Workspace: ourWorkspace, Search: "name", Limit: 10}}
+	queries := []page.Query{anyPage, {Workspace: ourWorkspace, Sort: lists.ByName, Limit: 10}, {Workspace: ourWorkspace, Search: "name", Limit: 10}}
 	prepareEverywhere := func() {
 		t.Helper()
 		for _, q := range queries {
@@ -180,7 +181,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	// A change that takes away what the API shows is an error, not a wrong page,
 	// and not one that older pages could bridge.
 	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_sku_size, ALTER COLUMN sku TYPE jsonb USING NULL")
-	if _, err := o.Fetch(context.Background(), anyPage, ""); err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTimeout) {
+	if _, err := o.Fetch(context.Background(), anyPage, ""); err == nil || errors.Is(err, page.ErrUnavailable) || errors.Is(err, page.ErrTimeout) {
 		t.Errorf("sku is no text: %v", err)
 	}
 	if s := o.Stats(); s.Pool.IdleConns() != s.Pool.TotalConns() || s.BreakerOpen {
@@ -208,13 +209,13 @@ func TestErrorsOfTheServerGetAKind(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	for code, want := range map[string]error{
-		"57014": ErrTimeout, "55P03": ErrTimeout, "57P01": ErrUnavailable, "57P03": ErrUnavailable, "53300": ErrUnavailable, "53200": ErrUnavailable,
-		"08006": ErrUnavailable, "58030": ErrUnavailable, "40001": ErrUnavailable, "40P01": ErrUnavailable,
-		"42703": ErrSchema, "42P01": ErrSchema, "22012": nil, "XX000": nil,
+		"57014": page.ErrTimeout, "55P03": page.ErrTimeout, "57P01": page.ErrUnavailable, "57P03": page.ErrUnavailable, "53300": page.ErrUnavailable, "53200": page.ErrUnavailable,
+		"08006": page.ErrUnavailable, "58030": page.ErrUnavailable, "40001": page.ErrUnavailable, "40P01": page.ErrUnavailable,
+		"42703": page.ErrSchema, "42P01": page.ErrSchema, "22012": nil, "XX000": nil,
 	} {
 		_, err := conn.Exec(t.Context(), fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", code))
 		got := postgres.Classify(err)
-		for _, kind := range []error{ErrTimeout, ErrUnavailable, ErrOverloaded, ErrSchema} {
+		for _, kind := range []error{page.ErrTimeout, page.ErrUnavailable, page.ErrOverloaded, page.ErrSchema} {
 			if errors.Is(got, kind) != (kind == want) {
 				t.Errorf("%s is %v", code, got)
 			}
@@ -223,7 +224,7 @@ func TestErrorsOfTheServerGetAKind(t *testing.T) {
 			t.Errorf("%s was lost in %v", code, got)
 		}
 	}
-	if postgres.Classify(nil) != nil || postgres.Code(nil) != "" || !errors.Is(postgres.Classify(errors.New("connection reset")), ErrUnavailable) {
+	if postgres.Classify(nil) != nil || postgres.Code(nil) != "" || !errors.Is(postgres.Classify(errors.New("connection reset")), page.ErrUnavailable) {
 		t.Error("no error, and one that is not the server's")
 	}
 }
@@ -237,7 +238,7 @@ func TestADatabaseThatRefusesConnectionsIsUnavailable(t *testing.T) {
 		"nobody listens":   "postgres://postgres@127.0.0.1:1/postgres",
 	} {
 		db := openDatabase(t, postgres.Options{URL: url})
-		if _, err := New(db).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, ErrUnavailable) {
+		if _, err := New(db).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := admin.NewReadiness(db, New(db)).Ready(within(t, patience)); err == nil {
@@ -258,17 +259,17 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	db := openDatabase(t, postgres.Options{URL: url, QueryTimeout: timeout, Connections: 4})
 	o, keys := New(db), apikey.NewStore(db)
-	ask := func() (page, key error) {
+	ask := func() (read, key error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
 		defer cancel()
-		_, page = o.Fetch(ctx, anyPage, "")
+		_, read = o.Fetch(ctx, anyPage, "")
 		_, key = keys.Lookup(ctx, []apikey.Hash{{}}, "")
-		return page, key
+		return read, key
 	}
 	works := func() bool {
 		keys.Probe(within(t, patience))
-		page, key := ask()
-		return page == nil && key == nil
+		read, key := ask()
+		return read == nil && key == nil
 	}
 	eventually(t, "the first page", works)
 	for _, event := range []struct {
@@ -286,9 +287,9 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			cancelled, cancel := context.WithTimeout(context.Background(), timeout/20)
 			defer cancel()
 			_, _ = o.Fetch(cancelled, anyPage, "") // must not count as a success
-			page, key := ask()
-			if page == nil || key == nil || !errors.Is(page, ErrUnavailable) && !errors.Is(page, ErrTimeout) || !errors.Is(key, ErrUnavailable) {
-				t.Fatalf("%s: pages %v, keys %v", event.name, page, key)
+			read, key := ask()
+			if read == nil || key == nil || !errors.Is(read, page.ErrUnavailable) && !errors.Is(read, page.ErrTimeout) || !errors.Is(key, page.ErrUnavailable) {
+				t.Fatalf("%s: pages %v, keys %v", event.name, read, key)
 			}
 			return o.Stats().BreakerOpen && keys.BreakerOpen()
 		})
@@ -296,9 +297,9 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			quick := 0
 			for range 20 {
 				began := time.Now()
-				if page, key := ask(); page == nil || key == nil {
-					t.Errorf("%s: pages %v, keys %v", event.name, page, key)
-				} else if errors.Is(page, ErrUnavailable) && errors.Is(key, ErrUnavailable) && time.Since(began) < timeout/4 {
+				if read, key := ask(); read == nil || key == nil {
+					t.Errorf("%s: pages %v, keys %v", event.name, read, key)
+				} else if errors.Is(read, page.ErrUnavailable) && errors.Is(key, page.ErrUnavailable) && time.Since(began) < timeout/4 {
 					quick++
 				}
 			}
@@ -306,11 +307,11 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		})
 		if event.name == "hang" { // a page tries the server, for which its own requests wait, and no look-up of keys does
 			eventually(t, "a page without an answer", func() bool {
-				page, key := ask()
+				read, key := ask()
 				if errors.Is(key, context.DeadlineExceeded) {
 					t.Fatal(key)
 				}
-				return errors.Is(page, context.DeadlineExceeded)
+				return errors.Is(read, context.DeadlineExceeded)
 			})
 		}
 		if err := event.again(); err != nil {

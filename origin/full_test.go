@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -48,7 +49,7 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 		}
 		for n := range 24 {
 			ask("a search", func() error {
-				q := Query{Workspace: ourWorkspace, Search: fmt.Sprintf("no %d such", n), Limit: 50}
+				q := page.Query{Workspace: ourWorkspace, Search: fmt.Sprintf("no %d such", n), Limit: 50}
 				if n%2 > 0 {
 					q.Workspace = uuid.New()
 				}
@@ -75,7 +76,7 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 	eventually(t, "more connections", func() bool {
 		var all sync.WaitGroup
 		for range 24 {
-			all.Go(func() { _, _ = o.Fetch(within(t, patience), Query{Workspace: uuid.New(), Limit: 1}, "") })
+			all.Go(func() { _, _ = o.Fetch(within(t, patience), page.Query{Workspace: uuid.New(), Limit: 1}, "") })
 		}
 		all.Wait()
 		return o.Stats().Pool.TotalConns() > 10
@@ -89,7 +90,7 @@ func TestAServerThatGivesNoConnectionIsUnavailable(t *testing.T) {
 	db := openDatabase(t, postgres.Options{URL: limitedRole(t, connect(t, address), address, "shut_out", 0)})
 	o := New(db)
 	for range 3 {
-		if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, ErrUnavailable) {
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {
 			t.Error(err)
 		}
 	}
@@ -108,7 +109,7 @@ func TestQueriesShareTheConnectionsThatAPoolerGives(t *testing.T) {
 		var all sync.WaitGroup
 		for range 24 {
 			all.Go(func() {
-				if _, err := o.Fetch(within(t, patience), Query{Workspace: uuid.New(), Limit: 1}, ""); err != nil {
+				if _, err := o.Fetch(within(t, patience), page.Query{Workspace: uuid.New(), Limit: 1}, ""); err != nil {
 					t.Error(err)
 				}
 			})

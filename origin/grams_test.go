@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin/admin"
 )
 
@@ -67,7 +68,7 @@ func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
 				continue
 			}
 			c := lists.Collection(random.IntN(2))
-			q := Query{Workspace: ourWorkspace, Collection: c, Search: term, Limit: lists.MaxLimit, Sort: lists.Order(random.IntN(2))}
+			q := page.Query{Workspace: ourWorkspace, Collection: c, Search: term, Limit: lists.MaxLimit, Sort: lists.Order(random.IntN(2))}
 			want := compareEveryRow(t, conn, q)
 			got := walk(t, o, q, nil)
 			slices.Sort(got)
@@ -113,7 +114,7 @@ func fillAtRandom(t testing.TB, conn *pgx.Conn, random *rand.Rand) (texts []stri
 
 // compareEveryRow returns the ids of the rows that have the term in a field, in
 // order of id.
-func compareEveryRow(t testing.TB, conn *pgx.Conn, q Query) (ids []string) {
+func compareEveryRow(t testing.TB, conn *pgx.Conn, q page.Query) (ids []string) {
 	t.Helper()
 	var fields []string
 	for _, f := range q.Collection.Searched() {
@@ -146,7 +147,7 @@ func TestWorkspacesOfOneHashFindTheirOwnRows(t *testing.T) {
 	e := explain(t, url)
 	for n, workspace := range alike {
 		for _, c := range lists.All {
-			ids, p := e.fetch(t, Query{Workspace: workspace, Collection: c, Search: "needle", Limit: 10})
+			ids, p := e.fetch(t, page.Query{Workspace: workspace, Collection: c, Search: "needle", Limit: 10})
 			if want := []string{number(n).String()}; !slices.Equal(ids, want) {
 				t.Errorf("%v of %s, want %v", ids, c, want)
 			}

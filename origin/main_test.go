@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/page"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -55,6 +56,6 @@ func number(n int) uuid.UUID {
 	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
 }
 
-func describe(q Query) string {
+func describe(q page.Query) string {
 	return fmt.Sprintf("%s sort=%s filter=%d search=%q limit=%d", q.Collection, q.Sort, q.Filter, q.Search, q.Limit)
 }

@@ -1,7 +1,7 @@
-// Package origin answers list queries from Postgres: the query and its cursor, the
-// statement, the rows' JSON, and which server the page is read from.
+// Package origin reads pages from Postgres: the statement of a query, its rows, and which server
+// answers.
 //
-//	Query ──► fair queue ──► breaker ──► one statement ──► rows appended as JSON ──► Page
+//	Query ──► fair queue ──► breaker ──► one statement ──► rows appended as JSON ──► Read
 //	          (bounded)      (a failing   (keyset, index    (no Go values
 //	                          server       order, limit+1)   in between)
 //	                          fails fast)
@@ -29,18 +29,8 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
-)
-
-// Errors of Fetch: the kinds of postgres/errors.go. All but ErrNotAllowed and ErrSchema are
-// temporary.
-var (
-	ErrUnavailable = postgres.ErrUnavailable
-	ErrOverloaded  = postgres.ErrOverloaded
-	ErrTimeout     = postgres.ErrTimeout
-	ErrNotAllowed  = postgres.ErrNotAllowed
-	ErrSchema      = postgres.ErrSchema
-	ErrWrongServer = postgres.ErrWrongServer
 )
 
 // upstream is one Postgres that pages are read from.
@@ -62,7 +52,7 @@ func newUpstream(server string, cooldown time.Duration, pool *pgxpool.Pool) upst
 // fetch waits for the workspace's turn in the queue and runs a query. It fails without
 // a query while the breaker is open. While the server gives no more connections, it waits in the
 // queue for one that there is.
-func (u *upstream) fetch(ctx context.Context, q *Query, query func() error) error {
+func (u *upstream) fetch(ctx context.Context, q *page.Query, query func() error) error {
 	began, err := u.queue.enter(ctx, q.Workspace)
 	for refused := 0; err == nil; refused++ {
 		if err = u.breaker.Do(query); !errors.Is(err, postgres.ErrNoneLeft) {
@@ -88,9 +78,9 @@ func outcomeOf(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.Is(err, ErrOverloaded):
+	case errors.Is(err, page.ErrOverloaded):
 		return "overloaded"
-	case errors.Is(err, ErrTimeout):
+	case errors.Is(err, page.ErrTimeout):
 		return "timeout"
 	case errors.Is(err, postgres.ErrLagging):
 		return "lagging"
@@ -131,7 +121,7 @@ func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 // started, as the last proof says; empty = there is no proof at the moment.
 // ErrWrongServer: another server answered. ErrTimeout: the server ended the query
 // (statement_timeout), or ctx ended first.
-func (o *Origin) Fetch(ctx context.Context, q Query, run string) (rows Rows, err error) {
+func (o *Origin) Fetch(ctx context.Context, q page.Query, run string) (rows page.Read, err error) {
 	err = o.fetch(ctx, &q, func() error {
 		began := time.Now()
 		err := o.db.Pages.Read(ctx, run, func() (by changefeed.Server, err error) {
@@ -164,9 +154,9 @@ func (o *Origin) observe(u *upstream, err error, took time.Duration) {
 func (o *Origin) Check(ctx context.Context) (failed error) {
 	for _, c := range lists.All {
 		for _, order := range c.Orders() {
-			q := Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{}).SetTexts("N", "").Position(order)}
+			q := page.Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{}).SetTexts("N", "").Position(order)}
 			if _, _, err := o.readRows(ctx, &q, postgres.AcquireWaiting); err != nil {
-				if failed == nil || errors.Is(failed, ErrTimeout) {
+				if failed == nil || errors.Is(failed, page.ErrTimeout) {
 					failed = fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err))
 				}
 				break
@@ -186,21 +176,21 @@ func (o *Origin) Probe(ctx context.Context) {
 }
 
 // readRows reads the query's rows from the primary, on a connection that acquire takes.
-func (o *Origin) readRows(ctx context.Context, q *Query,
-	acquire func(context.Context, *pgxpool.Pool) (*pgxpool.Conn, error)) (Rows, changefeed.Server, error) {
+func (o *Origin) readRows(ctx context.Context, q *page.Query,
+	acquire func(context.Context, *pgxpool.Pool) (*pgxpool.Conn, error)) (page.Read, changefeed.Server, error) {
 	conn, err := acquire(ctx, o.pool)
 	if err != nil {
-		return Rows{}, changefeed.Server{}, err
+		return page.Read{}, changefeed.Server{}, err
 	}
 	defer conn.Release()
 	return o.read(ctx, conn, q)
 }
 
 // read runs the query's statement and renders its rows.
-func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows Rows, by changefeed.Server, err error) {
+func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (rows page.Read, by changefeed.Server, err error) {
 	shape, arguments := shapeOf(q)
-	size, asked := 0, q.rows()
-	rows = Rows{Rows: make([]lists.Row, 0, asked), End: true}
+	size, asked := 0, shape.rows(q.Limit)
+	rows = page.Read{Rows: make([]lists.Row, 0, asked), End: true}
 	err = o.statement(shape).Query(ctx, conn.Conn(), arguments, func(values [][]byte) error {
 		if values[0] != nil { // the read point
 			snapshot, rest, _ := strings.Cut(string(values[0]), "@")
@@ -247,7 +237,7 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *Query) (rows R
 
 // rowError says what an error of a row means for the page, and which row it is: one that
 // cannot be shown, or of a server that does not speak as Postgres does.
-func rowError(q *Query, row [][]byte, err error) error {
+func rowError(q *page.Query, row [][]byte, err error) error {
 	kind := postgres.ErrProtocol
 	if errors.Is(err, lists.ErrBounds) {
 		kind = postgres.ErrRow

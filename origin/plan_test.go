@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
 
@@ -102,7 +103,7 @@ func explain(t testing.TB, url string) *explained {
 }
 
 // fetch returns the page's ids and how the server came by them.
-func (e *explained) fetch(t testing.TB, q Query) ([]string, *plan) {
+func (e *explained) fetch(t testing.TB, q page.Query) ([]string, *plan) {
 	t.Helper()
 	page := fetch(t, e.origin, q)
 	var ids []string
@@ -153,7 +154,7 @@ func buildBigDatabase(t testing.TB, conn *pgx.Conn) {
 }
 
 // behind is the position after so many rows of the list.
-func behind(t testing.TB, conn *pgx.Conn, q Query, rows int) lists.Position {
+func behind(t testing.TB, conn *pgx.Conn, q page.Query, rows int) lists.Position {
 	t.Helper()
 	var (
 		id   uuid.UUID
@@ -181,20 +182,20 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 	e := explain(t, url)
 	const limit = 50
 	for _, list := range []struct {
-		Query
+		page.Query
 		index string
 		deep  int // rows before a page deep in the list
 	}{
-		{Query{Sort: lists.ByCreatedAt}, "items_by_created_at", 600 * limit},
-		{Query{Sort: lists.ByName}, "items_by_name", 600 * limit},
-		{Query{Sort: lists.ByCreatedAt, Filter: lists.Low}, "items_low_by_created_at", 600},
-		{Query{Sort: lists.ByName, Filter: lists.Low}, "items_low_by_name", 600},
-		{Query{Sort: lists.ByCreatedAt, Filter: lists.Services}, "items_services_by_created_at", 1200},
-		{Query{Sort: lists.ByName, Filter: lists.Services}, "items_services_by_name", 1200},
-		{Query{Sort: lists.ByCreatedAt, Collection: lists.Contacts}, "contacts_by_created_at", 15000},
-		{Query{Sort: lists.ByName, Collection: lists.Contacts}, "contacts_by_name", 15000},
-		{Query{Sort: lists.ByCreatedAt, Collection: lists.Contacts, Filter: lists.Suppliers}, "contacts_suppliers_by_created_at", 500},
-		{Query{Sort: lists.ByName, Collection: lists.Contacts, Filter: lists.Suppliers}, "contacts_suppliers_by_name", 500},
+		{page.Query{Sort: lists.ByCreatedAt}, "items_by_created_at", 600 * limit},
+		{page.Query{Sort: lists.ByName}, "items_by_name", 600 * limit},
+		{page.Query{Sort: lists.ByCreatedAt, Filter: lists.Low}, "items_low_by_created_at", 600},
+		{page.Query{Sort: lists.ByName, Filter: lists.Low}, "items_low_by_name", 600},
+		{page.Query{Sort: lists.ByCreatedAt, Filter: lists.Services}, "items_services_by_created_at", 1200},
+		{page.Query{Sort: lists.ByName, Filter: lists.Services}, "items_services_by_name", 1200},
+		{page.Query{Sort: lists.ByCreatedAt, Collection: lists.Contacts}, "contacts_by_created_at", 15000},
+		{page.Query{Sort: lists.ByName, Collection: lists.Contacts}, "contacts_by_name", 15000},
+		{page.Query{Sort: lists.ByCreatedAt, Collection: lists.Contacts, Filter: lists.Suppliers}, "contacts_suppliers_by_created_at", 500},
+		{page.Query{Sort: lists.ByName, Collection: lists.Contacts, Filter: lists.Suppliers}, "contacts_suppliers_by_name", 500},
 	} {
 		q := list.Query
 		q.Workspace, q.Limit = ourWorkspace, limit
@@ -203,22 +204,23 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 				q.After = behind(t, conn, q, deep)
 			}
 			e.fetch(t, q) // the first of its kind on the connection
+			shape, _ := shapeOf(&q)
 			ids, p := e.fetch(t, q)
 			switch {
 			case len(ids) != limit:
 				t.Errorf("%s behind %d: %d rows", describe(q), deep, len(ids))
 			case len(p.usedIndexes) != 1 || p.usedIndexes[list.index] == 0 || p.visitedNodes["Sort"] || p.visitedNodes["Seq Scan"] || p.visitedNodes["Bitmap Heap Scan"]:
 				t.Errorf("%s behind %d is not read by %s:\n%s", describe(q), deep, list.index, p.text)
-			case p.usedIndexes[list.index] > float64(q.rows()):
+			case p.usedIndexes[list.index] > float64(shape.rows(q.Limit)):
 				t.Errorf("%s behind %d reads %v rows", describe(q), deep, p.usedIndexes[list.index])
-			case p.buffers > 2*q.rows():
+			case p.buffers > 2*shape.rows(q.Limit):
 				t.Errorf("%s behind %d touches %d blocks", describe(q), deep, p.buffers)
 			}
 		}
 	}
 
 	// Filters that most rows pass walk the whole list's index.
-	for _, q := range []Query{
+	for _, q := range []page.Query{
 		{Filter: lists.Goods}, {Filter: lists.Goods, Sort: lists.ByName}, {Filter: lists.Tracked}, {Filter: lists.Tracked, Sort: lists.ByName},
 		{Collection: lists.Contacts, Filter: lists.Customers}, {Collection: lists.Contacts, Filter: lists.Customers, Sort: lists.ByName},
 	} {
@@ -232,7 +234,7 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 	for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
 		order := [...]string{"created_at", "name"}[sort]
 		for _, stock := range []lists.Flags{0, lists.Tracked} {
-			q := Query{Workspace: ourWorkspace, Sort: sort, Filter: stock, Search: "PRODUCT", Limit: limit}
+			q := page.Query{Workspace: ourWorkspace, Sort: sort, Filter: stock, Search: "PRODUCT", Limit: limit}
 			e.fetch(t, q)
 			for _, deep := range []int{0, 15_000} {
 				if q.After = ""; deep > 0 {
@@ -251,7 +253,7 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 
 		for _, c := range lists.All {
 			matches := map[lists.Collection]float64{lists.Items: bigMatches, lists.Contacts: 20}[c]
-			q := Query{Workspace: ourWorkspace, Collection: c, Sort: sort, Search: "needle", Limit: limit}
+			q := page.Query{Workspace: ourWorkspace, Collection: c, Sort: sort, Search: "needle", Limit: limit}
 			ids, p := e.fetch(t, q)
 			list, index := fmt.Sprintf("%s_by_%s", c, order), fmt.Sprintf("%s_by_grams", c)
 			if len(ids) == 0 || float64(len(ids)) > matches || len(p.usedIndexes) != 2 || p.visitedNodes["Seq Scan"] {
@@ -267,7 +269,7 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 
 		// One row in eighteen matches: too few to fill the page in the first 500 rows, but enough to
 		// read on in list order.
-		q := Query{Workspace: ourWorkspace, Sort: sort, Search: "SKU-19", Limit: limit}
+		q := page.Query{Workspace: ourWorkspace, Sort: sort, Search: "SKU-19", Limit: limit}
 		if ids, p := e.fetch(t, q); len(ids) != limit || p.usedIndexes["items_by_grams"] > 0 ||
 			p.usedIndexes["items_by_"+order] <= searchGlance || p.usedIndexes["items_by_"+order] > searchGlance+searchWalk {
 			t.Errorf("%s: %d rows through %v:\n%s", describe(q), len(ids), p.usedIndexes, p.text)
@@ -275,7 +277,7 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 	}
 
 	// A term without a gram that many rows match: no more than it needs.
-	if ids, p := e.fetch(t, Query{Workspace: ourWorkspace, Search: "pr", Limit: limit}); len(ids) != limit || p.usedIndexes["items_by_created_at"] > 5*limit {
+	if ids, p := e.fetch(t, page.Query{Workspace: ourWorkspace, Search: "pr", Limit: limit}); len(ids) != limit || p.usedIndexes["items_by_created_at"] > 5*limit {
 		t.Errorf("a short term reads %v:\n%s", p.usedIndexes, p.text)
 	}
 }
@@ -346,7 +348,7 @@ func checkEveryPlan(t *testing.T, url string) {
 		for _, sort := range c.Orders() {
 			for _, filter := range filters {
 				for _, search := range []string{"", "zq", "zzqx"} {
-					q := Query{Workspace: ourWorkspace, Collection: c, Sort: sort, Filter: filter, Search: search, Limit: 50}
+					q := page.Query{Workspace: ourWorkspace, Collection: c, Sort: sort, Filter: filter, Search: search, Limit: 50}
 					if filter != 0 { // a plan is for any workspace, and a small one is read sooner
 						q.Workspace = uuid.MustParse("c4ca4238-a0b9-2382-0dcc-509a6f75849b") // md5 of 1
 					}
@@ -364,7 +366,7 @@ func checkEveryPlan(t *testing.T, url string) {
 	must(e.origin.Check(t.Context()))
 	for _, c := range lists.All {
 		for _, sort := range c.Orders() {
-			q := Query{Collection: c, Sort: sort, Search: "none", After: "a position"}
+			q := page.Query{Collection: c, Sort: sort, Search: "none", After: "a position"}
 			(<-e.plans).mustReadBy(t, q)
 		}
 	}
@@ -375,7 +377,7 @@ func checkEveryPlan(t *testing.T, url string) {
 
 // mustReadBy fails unless each scan of the query's table is by the index that its list has: of
 // rows that a filter usually keeps few of, the index of those.
-func (p *plan) mustReadBy(t *testing.T, q Query) {
+func (p *plan) mustReadBy(t *testing.T, q page.Query) {
 	t.Helper()
 	kept := map[bool]string{q.Filter&lists.Services != 0: "_services", q.Filter&lists.Suppliers != 0: "_suppliers"}[true]
 	if q.Filter&lists.Low != 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -43,7 +44,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			for range 4 {
 				readers.Go(func() {
 					for range 5 {
-						for _, q := range []Query{anyPage, {Sort: lists.ByName, Limit: 25}, {Search: "chai", Limit: 5}, {Collection: lists.Contacts, Limit: 5}} {
+						for _, q := range []page.Query{anyPage, {Sort: lists.ByName, Limit: 25}, {Search: "chai", Limit: 5}, {Collection: lists.Contacts, Limit: 5}} {
 							q.Workspace = ourWorkspace
 							want, err := straight.Fetch(within(t, patience), q, "")
 							if err != nil {
@@ -109,7 +110,7 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 			}
 			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}))
 			for range 3 {
-				read := must1(o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, ""))
+				read := must1(o.Fetch(within(t, patience), page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, ""))
 				var row struct{ Name string }
 				var shown map[string]string
 				must(errors.Join(json.Unmarshal([]byte(read.Rows[0].Text()), &row), json.Unmarshal([]byte(row.Name), &shown)))
@@ -141,8 +142,8 @@ func TestAPageThroughAPoolerIsBounded(t *testing.T) {
 	_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
 	o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 100 * time.Millisecond}))
 	exec(t, conn, "BEGIN; LOCK TABLE items")
-	if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, ErrTimeout) || postgres.Code(err) != "57014" {
-		t.Errorf("%v, want %v by the server", err, ErrTimeout)
+	if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrTimeout) || postgres.Code(err) != "57014" {
+		t.Errorf("%v, want %v by the server", err, page.ErrTimeout)
 	}
 	exec(t, conn, "ROLLBACK")
 	eventually(t, "a page again", func() bool { _, err := o.Fetch(within(t, patience), anyPage, ""); return err == nil })

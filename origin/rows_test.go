@@ -20,6 +20,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
 
@@ -111,7 +112,7 @@ func insert(t testing.TB, conn *pgx.Conn, c lists.Collection, rows ...*row) {
 }
 
 // kept says whether stock and type keep the row, by the words of the API.
-func kept(r *row, q Query) bool {
+func kept(r *row, q page.Query) bool {
 	if !r.active || r.workspace != q.Workspace {
 		return false
 	}
@@ -186,11 +187,11 @@ func found(r *row, term string) bool {
 type answer struct {
 	rows []json.RawMessage
 	next string
-	read Rows
+	read page.Read
 }
 
 // bodyOf is the query's page among the rows that it read.
-func bodyOf(q *Query, rows Rows) []byte {
+func bodyOf(q *page.Query, rows page.Read) []byte {
 	n := min(q.Limit, len(rows.Rows))
 	texts, last := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {
@@ -201,10 +202,10 @@ func bodyOf(q *Query, rows Rows) []byte {
 }
 
 // decodePage reads a page, which must be exactly what the API promises.
-func decodePage(t testing.TB, page []byte) answer {
+func decodePage(t testing.TB, text []byte) answer {
 	t.Helper()
-	if !utf8.Valid(page) {
-		t.Fatalf("not UTF-8: %.200q", page)
+	if !utf8.Valid(text) {
+		t.Fatalf("not UTF-8: %.200q", text)
 	}
 	var body struct {
 		Data *[]json.RawMessage `json:"data"`
@@ -213,20 +214,20 @@ func decodePage(t testing.TB, page []byte) answer {
 			NextCursor json.RawMessage `json:"nextCursor"`
 		} `json:"page"`
 	}
-	d := json.NewDecoder(io.MultiReader(bytes.NewReader(page), strings.NewReader("}")))
+	d := json.NewDecoder(io.MultiReader(bytes.NewReader(text), strings.NewReader("}")))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil {
-		t.Fatalf("%v in %.200s", err, page)
+		t.Fatalf("%v in %.200s", err, text)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		t.Fatalf("something follows the page (%v): %.200s", err, page)
+		t.Fatalf("something follows the page (%v): %.200s", err, text)
 	}
 	if body.Data == nil || body.Page == nil || body.Page.HasMore == nil || len(body.Page.NextCursor) == 0 {
-		t.Fatalf("not all fields of a page: %.200s", page)
+		t.Fatalf("not all fields of a page: %.200s", text)
 	}
 	var next *string
 	must(json.Unmarshal(body.Page.NextCursor, &next))
-	if *body.Page.HasMore != (next != nil) || next != nil && (*next == "" || len(*next) > MaxCursor) {
+	if *body.Page.HasMore != (next != nil) || next != nil && (*next == "" || len(*next) > page.MaxCursor) {
 		t.Fatalf("hasMore %v, nextCursor %s", *body.Page.HasMore, body.Page.NextCursor)
 	}
 	if next == nil {
@@ -268,9 +269,9 @@ func idOf(t testing.TB, raw []byte) string {
 }
 
 // fetch asks for one page.
-func fetch(t testing.TB, o *Origin, q Query) answer {
+func fetch(t testing.TB, o *Origin, q page.Query) answer {
 	t.Helper()
-	var rows Rows
+	var rows page.Read
 	var err error
 	eventually(t, "a connection, which may take longer than a node waits", func() bool {
 		rows, err = o.Fetch(context.Background(), q, "")
@@ -285,7 +286,7 @@ func fetch(t testing.TB, o *Origin, q Query) answer {
 }
 
 // follow puts the query behind its page, as a client with the cursor would.
-func follow(t testing.TB, q *Query, cursor string) {
+func follow(t testing.TB, q *page.Query, cursor string) {
 	t.Helper()
 	after, err := q.ParseCursor(new([]byte), []byte(cursor))
 	if err != nil {
@@ -296,7 +297,7 @@ func follow(t testing.TB, q *Query, cursor string) {
 
 // walk fetches all pages; between them it calls between, if there is one, with
 // the ids of the page just read.
-func walk(t testing.TB, o *Origin, q Query, between func(ids []string)) (ids []string) {
+func walk(t testing.TB, o *Origin, q page.Query, between func(ids []string)) (ids []string) {
 	t.Helper()
 	for {
 		page := fetch(t, o, q)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // A list longer than a search walks before it turns to the index: terms that
@@ -44,7 +45,7 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 					if len(want) > rows/2 && (limit < 100 || stock != 0) {
 						continue // one way to walk everything is enough
 					}
-					q := Query{Workspace: ourWorkspace, Search: term, Sort: sort, Limit: limit, Filter: stock}
+					q := page.Query{Workspace: ourWorkspace, Search: term, Sort: sort, Limit: limit, Filter: stock}
 					expected := want
 					if stock == lists.Tracked {
 						expected = slices.DeleteFunc(slices.Clone(want), func(id string) bool { return !strings.ContainsAny(id[len(id)-1:], "02468ace") })
@@ -68,8 +69,22 @@ func TestTermsWithoutAGramDoNotUseTheIndex(t *testing.T) {
 			"茶", "東京", "바라", "か", "ชา", "ຊາ", "តែ", "လ", "😎", "a 茶"},
 	} {
 		for _, term := range terms {
-			if s, _ := shapeOf(&Query{Search: term}); s.search != searchPlan(want) {
+			if s, _ := shapeOf(&page.Query{Search: term}); s.search != searchPlan(want) {
 				t.Errorf("%q: plan %d, want %d", term, s.search, want)
+			}
+		}
+	}
+}
+
+// A key may be empty, but is never NULL, behind which there is no row.
+func TestNoArgumentIsNULL(t *testing.T) {
+	for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
+		for _, search := range []string{"", "\x00", "chai", "茶"} {
+			for _, row := range []lists.Row{{}, *(&lists.Row{}).SetTexts("N", "")} {
+				q := page.Query{Sort: sort, Search: search, Limit: 50, After: row.Position(sort)}
+				if _, args := shapeOf(&q); slices.ContainsFunc(args, func(arg []byte) bool { return arg == nil }) {
+					t.Fatalf("%s: %q", describe(q), args)
+				}
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
 
@@ -71,13 +72,13 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 // FetchFromStandby reads what Fetch does from a standby of the primary of the proof. It tries one
 // standby after the other, as long as they are refused before they get the query. Errors: those
 // of Fetch, ErrLagging, ErrOtherPrimary.
-func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Proof) (rows Rows, err error) {
+func (o *Origin) FetchFromStandby(ctx context.Context, q page.Query, p changefeed.Proof) (rows page.Read, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
 	for _, i := range rand.Perm(len(o.standbys)) {
 		s := o.standbys[i]
 		if !s.breaker.IsClosed() { // Probe tries it: a page need not wait for that
-			err = ErrUnavailable
+			err = page.ErrUnavailable
 			continue
 		}
 		rows, err = o.fetchFrom(ctx, s, &q, &p)
@@ -90,7 +91,7 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, p changefeed.Pro
 	return rows, err
 }
 
-func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changefeed.Proof) (rows Rows, err error) {
+func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *page.Query, p *changefeed.Proof) (rows page.Read, err error) {
 	err = s.fetch(ctx, q, func() error {
 		soon, cancel := context.WithTimeout(ctx, replayTimeout)
 		defer cancel()
@@ -99,7 +100,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 			return err
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return fmt.Errorf("%w: %w", page.ErrUnavailable, err)
 		}
 		defer conn.Release() // mutation: the LSN in the page's own statement
 		is, at, err := s.replayed(soon, conn)
@@ -115,7 +116,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, p *changef
 		o.observe(&s.upstream, err, time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {
-				err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+				err = fmt.Errorf("%w: %w", page.ErrUnavailable, err)
 			}
 			return err
 		}
@@ -158,7 +159,7 @@ func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (is postgres
 	}
 	is, err = postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL, mode))
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return is, at, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return is, at, fmt.Errorf("%w: %w", page.ErrUnavailable, err)
 	}
 	return is, time.Now(), nil
 }

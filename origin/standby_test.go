@@ -14,6 +14,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/postgres"
 )
@@ -49,11 +50,11 @@ func TestFetchFromStandby(t *testing.T) {
 		return uint64(at)
 	}
 	server := identity(t, address).TimelineName()
-	query := Query{Workspace: workspace, Collection: lists.Items, Limit: 50}
-	fetch := func() (Rows, error) {
+	query := page.Query{Workspace: workspace, Collection: lists.Items, Limit: 50}
+	fetch := func() (page.Read, error) {
 		return o.FetchFromStandby(within(t, patience), query, primaryNow(t, db, server))
 	}
-	fetched := func(n int, ok func(Rows) bool) {
+	fetched := func(n int, ok func(page.Read) bool) {
 		t.Helper()
 		eventually(t, "rows of a standby", func() bool {
 			rows, err := fetch()
@@ -66,7 +67,7 @@ func TestFetchFromStandby(t *testing.T) {
 			return true
 		})
 	}
-	replayed := func(lsn uint64) func(Rows) bool { return func(r Rows) bool { return r.At.LSN >= lsn } }
+	replayed := func(lsn uint64) func(page.Read) bool { return func(r page.Read) bool { return r.At.LSN >= lsn } }
 
 	one := add("one")
 	fetched(1, replayed(one))
@@ -91,7 +92,7 @@ func TestFetchFromStandby(t *testing.T) {
 		})
 	}
 	two := add("two")
-	fetched(1, func(r Rows) bool { return r.At.LSN < two && r.At.Through >= two })
+	fetched(1, func(r page.Read) bool { return r.At.LSN < two && r.At.Through >= two })
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_resume()")
 	}
@@ -121,7 +122,7 @@ func TestFetchFromStandby(t *testing.T) {
 	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
 	eventually(t, "the promoted one is refused", func() bool {
 		_, err := fetch()
-		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && errors.Is(o.CheckStandby(t.Context(), 1), postgres.ErrOtherPrimary)
+		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, page.ErrUnavailable) && errors.Is(o.CheckStandby(t.Context(), 1), postgres.ErrOtherPrimary)
 	})
 	before = o.Stats().Standbys[1].Fetches["ok"]
 	for range 10 {
@@ -156,7 +157,7 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 	address := ownDatabase(t, server)
 	replica := sandboxtest.Standby(t, server, nil).URL("listedge")
 	primary, standby := connect(t, address), connect(t, replica)
-	query, timeline := Query{Workspace: number(1), Collection: lists.Items, Limit: lists.MaxLimit}, identity(t, address).TimelineName()
+	query, timeline := page.Query{Workspace: number(1), Collection: lists.Items, Limit: lists.MaxLimit}, identity(t, address).TimelineName()
 	db := openDatabase(t, postgres.Options{URL: address, Replicas: []string{replica}})
 	config := db.Standbys[0].Config()
 	first, added, addedAt, between := "", 0, uint64(0), false
@@ -174,7 +175,7 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 	db.Standbys[0] = must1(pgxpool.NewWithConfig(t.Context(), config))
 	t.Cleanup(db.Standbys[0].Close)
 	o := New(db)
-	var rows Rows
+	var rows page.Read
 	eventually(t, "rows of the standby", func() bool {
 		first, between = "", false
 		proof, err := primaryNow(t, primary, timeline), error(nil)
@@ -199,7 +200,7 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	if first == second {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
-	query, conn := Query{Workspace: number(1), Collection: lists.Items, Limit: 50}, connect(t, next.URL("listedge"))
+	query, conn := page.Query{Workspace: number(1), Collection: lists.Items, Limit: 50}, connect(t, next.URL("listedge"))
 	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	eventually(t, "the standby is on the new timeline", func() bool {
 		_, err := follows.FetchFromStandby(within(t, patience), query, primaryNow(t, conn, second))
@@ -241,7 +242,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 		return n == 0
 	})
 	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
-	rows, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: lists.Items, Limit: 50}, primaryNow(t, connect(t, primary.URL("listedge")), first))
+	rows, err := answerOfStandby(t, o, page.Query{Workspace: workspace, Collection: lists.Items, Limit: 50}, primaryNow(t, connect(t, primary.URL("listedge")), first))
 	if !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("%+v, %v", rows, err)
 	}
@@ -249,11 +250,11 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 
 // answerOfStandby is what the standby says once it answers within its budget:
 // on a busy machine the first connection alone may take longer than that.
-func answerOfStandby(t *testing.T, o *Origin, q Query, p changefeed.Proof) (rows Rows, err error) {
+func answerOfStandby(t *testing.T, o *Origin, q page.Query, p changefeed.Proof) (rows page.Read, err error) {
 	t.Helper()
 	eventually(t, "an answer of the standby", func() bool {
 		rows, err = o.FetchFromStandby(within(t, patience), q, p)
-		return !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrTimeout)
+		return !errors.Is(err, page.ErrUnavailable) && !errors.Is(err, page.ErrTimeout)
 	})
 	return rows, err
 }
@@ -265,7 +266,7 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	ownDatabase(t, primary)
 	standby := sandboxtest.Standby(t, primary, map[string]string{"recovery_min_apply_delay": "1h"})
 	o := openOrigin(t, strings.Replace(primary.URL("listedge"), primary.Addr(), primary.Addr()+","+standby.Addr(), 1))
-	query := Query{Workspace: number(1), Collection: lists.Items, Limit: 50}
+	query := page.Query{Workspace: number(1), Collection: lists.Items, Limit: 50}
 	rows := func() (int, error) {
 		rows, err := o.Fetch(within(t, patience), query, "")
 		return len(rows.Rows), err
@@ -278,7 +279,7 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	for range 7 { // the first two open the breaker
 		eventually(t, "a query of a server", func() bool {
 			n, err := rows()
-			if !errors.Is(err, ErrUnavailable) {
+			if !errors.Is(err, page.ErrUnavailable) {
 				t.Errorf("%d rows of the standby: %v", n, err)
 			}
 			return err == nil || !strings.Contains(err.Error(), "one at a time")

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
 
@@ -67,11 +68,10 @@ func (s shape) statement() *postgres.Statement {
 
 // shapeOf returns the query's shape, and its arguments in the binary format: workspace, number
 // of rows, and, where the shape has them, the folded search and the position's key and id.
-func shapeOf(q *Query) (shape, [][]byte) {
+func shapeOf(q *page.Query) (shape, [][]byte) {
 	s := shape{collection: q.Collection, sort: q.Sort, filter: q.Filter, after: q.After != ""}
 	args := make([][]byte, 2, 6)
 	args[0] = q.Workspace[:]
-	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.rows()))
 	if q.Search != "" {
 		s.search = walkSearch
 		folded := lists.Fold(q.Search)
@@ -80,11 +80,26 @@ func shapeOf(q *Query) (shape, [][]byte) {
 			s.search = indexedSearch
 		}
 	}
+	args[1] = binary.BigEndian.AppendUint64(nil, uint64(s.rows(q.Limit)))
 	if s.after {
 		key, id, _ := q.Sort.Parse([]byte{}, q.After)
 		args = append(args, key, id[:])
 	}
 	return s, args
+}
+
+// pagesAhead is how many pages a query with a position reads, if it is no search: its client
+// follows cursors, and four pages cost the database little more than one. A search may have to
+// look at many rows for each that it finds.
+const pagesAhead = 4
+
+// rows is how many rows a query of this shape reads: one more than its pages have, to know whether
+// more follow.
+func (s shape) rows(limit int) int {
+	if s.after && s.search == noSearch {
+		return pagesAhead*limit + 1
+	}
+	return limit + 1
 }
 
 // sql renders the statement. Its first row has the read point in the first column, and
@@ -128,7 +143,7 @@ func (s shape) sql() string {
 	table, columns := postgres.Schema+"."+s.collection.String(), strings.Join(list, ", ")
 
 	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, s.sort.SQL(),
-		rowsOf(lists.MaxLimit, s.after, s.search != noSearch))
+		s.rows(lists.MaxLimit))
 	if s.search == indexedSearch {
 		first := func(n int) string {
 			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE true%s", columns, table, rows, s.sort.SQL(), n, match)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
 
@@ -24,8 +25,8 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	exec(t, conn, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = debug1', current_database()); END $$")
-	want := map[Query]string{}
-	var queries []Query
+	want := map[page.Query]string{}
+	var queries []page.Query
 	for w := range workspaces {
 		exec(t, conn, `INSERT INTO items (workspace_id, name, description)
 			SELECT $1, 'Item ' || n || ' of ' || $2::int, repeat('d', n * $2::int) FROM generate_series(1, 60) n`, uuid.UUID{byte(w)}, w)
@@ -33,7 +34,7 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	calm := openDatabase(t, postgres.Options{URL: url})
 	quiet := New(calm)
 	for w := range workspaces {
-		for _, q := range []Query{{Limit: 100}, {Limit: 7, Sort: lists.ByName}, {Limit: 100, Search: "item"}} {
+		for _, q := range []page.Query{{Limit: 100}, {Limit: 7, Sort: lists.ByName}, {Limit: 100, Search: "item"}} {
 			q.Workspace = uuid.UUID{byte(w)}
 			rows := must1(quiet.Fetch(within(t, patience), q, ""))
 			queries, want[q] = append(queries, q), string(bodyOf(&q, rows))
@@ -78,7 +79,7 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 				switch {
 				case err == nil && string(bodyOf(&q, rows)) != want[q]:
 					t.Errorf("%s: %d rows, %.100s", describe(q), len(rows.Rows), bodyOf(&q, rows))
-				case err != nil && !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrOverloaded) && postgres.Code(err) != "0A000":
+				case err != nil && !errors.Is(err, page.ErrTimeout) && !errors.Is(err, page.ErrUnavailable) && !errors.Is(err, page.ErrOverloaded) && postgres.Code(err) != "0A000":
 					t.Errorf("%s: %v", describe(q), err)
 				case err != nil && strings.Contains(err.Error(), postgres.ErrProtocol.Error()):
 					t.Errorf("%s: %v", describe(q), err)
@@ -92,7 +93,7 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	weather.Wait()
 	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
 	for _, q := range queries {
-		var rows Rows
+		var rows page.Read
 		eventually(t, "fair weather", func() (ok bool) {
 			var err error
 			rows, err = o.Fetch(within(t, patience), q, "")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -42,7 +43,7 @@ func (r reading) ask(t *testing.T, run string) (errs [2]error) {
 	} {
 		eventually(t, "an answer", func() bool { // a pooler may have to connect first
 			errs[i] = ask()
-			return errs[i] == nil || errors.Is(errs[i], ErrWrongServer) || !errors.Is(errs[i], ErrUnavailable)
+			return errs[i] == nil || errors.Is(errs[i], page.ErrWrongServer) || !errors.Is(errs[i], page.ErrUnavailable)
 		})
 	}
 	return errs
@@ -51,7 +52,7 @@ func (r reading) ask(t *testing.T, run string) (errs [2]error) {
 func (r reading) refused(t *testing.T, run, why string) {
 	t.Helper()
 	for _, err := range r.ask(t, run) {
-		if !errors.Is(err, ErrWrongServer) || !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), why) {
+		if !errors.Is(err, page.ErrWrongServer) || !errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), why) {
 			t.Errorf("%v, want %q", err, why)
 		}
 	}
@@ -92,7 +93,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 				if r.o.Stats().BreakerOpen || r.keys.BreakerOpen() {
 					t.Error("a breaker is open")
 				}
-				if err := admin.NewReadiness(r.db, New(r.db)).Ready(within(t, patience)); !errors.Is(err, ErrWrongServer) {
+				if err := admin.NewReadiness(r.db, New(r.db)).Ready(within(t, patience)); !errors.Is(err, page.ErrWrongServer) {
 					t.Errorf("ready: %v", err)
 				}
 			}
@@ -184,15 +185,15 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	known := make(chan struct{})
 	db := openDatabase(t, postgres.Options{URL: newDatabase(t), TimelineKnown: known})
 	r := reading{db, New(db), apikey.NewStore(db)}
-	page := func() error { _, err := r.o.Fetch(within(t, patience), anyPage, ""); return err }
+	read := func() error { _, err := r.o.Fetch(within(t, patience), anyPage, ""); return err }
 	key := func() error { _, err := r.keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); return err }
-	for _, err := range []error{page(), key(), admin.NewReadiness(db, New(db)).Ready(within(t, patience))} {
-		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
+	for _, err := range []error{read(), key(), admin.NewReadiness(db, New(db)).Ready(within(t, patience))} {
+		if !errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
 			t.Error(err)
 		}
 	}
 	waiting := make(chan error, 2)
-	go func() { waiting <- page() }()
+	go func() { waiting <- read() }()
 	go func() { waiting <- key() }()
 	close(known)
 	for range 2 {
@@ -210,7 +211,7 @@ func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	r := readFrom(t, newDatabase(t), changefeed.Server{})
 	before, began := r.o.pool.Stat().NewConnsCount(), time.Now()
 	for range 50 {
-		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
+		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, page.ErrWrongServer) {
 			t.Fatal(err)
 		}
 	}

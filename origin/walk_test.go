@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 var (
@@ -49,8 +50,8 @@ var (
 		"0", "0.0", "0.000000000000000000000000000000", "12.50", "-0.01", "1", "-1", "100", "0.5", "1000000", "0.10",
 		"999999999999999999999999999999.99", "-" + strings.Repeat("8", 200) + ".25",
 	}
-	longestDecimal = strings.Repeat("9", MaxDigits)
-	finestDecimal  = "0." + strings.Repeat("0", MaxDigits-2) + "17"
+	longestDecimal = strings.Repeat("9", maxDigits)
+	finestDecimal  = "0." + strings.Repeat("0", maxDigits-2) + "17"
 )
 
 // awkwardItems are the names in every way a row can be odd.
@@ -82,7 +83,7 @@ func awkwardItems(random *rand.Rand, workspace uuid.UUID) (rows []*row) {
 		rows[2].set("stockOnHand", longestDecimal).set("reorderPoint", "-0.01").set("trackStock", true)
 		rows[4].set("stockOnHand", finestDecimal).set("reorderPoint", finestDecimal).set("trackStock", true)
 		rows[7].set("usage30", json.Number(finestDecimal))
-		rows[9].set("description", strings.Repeat("long \x02", MaxText/6))
+		rows[9].set("description", strings.Repeat("long \x02", maxText/6))
 	}
 	return rows
 }
@@ -139,7 +140,7 @@ type reference struct {
 }
 
 // list is the reference answer to a query, all pages in one.
-func (ref *reference) list(q Query) (rows []*row) {
+func (ref *reference) list(q page.Query) (rows []*row) {
 	for _, r := range ref.rows[q.Collection] {
 		if kept(r, q) && (q.Search == "" || found(r, q.Search)) {
 			rows = append(rows, r)
@@ -155,7 +156,7 @@ func (ref *reference) list(q Query) (rows []*row) {
 }
 
 // check compares a row as sent with the reference, field by field.
-func (ref *reference) check(t testing.TB, q Query, raw []byte) *row {
+func (ref *reference) check(t testing.TB, q page.Query, raw []byte) *row {
 	t.Helper()
 	if r := ref.read[string(raw)]; r != nil && r.workspace == q.Workspace {
 		return r
@@ -210,10 +211,10 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 	}
 
 	o := openOrigin(t, url)
-	filters := []Query{{Collection: lists.Contacts}, {Collection: lists.Contacts, Filter: lists.Customers}, {Collection: lists.Contacts, Filter: lists.Suppliers}}
+	filters := []page.Query{{Collection: lists.Contacts}, {Collection: lists.Contacts, Filter: lists.Customers}, {Collection: lists.Contacts, Filter: lists.Suppliers}}
 	for _, stock := range []lists.Flags{0, lists.Tracked, lists.Low} {
 		for _, typ := range []lists.Flags{0, lists.Goods, lists.Services} {
-			filters = append(filters, Query{Collection: lists.Items, Filter: stock | typ})
+			filters = append(filters, page.Query{Collection: lists.Items, Filter: stock | typ})
 		}
 	}
 	pages, shown := 0, 0
@@ -242,7 +243,7 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 
 // checkRead compares what one statement read, for the page and for those behind it, with
 // the rows of the reference behind the query's position.
-func (ref *reference) checkRead(t testing.TB, q Query, read Rows, want []*row) {
+func (ref *reference) checkRead(t testing.TB, q page.Query, read page.Read, want []*row) {
 	t.Helper()
 	most := q.Limit + 1
 	if q.After != "" && q.Search == "" {
@@ -263,7 +264,7 @@ func (ref *reference) checkRead(t testing.TB, q Query, read Rows, want []*row) {
 }
 
 // compare walks all pages of the query.
-func (ref *reference) compare(t testing.TB, o *Origin, q Query, want []*row) (pages int) {
+func (ref *reference) compare(t testing.TB, o *Origin, q page.Query, want []*row) (pages int) {
 	t.Helper()
 	n := 0
 	for {

@@ -5,26 +5,22 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"listedge/internal/page"
 )
 
 // ErrStandby says that a command that needs the primary has reached a standby.
 var ErrStandby = errors.New("this server is a standby: name the primary in --database-url")
 
-// kind is a class of errors that callers handle alike.
-type kind string
+type kind = page.Kind
 
-func (k kind) Error() string { return string(k) }
-
-// Kinds of errors. The first three are temporary: the caller may serve an older
-// page, or try again later.
+// Kinds of errors. Package page says what its own mean.
 const (
-	ErrUnavailable = kind("database unavailable")
-	ErrOverloaded  = kind("too many queries at once")
-	ErrTimeout     = kind("query took too long")
-	// ErrNotAllowed: the role lacks a right. Other tables may still be readable.
-	ErrNotAllowed = kind("the database does not let this node read")
-	// ErrSchema: a table is missing, or has other columns than the schema.
-	ErrSchema = kind("the tables are not those of the schema")
+	ErrUnavailable = page.ErrUnavailable
+	ErrOverloaded  = page.ErrOverloaded
+	ErrTimeout     = page.ErrTimeout
+	ErrNotAllowed  = page.ErrNotAllowed
+	ErrSchema      = page.ErrSchema
 	// ErrRow: the API cannot show a row: its value is out of bounds, or it is too long to be
 	// read. The schema's constraints refuse such rows.
 	ErrRow = kind("a row cannot be shown")
@@ -35,9 +31,7 @@ const (
 
 // More special kinds. Each wraps one of the kinds above.
 var (
-	// ErrWrongServer: a server answered that is not the primary. What the primary would
-	// have answered is unknown.
-	ErrWrongServer = fmt.Errorf("%w: not the primary", ErrUnavailable)
+	ErrWrongServer = page.ErrWrongServer
 	// ErrCanceled: the caller's context ended before the server's own time limit.
 	// It says nothing about the server.
 	ErrCanceled = fmt.Errorf("%w for its caller", ErrTimeout)

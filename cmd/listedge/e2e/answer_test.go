@@ -58,7 +58,7 @@ func (a *answer) unpacked() ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-type page struct {
+type pageBody struct {
 	Data []map[string]any
 	Page struct {
 		HasMore    bool
@@ -67,12 +67,12 @@ type page struct {
 	RequestID string
 }
 
-func (a *answer) page(t *testing.T) page {
+func (a *answer) page(t *testing.T) pageBody {
 	t.Helper()
 	if a.StatusCode != http.StatusOK {
 		t.Fatalf("%s %s: %s: %s", a.Request.Method, a.Request.URL, a.Status, a.body)
 	}
-	var p page
+	var p pageBody
 	decoder := json.NewDecoder(bytes.NewReader(a.body))
 	decoder.UseNumber()
 	if err := decoder.Decode(&p); err != nil {

@@ -165,7 +165,7 @@ func (o *oracle) counted() (n int) {
 // shown returns the value of the query's rows in a response, or what is wrong with it. It
 // is empty if neither of the two rows should be on the page.
 func (q *query) shown(body []byte) (v string, err error) {
-	var p page
+	var p pageBody
 	if err := json.Unmarshal(body, &p); err != nil || len(p.Data) != q.rows {
 		return "", fmt.Errorf("%d rows and not %d: %s %w", len(p.Data), q.rows, body, err)
 	}

@@ -21,6 +21,7 @@ import (
 	"listedge/cmd/listedge/node"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/origin"
 	"listedge/origin/postgres"
 )
@@ -36,7 +37,7 @@ type pageOracle struct {
 	random     *rand.Rand
 	reference  *origin.Origin
 
-	queries  []origin.Query
+	queries  []page.Query
 	compared map[string]int                       // by where the page was
 	of       [lists.Collections][lists.Orders]int // pages compared
 	wrong    int
@@ -179,14 +180,14 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	read := func(n pageNode, q *origin.Query) {
+	read := func(n pageNode, q *page.Query) {
 		if _, err := n.client.try("GET", addressOf(q), o.workspace(q.Workspace).key); err != nil {
 			t.Error(err)
 		}
 	}
 	for i, q := range o.queries { // so that most pages are there when something changes
 		n := o.nodes[i%len(o.nodes)]
-		if _, ok := n.Cache.Hit(keyOf(&q), time.Now()); !ok {
+		if _, ok := n.Cache.Hit(q.AppendKey(nil), time.Now()); !ok {
 			read(n, &q)
 		}
 	}
@@ -228,9 +229,9 @@ func (o *pageOracle) workspace(id uuid.UUID) *pageWorkspace {
 // compare reads pages from the database while nothing is written, and compares. It leaves out
 // some pages, so that several pauses' changes are compared with them later, at once.
 func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
-	chosen := slices.DeleteFunc(slices.Clone(o.queries), func(origin.Query) bool { return o.random.IntN(3) == 0 })
-	type page struct{ body, next string }
-	anew := make([]page, len(chosen))
+	chosen := slices.DeleteFunc(slices.Clone(o.queries), func(page.Query) bool { return o.random.IntN(3) == 0 })
+	type read struct{ body, next string }
+	anew := make([]read, len(chosen))
 	var next atomic.Int64
 	var reading sync.WaitGroup
 	for range pageReaders {
@@ -239,7 +240,7 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 				var err error
 				rows, err := o.reference.Fetch(t.Context(), chosen[i], "")
 				body, next := pageOf(&chosen[i], &rows)
-				if anew[i] = (page{body, next}); err != nil {
+				if anew[i] = (read{body, next}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -264,9 +265,9 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 }
 
 // compareOn compares the entry of the query in a node's cache with the page.
-func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query, body string, quiet time.Time) {
+func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q page.Query, body string, quiet time.Time) {
 	now := time.Now()
-	r, ok := n.Cache.Hit(keyOf(&q), now)
+	r, ok := n.Cache.Hit(q.AppendKey(nil), now)
 	if !ok || r.Age >= now.Sub(quiet) { // it may lack the last writes
 		return
 	}
@@ -279,12 +280,12 @@ func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q origin.Query,
 	}
 }
 
-func describeQuery(q *origin.Query) string {
+func describeQuery(q *page.Query) string {
 	return strings.TrimSpace(fmt.Sprintf("%+v", *q))
 }
 
 // pageOf is the body and the next cursor of the query's page among the rows that it read.
-func pageOf(q *origin.Query, rows *origin.Rows) (body, next string) {
+func pageOf(q *page.Query, rows *page.Read) (body, next string) {
 	n := min(q.Limit, len(rows.Rows))
 	texts, last := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {

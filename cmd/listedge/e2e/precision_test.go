@@ -10,10 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/cache"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
 )
 
 // TestEveryCachedPageEqualsOneReadAnew runs the page oracle for a few seconds on each kind of
@@ -63,8 +62,8 @@ var (
 )
 
 // randomQuery is the first page of any list, or a page from any position on.
-func randomQuery(r *rand.Rand, workspace uuid.UUID) origin.Query {
-	q := origin.Query{Workspace: workspace, Collection: pick(r, lists.All), Limit: pick(r, limits), Search: pick(r, searches)}
+func randomQuery(r *rand.Rand, workspace uuid.UUID) page.Query {
+	q := page.Query{Workspace: workspace, Collection: pick(r, lists.All), Limit: pick(r, limits), Search: pick(r, searches)}
 	q.Sort = pick(r, q.Collection.Orders())
 	for _, f := range q.Collection.Filters() {
 		if r.IntN(2) == 0 {
@@ -85,7 +84,7 @@ func randomID(r *rand.Rand) (id uuid.UUID) {
 }
 
 // addressOf is the query as a client writes it.
-func addressOf(q *origin.Query) string {
+func addressOf(q *page.Query) string {
 	v := url.Values{"limit": {strconv.Itoa(q.Limit)}, "sort": {q.Sort.String()}}
 	for _, f := range q.Collection.Filters() {
 		for _, value := range f.Values {
@@ -101,9 +100,4 @@ func addressOf(q *origin.Query) string {
 		v.Set("cursor", string(q.AppendCursor(nil)))
 	}
 	return "/v1/" + q.Collection.String() + "?" + v.Encode()
-}
-
-// keyOf is the key of the query's page in a cache.
-func keyOf(q *origin.Query) []byte {
-	return cache.AppendKey(nil, q.Workspace, q.AppendScope(nil), []byte{byte(q.Limit)}, []byte(q.After))
 }

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"listedge/origin"
+	"listedge/internal/page"
 )
 
 // Before a node answers, it finds out which database and which timeline its fleet
@@ -57,7 +57,7 @@ func (n *Node) findIdentity(ctx context.Context) error {
 	case err == nil:
 		n.followed.SetServer(found)
 		n.identityFailure.Store(nil)
-	case !errors.Is(err, origin.ErrUnavailable):
+	case !errors.Is(err, page.ErrUnavailable):
 		n.identityFailure.Store(&err)
 	}
 	return err
@@ -76,7 +76,7 @@ func (n *Node) findTimeline(ctx context.Context) {
 	var answered time.Time // when the database first answered; before, it returns no pages either
 	for ctx.Err() == nil {
 		err := n.findIdentity(ctx)
-		if answered.IsZero() && !errors.Is(err, origin.ErrUnavailable) {
+		if answered.IsZero() && !errors.Is(err, page.ErrUnavailable) {
 			answered = time.Now()
 		}
 		if read := err == nil && n.readEpoch(ctx); !answered.IsZero() && (read || time.Since(answered) >= startTimeout) {

@@ -1,0 +1,190 @@
+// Package page is what edge, cache and origin say to each other: which page is asked for (Query),
+// what was read for it (Read), and why nothing was. A query also makes all that derives from it
+// alone: the key of its page in caches, the JSON around the page's rows, and the cursor there.
+package page
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
+)
+
+// Query names one page: which rows, in which order, after which position, how
+// many. It is a value; equal queries name the same page.
+type Query struct {
+	Workspace  uuid.UUID
+	Collection lists.Collection
+	Sort       lists.Order
+	Filter     lists.Flags    // all rows have these; at most one of each lists.Filter
+	Search     string         // trimmed; empty = no search
+	After      lists.Position // empty = from the start
+	Limit      int            // rows, 1-100
+}
+
+// TextOf returns the bytes as a text that shares their memory: it holds until they change.
+// A query that a request has brought is parsed so, because a hit allocates nothing.
+func TextOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Clone returns the query with memory of its own.
+func (q Query) Clone() Query {
+	q.Search, q.After = strings.Clone(q.Search), lists.Position(strings.Clone(string(q.After)))
+	return q
+}
+
+// AppendKey appends the key of the query's page in memory, in Redis and of collapsed requests. It
+// is injective: equal keys name equal queries. The workspace comes first, and each part after it
+// has its length in front.
+func (q *Query) AppendKey(dst []byte) []byte {
+	dst = append(dst, q.Workspace[:]...)
+	dst = binary.AppendUvarint(dst, uint64(scopeHead+len(q.Search)))
+	dst = q.appendScope(dst)
+	dst = append(dst, 1, byte(q.Limit))
+	dst = binary.AppendUvarint(dst, uint64(len(q.After)))
+	return append(dst, q.After...)
+}
+
+// scopeHead is the length of a scope without the search.
+const scopeHead = 3
+
+// appendScope appends what identifies the list within its workspace: collection, order,
+// filters and search. It is injective: scopeHead bytes, then the search up to the end.
+func (q *Query) appendScope(dst []byte) []byte {
+	dst = append(dst, byte(q.Collection), byte(q.Sort), byte(q.Filter))
+	return append(dst, q.Search...)
+}
+
+// Frame returns what the body of the query's page has before its rows (head), and behind them
+// up to where the request id goes (end):
+//
+//	{"data":[…],"page":{"hasMore":…,"nextCursor":…}
+//
+// more = the list has rows behind last; then next is the cursor there, a substring of end.
+func (q *Query) Frame(last *lists.Row, more bool) (head, end, next string) {
+	const before, noMore, hasMore, quote = `{"data":[`, `],"page":{"hasMore":false,"nextCursor":null}`, `],"page":{"hasMore":true,"nextCursor":"`, `"}`
+	if !more {
+		return before, noMore, ""
+	}
+	behind := q.Behind(last)
+	end = string(append(behind.AppendCursor([]byte(hasMore)), quote...))
+	return before, end, end[len(hasMore) : len(end)-len(quote)]
+}
+
+// Behind returns the query for the page of the same list that begins behind a row.
+func (q *Query) Behind(r *lists.Row) Query {
+	behind := *q
+	behind.After = r.Position(q.Sort)
+	return behind
+}
+
+// A cursor is a lists.Position as a text that clients send back unchanged:
+//
+//	base64url( checksum 4 | version 1 | scope 8 | position ≤ 337 )
+//
+// checksum (CRC-32C of what follows) detects a damaged cursor. scope (a hash of collection,
+// order, filters and search) detects a cursor of another list. A cursor contains no secret
+// and needs none, because the workspace comes from the API key. It needs no state on any
+// node and never expires.
+
+// MaxCursor is the longest cursor, in characters.
+const MaxCursor = 512
+
+const (
+	cursorVersion = 1
+	cursorHead    = 4 + 1 + 8
+)
+
+// Errors of ParseCursor.
+var (
+	ErrCursorMalformed = errors.New("not a cursor of this service")
+	ErrCursorForeign   = errors.New("cursor of another list: collection, sort, search and filters must stay as they were")
+)
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	cursorText = base64.RawURLEncoding.Strict() // strict: one text per cursor
+)
+
+// AppendCursor appends the cursor of the query's position.
+func (q *Query) AppendCursor(dst []byte) []byte {
+	raw := make([]byte, cursorHead, 128)
+	raw[4] = cursorVersion
+	binary.BigEndian.PutUint64(raw[5:], q.scopeHash())
+	raw = append(raw, q.After...)
+	binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
+	return cursorText.AppendEncode(dst, raw)
+}
+
+// ParseCursor reads a cursor for the query, whose scope must be set already. It appends the
+// cursor's bytes to room, and the position holds until they change.
+// Errors: ErrCursorMalformed, ErrCursorForeign.
+func (q *Query) ParseCursor(room *[]byte, text []byte) (lists.Position, error) {
+	if len(text) > MaxCursor || bytes.ContainsAny(text, "\r\n") { // which base64 would skip
+		return "", ErrCursorMalformed
+	}
+	from := len(*room)
+	decoded, err := cursorText.AppendDecode(*room, text)
+	*room = decoded
+	raw := decoded[from:]
+	if err != nil || len(raw) < cursorHead || raw[4] != cursorVersion ||
+		binary.BigEndian.Uint32(raw) != crc32.Checksum(raw[4:], castagnoli) {
+		return "", ErrCursorMalformed
+	}
+	if binary.BigEndian.Uint64(raw[5:]) != q.scopeHash() {
+		return "", ErrCursorForeign
+	}
+	p := lists.Position(TextOf(raw[cursorHead:]))
+	var space [lists.PositionSize]byte
+	if _, _, ok := q.Sort.Parse(space[:0], p); !ok {
+		return "", ErrCursorMalformed
+	}
+	return p, nil
+}
+
+func (q *Query) scopeHash() uint64 {
+	var space [512]byte // a search has up to 480
+	return xxhash.Sum64(q.appendScope(space[:0]))
+}
+
+// Read is what a read found of the query's list: the rows behind the position, in the list's
+// order. They may be more than a page.
+type Read struct {
+	Rows []lists.Row
+	End  bool                 // the list ends with them
+	At   changefeed.ReadPoint // which changes they show
+
+	Began time.Time     // when the statement was sent, also if it failed; zero = none was sent
+	Took  time.Duration // how long it took
+}
+
+// Kind is a class of errors that callers handle alike.
+type Kind string
+
+func (k Kind) Error() string { return string(k) }
+
+// Kinds of errors of a read. The first three are temporary: the caller may serve an older
+// page, or try again later.
+const (
+	ErrUnavailable = Kind("database unavailable")
+	ErrOverloaded  = Kind("too many queries at once")
+	ErrTimeout     = Kind("query took too long")
+	// ErrNotAllowed: the role lacks a right. Other tables may still be readable.
+	ErrNotAllowed = Kind("the database does not let this node read")
+	// ErrSchema: a table is missing, or has other columns than the schema.
+	ErrSchema = Kind("the tables are not those of the schema")
+)
+
+// ErrWrongServer: a server answered that is not the followed primary. What that one would have
+// answered is unknown.
+var ErrWrongServer = fmt.Errorf("%w: not the primary", ErrUnavailable)
