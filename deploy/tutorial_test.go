@@ -80,14 +80,12 @@ func tutorialBlocks(text string) (blocks []tutorialBlock) {
 		}
 		b := &blocks[len(blocks)-1]
 		b.shown = m[2]
-		answers := regexp.MustCompile(`(?m)^\d{3} listedge;.*$`).FindAllString(b.shown, -1)
-		b.commands = regexp.MustCompile(`(?m)^ask `).ReplaceAllStringFunc(b.commands, func(ask string) string {
-			answer := answers[0] // one for each
+		answers := regexp.MustCompile(`(?m)^\d{3} listedge; (fwd=[\w-]+|hit; detail=\w+)`).FindAllStringSubmatch(b.shown, -1)
+		flags := regexp.MustCompile(`(?m)^node \d (--.*)$`).FindStringSubmatch(b.commands + "\nnode 0 -- ")[1]
+		b.commands = regexp.MustCompile(`(?m)^ask (\d)`).ReplaceAllStringFunc(b.commands, func(ask string) string {
+			from := answers[0][1] // one for each
 			answers = answers[1:]
-			if strings.Contains(answer, "detail=redis") {
-				return "fromRedis "
-			}
-			return ask
+			return fmt.Sprintf("askFor '%s' %s %s", from, ask[len("ask "):], strings.TrimPrefix(flags, "-- "))
 		})
 	}
 	return blocks
@@ -98,14 +96,22 @@ func (b *tutorialBlock) repeatable() bool {
 	return b.shown != "" && !regexp.MustCompile(`(?m)^ *(node|stop|kill|redis-server|pg_ctl|mkdir) `).MatchString(b.commands)
 }
 
-// tutorialShell runs the blocks in the files that it is told of. A node waits 20 ms for a page from
-// Redis, which may be too short on a busy machine. Then fromRedis asks a node that has just started.
+// tutorialShell runs the blocks in the files that it is told of. askFor asks a node for a page that comes from there. A
+// server may be too slow for it on a busy machine: then askFor asks again, a node that has just started unless the page shall be in
+// memory. A page of a node with flags comes from its standby.
 const tutorialShell = `
 set -eu
-fromRedis() {
-	until ask "$1" >"$DATA/asked"; grep -q detail=redis "$DATA/asked"; do stop "$1"; node "$1"; done
+askFor() {
+	from=$1 asked=$2; shift 2
+	for attempt in $(seq 50); do
+		ask "$asked" >"$DATA/asked" || true
+		grep -q "^200 listedge; $from" "$DATA/asked" && ofStandby "$@" && break
+		case $from in *memory) continue ;; esac
+		stop "$asked"; node "$asked" "$@"
+	done
 	cat "$DATA/asked"
 }
+ofStandby() { [ $# = 0 ] || curl -s "http://127.0.0.1:$((PORT + 100 + asked))/metrics" | grep -q '^listedge_origin_standby_fetches_total{outcome="ok"} 1$'; }
 while read -r block <&3; do
 	. "$block" 3<&-
 	echo "--- ended"
