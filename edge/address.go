@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -93,21 +93,28 @@ func network(a netip.Addr) netip.Addr {
 	return a.WithZone("")
 }
 
-// limitAddress takes tokens from a bucket of the client's address. It returns p as a failure
+// limit takes tokens from a bucket of the client's address. It returns p as a failure
 // if there are too few, else nil.
-func (s *Server) limitAddress(x *exchange, b addressBucket, tokens int, p *problem) *failure {
-	if retry := s.guard.take(s.clientAddress(x), b, tokens); retry > 0 {
+func (g *guard) limit(x *exchange, b addressBucket, tokens int, p *problem) *failure {
+	if retry := g.take(x.server.clientAddress(x), b, tokens); retry > 0 {
 		return &failure{problem: p, retry: retry}
 	}
 	return nil
 }
 
+// proxies are the trusted proxies, with notes about those that seem to be missing among them.
+type proxies struct {
+	networks   []netip.Prefix
+	untrusted  atomic.Pointer[forwarder] // the last peer that forwarded and is no trusted proxy; nil = none
+	unreadable atomic.Pointer[forwarder] // the last trusted proxy whose entry was no address; nil = none
+}
+
 // clientAddress returns the connection's peer. If the peer is a trusted proxy, it returns
 // the last address in X-Forwarded-For that is not a trusted proxy; if an entry behind that is
 // no address, the proxy that sent it.
-func (s *Server) clientAddress(x *exchange) netip.Addr {
+func (p *proxies) clientAddress(x *exchange) netip.Addr {
 	peer := x.conn.peer()
-	if !s.trusted(peer) {
+	if !p.trusted(peer) {
 		return peer
 	}
 	for _, line := range slices.Backward(x.headers.forwarded) {
@@ -116,10 +123,10 @@ func (s *Server) clientAddress(x *exchange) netip.Addr {
 			entry := bytes.TrimSpace(line[comma+1 : end])
 			address, ok := parseForwarded(string(entry))
 			if !ok {
-				s.noteUnreadable(x.now, peer, entry)
+				p.noteUnreadable(x.now, peer, entry)
 				return peer
 			}
-			if peer = address; !s.trusted(peer) {
+			if peer = address; !p.trusted(peer) {
 				return peer
 			}
 			end = comma
@@ -136,23 +143,15 @@ func parseForwarded(entry string) (a netip.Addr, ok bool) {
 		if strings.HasSuffix(entry, "]") {
 			entry += ":0"
 		}
-		var p netip.AddrPort
-		p, err = netip.ParseAddrPort(entry)
-		a = p.Addr()
+		var both netip.AddrPort
+		both, err = netip.ParseAddrPort(entry)
+		a = both.Addr()
 	}
 	return a.Unmap(), err == nil
 }
 
-// peer returns the address that the connection comes from; the zero address if it is not TCP.
-func (c *conn) peer() (peer netip.Addr) {
-	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		peer, _ = netip.AddrFromSlice(tcp.IP)
-	}
-	return peer.Unmap()
-}
-
-func (s *Server) trusted(a netip.Addr) bool {
-	return slices.ContainsFunc(s.Proxies, func(proxies netip.Prefix) bool { return proxies.Contains(a) })
+func (p *proxies) trusted(a netip.Addr) bool {
+	return slices.ContainsFunc(p.networks, func(network netip.Prefix) bool { return network.Contains(a) })
 }
 
 // forwarder is an address that forwarded a request and did not name its client: it is not a
@@ -172,26 +171,26 @@ const (
 )
 
 // checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy.
-func (s *Server) checkProxy(x *exchange) {
-	if last := s.untrusted.Load(); last != nil && x.now.Sub(last.at) < proxyCheckInterval {
+func (p *proxies) checkProxy(x *exchange) {
+	if last := p.untrusted.Load(); last != nil && x.now.Sub(last.at) < proxyCheckInterval {
 		return
 	}
-	if peer := x.conn.peer(); !s.trusted(peer) {
-		s.untrusted.Store(&forwarder{at: x.now, peer: peer})
+	if peer := x.conn.peer(); !p.trusted(peer) {
+		p.untrusted.Store(&forwarder{at: x.now, peer: peer})
 	}
 }
 
 // noteUnreadable notes a trusted proxy that sent an entry that is no address.
-func (s *Server) noteUnreadable(now time.Time, peer netip.Addr, entry []byte) {
-	if last := s.unreadable.Load(); last == nil || now.Sub(last.at) >= proxyCheckInterval {
-		s.unreadable.Store(&forwarder{at: now, peer: peer, entry: string(entry[:min(len(entry), maxEntry)])})
+func (p *proxies) noteUnreadable(now time.Time, peer netip.Addr, entry []byte) {
+	if last := p.unreadable.Load(); last == nil || now.Sub(last.at) >= proxyCheckInterval {
+		p.unreadable.Store(&forwarder{at: now, peer: peer, entry: string(entry[:min(len(entry), maxEntry)])})
 	}
 }
 
 // UntrustedProxy returns an error that names the address that has forwarded requests in the
 // last hour without being a trusted proxy, or nil.
-func (s *Server) UntrustedProxy() error {
-	last := s.untrusted.Load()
+func (p *proxies) UntrustedProxy() error {
+	last := p.untrusted.Load()
 	if !last.isRecent() {
 		return nil
 	}
@@ -200,8 +199,8 @@ func (s *Server) UntrustedProxy() error {
 
 // UnreadableProxy returns an error that names the trusted proxy whose X-Forwarded-For had no
 // address for a client in the last hour, or nil.
-func (s *Server) UnreadableProxy() error {
-	last := s.unreadable.Load()
+func (p *proxies) UnreadableProxy() error {
+	last := p.unreadable.Load()
 	if !last.isRecent() {
 		return nil
 	}

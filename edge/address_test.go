@@ -62,7 +62,7 @@ func TestGuardEvictsTheLeastRecentlyUsedAddresses(t *testing.T) {
 }
 
 func TestClientAddress(t *testing.T) {
-	s := &Server{Options: Options{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}}}
+	s := &Server{proxies: proxies{networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}}}
 	for _, c := range []struct {
 		peer      string
 		forwarded []string
@@ -99,7 +99,7 @@ func TestClientAddress(t *testing.T) {
 // A client whose entry is no address counts as its proxy, which is noted. A client's own entries
 // before the proxy's are not read.
 func TestAnUnreadableEntryIsNoted(t *testing.T) {
-	proxies := Options{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for _, c := range []struct{ sent, noted string }{
 		{"203.0.113.9, junk", "junk"},
 		{"junk, 203.0.113.9:1", ""},
@@ -120,7 +120,7 @@ func TestAnUnreadableEntryIsNoted(t *testing.T) {
 		{"é\u202e", `\u00e9\u202e`},
 		{strings.Repeat("a", 70), strings.Repeat("a", 64)},
 	} {
-		s := &Server{Options: proxies}
+		s := &Server{proxies: proxies{networks: trusted}}
 		got, err := s.clientAddress(forwarded("10.0.0.1", c.sent)), s.UnreadableProxy()
 		if c.noted == "" {
 			if err != nil || !got.IsValid() || s.trusted(got) {
@@ -145,7 +145,7 @@ func FuzzForwarded(f *testing.F) {
 		if bytes.IndexByte(entry, ',') >= 0 {
 			return
 		}
-		s := &Server{Options: Options{Proxies: []netip.Prefix{netip.PrefixFrom(proxy, 32)}}}
+		s := &Server{proxies: proxies{networks: []netip.Prefix{netip.PrefixFrom(proxy, 32)}}}
 		x := forwarded(proxy.String())
 		x.headers.forwarded = [][]byte{entry}
 		got, note := s.clientAddress(x), s.UnreadableProxy()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -39,6 +40,14 @@ func newConn(c net.Conn) *conn {
 	made.response.conn = made
 	made.exchange.scratch = make([]byte, 0, 1792) // for the longest parameters
 	return made
+}
+
+// peer returns the address that the connection comes from; the zero address if it is not TCP.
+func (c *conn) peer() (peer netip.Addr) {
+	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		peer, _ = netip.AddrFromSlice(tcp.IP)
+	}
+	return peer.Unmap()
 }
 
 // deadlineSlack is how much later than requested a deadline may expire. A deadline within
@@ -96,14 +105,6 @@ func (c *conn) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	return c.Conn.Write(p)
-}
-
-// newResponse returns the connection's response with this status, no lines and no body.
-func (c *conn) newResponse(status int) *response {
-	r := &c.response
-	r.status, r.kind, r.pending = status, "application/json", true
-	r.lines, r.tail, r.entry, r.pieces, r.size = r.lines[:0], r.tail[:0], nil, [3][]byte{}, 0
-	return r
 }
 
 // A connection keeps fasthttp's buffers while it is idle: the one it reads into,

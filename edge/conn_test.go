@@ -222,7 +222,7 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 			v := viewOf(page.Query{Limit: lists.MaxLimit})
 			entry := must(s.Cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) { return read, nil }})).Entry
 			w := &wire{}
-			r := newConn(w).newResponse(200)
+			r := newConn(w).response.start(200)
 			r.head, r.body, r.entry = []byte("HEAD\r\n\r\n"), true, entry
 			r.setBody([]byte("tail"))
 			must(0, r.send())
@@ -328,11 +328,11 @@ func TestAcceptIsTriedAgain(t *testing.T) {
 // An exchange must not pass anything of one request to the next.
 func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
-	x := begin(ctx)
+	x := s.begin(ctx)
 	x.client, x.cost, x.id = &client{usage: s.Usage.Counter(usage.Key{})}, oneToken, []byte("other")
 	x.query.Search, x.result.Entry = "other", &cache.Entry{}
-	s.finish(x)
-	y := begin(ctx)
+	x.finish()
+	y := s.begin(ctx)
 	if y.client != nil || y.cost != notLimited || string(y.id) == "other" || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
 	}

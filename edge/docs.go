@@ -115,12 +115,12 @@ const documentCache = "public, max-age=300"
 // address.
 const documentUnit = 64 << 10
 
-// serveDocument answers GET and HEAD of a document, within the limit of the client's address.
-func (s *Server) serveDocument(x *exchange, d *document) *failure {
+// serve answers GET and HEAD of a document, within the limit of the client's address.
+func (d *document) serve(x *exchange) *failure {
 	if x.hasBody {
 		return &failure{problem: bodyTooLarge}
 	}
-	r, body := x.conn.newResponse(fasthttp.StatusOK), d.identity
+	r, body := x.conn.response.start(fasthttp.StatusOK), d.identity
 	switch {
 	case matchesETag(x.headers.noneMatch, d.etag[:]):
 		r.status, body = fasthttp.StatusNotModified, nil
@@ -128,7 +128,7 @@ func (s *Server) serveDocument(x *exchange, d *document) *failure {
 		r.lines.str(fasthttp.HeaderContentEncoding, "gzip")
 		body = d.gzip
 	}
-	if f := s.limitAddress(x, publicResponses, 1+len(body)/documentUnit, noKeyLimited); f != nil {
+	if f := x.server.guard.limit(x, publicResponses, 1+len(body)/documentUnit, noKeyLimited); f != nil {
 		return f
 	}
 	r.kind = d.contentType

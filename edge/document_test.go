@@ -76,7 +76,7 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 			t.Errorf("the same client with a key: %+v", got)
 		}
 		for trusted, want := range map[string]int{"192.0.2.0/24": 429, "127.0.0.0/8": c.status} { // the peer is 127.0.0.1
-			s.Proxies = []netip.Prefix{netip.MustParsePrefix(trusted)}
+			edge.Trust(s, netip.MustParsePrefix(trusted))
 			if got := ask(t, s, c.method, c.path, "X-Forwarded-For", "198.51.100.7"); got.Status != want {
 				t.Errorf("%s %s for another client, from %s: %d, want %d", c.method, c.path, trusted, got.Status, want)
 			}

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"net"
+	"net/netip"
 	"time"
 
 	"listedge/origin/apikey"
@@ -48,3 +49,6 @@ func StopGuard(s *Server) (move func(time.Duration)) {
 	s.guard.now = func() time.Time { return now }
 	return func(d time.Duration) { now = now.Add(d) }
 }
+
+// Trust makes the server trust the proxies in a network.
+func Trust(s *Server, network netip.Prefix) { s.networks = []netip.Prefix{network} }

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"strconv"
 	"time"
 
-	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
@@ -20,101 +18,44 @@ import (
 	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/internal/tracing"
+	"listedge/limiter"
 	"listedge/metrics"
+	"listedge/origin/apikey"
 	"listedge/origin/usage"
 )
 
-// newRouter makes the router. A path must match exactly as the client sent it: nothing
-// is cleaned, redirected or compared without case. So a proxy in front and this node
-// never disagree on what a target means.
-func (s *Server) newRouter() *router.Router {
-	r := router.New()
-	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
-	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
-	get := func(path string, route metrics.Route, serve func(*exchange) *failure) {
-		s.longestPath = max(s.longestPath, len(path))
-		r.GET(path, s.handler(route, serve))
-		r.HEAD(path, s.handler(route, serve))
-		r.ANY(path, s.handler(route, func(*exchange) *failure { return &failure{problem: wrongMethod} }))
-	}
-	for _, c := range lists.All {
-		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) *failure { return s.list(x, c) })
-	}
-	for path, d := range documents() {
-		if path == openAPIPath || !s.NoDocs {
-			get(path, metrics.RouteDocs, func(x *exchange) *failure { return s.serveDocument(x, d) })
-		}
-	}
-	r.NotFound = s.handler(metrics.RouteNone, func(x *exchange) *failure {
-		return cmp.Or(s.limitAddress(x, publicResponses, 1, noKeyLimited), &failure{problem: notFound})
-	})
-	return r
-}
+// exchange is one request and its state in the pipeline. The connection owns it and uses
+// it again: nothing in it outlives the handler.
+type exchange struct {
+	server  *Server
+	conn    *conn
+	http    *fasthttp.RequestCtx
+	headers *requestHeaders
+	began   time.Time
+	now     time.Time // began, or when the last timed phase ended
 
-// handler makes fasthttp's handler of serve, which writes the response or returns a failure.
-func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
-	return func(ctx *fasthttp.RequestCtx) {
-		x := &ctx.Conn().(*conn).exchange
-		x.route = route
-		if f := serve(x); f != nil {
-			s.writeProblem(x, f)
-		}
-	}
-}
+	path, rawQuery []byte // of the target, as the client sent them
 
-// handle answers a request without a body.
-func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(begin(ctx)) }
+	hasBody  bool   // the request announced a body
+	close    bool   // the connection ends with this request
+	id       []byte // the request id, in idSpace
+	route    metrics.Route
+	keyEntry *apikey.Entry[client] // the API key, valid or not; nil before the look-up
+	client   *client               // once the key is known to be valid
+	query    page.Query            // once parsed
+	control  cacheControl          // once memory was looked in
+	cost     cost
+	decision limiter.Decision // once limited
+	period   *period          // of the workspace's quota, once limited; nil = none
+	result   cache.Result     // once looked up; without an entry if it has to be filled
+	outcome  metrics.Outcome
+	failure  *failure // once answered with a problem
+	phases   [phases]cache.Span
 
-// handleBody answers a request that has a body, which is not read.
-func (s *Server) handleBody(ctx *fasthttp.RequestCtx) {
-	x := begin(ctx)
-	x.hasBody, x.close = true, true
-	s.serve(x)
-}
-
-// refuseBody prevents fasthttp from reading a body. fasthttp calls handleUnreadable at
-// once if the announced length is above MaxRequestBodySize, which is 1. So lengths that
-// it would accept are replaced by 2.
-func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	if n := h.ContentLength(); n == 1 || n == -1 { // chunked
-		h.SetContentLength(2)
-	}
-	return c
-}
-
-// serve answers a request that could be read. The router continues at list, at a document or
-// at a problem.
-func (s *Server) serve(x *exchange) {
-	defer s.finish(x)
-	if x.headers.isForwarded {
-		s.checkProxy(x)
-	}
-	if f := s.checkHeaders(x); f != nil {
-		s.writeProblem(x, f)
-		return
-	}
-	if len(x.path) > s.longestPath { // no route has it, and fasthttp would spend time to normalise it
-		s.router.NotFound(x.http)
-		return
-	}
-	x.http.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
-	s.router.Handler(x.http)
-}
-
-// begin returns the connection's exchange, for a new request, which has an id.
-func begin(ctx *fasthttp.RequestCtx) *exchange {
-	c := ctx.Conn().(*conn)
-	x := &c.exchange
-	x.conn, x.http, x.headers, x.began = c, ctx, &c.headers, time.Now()
-	x.now = x.began
-	x.headers.read(&ctx.Request.Header)
-	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {
-		x.id = append(x.idSpace[:0], sent[0]...)
-	} else {
-		c.requests++
-		x.id = strconv.AppendUint(append(x.idSpace[:0], c.idPrefix...), c.requests, 36)
-	}
-	return x
+	idSpace [maxRequestID]byte
+	key     []byte // scratch: the cache key
+	scratch []byte // scratch: decoded parameters
+	decoded []byte // parameters, in scratch if there is room: the query refers to them
 }
 
 // validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
@@ -133,7 +74,7 @@ func validRequestID(id []byte) bool {
 
 // checkHeaders refuses requests that fasthttp accepts although they are not valid
 // HTTP: a proxy in front might read them differently. It also splits the target.
-func (s *Server) checkHeaders(x *exchange) *failure {
+func (x *exchange) checkHeaders() *failure {
 	h := &x.http.Request.Header
 	var target, p *problem
 	x.path, x.rawQuery, target = splitTarget(h.RequestURI())
@@ -160,102 +101,85 @@ func (s *Server) checkHeaders(x *exchange) *failure {
 // list is the pipeline of a list request: key, parameters, memory, limit, fill, response. A
 // failure ends it. But one of parameters or memory waits for the limit, which has to know what
 // the request costs, and may refuse it.
-func (s *Server) list(x *exchange, c lists.Collection) *failure {
+func (x *exchange) list(c lists.Collection) *failure {
 	x.query.Collection = c
 	if x.hasBody {
 		return &failure{problem: bodyTooLarge}
 	}
-	if f := s.authenticate(x); f != nil {
+	if f := x.authenticate(); f != nil {
 		return f
 	}
 	x.decoded = x.scratch
 	found := parseQuery(&x.query, x.rawQuery, &x.decoded).asFailure()
 	if found == nil {
-		found = s.lookUp(x)
+		found = x.lookUp()
 	}
-	if f := s.limit(x); f != nil {
+	if f := x.limit(); f != nil {
 		return f
 	}
 	if found != nil {
 		return found
 	}
-	if f := s.fill(x); f != nil {
+	if f := x.fill(); f != nil {
 		return f
 	}
-	s.writePage(x)
+	x.conn.response.writePage(x)
 	return nil
 }
 
-// finish reports a request, once, and passes its response to fasthttp. After a panic
-// the response is an internal error.
-func (s *Server) finish(x *exchange) {
-	if p := recover(); p != nil {
-		x.http.Response.Reset()
-		s.writeProblem(x, &failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
+// authenticate finds the API key of the request and checks it. A malformed key is
+// refused at once. A key that is not in memory is looked up in the database. If the
+// client's address has sent too many unknown keys, its look-ups wait for those of
+// other addresses. They are not refused, because many clients may share an address.
+func (x *exchange) authenticate() *failure {
+	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
+		return x.unauthorised(keyMissing)
 	}
-	s.report(x)
-	r := &x.conn.response
-	// The headers of every response. A response may contain what a client sent, so browsers
-	// must not guess its type.
-	r.lines.str("X-Content-Type-Options", "nosniff")
-	r.lines.bytes("X-Request-Id", x.id)
-	r.passTo(&x.http.Response)
-	if x.close || s.draining.Load() {
-		r.linger = x.close
-		x.http.SetConnectionClose()
+	lookedUp := false
+	entry, err := x.server.Keys.Authenticate(x.headers.key[0], func() (suspect bool) {
+		lookedUp = true
+		return x.server.guard.exhausted(x.server.clientAddress(x))
+	})
+	if lookedUp || x.server.Tracer != nil {
+		x.endPhase(phaseKey)
 	}
-	x.conn.dropRequest(x.http)
-	*x = exchange{key: x.key[:0], scratch: x.scratch[:0]}
-}
-
-// report passes a request to metrics, usage, traces and the request log.
-func (s *Server) report(x *exchange) {
-	status := x.conn.response.status
-	took := time.Since(x.began)
-	s.Metrics.Answered(x.route, x.outcome, status, took)
-	if x.client != nil {
-		x.client.usage.Answered(status, x.bodySize())
-	}
-	var span *tracing.Span
-	if s.Tracer != nil {
-		span = s.startTrace(x)
-	}
-	class := x.class(status, took)
-	if class == unlogged && span == nil {
-		return
-	}
-	r := s.record(x, status, took)
-	if span != nil {
-		x.endTrace(span, r, took)
-	}
-	if class != unlogged {
-		s.log.add(class, r)
-	}
-	if s.AccessLog.has(class) {
-		s.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
-	}
-}
-
-// class returns the class in which the exchange is logged, or unlogged. A document counts
-// as a hit.
-func (x *exchange) class(status int, took time.Duration) logClass {
 	switch {
-	case x.failure != nil && x.failure.problem.log != nil, x.result.Err != nil, took >= slowFrom:
-		return failed
-	case status >= 400:
-		return refused
-	case !x.phases[phaseForward].Began.IsZero():
-		return missed
+	case errors.Is(err, apikey.ErrMalformed):
+		return x.unauthorised(keyMalformed)
+	case errors.Is(err, apikey.ErrUnknown):
+		return x.unauthorised(keyRefused)
+	case err != nil:
+		return &failure{problem: keysDown, retry: retrySoon, cause: err}
 	}
-	if x.conn.hits++; x.conn.hits%hitsPerSample == 1 {
-		return sampled
+	x.keyEntry = entry
+	key, client := &entry.Key, &entry.Value
+	if !key.Valid(x.now) {
+		return x.unauthorised(keyRefused)
 	}
-	return unlogged
+	x.client = client
+	switch {
+	case key.Suspended:
+		return &failure{problem: suspended}
+	case !key.May(x.query.Collection):
+		return &failure{problem: scopeMissing}
+	}
+	x.query.Workspace = key.Workspace
+	return nil
+}
+
+// unauthorised counts a request without a valid key for the client's address, and returns
+// p as its failure; a 429 instead if the address has sent too many.
+func (x *exchange) unauthorised(p *problem) *failure {
+	bucket := malformedKeys
+	if p == keyRefused {
+		bucket = refusedKeys
+	}
+	return cmp.Or(x.server.guard.limit(x, bucket, 1, authLimited), &failure{problem: p})
 }
 
 // lookUp looks in memory for the page, and decides what the request costs. What is not in
 // memory is left to fill.
-func (s *Server) lookUp(x *exchange) (f *failure) {
+func (x *exchange) lookUp() (f *failure) {
 	x.key = x.query.AppendKey(x.key[:0])
 	var err error
 	x.control = parseCacheControl(x.headers.control)
@@ -264,12 +188,12 @@ func (s *Server) lookUp(x *exchange) (f *failure) {
 		err = cache.ErrNotStored
 	case x.control.noCache:
 		return nil
-	case x.control.onlyIfCached && !s.Cache.HasRedis():
-		x.result, err = s.Cache.Stored(viewOf(x.query))
+	case x.control.onlyIfCached && !x.server.Cache.HasRedis():
+		x.result, err = x.server.Cache.Stored(viewOf(x.query))
 	default:
-		x.result, _ = s.Cache.Hit(x.key, x.now)
+		x.result, _ = x.server.Cache.Hit(x.key, x.now)
 	}
-	if s.Tracer != nil {
+	if x.server.Tracer != nil {
 		x.endPhase(phaseMemory)
 	}
 	switch {
@@ -284,66 +208,105 @@ func (s *Server) lookUp(x *exchange) (f *failure) {
 	return f
 }
 
+// cost is how many tokens a request takes from its client.
+type cost uint8
+
+const (
+	notLimited cost = iota // not known yet: the limiter was not asked
+	free                   // nothing: memory answers with 304, 412 or 504
+	oneToken               // a token of the key's bucket, of its workspace's and of the quota
+)
+
+// limit takes the tokens that the request costs. It refuses a request that costs none only if
+// a rate is 0.
+func (x *exchange) limit() *failure {
+	if x.cost == free {
+		x.decision = x.server.Limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
+	} else {
+		x.cost = oneToken
+		x.decision = x.server.Limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
+	}
+	if x.server.Tracer != nil || x.waitedForLimit() {
+		x.endPhase(phaseLimit)
+	}
+	if x.decision.Allowed {
+		return nil
+	}
+	x.result = cache.Result{} // a page in memory is not served
+	problem := rateLimited
+	if x.decision.UsedUp() {
+		problem = quotaReached
+	}
+	return &failure{problem: problem, retry: wholeSeconds(x.decision.RetryAfter)}
+}
+
+// waitedForLimit reports whether the request may have waited for Redis to take its tokens.
+func (x *exchange) waitedForLimit() bool {
+	return x.cost == oneToken && (x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback)
+}
+
+// quota returns the workspace's quota for the period in which the request came; nil = it has
+// none.
+func (x *exchange) quota() *limiter.Counter {
+	if x.client.quota == nil {
+		return nil
+	}
+	x.period = x.client.quota.at(x.began)
+	return x.period.count
+}
+
 // fill finds a page that memory did not have, in Redis or in Postgres, as Cache-Control asks. It
 // looks up a page again that was fresh before the request waited for its limit, because that page
 // may be stale now.
-func (s *Server) fill(x *exchange) *failure {
+func (x *exchange) fill() *failure {
 	if x.result.Entry != nil && x.waitedForLimit() {
-		x.result, _ = s.Cache.Hit(x.key, x.now)
+		x.result, _ = x.server.Cache.Hit(x.key, x.now)
 	}
 	if x.result.Entry == nil {
 		var err error
 		switch {
 		case x.control.onlyIfCached:
-			x.result, err = s.Cache.Stored(viewOf(x.query))
+			x.result, err = x.server.Cache.Stored(viewOf(x.query))
 		case x.control.noCache:
-			x.result, err = s.Cache.Bypass(x.key, s.fillOf(x))
+			x.result, err = x.server.Cache.Bypass(x.key, x.fillOf())
 		default:
-			x.result, err = s.Cache.Forward(x.key, s.fillOf(x))
+			x.result, err = x.server.Cache.Forward(x.key, x.fillOf())
 		}
 		x.endPhase(phaseForward)
 		if err != nil {
 			return lookUpFailed(&x.query, err)
 		}
 	}
-	s.countLookUp(x)
+	x.countLookUp()
 	return checkMatch(x)
 }
 
 // fillOf returns the cache's means to read the query's page from the primary or a standby.
-func (s *Server) fillOf(x *exchange) cache.Fill {
+func (x *exchange) fillOf() cache.Fill {
 	view, by := viewOf(x.query), x.client.usage
 	fill := cache.Fill{View: view, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
-		rows, err := s.Origin.Fetch(ctx, view.Query, run)
+		rows, err := x.server.Origin.Fetch(ctx, view.Query, run)
 		if errors.Is(err, page.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
 		return fillResult(by, rows, err)
 	}}
-	if s.Origin.HasStandbys() {
+	if x.server.Origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, p changefeed.Proof) (cache.FillResult, error) {
-			rows, err := s.Origin.FetchFromStandby(ctx, view.Query, p)
+			rows, err := x.server.Origin.FetchFromStandby(ctx, view.Query, p)
 			return fillResult(by, rows, err)
 		}
 	}
 	return fill
 }
 
-// fillResult makes the cache's form of a query's rows, and counts the query as the key's usage.
-func fillResult(by *usage.Counter, r page.Read, err error) (cache.FillResult, error) {
-	if !r.Began.IsZero() {
-		by.Queried()
-	}
-	return cache.FillResult{Rows: r.Rows, End: r.End, At: r.At, Query: cache.Span{Began: r.Began, Took: r.Took}}, err
-}
-
 // countLookUp counts the page by where it was found.
-func (s *Server) countLookUp(x *exchange) {
+func (x *exchange) countLookUp() {
 	x.outcome = [...]metrics.Outcome{cache.Memory: metrics.OutcomeMemory, cache.Redis: metrics.OutcomeRedis, cache.Origin: metrics.OutcomeOrigin}[x.result.Source]
 	if x.result.Err != nil {
 		x.outcome = metrics.OutcomeStale
 	}
-	s.Metrics.LookedUp(x.outcome, x.result.Collapsed)
+	x.server.Metrics.LookedUp(x.outcome, x.result.Collapsed)
 	if x.outcome == metrics.OutcomeOrigin && x.result.Bypassed {
 		x.outcome = metrics.OutcomeBypass
 		x.client.usage.Bypassed()
@@ -364,6 +327,128 @@ func checkMatch(x *exchange) *failure {
 // notModified reports whether the client has the page that was looked up.
 func (x *exchange) notModified() bool {
 	return matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:])
+}
+
+// fail answers with a problem, and logs it if it is a failure of the service.
+func (x *exchange) fail(f *failure) {
+	x.conn.response.writeProblem(x, f)
+	x.outcome, x.failure = metrics.OutcomeError, f
+	if f.problem.status == fasthttp.StatusTooManyRequests {
+		x.outcome = metrics.OutcomeLimited
+	}
+	if f.problem.log != nil {
+		f.problem.log.Do(func() {
+			x.server.Logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
+				slog.String("route", x.route.String()), slog.Int("status", f.problem.status), slog.Any("error", f.cause))
+		})
+	}
+}
+
+// finish reports a request, once, and passes its response to fasthttp. After a panic
+// the response is an internal error.
+func (x *exchange) finish() {
+	if p := recover(); p != nil {
+		x.http.Response.Reset()
+		x.fail(&failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
+	}
+	x.report()
+	r := &x.conn.response
+	// The headers of every response. A response may contain what a client sent, so browsers
+	// must not guess its type.
+	r.lines.str("X-Content-Type-Options", "nosniff")
+	r.lines.bytes("X-Request-Id", x.id)
+	r.passTo(&x.http.Response)
+	if x.close || x.server.draining.Load() {
+		r.linger = x.close
+		x.http.SetConnectionClose()
+	}
+	x.conn.dropRequest(x.http)
+	*x = exchange{key: x.key[:0], scratch: x.scratch[:0]}
+}
+
+// report passes a request to metrics, usage, traces and the request log.
+func (x *exchange) report() {
+	status := x.conn.response.status
+	took := time.Since(x.began)
+	x.server.Metrics.Answered(x.route, x.outcome, status, took)
+	if x.client != nil {
+		x.client.usage.Answered(status, x.bodySize())
+	}
+	var span *tracing.Span
+	if x.server.Tracer != nil {
+		span = startTrace(x)
+	}
+	class := x.class(status, took)
+	if class == unlogged && span == nil {
+		return
+	}
+	r := recordOf(x, status, took)
+	if span != nil {
+		endTrace(x, span, r, took)
+	}
+	if class != unlogged {
+		x.server.log.add(class, r)
+	}
+	if x.server.AccessLog.has(class) {
+		x.server.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
+	}
+}
+
+// class returns the class in which the exchange is logged, or unlogged. A document counts
+// as a hit.
+func (x *exchange) class(status int, took time.Duration) logClass {
+	switch {
+	case x.failure != nil && x.failure.problem.log != nil, x.result.Err != nil, took >= slowFrom:
+		return failed
+	case status >= 400:
+		return refused
+	case !x.phases[phaseForward].Began.IsZero():
+		return missed
+	}
+	if x.conn.hits++; x.conn.hits%hitsPerSample == 1 {
+		return sampled
+	}
+	return unlogged
+}
+
+// phase is a part of the pipeline that is timed separately.
+type phase uint8
+
+const (
+	phaseKey phase = iota
+	phaseMemory
+	phaseLimit
+	phaseForward // Redis, the origin, or waiting for another request's fill
+	phases
+)
+
+// endPhase notes how long a phase took since the one before it ended. Phases that may
+// have waited are always timed. The others are timed only for traces,
+// because reading the clock takes longer than most of them.
+func (x *exchange) endPhase(p phase) {
+	span, now := &x.phases[p], time.Now()
+	if span.Began.IsZero() {
+		span.Began = x.now
+	}
+	span.Took, x.now = now.Sub(span.Began), now
+}
+
+// bodySize returns the size of the response's body as it is sent.
+func (x *exchange) bodySize() int {
+	if x.http.IsHead() { // mutation: the body of HEAD is counted
+		return 0
+	}
+	return x.conn.response.size
+}
+
+const maxRequestID = 128 // bytes of an id that a client chose
+
+// fillResult makes the cache's form of a query's rows, and counts the query as the key's usage.
+func fillResult(by *usage.Counter, r page.Read, err error) (cache.FillResult, error) {
+	if !r.Began.IsZero() {
+		by.Queried()
+	}
+	return cache.FillResult{Rows: r.Rows, End: r.End, At: r.At, Query: cache.Span{Began: r.Began, Took: r.Took}}, err
 }
 
 // view is a query as the cache wants it (cache.View), with memory of its own, because a fill

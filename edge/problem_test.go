@@ -48,12 +48,12 @@ func TestOutagesDoNotFillTheLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				s, x := &Server{Options: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, &exchange{conn: &conn{}}
+				x := &exchange{server: &Server{Options: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, conn: &conn{}}
 				for i := range 4 {
 					if i == 3 {
 						boottimetest.Pass(time.Second)
 					}
-					s.writeProblem(x, &failure{problem: c.problem})
+					x.fail(&failure{problem: c.problem})
 				}
 				if n := strings.Count(log.String(), "request failed"); n != c.lines {
 					t.Errorf("%d lines, want %d", n, c.lines)

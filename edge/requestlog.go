@@ -70,6 +70,23 @@ func (l *requestLog) add(class logClass, r *Record) {
 	l.added[class]++
 }
 
+// find returns the logged requests with that request id, the newest first. Several requests
+// may have one id, because clients choose ids.
+func (l *requestLog) find(id string) []Record {
+	records := []Record{}
+	l.mu.Lock()
+	for class := range l.rings {
+		for _, r := range l.rings[class] {
+			if r != nil && r.RequestID == id {
+				records = append(records, *r)
+			}
+		}
+	}
+	l.mu.Unlock()
+	slices.SortFunc(records, func(a, b Record) int { return b.Arrived.Compare(a.Arrived) })
+	return records
+}
+
 // Record is a request in the request log, and a line of the access log. It contains no API key,
 // search term or cursor. Its texts have bounds, whatever a client sends. Times are in seconds.
 // Most records are never looked at, so fields become texts only when a record is written.
@@ -133,12 +150,12 @@ func (t headerText) MarshalText() ([]byte, error) {
 	return quoted[1 : len(quoted)-1], nil
 }
 
-// record returns what the log, explain and traces say of an exchange.
-func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
+// recordOf returns what the log, explain and traces say of an exchange.
+func recordOf(x *exchange, status int, took time.Duration) *Record {
 	fill, key, agent := cmp.Or(x.result.Times, &cache.Times{}), single(x.headers.key), x.http.UserAgent()
 	r := &Record{
 		RequestID: string(x.id), Arrived: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(),
-		Bytes: x.bodySize(), Client: s.clientAddress(x).WithZone(""), Agent: headerText(agent[:min(len(agent), maxAgent)]),
+		Bytes: x.bodySize(), Client: x.server.clientAddress(x).WithZone(""), Agent: headerText(agent[:min(len(agent), maxAgent)]),
 		// At most a quarter of a key, so that a short text that is no key is not known from its prefix either.
 		KeyPrefix: headerText(key[:min(len(key)/4, apikey.VisiblePrefix)]),
 		Took:      took.Seconds(), KeyTook: x.phases[phaseKey].Took.Seconds(), LimitTook: x.phases[phaseLimit].Took.Seconds(),
@@ -169,25 +186,8 @@ func (s *Server) record(x *exchange, status int, took time.Duration) *Record {
 	return r
 }
 
-// Records returns the logged requests with that request id, the newest first. Several requests
-// may have one id, because clients choose ids.
-func (s *Server) Records(id string) []Record {
-	records := []Record{}
-	s.log.mu.Lock()
-	for class := range s.log.rings {
-		for _, r := range s.log.rings[class] {
-			if r != nil && r.RequestID == id {
-				records = append(records, *r)
-			}
-		}
-	}
-	s.log.mu.Unlock()
-	slices.SortFunc(records, func(a, b Record) int { return b.Arrived.Compare(a.Arrived) })
-	return records
-}
-
 // startTrace returns the span of the request, or nil if it is not sampled.
-func (s *Server) startTrace(x *exchange) *tracing.Span {
+func startTrace(x *exchange) *tracing.Span {
 	name := "HTTP" // for methods other than GET and HEAD, which clients may make up
 	if x.http.IsGet() || x.http.IsHead() {
 		name = string(x.http.Method()) + " " + x.route.String()
@@ -195,14 +195,14 @@ func (s *Server) startTrace(x *exchange) *tracing.Span {
 	// The caller's trace counts only from a client within the limit of its key, or from a trusted
 	// proxy. Any other client could have all its requests traced.
 	var parent, state []byte
-	if x.decision.Allowed && x.cost == oneToken || s.trusted(x.conn.peer()) {
+	if x.decision.Allowed && x.cost == oneToken || x.server.trusted(x.conn.peer()) {
 		parent, state = single(x.headers.traceParent), single(x.headers.traceState)
 	}
-	return s.Tracer.Request(name, x.began, parent, state)
+	return x.server.Tracer.Request(name, x.began, parent, state)
 }
 
 // endTrace sends a request's span and its phases. They have no API key, search term or cursor.
-func (x *exchange) endTrace(root *tracing.Span, r *Record, took time.Duration) {
+func endTrace(x *exchange, root *tracing.Span, r *Record, took time.Duration) {
 	part := func(name string, p cache.Span, of *tracing.Span) *tracing.Span { return of.Part(name, p.Began, p.Took) }
 	fill := cmp.Or(x.result.Times, &cache.Times{})
 	part("key", x.phases[phaseKey], root)

@@ -78,7 +78,7 @@ func TestARecordNamesTheClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ctx := hitServer(t, `{"data":[]`)
-			s.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+			s.networks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 			ctx.Conn().(*conn).hits = 0
 			h := &ctx.Request.Header
 			h.Set("X-API-Key", c.sent.key)
@@ -114,8 +114,8 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 }
 
 func TestASlowHitIsLogged(t *testing.T) {
-	_, ctx := hitServer(t, `{"data":[]`)
-	x := begin(ctx)
+	s, ctx := hitServer(t, `{"data":[]`)
+	x := s.begin(ctx)
 	x.conn.hits = 1 // the next hit is not in the sample
 	if class := x.class(200, slowFrom-1); class != unlogged {
 		t.Errorf("a quick one: %d", class)
@@ -136,9 +136,9 @@ func TestTheRequestLogIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ctx := hitServer(t, `{"data":[]`)
-			x := begin(ctx)
+			x := s.begin(ctx)
 			fail(x)
-			if r := s.record(x, 503, time.Second); len(r.Cause) != maxCause+len("…") {
+			if r := recordOf(x, 503, time.Second); len(r.Cause) != maxCause+len("…") {
 				t.Errorf("%+v", r)
 			}
 		})

@@ -3,13 +3,11 @@ package edge
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"hash/crc32"
 	"io"
-	"log/slog"
 	"strconv"
 	"sync"
 	"time"
@@ -224,7 +222,7 @@ type response struct {
 	pieces  [3][]byte
 	tail    []byte // the last piece, if only this response has it
 	size    int    // of the whole body, in bytes
-	pending bool   // from newResponse to Close
+	pending bool   // from start to Close
 	body    bool   // the body is to be sent: not for HEAD and 304
 	linger  bool   // the client may still be sending: see linger
 
@@ -236,6 +234,13 @@ var crlf = []byte("\r\n")
 // writeBuffer is the size of fasthttp's buffer, in bytes: more than a response's headers. Bodies
 // bypass it.
 const writeBuffer = 4 << 10
+
+// start begins a response with this status, no lines and no body.
+func (r *response) start(status int) *response {
+	r.status, r.kind, r.pending = status, "application/json", true
+	r.lines, r.tail, r.entry, r.pieces, r.size = r.lines[:0], r.tail[:0], nil, [3][]byte{}, 0
+	return r
+}
 
 // setBody sets the whole body, or what it has behind the body of r.entry.
 func (r *response) setBody(pieces ...[]byte) {
@@ -283,8 +288,9 @@ func (r *response) setGzip(entry *cache.Entry, deflate, id []byte) {
 }
 
 // writePage makes the response of the page that was looked up.
-func (s *Server) writePage(x *exchange) {
-	entry, r := x.result.Entry, x.conn.newResponse(fasthttp.StatusOK)
+func (r *response) writePage(x *exchange) {
+	entry := x.result.Entry
+	r.start(fasthttp.StatusOK)
 	h := &r.lines
 	h.bytes("ETag", entry.ETag[:])
 	h.num("Age", int64(x.result.Age/time.Second))
@@ -322,9 +328,9 @@ func (s *Server) writePage(x *exchange) {
 // down again after about a second.
 const retrySoon = 1
 
-// writeProblem answers with a problem, and logs it if it is a failure of the service.
-func (s *Server) writeProblem(x *exchange, f *failure) {
-	r := x.conn.newResponse(f.problem.status)
+// writeProblem makes the response of a problem.
+func (r *response) writeProblem(x *exchange, f *failure) {
+	r.start(f.problem.status)
 	r.lines.str("Cache-Control", "no-store")
 	if status := f.problem.status; status == fasthttp.StatusTooManyRequests || status == fasthttp.StatusServiceUnavailable {
 		r.lines.num("Retry-After", max(retrySoon, f.retry))
@@ -336,16 +342,6 @@ func (s *Server) writeProblem(x *exchange, f *failure) {
 		r.lines.limits(x.client, x.period, &x.decision)
 	}
 	r.setBody(problemBody(f, x.id))
-	x.outcome, x.failure = metrics.OutcomeError, f
-	if f.problem.status == fasthttp.StatusTooManyRequests {
-		x.outcome = metrics.OutcomeLimited
-	}
-	if f.problem.log != nil {
-		f.problem.log.Do(func() {
-			s.Logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
-				slog.String("route", x.route.String()), slog.Int("status", f.problem.status), slog.Any("error", f.cause))
-		})
-	}
 }
 
 // problemBody returns the body of an error response.
@@ -438,12 +434,4 @@ func (r *response) send() (err error) {
 		outgoing.Put(out)
 	}
 	return err
-}
-
-// bodySize returns the size of the response's body as it is sent.
-func (x *exchange) bodySize() int {
-	if x.http.IsHead() { // mutation: the body of HEAD is counted
-		return 0
-	}
-	return x.conn.response.size
 }

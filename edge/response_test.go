@@ -41,7 +41,7 @@ func TestAllWritersOfResponses(t *testing.T) {
 		}
 	}
 	for method, want := range map[string][]string{
-		"newResponse":   {"serveDocument", "writePage", "writeProblem"},
+		"start":         {"serve", "writePage", "writeProblem"},
 		"passTo":        {"finish"},
 		"SetBodyStream": {"passTo"},
 		"SetStatusCode": {"passTo"},

@@ -4,9 +4,9 @@
 //	request ─► headers ─► route ─► key ─► parameters ─► memory ─► limit ─► fill ─► response
 //	              └─────────┴───────┴──────────┴──────────┴─────────┴────────┴───► problem
 //
-// exchange.go has what every file uses: the server, and a request in the pipeline. Routes and
-// pipeline are in page.go. Its steps are there, in request.go (what a request asks for) and in
-// access.go (who asks, and whether they may). response.go has all that leaves: headers, the JSON
+// server.go has the server and its routes. page.go has the pipeline: a request on its way from
+// its headers to its response. request.go has what it may ask for, access.go what a node keeps of a
+// client, address.go what it keeps of an address. response.go has all that leaves: headers, the JSON
 // around rows, compression, problems. problem.go has all errors.
 //
 // fasthttp reads requests from, and writes responses to, our connections (conn.go). Every
@@ -17,7 +17,7 @@
 //
 // Read these files in this order to understand a request that memory answers.
 //
-//	edge/conn.go edge/page.go edge/request.go edge/access.go origin/apikey/key.go
+//	edge/conn.go edge/server.go edge/page.go edge/request.go origin/apikey/key.go
 //	origin/apikey/cache.go internal/page/page.go edge/response.go cache/cache.go
 //	cache/memory.go cache/entry.go cache/replica/list.go
 //
@@ -30,8 +30,7 @@
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/connect.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
-//	origin/postgres/servers.go origin/postgres/errors.go edge/exchange.go
-//	edge/address.go edge/requestlog.go
+//	origin/postgres/servers.go origin/postgres/errors.go edge/address.go edge/requestlog.go
 package edge
 
 import (
@@ -42,16 +41,29 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
+	"unique"
 
+	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"listedge/cache"
 	"listedge/internal/boottime"
+	"listedge/internal/lists"
+	"listedge/internal/tracing"
+	"listedge/limiter"
+	"listedge/metrics"
+	"listedge/origin"
 	"listedge/origin/apikey"
+	"listedge/origin/usage"
 )
 
 // Timeouts and sizes of the public listener.
@@ -65,10 +77,46 @@ const (
 // MaxConnections is how many connections a server may take at most; Options may say fewer.
 const MaxConnections = 100_000
 
+// Options are the parts and settings of a Server. The fields up to Logger are required.
+type Options struct {
+	Cache   *cache.Cache
+	Limiter *limiter.Limiter
+	Origin  *origin.Origin
+	Lookup  apikey.Lookup
+	Grace   time.Duration // how long keys are valid in memory without Postgres
+	Metrics *metrics.Edge
+	Logger  *slog.Logger
+	Proxies []netip.Prefix // trusted proxies, whose X-Forwarded-For is used
+
+	Usage *usage.Recorder // counts the usage of keys; nil = it is not counted
+
+	Clock *boottime.Clock // measures the age of keys in memory; nil = a new one
+
+	MaxConnections int  // further connections get a 503; 0 = the constant MaxConnections
+	NoDocs         bool // /docs is 404
+
+	AccessLog AccessLog
+	Tracer    *tracing.Tracer // nil = none; else all phases are timed, and not only those that may have waited
+}
+
+// Server answers the public listener.
+type Server struct {
+	Options
+	proxies
+	Keys  *apikey.Cache[client] // the API keys that were looked up, each with its client
+	guard *guard
+
+	router      *router.Router
+	longestPath int // bytes of the longest path of a route
+	http        *fasthttp.Server
+	log         requestLog
+	draining    atomic.Bool
+}
+
 // New makes a server. It listens when Serve is called.
 func New(o Options) *Server {
 	o.MaxConnections = cmp.Or(o.MaxConnections, MaxConnections)
-	s := &Server{Options: o, guard: newGuard()}
+	s := &Server{Options: o, proxies: proxies{networks: o.Proxies}, guard: newGuard()}
 	s.router = s.newRouter()
 	s.Metrics.Connections = s.openConnections
 	s.Keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, cmp.Or(o.Clock, boottime.New()))
@@ -121,6 +169,99 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
+// newRouter makes the router. A path must match exactly as the client sent it: nothing
+// is cleaned, redirected or compared without case. So a proxy in front and this node
+// never disagree on what a target means.
+func (s *Server) newRouter() *router.Router {
+	r := router.New()
+	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
+	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
+	get := func(path string, route metrics.Route, serve func(*exchange) *failure) {
+		s.longestPath = max(s.longestPath, len(path))
+		r.GET(path, s.handler(route, serve))
+		r.HEAD(path, s.handler(route, serve))
+		r.ANY(path, s.handler(route, func(*exchange) *failure { return &failure{problem: wrongMethod} }))
+	}
+	for _, c := range lists.All {
+		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) *failure { return x.list(c) })
+	}
+	for path, d := range documents() {
+		if path == openAPIPath || !s.NoDocs {
+			get(path, metrics.RouteDocs, func(x *exchange) *failure { return d.serve(x) })
+		}
+	}
+	r.NotFound = s.handler(metrics.RouteNone, func(x *exchange) *failure {
+		return cmp.Or(s.guard.limit(x, publicResponses, 1, noKeyLimited), &failure{problem: notFound})
+	})
+	return r
+}
+
+// handler makes fasthttp's handler of serve, which writes the response or returns a failure.
+func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		x := &ctx.Conn().(*conn).exchange
+		x.route = route
+		if f := serve(x); f != nil {
+			x.fail(f)
+		}
+	}
+}
+
+// handle answers a request without a body.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(s.begin(ctx)) }
+
+// begin returns the connection's exchange, for a new request, which has an id.
+func (s *Server) begin(ctx *fasthttp.RequestCtx) *exchange {
+	c := ctx.Conn().(*conn)
+	x := &c.exchange
+	x.server, x.conn, x.http, x.headers, x.began = s, c, ctx, &c.headers, time.Now()
+	x.now = x.began
+	x.headers.read(&ctx.Request.Header)
+	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {
+		x.id = append(x.idSpace[:0], sent[0]...)
+	} else {
+		c.requests++
+		x.id = strconv.AppendUint(append(x.idSpace[:0], c.idPrefix...), c.requests, 36)
+	}
+	return x
+}
+
+// handleBody answers a request that has a body, which is not read.
+func (s *Server) handleBody(ctx *fasthttp.RequestCtx) {
+	x := s.begin(ctx)
+	x.hasBody, x.close = true, true
+	s.serve(x)
+}
+
+// refuseBody prevents fasthttp from reading a body. fasthttp calls handleUnreadable at
+// once if the announced length is above MaxRequestBodySize, which is 1. So lengths that
+// it would accept are replaced by 2.
+func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if n := h.ContentLength(); n == 1 || n == -1 { // chunked
+		h.SetContentLength(2)
+	}
+	return c
+}
+
+// serve answers a request that could be read. The router continues at list, at a document or
+// at a problem.
+func (s *Server) serve(x *exchange) {
+	defer x.finish()
+	if x.headers.isForwarded {
+		s.checkProxy(x)
+	}
+	if f := x.checkHeaders(); f != nil {
+		x.fail(f)
+		return
+	}
+	if len(x.path) > s.longestPath { // no route has it, and fasthttp would spend time to normalise it
+		s.router.NotFound(x.http)
+		return
+	}
+	x.http.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
+	s.router.Handler(x.http)
+}
+
 // handleExpectation answers a request that waits for permission to send its body (Expect:
 // 100-continue): no body is read here. A request without a body needs no permission
 // (RFC 9110, 10.1.1) and continues at handle.
@@ -159,12 +300,39 @@ func boundWrite(ctx *fasthttp.RequestCtx) {
 
 // answerUnread answers a request that was not read, or of which only headers were.
 func (s *Server) answerUnread(ctx *fasthttp.RequestCtx, f *failure) {
-	x := begin(ctx)
+	x := s.begin(ctx)
 	x.close = true
-	defer s.finish(x)
+	defer x.finish()
 	x.headers.expands = true // the size of the buffers is not known
-	s.writeProblem(x, f)
+	x.fail(f)
 }
+
+// makeClient makes the client of a new or changed key. The bucket of a changed key
+// keeps its level and gets the new limit. A key that was moved to another workspace
+// gets that workspace's bucket.
+func (s *Server) makeClient(k apikey.Key, c *client) {
+	c.usage = s.Usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
+	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
+	policy := policyOf(k.Limit)
+	c.bucket = s.Limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
+	var lines header
+	lines.policy("key", policy)
+	if k.WorkspaceLimit.Set {
+		shared := policyOf(k.WorkspaceLimit)
+		c.workspaceBucket = s.Limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
+		lines.put(", ")
+		lines.policy("workspace", shared)
+	}
+	c.policy = unique.Make(string(lines))
+	if k.Quota.Period != "" {
+		c.quota = &quota{limiter: s.Limiter, workspace: k.Workspace.String(), Quota: k.Quota}
+		c.quota.at(time.Now()) // requests of this period allocate nothing
+	}
+}
+
+// Records returns the logged requests with that request id, the newest first. Several requests
+// may have one id, because clients choose ids.
+func (s *Server) Records(id string) []Record { return s.log.find(id) }
 
 // silent drops fasthttp's log of clients' errors. Clients could fill the log, and they
 // get the error as a response.

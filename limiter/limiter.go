@@ -20,7 +20,7 @@
 //
 // Most decisions spend a token that this node holds.
 //
-//	edge/access.go limiter/limiter.go limiter/leased.go limiter/bucket.go
+//	edge/page.go limiter/limiter.go limiter/leased.go limiter/bucket.go
 //	limiter/lease/lease.go
 //
 // # A decision that asks Redis: at most 4 files

@@ -35,8 +35,8 @@ func TestWaysThroughTheCode(t *testing.T) { // beside no other: proofs come in t
 		part     func(file string) bool // the way is described by these alone
 	}{
 		{edge, "A hit", 12, without(of("limiter/"), all)},
-		{limiter, "A limit decision", 5, of("limiter/", "edge/access.go")},
-		{limiter, "A decision that asks Redis", 4, without(decision, of("limiter/", "edge/access.go"))},
+		{limiter, "A limit decision", 5, of("limiter/", "edge/page.go")},
+		{limiter, "A decision that asks Redis", 4, without(decision, of("limiter/", "edge/page.go"))},
 		{follower, "A change is published", 9, without(applied, of("origin/follower/", "internal/changefeed/"))},
 		{feed, "A change is applied", 6, without(hit, without(miss, without(published, of("internal/changefeed/", "cache/", "origin/apikey/"))))},
 		{edge, "A miss", 20, without(hit, without(of("limiter/", "internal/changefeed/"), all))},
