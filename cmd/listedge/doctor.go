@@ -31,8 +31,8 @@ func (c *doctorCommand) Validate() error {
 
 // Run checks everything and prints the findings.
 func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
-	findings, err := doctor.Examine(ctx, doctor.Options{DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, Region: c.Region,
-		ServerFlags: c.ServerFlags, Nodes: c.Node})
+	findings, err := doctor.Examine(ctx, node.Options{DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL,
+		Flags: node.Flags{RegionFlag: c.RegionFlag, ServerFlags: c.ServerFlags}}, c.Node)
 	err = c.print(t, findings, err, "{{range .}}{{printf `%-4s  %-26s` .Level .Subject}} {{.Text}}{{with .Remedy}}: {{.}}{{end}}\n{{end}}")
 	if err == nil && slices.ContainsFunc(findings, func(f admin.Finding) bool { return f.Level == admin.Fail }) {
 		err = errFindings

@@ -32,10 +32,12 @@ const (
 // the doctor show it, each in its form.
 type Check struct {
 	Name    string                      `json:"name"` // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
-	Run     func(context.Context) error `json:"-"`    // nil = all is well
+	Run     func(context.Context) error `json:"-"`    // asks a server, or what another server has said; nil = all is well
+	Known   func() error                `json:"-"`    // instead of Run: a failure that the node has met while it served
 	Every   time.Duration               `json:"-"`    // the least time until it runs again after it has passed
 	Effect  Effect                      `json:"effect"`
 	Broken  string                      `json:"broken"`  // what its failure means
+	Fine    string                      `json:"-"`       // what the doctor says if it passes; empty = nothing
 	Runbook string                      `json:"runbook"` // the section of the runbook about its failure
 	Light   bool                        `json:"light"`   // it is a server or the follower: the status page has a light for it
 	After   []string                    `json:"-"`       // the checks whose failure explains this one's
@@ -51,6 +53,7 @@ type CheckState struct {
 	Why     string    `json:"why,omitempty"`     // the failure, while it is down
 	Remedy  string    `json:"remedy,omitempty"`  // what to do about it; empty = the runbook says so
 	Follows bool      `json:"follows,omitempty"` // the failure of another check explains it
+	Err     error     `json:"-"`                 // the last failure
 
 	ran, failed time.Time // when it last ran, and failed
 	failing     time.Time // when the first of the failures in a row began; zero = it passed last
@@ -71,7 +74,8 @@ func (s *CheckState) WhatToDo() string {
 type Health struct {
 	mode     func() string
 	logger   *slog.Logger
-	started  atomic.Bool // all checks that are needed to start have passed
+	timeout  time.Duration // of a run of a check
+	started  atomic.Bool   // all checks that are needed to start have passed
 	draining atomic.Bool
 
 	mu     sync.Mutex // guards states, which only Run writes
@@ -82,6 +86,8 @@ type Health struct {
 
 const (
 	checkTimeout = time.Second
+	// examineTimeout is longer than the statement_timeouts of keys and of the doctor's pages together.
+	examineTimeout = 2500 * time.Millisecond
 	// checkInterval is the time between two runs of a check; startInterval, until the node
 	// has started.
 	checkInterval = time.Second
@@ -96,8 +102,11 @@ const (
 // NewHealth makes the health of a node that has checked nothing yet. mode returns how pages
 // are kept fresh.
 func NewHealth(logger *slog.Logger, mode func() string, checks ...Check) *Health {
-	h := &Health{logger: logger, mode: mode}
+	h := &Health{logger: logger, mode: mode, timeout: checkTimeout}
 	for _, c := range checks {
+		if c.Known != nil {
+			c.Run = func(context.Context) error { return c.Known() }
+		}
 		h.states = append(h.states, CheckState{Check: c})
 	}
 	return h
@@ -127,6 +136,19 @@ func (h *Health) Run(ctx context.Context) {
 	}
 }
 
+// Examine returns what a node would know by the checks that ask servers.
+func Examine(checks []Check) []CheckState {
+	h := Health{logger: slog.New(slog.DiscardHandler), timeout: examineTimeout}
+	for _, c := range checks {
+		if c.Known == nil {
+			h.states = append(h.states, CheckState{Check: c, failing: time.Now()}) // one failure is enough
+		}
+	}
+	h.runAll(context.Background())
+	h.log(false)
+	return h.States()
+}
+
 // runAll runs each check that is due.
 func (h *Health) runAll(ctx context.Context) {
 	var running sync.WaitGroup
@@ -141,7 +163,7 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 	if s.Up && s.failing.IsZero() && began.Sub(s.ran) < s.Every {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, checkTimeout)
+	limited, cancel := context.WithTimeout(ctx, h.timeout)
 	err := s.Run(limited)
 	cancel()
 	if ctx.Err() != nil { // the node stops
@@ -161,7 +183,7 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 		s.failing = began
 		return
 	}
-	s.Checked, s.Up, s.Since = true, false, s.failing
+	s.Checked, s.Up, s.Since, s.Err = true, false, s.failing, err
 	s.Why, s.Remedy = remedy.Explain(err)
 }
 

@@ -46,11 +46,10 @@ func FindingOf(subject string, level Level, fine string, err error, otherwise st
 
 // DoctorOptions say how a node is configured.
 type DoctorOptions struct {
-	Region         string                          // whose slot is checked
-	Connections    int                             // the most that one node uses
-	Nodes          int                             // how many there are; 0 = unknown
-	ReplicationURL string                          // as in postgres.Options
-	Pages          func(*postgres.Database) Reader // as a node reads them
+	Region         string // whose slot is checked
+	Connections    int    // the most that one node uses
+	Nodes          int    // how many there are; 0 = unknown
+	ReplicationURL string // as in postgres.Options
 }
 
 // doctorSQL is the table of what the doctor asks the primary. WAL_LEVEL stands for follower.WALLevelSQL.
@@ -86,8 +85,7 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	}
 	return append(findings,
 		FindingOf("publication", Warn, "all tables", judgePublication(publication), ""),
-		FindingOf("right to replicate", Warn, "held", judgeReplication(ctx, conn, direct, flag), "let this user open a replication connection to Postgres itself"),
-		judgeReading(ctx, url, o))
+		FindingOf("right to replicate", Warn, "held", judgeReplication(ctx, conn, direct, flag), "let this user open a replication connection to Postgres itself"))
 }
 
 // byAge ends the text of a failure because of which changes cannot be followed.
@@ -112,19 +110,4 @@ func judgeReplication(ctx context.Context, conn *pgx.Conn, url, flag string) err
 		return fmt.Errorf("%w%s", err, byAge)
 	}
 	return nil
-}
-
-// judgeReading checks that a node could work, with its own statements, settings and connections.
-func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
-	level := Fail
-	db, err := postgres.Open(ctx, postgres.Options{URL: url, ReplicationURL: o.ReplicationURL, Connections: 1, QueryTimeout: postgres.PingTimeout})
-	if err == nil {
-		defer func() { _ = db.Close(ctx) }()
-		err = NewReadiness(db, o.Pages(db)).Ready(ctx)
-	}
-	if errors.Is(err, postgres.ErrTimeout) {
-		level, err = Warn, remedy.Add(err, "look for locks, and for what keeps the server busy")
-	}
-	return FindingOf("reading", level, strings.Join(lists.Names(), ", ")+" and API keys, as a node reads them", err,
-		"check --database-url, and the log of the server that answers there")
 }

@@ -34,7 +34,7 @@ func TestFindingsOnConnections(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			execOn(t, server.URL("postgres"), c.sql)
 			seen := map[string]string{}
-			for _, f := range Diagnose(t.Context(), address.String(), DoctorOptions{Pages: pages, Connections: 21, Nodes: c.nodes}) {
+			for _, f := range Diagnose(t.Context(), address.String(), DoctorOptions{Connections: 21, Nodes: c.nodes}) {
 				if seen[f.Subject] = f.Text + ": " + f.Remedy; f.Level == OK {
 					seen[f.Subject] = f.Text
 				}

@@ -98,6 +98,8 @@ func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
 		}
 	}
 	switch code := postgres.Code(failed); {
+	case errors.Is(failed, postgres.ErrTimeout):
+		return remedy.Add(failed, "look for locks, and for what keeps the server busy")
 	case errors.Is(failed, postgres.ErrWrongServer):
 		return remedy.Add(failed, "name the primary in --database-url, and standbys in --replica-url")
 	case code == "42501": // insufficient_privilege

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, file := range []string{"redis.go", "nodes.go", "fleet.go", "../node/checks.go"} {
+	for _, file := range []string{"nodes.go", "fleet.go", "../node/checks.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -73,4 +74,39 @@ func TestNodesOfSeveralRedis(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Views agree if all that know a subject say the same.
+func TestAFleetThatAgrees(t *testing.T) {
+	t.Parallel()
+	of := func(values ...string) (all []view) {
+		for i, v := range values {
+			all = append(all, view{string(rune('a' + i)), map[string]string{"size": v}})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name  string
+		views []view
+		text  string
+		same  bool
+	}{
+		{"nobody knows", of("", ""), "", true},
+		{"all say the same", of("3", "3"), "3 on all", true},
+		{"one does not know", of("3", "", "3"), "3 on all", true},
+		{"two values, the more frequent first", of("2", "3", "3"), "3 on b, c; 2 on a", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if text, same := compare(c.views, "size"); text != c.text || same != c.same {
+				t.Errorf("%q, %v", text, same)
+			}
+		})
+	}
+}
+
+// has reports whether one of the findings on a subject has this level and text.
+func has(findings []admin.Finding, subject string, level admin.Level, text string) bool {
+	return slices.ContainsFunc(findings, func(f admin.Finding) bool {
+		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Remedy, text)
+	})
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"listedge/cache"
 	edgeadmin "listedge/edge/admin"
 	"listedge/origin/admin"
+	"listedge/origin/postgres"
 )
 
 func (n *nodeState) untrusted() bool { return n.Self.Mode == cache.ModeUntrusted.String() }
@@ -36,17 +38,20 @@ func (n *nodeState) check() admin.Finding {
 	return finding(subject, admin.OK, "ready, "+fresh, "")
 }
 
-// checksOf reports what the nodes' own checks found, in their words: once for all nodes that say
-// the same. It leaves out what is known, and what another failure explains.
+// checksOf reports what the checks of nodes, or of the doctor, found, in their words: once for all
+// that say the same. It leaves out what is known, and what another failure explains.
 func checksOf(nodes []nodeState, known []admin.Finding) (found []admin.Finding) {
 	on := map[admin.Finding][]string{}
 	for _, n := range nodes {
 		for _, c := range n.Checks {
 			f := finding(strings.ToLower(c.Name), admin.Warn, c.Broken+": "+c.Why, c.WhatToDo())
-			if (c.Light || c.Effect > edgeadmin.Reported) && (!n.Self.Ready || n.untrusted()) {
+			if (c.Light || c.Effect > edgeadmin.Reported) && (!n.Self.Ready || n.untrusted()) && !errors.Is(c.Err, postgres.ErrTimeout) {
 				f.Level = admin.Fail
 			}
-			if c.Why == "" || c.Follows || slices.ContainsFunc(known, func(o admin.Finding) bool { return o.Subject == f.Subject && o.Level != admin.OK }) {
+			if c.Why == "" {
+				f = finding(f.Subject, admin.OK, c.Fine, "")
+			}
+			if f.Text == "" || c.Follows || slices.ContainsFunc(known, func(o admin.Finding) bool { return o.Subject == f.Subject && o.Level != admin.OK }) {
 				continue
 			}
 			if on[f] == nil {
@@ -56,7 +61,9 @@ func checksOf(nodes []nodeState, known []admin.Finding) (found []admin.Finding) 
 		}
 	}
 	for i, f := range found {
-		found[i].Text += ", on " + strings.Join(on[f], ", on ")
+		if f.Level != admin.OK {
+			found[i].Text += ", on " + strings.Join(on[f], ", on ")
+		}
 	}
 	return found
 }

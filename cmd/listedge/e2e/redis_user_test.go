@@ -63,7 +63,7 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	}
 	by := diagnose(t, exitFine, "--database-url", p.database, "--redis-url", url)
 	expect(t, by, "redis", admin.OK, "the user has all rights")
-	expect(t, by, "redis version", admin.OK, "")
+	expect(t, by, "redis eviction", admin.OK, "")
 	for _, n := range p.nodes {
 		if code := n.stop(); code != exitFine {
 			t.Errorf("exit %d", code)

@@ -15,53 +15,52 @@ import (
 
 	"listedge/cache"
 	"listedge/edge/admin"
+	"listedge/internal/lists"
 	"listedge/internal/remedy"
-	"listedge/origin"
 	originadmin "listedge/origin/admin"
-	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
-// checksOf is the table of what the node asks about its servers and itself, in the background.
-func (n *Node) checksOf(pages *origin.Origin, keys *apikey.Store) []admin.Check {
+// checks is the table of what the node asks about its servers and itself, in the background.
+func (n *Node) checks() []admin.Check {
 	primary, servers := []string{"Postgres", "timeline"}, []string{"Postgres", "Redis"}
-	needs := originadmin.NewReadiness(n.database, pages)
+	needs := originadmin.NewReadiness(n.database, n.pages)
 	all := []admin.Check{
 		{Name: "Postgres", Run: n.toStart(n.pingPostgres), Effect: admin.Starts, Runbook: "ListedgePostgresDown", Light: true,
 			Broken: "Postgres is down: neither pages nor keys are read from the primary"},
 		// Tables, rights and settings change rarely, and the check takes four queries.
 		{Name: "reading", Every: 5 * time.Second, Effect: admin.Starts, After: primary, Runbook: "ListedgeOriginBreakerOpen",
-			Broken: "pages or keys are not read from Postgres",
+			Broken: "pages or keys are not read from Postgres", Fine: strings.Join(lists.Names(), ", ") + " and API keys, as a node reads them",
 			Run: n.toStart(func(ctx context.Context) error {
-				return cmp.Or(needs.Ready(ctx), breakerFailure("pages", pages.Stats().BreakerOpen), breakerFailure("keys", keys.BreakerOpen()))
+				return cmp.Or(needs.Ready(ctx), breakerFailure("pages", n.pages.Stats().BreakerOpen), breakerFailure("keys", n.keys.BreakerOpen()))
 			})},
-		{Name: "usage", Run: asks(func() error { return n.usage.Stats().Failure }), After: primary,
+		{Name: "usage", Known: func() error { return n.usage.Stats().Failure }, After: primary,
 			Broken: "the usage of keys is not written to Postgres", Runbook: "ListedgeUsageUnwritten"},
 		{Name: "trusted-proxies", Broken: "all clients of a proxy count as one address",
-			Run: asks(func() error {
+			Known: func() error {
 				return cmp.Or(
 					remedy.Add(n.server.UntrustedProxy(), "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"),
 					remedy.Add(n.server.UnreadableProxy(), "have it write addresses, with or without ports; if it is no proxy, take it out of --trusted-proxies"))
-			})},
+			}},
 	}
 	if n.certificate != nil {
-		all = append(all, admin.Check{Name: "certificate", Run: asks(n.certificate.check), Runbook: "ListedgeCertificateExpires",
+		all = append(all, admin.Check{Name: "certificate", Known: n.certificate.check, Runbook: "ListedgeCertificateExpires",
 			Broken: "the certificate is not renewed"})
 	}
 	if n.redis.pages != nil {
 		all = append(all, n.checksOfRedis()...)
 	}
-	if n.follower != nil {
+	if n.options.FreshnessBound > 0 {
 		all = append(all,
-			admin.Check{Name: "timeline", Run: asks(n.checkTimeline), Effect: admin.Starts, After: servers, Runbook: "ListedgeFreshnessUntrusted",
+			admin.Check{Name: "timeline", Run: func(context.Context) error { return n.checkTimeline() }, Effect: admin.Starts, After: servers, Runbook: "ListedgeFreshnessUntrusted",
 				Broken: "the database server is on an old timeline: its answers are not served as fresh"},
-			admin.Check{Name: "Follower", Run: asks(n.checkFollower), After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true,
+			admin.Check{Name: "Follower", Known: n.checkFollower, After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true,
 				Broken: "changes are not followed"})
 	}
-	for i, s := range pages.Stats().Standbys {
+	for i, s := range n.pages.Stats().Standbys {
 		all = append(all, admin.Check{Name: "Replica " + s.Server, Runbook: "ListedgeReplicaFails", Light: true,
 			Broken: "the replica " + s.Server + " is not queried",
-			Run:    func(ctx context.Context) error { return pages.CheckStandby(ctx, i) }})
+			Run:    func(ctx context.Context) error { return n.pages.CheckStandby(ctx, i) }})
 	}
 	return all
 }
@@ -74,19 +73,19 @@ func (n *Node) checksOfRedis() []admin.Check {
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
 		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always, After: []string{"Postgres"}, Runbook: "ListedgeWrongDatabase",
 			Broken: "the node is not known to be one of its fleet"},
-		{Name: "identity", Run: asks(n.identityFailure.get), Broken: "the node may not query which database it reads: pages are not stored in Redis"},
+		{Name: "identity", Known: n.identityFailure.get, Broken: "the node may not query which database it reads: pages are not stored in Redis"},
 		{Name: "Redis eviction", Every: time.Minute, After: redis, Runbook: "ListedgeRedisEvicts",
-			Broken: "Redis may evict buckets and the log of changes", Run: n.checkEviction},
+			Broken: "Redis may evict buckets and the log of changes", Run: n.askRedis(evictionFailure), Fine: "nothing is evicted"},
 		{Name: "Redis pages", After: redis, Broken: "pages are not stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen",
-			Run: asks(func() error {
+			Known: func() error {
 				s := n.Cache.Stats()
 				return cmp.Or(s.RedisFailure, breakerFailure("Redis", s.RedisBreakerOpen))
-			})},
-		{Name: "Redis limits", Run: asks(func() error { return n.limiter.Stats().Failure }), After: redis,
+			}},
+		{Name: "Redis limits", Known: func() error { return n.limiter.Stats().Failure }, After: redis,
 			Broken: "this node enforces limits alone", Runbook: "ListedgeLimiterDegraded"},
 	}
 	if n.changes != nil {
-		all = append(all, admin.Check{Name: "Redis changes", Run: asks(n.changes.Failure), After: redis, Broken: "changes do not go through Redis"})
+		all = append(all, admin.Check{Name: "Redis changes", Known: n.changes.Failure, After: redis, Broken: "changes do not go through Redis"})
 	}
 	return all
 }
@@ -105,11 +104,6 @@ func (n *Node) toStart(check func(context.Context) error) func(context.Context) 
 		}
 		return err
 	}
-}
-
-// asks makes a check of a failure that the node knows already, so that it asks no server.
-func asks(failure func() error) func(context.Context) error {
-	return func(context.Context) error { return failure() }
 }
 
 func breakerFailure(what string, open bool) error {
@@ -134,22 +128,24 @@ func (n *Node) pingPostgres(ctx context.Context) error {
 // lacks rights answer a ping, and refuse writes.
 func (n *Node) writeRedis(ctx context.Context) error {
 	err := n.redis.limiter.Set(ctx, n.followed.Prefix()+"check:{changes}:"+n.name(), "x", time.Minute).Err()
-	return remedy.Add(err, RedisRemedy(err))
+	return remedy.Add(err, redisRemedy(err))
 }
 
-// checkEviction returns nil if Redis evicts nothing, or refuses to say so: a node does not need the
-// right to ask.
-func (n *Node) checkEviction(ctx context.Context) error {
-	text, err := n.redis.limiter.Info(ctx, "memory").Result()
-	if err != nil && !redis.IsPermissionError(err) && !redis.HasErrorPrefix(err, "ERR") {
-		return remedy.Add(err, RedisRemedy(err))
+// askRedis makes a check of what INFO says of the memory of Redis. If Redis refuses to answer, the
+// check judges an empty answer: a node does not need the right to ask.
+func (n *Node) askRedis(judge func(memory map[string]string) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		text, err := n.redis.limiter.Info(ctx, "memory").Result()
+		if err != nil && !redis.IsPermissionError(err) && !strings.HasPrefix(err.Error(), "ERR ") {
+			return remedy.Add(err, redisRemedy(err))
+		}
+		return judge(parseInfo(text))
 	}
-	return EvictionFailure(ParseInfo(text))
 }
 
-// EvictionFailure returns an error if Redis, by the maxmemory-policy in its INFO, evicts keys: a
+// evictionFailure returns an error if Redis, by the maxmemory-policy in its INFO, evicts keys: a
 // bucket is then full again, and a gap in the log of changes makes every node discard its pages.
-func EvictionFailure(info map[string]string) error {
+func evictionFailure(info map[string]string) error {
 	if policy := info["maxmemory_policy"]; policy != "noeviction" && policy != "" {
 		return remedy.Add(errors.New("maxmemory-policy is "+policy), "set maxmemory-policy to noeviction")
 	}
@@ -190,19 +186,19 @@ func (n *Node) checkFleet(ctx context.Context) error {
 	if !known && n.identityFailure.get() == nil {
 		return remedy.Add(errors.New("which database this node reads is not known yet"), "see ListedgePostgresDown in the runbook")
 	}
-	if other := n.claim.Renew(ctx); known && other != "" {
+	if other := n.claim(ctx); known && other != "" {
 		return remedy.Add(fmt.Errorf("the fleet follows %s, and this node reads %s", other, identity),
 			"correct --database-url, or give the nodes of each database a --region of their own")
 	}
 	return nil
 }
 
-// RedisRemedy says what to do about an error of Redis.
-func RedisRemedy(err error) string {
+// redisRemedy says what to do about an error of Redis.
+func redisRemedy(err error) string {
 	if err == nil {
 		return ""
 	}
-	for _, class := range []struct{ prefix, remedy string }{
+	for _, class := range []struct{ prefix, remedy string }{ // the client takes "ERR " away from an error's begin
 		{"READONLY", "this is a replica: name the master in --redis-url, or use redis+sentinel://"},
 		{"OOM", "its memory is full: raise maxmemory"},
 		{"NOPERM", "give the user all rights that docs/SECURITY.md lists"},
@@ -213,8 +209,9 @@ func RedisRemedy(err error) string {
 		{"LOADING", "it loads its data: wait"},
 		{"CLUSTERDOWN", "a master of the Cluster is missing: start it again"},
 		{"MOVED", "this is a Cluster: name several of its nodes in --redis-url, as redis://a:6379,b:6379"},
-		{"ERR This instance has cluster support disabled", "this is no Cluster: name one address in --redis-url, or use redis+sentinel://"},
-		{"ERR unknown command", "use redis+sentinel://…/master if this is a Sentinel, and Redis 6.2 or later"},
+		{"This instance has cluster support disabled", "this is no Cluster: name one address in --redis-url, or use redis+sentinel://"},
+		{"syntax error", "use Redis 6.2 or later"}, // which has XTRIM MINID
+		{"unknown command", "use redis+sentinel://…/master if this is a Sentinel, and Redis 6.2 or later"},
 	} {
 		if redis.HasErrorPrefix(err, class.prefix) {
 			return class.remedy

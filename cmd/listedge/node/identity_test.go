@@ -88,7 +88,7 @@ func TestServersThatEnd(t *testing.T) {
 		kill  func() error
 	}{
 		"an old primary": {n.pingPostgres, func() error { return postgres.Kill(syscall.SIGQUIT) }},
-		"Redis, which refuses to name its policy": {n.checkEviction, redis.Kill},
+		"Redis, which refuses to name its policy": {n.askRedis(evictionFailure), redis.Kill},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := c.check(t.Context()); err != nil {

@@ -38,6 +38,8 @@ type Node struct {
 	logger   *slog.Logger
 	redis    redisClients
 	database *postgres.Database
+	pages    *origin.Origin
+	keys     *apikey.Store
 	Cache    *cache.Cache
 	limiter  *limiter.Limiter
 	usage    *usage.Recorder
@@ -57,8 +59,8 @@ type Node struct {
 
 	probes []func(context.Context) // each tries a server that has failed
 
-	known atomic.Pointer[knownFleet] // the fleet's nodes, as last read; nil = not yet
-	claim *changefeed.Claim          // that the fleet follows this node's database; only checkFleet uses it
+	known atomic.Pointer[knownFleet]           // the fleet's nodes, as last read; nil = not yet
+	claim func(context.Context) (other string) // the database that the fleet follows and this node does not; only checkFleet uses it
 
 	wrongSetting    chan error    // has a setting with which the node will never start
 	timelineKnown   chan struct{} // closed when answers of the database can be judged (findTimeline)
@@ -90,28 +92,39 @@ type Options struct {
 	Public, Private   net.Listener // the node closes them
 }
 
-// New wires a node. Neither Postgres nor Redis has to run yet. An error ends the process: what
-// was opened until then is not closed.
-func New(ctx context.Context, o Options) (n *Node, err error) {
-	f, logger := o.Flags, slog.New(o.Log)
-	n = &Node{options: o, logger: logger, followed: &changefeed.Followed{Region: f.Region}, timelineKnown: make(chan struct{}),
-		wrongSetting: make(chan error, 1), started: time.Now()}
-	if n.certificate, err = o.load(); err != nil {
+// open makes the parts of a node that call its servers. None of them has to run yet.
+func open(ctx context.Context, o Options) (n *Node, err error) {
+	f := o.Flags
+	n = &Node{options: o, followed: &changefeed.Followed{Region: f.Region}, timelineKnown: make(chan struct{}), wrongSetting: make(chan error, 1),
+		started: time.Now(), metrics: metrics.New(o.Version, o.Revision)}
+	if n.redis, err = openRedis(f.RedisURL, n.metrics.RedisCalls); err != nil {
 		return nil, err
 	}
-	registry := metrics.New(n.options.Version, n.options.Revision)
-	n.metrics = registry
-	if n.redis, err = openRedis(f.RedisURL, registry.RedisCalls); err != nil {
-		return nil, err
+	if f.FreshnessBound > 0 && n.redis.log != nil {
+		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
+	} else {
+		close(n.timelineKnown) // no fleet follows another timeline
 	}
-	n.claim = changefeed.NewClaim(n.redis.log, n.followed)
 	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.DatabaseURL, ReplicationURL: o.ReplicationURL,
 		// mutation: a node answers before it has looked; a node that starts knows of no newer timeline
 		Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown, Followed: n.followed})
 	if err != nil {
 		return nil, SettingError{err}
 	}
-	clock := boottime.New()
+	n.pages, n.keys = origin.New(n.database), apikey.NewStore(n.database)
+	return n, nil
+}
+
+// New wires a node. An error ends the process: what was opened until then is not closed.
+func New(ctx context.Context, o Options) (n *Node, err error) {
+	if n, err = open(ctx, o); err != nil {
+		return nil, err
+	}
+	if n.certificate, err = o.load(); err != nil {
+		return nil, err
+	}
+	f, logger, registry, clock := o.Flags, slog.New(o.Log), n.metrics, boottime.New()
+	n.logger, n.claim = logger, changefeed.NewClaim(n.redis.log, n.followed).Renew
 	n.Cache, err = cache.New(cache.Options{
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
@@ -121,43 +134,37 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 		return nil, err
 	}
 	n.followed.Proven = n.Cache.PrimaryStart
-	if f.FreshnessBound > 0 && n.redis.log != nil {
-		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
-	} else {
-		close(n.timelineKnown) // no fleet follows another timeline
-	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Prefix: n.followed.Prefix(), NodeID: n.name(),
 		FailureMode: f.LimiterFailureMode, Clock: clock})
-	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	if o.Traces {
 		n.tracer = tracing.New(ctx, n.options.Version, logger)
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database).Add)
-	pages.Queried = registry.Queried
+	n.pages.Queried = registry.Queried
 	n.server = edge.New(edge.Options{
-		Cache: n.Cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
+		Cache: n.Cache, Limiter: n.limiter, Origin: n.pages, Lookup: n.keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
 		Metrics: registry.Edge, Logger: logger, Proxies: f.TrustedProxies, MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
 		AccessLog: f.AccessLog, Tracer: n.tracer,
 	})
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, o.ReplicationURL)
 	}
-	n.openAdmin(pages, keys, registry, o.Settings, o.Log)
+	n.openAdmin(registry, o.Settings, o.Log)
 	return n, nil
 }
 
 // openAdmin makes what operators see of the node: health, metrics and settings.
-func (n *Node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *metrics.Registry, settings map[string]any, log *Log) {
-	n.probes = []func(context.Context){n.Cache.Probe, pages.Probe, keys.Probe}
+func (n *Node) openAdmin(registry *metrics.Registry, settings map[string]any, log *Log) {
+	n.probes = []func(context.Context){n.Cache.Probe, n.pages.Probe, n.keys.Probe}
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
-	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checksOf(pages, keys)...)
+	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checks()...)
 	registry.Collect(func() metrics.Snapshot {
-		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: pages.Stats(), Keys: n.server.Keys.Stats(), Usage: n.usage.Stats(),
-			KeyBreakerOpen: keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry(),
+		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: n.pages.Stats(), Keys: n.server.Keys.Stats(), Usage: n.usage.Stats(),
+			KeyBreakerOpen: n.keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry(),
 			LogLinesLost: log.lines.Lost()}
 		if n.follower != nil {
 			s.Follower, s.Feed = n.follower.Stats(), n.feed.Stats()

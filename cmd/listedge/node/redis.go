@@ -66,15 +66,15 @@ func openRedis(text string, observe func(purpose string) func(took time.Duration
 	if err != nil {
 		return c, fmt.Errorf("--redis-url: %w", err)
 	}
-	c = redisClients{pages: NewRedisClient(o), limiter: NewRedisClient(o), log: NewRedisClient(o)}
+	c = redisClients{pages: newRedisClient(o), limiter: newRedisClient(o), log: newRedisClient(o)}
 	c.pages.AddHook(callTimer(observe("pages")))
 	c.limiter.AddHook(callTimer(observe("limits")))
 	return c, nil
 }
 
-// NewRedisClient makes a client that keeps to the deadlines of its callers. It retries nothing,
+// newRedisClient makes a client that keeps to the deadlines of its callers. It retries nothing,
 // because a script that runs twice charges a bucket twice.
-func NewRedisClient(o redis.UniversalOptions) redis.UniversalClient {
+func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.DialerRetries = 1
@@ -136,8 +136,8 @@ func ParseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	return o, nil
 }
 
-// ParseInfo reads the name:value lines of Redis' INFO.
-func ParseInfo(text string) map[string]string {
+// parseInfo reads the name:value lines of Redis' INFO.
+func parseInfo(text string) map[string]string {
 	info := map[string]string{}
 	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
