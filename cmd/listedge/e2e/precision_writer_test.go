@@ -279,13 +279,13 @@ func (w *pageWriter) savepoint(ctx context.Context, tx pgx.Tx, l changefeed.List
 }
 
 // long writes long values. Postgres stores these apart from their rows, and does not send
-// them if an update changes another column.
+// them if an update changes another column. Some of them the log carries, others are too long for it.
 func (w *pageWriter) long(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, 2)
 	for i, id := range ids {
 		column := []string{"name", pick(w.random, l.Collection.Searched())}[i]
-		_, err := tx.Exec(ctx, "UPDATE "+table(l)+" SET "+column+" = (SELECT string_agg(md5($2 || n::text), '') FROM generate_series(1, 300) n) WHERE id = $1", id,
-			fmt.Sprint(w.random.Uint64()))
+		_, err := tx.Exec(ctx, "UPDATE "+table(l)+" SET "+column+" = (SELECT string_agg(md5($2 || n::text), '') FROM generate_series(1, $3) n) WHERE id = $1", id,
+			fmt.Sprint(w.random.Uint64()), 70+w.random.IntN(230))
 		if err != nil {
 			return err
 		}
