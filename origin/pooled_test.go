@@ -73,7 +73,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 var settingsOfPages = map[string]string{
 	"search_path": "public", "row_security": "off", "transaction_read_only": "on", "transaction_isolation": "read committed", "statement_timeout": "1500ms",
 	"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_sort": "off", "jit": "off", "max_parallel_workers_per_gather": "0",
-	"TimeZone": "UTC",
+	"TimeZone": "UTC", "gin_fuzzy_search_limit": "0",
 }
 
 // showSettings puts a view in the place of contacts: the name of its one row is
@@ -99,6 +99,7 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 			url := newDatabase(t)
 			conn := connect(t, url)
 			showSettings(t, conn)
+			exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET gin_fuzzy_search_limit = 5; ALTER DATABASE "+conn.Config().Database+" SET datestyle = 'German'")
 			through := url
 			if mode != "no pooler" {
 				_, through = sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "3"})

@@ -162,3 +162,24 @@ func TestAnActIsDoneBeforeItIsShown(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
+
+// Behind whatever settings a database has, commands read what they write.
+func TestSettingsOfADatabaseChangeNoCommand(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	first := openAdmin(t, url)
+	for _, setting := range []string{"datestyle = 'German'", "intervalstyle = 'sql_standard'", "bytea_output = 'escape'", "extra_float_digits = -10",
+		"timezone = 'Asia/Kolkata'", "standard_conforming_strings = off", "lc_numeric = 'C'", "quote_all_identifiers = on", "array_nulls = off"} {
+		exec(t, first.conn, "ALTER DATABASE "+first.conn.Config().Database+" SET "+setting)
+	}
+	c := openAdmin(t, url)
+	rate := 0.1
+	w := must1(c.CreateWorkspace(t.Context(), "W", &rate, nil, nil))
+	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
+	must1(c.RevokeKey(t.Context(), k.ID))
+	keys := must1(c.Keys(t.Context(), w.ID, nil))
+	if all := must1(c.Workspaces(t.Context())); len(all) != 1 || *all[0].RatePerSecond != rate || len(keys) != 1 || time.Since(*keys[0].CreatedAt).Abs() > time.Hour {
+		t.Errorf("%+v %+v", all, keys)
+	}
+	must1(c.Audit(t.Context(), audit.Filter{Limit: 10}))
+}

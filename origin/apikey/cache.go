@@ -10,8 +10,8 @@
 //
 // An entry is valid for maxAge after its look-up, and longer while the log
 // proves that its rows have not changed. If changes are not followed, the
-// entries in use are looked up again every refreshEvery. So a revocation
-// reaches every node within maxAge, in either mode.
+// entries in use are looked up again every refreshEvery. So, while look-ups
+// are answered, a revocation reaches every node within maxAge, in either mode.
 package apikey
 
 import (

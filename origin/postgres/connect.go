@@ -84,8 +84,8 @@ func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
 }
 
 // CommandSettings are the settings of commands and of the follower. jit is off because compiling
-// would take longer than what they ask of the catalog.
-var CommandSettings = Settings{"search_path": Schema, "jit": "off"}
+// would take longer than what they ask of the catalog. Behind a pooler times are sent as text.
+var CommandSettings = Settings{"search_path": Schema, "jit": "off", "datestyle": "ISO"}
 
 // prepareConfig sets what all connections have in common. If the URL names several servers,
 // target chooses one of them, unless the URL itself does (target_session_attrs). A single
@@ -169,6 +169,7 @@ func SessionSettings(timeout time.Duration) Settings {
 	return Settings{
 		"search_path":                   Schema,
 		"row_security":                  "off", // an error, where rows would silently be left out
+		"gin_fuzzy_search_limit":        "0",   // a search would silently leave rows out, too
 		"default_transaction_read_only": "on",
 		"default_transaction_isolation": "read committed", // a higher level finds no rows in a table that was rewritten meanwhile
 		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
