@@ -44,10 +44,10 @@ type exchange struct {
 	client   *client               // once the key is known to be valid
 	query    page.Query            // once parsed
 	control  cacheControl          // once memory was looked in
-	cost     cost
-	decision limiter.Decision // once limited
-	period   *period          // of the workspace's quota, once limited; nil = none
-	result   cache.Result     // once looked up; without an entry if it has to be filled
+	cost     cost                  // once limited
+	decision limiter.Decision      // once limited
+	period   *period               // of the workspace's quota, once limited; nil = none
+	result   cache.Result          // once looked up; without an entry if it has to be filled
 	outcome  metrics.Outcome
 	failure  *failure // once answered with a problem
 	phases   [phases]cache.Span
@@ -109,16 +109,12 @@ func (x *exchange) list(c lists.Collection) *failure {
 	if f := x.authenticate(); f != nil {
 		return f
 	}
-	x.decoded = x.scratch
-	found := parseQuery(&x.query, x.rawQuery, &x.decoded).asFailure()
-	if found == nil {
-		found = x.lookUp()
-	}
-	if f := x.limit(); f != nil {
+	early, cost := x.answerFromMemory()
+	if f := x.limit(cost); f != nil {
 		return f
 	}
-	if found != nil {
-		return found
+	if early != nil {
+		return early
 	}
 	if f := x.fill(); f != nil {
 		return f
@@ -177,9 +173,13 @@ func (x *exchange) unauthorised(p *problem) *failure {
 	return cmp.Or(x.server.guard.limit(x, bucket, 1, authLimited), &failure{problem: p})
 }
 
-// lookUp looks in memory for the page, and decides what the request costs. What is not in
-// memory is left to fill.
-func (x *exchange) lookUp() (f *failure) {
+// answerFromMemory reads the parameters, looks in memory for the page, and says what the request
+// costs. early is a failure that waits for the limit. What is not in memory is left to fill.
+func (x *exchange) answerFromMemory() (early *failure, c cost) {
+	x.decoded = x.scratch
+	if early = parseQuery(&x.query, x.rawQuery, &x.decoded).asFailure(); early != nil {
+		return early, oneToken
+	}
 	x.key = x.query.AppendKey(x.key[:0])
 	var err error
 	x.control = parseCacheControl(x.headers.control)
@@ -187,7 +187,7 @@ func (x *exchange) lookUp() (f *failure) {
 	case x.control.noCache && x.control.onlyIfCached: // no stored page may be returned, and the origin may not be read
 		err = cache.ErrNotStored
 	case x.control.noCache:
-		return nil
+		return nil, oneToken
 	case x.control.onlyIfCached && !x.server.Cache.HasRedis():
 		x.result, err = x.server.Cache.Stored(viewOf(x.query))
 	default:
@@ -198,14 +198,14 @@ func (x *exchange) lookUp() (f *failure) {
 	}
 	switch {
 	case err != nil:
-		f = lookUpFailed(&x.query, err)
+		early = lookUpFailed(&x.query, err)
 	case x.result.Entry != nil:
-		f = checkMatch(x)
+		early = checkMatch(x)
 	}
-	if f != nil || x.result.Entry != nil && x.notModified() {
-		x.cost = free
+	if early != nil || x.result.Entry != nil && x.notModified() {
+		return early, free
 	}
-	return f
+	return nil, oneToken
 }
 
 // cost is how many tokens a request takes from its client.
@@ -219,11 +219,11 @@ const (
 
 // limit takes the tokens that the request costs. It refuses a request that costs none only if
 // a rate is 0.
-func (x *exchange) limit() *failure {
-	if x.cost == free {
+func (x *exchange) limit(c cost) *failure {
+	x.cost = c
+	if c == free {
 		x.decision = x.server.Limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
 	} else {
-		x.cost = oneToken
 		x.decision = x.server.Limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
 	}
 	if x.server.Tracer != nil || x.waitedForLimit() {
