@@ -195,7 +195,7 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	if s == nil {
 		return Result{}, false
 	}
-	at := c.clock.At(now) // mutation: a machine that sleeps does not age
+	at := c.clock.At(now)
 	e := c.fresh(s, at)
 	if e == nil {
 		return Result{}, false
@@ -289,7 +289,7 @@ type known struct {
 
 // trusted reports whether the last proof is young enough: every change that was visible
 // bound ago has been applied.
-func (f *following) trusted(now time.Duration) bool { return int64(now) < f.trustedUntil.Load() } // mutation: served although untrusted
+func (f *following) trusted(now time.Duration) bool { return int64(now) < f.trustedUntil.Load() }
 
 // shareFactor: an answer that was read less than bound/shareFactor ago may be shared.
 const shareFactor = 4
@@ -306,7 +306,7 @@ var _ changefeed.Listener = (*Cache)(nil)
 func (c *Cache) Reset(epoch string, _ changefeed.ResetCause) {
 	c.followed.trustedUntil.Store(0)
 	c.followed.known.Store(&known{epoch: epoch})
-	c.replica.Reset() // mutation: rows outlive a reset
+	c.replica.Reset()
 }
 
 // Beat implements changefeed.Listener: the replica moves to the heartbeat's snapshot, and then
@@ -327,8 +327,8 @@ func (c *Cache) Beat(b changefeed.Beat) {
 	}
 	known.last = b.Proof
 	f.known.Store(&known)
-	f.proof.Store(max(f.proof.Load(), int64(c.clock.Of(b.Moment)))) // mutation: a read from before a sleep
-	f.trustedUntil.Store(f.proof.Load() + int64(f.bound))           // mutation: trusted for longer
+	f.proof.Store(max(f.proof.Load(), int64(c.clock.Of(b.Moment))))
+	f.trustedUntil.Store(f.proof.Load() + int64(f.bound))
 }
 
 // Mode is how the freshness of pages is judged.

@@ -367,7 +367,7 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (Fill
 	f, err := protect(func() (FillResult, error) { return call(last) })
 	times.Query = f.Query
 	view, following, known := l.fill.View, l.following.Load(), l.followed.known.Load()
-	if err == nil && following && l.isOfWrongServer(&f.At, &known.last) { // mutation: the wrong server's page is shared
+	if err == nil && following && l.isOfWrongServer(&f.At, &known.last) {
 		err = ErrWrongServer
 	}
 	if errors.Is(err, ErrWrongServer) {
@@ -384,7 +384,7 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (Fill
 	}
 	primary, shown, lags := f.At.Timeline == "", readAt, false // the rows show all that was visible at shown, unless a standby lags
 	if !primary {
-		shown = min(readAt, proof) // mutation: a standby's rows are as young as their statement
+		shown = min(readAt, proof)
 		lags = f.At.LSN < last.LSN // then nothing says when they last equalled the database
 	}
 	switch stored := f; {

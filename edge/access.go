@@ -48,7 +48,7 @@ type period struct {
 // at returns the quota's period in which now is, by the node's clock. It allocates once in a
 // period. Requests of the old period that are still being decided keep its count.
 func (q *quota) at(now time.Time) *period {
-	if p := q.current.Load(); p != nil && !now.Before(p.begin) && now.Before(p.end) { // mutation: a request counts in the period of another
+	if p := q.current.Load(); p != nil && !now.Before(p.begin) && now.Before(p.end) {
 		return p
 	}
 	name, begin, end := q.Period.Bounds(now)

@@ -435,7 +435,7 @@ func (x *exchange) endPhase(p phase) {
 
 // bodySize returns the size of the response's body as it is sent.
 func (x *exchange) bodySize() int {
-	if x.http.IsHead() { // mutation: the body of HEAD is counted
+	if x.http.IsHead() {
 		return 0
 	}
 	return x.conn.response.size

@@ -30,7 +30,7 @@ func (a *activeAccounts) add(x account) {
 	x.base().active = true
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.accounts[x] = struct{}{} // mutation: a bucket in use is forgotten
+	a.accounts[x] = struct{}{}
 	if !a.sweeping {
 		a.sweeping = true
 		time.AfterFunc(sweepEvery, a.sweep)

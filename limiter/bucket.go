@@ -163,7 +163,7 @@ func (b *Bucket) begin(now int64, giveBack bool) call {
 	if !b.lease.Begin(&v.Call, need, now, f, giveBack) {
 		return nil
 	}
-	v.Until = now + f.Ahead + callTimeout.Microseconds() // mutation: a call that nobody waits for gets tokens
+	v.Until = now + f.Ahead + callTimeout.Microseconds()
 	return v
 }
 

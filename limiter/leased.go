@@ -51,7 +51,7 @@ func (r *request) decide(now int64) Decision {
 		}
 		if refused && p.outcome == lease.Granted { // the refusal of another account makes the token useless
 			p.base().mu.Lock()
-			p.refund(now, p.alone) // mutation: a request that a rate refuses costs the quota a token
+			p.refund(now, p.alone)
 			p.base().mu.Unlock()
 			p.status.Remaining++
 		}
@@ -99,7 +99,7 @@ func (r *request) decideRemote() {
 		}
 	}
 	if len(calls) > 0 {
-		calls[0].base().shard.enqueue(calls...) // mutation: two buckets, two trips
+		calls[0].base().shard.enqueue(calls...)
 	}
 	for i := range slices.Backward(r.parts[:]) { // a quota may be waited for longer than a bucket
 		if p := &r.parts[i]; p.outcome == lease.NeedRemote {
@@ -138,7 +138,7 @@ func (r *request) await(p *part) {
 	if p.replies != nil {
 		select {
 		case got = <-p.replies:
-		case <-time.After(time.Duration(p.until-r.l.now()) * time.Microsecond): // mutation: requests wait for ever
+		case <-time.After(time.Duration(p.until-r.l.now()) * time.Microsecond):
 		}
 	}
 	h.mu.Lock()
@@ -159,7 +159,7 @@ func (r *request) await(p *part) {
 }
 
 // refuses reports whether no new calls are made: the shard is down or closed.
-func (s *shard) refuses() bool { return s.down.Load() || s.l.closed.Load() } // mutation: a heartbeat opens the way after Close
+func (s *shard) refuses() bool { return s.down.Load() || s.l.closed.Load() }
 
 // Close waits for the calls in flight, gives back what this node holds, sends its debts, leaves
 // the fleet, and ends the limiter's goroutines. No more calls, sweeps and shards begin. If ctx

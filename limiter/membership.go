@@ -54,12 +54,12 @@ local size = redis.pcall('ZCARD', KEYS[1])
 if type(size) == 'table' and string.find(size.err, 'WRONGTYPE', 1, true) then
   redis.call('DEL', KEYS[1])
 end
-if ARGV[2] == 'present' and now <= tonumber(ARGV[3]) then -- mutation: a late heartbeat counts
+if ARGV[2] == 'present' and now <= tonumber(ARGV[3]) then
   redis.call('ZADD', KEYS[1], before(0), ARGV[1])
 elseif ARGV[2] == 'leaving' then
   redis.call('ZREM', KEYS[1], ARGV[1])
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE)) -- mutation: nodes that are gone are counted
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))
 redis.call('ZREMRANGEBYSCORE', KEYS[1], before(-MEMBER_LIFE), '+inf')
 redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
 return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)), now }
@@ -109,7 +109,7 @@ func (s *shard) beat() {
 // have arrived. If its state is present, the other nodes stop withholding this node's part of
 // the rate. So after one without an answer the state is not present.
 func (s *shard) state() string {
-	if s.silence != nil || s.unreachable(s.link.Wait()) || s.owesDebts() { // mutation: contact is an answered heartbeat
+	if s.silence != nil || s.unreachable(s.link.Wait()) || s.owesDebts() {
 		return recovering
 	}
 	return present
@@ -121,7 +121,7 @@ func (s *shard) heartbeat(state string) {
 	defer cancel()
 	sent := s.l.now()
 	if state == present {
-		s.contact = sent // mutation: contact is an answered heartbeat
+		s.contact = sent
 		s.publish()
 	}
 	b := &beat{shard: s, state: state, until: sent + s.ahead + callTimeout.Microseconds()}
@@ -132,11 +132,11 @@ func (s *shard) heartbeat(state string) {
 func (b *beat) complete(err error, sent int64) {
 	s := b.shard
 	s.ahead += heartbeatInterval.Microseconds() / 100 // the clocks drift apart, by a percent at most
-	arrived := err == nil && b.state != leaving       // mutation: contact is an answered heartbeat
+	arrived := err == nil && b.state != leaving
 	if arrived {
 		now := s.l.now()
 		s.answeredAt.Store(now)
-		s.ahead = b.now - sent    // mutation: a node does not know when a heartbeat is late
+		s.ahead = b.now - sent
 		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
 		copy(s.counts[1:], s.counts[:])
 		s.counts[0], s.missing = b.nodes, b.missing
@@ -149,7 +149,7 @@ func (b *beat) complete(err error, sent int64) {
 		s.recovered()
 		if s.fleet().Cold { // at all masters of a Cluster the other nodes count this one before it needs their buckets
 			for i := range maxShards {
-				s.l.shardOf(membersKey(i)) // mutation: a node beats where it is asked for
+				s.l.shardOf(membersKey(i))
 			}
 		}
 	}
@@ -161,7 +161,6 @@ func (b *beat) complete(err error, sent int64) {
 // other nodes are assumed to be missing. While calls are answered, the latest count is used
 // however old it is: otherwise each node would withhold the parts of all others.
 func (s *shard) publish() {
-	// mutation: every node thinks it is the only one; an empty Redis makes the fleet one node
 	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, Contact: s.contact, Ahead: s.ahead, Link: &s.link}
 	if f.Cold = s.counts[len(s.counts)-1] == 0; f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)

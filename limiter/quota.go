@@ -87,7 +87,7 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.tokens != tokens { // a block of the old number goes back
-		q.taken = min(q.taken, q.spent) // mutation: a changed block stays
+		q.taken = min(q.taken, q.spent)
 		q.tokens, q.deny = tokens, 0
 		l.active.add(q)
 	}
@@ -99,7 +99,7 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 func (q *Counter) forget() {
 	q.l.quotas.mu.Lock()
 	defer q.l.quotas.mu.Unlock()
-	if left := time.Until(time.UnixMicro(q.until).Add(quotaKept)); left > 0 { // mutation: a quota is forgotten
+	if left := time.Until(time.UnixMicro(q.until).Add(quotaKept)); left > 0 {
 		time.AfterFunc(left, q.forget)
 		return
 	}
@@ -138,7 +138,6 @@ func (q *Counter) patience() int64 {
 func (q *Counter) takeAlone(now, ahead int64) (lease.Outcome, Status) {
 	ok := q.l.mode == FailAllow
 	if q.l.mode == FailLocal {
-		// mutation: a quota that is lowered forgets its debt; an unknown quota is a full one
 		ok = (q.answered != never || q.shard.refuses()) && q.spent-q.taken < q.left(now, 1)/max(1, q.shard.fleet().Nodes)
 	}
 	if !ok {
@@ -152,7 +151,7 @@ func (q *Counter) takeAlone(now, ahead int64) (lease.Outcome, Status) {
 // left is how much of the quota no node has taken, if the others have taken since the last
 // answer so many times what they usually do. q.mu is held.
 func (q *Counter) left(now int64, times float64) int64 {
-	return q.tokens - q.total - int64(times*q.others*float64(max(0, now-q.answered))) // mutation: the part of a quota is of a full one
+	return q.tokens - q.total - int64(times*q.others*float64(max(0, now-q.answered)))
 }
 
 func (q *Counter) refund(int64, bool) { q.spent-- }
@@ -174,7 +173,7 @@ func (q *Counter) begin(now int64, giveBack bool) call {
 		q.taken = min(q.taken, q.spent)
 	}
 	q.more = false
-	c.floor = max(q.spent, q.taken) // mutation: a lost count stays lost
+	c.floor = max(q.spent, q.taken)
 	return c
 }
 

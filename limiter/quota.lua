@@ -28,7 +28,7 @@ end
 local total = tonumber(state[1] or 0) or 0
 local known, mine = string.match(state[2] or '0 0', '^(%d+) (%d+)$')
 known, mine = tonumber(known or 0), tonumber(mine or 0)
-if number <= known then return { mine, total } end -- mutation: a late call to a quota is executed
+if number <= known then return { mine, total } end
 
 local free = quota - total + mine - floor
 local taken = floor + math.max(0, math.min(need, free), math.min(want, math.floor(free / (3 * ARGV[7]))))

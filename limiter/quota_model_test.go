@@ -20,7 +20,7 @@ func (m *quotaModel) visit(c *count) {
 		free := c.tokens - m.total + n.taken - c.floor
 		more := max(0, min(c.need, free), min(c.want, free/(3*c.nodes)))
 		m.total += c.floor + more - n.taken
-		n.number, n.taken = c.number, c.floor+more // mutation: a lost answer loses a block
+		n.number, n.taken = c.number, c.floor+more
 		if m.runs[c.run] = n; c.last == 1 {
 			delete(m.runs, c.run)
 		}

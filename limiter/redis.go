@@ -73,7 +73,7 @@ func (r *redisStore) shardOf(key string) uint8 {
 	master := masterOf(cluster, key)
 	for i := range maxShards {
 		if masterOf(cluster, membersKey(i)) == master {
-			return uint8(i) // mutation: all masters are one shard
+			return uint8(i)
 		}
 	}
 	return 0
@@ -102,7 +102,7 @@ func (r *redisStore) execute(ctx context.Context, calls []call) []error {
 	errs := make([]error, len(calls))
 	r.send(ctx, calls, errs, false)
 	if slices.ContainsFunc(errs, lacksScript) {
-		r.send(ctx, calls, errs, true) // mutation: the script is sent once
+		r.send(ctx, calls, errs, true)
 	}
 	return errs
 }
@@ -145,7 +145,7 @@ func (r *redisStore) send(ctx context.Context, calls []call, errs []error, again
 // NoRetry a Cluster's client repeats a whole pipeline even if it is set to no retries.
 type once struct{ *redis.Cmd }
 
-func (once) NoRetry() bool { return true } // mutation: a call is sent again
+func (once) NoRetry() bool { return true }
 
 // arguments packs a call to a bucket into the script's one argument. Redis reads one faster than many.
 func arguments(c *lease.Call) []byte {

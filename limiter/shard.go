@@ -102,7 +102,7 @@ func (s *shard) enqueue(accounts ...account) {
 
 // startSend sends the next pipeline, or leaves that to the next answer. s.mu is held.
 func (s *shard) startSend() {
-	if len(s.queue) > 0 && s.inFlight < maxPipelines { // mutation: all go back at once
+	if len(s.queue) > 0 && s.inFlight < maxPipelines {
 		s.inFlight++
 		go s.send()
 	}
@@ -179,7 +179,7 @@ func (s *shard) recordAnswer(errs []error, sent int64) {
 	}
 	if s.failures++; (s.failures >= maxFailures || late >= callTimeout.Microseconds()) && !s.down.Load() {
 		s.downAt = now
-		s.down.Store(true) // mutation: the breaker never opens
+		s.down.Store(true)
 		s.hasDebts.Store(true)
 	}
 }
@@ -236,7 +236,7 @@ func (s *shard) close(ctx context.Context) {
 	})
 	s.mu.Lock()
 	s.closing = ctx
-	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b account) int { return cmp.Compare(held[b], held[a]) }) // mutation: the fewest tokens go back first
+	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b account) int { return cmp.Compare(held[b], held[a]) })
 	s.startSend()
 	drained()
 	s.mu.Unlock()

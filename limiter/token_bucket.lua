@@ -65,7 +65,7 @@ local function time_for(units)
   if units <= 0 then return 0 end
   return min(MAX_UNITS, ceil(units * 1000000 / stored_rate))
 end
-local function cap() return max(0, stored_burst - held_now - held_before) * TOKEN end -- mutation: what is held does not count, in the script
+local function cap() return max(0, stored_burst - held_now - held_before) * TOKEN end
 local function lowest() return -floor(stored_burst / 4) * TOKEN end
 local function whole(number) return number % 1 == 0 and number >= 0 and number <= 2 ^ 53 end -- false for NaN
 local ticks = known and refilled_at + clock_lag

@@ -36,7 +36,7 @@ func (b *twin) execute(c *lease.Call, now int64) (changed bool) {
 		*b = fullTwin(c.Policy, now)
 	}
 	before, absent := *b, b.UsedIn < 0
-	missing, nodes := c.Missing, max(1, c.Nodes) // mutation: the share of missing nodes is not held back
+	missing, nodes := c.Missing, max(1, c.Nodes)
 	stepped := !b.refill(now, missing, nodes)
 	if excess := b.Withheld - portion(b.Policy.Units(), missing, nodes); excess > 0 {
 		b.Level += excess
@@ -87,7 +87,7 @@ func (b *twin) execute(c *lease.Call, now int64) (changed bool) {
 // back. Then RefilledAt is set to now, and this call gets no tokens.
 func (b *twin) refill(now, missing, nodes int64) bool {
 	if now < b.RefilledAt {
-		if b.RefilledAt-now > clockSlack { // mutation: a clock that steps back refills
+		if b.RefilledAt-now > clockSlack {
 			b.ClockLag += b.RefilledAt - now
 			b.RefilledAt = now
 			return false
@@ -102,7 +102,7 @@ func (b *twin) refill(now, missing, nodes int64) bool {
 		}
 		b.grow(edge-b.RefilledAt, missing, nodes)
 		b.RefilledAt = edge
-		b.HeldBefore, b.HeldNow = b.HeldNow, 0 // mutation: the slice before does not count
+		b.HeldBefore, b.HeldNow = b.HeldNow, 0
 	}
 	b.grow(now-b.RefilledAt, missing, nodes)
 	b.RefilledAt = now
@@ -129,7 +129,7 @@ func portion(units, parts, of int64) int64 {
 }
 
 // cap is the most the bucket may contain while nodes hold tokens of it.
-func (b *twin) cap() int64 { return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token } // mutation: what is held does not count
+func (b *twin) cap() int64 { return max(0, b.Policy.Burst-b.HeldNow-b.HeldBefore) * lease.Token }
 
 // floor bounds how far a debt takes the level below 0.
 func (b *twin) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
@@ -140,19 +140,19 @@ func (b *twin) grant(c *lease.Call, nodes int64) {
 	c.Granted = min(c.Need, have)
 	if c.Granted == c.Need && b.Policy.Leased() {
 		held := b.HeldNow + b.HeldBefore
-		bound := (have + held) / max(minParts, 2*nodes+1) // mutation: a lease is all there is
+		bound := (have + held) / max(minParts, 2*nodes+1)
 		switch {
 		case c.Fair == 1:
 			bound = have
 		case burst < 3*nodes:
 			bound = 0
 		case 2*have < burst:
-			bound = have / (3 * nodes) // mutation: leases amid a burst
+			bound = have / (3 * nodes)
 		}
 		c.Leased = max(0, min(c.Extra, bound, have-c.Granted, burst/2-held))
 	}
 	b.Level -= (c.Granted + c.Leased) * lease.Token
-	b.HeldNow += c.Leased + c.Hold*c.Granted // mutation: what a slow Redis grants is not held
+	b.HeldNow += c.Leased + c.Hold*c.Granted
 }
 
 // lasts is for how long a lease of now counts as held: until the end of the next slice.

@@ -43,17 +43,17 @@ var errAheadOfPrimary = fmt.Errorf(
 // known from now on.
 func (l lineage) judge(position uint64, at time.Time, p *changefeed.Proof) (lineage, error) {
 	if l.seenAt.IsZero() || l.primary != "" && l.primary != p.StartedAt {
-		l = lineage{seen: position, seenAt: at, lost: l.lost} // mutation: a standby ahead of its primary is forgotten
+		l = lineage{seen: position, seenAt: at, lost: l.lost}
 	}
 	l.primary = p.StartedAt
 	if l.floor == 0 && !p.Moment.Before(l.seenAt) {
 		l.floor = p.LSN
-		l.lost = l.lost || p.LSN < l.seen // mutation: a standby ahead of its primary
+		l.lost = l.lost || p.LSN < l.seen
 	}
 	switch {
 	case l.lost:
 		return l, errAheadOfPrimary
-	case l.floor == 0 || position < l.floor: // mutation: a standby ahead of its primary; a standby that its primary has overtaken
+	case l.floor == 0 || position < l.floor:
 		return l, postgres.ErrLagging
 	}
 	return l, nil

@@ -102,7 +102,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *page.Query, p *ch
 		if err != nil {
 			return fmt.Errorf("%w: %w", page.ErrUnavailable, err)
 		}
-		defer conn.Release() // mutation: the LSN in the page's own statement
+		defer conn.Release()
 		is, at, err := s.replayed(soon, conn)
 		if err != nil {
 			return err
@@ -112,7 +112,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *page.Query, p *ch
 		}
 		began := time.Now()
 		var by changefeed.Server
-		rows, by, err = o.read(ctx, conn, q) // mutation: the LSN in the page's own statement
+		rows, by, err = o.read(ctx, conn, q)
 		o.observe(&s.upstream, err, time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {

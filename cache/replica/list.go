@@ -60,7 +60,7 @@ func behind(p lists.Position) lists.Position {
 	if p == "" {
 		return ""
 	}
-	return p + "\x00" // mutation: a bound is before its row
+	return p + "\x00"
 }
 
 // isBehind says whether the bound is behind(p).
@@ -91,8 +91,8 @@ func (g *Range) find(at lists.Position) int {
 
 // find returns the index of the range that has the bound (covered), else of the next one.
 func (l *List) find(at lists.Position) (i int, covered bool) {
-	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at }) // mutation: a range has its upper bound
-	return i, i < len(l.ranges) && l.ranges[i].lo <= at                             // mutation: a range has its lower bound only behind
+	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at })
+	return i, i < len(l.ranges) && l.ranges[i].lo <= at
 }
 
 // uncover gives up what the list has from lo to before hi.
@@ -108,8 +108,8 @@ func (r *Replica) uncover(l *List, lo, hi lists.Position) {
 		g.rows = nil // pages may have the range
 		r.clock.remove(g)
 	}
-	l.ranges = slices.Delete(l.ranges, from, to) // mutation: an evicted range is still covered
-	l.version.Add(1)                             // mutation: the version is not raised by eviction
+	l.ranges = slices.Delete(l.ranges, from, to)
+	l.version.Add(1)
 	if len(l.ranges) == 0 {
 		delete(l.table.lists, l.Key)
 		if len(l.table.lists) == 0 {
@@ -192,11 +192,11 @@ func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxByt
 	touch(&l.used)
 	p.List, p.Version, rows = l, l.version.Load(), dst
 	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
-	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) { // mutation: a page begins in a gap
+	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) {
 		return p, rows, false
 	}
 	p.Last = l.ranges[i]
-	j := sort.Search(len(p.Last.rows), func(j int) bool { return p.Last.rows[j].Compare(l.Order, after) > 0 }) // mutation: a page has the row at its position
+	j := sort.Search(len(p.Last.rows), func(j int) bool { return p.Last.rows[j].Compare(l.Order, after) > 0 })
 	for bytes := 0; ; i, j = i+1, 0 {
 		p.Last = l.ranges[i]
 		touch(&p.Last.used)
@@ -208,10 +208,10 @@ func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxByt
 			}
 			rows = append(rows, row)
 		}
-		if p.Last.hi == listEnd { // mutation: a page ends with its range
+		if p.Last.hi == listEnd {
 			return p, rows, true
 		}
-		if i+1 == len(l.ranges) || l.ranges[i+1].lo != p.Last.hi { // mutation: a page goes on across a gap
+		if i+1 == len(l.ranges) || l.ranges[i+1].lo != p.Last.hi {
 			return p, rows, false
 		}
 	}
@@ -257,7 +257,7 @@ func (r *Replica) evict() {
 		if c.hand++; c.hand >= len(c.ranges) {
 			c.hand = 0
 		}
-		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.used.Swap(false) { // mutation: the hand gives no second chance
+		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.used.Swap(false) {
 			r.counts.Evicted++
 			r.uncover(g.list, g.lo, g.hi)
 		}

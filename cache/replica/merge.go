@@ -89,7 +89,7 @@ func (r *Replica) merge(f *Fill) Outcome {
 		return WrongServer
 	case r.isTooOld(f):
 		return TooOld
-	case !r.covers(&f.At): // mutation: merged at once
+	case !r.covers(&f.At):
 		return Parked
 	}
 	rows, o := r.unseen(f)
@@ -103,15 +103,15 @@ func (r *Replica) isOfWrongServer(v *changefeed.ReadPoint) bool {
 	if v.Timeline != "" {
 		return v.Timeline != r.state.timeline
 	}
-	return v.StartedAt != r.state.startedAt // mutation: a fill of another run
+	return v.StartedAt != r.state.startedAt
 }
 
 // isTooOld says whether the fill may lack a change that the history has forgotten.
 func (r *Replica) isTooOld(f *Fill) bool {
 	if f.At.Timeline != "" {
-		return f.At.LSN < r.history.floor.lsn // mutation: a standby behind what is remembered
+		return f.At.LSN < r.history.floor.lsn
 	}
-	return f.At.Began.Compare(r.history.floor.at) < 0 // mutation: a fill of the primary from before what is remembered
+	return f.At.Began.Compare(r.history.floor.at) < 0
 }
 
 // covers says whether the state shows all that the read point shows. An equal Xmax is not
@@ -122,19 +122,18 @@ func (r *Replica) isTooOld(f *Fill) bool {
 func (r *Replica) covers(v *changefeed.ReadPoint) bool {
 	s := &r.state
 	if v.Timeline != "" {
-		// mutation: by the LSN alone; an unsettled change at the LSN; by the LSN before the statement
 		return s.lsn >= v.Through && (s.unsettled == 0 || s.unsettled > v.Through)
 	}
-	return s.snapshot.Xmax >= v.Snapshot.Xmax && !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees) // mutation: by xmax alone; a lower xmax
+	return s.snapshot.Xmax >= v.Snapshot.Xmax && !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees)
 }
 
 // sees says whether the fill shows a change that was settled. A statement on the primary
 // shows what a heartbeat showed that was taken before it began.
 func (f *Fill) sees(c *remembered) bool {
 	if f.At.Timeline != "" {
-		return c.lsn <= f.At.LSN // mutation: a standby that lags; a standby's LSN is behind the change
+		return c.lsn <= f.At.LSN
 	}
-	return c.at.Compare(f.At.Began) <= 0 || f.At.Snapshot.Sees(c.xid) // mutation: without what the primary's statement does not see
+	return c.at.Compare(f.At.Began) <= 0 || f.At.Snapshot.Sees(c.xid)
 }
 
 // unseen returns the rows that have changed between what the fill shows and what the state
@@ -142,19 +141,19 @@ func (f *Fill) sees(c *remembered) bool {
 // all of them left is that of the fill, even if it shows some of them already, or else that of the
 // state's own version.
 func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
-	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} { // mutation: a change of the collection is overlooked
+	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} {
 		for _, c := range r.history.of[table] {
 			switch {
-			case f.sees(c): // mutation: without what the fill does not show
+			case f.sees(c):
 				continue
 			case c.rows == nil:
-				return nil, AnyRow // mutation: a change that names no rows is overlooked
+				return nil, AnyRow
 			case rows == nil:
 				rows = map[uuid.UUID]*lists.Row{}
 			}
 			for i := range c.rows {
 				row := &c.rows[i]
-				rows[row.ID] = completed(row, rows[row.ID]) // mutation: what an unseen change left is that of the fill
+				rows[row.ID] = completed(row, rows[row.ID])
 			}
 		}
 	}
@@ -210,7 +209,7 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lis
 			return nil, until, AnyRow
 		case unknown:
 			if at := row.Position(f.Order); at > f.After {
-				until = min(until, at) // mutation: a gap is covered
+				until = min(until, at)
 			}
 		case member:
 			own := *row // without its neighbours in the change
@@ -244,7 +243,7 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	}
 	consistent = consistent && r.cover(l, behind(f.After), until, rows)
 	switch {
-	case !consistent: // mutation: a fill that differs is merged
+	case !consistent:
 		r.forget(t)
 		return Inconsistent
 	case len(l.ranges) == 0:

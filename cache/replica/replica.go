@@ -119,7 +119,7 @@ func (r *Replica) Reset() {
 	defer r.mu.Unlock()
 	for _, t := range r.tables {
 		for _, l := range t.lists {
-			l.version.Add(1) // mutation: the version is not raised by a reset
+			l.version.Add(1)
 		}
 	}
 	for _, f := range r.parked {
@@ -139,13 +139,12 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	defer r.mu.Unlock()
 	if !r.synced {
 		r.synced = true
-		r.history.floor = point{b.At, b.LSN} // mutation: joining leaves no floor
+		r.history.floor = point{b.At, b.LSN}
 	} else {
 		for _, c := range b.Settled {
 			r.settle(c, point{b.At, c.LSN})
 		}
 	}
-	// mutation: a standby may be ahead of the snapshot
 	r.state = state{position: b.At, snapshot: b.Snapshot, lsn: r.state.end, end: b.LSN, timeline: b.Timeline, startedAt: b.StartedAt}
 	for _, c := range b.Unsettled {
 		if r.state.unsettled == 0 || c.LSN < r.state.unsettled {
@@ -171,7 +170,7 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 		r.history.add(&remembered{point: at, xid: c.XID, table: of, rows: rows})
 		switch t := r.tables[of]; {
 		case t == nil:
-		case rows == nil: // mutation: a table whose rows are not named is kept
+		case rows == nil:
 			r.forget(t)
 		default:
 			for i := range rows {
@@ -183,7 +182,7 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 		if c.Touches(collection) {
 			r.history.add(&remembered{point: at, xid: c.XID, table: changefeed.List{Collection: collection}})
 			for of, t := range r.tables {
-				if of.Collection == collection { // mutation: a collection is kept
+				if of.Collection == collection {
 					r.forget(t)
 				}
 			}
@@ -259,7 +258,7 @@ func (h *history) trim(budget int) {
 	for h.bytes > budget {
 		c := h.queue[0]
 		h.queue[0], h.queue = nil, h.queue[1:]
-		h.floor = point{c.at, max(h.floor.lsn, c.lsn)} // mutation: a forgotten change leaves no floor; the floor's LSN falls
+		h.floor = point{c.at, max(h.floor.lsn, c.lsn)}
 		h.bytes -= c.bytes()
 		if of := h.of[c.table]; len(of) > 1 {
 			of[0], h.of[c.table] = nil, of[1:]

@@ -37,11 +37,11 @@ const (
 // compare; known is false if the row does not have it.
 func belongs(row *lists.Row, k *Key, searchText func() (text string, known bool)) belonging {
 	switch {
-	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter: // mutation: the filter is forgotten
+	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter:
 		return foreign
-	case !row.HasPosition(k.Order): // mutation: a row of no known name is put
+	case !row.HasPosition(k.Order):
 		return everywhere
-	case row.Flags&lists.NameUnknown != 0 || row.Text() == "": // mutation: what is unknown is served
+	case row.Flags&lists.NameUnknown != 0 || row.Text() == "":
 		return unknown
 	case k.Search == "":
 		return member
@@ -49,7 +49,7 @@ func belongs(row *lists.Row, k *Key, searchText func() (text string, known bool)
 	switch text, known := searchText(); {
 	case !known:
 		return unknown
-	case strings.Contains(text, k.Search): // mutation: a searched row is kept though its text changed; a row that begins to match is not put
+	case strings.Contains(text, k.Search):
 		return member
 	}
 	return foreign
@@ -79,7 +79,7 @@ func (r *Replica) change(t *table, changed *lists.Row) {
 		}
 		from := positionsOf(t.of.Collection, old)
 		for _, l := range t.lists {
-			r.remove(l, old, from[l.Order]) // mutation: a row is removed from one list only
+			r.remove(l, old, from[l.Order])
 		}
 	}
 	if row.Flags&lists.Gone != 0 {
@@ -102,8 +102,8 @@ func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
 		return
 	}
 	g := l.ranges[i]
-	if j := g.find(at); j < len(g.rows) && g.rows[j] == row { // mutation: a row is removed where it is put
-		l.version.Add(1) // mutation: the version is not raised by a row that leaves
+	if j := g.find(at); j < len(g.rows) && g.rows[j] == row {
+		l.version.Add(1)
 		g.rows = slices.Delete(g.rows, j, j+1)
 		r.hide(l.table, row)
 	}
@@ -115,7 +115,7 @@ func (r *Replica) put(l *List, row *lists.Row, at lists.Position, b belonging) {
 	i, covered := l.find(at)
 	switch {
 	case b == member && covered:
-		l.version.Add(1) // mutation: the version is not raised by a row that enters
+		l.version.Add(1)
 		g := l.ranges[i]
 		g.rows = slices.Insert(g.rows, g.find(at), row)
 		r.show(l.table, row)
@@ -176,5 +176,5 @@ func (r *Replica) hide(t *table, row *lists.Row) {
 	}
 	r.clock.bytes -= rowSize(row)
 	r.released += rowSize(row)
-	delete(t.rows, row.ID) // mutation: a row that no range shows is remembered
+	delete(t.rows, row.ID)
 }

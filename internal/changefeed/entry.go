@@ -168,7 +168,7 @@ func (s *Snapshot) Sees(xid uint64) bool {
 		return false
 	}
 	_, running := slices.BinarySearch(s.Running, xid)
-	return !running // mutation: an open transaction hides all after it
+	return !running
 }
 
 // String writes what ParseSnapshot reads.

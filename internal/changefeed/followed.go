@@ -175,7 +175,7 @@ func (f *Followed) OldTimeline() error {
 // old run: a freshness bound after its last heartbeat. So neither a restart nor a failover
 // needs an exception. Another system is accepted once it is the node's server (SetServer).
 func (f *Followed) Refuse(s Server, startedAt string) error {
-	if s.Timeline == 0 { // mutation: a standby's answer is the primary's
+	if s.Timeline == 0 {
 		return fmt.Errorf("%s is a standby", s.Address)
 	}
 	if err := f.RefuseDatabase(s); err != nil {
@@ -184,7 +184,7 @@ func (f *Followed) Refuse(s Server, startedAt string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case startedAt == "" && s.Timeline < f.newest: // mutation: any timeline is the primary's
+	case startedAt == "" && s.Timeline < f.newest:
 		return fmt.Errorf("%s: %w", s.Address, &TimelineError{Server: s.Timeline, Fleet: f.newest})
 	case startedAt != "" && startedAt != s.StartedAt:
 		return fmt.Errorf("%s, started %s, is not the server that is followed: timeline %d, started %s", s.Address, asTime(s.StartedAt), f.newest, asTime(startedAt))

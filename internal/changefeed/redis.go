@@ -149,7 +149,7 @@ func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
 // written anew: readers notice that entries are missing.
 var appendEntries = redis.NewScript(`
 local present = redis.pcall('GET', KEYS[2])
-if ARGV[2] == '' and present and present ~= ARGV[1] then -- mutation: an old epoch is written to
+if ARGV[2] == '' and present and present ~= ARGV[1] then
 	return {-1}
 end
 local fenced = false
@@ -218,7 +218,7 @@ func (w *writer) append(ctx context.Context, keys []string, epoch string, entrie
 		if e.Heartbeat != nil {
 			h := *e.Heartbeat
 			h.LogServer = w.server
-			if w.first == (Position{}) || h.After.Compare(w.first) < 0 { // mutation: a heartbeat comes after entries of another server
+			if w.first == (Position{}) || h.After.Compare(w.first) < 0 {
 				h.After = Position{}
 			}
 			e.Heartbeat = &h
@@ -323,7 +323,7 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 			entries = append(entries, decode(at, m.Values))
 		}
 	}
-	return entries, len(entries) >= readBatch, nil // mutation: no read is cut
+	return entries, len(entries) >= readBatch, nil
 }
 
 // decode reads the fields of an entry. If it cannot, the entry is Undecodable.

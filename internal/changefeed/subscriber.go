@@ -86,8 +86,8 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 		return err
 	}
 	defer reader.Close()
-	s.subscription.NewSession(server)                             // mutation: a session goes on with another reader
-	for err == nil && ctx.Err() == nil && !s.subscription.moved { // mutation: a subscriber reads on although another server has the log
+	s.subscription.NewSession(server)
+	for err == nil && ctx.Err() == nil && !s.subscription.moved {
 		err = s.readOnce(ctx, reader)
 	}
 	return err
@@ -128,7 +128,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	if err != nil {
 		return err
 	}
-	s.subscription.Apply(began, entries, cut) // mutation: a read begins when it returned
+	s.subscription.Apply(began, entries, cut)
 	s.mu.Lock()
 	s.stats.Entries += uint64(len(entries))
 	s.mu.Unlock()

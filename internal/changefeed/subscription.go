@@ -127,7 +127,7 @@ func (s *Subscription) Next() (epoch string, after Position) { return s.epoch, s
 // NewSession begins a session in which the server answers all reads; empty = there is
 // only one server.
 func (s *Subscription) NewSession(server string) {
-	s.server, s.moved, s.reads = server, false, nil // mutation: reads outlive the session
+	s.server, s.moved, s.reads = server, false, nil
 }
 
 // Apply applies the result of a read: the entries after the position. began is when the
@@ -137,7 +137,7 @@ func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) {
 	for i := range entries {
 		s.apply(&entries[i])
 	}
-	if !cut && s.begun { // mutation: a read that was cut proves; a read before the first entry proves
+	if !cut && s.begun {
 		s.reads = remember(s.reads, read{began, s.position})
 	}
 }
@@ -160,7 +160,7 @@ func remember(reads []read, r read) []read {
 // log; zero = there is no such read. rest are the reads for later heartbeats.
 func proves(reads []read, after Position) (moment time.Time, rest []read) {
 	n := 0
-	for n < len(reads) && after.Compare(reads[n].end) > 0 { // mutation: any heartbeat is a proof; a read that saw the entry at After proves
+	for n < len(reads) && after.Compare(reads[n].end) > 0 {
 		n++
 	}
 	if n > 0 {
@@ -171,7 +171,7 @@ func proves(reads []read, after Position) (moment time.Time, rest []read) {
 
 func (s *Subscription) reset(cause ResetCause) {
 	s.begun, s.synced, s.startedAt = false, false, ""
-	s.reads, s.unsettled = nil, nil // mutation: reads outlive a reset
+	s.reads, s.unsettled = nil, nil
 	for _, l := range s.listeners {
 		l.Reset(s.epoch, cause)
 	}
@@ -180,11 +180,10 @@ func (s *Subscription) reset(cause ResetCause) {
 func (s *Subscription) apply(e *Entry) {
 	var cause ResetCause // empty = the entry causes no reset
 	switch {
-	case e.Undecodable(): // mutation: entries that cannot be decoded ignored
+	case e.Undecodable():
 		cause = ResetUndecodable
-	case s.begun && !e.Follows(s.position): // mutation: gaps ignored
+	case s.begun && !e.Follows(s.position):
 		cause = ResetGap
-	// mutation: no epoch for a crash, and no reset; a restart is overlooked
 	case e.Heartbeat != nil && s.synced && e.Heartbeat.StartedAt != s.startedAt: // the server restarted without a new epoch: changes may be missing
 		cause = ResetEpoch
 	}
@@ -214,14 +213,14 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		}
 		return sees
 	})
-	s.moved = h.LogServer != "" && h.LogServer != s.server // mutation: a heartbeat of another server proves
+	s.moved = h.LogServer != "" && h.LogServer != s.server
 	proof := Proof{At: s.position, Timeline: h.Timeline, StartedAt: h.StartedAt, LSN: h.LSN}
 	if !s.moved {
 		proof.Moment, s.reads = proves(s.reads, h.After)
 	}
 	if !s.synced {
 		s.synced, s.startedAt = true, h.StartedAt
-		for i := range h.Unsettled { // some may have been published before the first entry that was read; mutation: no unsettled at join
+		for i := range h.Unsettled { // some may have been published before the first entry that was read
 			c := &h.Unsettled[i]
 			if !slices.ContainsFunc(s.unsettled, func(known *Change) bool { return known.XID == c.XID }) {
 				s.unsettled = append(s.unsettled, c)

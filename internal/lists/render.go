@@ -47,7 +47,7 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	if named {
 		key = appendNameKey(key, values[name])
 	} else {
-		r.Flags |= NameUnknown // mutation: a name that is not sent is empty
+		r.Flags |= NameUnknown
 	}
 	texts, err := c.appendText(key, values, unsent)
 	if err != nil && !errors.Is(err, ErrBounds) {
@@ -193,7 +193,7 @@ func (w *Condition) holds(values [][]byte) bool {
 	case w.AtMost != "":
 		a, ok := parseNumeric(v)
 		b, set := parseNumeric(values[w.atMost])
-		return ok && set && a.compare(&b) <= 0 // mutation: what is equal is not low
+		return ok && set && a.compare(&b) <= 0
 	default:
 		return len(v) == 1 && v[0] != 0
 	}

@@ -81,7 +81,7 @@ func (k *Link) Record(took int64) {
 
 // Wait is how long a request waits for an answer: two round trips, because the call in
 // flight may not include the request.
-func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), MaxWait)) } // mutation: a slow Redis is waited for no longer
+func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), MaxWait)) }
 
 // slow reports whether an answer takes longer than Budget. Then tokens for waiting
 // requests are leased and not granted, so that a late answer is of use.
@@ -145,7 +145,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
 	l.report(c, giveBack)
 	if l.fallback != nil {
-		c.Debt = l.debt() // mutation: debts are forgotten
+		c.Debt = l.debt()
 		l.fallback.debt = 0
 	}
 	if l.Policy.Leased() {
@@ -229,7 +229,7 @@ func (l *Lease) compareDemand(c *Call) {
 	if fleet <= max(capacity*9/8+burst/2, capacity/2+burst) { // whole bursts, as far apart as the bucket takes to fill
 		l.unserved = 0
 	} else if left := c.Level / Token; left < l.Policy.Burst/4 && float32(left+c.Nodes) < capacity {
-		l.chance = chance // mutation: first come, first served
+		l.chance = chance
 	}
 }
 
@@ -245,19 +245,17 @@ func (l *Lease) setDeny(c *Call, sent, now int64) {
 	if c.Granted == c.Need {
 		from = sent
 	}
-	// mutation: no deny cache; denied for longer than there is no token
 	l.deny = from + min(c.Wait, l.Policy.TimeFor(l.Policy.Units()*5/4+Token)) // the deepest debt, however damaged the bucket is
 	if l.Policy.Leased() {
 		// A burst of requests may end during the pause and so miss the tokens that the
 		// rate adds in it. So the pause is at most the time of a tenth of the bucket.
-		l.deny = max(l.deny, now+min(pause, l.Policy.TimeFor(l.Policy.Units()/10))) // mutation: denied only to the next token
+		l.deny = max(l.deny, now+min(pause, l.Policy.TimeFor(l.Policy.Units()/10)))
 	}
 }
 
 // leasesTo reports whether the nodes of a fleet lease tokens of this bucket: not if the burst is
 // small beside the fleet, because a lease would keep too much of it from the other nodes.
 func (l *Lease) leasesTo(f *Fleet) bool {
-	// mutation: tokens of a burst that is small beside the fleet are leased
 	return l.Policy.Leased() && l.Policy.Burst >= 3*f.Nodes
 }
 
@@ -279,7 +277,7 @@ func (l *Lease) idle(now int64) bool {
 	since := now - l.takenAt
 	drained := l.balance == 0 && l.level < l.Policy.Units()/2 && l.levelAt(now+minIdle) == l.room()
 	long := int64(max(minIdle, min(maxIdle, 4*Slice/max(1, l.demand.recent))))
-	return since >= long || drained && since >= minIdle // mutation: a drained bucket waits for long
+	return since >= long || drained && since >= minIdle
 }
 
 // IsActive reports whether Sweep must be called periodically: the lease holds tokens, has

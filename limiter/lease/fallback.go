@@ -31,7 +31,7 @@ type fallback struct {
 }
 
 // parts is into how many parts each bucket is divided; one of them is this node's.
-func (f *Fleet) parts() int64 { return max(1, f.Nodes) } // mutation: a part is not a part
+func (f *Fleet) parts() int64 { return max(1, f.Nodes) }
 
 // part is this node's part of a full bucket, but at least a token.
 func (l *Lease) part(f *Fleet) int64 { return max(Token, l.Policy.Units()/f.parts()) }
@@ -40,7 +40,7 @@ func (l *Lease) part(f *Fleet) int64 { return max(Token, l.Policy.Units()/f.part
 // there may be a token. It refuses if the burst is smaller than the fleet, because this node has
 // no part of it then. With admit, it admits the request even without a token.
 func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int64) {
-	if l.Policy.Burst < f.Nodes && !f.Cold && !admit { // mutation: a burst smaller than the fleet is divided
+	if l.Policy.Burst < f.Nodes && !f.Cold && !admit {
 		return false, MissingAfter
 	}
 	a := l.refillFallback(now, f)
@@ -57,7 +57,7 @@ func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int
 func (l *Lease) refillFallback(now int64, f *Fleet) *fallback {
 	full, parts := l.part(f), f.parts()
 	if f.Nodes > 1 && now > f.Contact { // until the others withhold this node's part, they may spend it
-		now = max(f.Contact, now-MissingAfter) // mutation: a node refills at once
+		now = max(f.Contact, now-MissingAfter)
 	}
 	a := l.fallback
 	if a == nil {
@@ -88,7 +88,7 @@ func (l *Lease) debt() int64 {
 // payDebt pays the fallback's debt with at most so many tokens that the bucket gave this node,
 // and returns how many it took. There must be a fallback.
 func (l *Lease) payDebt(tokens int64) int64 {
-	paid := max(0, min(tokens, l.debt())) // mutation: a late answer pays no debt
+	paid := max(0, min(tokens, l.debt()))
 	l.fallback.debt = max(0, l.fallback.debt-paid*Token)
 	return paid
 }

@@ -194,7 +194,7 @@ func (l *Lease) Status(now int64) Status {
 		if l.demand.recent < 4*sparse { // too few requests to compare
 			perOwn = max(perOwn, float32(l.peers))
 		}
-		taken := max(1.5*float64(l.others)*age/DemandSpan, float64(l.arrived)*float64(perOwn)) // mutation: others take nothing
+		taken := max(1.5*float64(l.others)*age/DemandSpan, float64(l.arrived)*float64(perOwn))
 		level = max(0, level-taken*Token) * viewLife / (viewLife + age)
 	}
 	return l.statusOf(int64(level) + (l.Holds(now)+int64(l.returned))*Token)
@@ -278,7 +278,7 @@ func (g *ledger) add(tokens int64, r *Reply, sent int64) {
 	g.slice = int32(r.Slice)
 	g.cur += int32(tokens)
 	g.balance += int32(tokens)
-	g.end = sent + r.Lasts - leaseSlack // mutation: a lease outlives what the bucket counts; a lease ends when the bucket forgets it
+	g.end = sent + r.Lasts - leaseSlack
 }
 
 // report moves the spent tokens from the ledger into the call, so that the bucket no
@@ -293,5 +293,5 @@ func (g *ledger) report(c *Call, giveBack bool) {
 	rel1 := min(g.prev, used)
 	g.prev -= rel1
 	g.cur -= used - rel1
-	c.Slice, c.ReleasedNow, c.ReleasedBefore = int64(g.slice), int64(used-rel1), int64(rel1) // mutation: released twice
+	c.Slice, c.ReleasedNow, c.ReleasedBefore = int64(g.slice), int64(used-rel1), int64(rel1)
 }

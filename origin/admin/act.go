@@ -22,11 +22,11 @@ func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, 
 		return none, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }() // nothing, after a commit; if it fails, pgx closes the connection
-	made, done, err := do(tx)               // mutation: a row before the change is committed
+	made, done, err := do(tx)
 	if err != nil {
 		return none, err
 	}
-	if err := audit.Write(ctx, tx, done); err != nil { // mutation: no row
+	if err := audit.Write(ctx, tx, done); err != nil {
 		return none, err
 	}
 	if err := tx.Commit(ctx); err != nil {
@@ -91,7 +91,7 @@ func updateRow[T audited](ctx context.Context, c *Conn, action, set string, id u
 func changes(before, after map[string]any) map[string]any {
 	details := map[string]any{}
 	for name, to := range after {
-		if from := before[name]; !reflect.DeepEqual(from, to) { // mutation: every field is a change
+		if from := before[name]; !reflect.DeepEqual(from, to) {
 			details[name] = audit.Change{From: from, To: to}
 		}
 	}
@@ -102,7 +102,6 @@ func changes(before, after map[string]any) map[string]any {
 // rotation that made it in the place of another key.
 func (c *Conn) Audit(ctx context.Context, f audit.Filter) ([]audit.Entry, error) {
 	return all[audit.Entry](ctx, c.conn, "read the audit log", `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
-		-- mutation: a key is not found by what replaced it
 		WHERE ($1::uuid IS NULL OR workspace_id = $1) AND ($2::uuid IS NULL OR key_id = $2 OR details ->> '`+audit.NewKey+`' = $2::text)
 			AND ($3::interval IS NULL OR at >= now() - $3::interval)
 		ORDER BY at DESC, id DESC LIMIT $4`, f.Workspace, f.Key, f.Since, f.Limit)

@@ -68,7 +68,7 @@ func shown(column string) string {
 var keyColumns = `id, workspace_id, coalesce(name, '') AS name, coalesce(key_prefix, '') AS prefix,
 	ARRAY(SELECT scope FROM unnest(scopes) scope WHERE scope IS NOT NULL) AS scopes, ` + apikey.RateSQL("rate_per_second") + ` AS rate_per_second, burst,
 	` + shown("expires_at") + `, ` + shown("revoked_at") + `, ` + shown("created_at") + `,
-	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' -- mutation: a revocation to come is one
+	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired'
 		ELSE 'active' END AS state,
 	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 
@@ -125,7 +125,7 @@ func (c *Conn) Key(ctx context.Context, id uuid.UUID) (Key, error) {
 // working returns the key with this id, or an error if it is expired or revoked.
 func working(ctx context.Context, conn querier, doing string, id uuid.UUID) (Key, error) {
 	k, err := one[Key](ctx, conn, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)
-	if err == nil && k.State != KeyActive { // mutation: a key that has ended is rotated
+	if err == nil && k.State != KeyActive {
 		err = fmt.Errorf("%s: it is %s; make a new one with `listedge keys create`", doing, k.State)
 	}
 	return k, err

@@ -36,7 +36,7 @@ func makePublication(ctx context.Context, url string) (done string, err error) {
 		if _, err = tx.Exec(ctx, strings.ReplaceAll(publicationSQL, "TABLES", lists.TablesSQL)); err == nil {
 			err = tx.QueryRow(ctx, `SELECT current_setting('listedge.did')`).Scan(&did)
 		}
-		if err == nil && did == "" { // mutation: a publication that stays is in the log
+		if err == nil && did == "" {
 			err = errPublished
 		}
 		return did, audit.Act{Action: "migrate.publication", Details: map[string]any{"did": did}}, err

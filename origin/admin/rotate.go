@@ -26,7 +26,7 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 	var before, after Key
 	made, err := c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (made Key, done audit.Act, err error) {
 		// The lock comes first: a statement that waits for it may have read the clock before.
-		if _, err = tx.Exec(ctx, `SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil { // mutation: a rotation does not wait for the row
+		if _, err = tx.Exec(ctx, `SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil {
 			return made, done, fmt.Errorf("%s: %w", doing, postgres.WithSchemaHint(err))
 		}
 		if before, err = working(ctx, tx, doing, id); err != nil {
@@ -34,7 +34,6 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 		}
 		made, err = one[Key](ctx, tx, doing,
 			`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
-			-- mutation: a rotation extends what the client has
 			SELECT workspace_id, name, $2, $3, scopes, rate_per_second, burst, coalesce(clock_timestamp() + $4::interval, least(expires_at, revoked_at))
 			FROM api_keys WHERE id = $1 RETURNING `+keyColumns, id, hash, prefix, expiresIn)
 		if err == nil && made.State != KeyActive {
@@ -42,7 +41,6 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 		}
 		if err == nil {
 			after, err = one[Key](ctx, tx, doing,
-				// mutation: a rotation extends the old key
 				`UPDATE api_keys SET expires_at = least(expires_at, clock_timestamp() + $2::interval) WHERE id = $1 RETURNING `+keyColumns, id, overlap)
 		}
 		done = audit.Act{Action: "keys.rotate", Workspace: &before.WorkspaceID, Key: &before.ID, Details: changes(

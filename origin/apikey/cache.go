@@ -183,8 +183,8 @@ func (c *Cache[T]) valid(hash Hash) *Entry[T] {
 func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 	p := c.proof.Load()
 	at = time.Duration(e.validatedAt.Load())
-	changed = at <= time.Duration(e.invalidatedAt.Load())              // mutation: nothing is invalidated
-	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.StartedAt) { // mutation: a schedule is not looked up
+	changed = at <= time.Duration(e.invalidatedAt.Load())
+	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.StartedAt) {
 		at = max(at, p.until)
 	}
 	return at, changed
@@ -192,7 +192,7 @@ func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 
 // covers says whether the proof is about a look-up at that moment, by that run of the primary.
 func (p *proof) covers(lookedUp time.Duration, run unique.Handle[string]) bool {
-	return p != nil && lookedUp > p.since && p.run == run // mutation: proven before the proof; proven of any server
+	return p != nil && lookedUp > p.since && p.run == run
 }
 
 // load looks the key up and waits, at most until ctx ends.
@@ -241,9 +241,9 @@ func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	now := c.clock.Now()
 	at, changed := c.validAt(e)
 	if (changed || e.Key.Scheduled) && c.proof.Load().isYoung(now) {
-		age = min(age, recentAge) // mutation: a changed key is used for the grace although the primary is up
+		age = min(age, recentAge)
 	}
-	return now-at < age && !(changed && c.wrongServer.Load()) // mutation: a changed key is used although the wrong server answers
+	return now-at < age && !(changed && c.wrongServer.Load())
 }
 
 func (c *Cache[T]) find(hash Hash) *Entry[T] {
@@ -260,7 +260,7 @@ func (c *Cache[T]) evict(e *Entry[T]) {
 	delete(c.entries, e.hash)
 	for _, id := range e.rows() {
 		others := slices.DeleteFunc(c.rows[id], func(other *Entry[T]) bool { return other == e })
-		if c.rows[id] = others; len(others) == 0 { // mutation: an evicted entry stays in its rows
+		if c.rows[id] = others; len(others) == 0 {
 			delete(c.rows, id)
 		}
 	}

@@ -32,7 +32,7 @@ func (p *proof) recent(now time.Duration) bool { return p != nil && now-p.until 
 
 // isYoung says whether the primary was up less than maxAge ago.
 func (p *proof) isYoung(now time.Duration) bool {
-	return p != nil && now-p.until < maxAge // mutation: an old proof names the server
+	return p != nil && now-p.until < maxAge
 }
 
 // runAt returns the run of the primary, if the proof is younger than maxAge; else empty.
@@ -57,23 +57,23 @@ func (c *Cache[T]) invalidate(e *Entry[T]) {
 // now on: a change that is not visible yet is published after the proof's heartbeat, or that
 // heartbeat lists it as unsettled.
 func (c *Cache[T]) Beat(b changefeed.Beat) {
-	for _, change := range b.Settled { // mutation: not invalidated when a change settles
+	for _, change := range b.Settled {
 		c.apply(change)
 	}
 	for _, change := range b.Unsettled { // once: another server that misses it must not be believed until it settles
 		if change.LSN > c.unsettled {
 			c.unsettled = change.LSN
-			c.apply(change) // mutation: not invalidated before a change settles
+			c.apply(change)
 		}
 	}
 	if b.Moment.IsZero() {
 		return
 	}
-	since := c.clock.Now() // mutation: proven since the moment
+	since := c.clock.Now()
 	if before := c.proof.Load(); before != nil {
 		since = before.since
 	}
-	c.proof.Store(&proof{since: since, until: c.clock.Of(b.Moment), run: unique.Make(b.StartedAt)}) // mutation: proven until now
+	c.proof.Store(&proof{since: since, until: c.clock.Of(b.Moment), run: unique.Make(b.StartedAt)})
 }
 
 // apply invalidates the entries of the rows that a transaction changed.
@@ -108,6 +108,6 @@ func (c *Cache[T]) Reset(string, changefeed.ResetCause) {
 		e.validatedAt.Store(int64(at))
 	}
 	c.entriesMu.Unlock()
-	c.proof.Store(nil) // mutation: proven across a reset
+	c.proof.Store(nil)
 	c.unsettled = 0
 }

@@ -158,7 +158,7 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
 	defer c.entriesMu.Unlock()
 	before := c.entries[hash]
 	switch {
-	case before != nil && time.Duration(before.validatedAt.Load()) > began: // mutation: a late answer replaces a newer one
+	case before != nil && time.Duration(before.validatedAt.Load()) > began:
 		return
 	case !exists:
 		c.evict(before)
@@ -170,9 +170,9 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
 	e := &Entry[T]{Key: key, hash: hash, lastUsed: began}
 	e.validatedAt.Store(int64(began))
 	e.used.Store(true)
-	e.invalidatedAt.Store(int64(c.changedAt)) // it may have been of this key, which was not in rows yet; mutation: a look-up in flight is not invalidated
+	e.invalidatedAt.Store(int64(c.changedAt)) // it may have been of this key, which was not in rows yet
 	c.attach(key, &e.Value)
-	c.evict(before) // mutation: an entry is found by its old rows
+	c.evict(before)
 	c.entries[hash] = e
 	for _, id := range e.rows() {
 		c.rows[id] = append(c.rows[id], e)

@@ -104,8 +104,8 @@ func (s *Store) Probe(ctx context.Context) {
 func (s *Store) BreakerOpen() bool { return !s.breaker.IsClosed() }
 
 func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
-	err = s.db.Keys.Read(ctx, run, func() (by changefeed.Server, err error) { // mutation: connections to an old primary are kept
-		found, by, err = s.query(ctx, hashes) // mutation: an answer without keys is anybody's
+	err = s.db.Keys.Read(ctx, run, func() (by changefeed.Server, err error) {
+		found, by, err = s.query(ctx, hashes)
 		return by, err
 	})
 	return found, err

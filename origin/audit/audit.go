@@ -86,7 +86,7 @@ func As(ctx context.Context, actor string) context.Context {
 
 func actor(ctx context.Context) string {
 	if name, ok := ctx.Value(actorKey{}).(string); ok {
-		return name // mutation: the system user instead of the actor
+		return name
 	}
 	return SystemUser()
 }

@@ -26,7 +26,7 @@ catalog (version) AS MATERIALIZED (
         UNION ALL SELECT oid, xmin::text FROM pg_publication WHERE pubname = $2
         UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
             WHERE pubname = $2) row)
-SELECT pg_current_wal_insert_lsn(), pg_current_snapshot()::text, version, -- mutation: the flush position for the insert position
+SELECT pg_current_wal_insert_lsn(), pg_current_snapshot()::text, version,
     CASE WHEN version <> $1 THEN (SELECT array_agg(oid ORDER BY oid, name) FROM tree) END,
     CASE WHEN version <> $1 THEN (SELECT array_agg(name ORDER BY oid, name) FROM tree) END
 FROM catalog

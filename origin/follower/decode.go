@@ -96,7 +96,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 			d.touch(m.RelationID, m.NewTuple, newRowOfSameKey)
 			break
 		}
-		d.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both; mutation: the old row is not named
+		d.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both
 		d.touch(m.RelationID, m.NewTuple, newRow)
 	case *pglogrepl.DeleteMessageV2:
 		d.touch(m.RelationID, m.OldTuple, oldRow)
@@ -143,7 +143,7 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 // open transaction that has changed any row touches all collections.
 func (d *decoder) setCatalog(collections map[uint32]lists.Collection) {
 	d.collections = collections
-	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) { // mutation: an open transaction is judged by the new catalog
+	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) {
 		if t.unlisted || len(t.change.Lists) > 0 || t.change.Whole != 0 {
 			t.change.Whole = allCollections
 		}
@@ -169,7 +169,7 @@ func columnOf(m *pglogrepl.RelationMessage, name string) column {
 // another type.
 func positionOf(m *pglogrepl.RelationMessage, c lists.Column) int {
 	return slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool {
-		return of.Name == c.Name && of.DataType == c.Kind.OID() // mutation: a column of another type
+		return of.Name == c.Name && of.DataType == c.Kind.OID()
 	})
 }
 
@@ -302,14 +302,14 @@ func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 	if rows == nil {
 		return
 	}
-	if r == nil || t.rowsUnknown { // mutation: rows of a streamed transaction are named
+	if r == nil || t.rowsUnknown {
 		t.change.Rows[i] = nil
 		return
 	}
 	at, again := t.rowAt[rowKey{i, r.ID}]
 	last := *r
 	if again { // this is a later version
-		last = r.Complete(&rows[at]) // mutation: what a transaction changed before is forgotten
+		last = r.Complete(&rows[at])
 		t.rowBytes -= rows[at].Size()
 	} else {
 		at, rows = len(rows), append(rows, lists.Row{})
@@ -317,7 +317,6 @@ func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 		t.rowBytes += rowSize
 	}
 	t.rowBytes += last.Size()
-	// mutation: the first version is named; a list of many rows names some; rows of any size
 	if rows[at] = last; len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
 		rows = nil
 	}
@@ -335,7 +334,7 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 		return nil
 	}
 	id, ok := valueOf(t.id, sent)
-	if !ok || which == newRowOfSameKey && !t.id.key { // mutation: an id that an update may have changed
+	if !ok || which == newRowOfSameKey && !t.id.key {
 		return nil
 	}
 	gone := &lists.Row{ID: id, Flags: lists.Gone}
@@ -355,15 +354,15 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 		case pglogrepl.TupleDataTypeBinary:
 			value = v.Data
 		default: // an unchanged TOAST value, which Postgres does not send
-			if list.Collection.IsFilteredBy(column.Name) { // mutation: a filter's value that is not sent is NULL
+			if list.Collection.IsFilteredBy(column.Name) {
 				return nil
 			}
-			unsent |= 1 << i // mutation: a value that is not sent is NULL
+			unsent |= 1 << i
 		}
 		values = append(values, value)
 	}
 	listed := len(values) - 1
-	if active := values[listed]; len(active) == 0 || active[0] == 0 { // NULL, too; mutation: an inactive row is listed
+	if active := values[listed]; len(active) == 0 || active[0] == 0 { // NULL, too
 		return gone
 	}
 	r, err := list.Collection.Row(values[:listed], unsent)
@@ -371,8 +370,8 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 		return nil
 	}
 	// A row that has come from elsewhere has left its values there.
-	moved := unsent != 0 && which == newRow           // mutation: a row that was moved has the values of another
-	if r.Size()-len(r.NameKey()) > maxText || moved { // mutation: a text of any length
+	moved := unsent != 0 && which == newRow
+	if r.Size()-len(r.NameKey()) > maxText || moved {
 		r.SetTexts(r.NameKey(), "")
 	}
 	return &r

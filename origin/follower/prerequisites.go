@@ -194,7 +194,7 @@ func (s Publication) Coarse() (reason, remedy string) {
 
 // coarse returns a bit for each collection whose changes do not name their rows.
 func (s Publication) coarse() (collections uint8) {
-	for _, table := range s.AmbiguousRows { // mutation: rows that their id does not name
+	for _, table := range s.AmbiguousRows {
 		collections |= 1 << lists.Of(table)
 	}
 	return collections

@@ -99,7 +99,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.acknowledged
 	var v view
 	var snapshot changefeed.Snapshot
-	for { // mutation: the snapshot is not taken again after the message
+	for {
 		var err error
 		if v, err = t.primary.readView(ctx, t.version); err != nil {
 			return err
@@ -145,12 +145,12 @@ func (t *term) flush(ctx context.Context) error {
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.preparedAt)
 	t.pending = nil
-	t.unsettled.settle(t.snapshot) // mutation: After noted when the heartbeat is sent
+	t.unsettled.settle(t.snapshot)
 	for _, c := range t.unsettled {
 		h.Unsettled = append(h.Unsettled, c.change)
 	}
 	t.decoder.reference = t.snapshot.Xmax
-	t.enqueue(changefeed.Entry{Heartbeat: h}) // mutation: After is the heartbeat's own position
+	t.enqueue(changefeed.Entry{Heartbeat: h})
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (t *term) publish(ctx context.Context) error {
 		case last.Compare(end) > 0:
 			return fmt.Errorf("publish: %w", changefeed.ErrFenced)
 		case last == end:
-			if t.appended(); err == nil && !again { // mutation: a second attempt counts
+			if t.appended(); err == nil && !again {
 				t.acknowledged = end
 			}
 			return nil
@@ -267,7 +267,7 @@ func (h *history) trim(kept time.Duration) (before changefeed.Position, ok bool)
 		first++
 	}
 	before, ok = times[first].position, first > 0
-	for first > 0 && now.at.Sub(times[first].at) <= confirmAfter { // mutation: a flood takes the milestones that confirm
+	for first > 0 && now.at.Sub(times[first].at) <= confirmAfter {
 		first--
 	}
 	*h = times[first:]

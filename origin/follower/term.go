@@ -77,7 +77,7 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	case !ok || is.Identity != next.Identity: // of another database, or none
 	case next.Timeline < is.Timeline:
 		return &changefeed.TimelineError{Server: next.Timeline, Fleet: is.Timeline}
-	case is.Instance != next.Instance: // mutation: no epoch for a crash, and no reset
+	case is.Instance != next.Instance:
 	case is.Published == next.Published:
 		if previous, continues, err = t.continues(ctx); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (t *term) loop(ctx context.Context) error {
 	t.replied = now
 	for ctx.Err() == nil {
 		now = time.Now()
-		if t.waitingBytes >= batchBytes { // mutation: changes are appended one by one
+		if t.waitingBytes >= batchBytes {
 			if err := t.publish(ctx); err != nil {
 				return err
 			}
@@ -264,7 +264,7 @@ func (t *term) publishChange(c commit) {
 	for _, l := range c.change.Lists {
 		c.change.Whole |= 1 << l.Collection
 	}
-	c.change.Lists, c.change.Rows, c.change.CommittedAt = nil, nil, 0 // mutation: heartbeats say all of what waits
+	c.change.Lists, c.change.Rows, c.change.CommittedAt = nil, nil, 0
 	c.decoded = time.Now()
 	t.unsettled = append(t.unsettled, c)
 }

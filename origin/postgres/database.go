@@ -71,7 +71,7 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 		return &Primary{Pool: open(o.URL, db.toFollowed, connections, idle, settings), db: db}
 	}
 	reading, writing := SessionSettings(o.QueryTimeout), SessionSettings(UsageTimeout)
-	writing["default_transaction_read_only"] = "off" // mutation: a read-only role writes nothing
+	writing["default_transaction_read_only"] = "off"
 	db.Pages = primary(o.Connections, 1, reading)
 	db.Keys = primary(KeyConnections, 1, SessionSettings(KeyTimeout))
 	db.Usage = primary(UsageConnections, 0, writing)

@@ -73,7 +73,7 @@ type Primary struct {
 // that it was replaced. If an answer is refused, Read reads once more on new
 // connections. It reads again, too, if the connection has ended.
 func (p *Primary) Read(ctx context.Context, startedAt string, read func() (changefeed.Server, error)) error {
-	if err := p.awaitTimeline(ctx); err != nil { // mutation: answers are taken before they can be judged
+	if err := p.awaitTimeline(ctx); err != nil {
 		return err
 	}
 	by, err := read()
@@ -83,7 +83,7 @@ func (p *Primary) Read(ctx context.Context, startedAt string, read func() (chang
 	if err == nil && p.db.Options.Followed.Refuse(by, startedAt) != nil {
 		p.resetPool()
 		if by, err = read(); err == nil {
-			if why := p.db.Options.Followed.Refuse(by, startedAt); why != nil { // mutation: the second answer is the primary's
+			if why := p.db.Options.Followed.Refuse(by, startedAt); why != nil {
 				err = fmt.Errorf("%w: %w", ErrWrongServer, why)
 			}
 		}
@@ -137,7 +137,6 @@ func (p *Primary) Write(ctx context.Context, write func(pgx.Tx) error) error {
 		return by, err
 	})
 	if err == nil {
-		// mutation: a read-only role writes nothing
 		err = pgx.BeginTxFunc(ctx, p.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 			if settings := localSettings(tx.Conn().PgConn()); settings != "" {
 				if _, err := tx.Exec(ctx, settings, pgx.QueryExecModeExec); err != nil {
@@ -175,7 +174,7 @@ func (p *Primary) awaitTimeline(ctx context.Context) error {
 // to the wrong server, new connections would lead there, too.
 func (p *Primary) resetPool() {
 	now, last := time.Now().UnixNano(), p.reset.Load()
-	if now-last > int64(PrimaryCooldown) && p.reset.CompareAndSwap(last, now) { // mutation: each query makes connections
+	if now-last > int64(PrimaryCooldown) && p.reset.CompareAndSwap(last, now) {
 		p.Pool.Reset()
 	}
 }

@@ -5,12 +5,10 @@ WITH hours AS (
 	DELETE FROM public.key_usage WHERE ctid = ANY (ARRAY(SELECT ctid FROM public.key_usage WHERE hour < now() - $1::interval ORDER BY hour
 		LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1
 ), writers AS (
-	-- mutation: since when is forgotten
 	DELETE FROM public.usage_writers WHERE ctid = ANY (ARRAY(SELECT ctid FROM public.usage_writers WHERE written_at < now() - $1::interval AND batch > 0
 		LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1
 ), keys AS (
 	DELETE FROM public.key_last_used WHERE ctid = ANY (ARRAY(SELECT ctid FROM public.key_last_used l WHERE last_used_at < now() - $1::interval
-		-- mutation: keys that exist are forgotten
 		AND NOT EXISTS (SELECT FROM public.api_keys k WHERE k.id = l.key_id) LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1
 )
 SELECT WHERE greatest((SELECT count(*) FROM hours), (SELECT count(*) FROM writers), (SELECT count(*) FROM keys)) = 1000 -- a row: there may be more

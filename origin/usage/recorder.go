@@ -26,7 +26,7 @@ const (
 
 	// These bound memory and the load of the database, however many keys are in use.
 	maxRows    = 4096        // of a batch
-	maxWritten = 4 * maxRows // of an interval; mutation: all that waits is written at once
+	maxWritten = 4 * maxRows // of an interval
 	maxQueued  = 1 << 18     // rows, of 160 bytes each, that wait
 )
 
@@ -125,7 +125,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 	defer cancel()
 	r.stop()
 	r.loops.Wait()
-	r.look(time.Now()) // mutation: nothing is written at the end
+	r.look(time.Now())
 	_ = r.flush(ctx, math.MaxInt)
 	return r.flush(ctx, math.MaxInt)
 }
@@ -154,9 +154,9 @@ func (r *Recorder) look(now time.Time) {
 	used := r.used
 	r.used = nil
 	r.mu.Unlock()
-	hour, seconds, busiest, lost := r.looked.Truncate(time.Hour), now.Sub(r.looked).Seconds(), []Use(nil), uint64(0) // mutation: hours end late
+	hour, seconds, busiest, lost := r.looked.Truncate(time.Hour), now.Sub(r.looked).Seconds(), []Use(nil), uint64(0)
 	for _, c := range used {
-		n, full := c.take(), len(r.queue) >= maxQueued // mutation: memory is not bounded
+		n, full := c.take(), len(r.queue) >= maxQueued
 		waits := c.row != nil && !c.row.sent && (full || c.row.Hour.Equal(hour))
 		if n == (Counts{}) || full && !waits {
 			lost += n.Requests
@@ -187,17 +187,17 @@ func (r *Recorder) look(now time.Time) {
 // because it is not known whether it was written.
 func (r *Recorder) flush(ctx context.Context, most int) (err error) {
 	for left := min(most, len(r.queue)); left > 0 && err == nil; {
-		if r.sent == 0 { // mutation: a failed batch gets a new number
+		if r.sent == 0 {
 			r.sent, r.number = min(maxRows, left), r.number+1
 		}
 		rows := r.queue[:r.sent]
 		for _, row := range rows {
-			row.sent = true // mutation: counts are added to what was sent
+			row.sent = true
 		}
 		sending, cancel := context.WithTimeout(ctx, writeTimeout)
 		err = r.write(sending, r.run, r.number, rows)
 		cancel()
-		if err == nil { // mutation: a failed batch is dropped
+		if err == nil {
 			r.queue, r.sent, left = r.queue[len(rows):], 0, left-len(rows)
 		}
 	}

@@ -4,7 +4,7 @@
 -- at the largest number, so that no row, whatever it has, keeps the others from being written.
 WITH first_time AS (
 	INSERT INTO public.usage_writers AS w (run, batch, written_at) VALUES ($1::uuid, $2::int8, now())
-	ON CONFLICT (run) DO UPDATE SET batch = excluded.batch, written_at = excluded.written_at WHERE w.batch < excluded.batch -- mutation: a batch is added again
+	ON CONFLICT (run) DO UPDATE SET batch = excluded.batch, written_at = excluded.written_at WHERE w.batch < excluded.batch
 	RETURNING run
 ), used AS (
 	SELECT workspace AS workspace_id, hour, key AS key_id, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused,
@@ -21,9 +21,9 @@ WITH first_time AS (
 		refused = least(k.refused, 9223372036854775807 - excluded.refused) + excluded.refused,
 		not_modified = least(k.not_modified, 9223372036854775807 - excluded.not_modified) + excluded.not_modified,
 		bypassed = least(k.bypassed, 9223372036854775807 - excluded.bypassed) + excluded.bypassed,
-		bytes = least(k.bytes, 9223372036854775807 - excluded.bytes) + excluded.bytes, -- mutation: one row keeps the others from being written
+		bytes = least(k.bytes, 9223372036854775807 - excluded.bytes) + excluded.bytes,
 		queries = least(k.queries, 9223372036854775807 - excluded.queries) + excluded.queries
 )
 INSERT INTO public.key_last_used AS l (key_id, last_used_at)
 SELECT key_id, max(last_used_at) FROM used WHERE requests > 0 GROUP BY key_id ORDER BY key_id
-ON CONFLICT (key_id) DO UPDATE SET last_used_at = excluded.last_used_at WHERE l.last_used_at < excluded.last_used_at -- mutation: a key was last used earlier
+ON CONFLICT (key_id) DO UPDATE SET last_used_at = excluded.last_used_at WHERE l.last_used_at < excluded.last_used_at

@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io/fs"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,10 +22,12 @@ import (
 )
 
 // A test that never fails shows nothing. Here each rule of the product is broken once, and its
-// test must fail. The source names a mutation at the end of the line that it changes, or above
-// the line. Several names are separated by semicolons:
+// test must fail. The table names the declaration, the text in it and what replaces the text:
 //
-//	for n < len(reads) && after.Compare(reads[n].end) > 0 { // mutation: any heartbeat is a proof
+//	never("cache/replica: Replica.merge", "!r.covers(&f.At)")
+//
+// The text stands exactly once in the declaration. So code may move, and a mutation that no
+// longer applies is an error.
 //
 //	make mutations ONLY='Mutations/^limiter$'    breaks those that a test of the package must notice, a line each
 //	make mutations DRY=1                         checks in a second that every mutation still applies
@@ -32,9 +36,8 @@ var dry = flag.Bool("dry", false, "only check that each mutation applies and tha
 
 // mutation is a rule broken, and the test that must notice.
 type mutation struct {
-	name string // as the source has it
-	how  change
-	test string
+	name, test string
+	edits      edits
 }
 
 func TestMutations(t *testing.T) {
@@ -42,19 +45,11 @@ func TestMutations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	places := marked(t, root)
-	unknown := map[string]bool{}
-	for name := range places {
-		unknown[name] = true
-	}
 	for _, group := range mutations {
-		for _, m := range group.of {
-			delete(unknown, m.name)
-		}
 		t.Run(strings.ReplaceAll(group.pkg, "/", "."), func(t *testing.T) {
 			for _, m := range group.of {
 				t.Run(m.name, func(t *testing.T) {
-					overlay := m.overlay(t, places[m.name])
+					overlay := m.overlay(t, root)
 					if !*dry {
 						m.mustFail(t, filepath.Join(root, group.pkg), overlay)
 					} else if exec.Command("grep", "-rqE", `^func `+m.test+`\(`, filepath.Join(root, group.pkg), "--include=*_test.go").Run() != nil {
@@ -63,9 +58,6 @@ func TestMutations(t *testing.T) {
 				})
 			}
 		})
-	}
-	for name := range unknown {
-		t.Errorf("%s has a mutation that is not in the table: %s", places[name][0].file, name)
 	}
 }
 
@@ -103,76 +95,17 @@ func why(folder, out string) string {
 	return "it ended"
 }
 
-// place is a line of the source that a mutation changes.
-type place struct {
-	file string
-	line int    // from 0
-	code string // the line without its comment
-}
-
-var (
-	mark    = regexp.MustCompile(`^(.*?)\s*(?://|--) (?:.*; )?mutation: (.*)$`)
-	comment = regexp.MustCompile(` // .*$`)
-)
-
-// marked are the lines that the source marks, by the names of mutations.
-func marked(t *testing.T, root string) map[string][]place {
-	t.Helper()
-	found := map[string][]place{}
-	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".sql", ".lua"}, filepath.Ext(file)) || strings.Contains(file, "/mutations/") {
-			return err
-		}
-		text, err := os.ReadFile(file)
-		lines := strings.Split(string(text), "\n")
-		for i, line := range lines {
-			m := mark.FindStringSubmatch(line)
-			if m == nil {
-				continue
-			}
-			at := place{file, i, m[1]}
-			if m[1] == "" {
-				at = place{file, i + 1, comment.ReplaceAllString(lines[i+1], "")}
-			}
-			for _, name := range strings.Split(m[2], "; ") {
-				found[name] = append(found[name], at)
-			}
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
-}
-
 // overlay changes copies of the files and returns what go's option of this name reads.
-func (m mutation) overlay(t *testing.T, places []place) (file string) {
+func (m mutation) overlay(t *testing.T, root string) (file string) {
 	t.Helper()
-	if len(places) == 0 {
-		t.Fatal("the source does not name it")
+	changed := map[string]string{} // texts by files
+	for _, e := range m.edits {
+		e.apply(t, root, changed)
 	}
-	code := make([]string, len(places))
-	for i, p := range places {
-		code[i] = p.code
-	}
-	m.how(code)
-	files, replace := map[string][]string{}, map[string]string{}
-	for i, p := range places {
-		if code[i] == p.code {
-			t.Errorf("does not apply to %s:%d: %s", p.file, p.line+1, p.code)
-		}
-		if files[p.file] == nil {
-			text, err := os.ReadFile(p.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			files[p.file], replace[p.file] = strings.Split(string(text), "\n"), filepath.Join(t.TempDir(), filepath.Base(p.file))
-		}
-		files[p.file][p.line] = code[i]
-	}
-	for name, lines := range files {
-		if err := os.WriteFile(replace[name], []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+	replace := map[string]string{}
+	for file, text := range changed {
+		replace[file] = filepath.Join(t.TempDir(), filepath.Base(file))
+		if err := os.WriteFile(replace[file], []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -185,4 +118,73 @@ func (m mutation) overlay(t *testing.T, places []place) (file string) {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// apply edits the declaration or the file that the edit names.
+func (e edit) apply(t *testing.T, root string, changed map[string]string) {
+	t.Helper()
+	text := func(file string) string {
+		if already, ok := changed[file]; ok {
+			return already
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(source)
+	}
+	file, begin, end := filepath.Join(root, e.in), 0, -1
+	if folder, name, ok := strings.Cut(e.in, ": "); ok {
+		candidates, _ := filepath.Glob(filepath.Join(root, folder, "*.go"))
+		n := 0
+		for _, candidate := range candidates {
+			set := token.NewFileSet()
+			tree, err := parser.ParseFile(set, candidate, text(candidate), parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range declarations(tree) {
+				if d.name == name {
+					n, file, begin, end = n+1, candidate, set.Position(d.node.Pos()).Offset, set.Position(d.node.End()).Offset
+				}
+			}
+		}
+		if n != 1 {
+			t.Fatalf("does not apply: %d declarations are %s", n, e.in)
+		}
+	}
+	source := text(file)
+	if end < 0 {
+		end = len(source)
+	}
+	if n := strings.Count(source[begin:end], e.old); n != 1 || e.new == e.old {
+		t.Fatalf("does not apply: %s has %d of %q", e.in, n, e.old)
+	}
+	changed[file] = source[:begin] + strings.Replace(source[begin:end], e.old, e.new, 1) + source[end:]
+}
+
+type declaration struct {
+	name string // of a function, "Type.method", of a constant or of a variable
+	node ast.Node
+}
+
+func declarations(tree *ast.File) (found []declaration) {
+	for _, d := range tree.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			name := d.Name.Name
+			if d.Recv != nil {
+				receiver, _, _ := strings.Cut(types.ExprString(d.Recv.List[0].Type), "[")
+				name = strings.TrimPrefix(receiver, "*") + "." + name
+			}
+			found = append(found, declaration{name, d})
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if v, ok := s.(*ast.ValueSpec); ok {
+					found = append(found, declaration{v.Names[0].Name, v})
+				}
+			}
+		}
+	}
+	return found
 }

@@ -174,7 +174,7 @@ func (n *Node) checkTimeline() error {
 	case <-n.timelineKnown:
 		return remedy.Add(n.followed.OldTimeline(), n.followed.OldTimelineRemedy())
 	default:
-		return errors.New("the timeline that the fleet follows is not known yet") // mutation: a node is ready before it has looked
+		return errors.New("the timeline that the fleet follows is not known yet")
 	}
 }
 

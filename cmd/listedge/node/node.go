@@ -106,7 +106,6 @@ func open(ctx context.Context, o Options) (n *Node, err error) {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
 	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.DatabaseURL, ReplicationURL: o.ReplicationURL,
-		// mutation: a node answers before it has looked; a node that starts knows of no newer timeline
 		Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown, Followed: n.followed})
 	if err != nil {
 		return nil, SettingError{err}

@@ -275,12 +275,12 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log -- mutation: the log can be emptied
+CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
     FOR EACH STATEMENT EXECUTE FUNCTION audit_log_is_append_only();
-CREATE TRIGGER audit_log_rows_append_only BEFORE UPDATE OR DELETE ON audit_log -- mutation: a logical subscription may change it
+CREATE TRIGGER audit_log_rows_append_only BEFORE UPDATE OR DELETE ON audit_log
     FOR EACH ROW EXECUTE FUNCTION audit_log_is_append_only();
-ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_append_only; -- mutation: replication sessions may change it
-ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_rows_append_only; -- mutation: replication sessions may change it
+ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_append_only;
+ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_rows_append_only;
 
 -- +goose Down
 DROP TABLE IF EXISTS public.audit_log, public.key_usage, public.key_last_used, public.usage_writers;
