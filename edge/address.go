@@ -121,6 +121,10 @@ func (p *proxies) clientAddress(x *exchange) netip.Addr {
 		for end := len(line); end > 0; {
 			comma := bytes.LastIndexByte(line[:end], ',') // -1 = before the first address
 			entry := bytes.TrimSpace(line[comma+1 : end])
+			end = comma
+			if len(entry) == 0 { // RFC 9110, 5.6.1: it is ignored
+				continue
+			}
 			address, ok := parseForwarded(string(entry))
 			if !ok {
 				p.noteUnreadable(x.now, peer, entry)
@@ -129,7 +133,6 @@ func (p *proxies) clientAddress(x *exchange) netip.Addr {
 			if peer = address; !p.trusted(peer) {
 				return peer
 			}
-			end = comma
 		}
 	}
 	return peer

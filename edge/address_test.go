@@ -86,6 +86,11 @@ func TestClientAddress(t *testing.T) {
 		{"10.0.0.1", []string{"fe80::1%eth0"}, "fe80::1%eth0"},
 		{"10.0.0.1", []string{"[fe80::1%eth0]:1"}, "fe80::1%eth0"},
 		{"10.0.0.1", []string{""}, "10.0.0.1"},
+		{"10.0.0.1", []string{"203.0.113.9,"}, "203.0.113.9"}, // RFC 9110, 5.6.1: empty elements are ignored
+		{"10.0.0.1", []string{"203.0.113.9", ","}, "203.0.113.9"},
+		{"10.0.0.1", []string{"203.0.113.9, ,\t, 10.2.3.4 ,", " "}, "203.0.113.9"},
+		{"10.0.0.1", []string{", ,"}, "10.0.0.1"},
+		{"10.0.0.1", []string{",10.2.3.4"}, "10.2.3.4"},
 	} {
 		if got := s.clientAddress(forwarded(c.peer, c.forwarded...)); got != netip.MustParseAddr(c.want) {
 			t.Errorf("%s, %q: %s, want %s", c.peer, c.forwarded, got, c.want)
