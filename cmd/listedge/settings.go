@@ -254,6 +254,11 @@ func tracingEnabled(log *slog.Logger) bool {
 	if exporter != "" && !slices.Contains(strings.Split(exporter, ","), "otlp") {
 		log.Warn("traces are sent by OTLP, whatever OTEL_TRACES_EXPORTER says", "exporter", exporter)
 	}
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "OTEL_BSP_") {
+			log.Warn("how traces are queued and sent is fixed, whatever " + name + " says")
+		}
+	}
 	return true
 }
 

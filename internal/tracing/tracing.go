@@ -40,9 +40,18 @@ type Span struct {
 	began  time.Time
 }
 
+// How spans are queued and sent. They are constants because the library takes any number from
+// OTEL_BSP_…, also one for which it panics, spins or exhausts the memory.
+const (
+	maxQueue      = 2048 // spans
+	maxBatch      = 512  // spans
+	sendInterval  = time.Second
+	exportTimeout = 30 * time.Second // longer than the exporter's own, OTEL_EXPORTER_OTLP_TIMEOUT
+)
+
 // New makes a tracer. OpenTelemetry's environment variables configure it: where to send to, with
-// which headers, what to sample, how much to queue. What cannot be used is a warning, because
-// whether a node starts must not depend on its traces. version is the service's.
+// which headers, what to sample. What cannot be used is a warning, because whether a node starts
+// must not depend on its traces. version is the service's.
 func New(ctx context.Context, version string, logger *slog.Logger) *Tracer {
 	log := errorLog{logger}
 	otel.SetLogger(logr.New(log)) // its own writes headers and URLs to standard error
@@ -58,7 +67,8 @@ func New(ctx context.Context, version string, logger *slog.Logger) *Tracer {
 		log.Error(err, err.Error())
 		return nil
 	}
-	p := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(exporter))
+	p := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(exporter,
+		sdk.WithMaxQueueSize(maxQueue), sdk.WithMaxExportBatchSize(maxBatch), sdk.WithBatchTimeout(sendInterval), sdk.WithExportTimeout(exportTimeout)))
 	failure := rate.Sometimes{Interval: time.Minute}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		failure.Do(func() { logger.Warn("traces are dropped: the collector does not accept them", "error", err) })

@@ -50,7 +50,6 @@ func startReceiver(t *testing.T) *receiver {
 	}))
 	t.Cleanup(server.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
 	return r
 }
 
@@ -193,17 +192,13 @@ func TestACollectorThatHangsCostsRequestsNothing(t *testing.T) {
 	defer hanging.Close()
 	defer close(release)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", hanging.URL)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
-	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
-	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "3600000") // milliseconds: no export times out
-	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")
-	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000") // milliseconds: the exporter gives up nothing
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url)
 	n.get(t, "/v1/items", key)
-	<-asked         // from here on it hangs
-	for range 200 { // of which the queue holds two or three
+	<-asked          // from here on it hangs
+	for range 1000 { // more spans than the queue holds
 		n.get(t, "/v1/items", key).page(t)
 	}
 	if code := n.stop(); code != exitFine { // while it still hangs
@@ -243,6 +238,18 @@ func TestAWrongSettingOfTracingIsAWarning(t *testing.T) {
 			}
 		})
 	}
+	for _, variable := range []string{"MAX_QUEUE_SIZE=-1", "MAX_QUEUE_SIZE=2000000000", "MAX_QUEUE_SIZE=9223372036854775807", "MAX_EXPORT_BATCH_SIZE=-5",
+		"SCHEDULE_DELAY=0", "SCHEDULE_DELAY=9223372036854775807"} {
+		t.Run(variable, func(t *testing.T) {
+			n := launchProgram(t, listedge, []string{endpoint, "OTEL_BSP_" + variable}, "postgres://127.0.0.1:1/none")
+			if log := n.err.String(); !strings.Contains(log, "how traces are queued and sent is fixed, whatever OTEL_BSP_") {
+				t.Error(log)
+			}
+			if code := n.stop(); code != exitFine {
+				t.Errorf("exit %d: %s", code, n.err.String())
+			}
+		})
+	}
 	for _, variable := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL=http/json", "OTEL_TRACES_EXPORTER=console,otlp", "OTEL_SDK_DISABLED=true", "OTEL_TRACES_EXPORTER=none"} {
 		n := launchProgram(t, listedge, []string{endpoint, variable}, "postgres://127.0.0.1:1/none")
 		if log := n.err.String(); strings.Contains(log, "OTEL_") {
@@ -262,7 +269,6 @@ func TestWhatLibrariesLogIsALineOfTheLog(t *testing.T) {
 	}))
 	defer confused.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", confused.URL)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url)
