@@ -33,11 +33,11 @@ SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "
 FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1)) found`,
 }
 
-// scopesSQL selects Key.Scopes.
+// scopesSQL selects Key.Scopes. ANY is NULL for a scope that an array with NULL has not.
 func scopesSQL() string {
 	var bits []string
 	for _, c := range lists.All {
-		bits = append(bits, fmt.Sprintf("('%s' = ANY(k.scopes))::int << %d", c.Scope(), c))
+		bits = append(bits, fmt.Sprintf("coalesce('%s' = ANY(k.scopes), false)::int << %d", c.Scope(), c))
 	}
 	return "(" + strings.Join(bits, ") | (") + ")"
 }

@@ -94,6 +94,15 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	if !ok || got.Limit != apikey.DefaultLimit || got.WorkspaceLimit.Set || got.Scopes != 0 || got.ExpiresAt != 0 {
 		t.Errorf("%+v", got)
 	}
+	exec("ALTER TABLE api_keys DROP CONSTRAINT api_keys_scopes_check")
+	for scopes, want := range map[string]uint8{ // as `keys list` reads them
+		"{items:read,NULL,bogus}": 1 << lists.Items, "{NULL}": 0, "{{contacts:read,NULL},{x,y}}": 1 << lists.Contacts,
+	} {
+		exec("UPDATE api_keys SET scopes = $1::text::text[] WHERE key_hash = $2", scopes, hash[:])
+		if got, ok := lookupOne(t, store, key); !ok || got.Scopes != want {
+			t.Errorf("scopes %s: %v, want %v", scopes, got.Scopes, want)
+		}
+	}
 	for _, c := range []struct {
 		change string
 		is     func(apikey.Key) bool
