@@ -60,9 +60,6 @@ var ErrFillTimeout = errors.New("no page in time")
 // ErrNotStored: neither memory nor Redis has a fresh entry, and Stored does not read the origin.
 var ErrNotStored = errors.New("the page is not stored")
 
-// ErrWrongServer: another server than the followed primary answered.
-var ErrWrongServer = errors.New("not the server whose changes are followed")
-
 var (
 	errPaused = errors.New("the last fill failed moments ago")
 	errClosed = fmt.Errorf("cache closed: %w", context.Canceled)

@@ -11,6 +11,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/page"
 )
 
 // All tests of this file have one node without Redis, in virtual time: a fill that takes
@@ -33,7 +34,7 @@ func virtual(t *testing.T, test func(t *testing.T, c *cache.Cache)) {
 
 // hangs is a fill that ignores its context until it is released.
 func hangs(release <-chan struct{}, then cache.Fill) cache.Fill {
-	return cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+	return cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
 		<-release
 		return then.Primary(ctx, run)
 	}}
@@ -52,7 +53,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit in an empty cache")
 		}
-		slow := cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+		slow := cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
 			boottimetest.Pass(300 * time.Millisecond)
 			return brings("one").Primary(ctx, "")
 		}}
@@ -213,12 +214,12 @@ func TestAStaleEntryExpiresDuringTheWait(t *testing.T) {
 				forward(t, node, key, brings("old"))
 				boottimetest.Pass(ttl + maxStale - c.left)
 				began := time.Now()
-				r, err := ask(node, key, cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+				r, err := ask(node, key, cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
 					select {
 					case <-time.After(c.fails):
-						return cache.FillResult{}, errOrigin
+						return page.Read{}, errOrigin
 					case <-ctx.Done():
-						return cache.FillResult{}, ctx.Err()
+						return page.Read{}, ctx.Err()
 					}
 				}})
 				if waited := time.Since(began); waited != c.want {
@@ -275,7 +276,7 @@ func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				_, err := ask(c, keyOf("q"), hangs(release, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
+				_, err := ask(c, keyOf("q"), hangs(release, cache.Fill{Primary: func(context.Context, string) (page.Read, error) {
 					panic("nobody expects it")
 				}}))
 				if err == nil || !strings.Contains(err.Error(), "nobody expects it") || !strings.Contains(err.Error(), "cache_test.go") {

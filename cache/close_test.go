@@ -14,6 +14,7 @@ import (
 	"listedge/cache"
 	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/page"
 )
 
 func TestCloseWaitsForFlights(t *testing.T) {
@@ -57,10 +58,10 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		c := open(t, cache.Options{TTL: time.Hour, FillTimeout: time.Hour})
 		failed := make(chan error, 1)
 		go func() {
-			_, err := ask(c, keyOf("q"), cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+			_, err := ask(c, keyOf("q"), cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
 				<-ctx.Done()
 				boottimetest.Pass(time.Second) // the sleep is noticed after a moment
-				return cache.FillResult{}, ctx.Err()
+				return page.Read{}, ctx.Err()
 			}})
 			failed <- err
 		}()

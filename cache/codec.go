@@ -9,6 +9,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // In Redis a page is the rows that a statement returned, with its read point, as in the log of changes:
@@ -38,7 +39,7 @@ type stored struct {
 const redisTick = time.Millisecond
 
 // encode returns the page in the form above. Redis keeps it for life, counted from readAt.
-func (p *FillResult) encode(key []byte, life time.Duration, readAt time.Time) []byte {
+func (p *reading) encode(key []byte, life time.Duration, readAt time.Time) []byte {
 	head, _ := json.Marshal(stored{key, life, readAt.UTC(), p.epoch, p.At, p.End}) // all of it can be encoded
 	b := append(make([]byte, headerSize, 1024), head...)
 	b = lists.AppendRows(append(b, '\n'), p.Rows)
@@ -56,7 +57,7 @@ func (p *FillResult) encode(key []byte, life time.Duration, readAt time.Time) []
 // page reached Redis. The second is the difference of the wall clocks: it is wrong by
 // their skew. So the age is too small only if both estimates are, and then by the
 // smaller error.
-func decode(b, key []byte, remaining time.Duration, now time.Time) (p *FillResult, age time.Duration) {
+func decode(b, key []byte, remaining time.Duration, now time.Time) (p *reading, age time.Duration) {
 	if len(b) < headerSize || string(b[:len(magic)]) != magic || binary.BigEndian.Uint32(b[len(magic):]) != crc32.ChecksumIEEE(b[headerSize:]) {
 		return nil, 0
 	}
@@ -69,5 +70,5 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (p *FillResul
 	if !ok || len(rest) > 0 {
 		return nil, 0
 	}
-	return &FillResult{Rows: rows, End: s.End, At: s.At, epoch: s.Epoch}, max(s.Life-remaining+redisTick, now.Sub(s.ReadAt), 0)
+	return &reading{Read: page.Read{Rows: rows, End: s.End, At: s.At}, epoch: s.Epoch}, max(s.Life-remaining+redisTick, now.Sub(s.ReadAt), 0)
 }

@@ -14,6 +14,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // sealed gives b a valid magic and checksum.
@@ -24,17 +25,17 @@ func sealed(b []byte) []byte {
 }
 
 // pages are of all shapes.
-func pages() map[string]*FillResult {
+func pages() map[string]*reading {
 	long := *new(lists.Row).SetTexts("", string(make([]byte, 20_000)))
 	row := *(&lists.Row{ID: uuid.UUID{1, 2}, CreatedAt: math.MinInt64, Flags: lists.Goods}).SetTexts("KEY", `{"name":"é"}`)
 	primary := changefeed.ReadPoint{StartedAt: "1700000000.123456", Began: changefeed.Position{Term: 3, N: math.MaxUint64},
 		Snapshot: changefeed.Snapshot{Xmin: 7, Xmax: 12, Running: []uint64{7, 9, 11}}}
-	return map[string]*FillResult{
-		"by age":         {Rows: []lists.Row{row}, End: true},
-		"of the primary": {Rows: []lists.Row{row, long}, At: primary, epoch: "epoch"},
-		"of a standby": {Rows: []lists.Row{row}, epoch: "epoch",
-			At: changefeed.ReadPoint{Timeline: "7400000000000000001/1", LSN: 1 << 60, Through: math.MaxUint64}},
-		"an empty list": {End: true, At: primary},
+	return map[string]*reading{
+		"by age":         {Read: page.Read{Rows: []lists.Row{row}, End: true}},
+		"of the primary": {Read: page.Read{Rows: []lists.Row{row, long}, At: primary}, epoch: "epoch"},
+		"of a standby": {epoch: "epoch", Read: page.Read{Rows: []lists.Row{row},
+			At: changefeed.ReadPoint{Timeline: "7400000000000000001/1", LSN: 1 << 60, Through: math.MaxUint64}}},
+		"an empty list": {Read: page.Read{End: true, At: primary}},
 	}
 }
 

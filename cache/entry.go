@@ -110,7 +110,7 @@ func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
 
 // entryOf makes the entry of the first page of what was read behind the view's position.
 // fill is what the replica was given; nil = it was given nothing.
-func entryOf(v View, f *FillResult, fill *replica.Fill) *Entry {
+func entryOf(v View, f *reading, fill *replica.Fill) *Entry {
 	n := firstPage(f.Rows, v.Limit())
 	texts, last := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {

@@ -1,10 +1,14 @@
 package cache
 
-import "time"
+import (
+	"time"
+
+	"listedge/internal/page"
+)
 
 // Encode returns a page as another node stored it: some time ago, or of another server.
-func Encode(key []byte, f FillResult, epoch string, life time.Duration, readAt time.Time) []byte {
-	f.epoch = epoch
+func Encode(key []byte, read page.Read, epoch string, life time.Duration, readAt time.Time) []byte {
+	f := reading{Read: read, epoch: epoch}
 	return f.encode(key, life, readAt)
 }
 

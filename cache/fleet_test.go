@@ -16,6 +16,7 @@ import (
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/page"
 	"listedge/internal/sandbox/redistest"
 )
 
@@ -57,7 +58,7 @@ func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, _, first, second := fleet(t)
 			key := keyOf("q")
-			forward(t, first, key, f.reads(cache.FillResult{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g")}))
+			forward(t, first, key, f.reads(page.Read{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g")}))
 			first.WaitStored()
 			test.between(f, second)
 			r, err := ask(second, key, fails(errOrigin))
@@ -113,7 +114,7 @@ func TestTheAgeOfAStandbysRowsIsThatOfTheProof(t *testing.T) {
 			f.beat()
 			m.Sleep(40 * time.Minute)
 			fill := f.reads(shows("primary"))
-			fill.Standby = func(_ context.Context, last changefeed.Proof) (cache.FillResult, error) {
+			fill.Standby = func(_ context.Context, last changefeed.Proof) (page.Read, error) {
 				rows := shows([]string{"B", "a"}[behind])
 				rows.At = changefeed.ReadPoint{Timeline: ofServer, LSN: last.LSN - behind, Through: last.LSN - behind}
 				return rows, nil
@@ -183,9 +184,9 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 	began := make(chan struct{})
 	go func() {
 		defer close(filled)
-		r, err := ask(first, key, cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+		r, err := ask(first, key, cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
 			if err := client.Persist(ctx, strings.Replace(inRedis(key), "page:", "fill:", 1)).Err(); err != nil { // this machine may be slow
-				return cache.FillResult{}, err
+				return page.Read{}, err
 			}
 			close(began)
 			<-release
@@ -220,7 +221,7 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 func TestAHitStoresAgain(t *testing.T) {
 	f, client, first, second := fleet(t)
 	key, read := keyOf("q"), time.Now()
-	forward(t, first, key, f.reads(cache.FillResult{Rows: rowsOf("a", "b", "c", "d")}))
+	forward(t, first, key, f.reads(page.Read{Rows: rowsOf("a", "b", "c", "d")}))
 	first.WaitStored()
 	f.change(key, rowAt(0, "A"))
 	f.beat()
@@ -263,7 +264,7 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 		c.WaitStored()
 		want{body: body, source: cache.Redis}.check(t, forward(t, open(t, o), keyOf("q"), fails(errOrigin)), nil)
 	}
-	if n := len(client.Keys(t.Context(), "listedge:*page:*").Val()); n != 3 {
+	if n := len(client.Keys(t.Context(), "listedge:*view:*").Val()); n != 3 {
 		t.Errorf("%d pages", n)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // The tests of this file have one node that follows changes, in virtual time.
@@ -94,7 +95,7 @@ func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onNode(t, func(n *node) {
-				before := n.asked(n.reads(cache.FillResult{Rows: rowsOf("a", "b", "c", "d", "e")}), "a b c", cache.Origin)
+				before := n.asked(n.reads(page.Read{Rows: rowsOf("a", "b", "c", "d", "e")}), "a b c", cache.Origin)
 				n.change(n.q, test.changed...)
 				n.isHit("a b c") // the change is not applied yet
 				n.beat()
@@ -230,7 +231,7 @@ func TestALongPageEndsBeforeItsLimit(t *testing.T) {
 func (n *node) isAhead() {
 	n.Helper()
 	n.change(n.q, rowAt(0, "A"))
-	n.asked(n.reads(cache.FillResult{Rows: rowsOf("A", "b", "c", "d", "e", "f", "g")}), "A b c", cache.Origin)
+	n.asked(n.reads(page.Read{Rows: rowsOf("A", "b", "c", "d", "e", "f", "g")}), "A b c", cache.Origin)
 }
 
 // asksBehind asks for the second page. A statement fails.
@@ -364,9 +365,9 @@ func TestABypassReadsOnce(t *testing.T) {
 		boottimetest.Pass(2 * sharing)
 		fill, reads := of(n.q, n.reads(shows("a"))), 0
 		read := fill.Primary
-		fill.Primary = func(ctx context.Context, run string) (cache.FillResult, error) {
+		fill.Primary = func(ctx context.Context, run string) (page.Read, error) {
 			if reads++; reads > 1 {
-				return cache.FillResult{}, errOrigin
+				return page.Read{}, errOrigin
 			}
 			return read(ctx, run)
 		}

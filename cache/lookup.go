@@ -10,29 +10,24 @@ import (
 
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // Fill reads a page, and pages behind it, from the origin. Its functions end soon after ctx
-// does.
+// does. The cache keeps the rows, and adds At.Began.
 type Fill struct {
 	View View
 	// Primary reads from the primary. run is when the primary was started; empty = not
-	// known. It returns ErrWrongServer if another server answered.
-	Primary func(ctx context.Context, run string) (FillResult, error)
+	// known. It returns page.ErrWrongServer if another server answered.
+	Primary func(ctx context.Context, run string) (page.Read, error)
 	// Standby reads from a standby of the primary. After any error the page is read from
 	// the primary. nil = there is no standby.
-	Standby func(ctx context.Context, primary changefeed.Proof) (FillResult, error)
+	Standby func(ctx context.Context, primary changefeed.Proof) (page.Read, error)
 }
 
-// FillResult is what a statement of the origin returned: a page, or several in a row. Redis
-// has pages in this form, too.
-type FillResult struct {
-	Rows  []lists.Row          // those behind View.After, in the list's order; the cache keeps them
-	End   bool                 // the list ends with them
-	At    changefeed.ReadPoint // what the statement saw; the cache adds Began
-	Query Span                 // when the query ran, also if it failed
-
+// reading is what was read of a page, or of several in a row, as Redis has it, too.
+type reading struct {
+	page.Read
 	epoch  string        // of the log; empty = changes were not followed
 	readAt time.Duration // when reading began, on the node's clock
 }
@@ -253,7 +248,7 @@ func (l *lookup) fromRedis() (Result, bool) {
 		return Result{}, false
 	}
 	start := l.replica.Begin()
-	var found *FillResult
+	var found *reading
 	if found, l.redisErr = l.redis.get(l.key); found == nil {
 		return Result{}, false
 	}
@@ -272,7 +267,7 @@ func (l *lookup) fromRedis() (Result, bool) {
 }
 
 // merged makes an entry of a page from Redis.
-func (l *lookup) merged(start replica.Start, found *FillResult, now time.Duration) *Entry {
+func (l *lookup) merged(start replica.Start, found *reading, now time.Duration) *Entry {
 	following, known := l.following.Load(), l.followed.known.Load()
 	if following && l.followed.trusted(now) && found.epoch == known.epoch {
 		fill, outcome := l.merge(start, found)
@@ -294,8 +289,8 @@ func (l *lookup) merged(start replica.Start, found *FillResult, now time.Duratio
 }
 
 // merge gives the replica what was read behind the view's position.
-func (l *lookup) merge(start replica.Start, f *FillResult) (*replica.Fill, replica.Outcome) {
-	fill := &replica.Fill{Key: l.fill.View.List(), After: l.fill.View.After(), Rows: f.Rows, End: f.End, At: f.At, Start: start}
+func (l *lookup) merge(start replica.Start, f *reading) (*replica.Fill, replica.Outcome) {
+	fill := &replica.Fill{Key: l.fill.View.List(), After: l.fill.View.After(), Read: f.Read, Start: start}
 	return fill, l.replica.Merge(fill)
 }
 
@@ -339,10 +334,10 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 	}()
 	var e *Entry
 	if l.fill.Standby != nil && l.following.Load() && l.followed.trusted(l.clock.Now()) {
-		e, _ = l.readOrigin(times, func(last changefeed.Proof) (FillResult, error) { return l.fill.Standby(ctx, last) }) // the origin counts errors
+		e, _ = l.readOrigin(times, func(last changefeed.Proof) (page.Read, error) { return l.fill.Standby(ctx, last) }) // the origin counts errors
 	}
 	if e == nil {
-		e, err = l.readOrigin(times, func(changefeed.Proof) (FillResult, error) { return l.fill.Primary(ctx, l.PrimaryStart()) })
+		e, err = l.readOrigin(times, func(changefeed.Proof) (page.Read, error) { return l.fill.Primary(ctx, l.PrimaryStart()) })
 	}
 	if err != nil {
 		l.fillErrors.Add(1)
@@ -360,23 +355,24 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 // them in Redis, with the last moment at which they are known to have equalled the database.
 // An entry of a standby's rows omits nothing from before the last proof: the replica has applied
 // the missing changes, or the standby had replayed all. Else there is none.
-func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (FillResult, error)) (*Entry, error) {
+func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page.Read, error)) (*Entry, error) {
 	proof := time.Duration(l.followed.proof.Load())
 	last := l.followed.known.Load().last // of that moment or a later one
 	readAt, start := l.clock.Now(), l.replica.Begin()
-	f, err := protect(func() (FillResult, error) { return call(last) })
-	times.Query = f.Query
+	read, err := protect(func() (page.Read, error) { return call(last) })
+	times.Query = Span{read.Began, read.Took}
 	view, following, known := l.fill.View, l.following.Load(), l.followed.known.Load()
-	if err == nil && following && l.isOfWrongServer(&f.At, &known.last) {
-		err = ErrWrongServer
+	if err == nil && following && l.isOfWrongServer(&read.At, &known.last) {
+		err = page.ErrWrongServer
 	}
-	if errors.Is(err, ErrWrongServer) {
+	if errors.Is(err, page.ErrWrongServer) {
 		l.wrongServers.Add(1)
 	}
 	if err != nil {
 		return nil, err
 	}
-	f.readAt, f.At.Began = readAt, start.At.Began
+	read.At.Began = start.At.Began
+	f := reading{Read: read, readAt: readAt}
 	outcome, fill := replica.Merged, (*replica.Fill)(nil)
 	if following {
 		f.epoch = known.epoch
@@ -407,9 +403,9 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (Fill
 		return nil, nil
 	}
 	if !following || outcome == replica.Parked && primary {
-		for v, page := range f.pages(view) {
+		for v, cut := range f.pages(view) {
 			if v != view { // the caller puts the first page
-				l.memory.put(v.Key(), entryOf(v, page, fill), l.life())
+				l.memory.put(v.Key(), entryOf(v, cut, fill), l.life())
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -98,8 +99,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	sandboxtest.Within(t, patient, what, ok)
 }
 
-// page is a View: its body is its rows. Each name has a list of its own.
-type page struct {
+// view is a View: its body is its rows. Each name has a list of its own.
+type view struct {
 	name  string
 	list  replica.Key
 	after lists.Position
@@ -110,21 +111,21 @@ type page struct {
 func keyOf(name string) []byte { return cache.AppendKey(nil, [16]byte{1}, []byte(name)) }
 
 // pageOf is the first page of the list whose first page has the key.
-func pageOf(key []byte) *page {
+func pageOf(key []byte) *view {
 	table := changefeed.List{Workspace: uuid.NewSHA1(uuid.Nil, key), Collection: lists.Items}
-	return &page{string(key), replica.Key{Table: table}, "", 3}
+	return &view{string(key), replica.Key{Table: table}, "", 3}
 }
 
-func (p *page) Key() []byte           { return append([]byte(p.name), p.after...) }
-func (p *page) After() lists.Position { return p.after }
-func (p *page) Limit() int            { return p.limit }
-func (p *page) List() replica.Key     { return p.list }
+func (p *view) Key() []byte           { return append([]byte(p.name), p.after...) }
+func (p *view) After() lists.Position { return p.after }
+func (p *view) Limit() int            { return p.limit }
+func (p *view) List() replica.Key     { return p.list }
 
-func (p *page) Behind(row *lists.Row) cache.View {
-	return &page{p.name, p.list, row.Position(lists.ByCreatedAt), p.limit}
+func (p *view) Behind(row *lists.Row) cache.View {
+	return &view{p.name, p.list, row.Position(lists.ByCreatedAt), p.limit}
 }
 
-func (p *page) Frame(last *lists.Row, more bool) (head, end, next string) {
+func (p *view) Frame(last *lists.Row, more bool) (head, end, next string) {
 	if more {
 		next = "behind " + last.Text()
 	}
@@ -150,18 +151,18 @@ func rowAt(i int, text string) lists.Row {
 }
 
 // shows is what a statement returned of a list that has these rows alone.
-func shows(texts ...string) cache.FillResult {
-	return cache.FillResult{Rows: rowsOf(texts...), End: true}
+func shows(texts ...string) page.Read {
+	return page.Read{Rows: rowsOf(texts...), End: true}
 }
 
 // brings is a fill that succeeds at once.
 func brings(body string) cache.Fill {
-	return cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) { return shows(body), nil }}
+	return cache.Fill{Primary: func(context.Context, string) (page.Read, error) { return shows(body), nil }}
 }
 
 // fails is a fill that fails at once.
 func fails(err error) cache.Fill {
-	return cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) { return cache.FillResult{}, err }}
+	return cache.Fill{Primary: func(context.Context, string) (page.Read, error) { return page.Read{}, err }}
 }
 
 // of is a fill of the key's page.
@@ -258,7 +259,7 @@ func (f *feed) change(key []byte, rows ...lists.Row) {
 }
 
 // reads is a fill by a statement on the primary, as the database is when it is made.
-func (f *feed) reads(result cache.FillResult) cache.Fill {
+func (f *feed) reads(result page.Read) cache.Fill {
 	result.At = changefeed.ReadPoint{StartedAt: f.run, Snapshot: f.snapshot()}
-	return cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) { return result, nil }}
+	return cache.Fill{Primary: func(context.Context, string) (page.Read, error) { return result, nil }}
 }

@@ -9,6 +9,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/page"
 )
 
 // Virtual time: ristretto's own ticker runs in it, too.
@@ -87,7 +88,7 @@ func TestMemoryBudget(t *testing.T) {
 func TestPagesShareTheirRows(t *testing.T) {
 	const rows, text = 256, 10_000 // ids have a byte
 	c := open(t, cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour})
-	read := cache.FillResult{End: true}
+	read := page.Read{End: true}
 	for i := range rows {
 		read.Rows = append(read.Rows, rowAt(i, string(noise(text))))
 	}

@@ -9,6 +9,7 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // take begins a term, and an epoch if one is needed.
@@ -250,7 +251,7 @@ func (m *model) serve(n *modelNode) error {
 func (m *model) fill(n *modelNode) *modelFill {
 	start := n.replica.Begin()
 	f := &modelFill{
-		Fill:   &replica.Fill{Key: modelKey, End: true, Start: start, At: changefeed.ReadPoint{StartedAt: "run", Began: start.At.Began}},
+		Fill:   &replica.Fill{Key: modelKey, Start: start, Read: page.Read{End: true, At: changefeed.ReadPoint{StartedAt: "run", Began: start.At.Began}}},
 		readAt: m.in(15 * time.Millisecond),
 	}
 	if f.ends = f.readAt.Add(time.Duration(m.r.IntN(30)) * time.Millisecond); m.chance(8) {

@@ -16,6 +16,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // redisTier is the second tier: pages that other nodes have stored in Redis, or this node
@@ -99,8 +100,8 @@ func RedisCommands(own string) [][]any {
 // get returns the page that is stored under key. It returns nil if Redis has no value, or a
 // value that is not this page. readAt follows from the age that decode returns. An error says
 // that Redis was not asked, or did not answer, or refused.
-func (r *redisTier) get(key []byte) (*FillResult, error) {
-	return callFor(r, r.budget, pagePrefix, key, func(ctx context.Context, name string) (*FillResult, error) {
+func (r *redisTier) get(key []byte) (*reading, error) {
+	return callFor(r, r.budget, pagePrefix, key, func(ctx context.Context, name string) (*reading, error) {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
@@ -131,7 +132,7 @@ func (r *redisTier) get(key []byte) (*FillResult, error) {
 }
 
 // set stores the page until life after it was read, unless it is too large.
-func (r *redisTier) set(key []byte, p *FillResult, life time.Duration) {
+func (r *redisTier) set(key []byte, p *reading, life time.Duration) {
 	now := time.Now()
 	age := r.clock.At(now) - p.readAt
 	if life-age < time.Millisecond {
@@ -149,8 +150,8 @@ func (r *redisTier) set(key []byte, p *FillResult, life time.Duration) {
 
 // pages cuts what was read into pages, the view's first and then those behind it. Each has the
 // row after it, if there is one. Rows at the end that may be only a part of a page are left out.
-func (p *FillResult) pages(v View) iter.Seq2[View, *FillResult] {
-	return func(yield func(View, *FillResult) bool) {
+func (p *reading) pages(v View) iter.Seq2[View, *reading] {
+	return func(yield func(View, *reading) bool) {
 		for rows := p.Rows; ; {
 			n := firstPage(rows, v.Limit())
 			last := n == len(rows)
@@ -169,7 +170,7 @@ func (p *FillResult) pages(v View) iter.Seq2[View, *FillResult] {
 
 // store sends the pages of what was read to Redis, each under its own key, and then lets
 // other nodes fill the first.
-func (c *Cache) store(v View, p FillResult) {
+func (c *Cache) store(v View, p reading) {
 	c.goRedis(func() {
 		for v, page := range p.pages(v) {
 			c.redis.set(v.Key(), page, c.life())
@@ -190,11 +191,11 @@ const storeInterval = 2 * time.Minute
 func (c *Cache) storeState(v View) bool {
 	readAt := time.Duration(c.followed.proof.Load())
 	at, key := c.replica.Begin().At, v.List()
-	page, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
+	cut, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
 	if !whole && len(rows) <= v.Limit() || c.replica.Begin().At.Began != at.Began {
 		return false
 	}
-	p := FillResult{End: whole && !page.More, At: at, epoch: c.followed.known.Load().epoch, readAt: readAt}
+	p := reading{Read: page.Read{End: whole && !cut.More, At: at}, epoch: c.followed.known.Load().epoch, readAt: readAt}
 	for _, r := range rows {
 		p.Rows = append(p.Rows, *r)
 	}

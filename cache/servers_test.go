@@ -9,6 +9,7 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/page"
 )
 
 func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
@@ -19,10 +20,10 @@ func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 		n.beat()
 		boottimetest.Pass(fillPause)
 		n.run = "another"
-		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, cache.ErrWrongServer) || text(r.Entry) != "a" {
+		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, page.ErrWrongServer) || text(r.Entry) != "a" {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if _, err := ask(n.Cache, keyOf("other"), fails(cache.ErrWrongServer)); !errors.Is(err, cache.ErrWrongServer) {
+		if _, err := ask(n.Cache, keyOf("other"), fails(page.ErrWrongServer)); !errors.Is(err, page.ErrWrongServer) {
 			t.Error(err)
 		}
 		if got := n.Stats().Replica.Fills[replica.WrongServer]; got != 2 {
@@ -41,7 +42,7 @@ func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 		}
 		for _, what := range []string{"with proof", "without"} {
 			n.run = "old primary's"
-			if r, err := ask(n.Cache, n.q, n.reads(shows("a"))); !errors.Is(err, cache.ErrWrongServer) {
+			if r, err := ask(n.Cache, n.q, n.reads(shows("a"))); !errors.Is(err, page.ErrWrongServer) {
 				t.Errorf("%s: %+v, %v", what, r, err)
 			}
 			n.run = "run" // the new primary's: the node's other connection was not renewed yet
@@ -85,7 +86,7 @@ func TestStandbys(t *testing.T) {
 				proof := n.clock.Now()
 				boottimetest.Pass(sharing / 2)
 				fill := n.reads(shows("primary"))
-				fill.Standby = func(_ context.Context, last changefeed.Proof) (cache.FillResult, error) {
+				fill.Standby = func(_ context.Context, last changefeed.Proof) (page.Read, error) {
 					f := shows("standby")
 					if test.want == "A" && test.lsn < 100 {
 						f = shows("a") // it had not replayed the change
@@ -116,9 +117,9 @@ func TestStandbys(t *testing.T) {
 func TestAStandbyIsNotAskedWithoutProofNorByABypass(t *testing.T) {
 	onNode(t, func(n *node) {
 		fill := n.reads(shows("primary"))
-		fill.Standby = func(context.Context, changefeed.Proof) (cache.FillResult, error) {
+		fill.Standby = func(context.Context, changefeed.Proof) (page.Read, error) {
 			t.Error("the standby was asked")
-			return cache.FillResult{}, errOrigin
+			return page.Read{}, errOrigin
 		}
 		r, err := n.Bypass(n.q, of(n.q, fill))
 		if want(want{body: "primary", source: cache.Origin}).check(t, r, err); !r.Bypassed {

@@ -10,10 +10,11 @@ import (
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // panics is a page whose cursor cannot be made.
-type panics struct{ *page }
+type panics struct{ *view }
 
 func (panics) Frame(*lists.Row, bool) (head, end, next string) { panic("on the way") }
 
@@ -34,7 +35,7 @@ func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 	virtual(t, func(t *testing.T, c *cache.Cache) {
 		const slow = ttl + time.Second
 		database := "old"
-		reads := cache.Fill{Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+		reads := cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
 			seen := database
 			boottimetest.Pass(slow)
 			return shows(seen), nil
@@ -50,7 +51,7 @@ func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 		boottimetest.Pass(slow - 100*time.Millisecond)
 		synctest.Wait()
 		database = "new" // committed, and acknowledged
-		late, err := ask(c, keyOf("q"), cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
+		late, err := ask(c, keyOf("q"), cache.Fill{Primary: func(context.Context, string) (page.Read, error) {
 			return shows(database), nil
 		}})
 		if err != nil || text(late.Entry) != "new" {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // These tests know slots: two keys with one hash, and what a slot costs.
@@ -32,7 +33,7 @@ func (bare) Frame(*lists.Row, bool) (head, end, next string) { return "", "", ""
 // entryAt is an entry that was read at that time.
 func entryAt(body string, at time.Duration) *Entry {
 	row := *new(lists.Row).SetTexts("", body)
-	return entryOf(bare{}, &FillResult{Rows: []lists.Row{row}, End: true, readAt: at}, nil)
+	return entryOf(bare{}, &reading{Read: page.Read{Rows: []lists.Row{row}, End: true}, readAt: at}, nil)
 }
 
 func (s *slot) text() string { return s.entry.Load().texts[0] }

@@ -214,13 +214,13 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := hitServer(t, "")
-			var read cache.FillResult
+			var read page.Read
 			for range test.rows {
 				read.Rows = append(read.Rows, *(&lists.Row{}).SetTexts("", strings.Repeat("x", row)))
 			}
 			read.End = true
 			v := viewOf(page.Query{Limit: lists.MaxLimit})
-			entry := must(s.Cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) { return read, nil }})).Entry
+			entry := must(s.Cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (page.Read, error) { return read, nil }})).Entry
 			w := &wire{}
 			r := newConn(w).response.start(200)
 			r.head, r.body, r.entry = []byte("HEAD\r\n\r\n"), true, entry

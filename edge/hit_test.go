@@ -79,8 +79,8 @@ func (fixed) Frame(*lists.Row, bool) (head, end, next string) { return "", "", "
 func fillWith(t testing.TB, pages *cache.Cache, q page.Query, body string) *cache.Entry {
 	t.Helper()
 	v := fixed{viewOf(q)}
-	return must(pages.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (cache.FillResult, error) {
-		return cache.FillResult{Rows: []lists.Row{*(&lists.Row{}).SetTexts("", body)}, End: true}, nil
+	return must(pages.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (page.Read, error) {
+		return page.Read{Rows: []lists.Row{*(&lists.Row{}).SetTexts("", body)}, End: true}, nil
 	}})).Entry
 }
 

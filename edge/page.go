@@ -21,7 +21,6 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin/apikey"
-	"listedge/origin/usage"
 )
 
 // exchange is one request and its state in the pipeline. The connection owns it and uses
@@ -281,20 +280,22 @@ func (x *exchange) fill() *failure {
 	return checkMatch(x)
 }
 
-// fillOf returns the cache's means to read the query's page from the primary or a standby.
+// fillOf returns the cache's means to read the query's page from the primary or a standby. It
+// counts the statements as the key's usage.
 func (x *exchange) fillOf() cache.Fill {
-	view, by := viewOf(x.query), x.client.usage
-	fill := cache.Fill{View: view, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
-		rows, err := x.server.Origin.Fetch(ctx, view.Query, run)
-		if errors.Is(err, page.ErrWrongServer) {
-			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
+	view, by, from := viewOf(x.query), x.client.usage, x.server.Origin
+	counted := func(r page.Read, err error) (page.Read, error) {
+		if !r.Began.IsZero() {
+			by.Queried()
 		}
-		return fillResult(by, rows, err)
+		return r, err
+	}
+	fill := cache.Fill{View: view, Primary: func(ctx context.Context, run string) (page.Read, error) {
+		return counted(from.Fetch(ctx, view.Query, run))
 	}}
-	if x.server.Origin.HasStandbys() {
-		fill.Standby = func(ctx context.Context, p changefeed.Proof) (cache.FillResult, error) {
-			rows, err := x.server.Origin.FetchFromStandby(ctx, view.Query, p)
-			return fillResult(by, rows, err)
+	if from.HasStandbys() {
+		fill.Standby = func(ctx context.Context, p changefeed.Proof) (page.Read, error) {
+			return counted(from.FetchFromStandby(ctx, view.Query, p))
 		}
 	}
 	return fill
@@ -442,14 +443,6 @@ func (x *exchange) bodySize() int {
 }
 
 const maxRequestID = 128 // bytes of an id that a client chose
-
-// fillResult makes the cache's form of a query's rows, and counts the query as the key's usage.
-func fillResult(by *usage.Counter, r page.Read, err error) (cache.FillResult, error) {
-	if !r.Began.IsZero() {
-		by.Queried()
-	}
-	return cache.FillResult{Rows: r.Rows, End: r.End, At: r.At, Query: cache.Span{Began: r.Began, Took: r.Took}}, err
-}
 
 // view is a query as the cache wants it (cache.View), with memory of its own, because a fill
 // may outlive the request that began it. It depends on each field of the query: see

@@ -81,7 +81,7 @@ func lookUpFailed(q *page.Query, err error) *failure {
 		if f.problem = originSlow; q.Search != "" {
 			f.problem = searchSlow
 		}
-	case errors.Is(err, page.ErrUnavailable), errors.Is(err, cache.ErrWrongServer), errors.Is(err, context.Canceled):
+	case errors.Is(err, page.ErrUnavailable), errors.Is(err, context.Canceled):
 		f.problem = originDown
 	case errors.Is(err, page.ErrNotAllowed), errors.Is(err, page.ErrSchema): // a grant or a table is missing; for the client it is an outage
 		f.problem = originClosed

@@ -8,6 +8,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // Start is the replica's state before rows are read.
@@ -20,10 +21,8 @@ type Start struct {
 type Fill struct {
 	Key
 	After lists.Position
-	Rows  []lists.Row
-	End   bool                 // the list ends with them
-	At    changefeed.ReadPoint // which changes the rows show
-	Start Start                // what Begin returned before the statement was sent, or a copy was asked for
+	page.Read
+	Start Start // what Begin returned before the statement was sent, or a copy was asked for
 
 	outcome atomic.Uint32
 }

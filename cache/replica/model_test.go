@@ -7,6 +7,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // The model: a database, its log, a standby and two nodes, at random.
@@ -141,7 +142,7 @@ func (m *model) reset(n *modelNode) {
 // begin begins a fill of a list.
 func (m *model) begin(n *modelNode, k Key, after lists.Position, from source) *flight {
 	start := n.Begin()
-	f := &flight{Fill: &Fill{Key: k, After: after, Start: start, At: changefeed.ReadPoint{Began: start.At.Began, LSN: m.replayed}}, source: from, node: n}
+	f := &flight{Fill: &Fill{Key: k, After: after, Start: start, Read: page.Read{At: changefeed.ReadPoint{Began: start.At.Began, LSN: m.replayed}}}, source: from, node: n}
 	m.flights = append(m.flights, f)
 	return f
 }

@@ -13,6 +13,7 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // settled makes a heartbeat that sees all transactions up to an id, and settles changes.
@@ -35,7 +36,7 @@ func rowAt(i int) lists.Row {
 }
 
 func read(r *replica.Replica, k replica.Key, from, to int) *replica.Fill {
-	f := &replica.Fill{Key: k, Start: r.Begin(), At: r.Begin().At}
+	f := &replica.Fill{Key: k, Start: r.Begin(), Read: page.Read{At: r.Begin().At}}
 	if from > 0 {
 		row := rowAt(from - 1)
 		f.After = row.Position(k.Order)
@@ -48,7 +49,7 @@ func read(r *replica.Replica, k replica.Key, from, to int) *replica.Fill {
 
 var byCreatedAt = replica.Key{Table: changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}, Order: lists.ByCreatedAt}
 
-func page(t *testing.T, r *replica.Replica, k replica.Key, from, n int) (rows []*lists.Row, ok bool) {
+func cut(t *testing.T, r *replica.Replica, k replica.Key, from, n int) (rows []*lists.Row, ok bool) {
 	t.Helper()
 	after := lists.Position("")
 	if from > 0 {
@@ -96,7 +97,7 @@ func TestAnALTERTABLEThatAStandbyShowsFirst(t *testing.T) {
 		t.Fatal(o)
 	}
 	r.Apply(settled(5))
-	f := &replica.Fill{Key: byCreatedAt, Start: r.Begin(), End: true, At: changefeed.ReadPoint{Timeline: "server", LSN: 5, Through: 5}}
+	f := &replica.Fill{Key: byCreatedAt, Start: r.Begin(), Read: page.Read{End: true, At: changefeed.ReadPoint{Timeline: "server", LSN: 5, Through: 5}}}
 	for i := range 10 {
 		row := rowAt(i)
 		f.Rows = append(f.Rows, *row.SetTexts(row.NameKey(), `{"name":"altered"}`))
@@ -104,7 +105,7 @@ func TestAnALTERTABLEThatAStandbyShowsFirst(t *testing.T) {
 	if o := r.Merge(f); o != replica.Parked {
 		t.Error(o)
 	}
-	if rows, ok := page(t, r, byCreatedAt, 0, 4); !ok || *rows[3] != rowAt(3) {
+	if rows, ok := cut(t, r, byCreatedAt, 0, 4); !ok || *rows[3] != rowAt(3) {
 		t.Error("a page is a mixture")
 	}
 	altered := &changefeed.Change{XID: 6, LSN: 6, Whole: 1 << byCreatedAt.Table.Collection}
@@ -152,7 +153,7 @@ func TestWhatRangesDoNotHave(t *testing.T) {
 		"at the end of ranges": {30, 5, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if rows, ok := page(t, r, byCreatedAt, test.from, test.n); ok != test.ok || len(rows) != test.rows {
+			if rows, ok := cut(t, r, byCreatedAt, test.from, test.n); ok != test.ok || len(rows) != test.rows {
 				t.Errorf("%d rows, ok %t", len(rows), ok)
 			}
 		})
@@ -161,7 +162,7 @@ func TestWhatRangesDoNotHave(t *testing.T) {
 
 func TestWhatIsUsedIsKept(t *testing.T) {
 	for name, use := range map[string]func(r *replica.Replica, p replica.Page){
-		"read":    func(r *replica.Replica, _ replica.Page) { page(t, r, byCreatedAt, 10, 50) },
+		"read":    func(r *replica.Replica, _ replica.Page) { cut(t, r, byCreatedAt, 10, 50) },
 		"touched": func(_ *replica.Replica, p replica.Page) { p.Last.Touch() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +178,7 @@ func TestWhatIsUsedIsKept(t *testing.T) {
 				}
 				use(r, p)
 			}
-			if _, ok := page(t, r, byCreatedAt, 10, 50); !ok {
+			if _, ok := cut(t, r, byCreatedAt, 10, 50); !ok {
 				t.Error("the range that was used is given up")
 			}
 			if s := r.Stats(); s.Bytes > budget.Rows || s.Ranges < 2 {
@@ -195,9 +196,9 @@ func TestWhatIsUsedIsKept(t *testing.T) {
 			f := read(r, key(i), 0, 10)
 			f.Search = fmt.Sprint(i)
 			r.Merge(f)
-			page(t, r, key(0), 0, 5)
+			cut(t, r, key(0), 0, 5)
 		}
-		if _, ok := page(t, r, key(0), 0, 5); !ok || r.Stats().Lists != 3 {
+		if _, ok := cut(t, r, key(0), 0, 5); !ok || r.Stats().Lists != 3 {
 			t.Errorf("%+v, the list that is read: %t", r.Stats(), ok)
 		}
 	})
@@ -309,7 +310,7 @@ func TestWhatChangesLeaveIsOfTheVersionBefore(t *testing.T) {
 				if o := r.Merge(f); o != want {
 					t.Fatal(o)
 				}
-				rows, ok := page(t, r, byName, 0, 9)
+				rows, ok := cut(t, r, byName, 0, 9)
 				found := slices.ContainsFunc(rows, func(row *lists.Row) bool { return row.Text() == c.want })
 				if ok != (c.want != "") || ok && !found {
 					t.Errorf("%v, %v", rows, ok)

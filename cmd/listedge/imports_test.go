@@ -27,8 +27,8 @@ var (
 		"edge/admin": {"edge", "metrics", "internal/remedy"},
 		"metrics": {"cache", "cache/replica", "limiter", "origin", "origin/apikey", "origin/follower", "origin/usage",
 			"internal/changefeed", "internal/lists"},
-		"cache":         {"cache/replica", "internal/boottime", "internal/changefeed", "internal/lists"},
-		"cache/replica": {"internal/changefeed", "internal/lists"},
+		"cache":         {"cache/replica", "internal/boottime", "internal/changefeed", "internal/lists", "internal/page"},
+		"cache/replica": {"internal/changefeed", "internal/lists", "internal/page"},
 		"limiter":       {"limiter/lease", "internal/boottime"},
 		"limiter/lease": {},
 

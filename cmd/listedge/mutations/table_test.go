@@ -324,7 +324,7 @@ var mutations = []struct {
 		{"a standby's rows are as young as their statement", "TestTheAgeOfAStandbysRowsIsThatOfTheProof",
 			replaced("cache: lookup.readOrigin", "min(readAt", "max(readAt")},
 		{"the wrong server's page is shared", "TestAnAnswerOfAnotherPrimaryIsNotServed",
-			never("cache: lookup.readOrigin", "err == nil && following && l.isOfWrongServer(&f.At, &known.last)")},
+			never("cache: lookup.readOrigin", "err == nil && following && l.isOfWrongServer(&read.At, &known.last)")},
 	}},
 	{"internal/changefeed", []mutation{
 		{"a read before the first entry proves", "TestSubscription",
