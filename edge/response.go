@@ -39,22 +39,25 @@ func (h *header) end() { *h = append(*h, crlf...) }
 
 // str adds a header that is a text.
 func (h *header) str(name, value string) {
-	h.put(name, ": ", value)
-	h.end()
+	b := append(*h, name...) // through the pointer, each append would store
+	b = append(b, ": "...)
+	b = append(b, value...)
+	*h = append(b, "\r\n"...)
 }
 
 // bytes adds a header that is a text, which is not copied to a string.
 func (h *header) bytes(name string, value []byte) {
-	h.begin(name)
-	*h = append(*h, value...)
-	h.end()
+	b := append(*h, name...)
+	b = append(b, ": "...)
+	b = append(b, value...)
+	*h = append(b, "\r\n"...)
 }
 
 // num adds a header that is a whole number.
 func (h *header) num(name string, n int64) {
-	h.begin(name)
-	h.putNum(n)
-	h.end()
+	b := append(*h, name...)
+	b = strconv.AppendInt(append(b, ": "...), n, 10)
+	*h = append(b, "\r\n"...)
 }
 
 // value returns the value of a header that was added behind another one; nil = none was.
@@ -66,8 +69,11 @@ func (h header) value(name string) []byte {
 
 // item begins an item of RateLimit-Policy or of RateLimit, up to its first number.
 func (h *header) item(name, parameter string, n int64) {
-	h.put(`"`, name, `";`, parameter, "=")
-	h.putNum(n)
+	b := append(*h, '"')
+	b = append(b, name...)
+	b = append(b, `";`...)
+	b = append(b, parameter...)
+	*h = strconv.AppendInt(append(b, '='), n, 10)
 }
 
 // policy renders an item of RateLimit-Policy: q tokens in a window of the w seconds
