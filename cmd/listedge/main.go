@@ -18,7 +18,9 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -115,7 +117,6 @@ var reworded = []struct {
 }{
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "EOL".*`), "$1 needs a value"},
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`), "$1 needs a value, and is followed by $2"},
-	{regexp.MustCompile(`^(--[a-z-]+): expected a valid (\d+) bit int but got ("[^"]*").*`), "$1 must be a whole number of at most $2 bits, and is $3"},
 	{regexp.MustCompile(`^(--[a-z-]+): expected a float but got ("[^"]*").*`), "$1 must be a number, and is $2"},
 	{regexp.MustCompile(`^(--[a-z-]+): expected duration but got ("[^"]*").*`), "$1 must be a duration like 500ms or 2h, and is $2"},
 	{regexp.MustCompile(`^(--[a-z-]+): netip\.\w+\(("[^"]*")\).*`), "$1 must be a network like 10.0.0.0/8, and is $2"},
@@ -157,6 +158,21 @@ func withRemedy(err error, command *kong.Context) error {
 	return fmt.Errorf("%w: %s", err, remedy)
 }
 
+// wholeNumber reads a flag's whole number. kong's own reading takes 010 for 8, and 0x10 and 1_6 for 16.
+var wholeNumber = kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("int", &text); err != nil {
+		return err
+	}
+	bits := target.Type().Bits()
+	n, err := strconv.ParseInt(text, 10, bits)
+	if err != nil || strconv.FormatInt(n, 10) != text {
+		return fmt.Errorf("not a whole number of at most %d bits in decimal digits: %q", bits, text)
+	}
+	target.SetInt(n)
+	return nil
+})
+
 func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
 	exited = new(bool)
 	parser = kong.Must(c,
@@ -166,6 +182,8 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
 		kong.WithBeforeResolve(checkVariables),
 		kong.Configuration(readConfig),
 		kong.Resolvers(kong.ResolverFunc(resolveSecret)),
+		kong.KindMapper(reflect.Int, wholeNumber),
+		kong.KindMapper(reflect.Int32, wholeNumber),
 		kong.Writers(out, errs),
 		kong.Exit(func(int) { *exited = true }),
 		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser(),
