@@ -5,6 +5,7 @@ package redact
 import (
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,6 +20,9 @@ const host = `(?:\[[0-9A-Za-z:.%]+\]|[\pL\pN._%-]*)(?::[0-9]*)?`
 // driver may take a part of the password for a host or a database.
 var address = regexp.MustCompile(`^((?:postgres(?:ql)?|redis(?:s|\+sentinel)?|https?)://)(?:([^@/?#\s]*)@)?(` +
 	host + `(?:,` + host + `)*(?:/[^@?#\s]*)?)(?:\?((?:[^@#=&\s]+=[^@#=&\s]*(?:&|$))*))?$`)
+
+// harmless are the parameters of a URL whose values are no secrets.
+var harmless = []string{"channel_binding", "connect_timeout", "gssencmode", "hostaddr", "schema", "sslmode", "target_session_attrs"}
 
 // URL returns the scheme, user, hosts, ports and database of a URL of Postgres, Redis or
 // HTTP. It returns Mask for other text; empty text stays empty.
@@ -59,6 +63,12 @@ func replace(text, secret, with string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, secret, with), quoted[1:len(quoted)-1], with)
 }
 
+// mayBeSecret says whether the value of a parameter, name=value, may be a secret.
+func mayBeSecret(parameter string) bool {
+	name, _, _ := strings.Cut(parameter, "=")
+	return !slices.Contains(harmless, name)
+}
+
 // parse returns what of a URL may be shown, and its secrets, as written and unescaped.
 func parse(s string) (public string, secrets []string, ok bool) {
 	found := address.FindStringSubmatch(s)
@@ -76,13 +86,17 @@ func parse(s string) (public string, secrets []string, ok bool) {
 	if user != "" {
 		user += "@"
 	}
-	for _, written := range append(strings.FieldsFunc(parameters, func(c rune) bool { return c == '&' }), "="+password) {
+	all := strings.FieldsFunc(parameters, func(c rune) bool { return c == '&' })
+	hidden := slices.ContainsFunc(all, mayBeSecret) // all: what follows an & may be a part of a secret
+	for i, written := range append(all, "="+password) {
 		_, value, _ := strings.Cut(written, "=")
 		read, err := url.PathUnescape(value)
 		if err != nil {
 			return "", nil, false
 		}
-		secrets = append(secrets, value, read)
+		if hidden || i == len(all) {
+			secrets = append(secrets, value, read)
+		}
 	}
 	return scheme + user + place, secrets, true
 }

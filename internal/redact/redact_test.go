@@ -62,6 +62,22 @@ func TestText(t *testing.T) {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
+	for in, want := range map[string]string{ // a value of what cannot be a secret, unless one is beside it
+		"postgres://h/d?schema=public":                           "the schema public",
+		"postgres://h/d?sslmode=require&schema=public":           "the schema public",
+		"postgres://u:secret@h/d?schema=public":                  "the schema public",
+		"postgres://u:public@h/d?schema=public":                  "the schema xxxxx",
+		"postgres://h/d?password=se&schema=public":               "the schema xxxxx",
+		"postgres://h/d?schema=public&sslpassword=secret":        "the schema xxxxx",
+		"postgres://h/d?options=public":                          "the schema xxxxx",
+		"postgres://h/d?Schema=public":                           "the schema xxxxx",
+		"postgres://h/d?unknown=public":                          "the schema xxxxx",
+		"redis+sentinel://h/m?schema=x&sentinel_password=public": "the schema xxxxx",
+	} {
+		if got := redact.Text("the schema public", in); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
 	if got := redact.Text("unexpected argument PASSWORD='a\nb'", "PASSWORD='a\nb'"); strings.Contains(got, "a\nb") {
 		t.Error(got)
 	}
