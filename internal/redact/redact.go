@@ -22,7 +22,7 @@ var address = regexp.MustCompile(`^((?:postgres(?:ql)?|redis(?:s|\+sentinel)?|ht
 	host + `(?:,` + host + `)*(?:/[^@?#\s]*)?)(?:\?((?:[^@#=&\s]+=[^@#=&\s]*(?:&|$))*))?$`)
 
 // harmless are the parameters of a URL whose values are no secrets.
-var harmless = []string{"channel_binding", "connect_timeout", "gssencmode", "hostaddr", "schema", "sslmode", "target_session_attrs"}
+var harmless = []string{"channel_binding", "gssencmode", "hostaddr", "schema", "sslmode", "target_session_attrs"}
 
 // URL returns the scheme, user, hosts, ports and database of a URL of Postgres, Redis or
 // HTTP. It returns Mask for other text; empty text stays empty.
