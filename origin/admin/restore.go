@@ -14,7 +14,7 @@ var restoreSQL string
 
 // restored are the arguments of restoreSQL: what the migrations make of the tables that other
 // systems change, too. They are read from the text of the migrations, which has a column a line.
-var restored = func() (arguments [6][]string) {
+var restored = func() (arguments [7][]string) {
 	files, _ := migrationFiles.ReadDir("migrations")
 	for _, f := range files {
 		text, _ := migrationFiles.ReadFile("migrations/" + f.Name())
@@ -28,6 +28,9 @@ var restored = func() (arguments [6][]string) {
 				}
 			}
 		}
+		for _, function := range functionOf.FindAllStringSubmatch(up, -1) {
+			arguments[6] = append(arguments[6], function[1])
+		}
 		for _, index := range indexOf.FindAllStringSubmatch(up, -1) {
 			arguments[4] = append(arguments[4], index[1])
 			arguments[5] = append(arguments[5], strings.TrimSuffix(strings.Join(strings.Fields(index[0]), " "), ";"))
@@ -37,14 +40,16 @@ var restored = func() (arguments [6][]string) {
 }()
 
 var (
-	comment  = regexp.MustCompile(`(?m)--[^+].*$`)
-	tableOf  = regexp.MustCompile(`(?ms)^CREATE TABLE IF NOT EXISTS (\w+) \(\n(.*?)^\);`)
-	columnOf = regexp.MustCompile(`(?m)^    ([a-z_0-9]+) +([a-z0-9]+(?:\(\d+\)|\[\])?).*(?:\n     +.*)*`)
-	indexOf  = regexp.MustCompile(`(?ms)^CREATE INDEX (\w+) ON (?:workspaces|api_keys|items|contacts) .*?;$`)
+	comment    = regexp.MustCompile(`(?m)--[^+].*$`)
+	tableOf    = regexp.MustCompile(`(?ms)^CREATE TABLE IF NOT EXISTS (\w+) \(\n(.*?)^\);`)
+	columnOf   = regexp.MustCompile(`(?m)^    ([a-z_0-9]+) +([a-z0-9]+(?:\(\d+\)|\[\])?).*(?:\n     +.*)*`)
+	functionOf = regexp.MustCompile(`(?m)^CREATE FUNCTION (\w+)`)
+	indexOf    = regexp.MustCompile(`(?ms)^CREATE INDEX (\w+) ON (?:workspaces|api_keys|items|contacts) .*?;$`)
 )
 
 // restore returns what to do about tables that are not those of the schema, although all migrations
-// are applied: the commands that bring back a column, its type or an index.
+// are applied: the commands that bring back a column, its name, its type or an index, and what only a
+// backup has.
 func restore(ctx context.Context, db querier) string {
 	arguments := []any{pgx.QueryExecModeExec}
 	for _, list := range restored {

@@ -25,6 +25,9 @@ func TestTheRemedyForAChangedTableMendsIt(t *testing.T) {
 		"a flag":      `ALTER TABLE items DROP COLUMN track_stock`,
 		"of keys":     `ALTER TABLE api_keys DROP COLUMN rate_per_second`,
 		"a quota":     `ALTER TABLE workspaces DROP COLUMN quota`,
+		"renamed":     `ALTER TABLE items RENAME sku TO sku2`,
+		"renamed two": `ALTER TABLE api_keys RENAME created_at TO "made At"; ALTER TABLE api_keys RENAME key_hash TO hash`,
+		"no rows":     `ALTER TABLE contacts DROP COLUMN name`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,13 +56,52 @@ func TestTheRemedyForAChangedTableMendsIt(t *testing.T) {
 	}
 }
 
+// Some changes no command undoes: the remedy says what to restore, and commands that would fail are not in it.
+func TestTheRemedyForWhatIsLostIsABackup(t *testing.T) {
+	t.Parallel()
+	ready := func(t *testing.T, url string) error {
+		return readiness(openDatabase(t, postgres.Options{URL: url})).Ready(t.Context())
+	}
+	t.Run("a column without a default", func(t *testing.T) {
+		t.Parallel()
+		url := newDatabase(t)
+		execOn(t, url, `INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'x')`)
+		execOn(t, url, `ALTER TABLE items DROP COLUMN name CASCADE`)
+		_, do := remedy.Explain(ready(t, url))
+		if !strings.HasPrefix(do, "restore the column name of public.items from a backup; ") || strings.Contains(do, "ADD COLUMN") {
+			t.Fatal(do)
+		}
+		execOn(t, url, `ALTER TABLE items ADD COLUMN name text NOT NULL DEFAULT 'x'`) // as a backup does
+		for _, sql := range strings.Split(do, "; ")[1:] {
+			execOn(t, url, sql)
+		}
+		if err := ready(t, url); err != nil {
+			t.Errorf("after %s: %v", do, err)
+		}
+	})
+	t.Run("a function", func(t *testing.T) {
+		t.Parallel()
+		url := newDatabase(t)
+		execOn(t, url, `DROP FUNCTION fold(text) CASCADE`)
+		_, do := remedy.Explain(ready(t, url))
+		if !strings.HasPrefix(do, "restore from a backup the functions fold, name_key of the schema public and the indexes that use them, or stop all nodes and run `listedge migrate remove --yes` and `listedge migrate up`") || strings.Contains(do, "CREATE") {
+			t.Fatal(do)
+		}
+		must(Remove(t.Context(), url))
+		must1(MigrateUp(t.Context(), url))
+		if err := ready(t, url); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // The columns that are read from the migrations' text are those of a migrated database.
 func TestRestoredColumnsAreThoseOfTheSchema(t *testing.T) {
 	t.Parallel()
 	var columns int
 	must(connect(t, newDatabase(t)).QueryRow(t.Context(), `SELECT count(*) FROM information_schema.columns
 		WHERE table_schema = 'public' AND table_name IN ('workspaces', 'api_keys', 'items', 'contacts')`).Scan(&columns))
-	if len(restored[0]) != columns || len(restored[4]) == 0 {
+	if len(restored[0]) != columns || len(restored[4]) == 0 || len(restored[6]) != 6 {
 		t.Errorf("%d columns instead of %d: %q", len(restored[0]), columns, restored)
 	}
 }
