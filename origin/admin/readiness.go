@@ -42,10 +42,10 @@ func (r *Readiness) Ready(ctx context.Context) error {
 	if err != nil {
 		return postgres.Classify(err)
 	}
-	if err := r.checkReaders(ctx); err != nil {
+	if err := r.checkReplicationURL(ctx); err != nil { // because of which readers may be refused
 		return err
 	}
-	return r.checkReplicationURL(ctx)
+	return r.checkReaders(ctx)
 }
 
 func checkVersion(ctx context.Context, conn *pgx.Conn) error {
