@@ -264,7 +264,7 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 		c.WaitStored()
 		want{body: body, source: cache.Redis}.check(t, forward(t, open(t, o), keyOf("q"), fails(errOrigin)), nil)
 	}
-	if n := len(client.Keys(t.Context(), "listedge:*view:*").Val()); n != 3 {
+	if n := len(client.Keys(t.Context(), "listedge:*page:*").Val()); n != 3 {
 		t.Errorf("%d pages", n)
 	}
 }
