@@ -20,20 +20,22 @@
 //
 // Most decisions spend a token that this node holds.
 //
-//	edge/page.go limiter/limiter.go limiter/leased.go limiter/bucket.go
-//	limiter/lease/lease.go
+//	edge/page.go limiter/limiter.go limiter/bucket.go limiter/lease/lease.go
+//	limiter/lease/policy.go
 //
-// # A decision that asks Redis: at most 4 files
+// # A decision that asks Redis: at most 3 files
 //
 // No token is held, or the burst is too small for leases. After those of a limit decision:
 //
-//	limiter/shard.go limiter/lease/call.go limiter/lease/policy.go limiter/redis.go
+//	limiter/shard.go limiter/lease/call.go limiter/redis.go
 package limiter
 
 import (
 	"cmp"
+	"context"
 	crand "crypto/rand"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,6 +151,31 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	return b
 }
 
+// Quota returns the handle on a workspace's quota for the period of that name (2026-11 or
+// 2026-11-22), and sets how many requests it has. What was used of it stays used.
+func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) *Counter {
+	l.quotas.mu.Lock()
+	key := "{" + workspace + "}:q:" + period
+	q := l.quotas.all[key]
+	if q == nil {
+		q = &Counter{l: l, workspace: workspace, share: share{key: key, shard: l.shardOf(key)}, until: ends.UnixMicro(), began: never, answered: never}
+		if l.store == nil { // nothing is taken elsewhere
+			q.answered = 0
+		}
+		l.quotas.all[key] = q
+		time.AfterFunc(time.Until(ends)+quotaKept, q.forget)
+	}
+	l.quotas.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.tokens != tokens { // a block of the old number goes back
+		q.taken = min(q.taken, q.spent)
+		q.tokens, q.deny = tokens, 0
+		l.active.add(q)
+	}
+	return q
+}
+
 // Take takes one token from each bucket and the quota, or none from any. What is nil is
 // unlimited. Take waits for Redis no longer than DefaultBudget says. The caller read now at
 // most a tenth of a second ago: reading the clock again costs more than the decision.
@@ -198,6 +225,263 @@ func blocked(which Which) Decision {
 	d := Decision{Source: SourceBlocked}
 	d.add(which, lease.Refused(blockedRetry.Microseconds()))
 	return d
+}
+
+// account is a bucket or a quota of the fleet, of which this node spends a part. Its mu is held.
+type account interface {
+	base() *share
+
+	take(now int64) lease.Outcome                          // takes a token by what is known here
+	retry(now int64) lease.Outcome                         // takes it for a request that take has counted already
+	takeAlone(now, ahead int64) (lease.Outcome, Status)    // takes a token without Redis
+	denies(now int64) bool                                 // reports whether take would refuse
+	refund(now int64, alone bool)                          // takes a token back
+	status(now, ahead int64, outcome lease.Outcome) Status // what a response says of it, after take
+	patience() int64                                       // for how long a request waits for Redis
+
+	begin(now int64, giveBack bool) call // the next call, nil = it needs none; with giveBack, it returns what is held
+	sweep(now int64) (due bool)          // reports whether a call should be sent although no request waits
+	isActive() bool                      // reports whether it has to be swept
+	holds(now int64) int64               // how many tokens may be spent without a call
+	owes() bool                          // reports whether tokens were spent here that it may not have debited yet
+}
+
+// part is the part of a decision that one account makes. If there is no such account, it is
+// Granted.
+type part struct {
+	account
+	outcome lease.Outcome
+	status  Status
+	alone   bool       // this node decides without Redis
+	replies chan reply // the request waits here for Redis' answer; nil = it does not wait
+	until   int64      // it waits no longer
+}
+
+// request is one request to decide.
+type request struct {
+	l     *Limiter
+	parts [3]part // of the accounts in the order of Which
+	ahead int64   // the wall clock is so many microseconds ahead of this node's time
+	free  bool    // it takes no token, and nothing refuses it
+}
+
+// decide takes a token from each account, or none from any.
+func (r *request) decide(now int64) Decision {
+	d := Decision{Allowed: true, Source: SourceLease}
+	remote, refused := false, false
+	for i := range r.parts {
+		p := &r.parts[i]
+		if p.outcome = lease.Granted; p.account != nil {
+			r.take(p, now, refused)
+			remote = remote || p.outcome == lease.NeedRemote
+			refused = refused || p.outcome == lease.Denied
+		}
+	}
+	if remote && !refused {
+		r.decideRemote()
+		now = r.l.now()
+		refused = slices.ContainsFunc(r.parts[:], func(p part) bool { return p.outcome == lease.Denied })
+	}
+	for i := range r.parts {
+		p := &r.parts[i]
+		if p.account == nil {
+			continue
+		}
+		if refused && p.outcome == lease.Granted { // the refusal of another account makes the token useless
+			p.base().mu.Lock()
+			p.refund(now, p.alone)
+			p.base().mu.Unlock()
+			p.status.Remaining++
+		}
+		switch {
+		case p.alone:
+			d.Source = r.l.alone
+		case p.replies != nil && d.Source == SourceLease:
+			d.Source = SourceRedis
+		}
+		d.add(Which(i+1), p.status)
+	}
+	return d
+}
+
+// take lets one account decide at once: this node has a token of it, or knows that there is none, or
+// Redis is down. If another account has refused the request, it takes no token: the outcome is
+// NeedRemote or Denied.
+func (r *request) take(p *part, now int64, refused bool) {
+	h := p.base()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p.outcome = lease.NeedRemote
+	switch {
+	case r.free:
+		p.outcome = lease.Granted
+	case !refused:
+		p.outcome = p.account.take(now)
+	case p.denies(now):
+		p.outcome = lease.Denied
+	}
+	p.alone = (r.free || p.outcome == lease.NeedRemote) && h.shard.refuses()
+	if p.alone && !r.free && !refused {
+		p.outcome, p.status = p.takeAlone(now, r.ahead)
+	} else {
+		p.status = p.account.status(now, r.ahead, p.outcome)
+	}
+}
+
+// decideRemote decides the parts that need Redis, while no account refuses the request.
+func (r *request) decideRemote() {
+	calls := make([]account, 0, len(r.parts)) // to one shard: see KeyBucket
+	for i := range r.parts {
+		if p := &r.parts[i]; p.outcome == lease.NeedRemote && r.startWaiting(p) {
+			calls = append(calls, p.account)
+		}
+	}
+	if len(calls) > 0 {
+		calls[0].base().shard.enqueue(calls...)
+	}
+	for i := range slices.Backward(r.parts[:]) { // a quota may be waited for longer than a bucket
+		if p := &r.parts[i]; p.outcome == lease.NeedRemote {
+			r.await(p)
+		}
+	}
+}
+
+// startWaiting tries once more to decide here. If Redis is still needed, the request waits for the
+// account, unless the shard is unreachable. startWaiting reports whether it has marked the account
+// for a call.
+func (r *request) startWaiting(p *part) (marked bool) {
+	h := p.base()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := r.l.now()
+	if p.outcome = p.account.retry(now); p.outcome != lease.NeedRemote {
+		p.status = p.account.status(now, r.ahead, p.outcome)
+		return false
+	}
+	if h.shard.unreachable(p.patience()) {
+		return false
+	}
+	p.until, p.replies = now+p.patience(), make(chan reply, 1)
+	h.waiters = append(h.waiters, p.replies)
+	if h.pending {
+		return false
+	}
+	h.markPending()
+	return true
+}
+
+// await decides a part by Redis' answer, or without Redis if none comes in time.
+func (r *request) await(p *part) {
+	h, got := p.base(), reply{}
+	if p.replies != nil {
+		select {
+		case got = <-p.replies:
+		case <-time.After(time.Duration(p.until-r.l.now()) * time.Microsecond):
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i := slices.Index(h.waiters, p.replies); i >= 0 {
+		h.waiters = slices.Delete(h.waiters, i, i+1)
+	}
+	select {
+	case got = <-p.replies: // it came at that moment
+	default:
+	}
+	if p.outcome = got.outcome; p.outcome == lease.NeedRemote {
+		p.alone = true
+		p.outcome, p.status = p.takeAlone(r.l.now(), r.ahead)
+	} else {
+		p.status = p.account.status(got.at, r.ahead, p.outcome)
+	}
+}
+
+// Close waits for the calls in flight, gives back what this node holds, sends its debts, leaves
+// the fleet, and ends the limiter's goroutines. No more calls, sweeps and shards begin. If ctx
+// ends first, it gives no more back, and waits only for calls in flight, which callTimeout
+// bounds. A Take after Close is decided by the fallback.
+func (l *Limiter) Close(ctx context.Context) error {
+	l.mu.Lock()
+	before := l.closed.Swap(true)
+	l.mu.Unlock()
+	if before {
+		return nil
+	}
+	for _, s := range l.allShards() {
+		l.running.Go(func() { s.close(ctx) })
+	}
+	l.running.Wait()
+	return ctx.Err()
+}
+
+// shardOf returns the shard that has a key. After close there are no new ones.
+func (l *Limiter) shardOf(key string) *shard {
+	index := uint8(0)
+	if l.store != nil {
+		index = l.store.shardOf(key)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.shards[index] != nil:
+	case l.closed.Load():
+		index = 0
+	default:
+		l.shards[index] = newShard(l, int(index))
+	}
+	return l.shards[index]
+}
+
+func (l *Limiter) allShards() []*shard {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.shards[:]), func(s *shard) bool { return s == nil })
+}
+
+// Stats are counts since the start of a limiter, and its present state.
+type Stats struct {
+	Allowed, Refused [sources]uint64 // requests, by Source
+
+	RedisTrips    uint64 // round trips to Redis
+	RedisCalls    uint64 // script calls in them
+	RedisErrors   uint64 // failed trips that did not time out
+	RedisTimeouts uint64 // trips that took longer than a request waits, or timed out
+
+	BreakerOpen bool          // no request waits for Redis
+	Degraded    time.Duration // how long it has been open, in sum
+	Failure     error         // why limits are not kept in Redis; nil = they are
+
+	LeasedHeld   int64  // tokens that this node holds
+	TokensLeased uint64 // since the start
+	Nodes        int64  // in the fleet, as last counted; 0 = not known, or no Redis
+	Owing        int    // buckets and quotas with tokens spent without Redis that it has not debited yet
+
+	Quotas []QuotaUse // those that are used the most
+}
+
+// Stats returns a snapshot.
+func (l *Limiter) Stats() Stats {
+	c := &l.counts
+	s := Stats{RedisTrips: c.trips.Load(), RedisCalls: c.calls.Load(), RedisErrors: c.errors.Load(), RedisTimeouts: c.timeouts.Load(),
+		TokensLeased: c.leased.Load()}
+	for source := range sources {
+		s.Refused[source], s.Allowed[source] = c.decisions[0][source].Load(), c.decisions[1][source].Load()
+	}
+	l.quotas.stats(&s)
+	if l.store == nil {
+		return s
+	}
+	now := l.now()
+	l.active.each(func(a account) {
+		s.LeasedHeld += max(0, a.holds(now))
+		if a.owes() {
+			s.Owing++
+		}
+	})
+	for _, k := range l.allShards() {
+		k.stats(&s, now)
+	}
+	return s
 }
 
 // Decision is the answer to one Take. It has all that a response needs.

@@ -69,31 +69,6 @@ type quotas struct {
 	all map[string]*Counter
 }
 
-// Quota returns the handle on a workspace's quota for the period of that name (2026-11 or
-// 2026-11-22), and sets how many requests it has. What was used of it stays used.
-func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) *Counter {
-	l.quotas.mu.Lock()
-	key := "{" + workspace + "}:q:" + period
-	q := l.quotas.all[key]
-	if q == nil {
-		q = &Counter{l: l, workspace: workspace, share: share{key: key, shard: l.shardOf(key)}, until: ends.UnixMicro(), began: never, answered: never}
-		if l.store == nil { // nothing is taken elsewhere
-			q.answered = 0
-		}
-		l.quotas.all[key] = q
-		time.AfterFunc(time.Until(ends)+quotaKept, q.forget)
-	}
-	l.quotas.mu.Unlock()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.tokens != tokens { // a block of the old number goes back
-		q.taken = min(q.taken, q.spent)
-		q.tokens, q.deny = tokens, 0
-		l.active.add(q)
-	}
-	return q
-}
-
 // forget forgets the quota if its period is over. If the clock was set back since the timer
 // began, the period is not over, and forget is called again.
 func (q *Counter) forget() {

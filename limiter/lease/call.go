@@ -61,6 +61,19 @@ type Reply struct {
 	Demand  int64 // thousandths of requests at all nodes in the last DemandSpan, decaying
 }
 
+// Fleet is what a node knows about its fleet at one moment.
+type Fleet struct {
+	Nodes   int64 // that share the buckets
+	Missing int64 // of them, those that have sent no heartbeat lately
+	Contact int64 // when this node last sent a heartbeat that may have reported it present
+	Ahead   int64 // Redis' clock is ahead of this node's by at most so much; Forever = unknown
+	Cold    bool  // this node has not counted the others yet
+	Link    *Link // how long Redis takes to answer it
+}
+
+// parts is into how many parts each bucket is divided; one of them is this node's.
+func (f *Fleet) parts() int64 { return max(1, f.Nodes) }
+
 // MaxWait bounds how long a request waits for a slow Redis, in microseconds. It also
 // bounds the age of an answer that admits requests if the bucket is not leased from.
 const MaxWait = 125_000
@@ -131,168 +144,4 @@ func (d *demand) expected(few int64) int64 {
 		return few
 	}
 	return int64(math.Ceil(max(float64(d.recent)/8, math.Sqrt(float64(d.recent)))))
-}
-
-// Begin fills in c, the next call to the bucket, for so many waiting requests. It reports false
-// if no call is needed; else Complete or Fail must follow. With giveBack, the call returns all
-// held tokens.
-func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool {
-	if l.inFlight || l.Policy.Blocked() {
-		return false
-	}
-	l.trim(now)
-	giveBack = giveBack || waiting == 0 && l.idle(now)
-	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
-	l.report(c, giveBack)
-	if l.fallback != nil {
-		c.Debt = l.debt()
-		l.fallback.debt = 0
-	}
-	if l.Policy.Leased() {
-		l.demand.record(float32(l.arrived), now)
-		l.unserved = min(l.unserved, l.demand.recent) + float32(l.arrived)
-		c.Arrived = int64(l.arrived)
-		if !giveBack {
-			// A burst of requests hardly misses what is few to each of the nodes.
-			expected := l.demand.expected(min(sparse, l.Policy.Burst/(8*f.parts())))
-			c.Extra = max(0, min(expected-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
-		}
-		if l.chance > 0 && now-l.at < DemandSpan/2 {
-			share := int64(l.unserved * l.chance)
-			c.Fair, c.Need = 1, min(waiting, share)
-			c.Extra = min(c.Extra, share-c.Need)
-		}
-		if f.Link.slow() && l.leasesTo(f) {
-			c.Hold = 1
-		}
-	}
-	l.arrived = 0
-	if waiting+c.Extra+c.ReleasedNow+c.ReleasedBefore+c.Returned+c.Debt == 0 {
-		return false
-	}
-	l.inFlight, l.paying, l.returned = true, c.Debt > 0, 0
-	return true
-}
-
-// Complete applies the bucket's answer to a call that was sent at sent. The caller then
-// calls Retry for the waiting requests.
-//
-// Leased tokens may be spent until the lease ends, even if the answer is late, because
-// the bucket counts them as held. Granted tokens must be spent at once, because the
-// bucket counts them as spent when it answers. If the answer is late, they are dropped.
-// They are not given back: if the bucket has filled up since, that would add tokens.
-//
-// Requests that did not wait for the answer were admitted without it: a debt. The tokens
-// of the answer pay it first, because the bucket gave some of them for these requests.
-func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
-	l.inFlight, l.paying = false, false
-	l.trim(now)
-	granted, leased := c.Granted, c.Leased
-	if c.Hold == 1 {
-		granted, leased = 0, leased+granted
-	}
-	l.granted, l.grantedUntil = int32(granted), sent+MaxWait
-	if l.leasesTo(f) { // otherwise tokens are always granted, even if Redis is slow
-		l.grantedUntil = sent + f.Link.Budget
-	}
-	if leased > 0 || l.cur+l.prev > 0 {
-		l.add(leased, &c.Reply, sent)
-	}
-	if l.fallback != nil {
-		l.granted -= int32(l.payDebt(granted))
-		l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
-	}
-	// The bucket answered before now. So the level is too low by what the rate
-	// has added since, never too high.
-	l.level, l.at = c.Level, now
-	l.held, l.peers = int32(min(c.Reply.Held, math.MaxInt32)), int32(min(max(0, c.Nodes-1), math.MaxInt32))
-	l.compareDemand(c)
-	l.lowWater = 0
-	if l.Policy.Leased() && l.demand.recent >= sparse { // the next lease of few tokens would often end unused
-		ahead := float64(prefetchAhead+f.Link.recent.Load()) / Slice
-		l.lowWater = int32(min(math.Ceil(float64(l.demand.recent)*ahead), float64(c.Leased)))
-	}
-	l.setDeny(c, sent, now)
-}
-
-// compareDemand compares the fleet's demand with this node's. It sets how many requests
-// the other nodes have, how many of this node have had no token, and whether tokens are scarce.
-// A rate that adds less than a token for each node is not scarce: sharing it out would keep
-// back for hours what is left.
-func (l *Lease) compareDemand(c *Call) {
-	fleet, burst := float32(c.Demand)/1000, float32(l.Policy.Burst)
-	capacity := float32(float64(l.Policy.Rate) * DemandSpan / 1e12) // requests that the rate admits in a DemandSpan
-	l.others = max(0, fleet-l.demand.own)
-	chance := capacity * FairShare / max(1, fleet)
-	l.unserved = max(0, l.unserved-float32(c.Granted+c.Leased)/chance)
-	l.chance = 0
-	if fleet <= max(capacity*9/8+burst/2, capacity/2+burst) { // whole bursts, as far apart as the bucket takes to fill
-		l.unserved = 0
-	} else if left := c.Level / Token; left < l.Policy.Burst/4 && float32(left+c.Nodes) < capacity {
-		l.chance = chance
-	}
-}
-
-// setDeny decides until when requests are refused without a call. The bucket's wait begins when
-// it executes a call, and the next call takes as long to get there as this one: so it counts
-// from sent. Where requests are refused, it counts from now, lest the next call be too early.
-func (l *Lease) setDeny(c *Call, sent, now int64) {
-	l.deny = 0
-	if l.returned > 0 || c.Level >= Token && c.Granted == c.Need && c.Fair == 0 {
-		return
-	}
-	from := now
-	if c.Granted == c.Need {
-		from = sent
-	}
-	l.deny = from + min(c.Wait, l.Policy.TimeFor(l.Policy.Units()*5/4+Token)) // the deepest debt, however damaged the bucket is
-	if l.Policy.Leased() {
-		// A burst of requests may end during the pause and so miss the tokens that the
-		// rate adds in it. So the pause is at most the time of a tenth of the bucket.
-		l.deny = max(l.deny, now+min(pause, l.Policy.TimeFor(l.Policy.Units()/10)))
-	}
-}
-
-// leasesTo reports whether the nodes of a fleet lease tokens of this bucket: not if the burst is
-// small beside the fleet, because a lease would keep too much of it from the other nodes.
-func (l *Lease) leasesTo(f *Fleet) bool {
-	return l.Policy.Leased() && l.Policy.Burst >= 3*f.Nodes
-}
-
-// Fail ends a call whose result is unknown. The tokens that it was to give back are
-// lost, because a second call might give them back twice. The debt is kept: if the bucket has
-// debited it, it is debited twice, which never admits too much.
-func (l *Lease) Fail(c *Call) {
-	l.inFlight, l.paying = false, false
-	if c.Debt > 0 && l.fallback != nil {
-		l.fallback.debt += c.Debt * Token
-	}
-}
-
-// idle reports whether the lease has been without requests for so long that a call should report
-// what was spent: for four times the mean time between two requests, or for minIdle if the bucket
-// was more than half empty and is about to refill to its room. Until a call reports spent tokens,
-// the bucket counts them as held and does not refill above them.
-func (l *Lease) idle(now int64) bool {
-	since := now - l.takenAt
-	drained := l.balance == 0 && l.level < l.Policy.Units()/2 && l.levelAt(now+minIdle) == l.room()
-	long := int64(max(minIdle, min(maxIdle, 4*Slice/max(1, l.demand.recent))))
-	return since >= long || drained && since >= minIdle
-}
-
-// IsActive reports whether Sweep must be called periodically: the lease holds tokens, has
-// tokens to give back, or has a fallback.
-func (l *Lease) IsActive() bool { return l.cur+l.prev+l.returned > 0 || l.fallback != nil }
-
-// Sweep ends a fallback that is over, and reports whether a call should be sent, because
-// the lease is idle, or has a debt or tokens to give back.
-func (l *Lease) Sweep(now int64, f *Fleet) (due bool) {
-	l.trim(now)
-	if l.fallback != nil && !l.inFlight {
-		if l.refillFallback(now, f).level >= l.part(f) {
-			l.fallback = nil // a new one would be the same
-		}
-	}
-	held := l.cur+l.prev > 0
-	return !l.inFlight && (l.debt() > 0 || l.returned > 0 || held && l.idle(now))
 }

@@ -59,6 +59,27 @@ func NewPolicy(rate float64, burst int64) (Policy, error) {
 // Blocked reports whether the bucket admits nothing.
 func (p *Policy) Blocked() bool { return p.Rate == 0 }
 
+// Units returns the micro-tokens of a full bucket.
+func (p *Policy) Units() int64 { return p.Burst * Token }
+
+// Earned returns the micro-tokens that the rate adds in dt microseconds, at most a full
+// bucket. The script does the same operations on the same doubles.
+func (p *Policy) Earned(dt int64) int64 {
+	return int64(min(float64(p.Units()), math.Floor(float64(dt)*float64(p.Rate)/1e6)))
+}
+
+// TimeFor returns the microseconds in which the rate adds so many micro-tokens, rounded
+// up. With rate 0 that is Forever.
+func (p *Policy) TimeFor(units int64) int64 {
+	if units <= 0 {
+		return 0
+	}
+	return int64(min(Forever, math.Ceil(float64(units)*1e6/float64(p.Rate))))
+}
+
+// Forever is the longest time, in microseconds: 142 years.
+const Forever = MaxUnits
+
 // IsWhole reports whether a rate is a whole number of micro-tokens a second, to the
 // precision of a float.
 func IsWhole(rate float64) bool { return math.Round(rate*Token)/Token == rate }
