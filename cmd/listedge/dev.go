@@ -61,7 +61,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 		return fmt.Errorf("start Postgres: %w", err)
 	}
 	if postgres.Found {
-		fmt.Fprintf(t.err, "It has the data of earlier runs. To begin anew, stop this and remove the folder: rm -r %s\n", visible(c.DataDir))
+		fmt.Fprintf(t.err, "It has the data of earlier runs. To start over, stop this and remove the folder: rm -r %s\n", visible(c.DataDir))
 	}
 	defer func() { err = errors.Join(err, postgres.Stop()) }()
 	ctx, giveUp := context.WithCancelCause(ctx)

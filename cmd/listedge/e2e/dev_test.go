@@ -97,8 +97,8 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 
-	const anew = "To begin anew, stop this and remove the folder: rm -r "
-	if strings.Contains(p.err.String(), anew) {
+	const startOver = "To start over, stop this and remove the folder: rm -r "
+	if strings.Contains(p.err.String(), startOver) {
 		t.Errorf("of a new folder: %s", p.err.String())
 	}
 
@@ -122,7 +122,7 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 			t.Errorf("%s", a.body)
 		}
 	}
-	if !strings.Contains(p.err.String(), anew+dir+"\n") {
+	if !strings.Contains(p.err.String(), startOver+dir+"\n") {
 		t.Errorf("of a folder with data: %s", p.err.String())
 	}
 	p.stop()
