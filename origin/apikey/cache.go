@@ -108,6 +108,7 @@ type Entry[T any] struct {
 	// Moments of the cache's clock; written under entriesMu.
 	validatedAt   atomic.Int64 // as of when the entry was right by its look-up, or by a proof before a reset
 	invalidatedAt atomic.Int64 // when a change of its rows was last applied
+	changedSince  atomic.Int64 // when the first of the changes arrived that invalidated it since it was right
 
 	used  atomic.Bool // by a request since the last scan
 	Key   Key
@@ -240,8 +241,13 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	now := c.clock.Now()
 	at, changed := c.validAt(e)
-	if (changed || e.Key.Scheduled) && c.proof.Load().isYoung(now) {
-		age = min(age, recentAge)
+	if c.proof.Load().isYoung(now) {
+		switch {
+		case changed && now-time.Duration(e.changedSince.Load()) >= recentAge: // known for long enough: after an outage look-ups may still fail
+			return false
+		case !changed && e.Key.Scheduled:
+			age = min(age, recentAge)
+		}
 	}
 	return now-at < age && !(changed && c.wrongServer.Load())
 }

@@ -48,7 +48,10 @@ func (p *proof) runAt(now time.Duration) string {
 // as of which the entry was right, for requests while Postgres cannot be reached.
 // entriesMu is locked.
 func (c *Cache[T]) invalidate(e *Entry[T]) {
-	at, _ := c.validAt(e)
+	at, changed := c.validAt(e)
+	if !changed {
+		e.changedSince.Store(int64(c.changedAt))
+	}
 	e.invalidatedAt.Store(int64(c.changedAt))
 	e.validatedAt.Store(int64(at))
 }

@@ -403,6 +403,24 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 	}
 }
 
+// After an outage the log may say that any key was changed before look-ups succeed again. The
+// seconds for which such a key is good begin with that.
+func TestNoKeyIsRefusedAtTheEndOfAnOutage(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		r.provenFor(100*time.Millisecond, func() { must1(r.use(0)) })
+		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
+		boottimetest.Pass(3 * recentAge)
+		r.allChanged()
+		r.provenFor(2*maxAge, func() {
+			if _, err := r.use(0); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
 // A proof older than maxAge does not say which run is the primary's.
 func TestAnOldProofNamesNoServer(t *testing.T) {
 	table := newKeyTable(1)
