@@ -74,7 +74,8 @@ func (r *Replica) change(t *table, changed *lists.Row) {
 	next := *changed // without its neighbours in the change
 	row := &next
 	if old := t.rows[row.ID].row; old != nil {
-		if next = changed.Complete(old); *old == next {
+		next = changed.Complete(old)
+		if *old == next {
 			return
 		}
 		from := positionsOf(t.of.Collection, old)

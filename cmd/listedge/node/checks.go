@@ -96,7 +96,8 @@ func (n *Node) toStart(check func(context.Context) error) func(context.Context) 
 	passed := false
 	return func(ctx context.Context) error {
 		err := check(ctx)
-		if passed = passed || err == nil; !passed && errors.Is(err, postgres.ErrParameter) {
+		passed = passed || err == nil
+		if !passed && errors.Is(err, postgres.ErrParameter) {
 			select {
 			case n.wrongSetting <- err:
 			default: // it ends already

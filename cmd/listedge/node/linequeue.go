@@ -11,18 +11,18 @@ import (
 
 // LineQueue passes lines to a stream. Only its own goroutine waits for the stream: the reader of a
 // log may be slow, hang or be gone, and no request, check or stop may wait for it. When too much
-// waits, new lines are lost. The stream is told how many, as soon as it takes lines again.
+// waits, new lines are lost. A line says how many, as soon as the stream takes lines again.
 type LineQueue struct {
 	to    io.Writer
 	ended chan struct{} // closed after Close, once all that waited is written
 
-	mu      sync.Mutex // guards the fields below
-	changed *sync.Cond // waiting or closed
-	waiting []byte     // lines, at most maxWaiting
-	lost    uint64     // lines, since the start
-	told    uint64     // of these, the stream was told of
-	closed  bool
-	tell    slog.Handler // writes to the stream that lines were lost; nil = nothing does
+	mu       sync.Mutex // guards the fields below
+	changed  *sync.Cond // waiting or closed
+	waiting  []byte     // lines, at most maxWaiting
+	lost     uint64     // lines, since the start
+	reported uint64     // of these, those that a line has counted
+	closed   bool
+	tell     slog.Handler // writes to the stream that lines were lost; nil = nothing does
 }
 
 const (
@@ -96,11 +96,12 @@ func (q *LineQueue) run() {
 				failed++
 			}
 		}
-		untold := lost + failed - q.told // which only this goroutine changes
-		told := untold > 0 && tell != nil && tellLost(tell, untold) == nil
+		unreported := lost + failed - q.reported // which only this goroutine changes
+		reported := unreported > 0 && tell != nil && tellLost(tell, unreported) == nil
 		q.mu.Lock()
-		if q.lost += failed; told {
-			q.told += untold
+		q.lost += failed
+		if reported {
+			q.reported += unreported
 		}
 	}
 }

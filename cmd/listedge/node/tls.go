@@ -30,7 +30,8 @@ func (f *TLSFlags) load() (*certificate, error) {
 		return nil, nil
 	}
 	c := &certificate{files: *f}
-	if c.load(); c.failed != nil {
+	c.load()
+	if c.failed != nil {
 		return nil, SettingError{fmt.Errorf("--tls-cert, --tls-key: %w", c.failed)}
 	}
 	return c, nil
