@@ -87,6 +87,7 @@ type Cache[T any] struct {
 
 	proof       atomic.Pointer[proof] // nil = nothing is proven
 	unsettled   uint64                // the LSN of the last change that was seen before it settled; only Beat and Reset use it
+	lastProof   proof                 // the last there was, also before a reset; only Beat uses it
 	wrongServer atomic.Bool           // a server other than the primary answered last
 	noWaitUntil atomic.Int64          // until then requests do not wait for recent keys
 
@@ -235,19 +236,19 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 
 // usable says whether a request may use the entry without a look-up because it
 // was right less than age ago. A key that was changed, or whose schedule may have
-// come due, may be revoked. If the primary is up, it is not usable for longer than
-// recentAge, also if all look-ups fail; and a changed one not at all while another
-// server answers for the primary.
+// come due, may be revoked. It is not usable once it has been in doubt for recentAge while
+// the primary was up all along, also if all look-ups fail; and a changed one not at all while
+// another server answers for the primary.
 func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	now := c.clock.Now()
 	at, changed := c.validAt(e)
-	if c.proof.Load().isYoung(now) {
-		switch {
-		case changed && now-time.Duration(e.changedSince.Load()) >= recentAge: // known for long enough: after an outage look-ups may still fail
-			return false
-		case !changed && e.Key.Scheduled:
-			age = min(age, recentAge)
-		}
+	doubted := at
+	if changed {
+		doubted = time.Duration(e.changedSince.Load())
+	}
+	p := c.proof.Load()
+	if (changed || e.Key.Scheduled) && p.isYoung(now) && now-max(doubted, p.upSince) >= recentAge {
+		return false
 	}
 	return now-at < age && !(changed && c.wrongServer.Load())
 }

@@ -23,6 +23,7 @@ import (
 // still runs. Such an entry is right only as of its look-up.
 type proof struct {
 	since, until time.Duration         // by the cache's clock
+	upSince      time.Duration         // since when the primary has been up without a break of maxAge, also before a reset
 	run          unique.Handle[string] // when the server was started
 }
 
@@ -72,11 +73,16 @@ func (c *Cache[T]) Beat(b changefeed.Beat) {
 	if b.Moment.IsZero() {
 		return
 	}
-	since := c.clock.Now()
+	now := c.clock.Now()
+	p := proof{since: now, until: c.clock.Of(b.Moment), upSince: now, run: unique.Make(b.StartedAt)}
 	if before := c.proof.Load(); before != nil {
-		since = before.since
+		p.since = before.since
 	}
-	c.proof.Store(&proof{since: since, until: c.clock.Of(b.Moment), run: unique.Make(b.StartedAt)})
+	if c.lastProof.isYoung(now) {
+		p.upSince = c.lastProof.upSince
+	}
+	c.lastProof = p
+	c.proof.Store(&p)
 }
 
 // apply invalidates the entries of the rows that a transaction changed.
