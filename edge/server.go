@@ -26,7 +26,7 @@
 // After those of a hit:
 //
 //	cache/lookup.go cache/redis.go
-//	cache/codec.go internal/lists/encode.go cache/replica/merge.go cache/replica/table.go
+//	cache/codec.go internal/lists/encode.go cache/replica/replica.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
 //	origin/postgres/connect.go origin/postgres/primary.go origin/statements.go
 //	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go

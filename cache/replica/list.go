@@ -6,8 +6,11 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/google/uuid"
+
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // Key names a list.
@@ -34,11 +37,10 @@ type List struct {
 // up. It takes no lock.
 func (l *List) Version() uint64 { return l.version.Load() }
 
-// touch notes a use. Most uses find it noted, and write nothing that processors share.
-func touch(used *atomic.Bool) {
-	if !used.Load() {
-		used.Store(true)
-	}
+// find returns the index of the range that has the bound (covered), else of the next one.
+func (l *List) find(at lists.Position) (i int, covered bool) {
+	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at })
+	return i, i < len(l.ranges) && l.ranges[i].lo <= at
 }
 
 // Page is a part of a list, without its rows.
@@ -89,133 +91,18 @@ func (g *Range) find(at lists.Position) int {
 	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].Compare(g.list.Order, at) >= 0 })
 }
 
-// find returns the index of the range that has the bound (covered), else of the next one.
-func (l *List) find(at lists.Position) (i int, covered bool) {
-	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at })
-	return i, i < len(l.ranges) && l.ranges[i].lo <= at
-}
+func (g *Range) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
 
-// uncover gives up what the list has from lo to before hi.
-func (r *Replica) uncover(l *List, lo, hi lists.Position) {
-	r.cut(l, lo)
-	r.cut(l, hi)
-	from, _ := l.find(lo)
-	to, _ := l.find(hi)
-	for _, g := range l.ranges[from:to] {
-		for _, row := range g.rows {
-			r.hide(l.table, row)
-		}
-		g.rows = nil // pages may have the range
-		r.clock.remove(g)
-	}
-	l.ranges = slices.Delete(l.ranges, from, to)
-	l.version.Add(1)
-	if len(l.ranges) == 0 {
-		delete(l.table.lists, l.Key)
-		if len(l.table.lists) == 0 {
-			delete(r.tables, l.table.of)
-		}
+// touch notes a use. Most uses find it noted, and write nothing that processors share.
+func touch(used *atomic.Bool) {
+	if !used.Load() {
+		used.Store(true)
 	}
 }
 
-// drop gives up the list.
-func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
-
-// cut makes two ranges of the one that has the bound, if there is one.
-func (r *Replica) cut(l *List, at lists.Position) {
-	i, covered := l.find(at)
-	if !covered || l.ranges[i].lo == at {
-		return
-	}
-	g := l.ranges[i]
-	r.clock.remove(g)
-	j := g.find(at)
-	right := &Range{list: l, lo: at, hi: g.hi, rows: slices.Clone(g.rows[j:])}
-	right.used.Store(g.used.Load())
-	clear(g.rows[j:])
-	g.hi, g.rows = at, g.rows[:j]
-	l.ranges = slices.Insert(l.ranges, i+1, right)
-	r.clock.add(g)
-	r.clock.add(right)
-}
-
-// cover adds the rows from lo to before hi: all that the list has there. What the list
-// covers already must be the same; ok is false if it is not.
-func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*lists.Row) (ok bool) {
-	upTo := func(bound lists.Position) (those []*lists.Row) {
-		n := sort.Search(len(rows), func(i int) bool { return rows[i].Compare(l.Order, bound) >= 0 })
-		those, rows = rows[:n], rows[n:]
-		return those
-	}
-	for i, _ := l.find(lo); lo < hi; i++ {
-		end := hi
-		if i < len(l.ranges) && l.ranges[i].lo <= lo {
-			g := l.ranges[i]
-			if end = min(hi, g.hi); !slices.Equal(upTo(end), g.rows[g.find(lo):g.find(end)]) {
-				return false
-			}
-		} else {
-			if i < len(l.ranges) {
-				end = min(hi, l.ranges[i].lo)
-			}
-			r.fillGap(l, i, &Range{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
-		}
-		lo = end
-	}
-	return true
-}
-
-func (r *Replica) fillGap(l *List, i int, g *Range) {
-	g.used.Store(true)
-	for _, row := range g.rows {
-		r.show(l.table, row)
-	}
-	l.ranges = slices.Insert(l.ranges, i, g)
-	r.clock.add(g)
-}
-
-// Read cuts a page from the ranges of a list: up to n rows behind a position, as many as
-// have maxBytes of text, but at least one. If the ranges do not have all of this, ok is
-// false, and rows are those that they have. The rows are appended to dst; they are never
-// changed, and each version of a row has its own pointer.
-func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxBytes int) (p Page, rows []*lists.Row, ok bool) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	t := r.tables[k.Table]
-	if t == nil {
-		return p, dst, false
-	}
-	l := t.lists[*k]
-	if l == nil {
-		return p, dst, false
-	}
-	touch(&l.used)
-	p.List, p.Version, rows = l, l.version.Load(), dst
-	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
-	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) {
-		return p, rows, false
-	}
-	p.Last = l.ranges[i]
-	j := sort.Search(len(p.Last.rows), func(j int) bool { return p.Last.rows[j].Compare(l.Order, after) > 0 })
-	for bytes := 0; ; i, j = i+1, 0 {
-		p.Last = l.ranges[i]
-		touch(&p.Last.used)
-		for _, row := range p.Last.rows[j:] {
-			bytes += len(row.Text())
-			if count := len(rows) - len(dst); count == n || bytes > maxBytes && count > 0 {
-				p.More = true
-				return p, rows, true
-			}
-			rows = append(rows, row)
-		}
-		if p.Last.hi == listEnd {
-			return p, rows, true
-		}
-		if i+1 == len(l.ranges) || l.ranges[i+1].lo != p.Last.hi {
-			return p, rows, false
-		}
-	}
-}
+// rangeBytes is what a range takes besides its rows, and placeBytes what each place for a row
+// in it takes (TestMemory).
+const rangeBytes, placeBytes = 240, 12
 
 // clock has all ranges and their bytes. It evicts by the CLOCK algorithm: a hand goes round, and
 // a range that was used since it passed last stays until it passes again.
@@ -224,12 +111,6 @@ type clock struct {
 	hand   int
 	bytes  int
 }
-
-// rangeBytes is what a range takes besides its rows, and placeBytes what each place for a row
-// in it takes (TestMemory).
-const rangeBytes, placeBytes = 240, 12
-
-func (g *Range) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
 
 func (c *clock) add(g *Range) {
 	g.index = len(c.ranges)
@@ -246,20 +127,272 @@ func (c *clock) remove(g *Range) {
 	c.bytes -= g.bytes()
 }
 
-// maxSteps bounds the ranges that the hand passes at once, so that requests do not wait,
-// unless the budget is exceeded by far.
-const maxSteps = 128
+// table has the rows that its lists show.
+type table struct {
+	of    changefeed.List
+	rows  map[uuid.UUID]held
+	lists map[Key]*List
+}
 
-// evict gives up ranges until the budget is kept.
-func (r *Replica) evict() {
-	c, budget := &r.clock, r.budget.Rows
-	for steps := 0; c.bytes > budget && len(c.ranges) > 0 && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
-		if c.hand++; c.hand >= len(c.ranges) {
-			c.hand = 0
+// held is a version of a row that ranges show. All of them have the same pointer to it, which
+// no other version ever has.
+type held struct {
+	row   *lists.Row
+	shown int // how many ranges show it, at most one of each list
+}
+
+// rowBytes is what a row of a table takes besides its texts: the Row, and its place in the
+// map (TestMemory).
+const rowBytes = 48 + 72
+
+func rowSize(r *lists.Row) int { return rowBytes + r.Size() }
+
+// belonging says whether a version of a row belongs to a list.
+type belonging uint8
+
+const (
+	foreign belonging = iota
+	member
+	unknown    // it may belong there; its position is known
+	everywhere // it may belong anywhere in the list
+)
+
+// belongs says whether the row belongs to the list k. searchText returns the text that searches
+// compare; known is false if the row does not have it.
+func belongs(row *lists.Row, k *Key, searchText func() (text string, known bool)) belonging {
+	switch {
+	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter:
+		return foreign
+	case !row.HasPosition(k.Order):
+		return everywhere
+	case row.Flags&lists.NameUnknown != 0 || row.Text() == "":
+		return unknown
+	case k.Search == "":
+		return member
+	}
+	switch text, known := searchText(); {
+	case !known:
+		return unknown
+	case strings.Contains(text, k.Search):
+		return member
+	}
+	return foreign
+}
+
+// positions are where one version of a row stands, in each order.
+type positions [lists.Orders]lists.Position
+
+func positionsOf(c lists.Collection, row *lists.Row) (p positions) {
+	for _, o := range c.Orders() {
+		p[o] = row.Position(o)
+	}
+	return p
+}
+
+// state is what is known of the last heartbeat.
+type state struct {
+	position  changefeed.Position
+	snapshot  changefeed.Snapshot
+	end       uint64 // LSN of the heartbeat: each commit whose record lies before it is published
+	lsn       uint64 // end of the heartbeat before: it was read before this snapshot was taken
+	unsettled uint64 // the lowest LSN of a change that is published and not seen; 0 = there is none
+	timeline  string
+	startedAt string
+}
+
+// isOfOtherServer says whether the read point is neither of this primary nor of a standby of it.
+func (s *state) isOfOtherServer(v *changefeed.ReadPoint) bool {
+	if v.Timeline != "" {
+		return v.Timeline != s.timeline
+	}
+	return v.StartedAt != s.startedAt
+}
+
+// covers says whether the state shows all that the read point shows. An equal Xmax is not
+// enough: transactions before it may have ended since. Neither is an LSN: a standby shows
+// a commit before the primary does, also one that is no change, such as ALTER TABLE: it may
+// come after a heartbeat's snapshot was taken, and before its LSN was read. So the snapshot
+// must be younger than the LSN.
+func (s *state) covers(v *changefeed.ReadPoint) bool {
+	if v.Timeline != "" {
+		return s.lsn >= v.Through && (s.unsettled == 0 || s.unsettled > v.Through)
+	}
+	return s.snapshot.Xmax >= v.Snapshot.Xmax && !slices.ContainsFunc(s.snapshot.Running, v.Snapshot.Sees)
+}
+
+// Start is the replica's state before rows are read.
+type Start struct {
+	At     changefeed.ReadPoint // the state: a Read returns what a statement with it would, unless a later Begin has another one
+	resets uint64
+}
+
+// Fill is what was read of a list: the rows behind After, up to the last of them.
+type Fill struct {
+	Key
+	After lists.Position
+	page.Read
+	Start Start // what Begin returned before the statement was sent, or a copy was asked for
+
+	outcome atomic.Uint32
+}
+
+// Outcome returns what became of the fill so far. Only Parked is followed by another outcome.
+func (f *Fill) Outcome() Outcome { return Outcome(f.outcome.Load()) }
+
+func (f *Fill) bytes() int {
+	n := rangeBytes
+	for i := range f.Rows {
+		n += rowSize(&f.Rows[i])
+	}
+	return n
+}
+
+// sees says whether the fill shows a change that was settled. A statement on the primary
+// shows what a heartbeat showed that was taken before it began.
+func (f *Fill) sees(c *remembered) bool {
+	if f.At.Timeline != "" {
+		return c.lsn <= f.At.LSN
+	}
+	return c.at.Compare(f.At.Began) <= 0 || f.At.Snapshot.Sees(c.xid)
+}
+
+// at brings the fill to the state: the list's rows behind the fill's position, to before
+// until. The fill ends early at a row that may belong there and is not known.
+func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lists.Position, o Outcome) {
+	before := f.After
+	for i := range f.Rows {
+		row := f.Rows[i] // without its neighbours in the fill
+		at := row.Position(f.Order)
+		if at <= before {
+			return nil, until, Inconsistent
 		}
-		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.used.Swap(false) {
-			r.counts.Evicted++
-			r.uncover(g.list, g.lo, g.hi)
+		before = at
+		switch {
+		case unseen[row.ID] != nil:
+		case row.Flags&f.Filter != f.Filter || row.Text() == "":
+			return nil, until, Inconsistent
+		case !row.HasPosition(f.Order):
+			return nil, until, AnyRow
+		default:
+			rows = append(rows, &row)
+		}
+	}
+	if until = listEnd; !f.End && len(f.Rows) > 0 {
+		until = behind(before)
+	}
+	for _, row := range unseen {
+		switch belongs(row, &f.Key, func() (string, bool) { return f.Table.Collection.SearchText(row) }) {
+		case everywhere:
+			return nil, until, AnyRow
+		case unknown:
+			if at := row.Position(f.Order); at > f.After {
+				until = min(until, at)
+			}
+		case member:
+			own := *row // without its neighbours in the change
+			rows = append(rows, &own)
+		}
+	}
+	if len(unseen) > 0 {
+		rows = slices.DeleteFunc(rows, func(row *lists.Row) bool {
+			return row.Compare(f.Order, behind(f.After)) < 0 || row.Compare(f.Order, until) >= 0
+		})
+		slices.SortFunc(rows, func(a, b *lists.Row) int { return a.Compare(f.Order, b.Position(f.Order)) })
+	}
+	return rows, until, Merged
+}
+
+// Outcome says what became of a fill.
+type Outcome uint8
+
+const (
+	Merged       Outcome = iota
+	Parked               // it waits for a heartbeat
+	Resynced             // there was a Reset meanwhile, or there is no state
+	WrongServer          // not this primary, or not a standby of it
+	TooOld               // it may lack a change that has been forgotten
+	AnyRow               // it lacks a change that may have changed any row
+	Inconsistent         // it differs from the rows that the replica has
+	Dropped              // it waited, and too many others did
+	Outcomes             // how many there are
+)
+
+// String is the name that metrics use.
+func (o Outcome) String() string {
+	return [...]string{"merged", "parked", "resynced", "wrong-server", "too-old", "any-row", "inconsistent", "dropped"}[o]
+}
+
+// completed returns the row with what it lacks taken from an earlier version, if that is known.
+func completed(row, before *lists.Row) *lists.Row {
+	if before == nil || !row.IsPartial() {
+		return row
+	}
+	whole := row.Complete(before)
+	return &whole
+}
+
+// point is when a change was settled: the heartbeat that showed it, and the change's own LSN.
+type point struct {
+	at  changefeed.Position
+	lsn uint64
+}
+
+// remembered is a settled change of one table, kept for fills that do not show it.
+type remembered struct {
+	point
+	xid   uint64
+	table changefeed.List // without a workspace: the whole collection
+	rows  []lists.Row     // nil = any row may have changed
+}
+
+// rememberedBytes and changedBytes are the bytes of a change and of each of its rows, without
+// their texts.
+const rememberedBytes, changedBytes = 144, 64
+
+func (c *remembered) bytes() int {
+	n := rememberedBytes
+	for i := range c.rows {
+		n += changedBytes + c.rows[i].Size()
+	}
+	return n
+}
+
+// history has the changes that were settled last, in this order.
+//
+// Invariant: a change that was settled, and that it does not have, was settled by the
+// floor's heartbeat or before, and its LSN is not above the floor's.
+type history struct {
+	queue []*remembered
+	of    map[changefeed.List][]*remembered
+	bytes int
+	floor point
+}
+
+func (h *history) add(c *remembered) {
+	h.queue = append(h.queue, c)
+	h.of[c.table] = append(h.of[c.table], c)
+	h.bytes += c.bytes()
+}
+
+// lacks says whether a read point may miss a change that is forgotten.
+func (h *history) lacks(v *changefeed.ReadPoint) bool {
+	if v.Timeline != "" {
+		return v.LSN < h.floor.lsn
+	}
+	return v.Began.Compare(h.floor.at) < 0
+}
+
+// trim forgets the oldest changes.
+func (h *history) trim(budget int) {
+	for h.bytes > budget {
+		c := h.queue[0]
+		h.queue[0], h.queue = nil, h.queue[1:]
+		h.floor = point{c.at, max(h.floor.lsn, c.lsn)}
+		h.bytes -= c.bytes()
+		if of := h.of[c.table]; len(of) > 1 {
+			of[0], h.of[c.table] = nil, of[1:]
+		} else {
+			delete(h.of, c.table)
 		}
 	}
 }

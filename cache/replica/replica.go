@@ -27,6 +27,8 @@
 package replica
 
 import (
+	"slices"
+	"sort"
 	"sync"
 
 	"github.com/google/uuid"
@@ -68,24 +70,6 @@ type Replica struct {
 	parked      []*Fill // that wait for a heartbeat, the oldest first
 	parkedBytes int
 	released    int // bytes of rows since Apply last said so
-}
-
-// state is what is known of the last heartbeat.
-type state struct {
-	position  changefeed.Position
-	snapshot  changefeed.Snapshot
-	end       uint64 // LSN of the heartbeat: each commit whose record lies before it is published
-	lsn       uint64 // end of the heartbeat before: it was read before this snapshot was taken
-	unsettled uint64 // the lowest LSN of a change that is published and not seen; 0 = there is none
-	timeline  string
-	startedAt string
-}
-
-// table has the rows that its lists show.
-type table struct {
-	of    changefeed.List
-	rows  map[uuid.UUID]held
-	lists map[Key]*List
 }
 
 // Counts are what happened since the start.
@@ -198,6 +182,399 @@ func (r *Replica) forget(t *table) {
 	}
 }
 
+// change replaces a row of a table: first no range shows the old version, and then those
+// that the new one belongs to show it. If the table does not have the row, no range shows it.
+// What the change left as it was is taken from the old version, which is the one directly before it:
+// the table has what the changes before have left, or does not have the row.
+func (r *Replica) change(t *table, changed *lists.Row) {
+	r.counts.Rows++
+	next := *changed // without its neighbours in the change
+	row := &next
+	if old := t.rows[row.ID].row; old != nil {
+		next = changed.Complete(old)
+		if *old == next {
+			return
+		}
+		from := positionsOf(t.of.Collection, old)
+		for _, l := range t.lists {
+			r.remove(l, old, from[l.Order])
+		}
+	}
+	if row.Flags&lists.Gone != 0 {
+		return
+	}
+	to := positionsOf(t.of.Collection, row)
+	searchText := sync.OnceValues(func() (string, bool) { return t.of.Collection.SearchText(row) })
+	for _, l := range t.lists {
+		r.put(l, row, to[l.Order], belongs(row, &l.Key, searchText))
+	}
+}
+
+// remove removes a row from the range that shows it, if one does.
+func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
+	if row.Flags&l.Filter != l.Filter {
+		return
+	}
+	i, covered := l.find(at)
+	if !covered {
+		return
+	}
+	g := l.ranges[i]
+	if j := g.find(at); j < len(g.rows) && g.rows[j] == row {
+		l.version.Add(1)
+		g.rows = slices.Delete(g.rows, j, j+1)
+		r.hide(l.table, row)
+	}
+}
+
+// put puts a row into the range that covers its position, if it belongs there. What is not
+// known for certain is not covered any more.
+func (r *Replica) put(l *List, row *lists.Row, at lists.Position, b belonging) {
+	i, covered := l.find(at)
+	switch {
+	case b == member && covered:
+		l.version.Add(1)
+		g := l.ranges[i]
+		g.rows = slices.Insert(g.rows, g.find(at), row)
+		r.show(l.table, row)
+		if n := len(g.rows); n > r.longest {
+			r.cut(l, g.rows[n/2].Position(l.Order))
+		}
+	case b == unknown && covered:
+		r.counts.Uncovered++
+		r.uncover(l, at, behind(at))
+	case b == everywhere:
+		r.counts.Uncovered++
+		r.drop(l)
+	}
+}
+
+// Begin returns Fill.Start. It is called before a statement is sent, or a copy is asked for.
+func (r *Replica) Begin() Start {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return Start{changefeed.ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}, r.resets}
+}
+
+// Merge makes a range of what was read. It waits until the state shows all that the rows
+// show, and then brings them to the state by the changes that they do not show. The fill
+// belongs to the replica from now on.
+//
+// Why the result is right. The state H shows all that the read point V shows. Let x be a
+// row. The transactions that changed x became visible in the order in which they changed
+// it (see the package). So those that V shows come first, then those that H shows and V
+// does not, and the last of these left the version of H. On a standby both are in the
+// order of the WAL, and a copy equals an earlier state. A change that the rows show may
+// be applied once more: the last version of each row is the same.
+func (r *Replica) Merge(f *Fill) Outcome {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.merge(f)
+	f.outcome.Store(uint32(o))
+	r.counts.Fills[o]++
+	if o == Parked {
+		r.park(f)
+	}
+	r.evict()
+	return o
+}
+
+func (r *Replica) merge(f *Fill) Outcome {
+	switch {
+	case f.Start.resets != r.resets || !r.synced:
+		return Resynced
+	case r.state.isOfOtherServer(&f.At):
+		return WrongServer
+	case r.history.lacks(&f.At):
+		return TooOld
+	case !r.state.covers(&f.At):
+		return Parked
+	}
+	rows, o := r.unseen(f)
+	if o != Merged {
+		return o
+	}
+	return r.fill(f, rows)
+}
+
+// unseen returns the rows that have changed between what the fill shows and what the state
+// shows, each in its last version. What a change left as it was is that of the change before. What
+// all of them left is that of the fill, even if it shows some of them already, or else that of the
+// state's own version.
+func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
+	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} {
+		for _, c := range r.history.of[table] {
+			switch {
+			case f.sees(c):
+				continue
+			case c.rows == nil:
+				return nil, AnyRow
+			case rows == nil:
+				rows = map[uuid.UUID]*lists.Row{}
+			}
+			for i := range c.rows {
+				row := &c.rows[i]
+				rows[row.ID] = completed(row, rows[row.ID])
+			}
+		}
+	}
+	for i := range f.Rows {
+		if row := rows[f.Rows[i].ID]; row != nil {
+			rows[row.ID] = completed(row, &f.Rows[i])
+		}
+	}
+	if t := r.tables[f.Table]; t != nil {
+		for id, row := range rows {
+			rows[id] = completed(row, t.rows[id].row)
+		}
+	}
+	return rows, Merged
+}
+
+// fill makes a range of a fill. A row that is known already must be the same, and so must
+// be a part of the list. Else there is a mistake, here or in what was read, and the table
+// is forgotten.
+func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
+	rows, until, o := f.at(unseen)
+	if o == AnyRow {
+		return o
+	}
+	t, l := r.list(&f.Key)
+	consistent := o == Merged
+	for i, row := range rows {
+		if known := t.rows[row.ID].row; known != nil {
+			consistent = consistent && *known == *row
+			rows[i] = known
+		}
+	}
+	consistent = consistent && r.cover(l, behind(f.After), until, rows)
+	switch {
+	case !consistent:
+		r.forget(t)
+		return Inconsistent
+	case len(l.ranges) == 0:
+		r.drop(l)
+	}
+	return Merged
+}
+
+// maxParked bounds the fills that wait. Each is looked at at every heartbeat.
+const maxParked = 1024
+
+func (r *Replica) park(f *Fill) {
+	r.parked = append(r.parked, f)
+	r.parkedBytes += f.bytes()
+	for len(r.parked) > maxParked || r.parkedBytes > r.budget.Parked {
+		r.unpark(r.parked[0], Dropped)
+		r.parked = slices.Delete(r.parked, 0, 1)
+	}
+}
+
+func (r *Replica) unpark(f *Fill, o Outcome) {
+	r.parkedBytes -= f.bytes()
+	r.counts.Fills[o]++
+	f.outcome.Store(uint32(o))
+}
+
+// retry merges the fills for which the state suffices now.
+func (r *Replica) retry() {
+	r.parked = slices.DeleteFunc(r.parked, func(f *Fill) bool {
+		o := r.merge(f)
+		if o != Parked {
+			r.unpark(f, o)
+		}
+		return o != Parked
+	})
+}
+
+// Read cuts a page from the ranges of a list: up to n rows behind a position, as many as
+// have maxBytes of text, but at least one. If the ranges do not have all of this, ok is
+// false, and rows are those that they have. The rows are appended to dst; they are never
+// changed, and each version of a row has its own pointer.
+func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxBytes int) (p Page, rows []*lists.Row, ok bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	t := r.tables[k.Table]
+	if t == nil {
+		return p, dst, false
+	}
+	l := t.lists[*k]
+	if l == nil {
+		return p, dst, false
+	}
+	touch(&l.used)
+	p.List, p.Version, rows = l, l.version.Load(), dst
+	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
+	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) {
+		return p, rows, false
+	}
+	p.Last = l.ranges[i]
+	j := sort.Search(len(p.Last.rows), func(j int) bool { return p.Last.rows[j].Compare(l.Order, after) > 0 })
+	for bytes := 0; ; i, j = i+1, 0 {
+		p.Last = l.ranges[i]
+		touch(&p.Last.used)
+		for _, row := range p.Last.rows[j:] {
+			bytes += len(row.Text())
+			if count := len(rows) - len(dst); count == n || bytes > maxBytes && count > 0 {
+				p.More = true
+				return p, rows, true
+			}
+			rows = append(rows, row)
+		}
+		if p.Last.hi == listEnd {
+			return p, rows, true
+		}
+		if i+1 == len(l.ranges) || l.ranges[i+1].lo != p.Last.hi {
+			return p, rows, false
+		}
+	}
+}
+
+// list returns the table and the list of a key, and makes them where the node has none. Of too
+// many lists it gives one up that was not read since the last time that there were too many.
+func (r *Replica) list(k *Key) (*table, *List) {
+	t := r.tables[k.Table]
+	if t == nil {
+		t = &table{of: k.Table, rows: map[uuid.UUID]held{}, lists: map[Key]*List{}}
+		r.tables[k.Table] = t
+	}
+	l := t.lists[*k]
+	if l != nil {
+		return t, l
+	}
+	if len(t.lists) >= r.budget.Lists {
+		var least *List
+		for _, l := range t.lists {
+			if least == nil || least.used.Swap(false) {
+				least = l
+			}
+		}
+		r.counts.Evicted++
+		r.drop(least)
+		r.tables[k.Table] = t
+	}
+	l = &List{Key: *k, table: t}
+	t.lists[*k] = l
+	return t, l
+}
+
+// cover adds the rows from lo to before hi: all that the list has there. What the list
+// covers already must be the same; ok is false if it is not.
+func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*lists.Row) (ok bool) {
+	upTo := func(bound lists.Position) (those []*lists.Row) {
+		n := sort.Search(len(rows), func(i int) bool { return rows[i].Compare(l.Order, bound) >= 0 })
+		those, rows = rows[:n], rows[n:]
+		return those
+	}
+	for i, _ := l.find(lo); lo < hi; i++ {
+		end := hi
+		if i < len(l.ranges) && l.ranges[i].lo <= lo {
+			g := l.ranges[i]
+			if end = min(hi, g.hi); !slices.Equal(upTo(end), g.rows[g.find(lo):g.find(end)]) {
+				return false
+			}
+		} else {
+			if i < len(l.ranges) {
+				end = min(hi, l.ranges[i].lo)
+			}
+			r.fillGap(l, i, &Range{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
+		}
+		lo = end
+	}
+	return true
+}
+
+func (r *Replica) fillGap(l *List, i int, g *Range) {
+	g.used.Store(true)
+	for _, row := range g.rows {
+		r.show(l.table, row)
+	}
+	l.ranges = slices.Insert(l.ranges, i, g)
+	r.clock.add(g)
+}
+
+// cut makes two ranges of the one that has the bound, if there is one.
+func (r *Replica) cut(l *List, at lists.Position) {
+	i, covered := l.find(at)
+	if !covered || l.ranges[i].lo == at {
+		return
+	}
+	g := l.ranges[i]
+	r.clock.remove(g)
+	j := g.find(at)
+	right := &Range{list: l, lo: at, hi: g.hi, rows: slices.Clone(g.rows[j:])}
+	right.used.Store(g.used.Load())
+	clear(g.rows[j:])
+	g.hi, g.rows = at, g.rows[:j]
+	l.ranges = slices.Insert(l.ranges, i+1, right)
+	r.clock.add(g)
+	r.clock.add(right)
+}
+
+// uncover gives up what the list has from lo to before hi.
+func (r *Replica) uncover(l *List, lo, hi lists.Position) {
+	r.cut(l, lo)
+	r.cut(l, hi)
+	from, _ := l.find(lo)
+	to, _ := l.find(hi)
+	for _, g := range l.ranges[from:to] {
+		for _, row := range g.rows {
+			r.hide(l.table, row)
+		}
+		g.rows = nil // pages may have the range
+		r.clock.remove(g)
+	}
+	l.ranges = slices.Delete(l.ranges, from, to)
+	l.version.Add(1)
+	if len(l.ranges) == 0 {
+		delete(l.table.lists, l.Key)
+		if len(l.table.lists) == 0 {
+			delete(r.tables, l.table.of)
+		}
+	}
+}
+
+// drop gives up the list.
+func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
+
+// show notes that one more range shows a row, and hide that one less does.
+func (r *Replica) show(t *table, row *lists.Row) {
+	r.clock.bytes += placeBytes
+	shown := t.rows[row.ID].shown + 1
+	if t.rows[row.ID] = (held{row, shown}); shown == 1 {
+		r.clock.bytes += rowSize(row)
+	}
+}
+
+func (r *Replica) hide(t *table, row *lists.Row) {
+	r.clock.bytes -= placeBytes
+	if shown := t.rows[row.ID].shown - 1; shown > 0 {
+		t.rows[row.ID] = held{row, shown}
+		return
+	}
+	r.clock.bytes -= rowSize(row)
+	r.released += rowSize(row)
+	delete(t.rows, row.ID)
+}
+
+// maxSteps bounds the ranges that the hand passes at once, so that requests do not wait,
+// unless the budget is exceeded by far.
+const maxSteps = 128
+
+// evict gives up ranges until the budget is kept.
+func (r *Replica) evict() {
+	c, budget := &r.clock, r.budget.Rows
+	for steps := 0; c.bytes > budget && len(c.ranges) > 0 && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
+		if c.hand++; c.hand >= len(c.ranges) {
+			c.hand = 0
+		}
+		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.used.Swap(false) {
+			r.counts.Evicted++
+			r.uncover(g.list, g.lo, g.hi)
+		}
+	}
+}
+
 func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -208,62 +585,4 @@ func (r *Replica) Stats() Stats {
 		s.Rows += len(t.rows)
 	}
 	return s
-}
-
-// point is when a change was settled: the heartbeat that showed it, and the change's own LSN.
-type point struct {
-	at  changefeed.Position
-	lsn uint64
-}
-
-// remembered is a settled change of one table, kept for fills that do not show it.
-type remembered struct {
-	point
-	xid   uint64
-	table changefeed.List // without a workspace: the whole collection
-	rows  []lists.Row     // nil = any row may have changed
-}
-
-// rememberedBytes and changedBytes are the bytes of a change and of each of its rows, without
-// their texts.
-const rememberedBytes, changedBytes = 144, 64
-
-func (c *remembered) bytes() int {
-	n := rememberedBytes
-	for i := range c.rows {
-		n += changedBytes + c.rows[i].Size()
-	}
-	return n
-}
-
-// history has the changes that were settled last, in this order.
-//
-// Invariant: a change that was settled, and that it does not have, was settled by the
-// floor's heartbeat or before, and its LSN is not above the floor's.
-type history struct {
-	queue []*remembered
-	of    map[changefeed.List][]*remembered
-	bytes int
-	floor point
-}
-
-func (h *history) add(c *remembered) {
-	h.queue = append(h.queue, c)
-	h.of[c.table] = append(h.of[c.table], c)
-	h.bytes += c.bytes()
-}
-
-// trim forgets the oldest changes.
-func (h *history) trim(budget int) {
-	for h.bytes > budget {
-		c := h.queue[0]
-		h.queue[0], h.queue = nil, h.queue[1:]
-		h.floor = point{c.at, max(h.floor.lsn, c.lsn)}
-		h.bytes -= c.bytes()
-		if of := h.of[c.table]; len(of) > 1 {
-			of[0], h.of[c.table] = nil, of[1:]
-		} else {
-			delete(h.of, c.table)
-		}
-	}
 }
