@@ -38,13 +38,14 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 )
 
 // Options configure a Cache. All but Redis and Bound are required.
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
-	Followed    *changefeed.Followed  // the database whose changes are followed
+	Followed    *fleet.Followed       // the database whose changes are followed
 	TTL         time.Duration         // how long an entry is fresh where changes are not followed
 	Bound       time.Duration         // no entry served as fresh omits a commit older than this; 0 = changes are not followed
 	MaxStale    time.Duration         // how long a stale entry may be served if the origin fails

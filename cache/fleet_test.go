@@ -16,6 +16,7 @@ import (
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/redistest"
 )
@@ -23,8 +24,8 @@ import (
 // The tests of this file have nodes that share Redis, and follow changes unless they say
 // otherwise.
 
-// fleet opens two nodes that follow one log for so long that no proof becomes too old.
-func fleet(t *testing.T) (f *feed, client *redis.Client, first, second *cache.Cache) {
+// twoNodes opens two nodes that follow one log for so long that no proof becomes too old.
+func twoNodes(t *testing.T) (f *feed, client *redis.Client, first, second *cache.Cache) {
 	_, client = startRedis(t)
 	o := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
 	first, second = open(t, o), open(t, o)
@@ -56,7 +57,7 @@ func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, _, first, second := fleet(t)
+			f, _, first, second := twoNodes(t)
 			key := keyOf("q")
 			forward(t, first, key, f.reads(page.Read{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g")}))
 			first.WaitStored()
@@ -82,7 +83,7 @@ func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 
 // Rows of a standby of another primary are not merged, nor shared.
 func TestRowsOfAnotherServerAreNotMerged(t *testing.T) {
-	f, client, c, _ := fleet(t)
+	f, client, c, _ := twoNodes(t)
 	f.beat() // now the database has shown all through the LSN of the one before
 	for server, merged := range map[string]bool{ofServer: true, "7400000000000000001/2": false} {
 		key := keyOf(server)
@@ -133,7 +134,7 @@ func TestTheAgeOfAStandbysRowsIsThatOfTheProof(t *testing.T) {
 // Rows that another node read after this node's last heartbeat are served until the next
 // one sees as much.
 func TestRowsAheadOfTheLogAreServed(t *testing.T) {
-	f, _, first, second := fleet(t)
+	f, _, first, second := twoNodes(t)
 	key := keyOf("q")
 	f.change(key, rowAt(0, "A"))
 	forward(t, first, key, f.reads(shows("A")))
@@ -219,7 +220,7 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 // A page that is served for long is stored again as it is then, so that a node that starts
 // can bring it up to date.
 func TestAHitStoresAgain(t *testing.T) {
-	f, client, first, second := fleet(t)
+	f, client, first, second := twoNodes(t)
 	key, read := keyOf("q"), time.Now()
 	forward(t, first, key, f.reads(page.Read{Rows: rowsOf("a", "b", "c", "d")}))
 	first.WaitStored()
@@ -257,7 +258,7 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	copied, east := ofShop, followedAt(ofShop, 1)
 	copied.Database++
 	east.Region = "east"
-	for i, followed := range []*changefeed.Followed{followedAt(ofShop, 1), followedAt(copied, 1), east} {
+	for i, followed := range []*fleet.Followed{followedAt(ofShop, 1), followedAt(copied, 1), east} {
 		o, body := cache.Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute}, fmt.Sprint("page ", i)
 		c := open(t, o)
 		want{body: body, source: cache.Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
@@ -272,7 +273,7 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 // Until a node knows its database it neither reads nor writes pages in Redis.
 func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 	_, client := startRedis(t)
-	followed := &changefeed.Followed{}
+	followed := &fleet.Followed{}
 	c := open(t, cache.Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
 	for keys := range 2 {
 		forward(t, c, keyOf(fmt.Sprint(keys)), brings("page"))
@@ -280,7 +281,7 @@ func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 		if n := len(client.Keys(t.Context(), "*").Val()); n != keys {
 			t.Errorf("%d keys", n)
 		}
-		followed.SetServer(changefeed.Server{Identity: ofShop, Timeline: 1})
+		followed.SetServer(fleet.Server{Identity: ofShop, Timeline: 1})
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 	"listedge/internal/page"
 )
@@ -33,7 +33,7 @@ type node struct {
 	*cache.Cache
 	*feed
 	clock    *boottime.Clock
-	followed *changefeed.Followed
+	followed *fleet.Followed
 	q        []byte
 }
 

@@ -15,6 +15,7 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/redistest"
@@ -43,11 +44,11 @@ var errPaused = errors.New("the last fill failed moments ago")
 var startRedis = redistest.Start
 
 // ofShop is the database that the pages of tests are read from.
-var ofShop = changefeed.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
+var ofShop = fleet.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
 
-func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Followed {
-	f := &changefeed.Followed{}
-	f.SetServer(changefeed.Server{Identity: identity, Timeline: timeline})
+func followedAt(identity fleet.Identity, timeline uint32) *fleet.Followed {
+	f := &fleet.Followed{}
+	f.SetServer(fleet.Server{Identity: identity, Timeline: timeline})
 	return f
 }
 

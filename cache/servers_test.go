@@ -9,6 +9,7 @@ import (
 	"listedge/cache/replica"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/page"
 )
 
@@ -36,7 +37,7 @@ func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 // served, with or without proof.
 func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 	onNode(t, func(n *node) {
-		newer := changefeed.EpochName{Identity: ofShop.Digest(), Timeline: 2, Instance: "run", Published: "published", Random: "a"}
+		newer := fleet.EpochName{Identity: ofShop.Digest(), Timeline: 2, Instance: "run", Published: "published", Random: "a"}
 		if !n.followed.ObserveEpoch(newer.String()) {
 			t.Fatal("the epoch is not followed")
 		}
@@ -50,7 +51,7 @@ func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 			n.q = keyOf("other")
 			boottimetest.Pass(bound)
 		}
-		n.followed.SetServer(changefeed.Server{Identity: ofShop, Timeline: 2})
+		n.followed.SetServer(fleet.Server{Identity: ofShop, Timeline: 2})
 		n.run = "any"
 		boottimetest.Pass(sharing)
 		n.asked(n.reads(shows("a")), "a", cache.Origin)

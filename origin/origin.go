@@ -28,6 +28,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/origin/postgres"
@@ -124,7 +125,7 @@ func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 func (o *Origin) Fetch(ctx context.Context, q page.Query, run string) (rows page.Read, err error) {
 	err = o.fetch(ctx, &q, func() error {
 		began := time.Now()
-		err := o.db.Pages.Read(ctx, run, func() (by changefeed.Server, err error) {
+		err := o.db.Pages.Read(ctx, run, func() (by fleet.Server, err error) {
 			rows, by, err = o.readRows(ctx, &q, postgres.Acquire)
 			return by, err
 		})
@@ -177,17 +178,17 @@ func (o *Origin) Probe(ctx context.Context) {
 
 // readRows reads the query's rows from the primary, on a connection that acquire takes.
 func (o *Origin) readRows(ctx context.Context, q *page.Query,
-	acquire func(context.Context, *pgxpool.Pool) (*pgxpool.Conn, error)) (page.Read, changefeed.Server, error) {
+	acquire func(context.Context, *pgxpool.Pool) (*pgxpool.Conn, error)) (page.Read, fleet.Server, error) {
 	conn, err := acquire(ctx, o.pool)
 	if err != nil {
-		return page.Read{}, changefeed.Server{}, err
+		return page.Read{}, fleet.Server{}, err
 	}
 	defer conn.Release()
 	return o.read(ctx, conn, q)
 }
 
 // read runs the query's statement and renders its rows.
-func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (rows page.Read, by changefeed.Server, err error) {
+func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (rows page.Read, by fleet.Server, err error) {
 	shape, arguments := shapeOf(q)
 	size, asked := 0, shape.rows(q.Limit)
 	rows = page.Read{Rows: make([]lists.Row, 0, asked), End: true}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
@@ -111,7 +112,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *page.Query, p *ch
 			return err
 		}
 		began := time.Now()
-		var by changefeed.Server
+		var by fleet.Server
 		rows, by, err = o.read(ctx, conn, q)
 		o.observe(&s.upstream, err, time.Since(began))
 		if err != nil {

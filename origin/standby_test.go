@@ -13,13 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/postgres"
 )
 
-func identity(t *testing.T, address string) changefeed.Server {
+func identity(t *testing.T, address string) fleet.Server {
 	t.Helper()
 	return must1(postgres.IdentifyAt(within(t, patience), address))
 }

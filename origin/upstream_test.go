@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -23,11 +23,11 @@ type reading struct {
 	keys *apikey.Store
 }
 
-func readFrom(t *testing.T, url string, server changefeed.Server) reading {
-	followed := &changefeed.Followed{}
+func readFrom(t *testing.T, url string, server fleet.Server) reading {
+	followed := &fleet.Followed{}
 	if server.System != "" {
 		followed.SetServer(server)
-		followed.ObserveEpoch(changefeed.EpochName{Identity: server.Digest(), Timeline: server.Timeline}.String())
+		followed.ObserveEpoch(fleet.EpochName{Identity: server.Digest(), Timeline: server.Timeline}.String())
 	}
 	db := openDatabase(t, postgres.Options{URL: url, Followed: followed})
 	return reading{db, New(db), apikey.NewStore(db)}
@@ -83,7 +83,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	}
 	for name, url := range through {
 		t.Run(name, func(t *testing.T) {
-			for _, followed := range []changefeed.Server{{}, identity(t, address)} {
+			for _, followed := range []fleet.Server{{}, identity(t, address)} {
 				r := readFrom(t, url, followed)
 				for range 5 { // the breakers stay closed: the right server would get queries at once
 					for _, run := range []string{"", run} {
@@ -174,7 +174,7 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 			r := readFrom(t, c.url, second)
 			r.refused(t, runs[1], "not the server that is followed")
 			r.refused(t, "", "is on timeline 1; the fleet follows timeline 2")
-			knowsNothing := readFrom(t, c.url, changefeed.Server{})
+			knowsNothing := readFrom(t, c.url, fleet.Server{})
 			knowsNothing.taken(t, "")
 			knowsNothing.taken(t, runs[0])
 			must(c.lead(next.Addr()))
@@ -216,7 +216,7 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 // connection.
 func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	t.Parallel()
-	r := readFrom(t, newDatabase(t), changefeed.Server{})
+	r := readFrom(t, newDatabase(t), fleet.Server{})
 	before, began := r.o.pool.Stat().NewConnsCount(), time.Now()
 	for range 50 {
 		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, page.ErrWrongServer) {

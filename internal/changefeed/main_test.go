@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox/redistest"
 )
 
@@ -19,3 +20,14 @@ func TestMain(m *testing.M) {
 const patient = time.Minute
 
 var startRedis = redistest.Start
+
+var ofShop = fleet.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
+
+// followed is of a node that has found the database.
+func followed(region string, identity fleet.Identity) *fleet.Followed {
+	f := &fleet.Followed{Region: region}
+	f.SetServer(fleet.Server{Identity: identity, Timeline: 1})
+	return f
+}
+
+func shop() *fleet.Followed { return followed("", ofShop) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 )
 
@@ -21,12 +22,12 @@ import (
 //
 //	<prefix>{changes}:<identity>:epoch   names the present epoch
 //	<prefix>{changes}:log:<epoch>        entries
-//	<prefix>{changes}:fleet              which database the fleet follows (Claim)
+//	<prefix>{changes}:fleet              which database the fleet follows (fleet.Claim)
 //
 // Nothing is read or written until the identity is known: Epoch, which comes first, fails.
 type Redis struct {
 	client   redis.UniversalClient
-	followed *Followed
+	followed *fleet.Followed
 	refusals Refusals
 
 	writing sync.Mutex // guards writer
@@ -46,12 +47,12 @@ const (
 )
 
 // NewRedis makes a log on the client, which nothing else should use: reading blocks.
-func NewRedis(client redis.UniversalClient, followed *Followed) *Redis {
+func NewRedis(client redis.UniversalClient, followed *fleet.Followed) *Redis {
 	return &Redis{client: client, followed: followed}
 }
 
 // logKey is the key of an epoch's log.
-func (r *Redis) logKey(epoch string) string { return r.followed.logPrefix() + "log:" + epoch }
+func (r *Redis) logKey(epoch string) string { return r.followed.LogPrefix() + "log:" + epoch }
 
 // Failure is why the log cannot be used, or not wholly; nil if it can.
 func (r *Redis) Failure() error { return r.refusals.Latest() }

@@ -3,6 +3,7 @@ package changefeed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -14,12 +15,43 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
 // logOfA is the key of the log of epoch a.
 const logOfA = "listedge:{changes}:log:a"
+
+// Until it is known what is followed, nothing is read and nothing is written.
+func TestRedisOfANodeThatKnowsNoDatabase(t *testing.T) {
+	_, client := startRedis(t)
+	log := NewRedis(client, &fleet.Followed{})
+	if _, err := log.Epoch(inTime(t)); err == nil {
+		t.Error("no error")
+	}
+	if keys := client.Keys(inTime(t), "*").Val(); len(keys) > 0 {
+		t.Error(keys)
+	}
+}
+
+// Fleets that follow different databases, or have different regions, share a Redis and no
+// key in it.
+func TestFleetsAreApartInRedis(t *testing.T) {
+	_, client := startRedis(t)
+	all := []*Redis{}
+	for _, of := range []*fleet.Followed{shop(), followed("east", ofShop), followed("", fleet.Identity{System: ofShop.System, Database: 16385}),
+		followed("", fleet.Identity{System: "7400000000000000002", Database: ofShop.Database})} {
+		log := NewRedis(client, of)
+		turn(t, log, fmt.Sprint("of fleet ", len(all)))
+		all = append(all, log)
+	}
+	for i, log := range all {
+		if epoch, err := log.Epoch(inTime(t)); epoch != fmt.Sprint("of fleet ", i) || err != nil {
+			t.Errorf("%d: %q, %v", i, epoch, err)
+		}
+	}
+}
 
 // While Redis fails, each call returns an error in time. Afterwards the log goes on.
 func TestRedisAway(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"listedge/internal/fleet"
 )
 
 const (
@@ -28,7 +30,7 @@ const (
 // Subscriber reads the log of the current epoch for its listeners. It is one of them, to count.
 type Subscriber struct {
 	log      Log
-	followed *Followed
+	followed *fleet.Followed
 	logger   *slog.Logger
 
 	subscription *Subscription // used by Run's goroutine only
@@ -50,7 +52,7 @@ type Stats struct {
 
 // NewSubscriber makes a subscriber, which Run starts. followed decides which logs may be
 // read.
-func NewSubscriber(log Log, followed *Followed, logger *slog.Logger, listeners ...Listener) *Subscriber {
+func NewSubscriber(log Log, followed *fleet.Followed, logger *slog.Logger, listeners ...Listener) *Subscriber {
 	s := &Subscriber{log: log, followed: followed, logger: logger, start: time.Now(), stats: Stats{Resets: map[ResetCause]uint64{}}}
 	s.subscription = NewSubscription(append([]Listener{s}, listeners...)...)
 	return s

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/fleet"
 )
 
 // scripted is a log whose reads a test answers.
@@ -45,7 +46,7 @@ func (r scriptedReader) Read(ctx context.Context, _ string, after Position, _ ti
 
 // subscribe runs a subscriber to the log until the test's end.
 func subscribe(t *testing.T, log Log, listeners ...Listener) (s *Subscriber, stop func()) {
-	s = NewSubscriber(log, &Followed{}, slog.New(slog.DiscardHandler), listeners...)
+	s = NewSubscriber(log, &fleet.Followed{}, slog.New(slog.DiscardHandler), listeners...)
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() { s.Run(ctx) })

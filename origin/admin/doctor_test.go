@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/remedy"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/postgres"
@@ -41,7 +41,7 @@ func TestFindingsOnTheSlot(t *testing.T) {
 func TestReplicasAreCompared(t *testing.T) {
 	t.Parallel()
 	at := func(timeline uint32, lsn uint64) postgres.WALPosition {
-		return postgres.WALPosition{Server: changefeed.Server{Timeline: timeline}, LSN: lsn}
+		return postgres.WALPosition{Server: fleet.Server{Timeline: timeline}, LSN: lsn}
 	}
 	for _, c := range []struct {
 		name, why, remedy string

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
@@ -104,7 +104,7 @@ func (s *Store) Probe(ctx context.Context) {
 func (s *Store) BreakerOpen() bool { return !s.breaker.IsClosed() }
 
 func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
-	err = s.db.Keys.Read(ctx, run, func() (by changefeed.Server, err error) {
+	err = s.db.Keys.Read(ctx, run, func() (by fleet.Server, err error) {
 		found, by, err = s.query(ctx, hashes)
 		return by, err
 	})
@@ -112,7 +112,7 @@ func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[
 }
 
 // query makes one query on any connection and returns which server answered.
-func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, by changefeed.Server, err error) {
+func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, by fleet.Server, err error) {
 	wanted := make([][]byte, len(hashes))
 	for i := range hashes {
 		wanted[i] = hashes[i][:]

@@ -18,6 +18,7 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 )
 
@@ -148,7 +149,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				ring := NewCache(d.lookup, func(Key, *int) {}, time.Minute, boottime.New())
 				defer ring.Close()
 				_ = d.log.SetEpoch(t.Context(), "", "e")
-				reader := changefeed.NewSubscriber(d.log, &changefeed.Followed{}, slog.New(slog.DiscardHandler), ring)
+				reader := changefeed.NewSubscriber(d.log, &fleet.Followed{}, slog.New(slog.DiscardHandler), ring)
 				ctx, stop := context.WithCancel(t.Context())
 				var all sync.WaitGroup
 				all.Go(func() { d.publish(ctx) })

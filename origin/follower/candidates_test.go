@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -96,10 +96,10 @@ func TestACandidateWaits(t *testing.T) {
 	})
 	t.Run("until its server is known to be an old primary", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			f := New(Options{Followed: &changefeed.Followed{}, Silence: func() time.Duration { return 0 }})
-			server := changefeed.Server{Timeline: 1}
+			f := New(Options{Followed: &fleet.Followed{}, Silence: func() time.Duration { return 0 }})
+			server := fleet.Server{Timeline: 1}
 			f.options.Followed.SetServer(server)
-			newer := changefeed.EpochName{Identity: server.Digest(), Timeline: 2, Instance: "r", Published: "p", Random: "x"}
+			newer := fleet.EpochName{Identity: server.Digest(), Timeline: 2, Instance: "r", Published: "p", Random: "x"}
 			f.options.Followed.ObserveEpoch(newer.String())
 			began := time.Now()
 			must(f.waitPoll(t.Context()))
@@ -113,7 +113,7 @@ func TestACandidateWaits(t *testing.T) {
 // waitWithHeartbeats runs waitPoll with heartbeats until stopsAfter.
 func waitWithHeartbeats(t *testing.T, stopsAfter time.Duration) (waited time.Duration, wakes int) {
 	began := time.Now()
-	f := New(Options{Followed: &changefeed.Followed{}, Silence: func() time.Duration {
+	f := New(Options{Followed: &fleet.Followed{}, Silence: func() time.Duration {
 		wakes++
 		passed := time.Since(began)
 		return passed - min(passed, stopsAfter).Truncate(heartbeatEvery)

@@ -23,7 +23,7 @@
 //
 //	origin/follower/term.go origin/follower/decode.go internal/lists/render.go
 //	internal/lists/fold.go origin/follower/publish.go internal/changefeed/entry.go
-//	internal/lists/encode.go internal/changefeed/redis.go internal/changefeed/followed.go
+//	internal/lists/encode.go internal/changefeed/redis.go internal/fleet/fleet.go
 package follower
 
 import (
@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/origin/postgres"
 )
 
@@ -54,7 +55,7 @@ var ErrIncapable = errors.New("changes cannot be followed")
 type Options struct {
 	DatabaseURL string
 	Log         changefeed.Log
-	Followed    *changefeed.Followed // receives what is followed; its region has its own slot
+	Followed    *fleet.Followed      // receives what is followed; its region has its own slot
 	LogKept     time.Duration        // how long the log keeps entries
 	Silence     func() time.Duration // the time since this node last read a heartbeat
 	Logger      *slog.Logger
@@ -95,7 +96,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case errors.Is(err, ErrIncapable):
 			f.update(func() { f.incapable = err }) // cmd/listedge logs it
 			pause = prerequisitesEvery
-		case errors.As(err, new(*changefeed.Error)), errors.As(err, new(*changefeed.TimelineError)): // cmd/listedge logs these
+		case errors.As(err, new(*changefeed.Error)), errors.As(err, new(*fleet.TimelineError)): // cmd/listedge logs these
 		case !logged: // one outage has several errors
 			logged = true
 			level := slog.LevelWarn

@@ -4,12 +4,12 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox/postgrestest"
 )
 
 // followAs starts a follower that reports to followed what it finds.
-func (w *world) followAs(followed *changefeed.Followed) running {
+func (w *world) followAs(followed *fleet.Followed) running {
 	w.Helper()
 	f := w.follower(w.url, w.log, silent)
 	f.options.Followed = followed
@@ -21,10 +21,10 @@ func (w *world) followAs(followed *changefeed.Followed) running {
 func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	followed := &changefeed.Followed{}
+	followed := &fleet.Followed{}
 	first := w.followAs(followed)
 	w.awaitFollowing(first)
-	name, _ := changefeed.ParseEpoch(w.epoch)
+	name, _ := fleet.ParseEpoch(w.epoch)
 	name.Timeline = 2
 	must(w.log.SetEpoch(w.ctx(), w.epoch, name.String())) // by the new primary's follower
 	w.eventually("it steps down", func() bool { return !first.Following() })
@@ -33,7 +33,7 @@ func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	followed.ObserveEpoch(name.String()) // as the node's reader of the log does
 	looks := first.polls.Load()
 	w.eventually("it has found that its timeline is old", func() bool { return followed.OldTimeline() != nil })
-	second := w.followAs(&changefeed.Followed{}) // it learns of the newer timeline from the log
+	second := w.followAs(&fleet.Followed{}) // it learns of the newer timeline from the log
 	w.eventually("the second has polled", func() bool { return second.polls.Load() > 2 })
 	if first.Stats().Terms != terms || second.Stats().Terms != 0 || first.polls.Load() > looks+2 {
 		t.Errorf("%+v, %+v, %d looks", first.Stats(), second.Stats(), first.polls.Load()-looks)
@@ -50,7 +50,7 @@ func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 func TestAnotherDatabaseBehindTheSameURLIsFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	followed := &changefeed.Followed{}
+	followed := &fleet.Followed{}
 	f := w.followAs(followed)
 	w.awaitFollowing(f)
 	before, epoch := followed.Digest(), w.epoch
@@ -67,7 +67,7 @@ func TestAnotherDatabaseBehindTheSameURLIsFollowed(t *testing.T) {
 	w.eventually("another epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != epoch })
 	w.connect()
 	w.awaitFollowing(f)
-	if name, ok := changefeed.ParseEpoch(w.epoch); !ok || name.Identity != followed.Digest() {
+	if name, ok := fleet.ParseEpoch(w.epoch); !ok || name.Identity != followed.Digest() {
 		t.Errorf("%s is followed as %s", followed.Digest(), w.epoch)
 	}
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
@@ -121,7 +122,7 @@ func (w *world) followWith(url string, log changefeed.Log, silence func() time.D
 }
 
 func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration) *Follower {
-	return New(Options{DatabaseURL: url, Log: log, Followed: &changefeed.Followed{}, LogKept: time.Minute, Silence: silence,
+	return New(Options{DatabaseURL: url, Log: log, Followed: &fleet.Followed{}, LogKept: time.Minute, Silence: silence,
 		Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
 }
 

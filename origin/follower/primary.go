@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/origin/postgres"
 )
 
@@ -43,7 +43,7 @@ const senderTimeout = 2 * time.Second
 type primary struct {
 	conn              *pgx.Conn
 	slotName          string
-	server            changefeed.Server
+	server            fleet.Server
 	unlimited         bool   // a slot may retain any amount of WAL
 	checkpointerStart string // changes with each crash, unlike server.StartedAt (checkPrerequisites)
 	published         string // changes with the publication's definition (checkPrerequisites)

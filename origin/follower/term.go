@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 )
 
 const (
@@ -67,16 +68,16 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 		return fmt.Errorf("begin a term: %w", err)
 	}
 	t.timeline = t.primary.server.TimelineName()
-	next := changefeed.EpochName{Identity: t.primary.server.Digest(), Timeline: t.primary.server.Timeline,
-		Instance:  changefeed.Digest(t.timeline + " " + t.primary.checkpointerStart),
-		Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
+	next := fleet.EpochName{Identity: t.primary.server.Digest(), Timeline: t.primary.server.Timeline,
+		Instance:  fleet.Digest(t.timeline + " " + t.primary.checkpointerStart),
+		Published: fleet.Digest(t.primary.published), Random: rand.Text()[:8]}
 	t.epoch = present
 	var previous changefeed.Position
 	continues := false
-	switch is, ok := changefeed.ParseEpoch(present); {
+	switch is, ok := fleet.ParseEpoch(present); {
 	case !ok || is.Identity != next.Identity: // of another database, or none
 	case next.Timeline < is.Timeline:
-		return &changefeed.TimelineError{Server: next.Timeline, Fleet: is.Timeline}
+		return &fleet.TimelineError{Server: next.Timeline, Fleet: is.Timeline}
 	case is.Instance != next.Instance:
 	case is.Published == next.Published:
 		if previous, continues, err = t.continues(ctx); err != nil {

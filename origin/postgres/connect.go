@@ -22,7 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/redact"
 )
 
@@ -128,7 +128,7 @@ func Connect(ctx context.Context, url string, timeout time.Duration) (*pgx.Conn,
 }
 
 // IdentifyAt returns which server and database a URL leads to.
-func IdentifyAt(ctx context.Context, url string) (s changefeed.Server, err error) {
+func IdentifyAt(ctx context.Context, url string) (s fleet.Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*ConnectTimeout)
 	defer cancel()
 	conn, err := Connect(ctx, url, ConnectTimeout)

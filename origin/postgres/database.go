@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 )
 
 // Options say how a node uses Postgres.
@@ -24,7 +24,7 @@ type Options struct {
 	// TimelineKnown is closed as soon as it is known which timeline the fleet follows. No
 	// page and no key is read before that. nil = it need not be known.
 	TimelineKnown <-chan struct{}
-	Followed      *changefeed.Followed // judges which server has answered; nil = nothing is known of it
+	Followed      *fleet.Followed // judges which server has answered; nil = nothing is known of it
 }
 
 // Keys have connections of their own, so that many misses at once do not delay the look-up
@@ -54,7 +54,7 @@ type Database struct {
 // Open makes the pools. A malformed URL is an error, an unreachable server is not.
 func Open(ctx context.Context, o Options) (*Database, error) {
 	if o.Followed == nil {
-		o.Followed = &changefeed.Followed{}
+		o.Followed = &fleet.Followed{}
 	}
 	db := &Database{Options: o}
 	var failed error

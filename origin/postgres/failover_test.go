@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -13,7 +13,7 @@ import (
 func TestOfSeveralPrimariesTheFollowedOneIsAsked(t *testing.T) {
 	old := sandboxtest.Postgres(t)
 	next := sandboxtest.Standby(t, old, nil)
-	identify := func(url string, followed *changefeed.Followed) changefeed.Server {
+	identify := func(url string, followed *fleet.Followed) fleet.Server {
 		t.Helper()
 		db, err := Open(t.Context(), Options{URL: url, Connections: 1, QueryTimeout: ConnectTimeout, Followed: followed})
 		if err != nil {
@@ -33,7 +33,7 @@ func TestOfSeveralPrimariesTheFollowedOneIsAsked(t *testing.T) {
 		return s
 	}
 	both := strings.Replace(old.URL("postgres"), old.Addr(), old.Addr()+","+next.Addr(), 1)
-	followed := &changefeed.Followed{}
+	followed := &fleet.Followed{}
 	followed.SetServer(identify(next.URL("postgres"), followed))
 	if s := identify(both, followed); s.Timeline != 1 {
 		t.Errorf("before it is known which timeline is followed: %d", s.Timeline)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 )
 
 // toFollowed is toPrimary, which of several servers prefers one that is not refused: an old primary
@@ -72,7 +72,7 @@ type Primary struct {
 // After a failover, connections may still lead to the old primary, which may not know
 // that it was replaced. If an answer is refused, Read reads once more on new
 // connections. It reads again, too, if the connection has ended.
-func (p *Primary) Read(ctx context.Context, startedAt string, read func() (changefeed.Server, error)) error {
+func (p *Primary) Read(ctx context.Context, startedAt string, read func() (fleet.Server, error)) error {
 	if err := p.awaitTimeline(ctx); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (p *Primary) Ping(ctx context.Context) error {
 }
 
 // Identify asks which server a connection leads to.
-func (p *Primary) Identify(ctx context.Context) (s changefeed.Server, err error) {
+func (p *Primary) Identify(ctx context.Context) (s fleet.Server, err error) {
 	err = p.Use(ctx, func(conn *pgx.Conn) error { s, err = Identify(ctx, conn); return err })
 	return s, err
 }
@@ -127,7 +127,7 @@ func (p *Primary) Identify(ctx context.Context) (s changefeed.Server, err error)
 // Write writes in one transaction, whatever settings the role or a pooler has. Whether the server
 // is the followed primary is asked first, because a write cannot be refused afterwards.
 func (p *Primary) Write(ctx context.Context, write func(pgx.Tx) error) error {
-	err := p.Read(ctx, p.db.Options.Followed.StartedAt(), func() (by changefeed.Server, err error) {
+	err := p.Read(ctx, p.db.Options.Followed.StartedAt(), func() (by fleet.Server, err error) {
 		err = p.Use(ctx, func(conn *pgx.Conn) error {
 			var text string
 			err := conn.QueryRow(ctx, `SELECT `+ServerSQL, pgx.QueryExecModeExec).Scan(&text)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 )
 
 // A query is sent again if its connection has ended, as often as the pool has connections, and for
@@ -22,7 +22,7 @@ func TestReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	p := &Primary{Pool: pool, db: &Database{Options: Options{Followed: &changefeed.Followed{}}}}
+	p := &Primary{Pool: pool, db: &Database{Options: Options{Followed: &fleet.Followed{}}}}
 	for _, test := range []struct {
 		err  error
 		want int
@@ -37,7 +37,7 @@ func TestReadAgain(t *testing.T) {
 		{ErrRow, 1},
 	} {
 		reads := 0
-		err := p.Read(t.Context(), "", func() (changefeed.Server, error) { reads++; return changefeed.Server{}, test.err })
+		err := p.Read(t.Context(), "", func() (fleet.Server, error) { reads++; return fleet.Server{}, test.err })
 		if err != test.err || reads != test.want {
 			t.Errorf("%v: %d reads, %v", test.err, reads, err)
 		}
@@ -50,9 +50,9 @@ func TestAReadWhoseCallerHasGone(t *testing.T) {
 	cancel()
 	known := make(chan struct{})
 	close(known)
-	p := &Primary{db: &Database{Options: Options{Followed: &changefeed.Followed{}, TimelineKnown: known}}}
+	p := &Primary{db: &Database{Options: Options{Followed: &fleet.Followed{}, TimelineKnown: known}}}
 	for range 100 {
-		if err := p.Read(ctx, "", func() (changefeed.Server, error) { return changefeed.Server{}, ctx.Err() }); !errors.Is(err, context.Canceled) {
+		if err := p.Read(ctx, "", func() (fleet.Server, error) { return fleet.Server{}, ctx.Err() }); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 )
 
 // startedSQL is when the server was started, timelineSQL its timeline; 0 = it is in recovery and
@@ -25,7 +25,7 @@ const ServerSQL = startedSQL + ` || '@' || ` + timelineSQL + ` || '@' || current
 
 // ParseServer reads what ServerSQL rendered on the connection. It knows the name of the
 // database, and not the rest of the identity.
-func ParseServer(text string, conn *pgconn.PgConn) (s changefeed.Server) {
+func ParseServer(text string, conn *pgconn.PgConn) (s fleet.Server) {
 	var timeline string
 	s.StartedAt, text, _ = strings.Cut(text, "@")
 	timeline, s.Name, _ = strings.Cut(text, "@")
@@ -38,7 +38,7 @@ func ParseServer(text string, conn *pgconn.PgConn) (s changefeed.Server) {
 // the files of the database, whatever its host.
 func Identify(ctx context.Context, of interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (s changefeed.Server, err error) {
+}) (s fleet.Server, err error) {
 	err = of.QueryRow(ctx, `SELECT system_identifier::text, oid, datname::text, `+timelineSQL+`, `+startedSQL+`
 		FROM pg_control_system(), pg_database WHERE datname = current_database()`, pgx.QueryExecModeExec).
 		Scan(&s.System, &s.Database, &s.Name, &s.Timeline, &s.StartedAt)
@@ -51,8 +51,8 @@ func Identify(ctx context.Context, of interface {
 // WALPosition is how far a server has written or replayed WAL. PrimarySQL and StandbySQL
 // read it.
 type WALPosition struct {
-	changefeed.Server        // of a standby, Timeline is that of the WAL it receives; without Name
-	LSN               uint64 // where the primary's WAL ends, or what the standby has replayed
+	fleet.Server        // of a standby, Timeline is that of the WAL it receives; without Name
+	LSN          uint64 // where the primary's WAL ends, or what the standby has replayed
 }
 
 // ScanWALPosition reads a row of PrimarySQL or StandbySQL.

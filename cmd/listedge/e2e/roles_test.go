@@ -11,11 +11,11 @@ import (
 	"testing"
 
 	edgeadmin "listedge/edge/admin"
-	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
+	"listedge/origin/postgres"
 )
 
 // as is the URL for another role, whose password is p.
@@ -293,9 +293,7 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	execute(t, address, "GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
 	within(t, patience, "it says that it may", func() bool { return strings.Contains(n.err.String(), again) })
 
-	var is changefeed.Identity
-	must(connect(t, address).QueryRow(t.Context(),
-		"SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database))
+	is := must1(postgres.IdentifyAt(t.Context(), address))
 	client := redistest.Client(t, server)
 	within(t, patience, "a page under the name of the database", func() bool {
 		n.first(t, "/v1/items", key, "Cache-Control: no-cache").page(t)

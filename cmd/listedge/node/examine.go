@@ -14,6 +14,7 @@ import (
 	"listedge/cache"
 	"listedge/edge/admin"
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/remedy"
 	"listedge/limiter"
 	"listedge/origin/postgres"
@@ -53,7 +54,7 @@ func Examine(ctx context.Context, o Options) (e Examination, err error) {
 			n.followed.ObserveEpoch(epoch)
 		}
 		close(n.timelineKnown)
-		claim := changefeed.NewClaim(n.redis.log, n.followed)
+		claim := fleet.NewClaim(n.redis.log, n.followed)
 		n.claim = func(ctx context.Context) (other string) { other, _ = claim.Other(ctx); return other }
 		i := slices.IndexFunc(checks, func(c admin.Check) bool { return c.Name == "Redis" })
 		checks[i].Run, checks[i].Fine = n.tryRedis, "the user has all rights that a node needs"

@@ -68,7 +68,7 @@ func (n *Node) findIdentity(ctx context.Context) error {
 // since the database first answered.
 //
 // Invariant: before that, no page and no key is read from the database. So an answer of
-// an old primary is never taken for the primary's (changefeed.Followed). There are two
+// an old primary is never taken for the primary's (fleet.Followed). There are two
 // exceptions: the node has no right to query the identity, or Redis has not answered for
 // startTimeout. A node also serves without Redis, but it knows the timeline of the fleet
 // only when Redis answers.

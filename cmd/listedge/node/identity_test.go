@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
@@ -76,7 +76,7 @@ func TestServersThatEnd(t *testing.T) {
 	t.Parallel()
 	n, postgres, redis := aNode(t)
 	n.findTimeline(t.Context())
-	n.followed.ObserveEpoch(changefeed.EpochName{Identity: n.followed.Digest(), Timeline: 2}.String())
+	n.followed.ObserveEpoch(fleet.EpochName{Identity: n.followed.Digest(), Timeline: 2}.String())
 	if n.checkTimeline() == nil {
 		t.Fatal("not an old primary")
 	}

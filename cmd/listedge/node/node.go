@@ -22,6 +22,7 @@ import (
 	"listedge/edge/admin"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
@@ -44,7 +45,7 @@ type Node struct {
 	limiter  *limiter.Limiter
 	usage    *usage.Recorder
 	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
-	followed *changefeed.Followed
+	followed *fleet.Followed
 	feed     *changefeed.Subscriber // nil = changes are not followed
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
@@ -95,7 +96,7 @@ type Options struct {
 // open makes the parts of a node that call its servers. None of them has to run yet.
 func open(ctx context.Context, o Options) (n *Node, err error) {
 	f := o.Flags
-	n = &Node{options: o, followed: &changefeed.Followed{Region: f.Region}, timelineKnown: make(chan struct{}), wrongSetting: make(chan error, 1),
+	n = &Node{options: o, followed: &fleet.Followed{Region: f.Region}, timelineKnown: make(chan struct{}), wrongSetting: make(chan error, 1),
 		started: time.Now(), metrics: metrics.New(o.Version, o.Revision)}
 	if n.redis, err = openRedis(f.RedisURL, n.metrics.RedisCalls); err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func New(ctx context.Context, o Options) (n *Node, err error) {
 		return nil, err
 	}
 	f, logger, registry, clock := o.Flags, slog.New(o.Log), n.metrics, boottime.New()
-	n.logger, n.claim = logger, changefeed.NewClaim(n.redis.log, n.followed).Renew
+	n.logger, n.claim = logger, fleet.NewClaim(n.redis.log, n.followed).Renew
 	n.Cache, err = cache.New(cache.Options{
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,

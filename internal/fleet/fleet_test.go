@@ -1,9 +1,11 @@
-package changefeed
+package fleet
 
 import (
 	"errors"
 	"strings"
 	"testing"
+
+	"listedge/internal/sandbox/redistest"
 )
 
 var (
@@ -152,44 +154,10 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// Until it is known what is followed, nothing is read and nothing is written.
-func TestRedisOfANodeThatKnowsNoDatabase(t *testing.T) {
-	_, client := startRedis(t)
-	log := NewRedis(client, &Followed{})
-	ctx := inTime(t)
-	if _, err := log.Epoch(ctx); err == nil {
-		t.Error("no error")
-	}
-	if keys := client.Keys(ctx, "*").Val(); len(keys) > 0 {
-		t.Error(keys)
-	}
-}
-
-// Fleets that follow different databases, or have different regions, share a Redis and no
-// key in it.
-func TestIdentitiesAreApartInRedis(t *testing.T) {
-	_, client := startRedis(t)
-	here := NewRedis(client, shop())
-	ctx := inTime(t)
-	turn(t, here, epochOf(ofShop, 1))
-	east := shop()
-	east.Region = "east"
-	for _, of := range []*Followed{followed(another[0], 1), followed(another[1], 1), east} {
-		there, identity := NewRedis(client, of), of.server.Identity
-		if epoch, err := there.Epoch(ctx); epoch != "" || err != nil {
-			t.Errorf("%v: %q, %v", identity, epoch, err)
-		}
-		turn(t, there, epochOf(identity, 2))
-	}
-	if epoch, err := here.Epoch(ctx); epoch != epochOf(ofShop, 1) || err != nil {
-		t.Errorf("%q, %v", epoch, err)
-	}
-}
-
 // A node joins its fleet unless that follows another database. One that was refused takes
 // over the name only after it has found no record for claimLife.
 func TestClaims(t *testing.T) {
-	_, client := startRedis(t)
+	_, client := redistest.Start(t)
 	ours, theirs, ofEast := NewClaim(client, shop()), NewClaim(client, followed(ofCopy, 1)), followed(ofCopy, 1)
 	ofEast.Region = "east"
 	for _, step := range []struct {
@@ -216,7 +184,7 @@ func TestClaims(t *testing.T) {
 		if step.happens != nil {
 			step.happens()
 		}
-		if other := step.claim.Renew(inTime(t)); other != step.other {
+		if other := step.claim.Renew(t.Context()); other != step.other {
 			t.Fatalf("%s: %q", step.name, other)
 		}
 	}
