@@ -48,6 +48,10 @@ func TestSimOneFaultAtATime(t *testing.T) {
 			w.after(3e6, func() { w.delay = before })
 		}},
 		{"Redis hangs for 3 s", .2, 10e6, func(w *world) { w.hang(3e6) }},
+		{"Redis hangs for 3 s, and a node's wall clock is set forward meanwhile", 1, 100e6, func(w *world) {
+			w.hang(3e6)
+			w.after(2e6, func() { go any(w).machine.Set(time.Hour) })
+		}},
 		{"Redis' clock steps back by 10 s", .05, 15e6, func(w *world) { w.clock -= 10e6 }},
 		{"Redis restarts empty", 1, 100e6, func(w *world) { w.lose() }},
 		{"Redis hangs for 3 s and is then empty", 1.2, 100e6, func(w *world) {

@@ -76,7 +76,6 @@ var (
 		"github.com/pressly/goose":        {"origin/admin"},
 		"github.com/klauspost/compress":   {"cache"},
 		"github.com/swaggest/swgui":       {"edge"},
-		"golang.org/x/sys":                {"internal/boottime"},
 		"github.com/prometheus/procfs":    {"bench"},
 		"gonum.org/v1/plot":               {"bench"},
 		"golang.org/x/text":               {"internal/lists"},

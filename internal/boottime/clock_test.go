@@ -33,9 +33,11 @@ func TestWhatIsMeasured(t *testing.T) {
 				m.Now()
 			}
 		}, 2*time.Second + 49*time.Millisecond, true},
-		{"the wall clock is set forward", func(m *boottimetest.Machine) { m.Set(time.Hour) }, 2 * time.Second, false},
+		{"the wall clock is set forward", func(m *boottimetest.Machine) { m.Set(time.Hour) }, time.Hour + 2*time.Second, false},
+		{"set forward, a look, and set back", func(m *boottimetest.Machine) { m.Set(time.Hour); m.Now(); m.Set(-time.Hour) },
+			time.Hour + 2*time.Second, false},
 		{"the wall clock is set back", func(m *boottimetest.Machine) { m.Set(-time.Hour) }, 2 * time.Second, false},
-		{"a sleep, and set back by more", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Set(-2 * time.Hour) }, time.Hour + 2*time.Second, false},
+		{"a sleep, and set back by less", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Set(-time.Minute) }, 59*time.Minute + 2*time.Second, false},
 		{"a sleep, a look, and set back by as much", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Now(); m.Set(-time.Hour) },
 			time.Hour + 2*time.Second, false},
 		{"set back, a look, and a sleep of as much", func(m *boottimetest.Machine) { m.Set(-time.Hour); m.Now(); m.Sleep(time.Hour) },

@@ -14,11 +14,12 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 	for name, proven := range map[string]bool{"looked up again and again": false, "while changes are followed": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				table, m := newKeyTable(1), boottimetest.NewMachine()
+				table, m := newKeyTable(2), boottimetest.NewMachine()
 				r := &ring{Cache: NewCache(table.lookup, func(Key, *int64) {}, time.Minute, m.Clock)}
 				defer r.Close()
 				r.join()
 				_, _ = r.use(0)
+				_, _ = r.use(1)
 				if proven {
 					r.provenFor(2*maxAge, func() {})
 				}
@@ -38,6 +39,9 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 				}
 				if _, err := r.use(0); err != ErrUnknown {
 					t.Error(err)
+				}
+				if _, err := r.use(1); err != nil {
+					t.Errorf("a valid key: %v", err)
 				}
 			})
 		})

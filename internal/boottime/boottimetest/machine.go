@@ -29,28 +29,26 @@ type Machine struct {
 
 // step is a change of the wall clock that the monotonic clock does not show.
 type step struct {
-	at         time.Time
-	slept, set time.Duration
+	at time.Time
+	by time.Duration
 }
 
 // NewMachine makes a machine that has never slept.
 func NewMachine() *Machine {
 	m := &Machine{}
-	m.Clock = boottime.With(m.wall, m.boot)
+	m.Clock = boottime.With(m.wall)
 	return m
 }
 
 // Sleep suspends the machine for d.
-func (m *Machine) Sleep(d time.Duration) { m.step(d, 0) }
+func (m *Machine) Sleep(d time.Duration) { m.Set(d) }
 
 // Set sets the wall clock forward by d, or back.
-func (m *Machine) Set(d time.Duration) { m.step(0, d) }
-
-func (m *Machine) step(slept, set time.Duration) {
+func (m *Machine) Set(d time.Duration) {
 	time.Sleep(time.Microsecond) // so that every time that was read before is earlier than the step
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.steps = append(m.steps, step{time.Now(), slept, set})
+	m.steps = append(m.steps, step{time.Now(), d})
 }
 
 func (m *Machine) wall(t time.Time) time.Duration {
@@ -59,21 +57,8 @@ func (m *Machine) wall(t time.Time) time.Duration {
 	wall := time.Duration(t.UnixNano())
 	for _, s := range m.steps {
 		if !t.Before(s.at) {
-			wall += s.slept + s.set
+			wall += s.by
 		}
 	}
 	return wall
-}
-
-// began is the zero of all boot clocks.
-var began = time.Now()
-
-func (m *Machine) boot() time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	boot := time.Since(began)
-	for _, s := range m.steps {
-		boot += s.slept
-	}
-	return boot
 }
