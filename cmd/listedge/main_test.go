@@ -45,28 +45,40 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	t.Setenv("LISTEDGE_DATABASE_URL", "postgres://127.0.0.1:1/none")
 	const id = "00000000-0000-0000-0000-000000000001"
 	for line, want := range map[string]string{
-		"brew":                                       "unexpected argument brew, which is no command here: --help lists them",
-		"keys brew":                                  "unexpected argument brew, which is no command here: --help lists them",
-		"keys revoke lk_abcdefgh":                    "<id> must be an id (a UUID), as `listedge workspaces list` and `listedge keys list` print it; a key or a name is none",
-		"keys list --workspace shop":                 "--workspace must be an id",
-		"keys update --rate 3":                       "the id (<id>) is missing: --help has an example",
-		"keys list --workspace":                      "--workspace needs a value",
-		"audit --limit all":                          "--limit: not a whole number of at most 64 bits in decimal digits: \"all\"\n",
-		"audit --limit=010":                          "--limit: not a whole number of at most 64 bits in decimal digits: \"010\"\n",
-		"audit --limit=0x10":                         "--limit: not a whole number",
-		"serve --print-config --max-connections=1_6": "--max-connections: not a whole number",
-		"keys update --burst=0b1 " + id:              "--burst: not a whole number of at most 32 bits",
-		"keys update --burst=3e9 " + id:              "--burst: not a whole number of at most 32 bits in decimal digits: \"3e9\"\n",
-		"keys update --rate=x " + id:                 "--rate must be a number, and is \"x\"\n",
-		"keys update --rate=-1 " + id:                "listedge: --rate: -1 is negative\n",
-		"serve --log-level trace":                    "--log-level must be one of \"info\",\"warn\",\"error\" but got \"trace\"\n",
-		"serve --drain soon":                         "--drain must be a duration like 500ms or 2h, and is \"soon\"\n",
-		"serve --trusted-proxies 10":                 "--trusted-proxies must be a network like 10.0.0.0/8, and is \"10\"\n",
-		"audit --database-url http://h":              "--database-url: not postgres://user:password@host:port/database",
-		"serve --replica-url redis://h":              "--replica-url: not postgres://user:password@host:port/database",
-		"keys list --workspace " + id:                "check that --database-url names Postgres, and that it runs (`listedge doctor`)",
-		"migrate status":                             "check that --database-url names Postgres",
-		"migrate drop-slot":                          "check that --database-url names Postgres",
+		"brew":                                  "unexpected argument brew, which is no command here: --help lists them",
+		"keys brew":                             "unexpected argument brew, which is no command here: --help lists them",
+		"keys revoke lk_abcdefgh":               "<id> must be an id (a UUID), as `listedge workspaces list` and `listedge keys list` print it; a key or a name is none",
+		"keys list --workspace shop":            "--workspace must be an id",
+		"keys update --rate 3":                  "the id (<id>) is missing: --help has an example",
+		"keys list --workspace":                 "--workspace needs a value",
+		"usage":                                 "--workspace",
+		"keys create":                           "--workspace",
+		"workspaces create":                     "--name",
+		"workspaces create --name x --burst 5":  "--burst needs --rate",
+		"workspaces create --name x --rate=NaN": "finite",
+		"workspaces create --name x --rate=0.0000005":                  "six decimals",
+		"workspaces create --name x --quota 5":                         "N/day or N/month",
+		"workspaces create --name x --quota 0/day":                     "from 1 to 4000000000",
+		"workspaces update --burst 0 " + id:                            "--burst: 0 is below 1",
+		"workspaces update " + id:                                      "nothing to update: give --rate, --burst or --quota",
+		"keys update " + id:                                            "nothing to update",
+		"keys list --unused-for=-1d --workspace " + id:                 "--unused-for: must be a positive duration",
+		"audit --limit all":                                            "--limit: not a whole number of at most 64 bits in decimal digits: \"all\"\n",
+		"audit --limit=010":                                            "--limit: not a whole number of at most 64 bits in decimal digits: \"010\"\n",
+		"audit --limit=0x10":                                           "--limit: not a whole number",
+		"serve --print-config --max-connections=1_6":                   "--max-connections: not a whole number",
+		"keys update --burst=0b1 " + id:                                "--burst: not a whole number of at most 32 bits",
+		"keys update --burst=3e9 " + id:                                "--burst: not a whole number of at most 32 bits in decimal digits: \"3e9\"\n",
+		"keys update --rate=x " + id:                                   "--rate must be a number, and is \"x\"\n",
+		"keys update --rate=-1 " + id:                                  "listedge: --rate: -1 is negative\n",
+		"serve --log-level trace":                                      "--log-level must be one of \"info\",\"warn\",\"error\" but got \"trace\"\n",
+		"serve --drain soon":                                           "--drain must be a duration like 500ms or 2h, and is \"soon\"\n",
+		"serve --trusted-proxies 10":                                   "--trusted-proxies must be a network like 10.0.0.0/8, and is \"10\"\n",
+		"audit --database-url http://h":                                "--database-url: not postgres://user:password@host:port/database",
+		"serve --replica-url redis://h":                                "--replica-url: not postgres://user:password@host:port/database",
+		"keys list --workspace " + id:                                  "check that --database-url names Postgres, and that it runs (`listedge doctor`)",
+		"migrate status":                                               "check that --database-url names Postgres",
+		"migrate drop-slot":                                            "check that --database-url names Postgres",
 		"migrate drop-slot --replication-url postgres://127.0.0.1:1/n": "check that --replication-url names Postgres",
 		"ready --node 127.0.0.1:1":                                     "check that --node names the admin listener of a node, and that it runs",
 		"explain x --node http://127.0.0.1:1":                          "check that --node names the admin listener",
@@ -76,6 +88,35 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 				t.Errorf("exit %d: %s", p.code, p.err.String())
 			}
 		})
+	}
+}
+
+// What a flag cannot use is refused before anything is done. The error names the flag.
+func TestFlagsRefuseWhatTheyCannotUse(t *testing.T) {
+	t.Setenv("LISTEDGE_DATABASE_URL", "postgres://h/d")
+	const id = "00000000-0000-0000-0000-000000000001"
+	for command, all := range map[string]string{ // | is between sets of arguments, the first of which is wrong
+		"serve --print-config": "--cache-ttl never | --cache-memory lots | --cache-memory 1kB | --cache-memory 1000TiB | --max-stale=-1s | " +
+			"--max-stale 1000000h | --database-connections 0 | --database-connections 40000 | --query-timeout 0s | --query-timeout 600h | " +
+			"--freshness-bound 1ms | --log-format xml | --limiter-failure-mode never | --database-url= | --nothing",
+		"migrate up":              "--database-url=",
+		"workspaces create":       "--name=",
+		"workspaces update " + id: "--quota 5/week | --quota=",
+		"keys create":             "--scopes= --workspace " + id + " | --scopes items:write --workspace " + id + " | --expires-in -1h --workspace " + id,
+		"keys rotate " + id:       "--overlap=-1h | --overlap soon | --expires-in 0d | --actor= | --actor " + strings.Repeat("x", 129) + " | --actor x\x1b[2J",
+		"audit":                   "--limit 0 | --since 0h | --since 1000000000d | --key me",
+		"usage --workspace " + id: "--since 0s | --since 36d | --since soon",
+		"dev":                     "--nodes 0 | --nodes 9",
+	} {
+		for arguments := range strings.SplitSeq(all, " | ") {
+			t.Run(command+" "+arguments, func(t *testing.T) {
+				p := start(t, strings.Fields(command+" "+arguments)...)
+				if flag := strings.FieldsFunc(arguments, func(r rune) bool { return r == ' ' || r == '=' })[0]; p.code != exitUsage ||
+					!strings.Contains(p.err.String(), flag) || strings.Count(p.err.String(), "\n") != 1 || p.out.String() != "" {
+					t.Errorf("exit %d: %s", p.code, p.err.String())
+				}
+			})
+		}
 	}
 }
 

@@ -162,32 +162,6 @@ func TestDevKilledLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestDevRunsAFleet(t *testing.T) {
-	t.Parallel()
-	dir := sandboxtest.Dir(t)
-	p := start(t, devFlags(t, dir, "--nodes", "3", "--cache-ttl", "1m")...)
-	key, nodes := awaitDev(t, p, 3)
-	for i, n := range nodes {
-		if a := n.get(t, "/v1/items?limit=7", key); a.StatusCode != 200 {
-			t.Errorf("node %d: %s", i+1, a.Status)
-		}
-		if n.metric(t, "listedge_limiter_redis_calls_total") == 0 {
-			t.Errorf("node %d does not use Redis", i+1)
-		}
-	}
-	if code := p.stop(); code != exitFine {
-		t.Errorf("exit %d: %s", code, p.err.String())
-	}
-	if left := processesOn(t, dir); len(left) > 0 {
-		t.Errorf("left running: %q", left)
-	}
-	for _, n := range nodes {
-		if _, err := n.try("GET", "/v1/items", key); err == nil {
-			t.Error("a node still answers")
-		}
-	}
-}
-
 func TestDevEndsWhenItsPostgresDoes(t *testing.T) {
 	t.Parallel()
 	dir := sandboxtest.Dir(t)

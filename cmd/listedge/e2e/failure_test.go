@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -92,59 +90,6 @@ func TestARevokedKeyStopsWhileItsLookUpHangs(t *testing.T) {
 	})
 	must1(holder.Exec(t.Context(), "ROLLBACK"))
 	within(t, patience, "it is known to be revoked", func() bool { return status(revoked) == http.StatusUnauthorized })
-}
-
-func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	server := sandboxtest.Redis(t)
-	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--redis-url", server.URL(), "--freshness-bound", "0") // whose heartbeats would be counted
-	client := redistest.Client(t, server)
-	n.get(t, "/v1/items", key)
-	scripts := func() int {
-		info := must1(client.Info(t.Context(), "commandstats").Result())
-		calls := 0
-		for line := range strings.Lines(info) {
-			if name, stats, ok := strings.Cut(line, ":calls="); ok && !strings.HasSuffix(name, "_info") && !strings.HasSuffix(name, "_ping") &&
-				!strings.Contains(name, "hello") && !strings.Contains(name, "client") {
-				var c int
-				_, _ = fmt.Sscan(strings.SplitN(stats, ",", 2)[0], &c)
-				calls += c
-			}
-		}
-		return calls
-	}
-	before, fetched := scripts(), n.metric(t, "listedge_origin_fetches_total")
-	loaded := func() float64 { return n.metric(t, "listedge_key_lookups_total", `outcome="unknown"`) }
-
-	statuses := map[int]int{}
-	for i := range 10_000 {
-		bad := fmt.Sprintf("lk_%040d", i) // well-formed but for the checksum
-		a, err := n.try("GET", "/v1/items", bad)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if statuses[a.StatusCode]++; statuses[a.StatusCode] == 1 {
-			must(conforms(a))
-		}
-		if a.StatusCode == 429 && a.Header.Get("Retry-After") == "" {
-			t.Fatal("429 without Retry-After")
-		}
-	}
-	if statuses[401] < 200 || statuses[429] == 0 || statuses[401]+statuses[429] != 10_000 {
-		t.Errorf("statuses %v", statuses)
-	}
-	if after := scripts(); after-before > 500 { // the node's own calls, about one a second
-		t.Errorf("%d Redis commands for 10,000 requests", after-before)
-	}
-	if n.metric(t, "listedge_origin_fetches_total") != fetched || loaded() != 0 {
-		t.Error("Postgres was queried")
-	}
-	// Requests with a known key are served all the time, whatever the other keys do.
-	if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
-		t.Errorf("%s", a.Status)
-	}
 }
 
 func TestSIGTERMLosesNoRequestOfBusyClients(t *testing.T) {

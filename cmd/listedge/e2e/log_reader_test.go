@@ -80,26 +80,33 @@ func answers(t *testing.T, n *testNode, key string) {
 	}
 }
 
-// A reader that hangs costs lines of the log, and nothing else: neither pages nor checks nor the
-// end of the process wait for it.
+// A reader that hangs, or is gone, costs lines of the log, and nothing else: neither pages nor checks nor the end of the process
+// wait for it.
 func TestALogThatNobodyReadsStopsNothing(t *testing.T) {
 	t.Parallel()
-	for name, flags := range map[string][]string{"by default": nil, "with an access log": {"--access-log", "sampled"}} {
+	for name, flags := range map[string][]string{"it hangs": nil, "it hangs, with an access log": {"--access-log", "sampled"}, "it is gone": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := database(t)
 			_, key := workspaceWithKey(t, url)
 			r := sandboxtest.Redis(t)
 			n, log := startWithPipe(t, url, append(flags, "--redis-url", r.URL())...)
-			log.stop()
+			lost := func() bool { return n.metric(t, "listedge_log_lines_lost_total") > 0 }
+			if name == "it is gone" {
+				log.reader.Close()
+			} else {
+				log.stop()
+			}
 			must(r.Kill())
 			answers(t, n, key)
-			if flags != nil {
+			if name == "it is gone" {
+				within(t, patience, "lines are lost", lost)
+			} else if flags != nil {
 				within(t, patience, "lines are lost", func() bool {
 					for range 100 {
 						n.get(t, "/v1/items?cursor=wrong", key, "X-Request-Id: "+strings.Repeat("x", 128))
 					}
-					return n.metric(t, "listedge_log_lines_lost_total") > 0
+					return lost()
 				})
 				log.read(n.program)
 				within(t, patience, "it is said", func() bool { return strings.Contains(n.err.String(), `"msg":"lines of the log are lost`) })
@@ -109,20 +116,5 @@ func TestALogThatNobodyReadsStopsNothing(t *testing.T) {
 				t.Errorf("exit %d", code)
 			}
 		})
-	}
-}
-
-func TestALogWhoseReaderIsGoneStopsNothing(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	_, key := workspaceWithKey(t, url)
-	r := sandboxtest.Redis(t)
-	n, log := startWithPipe(t, url, "--redis-url", r.URL())
-	log.reader.Close()
-	must(r.Kill())
-	answers(t, n, key)
-	within(t, patience, "lines are lost", func() bool { return n.metric(t, "listedge_log_lines_lost_total") > 0 })
-	if code := n.stop(); code != exitFine {
-		t.Errorf("exit %d", code)
 	}
 }

@@ -43,33 +43,6 @@ func TestSIGHUPChangesNothing(t *testing.T) {
 	}
 }
 
-// The end of an outage is noticed without requests.
-func TestAPostgresOutageIsLoggedOnceEachWay(t *testing.T) {
-	t.Parallel()
-	postgres, url := privateDatabase(t)
-	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1ms")
-	n.get(t, "/v1/items", key)
-	logged := func(all ...string) func() bool {
-		return func() bool {
-			return !slices.ContainsFunc(all, func(text string) bool { return strings.Count(n.err.String(), text) != 1 })
-		}
-	}
-	must(postgres.Kill(syscall.SIGQUIT))
-	within(t, patience, "the outage is logged", func() bool {
-		n.get(t, "/v1/items", key)
-		return logged("Postgres is down")() && n.metric(t, "listedge_check_up", `check="postgres"`) == 0
-	})
-	must(postgres.Restart(t.Context()))
-	within(t, patience, "its end is logged", logged("no longer: Postgres is down"))
-	within(t, patience, "the metric says so", func() bool { return n.metric(t, "listedge_check_up", `check="postgres"`) == 1 })
-	for _, consequence := range []string{"are not read from Postgres", "is not written to Postgres", "is not queried"} {
-		if strings.Contains(n.err.String(), consequence) {
-			t.Errorf("logged beside its cause: %s", n.err.String())
-		}
-	}
-}
-
 // Each setting of the access log, with the same six requests: a miss, a hit, a hit that is
 // not in the sample, a 400, a 401 and a 429. All are traced, which logs none of them.
 func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
@@ -184,47 +157,51 @@ func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// If Redis fails or hangs, one line is logged, and one when it answers again, also without
-// requests.
-func TestARedisOutageIsLoggedOnceEachWay(t *testing.T) {
+// If Postgres or Redis fails or hangs, one line is logged, and one when it answers again, also without requests. What follows from
+// it is not logged beside it.
+func TestAnOutageIsLoggedOnceEachWay(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]struct{ begin, end func(*sandbox.Redis) error }{
-		"dies":  {(*sandbox.Redis).Kill, func(r *sandbox.Redis) error { return r.Restart(context.Background()) }},
-		"hangs": {(*sandbox.Redis).Freeze, (*sandbox.Redis).Thaw},
+	redisRestarts := func(r *sandbox.Redis) error { return r.Restart(context.Background()) }
+	for name, of := range map[string]struct {
+		server     string
+		begin, end func(*sandbox.Redis) error // nil = Postgres is killed
+	}{
+		"Postgres dies": {"Postgres", nil, nil},
+		"Redis dies":    {"Redis", (*sandbox.Redis).Kill, redisRestarts},
+		"Redis hangs":   {"Redis", (*sandbox.Redis).Freeze, (*sandbox.Redis).Thaw},
 	} {
 		for _, requests := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, with requests: %v", name, requests), func(t *testing.T) {
 				t.Parallel()
-				checkLoggedOnceEachWay(t, fault.begin, fault.end, requests)
+				postgres, url := privateDatabase(t)
+				_, key := workspaceWithKey(t, url)
+				r := sandboxtest.Redis(t)
+				n := startFollowed(t, url, "--redis-url", r.URL(), "--cache-ttl", "1ms")
+				logs := func(text string, up float64) {
+					t.Helper()
+					within(t, patience, text, func() bool {
+						if requests {
+							n.get(t, "/v1/items", key)
+						}
+						return strings.Contains(n.err.String(), `"`+text) && n.metric(t, "listedge_check_up", fmt.Sprintf("check=%q", strings.ToLower(of.server))) == up
+					})
+				}
+				begin, end := func() error { return of.begin(r) }, func() error { return of.end(r) }
+				if of.begin == nil {
+					begin, end = func() error { return postgres.Kill(syscall.SIGQUIT) }, func() error { return postgres.Restart(t.Context()) }
+				}
+				must(begin())
+				logs(of.server+" is down", 0)
+				must(end())
+				logs("no longer: "+of.server+" is down", 1)
+				n.awaitFollowed(t)
+				about := slices.DeleteFunc(complaints(t, n.err.String()), func(line string) bool {
+					return of.server == "Redis" && !strings.Contains(strings.ToLower(line), "redis") || strings.HasPrefix(line, "request failed")
+				})
+				if len(about) != 1 {
+					t.Errorf("%d lines:\n%s", len(about), strings.Join(about, "\n"))
+				}
 			})
 		}
-	}
-}
-
-func checkLoggedOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error, requests bool) {
-	url := database(t)
-	_, key := workspaceWithKey(t, url)
-	r := sandboxtest.Redis(t)
-	get := func(n *testNode) {
-		if requests {
-			n.get(t, "/v1/items", key)
-		}
-	}
-	n := launchNode(t, url, "--redis-url", r.URL(), "--cache-ttl", "1ms", "--max-stale", "0s")
-	n.awaitReady(t)
-	n.awaitFollowed(t)
-	must(begin(r))
-	within(t, patience, "it is reported", func() bool {
-		get(n)
-		return strings.Contains(n.err.String(), "Redis is down")
-	})
-	must(end(r))
-	within(t, patience, "its end is logged", func() bool {
-		get(n)
-		return strings.Contains(n.err.String(), "no longer: Redis is down") && n.check(t, "redis") == "ok" && n.mode() == "followed"
-	})
-	logged := slices.DeleteFunc(complaints(t, n.err.String()), func(line string) bool { return !strings.Contains(strings.ToLower(line), "redis") })
-	if len(logged) != 1 {
-		t.Errorf("%d lines:\n%s", len(logged), strings.Join(logged, "\n"))
 	}
 }

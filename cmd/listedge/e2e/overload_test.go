@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,46 +15,63 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
 )
 
-// A flood of unknown keys with right checksums comes from the address of a proxy that is not
-// trusted, so from the address of all clients. A client whose valid key this node does not
-// know yet is answered all the same, and Postgres gets no more queries than promised.
+// Floods of keys come from the address of a proxy that is not trusted, so from the address of all clients. Keys whose checksums
+// are wrong reach neither Postgres nor Redis. Of unknown keys with right checksums Postgres gets no more queries than promised.
+// A client whose valid key this node does not know yet is answered all the same.
 func TestAFloodOfUnknownKeysLocksNobodyOut(t *testing.T) {
 	t.Parallel()
 	const clients, newcomers = 16, 50
 	url := database(t)
-	workspace, _ := workspaceWithKey(t, url)
+	workspace, known := workspaceWithKey(t, url)
 	keys := newKeys(t, url, workspace, newcomers)
-	n := startNode(t, url)
-	before, began := n.metric(t, "listedge_key_queries_total"), time.Now()
-
-	var stop atomic.Bool
-	var refused, limited atomic.Int64
-	var flood sync.WaitGroup
-	end := func() { stop.Store(true); flood.Wait() }
-	defer end()
-	for range clients {
-		flood.Go(func() {
-			for !stop.Load() {
-				a, err := n.try("GET", "/v1/items", apikey.Generate())
-				switch {
-				case err != nil:
-					t.Error(err)
-					return
-				case a.StatusCode == 401:
-					refused.Add(1)
-				case a.StatusCode == 429:
-					limited.Add(1)
-				case a.StatusCode != 503: // by a machine that is too busy
-					t.Errorf("%s: %s", a.Status, a.body)
-				}
-			}
-		})
+	server := sandboxtest.Redis(t)
+	n := startNode(t, url, "--redis-url", server.URL(), "--freshness-bound", "0")
+	redis := redistest.Client(t, server)
+	commands := func() int {
+		return must1(strconv.Atoi(regexp.MustCompile(`total_commands_processed:(\d+)`).FindStringSubmatch(redis.Info(t.Context(), "stats").Val())[1]))
 	}
-	within(t, patience, "the address is limited", func() bool { return limited.Load() > 2000 })
+	flood := func(key func() string) (refused, limited *atomic.Int64, end func()) {
+		var stop atomic.Bool
+		refused, limited = new(atomic.Int64), new(atomic.Int64)
+		var flood sync.WaitGroup
+		for range clients {
+			flood.Go(func() {
+				for !stop.Load() {
+					a, err := n.try("GET", "/v1/items", key())
+					switch {
+					case err != nil:
+						t.Error(err)
+						return
+					case a.StatusCode == 401:
+						refused.Add(1)
+					case a.StatusCode == 429 && a.Header.Get("Retry-After") != "":
+						limited.Add(1)
+					case a.StatusCode != 503: // by a machine that is too busy
+						t.Errorf("%s: %s", a.Status, a.body)
+					}
+				}
+			})
+		}
+		within(t, patience, "the address is limited", func() bool { return limited.Load() > 2000 })
+		return refused, limited, func() { stop.Store(true); flood.Wait() }
+	}
+	n.first(t, "/v1/items", known).page(t)
+	sent := commands()
+	refused, limited, end := flood(func() string { return "lk_0000000000000000000000000000000000000000" })
+	end()
+	if sent = commands() - sent; sent > 300 || n.metric(t, "listedge_key_lookups_total", `outcome="unknown"`) > 0 || refused.Load() < 200 {
+		t.Errorf("%d commands to Redis for %d bad keys, or one was looked up; %d requests were limited", sent, refused.Load(), limited.Load())
+	}
+	n.get(t, "/v1/items", known).page(t)
+
+	before, began := n.metric(t, "listedge_key_queries_total"), time.Now()
+	refused, limited, end = flood(apikey.Generate)
+	defer end()
 	for _, key := range keys {
 		within(t, patience, "an answer", func() bool {
 			a := n.get(t, "/v1/items", key)
