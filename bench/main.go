@@ -198,7 +198,7 @@ func (s *subject) openOrigin(ctx context.Context) (o *origin.Origin, end func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	return origin.New(db), func() { _ = db.Close(context.Background()) }, nil
+	return origin.New(db, nil), func() { _ = db.Close(context.Background()) }, nil
 }
 
 // newKey makes a key that no limit holds back.

@@ -40,7 +40,7 @@ func lockItems(t testing.TB, url string) (release func()) {
 func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 2}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 2}), nil)
 	release := lockItems(t, url)
 	defer release()
 	const running, waiting = 2, 2 * queueFactor
@@ -85,7 +85,7 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: 150 * time.Millisecond}))
+	o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: 150 * time.Millisecond}), nil)
 	release := lockItems(t, url)
 	defer release()
 	for range 5 {
@@ -111,7 +111,7 @@ func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
 func TestCancelledCallersOpenNoBreaker(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url}))
+	o := New(openDatabase(t, postgres.Options{URL: url}), nil)
 	release := lockItems(t, url)
 	defer release()
 	for n := range 6 {
@@ -139,7 +139,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	conn := connect(t, url)
 	insert(t, conn, lists.Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
 	const connections = 4
-	o := New(openDatabase(t, postgres.Options{URL: url, Connections: connections}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: connections}), nil)
 	queries := []page.Query{anyPage, {Workspace: ourWorkspace, Sort: lists.ByName, Limit: 10}, {Workspace: ourWorkspace, Search: "name", Limit: 10}}
 	prepareEverywhere := func() {
 		t.Helper()
@@ -238,10 +238,10 @@ func TestADatabaseThatRefusesConnectionsIsUnavailable(t *testing.T) {
 		"nobody listens":   "postgres://postgres@127.0.0.1:1/postgres",
 	} {
 		db := openDatabase(t, postgres.Options{URL: url})
-		if _, err := New(db).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {
+		if _, err := New(db, nil).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := admin.NewReadiness(db, New(db)).Ready(within(t, patience)); err == nil {
+		if err := admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience)); err == nil {
 			t.Errorf("%s: ready", name)
 		}
 	}
@@ -258,7 +258,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 	url := ownDatabase(t, pg)
 	const timeout = 250 * time.Millisecond
 	db := openDatabase(t, postgres.Options{URL: url, QueryTimeout: timeout, Connections: 4})
-	o, keys := New(db), apikey.NewStore(db)
+	o, keys := New(db, nil), apikey.NewStore(db)
 	ask := func() (read, key error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
 		defer cancel()
@@ -319,7 +319,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		}
 		eventually(t, "the server's return after a "+event.name, works)
 		eventually(t, "ready, and both breakers closed", func() bool {
-			return !o.Stats().BreakerOpen && !keys.BreakerOpen() && admin.NewReadiness(db, New(db)).Ready(within(t, patience)) == nil
+			return !o.Stats().BreakerOpen && !keys.BreakerOpen() && admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience)) == nil
 		})
 	}
 }

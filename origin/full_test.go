@@ -35,7 +35,7 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 	conn := connect(t, address)
 	exec(t, conn, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || n FROM generate_series(1, 3000) n", ourWorkspace)
 	db := openDatabase(t, postgres.Options{URL: limitedRole(t, conn, address, "limited", 8), Connections: 16})
-	o, keys := New(db), apikey.NewStore(db)
+	o, keys := New(db, nil), apikey.NewStore(db)
 	must(keys.Check(within(t, patience))) // it has one of the eight
 	for range 3 {
 		var all sync.WaitGroup
@@ -88,7 +88,7 @@ func TestAServerThatGivesNoConnectionIsUnavailable(t *testing.T) {
 	t.Parallel()
 	address := newDatabase(t)
 	db := openDatabase(t, postgres.Options{URL: limitedRole(t, connect(t, address), address, "shut_out", 0)})
-	o := New(db)
+	o := New(db, nil)
 	for range 3 {
 		if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {
 			t.Error(err)
@@ -104,7 +104,7 @@ func TestQueriesShareTheConnectionsThatAPoolerGives(t *testing.T) {
 	t.Parallel()
 	address := newDatabase(t)
 	_, through := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction", "max_client_conn": "4"})
-	o := New(openDatabase(t, postgres.Options{URL: through, Connections: 16}))
+	o := New(openDatabase(t, postgres.Options{URL: through, Connections: 16}), nil)
 	for range 3 {
 		var all sync.WaitGroup
 		for range 24 {

@@ -55,7 +55,7 @@ func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 	}
 	for _, mode := range []string{"disable", "verify-ca"} {
 		db := openDatabase(t, postgres.Options{URL: strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1), Connections: 6})
-		o, keys := New(db), apikey.NewStore(db)
+		o, keys := New(db, nil), apikey.NewStore(db)
 		for name, event := range map[string]func() error{
 			"ended":     func() error { endSessions(t, url); return nil },
 			"restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT),
@@ -81,7 +81,7 @@ func TestClientsThatAPoolerEndsCostNoFetch(t *testing.T) {
 	direct := must1(url.Parse(newDatabase(t)))
 	_, through := sandboxtest.PgBouncer(t, direct.String(), map[string]string{"pool_mode": "transaction", "admin_users": direct.User.Username()})
 	db := openDatabase(t, postgres.Options{URL: through, Connections: 6})
-	o := New(db)
+	o := New(db, nil)
 	fillPool(t, o, db.Pages.Pool)
 	console := must1(url.Parse(through))
 	console.Path = "pgbouncer"

@@ -42,7 +42,7 @@ func must1[T any](v T, err error) T {
 
 func openOrigin(t testing.TB, url string) *Origin {
 	t.Helper()
-	return New(openDatabase(t, postgres.Options{URL: url}))
+	return New(openDatabase(t, postgres.Options{URL: url}), nil)
 }
 
 // eventually waits for what something else is about to bring.

@@ -96,17 +96,16 @@ type Origin struct {
 	upstream
 	db       *postgres.Database
 	standbys []*standby
-
-	// Queried is called after each query of a page, with the server that was asked and the outcome
-	// (ok, timeout or failed); nil = none. It is set before the first query.
-	Queried func(server, outcome string, took time.Duration)
+	queried  func(server, outcome string, took time.Duration) // see New
 
 	statements sync.Map // shape -> *postgres.Statement
 }
 
-// New makes an Origin that reads from db. The servers need not be reachable yet.
-func New(db *postgres.Database) *Origin {
-	o := &Origin{upstream: newUpstream("primary", postgres.PrimaryCooldown, db.Pages.Pool), db: db}
+// New makes an Origin that reads from db, whose servers need not be reachable yet. queried is called
+// after each query of a page, with the server that was asked and the outcome: ok, timeout or failed.
+// It may be nil.
+func New(db *postgres.Database, queried func(server, outcome string, took time.Duration)) *Origin {
+	o := &Origin{upstream: newUpstream("primary", postgres.PrimaryCooldown, db.Pages.Pool), db: db, queried: queried}
 	for _, pool := range db.Standbys {
 		c := pool.Config().ConnConfig
 		o.standbys = append(o.standbys, &standby{
@@ -142,10 +141,10 @@ func (o *Origin) Fetch(ctx context.Context, q page.Query, run string) (rows page
 	return rows, err
 }
 
-// observe reports a query to Queried.
+// observe reports a query to queried.
 func (o *Origin) observe(u *upstream, err error, took time.Duration) {
-	if o.Queried != nil {
-		o.Queried(u.server, outcomeOf(postgres.Classify(err)), took)
+	if o.queried != nil {
+		o.queried(u.server, outcomeOf(postgres.Classify(err)), took)
 	}
 }
 

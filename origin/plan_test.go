@@ -98,7 +98,7 @@ func explain(t testing.TB, url string) *explained {
 	// The one connection is made here: on a busy machine it takes longer than a page may wait.
 	eventually(t, "a connection", func() bool { return pool.Ping(context.Background()) == nil })
 	db.Pages.Pool = pool
-	e.origin = New(db)
+	e.origin = New(db, nil)
 	return e
 }
 

@@ -38,8 +38,8 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "12", "server_round_robin": "1"})
 			straight := openOrigin(t, url)
 			db := openDatabase(t, postgres.Options{URL: through, ReplicationURL: url, Connections: 4})
-			must(admin.NewReadiness(db, New(db)).Ready(within(t, patience)))
-			o, keys := New(db), apikey.NewStore(db)
+			must(admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience)))
+			o, keys := New(db, nil), apikey.NewStore(db)
 			var readers sync.WaitGroup
 			for range 4 {
 				readers.Go(func() {
@@ -109,7 +109,7 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 					must(other.Close(t.Context())) // and DISCARD ALL
 				}
 			}
-			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}))
+			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}), nil)
 			for range 3 {
 				read := must1(o.Fetch(within(t, patience), page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, ""))
 				var row struct{ Name string }
@@ -141,7 +141,7 @@ func TestAPageThroughAPoolerIsBounded(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
-	o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 100 * time.Millisecond}))
+	o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 100 * time.Millisecond}), nil)
 	exec(t, conn, "BEGIN; LOCK TABLE items")
 	if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrTimeout) || postgres.Code(err) != "57014" {
 		t.Errorf("%v, want %v by the server", err, page.ErrTimeout)
@@ -151,7 +151,7 @@ func TestAPageThroughAPoolerIsBounded(t *testing.T) {
 
 	exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET default_transaction_isolation = 'repeatable read'")
 	_, through = sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
-	o = New(openDatabase(t, postgres.Options{URL: through}))
+	o = New(openDatabase(t, postgres.Options{URL: through}), nil)
 	if _, err := o.Fetch(within(t, patience), anyPage, ""); err == nil || !strings.Contains(err.Error(), "default_transaction_isolation = 'read committed'") {
 		t.Errorf("%v", err)
 	}
@@ -165,7 +165,7 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	address := ownDatabase(t, primary)
 	one, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
 	pooler, through := sandboxtest.PgBouncer(t, one.URL("listedge"), map[string]string{"pool_mode": "transaction"})
-	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{through}}))
+	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{through}}), nil)
 	server, conn := identity(t, address).TimelineName(), connect(t, address)
 	eventually(t, "a page of a standby behind a pooler", func() bool {
 		_, err := o.FetchFromStandby(within(t, patience), anyPage, primaryNow(t, conn, server))

@@ -40,7 +40,7 @@ func TestFetchFromStandby(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	address := ownDatabase(t, primary)
 	standby, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
-	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}))
+	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}), nil)
 	db := connect(t, address)
 	workspace := number(1)
 	add := func(name string) (lsn uint64) {
@@ -175,7 +175,7 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 	})
 	db.Standbys[0] = must1(pgxpool.NewWithConfig(t.Context(), config))
 	t.Cleanup(db.Standbys[0].Close)
-	o := New(db)
+	o := New(db, nil)
 	var rows page.Read
 	eventually(t, "rows of the standby", func() bool {
 		first, between = "", false
@@ -202,7 +202,7 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
 	query, conn := page.Query{Workspace: number(1), Collection: lists.Items, Limit: 50}, connect(t, next.URL("listedge"))
-	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
+	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}), nil)
 	eventually(t, "the standby is on the new timeline", func() bool {
 		_, err := follows.FetchFromStandby(within(t, patience), query, primaryNow(t, conn, second))
 		return err == nil
@@ -210,7 +210,7 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	if _, err := answerOfStandby(t, follows, query, primaryNow(t, conn, first)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Error(err)
 	}
-	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}))
+	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}), nil)
 	if _, err := answerOfStandby(t, lags, query, primaryNow(t, conn, second)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("one that stayed on the old timeline: %v", err)
 	}
@@ -242,7 +242,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 		must(connect(t, cascades.URL("listedge")).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_wal_receiver").Scan(&n))
 		return n == 0
 	})
-	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
+	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}), nil)
 	rows, err := answerOfStandby(t, o, page.Query{Workspace: workspace, Collection: lists.Items, Limit: 50}, primaryNow(t, connect(t, primary.URL("listedge")), first))
 	if !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("%+v, %v", rows, err)

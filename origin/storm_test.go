@@ -32,7 +32,7 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 			SELECT $1, 'Item ' || n || ' of ' || $2::int, repeat('d', n * $2::int) FROM generate_series(1, 60) n`, uuid.UUID{byte(w)}, w)
 	}
 	calm := openDatabase(t, postgres.Options{URL: url})
-	quiet := New(calm)
+	quiet := New(calm, nil)
 	for w := range workspaces {
 		for _, q := range []page.Query{{Limit: 100}, {Limit: 7, Sort: lists.ByName}, {Limit: 100, Search: "item"}} {
 			q.Workspace = uuid.UUID{byte(w)}
@@ -42,7 +42,7 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	}
 	must(calm.Close(within(t, patience)))
 	db := openDatabase(t, postgres.Options{URL: url, Connections: 4})
-	o := New(db)
+	o := New(db, nil)
 
 	over := make(chan struct{})
 	var weather, all sync.WaitGroup

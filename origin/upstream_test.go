@@ -30,7 +30,7 @@ func readFrom(t *testing.T, url string, server fleet.Server) reading {
 		followed.ObserveEpoch(fleet.EpochName{Identity: server.Digest(), Timeline: server.Timeline}.String())
 	}
 	db := openDatabase(t, postgres.Options{URL: url, Followed: followed})
-	return reading{db, New(db), apikey.NewStore(db)}
+	return reading{db, New(db, nil), apikey.NewStore(db)}
 }
 
 // ask reads a page and a key from this address, while the node follows that run of the
@@ -93,7 +93,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 				if r.o.Stats().BreakerOpen || r.keys.BreakerOpen() {
 					t.Error("a breaker is open")
 				}
-				if err := admin.NewReadiness(r.db, New(r.db)).Ready(within(t, patience)); !errors.Is(err, page.ErrWrongServer) {
+				if err := admin.NewReadiness(r.db, New(r.db, nil)).Ready(within(t, patience)); !errors.Is(err, page.ErrWrongServer) {
 					t.Errorf("ready: %v", err)
 				}
 			}
@@ -126,7 +126,7 @@ func comparesServers(t *testing.T, pages, changes string) {
 	t.Helper()
 	db := openDatabase(t, postgres.Options{URL: pages, ReplicationURL: changes})
 	eventually(t, "the servers are compared", func() bool {
-		err := admin.NewReadiness(db, New(db)).Ready(within(t, patience))
+		err := admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience))
 		return err != nil && strings.Contains(err.Error(), "another server")
 	})
 }
@@ -192,10 +192,10 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	t.Parallel()
 	known := make(chan struct{})
 	db := openDatabase(t, postgres.Options{URL: newDatabase(t), TimelineKnown: known})
-	r := reading{db, New(db), apikey.NewStore(db)}
+	r := reading{db, New(db, nil), apikey.NewStore(db)}
 	read := func() error { _, err := r.o.Fetch(within(t, patience), anyPage, ""); return err }
 	key := func() error { _, err := r.keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); return err }
-	for _, err := range []error{read(), key(), admin.NewReadiness(db, New(db)).Ready(within(t, patience))} {
+	for _, err := range []error{read(), key(), admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience))} {
 		if !errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
 			t.Error(err)
 		}

@@ -77,9 +77,6 @@ func asTime(startedAt string) string {
 // each log. In a split brain, all nodes that know the later timeline refuse the earlier one.
 type Followed struct {
 	Region string // the name of the fleet; empty = it has none
-	// Proven returns when the followed primary was started; empty = there is no proof of its
-	// state at the moment. nil = there never is.
-	Proven func() string
 
 	mu     sync.Mutex // guards all below
 	server Server     // to which this node is connected
@@ -117,15 +114,6 @@ func (f *Followed) Identity() (identity Identity, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.server.Identity, f.digest != ""
-}
-
-// StartedAt is when the followed primary was started; empty = there is no proof of its state
-// at the moment.
-func (f *Followed) StartedAt() string {
-	if f.Proven == nil {
-		return ""
-	}
-	return f.Proven()
 }
 
 // Digest is the digest of the identity; empty while it is not known.
@@ -172,7 +160,8 @@ func (f *Followed) OldTimeline() error {
 }
 
 // Refuse returns why an answer is not accepted as that of the primary; nil = it is accepted.
-// startedAt is what Proven returned when the question was asked.
+// startedAt is when the followed primary was started, as the last proof said when
+// the question was asked; empty = there was no proof.
 //
 // Invariant, in every mode: an accepted answer never comes
 //   - from a server in recovery: its snapshot does not say which changes it lacks;

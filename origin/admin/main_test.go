@@ -33,7 +33,7 @@ func must(err error) {
 }
 
 // pages are read as a node reads them.
-func pages(db *postgres.Database) Reader { return origin.New(db) }
+func pages(db *postgres.Database) Reader { return origin.New(db, nil) }
 
 func readiness(db *postgres.Database) *Readiness { return NewReadiness(db, pages(db)) }
 

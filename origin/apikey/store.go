@@ -83,7 +83,7 @@ func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found ma
 // Check returns why keys cannot be read from the primary. It looks up a key that does
 // not exist.
 func (s *Store) Check(ctx context.Context) error {
-	if _, err := s.read(ctx, []Hash{{}}, s.db.Options.Followed.StartedAt()); err != nil {
+	if _, err := s.read(ctx, []Hash{{}}, s.db.Options.Proven()); err != nil {
 		return fmt.Errorf("API keys cannot be read: %w", postgres.Classify(err))
 	}
 	return nil

@@ -25,6 +25,9 @@ type Options struct {
 	// page and no key is read before that. nil = it need not be known.
 	TimelineKnown <-chan struct{}
 	Followed      *fleet.Followed // judges which server has answered; nil = nothing is known of it
+	// Proven returns when the followed primary was started; empty = there is no proof of its state
+	// at the moment. nil = there never is.
+	Proven func() string
 }
 
 // Keys have connections of their own, so that many misses at once do not delay the look-up
@@ -55,6 +58,9 @@ type Database struct {
 func Open(ctx context.Context, o Options) (*Database, error) {
 	if o.Followed == nil {
 		o.Followed = &fleet.Followed{}
+	}
+	if o.Proven == nil {
+		o.Proven = func() string { return "" }
 	}
 	db := &Database{Options: o}
 	var failed error

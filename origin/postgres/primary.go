@@ -66,7 +66,7 @@ type Primary struct {
 }
 
 // Read reads from the primary. The function read uses connections of the pool and
-// returns which server answered. startedAt is Options.Followed.StartedAt as it was when the
+// returns which server answered. startedAt is what Options.Proven returned when the
 // page or the key was requested.
 //
 // After a failover, connections may still lead to the old primary, which may not know
@@ -127,7 +127,7 @@ func (p *Primary) Identify(ctx context.Context) (s fleet.Server, err error) {
 // Write writes in one transaction, whatever settings the role or a pooler has. Whether the server
 // is the followed primary is asked first, because a write cannot be refused afterwards.
 func (p *Primary) Write(ctx context.Context, write func(pgx.Tx) error) error {
-	err := p.Read(ctx, p.db.Options.Followed.StartedAt(), func() (by fleet.Server, err error) {
+	err := p.Read(ctx, p.db.Options.Proven(), func() (by fleet.Server, err error) {
 		err = p.Use(ctx, func(conn *pgx.Conn) error {
 			var text string
 			err := conn.QueryRow(ctx, `SELECT `+ServerSQL, pgx.QueryExecModeExec).Scan(&text)

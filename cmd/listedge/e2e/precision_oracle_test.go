@@ -70,7 +70,7 @@ func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 		kinds: map[string]int{}, compared: map[string]int{}}
 	db := must1(postgres.Open(t.Context(), postgres.Options{URL: url, Connections: pageReaders, QueryTimeout: patience}))
 	t.Cleanup(func() { _ = db.Close(context.Background()) })
-	o.reference = origin.New(db)
+	o.reference = origin.New(db, nil)
 	for i := range 4 {
 		workspace, key := workspaceWithKey(t, url)
 		o.workspaces = append(o.workspaces, pageWorkspace{uuid.MustParse(workspace), key, []int{200, 7}[i/2]})

@@ -241,7 +241,7 @@ var mutations = []struct {
 			all(never("internal/changefeed: Subscription.apply", "e.Heartbeat != nil && s.synced && e.Heartbeat.StartedAt != s.startedAt"),
 				never("origin/follower: term.begin", "is.Instance != next.Instance"))},
 		{"a node that starts knows of no newer timeline", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne",
-			replaced("cmd/listedge/node: open", ", Followed: n.followed}", "}")},
+			without("cmd/listedge/node: Node.openDatabase", ", Followed: n.followed")},
 		{"a standby ahead of its primary", "TestFreshnessOfAStandbyAheadOfItsPrimary",
 			all(replaced("origin: lineage.judge", "l.lost = l.lost || p.LSN < l.seen", "_ = l.lost"),
 				never("origin: lineage.judge", "l.floor == 0 || position < l.floor"))},
@@ -354,7 +354,7 @@ var mutations = []struct {
 	}},
 	{"cmd/listedge/node", []mutation{
 		{"a node answers before it has looked", "TestANodeThatHasNotLookedYet",
-			without("cmd/listedge/node: open", ", TimelineKnown: n.timelineKnown")},
+			without("cmd/listedge/node: Node.openDatabase", ", TimelineKnown: n.timelineKnown")},
 		{"a node is ready before it has looked", "TestANodeThatHasNotLookedYet",
 			replaced("cmd/listedge/node: Node.checkTimeline", `errors.New("the timeline that the fleet follows is not known yet")`, "nil")},
 	}},

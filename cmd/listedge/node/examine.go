@@ -31,11 +31,15 @@ type Examination struct {
 // changes. Replicas are no part of it. An error is a setting that cannot work.
 func Examine(ctx context.Context, o Options) (e Examination, err error) {
 	o.FreshnessBound, o.QueryTimeout, o.DatabaseConnections, o.ReplicaURL = time.Second, postgres.KeyTimeout, 1, nil
-	n, err := open(ctx, o)
+	n, err := newNode(o)
 	if err != nil {
 		return e, err
 	}
 	defer n.redis.close()
+	err = n.openDatabase(ctx, nil)
+	if err != nil {
+		return e, err
+	}
 	defer func() { _ = n.database.Close(ctx) }()
 	soon, cancel := context.WithTimeout(ctx, postgres.ConnectTimeout)
 	defer cancel()

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,11 @@ type Node struct {
 }
 
 const (
+	// watchInterval is how often a node tries failed servers, and whether changes are followed.
+	watchInterval = 200 * time.Millisecond
+	// followAgain is how long the log of changes must be silent before a node that cannot
+	// follow changes itself stops waiting for another node to do so.
+	followAgain = 2 * time.Second
 	// fillSlack is how much longer than its query a fill may take: for the fair queue, for a
 	// connection, and until the error of a statement_timeout arrives.
 	fillSlack = time.Second
@@ -93,76 +99,121 @@ type Options struct {
 	Public, Private   net.Listener // the node closes them
 }
 
-// open makes the parts of a node that call its servers. None of them has to run yet.
-func open(ctx context.Context, o Options) (n *Node, err error) {
-	f := o.Flags
-	n = &Node{options: o, followed: &fleet.Followed{Region: f.Region}, timelineKnown: make(chan struct{}), wrongSetting: make(chan error, 1),
+// newNode makes a node that has nothing yet but what calls Redis, which need not run.
+func newNode(o Options) (*Node, error) {
+	n := &Node{options: o, followed: &fleet.Followed{Region: o.Region}, timelineKnown: make(chan struct{}), wrongSetting: make(chan error, 1),
 		started: time.Now(), metrics: metrics.New(o.Version, o.Revision)}
-	if n.redis, err = openRedis(f.RedisURL, n.metrics.RedisCalls); err != nil {
+	clients, err := openRedis(o.RedisURL, n.metrics.RedisCalls)
+	if err != nil {
 		return nil, err
 	}
-	if f.FreshnessBound > 0 && n.redis.log != nil {
-		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
+	n.redis = clients
+	if o.FreshnessBound > 0 && clients.log != nil {
+		n.changes = changefeed.NewRedis(clients.log, n.followed)
 	} else {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
-	n.database, err = postgres.Open(ctx, postgres.Options{URL: o.DatabaseURL, ReplicationURL: o.ReplicationURL,
-		Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown, Followed: n.followed})
-	if err != nil {
-		return nil, SettingError{err}
-	}
-	n.pages, n.keys = origin.New(n.database), apikey.NewStore(n.database)
 	return n, nil
+}
+
+// openDatabase makes what calls Postgres, which need not run. proven is that of postgres.Options.
+func (n *Node) openDatabase(ctx context.Context, proven func() string) error {
+	o := n.options
+	database, err := postgres.Open(ctx, postgres.Options{URL: o.DatabaseURL, ReplicationURL: o.ReplicationURL, Replicas: o.ReplicaURL,
+		Connections: o.DatabaseConnections, QueryTimeout: o.QueryTimeout, TimelineKnown: n.timelineKnown, Followed: n.followed, Proven: proven})
+	if err != nil {
+		return SettingError{err}
+	}
+	n.database, n.pages, n.keys = database, origin.New(database, n.metrics.Queried), apikey.NewStore(database)
+	return nil
 }
 
 // New wires a node. An error ends the process: what was opened until then is not closed.
-func New(ctx context.Context, o Options) (n *Node, err error) {
-	if n, err = open(ctx, o); err != nil {
+func New(ctx context.Context, o Options) (*Node, error) {
+	n, err := newNode(o)
+	if err != nil {
 		return nil, err
 	}
-	if n.certificate, err = o.load(); err != nil {
+	n.certificate, err = o.load()
+	if err != nil {
 		return nil, err
 	}
-	f, logger, registry, clock := o.Flags, slog.New(o.Log), n.metrics, boottime.New()
+	logger, clock := slog.New(o.Log), boottime.New()
 	n.logger, n.claim = logger, fleet.NewClaim(n.redis.log, n.followed).Renew
 	n.Cache, err = cache.New(cache.Options{
-		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
-		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
-		CommitApplied: registry.CommitApplied,
+		Memory: int64(o.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: o.FreshnessBound,
+		TTL: o.CacheTTL, MaxStale: o.MaxStale, FillTimeout: o.QueryTimeout + fillSlack, Clock: clock,
+		CommitApplied: n.metrics.CommitApplied,
 	})
 	if err != nil {
 		return nil, err
 	}
-	n.followed.Proven = n.Cache.PrimaryStart
+	err = n.openDatabase(ctx, n.Cache.PrimaryStart)
+	if err != nil {
+		return nil, err
+	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Prefix: n.followed.Prefix(), NodeID: n.name(),
-		FailureMode: f.LimiterFailureMode, Clock: clock})
+		FailureMode: o.LimiterFailureMode, Clock: clock})
 	if o.Traces {
-		n.tracer = tracing.New(ctx, n.options.Version, logger)
+		n.tracer = tracing.New(ctx, o.Version, logger)
 	}
-	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
+	n.maxConnections = limitConnections(o.Flags, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database).Add)
-	n.pages.Queried = registry.Queried
 	n.server = edge.New(edge.Options{
-		Cache: n.Cache, Limiter: n.limiter, Origin: n.pages, Lookup: n.keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
-		Metrics: registry.Edge, Logger: logger, Proxies: f.TrustedProxies, MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
-		AccessLog: f.AccessLog, Tracer: n.tracer,
+		Cache: n.Cache, Limiter: n.limiter, Origin: n.pages, Lookup: n.keys.Lookup, Grace: o.KeyGrace, Usage: n.usage, Clock: clock,
+		Metrics: n.metrics.Edge, Logger: logger, Proxies: o.TrustedProxies, MaxConnections: n.maxConnections, NoDocs: o.NoDocs,
+		AccessLog: o.AccessLog, Tracer: n.tracer,
 	})
-	if f.FreshnessBound > 0 {
-		n.followChanges(f, o.ReplicationURL)
+	if o.FreshnessBound > 0 {
+		n.followChanges()
 	}
-	n.openAdmin(registry, o.Settings, o.Log)
+	n.openAdmin()
 	return n, nil
 }
 
+// followChanges makes the follower, which writes the log of changes while this node
+// holds the slot, and the subscriber, which reads it for pages and keys.
+func (n *Node) followChanges() {
+	o := n.options
+	log := changefeed.Log(changefeed.NewLocal())
+	if n.changes != nil {
+		log = n.changes
+	}
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys)
+	n.follower = follower.New(follower.Options{DatabaseURL: o.ReplicationURL, Log: log, Followed: n.followed,
+		LogKept: o.CacheTTL + o.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
+}
+
+// incapable returns why changes cannot be followed; nil = they can, as far as is known. What a
+// standby lacks is ignored.
+func (n *Node) incapable() error {
+	if n.database.WrongServer() != nil {
+		return nil
+	}
+	return n.follower.Incapable()
+}
+
+// expireByAge makes pages expire by age while no node can follow changes.
+func (n *Node) expireByAge(ctx context.Context) {
+	byAge := false
+	repeat(ctx, watchInterval, func(context.Context) {
+		if now := n.incapable() != nil && n.feed.Silence() > followAgain; now != byAge {
+			byAge = now
+			n.Cache.SetTTLMode(now)
+		}
+	})
+}
+
 // openAdmin makes what operators see of the node: health, metrics and settings.
-func (n *Node) openAdmin(registry *metrics.Registry, settings map[string]any, log *Log) {
+func (n *Node) openAdmin() {
+	settings, log := n.options.Settings, n.options.Log
 	n.probes = []func(context.Context){n.Cache.Probe, n.pages.Probe, n.keys.Probe}
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checks()...)
-	registry.Collect(func() metrics.Snapshot {
+	n.metrics.Collect(func() metrics.Snapshot {
 		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: n.pages.Stats(), Keys: n.server.Keys.Stats(), Usage: n.usage.Stats(),
 			KeyBreakerOpen: n.keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry(),
 			LogLinesLost: log.lines.Lost()}
@@ -171,7 +222,7 @@ func (n *Node) openAdmin(registry *metrics.Registry, settings map[string]any, lo
 		}
 		return s
 	})
-	o := admin.Options{Names: adminNames(settings), Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
+	o := admin.Options{Names: adminNames(settings), Metrics: n.metrics.Handler(), Log: log, Records: n.server.Records, Settings: settings,
 		Health: n.health, Self: n.state, Keys: n.busiestKeys}
 	if n.redis.pages != nil {
 		o.Fleet = n.fleet
@@ -255,6 +306,24 @@ func (n *Node) announce(ctx context.Context) {
 	}
 }
 
+// leave lets the follower drop its slot if no other node of the fleet is in the roster, nor one
+// that does not know its fleet yet. This node has removed itself, so the last of several that
+// end at once sees nobody.
+func (n *Node) leave() {
+	if n.follower == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
+	defer cancel()
+	if n.redis.pages != nil {
+		nodes, _, err := readRoster(ctx, n.redis.log, n.followed.Prefix(), rosterSilence)
+		if err != nil || slices.ContainsFunc(nodes, func(e rosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
+			return
+		}
+	}
+	n.follower.Leave(ctx)
+}
+
 // close closes the server and then the layers below it. The cache is closed only if all
 // requests have ended, because requests read it.
 func (n *Node) close() error {
@@ -275,4 +344,19 @@ func (n *Node) close() error {
 	}
 	n.redis.close()
 	return errors.Join(err, n.database.Close(ctx), n.admin.Close())
+}
+
+// repeat calls f again and again, with a pause after each call, until ctx ends.
+func repeat(ctx context.Context, pause time.Duration, f func(context.Context)) {
+	for ; ctx.Err() == nil; sleep(ctx, pause) {
+		f(ctx)
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
