@@ -24,6 +24,7 @@
 package cache
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -33,12 +34,15 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
 	"golang.org/x/sync/singleflight"
 
 	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/lists"
+	"listedge/internal/page"
 )
 
 // Options configure a Cache. All but Redis and Bound are required.
@@ -66,32 +70,6 @@ var (
 	errClosed = fmt.Errorf("cache closed: %w", context.Canceled)
 	errPanic  = errors.New("panic in a fill")
 )
-
-// Source says where an entry was found.
-type Source uint8
-
-const (
-	Memory Source = iota
-	Redis
-	Origin
-)
-
-func (s Source) String() string { return [...]string{"memory", "redis", "origin"}[s] }
-
-// Result is an entry and how it was found.
-type Result struct {
-	Entry     *Entry
-	Age       time.Duration // since the entry was last known to equal the database
-	Source    Source
-	HadStale  bool   // there was an entry, but it was stale
-	Bypassed  bool   // Bypass returned it
-	ByTTL     bool   // changes are not followed: the entry is fresh by its age alone
-	Collapsed bool   // another request's flight found the entry
-	Missed    string // why the page was not in memory; empty = it was
-	Err       error  // why a stale entry is served; nil for a fresh one
-
-	Times *Times // what the flight spent, also if it failed; nil = there was no flight
-}
 
 // Cache has the pages of one node, in memory and in Redis, and one flight per key to find them.
 type Cache struct {
@@ -131,6 +109,11 @@ const (
 	// is then the bottleneck, and storing one more entry there gains little.
 	maxAsync = 64
 )
+
+// storeInterval is how often a page that is served is stored again. The changes of its list
+// are remembered for some minutes, so only a young copy can be brought up to date by a node
+// that starts.
+const storeInterval = 2 * time.Minute
 
 // New makes an empty cache. It waits up to redisTimeout for a connection to Redis, so
 // that the first request finds one open. Without a connection it returns all the same.
@@ -226,9 +209,108 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 	return nil
 }
 
-// memoryResult is the result for an entry that was found in memory.
-func (c *Cache) memoryResult(e *Entry, now time.Duration) Result {
-	return Result{Entry: e, Age: c.age(e, now), Source: Memory, ByTTL: !c.following.Load()}
+// cut makes the page's entry out of the replica, or returns old if that shows the same rows.
+// It returns nil if the replica does not have all of them, or while nothing is proven. It
+// allocates nothing if it returns old.
+func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
+	if !c.followed.trusted(now) {
+		return nil
+	}
+	var space [lists.MaxLimit]*lists.Row
+	key := v.List()
+	p, rows, ok := c.replica.Read(space[:0], &key, v.After(), v.Limit(), lists.MaxBytes)
+	if !ok {
+		return nil
+	}
+	if old != nil && old.shows(&p, rows) {
+		old.version.Store(p.Version)
+		return old
+	}
+	c.cuts.Add(1)
+	texts, last := make([]string, len(rows)), (*lists.Row)(nil)
+	for i, r := range rows {
+		texts[i], last = r.Text(), r
+	}
+	e := newEntry(v, texts, last, p.More, old)
+	e.list, e.part, e.last = p.List, p.Last, last
+	e.version.Store(p.Version)
+	e.Proof = time.Duration(c.followed.proof.Load())
+	e.ReadAt = e.Proof
+	return e
+}
+
+// Forward finds the entry of a key that Hit did not have. It does not keep key. The
+// error is the fill's own, or ErrFillTimeout.
+func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
+	s := c.memory.get(key)
+	r, ok := c.checkMemory(s)
+	if ok {
+		return r, nil
+	}
+	missed, old, wait := c.missed(s), r.Entry, c.options.FillTimeout+redisBudget
+	if old != nil && c.remaining(old) > staleWait {
+		wait = min(wait, staleWait)
+	}
+	l, arrived := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}, c.clock.Now()
+	r, err := l.await(string(l.key), old, wait, l.find, func(e *Entry) bool { return e.ReadAt < arrived && c.judge(e, c.clock.Now()) != fresh })
+	if r.Source != Memory || r.Err != nil { // else the rows had it, or another request found it
+		r.Missed = missed
+	}
+	return r, err
+}
+
+// missed returns Result.Missed: why the slot's entry, or a missing slot, is no hit.
+func (c *Cache) missed(s *slot) string {
+	switch {
+	case c.following.Load() && !c.followed.trusted(c.clock.Now()):
+		return "unproven"
+	case s == nil:
+		return "not-held"
+	}
+	return "stale" // by its age, or because the replica has not all of its rows any more
+}
+
+// Bypass returns an entry that equalled the database less than shareTime before the request
+// arrived, or later: from memory, else read from the primary.
+func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
+	arrived := c.clock.Now()
+	tooOld := func(e *Entry) bool { return arrived-e.Proof >= c.followed.shareTime() }
+	if s := c.memory.get(key); s != nil {
+		if e := s.entry.Load(); !tooOld(e) {
+			return c.memoryResult(e, arrived), nil
+		}
+	}
+	fill.Standby = nil
+	l := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}
+	// The flight has another name than that of Forward, which the tiers may answer.
+	r, err := l.await(string(key)+" bypass", nil, c.options.FillTimeout, l.fillAnew, tooOld)
+	r.Bypassed = true
+	return r, err
+}
+
+// Stored returns the view's entry if memory or Redis has a fresh one, else ErrNotStored.
+// It never reads from the origin.
+func (c *Cache) Stored(view View) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
+	l := &lookup{Cache: c, key: view.Key(), fill: Fill{View: view}}
+	look := func() (Result, error) {
+		if r, ok := l.findStored(); ok {
+			return r, nil
+		}
+		return Result{}, ErrNotStored
+	}
+	return l.await(string(l.key)+" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
 }
 
 // checkMemory judges the entry in memory. If ok is true, the result is served: the entry
@@ -251,6 +333,11 @@ func (c *Cache) checkMemory(s *slot) (r Result, ok bool) {
 	return r, int64(now) < s.pausedUntil.Load()
 }
 
+// memoryResult is the result for an entry that was found in memory.
+func (c *Cache) memoryResult(e *Entry, now time.Duration) Result {
+	return Result{Entry: e, Age: c.age(e, now), Source: Memory, ByTTL: !c.following.Load()}
+}
+
 // serveStale returns the stale entry as the result, with err as the reason. It returns
 // err itself if there is no stale entry or the entry has expired.
 func (c *Cache) serveStale(e *Entry, err error) (Result, error) {
@@ -264,6 +351,113 @@ func (c *Cache) serveStale(e *Entry, err error) (Result, error) {
 // pause pauses fills of the slot's entry for fillPause: requests get the stale entry at
 // once.
 func (c *Cache) pause(s *slot) { s.pausedUntil.Store(int64(c.clock.Now() + fillPause)) }
+
+// freshness says how an entry may be served.
+type freshness uint8
+
+// In the order in which an entry has them as it ages.
+const (
+	fresh   freshness = iota // serve it
+	stale                    // read from the origin; if that fails, serve it marked as stale
+	expired                  // never serve it
+)
+
+// judge says how the entry may be served. It is fresh by rule 1 if the replica's state is proven
+// and the entry equals it or is ahead of it; by rule 2, for shareTime (a quarter of the bound)
+// after it was read, while there is no proof or the replica lacks the page. Without changes to
+// follow, the age decides.
+func (c *Cache) judge(e *Entry, now time.Duration) freshness {
+	age, ttl := c.age(e, now), c.options.TTL
+	if c.following.Load() {
+		trusted := c.followed.trusted(now)
+		if trusted && (e.isCurrent() || e.isAhead()) || (!trusted || e.list == nil) && now-e.Proof < c.followed.shareTime() {
+			return fresh
+		}
+		ttl = 0
+	}
+	switch {
+	case age < ttl:
+		return fresh
+	case age < c.life():
+		return stale
+	}
+	return expired
+}
+
+// age is how long ago the entry was last known to equal the database.
+func (c *Cache) age(e *Entry, now time.Duration) time.Duration {
+	at := e.Proof
+	if c.following.Load() && e.isCurrent() {
+		at = max(at, time.Duration(c.followed.proof.Load()))
+	}
+	return max(0, now-at)
+}
+
+// life is how long an entry may be served, fresh or stale, after it equalled the database.
+func (c *Cache) life() time.Duration { return c.options.TTL + c.options.MaxStale }
+
+// remaining is how much of its life an entry has left.
+func (c *Cache) remaining(e *Entry) time.Duration {
+	return max(c.life()-(c.clock.Now()-e.Proof), time.Millisecond)
+}
+
+// store sends the pages of what was read to Redis, each under its own key, and then lets
+// other nodes fill the first.
+func (c *Cache) store(v View, p reading) {
+	c.goRedis(func() {
+		for v, page := range p.pages(v) {
+			c.redis.set(v.Key(), page, c.life())
+		}
+		if c.following.Load() {
+			c.redis.release(v.Key())
+		}
+	})
+}
+
+// storeState stores a page of the replica in Redis, unless a heartbeat comes in between. It
+// reports whether it does.
+func (c *Cache) storeState(v View) bool {
+	readAt := time.Duration(c.followed.proof.Load())
+	at, key := c.replica.Begin().At, v.List()
+	cut, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
+	if !whole && len(rows) <= v.Limit() || c.replica.Begin().At.Began != at.Began {
+		return false
+	}
+	p := reading{Read: page.Read{End: whole && !cut.More, At: at}, epoch: c.followed.known.Load().epoch, readAt: readAt}
+	for _, r := range rows {
+		p.Rows = append(p.Rows, *r)
+	}
+	c.store(v, p)
+	return true
+}
+
+// goRedis makes a call to Redis in the background. It drops the call if maxAsync calls
+// are in flight.
+func (c *Cache) goRedis(call func()) {
+	if c.redis == nil {
+		return
+	}
+	select {
+	case c.async <- struct{}{}:
+	default:
+		c.redis.dropped.Add(1)
+		return
+	}
+	c.running.Go(func() {
+		defer func() { <-c.async }()
+		call()
+	})
+}
+
+// Probe calls Redis if the breaker is half-open or no call has succeeded yet. It is to be called
+// regularly: a cache that has all entries in memory would else never find out that Redis is
+// available again.
+func (c *Cache) Probe(context.Context) {
+	r := c.redis
+	if r != nil && (r.breaker.State() == gobreaker.StateHalfOpen || !r.answered.Load()) {
+		_, _ = callRedis(r, r.budget, r.tryRead)
+	}
+}
 
 // following is what a node knows of the database that it follows: up to which moment the
 // replica has all changes, and of which primary.
@@ -375,4 +569,42 @@ func (c *Cache) PrimaryStart() string {
 // applied.
 func (c *Cache) ProofAge() time.Duration {
 	return c.clock.Now() - time.Duration(c.followed.proof.Load())
+}
+
+// Stats are the counts and the state of a cache, for metrics.
+type Stats struct {
+	Fills, FillErrors          uint64
+	Evicted                    uint64
+	MemoryBytes, MemoryBudget  int64
+	RedisCalls, RedisFailures  uint64
+	RedisCorrupt, RedisDropped uint64
+	RedisBreakerOpen           bool
+	RedisFailure               error // why entries are not read from Redis or not stored there; nil = they are
+
+	Mode     Mode
+	Bound    time.Duration // --freshness-bound
+	ProofAge time.Duration // since the moment of the last proof: all changes before it are applied
+
+	Cut     uint64 // pages made of the replica's rows
+	Replica replica.Stats
+}
+
+// Stats returns the counts since the start and the current state.
+func (c *Cache) Stats() Stats {
+	s := Stats{
+		Fills: c.fills.Load(), FillErrors: c.fillErrors.Load(),
+		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
+		Mode: c.Mode(), Bound: c.options.Bound, Cut: c.cuts.Load(), Replica: c.replica.Stats(),
+	}
+	s.MemoryBytes += int64(s.Replica.Bytes)
+	if r := c.redis; r != nil {
+		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
+		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()
+		s.RedisBreakerOpen, s.RedisFailure = r.breaker.State() != gobreaker.StateClosed, r.failure()
+	}
+	if c.options.Bound > 0 {
+		s.ProofAge = c.ProofAge()
+	}
+	s.Replica.Fills[replica.WrongServer] += c.wrongServers.Load()
+	return s
 }

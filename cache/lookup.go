@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,32 @@ import (
 	"listedge/internal/page"
 )
 
+// Source says where an entry was found.
+type Source uint8
+
+const (
+	Memory Source = iota
+	Redis
+	Origin
+)
+
+func (s Source) String() string { return [...]string{"memory", "redis", "origin"}[s] }
+
+// Result is an entry and how it was found.
+type Result struct {
+	Entry     *Entry
+	Age       time.Duration // since the entry was last known to equal the database
+	Source    Source
+	HadStale  bool   // there was an entry, but it was stale
+	Bypassed  bool   // Bypass returned it
+	ByTTL     bool   // changes are not followed: the entry is fresh by its age alone
+	Collapsed bool   // another request's flight found the entry
+	Missed    string // why the page was not in memory; empty = it was
+	Err       error  // why a stale entry is served; nil for a fresh one
+
+	Times *Times // what the flight spent, also if it failed; nil = there was no flight
+}
+
 // Fill reads a page, and pages behind it, from the origin. Its functions end soon after ctx
 // does. The cache keeps the rows, and adds At.Began.
 type Fill struct {
@@ -23,13 +48,6 @@ type Fill struct {
 	// Standby reads from a standby of the primary. After any error the page is read from
 	// the primary. nil = there is no standby.
 	Standby func(ctx context.Context, primary changefeed.Proof) (page.Read, error)
-}
-
-// reading is what was read of a page, or of several in a row, as Redis has it, too.
-type reading struct {
-	page.Read
-	epoch  string        // of the log; empty = changes were not followed
-	readAt time.Duration // when reading began, on the node's clock
 }
 
 // Span is a period of time; zero = there was none.
@@ -47,80 +65,6 @@ type Times struct {
 	Redis Span // calls to Redis, and waiting for an entry that another node fills
 	Fill  Span // reading from the origin, including the wait in the fair queue
 	Query Span // the query, which is a part of Fill
-}
-
-// Forward finds the entry of a key that Hit did not have. It does not keep key. The
-// error is the fill's own, or ErrFillTimeout.
-func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
-	if !c.enter() {
-		return Result{}, errClosed
-	}
-	defer c.running.Done()
-	s := c.memory.get(key)
-	r, ok := c.checkMemory(s)
-	if ok {
-		return r, nil
-	}
-	missed, old, wait := c.missed(s), r.Entry, c.options.FillTimeout+redisBudget
-	if old != nil && c.remaining(old) > staleWait {
-		wait = min(wait, staleWait)
-	}
-	l, arrived := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}, c.clock.Now()
-	r, err := l.await(string(l.key), old, wait, l.find, func(e *Entry) bool { return e.ReadAt < arrived && c.judge(e, c.clock.Now()) != fresh })
-	if r.Source != Memory || r.Err != nil { // else the rows had it, or another request found it
-		r.Missed = missed
-	}
-	return r, err
-}
-
-// missed returns Result.Missed: why the slot's entry, or a missing slot, is no hit.
-func (c *Cache) missed(s *slot) string {
-	switch {
-	case c.following.Load() && !c.followed.trusted(c.clock.Now()):
-		return "unproven"
-	case s == nil:
-		return "not-held"
-	}
-	return "stale" // by its age, or because the replica has not all of its rows any more
-}
-
-// Bypass returns an entry that equalled the database less than shareTime before the request
-// arrived, or later: from memory, else read from the primary.
-func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
-	if !c.enter() {
-		return Result{}, errClosed
-	}
-	defer c.running.Done()
-	arrived := c.clock.Now()
-	tooOld := func(e *Entry) bool { return arrived-e.Proof >= c.followed.shareTime() }
-	if s := c.memory.get(key); s != nil {
-		if e := s.entry.Load(); !tooOld(e) {
-			return c.memoryResult(e, arrived), nil
-		}
-	}
-	fill.Standby = nil
-	l := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}
-	// The flight has another name than that of Forward, which the tiers may answer.
-	r, err := l.await(string(key)+" bypass", nil, c.options.FillTimeout, l.fillAnew, tooOld)
-	r.Bypassed = true
-	return r, err
-}
-
-// Stored returns the view's entry if memory or Redis has a fresh one, else ErrNotStored.
-// It never reads from the origin.
-func (c *Cache) Stored(view View) (Result, error) {
-	if !c.enter() {
-		return Result{}, errClosed
-	}
-	defer c.running.Done()
-	l := &lookup{Cache: c, key: view.Key(), fill: Fill{View: view}}
-	look := func() (Result, error) {
-		if r, ok := l.findStored(); ok {
-			return r, nil
-		}
-		return Result{}, ErrNotStored
-	}
-	return l.await(string(l.key)+" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
 }
 
 // protect turns a panic of call into an error. In a goroutine without a recover a panic

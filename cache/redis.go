@@ -1,10 +1,14 @@
 package cache
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"iter"
 	"net"
@@ -148,79 +152,6 @@ func (r *redisTier) set(key []byte, p *reading, life time.Duration) {
 	})
 }
 
-// pages cuts what was read into pages, the view's first and then those behind it. Each has the
-// row after it, if there is one. Rows at the end that may be only a part of a page are left out.
-func (p *reading) pages(v View) iter.Seq2[View, *reading] {
-	return func(yield func(View, *reading) bool) {
-		for rows := p.Rows; ; {
-			n := firstPage(rows, v.Limit())
-			last := n == len(rows)
-			if last && !p.End {
-				return
-			}
-			page := *p
-			page.Rows, page.End = rows[:min(n+1, len(rows))], p.End && n+1 >= len(rows)
-			if !yield(v, &page) || last {
-				return
-			}
-			v, rows = v.Behind(&rows[n-1]), rows[n:]
-		}
-	}
-}
-
-// store sends the pages of what was read to Redis, each under its own key, and then lets
-// other nodes fill the first.
-func (c *Cache) store(v View, p reading) {
-	c.goRedis(func() {
-		for v, page := range p.pages(v) {
-			c.redis.set(v.Key(), page, c.life())
-		}
-		if c.following.Load() {
-			c.redis.release(v.Key())
-		}
-	})
-}
-
-// storeInterval is how often a page that is served is stored again. The changes of its list
-// are remembered for some minutes, so only a young copy can be brought up to date by a node
-// that starts.
-const storeInterval = 2 * time.Minute
-
-// storeState stores a page of the replica in Redis, unless a heartbeat comes in between. It
-// reports whether it does.
-func (c *Cache) storeState(v View) bool {
-	readAt := time.Duration(c.followed.proof.Load())
-	at, key := c.replica.Begin().At, v.List()
-	cut, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
-	if !whole && len(rows) <= v.Limit() || c.replica.Begin().At.Began != at.Began {
-		return false
-	}
-	p := reading{Read: page.Read{End: whole && !cut.More, At: at}, epoch: c.followed.known.Load().epoch, readAt: readAt}
-	for _, r := range rows {
-		p.Rows = append(p.Rows, *r)
-	}
-	c.store(v, p)
-	return true
-}
-
-// goRedis makes a call to Redis in the background. It drops the call if maxAsync calls
-// are in flight.
-func (c *Cache) goRedis(call func()) {
-	if c.redis == nil {
-		return
-	}
-	select {
-	case c.async <- struct{}{}:
-	default:
-		c.redis.dropped.Add(1)
-		return
-	}
-	c.running.Go(func() {
-		defer func() { <-c.async }()
-		call()
-	})
-}
-
 // claim tries to claim the fill of the key's entry for this node. It returns false if
 // another node has claimed it.
 func (r *redisTier) claim(key []byte) (bool, error) {
@@ -233,16 +164,6 @@ func (r *redisTier) claim(key []byte) (bool, error) {
 func (r *redisTier) release(key []byte) {
 	_, _ = callFor(r, r.storeBudget, claimPrefix, key,
 		func(ctx context.Context, name string) (int64, error) { return r.client.Del(ctx, name).Result() })
-}
-
-// Probe calls Redis if the breaker is half-open or no call has succeeded yet. It is to be called
-// regularly: a cache that has all entries in memory would else never find out that Redis is
-// available again.
-func (c *Cache) Probe(context.Context) {
-	r := c.redis
-	if r != nil && (r.breaker.State() == gobreaker.StateHalfOpen || !r.answered.Load()) {
-		_, _ = callRedis(r, r.budget, r.tryRead)
-	}
 }
 
 // tryRead makes the same call as a read of an entry, to see whether it succeeds.
@@ -343,4 +264,92 @@ func isRedirect(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	_, moving := redis.IsAskError(err)
 	return moved || moving || redis.IsTryAgainError(err)
+}
+
+// reading is what was read of a page, or of several in a row, as Redis has it, too.
+type reading struct {
+	page.Read
+	epoch  string        // of the log; empty = changes were not followed
+	readAt time.Duration // when reading began, on the node's clock
+}
+
+// pages cuts what was read into pages, the view's first and then those behind it. Each has the
+// row after it, if there is one. Rows at the end that may be only a part of a page are left out.
+func (p *reading) pages(v View) iter.Seq2[View, *reading] {
+	return func(yield func(View, *reading) bool) {
+		for rows := p.Rows; ; {
+			n := firstPage(rows, v.Limit())
+			last := n == len(rows)
+			if last && !p.End {
+				return
+			}
+			page := *p
+			page.Rows, page.End = rows[:min(n+1, len(rows))], p.End && n+1 >= len(rows)
+			if !yield(v, &page) || last {
+				return
+			}
+			v, rows = v.Behind(&rows[n-1]), rows[n:]
+		}
+	}
+}
+
+// In Redis a page is the rows that a statement returned, with its read point, as in the log of changes:
+//
+//	magic 4 | CRC-32 of the rest 4 | stored, in JSON | line feed | rows, by lists.AppendRows
+//
+// A node that takes the page applies the changes that the read point does not see. The magic
+// ends in the version. A page of another version is a miss. Who changes this form, or a field of
+// stored, raises the version. So does who changes the JSON of a row:
+// TestTheJSONOfRowsInRedisBelongsToTheirMagic (origin) fails until then.
+const (
+	magic      = "lep\x07"
+	headerSize = len(magic) + 4
+)
+
+// stored is what Redis has of a page besides its rows.
+type stored struct {
+	Key    []byte
+	Life   time.Duration // the expiry that was set in Redis, counted from ReadAt
+	ReadAt time.Time     // by the writer's wall clock
+	Epoch  string
+	At     changefeed.ReadPoint
+	End    bool // the list ends with the page
+}
+
+// redisTick is the unit of Redis' clock, which rounds the remaining life up.
+const redisTick = time.Millisecond
+
+// encode returns the page in the form above. Redis keeps it for life, counted from readAt.
+func (p *reading) encode(key []byte, life time.Duration, readAt time.Time) []byte {
+	head, _ := json.Marshal(stored{key, life, readAt.UTC(), p.epoch, p.At, p.End}) // all of it can be encoded
+	b := append(make([]byte, headerSize, 1024), head...)
+	b = lists.AppendRows(append(b, '\n'), p.Rows)
+	copy(b, magic)
+	binary.BigEndian.PutUint32(b[len(magic):], crc32.ChecksumIEEE(b[headerSize:]))
+	return b
+}
+
+// decode reads what encode wrote, and returns the page and its age; nil = it is not a page of this
+// key and version. remaining is how long Redis will still keep it. now is the reader's wall clock
+// before it sent the command.
+//
+// The age is the larger of two estimates. The first is the part of the life that Redis
+// has counted down: it compares no clocks, but is too small by the delay with which the
+// page reached Redis. The second is the difference of the wall clocks: it is wrong by
+// their skew. So the age is too small only if both estimates are, and then by the
+// smaller error.
+func decode(b, key []byte, remaining time.Duration, now time.Time) (p *reading, age time.Duration) {
+	if len(b) < headerSize || string(b[:len(magic)]) != magic || binary.BigEndian.Uint32(b[len(magic):]) != crc32.ChecksumIEEE(b[headerSize:]) {
+		return nil, 0
+	}
+	head, tail, _ := bytes.Cut(b[headerSize:], []byte{'\n'})
+	var s stored
+	if json.Unmarshal(head, &s) != nil || !bytes.Equal(s.Key, key) {
+		return nil, 0
+	}
+	rows, rest, ok := lists.ParseRows(tail)
+	if !ok || len(rest) > 0 {
+		return nil, 0
+	}
+	return &reading{Read: page.Read{Rows: rows, End: s.End, At: s.At}, epoch: s.Epoch}, max(s.Life-remaining+redisTick, now.Sub(s.ReadAt), 0)
 }

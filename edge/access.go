@@ -1,9 +1,19 @@
 package edge
 
 import (
+	"bytes"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unique"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
 
 	"listedge/limiter"
 	"listedge/origin/apikey"
@@ -60,3 +70,200 @@ func (q *quota) at(now time.Time) *period {
 	q.current.Store(p)
 	return p
 }
+
+// guard limits failed authentication and requests that need no key, for each client
+// address on this node. So a flood of either costs the node little.
+//
+// It never refuses a valid key. Many clients may share an address, that of a NAT or of a
+// proxy that --trusted-proxies does not name.
+//
+// It does not bound the load of invalid keys on Postgres, which the key cache does:
+// malformed keys are not looked up, the look-ups of unknown keys are limited for the
+// whole node, and those of an exhausted address wait for those of other addresses. For
+// that, refused keys have a separate bucket.
+type guard struct {
+	now func() time.Time
+
+	mu        sync.Mutex // guards addresses and their buckets, whose time must not go back
+	addresses *lru.Cache[netip.Addr, *addressBuckets]
+}
+
+// addressBucket names one of the token buckets that each client address has.
+type addressBucket uint8
+
+const (
+	malformedKeys   addressBucket = iota // keys that are missing or malformed
+	refusedKeys                          // keys that were looked up and refused
+	publicResponses                      // responses that need no key
+	bucketsOfAddress
+)
+
+type addressBuckets [bucketsOfAddress]*rate.Limiter
+
+const (
+	addressRate      = 20 // tokens per second of each bucket
+	failureBurst     = 200
+	publicBurst      = 400    // a browser takes about 15 tokens to load /docs, and 5 if it has /docs in its cache
+	guardedAddresses = 65_536 // the least recently used is evicted
+)
+
+func newGuard() *guard {
+	return &guard{now: time.Now, addresses: must(lru.New[netip.Addr, *addressBuckets](guardedAddresses))}
+}
+
+// exhausted reports whether the address has no token left for a key that is refused.
+func (g *guard) exhausted(a netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	buckets, ok := g.addresses.Get(network(a))
+	return ok && buckets[refusedKeys].TokensAt(g.now()) < 1
+}
+
+// take takes tokens from a bucket of the address, and returns 0. If there are too few, it
+// takes none, and returns the seconds until there are enough.
+func (g *guard) take(a netip.Addr, b addressBucket, tokens int) (retry int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	a = network(a)
+	buckets, ok := g.addresses.Get(a)
+	if !ok {
+		buckets = &addressBuckets{rate.NewLimiter(addressRate, failureBurst), rate.NewLimiter(addressRate, failureBurst),
+			rate.NewLimiter(addressRate, publicBurst)}
+		g.addresses.Add(a, buckets)
+	}
+	now := g.now()
+	r := buckets[b].ReserveN(now, tokens)
+	wait := r.DelayFrom(now)
+	if wait > 0 {
+		r.CancelAt(now)
+	}
+	return int64(math.Ceil(wait.Seconds()))
+}
+
+// network returns the network that identifies a client: an IPv4 address, or an IPv6 /64,
+// because an IPv6 client may use any address of its /64.
+func network(a netip.Addr) netip.Addr {
+	if p, err := a.Prefix(64); err == nil && a.Is6() {
+		return p.Addr()
+	}
+	return a.WithZone("")
+}
+
+// limit takes tokens from a bucket of the client's address. It returns p as a failure
+// if there are too few, else nil.
+func (g *guard) limit(x *exchange, b addressBucket, tokens int, p *problem) *failure {
+	if retry := g.take(x.server.clientAddress(x), b, tokens); retry > 0 {
+		return &failure{problem: p, retry: retry}
+	}
+	return nil
+}
+
+// proxies are the trusted proxies, with notes about those that seem to be missing among them.
+type proxies struct {
+	networks   []netip.Prefix
+	untrusted  atomic.Pointer[forwarder] // the last peer that forwarded and is no trusted proxy; nil = none
+	unreadable atomic.Pointer[forwarder] // the last trusted proxy whose entry was no address; nil = none
+}
+
+// clientAddress returns the connection's peer. If the peer is a trusted proxy, it returns
+// the last address in X-Forwarded-For that is not a trusted proxy; if an entry behind that is
+// no address, the proxy that sent it.
+func (p *proxies) clientAddress(x *exchange) netip.Addr {
+	peer := x.conn.peer()
+	if !p.trusted(peer) {
+		return peer
+	}
+	for _, line := range slices.Backward(x.headers.forwarded) {
+		for end := len(line); end > 0; {
+			comma := bytes.LastIndexByte(line[:end], ',') // -1 = before the first address
+			entry := bytes.TrimSpace(line[comma+1 : end])
+			end = comma
+			if len(entry) == 0 { // RFC 9110, 5.6.1: it is ignored
+				continue
+			}
+			address, ok := parseForwarded(string(entry))
+			if !ok {
+				p.noteUnreadable(x.now, peer, entry)
+				return peer
+			}
+			if peer = address; !p.trusted(peer) {
+				return peer
+			}
+		}
+	}
+	return peer
+}
+
+// parseForwarded parses an entry of X-Forwarded-For: an address, with or without a port, of IPv6 also in
+// brackets. Azure's application gateways and IIS add the client's port.
+func parseForwarded(entry string) (a netip.Addr, ok bool) {
+	a, err := netip.ParseAddr(entry)
+	if err != nil {
+		if strings.HasSuffix(entry, "]") {
+			entry += ":0"
+		}
+		var both netip.AddrPort
+		both, err = netip.ParseAddrPort(entry)
+		a = both.Addr()
+	}
+	return a.Unmap(), err == nil
+}
+
+func (p *proxies) trusted(a netip.Addr) bool {
+	return slices.ContainsFunc(p.networks, func(network netip.Prefix) bool { return network.Contains(a) })
+}
+
+// forwarder is an address that forwarded a request and did not name its client: it is not a
+// trusted proxy, most likely a load balancer that is missing in --trusted-proxies, or it is one, and
+// the client's entry is no address. Then all its clients have one address here and share the
+// limits by address. No request fails for it, because any client may send the header.
+type forwarder struct {
+	at    time.Time
+	peer  netip.Addr
+	entry string // that is no address, or its beginning
+}
+
+const (
+	proxyCheckInterval = time.Minute // how often the note is renewed
+	proxyNoteTime      = time.Hour   // how long the note remains after the last such request
+	maxEntry           = 64          // bytes of an entry that the note shows
+)
+
+// checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy.
+func (p *proxies) checkProxy(x *exchange) {
+	if last := p.untrusted.Load(); last != nil && x.now.Sub(last.at) < proxyCheckInterval {
+		return
+	}
+	if peer := x.conn.peer(); !p.trusted(peer) {
+		p.untrusted.Store(&forwarder{at: x.now, peer: peer})
+	}
+}
+
+// noteUnreadable notes a trusted proxy that sent an entry that is no address.
+func (p *proxies) noteUnreadable(now time.Time, peer netip.Addr, entry []byte) {
+	if last := p.unreadable.Load(); last == nil || now.Sub(last.at) >= proxyCheckInterval {
+		p.unreadable.Store(&forwarder{at: now, peer: peer, entry: string(entry[:min(len(entry), maxEntry)])})
+	}
+}
+
+// UntrustedProxy returns an error that names the address that has forwarded requests in the
+// last hour without being a trusted proxy, or nil.
+func (p *proxies) UntrustedProxy() error {
+	last := p.untrusted.Load()
+	if !last.isRecent() {
+		return nil
+	}
+	return fmt.Errorf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies", last.peer)
+}
+
+// UnreadableProxy returns an error that names the trusted proxy whose X-Forwarded-For had no
+// address for a client in the last hour, or nil.
+func (p *proxies) UnreadableProxy() error {
+	last := p.unreadable.Load()
+	if !last.isRecent() {
+		return nil
+	}
+	return fmt.Errorf("%s names a client %+q in X-Forwarded-For, which is no address", last.peer, last.entry)
+}
+
+func (f *forwarder) isRecent() bool { return f != nil && time.Since(f.at) <= proxyNoteTime }

@@ -46,8 +46,8 @@ func problems(t *testing.T) (found []problem) {
 			if kind, ok := literal.Type.(*ast.Ident); !ok || kind.Name != "problem" || len(literal.Elts) == 0 {
 				return true
 			}
-			if name != "problem.go" {
-				t.Errorf("%s makes a problem: problem.go is the one place", name)
+			if name != "response.go" {
+				t.Errorf("%s makes a problem: response.go is the one place", name)
 			}
 			text := func(i int) string { return literal.Elts[i].(*ast.BasicLit).Value }
 			code, _ := strconv.Unquote(text(0))

@@ -351,6 +351,10 @@ const (
 	maxName    = 64 // bytes of an unknown parameter's name
 )
 
+// details says, for each invalid parameter, what is wrong with it. It has all parameters of
+// the collection that are invalid, and the first unknown ones.
+type details map[string]string
+
 // add notes what is wrong with a parameter.
 func (d *details) add(name, why string) {
 	if *d == nil {

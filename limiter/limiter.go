@@ -20,7 +20,7 @@
 //
 // Most decisions spend a token that this node holds.
 //
-//	edge/page.go limiter/limiter.go limiter/bucket.go limiter/lease/lease.go
+//	edge/pipeline.go limiter/limiter.go limiter/bucket.go limiter/lease/lease.go
 //	limiter/lease/policy.go
 //
 // # A decision that asks Redis: at most 3 files

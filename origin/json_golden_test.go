@@ -16,7 +16,7 @@ import (
 )
 
 // Redis keeps rows in JSON, and nodes of two versions share them during an upgrade. So who
-// changes the JSON of a row raises magic in cache/codec.go: then nodes do not serve rows in
+// changes the JSON of a row raises magic in cache/redis.go: then nodes do not serve rows in
 // the other form. After that, change want.
 func TestTheJSONOfRowsInRedisBelongsToTheirMagic(t *testing.T) {
 	const want = `lep\x07 22247984fd7b`
@@ -37,13 +37,13 @@ func TestTheJSONOfRowsInRedisBelongsToTheirMagic(t *testing.T) {
 			hash.Write(must1(c.AppendText(nil, row)))
 		}
 	}
-	codec := must1(os.ReadFile("../cache/codec.go"))
+	codec := must1(os.ReadFile("../cache/redis.go"))
 	magic := regexp.MustCompile(`magic +=? *"(.*)"`).FindSubmatch(codec)
 	if magic == nil {
-		t.Fatal("cache/codec.go has no constant magic")
+		t.Fatal("cache/redis.go has no constant magic")
 	}
 	if is := string(magic[1]) + " " + hex.EncodeToString(hash.Sum(nil)[:6]); is != want {
-		t.Errorf("%s, want %s: if the JSON has changed, raise magic in cache/codec.go, and then change want", is, want)
+		t.Errorf("%s, want %s: if the JSON has changed, raise magic in cache/redis.go, and then change want", is, want)
 	}
 }
 
