@@ -28,6 +28,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -119,6 +121,50 @@ type Entry[T any] struct {
 	lastUsed time.Duration // as of the last scan; the refresher's
 }
 
+// rows are the ids of the rows that the entry depends on.
+func (e *Entry[T]) rows() [2]uuid.UUID { return [...]uuid.UUID{e.Key.ID, e.Key.Workspace} }
+
+// proof says that the log of changes is complete between two moments, for one run of
+// the primary. Let an entry be looked up after since, on that server. If no change has
+// invalidated it, it was right at until.
+//
+// The reason: when until is proven, each change that became visible
+// between since and until has been settled (changefeed.Listener). Let
+// a key be looked up after since, and let a change of it become visible after
+// that look-up and before until. It settled after the look-up began, so it has
+// invalidated the entry, or the result of the look-up in flight (store).
+//
+// The proof does not cover an answer of another server, such as an old primary that
+// still runs. Such an entry is right only as of its look-up.
+type proof struct {
+	since, until time.Duration         // by the cache's clock
+	upSince      time.Duration         // since when the primary has been up without a break of maxAge, also before a reset
+	run          unique.Handle[string] // when the server was started
+}
+
+// covers says whether the proof is about a look-up at that moment, by that run of the primary.
+func (p *proof) covers(lookedUp time.Duration, run unique.Handle[string]) bool {
+	return p != nil && lookedUp > p.since && p.run == run
+}
+
+// recent says whether the proof is so recent that no entry becomes too old before the
+// next refresh.
+func (p *proof) recent(now time.Duration) bool { return p != nil && now-p.until <= refreshEvery }
+
+// isYoung says whether the primary was up less than maxAge ago.
+func (p *proof) isYoung(now time.Duration) bool {
+	return p != nil && now-p.until < maxAge
+}
+
+// runAt returns the run of the primary, if the proof is younger than maxAge; else empty.
+// An older proof must not cause the answers of a restarted primary to be refused.
+func (p *proof) runAt(now time.Duration) string {
+	if p.isYoung(now) {
+		return p.run.Value()
+	}
+	return ""
+}
+
 // never is a moment before all others, also after a subtraction.
 const never = time.Duration(math.MinInt64 / 2)
 
@@ -192,11 +238,6 @@ func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 	return at, changed
 }
 
-// covers says whether the proof is about a look-up at that moment, by that run of the primary.
-func (p *proof) covers(lookedUp time.Duration, run unique.Handle[string]) bool {
-	return p != nil && lookedUp > p.since && p.run == run
-}
-
 // load looks the key up and waits, at most until ctx ends.
 func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority) (*Entry[T], error) {
 	before, waiting := c.find(hash), ctx
@@ -253,6 +294,109 @@ func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	return now-at < age && !(changed && c.wrongServer.Load())
 }
 
+// await queues the key and waits until it has been looked up. One query looks up
+// many waiting keys.
+func (c *Cache[T]) await(ctx context.Context, hash Hash, p lookupPriority) error {
+	c.mu.Lock()
+	if c.ctx.Err() != nil {
+		c.mu.Unlock()
+		return postgres.ErrUnavailable
+	}
+	call := c.queue.join(hash, p)
+	if call == nil {
+		c.mu.Unlock()
+		return postgres.ErrOverloaded
+	}
+	if !c.running {
+		c.running = true
+		c.done.Go(c.runLookups)
+	}
+	c.mu.Unlock()
+	select {
+	case <-call.done:
+		return call.err
+	case <-ctx.Done():
+		return errors.Join(postgres.ErrUnavailable, ctx.Err())
+	}
+}
+
+// runLookups makes query after query until no key waits. The keys of the next
+// query gather while one is in flight.
+func (c *Cache[T]) runLookups() {
+	for {
+		c.mu.Lock()
+		batch, calls := c.queue.next()
+		c.running = len(batch) > 0
+		c.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		err := c.update(batch)
+		unknown := false
+		for i, call := range calls {
+			call.err = err
+			if err == nil && c.find(batch[i]) == nil {
+				call.err, unknown = ErrUnknown, true
+			}
+			close(call.done)
+		}
+		if unknown {
+			_ = c.unknownLimiter.Wait(c.ctx) // Close ends c.ctx, and then look-ups fail at once
+		}
+	}
+}
+
+// update looks the keys up in one query and stores the result.
+func (c *Cache[T]) update(hashes []Hash) error {
+	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
+	defer cancel()
+	began := time.Now()
+	found, err := c.lookup(ctx, hashes, c.proof.Load().runAt(c.clock.Now()))
+	if !errors.Is(err, errNotAsked) {
+		c.queries.Add(1)
+	}
+	if err != nil {
+		if errors.Is(err, postgres.ErrWrongServer) {
+			c.wrongServer.Store(true)
+		}
+		return err
+	}
+	c.wrongServer.Store(false)
+	for _, hash := range hashes {
+		key, exists := found[hash]
+		c.store(hash, key, exists, c.clock.Of(began))
+	}
+	return nil
+}
+
+// store keeps the result of a look-up, unless a look-up that began later has
+// already stored its own. began is when this look-up began.
+func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
+	c.entriesMu.Lock()
+	defer c.entriesMu.Unlock()
+	before := c.entries[hash]
+	switch {
+	case before != nil && time.Duration(before.validatedAt.Load()) > began:
+		return
+	case !exists:
+		c.evict(before)
+		return
+	case before != nil && before.Key == key:
+		before.validatedAt.Store(int64(began))
+		return
+	}
+	e := &Entry[T]{Key: key, hash: hash, lastUsed: began}
+	e.validatedAt.Store(int64(began))
+	e.used.Store(true)
+	e.invalidatedAt.Store(int64(c.changedAt)) // it may have been of this key, which was not in rows yet
+	c.attach(key, &e.Value)
+	c.evict(before)
+	c.entries[hash] = e
+	for _, id := range e.rows() {
+		c.rows[id] = append(c.rows[id], e)
+	}
+}
+
 func (c *Cache[T]) find(hash Hash) *Entry[T] {
 	c.entriesMu.RLock()
 	defer c.entriesMu.RUnlock()
@@ -266,15 +410,12 @@ func (c *Cache[T]) evict(e *Entry[T]) {
 	}
 	delete(c.entries, e.hash)
 	for _, id := range e.rows() {
-		others := slices.DeleteFunc(c.rows[id], func(other *Entry[T]) bool { return other == e })
-		if c.rows[id] = others; len(others) == 0 {
+		c.rows[id] = slices.DeleteFunc(c.rows[id], func(other *Entry[T]) bool { return other == e })
+		if len(c.rows[id]) == 0 {
 			delete(c.rows, id)
 		}
 	}
 }
-
-// rows are the ids of the rows that the entry depends on.
-func (e *Entry[T]) rows() [2]uuid.UUID { return [...]uuid.UUID{e.Key.ID, e.Key.Workspace} }
 
 // refresh looks the entries in use up again before they are too old.
 func (c *Cache[T]) refresh() {
@@ -330,10 +471,86 @@ func (c *Cache[T]) evictIdle(idle []*Entry[T]) {
 	c.entriesMu.Lock()
 	defer c.entriesMu.Unlock()
 	for _, e := range idle {
-		if e = c.entries[e.hash]; e != nil && !e.used.Load() {
-			c.evict(e)
+		if present := c.entries[e.hash]; present != nil && !present.used.Load() {
+			c.evict(present)
 		}
 	}
+}
+
+// Beat implements changefeed.Listener. The first proof after a Reset covers the changes from
+// now on: a change that is not visible yet is published after the proof's heartbeat, or that
+// heartbeat lists it as unsettled.
+func (c *Cache[T]) Beat(b changefeed.Beat) {
+	for _, change := range b.Settled {
+		c.apply(change)
+	}
+	for _, change := range b.Unsettled { // once: another server that misses it must not be believed until it settles
+		if change.LSN > c.unsettled {
+			c.unsettled = change.LSN
+			c.apply(change)
+		}
+	}
+	if b.Moment.IsZero() {
+		return
+	}
+	now := c.clock.Now()
+	p := proof{since: now, until: c.clock.Of(b.Moment), upSince: now, run: unique.Make(b.StartedAt)}
+	if before := c.proof.Load(); before != nil {
+		p.since = before.since
+	}
+	if c.lastProof.isYoung(now) {
+		p.upSince = c.lastProof.upSince
+	}
+	c.lastProof = p
+	c.proof.Store(&p)
+}
+
+// apply invalidates the entries of the rows that a transaction changed.
+func (c *Cache[T]) apply(change *changefeed.Change) {
+	all := change.Touches(lists.Keys)
+	if !all && !slices.ContainsFunc(change.Lists, func(l changefeed.List) bool { return l.Collection == lists.Keys }) {
+		return
+	}
+	c.entriesMu.Lock()
+	defer c.entriesMu.Unlock()
+	c.changedAt = c.clock.Now()
+	if all {
+		for _, e := range c.entries {
+			c.invalidate(e)
+		}
+	}
+	for _, l := range change.Lists {
+		if l.Collection == lists.Keys {
+			for _, e := range c.rows[l.Workspace] {
+				c.invalidate(e)
+			}
+		}
+	}
+}
+
+// invalidate forces a look-up before a request relies on the entry. It keeps the moment
+// as of which the entry was right, for requests while Postgres cannot be reached.
+// entriesMu is locked.
+func (c *Cache[T]) invalidate(e *Entry[T]) {
+	at, changed := c.validAt(e)
+	if !changed {
+		e.changedSince.Store(int64(c.changedAt))
+	}
+	e.invalidatedAt.Store(int64(c.changedAt))
+	e.validatedAt.Store(int64(at))
+}
+
+// Reset implements changefeed.Listener. It drops the proof. Before that, it stores in
+// each entry the moment as of which the proof showed it right.
+func (c *Cache[T]) Reset(string, changefeed.ResetCause) {
+	c.entriesMu.Lock()
+	for _, e := range c.entries {
+		at, _ := c.validAt(e)
+		e.validatedAt.Store(int64(at))
+	}
+	c.entriesMu.Unlock()
+	c.proof.Store(nil)
+	c.unsettled = 0
 }
 
 // Stats is a snapshot for metrics.
@@ -347,6 +564,14 @@ type Stats struct {
 	Known       int    // entries
 }
 
+// Stats returns the counts since the start and the present size.
+func (c *Cache[T]) Stats() Stats {
+	c.entriesMu.RLock()
+	defer c.entriesMu.RUnlock()
+	return Stats{Hits: c.hits.Load(), Loaded: c.loaded.Load(), Queries: c.queries.Load(),
+		Unknown: c.unknowns.Load(), Failures: c.failures.Load(), WithinGrace: c.withinGrace.Load(), Known: len(c.entries)}
+}
+
 // Label returns the label of the key with this id, as this node last read it; empty = the
 // node does not know the key.
 func (c *Cache[T]) Label(id uuid.UUID) (l Label) {
@@ -356,12 +581,4 @@ func (c *Cache[T]) Label(id uuid.UUID) (l Label) {
 		l = e.Key.Label
 	}
 	return l
-}
-
-// Stats returns the counts since the start and the present size.
-func (c *Cache[T]) Stats() Stats {
-	c.entriesMu.RLock()
-	defer c.entriesMu.RUnlock()
-	return Stats{Hits: c.hits.Load(), Loaded: c.loaded.Load(), Queries: c.queries.Load(),
-		Unknown: c.unknowns.Load(), Failures: c.failures.Load(), WithinGrace: c.withinGrace.Load(), Known: len(c.entries)}
 }

@@ -2,9 +2,15 @@ package apikey
 
 import (
 	"context"
-	"errors"
-	"time"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unique"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"listedge/internal/fleet"
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -70,111 +76,151 @@ func (q *lookupQueue) next() (batch []Hash, calls []*lookupCall) {
 			batch, calls = append(batch, hash), append(calls, q.calls[hash])
 			delete(q.calls, hash)
 		}
-		if q.queued[p] = waiting[n:]; n == len(waiting) {
-			q.queued[p] = nil
+		q.queued[p] = waiting[n:]
+		if n == len(waiting) {
+			q.queued[p] = nil // frees the memory
 		}
 	}
 	return batch, calls
 }
 
-// await queues the key and waits until it has been looked up. One query looks up
-// many waiting keys.
-func (c *Cache[T]) await(ctx context.Context, hash Hash, p lookupPriority) error {
-	c.mu.Lock()
-	if c.ctx.Err() != nil {
-		c.mu.Unlock()
-		return postgres.ErrUnavailable
-	}
-	call := c.queue.join(hash, p)
-	if call == nil {
-		c.mu.Unlock()
-		return postgres.ErrOverloaded
-	}
-	if !c.running {
-		c.running = true
-		c.done.Go(c.runLookups)
-	}
-	c.mu.Unlock()
-	select {
-	case <-call.done:
-		return call.err
-	case <-ctx.Done():
-		return errors.Join(postgres.ErrUnavailable, ctx.Err())
-	}
+// lookup is the statement that looks keys up. Its first row says which server answers. The
+// others, of the keys that exist, are rows in JSON. It bounds their texts: names may have 64 kB.
+// The quota has a scope of its own, because others may give api_keys a column of that name.
+var lookup = &postgres.Statement{
+	Name: "keys", Parameters: []uint32{pgtype.ByteaArrayOID},
+	Columns: []postgres.Column{{Name: "server", Type: pgtype.TextOID}, {Name: "key", Type: pgtype.TextOID}},
+	SQL: `SELECT ` + postgres.ServerSQL + `, NULL UNION ALL SELECT NULL, row_to_json(found)::text FROM (
+SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "Workspace", ` + scopesSQL() + ` AS "Scopes",
+       CASE WHEN isfinite(k.expires_at) THEN greatest(extract(epoch FROM least(k.expires_at, '10000-01-01Z')) * 1000000, 1)::int8
+            WHEN k.expires_at < now() THEN 1 ELSE 0 END AS "ExpiresAt",
+       coalesce(k.revoked_at <= now(), false) AS "Revoked", coalesce(w.suspended_at <= now(), false) AS "Suspended",
+       coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false) AS "Scheduled",
+       ` + RateSQL("k.rate_per_second") + ` AS "Rate", k.burst AS "Burst", k.xmin::text::int8 AS "Version",
+       ` + RateSQL("w.rate_per_second") + ` AS "WorkspaceRate", w.burst AS "WorkspaceBurst", w.xmin::text::int8 AS "WorkspaceVersion",
+       (SELECT ` + QuotaSQL + ` FROM (SELECT w.quota, w.quota_period) q) AS "Quota",
+       json_build_object('Prefix', left(k.key_prefix, 32), 'Name', left(k.name, 80)) AS "Label"
+FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1)) found`,
 }
 
-// runLookups makes query after query until no key waits. The keys of the next
-// query gather while one is in flight.
-func (c *Cache[T]) runLookups() {
-	for {
-		c.mu.Lock()
-		batch, calls := c.queue.next()
-		c.running = len(batch) > 0
-		c.mu.Unlock()
-		if len(batch) == 0 {
-			return
-		}
-		err := c.update(batch)
-		unknown := false
-		for i, call := range calls {
-			if call.err = err; err == nil && c.find(batch[i]) == nil {
-				call.err, unknown = ErrUnknown, true
-			}
-			close(call.done)
-		}
-		if unknown {
-			_ = c.unknownLimiter.Wait(c.ctx) // Close ends c.ctx, and then look-ups fail at once
-		}
+// scopesSQL selects Key.Scopes. ANY is NULL for a scope that an array with NULL has not.
+func scopesSQL() string {
+	var bits []string
+	for _, c := range lists.All {
+		bits = append(bits, fmt.Sprintf("coalesce('%s' = ANY(k.scopes), false)::int << %d", c.Scope(), c))
 	}
+	return "(" + strings.Join(bits, ") | (") + ")"
 }
 
-// update looks the keys up in one query and stores the result.
-func (c *Cache[T]) update(hashes []Hash) error {
-	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
-	defer cancel()
-	began := time.Now()
-	found, err := c.lookup(ctx, hashes, c.proof.Load().runAt(c.clock.Now()))
-	if !errors.Is(err, errNotAsked) {
-		c.queries.Add(1)
+// row is a key as the statement lookup returns it.
+type row struct {
+	Key
+	Hash                      []byte
+	Rate, WorkspaceRate       *float64
+	Burst, WorkspaceBurst     *int32
+	Version, WorkspaceVersion int64
+}
+
+// Store looks keys up in Postgres.
+type Store struct {
+	db      *postgres.Database
+	breaker postgres.Breaker
+}
+
+// errNotAsked: Postgres was not asked, because the breaker is not closed.
+var errNotAsked = fmt.Errorf("look up keys: %w: it failed several times in a row", postgres.ErrUnavailable)
+
+// NewStore makes the Store that looks keys up in a database.
+func NewStore(db *postgres.Database) *Store {
+	return &Store{db: db, breaker: postgres.NewBreaker(postgres.PrimaryCooldown)}
+}
+
+// Lookup returns those of the keys that exist. It reads them from the primary in one
+// query. run is the run that the primary must have; empty = not known
+// (postgres.Primary.Read). While the breaker is not closed, only Probe tries the server: behind
+// a look-up that did, all others would wait.
+// Errors: ErrUnavailable, ErrWrongServer, ErrTimeout of package postgres.
+func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
+	if s.BreakerOpen() {
+		return nil, errNotAsked
 	}
-	if err != nil {
-		if errors.Is(err, postgres.ErrWrongServer) {
-			c.wrongServer.Store(true)
-		}
-		return err
+	if err = s.breaker.Do(func() error { found, err = s.read(ctx, hashes, run); return err }); err != nil {
+		return nil, fmt.Errorf("look up keys: %w", err)
 	}
-	c.wrongServer.Store(false)
-	for _, hash := range hashes {
-		key, exists := found[hash]
-		c.store(hash, key, exists, c.clock.Of(began))
+	return found, nil
+}
+
+// Check returns why keys cannot be read from the primary. It looks up a key that does
+// not exist.
+func (s *Store) Check(ctx context.Context) error {
+	if _, err := s.read(ctx, []Hash{{}}, s.db.Options.Proven()); err != nil {
+		return fmt.Errorf("API keys cannot be read: %w", postgres.Classify(err))
 	}
 	return nil
 }
 
-// store keeps the result of a look-up, unless a look-up that began later has
-// already stored its own. began is when this look-up began.
-func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
-	c.entriesMu.Lock()
-	defer c.entriesMu.Unlock()
-	before := c.entries[hash]
-	switch {
-	case before != nil && time.Duration(before.validatedAt.Load()) > began:
-		return
-	case !exists:
-		c.evict(before)
-		return
-	case before != nil && before.Key == key:
-		before.validatedAt.Store(int64(began))
-		return
+// Probe finds out whether Postgres is back after a failure, or the primary after
+// another server had answered.
+func (s *Store) Probe(ctx context.Context) {
+	s.breaker.Probe(ctx, s.db.Keys.Ping)
+	if s.db.WrongServer() != nil {
+		ctx, cancel := context.WithTimeout(ctx, postgres.PingTimeout)
+		defer cancel()
+		_ = s.Check(ctx) // the database notes the result
 	}
-	e := &Entry[T]{Key: key, hash: hash, lastUsed: began}
-	e.validatedAt.Store(int64(began))
-	e.used.Store(true)
-	e.invalidatedAt.Store(int64(c.changedAt)) // it may have been of this key, which was not in rows yet
-	c.attach(key, &e.Value)
-	c.evict(before)
-	c.entries[hash] = e
-	for _, id := range e.rows() {
-		c.rows[id] = append(c.rows[id], e)
+}
+
+// BreakerOpen says whether look-ups are refused without a query.
+func (s *Store) BreakerOpen() bool { return !s.breaker.IsClosed() }
+
+func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
+	err = s.db.Keys.Read(ctx, run, func() (by fleet.Server, err error) {
+		found, by, err = s.query(ctx, hashes)
+		return by, err
+	})
+	return found, err
+}
+
+// query makes one query on any connection and returns which server answered.
+func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, by fleet.Server, err error) {
+	wanted := make([][]byte, len(hashes))
+	for i := range hashes {
+		wanted[i] = hashes[i][:]
 	}
+	conn, err := postgres.AcquireWaiting(ctx, s.db.Keys.Pool)
+	if err != nil {
+		return nil, by, err
+	}
+	defer conn.Release()
+	argument, err := conn.Conn().TypeMap().Encode(pgtype.ByteaArrayOID, pgtype.BinaryFormatCode, wanted, nil)
+	if err != nil {
+		return nil, by, err
+	}
+	found = map[Hash]Key{}
+	err = lookup.Query(ctx, conn.Conn(), [][]byte{argument}, func(values [][]byte) error {
+		if values[0] != nil {
+			by = postgres.ParseServer(string(values[0]), conn.Conn().PgConn())
+			return nil
+		}
+		var r row
+		if err := json.Unmarshal(values[1], &r); err != nil {
+			return err
+		}
+		found[Hash(r.Hash)] = r.key(by.StartedAt) // one of those that were asked for
+		return nil
+	})
+	return found, by, err
+}
+
+// key returns the key as the server of that run has it.
+func (r *row) key(run string) Key {
+	key := r.Key
+	key.StartedAt = unique.Make(run)
+	key.Limit = LimitOf(r.Rate, r.Burst, DefaultLimit)
+	key.WorkspaceLimit = LimitOf(r.WorkspaceRate, r.WorkspaceBurst, Limit{})
+	key.Limit.Version = r.Version
+	if key.WorkspaceLimit.Set {
+		key.WorkspaceLimit.Version = r.WorkspaceVersion
+	}
+	return key
 }
