@@ -16,6 +16,7 @@ import (
 
 // limited is a server with a limit of connections.
 type limited struct {
+	server   *edge.Server
 	registry *metrics.Registry
 	dial     func(testing.TB) net.Conn
 }
@@ -24,7 +25,7 @@ func serveLimited(t *testing.T, connections int64, secure *tls.Config) *limited 
 	t.Helper()
 	s, _, registry := edge.HitServerWith(t, `{"data":[]`)
 	s.MaxConnections = int(connections)
-	return &limited{registry, edge.Served(t, s, secure)}
+	return &limited{s, registry, edge.Served(t, s, secure)}
 }
 
 // silent opens a connection and sends nothing on it, not even a handshake.
@@ -52,8 +53,9 @@ func (at *limited) ask(t *testing.T) (c net.Conn, got edge.Answer) {
 	return c, got
 }
 
-func (at *limited) open(t *testing.T) int {
-	return value(t, scrape(t, at.registry), "listedge_http_connections")
+func (at *limited) open() int64 {
+	open, _ := at.server.Connections()
+	return open
 }
 
 func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
@@ -74,11 +76,11 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 			if n := value(t, scrape(t, at.registry), `listedge_http_requests_total{route="none",status="503"}`); n != 1 {
 				t.Errorf("%d refusals counted", n)
 			}
-			if limit := value(t, scrape(t, at.registry), "listedge_http_connections_limit"); limit != 2 {
+			if _, limit := at.server.Connections(); limit != 2 {
 				t.Errorf("the limit is reported as %d", limit)
 			}
 			first.Close()
-			eventually(t, "the closed connection no longer counts", func() bool { return at.open(t) <= 1 })
+			eventually(t, "the closed connection no longer counts", func() bool { return at.open() <= 1 })
 			if _, got = at.ask(t); got.Status != 200 {
 				t.Error(got.Status)
 			}
@@ -101,7 +103,7 @@ func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
 			for range edge.MaxRefusals + 20 {
 				refused = append(refused, at.silent(t))
 			}
-			eventually(t, "all are accepted", func() bool { return at.open(t) == limit })
+			eventually(t, "all are accepted", func() bool { return at.open() == limit })
 			ended := make(chan error, len(refused))
 			for _, c := range refused {
 				go func() {
@@ -114,13 +116,13 @@ func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if n := at.open(t); n > limit {
+			if n := at.open(); n > limit {
 				t.Errorf("%d connections count as open, of %d", n, limit)
 			}
 			for _, c := range held {
 				c.Close()
 			}
-			eventually(t, "the closed connections no longer count", func() bool { return at.open(t) == 0 })
+			eventually(t, "the closed connections no longer count", func() bool { return at.open() == 0 })
 			if _, got := at.ask(t); got.Status != 200 {
 				t.Error(got.Status)
 			}

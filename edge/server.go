@@ -121,7 +121,6 @@ func New(o Options) *Server {
 	o.MaxConnections = cmp.Or(o.MaxConnections, MaxConnections)
 	s := &Server{Options: o, proxies: proxies{networks: o.Proxies}, guard: newGuard()}
 	s.router = s.newRouter()
-	s.Metrics.Connections = s.openConnections
 	s.Keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, cmp.Or(o.Clock, boottime.New()))
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
@@ -365,9 +364,9 @@ type limitedListener struct {
 	refusals errgroup.Group // at most maxRefusals
 }
 
-// openConnections returns how many connections of clients are open, without refused ones, and how
+// Connections returns how many connections of clients are open, without refused ones, and how
 // many may be.
-func (s *Server) openConnections() (open, limit int64) {
+func (s *Server) Connections() (open, limit int64) {
 	return max(0, int64(s.http.GetOpenConnectionsCount())), int64(s.MaxConnections) // -1 before Serve
 }
 
@@ -385,7 +384,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if open, limit := l.server.openConnections(); open < limit {
+		if open, limit := l.server.Connections(); open < limit {
 			return newConn(c), nil
 		}
 		if !l.refusals.TryGo(func() error {

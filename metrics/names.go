@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,47 +22,64 @@ import (
 
 const prefix = "listedge_"
 
-// addRecorded makes the metrics that are recorded when something happens; all others are read at
+// newRegistry makes the metrics that are recorded when something happens; all others are read at
 // each scrape.
-func (r *Registry) addRecorded() {
-	r.Edge = &Edge{
-		Connections: func() (open, limit int64) { return 0, 0 },
-		requests:    r.counters("http_requests_total", "Requests answered, by route and status.", "route", "status"),
-		durations: r.histograms("http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.",
-			[]float64{.001, .01, .1}, "route", "outcome"), // the objective in deploy/prometheus/rules uses 100 ms
-		pages:     r.counters("cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", "tier"),
-		collapsed: r.counters("cache_collapsed_total", "Pages that came from the look-up of another request."),
+func newRegistry() *Registry {
+	r := prometheus.NewRegistry()
+	return &Registry{
+		registry: r,
+		Edge: &Edge{
+			requests: counters(r, "http_requests_total", "Requests answered, by route and status.", "route", "status"),
+			durations: histograms(r, "http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.",
+				[]float64{.001, .01, .1}, "route", "outcome"), // the objective in deploy/prometheus/rules uses 100 ms
+			pages:     counters(r, "cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", "tier"),
+			collapsed: counters(r, "cache_collapsed_total", "Pages that came from the look-up of another request."),
+		},
+		commits: histograms(r, "freshness_commit_to_applied_seconds",
+			"Time from a commit, by the primary's clock, until this node applied it, by its own clock.", []float64{.001, .01, .1, 1}),
+		queries: histograms(r, "origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server "+
+			"(primary, or the address of a replica) and outcome.", []float64{.01, .1}, "server", "outcome"),
+		redisCalls: histograms(r, "redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the "+
+			"time to get a connection, failed calls included.", []float64{.01}, "purpose"),
 	}
-	r.commits = r.histograms("freshness_commit_to_applied_seconds",
-		"Time from a commit, by the primary's clock, until this node applied it, by its own clock.", []float64{.001, .01, .1, 1})
-	r.queries = r.histograms("origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server "+
-		"(primary, or the address of a replica) and outcome.", []float64{.01, .1}, "server", "outcome")
-	r.redisCalls = r.histograms("redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the "+
-		"time to get a connection, failed calls included.", []float64{.01}, "purpose")
 }
 
-func (r *Registry) counters(name, help string, labels ...string) *prometheus.CounterVec {
-	return promauto.With(r.registry).NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+func counters(to prometheus.Registerer, name, help string, labels ...string) *prometheus.CounterVec {
+	return promauto.With(to).NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 }
 
 // histograms have native buckets, which grow by 19 %, and classic ones with these upper bounds in
 // seconds. Each classic bucket is one more series for every combination of labels, so there are
 // few; scrapers that negotiate protobuf may store the native ones.
-func (r *Registry) histograms(name, help string, bounds []float64, labels ...string) *prometheus.HistogramVec {
-	return promauto.With(r.registry).NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: bounds,
+func histograms(to prometheus.Registerer, name, help string, bounds []float64, labels ...string) *prometheus.HistogramVec {
+	return promauto.With(to).NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: bounds,
 		NativeHistogramBucketFactor: 1.19}, labels)
 }
 
-// metrics sends what is known of the listener and of the program.
-func (r *Registry) metrics(send scrape, version, revision string) {
-	open, limit := r.Edge.Connections()
-	send.value("http_connections", "Open connections of the public listener.", open)
-	send.value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.", limit)
-	send.labelled("build_info", "Always 1; the labels say what is running.", "version", "revision", "goversion")(1, version, revision, runtime.Version())
+// Snapshot is what the layers know at a scrape. A node that follows no changes has zeros in
+// Follower and Feed.
+type Snapshot struct {
+	Connections, MaxConnections int64 // of the public listener: open, and how many may be
+
+	Cache    cache.Stats
+	Limiter  limiter.Stats
+	Origin   origin.Stats
+	Keys     apikey.Stats
+	Usage    usage.Stats
+	Follower follower.Stats
+	Feed     changefeed.Stats
+
+	KeyBreakerOpen, Ready bool
+
+	Checks            map[string]bool // those that have run, as /readyz names them: passed, or failed only once
+	CertificateExpiry time.Time       // of the public listener; zero = it has no certificate
+	LogLinesLost      uint64
 }
 
 // metrics sends everything that the layers know.
 func (s Snapshot) metrics(send scrape) {
+	send.value("http_connections", "Open connections of the public listener.", s.Connections)
+	send.value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.", s.MaxConnections)
 	send.value("ready", "1 while /readyz answers 200.", s.Ready)
 	send.value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", s.KeyBreakerOpen)
 	checks := send.labelled("check_up", "1 while a check of /readyz passes, which runs every second: postgres (the primary), redis (it takes writes), "+

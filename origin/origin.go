@@ -56,7 +56,8 @@ func newUpstream(server string, cooldown time.Duration, pool *pgxpool.Pool) upst
 func (u *upstream) fetch(ctx context.Context, q *page.Query, query func() error) error {
 	began, err := u.queue.enter(ctx, q.Workspace)
 	for refused := 0; err == nil; refused++ {
-		if err = u.breaker.Do(query); !errors.Is(err, postgres.ErrNoneLeft) {
+		err = u.breaker.Do(query)
+		if !errors.Is(err, postgres.ErrNoneLeft) {
 			u.queue.leave(q.Workspace, began)
 			break
 		}
@@ -222,10 +223,11 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 		return nil
 	})
 	var long *pgproto3.ExceededMaxBodyLenErr
-	switch is := errors.As(err, &long); {
-	case is && len(rows.Rows) > 0: // the page ends before the long row, and the next page fails
+	isLong := errors.As(err, &long)
+	switch {
+	case isLong && len(rows.Rows) > 0: // the page ends before the long row, and the next page fails
 		rows.End, err = false, nil
-	case is: // it has not been read: only the id before it is known
+	case isLong: // it has not been read: only the id before it is known
 		_, id, _ := q.Sort.Parse(nil, q.After)
 		err = fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.ActualBodyLen)
 	case err == nil && by.StartedAt == "":

@@ -175,7 +175,10 @@ func hasGram(folded string) bool {
 	for _, r := range folded {
 		if r == ' ' || r == '\n' {
 			run = 0
-		} else if run++; run == 3 || r >= '\u0e00' {
+			continue
+		}
+		run++
+		if run == 3 || r >= '\u0e00' {
 			return true
 		}
 	}

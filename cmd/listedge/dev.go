@@ -135,7 +135,8 @@ type devNode struct {
 func (c *devCommand) listen() (nodes []*devNode, err error) {
 	for i := range c.Nodes {
 		n := &devNode{ListenFlags: node.ListenFlags{Listen: nthPort(c.Listen, i), AdminListen: nthPort(c.AdminListen, i)}}
-		if n.public, n.private, err = node.Listen(n.ListenFlags); err != nil {
+		n.public, n.private, err = node.Listen(n.ListenFlags)
+		if err != nil {
 			return nil, err
 		}
 		nodes = append(nodes, n)
@@ -156,7 +157,8 @@ func nthPort(address string, n int) string {
 // prepare makes schema and sample data, if they are missing, and a new key: those of earlier runs
 // still work, but only their hashes are stored.
 func (c *devCommand) prepare(ctx context.Context, t *terminal, url string) (key string, workspace uuid.UUID, err error) {
-	if _, err = admin.MigrateUp(ctx, url); err != nil {
+	_, err = admin.MigrateUp(ctx, url)
+	if err != nil {
 		return "", workspace, err
 	}
 	conn, err := admin.Open(ctx, url)
@@ -166,7 +168,8 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, url string) (key 
 	defer conn.Close()
 	workspaces, err := conn.Workspaces(ctx)
 	if err == nil && len(workspaces) == 0 {
-		if err = sample(ctx, url); err == nil {
+		err = sample(ctx, url)
+		if err == nil {
 			workspaces, err = conn.Workspaces(ctx)
 		}
 	}

@@ -65,7 +65,8 @@ func (c *keyList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
 	list, err := a.Keys(ctx, c.Workspace, (*time.Duration)(c.UnusedFor))
 	if c.UnusedFor != nil && len(list) > 0 {
 		var since time.Time
-		if since, err = a.UsageSince(ctx); err == nil && time.Since(since) < time.Duration(*c.UnusedFor) {
+		since, err = a.UsageSince(ctx)
+		if err == nil && time.Since(since) < time.Duration(*c.UnusedFor) {
 			fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
 		}
 	}

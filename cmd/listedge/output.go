@@ -49,7 +49,8 @@ func (f jsonFlag) print(t *terminal, v any, err error, format string) error {
 		columns := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 		text := template.Must(template.New("").Funcs(formats).Parse(format))
 		makeVisible(text.Root)
-		if err = text.Execute(columns, v); err == nil {
+		err = text.Execute(columns, v)
+		if err == nil {
 			err = columns.Flush()
 		}
 	} else if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.Len() == 0 {

@@ -48,7 +48,8 @@ func findPostgres() (bin string, err error) {
 		if _, err := exec.LookPath(filepath.Join(folder, "initdb")); err != nil || version <= newest {
 			continue
 		}
-		if bin, newest = folder, version; i < len(inPath) {
+		bin, newest = folder, version
+		if i < len(inPath) {
 			break
 		}
 	}

@@ -42,22 +42,26 @@ type Postgres struct {
 // StartPostgres starts a server on o.Dir and returns when it takes connections. An error has
 // what the server itself said: of a folder of another version, or one that it may not enter.
 func StartPostgres(ctx context.Context, o PostgresOptions) (p *Postgres, err error) {
-	p = &Postgres{Options: o}
-	if p.Options.Dir, err = filepath.Abs(o.Dir); err != nil {
+	o.Dir, err = filepath.Abs(o.Dir)
+	if err != nil {
 		return nil, err
 	}
-	if p.Bin, err = findPostgres(); err != nil {
+	bin, err := findPostgres()
+	if err != nil {
 		return nil, err
 	}
-	if p.as, err = ServerAccount(); err != nil {
+	account, err := ServerAccount()
+	if err != nil {
 		return nil, err
 	}
-	if err = os.MkdirAll(p.Options.Dir, 0o755); err == nil {
-		err = Give(p.Options.Dir, p.as)
+	err = os.MkdirAll(o.Dir, 0o755)
+	if err == nil {
+		err = Give(o.Dir, account)
 	}
 	if err != nil {
 		return nil, err
 	}
+	p = &Postgres{Options: o, Bin: bin, as: account}
 	if _, missing := os.Stat(filepath.Join(p.cluster(), "PG_VERSION")); missing != nil {
 		err = p.initialise(ctx)
 	} else if password, failed := os.ReadFile(p.passwordFile()); failed != nil {

@@ -52,10 +52,12 @@ func StartServer(ctx context.Context, p Program) (*Server, error) {
 	s := &Server{program: p}
 	var err error
 	for range 3 { // another process may have taken the free port, or the second one of a Redis Cluster's node
-		if s.port, err = FreePort(); err != nil {
+		s.port, err = FreePort()
+		if err != nil {
 			return nil, err
 		}
-		if err = s.start(ctx); err == nil {
+		err = s.start(ctx)
+		if err == nil {
 			return s, nil
 		}
 		if ctx.Err() != nil {
@@ -73,7 +75,8 @@ func (s *Server) start(ctx context.Context) error {
 	defer log.Close() // the child has its own descriptor
 	cmd := exec.Command(s.program.Path, s.program.Args(s.port)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = "/", log, log, &syscall.SysProcAttr{Credential: s.program.As}
-	if s.Child, err = StartChild(cmd); err != nil {
+	s.Child, err = StartChild(cmd)
+	if err != nil {
 		return err
 	}
 	for !s.program.Ready(s) {

@@ -30,7 +30,8 @@ func (f *ListenFlags) Validate() error {
 // Listen opens the listeners of a node, before anything else is started: a port
 // in use is the most frequent mistake. An error ends the process.
 func Listen(f ListenFlags) (public, private net.Listener, err error) {
-	if public, err = listen("--listen", f.Listen); err == nil {
+	public, err = listen("--listen", f.Listen)
+	if err == nil {
 		private, err = listen("--admin-listen", f.AdminListen)
 	}
 	return public, private, err

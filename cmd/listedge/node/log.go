@@ -105,7 +105,8 @@ func (l *Log) Write(line []byte) (int, error) {
 		e.First, e.Times = l.entries[i].First, l.entries[i].Times+1
 		l.entries = slices.Delete(l.entries, i, i+1)
 	}
-	if l.entries = append(l.entries, e); len(l.entries) > maxRecentEntries {
+	l.entries = append(l.entries, e)
+	if len(l.entries) > maxRecentEntries {
 		l.entries = slices.Delete(l.entries, 0, 1)
 	}
 	return len(line), nil

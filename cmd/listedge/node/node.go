@@ -217,6 +217,7 @@ func (n *Node) openAdmin() {
 		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: n.pages.Stats(), Keys: n.server.Keys.Stats(), Usage: n.usage.Stats(),
 			KeyBreakerOpen: n.keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry(),
 			LogLinesLost: log.lines.Lost()}
+		s.Connections, s.MaxConnections = n.server.Connections()
 		if n.follower != nil {
 			s.Follower, s.Feed = n.follower.Stats(), n.feed.Stats()
 		}

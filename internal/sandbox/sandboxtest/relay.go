@@ -77,7 +77,8 @@ func (r *Relay) Refuse(refuse bool) (err error) {
 		r.Sever()
 		return nil
 	}
-	if r.listener, err = net.Listen("tcp", r.address); err == nil {
+	r.listener, err = net.Listen("tcp", r.address)
+	if err == nil {
 		r.accepting.Go(r.accept)
 	}
 	return err
