@@ -115,26 +115,23 @@ func TestSIGTERMLosesNoRequestOfBusyClients(t *testing.T) {
 				return
 			}
 			defer conn.Close()
-			reader := bufio.NewReader(conn)
 			_ = conn.SetDeadline(time.Now().Add(patience))
-			for { // one keep-alive connection, until the server asks to close it
+			ask := func(reader *bufio.Reader) (closed, ok bool) {
 				if _, err := io.WriteString(conn, request); err != nil {
-					lost.Add(1)
-					return
+					return true, false
 				}
 				r, err := http.ReadResponse(reader, nil)
 				if err != nil {
-					lost.Add(1)
-					return
+					return true, false
 				}
-				if _, err := io.Copy(io.Discard, r.Body); err != nil || r.StatusCode != 200 {
+				_, err = io.Copy(io.Discard, r.Body)
+				return r.Close, err == nil && r.StatusCode == 200
+			}
+			for reader, closed, ok := bufio.NewReader(conn), false, true; !closed && ok; first() { // one connection, until the server asks to close it
+				if closed, ok = ask(reader); ok {
+					answered.Add(1)
+				} else {
 					lost.Add(1)
-					return
-				}
-				answered.Add(1)
-				first()
-				if r.Close {
-					return
 				}
 			}
 		})

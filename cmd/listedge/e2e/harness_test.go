@@ -315,29 +315,14 @@ func (n *testNode) metric(t *testing.T, name string, parts ...string) (sum float
 		t.Fatal(err)
 	}
 	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must1(io.ReadAll(r.Body))
 	found := false
-lines:
 	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
 		blank := strings.LastIndex(line, " ") // values of labels have some, too
-		series, value := line[:max(blank, 0)], line[blank+1:]
-		if bare, _, _ := strings.Cut(series, "{"); bare != name {
-			continue
+		bare, _, _ := strings.Cut(line[:max(blank, 0)], "{")
+		if bare == name && !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line[:blank], part) }) {
+			sum, found = sum+must1(strconv.ParseFloat(strings.TrimSpace(line[blank:]), 64)), true
 		}
-		for _, part := range parts {
-			if !strings.Contains(series, part) {
-				continue lines
-			}
-		}
-		var v float64
-		if _, err := fmt.Sscan(value, &v); err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-		sum, found = sum+v, true
 	}
 	if !found {
 		t.Fatalf("no metric %s %q", name, parts)

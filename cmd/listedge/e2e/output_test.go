@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -77,12 +76,7 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 	}))
 	defer node.Close()
 
-	untried := map[string]bool{} // the commands with --json
-	for _, found := range regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z-]+)?)  `).FindAllStringSubmatch(command(t, "--help"), -1) {
-		if strings.Contains(command(t, append(strings.Fields(found[1]), "--help")...), "--json") {
-			untried[found[1]] = true
-		}
-	}
+	untried := commandsWith(t, "--json")
 	try := func(line string, codes ...int) {
 		forms := []string{""}
 		for path := range untried {

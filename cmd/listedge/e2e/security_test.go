@@ -185,7 +185,7 @@ func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 }
 
 // The program writes no password: neither in settings, errors and logs, nor in responses of
-// the admin listener, nor in the output of commands.
+// the admin listener, nor in the output of commands. Package redact tries each form of a URL.
 func TestNoPasswordIsShown(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr!t"
@@ -196,46 +196,27 @@ func TestNoPasswordIsShown(t *testing.T) {
 		want string
 	}{
 		"an argument":          {args: "migrate up postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
-		"no command":           {args: "postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
 		"pairs as an argument": {args: "migrate up password=s3cr!t", code: exitUsage, want: "unexpected argument"},
-		"a port":               {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:x/d", code: exitUsage, want: "--database-url"},
 		"an escape":            {args: "doctor --database-url postgres://u:s3cr!t%zz@127.0.0.1:1/d", code: exitUsage, want: "--database-url"},
 		"an @": {args: "keys list --workspace 00000000-0000-0000-0000-000000000001 --database-url postgres://u:s3@s3cr!t@127.0.0.1:1/d",
 			code: exitUsage, want: "%40"},
-		"a slash":         {args: "audit --database-url postgres://u:12/s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%2F"},
-		"a query":         {args: "workspaces list --database-url postgres://h/d?s3cr!t", code: exitUsage, want: "--database-url"},
 		"a query's value": {args: "workspaces list --database-url postgres://h/d?PASSWORD=s3cr!t%zz", code: exitUsage, want: "--database-url"},
 		"a mode":          {args: "workspaces list --database-url postgres://u:s3cr!t@h/d?sslmode=no", code: exitUsage, want: "sslmode is invalid"},
 		"a key's file": {args: "workspaces list --database-url postgres://h/d?sslmode=require&sslcert=/none&sslkey=s3cr!t", code: exitUsage,
 			want: "failed to configure TLS"},
-		"pairs":               {args: "purge --all --database-url host=h_password='s3cr!t", code: exitUsage, want: "--database-url"},
-		"several hosts":       {args: "migrate status --database-url postgres://u:s3cr!t@a:1,b:x/d", code: exitUsage, want: "--database-url"},
-		"of another database": {args: "serve --database-url mysql://u:s3cr!t@h/d", code: exitUsage, want: "--database-url"},
+		"several hosts": {args: "migrate status --database-url postgres://u:s3cr!t@a:1,b:x/d", code: exitUsage, want: "--database-url"},
 		"a replica": {args: "serve --database-url postgres://h/d --replica-url postgres://a/d,postgres://u:s3cr!t@h:x/d", code: exitUsage,
 			want: "--replica-url"},
-		"past a pooler": {args: "serve --database-url postgres://h/d --replication-url postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage,
-			want: "--replication-url"},
-		"doctor's replica":      {args: "doctor --database-url postgres://h/d --replica-url postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--replica-url"},
-		"redis":                 {args: "serve --database-url postgres://h/d --redis-url redis://u:s3cr!t@h:x", code: exitUsage, want: "--redis-url"},
-		"redis, its scheme":     {args: "serve --database-url postgres://h/d --redis-url s3cr!t://h", code: exitUsage, want: "--redis-url"},
-		"redis, an escape":      {args: "doctor --database-url postgres://h/d --redis-url rediss://u:%s3cr!t@h", code: exitUsage, want: "--redis-url"},
-		"redis, a slash":        {args: "doctor --database-url postgres://h/d --redis-url redis://u:12/s3cr!t@h/0", code: exitUsage, want: "--redis-url"},
-		"redis, an @":           {args: "serve --database-url postgres://h/d --redis-url rediss://u:a@s3cr!t@h", code: exitUsage, want: "%40"},
-		"redis, a query":        {args: "serve --database-url postgres://h/d --redis-url redis://a:1,b:2?password=s3cr!t", code: exitUsage, want: "--redis-url"},
-		"a node":                {args: "ready --node http://u:s3cr!t@h:x", code: exitUsage, want: "--node"},
-		"doctor's node":         {args: "doctor --database-url postgres://h/d --node http://u:s3cr!t@h:x", code: exitUsage, want: "--node"},
-		"a node by environment": {args: "explain x", env: "LISTEDGE_NODE=http://u:s3cr!t@h:x", code: exitUsage, want: "--node"},
-		"a node that is not":    {args: "explain x --node http://u:s3cr!t@127.0.0.1:1", code: exitFailed, want: "connection refused"},
-		"a server that is not":  {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:1/d", code: exitFailed, want: "connection refused"},
-		"by environment":        {args: "workspaces list", env: "LISTEDGE_DATABASE_URL=postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--database-url"},
+		"redis":                {args: "serve --database-url postgres://h/d --redis-url redis://u:s3cr!t@h:x", code: exitUsage, want: "--redis-url"},
+		"redis, a query":       {args: "serve --database-url postgres://h/d --redis-url redis://a:1,b:2?password=s3cr!t", code: exitUsage, want: "--redis-url"},
+		"doctor's node":        {args: "doctor --database-url postgres://h/d --node http://u:s3cr!t@h:x", code: exitUsage, want: "--node"},
+		"a node that is not":   {args: "explain x --node http://u:s3cr!t@127.0.0.1:1", code: exitFailed, want: "connection refused"},
+		"a server that is not": {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:1/d", code: exitFailed, want: "connection refused"},
+		"by environment":       {args: "workspaces list", env: "LISTEDGE_DATABASE_URL=postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--database-url"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			args := strings.Fields(c.args)
-			for i := range args {
-				args[i] = strings.ReplaceAll(args[i], "host=h_", "host=h ")
-			}
-			p := startWith(t, c.env, args...)
+			p := startWith(t, c.env, strings.Fields(c.args)...)
 			<-p.ended
 			if said := p.err.String(); p.code != c.code || strings.Count(said, "\n") != 1 || !strings.Contains(said, c.want) {
 				t.Errorf("exit %d: %q, want %q", p.code, said, c.want)

@@ -226,35 +226,21 @@ func TestAWrongSettingOfTracingIsAWarning(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_CERTIFICATE=/none/s3cret":                "read tls ca cert file",
 		"OTEL_EXPORTER_OTLP_TIMEOUT=s3cret":                          "parse duration",
 		"OTEL_TRACES_SAMPLER_ARG=9 OTEL_TRACES_SAMPLER=traceidratio": "invalid trace ID ratio",
+		"OTEL_BSP_MAX_QUEUE_SIZE=-1":                                 "how traces are queued and sent is fixed, whatever OTEL_BSP_",
+		"OTEL_BSP_SCHEDULE_DELAY=9223372036854775807":                "how traces are queued and sent is fixed, whatever OTEL_BSP_",
+		"OTEL_EXPORTER_OTLP_PROTOCOL=http/json":                      "",
+		"OTEL_TRACES_EXPORTER=console,otlp":                          "",
+		"OTEL_SDK_DISABLED=true":                                     "",
 	} {
 		t.Run(variable, func(t *testing.T) {
 			n := launchProgram(t, listedge, append([]string{endpoint}, strings.Fields(variable)...), "postgres://127.0.0.1:1/none")
-			if log := n.err.String(); !strings.Contains(log, `"level":"WARN"`) || !strings.Contains(log, warning) ||
-				strings.Contains(log, "s3cret") {
+			if log := n.err.String(); strings.Contains(log, "OTEL_") != (warning != "") || !strings.Contains(log, warning) || strings.Contains(log, "s3cret") {
 				t.Errorf("%s, want %s", log, warning)
 			}
 			if code := n.stop(); code != exitFine {
 				t.Errorf("exit %d: %s", code, n.err.String())
 			}
 		})
-	}
-	for _, variable := range []string{"MAX_QUEUE_SIZE=-1", "MAX_QUEUE_SIZE=2000000000", "MAX_QUEUE_SIZE=9223372036854775807", "MAX_EXPORT_BATCH_SIZE=-5",
-		"SCHEDULE_DELAY=0", "SCHEDULE_DELAY=9223372036854775807"} {
-		t.Run(variable, func(t *testing.T) {
-			n := launchProgram(t, listedge, []string{endpoint, "OTEL_BSP_" + variable}, "postgres://127.0.0.1:1/none")
-			if log := n.err.String(); !strings.Contains(log, "how traces are queued and sent is fixed, whatever OTEL_BSP_") {
-				t.Error(log)
-			}
-			if code := n.stop(); code != exitFine {
-				t.Errorf("exit %d: %s", code, n.err.String())
-			}
-		})
-	}
-	for _, variable := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL=http/json", "OTEL_TRACES_EXPORTER=console,otlp", "OTEL_SDK_DISABLED=true", "OTEL_TRACES_EXPORTER=none"} {
-		n := launchProgram(t, listedge, []string{endpoint, variable}, "postgres://127.0.0.1:1/none")
-		if log := n.err.String(); strings.Contains(log, "OTEL_") {
-			t.Errorf("%s: %s", variable, log)
-		}
 	}
 }
 

@@ -1,9 +1,10 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,15 +17,9 @@ import (
 )
 
 // usageOf is what `listedge usage --json` prints.
-func usageOf(t *testing.T, database, workspace string, flags ...string) (u admin.Usage) {
+func usageOf(t *testing.T, database, workspace string, flags ...string) admin.Usage {
 	t.Helper()
-	printed := command(t, append([]string{"usage", "--database-url", database, "--workspace", workspace, "--json"}, flags...)...)
-	decoder := json.NewDecoder(strings.NewReader(printed))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&u); err != nil {
-		t.Fatalf("%v: %s", err, printed)
-	}
-	return u
+	return parsed[admin.Usage](t, append([]string{"usage", "--database-url", database, "--workspace", workspace}, flags...)...)
 }
 
 // ofKey is the usage of the key with that name.
@@ -92,7 +87,6 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 	busy, _ := keyNamed(t, database, workspace, "busy", "--rate", "100000")
 	limited, limitedID := keyNamed(t, database, workspace, "limited", "--rate", "0.001", "--burst", "5")
 	blocked, _ := keyNamed(t, database, workspace, "no contacts", "--scopes", "items:read")
-	keyNamed(t, database, workspace, "unused")
 	nodes := []*testNode{startNode(t, database, "--redis-url", redis), startNode(t, database, "--redis-url", redis)}
 
 	use := func(times int) {
@@ -133,12 +127,12 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 		}
 		return n
 	}
+	keys := []*keyed{busy, limited, blocked}
 	equal := func(u admin.Usage) bool {
-		sum := usage.Counts{Queries: queries()}
-		for _, k := range []*keyed{busy, limited, blocked} {
+		sum := usage.Counts{Queries: u.Totals.Queries}
+		for _, k := range keys {
 			got := ofKey(u, k.name)
-			got.Queries = 0
-			if got != k.seen {
+			if got.Queries = 0; got != k.seen {
 				return false
 			}
 			sum.Add(got)
@@ -148,27 +142,20 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 	var u admin.Usage
 	within(t, patience, "usage equals what clients have seen", func() bool {
 		u = usageOf(t, database, workspace)
-		return equal(u)
+		return equal(u) && u.Totals.Queries == queries()
 	})
 	if len(u.Keys) != 3 || u.Keys[0].Name != "busy" || u.WorkspaceID.String() != workspace || ofKey(u, "no contacts").Queries != 0 ||
-		ofKey(u, "busy").Queries < 20 {
+		ofKey(u, "busy").Queries < 20 || u.Since.Minute() != 0 || u.Until.Sub(u.Since) < 24*time.Hour || u.Until.Sub(u.Since) > 25*time.Hour {
 		t.Errorf("%+v", u)
 	}
-	if u.Since.Minute() != 0 || u.Until.Sub(u.Since) < 24*time.Hour || u.Until.Sub(u.Since) > 25*time.Hour {
-		t.Errorf("since %s, until %s", u.Since, u.Until)
-	}
 	for _, k := range u.Keys {
-		if k.LastUsedAt == nil || k.LastUsedAt.Before(began) || k.LastUsedAt.After(time.Now()) ||
-			!strings.HasPrefix(map[string]*keyed{"busy": busy, "limited": limited, "no contacts": blocked}[k.Name].text, k.Prefix) {
+		used := keys[slices.IndexFunc(keys, func(used *keyed) bool { return used.name == k.Name })]
+		if k.LastUsedAt == nil || k.LastUsedAt.Before(began) || k.LastUsedAt.After(time.Now()) || !strings.HasPrefix(used.text, k.Prefix) {
 			t.Errorf("%+v", k)
 		}
 	}
-	if text := command(t, "usage", "--database-url", database, "--workspace", workspace, "--since", "7d"); !strings.Contains(text, "busy") ||
-		!strings.Contains(text, fmt.Sprint(u.Totals.Requests)) {
-		t.Error(text)
-	}
-	if empty := command(t, "usage", "--database-url", database, "--workspace", other, "--json"); !strings.Contains(empty, `"keys":[]`) {
-		t.Error(empty)
+	if empty := usageOf(t, database, other); empty.Keys == nil || len(empty.Keys) > 0 {
+		t.Errorf("%+v", empty)
 	}
 
 	use(3) // what was counted last is written at shutdown
@@ -178,58 +165,48 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 			t.Fatal(n.err.String())
 		}
 	}
-	u = usageOf(t, database, workspace, "--since", "1h")
-	for _, k := range []*keyed{busy, limited, blocked} {
-		got := ofKey(u, k.name)
-		if got.Queries = 0; got != k.seen {
-			t.Errorf("%s: %+v, and clients have seen %+v", k.name, got, k.seen)
-		}
+	if u = usageOf(t, database, workspace, "--since", "1h"); !equal(u) || u.Totals.Queries < want {
+		t.Errorf("%+v, of at least %d queries; clients have seen %+v, %+v, %+v", u, want, busy.seen, limited.seen, blocked.seen)
 	}
-	if u.Totals.Queries < want {
-		t.Errorf("%d queries, of at least %d", u.Totals.Queries, want)
-	}
-
-	type listed struct {
-		Name       string
-		LastUsedAt *time.Time
-	}
-	list := func(flags ...string) (names []string, warned string) {
-		p := start(t, append([]string{"keys", "list", "--database-url", database, "--workspace", workspace, "--json"}, flags...)...)
-		<-p.ended
-		var all []listed
-		if err := json.Unmarshal([]byte(p.out.String()), &all); err != nil {
-			t.Fatal(err, p.err.String())
-		}
-		for _, k := range all {
-			if k.Name != "" {
-				names = append(names, fmt.Sprint(k.Name, " ", k.LastUsedAt != nil))
-			}
-		}
-		return names, p.err.String()
-	}
-	all, warned := list()
-	if strings.Join(all, ", ") != "busy true, limited true, no contacts true, unused false" || warned != "" {
-		t.Error(all, warned)
-	}
-	execute(t, database, "UPDATE api_keys SET created_at = created_at - interval '100 days'")
-	if unused, warned := list("--unused-for", "90d"); strings.Join(unused, ", ") != "unused false" || !strings.Contains(warned, "counted since") {
-		t.Error(unused, warned)
-	}
-	execute(t, database, "UPDATE usage_writers SET written_at = now() - interval '100 days' WHERE batch = 0")
-	execute(t, database, "UPDATE key_last_used SET last_used_at = now() - interval '91 days' WHERE key_id = $1", limitedID)
-	if unused, warned := list("--unused-for", "90d"); strings.Join(unused, ", ") != "limited true, unused false" || warned != "" {
-		t.Error(unused, warned)
-	}
-	if unused, _ := list("--unused-for", "110d"); len(unused) != 0 {
-		t.Error(unused)
-	}
-
 	execute(t, database, "DELETE FROM api_keys WHERE id = $1", limitedID)
 	if after := usageOf(t, database, workspace); after.Totals != u.Totals || len(after.Keys) != len(u.Keys) {
 		t.Errorf("%+v, and before a key was deleted %+v", after, u)
 	}
-	if text := command(t, "usage", "--database-url", database, "--workspace", workspace); !strings.Contains(text, limitedID+"  (deleted)") {
+	if text := command(t, "usage", "--database-url", database, "--workspace", workspace, "--since", "7d"); !strings.Contains(text, limitedID+"  (deleted)") ||
+		!strings.Contains(text, "busy") || !strings.Contains(text, fmt.Sprint(u.Totals.Requests)) {
 		t.Error(text)
+	}
+}
+
+// `keys list --unused-for` warns if uses have been counted for a shorter time than that.
+func TestUnusedKeysAreListed(t *testing.T) {
+	t.Parallel()
+	database := database(t)
+	workspace, key := workspaceWithKey(t, database)
+	late, _ := keyNamed(t, database, workspace, "late")
+	keyNamed(t, database, workspace, "unused")
+	n := startNode(t, database)
+	for _, key := range []string{key, late.text} {
+		n.first(t, "/v1/items", key).page(t)
+	}
+	n.stop()
+	execute(t, database, "UPDATE api_keys SET created_at = created_at - interval '100 days'")
+	for _, c := range []struct {
+		before, unusedFor, want string
+		warned                  bool
+	}{
+		{"SELECT", "90d", "unused", true},
+		{"UPDATE usage_writers SET written_at = now() - interval '100 days' WHERE batch = 0", "90d", "unused", false},
+		{"UPDATE key_last_used SET last_used_at = now() - interval '91 days' FROM api_keys WHERE key_id = id AND name = 'late'", "90d", "late unused", false},
+		{"SELECT", "110d", "", false},
+	} {
+		execute(t, database, c.before)
+		p := start(t, "keys", "list", "--database-url", database, "--workspace", workspace, "--unused-for", c.unusedFor)
+		<-p.ended
+		names := regexp.MustCompile(`\b(late|unused)\b`).FindAllString(p.out.String(), -1)
+		if strings.Join(names, " ") != c.want || strings.Contains(p.err.String(), "counted since") != c.warned {
+			t.Errorf("%+v: %s%s", c, p.out.String(), p.err.String())
+		}
 	}
 }
 
