@@ -75,7 +75,7 @@ func TestDecodeRefusesDamagedEntries(t *testing.T) {
 		flipped[bit/8] ^= 1 << (bit % 8)
 		refused("bit flipped", flipped, key)
 	}
-	for what, of := range map[string]string{"position": `0,"N"`, "snapshot": `0,"Xmax"`, "end": "true", "number of rows": "\x01\x10"} {
+	for what, of := range map[string]string{"position": `0,"N"`, "snapshot": `0,"Xmax"`, "end": "true", "number of rows": "\x01\x00\x01\x02"} {
 		damaged := bytes.Clone(entry)
 		damaged[headerSize+bytes.Index(damaged[headerSize:], []byte(of))] = 'x'
 		refused("a wrong "+what+" with a right checksum", sealed(damaged), key)

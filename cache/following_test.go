@@ -77,7 +77,7 @@ func (n *node) asked(fill cache.Fill, body string, source cache.Source) cache.Re
 
 func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
 	gone := rowAt(1, "")
-	gone.Flags = lists.Gone
+	gone.State = lists.Gone
 	unknown := rowAt(1, "")
 	for name, test := range map[string]struct {
 		changed []lists.Row
@@ -159,7 +159,7 @@ func TestWhyMemoryHasNoPage(t *testing.T) {
 		"stale, by age":          func(n *node) { n.SetTTLMode(true); boottimetest.Pass(ttl) },
 		"stale, changes missed":  func(n *node) { n.reset("epoch"); n.beat() },
 		"stale, a row unknown":   func(n *node) { n.change(n.q, rowAt(0, "")); n.beat() },
-		"stale, any row":         func(n *node) { n.change(n.q); n.settled[0].Rows = nil; n.beat() },
+		"stale, any row":         func(n *node) { n.change(n.q); n.beat() },
 		"stale, rows evicted": func(n *node) {
 			large := n.reads(shows(slices.Repeat([]string{strings.Repeat("x", rowsBudget/300)}, 200)...))
 			for _, list := range []string{"1", "2", "3"} { // each range has a second chance

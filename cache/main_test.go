@@ -148,7 +148,11 @@ func rowsOf(texts ...string) (rows []lists.Row) {
 }
 
 func rowAt(i int, text string) lists.Row {
-	return *(&lists.Row{ID: uuid.UUID{15: byte(i)}, CreatedAt: -int64(i)}).SetTexts("", text)
+	row := (&lists.Row{ID: uuid.UUID{15: byte(i)}, CreatedAt: -int64(i)}).SetTexts("", text)
+	if text == "" {
+		row.State = lists.TextUnknown
+	}
+	return *row
 }
 
 // shows is what a statement returned of a list that has these rows alone.
@@ -256,7 +260,7 @@ func (f *feed) snapshot() changefeed.Snapshot {
 // change is a transaction that leaves rows of the key's list.
 func (f *feed) change(key []byte, rows ...lists.Row) {
 	f.xid++
-	f.settled = append(f.settled, &changefeed.Change{XID: f.xid, LSN: f.xid, Lists: []changefeed.List{pageOf(key).List().Table}, Rows: [][]lists.Row{rows}})
+	f.settled = append(f.settled, &changefeed.Change{XID: f.xid, LSN: f.xid, Lists: []changefeed.Touched{{List: pageOf(key).List().Table, Rows: rows}}})
 }
 
 // reads is a fill by a statement on the primary, as the database is when it is made.

@@ -119,8 +119,7 @@ func (m *model) beat(f *modelFollower) {
 	to := h.LSN
 	for _, x := range f.unsettled {
 		c := x.change()
-		c.Rows = nil
-		h.Unsettled = append(h.Unsettled, c)
+		h.Unsettled = append(h.Unsettled, c.Unnamed())
 		to = min(to, x.lsn-1)
 	}
 	if h.LogServer = f.server.name; h.After.Compare(f.first) < 0 {

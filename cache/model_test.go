@@ -52,9 +52,12 @@ type modelTransaction struct {
 }
 
 func (x *modelTransaction) change() changefeed.Change {
-	c := changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.List{modelTable}, Rows: [][]lists.Row{{}}}
+	c := changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.Touched{{List: modelTable}}}
+	if len(x.rows) == 0 {
+		c.Lists = nil
+	}
 	for _, row := range x.rows {
-		c.Rows[0] = append(c.Rows[0], row)
+		c.Lists[0].Rows = append(c.Lists[0].Rows, row)
 	}
 	return c
 }
@@ -269,7 +272,7 @@ func (m *model) begin() {
 		}
 		x.rows[i] = *(&lists.Row{ID: uuid.UUID{byte(i + 1)}}).SetTexts("", fmt.Sprint(x.xid))
 		if m.chance(4) {
-			x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, Flags: lists.Gone}
+			x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, State: lists.Gone}
 		}
 		m.chains[i] = append(m.chains[i], x)
 	}
@@ -296,7 +299,7 @@ func (m *model) list(shows func(*modelTransaction) bool) (rows []lists.Row) {
 	for i, chain := range slices.Backward(m.chains[:]) {
 		for _, x := range slices.Backward(chain) {
 			if shows(x) {
-				if row := x.rows[i]; row.Flags&lists.Gone == 0 {
+				if row := x.rows[i]; row.State != lists.Gone {
 					rows = append(rows, row)
 				}
 				break

@@ -17,7 +17,6 @@ func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 	onNode(t, func(n *node) {
 		n.asked(n.reads(shows("a")), "a", cache.Origin)
 		n.change(n.q)
-		n.settled[0].Rows = nil
 		n.beat()
 		boottimetest.Pass(fillPause)
 		n.run = "another"
@@ -79,9 +78,10 @@ func TestStandbys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onNode(t, func(n *node) {
-				n.change(n.q, rowAt(0, "A"))
 				if test.forgotten {
-					n.settled[0].Rows = nil
+					n.change(n.q)
+				} else {
+					n.change(n.q, rowAt(0, "A"))
 				}
 				n.beat()
 				proof := n.clock.Now()

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"listedge/cache/replica"
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -51,7 +50,7 @@ func BenchmarkRead(b *testing.B) {
 
 // BenchmarkChange changes one row of a table with 256 lists, all of which show it.
 func BenchmarkChange(b *testing.B) {
-	const all = ^(lists.Gone | lists.NameUnknown)
+	const all = ^lists.Flags(0)
 	r := replica.New(roomy)
 	r.Apply(settled(1))
 	for i := range 256 {
@@ -70,9 +69,7 @@ func BenchmarkChange(b *testing.B) {
 		row := rowAt(int(n) % 250)
 		row.SetTexts(row.NameKey(), row.Text()+" "[:n/250%2]).Flags = all
 		n++
-		c := &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}}
-		c.Rows = [][]lists.Row{{row}}
-		r.Apply(settled(n, c))
+		r.Apply(settled(n, changeOf(n, row)))
 	}
 	if s := r.Stats(); s.Lists != 256 {
 		b.Errorf("%+v", s)

@@ -47,50 +47,45 @@ const (
 // describe makes the change as the log has it.
 func (x *transaction) describe(db *database) {
 	if x.says == sayCollection {
-		x.change.Whole = 1 << lists.Items
+		x.change.Lists = []changefeed.Touched{changefeed.AllRowsOf(lists.Items)}
 		return
 	}
-	x.change.Lists = []changefeed.List{modelTable}
+	x.change.Lists = []changefeed.Touched{{List: modelTable}}
 	if x.says == sayAnyRow {
 		return
 	}
-	rows := []lists.Row{}
 	for i, row := range x.rows {
 		if row == nil {
-			row = &lists.Row{ID: uuid.UUID{byte(i + 1)}, Flags: lists.Gone}
+			row = &lists.Row{ID: uuid.UUID{byte(i + 1)}, State: lists.Gone}
 		}
 		says := *row
 		switch x.says {
 		case sayChanged:
-			if before := db.before(i); before != nil && row.Flags&lists.Gone == 0 {
+			if before := db.before(i); before != nil && row.State != lists.Gone {
 				says = unlike(row, before)
 			}
 		case sayNoText:
-			says.SetTexts(row.NameKey(), "")
+			says.ForgetText()
 		case sayNoName:
-			says.SetTexts("", "").Flags |= lists.NameUnknown
+			says.SetTexts("", "").State = max(row.State, lists.PlaceUnknown)
 		}
-		rows = append(rows, says)
+		x.change.Lists[0].Rows = append(x.change.Lists[0].Rows, says)
 	}
-	x.change.Rows = [][]lists.Row{rows}
 }
 
 // unlike returns a row as the log has it if Postgres does not send what it has in common with the version before.
 func unlike(row, before *lists.Row) lists.Row {
 	now, then := valuesOf(row), valuesOf(before)
 	says, name, description := *row, quoted(now.Name), quoted(now.Description)
-	if now.Name == then.Name {
-		says.Flags |= lists.NameUnknown
-		name = ""
-	}
+	key := says.NameKey()
 	if now.Description == then.Description {
-		description = ""
+		description, says.State = "", lists.TextUnknown
 	}
-	key, text := says.NameKey(), modelText(name, quoted(now.Sku), description)
-	if name == "" {
-		key = ""
+	if now.Name == then.Name {
+		name, key, says.State = "", "", lists.PlaceUnknown
 	}
-	if name == "" || description == "" {
+	text := modelText(name, quoted(now.Sku), description)
+	if says.State != lists.Known {
 		text = "," + text[1:]
 	}
 	return *says.SetTexts(key, text)

@@ -147,36 +147,27 @@ const rowBytes = 48 + 72
 
 func rowSize(r *lists.Row) int { return rowBytes + r.Size() }
 
-// belonging says whether a version of a row belongs to a list.
-type belonging uint8
-
-const (
-	foreign belonging = iota
-	member
-	unknown    // it may belong there; its position is known
-	everywhere // it may belong anywhere in the list
-)
-
-// belongs says whether the row belongs to the list k. searchText returns the text that searches
-// compare; known is false if the row does not have it.
-func belongs(row *lists.Row, k *Key, searchText func() (text string, known bool)) belonging {
+// stateIn says what is known of a row in the list: Known if it belongs there, Gone if it does not,
+// TextUnknown if it may belong there at its position, and PlaceUnknown if it may anywhere. searchText returns
+// the text that searches compare; known is false if the row does not have it.
+func (k *Key) stateIn(row *lists.Row, searchText func() (text string, known bool)) lists.State {
 	switch {
-	case row.Flags&lists.Gone != 0 || row.Flags&k.Filter != k.Filter:
-		return foreign
+	case row.State == lists.Gone || row.Flags&k.Filter != k.Filter:
+		return lists.Gone
 	case !row.HasPosition(k.Order):
-		return everywhere
-	case row.Flags&lists.NameUnknown != 0 || row.Text() == "":
-		return unknown
+		return lists.PlaceUnknown
+	case row.State != lists.Known:
+		return lists.TextUnknown
 	case k.Search == "":
-		return member
+		return lists.Known
 	}
 	switch text, known := searchText(); {
 	case !known:
-		return unknown
+		return lists.TextUnknown
 	case strings.Contains(text, k.Search):
-		return member
+		return lists.Known
 	}
-	return foreign
+	return lists.Gone
 }
 
 // positions are where one version of a row stands, in each order.
@@ -269,10 +260,8 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lis
 		before = at
 		switch {
 		case unseen[row.ID] != nil:
-		case row.Flags&f.Filter != f.Filter || row.Text() == "":
+		case row.Flags&f.Filter != f.Filter || row.State != lists.Known:
 			return nil, until, Inconsistent
-		case !row.HasPosition(f.Order):
-			return nil, until, AnyRow
 		default:
 			rows = append(rows, &row)
 		}
@@ -281,14 +270,14 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lis
 		until = behind(before)
 	}
 	for _, row := range unseen {
-		switch belongs(row, &f.Key, func() (string, bool) { return f.Table.Collection.SearchText(row) }) {
-		case everywhere:
+		switch f.stateIn(row, func() (string, bool) { return f.Table.Collection.SearchText(row) }) {
+		case lists.PlaceUnknown:
 			return nil, until, AnyRow
-		case unknown:
+		case lists.TextUnknown:
 			if at := row.Position(f.Order); at > f.After {
 				until = min(until, at)
 			}
-		case member:
+		case lists.Known:
 			own := *row // without its neighbours in the change
 			rows = append(rows, &own)
 		}
@@ -322,15 +311,6 @@ func (o Outcome) String() string {
 	return [...]string{"merged", "parked", "resynced", "wrong-server", "too-old", "any-row", "inconsistent", "dropped"}[o]
 }
 
-// completed returns the row with what it lacks taken from an earlier version, if that is known.
-func completed(row, before *lists.Row) *lists.Row {
-	if before == nil || !row.IsPartial() {
-		return row
-	}
-	whole := row.Complete(before)
-	return &whole
-}
-
 // point is when a change was settled: the heartbeat that showed it, and the change's own LSN.
 type point struct {
 	at  changefeed.Position
@@ -340,9 +320,8 @@ type point struct {
 // remembered is a settled change of one table, kept for fills that do not show it.
 type remembered struct {
 	point
-	xid   uint64
-	table changefeed.List // without a workspace: the whole collection
-	rows  []lists.Row     // nil = any row may have changed
+	xid uint64
+	changefeed.Touched
 }
 
 // rememberedBytes and changedBytes are the bytes of a change and of each of its rows, without
@@ -351,8 +330,8 @@ const rememberedBytes, changedBytes = 144, 64
 
 func (c *remembered) bytes() int {
 	n := rememberedBytes
-	for i := range c.rows {
-		n += changedBytes + c.rows[i].Size()
+	for i := range c.Rows {
+		n += changedBytes + c.Rows[i].Size()
 	}
 	return n
 }
@@ -370,7 +349,7 @@ type history struct {
 
 func (h *history) add(c *remembered) {
 	h.queue = append(h.queue, c)
-	h.of[c.table] = append(h.of[c.table], c)
+	h.of[c.List] = append(h.of[c.List], c)
 	h.bytes += c.bytes()
 }
 
@@ -389,10 +368,10 @@ func (h *history) trim(budget int) {
 		h.queue[0], h.queue = nil, h.queue[1:]
 		h.floor = point{c.at, max(h.floor.lsn, c.lsn)}
 		h.bytes -= c.bytes()
-		if of := h.of[c.table]; len(of) > 1 {
-			of[0], h.of[c.table] = nil, of[1:]
+		if of := h.of[c.List]; len(of) > 1 {
+			of[0], h.of[c.List] = nil, of[1:]
 		} else {
-			delete(h.of, c.table)
+			delete(h.of, c.List)
 		}
 	}
 }

@@ -122,7 +122,8 @@ func (m *model) apply(n *modelNode) {
 		for _, earlier := range m.beats[:n.since] {
 			for _, c := range earlier.changes {
 				if !b.Snapshot.Sees(c.XID) {
-					n.unsettled = append(n.unsettled, &changefeed.Change{XID: c.XID, LSN: c.LSN, Lists: c.Lists, Whole: c.Whole})
+					unnamed := c.Unnamed()
+					n.unsettled = append(n.unsettled, &unnamed)
 				}
 			}
 		}

@@ -146,29 +146,24 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 
 // settle applies a change that the database shows from now on.
 func (r *Replica) settle(c *changefeed.Change, at point) {
-	for i, of := range c.Lists {
+	for _, of := range c.Lists {
 		if of.Collection == lists.Keys {
 			continue
 		}
-		rows := c.RowsOf(i)
-		r.history.add(&remembered{point: at, xid: c.XID, table: of, rows: rows})
-		switch t := r.tables[of]; {
-		case t == nil:
-		case rows == nil:
-			r.forget(t)
-		default:
-			for i := range rows {
-				r.change(t, &rows[i])
-			}
-		}
-	}
-	for _, collection := range lists.All {
-		if c.Touches(collection) {
-			r.history.add(&remembered{point: at, xid: c.XID, table: changefeed.List{Collection: collection}})
-			for of, t := range r.tables {
-				if of.Collection == collection {
+		r.history.add(&remembered{point: at, xid: c.XID, Touched: of})
+		switch t := r.tables[of.List]; {
+		case of.OfAll():
+			for _, t := range r.tables {
+				if t.of.Collection == of.Collection {
 					r.forget(t)
 				}
+			}
+		case t == nil:
+		case len(of.Rows) == 0:
+			r.forget(t)
+		default:
+			for i := range of.Rows {
+				r.change(t, &of.Rows[i])
 			}
 		}
 	}
@@ -191,7 +186,7 @@ func (r *Replica) change(t *table, changed *lists.Row) {
 	next := *changed // without its neighbours in the change
 	row := &next
 	if old := t.rows[row.ID].row; old != nil {
-		next = changed.Complete(old)
+		next = *changed.Complete(old)
 		if *old == next {
 			return
 		}
@@ -200,13 +195,13 @@ func (r *Replica) change(t *table, changed *lists.Row) {
 			r.remove(l, old, from[l.Order])
 		}
 	}
-	if row.Flags&lists.Gone != 0 {
+	if row.State == lists.Gone {
 		return
 	}
 	to := positionsOf(t.of.Collection, row)
 	searchText := sync.OnceValues(func() (string, bool) { return t.of.Collection.SearchText(row) })
 	for _, l := range t.lists {
-		r.put(l, row, to[l.Order], belongs(row, &l.Key, searchText))
+		r.put(l, row, to[l.Order], l.stateIn(row, searchText))
 	}
 }
 
@@ -229,10 +224,10 @@ func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
 
 // put puts a row into the range that covers its position, if it belongs there. What is not
 // known for certain is not covered any more.
-func (r *Replica) put(l *List, row *lists.Row, at lists.Position, b belonging) {
+func (r *Replica) put(l *List, row *lists.Row, at lists.Position, state lists.State) {
 	i, covered := l.find(at)
 	switch {
-	case b == member && covered:
+	case state == lists.Known && covered:
 		l.version.Add(1)
 		g := l.ranges[i]
 		g.rows = slices.Insert(g.rows, g.find(at), row)
@@ -240,10 +235,10 @@ func (r *Replica) put(l *List, row *lists.Row, at lists.Position, b belonging) {
 		if n := len(g.rows); n > r.longest {
 			r.cut(l, g.rows[n/2].Position(l.Order))
 		}
-	case b == unknown && covered:
+	case state == lists.TextUnknown && covered:
 		r.counts.Uncovered++
 		r.uncover(l, at, behind(at))
-	case b == everywhere:
+	case state == lists.PlaceUnknown:
 		r.counts.Uncovered++
 		r.drop(l)
 	}
@@ -307,25 +302,25 @@ func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
 			switch {
 			case f.sees(c):
 				continue
-			case c.rows == nil:
+			case len(c.Rows) == 0:
 				return nil, AnyRow
 			case rows == nil:
 				rows = map[uuid.UUID]*lists.Row{}
 			}
-			for i := range c.rows {
-				row := &c.rows[i]
-				rows[row.ID] = completed(row, rows[row.ID])
+			for i := range c.Rows {
+				row := &c.Rows[i]
+				rows[row.ID] = row.Complete(rows[row.ID])
 			}
 		}
 	}
 	for i := range f.Rows {
 		if row := rows[f.Rows[i].ID]; row != nil {
-			rows[row.ID] = completed(row, &f.Rows[i])
+			rows[row.ID] = row.Complete(&f.Rows[i])
 		}
 	}
 	if t := r.tables[f.Table]; t != nil {
 		for id, row := range rows {
-			rows[id] = completed(row, t.rows[id].row)
+			rows[id] = row.Complete(t.rows[id].row)
 		}
 	}
 	return rows, Merged

@@ -23,7 +23,7 @@ func settled(n uint64, changes ...*changefeed.Change) *changefeed.Beat {
 }
 
 func changeOf(n uint64, rows ...lists.Row) *changefeed.Change {
-	return &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.List{byCreatedAt.Table}, Rows: [][]lists.Row{rows}}
+	return &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.Touched{{List: byCreatedAt.Table, Rows: rows}}}
 }
 
 var roomy = replica.Budgets{Rows: 1 << 30, Changes: 1 << 24, Parked: 1 << 24, Lists: 256}
@@ -108,7 +108,7 @@ func TestAnALTERTABLEThatAStandbyShowsFirst(t *testing.T) {
 	if rows, ok := cut(t, r, byCreatedAt, 0, 4); !ok || *rows[3] != rowAt(3) {
 		t.Error("a page is a mixture")
 	}
-	altered := &changefeed.Change{XID: 6, LSN: 6, Whole: 1 << byCreatedAt.Table.Collection}
+	altered := &changefeed.Change{XID: 6, LSN: 6, Lists: []changefeed.Touched{changefeed.AllRowsOf(byCreatedAt.Table.Collection)}}
 	if r.Apply(settled(6, altered)); f.Outcome() != replica.AnyRow {
 		t.Error(f.Outcome())
 	}
@@ -269,7 +269,7 @@ func TestMemory(t *testing.T) {
 // that the state has.
 func TestWhatChangesLeaveIsOfTheVersionBefore(t *testing.T) {
 	partial := func(text string) lists.Row {
-		row := lists.Row{ID: rowAt(1).ID, CreatedAt: -1, Flags: lists.NameUnknown}
+		row := lists.Row{ID: rowAt(1).ID, CreatedAt: -1, State: lists.PlaceUnknown}
 		return *row.SetTexts("", text)
 	}
 	renamed := rowAt(1)
@@ -286,7 +286,7 @@ func TestWhatChangesLeaveIsOfTheVersionBefore(t *testing.T) {
 		{"of another change", []lists.Row{renamed, stock}, `{"id":"1","name":"z","sku":"s","description":"d"}`},
 		{"of all changes", []lists.Row{stock, renamed, stock, partial(`,"id":"1","name":,"sku":null,"description":"e"}`)},
 			`{"id":"1","name":"z","sku":null,"description":"e"}`},
-		{"of a row that was gone", []lists.Row{{ID: renamed.ID, Flags: lists.Gone}, stock}, ""},
+		{"of a row that was gone", []lists.Row{{ID: renamed.ID, State: lists.Gone}, stock}, ""},
 	} {
 		for _, held := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, held %t", c.name, held), func(t *testing.T) {

@@ -40,13 +40,20 @@ func ParsePosition(s string) (p Position, err error) {
 
 // List is a collection of one workspace: what a change touches, and what a page depends on.
 // Of lists.Keys it is one row: Workspace is then the ID of the API key or of the workspace.
+// Without a Workspace it stands for those of all workspaces.
 type List struct {
 	Workspace  uuid.UUID
 	Collection lists.Collection
 }
 
-// MarshalText implements encoding.TextMarshaler: the collection, and the id in base64.
+// OfAll reports whether the list stands for those of all workspaces.
+func (l List) OfAll() bool { return l.Workspace == uuid.Nil }
+
+// MarshalText implements encoding.TextMarshaler: the collection, and the id in base64, if there is one.
 func (l List) MarshalText() ([]byte, error) {
+	if l.OfAll() {
+		return []byte{'0' + byte(l.Collection)}, nil
+	}
 	return base64.RawStdEncoding.AppendEncode([]byte{'0' + byte(l.Collection)}, l.Workspace[:]), nil
 }
 
@@ -54,7 +61,10 @@ func (l List) MarshalText() ([]byte, error) {
 func (l *List) UnmarshalText(text []byte) error {
 	var id []byte
 	if len(text) > 0 && text[0]-'0' < byte(lists.Collections) {
-		l.Collection = lists.Collection(text[0] - '0')
+		l.Collection, l.Workspace = lists.Collection(text[0]-'0'), uuid.Nil
+		if len(text) == 1 {
+			return nil
+		}
 		id, _ = base64.RawStdEncoding.AppendDecode(nil, text[1:])
 	}
 	if len(id) != len(l.Workspace) {
@@ -66,27 +76,33 @@ func (l *List) UnmarshalText(text []byte) error {
 
 // Change is one committed transaction.
 type Change struct {
-	XID   uint64 `json:"x"` // 64 bits wide: with its wrap-around count
-	LSN   uint64 `json:"l"` // the end of its commit record
-	Lists []List `json:"p,omitempty"`
-	Whole uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
-
-	CommittedAt int64 `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
-	// Rows[i] has the rows of Lists[i] that changed, as the transaction left them. They are
-	// immutable.
-	Rows [][]lists.Row `json:"-"`
+	XID         uint64    `json:"x"` // 64 bits wide: with its wrap-around count
+	LSN         uint64    `json:"l"` // the end of its commit record
+	Lists       []Touched `json:"p,omitempty"`
+	CommittedAt int64     `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
 }
 
-// RowsOf returns the rows of Lists[i] that changed; nil = any may have.
-func (c *Change) RowsOf(i int) []lists.Row {
-	if i < len(c.Rows) {
-		return c.Rows[i]
+// Unnamed returns the change without its rows, lists and time: all rows of its collections may have changed.
+func (c *Change) Unnamed() Change {
+	short := Change{XID: c.XID, LSN: c.LSN}
+	for collection := range lists.Collections {
+		if slices.ContainsFunc(c.Lists, func(l Touched) bool { return l.Collection == collection }) {
+			short.Lists = append(short.Lists, AllRowsOf(collection))
+		}
 	}
-	return nil
+	return short
 }
 
-// Touches says whether the collection is touched as a whole.
-func (c *Change) Touches(collection lists.Collection) bool { return c.Whole&(1<<collection) != 0 }
+// Touched is a list that a transaction changed. In JSON it is the List alone.
+type Touched struct {
+	List
+	// Rows are the rows that changed, as the transaction left them. They are immutable. Without any, each
+	// row of the list may have changed; so it is if the list is OfAll.
+	Rows []lists.Row
+}
+
+// AllRowsOf says that each row of a collection may have changed, in any workspace.
+func AllRowsOf(c lists.Collection) Touched { return Touched{List: List{Collection: c}} }
 
 // TermStart is the first entry of a term: a follower has taken the slot.
 type TermStart struct {
@@ -103,7 +119,7 @@ type Heartbeat struct {
 	Catalog   string   `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
 	After     Position `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
 	LogServer string   `json:"g,omitempty"` // the server that appended this entry and the one at After; empty = there is one only
-	Unsettled []Change `json:"u,omitempty"` // published, and not yet seen by the snapshot; without lists: any row of their collections may have changed
+	Unsettled []Change `json:"u,omitempty"` // published, and not yet seen by the snapshot; they name no rows, only collections
 }
 
 // Entry is an entry of the log: a Change, a TermStart or a Heartbeat.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"listedge/internal/lists"
 )
 
@@ -315,11 +317,11 @@ func testRoundTrip(t *testing.T, log Log, epoch string) {
 
 func randomEntry(r *rand.Rand, at Position) Entry {
 	change := func() (c Change) {
-		c.XID, c.LSN, c.Whole = number(r), number(r), uint8(r.Uint32())
+		c.XID, c.LSN = number(r), number(r)
 		for range r.IntN(4) {
-			p := List{Collection: lists.Collection(r.IntN(int(lists.Collections)))}
-			for i := range p.Workspace {
-				p.Workspace[i] = byte(r.Uint32())
+			p := Touched{List: List{Collection: lists.Collection(r.IntN(int(lists.Collections)))}}
+			if r.IntN(4) > 0 {
+				p.Workspace = uuid.UUID{byte(r.Uint32()), 1, 15: byte(r.Uint32())}
 			}
 			c.Lists = append(c.Lists, p)
 		}
@@ -332,19 +334,15 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 	case 1:
 		c := change()
 		c.CommittedAt = int64(number(r))
-		for range c.Lists {
-			rows := make([]lists.Row, r.IntN(3))
-			for i := range rows {
-				rows[i] = lists.Row{ID: c.Lists[0].Workspace, Flags: lists.Flags(r.Uint32())}
-				if rows[i].Flags&lists.Gone == 0 {
-					rows[i].CreatedAt = int64(number(r))
-					rows[i].SetTexts("abc"[:r.IntN(4)], "{\"a\n\"}"[:r.IntN(5)])
+		for i := range c.Lists {
+			for range r.IntN(3) {
+				row := lists.Row{ID: c.Lists[0].Workspace, State: lists.State(r.IntN(int(lists.States)))}
+				if row.State != lists.Gone {
+					row.CreatedAt, row.Flags = int64(number(r)), lists.Flags(r.Uint32())
+					row.SetTexts("abc"[:r.IntN(4)], "{\"a\n\"}"[:r.IntN(5)])
 				}
+				c.Lists[i].Rows = append(c.Lists[i].Rows, row)
 			}
-			if len(rows) == 0 {
-				rows = nil
-			}
-			c.Rows = append(c.Rows, rows)
 		}
 		e.Change = &c
 	default:

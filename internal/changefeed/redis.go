@@ -39,7 +39,7 @@ const (
 	// line feed the Rows of each list of its Change, by lists.AppendRows. A format that
 	// differs in anything has another version.
 	entryField   = "e"
-	entryVersion = '1'
+	entryVersion = '2'
 
 	// logLife is the expiry of a log after its last entry: old epochs remove
 	// themselves.
@@ -229,10 +229,10 @@ func (w *writer) append(ctx context.Context, keys []string, epoch string, entrie
 			return fmt.Errorf("encode entry %s: %w", e.Position, err)
 		}
 		body = append([]byte{entryVersion}, body...)
-		if e.Change != nil && len(e.Change.Rows) > 0 {
+		if e.Change != nil {
 			body = append(body, '\n')
-			for _, rows := range e.Change.Rows {
-				body = lists.AppendRows(body, rows)
+			for _, l := range e.Change.Lists {
+				body = lists.AppendRows(body, l.Rows)
 			}
 		}
 		args = append(args, e.Position.String(), body)
@@ -331,18 +331,16 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 func decode(at Position, fields map[string]any) (e Entry) {
 	body, _ := fields[entryField].(string)
 	head, tail, _ := strings.Cut(body, "\n")
-	var all [][]lists.Row
-	ok := true
-	for rest := []byte(tail); ok && len(rest) > 0; {
-		var rows []lists.Row
-		rows, rest, ok = lists.ParseRows(rest)
-		all = append(all, rows)
-	}
-	if !ok || head == "" || head[0] != entryVersion || json.Unmarshal([]byte(head[1:]), &e) != nil {
-		e = Entry{}
-	}
+	ok := head != "" && head[0] == entryVersion && json.Unmarshal([]byte(head[1:]), &e) == nil
 	if e.Change != nil {
-		e.Change.Rows = all
+		rest := []byte(tail)
+		for i := 0; ok && i < len(e.Change.Lists); i++ {
+			e.Change.Lists[i].Rows, rest, ok = lists.ParseRows(rest)
+		}
+		ok = ok && len(rest) == 0
+	}
+	if !ok {
+		e = Entry{}
 	}
 	e.Position = at
 	return e

@@ -128,8 +128,8 @@ func TestRedisAway(t *testing.T) {
 func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	_, client := startRedis(t)
 	log := NewRedis(client, shop())
-	unreadable := []string{"", "1", "1{", "1null", "1[]", `1"x"`, `1{"h":{"l":-1}}`, `1{"h":{"l":1},"c":{"x":"1"}}`, "1{\"c\":{\"x\":1}}\nAAAA",
-		`2{"h":{"l":1}}`, `{"h":{"l":1}}`, "\xff\x00"}
+	unreadable := []string{"", "2", "2{", "2null", "2[]", `2"x"`, `2{"h":{"l":-1}}`, `2{"h":{"l":1},"c":{"x":"1"}}`, "2{\"c\":{\"x\":1}}\nAAAA",
+		`2{"c":{"x":1,"p":["0"]}}`, `1{"h":{"l":1}}`, `{"h":{"l":1}}`, "\xff\x00"}
 	want := []Entry{beat(1, 1)}
 	add(t, log, "a", want...)
 	for n, body := range unreadable {
@@ -262,7 +262,7 @@ func TestARowTakesFewBytes(t *testing.T) {
 	}{
 		{"a name of 40 characters", 1, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("n", 40), text), 975},
 		{"a name of 80 Han characters", 1, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("茶", 80), text), 1350},
-		{"gone", 1, lists.Row{Flags: lists.Gone}, 175},
+		{"gone", 1, lists.Row{State: lists.Gone}, 175},
 		{"ten rows", 10, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("n", 40), text), 900},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestARowTakesFewBytes(t *testing.T) {
 					rows[i].ID = uuid.New()
 				}
 				entries = append(entries, Entry{Position: Position{4_000_000_000, n}, Change: &Change{XID: 4_000_000_000 + n, LSN: 800_000_000_000 + n,
-					CommittedAt: 1 << 50, Lists: []List{{uuid.New(), lists.Items}}, Rows: [][]lists.Row{rows}}})
+					CommittedAt: 1 << 50, Lists: []Touched{{List{uuid.New(), lists.Items}, rows}}}})
 			}
 			for some := range slices.Chunk(entries, batch) {
 				if err := log.Append(inTime(t), "a", some...); err != nil {

@@ -47,7 +47,7 @@ func termStart(term uint64, previous Position) Entry {
 }
 
 func change(term, n, xid uint64) Entry {
-	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []List{{Workspace: uuid.UUID{1}, Collection: lists.Items}}}}
+	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []Touched{{List: List{Workspace: uuid.UUID{1}, Collection: lists.Items}}}}}
 }
 
 // heartbeat is a heartbeat whose snapshot was taken after the entry at after. If after is zero,

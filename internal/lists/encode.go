@@ -5,21 +5,26 @@ import "encoding/binary"
 // rowsVersion begins the encoding of rows, in the log of changes and in pages in Redis. Numbers
 // are sizes in bytes; all fields without one are varints:
 //
-//	version 2 | rows | for each: flags 1 | id 16 | created_at | length of the name key | length of both texts | name key, text
+//	version 3 | rows | for each: state 1 | id 16 | flags 1 | created_at | length of the name key | length of both texts | name key, text
 //
 // A row that is Gone ends with its id.
-const rowsVersion = 2
+const rowsVersion = 3
 
 // AppendRows appends the encoding of the rows.
 func AppendRows(b []byte, rows []Row) []byte {
 	b = binary.AppendUvarint(append(b, rowsVersion), uint64(len(rows)))
 	for i := range rows {
 		r := &rows[i]
-		if b = append(append(b, byte(r.Flags)), r.ID[:]...); r.Flags&Gone != 0 {
+		b = append(b, byte(r.State))
+		b = append(b, r.ID[:]...)
+		if r.State == Gone {
 			continue
 		}
-		b = binary.AppendUvarint(binary.AppendVarint(b, r.CreatedAt), uint64(r.key))
-		b = append(binary.AppendUvarint(b, uint64(len(r.texts))), r.texts...)
+		b = append(b, byte(r.Flags))
+		b = binary.AppendVarint(b, r.CreatedAt)
+		b = binary.AppendUvarint(b, uint64(r.key))
+		b = binary.AppendUvarint(b, uint64(len(r.texts)))
+		b = append(b, r.texts...)
 	}
 	return b
 }
@@ -40,14 +45,20 @@ func ParseRows(b []byte) (rows []Row, rest []byte, ok bool) {
 	}
 	for i := range rows {
 		r := &rows[i]
-		if len(b) < least {
+		if len(b) < least || b[0] >= byte(States) {
+			return nil, nil, false
+		}
+		r.State = State(b[0])
+		copy(r.ID[:], b[1:])
+		b = b[least:]
+		if r.State == Gone {
+			continue
+		}
+		if len(b) == 0 {
 			return nil, nil, false
 		}
 		r.Flags = Flags(b[0])
-		copy(r.ID[:], b[1:])
-		if b = b[least:]; r.Flags&Gone != 0 {
-			continue
-		}
+		b = b[1:]
 		at, size := binary.Varint(b)
 		b = b[max(0, size):]
 		key, keySize := binary.Uvarint(b)

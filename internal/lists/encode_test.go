@@ -13,10 +13,10 @@ func TestRowsAreReadAsTheyWereWritten(t *testing.T) {
 	id := uuid.MustParse("0197a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
 	for name, rows := range map[string][]Row{
 		"none":        nil,
-		"gone":        {{ID: id, Flags: Gone}},
-		"not known":   {{ID: id, Flags: NameUnknown | Low, CreatedAt: math.MaxInt64}},
+		"gone":        {{ID: id, State: Gone}},
+		"not known":   {{ID: id, State: PlaceUnknown, Flags: Low, CreatedAt: math.MaxInt64}},
 		"a long text": {*(&Row{ID: id, CreatedAt: math.MinInt64}).SetTexts(strings.Repeat("\U0010ffff", NameKeyLength), strings.Repeat("x", 1<<20))},
-		"three rows":  {*(&Row{ID: id, Flags: Tracked | Goods, CreatedAt: -1}).SetTexts("\x01", "{}"), {ID: uuid.Max, Flags: Gone}, {Flags: Suppliers, CreatedAt: 1}},
+		"three rows":  {*(&Row{ID: id, Flags: Tracked | Goods, CreatedAt: -1}).SetTexts("\x01", "{}"), {ID: uuid.Max, State: Gone}, {Flags: Suppliers, CreatedAt: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := AppendRows([]byte("x"), rows)[1:]
@@ -30,7 +30,7 @@ func TestRowsAreReadAsTheyWereWritten(t *testing.T) {
 			}
 		})
 	}
-	for name, b := range map[string]string{"another version": "\x01\x00", "more rows than bytes": "\x02\xff\xff\xff\xff\x0f" + string(id[:])} {
+	for name, b := range map[string]string{"another version": "\x02\x00", "a state unheard of": "\x03\x01\x04" + string(id[:]), "more rows than bytes": "\x03\xff\xff\xff\xff\x0f" + string(id[:])} {
 		t.Run(name, func(t *testing.T) {
 			if is, _, ok := ParseRows([]byte(b)); ok {
 				t.Errorf("%+v", is)

@@ -88,16 +88,13 @@ var descriptions = [Collections]description{
 	},
 }
 
-// Flags are the values of filters that a row has, or that all rows of a list have, and
-// what is known of a row.
+// Flags are the values of filters that a row has, or that all rows of a list have.
 type Flags uint8
 
-// The flags of rows that changed, of items, and of contacts.
+// The flags of items, and of contacts. Cursors have them: their bits stay as they are.
 const (
-	Gone        Flags = 1 << iota // no list has the row: deleted, not active, or moved to another workspace
-	NameUnknown                   // the row has no NameKey: it may be anywhere in a list by name
-	Tracked
-	Low // tracked, has a reorder point, and is at or below it
+	Tracked Flags = 4 << iota
+	Low           // tracked, has a reorder point, and is at or below it
 	Goods
 	Services
 	Customers

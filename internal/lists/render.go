@@ -44,19 +44,23 @@ func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
 	r.CreatedAt, r.Flags = instant(values[last]), c.flags(values)
 	var space [1 << 10]byte // most rows are shorter
 	key := space[:0]
+	switch {
+	case !named:
+		r.State = PlaceUnknown
+	case unsent != 0:
+		r.State = TextUnknown
+	}
 	if named {
 		key = appendNameKey(key, values[name])
-	} else {
-		r.Flags |= NameUnknown
 	}
 	texts, err := c.appendText(key, values, unsent)
 	if err != nil && !errors.Is(err, ErrBounds) {
 		return Row{}, err
 	}
-	if err != nil {
-		texts = texts[:len(key)]
-	}
 	r.texts, r.key = string(texts), uint16(len(key))
+	if err != nil {
+		r.ForgetText()
+	}
 	return r, err
 }
 

@@ -10,17 +10,32 @@ import (
 	"github.com/google/uuid"
 )
 
+// State says what is known of a row, in ascending order of what is not.
+type State uint8
+
+const (
+	Known        State = iota
+	TextUnknown        // not all of its text
+	PlaceUnknown       // nor its name: it may be anywhere in a list by name
+	Gone               // only that no list has it: it is deleted, not active, or moved to another workspace
+	States             // their number
+)
+
 // Row is one version of a row of a list, in 48 bytes and its texts: a node holds many.
 type Row struct {
 	ID        uuid.UUID
-	CreatedAt int64  // microseconds since 1970
-	texts     string // the name key, and the text behind it
-	key       uint16 // length of the name key
-	Flags     Flags
+	CreatedAt int64 // microseconds since 1970
+	// texts has the name key, and behind it the text, or what is known of it: Postgres does not send long
+	// values that a change left as they were. Such a partial text is the JSON of the row without these
+	// values, and begins with the comma of its first field.
+	texts string
+	key   uint16 // length of the name key
+	Flags Flags
+	State State
 }
 
 // SetTexts sets the name key, which is NameKey of the name, and the text: the row as a page
-// shows it, in JSON; empty = not known. It returns r.
+// shows it, in JSON. It returns r.
 func (r *Row) SetTexts(nameKey, text string) *Row {
 	r.texts, r.key = nameKey+text, uint16(len(nameKey))
 	return r
@@ -29,47 +44,52 @@ func (r *Row) SetTexts(nameKey, text string) *Row {
 // NameKey returns the name's key.
 func (r *Row) NameKey() string { return r.texts[:r.key] }
 
-// Text returns the row as a page shows it, in JSON; empty = not known.
+// Text returns the row as a page shows it, in JSON; empty = it is not Known.
 func (r *Row) Text() string {
-	if r.IsPartial() {
+	if r.State != Known {
 		return ""
 	}
 	return r.texts[r.key:]
 }
 
-// IsPartial reports whether the row lacks values that a change left as they were, and that Postgres
-// therefore did not send. Its text is then the JSON of the row without these values, and begins
-// with the comma of its first field. If the name is one of them, NameUnknown is set.
-func (r *Row) IsPartial() bool { return len(r.texts) > int(r.key) && r.texts[r.key] == ',' }
+// ForgetText makes the text unknown, and what of it is known.
+func (r *Row) ForgetText() {
+	r.texts, r.State = strings.Clone(r.NameKey()), max(r.State, TextUnknown)
+}
 
-// Complete returns the row with what it lacks, taken from the version directly before it. What
-// that one lacks, it lacks, too. What is not known of that one is not known of the row.
-func (r *Row) Complete(before *Row) Row {
-	whole, key := *r, r.NameKey()
-	if !r.IsPartial() {
-		return whole
+// Complete returns the row with what it lacks of its texts, taken from the version directly before
+// it, if that is not nil. What is not known of that one is not known of the row. The row
+// itself is returned if it lacks nothing, or has no text to complete.
+func (r *Row) Complete(before *Row) *Row {
+	partial := r.texts[r.key:]
+	if before == nil || r.State == Known || partial == "" {
+		return r
 	}
-	if (r.Flags&NameUnknown != 0) && before.Flags&(NameUnknown|Gone) == 0 {
-		key = before.NameKey()
-		whole.Flags &^= NameUnknown
+	own, key := *r, r.NameKey()
+	if r.State == PlaceUnknown && before.State < PlaceUnknown {
+		key, own.State = before.NameKey(), TextUnknown
 	}
-	return *whole.SetTexts(key, completeText(r.texts[r.key:], before.texts[before.key:]))
+	text, whole := completeText(partial, before.texts[before.key:])
+	if whole && own.State == TextUnknown {
+		own.State = Known
+	}
+	return own.SetTexts(key, text)
 }
 
 // completeText returns a partial text with the values that it lacks, taken from another text of the
-// same fields; empty if that has other fields.
-func completeText(partial, before string) string {
+// same fields; empty if that has other fields. whole = it has all of them.
+func completeText(partial, before string) (completed string, whole bool) {
 	text, whole := make([]byte, 0, len(partial)+len(before)), true
 	for partial != "}" {
 		name := strings.Index(partial, `":`) + len(`":`)
 		if name > len(before) || name < len(`,"":`) || partial[1:name] != before[1:name] { // behind a comma or a brace
-			return ""
+			return "", false
 		}
 		text = append(text, partial[:name]...)
 		partial, before = partial[name:], before[name:]
 		own, other := valueLength(partial), valueLength(before)
 		if own < 0 || other < 0 {
-			return ""
+			return "", false
 		}
 		value := partial[:own]
 		if own == 0 {
@@ -82,7 +102,7 @@ func completeText(partial, before string) string {
 	if text = append(text, '}'); whole {
 		text[0] = '{'
 	}
-	return string(text)
+	return string(text), whole
 }
 
 // valueLength returns the length of the value that a text begins with: a string, a number or a literal;
@@ -155,7 +175,7 @@ func (o Order) Parse(dst []byte, p Position) (key []byte, id uuid.UUID, ok bool)
 }
 
 // HasPosition reports whether the key of the order is known.
-func (r *Row) HasPosition(o Order) bool { return o != ByName || r.Flags&NameUnknown == 0 }
+func (r *Row) HasPosition(o Order) bool { return o != ByName || r.State < PlaceUnknown }
 
 // Compare compares the position of the row with another, or with one that no row has, as
 // strings.Compare does.

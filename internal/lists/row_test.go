@@ -79,31 +79,34 @@ func TestRowsMatchSearches(t *testing.T) {
 
 // A partial row takes what it lacks from the version before, as far as that has it.
 func TestComplete(t *testing.T) {
-	row := func(flags Flags, key, text string) *Row {
-		return (&Row{CreatedAt: 1, Flags: flags}).SetTexts(key, text)
+	row := func(state State, key, text string) *Row {
+		return (&Row{CreatedAt: 1, State: state}).SetTexts(key, text)
 	}
 	const whole = `{"name":"a","sku":null,"n":1.50,"s":"x\",}"}`
 	for _, c := range []struct {
-		name         string
-		row, before  *Row
-		key, is      string
-		unknown      bool // its name
-		stillPartial bool
+		name        string
+		row, before *Row
+		key, is     string
+		state       State
 	}{
-		{"nothing is lacking", row(0, "B", `{"name":"b"}`), row(0, "A", whole), "B", `{"name":"b"}`, false, false},
-		{"the name", row(NameUnknown, "", `,"name":,"sku":"s","n":2,"s":"y"}`), row(0, "A", whole), "A", `{"name":"a","sku":"s","n":2,"s":"y"}`, false, false},
-		{"another value", row(0, "B", `,"name":"b","sku":null,"n":2,"s":}`), row(0, "A", whole), "B", `{"name":"b","sku":null,"n":2,"s":"x\",}"}`, false, false},
-		{"numbers and NULL", row(0, "B", `,"name":"b","sku":,"n":,"s":""}`), row(0, "A", whole), "B", `{"name":"b","sku":null,"n":1.50,"s":""}`, false, false},
-		{"of a partial one", row(NameUnknown, "", `,"name":,"sku":,"n":2,"s":"y"}`), row(NameUnknown, "", `,"name":,"sku":"s","n":1,"s":"x"}`),
-			"", `,"name":,"sku":"s","n":2,"s":"y"}`, true, true},
-		{"the text before is not known", row(NameUnknown, "", `,"name":,"sku":"s","n":2,"s":"y"}`), row(0, "A", ""), "A", "", false, false},
-		{"the row was gone", row(NameUnknown, "", `,"name":,"sku":"s","n":2,"s":"y"}`), row(Gone, "", ""), "", "", true, false},
-		{"other fields", row(NameUnknown, "", `,"name":,"s":"y"}`), row(0, "A", whole), "A", "", false, false},
-		{"damaged", row(NameUnknown, "", `,"name":,"sku":"`), row(0, "A", whole), "A", "", false, false},
+		{"nothing is lacking", row(Known, "B", `{"name":"b"}`), row(Known, "A", whole), "B", `{"name":"b"}`, Known},
+		{"nothing is known", row(TextUnknown, "B", ""), row(Known, "A", whole), "B", "", TextUnknown},
+		{"it is gone", row(Gone, "", ""), row(Known, "A", whole), "", "", Gone},
+		{"the name", row(PlaceUnknown, "", `,"name":,"sku":"s","n":2,"s":"y"}`), row(Known, "A", whole), "A", `{"name":"a","sku":"s","n":2,"s":"y"}`, Known},
+		{"another value", row(TextUnknown, "B", `,"name":"b","sku":null,"n":2,"s":}`), row(Known, "A", whole), "B", `{"name":"b","sku":null,"n":2,"s":"x\",}"}`, Known},
+		{"numbers and NULL", row(TextUnknown, "B", `,"name":"b","sku":,"n":,"s":""}`), row(Known, "A", whole), "B", `{"name":"b","sku":null,"n":1.50,"s":""}`, Known},
+		{"of a partial one", row(PlaceUnknown, "", `,"name":,"sku":,"n":2,"s":"y"}`), row(PlaceUnknown, "", `,"name":,"sku":"s","n":1,"s":"x"}`),
+			"", `,"name":,"sku":"s","n":2,"s":"y"}`, PlaceUnknown},
+		{"of a partial one with a name", row(PlaceUnknown, "", `,"name":,"sku":,"n":2,"s":"y"}`), row(TextUnknown, "A", `,"name":"a","sku":,"n":1,"s":"x"}`),
+			"A", `,"name":"a","sku":,"n":2,"s":"y"}`, TextUnknown},
+		{"the text before is not known", row(PlaceUnknown, "", `,"name":,"sku":"s","n":2,"s":"y"}`), row(TextUnknown, "A", ""), "A", "", TextUnknown},
+		{"the row was gone", row(PlaceUnknown, "", `,"name":,"sku":"s","n":2,"s":"y"}`), row(Gone, "", ""), "", "", PlaceUnknown},
+		{"other fields", row(PlaceUnknown, "", `,"name":,"s":"y"}`), row(Known, "A", whole), "A", "", TextUnknown},
+		{"damaged", row(PlaceUnknown, "", `,"name":,"sku":"`), row(Known, "A", whole), "A", "", TextUnknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			is := c.row.Complete(c.before)
-			if is.NameKey() != c.key || is.texts[is.key:] != c.is || is.Flags&NameUnknown != 0 != c.unknown || is.IsPartial() != c.stillPartial ||
+			if is.NameKey() != c.key || is.texts[is.key:] != c.is || is.State != c.state ||
 				is.CreatedAt != c.row.CreatedAt {
 				t.Errorf("%+v", is)
 			}
@@ -115,20 +118,20 @@ func FuzzComplete(f *testing.F) {
 	f.Add(`,"a":,"b":1}`, `{"a":"\\","b":2}`, "x", "y", uint8(1))
 	f.Add(`,"a":"`, `{"a":"`, `"`, `\`, uint8(2))
 	f.Fuzz(func(t *testing.T, a, b, c, d string, unsent uint8) {
-		new(Row).SetTexts("", a).Complete(new(Row).SetTexts("", b)) // does not panic, whatever Redis says
+		(&Row{State: TextUnknown}).SetTexts("", a).Complete(new(Row).SetTexts("", b)) // does not panic, whatever Redis says
 		quoted := func(s string) string { return string(appendText([]byte{'"'}, []byte(s))) + `"` }
 		now, before := []string{quoted(a), quoted(b)}, []string{quoted(c), quoted(d)}
 		sent, want := slices.Clone(now), slices.Clone(now)
-		first := "{"
+		first, state := "{", Known
 		for i := range now {
 			if unsent&(1<<i) != 0 {
-				first, sent[i], want[i] = ",", "", before[i]
+				first, state, sent[i], want[i] = ",", TextUnknown, "", before[i]
 			}
 		}
 		text := func(first string, values []string) string {
 			return first + `"a":` + values[0] + `,"b":` + values[1] + "}"
 		}
-		if is := new(Row).SetTexts("", text(first, sent)).Complete(new(Row).SetTexts("", text("{", before))); is.Text() != text("{", want) {
+		if is := (&Row{State: state}).SetTexts("", text(first, sent)).Complete(new(Row).SetTexts("", text("{", before))); is.Text() != text("{", want) {
 			t.Errorf("%s, want %s", is.Text(), text("{", want))
 		}
 	})

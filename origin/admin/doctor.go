@@ -95,7 +95,7 @@ func judgePublication(p follower.Publication) error {
 	defect, do := p.Defect()
 	if defect != "" {
 		defect += byAge
-	} else if defect, do = p.Coarse(); defect == "" {
+	} else if defect, do = p.RowsUnnamed(); defect == "" {
 		return nil
 	}
 	return remedy.Add(errors.New("it "+defect), do)

@@ -507,20 +507,20 @@ func (c *Cache[T]) Beat(b changefeed.Beat) {
 
 // apply invalidates the entries of the rows that a transaction changed.
 func (c *Cache[T]) apply(change *changefeed.Change) {
-	all := change.Touches(lists.Keys)
-	if !all && !slices.ContainsFunc(change.Lists, func(l changefeed.List) bool { return l.Collection == lists.Keys }) {
+	if !slices.ContainsFunc(change.Lists, func(l changefeed.Touched) bool { return l.Collection == lists.Keys }) {
 		return
 	}
 	c.entriesMu.Lock()
 	defer c.entriesMu.Unlock()
 	c.changedAt = c.clock.Now()
-	if all {
-		for _, e := range c.entries {
-			c.invalidate(e)
-		}
-	}
 	for _, l := range change.Lists {
-		if l.Collection == lists.Keys {
+		switch {
+		case l.Collection != lists.Keys:
+		case l.OfAll():
+			for _, e := range c.entries {
+				c.invalidate(e)
+			}
+		default:
 			for _, e := range c.rows[l.Workspace] {
 				c.invalidate(e)
 			}

@@ -42,15 +42,15 @@ func (r *ring) provenFor(d time.Duration, meanwhile func()) {
 
 // changed is a change of rows of keys and workspaces.
 func (r *ring) changed(ids ...uuid.UUID) {
-	c := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(9000), Collection: lists.Items}}}
+	c := &changefeed.Change{Lists: []changefeed.Touched{{List: changefeed.List{Workspace: number(9000), Collection: lists.Items}}}}
 	for _, id := range ids {
-		c.Lists = append(c.Lists, changefeed.List{Workspace: id, Collection: lists.Keys})
+		c.Lists = append(c.Lists, changefeed.Touched{List: changefeed.List{Workspace: id, Collection: lists.Keys}})
 	}
 	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{c}})
 }
 
 func (r *ring) allChanged() {
-	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{{Whole: 1 << lists.Keys}}})
+	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{{Lists: []changefeed.Touched{changefeed.AllRowsOf(lists.Keys)}}}})
 }
 
 func (r *ring) isKnown(n int) bool {
@@ -177,7 +177,7 @@ func TestAChangeInvalidatesBeforeItIsVisible(t *testing.T) {
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
 		must1(r.use(0))
-		change := &changefeed.Change{LSN: 7, Lists: []changefeed.List{{Workspace: number(0), Collection: lists.Keys}}}
+		change := &changefeed.Change{LSN: 7, Lists: []changefeed.Touched{{List: changefeed.List{Workspace: number(0), Collection: lists.Keys}}}}
 		boottimetest.Pass(time.Nanosecond)
 		if r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{change}}); r.isKnown(0) {
 			t.Error("the row of before the change is believed")
@@ -360,7 +360,7 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 		"a change of the key":       func(r *ring) { r.changed(number(0)) },
 		"a change of its workspace": func(r *ring) { r.changed(number(1 << 21)) },
 		"a change before it settles": func(r *ring) {
-			r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{{LSN: 7, Lists: []changefeed.List{{Workspace: number(0), Collection: lists.Keys}}}}})
+			r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{{LSN: 7, Lists: []changefeed.Touched{{List: changefeed.List{Workspace: number(0), Collection: lists.Keys}}}}}})
 		},
 		"a schedule": func(*ring) {},
 	} {

@@ -72,12 +72,12 @@ func (d *followedDatabase) commit(n int, hangs time.Duration) {
 	d.xid++
 	xid := d.xid
 	d.open[xid] = true
-	c := changefeed.Change{XID: xid, Lists: []changefeed.List{{Workspace: d.rows[hash].ID, Collection: lists.Keys}}}
+	c := changefeed.Change{XID: xid, Lists: []changefeed.Touched{{List: changefeed.List{Workspace: d.rows[hash].ID, Collection: lists.Keys}}}}
 	if n%3 == 0 {
 		c.Lists[0].Workspace = d.rows[hash].Workspace
 	}
 	if n%7 == 0 {
-		c = changefeed.Change{XID: xid, Whole: 1 << lists.Keys}
+		c.Lists[0] = changefeed.AllRowsOf(lists.Keys)
 	}
 	d.unsettled = append(d.unsettled, c)
 	d.queue = append(d.queue, changefeed.Entry{Change: &c})

@@ -15,9 +15,6 @@ import (
 	"listedge/internal/lists"
 )
 
-// allCollections has the bit of every collection.
-const allCollections = 1<<lists.Collections - 1
-
 // table says where the columns of a relation are.
 type table struct {
 	workspace, id column
@@ -39,7 +36,7 @@ type column struct {
 // many is safe.
 type decoder struct {
 	collections map[uint32]lists.Collection // catalog.collections
-	coarse      uint8                       // a bit for each collection whose changes name no rows (Publication.Coarse)
+	rowsUnnamed [lists.Collections]bool     // those whose changes name no rows (Publication.RowsUnnamed)
 	tables      map[uint32]table            // by relation: its last committed description
 	reference   uint64                      // a recent transaction id of 64 bits, for widen
 
@@ -129,12 +126,8 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	t := d.openTransaction
 	c := t.change
-	c.LSN, c.CommittedAt, c.Lists, c.Rows = uint64(end), at.UnixMicro(), nil, nil
-	for i, l := range t.change.Lists {
-		if !c.Touches(l.Collection) {
-			c.Lists, c.Rows = append(c.Lists, l), append(c.Rows, t.change.Rows[i])
-		}
-	}
+	c.LSN, c.CommittedAt = uint64(end), at.UnixMicro()
+	c.Lists = slices.DeleteFunc(c.Lists, func(l changefeed.Touched) bool { return !l.OfAll() && t.touchesAll(l.Collection) })
 	return &commit{change: c, start: start, unlisted: t.unlisted}
 }
 
@@ -144,8 +137,8 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 func (d *decoder) setCatalog(collections map[uint32]lists.Collection) {
 	d.collections = collections
 	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) {
-		if t.unlisted || len(t.change.Lists) > 0 || t.change.Whole != 0 {
-			t.change.Whole = allCollections
+		if t.unlisted || len(t.change.Lists) > 0 {
+			t.addAll()
 		}
 	}
 }
@@ -189,7 +182,7 @@ func positionsOf(m *pglogrepl.RelationMessage, columns []lists.Column) (at []int
 func (d *decoder) message(content []byte) {
 	workspace, err := uuid.ParseBytes(bytes.TrimPrefix(content, []byte(purge)))
 	if err != nil {
-		d.change.Whole = allCollections
+		d.addAll()
 		return
 	}
 	for collection := range lists.Collections {
@@ -215,7 +208,7 @@ func (d *decoder) touch(relation uint32, sent *pglogrepl.TupleData, which tuple)
 		d.unlisted = true
 		return
 	}
-	if d.change.Touches(collection) {
+	if d.touchesAll(collection) {
 		return
 	}
 	t, known := d.openTransaction.tables[relation]
@@ -224,12 +217,11 @@ func (d *decoder) touch(relation uint32, sent *pglogrepl.TupleData, which tuple)
 		c = t.id
 	}
 	workspace, ok := valueOf(c, sent)
-	if !known || !ok || which == newRowOfSameKey && !c.key {
-		d.change.Whole |= 1 << collection
-		return
-	}
 	list := changefeed.List{Workspace: workspace, Collection: collection}
-	if !d.anyRow(list) { // else a further row adds nothing
+	switch {
+	case !known || !ok || list.OfAll() || which == newRowOfSameKey && !c.key:
+		d.add(changefeed.List{Collection: collection}, nil)
+	case !d.anyRow(list): // else a further row adds nothing
 		d.add(list, d.row(list, &t, sent, which))
 	}
 }
@@ -263,7 +255,7 @@ const (
 
 // openTransaction collects what the rows that are decoded so far touch.
 type openTransaction struct {
-	change      changefeed.Change       // so far: at most maxLists, and the changed rows of each in their last versions; nil = any row
+	change      changefeed.Change       // so far: at most maxLists of single workspaces, and the changed rows of each in their last versions
 	index       map[changefeed.List]int // into the lists
 	rowAt       map[rowKey]int          // into the rows of its list; also of rows that were dropped again
 	rowBytes    int                     // of all rows in rowAt
@@ -275,7 +267,28 @@ type openTransaction struct {
 // anyRow says whether the transaction already counts all rows of the list as changed.
 func (t *openTransaction) anyRow(list changefeed.List) bool {
 	i, known := t.index[list]
-	return known && t.change.Rows[i] == nil
+	return known && t.change.Lists[i].Rows == nil
+}
+
+// touchesAll says whether the transaction already counts all rows of the collection as changed.
+func (t *openTransaction) touchesAll(c lists.Collection) bool {
+	_, all := t.index[changefeed.List{Collection: c}]
+	return all
+}
+
+// addAll counts all rows of all collections as changed.
+func (t *openTransaction) addAll() {
+	for _, l := range allRows() {
+		t.add(l.List, nil)
+	}
+}
+
+// allRows says that each row of each collection may have changed.
+func allRows() (of []changefeed.Touched) {
+	for c := range lists.Collections {
+		of = append(of, changefeed.AllRowsOf(c))
+	}
+	return of
 }
 
 // rowKey is a row of a list: by the list's index.
@@ -290,37 +303,37 @@ const rowSize = 40
 // add adds a list, and r to its rows. r = nil: any row of the list may have changed.
 func (t *openTransaction) add(list changefeed.List, r *lists.Row) {
 	i, known := t.index[list]
-	if !known {
-		if i = len(t.change.Lists); i == maxLists {
-			t.change.Whole |= 1 << list.Collection
-			return
-		}
-		t.index[list] = i
-		t.change.Lists, t.change.Rows = append(t.change.Lists, list), append(t.change.Rows, []lists.Row{})
-	}
-	rows := t.change.Rows[i]
-	if rows == nil {
+	switch {
+	case known && t.change.Lists[i].Rows == nil:
 		return
+	case !known && len(t.change.Lists) >= maxLists && !list.OfAll():
+		list, r = changefeed.List{Collection: list.Collection}, nil
+		i, known = t.index[list]
 	}
+	if !known {
+		i = len(t.change.Lists)
+		t.index[list] = i
+		t.change.Lists = append(t.change.Lists, changefeed.Touched{List: list})
+	}
+	l := &t.change.Lists[i]
 	if r == nil || t.rowsUnknown {
-		t.change.Rows[i] = nil
+		l.Rows = nil
 		return
 	}
 	at, again := t.rowAt[rowKey{i, r.ID}]
-	last := *r
 	if again { // this is a later version
-		last = r.Complete(&rows[at])
-		t.rowBytes -= rows[at].Size()
+		r = r.Complete(&l.Rows[at])
+		t.rowBytes -= l.Rows[at].Size()
 	} else {
-		at, rows = len(rows), append(rows, lists.Row{})
+		at, l.Rows = len(l.Rows), append(l.Rows, lists.Row{})
 		t.rowAt[rowKey{i, r.ID}] = at
 		t.rowBytes += rowSize
 	}
-	t.rowBytes += last.Size()
-	if rows[at] = last; len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
-		rows = nil
+	t.rowBytes += r.Size()
+	l.Rows[at] = *r
+	if len(t.rowAt) > maxRows || t.rowBytes > maxRowBytes {
+		l.Rows = nil
 	}
-	t.change.Rows[i] = rows
 }
 
 // maxText bounds the text of a row in the log, in bytes. Nodes read a row with a longer
@@ -330,14 +343,14 @@ const maxText = 8 << 10
 // row reads a row of a list. It returns nil if the message does not say for certain which row
 // it is, or whether the list has it now.
 func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData, which tuple) *lists.Row {
-	if list.Collection == lists.Keys || d.coarse&(1<<list.Collection) != 0 {
+	if list.Collection == lists.Keys || d.rowsUnnamed[list.Collection] {
 		return nil
 	}
 	id, ok := valueOf(t.id, sent)
 	if !ok || which == newRowOfSameKey && !t.id.key {
 		return nil
 	}
-	gone := &lists.Row{ID: id, Flags: lists.Gone}
+	gone := &lists.Row{ID: id, State: lists.Gone}
 	if which == oldRow {
 		return gone
 	}
@@ -372,7 +385,7 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 	// A row that has come from elsewhere has left its values there.
 	moved := unsent != 0 && which == newRow
 	if r.Size()-len(r.NameKey()) > maxText || moved {
-		r.SetTexts(r.NameKey(), "")
+		r.ForgetText()
 	}
 	return &r
 }

@@ -182,9 +182,9 @@ func (s Publication) Defect() (defect, remedy string) {
 	return "", ""
 }
 
-// Coarse returns why changes of some collection do not name their rows, to be read after
+// RowsUnnamed returns why changes of some collection do not name their rows, to be read after
 // "the publication", and what to do about it. Empty = they do.
-func (s Publication) Coarse() (reason, remedy string) {
+func (s Publication) RowsUnnamed() (reason, remedy string) {
 	if len(s.AmbiguousRows) == 0 {
 		return "", ""
 	}
@@ -192,12 +192,12 @@ func (s Publication) Coarse() (reason, remedy string) {
 		"make (workspace_id, id) the primary key, and ALTER TABLE … REPLICA IDENTITY DEFAULT"
 }
 
-// coarse returns a bit for each collection whose changes do not name their rows.
-func (s Publication) coarse() (collections uint8) {
+// rowsUnnamed are the collections whose changes do not name their rows.
+func (s Publication) rowsUnnamed() (of [lists.Collections]bool) {
 	for _, table := range s.AmbiguousRows {
-		collections |= 1 << lists.Of(table)
+		of[lists.Of(table)] = true
 	}
-	return collections
+	return of
 }
 
 // MessagePrefix is the prefix of messages in the WAL for the follower. A message that it

@@ -67,7 +67,7 @@ func TestReplicaIdentityFull(t *testing.T) {
 // Rows are named only where the workspace and the id name one.
 func TestRowsThatTheirIDDoesNotName(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ sql, coarse string }{
+	for name, c := range map[string]struct{ sql, unnamed string }{
 		"a key that has more columns": {"ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id, name)", "items"},
 		"no key":                      {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
 		"a key of some rows": {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; " +
@@ -88,13 +88,13 @@ func TestRowsThatTheirIDDoesNotName(t *testing.T) {
 			if defect, _ := p.Defect(); defect != "" {
 				t.Fatal(defect)
 			}
-			is, _ := p.Coarse()
-			if c.coarse == "" && is != "" || c.coarse != "" && !strings.Contains(is, "which row of "+c.coarse+" was") {
-				t.Errorf("%q, want %q", is, c.coarse)
+			is, _ := p.RowsUnnamed()
+			if c.unnamed == "" && is != "" || c.unnamed != "" && !strings.Contains(is, "which row of "+c.unnamed+" was") {
+				t.Errorf("%q, want %q", is, c.unnamed)
 			}
 			w.awaitFollowing(w.follow())
 			items, contacts := "1 goods @0s", "2 @0s"
-			switch c.coarse {
+			switch c.unnamed {
 			case "items":
 				items = "any"
 			case "contacts":

@@ -61,9 +61,9 @@ func sizeOf(e *changefeed.Entry) (n int) {
 		n += len(e.Heartbeat.Snapshot) + 60*len(e.Heartbeat.Unsettled)
 	case e.Change != nil:
 		n += 30 * len(e.Change.Lists)
-		for _, rows := range e.Change.Rows {
-			for i := range rows {
-				n += rowSize + rows[i].Size()
+		for _, l := range e.Change.Lists {
+			for i := range l.Rows {
+				n += rowSize + l.Rows[i].Size()
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 			break
 		}
 		for _, c := range t.unlisted { // each of them may touch anything
-			c.change.Lists, c.change.Whole, c.change.Rows = nil, allCollections, nil
+			c.change.Lists = allRows()
 			t.publishChange(c)
 		}
 		if err = t.announceSchemaChange(ctx, v); err != nil {

@@ -16,29 +16,39 @@ import (
 // named writes a change as "items:1[5 goods tracked low @1.5s, 6 gone] contacts:2[any]":
 // the rows' ids and flags, and when they were created, since 2020.
 func named(c changefeed.Change) string {
-	flags := []string{"gone", "unnamed", "tracked", "low", "goods", "service", "customer", "supplier"}
+	flags := []string{"", "", "tracked", "low", "goods", "service", "customer", "supplier"}
 	var all []string
-	for i := range c.Lists {
-		rows := c.RowsOf(i)
+	for i, l := range c.Lists {
+		if l.OfAll() {
+			all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]}))
+			continue
+		}
 		texts := []string{"any"}
-		if rows != nil {
+		if l.Rows != nil {
 			texts = nil
 		}
-		for _, r := range rows {
+		for _, r := range l.Rows {
 			text := fmt.Sprint(r.ID[15])
+			switch r.State {
+			case lists.PlaceUnknown:
+				text += " unnamed"
+			case lists.Gone:
+				text += " gone"
+			}
 			for n, f := range flags {
 				if r.Flags&(1<<n) != 0 {
 					text += " " + f
 				}
 			}
-			if r.Flags&lists.Gone == 0 {
+			if r.State != lists.Gone {
 				text += " @" + time.UnixMicro(r.CreatedAt).Sub(since).String()
-				switch {
-				case r.IsPartial():
-					text += " partial"
-				case r.Text() == "":
-					text += " text unknown"
-				}
+			}
+			switch {
+			case r.State == lists.Known || r.State == lists.Gone:
+			case r.Size() > len(r.NameKey()):
+				text += " partial"
+			default:
+				text += " text unknown"
 			}
 			texts = append(texts, text)
 		}
@@ -46,9 +56,6 @@ func named(c changefeed.Change) string {
 		all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]})+"["+strings.Join(texts, ", ")+"]")
 	}
 	slices.Sort(all)
-	if c.Whole != 0 {
-		all = append(all, touched(changefeed.Change{Whole: c.Whole}))
-	}
 	return strings.Join(all, " ")
 }
 
@@ -156,7 +163,7 @@ func TestWhatRowsAChangeNames(t *testing.T) {
 		for want := range strings.SplitSeq(c.want, "; ") {
 			got := w.newChange()
 			switch is := named(got); {
-			case want == "*" || want == "1000 rows" && len(got.Lists) == 1 && len(got.RowsOf(0)) == 1000:
+			case want == "*" || want == "1000 rows" && len(got.Lists) == 1 && len(got.Lists[0].Rows) == 1000:
 			case is != want:
 				t.Errorf("%s:\n is %.300s\nnot %s", c.name, is, want)
 			}

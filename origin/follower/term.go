@@ -248,7 +248,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		if done.unlisted && !t.snapshot.Sees(done.change.XID) { // else a term that catches up would keep all of them until its next view
 			t.unlisted = append(t.unlisted, *done)
 		}
-		if c := &done.change; len(c.Lists) > 0 || c.Whole != 0 {
+		if c := &done.change; len(c.Lists) > 0 {
 			t.publishChange(*done)
 		}
 		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
@@ -262,11 +262,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 func (t *term) publishChange(c commit) {
 	published := c.change
 	t.enqueue(changefeed.Entry{Change: &published})
-	for _, l := range c.change.Lists {
-		c.change.Whole |= 1 << l.Collection
-	}
-	c.change.Lists, c.change.Rows, c.change.CommittedAt = nil, nil, 0
-	c.decoded = time.Now()
+	c.change, c.decoded = c.change.Unnamed(), time.Now()
 	t.unsettled = append(t.unsettled, c)
 }
 
@@ -288,11 +284,11 @@ func (t *term) checkPrerequisites(ctx context.Context) error {
 // it. It runs once a second, so a dropped index is noticed up to a second late.
 // Meanwhile a transaction could change two rows of the same id.
 func (t *term) nameRows() {
-	coarse := t.primary.publication.coarse()
-	if reason, remedy := t.primary.publication.Coarse(); reason != "" && coarse != t.decoder.coarse {
+	unnamed := t.primary.publication.rowsUnnamed()
+	if reason, remedy := t.primary.publication.RowsUnnamed(); reason != "" && unnamed != t.decoder.rowsUnnamed {
 		t.options.Logger.Warn("the publication "+reason, "do", remedy)
 	}
-	t.decoder.coarse = coarse
+	t.decoder.rowsUnnamed = unnamed
 }
 
 // upkeep is what a term does every upkeepEvery.

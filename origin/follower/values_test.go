@@ -58,10 +58,10 @@ func TestRowsOfTheLogAreThoseOfStatements(t *testing.T) {
 					}
 					w.exec(rowsSQL(fmt.Sprintf("BEGIN; DELETE FROM %[1]s; INSERT INTO %[1]s (%[2]s) VALUES (%[3]s); COMMIT", c, names, given)))
 					change := w.newChange()
-					logged := change.RowsOf(0)
+					logged := change.Lists[0].Rows
 					read, says := w.read(c)
 					if len(read.Text()) > maxText {
-						read.SetTexts(read.NameKey(), "")
+						read.ForgetText()
 					}
 					if is := logged[len(logged)-1]; is != read {
 						t.Errorf("%.300v, but a statement reads %.300v", is, read)
