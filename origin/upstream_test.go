@@ -191,7 +191,7 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	t.Parallel()
 	known := make(chan struct{})
-	db := openDatabase(t, postgres.Options{URL: newDatabase(t), TimelineKnown: known})
+	db := openDatabase(t, postgres.Options{URL: newDatabase(t), Followed: &fleet.Followed{Known: known}})
 	r := reading{db, New(db, nil), apikey.NewStore(db)}
 	read := func() error { _, err := r.o.Fetch(within(t, patience), anyPage, ""); return err }
 	key := func() error { _, err := r.keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); return err }

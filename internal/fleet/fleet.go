@@ -77,6 +77,9 @@ func asTime(startedAt string) string {
 // each log. In a split brain, all nodes that know the later timeline refuse the earlier one.
 type Followed struct {
 	Region string // the name of the fleet; empty = it has none
+	// Known is closed as soon as it is known which timeline the fleet follows. No page and no key
+	// is read before that. nil = it need not be known.
+	Known chan struct{}
 
 	mu     sync.Mutex // guards all below
 	server Server     // to which this node is connected
@@ -146,6 +149,35 @@ func (f *Followed) ObserveEpoch(epoch string) (readable bool) {
 	}
 	f.newest = max(f.newest, n.Timeline)
 	return n.Timeline >= max(f.newest, f.server.Timeline)
+}
+
+// awaitTimeout is how long a query waits for Known.
+const awaitTimeout = time.Second
+
+// AwaitTimeline waits until it is known which timeline the fleet follows, and says whether it is.
+func (f *Followed) AwaitTimeline(ctx context.Context) bool {
+	if f.KnowsTimeline() { // also if ctx has ended
+		return true
+	}
+	select {
+	case <-f.Known:
+	case <-ctx.Done():
+	case <-time.After(awaitTimeout):
+	}
+	return f.KnowsTimeline()
+}
+
+// KnowsTimeline says whether answers can be judged by the timeline that the fleet follows.
+func (f *Followed) KnowsTimeline() bool {
+	if f.Known == nil {
+		return true
+	}
+	select {
+	case <-f.Known:
+		return true
+	default:
+		return false
+	}
 }
 
 // OldTimeline returns a TimelineError if the node's server is on an older timeline than the

@@ -17,14 +17,11 @@ import (
 // Options say how a node uses Postgres.
 type Options struct {
 	URL            string
-	ReplicationURL string        // of the same database, without a pooler, by which changes are followed; empty = URL
-	Replicas       []string      // URLs of hot standbys, which pages are read from where they are fresh enough
-	Connections    int           // for pages, to each server; keys and usage have connections of their own
-	QueryTimeout   time.Duration // statement_timeout of a page
-	// TimelineKnown is closed as soon as it is known which timeline the fleet follows. No
-	// page and no key is read before that. nil = it need not be known.
-	TimelineKnown <-chan struct{}
-	Followed      *fleet.Followed // judges which server has answered; nil = nothing is known of it
+	ReplicationURL string          // of the same database, without a pooler, by which changes are followed; empty = URL
+	Replicas       []string        // URLs of hot standbys, which pages are read from where they are fresh enough
+	Connections    int             // for pages, to each server; keys and usage have connections of their own
+	QueryTimeout   time.Duration   // statement_timeout of a page
+	Followed       *fleet.Followed // judges which server has answered; nil = nothing is known of it
 	// Proven returns when the followed primary was started; empty = there is no proof of its state
 	// at the moment. nil = there never is.
 	Proven func() string

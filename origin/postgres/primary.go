@@ -73,8 +73,8 @@ type Primary struct {
 // that it was replaced. If an answer is refused, Read reads once more on new
 // connections. It reads again, too, if the connection has ended.
 func (p *Primary) Read(ctx context.Context, startedAt string, read func() (fleet.Server, error)) error {
-	if err := p.awaitTimeline(ctx); err != nil {
-		return err
+	if !p.db.Options.Followed.AwaitTimeline(ctx) {
+		return fmt.Errorf("%w: it is not known yet which timeline the fleet follows", ErrUnavailable)
 	}
 	by, err := read()
 	for n := int32(0); hasEnded(ctx, err) && n < p.Pool.Stat().MaxConns(); n++ { // all may have ended
@@ -147,27 +147,6 @@ func (p *Primary) Write(ctx context.Context, write func(pgx.Tx) error) error {
 		})
 	}
 	return Classify(err)
-}
-
-// timelineTimeout is how long a query waits for Options.TimelineKnown.
-const timelineTimeout = time.Second
-
-func (p *Primary) awaitTimeline(ctx context.Context) error {
-	if p.db.Options.TimelineKnown == nil {
-		return nil
-	}
-	select {
-	case <-p.db.Options.TimelineKnown:
-		return nil // also if ctx has ended
-	default:
-	}
-	select {
-	case <-p.db.Options.TimelineKnown:
-		return nil
-	case <-ctx.Done():
-	case <-time.After(timelineTimeout):
-	}
-	return fmt.Errorf("%w: it is not known yet which timeline the fleet follows", ErrUnavailable)
 }
 
 // resetPool closes all connections, at most once in a cooldown. While the address leads

@@ -50,7 +50,7 @@ func TestAReadWhoseCallerHasGone(t *testing.T) {
 	cancel()
 	known := make(chan struct{})
 	close(known)
-	p := &Primary{db: &Database{Options: Options{Followed: &fleet.Followed{}, TimelineKnown: known}}}
+	p := &Primary{db: &Database{Options: Options{Followed: &fleet.Followed{Known: known}}}}
 	for range 100 {
 		if err := p.Read(ctx, "", func() (fleet.Server, error) { return fleet.Server{}, ctx.Err() }); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)

@@ -113,7 +113,7 @@ var mutations = []struct {
 		{"each query makes connections", "TestTheWrongServerGetsFewConnections",
 			without("origin/postgres: Primary.resetPool", "now-last > int64(PrimaryCooldown) && ")},
 		{"answers are taken before they can be judged", "TestNothingIsReadBeforeTheTimelineIsKnown",
-			never("origin/postgres: Primary.Read", "err != nil")},
+			never("origin/postgres: Primary.Read", "!p.db.Options.Followed.AwaitTimeline(ctx)")},
 		{"the LSN in the page's own statement", "TestRowsOfAStandbyShowAllUpToTheirLSN",
 			all(replaced("origin: Origin.fetchFrom", "rows, by, err = o.read(ctx, conn, q)", "rows, by, err = read, readBy, readErr"),
 				after("origin: Origin.fetchFrom", "defer conn.Release()", "read, readBy, readErr := o.read(ctx, conn, q)"))},
@@ -354,7 +354,7 @@ var mutations = []struct {
 	}},
 	{"cmd/listedge/node", []mutation{
 		{"a node answers before it has looked", "TestANodeThatHasNotLookedYet",
-			without("cmd/listedge/node: Node.openDatabase", ", TimelineKnown: n.timelineKnown")},
+			without("cmd/listedge/node: newNode", ", Known: known")},
 		{"a node is ready before it has looked", "TestANodeThatHasNotLookedYet",
 			replaced("cmd/listedge/node: Node.checkTimeline", `errors.New("the timeline that the fleet follows is not known yet")`, "nil")},
 	}},

@@ -73,7 +73,7 @@ func (n *Node) checksOfRedis() []admin.Check {
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
 		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always, After: []string{"Postgres"}, Runbook: "ListedgeWrongDatabase",
 			Broken: "the node is not known to be one of its fleet"},
-		{Name: "identity", Known: n.identityFailure.get, Broken: "the node may not query which database it reads: pages are not stored in Redis"},
+		{Name: "identity", Known: n.finder.Failure, Broken: "the node may not query which database it reads: pages are not stored in Redis"},
 		{Name: "Redis eviction", Every: time.Minute, After: redis, Runbook: "ListedgeRedisEvicts",
 			Broken: "Redis may evict buckets and the log of changes", Run: n.askRedis(evictionFailure), Fine: "nothing is evicted"},
 		{Name: "Redis pages", After: redis, Broken: "pages are not stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen",
@@ -171,12 +171,10 @@ func (n *Node) checkFollower() error {
 // checkTimeline fails while the server of the database is not known to be on the timeline that
 // the fleet follows.
 func (n *Node) checkTimeline() error {
-	select {
-	case <-n.timelineKnown:
-		return remedy.Add(n.followed.OldTimeline(), n.followed.OldTimelineRemedy())
-	default:
+	if !n.followed.KnowsTimeline() {
 		return errors.New("the timeline that the fleet follows is not known yet")
 	}
+	return remedy.Add(n.followed.OldTimeline(), n.followed.OldTimelineRemedy())
 }
 
 // checkFleet returns an error while the fleet of this node's region follows another database
@@ -184,7 +182,7 @@ func (n *Node) checkTimeline() error {
 // never read it has nothing to compare with, and may serve.
 func (n *Node) checkFleet(ctx context.Context) error {
 	identity, known := n.followed.Identity()
-	if !known && n.identityFailure.get() == nil {
+	if !known && n.finder.Failure() == nil {
 		return remedy.Add(errors.New("which database this node reads is not known yet"), "see ListedgePostgresDown in the runbook")
 	}
 	if other := n.claim(ctx); known && other != "" {

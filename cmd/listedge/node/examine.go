@@ -44,11 +44,11 @@ func Examine(ctx context.Context, o Options) (e Examination, err error) {
 	soon, cancel := context.WithTimeout(ctx, postgres.ConnectTimeout)
 	defer cancel()
 	server, failed := postgres.IdentifyAt(soon, cmp.Or(o.ReplicationURL, o.DatabaseURL))
-	if n.identityFailure.Store(&failed); errors.Is(failed, postgres.ErrParameter) {
+	if errors.Is(failed, postgres.ErrParameter) {
 		return e, failed
 	}
+	n.finder.Found(server, failed)
 	if failed == nil {
-		n.followed.SetServer(server)
 		e.Database = server.Identity.String()
 	}
 	checks := n.checks()
@@ -57,7 +57,7 @@ func Examine(ctx context.Context, o Options) (e Examination, err error) {
 			e.Epoch = "epoch " + cmp.Or(epoch, "none")
 			n.followed.ObserveEpoch(epoch)
 		}
-		close(n.timelineKnown)
+		close(n.followed.Known)
 		claim := fleet.NewClaim(n.redis.log, n.followed)
 		n.claim = func(ctx context.Context) (other string) { other, _ = claim.Other(ctx); return other }
 		i := slices.IndexFunc(checks, func(c admin.Check) bool { return c.Name == "Redis" })

@@ -2,7 +2,7 @@
 // them, and checks what they depend on.
 //
 //	flags.go, tls.go, redis.go ──► node.go: wires, starts, stops
-//	checks.go, identity.go ──► /readyz, the log, the status page, the doctor
+//	checks.go ──► /readyz, the log, the status page, the doctor
 //	roster.go, state.go ──► the status pages of the other nodes
 package node
 
@@ -24,6 +24,7 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/page"
 	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
@@ -47,6 +48,7 @@ type Node struct {
 	usage    *usage.Recorder
 	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
 	followed *fleet.Followed
+	finder   *fleet.Finder          // only a node with Redis runs it
 	feed     *changefeed.Subscriber // nil = changes are not followed
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
@@ -64,9 +66,7 @@ type Node struct {
 	known atomic.Pointer[knownFleet]           // the fleet's nodes, as last read; nil = not yet
 	claim func(context.Context) (other string) // the database that the fleet follows and this node does not; only checkFleet uses it
 
-	wrongSetting    chan error    // has a setting with which the node will never start
-	timelineKnown   chan struct{} // closed when answers of the database can be judged (findTimeline)
-	identityFailure lastError     // why the last query for the identity of the database failed; nil = it did not, or none was needed
+	wrongSetting chan error // has a setting with which the node will never start
 }
 
 const (
@@ -101,17 +101,19 @@ type Options struct {
 
 // newNode makes a node that has nothing yet but what calls Redis, which need not run.
 func newNode(o Options) (*Node, error) {
-	n := &Node{options: o, followed: &fleet.Followed{Region: o.Region}, timelineKnown: make(chan struct{}), wrongSetting: make(chan error, 1),
+	var known chan struct{} // nil = there is no log in Redis, so no fleet that follows another timeline
+	if o.FreshnessBound > 0 && o.RedisURL != "" {
+		known = make(chan struct{})
+	}
+	n := &Node{options: o, followed: &fleet.Followed{Region: o.Region, Known: known}, wrongSetting: make(chan error, 1),
 		started: time.Now(), metrics: metrics.New(o.Version, o.Revision)}
 	clients, err := openRedis(o.RedisURL, n.metrics.RedisCalls)
 	if err != nil {
 		return nil, err
 	}
 	n.redis = clients
-	if o.FreshnessBound > 0 && clients.log != nil {
+	if known != nil {
 		n.changes = changefeed.NewRedis(clients.log, n.followed)
-	} else {
-		close(n.timelineKnown) // no fleet follows another timeline
 	}
 	return n, nil
 }
@@ -120,11 +122,12 @@ func newNode(o Options) (*Node, error) {
 func (n *Node) openDatabase(ctx context.Context, proven func() string) error {
 	o := n.options
 	database, err := postgres.Open(ctx, postgres.Options{URL: o.DatabaseURL, ReplicationURL: o.ReplicationURL, Replicas: o.ReplicaURL,
-		Connections: o.DatabaseConnections, QueryTimeout: o.QueryTimeout, TimelineKnown: n.timelineKnown, Followed: n.followed, Proven: proven})
+		Connections: o.DatabaseConnections, QueryTimeout: o.QueryTimeout, Followed: n.followed, Proven: proven})
 	if err != nil {
 		return SettingError{err}
 	}
 	n.database, n.pages, n.keys = database, origin.New(database, n.metrics.Queried), apikey.NewStore(database)
+	n.finder = &fleet.Finder{Followed: n.followed, Needed: n.identifies, Ask: database.Keys.Identify, Away: page.ErrUnavailable, Epoch: n.changes.Epoch}
 	return nil
 }
 
@@ -184,6 +187,12 @@ func (n *Node) followChanges() {
 		LogKept: o.CacheTTL + o.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
+// identifies reports whether the node itself has to ask which database it reads, because no
+// follower does or none can connect.
+func (n *Node) identifies() bool {
+	return n.follower == nil || n.followed.Digest() == "" || n.follower.Incapable() != nil
+}
+
 // incapable returns why changes cannot be followed; nil = they can, as far as is known. What a
 // standby lacks is ignored.
 func (n *Node) incapable() error {
@@ -208,7 +217,7 @@ func (n *Node) expireByAge(ctx context.Context) {
 func (n *Node) openAdmin() {
 	settings, log := n.options.Settings, n.options.Log
 	n.probes = []func(context.Context){n.Cache.Probe, n.pages.Probe, n.keys.Probe}
-	if n.identifies() || n.follower != nil {
+	if n.redis.pages != nil || n.follower != nil {
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
@@ -263,7 +272,7 @@ func (n *Node) Serve(ctx context.Context) error {
 		background.Go(func() { n.expireByAge(running) })
 	}
 	if n.redis.pages != nil {
-		background.Go(func() { n.identify(running) })
+		background.Go(func() { n.finder.Run(running) })
 		background.Go(func() { n.enroll(running) })
 	}
 	n.logger.Info("listening", "version", n.options.Version, "public", n.options.Public.Addr().String(),
@@ -290,7 +299,7 @@ func (n *Node) Serve(ctx context.Context) error {
 func (n *Node) announce(ctx context.Context) {
 	for n.options.NotifySocket != "" && ctx.Err() == nil {
 		if !n.health.Ready() {
-			sleep(ctx, startPause)
+			sleep(ctx, watchInterval)
 			continue
 		}
 		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.options.NotifySocket, Net: "unixgram"})
