@@ -168,7 +168,7 @@ func sees(snapshot, xid string) bool {
 }
 
 // A partition that is made while the follower reads the publication is not reported as
-// missing: the term and the epoch go on.
+// missing: the epoch goes on. (On a busy machine Postgres may end a term whose replies come late.)
 func TestPartitionsMadeOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -180,8 +180,9 @@ func TestPartitionsMadeOneAfterAnother(t *testing.T) {
 	for n := range 200 {
 		w.exec(fmt.Sprintf("CREATE TABLE items_%d PARTITION OF items FOR VALUES FROM ('%s') TO ('%s')", n, number(n), number(n+1)))
 	}
-	w.heartbeat()
-	if s := f.Stats(); s.Terms != 1 || !s.Following {
-		t.Errorf("%+v", s)
+	w.eventually("following", f.Following)
+	if epoch, err := w.log.Epoch(w.ctx()); epoch != w.epoch || err != nil {
+		t.Errorf("epoch %s became %s (%v)", w.epoch, epoch, err)
 	}
+	w.heartbeat()
 }
