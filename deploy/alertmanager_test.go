@@ -1,10 +1,12 @@
 package deploy_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -115,30 +117,21 @@ func TestOneNotificationForEachOutage(t *testing.T) {
 		"ErrorBudgetBurnsFast ErrorBudgetBurnsSlowly",
 		"CertificateExpiresSoon CertificateExpires",
 	}
-	var args [][]string
 	for i, outage := range outages {
 		for name := range strings.FieldsSeq(outage) {
-			add := []string{"alert", "add", "Listedge" + name}
+			add := []string{"alert", "add", "Listedge" + name, "--alertmanager.url=http://" + a.url}
 			for label, value := range labels["Listedge"+name] {
-				if one, ok := map[string]string{"job": strconv.Itoa(i), "instance": "node1", "slo": "latency"}[label]; ok {
-					value = one
-				}
-				add = append(add, label+"="+value)
+				add = append(add, label+"="+cmp.Or(map[string]string{"job": strconv.Itoa(i), "instance": "node1", "slo": "latency"}[label], value))
 			}
-			args = append(args, add)
+			run(t, exec.Command(tool("amtool"), add...))
 		}
-	}
-	for _, arg := range args {
-		must1(exec.Command(tool("amtool"), append(arg, "--alertmanager.url=http://"+a.url)...).Output())
 	}
 	for i, outage := range outages {
 		cause, _, _ := strings.Cut(outage, " ")
 		t.Run(cause, func(t *testing.T) {
 			within(t, patience, "one is active", func() bool {
-				said := must1(exec.Command(tool("amtool"), "alert", "query", "--active", "--output=json", "job="+strconv.Itoa(i),
-					"--alertmanager.url=http://"+a.url).Output())
-				names := regexp.MustCompile(`"alertname":"(\w+)"`).FindAllStringSubmatch(string(said), -1)
-				return len(names) == 1 && names[0][1] == "Listedge"+cause
+				active, _ := a.state(t, "job="+strconv.Itoa(i))
+				return slices.Equal(active, []string{"Listedge" + cause})
 			})
 		})
 	}
@@ -150,11 +143,8 @@ type alertmanager struct {
 	url string
 
 	mu       sync.Mutex // guards notified
-	notified []pageOf   // each time
+	notified []string   // the names of alerts that were sent to somebody
 }
-
-// pageOf is what a notification is about.
-type pageOf struct{ job, alert string }
 
 func startAlertmanager(t *testing.T) *alertmanager {
 	t.Helper()
@@ -167,7 +157,7 @@ func startAlertmanager(t *testing.T) *alertmanager {
 		if err := json.NewDecoder(r.Body).Decode(&sent); err == nil && sent.Status == "firing" {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.notified = append(a.notified, pageOf{sent.GroupLabels["job"], sent.GroupLabels["alertname"]})
+			a.notified = append(a.notified, sent.GroupLabels["alertname"])
 		}
 	}))
 	t.Cleanup(receiver.Close)
@@ -187,14 +177,14 @@ func startAlertmanager(t *testing.T) *alertmanager {
 	return a
 }
 
-// state lists the alerts that it would notify of, and those that it inhibits.
-func (a *alertmanager) state(t *testing.T) (active, inhibited []string) {
+// state lists the alerts that it would notify of, and those that it inhibits, of those that match.
+func (a *alertmanager) state(t *testing.T, matchers ...string) (active, inhibited []string) {
 	t.Helper()
 	var alerts []struct {
 		Labels map[string]string
 		Status struct{ State string }
 	}
-	_, body, err := get("http://"+a.url+"/api/v2/alerts", "")
+	_, body, err := get("http://"+a.url+"/api/v2/alerts?"+url.Values{"filter": matchers}.Encode(), "")
 	must(err)
 	if err := json.Unmarshal(body, &alerts); err != nil {
 		t.Fatalf("%v: %s", err, body)
@@ -211,20 +201,9 @@ func (a *alertmanager) state(t *testing.T) (active, inhibited []string) {
 	return slices.Compact(active), slices.Compact(inhibited)
 }
 
-// notifications are the names of the alerts that were sent to somebody.
-func (a *alertmanager) notifications() (names []string) {
+// notifications are the names of the alerts that were sent to somebody, each once.
+func (a *alertmanager) notifications() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, sent := range a.notified {
-		names = append(names, sent.alert)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// hasNotified says whether an alert of a job was sent to somebody.
-func (a *alertmanager) hasNotified(job, alert string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Contains(a.notified, pageOf{job, alert})
+	return slices.Compact(slices.Sorted(slices.Values(a.notified)))
 }

@@ -113,7 +113,6 @@ func TestNoRequestIsLostWhileAServerFails(t *testing.T) {
 				within(t, patience, "all is well", well)
 				out := ofServers(stats, "chkdown") // how often HAProxy took each node out
 				must(fault.begin())
-				began := time.Now()
 				known := func() bool {
 					for _, n := range f.nodes {
 						_, body, err := get("http://"+n.admin+"/readyz", "")
@@ -123,32 +122,17 @@ func TestNoRequestIsLostWhileAServerFails(t *testing.T) {
 					}
 					return true
 				}
-				var asked, lost, after atomic.Int64 // after: all nodes knew of the fault
-				var clients sync.WaitGroup
-				for range 4 {
-					clients.Go(func() {
-						for after.Load() < 400 && time.Since(began) < patience {
-							status, body, err := get("http://127.0.0.1:"+public+path(asked.Add(1)), f.key)
-							if err != nil || status != http.StatusOK {
-								if lost.Add(1) == 1 {
-									t.Errorf("the first request that was lost: %d %v %s", status, err, body)
-								}
-							}
-							if after.Load() > 0 || known() {
-								after.Add(1)
-							}
-							time.Sleep(10 * time.Millisecond) // the machine has others to serve
-						}
-					})
-				}
-				clients.Wait()
+				var after atomic.Int64 // requests since all nodes knew of the fault
+				c := startClients(t, 4, 10*time.Millisecond, "http://127.0.0.1:"+public, f.key, path, func() {
+					if after.Load() > 0 || known() {
+						after.Add(1)
+					}
+				})
+				within(t, patience, "the nodes know of the fault, and go on answering", func() bool { return after.Load() > 400 })
+				c.end(t)
 				if now := ofServers(stats, "chkdown"); !maps.Equal(now, out) {
 					t.Errorf("HAProxy took nodes out: %v, before %v", now, out)
 				}
-				if after.Load() == 0 {
-					t.Error("the nodes never knew of the fault")
-				}
-				t.Logf("%d requests, %d lost", asked.Load(), lost.Load())
 				must(fault.end())
 			})
 		}
@@ -221,31 +205,9 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		t.Errorf("the stack's health check of HAProxy: %v: %s", err, said)
 	}
 
-	var answered, lost atomic.Int64
-	var complaint sync.Once
-	stop := make(chan struct{})
-	var clients sync.WaitGroup
-	for range 8 {
-		clients.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				status, body, err := get("http://127.0.0.1:"+public+path, f.key)
-				if err == nil && status == http.StatusOK {
-					answered.Add(1)
-					time.Sleep(8 * time.Millisecond) // the machine has others to serve
-					continue
-				}
-				lost.Add(1)
-				complaint.Do(func() { t.Errorf("the first request that was lost: %d %v %s", status, err, body) })
-			}
-		})
-	}
+	c := startClients(t, 8, 8*time.Millisecond, "http://127.0.0.1:"+public, f.key, func(int64) string { return path }, func() {})
 	for _, n := range f.nodes {
-		before := answered.Load()
+		before := c.answered.Load()
 		if how := n.stop(t); how != "exit status 0" {
 			t.Errorf("the node ended with %s", how)
 		}
@@ -254,7 +216,7 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		n.start(t)
 		open(n)
 		within(t, patience, "the node is back", up())
-		if answered.Load() == before {
+		if c.answered.Load() == before {
 			t.Error("no request was answered meanwhile")
 		}
 	}
@@ -270,17 +232,52 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		f.nodes = f.nodes[:3]
 		within(t, patience, "the fourth node has lost its place", up())
 	}
-	close(stop)
-	clients.Wait()
-	again := ofServers(stats, "wretr")
-	t.Logf("%d requests answered, %d lost; sent again by HAProxy, per node: %v", answered.Load(), lost.Load(), again)
-	for _, times := range again {
+	c.end(t)
+	for n, times := range ofServers(stats, "wretr") {
 		if times != "0" {
-			t.Error("HAProxy had to send requests again: nodes leave before it knows")
+			t.Errorf("HAProxy had to send requests to %s again: nodes leave before it knows", n)
 		}
 	}
-	if lost.Load() > 0 {
-		t.Errorf("%d requests lost of %d", lost.Load(), answered.Load()+lost.Load())
+}
+
+// clients ask for pages on connections that they keep.
+type clients struct {
+	stop           chan struct{}
+	all            sync.WaitGroup
+	answered, lost atomic.Int64
+}
+
+// startClients starts some, which pause between requests: the machine has others to serve. The path is by the number of the request.
+func startClients(t *testing.T, many int, pause time.Duration, address, key string, path func(i int64) string, asked func()) *clients {
+	c := &clients{stop: make(chan struct{})}
+	for range many {
+		c.all.Go(func() {
+			for {
+				select {
+				case <-c.stop:
+					return
+				case <-time.After(pause):
+				}
+				status, body, err := get(address+path(c.answered.Load()+c.lost.Load()), key)
+				if err == nil && status == http.StatusOK {
+					c.answered.Add(1)
+				} else if c.lost.Add(1) == 1 {
+					t.Errorf("the first request that was lost: %d %v %s", status, err, body)
+				}
+				asked()
+			}
+		})
+	}
+	return c
+}
+
+// end ends them, and fails the test if a request was lost.
+func (c *clients) end(t *testing.T) {
+	t.Helper()
+	close(c.stop)
+	c.all.Wait()
+	if t.Logf("%d requests answered, %d lost", c.answered.Load(), c.lost.Load()); c.lost.Load() > 0 {
+		t.Errorf("%d requests lost", c.lost.Load())
 	}
 }
 

@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -162,27 +161,4 @@ func TestAnAlertInhibitsWhileItsOutageLasts(t *testing.T) {
 	}
 	promtool(t, "test", "rules", write(t, "pairs.yml", "rule_files: ['"+must1(filepath.Abs(rulesFile))+"']\nevaluation_interval: "+scrape.String()+
 		"\ntests:\n  - interval: "+scrape.String()+"\n    input_series:\n"+series.String()+"    promql_expr_test:\n"+asked.String()))
-}
-
-// An Alertmanager that had each cause, and has it no longer, notifies of what would have followed.
-func TestAlertmanagerNotifiesAfterAnOutage(t *testing.T) {
-	t.Parallel()
-	a := startAlertmanager(t)
-	pairs := inhibited(t)
-	add := func(alert string, job int, more ...string) {
-		args := append([]string{"alert", "add", "Listedge" + alert, "job=" + strconv.Itoa(job), "instance=node1", "slo=latency"}, more...)
-		must1(exec.Command(tool("amtool"), append(args, "--alertmanager.url=http://"+a.url)...).Output())
-	}
-	for job, p := range pairs {
-		add(p.cause, job)
-	}
-	for job, p := range pairs {
-		add(p.cause, job, "--end="+time.Now().UTC().Format(time.RFC3339))
-		add(p.follows, job)
-	}
-	for job, p := range pairs {
-		within(t, patience, p.follows+" is notified after "+p.cause, func() bool {
-			return a.hasNotified(strconv.Itoa(job), "Listedge"+p.follows)
-		})
-	}
 }

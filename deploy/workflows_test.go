@@ -97,31 +97,6 @@ func TestTheMatrixHasTheVersionsOfTheREADME(t *testing.T) {
 	}
 }
 
-// GitHub leaves out a form that it cannot read, without a word.
-func TestIssueFormsCanBeRead(t *testing.T) {
-	for _, name := range []string{"bug", "feature"} {
-		var form struct {
-			Name, Description string
-			Labels            []string
-			Body              []struct {
-				Type, ID   string
-				Attributes struct{ Label, Description, Value, Render string }
-				// Validations is of inputs alone.
-				Validations struct{ Required bool }
-			}
-		}
-		must(yaml.UnmarshalStrict([]byte(replaced(t, "../.github/ISSUE_TEMPLATE/"+name+".yml")), &form))
-		if form.Name == "" || form.Description == "" || len(form.Body) == 0 {
-			t.Errorf("%s: %+v", name, form)
-		}
-		for _, field := range form.Body {
-			if field.Type == "markdown" != (field.Attributes.Value != "") || field.Type == "markdown" == (field.ID != "" && field.Attributes.Label != "") {
-				t.Errorf("%s: %+v", name, field)
-			}
-		}
-	}
-}
-
 // A test that the race detector leaves out runs without it, and what runs in part names tests that are there.
 func TestTheMakefileForgetsNoTest(t *testing.T) {
 	plain := strings.Fields(strings.ReplaceAll(find(t, "../Makefile", `(?s)\nPLAIN = (.*?)\nRACED =`)[0], "\\\n", " "))
