@@ -2,6 +2,7 @@ package follower
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,18 +19,13 @@ func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	w.exec("CREATE EXTENSION pg_stat_statements")
 	w.awaitFollowing(w.follow())
 	const candidates = 20
-	var all []running
+	var polled sync.WaitGroup
 	for range candidates {
-		all = append(all, w.followWith(w.url, w.log, func() time.Duration { return 0 }))
+		polled.Add(1)
+		first := sync.OnceFunc(polled.Done)
+		w.followWith(w.url, w.log, func() time.Duration { first(); return 0 })
 	}
-	w.eventually("all candidates have polled", func() bool {
-		for _, f := range all {
-			if f.polls.Load() == 0 {
-				return false
-			}
-		}
-		return true
-	})
+	polled.Wait()
 	w.heartbeat()
 	w.exec("SELECT pg_stat_statements_reset()")
 	w.skipToEnd()
@@ -120,13 +116,4 @@ func waitWithHeartbeats(t *testing.T, stopsAfter time.Duration) (waited time.Dur
 	}})
 	must(f.waitPoll(t.Context()))
 	return time.Since(began), wakes
-}
-
-func TestPollsGetRarerWithTheSilence(t *testing.T) {
-	for silence, want := range map[time.Duration]time.Duration{
-		0: pollFirst, silenceThreshold: pollFirst, 200 * time.Millisecond: pollFirst, time.Second: 100 * time.Millisecond, time.Minute: pollLast} {
-		if got := pollInterval(silence); got != want {
-			t.Errorf("after %v: %v, want %v", silence, got, want)
-		}
-	}
 }

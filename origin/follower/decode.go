@@ -389,3 +389,20 @@ func (d *decoder) row(list changefeed.List, t *table, sent *pglogrepl.TupleData,
 	}
 	return &r
 }
+
+// sizeOf returns what an entry takes in Redis, in bytes, or a little more.
+func sizeOf(e *changefeed.Entry) (n int) {
+	n = 350
+	switch {
+	case e.Heartbeat != nil:
+		n += len(e.Heartbeat.Snapshot) + 60*len(e.Heartbeat.Unsettled)
+	case e.Change != nil:
+		n += 30 * len(e.Change.Lists)
+		for _, l := range e.Change.Lists {
+			for i := range l.Rows {
+				n += rowSize + l.Rows[i].Size()
+			}
+		}
+	}
+	return n
+}

@@ -21,8 +21,8 @@
 //
 // On the node that holds the slot:
 //
-//	origin/follower/term.go origin/follower/decode.go internal/lists/render.go
-//	internal/lists/fold.go origin/follower/publish.go internal/changefeed/entry.go
+//	origin/follower/term.go origin/follower/follower.go origin/follower/decode.go
+//	internal/lists/render.go internal/lists/fold.go internal/changefeed/entry.go
 //	internal/lists/encode.go internal/changefeed/redis.go internal/fleet/fleet.go
 package follower
 
@@ -30,8 +30,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"listedge/internal/changefeed"
@@ -43,8 +43,17 @@ const (
 	// retryFirst and retryLast: the pause after a failure doubles between them.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 2 * time.Second
-	// prerequisitesEvery is the pause after a prerequisite was missing.
-	prerequisitesEvery = 2 * time.Second
+	// idleInterval is the least time between two polls of the slot by a waiting node
+	// while heartbeats arrive. It is long, so that a large fleet costs the primary little.
+	idleInterval = 10 * time.Second
+	// silenceThreshold is how long no heartbeat must have come before a waiting node
+	// polls at once: five periods.
+	silenceThreshold = 5 * heartbeatEvery
+	// pollFirst and pollLast bound the time between two polls after silenceThreshold, about a
+	// tenth of the silence: the slot is taken soon after the holder's end, and a fleet
+	// without heartbeats does not flood the primary.
+	pollFirst = 20 * time.Millisecond
+	pollLast  = 250 * time.Millisecond
 )
 
 // ErrIncapable says that a prerequisite for following changes is missing. The error that
@@ -66,7 +75,6 @@ type Follower struct {
 	options Options
 	period  time.Duration // of heartbeats
 	warned  bool          // unlimitedSlot was logged; used by Run's goroutine only
-	polls   atomic.Uint64 // how often a waiting node looked at the slot; for tests
 
 	mu        sync.Mutex
 	stats     Stats     // except HeartbeatAge; guarded by mu
@@ -95,7 +103,7 @@ func (f *Follower) Run(ctx context.Context) {
 			pause = retryFirst
 		case errors.Is(err, ErrIncapable):
 			f.update(func() { f.incapable = err }) // cmd/listedge logs it
-			pause = prerequisitesEvery
+			pause = retryLast
 		case errors.As(err, new(*changefeed.Error)), errors.As(err, new(*fleet.TimelineError)): // cmd/listedge logs these
 		case !logged: // one outage has several errors
 			logged = true
@@ -130,7 +138,6 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		if err := f.options.Followed.OldTimeline(); err != nil {
 			return err // the next connection may meet the new primary
 		}
-		f.polls.Add(1)
 		s, err := p.slot(ctx)
 		if err != nil {
 			return err
@@ -141,7 +148,8 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 			f.options.Logger.Warn("the slot exceeded max_slot_wal_keep_size: making a new one", "slot", p.slotName)
 			err = p.dropSlot(ctx)
 		case !s.exists:
-			if err = p.checkPrerequisites(ctx); err == nil {
+			err = p.checkPrerequisites(ctx)
+			if err == nil {
 				slow := time.AfterFunc(createSlow, func() {
 					f.options.Logger.Warn("the new slot waits for the end of write transactions that have been open for long")
 				})
@@ -166,6 +174,25 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 	}
 }
 
+// waitPoll waits until it is time to poll the slot again: when heartbeats have
+// stopped for silenceThreshold, when the node's server turns out to be an old
+// primary, or after idleInterval. Jitter keeps nodes from polling together.
+func (f *Follower) waitPoll(ctx context.Context) error {
+	idleUntil := time.Now().Add(idleInterval + rand.N(idleInterval/5))
+	for {
+		silence := f.options.Silence()
+		poll := min(max(silence/10, pollFirst), pollLast)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(max(0, silenceThreshold-silence) + poll/2 + rand.N(poll)):
+		}
+		if f.options.Silence() > silenceThreshold || time.Now().After(idleUntil) || f.options.Followed.OldTimeline() != nil {
+			return nil
+		}
+	}
+}
+
 // follow takes the slot and begins a term. A slot that may not send all changes
 // is dropped: a new one begins a new epoch.
 func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
@@ -185,7 +212,8 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	if t.sender, err = p.replicate(ctx); err != nil {
+	t.sender, err = p.replicate(ctx)
+	if err != nil {
 		return err
 	}
 	defer closeConn(t.sender)
@@ -211,4 +239,63 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	closeConn(t.sender)
 	f.options.Logger.Warn("some changes may not have been published: making a new slot", "error", err)
 	return errors.Join(err, p.dropSlot(ctx))
+}
+
+const (
+	unlimitedSlot   = "max_slot_wal_keep_size is not set: while no node follows, the slot may fill the disk of the primary"
+	unlimitedSlotDo = "set max_slot_wal_keep_size to what the disk can spare, and reload"
+)
+
+// Leave drops the slot if Postgres would keep WAL for it without limit. It is called when this
+// node has stopped and no other node of its fleet runs. The next node makes a new slot.
+func (f *Follower) Leave(ctx context.Context) {
+	if !f.warned {
+		return
+	}
+	p, err := connectPrimary(ctx, f.options.DatabaseURL, f.options.Followed.Region)
+	if err != nil {
+		return
+	}
+	defer p.close()
+	if p.unlimited && p.tryDropSlot(ctx) == nil {
+		f.options.Logger.Info("dropped the slot, because no other node runs and "+unlimitedSlot, "slot", p.slotName)
+	}
+}
+
+// Stats are a follower's numbers.
+type Stats struct {
+	Following    bool
+	Lag          uint64        // bytes of WAL that were not decoded when the last heartbeat was prepared
+	LagTime      time.Duration // how long the last heartbeat waited until its LSN was decoded
+	HeartbeatAge time.Duration // since this node published one; zero while it does not follow
+	Retained     uint64        // bytes of WAL that the slot retains, as last seen
+	Commits      uint64        // changes published by this node
+	Terms        uint64        // terms begun by this node
+}
+
+// Stats returns the present numbers.
+func (f *Follower) Stats() Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.stats
+	if s.Following {
+		s.HeartbeatAge = time.Since(f.heartbeat)
+	} else {
+		s.Lag, s.LagTime = 0, 0
+	}
+	return s
+}
+
+// Incapable returns why changes cannot be followed here; nil = they can, as far as is known.
+func (f *Follower) Incapable() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.incapable
+}
+
+// update changes what Stats and Incapable return.
+func (f *Follower) update(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
 }

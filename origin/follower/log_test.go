@@ -17,6 +17,7 @@ type faultyLog struct {
 	append func(ctx context.Context, epoch string, entries []changefeed.Entry) error // called before Append; nil = not called
 	naming func(from, to string)                                                     // called before SetEpoch; nil = not called
 	away   atomic.Bool
+	epochs atomic.Int64 // how often Epoch was called, once at each attempt to follow
 }
 
 var errAway = errors.New("the log is away")
@@ -48,6 +49,7 @@ func (l *faultyLog) SetEpoch(ctx context.Context, from, to string) error {
 }
 
 func (l *faultyLog) Epoch(ctx context.Context) (string, error) {
+	l.epochs.Add(1)
 	if err := l.ok(); err != nil {
 		return "", err
 	}

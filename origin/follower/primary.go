@@ -2,16 +2,21 @@ package follower
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -109,6 +114,20 @@ func (p *primary) row(ctx context.Context, sql string, args ...any) func(into ..
 	}
 }
 
+// call bounds a call to the log or to Postgres by callTimeout.
+func call[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
+// bounded bounds a call without a result.
+func bounded(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
 func (p *primary) close() { closeConn(p.conn.PgConn()) }
 
 // closeConn ends the session and waits until it has ended, for at most callTimeout.
@@ -121,6 +140,266 @@ func closeConn(conn *pgconn.PgConn) {
 	case <-conn.CleanupDone():
 	case <-ctx.Done():
 	}
+}
+
+//go:embed catalog.sql
+var catalogSQL string
+
+// view is a snapshot of the primary, and the relations that pages are read from, as the same
+// snapshot of the database's catalog has them.
+//
+// DDL such as ALTER TABLE and ATTACH PARTITION changes pages and is not in the
+// stream of changes. So the statement that takes a heartbeat's snapshot reads
+// the catalog's version. If the version has changed, the follower writes a
+// message into the WAL that touches everything, and takes the heartbeat's snapshot
+// again. So the rule of heartbeats holds: everything that the snapshot sees
+// has been published. No event trigger is needed, which only a superuser can make.
+//
+// The catalog also decides which relations are decoded. Between two views either
+// the catalog has not changed, and so pages are read from the same relations; or
+// the message makes every page stale that was read before the later view. So if
+// the later view sees a change of a relation that the catalog does not list, no
+// valid page shows it. If it does not see it yet (the commit waits for a
+// standby), the relation may have been attached before the view: see unlisted.
+//
+// One case is missed: a table with rows that is attached and detached (or made
+// to inherit, and dropped) in two transactions, both between two heartbeats.
+type view struct {
+	at          pglogrepl.LSN // the end of the WAL, read after the snapshot was taken
+	snapshot    changefeed.Snapshot
+	text        string                      // the snapshot, as Postgres writes it
+	version     string                      // of the catalog
+	collections map[uint32]lists.Collection // by the oid of a relation: which one shows its rows; nil if the version is the known one
+}
+
+// readView takes a snapshot, then the position, in one statement: the commit
+// records of everything that the snapshot sees are before the position.
+func (p *primary) readView(ctx context.Context, known string) (v view, err error) {
+	var relations []uint32
+	var tables []string // for each relation, the table of a list that it is or belongs to
+	if err := p.row(ctx, catalogSQL, known, PublicationName, lists.Tables())(&v.at, &v.text, &v.version, &relations, &tables); err != nil {
+		return v, fmt.Errorf("take a snapshot: %w", err)
+	}
+	v.snapshot, err = changefeed.ParseSnapshot(v.text)
+	if err != nil {
+		return v, err
+	}
+	if v.version != known {
+		v.collections = map[uint32]lists.Collection{}
+	}
+	for i, oid := range relations {
+		v.collections[oid] = lists.Of(tables[i])
+	}
+	return v, nil
+}
+
+// checkPrerequisites returns an error if changes cannot be followed here. It sets
+// checkpointerStart and published:
+//
+//   - checkpointerStart changes with a crash, after which transaction ids may be used again,
+//     a fail-over and a restore. It is when the checkpointer was started, if the user may see
+//     that (pg_read_all_stats), or else when the statistics began, which a crash discards.
+//   - published changes with the publication, and if the schema public is replaced: changes
+//     that were written meanwhile may never be sent.
+func (p *primary) checkPrerequisites(ctx context.Context) error {
+	var level, standbys, publishing string
+	var standby bool
+	var started *string
+	err := p.row(ctx, `SELECT `+WALLevelSQL+`, current_setting('synchronous_standby_names'), pg_is_in_recovery(),
+		coalesce((SELECT extract(epoch FROM max(backend_start))::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'),
+			(SELECT concat(extract(epoch FROM pg_postmaster_start_time()), '/', extract(epoch FROM stats_reset)) FROM pg_stat_bgwriter WHERE stats_reset IS NOT NULL)),
+		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
+			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
+			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1
+			UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
+				WHERE pubname = $1 AND classid = 'pg_publication_namespace'::regclass
+			UNION ALL SELECT oid, 'schema' FROM pg_namespace WHERE nspname = 'public' AND oid <> 2200) x)`, // 2200 is the schema that every database is made with
+		PublicationName)(&level, &standbys, &standby, &started, &publishing)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check the prerequisites: %w", err)
+	case standby:
+		return fmt.Errorf("%w: the database URL leads to a standby, not to the primary", ErrIncapable)
+	case level != "logical":
+		return fmt.Errorf("%w: wal_level is %s, not logical", ErrIncapable, level)
+	case started == nil:
+		return fmt.Errorf("%w: the server does not tell this user when its statistics began (GRANT pg_read_all_stats)", ErrIncapable)
+	}
+	if countsAsStandby.MatchString(standbys) {
+		// Commits would wait for the follower, which confirms seconds later.
+		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
+	}
+	p.checkpointerStart, p.published = *started, publishing
+	return p.checkPublication(ctx)
+}
+
+// WALLevelSQL is the level of WAL that a slot has, or that it would get: since Postgres 19 wal_level
+// is only what there is at least, and the first logical slot raises what is in force, unless that is minimal.
+const WALLevelSQL = `CASE WHEN current_setting('effective_wal_level', true) <> 'minimal' THEN 'logical' ELSE current_setting('wal_level') END`
+
+// countsAsStandby matches a value of synchronous_standby_names that includes any
+// standby, or one with the name of this connection.
+var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicationName + `")(?:[\s,)]|$)`)
+
+// errIncomplete says that the publication lacks rows that pages show. Changes that are
+// written meanwhile are lost. So the slot is dropped, and the next slot begins a new epoch.
+var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, PublicationName)
+
+// checkPublication returns errIncomplete if the publication has a defect.
+//
+// It returns a defect only if it has found one three times in a row. The statement reads
+// some catalogs by its snapshot and others as they are now, so a partition that is
+// committed meanwhile seems to be missing. Trying again is safe: if the publication was
+// another one in between, published shows that.
+func (p *primary) checkPublication(ctx context.Context) error {
+	var defect, remedy string
+	for range 3 {
+		publication, err := call(ctx, func(ctx context.Context) (Publication, error) { return ReadPublication(ctx, p.conn) })
+		if err != nil {
+			return err
+		}
+		defect, remedy = publication.Defect()
+		if defect == "" {
+			p.publication = publication
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("%w %s: %s", errIncomplete, defect, remedy)
+}
+
+//go:embed slot.sql
+var createSlotSQL string
+
+const (
+	// createTimeout bounds making a slot for a command. Postgres waits three times for
+	// the end of all open write transactions. Of the first slot, Postgres 19 also waits until each of its
+	// processes has noticed that more is to be logged, which the checkpointer may while it syncs files.
+	createTimeout = time.Minute
+	// createSlow is when a node says that it waits.
+	createSlow = 10 * time.Second
+	// createByNodeTimeout bounds making a slot for a node. It is long, because a node that
+	// gives up begins again: it would never succeed if long transactions overlap.
+	createByNodeTimeout = 10 * time.Minute
+)
+
+var errHeld = errors.New("another node took the slot")
+
+// slot is the state of the replication slot when it was last polled.
+type slot struct {
+	exists   bool
+	held     bool   // by a node, or Postgres is still making it
+	lost     bool   // Postgres has removed WAL that it needs
+	retained uint64 // bytes of WAL that Postgres keeps for it
+}
+
+func (p *primary) slot(ctx context.Context) (s slot, err error) {
+	err = p.row(ctx, `SELECT active_pid IS NOT NULL, coalesce(wal_status, '') = 'lost',
+			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0), 0)::bigint
+		FROM pg_replication_slots WHERE slot_name IN ($1::text, $1::text || '_new') ORDER BY slot_name LIMIT 1`, p.slotName)(&s.held, &s.lost, &s.retained)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return slot{}, nil
+	case err != nil:
+		return s, fmt.Errorf("poll the slot: %w", err)
+	}
+	s.exists = true
+	return s, nil
+}
+
+// createSlot makes the slot, unless another node is faster.
+func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (created bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, err = p.conn.Exec(ctx, strings.ReplaceAll(createSlotSQL, "NAME", p.slotName))
+	switch postgres.Code(err) {
+	case "":
+	case duplicateObject: // made by another node, or about to be
+		return false, nil
+	case insufficientPrivilege:
+		return false, fmt.Errorf("%w: the user may not make a slot (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
+	case configurationLimitExceeded:
+		return false, fmt.Errorf("%w: max_replication_slots are used up (making the slot takes two for a moment): %w", ErrIncapable, err)
+	}
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return false, fmt.Errorf("make the slot: Postgres waits for the end of a write transaction that has been open for long: %w", err)
+		}
+		return false, fmt.Errorf("make the slot: %w", err)
+	}
+	return true, nil
+}
+
+// CreateSlot makes the database's slot for a region unless it exists.
+// Errors: ErrIncapable.
+func CreateSlot(ctx context.Context, databaseURL, region string) (name string, created bool, err error) {
+	p, err := connectPrimary(ctx, databaseURL, region)
+	if err != nil {
+		return "", false, err
+	}
+	defer p.close()
+	s, err := p.slot(ctx)
+	if err != nil || s.exists {
+		return p.slotName, false, err
+	}
+	err = p.checkPrerequisites(ctx)
+	if err == nil {
+		created, err = p.createSlot(ctx, createTimeout)
+	}
+	return p.slotName, created, err
+}
+
+// dropSlot drops the slot, unless another node holds it or has dropped it: other nodes see
+// what this one sees.
+func (p *primary) dropSlot(ctx context.Context) error {
+	switch err := p.tryDropSlot(ctx); postgres.Code(err) {
+	case undefinedObject, objectInUse:
+		return nil
+	default:
+		return err
+	}
+}
+
+// tryDropSlot drops the slot. A walsender whose connection was closed holds it for a moment
+// more.
+func (p *primary) tryDropSlot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	drop := func() (err error) {
+		_, err = p.conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, p.slotName)
+		return err
+	}
+	err := drop()
+	for ends := time.Now().Add(callTimeout / 2); postgres.Code(err) == objectInUse && time.Now().Before(ends); err = drop() {
+		time.Sleep(pollPause)
+	}
+	if err != nil {
+		return fmt.Errorf("drop the slot: %w", err)
+	}
+	return nil
+}
+
+// DropSlot drops the database's slot for a region, unless a node follows through it. dropped
+// is false if there is none.
+func DropSlot(ctx context.Context, databaseURL, region string) (name string, dropped bool, err error) {
+	p, err := connectPrimary(ctx, databaseURL, region)
+	if err != nil {
+		return "", false, err
+	}
+	defer p.close()
+	err = p.tryDropSlot(ctx)
+	dropped = err == nil
+	switch postgres.Code(err) {
+	case undefinedObject:
+		err = nil
+	case objectInUse:
+		err = fmt.Errorf("a node follows through the slot %s: stop all nodes of the fleet first: %w", p.slotName, err)
+	}
+	return p.slotName, dropped, err
 }
 
 // replicate opens a replication connection and starts streaming from the slot, which

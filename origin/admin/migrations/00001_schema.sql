@@ -3,7 +3,7 @@
 -- Constraints refuse what the API cannot show. No trigger, no lock, no counter is
 -- put on those tables: their writers pay for indexes and nothing else.
 -- The publication and the slot need rights that a migration may lack. They are made
--- after it, every time: publication.go, origin/follower/slot.go.
+-- after it, every time: publication.go, origin/follower/primary.go.
 
 -- +goose Up
 CREATE TABLE IF NOT EXISTS workspaces (
