@@ -48,7 +48,7 @@ const revision = "0123456789abcdef0123456789abcdef01234567"
 // versionInSource is the version of a program that was built without another one.
 func versionInSource(t *testing.T) string {
 	t.Helper()
-	return find(t, "../cmd/listedge/help.go", `(?m)^var version = "(.+)"$`)[0]
+	return find(t, "../cmd/listedge/main.go", `(?m)^var version = "(.+)"$`)[0]
 }
 
 // removed are folders that go when the tests have ended.

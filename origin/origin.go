@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,6 +139,86 @@ func (o *Origin) Fetch(ctx context.Context, q page.Query, run string) (rows page
 		}
 		o.observe(&o.upstream, err, rows.Took)
 		return err
+	})
+	return rows, err
+}
+
+// CheckStandby returns why no page is read from the standby of that index in
+// Stats().Standbys; nil = pages are read from it.
+func (o *Origin) CheckStandby(ctx context.Context, i int) error {
+	s := o.standbys[i]
+	if err := s.look(ctx); err != nil {
+		return postgres.Classify(err)
+	}
+	if last := s.last.Load(); last != nil && errors.Is(*last, postgres.ErrOtherPrimary) {
+		return *last
+	}
+	if !s.breaker.IsClosed() {
+		return errors.New("it failed several times in a row")
+	}
+	return nil
+}
+
+// FetchFromStandby reads what Fetch does from a standby of the primary of the proof. It tries one
+// standby after the other, as long as they are refused before they get the query. Errors: those
+// of Fetch, ErrLagging, ErrOtherPrimary.
+func (o *Origin) FetchFromStandby(ctx context.Context, q page.Query, p changefeed.Proof) (rows page.Read, err error) {
+	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
+	defer cancel()
+	for _, i := range rand.Perm(len(o.standbys)) {
+		s := o.standbys[i]
+		if !s.breaker.IsClosed() { // Probe tries it: a page need not wait for that
+			err = page.ErrUnavailable
+			continue
+		}
+		rows, err = o.fetchFrom(ctx, s, &q, &p)
+		last := err
+		s.last.Store(&last)
+		if !errors.Is(err, postgres.ErrLagging) && !errors.Is(err, postgres.ErrOtherPrimary) {
+			break
+		}
+	}
+	return rows, err
+}
+
+func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *page.Query, p *changefeed.Proof) (rows page.Read, err error) {
+	err = s.fetch(ctx, q, func() error {
+		soon, cancel := context.WithTimeout(ctx, replayTimeout)
+		defer cancel()
+		conn, err := postgres.Acquire(soon, s.pool)
+		if errors.Is(err, postgres.ErrNoneLeft) {
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", page.ErrUnavailable, err)
+		}
+		defer conn.Release()
+		pos, at, err := s.replayed(soon, conn)
+		if err != nil {
+			return err
+		}
+		if err := s.admit(pos, at, p); err != nil {
+			return err
+		}
+		began := time.Now()
+		var by fleet.Server
+		rows, by, err = o.read(ctx, conn, q)
+		o.observe(&s.upstream, err, time.Since(began))
+		if err != nil {
+			if ctx.Err() != nil {
+				err = fmt.Errorf("%w: %w", page.ErrUnavailable, err)
+			}
+			return err
+		}
+		if by.StartedAt != pos.StartedAt || by.Timeline != 0 { // a pooler led to two servers, or it was promoted
+			return postgres.ErrOtherPrimary
+		}
+		if err := o.db.Options.Followed.RefuseDatabase(by); err != nil {
+			return fmt.Errorf("%w: %w", postgres.ErrOtherPrimary, err)
+		}
+		rows.Began, rows.Took = began, time.Since(began)
+		rows.At = changefeed.ReadPoint{Timeline: pos.TimelineName(), LSN: pos.LSN, Through: rows.At.Through}
+		return nil
 	})
 	return rows, err
 }

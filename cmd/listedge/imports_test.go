@@ -1,8 +1,10 @@
 package main
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"path"
 	"path/filepath"
@@ -157,7 +159,7 @@ func sources(t *testing.T, f func(name, text string)) {
 }
 
 func TestOnlySettingsReadTheEnvironment(t *testing.T) {
-	mayRead := []string{"cmd/listedge/settings.go", "internal/sandbox/binaries.go"}
+	mayRead := []string{"cmd/listedge/settings.go", "internal/sandbox/sandbox.go"}
 	reads := regexp.MustCompile(`os\.(Getenv|LookupEnv|Environ)\(`)
 	sources(t, func(name, text string) {
 		if !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "bench/") && !strings.HasPrefix(name, "deploy/") &&
@@ -166,6 +168,61 @@ func TestOnlySettingsReadTheEnvironment(t *testing.T) {
 		}
 	})
 }
+
+// A type's methods stand in its file, and a condition has no statement before it that does not
+// declare. Both make code easier to follow; a few exceptions may do so, too.
+func TestMethodsStandWithTheirTypes(t *testing.T) {
+	declared, methods, smuggled := map[string]string{}, map[string][]string{}, 0 // files by types, files of methods by types
+	sources(t, func(name, text string) {
+		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "bench/") {
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			before := ast.Stmt(nil)
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				declared[path.Dir(name)+": "+n.Name.Name] = name
+			case *ast.FuncDecl:
+				if n.Recv != nil {
+					of := path.Dir(name) + ": " + receiver.FindString(types.ExprString(n.Recv.List[0].Type))
+					methods[of] = append(methods[of], name)
+				}
+			case *ast.IfStmt:
+				before = n.Init
+			case *ast.SwitchStmt:
+				before = n.Init
+			}
+			if assigned, ok := before.(*ast.AssignStmt); before != nil && (!ok || assigned.Tok != token.DEFINE) {
+				smuggled++
+			}
+			return true
+		})
+	})
+	all, away := 0, []string{}
+	for of, files := range methods {
+		for _, file := range files {
+			all++
+			if file != declared[of] {
+				away = append(away, of+" in "+file)
+			}
+		}
+	}
+	slices.Sort(away)
+	t.Logf("%d of %d methods stand elsewhere, %d statements before conditions", len(away), all, smuggled)
+	if len(away) > all/10 {
+		t.Errorf("%d of %d methods stand in another file than their type: %v", len(away), all, away)
+	}
+	if smuggled > 80 {
+		t.Errorf("%d statements stand before conditions: give each a line of its own", smuggled)
+	}
+}
+
+// receiver is the name in the type of a receiver.
+var receiver = regexp.MustCompile(`\w+`)
 
 // A skipped test shows nothing. A test that needs something that is not always there
 // has a build tag.

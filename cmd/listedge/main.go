@@ -16,15 +16,19 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"reflect"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9/logging"
 
 	"listedge/cmd/listedge/node"
@@ -110,19 +114,13 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return exitFailed
 }
 
-// reworded has what the parser says, and what this program says in its place.
+// reworded has what the parser says of a command's form, and what this program says in its place.
 var reworded = []struct {
 	said *regexp.Regexp
 	says string
 }{
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "EOL".*`), "$1 needs a value"},
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`), "$1 needs a value, and is followed by $2"},
-	{regexp.MustCompile(`^(--[a-z-]+): expected a float but got ("[^"]*").*`), "$1 must be a number, and is $2"},
-	{regexp.MustCompile(`^(--[a-z-]+): expected duration but got ("[^"]*").*`), "$1 must be a duration like 500ms or 2h, and is $2"},
-	{regexp.MustCompile(`^(--[a-z-]+): netip\.\w+\(("[^"]*")\).*`), "$1 must be a network like 10.0.0.0/8, and is $2"},
-	{regexp.MustCompile(`^[a-z ]+: limiter: (rate|burst)`), "--$1:"},
-	{regexp.MustCompile(`^(<id>|--[a-z-]+): invalid UUID.*`),
-		"$1 must be an id (a UUID), as `listedge workspaces list` and `listedge keys list` print it; a key or a name is none"},
 	{regexp.MustCompile(`^expected "<id>"`), "the id (<id>) is missing: --help has an example"},
 	{regexp.MustCompile(`^unexpected argument ([^ ,]+)`), "unexpected argument $1, which is no command here: --help lists them"},
 }
@@ -158,20 +156,40 @@ func withRemedy(err error, command *kong.Context) error {
 	return fmt.Errorf("%w: %s", err, remedy)
 }
 
-// wholeNumber reads a flag's whole number. kong's own reading takes 010 for 8, and 0x10 and 1_6 for 16.
-var wholeNumber = kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
-	var text string
-	if err := ctx.Scan.PopValueInto("int", &text); err != nil {
-		return err
+// reading makes the parser read values of a type by a function. says is the error of a value that
+// cannot be read, with a verb for the value.
+func reading[T any](parse func(text string) (T, error), says string) kong.Option {
+	mapper := kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+		var text string
+		if err := ctx.Scan.PopValueInto("value", &text); err != nil {
+			return err
+		}
+		v, err := parse(text)
+		switch {
+		case err != nil:
+			return fmt.Errorf(says, text)
+		case target.Kind() == reflect.Pointer:
+			target.Set(reflect.ValueOf(&v))
+		default:
+			target.Set(reflect.ValueOf(v))
+		}
+		return nil
+	})
+	return kong.OptionFunc(func(k *kong.Kong) error {
+		return errors.Join(kong.TypeMapper(reflect.TypeFor[T](), mapper).Apply(k), kong.TypeMapper(reflect.TypeFor[*T](), mapper).Apply(k))
+	})
+}
+
+// wholeNumber reads a whole number. kong's own reading takes 010 for 8, and 0x10 and 1_6 for 16.
+func wholeNumber[T int | int32](text string) (T, error) {
+	n, err := strconv.ParseInt(text, 10, reflect.TypeFor[T]().Bits())
+	if err == nil && strconv.FormatInt(n, 10) != text {
+		err = strconv.ErrSyntax
 	}
-	bits := target.Type().Bits()
-	n, err := strconv.ParseInt(text, 10, bits)
-	if err != nil || strconv.FormatInt(n, 10) != text {
-		return fmt.Errorf("not a whole number of at most %d bits in decimal digits: %q", bits, text)
-	}
-	target.SetInt(n)
-	return nil
-})
+	return T(n), err
+}
+
+func number(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
 
 func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
 	exited = new(bool)
@@ -182,8 +200,13 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
 		kong.WithBeforeResolve(checkVariables),
 		kong.Configuration(readConfig),
 		kong.Resolvers(kong.ResolverFunc(resolveSecret)),
-		kong.KindMapper(reflect.Int, wholeNumber),
-		kong.KindMapper(reflect.Int32, wholeNumber),
+		reading(wholeNumber[int], "must be a whole number of at most 64 bits in decimal digits, and is %q"),
+		reading(wholeNumber[int32], "must be a whole number of at most 32 bits in decimal digits, and is %q"),
+		reading(number, "must be a number, and is %q"),
+		reading(time.ParseDuration, "must be a duration like 500ms or 2h, and is %q"),
+		reading(netip.ParsePrefix, "must be a network like 10.0.0.0/8, and is %q"),
+		// %.0s does not show the value, which may be a key.
+		reading(uuid.Parse, "must be an id (a UUID), as `listedge workspaces list` and `listedge keys list` print it; a key or a name is none%.0s"),
 		kong.Writers(out, errs),
 		kong.Exit(func(int) { *exited = true }),
 		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser(),
@@ -203,3 +226,35 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
 	addExamples(parser.Model)
 	return parser, exited
 }
+
+// addExamples adds to the help of each command its example, which is a tag of the command.
+func addExamples(app *kong.Application) {
+	for _, command := range app.Leaves(false) {
+		command.Detail = strings.TrimSpace(command.Detail + "\n\nExample:\n\n    " + app.Name + " " + command.Path() + " " + command.Tag.Get("example"))
+	}
+}
+
+// version is the next release's with -dev, unless the build of a release sets it by
+// -ldflags "-X main.version=…".
+var version = "0.2.0-dev"
+
+// revision is set by builds without the repository, such as that of the image, by
+// -ldflags "-X main.revision=…".
+var revision string
+
+// builtFrom returns the revision of the source.
+func builtFrom() string {
+	if revision != "" {
+		return revision
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
+}
+
+func versionLine() string { return "listedge " + version + " (revision " + builtFrom() + ")" }

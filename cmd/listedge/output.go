@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/goccy/go-yaml"
+	"github.com/prometheus/common/model"
 
 	"listedge/cmd/listedge/node"
 )
@@ -187,3 +188,16 @@ func (w *checkedWriter) Write(b []byte) (int, error) {
 
 // oneLine replaces line breaks and other white space by single spaces, and makes the rest visible.
 func oneLine(s string) string { return visible(strings.Join(strings.Fields(s), " ")) }
+
+// period is a positive length of time: 90d, or 12h.
+type period time.Duration
+
+// UnmarshalText reads a period.
+func (p *period) UnmarshalText(text []byte) error {
+	d, err := model.ParseDuration(string(text))
+	if err != nil || d == 0 {
+		return fmt.Errorf("must be a positive duration like 12h or 7d, and is %q", text)
+	}
+	*p = period(d)
+	return nil
+}

@@ -33,10 +33,10 @@ type LimitFlags struct {
 func (f *LimitFlags) Validate() error {
 	l := apikey.LimitOf(f.Rate, f.Burst, apikey.DefaultLimit)
 	if _, err := limiter.NewPolicy(l.Rate, l.Burst); err != nil {
-		return err
+		return errors.New("--" + strings.TrimPrefix(err.Error(), "limiter: "))
 	}
 	if !limiter.IsWholeRate(l.Rate) {
-		return fmt.Errorf("--rate: %v has more than six decimals", l.Rate)
+		return fmt.Errorf("--rate %v has more than six decimals", l.Rate)
 	}
 	return nil
 }

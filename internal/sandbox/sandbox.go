@@ -13,12 +13,16 @@ package sandbox
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -154,4 +158,226 @@ func FreePort() (string, error) {
 		}
 	}
 	return "", errors.New("no free port")
+}
+
+// Child is a process that is ended by its pid and, on Linux, by the kernel
+// when this process dies.
+type Child struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed once the child has been reaped
+}
+
+// StartChild starts the command in a process group of its own, so that Ctrl-C
+// in a terminal reaches only the parent, which then ends its children in order.
+func StartChild(cmd *exec.Cmd) (*Child, error) {
+	p := &Child{cmd: cmd, done: make(chan struct{})}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	dieWithParent(cmd.SysProcAttr)
+	started := make(chan error, 1)
+	go func() {
+		// The kernel sends the death signal when the *thread* that forked ends,
+		// so this goroutine keeps its thread until the child has ended.
+		runtime.LockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait()
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
+	}
+	return p, nil
+}
+
+// Pid is the child's process id.
+func (p *Child) Pid() int { return p.cmd.Process.Pid }
+
+// Done is closed once the child has ended.
+func (p *Child) Done() <-chan struct{} { return p.done }
+
+// State says how the child ended, once it has.
+func (p *Child) State() string { return p.cmd.ProcessState.String() }
+
+// Signal sends s to the child alone, never to a group.
+func (p *Child) Signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("send %s to process %d: %w", s, p.Pid(), err)
+	}
+	return nil
+}
+
+// signalTree sends s to the child and to the child's own children. Postgres gives
+// every backend a session of its own, so a process group would miss them.
+func (p *Child) signalTree(s syscall.Signal) error {
+	if err := p.Signal(s); err != nil {
+		return err
+	}
+	err := exec.Command("pkill", fmt.Sprintf("-%d", s), "-P", strconv.Itoa(p.Pid())).Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // it has none
+		return nil
+	}
+	return err
+}
+
+// End sends the signals one after the other and waits up to timeout after each.
+func (p *Child) End(timeout time.Duration, signals ...syscall.Signal) error {
+	for _, s := range signals {
+		if err := p.Signal(s); err != nil {
+			return err
+		}
+		select {
+		case <-p.done:
+			return nil
+		case <-time.After(timeout):
+		}
+	}
+	return fmt.Errorf("process %d does not end", p.Pid())
+}
+
+// Redis is a running private server: 127.0.0.1 only, nothing written to disk. A restart
+// empties it.
+type Redis struct{ *Server }
+
+// StartRedis makes the folder and starts a server in it, with further arguments of redis-server.
+// It returns when the server takes connections. An error has the end of its log.
+func StartRedis(ctx context.Context, dir string, arguments ...string) (*Redis, error) {
+	path, err := FindRedis()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	s, err := StartServer(ctx, Program{
+		Path: path, Dir: dir, Ready: (*Server).TakesConnections, End: []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL},
+		Args: func(port string) []string {
+			return append([]string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no",
+				"--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", dir}, arguments...)
+		}})
+	if err != nil {
+		return nil, err
+	}
+	return &Redis{s}, nil
+}
+
+// URL is the server's address as --redis-url takes it.
+func (r *Redis) URL() string { return "redis://" + r.Addr() }
+
+// Kill ends the server at once (SIGKILL).
+func (r *Redis) Kill() error { return r.End(stopTimeout, syscall.SIGKILL) }
+
+// ServerAccount returns the account that Postgres runs as: our own (nil), unless that is
+// root, which Postgres refuses. Then it is the first unprivileged account that exists.
+// Error: there is none.
+func ServerAccount() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		if u, err := user.Lookup(name); err == nil {
+			uid, _ := strconv.Atoi(u.Uid) // on Unix it is a number
+			gid, _ := strconv.Atoi(u.Gid)
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+		}
+	}
+	return nil, errors.New("Postgres does not run as root, and there is neither a user postgres nor nobody")
+}
+
+// Give gives a file or a folder to the account; nil = it stays ours.
+func Give(path string, as *syscall.Credential) error {
+	if as == nil {
+		return nil
+	}
+	return os.Chown(path, int(as.Uid), int(as.Gid))
+}
+
+// WriteFile writes a file that only the account may read.
+func WriteFile(path, text string, as *syscall.Credential) error {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return Give(path, as)
+}
+
+// errNotInstalled: the server's programs were not found on this machine.
+var errNotInstalled = errors.New("not installed (deploy/install.sh installs it)")
+
+// postgresFolders are where Postgres' programs are installed, besides the folders of
+// PATH: by Debian, Fedora, Homebrew (on Apple and Intel processors) and Postgres.app.
+var postgresFolders = []string{
+	"/usr/lib/postgresql/*/bin",
+	"/usr/pgsql-*/bin",
+	"/opt/homebrew/opt/postgresql@*/bin",
+	"/opt/homebrew/bin",
+	"/usr/local/opt/postgresql@*/bin",
+	"/usr/local/bin",
+	"/Applications/Postgres.app/Contents/Versions/*/bin",
+}
+
+// oldestPostgres is the oldest major version that listedge supports.
+const oldestPostgres = 15
+
+// findPostgres returns the folder that contains initdb and postgres: the first one in PATH, or
+// else that of the newest version.
+func findPostgres() (bin string, err error) {
+	inPath := filepath.SplitList(os.Getenv("PATH"))
+	folders := slices.Clone(inPath)
+	for _, pattern := range postgresFolders {
+		found, _ := filepath.Glob(pattern)
+		folders = append(folders, found...)
+	}
+	newest := oldestPostgres - 1
+	for i, folder := range folders {
+		server := filepath.Join(folder, "postgres")
+		if real, err := filepath.EvalSymlinks(server); err == nil { // PATH may have links to only some of the programs
+			server, folder = real, filepath.Dir(real)
+		}
+		var version int
+		out, _ := exec.Command(server, "--version").Output()
+		_, _ = fmt.Sscanf(string(out), "postgres (PostgreSQL) %d", &version)
+		if _, err := exec.LookPath(filepath.Join(folder, "initdb")); err != nil || version <= newest {
+			continue
+		}
+		bin, newest = folder, version
+		if i < len(inPath) {
+			break
+		}
+	}
+	if bin == "" {
+		return "", fmt.Errorf("PostgreSQL %d or newer: %w", oldestPostgres, errNotInstalled)
+	}
+	return bin, nil
+}
+
+// FindRedis returns the path of Redis, or of Valkey, which newer distributions have in its
+// place. Valkey has the same protocol and runs the same scripts.
+func FindRedis() (string, error) {
+	return FindServer("a Redis server", "redis-server", "valkey-server")
+}
+
+// FindServer returns the path of the first of these programs that is installed.
+func FindServer(what string, names ...string) (string, error) {
+	for _, name := range names {
+		for _, folder := range []string{"", "/usr/bin", "/usr/sbin", "/opt/homebrew/bin", "/usr/local/bin"} { // "" = those of PATH
+			if path, err := exec.LookPath(filepath.Join(folder, name)); err == nil {
+				return path, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s: %w", what, errNotInstalled)
+}
+
+//go:embed sample.sql
+var sampleSQL string
+
+// Sample returns a script that makes a workspace with sample rows, for a session of its own in
+// which each statement is sent as text. Equal arguments make equal rows in every database. Different
+// n make different workspaces, of which later ones were created later.
+func Sample(n, items, contacts int) string {
+	return fmt.Sprintf("%s\nSELECT pg_temp.sample_workspace(%d, %d, %d); COMMIT; ANALYZE;", sampleSQL, n, items, contacts)
 }

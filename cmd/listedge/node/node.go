@@ -1,7 +1,7 @@
 // Package node is one edge node: it wires cache, limiter, origin and edge, starts and stops
 // them, and checks what they depend on.
 //
-//	flags.go, tls.go, redis.go ──► node.go: wires, starts, stops
+//	flags.go, listen.go, redis.go ──► node.go: wires, starts, stops
 //	checks.go ──► /readyz, the log, the status page, the doctor
 //	roster.go, state.go ──► the status pages of the other nodes
 package node

@@ -3,7 +3,22 @@
 package sandboxtest
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"net"
+	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -100,4 +115,132 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Standby starts a hot standby of the primary, with the primary's settings and these; where
+// both have a setting, the standby's wins. It has the same databases and password, and
+// another port. "recovery_min_apply_delay": "2s" makes it lag. It uses no replication slot, so
+// a standby that is stopped for long needs wal_keep_size on the primary. Both are Disposable:
+// they ask each other for no password.
+func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string) *sandbox.Postgres {
+	t.Helper()
+	dir := Dir(t)
+	account, err := sandbox.ServerAccount()
+	must(t, err)
+	must(t, sandbox.Give(dir, account))
+	u, err := url.Parse(primary.URL("postgres"))
+	must(t, err)
+	password, _ := u.User.Password()
+	must(t, sandbox.WriteFile(filepath.Join(dir, "password"), password, account))
+	backup := exec.CommandContext(t.Context(), filepath.Join(primary.Bin, "pg_basebackup"), "--pgdata", filepath.Join(dir, "cluster"),
+		"--write-recovery-conf", "--wal-method", "stream", "--checkpoint", "fast", "--no-password", "--no-sync",
+		"--dbname", "host="+u.Hostname()+" port="+u.Port()+" user=postgres")
+	backup.Dir, backup.SysProcAttr = dir, &syscall.SysProcAttr{Credential: account}
+	if out, err := backup.CombinedOutput(); err != nil {
+		t.Fatalf("pg_basebackup: %v: %s", err, out)
+	}
+	all := map[string]string{"hot_standby": "on"}
+	maps.Copy(all, primary.Options.Settings)
+	maps.Copy(all, settings)
+	return startPostgres(t, sandbox.PostgresOptions{Dir: dir, Settings: all, Disposable: true})
+}
+
+// Sentinel starts a Sentinel that watches master (host:port) under a name, alone: its own
+// vote is enough to replace the master, which it takes for dead after downAfter without an
+// answer.
+func Sentinel(t testing.TB, name, master string, downAfter time.Duration) *sandbox.Server {
+	t.Helper()
+	path, err := sandbox.FindRedis()
+	must(t, err)
+	host, masterPort, err := net.SplitHostPort(master)
+	must(t, err)
+	dir := Dir(t)
+	config := filepath.Join(dir, "sentinel.conf") // which Sentinel rewrites
+	return start(t, sandbox.Program{Path: path, Dir: dir, Args: func(port string) []string {
+		must(t, sandbox.WriteFile(config, fmt.Sprintf("bind 127.0.0.1\nport %[1]s\ndir %[2]s\nsentinel monitor %[3]s %[4]s %[5]s 1\n"+
+			"sentinel down-after-milliseconds %[3]s %[6]d\nsentinel failover-timeout %[3]s 5000\n",
+			port, dir, name, host, masterPort, downAfter.Milliseconds()), nil))
+		return []string{config, "--sentinel"}
+	}})
+}
+
+// Pooler is a running PgBouncer, of 127.0.0.1 only.
+type Pooler struct {
+	*sandbox.Server
+	dir      string
+	leadsTo  string            // host:port of the Postgres behind it
+	user     *url.Userinfo     // Postgres must have the same
+	settings map[string]string // such as pool_mode
+	as       *syscall.Credential
+}
+
+// PgBouncer starts a private pooler in front of the server of the URL direct. It
+// accepts the URL's user. pooled is the URL of the same database through the pooler.
+func PgBouncer(t testing.TB, direct string, settings map[string]string) (b *Pooler, pooled string) {
+	t.Helper()
+	u, err := url.Parse(direct)
+	must(t, err)
+	path, err := sandbox.FindServer("a PgBouncer", "pgbouncer")
+	must(t, err)
+	b = &Pooler{dir: Dir(t), leadsTo: u.Host, user: u.User, settings: settings}
+	b.as, err = sandbox.ServerAccount() // like Postgres it refuses root
+	must(t, err)
+	must(t, sandbox.Give(b.dir, b.as))
+	b.Server = start(t, sandbox.Program{Path: path, Dir: b.dir, As: b.as, Args: func(port string) []string {
+		must(t, b.configure(port))
+		return []string{b.configFile()}
+	}})
+	u.Host = b.Addr()
+	return b, u.String()
+}
+
+func (b *Pooler) configFile() string { return filepath.Join(b.dir, "pgbouncer.ini") }
+
+// configure writes what the pooler reads when it starts, and on SIGHUP.
+func (b *Pooler) configure(port string) error {
+	host, serverPort, err := net.SplitHostPort(b.leadsTo)
+	if err != nil {
+		return err
+	}
+	password, _ := b.user.Password()
+	usersFile := filepath.Join(b.dir, "users.txt")
+	settings := map[string]string{
+		"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "",
+		"auth_type": "scram-sha-256", "auth_file": usersFile,
+	}
+	maps.Copy(settings, b.settings)
+	text := fmt.Sprintf("[databases]\n* = host=%s port=%s\n[pgbouncer]\n", host, serverPort)
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		text += name + " = " + settings[name] + "\n"
+	}
+	return errors.Join(sandbox.WriteFile(usersFile, fmt.Sprintf("%q %q\n", b.user.Username(), password), b.as), sandbox.WriteFile(b.configFile(), text, b.as))
+}
+
+// LeadTo makes the pooler connect to another server from now on.
+func (b *Pooler) LeadTo(server string) error {
+	b.leadsTo = server
+	_, port, err := net.SplitHostPort(b.Addr())
+	if err != nil {
+		return err
+	}
+	if err := b.configure(port); err != nil {
+		return err
+	}
+	return b.Signal(syscall.SIGHUP)
+}
+
+// Certificate writes a self-signed certificate of the name, which is good for
+// 127.0.0.1 and as its own authority, and its key; both as PEM, in the files.
+func Certificate(t testing.TB, name string, life time.Duration, certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotAfter: time.Now().Add(life), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	must(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	must(t, err)
+	must(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644))
+	must(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 }
