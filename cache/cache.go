@@ -24,7 +24,6 @@
 package cache
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -45,8 +44,20 @@ import (
 	"listedge/internal/page"
 )
 
+// Reader reads pages, and pages behind them, from the database. Its methods end soon after ctx does.
+type Reader interface {
+	// Fetch reads from the primary. run is when that was started; empty = not known. It returns
+	// page.ErrWrongServer if another server answered.
+	Fetch(ctx context.Context, q page.Query, run string) (page.Read, error)
+	// FetchFromStandby reads from a standby of the primary. After any error the page is read from
+	// the primary.
+	FetchFromStandby(ctx context.Context, q page.Query, primary changefeed.Proof) (page.Read, error)
+	HasStandbys() bool
+}
+
 // Options configure a Cache. All but Redis and Bound are required.
 type Options struct {
+	Origin      Reader
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
 	Followed    *fleet.Followed       // the database whose changes are followed
@@ -168,11 +179,11 @@ func (c *Cache) enter() bool {
 	return !c.closed
 }
 
-// Hit returns the key's entry if it is fresh in memory. It does not keep key, and
+// Hit returns the query's entry if it is fresh in memory. It does not keep the query, and
 // allocates nothing unless a change made the page another one. From time to time it stores
 // the page in Redis as it is now.
-func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
-	s := c.memory.get(key)
+func (c *Cache) Hit(q *page.Query, now time.Time) (Result, bool) {
+	s := c.memory.get(q)
 	if s == nil {
 		return Result{}, false
 	}
@@ -183,7 +194,7 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	}
 	if c.redis != nil && int64(at) >= s.storeAfter.Load() && c.following.Load() {
 		s.storeAfter.Store(int64(at + storeInterval))
-		c.storeState(e.view)
+		c.storeState(e.query, e.listKey())
 	}
 	return c.memoryResult(e, at), true
 }
@@ -196,7 +207,7 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 		return e
 	}
 	if following && !e.isPending() {
-		if cut := c.cut(e.view, e, now); cut != nil {
+		if cut := c.cut(e.query, e.listKey(), e, now); cut != nil {
 			if cut != e {
 				c.memory.replace(s, cut, c.life())
 			}
@@ -212,13 +223,12 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 // cut makes the page's entry out of the replica, or returns old if that shows the same rows.
 // It returns nil if the replica does not have all of them, or while nothing is proven. It
 // allocates nothing if it returns old.
-func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
+func (c *Cache) cut(q *page.Query, list replica.Key, old *Entry, now time.Duration) *Entry {
 	if !c.followed.trusted(now) {
 		return nil
 	}
 	var space [lists.MaxLimit]*lists.Row
-	key := v.List()
-	p, rows, ok := c.replica.Read(space[:0], &key, v.After(), v.Limit(), lists.MaxBytes)
+	p, rows, ok := c.replica.Read(space[:0], &list, q.After, q.Limit, lists.MaxBytes)
 	if !ok {
 		return nil
 	}
@@ -231,7 +241,7 @@ func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
 	for i, r := range rows {
 		texts[i], last = r.Text(), r
 	}
-	e := newEntry(v, texts, last, p.More, old)
+	e := newEntry(q, texts, last, p.More, old)
 	e.list, e.part, e.last = p.List, p.Last, last
 	e.version.Store(p.Version)
 	e.Proof = time.Duration(c.followed.proof.Load())
@@ -239,14 +249,15 @@ func (c *Cache) cut(v View, old *Entry, now time.Duration) *Entry {
 	return e
 }
 
-// Forward finds the entry of a key that Hit did not have. It does not keep key. The
-// error is the fill's own, or ErrFillTimeout.
-func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
+// Forward finds the entry of a query that Hit did not have. It does not keep the query. It calls
+// queried after each statement, which may be after it has returned. The error is the origin's own,
+// or ErrFillTimeout.
+func (c *Cache) Forward(q *page.Query, queried func()) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	s := c.memory.get(key)
+	s := c.memory.get(q)
 	r, ok := c.checkMemory(s)
 	if ok {
 		return r, nil
@@ -255,8 +266,8 @@ func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
 	if old != nil && c.remaining(old) > staleWait {
 		wait = min(wait, staleWait)
 	}
-	l, arrived := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}, c.clock.Now()
-	r, err := l.await(string(l.key), old, wait, l.find, func(e *Entry) bool { return e.ReadAt < arrived && c.judge(e, c.clock.Now()) != fresh })
+	l, arrived := c.newLookup(q, queried), c.clock.Now()
+	r, err := l.await("", old, wait, l.find, func(e *Entry) bool { return e.ReadAt < arrived && c.judge(e, c.clock.Now()) != fresh })
 	if r.Source != Memory || r.Err != nil { // else the rows had it, or another request found it
 		r.Missed = missed
 	}
@@ -276,41 +287,41 @@ func (c *Cache) missed(s *slot) string {
 
 // Bypass returns an entry that equalled the database less than shareTime before the request
 // arrived, or later: from memory, else read from the primary.
-func (c *Cache) Bypass(key []byte, fill Fill) (Result, error) {
+func (c *Cache) Bypass(q *page.Query, queried func()) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
 	arrived := c.clock.Now()
 	tooOld := func(e *Entry) bool { return arrived-e.Proof >= c.followed.shareTime() }
-	if s := c.memory.get(key); s != nil {
+	if s := c.memory.get(q); s != nil {
 		if e := s.entry.Load(); !tooOld(e) {
 			return c.memoryResult(e, arrived), nil
 		}
 	}
-	fill.Standby = nil
-	l := &lookup{Cache: c, key: bytes.Clone(key), fill: fill}
-	// The flight has another name than that of Forward, which the tiers may answer.
-	r, err := l.await(string(key)+" bypass", nil, c.options.FillTimeout, l.fillAnew, tooOld)
+	l := c.newLookup(q, queried)
+	l.standbys = false
+	// The flight is another one than that of Forward, which the tiers may answer.
+	r, err := l.await(" bypass", nil, c.options.FillTimeout, l.fillAnew, tooOld)
 	r.Bypassed = true
 	return r, err
 }
 
-// Stored returns the view's entry if memory or Redis has a fresh one, else ErrNotStored.
+// Stored returns the query's entry if memory or Redis has a fresh one, else ErrNotStored.
 // It never reads from the origin.
-func (c *Cache) Stored(view View) (Result, error) {
+func (c *Cache) Stored(q *page.Query) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	l := &lookup{Cache: c, key: view.Key(), fill: Fill{View: view}}
+	l := c.newLookup(q, nil)
 	look := func() (Result, error) {
 		if r, ok := l.findStored(); ok {
 			return r, nil
 		}
 		return Result{}, ErrNotStored
 	}
-	return l.await(string(l.key)+" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
+	return l.await(" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
 }
 
 // checkMemory judges the entry in memory. If ok is true, the result is served: the entry
@@ -403,31 +414,31 @@ func (c *Cache) remaining(e *Entry) time.Duration {
 
 // store sends the pages of what was read to Redis, each under its own key, and then lets
 // other nodes fill the first.
-func (c *Cache) store(v View, p reading) {
+func (c *Cache) store(q *page.Query, p reading) {
 	c.goRedis(func() {
-		for v, page := range p.pages(v) {
-			c.redis.set(v.Key(), page, c.life())
+		for q, page := range p.pages(q) {
+			c.redis.set(q.AppendKey(nil), page, c.life())
 		}
 		if c.following.Load() {
-			c.redis.release(v.Key())
+			c.redis.release(q.AppendKey(nil))
 		}
 	})
 }
 
 // storeState stores a page of the replica in Redis, unless a heartbeat comes in between. It
 // reports whether it does.
-func (c *Cache) storeState(v View) bool {
+func (c *Cache) storeState(q *page.Query, list replica.Key) bool {
 	readAt := time.Duration(c.followed.proof.Load())
-	at, key := c.replica.Begin().At, v.List()
-	cut, rows, whole := c.replica.Read(nil, &key, v.After(), v.Limit()+1, lists.MaxBytes)
-	if !whole && len(rows) <= v.Limit() || c.replica.Begin().At.Began != at.Began {
+	at := c.replica.Begin().At
+	cut, rows, whole := c.replica.Read(nil, &list, q.After, q.Limit+1, lists.MaxBytes)
+	if !whole && len(rows) <= q.Limit || c.replica.Begin().At.Began != at.Began {
 		return false
 	}
 	p := reading{Read: page.Read{End: whole && !cut.More, At: at}, epoch: c.followed.known.Load().epoch, readAt: readAt}
 	for _, r := range rows {
 		p.Rows = append(p.Rows, *r)
 	}
-	c.store(v, p)
+	c.store(q, p)
 	return true
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/lists"
 	"listedge/internal/page"
 )
 
@@ -25,7 +26,7 @@ const (
 	fillTime = 5 * time.Second
 )
 
-func virtual(t *testing.T, test func(t *testing.T, c *cache.Cache)) {
+func virtual(t *testing.T, test func(t *testing.T, c *opened)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		test(t, open(t, cache.Options{TTL: ttl, MaxStale: maxStale, FillTimeout: fillTime}))
@@ -33,14 +34,14 @@ func virtual(t *testing.T, test func(t *testing.T, c *cache.Cache)) {
 }
 
 // hangs is a fill that ignores its context until it is released.
-func hangs(release <-chan struct{}, then cache.Fill) cache.Fill {
-	return cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
+func hangs(release <-chan struct{}, then origin) origin {
+	return origin{Primary: func(ctx context.Context, run string) (page.Read, error) {
 		<-release
 		return then.Primary(ctx, run)
 	}}
 }
 
-func checkFills(t testing.TB, c *cache.Cache, fills, failed uint64) {
+func checkFills(t testing.TB, c *opened, fills, failed uint64) {
 	t.Helper()
 	if s := c.Stats(); s.Fills != fills || s.FillErrors != failed {
 		t.Fatalf("%d fills, %d failed; want %d and %d", s.Fills, s.FillErrors, fills, failed)
@@ -48,40 +49,40 @@ func checkFills(t testing.TB, c *cache.Cache, fills, failed uint64) {
 }
 
 func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
-		key := keyOf("q")
-		if _, ok := c.Hit(key, time.Now()); ok {
+	virtual(t, func(t *testing.T, c *opened) {
+		q := queryOf("q")
+		if _, ok := c.Hit(q, time.Now()); ok {
 			t.Fatal("a hit in an empty cache")
 		}
-		slow := cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
+		slow := origin{Primary: func(ctx context.Context, run string) (page.Read, error) {
 			boottimetest.Pass(300 * time.Millisecond)
 			return brings("one").Primary(ctx, "")
 		}}
-		r, err := ask(c, key, slow)
+		r, err := ask(c, q, slow)
 		want{body: "one", source: cache.Origin}.check(t, r, err)
 		if r.Age != 300*time.Millisecond {
 			t.Fatalf("age %v, but the query began 300 ms ago", r.Age)
 		}
 		boottimetest.Pass(ttl - 300*time.Millisecond - 1)
-		r, ok := c.Hit(key, time.Now())
+		r, ok := c.Hit(q, time.Now())
 		if want(want{body: "one"}).check(t, r, nil); !ok || r.Age != ttl-1 {
 			t.Fatalf("%v, %v old", ok, r.Age)
 		}
-		r, err = ask(c, key, brings("two")) // as after a Hit that found nothing
+		r, err = ask(c, q, brings("two")) // as after a Hit that found nothing
 		want{body: "one"}.check(t, r, err)
 		checkFills(t, c, 1, 0)
 
 		boottimetest.Pass(time.Nanosecond)
-		if _, ok := c.Hit(key, time.Now()); ok {
+		if _, ok := c.Hit(q, time.Now()); ok {
 			t.Fatal("a hit at the age of ttl")
 		}
-		r, err = ask(c, key, brings("two"))
+		r, err = ask(c, q, brings("two"))
 		want{body: "two", source: cache.Origin, hadStale: true}.check(t, r, err)
-		if r, ok := c.Hit(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
+		if r, ok := c.Hit(q, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
 			t.Fatalf("%v: %v old, seen by a request that began before its query", ok, r.Age)
 		}
 		boottimetest.Pass(ttl + maxStale)
-		r, err = ask(c, key, brings("three"))
+		r, err = ask(c, q, brings("three"))
 		want{body: "three", source: cache.Origin}.check(t, r, err) // an expired entry is a miss
 		checkFills(t, c, 3, 0)
 	})
@@ -89,15 +90,15 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 
 func TestForwardsOfOneKeyAreCollapsed(t *testing.T) {
 	const crowd = 1000
-	for _, fill := range []cache.Fill{brings("page"), fails(errOrigin)} {
-		virtual(t, func(t *testing.T, c *cache.Cache) {
+	for _, fill := range []origin{brings("page"), fails(errOrigin)} {
+		virtual(t, func(t *testing.T, c *opened) {
 			release := make(chan struct{})
 			var mu sync.Mutex
 			var collapsed, failed int
 			var all sync.WaitGroup
 			for range crowd {
 				all.Go(func() {
-					r, err := ask(c, keyOf("q"), hangs(release, fill))
+					r, err := ask(c, queryOf("q"), hangs(release, fill))
 					mu.Lock()
 					defer mu.Unlock()
 					if r.Collapsed {
@@ -124,11 +125,11 @@ func TestForwardsOfOneKeyAreCollapsed(t *testing.T) {
 }
 
 func TestWaitIsBounded(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
-		key, release := keyOf("q"), make(chan struct{})
+	virtual(t, func(t *testing.T, c *opened) {
+		q, release := queryOf("q"), make(chan struct{})
 		for range 2 { // the second joins the first's flight, and waits as long
 			began := time.Now()
-			_, err := ask(c, key, hangs(release, brings("late")))
+			_, err := ask(c, q, hangs(release, brings("late")))
 			if waited := time.Since(began); !errors.Is(err, cache.ErrFillTimeout) || waited != fillTime+redisBudget {
 				t.Fatalf("%v after %v", err, waited)
 			}
@@ -137,7 +138,7 @@ func TestWaitIsBounded(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		// The flight ended after its requests gave up. Its page is as old as its beginning, so stale.
-		r, err := ask(c, key, fails(errOrigin))
+		r, err := ask(c, q, fails(errOrigin))
 		want{body: "late", hadStale: true, err: errOrigin}.check(t, r, err)
 		if r.Age != 2*(fillTime+redisBudget) {
 			t.Fatalf("age %v", r.Age)
@@ -146,25 +147,25 @@ func TestWaitIsBounded(t *testing.T) {
 }
 
 func TestAStaleEntryIsServedWhenTheFillHangs(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
-		key, release := keyOf("q"), make(chan struct{})
-		forward(t, c, key, brings("old"))
+	virtual(t, func(t *testing.T, c *opened) {
+		q, release := queryOf("q"), make(chan struct{})
+		forward(t, c, q, brings("old"))
 		boottimetest.Pass(10 * time.Second)
 		began := time.Now()
-		r, err := ask(c, key, hangs(release, brings("new")))
+		r, err := ask(c, q, hangs(release, brings("new")))
 		want{body: "old", hadStale: true, err: cache.ErrFillTimeout}.check(t, r, err)
 		if waited := time.Since(began); waited != staleWait || r.Age != 10*time.Second+staleWait {
 			t.Fatalf("after %v, %v old", waited, r.Age)
 		}
 		again := time.Now()
-		r, err = ask(c, key, fails(errOrigin))
+		r, err = ask(c, q, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
 		if waited := time.Since(again); waited != 0 {
 			t.Fatalf("the next request waited too: %v", waited)
 		}
 		close(release)
 		synctest.Wait()
-		hit, ok := c.Hit(key, time.Now())
+		hit, ok := c.Hit(q, time.Now())
 		if !ok {
 			t.Fatal("the fill outlived its request, and its page is not there")
 		}
@@ -176,19 +177,19 @@ func TestAStaleEntryIsServedWhenTheFillHangs(t *testing.T) {
 }
 
 func TestAStaleEntryIsServedWhenTheOriginFails(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
-		key, read := keyOf("q"), time.Now()
-		forward(t, c, key, brings("old"))
+	virtual(t, func(t *testing.T, c *opened) {
+		q, read := queryOf("q"), time.Now()
+		forward(t, c, q, brings("old"))
 		for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
 			boottimetest.Pass(age - time.Since(read))
-			r, err := ask(c, key, fails(errOrigin))
+			r, err := ask(c, q, fails(errOrigin))
 			want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 			if r.Age != age {
 				t.Fatalf("%v old at %v", r.Age, age)
 			}
 		}
 		boottimetest.Pass(time.Nanosecond)
-		if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+		if r, err := ask(c, q, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("served at the age of %v: %v", r.Age, err)
 		}
 	})
@@ -209,12 +210,12 @@ func TestAStaleEntryExpiresDuringTheWait(t *testing.T) {
 		"the fill fails after that time": {left: staleWait, fails: staleWait + 1, want: staleWait + 1},
 	} {
 		t.Run(what, func(t *testing.T) {
-			virtual(t, func(t *testing.T, node *cache.Cache) {
-				key := keyOf("q")
-				forward(t, node, key, brings("old"))
+			virtual(t, func(t *testing.T, node *opened) {
+				q := queryOf("q")
+				forward(t, node, q, brings("old"))
 				boottimetest.Pass(ttl + maxStale - c.left)
 				began := time.Now()
-				r, err := ask(node, key, cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
+				r, err := ask(node, q, origin{Primary: func(ctx context.Context, run string) (page.Read, error) {
 					select {
 					case <-time.After(c.fails):
 						return page.Read{}, errOrigin
@@ -237,32 +238,32 @@ func TestAStaleEntryExpiresDuringTheWait(t *testing.T) {
 }
 
 func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
-		key := keyOf("q")
-		forward(t, c, key, brings("old"))
+	virtual(t, func(t *testing.T, c *opened) {
+		q := queryOf("q")
+		forward(t, c, q, brings("old"))
 		boottimetest.Pass(10 * time.Second)
-		r, err := ask(c, key, fails(errOrigin))
+		r, err := ask(c, q, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		for range 100 {
-			r, err := ask(c, key, brings("new"))
+			r, err := ask(c, q, brings("new"))
 			want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
 			boottimetest.Pass(fillPause/100 - 1)
 		}
 		checkFills(t, c, 2, 1)
 		boottimetest.Pass(100 * time.Nanosecond)
-		r, err = ask(c, key, fails(errOrigin))
+		r, err = ask(c, q, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		boottimetest.Pass(fillPause)
-		r, err = ask(c, key, brings("new"))
+		r, err = ask(c, q, brings("new"))
 		want{body: "new", source: cache.Origin, hadStale: true}.check(t, r, err)
 		checkFills(t, c, 4, 2)
 		// Only a failure begins a pause. A page that becomes stale begins none.
 		boottimetest.Pass(ttl)
-		r, err = ask(c, key, brings("newer"))
+		r, err = ask(c, q, brings("newer"))
 		want{body: "newer", source: cache.Origin, hadStale: true}.check(t, r, err)
 		// Without an entry to serve meanwhile there is no pause either.
 		for range 3 {
-			if _, err := ask(c, keyOf("other"), fails(errOrigin)); !errors.Is(err, errOrigin) {
+			if _, err := ask(c, queryOf("other"), fails(errOrigin)); !errors.Is(err, errOrigin) {
 				t.Fatal(err)
 			}
 		}
@@ -271,12 +272,12 @@ func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
 }
 
 func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
+	virtual(t, func(t *testing.T, c *opened) {
 		release := make(chan struct{})
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				_, err := ask(c, keyOf("q"), hangs(release, cache.Fill{Primary: func(context.Context, string) (page.Read, error) {
+				_, err := ask(c, queryOf("q"), hangs(release, origin{Primary: func(context.Context, string) (page.Read, error) {
 					panic("nobody expects it")
 				}}))
 				if err == nil || !strings.Contains(err.Error(), "nobody expects it") || !strings.Contains(err.Error(), "cache_test.go") {
@@ -288,26 +289,30 @@ func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
 		close(release)
 		all.Wait()
 		checkFills(t, c, 1, 1)
-		r, err := ask(c, keyOf("q"), brings("page"))
+		r, err := ask(c, queryOf("q"), brings("page"))
 		want{body: "page", source: cache.Origin}.check(t, r, err)
 	})
 }
 
-// The cache keeps no reference to the caller's key, which the next request overwrites.
-func TestKeyIsNotKept(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
-		scratch, release := keyOf("page"), make(chan struct{})
+// The cache keeps no reference to the caller's query, which the next request overwrites.
+func TestAQueryIsNotKept(t *testing.T) {
+	virtual(t, func(t *testing.T, c *opened) {
+		text := []byte("page")
+		of := func(search string) *page.Query {
+			return &page.Query{Search: search, After: lists.Position(search), Limit: 3}
+		}
+		scratch, release := of(page.TextOf(text)), make(chan struct{})
 		if _, err := ask(c, scratch, hangs(release, brings("page"))); !errors.Is(err, cache.ErrFillTimeout) {
 			t.Fatal(err)
 		}
-		copy(scratch, keyOf("not!"))
+		copy(text, "not!")
 		close(release) // the page is stored only now, long after the request gave up
 		synctest.Wait()
-		copy(scratch, keyOf("oops"))
-		r, err := ask(c, keyOf("page"), fails(errOrigin))
+		copy(text, "oops")
+		r, err := ask(c, of("page"), fails(errOrigin))
 		want{body: "page", hadStale: true, err: errOrigin}.check(t, r, err)
 		for _, other := range []string{"not!", "oops"} {
-			if r, err := ask(c, keyOf(other), fails(errOrigin)); !errors.Is(err, errOrigin) {
+			if r, err := ask(c, of(other), fails(errOrigin)); !errors.Is(err, errOrigin) {
 				t.Fatalf("%s: %+v, %v", other, r, err)
 			}
 		}

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/cache"
-	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/page"
 )
@@ -22,7 +21,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		c := open(t, cache.Options{TTL: time.Hour, FillTimeout: fillTime})
 		release, finished := make(chan struct{}), make(chan cache.Result, 1)
 		go func() {
-			r, err := ask(c, keyOf("q"), hangs(release, brings("page")))
+			r, err := ask(c, queryOf("q"), hangs(release, brings("page")))
 			want{body: "page", source: cache.Origin}.check(t, r, err)
 			finished <- r
 		}()
@@ -35,7 +34,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 			t.Fatalf("closed before the flight had finished: %v", err)
 		default:
 		}
-		if r, err := ask(c, keyOf("r"), brings("another")); !errors.Is(err, context.Canceled) {
+		if r, err := ask(c, queryOf("r"), brings("another")); !errors.Is(err, context.Canceled) {
 			t.Fatalf("a flight began after Close: %+v, %v", r, err)
 		}
 		close(release)
@@ -44,7 +43,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		}
 		<-finished
 		for range 3 {
-			if r, err := ask(c, keyOf("q"), brings("another")); !errors.Is(err, context.Canceled) {
+			if r, err := ask(c, queryOf("q"), brings("another")); !errors.Is(err, context.Canceled) {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			closeCache(t, c)
@@ -58,7 +57,7 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		c := open(t, cache.Options{TTL: time.Hour, FillTimeout: time.Hour})
 		failed := make(chan error, 1)
 		go func() {
-			_, err := ask(c, keyOf("q"), cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
+			_, err := ask(c, queryOf("q"), origin{Primary: func(ctx context.Context, run string) (page.Read, error) {
 				<-ctx.Done()
 				boottimetest.Pass(time.Second) // the sleep is noticed after a moment
 				return page.Read{}, ctx.Err()
@@ -87,7 +86,7 @@ func TestCloseWaitsForStores(t *testing.T) {
 	c := open(t, options)
 	const pages = 50
 	for i := range pages {
-		forward(t, c, keyOf(fmt.Sprint(i)), brings("page"))
+		forward(t, c, queryOf(fmt.Sprint(i)), brings("page"))
 	}
 	closeCache(t, c)
 	if s := c.Stats(); s.RedisFailures != 0 || s.RedisDropped != 0 {
@@ -104,18 +103,14 @@ func TestCloseBesideMisses(t *testing.T) {
 	_, client := startRedis(t)
 	for range 20 {
 		before := goleak.IgnoreCurrent()
-		c, err := cache.New(cache.Options{Memory: 4 << 20, Redis: client, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: patient,
-			Followed: followedAt(ofShop, 1), Clock: boottime.New()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := openFor(t, cache.Options{Memory: 4 << 20, Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 		var all sync.WaitGroup
 		running := make(chan struct{}, 8)
 		for i := range cap(running) {
 			all.Go(func() {
 				for n := 0; ; n++ {
 					body := fmt.Sprint((n + i) % 200)
-					r, err := ask(c, keyOf(body), brings(body))
+					r, err := ask(c, queryOf(body), brings(body))
 					if errors.Is(err, context.Canceled) {
 						return
 					}

@@ -7,9 +7,9 @@ import (
 )
 
 // Encode returns a page as another node stored it: some time ago, or of another server.
-func Encode(key []byte, read page.Read, epoch string, life time.Duration, readAt time.Time) []byte {
+func Encode(q *page.Query, read page.Read, epoch string, life time.Duration, readAt time.Time) []byte {
 	f := reading{Read: read, epoch: epoch}
-	return f.encode(key, life, readAt)
+	return f.encode(q.AppendKey(nil), life, readAt)
 }
 
 // WaitStored waits until all stores to Redis have ended, which no request waits for, by

@@ -25,7 +25,7 @@ import (
 // otherwise.
 
 // twoNodes opens two nodes that follow one log for so long that no proof becomes too old.
-func twoNodes(t *testing.T) (f *feed, client *redis.Client, first, second *cache.Cache) {
+func twoNodes(t *testing.T) (f *feed, client *redis.Client, first, second *opened) {
 	_, client = startRedis(t)
 	o := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
 	first, second = open(t, o), open(t, o)
@@ -34,47 +34,46 @@ func twoNodes(t *testing.T) (f *feed, client *redis.Client, first, second *cache
 
 func TestRowsOfAnotherNodeAreMerged(t *testing.T) {
 	for name, test := range map[string]struct {
-		between func(f *feed, second *cache.Cache) // the store and the look
+		between func(f *feed, second *opened) // the store and the look
 		want    want
 	}{
-		"as they are": {func(*feed, *cache.Cache) {}, want{body: "a b c", source: cache.Redis}},
-		"with a change since": {func(f *feed, _ *cache.Cache) {
-			f.change(keyOf("q"), rowAt(1, "B"))
+		"as they are": {func(*feed, *opened) {}, want{body: "a b c", source: cache.Redis}},
+		"with a change since": {func(f *feed, _ *opened) {
+			f.change(queryOf("q"), rowAt(1, "B"))
 			f.beat()
 		}, want{body: "a B c", source: cache.Redis}},
-		"not if a change may be forgotten": {func(f *feed, second *cache.Cache) {
+		"not if a change may be forgotten": {func(f *feed, second *opened) {
 			f.beat()
 			second.Reset("epoch", changefeed.ResetGap)
 			f.beat()
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
-		"not of another epoch": {func(f *feed, second *cache.Cache) {
+		"not of another epoch": {func(f *feed, second *opened) {
 			second.Reset("another", changefeed.ResetGap)
 			f.at = changefeed.Position{} // it remembers all since then
 			f.beat()
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
-		"not without proof": {func(f *feed, second *cache.Cache) {
+		"not without proof": {func(f *feed, second *opened) {
 			second.Reset("epoch", changefeed.ResetGap)
 		}, want{body: "a b c", hadStale: true, err: errOrigin}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, _, first, second := twoNodes(t)
-			key := keyOf("q")
-			forward(t, first, key, f.reads(page.Read{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g")}))
+			q := queryOf("q")
+			forward(t, first, q, f.reads(page.Read{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g")}))
 			first.WaitStored()
 			test.between(f, second)
-			r, err := ask(second, key, fails(errOrigin))
+			r, err := ask(second, q, fails(errOrigin))
 			test.want.check(t, r, err)
 			if test.want.err != nil {
 				return
 			}
-			f.change(key, rowAt(2, "C"))
+			f.change(q, rowAt(2, "C"))
 			f.beat()
-			if r, ok := second.Hit(key, time.Now()); !ok || !strings.HasSuffix(text(r.Entry), " C") {
+			if r, ok := second.Hit(q, time.Now()); !ok || !strings.HasSuffix(text(r.Entry), " C") {
 				t.Errorf("%t: the next change is not applied", ok)
 			}
 			// The pages behind it, which one statement read, are in Redis, too.
-			v := pageOf(key).Behind(&rowsOf("a", "b", "c")[2])
-			r, err = second.Forward(v.Key(), cache.Fill{View: v})
+			r, err = ask(second, behind(q, &rowsOf("a", "b", "c")[2]), fails(errOrigin))
 			want{body: "d e f", source: cache.Redis}.check(t, r, err)
 			checkFills(t, second, 0, 0)
 		})
@@ -86,13 +85,13 @@ func TestRowsOfAnotherServerAreNotMerged(t *testing.T) {
 	f, client, c, _ := twoNodes(t)
 	f.beat() // now the database has shown all through the LSN of the one before
 	for server, merged := range map[string]bool{ofServer: true, "7400000000000000001/2": false} {
-		key := keyOf(server)
+		q := queryOf(server)
 		p := shows("a")
 		p.At = changefeed.ReadPoint{Timeline: server, LSN: 1 << 40, Through: f.xid}
-		if err := client.Set(t.Context(), inRedis(key), cache.Encode(key, p, "epoch", time.Hour, time.Now()), time.Hour).Err(); err != nil {
+		if err := client.Set(t.Context(), inRedis(q), cache.Encode(q, p, "epoch", time.Hour, time.Now()), time.Hour).Err(); err != nil {
 			t.Fatal(err)
 		}
-		r, err := ask(c, key, fails(errOrigin))
+		r, err := ask(c, q, fails(errOrigin))
 		if err != nil || (r.Err == nil) != merged {
 			t.Errorf("%s: %+v, %v", server, r, err)
 		}
@@ -104,14 +103,14 @@ func TestTheAgeOfAStandbysRowsIsThatOfTheProof(t *testing.T) {
 	for name, behind := range map[string]uint64{"as new as the heartbeat": 0, "behind": 1} {
 		t.Run(name, func(t *testing.T) {
 			_, client := startRedis(t)
-			m, key := boottimetest.NewMachine(), keyOf(t.Name())
+			m, q := boottimetest.NewMachine(), queryOf(t.Name())
 			o := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour}
 			second := open(t, o)
 			o.Clock = m.Clock
 			first := open(t, o)
 			f := follow(first)
 			second.Reset("epoch", changefeed.ResetJoin) // it has no proof
-			f.change(key, rowAt(0, "B"))
+			f.change(q, rowAt(0, "B"))
 			f.beat()
 			m.Sleep(40 * time.Minute)
 			fill := f.reads(shows("primary"))
@@ -120,9 +119,9 @@ func TestTheAgeOfAStandbysRowsIsThatOfTheProof(t *testing.T) {
 				rows.At = changefeed.ReadPoint{Timeline: ofServer, LSN: last.LSN - behind, Through: last.LSN - behind}
 				return rows, nil
 			}
-			forward(t, first, key, fill)
+			forward(t, first, q, fill)
 			first.WaitStored()
-			r, err := ask(second, key, fails(errOrigin))
+			r, err := ask(second, q, fails(errOrigin))
 			want{body: "B", hadStale: true, err: errOrigin}.check(t, r, err)
 			if r.Age < 40*time.Minute {
 				t.Errorf("%v old, although nothing was proven for 40 minutes", r.Age)
@@ -135,19 +134,19 @@ func TestTheAgeOfAStandbysRowsIsThatOfTheProof(t *testing.T) {
 // one sees as much.
 func TestRowsAheadOfTheLogAreServed(t *testing.T) {
 	f, _, first, second := twoNodes(t)
-	key := keyOf("q")
-	f.change(key, rowAt(0, "A"))
-	forward(t, first, key, f.reads(shows("A")))
+	q := queryOf("q")
+	f.change(q, rowAt(0, "A"))
+	forward(t, first, q, f.reads(shows("A")))
 	first.WaitStored()
 	least := second.ProofAge()
-	r, err := ask(second, key, fails(errOrigin))
+	r, err := ask(second, q, fails(errOrigin))
 	want{body: "A", source: cache.Redis}.check(t, r, err)
 	if most := second.ProofAge(); r.Age < least || r.Age > most {
 		t.Errorf("%v old, the proof %v to %v", r.Age, least, most)
 	}
-	f.change(key, rowAt(0, "B"))
+	f.change(q, rowAt(0, "B"))
 	f.beat()
-	if r, ok := second.Hit(key, time.Now()); !ok || text(r.Entry) != "B" {
+	if r, ok := second.Hit(q, time.Now()); !ok || text(r.Entry) != "B" {
 		t.Errorf("%t: the next change is not applied", ok)
 	}
 }
@@ -180,13 +179,13 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 	o.Redis = other
 	second := open(t, o)
 	f := follow(first, second)
-	key, release, filled := keyOf("q"), make(chan struct{}), make(chan struct{})
+	q, release, filled := queryOf("q"), make(chan struct{}), make(chan struct{})
 	claims := func() int { return len(client.Keys(t.Context(), "*fill:*").Val()) }
 	began := make(chan struct{})
 	go func() {
 		defer close(filled)
-		r, err := ask(first, key, cache.Fill{Primary: func(ctx context.Context, run string) (page.Read, error) {
-			if err := client.Persist(ctx, strings.Replace(inRedis(key), "page:", "fill:", 1)).Err(); err != nil { // this machine may be slow
+		r, err := ask(first, q, origin{Primary: func(ctx context.Context, run string) (page.Read, error) {
+			if err := client.Persist(ctx, strings.Replace(inRedis(q), "page:", "fill:", 1)).Err(); err != nil { // this machine may be slow
 				return page.Read{}, err
 			}
 			close(began)
@@ -203,12 +202,12 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 		<-filled
 		first.WaitStored()
 	}})
-	r, err := ask(second, key, fails(errOrigin))
+	r, err := ask(second, q, fails(errOrigin))
 	want{body: "a", source: cache.Redis}.check(t, r, err)
 	if n := claims(); n != 0 {
 		t.Errorf("%d claims after a fill", n)
 	}
-	if _, err := ask(first, keyOf("r"), fails(errOrigin)); !errors.Is(err, errOrigin) {
+	if _, err := ask(first, queryOf("r"), fails(errOrigin)); !errors.Is(err, errOrigin) {
 		t.Error(err)
 	}
 	first.WaitStored()
@@ -221,18 +220,18 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 // can bring it up to date.
 func TestAHitStoresAgain(t *testing.T) {
 	f, client, first, second := twoNodes(t)
-	key, read := keyOf("q"), time.Now()
-	forward(t, first, key, f.reads(page.Read{Rows: rowsOf("a", "b", "c", "d")}))
+	q, read := queryOf("q"), time.Now()
+	forward(t, first, q, f.reads(page.Read{Rows: rowsOf("a", "b", "c", "d")}))
 	first.WaitStored()
-	f.change(key, rowAt(0, "A"))
+	f.change(q, rowAt(0, "A"))
 	f.beat()
 	served := func(at time.Duration) int64 {
 		client.FlushAll(t.Context())
-		if _, ok := first.Hit(key, read.Add(at)); !ok {
+		if _, ok := first.Hit(q, read.Add(at)); !ok {
 			t.Fatal("no hit")
 		}
 		first.WaitStored()
-		return client.Exists(t.Context(), inRedis(key)).Val()
+		return client.Exists(t.Context(), inRedis(q)).Val()
 	}
 	const after = storeInterval + time.Minute // this machine may be slow
 	for i, step := range []struct {
@@ -243,9 +242,9 @@ func TestAHitStoresAgain(t *testing.T) {
 			t.Errorf("step %d: %d pages stored", i, got)
 		}
 	}
-	f.change(key, rowAt(1, "B"))
+	f.change(q, rowAt(1, "B"))
 	f.beat()
-	r, err := ask(second, key, fails(errOrigin))
+	r, err := ask(second, q, fails(errOrigin))
 	want{body: "A B c", source: cache.Redis}.check(t, r, err)
 	if r.Entry.Next == "" {
 		t.Error("it is the last page")
@@ -261,9 +260,9 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	for i, followed := range []*fleet.Followed{followedAt(ofShop, 1), followedAt(copied, 1), east} {
 		o, body := cache.Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute}, fmt.Sprint("page ", i)
 		c := open(t, o)
-		want{body: body, source: cache.Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
+		want{body: body, source: cache.Origin}.check(t, forward(t, c, queryOf("q"), brings(body)), nil)
 		c.WaitStored()
-		want{body: body, source: cache.Redis}.check(t, forward(t, open(t, o), keyOf("q"), fails(errOrigin)), nil)
+		want{body: body, source: cache.Redis}.check(t, forward(t, open(t, o), queryOf("q"), fails(errOrigin)), nil)
 	}
 	if n := len(client.Keys(t.Context(), "listedge:*page:*").Val()); n != 3 {
 		t.Errorf("%d pages", n)
@@ -276,7 +275,7 @@ func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 	followed := &fleet.Followed{}
 	c := open(t, cache.Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
 	for keys := range 2 {
-		forward(t, c, keyOf(fmt.Sprint(keys)), brings("page"))
+		forward(t, c, queryOf(fmt.Sprint(keys)), brings("page"))
 		c.WaitStored()
 		if n := len(client.Keys(t.Context(), "*").Val()); n != keys {
 			t.Errorf("%d keys", n)
@@ -289,10 +288,10 @@ func TestRedisStoresNoEntryThatIsTooLarge(t *testing.T) {
 	_, client := startRedis(t)
 	c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 	for body, there := range map[int]int64{maxRedisEntry / 4: 1, maxRedisEntry: 0} {
-		key := keyOf(fmt.Sprint(body))
-		forward(t, c, key, brings(strings.Repeat("x", body)))
+		q := queryOf(fmt.Sprint(body))
+		forward(t, c, q, brings(strings.Repeat("x", body)))
 		c.WaitStored()
-		if n := client.Exists(t.Context(), inRedis(key)).Val(); n != there {
+		if n := client.Exists(t.Context(), inRedis(q)).Val(); n != there {
 			t.Errorf("%d bytes: %d entries", body, n)
 		}
 	}
@@ -306,11 +305,11 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	_, client := startRedis(t)
 	c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 	const size = 64 << 20
-	if err := client.SetRange(t.Context(), inRedis(keyOf("q")), size-1, "x").Err(); err != nil {
+	if err := client.SetRange(t.Context(), inRedis(queryOf("q")), size-1, "x").Err(); err != nil {
 		t.Fatal(err)
 	}
 	before := sent(t, client)
-	if r, err := ask(c, keyOf("q"), fails(errOrigin)); !errors.Is(err, errOrigin) {
+	if r, err := ask(c, queryOf("q"), fails(errOrigin)); !errors.Is(err, errOrigin) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if n := sent(t, client) - before; n > size/4 {

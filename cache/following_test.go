@@ -30,11 +30,11 @@ const (
 // node is a node and the log that it follows. q is the key of its list.
 type node struct {
 	*testing.T
-	*cache.Cache
+	*opened
 	*feed
 	clock    *boottime.Clock
 	followed *fleet.Followed
-	q        []byte
+	q        *page.Query
 }
 
 func onNode(t *testing.T, test func(n *node)) {
@@ -42,7 +42,7 @@ func onNode(t *testing.T, test func(n *node)) {
 	synctest.Test(t, func(t *testing.T) {
 		clock, followed := boottime.New(), followedAt(ofShop, 1)
 		c := open(t, cache.Options{TTL: ttl, MaxStale: maxStale, Bound: bound, Clock: clock, Followed: followed})
-		test(&node{t, c, follow(c), clock, followed, keyOf("q")})
+		test(&node{t, c, follow(c), clock, followed, queryOf("q")})
 	})
 }
 
@@ -66,9 +66,9 @@ func (n *node) isHit(want string) {
 }
 
 // asked is what Forward returns, and from where.
-func (n *node) asked(fill cache.Fill, body string, source cache.Source) cache.Result {
+func (n *node) asked(fill origin, body string, source cache.Source) cache.Result {
 	n.Helper()
-	r, err := ask(n.Cache, n.q, fill)
+	r, err := ask(n.opened, n.q, fill)
 	if err != nil || text(r.Entry) != body || r.Source != source || r.Err != nil {
 		n.Fatalf("%+v, %v; want %q from %s", r, err, body, source)
 	}
@@ -103,7 +103,7 @@ func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
 				if r, ok := n.Hit(n.q, time.Now()); ok && (r.Entry == before.Entry) != test.same {
 					t.Errorf("the same entry: %t", !test.same)
 				}
-				checkFills(t, n.Cache, 1, 0)
+				checkFills(t, n.opened, 1, 0)
 			})
 		})
 	}
@@ -132,8 +132,8 @@ func TestACompressedFormIsShared(t *testing.T) {
 // because it may be the last to hold them.
 func TestPagesDoNotHoldRowsForLong(t *testing.T) {
 	onNode(t, func(n *node) {
-		other := keyOf("other")
-		forward(t, n.Cache, other, n.reads(shows("b")))
+		other := queryOf("other")
+		forward(t, n.opened, other, n.reads(shows("b")))
 		n.asked(n.reads(shows("a")), "a", cache.Origin)
 		const budget = rowsBudget / 16
 		for _, step := range []struct {
@@ -147,14 +147,14 @@ func TestPagesDoNotHoldRowsForLong(t *testing.T) {
 			}
 		}
 		n.isHit("")
-		r, err := n.Stored(pageOf(n.q))
+		r, err := n.Stored(n.q)
 		want{body: "small"}.check(t, r, err)
 	})
 }
 
 func TestWhyMemoryHasNoPage(t *testing.T) {
 	for want, lose := range map[string]func(n *node){
-		"not-held, never read":   func(n *node) { n.q = keyOf("other") },
+		"not-held, never read":   func(n *node) { n.q = queryOf("other") },
 		"unproven, the log ends": func(*node) { boottimetest.Pass(bound) },
 		"stale, by age":          func(n *node) { n.SetTTLMode(true); boottimetest.Pass(ttl) },
 		"stale, changes missed":  func(n *node) { n.reset("epoch"); n.beat() },
@@ -163,7 +163,7 @@ func TestWhyMemoryHasNoPage(t *testing.T) {
 		"stale, rows evicted": func(n *node) {
 			large := n.reads(shows(slices.Repeat([]string{strings.Repeat("x", rowsBudget/300)}, 200)...))
 			for _, list := range []string{"1", "2", "3"} { // each range has a second chance
-				forward(n, n.Cache, keyOf(list), large)
+				forward(n, n.opened, queryOf(list), large)
 			}
 		},
 	} {
@@ -185,31 +185,31 @@ func TestWhyMemoryHasNoPage(t *testing.T) {
 func TestPagesAreCutOutOfRows(t *testing.T) {
 	onNode(t, func(n *node) {
 		r := n.asked(n.reads(shows("a", "b", "c", "d", "e")), "a b c", cache.Origin)
-		if r.Entry.Next != "behind c" {
+		second := behind(n.q, &rowsOf("a", "b", "c")[2])
+		if r.Entry.Next != string(second.AppendCursor(nil)) {
 			t.Errorf("next %q", r.Entry.Next)
 		}
 		n.DropPages()
 		if r := n.asked(fails(errOrigin), "a b c", cache.Memory); r.Missed != "" {
 			t.Errorf("missed: %s", r.Missed)
 		}
-		behind := cache.Fill{View: pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])}
-		stored := func(_ []byte, f cache.Fill) (cache.Result, error) { return n.Stored(f.View) }
-		for _, find := range []func([]byte, cache.Fill) (cache.Result, error){stored, n.Forward} {
-			r, err := find(behind.View.Key(), behind)
+		for _, find := range []func() (cache.Result, error){
+			func() (cache.Result, error) { return n.Stored(second) },
+			func() (cache.Result, error) { return ask(n.opened, second, fails(errOrigin)) },
+		} {
+			r, err := find()
 			want{body: "d e"}.check(t, r, err)
 			if r.Entry.Next != "" {
 				t.Errorf("next %q", r.Entry.Next)
 			}
 			n.DropPages()
 		}
-		last := cache.Fill{View: behind.View.Behind(&rowsOf("a", "b", "c", "d", "e")[4])}
-		r, err := n.Stored(last.View)
+		r, err := n.Stored(behind(second, &rowsOf("a", "b", "c", "d", "e")[4]))
 		want{body: ""}.check(t, r, err)
-		other := cache.Fill{View: pageOf(keyOf("other"))}
-		if r, err := n.Stored(other.View); !errors.Is(err, cache.ErrNotStored) {
+		if r, err := n.Stored(queryOf("other")); !errors.Is(err, cache.ErrNotStored) {
 			t.Errorf("%+v, %v", r, err)
 		}
-		checkFills(t, n.Cache, 1, 0)
+		checkFills(t, n.opened, 1, 0)
 	})
 }
 
@@ -218,7 +218,7 @@ func TestALongPageEndsBeforeItsLimit(t *testing.T) {
 		long := strings.Repeat("x", lists.MaxBytes/2)
 		r := n.asked(n.reads(shows(long, long, long)), long+" "+long, cache.Origin)
 		for range 2 {
-			if r.Entry.Next != "behind "+long {
+			if r.Entry.Next == "" {
 				t.Error("it has no next page")
 			}
 			n.DropPages()
@@ -236,8 +236,7 @@ func (n *node) isAhead() {
 
 // asksBehind asks for the second page. A statement fails.
 func (n *node) asksBehind() (cache.Result, error) {
-	v := pageOf(n.q).Behind(&rowsOf("a", "b", "c")[2])
-	return n.Forward(v.Key(), cache.Fill{View: v, Primary: fails(errOrigin).Primary})
+	return ask(n.opened, behind(n.q, &rowsOf("a", "b", "c")[2]), fails(errOrigin))
 }
 
 // A statement may see more than the last heartbeat. Its answer is shared until a heartbeat
@@ -256,7 +255,7 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 			boottimetest.Pass(1)
 			n.isHit("")
 			n.asked(n.reads(shows("A", "b")), "A b", cache.Origin)
-			checkFills(t, n.Cache, 2, 0)
+			checkFills(t, n.opened, 2, 0)
 		})
 	})
 	t.Run("has only a stale further page once it is old", func(t *testing.T) {
@@ -271,8 +270,7 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 		onNode(t, func(n *node) {
 			n.isAhead()
 			for _, last := range []int{3, 5} { // behind d there is a whole page, and it is not known whether more follows
-				v := pageOf(n.q).Behind(&rowsOf("a", "b", "c", "d", "e", "f")[last])
-				if r, err := n.Forward(v.Key(), cache.Fill{View: v, Primary: fails(errOrigin).Primary}); !errors.Is(err, errOrigin) {
+				if r, err := ask(n.opened, behind(n.q, &rowsOf("a", "b", "c", "d", "e", "f")[last]), fails(errOrigin)); !errors.Is(err, errOrigin) {
 					t.Errorf("behind row %d: %+v, %v", last, r, err)
 				}
 			}
@@ -289,7 +287,7 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 			n.isHit("A B c")
 			r, err := n.asksBehind()
 			want{body: "d e f"}.check(t, r, err)
-			checkFills(t, n.Cache, 1, 0)
+			checkFills(t, n.opened, 1, 0)
 		})
 	})
 	t.Run("is forgotten by a reset", func(t *testing.T) {
@@ -322,7 +320,7 @@ func TestWhileNothingIsProven(t *testing.T) {
 					t.Errorf("mode %s, run %q", n.Mode(), run)
 				}
 				n.isHit("")
-				if r, err := ask(n.Cache, n.q, fails(errOrigin)); err != nil || !errors.Is(r.Err, errOrigin) || r.Age < sharing {
+				if r, err := ask(n.opened, n.q, fails(errOrigin)); err != nil || !errors.Is(r.Err, errOrigin) || r.Age < sharing {
 					t.Errorf("%+v, %v", r, err)
 				}
 				boottimetest.Pass(fillPause)
@@ -347,13 +345,13 @@ func TestBypass(t *testing.T) {
 	onNode(t, func(n *node) {
 		n.asked(n.reads(shows("a")), "a", cache.Origin)
 		n.change(n.q, rowAt(0, "b"))
-		fill := of(n.q, n.reads(shows("b")))
+		fill := n.reads(shows("b"))
 		for _, step := range []struct {
 			pass time.Duration
 			want want
 		}{{sharing - 1, want{body: "a"}}, {1, want{body: "b", source: cache.Origin}}, {sharing - 1, want{body: "b"}}, {1, want{body: "b", source: cache.Origin}}} {
 			boottimetest.Pass(step.pass)
-			r, err := n.Bypass(n.q, fill)
+			r, err := bypass(n.opened, n.q, fill)
 			step.want.check(t, r, err)
 		}
 	})
@@ -363,7 +361,7 @@ func TestBypass(t *testing.T) {
 func TestABypassReadsOnce(t *testing.T) {
 	onNode(t, func(n *node) {
 		boottimetest.Pass(2 * sharing)
-		fill, reads := of(n.q, n.reads(shows("a"))), 0
+		fill, reads := n.reads(shows("a")), 0
 		read := fill.Primary
 		fill.Primary = func(ctx context.Context, run string) (page.Read, error) {
 			if reads++; reads > 1 {
@@ -371,7 +369,7 @@ func TestABypassReadsOnce(t *testing.T) {
 			}
 			return read(ctx, run)
 		}
-		r, err := n.Bypass(n.q, fill)
+		r, err := bypass(n.opened, n.q, fill)
 		want{body: "a", source: cache.Origin}.check(t, r, err)
 		if r.Age != 0 || n.Stats().Replica.Fills[replica.Merged] != 1 {
 			t.Errorf("%v old, %+v", r.Age, n.Stats().Replica)

@@ -9,6 +9,7 @@ import (
 
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
+	"listedge/internal/lists"
 	"listedge/internal/page"
 )
 
@@ -36,18 +37,6 @@ type Result struct {
 	Err       error  // why a stale entry is served; nil for a fresh one
 
 	Times *Times // what the flight spent, also if it failed; nil = there was no flight
-}
-
-// Fill reads a page, and pages behind it, from the origin. Its functions end soon after ctx
-// does. The cache keeps the rows, and adds At.Began.
-type Fill struct {
-	View View
-	// Primary reads from the primary. run is when the primary was started; empty = not
-	// known. It returns page.ErrWrongServer if another server answered.
-	Primary func(ctx context.Context, run string) (page.Read, error)
-	// Standby reads from a standby of the primary. After any error the page is read from
-	// the primary. nil = there is no standby.
-	Standby func(ctx context.Context, primary changefeed.Proof) (page.Read, error)
 }
 
 // Span is a period of time; zero = there was none.
@@ -86,8 +75,11 @@ func protect[T any](call func() (T, error)) (v T, err error) {
 // is not served, and that of a standby that lags only once all changes are applied to it.
 type lookup struct {
 	*Cache
-	key  []byte
-	fill Fill
+	query    *page.Query // with memory of its own, because a flight may outlive its requests
+	list     replica.Key // that the page is a part of
+	key      []byte      // of the page in Redis
+	queried  func()      // is called after each statement
+	standbys bool        // may be asked
 
 	old   *Entry // the newest stale entry so far, which may be served if the fill fails; nil = none
 	began time.Time
@@ -98,16 +90,26 @@ type lookup struct {
 	redisErr error // of the last call to Redis for the entry; after an error there is no further call
 }
 
-// await waits for the result of the flight of that name. Of concurrent requests the first
+func (c *Cache) newLookup(q *page.Query, queried func()) *lookup {
+	own := q.Clone()
+	return &lookup{Cache: c, query: &own, list: listOf(&own), key: own.AppendKey(nil), queried: queried, standbys: c.options.Origin.HasStandbys()}
+}
+
+// listOf names the list that a query's page is a part of.
+func listOf(q *page.Query) replica.Key {
+	return replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter, Search: lists.Fold(q.Search)}
+}
+
+// await waits for the result of the flight of that kind for the page. Of concurrent requests the first
 // runs the look-up, and the others get the same result. One of them looks again if the result
 // of a slow flight is too old for it. If there is no result in time, or an error, await serves
 // old, the stale entry.
-func (l *lookup) await(name string, old *Entry, wait time.Duration, look func() (Result, error), tooOld func(*Entry) bool) (Result, error) {
+func (l *lookup) await(kind string, old *Entry, wait time.Duration, look func() (Result, error), tooOld func(*Entry) bool) (Result, error) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		first := false
-		landed := l.flights.DoChan(name, func() (any, error) {
+		landed := l.flights.DoChan(string(l.key)+kind, func() (any, error) {
 			first = true
 			if !l.enter() { // a flight may outlive its requests
 				return Result{}, errClosed
@@ -130,7 +132,7 @@ func (l *lookup) await(name string, old *Entry, wait time.Duration, look func() 
 			r.Age, r.ByTTL = l.age(r.Entry, l.clock.Now()), !l.following.Load()
 			return r, nil
 		case <-timer.C:
-			if s := l.memory.get(l.key); s != nil { // so that the next request does not wait as long
+			if s := l.memory.get(l.query); s != nil { // so that the next request does not wait as long
 				l.pause(s)
 			}
 			return l.serveStale(old, ErrFillTimeout)
@@ -172,13 +174,13 @@ func (l *lookup) fillAnew() (Result, error) {
 // findStored looks in memory again, because another flight may have finished since the
 // request looked. Then it cuts the page out of the replica. Then it looks in Redis.
 func (l *lookup) findStored() (Result, bool) {
-	r, ok := l.checkMemory(l.memory.get(l.key))
+	r, ok := l.checkMemory(l.memory.get(l.query))
 	if ok {
 		return r, true
 	}
 	l.old, l.began = r.Entry, time.Now()
-	if e := l.cut(l.fill.View, l.old, l.clock.Now()); e != nil {
-		l.memory.put(l.key, e, l.remaining(e))
+	if e := l.cut(l.query, l.list, l.old, l.clock.Now()); e != nil {
+		l.memory.put(e, l.remaining(e))
 		return Result{Entry: e}, true
 	}
 	return l.fromRedis()
@@ -200,7 +202,7 @@ func (l *lookup) fromRedis() (Result, bool) {
 	e := l.merged(start, found, now)
 	switch l.judge(e, now) {
 	case fresh:
-		l.memory.put(l.key, e, l.remaining(e))
+		l.memory.put(e, l.remaining(e))
 		return Result{Entry: e, Source: Redis, Times: &Times{Redis: spanSince(l.began)}}, true
 	case stale:
 		if l.old == nil || e.Proof > l.old.Proof {
@@ -217,24 +219,24 @@ func (l *lookup) merged(start replica.Start, found *reading, now time.Duration) 
 		fill, outcome := l.merge(start, found)
 		switch {
 		case outcome == replica.Merged:
-			if cut := l.cut(l.fill.View, nil, now); cut != nil {
+			if cut := l.cut(l.query, l.list, nil, now); cut != nil {
 				return cut
 			}
 		case outcome == replica.Parked && found.At.Timeline == "":
 			found.readAt = time.Duration(l.followed.proof.Load()) // it shows more than the last proof
-			return entryOf(l.fill.View, found, fill)
+			return entryOf(l.query, found, fill)
 		}
 	}
-	e := entryOf(l.fill.View, found, nil)
+	e := entryOf(l.query, found, nil)
 	if following {
 		e.Proof = min(e.Proof, now-l.followed.shareTime()) // any server may have answered, so the entry must be too old to be shared
 	}
 	return e
 }
 
-// merge gives the replica what was read behind the view's position.
+// merge gives the replica what was read behind the query's position.
 func (l *lookup) merge(start replica.Start, f *reading) (*replica.Fill, replica.Outcome) {
-	fill := &replica.Fill{Key: l.fill.View.List(), After: l.fill.View.After(), Read: f.Read, Start: start}
+	fill := &replica.Fill{Key: l.list, After: l.query.After, Read: f.Read, Start: start}
 	return fill, l.replica.Merge(fill)
 }
 
@@ -277,21 +279,25 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 		r.Times = times
 	}()
 	var e *Entry
-	if l.fill.Standby != nil && l.following.Load() && l.followed.trusted(l.clock.Now()) {
-		e, _ = l.readOrigin(times, func(last changefeed.Proof) (page.Read, error) { return l.fill.Standby(ctx, last) }) // the origin counts errors
+	if l.standbys && l.following.Load() && l.followed.trusted(l.clock.Now()) {
+		e, _ = l.readOrigin(times, func(last changefeed.Proof) (page.Read, error) {
+			return l.options.Origin.FetchFromStandby(ctx, *l.query, last)
+		}) // the origin counts errors
 	}
 	if e == nil {
-		e, err = l.readOrigin(times, func(changefeed.Proof) (page.Read, error) { return l.fill.Primary(ctx, l.PrimaryStart()) })
+		e, err = l.readOrigin(times, func(changefeed.Proof) (page.Read, error) {
+			return l.options.Origin.Fetch(ctx, *l.query, l.PrimaryStart())
+		})
 	}
 	if err != nil {
 		l.fillErrors.Add(1)
 		r, err := l.serveStale(l.old, err)
 		if err == nil {
-			l.pause(l.memory.put(l.key, l.old, l.remaining(l.old)))
+			l.pause(l.memory.put(l.old, l.remaining(l.old)))
 		}
 		return r, err
 	}
-	l.memory.put(l.key, e, l.remaining(e))
+	l.memory.put(e, l.remaining(e))
 	return Result{Entry: e, Source: Origin, HadStale: l.old != nil}, nil
 }
 
@@ -304,8 +310,10 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page
 	last := l.followed.known.Load().last // of that moment or a later one
 	readAt, start := l.clock.Now(), l.replica.Begin()
 	read, err := protect(func() (page.Read, error) { return call(last) })
-	times.Query = Span{read.Began, read.Took}
-	view, following, known := l.fill.View, l.following.Load(), l.followed.known.Load()
+	if times.Query = (Span{read.Began, read.Took}); !read.Began.IsZero() {
+		l.queried()
+	}
+	following, known := l.following.Load(), l.followed.known.Load()
 	if err == nil && following && l.isOfWrongServer(&read.At, &known.last) {
 		err = page.ErrWrongServer
 	}
@@ -331,12 +339,12 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page
 	case outcome != replica.Merged && outcome != replica.Parked:
 	case !lags:
 		stored.readAt, l.stored = shown, true
-		l.store(view, stored)
+		l.store(l.query, stored)
 	case outcome == replica.Merged:
-		l.stored = l.storeState(view)
+		l.stored = l.storeState(l.query, l.list)
 	}
 	if following && outcome == replica.Merged {
-		if cut := l.cut(view, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
+		if cut := l.cut(l.query, l.list, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
 			if primary { // it shows what the statement showed
 				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
 			}
@@ -347,13 +355,13 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page
 		return nil, nil
 	}
 	if !following || outcome == replica.Parked && primary {
-		for v, cut := range f.pages(view) {
-			if v != view { // the caller puts the first page
-				l.memory.put(v.Key(), entryOf(v, cut, fill), l.life())
+		for q, cut := range f.pages(l.query) {
+			if q != l.query { // the caller puts the first page
+				l.memory.put(entryOf(q, cut, fill), l.life())
 			}
 		}
 	}
-	e := entryOf(view, &f, fill)
+	e := entryOf(l.query, &f, fill)
 	e.Proof = shown
 	return e, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/cache"
-	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
@@ -52,14 +52,22 @@ func followedAt(identity fleet.Identity, timeline uint32) *fleet.Followed {
 	return f
 }
 
-// inRedis is the name of a key's page in Redis.
-func inRedis(key []byte) string {
-	return "listedge:page:" + ofShop.Digest() + ":" + string(key)
+// inRedis is the name of a query's page in Redis.
+func inRedis(q *page.Query) string {
+	return "listedge:page:" + ofShop.Digest() + ":" + string(q.AppendKey(nil))
 }
 
-// open makes a cache that is closed before the test's other clean-ups. Options that are
-// not set get large values, and Redis a long timeout.
-func open(t testing.TB, o cache.Options) *cache.Cache {
+// open makes a cache that is closed before the test's other clean-ups.
+func open(t testing.TB, o cache.Options) *opened {
+	t.Helper()
+	c := openFor(t, o)
+	t.Cleanup(func() { closeCache(t, c) })
+	return c
+}
+
+// openFor makes a cache that the test closes. Options that are not set get large values, and
+// Redis a long timeout.
+func openFor(t testing.TB, o cache.Options) *opened {
 	t.Helper()
 	if o.Memory == 0 {
 		o.Memory = 8 << 20
@@ -76,16 +84,17 @@ func open(t testing.TB, o cache.Options) *cache.Cache {
 	if o.CommitApplied == nil {
 		o.CommitApplied = func(time.Duration) {}
 	}
+	from := &origins{of: map[page.Query]origin{}}
+	o.Origin = from
 	c, err := cache.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.SetRedisBudgets(patient, patient)
-	t.Cleanup(func() { closeCache(t, c) })
-	return c
+	return &opened{c, from}
 }
 
-func closeCache(t testing.TB, c *cache.Cache) {
+func closeCache(t testing.TB, c *opened) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patient)
 	defer cancel()
@@ -100,43 +109,72 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	sandboxtest.Within(t, patient, what, ok)
 }
 
-// view is a View: its body is its rows. Each name has a list of its own.
-type view struct {
-	name  string
-	list  replica.Key
-	after lists.Position
-	limit int
+// opened is a cache of which each request says what the database answers it.
+type opened struct {
+	*cache.Cache
+	origins *origins
 }
 
-// keyOf is the key of the first page of a list.
-func keyOf(name string) []byte { return cache.AppendKey(nil, [16]byte{1}, []byte(name)) }
-
-// pageOf is the first page of the list whose first page has the key.
-func pageOf(key []byte) *view {
-	table := changefeed.List{Workspace: uuid.NewSHA1(uuid.Nil, key), Collection: lists.Items}
-	return &view{string(key), replica.Key{Table: table}, "", 3}
+// origin reads from the primary and from a standby, as cache.Reader says; without a Standby there is none.
+type origin struct {
+	Primary func(ctx context.Context, run string) (page.Read, error)
+	Standby func(ctx context.Context, primary changefeed.Proof) (page.Read, error)
 }
 
-func (p *view) Key() []byte           { return append([]byte(p.name), p.after...) }
-func (p *view) After() lists.Position { return p.after }
-func (p *view) Limit() int            { return p.limit }
-func (p *view) List() replica.Key     { return p.list }
-
-func (p *view) Behind(row *lists.Row) cache.View {
-	return &view{p.name, p.list, row.Position(lists.ByCreatedAt), p.limit}
+// origins has the latest origin of each query.
+type origins struct {
+	mu     sync.Mutex // guards all below
+	of     map[page.Query]origin
+	latest origin
 }
 
-func (p *view) Frame(last *lists.Row, more bool) (head, end, next string) {
-	if more {
-		next = "behind " + last.Text()
-	}
-	return "", "", next
+func (o *origins) set(q *page.Query, to origin) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.of[q.Clone()], o.latest = to, to
+}
+
+func (o *origins) origin(q page.Query) origin {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.of[q]
+}
+
+func (o *origins) Fetch(ctx context.Context, q page.Query, run string) (page.Read, error) {
+	return o.origin(q).Primary(ctx, run)
+}
+
+func (o *origins) FetchFromStandby(ctx context.Context, q page.Query, primary changefeed.Proof) (page.Read, error) {
+	return o.origin(q).Standby(ctx, primary)
+}
+
+func (o *origins) HasStandbys() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.latest.Standby != nil
+}
+
+// queryOf is the first page of a list of that name.
+func queryOf(name string) *page.Query {
+	return &page.Query{Workspace: uuid.NewSHA1(uuid.Nil, []byte(name)), Collection: lists.Items, Limit: 3}
+}
+
+// behind is the page behind a row.
+func behind(q *page.Query, row *lists.Row) *page.Query {
+	next := q.Behind(row)
+	return &next
+}
+
+// bodyOf is the whole body of an entry.
+func bodyOf(e *cache.Entry) string {
+	body, _ := e.AppendBody(nil, 0, math.MaxInt)
+	return string(body)
 }
 
 // text is the texts of the entry's rows.
 func text(e *cache.Entry) string {
-	body, _ := e.AppendBody(nil, 0, math.MaxInt)
-	return strings.ReplaceAll(string(body), ",", " ")
+	rows, _, _ := strings.Cut(strings.TrimPrefix(bodyOf(e), `{"data":[`), `],"page":`)
+	return strings.ReplaceAll(rows, ",", " ")
 }
 
 // rowsOf makes rows of these texts. A list has them in this order, by their numbers from 0.
@@ -161,30 +199,31 @@ func shows(texts ...string) page.Read {
 }
 
 // brings is a fill that succeeds at once.
-func brings(body string) cache.Fill {
-	return cache.Fill{Primary: func(context.Context, string) (page.Read, error) { return shows(body), nil }}
+func brings(body string) origin {
+	return origin{Primary: func(context.Context, string) (page.Read, error) { return shows(body), nil }}
 }
 
 // fails is a fill that fails at once.
-func fails(err error) cache.Fill {
-	return cache.Fill{Primary: func(context.Context, string) (page.Read, error) { return page.Read{}, err }}
+func fails(err error) origin {
+	return origin{Primary: func(context.Context, string) (page.Read, error) { return page.Read{}, err }}
 }
 
-// of is a fill of the key's page.
-func of(key []byte, f cache.Fill) cache.Fill {
-	f.View = pageOf(key)
-	return f
+// ask is a Forward, which reads from there.
+func ask(c *opened, q *page.Query, from origin) (cache.Result, error) {
+	c.origins.set(q, from)
+	return c.Forward(q, func() {})
 }
 
-// ask is a Forward of the key's page.
-func ask(c *cache.Cache, key []byte, fill cache.Fill) (cache.Result, error) {
-	return c.Forward(key, of(key, fill))
+// bypass is a Bypass.
+func bypass(c *opened, q *page.Query, from origin) (cache.Result, error) {
+	c.origins.set(q, from)
+	return c.Bypass(q, func() {})
 }
 
 // forward is one that must not fail.
-func forward(t testing.TB, c *cache.Cache, key []byte, fill cache.Fill) cache.Result {
+func forward(t testing.TB, c *opened, q *page.Query, from origin) cache.Result {
 	t.Helper()
-	r, err := ask(c, key, fill)
+	r, err := ask(c, q, from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +256,7 @@ func (w want) check(t testing.TB, r cache.Result, err error) {
 // feed is the log that caches follow, and the primary: each transaction is visible when it
 // is in the log.
 type feed struct {
-	caches  []*cache.Cache
+	caches  []*opened
 	at      changefeed.Position
 	xid     uint64 // of the last transaction, and its LSN
 	run     string
@@ -227,7 +266,7 @@ type feed struct {
 const ofServer = "7400000000000000001/1"
 
 // follow lets the caches join the log.
-func follow(caches ...*cache.Cache) *feed {
+func follow(caches ...*opened) *feed {
 	f := &feed{caches: caches, at: changefeed.Position{Term: 1}, xid: 99, run: "run"}
 	f.reset("epoch")
 	f.beat()
@@ -257,14 +296,15 @@ func (f *feed) snapshot() changefeed.Snapshot {
 	return changefeed.Snapshot{Xmin: f.xid + 1, Xmax: f.xid + 1}
 }
 
-// change is a transaction that leaves rows of the key's list.
-func (f *feed) change(key []byte, rows ...lists.Row) {
+// change is a transaction that leaves rows of the query's list.
+func (f *feed) change(q *page.Query, rows ...lists.Row) {
 	f.xid++
-	f.settled = append(f.settled, &changefeed.Change{XID: f.xid, LSN: f.xid, Lists: []changefeed.Touched{{List: pageOf(key).List().Table, Rows: rows}}})
+	f.settled = append(f.settled, &changefeed.Change{XID: f.xid, LSN: f.xid,
+		Lists: []changefeed.Touched{{List: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Rows: rows}}})
 }
 
 // reads is a fill by a statement on the primary, as the database is when it is made.
-func (f *feed) reads(result page.Read) cache.Fill {
+func (f *feed) reads(result page.Read) origin {
 	result.At = changefeed.ReadPoint{StartedAt: f.run, Snapshot: f.snapshot()}
-	return cache.Fill{Primary: func(context.Context, string) (page.Read, error) { return result, nil }}
+	return origin{Primary: func(context.Context, string) (page.Read, error) { return result, nil }}
 }

@@ -4,35 +4,21 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"hash/maphash"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/dgraph-io/ristretto/v2"
-	"github.com/dgraph-io/ristretto/v2/z"
 	"github.com/klauspost/compress/flate"
 
 	"listedge/cache/replica"
 	"listedge/internal/lists"
+	"listedge/internal/page"
 )
-
-// View names one page: a cut out of a list. Its methods may be called by several goroutines.
-type View interface {
-	Key() []byte            // names the page in memory and in Redis: AppendKey
-	List() replica.Key      // the list
-	After() lists.Position  // the position behind which the page begins; empty = the list's beginning
-	Limit() int             // the most rows of the page, at most lists.MaxLimit
-	Behind(*lists.Row) View // the page of the same list and limit that begins behind a row
-	// Frame returns the body around the rows: head is before them, end behind them up to the
-	// request id. more = the list has rows behind last; then next is the cursor there, a
-	// substring of end. Commas separate rows.
-	Frame(last *lists.Row, more bool) (head, end, next string)
-}
 
 // Entry is a finished response: one page of a list, ready for the wire except for its last
 // bytes, the request id, which is new in every response. It keeps no body: its rows are those
@@ -60,19 +46,19 @@ type Entry struct {
 	// ReadAt is when reading began. It orders entries of one key that were not cut.
 	ReadAt time.Duration
 
-	view View
-	last *lists.Row     // the last row, by its pointer in list; nil = no row, or no list
-	part *replica.Range // the range of list that has the end of the page
-	fill *replica.Fill  // the rows as given to the replica; nil = not given, or the entry was cut
+	query *page.Query    // with memory of its own
+	last  *lists.Row     // the last row, by its pointer in list; nil = no row, or no list
+	part  *replica.Range // the range of list that has the end of the page
+	fill  *replica.Fill  // the rows as given to the replica; nil = not given, or the entry was cut
 
 	deflating sync.Mutex // held while the compressed form is made
 }
 
 // newEntry makes the entry of a page with these rows. old is the entry that it replaces, or
 // nil: if the bodies are equal, they share the compressed form.
-func newEntry(v View, texts []string, last *lists.Row, more bool, old *Entry) *Entry {
-	e := &Entry{view: v, texts: texts}
-	e.head, e.end, e.Next = v.Frame(last, more)
+func newEntry(q *page.Query, texts []string, last *lists.Row, more bool, old *Entry) *Entry {
+	e := &Entry{query: q, texts: texts}
+	e.head, e.end, e.Next = q.Frame(last, more)
 	e.withBody(func(body []byte) {
 		e.Size, e.CRC, e.ETag = len(body), crc32.ChecksumIEEE(body), TagOf(body)
 	})
@@ -82,15 +68,15 @@ func newEntry(v View, texts []string, last *lists.Row, more bool, old *Entry) *E
 	return e
 }
 
-// entryOf makes the entry of the first page of what was read behind the view's position.
+// entryOf makes the entry of the first page of what was read behind the query's position.
 // fill is what the replica was given; nil = it was given nothing.
-func entryOf(v View, f *reading, fill *replica.Fill) *Entry {
-	n := firstPage(f.Rows, v.Limit())
+func entryOf(q *page.Query, f *reading, fill *replica.Fill) *Entry {
+	n := firstPage(f.Rows, q.Limit)
 	texts, last := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {
 		texts[i], last = f.Rows[i].Text(), &f.Rows[i]
 	}
-	e := newEntry(v, texts, last, n < len(f.Rows) || !f.End, nil)
+	e := newEntry(q, texts, last, n < len(f.Rows) || !f.End, nil)
 	e.Proof, e.ReadAt, e.fill = f.readAt, f.readAt, fill
 	return e
 }
@@ -149,6 +135,14 @@ func (e *Entry) shows(p *replica.Page, rows []*lists.Row) bool {
 	return true
 }
 
+// listKey names the entry's list.
+func (e *Entry) listKey() replica.Key {
+	if e.list != nil {
+		return e.list.Key
+	}
+	return listOf(e.query)
+}
+
 // isCurrent reports whether nothing has changed in the ranges of the entry's list since the
 // entry was known to show its rows. It takes no lock.
 func (e *Entry) isCurrent() bool { return e.list != nil && e.list.Version() == e.version.Load() }
@@ -173,19 +167,6 @@ func (e *Entry) newerThan(o *Entry) bool {
 		return e.version.Load() > o.version.Load()
 	}
 	return e.isPending()
-}
-
-// AppendKey appends the key of a page: the workspace, then each part with its
-// length in front. The encoding is injective for any parts: two different lists of
-// parts of one workspace have different keys, and so has the same list in two
-// workspaces. Memory, Redis and collapsing use the same key.
-func AppendKey(dst []byte, workspace [16]byte, parts ...[]byte) []byte {
-	dst = append(dst, workspace[:]...)
-	for _, part := range parts {
-		dst = binary.AppendUvarint(dst, uint64(len(part)))
-		dst = append(dst, part...)
-	}
-	return dst
 }
 
 // EntityTag is a weak entity tag (RFC 9110, 8.8.3), the first half of a SHA-256.
@@ -270,7 +251,7 @@ const textPlace, textRounding = 16, 16
 // size returns the memory of the entry in bytes, without the texts that it shares with the
 // replica. If the entry is not compressed yet, it counts a compressed form of the usual size,
 // because a client may still want it.
-func (e *Entry) size(key int) int64 {
+func (e *Entry) size() int64 {
 	n := e.Size / 3
 	if d, ok := e.compressed(); ok {
 		n = len(d)
@@ -278,41 +259,39 @@ func (e *Entry) size(key int) int64 {
 	if e.list == nil {
 		n += e.Size + textRounding*len(e.texts)
 	}
-	return int64(n+len(e.end)+2*key+textPlace*len(e.texts)) + entryOverhead
+	return int64(n+len(e.end)+len(e.query.Search)+len(e.query.After)+textPlace*len(e.texts)) + entryOverhead
 }
 
 // memory has finished pages, in a budget of bytes. While changes are followed, a page that it
 // does not have is made anew from the rows of the replica.
 //
-// Ristretto identifies keys by their hashes alone and applies Sets later. Of two Sets
-// in quick succession it may keep the older. For these reasons it stores slots, which
-// have the key and a replaceable entry.
+// Ristretto gets the hashes of queries alone, and applies Sets later. Of two Sets in quick
+// succession it may keep the older. For these reasons it stores slots, which have the query and a
+// replaceable entry.
 //
 // Invariants:
-//   - a slot has the whole key, which is compared on every hit;
+//   - a slot has the whole query, which is compared on every hit;
 //   - an entry is replaced in its slot, never by a Set of another slot, and only by
 //     a newer one;
 //   - put returns when its Set is applied.
 type memory struct {
-	ristretto *ristretto.Cache[[]byte, *slot]
+	ristretto *ristretto.Cache[uint64, *slot]
+	seed      maphash.Seed   // at random, so that clients, who choose search terms, cannot choose collisions
 	budget    int64          // bytes, of which replicaShare is the replica's while changes are followed
-	puts      [64]sync.Mutex // by the key's hash: puts of one key are in sequence
+	puts      [64]sync.Mutex // by the query's hash: puts of one query are in sequence
 	evicted   atomic.Uint64
 	closing   sync.Once
 }
 
-// slot has a key and its current entry. Moments are those of boottime.Clock.
+// slot has a query and its current entry. Moments are those of boottime.Clock.
 type slot struct {
-	key   []byte
+	query *page.Query
 	entry atomic.Pointer[Entry] // never nil once the slot is stored
-	cost  int64                 // the bytes that ristretto counts; guarded by the mutex of the key's puts
+	cost  int64                 // the bytes that ristretto counts; guarded by the mutex of the query's puts
 
 	pausedUntil atomic.Int64 // until this moment a stale entry is served at once, because a fill has failed
 	storeAfter  atomic.Int64 // from this moment on a served entry is stored in Redis again
 }
-
-// size is what the slot and its entry occupy, in bytes.
-func (s *slot) size() int64 { return s.entry.Load().size(len(s.key)) }
 
 const (
 	// budgetShare is the part of the memory budget that rows and entries may fill. The rest
@@ -331,13 +310,13 @@ const (
 )
 
 func newMemory(budget int64) (*memory, error) {
-	m := &memory{budget: int64(float64(budget) * budgetShare)}
+	m := &memory{seed: maphash.MakeSeed(), budget: int64(float64(budget) * budgetShare)}
 	var err error
-	m.ristretto, err = ristretto.NewCache(&ristretto.Config[[]byte, *slot]{
+	m.ristretto, err = ristretto.NewCache(&ristretto.Config[uint64, *slot]{
 		NumCounters: max(1000, 10*m.budget/typicalEntry),
 		MaxCost:     m.budget,
 		BufferItems: 512,
-		KeyToHash:   hash,
+		KeyToHash:   func(hash uint64) (uint64, uint64) { return hash, 0 },
 		OnReject:    func(*ristretto.Item[*slot]) { m.evicted.Add(1) },
 		OnEvict: func(i *ristretto.Item[*slot]) {
 			if i.Expiration.IsZero() && i.Value != nil { // otherwise it has expired or was deleted
@@ -363,58 +342,57 @@ func (m *memory) setShare(following bool) {
 // rowsBudget is the replica's part of the memory for rows and entries.
 func rowsBudget(budget int64) int64 { return int64(float64(budget) * replicaShare) }
 
-// hash returns the hash by which ristretto finds a key, and the one by which it
-// distinguishes keys whose first hashes collide. The first has a random seed, so that
-// clients, who choose search terms, cannot choose collisions.
-func hash(key []byte) (uint64, uint64) { return z.MemHash(key), xxhash.Sum64(key) }
+// hash returns the hash by which ristretto finds the query's slot.
+func (m *memory) hash(q *page.Query) uint64 { return maphash.Comparable(m.seed, *q) }
 
-// get returns the key's slot, or nil. It neither keeps nor changes key.
-func (m *memory) get(key []byte) *slot {
-	if s, ok := m.ristretto.Get(key); ok && bytes.Equal(s.key, key) {
+// get returns the query's slot, or nil. It neither keeps nor changes the query.
+func (m *memory) get(q *page.Query) *slot {
+	if s, ok := m.ristretto.Get(m.hash(q)); ok && *s.query == *q {
 		return s
 	}
 	return nil
 }
 
-func (m *memory) putMutex(key []byte) *sync.Mutex {
-	return &m.puts[xxhash.Sum64(key)%uint64(len(m.puts))]
+func (m *memory) putMutex(q *page.Query) *sync.Mutex {
+	return &m.puts[m.hash(q)%uint64(len(m.puts))]
 }
 
 // put stores the entry for the rest of its life, and returns its slot. It does not
 // replace a newer entry. After put, get finds the entry, except if ristretto rejects it.
-func (m *memory) put(key []byte, e *Entry, life time.Duration) *slot {
-	mu := m.putMutex(key)
+func (m *memory) put(e *Entry, life time.Duration) *slot {
+	mu := m.putMutex(e.query)
 	mu.Lock()
 	defer mu.Unlock()
-	s := m.get(key)
+	s := m.get(e.query)
 	if s != nil && s.entry.Load().newerThan(e) {
 		return s
 	}
 	if s == nil {
-		s = &slot{key: bytes.Clone(key)}
+		s = &slot{query: e.query}
 		s.storeAfter.Store(int64(e.ReadAt + storeInterval))
 	}
 	s.entry.Store(e)
-	if s.size()-s.cost > m.ristretto.RemainingCost() && s.cost > 0 {
-		m.ristretto.Del(key) // ristretto makes room only for a new key
+	hash, cost := m.hash(e.query), e.size()
+	if cost-s.cost > m.ristretto.RemainingCost() && s.cost > 0 {
+		m.ristretto.Del(hash) // ristretto makes room only for a new key
 	}
-	s.cost = s.size()
-	m.ristretto.SetWithTTL(s.key, s, s.cost, max(1, life))
+	s.cost = cost
+	m.ristretto.SetWithTTL(hash, s, cost, max(1, life))
 	m.ristretto.Wait()
 	return s
 }
 
 // replace puts the entry into a slot that memory has, unless the slot has a newer one.
 func (m *memory) replace(s *slot, e *Entry, life time.Duration) {
-	mu := m.putMutex(s.key)
+	mu := m.putMutex(e.query)
 	mu.Lock()
-	grown := e.size(len(s.key)) > s.cost+s.cost/4
+	grown := e.size() > s.cost+s.cost/4
 	if !grown && !s.entry.Load().newerThan(e) {
 		s.entry.Store(e)
 	}
 	mu.Unlock()
 	if grown {
-		m.put(s.key, e, life)
+		m.put(e, life)
 	}
 }
 
@@ -429,10 +407,10 @@ func (m *memory) dropOutdated() {
 		return false
 	})
 	for _, s := range outdated {
-		mu := m.putMutex(s.key)
+		mu := m.putMutex(s.query)
 		mu.Lock()
 		if s.entry.Load().isOutdated() {
-			m.ristretto.Del(s.key)
+			m.ristretto.Del(m.hash(s.query))
 			m.evicted.Add(1)
 		}
 		mu.Unlock()

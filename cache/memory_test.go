@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/page"
@@ -14,9 +16,9 @@ import (
 
 // Virtual time: ristretto's own ticker runs in it, too.
 func TestExpiredEntriesDisappear(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cache.Cache) {
+	virtual(t, func(t *testing.T, c *opened) {
 		for i := range 100 {
-			forward(t, c, keyOf(fmt.Sprint(i)), brings("page"))
+			forward(t, c, queryOf(fmt.Sprint(i)), brings("page"))
 		}
 		boottimetest.Pass(ttl + maxStale + 10*time.Second)
 		if s := c.Stats(); s.MemoryBytes != 0 || s.Evicted != 0 {
@@ -36,10 +38,10 @@ func liveHeap() int64 {
 
 func TestMemoryBudget(t *testing.T) {
 	const budget = 8 << 20
-	tiny := []byte(`{"data":[],"page":{"hasMore":false,"nextCursor":null}`)
+	tiny := []byte("{}")
 	short, usual, long := items(1500), items(18_000), items(36_000)
-	key := func(i int) []byte {
-		return cache.AppendKey(nil, [16]byte{byte(i), byte(i >> 8), byte(i >> 16)}, fmt.Appendf(nil, "search for number %d", i), []byte{50}, nil)
+	q := func(i int) *page.Query {
+		return &page.Query{Workspace: uuid.UUID{byte(i), byte(i >> 8), byte(i >> 16)}, Search: fmt.Sprintf("search for number %d", i), Limit: 50}
 	}
 	for _, c := range []struct {
 		name string
@@ -64,10 +66,11 @@ func TestMemoryBudget(t *testing.T) {
 				if i%c.keys == 0 {
 					m.Sleep(time.Hour) // what is in memory is stale
 				}
-				forward(t, node, key(i%c.keys), brings(string(c.page(i)))).Entry.Deflate()
-				node.Hit(key(rand.IntN(c.keys)), time.Now()) // so that some are requested more often than others
+				forward(t, node, q(i%c.keys), brings(string(c.page(i)))).Entry.Deflate()
+				node.Hit(q(rand.IntN(c.keys)), time.Now()) // so that some are requested more often than others
 				peak = max(peak, node.Stats().MemoryBytes)
 			}
+			clear(node.origins.of)
 			live := liveHeap() - before
 			accounted := node.Stats().MemoryBytes
 			t.Logf("live %d of %d bytes; accounted %d, peak %d; empty %d", live, budget, accounted, peak, empty)
@@ -92,15 +95,14 @@ func TestPagesShareTheirRows(t *testing.T) {
 	for i := range rows {
 		read.Rows = append(read.Rows, rowAt(i, string(noise(text))))
 	}
-	forward(t, c, keyOf("q"), follow(c).reads(read))
+	forward(t, c, queryOf("q"), follow(c).reads(read))
 	before := liveHeap()
 	for i := range read.Rows {
-		v := pageOf(keyOf("q")).Behind(&read.Rows[i])
-		if r, err := c.Stored(v); err != nil || r.Source != cache.Memory {
+		if r, err := c.Stored(behind(queryOf("q"), &read.Rows[i])); err != nil || r.Source != cache.Memory {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
-	if each := (liveHeap() - before) / rows; each > text*2 { // the test's cursor has one
+	if each := (liveHeap() - before) / rows; each > text/2 {
 		t.Errorf("a page of three rows takes %d bytes more", each)
 	}
 }

@@ -36,7 +36,7 @@ func TestRedisAway(t *testing.T) {
 			}
 			options := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 			c := open(t, options)
-			forward(t, c, keyOf("before"), brings("before"))
+			forward(t, c, queryOf("before"), brings("before"))
 			c.WaitStored()
 			before := c.Stats()
 			c.SetRedisBudgets(redisBudget, 250*time.Millisecond)
@@ -54,9 +54,9 @@ func TestRedisAway(t *testing.T) {
 			began := time.Now()
 			for i := range requests {
 				body := fmt.Sprint(i)
-				r, err := ask(c, keyOf(body), brings(body))
+				r, err := ask(c, queryOf(body), brings(body))
 				want{body: body, source: cache.Origin}.check(t, r, err)
-				hit, ok := c.Hit(keyOf("before"), time.Now())
+				hit, ok := c.Hit(queryOf("before"), time.Now())
 				if !ok {
 					t.Fatal("a page in memory is not served")
 				}
@@ -73,7 +73,7 @@ func TestRedisAway(t *testing.T) {
 				}
 				eventually(t, "a request that the breaker spares Redis", func() bool {
 					before := c.Stats()
-					forward(t, c, keyOf(fmt.Sprint("spared ", before.RedisFailures)), brings("page"))
+					forward(t, c, queryOf(fmt.Sprint("spared ", before.RedisFailures)), brings("page"))
 					c.WaitStored()
 					after := c.Stats()
 					return after.RedisCalls == before.RedisCalls && after.RedisFailures == before.RedisFailures+2
@@ -90,9 +90,9 @@ func TestRedisAway(t *testing.T) {
 			eventually(t, "a page by way of Redis", func() bool {
 				i++ // a key that no earlier attempt has stored in memory
 				body := fmt.Sprint("after ", i)
-				forward(t, c, keyOf(body), brings(body))
+				forward(t, c, queryOf(body), brings(body))
 				c.WaitStored()
-				return forward(t, another, keyOf(body), brings("another")).Source == cache.Redis
+				return forward(t, another, queryOf(body), brings("another")).Source == cache.Redis
 			})
 			if c.Stats().RedisBreakerOpen {
 				t.Fatal("the breaker is open")
@@ -149,7 +149,7 @@ func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
 			f := follow(c)
 			h := &hung{command: test.command}
 			client.AddHook(h)
-			r, err := ask(c, keyOf("q"), f.reads(shows("page")))
+			r, err := ask(c, queryOf("q"), f.reads(shows("page")))
 			want{body: "page", source: cache.Origin}.check(t, r, err)
 			if n := h.calls.Load(); n != test.calls {
 				t.Errorf("%d calls, not %d", n, test.calls)
@@ -183,7 +183,7 @@ func TestStoresAreBounded(t *testing.T) {
 	c, release := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}), make(stuck)
 	client.AddHook(release)
 	for i := range most + 10 {
-		forward(t, c, keyOf(fmt.Sprint(i)), brings("page"))
+		forward(t, c, queryOf(fmt.Sprint(i)), brings("page"))
 	}
 	if n := c.Stats().RedisDropped; n != 10 {
 		t.Errorf("%d dropped", n)

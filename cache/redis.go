@@ -273,22 +273,23 @@ type reading struct {
 	readAt time.Duration // when reading began, on the node's clock
 }
 
-// pages cuts what was read into pages, the view's first and then those behind it. Each has the
+// pages cuts what was read into pages, the query's first and then those behind it. Each has the
 // row after it, if there is one. Rows at the end that may be only a part of a page are left out.
-func (p *reading) pages(v View) iter.Seq2[View, *reading] {
-	return func(yield func(View, *reading) bool) {
+func (p *reading) pages(q *page.Query) iter.Seq2[*page.Query, *reading] {
+	return func(yield func(*page.Query, *reading) bool) {
 		for rows := p.Rows; ; {
-			n := firstPage(rows, v.Limit())
+			n := firstPage(rows, q.Limit)
 			last := n == len(rows)
 			if last && !p.End {
 				return
 			}
 			page := *p
 			page.Rows, page.End = rows[:min(n+1, len(rows))], p.End && n+1 >= len(rows)
-			if !yield(v, &page) || last {
+			if !yield(q, &page) || last {
 				return
 			}
-			v, rows = v.Behind(&rows[n-1]), rows[n:]
+			behind := q.Behind(&rows[n-1])
+			q, rows = &behind, rows[n:]
 		}
 	}
 }

@@ -76,9 +76,9 @@ func TestConnectionsThatOpenSlowlyAreUsed(t *testing.T) {
 		i := 0
 		eventually(t, what, func() bool { // a busy machine may miss the budget now and then
 			i++
-			key := keyOf(what + fmt.Sprint(i))
-			deposit(t, direct, key, "page", 0, time.Hour)
-			return forward(t, c, key, brings("another")).Source == cache.Redis
+			q := queryOf(what + fmt.Sprint(i))
+			deposit(t, direct, q, "page", 0, time.Hour)
+			return forward(t, c, q, brings("another")).Source == cache.Redis
 		})
 	}
 	again("a page from Redis")
@@ -95,9 +95,9 @@ func TestEntriesOfACluster(t *testing.T) {
 	options := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 	first, second := open(t, options), open(t, options)
 	shares := func(what string) bool {
-		forward(t, first, keyOf(what), brings("page"))
+		forward(t, first, queryOf(what), brings("page"))
 		first.WaitStored()
-		return forward(t, second, keyOf(what), brings("another")).Source == cache.Redis
+		return forward(t, second, queryOf(what), brings("another")).Source == cache.Redis
 	}
 	for i := range 30 {
 		if !shares(fmt.Sprint("q", i)) {
@@ -183,10 +183,10 @@ func TestConnectionsThatHaveEnded(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	key := keyOf("q")
+	q := queryOf("q")
 	eventually(t, "an entry comes from Redis", func() bool {
-		deposit(t, direct, key, "page", 0, time.Hour)
-		_, err := c.Stored(pageOf(key))
+		deposit(t, direct, q, "page", 0, time.Hour)
+		_, err := c.Stored(q)
 		return err == nil
 	})
 }

@@ -13,14 +13,15 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/page"
 )
 
 // encoded is a page in Redis that was read without changes to follow.
-func encoded(key []byte, body string, life time.Duration, readAt time.Time) []byte {
-	return cache.Encode(key, shows(body), "", life, readAt)
+func encoded(q *page.Query, body string, life time.Duration, readAt time.Time) []byte {
+	return cache.Encode(q, shows(body), "", life, readAt)
 }
 
-func checkRedis(t testing.TB, c *cache.Cache, calls, failures, corrupt uint64) {
+func checkRedis(t testing.TB, c *opened, calls, failures, corrupt uint64) {
 	t.Helper()
 	c.WaitStored()
 	if s := c.Stats(); s.RedisCalls != calls || s.RedisFailures != failures || s.RedisCorrupt != corrupt {
@@ -29,9 +30,9 @@ func checkRedis(t testing.TB, c *cache.Cache, calls, failures, corrupt uint64) {
 }
 
 // deposit writes a page into Redis as if a node had read it some time ago.
-func deposit(t testing.TB, client *redis.Client, key []byte, body string, age, life time.Duration) {
+func deposit(t testing.TB, client *redis.Client, q *page.Query, body string, age, life time.Duration) {
 	t.Helper()
-	if err := client.Set(t.Context(), inRedis(key), encoded(key, body, life, time.Now().Add(-age)), life-age).Err(); err != nil {
+	if err := client.Set(t.Context(), inRedis(q), encoded(q, body, life, time.Now().Add(-age)), life-age).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -40,15 +41,15 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	_, client := startRedis(t)
 	options := cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 	first, second := open(t, options), open(t, options)
-	key := keyOf("q")
+	q := queryOf("q")
 
 	began := time.Now()
-	r, err := ask(first, key, brings("page"))
+	r, err := ask(first, q, brings("page"))
 	want{body: "page", source: cache.Origin}.check(t, r, err)
 	checkRedis(t, first, 2, 0, 0) // read, stored
 	checkFills(t, first, 1, 0)
 	for range 3 {
-		hit, ok := first.Hit(key, time.Now())
+		hit, ok := first.Hit(q, time.Now())
 		if !ok {
 			t.Fatal("not in memory")
 		}
@@ -56,20 +57,20 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	}
 	checkRedis(t, first, 2, 0, 0)
 	first.DropPages()
-	r, err = ask(first, key, brings("another"))
+	r, err = ask(first, q, brings("another"))
 	want{body: "page", source: cache.Redis}.check(t, r, err)
 	checkRedis(t, first, 3, 0, 0)
 	checkFills(t, first, 1, 0)
 
-	if r, err := second.Stored(pageOf(keyOf("r"))); !errors.Is(err, cache.ErrNotStored) {
+	if r, err := second.Stored(queryOf("r")); !errors.Is(err, cache.ErrNotStored) {
 		t.Errorf("asked Redis in vain: %+v, %v", r, err)
 	}
-	r, err = second.Stored(pageOf(key))
+	r, err = second.Stored(q)
 	want{body: "page", source: cache.Redis}.check(t, r, err)
 	if least := time.Since(began); r.Age > least+time.Second {
 		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
 	}
-	if hit, ok := second.Hit(key, time.Now()); !ok || hit.Entry.ETag != r.Entry.ETag {
+	if hit, ok := second.Hit(q, time.Now()); !ok || hit.Entry.ETag != r.Entry.ETag {
 		t.Fatal("what came from Redis is not in memory")
 	}
 	checkRedis(t, second, 2, 0, 0)
@@ -78,46 +79,46 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 
 func TestStaleEntriesOfRedis(t *testing.T) {
 	_, client := startRedis(t)
-	openOne := func(t *testing.T) *cache.Cache {
+	openOne := func(t *testing.T) *opened {
 		return open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
 	}
 	const life = time.Minute + time.Hour
 	t.Run("stand in, from there on from memory", func(t *testing.T) {
-		c, key := openOne(t), keyOf(t.Name())
-		deposit(t, client, key, "old", 10*time.Minute, life)
-		r, err := ask(c, key, fails(errOrigin))
+		c, q := openOne(t), queryOf(t.Name())
+		deposit(t, client, q, "old", 10*time.Minute, life)
+		r, err := ask(c, q, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		if r.Age < 10*time.Minute || r.Age > 11*time.Minute {
 			t.Fatalf("age %v", r.Age)
 		}
-		r, err = ask(c, key, brings("new")) // the pause holds for it, too
+		r, err = ask(c, q, brings("new")) // the pause holds for it, too
 		want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
 		checkFills(t, c, 1, 1)
 	})
 	t.Run("give way to the origin's", func(t *testing.T) {
-		c, key := openOne(t), keyOf(t.Name())
-		deposit(t, client, key, "old", 10*time.Minute, life)
-		r, err := ask(c, key, brings("new"))
+		c, q := openOne(t), queryOf(t.Name())
+		deposit(t, client, q, "old", 10*time.Minute, life)
+		r, err := ask(c, q, brings("new"))
 		want{body: "new", source: cache.Origin, hadStale: true}.check(t, r, err)
-		r, err = ask(openOne(t), key, fails(errOrigin))
+		r, err = ask(openOne(t), q, fails(errOrigin))
 		if c.WaitStored(); err != nil || text(r.Entry) != "new" && r.Err == nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
 	t.Run("replace older ones in memory, and no newer ones", func(t *testing.T) {
-		m, key := boottimetest.NewMachine(), keyOf(t.Name())
+		m, q := boottimetest.NewMachine(), queryOf(t.Name())
 		c := open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour, Clock: m.Clock})
 		for i, age := range []time.Duration{20, 10, 30} {
-			deposit(t, client, key, fmt.Sprint(int(age)), age*time.Minute, life)
-			r, err := ask(c, key, fails(errOrigin))
+			deposit(t, client, q, fmt.Sprint(int(age)), age*time.Minute, life)
+			r, err := ask(c, q, fails(errOrigin))
 			want{body: []string{"20", "10", "10"}[i], hadStale: true, err: errOrigin}.check(t, r, err)
 			m.Sleep(fillPause)
 		}
 	})
 	t.Run("are nothing once expired", func(t *testing.T) {
-		c, key := openOne(t), keyOf(t.Name())
-		deposit(t, client, key, "old", life, 2*life) // as a node with a longer life would keep it
-		if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+		c, q := openOne(t), queryOf(t.Name())
+		deposit(t, client, q, "old", life, 2*life) // as a node with a longer life would keep it
+		if r, err := ask(c, q, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
@@ -127,24 +128,24 @@ func TestStaleEntriesOfRedis(t *testing.T) {
 func TestAnEntryIsInRedisAsLongAsItMayBeServed(t *testing.T) {
 	_, client := startRedis(t)
 	c := open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
-	forward(t, c, keyOf("q"), brings("page"))
+	forward(t, c, queryOf("q"), brings("page"))
 	c.WaitStored()
-	left, err := client.PTTL(t.Context(), inRedis(keyOf("q"))).Result()
+	left, err := client.PTTL(t.Context(), inRedis(queryOf("q"))).Result()
 	if err != nil || left > time.Minute+time.Hour || left < time.Hour {
 		t.Fatalf("%v left, %v", left, err)
 	}
 	none := open(t, cache.Options{Redis: client}) // neither TTL nor MaxStale
-	forward(t, none, keyOf("r"), brings("page"))
+	forward(t, none, queryOf("r"), brings("page"))
 	none.WaitStored()
-	if n, err := client.Exists(t.Context(), inRedis(keyOf("r"))).Result(); err != nil || n != 0 {
+	if n, err := client.Exists(t.Context(), inRedis(queryOf("r"))).Result(); err != nil || n != 0 {
 		t.Fatalf("a page that may not be served was stored: %d, %v", n, err)
 	}
 }
 
 func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 	_, client := startRedis(t)
-	key := keyOf("q")
-	entry := encoded(key, strings.Repeat("x", 500), time.Hour, time.Now())
+	q := queryOf("q")
+	entry := encoded(q, strings.Repeat("x", 500), time.Hour, time.Now())
 	set := func(value []byte) func(context.Context, string) error {
 		return func(ctx context.Context, name string) error {
 			return client.Set(ctx, name, value, time.Hour).Err()
@@ -159,7 +160,7 @@ func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 			if err := client.FlushAll(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
-			if err := write(t.Context(), inRedis(key)); err != nil {
+			if err := write(t.Context(), inRedis(q)); err != nil {
 				t.Fatal(err)
 			}
 			c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
@@ -169,25 +170,25 @@ func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 			}
 			// Many times, while the origin fails: none of it counts as a failure of Redis.
 			for range 5 {
-				if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+				if r, err := ask(c, q, fails(errOrigin)); !errors.Is(err, errOrigin) {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
 			checkRedis(t, c, 5, 0, 5*each)
-			r, err := ask(c, key, brings("healed"))
+			r, err := ask(c, q, brings("healed"))
 			want{body: "healed", source: cache.Origin}.check(t, r, err)
 			checkRedis(t, c, 7, 0, 6*each)
 			another := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
-			r, err = ask(another, key, fails(errOrigin))
+			r, err = ask(another, q, fails(errOrigin))
 			want{body: "healed", source: cache.Redis}.check(t, r, err)
 		})
 	}
 	t.Run("a page without expiry", func(t *testing.T) {
-		if err := client.Set(t.Context(), inRedis(key), entry, 0).Err(); err != nil {
+		if err := client.Set(t.Context(), inRedis(q), entry, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		c := open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute})
-		if r, err := ask(c, key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+		if r, err := ask(c, q, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
@@ -212,10 +213,10 @@ func (b between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 // clock is an hour ahead, so wall clocks cannot help.)
 func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	server, writer := startRedis(t)
-	key := keyOf("q")
+	q := queryOf("q")
 	const life, ahead = 2 * time.Hour, time.Hour
 	write := func(body string, age time.Duration) {
-		if err := writer.Set(context.Background(), inRedis(key), encoded(key, body, life, time.Now().Add(ahead-age)), life-age).Err(); err != nil {
+		if err := writer.Set(context.Background(), inRedis(q), encoded(q, body, life, time.Now().Add(ahead-age)), life-age).Err(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -225,7 +226,7 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	var once sync.Once
 	reader.AddHook(between{func() { once.Do(func() { write("new", 0) }) }})
 	c := open(t, cache.Options{Redis: reader, TTL: time.Hour, MaxStale: time.Hour})
-	r := forward(t, c, key, fails(errOrigin))
+	r := forward(t, c, q, fails(errOrigin))
 	if old := text(r.Entry) == "old"; old && r.Age < 10*time.Minute {
 		t.Fatalf("an old page that looks %v old", r.Age)
 	}

@@ -20,10 +20,10 @@ func TestAnAnswerOfAnotherPrimaryIsNotServed(t *testing.T) {
 		n.beat()
 		boottimetest.Pass(fillPause)
 		n.run = "another"
-		if r, err := ask(n.Cache, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, page.ErrWrongServer) || text(r.Entry) != "a" {
+		if r, err := ask(n.opened, n.q, n.reads(shows("b"))); err != nil || !errors.Is(r.Err, page.ErrWrongServer) || text(r.Entry) != "a" {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if _, err := ask(n.Cache, keyOf("other"), fails(page.ErrWrongServer)); !errors.Is(err, page.ErrWrongServer) {
+		if _, err := ask(n.opened, queryOf("other"), fails(page.ErrWrongServer)); !errors.Is(err, page.ErrWrongServer) {
 			t.Error(err)
 		}
 		if got := n.Stats().Replica.Fills[replica.WrongServer]; got != 2 {
@@ -42,12 +42,12 @@ func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 		}
 		for _, what := range []string{"with proof", "without"} {
 			n.run = "old primary's"
-			if r, err := ask(n.Cache, n.q, n.reads(shows("a"))); !errors.Is(err, page.ErrWrongServer) {
+			if r, err := ask(n.opened, n.q, n.reads(shows("a"))); !errors.Is(err, page.ErrWrongServer) {
 				t.Errorf("%s: %+v, %v", what, r, err)
 			}
 			n.run = "run" // the new primary's: the node's other connection was not renewed yet
 			n.asked(n.reads(shows("a")), "a", cache.Origin)
-			n.q = keyOf("other")
+			n.q = queryOf("other")
 			boottimetest.Pass(bound)
 		}
 		n.followed.SetServer(fleet.Server{Identity: ofShop, Timeline: 2})
@@ -122,7 +122,7 @@ func TestAStandbyIsNotAskedWithoutProofNorByABypass(t *testing.T) {
 			t.Error("the standby was asked")
 			return page.Read{}, errOrigin
 		}
-		r, err := n.Bypass(n.q, of(n.q, fill))
+		r, err := bypass(n.opened, n.q, fill)
 		if want(want{body: "primary", source: cache.Origin}).check(t, r, err); !r.Bypassed {
 			t.Error("not bypassed")
 		}

@@ -19,7 +19,7 @@ func TestAfterASleep(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := boottimetest.NewMachine()
 			c := open(t, cache.Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Bound: bound, Clock: m.Clock})
-			n := &node{T: t, Cache: c, feed: follow(c), clock: m.Clock, q: keyOf("q")}
+			n := &node{T: t, opened: c, feed: follow(c), clock: m.Clock, q: queryOf("q")}
 			n.asked(n.reads(shows("body")), "body", cache.Origin)
 			n.isHit("body")
 			test(m, n)
@@ -47,7 +47,7 @@ func TestAfterASleep(t *testing.T) {
 	t.Run("an answer from a moment before is not shared", func(t *testing.T) {
 		on(t, func(m *boottimetest.Machine, n *node) {
 			n.change(n.q)
-			n.q = keyOf("ahead")
+			n.q = queryOf("ahead")
 			n.asked(n.reads(shows("body")), "body", cache.Origin)
 			m.Sleep(asleep)
 			boottimetest.Pass(awake)
@@ -72,10 +72,10 @@ func TestAfterASleep(t *testing.T) {
 	t.Run("age counts it where changes are not followed", func(t *testing.T) {
 		m := boottimetest.NewMachine()
 		c := open(t, cache.Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Clock: m.Clock})
-		r, err := ask(c, keyOf("q"), brings("body"))
+		r, err := ask(c, queryOf("q"), brings("body"))
 		want{body: "body", source: cache.Origin}.check(t, r, err)
 		m.Sleep(asleep)
-		if r, hit := c.Hit(keyOf("q"), time.Now()); hit {
+		if r, hit := c.Hit(queryOf("q"), time.Now()); hit {
 			t.Errorf("a hit %s later, with a TTL of a minute", r.Age)
 		}
 	})

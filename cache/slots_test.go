@@ -12,7 +12,7 @@ import (
 	"listedge/internal/page"
 )
 
-// These tests know slots: two keys with one hash, and what a slot costs.
+// These tests know slots: two queries with one hash, and what a slot costs.
 
 func openMemory(t testing.TB, budget int64) *memory {
 	t.Helper()
@@ -24,40 +24,36 @@ func openMemory(t testing.TB, budget int64) *memory {
 	return m
 }
 
-// bare is a view of one row, with nothing around it.
-type bare struct{ View }
-
-func (bare) Limit() int                                      { return 1 }
-func (bare) Frame(*lists.Row, bool) (head, end, next string) { return "", "", "" }
-
-// entryAt is an entry that was read at that time.
-func entryAt(body string, at time.Duration) *Entry {
-	row := *new(lists.Row).SetTexts("", body)
-	return entryOf(bare{}, &reading{Read: page.Read{Rows: []lists.Row{row}, End: true}, readAt: at}, nil)
+// entryAt is an entry of the search's page that was read at that time, with one row.
+func entryAt(search, text string, at time.Duration) *Entry {
+	row := *new(lists.Row).SetTexts("", text)
+	return entryOf(searched(search), &reading{Read: page.Read{Rows: []lists.Row{row}, End: true}, readAt: at}, nil)
 }
+
+func searched(text string) *page.Query { return &page.Query{Search: text, Limit: 1} }
 
 func (s *slot) text() string { return s.entry.Load().texts[0] }
 
-func TestWholeKeyIsCompared(t *testing.T) {
+func TestWholeQueryIsCompared(t *testing.T) {
 	m := openMemory(t, 8<<20)
-	key, other := []byte("key"), []byte("other")
-	// As after a collision of all 128 bits of the hash.
-	collided := &slot{key: other}
-	collided.entry.Store(entryAt("other", 0))
-	m.ristretto.Set(key, collided, 1000)
+	q, hash := searched("page"), m.hash(searched("page"))
+	// As after a collision of all bits of the hash.
+	collided := &slot{query: searched("other")}
+	collided.entry.Store(entryAt("other", "other", 0))
+	m.ristretto.Set(hash, collided, 1000)
 	m.ristretto.Wait()
-	if _, there := m.ristretto.Get(key); !there {
+	if _, there := m.ristretto.Get(hash); !there {
 		t.Fatal("the collision was not brought about")
 	}
-	if h := m.get(key); h != nil {
-		t.Fatalf("another key's page: %s", h.text())
+	if h := m.get(q); h != nil {
+		t.Fatalf("another query's page: %s", h.text())
 	}
-	m.put(key, entryAt("page", 0), time.Hour)
-	if h := m.get(key); h == nil || h.text() != "page" {
+	m.put(entryAt("page", "page", 0), time.Hour)
+	if h := m.get(q); h == nil || h.text() != "page" {
 		t.Fatal("the page is not found in place of the collided one")
 	}
 	if got := collided.text(); got != "other" {
-		t.Fatalf("the other key's slot got %s", got)
+		t.Fatalf("the other query's slot got %s", got)
 	}
 }
 
@@ -65,16 +61,16 @@ func TestOlderNeverReplacesNewer(t *testing.T) {
 	const writers = 16
 	m := openMemory(t, 8<<20)
 	for round := range 200 {
-		key := []byte(fmt.Sprint(round))
+		q := searched(fmt.Sprint(round))
 		proofs := rand.Perm(writers)
 		begin := make(chan struct{})
 		var all sync.WaitGroup
 		for _, proof := range proofs {
 			all.Go(func() {
-				p := entryAt(fmt.Sprint(proof), time.Duration(proof))
+				p := entryAt(q.Search, fmt.Sprint(proof), time.Duration(proof))
 				<-begin
-				kept := m.put(key, p, time.Hour).entry.Load()
-				found := m.get(key)
+				kept := m.put(p, time.Hour).entry.Load()
+				found := m.get(q)
 				if kept.Proof < p.Proof || found == nil || found.entry.Load().Proof < p.Proof {
 					t.Errorf("round %d: %v is followed by something older", round, proof)
 				}
@@ -82,7 +78,7 @@ func TestOlderNeverReplacesNewer(t *testing.T) {
 		}
 		close(begin)
 		all.Wait()
-		if h := m.get(key); h == nil || h.text() != fmt.Sprint(writers-1) {
+		if h := m.get(q); h == nil || h.text() != fmt.Sprint(writers-1) {
 			t.Fatalf("round %d: not the newest page was kept", round)
 		}
 	}
@@ -98,12 +94,11 @@ func TestEntriesCostWhatIsCounted(t *testing.T) {
 	for range putters {
 		all.Go(func() {
 			for range puts {
-				e := entryAt(body[:len(body)-rand.IntN(4)*len(body)/16], time.Since(began))
-				key := []byte(fmt.Sprint(rand.IntN(keys)))
-				if s := m.get(key); s != nil && rand.IntN(2) == 0 {
+				e := entryAt(fmt.Sprint(rand.IntN(keys)), body[:len(body)-rand.IntN(4)*len(body)/16], time.Since(began))
+				if s := m.get(e.query); s != nil && rand.IntN(2) == 0 {
 					m.replace(s, e, time.Hour)
 				} else {
-					m.put(key, e, time.Hour)
+					m.put(e, time.Hour)
 				}
 			}
 		})
@@ -111,9 +106,10 @@ func TestEntriesCostWhatIsCounted(t *testing.T) {
 	all.Wait()
 	counted := int64(0)
 	for i := range keys {
-		if s := m.get([]byte(fmt.Sprint(i))); s != nil {
-			if counted += s.cost; s.size() > s.cost+s.cost/4 {
-				t.Errorf("page %d costs %d bytes, ristretto counts %d", i, s.size(), s.cost)
+		if s := m.get(searched(fmt.Sprint(i))); s != nil {
+			counted += s.cost
+			if size := s.entry.Load().size(); size > s.cost+s.cost/4 {
+				t.Errorf("page %d costs %d bytes, ristretto counts %d", i, size, s.cost)
 			}
 		}
 	}
@@ -127,15 +123,15 @@ func TestEntriesCostWhatIsCounted(t *testing.T) {
 func TestMemoryStoresNoEntryThatIsTooLarge(t *testing.T) {
 	const budget = 4 << 20
 	m := openMemory(t, budget)
-	m.put([]byte("old"), entryAt("small", 0), time.Hour)
-	m.put([]byte("other"), entryAt("small", 0), time.Hour)
-	large := entryAt(strings.Repeat("x", budget), 1)
-	for _, key := range []string{"old", "new"} {
-		if s := m.put([]byte(key), large, time.Hour); s.entry.Load() != large || m.get([]byte(key)) != nil {
-			t.Errorf("%s: it is kept, or one before it", key)
+	m.put(entryAt("old", "small", 0), time.Hour)
+	m.put(entryAt("other", "small", 0), time.Hour)
+	for _, search := range []string{"old", "new"} {
+		large := entryAt(search, strings.Repeat("x", budget), 1)
+		if s := m.put(large, time.Hour); s.entry.Load() != large || m.get(searched(search)) != nil {
+			t.Errorf("%s: it is kept, or one before it", search)
 		}
 	}
-	if m.get([]byte("other")) == nil || m.evicted.Load() != 2 {
+	if m.get(searched("other")) == nil || m.evicted.Load() != 2 {
 		t.Errorf("another had to go; %d evicted", m.evicted.Load())
 	}
 }

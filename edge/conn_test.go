@@ -3,7 +3,6 @@ package edge
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,8 +44,9 @@ func readAnswer(t testing.TB, r *bufio.Reader, method string) answered {
 // response and the way in which it is written.
 func TestPipelinedResponsesMatchTheirRequests(t *testing.T) {
 	for _, size := range []int{10, 5 << 10, writeBuffer - 200, writeBuffer + 1, 1 << 20} {
-		body := `{"data":["` + strings.Repeat("x", size) + `"]`
-		s, _ := hitServer(t, body)
+		row := strings.Repeat("x", size)
+		body := bodyOf(row)
+		s, _ := hitServer(t, row)
 		c, r := listening(t, s)
 		etag := cache.TagOf([]byte(body)).String()
 		steps := []struct {
@@ -87,7 +87,7 @@ func TestPipelinedResponsesMatchTheirRequests(t *testing.T) {
 // Responses that fasthttp makes itself may fill its buffer to any point. The headers of a
 // page then come in parts.
 func TestHeadersInPartsAreJoined(t *testing.T) {
-	s, ctx := hitServer(t, `{"data":[]`)
+	s, ctx := hitServer(t, "")
 	for room := range 1200 {
 		sent := ctx.Conn().(*conn).Conn.(*wire)
 		sent.written = sent.written[:0]
@@ -100,7 +100,7 @@ func TestHeadersInPartsAreJoined(t *testing.T) {
 			t.Fatalf("%d bytes of room: what was written before is damaged", room)
 		}
 		if got := readAnswer(t, bufio.NewReader(strings.NewReader(rest)), "GET"); got.Status != 200 ||
-			!strings.HasPrefix(got.Body, `{"data":[],"requestId":"`) || !strings.HasSuffix(got.Body, `"}`) || got.Header("ETag") == "" {
+			!strings.HasPrefix(got.Body, bodyOf("")+`,"requestId":"`) || !strings.HasSuffix(got.Body, `"}`) || got.Header("ETag") == "" {
 			t.Fatalf("%d bytes of room: %q", room, rest)
 		}
 	}
@@ -108,7 +108,7 @@ func TestHeadersInPartsAreJoined(t *testing.T) {
 
 // A response that fasthttp does not write leaves nothing behind.
 func TestADroppedResponseIsNotSent(t *testing.T) {
-	s, ctx := hitServer(t, `{"data":[]`)
+	s, ctx := hitServer(t, "")
 	s.handle(ctx)
 	ctx.Response.Reset()
 	sent := ctx.Conn().(*conn).Conn.(*wire)
@@ -122,7 +122,7 @@ func TestADroppedResponseIsNotSent(t *testing.T) {
 
 // A connection whose client does not read its response is closed, also if it is a page.
 func TestAFailedWriteEndsTheConnection(t *testing.T) {
-	s, ctx := hitServer(t, `{"data":[]`)
+	s, ctx := hitServer(t, "")
 	broken := newConn(brokenWire{&wire{}})
 	request := &fasthttp.RequestCtx{}
 	request.Init2(broken, nil, false)
@@ -214,13 +214,11 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := hitServer(t, "")
-			var read page.Read
+			var rows []lists.Row
 			for range test.rows {
-				read.Rows = append(read.Rows, *(&lists.Row{}).SetTexts("", strings.Repeat("x", row)))
+				rows = append(rows, *(&lists.Row{}).SetTexts("", strings.Repeat("x", row)))
 			}
-			read.End = true
-			v := viewOf(page.Query{Limit: lists.MaxLimit})
-			entry := must(s.Cache.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (page.Read, error) { return read, nil }})).Entry
+			entry := fillWithRows(t, s.Cache, page.Query{Limit: lists.MaxLimit}, rows...)
 			w := &wire{}
 			r := newConn(w).response.start(200)
 			r.head, r.body, r.entry = []byte("HEAD\r\n\r\n"), true, entry
@@ -327,7 +325,7 @@ func TestAcceptIsTriedAgain(t *testing.T) {
 
 // An exchange must not pass anything of one request to the next.
 func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
-	s, ctx, _ := hitServerWith(t, `{"data":[]`)
+	s, ctx, _ := hitServerWith(t, "")
 	x := s.begin(ctx)
 	x.client, x.cost, x.id = &client{usage: s.Usage.Counter(usage.Key{})}, oneToken, []byte("other")
 	x.query.Search, x.result.Entry = "other", &cache.Entry{}
@@ -340,7 +338,7 @@ func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 
 // A document is not copied for a request.
 func TestResponsesShareADocumentsBytes(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
+	s, _ := hitServer(t, "")
 	c := newConn(&discarding{})
 	ctx := &fasthttp.RequestCtx{}
 	ctx.Init2(c, nil, false)

@@ -21,11 +21,13 @@ const (
 var (
 	Certificate   = certificate
 	Documents     = documents
+	BodyOf        = bodyOf
 	FillWith      = fillWith
 	HeaderLines   = headerLines
 	HitServer     = hitServer // whose memory has ThePage
 	HitServerWith = hitServerWith
 	Listening     = listening
+	NewPages      = newPages
 	ReadAnswer    = readAnswer
 	Served        = served
 	ServerOf      = serverOf

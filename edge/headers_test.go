@@ -148,7 +148,7 @@ func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 // An invalid request gets one response, at once (after the read timeout it would be a 408),
 // and its connection is closed.
 func TestInvalidRequestsAreRefused(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, "")
 	for kind, secure := range map[string]*tls.Config{"plain": nil, "TLS": edge.Certificate(t)} {
 		dial := edge.Served(t, s, secure)
 		for _, c := range refusals {
@@ -165,7 +165,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 
 // The same holds wherever the client's bytes are cut into segments.
 func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, "")
 	for _, c := range refusals {
 		t.Run(c.name, func(t *testing.T) {
 			edge.ResetGuard(s) // which limits 404s
@@ -188,7 +188,7 @@ func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
 
 // An unusual but valid request is answered like any other, and the connection stays open.
 func TestUnusualButValidRequests(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, "")
 	conn, r := edge.Listening(t, s)
 	for _, c := range []struct {
 		name, request string
@@ -220,7 +220,7 @@ func TestUnusualButValidRequests(t *testing.T) {
 
 // A request with Expect: 100-continue and without a body gets 100, and then its page.
 func TestAnExpectationWithoutABody(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, "")
 	for _, length := range []string{"", "Content-Length: 0\r\n"} {
 		conn, r := edge.Listening(t, s)
 		send(conn, thePage+length+"Expect: 100-continue\r\n"+goodEnd)
@@ -238,7 +238,7 @@ func TestAnExpectationWithoutABody(t *testing.T) {
 // A client that is still sending when it is refused gets the response: the connection is
 // not reset.
 func TestARefusalReachesASendingClient(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, "")
 	dial := edge.Served(t, s, nil)
 	for range 20 {
 		conn := dial(t)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
@@ -35,15 +37,15 @@ const (
 	thePage   = "GET " + theTarget + " HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
 )
 
-// hitServer answers from memory alone: a function returns its keys, and its one page is
-// already stored.
-func hitServer(t testing.TB, body string) (*Server, *fasthttp.RequestCtx) {
+// hitServer answers from memory alone: a function returns its keys, and its one page, of
+// one row, is already stored.
+func hitServer(t testing.TB, row string) (*Server, *fasthttp.RequestCtx) {
 	t.Helper()
-	s, ctx, _ := hitServerWith(t, body)
+	s, ctx, _ := hitServerWith(t, row)
 	return s, ctx
 }
 
-func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *metrics.Registry) {
+func hitServerWith(t testing.TB, row string) (*Server, *fasthttp.RequestCtx, *metrics.Registry) {
 	t.Helper()
 	registry := metrics.New("test", "")
 	key := []byte(aKey)
@@ -51,7 +53,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	if !ok {
 		t.Fatal("the test's key has a wrong checksum")
 	}
-	pages := must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
+	pages := newPages()
 	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1<<lists.Items | 1<<lists.Contacts,
 		Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	s := serverOf(t, pages, registry.Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
@@ -63,33 +65,54 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
 	q := page.Query{Workspace: k.Workspace, Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low}
-	fillWith(t, pages, q, body)
+	fillWith(t, pages, q, row)
 	if first := answerTo(t, s, ctx); !strings.HasPrefix(first.Header("Cache-Status"), "listedge; hit; detail=ttl; proof-ms=") {
 		t.Fatalf("no hit: %+v", first)
 	}
 	return s, ctx, registry
 }
 
-// fixed is a view whose page is a row of the test's.
-type fixed struct{ *view }
+// theRead is what origins of tests read.
+var theRead atomic.Pointer[page.Read]
 
-func (fixed) Frame(*lists.Row, bool) (head, end, next string) { return "", "", "next" }
+type anOrigin struct{}
 
-// fillWith stores a page with the body for the query.
-func fillWith(t testing.TB, pages *cache.Cache, q page.Query, body string) *cache.Entry {
-	t.Helper()
-	v := fixed{viewOf(q)}
-	return must(pages.Forward(v.key, cache.Fill{View: v, Primary: func(context.Context, string) (page.Read, error) {
-		return page.Read{Rows: []lists.Row{*(&lists.Row{}).SetTexts("", body)}, End: true}, nil
-	}})).Entry
+func (anOrigin) HasStandbys() bool { return false }
+func (anOrigin) Fetch(context.Context, page.Query, string) (page.Read, error) {
+	return *theRead.Load(), nil
+}
+func (anOrigin) FetchFromStandby(context.Context, page.Query, changefeed.Proof) (page.Read, error) {
+	return page.Read{}, page.ErrUnavailable
 }
 
-// entryWith returns an entry with the body.
-func entryWith(t testing.TB, body string) *cache.Entry {
+// newPages makes a cache that has no page yet.
+func newPages() *cache.Cache {
+	return must(cache.New(cache.Options{Origin: anOrigin{}, Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
+}
+
+// fillWith stores a page that has one row for the query.
+func fillWith(t testing.TB, pages *cache.Cache, q page.Query, row string) *cache.Entry {
 	t.Helper()
-	pages := must(cache.New(cache.Options{Memory: 1 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
+	return fillWithRows(t, pages, q, *(&lists.Row{}).SetTexts("", row))
+}
+
+func fillWithRows(t testing.TB, pages *cache.Cache, q page.Query, rows ...lists.Row) *cache.Entry {
+	t.Helper()
+	theRead.Store(&page.Read{Rows: rows, End: true})
+	return must(pages.Forward(&q, func() {})).Entry
+}
+
+// bodyOf is the body of such a page, up to the request id.
+func bodyOf(row string) string {
+	return `{"data":[` + row + `],"page":{"hasMore":false,"nextCursor":null}`
+}
+
+// entryWith returns an entry with one row.
+func entryWith(t testing.TB, row string) *cache.Entry {
+	t.Helper()
+	pages := newPages()
 	defer func() { _ = pages.Close(context.Background()) }()
-	return fillWith(t, pages, page.Query{Limit: 1}, body)
+	return fillWith(t, pages, page.Query{Limit: 1}, row)
 }
 
 // serverOf returns a server of these pages, with buckets of its own. It is closed when the test ends.

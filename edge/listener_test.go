@@ -23,7 +23,7 @@ type limited struct {
 
 func serveLimited(t *testing.T, connections int64, secure *tls.Config) *limited {
 	t.Helper()
-	s, _, registry := edge.HitServerWith(t, `{"data":[]`)
+	s, _, registry := edge.HitServerWith(t, "")
 	s.MaxConnections = int(connections)
 	return &limited{s, registry, edge.Served(t, s, secure)}
 }

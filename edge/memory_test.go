@@ -51,7 +51,7 @@ func TestMemoryOfAConnection(t *testing.T) {
 				name, bound = name+", TLS", most+16<<10 // the client's end may hold a record
 			}
 			t.Run(name, func(t *testing.T) {
-				s, _ := edge.HitServer(t, `{"data":["`+strings.Repeat("x", 20_000)+`"]`)
+				s, _ := edge.HitServer(t, strings.Repeat("x", 20_000))
 				dial := edge.Served(t, s, secure)
 				var all []net.Conn
 				open := func() {

@@ -14,8 +14,9 @@ import (
 // A compressed page is one gzip member: browsers ignore everything after the first.
 func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 256, 4096, 65_535, 65_536, 200_000} {
-		body := strings.Repeat(`{"name":"é"},`, n/13+1)[:n]
-		s, _ := edge.HitServer(t, body)
+		row := strings.Repeat(`{"name":"é"},`, n/13+1)[:max(0, n-len(edge.BodyOf("")))]
+		body := edge.BodyOf(row)
+		s, _ := edge.HitServer(t, row)
 		for _, id := range []string{"a", strings.Repeat("z", 128)} {
 			got := ask(t, s, "GET", theTarget, "X-API-Key", edge.TheKey, "Accept-Encoding", "gzip", "X-Request-Id", id)
 			text := got.Body
@@ -34,9 +35,8 @@ func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 }
 
 func TestIfNoneMatch(t *testing.T) {
-	const body = `{"data":[]`
-	s, _ := edge.HitServer(t, body)
-	etag := cache.TagOf([]byte(body)).String()
+	s, _ := edge.HitServer(t, "")
+	etag := cache.TagOf([]byte(edge.BodyOf(""))).String()
 	tag := strings.Trim(etag, `W/"`)
 	for _, c := range []struct {
 		lines []string
@@ -69,7 +69,7 @@ func TestIfNoneMatch(t *testing.T) {
 }
 
 func TestAcceptEncoding(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[`+strings.Repeat("{}", 1000)+`]`)
+	s, _ := edge.HitServer(t, strings.Repeat("{}", 1000))
 	gzipped := func(headers ...string) bool {
 		return ask(t, s, "GET", theTarget, append(headers, "X-API-Key", edge.TheKey)...).Header("Content-Encoding") == "gzip"
 	}
@@ -122,7 +122,7 @@ func TestAcceptEncoding(t *testing.T) {
 }
 
 func TestRequestIDs(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, "")
 	for id, want := range map[string]bool{
 		"a": true, "0": true, "a.b_c:d-e": true, strings.Repeat("a", 128): true,
 		"": false, ".a": false, "-": false, "a b": false, "a\"": false, "é": false, "a/b": false, strings.Repeat("a", 129): false,

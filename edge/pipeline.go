@@ -13,8 +13,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/cache/replica"
-	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/internal/tracing"
@@ -52,7 +50,6 @@ type exchange struct {
 	phases   [phases]cache.Span
 
 	idSpace [maxRequestID]byte
-	key     []byte // scratch: the cache key
 	scratch []byte // scratch: decoded parameters
 	decoded []byte // parameters, in scratch if there is room: the query refers to them
 }
@@ -179,7 +176,6 @@ func (x *exchange) answerFromMemory() (early *failure, c cost) {
 	if early = parseQuery(&x.query, x.rawQuery, &x.decoded).asFailure(); early != nil {
 		return early, oneToken
 	}
-	x.key = x.query.AppendKey(x.key[:0])
 	var err error
 	x.control = parseCacheControl(x.headers.control)
 	switch {
@@ -188,9 +184,9 @@ func (x *exchange) answerFromMemory() (early *failure, c cost) {
 	case x.control.noCache:
 		return nil, oneToken
 	case x.control.onlyIfCached && !x.server.Cache.HasRedis():
-		x.result, err = x.server.Cache.Stored(viewOf(x.query))
+		x.result, err = x.server.Cache.Stored(&x.query)
 	default:
-		x.result, _ = x.server.Cache.Hit(x.key, x.now)
+		x.result, _ = x.server.Cache.Hit(&x.query, x.now)
 	}
 	if x.server.Tracer != nil {
 		x.endPhase(phaseMemory)
@@ -259,17 +255,17 @@ func (x *exchange) quota() *limiter.Counter {
 // may be stale now.
 func (x *exchange) fill() *failure {
 	if x.result.Entry != nil && x.waitedForLimit() {
-		x.result, _ = x.server.Cache.Hit(x.key, x.now)
+		x.result, _ = x.server.Cache.Hit(&x.query, x.now)
 	}
 	if x.result.Entry == nil {
 		var err error
 		switch {
 		case x.control.onlyIfCached:
-			x.result, err = x.server.Cache.Stored(viewOf(x.query))
+			x.result, err = x.server.Cache.Stored(&x.query)
 		case x.control.noCache:
-			x.result, err = x.server.Cache.Bypass(x.key, x.fillOf())
+			x.result, err = x.server.Cache.Bypass(&x.query, x.client.usage.Queried)
 		default:
-			x.result, err = x.server.Cache.Forward(x.key, x.fillOf())
+			x.result, err = x.server.Cache.Forward(&x.query, x.client.usage.Queried)
 		}
 		x.endPhase(phaseForward)
 		if err != nil {
@@ -278,27 +274,6 @@ func (x *exchange) fill() *failure {
 	}
 	x.countLookUp()
 	return checkMatch(x)
-}
-
-// fillOf returns the cache's means to read the query's page from the primary or a standby. It
-// counts the statements as the key's usage.
-func (x *exchange) fillOf() cache.Fill {
-	view, by, from := viewOf(x.query), x.client.usage, x.server.Origin
-	counted := func(r page.Read, err error) (page.Read, error) {
-		if !r.Began.IsZero() {
-			by.Queried()
-		}
-		return r, err
-	}
-	fill := cache.Fill{View: view, Primary: func(ctx context.Context, run string) (page.Read, error) {
-		return counted(from.Fetch(ctx, view.Query, run))
-	}}
-	if from.HasStandbys() {
-		fill.Standby = func(ctx context.Context, p changefeed.Proof) (page.Read, error) {
-			return counted(from.FetchFromStandby(ctx, view.Query, p))
-		}
-	}
-	return fill
 }
 
 // countLookUp counts the page by where it was found.
@@ -364,7 +339,7 @@ func (x *exchange) finish() {
 		x.http.SetConnectionClose()
 	}
 	x.conn.dropRequest(x.http)
-	*x = exchange{key: x.key[:0], scratch: x.scratch[:0]}
+	*x = exchange{scratch: x.scratch[:0]}
 }
 
 // report passes a request to metrics, usage, traces and the request log.
@@ -443,27 +418,3 @@ func (x *exchange) bodySize() int {
 }
 
 const maxRequestID = 128 // bytes of an id that a client chose
-
-// view is a query as the cache wants it (cache.View), with memory of its own, because a fill
-// may outlive the request that began it. It depends on each field of the query: see
-// TestEachFieldOfAQueryIsHandled.
-type view struct {
-	page.Query
-	key  []byte
-	list replica.Key
-}
-
-func viewOf(q page.Query) *view {
-	v := &view{Query: q.Clone(), key: q.AppendKey(nil)}
-	v.list = replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter,
-		Search: lists.Fold(v.Search)}
-	return v
-}
-
-// The methods of cache.View; the query itself has Frame.
-
-func (v *view) Key() []byte                      { return v.key }
-func (v *view) List() replica.Key                { return v.list }
-func (v *view) After() lists.Position            { return v.Query.After }
-func (v *view) Limit() int                       { return v.Query.Limit }
-func (v *view) Behind(row *lists.Row) cache.View { return viewOf(v.Query.Behind(row)) }

@@ -14,9 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/cache"
 	"listedge/edge"
-	"listedge/internal/boottime"
 	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/metrics"
@@ -71,7 +69,7 @@ func converse(s *edge.Server, w *spoken) *bufio.Reader {
 // Behind a load balancer, requests with different keys share a connection, and even a
 // segment. Each gets the page of its own key.
 func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
-	pages := must(cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
+	pages := edge.NewPages()
 	keys, texts := map[apikey.Hash]apikey.Key{}, [2]string{}
 	for i := range texts {
 		texts[i] = apikey.Generate()
@@ -79,7 +77,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
 		q := page.Query{Workspace: k.Workspace, Limit: 50}
-		edge.FillWith(t, pages, q, `{"data":["workspace of `+texts[i]+`"]`)
+		edge.FillWith(t, pages, q, `"workspace of `+texts[i]+`"`)
 	}
 	s := edge.ServerOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return keys, nil
@@ -101,7 +99,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 
 // A panic ends its request and not the connection.
 func TestAConnectionOutlivesAPanic(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, "")
 	pages, reads := s.Cache, 0
 	request := []byte(thePage + "\r\n")
 	r := converse(s, &spoken{chunks: [][]byte{request, request, request}, before: func() {
@@ -120,7 +118,7 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 
 // A draining node closes each connection with its next response.
 func TestADrainingNodeClosesConnections(t *testing.T) {
-	s, _ := edge.HitServer(t, `{"data":[]`)
+	s, _ := edge.HitServer(t, "")
 	request, reads := []byte(thePage+"\r\n"), 0
 	w := &spoken{chunks: [][]byte{request, request, request}, before: func() {
 		if reads++; reads == 2 {

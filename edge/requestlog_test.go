@@ -15,7 +15,7 @@ import (
 )
 
 func TestTheRequestLogHasASampleOfHits(t *testing.T) {
-	s, ctx := hitServer(t, `{"data":[]`)
+	s, ctx := hitServer(t, "")
 	ctx.Conn().(*conn).hits = 0
 	for i := range 2 * hitsPerSample {
 		ctx.Request.Header.Set("X-Request-Id", fmt.Sprint("hit-", i))
@@ -37,7 +37,7 @@ func TestTheRequestLogHasASampleOfHits(t *testing.T) {
 
 // Every error is logged. Many errors of one class evict none of another class.
 func TestAFloodOfRefusalsEvictsNoFailures(t *testing.T) {
-	s, ctx := hitServer(t, `{"data":[]`)
+	s, ctx := hitServer(t, "")
 	pages := s.Cache
 	s.Cache = nil // a defect
 	ctx.Request.Header.Set("X-Request-Id", "broken")
@@ -77,7 +77,7 @@ func TestARecordNamesTheClient(t *testing.T) {
 		"control bytes":  {request{aKey, "\x1b[2J\xc2\x9b1m\xff", "junk"}, want{200, "127.0.0.1", `\x1b[2J\u009b1m\xff`, "lk_000000"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, ctx := hitServer(t, `{"data":[]`)
+			s, ctx := hitServer(t, "")
 			s.networks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 			ctx.Conn().(*conn).hits = 0
 			h := &ctx.Request.Header
@@ -97,7 +97,7 @@ func TestARecordNamesTheClient(t *testing.T) {
 
 // The record of a refused request has no page, even if the request revalidates one.
 func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
-	s, ctx := hitServer(t, `{"data":[]`)
+	s, ctx := hitServer(t, "")
 	entry, _ := keyOf(t, s)
 	s.Limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), limiter.Policy{Burst: 1})
 	ctx.Request.Header.Set("X-Request-Id", "refused")
@@ -114,7 +114,7 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 }
 
 func TestASlowHitIsLogged(t *testing.T) {
-	s, ctx := hitServer(t, `{"data":[]`)
+	s, ctx := hitServer(t, "")
 	x := s.begin(ctx)
 	x.conn.hits = 1 // the next hit is not in the sample
 	if class := x.class(200, slowFrom-1); class != unlogged {
@@ -135,7 +135,7 @@ func TestTheRequestLogIsBounded(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, ctx := hitServer(t, `{"data":[]`)
+			s, ctx := hitServer(t, "")
 			x := s.begin(ctx)
 			fail(x)
 			if r := recordOf(x, 503, time.Second); len(r.Cause) != maxCause+len("…") {

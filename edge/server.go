@@ -64,7 +64,6 @@ import (
 	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
-	"listedge/origin"
 	"listedge/origin/apikey"
 	"listedge/origin/usage"
 )
@@ -84,7 +83,6 @@ const MaxConnections = 100_000
 type Options struct {
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
-	Origin  *origin.Origin
 	Lookup  apikey.Lookup
 	Grace   time.Duration // how long keys are valid in memory without Postgres
 	Metrics *metrics.Edge

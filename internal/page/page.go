@@ -43,7 +43,7 @@ func (q Query) Clone() Query {
 	return q
 }
 
-// AppendKey appends the key of the query's page in memory, in Redis and of collapsed requests. It
+// AppendKey appends the key of the query's page in Redis and of collapsed requests. It
 // is injective: equal keys name equal queries. The workspace comes first, and each part after it
 // has its length in front.
 func (q *Query) AppendKey(dst []byte) []byte {

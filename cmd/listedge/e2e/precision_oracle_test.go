@@ -187,7 +187,7 @@ func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 	}
 	for i, q := range o.queries { // so that most pages are there when something changes
 		n := o.nodes[i%len(o.nodes)]
-		if _, ok := n.Cache.Hit(q.AppendKey(nil), time.Now()); !ok {
+		if _, ok := n.Cache.Hit(&q, time.Now()); !ok {
 			read(n, &q)
 		}
 	}
@@ -267,7 +267,7 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 // compareOn compares the entry of the query in a node's cache with the page.
 func (o *pageOracle) compareOn(t *testing.T, at int, n pageNode, q page.Query, body string, quiet time.Time) {
 	now := time.Now()
-	r, ok := n.Cache.Hit(q.AppendKey(nil), now)
+	r, ok := n.Cache.Hit(&q, now)
 	if !ok || r.Age >= now.Sub(quiet) { // it may lack the last writes
 		return
 	}

@@ -143,15 +143,15 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	}
 	logger, clock := slog.New(o.Log), boottime.New()
 	n.logger, n.claim = logger, fleet.NewClaim(n.redis.log, n.followed).Renew
-	n.Cache, err = cache.New(cache.Options{
-		Memory: int64(o.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: o.FreshnessBound,
-		TTL: o.CacheTTL, MaxStale: o.MaxStale, FillTimeout: o.QueryTimeout + fillSlack, Clock: clock,
-		CommitApplied: n.metrics.CommitApplied,
-	})
+	err = n.openDatabase(ctx, func() string { return n.Cache.PrimaryStart() }) // there is a cache before the first query
 	if err != nil {
 		return nil, err
 	}
-	err = n.openDatabase(ctx, n.Cache.PrimaryStart)
+	n.Cache, err = cache.New(cache.Options{
+		Origin: n.pages, Memory: int64(o.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: o.FreshnessBound,
+		TTL: o.CacheTTL, MaxStale: o.MaxStale, FillTimeout: o.QueryTimeout + fillSlack, Clock: clock,
+		CommitApplied: n.metrics.CommitApplied,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.maxConnections = limitConnections(o.Flags, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database).Add)
 	n.server = edge.New(edge.Options{
-		Cache: n.Cache, Limiter: n.limiter, Origin: n.pages, Lookup: n.keys.Lookup, Grace: o.KeyGrace, Usage: n.usage, Clock: clock,
+		Cache: n.Cache, Limiter: n.limiter, Lookup: n.keys.Lookup, Grace: o.KeyGrace, Usage: n.usage, Clock: clock,
 		Metrics: n.metrics.Edge, Logger: logger, Proxies: o.TrustedProxies, MaxConnections: n.maxConnections, NoDocs: o.NoDocs,
 		AccessLog: o.AccessLog, Tracer: n.tracer,
 	})
