@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"listedge/cache/replica"
@@ -55,6 +56,37 @@ type Times struct {
 	Fill  Span // reading from the origin, including the wait in the fair queue
 	Query Span // the query, which is a part of Fill
 }
+
+// following is what a node knows of the database that it follows: up to which moment the
+// replica has all changes, and of which primary.
+//
+// Invariant: every commit that was visible before trustedUntil − bound has been applied to
+// the replica.
+type following struct {
+	bound time.Duration // how long a proof is trusted
+
+	trustedUntil atomic.Int64 // the moment at which the last proof becomes too old
+	proof        atomic.Int64 // the moment of the last proof
+
+	known atomic.Pointer[known]
+}
+
+// known is the log's epoch and the last proof, replaced together.
+type known struct {
+	epoch string           // of the log
+	last  changefeed.Proof // the last proof since the last reset; zero = none
+}
+
+// trusted reports whether the last proof is young enough: every change that was visible
+// bound ago has been applied.
+func (f *following) trusted(now time.Duration) bool { return int64(now) < f.trustedUntil.Load() }
+
+// shareFactor: an answer that was read less than bound/shareFactor ago may be shared.
+const shareFactor = 4
+
+// shareTime is how long the answer to one query may be shared by all requests. It omits only
+// commits that are younger than this.
+func (f *following) shareTime() time.Duration { return f.bound / shareFactor }
 
 // protect turns a panic of call into an error. In a goroutine without a recover a panic
 // would end the process.
