@@ -111,7 +111,7 @@ func New(db *postgres.Database, queried func(server, outcome string, took time.D
 	for _, pool := range db.Standbys {
 		c := pool.Config().ConnConfig
 		o.standbys = append(o.standbys, &standby{
-			upstream: newUpstream(fmt.Sprintf("%s:%d", c.Host, c.Port), postgres.StandbyCooldown, pool), lineages: map[string]lineage{}})
+			upstream: newUpstream(fmt.Sprintf("%s:%d", c.Host, c.Port), postgres.StandbyCooldown, pool), followed: db.Options.Followed, lineages: map[string]lineage{}})
 	}
 	return o
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/page"
+	"listedge/internal/remedy"
 	"listedge/origin/postgres"
 )
 
@@ -28,12 +30,18 @@ const (
 // standby is a hot standby that may serve pages.
 type standby struct {
 	upstream
+	followed *fleet.Followed
 	last     atomic.Pointer[error] // of the last fetch; nil = there was none
 	lineages map[string]lineage    // guarded by mu; by run: a pooler may lead to several servers
 }
 
-// look asks the standby what it has replayed. If it is the first answer of this run, it is
-// remembered: no page is read from the standby before that (lineage.judge).
+// errNoStandby: a server says nothing of what it has replayed.
+var errNoStandby = remedy.Add(fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary),
+	"name hot standbys of the primary in --replica-url, and GRANT pg_read_all_stats TO their user")
+
+// look asks the standby what it has replayed, and returns an error if it is none of this primary. If
+// it is the first answer of this run, it is remembered: no page is read from the standby before that
+// (lineage.judge).
 func (s *standby) look(ctx context.Context) error {
 	conn, err := postgres.AcquireWaiting(ctx, s.pool)
 	if err != nil {
@@ -41,8 +49,14 @@ func (s *standby) look(ctx context.Context) error {
 	}
 	defer conn.Release()
 	pos, at, err := s.replayed(ctx, conn)
-	if err != nil || pos.StartedAt == "" {
+	if err != nil {
 		return err
+	}
+	if pos.Timeline == 0 {
+		return errNoStandby
+	}
+	if followed, known := s.followed.Identity(); known && pos.System != followed.System {
+		return fmt.Errorf("%w: it follows the system %s, and the primary is %s", postgres.ErrOtherPrimary, pos.System, followed.System)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +71,7 @@ func (s *standby) look(ctx context.Context) error {
 func (s *standby) admit(pos postgres.WALPosition, at time.Time, p *changefeed.Proof) error {
 	switch {
 	case pos.Timeline == 0:
-		return fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary)
+		return errNoStandby
 	case pos.TimelineName() != p.Timeline:
 		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, pos.TimelineName(), p.Timeline)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"listedge/cmd/listedge/doctor"
 	"listedge/cmd/listedge/node"
-	"listedge/origin/admin"
 )
 
 type doctorCommand struct {
@@ -34,7 +33,7 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	findings, err := doctor.Examine(ctx, node.Options{DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL,
 		Flags: node.Flags{RegionFlag: c.RegionFlag, ServerFlags: c.ServerFlags}}, c.Node)
 	err = c.print(t, findings, err, "{{range .}}{{printf `%-4s  %-26s` .Level .Subject}} {{.Text}}{{with .Remedy}}: {{.}}{{end}}\n{{end}}")
-	if err == nil && slices.ContainsFunc(findings, func(f admin.Finding) bool { return f.Level == admin.Fail }) {
+	if err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Level == doctor.Fail }) {
 		err = errFindings
 	}
 	return err

@@ -20,7 +20,7 @@ var (
 		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower",
 			"origin/postgres", "origin/usage",
 			"internal/lists", "internal/redact", "internal/remedy", "internal/sandbox"},
-		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "origin/admin", "origin/postgres"},
+		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "origin/postgres", "internal/remedy"},
 		"cmd/listedge/node": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower",
 			"origin/postgres", "origin/usage",
 			"internal/boottime", "internal/changefeed", "internal/fleet", "internal/lists", "internal/page", "internal/remedy", "internal/tracing"},
@@ -34,12 +34,12 @@ var (
 		"limiter":       {"limiter/lease", "internal/boottime"},
 		"limiter/lease": {},
 
-		"origin":                       {"origin/postgres", "internal/changefeed", "internal/fleet", "internal/lists", "internal/page"},
+		"origin":                       {"origin/postgres", "internal/changefeed", "internal/fleet", "internal/lists", "internal/page", "internal/remedy"},
 		"origin/postgres":              {"internal/fleet", "internal/page", "internal/redact"},
 		"origin/apikey":                {"origin/postgres", "internal/boottime", "internal/changefeed", "internal/fleet", "internal/lists"},
 		"origin/admin":                 {"origin/apikey", "origin/audit", "origin/follower", "origin/postgres", "origin/usage", "internal/lists", "internal/remedy"},
 		"origin/audit":                 {"origin/postgres"},
-		"origin/follower":              {"origin/postgres", "internal/changefeed", "internal/fleet", "internal/lists"},
+		"origin/follower":              {"origin/postgres", "internal/changefeed", "internal/fleet", "internal/lists", "internal/remedy"},
 		"origin/usage":                 {"origin/postgres"},
 		"origin/postgres/databasetest": {"origin/postgres"},
 

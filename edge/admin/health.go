@@ -34,6 +34,7 @@ type Check struct {
 	Name    string                      `json:"name"` // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
 	Run     func(context.Context) error `json:"-"`    // asks a server, or what another server has said; nil = all is well
 	Known   func() error                `json:"-"`    // instead of Run: a failure that the node has met while it served
+	Ask     func(context.Context) error `json:"-"`    // what the doctor runs instead of Run; without Run or Known the check is the doctor's alone
 	Every   time.Duration               `json:"-"`    // the least time until it runs again after it has passed
 	Effect  Effect                      `json:"effect"`
 	Broken  string                      `json:"broken"`  // what its failure means
@@ -107,7 +108,9 @@ func NewHealth(logger *slog.Logger, mode func() string, checks ...Check) *Health
 		if c.Known != nil {
 			c.Run = func(context.Context) error { return c.Known() }
 		}
-		h.states = append(h.states, CheckState{Check: c})
+		if c.Run != nil {
+			h.states = append(h.states, CheckState{Check: c})
+		}
 	}
 	return h
 }
@@ -140,7 +143,10 @@ func (h *Health) Run(ctx context.Context) {
 func Examine(checks []Check) []CheckState {
 	h := Health{logger: slog.New(slog.DiscardHandler), timeout: examineTimeout}
 	for _, c := range checks {
-		if c.Known == nil {
+		if c.Ask != nil {
+			c.Run = c.Ask
+		}
+		if c.Run != nil {
 			h.states = append(h.states, CheckState{Check: c, failing: time.Now()}) // one failure is enough
 		}
 	}

@@ -1,16 +1,28 @@
 package admin
 
 import (
+	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
-	"listedge/internal/fleet"
-	"listedge/internal/remedy"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/postgres"
 )
+
+// risks are what is said of each, as the doctor prints it.
+func risks(t *testing.T, url string, nodes int) map[string]string {
+	t.Helper()
+	conn := must1(postgres.Connect(within(t, patience), url, patience))
+	defer conn.Close(t.Context())
+	said := map[string]string{}
+	for _, r := range must1(Risks(t.Context(), conn, "", 21, nodes)) {
+		if said[r.Subject] = r.Fine; r.Why != nil {
+			said[r.Subject] = *r.Why + ": " + r.Remedy
+		}
+	}
+	return said
+}
 
 // A slot that is followed, or retains much, is in the end-to-end tests.
 func TestFindingsOnTheSlot(t *testing.T) {
@@ -28,38 +40,44 @@ func TestFindingsOnTheSlot(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			execOn(t, url, c.sql)
-			found := Diagnose(t.Context(), url, DoctorOptions{})
-			i := slices.IndexFunc(found, func(f Finding) bool { return f.Subject == "slot" })
-			if i < 0 || found[i].Level != Warn || !regexp.MustCompile(c.text).MatchString(found[i].Text+": "+found[i].Remedy) {
-				t.Errorf("%+v", found)
+			if said := risks(t, url, 0)["slot"]; !regexp.MustCompile(c.text).MatchString(said) {
+				t.Error(said)
 			}
 		})
 	}
 }
 
-// A server that a node would not use, or not for new pages, has a finding that says why.
-func TestReplicasAreCompared(t *testing.T) {
+// Each bound of connections is compared with what the nodes may use.
+func TestFindingsOnConnections(t *testing.T) {
 	t.Parallel()
-	at := func(timeline uint32, lsn uint64) postgres.WALPosition {
-		return postgres.WALPosition{Server: fleet.Server{Timeline: timeline}, LSN: lsn}
-	}
+	server := sandboxtest.PostgresWith(t, map[string]string{"max_connections": "60", "superuser_reserved_connections": "3"})
+	execOn(t, server.URL("postgres"), "CREATE ROLE node LOGIN PASSWORD 'secret'; GRANT pg_read_all_stats TO node")
+	address, err := url.Parse(server.URL("postgres"))
+	must(err)
+	address.User = url.UserPassword("node", "secret")
 	for _, c := range []struct {
-		name, why, remedy string
-		replica           postgres.WALPosition
+		name, sql string
+		nodes     int
+		want      map[string]string // by subject, what it says; others are fine
 	}{
-		{"it is level", "", "", at(2, 1<<30)},
-		{"it is somewhat behind", "", "", at(2, 1<<30-maxLag)},
-		{"it is far behind", "is 64 MiB behind; newer pages", "delays its replay", at(2, 1<<30-maxLag-1)},
-		{"the primary was restored", "is 1 B ahead", "make it anew", at(2, 1<<30+1)},
-		{"another timeline", "follows /1, and the primary is /2", "make it follow", at(1, 1<<30)},
+		{"enough for two", "SELECT", 0, map[string]string{"max_connections": "57 connections, 1 used, 0 not by nodes: enough for 2 nodes"}},
+		{"three nodes", "SELECT", 3, map[string]string{
+			"max_connections": "57 connections, 1 used, 0 not by nodes; 3 nodes use up to 63: set max_connections = 63 and restart Postgres, or lower --database-connections"}},
+		{"a role's limit", "ALTER ROLE node CONNECTION LIMIT 8", 1, map[string]string{
+			"role's limit": "8 connections, 1 used, 0 not by nodes; 2 nodes use up to 42: ALTER ROLE node CONNECTION LIMIT 42, or lower --database-connections"}},
+		{"a database's limit", "ALTER ROLE node CONNECTION LIMIT -1; ALTER DATABASE postgres CONNECTION LIMIT 50", 0, map[string]string{
+			"database's limit": "50 connections, 1 used, 0 not by nodes: enough for 2 nodes"}},
+		{"a database's limit that is low", "ALTER DATABASE postgres CONNECTION LIMIT 20", 0, map[string]string{
+			"database's limit": "ALTER DATABASE postgres CONNECTION LIMIT 42, or lower"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := compareReplica(c.replica, at(2, 1<<30))
-			if c.why == "" && err == nil {
-				return
-			}
-			if why, do := remedy.Explain(err); !strings.Contains(why, c.why) || !strings.Contains(do, c.remedy) || c.why == "" {
-				t.Errorf("%s: %s", why, do)
+			execOn(t, server.URL("postgres"), c.sql)
+			seen := risks(t, address.String(), c.nodes)
+			for _, subject := range []string{"max_connections", "role's limit", "database's limit"} {
+				want := c.want[subject]
+				if text, found := seen[subject]; !found || !strings.Contains(text, want) || want == "" && strings.Contains(text, "use up to") {
+					t.Errorf("%s: %q, want %q", subject, text, want)
+				}
 			}
 		})
 	}

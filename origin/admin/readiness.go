@@ -84,11 +84,25 @@ func schemaVersion(ctx context.Context, db querier) (version int64, known bool, 
 	return version, true, err
 }
 
-// missingRightsSQL returns a command for each right that this user lacks to read
-// what nodes read, and for each table whose row level security may hide rows.
-//
 //go:embed missing_rights.sql
 var missingRightsSQL string
+
+// missingRights returns the commands that give this user what it lacks of the rights on the tables;
+// empty = nothing.
+func missingRights(ctx context.Context, db querier, rights string, tables ...string) (commands string, err error) {
+	rows, _ := db.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec, tables, rights)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return strings.Join(all, "; "), postgres.Classify(err)
+}
+
+// CheckUsage returns an error if this user may not write the usage of keys.
+func CheckUsage(ctx context.Context, db querier) error {
+	do, err := missingRights(ctx, db, "SELECT, INSERT, UPDATE, DELETE", "key_usage", "key_last_used", "usage_writers")
+	if do != "" {
+		err = remedy.Add(errors.New("this user may not write it"), do)
+	}
+	return err
+}
 
 // checkReaders returns the error of a reader that fails: if several do, one that is no timeout.
 func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
@@ -103,9 +117,8 @@ func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
 	case errors.Is(failed, postgres.ErrWrongServer):
 		return remedy.Add(failed, "name the primary in --database-url, and standbys in --replica-url")
 	case code == "42501": // insufficient_privilege
-		rows, _ := r.db.Keys.Pool.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec, lists.Tables())
-		if commands, _ := pgx.CollectRows(rows, pgx.RowTo[string]); len(commands) > 0 {
-			return remedy.Add(failed, strings.Join(commands, "; "))
+		if do, _ := missingRights(ctx, r.db.Keys.Pool, "SELECT", lists.Tables()...); do != "" {
+			return remedy.Add(failed, do)
 		}
 	case code == "42P01", code == "42703", code == "42883", code == "42704", // undefined table, column, function, object
 		errors.Is(failed, postgres.ErrSchema): // and no migration is pending

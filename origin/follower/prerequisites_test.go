@@ -129,7 +129,7 @@ func TestTheLevelThatASlotGets(t *testing.T) {
 	} {
 		w.exec("TRUNCATE played.settings; INSERT INTO played.settings VALUES ('wal_level', '" + c.level + "'), ('effective_wal_level', nullif('" + c.effective + "', ''))")
 		w.exec("SET search_path = played, pg_catalog")
-		if level := w.text("SELECT " + WALLevelSQL); level != c.want {
+		if level := w.text("SELECT " + walLevelSQL); level != c.want {
 			t.Errorf("%+v: %s", c, level)
 		}
 		w.exec("RESET search_path")

@@ -17,6 +17,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
 	"listedge/internal/lists"
+	"listedge/internal/remedy"
 	"listedge/origin/postgres"
 )
 
@@ -193,7 +194,30 @@ func (p *primary) readView(ctx context.Context, known string) (v view, err error
 	return v, nil
 }
 
-// checkPrerequisites returns an error if changes cannot be followed here. It sets
+// checkPrerequisites returns an error if changes cannot be followed here.
+func (p *primary) checkPrerequisites(ctx context.Context) error {
+	if err := p.checkSettings(ctx); err != nil {
+		return err
+	}
+	return p.checkPublication(ctx)
+}
+
+// Check returns all that a follower lacks to follow changes through the URL; nil = nothing.
+func Check(ctx context.Context, databaseURL string) error {
+	p, err := connectPrimary(ctx, databaseURL, "")
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	lacking := errors.Join(p.checkSettings(ctx), p.checkPublication(ctx))
+	sender, err := connectSender(ctx, &p.conn.Config().Config)
+	if err == nil {
+		closeConn(sender)
+	}
+	return errors.Join(lacking, err)
+}
+
+// checkSettings returns an error if the server's settings keep changes from being followed. It sets
 // checkpointerStart and published:
 //
 //   - checkpointerStart changes with a crash, after which transaction ids may be used again,
@@ -201,11 +225,11 @@ func (p *primary) readView(ctx context.Context, known string) (v view, err error
 //     that (pg_read_all_stats), or else when the statistics began, which a crash discards.
 //   - published changes with the publication, and if the schema public is replaced: changes
 //     that were written meanwhile may never be sent.
-func (p *primary) checkPrerequisites(ctx context.Context) error {
+func (p *primary) checkSettings(ctx context.Context) error {
 	var level, standbys, publishing string
 	var standby bool
 	var started *string
-	err := p.row(ctx, `SELECT `+WALLevelSQL+`, current_setting('synchronous_standby_names'), pg_is_in_recovery(),
+	err := p.row(ctx, `SELECT `+walLevelSQL+`, current_setting('synchronous_standby_names'), pg_is_in_recovery(),
 		coalesce((SELECT extract(epoch FROM max(backend_start))::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'),
 			(SELECT concat(extract(epoch FROM pg_postmaster_start_time()), '/', extract(epoch FROM stats_reset)) FROM pg_stat_bgwriter WHERE stats_reset IS NOT NULL)),
 		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
@@ -221,7 +245,7 @@ func (p *primary) checkPrerequisites(ctx context.Context) error {
 	case standby:
 		return fmt.Errorf("%w: the database URL leads to a standby, not to the primary", ErrIncapable)
 	case level != "logical":
-		return fmt.Errorf("%w: wal_level is %s, not logical", ErrIncapable, level)
+		return remedy.Add(fmt.Errorf("%w: wal_level is %s, not logical", ErrIncapable, level), "set wal_level = logical and restart Postgres")
 	case started == nil:
 		return fmt.Errorf("%w: the server does not tell this user when its statistics began (GRANT pg_read_all_stats)", ErrIncapable)
 	}
@@ -230,12 +254,12 @@ func (p *primary) checkPrerequisites(ctx context.Context) error {
 		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
 	}
 	p.checkpointerStart, p.published = *started, publishing
-	return p.checkPublication(ctx)
+	return nil
 }
 
-// WALLevelSQL is the level of WAL that a slot has, or that it would get: since Postgres 19 wal_level
+// walLevelSQL is the level of WAL that a slot has, or that it would get: since Postgres 19 wal_level
 // is only what there is at least, and the first logical slot raises what is in force, unless that is minimal.
-const WALLevelSQL = `CASE WHEN current_setting('effective_wal_level', true) <> 'minimal' THEN 'logical' ELSE current_setting('wal_level') END`
+const walLevelSQL = `CASE WHEN current_setting('effective_wal_level', true) <> 'minimal' THEN 'logical' ELSE current_setting('wal_level') END`
 
 // countsAsStandby matches a value of synchronous_standby_names that includes any
 // standby, or one with the name of this connection.
@@ -252,13 +276,13 @@ var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, Publicati
 // committed meanwhile seems to be missing. Trying again is safe: if the publication was
 // another one in between, published shows that.
 func (p *primary) checkPublication(ctx context.Context) error {
-	var defect, remedy string
+	var defect, do string
 	for range 3 {
 		publication, err := call(ctx, func(ctx context.Context) (Publication, error) { return ReadPublication(ctx, p.conn) })
 		if err != nil {
 			return err
 		}
-		defect, remedy = publication.Defect()
+		defect, do = publication.Defect()
 		if defect == "" {
 			p.publication = publication
 			return nil
@@ -269,7 +293,7 @@ func (p *primary) checkPublication(ctx context.Context) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("%w %s: %s", errIncomplete, defect, remedy)
+	return remedy.Add(fmt.Errorf("%w %s", errIncomplete, defect), do)
 }
 
 //go:embed slot.sql
@@ -447,22 +471,6 @@ func connectSender(ctx context.Context, config *pgconn.Config) (*pgconn.PgConn, 
 		return nil, fmt.Errorf("connect for replication: %w", err)
 	}
 	return sender, nil
-}
-
-// CheckReplication returns why this user cannot replicate; nil = it can. It tries to,
-// because no attribute of a role says so everywhere.
-func CheckReplication(ctx context.Context, url string) error {
-	config, err := postgres.PrimaryConfig(url)
-	if err != nil {
-		return err
-	}
-	sender, err := connectSender(ctx, &config.Config)
-	if err != nil {
-		return err
-	}
-	defer closeConn(sender)
-	_, err = pglogrepl.IdentifySystem(ctx, sender)
-	return err
 }
 
 // sameServer returns an error if the two connections lead to two servers: a URL may

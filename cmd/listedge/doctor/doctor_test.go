@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	edgeadmin "listedge/edge/admin"
-	"listedge/origin/admin"
+	"listedge/edge/admin"
 )
 
 // Each section of the runbook that the doctor and the checks of a node name exists.
@@ -39,11 +38,11 @@ func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
 
 // A node whose checks have found nothing, as just after a start, is not yet one that has failed.
 func TestANodeThatIsNotReady(t *testing.T) {
-	for why, want := range map[string]admin.Finding{
-		"":         {Level: admin.Warn, Text: "check again: no check says why"},
-		"it hangs": {Level: admin.Fail, Text: "mend what the findings on its checks name"},
+	for why, want := range map[string]Finding{
+		"":         {Level: Warn, Text: "check again: no check says why"},
+		"it hangs": {Level: Fail, Text: "mend what the findings on its checks name"},
 	} {
-		n := nodeState{name: "it", State: edgeadmin.State{Checks: []edgeadmin.CheckState{{Why: why}}}}
+		n := nodeState{name: "it", State: admin.State{Checks: []admin.CheckState{{Why: why}}}}
 		if found := n.check(); found.Level != want.Level || !strings.HasPrefix(found.Remedy, want.Text) {
 			t.Errorf("%q: %+v", why, found)
 		}
@@ -57,17 +56,17 @@ func TestNodesOfSeveralRedis(t *testing.T) {
 		name  string
 		runs  time.Duration // of the node that counts itself alone
 		nodes int64
-		want  admin.Level
+		want  Level
 	}{
-		{"one uses another Redis", time.Hour, 1, admin.Fail},
-		{"one has just started", time.Second, 1, admin.Warn},
-		{"all use one", time.Hour, 2, admin.OK},
+		{"one uses another Redis", time.Hour, 1, Fail},
+		{"one has just started", time.Second, 1, Warn},
+		{"all use one", time.Hour, 2, OK},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var nodes []nodeState
 			now := time.Now()
-			for name, self := range map[string]edgeadmin.NodeState{"a": {Nodes: 2}, "b": {Nodes: c.nodes, Started: now.Add(-c.runs)}} {
-				nodes = append(nodes, nodeState{name: name, State: edgeadmin.State{Now: now, Self: self, Settings: map[string]any{"redis-url": "redis://" + name}}})
+			for name, self := range map[string]admin.NodeState{"a": {Nodes: 2}, "b": {Nodes: c.nodes, Started: now.Add(-c.runs)}} {
+				nodes = append(nodes, nodeState{name: name, State: admin.State{Now: now, Self: self, Settings: map[string]any{"redis-url": "redis://" + name}}})
 			}
 			if found := compareNodes(nodes); !has(found, "fleet size", c.want, "2 on a") {
 				t.Errorf("%+v", found)
@@ -105,8 +104,8 @@ func TestAFleetThatAgrees(t *testing.T) {
 }
 
 // has reports whether one of the findings on a subject has this level and text.
-func has(findings []admin.Finding, subject string, level admin.Level, text string) bool {
-	return slices.ContainsFunc(findings, func(f admin.Finding) bool {
+func has(findings []Finding, subject string, level Level, text string) bool {
+	return slices.ContainsFunc(findings, func(f Finding) bool {
 		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Remedy, text)
 	})
 }

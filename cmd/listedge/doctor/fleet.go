@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"listedge/cmd/listedge/node"
-	"listedge/origin/admin"
 )
 
-// view is what a node, Redis or the doctor itself says about the fleet.
+// view is what a node or the doctor itself says about the fleet.
 type view struct {
 	name string
 	says map[string]string // by subject; it knows nothing of one that is missing
@@ -21,16 +20,16 @@ type view struct {
 // agreed are the subjects of which all views must say the same, and what to do if they do not.
 var agreed = []struct {
 	subject string
-	level   admin.Level
+	level   Level
 	remedy  string
 }{
-	{"version", admin.Warn, "finish the upgrade: docs/UPGRADING.md"},
-	{"region", admin.Fail, "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
-	{"database", admin.Fail, "give all nodes and the doctor the same --database-url, or give the nodes of each database a Redis of their own"},
-	{"log of changes", admin.Fail, "give all nodes and the doctor the same --redis-url; check again if Postgres has just restarted"},
-	{"follower", admin.Fail, "give all nodes the same --database-url, --region and --redis-url; check regions one at a time"},
-	{"limits", admin.Fail, "give all nodes the same --redis-url: one without it admits a whole limit of its own"},
-	{"size", admin.Warn, "name all nodes with --node, and give all nodes and the doctor the same --redis-url; " +
+	{"version", Warn, "finish the upgrade: docs/UPGRADING.md"},
+	{"region", Fail, "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
+	{"database", Fail, "give all nodes and the doctor the same --database-url, or give the nodes of each database a Redis of their own"},
+	{"log of changes", Fail, "give all nodes and the doctor the same --redis-url; check again if Postgres has just restarted"},
+	{"follower", Fail, "give all nodes the same --database-url, --region and --redis-url; check regions one at a time"},
+	{"limits", Fail, "give all nodes the same --redis-url: one without it admits a whole limit of its own"},
+	{"size", Warn, "name all nodes with --node, and give all nodes and the doctor the same --redis-url; " +
 		"a node that has started or ended is miscounted for some seconds"},
 }
 
@@ -42,32 +41,32 @@ var sameSettings = []string{"database-url", "replication-url", "redis-url", "fre
 // settles is how long after the start of a node the others may not count it yet.
 const settles = 10 * time.Second
 
-// compareNodes reports whether the nodes form one fleet, also for Redis and the doctor. Nodes that
+// compareNodes reports whether the nodes form one fleet, also for the doctor. Nodes that
 // count each other differently use several Redis, each with whole limits of its own.
-func compareNodes(nodes []nodeState, others ...view) (found []admin.Finding) {
+func compareNodes(nodes []nodeState, views ...view) (found []Finding) {
 	if len(nodes) == 0 {
 		return nil
 	}
 	for i := range nodes {
-		others = append(others, nodes[i].view())
+		views = append(views, nodes[i].view())
 	}
-	_, alike := compare(others[len(others)-len(nodes):], "size")
+	_, alike := compare(views[len(views)-len(nodes):], "size")
 	settled := !slices.ContainsFunc(nodes, func(n nodeState) bool { return n.Now.Sub(n.Self.Started) < settles })
 	for _, a := range agreed {
-		text, same := compare(others, a.subject)
+		text, same := compare(views, a.subject)
 		switch {
 		case text == "":
 			continue
 		case same:
-			a.level, a.remedy = admin.OK, ""
+			a.level, a.remedy = OK, ""
 		case a.subject == "size" && settled && !alike:
-			a.level = admin.Fail
+			a.level = Fail
 		}
-		found = append(found, finding("fleet "+a.subject, a.level, text, a.remedy))
+		found = append(found, Finding{"fleet " + a.subject, a.level, text, a.remedy})
 	}
 	for _, name := range sameSettings {
-		if text, same := compare(others, name); !same {
-			found = append(found, finding("fleet "+name, admin.Warn, text, "give all nodes the same --"+name))
+		if text, same := compare(views, name); !same {
+			found = append(found, Finding{"fleet " + name, Warn, text, "give all nodes the same --" + name})
 		}
 	}
 	return found
@@ -95,7 +94,7 @@ func compare(views []view, subject string) (text string, same bool) {
 // view is what the node says of the fleet.
 func (n *nodeState) view() view {
 	database, _ := n.Settings["database"].(string) // empty = not known yet
-	says := map[string]string{"version": n.Self.Version + " (" + n.Self.Revision[:min(len(n.Self.Revision), 10)] + ")", "database": database}
+	says := map[string]string{"version": n.Self.Version + " (" + n.Self.Revision[:min(len(n.Self.Revision), 10)] + ")", "database": database, "log of changes": n.Self.Epoch}
 	for _, name := range append(sameSettings, "region") {
 		says[name] = "none"
 		if value, set := n.Settings[name]; set {
@@ -105,9 +104,6 @@ func (n *nodeState) view() view {
 	says["limits"], says["size"] = "in Redis", strings.TrimPrefix(fmt.Sprint(n.Self.Nodes), "0") // 0 = not known yet
 	if says["redis-url"] == "none" {
 		says["limits"], says["size"] = "not in Redis", "1"
-	}
-	if n.Self.Epoch != "" {
-		says["log of changes"] = "epoch " + n.Self.Epoch
 	}
 	if n.Self.Follower {
 		says["follower"] = n.name

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"testing"
 
+	"listedge/cmd/listedge/doctor"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin/admin"
 )
 
 // These tests are about nodes that share their Redis with nodes on another server or database.
@@ -87,7 +87,7 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 		t.Errorf("the node on the new primary says %q", said)
 	}
 	says(t, []string{"--database-url", address, "--redis-url", redis.URL()}, exitFailed,
-		admin.Finding{Subject: "timeline", Level: admin.Fail, Text: why})
+		doctor.Finding{Subject: "timeline", Level: doctor.Fail, Text: why})
 
 	// A node that starts there learns which timeline the fleet follows before it
 	// takes an answer: also one whose follower cannot connect, or does so late.
@@ -159,7 +159,7 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 		}
 	}
 	says(t, []string{"--database-url", clone, "--redis-url", server.URL(), "--region", "copy", "--node", other.admin}, exitFine,
-		admin.Finding{Subject: "fleet size", Level: admin.OK, Text: "1 on all"})
+		doctor.Finding{Subject: "fleet size", Level: doctor.OK, Text: "1 on all"})
 	client := redistest.Client(t, server)
 	for _, prefix := range []string{"listedge:", "listedge:copy:"} {
 		if n := client.HLen(t.Context(), prefix+"{changes}:nodes").Val(); n != 1 {
@@ -168,5 +168,5 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	}
 	nodes := []string{"--node", strings.TrimPrefix(one.admin, "http://") + "," + strings.TrimPrefix(other.admin, "http://")}
 	says(t, append(nodes, "--database-url", address, "--redis-url", server.URL()), exitFailed,
-		admin.Finding{Subject: "fleet database", Level: admin.Fail})
+		doctor.Finding{Subject: "fleet database", Level: doctor.Fail})
 }

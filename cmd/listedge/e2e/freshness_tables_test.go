@@ -88,7 +88,7 @@ func TestFreshnessOfTables(t *testing.T) {
 			return r.Mode == "ttl"
 		})
 	}
-	expect(t, diagnose(t, exitFine, "--database-url", owner), "publication", "warn", "lacks the rows of other.contacts")
+	expect(t, diagnose(t, exitFine, "--database-url", owner), "follower", "warn", "lacks the rows of other.contacts")
 	execute(t, owner, "UPDATE items SET unit = 'v5'")
 	execute(t, owner, "ALTER TABLE other.contacts SET LOGGED")
 	proven(key, `"unit":"v5"`)

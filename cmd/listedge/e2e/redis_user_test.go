@@ -8,10 +8,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/cmd/listedge/doctor"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin/admin"
 )
 
 // documentedUser is the line of docs/SECURITY.md that makes the nodes' user.
@@ -62,8 +62,8 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 		n.awaitCheck(t, "redis", "ok")
 	}
 	by := diagnose(t, exitFine, "--database-url", p.database, "--redis-url", url)
-	expect(t, by, "redis", admin.OK, "the user has all rights")
-	expect(t, by, "redis eviction", admin.OK, "")
+	expect(t, by, "redis", doctor.OK, "the user has all rights")
+	expect(t, by, "redis eviction", doctor.OK, "")
 	for _, n := range p.nodes {
 		if code := n.stop(); code != exitFine {
 			t.Errorf("exit %d", code)
@@ -91,7 +91,7 @@ func TestDoctorNamesTheRightThatARedisUserLacks(t *testing.T) {
 			_, _, url := withUser(t, append(append([]any{}, line[:i]...), line[i+1:]...))
 			found := false
 			for _, f := range examine(t, exitFailed, "--database-url", address, "--redis-url", url) {
-				found = found || f.Level != admin.OK && strings.HasPrefix(f.Subject, "redis") &&
+				found = found || f.Level != doctor.OK && strings.HasPrefix(f.Subject, "redis") &&
 					(strings.Contains(f.Text, name) || strings.Contains(f.Text, "'"+name[1:]+"'") || strings.Contains(f.Text, strings.ToUpper(name[1:])))
 			}
 			if !found {
@@ -121,7 +121,7 @@ func TestARedisThatRefusesWritesIsDown(t *testing.T) {
 			n.awaitCheck(t, "redis", c.refusal)
 			n.awaitCheck(t, "redis", c.do)
 			within(t, patience, "it is down", func() bool { return n.metric(t, "listedge_check_up", `check="redis"`) == 0 })
-			expect(t, diagnose(t, exitFailed, "--database-url", address, "--redis-url", url), "redis", admin.Fail, c.do)
+			expect(t, diagnose(t, exitFailed, "--database-url", address, "--redis-url", url), "redis", doctor.Fail, c.do)
 			must(client.Do(t.Context(), c.end...).Err())
 			within(t, patience, "it is up", func() bool { return n.metric(t, "listedge_check_up", `check="redis"`) == 1 })
 			n.awaitCheck(t, "redis", "ok")
@@ -150,7 +150,7 @@ func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
 	}
 	within(t, patience, "all is well", func() bool { return n.check(t, "redis") == "ok" })
 	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", url)
-	expect(t, by, "redis", admin.OK, "the user has all rights")
+	expect(t, by, "redis", doctor.OK, "the user has all rights")
 	n.stop()
 	for _, client := range clients {
 		if said := refusals(t, client); said != "" {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"listedge/cmd/listedge/doctor"
 	edgeadmin "listedge/edge/admin"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
@@ -141,10 +142,10 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 	command(t, "migrate", "up", "--database-url", address)
 	startNode(t, address).serves(t, address)
 	by := diagnose(t, exitFine, "--database-url", address)
-	expect(t, by, "reading", admin.OK, "")
-	expect(t, by, "right to replicate", admin.OK, "")
+	expect(t, by, "reading", doctor.OK, "")
+	expect(t, by, "follower", doctor.OK, "")
 	execute(t, p.URL("postgres"), "ALTER ROLE owner NOREPLICATION")
-	expect(t, diagnose(t, exitFine, "--database-url", address), "right to replicate", admin.Warn, "the user may not replicate")
+	expect(t, diagnose(t, exitFine, "--database-url", address), "follower", doctor.Warn, "the user may not replicate")
 }
 
 // If the role may not read a table, doctor and /readyz say so, with what to do. The node still
@@ -182,7 +183,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 
 			execute(t, address, named(c.takes))
 			f := diagnose(t, exitFailed, "--database-url", reader)["reading"]
-			if f.Level != admin.Fail || !strings.Contains(f.Text, c.text) || f.Remedy != named(c.do) {
+			if f.Level != doctor.Fail || !strings.Contains(f.Text, c.text) || f.Remedy != named(c.do) {
 				t.Errorf("%+v", f)
 			}
 			late := launchNode(t, reader)
@@ -203,7 +204,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 				}
 			}
 			execute(t, address, f.Remedy)
-			expect(t, diagnose(t, exitFine, "--database-url", reader), "reading", admin.OK, "")
+			expect(t, diagnose(t, exitFine, "--database-url", reader), "reading", doctor.OK, "")
 			within(t, patience, "rows that may be read again", func() bool {
 				a := late.get(t, "/v1/contacts?limit=8", key)
 				return a.StatusCode == http.StatusOK && len(a.page(t).Data) == 1
@@ -217,7 +218,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		u := must1(url.Parse(address))
 		role := "node_of_" + u.Path[1:]
 		execute(t, address, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'p'; REVOKE CONNECT ON DATABASE %s FROM PUBLIC", role, u.Path[1:]))
-		expect(t, diagnose(t, exitFailed, "--database-url", as(t, address, role)), "postgres", admin.Fail, "GRANT CONNECT ON DATABASE")
+		expect(t, diagnose(t, exitFailed, "--database-url", as(t, address, role)), "postgres", doctor.Fail, "GRANT CONNECT ON DATABASE")
 		n := launchNode(t, as(t, address, role))
 		within(t, patience, "it is reported", func() bool {
 			_, r := n.readiness(t)
@@ -242,7 +243,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 			n.serves(t, address)
 
 			by := allFine(t, "slot", "--database-url", pooled, "--replication-url", direct, "--node", n.admin)
-			expect(t, by, "reading", admin.OK, "")
+			expect(t, by, "reading", doctor.OK, "")
 			n.stop()
 
 			_, writer := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": mode})
@@ -252,7 +253,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 
 			// Several times, because statements that one node prepares must not disturb the next.
 			for range 3 {
-				expect(t, diagnose(t, exitFine, "--database-url", pooled), "right to replicate", admin.Warn, "--replication-url")
+				expect(t, diagnose(t, exitFine, "--database-url", pooled), "follower", doctor.Warn, "--replication-url")
 			}
 			n = startNode(t, pooled)
 			within(t, patience, "pages live --cache-ttl", func() bool { _, r := n.readiness(t); return r.Mode == "ttl" })
@@ -266,7 +267,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	t.Parallel()
 	address, other := database(t), database(t)
-	expect(t, diagnose(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", admin.Fail, "another server or database")
+	expect(t, diagnose(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", doctor.Fail, "another server or database")
 	n := launchNode(t, address, "--replication-url", other)
 	within(t, patience, "it is reported", func() bool {
 		status, r := n.readiness(t)

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"listedge/cmd/listedge/doctor"
 	"listedge/cmd/listedge/node"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin/admin"
 )
 
 func TestTLS(t *testing.T) {
@@ -175,7 +175,7 @@ func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 				n.awaitReady(t)
 				within(t, patience, "it is logged", func() bool { return said() > 0 })
 				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine,
-					admin.Finding{Subject: "trusted-proxies", Level: admin.Warn, Text: c.reported})
+					doctor.Finding{Subject: "trusted-proxies", Level: doctor.Warn, Text: c.reported})
 			}
 			if got := said(); got > 1 || got > 0 != (c.reported != "") {
 				t.Errorf("logged %d times: %s", got, n.err.String())

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"listedge/cmd/listedge/doctor"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/usage"
@@ -265,7 +266,7 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	const broken, again = `"msg":"the usage of keys is not written to Postgres`, `"msg":"no longer: the usage of keys is not written to Postgres`
 	within(t, patience, "it is logged", func() bool { return strings.Contains(n.err.String(), broken) })
 	f := diagnose(t, exitFine, "--database-url", reader, "--node", n.admin)["usage"]
-	if f.Level != admin.Warn || !strings.Contains(f.Remedy, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {
+	if f.Level != doctor.Warn || !strings.Contains(f.Remedy, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {
 		t.Errorf("%+v", f)
 	}
 	k.get(t, n, "GET", "/v1/items")
@@ -275,5 +276,5 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	if strings.Count(n.err.String(), broken) != 1 {
 		t.Error(n.err.String())
 	}
-	expect(t, diagnose(t, exitFine, "--database-url", reader), "usage", admin.OK, "")
+	expect(t, diagnose(t, exitFine, "--database-url", reader), "usage", doctor.OK, "")
 }

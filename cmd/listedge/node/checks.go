@@ -18,6 +18,7 @@ import (
 	"listedge/internal/lists"
 	"listedge/internal/remedy"
 	originadmin "listedge/origin/admin"
+	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
 
@@ -35,7 +36,8 @@ func (n *Node) checks() []admin.Check {
 				return cmp.Or(needs.Ready(ctx), breakerFailure("pages", n.pages.Stats().BreakerOpen), breakerFailure("keys", n.keys.BreakerOpen()))
 			})},
 		{Name: "usage", Known: func() error { return n.usage.Stats().Failure }, After: primary,
-			Broken: "the usage of keys is not written to Postgres", Runbook: "ListedgeUsageUnwritten"},
+			Broken: "the usage of keys is not written to Postgres", Runbook: "ListedgeUsageUnwritten", Fine: "this user may write the usage of keys",
+			Ask: func(ctx context.Context) error { return originadmin.CheckUsage(ctx, n.database.Keys.Pool) }},
 		{Name: "trusted-proxies", Broken: "all clients of a proxy count as one address",
 			Known: func() error {
 				return cmp.Or(
@@ -55,12 +57,12 @@ func (n *Node) checks() []admin.Check {
 			admin.Check{Name: "timeline", Run: func(context.Context) error { return n.checkTimeline() }, Effect: admin.Starts, After: servers, Runbook: "ListedgeFreshnessUntrusted",
 				Broken: "the database server is on an old timeline: its answers are not served as fresh"},
 			admin.Check{Name: "Follower", Known: n.checkFollower, After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true,
-				Broken: "changes are not followed"})
+				Broken: "changes are not followed", Ask: n.askFollower, Fine: "changes can be followed"})
 	}
 	for i, s := range n.pages.Stats().Standbys {
 		all = append(all, admin.Check{Name: "Replica " + s.Server, Runbook: "ListedgeReplicaFails", Light: true,
-			Broken: "the replica " + s.Server + " is not queried",
-			Run:    func(ctx context.Context) error { return n.pages.CheckStandby(ctx, i) }})
+			Broken: "the replica " + s.Server + " is not queried", Fine: "it follows the primary",
+			Run: func(ctx context.Context) error { return n.pages.CheckStandby(ctx, i) }})
 	}
 	return all
 }
@@ -69,13 +71,14 @@ func (n *Node) checks() []admin.Check {
 func (n *Node) checksOfRedis() []admin.Check {
 	redis := []string{"Redis"}
 	all := []admin.Check{
-		{Name: "Redis", Run: n.writeRedis, Runbook: "ListedgeRedisDown", Light: true,
+		{Name: "Redis", Run: n.writeRedis, Ask: n.tryRedis, Fine: "the user has all rights that a node needs", Runbook: "ListedgeRedisDown", Light: true,
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
 		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always, After: []string{"Postgres"}, Runbook: "ListedgeWrongDatabase",
 			Broken: "the node is not known to be one of its fleet"},
 		{Name: "identity", Known: n.finder.Failure, Broken: "the node may not query which database it reads: pages are not stored in Redis"},
 		{Name: "Redis eviction", Every: time.Minute, After: redis, Runbook: "ListedgeRedisEvicts",
 			Broken: "Redis may evict buckets and the log of changes", Run: n.askRedis(evictionFailure), Fine: "nothing is evicted"},
+		{Name: "Redis maxmemory", Ask: n.askRedis(maxmemoryFailure), After: redis, Broken: "pages may take all memory of the machine", Fine: "it is set"},
 		{Name: "Redis pages", After: redis, Broken: "pages are not stored in Redis", Runbook: "ListedgeCacheRedisBreakerOpen",
 			Known: func() error {
 				s := n.Cache.Stats()
@@ -122,6 +125,9 @@ func (n *Node) pingPostgres(ctx context.Context) error {
 	if err == nil && n.followed.OldTimeline() == nil {
 		err = n.database.WrongServer()
 	}
+	if postgres.Code(err) == "42501" { // insufficient_privilege: CONNECT
+		err = remedy.Add(err, "GRANT CONNECT ON DATABASE … TO …, as `listedge migrate grants` prints it")
+	}
 	return err
 }
 
@@ -149,6 +155,22 @@ func (n *Node) askRedis(judge func(memory map[string]string) error) func(context
 func evictionFailure(info map[string]string) error {
 	if policy := info["maxmemory_policy"]; policy != "noeviction" && policy != "" {
 		return remedy.Add(errors.New("maxmemory-policy is "+policy), "set maxmemory-policy to noeviction")
+	}
+	return nil
+}
+
+// maxmemoryFailure returns an error if the memory of Redis has no bound.
+func maxmemoryFailure(info map[string]string) error {
+	if info["maxmemory"] == "0" {
+		return remedy.Add(errors.New("maxmemory is not set"), "set maxmemory")
+	}
+	return nil
+}
+
+// askFollower returns what a follower lacks.
+func (n *Node) askFollower(ctx context.Context) error {
+	if why := follower.Check(ctx, n.options.ReplicationURL); why != nil {
+		return fmt.Errorf("pages expire after --cache-ttl: %w", why)
 	}
 	return nil
 }

@@ -17,64 +17,68 @@ import (
 	"listedge/internal/fleet"
 	"listedge/internal/remedy"
 	"listedge/limiter"
+	originadmin "listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
-// Examination is what Examine has found.
-type Examination struct {
-	Checks   []admin.CheckState
-	Database string // which the fleet follows; empty = not known
-	Epoch    string // "epoch " and that of its log of changes, or "epoch none"; empty = not known
-}
+// followerConnections are those of the follower, which are not in the pools.
+const followerConnections = 2
 
 // Examine runs the checks of a node's servers, without a node: it joins no fleet and follows no
-// changes. Replicas are no part of it. An error is a setting that cannot work.
-func Examine(ctx context.Context, o Options) (e Examination, err error) {
-	o.FreshnessBound, o.QueryTimeout, o.DatabaseConnections, o.ReplicaURL = time.Second, postgres.KeyTimeout, 1, nil
+// changes. It adds what no node notices before it harms a fleet of so many nodes. An error is a
+// setting that cannot work.
+func Examine(ctx context.Context, o Options, nodes int) (s admin.State, err error) {
+	connections := o.DatabaseConnections + postgres.KeyConnections + postgres.UsageConnections + followerConnections
+	o.ReplicationURL = cmp.Or(o.ReplicationURL, o.DatabaseURL)
+	o.FreshnessBound, o.QueryTimeout, o.DatabaseConnections = time.Second, postgres.KeyTimeout, 1
 	n, err := newNode(o)
 	if err != nil {
-		return e, err
+		return s, err
 	}
 	defer n.redis.close()
 	err = n.openDatabase(ctx, nil)
 	if err != nil {
-		return e, err
+		return s, err
 	}
 	defer func() { _ = n.database.Close(ctx) }()
 	soon, cancel := context.WithTimeout(ctx, postgres.ConnectTimeout)
 	defer cancel()
-	server, failed := postgres.IdentifyAt(soon, cmp.Or(o.ReplicationURL, o.DatabaseURL))
+	server, failed := postgres.IdentifyAt(soon, o.ReplicationURL)
 	if errors.Is(failed, postgres.ErrParameter) {
-		return e, failed
+		return s, failed
 	}
 	n.finder.Found(server, failed)
-	if failed == nil {
-		e.Database = server.Identity.String()
-	}
-	checks := n.checks()
 	if n.changes != nil {
 		if epoch, err := n.changes.Epoch(ctx); err == nil && failed == nil {
-			e.Epoch = "epoch " + cmp.Or(epoch, "none")
+			s.Self.Epoch = cmp.Or(epoch, "none")
 			n.followed.ObserveEpoch(epoch)
 		}
 		close(n.followed.Known)
 		claim := fleet.NewClaim(n.redis.log, n.followed)
 		n.claim = func(ctx context.Context) (other string) { other, _ = claim.Other(ctx); return other }
-		i := slices.IndexFunc(checks, func(c admin.Check) bool { return c.Name == "Redis" })
-		checks[i].Run, checks[i].Fine = n.tryRedis, "the user has all rights that a node needs"
-		checks = append(checks, admin.Check{Name: "Redis maxmemory", After: []string{"Redis"}, Broken: "pages may take all memory of the machine",
-			Run: n.askRedis(func(memory map[string]string) error {
-				if memory["maxmemory"] == "0" {
-					return remedy.Add(errors.New("maxmemory is not set"), "set maxmemory")
-				}
-				return nil
-			}), Fine: "it is set"})
 	}
-	e.Checks = admin.Examine(checks)
+	var risks []originadmin.Risk
+	s.Checks = admin.Examine(append(n.checks(), admin.Check{Name: "settings", After: []string{"Postgres"}, Broken: "the settings of Postgres are not read",
+		Ask: func(ctx context.Context) (err error) {
+			risks, err = originadmin.Risks(ctx, n.database.Keys.Pool, o.Region, connections, nodes)
+			return err
+		}}))
+	for _, r := range risks {
+		c := admin.CheckState{Check: admin.Check{Name: r.Subject, Fine: r.Fine}, Remedy: r.Remedy}
+		if r.Grave {
+			c.Effect = admin.Starts
+		}
+		if r.Why != nil {
+			c.Why = *r.Why
+		}
+		s.Checks = append(s.Checks, c)
+	}
+	database, _ := n.followed.MarshalText()
+	s.Settings = map[string]any{"database": string(database)}
 	if len(n.wrongSetting) > 0 {
 		err = <-n.wrongSetting
 	}
-	return e, err
+	return s, err
 }
 
 // tryRedis sends Redis all commands of nodes, with keys that begin with a prefix that no node uses.
