@@ -3,7 +3,7 @@
 //
 //	flags.go, listen.go, redis.go ──► node.go: wires, starts, stops
 //	checks.go ──► /readyz, the log, the status page, the doctor
-//	roster.go, state.go ──► the status pages of the other nodes
+//	roster.go ──► the status pages of the other nodes
 package node
 
 import (
@@ -13,9 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"listedge/cache"
@@ -63,8 +61,8 @@ type Node struct {
 
 	probes []func(context.Context) // each tries a server that has failed
 
-	known atomic.Pointer[knownFleet]           // the fleet's nodes, as last read; nil = not yet
-	claim func(context.Context) (other string) // the database that the fleet follows and this node does not; only checkFleet uses it
+	roster *roster                              // nil = there is no Redis
+	claim  func(context.Context) (other string) // the database that the fleet follows and this node does not; only checkFleet uses it
 
 	wrongSetting chan error // has a setting with which the node will never start
 }
@@ -235,9 +233,52 @@ func (n *Node) openAdmin() {
 	o := admin.Options{Names: adminNames(settings), Metrics: n.metrics.Handler(), Log: log, Records: n.server.Records, Settings: settings,
 		Health: n.health, Self: n.state, Keys: n.busiestKeys}
 	if n.redis.pages != nil {
-		o.Fleet = n.fleet
+		n.roster = &roster{redis: n.redis.log, followed: n.followed, state: n.state}
+		o.Fleet = n.roster.nodes
 	}
 	n.admin = admin.NewServer(o, slog.NewLogLogger(log, slog.LevelWarn))
+}
+
+// name is what tells this node from others: --node-id, or else the machine's name with the port
+// of the admin listener. A node that is started again has the same name.
+func (n *Node) name() string {
+	if n.options.NodeID != "" {
+		return n.options.NodeID
+	}
+	host, _ := os.Hostname()
+	_, port, _ := net.SplitHostPort(n.options.Private.Addr().String())
+	return net.JoinHostPort(host, port)
+}
+
+// state returns the state of this node for the status pages of all nodes.
+func (n *Node) state() admin.NodeState {
+	s := admin.NodeState{Name: n.name(), Version: n.options.Version, Revision: n.options.Revision, Started: n.started,
+		Ready: n.health.Ready(), Mode: n.Cache.Mode().String(), Down: []string{}, Counts: n.metrics.Edge.Totals()}
+	if n.Cache.Mode() != cache.ModeTTL {
+		s.Proof = new(n.Cache.ProofAge().Seconds())
+	}
+	s.Follower = n.follower != nil && n.follower.Stats().Following
+	for _, c := range n.health.States() {
+		if c.Light && c.Checked && !c.Up {
+			s.Down = append(s.Down, c.Name)
+		}
+	}
+	s.Nodes = n.limiter.Stats().Nodes
+	if n.feed != nil {
+		s.Epoch = n.feed.Stats().Epoch
+	}
+	return s
+}
+
+// busiestKeys returns the keys with the most requests in the last seconds, the busiest first.
+func (n *Node) busiestKeys() []admin.KeyState {
+	uses := n.usage.Stats().Busiest
+	all := make([]admin.KeyState, len(uses))
+	for i, use := range uses {
+		l := n.server.Keys.Label(use.ID)
+		all[i] = admin.KeyState{ID: use.ID.String(), Prefix: l.Prefix, Name: l.Name, Workspace: use.Workspace.String(), Requests: use.Requests, Refused: use.Refused}
+	}
+	return all
 }
 
 // adminNames are host names by which requests may reach the admin listener: the host of
@@ -273,7 +314,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	}
 	if n.redis.pages != nil {
 		background.Go(func() { n.finder.Run(running) })
-		background.Go(func() { n.enroll(running) })
+		background.Go(func() { n.roster.run(running) })
 	}
 	n.logger.Info("listening", "version", n.options.Version, "public", n.options.Public.Addr().String(),
 		"admin", n.options.Private.Addr().String(), "maxConnections", n.maxConnections)
@@ -325,13 +366,9 @@ func (n *Node) leave() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
 	defer cancel()
-	if n.redis.pages != nil {
-		nodes, _, err := readRoster(ctx, n.redis.log, n.followed.Prefix(), rosterSilence)
-		if err != nil || slices.ContainsFunc(nodes, func(e rosterEntry) bool { return e.Fleet == "" || e.Fleet == n.followed.Digest() }) {
-			return
-		}
+	if n.roster == nil || n.roster.isEmpty(ctx) {
+		n.follower.Leave(ctx)
 	}
-	n.follower.Leave(ctx)
 }
 
 // close closes the server and then the layers below it. The cache is closed only if all

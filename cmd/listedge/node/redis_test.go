@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"listedge/edge/admin"
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox/redistest"
 )
 
@@ -57,14 +58,14 @@ func TestCallsToRedisAreTimed(t *testing.T) {
 // The roster has the nodes that wrote an entry lately, also after Redis' clock has gone back.
 func TestTheRosterHasWhoWroteLately(t *testing.T) {
 	_, client := redistest.Start(t)
-	ctx := context.Background()
+	ctx, r := context.Background(), &roster{redis: client, followed: &fleet.Followed{}}
 	for name, seen := range map[string]time.Duration{"now": 0, "old": -time.Hour, "future": time.Hour} {
 		entry, _ := json.Marshal(rosterEntry{NodeState: admin.NodeState{Name: name}, Seen: time.Now().Add(seen).UnixMilli()})
-		if err := client.HSet(ctx, rosterKey("listedge:"), name, entry, "damaged", "{").Err(); err != nil {
+		if err := client.HSet(ctx, r.key(), name, entry, "damaged", "{").Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	entries, others, err := readRoster(ctx, client, "listedge:", rosterSilence)
+	entries, others, err := r.read(ctx, rosterSilence)
 	if slices.Sort(others); err != nil || len(entries) != 1 || entries[0].Name != "now" || !slices.Equal(others, []string{"damaged", "future", "old"}) {
 		t.Errorf("%+v, others %v, %v", entries, others, err)
 	}

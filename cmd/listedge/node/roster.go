@@ -6,18 +6,15 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"net"
-	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"listedge/edge/admin"
+	"listedge/internal/fleet"
 )
-
-// The roster is a hash in Redis in which each node of a fleet writes its state, so that the
-// status page of any node shows all nodes.
 
 const (
 	rosterEvery = 5 * time.Second // how often a node writes its entry
@@ -30,9 +27,6 @@ const (
 	rosterReads = 4
 )
 
-// rosterKey is the key of the roster of the fleet whose keys in Redis have the prefix.
-func rosterKey(prefix string) string { return prefix + "{changes}:nodes" }
-
 // rosterEntry is what a node writes about itself into Redis.
 type rosterEntry struct {
 	admin.NodeState
@@ -40,62 +34,67 @@ type rosterEntry struct {
 	Fleet string `json:"fleet,omitempty"` // the identity of the database whose changes it follows, as a digest
 }
 
-// enroll writes this node's entry into the roster every rosterEvery until ctx ends, and then
-// removes it. Failures are not reported: checks say that Redis is away, and a missing entry
-// harms nothing.
-func (n *Node) enroll(ctx context.Context) {
-	key := rosterKey(n.followed.Prefix())
+// roster is a hash in Redis in which each node of a fleet writes its state, so that the status page
+// of any node shows all nodes.
+type roster struct {
+	redis    redis.UniversalClient
+	followed *fleet.Followed
+	state    func() admin.NodeState // of this node
+
+	known atomic.Pointer[knownFleet] // the fleet's nodes, as last read; nil = not yet
+}
+
+// knownFleet is what the roster said when it was read.
+type knownFleet struct {
+	nodes []admin.NodeState
+	at    time.Time
+}
+
+func (r *roster) key() string { return r.followed.Prefix() + "{changes}:nodes" }
+
+// run writes this node's entry every rosterEvery until ctx ends, and then removes it. Failures are
+// not reported: checks say that Redis is away, and a missing entry harms nothing.
+func (r *roster) run(ctx context.Context) {
 	own, writes := rand.Text(), 0 // own is the field of this node in the hash
 	repeat(ctx, rosterEvery, func(ctx context.Context) {
-		n.writeEntry(ctx, key, own)
+		r.write(ctx, own)
 		if writes%rosterReads == 0 {
-			n.fleet(ctx) // remembers it, and removes old entries
+			r.nodes(ctx) // remembers them, and removes old entries
 		}
 		writes++
 	})
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), rosterTimeout)
 	defer cancel()
-	_ = n.redis.log.HDel(last, key, own).Err()
+	_ = r.redis.HDel(last, r.key(), own).Err()
 }
 
-// name is what tells this node from others: --node-id, or else the machine's name with the port
-// of the admin listener. A node that is started again has the same name.
-func (n *Node) name() string {
-	if n.options.NodeID != "" {
-		return n.options.NodeID
-	}
-	host, _ := os.Hostname()
-	_, port, _ := net.SplitHostPort(n.options.Private.Addr().String())
-	return net.JoinHostPort(host, port)
-}
-
-// writeEntry writes this node's state into the field own of the roster, in two round trips.
-func (n *Node) writeEntry(ctx context.Context, key, own string) {
+// write writes this node's state into the field own, in two round trips.
+func (r *roster) write(ctx context.Context, own string) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
-	now, err := n.redis.log.Time(ctx).Result()
+	now, err := r.redis.Time(ctx).Result()
 	if err != nil {
 		return
 	}
-	text, _ := json.Marshal(rosterEntry{n.state(), now.UnixMilli(), n.followed.Digest()})
-	_, err = n.redis.log.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.HSet(ctx, key, own, text)
-		p.PExpire(ctx, key, rosterLife)
+	text, _ := json.Marshal(rosterEntry{r.state(), now.UnixMilli(), r.followed.Digest()})
+	_, err = r.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.HSet(ctx, r.key(), own, text)
+		p.PExpire(ctx, r.key(), rosterLife)
 		return nil
 	})
 	if redis.HasErrorPrefix(err, "WRONGTYPE") { // damaged: the next write makes it anew
-		_ = n.redis.log.Del(ctx, key).Err()
+		_ = r.redis.Del(ctx, r.key()).Err()
 	}
 }
 
-// readRoster returns the entries of nodes that are not older than oldest, sorted by name, the
-// youngest of a name first, and the fields of all others. One as far in the future is another:
-// Redis' clock has gone back, and the entry of a node that has ended would never be old.
-func readRoster(ctx context.Context, client redis.UniversalClient, prefix string, oldest time.Duration) (entries []rosterEntry, others []string, err error) {
+// read returns the entries of nodes that are not older than oldest, sorted by name, the youngest of
+// a name first, and the fields of all others. One as far in the future is another: Redis' clock has
+// gone back, and the entry of a node that has ended would never be old.
+func (r *roster) read(ctx context.Context, oldest time.Duration) (entries []rosterEntry, others []string, err error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
-	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		now, all = p.Time(ctx), p.HGetAll(ctx, rosterKey(prefix))
+	_, err = r.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		now, all = p.Time(ctx), p.HGetAll(ctx, r.key())
 		return nil
 	})
 	if err != nil {
@@ -113,4 +112,44 @@ func readRoster(ctx context.Context, client redis.UniversalClient, prefix string
 	}
 	slices.SortFunc(entries, func(a, b rosterEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Age, b.Age)) })
 	return entries, others, nil
+}
+
+// nodes returns the states that the nodes of the same database wrote last, by their names. While
+// Redis does not answer, they are those that it said last, and older.
+func (r *roster) nodes(ctx context.Context) []admin.NodeState {
+	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
+	defer cancel()
+	now := time.Now()
+	entries, old, err := r.read(ctx, rosterLife)
+	if err != nil {
+		known := r.known.Load()
+		if known == nil {
+			return nil
+		}
+		nodes := slices.Clone(known.nodes)
+		for i := range nodes {
+			nodes[i].Age += now.Sub(known.at).Seconds()
+		}
+		return nodes
+	}
+	if len(old) > 0 { // nodes that ended without removing theirs
+		_ = r.redis.HDel(ctx, r.key(), old...).Err()
+	}
+	var nodes []admin.NodeState
+	for _, e := range entries {
+		if e.Fleet == r.followed.Digest() {
+			nodes = append(nodes, e.NodeState)
+		}
+	}
+	// A node that was killed and started again has two entries, the younger first.
+	nodes = slices.CompactFunc(nodes, func(a, b admin.NodeState) bool { return a.Name == b.Name })
+	r.known.Store(&knownFleet{nodes, now})
+	return nodes
+}
+
+// isEmpty says whether no node of the fleet has written lately, nor one that does not know its fleet
+// yet. It is not while Redis does not answer.
+func (r *roster) isEmpty(ctx context.Context) bool {
+	nodes, _, err := r.read(ctx, rosterSilence)
+	return err == nil && !slices.ContainsFunc(nodes, func(e rosterEntry) bool { return e.Fleet == "" || e.Fleet == r.followed.Digest() })
 }
