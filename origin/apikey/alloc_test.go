@@ -1,17 +1,18 @@
 //go:build !race
 
-package apikey
+package apikey_test
 
 import (
 	"testing"
 	"time"
 
 	"listedge/internal/boottime"
+	"listedge/origin/apikey"
 )
 
 // The race detector allocates on its own account, hence the build tag.
 func TestAKnownKeyAllocatesNothing(t *testing.T) {
-	c := NewCache(newKeyTable(1).lookup, func(Key, *int) {}, time.Minute, boottime.New())
+	c := apikey.NewCache(newKeyTable(1).lookup, func(apikey.Key, *int) {}, time.Minute, boottime.New())
 	defer c.Close()
 	text, known := textNumber(0), true
 	authenticate := func() {

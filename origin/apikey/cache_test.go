@@ -1,4 +1,4 @@
-package apikey
+package apikey_test
 
 import (
 	"context"
@@ -18,25 +18,15 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/lists"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
-
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
-func must1[T any](v T, err error) T {
-	must(err)
-	return v
-}
 
 // keyTable is the table of keys as a cache's look-ups see it, in virtual time.
 type keyTable struct {
 	mu      sync.Mutex
-	keys    map[Hash]Key
-	queries [][]Hash
+	keys    map[apikey.Hash]apikey.Key
+	queries [][]apikey.Hash
 	runs    []string      // the run that each query wants
 	delay   time.Duration // between a query's snapshot and its answer
 	hung    bool          // no answers
@@ -44,9 +34,9 @@ type keyTable struct {
 }
 
 func newKeyTable(keys int) *keyTable {
-	table := &keyTable{keys: map[Hash]Key{}}
+	table := &keyTable{keys: map[apikey.Hash]apikey.Key{}}
 	for n := range keys {
-		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: number(1 << 20), Scopes: 1 << lists.Items, Limit: DefaultLimit, Label: Label{Name: fmt.Sprint(n)},
+		table.keys[hashNumber(n)] = apikey.Key{ID: number(n), Workspace: number(1 << 20), Scopes: 1 << lists.Items, Limit: apikey.DefaultLimit, Label: apikey.Label{Name: fmt.Sprint(n)},
 			StartedAt: unique.Make("")}
 	}
 	return table
@@ -54,26 +44,23 @@ func newKeyTable(keys int) *keyTable {
 
 // textNumber is the text of the nth key.
 func textNumber(n int) []byte {
-	random := fmt.Appendf(nil, "%0*d", keyRandom, n)
-	sum := keyChecksum(random)
-	return slices.Concat([]byte(keyPrefix), random, sum[:])
+	random := fmt.Appendf(nil, "%0*d", apikey.KeyRandom, n)
+	sum := apikey.KeyChecksum(random)
+	return slices.Concat([]byte(apikey.KeyPrefix), random, sum[:])
 }
 
-func hashNumber(n int) Hash {
-	hash, ok := HashOf(textNumber(n))
+func hashNumber(n int) apikey.Hash {
+	hash, ok := apikey.HashOf(textNumber(n))
 	if !ok {
 		panic("BUG: not a key: " + string(textNumber(n)))
 	}
 	return hash
 }
 
-// number is the id of the nth row.
-func number(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n)) }
-
-func (s *keyTable) lookup(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error) {
+func (s *keyTable) lookup(ctx context.Context, hashes []apikey.Hash, run string) (map[apikey.Hash]apikey.Key, error) {
 	s.mu.Lock()
 	s.queries, s.runs = append(s.queries, hashes), append(s.runs, run)
-	found := map[Hash]Key{}
+	found := map[apikey.Hash]apikey.Key{}
 	for _, hash := range hashes {
 		if key, ok := s.keys[hash]; ok {
 			found[hash] = key
@@ -98,7 +85,7 @@ func (s *keyTable) change(do func(*keyTable)) {
 	do(s)
 }
 
-func (s *keyTable) set(n int, edit func(*Key)) {
+func (s *keyTable) set(n int, edit func(*apikey.Key)) {
 	s.change(func(s *keyTable) {
 		key := s.keys[hashNumber(n)]
 		edit(&key)
@@ -114,14 +101,15 @@ func (s *keyTable) queryCount() int {
 
 // ring is a cache whose values are the numbers of the attach calls that made them.
 type ring struct {
-	*Cache[int64]
+	*apikey.Cache[int64]
 	attached atomic.Int64
-	server   string // which is followed
+	server   string    // which is followed
+	until    time.Time // of the last proof
 }
 
 // known is what a request that needs no look-up gets.
-func (r *ring) known(n int) (key Key, value int64, ok bool) {
-	if e := r.valid(hashNumber(n)); e != nil {
+func (r *ring) known(n int) (key apikey.Key, value int64, ok bool) {
+	if e := r.Valid(hashNumber(n)); e != nil {
 		return e.Key, e.Value, true
 	}
 	return key, value, false
@@ -132,17 +120,20 @@ func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *tes
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &ring{}
-		r.Cache = NewCache(table.lookup, func(_ Key, value *int64) { *value = r.attached.Add(1) }, grace, boottime.New())
+		r.Cache = apikey.NewCache(table.lookup, func(_ apikey.Key, value *int64) { *value = r.attached.Add(1) }, grace, boottime.New())
 		defer r.Close()
 		test(t, r)
 	})
 }
 
+// trusted says of a client that it has not sent many unknown keys.
+func trusted() bool { return false }
+
 // use is what a request does with its key.
-func (r *ring) use(n int) (Key, error) {
-	e, err := r.Authenticate(textNumber(n), func() bool { return false })
+func (r *ring) use(n int) (apikey.Key, error) {
+	e, err := r.Authenticate(textNumber(n), trusted)
 	if err != nil {
-		return Key{}, err
+		return apikey.Key{}, err
 	}
 	return e.Key, nil
 }
@@ -150,11 +141,11 @@ func (r *ring) use(n int) (Key, error) {
 func TestAKeyInUseNeverWaits(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		if _, _, ok := r.known(0); ok || r.find(hashNumber(0)) != nil {
+		if _, _, ok := r.known(0); ok || r.Find(hashNumber(0)) != nil {
 			t.Fatal("known before it was asked for")
 		}
-		e, err := r.load(t.Context(), hashNumber(0), ordinaryKey)
-		if err != nil || e.Key.ID != number(0) || e.Value != 1 || r.find(hashNumber(0)) == nil {
+		e, err := r.Authenticate(textNumber(0), trusted)
+		if err != nil || e.Key.ID != number(0) || e.Value != 1 || r.Find(hashNumber(0)) == nil {
 			t.Fatalf("%+v, %v", e, err)
 		}
 		for range 600 { // a minute
@@ -164,7 +155,7 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 			}
 		}
 		synctest.Wait() // a refresh may be due at this very moment
-		if n := table.queryCount(); n > int(time.Minute/refreshEvery)+1 || r.attached.Load() != 1 {
+		if n := table.queryCount(); n > int(time.Minute/apikey.RefreshEvery)+1 || r.attached.Load() != 1 {
 			t.Errorf("%d queries, attached %d times", n, r.attached.Load())
 		}
 		if s := r.Stats(); s.Hits != 600 || s.Loaded != 1 || s.Known != 1 || s.Queries != uint64(table.queryCount()) || s.WithinGrace+s.Failures+s.Unknown != 0 {
@@ -178,8 +169,8 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
 	for _, pause := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond,
 		990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
-		for delay, most := range map[time.Duration]time.Duration{0: maxAge, 30 * time.Millisecond: maxAge, recentTimeout - time.Millisecond: maxAge,
-			800 * time.Millisecond: recentAge} {
+		for delay, most := range map[time.Duration]time.Duration{0: apikey.MaxAge, 30 * time.Millisecond: apikey.MaxAge, apikey.RecentTimeout - time.Millisecond: apikey.MaxAge,
+			800 * time.Millisecond: apikey.RecentAge} {
 			table := newKeyTable(1)
 			table.delay = delay
 			inRing(t, table, 5*time.Minute, func(t *testing.T, r *ring) {
@@ -190,8 +181,8 @@ func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
 					}
 				}
 				boottimetest.Pass(time.Duration(random.Int64N(int64(pause))))
-				table.set(0, func(k *Key) { k.Revoked = true })
-				for revoked := time.Now(); time.Since(revoked) < 2*recentAge+3*pause; boottimetest.Pass(pause) {
+				table.set(0, func(k *apikey.Key) { k.Revoked = true })
+				for revoked := time.Now(); time.Since(revoked) < 2*apikey.RecentAge+3*pause; boottimetest.Pass(pause) {
 					key, err := r.use(0)
 					if err != nil || !key.Revoked && time.Since(revoked) > most {
 						t.Fatalf("pause %v, delay %v: %+v, %v, %v after the revocation", pause, delay, key, err, time.Since(revoked))
@@ -206,7 +197,7 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		for n := range int64(5) {
-			table.set(0, func(k *Key) { k.Limit.Burst = 100 + n })
+			table.set(0, func(k *apikey.Key) { k.Limit.Burst = 100 + n })
 			for range 30 {
 				boottimetest.Pass(50 * time.Millisecond)
 				must1(r.use(0))
@@ -217,12 +208,12 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if n := len(r.rows[number(0)]); n != 1 || r.Stats().Known != 1 {
+		if n := r.EntriesOf(number(0)); n != 1 || r.Stats().Known != 1 {
 			t.Errorf("%d entries of the key's row, %d in all", n, r.Stats().Known)
 		}
 		table.change(func(s *keyTable) { clear(s.keys) })
-		boottimetest.Pass(2 * maxAge)
-		if _, err := r.use(0); !errors.Is(err, ErrUnknown) || r.find(hashNumber(0)) != nil {
+		boottimetest.Pass(2 * apikey.MaxAge)
+		if _, err := r.use(0); !errors.Is(err, apikey.ErrUnknown) || r.Find(hashNumber(0)) != nil {
 			t.Errorf("deleted: %v", err)
 		}
 	})
@@ -231,10 +222,10 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 func TestAKeyIsKnownAsSoonAsItIsCreated(t *testing.T) {
 	table := newKeyTable(0)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		if _, err := r.use(7); !errors.Is(err, ErrUnknown) || r.find(hashNumber(7)) != nil {
+		if _, err := r.use(7); !errors.Is(err, apikey.ErrUnknown) || r.Find(hashNumber(7)) != nil {
 			t.Fatal(err)
 		}
-		table.set(7, func(k *Key) { k.ID = number(7) })
+		table.set(7, func(k *apikey.Key) { k.ID = number(7) })
 		if key, err := r.use(7); err != nil || key.ID != number(7) {
 			t.Errorf("%+v, %v", key, err)
 		}
@@ -269,7 +260,7 @@ func TestLookupsAreCollapsed(t *testing.T) {
 				t.Errorf("%d requests for %d keys: %d queries, attached %d times", c.requests, c.keys, n, r.attached.Load())
 			}
 			for _, query := range table.queries {
-				if len(query) > lookupBatch {
+				if len(query) > apikey.LookupBatch {
 					t.Errorf("%d keys in one query", len(query))
 				}
 			}
@@ -281,30 +272,26 @@ func TestTheBacklogIsBounded(t *testing.T) {
 	table := newKeyTable(0)
 	table.hung = true
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		load := func(n int) {
 			all.Go(func() {
-				if _, err := r.load(ctx, hashNumber(n), ordinaryKey); !errors.Is(err, postgres.ErrUnavailable) {
+				if _, err := r.Authenticate(textNumber(n), trusted); !errors.Is(err, postgres.ErrUnavailable) {
 					t.Error(err)
 				}
 			})
 		}
 		load(0)
 		synctest.Wait() // it is being asked for
-		for n := range lookupBacklog {
+		for n := range apikey.LookupBacklog {
 			load(1 + n)
 		}
 		synctest.Wait()
-		if _, err := r.load(ctx, hashNumber(1<<40), ordinaryKey); !errors.Is(err, postgres.ErrOverloaded) {
+		if _, err := r.Authenticate(textNumber(1<<40), trusted); !errors.Is(err, postgres.ErrOverloaded) {
 			t.Errorf("beyond the backlog: %v", err)
 		}
-		short, end := context.WithTimeout(ctx, time.Millisecond)
-		defer end()
-		if _, err := r.load(short, hashNumber(1), ordinaryKey); !errors.Is(err, postgres.ErrUnavailable) {
+		if _, err := r.Authenticate(textNumber(1), trusted); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Errorf("for a key that waits already: %v", err)
 		}
-		cancel()
 		all.Wait()
 	})
 }
@@ -316,10 +303,10 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, grace, func(t *testing.T, r *ring) {
 		must1(r.use(0))
-		if _, err := r.use(99); !errors.Is(err, ErrUnknown) {
+		if _, err := r.use(99); !errors.Is(err, apikey.ErrUnknown) {
 			t.Fatal(err)
 		}
-		table.change(func(s *keyTable) { s.err = errNotAsked })
+		table.change(func(s *keyTable) { s.err = apikey.ErrNotAsked })
 		looked := time.Now()
 		for boottimetest.Pass(time.Millisecond); time.Since(looked) < grace+10*time.Second; boottimetest.Pass(100 * time.Millisecond) {
 			key, err := r.use(0)
@@ -329,10 +316,10 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 			case age > grace && !errors.Is(err, postgres.ErrUnavailable):
 				t.Fatalf("after %v: %+v, %v", age, key, err)
 			}
-			if _, err := r.use(55); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, ErrUnknown) {
+			if _, err := r.use(55); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, apikey.ErrUnknown) {
 				t.Fatalf("a key not known here: %v", err)
 			}
-			if l, none := r.Label(number(0)), r.Label(number(55)); l.Name != "0" || none != (Label{}) {
+			if l, none := r.Label(number(0)), r.Label(number(55)); l.Name != "0" || none != (apikey.Label{}) {
 				t.Fatalf("the labels of a known key and of one not known here: %v, %v", l, none)
 			}
 		}
@@ -353,10 +340,10 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 // a key in use is not an unused one.
 func TestKeysInUseAreNotForgottenDuringAnOutage(t *testing.T) {
 	table := newKeyTable(1)
-	inRing(t, table, 10*idleTTL, func(t *testing.T, r *ring) {
+	inRing(t, table, 10*apikey.IdleTTL, func(t *testing.T, r *ring) {
 		must1(r.use(0))
 		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
-		for began := time.Now(); time.Since(began) < 3*idleTTL; boottimetest.Pass(5 * time.Second) {
+		for began := time.Now(); time.Since(began) < 3*apikey.IdleTTL; boottimetest.Pass(5 * time.Second) {
 			if _, err := r.use(0); err != nil {
 				t.Fatalf("after %v: %v", time.Since(began), err)
 			}
@@ -371,7 +358,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 		for n := range 50 {
 			must1(r.use(n))
 		}
-		boottimetest.Pass(2 * maxAge)
+		boottimetest.Pass(2 * apikey.MaxAge)
 		table.change(func(s *keyTable) { s.hung = true })
 		for range 3 {
 			began := time.Now()
@@ -384,7 +371,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if waited := time.Since(began); waited > recentTimeout {
+			if waited := time.Since(began); waited > apikey.RecentTimeout {
 				t.Errorf("waited %v", waited)
 			}
 			began = time.Now()
@@ -396,18 +383,16 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 			if waited := time.Since(began); waited != 0 {
 				t.Errorf("waited %v after a wait in vain", waited)
 			}
-			boottimetest.Pass(waitPause)
+			boottimetest.Pass(apikey.WaitPause)
 		}
 		// A key not known here waits as long as its request allows, and no longer.
-		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-		defer cancel()
 		began := time.Now()
-		if _, err := r.load(ctx, hashNumber(99), ordinaryKey); !errors.Is(err, postgres.ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
+		if _, err := r.use(99); !errors.Is(err, postgres.ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		table.change(func(s *keyTable) { s.hung = false })
-		table.set(3, func(k *Key) { k.Revoked = true })
-		boottimetest.Pass(lookupTimeout + waitPause)
+		table.set(3, func(k *apikey.Key) { k.Revoked = true })
+		boottimetest.Pass(apikey.LookupTimeout + apikey.WaitPause)
 		if key, err := r.use(3); err != nil || !key.Revoked {
 			t.Errorf("after the return: %+v, %v", key, err)
 		}
@@ -420,23 +405,23 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		must1(r.use(0))
-		boottimetest.Pass(refreshEvery * 3 / 2)
-		table.change(func(s *keyTable) { s.delay = refreshEvery })
+		boottimetest.Pass(apikey.MaxAge + apikey.RefreshEvery*15/8) // it has not been used for so long that the refresher lets it get old
+		table.change(func(s *keyTable) { s.delay = apikey.RefreshEvery })
 		before := table.queryCount()
 		var slow sync.WaitGroup
-		slow.Go(func() { _, _ = r.load(context.Background(), hashNumber(0), ordinaryKey) })
+		slow.Go(func() { _, _ = r.use(0) })
 		synctest.Wait()
 		if table.queryCount() != before+1 {
 			t.Fatalf("%d queries", table.queryCount()-before)
 		}
-		table.set(0, func(k *Key) { k.Revoked = true })
+		table.set(0, func(k *apikey.Key) { k.Revoked = true })
 		table.change(func(s *keyTable) { s.delay = 0 })
-		boottimetest.Pass(refreshEvery * 3 / 4) // the refresher has asked meanwhile
-		for range 20 {                          // and the request notices late
+		boottimetest.Pass(apikey.RefreshEvery * 3 / 4) // the refresher has asked meanwhile
+		for range 20 {                                 // and the request notices late
 			if key, err := r.use(0); err != nil || !key.Revoked {
 				t.Fatalf("revoked, and then not: %+v, %v", key, err)
 			}
-			boottimetest.Pass(refreshEvery / 10)
+			boottimetest.Pass(apikey.RefreshEvery / 10)
 		}
 		slow.Wait()
 	})
@@ -446,7 +431,7 @@ func TestCloseWaitsForLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newKeyTable(1)
 		var ended atomic.Bool
-		slow := func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error) {
+		slow := func(ctx context.Context, hashes []apikey.Hash, run string) (map[apikey.Hash]apikey.Key, error) {
 			found, err := table.lookup(ctx, hashes, run)
 			if len(hashes) == 1 && hashes[0] == hashNumber(7) {
 				<-ctx.Done()
@@ -456,26 +441,77 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			}
 			return found, err
 		}
-		r := NewCache(slow, func(k Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
-		if _, err := r.load(t.Context(), hashNumber(0), ordinaryKey); err != nil {
+		r := apikey.NewCache(slow, func(k apikey.Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
+		if _, err := r.Authenticate(textNumber(0), trusted); err != nil {
 			t.Fatal(err)
 		}
 		answer := make(chan error, 1)
-		go func() { _, err := r.load(context.Background(), hashNumber(7), ordinaryKey); answer <- err }()
+		go func() { _, err := r.Authenticate(textNumber(7), trusted); answer <- err }()
 		synctest.Wait()
 		r.Close()
 		if !ended.Load() {
 			t.Error("Close did not wait")
 		}
-		if err := <-answer; err == nil || errors.Is(err, ErrUnknown) {
+		if err := <-answer; err == nil || errors.Is(err, apikey.ErrUnknown) {
 			t.Errorf("the look-up under way: %v", err)
 		}
-		if _, err := r.load(t.Context(), hashNumber(8), ordinaryKey); !errors.Is(err, postgres.ErrUnavailable) {
+		if _, err := r.Authenticate(textNumber(8), trusted); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Errorf("after Close: %v", err)
 		}
-		if e, err := r.load(t.Context(), hashNumber(0), ordinaryKey); err != nil || e.Value != number(0) {
+		if e, err := r.Authenticate(textNumber(0), trusted); err != nil || e.Value != number(0) {
 			t.Errorf("known before Close: %+v, %v", e, err)
 		}
 		r.Close() // twice is once
+	})
+}
+
+// flood looks up so many invented keys in each millisecond until stopped.
+func (r *ring) flood(t *testing.T, perTick int) (stop func()) {
+	var all sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	all.Go(func() {
+		for n := 1 << 32; ctx.Err() == nil; {
+			for range perTick {
+				n++
+				text := textNumber(n)
+				all.Go(func() {
+					if _, err := r.Authenticate(text, func() bool { return true }); !errors.Is(err, apikey.ErrUnknown) && ctx.Err() == nil {
+						t.Error(err)
+					}
+				})
+			}
+			boottimetest.Pass(time.Millisecond)
+		}
+	})
+	return func() { cancel(); all.Wait() }
+}
+
+// Ten thousand invented keys a second with right checksums: Postgres gets no
+// more than the stated number of queries, and a key that exists is found soon.
+func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
+	const good = 50
+	table := newKeyTable(good + 1)
+	table.delay = 3 * time.Millisecond
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		must1(r.use(good))
+		stop := r.flood(t, 10)
+		began := time.Now()
+		boottimetest.Pass(5 * time.Second)
+		for n := range good {
+			asked := time.Now()
+			if k, err := r.Authenticate(textNumber(n), func() bool { return n%2 == 0 }); err != nil || k.Key.ID != number(n) {
+				t.Errorf("key %d: %v", n, err)
+			}
+			if took := time.Since(asked); took > 50*time.Millisecond {
+				t.Errorf("key %d after %s", n, took)
+			}
+		}
+		boottimetest.Pass(5 * time.Second)
+		span := time.Since(began).Seconds()
+		stop()
+		bound := apikey.UnknownQueryBurst + int(apikey.UnknownQueriesPerSecond*span) + int(span/apikey.RefreshEvery.Seconds()) + 2
+		if n := table.queryCount(); n > bound {
+			t.Errorf("%d queries in %.1f s, more than %d", n, span, bound)
+		}
 	})
 }

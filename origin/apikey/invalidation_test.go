@@ -1,4 +1,4 @@
-package apikey
+package apikey_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -22,7 +23,7 @@ func (r *ring) prove(until time.Time, run string) {
 	if run != r.server {
 		r.Reset("", changefeed.ResetEpoch)
 	}
-	r.server = run
+	r.server, r.until = run, until
 	r.Beat(changefeed.Beat{Proof: changefeed.Proof{Moment: until, StartedAt: run}})
 }
 
@@ -63,7 +64,7 @@ func TestWhereChangesAreFollowedKeysInUseAreNotLookedUp(t *testing.T) {
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
 		for n := range 100 {
-			table.set(n, func(k *Key) { k.Workspace = number(1000 + n) })
+			table.set(n, func(k *apikey.Key) { k.Workspace = number(1000 + n) })
 			must1(r.use(n))
 		}
 		asked := table.queryCount()
@@ -77,13 +78,13 @@ func TestWhereChangesAreFollowedKeysInUseAreNotLookedUp(t *testing.T) {
 		if asked = table.queryCount() - asked; asked > 0 {
 			t.Errorf("%d queries in %v", asked, long)
 		}
-		for n, concerns := range []func(Key) []uuid.UUID{
-			func(k Key) []uuid.UUID { return []uuid.UUID{number(5000), k.ID} },
-			func(k Key) []uuid.UUID { return []uuid.UUID{k.Workspace} },
+		for n, concerns := range []func(apikey.Key) []uuid.UUID{
+			func(k apikey.Key) []uuid.UUID { return []uuid.UUID{number(5000), k.ID} },
+			func(k apikey.Key) []uuid.UUID { return []uuid.UUID{k.Workspace} },
 			nil,
 		} {
-			table.set(n, func(k *Key) { k.Revoked, k.Workspace = true, number(4000) })
-			kept := r.find(hashNumber(n))
+			table.set(n, func(k *apikey.Key) { k.Revoked, k.Workspace = true, number(4000) })
+			kept := r.Find(hashNumber(n))
 			if r.changed(number(6000)); !r.isKnown(n) {
 				t.Error("what concerns another has it looked up")
 			}
@@ -118,12 +119,12 @@ func TestAProofCoversLookupsAfterItsBeginning(t *testing.T) {
 		r.prove(moment, r.server) // what was published before it was read, and visible by now, is not known
 		boottimetest.Pass(time.Nanosecond)
 		_, _ = r.use(1)
-		r.provenFor(maxAge+time.Millisecond, func() {})
+		r.provenFor(apikey.MaxAge+time.Millisecond, func() {})
 		if r.isKnown(0) || !r.isKnown(1) {
 			t.Errorf("looked up before %v, after %v", r.isKnown(0), r.isKnown(1))
 		}
 		r.Reset("e", changefeed.ResetGap)
-		r.provenFor(maxAge+100*time.Millisecond, func() {})
+		r.provenFor(apikey.MaxAge+100*time.Millisecond, func() {})
 		if r.isKnown(1) {
 			t.Error("known as of a look-up that another proof was about")
 		}
@@ -157,7 +158,7 @@ func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
 		if _, err := r.use(0); err != nil || !r.isKnown(0) {
 			t.Fatal(err)
 		}
-		table.set(0, func(k *Key) { k.Revoked = true })
+		table.set(0, func(k *apikey.Key) { k.Revoked = true })
 		boottimetest.Pass(time.Nanosecond)
 		r.changed(number(0))
 		r.prove(time.Now(), "")
@@ -197,13 +198,13 @@ func TestAProofIsAsOldAsItsMoment(t *testing.T) {
 		r.join()
 		_, _ = r.use(0)
 		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable }) // the entry is not refreshed
-		boottimetest.Pass(maxAge / 2)
-		const late = maxAge / 4
+		boottimetest.Pass(apikey.MaxAge / 2)
+		const late = apikey.MaxAge / 4
 		r.prove(time.Now().Add(-late), "")
 		for _, c := range []struct {
 			after time.Duration
 			known bool
-		}{{maxAge - late, true}, {time.Millisecond, false}} {
+		}{{apikey.MaxAge - late, true}, {time.Millisecond, false}} {
 			if boottimetest.Pass(c.after); r.isKnown(0) != c.known {
 				t.Errorf("%v later: %v", c.after, !c.known)
 			}
@@ -221,14 +222,14 @@ func TestAProofCoversOneServer(t *testing.T) {
 			known            bool
 		}{{"old", "old", true}, {"old", "new", false}, {"new", "new", true}} {
 			r.prove(time.Now().Add(-time.Millisecond), c.proven)
-			table.set(0, func(k *Key) { k.StartedAt = unique.Make(c.answered) })
+			table.set(0, func(k *apikey.Key) { k.StartedAt = unique.Make(c.answered) })
 			r.allChanged()
 			boottimetest.Pass(time.Nanosecond)
 			must1(r.use(0))
 			if asked := table.queryCount(); table.runs[asked-1] != c.proven {
 				t.Errorf("round %d: a look-up wants %q, and %q is proven", round, table.runs[asked-1], c.proven)
 			}
-			r.provenFor(maxAge+time.Millisecond, func() {})
+			r.provenFor(apikey.MaxAge+time.Millisecond, func() {})
 			if known := r.isKnown(0); known != c.known {
 				t.Errorf("round %d: %v, answered by %q, proven of %q", round, known, c.answered, c.proven)
 			}
@@ -243,11 +244,11 @@ func TestAProofCoversOneServer(t *testing.T) {
 
 func TestAScheduledKeyIsLookedUp(t *testing.T) {
 	table := newKeyTable(1)
-	table.set(0, func(k *Key) { k.Scheduled = true })
+	table.set(0, func(k *apikey.Key) { k.Scheduled = true })
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
 		_, _ = r.use(0)
-		r.provenFor(maxAge+time.Millisecond, func() {})
+		r.provenFor(apikey.MaxAge+time.Millisecond, func() {})
 		if r.isKnown(0) {
 			t.Error("no change says when its time has come")
 		}
@@ -259,27 +260,10 @@ func TestAnIdleEntryIsEvictedWithItsRows(t *testing.T) {
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
 		_, _ = r.use(0)
-		r.provenFor(idleTTL+2*idleScan, func() {})
+		r.provenFor(apikey.IdleTTL+2*apikey.IdleScan, func() {})
 		synctest.Wait()
-		if len(r.entries) != 0 || len(r.rows) != 0 {
-			t.Errorf("entries %v, rows %v", r.entries, r.rows)
-		}
-	})
-}
-
-// A request may come after the scan, and find the entry after a look-up has confirmed it.
-func TestAnEntryThatIsUsedAfterTheScanIsNotEvicted(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		must1(r.use(0))
-		later := r.clock.Now() + time.Hour
-		r.scan(later)
-		_, idle := r.scan(later + 2*idleTTL)
-		if _, err := r.load(t.Context(), hashNumber(0), ordinaryKey); err != nil || len(idle) != 1 {
-			t.Fatal(idle, err)
-		}
-		if r.evictIdle(idle); r.find(hashNumber(0)) == nil {
-			t.Error("a request that was about to find it gets: no such key")
+		if rows := r.EntriesOf(number(0)); r.Stats().Known != 0 || rows != 0 {
+			t.Errorf("%d entries, %d of the row", r.Stats().Known, rows)
 		}
 	})
 }
@@ -293,13 +277,13 @@ func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 			inRing(t, table, grace, func(t *testing.T, r *ring) {
 				r.join()
 				_, _ = r.use(0)
-				r.provenFor(idleScan, func() { r.isKnown(0) })
-				proven := r.proof.Load().until
+				r.provenFor(apikey.IdleScan, func() { r.isKnown(0) })
+				proven := r.until
 				end(r)
 				table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
-				for r.clock.Now() < proven+grace+10*time.Second {
+				for time.Since(proven) < grace+10*time.Second {
 					_, err := r.use(0)
-					if age := r.clock.Now() - proven; (err == nil) != (age < grace) {
+					if age := time.Since(proven); (err == nil) != (age < grace) {
 						t.Fatalf("after %v: %v", age, err)
 					}
 					boottimetest.Pass(100 * time.Millisecond)
@@ -333,7 +317,7 @@ func TestTheWrongServerRevivesNoKey(t *testing.T) {
 				if _, err := r.use(1); err != nil {
 					t.Errorf("%s: a key that was not: %v", name, err)
 				}
-				if _, err := r.use(2); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, ErrUnknown) {
+				if _, err := r.use(2); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, apikey.ErrUnknown) {
 					t.Errorf("%s: a key that only the primary knows: %v", name, err)
 				}
 			}
@@ -370,7 +354,7 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 		} {
 			t.Run(name+", "+answer, func(t *testing.T) {
 				table := newKeyTable(2)
-				table.set(0, func(k *Key) { k.Workspace, k.Scheduled = number(1<<21), name == "a schedule" })
+				table.set(0, func(k *apikey.Key) { k.Workspace, k.Scheduled = number(1<<21), name == "a schedule" })
 				inRing(t, table, grace, func(t *testing.T, r *ring) {
 					r.join()
 					r.provenFor(100*time.Millisecond, func() { must1(r.use(0)); must1(r.use(1)) })
@@ -378,10 +362,10 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 					change(r)
 					changed := time.Now()
 					var all sync.WaitGroup
-					r.provenFor(3*recentAge, func() {
+					r.provenFor(3*apikey.RecentAge, func() {
 						all.Go(func() {
 							_, err := r.use(0)
-							if age := time.Since(changed); age < recentAge-maxAge && err != nil || age > recentAge && !errors.Is(err, postgres.ErrUnavailable) {
+							if age := time.Since(changed); age < apikey.RecentAge-apikey.MaxAge && err != nil || age > apikey.RecentAge && !errors.Is(err, postgres.ErrUnavailable) {
 								t.Errorf("%v after the change: %v", age, err)
 							}
 						})
@@ -389,9 +373,9 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 							t.Errorf("a key that was not changed waits %v after the change of another", time.Since(changed))
 						}
 					})
-					r.provenFor(requestTimeout, func() {}) // so long the last of them wait
+					r.provenFor(apikey.RequestTimeout, func() {}) // so long the last of them wait
 					all.Wait()
-					boottimetest.Pass(maxAge) // the primary may be down, so nothing can have revoked the key since
+					boottimetest.Pass(apikey.MaxAge) // the primary may be down, so nothing can have revoked the key since
 					for n := range 2 {
 						if _, err := r.use(n); err != nil {
 							t.Errorf("key %d without a proof: %v", n, err)
@@ -408,28 +392,28 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 // when the primary is up again.
 func TestNoKeyIsRefusedAtTheEndOfAnOutage(t *testing.T) {
 	for name, before := range map[string]func(*ring){
-		"a change at its end": func(r *ring) { boottimetest.Pass(3 * recentAge); r.allChanged() },
-		"a change within it":  func(r *ring) { r.allChanged(); boottimetest.Pass(3 * recentAge) },
+		"a change at its end": func(r *ring) { boottimetest.Pass(3 * apikey.RecentAge); r.allChanged() },
+		"a change within it":  func(r *ring) { r.allChanged(); boottimetest.Pass(3 * apikey.RecentAge) },
 		"a change in a moment without an outage": func(r *ring) {
-			boottimetest.Pass(3 * recentAge)
+			boottimetest.Pass(3 * apikey.RecentAge)
 			r.allChanged()
-			r.provenFor(recentAge/2, func() {})
+			r.provenFor(apikey.RecentAge/2, func() {})
 			r.Reset("", changefeed.ResetGap)
-			boottimetest.Pass(recentAge / 2)
+			boottimetest.Pass(apikey.RecentAge / 2)
 		},
-		"a schedule": func(r *ring) { boottimetest.Pass(3 * recentAge) },
+		"a schedule": func(r *ring) { boottimetest.Pass(3 * apikey.RecentAge) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newKeyTable(1)
-			table.set(0, func(k *Key) { k.Scheduled = name == "a schedule" })
+			table.set(0, func(k *apikey.Key) { k.Scheduled = name == "a schedule" })
 			inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 				r.join()
 				r.provenFor(100*time.Millisecond, func() { must1(r.use(0)) })
 				table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
 				before(r)
 				up := time.Now()
-				r.provenFor(2*recentAge, func() {
-					if _, err := r.use(0); (err == nil) != (time.Since(up) < recentAge) {
+				r.provenFor(2*apikey.RecentAge, func() {
+					if _, err := r.use(0); (err == nil) != (time.Since(up) < apikey.RecentAge) {
 						t.Errorf("%v after the outage: %v", time.Since(up), err)
 					}
 				})
@@ -447,7 +431,7 @@ func TestAResetKeepsNoChangedKeyUsable(t *testing.T) {
 		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
 		r.changed(number(0))
 		for range 2 {
-			r.provenFor(recentAge/2, func() {})
+			r.provenFor(apikey.RecentAge/2, func() {})
 			r.Reset("", changefeed.ResetGap)
 		}
 		r.provenFor(100*time.Millisecond, func() {})
@@ -471,7 +455,47 @@ func TestAnOldProofNamesNoServer(t *testing.T) {
 					t.Errorf("the look-up wants %q, not %q", last, want)
 				}
 			})
-			boottimetest.Pass(maxAge)
+			boottimetest.Pass(apikey.MaxAge)
 		}
 	})
+}
+
+// A key that was revoked while the node's machine slept is not let in when it
+// wakes: neither by its last look-up nor by the last proof.
+func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
+	for name, proven := range map[string]bool{"looked up again and again": false, "while changes are followed": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table, m := newKeyTable(2), boottimetest.NewMachine()
+				r := &ring{Cache: apikey.NewCache(table.lookup, func(apikey.Key, *int64) {}, time.Minute, m.Clock)}
+				defer r.Close()
+				r.join()
+				_, _ = r.use(0)
+				_, _ = r.use(1)
+				if proven {
+					r.provenFor(2*apikey.MaxAge, func() {})
+				}
+				if !r.isKnown(0) {
+					t.Fatal("not known before")
+				}
+				table.change(func(s *keyTable) { delete(s.keys, hashNumber(0)) })
+				m.Sleep(time.Hour)
+				if r.isKnown(0) {
+					t.Error("known by what was looked up an hour ago")
+				}
+				if proven { // a heartbeat after the sleep proves reads from before it
+					r.prove(time.Now().Add(-time.Millisecond), r.server)
+					if r.isKnown(0) {
+						t.Error("known by a proof from before")
+					}
+				}
+				if _, err := r.use(0); err != apikey.ErrUnknown {
+					t.Error(err)
+				}
+				if _, err := r.use(1); err != nil {
+					t.Errorf("a valid key: %v", err)
+				}
+			})
+		})
+	}
 }

@@ -1,4 +1,4 @@
-package apikey
+package apikey_test
 
 import (
 	"crypto/sha256"
@@ -6,17 +6,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"listedge/origin/apikey"
 )
 
 func TestKeysAreWhatTheContractSays(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
-		key := Generate()
-		hash, ok := HashOf([]byte(key))
+		key := apikey.Generate()
+		hash, ok := apikey.HashOf([]byte(key))
 		if !ok || hash != sha256.Sum256([]byte(key)) {
 			t.Fatalf("%s: %x, %v", key, hash, ok)
 		}
-		if len(key) != 43 || !strings.HasPrefix(key, "lk_") || strings.Trim(key[3:], base62) != "" || seen[key] {
+		if len(key) != 43 || !strings.HasPrefix(key, "lk_") || strings.Trim(key[3:], apikey.Base62) != "" || seen[key] {
 			t.Fatalf("%s", key)
 		}
 		seen[key] = true
@@ -26,10 +28,10 @@ func TestKeysAreWhatTheContractSays(t *testing.T) {
 // The checksum ends every slip of the pen before any look-up.
 func TestAMistypedKeyIsNoKey(t *testing.T) {
 	for range 20 {
-		key := Generate()
+		key := apikey.Generate()
 		refused := func(mistyped string) {
 			t.Helper()
-			if _, ok := HashOf([]byte(mistyped)); ok && mistyped != key {
+			if _, ok := apikey.HashOf([]byte(mistyped)); ok && mistyped != key {
 				t.Errorf("%q instead of %s", mistyped, key)
 			}
 		}
@@ -54,12 +56,12 @@ func TestAMistypedKeyIsNoKey(t *testing.T) {
 
 // A key written down once: what is stored depends on none of this changing.
 func TestTheFormOfKeysDoesNotChange(t *testing.T) {
-	random := strings.Repeat("0", keyRandom)
-	sum := keyChecksum([]byte(random))
+	random := strings.Repeat("0", apikey.KeyRandom)
+	sum := apikey.KeyChecksum([]byte(random))
 	if string(sum[:]) != "0iqUEf" {
 		t.Errorf("the checksum of %s is %s", random, sum)
 	}
-	if _, ok := HashOf([]byte("lk_" + random + string(sum[:]))); !ok {
+	if _, ok := apikey.HashOf([]byte("lk_" + random + string(sum[:]))); !ok {
 		t.Error("a key of zeros is a key")
 	}
 }
@@ -67,11 +69,11 @@ func TestTheFormOfKeysDoesNotChange(t *testing.T) {
 func TestAKeyIsValidUntilItIsRevokedOrExpires(t *testing.T) {
 	now := time.UnixMicro(1_000_000)
 	for _, c := range []struct {
-		key   Key
+		key   apikey.Key
 		valid bool
 	}{
-		{Key{}, true}, {Key{Suspended: true}, true}, {Key{Revoked: true}, false}, {Key{Revoked: true, ExpiresAt: 2_000_000}, false},
-		{Key{ExpiresAt: 1_000_001}, true}, {Key{ExpiresAt: 1_000_000}, false}, {Key{ExpiresAt: 1}, false}, {Key{ExpiresAt: -1}, false},
+		{apikey.Key{}, true}, {apikey.Key{Suspended: true}, true}, {apikey.Key{Revoked: true}, false}, {apikey.Key{Revoked: true, ExpiresAt: 2_000_000}, false},
+		{apikey.Key{ExpiresAt: 1_000_001}, true}, {apikey.Key{ExpiresAt: 1_000_000}, false}, {apikey.Key{ExpiresAt: 1}, false}, {apikey.Key{ExpiresAt: -1}, false},
 	} {
 		if c.key.Valid(now) != c.valid {
 			t.Errorf("%+v", c.key)
@@ -84,16 +86,16 @@ func TestLimitsOfRows(t *testing.T) {
 	for _, c := range []struct {
 		rate    *float64
 		burst   *int32
-		missing Limit
-		want    Limit
+		missing apikey.Limit
+		want    apikey.Limit
 	}{
-		{nil, nil, DefaultLimit, Limit{Set: true, Rate: 50, Burst: 100}}, {nil, burst(7), DefaultLimit, Limit{Set: true, Rate: 50, Burst: 7}},
-		{rate(10), nil, DefaultLimit, Limit{Set: true, Rate: 10, Burst: 20}}, {rate(10), burst(3), DefaultLimit, Limit{Set: true, Rate: 10, Burst: 3}},
-		{rate(0.1), nil, DefaultLimit, Limit{Set: true, Rate: 0.1, Burst: 1}}, {rate(0), nil, DefaultLimit, Limit{Set: true, Rate: 0, Burst: 1}},
-		{rate(1e300), nil, DefaultLimit, Limit{Set: true, Rate: 1e300, Burst: math.MaxInt32}},
-		{nil, nil, Limit{}, Limit{}}, {nil, burst(7), Limit{}, Limit{}}, {rate(2.5), burst(9), Limit{}, Limit{Set: true, Rate: 2.5, Burst: 9}},
+		{nil, nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 50, Burst: 100}}, {nil, burst(7), apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 50, Burst: 7}},
+		{rate(10), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 10, Burst: 20}}, {rate(10), burst(3), apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 10, Burst: 3}},
+		{rate(0.1), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 0.1, Burst: 1}}, {rate(0), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 0, Burst: 1}},
+		{rate(1e300), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 1e300, Burst: math.MaxInt32}},
+		{nil, nil, apikey.Limit{}, apikey.Limit{}}, {nil, burst(7), apikey.Limit{}, apikey.Limit{}}, {rate(2.5), burst(9), apikey.Limit{}, apikey.Limit{Set: true, Rate: 2.5, Burst: 9}},
 	} {
-		if got := LimitOf(c.rate, c.burst, c.missing); got != c.want {
+		if got := apikey.LimitOf(c.rate, c.burst, c.missing); got != c.want {
 			t.Errorf("%+v, want %+v", got, c.want)
 		}
 	}

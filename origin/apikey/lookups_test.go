@@ -2,64 +2,12 @@ package apikey
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/boottime"
 )
-
-// flood looks up so many invented keys in each millisecond until stopped.
-func (r *ring) flood(t *testing.T, perTick int) (stop func()) {
-	var all sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	all.Go(func() {
-		for n := 1 << 32; ctx.Err() == nil; {
-			for range perTick {
-				n++
-				hash := hashNumber(n)
-				all.Go(func() {
-					if _, err := r.load(ctx, hash, suspectKey); !errors.Is(err, ErrUnknown) && ctx.Err() == nil {
-						t.Error(err)
-					}
-				})
-			}
-			boottimetest.Pass(time.Millisecond)
-		}
-	})
-	return func() { cancel(); all.Wait() }
-}
-
-// Ten thousand invented keys a second with right checksums: Postgres gets no
-// more than the stated number of queries, and a key that exists is found soon.
-func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
-	const good = 50
-	table := newKeyTable(good + 1)
-	table.delay = 3 * time.Millisecond
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		must1(r.use(good))
-		stop := r.flood(t, 10)
-		began := time.Now()
-		boottimetest.Pass(5 * time.Second)
-		for n := range good {
-			asked := time.Now()
-			if k, err := r.load(t.Context(), hashNumber(n), []lookupPriority{suspectKey, ordinaryKey}[n%2]); err != nil || k.Key.ID != number(n) {
-				t.Errorf("key %d: %v", n, err)
-			}
-			if took := time.Since(asked); took > 50*time.Millisecond {
-				t.Errorf("key %d after %s", n, took)
-			}
-		}
-		boottimetest.Pass(5 * time.Second)
-		span := time.Since(began).Seconds()
-		stop()
-		bound := unknownQueryBurst + int(unknownQueriesPerSecond*span) + int(span/refreshEvery.Seconds()) + 2
-		if n := table.queryCount(); n > bound {
-			t.Errorf("%d queries in %.1f s, more than %d", n, span, bound)
-		}
-	})
-}
 
 func TestAQueryHasAShareForEachPriority(t *testing.T) {
 	for _, c := range []struct{ waiting, taken [lookupPriorities]int }{
@@ -75,7 +23,7 @@ func TestAQueryHasAShareForEachPriority(t *testing.T) {
 		for p, waiting := range c.waiting {
 			for range waiting {
 				n++
-				of[q.join(hashNumber(n), lookupPriority(p))] = lookupPriority(p)
+				of[q.join(Hash{byte(n), byte(n >> 8)}, lookupPriority(p))] = lookupPriority(p)
 			}
 		}
 		var taken [lookupPriorities]int
@@ -87,4 +35,26 @@ func TestAQueryHasAShareForEachPriority(t *testing.T) {
 			t.Errorf("of %v: %v, want %v; %d stay", c.waiting, taken, c.taken, len(q.calls))
 		}
 	}
+}
+
+// A request may come after the scan, and find the entry after a look-up has confirmed it.
+func TestAnEntryThatIsUsedAfterTheScanIsNotEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hash := Hash{1}
+		one := func(context.Context, []Hash, string) (map[Hash]Key, error) { return map[Hash]Key{hash: {}}, nil }
+		r := NewCache(one, func(Key, *int) {}, time.Minute, boottime.New())
+		defer r.Close()
+		if _, err := r.load(t.Context(), hash, ordinaryKey); err != nil {
+			t.Fatal(err)
+		}
+		later := r.clock.Now() + time.Hour
+		r.scan(later)
+		_, idle := r.scan(later + 2*idleTTL)
+		if _, err := r.load(t.Context(), hash, ordinaryKey); err != nil || len(idle) != 1 {
+			t.Fatal(idle, err)
+		}
+		if r.evictIdle(idle); r.find(hash) == nil {
+			t.Error("a request that was about to find it gets: no such key")
+		}
+	})
 }

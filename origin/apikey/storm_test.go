@@ -1,4 +1,4 @@
-package apikey
+package apikey_test
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
 	"listedge/internal/lists"
+	"listedge/origin/apikey"
 )
 
 // followedDatabase is a table of keys whose commits a follower publishes, in
@@ -30,8 +31,8 @@ type followedDatabase struct {
 	random *rand.Rand
 
 	mu        sync.Mutex // guards all below
-	rows      map[Hash]Key
-	changedAt map[Hash]time.Time // became visible
+	rows      map[apikey.Hash]apikey.Key
+	changedAt map[apikey.Hash]time.Time // became visible
 	xid       uint64
 	open      map[uint64]bool // not visible yet
 	unsettled []changefeed.Change
@@ -41,11 +42,11 @@ type followedDatabase struct {
 	lookups   int
 }
 
-func (d *followedDatabase) lookup(_ context.Context, hashes []Hash, _ string) (map[Hash]Key, error) {
+func (d *followedDatabase) lookup(_ context.Context, hashes []apikey.Hash, _ string) (map[apikey.Hash]apikey.Key, error) {
 	boottimetest.Pass(d.pause(2 * time.Millisecond)) // from the query to its snapshot,
 	d.mu.Lock()
 	d.lookups += len(hashes)
-	found := map[Hash]Key{}
+	found := map[apikey.Hash]apikey.Key{}
 	for _, hash := range hashes {
 		if key, ok := d.rows[hash]; ok {
 			found[hash] = key
@@ -141,12 +142,12 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 	for seed := range 6 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := &followedDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[Hash]Key{},
-					changedAt: map[Hash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
+				d := &followedDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[apikey.Hash]apikey.Key{},
+					changedAt: map[apikey.Hash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
 				for n := range keys {
-					d.rows[hashNumber(n)] = Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, StartedAt: unique.Make("")}
+					d.rows[hashNumber(n)] = apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, StartedAt: unique.Make("")}
 				}
-				ring := NewCache(d.lookup, func(Key, *int) {}, time.Minute, boottime.New())
+				ring := apikey.NewCache(d.lookup, func(apikey.Key, *int) {}, time.Minute, boottime.New())
 				defer ring.Close()
 				_ = d.log.SetEpoch(t.Context(), "", "e")
 				reader := changefeed.NewSubscriber(d.log, &fleet.Followed{}, slog.New(slog.DiscardHandler), ring)
@@ -167,7 +168,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 							d.mu.Lock()
 							row, changed := d.rows[hash], d.changedAt[hash]
 							d.mu.Unlock()
-							if e.Key != row && now.Sub(changed) > maxAge {
+							if e.Key != row && now.Sub(changed) > apikey.MaxAge {
 								t.Errorf("key %d was changed %v before", n, now.Sub(changed))
 							}
 						}

@@ -1,13 +1,11 @@
-package follower
+package follower_test
 
 import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"listedge/internal/fleet"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -57,63 +55,4 @@ func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	if heartbeats < 50 { // one may have been prepared before
 		t.Errorf("%d heartbeats were counted: is the statement known?", heartbeats)
 	}
-}
-
-// A candidate polls the slot at once when heartbeats have stopped, and otherwise after
-// idleInterval. It does not wake up much earlier.
-func TestACandidateWaits(t *testing.T) {
-	t.Run("until heartbeats stop", func(t *testing.T) {
-		for stopsAfter := time.Duration(0); stopsAfter < time.Second; stopsAfter += 7 * time.Millisecond {
-			synctest.Test(t, func(t *testing.T) {
-				waited, wakes := waitWithHeartbeats(t, stopsAfter)
-				if late := waited - stopsAfter.Truncate(heartbeatEvery) - silenceThreshold; late <= 0 || late > 2*pollFirst {
-					t.Errorf("heartbeats until %v: polls %v after the threshold", stopsAfter, late)
-				}
-				if most := 4 + 2*int(waited/(silenceThreshold-heartbeatEvery)); wakes > most {
-					t.Errorf("heartbeats until %v: wakes %d times in %v", stopsAfter, wakes, waited)
-				}
-			})
-		}
-	})
-	t.Run("while they go on", func(t *testing.T) {
-		waits := map[time.Duration]bool{}
-		for range 20 {
-			synctest.Test(t, func(t *testing.T) {
-				waited, _ := waitWithHeartbeats(t, time.Hour)
-				if waited < 10*time.Second || waited > 12*time.Second+silenceThreshold+pollLast {
-					t.Errorf("polls after %v", waited)
-				}
-				waits[waited.Truncate(100*time.Millisecond)] = true
-			})
-		}
-		if len(waits) < 3 {
-			t.Errorf("candidates poll at the same moments: %v", waits)
-		}
-	})
-	t.Run("until its server is known to be an old primary", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := New(Options{Followed: &fleet.Followed{}, Silence: func() time.Duration { return 0 }})
-			server := fleet.Server{Timeline: 1}
-			f.options.Followed.SetServer(server)
-			newer := fleet.EpochName{Identity: server.Digest(), Timeline: 2, Instance: "r", Published: "p", Random: "x"}
-			f.options.Followed.ObserveEpoch(newer.String())
-			began := time.Now()
-			must(f.waitPoll(t.Context()))
-			if waited := time.Since(began); waited > 2*silenceThreshold {
-				t.Errorf("polls after %v", waited)
-			}
-		})
-	})
-}
-
-// waitWithHeartbeats runs waitPoll with heartbeats until stopsAfter.
-func waitWithHeartbeats(t *testing.T, stopsAfter time.Duration) (waited time.Duration, wakes int) {
-	began := time.Now()
-	f := New(Options{Followed: &fleet.Followed{}, Silence: func() time.Duration {
-		wakes++
-		passed := time.Since(began)
-		return passed - min(passed, stopsAfter).Truncate(heartbeatEvery)
-	}})
-	must(f.waitPoll(t.Context()))
-	return time.Since(began), wakes
 }

@@ -1,31 +1,12 @@
-package follower
+package follower_test
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
 	"listedge/internal/changefeed"
 )
-
-// touched writes a change as "items:1 contacts:2 whole:keys".
-func touched(c changefeed.Change) string {
-	names := []string{"items", "contacts", "keys"}
-	var parts []string
-	for _, p := range c.Lists {
-		if p.OfAll() {
-			parts = append(parts, "whole:"+names[p.Collection])
-		} else {
-			parts = append(parts, fmt.Sprintf("%s:%d", names[p.Collection], p.Workspace[15]))
-		}
-	}
-	slices.Sort(parts)
-	return strings.Join(parts, " ")
-}
-
-const all = "whole:contacts whole:items whole:keys"
 
 // $1, $2, … are workspaces 1, 2, …
 func ids(sql string) string {
@@ -297,22 +278,5 @@ func (w *world) awaitFollowingFrom(r running) {
 		w.at = at
 	} else {
 		w.at = changefeed.Position{}
-	}
-}
-
-func TestWidenKnowsEveryTransactionNearby(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 1_000_000 {
-		reference := 1<<31 + random.Uint64N(1<<40)
-		if random.IntN(2) == 0 { // where transaction ids wrap around
-			reference = random.Uint64N(1<<8+1)<<32 + 1<<32 + random.Uint64N(1000) - 500
-		}
-		xid := reference - 1<<31 + random.Uint64N(1<<32)
-		if random.IntN(2) == 0 {
-			xid = reference + random.Uint64N(2000) - 1000
-		}
-		if got := widen(uint32(xid), reference); got != xid {
-			t.Fatalf("widen(%d, %d) = %d, want %d", uint32(xid), reference, got, xid)
-		}
 	}
 }

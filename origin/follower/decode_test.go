@@ -3,9 +3,13 @@ package follower
 import (
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/uuid"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
@@ -210,22 +214,6 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	}
 }
 
-// With a publication FOR ALL TABLES most commits are of other tables. A term that catches up
-// decodes any number of them between two views, and the first of these has seen them.
-func TestCommitsThatAViewHasSeenAreNotKept(t *testing.T) {
-	term := term{Follower: New(Options{}), decoder: newDecoder(), snapshot: changefeed.Snapshot{Xmin: 8, Xmax: 8}}
-	for want, xid := range []uint32{7, 8} {
-		for _, m := range [][]byte{begin(xid), relation(laterOID, "id"), insert(laterOID, 1), commitAt(100)} {
-			if err := term.handle(t.Context(), message('w', uint64(1), uint64(1), uint64(0), m)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if n := len(term.unlisted); n != want {
-			t.Errorf("%d commits are kept after that of transaction %d", n, xid)
-		}
-	}
-}
-
 // itemMessages describe items with such a replica identity, and update item 2 of
 // workspace 1.
 func itemMessages(key ...string) (relation, update []byte) {
@@ -294,3 +282,106 @@ func TestAStreamedTransactionNamesNoRows(t *testing.T) {
 		t.Error(is)
 	}
 }
+
+func TestWidenKnowsEveryTransactionNearby(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 1_000_000 {
+		reference := 1<<31 + random.Uint64N(1<<40)
+		if random.IntN(2) == 0 { // where transaction ids wrap around
+			reference = random.Uint64N(1<<8+1)<<32 + 1<<32 + random.Uint64N(1000) - 500
+		}
+		xid := reference - 1<<31 + random.Uint64N(1<<32)
+		if random.IntN(2) == 0 {
+			xid = reference + random.Uint64N(2000) - 1000
+		}
+		if got := widen(uint32(xid), reference); got != xid {
+			t.Fatalf("widen(%d, %d) = %d, want %d", uint32(xid), reference, got, xid)
+		}
+	}
+}
+
+// touched writes a change as "items:1 contacts:2 whole:keys".
+func touched(c changefeed.Change) string {
+	names := []string{"items", "contacts", "keys"}
+	var parts []string
+	for _, p := range c.Lists {
+		if p.OfAll() {
+			parts = append(parts, "whole:"+names[p.Collection])
+		} else {
+			parts = append(parts, fmt.Sprintf("%s:%d", names[p.Collection], p.Workspace[15]))
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
+}
+
+const all = "whole:contacts whole:items whole:keys"
+
+// named writes a change as "items:1[5 goods tracked low @1.5s, 6 gone] contacts:2[any]":
+// the rows' ids and flags, and when they were created, since 2020.
+func named(c changefeed.Change) string {
+	flags := []string{"", "", "tracked", "low", "goods", "service", "customer", "supplier"}
+	var all []string
+	for i, l := range c.Lists {
+		if l.OfAll() {
+			all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]}))
+			continue
+		}
+		texts := []string{"any"}
+		if l.Rows != nil {
+			texts = nil
+		}
+		for _, r := range l.Rows {
+			text := fmt.Sprint(r.ID[15])
+			switch r.State {
+			case lists.PlaceUnknown:
+				text += " unnamed"
+			case lists.Gone:
+				text += " gone"
+			}
+			for n, f := range flags {
+				if r.Flags&(1<<n) != 0 {
+					text += " " + f
+				}
+			}
+			if r.State != lists.Gone {
+				text += " @" + time.UnixMicro(r.CreatedAt).Sub(since).String()
+			}
+			switch {
+			case r.State == lists.Known || r.State == lists.Gone:
+			case r.Size() > len(r.NameKey()):
+				text += " partial"
+			default:
+				text += " text unknown"
+			}
+			texts = append(texts, text)
+		}
+		slices.Sort(texts)
+		all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]})+"["+strings.Join(texts, ", ")+"]")
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+var since = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// number is a UUID that sorts as n does.
+func number(n int) uuid.UUID {
+	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
+}
+
+// For the tests of the package from outside, too.
+var Touched, Named, Number, Since = touched, named, number, since
+
+const All, WALLevelSQL = all, walLevelSQL
+
+// SetPeriod sets the period of heartbeats.
+func (f *Follower) SetPeriod(d time.Duration) { f.period = d }
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func must2[T any](v T, err error) T { must(err); return v }

@@ -1,4 +1,4 @@
-package follower
+package follower_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -135,8 +136,8 @@ func TestServersThatFail(t *testing.T) {
 		unsettled := func(h changefeed.Heartbeat) bool {
 			return len(h.Unsettled) == 1 && h.Unsettled[0].XID == c.XID && touched(h.Unsettled[0]) == "whole:items"
 		}
-		// Wait longer than confirmAfter. Then the next term begins.
-		for began := time.Now(); time.Since(began) < confirmAfter+time.Second; {
+		// Wait longer than the slot retains published WAL. Then the next term begins.
+		for began := time.Now(); time.Since(began) < 4*time.Second; {
 			if h := w.heartbeat(); !unsettled(h) {
 				t.Fatalf("%+v", h)
 			}
@@ -161,8 +162,8 @@ func TestServersThatFail(t *testing.T) {
 	t.Run("a commit that hangs, of a partition that was attached since the last view", func(t *testing.T) {
 		w := newWorld(t, p)
 		w.exec(partitioned + "CREATE TABLE elsewhere (LIKE items INCLUDING ALL); ALTER TABLE items DETACH PARTITION items_1; SET synchronous_commit = local")
-		seldom := w.follower(w.url, w.log, silent)
-		seldom.period = 2 * time.Second
+		seldom := w.follower(w.url, w.log, silent, &fleet.Followed{})
+		seldom.SetPeriod(2 * time.Second)
 		f := w.run(seldom)
 		w.awaitFollowing(f)
 		before := w.heartbeat().Catalog
@@ -228,7 +229,7 @@ func (w *world) withSetting(name, value string) (end func()) {
 		}
 		w.eventually(sql, func() (is bool) {
 			fresh := open(w.T, w.postgres.URL("postgres"))
-			defer closeConn(fresh.PgConn())
+			defer fresh.Close(context.Background())
 			if err := fresh.QueryRow(w.ctx(), "SELECT current_setting($1) = $2", name, value).Scan(&is); err != nil {
 				w.Fatal(err)
 			}

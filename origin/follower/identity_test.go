@@ -1,4 +1,4 @@
-package follower
+package follower_test
 
 import (
 	"strings"
@@ -12,9 +12,7 @@ import (
 // followAs starts a follower that reports to followed what it finds.
 func (w *world) followAs(followed *fleet.Followed, log changefeed.Log) running {
 	w.Helper()
-	f := w.follower(w.url, log, silent)
-	f.options.Followed = followed
-	return w.run(f)
+	return w.run(w.follower(w.url, log, silent, followed))
 }
 
 // No node follows a server on an older timeline than the fleet has followed, and the slot

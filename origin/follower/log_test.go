@@ -1,4 +1,4 @@
-package follower
+package follower_test
 
 import (
 	"context"

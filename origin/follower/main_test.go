@@ -1,15 +1,13 @@
-package follower
+package follower_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
@@ -17,22 +15,23 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+	"listedge/origin/follower"
 )
 
 // Every test has a database, and so a slot, of its own.
 var shared = postgrestest.Shared{
 	Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"},
-	Prepare:  postgrestest.Prepare(migrateUp),
+	Prepare:  postgrestest.Prepare(admin.MigrateUp),
 }
 
 func TestMain(m *testing.M) { shared.Main(m) }
 
+var touched, named, number, since = follower.Touched, follower.Named, follower.Number, follower.Since
+
+const all = follower.All
+
 const patience = 5 * time.Minute
-
-// MigrateUp is set by schema_test.go.
-var MigrateUp func(ctx context.Context, url string) (any, error)
-
-func migrateUp(ctx context.Context, url string) (any, error) { return MigrateUp(ctx, url) }
 
 var server = shared.Server
 
@@ -60,7 +59,7 @@ type world struct {
 func newWorld(t *testing.T, p *sandbox.Postgres) *world {
 	t.Helper()
 	w := &world{T: t, postgres: p, log: changefeed.NewLocal(), logged: testLog{t}}
-	if err := postgrestest.Make(w.ctx(), p, postgrestest.Template, migrateUp); err != nil { // of a server that is the test's own
+	if err := postgrestest.Make(w.ctx(), p, postgrestest.Template, admin.MigrateUp); err != nil { // of a server that is the test's own
 		t.Fatal(err)
 	}
 	w.name = postgrestest.Copy(t, p, postgrestest.Template)
@@ -104,12 +103,12 @@ func (w *world) slotName() string {
 
 // running is a follower that a test has started.
 type running struct {
-	*Follower
+	*follower.Follower
 	stop func() // and wait
 }
 
 // Following says whether the follower holds the slot.
-func (f *Follower) Following() bool { return f.Stats().Following }
+func (r running) Following() bool { return r.Stats().Following }
 
 func (w *world) follow() running {
 	w.Helper()
@@ -118,15 +117,15 @@ func (w *world) follow() running {
 
 func (w *world) followWith(url string, log changefeed.Log, silence func() time.Duration) running {
 	w.Helper()
-	return w.run(w.follower(url, log, silence))
+	return w.run(w.follower(url, log, silence, &fleet.Followed{}))
 }
 
-func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration) *Follower {
-	return New(Options{DatabaseURL: url, Log: log, Followed: &fleet.Followed{}, LogKept: time.Minute, Silence: silence,
+func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration, followed *fleet.Followed) *follower.Follower {
+	return follower.New(follower.Options{DatabaseURL: url, Log: log, Followed: followed, LogKept: time.Minute, Silence: silence,
 		Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
 }
 
-func (w *world) run(f *Follower) running {
+func (w *world) run(f *follower.Follower) running {
 	w.Helper()
 	r := running{Follower: f}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -144,11 +143,11 @@ func (w *world) run(f *Follower) running {
 	return r
 }
 
-// withMemory is the URL with another decodingMemory.
+// withMemory is the URL with another logical_decoding_work_mem.
 func withMemory(address, memory string) string {
 	u, err := url.Parse(address)
 	must(err)
-	u.RawQuery = url.Values{decodingMemory: {memory}}.Encode() + "&" + u.RawQuery
+	u.RawQuery = url.Values{"logical_decoding_work_mem": {memory}}.Encode() + "&" + u.RawQuery
 	return u.String()
 }
 
@@ -239,11 +238,6 @@ func readLog(ctx context.Context, log changefeed.Log, epoch string, after change
 	defer reader.Close()
 	entries, _, err := reader.Read(ctx, epoch, after, wait)
 	return entries, err
-}
-
-// number is a UUID that sorts as n does.
-func number(n int) uuid.UUID {
-	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
 }
 
 func splitSQL(sql string) (statements []string) {

@@ -1,4 +1,4 @@
-package follower
+package follower_test
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/follower"
 )
 
 // role makes a role that may read the tables, with the attributes, and returns
@@ -34,7 +34,7 @@ func (w *world) incapable(f running, why string) {
 	w.Helper()
 	w.eventually("incapable: "+why, func() bool {
 		err := f.Incapable()
-		return errors.Is(err, ErrIncapable) && strings.Contains(err.Error(), why)
+		return errors.Is(err, follower.ErrIncapable) && strings.Contains(err.Error(), why)
 	})
 }
 
@@ -129,7 +129,7 @@ func TestTheLevelThatASlotGets(t *testing.T) {
 	} {
 		w.exec("TRUNCATE played.settings; INSERT INTO played.settings VALUES ('wal_level', '" + c.level + "'), ('effective_wal_level', nullif('" + c.effective + "', ''))")
 		w.exec("SET search_path = played, pg_catalog")
-		if level := w.text("SELECT " + walLevelSQL); level != c.want {
+		if level := w.text("SELECT " + follower.WALLevelSQL); level != c.want {
 			t.Errorf("%+v: %s", c, level)
 		}
 		w.exec("RESET search_path")
@@ -201,78 +201,6 @@ func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
 	}
 	here := w.heartbeat().LSN
 	w.eventually("the slot is confirmed", func() bool { return confirmed() >= pglogrepl.LSN(here) })
-}
-
-func TestWhatTheSlotMayRelease(t *testing.T) {
-	now := time.Now()
-	h := history{{at: now, lsn: 100}, {at: now.Add(time.Second), lsn: 200}}
-	u := unsettled{{start: 150}}
-	for _, c := range []struct {
-		name      string
-		after     time.Duration
-		unsettled unsettled
-		want      pglogrepl.LSN
-	}{
-		{"nothing is old enough", confirmAfter, nil, 0},
-		{"the first milestone", confirmAfter + time.Millisecond, nil, 100},
-		{"the second", confirmAfter + 2*time.Second, nil, 200},
-		{"short of an unsettled commit's record", confirmAfter + 2*time.Second, u, 150},
-		{"for as long as it takes", time.Hour, u, 150},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := h.confirmable(now.Add(c.after), c.unsettled); got != c.want {
-				t.Errorf("%d, want %d", got, c.want)
-			}
-		})
-	}
-}
-
-func TestWhatTheLogNeedNotKeep(t *testing.T) {
-	now := time.Now()
-	h := history{{at: now, position: changefeed.Position{Term: 5}}}
-	for _, c := range []struct {
-		after time.Duration
-		n     uint64
-		mb    int
-		want  string
-	}{
-		{time.Second / 2, 20, 1, ""}, {30 * time.Second, 600, 2, ""}, {50 * time.Second, 1000, 3, ""}, {61 * time.Second, 1200, 4, ""},
-		{91 * time.Second, 1800, 5, "5-600"}, {91*time.Second + 1, 1900, 12, ""}, {91*time.Second + 2, 2000, 13, ""}, {92 * time.Second, 3000, 60, "5-1800"},
-		{93 * time.Second, 4000, 68, "5-2000"},
-	} {
-		got := ""
-		if h.add(milestone{now.Add(c.after), changefeed.Position{Term: 5, N: c.n}, c.mb << 20, 0}) {
-			if before, ok := h.trim(time.Minute); ok {
-				got = before.String()
-			}
-		}
-		if got != c.want {
-			t.Errorf("after %s: %q, want %q", c.after, got, c.want)
-		}
-	}
-}
-
-// A log that is trimmed many times a second still lets the slot release WAL.
-func TestAFloodOfEntriesIsConfirmed(t *testing.T) {
-	now := time.Now()
-	h := history{{at: now}}
-	const perSecond = 20 // times historyBytes
-	for i := range 10 * perSecond {
-		m := milestone{now.Add(time.Duration(i+1) * time.Second / perSecond),
-			changefeed.Position{Term: 5, N: uint64(i + 1)}, (i + 1) * historyBytes, pglogrepl.LSN(i + 1)}
-		if h.add(m); i == 0 {
-			continue
-		}
-		if before, _ := h.trim(time.Minute); uint64(m.bytes)-before.N*historyBytes > logBytes {
-			t.Fatalf("at %d the log is trimmed before %d only", i+1, before.N)
-		}
-		if to := h.confirmable(m.at, nil); i > 4*perSecond && to != pglogrepl.LSN(i-3*perSecond) {
-			t.Fatalf("at %d up to %d can be confirmed", i+1, to)
-		}
-		if len(h) > 4*perSecond {
-			t.Fatalf("%d milestones are kept", len(h))
-		}
-	}
 }
 
 // If the URL names several servers, the primary is followed even if a standby comes first.

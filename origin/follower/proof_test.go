@@ -1,4 +1,4 @@
-package follower
+package follower_test
 
 import (
 	"context"
@@ -6,12 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
 )
 
 // writingLog writes a row, and waits until it is visible, before each append. So each row
@@ -118,22 +116,6 @@ func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
 	f.stop()
 }
 
-// Each heartbeat repeats an unsettled change, and says only which collections it touches: it is
-// sent thirty times a second, and only nodes that have just joined read that.
-func TestHeartbeatsStaySmall(t *testing.T) {
-	term := term{Follower: New(Options{})}
-	rows := []lists.Row{*(&lists.Row{ID: number(2)}).SetTexts("x", "")}
-	term.publishChange(commit{change: changefeed.Change{XID: 7, LSN: 9, CommittedAt: 1, Lists: []changefeed.Touched{changefeed.AllRowsOf(lists.Keys),
-		{List: changefeed.List{Workspace: number(1), Collection: lists.Items}, Rows: rows}}}})
-	if c := term.waiting[0].Change; len(c.Lists) != 2 || len(c.Lists[1].Rows) != 1 {
-		t.Errorf("published: %+v", c)
-	}
-	c := term.unsettled[0].change
-	if is := touched(c); c.XID != 7 || c.LSN != 9 || is != "whole:items whole:keys" || c.CommittedAt != 0 {
-		t.Errorf("in a heartbeat: %+v", c)
-	}
-}
-
 // A replica applies a change when a heartbeat sees it, so both come together.
 func TestAChangeComesWithTheHeartbeatThatSeesIt(t *testing.T) {
 	t.Parallel()
@@ -158,40 +140,4 @@ func TestAChangeComesWithTheHeartbeatThatSeesIt(t *testing.T) {
 		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
 		return together.Load()
 	})
-}
-
-// Changes that are published while a heartbeat waits are no reason to name a later entry.
-func TestAHeartbeatComesAfterWhatWasThereBeforeItsSnapshot(t *testing.T) {
-	log, before := changefeed.NewLocal(), changefeed.Position{Term: 5, N: 3}
-	term := term{Follower: New(Options{Log: log}), epoch: "e", last: before, acknowledged: before, pending: &changefeed.Heartbeat{After: before}}
-	term.enqueue(changefeed.Entry{Change: &changefeed.Change{XID: 7}})
-	must(term.publish(t.Context()))
-	must(term.sendHeartbeat(t.Context()))
-	entries := must2(readLog(t.Context(), log, "e", before, time.Millisecond))
-	if len(entries) != 2 || entries[1].Heartbeat == nil || entries[1].Heartbeat.After != before {
-		t.Errorf("%+v", entries)
-	}
-}
-
-func TestWhenASnapshotIsTaken(t *testing.T) {
-	now := time.Now()
-	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
-	decoded := func(ms int) unsettled { return unsettled{{decoded: at(-1000)}, {decoded: at(ms)}} }
-	for name, c := range map[string]struct {
-		term term // its last snapshot was taken now
-		next int  // when the next one is, in milliseconds
-	}{
-		"at rest":                        {term{}, 33},
-		"a change":                       {term{waiting: make([]changefeed.Entry, 1)}, 4},
-		"a commit that is not visible":   {term{unsettled: decoded(-19)}, 4},
-		"a commit that was decoded late": {term{unsettled: decoded(1)}, 4},
-		"a commit that hangs":            {term{unsettled: decoded(-20)}, 33},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c.term.preparedAt = now
-			if next := c.term.nextSnapshot(at(33)); next != at(c.next) {
-				t.Errorf("the next one after %s, want %d ms", next.Sub(now), c.next)
-			}
-		})
-	}
 }

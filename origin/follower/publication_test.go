@@ -1,13 +1,16 @@
-package follower
+package follower_test
 
 import (
 	"strings"
 	"testing"
+
+	"listedge/origin/admin"
+	"listedge/origin/follower"
 )
 
 func (w *world) migrate() {
 	w.Helper()
-	must2(MigrateUp(w.ctx(), w.url))
+	must2(admin.MigrateUp(w.ctx(), w.url))
 }
 
 // Lists of columns lack what rows show, until `migrate up` publishes whole rows.
@@ -84,7 +87,7 @@ func TestRowsThatTheirIDDoesNotName(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, server())
 			w.exec(c.sql)
-			p := must2(ReadPublication(w.ctx(), w.db))
+			p := must2(follower.ReadPublication(w.ctx(), w.db))
 			if defect, _ := p.Defect(); defect != "" {
 				t.Fatal(defect)
 			}
@@ -114,7 +117,7 @@ func TestAForeignPartition(t *testing.T) {
 		CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w;
 		CREATE FOREIGN TABLE far PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0) SERVER s;
 		ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old`)
-	p := must2(ReadPublication(w.ctx(), w.db))
+	p := must2(follower.ReadPublication(w.ctx(), w.db))
 	if defect, remedy := p.Defect(); !strings.Contains(defect, "lacks the rows of far, which") || remedy != "ALTER TABLE items DETACH PARTITION far" {
 		t.Errorf("%s: %s", defect, remedy)
 	}

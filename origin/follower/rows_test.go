@@ -1,65 +1,12 @@
-package follower
+package follower_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"listedge/internal/changefeed"
-	"listedge/internal/lists"
 )
-
-// named writes a change as "items:1[5 goods tracked low @1.5s, 6 gone] contacts:2[any]":
-// the rows' ids and flags, and when they were created, since 2020.
-func named(c changefeed.Change) string {
-	flags := []string{"", "", "tracked", "low", "goods", "service", "customer", "supplier"}
-	var all []string
-	for i, l := range c.Lists {
-		if l.OfAll() {
-			all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]}))
-			continue
-		}
-		texts := []string{"any"}
-		if l.Rows != nil {
-			texts = nil
-		}
-		for _, r := range l.Rows {
-			text := fmt.Sprint(r.ID[15])
-			switch r.State {
-			case lists.PlaceUnknown:
-				text += " unnamed"
-			case lists.Gone:
-				text += " gone"
-			}
-			for n, f := range flags {
-				if r.Flags&(1<<n) != 0 {
-					text += " " + f
-				}
-			}
-			if r.State != lists.Gone {
-				text += " @" + time.UnixMicro(r.CreatedAt).Sub(since).String()
-			}
-			switch {
-			case r.State == lists.Known || r.State == lists.Gone:
-			case r.Size() > len(r.NameKey()):
-				text += " partial"
-			default:
-				text += " text unknown"
-			}
-			texts = append(texts, text)
-		}
-		slices.Sort(texts)
-		all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]})+"["+strings.Join(texts, ", ")+"]")
-	}
-	slices.Sort(all)
-	return strings.Join(all, " ")
-}
-
-var since = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // rowsSQL replaces $1, $2, … by workspaces, and #1, #2, … by ids of rows.
 func rowsSQL(sql string) string {

@@ -1,4 +1,4 @@
-package follower
+package follower_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/follower"
 )
 
 // transaction is one that a test keeps open.
@@ -168,7 +169,7 @@ func TestASlotIsMadeByOneAndWhole(t *testing.T) {
 	create := func(ctx context.Context) chan result {
 		c := make(chan result, 1)
 		go func() {
-			name, created, err := CreateSlot(ctx, w.url, "")
+			name, created, err := follower.CreateSlot(ctx, w.url, "")
 			c <- result{name, created, err}
 		}()
 		return c

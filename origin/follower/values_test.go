@@ -1,4 +1,4 @@
-package follower
+package follower_test
 
 import (
 	"bytes"
@@ -60,7 +60,7 @@ func TestRowsOfTheLogAreThoseOfStatements(t *testing.T) {
 					change := w.newChange()
 					logged := change.Lists[0].Rows
 					read, says := w.read(c)
-					if len(read.Text()) > maxText {
+					if len(read.Text()) > 8<<10 {
 						read.ForgetText()
 					}
 					if is := logged[len(logged)-1]; is != read {

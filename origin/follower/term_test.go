@@ -1,0 +1,214 @@
+package follower
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
+	"listedge/internal/lists"
+)
+
+// Each heartbeat repeats an unsettled change, and says only which collections it touches: it is
+// sent thirty times a second, and only nodes that have just joined read that.
+func TestHeartbeatsStaySmall(t *testing.T) {
+	term := term{Follower: New(Options{})}
+	rows := []lists.Row{*(&lists.Row{ID: number(2)}).SetTexts("x", "")}
+	term.publishChange(commit{change: changefeed.Change{XID: 7, LSN: 9, CommittedAt: 1, Lists: []changefeed.Touched{changefeed.AllRowsOf(lists.Keys),
+		{List: changefeed.List{Workspace: number(1), Collection: lists.Items}, Rows: rows}}}})
+	if c := term.waiting[0].Change; len(c.Lists) != 2 || len(c.Lists[1].Rows) != 1 {
+		t.Errorf("published: %+v", c)
+	}
+	c := term.unsettled[0].change
+	if is := touched(c); c.XID != 7 || c.LSN != 9 || is != "whole:items whole:keys" || c.CommittedAt != 0 {
+		t.Errorf("in a heartbeat: %+v", c)
+	}
+}
+
+// Changes that are published while a heartbeat waits are no reason to name a later entry.
+func TestAHeartbeatComesAfterWhatWasThereBeforeItsSnapshot(t *testing.T) {
+	log, before := changefeed.NewLocal(), changefeed.Position{Term: 5, N: 3}
+	term := term{Follower: New(Options{Log: log}), epoch: "e", last: before, acknowledged: before, pending: &changefeed.Heartbeat{After: before}}
+	term.enqueue(changefeed.Entry{Change: &changefeed.Change{XID: 7}})
+	must(term.publish(t.Context()))
+	must(term.sendHeartbeat(t.Context()))
+	reader, _, _ := log.Reader(t.Context())
+	entries, _, err := reader.Read(t.Context(), "e", before, time.Millisecond)
+	must(err)
+	if len(entries) != 2 || entries[1].Heartbeat == nil || entries[1].Heartbeat.After != before {
+		t.Errorf("%+v", entries)
+	}
+}
+
+func TestWhenASnapshotIsTaken(t *testing.T) {
+	now := time.Now()
+	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
+	decoded := func(ms int) unsettled { return unsettled{{decoded: at(-1000)}, {decoded: at(ms)}} }
+	for name, c := range map[string]struct {
+		term term // its last snapshot was taken now
+		next int  // when the next one is, in milliseconds
+	}{
+		"at rest":                        {term{}, 33},
+		"a change":                       {term{waiting: make([]changefeed.Entry, 1)}, 4},
+		"a commit that is not visible":   {term{unsettled: decoded(-19)}, 4},
+		"a commit that was decoded late": {term{unsettled: decoded(1)}, 4},
+		"a commit that hangs":            {term{unsettled: decoded(-20)}, 33},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.term.preparedAt = now
+			if next := c.term.nextSnapshot(at(33)); next != at(c.next) {
+				t.Errorf("the next one after %s, want %d ms", next.Sub(now), c.next)
+			}
+		})
+	}
+}
+
+func TestWhatTheSlotMayRelease(t *testing.T) {
+	now := time.Now()
+	h := history{{at: now, lsn: 100}, {at: now.Add(time.Second), lsn: 200}}
+	u := unsettled{{start: 150}}
+	for _, c := range []struct {
+		name      string
+		after     time.Duration
+		unsettled unsettled
+		want      pglogrepl.LSN
+	}{
+		{"nothing is old enough", confirmAfter, nil, 0},
+		{"the first milestone", confirmAfter + time.Millisecond, nil, 100},
+		{"the second", confirmAfter + 2*time.Second, nil, 200},
+		{"short of an unsettled commit's record", confirmAfter + 2*time.Second, u, 150},
+		{"for as long as it takes", time.Hour, u, 150},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := h.confirmable(now.Add(c.after), c.unsettled); got != c.want {
+				t.Errorf("%d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWhatTheLogNeedNotKeep(t *testing.T) {
+	now := time.Now()
+	h := history{{at: now, position: changefeed.Position{Term: 5}}}
+	for _, c := range []struct {
+		after time.Duration
+		n     uint64
+		mb    int
+		want  string
+	}{
+		{time.Second / 2, 20, 1, ""}, {30 * time.Second, 600, 2, ""}, {50 * time.Second, 1000, 3, ""}, {61 * time.Second, 1200, 4, ""},
+		{91 * time.Second, 1800, 5, "5-600"}, {91*time.Second + 1, 1900, 12, ""}, {91*time.Second + 2, 2000, 13, ""}, {92 * time.Second, 3000, 60, "5-1800"},
+		{93 * time.Second, 4000, 68, "5-2000"},
+	} {
+		got := ""
+		if h.add(milestone{now.Add(c.after), changefeed.Position{Term: 5, N: c.n}, c.mb << 20, 0}) {
+			if before, ok := h.trim(time.Minute); ok {
+				got = before.String()
+			}
+		}
+		if got != c.want {
+			t.Errorf("after %s: %q, want %q", c.after, got, c.want)
+		}
+	}
+}
+
+// A log that is trimmed many times a second still lets the slot release WAL.
+func TestAFloodOfEntriesIsConfirmed(t *testing.T) {
+	now := time.Now()
+	h := history{{at: now}}
+	const perSecond = 20 // times historyBytes
+	for i := range 10 * perSecond {
+		m := milestone{now.Add(time.Duration(i+1) * time.Second / perSecond),
+			changefeed.Position{Term: 5, N: uint64(i + 1)}, (i + 1) * historyBytes, pglogrepl.LSN(i + 1)}
+		if h.add(m); i == 0 {
+			continue
+		}
+		if before, _ := h.trim(time.Minute); uint64(m.bytes)-before.N*historyBytes > logBytes {
+			t.Fatalf("at %d the log is trimmed before %d only", i+1, before.N)
+		}
+		if to := h.confirmable(m.at, nil); i > 4*perSecond && to != pglogrepl.LSN(i-3*perSecond) {
+			t.Fatalf("at %d up to %d can be confirmed", i+1, to)
+		}
+		if len(h) > 4*perSecond {
+			t.Fatalf("%d milestones are kept", len(h))
+		}
+	}
+}
+
+// A candidate polls the slot at once when heartbeats have stopped, and otherwise after
+// idleInterval. It does not wake up much earlier.
+func TestACandidateWaits(t *testing.T) {
+	t.Run("until heartbeats stop", func(t *testing.T) {
+		for stopsAfter := time.Duration(0); stopsAfter < time.Second; stopsAfter += 7 * time.Millisecond {
+			synctest.Test(t, func(t *testing.T) {
+				waited, wakes := waitWithHeartbeats(t, stopsAfter)
+				if late := waited - stopsAfter.Truncate(heartbeatEvery) - silenceThreshold; late <= 0 || late > 2*pollFirst {
+					t.Errorf("heartbeats until %v: polls %v after the threshold", stopsAfter, late)
+				}
+				if most := 4 + 2*int(waited/(silenceThreshold-heartbeatEvery)); wakes > most {
+					t.Errorf("heartbeats until %v: wakes %d times in %v", stopsAfter, wakes, waited)
+				}
+			})
+		}
+	})
+	t.Run("while they go on", func(t *testing.T) {
+		waits := map[time.Duration]bool{}
+		for range 20 {
+			synctest.Test(t, func(t *testing.T) {
+				waited, _ := waitWithHeartbeats(t, time.Hour)
+				if waited < 10*time.Second || waited > 12*time.Second+silenceThreshold+pollLast {
+					t.Errorf("polls after %v", waited)
+				}
+				waits[waited.Truncate(100*time.Millisecond)] = true
+			})
+		}
+		if len(waits) < 3 {
+			t.Errorf("candidates poll at the same moments: %v", waits)
+		}
+	})
+	t.Run("until its server is known to be an old primary", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := New(Options{Followed: &fleet.Followed{}, Silence: func() time.Duration { return 0 }})
+			server := fleet.Server{Timeline: 1}
+			f.options.Followed.SetServer(server)
+			newer := fleet.EpochName{Identity: server.Digest(), Timeline: 2, Instance: "r", Published: "p", Random: "x"}
+			f.options.Followed.ObserveEpoch(newer.String())
+			began := time.Now()
+			must(f.waitPoll(t.Context()))
+			if waited := time.Since(began); waited > 2*silenceThreshold {
+				t.Errorf("polls after %v", waited)
+			}
+		})
+	})
+}
+
+// waitWithHeartbeats runs waitPoll with heartbeats until stopsAfter.
+func waitWithHeartbeats(t *testing.T, stopsAfter time.Duration) (waited time.Duration, wakes int) {
+	began := time.Now()
+	f := New(Options{Followed: &fleet.Followed{}, Silence: func() time.Duration {
+		wakes++
+		passed := time.Since(began)
+		return passed - min(passed, stopsAfter).Truncate(heartbeatEvery)
+	}})
+	must(f.waitPoll(t.Context()))
+	return time.Since(began), wakes
+}
+
+// With a publication FOR ALL TABLES most commits are of other tables. A term that catches up
+// decodes any number of them between two views, and the first of these has seen them.
+func TestCommitsThatAViewHasSeenAreNotKept(t *testing.T) {
+	term := term{Follower: New(Options{}), decoder: newDecoder(), snapshot: changefeed.Snapshot{Xmin: 8, Xmax: 8}}
+	for want, xid := range []uint32{7, 8} {
+		for _, m := range [][]byte{begin(xid), relation(laterOID, "id"), insert(laterOID, 1), commitAt(100)} {
+			if err := term.handle(t.Context(), message('w', uint64(1), uint64(1), uint64(0), m)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(term.unlisted); n != want {
+			t.Errorf("%d commits are kept after that of transaction %d", n, xid)
+		}
+	}
+}
