@@ -175,7 +175,7 @@ func recordOf(x *exchange, status int, took time.Duration) *Record {
 	if x.cost != notLimited {
 		d := &x.decision
 		r.Limit, r.RetryAfter = d.Source.String(), d.RetryAfter.Seconds()
-		if d.Refused != limiter.Neither {
+		if d.Refused != limiter.NoLimit {
 			r.RefusedBy = d.Refused.String()
 		}
 		r.RateLimitPolicy, r.RateLimit = headerText(x.conn.response.lines.value("RateLimit-Policy")), headerText(x.conn.response.lines.value("RateLimit"))

@@ -143,7 +143,7 @@ func (h *header) limits(c *client, quota *period, d *limiter.Decision) {
 	h.num("X-RateLimit-Limit", burst)
 	h.num("X-RateLimit-Remaining", tightest.Remaining)
 	reset := upToSecond(tightest.ResetIn)
-	if d.Refused != limiter.Neither {
+	if d.Refused != limiter.NoLimit {
 		reset = wholeSeconds(d.RetryAfter)
 	}
 	h.num("X-RateLimit-Reset", reset)

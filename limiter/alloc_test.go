@@ -1,8 +1,10 @@
-package limiter
+package limiter_test
 
 import (
 	"testing"
 	"time"
+
+	. "listedge/limiter"
 )
 
 // leasedBucket is one that a node of a fleet has leased many tokens of.
@@ -12,7 +14,7 @@ func leasedBucket(t testing.TB) (*Limiter, *Bucket) {
 	t.Cleanup(func() { closeLimiter(t, l) })
 	p := must1(NewPolicy(1e9, 1e9))
 	b := l.Bucket("leased", p)
-	for deadline := time.Now().Add(patient); l.take(b, nil).Source != SourceLease; {
+	for deadline := time.Now().Add(patient); take(l, b, nil).Source != SourceLease; {
 		if time.Now().After(deadline) {
 			t.Fatal("no lease")
 		}

@@ -1,11 +1,12 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
 import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
+	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
 

@@ -1,4 +1,4 @@
-package limiter
+package limiter_test
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/sandbox/redistest"
+	. "listedge/limiter"
 )
 
 // Limits on a Redis Cluster: each master is a shard of its own.
@@ -31,7 +31,7 @@ func TestAHungShardCostsOthersNothing(t *testing.T) {
 	for i := range 60 {
 		b := l.Bucket(KeyBucket(fmt.Sprint("w", i), "k"), policy(t, 1_000_000, 15))
 		takes(t, l, b, 1, SourceRedis)
-		if masterOf(client, b.key) == servers[0].Addr() {
+		if must1(client.MasterForKey(t.Context(), b.Key())).Options().Addr == servers[0].Addr() {
 			hanging = append(hanging, b)
 		} else {
 			healthy = append(healthy, b)
@@ -46,7 +46,7 @@ func TestAHungShardCostsOthersNothing(t *testing.T) {
 	count := func(of []*Bucket, all, fallback *atomic.Int64) {
 		requests.Go(func() {
 			for i := 0; !stop.Load(); i++ {
-				if all.Add(1); l.take(of[i%len(of)], nil).Source == SourceLocalFallback {
+				if all.Add(1); take(l, of[i%len(of)], nil).Source == SourceLocalFallback {
 					fallback.Add(1)
 				}
 				time.Sleep(time.Millisecond) // the pace of a client
@@ -71,7 +71,7 @@ func TestAHungShardCostsOthersNothing(t *testing.T) {
 	}
 	must(servers[0].Thaw())
 	eventually(t, "the shard is back", func() bool { s := l.Stats(); return !s.BreakerOpen && s.Owing == 0 })
-	eventually(t, "a decision of Redis", func() bool { return l.take(hanging[0], nil).Source == SourceRedis })
+	eventually(t, "a decision of Redis", func() bool { return take(l, hanging[0], nil).Source == SourceRedis })
 }
 
 // lossy is a connection that breaks when the answer to a call of a bucket is there.
@@ -113,93 +113,43 @@ func TestACallIsCarriedOutOnceAtMost(t *testing.T) {
 	counted(t, l, 1)
 	key := l.Bucket(name, policy(t, 0.001, 15))
 	takes(t, l, key, 4, SourceRedis)
-	eventually(t, "the nodes of its shard are counted", func() bool { return !l.shardOf(name).fleet().Cold })
+	eventually(t, "the nodes of its shard are counted", func() bool { return !l.Fleet(name).Cold })
 	takes(t, l, key, 1, SourceRedis)
 	for range 3 {
 		lose.Store(true)
-		giveBack(key)
+		key.Refund()
 		eventually(t, "the answer is lost", func() bool { return !lose.Load() })
-		eventually(t, "the bucket is asked again", func() bool {
-			key.mu.Lock()
-			defer key.mu.Unlock()
-			return !key.pending
-		})
+		eventually(t, "the bucket is asked again", func() bool { return !key.Calls() })
 		takes(t, l, key, 1, SourceRedis)
 	}
-	if n := l.left(key); n != 10 {
+	if n := left(l, key); n != 10 {
 		t.Errorf("%d of 15 left after 5 were taken, and 3 given back and taken again", n)
 	}
 }
 
-// shards is a virtual store of two shards, of which a node may lose the second.
-type shards struct {
-	*virtual
-	loses atomic.Int32
-}
-
-// What a node loses of a shard.
-const (
-	nothing int32 = iota
-	answers       // of what arrives
-	messages
-)
-
-func (s *shards) shardOf(key string) uint8 {
-	if key == "second" || key == membersKey(1) {
-		return 1
-	}
-	return 0
-}
-
-func (s *shards) execute(ctx context.Context, calls []call) (errs []error) {
-	_, key, _ := calls[0].request()
-	loses := s.loses.Load()
-	if s.shardOf(key) == 0 {
-		loses = nothing
-	}
-	if loses != messages {
-		errs = s.virtual.execute(ctx, calls)
-	}
-	if loses != nothing {
-		errs = slices.Repeat([]error{errMoody}, len(calls))
-	}
-	return errs
-}
-
-// One of three nodes loses one of two shards, or all that this answers: the others
+// One of three nodes loses one of two masters, or all that this answers: the others
 // withhold its part of the buckets there, and of no other.
 func TestOneNodeLosesOneShard(t *testing.T) {
 	for name, c := range map[string]struct {
-		loses int32
+		deaf  bool          // it loses the answers only
 		quiet time.Duration // for so long the node has no requests
-	}{"messages": {messages, 0}, "answers": {answers, 0}, "answers, which it notices late": {answers, 5 * time.Second}} {
+	}{"messages": {}, "answers": {deaf: true}, "answers, which it notices late": {true, 5 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { loseAShard(t, c.loses, c.quiet) })
+			synctest.Test(t, func(t *testing.T) { loseAShard(t, c.deaf, c.quiet) })
 		})
 	}
 }
 
-func loseAShard(t *testing.T, loses int32, quiet time.Duration) {
-	v := newVirtual()
-	var nodes []*Limiter
+func loseAShard(t *testing.T, deaf bool, quiet time.Duration) {
+	nodes, ways := fleetOn(t, newVirtual(), 3, 2) // the nodes count one another at both, before they have a bucket there
 	var buckets [2][]*Bucket
-	lost := &shards{virtual: v}
-	for i := range 3 {
-		store := &shards{virtual: v}
-		if i == 0 {
-			store = lost
-		}
-		l := newLimiter(Options{NodeID: fmt.Sprint(i)}, store)
-		t.Cleanup(func() { closeLimiter(t, l) })
-		nodes = append(nodes, l)
-	}
-	boottimetest.Pass(3 * time.Second) // the nodes count one another at both shards, before they have a bucket there
 	for _, l := range nodes {
 		for shard, key := range []string{"first", "second"} {
 			buckets[shard] = append(buckets[shard], l.Bucket(key, policy(t, 100, 100)))
 		}
 	}
-	lost.loses.Store(loses)
+	ways[0].cut.Store(!deaf)
+	ways[0].deaf.Store(deaf)
 	var admitted [2]int
 	byLost := 0 // of those
 	began := time.Now()
@@ -209,7 +159,7 @@ func loseAShard(t *testing.T, loses int32, quiet time.Duration) {
 				if i == 0 && time.Since(began) < quiet {
 					continue
 				}
-				if d := l.take(buckets[shard][i], nil); d.Allowed {
+				if d := take(l, buckets[shard][i], nil); d.Allowed {
 					admitted[shard]++
 					if shard == 1 && i == 0 {
 						byLost++
@@ -247,7 +197,7 @@ func TestCluster(t *testing.T) {
 		workspace := fmt.Sprint("w", i)
 		keys = append(keys, l.Bucket(KeyBucket(workspace, "k"), policy(t, 0.001, 15)))
 		workspaces = append(workspaces, l.Bucket(WorkspaceBucket(workspace), policy(t, 0.001, 15)))
-		if d := l.take(keys[i], workspaces[i]); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 14 || d.Workspace.Remaining != 14 {
+		if d := take(l, keys[i], workspaces[i]); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 14 || d.Workspace.Remaining != 14 {
 			t.Fatalf("%+v", d)
 		}
 	}
@@ -260,7 +210,7 @@ func TestCluster(t *testing.T) {
 	must(servers[0].Kill())
 	alone := 0
 	for i := range keys {
-		switch d := l.take(keys[i], workspaces[i]); d.Source {
+		switch d := take(l, keys[i], workspaces[i]); d.Source {
 		case SourceLocalFallback:
 			alone++
 		case SourceRedis:

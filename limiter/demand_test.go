@@ -1,8 +1,12 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
-import "testing"
+import (
+	"testing"
+
+	. "listedge/limiter"
+)
 
 // Hardly a request is refused that an exact bucket admits, and nearly all is handed
 // out, whatever the traffic. Shapes whose bursts end about when the bucket does miss

@@ -1,10 +1,12 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
 import (
 	"testing"
 	"time"
+
+	. "listedge/limiter"
 )
 
 // Each fault by itself, again and again, with nodes that go on without Redis: how much

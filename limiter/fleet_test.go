@@ -1,4 +1,4 @@
-package limiter
+package limiter_test
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
+	. "listedge/limiter"
 )
 
 // Three nodes on a real Redis, in real time: well, stopped, killed, cut off, failed
@@ -50,7 +51,7 @@ func startFlood(t *testing.T, gap time.Duration, client func(node int) redis.Uni
 		counted(t, node, 3)
 		for i := range f.limits { // connections to every Redis node
 			eventually(t, "an answer of Redis", func() bool {
-				return node.take(node.Bucket(KeyBucket(fmt.Sprint("ws", i), fmt.Sprint("warm", n)), policy(t, 1_000, 15)), nil).Source == SourceRedis
+				return take(node, node.Bucket(KeyBucket(fmt.Sprint("ws", i), fmt.Sprint("warm", n)), policy(t, 1_000, 15)), nil).Source == SourceRedis
 			})
 		}
 	}
@@ -64,7 +65,7 @@ func startFlood(t *testing.T, gap time.Duration, client func(node int) redis.Uni
 			for !f.stop.Load() {
 				for i, b := range buckets {
 					began := time.Now()
-					if node.take(b, nil).Allowed {
+					if take(node, b, nil).Allowed {
 						f.allowed[i].Add(1)
 					}
 					f.longest.Store(max(f.longest.Load(), int64(time.Since(began))))
@@ -121,7 +122,7 @@ func (f *flood) goesOn(t *testing.T, requests uint64) {
 	for _, node := range f.nodes {
 		decided := func() (n uint64) {
 			s := node.Stats()
-			for source := range sources {
+			for source := range s.Allowed {
 				n += s.Allowed[source] + s.Refused[source]
 			}
 			return n / uint64(len(f.limits))
@@ -174,19 +175,19 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	must(client.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 	takes(t, l, key, 1, SourceLocalFallback)
 	eventually(t, "the breaker opens", func() bool {
-		l.take(l.Bucket("another", policy(t, 1000, 15)), nil)
+		take(l, l.Bucket("another", policy(t, 1000, 15)), nil)
 		return l.Stats().BreakerOpen
 	})
 	for range 2 { // no heartbeat closes it
-		last := silence(l)
-		eventually(t, "another heartbeat is refused", func() bool { return silence(l) != last })
+		last := l.Stats().Failure
+		eventually(t, "another heartbeat is refused", func() bool { return l.Stats().Failure != last })
 	}
 	if s := l.Stats(); !s.BreakerOpen || s.Failure == nil {
 		t.Errorf("%+v", s)
 	}
 	must(client.ReplicaOf(t.Context(), "NO", "ONE").Err())
 	eventually(t, "Redis' return", func() bool { return !l.Stats().BreakerOpen && l.Stats().Owing == 0 })
-	eventually(t, "a decision of Redis", func() bool { return l.take(key, nil).Source == SourceRedis })
+	eventually(t, "a decision of Redis", func() bool { return take(l, key, nil).Source == SourceRedis })
 }
 
 // startSentinel makes a master, a replica of it and a Sentinel that watches them.
@@ -239,7 +240,7 @@ func TestScriptIsLoadedWhereItIsMissing(t *testing.T) {
 	takes(t, l, b, 2, SourceRedis)
 	must(client.ScriptFlush(t.Context()).Err())
 	takes(t, l, b, 2, SourceRedis)
-	if s := l.Stats(); s.RedisErrors != 0 || l.left(b) != 11 {
+	if s := l.Stats(); s.RedisErrors != 0 || left(l, b) != 11 {
 		t.Fatalf("%+v", s)
 	}
 }
@@ -253,26 +254,18 @@ func TestHeartbeats(t *testing.T) {
 	closeLimiter(t, a)
 	counted(t, b, 1) // the one that left is not missing
 	for id, age := range map[string]time.Duration{"crashed": 30 * time.Second, "long gone": 61 * time.Second, "of the future": -time.Hour} {
-		must(client.ZAdd(t.Context(), membersKey(0), redis.Z{Score: float64(time.Now().Add(-age).UnixMicro()), Member: id}).Err())
+		must(client.ZAdd(t.Context(), members, redis.Z{Score: float64(time.Now().Add(-age).UnixMicro()), Member: id}).Err())
 	}
 	eventually(t, "the crashed one is missing", func() bool {
 		f := fleetOf(b)
 		return f.Nodes == 2 && f.Missing == 1
 	})
-	if n := client.ZCard(t.Context(), membersKey(0)).Val(); n != 2 {
+	if n := client.ZCard(t.Context(), members).Val(); n != 2 {
 		t.Errorf("%d members", n)
 	}
 	restarted := open(t, Options{Redis: client, NodeID: "crashed"})
 	counted(t, restarted, 2)
 	counted(t, b, 2)
-}
-
-// silence returns the error of the last heartbeat, another one for each; nil = it was answered.
-func silence(l *Limiter) error {
-	s := l.allShards()[0]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.silence
 }
 
 // A heartbeat that Redis executes when its node has long given it up, and cannot be reached, does not
@@ -285,13 +278,13 @@ func TestALateHeartbeatIsVoid(t *testing.T) {
 	counted(t, l, 1)
 	must(server.Freeze())
 	frozen := time.Now()
-	eventually(t, "a heartbeat has no answer", func() bool { return silence(l) != nil })
+	eventually(t, "a heartbeat has no answer", func() bool { return l.Stats().Failure != nil })
 	must(cut.Close())
-	time.Sleep(callTimeout)
+	time.Sleep(timeout)
 	must(server.Thaw())
 	for range 20 { // it has come before these
-		beat := time.UnixMicro(int64(must1(client.ZScore(t.Context(), membersKey(0), "cut").Result())))
-		if beat.After(frozen.Add(callTimeout)) {
+		beat := time.UnixMicro(int64(must1(client.ZScore(t.Context(), members, "cut").Result())))
+		if beat.After(frozen.Add(timeout)) {
 			t.Fatalf("%v after Redis froze, the node is present", beat.Sub(frozen))
 		}
 		time.Sleep(time.Millisecond)
@@ -304,7 +297,7 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 		v.count(3)
 		boottimetest.Pass(3 * time.Second)
 		v.count(0)
-		boottimetest.Pass(3 * heartbeatInterval / 2) // a heartbeat or two
+		boottimetest.Pass(3 * heartbeats / 2) // a heartbeat or two
 		v.mood.Store(int32(hung))
 		boottimetest.Pass(10 * time.Second)
 		if f := fleetOf(l); f.Nodes != 3 || f.Missing != 2 || f.Cold {

@@ -1,4 +1,4 @@
-package limiter
+package limiter_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
+	. "listedge/limiter"
 )
 
 // Two thirds of what Redis can do, on keys that hardly ever come twice: nearly no
@@ -39,7 +40,7 @@ func TestManySparseKeysOnABusyRedis(t *testing.T) {
 					n, k := random.IntN(nodes), random.IntN(keys)
 					asked++
 					requests.Go(func() {
-						if all[n].take(buckets[k][n], nil).Source == SourceLocalFallback {
+						if take(all[n], buckets[k][n], nil).Source == SourceLocalFallback {
 							mu.Lock()
 							alone++
 							mu.Unlock()

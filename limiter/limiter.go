@@ -16,12 +16,11 @@
 // promise. While nodes send no heartbeats, the others withhold their part of each rate:
 // they may be spending it without Redis. docs/LIMITS.md says what the promise does not cover.
 //
-// # A limit decision: at most 5 files
+// # A limit decision: at most 3 files
 //
 // Most decisions spend a token that this node holds.
 //
-//	edge/pipeline.go limiter/limiter.go limiter/bucket.go limiter/lease/lease.go
-//	limiter/lease/policy.go
+//	edge/pipeline.go limiter/limiter.go limiter/lease/lease.go
 //
 // # A decision that asks Redis: at most 3 files
 //
@@ -34,6 +33,7 @@ import (
 	"cmp"
 	"context"
 	crand "crypto/rand"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -41,66 +41,24 @@ import (
 	"time"
 	"weak"
 
-	"github.com/redis/go-redis/v9"
-
 	"listedge/internal/boottime"
 	"listedge/limiter/lease"
 )
 
-// Policy is the rate and burst of a bucket.
-type Policy = lease.Policy
-
-// NewPolicy makes a policy of a rate in tokens a second and a burst in tokens.
-func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPolicy(rate, burst) }
-
-// IsWholeRate reports whether a rate is a whole number of micro-tokens a second.
-// NewPolicy rounds other rates down.
-func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
-
-// Options are the settings of a Limiter. The zero value is a working single node.
-type Options struct {
-	// Redis is nil for a single node. The client may lead to a single server, Sentinel
-	// or Cluster. It should be used by the limiter only, with ContextTimeoutEnabled. The
-	// limiter does not close it.
-	Redis  redis.UniversalClient
-	Prefix string // begins all keys in Redis; limiters of different prefixes share nothing
-
-	FailureMode FailureMode // empty = FailLocal
-	NodeID      string      // unique in the fleet, and the same after a restart; empty = random
-
-	Budget time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
-	Clock  *boottime.Clock // of this node; nil = a new one (the script uses Redis' own clock)
-}
-
-// FailureMode is how requests are decided while Redis is unreachable and no leased
-// token is left.
-type FailureMode string
-
-const (
-	FailLocal FailureMode = "local" // this node's part of the bucket decides
-	FailAllow FailureMode = "allow" // all are admitted; Redis debits them later
-	FailDeny  FailureMode = "deny"  // all are refused
-)
-
-// DefaultBudget is how long a request waits for Redis: several round trips within a
-// data centre. If two round trips take longer, a request waits for two, but never more
-// than 125 ms.
-const DefaultBudget = 10 * time.Millisecond
-
 // Limiter admits or refuses requests. All methods may be called from any goroutine.
 type Limiter struct {
-	store  store // nil = none: each bucket is in this process, as a fallback of one part
-	mode   FailureMode
-	alone  Source // of decisions without Redis
-	budget int64  // of lease.Link: microseconds
-	id     string // of this node, in heartbeats
-	run    int64  // names this process in the counts of quotas in Redis
-	clock  *boottime.Clock
-	counts counts
+	store   *store // nil = none: each bucket is in this process, as a fallback of one part
+	mode    FailureMode
+	offline Source // of decisions without Redis
+	budget  int64  // of lease.Link: microseconds
+	id      string // of this node, in heartbeats
+	run     int64  // names this process in the counts of quotas in Redis
+	clock   *boottime.Clock
+	counts  counts
 
-	buckets registry
+	buckets buckets
 	quotas  quotas
-	active  activeAccounts
+	active  activeLimits
 	running sync.WaitGroup // heartbeats, and what ends them
 	closed  atomic.Bool    // set with mu held
 
@@ -110,22 +68,22 @@ type Limiter struct {
 
 // New makes a limiter. It makes no call to Redis: a node starts while Redis is down.
 func New(o Options) *Limiter {
-	if o.Redis == nil {
-		return newLimiter(o, nil)
+	l := &Limiter{
+		mode:    cmp.Or(o.FailureMode, FailLocal),
+		offline: SourceLocalFallback,
+		budget:  cmp.Or(o.Budget, DefaultBudget).Microseconds(),
+		id:      cmp.Or(o.NodeID, crand.Text()),
+		run:     1 + rand.Int64N(1<<50),
+		clock:   cmp.Or(o.Clock, boottime.New()),
+		quotas:  quotas{all: make(map[string]*Counter)},
+		buckets: buckets{all: make(map[string]weak.Pointer[Bucket])},
 	}
-	return newLimiter(o, &redisStore{client: o.Redis, prefix: o.Prefix})
-}
-
-// newLimiter makes a limiter whose buckets are in the store. nil = there is none.
-func newLimiter(o Options, s store) *Limiter {
-	l := &Limiter{store: s, mode: cmp.Or(o.FailureMode, FailLocal), alone: SourceLocalFallback, id: cmp.Or(o.NodeID, crand.Text()),
-		budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), run: 1 + rand.Int64N(1<<50), clock: cmp.Or(o.Clock, boottime.New())}
-	if s == nil {
-		l.mode, l.alone = FailLocal, SourceMemory
+	if o.Redis != nil {
+		l.store = &store{client: o.Redis, prefix: o.Prefix}
+	} else {
+		l.mode, l.offline = FailLocal, SourceMemory
 	}
-	l.quotas = quotas{all: make(map[string]*Counter)}
-	l.buckets = registry{buckets: make(map[string]weak.Pointer[Bucket]), sweepAt: sweepFrom}
-	l.active = activeAccounts{l: l, accounts: make(map[account]struct{})}
+	l.active = activeLimits{l: l, limits: make(map[*limit]struct{})}
 	l.shardOf(membersKey(0))
 	return l
 }
@@ -134,45 +92,45 @@ func newLimiter(o Options, s store) *Limiter {
 // goes on while the machine sleeps, so that leases end meanwhile.
 func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
+// moment is one moment by two clocks, in microseconds.
+type moment struct {
+	at   int64 // this node's time: see Limiter.now
+	wall int64 // since 1970
+}
+
+func (l *Limiter) moment(now time.Time) moment {
+	return moment{l.clock.At(now).Microseconds(), now.UnixMicro()}
+}
+
 // Bucket returns the handle on a bucket (KeyBucket, WorkspaceBucket), with policy p from now on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
-	b := l.buckets.get(key, func() *Bucket {
-		b := &Bucket{share: share{key: key, shard: l.shardOf(key)}}
+	l.buckets.mu.Lock()
+	b := l.buckets.all[key].Value()
+	if b == nil {
+		if len(l.buckets.all) >= l.buckets.sweepAt {
+			maps.DeleteFunc(l.buckets.all, func(_ string, b weak.Pointer[Bucket]) bool { return b.Value() == nil })
+			l.buckets.sweepAt = max(1024, 2*len(l.buckets.all))
+		}
+		b = &Bucket{limit: limit{key: key, shard: l.shardOf(key)}}
+		b.law = b
 		b.lease.Init(p, l.now())
-		b.blocked.Store(p.Blocked())
-		return b
-	})
+		l.buckets.all[key] = weak.Make(b)
+	}
+	l.buckets.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lease.Policy != p {
 		b.lease.SetPolicy(p)
-		b.blocked.Store(p.Blocked())
 	}
+	b.blocked.Store(p.Blocked())
 	return b
 }
 
 // Quota returns the handle on a workspace's quota for the period of that name (2026-11 or
 // 2026-11-22), and sets how many requests it has. What was used of it stays used.
 func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) *Counter {
-	l.quotas.mu.Lock()
-	key := "{" + workspace + "}:q:" + period
-	q := l.quotas.all[key]
-	if q == nil {
-		q = &Counter{l: l, workspace: workspace, share: share{key: key, shard: l.shardOf(key)}, until: ends.UnixMicro(), began: never, answered: never}
-		if l.store == nil { // nothing is taken elsewhere
-			q.answered = 0
-		}
-		l.quotas.all[key] = q
-		time.AfterFunc(time.Until(ends)+quotaKept, q.forget)
-	}
-	l.quotas.mu.Unlock()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.tokens != tokens { // a block of the old number goes back
-		q.taken = min(q.taken, q.spent)
-		q.tokens, q.deny = tokens, 0
-		l.active.add(q)
-	}
+	q := l.quotas.get(l, workspace, period, ends)
+	q.setTokens(tokens)
 	return q
 }
 
@@ -180,220 +138,299 @@ func (l *Limiter) Quota(workspace, period string, tokens int64, ends time.Time) 
 // unlimited. Take waits for Redis no longer than DefaultBudget says. The caller read now at
 // most a tenth of a second ago: reading the clock again costs more than the decision.
 func (l *Limiter) Take(now time.Time, key, workspace *Bucket, quota *Counter) Decision {
-	d := l.decide(now, key, workspace, quota, !free)
+	r, d := l.request(now, key, workspace, quota)
+	if d.Source == SourceLease {
+		r.take(&d)
+	}
 	l.counts.add(&d)
 	return d
 }
 
 // Peek is Take without taking a token, for a response that costs none. Only a rate of 0
 // refuses it, and is counted.
-func (l *Limiter) Peek(now time.Time, key, workspace *Bucket, quota *Counter) (d Decision) {
-	if d = l.decide(now, key, workspace, quota, free); !d.Allowed {
+func (l *Limiter) Peek(now time.Time, key, workspace *Bucket, quota *Counter) Decision {
+	r, d := l.request(now, key, workspace, quota)
+	switch d.Source {
+	case SourceLease:
+		r.peek(&d)
+	case SourceBlocked:
 		l.counts.add(&d)
 	}
 	return d
 }
 
-// free lets decide take no token.
-const free = true
-
-func (l *Limiter) decide(now time.Time, key, workspace *Bucket, quota *Counter, free bool) Decision {
-	switch {
-	case key != nil && key.blocked.Load():
-		return blocked(Key)
-	case workspace != nil && workspace.blocked.Load():
-		return blocked(Workspace)
-	case key == nil && workspace == nil && quota == nil:
-		return Decision{Allowed: true, Source: SourceUnlimited}
-	}
-	at := l.clock.At(now).Microseconds()
-	r := request{l: l, ahead: now.UnixMicro() - at, free: free}
-	if quota != nil {
-		r.parts[Quota-1].account = quota
-	}
-	if key != nil {
-		r.parts[Key-1].account = key
-	}
-	if workspace != nil {
-		r.parts[Workspace-1].account = workspace
-	}
-	return r.decide(at)
-}
-
-// blocked refuses a request because a bucket has rate 0.
-func blocked(which Which) Decision {
-	d := Decision{Source: SourceBlocked}
-	d.add(which, lease.Refused(blockedRetry.Microseconds()))
-	return d
-}
-
-// account is a bucket or a quota of the fleet, of which this node spends a part. Its mu is held.
-type account interface {
-	base() *share
-
-	take(now int64) lease.Outcome                          // takes a token by what is known here
-	retry(now int64) lease.Outcome                         // takes it for a request that take has counted already
-	takeAlone(now, ahead int64) (lease.Outcome, Status)    // takes a token without Redis
-	denies(now int64) bool                                 // reports whether take would refuse
-	refund(now int64, alone bool)                          // takes a token back
-	status(now, ahead int64, outcome lease.Outcome) Status // what a response says of it, after take
-	patience() int64                                       // for how long a request waits for Redis
-
-	begin(now int64, giveBack bool) call // the next call, nil = it needs none; with giveBack, it returns what is held
-	sweep(now int64) (due bool)          // reports whether a call should be sent although no request waits
-	isActive() bool                      // reports whether it has to be swept
-	holds(now int64) int64               // how many tokens may be spent without a call
-	owes() bool                          // reports whether tokens were spent here that it may not have debited yet
-}
-
-// part is the part of a decision that one account makes. If there is no such account, it is
-// Granted.
-type part struct {
-	account
-	outcome lease.Outcome
-	status  Status
-	alone   bool       // this node decides without Redis
-	replies chan reply // the request waits here for Redis' answer; nil = it does not wait
-	until   int64      // it waits no longer
-}
-
 // request is one request to decide.
 type request struct {
-	l     *Limiter
-	parts [3]part // of the accounts in the order of Which
-	ahead int64   // the wall clock is so many microseconds ahead of this node's time
-	free  bool    // it takes no token, and nothing refuses it
+	l        *Limiter
+	now      moment
+	verdicts [Workspace + 1]verdict // by Limit
 }
 
-// decide takes a token from each account, or none from any.
-func (r *request) decide(now int64) Decision {
-	d := Decision{Allowed: true, Source: SourceLease}
-	remote, refused := false, false
-	for i := range r.parts {
-		p := &r.parts[i]
-		if p.outcome = lease.Granted; p.account != nil {
-			r.take(p, now, refused)
-			remote = remote || p.outcome == lease.NeedRemote
-			refused = refused || p.outcome == lease.Denied
-		}
-	}
-	if remote && !refused {
-		r.decideRemote()
-		now = r.l.now()
-		refused = slices.ContainsFunc(r.parts[:], func(p part) bool { return p.outcome == lease.Denied })
-	}
-	for i := range r.parts {
-		p := &r.parts[i]
-		if p.account == nil {
+// verdict is what one limit says about a request. If there is no such limit, it is Granted.
+type verdict struct {
+	*limit
+	outcome lease.Outcome
+	status  Status
+	offline bool        // this node decides without Redis
+	answers chan answer // the request waits here for Redis' answer; nil = it does not wait
+	until   int64       // it waits no longer
+}
+
+// request returns a request, and its decision if that needs no token; else the Source is SourceLease.
+func (l *Limiter) request(now time.Time, key, workspace *Bucket, quota *Counter) (r request, d Decision) {
+	for of, b := range [...]*Bucket{Key: key, Workspace: workspace} {
+		if b == nil {
 			continue
 		}
-		if refused && p.outcome == lease.Granted { // the refusal of another account makes the token useless
-			p.base().mu.Lock()
-			p.refund(now, p.alone)
-			p.base().mu.Unlock()
-			p.status.Remaining++
+		if b.blocked.Load() {
+			d.Source = SourceBlocked
+			d.add(Limit(of), lease.Refused(blockedRetry.Microseconds()))
+			return r, d
+		}
+		r.verdicts[of].limit = &b.limit
+	}
+	if quota != nil {
+		r.verdicts[Quota].limit = &quota.limit
+	} else if key == nil && workspace == nil {
+		return r, Decision{Allowed: true, Source: SourceUnlimited}
+	}
+	r.l, r.now = l, l.moment(now)
+	return r, Decision{Allowed: true, Source: SourceLease}
+}
+
+// peek decides a request that takes no token.
+func (r *request) peek(d *Decision) {
+	for i := range r.verdicts {
+		h := r.verdicts[i].limit
+		if h == nil {
+			continue
+		}
+		h.mu.Lock()
+		_, status := h.law.decide(r.now, look)
+		if h.shard.refuses() {
+			d.Source = r.l.offline
+		}
+		h.mu.Unlock()
+		status.RetryIn = 0
+		d.add(Limit(i), status)
+	}
+}
+
+// take takes a token from each limit, or none from any.
+func (r *request) take(d *Decision) {
+	remote, refused := false, false
+	for i := range r.verdicts {
+		v := &r.verdicts[i]
+		if v.limit == nil {
+			v.outcome = lease.Granted
+			continue
+		}
+		r.decideHere(v, refused)
+		remote = remote || v.outcome == lease.NeedRemote
+		refused = refused || v.outcome == lease.Denied
+	}
+	now := r.now.at
+	if remote && !refused {
+		r.askRedis()
+		now = r.l.now()
+		refused = slices.ContainsFunc(r.verdicts[:], func(v verdict) bool { return v.outcome == lease.Denied })
+	}
+	for i := range r.verdicts {
+		v := &r.verdicts[i]
+		if v.limit == nil {
+			continue
+		}
+		if refused && v.outcome == lease.Granted { // the refusal of another limit makes the token useless
+			v.mu.Lock()
+			v.law.refund(now, v.offline)
+			v.mu.Unlock()
+			v.status.Remaining++
 		}
 		switch {
-		case p.alone:
-			d.Source = r.l.alone
-		case p.replies != nil && d.Source == SourceLease:
+		case v.offline:
+			d.Source = r.l.offline
+		case v.answers != nil && d.Source == SourceLease:
 			d.Source = SourceRedis
 		}
-		d.add(Which(i+1), p.status)
+		d.add(Limit(i), v.status)
 	}
-	return d
 }
 
-// take lets one account decide at once: this node has a token of it, or knows that there is none, or
-// Redis is down. If another account has refused the request, it takes no token: the outcome is
+// decideHere lets one limit decide at once: this node has a token of it, or knows that there is none, or
+// Redis is down. If another limit has refused the request, it takes no token: the outcome is
 // NeedRemote or Denied.
-func (r *request) take(p *part, now int64, refused bool) {
-	h := p.base()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	p.outcome = lease.NeedRemote
-	switch {
-	case r.free:
-		p.outcome = lease.Granted
-	case !refused:
-		p.outcome = p.account.take(now)
-	case p.denies(now):
-		p.outcome = lease.Denied
+func (r *request) decideHere(v *verdict, refused bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	how := take
+	if refused {
+		how = look
 	}
-	p.alone = (r.free || p.outcome == lease.NeedRemote) && h.shard.refuses()
-	if p.alone && !r.free && !refused {
-		p.outcome, p.status = p.takeAlone(now, r.ahead)
-	} else {
-		p.status = p.account.status(now, r.ahead, p.outcome)
+	v.outcome, v.status = v.law.decide(r.now, how)
+	v.offline = v.outcome == lease.NeedRemote && v.shard.refuses()
+	if v.offline && !refused {
+		v.outcome, v.status = v.law.decide(r.now, takeOffline)
 	}
 }
 
-// decideRemote decides the parts that need Redis, while no account refuses the request.
-func (r *request) decideRemote() {
-	calls := make([]account, 0, len(r.parts)) // to one shard: see KeyBucket
-	for i := range r.parts {
-		if p := &r.parts[i]; p.outcome == lease.NeedRemote && r.startWaiting(p) {
-			calls = append(calls, p.account)
+// askRedis decides for the limits that need Redis, while no limit refuses the request.
+func (r *request) askRedis() {
+	asking := make([]*limit, 0, len(r.verdicts)) // they are of one shard: see KeyBucket
+	for i := range r.verdicts {
+		v := &r.verdicts[i]
+		if v.outcome == lease.NeedRemote && r.startWaiting(v) {
+			asking = append(asking, v.limit)
 		}
 	}
-	if len(calls) > 0 {
-		calls[0].base().shard.enqueue(calls...)
+	if len(asking) > 0 {
+		asking[0].shard.enqueue(asking...)
 	}
-	for i := range slices.Backward(r.parts[:]) { // a quota may be waited for longer than a bucket
-		if p := &r.parts[i]; p.outcome == lease.NeedRemote {
-			r.await(p)
+	for i := range slices.Backward(r.verdicts[:]) { // a quota may be waited for longer than a bucket
+		v := &r.verdicts[i]
+		if v.outcome == lease.NeedRemote {
+			r.await(v)
 		}
 	}
 }
 
 // startWaiting tries once more to decide here. If Redis is still needed, the request waits for the
-// account, unless the shard is unreachable. startWaiting reports whether it has marked the account
+// limit, unless the shard is unreachable. startWaiting reports whether it has marked the limit
 // for a call.
-func (r *request) startWaiting(p *part) (marked bool) {
-	h := p.base()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := r.l.now()
-	if p.outcome = p.account.retry(now); p.outcome != lease.NeedRemote {
-		p.status = p.account.status(now, r.ahead, p.outcome)
+func (r *request) startWaiting(v *verdict) (marked bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := r.l.moment(time.Now())
+	v.outcome, v.status = v.law.decide(now, retry)
+	if v.outcome != lease.NeedRemote || v.shard.unreachable(v.patience()) {
 		return false
 	}
-	if h.shard.unreachable(p.patience()) {
+	v.until, v.answers = now.at+v.patience(), make(chan answer, 1)
+	v.waiters = append(v.waiters, v.answers)
+	if v.pending {
 		return false
 	}
-	p.until, p.replies = now+p.patience(), make(chan reply, 1)
-	h.waiters = append(h.waiters, p.replies)
-	if h.pending {
-		return false
-	}
-	h.markPending()
+	v.markPending()
 	return true
 }
 
-// await decides a part by Redis' answer, or without Redis if none comes in time.
-func (r *request) await(p *part) {
-	h, got := p.base(), reply{}
-	if p.replies != nil {
+// await decides for a limit by Redis' answer, or without Redis if none comes in time.
+func (r *request) await(v *verdict) {
+	var got answer
+	if v.answers != nil {
 		select {
-		case got = <-p.replies:
-		case <-time.After(time.Duration(p.until-r.l.now()) * time.Microsecond):
+		case got = <-v.answers:
+		case <-time.After(time.Duration(v.until-r.l.now()) * time.Microsecond):
 		}
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if i := slices.Index(h.waiters, p.replies); i >= 0 {
-		h.waiters = slices.Delete(h.waiters, i, i+1)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if i := slices.Index(v.waiters, v.answers); i >= 0 {
+		v.waiters = slices.Delete(v.waiters, i, i+1)
 	}
 	select {
-	case got = <-p.replies: // it came at that moment
+	case got = <-v.answers: // it came at that moment
 	default:
 	}
-	if p.outcome = got.outcome; p.outcome == lease.NeedRemote {
-		p.alone = true
-		p.outcome, p.status = p.takeAlone(r.l.now(), r.ahead)
-	} else {
-		p.status = p.account.status(got.at, r.ahead, p.outcome)
+	v.outcome, v.status = got.outcome, got.status
+	if v.outcome == lease.NeedRemote {
+		v.offline = true
+		v.outcome, v.status = v.law.decide(r.l.moment(time.Now()), takeOffline)
 	}
+}
+
+// Bucket is a handle on one bucket: its key, its policy and this node's part of
+// it. Keep it with what is limited, and use it from any number of goroutines.
+type Bucket struct {
+	limit // its mu guards all below
+	lease lease.Lease
+}
+
+// KeyBucket names the bucket of an API key. The braces are a Redis Cluster hash
+// tag: all buckets of a request are on one shard.
+func KeyBucket(workspace, key string) string { return "{" + workspace + "}:b:" + key }
+
+// WorkspaceBucket names the bucket that all keys of a workspace share.
+func WorkspaceBucket(workspace string) string { return "{" + workspace + "}:b" }
+
+// Policy returns the policy that is in force at this node.
+func (b *Bucket) Policy() Policy {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lease.Policy
+}
+
+func (b *Bucket) decide(now moment, how manner) (outcome lease.Outcome, _ Status) {
+	switch how {
+	case take:
+		outcome = b.lease.Take(now.at)
+	case retry:
+		outcome = b.lease.Retry(now.at)
+	case takeOffline:
+		return b.takeOffline(now.at)
+	case look:
+		if b.lease.Denies(now.at) {
+			outcome = lease.Denied
+		}
+	}
+	switch {
+	case outcome == lease.Denied:
+		return outcome, lease.Refused(b.lease.RetryIn(now.at))
+	case outcome == lease.Granted && b.lease.Due(now.at): // before a request has to wait
+		b.requestCall()
+	}
+	f := b.shard.fleet()
+	if b.shard.refuses() {
+		return outcome, b.lease.FallbackStatus(now.at, f)
+	}
+	return outcome, b.lease.Status(now.at, f)
+}
+
+// takeOffline decides by the failure mode.
+func (b *Bucket) takeOffline(now int64) (lease.Outcome, Status) {
+	l, f := b.shard.l, b.shard.fleet()
+	ok, wait := false, heartbeatInterval.Microseconds()
+	if l.mode != FailDeny {
+		ok, wait = b.lease.TakeFallback(now, f, l.mode == FailAllow)
+		l.active.add(&b.limit, now)
+	}
+	if !ok {
+		return lease.Denied, lease.Refused(wait)
+	}
+	return lease.Granted, b.lease.FallbackStatus(now, f)
+}
+
+// refund takes a token back into the lease, or else sends it to the bucket: at once if the
+// bucket is not leased from, otherwise with the next call.
+func (b *Bucket) refund(now int64, offline bool) {
+	if !b.lease.Refund(now, offline) {
+		return
+	}
+	b.shard.l.active.add(&b.limit, now)
+	if !b.lease.Policy.Leased() {
+		b.requestCall()
+	}
+}
+
+func (b *Bucket) inspect(now int64) holdings {
+	due := b.lease.Sweep(now, b.shard.fleet())
+	return holdings{tokens: b.lease.Holds(now), owes: b.lease.Owes(), active: b.lease.IsActive(), due: due}
+}
+
+func (b *Bucket) begin(now int64, giveBack bool) *call {
+	c, f := new(lease.Call), b.shard.fleet()
+	if !b.lease.Begin(c, int64(len(b.waiters)), now, f, giveBack) {
+		return nil
+	}
+	c.Until = now + f.Ahead + callTimeout.Microseconds()
+	return &call{script: tokenBucketScript, limit: &b.limit, key: b.key, arguments: []any{arguments(c)}, apply: func(n []int64, answeredAt int64) {
+		if n == nil {
+			b.lease.Fail(c)
+			return
+		}
+		c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6], Demand: n[7]}
+		b.lease.Complete(c, now, answeredAt, b.shard.fleet())
+		b.shard.l.counts.leased.Add(uint64(c.Leased))
+	}}
 }
 
 // Close waits for the calls in flight, gives back what this node holds, sends its debts, leaves
@@ -472,12 +509,7 @@ func (l *Limiter) Stats() Stats {
 		return s
 	}
 	now := l.now()
-	l.active.each(func(a account) {
-		s.LeasedHeld += max(0, a.holds(now))
-		if a.owes() {
-			s.Owing++
-		}
-	})
+	l.active.stats(&s, now)
 	for _, k := range l.allShards() {
 		k.stats(&s, now)
 	}
@@ -487,7 +519,7 @@ func (l *Limiter) Stats() Stats {
 // Decision is the answer to one Take. It has all that a response needs.
 type Decision struct {
 	Allowed    bool
-	Refused    Which         // who refused; of several, the one with the longest wait
+	Refused    Limit         // who refused; of several, the one with the longest wait
 	Source     Source        // where it was decided
 	RetryAfter time.Duration // when refused: the time until there may be a token, never 0
 	Key        Status
@@ -505,25 +537,25 @@ func (d *Decision) UsedUp() bool {
 type Status = lease.Status
 
 // add adds the status of one bucket to the decision: a refusal if it has to be retried.
-func (d *Decision) add(which Which, s Status) {
-	*[...]*Status{Key: &d.Key, Workspace: &d.Workspace, Quota: &d.Quota}[which] = s
+func (d *Decision) add(of Limit, s Status) {
+	*[...]*Status{Key: &d.Key, Workspace: &d.Workspace, Quota: &d.Quota}[of] = s
 	if s.RetryIn > d.RetryAfter {
-		d.Allowed, d.RetryAfter, d.Refused = false, s.RetryIn, which
+		d.Allowed, d.RetryAfter, d.Refused = false, s.RetryIn, of
 	}
 }
 
-// Which names who limits a request. The quota is the first that decides: what it refuses is no
+// Limit names one of a request's limits. The quota is the first that decides: what it refuses is no
 // demand for the buckets.
-type Which uint8
+type Limit uint8
 
 const (
-	Neither Which = iota
+	NoLimit Limit = iota
 	Quota         // of the workspace
 	Key
 	Workspace
 )
 
-func (w Which) String() string { return [...]string{"neither", "quota", "key", "workspace"}[w] }
+func (l Limit) String() string { return [...]string{"none", "quota", "key", "workspace"}[l] }
 
 // Source tells where a decision was made.
 type Source uint8

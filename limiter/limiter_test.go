@@ -1,4 +1,4 @@
-package limiter
+package limiter_test
 
 import (
 	"context"
@@ -9,9 +9,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"listedge/internal/boottime/boottimetest"
-	"listedge/limiter/lease"
+	. "listedge/limiter"
 )
 
 // Both deciders make the same decisions: of a node without Redis, and of one that
@@ -39,21 +40,21 @@ func suite(t *testing.T, l *Limiter, source Source) {
 	run("exactly the burst, then a wait", func() {
 		b := bucket(slow)
 		for i := range int64(10) {
-			d := l.take(b, nil)
+			d := take(l, b, nil)
 			if !d.Allowed || d.Source != source || d.RetryAfter != 0 || d.Key.Remaining != 9-i || d.Key.ResetIn <= 0 {
 				t.Fatalf("take %d: %+v", i, d)
 			}
 		}
-		d := l.take(b, nil)
+		d := take(l, b, nil)
 		if d.Allowed || d.Refused != Key || d.RetryAfter <= 990*time.Second || d.RetryAfter > 1000*time.Second ||
 			d.Key != (Status{RetryIn: d.RetryAfter, ResetIn: d.RetryAfter}) {
 			t.Fatalf("%+v", d)
 		}
 		boottimetest.Pass(d.RetryAfter)
-		if d := l.take(b, nil); !d.Allowed {
+		if d := take(l, b, nil); !d.Allowed {
 			t.Fatalf("after Retry-After: %+v", d)
 		}
-		if d := l.take(b, nil); d.Allowed {
+		if d := take(l, b, nil); d.Allowed {
 			t.Fatalf("and once more: %+v", d)
 		}
 	})
@@ -68,18 +69,18 @@ func suite(t *testing.T, l *Limiter, source Source) {
 	run("both buckets or neither", func() {
 		key, workspace := bucket(slow), bucket(policy(t, 0.001, 3))
 		for range 3 {
-			if d := l.take(key, workspace); !d.Allowed {
+			if d := take(l, key, workspace); !d.Allowed {
 				t.Fatalf("%+v", d)
 			}
 		}
 		for range 5 {
-			if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace || d.Workspace.Remaining != 0 || d.Key.Remaining != 7 || d.Key.RetryIn != 0 {
+			if d := take(l, key, workspace); d.Allowed || d.Refused != Workspace || d.Workspace.Remaining != 0 || d.Key.Remaining != 7 || d.Key.RetryIn != 0 {
 				t.Fatalf("%+v", d)
 			}
 		}
 		boottimetest.Pass(100 * time.Millisecond)
 		takes(t, l, key, 7, source)
-		if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace && d.Refused != Key || d.RetryAfter < 900*time.Second {
+		if d := take(l, key, workspace); d.Allowed || d.Refused != Workspace && d.Refused != Key || d.RetryAfter < 900*time.Second {
 			t.Fatalf("both empty: %+v", d)
 		}
 	})
@@ -87,7 +88,7 @@ func suite(t *testing.T, l *Limiter, source Source) {
 		b := bucket(slow)
 		takes(t, l, b, 4, source)
 		for range 20 {
-			if n := l.left(b); n != 6 {
+			if n := left(l, b); n != 6 {
 				t.Fatalf("%d left", n)
 			}
 		}
@@ -95,13 +96,13 @@ func suite(t *testing.T, l *Limiter, source Source) {
 	})
 	run("rate 0 and no bucket", func() {
 		blocked := bucket(policy(t, 0, 5))
-		if d := l.take(blocked, bucket(slow)); d.Allowed || d.Source != SourceBlocked || d.Refused != Key || d.RetryAfter != time.Hour {
+		if d := take(l, blocked, bucket(slow)); d.Allowed || d.Source != SourceBlocked || d.Refused != Key || d.RetryAfter != time.Hour {
 			t.Fatalf("%+v", d)
 		}
-		if d := l.take(bucket(slow), blocked); d.Allowed || d.Source != SourceBlocked || d.Refused != Workspace {
+		if d := take(l, bucket(slow), blocked); d.Allowed || d.Source != SourceBlocked || d.Refused != Workspace {
 			t.Fatalf("%+v", d)
 		}
-		if d := l.take(nil, nil); !d.Allowed || d.Source != SourceUnlimited {
+		if d := take(l, nil, nil); !d.Allowed || d.Source != SourceUnlimited {
 			t.Fatalf("%+v", d)
 		}
 	})
@@ -115,12 +116,12 @@ func suite(t *testing.T, l *Limiter, source Source) {
 			t.Fatal("another bucket")
 		}
 		takes(t, l, b, 2, source)
-		if d := l.take(b, nil); d.Allowed {
+		if d := take(l, b, nil); d.Allowed {
 			t.Fatalf("above the new burst: %+v", d)
 		}
 		p.Rate, p.Version = 0, 3
 		l.Bucket("changed", p)
-		if d := l.take(b, nil); d.Source != SourceBlocked {
+		if d := take(l, b, nil); d.Source != SourceBlocked {
 			t.Fatalf("%+v", d)
 		}
 	})
@@ -131,7 +132,7 @@ func suite(t *testing.T, l *Limiter, source Source) {
 		for range 20 {
 			all.Go(func() {
 				for range 10 {
-					if l.take(b, nil).Allowed {
+					if take(l, b, nil).Allowed {
 						allowed.Add(1)
 					}
 				}
@@ -151,21 +152,22 @@ func TestABucketIsRememberedUntilItIsFull(t *testing.T) {
 		l := open(t, Options{})
 		p := policy(t, 1, 3)
 		takes(t, l, l.Bucket("first", p), 3, SourceMemory)
-		for i := range 3 * sweepFrom {
+		for i := range 3_000 {
 			l.Bucket(fmt.Sprint(i), p)
-			if i%sweepFrom == 0 {
+			if i%1_000 == 0 {
 				runtime.GC()
 			}
 		}
-		if d := l.take(l.Bucket("first", p), nil); d.Allowed {
+		if d := take(l, l.Bucket("first", p), nil); d.Allowed {
 			t.Fatalf("a bucket that is empty is forgotten: %+v", d)
 		}
-		if n := len(l.buckets.buckets); n > 2*sweepFrom+1 {
+		if n := l.Buckets(); n > 2_049 {
 			t.Errorf("%d buckets are kept, of which one is in use", n)
 		}
+		first := weak.Make(l.Bucket("first", p))
 		boottimetest.Pass(time.Hour)
 		runtime.GC()
-		if b := l.buckets.buckets["first"].Value(); b != nil {
+		if first.Value() != nil {
 			t.Error("a full bucket that nobody uses is kept")
 		}
 	})
@@ -192,13 +194,13 @@ func TestCloseLeavesTakeWorking(t *testing.T) {
 		boottimetest.Pass(3 * time.Second)
 		b := slowKey(t, l)
 		for range 20 {
-			l.take(b, nil)
+			take(l, b, nil)
 		}
 		must(l.Close(context.Background()))
 		if n := v.left(b); n != 180 {
 			t.Errorf("%d of 200 left in Redis after 20 were taken and all is given back", n)
 		}
-		if d := l.take(b, nil); d.Source != SourceLocalFallback {
+		if d := take(l, b, nil); d.Source != SourceLocalFallback {
 			t.Errorf("%+v", d)
 		}
 		must(l.Close(context.Background()))
@@ -207,7 +209,7 @@ func TestCloseLeavesTakeWorking(t *testing.T) {
 
 // Many buckets are given back one pipeline after the other, as Redis can do them.
 func TestCloseGivesManyLeasesBack(t *testing.T) {
-	const buckets, held = 3_000, 20
+	const buckets = 3_000
 	for name, c := range map[string]struct {
 		within time.Duration // of Close
 		all    bool
@@ -217,32 +219,20 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 				v := newVirtual()
 				l := newLimiter(Options{}, v)
 				boottimetest.Pass(3 * time.Second)
-				p := policy(t, 0.001, 200)
+				p := policy(t, 0.001, 2_000)
 				all := make([]*Bucket, buckets)
 				for i := range all {
 					all[i] = l.Bucket(fmt.Sprint(i), p)
-					tokens := int64(held)
+					requests := 20
 					if i%10 == 0 {
-						tokens = 2 * held
+						requests = 200
 					}
-					b := all[i]
-					b.mu.Lock()
-					var call lease.Call
-					for range 2 * tokens { // as if so many requests had come
-						b.lease.Take(l.now())
+					for range requests {
+						take(l, all[i], nil)
 					}
-					now := l.now()
-					b.lease.Begin(&call, 0, now, fleetOf(l), false)
-					call.Extra = tokens
-					v.mu.Lock()
-					v.bucket(b.key, p).execute(&call, v.now())
-					v.mu.Unlock()
-					b.lease.Complete(&call, now, now, fleetOf(l))
-					l.active.add(b)
-					if n := b.lease.Holds(now); n != min(tokens, 25) {
-						t.Fatalf("%d held", n)
-					}
-					b.mu.Unlock()
+				}
+				if n := l.Stats().LeasedHeld; n < buckets {
+					t.Fatalf("%d are held", n)
 				}
 				v.perCall = 200 * time.Microsecond // more for all than a call may take
 				ctx, cancel := context.WithTimeout(t.Context(), c.within)
@@ -253,7 +243,7 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 				defer v.mu.Unlock()
 				var kept [2]int // of many tokens, of fewer
 				for i, b := range all {
-					if v.bucket(b.key, p).HeldNow > 0 {
+					if v.bucket(b.Key(), p).HeldNow > 0 {
 						kept[min(1, i%10)]++
 					}
 				}
@@ -274,8 +264,8 @@ func TestCloseIsForGood(t *testing.T) {
 		b := smallKey(t, l)
 		takes(t, l, b, 1, SourceRedis)
 		v.mood.Store(int32(frozen))
-		l.take(b, nil)
-		boottimetest.Pass(2 * heartbeatInterval)
+		take(l, b, nil)
+		boottimetest.Pass(2 * heartbeats)
 		if s := l.Stats(); !s.BreakerOpen {
 			t.Fatalf("%+v", s)
 		}
@@ -290,7 +280,7 @@ func TestCloseIsForGood(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 		calls := v.calls.Load()
-		if d := l.take(b, nil); d.Source != SourceLocalFallback || v.calls.Load() != calls {
+		if d := take(l, b, nil); d.Source != SourceLocalFallback || v.calls.Load() != calls {
 			t.Errorf("%+v, %d calls", d, v.calls.Load()-calls)
 		}
 	})

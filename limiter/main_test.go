@@ -1,11 +1,10 @@
-package limiter
+package limiter_test
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
+	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
 
@@ -64,21 +64,12 @@ func must1[T any](v T, err error) T {
 }
 
 // take is Take now.
-func (l *Limiter) take(key, workspace *Bucket) Decision {
+func take(l *Limiter, key, workspace *Bucket) Decision {
 	return l.Take(time.Now(), key, workspace, nil)
 }
 
-// giveBack gives a token of a bucket back.
-func giveBack(b *Bucket) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.refund(b.shard.l.now(), false)
-}
-
 // left is how many tokens the bucket shows.
-func (l *Limiter) left(b *Bucket) int64 {
-	return l.Peek(time.Now(), b, nil, nil).Key.Remaining
-}
+func left(l *Limiter, b *Bucket) int64 { return l.Peek(time.Now(), b, nil, nil).Key.Remaining }
 
 // counted waits until the node has found so many for a while.
 func counted(t testing.TB, l *Limiter, nodes int64) {
@@ -90,7 +81,15 @@ func counted(t testing.TB, l *Limiter, nodes int64) {
 }
 
 // fleetOf is what a node knows of the fleet.
-func fleetOf(l *Limiter) *lease.Fleet { return l.allShards()[0].fleet() }
+func fleetOf(l *Limiter) *lease.Fleet { return l.Fleet(members) }
+
+// What the limiter says of itself, in its comments and scripts.
+const (
+	members    = "{fleet}:members"
+	heartbeats = 500 * time.Millisecond
+	timeout    = 250 * time.Millisecond
+	silentFor  = 1100 * time.Millisecond
+)
 
 func policy(t testing.TB, rate float64, burst int64) Policy {
 	t.Helper()
@@ -107,7 +106,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func takes(t *testing.T, l *Limiter, b *Bucket, n int, want Source) {
 	t.Helper()
 	for range n {
-		if d := l.take(b, nil); !d.Allowed || d.Source != want {
+		if d := take(l, b, nil); !d.Allowed || d.Source != want {
 			t.Fatalf("%+v, want a token from %v", d, want)
 		}
 	}
@@ -156,12 +155,12 @@ type virtual struct {
 	clock   int64   // by which that has been set forward
 	buckets map[string]*twin
 	counts  map[string]*quotaModel
-	beats   map[int]map[string]time.Time // by shard
-	free    time.Time                    // when it has done what has come
+	beats   map[string]map[string]time.Time // by shard
+	free    time.Time                       // when it has done what has come
 }
 
 func newVirtual() *virtual {
-	return &virtual{began: time.Now(), pace: 1, buckets: map[string]*twin{}, counts: map[string]*quotaModel{}, beats: map[int]map[string]time.Time{}}
+	return &virtual{began: time.Now(), pace: 1, buckets: map[string]*twin{}, counts: map[string]*quotaModel{}, beats: map[string]map[string]time.Time{}}
 }
 
 func (v *virtual) now() int64 {
@@ -197,8 +196,8 @@ func (v *virtual) reach(ctx context.Context, calls int) error {
 	return ctx.Err()
 }
 
-func (v *virtual) execute(ctx context.Context, calls []call) []error {
-	_, beats := calls[0].(*beat)
+func (v *virtual) execute(ctx context.Context, calls []*call) error {
+	_, beats := calls[0].arguments.(*beat)
 	if !beats {
 		v.trips.Add(1)
 		v.calls.Add(int64(len(calls)))
@@ -211,7 +210,7 @@ func (v *virtual) execute(ctx context.Context, calls []call) []error {
 	case err == nil:
 		v.mu.Lock()
 		for _, c := range calls {
-			v.serve(c)
+			c.answer = v.serve(c)
 		}
 		v.mu.Unlock()
 	}
@@ -224,20 +223,23 @@ func (v *virtual) execute(ctx context.Context, calls []call) []error {
 			err = errMoody
 		}
 	}
-	return slices.Repeat([]error{cmp.Or(err, ctx.Err())}, len(calls))
+	return cmp.Or(err, ctx.Err())
 }
 
+func (v *virtual) masterOf(string) int { return 0 }
+
 // serve is what a script does. v.mu is held.
-func (v *virtual) serve(c call) {
-	switch c := c.(type) {
-	case *bucketCall:
-		v.bucket(c.bucket.key, c.Policy).execute(&c.Call, v.now())
+func (v *virtual) serve(c *call) (answer []int64) {
+	switch a := c.arguments.(type) {
+	case *lease.Call:
+		v.bucket(c.key, a.Policy).execute(a, v.now())
+		return answerOf(&a.Reply)
 	case *count:
-		v.countOf(c.key).visit(c)
+		return v.countOf(c.key).visit(a)
 	case *beat:
-		c.nodes, c.missing = v.beat(c.shard.index, c.shard.l.id, c.state, c.until)
-		c.now = v.now()
+		return v.beat(c.key, a)
 	}
+	panic("BUG: another script")
 }
 
 // bucket returns the bucket of that key. v.mu is held.
@@ -251,20 +253,18 @@ func (v *virtual) bucket(key string, p Policy) *twin {
 	return b
 }
 
-func (v *virtual) shardOf(string) uint8 { return 0 }
-
 // beat is the heartbeat script. v.mu is held.
-func (v *virtual) beat(shard int, id, state string, until int64) (nodes, missing int64) {
-	beats := v.beats[shard]
+func (v *virtual) beat(shard string, b *beat) []int64 {
+	missing, beats := int64(0), v.beats[shard]
 	if beats == nil {
 		beats = map[string]time.Time{}
 		v.beats[shard] = beats
 	}
 	switch {
-	case state == present && v.now() <= until:
-		beats[id] = time.Now()
-	case state == leaving:
-		delete(beats, id)
+	case b.state == "present" && v.now() <= b.until:
+		beats[b.id] = time.Now()
+	case b.state == "leaving":
+		delete(beats, b.id)
 	}
 	for id, at := range beats {
 		switch age := time.Since(at); {
@@ -274,7 +274,7 @@ func (v *virtual) beat(shard int, id, state string, until int64) (nodes, missing
 			missing++
 		}
 	}
-	return max(v.nodes, int64(len(beats))), missing
+	return []int64{max(v.nodes, int64(len(beats))), missing, v.now()}
 }
 
 // count makes heartbeats count so many nodes; 0 = those that beat.
@@ -288,7 +288,7 @@ func (v *virtual) count(nodes int64) {
 func (v *virtual) left(b *Bucket) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return max(0, v.bucket(b.key, b.Policy()).levelAt(v.now())) / lease.Token
+	return max(0, v.bucket(b.Key(), b.Policy()).levelAt(v.now())) / lease.Token
 }
 
 // inVirtualTime runs f with a limiter on a virtual store in a synctest bubble, once
@@ -304,14 +304,62 @@ func inVirtualTime(t *testing.T, o Options, f func(t *testing.T, l *Limiter, v *
 	})
 }
 
-// fleet makes so many limiters on a virtual store, that have counted one another.
-func fleet(t *testing.T, v *virtual, nodes int) []*Limiter {
+// way is a node's way to a virtual Redis, which may lose what is sent or what is answered.
+type way struct {
+	*virtual
+	masters   int // of a Cluster; 0 = none. Only what goes to the second one may be lost
+	cut, deaf atomic.Bool
+	passes    atomic.Pointer[func(key string)] // called for each key that is looked up, sent or answered
+	run       atomic.Int64                     // the last one of which a quota was called for
+}
+
+func (w *way) pass(key string) {
+	if f := w.passes.Load(); f != nil {
+		(*f)(key)
+	}
+}
+
+func (w *way) masterOf(key string) int {
+	w.pass(key)
+	if w.masters == 2 && (key == "second" || key == "{fleet1}:members") {
+		return 1
+	}
+	return 0
+}
+
+func (w *way) execute(ctx context.Context, calls []*call) error {
+	key := calls[0].key
+	if c, ok := calls[0].arguments.(*count); ok {
+		w.run.Store(c.run)
+	}
+	safe := w.masters == 2 && w.masterOf(key) == 0
+	w.pass(key)
+	defer w.pass(key)
+	if safe || !w.cut.Load() {
+		if err := w.virtual.execute(ctx, calls); safe || !w.deaf.Load() {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// fleetOn makes so many limiters on a virtual Redis, that have counted one another.
+func fleetOn(t *testing.T, v *virtual, nodes, masters int) (all []*Limiter, ways []*way) {
 	t.Helper()
-	all := make([]*Limiter, nodes)
-	for i := range all {
-		all[i] = newLimiter(Options{NodeID: fmt.Sprint(i)}, v)
-		t.Cleanup(func() { closeLimiter(t, all[i]) })
+	for i := range nodes {
+		ways = append(ways, &way{virtual: v, masters: masters})
+		l := newLimiter(Options{NodeID: fmt.Sprint(i)}, ways[i])
+		t.Cleanup(func() { closeLimiter(t, l) })
+		all = append(all, l)
 	}
 	boottimetest.Pass(3 * time.Second)
+	return all, ways
+}
+
+// fleet is fleetOn a single server.
+func fleet(t *testing.T, v *virtual, nodes int) []*Limiter {
+	t.Helper()
+	all, _ := fleetOn(t, v, nodes, 0)
 	return all
 }

@@ -1,8 +1,11 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
-import "listedge/limiter/lease"
+import (
+	. "listedge/limiter"
+	"listedge/limiter/lease"
+)
 
 // oracle checks the promise that over any span of t seconds at most burst + rate*t requests
 // are admitted. Its unit is a millionth of a micro-token.

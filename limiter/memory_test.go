@@ -1,6 +1,6 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
 import (
 	"runtime"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime/boottimetest"
+	. "listedge/limiter"
 )
 
 // A node keeps at most 370 bytes for a key that it has seen.
@@ -31,7 +32,7 @@ func TestMemoryOfAKey(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range handles {
 			handles[i] = l.Bucket(KeyBucket(workspace, uuid.NewString()), p)
-			all.Go(func() { l.take(handles[i], nil) })
+			all.Go(func() { take(l, handles[i], nil) })
 			if i%1000 == 999 {
 				all.Wait()
 			}

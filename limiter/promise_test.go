@@ -1,11 +1,13 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+
+	. "listedge/limiter"
 )
 
 // sticky: all requests come to one node.

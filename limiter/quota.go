@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +21,7 @@ type Counter struct {
 	workspace string
 	until     int64 // the end of the period, in microseconds since 1970
 
-	share          // its mu guards all below
+	limit          // its mu guards all below
 	tokens int64   // requests in the period
 	spent  int64   // of them, those admitted here
 	taken  int64   // here; what is above spent may be spent, what is below is a debt
@@ -36,20 +35,13 @@ type Counter struct {
 	before int64 // spent when the last call began
 
 	// Microseconds of this node's time.
-	began, answered, used, deny int64
-}
-
-// count is one call to a quota's count, with the answer: see quota.lua.
-type count struct {
-	counter                                                     *Counter
-	key                                                         string
-	tokens, run, number, floor, need, want, nodes, last, lifeMS int64
-	taken, total                                                int64
+	began    int64 // when the last call began
+	answered int64 // when one was last answered; unknown = none was
+	used     int64 // when the last request came
+	deny     int64 // before it there is no token
 }
 
 const (
-	never = math.MinInt64 / 2
-
 	leastBlock    = 8             // tokens that a node takes at least, while many are left
 	blockFor      = 5             // seconds that a block lasts
 	renewAfter    = 5_000_000     // microseconds after which a request renews what is known of the others
@@ -69,153 +61,20 @@ type quotas struct {
 	all map[string]*Counter
 }
 
-// forget forgets the quota if its period is over. If the clock was set back since the timer
-// began, the period is not over, and forget is called again.
-func (q *Counter) forget() {
-	q.l.quotas.mu.Lock()
-	defer q.l.quotas.mu.Unlock()
-	if left := time.Until(time.UnixMicro(q.until).Add(quotaKept)); left > 0 {
-		time.AfterFunc(left, q.forget)
-		return
+// get returns the quota of a workspace for a period. If there is none yet, it makes one.
+func (qs *quotas) get(l *Limiter, workspace, period string, ends time.Time) *Counter {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	key := "{" + workspace + "}:q:" + period
+	q := qs.all[key]
+	if q == nil {
+		q = &Counter{l: l, workspace: workspace, until: ends.UnixMicro(), began: l.now(),
+			limit: limit{key: key, shard: l.shardOf(key), unknown: l.store != nil}} // without Redis nothing is taken elsewhere
+		q.law = q
+		qs.all[key] = q
+		time.AfterFunc(time.Until(ends)+quotaKept, q.forget)
 	}
-	delete(q.l.quotas.all, q.key)
-}
-
-func (q *Counter) retry(now int64) lease.Outcome { return q.take(now) }
-
-func (q *Counter) take(now int64) lease.Outcome {
-	q.used = now
-	switch {
-	case q.denies(now):
-		return lease.Denied
-	case q.spent >= q.taken:
-		return lease.NeedRemote
-	}
-	q.spent++
-	if (q.taken-q.spent < q.low || now-q.answered > renewAfter) && now >= q.deny {
-		q.more = true
-		requestCall(q)
-	}
-	return lease.Granted
-}
-
-func (q *Counter) denies(now int64) bool { return q.spent >= q.taken && now < q.deny }
-
-// patience is longer if this node does not know what is left, because it refuses then.
-func (q *Counter) patience() int64 {
-	if q.answered == never {
-		return lease.MaxWait
-	}
-	return q.share.patience()
-}
-
-// takeAlone decides by this node's part of what is left.
-func (q *Counter) takeAlone(now, ahead int64) (lease.Outcome, Status) {
-	ok := q.l.mode == FailAllow
-	if q.l.mode == FailLocal {
-		ok = (q.answered != never || q.shard.refuses()) && q.spent-q.taken < q.left(now, 1)/max(1, q.shard.fleet().Nodes)
-	}
-	if !ok {
-		return lease.Denied, q.status(now, ahead, lease.Denied)
-	}
-	q.spent++
-	q.l.active.add(q)
-	return lease.Granted, q.status(now, ahead, lease.Granted)
-}
-
-// left is how much of the quota no node has taken, if the others have taken since the last
-// answer so many times what they usually do. q.mu is held.
-func (q *Counter) left(now int64, times float64) int64 {
-	return q.tokens - q.total - int64(times*q.others*float64(max(0, now-q.answered)))
-}
-
-func (q *Counter) refund(int64, bool) { q.spent-- }
-
-// begin makes the next call. With it, an idle block goes back.
-func (q *Counter) begin(now int64, giveBack bool) call {
-	recent := float64(q.spent-q.before) / max(1, float64(now-q.began)/1e6)
-	q.began, q.before = now, q.spent
-	q.number++
-	c := &count{counter: q, key: q.key, tokens: q.tokens, run: q.l.run, number: q.number, nodes: max(1, q.shard.fleet().Nodes),
-		lifeMS: max(1, (q.until-time.Now().UnixMicro())/1000+quotaKept.Milliseconds())}
-	switch {
-	case giveBack:
-		c.last = 1 // no other call may say so: what comes after the last one counts once more
-		q.taken = min(q.taken, q.spent)
-	case q.more || len(q.waiters) > 0:
-		c.need, c.want = int64(len(q.waiters)), max(0, max(leastBlock, int64(blockFor*recent))-max(0, q.taken-q.spent))
-	case now-q.used >= givenBack:
-		q.taken = min(q.taken, q.spent)
-	}
-	q.more = false
-	c.floor = max(q.spent, q.taken)
-	return c
-}
-
-func (c *count) request() (script, string, []any) {
-	return quotaScript, c.key, []any{c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.lifeMS}
-}
-
-func (c *count) read(n []int64) { c.taken, c.total = n[0], n[1] }
-
-func (c *count) complete(err error, _ int64) {
-	q := c.counter
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	now := q.l.now()
-	if err != nil {
-		q.known = -1
-	} else {
-		q.apply(c, now)
-	}
-	q.l.active.add(q)
-	endCall(q, now, err != nil && q.answered != never)
-}
-
-// apply applies an answer. However late it is, the block may be spent. q.mu is held.
-func (q *Counter) apply(c *count, now int64) {
-	q.l.counts.leased.Add(uint64(c.taken - c.floor))
-	if age := float64(now - q.answered); q.answered != never {
-		q.others = (q.others*max(0, renewAfter-age) + max(0, float64(c.total-q.total-c.taken+q.taken))) / max(renewAfter, age)
-	}
-	q.taken, q.known, q.total, q.answered, q.low = c.taken, c.taken, c.total, now, (c.taken-q.spent)/4
-	if q.deny = 0; c.taken-c.floor < c.need {
-		q.deny = now + quotaPause
-	}
-	if c.tokens != q.tokens {
-		q.taken = min(q.taken, q.spent)
-	}
-}
-
-// isActive reports whether Redis does not count just what was spent here.
-func (q *Counter) isActive() bool { return q.l.store != nil && q.known != q.spent }
-
-// sweep reports whether a call should give back an idle block, or report what was admitted without Redis.
-func (q *Counter) sweep(now int64) bool {
-	return q.known != max(q.spent, q.taken) || now-q.used >= givenBack
-}
-
-func (q *Counter) holds(int64) int64 { return q.taken - q.spent }
-func (q *Counter) owes() bool        { return q.spent > q.taken }
-
-// status subtracts what other nodes may have taken since the last answer.
-func (q *Counter) status(now, ahead int64, outcome lease.Outcome) Status {
-	s := Status{ResetIn: time.Duration(max(1, q.until-now-ahead)) * time.Microsecond}
-	switch debt := max(0, q.spent-q.taken); {
-	case outcome != lease.Denied:
-		s.Remaining = max(0, min(q.tokens, max(0, q.left(min(now, q.answered+renewAfter), 1.5))+q.taken-q.spent))
-	case q.answered != never && q.total+debt >= q.tokens:
-		s.RetryIn = s.ResetIn
-	default: // this node's part is spent
-		s.RetryIn = min(heartbeatInterval, s.ResetIn)
-	}
-	return s
-}
-
-// QuotaUse is how much of a quota is used, as far as a node knows.
-type QuotaUse struct {
-	Workspace string
-	Part      float64 // 1 = it is used up
+	return q
 }
 
 // each calls do for each quota, with its mu held.
@@ -229,11 +88,161 @@ func (qs *quotas) each(do func(q *Counter)) {
 	}
 }
 
+// setTokens sets how many requests the quota has. A block of the old number goes back.
+func (q *Counter) setTokens(tokens int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.tokens == tokens {
+		return
+	}
+	q.taken = min(q.taken, q.spent)
+	q.tokens, q.deny = tokens, 0
+	q.l.active.add(&q.limit, q.l.now())
+}
+
+// forget forgets the quota if its period is over. If the clock was set back since the timer
+// began, the period is not over, and forget is called again.
+func (q *Counter) forget() {
+	q.l.quotas.mu.Lock()
+	defer q.l.quotas.mu.Unlock()
+	if left := time.Until(time.UnixMicro(q.until).Add(quotaKept)); left > 0 {
+		time.AfterFunc(left, q.forget)
+		return
+	}
+	delete(q.l.quotas.all, q.key)
+}
+
+func (q *Counter) decide(now moment, how manner) (outcome lease.Outcome, s Status) {
+	refuses := q.spent >= q.taken && now.at < q.deny
+	switch how {
+	case takeOffline:
+		outcome = q.takeOffline(now.at)
+	case look:
+		if refuses {
+			outcome = lease.Denied
+		}
+	default:
+		q.used = now.at
+		if refuses {
+			outcome = lease.Denied
+		} else if q.spent < q.taken {
+			q.takeHere(now.at)
+			outcome = lease.Granted
+		}
+	}
+	return outcome, q.status(now, outcome)
+}
+
+// takeHere takes a token of the block.
+func (q *Counter) takeHere(now int64) {
+	q.spent++
+	if (q.taken-q.spent < q.low || now-q.answered > renewAfter) && now >= q.deny {
+		q.more = true
+		q.requestCall()
+	}
+}
+
+// takeOffline decides by this node's part of what is left.
+func (q *Counter) takeOffline(now int64) lease.Outcome {
+	ok := q.l.mode == FailAllow
+	if q.l.mode == FailLocal {
+		ok = (!q.unknown || q.shard.refuses()) && q.spent-q.taken < q.left(now, 1)/max(1, q.shard.fleet().Nodes)
+	}
+	if !ok {
+		return lease.Denied
+	}
+	q.spent++
+	q.l.active.add(&q.limit, now)
+	return lease.Granted
+}
+
+// left is how much of the quota no node has taken, if the others have taken since the last
+// answer so many times what they usually do. q.mu is held.
+func (q *Counter) left(now int64, times float64) int64 {
+	return q.tokens - q.total - int64(times*q.others*float64(max(0, now-q.answered)))
+}
+
+// begin makes the next call: see quota.lua. With it, an idle block goes back.
+func (q *Counter) begin(now int64, giveBack bool) *call {
+	recent := float64(q.spent-q.before) / max(1, float64(now-q.began)/1e6)
+	q.began, q.before = now, q.spent
+	q.number++
+	need, want, last := int64(0), int64(0), int64(0)
+	switch {
+	case giveBack:
+		last = 1 // no other call may say so: what comes after the last one counts once more
+		q.taken = min(q.taken, q.spent)
+	case q.more || len(q.waiters) > 0:
+		need = int64(len(q.waiters))
+		want = max(0, max(leastBlock, int64(blockFor*recent))-max(0, q.taken-q.spent))
+	case now-q.used >= givenBack:
+		q.taken = min(q.taken, q.spent)
+	}
+	q.more = false
+	tokens, floor, nodes := q.tokens, max(q.spent, q.taken), max(1, q.shard.fleet().Nodes)
+	life := max(1, (q.until-time.Now().UnixMicro())/1000+quotaKept.Milliseconds())
+	return &call{script: quotaScript, limit: &q.limit, key: q.key, arguments: []any{tokens, q.l.run, q.number, floor, need, want, nodes, last, life},
+		apply: func(n []int64, now int64) {
+			if n == nil {
+				q.known = -1
+				return
+			}
+			q.apply(n[0], n[1], now)
+			q.l.counts.leased.Add(uint64(n[0] - floor))
+			q.deny = 0
+			if n[0]-floor < need {
+				q.deny = now + quotaPause
+			}
+			if tokens != q.tokens { // a block of the old number goes back
+				q.taken = min(q.taken, q.spent)
+			}
+		}}
+}
+
+// apply applies an answer: what is taken here, and in all. However late it is, the block may be spent.
+func (q *Counter) apply(taken, total, now int64) {
+	if age := float64(now - q.answered); !q.unknown {
+		q.others = (q.others*max(0, renewAfter-age) + max(0, float64(total-q.total-taken+q.taken))) / max(renewAfter, age)
+	}
+	q.taken, q.known, q.total, q.low = taken, taken, total, (taken-q.spent)/4
+	q.answered, q.unknown = now, false
+}
+
+func (q *Counter) refund(int64, bool) { q.spent-- }
+
+// inspect: it is active while Redis does not count just what was spent here. A call gives back an
+// idle block, or reports what was admitted without Redis.
+func (q *Counter) inspect(now int64) holdings {
+	return holdings{tokens: q.taken - q.spent, owes: q.spent > q.taken, active: q.l.store != nil && q.known != q.spent,
+		due: q.known != max(q.spent, q.taken) || now-q.used >= givenBack}
+}
+
+// status subtracts what other nodes may have taken since the last answer.
+func (q *Counter) status(now moment, outcome lease.Outcome) Status {
+	s := Status{ResetIn: time.Duration(max(1, q.until-now.wall)) * time.Microsecond}
+	debt := max(0, q.spent-q.taken)
+	switch {
+	case outcome != lease.Denied:
+		s.Remaining = max(0, min(q.tokens, max(0, q.left(min(now.at, q.answered+renewAfter), 1.5))+q.taken-q.spent))
+	case !q.unknown && q.total+debt >= q.tokens:
+		s.RetryIn = s.ResetIn
+	default: // this node's part is spent
+		s.RetryIn = min(heartbeatInterval, s.ResetIn)
+	}
+	return s
+}
+
+// QuotaUse is how much of a quota is used, as far as a node knows.
+type QuotaUse struct {
+	Workspace string
+	Part      float64 // 1 = it is used up
+}
+
 // stats adds the quotas of this moment that are used the most.
 func (qs *quotas) stats(s *Stats) {
 	used := map[string]float64{}
 	qs.each(func(q *Counter) {
-		if asked := q.l.now() - q.used; q.answered != never && asked < shownFor && time.Now().UnixMicro() < q.until {
+		if asked := q.l.now() - q.used; !q.unknown && asked < shownFor && time.Now().UnixMicro() < q.until {
 			used[q.workspace] = max(used[q.workspace], float64(q.total-q.taken+q.spent)/float64(q.tokens))
 		}
 	})

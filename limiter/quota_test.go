@@ -1,7 +1,6 @@
-package limiter
+package limiter_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
+	. "listedge/limiter"
 )
 
 // quotaFor is a quota for a period that ends then.
@@ -40,14 +40,14 @@ func keepsQuotas(t *testing.T, l *Limiter) {
 		refused := func(what string) {
 			t.Helper()
 			boottimetest.Pass(time.Second)
-			before := l.left(key)
+			before := left(l, key)
 			d := take()
 			until := time.Until(ends)
 			if d.Allowed || d.Refused != Quota || d.RetryAfter < until || d.RetryAfter > until+time.Millisecond ||
 				d.Quota != (Status{RetryIn: d.RetryAfter, ResetIn: d.RetryAfter}) {
 				t.Fatalf("%d tokens, %s: %+v, and the period ends in %v", tokens, what, d, until)
 			}
-			if after := l.left(key); after != before || d.Key.RetryIn != 0 {
+			if after := left(l, key); after != before || d.Key.RetryIn != 0 {
 				t.Fatalf("%d tokens, %s: a refused request took %d tokens of its key", tokens, what, before-after)
 			}
 		}
@@ -112,10 +112,8 @@ func TestAQuotaIsRemembered(t *testing.T) {
 		if quotaFor(l, "first", 3, ends) != first {
 			t.Fatal("a quota is forgotten before its period is over")
 		}
-		l.quotas.mu.Lock()
-		first.until += time.Hour.Microseconds() // as after the clock was set back
-		l.quotas.mu.Unlock()
-		boottimetest.Pass(quotaKept + time.Second)
+		first.Prolong(time.Hour)
+		boottimetest.Pass(time.Hour + time.Second)
 		if quotaFor(l, "first", 3, ends) != first {
 			t.Fatal("a quota is forgotten before its period is over by the clock")
 		}
@@ -126,35 +124,11 @@ func TestAQuotaIsRemembered(t *testing.T) {
 	})
 }
 
-// interrupted is a virtual store at which something happens while a quota's call is made.
-type interrupted struct {
-	*virtual
-	before atomic.Pointer[func()]
-}
-
-func (s *interrupted) interrupt(key string) {
-	if before := s.before.Load(); before != nil && strings.Contains(key, ":q:") {
-		(*before)()
-	}
-}
-
-func (s *interrupted) shardOf(key string) uint8 {
-	s.interrupt(key)
-	return s.virtual.shardOf(key)
-}
-
-func (s *interrupted) execute(ctx context.Context, calls []call) []error {
-	_, key, _ := calls[0].request()
-	s.interrupt(key)
-	defer s.interrupt(key)
-	return s.virtual.execute(ctx, calls)
-}
-
 // Whenever a node closes, what it has admitted of a quota counts once.
 func TestCloseAmidACallToAQuota(t *testing.T) {
 	for step := range 4 {
 		synctest.Test(t, func(t *testing.T) {
-			s := &interrupted{virtual: newVirtual()}
+			s := &way{virtual: newVirtual()}
 			l := newLimiter(Options{}, s)
 			boottimetest.Pass(3 * time.Second)
 			quota := quotaFor(l, "day", 100, time.Now().Add(time.Hour))
@@ -169,21 +143,25 @@ func TestCloseAmidACallToAQuota(t *testing.T) {
 			}
 			var closing sync.WaitGroup
 			var steps atomic.Int64
-			before := func() {
+			other := l.Bucket("other", policy(t, 1, 1))
+			before := func(key string) {
+				if !strings.Contains(key, ":q:") {
+					return
+				}
 				if steps.Add(1) == int64(step+1) {
 					closing.Go(func() { closeLimiter(t, l) })
-					for !l.closed.Load() {
+					for l.Peek(time.Now(), other, nil, nil).Source != SourceLocalFallback {
 						runtime.Gosched()
 					}
 				}
 			}
-			s.before.Store(&before)
+			s.passes.Store(&before)
 			for range 20 {
 				take()
 			}
 			closing.Wait()
 			closeLimiter(t, l)
-			if n := s.quotaLeft(quota); steps.Load() <= int64(step) || n < 100-admitted || n > 80 {
+			if n := s.quotaLeft(100); steps.Load() <= int64(step) || n < 100-admitted || n > 80 {
 				t.Errorf("%d are left, after %d were admitted before and after Close", n, admitted)
 			}
 		})
@@ -219,7 +197,7 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 						admitted++
 					}
 				}
-				retry := heartbeatInterval // where others may have some of it left
+				retry := heartbeats // where others may have some of it left
 				if c.usedUp {
 					retry = time.Until(ends)
 				}
@@ -229,7 +207,7 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 				}
 				v.mood.Store(int32(well))
 				boottimetest.Pass(5 * time.Second)
-				if n := v.quotaLeft(quota); n != 80-admitted || l.Stats().Owing != 0 {
+				if n := v.quotaLeft(100); n != 80-admitted || l.Stats().Owing != 0 {
 					t.Errorf("%d left, %+v", n, l.Stats())
 				}
 				if d := l.Take(time.Now(), nil, nil, quota); d.Allowed == c.usedUp || d.UsedUp() != c.usedUp {
@@ -302,12 +280,12 @@ func TestAQuotaOnThreeNodes(t *testing.T) {
 	for _, l := range nodes {
 		closeLimiter(t, l)
 	}
-	key := quotas[0].key
+	const key = "{w}:q:2026-11"
 	if count := client.HGetAll(t.Context(), key).Val(); count["total"] != fmt.Sprint(tokens) || len(count) != 1 {
 		t.Errorf("%v", count)
 	}
 	kept := client.PTTL(t.Context(), key).Val()
-	if until := time.Until(ends) + quotaKept; kept > until+2*time.Second || kept < until-5*time.Minute {
+	if until := time.Until(ends) + time.Hour; kept > until+2*time.Second || kept < until-5*time.Minute {
 		t.Errorf("Redis keeps it for %v, expected %v", kept, until)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // script is a script in Redis. It takes one key, and answers with numbers.
 type script struct{ text, digest string }
 
-func newScript(text string) script { return script{text, redis.NewScript(text).Hash()} }
+func newScript(text string) *script { return &script{text, redis.NewScript(text).Hash()} }
 
 //go:embed token_bucket.lua
 var tokenBucketText string
@@ -28,33 +28,35 @@ var tokenBucketText string
 //go:embed quota.lua
 var quotaText string
 
-var tokenBucketScript, quotaScript = newScript(tokenBucketText), newScript(quotaText)
+//go:embed heartbeat.lua
+var heartbeatText string
 
-// store keeps the buckets, quotas and members of a fleet.
-type store interface {
-	// shardOf returns which shard has a key. It does not wait.
-	shardOf(key string) uint8
-
-	// execute executes the calls, which are for one shard, and returns an error for each. A call
-	// is atomic and is executed at most once. If its error is not nil, it is unknown whether
-	// it was executed.
-	execute(ctx context.Context, calls []call) []error
-}
+var tokenBucketScript, quotaScript, heartbeatScript = newScript(tokenBucketText), newScript(quotaText), newScript(heartbeatText)
 
 // call is one call of a script with one key: to a bucket, to a quota, or a heartbeat.
-type call interface {
-	request() (s script, key string, arguments []any)
-	read(answer []int64)
-	complete(err error, sent int64) // ends it, once the answer is read or there is none
+type call struct {
+	script    *script
+	limit     *limit // nil = a heartbeat
+	key       string
+	arguments []any
+	apply     func(answer []int64, now int64) // what the limit's law does with the answer; nil = there is none
+
+	answer []int64
+	err    error // not nil = it is unknown whether the call was executed
 }
 
-// redisStore keeps them in Redis, so that all nodes of a fleet share them. It sends calls
+// store is the Redis that keeps the buckets, quotas and members of a fleet. It sends calls
 // in a pipeline. A Cluster's client splits the pipeline by master, and repeats calls for
 // slots that have moved.
-type redisStore struct {
+type store struct {
 	client   redis.UniversalClient
 	prefix   string      // of all keys
 	answered atomic.Bool // a call was answered, so a Cluster's client knows the masters
+}
+
+// cluster is a client that knows the masters of a Cluster.
+type cluster interface {
+	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 }
 
 // maxShards bounds the shards. In a Cluster each master has a shard; the masters above
@@ -65,14 +67,14 @@ const maxShards = 256
 // master is the smallest i for which the master has membersKey(i). So nodes send their
 // heartbeats to the masters that have their buckets, and a replica that replaces its
 // master is the same shard.
-func (r *redisStore) shardOf(key string) uint8 {
-	cluster, ok := r.client.(*redis.ClusterClient)
+func (r *store) shardOf(key string) uint8 {
+	masters, ok := r.client.(cluster)
 	if !ok || !r.answered.Load() {
 		return 0
 	}
-	master := masterOf(cluster, key)
+	master := masterOf(masters, key)
 	for i := range maxShards {
-		if masterOf(cluster, membersKey(i)) == master {
+		if masterOf(masters, membersKey(i)) == master {
 			return uint8(i)
 		}
 	}
@@ -87,7 +89,7 @@ func membersKey(shard int) string {
 	return "{fleet" + strconv.Itoa(shard) + "}:members"
 }
 
-func masterOf(c *redis.ClusterClient, key string) string {
+func masterOf(c cluster, key string) string {
 	master, err := c.MasterForKey(context.Background(), key)
 	if err != nil {
 		return ""
@@ -95,47 +97,38 @@ func masterOf(c *redis.ClusterClient, key string) string {
 	return master.Options().Addr
 }
 
-// execute sends every call with the script's digest. A Redis that does not have the script
+// execute executes the calls, which are for one shard. Each is atomic and is executed at most once.
+// It sends every call with the script's digest. A Redis that does not have the script
 // (after a start or a failover) refuses the call without executing anything. Only those
 // calls are sent again, with the whole script.
-func (r *redisStore) execute(ctx context.Context, calls []call) []error {
-	errs := make([]error, len(calls))
-	r.send(ctx, calls, errs, false)
-	if slices.ContainsFunc(errs, lacksScript) {
-		r.send(ctx, calls, errs, true)
+func (r *store) execute(calls []*call) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	r.send(ctx, calls, "evalsha")
+	calls = slices.DeleteFunc(slices.Clone(calls), func(c *call) bool { return !redis.HasErrorPrefix(c.err, "NOSCRIPT") })
+	if len(calls) > 0 {
+		r.send(ctx, calls, "eval")
 	}
-	return errs
 }
 
-func lacksScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
-
-// send sends the calls, or again those whose script Redis did not have.
-func (r *redisStore) send(ctx context.Context, calls []call, errs []error, again bool) {
+func (r *store) send(ctx context.Context, calls []*call, eval string) {
 	pipe := r.client.Pipeline()
-	answers := make([]*redis.Cmd, len(calls))
+	commands := make([]*redis.Cmd, len(calls))
 	for i, c := range calls {
-		s, key, arguments := c.request()
-		eval, source := "evalsha", s.digest
-		if again {
-			eval, source = "eval", s.text
+		source := c.script.digest
+		if eval == "eval" {
+			source = c.script.text
 		}
-		if !again || lacksScript(errs[i]) {
-			answers[i] = redis.NewCmd(ctx, append([]any{eval, source, 1, r.prefix + key}, arguments...)...)
-			_ = pipe.Process(ctx, once{answers[i]})
-		}
+		commands[i] = redis.NewCmd(ctx, slices.Concat([]any{eval, source, 1, r.prefix + c.key}, c.arguments)...)
+		_ = pipe.Process(ctx, once{commands[i]})
 	}
 	_, _ = pipe.Exec(ctx) // every command carries its own error
-	for i, a := range answers {
-		if a == nil {
+	for i, c := range calls {
+		c.answer, c.err = commands[i].Int64Slice()
+		if c.err != nil {
+			c.answer, c.err = nil, fmt.Errorf("limiter: call %v: %w", r.prefix+c.key, c.err)
 			continue
 		}
-		n, err := a.Int64Slice()
-		if err != nil {
-			errs[i] = fmt.Errorf("limiter: call %v: %w", a.Args()[3], err)
-			continue
-		}
-		errs[i] = nil
-		calls[i].read(n)
 		r.answered.Store(true)
 	}
 }
@@ -179,7 +172,7 @@ func RedisCommands(own string) [][]any {
 		{"del", bucket},
 		{"eval", tokenBucketText, 1, bucket, arguments(&c)},
 		{"evalsha", tokenBucketScript.digest, 1, bucket, arguments(&c)},
-		{"eval", heartbeatScript.text, 1, nodes, "x", present, lease.Forever},
+		{"eval", heartbeatText, 1, nodes, "x", present, lease.Forever},
 		{"zadd", nodes, 1, "x"},
 		{"pexpire", nodes, 1000},
 		{"zcard", nodes},

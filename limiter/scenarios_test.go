@@ -1,12 +1,13 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
+	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
 

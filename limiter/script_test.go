@@ -1,7 +1,8 @@
-package limiter
+package limiter_test
 
 import (
 	"context"
+	_ "embed"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -12,8 +13,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
+
+//go:embed token_bucket.lua
+var tokenBucketText string
 
 // stateOf and unpack are the state's form in Redis: eleven little-endian doubles.
 func stateOf(b twin) []byte {
@@ -22,13 +27,12 @@ func stateOf(b twin) []byte {
 
 func unpack(t testing.TB, raw []byte) twin {
 	t.Helper()
-	if len(raw) != 88 {
+	n := unpacked(raw)
+	if len(n) != 11 || len(raw) != 88 {
 		t.Fatalf("a state of %d bytes", len(raw))
 	}
-	n := make([]int64, 11)
-	for i := range n {
-		f := math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
-		if n[i] = int64(f); float64(n[i]) != f {
+	for i, whole := range n {
+		if f := math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:])); f != float64(whole) {
 			t.Fatalf("the state holds %v, not an integer", f)
 		}
 	}
@@ -56,14 +60,11 @@ func TestScriptEqualsModel(t *testing.T) {
 	client = client.WithTimeout(patient) // the pipelines are long
 	ctx := context.Background()
 	random := rand.New(rand.NewPCG(9, 10))
-	if sha, err := client.ScriptLoad(ctx, tokenBucketText).Result(); err != nil || sha != tokenBucketScript.digest {
-		t.Fatalf("digest %s, Redis says %s, %v", tokenBucketScript.digest, sha, err)
-	}
 	timed := strings.Replace(tokenBucketText, "redis.call('TIME')", "{ARGV[2], ARGV[3]}", 1) // at a time of the test's choice
-	sha, err := client.ScriptLoad(ctx, timed).Result()
-	if err != nil || sha == tokenBucketScript.digest {
-		t.Fatal("the script does not ask for the time in this way", err)
+	if timed == tokenBucketText {
+		t.Fatal("the script does not ask for the time in this way")
 	}
+	sha := must1(client.ScriptLoad(ctx, timed).Result())
 	anyTokens := func(p Policy) int64 {
 		switch random.IntN(6) {
 		case 0:
@@ -160,7 +161,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				pipe.Set(ctx, key, stateOf(b), time.Hour)
 			}
 			x.now = time.Now().UnixMicro()
-			x.answer = pipe.EvalSha(ctx, sha, []string{key}, arguments(&x.c), x.now/1e6, x.now%1e6)
+			x.answer = pipe.EvalSha(ctx, sha, []string{key}, packed(&x.c), x.now/1e6, x.now%1e6)
 			x.after = pipe.Get(ctx, key)
 			x.ttl = pipe.PTTL(ctx, key)
 		}
@@ -169,8 +170,7 @@ func TestScriptEqualsModel(t *testing.T) {
 		}
 		for i := range trials {
 			x := &trials[i]
-			got, want := bucketCall{Call: x.c}, x.c
-			got.read(must1(x.answer.Int64Slice()))
+			want, got := x.c, replyOf(must1(x.answer.Int64Slice()))
 			model := fullTwin(x.c.Policy, x.now)
 			if x.stored != nil && x.stored.sound() {
 				model = *x.stored
@@ -178,8 +178,8 @@ func TestScriptEqualsModel(t *testing.T) {
 				x.stored = nil
 			}
 			changed := model.execute(&want, x.now)
-			if got.Reply != want.Reply {
-				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.Reply, want.Reply)
+			if got != want.Reply {
+				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got, want.Reply)
 			}
 			if !x.altered && !model.sound() {
 				t.Fatalf("call %+v on %+v\nleaves %+v: more than the burst", x.c, x.stored, model)
@@ -200,7 +200,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				count("adopted", x.stored.Policy != model.Policy)
 				count("pinned", model.Policy.Rate != x.c.Policy.Rate)
 				count("aged", x.stored.HeldNow+x.stored.HeldBefore > 0 && x.now/lease.Slice > x.stored.RefilledAt/lease.Slice)
-				count("released", x.stored.HeldNow+x.stored.HeldBefore > got.Reply.Held-got.Leased && x.now/lease.Slice == x.stored.RefilledAt/lease.Slice)
+				count("released", x.stored.HeldNow+x.stored.HeldBefore > got.Held-got.Leased && x.now/lease.Slice == x.stored.RefilledAt/lease.Slice)
 			}
 			if !changed && x.stored == nil {
 				continue // stays absent, or something else
@@ -246,17 +246,16 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 			damaged[name+" "+what] = string(raw)
 		}
 	}
-	execute := func(t *testing.T, key string) lease.Call {
-		v := &bucketCall{&Bucket{share: share{key: key}}, lease.Call{Policy: p, Need: 1, Nodes: 1}}
-		must((&redisStore{client: client}).execute(ctx, []call{v})[0])
-		return v.Call
+	script := redis.NewScript(tokenBucketText)
+	execute := func(key string) lease.Reply {
+		return replyOf(must1(script.Run(ctx, client, []string{key}, packed(&lease.Call{Policy: p, Need: 1, Nodes: 1})).Int64Slice()))
 	}
 	for name, raw := range damaged {
 		t.Run(name, func(t *testing.T) {
 			key := KeyBucket("damaged", name)
 			must(client.Set(ctx, key, raw, time.Hour).Err())
-			if c := execute(t, key); c.Granted != 1 || c.Level != 99*lease.Token {
-				t.Errorf("%+v", c.Reply)
+			if c := execute(key); c.Granted != 1 || c.Level != 99*lease.Token {
+				t.Errorf("%+v", c)
 			}
 			if b := unpack(t, []byte(client.Get(ctx, key).Val())); !b.sound() {
 				t.Errorf("%+v is stored", b)
@@ -266,15 +265,15 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	t.Run("another type", func(t *testing.T) {
 		key := KeyBucket("damaged", "a list")
 		client.LPush(ctx, key, "x")
-		if c := execute(t, key); c.Granted != 1 {
-			t.Errorf("%+v", c.Reply)
+		if c := execute(key); c.Granted != 1 {
+			t.Errorf("%+v", c)
 		}
 	})
 	t.Run("a sound one is kept", func(t *testing.T) {
 		key := KeyBucket("damaged", "not")
 		client.Set(ctx, key, stateOf(sound), time.Hour)
-		if c := execute(t, key); c.Level > 98*lease.Token {
-			t.Errorf("%+v", c.Reply)
+		if c := execute(key); c.Level > 98*lease.Token {
+			t.Errorf("%+v", c)
 		}
 	})
 }

@@ -1,8 +1,11 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
-import "listedge/limiter/lease"
+import (
+	. "listedge/limiter"
+	"listedge/limiter/lease"
+)
 
 // shape is a pattern of traffic. It returns the time until the next request, in microseconds,
 // and the node that gets the request.

@@ -6,11 +6,10 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"listedge/limiter/lease"
 )
@@ -33,6 +32,120 @@ const (
 	maxPipelines = 8
 )
 
+// limit is a bucket or a quota of the fleet, of which this node spends a part.
+type limit struct {
+	law law
+	key string
+
+	mu      sync.Mutex    // guards all below, and what the law knows
+	shard   *shard        // has the limit
+	active  bool          // in Limiter.active
+	pending bool          // queued for a call, or the call is in flight
+	unknown bool          // the law refuses until Redis has answered once: a request waits longer for that
+	blocked atomic.Bool   // a bucket of rate 0; mu does not guard it
+	waiters []chan answer // requests that wait for Redis, in their order
+}
+
+// answer is how a waiting request is decided; NeedRemote = without Redis.
+type answer struct {
+	outcome lease.Outcome
+	status  Status
+}
+
+// law is how a limit counts: as a token bucket (Bucket) or as a quota (Counter). The limit's mu is held.
+type law interface {
+	// decide decides one request, and returns what a response says about the limit.
+	decide(now moment, how manner) (lease.Outcome, Status)
+	// refund takes a token back that decide took, offline or not.
+	refund(now int64, offline bool)
+	// begin makes the next call; nil = none is needed. With giveBack, it returns what is held.
+	begin(now int64, giveBack bool) *call
+	// inspect returns what this node has of the limit, and forgets what is over.
+	inspect(now int64) holdings
+}
+
+// manner is how a law decides a request.
+type manner uint8
+
+const (
+	take        manner = iota // takes a token, by what is known here
+	retry                     // does so for a request that take has counted already
+	takeOffline               // takes a token without Redis
+	look                      // takes none: the outcome is NeedRemote or Denied
+)
+
+// holdings is what a node has of a limit.
+type holdings struct {
+	tokens int64 // may be spent without a call; below 0 = so many were spent above what was given
+	owes   bool  // tokens were spent here that Redis may not have debited yet
+	active bool  // it has to be swept
+	due    bool  // a call should be sent although no request waits
+}
+
+// requestCall queues a call for which no request need wait, unless the limit has a call already
+// or its shard is down. mu is held, as for all methods below but begin and complete.
+func (h *limit) requestCall() {
+	if !h.pending && !h.shard.refuses() {
+		h.markPending()
+		h.shard.enqueue(h)
+	}
+}
+
+// markPending marks a limit for a call, which the caller queues at the limit's shard.
+// It looks the shard up, because the Cluster may have moved the slot.
+func (h *limit) markPending() { h.pending, h.shard = true, h.shard.l.shardOf(h.key) }
+
+// patience is for how long a request waits for Redis.
+func (h *limit) patience() int64 {
+	if h.unknown {
+		return lease.MaxWait
+	}
+	return h.shard.link.Wait()
+}
+
+// begin makes the next call. If there is none, the waiting requests are decided without Redis.
+func (h *limit) begin(now moment, possible, giveBack bool) (c *call) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if possible {
+		c = h.law.begin(now.at, giveBack)
+	}
+	if c == nil {
+		h.endCall(nil, now)
+	}
+	return c
+}
+
+// complete applies the answer to a call.
+func (h *limit) complete(c *call) {
+	l := h.shard.l
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := l.moment(time.Now())
+	c.apply(c.answer, now.at)
+	l.active.add(h, now.at)
+	h.endCall(c, now)
+}
+
+// endCall ends a call, and answers the waiting requests that the law can decide now. If the call was
+// answered, the others wait for the next one. If it was not, or was not made (nil), they are decided
+// without Redis.
+func (h *limit) endCall(c *call, now moment) {
+	h.pending = false
+	for len(h.waiters) > 0 {
+		outcome, status := h.law.decide(now, retry)
+		if outcome == lease.NeedRemote && c != nil && (c.err == nil || h.unknown) {
+			h.requestCall()
+			if h.pending {
+				return
+			}
+		}
+		h.waiters[0] <- answer{outcome, status}
+		h.waiters = h.waiters[1:]
+	}
+	h.waiters = nil
+}
+
 // shard is one Redis server that has buckets and quotas: the only one, or a master of a Cluster.
 // It sends the calls to them in pipelines and knows whether the server is down.
 // Calls that are queued while maxPipelines are in flight go into the next one. Each server
@@ -51,32 +164,33 @@ type shard struct {
 	waitingSince atomic.Int64 // since when there is no answer to a call in flight; MaxInt64 = no call is in flight
 	answeredAt   atomic.Int64 // when a pipeline or a heartbeat was last answered
 
-	mu       sync.Mutex // guards all below; taken after a bucket's
-	queue    []account
-	inFlight int             // pipelines in flight
-	idle     sync.Cond       // signalled when no pipeline is in flight
-	failures int             // failed pipelines in a row
-	downAt   int64           // when it last went down, in microseconds
-	downFor  int64           // sum of its past outages, in microseconds
-	failure  error           // the last error
-	silence  error           // why the last heartbeat failed; nil = it did not
-	nodes    int64           // as last counted; 0 = not yet
-	closing  context.Context // of close, while held tokens are given back; nil before
+	mu           sync.Mutex // guards all below; taken after a bucket's
+	queue        []*limit
+	inFlight     int             // pipelines in flight
+	idle         sync.Cond       // signalled when no pipeline is in flight
+	failures     int             // failed pipelines in a row
+	downAt       int64           // when it last went down, in microseconds
+	downFor      int64           // sum of its past outages, in microseconds
+	failure      error           // the last error
+	heartbeatErr error           // why the last heartbeat failed; nil = it did not
+	nodes        int64           // as last counted; 0 = not yet
+	closing      context.Context // of close, while held tokens are given back; nil before
 
 	// Only the goroutine of beat uses these.
-	counts  [4]int64      // of nodes, the latest first
-	missing int64         // nodes, at the latest count
-	contact int64         // when the last heartbeat with the state present was sent, in microseconds
-	ahead   int64         // Redis' clock is ahead of this node's by at most so much; lease.Forever = unknown
-	stop    chan struct{} // closed when the node leaves
+	counts        [4]int64      // of nodes, the latest first
+	missing       int64         // nodes, at the latest count
+	lastPresentAt int64         // when the last heartbeat with the state present was sent, in microseconds
+	ahead         int64         // Redis' clock is ahead of this node's by at most so much; lease.Forever = unknown
+	stop          chan struct{} // closed when the node leaves
 }
 
 // newShard makes the shard of that index in the store, and begins its heartbeats.
 func newShard(l *Limiter, index int) *shard {
-	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, contact: l.now(), ahead: lease.Forever, stop: make(chan struct{})}
+	s := &shard{l: l, index: index, link: lease.Link{Budget: l.budget}, lastPresentAt: l.now(), ahead: lease.Forever, stop: make(chan struct{})}
 	s.waitingSince.Store(math.MaxInt64)
 	s.idle.L = &s.mu
-	if s.publish(); l.store != nil {
+	s.publish()
+	if l.store != nil {
 		l.running.Go(s.beat)
 	} else {
 		s.down.Store(true)
@@ -97,11 +211,11 @@ func (s *shard) unreachable(wait int64) bool {
 	return s.refuses() || s.l.now()-s.waitingSince.Load() >= wait
 }
 
-// enqueue queues calls to the accounts. The caller has called markPending for each.
-func (s *shard) enqueue(accounts ...account) {
+// enqueue queues calls for the limits. The caller has called markPending for each.
+func (s *shard) enqueue(limits ...*limit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue = append(s.queue, accounts...)
+	s.queue = append(s.queue, limits...)
 	s.startSend()
 }
 
@@ -122,37 +236,27 @@ func (s *shard) send() {
 	giveBack := s.closing != nil && s.closing.Err() == nil && !s.down.Load()
 	s.startSend()
 	s.mu.Unlock()
-	now := s.l.now()
-	var calls []call
-	for _, a := range batch {
-		h := a.base()
-		h.mu.Lock()
-		var c call
-		if giveBack || !s.refuses() {
-			c = a.begin(now, giveBack)
-		}
-		if c != nil {
+	now := s.l.moment(time.Now())
+	var calls []*call
+	for _, h := range batch {
+		if c := h.begin(now, giveBack || !s.refuses(), giveBack); c != nil {
 			calls = append(calls, c)
-		} else {
-			endCall(a, now, everyWaiter)
 		}
-		h.mu.Unlock()
 	}
 	if len(calls) > 0 {
-		s.waitingSince.CompareAndSwap(math.MaxInt64, now)
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-		defer cancel()
+		s.waitingSince.CompareAndSwap(math.MaxInt64, now.at)
 		s.l.counts.trips.Add(1)
 		s.l.counts.calls.Add(uint64(len(calls)))
-		errs := s.l.store.execute(ctx, calls)
-		s.recordAnswer(errs, now)
-		for i, c := range calls {
-			c.complete(errs[i], now)
+		s.l.store.execute(calls)
+		s.recordAnswer(calls, now.at)
+		for _, c := range calls {
+			c.limit.complete(c)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inFlight--; s.inFlight == 0 { // an error is an answer, too: the next call may go at once
+	s.inFlight--
+	if s.inFlight == 0 { // an error is an answer, too: the next call may go at once
 		s.waitingSince.Store(math.MaxInt64)
 		s.idle.Broadcast()
 	}
@@ -161,28 +265,31 @@ func (s *shard) send() {
 
 // recordAnswer records the answer to a pipeline. It takes the shard down if need be, when no call
 // of the pipeline was answered.
-func (s *shard) recordAnswer(errs []error, sent int64) {
+func (s *shard) recordAnswer(calls []*call, sent int64) {
 	now, c := s.l.now(), &s.l.counts
 	late := now - sent
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Contains(errs, nil) {
+	if slices.ContainsFunc(calls, func(c *call) bool { return c.err == nil }) {
 		s.failures = 0
 		if s.inFlight > 0 {
 			s.waitingSince.Store(now)
 		}
 		s.answeredAt.Store(now)
-		if s.link.Record(late); late > s.link.Budget {
+		s.link.Record(late)
+		if late > s.link.Budget {
 			c.timeouts.Add(1)
 		}
 		return
 	}
-	if s.failure = errs[0]; isTimeout(s.failure) {
+	s.failure = calls[0].err
+	if isTimeout(s.failure) {
 		c.timeouts.Add(1)
 	} else {
 		c.errors.Add(1)
 	}
-	if s.failures++; (s.failures >= maxFailures || late >= callTimeout.Microseconds()) && !s.down.Load() {
+	s.failures++
+	if (s.failures >= maxFailures || late >= callTimeout.Microseconds()) && !s.down.Load() {
 		s.downAt = now
 		s.down.Store(true)
 		s.hasDebts.Store(true)
@@ -210,12 +317,12 @@ func (s *shard) owesDebts() bool {
 		return s.hasDebts.Load()
 	}
 	owes := false
-	s.l.active.each(func(a account) { owes = owes || a.base().shard == s && a.owes() })
+	s.l.active.each(func(h *limit) { owes = owes || h.shard == s && h.law.inspect(s.l.now()).owes })
 	s.hasDebts.Store(owes)
 	return owes
 }
 
-// close calls each active account for the last time and gives back the tokens that are held,
+// close calls each active limit for the last time and gives back the tokens that are held,
 // the most first. It stops giving back when ctx ends or the shard is down. Then the node
 // leaves the fleet.
 func (s *shard) close(ctx context.Context) {
@@ -227,21 +334,21 @@ func (s *shard) close(ctx context.Context) {
 	s.mu.Lock()
 	drained()
 	s.mu.Unlock()
-	held := map[account]int64{}
-	count := func(a account) {
-		if a.base().shard == s {
-			held[a] = a.holds(s.l.now())
+	held := map[*limit]int64{}
+	count := func(h *limit) {
+		if h.shard == s {
+			held[h] = h.law.inspect(s.l.now()).tokens
 		}
 	}
 	s.l.active.each(count)
 	s.l.quotas.each(func(q *Counter) {
 		if q.number > 0 { // Redis has counted this run, which ends
-			count(q)
+			count(&q.limit)
 		}
 	})
 	s.mu.Lock()
 	s.closing = ctx
-	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b account) int { return cmp.Compare(held[b], held[a]) })
+	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b *limit) int { return cmp.Compare(held[b], held[a]) })
 	s.startSend()
 	drained()
 	s.mu.Unlock()
@@ -250,11 +357,6 @@ func (s *shard) close(ctx context.Context) {
 
 const (
 	heartbeatInterval = 500 * time.Millisecond
-
-	// silentFor is how long after its last heartbeat a node counts as missing. The other
-	// nodes learn that with their own next heartbeat: at the latest lease.MissingAfter
-	// after the missing node's last one.
-	silentFor = 1100 * time.Millisecond
 
 	// staleAfter is for how long a shard may be silent until all other nodes may be missing.
 	staleAfter = 2 * heartbeatInterval
@@ -273,53 +375,6 @@ const (
 	recovering = "recovering"
 	leaving    = "leaving"
 )
-
-// heartbeatScript records the time of a node's heartbeat (ARGV[1]), and returns how many
-// nodes there are, how many of them are missing, and Redis' time. It records none that is
-// executed after ARGV[3], by Redis' time: a network or a Redis that hung may bring it while
-// its node is cut off and uses its part. It writes in every state, so that it fails on a
-// Redis that accepts no writes. A node is forgotten a minute after its last heartbeat, and
-// if that is a minute in the future: its time would never pass. A key of another type is
-// damaged, and is written anew. Durations are in microseconds.
-var heartbeatScript = newScript(strings.NewReplacer(
-	"MEMBER_LIFE", strconv.FormatInt(lease.MemberLife, 10),
-	"SILENT_FOR", strconv.FormatInt(silentFor.Microseconds(), 10),
-).Replace(`
-
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local function before(span) return string.format('%.0f', now - span) end
-local size = redis.pcall('ZCARD', KEYS[1])
-if type(size) == 'table' and string.find(size.err, 'WRONGTYPE', 1, true) then
-  redis.call('DEL', KEYS[1])
-end
-if ARGV[2] == 'present' and now <= tonumber(ARGV[3]) then
-  redis.call('ZADD', KEYS[1], before(0), ARGV[1])
-elseif ARGV[2] == 'leaving' then
-  redis.call('ZREM', KEYS[1], ARGV[1])
-end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))
-redis.call('ZREMRANGEBYSCORE', KEYS[1], before(-MEMBER_LIFE), '+inf')
-redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
-return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)), now }
-`))
-
-// beat is a heartbeat to a shard, and the answer: how many nodes there are, how many of them are
-// missing, and the shard's time. If it arrives after until, by the shard's clock, it does not
-// report its node present.
-type beat struct {
-	shard *shard
-	state string
-	until int64
-
-	nodes, missing, now int64
-}
-
-func (b *beat) request() (script, string, []any) {
-	return heartbeatScript, membersKey(b.shard.index), []any{b.shard.l.id, b.state, b.until}
-}
-
-func (b *beat) read(n []int64) { b.nodes, b.missing, b.now = n[0], n[1], n[2] }
 
 // A shard counts the nodes that share its buckets. While the shard is down, a node spends
 // only its own part of each bucket's rate. While other nodes may be cut off from the shard, it
@@ -348,41 +403,35 @@ func (s *shard) beat() {
 // have arrived. If its state is present, the other nodes stop withholding this node's part of
 // the rate. So after one without an answer the state is not present.
 func (s *shard) state() string {
-	if s.silence != nil || s.unreachable(s.link.Wait()) || s.owesDebts() {
+	if s.heartbeatErr != nil || s.unreachable(s.link.Wait()) || s.owesDebts() {
 		return recovering
 	}
 	return present
 }
 
-// heartbeat sends a heartbeat. It is not retried, because the next one comes soon.
+// heartbeat sends a heartbeat, and uses the counts of the answer: how many nodes there are, and how
+// many of them are missing. It is not retried, because the next one comes soon.
 func (s *shard) heartbeat(state string) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
 	sent := s.l.now()
 	if state == present {
-		s.contact = sent
+		s.lastPresentAt = sent
 		s.publish()
 	}
-	b := &beat{shard: s, state: state, until: sent + s.ahead + callTimeout.Microseconds()}
-	b.complete(s.l.store.execute(ctx, []call{b})[0], sent)
-}
-
-// complete uses the counts of the answer.
-func (b *beat) complete(err error, sent int64) {
-	s := b.shard
+	c := &call{script: heartbeatScript, key: membersKey(s.index), arguments: []any{s.l.id, state, sent + s.ahead + callTimeout.Microseconds()}}
+	s.l.store.execute([]*call{c})
 	s.ahead += heartbeatInterval.Microseconds() / 100 // the clocks drift apart, by a percent at most
-	arrived := err == nil && b.state != leaving
+	arrived := c.err == nil && state != leaving
 	if arrived {
 		now := s.l.now()
 		s.answeredAt.Store(now)
-		s.ahead = b.now - sent
+		s.ahead = c.answer[2] - sent
 		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
 		copy(s.counts[1:], s.counts[:])
-		s.counts[0], s.missing = b.nodes, b.missing
+		s.counts[0], s.missing = c.answer[0], c.answer[1]
 	}
 	s.publish()
 	s.mu.Lock()
-	s.silence, s.nodes = err, slices.Max(s.counts[:])
+	s.heartbeatErr, s.nodes = c.err, slices.Max(s.counts[:])
 	s.mu.Unlock()
 	if arrived {
 		s.recovered()
@@ -400,8 +449,9 @@ func (b *beat) complete(err error, sent int64) {
 // other nodes are assumed to be missing. While calls are answered, the latest count is used
 // however old it is: otherwise each node would withhold the parts of all others.
 func (s *shard) publish() {
-	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, Contact: s.contact, Ahead: s.ahead, Link: &s.link}
-	if f.Cold = s.counts[len(s.counts)-1] == 0; f.Cold {
+	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, LastPresentAt: s.lastPresentAt, Ahead: s.ahead, Link: &s.link,
+		Cold: s.counts[len(s.counts)-1] == 0}
+	if f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)
 	} else if s.l.now()-s.answeredAt.Load() > staleAfter.Microseconds() {
 		f.Missing = f.Nodes - 1
@@ -420,5 +470,97 @@ func (s *shard) stats(all *Stats, now int64) {
 		degraded += now - s.downAt
 	}
 	all.Degraded = max(all.Degraded, time.Duration(degraded)*time.Microsecond)
-	all.Failure = cmp.Or(s.silence, all.Failure)
+	all.Failure = cmp.Or(s.heartbeatErr, all.Failure)
+}
+
+// buckets has the handle of each bucket that anybody uses. With two handles, each would
+// spend the node's part of the bucket while Redis is unreachable. The pointers are weak: a handle
+// that nobody keeps, and that is not active and has no call, is freed, because a new one would
+// be the same.
+type buckets struct {
+	mu      sync.Mutex // guards all below; taken before a bucket's
+	all     map[string]weak.Pointer[Bucket]
+	sweepAt int // number of buckets at which to forget those that nobody uses; it keeps the cost of sweeping at O(1) for each new bucket
+}
+
+// activeLimits are those that hold tokens or have a debt. While there are any,
+// they are swept every sweepEvery; less often where that takes more than a fiftieth of the time.
+type activeLimits struct {
+	l *Limiter
+
+	mu       sync.Mutex // guards all below; taken after a bucket's
+	limits   map[*limit]struct{}
+	sweeping bool // a sweep runs, or a timer will begin one
+}
+
+const (
+	sweepEvery = 100 * time.Millisecond
+	maxSwept   = 64 // calls that a sweep requests at most, so that they do not delay requests
+)
+
+// add adds a limit, if it has to be swept. Its mu is held.
+func (a *activeLimits) add(h *limit, now int64) {
+	if h.active || !h.law.inspect(now).active {
+		return
+	}
+	h.active = true
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.limits[h] = struct{}{}
+	if !a.sweeping {
+		a.sweeping = true
+		time.AfterFunc(sweepEvery, a.sweep)
+	}
+}
+
+// each calls do for each limit, with its mu held.
+func (a *activeLimits) each(do func(h *limit)) {
+	a.mu.Lock()
+	all := slices.Collect(maps.Keys(a.limits))
+	a.mu.Unlock()
+	for _, h := range all {
+		h.mu.Lock()
+		do(h)
+		h.mu.Unlock()
+	}
+}
+
+// stats adds what this node has of the limits.
+func (a *activeLimits) stats(s *Stats, now int64) {
+	a.each(func(h *limit) {
+		has := h.law.inspect(now)
+		s.LeasedHeld += max(0, has.tokens)
+		if has.owes {
+			s.Owing++
+		}
+	})
+}
+
+// sweep gives back what is idle and sends debts. Then it removes the limits that hold
+// nothing and have no debt.
+func (a *activeLimits) sweep() {
+	if a.l.closed.Load() {
+		return
+	}
+	now, calls, began := a.l.now(), 0, time.Now()
+	a.each(func(h *limit) {
+		has := h.law.inspect(now)
+		if has.due && !h.pending && calls < maxSwept {
+			h.requestCall()
+			calls++
+		}
+		if h.active = has.active; !h.active {
+			a.mu.Lock()
+			delete(a.limits, h)
+			a.mu.Unlock()
+		}
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sweeping = len(a.limits) > 0
+	if a.sweeping {
+		time.AfterFunc(max(sweepEvery, 50*time.Since(began)), a.sweep)
+	} else {
+		a.limits = make(map[*limit]struct{}) // the old one keeps its memory
+	}
 }

@@ -1,11 +1,12 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
 import (
 	"testing"
 	"time"
 
+	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
 

@@ -1,8 +1,9 @@
-package limiter
+package limiter_test
 
 import (
 	"math"
 
+	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
 

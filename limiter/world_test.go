@@ -1,6 +1,6 @@
 //go:build !race
 
-package limiter
+package limiter_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
+	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
 
@@ -103,7 +104,7 @@ func (w *world) far(roundTrip int64) *world {
 func (w *world) join(nodes int) {
 	for range nodes {
 		w.nodes = append(w.nodes, w.newNode(fmt.Sprint(len(w.nodes))))
-		time.Sleep(span(w.random.Int64N(heartbeatInterval.Microseconds() / int64(nodes)))) // they do not beat all at once
+		time.Sleep(span(w.random.Int64N(heartbeats.Microseconds() / int64(nodes)))) // they do not beat all at once
 	}
 }
 
@@ -162,9 +163,8 @@ func (w *world) crash(i int) *node {
 func (w *world) shared() *twin { return w.bucket("k", w.policy) }
 
 // underWay returns how many tokens are in answers on their way to the node: granted ones, and leased ones.
-// Its bucket's mu is held.
 func (n *node) underWay() (granted, leased int64) {
-	if !n.bucket.pending {
+	if !n.bucket.Calls() {
 		return 0, 0
 	}
 	return n.answer.Granted, n.answer.Leased
@@ -175,10 +175,8 @@ func (n *node) underWay() (granted, leased int64) {
 func (w *world) remaining() int64 {
 	left := max(0, w.shared().levelAt(w.virtual.now())) / lease.Token
 	for _, n := range w.nodes {
-		n.bucket.mu.Lock()
 		granted, leased := n.underWay()
-		left += granted + leased + n.bucket.lease.Holds(n.limiter.now())
-		n.bucket.mu.Unlock()
+		left += granted + leased + n.limiter.Stats().LeasedHeld
 	}
 	return left
 }
@@ -213,10 +211,7 @@ func (n *node) awake() (waited bool) { return n.w.wait(&n.stopped) }
 func (n *node) request() {
 	n.w.mu.Lock()
 	n.w.offered++
-	n.bucket.mu.Lock()
-	now := n.limiter.now()
-	waits := time.Now().Before(n.stopped) || n.bucket.lease.Holds(now) == 0 && !n.bucket.lease.Denies(now)
-	n.bucket.mu.Unlock()
+	waits := time.Now().Before(n.stopped) || n.bucket.Waits()
 	n.w.mu.Unlock()
 	if waits {
 		go n.ask()
@@ -296,30 +291,24 @@ func (n *node) exchange(ctx context.Context, stop, late *int64, serve func(lost 
 	return err
 }
 
-func (n *node) execute(ctx context.Context, calls []call) []error {
-	var err error
-	switch v := calls[0].(type) { // there is one bucket
-	case *bucketCall:
-		w, c := n.w, v.Call
-		w.calls.Add(1)
-		w.mu.Lock()
-		n.answer = lease.Reply{}
-		w.mu.Unlock()
-		if err = n.exchange(ctx, &n.stopInFlight, new(int64), func(lost bool) {
-			w.shared().execute(&c, w.virtual.now())
-			if w.executed(&c); !lost {
-				n.answer = c.Reply
-			}
-		}); err == nil {
-			v.Call = c
-		}
-	case *beat:
-		b := *v
-		if err = n.exchange(ctx, new(int64), &n.lateBeat, func(bool) { n.w.serve(&b) }); err == nil {
-			*v = b
-		}
-	}
-	return []error{err}
-}
+func (n *node) masterOf(string) int { return 0 }
 
-func (n *node) shardOf(string) uint8 { return 0 }
+func (n *node) execute(ctx context.Context, calls []*call) error {
+	c, w := calls[0], n.w // there is one bucket
+	if _, beats := c.arguments.(*beat); beats {
+		return n.exchange(ctx, new(int64), &n.lateBeat, func(bool) { c.answer = w.serve(c) })
+	}
+	w.calls.Add(1)
+	w.mu.Lock()
+	n.answer = lease.Reply{}
+	w.mu.Unlock()
+	a := c.arguments.(*lease.Call)
+	return n.exchange(ctx, &n.stopInFlight, new(int64), func(lost bool) {
+		w.shared().execute(a, w.virtual.now())
+		w.executed(a)
+		c.answer = answerOf(&a.Reply)
+		if !lost {
+			n.answer = a.Reply
+		}
+	})
+}

@@ -63,12 +63,12 @@ type Reply struct {
 
 // Fleet is what a node knows about its fleet at one moment.
 type Fleet struct {
-	Nodes   int64 // that share the buckets
-	Missing int64 // of them, those that have sent no heartbeat lately
-	Contact int64 // when this node last sent a heartbeat that may have reported it present
-	Ahead   int64 // Redis' clock is ahead of this node's by at most so much; Forever = unknown
-	Cold    bool  // this node has not counted the others yet
-	Link    *Link // how long Redis takes to answer it
+	Nodes         int64 // that share the buckets
+	Missing       int64 // of them, those that have sent no heartbeat lately
+	LastPresentAt int64 // when this node last sent a heartbeat that may have reported it present
+	Ahead         int64 // Redis' clock is ahead of this node's by at most so much; Forever = unknown
+	Cold          bool  // this node has not counted the others yet
+	Link          *Link // how long Redis takes to answer it
 }
 
 // parts is into how many parts each bucket is divided; one of them is this node's.

@@ -36,22 +36,21 @@ const never = math.MinInt64 / 2
 //	  └─ NeedRemote ── Begin ══ script ══ Complete ─> Take again
 //	                     ╚═ Fail ───────────────────> TakeFallback (a debt)
 //
-// Invariant: at most one call is in flight.
+// At most one call is in flight: the caller sees to that.
 type Lease struct {
 	Policy Policy // in force at this node: see SetPolicy
 	ledger        // the tokens that this node holds
 
 	// The bucket as of the last answer.
-	level, at int64 // it contained so many micro-tokens at that time
-	held      int32 // tokens that nodes hold
-	peers     int32 // other nodes of the fleet
+	level, at int64   // it contained so many micro-tokens at that time
+	held      int32   // tokens that nodes hold
+	others    float32 // requests at other nodes in the last DemandSpan
 
 	grantedUntil int64 // granted may be spent before this time
 	deny         int64 // before this time there is no token, as of the last answer: see refuses
 	takenAt      int64 // when Take was last called
 
 	demand   demand
-	others   float32 // requests at other nodes in the last DemandSpan, as of the last answer
 	unserved float32 // requests at this node that had no token yet, while more is demanded than the rate brings
 	chance   float32 // that a request gets a token, while tokens are scarce; 0 = they are not
 
@@ -60,8 +59,6 @@ type Lease struct {
 	arrived  int32 // requests since the last call
 	lowWater int32 // a balance below it starts a call
 
-	inFlight bool
-	paying   bool      // the call in flight debits a debt
 	fallback *fallback // not nil = tokens may have been spent that the bucket does not know of
 }
 
@@ -81,6 +78,7 @@ type fallback struct {
 	level, debt int64 // micro-tokens
 	at          int64 // level is refilled up to this time
 	seen        int64 // the time of the newest level of the bucket that was applied to it
+	paying      bool  // the call in flight debits a debt
 }
 
 // Init initializes a zero Lease. It holds no tokens.
@@ -128,7 +126,7 @@ const askAgain = 15_000_000 // microseconds since the last answer
 
 // Due reports whether a call should be sent although no request waits: few tokens are left.
 func (l *Lease) Due(now int64) bool {
-	return !l.inFlight && l.balance < l.lowWater && !l.refuses(now)
+	return l.balance < l.lowWater && !l.refuses(now)
 }
 
 // Denies reports whether Take would refuse.
@@ -168,7 +166,7 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 // if no call is needed; else Complete or Fail must follow. With giveBack, the call returns all
 // held tokens.
 func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool {
-	if l.inFlight || l.Policy.Blocked() {
+	if l.Policy.Blocked() {
 		return false
 	}
 	l.trim(now)
@@ -177,7 +175,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	l.report(c, giveBack)
 	if l.fallback != nil {
 		c.Debt = l.debt()
-		l.fallback.debt = 0
+		l.fallback.debt, l.fallback.paying = 0, c.Debt > 0
 	}
 	if l.Policy.Leased() {
 		l.demand.record(float32(l.arrived), now)
@@ -201,7 +199,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	if waiting+c.Extra+c.ReleasedNow+c.ReleasedBefore+c.Returned+c.Debt == 0 {
 		return false
 	}
-	l.inFlight, l.paying, l.returned = true, c.Debt > 0, 0
+	l.returned = 0
 	return true
 }
 
@@ -216,7 +214,6 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 // Requests that did not wait for the answer were admitted without it: a debt. The tokens
 // of the answer pay it first, because the bucket gave some of them for these requests.
 func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
-	l.inFlight, l.paying = false, false
 	l.trim(now)
 	granted, leased := c.Granted, c.Leased
 	if c.Hold == 1 {
@@ -230,13 +227,14 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 		l.add(leased, &c.Reply, sent)
 	}
 	if l.fallback != nil {
+		l.fallback.paying = false
 		l.granted -= int32(l.payDebt(granted))
 		l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
 	}
 	// The bucket answered before now. So the level is too low by what the rate
 	// has added since, never too high.
 	l.level, l.at = c.Level, now
-	l.held, l.peers = int32(min(c.Reply.Held, math.MaxInt32)), int32(min(max(0, c.Nodes-1), math.MaxInt32))
+	l.held = int32(min(c.Reply.Held, math.MaxInt32))
 	l.compareDemand(c)
 	l.lowWater = 0
 	if l.Policy.Leased() && l.demand.recent >= sparse { // the next lease of few tokens would often end unused
@@ -294,9 +292,8 @@ func (l *Lease) leasesTo(f *Fleet) bool {
 // lost, because a second call might give them back twice. The debt is kept: if the bucket has
 // debited it, it is debited twice, which never admits too much.
 func (l *Lease) Fail(c *Call) {
-	l.inFlight, l.paying = false, false
-	if c.Debt > 0 && l.fallback != nil {
-		l.fallback.debt += c.Debt * Token
+	if l.fallback != nil {
+		l.fallback.debt, l.fallback.paying = l.fallback.debt+c.Debt*Token, false
 	}
 }
 
@@ -319,13 +316,11 @@ func (l *Lease) IsActive() bool { return l.cur+l.prev+l.returned > 0 || l.fallba
 // the lease is idle, or has a debt or tokens to give back.
 func (l *Lease) Sweep(now int64, f *Fleet) (due bool) {
 	l.trim(now)
-	if l.fallback != nil && !l.inFlight {
-		if l.refillFallback(now, f).level >= l.part(f) {
-			l.fallback = nil // a new one would be the same
-		}
+	if l.fallback != nil && !l.fallback.paying && l.refillFallback(now, f).level >= l.part(f) {
+		l.fallback = nil // a new one would be the same
 	}
 	held := l.cur+l.prev > 0
-	return !l.inFlight && (l.debt() > 0 || l.returned > 0 || held && l.idle(now))
+	return l.debt() > 0 || l.returned > 0 || held && l.idle(now)
 }
 
 // part is this node's part of a full bucket, but at least a token.
@@ -351,8 +346,8 @@ func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int
 // refillFallback refills the fallback up to now, and makes it if there is none.
 func (l *Lease) refillFallback(now int64, f *Fleet) *fallback {
 	full, parts := l.part(f), f.parts()
-	if f.Nodes > 1 && now > f.Contact { // until the others withhold this node's part, they may spend it
-		now = max(f.Contact, now-MissingAfter)
+	if f.Nodes > 1 && now > f.LastPresentAt { // until the others withhold this node's part, they may spend it
+		now = max(f.LastPresentAt, now-MissingAfter)
 	}
 	a := l.fallback
 	if a == nil {
@@ -389,7 +384,7 @@ func (l *Lease) payDebt(tokens int64) int64 {
 }
 
 // Owes reports whether tokens were spent here that the bucket may not have debited yet.
-func (l *Lease) Owes() bool { return l.debt() > 0 || l.paying }
+func (l *Lease) Owes() bool { return l.debt() > 0 || l.fallback != nil && l.fallback.paying }
 
 // levelAt is the bucket's level at now, if no other node has taken tokens since the last
 // answer: it has been refilled up to burst - held. Before the first answer the bucket counts as
@@ -411,12 +406,12 @@ type Status struct {
 // Status returns the status at now for a request that is not refused. It subtracts what
 // other nodes may have taken since the last answer: half more than they usually take, and
 // more the older that answer is.
-func (l *Lease) Status(now int64) Status {
+func (l *Lease) Status(now int64, f *Fleet) Status {
 	level := float64(l.levelAt(now))
-	if age := float64(now - l.at); l.peers > 0 && age > 0 {
+	if age := float64(now - l.at); f.Nodes > 1 && l.at > never && age > 0 {
 		perOwn := 1.5 * l.others / max(1, l.demand.own)
 		if l.demand.recent < 4*sparse { // too few requests to compare
-			perOwn = max(perOwn, float32(l.peers))
+			perOwn = max(perOwn, float32(f.Nodes-1))
 		}
 		taken := max(1.5*float64(l.others)*age/DemandSpan, float64(l.arrived)*float64(perOwn))
 		level = max(0, level-taken*Token) * viewLife / (viewLife + age)
@@ -427,7 +422,7 @@ func (l *Lease) Status(now int64) Status {
 // FallbackStatus returns the status while this node decides without Redis.
 func (l *Lease) FallbackStatus(now int64, f *Fleet) Status {
 	if l.fallback == nil {
-		return l.Status(now)
+		return l.Status(now, f)
 	}
 	return l.statusOf(l.refillFallback(now, f).level)
 }
