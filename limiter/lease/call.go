@@ -22,6 +22,10 @@ const (
 	FairShare = 1.03125 // this multiple of the rate is divided among the nodes, so that none of the rate is left over
 )
 
+// DemandSpan is the time constant of the fleet's demand, in microseconds: long enough to compare
+// nodes, and short enough that a flood is soon forgotten.
+const DemandSpan = 6_000_000
+
 // Call is one call of the script for one bucket: its arguments and its reply.
 type Call struct {
 	Policy Policy // the caller's
