@@ -20,16 +20,15 @@
 //	origin/apikey/cache.go edge/response.go cache/cache.go cache/memory.go
 //	cache/replica/list.go
 //
-// # A miss: at most 18 files
+// # A miss: at most 16 files
 //
 // After those of a hit:
 //
 //	cache/lookup.go internal/page/page.go cache/redis.go
 //	internal/lists/encode.go cache/replica/replica.go
-//	origin/origin.go origin/fairqueue.go origin/postgres/breaker.go
-//	origin/postgres/connect.go origin/postgres/primary.go origin/statements.go
-//	internal/lists/lists.go internal/lists/fold.go origin/postgres/statement.go
-//	origin/postgres/servers.go origin/postgres/errors.go edge/access.go edge/requestlog.go
+//	origin/origin.go origin/fairqueue.go origin/postgres/database.go
+//	origin/postgres/connect.go origin/statements.go internal/lists/lists.go
+//	internal/lists/fold.go origin/postgres/statement.go origin/postgres/errors.go edge/access.go edge/requestlog.go
 package edge
 
 import (

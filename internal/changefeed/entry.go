@@ -29,7 +29,8 @@ func (p Position) String() string {
 // ParsePosition reads what String wrote.
 func ParsePosition(s string) (p Position, err error) {
 	term, n, _ := strings.Cut(s, "-")
-	if p.Term, err = strconv.ParseUint(term, 10, 64); err == nil {
+	p.Term, err = strconv.ParseUint(term, 10, 64)
+	if err == nil {
 		p.N, err = strconv.ParseUint(n, 10, 64)
 	}
 	if err != nil {

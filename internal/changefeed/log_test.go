@@ -1,8 +1,9 @@
-package changefeed
+package changefeed_test
 
 import (
 	"context"
 	"errors"
+	"math/big"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
 
@@ -19,8 +21,8 @@ import (
 func TestLogs(t *testing.T) {
 	_, client := startRedis(t)
 	for name, empty := range map[string]func() Log{
-		"local": func() Log { return NewLocal() },
-		"redis": func() Log { client.FlushAll(t.Context()); return NewRedis(client, shop()) },
+		"local": func() Log { return changefeed.NewLocal() },
+		"redis": func() Log { client.FlushAll(t.Context()); return changefeed.NewRedis(client, shop()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, test := range []struct {
@@ -122,7 +124,7 @@ func testOrder(t *testing.T, log Log, epoch string) {
 func testFencing(t *testing.T, log Log, epoch string) {
 	refused := func(e Entry) {
 		t.Helper()
-		if err := log.Append(inTime(t), epoch, e); !errors.Is(err, ErrFenced) {
+		if err := log.Append(inTime(t), epoch, e); !errors.Is(err, changefeed.ErrFenced) {
 			t.Fatalf("append %s: %v, want ErrFenced", e.Position, err)
 		}
 	}
@@ -159,19 +161,19 @@ func testBatches(t *testing.T, log Log, epoch string) {
 	appends(nil, batch(2, 1, 250))
 	appends(nil, batch(2, 251, 251))
 	holds(t, log, epoch, Position{2, 0}, batch(2, 1, 251)...)
-	appends(ErrFenced, batch(2, 249, 253)) // again, in doubt how many were there
+	appends(changefeed.ErrFenced, batch(2, 249, 253)) // again, in doubt how many were there
 	ends(t, log, epoch, Position{2, 253})
 	holds(t, log, epoch, Position{2, 0}, batch(2, 1, 253)...)
-	appends(ErrFenced, batch(2, 1, 253))
+	appends(changefeed.ErrFenced, batch(2, 1, 253))
 	appends(nil, batch(5, 1, 3))
-	appends(ErrFenced, batch(2, 254, 500))
+	appends(changefeed.ErrFenced, batch(2, 254, 500))
 	holds(t, log, epoch, Position{2, 253}, batch(5, 1, 3)...)
 
 	const rivals, each = 4, 200 // entries of one append are not mixed with those of another
 	var done sync.WaitGroup
 	for rival := range uint64(rivals) {
 		done.Go(func() {
-			if err := log.Append(inTime(t), epoch, batch(10+rival, 1, each)...); err != nil && !errors.Is(err, ErrFenced) {
+			if err := log.Append(inTime(t), epoch, batch(10+rival, 1, each)...); err != nil && !errors.Is(err, changefeed.ErrFenced) {
 				t.Error(err)
 			}
 		})
@@ -271,15 +273,15 @@ func testEpoch(t *testing.T, log Log, epoch string) {
 	}{
 		{"", "a", nil, "a"},
 		{"", "a", nil, "a"}, // again, in doubt whether it was done
-		{"", "b", ErrSuperseded, "a"},
-		{"b", "c", ErrSuperseded, "a"},
+		{"", "b", changefeed.ErrSuperseded, "a"},
+		{"b", "c", changefeed.ErrSuperseded, "a"},
 		{"a", "a", nil, "a"},
 		{"a", "b", nil, "b"},
 		{"a", "b", nil, "b"},
-		{"a", "c", ErrSuperseded, "b"}, // overtaken between reading and setting
-		{"", "a", ErrSuperseded, "b"},  // takes it for lost
-		{"b", "", nil, ""},             // lost
-		{"b", "c", ErrSuperseded, ""},
+		{"a", "c", changefeed.ErrSuperseded, "b"}, // overtaken between reading and setting
+		{"", "a", changefeed.ErrSuperseded, "b"},  // takes it for lost
+		{"b", "", nil, ""},                        // lost
+		{"b", "c", changefeed.ErrSuperseded, ""},
 		{"", "b", nil, "b"},
 		{"b", epoch + " \"ä\"", nil, epoch + " \"ä\""},
 	} {
@@ -319,7 +321,7 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 	change := func() (c Change) {
 		c.XID, c.LSN = number(r), number(r)
 		for range r.IntN(4) {
-			p := Touched{List: List{Collection: lists.Collection(r.IntN(int(lists.Collections)))}}
+			p := changefeed.Touched{List: List{Collection: lists.Collection(r.IntN(int(lists.Collections)))}}
 			if r.IntN(4) > 0 {
 				p.Workspace = uuid.UUID{byte(r.Uint32()), 1, 15: byte(r.Uint32())}
 			}
@@ -330,7 +332,7 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 	e := Entry{Position: at}
 	switch r.IntN(3) {
 	case 0:
-		e.TermStart = &TermStart{Previous: Position{number(r), number(r)}}
+		e.TermStart = &changefeed.TermStart{Previous: Position{number(r), number(r)}}
 	case 1:
 		c := change()
 		c.CommittedAt = int64(number(r))
@@ -376,7 +378,7 @@ func testSuperseded(t *testing.T, log Log, epoch string) {
 	turn(t, log, epoch)
 	add(t, log, epoch, beat(1, 1))
 	turn(t, log, epoch+", the next")
-	if err := log.Append(inTime(t), epoch, beat(1, 2)); !errors.Is(err, ErrSuperseded) {
+	if err := log.Append(inTime(t), epoch, beat(1, 2)); !errors.Is(err, changefeed.ErrSuperseded) {
 		t.Errorf("a heartbeat: %v", err)
 	}
 	if err := log.Append(inTime(t), epoch+", one after", termStart(5, Position{})); err != nil { // it is named next
@@ -392,6 +394,7 @@ func testCut(t *testing.T, log Log, epoch string) {
 	}
 	defer reader.Close()
 	var all []Entry
+	const readBatch = 1000 // of Redis; Local has no bound
 	for n := range uint64(readBatch + 1) {
 		all = append(all, beat(1, n+1))
 	}
@@ -418,22 +421,64 @@ func readLog(ctx context.Context, log Log, epoch string, after Position, wait ti
 	return entries, err
 }
 
-// Local frees the memory of trimmed entries, and of epochs that have ended.
-func TestLocalForgets(t *testing.T) {
-	log := NewLocal()
-	for n := uint64(1); n <= 20_000; n++ {
-		if err := log.Append(t.Context(), "a", beat(1, n)); err != nil {
-			t.Fatal(err)
+func TestPositions(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	wide := func(p Position) *big.Int { // the one number that Redis compares
+		return new(big.Int).Or(new(big.Int).Lsh(new(big.Int).SetUint64(p.Term), 64), new(big.Int).SetUint64(p.N))
+	}
+	for range 10_000 {
+		p, q := Position{number(r), number(r)}, Position{number(r), number(r)}
+		if p.Compare(q) != wide(p).Cmp(wide(q)) || p.Compare(q) != -q.Compare(p) || p.Compare(p) != 0 {
+			t.Fatalf("%s and %s compare as %d", p, q, p.Compare(q))
 		}
-		if n%1000 == 0 {
-			_ = log.Trim(t.Context(), "a", Position{1, n - 500})
+		if p != (Position{}) && p.Compare(Position{}) <= 0 {
+			t.Fatalf("%s is not after the zero position", p)
+		}
+		if again, err := changefeed.ParsePosition(p.String()); err != nil || again != p {
+			t.Fatalf("%s was read as %s, %v", p, again, err)
 		}
 	}
-	if n, c := len(log.entries), cap(log.entries); n > 501 || c > 5000 {
-		t.Errorf("%d entries in room for %d", n, c)
+	for _, text := range []string{"", "-", "1", "1-", "-1", "1-1-1", "a-1", "1-b", "18446744073709551616-1", "+1-1", " 1-1", "1_0-1"} {
+		if p, err := changefeed.ParsePosition(text); err == nil || p != (Position{}) {
+			t.Errorf("%q was read as %s", text, p)
+		}
 	}
-	_ = log.Append(t.Context(), "b", beat(2, 1))
-	if len(log.entries) != 1 {
-		t.Errorf("%d entries", len(log.entries))
+}
+
+// seen is the manual's definition of visibility, word by word.
+func seen(s Snapshot, xid uint64) bool {
+	switch {
+	case xid < s.Xmin:
+		return true
+	case xid >= s.Xmax:
+		return false
+	}
+	return !slices.Contains(s.Running, xid)
+}
+
+func TestSnapshots(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 5_000 {
+		s := Snapshot{Xmin: 100 + r.Uint64N(50)}
+		s.Xmax = s.Xmin + r.Uint64N(50)
+		for x := s.Xmin; x < s.Xmax; x++ {
+			if r.IntN(3) == 0 {
+				s.Running = append(s.Running, x)
+			}
+		}
+		again, err := changefeed.ParseSnapshot(s.String())
+		if err != nil || again.String() != s.String() {
+			t.Fatalf("%s was read as %s, %v", s, again, err)
+		}
+		for x := uint64(95); x < 205; x++ {
+			if again.Sees(x) != seen(s, x) {
+				t.Fatalf("%s sees %d: %t", s, x, again.Sees(x))
+			}
+		}
+	}
+	for _, text := range []string{"", "1", "1:2", "1:2:3:4", ":2:", "1::", "1:2:,", "1:2:3,", "1:2:x", "-1:2:"} {
+		if s, err := changefeed.ParseSnapshot(text); err == nil {
+			t.Errorf("%q was read as %s", text, s)
+		}
 	}
 }

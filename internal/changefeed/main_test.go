@@ -1,4 +1,4 @@
-package changefeed
+package changefeed_test
 
 import (
 	"testing"
@@ -6,8 +6,20 @@ import (
 
 	"go.uber.org/goleak"
 
+	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
 	"listedge/internal/sandbox/redistest"
+)
+
+type (
+	Change    = changefeed.Change
+	Entry     = changefeed.Entry
+	Heartbeat = changefeed.Heartbeat
+	List      = changefeed.List
+	Log       = changefeed.Log
+	Position  = changefeed.Position
+	Proof     = changefeed.Proof
+	Snapshot  = changefeed.Snapshot
 )
 
 func TestMain(m *testing.M) {

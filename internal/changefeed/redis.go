@@ -189,7 +189,8 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err
 	w := r.writer
 	if w == nil {
 		w = &writer{}
-		if w.conn, w.server, err = r.connect(ctx); err != nil {
+		w.conn, w.server, err = r.connect(ctx)
+		if err != nil {
 			return err
 		}
 		r.writer = w
@@ -258,7 +259,8 @@ func (r *Redis) connect(ctx context.Context) (conn *redis.Conn, server string, e
 	case *redis.Client:
 		client = c
 	case *redis.ClusterClient:
-		if client, err = c.MasterForKey(ctx, r.logKey("")); err != nil {
+		client, err = c.MasterForKey(ctx, r.logKey(""))
+		if err != nil {
 			return nil, "", fmt.Errorf("find the log: %w", err)
 		}
 	default:

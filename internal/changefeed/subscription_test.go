@@ -1,13 +1,21 @@
-package changefeed
+package changefeed_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
+	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 )
 
@@ -18,11 +26,11 @@ type recorder struct {
 	beats  []string
 }
 
-func (r *recorder) Reset(epoch string, cause ResetCause) {
+func (r *recorder) Reset(epoch string, cause changefeed.ResetCause) {
 	r.all = append(r.all, fmt.Sprintf("reset by %s to %q", cause, epoch))
 }
 
-func (r *recorder) Beat(b Beat) {
+func (r *recorder) Beat(b changefeed.Beat) {
 	for _, c := range b.Settled {
 		r.all = append(r.all, fmt.Sprint("settled ", c.XID))
 	}
@@ -43,11 +51,11 @@ func (r *recorder) Beat(b Beat) {
 func at(term, n uint64) Position { return Position{term, n} }
 
 func termStart(term uint64, previous Position) Entry {
-	return Entry{Position: at(term, 1), TermStart: &TermStart{Previous: previous}}
+	return Entry{Position: at(term, 1), TermStart: &changefeed.TermStart{Previous: previous}}
 }
 
 func change(term, n, xid uint64) Entry {
-	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []Touched{{List: List{Workspace: uuid.UUID{1}, Collection: lists.Items}}}}}
+	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []changefeed.Touched{{List: List{Workspace: uuid.UUID{1}, Collection: lists.Items}}}}}
 }
 
 // heartbeat is a heartbeat whose snapshot was taken after the entry at after. If after is zero,
@@ -116,7 +124,7 @@ func TestSubscription(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &recorder{}
-			s := NewSubscription(r)
+			s := changefeed.NewSubscription(r)
 			s.Follow("e")
 			for i, l := range c.looks {
 				if l.session {
@@ -143,7 +151,7 @@ func TestSubscription(t *testing.T) {
 // A replica moves to each heartbeat's snapshot, before it serves by the proof.
 func TestABeatHasAllThatItsSnapshotSeesAnew(t *testing.T) {
 	r := &recorder{}
-	s := NewSubscription(r)
+	s := changefeed.NewSubscription(r)
 	s.Follow("e")
 	hung := Change{XID: 5, LSN: 50}
 	seven := Entry{Position: at(3, 4), Change: &Change{XID: 7, LSN: 70}}
@@ -167,16 +175,195 @@ func TestABeatHasAllThatItsSnapshotSeesAnew(t *testing.T) {
 	}
 }
 
-// A subscription remembers a bounded number of reads, however long no heartbeat comes.
+// A subscription remembers a bounded number of reads, the oldest, however long no heartbeat
+// comes: its proof becomes older.
 func TestReadsAreBounded(t *testing.T) {
-	var all []read
-	for n := range uint64(10 * maxReads) {
-		all = remember(all, read{began: time.Unix(int64(n), 0), end: at(1, n/2)})
+	r := &recorder{}
+	s := changefeed.NewSubscription(r)
+	s.Follow("e")
+	const most, looks = 1024, 3000
+	for n := range uint64(looks) {
+		s.Apply(time.Unix(int64(n), 0), []Entry{termStart(n+1, at(n, 1))}, false)
 	}
-	if len(all) != maxReads || all[10] != (read{time.Unix(21, 0), at(1, 10)}) {
-		t.Errorf("%d reads, one of them %+v", len(all), all[10])
+	s.Apply(time.Unix(looks, 0), []Entry{heartbeat(looks, 2, at(looks, 2), "5:5:")}, false)
+	if len(r.proofs) != 1 || r.proofs[0].Moment.Unix() != most-1 {
+		t.Errorf("%+v", r.proofs)
 	}
-	if moment, rest := proves(all, all[10].end); moment != all[9].began || len(rest) != len(all)-10 {
-		t.Errorf("%s, %d left", moment, len(rest))
+}
+
+// scripted is a log whose reads a test answers.
+type scripted struct {
+	*changefeed.Local
+	mu      sync.Mutex // guards all below
+	readers int
+	epochs  int
+	answer  func(after Position) ([]Entry, bool, error)
+}
+
+func (s *scripted) Epoch(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	s.epochs++
+	s.mu.Unlock()
+	return s.Local.Epoch(ctx)
+}
+
+func (s *scripted) Reader(context.Context) (changefeed.Reader, string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readers++
+	return scriptedReader{s}, "", nil
+}
+
+type scriptedReader struct{ *scripted }
+
+func (scriptedReader) Close() error { return nil }
+
+func (r scriptedReader) Read(ctx context.Context, _ string, after Position, _ time.Duration) ([]Entry, bool, error) {
+	return r.answer(after)
+}
+
+// subscribe runs a subscriber to the log until the test's end.
+func subscribe(t *testing.T, log Log, listeners ...changefeed.Listener) (s *changefeed.Subscriber, stop func()) {
+	s = changefeed.NewSubscriber(log, &fleet.Followed{}, slog.New(slog.DiscardHandler), listeners...)
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() { s.Run(ctx) })
+	return s, func() { cancel(); done.Wait() }
+}
+
+// What is proven is the moment before the read was sent, however long its answer takes.
+func TestARecordedReadBeganBeforeItWasSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r, began := &scripted{Local: changefeed.NewLocal()}, &recorder{}, time.Now()
+		_ = log.SetEpoch(t.Context(), "", "e")
+		answers := [][]Entry{{termStart(1, Position{})}, {heartbeat(1, 2, at(1, 2), "5:5:")}}
+		log.answer = func(Position) ([]Entry, bool, error) {
+			boottimetest.Pass(300 * time.Millisecond)
+			if len(answers) == 0 {
+				return nil, false, nil
+			}
+			next := answers[0]
+			answers = answers[1:]
+			return next, false, nil
+		}
+		_, stop := subscribe(t, log, r)
+		boottimetest.Pass(time.Second)
+		stop()
+		if len(r.proofs) != 1 || !r.proofs[0].Moment.Equal(began) {
+			t.Errorf("%+v, want a proof of %s", r.proofs, began)
+		}
+	})
+}
+
+// A read that failed ends the session: what was seen before does not count with
+// what another server says.
+func TestAFailedReadEndsTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := &scripted{Local: changefeed.NewLocal()}, &recorder{}
+		_ = log.SetEpoch(t.Context(), "", "e")
+		n := 0
+		log.answer = func(Position) ([]Entry, bool, error) {
+			boottimetest.Pass(10 * time.Millisecond)
+			switch n++; n {
+			case 1:
+				return []Entry{termStart(1, Position{})}, false, nil
+			case 2:
+				return nil, false, errors.New("reset by peer")
+			case 3:
+				return []Entry{heartbeat(1, 2, at(1, 2), "5:5:")}, false, nil
+			}
+			return nil, false, nil
+		}
+		_, stop := subscribe(t, log, r)
+		boottimetest.Pass(time.Second)
+		stop()
+		if len(r.proofs) > 0 || log.readers != 2 {
+			t.Errorf("%d readers, %+v", log.readers, r.proofs)
+		}
+	})
+}
+
+// While heartbeats arrive, a subscriber reads only the log, and the epoch once a second.
+func TestHowOftenTheEpochIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &scripted{Local: changefeed.NewLocal()}
+		_ = log.SetEpoch(t.Context(), "", "e")
+		reads := 0
+		log.answer = func(after Position) ([]Entry, bool, error) {
+			boottimetest.Pass(40 * time.Millisecond)
+			reads++
+			return []Entry{heartbeat(1, after.N+1, at(1, after.N), "5:5:")}, false, nil
+		}
+		s, stop := subscribe(t, log, &recorder{})
+		boottimetest.Pass(10 * time.Second)
+		stop()
+		if log.epochs > 11 || reads < 240 || s.Silence() > time.Second {
+			t.Errorf("%d looks at the epoch, %d reads in 10 s, silent for %s", log.epochs, reads, s.Silence())
+		}
+		if stats := s.Stats(); stats.Epoch != "e" || stats.Entries != uint64(reads) || stats.Resets["join"] != 1 || stats.Resets["gap"] != 0 {
+			t.Errorf("%+v", stats)
+		}
+	})
+}
+
+// Through Redis and in process: while heartbeats are sent, subscribers get proofs, and the
+// proofs advance.
+func TestSubscribersProve(t *testing.T) {
+	_, client := startRedis(t)
+	for name, log := range map[string]Log{"local": changefeed.NewLocal(), "redis": changefeed.NewRedis(client, shop())} {
+		t.Run(name, func(t *testing.T) {
+			turn(t, log, "e")
+			proofs := make(chan Proof, 1000)
+			_, stop := subscribe(t, log, &proofsTo{to: proofs})
+			defer stop()
+			last := Position{}
+			deadline := time.After(patient)
+			for n, proven := uint64(1), 0; proven < 3; n++ {
+				before := time.Now()
+				add(t, log, "e", heartbeat(1, n, last, "5:5:"))
+				last = at(1, n)
+				select {
+				case p := <-proofs:
+					if p.Moment.After(before) || p.At.Compare(last) > 0 {
+						t.Fatalf("%+v proves a moment behind its heartbeat's, %s", p, before)
+					}
+					proven++
+				case <-time.After(5 * time.Millisecond): // the pace of heartbeats
+				case <-deadline:
+					t.Fatal("nothing is proven")
+				}
+			}
+		})
 	}
+}
+
+// proofsTo hands proofs on.
+type proofsTo struct {
+	recorder
+	to chan Proof
+}
+
+func (p *proofsTo) Beat(b changefeed.Beat) {
+	if !b.Moment.IsZero() {
+		p.to <- b.Proof
+	}
+}
+
+// Two nodes, one of which is led to a server that has become a replica: it has no
+// proof, and gets another reader.
+func TestASubscriberReadsWhereTheLogIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := &scripted{Local: changefeed.NewLocal()}, &recorder{}
+		_ = log.SetEpoch(t.Context(), "", "e")
+		log.answer = func(after Position) ([]Entry, bool, error) {
+			boottimetest.Pass(30 * time.Millisecond)
+			return []Entry{byServer("another", heartbeat(1, after.N+1, at(1, after.N), "5:5:"))}, false, nil
+		}
+		_, stop := subscribe(t, log, r)
+		boottimetest.Pass(time.Second)
+		stop()
+		if len(r.proofs) > 0 || log.readers < 10 {
+			t.Errorf("%d proofs, %d readers", len(r.proofs), log.readers)
+		}
+	})
 }

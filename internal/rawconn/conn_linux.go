@@ -73,7 +73,8 @@ func (c *Conn) receiveNow(fd uintptr) (done bool) {
 }
 
 func (c *Conn) Write(p []byte) (int, error) {
-	if c.sent = 0; len(p) <= atOnce {
+	c.sent = 0
+	if len(p) <= atOnce {
 		c.out = p
 		err := c.raw.Write(c.send)
 		c.out = nil // an idle connection must not keep a page alive
@@ -90,7 +91,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 func (c *Conn) sendNow(fd uintptr) (done bool) {
 	n, _, errno := syscall.RawSyscall6(syscall.SYS_SENDTO, fd,
 		uintptr(unsafe.Pointer(unsafe.SliceData(c.out))), uintptr(len(c.out)), syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
-	if c.sent = int(n); errno != 0 {
+	c.sent = int(n)
+	if errno != 0 {
 		c.sent = 0
 	}
 	return true

@@ -75,7 +75,8 @@ func (q *Statement) Query(ctx context.Context, conn *pgx.Conn, arguments [][]byt
 	counted := func(values [][]byte) error { rows++; return row(values) }
 	err := q.queryPrepared(ctx, conn, arguments, counted)
 	if code := Code(err); rows == 0 && (code == "0A000" || code == "26000" || errors.Is(err, ErrSchema)) {
-		if err = conn.Deallocate(ctx, q.Name); err != nil {
+		err = conn.Deallocate(ctx, q.Name)
+		if err != nil {
 			_ = conn.Close(ctx) // pgx does not read what follows an error
 		} else {
 			err = q.queryPrepared(ctx, conn, arguments, counted)
