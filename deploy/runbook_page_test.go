@@ -11,7 +11,7 @@ import (
 	"github.com/yuin/goldmark/parser"
 )
 
-// runbookPage is the runbook as every node serves it: see edge/admin/status.go.
+// runbookPage is the runbook as every node serves it: see edge/admin/admin.go.
 const runbookPage = "../edge/admin/runbook.html"
 
 // runbookHead begins the page, whose text follows it.

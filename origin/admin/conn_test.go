@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -8,7 +10,140 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/apikey"
 )
+
+func openAdmin(t testing.TB, url string) *Conn {
+	t.Helper()
+	admin := must1(Open(within(t, patience), url))
+	t.Cleanup(admin.Close)
+	return admin
+}
+
+func TestWorkspacesAreCreatedSuspendedAndResumed(t *testing.T) {
+	t.Parallel()
+	admin := openAdmin(t, newDatabase(t))
+	if all, err := admin.Workspaces(t.Context()); err != nil || len(all) != 0 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	rate, burst := 12.5, int32(40)
+	plain, err := admin.CreateWorkspace(t.Context(), "Plain", nil, nil, nil)
+	if err != nil || plain.Name != "Plain" || plain.ID == uuid.Nil || plain.SuspendedAt != nil || plain.RatePerSecond != nil || plain.Burst != nil ||
+		plain.CreatedAt.IsZero() {
+		t.Fatalf("%+v, %v", plain, err)
+	}
+	limited, err := admin.CreateWorkspace(t.Context(), "Plain", &rate, &burst, nil) // names need not be different
+	if err != nil || limited.ID == plain.ID || *limited.RatePerSecond != rate || *limited.Burst != burst {
+		t.Fatalf("%+v, %v", limited, err)
+	}
+	first, err := admin.SuspendWorkspace(t.Context(), plain.ID)
+	if err != nil || first.SuspendedAt == nil {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	again, err := admin.SuspendWorkspace(t.Context(), plain.ID)
+	if err != nil || !again.SuspendedAt.Equal(*first.SuspendedAt) {
+		t.Errorf("suspended twice: %v and %v, %v", first.SuspendedAt, again.SuspendedAt, err)
+	}
+	all, err := admin.Workspaces(t.Context())
+	if err != nil || len(all) != 2 || all[0].ID != plain.ID || all[0].SuspendedAt == nil || all[1].ID != limited.ID || all[1].SuspendedAt != nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	for range 2 {
+		if resumed, err := admin.ResumeWorkspace(t.Context(), plain.ID); err != nil || resumed.SuspendedAt != nil {
+			t.Errorf("%+v, %v", resumed, err)
+		}
+	}
+	negative, none := -1.0, int32(0)
+	if _, err := admin.CreateWorkspace(t.Context(), "", nil, nil, nil); err == nil {
+		t.Error("a workspace without a name")
+	}
+	if _, err := admin.CreateWorkspace(t.Context(), "x", &negative, nil, nil); err == nil {
+		t.Error("a negative rate")
+	}
+	if _, err := admin.CreateWorkspace(t.Context(), "x", &rate, &none, nil); err == nil {
+		t.Error("a bucket without room")
+	}
+}
+
+func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin := openAdmin(t, url)
+	w := must1(admin.CreateWorkspace(t.Context(), "w", nil, nil, nil))
+	other := must1(admin.CreateWorkspace(t.Context(), "other", nil, nil, nil))
+	day := 24 * time.Hour
+	first := must1(admin.CreateKey(t.Context(), Key{WorkspaceID: w.ID, Name: "first"}, nil))
+	if !slices.Equal(first.Scopes, Scopes) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil || first.RevokedAt != nil ||
+		first.Name != "first" || first.WorkspaceID != w.ID || len(first.Prefix) != apikey.VisiblePrefix || !strings.HasPrefix(first.Key, first.Prefix) {
+		t.Errorf("%+v", first)
+	}
+	second, err := admin.CreateKey(t.Context(), Key{WorkspaceID: w.ID, Scopes: []string{"items:read"}}, &day)
+	if err != nil || !slices.Equal(second.Scopes, []string{"items:read"}) || !second.ExpiresAt.After(time.Now()) || second.Key == first.Key {
+		t.Errorf("%+v, %v", second, err)
+	}
+	must1(admin.CreateKey(t.Context(), Key{WorkspaceID: other.ID}, nil))
+
+	// A key is seen once: neither the list nor the table has it.
+	list, err := admin.Keys(t.Context(), w.ID, nil)
+	if err != nil || len(list) != 2 || list[0].ID != first.ID || list[1].ID != second.ID || list[0].Key+list[1].Key != "" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	var dump string
+	must(connect(t, url).QueryRow(t.Context(), "SELECT string_agg(k::text, ' ') FROM api_keys k").Scan(&dump))
+	if secret := first.Key[apikey.VisiblePrefix:]; strings.Contains(dump, secret) || strings.Contains(dump, hex.EncodeToString([]byte(secret))) {
+		t.Error("the key is in the table")
+	}
+
+	revoked, err := admin.RevokeKey(t.Context(), first.ID)
+	if err != nil || revoked.RevokedAt == nil || revoked.ID != first.ID || revoked.Key != "" {
+		t.Fatalf("%+v, %v", revoked, err)
+	}
+	again, err := admin.RevokeKey(t.Context(), first.ID)
+	if err != nil || !again.RevokedAt.Equal(*revoked.RevokedAt) {
+		t.Errorf("revoked twice: %v and %v, %v", revoked.RevokedAt, again.RevokedAt, err)
+	}
+	if list, err := admin.Keys(t.Context(), w.ID, nil); err != nil || len(list) != 2 || list[0].RevokedAt == nil || list[1].RevokedAt != nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for _, never := range []string{"infinity", "294276-12-31Z"} { // as other systems write it
+		exec(t, connect(t, url), "UPDATE api_keys SET expires_at = '"+never+"'; UPDATE workspaces SET suspended_at = '"+never+"'")
+		if list, err := admin.Keys(t.Context(), w.ID, nil); err != nil || len(list) != 2 || list[1].ExpiresAt != nil || list[1].State != KeyActive {
+			t.Errorf("%s: %+v, %v", never, list, err)
+		}
+		if list, err := admin.Workspaces(t.Context()); err != nil || list[0].SuspendedAt != nil {
+			t.Errorf("%s: %+v, %v", never, list, err)
+		}
+	}
+	// One that was to end later ends now.
+	exec(t, connect(t, url), "UPDATE api_keys SET revoked_at = now() + interval '1 day' WHERE id = $1", second.ID)
+	if now, err := admin.RevokeKey(t.Context(), second.ID); err != nil || now.RevokedAt.After(time.Now().Add(time.Minute)) {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
+func TestCommandsSayWhatTheDatabaseIs(t *testing.T) {
+	t.Parallel()
+	if _, err := Open(t.Context(), "postgres://postgres@127.0.0.1:1/x"); err == nil {
+		t.Error("connected to nobody")
+	}
+	if _, err := Open(t.Context(), "postgres://%zz"); err == nil {
+		t.Error("a malformed URL")
+	}
+}
+
+// A standby may come first in the URL: where nothing can be written.
+func TestCommandsFindThePrimaryOfSeveralServers(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	standby := sandboxtest.Standby(t, primary, nil)
+	url := strings.Replace(primary.URL("postgres"), primary.Addr(), standby.Addr()+","+primary.Addr(), 1)
+	must1(MigrateUp(within(t, patience), url))
+	if _, err := openAdmin(t, url).CreateWorkspace(t.Context(), "W", nil, nil, nil); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestRotatingAKey(t *testing.T) {
 	t.Parallel()
@@ -227,5 +362,66 @@ func TestStatesOfKeys(t *testing.T) {
 	}
 	if _, err := c.Key(t.Context(), uuid.New()); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
+	}
+}
+
+func TestQuotasOfWorkspaces(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin := openAdmin(t, url)
+	rate := 5.0
+	month, day := &apikey.Quota{Requests: 1_000_000, Period: apikey.Month}, &apikey.Quota{Requests: apikey.MaxQuota, Period: apikey.Day}
+	w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, month)
+	for i, step := range []struct {
+		rate  *float64
+		quota *apikey.Quota
+		want  string
+	}{
+		{nil, nil, `{"requests":1000000,"period":"month"}`}, // as it was created
+		{&rate, nil, `{"requests":1000000,"period":"month"}`},
+		{nil, day, `{"requests":4000000000,"period":"day"}`},
+		{nil, &apikey.Quota{}, `null`},
+		{&rate, nil, `null`},
+		{nil, month, `{"requests":1000000,"period":"month"}`},
+	} {
+		if i > 0 {
+			w, err = admin.UpdateWorkspace(t.Context(), w.ID, step.rate, nil, step.quota)
+		}
+		must(err)
+		list, err := admin.Workspaces(t.Context())
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		for _, row := range []Workspace{w, list[0]} {
+			if got, _ := json.Marshal(row.Quota); string(got) != step.want {
+				t.Errorf("step %d: %s instead of %s", i, got, step.want)
+			}
+		}
+	}
+}
+
+// What is used of a quota is what was counted in its present period, but for 304s and 429s.
+func TestWhatIsUsedOfAQuota(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin, conn := openAdmin(t, url), connect(t, url)
+	for _, period := range []apikey.Period{apikey.Day, apikey.Month} {
+		w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, &apikey.Quota{Requests: 100, Period: period})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), `INSERT INTO key_usage SELECT $1, hour, gen_random_uuid(), 10, 2, 3, 0, 0, 0
+			FROM unnest(ARRAY[date_trunc($2, now(), 'UTC'), date_trunc($2, now(), 'UTC') - interval '1 hour', date_trunc('hour', now())]) hour`,
+			w.ID, string(period)); err != nil {
+			t.Fatal(err)
+		}
+		u, err := admin.Usage(t.Context(), w.ID, time.Hour)
+		if err != nil || u.QuotaUsed == nil || *u.QuotaUsed != 10 || u.Quota.Requests != 100 {
+			t.Errorf("%s: %+v, %v", period, u, err)
+		}
+	}
+	list, err := admin.Workspaces(t.Context())
+	if err != nil || len(list) != 2 || *list[0].QuotaUsed != 10 || *list[1].QuotaUsed != 10 {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
