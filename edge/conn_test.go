@@ -327,11 +327,11 @@ func TestAcceptIsTriedAgain(t *testing.T) {
 func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, "")
 	x := s.begin(ctx)
-	x.client, x.cost, x.id = &client{usage: s.Usage.Counter(usage.Key{})}, oneToken, []byte("other")
-	x.query.Search, x.result.Entry = "other", &cache.Entry{}
+	x.caller.client, x.grant.cost, x.id = &client{usage: s.Usage.Counter(usage.Key{})}, oneToken, []byte("other")
+	x.request.Search, x.result.Entry = "other", &cache.Entry{}
 	x.finish()
 	y := s.begin(ctx)
-	if y.client != nil || y.cost != notLimited || string(y.id) == "other" || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
+	if y.caller.client != nil || y.grant.cost != notLimited || string(y.id) == "other" || y.request.Search != "" || y.result.Entry != nil {
 		t.Errorf("%+v", y)
 	}
 }

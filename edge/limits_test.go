@@ -69,7 +69,7 @@ func TestLimitHeaders(t *testing.T) {
 		want := fmt.Sprintf("RateLimit-Policy: %s\r\nRateLimit: %s\r\nX-RateLimit-Limit: %s\r\nX-RateLimit-Remaining: %s\r\nX-RateLimit-Reset: %s\r\n",
 			policy, v.items, b[0], b[1], b[2])
 		var got header
-		if got.limits(v.c, of, &v.d); string(got) != want {
+		if got.limits(v.c, &grant{decision: v.d, period: of}); string(got) != want {
 			t.Errorf("%s:\n%s instead of\n%s", name, got, want)
 		}
 		for schema, value := range map[string]string{"RateLimitPolicy": policy, "RateLimit": v.items} {

@@ -33,25 +33,21 @@ type exchange struct {
 
 	path, rawQuery []byte // of the target, as the client sent them
 
-	hasBody  bool   // the request announced a body
-	close    bool   // the connection ends with this request
-	id       []byte // the request id, in idSpace
-	route    metrics.Route
-	keyEntry *apikey.Entry[client] // the API key, valid or not; nil before the look-up
-	client   *client               // once the key is known to be valid
-	query    page.Query            // once parsed
-	control  cacheControl          // once memory was looked in
-	cost     cost                  // once limited
-	decision limiter.Decision      // once limited
-	period   *period               // of the workspace's quota, once limited; nil = none
-	result   cache.Result          // once looked up; without an entry if it has to be filled
-	outcome  metrics.Outcome
-	failure  *failure // once answered with a problem
-	phases   [phases]cache.Span
+	hasBody bool   // the request announced a body
+	close   bool   // the connection ends with this request
+	id      []byte // the request id, in idSpace
+	route   metrics.Route
 
-	idSpace [maxRequestID]byte
-	scratch []byte // scratch: decoded parameters
-	decoded []byte // parameters, in scratch if there is room: the query refers to them
+	// What the steps have returned, for the report.
+	caller  caller
+	grant   grant
+	result  cache.Result // without an entry: there is no page
+	failure *failure     // nil = the response is no problem
+	phases  [phases]cache.Span
+
+	idSpace  [maxRequestID]byte
+	request  request // in which parse reads
+	textRoom []byte  // for decoded parameters
 }
 
 // validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
@@ -97,35 +93,75 @@ func (x *exchange) checkHeaders() *failure {
 // list is the pipeline of a list request: key, parameters, memory, limit, fill, response. A
 // failure ends it. But one of parameters or memory waits for the limit, which has to know what
 // the request costs, and may refuse it.
-func (x *exchange) list(c lists.Collection) *failure {
-	x.query.Collection = c
+func (x *exchange) list(c lists.Collection) (f *failure) {
 	if x.hasBody {
 		return &failure{problem: bodyTooLarge}
 	}
-	if f := x.authenticate(); f != nil {
+	x.caller, f = x.authenticate(c)
+	if f != nil {
 		return f
 	}
-	early, cost := x.answerFromMemory()
-	if f := x.limit(cost); f != nil {
+	asked, early := x.parse(c)
+	cost := oneToken
+	if early == nil {
+		x.result, cost, early = x.lookInMemory(asked)
+	}
+	x.grant, f = x.limit(cost)
+	if f != nil {
+		x.result = cache.Result{} // a page in memory is not served
 		return f
 	}
 	if early != nil {
 		return early
 	}
-	if f := x.fill(); f != nil {
+	x.result, f = x.fill(asked, x.result)
+	if f != nil {
 		return f
 	}
-	x.conn.response.writePage(x)
+	x.conn.response.writePage(x, &asked.Query)
 	return nil
+}
+
+// caller is who sends a request.
+type caller struct {
+	key    *apikey.Key // valid or not; nil = no key is known
+	client *client     // nil = the key is not valid
+}
+
+// request is what the client asks for.
+type request struct {
+	page.Query
+	control cacheControl
+}
+
+// cost is how many tokens a request takes from its client.
+type cost uint8
+
+const (
+	notLimited cost = iota // the limiter was not asked
+	free                   // nothing: memory answers with 304, 412 or 504
+	oneToken               // a token of the key's bucket, of its workspace's and of the quota
+)
+
+// grant is what the limiter said, and of what; zero = it was not asked.
+type grant struct {
+	cost     cost
+	decision limiter.Decision
+	period   *period // of the workspace's quota; nil = it has none
+}
+
+// waited reports whether the request may have waited for Redis to take its tokens.
+func (g *grant) waited() bool {
+	return g.cost == oneToken && (g.decision.Source == limiter.SourceRedis || g.decision.Source == limiter.SourceLocalFallback)
 }
 
 // authenticate finds the API key of the request and checks it. A malformed key is
 // refused at once. A key that is not in memory is looked up in the database. If the
 // client's address has sent too many unknown keys, its look-ups wait for those of
 // other addresses. They are not refused, because many clients may share an address.
-func (x *exchange) authenticate() *failure {
+func (x *exchange) authenticate(c lists.Collection) (by caller, f *failure) {
 	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
-		return x.unauthorised(keyMissing)
+		return by, x.unauthorised(keyMissing)
 	}
 	lookedUp := false
 	entry, err := x.server.Keys.Authenticate(x.headers.key[0], func() (suspect bool) {
@@ -137,26 +173,24 @@ func (x *exchange) authenticate() *failure {
 	}
 	switch {
 	case errors.Is(err, apikey.ErrMalformed):
-		return x.unauthorised(keyMalformed)
+		return by, x.unauthorised(keyMalformed)
 	case errors.Is(err, apikey.ErrUnknown):
-		return x.unauthorised(keyRefused)
+		return by, x.unauthorised(keyRefused)
 	case err != nil:
-		return &failure{problem: keysDown, retry: retrySoon, cause: err}
+		return by, &failure{problem: keysDown, retry: retrySoon, cause: err}
 	}
-	x.keyEntry = entry
-	key, client := &entry.Key, &entry.Value
-	if !key.Valid(x.now) {
-		return x.unauthorised(keyRefused)
+	by.key = &entry.Key
+	if !by.key.Valid(x.now) {
+		return by, x.unauthorised(keyRefused)
 	}
-	x.client = client
+	by.client = &entry.Value
 	switch {
-	case key.Suspended:
-		return &failure{problem: suspended}
-	case !key.May(x.query.Collection):
-		return &failure{problem: scopeMissing}
+	case by.key.Suspended:
+		return by, &failure{problem: suspended}
+	case !by.key.May(c):
+		return by, &failure{problem: scopeMissing}
 	}
-	x.query.Workspace = key.Workspace
-	return nil
+	return by, nil
 }
 
 // unauthorised counts a request without a valid key for the client's address, and returns
@@ -169,124 +203,127 @@ func (x *exchange) unauthorised(p *problem) *failure {
 	return cmp.Or(x.server.guard.limit(x, bucket, 1, authLimited), &failure{problem: p})
 }
 
-// answerFromMemory reads the parameters, looks in memory for the page, and says what the request
-// costs. early is a failure that waits for the limit. What is not in memory is left to fill.
-func (x *exchange) answerFromMemory() (early *failure, c cost) {
-	x.decoded = x.scratch
-	if early = parseQuery(&x.query, x.rawQuery, &x.decoded).asFailure(); early != nil {
-		return early, oneToken
-	}
+// parse reads what the client asks for. The request holds until the next one.
+func (x *exchange) parse(c lists.Collection) (*request, *failure) {
+	asked, room := &x.request, x.textRoom
+	asked.Query = page.Query{Workspace: x.caller.key.Workspace, Collection: c}
+	asked.control = parseCacheControl(x.headers.control)
+	return asked, parseQuery(&asked.Query, x.rawQuery, &room).asFailure()
+}
+
+// lookInMemory looks in memory for the page, and says what the request costs. early is a failure
+// that waits for the limit. What is not in memory is left to fill.
+func (x *exchange) lookInMemory(asked *request) (found cache.Result, c cost, early *failure) {
 	var err error
-	x.control = parseCacheControl(x.headers.control)
 	switch {
-	case x.control.noCache && x.control.onlyIfCached: // no stored page may be returned, and the origin may not be read
+	case asked.control.noCache && asked.control.onlyIfCached: // no stored page may be returned, and the origin may not be read
 		err = cache.ErrNotStored
-	case x.control.noCache:
-		return nil, oneToken
-	case x.control.onlyIfCached && !x.server.Cache.HasRedis():
-		x.result, err = x.server.Cache.Stored(&x.query)
+	case asked.control.noCache:
+		return found, oneToken, nil
+	case asked.control.onlyIfCached && !x.server.Cache.HasRedis():
+		found, err = x.server.Cache.Stored(&asked.Query)
 	default:
-		x.result, _ = x.server.Cache.Hit(&x.query, x.now)
+		found, _ = x.server.Cache.Hit(&asked.Query, x.now)
 	}
 	if x.server.Tracer != nil {
 		x.endPhase(phaseMemory)
 	}
 	switch {
 	case err != nil:
-		early = lookUpFailed(&x.query, err)
-	case x.result.Entry != nil:
+		early = lookUpFailed(&asked.Query, err)
+	case found.Entry != nil:
 		early = checkMatch(x)
 	}
-	if early != nil || x.result.Entry != nil && x.notModified() {
-		return early, free
+	if early != nil || found.Entry != nil && x.has(found.Entry) {
+		return found, free, early
 	}
-	return nil, oneToken
+	return found, oneToken, nil
 }
-
-// cost is how many tokens a request takes from its client.
-type cost uint8
-
-const (
-	notLimited cost = iota // not known yet: the limiter was not asked
-	free                   // nothing: memory answers with 304, 412 or 504
-	oneToken               // a token of the key's bucket, of its workspace's and of the quota
-)
 
 // limit takes the tokens that the request costs. It refuses a request that costs none only if
 // a rate is 0.
-func (x *exchange) limit(c cost) *failure {
-	x.cost = c
-	if c == free {
-		x.decision = x.server.Limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
-	} else {
-		x.decision = x.server.Limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket, x.quota())
+func (x *exchange) limit(c cost) (g grant, f *failure) {
+	client := x.caller.client
+	var quota *limiter.Counter
+	if client.quota != nil {
+		g.period = client.quota.at(x.began)
+		quota = g.period.count
 	}
-	if x.server.Tracer != nil || x.waitedForLimit() {
+	g.cost = c
+	if c == free {
+		g.decision = x.server.Limiter.Peek(x.now, client.bucket, client.workspaceBucket, quota)
+	} else {
+		g.decision = x.server.Limiter.Take(x.now, client.bucket, client.workspaceBucket, quota)
+	}
+	if x.server.Tracer != nil || g.waited() {
 		x.endPhase(phaseLimit)
 	}
-	if x.decision.Allowed {
-		return nil
+	switch {
+	case g.decision.Allowed:
+		return g, nil
+	case g.decision.UsedUp():
+		f = &failure{problem: quotaReached}
+	default:
+		f = &failure{problem: rateLimited}
 	}
-	x.result = cache.Result{} // a page in memory is not served
-	problem := rateLimited
-	if x.decision.UsedUp() {
-		problem = quotaReached
-	}
-	return &failure{problem: problem, retry: wholeSeconds(x.decision.RetryAfter)}
-}
-
-// waitedForLimit reports whether the request may have waited for Redis to take its tokens.
-func (x *exchange) waitedForLimit() bool {
-	return x.cost == oneToken && (x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback)
-}
-
-// quota returns the workspace's quota for the period in which the request came; nil = it has
-// none.
-func (x *exchange) quota() *limiter.Counter {
-	if x.client.quota == nil {
-		return nil
-	}
-	x.period = x.client.quota.at(x.began)
-	return x.period.count
+	f.retry = wholeSeconds(g.decision.RetryAfter)
+	return g, f
 }
 
 // fill finds a page that memory did not have, in Redis or in Postgres, as Cache-Control asks. It
 // looks up a page again that was fresh before the request waited for its limit, because that page
 // may be stale now.
-func (x *exchange) fill() *failure {
-	if x.result.Entry != nil && x.waitedForLimit() {
-		x.result, _ = x.server.Cache.Hit(&x.query, x.now)
+func (x *exchange) fill(asked *request, found cache.Result) (cache.Result, *failure) {
+	pages, usage := x.server.Cache, x.caller.client.usage
+	if found.Entry != nil && x.grant.waited() {
+		found, _ = pages.Hit(&asked.Query, x.now)
 	}
-	if x.result.Entry == nil {
+	if found.Entry == nil {
 		var err error
 		switch {
-		case x.control.onlyIfCached:
-			x.result, err = x.server.Cache.Stored(&x.query)
-		case x.control.noCache:
-			x.result, err = x.server.Cache.Bypass(&x.query, x.client.usage.Queried)
+		case asked.control.onlyIfCached:
+			found, err = pages.Stored(&asked.Query)
+		case asked.control.noCache:
+			found, err = pages.Bypass(&asked.Query, usage.Queried)
 		default:
-			x.result, err = x.server.Cache.Forward(&x.query, x.client.usage.Queried)
+			found, err = pages.Forward(&asked.Query, usage.Queried)
 		}
 		x.endPhase(phaseForward)
 		if err != nil {
-			return lookUpFailed(&x.query, err)
+			return found, lookUpFailed(&asked.Query, err)
 		}
 	}
-	x.countLookUp()
-	return checkMatch(x)
+	tier := tierOf(&found)
+	x.server.Metrics.LookedUp(tier, found.Collapsed)
+	if tier == metrics.OutcomeOrigin && found.Bypassed {
+		usage.Bypassed()
+	}
+	return found, checkMatch(x)
 }
 
-// countLookUp counts the page by where it was found.
-func (x *exchange) countLookUp() {
-	x.outcome = [...]metrics.Outcome{cache.Memory: metrics.OutcomeMemory, cache.Redis: metrics.OutcomeRedis, cache.Origin: metrics.OutcomeOrigin}[x.result.Source]
-	if x.result.Err != nil {
-		x.outcome = metrics.OutcomeStale
+// tierOf is where a page was found.
+func tierOf(r *cache.Result) metrics.Outcome {
+	if r.Err != nil {
+		return metrics.OutcomeStale
 	}
-	x.server.Metrics.LookedUp(x.outcome, x.result.Collapsed)
-	if x.outcome == metrics.OutcomeOrigin && x.result.Bypassed {
-		x.outcome = metrics.OutcomeBypass
-		x.client.usage.Bypassed()
+	return [...]metrics.Outcome{cache.Memory: metrics.OutcomeMemory, cache.Redis: metrics.OutcomeRedis, cache.Origin: metrics.OutcomeOrigin}[r.Source]
+}
+
+// outcome is how the request ended.
+func (x *exchange) outcome() metrics.Outcome {
+	switch {
+	case x.failure != nil && x.failure.problem.status == fasthttp.StatusTooManyRequests:
+		return metrics.OutcomeLimited
+	case x.failure != nil:
+		return metrics.OutcomeError
+	case x.result.Entry == nil:
+		return metrics.OutcomeOther
+	case x.result.Bypassed && tierOf(&x.result) == metrics.OutcomeOrigin:
+		return metrics.OutcomeBypass
+	case x.conn.response.status == fasthttp.StatusNotModified && !x.result.Bypassed:
+		return metrics.OutcomeNotModified
 	}
+	return tierOf(&x.result)
 }
 
 // checkMatch evaluates If-Match (RFC 9110, 13.1.1), which compares strongly. The weak
@@ -300,18 +337,13 @@ func checkMatch(x *exchange) *failure {
 	return &failure{problem: etagMismatch}
 }
 
-// notModified reports whether the client has the page that was looked up.
-func (x *exchange) notModified() bool {
-	return matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:])
-}
+// has reports whether the client has the page.
+func (x *exchange) has(page *cache.Entry) bool { return matchesETag(x.headers.noneMatch, page.ETag[:]) }
 
 // fail answers with a problem, and logs it if it is a failure of the service.
 func (x *exchange) fail(f *failure) {
 	x.conn.response.writeProblem(x, f)
-	x.outcome, x.failure = metrics.OutcomeError, f
-	if f.problem.status == fasthttp.StatusTooManyRequests {
-		x.outcome = metrics.OutcomeLimited
-	}
+	x.failure = f
 	if f.problem.log != nil {
 		f.problem.log.Do(func() {
 			x.server.Logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
@@ -331,24 +363,25 @@ func (x *exchange) finish() {
 	r := &x.conn.response
 	// The headers of every response. A response may contain what a client sent, so browsers
 	// must not guess its type.
-	r.lines.str("X-Content-Type-Options", "nosniff")
-	r.lines.bytes("X-Request-Id", x.id)
+	r.lines.put("X-Content-Type-Options: nosniff\r\nX-Request-Id: ")
+	r.lines = append(r.lines, x.id...)
+	r.lines.end()
 	r.passTo(&x.http.Response)
 	if x.close || x.server.draining.Load() {
 		r.linger = x.close
 		x.http.SetConnectionClose()
 	}
 	x.conn.dropRequest(x.http)
-	*x = exchange{scratch: x.scratch[:0]}
+	*x = exchange{textRoom: x.textRoom}
 }
 
 // report passes a request to metrics, usage, traces and the request log.
 func (x *exchange) report() {
 	status := x.conn.response.status
 	took := time.Since(x.began)
-	x.server.Metrics.Answered(x.route, x.outcome, status, took)
-	if x.client != nil {
-		x.client.usage.Answered(status, x.bodySize())
+	x.server.Metrics.Answered(x.route, x.outcome(), status, took)
+	if x.caller.client != nil {
+		x.caller.client.usage.Answered(status, x.bodySize())
 	}
 	var span *tracing.Span
 	if x.server.Tracer != nil {

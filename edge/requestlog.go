@@ -154,7 +154,7 @@ func (t headerText) MarshalText() ([]byte, error) {
 func recordOf(x *exchange, status int, took time.Duration) *Record {
 	fill, key, agent := cmp.Or(x.result.Times, &cache.Times{}), single(x.headers.key), x.http.UserAgent()
 	r := &Record{
-		RequestID: string(x.id), Arrived: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(),
+		RequestID: string(x.id), Arrived: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome().String(),
 		Bytes: x.bodySize(), Client: x.server.clientAddress(x).WithZone(""), Agent: headerText(agent[:min(len(agent), maxAgent)]),
 		// At most a quarter of a key, so that a short text that is no key is not known from its prefix either.
 		KeyPrefix: headerText(key[:min(len(key)/4, apikey.VisiblePrefix)]),
@@ -169,11 +169,11 @@ func recordOf(x *exchange, status int, took time.Duration) *Record {
 	if cause != nil {
 		r.Cause = clip(cause.Error(), maxCause)
 	}
-	if x.keyEntry != nil {
-		r.KeyID, r.WorkspaceID = x.keyEntry.Key.ID, x.keyEntry.Key.Workspace
+	if x.caller.key != nil {
+		r.KeyID, r.WorkspaceID = x.caller.key.ID, x.caller.key.Workspace
 	}
-	if x.cost != notLimited {
-		d := &x.decision
+	if x.grant.cost != notLimited {
+		d := &x.grant.decision
 		r.Limit, r.RetryAfter = d.Source.String(), d.RetryAfter.Seconds()
 		if d.Refused != limiter.NoLimit {
 			r.RefusedBy = d.Refused.String()
@@ -195,7 +195,7 @@ func startTrace(x *exchange) *tracing.Span {
 	// The caller's trace counts only from a client within the limit of its key, or from a trusted
 	// proxy. Any other client could have all its requests traced.
 	var parent, state []byte
-	if x.decision.Allowed && x.cost == oneToken || x.server.trusted(x.conn.peer()) {
+	if x.grant.decision.Allowed && x.grant.cost == oneToken || x.server.trusted(x.conn.peer()) {
 		parent, state = single(x.headers.traceParent), single(x.headers.traceState)
 	}
 	return x.server.Tracer.Request(name, x.began, parent, state)

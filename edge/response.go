@@ -20,7 +20,6 @@ import (
 	"listedge/cache"
 	"listedge/internal/page"
 	"listedge/limiter"
-	"listedge/metrics"
 )
 
 // header is the lines of a response's headers. Names and values have no line end: they are
@@ -28,12 +27,11 @@ import (
 type header []byte
 
 // begin begins a header, to which put and putNum add, and which end ends.
-func (h *header) begin(name string) { h.put(name, ": ") }
+func (h *header) begin(name string) { h.put(name).put(": ") }
 
-func (h *header) put(texts ...string) {
-	for _, text := range texts {
-		*h = append(*h, text...)
-	}
+func (h *header) put(text string) *header {
+	*h = append(*h, text...)
+	return h
 }
 
 func (h *header) putNum(n int64) { *h = strconv.AppendInt(*h, n, 10) }
@@ -105,12 +103,13 @@ func (h *header) status(name string, s *limiter.Status) {
 	h.putNum(upToSecond(s.ResetIn))
 }
 
-// limits renders the limit headers of a decision. quota is nil if there is none.
-func (h *header) limits(c *client, quota *period, d *limiter.Decision) {
+// limits renders the limit headers of what the client was granted.
+func (h *header) limits(c *client, g *grant) {
+	d := &g.decision
 	h.begin("RateLimit-Policy")
 	h.put(c.policy.Value())
-	if quota != nil {
-		h.put(", ", quota.policy)
+	if g.period != nil {
+		h.put(", ").put(g.period.policy)
 	}
 	h.end()
 	h.begin("RateLimit")
@@ -131,7 +130,7 @@ func (h *header) limits(c *client, quota *period, d *limiter.Decision) {
 				tightest, burst = &d.Workspace, c.workspaceLimit
 			}
 		}
-		if quota != nil {
+		if g.period != nil {
 			h.put(", ")
 			h.status("quota", &d.Quota)
 			if d.Quota.Remaining < tightest.Remaining || d.Refused == limiter.Quota {
@@ -165,12 +164,12 @@ func (h *header) link(q *page.Query, next string) {
 		h.put("&")
 	}
 	if q.Sort != q.Collection.Orders()[0] {
-		h.put("sort=", q.Sort.String(), "&")
+		h.put("sort=").put(q.Sort.String()).put("&")
 	}
 	for _, f := range q.Collection.Filters() {
 		for _, v := range f.Values {
 			if q.Filter&v.Flag != 0 {
-				h.put(f.Parameter, "=", v.Name, "&")
+				h.put(f.Parameter).put("=").put(v.Name).put("&")
 			}
 		}
 	}
@@ -180,7 +179,7 @@ func (h *header) link(q *page.Query, next string) {
 		*h = fasthttp.AppendQuotedArg(*h, term)
 		h.put("&")
 	}
-	h.put("cursor=", next, `>; rel="next"`)
+	h.put("cursor=").put(next).put(`>; rel="next"`)
 }
 
 // cacheStatusOf is Cache-Status (RFC 9211) without the age of the proof: whether the caches had
@@ -296,30 +295,26 @@ func (r *response) setGzip(entry *cache.Entry, deflate, id []byte) {
 	r.setBody(gzipHead, deflate, r.tail)
 }
 
-// writePage makes the response of the page that was looked up.
-func (r *response) writePage(x *exchange) {
+// writePage makes the response of the page that was found for the query.
+func (r *response) writePage(x *exchange, q *page.Query) {
 	entry := x.result.Entry
 	r.start(fasthttp.StatusOK)
 	h := &r.lines
 	h.bytes("ETag", entry.ETag[:])
 	h.num("Age", int64(x.result.Age/time.Second))
-	h.str("Cache-Control", "private, no-cache") // a client may store it for itself, and must revalidate it before each use
-	h.str("Vary", "X-API-Key, Accept-Encoding")
-	h.begin("Cache-Status")
-	h.put(cacheStatusOf(&x.result), "; proof-ms=")
+	// A client may store the page for itself, and must revalidate it before each use.
+	h.put("Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\nCache-Status: ")
+	h.put(cacheStatusOf(&x.result)).put("; proof-ms=")
 	h.putNum(int64(x.result.Age / time.Millisecond))
 	h.end()
 	if entry.Next != "" {
 		h.begin("Link")
-		h.link(&x.query, entry.Next)
+		h.link(q, entry.Next)
 		h.end()
 	}
-	h.limits(x.client, x.period, &x.decision)
-	if x.cost == free || x.notModified() {
+	h.limits(x.caller.client, &x.grant)
+	if x.grant.cost == free || x.has(entry) {
 		r.status = fasthttp.StatusNotModified
-		if !x.result.Bypassed {
-			x.outcome = metrics.OutcomeNotModified
-		}
 		return
 	}
 	var deflate []byte
@@ -347,8 +342,8 @@ func (r *response) writeProblem(x *exchange, f *failure) {
 	if f.problem == wrongMethod {
 		r.lines.str("Allow", "GET, HEAD")
 	}
-	if x.cost != notLimited {
-		r.lines.limits(x.client, x.period, &x.decision)
+	if x.grant.cost != notLimited {
+		r.lines.limits(x.caller.client, &x.grant)
 	}
 	r.setBody(problemBody(f, x.id))
 }

@@ -429,7 +429,7 @@ func newConn(c net.Conn) *conn {
 		made.Conn = rawconn.New(plain)
 	}
 	made.response.conn = made
-	made.exchange.scratch = make([]byte, 0, 1792) // for the longest parameters
+	made.exchange.textRoom = make([]byte, 0, 1792) // for the longest parameters
 	return made
 }
 
