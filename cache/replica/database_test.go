@@ -1,4 +1,4 @@
-package replica
+package replica_test
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 )
@@ -17,7 +18,7 @@ const modelRows = 6
 
 var modelTable = changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}
 
-var modelKeys = []Key{
+var modelKeys = []replica.Key{
 	{modelTable, lists.ByCreatedAt, 0, ""}, {modelTable, lists.ByName, 0, ""},
 	{modelTable, lists.ByCreatedAt, lists.Goods, ""}, {modelTable, lists.ByName, lists.Goods, ""},
 	{modelTable, lists.ByName, 0, "RED"}, {modelTable, lists.ByCreatedAt, lists.Goods, "RED"},
@@ -223,8 +224,8 @@ func (db *database) version(r *rand.Rand, i int) *lists.Row {
 	return row.SetTexts(lists.NameKey(name), modelText(quoted(name), quoted(fmt.Sprint(db.versions)), quoted([]string{"p", "q"}[r.IntN(2)])))
 }
 
-// list returns what a statement would.
-func (k *Key) list(table []*lists.Row) (list []*lists.Row) {
+// listOf returns what a statement would.
+func listOf(k *replica.Key, table []*lists.Row) (list []*lists.Row) {
 	for _, row := range table {
 		if row.Flags&k.Filter == k.Filter && strings.Contains(row.NameKey(), k.Search) {
 			list = append(list, row)

@@ -1,10 +1,11 @@
-package replica
+package replica_test
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
 
+	"listedge/cache/replica"
 	"listedge/internal/changefeed"
 	"listedge/internal/lists"
 	"listedge/internal/page"
@@ -34,14 +35,14 @@ type heartbeat struct {
 
 // view is a page that a node has cut.
 type view struct {
-	Page
+	replica.Page
 	rows  []*lists.Row
 	after lists.Position
 	limit int
 }
 
 type modelNode struct {
-	*Replica
+	*replica.Replica
 	next      int // heartbeat to apply
 	since     int // the first that was read since the last reset
 	synced    bool
@@ -62,7 +63,7 @@ const (
 )
 
 type flight struct {
-	*Fill
+	*replica.Fill
 	source source
 	node   *modelNode
 	read   bool
@@ -76,16 +77,15 @@ type model struct {
 	taken      *changefeed.Beat // a heartbeat that is not published yet
 	nodes      []*modelNode
 	flights    []*flight
-	statements []*Fill // that were read last
+	statements []*replica.Fill // that were read last
 	run        string
-	outcomes   *[Outcomes]int
+	outcomes   *[replica.Outcomes]int
 }
 
 func newModel(r *rand.Rand, nodes int) *model {
-	m := &model{r: r, run: "run", outcomes: new([Outcomes]int)}
+	m := &model{r: r, run: "run", outcomes: new([replica.Outcomes]int)}
 	for range nodes {
-		n := &modelNode{Replica: New(Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, Lists: 16})}
-		m.nodes = append(m.nodes, n)
+		m.nodes = append(m.nodes, &modelNode{Replica: replica.New(roomy)})
 	}
 	return m
 }
@@ -141,9 +141,9 @@ func (m *model) reset(n *modelNode) {
 }
 
 // begin begins a fill of a list.
-func (m *model) begin(n *modelNode, k Key, after lists.Position, from source) *flight {
+func (m *model) begin(n *modelNode, k replica.Key, after lists.Position, from source) *flight {
 	start := n.Begin()
-	f := &flight{Fill: &Fill{Key: k, After: after, Start: start, Read: page.Read{At: changefeed.ReadPoint{Began: start.At.Began, LSN: m.replayed}}}, source: from, node: n}
+	f := &flight{Fill: &replica.Fill{Key: k, After: after, Start: start, Read: page.Read{At: changefeed.ReadPoint{Began: start.At.Began, LSN: m.replayed}}}, source: from, node: n}
 	m.flights = append(m.flights, f)
 	return f
 }
@@ -168,7 +168,8 @@ func (m *model) statement(f *flight, limit int) {
 	f.read = true
 	var table []*lists.Row
 	if f.source == primary {
-		if f.At.StartedAt, f.At.Snapshot = m.run, m.snapshot(); m.r.IntN(100) == 0 {
+		f.At.StartedAt, f.At.Snapshot = m.run, m.snapshot()
+		if m.r.IntN(100) == 0 {
 			f.At.StartedAt = "another run"
 		}
 		table = m.seenBy(f.At.Snapshot)
@@ -176,11 +177,12 @@ func (m *model) statement(f *flight, limit int) {
 		f.At.Timeline, f.At.Through = "server", m.replayed
 		table = m.table(func(x *transaction) bool { return x.lsn <= m.replayed })
 	}
-	list := f.list(table)
+	list := listOf(&f.Key, table)
 	for len(list) > 0 && list[0].Position(f.Order) <= f.After {
 		list = list[1:]
 	}
-	if f.End = len(list) <= limit; !f.End {
+	f.End = len(list) <= limit
+	if !f.End {
 		list = list[:limit]
 	}
 	for _, row := range list {
@@ -207,25 +209,27 @@ func (m *model) merge(f *flight) {
 }
 
 // check returns what is wrong with a node.
-func (m *model) check(n *modelNode) error {
+func (m *model) check(n *modelNode) (err error) {
 	table := m.seenBy(n.snapshot)
 	for k := range modelKeys {
 		k := &modelKeys[k]
-		want := k.list(table)
-		t := n.tables[modelTable]
-		if t == nil || t.lists[*k] == nil {
-			continue
+		want := listOf(k, table)
+		held := false
+		n.Ranges(k, func(lo, hi lists.Position, rows []*lists.Row) {
+			held = true
+			inside := slices.DeleteFunc(slices.Clone(want), func(row *lists.Row) bool {
+				p := row.Position(k.Order)
+				return p < lo || p >= hi
+			})
+			if !slices.EqualFunc(inside, rows, func(a, b *lists.Row) bool { return *b == *a }) {
+				err = fmt.Errorf("%v from %q to %q: %s, want %s", *k, lo, hi, texts(rows), texts(inside))
+			}
+		})
+		if err != nil {
+			return err
 		}
-		for _, g := range t.lists[*k].ranges {
-			var inside []*lists.Row
-			for _, row := range want {
-				if p := row.Position(k.Order); g.lo <= p && p < g.hi {
-					inside = append(inside, row)
-				}
-			}
-			if !slices.EqualFunc(inside, g.rows, func(a, b *lists.Row) bool { return *b == *a && t.rows[a.ID].row == b }) {
-				return fmt.Errorf("%v from %q to %q: %s, want %s", *k, g.lo, g.hi, texts(g.rows), texts(inside))
-			}
+		if !held {
+			continue
 		}
 		after := lists.Position("")
 		if len(want) > 0 && m.r.IntN(2) == 0 {
@@ -242,13 +246,13 @@ func (m *model) check(n *modelNode) error {
 	}
 	for _, v := range n.views {
 		if v.List.Version() == v.Version {
-			if err := v.check(v.List.list(table)); err != nil {
+			if err := v.check(listOf(&v.List.Key, table)); err != nil {
 				return fmt.Errorf("a page at version %d: %w", v.Version, err)
 			}
 		}
 	}
 	n.views = n.views[max(0, len(n.views)-32):]
-	return n.consistent()
+	return n.Consistent()
 }
 
 // check compares the page with its list.
@@ -269,39 +273,4 @@ func texts(rows []*lists.Row) (all []string) {
 		all = append(all, fmt.Sprintf("%v", row))
 	}
 	return all
-}
-
-// consistent returns which of the invariants of the package's types does not hold.
-func (r *Replica) consistent() error {
-	shown, bytes, ranges := map[*lists.Row]int{}, 0, 0
-	for of, t := range r.tables {
-		for _, l := range t.lists {
-			if len(l.ranges) == 0 || l.table != t || t.of != of {
-				return fmt.Errorf("an empty list %v", l.Key)
-			}
-			before := lists.Position("")
-			for _, g := range l.ranges {
-				if g.lo < before || g.lo >= g.hi {
-					return fmt.Errorf("%v: a range of %d rows from %q to %q", l.Key, len(g.rows), g.lo, g.hi)
-				}
-				before = g.hi
-				ranges++
-				bytes += g.bytes() + placeBytes*len(g.rows)
-				for _, row := range g.rows {
-					shown[row]++
-				}
-			}
-		}
-		for id, held := range t.rows {
-			if bytes += rowSize(held.row); held.row.ID != id || held.shown != shown[held.row] || held.shown == 0 {
-				return fmt.Errorf("row %v is shown %d times, not %d", id, shown[held.row], held.shown)
-			}
-			delete(shown, held.row)
-		}
-	}
-	if len(shown) > 0 || bytes != r.clock.bytes || ranges != len(r.clock.ranges) || r.history.bytes > r.budget.Changes {
-		return fmt.Errorf("%d rows unknown to their tables; %d bytes, counted %d; %d ranges, counted %d",
-			len(shown), bytes, r.clock.bytes, ranges, len(r.clock.ranges))
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package replica
+package replica_test
 
 import (
 	"fmt"
@@ -7,13 +7,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/cache/replica"
 	"listedge/internal/lists"
 )
 
 // TestModel runs the model at random.
 func TestModel(t *testing.T) {
-	var outcomes [Outcomes]int
-	var counts Counts
+	var outcomes [replica.Outcomes]int
+	var counts replica.Counts
 	for seed := range uint64(modelSeeds) {
 		m := seededModel(seed)
 		m.outcomes = &outcomes
@@ -39,8 +40,8 @@ func TestModel(t *testing.T) {
 	}
 	t.Logf("%+v", counts)
 	for o, n := range counts.Fills {
-		if n == 0 != (Outcome(o) == Inconsistent) && modelSeeds > 100 {
-			t.Errorf("%d fills are %s", n, Outcome(o))
+		if n == 0 != (replica.Outcome(o) == replica.Inconsistent) && modelSeeds > 100 {
+			t.Errorf("%d fills are %s", n, replica.Outcome(o))
 		}
 	}
 }
@@ -48,8 +49,9 @@ func TestModel(t *testing.T) {
 func seededModel(seed uint64) *model {
 	m := newModel(rand.New(rand.NewPCG(seed, 0)), 2)
 	for _, n := range m.nodes {
-		n.longest = 2 + m.r.IntN(6)
-		n.budget = Budgets{Rows: 1000 << m.r.IntN(5), Changes: 300 << m.r.IntN(6), Parked: 500 << m.r.IntN(5), Lists: 3 + m.r.IntN(4)}
+		longest := 2 + m.r.IntN(6)
+		n.Replica = replica.New(replica.Budgets{Rows: 1000 << m.r.IntN(5), Changes: 300 << m.r.IntN(6), Parked: 500 << m.r.IntN(5), Lists: 3 + m.r.IntN(4)})
+		n.CutAt(longest)
 	}
 	return m
 }
@@ -87,7 +89,8 @@ func (m *model) step() (n *modelNode, what string) {
 	case k < 58 && m.taken != nil:
 		m.publish()
 	case k < 74:
-		if n = pick(m.r, m.nodes); n.next < len(m.beats) {
+		n = pick(m.r, m.nodes)
+		if n.next < len(m.beats) {
 			m.apply(n)
 			return n, "heartbeat"
 		}
@@ -153,7 +156,8 @@ func TestEveryInterleaving(t *testing.T) {
 				if !done || t.Failed() {
 					return
 				}
-				if all++; all%share != 0 {
+				all++
+				if all%share != 0 {
 					return
 				}
 				run++
@@ -209,7 +213,7 @@ func TestEveryInterleaving(t *testing.T) {
 				if err := m.check(n); err != nil {
 					t.Errorf("%v, at the end: %v", order, err)
 				}
-				if merged := n.Stats().Fills[Merged]; merged != 1 {
+				if merged := n.Stats().Fills[replica.Merged]; merged != 1 {
 					t.Errorf("%v: %d fills merged, %v", order, merged, n.Stats().Fills)
 				}
 			}

@@ -1,6 +1,6 @@
 //go:build race
 
-package replica
+package replica_test
 
 // These are small where each step costs ten times as much.
 const modelSeeds, interleavingShare = 20, 997
