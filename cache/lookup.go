@@ -227,7 +227,8 @@ func (l *lookup) fromRedis() (Result, bool) {
 	}
 	start := l.replica.Begin()
 	var found *reading
-	if found, l.redisErr = l.redis.get(l.key); found == nil {
+	found, l.redisErr = l.redis.get(l.key)
+	if found == nil {
 		return Result{}, false
 	}
 	now := l.clock.Now()
@@ -283,13 +284,15 @@ func (l *lookup) fromFleet(ctx context.Context) (r Result, ok bool) {
 	if l.redis == nil || l.redisErr != nil || !l.following.Load() {
 		return r, false
 	}
-	if l.claimed, l.redisErr = l.redis.claim(l.key); l.redisErr != nil {
+	l.claimed, l.redisErr = l.redis.claim(l.key)
+	if l.redisErr != nil {
 		return r, false
 	}
 	for _, wait := range fleetWaits {
 		// The node with the claim also looks: another one may just have filled the entry
 		// and released the claim.
-		if r, ok = l.fromRedis(); ok || l.claimed || l.redisErr != nil {
+		r, ok = l.fromRedis()
+		if ok || l.claimed || l.redisErr != nil {
 			break
 		}
 		select {

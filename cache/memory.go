@@ -85,7 +85,8 @@ func entryOf(q *page.Query, f *reading, fill *replica.Fill) *Entry {
 func firstPage(rows []lists.Row, limit int) int {
 	size := 0
 	for i := range rows[:min(limit, len(rows))] {
-		if size += len(rows[i].Text()); i > 0 && size > lists.MaxBytes {
+		size += len(rows[i].Text())
+		if i > 0 && size > lists.MaxBytes {
 			return i
 		}
 	}

@@ -195,7 +195,8 @@ func callFor[T any](r *redisTier, budget time.Duration, prefix string, key []byt
 func callRedis[T any](r *redisTier, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
 	_, failure := r.breaker.Execute(func() (any, error) {
 		r.calls.Add(1)
-		if v, err = withinBudget(r, budget, call); isRedirect(err) {
+		v, err = withinBudget(r, budget, call)
+		if isRedirect(err) {
 			return nil, nil
 		}
 		return nil, r.refused.Note(err)
@@ -244,7 +245,8 @@ func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.C
 
 func (r *redisTier) idleConnections() (n uint32) {
 	stats := r.client.PoolStats()
-	if n = stats.IdleConns; stats.PipelineStats != nil {
+	n = stats.IdleConns
+	if stats.PipelineStats != nil {
 		n += stats.PipelineStats.IdleConns
 	}
 	return n

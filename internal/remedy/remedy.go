@@ -44,7 +44,8 @@ func Explain(err error) (why, remedy string) {
 func OneSentence(s string) string {
 	var lines []string
 	for line := range strings.Lines(s) {
-		if line = strings.Join(strings.Fields(line), " "); line != "" && !slices.Contains(lines, line) {
+		line = strings.Join(strings.Fields(line), " ")
+		if line != "" && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}

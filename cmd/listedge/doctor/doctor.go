@@ -47,7 +47,8 @@ func Examine(ctx context.Context, o node.Options, urls []AdminURL) ([]Finding, e
 	var nodes []nodeState
 	reading.Go(func() { nodes = readNodes(ctx, urls) })
 	servers, err := node.Examine(ctx, o, len(urls))
-	if reading.Wait(); err != nil {
+	reading.Wait()
+	if err != nil {
 		return nil, err
 	}
 	doctor := nodeState{name: "the doctor", State: servers}
