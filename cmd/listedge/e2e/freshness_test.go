@@ -2,9 +2,18 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // TestFreshnessUnderFaults runs the oracle with every fault except those of the soak.
@@ -83,4 +92,340 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 		return
 	}
 	t.Error("no commit was lost")
+}
+
+// fleet is nodes, as processes, on a Postgres and a Redis of their own, and maybe
+// a delayed standby.
+type fleet struct {
+	postgres *sandbox.Postgres
+	standby  *sandbox.Postgres // nil = there is none
+	redis    *sandbox.Redis    // nil = flags name another
+	url      string
+	nodes    []*testNode
+	flags    []string
+}
+
+// replayDelay is how far the standby is behind: more than the pauses of the
+// busiest writers, less than those of the others.
+const replayDelay = 150 * time.Millisecond
+
+func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
+	t.Helper()
+	f := fleetOf(t, flags...)
+	f.standby = sandboxtest.Standby(t, f.postgres, map[string]string{"recovery_min_apply_delay": fmt.Sprintf("%dms", replayDelay.Milliseconds())})
+	f.startNodes(t, nodes)
+	return f
+}
+
+// fleetOf returns a fleet without nodes.
+func fleetOf(t *testing.T, flags ...string) *fleet {
+	t.Helper()
+	f := &fleet{redis: sandboxtest.Redis(t), flags: flags}
+	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20"})
+	return f
+}
+
+func (f *fleet) startNodes(t *testing.T, nodes int) {
+	t.Helper()
+	for range nodes {
+		f.nodes = append(f.nodes, f.start(t))
+	}
+}
+
+func (f *fleet) start(t *testing.T) *testNode {
+	t.Helper()
+	args := slices.Clone(f.flags)
+	if f.standby != nil {
+		args = append(args, "--replica-url", f.standby.URL("listedge"))
+	}
+	var toRedis *sandboxtest.Relay
+	if f.redis != nil {
+		toRedis = sandboxtest.StartRelay(t, f.redis.Addr())
+		args = append(args, "--redis-url", "redis://"+toRedis.Addr())
+	}
+	n := launchNode(t, f.url, args...)
+	n.toRedis = toRedis
+	n.awaitReady(t)
+	return n
+}
+
+func (n *testNode) mode() string {
+	r, err := http.Get(n.admin + "/readyz")
+	if err != nil {
+		return err.Error()
+	}
+	defer r.Body.Close()
+	var state struct{ Mode string }
+	_ = json.NewDecoder(r.Body).Decode(&state)
+	return state.Mode
+}
+
+func (n *testNode) awaitFollowed(t *testing.T) {
+	t.Helper()
+	within(t, patience, "changes are followed", func() bool { return n.mode() == "followed" })
+}
+
+// follower is the node that holds the slot.
+func (f *fleet) follower(t *testing.T) (found *testNode) {
+	t.Helper()
+	within(t, patience, "somebody follows", func() bool {
+		for _, n := range f.nodes {
+			if !n.stopped && n.metric(t, "listedge_freshness_follower") == 1 {
+				found = n
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func (f *fleet) awaitFollowed(t *testing.T) {
+	t.Helper()
+	for _, n := range f.nodes {
+		if !n.stopped {
+			n.awaitFollowed(t)
+		}
+	}
+}
+
+// bystander is a running node that does not hold the slot.
+func (f *fleet) bystander(t *testing.T) *testNode {
+	t.Helper()
+	follower := f.follower(t)
+	for _, n := range f.nodes {
+		if !n.stopped && n != follower {
+			return n
+		}
+	}
+	t.Fatal("all nodes are stopped but one")
+	return nil
+}
+
+// sum adds a metric of all running nodes up.
+func (f *fleet) sum(t *testing.T, name string, parts ...string) (sum float64) {
+	t.Helper()
+	for _, n := range f.nodes {
+		if !n.stopped {
+			sum += n.metric(t, name, parts...)
+		}
+	}
+	return sum
+}
+
+// fault is something that happens to a fleet while it is written and read.
+type fault struct {
+	name    string
+	happens func(t *testing.T, o *oracle)
+	hits    bool   // some answers must be hits
+	forms   []form // ways to write; nil = usualForms
+	loses   bool   // commits that were acknowledged, if Postgres crashes meanwhile
+}
+
+// So long answers are judged before a fault begins, and while it lasts: what is stale for less than
+// the bound is right.
+const before, during = freshnessBound / 2, 3 * freshnessBound
+
+// Faults are those of Postgres, and those of Redis and of nodes, which need no standby.
+// Each kind has a fleet, and both run at once.
+var (
+	faultsOfPostgres = []fault{
+		{name: "a long write transaction", hits: true, happens: func(t *testing.T, o *oracle) {
+			tx := must1(connect(t, o.fleet.url).Begin(t.Context()))
+			must1(tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"))
+			o.judges(t, 2*during)
+			_ = tx.Rollback(context.Background())
+		}},
+		commitsWait,
+		foreignTransaction(250_000),
+		decodingLags,
+		{name: "asynchronous writers", loses: true, happens: func(t *testing.T, o *oracle) {
+			o.fleet.setting(t, "wal_writer_delay", "10s")
+			o.fleet.setting(t, "synchronous_commit", "off")
+			o.judges(t, 2*during)
+			o.fleet.setting(t, "synchronous_commit", "on")
+		}},
+		{name: "transactions of 2,000 rows", forms: []form{withManyRows(2_000), inPlace}, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }},
+		{name: "ALTER TABLE with a rewrite", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			execute(t, o.fleet.url, "ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)")
+			execute(t, o.fleet.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
+			execute(t, o.fleet.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
+		}},
+		{name: "TRUNCATE of a table, then of a partition", forms: append([]form{truncated, truncated, truncated}, usualForms...),
+			happens: func(t *testing.T, o *oracle) {
+				o.judges(t, during)
+				o.fleet.partition(t)
+				o.judges(t, during)
+			}},
+		{name: "the standby frozen, then crashed", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			_ = o.fleet.standby.Freeze()
+			o.judges(t, during)
+			_ = o.fleet.standby.Thaw()
+			_ = o.fleet.standby.Kill(syscall.SIGQUIT)
+			o.judges(t, before)
+			must(o.fleet.standby.Restart(context.Background()))
+		}},
+		{name: "one backend killed", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			var pid int
+			must(connect(t, o.fleet.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
+			_ = syscall.Kill(pid, syscall.SIGKILL) // all other backends are restarted with it
+		}},
+		{name: "Postgres crashed", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			_ = o.fleet.postgres.Kill(syscall.SIGQUIT)
+			o.judges(t, during)
+			must(o.fleet.postgres.Restart(context.Background()))
+		}},
+	}
+
+	faultsOfRedisAndNodes = []fault{
+		noFault,
+		{name: "Redis flushed", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			redistest.Client(t, o.fleet.redis).FlushAll(t.Context())
+		}},
+		redisFrozen,
+		{name: "Redis restarted empty", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			_ = o.fleet.redis.Kill()
+			o.judges(t, during)
+			must(o.fleet.redis.Restart(context.Background()))
+		}},
+		{name: "a node cut off from Redis", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			n := o.fleet.bystander(t)
+			n.toRedis.Lose(true)
+			o.judges(t, during)
+			n.toRedis.Lose(false)
+		}},
+		{name: "the follower cut off from Redis", happens: func(t *testing.T, o *oracle) {
+			o.judges(t, before)
+			n := o.fleet.follower(t)
+			n.toRedis.Lose(true)
+			within(t, patience, "another follows", func() bool { return o.fleet.follower(t) != n })
+			n.toRedis.Lose(false)
+		}},
+		{name: "the log trimmed under a node", happens: func(t *testing.T, o *oracle) {
+			n, client := o.fleet.bystander(t), redistest.Client(t, o.fleet.redis)
+			gaps := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
+			n.signal(syscall.SIGSTOP)
+			o.commits(t)()
+			for _, log := range client.Keys(t.Context(), "listedge:{changes}:log:*").Val() {
+				client.XTrimMaxLen(t.Context(), log, 1)
+			}
+			n.signal(syscall.SIGCONT)
+			within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > gaps })
+		}},
+		{name: "the follower SIGSTOPped", happens: func(t *testing.T, o *oracle) {
+			n := o.fleet.follower(t)
+			n.signal(syscall.SIGSTOP)
+			n.stopped = true
+			o.fleet.follower(t)
+			n.stopped = false
+			n.signal(syscall.SIGCONT)
+		}},
+		{name: "the follower SIGKILLed", happens: func(t *testing.T, o *oracle) {
+			n := o.fleet.follower(t)
+			n.stopped = true
+			n.signal(syscall.SIGKILL)
+			began := time.Now()
+			o.fleet.follower(t)
+			t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
+		}},
+	}
+
+	noFault     = fault{name: "none", hits: true, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }}
+	redisFrozen = fault{name: "Redis frozen", happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		_ = o.fleet.redis.Freeze()
+		o.judges(t, during)
+		_ = o.fleet.redis.Thaw()
+	}}
+
+	// Commits wait, repeatedly, for a standby that does not exist. They are in the WAL and
+	// published long before they are visible.
+	commitsWait = fault{name: "commits wait for a standby", happens: func(t *testing.T, o *oracle) {
+		conn := connect(t, o.fleet.url)
+		must1(conn.Exec(t.Context(), "SET synchronous_commit = local"))
+		for i := range 10 {
+			must1(conn.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '"+[]string{"absent", ""}[i%2]+"'"))
+			must1(conn.Exec(t.Context(), "SELECT pg_reload_conf()"))
+			o.judges(t, before)
+		}
+	}}
+)
+
+// foreignTransaction writes this many rows of another table, while the test's writers commit.
+func foreignTransaction(rows int) fault {
+	return fault{name: fmt.Sprintf("a foreign transaction of %d rows", rows), happens: func(t *testing.T, o *oracle) {
+		for _, sql := range []string{"CREATE TABLE IF NOT EXISTS huge (n int)", fmt.Sprintf("INSERT INTO huge SELECT generate_series(1, %d)", rows),
+			"TRUNCATE huge"} {
+			execute(t, o.fleet.url, sql)
+		}
+	}}
+}
+
+// decodingLags stops the walsender now and then: what is committed meanwhile is
+// visible long before it is published.
+var decodingLags = fault{name: "decoding lags", happens: func(t *testing.T, o *oracle) {
+	conn := connect(t, o.fleet.url)
+	for range 3 {
+		var pid int
+		must(conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid))
+		if pid != 0 { // else the next follower is about to take it
+			_ = syscall.Kill(pid, syscall.SIGSTOP)
+			within(t, patience, "nothing is proven", func() bool {
+				return !slices.ContainsFunc(o.fleet.nodes, func(n *testNode) bool { return n.mode() == "followed" })
+			})
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+		o.judges(t, before)
+	}
+}}
+
+// setting changes a setting of the primary.
+func (f *fleet) setting(t *testing.T, name, value string) {
+	t.Helper()
+	execute(t, f.url, "ALTER SYSTEM SET "+name+" = '"+value+"'")
+	execute(t, f.url, "SELECT pg_reload_conf()")
+}
+
+// play causes a fault while the oracle writes and reads.
+func (o *oracle) play(t *testing.T, x fault) {
+	t.Helper()
+	o.fleet.awaitFollowed(t)
+	o.forms = usualForms
+	if x.forms != nil {
+		o.forms = x.forms
+	}
+	if hits := o.run(t, x.name, func() { x.happens(t, o) }); x.hits && hits == 0 {
+		t.Errorf("%s: no hits", x.name)
+	}
+	for i, n := range o.fleet.nodes {
+		if n.stopped {
+			o.fleet.nodes[i] = o.fleet.start(t)
+		}
+	}
+}
+
+// partition divides items into two partitions, unless it is divided already.
+func (f *fleet) partition(t *testing.T) {
+	t.Helper()
+	var done bool
+	if err := connect(t, f.url).QueryRow(t.Context(), "SELECT relkind = 'p' FROM pg_class WHERE oid = 'items'::regclass").Scan(&done); err != nil || done {
+		return
+	}
+	execute(t, f.url, `BEGIN;
+		LOCK TABLE items IN ACCESS EXCLUSIVE MODE;
+		ALTER TABLE items RENAME TO items_old;
+		CREATE TABLE items (LIKE items_old INCLUDING ALL) PARTITION BY HASH (workspace_id);
+		CREATE TABLE items_0 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+		CREATE TABLE items_1 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+		INSERT INTO items SELECT * FROM items_old;
+		DROP TABLE items_old;
+		ALTER PUBLICATION listedge ADD TABLE items;
+		COMMIT`)
 }
