@@ -115,7 +115,7 @@ image: ## the container image, listedge:latest
 
 release-snapshot: ## all of a release from what is here, in bin/release (Linux), and its tests: the package is installed and starts
 	deploy/release/release.sh $$(sed -n 's/^var version = "\(.*\)"$$/\1/p' cmd/listedge/main.go)
-	go -C deploy test -tags release -run Release -timeout 15m release_test.go package_test.go fleet_test.go image_test.go files_test.go # not those with Kubernetes
+	go -C deploy test -tags release -run Release -timeout 15m release_test.go package_test.go fleet_test.go image_test.go # not those with Kubernetes
 
 lines: ## lines of product code by package, without blank lines, comments and tests
 	@for d in edge origin cache limiter cmd metrics internal; do \

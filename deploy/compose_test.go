@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path"
@@ -160,34 +161,64 @@ func TestGrafanaIsProvisioned(t *testing.T) {
 		}
 		return false
 	}
-	var dashboards struct {
-		APIVersion int
-		Providers  []struct {
-			Name, Type string
-			Options    struct{ Path string }
-		}
-	}
-	mustRead(t, "grafana/provisioning/dashboards/listedge.yaml", &dashboards)
-	if home := grafana.Environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]; !inside(*home) || path.Dir(*home) != dashboards.Providers[0].Options.Path {
+	folder := find(t, "grafana/provisioning/dashboards/listedge.yaml", `path: (\S+)`)[0]
+	if home := grafana.Environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]; !inside(*home) || path.Dir(*home) != folder {
 		t.Errorf("%s is not there", *home)
 	}
 	if !inside("/etc/grafana/provisioning/dashboards/listedge.yaml") || !inside("/etc/grafana/provisioning/datasources/prometheus.yaml") {
 		t.Error("what is provisioned is not where Grafana looks")
 	}
-	var sources struct {
-		APIVersion  int
-		Datasources []struct {
-			Name, UID, Type, Access, URL string
-			IsDefault                    bool
-			JSONData                     struct{ TimeInterval string }
+	const source = "grafana/provisioning/datasources/prometheus.yaml"
+	if url := find(t, source, `url: (\S+)`)[0]; url != "http://prometheus:9090" || s.Services["prometheus"].Ports[0].Target != 9090 {
+		t.Errorf("Grafana asks %s, where Prometheus does not answer", url)
+	}
+	if is, want := find(t, source, `timeInterval: (\S+)`)[0], find(t, "prometheus/prometheus.yml", `(?m)^  scrape_interval: (\w+)`)[0]; is != want {
+		t.Errorf("Grafana thinks that Prometheus asks every %s, and it is %s", is, want)
+	}
+}
+
+// A node that one of the three files does not know would get no requests, or
+// would not be watched.
+func TestTheStackAgreesOnItsNodes(t *testing.T) {
+	nodes := find(t, "compose.yaml", `(?m)^  (\w+): \{<<: \*node,`)
+	if got := find(t, "haproxy/haproxy.cfg", `(?m)^    server-template \S+ \d+ (\S+):8080$`); !slices.Equal(got, nodes) {
+		t.Errorf("HAProxy sends to %v, compose starts %v", got, nodes)
+	}
+	if got := find(t, "prometheus/prometheus.yml", `names: \[(.*)\]`); !slices.Equal(got, nodes) {
+		t.Errorf("Prometheus watches %v, compose starts %v", got, nodes)
+	}
+	places, connections := 0, 0
+	_, err1 := fmt.Sscan(find(t, "haproxy/haproxy.cfg", `server-template node (\d+)`)[0], &places)
+	_, err2 := fmt.Sscan(find(t, "compose.yaml", `-cmax_connections=(\d+)`)[0], &connections)
+	if err1 != nil || err2 != nil || places*20 > connections*9/10 { // a node opens 20
+		t.Errorf("%d nodes on %d connections of Postgres (%v %v)", places, connections, err1, err2)
+	}
+}
+
+func TestTheStackAgreesOnItsPorts(t *testing.T) {
+	admin := find(t, "Dockerfile", `LISTEDGE_ADMIN_LISTEN=\S+:(\d+)`)[0]
+	for file, pattern := range map[string]string{
+		"haproxy/haproxy.cfg":       `check port (\d+)`,
+		"prometheus/prometheus.yml": `names: \[node\]\s+type: A\s+port: (\d+)`,
+	} {
+		for _, got := range find(t, file, pattern) {
+			if got != admin {
+				t.Errorf("%s asks the admin port %s, the image has %s", file, got, admin)
+			}
 		}
 	}
-	mustRead(t, "grafana/provisioning/datasources/prometheus.yaml", &sources)
-	prometheus := s.Services["prometheus"]
-	if want := "http://prometheus:9090"; sources.Datasources[0].URL != want || prometheus.Ports[0].Target != 9090 {
-		t.Errorf("Grafana asks %s, Prometheus answers at %s", sources.Datasources[0].URL, want)
+	if got := find(t, "Dockerfile", `EXPOSE (.+)`)[0]; got != "8080 "+admin {
+		t.Errorf("the image exposes %s", got)
 	}
-	if interval := find(t, "prometheus/prometheus.yml", `(?m)^  scrape_interval: (\w+)`)[0]; sources.Datasources[0].JSONData.TimeInterval != interval {
-		t.Errorf("Grafana thinks that Prometheus asks every %s", sources.Datasources[0].JSONData.TimeInterval)
+	metrics := find(t, "prometheus/prometheus.yml", `'haproxy:(\d+)'`)[0]
+	if !slices.Contains(find(t, "haproxy/haproxy.cfg", `bind :(\d+)`), metrics) {
+		t.Errorf("Prometheus asks HAProxy on port %s, on which it does not listen", metrics)
+	}
+}
+
+func TestTheImageIsBuiltWithTheModulesGo(t *testing.T) {
+	module := find(t, "../go.mod", `(?m)^go (\d+\.\d+)`)[0]
+	if image := find(t, "Dockerfile", `BUILD_IMAGE=golang:(\S+)`)[0]; !strings.HasPrefix(image, module) {
+		t.Errorf("the image is built with Go %s, the module asks for %s", image, module)
 	}
 }

@@ -3,6 +3,9 @@ package deploy_test
 import (
 	"fmt"
 	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -280,4 +283,89 @@ func checkAdapter(t *testing.T, metric string) {
 	if err := export(t).judge(query); err != nil {
 		t.Error(err)
 	}
+}
+
+// The commands of docs/KUBERNETES.md work from an empty cluster, in their order, as somebody types them in the root of the
+// repository. Programs that need a cluster only note how they were called.
+func TestKubernetesDocumentIsRightToTheLetter(t *testing.T) {
+	here, script := t.TempDir(), "set -eu\n"
+	for _, section := range []string{"The image", "Namespace and secrets", "Install", "Afterwards"} {
+		script += blockOf(t, "../docs/KUBERNETES.md", section)
+	}
+	log, tools := filepath.Join(here, "log"), filepath.Join(here, "tools")
+	digest := "registry.example/listedge@sha256:" + strings.Repeat("ab", 32)
+	must(os.Mkdir(tools, 0o755))
+	for _, name := range []string{"kubectl", "helm", "docker", "make", "kind"} {
+		must(os.WriteFile(filepath.Join(tools, name), []byte("#!/bin/sh\necho \"${0##*/} $*\" >>'"+log+"'\ncase \"$*\" in *RepoDigests*) echo '"+digest+"' ;; esac\n"), 0o755))
+	}
+	must(os.Symlink(must1(filepath.Abs(".")), filepath.Join(here, "deploy")))
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.Dir = here
+	cmd.Env = append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"), "REGISTRY=registry.example",
+		"OWNER_URL=postgres://owner@a/b", "NODE_URL=postgres://nodes@a/b", "REDIS_URL=redis://c")
+	run(t, cmd)
+
+	var made *cluster
+	secrets := map[string][]string{} // their names of variables
+	for line := range strings.Lines(string(must1(os.ReadFile(log)))) {
+		line = strings.TrimSpace(line)
+		called := func(pattern string) (found []string) {
+			return regexp.MustCompile("^" + pattern).FindStringSubmatch(line)
+		}
+		switch {
+		case called("(make|docker) ") != nil, called("kubectl (create|label) namespace listedge\\b") != nil:
+		case called("kubectl -n listedge create secret generic (\\S+) ") != nil:
+			for _, variable := range regexp.MustCompile(`--from-literal=(\w+)=\S`).FindAllStringSubmatch(line, -1) {
+				name := called("kubectl -n listedge create secret generic (\\S+) ")[1]
+				secrets[name] = append(secrets[name], variable[1])
+			}
+		case called("helm .* deploy/helm --namespace listedge --values (\\S+)$") != nil:
+			made = decoded(t, mustRender(t, "listedge", replaced(t, filepath.Join(here, "fleet.yaml"))))
+			made.hasWhatItWants(t, digest, secrets)
+		case made == nil || called("kubectl -n listedge (rollout status|exec) (deploy|deployment)/listedge\\b") == nil:
+			t.Errorf("the test does not know what this does, or it comes too early: %s", line)
+		case strings.Contains(line, " -- /listedge "):
+			_, program, _ := strings.Cut(line, " -- /listedge ")
+			checkSettings(t, line, nil, strings.Fields(program)...)
+		}
+	}
+	if made == nil {
+		t.Error("nothing is applied")
+	}
+}
+
+// hasWhatItWants finds that every pod has its secrets and the image, and that the proxies are set.
+func (c *cluster) hasWhatItWants(t *testing.T, image string, secrets map[string][]string) {
+	t.Helper()
+	pods := map[string]core.PodTemplateSpec{}
+	for name, d := range c.deployments {
+		pods[name] = d.Spec.Template
+	}
+	for name, j := range c.jobs {
+		pods[name] = j.Spec.Template
+	}
+	if len(pods) != 2 || c.configs["listedge"].Data["LISTEDGE_TRUSTED_PROXIES"] != "10.244.0.0/16" {
+		t.Errorf("pods of %v; settings %v", slices.Sorted(maps.Keys(pods)), c.configs["listedge"].Data)
+	}
+	for name, pod := range pods {
+		container, wants := pod.Spec.Containers[0], secretOf(t, &pod)
+		if has := slices.Sorted(slices.Values(secrets[wants.name])); container.Image != image || !slices.Equal(has, wants.keys) {
+			t.Errorf("%s has image %s; it wants %v, and was made %v", name, container.Image, wants, secrets)
+		}
+		checkSettings(t, name, wants.keys, container.Args...)
+	}
+}
+
+// blockOf is the first block for the shell of a section.
+func blockOf(t *testing.T, file, section string) string {
+	t.Helper()
+	text := replaced(t, file)
+	_, text, found := strings.Cut(text, "\n## "+section+"\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	_, text, block := strings.Cut(text, "```sh\n")
+	text, _, ended := strings.Cut(text, "```\n")
+	if !found || !block || !ended {
+		t.Fatalf("%s has no block %q", file, section)
+	}
+	return text
 }

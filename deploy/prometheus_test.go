@@ -1,7 +1,9 @@
 package deploy_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -11,7 +13,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
 )
 
 // prometheus is a real one with the configuration and the rules of the stack,
@@ -75,49 +84,35 @@ func (p *prometheus) find(f *fleet) {
 	must(os.WriteFile(p.targets, must1(json.Marshal([]map[string][]string{{"targets": targets}})), 0o644))
 }
 
-// ask returns the samples of a query's result, by their labels.
-func (p *prometheus) ask(t *testing.T, query string) (samples []map[string]string) {
+// sample is one of a query's result: its labels, and its time and value.
+type sample struct {
+	Metric map[string]string
+	Value  [2]any
+}
+
+// ask returns the result of a query.
+func (p *prometheus) ask(t *testing.T, query string) []sample {
 	t.Helper()
 	_, body, err := get("http://"+p.url+"/api/v1/query?query="+url.QueryEscape(query), "")
 	must(err)
 	var answer struct {
 		Status, Error string
-		Data          struct {
-			Result []struct{ Metric map[string]string }
-		}
+		Data          struct{ Result []sample }
 	}
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" {
 		t.Fatalf("%s: %v %s", query, err, answer.Error)
 	}
-	for _, r := range answer.Data.Result {
-		samples = append(samples, r.Metric)
-	}
-	return samples
+	return answer.Data.Result
 }
 
 // firing lists the alerts that fire, each once.
 func (p *prometheus) firing(t *testing.T) (names []string) {
 	t.Helper()
 	for _, alert := range p.ask(t, `count by (alertname) (ALERTS{alertstate="firing"})`) {
-		names = append(names, alert["alertname"])
+		names = append(names, alert.Metric["alertname"])
 	}
 	slices.Sort(names)
 	return names
-}
-
-// value returns the result of a query, which is one number.
-func (p *prometheus) value(t *testing.T, query string) float64 {
-	t.Helper()
-	_, body, err := get("http://"+p.url+"/api/v1/query?query="+url.QueryEscape(query), "")
-	must(err)
-	var answer struct {
-		Data struct{ Result []struct{ Value [2]any } }
-	}
-	if err := json.Unmarshal(body, &answer); err != nil || len(answer.Data.Result) != 1 {
-		t.Fatalf("%s: %v %s", query, err, body)
-	}
-	n := must1(strconv.ParseFloat(answer.Data.Result[0].Value[1].(string), 64))
-	return n
 }
 
 var inLegend = regexp.MustCompile(`\{\{(\w+)\}\}`)
@@ -138,11 +133,176 @@ func (p *prometheus) askPanels(t *testing.T, chosen func(expr string) bool) {
 					t.Errorf("%q shows nothing: %s", panel.title, q.expr)
 				}
 				for _, m := range inLegend.FindAllStringSubmatch(q.legend, -1) {
-					if len(samples) > 0 && samples[0][m[1]] == "" {
+					if len(samples) > 0 && samples[0].Metric[m[1]] == "" {
 						t.Errorf("%q shows a label %s, which %s does not have", panel.title, m[1], q.expr)
 					}
 				}
 			}
 		}
+	}
+}
+
+// anyValue stands for a label's value that is not known before the fact.
+const anyValue = "\x00"
+
+// variables are what Grafana puts into queries, as something that parses.
+var variables = strings.NewReplacer("$__rate_interval", "5m", `="$job"`, `=~".*"`, "$instance", ".*")
+
+// judge parses a query and holds it against what is exported: every selector finds a series,
+// each of the words of a=~"b|c" does, and rate is taken of counters and of nothing else.
+func (e exported) judge(query string) (err error) {
+	expr, err := parser.NewParser(parser.Options{}).ParseExpr(variables.Replace(query))
+	if err != nil {
+		return fmt.Errorf("%s: %w", query, err)
+	}
+	parser.Inspect(expr, func(n parser.Node, path []parser.Node) error {
+		s, ok := n.(*parser.VectorSelector)
+		if !ok || err != nil {
+			return nil
+		}
+		rated := slices.ContainsFunc(path, func(above parser.Node) bool {
+			c, ok := above.(*parser.Call)
+			return ok && slices.Contains([]string{"rate", "irate", "increase"}, c.Func.Name)
+		})
+		if kind, known := e.kind[s.Name]; known && rated != (kind == dto.MetricType_COUNTER) {
+			err = fmt.Errorf("%s: %s is a %s, and rated is %v", query, s.Name, strings.ToLower(kind.String()), rated)
+		}
+		for _, matchers := range alternatives(s.LabelMatchers) {
+			if !slices.ContainsFunc(e.series[s.Name], func(l labels.Labels) bool { return matchesAll(matchers, l) }) {
+				err = fmt.Errorf("%s: no series of %s is %v", query, s.Name, matchers)
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+var words = regexp.MustCompile(`^\w+(\|\w+)+$`)
+
+// alternatives are the matchers, and each word of a=~"b|c" by itself.
+func alternatives(all []*labels.Matcher) [][]*labels.Matcher {
+	ways := [][]*labels.Matcher{all}
+	for _, m := range all {
+		if words.MatchString(m.Value) {
+			for word := range strings.SplitSeq(m.Value, "|") {
+				ways = append(ways, []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, m.Name, word)})
+			}
+		}
+	}
+	return ways
+}
+
+// matchesAll says whether a series has the labels. One that it lacks matches nothing.
+func matchesAll(matchers []*labels.Matcher, l labels.Labels) bool {
+	return !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool {
+		value := l.Get(m.Name)
+		return m.Name != model.MetricNameLabel && value != anyValue && (value == "" || !m.Matches(value))
+	})
+}
+
+// exported is what a node that answers requests shows at /metrics, as
+// Prometheus would store it.
+type exported struct {
+	kind   map[string]dto.MetricType // by name of the series
+	series map[string][]labels.Labels
+	lines  int // series of the node that has most
+}
+
+var (
+	readExported sync.Once
+	found        exported
+)
+
+// export starts two nodes, once for all tests, and reads what they export.
+func export(t *testing.T) exported {
+	t.Helper()
+	readExported.Do(func() {
+		f := startServers(t)
+		// A replica that is none, for its series: the primary.
+		f.env = append(f.env, "LISTEDGE_REPLICA_URL="+f.postgres.URL("postgres"))
+		e := &exported{kind: map[string]dto.MetricType{}, series: map[string][]labels.Labels{}}
+		for _, n := range []*node{f.add(t), f.add(t)} {
+			n.awaitMode(t, "followed")
+			within(t, patience, "every dependency has been checked", func() bool {
+				_, text, err := get("http://"+n.admin+"/metrics", "")
+				return err == nil && bytes.Contains(text, []byte(`{check="redis eviction"}`)) && bytes.Contains(text, []byte(`{check="replica `))
+			})
+			for _, path := range []string{"/v1/items", "/v1/items", "/v1/contacts?limit=5", "/v1/items?limit=0", "/v1/none", "/docs", "/docs/none", "/openapi.json",
+				"/"} {
+				for _, key := range []string{f.key, "none", ""} {
+					if _, _, err := get("http://"+n.public+path, key); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			_, text, err := get("http://"+n.admin+"/metrics", "")
+			must(err)
+			e.lines = max(e.lines, bytes.Count(text, []byte("\n"))-bytes.Count(text, []byte("\n#"))-1) // the first is a comment
+			parser := expfmt.NewTextParser(model.UTF8Validation)
+			families := must1(parser.TextToMetricFamilies(bytes.NewReader(text)))
+			for name, family := range families {
+				for _, m := range family.Metric {
+					e.add(name, n.admin, family.GetType(), m)
+				}
+			}
+		}
+		// What Prometheus itself adds.
+		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x"))
+		e.put("ALERTS", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "alertname", anyValue, "alertstate", "firing", "severity",
+			"page"))
+		// What its configuration adds to the load balancer's.
+		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "haproxy", "fleet", "listedge"))
+		e.put("haproxy_backend_active_servers", dto.MetricType_GAUGE, labels.FromStrings("job", "haproxy", "fleet", "listedge", "proxy", "nodes"))
+		// What TLS adds.
+		e.put("listedge_check_up", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "check", "certificate"))
+		// What a workspace with a quota adds.
+		e.put("listedge_limiter_quota_used_ratio", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "workspace", "x"))
+		found = *e
+	})
+	if len(found.series) == 0 {
+		t.Fatal("nothing was exported")
+	}
+	return found
+}
+
+// add stores one series; of a histogram or a summary, its several series.
+func (e exported) add(name, instance string, kind dto.MetricType, m *dto.Metric) {
+	b := labels.NewBuilder(labels.FromStrings("job", "listedge", "instance", instance))
+	for _, l := range m.Label {
+		b.Set(l.GetName(), l.GetValue())
+	}
+	switch kind {
+	case dto.MetricType_HISTOGRAM:
+		e.put(name, dto.MetricType_COUNTER, b.Labels()) // where native histograms are stored
+		for _, bucket := range m.Histogram.Bucket {
+			b.Set("le", strings.TrimSuffix(model.SampleValue(bucket.GetUpperBound()).String(), ".0"))
+			e.put(name+"_bucket", dto.MetricType_COUNTER, b.Labels())
+		}
+		b.Del("le")
+	case dto.MetricType_SUMMARY:
+		for _, q := range m.Summary.Quantile {
+			b.Set("quantile", model.SampleValue(q.GetQuantile()).String())
+			e.put(name, dto.MetricType_GAUGE, b.Labels())
+		}
+		b.Del("quantile")
+	default:
+		e.put(name, kind, b.Labels())
+		return
+	}
+	e.put(name+"_sum", dto.MetricType_COUNTER, b.Labels())
+	e.put(name+"_count", dto.MetricType_COUNTER, b.Labels())
+}
+
+func (e exported) put(name string, kind dto.MetricType, l labels.Labels) {
+	e.kind[name] = kind
+	e.series[name] = append(e.series[name], l)
+}
+
+// Each series of each node costs whoever stores them.
+func TestARealNodeHasAtMost400Series(t *testing.T) {
+	if n := export(t).lines; n > 400 || n < 200 {
+		t.Errorf("%d series", n)
+	} else {
+		t.Logf("%d series", n)
 	}
 }

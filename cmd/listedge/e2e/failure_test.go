@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -339,8 +338,8 @@ func hold(t *testing.T, url string, connections int) (release func()) {
 	return release
 }
 
-// If clients open more connections than a node has descriptors, the node refuses them. It
-// keeps running, and its connections to the database keep working.
+// If clients open more connections than a node has descriptors, the node refuses them. It keeps running, its connections to the
+// database keep working, and whoever holds connections to the admin listener keeps neither clients nor probes out.
 func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	t.Parallel()
 	url := database(t)
@@ -351,51 +350,11 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	if limit < 10 || limit > descriptors-16 {
 		t.Fatalf("%d connections of %d descriptors", limit, descriptors)
 	}
-	var settings map[string]any
-	if r, err := http.Get(n.admin + "/settings"); err != nil {
-		t.Error(err)
-	} else if err = json.NewDecoder(r.Body).Decode(&settings); err != nil || r.Body.Close() != nil || settings["max-connections"] != float64(limit) {
-		t.Errorf("the limit is %d; /settings: %v (%v)", limit, settings, err)
+	if log := n.err.String(); !strings.Contains(log, "--max-connections") || !strings.Contains(log, `"maxConnections":`+strconv.Itoa(limit)) {
+		t.Errorf("the log does not have the limit, %d: %s", limit, log)
 	}
-	if !strings.Contains(n.err.String(), "--max-connections") || !strings.Contains(n.err.String(), `"maxConnections":`+strconv.Itoa(limit)) {
-		t.Errorf("the log does not have the limit: %s", n.err.String())
-	}
-	kept := must1(net.Dial("tcp", strings.TrimPrefix(n.url, "http://")))
-	defer kept.Close()
-	ask := func(path string) string {
-		t.Helper()
-		_ = kept.SetDeadline(time.Now().Add(patience))
-		must1(io.WriteString(kept, "GET "+path+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+key+"\r\n\r\n"))
-		line := make([]byte, 64<<10)
-		got := must1(kept.Read(line))
-		return string(line[:got])
-	}
-	if got := ask("/v1/items?limit=1"); !strings.HasPrefix(got, "HTTP/1.1 200") {
-		t.Fatal(got)
-	}
-	release := hold(t, n.url, 2*descriptors)
-	within(t, patience, "all places are taken", func() bool { return n.metric(t, "listedge_http_connections") == float64(limit) })
-	if got := ask("/v1/contacts?limit=1"); !strings.HasPrefix(got, "HTTP/1.1 200") || !strings.Contains(got, "fwd=uri-miss") {
-		t.Errorf("a page that is not cached: %s", got)
-	}
-	release()
-	within(t, patience, "a new client is answered", func() bool {
-		a, err := n.try("GET", "/v1/items?limit=1", key)
-		return err == nil && a.StatusCode == http.StatusOK
-	})
-	if code := n.stop(); code != exitFine || strings.Contains(n.err.String(), "too many open files") {
-		t.Errorf("exit %d: %s", code, n.err.String())
-	}
-}
-
-// Whoever holds connections to the admin listener keeps neither clients nor probes out.
-func TestIdleConnectionsToTheAdminListener(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	_, key := workspaceWithKey(t, url)
-	n := startWithDescriptors(t, 160, url)
-	kept := &http.Client{Transport: &http.Transport{}} // whose connection is idle meanwhile
-	ask := func(client *http.Client, address string) {
+	kept := &http.Client{Transport: &http.Transport{}} // whose connections are idle meanwhile
+	asks := func(client *http.Client, address string) (cacheStatus string) {
 		t.Helper()
 		r := must1(http.NewRequest(http.MethodGet, address, nil))
 		r.Header.Set("X-API-Key", key)
@@ -403,17 +362,30 @@ func TestIdleConnectionsToTheAdminListener(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %s", err, n.err.String())
 		}
-		if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.Body.Close() != nil || answer.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s, %v", address, answer.Status, err)
+		defer answer.Body.Close()
+		if must1(io.Copy(io.Discard, answer.Body)); answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", address, answer.Status)
 		}
+		return answer.Header.Get("Cache-Status")
 	}
-	ask(kept, n.admin+"/metrics")
+	asks(kept, n.url+"/v1/items?limit=1")
+	asks(kept, n.admin+"/metrics")
+	release := hold(t, n.url, 2*descriptors)
+	within(t, patience, "all places are taken", func() bool { return n.metric(t, "listedge_http_connections") == float64(limit) })
+	if from := asks(kept, n.url+"/v1/contacts?limit=1"); !strings.Contains(from, "fwd=uri-miss") {
+		t.Errorf("a page that is not cached: %s", from)
+	}
+	release()
+	within(t, patience, "a new client is answered", func() bool {
+		a, err := n.try("GET", "/v1/items?limit=1", key)
+		return err == nil && a.StatusCode == http.StatusOK
+	})
 	for range 3 {
 		defer hold(t, n.admin, 500)()
 		for _, address := range []string{n.admin + "/readyz", n.admin + "/metrics", n.url + "/v1/items?limit=1"} {
-			ask(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address)
+			asks(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address)
 		}
-		ask(kept, n.admin+"/metrics")
+		asks(kept, n.admin+"/metrics")
 	}
 	unfinished := must1(net.Dial("tcp", strings.TrimPrefix(n.admin, "http://")))
 	defer unfinished.Close()

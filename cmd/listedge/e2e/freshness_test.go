@@ -149,6 +149,7 @@ func (f *fleet) start(t *testing.T) *testNode {
 	return n
 }
 
+// mode is how the node keeps pages fresh, or why it does not say.
 func (n *testNode) mode() string {
 	r, err := http.Get(n.admin + "/readyz")
 	if err != nil {

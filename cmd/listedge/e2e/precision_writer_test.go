@@ -142,27 +142,34 @@ func (w *pageWriter) insert(ctx context.Context, tx pgx.Tx, l changefeed.List, i
 	return err
 }
 
-func (w *pageWriter) remove(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
-	ids, err := w.some(ctx, tx, l, w.few())
-	if err != nil {
-		return err
+// each does something to n rows, one after the other.
+func (w *pageWriter) each(ctx context.Context, tx pgx.Tx, l changefeed.List, n int, do func(id uuid.UUID) error) error {
+	ids, err := w.some(ctx, tx, l, n)
+	for _, id := range ids {
+		if err := do(id); err != nil {
+			return err
+		}
 	}
-	_, err = tx.Exec(ctx, "DELETE FROM "+table(l)+" WHERE id = ANY($1)", ids)
+	return err
+}
+
+func (w *pageWriter) remove(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
+	return w.each(ctx, tx, l, w.few(), func(id uuid.UUID) error { return w.exec(ctx, tx, "DELETE FROM "+table(l)+" WHERE id = $1", id) })
+}
+
+func (w *pageWriter) exec(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
+	_, err := tx.Exec(ctx, sql, args...)
 	return err
 }
 
 // update gives each of a few rows another value in one column, or in some.
 func (w *pageWriter) update(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
-	ids, err := w.some(ctx, tx, l, w.few())
-	for _, id := range ids {
+	return w.each(ctx, tx, l, w.few(), func(id uuid.UUID) error {
 		columns, values := w.row(lists.Collection(l.Collection))
 		from := w.random.IntN(len(columns))
 		to := from + 1 + w.random.IntN(2)*w.random.IntN(len(columns)-from)
-		if err := w.set(ctx, tx, l, id, columns[from:to], values[from:to]); err != nil {
-			return err
-		}
-	}
-	return err
+		return w.set(ctx, tx, l, id, columns[from:to], values[from:to])
+	})
 }
 
 func (w *pageWriter) set(ctx context.Context, tx pgx.Tx, l changefeed.List, id uuid.UUID, columns []string, values []any) error {
@@ -170,38 +177,36 @@ func (w *pageWriter) set(ctx context.Context, tx pgx.Tx, l changefeed.List, id u
 	for i, column := range columns {
 		sets = append(sets, fmt.Sprintf("%s = $%d", column, i+2))
 	}
-	_, err := tx.Exec(ctx, fmt.Sprintf("UPDATE %s SET %s WHERE id = $1", table(l), strings.Join(sets, ", ")), append([]any{id}, values...)...)
-	return err
+	return w.exec(ctx, tx, fmt.Sprintf("UPDATE %s SET %s WHERE id = $1", table(l), strings.Join(sets, ", ")), append([]any{id}, values...)...)
+}
+
+// setOne writes another value into one column of a few rows.
+func (w *pageWriter) setOne(ctx context.Context, tx pgx.Tx, l changefeed.List, n int, column string, value func() any) error {
+	return w.each(ctx, tx, l, n, func(id uuid.UUID) error { return w.set(ctx, tx, l, id, []string{column}, []any{value()}) })
 }
 
 // count writes a number into a column that moves no row in a list, which is the most usual update.
 func (w *pageWriter) count(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
-	ids, err := w.some(ctx, tx, l, w.few())
-	for _, id := range ids {
-		w.other++
-		column := pick(w.random, append(plain(l.Collection, lists.Decimal), plain(l.Collection, lists.Text)...))
-		if err := w.set(ctx, tx, l, id, []string{column}, []any{fmt.Sprint(w.other)}); err != nil {
-			return err
-		}
-	}
-	return err
+	column := pick(w.random, append(plain(l.Collection, lists.Decimal), plain(l.Collection, lists.Text)...))
+	return w.setOne(ctx, tx, l, w.few(), column, func() any { w.other++; return fmt.Sprint(w.other) })
 }
 
 func (w *pageWriter) rename(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
-	ids, err := w.some(ctx, tx, l, w.few())
-	for _, id := range ids {
-		name := randomName(w.random)
-		if err := w.set(ctx, tx, l, id, []string{"name"}, []any{name}); err != nil {
-			return err
-		}
-	}
-	return err
+	return w.setOne(ctx, tx, l, w.few(), "name", func() any { return randomName(w.random) })
+}
+
+func (w *pageWriter) anotherID(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
+	return w.setOne(ctx, tx, l, 1, "id", func() any { return randomID(w.random) })
+}
+
+// move moves rows from their workspace to the next one.
+func (w *pageWriter) move(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
+	return w.setOne(ctx, tx, l, w.few(), "workspace_id", func() any { return w.beside(l).Workspace })
 }
 
 // again changes one row twice.
 func (w *pageWriter) again(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
-	ids, err := w.some(ctx, tx, l, 1)
-	for _, id := range ids {
+	return w.each(ctx, tx, l, 1, func(id uuid.UUID) error {
 		for range 2 {
 			columns, values := w.row(lists.Collection(l.Collection))
 			if err := w.set(ctx, tx, l, id, columns, values); err != nil {
@@ -210,50 +215,22 @@ func (w *pageWriter) again(ctx context.Context, tx pgx.Tx, l changefeed.List) er
 		}
 		switch w.random.IntN(4) {
 		case 0:
-			_, err = tx.Exec(ctx, "DELETE FROM "+table(l)+" WHERE id = $1", id)
+			return w.exec(ctx, tx, "DELETE FROM "+table(l)+" WHERE id = $1", id)
 		case 1:
-			_, err = tx.Exec(ctx, "UPDATE "+table(l)+" SET active = NOT active WHERE id = $1", id)
+			return w.exec(ctx, tx, "UPDATE "+table(l)+" SET active = NOT active WHERE id = $1", id)
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return err
+		return nil
+	})
 }
 
 // replace deletes a row and inserts another with its id.
 func (w *pageWriter) replace(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
-	ids, err := w.some(ctx, tx, l, 1)
-	for _, id := range ids {
-		if _, err := tx.Exec(ctx, "DELETE FROM "+table(l)+" WHERE id = $1", id); err != nil {
+	return w.each(ctx, tx, l, 1, func(id uuid.UUID) error {
+		if err := w.exec(ctx, tx, "DELETE FROM "+table(l)+" WHERE id = $1", id); err != nil {
 			return err
 		}
-		if err := w.insert(ctx, tx, l, id); err != nil {
-			return err
-		}
-	}
-	return err
-}
-
-func (w *pageWriter) anotherID(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
-	ids, err := w.some(ctx, tx, l, 1)
-	for _, id := range ids {
-		if err := w.set(ctx, tx, l, id, []string{"id"}, []any{randomID(w.random)}); err != nil {
-			return err
-		}
-	}
-	return err
-}
-
-// move moves rows from their workspace to the next one.
-func (w *pageWriter) move(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
-	ids, err := w.some(ctx, tx, l, w.few())
-	for _, id := range ids {
-		if err := w.set(ctx, tx, l, id, []string{"workspace_id"}, []any{w.beside(l).Workspace}); err != nil {
-			return err
-		}
-	}
-	return err
+		return w.insert(ctx, tx, l, id)
+	})
 }
 
 func (w *pageWriter) beside(l changefeed.List) changefeed.List {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,14 +27,9 @@ func as(t *testing.T, address, role string) string {
 
 func (n *testNode) readiness(t *testing.T) (status int, r edgeadmin.Readiness) {
 	t.Helper()
-	response, err := http.Get(n.admin + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must1(http.Get(n.admin + "/readyz"))
 	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(&r); err != nil {
-		t.Fatal(err)
-	}
+	must(json.NewDecoder(response.Body).Decode(&r))
 	return response.StatusCode, r
 }
 
@@ -55,17 +48,7 @@ func (n *testNode) serves(t *testing.T, writer string) {
 	}
 	for _, path := range []string{"/v1/items", "/v1/contacts"} {
 		for query, want := range map[string]int{"": 3, "&sort=name": 3, "&search=cup": 1} {
-			within(t, patience, path+query, func() bool {
-				seen := 0
-				for next := path + "?limit=2" + query; next != ""; {
-					p := n.first(t, next, key).page(t)
-					seen += len(p.Data)
-					if next = ""; p.Page.HasMore {
-						next = path + "?limit=2" + query + "&cursor=" + *p.Page.NextCursor
-					}
-				}
-				return seen == want
-			})
+			within(t, patience, path+query, func() bool { return len(n.walk(t, path+"?limit=2"+query, key, 2)) == want })
 		}
 	}
 	execute(t, writer, "UPDATE items SET name = 'Kettle' WHERE workspace_id = $1 AND name = 'Pot'", workspace)
@@ -78,8 +61,7 @@ func (n *testNode) serves(t *testing.T, writer string) {
 // docsGrants returns the SQL in docs/SECURITY.md for the role listedge_node.
 func docsGrants(t *testing.T) string {
 	t.Helper()
-	text := must1(os.ReadFile(filepath.Join("..", "..", "..", "docs", "SECURITY.md")))
-	_, rest, _ := strings.Cut(string(text), "```sql\n")
+	_, rest, _ := strings.Cut(contents(t, "docs/SECURITY.md"), "```sql\n")
 	sql, _, ok := strings.Cut(rest, "```")
 	if !ok {
 		t.Fatal("SECURITY.md has no SQL")
