@@ -78,24 +78,6 @@ func TestGeneratedClients(t *testing.T) {
 	})
 }
 
-// psql returns the lines that a statement answers.
-func psql(t *testing.T, f *fleet, statement string) []string {
-	t.Helper()
-	return strings.Fields(string(run(t, exec.Command(filepath.Join(f.postgres.Bin, "psql"), f.postgres.URL("postgres"), "-qAtc", statement))))
-}
-
-// run returns what a command writes to its standard output.
-func run(t *testing.T, cmd *exec.Cmd) []byte {
-	t.Helper()
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	said, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, said, errs.String())
-	}
-	return said
-}
-
 // compileGoClient compiles the client that is generated from dir's openapi.json, as if it lay in
 // clients/: the versions of what it imports are this module's.
 func compileGoClient(t *testing.T, dir string) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -46,16 +47,7 @@ func newWatchedList(t *testing.T, f *fleet, rows int) *watchedList {
 func (l *watchedList) change(t *testing.T, statement string, arguments ...any) (ids []string) {
 	t.Helper()
 	rows := must1(l.db.Query(t.Context(), statement+" RETURNING id::text", arguments...))
-	defer rows.Close()
-	for rows.Next() {
-		var id string
-		must(rows.Scan(&id))
-		ids = append(ids, id)
-	}
-	if rows.Err() != nil {
-		t.Fatalf("%s: %v", statement, rows.Err())
-	}
-	return ids
+	return must1(pgx.CollectRows(rows, pgx.RowTo[string]))
 }
 
 // visibleAfter is the node's --freshness-bound: no page that inTime returns omits a commit of
@@ -69,8 +61,8 @@ func (l *watchedList) awaitVisible() { time.Sleep(visibleAfter) }
 func (l *watchedList) rows(t *testing.T) map[string]item {
 	t.Helper()
 	rows := map[string]item{}
-	for target := "/v1/items?limit=100"; target != ""; {
-		r := must1(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.node.public+target, nil))
+	for next := new(string); next != nil; {
+		r := must1(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.node.public+"/v1/items?limit=100"+*next, nil))
 		r.Header.Set("X-API-Key", l.key)
 		answer, body, err := inTime(r)
 		must(err)
@@ -84,9 +76,8 @@ func (l *watchedList) rows(t *testing.T) map[string]item {
 		for _, row := range page.Data {
 			rows[row.Id] = row
 		}
-		target = ""
-		if page.Page.NextCursor != nil {
-			target = "/v1/items?limit=100&cursor=" + *page.Page.NextCursor
+		if next = page.Page.NextCursor; next != nil {
+			*next = "&cursor=" + *next
 		}
 	}
 	return rows
@@ -113,17 +104,10 @@ func inTime(r *http.Request) (answer *http.Response, body []byte, err error) {
 // names are those of the active rows in the database, by id.
 func (l *watchedList) names(t *testing.T) map[string]string {
 	t.Helper()
-	rows := must1(l.db.Query(t.Context(), "SELECT id::text, name FROM items WHERE workspace_id = $1 AND active", l.workspace))
-	defer rows.Close()
 	names := map[string]string{}
-	for rows.Next() {
-		var id, name string
-		must(rows.Scan(&id, &name))
-		names[id] = name
-	}
-	if rows.Err() != nil {
-		t.Fatal(rows.Err())
-	}
+	rows := must1(l.db.Query(t.Context(), "SELECT id::text, name FROM items WHERE workspace_id = $1 AND active", l.workspace))
+	var id, name string
+	must1(pgx.ForEachRow(rows, []any{&id, &name}, func() error { names[id] = name; return nil }))
 	return names
 }
 
@@ -136,34 +120,26 @@ func (l *watchedList) disturb(t *testing.T, random *rand.Rand) {
 	one := `id = (SELECT id FROM items WHERE ` + somewhere + ` ORDER BY created_at DESC, id LIMIT 1)`
 	few := `id IN (SELECT id FROM items WHERE ` + somewhere + ` ORDER BY created_at DESC, id LIMIT 7)`
 	back := "timestamptz '2020-01-01' - $2 * interval '60 days'"
-	kinds := []struct {
-		statement string
-		name      bool // a new name, which is $3
-	}{
-		{"UPDATE items SET name = $3 WHERE " + one, true},
-		{"UPDATE items SET name = $3 WHERE " + few, true},
-		{"INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'new', now() WHERE $2::float8 >= 0", false},
-		{"INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'many', now() FROM generate_series(1, 12) WHERE $2::float8 >= 0", false},
-		{"INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'deep', " + back, false},
-		{"INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'many deep', " + back + " FROM generate_series(1, 12)", false},
-		{"UPDATE items SET active = NOT active WHERE " + one, false},
-		{"UPDATE items SET active = NOT active WHERE " + few, false},
-		{"UPDATE items SET active = true WHERE NOT active AND workspace_id = $1 AND $2::float8 >= 0", false},
-		{"DELETE FROM items WHERE " + one, false},
-		{"DELETE FROM items WHERE " + few, false},
-		{"UPDATE items SET created_at = now() WHERE " + one, false},
-		{"UPDATE items SET created_at = created_at - interval '20 days' WHERE " + few, false},
+	insert := "INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'new', "
+	kinds := []string{ // $3 is a new name
+		"UPDATE items SET name = $3 WHERE " + one, "UPDATE items SET name = $3 WHERE " + few,
+		insert + "now() WHERE $2::float8 >= 0", insert + "now() FROM generate_series(1, 12) WHERE $2::float8 >= 0",
+		insert + back, insert + back + " FROM generate_series(1, 12)",
+		"UPDATE items SET active = NOT active WHERE " + one, "UPDATE items SET active = NOT active WHERE " + few,
+		"UPDATE items SET active = true WHERE NOT active AND workspace_id = $1 AND $2::float8 >= 0",
+		"DELETE FROM items WHERE " + one, "DELETE FROM items WHERE " + few,
+		"UPDATE items SET created_at = now() WHERE " + one, "UPDATE items SET created_at = created_at - interval '20 days' WHERE " + few,
 	}
 	kind := kinds[random.IntN(len(kinds))]
+	named := strings.Contains(kind, "$3")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	arguments := []any{l.workspace, random.Float64()}
-	name := fmt.Sprint("name ", random.Int64())
-	if kind.name {
+	name, arguments := fmt.Sprint("name ", random.Int64()), []any{l.workspace, random.Float64()}
+	if named {
 		arguments = append(arguments, name)
 	}
-	for _, id := range l.change(t, kind.statement, arguments...) {
-		if kind.name {
+	for _, id := range l.change(t, kind, arguments...) {
+		if named {
 			l.held[id] = append(l.held[id], name)
 		} else {
 			l.disturbed[id] = true

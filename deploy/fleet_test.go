@@ -3,7 +3,6 @@ package deploy_test
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -16,8 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
@@ -106,16 +103,29 @@ func startServers(t *testing.T) *fleet {
 	f := &fleet{postgres: sandboxtest.Postgres(t), redis: sandboxtest.Redis(t)}
 	f.env = []string{"LISTEDGE_DATABASE_URL=" + f.postgres.URL("postgres")}
 	listedge(t, f.env, "migrate", "up")
-	db := must1(pgx.Connect(t.Context(), f.postgres.URL("postgres")))
-	defer db.Close(t.Context())
-	must1(db.PgConn().Exec(t.Context(), sandbox.Sample(1, 300, 300)).ReadAll())
-	var workspaces []struct{ ID string }
-	if err := json.Unmarshal([]byte(listedge(t, f.env, "workspaces", "list", "--json")), &workspaces); err != nil || len(workspaces) != 1 {
-		t.Fatal(workspaces, err)
-	}
-	f.key = listedge(t, f.env, "keys", "create", "--workspace", workspaces[0].ID, "--rate", "100000", "--burst", "100000")
+	psql(t, f, sandbox.Sample(1, 300, 300))
+	workspace := psql(t, f, "SELECT id FROM workspaces")[0]
+	f.key = listedge(t, f.env, "keys", "create", "--workspace", workspace, "--rate", "100000", "--burst", "100000")
 	f.env = append(f.env, "LISTEDGE_REDIS_URL="+f.redis.URL())
 	return f
+}
+
+// psql returns the lines that a statement answers.
+func psql(t *testing.T, f *fleet, statement string) []string {
+	t.Helper()
+	return strings.Fields(string(run(t, exec.Command(filepath.Join(f.postgres.Bin, "psql"), f.postgres.URL("postgres"), "-qAtc", statement))))
+}
+
+// run returns what a command writes to its standard output.
+func run(t *testing.T, cmd *exec.Cmd) []byte {
+	t.Helper()
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	said, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, said, errs.String())
+	}
+	return said
 }
 
 // add starts one more node, with more settings.
@@ -166,12 +176,8 @@ func (n *node) awaitMode(t *testing.T, mode string) {
 			t.Fatalf("the node ended: %s", n.process.State())
 		default:
 		}
-		var found struct {
-			Ready bool
-			Mode  string
-		}
 		status, body, err := get("http://"+n.admin+"/readyz", "")
-		return err == nil && status == http.StatusOK && json.Unmarshal(body, &found) == nil && found.Ready && found.Mode == mode
+		return err == nil && status == http.StatusOK && strings.Contains(string(body), `"mode":"`+mode+`"`)
 	})
 }
 
@@ -179,10 +185,7 @@ var client = &http.Client{Timeout: time.Minute}
 
 // get sends a GET, with an API key unless key is empty.
 func get(url, key string) (status int, body []byte, err error) {
-	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
-	if err != nil {
-		return 0, nil, err
-	}
+	r := must1(http.NewRequest(http.MethodGet, url, nil))
 	if key != "" {
 		r.Header.Set("X-API-Key", key)
 	}

@@ -13,9 +13,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -52,12 +54,17 @@ func chartValues(t *testing.T, texts ...string) map[string]any {
 	return all
 }
 
+// chartLoaded reads the chart once.
+var chartLoaded = sync.OnceValue(func() *chart.Chart {
+	log.SetOutput(io.Discard) // it logs each symbolic link
+	defer log.SetOutput(os.Stderr)
+	return must1(loader.Load(chartFolder))
+})
+
 // rendered is what `helm template RELEASE deploy/helm --namespace listedge` makes.
 func rendered(t *testing.T, release string, values map[string]any) (objects []manifest, err error) {
 	t.Helper()
-	log.SetOutput(io.Discard) // it logs each symbolic link
-	defer log.SetOutput(os.Stderr)
-	chart := must1(loader.Load(chartFolder))
+	chart := chartLoaded()
 	options := chartutil.ReleaseOptions{Name: release, Namespace: "listedge", Revision: 1, IsInstall: true}
 	all, err := chartutil.ToRenderValues(chart, values, options, chartutil.DefaultCapabilities)
 	if err != nil {
