@@ -33,5 +33,8 @@ func (c *Cache[T]) Valid(hash Hash) *Entry[T] { return c.valid(hash) }
 // Find returns the key's entry; nil = none.
 func (c *Cache[T]) Find(hash Hash) *Entry[T] { return c.find(hash) }
 
+// Rows returns how many rows have entries.
+func (c *Cache[T]) Rows() int { return len(c.rows) }
+
 // EntriesOf returns how many entries depend on the row.
 func (c *Cache[T]) EntriesOf(row uuid.UUID) int { return len(c.rows[row]) }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"listedge/internal/changefeed"
 )
@@ -119,42 +118,6 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 		}
 		f.stop()
 		w.awaitFree()
-	}
-}
-
-// Rows of an unlogged partition are not in the WAL, so no node follows while there is one.
-func TestNobodyFollowsWhileAPartitionIsUnlogged(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	w.exec(partitioned + `CREATE UNLOGGED TABLE "quick one" (LIKE items INCLUDING ALL); ALTER TABLE items DETACH PARTITION items_1;
-		CREATE TABLE deep PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1) PARTITION BY HASH (workspace_id);
-		CREATE TABLE deeper PARTITION OF deep FOR VALUES WITH (MODULUS 2, REMAINDER 0)`)
-	f := w.follow()
-	for _, c := range []struct{ begins, name, ends string }{
-		{"ALTER TABLE deeper SET UNLOGGED", "deeper", "ALTER TABLE deeper SET LOGGED"},
-		{`CREATE UNLOGGED TABLE "Quick" PARTITION OF deep FOR VALUES WITH (MODULUS 2, REMAINDER 1)`, `"Quick"`, `DROP TABLE "Quick"`},
-		{`ALTER TABLE deep ATTACH PARTITION "quick one" FOR VALUES WITH (MODULUS 2, REMAINDER 1)`, `"quick one"`, `ALTER TABLE deep DETACH PARTITION "quick one"`},
-	} {
-		w.awaitFollowing(f)
-		epoch := w.epoch
-		w.exec(c.begins)
-		xid := w.text("SELECT pg_current_xact_id()::text")
-		w.incapable(f, "lacks the rows of "+c.name+", which")
-		for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, w.at, time.Millisecond)) {
-			if e.Heartbeat != nil && sees(e.Heartbeat.Snapshot, xid) {
-				t.Errorf("%s: a heartbeat sees it", c.begins)
-			}
-		}
-		late := w.followWith(w.url, w.log, silent) // a follower that started later
-		w.incapable(late, "ALTER TABLE "+c.name+" SET LOGGED")
-		late.stop()
-		w.exec(c.ends)
-		w.awaitFollowing(f)
-		if w.epoch == epoch {
-			t.Errorf("%s: the same epoch", c.ends)
-		}
-		w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($1, 'a')"))
-		w.await("a change", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:1" })
 	}
 }
 

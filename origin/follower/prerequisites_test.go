@@ -1,16 +1,14 @@
 package follower_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pglogrepl"
 
-	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/follower"
 )
@@ -38,30 +36,41 @@ func (w *world) incapable(f running, why string) {
 	})
 }
 
-// Every missing prerequisite is reported with what to do, and a repair is noticed.
+// Every missing prerequisite is reported with what to do, and a repair is noticed. No heartbeat
+// sees rows that are not published.
 func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		role, breaks, mends, why string
+		role, before, breaks, mends, why string
 	}{
-		"REPLICATION":   {"NOREPLICATION", "", "ALTER ROLE ROLENAME REPLICATION", "REPLICATION"},
-		"publication":   {"", "DROP PUBLICATION listedge", "CREATE PUBLICATION listedge FOR ALL TABLES", "is missing"},
-		"a table of it": {"", "ALTER PUBLICATION listedge DROP TABLE contacts", "ALTER PUBLICATION listedge ADD TABLE contacts", "contacts"},
-		"a column of it": {"", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys (workspace_id)",
+		"REPLICATION":   {"NOREPLICATION", "", "", "ALTER ROLE ROLENAME REPLICATION", "REPLICATION"},
+		"publication":   {"", "", "DROP PUBLICATION listedge", "CREATE PUBLICATION listedge FOR ALL TABLES", "is missing"},
+		"a table of it": {"", "", "ALTER PUBLICATION listedge DROP TABLE contacts", "ALTER PUBLICATION listedge ADD TABLE contacts", "contacts"},
+		"a column of it": {"", "", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys (workspace_id)",
 			"ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "api_keys"},
-		"rows of it": {"", "ALTER PUBLICATION listedge SET TABLE items WHERE (active), contacts, workspaces, api_keys",
+		"rows of it": {"", "", "ALTER PUBLICATION listedge SET TABLE items WHERE (active), contacts, workspaces, api_keys",
 			"ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "items"},
-		"an operation of it": {"", "ALTER PUBLICATION listedge SET (publish = 'insert')",
+		"an operation of it": {"", "", "ALTER PUBLICATION listedge SET (publish = 'insert')",
 			"ALTER PUBLICATION listedge SET (publish = 'insert, update, delete, truncate')", "truncates"},
-		"the key of it": {"", "ALTER TABLE items DROP CONSTRAINT items_pkey CASCADE; ALTER TABLE items ADD PRIMARY KEY (id)",
+		"the key of it": {"", "", "ALTER TABLE items DROP CONSTRAINT items_pkey CASCADE; ALTER TABLE items ADD PRIMARY KEY (id)",
 			"ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id)", "changed row of items"},
-		"another identity": {"", "ALTER TABLE contacts DROP CONSTRAINT IF EXISTS one; ALTER TABLE contacts ADD CONSTRAINT one UNIQUE (id); " +
+		"another identity": {"", "", "ALTER TABLE contacts DROP CONSTRAINT IF EXISTS one; ALTER TABLE contacts ADD CONSTRAINT one UNIQUE (id); " +
 			"ALTER TABLE contacts REPLICA IDENTITY USING INDEX one", "ALTER TABLE contacts REPLICA IDENTITY FULL", "changed row of contacts"},
-		"no identity":         {"", "ALTER TABLE contacts REPLICA IDENTITY NOTHING", "ALTER TABLE contacts REPLICA IDENTITY DEFAULT", "changed row of contacts"},
-		"no identity of keys": {"", "ALTER TABLE api_keys REPLICA IDENTITY NOTHING", "ALTER TABLE api_keys REPLICA IDENTITY DEFAULT", "changed row of api_keys"},
-		"an unlogged table": {"", "ALTER PUBLICATION listedge DROP TABLE items; ALTER TABLE items SET UNLOGGED",
+		"no identity":         {"", "", "ALTER TABLE contacts REPLICA IDENTITY NOTHING", "ALTER TABLE contacts REPLICA IDENTITY DEFAULT", "changed row of contacts"},
+		"no identity of keys": {"", "", "ALTER TABLE api_keys REPLICA IDENTITY NOTHING", "ALTER TABLE api_keys REPLICA IDENTITY DEFAULT", "changed row of api_keys"},
+		"an unlogged table": {"", "", "ALTER PUBLICATION listedge DROP TABLE items; ALTER TABLE items SET UNLOGGED",
 			"ALTER TABLE items SET LOGGED; ALTER PUBLICATION listedge ADD TABLE items", "lacks items"},
-		"a table": {"", "ALTER TABLE items RENAME TO items_old", "ALTER TABLE items_old RENAME TO items", "items"},
+		"a table": {breaks: "ALTER TABLE items RENAME TO items_old", mends: "ALTER TABLE items_old RENAME TO items", why: "items"},
+		"a table that inherits": {before: "CREATE TABLE child (LIKE items INCLUDING ALL)", breaks: "ALTER TABLE child INHERIT items",
+			mends: "ALTER TABLE child NO INHERIT items", why: "the rows of child, which"},
+		"a new table that inherits": {breaks: "CREATE TABLE child () INHERITS (items)", mends: "DROP TABLE child", why: "the rows of child, which"},
+		"an unlogged partition of a partition": {before: deep, breaks: "ALTER TABLE deeper SET UNLOGGED", mends: "ALTER TABLE deeper SET LOGGED",
+			why: "lacks the rows of deeper, which"},
+		"a new unlogged partition": {before: deep, breaks: `CREATE UNLOGGED TABLE "Quick" PARTITION OF deep FOR VALUES WITH (MODULUS 2, REMAINDER 1)`,
+			mends: `DROP TABLE "Quick"`, why: `lacks the rows of "Quick", which`},
+		"an unlogged table that becomes a partition": {before: deep + `; CREATE UNLOGGED TABLE "quick one" (LIKE items INCLUDING ALL)`,
+			breaks: `ALTER TABLE deep ATTACH PARTITION "quick one" FOR VALUES WITH (MODULUS 2, REMAINDER 1)`,
+			mends:  `ALTER TABLE deep DETACH PARTITION "quick one"`, why: `ALTER TABLE "quick one" SET LOGGED`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,8 +80,10 @@ func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 			if c.role != "" {
 				role, address = w.role(c.role)
 			}
-			if c.breaks != "" {
-				w.exec(c.breaks)
+			for _, sql := range []string{c.before, c.breaks} {
+				if sql != "" {
+					w.exec(sql)
+				}
 			}
 			f := w.followWith(address, w.log, silent)
 			w.incapable(f, c.why)
@@ -85,11 +96,28 @@ func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 			if c.breaks == "" || strings.Contains(c.breaks, "SET TABLE items WHERE") {
 				return
 			}
+			epoch := w.epoch
 			w.exec(c.breaks) // and while it follows
+			xid := w.text("SELECT pg_current_xact_id()::text")
 			w.incapable(f, c.why)
+			unpublished := strings.Contains(f.Incapable().Error(), "lacks the rows of")
+			for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, w.at, time.Millisecond)) {
+				if unpublished && e.Heartbeat != nil && sees(e.Heartbeat.Snapshot, xid) {
+					t.Error("a heartbeat sees it")
+				}
+			}
+			w.exec(c.mends)
+			if w.awaitFollowing(f); w.epoch == epoch {
+				t.Error("the epoch goes on, although changes may be missing")
+			}
 		})
 	}
 }
+
+// deep divides items into partitions of partitions.
+const deep = partitioned + `ALTER TABLE items DETACH PARTITION items_1;
+	CREATE TABLE deep PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1) PARTITION BY HASH (workspace_id);
+	CREATE TABLE deeper PARTITION OF deep FOR VALUES WITH (MODULUS 2, REMAINDER 0)`
 
 func TestAMissingSettingIsReported(t *testing.T) {
 	t.Parallel()
@@ -136,60 +164,6 @@ func TestTheLevelThatASlotGets(t *testing.T) {
 	}
 }
 
-func TestHeartbeatsGoOn(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	f := w.follow()
-	w.awaitFollowing(f)
-	proofs := func(what string, n int) {
-		t.Helper()
-		for range n {
-			end, err := w.log.Last(t.Context(), w.epoch)
-			if err != nil {
-				t.Fatal(err)
-			}
-			beats := 0
-			w.await("a proof", func(e changefeed.Entry) bool {
-				if e.Heartbeat != nil && e.Position.Compare(end) > 0 {
-					beats++
-				}
-				return e.Heartbeat != nil && e.Heartbeat.After.Compare(end) > 0
-			})
-			if beats > 2 { // the first one's snapshot may have been taken before
-				t.Errorf("%s: a proof takes %d heartbeats", what, beats)
-			}
-		}
-	}
-	proofs("idle", 10)
-	long := open(t, w.url)
-	must2(long.Exec(t.Context(), "BEGIN; INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 500)"))
-	proofs("an open write transaction", 20)
-	w.exec("SET synchronous_commit = off")
-	for n := range 20 {
-		w.exec(ids(fmt.Sprintf("INSERT INTO items (workspace_id, name) VALUES ($%d, 'x')", n%9+1)))
-		if n%5 == 0 {
-			proofs("asynchronous commits", 1)
-		}
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan int)
-	go func() {
-		n := 0
-		for ctx.Err() == nil {
-			if _, err := w.db.Exec(ctx, ids("INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x')")); err == nil {
-				n++
-			}
-		}
-		done <- n
-	}()
-	proofs("load", 20)
-	stop()
-	t.Logf("%d commits under load", <-done)
-	if s := f.Stats(); s.Terms != 1 || s.Commits < 20 || !s.Following || s.Retained == 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -201,17 +175,4 @@ func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
 	}
 	here := w.heartbeat().LSN
 	w.eventually("the slot is confirmed", func() bool { return confirmed() >= pglogrepl.LSN(here) })
-}
-
-// If the URL names several servers, the primary is followed even if a standby comes first.
-func TestThePrimaryIsFollowedWhereverTheURLNamesIt(t *testing.T) {
-	t.Parallel()
-	primary := sandboxtest.Postgres(t)
-	w := newWorld(t, primary)
-	standby := sandboxtest.Standby(t, primary, nil)
-	f := w.followWith(strings.Replace(w.url, primary.Addr(), standby.Addr()+","+primary.Addr(), 1), w.log, silent)
-	w.awaitFollowing(f)
-	if err := f.Incapable(); err != nil {
-		t.Error(err)
-	}
 }

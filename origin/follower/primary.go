@@ -340,22 +340,19 @@ func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (create
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err = p.conn.Exec(ctx, strings.ReplaceAll(createSlotSQL, "NAME", p.slotName))
-	switch postgres.Code(err) {
-	case "":
-	case duplicateObject: // made by another node, or about to be
+	switch code := postgres.Code(err); {
+	case err == nil:
+		return true, nil
+	case code == duplicateObject: // made by another node, or about to be
 		return false, nil
-	case insufficientPrivilege:
+	case code == insufficientPrivilege:
 		return false, fmt.Errorf("%w: the user may not make a slot (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
-	case configurationLimitExceeded:
+	case code == configurationLimitExceeded:
 		return false, fmt.Errorf("%w: max_replication_slots are used up (making the slot takes two for a moment): %w", ErrIncapable, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return false, fmt.Errorf("make the slot: Postgres waits for the end of a write transaction that has been open for long: %w", err)
 	}
-	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			return false, fmt.Errorf("make the slot: Postgres waits for the end of a write transaction that has been open for long: %w", err)
-		}
-		return false, fmt.Errorf("make the slot: %w", err)
-	}
-	return true, nil
+	return false, fmt.Errorf("make the slot: %w", err)
 }
 
 // CreateSlot makes the database's slot for a region unless it exists.
@@ -459,18 +456,17 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 func connectSender(ctx context.Context, config *pgconn.Config) (*pgconn.PgConn, error) {
 	config.RuntimeParams["replication"] = "database"
 	sender, err := pgconn.ConnectConfig(ctx, config)
-	switch postgres.Code(err) {
-	case insufficientPrivilege, invalidAuthorization:
+	switch code := postgres.Code(err); {
+	case err == nil:
+		return sender, nil
+	case code == insufficientPrivilege, code == invalidAuthorization:
 		return nil, fmt.Errorf("%w: the user may not replicate (ALTER ROLE … REPLICATION; on RDS and Aurora, GRANT rds_replication TO …): %w", ErrIncapable, err)
-	case protocolViolation:
+	case code == protocolViolation:
 		return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
-	case tooManyConnections:
+	case code == tooManyConnections:
 		return nil, fmt.Errorf("%w: max_connections or max_wal_senders are used up: %w", ErrIncapable, err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("connect for replication: %w", err)
-	}
-	return sender, nil
+	return nil, fmt.Errorf("connect for replication: %w", err)
 }
 
 // sameServer returns an error if the two connections lead to two servers: a URL may
