@@ -56,12 +56,7 @@ func TestAMistypedKeyIsNoKey(t *testing.T) {
 
 // A key written down once: what is stored depends on none of this changing.
 func TestTheFormOfKeysDoesNotChange(t *testing.T) {
-	random := strings.Repeat("0", apikey.KeyRandom)
-	sum := apikey.KeyChecksum([]byte(random))
-	if string(sum[:]) != "0iqUEf" {
-		t.Errorf("the checksum of %s is %s", random, sum)
-	}
-	if _, ok := apikey.HashOf([]byte("lk_" + random + string(sum[:]))); !ok {
+	if _, ok := apikey.HashOf([]byte("lk_" + strings.Repeat("0", 34) + "0iqUEf")); !ok {
 		t.Error("a key of zeros is a key")
 	}
 }

@@ -346,37 +346,6 @@ func TestAForeignPartition(t *testing.T) {
 	}
 }
 
-func TestRowsOfPartitions(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	w.exec(partitioned)
-	w.awaitFollowing(w.follow())
-	for n := 1; ; n++ { // two workspaces of two partitions
-		w.exec("BEGIN; " + rowsSQL(item) + "('" + number(1).String() + "', gen_random_uuid(), 'a', now()), ('" + number(n).String() +
-			"', gen_random_uuid(), 'a', now())")
-		apart := w.text("SELECT count(DISTINCT tableoid)::text FROM items") == "2"
-		w.exec("ROLLBACK")
-		if apart {
-			break
-		}
-		if n == 5 {
-			t.Fatal("all workspaces are in one partition")
-		}
-	}
-	for _, c := range []struct{ sql, want string }{
-		{item + "($1, #1, 'a', '2020-01-01Z')", "items:1[1 goods @0s]"},
-		{"UPDATE items SET workspace_id = $2", "items:1[1 gone] items:2[1 goods @0s]"},
-		{"UPDATE items SET workspace_id = $3", "items:2[1 gone] items:3[1 goods @0s]"},
-		{"UPDATE items SET workspace_id = $4", "items:3[1 gone] items:4[1 goods @0s]"},
-		{"UPDATE items SET workspace_id = $5", "items:4[1 gone] items:5[1 goods @0s]"},
-		{"UPDATE items SET unit = 'kg'", "items:5[1 goods @0s]"},
-		{"DELETE FROM items", "items:5[1 gone]"},
-	} {
-		w.exec(rowsSQL(c.sql))
-		w.named(c.sql, c.want)
-	}
-}
-
 // Postgres stores large values apart. An update that does not change one does not send it.
 func TestRowsWithLargeValues(t *testing.T) {
 	t.Parallel()

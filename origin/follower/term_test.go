@@ -66,30 +66,6 @@ func TestWhenASnapshotIsTaken(t *testing.T) {
 	}
 }
 
-func TestWhatTheSlotMayRelease(t *testing.T) {
-	now := time.Now()
-	h := history{{at: now, lsn: 100}, {at: now.Add(time.Second), lsn: 200}}
-	u := unsettled{{start: 150}}
-	for _, c := range []struct {
-		name      string
-		after     time.Duration
-		unsettled unsettled
-		want      pglogrepl.LSN
-	}{
-		{"nothing is old enough", confirmAfter, nil, 0},
-		{"the first milestone", confirmAfter + time.Millisecond, nil, 100},
-		{"the second", confirmAfter + 2*time.Second, nil, 200},
-		{"short of an unsettled commit's record", confirmAfter + 2*time.Second, u, 150},
-		{"for as long as it takes", time.Hour, u, 150},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := h.confirmable(now.Add(c.after), c.unsettled); got != c.want {
-				t.Errorf("%d, want %d", got, c.want)
-			}
-		})
-	}
-}
-
 func TestWhatTheLogNeedNotKeep(t *testing.T) {
 	now := time.Now()
 	h := history{{at: now, position: changefeed.Position{Term: 5}}}

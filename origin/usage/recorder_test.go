@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -283,7 +282,6 @@ func TestEachRequestIsCountedOnce(t *testing.T) {
 					want[k] = n
 					if random.IntN(20) == 0 {
 						counters[k] = nil // not used any more
-						runtime.GC()
 					}
 					boottimetest.Pass(time.Duration(random.IntN(4000)) * time.Millisecond)
 				}
@@ -316,17 +314,11 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 					c.Answered(200, 1)
 					c.Answered(304, 0)
 					if i%20 == 0 {
-						boottimetest.Pass(time.Second) // beside collections
+						boottimetest.Pass(time.Second)
 					}
 				}
 			})
 		}
-		all.Go(func() {
-			for range 20 {
-				runtime.GC()
-				boottimetest.Pass(4 * time.Second)
-			}
-		})
 		all.Wait()
 		closed(t, r)
 	})
@@ -335,53 +327,33 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 	}
 }
 
+// Those with most requests are found among many, and forgotten once they stop.
 func TestBusiestKeys(t *testing.T) {
-	const interval = 5 * time.Second
-	begin := func(t *testing.T) *usage.Recorder {
+	synctest.Test(t, func(t *testing.T) {
 		r := usage.Start(newTable().write)
-		t.Cleanup(func() { closed(t, r) })
-		return r
-	}
-	answered := func(c *usage.Counter, status, times int) {
-		for range times {
-			c.Answered(status, 0)
+		defer closed(t, r)
+		for n := range 2000 {
+			counter, status, times := r.Counter(key(n%7, n)), 200, 1
+			switch n {
+			case 500:
+				status, times = 429, 100
+			case 1500:
+				times = 50
+			}
+			for range times {
+				counter.Answered(status, 0)
+			}
 		}
-	}
-	t.Run("those with most requests are found among many", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := begin(t)
-			for n := range 2000 {
-				counter := r.Counter(key(n%7, n))
-				answered(counter, 200, 1)
-				switch n {
-				case 500:
-					answered(counter, 429, 99)
-				case 1500:
-					answered(counter, 200, 49)
-				}
-			}
-			boottimetest.Pass(interval + time.Millisecond)
-			top := r.Stats().Busiest
-			if len(top) != 10 || top[0] != (usage.Use{Key: key(500%7, 500), Requests: 20, Refused: 19.8}) ||
-				top[1] != (usage.Use{Key: key(1500%7, 1500), Requests: 10}) || top[9].Requests != .2 {
-				t.Errorf("%+v", top)
-			}
-		})
-	})
-	t.Run("a key that stopped is forgotten after an interval", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := begin(t)
-			c := r.Counter(key(1, 1))
-			answered(c, 200, 10)
-			boottimetest.Pass(interval + time.Millisecond)
-			if top := r.Stats().Busiest; len(top) != 1 {
-				t.Errorf("%+v", top)
-			}
-			boottimetest.Pass(interval)
-			if top := r.Stats().Busiest; len(top) != 0 {
-				t.Errorf("%+v", top)
-			}
-		})
+		boottimetest.Pass(5*time.Second + time.Millisecond)
+		top := r.Stats().Busiest
+		if len(top) != 10 || top[0] != (usage.Use{Key: key(500%7, 500), Requests: 20, Refused: 20}) ||
+			top[1] != (usage.Use{Key: key(1500%7, 1500), Requests: 10}) || top[9].Requests != .2 {
+			t.Errorf("%+v", top)
+		}
+		boottimetest.Pass(5 * time.Second)
+		if top := r.Stats().Busiest; len(top) != 0 {
+			t.Errorf("later: %+v", top)
+		}
 	})
 }
 
