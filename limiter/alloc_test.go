@@ -26,7 +26,7 @@ func leasedBucket(t testing.TB) (*Limiter, *Bucket) {
 // nothing. What calls to Redis allocate is shared by the requests that they serve.
 func TestAllocationsOfALeasedDecision(t *testing.T) {
 	l, key := leasedBucket(t)
-	for name, quota := range map[string]*Counter{"a rate": nil, "a quota": quotaFor(l, "month", 4_000_000_000, time.Now().Add(time.Hour))} {
+	for name, quota := range map[string]*Counter{"a rate": nil, "a quota": l.Quota("w", "month", 4_000_000_000, time.Now().Add(time.Hour))} {
 		t.Run(name, func(t *testing.T) {
 			take := func() Decision { return l.Take(time.Now(), key, nil, quota) }
 			eventually(t, "a lease", func() bool { return take().Source == SourceLease })

@@ -101,34 +101,26 @@ func TestSimALongCutAdmitsOnlyThePartOnTop(t *testing.T) {
 // A burst smaller than the fleet cannot be divided. While Redis is away, nodes refuse it.
 func TestSimSmallBurstsWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
-	for _, l := range []simLimit{{1, 1}, {.2, 2}, {10, 5}} {
-		for _, nodes := range []int{3, 8} {
-			for name, s := range map[string]shape{"sticky": sticky(.5), "spread": steady(.5)} {
-				simulate(t, 7, l.policy(), nodes, FailLocal, func(w *world) {
-					exact := exactly(w.policy)
-					end := int64(400e6 / l.rate)
-					w.after(20e6, func() { w.hang(end) })
-					fleet, ideal := int64(0), int64(0)
-					w.decided = func(_ *node, d Decision) {
-						if d.Allowed && w.now() > 20e6 {
-							fleet++
-						}
-					}
-					w.traffic(func(w *world) (int64, int64) {
-						if exact.take(w.now()) && w.now() > 20e6 {
-							ideal++
-						}
-						return s(w)
-					}, end)
-					if fleet > ideal+1 || w.over > 1 {
-						t.Errorf("%s, %d nodes, %s: %d admitted, %d by an exact bucket, %.2f above the promise", l, nodes, name, fleet, ideal, w.over)
-					}
-					if l.burst < int64(nodes) && fleet > 1 {
-						t.Errorf("%s, %d nodes: %d admitted without Redis", l, nodes, fleet)
-					}
-				})
+	for name, s := range map[string]shape{"sticky": sticky(.5), "spread": steady(.5)} {
+		fleets(t, 7, []simLimit{{1, 1}, {.2, 2}, {10, 5}}, []int{3, 8}, func(w *world) {
+			exact, end := exactly(w.policy), int64(400e6/perSecond(w.policy))
+			w.after(20e6, func() { w.hang(end) })
+			fleet, ideal := int64(0), int64(0)
+			w.decided = func(_ *node, d Decision) {
+				if d.Allowed && w.now() > 20e6 {
+					fleet++
+				}
 			}
-		}
+			w.traffic(func(w *world) (int64, int64) {
+				if exact.take(w.now()) && w.now() > 20e6 {
+					ideal++
+				}
+				return s(w)
+			}, end)
+			if fleet > ideal+1 || w.over > 1 || fleet > 1 && w.policy.Burst < int64(len(w.nodes)) {
+				w.errorf("%s: %d admitted without Redis, %d by an exact bucket, %.2f above the promise", name, fleet, ideal, w.over)
+			}
+		})
 	}
 }
 
@@ -154,39 +146,35 @@ func TestSimColdNodesKeepThePromise(t *testing.T) {
 // of a moment ago may show a little more.
 func TestSimWhatIsShownMayBeHad(t *testing.T) {
 	t.Parallel()
-	for _, l := range []simLimit{{.1, 100}, {10, 10}, {10, 20}, {50, 100}, {1_000, 1_000}} {
-		for _, nodes := range []int{1, 3, 8} {
-			turn := 0
-			turns := func(gap int64) shape {
-				return func(*world) (int64, int64) { turn++; return gap, int64(turn % nodes) }
+	turn := 0
+	turns := func(gap int64) shape {
+		return func(w *world) (int64, int64) { turn++; return gap, int64(turn % len(w.nodes)) }
+	}
+	for _, s := range []struct {
+		name string
+		shape
+		exactly bool
+	}{{"in turn", turns(100_000), true}, {"in turn, fast", turns(1_000), true}, {"80 %", steady(.8), true}, {"150 %", steady(1.5), false},
+		{"bursty", bursty, false}, {"moving", moving, true}, {"waking", waking, false}} {
+		fleets(t, 9, []simLimit{{.1, 100}, {10, 10}, {10, 20}, {50, 100}, {1_000, 1_000}}, []int{1, 3, 8}, func(w *world) {
+			worst, shown, over := int64(0), 0, 0
+			w.decided = func(_ *node, d Decision) {
+				if !d.Allowed {
+					return
+				}
+				shown++
+				// Of those that have waited together, each is shown what the next one takes.
+				if more := d.Key.Remaining - w.remaining(); more > 0 && !(w.policy.Leased() && d.Source == SourceRedis) {
+					worst = max(worst, more)
+					over++
+				}
 			}
-			for _, s := range []struct {
-				name string
-				shape
-				exactly bool
-			}{{"in turn", turns(100_000), true}, {"in turn, fast", turns(1_000), true}, {"80 %", steady(.8), true}, {"150 %", steady(1.5), false},
-				{"bursty", bursty, false}, {"moving", moving, true}, {"waking", waking, false}} {
-				simulate(t, 9, l.policy(), nodes, FailLocal, func(w *world) {
-					worst, shown, over := int64(0), 0, 0
-					w.decided = func(_ *node, d Decision) {
-						if !d.Allowed {
-							return
-						}
-						shown++
-						// Of those that have waited together, each is shown what the next one takes.
-						if more := d.Key.Remaining - w.remaining(); more > 0 && !(w.policy.Leased() && d.Source == SourceRedis) {
-							worst = max(worst, more)
-							over++
-						}
-					}
-					w.measure(s.shape, max(20e6, int64(20e6/l.rate)))
-					often := float64(over) / float64(shown)
-					if s.exactly && often > .001 || often > .065 {
-						t.Errorf("%s, %d nodes, %s: up to %d too many shown, to %.2f %% of the requests", l, nodes, s.name, worst, 100*often)
-					}
-				})
+			w.measure(s.shape, max(20e6, w.policy.TimeFor(20*lease.Token)))
+			often := float64(over) / float64(shown)
+			if s.exactly && often > .001 || often > .065 {
+				w.errorf("%s: up to %d too many shown, to %.2f %% of the requests", s.name, worst, 100*often)
 			}
-		}
+		})
 	}
 }
 

@@ -13,47 +13,35 @@ import (
 // what is then leased, or has come since the last call to the bucket.
 func TestSimNearlyAllIsHandedOut(t *testing.T) {
 	t.Parallel()
-	for _, l := range simLimits[1:4] {
-		for _, nodes := range []int{1, 3, 8, 64} {
-			for _, s := range shapes {
-				simulate(t, 0, l.policy(), nodes, FailLocal, func(w *world) {
-					r := w.measure(s.shape, 12e6)
-					most := .03
-					if s.name == "bursty" || s.name == "relay" || s.name == "waking" {
-						most = .08 // 5.5 % on an average of seeds
-					}
-					if 1-r.share > most {
-						t.Errorf("%s, %d nodes, %s: %.1f %% not handed out", l, nodes, s.name, 100*(1-r.share))
-					}
-					if r.over > 1 { // what the rate brings while an answer is on its way, and a part of a token
-						t.Errorf("%s, %d nodes, %s: %.1f tokens too many", l, nodes, s.name, r.over)
-					}
-				})
+	for _, s := range shapes {
+		fleets(t, 0, simLimits[1:4], []int{1, 3, 8, 64}, func(w *world) {
+			r := w.measure(s.shape, 12e6)
+			most := .03
+			if s.name == "bursty" || s.name == "relay" || s.name == "waking" {
+				most = .08 // 5.5 % on an average of seeds
 			}
-		}
+			if 1-r.share > most || r.over > 1 { // what the rate brings while an answer is on its way, and a part of a token
+				w.errorf("%s: %.1f %% not handed out, %.1f tokens too many", s.name, 100*(1-r.share), r.over)
+			}
+		})
 	}
 }
 
 // A client that uses its whole burst at once is refused hardly any of it.
 func TestSimAWholeBurstAtOnce(t *testing.T) {
 	t.Parallel()
-	for _, l := range []simLimit{{10, 20}, {50, 100}, {1_000, 1_000}} {
-		for _, nodes := range []int{1, 3, 8} {
-			for _, apart := range []int64{0, 50, 200, 1_000, 5_000} {
-				simulate(t, 11, l.policy(), nodes, FailLocal, func(w *world) {
-					const bursts = 20
-					w.far(500)
-					rest := int64(float64(l.burst)/l.rate*1e6) + 25_000_000 // it fills up, and what is held goes back
-					for i := range int64(bursts) {
-						w.burst(l.burst, apart)
-						w.run((i + 1) * rest)
-					}
-					if refused := w.refused(); apart >= 50 && refused > 1 || refused > 5 {
-						t.Errorf("%s, %d nodes, %d us apart: %.1f %% refused", l, nodes, apart, refused)
-					}
-				})
+	for _, apart := range []int64{0, 50, 200, 1_000, 5_000} {
+		fleets(t, 11, []simLimit{{10, 20}, {50, 100}, {1_000, 1_000}}, []int{1, 3, 8}, func(w *world) {
+			w.far(500)
+			rest := w.policy.TimeFor(w.policy.Units()) + 25_000_000 // it fills up, and what is held goes back
+			for i := range int64(20) {
+				w.burst(w.policy.Burst, apart)
+				w.run((i + 1) * rest)
 			}
-		}
+			if refused := w.refused(); apart >= 50 && refused > 1 || refused > 5 {
+				w.errorf("%d us apart: %.1f %% refused", apart, refused)
+			}
+		})
 	}
 }
 

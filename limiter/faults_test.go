@@ -5,8 +5,6 @@ package limiter_test
 import (
 	"testing"
 	"time"
-
-	. "listedge/limiter"
 )
 
 // Each fault by itself, again and again, with nodes that go on without Redis: how much
@@ -67,20 +65,19 @@ func TestSimOneFaultAtATime(t *testing.T) {
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
-			for _, l := range simLimits[:3] {
-				for _, nodes := range []int{1, 8} {
-					for _, load := range []float64{.8, 2_000 / max(400, l.rate)} {
-						simulate(t, 3, l.policy(), nodes, FailLocal, func(w *world) {
-							for at := int64(6e6); at < 25e6; at += fault.every {
-								w.after(at, func() { fault.begin(w) })
-							}
-							r := w.measure(steady(load), 32e6)
-							if r.over > fault.most*float64(l.burst)+1 {
-								t.Errorf("%s, %d nodes, load %.1f: %.1f tokens too many", l, nodes, load, r.over)
-							}
-						})
+			for _, flood := range []bool{false, true} {
+				fleets(t, 3, simLimits[:3], []int{1, 8}, func(w *world) {
+					load := .8
+					if flood {
+						load = 2_000 / max(400, perSecond(w.policy))
 					}
-				}
+					for at := int64(6e6); at < 25e6; at += fault.every {
+						w.after(at, func() { fault.begin(w) })
+					}
+					if r := w.measure(steady(load), 32e6); r.over > fault.most*float64(w.policy.Burst)+1 {
+						w.errorf("load %.1f: %.1f tokens too many", load, r.over)
+					}
+				})
 			}
 		})
 	}

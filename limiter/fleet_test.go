@@ -141,16 +141,6 @@ func one(client redis.UniversalClient) func(int) redis.UniversalClient {
 	return func(int) redis.UniversalClient { return client }
 }
 
-func TestThreeNodesInAFlood(t *testing.T) {
-	_, client := startRedis(t)
-	f := startFlood(t, 50*time.Microsecond, one(client), patient)
-	f.goesOn(t, 500)
-	f.end(t, 0)
-	if s := f.nodes[0].Stats(); s.Allowed[SourceLease] == 0 || s.Allowed[SourceLocalFallback] != 0 || s.TokensLeased == 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	server, client := startRedis(t)
 	f := startFlood(t, time.Millisecond, one(client), 0)
@@ -304,18 +294,6 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 			t.Fatalf("%+v", f)
 		}
 	})
-}
-
-// Every command of the list is one that Redis knows, with as many arguments as it
-// takes.
-func TestRedisCommandsAreCarriedOut(t *testing.T) {
-	t.Parallel()
-	_, client := startRedis(t)
-	for _, command := range RedisCommands("own") {
-		if err := client.Do(t.Context(), command...).Err(); err != nil && err != redis.Nil {
-			t.Errorf("%v: %v", command[0], err)
-		}
-	}
 }
 
 func TestKeysOfARequestShareAShard(t *testing.T) {

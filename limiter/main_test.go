@@ -127,10 +127,7 @@ type mood int32
 const (
 	well   mood = iota
 	hung        // no answer, and nothing done
-	late        // done, and answered after the budget
-	lost        // done, and the answer lost
 	broken      // refused at once
-	slow        // done after a third of the budget
 	frozen      // done once it is well again, for those who still wait
 )
 
@@ -176,8 +173,6 @@ func (v *virtual) reach(ctx context.Context, calls int) error {
 		return ctx.Err()
 	case broken:
 		return errMoody
-	case slow:
-		time.Sleep(DefaultBudget / 3)
 	case frozen:
 		for mood(v.mood.Load()) == frozen {
 			if time.Sleep(time.Millisecond); ctx.Err() != nil {
@@ -216,12 +211,6 @@ func (v *virtual) execute(ctx context.Context, calls []*call) error {
 	}
 	if err == nil && !beats {
 		time.Sleep(time.Duration(v.oneWay.Load()))
-		switch mood(v.mood.Load()) {
-		case late:
-			time.Sleep(DefaultBudget + time.Millisecond)
-		case lost:
-			err = errMoody
-		}
 	}
 	return cmp.Or(err, ctx.Err())
 }
@@ -310,7 +299,6 @@ type way struct {
 	masters   int // of a Cluster; 0 = none. Only what goes to the second one may be lost
 	cut, deaf atomic.Bool
 	passes    atomic.Pointer[func(key string)] // called for each key that is looked up, sent or answered
-	run       atomic.Int64                     // the last one of which a quota was called for
 }
 
 func (w *way) pass(key string) {
@@ -329,9 +317,6 @@ func (w *way) masterOf(key string) int {
 
 func (w *way) execute(ctx context.Context, calls []*call) error {
 	key := calls[0].key
-	if c, ok := calls[0].arguments.(*count); ok {
-		w.run.Store(c.run)
-	}
 	safe := w.masters == 2 && w.masterOf(key) == 0
 	w.pass(key)
 	defer w.pass(key)

@@ -100,26 +100,18 @@ func TestSimFloodOnFiveAMinute(t *testing.T) {
 // all of them ask all the time, next to nothing.
 func TestSimHangUnderFlood(t *testing.T) {
 	t.Parallel()
-	for _, l := range simLimits[1:4] {
-		for _, nodes := range []int{3, 1, 8} {
-			for _, hang := range []int64{5_000, 60_000, 200_000, 3_000_000} {
-				simulate(t, 5, l.policy(), nodes, FailLocal, func(w *world) {
-					w.after(4_000_000, func() { w.hang(hang) })
-					r := w.measure(steady(10), 10_000_000)
-					t.Logf("%s, %d nodes, a hang of %d ms: %.0f %% of what is due is not admitted", l, nodes, hang/1000, 100*(1-r.share))
-					most, least := float64(l.burst)/25+float64(nodes), .75
-					if nodes == 1 { // nobody else spends its part: it does not pause
-						most, least = 1, .9
-					}
-					if r.over > most {
-						t.Errorf("%s, %d nodes, a hang of %d ms: %.1f tokens too many", l, nodes, hang/1000, r.over)
-					}
-					if r.share < least {
-						t.Errorf("%s, %d nodes, a hang of %d ms: %.3f of exact admitted", l, nodes, hang/1000, r.share)
-					}
-				})
+	for _, hang := range []int64{5_000, 60_000, 200_000, 3_000_000} {
+		fleets(t, 5, simLimits[1:4], []int{3, 1, 8}, func(w *world) {
+			w.after(4_000_000, func() { w.hang(hang) })
+			r := w.measure(steady(10), 10_000_000)
+			most, least := float64(w.policy.Burst)/25+float64(len(w.nodes)), .75
+			if len(w.nodes) == 1 { // nobody else spends its part: it does not pause
+				most, least = 1, .9
 			}
-		}
+			if r.over > most || r.share < least {
+				w.errorf("a hang of %d ms: %.1f tokens too many, %.3f of exact admitted", hang/1000, r.over, r.share)
+			}
+		})
 	}
 }
 

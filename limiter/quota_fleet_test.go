@@ -1,109 +1,79 @@
+//go:build !race
+
 package limiter_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"listedge/internal/boottime/boottimetest"
 	. "listedge/limiter"
 )
 
-// quotaFleet is a fleet that shares a quota, in virtual time.
+// quotaFleet is a fleet whose nodes share a quota. The rate of its bucket, which nobody asks, is that of
+// the requests.
 type quotaFleet struct {
-	*virtual
-	t        *testing.T
-	random   *rand.Rand
-	mode     FailureMode
-	nodes    []*Limiter
-	ways     []*way
-	spent    []int64 // by each since it started
-	ends     time.Time
-	tokens   int64
-	asked    int
-	admitted int64
+	*world
+	ends    time.Time
+	tokens  int64
+	crashed []*node
 }
 
-// spendQuota runs f with so many nodes that have counted one another.
-func spendQuota(t *testing.T, seed uint64, mode FailureMode, tokens int64, nodes int, f func(q *quotaFleet)) {
-	synctest.Test(t, func(t *testing.T) {
-		q := &quotaFleet{virtual: newVirtual(), t: t, random: rand.New(rand.NewPCG(seed, 5)), mode: mode, ends: time.Now().Add(100 * 24 * time.Hour), tokens: tokens}
-		q.oneWay.Store(int64(100 * time.Microsecond))
-		for i := range nodes {
-			q.nodes, q.ways, q.spent = append(q.nodes, nil), append(q.ways, nil), append(q.spent, 0)
-			q.start(i)
-		}
-		boottimetest.Pass(3 * time.Second)
-		f(q)
-		for i := range q.nodes {
-			closeLimiter(t, q.nodes[i])
-		}
+// spendQuota has f play with so many nodes that have counted one another.
+func spendQuota(t *testing.T, seed uint64, mode FailureMode, tokens int64, perSecond float64, nodes int, f func(q *quotaFleet)) {
+	simulate(t, seed, policy(t, perSecond, 100), nodes, mode, func(w *world) {
+		f(&quotaFleet{world: w, tokens: tokens, ends: time.Now().Add(100 * 24 * time.Hour)})
 	})
 }
 
-// start starts a node, as at first or after a crash.
-func (q *quotaFleet) start(i int) {
-	q.ways[i] = &way{virtual: q.virtual}
-	q.nodes[i] = newLimiter(Options{NodeID: fmt.Sprint(i), FailureMode: q.mode}, q.ways[i])
-	q.spent[i] = 0
+func (q *quotaFleet) count(i int) *Counter {
+	return q.nodes[i].limiter.Quota("w", "day", q.tokens, q.ends)
 }
-
-// crash kills a node, and starts it again. It returns what is lost: what Redis counts for it
-// and it has not spent.
-func (q *quotaFleet) crash(i int) (lost int64) {
-	q.mu.Lock()
-	for _, c := range q.counts {
-		lost = c.runs[q.ways[i].run.Load()].taken - q.spent[i]
-	}
-	q.mu.Unlock()
-	q.ways[i].cut.Store(true)
-	closeLimiter(q.t, q.nodes[i])
-	q.start(i)
-	return max(0, lost)
-}
-
-func (q *quotaFleet) count(i int) *Counter { return quotaFor(q.nodes[i], "day", q.tokens, q.ends) }
 
 // take sends a request to a node.
 func (q *quotaFleet) take(i int) Decision {
-	q.asked++
-	d := q.nodes[i].Take(time.Now(), nil, nil, q.count(i))
+	q.offered++
+	d := q.nodes[i].limiter.Take(time.Now(), nil, nil, q.count(i))
 	if d.Allowed {
 		q.admitted++
-		q.spent[i]++
+		q.nodes[i].spent++
 	}
 	return d
 }
 
-// loads are how requests come: the gap to the next one, at so many a second, and its node.
-var loads = []struct {
-	name string
-	next func(q *quotaFleet, perSecond float64) (gap float64, node int)
-}{
-	{"spread", func(q *quotaFleet, r float64) (float64, int) {
-		return q.random.ExpFloat64() / r, q.random.IntN(len(q.nodes))
-	}},
-	{"sticky", func(q *quotaFleet, r float64) (float64, int) { return q.random.ExpFloat64() / r, 0 }},
-	{"moving", func(q *quotaFleet, r float64) (float64, int) {
-		return q.random.ExpFloat64() / r, int(time.Since(q.began).Seconds()/3) % len(q.nodes)
-	}},
-	{"bursty", func(q *quotaFleet, r float64) (float64, int) {
-		if q.random.IntN(40) == 0 {
-			return 40 * q.random.ExpFloat64() / r, q.random.IntN(len(q.nodes))
+// lost is what Redis counts for nodes that crashed, and they have not spent.
+func (q *quotaFleet) lost() (tokens int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, n := range q.crashed {
+		for _, c := range q.counts {
+			tokens += max(0, c.runs[n.run].taken-n.spent)
 		}
-		return 0.002 * q.random.Float64(), q.random.IntN(len(q.nodes))
-	}},
+	}
+	return tokens
 }
 
+// loads are how requests come.
+var loads = []struct {
+	name string
+	shape
+}{{"spread", steady(1)}, {"sticky", sticky(1)}, {"moving", moving}, {"bursty", bursty}}
+
 // traffic sends requests for a while, or until stop.
-func (q *quotaFleet) traffic(load int, perSecond float64, span time.Duration, stop func() bool) {
+func (q *quotaFleet) traffic(s shape, span time.Duration, stop func() bool) {
 	for end := time.Now().Add(span); time.Now().Before(end) && !stop(); {
-		gap, node := loads[load].next(q, perSecond)
-		boottimetest.Pass(time.Duration(gap * float64(time.Second)))
-		q.take(node)
+		gap, node := s(q.world)
+		boottimetest.Pass(time.Duration(gap) * time.Microsecond)
+		q.take(int(node))
 	}
+}
+
+// locked has f change the world.
+func (q *quotaFleet) locked(f func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f()
 }
 
 func endless() bool { return false }
@@ -113,7 +83,7 @@ func (q *quotaFleet) spendRest() {
 	for range 30 {
 		for quiet := 0; quiet < len(q.nodes); {
 			quiet++
-			if q.take(q.asked % len(q.nodes)).Allowed {
+			if q.take(int(q.offered) % len(q.nodes)).Allowed {
 				quiet = 0
 			}
 		}
@@ -131,15 +101,15 @@ func TestAQuotaIsAdmittedExactly(t *testing.T) {
 	}{{1, 1, 2}, {10, 2, 2}, {50, 1, 1.6}, {1_000, 20, .3}, {20_000, 200, .15}} {
 		for _, nodes := range []int{1, 3, 8} {
 			line := ""
-			for i, load := range loads {
-				spendQuota(t, 3, FailDeny, c.tokens, nodes, func(q *quotaFleet) {
+			for _, load := range loads {
+				spendQuota(t, 3, FailDeny, c.tokens, c.perSecond, nodes, func(q *quotaFleet) {
 					before := q.calls.Load()
-					q.traffic(i, c.perSecond, time.Hour, func() bool { return q.admitted >= c.tokens*9/10 })
-					asked, calls := q.asked, float64(q.calls.Load()-before)/float64(max(1, q.asked))
-					if refused := int64(asked) - q.admitted; refused > 0 {
+					q.traffic(load.shape, time.Hour, func() bool { return q.admitted >= c.tokens*9/10 })
+					calls := float64(q.calls.Load()-before) / float64(max(1, q.offered))
+					if refused := q.offered - q.admitted; refused > 0 {
 						t.Errorf("%d nodes, %s: %d refused with %d left", nodes, load.name, refused, c.tokens-q.admitted)
 					}
-					q.traffic(i, c.perSecond, time.Duration(float64(c.tokens)/c.perSecond*float64(time.Second)), endless)
+					q.traffic(load.shape, time.Duration(float64(c.tokens)/c.perSecond*float64(time.Second)), endless)
 					q.spendRest()
 					line += fmt.Sprintf(" | %s %.3f", load.name, calls)
 					if q.admitted != c.tokens || calls > c.calls {
@@ -155,50 +125,50 @@ func TestAQuotaIsAdmittedExactly(t *testing.T) {
 // Redis hangs, answers late or not at all, nodes lose what it says and are killed: never more
 // than the quota is admitted, and all of it but what killed nodes held.
 func TestAQuotaInStorms(t *testing.T) {
-	gone, crashes := int64(0), 0
 	for seed := range uint64(20) {
 		tokens := []int64{10, 100, 1_000, 5_000}[seed%4]
-		held := int64(0)
-		spendQuota(t, seed, FailDeny, tokens, []int{1, 3, 8}[seed/4%3], func(q *quotaFleet) {
-			load, kills := q.random.IntN(len(loads)), seed%2 == 0
+		spendQuota(t, seed, FailDeny, tokens, float64(tokens)/30, []int{1, 3, 8}[seed/4%3], func(q *quotaFleet) {
+			load, kills := loads[q.random.IntN(len(loads))], seed%2 == 0
+			calm := func() {
+				q.hung, q.loses = time.Now(), func() bool { return false }
+				q.far(200)
+				for _, n := range q.nodes {
+					n.deaf = false
+				}
+			}
 			for range 20 {
 				i := q.random.IntN(len(q.nodes))
-				switch q.random.IntN(6) {
-				case 0:
-					q.mood.Store(int32([]mood{hung, late, lost, slow}[q.random.IntN(4)]))
-				case 1:
-					q.ways[i].deaf.Store(true)
-				case 2:
-					q.oneWay.Store(q.random.Int64N(int64(200 * time.Millisecond)))
-				case 3:
-					if kills {
-						crashes++
-						held += q.crash(i)
+				q.locked(func() {
+					switch q.random.IntN(6) {
+					case 0:
+						q.hang(3_600e6)
+					case 1:
+						q.nodes[i].deaf = true
+					case 2:
+						q.far(q.random.Int64N(400_000))
+						q.loses = func() bool { return q.random.IntN(3) == 0 }
+					case 3:
+						if kills {
+							q.crashed = append(q.crashed, q.nodes[i])
+							q.crash(i)
+						}
+					default:
+						calm()
 					}
-				default:
-					q.mood.Store(int32(well))
-					q.oneWay.Store(int64(100 * time.Microsecond))
-					q.ways[i].deaf.Store(false)
-				}
-				q.traffic(load, float64(tokens)/30, time.Duration(q.random.Int64N(int64(3*time.Second))), endless)
+				})
+				q.traffic(load.shape, time.Duration(q.random.Int64N(int64(3*time.Second))), endless)
 				if q.admitted > tokens {
 					t.Fatalf("seed %d: %d of %d admitted", seed, q.admitted, tokens)
 				}
 			}
-			q.mood.Store(int32(well))
-			q.oneWay.Store(int64(100 * time.Microsecond))
-			for _, w := range q.ways {
-				w.deaf.Store(false)
-			}
+			q.locked(calm)
 			boottimetest.Pass(3 * time.Second)
 			q.spendRest()
-			if q.admitted != tokens-held {
-				t.Errorf("seed %d: %d of %d admitted, and nodes that were killed held %d", seed, q.admitted, tokens, held)
+			if q.admitted != tokens-q.lost() {
+				t.Errorf("seed %d: %d of %d admitted, and nodes that were killed held %d", seed, q.admitted, tokens, q.lost())
 			}
 		})
-		gone += held
 	}
-	t.Logf("%d nodes killed: %d tokens lost", crashes, gone)
 }
 
 // A quota that is changed in its period keeps what was spent: exactly as much as the last one
@@ -207,8 +177,8 @@ func TestAChangedQuotaKeepsWhatWasSpent(t *testing.T) {
 	for _, nodes := range []int{1, 3, 8} {
 		for _, change := range [][]int64{{1_000, 1_500}, {1_000, 600}, {1_000, 200, 1_100}, {100, 5, 101}, {20, 3, 8, 40}, {1_000, 10, 1_000}} {
 			t.Run(fmt.Sprint(nodes, change), func(t *testing.T) {
-				spendQuota(t, 1, FailDeny, change[0], nodes, func(q *quotaFleet) {
-					q.traffic(0, 100, time.Hour, func() bool { return q.admitted >= change[0]/2 })
+				spendQuota(t, 1, FailDeny, change[0], 100, nodes, func(q *quotaFleet) {
+					q.traffic(steady(1), time.Hour, func() bool { return q.admitted >= change[0]/2 })
 					before := q.admitted
 					for _, q.tokens = range change[1:] {
 						for i := range q.nodes {
@@ -243,20 +213,19 @@ func TestAQuotaWithoutRedis(t *testing.T) {
 				{"to the end", 20 * time.Second, time.Minute, 1},
 			} {
 				t.Run(fmt.Sprintf("%d, %d of %d, %s", tokens, c.cut, c.nodes, cuts.what), func(t *testing.T) {
-					spendQuota(t, 7, FailLocal, tokens, c.nodes, func(q *quotaFleet) {
-						perSecond := float64(tokens) / 30
+					spendQuota(t, 7, FailLocal, tokens, float64(tokens)/30, c.nodes, func(q *quotaFleet) {
 						set := func(cut bool) {
-							for _, w := range q.ways[:c.cut] {
-								w.cut.Store(cut)
+							for _, n := range q.nodes[:c.cut] {
+								q.locked(func() { n.cut = cut })
 							}
 						}
-						q.traffic(0, perSecond, cuts.first, endless)
+						q.traffic(steady(1), cuts.first, endless)
 						alone := tokens - q.admitted
 						for range cuts.times {
 							set(true)
-							q.traffic(0, perSecond, cuts.each, endless)
+							q.traffic(steady(1), cuts.each, endless)
 							set(false)
-							q.traffic(0, perSecond, time.Second, endless)
+							q.traffic(steady(1), time.Second, endless)
 						}
 						boottimetest.Pass(3 * time.Second)
 						q.spendRest()
@@ -274,10 +243,10 @@ func TestAQuotaWithoutRedis(t *testing.T) {
 
 // FailAllow admits all, and the quota is debited with all of it.
 func TestAQuotaThatIsAllowedAbove(t *testing.T) {
-	spendQuota(t, 1, FailAllow, 100, 1, func(q *quotaFleet) {
-		q.ways[0].cut.Store(true)
-		q.traffic(0, 20, 20*time.Second, endless)
-		q.ways[0].cut.Store(false)
+	spendQuota(t, 1, FailAllow, 100, 20, 1, func(q *quotaFleet) {
+		q.locked(func() { q.nodes[0].cut = true })
+		q.traffic(steady(1), 20*time.Second, endless)
+		q.locked(func() { q.nodes[0].cut = false })
 		boottimetest.Pass(5 * time.Second)
 		before := q.admitted
 		q.spendRest()
@@ -290,12 +259,10 @@ func TestAQuotaThatIsAllowedAbove(t *testing.T) {
 // If Redis loses the count, the nodes bring back what they have taken.
 func TestALostCountComesBack(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
-		spendQuota(t, 1, FailDeny, 1_000, nodes, func(q *quotaFleet) {
-			q.traffic(0, 50, 10*time.Second, endless)
-			q.mu.Lock()
-			clear(q.counts)
-			q.mu.Unlock()
-			q.traffic(0, 50, 5*time.Second, endless)
+		spendQuota(t, 1, FailDeny, 1_000, 50, nodes, func(q *quotaFleet) {
+			q.traffic(steady(1), 10*time.Second, endless)
+			q.locked(func() { clear(q.counts) })
+			q.traffic(steady(1), 5*time.Second, endless)
 			q.spendRest()
 			if q.admitted != 1_000 {
 				t.Errorf("%d nodes: %d of 1000 admitted", nodes, q.admitted)
@@ -308,12 +275,12 @@ func TestALostCountComesBack(t *testing.T) {
 func TestWhatIsShownOfAQuota(t *testing.T) {
 	for _, nodes := range []int{1, 3, 8} {
 		for _, load := range loads[:3] {
-			spendQuota(t, 5, FailDeny, 10_000, nodes, func(q *quotaFleet) {
+			spendQuota(t, 5, FailDeny, 10_000, 100, nodes, func(q *quotaFleet) {
 				over, shown, low := 0, 0, int64(0)
 				for q.admitted < 10_000 {
-					gap, node := load.next(q, 100)
-					boottimetest.Pass(time.Duration(gap * float64(time.Second)))
-					d := q.take(node)
+					gap, node := load.shape(q.world)
+					boottimetest.Pass(time.Duration(gap) * time.Microsecond)
+					d := q.take(int(node))
 					if !d.Allowed {
 						continue
 					}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -83,6 +84,9 @@ func TestQuotaScriptEqualsModel(t *testing.T) {
 			got, err := script.Run(t.Context(), client, []string{key}, c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.life).Int64Slice()
 			if want := m.visit(&c); err != nil || !slices.Equal(got, want) {
 				t.Fatalf("%+v\nscript %d, %v\nmodel  %d", c, got, err, want)
+			}
+			if kept := client.PTTL(t.Context(), key).Val(); kept < time.Second || kept > time.Minute {
+				t.Fatalf("%+v is kept for %v", c, kept)
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package limiter_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -14,11 +13,6 @@ import (
 	"listedge/internal/boottime/boottimetest"
 	. "listedge/limiter"
 )
-
-// quotaFor is a quota for a period that ends then.
-func quotaFor(l *Limiter, name string, tokens int64, ends time.Time) *Counter {
-	return l.Quota("w", name, tokens, ends)
-}
 
 // Both deciders keep a quota beside the rates, all or none.
 func TestQuotas(t *testing.T) {
@@ -35,7 +29,7 @@ func keepsQuotas(t *testing.T, l *Limiter) {
 		ends := time.Now().Add(time.Hour + 500*time.Millisecond)
 		name := fmt.Sprint(tokens)
 		key := l.Bucket(KeyBucket("w", name), policy(t, 1_000, 1_000))
-		quota := quotaFor(l, name, tokens, ends)
+		quota := l.Quota("w", name, tokens, ends)
 		take := func() Decision { return l.Take(time.Now(), key, nil, quota) }
 		refused := func(what string) {
 			t.Helper()
@@ -63,27 +57,27 @@ func keepsQuotas(t *testing.T, l *Limiter) {
 			t.Fatalf("a look: %+v", d)
 		}
 
-		quotaFor(l, name, tokens+5, ends)
+		l.Quota("w", name, tokens+5, ends)
 		for range 5 {
 			if d := take(); !d.Allowed {
 				t.Fatalf("%d tokens, raised by 5: %+v", tokens, d)
 			}
 		}
 		refused("raised and used up")
-		quotaFor(l, name, 1, ends)
+		l.Quota("w", name, 1, ends)
 		refused("lowered below what was used")
-		quotaFor(l, name, tokens+6, ends)
+		l.Quota("w", name, tokens+6, ends)
 		if d := take(); !d.Allowed {
 			t.Fatalf("%d tokens, raised by one more: %+v", tokens, d)
 		}
 		refused("raised by one more and used up")
 
-		next := quotaFor(l, name+"+1", tokens, ends.Add(time.Hour))
+		next := l.Quota("w", name+"+1", tokens, ends.Add(time.Hour))
 		if d := l.Take(time.Now(), key, nil, next); !d.Allowed || d.Quota.Remaining != tokens-1 {
 			t.Fatalf("the next period: %+v", d)
 		}
 
-		full := quotaFor(l, name+"full", tokens, ends)
+		full := l.Quota("w", name+"full", tokens, ends)
 		slow := l.Bucket(KeyBucket("w", name+"slow"), policy(t, 0.001, 1))
 		l.Take(time.Now(), slow, nil, full)
 		for range 10 {
@@ -106,19 +100,19 @@ func TestAQuotaIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, Options{})
 		ends := time.Now().Add(24 * time.Hour)
-		first := quotaFor(l, "first", 3, ends)
+		first := l.Quota("w", "first", 3, ends)
 		l.Take(time.Now(), nil, nil, first)
 		boottimetest.Pass(24 * time.Hour)
-		if quotaFor(l, "first", 3, ends) != first {
+		if l.Quota("w", "first", 3, ends) != first {
 			t.Fatal("a quota is forgotten before its period is over")
 		}
 		first.Prolong(time.Hour)
 		boottimetest.Pass(time.Hour + time.Second)
-		if quotaFor(l, "first", 3, ends) != first {
+		if l.Quota("w", "first", 3, ends) != first {
 			t.Fatal("a quota is forgotten before its period is over by the clock")
 		}
 		boottimetest.Pass(time.Hour)
-		if quotaFor(l, "first", 3, ends) == first {
+		if l.Quota("w", "first", 3, ends) == first {
 			t.Error("a quota of a period that is over is kept")
 		}
 	})
@@ -131,7 +125,7 @@ func TestCloseAmidACallToAQuota(t *testing.T) {
 			s := &way{virtual: newVirtual()}
 			l := newLimiter(Options{}, s)
 			boottimetest.Pass(3 * time.Second)
-			quota := quotaFor(l, "day", 100, time.Now().Add(time.Hour))
+			quota := l.Quota("w", "day", 100, time.Now().Add(time.Hour))
 			admitted := int64(0)
 			take := func() {
 				if l.Take(time.Now(), nil, nil, quota).Allowed {
@@ -183,7 +177,7 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 				v.count(c.nodes)
 				boottimetest.Pass(3 * time.Second)
 				ends := time.Now().Add(time.Hour)
-				quota := quotaFor(l, "day", 100, ends)
+				quota := l.Quota("w", "day", 100, ends)
 				for range 20 {
 					l.Take(time.Now(), nil, nil, quota)
 				}
@@ -218,85 +212,13 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 	}
 }
 
-// Three nodes on a real Redis, asked by many at once: exactly the quota is admitted, by
-// few calls. Redis keeps it for an hour longer than the period.
-func TestAQuotaOnThreeNodes(t *testing.T) {
-	t.Parallel()
-	_, client := startRedis(t)
-	const tokens = 5_000
-	ends := time.Now().Add(26 * time.Hour)
-	var nodes []*Limiter
-	var quotas []*Counter
-	var keys []*Bucket
-	for i := range 3 {
-		l := open(t, Options{Redis: client, NodeID: fmt.Sprint(i), Budget: patient, FailureMode: FailDeny})
-		nodes = append(nodes, l)
-		quotas = append(quotas, quotaFor(l, "2026-11", tokens, ends))
-		keys = append(keys, l.Bucket(KeyBucket("w", "k"), policy(t, 1_000_000, 1_000_000)))
-	}
-	for _, l := range nodes {
-		counted(t, l, 3)
-	}
-	calls := func() (n uint64) {
-		for _, l := range nodes {
-			n += l.Stats().RedisCalls
-		}
-		return n
-	}
-	var admitted, asked atomic.Int64
-	before := calls()
-	var all sync.WaitGroup
-	for worker := range 12 {
-		all.Go(func() {
-			random := rand.New(rand.NewPCG(uint64(worker), 5))
-			for admitted.Load() < tokens*9/10 {
-				i := random.IntN(3)
-				asked.Add(1)
-				if nodes[i].Take(time.Now(), keys[i], nil, quotas[i]).Allowed {
-					admitted.Add(1)
-				}
-				time.Sleep(time.Duration(random.IntN(1_000)) * time.Microsecond) // the pace of a client
-			}
-		})
-	}
-	all.Wait()
-	t.Logf("%d of %d requests admitted, %.3f calls to Redis for each, for rate and quota",
-		admitted.Load(), asked.Load(), float64(calls()-before)/float64(asked.Load()))
-	eventually(t, "all of it is admitted", func() bool { // what a node holds and does not need goes back
-		for i, l := range nodes {
-			if l.Take(time.Now(), keys[i], nil, quotas[i]).Allowed {
-				admitted.Add(1)
-			}
-		}
-		return admitted.Load() >= tokens
-	})
-	for range 3 {
-		for i, l := range nodes {
-			if d := l.Take(time.Now(), keys[i], nil, quotas[i]); d.Allowed || d.Refused != Quota {
-				t.Fatalf("above the quota: %+v", d)
-			}
-		}
-	}
-	for _, l := range nodes {
-		closeLimiter(t, l)
-	}
-	const key = "{w}:q:2026-11"
-	if count := client.HGetAll(t.Context(), key).Val(); count["total"] != fmt.Sprint(tokens) || len(count) != 1 {
-		t.Errorf("%v", count)
-	}
-	kept := client.PTTL(t.Context(), key).Val()
-	if until := time.Until(ends) + time.Hour; kept > until+2*time.Second || kept < until-5*time.Minute {
-		t.Errorf("Redis keeps it for %v, expected %v", kept, until)
-	}
-}
-
 // A quota that is lowered while Redis is away keeps what was spent meanwhile.
 func TestAQuotaLoweredWithoutRedisKeepsItsDebt(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
 		v.count(1)
 		boottimetest.Pass(3 * time.Second)
 		ends := time.Now().Add(time.Hour)
-		set := func(tokens int64) *Counter { return quotaFor(l, "day", tokens, ends) }
+		set := func(tokens int64) *Counter { return l.Quota("w", "day", tokens, ends) }
 		quota := set(1000)
 		admitted := 0
 		take := func(requests int) {
@@ -338,14 +260,14 @@ func TestALateAnswerDoesNotFillAQuota(t *testing.T) {
 			inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
 				v.count(3)
 				ends := time.Now().Add(time.Hour)
-				used := quotaFor(l, "day", 100, ends)
+				used := l.Quota("w", "day", 100, ends)
 				for range 100 {
 					l.Take(time.Now(), nil, nil, used)
 				}
 				boottimetest.Pass(20 * time.Second)
 				joined := newLimiter(Options{NodeID: "joined"}, v)
 				defer closeLimiter(t, joined)
-				quota := quotaFor(joined, "day", 100, ends)
+				quota := joined.Quota("w", "day", 100, ends)
 				boottimetest.Pass(5 * time.Second)
 				v.oneWay.Store(int64(late))
 				var all sync.WaitGroup

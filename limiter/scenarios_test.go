@@ -120,17 +120,13 @@ func TestSimScenarios(t *testing.T) {
 // A flood that goes on gets all that is in the bucket, even if the rate adds next to nothing.
 func TestSimAFloodGetsTheWholeBucket(t *testing.T) {
 	t.Parallel()
-	for _, l := range []simLimit{{.001, 24}, {100. / 3600, 100}, {.2, 20}, {.5, 100}, {1, 100}, {3, 100}} {
-		for _, nodes := range []int{2, 3, 8, 16} {
-			simulate(t, 5, l.policy(), nodes, FailLocal, func(w *world) {
-				const perSecond, span = 300, 60
-				left := l.burst / 4
-				w.far(400).shared().Level, w.shared().Demand = left*lease.Token, perSecond*lease.DemandSpan/1000
-				w.traffic(steady(perSecond/l.rate), span*1e6)
-				if due := .97*(float64(left)+l.rate*span) - 2; float64(w.admitted) < due || w.over > 1 {
-					t.Errorf("%s, %d nodes: %d admitted, %.1f expected, %.2f over", l, nodes, w.admitted, due, w.over)
-				}
-			})
+	fleets(t, 5, []simLimit{{.001, 24}, {100. / 3600, 100}, {.2, 20}, {.5, 100}, {1, 100}, {3, 100}}, []int{2, 3, 8, 16}, func(w *world) {
+		const requests, span = 300, 60
+		left, rate := w.policy.Burst/4, perSecond(w.policy)
+		w.far(400).shared().Level, w.shared().Demand = left*lease.Token, requests*lease.DemandSpan/1000
+		w.traffic(steady(requests/rate), span*1e6)
+		if due := .97*(float64(left)+rate*span) - 2; float64(w.admitted) < due || w.over > 1 {
+			w.errorf("%d admitted, %.1f expected, %.2f over", w.admitted, due, w.over)
 		}
-	}
+	})
 }

@@ -251,29 +251,18 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 		return replyOf(must1(script.Run(ctx, client, []string{key}, packed(&lease.Call{Policy: p, Need: 1, Nodes: 1})).Int64Slice()))
 	}
 	for name, raw := range damaged {
-		t.Run(name, func(t *testing.T) {
-			key := KeyBucket("damaged", name)
-			must(client.Set(ctx, key, raw, time.Hour).Err())
-			if c := execute(key); c.Granted != 1 || c.Level != 99*lease.Token {
-				t.Errorf("%+v", c)
-			}
-			if b := unpack(t, []byte(client.Get(ctx, key).Val())); !b.sound() {
-				t.Errorf("%+v is stored", b)
-			}
-		})
+		must(client.Set(ctx, name, raw, time.Hour).Err())
+		r := execute(name)
+		if b := unpack(t, []byte(client.Get(ctx, name).Val())); r.Granted != 1 || r.Level != 99*lease.Token || !b.sound() {
+			t.Errorf("%s: %+v, and %+v is stored", name, r, b)
+		}
 	}
-	t.Run("another type", func(t *testing.T) {
-		key := KeyBucket("damaged", "a list")
-		client.LPush(ctx, key, "x")
-		if c := execute(key); c.Granted != 1 {
-			t.Errorf("%+v", c)
-		}
-	})
-	t.Run("a sound one is kept", func(t *testing.T) {
-		key := KeyBucket("damaged", "not")
-		client.Set(ctx, key, stateOf(sound), time.Hour)
-		if c := execute(key); c.Level > 98*lease.Token {
-			t.Errorf("%+v", c)
-		}
-	})
+	client.LPush(ctx, "another type", "x")
+	if r := execute("another type"); r.Granted != 1 {
+		t.Errorf("a list: %+v", r)
+	}
+	client.Set(ctx, "sound", stateOf(sound), time.Hour)
+	if r := execute("sound"); r.Level > 98*lease.Token {
+		t.Errorf("a sound one is not kept: %+v", r)
+	}
 }

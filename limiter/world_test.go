@@ -59,6 +59,7 @@ type node struct {
 	dead         bool
 	stopped      time.Time   // until then it is like a process after SIGSTOP
 	answer       lease.Reply // to its last call
+	run, spent   int64       // of a quota: what it calls itself in it, and what it admitted
 }
 
 // locked lets goroutines share a source of random numbers.
@@ -92,6 +93,22 @@ func simulate(t *testing.T, seed uint64, p Policy, nodes int, mode FailureMode, 
 		}
 		boottimetest.Pass(time.Hour) // whatever waits has ended
 	})
+}
+
+// fleets has f play with fleets of each size under each limit.
+func fleets(t *testing.T, seed uint64, limits []simLimit, sizes []int, f func(w *world)) {
+	t.Helper()
+	for _, l := range limits {
+		for _, nodes := range sizes {
+			simulate(t, seed, l.policy(), nodes, FailLocal, f)
+		}
+	}
+}
+
+// errorf reports a failure of this fleet.
+func (w *world) errorf(format string, args ...any) {
+	w.t.Helper()
+	w.t.Errorf("%s, %d nodes: "+format, append([]any{simLimit{perSecond(w.policy), w.policy.Burst}, len(w.nodes)}, args...)...)
 }
 
 // far has calls take roundTrip, 20 % more or less.
@@ -294,9 +311,14 @@ func (n *node) exchange(ctx context.Context, stop, late *int64, serve func(lost 
 func (n *node) masterOf(string) int { return 0 }
 
 func (n *node) execute(ctx context.Context, calls []*call) error {
-	c, w := calls[0], n.w // there is one bucket
-	if _, beats := c.arguments.(*beat); beats {
+	c, w := calls[0], n.w // there is one bucket, or one quota
+	switch a := c.arguments.(type) {
+	case *beat:
 		return n.exchange(ctx, new(int64), &n.lateBeat, func(bool) { c.answer = w.serve(c) })
+	case *count:
+		n.run = a.run
+		w.calls.Add(1)
+		return n.exchange(ctx, new(int64), new(int64), func(bool) { c.answer = w.serve(c) })
 	}
 	w.calls.Add(1)
 	w.mu.Lock()
