@@ -1,5 +1,5 @@
--- What no node notices before it harms, a row each: its name, whether the doctor fails because of it, how it is if it is fine, what is wrong
--- (NULL = nothing), and what to do. $1 and $2 begin and end the slot's name. $3 are the tables of lists and keys, $4 the most connections of a
+-- What no node notices before it harms, a row each: its name, whether the doctor fails because of it (1), how it is if it is fine, what is
+-- wrong (empty = nothing), and what to do. $1 and $2 begin and end the slot's name. $3 are the tables of lists and keys, $4 the most connections of a
 -- node, $5 how many nodes there are, or are at least.
 WITH database AS (SELECT oid, datconnlimit FROM pg_database WHERE datname = current_database()),
 slot AS (
@@ -35,9 +35,10 @@ lockers AS (
 		AND coalesce(xact_start < clock_timestamp() - interval '1 s', true)
 	GROUP BY h.pid, state, query
 )
-SELECT 'max_slot_wal_keep_size', true, current_setting('max_slot_wal_keep_size'), CASE WHEN keep < 0 THEN 'not set: while no node follows, the slot may fill the primary''s disk' END,
+SELECT subject, effect, fine, coalesce(why, ''), remedy FROM (
+SELECT 'max_slot_wal_keep_size', 1, current_setting('max_slot_wal_keep_size'), CASE WHEN keep < 0 THEN 'not set: while no node follows, the slot may fill the primary''s disk' END,
 	'set max_slot_wal_keep_size to what the disk can spare, and reload' FROM slot
-UNION ALL SELECT 'slot', false, 'followed, ' || retains, CASE WHEN slot_name IS NULL THEN 'there is none'
+UNION ALL SELECT 'slot', 0, 'followed, ' || retains, CASE WHEN slot_name IS NULL THEN 'there is none'
 		WHEN lost THEN 'it retained more WAL than max_slot_wal_keep_size allows, or nobody followed it for long, so Postgres invalidated it'
 		WHEN NOT active THEN 'no node follows it, and it ' || retains
 		WHEN much THEN 'followed, and it ' || retains END,
@@ -45,8 +46,9 @@ UNION ALL SELECT 'slot', false, 'followed, ' || retains, CASE WHEN slot_name IS 
 		WHEN lost THEN 'nothing: the next follower makes a new one; raise max_slot_wal_keep_size if it happens often'
 		WHEN NOT active THEN 'start a node, or see why none follows; `listedge migrate drop-slot` if none will ever run again'
 		ELSE 'see ListedgeRetainedWAL in the runbook' END FROM slot
-UNION ALL SELECT 'locks', false, 'nobody keeps readers of the tables waiting', string_agg(text, '; '),
+UNION ALL SELECT 'locks', 0, 'nobody keeps readers of the tables waiting', string_agg(text, '; '),
 	'let it finish, or ' || coalesce(string_agg(format('SELECT pg_terminate_backend(%s)', pid), '; '), '') FROM lockers
-UNION ALL SELECT subject, false, CASE WHEN most IS NULL THEN 'none' ELSE format('%s connections, %s used, %s not by nodes: enough for %s nodes', most, used, others, (most - others) / $4::int) END,
+UNION ALL SELECT subject, 0, CASE WHEN most IS NULL THEN 'none' ELSE format('%s connections, %s used, %s not by nodes: enough for %s nodes', most, used, others, (most - others) / $4::int) END,
 	CASE WHEN others + nodes * $4::int > most OR used >= most THEN format('%s connections, %s used, %s not by nodes; %s nodes use up to %s', most, used, others, nodes, nodes * $4::int) END,
 	format(raise, others + nodes * $4::int) || ', or lower --database-connections' FROM bounds
+) risk (subject, effect, fine, why, remedy)

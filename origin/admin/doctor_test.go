@@ -17,8 +17,8 @@ func risks(t *testing.T, url string, nodes int) map[string]string {
 	defer conn.Close(t.Context())
 	said := map[string]string{}
 	for _, r := range must1(Risks(t.Context(), conn, "", 21, nodes)) {
-		if said[r.Subject] = r.Fine; r.Why != nil {
-			said[r.Subject] = *r.Why + ": " + r.Remedy
+		if said[r.Subject] = r.Fine; r.Why != "" {
+			said[r.Subject] = r.Why + ": " + r.Remedy
 		}
 	}
 	return said

@@ -50,18 +50,25 @@ func (r *Readiness) Ready(ctx context.Context) error {
 	return r.checkReaders(ctx)
 }
 
+// checkVersion returns an error if the schema lacks a migration. What goose keeps is not asked for if
+// the user lacks the right to read it, which a node does not need.
 func checkVersion(ctx context.Context, conn *pgx.Conn) error {
-	have, known, err := schemaVersion(ctx, conn)
-	if err != nil {
+	var have int64
+	err := conn.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM public.goose_db_version WHERE is_applied`, pgx.QueryExecModeExec).Scan(&have)
+	switch code := postgres.Code(err); {
+	case code == "42501": // insufficient_privilege
+		return nil
+	case err != nil && code != "42P01": // undefined_table: never migrated
 		return fmt.Errorf("read the schema's version: %w", postgres.Classify(err))
 	}
-	if want := wantedVersion(); known && have < want {
-		if err := checkServer(ctx, conn); err != nil { // a migration would not help
-			return err
-		}
-		return remedy.Add(fmt.Errorf("schema is at version %d, this program needs %d", have, want), migrateUp)
+	want := wantedVersion()
+	if have >= want {
+		return nil
 	}
-	return nil
+	if err := checkServer(ctx, conn); err != nil { // a migration would not help
+		return err
+	}
+	return remedy.Add(fmt.Errorf("schema is at version %d, this program needs %d", have, want), migrateUp)
 }
 
 // migrateUp is what to do about a schema that is missing or old.
@@ -71,19 +78,6 @@ const migrateUp = "run `listedge migrate up`"
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// schemaVersion reads the version that goose keeps; 0 = never migrated. known is false
-// if the user lacks the right to read it, which a node does not need.
-func schemaVersion(ctx context.Context, db querier) (version int64, known bool, err error) {
-	err = db.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM public.goose_db_version WHERE is_applied`, pgx.QueryExecModeExec).Scan(&version)
-	switch postgres.Code(err) {
-	case "42501": // insufficient_privilege
-		return 0, false, nil
-	case "42P01": // undefined_table
-		return 0, true, nil
-	}
-	return version, true, err
 }
 
 //go:embed missing_rights.sql
@@ -209,9 +203,9 @@ var doctorSQL string
 // Risk is what a node does not notice in Postgres before it harms.
 type Risk struct {
 	Subject string
-	Grave   bool    // the doctor fails because of it
-	Fine    string  // how it is while there is no risk
-	Why     *string // nil = there is none
+	Effect  int    // of a check of edge/admin: 0 = the doctor warns, 1 = it fails
+	Fine    string // how it is while there is no risk
+	Why     string // empty = there is none
 	Remedy  string
 }
 

@@ -3,10 +3,12 @@ package node
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -15,15 +17,21 @@ import (
 
 	"listedge/cache"
 	"listedge/edge/admin"
+	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/lists"
 	"listedge/internal/remedy"
+	"listedge/limiter"
 	originadmin "listedge/origin/admin"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
 
-// checks is the table of what the node asks about its servers and itself, in the background.
-func (n *Node) checks() []admin.Check {
+// checks ask a node's servers, and the node itself.
+type checks struct{ *Node }
+
+// table is what the node asks in the background, and the doctor once.
+func (n checks) table() []admin.Check {
 	primary, servers := []string{"Postgres", "timeline"}, []string{"Postgres", "Redis"}
 	needs := originadmin.NewReadiness(n.database, n.pages)
 	all := []admin.Check{
@@ -50,7 +58,7 @@ func (n *Node) checks() []admin.Check {
 			Broken: "the certificate is not renewed"})
 	}
 	if n.redis.pages != nil {
-		all = append(all, n.checksOfRedis()...)
+		all = append(all, n.ofRedis()...)
 	}
 	if n.options.FreshnessBound > 0 {
 		all = append(all,
@@ -67,8 +75,8 @@ func (n *Node) checks() []admin.Check {
 	return all
 }
 
-// checksOfRedis are the checks of a node with Redis.
-func (n *Node) checksOfRedis() []admin.Check {
+// ofRedis are the checks of a node with Redis.
+func (n checks) ofRedis() []admin.Check {
 	redis := []string{"Redis"}
 	all := []admin.Check{
 		{Name: "Redis", Run: n.writeRedis, Ask: n.tryRedis, Fine: "the user has all rights that a node needs", Runbook: "ListedgeRedisDown", Light: true,
@@ -95,7 +103,7 @@ func (n *Node) checksOfRedis() []admin.Check {
 
 // toStart makes a check end the node if, before it has passed, the database refuses a setting: the
 // node would never start. Later the servers that serve it may be others.
-func (n *Node) toStart(check func(context.Context) error) func(context.Context) error {
+func (n checks) toStart(check func(context.Context) error) func(context.Context) error {
 	passed := false
 	return func(ctx context.Context) error {
 		err := check(ctx)
@@ -120,7 +128,7 @@ func breakerFailure(what string, open bool) error {
 // pingPostgres returns nil if the primary answers, or an old primary: the check "timeline" says
 // what is wrong with that. It pings on the connections for keys, because those for pages may all
 // be busy.
-func (n *Node) pingPostgres(ctx context.Context) error {
+func (n checks) pingPostgres(ctx context.Context) error {
 	err := postgres.ExplainParameter(n.database.Keys.Ping(ctx), n.database.Keys.Pool.Config().ConnConfig)
 	if err == nil && n.followed.OldTimeline() == nil {
 		err = n.database.WrongServer()
@@ -133,14 +141,14 @@ func (n *Node) pingPostgres(ctx context.Context) error {
 
 // writeRedis returns nil if Redis takes a write. A replica, a full server and one whose user
 // lacks rights answer a ping, and refuse writes.
-func (n *Node) writeRedis(ctx context.Context) error {
+func (n checks) writeRedis(ctx context.Context) error {
 	err := n.redis.limiter.Set(ctx, n.followed.Prefix()+"check:{changes}:"+n.name(), "x", time.Minute).Err()
 	return remedy.Add(err, redisRemedy(err))
 }
 
 // askRedis makes a check of what INFO says of the memory of Redis. If Redis refuses to answer, the
 // check judges an empty answer: a node does not need the right to ask.
-func (n *Node) askRedis(judge func(memory map[string]string) error) func(context.Context) error {
+func (n checks) askRedis(judge func(memory map[string]string) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		text, err := n.redis.limiter.Info(ctx, "memory").Result()
 		if err != nil && !redis.IsPermissionError(err) && !strings.HasPrefix(err.Error(), "ERR ") {
@@ -168,7 +176,7 @@ func maxmemoryFailure(info map[string]string) error {
 }
 
 // askFollower returns what a follower lacks.
-func (n *Node) askFollower(ctx context.Context) error {
+func (n checks) askFollower(ctx context.Context) error {
 	if why := follower.Check(ctx, n.options.ReplicationURL); why != nil {
 		return fmt.Errorf("pages expire after --cache-ttl: %w", why)
 	}
@@ -177,7 +185,7 @@ func (n *Node) askFollower(ctx context.Context) error {
 
 // checkFollower returns nil while heartbeats of a follower arrive in time, or late for at most
 // two seconds (followAgain): a single late one is no outage.
-func (n *Node) checkFollower() error {
+func (n checks) checkFollower() error {
 	if s := n.Cache.Stats(); s.Mode == cache.ModeFollowed || s.Mode == cache.ModeUntrusted && s.ProofAge < s.Bound+followAgain {
 		return nil
 	}
@@ -192,7 +200,7 @@ func (n *Node) checkFollower() error {
 
 // checkTimeline fails while the server of the database is not known to be on the timeline that
 // the fleet follows.
-func (n *Node) checkTimeline() error {
+func (n checks) checkTimeline() error {
 	if !n.followed.KnowsTimeline() {
 		return errors.New("the timeline that the fleet follows is not known yet")
 	}
@@ -202,7 +210,7 @@ func (n *Node) checkTimeline() error {
 // checkFleet returns an error while the fleet of this node's region follows another database
 // than this node. What Redis said last holds while it does not answer; a node that has
 // never read it has nothing to compare with, and may serve.
-func (n *Node) checkFleet(ctx context.Context) error {
+func (n checks) checkFleet(ctx context.Context) error {
 	identity, known := n.followed.Identity()
 	if !known && n.finder.Failure() == nil {
 		return remedy.Add(errors.New("which database this node reads is not known yet"), "see ListedgePostgresDown in the runbook")
@@ -248,4 +256,90 @@ func redisRemedy(err error) string {
 		return "see whether it hangs, whether it speaks TLS if --redis-url says so, and whether the network to it loses packets"
 	}
 	return "check that it runs, and that --redis-url names it"
+}
+
+// followerConnections are those of the follower, which are not in the pools.
+const followerConnections = 2
+
+// Examine runs the checks of a node's servers, without a node: it joins no fleet and follows no
+// changes. It adds what no node notices before it harms a fleet of so many nodes. An error is a
+// setting that cannot work.
+func Examine(ctx context.Context, o Options, nodes int) (s admin.State, err error) {
+	connections := o.DatabaseConnections + postgres.KeyConnections + postgres.UsageConnections + followerConnections
+	o.ReplicationURL = cmp.Or(o.ReplicationURL, o.DatabaseURL)
+	o.FreshnessBound, o.QueryTimeout, o.DatabaseConnections = time.Second, postgres.KeyTimeout, 1
+	n, err := newNode(o)
+	if err != nil {
+		return s, err
+	}
+	defer n.redis.close()
+	err = n.openDatabase(ctx, nil)
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = n.database.Close(ctx) }()
+	soon, cancel := context.WithTimeout(ctx, postgres.ConnectTimeout)
+	defer cancel()
+	server, failed := postgres.IdentifyAt(soon, o.ReplicationURL)
+	if errors.Is(failed, postgres.ErrParameter) {
+		return s, failed
+	}
+	n.finder.Found(server, failed)
+	if n.changes != nil {
+		if epoch, err := n.changes.Epoch(ctx); err == nil && failed == nil {
+			s.Self.Epoch = cmp.Or(epoch, "none")
+			n.followed.ObserveEpoch(epoch)
+		}
+		close(n.followed.Known)
+		claim := fleet.NewClaim(n.redis.log, n.followed)
+		n.claim = func(ctx context.Context) (other string) { other, _ = claim.Other(ctx); return other }
+	}
+	var risks []originadmin.Risk
+	s.Checks = admin.Examine(append(checks{n}.table(), admin.Check{Name: "settings", After: []string{"Postgres"}, Broken: "the settings of Postgres are not read",
+		Ask: func(ctx context.Context) (err error) {
+			risks, err = originadmin.Risks(ctx, n.database.Keys.Pool, o.Region, connections, nodes)
+			return err
+		}}))
+	for _, r := range risks {
+		s.Checks = append(s.Checks, admin.CheckState{Check: admin.Check{Name: r.Subject, Effect: admin.Effect(r.Effect), Fine: r.Fine}, Why: r.Why, Remedy: r.Remedy})
+	}
+	database, _ := n.followed.MarshalText()
+	s.Settings = map[string]any{"database": string(database)}
+	if len(n.wrongSetting) > 0 {
+		err = <-n.wrongSetting
+	}
+	return s, err
+}
+
+// tryRedis sends Redis all commands of nodes, with keys that begin with a prefix that no node uses.
+// It returns why some fail: for lack of rights, all of which it names, or by another error.
+func (n checks) tryRedis(ctx context.Context) (failed error) {
+	if err := n.redis.log.Ping(ctx).Err(); err != nil && !redis.IsPermissionError(err) { // of a pipeline it would be another
+		return remedy.Add(err, redisRemedy(err))
+	}
+	var lacking []string
+	own := n.followed.Prefix() + "doctor-" + rand.Text()
+	pipe := n.redis.log.Pipeline()
+	for _, command := range slices.Concat([][]any{{"ping"}}, cache.RedisCommands(own), limiter.RedisCommands(own), changefeed.RedisCommands(own)) {
+		pipe.Do(ctx, command...)
+	}
+	answers, _ := pipe.Exec(ctx)
+	for _, answer := range answers {
+		switch err := answer.Err(); {
+		case err == nil, err == redis.Nil, redis.HasErrorPrefix(err, "NOSCRIPT"):
+		case redis.IsPermissionError(err):
+			right := "~listedge:*"
+			if _, named, ok := strings.Cut(err.Error(), "run the '"); ok {
+				name, _, _ := strings.Cut(named, "'")
+				right = "+" + name
+			}
+			lacking = append(lacking, right)
+		default: // such as a script that lacks a right
+			failed = cmp.Or(failed, err)
+		}
+	}
+	if slices.Sort(lacking); len(lacking) > 0 {
+		return remedy.Add(errors.New("the user lacks "+strings.Join(slices.Compact(lacking), " ")), "ACL SETUSER with all rights that docs/SECURITY.md lists")
+	}
+	return remedy.Add(failed, redisRemedy(failed))
 }

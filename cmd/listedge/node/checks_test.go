@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -64,14 +65,14 @@ func TestANodeThatHasNotLookedYet(t *testing.T) {
 	if err := reads(); err == nil {
 		t.Errorf("the database was read: %v", err)
 	}
-	if err := n.checkTimeline(); err == nil {
+	if err := (checks{n}).checkTimeline(); err == nil {
 		t.Error("ready")
 	}
 	if err := redis.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	n.look(t)
-	if err := n.checkTimeline(); err != nil {
+	if err := (checks{n}).checkTimeline(); err != nil {
 		t.Error(err)
 	}
 	if err := reads(); err != nil {
@@ -85,7 +86,7 @@ func TestServersThatEnd(t *testing.T) {
 	n, postgres, redis := aNode(t)
 	n.look(t)
 	n.followed.ObserveEpoch(fleet.EpochName{Identity: n.followed.Digest(), Timeline: 2}.String())
-	if n.checkTimeline() == nil {
+	if (checks{n}).checkTimeline() == nil {
 		t.Fatal("not an old primary")
 	}
 	if err := redistest.Client(t, redis).Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {
@@ -95,8 +96,8 @@ func TestServersThatEnd(t *testing.T) {
 		check func(context.Context) error
 		kill  func() error
 	}{
-		"an old primary": {n.pingPostgres, func() error { return postgres.Kill(syscall.SIGQUIT) }},
-		"Redis, which refuses to name its policy": {n.askRedis(evictionFailure), redis.Kill},
+		"an old primary": {checks{n}.pingPostgres, func() error { return postgres.Kill(syscall.SIGQUIT) }},
+		"Redis, which refuses to name its policy": {checks{n}.askRedis(evictionFailure), redis.Kill},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := c.check(t.Context()); err != nil {
@@ -109,5 +110,32 @@ func TestServersThatEnd(t *testing.T) {
 				t.Error("it has ended, and is fine")
 			}
 		})
+	}
+}
+
+// Errors that Redis has no word of their own for are told apart by their texts. A Redis without XTRIM
+// MINID, as before 6.2, says so by a syntax error.
+func TestRedisOfOldVersions(t *testing.T) {
+	_, client := redistest.Start(t)
+	for command, want := range map[string]string{"xtrim listedge:log newest 1-1": "use Redis 6.2 or later", "unlink2 a": "if this is a Sentinel",
+		"cluster info": "this is no Cluster"} {
+		t.Run(command, func(t *testing.T) {
+			var words []any
+			for word := range strings.FieldsSeq(command) {
+				words = append(words, word)
+			}
+			err := client.Do(t.Context(), words...).Err()
+			if do := redisRemedy(err); err == nil || !strings.Contains(do, want) {
+				t.Errorf("%v: %q", err, do)
+			}
+		})
+	}
+}
+
+// A Redis without INFO, as that of some providers, is not taken for one that evicts or is down.
+func TestARedisThatDoesNotKnowInfo(t *testing.T) {
+	n := &Node{redis: redisClients{limiter: redistest.Client(t, sandboxtest.Redis(t, "--rename-command", "INFO", ""))}}
+	if err := (checks{n}).askRedis(evictionFailure)(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

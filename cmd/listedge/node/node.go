@@ -219,7 +219,7 @@ func (n *Node) openAdmin() {
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
-	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, n.checks()...)
+	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, checks{n}.table()...)
 	n.metrics.Collect(func() metrics.Snapshot {
 		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: n.pages.Stats(), Keys: n.server.Keys.Stats(), Usage: n.usage.Stats(),
 			KeyBreakerOpen: n.keys.BreakerOpen(), Ready: n.health.Ready(), Checks: n.health.Metrics(), CertificateExpiry: n.certificate.expiry(),
