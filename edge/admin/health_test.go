@@ -20,6 +20,16 @@ func healthOf(checks ...Check) *Health {
 	return NewHealth(slog.New(slog.DiscardHandler), func() string { return "followed" }, checks...)
 }
 
+// start runs a health until stop is called, or the test ends.
+func start(t *testing.T, h *Health) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); h.Run(ctx) }()
+	stop = func() { cancel(); <-ended }
+	t.Cleanup(stop)
+	return stop
+}
+
 // watching runs the health of one dependency, whose check returns the error that failure holds.
 func watching(t *testing.T, failure *atomic.Pointer[error]) *Health {
 	w := healthOf(Check{Name: "Postgres", Light: true, Runbook: "ListedgePostgresDown", Run: func(context.Context) error {
@@ -28,11 +38,20 @@ func watching(t *testing.T, failure *atomic.Pointer[error]) *Health {
 		}
 		return nil
 	}})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); w.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-ended })
+	start(t, w)
 	return w
+}
+
+// logging makes the health log into what it returns, without times.
+func logging(h *Health) *strings.Builder {
+	var log strings.Builder
+	h.logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	return &log
 }
 
 func TestStatesOfChecks(t *testing.T) {
@@ -103,15 +122,12 @@ func TestStatesOfChecks(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 			w := healthOf(Check{Name: "a", Runbook: "A", Run: hangs}, Check{Name: "b", Runbook: "B", Run: func(context.Context) error { return nil }})
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			go func() { defer close(ended); w.Run(ctx) }()
+			stop := start(t, w)
 			boottimetest.Pass(10 * time.Second)
 			if s := w.States(); s[0].Up || s[0].Why != "no answer in time" || !s[1].Up {
 				t.Errorf("%+v", s)
 			}
-			cancel()
-			<-ended
+			stop()
 		})
 	})
 }
@@ -133,7 +149,6 @@ func TestReadiness(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var now atomic.Pointer[error]
 				now.Store(new(error))
-				var log strings.Builder
 				h := healthOf(Check{Name: "It", Effect: c.effect, Run: func(ctx context.Context) error {
 					if *now.Load() == hangs {
 						<-ctx.Done()
@@ -141,7 +156,7 @@ func TestReadiness(t *testing.T) {
 					}
 					return *now.Load()
 				}})
-				h.logger = slog.New(slog.NewTextHandler(&log, nil))
+				log := logging(h)
 				expect := func(ready bool, it string) {
 					t.Helper()
 					if r := h.Readiness(); r.Ready != ready || h.Ready() != ready || len(r.Checks) != 1 || r.Checks["it"] != it {
@@ -149,9 +164,7 @@ func TestReadiness(t *testing.T) {
 					}
 				}
 				expect(false, "not checked yet")
-				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan struct{})
-				go func() { defer close(ended); h.Run(ctx) }()
+				stop := start(t, h)
 				for _, step := range []struct {
 					now   error
 					ready bool
@@ -163,8 +176,7 @@ func TestReadiness(t *testing.T) {
 				}
 				h.Drain()
 				expect(false, "ok")
-				cancel()
-				<-ended
+				stop()
 				if strings.Count(log.String(), "\n") != c.reports {
 					t.Errorf("%d reports are wanted:\n%s", c.reports, log.String())
 				}
@@ -175,21 +187,17 @@ func TestReadiness(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var now atomic.Pointer[error]
 			now.Store(&wrong)
-			var log strings.Builder
 			h := healthOf(Check{Name: "It", Effect: Starts, Run: func(context.Context) error { return *now.Load() }})
-			h.logger = slog.New(slog.NewTextHandler(&log, nil))
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			go func() { defer close(ended); h.Run(ctx) }()
+			log := logging(h)
+			stop := start(t, h)
 			boottimetest.Pass(reportAfter / 2)
-			if said := logged(h, &log); said != "" {
+			if said := logged(h, log); said != "" {
 				t.Errorf("it says at once: %s", said)
 			}
 			boottimetest.Pass(10 * reportAfter)
 			now.Store(new(error))
 			boottimetest.Pass(startInterval)
-			cancel()
-			<-ended
+			stop()
 			if said := strings.Split(log.String(), "\n"); len(said) != 5 || !strings.Contains(said[0], "error=wrong") ||
 				!strings.Contains(said[1], `msg="not ready" failing=it`) || !strings.Contains(said[3], "msg=ready failing=none") {
 				t.Errorf("%q", said)
@@ -201,9 +209,8 @@ func TestReadiness(t *testing.T) {
 // "not ready" names a server that hangs: it is not logged before that is known.
 func TestAStartThatHangsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
 		h := healthOf(Check{Name: "It", Effect: Starts, Run: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
-		h.logger = slog.New(slog.NewTextHandler(&log, nil))
+		log := logging(h)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*reportAfter)
 		defer cancel()
 		if h.Run(ctx); strings.Count(log.String(), "\n") != 2 || !strings.Contains(log.String(), `msg="not ready" failing=it`) {
@@ -227,18 +234,10 @@ func TestChecksAreLogged(t *testing.T) {
 		starts, fails, fine := errors.New("starts"), errors.New("away"), error(nil)
 		started.Store(&starts)
 		it.Store(&fails)
-		var log strings.Builder
 		h := healthOf(Check{Name: "Start", Effect: Starts, Run: func(context.Context) error { return *started.Load() }, Broken: "no start"},
 			Check{Name: "It", Run: func(context.Context) error { return *it.Load() }, Broken: "it is down", Runbook: "ItIsDown"})
-		h.logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
-		}}))
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); h.Run(ctx) }()
+		log := logging(h)
+		stop := start(t, h)
 		boottimetest.Pass(startInterval / 2) // all that follows happens between two runs
 		const noStart = `level=WARN msg="no start" error=starts remedy=""` + "\n"
 		const down, up = `level=WARN msg="it is down" error=away remedy="see ItIsDown in the runbook"` + "\n", "level=INFO msg=\"no longer: it is down\"\n"
@@ -258,12 +257,11 @@ func TestChecksAreLogged(t *testing.T) {
 			started.Store(step.start)
 			it.Store(step.now)
 			boottimetest.Pass(step.checks * checkInterval)
-			if got := logged(h, &log); got != step.log {
+			if got := logged(h, log); got != step.log {
 				t.Errorf("%s: %s, want %s", step.name, got, step.log)
 			}
 		}
-		cancel()
-		<-ended
+		stop()
 	})
 }
 
