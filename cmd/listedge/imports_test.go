@@ -17,7 +17,7 @@ import (
 // The rule of imports. Test files may import anything.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower",
+		"cmd/listedge": {"cmd/listedge/doctor", "cmd/listedge/node", "edge/admin", "limiter", "origin/apikey", "origin/admin", "origin/audit", "origin/follower",
 			"origin/postgres", "origin/usage",
 			"internal/lists", "internal/redact", "internal/remedy", "internal/sandbox"},
 		"cmd/listedge/doctor": {"cmd/listedge/node", "edge/admin", "cache", "origin/postgres", "internal/remedy"},

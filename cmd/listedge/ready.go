@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"listedge/cmd/listedge/doctor"
+	"listedge/edge/admin"
 )
 
 const (
@@ -27,7 +31,7 @@ func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
 	defer cancel()
 	for {
 		asking, cancel := context.WithTimeout(ctx, readyTimeout)
-		err := c.Node.Ready(asking)
+		err := ready(asking, c.Node)
 		cancel()
 		if err == nil {
 			fmt.Fprintln(t.out, "ready")
@@ -39,4 +43,25 @@ func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
 		case <-time.After(readyPause):
 		}
 	}
+}
+
+// ready returns nil if the node is ready, and otherwise says why it is not.
+func ready(ctx context.Context, node doctor.AdminURL) error {
+	var r admin.Readiness
+	if err := node.Get(ctx, "readyz", &r); err != nil {
+		return fmt.Errorf("ask the node: %w", err)
+	}
+	if r.Ready {
+		return nil
+	}
+	var why []string
+	for _, name := range slices.Sorted(maps.Keys(r.Checks)) {
+		if what := r.Checks[name]; what != "ok" {
+			why = append(why, name+": "+what)
+		}
+	}
+	if r.Draining {
+		why = []string{"draining"}
+	}
+	return fmt.Errorf("not ready: %s", strings.Join(why, "; "))
 }

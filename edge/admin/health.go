@@ -185,7 +185,8 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 		s.failing, s.Why, s.Remedy = time.Time{}, "", ""
 		return
 	}
-	if s.failed = time.Now(); s.failing.IsZero() {
+	s.failed = time.Now()
+	if s.failing.IsZero() {
 		s.failing = began
 		return
 	}
@@ -220,7 +221,8 @@ func (h *Health) log(late bool) {
 		if down == s.logged || s.Follows || !late {
 			continue
 		}
-		if s.logged = down; down {
+		s.logged = down
+		if down {
 			h.logger.Warn(s.Broken, "error", s.Why, "remedy", s.WhatToDo())
 		} else {
 			h.logger.Info("no longer: " + s.Broken)

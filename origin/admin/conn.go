@@ -309,10 +309,12 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 	var before, after Key
 	made, err := c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (made Key, done audit.Act, err error) {
 		// The lock comes first: a statement that waits for it may have read the clock before.
-		if _, err = tx.Exec(ctx, `SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil {
+		_, err = tx.Exec(ctx, `SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id)
+		if err != nil {
 			return made, done, fmt.Errorf("%s: %w", doing, postgres.WithSchemaHint(err))
 		}
-		if before, err = working(ctx, tx, doing, id); err != nil {
+		before, err = working(ctx, tx, doing, id)
+		if err != nil {
 			return made, done, err
 		}
 		made, err = one[Key](ctx, tx, doing,
@@ -384,7 +386,8 @@ func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Durati
 
 // UsageSince returns since when nodes count usage.
 func (c *Conn) UsageSince(ctx context.Context) (since time.Time, err error) {
-	if err = c.conn.QueryRow(ctx, `SELECT written_at FROM usage_writers WHERE batch = 0`).Scan(&since); err != nil {
+	err = c.conn.QueryRow(ctx, `SELECT written_at FROM usage_writers WHERE batch = 0`).Scan(&since)
+	if err != nil {
 		err = fmt.Errorf("read since when usage is counted: %w", postgres.WithSchemaHint(err))
 	}
 	return since, err

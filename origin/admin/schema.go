@@ -62,10 +62,11 @@ func MigrateUp(ctx context.Context, url string) (done []string, err error) {
 		err = errors.Join(err, failed)
 	}
 	if err == nil {
-		var published string
-		if published, err = makePublication(ctx, url); published != "" {
+		published, failed := makePublication(ctx, url)
+		if published != "" {
 			done = append(done, published)
 		}
+		err = failed
 	}
 	if err != nil {
 		err = fmt.Errorf("migrate up: %w", err)
@@ -141,7 +142,8 @@ func makePublication(ctx context.Context, url string) (done string, err error) {
 	}
 	defer c.Close()
 	done, err = act(ctx, c, func(tx pgx.Tx) (did string, a audit.Act, err error) {
-		if _, err = tx.Exec(ctx, strings.ReplaceAll(publicationSQL, "TABLES", lists.TablesSQL)); err == nil {
+		_, err = tx.Exec(ctx, strings.ReplaceAll(publicationSQL, "TABLES", lists.TablesSQL))
+		if err == nil {
 			err = tx.QueryRow(ctx, `SELECT current_setting('listedge.did')`).Scan(&did)
 		}
 		if err == nil && did == "" {

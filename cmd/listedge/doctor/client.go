@@ -7,15 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
-	"sync"
-
-	"listedge/edge/admin"
 )
 
 // AdminURL is the address of a node's admin listener.
@@ -56,35 +51,6 @@ func (u AdminURL) nodes(ctx context.Context) (all []AdminURL) {
 	return all
 }
 
-// nodeState is what a node's admin listener says of the node.
-type nodeState struct {
-	name string
-	err  error // why the node could not be read
-	admin.State
-}
-
-// readNodes reads the state of all nodes that the URLs mean, each once, sorted by address.
-func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
-	var calls sync.WaitGroup
-	var mu sync.Mutex // guards all
-	for _, u := range urls {
-		calls.Go(func() {
-			for _, one := range u.nodes(ctx) {
-				calls.Go(func() {
-					n := nodeState{name: one.Host}
-					n.err = one.Get(ctx, "state", &n.State)
-					mu.Lock()
-					defer mu.Unlock()
-					all = append(all, n)
-				})
-			}
-		})
-	}
-	calls.Wait()
-	slices.SortFunc(all, func(a, b nodeState) int { return cmp.Compare(a.name, b.name) })
-	return slices.CompactFunc(all, func(a, b nodeState) bool { return a.name == b.name })
-}
-
 // client is for requests to nodes. It uses no proxy: they are in the same network.
 var client = &http.Client{Transport: &http.Transport{}}
 
@@ -112,25 +78,4 @@ func (u AdminURL) Get(ctx context.Context, path string, to any) error {
 		return fmt.Errorf("/%s is not the response of a node (%s): %w", path, response.Status, err)
 	}
 	return nil
-}
-
-// Ready returns nil if the node is ready, and otherwise says why it is not.
-func (u AdminURL) Ready(ctx context.Context) error {
-	var r admin.Readiness
-	if err := u.Get(ctx, "readyz", &r); err != nil {
-		return fmt.Errorf("ask the node: %w", err)
-	}
-	if r.Ready {
-		return nil
-	}
-	var why []string
-	for _, name := range slices.Sorted(maps.Keys(r.Checks)) {
-		if what := r.Checks[name]; what != "ok" {
-			why = append(why, name+": "+what)
-		}
-	}
-	if r.Draining {
-		why = []string{"draining"}
-	}
-	return fmt.Errorf("not ready: %s", strings.Join(why, "; "))
 }

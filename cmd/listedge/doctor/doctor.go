@@ -69,6 +69,35 @@ func Examine(ctx context.Context, o node.Options, urls []AdminURL) ([]Finding, e
 	return append(found, compareNodes(nodes, here)...), nil
 }
 
+// nodeState is what a node's admin listener says of the node.
+type nodeState struct {
+	name string
+	err  error // why the node could not be read
+	admin.State
+}
+
+// readNodes reads the state of all nodes that the URLs mean, each once, sorted by address.
+func readNodes(ctx context.Context, urls []AdminURL) (all []nodeState) {
+	var calls sync.WaitGroup
+	var mu sync.Mutex // guards all
+	for _, u := range urls {
+		calls.Go(func() {
+			for _, one := range u.nodes(ctx) {
+				calls.Go(func() {
+					n := nodeState{name: one.Host}
+					n.err = one.Get(ctx, "state", &n.State)
+					mu.Lock()
+					defer mu.Unlock()
+					all = append(all, n)
+				})
+			}
+		})
+	}
+	calls.Wait()
+	slices.SortFunc(all, func(a, b nodeState) int { return cmp.Compare(a.name, b.name) })
+	return slices.CompactFunc(all, func(a, b nodeState) bool { return a.name == b.name })
+}
+
 func (n *nodeState) untrusted() bool { return n.Self.Mode == cache.ModeUntrusted.String() }
 
 // check reports whether the node answers, is ready, and serves fresh pages.

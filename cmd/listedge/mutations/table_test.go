@@ -356,7 +356,7 @@ var mutations = []struct {
 		{"a node answers before it has looked", "TestANodeThatHasNotLookedYet",
 			without("cmd/listedge/node: newNode", ", Known: known")},
 		{"a node is ready before it has looked", "TestANodeThatHasNotLookedYet",
-			replaced("cmd/listedge/node: Node.checkTimeline", `errors.New("the timeline that the fleet follows is not known yet")`, "nil")},
+			replaced("cmd/listedge/node: checks.checkTimeline", `errors.New("the timeline that the fleet follows is not known yet")`, "nil")},
 	}},
 	{"cache/replica", []mutation{
 		{"merged at once", "TestModel",

@@ -338,7 +338,8 @@ func (n checks) tryRedis(ctx context.Context) (failed error) {
 			failed = cmp.Or(failed, err)
 		}
 	}
-	if slices.Sort(lacking); len(lacking) > 0 {
+	slices.Sort(lacking)
+	if len(lacking) > 0 {
 		return remedy.Add(errors.New("the user lacks "+strings.Join(slices.Compact(lacking), " ")), "ACL SETUSER with all rights that docs/SECURITY.md lists")
 	}
 	return remedy.Add(failed, redisRemedy(failed))
