@@ -3,7 +3,6 @@ package origin
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -14,69 +13,38 @@ import (
 	"listedge/internal/page"
 )
 
-// churn changes a list during walks. It inserts, activates, deactivates and deletes rows, and
-// updates columns that neither order rows nor are searched. So it never moves a row. It never
-// changes the rows that the test protects.
-type churn struct {
-	conn    *pgx.Conn
-	random  *rand.Rand
-	next    int // the number of the next row to insert
-	touched []int
-	changes atomic.Int64
-}
-
-func (c *churn) run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		if err := c.change(); err != nil {
-			return err
-		}
-		c.changes.Add(1)
-	}
-	return nil
-}
-
-func (c *churn) change() error {
-	sql, args := []string{
-		`DELETE FROM items WHERE workspace_id = $1 AND id = $2`, `UPDATE items SET active = NOT active WHERE workspace_id = $1 AND id = $2`,
-		`UPDATE items SET stock_on_hand = 2 - stock_on_hand WHERE workspace_id = $1 AND id = $2`,
-		`UPDATE items SET cost_price = cost_price + 1, unit = 'edited' WHERE workspace_id = $1 AND id = $2`,
-	}[c.random.IntN(4)], []any{ourWorkspace, awkwardID(c.touched[c.random.IntN(len(c.touched))])}
-	if c.random.IntN(5) == 0 {
-		c.next++
-		c.touched = append(c.touched, c.next)
-		sql = `INSERT INTO items (workspace_id, id, name, track_stock, reorder_point, created_at)
-			VALUES ($1, $2, $3, true, 1, '2026-01-01Z'::timestamptz + $4 * interval '1 second')`
-		args = []any{ourWorkspace, awkwardID(c.next), fmt.Sprintf("Row %c", 'A'+c.random.IntN(26)), c.random.IntN(40)}
-	}
-	_, err := c.conn.Exec(context.Background(), sql, args...)
-	return err
-}
-
-// Every third row never changes; the others come and go. Names and moments are
+// Rows with a unit never change; the others come and go, and no row moves. Names and moments are
 // few, so that most neighbours are ties and only their ids order them.
 func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 	t.Parallel()
-	const rows = 300
 	url := newDatabase(t)
-	conn := connect(t, url)
-	c := &churn{conn: connect(t, url), random: rand.New(rand.NewPCG(5, 6)), next: rows}
-	var all []*row
+	var rows []*row
 	stayed := map[string]bool{}
-	for n := range rows {
+	for n := range 300 {
 		r := newItem(ourWorkspace, awkwardID(n), fmt.Sprintf("Row %c", 'a'+n%26))
 		r.set("createdAt", fmt.Sprintf("2026-01-01T00:00:%02d.000Z", n%40)).set("trackStock", true).set("reorderPoint", "1")
-		all = append(all, r)
 		if n%3 == 0 {
-			stayed[r.id()] = true
-		} else {
-			c.touched = append(c.touched, n)
+			stayed[r.set("unit", "stays").id()] = true
 		}
+		rows = append(rows, r)
 	}
-	insert(t, conn, lists.Items, all...)
+	insert(t, connect(t, url), lists.Items, rows...)
 
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- c.run(ctx) }()
+	writer, ended, changes := connect(t, url), make(chan error, 1), atomic.Int64{}
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		var err error
+		for err == nil && ctx.Err() == nil {
+			_, err = writer.Exec(context.Background(), []string{
+				"UPDATE items SET active = NOT active, stock_on_hand = 2 - stock_on_hand WHERE unit IS NULL AND random() < 0.03",
+				"UPDATE items SET cost_price = cost_price + 1 WHERE unit IS NULL AND random() < 0.03",
+				"DELETE FROM items WHERE unit IS NULL AND random() < 0.01",
+				`INSERT INTO items (workspace_id, name, track_stock, reorder_point, created_at) SELECT 'aaaaaaaa-0000-4000-8000-000000000001',
+					'Row ' || chr(65 + (random() * 25)::int), true, 1, '2026-01-01Z'::timestamptz + random() * interval '40 s' FROM generate_series(1, 2)`,
+			}[changes.Add(1)%4], pgx.QueryExecModeExec)
+		}
+		ended <- err
+	}()
 	o := openOrigin(t, url)
 	for _, q := range []page.Query{
 		{}, {Filter: lists.Low}, {Search: "row"}, {Search: "w"},
@@ -84,23 +52,25 @@ func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 	} {
 		q.Workspace = ourWorkspace
 		for _, q.Limit = range []int{1, 7, 50} {
-			before, seen := c.changes.Load(), map[string]int{}
+			before, seen := changes.Load(), map[string]int{}
 			for _, id := range walk(t, o, q, nil) {
-				if seen[id]++; seen[id] > 1 {
+				seen[id]++
+			}
+			for id, n := range seen {
+				if n > 1 {
 					t.Errorf("%s: row %s seen twice", describe(q), id)
 				}
 			}
 			for id := range stayed {
-				if seen[id] != 1 {
-					t.Errorf("%s: row %s was there throughout and was seen %d times", describe(q), id, seen[id])
+				if seen[id] == 0 {
+					t.Errorf("%s: row %s was there throughout and was not seen", describe(q), id)
 				}
 			}
-			eventually(t, "a change", func() bool { return c.changes.Load() > before || len(ended) > 0 })
+			eventually(t, "a change", func() bool { return changes.Load() > before || len(ended) > 0 })
 		}
 	}
 	stop()
 	must(<-ended)
-	t.Logf("%d changes", c.changes.Load())
 }
 
 // The row of a cursor is deleted, renamed or made another's before

@@ -81,54 +81,51 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	}
 }
 
-// A query that the server ends is slow, and says nothing against the server.
-func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
+// Neither a query that the server ends, nor a caller that gives up, be it that it waited in the queue
+// for most of its time, says anything against the server.
+func TestSlowQueriesAreTimeoutsAndOpenNoBreaker(t *testing.T) {
 	t.Parallel()
-	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: 150 * time.Millisecond}), nil)
-	release := lockItems(t, url)
-	defer release()
-	for range 5 {
-		if _, err := o.Fetch(context.Background(), anyPage, ""); !errors.Is(err, page.ErrTimeout) || errors.Is(err, page.ErrUnavailable) {
-			t.Fatalf("%v", err)
-		}
-	}
-	contacts := page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
-	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
-		t.Errorf("another list: %v, %+v", err, o.Stats())
-	}
-	release()
-	if _, err := o.Fetch(context.Background(), anyPage, ""); err != nil {
-		t.Error(err)
-	}
-	if s := o.Stats(); s.Fetches["timeout"] != 5 || s.Fetches["failed"] != 0 || s.Fetches["ok"] != 2 {
-		t.Errorf("%+v", s)
-	}
-}
-
-// Callers that give up, be it that they waited in the queue for most of their
-// time, say nothing against the server either.
-func TestCancelledCallersOpenNoBreaker(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url}), nil)
-	release := lockItems(t, url)
-	defer release()
-	for n := range 6 {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-		if n%2 == 0 {
-			ctx, cancel = context.WithCancel(ctx)
+	type call func() (context.Context, context.CancelFunc)
+	for name, c := range map[string]struct {
+		server time.Duration
+		caller call
+	}{
+		"the server ends it": {150 * time.Millisecond, func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) }},
+		"its time is over": {0, func() (context.Context, context.CancelFunc) {
+			return context.WithTimeout(context.Background(), 20*time.Millisecond)
+		}},
+		"the caller gives up": {0, func() (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(context.Background())
 			time.AfterFunc(10*time.Millisecond, cancel)
-		}
-		_, err := o.Fetch(ctx, anyPage, "")
-		cancel()
-		if !errors.Is(err, page.ErrTimeout) || errors.Is(err, page.ErrUnavailable) || !errors.Is(err, ctx.Err()) {
-			t.Errorf("%v", err)
-		}
-	}
-	contacts := page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
-	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
-		t.Errorf("another list: %v, %+v", err, o.Stats())
+			return ctx, cancel
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := newDatabase(t)
+			o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: c.server}), nil)
+			release := lockItems(t, url)
+			defer release()
+			for range 5 {
+				ctx, cancel := c.caller()
+				_, err := o.Fetch(ctx, anyPage, "")
+				if !errors.Is(err, page.ErrTimeout) || errors.Is(err, page.ErrUnavailable) || ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+					t.Errorf("%v", err)
+				}
+				cancel()
+			}
+			contacts := page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
+			if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
+				t.Errorf("another list: %v, %+v", err, o.Stats())
+			}
+			release()
+			if _, err := o.Fetch(context.Background(), anyPage, ""); err != nil {
+				t.Error(err)
+			}
+			if s := o.Stats(); s.Fetches["failed"] != 0 || s.Fetches["ok"] != 2 {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }
 

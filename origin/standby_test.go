@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -258,35 +257,4 @@ func answerOfStandby(t *testing.T, o *Origin, q page.Query, p changefeed.Proof) 
 		return !errors.Is(err, page.ErrUnavailable) && !errors.Is(err, page.ErrTimeout)
 	})
 	return rows, err
-}
-
-// Where the database's URL names several servers, the one that is no primary
-// never replaces it: its pages would be taken for the primary's.
-func TestSeveralServersInOneURL(t *testing.T) {
-	primary := sandboxtest.Postgres(t)
-	ownDatabase(t, primary)
-	standby := sandboxtest.Standby(t, primary, map[string]string{"recovery_min_apply_delay": "1h"})
-	o := openOrigin(t, strings.Replace(primary.URL("listedge"), primary.Addr(), primary.Addr()+","+standby.Addr(), 1))
-	query := page.Query{Workspace: number(1), Collection: lists.Items, Limit: 50}
-	rows := func() (int, error) {
-		rows, err := o.Fetch(within(t, patience), query, "")
-		return len(rows.Rows), err
-	}
-	if n, err := rows(); err != nil || n != 0 {
-		t.Fatal(n, err)
-	}
-	must(primary.Kill(syscall.SIGQUIT))
-	eventually(t, "its connections are gone", func() bool { _, err := rows(); return err != nil })
-	for range 7 { // the first two open the breaker
-		eventually(t, "a query of a server", func() bool {
-			n, err := rows()
-			if !errors.Is(err, page.ErrUnavailable) {
-				t.Errorf("%d rows of the standby: %v", n, err)
-			}
-			return err == nil || !strings.Contains(err.Error(), "one at a time")
-		})
-	}
-	must(primary.Restart(t.Context()))
-	execOn(t, primary.URL("listedge"), "INSERT INTO items (workspace_id, name) VALUES ('00000000-0000-4000-8000-000000000001', 'new')")
-	eventually(t, "pages of the primary", func() bool { n, err := rows(); return err == nil && n == 1 })
 }
