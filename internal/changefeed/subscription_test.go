@@ -306,49 +306,6 @@ func TestHowOftenTheEpochIsRead(t *testing.T) {
 	})
 }
 
-// Through Redis and in process: while heartbeats are sent, subscribers get proofs, and the
-// proofs advance.
-func TestSubscribersProve(t *testing.T) {
-	_, client := startRedis(t)
-	for name, log := range map[string]Log{"local": changefeed.NewLocal(), "redis": changefeed.NewRedis(client, shop())} {
-		t.Run(name, func(t *testing.T) {
-			turn(t, log, "e")
-			proofs := make(chan Proof, 1000)
-			_, stop := subscribe(t, log, &proofsTo{to: proofs})
-			defer stop()
-			last := Position{}
-			deadline := time.After(patient)
-			for n, proven := uint64(1), 0; proven < 3; n++ {
-				before := time.Now()
-				add(t, log, "e", heartbeat(1, n, last, "5:5:"))
-				last = at(1, n)
-				select {
-				case p := <-proofs:
-					if p.Moment.After(before) || p.At.Compare(last) > 0 {
-						t.Fatalf("%+v proves a moment behind its heartbeat's, %s", p, before)
-					}
-					proven++
-				case <-time.After(5 * time.Millisecond): // the pace of heartbeats
-				case <-deadline:
-					t.Fatal("nothing is proven")
-				}
-			}
-		})
-	}
-}
-
-// proofsTo hands proofs on.
-type proofsTo struct {
-	recorder
-	to chan Proof
-}
-
-func (p *proofsTo) Beat(b changefeed.Beat) {
-	if !b.Moment.IsZero() {
-		p.to <- b.Proof
-	}
-}
-
 // Two nodes, one of which is led to a server that has become a replica: it has no
 // proof, and gets another reader.
 func TestASubscriberReadsWhereTheLogIsWritten(t *testing.T) {

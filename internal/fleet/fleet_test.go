@@ -1,33 +1,34 @@
-package fleet
+package fleet_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
+	"listedge/internal/fleet"
 	"listedge/internal/sandbox/redistest"
 )
 
 var (
-	ofShop  = Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
-	ofCopy  = Identity{System: "7400000000000000001", Database: 16385, Name: "copy"}
-	another = []Identity{
+	ofShop  = fleet.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
+	ofCopy  = fleet.Identity{System: "7400000000000000001", Database: 16385, Name: "copy"}
+	another = []fleet.Identity{
 		ofCopy,
 		{System: "7400000000000000002", Database: 16384, Name: "shop"},
 	}
 )
 
-func followed(identity Identity, timeline uint32) *Followed {
-	f := &Followed{}
-	f.SetServer(Server{Identity: identity, Timeline: timeline})
+func followed(identity fleet.Identity, timeline uint32) *fleet.Followed {
+	f := &fleet.Followed{}
+	f.SetServer(fleet.Server{Identity: identity, Timeline: timeline})
 	return f
 }
 
 // shop is a node's that has found the database.
-func shop() *Followed { return followed(ofShop, 1) }
+func shop() *fleet.Followed { return followed(ofShop, 1) }
 
-func epochOf(identity Identity, timeline uint32) string {
-	return EpochName{identity.Digest(), timeline, "run", "published", "random"}.String()
+func epochOf(identity fleet.Identity, timeline uint32) string {
+	return fleet.EpochName{identity.Digest(), timeline, "run", "published", "random"}.String()
 }
 
 func TestIdentitiesAreToldApart(t *testing.T) {
@@ -44,12 +45,12 @@ func TestIdentitiesAreToldApart(t *testing.T) {
 }
 
 func TestEpochNames(t *testing.T) {
-	n := EpochName{"shop", 4294967295, "run", "published", "random"}
-	if got, ok := ParseEpoch(n.String()); !ok || got != n {
+	n := fleet.EpochName{"shop", 4294967295, "run", "published", "random"}
+	if got, ok := fleet.ParseEpoch(n.String()); !ok || got != n {
 		t.Errorf("%+v, %t", got, ok)
 	}
 	for _, other := range []string{"", "a", "run.published.random", "a.x.b.c.d", "a.-1.b.c.d", "a.4294967296.b.c.d", "a.1.b.c.d.e"} {
-		if got, ok := ParseEpoch(other); ok {
+		if got, ok := fleet.ParseEpoch(other); ok {
 			t.Errorf("%q is %+v", other, got)
 		}
 	}
@@ -60,7 +61,7 @@ func TestEpochNames(t *testing.T) {
 func TestWhichEpochsAreRead(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		identity Identity // of the node
+		identity fleet.Identity // of the node
 		server   uint32
 		seen     []string
 		epoch    string
@@ -89,7 +90,7 @@ func TestWhichEpochsAreRead(t *testing.T) {
 			if (err != nil) != c.old {
 				t.Error(err)
 			}
-			if timeline := (*TimelineError)(nil); c.old &&
+			if timeline := (*fleet.TimelineError)(nil); c.old &&
 				(!errors.As(err, &timeline) || !strings.Contains(f.OldTimelineRemedy(), "listedge:{changes}:"+ofShop.Digest()+":epoch")) {
 				t.Error(err)
 			}
@@ -105,16 +106,16 @@ func TestWhatIsFoundAnew(t *testing.T) {
 	if f.OldTimeline() == nil {
 		t.Error("timeline 1 is not old")
 	}
-	f.SetServer(Server{Identity: ofCopy, Timeline: 1})
+	f.SetServer(fleet.Server{Identity: ofCopy, Timeline: 1})
 	if err := f.OldTimeline(); err != nil || !f.ObserveEpoch(epochOf(ofCopy, 1)) || f.ObserveEpoch(epochOf(ofShop, 3)) {
 		t.Errorf("of another database: %v", err)
 	}
-	if err := f.Refuse(Server{Identity: ofCopy, Timeline: 1}, ""); err != nil {
+	if err := f.Refuse(fleet.Server{Identity: ofCopy, Timeline: 1}, ""); err != nil {
 		t.Errorf("its answer: %v", err)
 	}
-	f.SetServer(Server{Identity: ofShop, Timeline: 1})
+	f.SetServer(fleet.Server{Identity: ofShop, Timeline: 1})
 	f.ObserveEpoch(epochOf(ofShop, 3))
-	f.SetServer(Server{Identity: ofShop, Timeline: 3})
+	f.SetServer(fleet.Server{Identity: ofShop, Timeline: 3})
 	if err := f.OldTimeline(); err != nil {
 		t.Error(err)
 	}
@@ -123,24 +124,24 @@ func TestWhatIsFoundAnew(t *testing.T) {
 func TestWhichAnswersAreRefused(t *testing.T) {
 	known := followed(ofShop, 1)
 	known.ObserveEpoch(epochOf(ofShop, 3))
-	answer := func(startedAt string, timeline uint32) Server {
-		return Server{Identity: Identity{Name: "shop"}, StartedAt: startedAt, Timeline: timeline}
+	answer := func(startedAt string, timeline uint32) fleet.Server {
+		return fleet.Server{Identity: fleet.Identity{Name: "shop"}, StartedAt: startedAt, Timeline: timeline}
 	}
 	for _, c := range []struct {
 		name    string
-		of      *Followed
+		of      *fleet.Followed
 		proven  string // when the followed primary was started
-		by      Server
+		by      fleet.Server
 		refused string
 	}{
-		{"nothing is known", &Followed{}, "", answer("1", 1), ""},
-		{"nothing is known, a standby", &Followed{}, "", answer("1", 0), "is a standby"},
+		{"nothing is known", &fleet.Followed{}, "", answer("1", 1), ""},
+		{"nothing is known, a standby", &fleet.Followed{}, "", answer("1", 0), "is a standby"},
 		{"the followed run", known, "1", answer("1", 3), ""},
 		{"the followed run, in recovery", known, "1", answer("1", 0), "is a standby"},
 		{"another run", known, "1", answer("2", 3), "is not the server that is followed"},
 		{"another run of a later timeline", known, "1", answer("2", 4), "is not the server that is followed"},
-		{"another database of the server", known, "1", Server{Identity: Identity{Name: "copy"}, StartedAt: "1", Timeline: 3}, "is database copy, and not shop"},
-		{"nothing proven, another database", known, "", Server{Identity: Identity{Name: "copy"}, StartedAt: "2", Timeline: 3}, "is database copy, and not shop"},
+		{"another database of the server", known, "1", fleet.Server{Identity: fleet.Identity{Name: "copy"}, StartedAt: "1", Timeline: 3}, "is database copy, and not shop"},
+		{"nothing proven, another database", known, "", fleet.Server{Identity: fleet.Identity{Name: "copy"}, StartedAt: "2", Timeline: 3}, "is database copy, and not shop"},
 		{"nothing proven, a restart", known, "", answer("2", 3), ""},
 		{"nothing proven, a later timeline", known, "", answer("2", 4), ""},
 		{"nothing proven, an earlier timeline", known, "", answer("2", 2), "is on timeline 2; the fleet follows timeline 3"},
@@ -158,27 +159,28 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 // over the name only after it has found no record for claimLife.
 func TestClaims(t *testing.T) {
 	_, client := redistest.Start(t)
-	ours, theirs, ofEast := NewClaim(client, shop()), NewClaim(client, followed(ofCopy, 1)), followed(ofCopy, 1)
+	copied, ofEast := followed(ofCopy, 1), followed(ofCopy, 1)
 	ofEast.Region = "east"
+	ours, theirs := fleet.NewClaim(client, shop()), fleet.NewClaim(client, copied)
 	for _, step := range []struct {
 		name    string
 		happens func()
-		claim   *Claim
+		claim   *fleet.Claim
 		other   string
 	}{
 		{"the first node", nil, ours, ""},
 		{"another database", nil, theirs, ofShop.String()},
-		{"another region", nil, NewClaim(client, ofEast), ""},
-		{"a second node", nil, NewClaim(client, shop()), ""},
+		{"another region", nil, fleet.NewClaim(client, ofEast), ""},
+		{"a second node", nil, fleet.NewClaim(client, shop()), ""},
 		{"Redis is empty", func() { client.FlushAll(t.Context()) }, theirs, ofShop.String()},
 		{"the fleet renews the record", nil, ours, ""},
 		{"the fleet is back", nil, theirs, ofShop.String()},
 		{"Redis is empty again", func() { client.FlushAll(t.Context()); theirs.Renew(t.Context()) }, theirs, ofShop.String()},
-		{"the fleet has ended", func() { theirs.vacant = theirs.vacant.Add(-claimLife) }, theirs, ""},
-		{"the old database's node", nil, NewClaim(client, shop()), ofCopy.String()},
+		{"the fleet has ended", func() { theirs.Age() }, theirs, ""},
+		{"the old database's node", nil, fleet.NewClaim(client, shop()), ofCopy.String()},
 		{"the fleet returns after its name was taken", nil, ours, ofCopy.String()},
 		{"the one that took it", nil, theirs, ""},
-		{"its database is replaced", func() { theirs.followed.SetServer(Server{Identity: ofShop, Timeline: 1}) }, theirs, ""},
+		{"its database is replaced", func() { copied.SetServer(fleet.Server{Identity: ofShop, Timeline: 1}) }, theirs, ""},
 		{"the fleet follows it again", nil, ours, ""},
 	} {
 		if step.happens != nil {

@@ -64,11 +64,6 @@ func ParseURL(url string) (*pgxpool.Config, error) {
 		}
 		return nil, fmt.Errorf("%s: %s", redact.URL(url), redact.Text(reason, url))
 	}
-	for _, name := range slices.Sorted(maps.Keys(config.ConnConfig.RuntimeParams)) {
-		if do := foreignParameter(name); do != "" {
-			return nil, fmt.Errorf("%s: the parameter %s is one of another client, not of Postgres: %s", redact.URL(url), name, do)
-		}
-	}
 	return config, nil
 }
 
@@ -232,30 +227,6 @@ func (s Settings) set(local bool) string {
 
 // ErrParameter: the server does not know a parameter of the URL, or refuses its value.
 const ErrParameter = kind("the server refuses a parameter of the URL")
-
-// foreignParameter returns what to do about a parameter of a URL that another client reads itself
-// and that would be sent to the server here. Empty: it may be a setting of Postgres.
-func foreignParameter(name string) string {
-	switch folded := strings.ToLower(name); folded {
-	case "pgbouncer", "preparethreshold", "prepared_statements", "statement_cache_size", "prepared_statement_cache_size":
-		return "leave it out, a pooler is noticed without it"
-	case "connection_limit", "pool", "pool_size", "pool_timeout", "max_connections":
-		return "leave it out, --database-connections bounds the connections of a node"
-	case "schema", "currentschema", "schema_search_path":
-		return "leave it out, the tables are in the schema public"
-	case "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count":
-		return "leave it out, connections that the network has lost are noticed"
-	case "socket_timeout", "sslaccept", "sslidentity", "sslcompression", "sslcrl", "sslcrldir", "requiressl", "requirepeer", "gssencmode", "gsslib",
-		"gssdelegation", "load_balance_hosts", "fallback_application_name", "encoding", "uselibpqcompat":
-		return "leave it out"
-	case "datestyle", "intervalstyle", "timezone":
-	default:
-		if folded != name && !strings.Contains(name, ".") { // JDBC's; the settings of Postgres are in lower case
-			return "leave it out"
-		}
-	}
-	return ""
-}
 
 // ExplainParameter adds ErrParameter to an error of connecting with a configuration, if the server
 // refuses a parameter. Its message names it, in any language.

@@ -150,11 +150,11 @@ func (n checks) writeRedis(ctx context.Context) error {
 // check judges an empty answer: a node does not need the right to ask.
 func (n checks) askRedis(judge func(memory map[string]string) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		text, err := n.redis.limiter.Info(ctx, "memory").Result()
+		info, err := n.redis.limiter.InfoMap(ctx, "memory").Result()
 		if err != nil && !redis.IsPermissionError(err) && !strings.HasPrefix(err.Error(), "ERR ") {
 			return remedy.Add(err, redisRemedy(err))
 		}
-		return judge(parseInfo(text))
+		return judge(info["Memory"])
 	}
 }
 

@@ -135,14 +135,3 @@ func ParseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	}
 	return o, nil
 }
-
-// parseInfo reads the name:value lines of Redis' INFO.
-func parseInfo(text string) map[string]string {
-	info := map[string]string{}
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[name] = value
-		}
-	}
-	return info
-}
