@@ -168,6 +168,7 @@ func TestRotatePrintsTheKeyAlone(t *testing.T) {
 
 // A purge makes every page of the workspace stale, and no page of another.
 func TestPurge(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	_, other := workspaceWithKey(t, url)

@@ -191,6 +191,7 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 // only-if-cached gets a page from memory or Redis and never queries Postgres. The call to
 // Redis costs a token.
 func TestOnlyIfCached(t *testing.T) {
+	t.Parallel()
 	database := database(t)
 	workspace, _ := workspaceWithKey(t, database)
 	// So large that a node refuses nothing if Redis is late, as on a busy machine.

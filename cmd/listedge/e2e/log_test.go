@@ -39,6 +39,7 @@ func TestFailedRequestsAreLoggedAtTheUsualLevel(t *testing.T) {
 }
 
 func TestSIGHUPChangesNothing(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url)

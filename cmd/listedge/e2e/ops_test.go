@@ -22,6 +22,7 @@ func explained(t *testing.T, n *testNode, id string) string {
 }
 
 func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
+	t.Parallel()
 	postgres, url := privateDatabase(t)
 	workspace, key := workspaceWithKey(t, url)
 	small := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "1")
@@ -62,6 +63,7 @@ func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 }
 
 func TestExplainOfAnUnknownRequest(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, database(t))
 	refused(t, exitFailed, "does not remember a request never-seen", "explain", "never-seen", "--node", n.admin)
 }

@@ -17,32 +17,24 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// pair is two nodes, as processes, on one Redis.
+// pair is a fleet of two nodes on one Redis.
 type pair struct {
-	nodes          [2]*testNode
-	database       string
+	fleet
 	workspace, key string
 	pages          int // requested so far
 }
 
 func startPair(t *testing.T, environment []string, redisURL string) *pair {
 	t.Helper()
-	p := &pair{database: database(t)}
-	p.workspace, p.key = workspaceWithKey(t, p.database)
-	for i := range p.nodes {
+	p := &pair{fleet: fleet{url: database(t)}}
+	p.workspace, p.key = workspaceWithKey(t, p.url)
+	for range 2 {
 		// So large a bound that a busy machine does not end it.
-		p.nodes[i] = launchProgram(t, listedge, environment, p.database, "--redis-url", redisURL, "--freshness-bound", "30s", "--cache-ttl", "1h")
+		n := launchProgram(t, listedge, environment, p.url, "--redis-url", redisURL, "--freshness-bound", "30s", "--cache-ttl", "1h")
+		n.awaitReady(t)
+		p.nodes = append(p.nodes, n)
 	}
 	return p
-}
-
-// awaitFollowed waits until changes reach both nodes.
-func (p *pair) awaitFollowed(t *testing.T) {
-	t.Helper()
-	for _, n := range p.nodes {
-		n.awaitReady(t)
-		n.awaitFollowed(t)
-	}
 }
 
 // awaitShared requests pages from the first node and then from the second, until the second has
@@ -73,7 +65,7 @@ func (p *pair) awaitShared(t *testing.T) {
 // checkRest checks the other uses of Redis: limits, changes and revocations.
 func (p *pair) checkRest(t *testing.T) {
 	t.Helper()
-	few := newKeyFor(t, p.database, p.workspace, "--rate", "0.001", "--burst", "6")
+	few := newKeyFor(t, p.url, p.workspace, "--rate", "0.001", "--burst", "6")
 	admitted := 0
 	for range 6 {
 		for _, n := range p.nodes {
@@ -85,17 +77,17 @@ func (p *pair) checkRest(t *testing.T) {
 	if admitted == 0 || admitted > 6 {
 		t.Errorf("%d requests were admitted for a burst of 6", admitted)
 	}
-	execute(t, p.database, "INSERT INTO items (workspace_id, name) VALUES ($1, 'It travels')", p.workspace)
+	execute(t, p.url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'It travels')", p.workspace)
 	for _, n := range p.nodes {
 		within(t, patience, "the change travels", func() bool {
 			return strings.Contains(string(n.get(t, "/v1/items", p.key).body), "It travels")
 		})
 	}
-	execute(t, p.database, "UPDATE api_keys SET revoked_at = now() WHERE rate_per_second < 1")
+	execute(t, p.url, "UPDATE api_keys SET revoked_at = now() WHERE rate_per_second < 1")
 	for _, n := range p.nodes {
 		within(t, patience, "the revocation travels", func() bool { return n.get(t, "/v1/items", few).StatusCode == 401 })
 	}
-	execute(t, p.database, "DELETE FROM items")
+	execute(t, p.url, "DELETE FROM items")
 }
 
 // tlsRedis starts a Redis that speaks one version of TLS as well, and returns
@@ -152,7 +144,6 @@ func TestNodesShareOnceTheirPasswordIsRight(t *testing.T) {
 	requirePassword("another")
 	p := startPair(t, nil, "redis://:right@"+r.Addr())
 	for _, n := range p.nodes {
-		n.awaitReady(t)
 		n.get(t, "/v1/items", p.key)
 		n.awaitCheck(t, "redis", "WRONGPASS")
 	}
@@ -260,7 +251,7 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	for _, n := range p.nodes {
 		n.awaitCheck(t, "redis", "ok")
 	}
-	by := diagnose(t, exitFine, "--database-url", p.database, "--redis-url", url)
+	by := diagnose(t, exitFine, "--database-url", p.url, "--redis-url", url)
 	expect(t, by, "redis", doctor.OK, "the user has all rights")
 	expect(t, by, "redis eviction", doctor.OK, "")
 	for _, n := range p.nodes {
