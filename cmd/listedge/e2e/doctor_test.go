@@ -132,9 +132,8 @@ func TestDoctorOfLocks(t *testing.T) {
 	expect(t, diagnose(t, exitFine, "--database-url", address), "locks", doctor.OK, "nobody keeps readers")
 }
 
-// If a table inherits from items, lists show rows whose changes are not published. The doctor
-// names the command to run.
-func TestDoctorOfATableThatInherits(t *testing.T) {
+// Rows that the publication lacks are those of a table that inherits, or of columns that are left out. The doctor names what mends it.
+func TestDoctorOfThePublication(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)
@@ -143,13 +142,6 @@ func TestDoctorOfATableThatInherits(t *testing.T) {
 	expect(t, by, "follower", doctor.Warn, `the rows of "A child", which`)
 	execute(t, address, by["follower"].Remedy)
 	expect(t, diagnose(t, exitFine, "--database-url", address), "follower", doctor.OK, "")
-}
-
-// A publication with lists of columns may have too few for changes to name rows.
-func TestDoctorOfAPublicationThatLacksColumns(t *testing.T) {
-	t.Parallel()
-	_, address := privateDatabase(t)
-	command(t, "migrate", "up", "--database-url", address)
 	execute(t, address, "ALTER PUBLICATION listedge SET TABLE items (workspace_id, id), contacts, api_keys (id, workspace_id), workspaces (id)")
 	expect(t, diagnose(t, exitFine, "--database-url", address), "follower", doctor.Warn, "lacks items, or some of their columns or rows")
 	if printed := command(t, "migrate", "up", "--database-url", address); printed != "mended the publication\n" {
@@ -224,48 +216,35 @@ func TestDoctorOfReplicas(t *testing.T) {
 	}
 }
 
-// Each failure to reach Redis is reported with what to do.
-func TestDoctorOfTheConnectionToRedis(t *testing.T) {
+// Each failure to reach Redis, and each of its settings that may not be, is reported with what to do.
+func TestDoctorOfRedis(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	r, overTLS, _ := tlsRedis(t, "TLSv1.3")
 	secured := sandboxtest.Redis(t)
-	client := redistest.Client(t, secured)
-	must(client.ConfigSet(t.Context(), "requirepass", "secret").Err())
+	must(redistest.Client(t, secured).ConfigSet(t.Context(), "requirepass", "secret").Err())
 	sentinel := sandboxtest.Sentinel(t, "main", r.Addr(), time.Second)
+	host, port, _ := strings.Cut(r.Addr(), ":")
 	for url, wanted := range map[string]string{
 		overTLS: "certificate",
-		strings.Replace(overTLS, "rediss", "redis", 1):   "TLS",
-		strings.Replace(r.URL(), "redis", "rediss", 1):   "TLS",
-		"redis://:wrong@" + secured.Addr():               "WRONGPASS",
-		secured.URL():                                    "NOAUTH",
-		"redis+sentinel://" + sentinel.Addr() + "/other": "no such master",
-		"redis+sentinel://127.0.0.1:1/main":              "127.0.0.1:1",
+		strings.Replace(overTLS, "rediss", "redis", 1):           "TLS",
+		strings.Replace(r.URL(), "redis", "rediss", 1):           "TLS",
+		"redis://:wrong@" + secured.Addr():                       "WRONGPASS",
+		secured.URL():                                            "NOAUTH",
+		"redis+sentinel://" + sentinel.Addr() + "/other":         "no such master",
+		"redis+sentinel://127.0.0.1:1/main":                      "127.0.0.1:1",
+		"redis://127.0.0.1:1":                                    "127.0.0.1:1",
+		sandboxtest.Redis(t, "--replicaof", host+" "+port).URL(): "READONLY",
+		sandboxtest.Redis(t, "--cluster-enabled", "yes").URL():   "Cluster",
 	} {
 		says(t, []string{"--database-url", address, "--redis-url", url}, exitFailed, doctor.Finding{Subject: "redis", Level: doctor.Fail, Text: wanted})
 	}
-}
-
-func TestDoctorOfRedis(t *testing.T) {
-	t.Parallel()
-	address := database(t)
-	master := sandboxtest.Redis(t)
-	host, port, _ := strings.Cut(master.Addr(), ":")
-	by := diagnose(t, exitFine, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru").URL())
-	expect(t, by, "redis eviction", doctor.Warn, "set maxmemory-policy")
-	expect(t, by, "redis maxmemory", doctor.OK, "set")
-	by = diagnose(t, exitFine, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--maxmemory-policy", "volatile-ttl").URL())
-	expect(t, by, "redis eviction", doctor.Warn, "set maxmemory-policy")
-	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--replicaof", host+" "+port).URL())
-	expect(t, by, "redis", doctor.Fail, "READONLY")
-	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", sandboxtest.Redis(t, "--cluster-enabled", "yes").URL())
-	expect(t, by, "redis", doctor.Fail, "Cluster")
-	by = diagnose(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
-	expect(t, by, "redis", doctor.Fail, "127.0.0.1:1")
-	p := start(t, "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
-	if <-p.ended; p.code != exitFailed || p.err.String() != "listedge: at least one check failed: see above\n" { // and nothing of the client's own log
-		t.Errorf("exit %d: %s", p.code, p.err.String())
+	for _, policy := range []string{"allkeys-lru", "volatile-ttl"} {
+		r := sandboxtest.Redis(t, "--maxmemory", "64mb", "--maxmemory-policy", policy)
+		says(t, []string{"--database-url", address, "--redis-url", r.URL()}, exitFine,
+			doctor.Finding{Subject: "redis eviction", Level: doctor.Warn, Text: "set maxmemory-policy"}, doctor.Finding{Subject: "redis maxmemory", Level: doctor.OK, Text: "set"})
 	}
+	refused(t, exitFailed, "at least one check failed: see above", "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1") // and nothing of the client's log
 	refused(t, exitUsage, "", "doctor", "--database-url", address, "--redis-url", "memcached://a")
 }
 
