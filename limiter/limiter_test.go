@@ -173,6 +173,20 @@ func TestABucketIsRememberedUntilItIsFull(t *testing.T) {
 	})
 }
 
+// Handles are made for keys that exist; those that nobody takes from cost Redis
+// nothing.
+func TestMadeUpKeysCostNothing(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		p := policy(t, 50, 100)
+		for i := range 100_000 {
+			l.Bucket("listedge:{made up}:b:"+fmt.Sprint(i), p)
+		}
+		if s := l.Stats(); v.calls.Load() != 0 || s.Owing != 0 {
+			t.Fatalf("%+v", s)
+		}
+	})
+}
+
 func TestCloseLeavesTakeWorking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newVirtual()
