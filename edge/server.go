@@ -25,7 +25,7 @@
 // After those of a hit:
 //
 //	cache/lookup.go internal/page/page.go cache/redis.go
-//	internal/lists/encode.go cache/replica/replica.go
+//	internal/lists/row.go cache/replica/replica.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/database.go
 //	origin/postgres/connect.go origin/statements.go internal/lists/lists.go
 //	internal/lists/fold.go origin/postgres/statement.go origin/postgres/errors.go edge/access.go edge/requestlog.go

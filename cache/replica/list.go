@@ -266,7 +266,8 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lis
 			rows = append(rows, &row)
 		}
 	}
-	if until = listEnd; !f.End && len(f.Rows) > 0 {
+	until = listEnd
+	if !f.End && len(f.Rows) > 0 {
 		until = behind(before)
 	}
 	for _, row := range unseen {

@@ -138,7 +138,8 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	r.history.trim(r.budget.Changes)
 	r.retry()
 	r.evict()
-	if released = r.released > r.budget.Released; released {
+	released = r.released > r.budget.Released
+	if released {
 		r.released = 0
 	}
 	return released
@@ -465,7 +466,8 @@ func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*lists.Row) (ok b
 		end := hi
 		if i < len(l.ranges) && l.ranges[i].lo <= lo {
 			g := l.ranges[i]
-			if end = min(hi, g.hi); !slices.Equal(upTo(end), g.rows[g.find(lo):g.find(end)]) {
+			end = min(hi, g.hi)
+			if !slices.Equal(upTo(end), g.rows[g.find(lo):g.find(end)]) {
 				return false
 			}
 		} else {
@@ -560,7 +562,8 @@ const maxSteps = 128
 func (r *Replica) evict() {
 	c, budget := &r.clock, r.budget.Rows
 	for steps := 0; c.bytes > budget && len(c.ranges) > 0 && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
-		if c.hand++; c.hand >= len(c.ranges) {
+		c.hand++
+		if c.hand >= len(c.ranges) {
 			c.hand = 0
 		}
 		if g := c.ranges[c.hand]; steps > 2*len(c.ranges) || !g.used.Swap(false) {

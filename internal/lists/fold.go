@@ -79,9 +79,10 @@ func appendNameKey(dst, name []byte) []byte {
 	from, n := len(dst), 0
 	dst = appendFold(dst, name)
 	for i := range string(dst[from:]) {
-		if n++; n > NameKeyLength {
+		if n == NameKeyLength {
 			return dst[:from+i]
 		}
+		n++
 	}
 	return dst
 }

@@ -4,10 +4,15 @@
 package lists
 
 import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -35,7 +40,7 @@ type description struct {
 	filters  []Filter
 }
 
-var descriptions = [Collections]description{
+var descriptions = resolved([Collections]description{
 	Items: {
 		name: "items",
 		columns: []Column{
@@ -86,6 +91,28 @@ var descriptions = [Collections]description{
 		filters: []Filter{{"type", []Value{{"customer", Customers, []Condition{{Column: "is_customer"}}, ""},
 			{"supplier", Suppliers, []Condition{{Column: "is_supplier"}}, activeFew}}}},
 	},
+})
+
+// resolved returns the descriptions with what is made from them: where conditions find their columns, and
+// what precedes values in JSON.
+func resolved(all [Collections]description) [Collections]description {
+	for _, d := range all {
+		place := func(name string) int {
+			return slices.IndexFunc(d.columns, func(c Column) bool { return c.Name == name })
+		}
+		for i := range d.columns {
+			d.columns[i].json = `,"` + d.columns[i].Field + `":`
+		}
+		for _, f := range d.filters {
+			for _, v := range f.Values {
+				for i := range v.Where {
+					w := &v.Where[i]
+					w.column, w.atMost = place(w.Column), place(w.AtMost)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // Flags are the values of filters that a row has, or that all rows of a list have.
@@ -131,22 +158,19 @@ type Condition struct {
 	column, atMost     int // their places among the columns; AtMost may have none
 }
 
-func init() {
-	for _, d := range descriptions {
-		place := func(name string) int {
-			return slices.IndexFunc(d.columns, func(c Column) bool { return c.Name == name })
-		}
-		for i := range d.columns {
-			d.columns[i].json = `,"` + d.columns[i].Field + `":`
-		}
-		for _, f := range d.filters {
-			for _, v := range f.Values {
-				for i := range v.Where {
-					w := &v.Where[i]
-					w.column, w.atMost = place(w.Column), place(w.AtMost)
-				}
-			}
-		}
+// holds says whether the condition holds, as Postgres decides it.
+func (w *Condition) holds(values [][]byte) bool {
+	switch v := values[w.column]; {
+	case v == nil:
+		return false
+	case w.Is != "":
+		return string(v) == w.Is
+	case w.AtMost != "":
+		a, ok := parseNumeric(v)
+		b, set := parseNumeric(values[w.atMost])
+		return ok && set && a.compare(&b) <= 0
+	default:
+		return len(v) == 1 && v[0] != 0
 	}
 }
 
@@ -217,6 +241,97 @@ func (c Collection) IsFilteredBy(column string) bool {
 	return false
 }
 
+// Errors of Row.
+var (
+	ErrMalformed = errors.New("a malformed row")
+	ErrBounds    = errors.New("a number that is not finite, or an instant outside of the years 0001 to 9999")
+)
+
+// Row makes a row of the values of Listed(), as Postgres sends them in binary; nil is NULL.
+// unsent has the bits of values that it has not sent, because a change left them as they were. Filters
+// must not compare them, and the row is partial.
+// Errors: ErrMalformed; ErrBounds: the row lacks only its text.
+func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
+	const name = 1
+	last, named := len(c.Listed())-1, unsent&(1<<name) == 0
+	if len(values) != last+1 || len(values[0]) != len(r.ID) || values[name] == nil && named || len(values[last]) != 8 {
+		return r, ErrMalformed
+	}
+	copy(r.ID[:], values[0])
+	r.CreatedAt, r.Flags = instant(values[last]), c.flags(values)
+	var space [1 << 10]byte // most rows are shorter
+	key := space[:0]
+	switch {
+	case !named:
+		r.State = PlaceUnknown
+	case unsent != 0:
+		r.State = TextUnknown
+	}
+	if named {
+		key = appendNameKey(key, values[name])
+	}
+	texts, err := c.appendText(key, values, unsent)
+	if err != nil && !errors.Is(err, ErrBounds) {
+		return Row{}, err
+	}
+	r.texts, r.key = string(texts), uint16(len(key))
+	if err != nil {
+		r.ForgetText()
+	}
+	return r, err
+}
+
+// appendText appends the JSON object of a row, or a partial text if values are unsent.
+func (c Collection) appendText(dst []byte, values [][]byte, unsent uint64) (_ []byte, err error) {
+	from, columns := len(dst), c.Listed()
+	for i := range columns {
+		dst = append(dst, columns[i].json...)
+		if unsent&(1<<i) != 0 {
+			continue
+		}
+		if values[i] == nil {
+			dst = append(dst, "null"...)
+			continue
+		}
+		dst, err = appendValue(dst, columns[i].Kind, values[i])
+		if err != nil {
+			return dst, err
+		}
+	}
+	if unsent == 0 {
+		dst[from] = '{' // not a comma
+	}
+	return append(dst, '}'), nil
+}
+
+// flags returns the values of filters that a row has.
+func (c Collection) flags(values [][]byte) (flags Flags) {
+	for _, filter := range c.Filters() {
+		for _, v := range filter.Values {
+			if !slices.ContainsFunc(v.Where, func(w Condition) bool { return !w.holds(values) }) {
+				flags |= v.Flag
+			}
+		}
+	}
+	return flags
+}
+
+// SearchText returns the folds of the searched columns of the row, with zero bytes in
+// between, which neither a column nor a term contains.
+func (c Collection) SearchText(r *Row) (text string, known bool) {
+	var b strings.Builder
+	for _, column := range c.Searched() { // the fields have the names of the columns
+		_, rest, found := strings.Cut(r.Text(), `"`+column+`":`) // values have their quotes escaped, so this is in none
+		var value string                                         // also of null
+		if !found || json.NewDecoder(strings.NewReader(rest)).Decode(&value) != nil {
+			return "", false
+		}
+		b.WriteString(Fold(value))
+		b.WriteByte(0)
+	}
+	return b.String(), true
+}
+
 // Names returns the names of the lists.
 func Names() (names []string) {
 	for _, c := range All {
@@ -251,16 +366,16 @@ const MaxBytes = 4 << 20
 
 // Column is one field of a row.
 type Column struct {
-	Field    string // its name in the API and in import files
+	Field    string // its name in the API
 	Name     string // its name in the table
 	Kind     Kind
 	Nullable bool
-	Hidden   bool   // imported, but never listed
+	Hidden   bool   // read, and never shown
 	json     string // what precedes its value in JSON
 }
 
 // Kind is a column's type. It decides the column's type in Postgres and the form of
-// its values in JSON and in import files.
+// its values in JSON.
 type Kind uint8
 
 // The kinds, and their form in JSON.
@@ -318,4 +433,26 @@ func (o Order) SQL() string {
 // After returns the condition for the rows behind the position of a key and an id.
 func (o Order) After(key, id string) string {
 	return fmt.Sprintf("(%s, id) %s (%s::%s, %s::uuid)", orders[o].key, orders[o].compare, key, orders[o].kind, id)
+}
+
+// Parse reads a position in a list of the order: its key as Postgres takes it in binary,
+// which is appended to dst, and its id. ok is false if no row can have the position.
+func (o Order) Parse(dst []byte, p Position) (key []byte, id uuid.UUID, ok bool) {
+	size := len(p) - len(id)
+	if size < 1 {
+		return nil, id, false
+	}
+	copy(id[:], p[size:])
+	if o == ByName {
+		name, end := string(p[:size-1]), p[size-1]
+		return append(dst, name...), id, end == 0 && utf8.ValidString(name) && strings.IndexByte(name, 0) < 0 && utf8.RuneCountInString(name) <= NameKeyLength
+	}
+	if size != 8 {
+		return nil, id, false
+	}
+	for i := range id {
+		id[i] = ^id[i]
+	}
+	at := int64(^binary.BigEndian.Uint64([]byte(p[:size])) ^ 1<<63)
+	return binary.BigEndian.AppendUint64(dst, uint64(at-PostgresEpoch)), id, at >= MinInstant && at < EndInstant
 }

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -24,76 +22,11 @@ const (
 // PostgresEpoch is 2000-01-01 in microseconds since 1970. Timestamps count from it.
 const PostgresEpoch = 946684800_000000
 
-// Errors of Row and AppendText.
-var (
-	ErrMalformed = errors.New("a malformed row")
-	ErrBounds    = errors.New("a number that is not finite, or an instant outside of the years 0001 to 9999")
-)
-
-// Row makes a row of the values of Listed(), as Postgres sends them in binary; nil is NULL.
-// unsent has the bits of values that it has not sent, because a change left them as they were. Filters
-// must not compare them, and the row is partial.
-// Errors: ErrMalformed; ErrBounds: the row lacks only its text.
-func (c Collection) Row(values [][]byte, unsent uint64) (r Row, err error) {
-	const name = 1
-	last, named := len(c.Listed())-1, unsent&(1<<name) == 0
-	if len(values) != last+1 || len(values[0]) != len(r.ID) || values[name] == nil && named || len(values[last]) != 8 {
-		return r, ErrMalformed
-	}
-	copy(r.ID[:], values[0])
-	r.CreatedAt, r.Flags = instant(values[last]), c.flags(values)
-	var space [1 << 10]byte // most rows are shorter
-	key := space[:0]
-	switch {
-	case !named:
-		r.State = PlaceUnknown
-	case unsent != 0:
-		r.State = TextUnknown
-	}
-	if named {
-		key = appendNameKey(key, values[name])
-	}
-	texts, err := c.appendText(key, values, unsent)
-	if err != nil && !errors.Is(err, ErrBounds) {
-		return Row{}, err
-	}
-	r.texts, r.key = string(texts), uint16(len(key))
-	if err != nil {
-		r.ForgetText()
-	}
-	return r, err
-}
-
-// AppendText appends the JSON object of a row with these values of Listed(), in binary.
-// Errors: ErrMalformed, ErrBounds.
-func (c Collection) AppendText(dst []byte, values [][]byte) (_ []byte, err error) {
-	return c.appendText(dst, values, 0)
-}
-
-// appendText is AppendText, of a partial text if values are unsent.
-func (c Collection) appendText(dst []byte, values [][]byte, unsent uint64) (_ []byte, err error) {
-	from, columns := len(dst), c.Listed()
-	for i := range columns {
-		dst = append(dst, columns[i].json...)
-		if unsent&(1<<i) != 0 {
-			continue
-		}
-		if values[i] == nil {
-			dst = append(dst, "null"...)
-		} else if dst, err = appendValue(dst, columns[i].Kind, values[i]); err != nil {
-			return dst, err
-		}
-	}
-	if unsent == 0 {
-		dst[from] = '{' // not a comma
-	}
-	return append(dst, '}'), nil
-}
-
 func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 	switch kind {
 	case Text:
-		return append(appendText(append(dst, '"'), v), '"'), nil
+		dst = appendText(append(dst, '"'), v)
+		return append(dst, '"'), nil
 	case Decimal, Number:
 		n, ok := parseNumeric(v)
 		switch {
@@ -103,7 +36,8 @@ func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 		case kind == Number:
 			return n.append(dst), nil
 		default:
-			return append(n.append(append(dst, '"')), '"'), nil
+			dst = n.append(append(dst, '"'))
+			return append(dst, '"'), nil
 		}
 	case UUID:
 		if len(v) == 16 {
@@ -173,34 +107,6 @@ func appendText(dst, s []byte) []byte {
 		}
 	}
 	return append(dst, s[start:]...)
-}
-
-// flags returns the values of filters that a row has.
-func (c Collection) flags(values [][]byte) (flags Flags) {
-	for _, filter := range c.Filters() {
-		for _, v := range filter.Values {
-			if !slices.ContainsFunc(v.Where, func(w Condition) bool { return !w.holds(values) }) {
-				flags |= v.Flag
-			}
-		}
-	}
-	return flags
-}
-
-// holds says whether the condition holds, as Postgres decides it.
-func (w *Condition) holds(values [][]byte) bool {
-	switch v := values[w.column]; {
-	case v == nil:
-		return false
-	case w.Is != "":
-		return string(v) == w.Is
-	case w.AtMost != "":
-		a, ok := parseNumeric(v)
-		b, set := parseNumeric(values[w.atMost])
-		return ok && set && a.compare(&b) <= 0
-	default:
-		return len(v) == 1 && v[0] != 0
-	}
 }
 
 // numeric is a number as Postgres sends it: digits to the base 10,000, of which the first

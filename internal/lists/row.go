@@ -3,9 +3,7 @@ package lists
 import (
 	"cmp"
 	"encoding/binary"
-	"encoding/json"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -143,35 +141,15 @@ func (r *Row) Position(o Order) Position {
 // the id orders a name before its continuations.
 func (r *Row) appendPosition(dst []byte, o Order) []byte {
 	if o == ByName {
-		return append(append(append(dst, r.NameKey()...), 0), r.ID[:]...)
+		dst = append(dst, r.NameKey()...)
+		dst = append(dst, 0)
+		return append(dst, r.ID[:]...)
 	}
 	dst = binary.BigEndian.AppendUint64(dst, ^(uint64(r.CreatedAt) ^ 1<<63)) // the newest first; the highest bit is the sign
 	for _, b := range r.ID {
 		dst = append(dst, ^b)
 	}
 	return dst
-}
-
-// Parse reads a position in a list of the order: its key as Postgres takes it in binary,
-// which is appended to dst, and its id. ok is false if no row can have the position.
-func (o Order) Parse(dst []byte, p Position) (key []byte, id uuid.UUID, ok bool) {
-	size := len(p) - len(id)
-	if size < 1 {
-		return nil, id, false
-	}
-	copy(id[:], p[size:])
-	if o == ByName {
-		name, end := string(p[:size-1]), p[size-1]
-		return append(dst, name...), id, end == 0 && utf8.ValidString(name) && strings.IndexByte(name, 0) < 0 && utf8.RuneCountInString(name) <= NameKeyLength
-	}
-	if size != 8 {
-		return nil, id, false
-	}
-	for i := range id {
-		id[i] = ^id[i]
-	}
-	at := int64(^binary.BigEndian.Uint64([]byte(p[:size])) ^ 1<<63)
-	return binary.BigEndian.AppendUint64(dst, uint64(at-PostgresEpoch)), id, at >= MinInstant && at < EndInstant
 }
 
 // HasPosition reports whether the key of the order is known.
@@ -184,18 +162,75 @@ func (r *Row) Compare(o Order, p Position) int {
 	return cmp.Compare(string(r.appendPosition(space[:0], o)), string(p))
 }
 
-// SearchText returns the folds of the searched columns of the row, with zero bytes in
-// between, which neither a column nor a term contains.
-func (c Collection) SearchText(r *Row) (text string, known bool) {
-	var b strings.Builder
-	for _, column := range c.Searched() { // the fields have the names of the columns
-		_, rest, found := strings.Cut(r.Text(), `"`+column+`":`) // values have their quotes escaped, so this is in none
-		var value string                                         // also of null
-		if !found || json.NewDecoder(strings.NewReader(rest)).Decode(&value) != nil {
-			return "", false
+// rowsVersion begins the encoding of rows, in the log of changes and in pages in Redis. Numbers
+// are sizes in bytes; all fields without one are varints:
+//
+//	version 3 | rows | for each: state 1 | id 16 | flags 1 | created_at | length of the name key | length of both texts | name key, text
+//
+// A row that is Gone ends with its id.
+const rowsVersion = 3
+
+// AppendRows appends the encoding of the rows.
+func AppendRows(b []byte, rows []Row) []byte {
+	b = binary.AppendUvarint(append(b, rowsVersion), uint64(len(rows)))
+	for i := range rows {
+		r := &rows[i]
+		b = append(b, byte(r.State))
+		b = append(b, r.ID[:]...)
+		if r.State == Gone {
+			continue
 		}
-		b.WriteString(Fold(value))
-		b.WriteByte(0)
+		b = append(b, byte(r.Flags))
+		b = binary.AppendVarint(b, r.CreatedAt)
+		b = binary.AppendUvarint(b, uint64(r.key))
+		b = binary.AppendUvarint(b, uint64(len(r.texts)))
+		b = append(b, r.texts...)
 	}
-	return b.String(), true
+	return b
+}
+
+// ParseRows reads what AppendRows wrote, and returns what follows it. ok is false if it
+// cannot. No row holds on to the memory of b.
+func ParseRows(b []byte) (rows []Row, rest []byte, ok bool) {
+	const least = 1 + 16 // bytes of a row
+	if len(b) == 0 || b[0] != rowsVersion {
+		return nil, nil, false
+	}
+	n, size := binary.Uvarint(b[1:])
+	b = b[1+max(0, size):]
+	if size <= 0 || n > uint64(len(b)/least) {
+		return nil, nil, false
+	}
+	if n > 0 { // else nil, as no rows were
+		rows = make([]Row, n)
+	}
+	for i := range rows {
+		r := &rows[i]
+		if len(b) < least || b[0] >= byte(States) {
+			return nil, nil, false
+		}
+		r.State = State(b[0])
+		copy(r.ID[:], b[1:])
+		b = b[least:]
+		if r.State == Gone {
+			continue
+		}
+		if len(b) == 0 {
+			return nil, nil, false
+		}
+		r.Flags = Flags(b[0])
+		b = b[1:]
+		at, size := binary.Varint(b)
+		b = b[max(0, size):]
+		key, keySize := binary.Uvarint(b)
+		b = b[max(0, keySize):]
+		texts, textsSize := binary.Uvarint(b)
+		b = b[max(0, textsSize):]
+		if size <= 0 || keySize <= 0 || textsSize <= 0 || texts > uint64(len(b)) || key > min(texts, 4*NameKeyLength) {
+			return nil, nil, false
+		}
+		r.CreatedAt, r.key, r.texts = at, uint16(key), string(b[:texts])
+		b = b[texts:]
+	}
+	return rows, b, true
 }

@@ -78,7 +78,8 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 			d.streamed[m.Xid] = d.begin(m.Xid, map[uint32]table{})
 			d.streamed[m.Xid].rowsUnknown = true
 		}
-		if d.openTransaction = d.streamed[m.Xid]; d.openTransaction == nil {
+		d.openTransaction = d.streamed[m.Xid]
+		if d.openTransaction == nil {
 			return nil, fmt.Errorf("decode: the first segment of transaction %d is missing", m.Xid)
 		}
 		d.streaming = true
@@ -108,7 +109,8 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	case *pglogrepl.CommitMessage:
 		return d.commit(m.CommitLSN, m.TransactionEndLSN, m.CommitTime), nil
 	case *pglogrepl.StreamCommitMessageV2:
-		if d.openTransaction = d.streamed[m.Xid]; d.openTransaction == nil {
+		d.openTransaction = d.streamed[m.Xid]
+		if d.openTransaction == nil {
 			return nil, fmt.Errorf("decode: nothing of transaction %d was sent before its commit", m.Xid)
 		}
 		delete(d.streamed, m.Xid)

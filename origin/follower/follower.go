@@ -23,7 +23,7 @@
 //
 //	origin/follower/term.go origin/follower/follower.go origin/follower/decode.go
 //	internal/lists/render.go internal/lists/fold.go internal/changefeed/entry.go
-//	internal/lists/encode.go internal/changefeed/redis.go internal/fleet/fleet.go
+//	internal/lists/row.go internal/changefeed/redis.go internal/fleet/fleet.go
 package follower
 
 import (
