@@ -71,11 +71,11 @@ func TestTheSchemaBoundsARow(t *testing.T) {
 }
 
 // longRows takes the bounds away and puts in rows beyond them.
-func longRows(t *testing.T, url, statement string, args ...any) {
+func longRows(t *testing.T, url, insertion string, args ...any) {
 	t.Helper()
 	conn := connect(t, url)
 	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_image_path_size")
-	exec(t, conn, statement, args...)
+	exec(t, conn, insertion, args...)
 }
 
 // sizeOf is how many bytes the rows have in JSON.

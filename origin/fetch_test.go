@@ -43,20 +43,20 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 2}), nil)
 	release := lockItems(t, url)
 	defer release()
-	const running, waiting = 2, 2 * queueFactor
-	answers := make(chan error, running+waiting)
-	for i := range running + waiting {
+	const atWork, inQueue = 2, 8 * 2
+	answers := make(chan error, atWork+inQueue)
+	for i := range atWork + inQueue {
 		go func() {
 			q := anyPage
 			q.Workspace = uuid.UUID{byte(i % 6)} // one alone may have half the queue
 			_, err := o.Fetch(context.Background(), q, "")
 			answers <- err
 		}()
-		if i < running { // one of each, so that as many of each wait
+		if i < atWork { // one of each, so that as many of each wait
 			eventually(t, "a query at work", func() bool { return o.Stats().Running == i+1 })
 		}
 	}
-	eventually(t, "a full queue", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
+	eventually(t, "a full queue", func() bool { s := o.Stats(); return s.Running == atWork && s.Queued == inQueue })
 
 	for range 3 {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -67,16 +67,16 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 		}
 		cancel()
 	}
-	if s := o.Stats(); s.Fetches["overloaded"] != 3 || s.Queued != waiting || s.Pool.MaxConns() != 2 || s.Pool.TotalConns() > 2 {
+	if s := o.Stats(); s.Fetches["overloaded"] != 3 || s.Queued != inQueue || s.Pool.MaxConns() != 2 || s.Pool.TotalConns() > 2 {
 		t.Errorf("%+v", s)
 	}
 	release()
-	for range running + waiting {
+	for range atWork + inQueue {
 		if err := <-answers; err != nil {
 			t.Errorf("of those that waited: %v", err)
 		}
 	}
-	if s := o.Stats(); s.Running != 0 || s.Queued != 0 || s.Fetches["ok"] != running+waiting || s.Fetches["failed"] != 0 {
+	if s := o.Stats(); s.Running != 0 || s.Queued != 0 || s.Fetches["ok"] != atWork+inQueue || s.Fetches["failed"] != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -146,7 +146,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 			for range connections {
 				go func() { _, err := o.Fetch(context.Background(), q, ""); errs <- err }()
 			}
-			eventually(t, "all connections at work", func() bool { return o.pool.Stat().AcquiredConns() == connections })
+			eventually(t, "all connections at work", func() bool { return o.Stats().Pool.AcquiredConns() == connections })
 			release()
 			for range connections {
 				if err := <-errs; err != nil {
@@ -172,7 +172,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 		prepareEverywhere()
 	}
 	// A connection whose statement fails prepares it again, and stays open.
-	if n := o.pool.Stat().NewConnsCount(); n != connections {
+	if n := o.Stats().Pool.NewConnsCount(); n != connections {
 		t.Errorf("%d connections were made, of %d", n, connections)
 	}
 	// A change that takes away what the API shows is an error, not a wrong page,

@@ -193,12 +193,12 @@ type answer struct {
 // bodyOf is the query's page among the rows that it read.
 func bodyOf(q *page.Query, rows page.Read) []byte {
 	n := min(q.Limit, len(rows.Rows))
-	texts, last := make([]string, n), (*lists.Row)(nil)
+	texts, end := make([]string, n), (*lists.Row)(nil)
 	for i := range texts {
-		texts[i], last = rows.Rows[i].Text(), &rows.Rows[i]
+		texts[i], end = rows.Rows[i].Text(), &rows.Rows[i]
 	}
-	head, end, _ := q.Frame(last, n < len(rows.Rows) || !rows.End)
-	return []byte(head + strings.Join(texts, ",") + end)
+	head, tail, _ := q.Frame(end, n < len(rows.Rows) || !rows.End)
+	return []byte(head + strings.Join(texts, ",") + tail)
 }
 
 // decodePage reads a page, which must be exactly what the API promises.
@@ -301,22 +301,22 @@ func walk(t testing.TB, o *Origin, q page.Query, between func(ids []string)) (id
 	t.Helper()
 	for {
 		page := fetch(t, o, q)
-		var seen []string
+		before := len(ids)
 		for _, raw := range page.rows {
-			seen = append(seen, idOf(t, raw))
+			ids = append(ids, idOf(t, raw))
 		}
-		ids = append(ids, seen...)
 		if page.next == "" {
 			return ids
 		}
-		if len(seen) != q.Limit {
-			t.Fatalf("%s: %d rows on a page that is not the last", describe(q), len(seen))
+		if len(page.rows) != q.Limit {
+			t.Fatalf("%s: %d rows on a page that is not the last", describe(q), len(page.rows))
 		}
 		if between != nil {
-			between(seen)
+			between(ids[before:])
 		}
-		before := q.After
-		if follow(t, &q, page.next); q.After == before {
+		from := q.After
+		follow(t, &q, page.next)
+		if q.After == from {
 			t.Fatalf("%s: the cursor leads to the page it came from", describe(q))
 		}
 	}

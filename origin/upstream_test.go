@@ -195,13 +195,13 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	t.Parallel()
 	r := readFrom(t, newDatabase(t), fleet.Server{})
-	before, began := r.o.pool.Stat().NewConnsCount(), time.Now()
+	before, began := r.o.Stats().Pool.NewConnsCount(), time.Now()
 	for range 50 {
 		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, page.ErrWrongServer) {
 			t.Fatal(err)
 		}
 	}
-	if made := r.o.pool.Stat().NewConnsCount() - before; made > 10+int64(time.Since(began)/postgres.PrimaryCooldown) {
+	if made := r.o.Stats().Pool.NewConnsCount() - before; made > 10+int64(time.Since(began)/postgres.PrimaryCooldown) {
 		t.Errorf("%d connections in %s", made, time.Since(began))
 	}
 }
