@@ -149,28 +149,6 @@ func TestAChangeInvalidatesALookupInFlight(t *testing.T) {
 	})
 }
 
-// A look-up before a change is visible finds the old row.
-func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		boottimetest.Pass(time.Nanosecond)
-		if _, err := r.use(0); err != nil || !r.isKnown(0) {
-			t.Fatal(err)
-		}
-		table.set(0, func(k *apikey.Key) { k.Revoked = true })
-		boottimetest.Pass(time.Nanosecond)
-		r.changed(number(0))
-		r.prove(time.Now(), "")
-		if r.isKnown(0) {
-			t.Error("the old row is believed")
-		}
-		if key, err := r.use(0); err != nil || !key.Revoked {
-			t.Errorf("%+v, %v", key, err)
-		}
-	})
-}
-
 // A change that no snapshot sees yet, as while its commit waits for a standby, is known: the key is
 // looked up anew, once and not at each heartbeat.
 func TestAChangeInvalidatesBeforeItIsVisible(t *testing.T) {
