@@ -1,4 +1,4 @@
-package admin
+package admin_test
 
 import (
 	"context"
@@ -7,12 +7,14 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	. "listedge/edge/admin"
 	"listedge/internal/boottime/boottimetest"
 )
 
@@ -42,17 +44,39 @@ func watching(t *testing.T, failure *atomic.Pointer[error]) *Health {
 	return w
 }
 
-// logging makes the health log into what it returns, without times.
-func logging(h *Health) *strings.Builder {
-	var log strings.Builder
-	h.logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+// lines are what was logged, without times.
+type lines struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+// take returns what was logged since the last call.
+func (l *lines) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.text.Reset()
+	return l.text.String()
+}
+
+// logging is a health that logs into what it also returns.
+func logging(checks ...Check) (*Health, *lines) {
+	log := &lines{}
+	return NewHealth(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
 		return a
-	}}))
-	return &log
+	}})), func() string { return "followed" }, checks...), log
 }
+
+// How often checks run, until the node has started and later, and how long a start may take unreported.
+const startInterval, checkInterval, reportAfter = 200 * time.Millisecond, time.Second, time.Second
 
 func TestStatesOfChecks(t *testing.T) {
 	refused := error(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)})
@@ -106,17 +130,20 @@ func TestStatesOfChecks(t *testing.T) {
 		})
 	})
 	t.Run("one that has passed is not run again for a while", func(t *testing.T) {
-		var runs int
-		failure := errors.New("away")
-		w := healthOf(Check{Name: "a", Every: time.Hour, Run: func(context.Context) error { runs++; return failure }})
-		for i, want := range []int{1, 2, 3, 3} {
-			if i == 2 {
-				failure = nil
+		synctest.Test(t, func(t *testing.T) {
+			var runs atomic.Int32
+			stop := start(t, healthOf(Check{Name: "a", Every: time.Hour, Run: func(context.Context) error {
+				if runs.Add(1) < 3 {
+					return refused
+				}
+				return nil
+			}}))
+			boottimetest.Pass(time.Minute)
+			stop()
+			if runs.Load() != 3 {
+				t.Errorf("%d runs", runs.Load())
 			}
-			if w.runAll(t.Context()); runs != want {
-				t.Errorf("%d runs, want %d", runs, want)
-			}
-		}
+		})
 	})
 	t.Run("one that hangs is down, and delays no other", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -149,14 +176,13 @@ func TestReadiness(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var now atomic.Pointer[error]
 				now.Store(new(error))
-				h := healthOf(Check{Name: "It", Effect: c.effect, Run: func(ctx context.Context) error {
+				h, log := logging(Check{Name: "It", Effect: c.effect, Run: func(ctx context.Context) error {
 					if *now.Load() == hangs {
 						<-ctx.Done()
 						return ctx.Err()
 					}
 					return *now.Load()
 				}})
-				log := logging(h)
 				expect := func(ready bool, it string) {
 					t.Helper()
 					if r := h.Readiness(); r.Ready != ready || h.Ready() != ready || len(r.Checks) != 1 || r.Checks["it"] != it {
@@ -177,8 +203,8 @@ func TestReadiness(t *testing.T) {
 				h.Drain()
 				expect(false, "ok")
 				stop()
-				if strings.Count(log.String(), "\n") != c.reports {
-					t.Errorf("%d reports are wanted:\n%s", c.reports, log.String())
+				if said := log.take(); strings.Count(said, "\n") != c.reports {
+					t.Errorf("%d reports are wanted:\n%s", c.reports, said)
 				}
 			})
 		})
@@ -187,18 +213,17 @@ func TestReadiness(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var now atomic.Pointer[error]
 			now.Store(&wrong)
-			h := healthOf(Check{Name: "It", Effect: Starts, Run: func(context.Context) error { return *now.Load() }})
-			log := logging(h)
+			h, log := logging(Check{Name: "It", Effect: Starts, Run: func(context.Context) error { return *now.Load() }})
 			stop := start(t, h)
 			boottimetest.Pass(reportAfter / 2)
-			if said := logged(h, log); said != "" {
+			if said := log.take(); said != "" {
 				t.Errorf("it says at once: %s", said)
 			}
 			boottimetest.Pass(10 * reportAfter)
 			now.Store(new(error))
 			boottimetest.Pass(startInterval)
 			stop()
-			if said := strings.Split(log.String(), "\n"); len(said) != 5 || !strings.Contains(said[0], "error=wrong") ||
+			if said := strings.Split(log.take(), "\n"); len(said) != 5 || !strings.Contains(said[0], "error=wrong") ||
 				!strings.Contains(said[1], `msg="not ready" failing=it`) || !strings.Contains(said[3], "msg=ready failing=none") {
 				t.Errorf("%q", said)
 			}
@@ -209,22 +234,14 @@ func TestReadiness(t *testing.T) {
 // "not ready" names a server that hangs: it is not logged before that is known.
 func TestAStartThatHangsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := healthOf(Check{Name: "It", Effect: Starts, Run: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
-		log := logging(h)
+		h, log := logging(Check{Name: "It", Effect: Starts, Run: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*reportAfter)
 		defer cancel()
-		if h.Run(ctx); strings.Count(log.String(), "\n") != 2 || !strings.Contains(log.String(), `msg="not ready" failing=it`) {
-			t.Error(log.String())
+		h.Run(ctx)
+		if said := log.take(); strings.Count(said, "\n") != 2 || !strings.Contains(said, `msg="not ready" failing=it`) {
+			t.Error(said)
 		}
 	})
-}
-
-// logged returns what was logged since the last call. Health logs with its mutex held.
-func logged(h *Health, log *strings.Builder) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	defer log.Reset()
-	return log.String()
 }
 
 // A failure is logged once each way, also while the node starts, and not for one failed run.
@@ -234,9 +251,8 @@ func TestChecksAreLogged(t *testing.T) {
 		starts, fails, fine := errors.New("starts"), errors.New("away"), error(nil)
 		started.Store(&starts)
 		it.Store(&fails)
-		h := healthOf(Check{Name: "Start", Effect: Starts, Run: func(context.Context) error { return *started.Load() }, Broken: "no start"},
+		h, log := logging(Check{Name: "Start", Effect: Starts, Run: func(context.Context) error { return *started.Load() }, Broken: "no start"},
 			Check{Name: "It", Run: func(context.Context) error { return *it.Load() }, Broken: "it is down", Runbook: "ItIsDown"})
-		log := logging(h)
 		stop := start(t, h)
 		boottimetest.Pass(startInterval / 2) // all that follows happens between two runs
 		const noStart = `level=WARN msg="no start" error=starts remedy=""` + "\n"
@@ -257,7 +273,7 @@ func TestChecksAreLogged(t *testing.T) {
 			started.Store(step.start)
 			it.Store(step.now)
 			boottimetest.Pass(step.checks * checkInterval)
-			if got := logged(h, log); got != step.log {
+			if got := log.take(); got != step.log {
 				t.Errorf("%s: %s, want %s", step.name, got, step.log)
 			}
 		}
@@ -275,13 +291,9 @@ func TestAFailureThatFollowsFromAnother(t *testing.T) {
 		{"the server is up", nil, false}, {"the server is down", errors.New("away"), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := healthOf(Check{Name: "Server", Run: func(context.Context) error { return c.server }},
-				Check{Name: "use", After: []string{"Server"}, Run: func(context.Context) error { return errors.New("none") }})
-			for range 2 {
-				h.runAll(t.Context())
-				h.log(false)
-			}
-			if s := h.States(); s[1].Why != "none" || s[0].Follows || s[1].Follows != c.follows {
+			s := Examine([]Check{{Name: "Server", Run: func(context.Context) error { return c.server }},
+				{Name: "use", After: []string{"Server"}, Run: func(context.Context) error { return errors.New("none") }}})
+			if s[1].Why != "none" || s[0].Follows || s[1].Follows != c.follows {
 				t.Errorf("%+v", s)
 			}
 		})

@@ -360,13 +360,16 @@ type Usage struct {
 	QuotaUsed   *int64        `json:"quotaUsed"` // in the quota's present period: see quotaUsed
 }
 
+// workspaceNow is a workspace, and the database's clock.
+type workspaceNow struct {
+	Workspace
+	Now time.Time
+}
+
 // Usage returns the usage of a workspace's keys that nodes have written so far. The period begins
 // with the hour that lies since back.
 func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Duration) (u Usage, err error) {
-	w, err := one[struct {
-		Workspace
-		Now time.Time
-	}](ctx, c.conn, "workspace "+workspace.String(), `SELECT `+workspaceColumns+`, `+quotaUsed+`, now() FROM workspaces WHERE id = $1`, workspace)
+	w, err := one[workspaceNow](ctx, c.conn, "workspace "+workspace.String(), `SELECT `+workspaceColumns+`, `+quotaUsed+`, now() FROM workspaces WHERE id = $1`, workspace)
 	if err != nil {
 		return u, err
 	}
