@@ -351,23 +351,17 @@ func Identify(ctx context.Context, of interface {
 	return s, nil
 }
 
-// WALPosition is how far a server has written or replayed WAL. PrimarySQL and StandbySQL
-// read it.
+// WALPosition is how far a standby has replayed WAL. StandbySQL reads it.
 type WALPosition struct {
-	fleet.Server        // of a standby, Timeline is that of the WAL it receives; without Name
-	LSN          uint64 // where the primary's WAL ends, or what the standby has replayed
+	fleet.Server        // Timeline is that of the WAL it receives; without Name
+	LSN          uint64 // what it has replayed
 }
 
-// ScanWALPosition reads a row of PrimarySQL or StandbySQL.
+// ScanWALPosition reads a row of StandbySQL.
 func ScanWALPosition(row pgx.Row) (p WALPosition, err error) {
 	err = row.Scan(&p.System, &p.Timeline, &p.LSN, &p.StartedAt)
 	return p, err
 }
-
-// PrimarySQL reads a primary's WALPosition.
-const PrimarySQL = `
-SELECT system_identifier::text, ` + timelineSQL + `, (pg_current_wal_lsn() - '0/0')::int8, ` + startedSQL + `
-FROM pg_control_system()`
 
 // StandbySQL reads a standby's WALPosition: the server that it follows, and the LSN up
 // to which it has replayed. It returns no row if the server is not a standby, receives
