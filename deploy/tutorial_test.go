@@ -255,7 +255,7 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, script, said)
 	}
-	for _, want := range []string{"made the slot", "ok    wal_level", `"name":"Bolt"`, `"hasMore":true`, `"name":"Washer"`, `"hasMore":false`,
+	for _, want := range []string{"made the slot", "ok    follower", `"name":"Bolt"`, `"hasMore":true`, `"name":"Washer"`, `"hasMore":false`,
 		"ok    fleet follower", "ok    fleet size"} {
 		if !strings.Contains(string(said), want) {
 			t.Errorf("%q is missing:\n%s\n%s", want, script, said)
