@@ -187,26 +187,6 @@ func TestMadeUpKeysCostNothing(t *testing.T) {
 	})
 }
 
-func TestCloseLeavesTakeWorking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		v := newVirtual()
-		l := newLimiter(Options{}, v)
-		boottimetest.Pass(3 * time.Second)
-		b := slowKey(t, l)
-		for range 20 {
-			take(l, b, nil)
-		}
-		must(l.Close(context.Background()))
-		if n := v.left(b); n != 180 {
-			t.Errorf("%d of 200 left in Redis after 20 were taken and all is given back", n)
-		}
-		if d := take(l, b, nil); d.Source != SourceLocalFallback {
-			t.Errorf("%+v", d)
-		}
-		must(l.Close(context.Background()))
-	})
-}
-
 // Many buckets are given back one pipeline after the other, as Redis can do them.
 func TestCloseGivesManyLeasesBack(t *testing.T) {
 	const buckets = 3_000

@@ -104,10 +104,10 @@ func (h *limit) patience() int64 {
 }
 
 // begin makes the next call. If there is none, the waiting requests are decided without Redis.
-func (h *limit) begin(now moment, possible, giveBack bool) (c *call) {
+func (h *limit) begin(now moment, giveBack bool) (c *call) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if possible {
+	if giveBack || !h.shard.refuses() {
 		c = h.law.begin(now.at, giveBack)
 	}
 	if c == nil {
@@ -239,7 +239,7 @@ func (s *shard) send() {
 	now := s.l.moment(time.Now())
 	var calls []*call
 	for _, h := range batch {
-		if c := h.begin(now, giveBack || !s.refuses(), giveBack); c != nil {
+		if c := h.begin(now, giveBack); c != nil {
 			calls = append(calls, c)
 		}
 	}
@@ -549,7 +549,8 @@ func (a *activeLimits) sweep() {
 			h.requestCall()
 			calls++
 		}
-		if h.active = has.active; !h.active {
+		h.active = has.active
+		if !h.active {
 			a.mu.Lock()
 			delete(a.limits, h)
 			a.mu.Unlock()
