@@ -50,7 +50,7 @@ type knownFleet struct {
 	at    time.Time
 }
 
-func (r *roster) key() string { return r.followed.Prefix() + "{changes}:nodes" }
+func (r *roster) key() string { return r.followed.LogPrefix() + "nodes" }
 
 // run writes this node's entry every rosterEvery until ctx ends, and then removes it. Failures are
 // not reported: checks say that Redis is away, and a missing entry harms nothing.
