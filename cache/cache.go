@@ -266,7 +266,7 @@ func (c *Cache) Forward(q *page.Query, queried func()) (Result, error) {
 	if old != nil && c.remaining(old) > staleWait {
 		wait = min(wait, staleWait)
 	}
-	l, arrived := c.newLookup(q, queried), c.clock.Now()
+	l, arrived := newLookup(c, q, queried), c.clock.Now()
 	r, err := l.await("", old, wait, l.find, func(e *Entry) bool { return e.ReadAt < arrived && c.judge(e, c.clock.Now()) != fresh })
 	if r.Source != Memory || r.Err != nil { // else the rows had it, or another request found it
 		r.Missed = missed
@@ -299,7 +299,7 @@ func (c *Cache) Bypass(q *page.Query, queried func()) (Result, error) {
 			return c.memoryResult(e, arrived), nil
 		}
 	}
-	l := c.newLookup(q, queried)
+	l := newLookup(c, q, queried)
 	l.standbys = false
 	// The flight is another one than that of Forward, which the tiers may answer.
 	r, err := l.await(" bypass", nil, c.options.FillTimeout, l.fillAnew, tooOld)
@@ -314,7 +314,7 @@ func (c *Cache) Stored(q *page.Query) (Result, error) {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	l := c.newLookup(q, nil)
+	l := newLookup(c, q, nil)
 	look := func() (Result, error) {
 		if r, ok := l.findStored(); ok {
 			return r, nil

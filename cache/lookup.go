@@ -122,7 +122,7 @@ type lookup struct {
 	redisErr error // of the last call to Redis for the entry; after an error there is no further call
 }
 
-func (c *Cache) newLookup(q *page.Query, queried func()) *lookup {
+func newLookup(c *Cache, q *page.Query, queried func()) *lookup {
 	own := q.Clone()
 	return &lookup{Cache: c, query: &own, list: listOf(&own), key: own.AppendKey(nil), queried: queried, standbys: c.options.Origin.HasStandbys()}
 }
@@ -345,7 +345,8 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page
 	last := l.followed.known.Load().last // of that moment or a later one
 	readAt, start := l.clock.Now(), l.replica.Begin()
 	read, err := protect(func() (page.Read, error) { return call(last) })
-	if times.Query = (Span{read.Began, read.Took}); !read.Began.IsZero() {
+	times.Query = Span{read.Began, read.Took}
+	if !read.Began.IsZero() {
 		l.queried()
 	}
 	following, known := l.following.Load(), l.followed.known.Load()
@@ -360,36 +361,40 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page
 	}
 	read.At.Began = start.At.Began
 	f := reading{Read: read, readAt: readAt}
-	outcome, fill := replica.Merged, (*replica.Fill)(nil)
+	by, shown := byPrimary, readAt // the rows show all that was visible at shown, unless a standby lags
+	if f.At.Timeline != "" {
+		by, shown = byStandby, min(readAt, proof)
+		if f.At.LSN < last.LSN {
+			by = byLaggingStandby
+		}
+	}
+	do, fill := byAge[by], (*replica.Fill)(nil)
 	if following {
+		var outcome replica.Outcome
 		f.epoch = known.epoch
 		fill, outcome = l.merge(start, &f)
+		do = byOutcome[outcome][by]
 	}
-	primary, shown, lags := f.At.Timeline == "", readAt, false // the rows show all that was visible at shown, unless a standby lags
-	if !primary {
-		shown = min(readAt, proof)
-		lags = f.At.LSN < last.LSN // then nothing says when they last equalled the database
-	}
-	switch stored := f; {
-	case outcome != replica.Merged && outcome != replica.Parked:
-	case !lags:
+	switch {
+	case do.storeRows:
+		stored := f
 		stored.readAt, l.stored = shown, true
 		l.store(l.query, stored)
-	case outcome == replica.Merged:
+	case do.storeState:
 		l.stored = l.storeState(l.query, l.list)
 	}
-	if following && outcome == replica.Merged {
+	if do.cut {
 		if cut := l.cut(l.query, l.list, nil, l.clock.Now()); cut != nil { // with the changes that the statement did not see
-			if primary { // it shows what the statement showed
+			if by == byPrimary { // it shows what the statement showed
 				cut.Proof, cut.ReadAt = max(cut.Proof, readAt), max(cut.ReadAt, readAt)
 			}
 			return cut, nil
 		}
 	}
-	if !primary && (outcome != replica.Parked || lags) {
+	if !do.serve {
 		return nil, nil
 	}
-	if !following || outcome == replica.Parked && primary {
+	if do.keepBehind {
 		for q, cut := range f.pages(l.query) {
 			if q != l.query { // the caller puts the first page
 				l.memory.put(entryOf(q, cut, fill), l.life())
@@ -400,6 +405,45 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page
 	e.Proof = shown
 	return e, nil
 }
+
+// disposition is what becomes of rows that were read from the origin.
+type disposition struct {
+	storeRows  bool // in Redis
+	storeState bool // in Redis, of what the replica has
+	cut        bool // the page is cut from the replica; if it cannot, serve decides
+	serve      bool // the rows are the page; else there is none
+	keepBehind bool // memory gets the pages behind it, too
+}
+
+// Who answered. A standby lags if it had not replayed all that the last proof shows: then nothing
+// says when its rows last equalled the database.
+const (
+	byPrimary = iota
+	byStandby
+	byLaggingStandby
+	answerers
+)
+
+// byOutcome says what to do by what the replica did with the rows. What it refuses is served only
+// as the primary's answer.
+var byOutcome = func() (all [replica.Outcomes][answerers]disposition) {
+	for o := range all {
+		all[o][byPrimary].serve = true
+	}
+	all[replica.Merged] = [answerers]disposition{
+		byPrimary:        {storeRows: true, cut: true, serve: true},
+		byStandby:        {storeRows: true, cut: true},
+		byLaggingStandby: {storeState: true, cut: true},
+	}
+	all[replica.Parked] = [answerers]disposition{
+		byPrimary: {storeRows: true, serve: true, keepBehind: true},
+		byStandby: {storeRows: true, serve: true},
+	}
+	return all
+}()
+
+// byAge says what to do where changes are not followed.
+var byAge = [answerers]disposition{byPrimary: {storeRows: true, serve: true, keepBehind: true}}
 
 // isOfWrongServer reports whether the answer of a statement must not be served: another
 // primary than the followed one answered, or a standby of another one, or the fleet is known

@@ -186,7 +186,8 @@ func (p *proxies) clientAddress(x *exchange) netip.Addr {
 				p.noteUnreadable(x.now, peer, entry)
 				return peer
 			}
-			if peer = address; !p.trusted(peer) {
+			peer = address
+			if !p.trusted(peer) {
 				return peer
 			}
 		}

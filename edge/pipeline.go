@@ -414,7 +414,8 @@ func (x *exchange) class(status int, took time.Duration) logClass {
 	case !x.phases[phaseForward].Began.IsZero():
 		return missed
 	}
-	if x.conn.hits++; x.conn.hits%hitsPerSample == 1 {
+	x.conn.hits++
+	if x.conn.hits%hitsPerSample == 1 {
 		return sampled
 	}
 	return unlogged

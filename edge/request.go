@@ -131,7 +131,8 @@ func acceptsGzip(lines [][]byte) bool {
 			var item []byte
 			item, line, _ = bytes.Cut(line, []byte{','})
 			coding, quality, _ := bytes.Cut(item, []byte{';'})
-			switch coding = bytes.TrimSpace(coding); {
+			coding = bytes.TrimSpace(coding)
+			switch {
 			case bytes.EqualFold(coding, []byte("gzip")), bytes.EqualFold(coding, []byte("x-gzip")):
 				gzip = max(gzip, weight(quality))
 			case bytes.EqualFold(coding, []byte("identity")):
@@ -315,7 +316,8 @@ func parseSearch(q *page.Query, value []byte) (why string) {
 // name. scoped = these are all valid; otherwise it is not checked that the cursor belongs.
 func parseCursor(q *page.Query, text []byte, room *[]byte, scoped bool) (why string) {
 	var err error
-	switch q.After, err = q.ParseCursor(room, text); {
+	q.After, err = q.ParseCursor(room, text)
+	switch {
 	case err == nil, errors.Is(err, page.ErrCursorForeign) && !scoped:
 		return ""
 	case errors.Is(err, page.ErrCursorForeign):
@@ -333,7 +335,8 @@ func unescape(raw []byte, room *[]byte) (decoded []byte, why string) {
 	if bytes.IndexByte(raw, '%') >= 0 || bytes.IndexByte(raw, '+') >= 0 {
 		from := len(*room)
 		*room = fasthttp.AppendUnquotedArg(*room, raw) // which leaves a percent sign that escapes nothing
-		if decoded = (*room)[from:]; len(decoded)+2*bytes.Count(raw, []byte{'%'}) != len(raw) {
+		decoded = (*room)[from:]
+		if len(decoded)+2*bytes.Count(raw, []byte{'%'}) != len(raw) {
 			return nil, "must have two hexadecimal digits behind each percent sign"
 		}
 	}

@@ -389,7 +389,8 @@ func (r *response) Read([]byte) (int, error) { return 0, errors.New("BUG: a resp
 // Close sends the response, or drops it if fasthttp did not write it.
 func (r *response) Close() (err error) {
 	if len(r.head) > 0 {
-		if err = r.send(); err == nil && r.linger {
+		err = r.send()
+		if err == nil && r.linger {
 			linger(r.conn.Conn)
 		}
 	}
@@ -413,7 +414,8 @@ func (r *response) send() (err error) {
 	b = append(b, r.lines...)
 	b = append(b, crlf...)
 	for next := 0; r.body && r.entry != nil && next >= 0 && err == nil; {
-		if b, next = r.entry.AppendBody(b, next, maxCopied); next >= 0 {
+		b, next = r.entry.AppendBody(b, next, maxCopied)
+		if next >= 0 {
 			_, err = r.conn.Conn.Write(b)
 			b = b[:0]
 		}
@@ -424,7 +426,8 @@ func (r *response) send() (err error) {
 		case len(b)+len(p) <= maxCopied:
 			b = append(b, p...)
 		default: // a document
-			if _, err = r.conn.Conn.Write(b); err == nil {
+			_, err = r.conn.Conn.Write(b)
+			if err == nil {
 				_, err = r.conn.Conn.Write(p)
 			}
 			b = b[:0]
@@ -501,7 +504,8 @@ func lookUpFailed(q *page.Query, err error) *failure {
 	case errors.Is(err, page.ErrOverloaded):
 		f.problem = originBusy
 	case errors.Is(err, page.ErrTimeout), errors.Is(err, cache.ErrFillTimeout), errors.Is(err, context.DeadlineExceeded):
-		if f.problem = originSlow; q.Search != "" {
+		f.problem = originSlow
+		if q.Search != "" {
 			f.problem = searchSlow
 		}
 	case errors.Is(err, page.ErrUnavailable), errors.Is(err, context.Canceled):

@@ -553,7 +553,8 @@ func (l *lineChecker) check(p []byte) int {
 		if end < 0 {
 			break
 		}
-		if i += end; i > 0 {
+		i += end
+		if i > 0 {
 			l.last = p[i-1]
 		}
 		if l.last != '\r' {
