@@ -27,7 +27,6 @@ import (
 	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/metrics"
-	"listedge/origin/usage"
 )
 
 func readAnswer(t testing.TB, r *bufio.Reader, method string) answered {
@@ -321,19 +320,6 @@ func TestAcceptIsTriedAgain(t *testing.T) {
 			t.Errorf("a minute later: %v, logged: %s", err, log.String())
 		}
 	})
-}
-
-// An exchange must not pass anything of one request to the next.
-func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
-	s, ctx, _ := hitServerWith(t, "")
-	x := s.begin(ctx)
-	x.caller.client, x.grant.cost, x.id = &client{usage: s.Usage.Counter(usage.Key{})}, oneToken, []byte("other")
-	x.request.Search, x.result.Entry = "other", &cache.Entry{}
-	x.finish()
-	y := s.begin(ctx)
-	if y.caller.client != nil || y.grant.cost != notLimited || string(y.id) == "other" || y.request.Search != "" || y.result.Entry != nil {
-		t.Errorf("%+v", y)
-	}
 }
 
 // A document is not copied for a request.

@@ -1,15 +1,12 @@
 package edge
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -222,87 +219,6 @@ func TestOpenAPIRefuses(t *testing.T) {
 			if err := schema.VisitJSON(v); (err == nil) != ok {
 				t.Errorf("%s, %s: valid %v (%v)", c.schema, c.why, err == nil, err)
 			}
-		}
-	}
-}
-
-// referenceClient sends requests to a server.
-func referenceClient(t *testing.T) func(method, path string, header ...string) (*http.Response, []byte) {
-	t.Helper()
-	s, _ := hitServer(t, "")
-	dial := served(t, s, nil)
-	return func(method, path string, header ...string) (*http.Response, []byte) {
-		t.Helper()
-		c := dial(t)
-		r := must(http.NewRequestWithContext(t.Context(), method, "http://node"+path, nil))
-		for i := 0; i < len(header); i += 2 {
-			r.Header.Set(header[i], header[i+1])
-		}
-		must(0, r.Write(c))
-		answer := must(http.ReadResponse(bufio.NewReader(c), r))
-		var body bytes.Buffer
-		must(body.ReadFrom(answer.Body))
-		_ = answer.Body.Close()
-		return answer, body.Bytes()
-	}
-}
-
-// asset finds the addresses that the page loads.
-var asset = regexp.MustCompile(`(?:src|href|action)\s*=\s*["']?([^"'\s>]+)`)
-
-func TestServeDocs(t *testing.T) {
-	ask := referenceClient(t)
-	page, html := ask("GET", docsPath)
-	if page.StatusCode != 200 || page.Header.Get("Content-Type") != "text/html; charset=utf-8" || !bytes.Contains(html, []byte(`url: "openapi.json"`)) {
-		t.Fatalf("%d %v\n%s", page.StatusCode, page.Header, html)
-	}
-	const closed = "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-	if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, closed) || strings.Contains(policy, "unsafe") {
-		t.Errorf("the browser may load from elsewhere: %s", policy)
-	}
-	if !bytes.Contains(html, []byte("persistAuthorization: remembersKey()")) {
-		t.Error("a key is stored, or never is")
-	}
-	found := asset.FindAllSubmatch(html, -1)
-	if len(found) < 5 {
-		t.Errorf("it loads only %d things", len(found))
-	}
-	base := &url.URL{Scheme: "http", Host: "node", Path: docsPath}
-	for _, f := range found {
-		at, err := base.Parse(string(f[1]))
-		if err != nil || at.Host != "node" || f[1][0] == '/' || !strings.HasPrefix(at.Path, "/docs/") {
-			t.Errorf("it loads %s from elsewhere (%v)", f[1], err)
-			continue
-		}
-		for _, encoding := range []string{"identity", "gzip"} {
-			got, body := ask("GET", at.Path, "Accept-Encoding", encoding)
-			if got.StatusCode != 200 || len(body) == 0 {
-				t.Errorf("%s (%s): %d, %d bytes", at.Path, encoding, got.StatusCode, len(body))
-			}
-			if kind := got.Header.Get("Content-Type"); strings.HasSuffix(at.Path, ".js") != strings.Contains(kind, "javascript") ||
-				strings.HasSuffix(at.Path, ".css") != strings.Contains(kind, "css") {
-				t.Errorf("%s (%s): %s", at.Path, encoding, kind)
-			}
-		}
-		got, _ := ask("GET", at.Path, "Range", "bytes=0-1", "If-Match", `"other"`)
-		etag := got.Header.Get("ETag")
-		if got.StatusCode != 200 || !strings.HasPrefix(etag, `W/"`) || etag[len(etag)-1] != '"' || got.Header.Get("Vary") == "" && strings.HasSuffix(at.Path, "s") {
-			t.Errorf("%s in part: %d, validator %s", at.Path, got.StatusCode, etag)
-		}
-		if again, body := ask("GET", at.Path, "If-None-Match", etag); again.StatusCode != 304 || len(body) != 0 || again.Header.Get("Cache-Control") == "" {
-			t.Errorf("%s again: %d, %d bytes", at.Path, again.StatusCode, len(body))
-		}
-		if got, body := ask("HEAD", at.Path); got.StatusCode != 200 || len(body) != 0 {
-			t.Errorf("HEAD %s: %d, %d bytes", at.Path, got.StatusCode, len(body))
-		}
-	}
-	if got, body := ask("HEAD", "/docs"); got.StatusCode != 200 || len(body) != 0 {
-		t.Errorf("HEAD: %d, %d bytes", got.StatusCode, len(body))
-	}
-	for _, nothing := range []string{"/docs/", "/docs/nothing", "/docs/index.html", "/docs/embed.go", "/docs/sub/", "/docs/?proxy=http://elsewhere/"} {
-		got, body := ask("GET", nothing)
-		if got.StatusCode != 404 || !bytes.Contains(body, []byte("NOT_FOUND")) || got.Header.Get("Location") != "" {
-			t.Errorf("%s: %d %v %q", nothing, got.StatusCode, got.Header, body)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"compress/gzip"
 	"io"
 	"net/netip"
+	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -119,5 +121,50 @@ func TestDocsCanBeTurnedOff(t *testing.T) {
 	}
 	if got := ask(t, off, "GET", "/openapi.json"); got.Status != 200 || got.Body != ask(t, s, "GET", "/openapi.json").Body {
 		t.Errorf("/openapi.json: %d", got.Status)
+	}
+}
+
+// asset finds the addresses that the page loads.
+var asset = regexp.MustCompile(`(?:src|href|action)\s*=\s*["']?([^"'\s>]+)`)
+
+// The page of the reference loads what it shows from this node alone.
+func TestServeDocs(t *testing.T) {
+	s, _ := edge.HitServer(t, "")
+	page := ask(t, s, "GET", "/docs")
+	if page.Status != 200 || page.Header("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(page.Body, `url: "openapi.json"`) {
+		t.Fatalf("%+v", page)
+	}
+	const closed = "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+	if policy := page.Header("Content-Security-Policy"); !strings.HasPrefix(policy, closed) || strings.Contains(policy, "unsafe") {
+		t.Errorf("the browser may load from elsewhere: %s", policy)
+	}
+	if !strings.Contains(page.Body, "persistAuthorization: remembersKey()") {
+		t.Error("a key is stored, or never is")
+	}
+	found := asset.FindAllStringSubmatch(page.Body, -1)
+	if len(found) < 5 {
+		t.Errorf("it loads only %d things", len(found))
+	}
+	base := &url.URL{Scheme: "http", Host: "node", Path: "/docs"}
+	for _, f := range found {
+		at, err := base.Parse(f[1])
+		if err != nil || at.Host != "node" || f[1][0] == '/' || !strings.HasPrefix(at.Path, "/docs/") {
+			t.Errorf("it loads %s from elsewhere (%v)", f[1], err)
+			continue
+		}
+		got := ask(t, s, "GET", at.Path, "Range", "bytes=0-1", "If-Match", `"other"`)
+		etag, kind := got.Header("ETag"), got.Header("Content-Type")
+		if got.Status != 200 || !strings.HasPrefix(etag, `W/"`) || etag[len(etag)-1] != '"' || got.Header("Vary") == "" && strings.HasSuffix(at.Path, "s") {
+			t.Errorf("%s in part: %d, validator %s", at.Path, got.Status, etag)
+		}
+		if strings.HasSuffix(at.Path, ".js") != strings.Contains(kind, "javascript") || strings.HasSuffix(at.Path, ".css") != strings.Contains(kind, "css") {
+			t.Errorf("%s: %s", at.Path, kind)
+		}
+		if again := ask(t, s, "GET", at.Path, "If-None-Match", etag); again.Status != 304 || again.Body != "" || again.Header("Cache-Control") == "" {
+			t.Errorf("%s again: %d, %d bytes", at.Path, again.Status, len(again.Body))
+		}
+		if got := ask(t, s, "HEAD", at.Path); got.Status != 200 || got.Body != "" {
+			t.Errorf("HEAD %s: %d, %d bytes", at.Path, got.Status, len(got.Body))
+		}
 	}
 }

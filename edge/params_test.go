@@ -170,46 +170,6 @@ func FuzzParseQuery(f *testing.F) {
 	})
 }
 
-// The page key must differ for any two requests of any two workspaces. Equal
-// keys mean: equal workspace and equal query.
-func FuzzPageKey(f *testing.F) {
-	f.Add([]byte{1}, "limit=5&search=a", []byte{1}, "limit=5&search=ab", true, true)
-	f.Add([]byte{1}, "sort=name", []byte{2}, "sort=name", true, false)
-	f.Add([]byte{1}, "search=%01%00", []byte{1}, "search=%01", false, true)
-	f.Fuzz(func(t *testing.T, w1 []byte, query1 string, w2 []byte, query2 string, items1, items2 bool) {
-		read := func(w []byte, query string, items bool) (page.Query, bool) {
-			collection := lists.Contacts
-			if items {
-				collection = lists.Items
-			}
-			q, wrong := parseText(collection, query)
-			copy(q.Workspace[:], w)
-			return q, wrong == nil
-		}
-		q1, ok1 := read(w1, query1, items1)
-		q2, ok2 := read(w2, query2, items2)
-		if !ok1 || !ok2 {
-			return
-		}
-		// Cursors are too rare to be guessed: derive positions from the input.
-		for i, q := range []*page.Query{&q1, &q2} {
-			w := [][]byte{w1, w2}[i]
-			if len(w) > 16 {
-				row := (&lists.Row{CreatedAt: int64(len(w))}).SetTexts(string(w[16:]), "")
-				copy(row.ID[:], w[16:])
-				q.After = row.Position(q.Sort)
-			}
-		}
-		k1, k2 := q1.AppendKey(nil), q2.AppendKey(nil)
-		if (string(k1) == string(k2)) != (q1 == q2) {
-			t.Fatalf("%+v and %+v: keys %x and %x", q1, q2, k1, k2)
-		}
-		if string(k1[:16]) != string(q1.Workspace[:]) {
-			t.Fatal("the workspace does not come first")
-		}
-	})
-}
-
 // The size of an error response is bounded, however many parameters are wrong and however
 // long their names are. It names all that exist, and some of the others.
 func TestReportedParametersAreBounded(t *testing.T) {
