@@ -42,7 +42,7 @@ type Conn struct {
 const atOnce = 64 << 10
 
 // New takes over the connection.
-func New(tcp *net.TCPConn) *Conn {
+func New(tcp *net.TCPConn) net.Conn {
 	c := &Conn{TCPConn: tcp}
 	c.raw, _ = tcp.SyscallConn() // fails only for a nil connection; made once, too
 	c.receive, c.send = c.receiveNow, c.sendNow

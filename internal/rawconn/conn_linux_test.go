@@ -16,7 +16,7 @@ func TestWritesGoOutAtOnceOrByNet(t *testing.T) {
 		near, far := tcpPair(t)
 		_ = near.SetWriteBuffer(4 * atOnce)
 		go func() { _, _ = io.Copy(io.Discard, far) }()
-		s := New(near)
+		s := New(near).(*Conn)
 		if n, err := s.Write(make([]byte, c.size)); err != nil || n != c.size || s.sent != c.sent {
 			t.Errorf("of %d bytes, %d were sent at once, want %d (%v)", c.size, s.sent, c.sent, err)
 		}
