@@ -200,7 +200,7 @@ var mutations = []struct {
 		{"a late call to a quota is executed", "TestQuotaScriptEqualsModel",
 			without("limiter/quota.lua", "if number <= known then return { mine, total } end")},
 		{"a lost count stays lost", "TestALostCountComesBack",
-			replaced("limiter: Counter.begin", "max(q.spent, q.taken)", "0")},
+			replaced("limiter: Counter.begin", "max(q.spent, q.taken)", "int64(0)")},
 		{"a lost answer loses a block", "TestAQuotaInStorms",
 			replaced("limiter: quotaModel.visit", ", n.taken = c.number, c.floor+more", " = c.number")},
 		{"a quota is forgotten", "TestAQuotaIsRemembered",
