@@ -538,7 +538,8 @@ func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
 func (r *Replica) show(t *table, row *lists.Row) {
 	r.clock.bytes += placeBytes
 	shown := t.rows[row.ID].shown + 1
-	if t.rows[row.ID] = (held{row, shown}); shown == 1 {
+	t.rows[row.ID] = held{row, shown}
+	if shown == 1 {
 		r.clock.bytes += rowSize(row)
 	}
 }

@@ -97,7 +97,8 @@ func completeText(partial, before string) (completed string, whole bool) {
 		text = append(text, value...)
 		partial, before = partial[own:], before[other:]
 	}
-	if text = append(text, '}'); whole {
+	text = append(text, '}')
+	if whole {
 		text[0] = '{'
 	}
 	return string(text), whole

@@ -144,7 +144,8 @@ func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found ma
 	if s.BreakerOpen() {
 		return nil, errNotAsked
 	}
-	if err = s.breaker.Do(func() error { found, err = s.read(ctx, hashes, run); return err }); err != nil {
+	err = s.breaker.Do(func() error { found, err = s.read(ctx, hashes, run); return err })
+	if err != nil {
 		return nil, fmt.Errorf("look up keys: %w", err)
 	}
 	return found, nil

@@ -426,7 +426,8 @@ func (t *term) publish(ctx context.Context) error {
 		last := end
 		if err != nil {
 			var unknown error
-			if last, unknown = call(ctx, func(ctx context.Context) (changefeed.Position, error) { return t.options.Log.Last(ctx, t.epoch) }); unknown != nil {
+			last, unknown = call(ctx, func(ctx context.Context) (changefeed.Position, error) { return t.options.Log.Last(ctx, t.epoch) })
+			if unknown != nil {
 				last, err = changefeed.Position{}, errors.Join(err, unknown)
 			}
 		}
