@@ -170,7 +170,7 @@ func TestOnlySettingsReadTheEnvironment(t *testing.T) {
 }
 
 // A type's methods stand in its file, and a condition has no statement before it that does not
-// declare. Both make code easier to follow; a few exceptions may do so, too.
+// declare. One method in twenty may stand elsewhere.
 func TestMethodsStandWithTheirTypes(t *testing.T) {
 	declared, methods, smuggled := map[string]string{}, map[string][]string{}, []string{} // files by types, files of methods by types
 	sources(t, func(name, text string) {
@@ -217,7 +217,7 @@ func TestMethodsStandWithTheirTypes(t *testing.T) {
 	if len(away) > all/20 {
 		t.Errorf("%d of %d methods stand in another file than their type: %v", len(away), all, away)
 	}
-	if len(smuggled) > 11 {
+	if len(smuggled) > 0 {
 		t.Errorf("statements stand before conditions: give each a line of its own: %v", smuggled)
 	}
 }
