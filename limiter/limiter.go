@@ -16,17 +16,17 @@
 // promise. While nodes send no heartbeats, the others withhold their part of each rate:
 // they may be spending it without Redis. docs/LIMITS.md says what the promise does not cover.
 //
-// # A limit decision: at most 3 files
+// # A limit decision: at most 4 files
 //
 // Most decisions spend a token that this node holds.
 //
-//	edge/pipeline.go limiter/limiter.go limiter/lease/lease.go
+//	edge/pipeline.go limiter/limiter.go limiter/shard.go limiter/lease/lease.go
 //
-// # A decision that asks Redis: at most 3 files
+// # A decision that asks Redis: at most 2 files
 //
 // No token is held, or the burst is too small for leases. After those of a limit decision:
 //
-//	limiter/shard.go limiter/lease/call.go limiter/redis.go
+//	limiter/lease/call.go limiter/redis.go
 package limiter
 
 import (
