@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/sandbox"
+	"listedge/origin/admin"
 )
 
 // walkedPages is how many pages of 50 items are walked.
@@ -62,7 +63,7 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 	var cost [len(sides)]time.Duration
 	counted := 0
 	for round := range rounds + 1 { // the first one is not counted
-		must(s.admin.Purge(ctx, &s.workspace))
+		must(admin.Purge(ctx, s.admin, &s.workspace))
 		must(first.readPurged(ctx, reader, paths))
 		trips := node.metric("listedge_cache_redis_calls_total")
 		var spent [len(sides)]time.Duration

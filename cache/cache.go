@@ -227,8 +227,8 @@ func (c *Cache) cut(q *page.Query, list replica.Key, old *Entry, now time.Durati
 	if !c.followed.trusted(now) {
 		return nil
 	}
-	var space [lists.MaxLimit]*lists.Row
-	p, rows, ok := c.replica.Read(space[:0], &list, q.After, q.Limit, lists.MaxBytes)
+	var space [page.MaxLimit]*lists.Row
+	p, rows, ok := c.replica.Read(space[:0], &list, q.After, q.Limit, page.MaxBytes)
 	if !ok {
 		return nil
 	}
@@ -430,7 +430,7 @@ func (c *Cache) store(q *page.Query, p reading) {
 func (c *Cache) storeState(q *page.Query, list replica.Key) bool {
 	readAt := time.Duration(c.followed.proof.Load())
 	at := c.replica.Begin().At
-	cut, rows, whole := c.replica.Read(nil, &list, q.After, q.Limit+1, lists.MaxBytes)
+	cut, rows, whole := c.replica.Read(nil, &list, q.After, q.Limit+1, page.MaxBytes)
 	if !whole && len(rows) <= q.Limit || c.replica.Begin().At.Began != at.Began {
 		return false
 	}

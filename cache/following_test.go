@@ -215,7 +215,7 @@ func TestPagesAreCutOutOfRows(t *testing.T) {
 
 func TestALongPageEndsBeforeItsLimit(t *testing.T) {
 	onNode(t, func(n *node) {
-		long := strings.Repeat("x", lists.MaxBytes/2)
+		long := strings.Repeat("x", page.MaxBytes/2)
 		r := n.asked(n.reads(shows(long, long, long)), long+" "+long, cache.Origin)
 		for range 2 {
 			if r.Entry.Next == "" {

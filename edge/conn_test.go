@@ -217,7 +217,7 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 			for range test.rows {
 				rows = append(rows, *(&lists.Row{}).SetTexts("", strings.Repeat("x", row)))
 			}
-			entry := fillWithRows(t, s.Cache, page.Query{Limit: lists.MaxLimit}, rows...)
+			entry := fillWithRows(t, s.Cache, page.Query{Limit: page.MaxLimit}, rows...)
 			w := &wire{}
 			r := newConn(w).response.start(200)
 			r.head, r.body, r.entry = []byte("HEAD\r\n\r\n"), true, entry

@@ -296,7 +296,7 @@ func oneOf(values []string, set func(q *page.Query, n int)) func(*page.Query, []
 // parseLimit reads 1 to 100, without sign or leading zeros.
 func parseLimit(q *page.Query, value []byte) (why string) {
 	n, err := strconv.ParseUint(string(value), 10, 8)
-	if err != nil || value[0] == '0' || n > lists.MaxLimit {
+	if err != nil || value[0] == '0' || n > page.MaxLimit {
 		return "must be an integer from 1 to 100"
 	}
 	q.Limit = int(n)

@@ -6,8 +6,8 @@
 //
 // server.go has the server, its routes and connections. pipeline.go has a request on its way from
 // its headers to its response. request.go has what it may ask for, access.go what a node keeps of
-// clients and of addresses. response.go has all that leaves: headers, the JSON around rows,
-// compression, problems.
+// clients and of addresses. response.go has all that leaves: headers, the frame of
+// gzip, the request id, problems.
 //
 // fasthttp reads requests from, and writes responses to, our connections. Every connection has
 // one exchange, which its requests use in turn, so that a hit allocates nothing.
@@ -17,7 +17,7 @@
 // Read these files in this order to understand a request that memory answers.
 //
 //	edge/server.go edge/pipeline.go edge/request.go origin/apikey/key.go
-//	origin/apikey/cache.go edge/response.go cache/cache.go cache/lookup.go cache/memory.go
+//	origin/apikey/cache.go edge/response.go cache/cache.go cache/lookup.go cache/entry.go
 //	cache/replica/list.go
 //
 // # A miss: at most 15 files

@@ -115,7 +115,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 				if len(rows) == 0 {
 					t.Fatalf("%s: no row", describe(q))
 				}
-				if bytes := sizeOf(read.Rows[:len(read.Rows)-1]); bytes > lists.MaxBytes {
+				if bytes := sizeOf(read.Rows[:len(read.Rows)-1]); bytes > page.MaxBytes {
 					t.Errorf("%s: %d bytes, and a row more", describe(q), bytes)
 				}
 				for _, row := range rows {

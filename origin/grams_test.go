@@ -68,14 +68,14 @@ func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
 				continue
 			}
 			c := lists.Collection(random.IntN(2))
-			q := page.Query{Workspace: ourWorkspace, Collection: c, Search: term, Limit: lists.MaxLimit, Sort: lists.Order(random.IntN(2))}
+			q := page.Query{Workspace: ourWorkspace, Collection: c, Search: term, Limit: page.MaxLimit, Sort: lists.Order(random.IntN(2))}
 			want := compareEveryRow(t, conn, q)
 			got := walk(t, o, q, nil)
 			slices.Sort(got)
 			if !slices.Equal(got, want) {
 				t.Errorf("locale %s, %s:\ngot  %v\nwant %v", locale, describe(q), got, want)
 			}
-			if s, _ := shapeOf(&q); s.search == indexedSearch && len(want) > 0 && len(want) <= lists.MaxLimit {
+			if s, _ := shapeOf(&q); s.search == indexedSearch && len(want) > 0 && len(want) <= page.MaxLimit {
 				found++
 			}
 		}

@@ -287,13 +287,13 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 			}
 			return nil
 		}
-		if size > lists.MaxBytes { // enough for the first page
+		if size > page.MaxBytes { // enough for the first page
 			rows.End = false
 			return nil
 		}
 		row, err := q.Collection.Row(values[1:], 0)
 		if err != nil && len(rows.Rows) >= q.Limit { // it is on a later page, which fails
-			size, rows.End = lists.MaxBytes+1, false
+			size, rows.End = page.MaxBytes+1, false
 			return nil
 		}
 		if err != nil {

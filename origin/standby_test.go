@@ -157,7 +157,7 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 	address := ownDatabase(t, server)
 	replica := sandboxtest.Standby(t, server, nil).URL("listedge")
 	primary, standby := connect(t, address), connect(t, replica)
-	query, timeline := page.Query{Workspace: number(1), Collection: lists.Items, Limit: lists.MaxLimit}, identity(t, address).TimelineName()
+	query, timeline := page.Query{Workspace: number(1), Collection: lists.Items, Limit: page.MaxLimit}, identity(t, address).TimelineName()
 	db := openDatabase(t, postgres.Options{URL: address, Replicas: []string{replica}})
 	config := db.Standbys[0].Config()
 	first, added, addedAt, between := "", 0, uint64(0), false

@@ -143,7 +143,7 @@ func (s shape) sql() string {
 	table, columns := postgres.Schema+"."+s.collection.String(), strings.Join(list, ", ")
 
 	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, s.sort.SQL(),
-		s.rows(lists.MaxLimit))
+		s.rows(page.MaxLimit))
 	if s.search == indexedSearch {
 		first := func(n int) string {
 			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE true%s", columns, table, rows, s.sort.SQL(), n, match)

@@ -26,7 +26,7 @@ func (c *purgeCommand) Validate() error {
 // Run invalidates pages on all nodes. A purge is published like a change: the follower
 // reads it from the WAL and writes it to the log of changes, which every node reads.
 func (c *purgeCommand) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	if err := a.Purge(ctx, c.Workspace); err != nil {
+	if err := admin.Purge(ctx, a, c.Workspace); err != nil {
 		return err
 	}
 	what := "all workspaces"

@@ -356,14 +356,6 @@ func Of(table string) Collection {
 	return Keys
 }
 
-// MaxLimit is the largest page, in rows.
-const MaxLimit = 100
-
-// MaxBytes bounds the rows of a page in bytes: a page that reaches it ends before its limit.
-// The first row may be larger, so that a walk gets past every row that can be read. The
-// widest row that the schema permits is 2 MB of JSON.
-const MaxBytes = 4 << 20
-
 // Column is one field of a row.
 type Column struct {
 	Field    string // its name in the API

@@ -65,7 +65,7 @@ func TestACursorIsItsPosition(t *testing.T) {
 			q.After = p
 			cursor := q.AppendCursor([]byte("before "))[len("before "):]
 			fresh := q
-			fresh.After, fresh.Limit, fresh.Workspace = "", 1+len(p)%lists.MaxLimit, uuid.New() // neither is part of it
+			fresh.After, fresh.Limit, fresh.Workspace = "", 1+len(p)%MaxLimit, uuid.New() // neither is part of it
 			got, err := fresh.ParseCursor(new([]byte), cursor)
 			if err != nil || got != p {
 				t.Fatalf("%+v: %q became %q, %v", q, p, got, err)

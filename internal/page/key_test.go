@@ -16,7 +16,7 @@ func FuzzAppendKey(f *testing.F) {
 	f.Add([]byte{}, byte(1), byte(0), byte(8), string(make([]byte, 127)), string(make([]byte, 300)), 100)
 	f.Fuzz(func(t *testing.T, workspace []byte, collection, sort, filter byte, search, after string, limit int) {
 		q := Query{Collection: lists.Collection(collection), Sort: lists.Order(sort), Filter: lists.Flags(filter), Search: search,
-			After: lists.Position(after), Limit: max(1, limit%(lists.MaxLimit+1))}
+			After: lists.Position(after), Limit: max(1, limit%(MaxLimit+1))}
 		copy(q.Workspace[:], workspace)
 		key, ok := bytes.CutPrefix(q.AppendKey([]byte("before")), []byte("before"))
 		if !ok {

@@ -21,6 +21,14 @@ import (
 	"listedge/internal/lists"
 )
 
+// MaxLimit is the largest page, in rows.
+const MaxLimit = 100
+
+// MaxBytes bounds the rows of a page in bytes: a page that reaches it ends before its limit.
+// The first row may be larger, so that a walk gets past every row that can be read. The
+// widest row that the schema permits is 2 MB of JSON.
+const MaxBytes = 4 << 20
+
 // Query names one page: which rows, in which order, after which position, how
 // many. It is a value; equal queries name the same page.
 type Query struct {

@@ -415,7 +415,7 @@ func TestPurgesAreInTheAuditLog(t *testing.T) {
 	c := openAdmin(t, url)
 	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
 	before := count(t, c, "audit_log")
-	if err := c.Purge(t.Context(), &w.ID); err == nil {
+	if err := Purge(t.Context(), c, &w.ID); err == nil {
 		t.Error("nobody follows, and a purge")
 	}
 	if n := count(t, c, "audit_log"); n != before {
@@ -423,7 +423,7 @@ func TestPurgesAreInTheAuditLog(t *testing.T) {
 	}
 	holdSlot(t, url)
 	for _, workspace := range []*uuid.UUID{&w.ID, nil} {
-		must(c.Purge(t.Context(), workspace))
+		must(Purge(t.Context(), c, workspace))
 		before++
 		if e := newest(t, c); count(t, c, "audit_log") != before || e.Action != "purge" || !reflect.DeepEqual(e.WorkspaceID, workspace) {
 			t.Errorf("%+v", e)

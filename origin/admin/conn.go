@@ -17,7 +17,6 @@ import (
 	"listedge/internal/lists"
 	"listedge/origin/apikey"
 	"listedge/origin/audit"
-	"listedge/origin/follower"
 	"listedge/origin/postgres"
 	"listedge/origin/usage"
 )
@@ -109,34 +108,6 @@ func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, er
 func (c *Conn) workspaceExists(ctx context.Context, id uuid.UUID) error {
 	_, err := one[Workspace](ctx, c.conn, "workspace "+id.String(), `SELECT id FROM workspaces WHERE id = $1`, id)
 	return err
-}
-
-// purgeSQL writes the message of a purge into the WAL, and says whether a follower will read it.
-const purgeSQL = `
-SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
-	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database()
-		WHERE active AND slot_name ~ ('^' || $1 || d.oid || '(_|$)'))`
-
-var errNotFollowed = errors.New("no node follows changes, so a purge would reach none; pages expire after --cache-ttl")
-
-// Purge makes all nodes read the workspace's pages again; nil = the pages of all workspaces.
-func (c *Conn) Purge(ctx context.Context, workspace *uuid.UUID) error {
-	if workspace != nil {
-		if err := c.workspaceExists(ctx, *workspace); err != nil {
-			return err
-		}
-	}
-	_, err := act(ctx, c, func(tx pgx.Tx) (followed bool, done audit.Act, err error) {
-		err = tx.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
-		if err == nil && !followed {
-			err = errNotFollowed
-		}
-		return followed, audit.Act{Action: "purge", Workspace: workspace}, err
-	})
-	if err != nil {
-		return fmt.Errorf("purge: %w", err)
-	}
-	return nil
 }
 
 // short cuts a name for the audit log, whose table bounds its rows.

@@ -196,7 +196,7 @@ func (f *Follower) waitPoll(ctx context.Context) error {
 // follow takes the slot and begins a term. A slot that may not send all changes
 // is dropped: a new one begins a new epoch.
 func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
-	v, err := p.readView(ctx, "") // before the check, so that later changes of the catalog are noticed
+	v, err := readView(ctx, p, "") // before the check, so that later changes of the catalog are noticed
 	if err != nil {
 		return err
 	}

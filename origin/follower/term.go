@@ -337,7 +337,7 @@ func (u *unsettled) settle(snapshot changefeed.Snapshot) {
 // apply the message, too, at the heartbeat that sees the change.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.acknowledged
-	v, err := t.primary.readView(ctx, t.version)
+	v, err := readView(ctx, t.primary, t.version)
 	if err != nil {
 		return err
 	}

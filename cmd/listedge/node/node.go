@@ -303,7 +303,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	running, stop := context.WithCancel(context.Background())
 	var background sync.WaitGroup
 	background.Go(func() { n.health.Run(running) })
-	background.Go(func() { n.announce(running) })
+	background.Go(func() { notifySystemd(running, n.options.NotifySocket, n.health.Ready, n.logger) })
 	for _, probe := range n.probes {
 		background.Go(func() { repeat(running, watchInterval, probe) })
 	}
@@ -334,27 +334,6 @@ func (n *Node) Serve(ctx context.Context) error {
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
-}
-
-// announce tells systemd (Type=notify) once that the node is ready.
-func (n *Node) announce(ctx context.Context) {
-	for n.options.NotifySocket != "" && ctx.Err() == nil {
-		if !n.health.Ready() {
-			sleep(ctx, watchInterval)
-			continue
-		}
-		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.options.NotifySocket, Net: "unixgram"})
-		if err == nil {
-			stop := context.AfterFunc(ctx, func() { conn.Close() }) // systemd may read late, or never
-			_, err = conn.Write([]byte("READY=1"))
-			stop()
-			conn.Close()
-		}
-		if err != nil {
-			n.logger.Error("systemd does not learn that the node is ready", "error", err)
-		}
-		return
-	}
 }
 
 // leave lets the follower drop its slot if no other node of the fleet is in the roster, nor one

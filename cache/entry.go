@@ -86,7 +86,7 @@ func firstPage(rows []lists.Row, limit int) int {
 	size := 0
 	for i := range rows[:min(limit, len(rows))] {
 		size += len(rows[i].Text())
-		if i > 0 && size > lists.MaxBytes {
+		if i > 0 && size > page.MaxBytes {
 			return i
 		}
 	}
