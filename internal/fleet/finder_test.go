@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,20 +62,25 @@ func TestHowLongANodeWaitsForTheTimeline(t *testing.T) {
 // While another asks the database, a node does not, and has no failure to show.
 func TestWhoAsksTheDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		needed, asked, denied := true, 0, errors.New("permission denied")
-		f := &fleet.Finder{Followed: &fleet.Followed{}, Needed: func() bool { return needed }, Away: errors.New("away"),
-			Ask: func(context.Context) (fleet.Server, error) { asked++; return fleet.Server{}, denied }}
+		var needed atomic.Bool
+		var asked atomic.Int32
+		denied := errors.New("permission denied")
+		f := &fleet.Finder{Followed: &fleet.Followed{}, Needed: needed.Load, Away: errors.New("away"),
+			Ask: func(context.Context) (fleet.Server, error) { asked.Add(1); return fleet.Server{}, denied }}
+		needed.Store(true)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go f.Run(ctx)
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if !errors.Is(f.Failure(), denied) {
 			t.Error(f.Failure())
 		}
-		needed, asked = false, 0
+		needed.Store(false)
+		before := asked.Load()
 		time.Sleep(time.Minute)
-		if asked > 0 || f.Failure() != nil {
-			t.Errorf("asked %d times, %v", asked, f.Failure())
+		if times := asked.Load() - before; times > 0 || f.Failure() != nil {
+			t.Errorf("asked %d times, %v", times, f.Failure())
 		}
 	})
 }
