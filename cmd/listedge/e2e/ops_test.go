@@ -131,7 +131,7 @@ func TestASystemdThatDoesNotReadDelaysNoEnd(t *testing.T) {
 		r := must1(http.Get(n.admin + "/debug/pprof/goroutine?debug=1"))
 		defer r.Body.Close()
 		return slices.ContainsFunc(strings.Split(string(must1(io.ReadAll(r.Body))), "\n\n"), func(stack string) bool {
-			return strings.Contains(stack, ".announce") && strings.Contains(stack, ".Write")
+			return strings.Contains(stack, ".notifySystemd") && strings.Contains(stack, ".Write")
 		})
 	})
 	defer time.AfterFunc(patience, func() { n.signal(syscall.SIGKILL) }).Stop() // a hang
