@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
@@ -249,9 +251,18 @@ var (
 		{name: "transactions of 2,000 rows", forms: []form{withManyRows(2_000), inPlace}, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }},
 		{name: "ALTER TABLE with a rewrite", happens: func(t *testing.T, o *oracle) {
 			o.judges(t, before)
-			execute(t, o.fleet.url, "ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)")
-			execute(t, o.fleet.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
-			execute(t, o.fleet.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
+			for _, sql := range []string{"ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)",
+				"ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int", "ALTER TABLE items ALTER COLUMN unit TYPE text"} {
+				within(t, patience, sql, func() bool { // in the soak, Postgres may crash meanwhile
+					conn, err := pgx.Connect(t.Context(), o.fleet.url)
+					if err != nil {
+						return false
+					}
+					defer conn.Close(context.Background())
+					_, err = conn.Exec(t.Context(), sql)
+					return err == nil
+				})
+			}
 		}},
 		{name: "TRUNCATE of a table, then of a partition", forms: append([]form{truncated, truncated, truncated}, usualForms...),
 			happens: func(t *testing.T, o *oracle) {
