@@ -383,7 +383,7 @@ func survives(t *testing.T, f *fleet, start starter) {
 
 	between.cut = nil
 
-	// What waiting does not mend ends the call at once, and the next one begins anew.
+	// An error that waiting cannot cure ends the call at once. The next call begins anew.
 	between.answer = func(n int, w http.ResponseWriter) bool {
 		return n == 1 && refuse(w, http.StatusBadRequest, "VALIDATION_ERROR", "")
 	}

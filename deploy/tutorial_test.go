@@ -97,7 +97,7 @@ func (b *tutorialBlock) repeatable() bool {
 	return b.shown != "" && !regexp.MustCompile(`(?m)^ *(node|stop|kill|redis-server|pg_ctl|mkdir) `).MatchString(b.commands)
 }
 
-// tutorialShell runs the blocks in the files that it is told of. askFor asks a node for a page that comes from there. A
+// tutorialShell runs the blocks in the files that are its arguments. askFor asks a node for a page that comes from there. A
 // server may be too slow for it on a busy machine: then askFor asks again, a node that has just started unless the page shall be in
 // memory. A page of a node with flags comes from its standby.
 const tutorialShell = `

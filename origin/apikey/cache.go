@@ -283,10 +283,7 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	now := c.clock.Now()
 	at, changed := c.validAt(e)
-	doubted := at
-	if changed {
-		doubted = time.Duration(e.changedSince.Load())
-	}
+	doubted := max(at, time.Duration(e.changedSince.Load())) // a new entry may come from a look-up that a change overtook
 	p := c.proof.Load()
 	if (changed || e.Key.Scheduled) && p.isYoung(now) && now-max(doubted, p.upSince) >= recentAge {
 		return false

@@ -400,6 +400,24 @@ func TestNoKeyIsRefusedAtTheEndOfAnOutage(t *testing.T) {
 	}
 }
 
+// A change that comes while a key is looked up may be later than the answer. The seconds for which that key is
+// good begin with the look-up.
+func TestAKeyThatWasChangedWhileItWasLookedUpIsUsable(t *testing.T) {
+	table := newKeyTable(1)
+	table.delay = 20 * time.Millisecond
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		r.provenFor(2*apikey.RecentAge, func() {})
+		time.AfterFunc(time.Millisecond, func() { r.changed(number(0)) })
+		must1(r.use(0))
+		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
+		r.prove(time.Now(), r.server)
+		if _, err := r.use(0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A reset while the primary is up does not begin the seconds anew.
 func TestAResetKeepsNoChangedKeyUsable(t *testing.T) {
 	table := newKeyTable(1)

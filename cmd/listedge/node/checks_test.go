@@ -113,7 +113,7 @@ func TestServersThatEnd(t *testing.T) {
 	}
 }
 
-// Errors that Redis has no word of their own for are told apart by their texts. A Redis without XTRIM
+// Errors that Redis gives no code of their own are told apart by their texts. A Redis without XTRIM
 // MINID, as before 6.2, says so by a syntax error.
 func TestRedisOfOldVersions(t *testing.T) {
 	_, client := redistest.Start(t)
