@@ -304,7 +304,7 @@ func (s *Subscriber) Silence() time.Duration {
 func (s *Subscriber) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = s.readFromOneServer(ctx) // the log reports its failures itself (Redis.Failure)
-		pause(ctx, readBackoff)
+		fleet.Pause(ctx, readBackoff)
 	}
 }
 
@@ -321,13 +321,6 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 		err = s.readOnce(ctx, reader)
 	}
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
@@ -350,7 +343,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	}
 	if epoch == "" {
 		s.epochRead = time.Time{}
-		pause(ctx, readBackoff)
+		fleet.Pause(ctx, readBackoff)
 		return nil
 	}
 	began := time.Now() // before the command is sent: Subscription
@@ -365,7 +358,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	if len(entries) == 0 {
 		s.epochRead = time.Time{}
 	}
-	pause(ctx, readPause-time.Since(began))
+	fleet.Pause(ctx, readPause-time.Since(began))
 	return nil
 }
 

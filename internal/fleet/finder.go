@@ -42,7 +42,7 @@ func (f *Finder) Run(ctx context.Context) {
 		if f.ask(ctx) != nil || f.Followed.OldTimeline() != nil {
 			interval = askRetry
 		}
-		pause(ctx, interval)
+		Pause(ctx, interval)
 	}
 }
 
@@ -56,7 +56,7 @@ func (f *Finder) Run(ctx context.Context) {
 // without Redis, but it knows the timeline of the fleet only when Redis answers.
 func (f *Finder) findTimeline(ctx context.Context) {
 	var answered time.Time // when the database first answered; before, it returns no pages either
-	for ; ctx.Err() == nil; pause(ctx, startPause) {
+	for ; ctx.Err() == nil; Pause(ctx, startPause) {
 		err := f.ask(ctx)
 		if answered.IsZero() && !errors.Is(err, f.Away) {
 			answered = time.Now()
@@ -114,11 +114,4 @@ func (f *Finder) Failure() error {
 		return *err
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

@@ -350,3 +350,11 @@ func (c *Claim) Other(ctx context.Context) (name string, err error) {
 	}
 	return name, nil
 }
+
+// Pause waits for d, or until ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

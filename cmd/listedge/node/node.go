@@ -374,15 +374,7 @@ func (n *Node) close() error {
 
 // repeat calls f again and again, with a pause after each call, until ctx ends.
 func repeat(ctx context.Context, pause time.Duration, f func(context.Context)) {
-	for ; ctx.Err() == nil; sleep(ctx, pause) {
+	for ; ctx.Err() == nil; fleet.Pause(ctx, pause) {
 		f(ctx)
-	}
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }

@@ -4,13 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"net"
+
+	"listedge/internal/fleet"
 )
 
 // notifySystemd tells systemd (Type=notify) once that the node is ready. socket is where it waits for that; empty = it does not.
 func notifySystemd(ctx context.Context, socket string, ready func() bool, logger *slog.Logger) {
 	for socket != "" && ctx.Err() == nil {
 		if !ready() {
-			sleep(ctx, watchInterval)
+			fleet.Pause(ctx, watchInterval)
 			continue
 		}
 		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
