@@ -26,9 +26,8 @@ type outcome struct {
 // any place in a slice. Nobody decides alone (FailDeny), so the promise holds
 // to what the rate brings while an answer is on its way.
 type storm struct {
-	seed        uint64
-	forward     int64 // what its clock skips once, microseconds
-	unforgiving bool  // of it
+	seed    uint64
+	forward int64 // what its clock skips once, microseconds
 }
 
 func (s storm) run(t *testing.T) (v outcome) {
@@ -65,7 +64,7 @@ func (s storm) rage(w *world) (v outcome) {
 		return w.random.Int64N(15_000)
 	}
 	w.loses = func() bool { return w.random.Float64() < weather/3 }
-	regime := &regimes{w: w, spare: forward > 0 && !s.unforgiving}
+	regime := &regimes{w: w, spare: forward > 0}
 	regime.watch(&v)
 	counts := w.decided
 	w.decided = func(n *node, d Decision) {
@@ -145,9 +144,7 @@ func (s storm) rage(w *world) (v outcome) {
 	if forward > 0 {
 		w.after(end/3+w.random.Int64N(end/3), func() {
 			w.clock += forward
-			if !s.unforgiving {
-				regime.forgive(forward)
-			}
+			regime.forgive(forward)
 		})
 	}
 	w.traffic(shapes[w.random.IntN(len(shapes))].shape, end)
