@@ -13,22 +13,25 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"listedge/internal/lists"
-
 	"github.com/google/uuid"
+
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 )
 
 // allLists are all there are, each with a few searches.
 func allLists() (queries []Query) {
 	searches := []string{"", "chai", "Chai", "chai ", "茶", "\x00", strings.Repeat("𝒜", 120)}
+	matches := map[*list.List][]uint64{
+		listtest.Contacts: {0, listtest.Customers, listtest.Suppliers},
+		listtest.Items: {0, listtest.Goods, listtest.Services, listtest.Tracked, listtest.Tracked | listtest.Goods, listtest.Tracked | listtest.Services,
+			listtest.Low, listtest.Low | listtest.Goods, listtest.Low | listtest.Services},
+	}
 	for _, search := range searches {
-		for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
-			for _, typ := range []lists.Flags{0, lists.Customers, lists.Suppliers} {
-				queries = append(queries, Query{Collection: lists.Contacts, Sort: sort, Filter: typ, Search: search, Limit: 50})
-			}
-			for _, typ := range []lists.Flags{0, lists.Goods, lists.Services} {
-				for _, stock := range []lists.Flags{0, lists.Tracked, lists.Low} {
-					queries = append(queries, Query{Collection: lists.Items, Sort: sort, Filter: typ | stock, Search: search, Limit: 50})
+		for l, of := range matches {
+			for order := range l.Orders {
+				for _, match := range of {
+					queries = append(queries, Query{List: l, Order: order, Match: match, Search: search, Limit: 50})
 				}
 			}
 		}
@@ -37,35 +40,37 @@ func allLists() (queries []Query) {
 }
 
 // names are short and long, in several scripts.
-var names = []string{"", "a", "A", "Ä", "'\"\\%_", "\u0301", "茶", "𝒜𝒜", "чай", strings.Repeat("x", 300), strings.Repeat("𝒜", 300), strings.Repeat("x", 79) + "é"}
+var names = []string{"", "a", "A", "Ä", "'\"\\%_", "\u0301", "茶", "𝒜𝒜", "чай", strings.Repeat("x", 300), strings.Repeat("𝒜", 300),
+	strings.Repeat("x", 79) + "é",
+	strings.Repeat("\U0010FFFF", list.FoldKeyLength)}
+
+const maxID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 // positions are places in a list of this order, the ends of the range among them.
-func positions(sort lists.Order) (list []lists.Position) {
-	var rows []lists.Row
-	for _, name := range names {
-		rows = append(rows, *(&lists.Row{ID: uuid.New()}).SetTexts(lists.NameKey(name), ""))
+func positions(q *Query) (places []list.Position) {
+	column, values := "name", names
+	if q.Order == listtest.ByCreatedAt {
+		column = "created_at"
+		values = []string{"0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00", "1970-01-01 00:00:00+00", "1969-12-31 23:59:59.999999+00",
+			"2000-01-01 00:00:00+00",
+			"2026-01-02 03:04:05.678+00"}
 	}
-	rows = append(rows, *(&lists.Row{}).SetTexts(strings.Repeat("\U0010FFFF", lists.NameKeyLength), ""), *(&lists.Row{ID: uuid.Max}).SetTexts("A", ""),
-		lists.Row{}) // that of a name of marks alone
-	if sort == lists.ByCreatedAt {
-		rows = nil
-		for _, at := range []int64{lists.MinInstant, lists.EndInstant - 1, 0, -1, 1, lists.PostgresEpoch, 1767323045_678000} {
-			rows = append(rows, lists.Row{ID: uuid.New(), CreatedAt: at}, lists.Row{CreatedAt: at}, lists.Row{ID: uuid.Max, CreatedAt: at})
+	for _, value := range values {
+		for _, id := range []string{listtest.ID(0), uuid.NewString(), maxID} {
+			row := listtest.Row(q.List, "id", id, column, value)
+			places = append(places, q.List.Position(&row, q.Order))
 		}
 	}
-	for i := range rows {
-		list = append(list, rows[i].Position(sort))
-	}
-	return list
+	return places
 }
 
 func TestACursorIsItsPosition(t *testing.T) {
 	for _, q := range allLists() {
-		for _, p := range positions(q.Sort) {
+		for _, p := range positions(&q) {
 			q.After = p
 			cursor := q.AppendCursor([]byte("before "))[len("before "):]
 			fresh := q
-			fresh.After, fresh.Limit, fresh.Workspace = "", 1+len(p)%MaxLimit, uuid.New() // neither is part of it
+			fresh.After, fresh.Limit, fresh.Tenant = "", 1+len(p)%MaxLimit, "another" // neither is part of it
 			got, err := fresh.ParseCursor(new([]byte), cursor)
 			if err != nil || got != p {
 				t.Fatalf("%+v: %q became %q, %v", q, p, got, err)
@@ -80,7 +85,7 @@ func TestACursorIsItsPosition(t *testing.T) {
 func TestACursorOfAnotherListIsForeign(t *testing.T) {
 	all := allLists()
 	for i, from := range all {
-		from.After = positions(from.Sort)[0]
+		from.After = positions(&from)[0]
 		cursor := from.AppendCursor(nil)
 		for j, to := range all {
 			want := ErrCursorForeign
@@ -97,8 +102,8 @@ func TestACursorOfAnotherListIsForeign(t *testing.T) {
 // Nothing that is not a cursor, as it was given, is one: whatever bit, byte,
 // length or order is changed.
 func TestAMangledCursorIsMalformed(t *testing.T) {
-	for _, q := range []Query{{Sort: lists.ByCreatedAt}, {Sort: lists.ByName, Collection: lists.Contacts, Search: "chai"}} {
-		q.After = positions(q.Sort)[3]
+	for _, q := range []Query{{List: listtest.Items}, {List: listtest.Contacts, Order: listtest.ByName, Search: "chai"}} {
+		q.After = positions(&q)[3]
 		cursor := q.AppendCursor(nil)
 		refused := func(how string, mangled []byte) {
 			t.Helper()
@@ -137,32 +142,33 @@ func TestAMangledCursorIsMalformed(t *testing.T) {
 
 // Even with a right checksum, what no list could have given is refused.
 func TestACursorHoldsNothingImpossible(t *testing.T) {
-	forge := func(q Query, version byte, position lists.Position) []byte {
+	forge := func(q Query, version byte, position list.Position) []byte {
 		raw := append(make([]byte, cursorHead), position...)
 		raw[4] = version
 		binary.BigEndian.PutUint64(raw[5:], q.scopeHash())
 		binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
 		return base64.RawURLEncoding.AppendEncode(nil, raw)
 	}
-	byTime, byName := Query{}, Query{Sort: lists.ByName}
-	at := func(us int64) lists.Position { return (&lists.Row{CreatedAt: us}).Position(byTime.Sort) }
-	named := func(key string) lists.Position { return (&lists.Row{}).SetTexts(key, "").Position(byName.Sort) }
-	if p, err := byName.ParseCursor(new([]byte), forge(byName, cursorVersion, named("name"))); err != nil || p != named("name") {
+	byTime, byName := Query{List: listtest.Items}, Query{List: listtest.Items, Order: listtest.ByName}
+	now := listtest.Item(1)
+	at := listtest.Items.Position(&now, listtest.ByCreatedAt)
+	const id = "0123456789abcdef"
+	if p, err := byName.ParseCursor(new([]byte), forge(byName, cursorVersion, "name\x00"+id)); err != nil || p != "name\x00"+id {
 		t.Fatalf("the forger does not know how: %q, %v", p, err)
 	}
 	for name, c := range map[string]struct {
 		query    Query
 		version  byte
-		position lists.Position
+		position list.Position
 	}{
-		"another version": {byName, cursorVersion + 1, named("name")},
-		"no position":     {byTime, cursorVersion, ""}, "half an id": {byName, cursorVersion, named("")[:9]},
-		"no time": {byTime, cursorVersion, at(0)[8:]}, "half a time": {byTime, cursorVersion, at(0)[4:]}, "more than a time": {byTime, cursorVersion, at(0) + "\x00"},
-		"before the year 1": {byTime, cursorVersion, at(lists.MinInstant - 1)}, "the year 10000": {byTime, cursorVersion, at(lists.EndInstant)},
-		"infinity": {byTime, cursorVersion, at(1<<63 - 1)}, "no end of the name": {byName, cursorVersion, "name" + named("")[1:]},
-		"not UTF-8": {byName, cursorVersion, named("\xff")}, "half a character": {byName, cursorVersion, named("茶"[:2])},
-		"NUL": {byName, cursorVersion, named("a\x00b")}, "a surrogate": {byName, cursorVersion, named("\xed\xa0\x80")},
-		"81 characters": {byName, cursorVersion, named(strings.Repeat("x", lists.NameKeyLength+1))},
+		"another version": {byName, cursorVersion + 1, "name\x00" + id}, "no position": {byTime, cursorVersion, ""},
+		"half an id": {byName, cursorVersion, list.Position("\x00" + id[:8])},
+		"no time":    {byTime, cursorVersion, at[8:]}, "half a time": {byTime, cursorVersion, at[4:]}, "more than a time": {byTime, cursorVersion, at + "\x00"},
+		"an instant that Postgres has not": {byTime, cursorVersion, "\x00\x00\x00\x00\x00\x00\x00\x01" + id},
+		"no end of the name":               {byName, cursorVersion, "name" + id},
+		"not UTF-8":                        {byName, cursorVersion, "\xff\x00" + id}, "half a character": {byName, cursorVersion, list.Position("茶"[:2]) + "\x00" + id},
+		"NUL": {byName, cursorVersion, "a\x00b\x00" + id}, "a surrogate": {byName, cursorVersion, "\xed\xa0\x80\x00" + id},
+		"81 characters": {byName, cursorVersion, list.Position(strings.Repeat("x", list.FoldKeyLength+1)) + "\x00" + id},
 	} {
 		if p, err := c.query.ParseCursor(new([]byte), forge(c.query, c.version, c.position)); !errors.Is(err, ErrCursorMalformed) {
 			t.Errorf("%s: %q, %v", name, p, err)
@@ -177,14 +183,14 @@ func FuzzParseCursor(f *testing.F) {
 	all := allLists()
 	for range 40 {
 		q := all[random.IntN(len(all))]
-		places := positions(q.Sort)
+		places := positions(&q)
 		q.After = places[random.IntN(len(places))]
-		f.Add(q.AppendCursor(nil), uint8(q.Sort), q.Search)
+		f.Add(q.AppendCursor(nil), uint8(q.Order), q.Search)
 	}
 	f.Add([]byte(""), uint8(0), "")
 	f.Add([]byte("AAAA\r\nAAAA"), uint8(1), "x")
-	f.Fuzz(func(t *testing.T, cursor []byte, sort uint8, search string) {
-		q := Query{Sort: lists.Order(sort) % lists.Orders, Search: search}
+	f.Fuzz(func(t *testing.T, cursor []byte, order uint8, search string) {
+		q := Query{List: listtest.Items, Order: int(order) % len(listtest.Items.Orders), Search: search}
 		p, err := q.ParseCursor(new([]byte), cursor)
 		if err != nil {
 			if !errors.Is(err, ErrCursorMalformed) && !errors.Is(err, ErrCursorForeign) || p != "" {
@@ -196,7 +202,8 @@ func FuzzParseCursor(f *testing.F) {
 		if p == "" || !bytes.Equal(q.AppendCursor(nil), cursor) {
 			t.Fatalf("%q is %q, whose cursor is %q", cursor, p, q.AppendCursor(nil))
 		}
-		if key, _, ok := q.Sort.Parse(nil, p); !ok || q.Sort == lists.ByName && (!utf8.Valid(key) || utf8.RuneCount(key) > lists.NameKeyLength) {
+		if value, key, ok := q.List.ParsePosition(q.Order, p); !ok || !utf8.ValidString(value) || utf8.RuneCountInString(value) > list.FoldKeyLength ||
+			uuid.Validate(key) != nil {
 			t.Fatalf("impossible position %q", p)
 		}
 	})

@@ -15,10 +15,9 @@ import (
 	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/google/uuid"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 )
 
 // MaxLimit is the largest page, in rows.
@@ -32,13 +31,13 @@ const MaxBytes = 4 << 20
 // Query names one page: which rows, in which order, after which position, how
 // many. It is a value; equal queries name the same page.
 type Query struct {
-	Workspace  uuid.UUID
-	Collection lists.Collection
-	Sort       lists.Order
-	Filter     lists.Flags    // all rows have these; at most one of each lists.Filter
-	Search     string         // trimmed; empty = no search
-	After      lists.Position // empty = from the start
-	Limit      int            // rows, 1-100
+	List   *list.List
+	Tenant string        // whose rows: List.Owner of the caller's tenant
+	Order  int           // index in List.Orders
+	Match  uint64        // all rows have these list.Value.Bit; at most one of each filter
+	Search string        // trimmed; empty = no search
+	After  list.Position // empty = from the start
+	Limit  int           // rows, 1-100
 }
 
 // TextOf returns the bytes as a text that shares their memory: it holds until they change.
@@ -47,30 +46,21 @@ func TextOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b))
 
 // Clone returns the query with memory of its own.
 func (q Query) Clone() Query {
-	q.Search, q.After = strings.Clone(q.Search), lists.Position(strings.Clone(string(q.After)))
+	q.Search, q.After = strings.Clone(q.Search), list.Position(strings.Clone(string(q.After)))
 	return q
 }
 
 // AppendKey appends the key of the query's page in Redis and of collapsed requests. It
-// is injective: equal keys name equal queries. The workspace comes first, and each part after it
-// has its length in front.
+// is injective: equal keys name equal queries. Tenant and search have their lengths in front.
 func (q *Query) AppendKey(dst []byte) []byte {
-	dst = append(dst, q.Workspace[:]...)
-	dst = binary.AppendUvarint(dst, uint64(scopeHead+len(q.Search)))
-	dst = q.appendScope(dst)
-	dst = append(dst, 1, byte(q.Limit))
-	dst = binary.AppendUvarint(dst, uint64(len(q.After)))
+	dst = binary.AppendUvarint(dst, uint64(len(q.Tenant)))
+	dst = append(dst, q.Tenant...)
+	dst = append(dst, q.List.Digest[:]...)
+	dst = append(dst, byte(q.Order), byte(q.Limit))
+	dst = binary.BigEndian.AppendUint64(dst, q.Match)
+	dst = binary.AppendUvarint(dst, uint64(len(q.Search)))
+	dst = append(dst, q.Search...)
 	return append(dst, q.After...)
-}
-
-// scopeHead is the length of a scope without the search.
-const scopeHead = 3
-
-// appendScope appends what identifies the list within its workspace: collection, order,
-// filters and search. It is injective: scopeHead bytes, then the search up to the end.
-func (q *Query) appendScope(dst []byte) []byte {
-	dst = append(dst, byte(q.Collection), byte(q.Sort), byte(q.Filter))
-	return append(dst, q.Search...)
 }
 
 // Frame returns what the body of the query's page has before its rows (head), and behind them
@@ -79,7 +69,7 @@ func (q *Query) appendScope(dst []byte) []byte {
 //	{"data":[…],"page":{"hasMore":…,"nextCursor":…}
 //
 // more = the list has rows behind last; then next is the cursor there, a substring of end.
-func (q *Query) Frame(last *lists.Row, more bool) (head, end, next string) {
+func (q *Query) Frame(last *list.Row, more bool) (head, end, next string) {
 	const before, noMore, hasMore, quote = `{"data":[`, `],"page":{"hasMore":false,"nextCursor":null}`, `],"page":{"hasMore":true,"nextCursor":"`, `"}`
 	if !more {
 		return before, noMore, ""
@@ -90,17 +80,17 @@ func (q *Query) Frame(last *lists.Row, more bool) (head, end, next string) {
 }
 
 // Behind returns the query for the page of the same list that begins behind a row.
-func (q *Query) Behind(r *lists.Row) Query {
+func (q *Query) Behind(r *list.Row) Query {
 	behind := *q
-	behind.After = r.Position(q.Sort)
+	behind.After = q.List.Position(r, q.Order)
 	return behind
 }
 
-// A cursor is a lists.Position as a text that clients send back unchanged:
+// A cursor is a list.Position as a text that clients send back unchanged:
 //
-//	base64url( checksum 4 | version 1 | scope 8 | position ≤ 337 )
+//	base64url( checksum 4 | version 1 | scope 8 | position ≤ 371 )
 //
-// checksum (CRC-32C of what follows) detects a damaged cursor. scope (a hash of collection,
+// checksum (CRC-32C of what follows) detects a damaged cursor. scope (a hash of the list's name,
 // order, filters and search) detects a cursor of another list. A cursor contains no secret
 // and needs none, because the workspace comes from the API key. It needs no state on any
 // node and never expires.
@@ -109,14 +99,14 @@ func (q *Query) Behind(r *lists.Row) Query {
 const MaxCursor = 512
 
 const (
-	cursorVersion = 1
+	cursorVersion = 2
 	cursorHead    = 4 + 1 + 8
 )
 
 // Errors of ParseCursor.
 var (
 	ErrCursorMalformed = errors.New("not a cursor of this service")
-	ErrCursorForeign   = errors.New("cursor of another list: collection, sort, search and filters must stay as they were")
+	ErrCursorForeign   = errors.New("cursor of another list: name, sort, search and filters must stay as they were")
 )
 
 var (
@@ -137,7 +127,7 @@ func (q *Query) AppendCursor(dst []byte) []byte {
 // ParseCursor reads a cursor for the query, whose scope must be set already. It appends the
 // cursor's bytes to room, and the position holds until they change.
 // Errors: ErrCursorMalformed, ErrCursorForeign.
-func (q *Query) ParseCursor(room *[]byte, text []byte) (lists.Position, error) {
+func (q *Query) ParseCursor(room *[]byte, text []byte) (list.Position, error) {
 	if len(text) > MaxCursor || bytes.ContainsAny(text, "\r\n") { // which base64 would skip
 		return "", ErrCursorMalformed
 	}
@@ -152,23 +142,22 @@ func (q *Query) ParseCursor(room *[]byte, text []byte) (lists.Position, error) {
 	if binary.BigEndian.Uint64(raw[5:]) != q.scopeHash() {
 		return "", ErrCursorForeign
 	}
-	p := lists.Position(TextOf(raw[cursorHead:]))
-	var space [lists.PositionSize]byte
-	if _, _, ok := q.Sort.Parse(space[:0], p); !ok {
+	p := list.Position(TextOf(raw[cursorHead:]))
+	if !q.List.IsPosition(q.Order, p) {
 		return "", ErrCursorMalformed
 	}
 	return p, nil
 }
 
 func (q *Query) scopeHash() uint64 {
-	var space [512]byte // a search has up to 480
-	return xxhash.Sum64(q.appendScope(space[:0]))
+	var space [1024]byte // a search has up to 480, and each of 64 values 8
+	return xxhash.Sum64(append(q.List.AppendScope(space[:0], q.Order, q.Match), q.Search...))
 }
 
 // Read is what a read found of the query's list: the rows behind the position, in the list's
 // order. They may be more than a page.
 type Read struct {
-	Rows []lists.Row
+	Rows []list.Row
 	End  bool                 // the list ends with them
 	At   changefeed.ReadPoint // which changes they show
 
@@ -189,8 +178,8 @@ const (
 	ErrTimeout     = Kind("query took too long")
 	// ErrNotAllowed: the role lacks a right. Other tables may still be readable.
 	ErrNotAllowed = Kind("the database does not let this node read")
-	// ErrSchema: a table is missing, or has other columns than the schema.
-	ErrSchema = Kind("the tables are not those of the schema")
+	// ErrSchema: a table is missing, or has other columns than the list.
+	ErrSchema = Kind("the tables are not those of the lists")
 )
 
 // ErrWrongServer: a server answered that is not the followed primary. What that one would have

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/goleak"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -25,8 +26,8 @@ import (
 // Template is the name of the database that has the schema and no rows.
 const Template = "template_listedge"
 
-// Make creates a database and migrates it. It does nothing if the database exists.
-func Make[T any](ctx context.Context, p *sandbox.Postgres, name string, migrate func(ctx context.Context, url string) (T, error)) error {
+// Make creates a database and migrates it for the lists of the contract. It does nothing if the database exists.
+func Make[T any](ctx context.Context, p *sandbox.Postgres, name string, migrate func(ctx context.Context, url string, lists *list.Set) (T, error)) error {
 	var server *pgconn.PgError
 	switch err := run(ctx, p.URL("postgres"), "CREATE DATABASE "+name); {
 	case errors.As(err, &server) && server.Code == "42P04": // duplicate_database
@@ -34,12 +35,12 @@ func Make[T any](ctx context.Context, p *sandbox.Postgres, name string, migrate 
 	case err != nil:
 		return err
 	}
-	_, err := migrate(ctx, p.URL(name))
+	_, err := migrate(ctx, p.URL(name), list.BuiltIn())
 	return err
 }
 
 // Prepare returns a function for Shared.Prepare that makes the template.
-func Prepare[T any](migrate func(ctx context.Context, url string) (T, error)) func(context.Context, *sandbox.Postgres) error {
+func Prepare[T any](migrate func(context.Context, string, *list.Set) (T, error)) func(context.Context, *sandbox.Postgres) error {
 	return func(ctx context.Context, p *sandbox.Postgres) error { return Make(ctx, p, Template, migrate) }
 }
 

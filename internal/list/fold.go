@@ -1,4 +1,4 @@
-package lists
+package list
 
 import (
 	"cmp"
@@ -67,19 +67,19 @@ func foldAny(t string) string {
 	return b.String()
 }
 
-// NameKeyLength is how many characters of a folded name order it, as in the schema's function
-// name_key. So many fit into a cursor even if each takes four bytes.
-const NameKeyLength = 80
+// FoldKeyLength is how many characters of a folded name order it, as in the schema's function
+// listedge_name_key. So many fit into a cursor even if each takes four bytes.
+const FoldKeyLength = 80
 
-// NameKey returns the key that orders a name: the first NameKeyLength characters of its fold.
+// FoldKey returns the key that orders a name: the first FoldKeyLength characters of its fold.
 // Keys compare as bytes, in Postgres by COLLATE "C".
-func NameKey(name string) string { return string(appendNameKey(nil, []byte(name))) }
+func FoldKey(name string) string { return string(appendFoldKey(nil, []byte(name))) }
 
-func appendNameKey(dst, name []byte) []byte {
+func appendFoldKey(dst, name []byte) []byte {
 	from, n := len(dst), 0
 	dst = appendFold(dst, name)
 	for i := range string(dst[from:]) {
-		if n == NameKeyLength {
+		if n == FoldKeyLength {
 			return dst[:from+i]
 		}
 		n++
@@ -140,3 +140,20 @@ var capitals = sync.OnceValue(func() map[rune]string {
 	}
 	return m
 })
+
+// HasGram reports whether the index of grams can narrow the folded term down: whether the function listedge_search_grams
+// of the schema finds any in it. That does so for three characters in a row, or one from Thai on.
+func HasGram(folded string) bool {
+	run := 0
+	for _, r := range folded {
+		if r == ' ' || r == '\n' {
+			run = 0
+			continue
+		}
+		run++
+		if run == 3 || r >= '\u0e00' {
+			return true
+		}
+	}
+	return false
+}
