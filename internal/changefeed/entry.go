@@ -2,15 +2,13 @@ package changefeed
 
 import (
 	"cmp"
-	"encoding/base64"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/google/uuid"
-
-	"listedge/internal/lists"
+	"listedge/internal/list"
 )
 
 // Position is an entry's place in the log of an epoch. The zero Position is
@@ -39,96 +37,69 @@ func ParsePosition(s string) (p Position, err error) {
 	return p, nil
 }
 
-// List is a collection of one workspace: what a change touches, and what a page depends on.
-// Of lists.Keys it is one row: Workspace is then the ID of the API key or of the workspace.
-// Without a Workspace it stands for those of all workspaces.
-type List struct {
-	Workspace  uuid.UUID
-	Collection lists.Collection
-}
-
-// OfAll reports whether the list stands for those of all workspaces.
-func (l List) OfAll() bool { return l.Workspace == uuid.Nil }
-
-// MarshalText implements encoding.TextMarshaler: the collection, and the id in base64, if there is one.
-func (l List) MarshalText() ([]byte, error) {
-	if l.OfAll() {
-		return []byte{'0' + byte(l.Collection)}, nil
-	}
-	return base64.RawStdEncoding.AppendEncode([]byte{'0' + byte(l.Collection)}, l.Workspace[:]), nil
-}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (l *List) UnmarshalText(text []byte) error {
-	var id []byte
-	if len(text) > 0 && text[0]-'0' < byte(lists.Collections) {
-		l.Collection, l.Workspace = lists.Collection(text[0]-'0'), uuid.Nil
-		if len(text) == 1 {
-			return nil
-		}
-		id, _ = base64.RawStdEncoding.AppendDecode(nil, text[1:])
-	}
-	if len(id) != len(l.Workspace) {
-		return fmt.Errorf("list %q: not a collection and an id", text)
-	}
-	l.Workspace = uuid.UUID(id)
-	return nil
+// Table is what a change touches, and what a page depends on: the rows of a list that one tenant sees, or
+// one row of those that say who may read lists.
+type Table struct {
+	List   *list.List // nil = the keys
+	Tenant string     // of a list that every workspace sees whole: empty; of the keys: the ID of the API key or of the workspace
+	All    bool       // those of all tenants; then Tenant is empty
 }
 
 // Change is one committed transaction.
 type Change struct {
-	XID         uint64    `json:"x"` // 64 bits wide: with its wrap-around count
-	LSN         uint64    `json:"l"` // the end of its commit record
-	Lists       []Touched `json:"p,omitempty"`
-	CommittedAt int64     `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
+	XID         uint64    // 64 bits wide: with its wrap-around count
+	LSN         uint64    // the end of its commit record
+	Touched     []Touched // a listed row that changed is in a table of each list of its relation
+	CommittedAt int64     // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
 }
 
-// Unnamed returns the change without its rows, lists and time: all rows of its collections may have changed.
+// Unnamed returns the change without its rows, tenants and time: all rows of its lists may have changed.
 func (c *Change) Unnamed() Change {
 	short := Change{XID: c.XID, LSN: c.LSN}
-	for collection := range lists.Collections {
-		if slices.ContainsFunc(c.Lists, func(l Touched) bool { return l.Collection == collection }) {
-			short.Lists = append(short.Lists, AllRowsOf(collection))
+	for _, t := range c.Touched {
+		if all := AllRowsOf(t.List); !slices.ContainsFunc(short.Touched, func(known Touched) bool { return known.Table == all.Table }) {
+			short.Touched = append(short.Touched, all)
 		}
 	}
 	return short
 }
 
-// Touched is a list that a transaction changed. In JSON it is the List alone.
+// Touched is a table that a transaction changed.
 type Touched struct {
-	List
+	Table
 	// Rows are the rows that changed, as the transaction left them. They are immutable. Without any, each
-	// row of the list may have changed; so it is if the list is OfAll.
-	Rows []lists.Row
+	// row of the table may have changed; so it is if the table is that of all tenants.
+	Rows []list.Row
 }
 
-// AllRowsOf says that each row of a collection may have changed, in any workspace.
-func AllRowsOf(c lists.Collection) Touched { return Touched{List: List{Collection: c}} }
+// AllRowsOf says that each row of a list may have changed, whose ever it is; nil = each key.
+func AllRowsOf(l *list.List) Touched { return Touched{Table: Table{List: l, All: true}} }
 
 // TermStart is the first entry of a term: a follower has taken the slot.
 type TermStart struct {
-	Previous Position `json:"p"` // of the last entry before it; a reader at another position has a gap
+	Previous Position // of the last entry before it; a reader at another position has a gap
 }
 
 // Heartbeat carries the database's own view of its commits. A follower sends one
 // at a time: it takes the next one's snapshot when the log has acknowledged this one.
 type Heartbeat struct {
-	LSN       uint64   `json:"l"`           // of the primary: each commit whose record lies before it is in the log before this entry
-	Snapshot  string   `json:"s"`           // pg_current_snapshot() on the primary
-	Timeline  string   `json:"i,omitempty"` // the primary's system and timeline
-	StartedAt string   `json:"r,omitempty"` // when the primary was started, by its own clock
-	Catalog   string   `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
-	After     Position `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
-	LogServer string   `json:"g,omitempty"` // the server that appended this entry and the one at After; empty = there is one only
-	Unsettled []Change `json:"u,omitempty"` // published, and not yet seen by the snapshot; they name no rows, only collections
+	LSN       uint64       // of the primary: each commit whose record lies before it is in the log before this entry
+	Snapshot  string       // pg_current_snapshot() on the primary
+	Timeline  string       // the primary's system and timeline
+	StartedAt string       // when the primary was started, by its own clock
+	Catalog   string       // the version of the catalog that the snapshot sees, as far as it concerns the tables
+	Followed  []*list.List // the lists whose tables the log follows: of others it says nothing
+	After     Position     // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
+	LogServer string       // the server that appended this entry and the one at After; empty = there is one only
+	Unsettled []Change     // published, and not yet seen by the snapshot; they name no rows, only lists
 }
 
 // Entry is an entry of the log: a Change, a TermStart or a Heartbeat.
 type Entry struct {
-	Position  Position   `json:"-"`
-	TermStart *TermStart `json:"t,omitempty"`
-	Change    *Change    `json:"c,omitempty"`
-	Heartbeat *Heartbeat `json:"h,omitempty"`
+	Position  Position
+	TermStart *TermStart
+	Change    *Change
+	Heartbeat *Heartbeat
 }
 
 // Undecodable says that the entry is none of the three: of another version, or damaged.
@@ -204,4 +175,19 @@ type ReadPoint struct {
 	Timeline string // that the standby follows: its system and timeline; empty = on the primary
 	LSN      uint64 // on the standby: it had replayed up to here before the statement began
 	Through  uint64 // on the standby: the end of the WAL that it had received, so the statement shows nothing behind it
+}
+
+// Point is a place among the changes of a table that heartbeats settle: the heartbeat, and how many rows of the table
+// it settled up to there, in the order of the log and of rows in a change. It is the same on every node.
+type Point struct {
+	At      Position
+	Ordinal uint32 // from 1; math.MaxUint32 = behind all of the heartbeat's
+}
+
+// EndOf returns the point behind all that a heartbeat settled.
+func EndOf(p Position) Point { return Point{p, math.MaxUint32} }
+
+// Compare is negative, zero or positive as p is before, at or after q.
+func (p Point) Compare(q Point) int {
+	return cmp.Or(p.At.Compare(q.At), cmp.Compare(p.Ordinal, q.Ordinal))
 }

@@ -11,11 +11,11 @@
 // this fences a follower that has lost its slot and does not know. A new epoch is a
 // new log: nothing of the old one is valid any more.
 //
-// # A change is applied: at most 3 files
+// # A change is applied: at most 4 files
 //
 // On every node, after those of a published one:
 //
-//	internal/changefeed/subscription.go cache/replica/replica.go cache/replica/list.go
+//	internal/changefeed/subscription.go cache/replica/replica.go cache/replica/list.go cache/replica/changes.go
 package changefeed
 
 import (

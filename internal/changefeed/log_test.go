@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 )
 
 // The suite that every Log passes.
@@ -24,7 +23,7 @@ func TestLogs(t *testing.T) {
 	_, client := startRedis(t)
 	for name, empty := range map[string]func() Log{
 		"local": func() Log { return changefeed.NewLocal() },
-		"redis": func() Log { client.FlushAll(t.Context()); return changefeed.NewRedis(client, shop()) },
+		"redis": func() Log { client.FlushAll(t.Context()); return changefeed.NewRedis(client, shop(), list.BuiltIn()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, test := range []struct {
@@ -323,11 +322,11 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 	change := func() (c Change) {
 		c.XID, c.LSN = number(r), number(r)
 		for range r.IntN(4) {
-			p := changefeed.Touched{List: List{Collection: lists.Collection(r.IntN(int(lists.Collections)))}}
-			if r.IntN(4) > 0 {
-				p.Workspace = uuid.UUID{byte(r.Uint32()), 1, 15: byte(r.Uint32())}
+			t := Table{List: []*list.List{nil, listtest.Items, listtest.Contacts}[r.IntN(3)], All: r.IntN(4) == 0}
+			if !t.All {
+				t.Tenant = []string{"", "a", maxID, "/ \"ä\n"}[r.IntN(4)]
 			}
-			c.Lists = append(c.Lists, p)
+			c.Touched = append(c.Touched, changefeed.Touched{Table: t})
 		}
 		return c
 	}
@@ -338,14 +337,9 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 	case 1:
 		c := change()
 		c.CommittedAt = int64(number(r))
-		for i := range c.Lists {
+		for i := range c.Touched {
 			for range r.IntN(3) {
-				row := lists.Row{ID: c.Lists[0].Workspace, State: lists.State(r.IntN(int(lists.States)))}
-				if row.State != lists.Gone {
-					row.CreatedAt, row.Flags = int64(number(r)), lists.Flags(r.Uint32())
-					row.SetTexts("abc"[:r.IntN(4)], "{\"a\n\"}"[:r.IntN(5)])
-				}
-				c.Lists[i].Rows = append(c.Lists[i].Rows, row)
+				c.Touched[i].Rows = append(c.Touched[i].Rows, randomRow(r))
 			}
 		}
 		e.Change = &c
@@ -355,11 +349,29 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 			s.Running = append(s.Running, number(r))
 		}
 		e.Heartbeat = &Heartbeat{LSN: number(r), Snapshot: s.String()}
+		if r.IntN(2) == 0 {
+			e.Heartbeat.Followed = list.BuiltIn().Lists
+		}
 		for range r.IntN(3) {
 			e.Heartbeat.Unsettled = append(e.Heartbeat.Unsettled, change())
 		}
 	}
 	return e
+}
+
+func randomRow(r *rand.Rand) list.Row {
+	n := r.IntN(1000)
+	switch r.IntN(4) {
+	case 0:
+		return list.GoneRow(listtest.Key(listtest.ID(n)))
+	case 1:
+		return listtest.Item(n, "name", listtest.Unsent)
+	case 2:
+		row := listtest.Contact(n)
+		row.ForgetText()
+		return row
+	}
+	return listtest.Item(n, "track_stock", "t", "name", "a\n\"b"[:r.IntN(5)])
 }
 
 // number prefers the edges.

@@ -15,11 +15,11 @@ type (
 	Change    = changefeed.Change
 	Entry     = changefeed.Entry
 	Heartbeat = changefeed.Heartbeat
-	List      = changefeed.List
 	Log       = changefeed.Log
 	Position  = changefeed.Position
 	Proof     = changefeed.Proof
 	Snapshot  = changefeed.Snapshot
+	Table     = changefeed.Table
 )
 
 func TestMain(m *testing.M) {

@@ -2,7 +2,6 @@ package changefeed
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 )
 
 // Redis is the log of a fleet. All its keys share a hash tag, so that they are on one
@@ -28,6 +27,7 @@ import (
 type Redis struct {
 	client   redis.UniversalClient
 	followed *fleet.Followed
+	codec    codec
 	refusals Refusals
 
 	writing sync.Mutex // guards writer
@@ -35,20 +35,17 @@ type Redis struct {
 }
 
 const (
-	// entryField is the only field of an entry: entryVersion, the Entry in JSON, and after a
-	// line feed the Rows of each list of its Change, by lists.AppendRows. A format that
-	// differs in anything has another version.
-	entryField   = "e"
-	entryVersion = '2'
+	// entryField is the only field of an entry, which the codec writes.
+	entryField = "e"
 
 	// logLife is the expiry of a log after its last entry: old epochs remove
 	// themselves.
 	logLife = time.Hour
 )
 
-// NewRedis makes a log on the client, which nothing else should use: reading blocks.
-func NewRedis(client redis.UniversalClient, followed *fleet.Followed) *Redis {
-	return &Redis{client: client, followed: followed}
+// NewRedis makes a log of changes to the lists, on the client, which nothing else should use: reading blocks.
+func NewRedis(client redis.UniversalClient, followed *fleet.Followed, lists *list.Set) *Redis {
+	return &Redis{client: client, followed: followed, codec: newCodec(lists)}
 }
 
 // logKey is the key of an epoch's log.
@@ -195,7 +192,7 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err
 		}
 		r.writer = w
 	}
-	err = w.append(ctx, []string{r.logKey(epoch), r.followed.EpochKey()}, epoch, entries)
+	err = w.append(ctx, &r.codec, []string{r.logKey(epoch), r.followed.EpochKey()}, epoch, entries)
 	switch {
 	case err == nil && w.first == (Position{}):
 		w.first = entries[len(entries)-1].Position
@@ -207,7 +204,7 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err
 	return err
 }
 
-func (w *writer) append(ctx context.Context, keys []string, epoch string, entries []Entry) error {
+func (w *writer) append(ctx context.Context, codec *codec, keys []string, epoch string, entries []Entry) error {
 	termStarts, life := "", ""
 	args := make([]any, 3, 3+2*len(entries))
 	for _, e := range entries {
@@ -225,16 +222,9 @@ func (w *writer) append(ctx context.Context, keys []string, epoch string, entrie
 			}
 			e.Heartbeat = &h
 		}
-		body, err := json.Marshal(e)
+		body, err := codec.encode(&e)
 		if err != nil {
-			return fmt.Errorf("encode entry %s: %w", e.Position, err)
-		}
-		body = append([]byte{entryVersion}, body...)
-		if e.Change != nil {
-			body = append(body, '\n')
-			for _, l := range e.Change.Lists {
-				body = lists.AppendRows(body, l.Rows)
-			}
+			return err
 		}
 		args = append(args, e.Position.String(), body)
 	}
@@ -323,29 +313,13 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 			if err != nil {
 				return nil, false, err
 			}
-			entries = append(entries, decode(at, m.Values))
+			body, _ := m.Values[entryField].(string)
+			entry := r.log.codec.decode(body)
+			entry.Position = at
+			entries = append(entries, entry)
 		}
 	}
 	return entries, len(entries) >= readBatch, nil
-}
-
-// decode reads the fields of an entry. If it cannot, the entry is Undecodable.
-func decode(at Position, fields map[string]any) (e Entry) {
-	body, _ := fields[entryField].(string)
-	head, tail, _ := strings.Cut(body, "\n")
-	ok := head != "" && head[0] == entryVersion && json.Unmarshal([]byte(head[1:]), &e) == nil
-	if e.Change != nil {
-		rest := []byte(tail)
-		for i := 0; ok && i < len(e.Change.Lists); i++ {
-			e.Change.Lists[i].Rows, rest, ok = lists.ParseRows(rest)
-		}
-		ok = ok && len(rest) == 0
-	}
-	if !ok {
-		e = Entry{}
-	}
-	e.Position = at
-	return e
 }
 
 // Last implements Log. A trimmed stream keeps its last ID.

@@ -10,14 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/sandbox/sandboxtest"
 )
+
+// maxID is as long as a tenant is by default.
+const maxID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 // logOfA is the key of the log of epoch a.
 const logOfA = "listedge:{changes}:log:a"
@@ -25,7 +28,7 @@ const logOfA = "listedge:{changes}:log:a"
 // Until it is known what is followed, nothing is read and nothing is written.
 func TestRedisOfANodeThatKnowsNoDatabase(t *testing.T) {
 	_, client := startRedis(t)
-	log := changefeed.NewRedis(client, &fleet.Followed{})
+	log := changefeed.NewRedis(client, &fleet.Followed{}, list.BuiltIn())
 	if _, err := log.Epoch(inTime(t)); err == nil {
 		t.Error("no error")
 	}
@@ -41,7 +44,7 @@ func TestFleetsAreApartInRedis(t *testing.T) {
 	all := []*changefeed.Redis{}
 	for _, of := range []*fleet.Followed{shop(), followed("east", ofShop), followed("", fleet.Identity{System: ofShop.System, Database: 16385}),
 		followed("", fleet.Identity{System: "7400000000000000002", Database: ofShop.Database})} {
-		log := changefeed.NewRedis(client, of)
+		log := changefeed.NewRedis(client, of, list.BuiltIn())
 		turn(t, log, fmt.Sprint("of fleet ", len(all)))
 		all = append(all, log)
 	}
@@ -55,7 +58,7 @@ func TestFleetsAreApartInRedis(t *testing.T) {
 // While Redis fails, each call returns an error in time. Afterwards the log goes on.
 func TestRedisAway(t *testing.T) {
 	server, client := startRedis(t)
-	log := changefeed.NewRedis(client, shop())
+	log := changefeed.NewRedis(client, shop(), list.BuiltIn())
 	const limit = 200 * time.Millisecond
 	calls := map[string]func(context.Context) error{
 		"Epoch":    func(ctx context.Context) error { _, err := log.Epoch(ctx); return err },
@@ -115,9 +118,12 @@ func TestRedisAway(t *testing.T) {
 // What cannot be read is known to be there, and hides nothing behind it.
 func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	_, client := startRedis(t)
-	log := changefeed.NewRedis(client, shop())
-	unreadable := []string{"", "2", "2{", "2null", "2[]", `2"x"`, `2{"h":{"l":-1}}`, `2{"h":{"l":1},"c":{"x":"1"}}`, "2{\"c\":{\"x\":1}}\nAAAA",
-		`2{"c":{"x":1,"p":["0"]}}`, `1{"h":{"l":1}}`, `{"h":{"l":1}}`, "\xff\x00"}
+	log := changefeed.NewRedis(client, shop(), list.BuiltIn())
+	noRows, rows := "\n\x04\x00", "\n\x04\x01\x03\x01k"
+	unreadable := []string{"", "3", "3{", "3null", "3[]", `3"x"`, `3{"h":{"l":-1}}`, `3{"h":{"l":1},"c":{"x":"1"}}`, "3{\"c\":{\"x\":1}}\nAAAA",
+		`3{"c":{"x":1,"p":["0"]}}` + noRows, `3{"c":{"x":1,"p":["/a"]}}`, `3{"c":{"x":1,"p":["/a"]}}` + rows[:5], `3{"c":{"x":1,"p":["/a"]}}` + rows + "x",
+		`3{"c":{"x":1,"p":["AAAAAAAAAAAAAAAAAAAAA!/a"]}}` + noRows, `3{"c":{"x":1,"p":["AAAAAAAAAAAAAAAAAAAAAAa"]}}` + noRows,
+		`3{"h":{"l":1,"u":[{"x":1,"p":["a"]}]}}`, `2{"h":{"l":1}}`, `{"h":{"l":1}}`, "\xff\x00"}
 	want := []Entry{beat(1, 1)}
 	add(t, log, "a", want...)
 	for n, body := range unreadable {
@@ -143,7 +149,7 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 // Redis removes a log to which no follower writes any more, and no other.
 func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 	_, client := startRedis(t)
-	log := changefeed.NewRedis(client, shop())
+	log := changefeed.NewRedis(client, shop(), list.BuiltIn())
 	const logLife = time.Hour
 	life := func() time.Duration { return client.TTL(inTime(t), logOfA).Val() }
 	add(t, log, "a", beat(1, 1))
@@ -171,7 +177,7 @@ func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 func TestHeartbeatsNameTheirServer(t *testing.T) {
 	master, client := startRedis(t)
 	_, other := startRedis(t)
-	here, there := changefeed.NewRedis(client, shop()), changefeed.NewRedis(other, shop())
+	here, there := changefeed.NewRedis(client, shop(), list.BuiltIn()), changefeed.NewRedis(other, shop(), list.BuiltIn())
 	read := func(log *changefeed.Redis) (server string, last *Heartbeat) {
 		t.Helper()
 		reader, server, err := log.Reader(inTime(t))
@@ -220,30 +226,29 @@ func TestHeartbeatsNameTheirServer(t *testing.T) {
 // some years.
 func TestARowTakesFewBytes(t *testing.T) {
 	const changes, batch = 10_000, 500
-	text := strings.Repeat("x", 700)
+	item := func(name string) list.Row { // whose text has 700 bytes
+		row := listtest.Item(1, "name", name, "description", "")
+		return listtest.Item(1, "name", name, "description", strings.Repeat("x", 700-row.TextSize()))
+	}
 	for _, test := range []struct {
 		name string
 		rows int // of each change
-		row  lists.Row
+		row  list.Row
 		most int // bytes a row
 	}{
-		{"a name of 40 characters", 1, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("n", 40), text), 975},
-		{"a name of 80 Han characters", 1, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("茶", 80), text), 1350},
-		{"gone", 1, lists.Row{State: lists.Gone}, 175},
-		{"ten rows", 10, *(&lists.Row{CreatedAt: 1 << 50}).SetTexts(strings.Repeat("n", 40), text), 900},
+		{"a name of 40 characters", 1, item(strings.Repeat("n", 40)), 1100},
+		{"a name of 80 Han characters", 1, item(strings.Repeat("茶", 80)), 1375},
+		{"gone", 1, list.GoneRow(listtest.Key(listtest.ID(1))), 200},
+		{"ten rows", 10, item(strings.Repeat("n", 40)), 900},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, client := startRedis(t)
-			log := changefeed.NewRedis(client, shop())
+			log := changefeed.NewRedis(client, shop(), list.BuiltIn())
 			var entries []Entry
 			for n := uint64(1); n <= changes; n++ {
-				rows := make([]lists.Row, test.rows)
-				for i := range rows {
-					rows[i] = test.row
-					rows[i].ID = uuid.New()
-				}
 				entries = append(entries, Entry{Position: Position{4_000_000_000, n}, Change: &Change{XID: 4_000_000_000 + n, LSN: 800_000_000_000 + n,
-					CommittedAt: 1 << 50, Lists: []changefeed.Touched{{List{uuid.New(), lists.Items}, rows}}}})
+					CommittedAt: 1 << 50, Touched: []changefeed.Touched{{Table: Table{List: listtest.Items, Tenant: maxID},
+						Rows: slices.Repeat([]list.Row{test.row}, test.rows)}}}})
 			}
 			for some := range slices.Chunk(entries, batch) {
 				if err := log.Append(inTime(t), "a", some...); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 )
 
 // Listener keeps something equal to the database, such as a cache, by the entries of the
@@ -31,8 +32,9 @@ type Listener interface {
 type Beat struct {
 	Proof     // without a Moment if the heartbeat proves nothing
 	Snapshot  Snapshot
-	Settled   []*Change // published before, and visible now
-	Unsettled []*Change // valid during the call; one that the first heartbeat names has no rows
+	Followed  []*list.List // the lists whose changes the log has
+	Settled   []*Change    // published before, and visible now
+	Unsettled []*Change    // valid during the call; one that the first heartbeat names has no rows
 }
 
 // Proof says, by a heartbeat, which changes this node has applied.
@@ -235,7 +237,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		}
 	}
 	for _, l := range s.listeners {
-		l.Beat(Beat{proof, snapshot, settled, s.unsettled})
+		l.Beat(Beat{proof, snapshot, h.Followed, settled, s.unsettled})
 	}
 }
 

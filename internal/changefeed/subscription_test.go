@@ -11,12 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list/listtest"
 )
 
 // recorder writes down what it is given, in short.
@@ -55,7 +53,7 @@ func termStart(term uint64, previous Position) Entry {
 }
 
 func change(term, n, xid uint64) Entry {
-	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []changefeed.Touched{{List: List{Workspace: uuid.UUID{1}, Collection: lists.Items}}}}}
+	return Entry{Position: at(term, n), Change: &Change{XID: xid, Touched: []changefeed.Touched{{Table: Table{List: listtest.Items, Tenant: "a"}}}}}
 }
 
 // heartbeat is a heartbeat whose snapshot was taken after the entry at after. If after is zero,
