@@ -10,7 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
@@ -25,41 +26,42 @@ const (
 func TestTheSchemaBoundsARow(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, newDatabase(t))
-	put := func(c lists.Collection, column, value string) error {
+	put := func(c *list.List, column, value string) error {
 		record := fmt.Sprintf(`{"workspace_id": %q, "name": "x", "active": true, "taxable": true, "track_stock": false, "type": "GOODS", "cost_price": 0, "avg_cost": 0,
 			"selling_price": 0, "stock_on_hand": 0, "usage_30": 0, "is_customer": false, "is_supplier": false, "created_at": "2026-01-01Z", "id": %q}`, ourWorkspace, uuid.New())
-		_, err := conn.Exec(t.Context(), fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM json_populate_record(NULL::%[1]s, ($1::jsonb || jsonb_build_object($2::text, $3::text))::json)", c),
+		_, err := conn.Exec(t.Context(), fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM json_populate_record(NULL::%[1]s, ($1::jsonb || jsonb_build_object($2::text, $3::text))::json)", c.Table.SQL()),
 			record, column, value)
 		return err
 	}
 	nines, text := strings.Repeat("9", maxDigits), strings.Repeat("é", maxText/2)
-	for _, c := range lists.All {
-		for _, column := range c.Listed() {
+	for _, c := range list.BuiltIn().Lists {
+		for i, field := range c.Fields {
+			column := c.Columns[i]
 			var most, beyond []string
 			switch {
 			case column.Name == "type":
-			case column.Kind == lists.Text:
+			case column.Base == "text":
 				most, beyond = []string{text}, []string{text + "x"}
-			case column.Kind == lists.Number: // how large it may be is another bound's
+			case field.Form == list.Number: // how large it may be is another bound's
 				most, beyond = []string{"0." + nines}, []string{"0." + nines + "0"}
-			case column.Kind == lists.Decimal:
+			case field.Form == list.Decimal:
 				most = []string{nines + "." + nines, "-" + nines + "." + nines}
 				beyond = []string{"1" + strings.Repeat("0", maxDigits), "-0." + nines + "0"}
 			}
 			for _, value := range most {
 				if err := put(c, column.Name, value); err != nil {
-					t.Errorf("%s.%s: %d bytes: %v", c, column.Name, len(value), err)
+					t.Errorf("%s.%s: %d bytes: %v", c.Name, column.Name, len(value), err)
 				}
 			}
 			for _, value := range beyond {
 				if err := put(c, column.Name, value); postgres.Code(err) != "23514" || !strings.Contains(err.Error(), column.Name+"_size") { // check_violation
-					t.Errorf("%s.%s: %d bytes: %v", c, column.Name, len(value), err)
+					t.Errorf("%s.%s: %d bytes: %v", c.Name, column.Name, len(value), err)
 				}
 			}
 		}
 	}
 	exec(t, conn, "INSERT INTO workspaces (name) VALUES ('x')")
-	for _, key := range []string{"repeat('x', 65537), 'lk_', '{}'", "'', repeat('x', 65537), '{}'", "'', 'lk_', array_fill('items:read'::text, '{17}')"} {
+	for _, key := range []string{"repeat('x', 65537), 'lk_', '{}'", "'', repeat('x', 65537), '{}'", "'', 'lk_', array_fill('items:read'::text, '{65}')"} {
 		_, err := conn.Exec(t.Context(), "INSERT INTO api_keys (workspace_id, key_hash, name, key_prefix, scopes) SELECT id, sha256('1'), "+key+" FROM workspaces")
 		if postgres.Code(err) != "23514" {
 			t.Errorf("%s: %v", key, err)
@@ -79,7 +81,7 @@ func longRows(t *testing.T, url, insertion string, args ...any) {
 }
 
 // sizeOf is how many bytes the rows have in JSON.
-func sizeOf(rows []lists.Row) (n int) {
+func sizeOf(rows []list.Row) (n int) {
 	for i := range rows {
 		n += len(rows[i].Text())
 	}
@@ -97,7 +99,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			'2026-01-01Z'::timestamptz + (n % 7) * interval '1 s' FROM generate_series(1, 21) n`, ourWorkspace)
 	o := openOrigin(t, url)
 	conn := connect(t, url)
-	for sort, order := range map[lists.Order]string{lists.ByCreatedAt: "created_at DESC, id DESC", lists.ByName: `name COLLATE "und-x-icu", id`} {
+	for sort, order := range map[int]string{listtest.ByCreatedAt: "created_at DESC, id DESC", listtest.ByName: `name COLLATE "und-x-icu", id`} {
 		var want []string
 		rows := must1(conn.Query(t.Context(), "SELECT id::text FROM items WHERE workspace_id = $1 ORDER BY "+order, ourWorkspace))
 		for rows.Next() {
@@ -105,8 +107,8 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			must(rows.Scan(&id))
 			want = append(want, id)
 		}
-		for _, limit := range [][]int{lists.ByCreatedAt: {100, 1}, lists.ByName: {100, 7}}[sort] {
-			q := page.Query{Workspace: ourWorkspace, Sort: sort, Limit: limit}
+		for _, limit := range [][]int{listtest.ByCreatedAt: {100, 1}, listtest.ByName: {100, 7}}[sort] {
+			q := page.Query{List: listtest.Items, Tenant: ourWorkspace, Order: sort, Limit: limit}
 			var got []string
 			cut := 0
 			for {
@@ -119,7 +121,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 					t.Errorf("%s: %d bytes, and a row more", describe(q), bytes)
 				}
 				for _, row := range rows {
-					got = append(got, row.ID.String())
+					got = append(got, q.List.KeyText(row.Key()))
 				}
 				if read.End && len(rows) == len(read.Rows) {
 					break
@@ -148,7 +150,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	exec(t, connect(t, url), `INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'Beside')`, ourWorkspace, number(4))
 	o := openOrigin(t, url)
 	for _, limit := range []int{1, 50} {
-		q := page.Query{Workspace: ourWorkspace, Sort: lists.ByName, Limit: limit}
+		q := page.Query{List: listtest.Items, Tenant: ourWorkspace, Order: listtest.ByName, Limit: limit}
 		before := fetch(t, o, q)
 		if len(before.rows) != 1 || before.next == "" {
 			t.Fatalf("the page before it: %d rows", len(before.rows))
@@ -159,7 +161,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, page.ErrUnavailable) {
 				t.Fatal(err)
 			}
-			for _, named := range []string{"items", ourWorkspace.String(), "the row after id " + number(4).String(), "10000"} {
+			for _, named := range []string{"public.items of tenant " + ourWorkspace, "the row after the key " + number(4), "10000"} {
 				if !strings.Contains(err.Error(), named) {
 					t.Errorf("%v does not name %s", err, named)
 				}
@@ -178,15 +180,15 @@ func TestARowThatCannotBeShown(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	exec(t, conn, `ALTER TABLE items DROP CONSTRAINT items_created_at_check, DROP CONSTRAINT items_usage_30_check, DROP CONSTRAINT items_usage_30_bound,
-		DROP CONSTRAINT items_cost_price_check, DROP CONSTRAINT items_cost_price_size`)
+		DROP CONSTRAINT items_cost_price_check, DROP CONSTRAINT items_cost_price_size, ALTER created_at DROP NOT NULL`)
 	o := openOrigin(t, url)
-	for n, set := range []string{"created_at = 'infinity'", "created_at = '10000-01-01Z'", "usage_30 = 'NaN'", "cost_price = 'NaN'"} {
+	for n, set := range []string{"created_at = 'infinity'", "created_at = '10000-01-01Z'", "usage_30 = 'NaN'", "cost_price = 'NaN'", "created_at = NULL"} {
 		t.Run(set, func(t *testing.T) {
 			workspace, id := number(900+n), number(n+1)
 			exec(t, conn, "INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'x'), ($1, gen_random_uuid(), 'a'), ($1, gen_random_uuid(), 'b'), "+
 				"($1, gen_random_uuid(), 'c'), ($1, gen_random_uuid(), 'y')", workspace, id)
 			exec(t, conn, "UPDATE items SET "+set+" WHERE id = $1", id)
-			q := page.Query{Workspace: workspace, Sort: lists.ByName, Limit: 3}
+			q := page.Query{List: listtest.Items, Tenant: workspace, Order: listtest.ByName, Limit: 3}
 			first, err := o.Fetch(within(t, patience), q, "")
 			if err != nil || len(first.Rows) != 3 || first.End {
 				t.Fatalf("the page before it: %+v, %v", first, err)
@@ -200,7 +202,7 @@ func TestARowThatCannotBeShown(t *testing.T) {
 			whole.Limit, behind.Limit = 4, 1
 			for _, q := range []page.Query{whole, behind} {
 				_, err = o.Fetch(within(t, patience), q, "")
-				if !errors.Is(err, postgres.ErrRow) || errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), id.String()) {
+				if !errors.Is(err, postgres.ErrRow) || errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), id) {
 					t.Errorf("%s: %v", describe(q), err)
 				}
 			}
@@ -218,8 +220,10 @@ func TestIndexesRefuseNoWriter(t *testing.T) {
 	exec(t, conn, `INSERT INTO contacts (workspace_id, name, email, phone, tin)
 		SELECT $1, t, t, t, t FROM (SELECT string_agg(md5(n::text), '') t FROM generate_series(1, 2048) n) long`, ourWorkspace)
 	o := openOrigin(t, url)
-	for _, q := range []page.Query{{}, {Sort: lists.ByName}, {Collection: lists.Contacts, Sort: lists.ByName, Search: "c4ca4238a0b9"}} {
-		if q.Workspace, q.Limit = ourWorkspace, 1; len(fetch(t, o, q).rows) != 1 {
+	for _, q := range []page.Query{
+		{List: listtest.Items}, {List: listtest.Items, Order: listtest.ByName}, {List: listtest.Contacts, Order: listtest.ByName, Search: "c4ca4238a0b9"},
+	} {
+		if q.Tenant, q.Limit = ourWorkspace, 1; len(fetch(t, o, q).rows) != 1 {
 			t.Errorf("%s", describe(q))
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/internal/lists"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -28,7 +28,7 @@ func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 		}
 		rows = append(rows, r)
 	}
-	insert(t, connect(t, url), lists.Items, rows...)
+	insert(t, connect(t, url), listtest.Items, rows...)
 
 	writer, ended, changes := connect(t, url), make(chan error, 1), atomic.Int64{}
 	ctx, stop := context.WithCancel(t.Context())
@@ -47,10 +47,11 @@ func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 	}()
 	o := openOrigin(t, url)
 	for _, q := range []page.Query{
-		{}, {Filter: lists.Low}, {Search: "row"}, {Search: "w"},
-		{Sort: lists.ByName}, {Sort: lists.ByName, Filter: lists.Low}, {Sort: lists.ByName, Search: "ROW"}, {Sort: lists.ByName, Search: "o", Filter: lists.Goods},
+		{}, {Match: listtest.Low}, {Search: "row"}, {Search: "w"},
+		{Order: listtest.ByName}, {Order: listtest.ByName, Match: listtest.Low}, {Order: listtest.ByName, Search: "ROW"},
+		{Order: listtest.ByName, Search: "o", Match: listtest.Goods},
 	} {
-		q.Workspace = ourWorkspace
+		q.List, q.Tenant = listtest.Items, ourWorkspace
 		for _, q.Limit = range []int{1, 7, 50} {
 			before, seen := changes.Load(), map[string]int{}
 			for _, id := range walk(t, o, q, nil) {
@@ -84,16 +85,18 @@ func TestACursorOutlivesItsRow(t *testing.T) {
 		`DELETE FROM items WHERE id = ANY($1)`,
 		`UPDATE items SET active = false WHERE id = ANY($1)`,
 		`UPDATE items SET name = 'aaa first of all', created_at = '9999-01-01Z' WHERE id = ANY($1)`,
-		`UPDATE items SET workspace_id = '` + otherWorkspace.String() + `' WHERE id = ANY($1)`,
+		`UPDATE items SET workspace_id = '` + otherWorkspace + `' WHERE id = ANY($1)`,
 	} {
-		for _, q := range []page.Query{{Limit: 1}, {Limit: 7, Sort: lists.ByName}, {Limit: 1, Sort: lists.ByName, Search: "same"}, {Limit: 7, Search: "name"}} {
+		for _, q := range []page.Query{
+			{Limit: 1}, {Limit: 7, Order: listtest.ByName}, {Limit: 1, Order: listtest.ByName, Search: "same"}, {Limit: 7, Search: "name"},
+		} {
 			exec(t, conn, "DELETE FROM items")
+			q.List, q.Tenant = listtest.Items, ourWorkspace
 			var rows []*row
 			for n := range 40 { // all alike but for their ids
 				rows = append(rows, newItem(ourWorkspace, awkwardID(n), "Same name"))
 			}
-			insert(t, conn, lists.Items, rows...)
-			q.Workspace = ourWorkspace
+			insert(t, conn, listtest.Items, rows...)
 			want := walk(t, o, q, nil)
 			got := walk(t, o, q, func(ids []string) { exec(t, conn, change, ids) })
 			if len(want) != 40 || !slices.Equal(got, want) {

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/origin/postgres"
 )
 
@@ -25,7 +23,7 @@ const (
 )
 
 // fairQueue has a number of slots for queries that run, and a bounded queue of
-// those that wait. It is fair by tenant, that is workspace:
+// those that wait. It is fair by tenant (page.Query.Tenant):
 //
 //   - A free slot goes to the waiting tenant with the least service time, however
 //     many queries it has and however long they take.
@@ -52,14 +50,14 @@ type fairQueue struct {
 	running     int
 	waiting     []*waiter // the oldest first
 	virtualTime time.Duration
-	dispatched  time.Duration         // when a query was dispatched last
-	tenants     map[uuid.UUID]*tenant // idle ones may be missing
-	lastTenant  *tenant               // of the newest query
-	lastEntered time.Duration         // when that query called enter
-	sharedUntil time.Duration         // more than one tenant counts as active until then
+	dispatched  time.Duration      // when a query was dispatched last
+	tenants     map[string]*tenant // idle ones may be missing
+	lastTenant  *tenant            // of the newest query
+	lastEntered time.Duration      // when that query called enter
+	sharedUntil time.Duration      // more than one tenant counts as active until then
 }
 
-// tenant is a workspace's part of the queue.
+// tenant is a tenant's part of the queue.
 type tenant struct {
 	settled time.Duration // service time of its ended queries, and what raised it to virtualTime
 	running int
@@ -80,17 +78,17 @@ func (t *tenant) serviceTime(now time.Duration) time.Duration {
 }
 
 func newFairQueue(slots int) *fairQueue {
-	return &fairQueue{most: slots, slots: slots, capacity: slots * queueFactor, started: time.Now(), tenants: map[uuid.UUID]*tenant{}}
+	return &fairQueue{most: slots, slots: slots, capacity: slots * queueFactor, started: time.Now(), tenants: map[string]*tenant{}}
 }
 
 func (q *fairQueue) now() time.Duration { return time.Since(q.started) }
 
 // enter waits for a slot, and returns when it was taken, for leave. It returns
 // ErrOverloaded when the queue is full, or ctx ends first.
-func (q *fairQueue) enter(ctx context.Context, workspace uuid.UUID) (began time.Duration, err error) {
+func (q *fairQueue) enter(ctx context.Context, name string) (began time.Duration, err error) {
 	q.mu.Lock()
 	now := q.now()
-	t := q.tenant(workspace, now)
+	t := q.tenant(name, now)
 	w := &waiter{tenant: t, began: make(chan time.Duration, 1)}
 	q.waiting = append(q.waiting, w)
 	t.waiting++
@@ -99,11 +97,11 @@ func (q *fairQueue) enter(ctx context.Context, workspace uuid.UUID) (began time.
 		q.refuse()
 	}
 	q.mu.Unlock()
-	return q.await(ctx, workspace, w)
+	return q.await(ctx, name, w)
 }
 
 // await waits until a waiting query has a slot.
-func (q *fairQueue) await(ctx context.Context, workspace uuid.UUID, w *waiter) (began time.Duration, err error) {
+func (q *fairQueue) await(ctx context.Context, name string, w *waiter) (began time.Duration, err error) {
 	select {
 	case began, ok := <-w.began:
 		if !ok {
@@ -113,7 +111,7 @@ func (q *fairQueue) await(ctx context.Context, workspace uuid.UUID, w *waiter) (
 	case <-ctx.Done():
 		if !q.withdraw(w) { // it was decided in the same moment
 			if began, ok := <-w.began; ok {
-				q.leave(workspace, began)
+				q.leave(name, began)
 			}
 		}
 		return 0, fmt.Errorf("%w: %w", postgres.ErrOverloaded, ctx.Err())
@@ -121,17 +119,17 @@ func (q *fairQueue) await(ctx context.Context, workspace uuid.UUID, w *waiter) (
 }
 
 // leave frees the slot that was taken at began.
-func (q *fairQueue) leave(workspace uuid.UUID, began time.Duration) {
+func (q *fairQueue) leave(name string, began time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	q.free(workspace, began, now)
+	q.free(name, began, now)
 	q.dispatch(now)
 }
 
-func (q *fairQueue) free(workspace uuid.UUID, began, now time.Duration) *tenant {
+func (q *fairQueue) free(name string, began, now time.Duration) *tenant {
 	q.running--
-	t := q.tenants[workspace]
+	t := q.tenants[name]
 	t.running--
 	t.begins -= began
 	t.settled += now - began
@@ -140,16 +138,16 @@ func (q *fairQueue) free(workspace uuid.UUID, began, now time.Duration) *tenant 
 
 // reenter gives up a slot for which the server has no connection, and waits for one of the queries
 // that have one. It is never refused, because the query has waited before.
-func (q *fairQueue) reenter(ctx context.Context, workspace uuid.UUID, began time.Duration) (time.Duration, error) {
+func (q *fairQueue) reenter(ctx context.Context, name string, began time.Duration) (time.Duration, error) {
 	q.mu.Lock()
 	now := q.now()
-	w := &waiter{tenant: q.free(workspace, began, now), began: make(chan time.Duration, 1)}
+	w := &waiter{tenant: q.free(name, began, now), began: make(chan time.Duration, 1)}
 	w.tenant.waiting++
 	q.waiting = slices.Insert(q.waiting, 0, w)
 	q.slots, q.resized = max(1, min(q.slots, q.running)), now
 	q.dispatch(now)
 	q.mu.Unlock()
-	return q.await(ctx, workspace, w)
+	return q.await(ctx, name, w)
 }
 
 // load returns how many queries run and how many wait.
@@ -160,16 +158,16 @@ func (q *fairQueue) load() (running, waiting int) {
 }
 
 // tenant returns the tenant of a new query.
-func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
-	t := q.tenants[workspace]
+func (q *fairQueue) tenant(name string, now time.Duration) *tenant {
+	t := q.tenants[name]
 	if t == nil {
 		if len(q.tenants) > q.most+q.capacity { // idle ones are forgotten that would start from virtualTime anyway, and all when no query waits
-			maps.DeleteFunc(q.tenants, func(_ uuid.UUID, t *tenant) bool {
+			maps.DeleteFunc(q.tenants, func(_ string, t *tenant) bool {
 				return t.running == 0 && t.waiting == 0 && (len(q.waiting) == 0 || t.settled <= q.virtualTime)
 			})
 		}
 		t = &tenant{}
-		q.tenants[workspace] = t
+		q.tenants[name] = t
 	}
 	if t.waiting == 0 {
 		t.settled += max(0, q.virtualTime-t.serviceTime(now))

@@ -10,15 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/page"
 )
 
 // demand is clients of a tenant, each of which sends one query after the other.
 type demand struct {
-	tenant  func() uuid.UUID // of the next query
+	tenant  func() string // of the next query
 	clients int
 	takes   func() time.Duration
 	pause   time.Duration // between two queries of a client
@@ -29,7 +27,7 @@ type demand struct {
 	refused             int
 }
 
-func always(w byte) func() uuid.UUID { return func() uuid.UUID { return uuid.UUID{w} } }
+func always(w byte) func() string { return func() string { return number(int(w)) } }
 
 func random(r *rand.Rand, most time.Duration) func() time.Duration {
 	return func() time.Duration { return 1 + time.Duration(r.Int64N(int64(most))) }
@@ -157,10 +155,10 @@ func TestFairQueueStarvesNoTenant(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 52))
 		size := 1 + r.IntN(8)
 		const longest = 20 * time.Millisecond
-		next := uint32(0)
-		newcomers := &demand{clients: 5 * size, takes: random(r, longest), tenant: func() uuid.UUID {
+		next := 0
+		newcomers := &demand{clients: 5 * size, takes: random(r, longest), tenant: func() string {
 			next++
-			return uuid.UUID{1, byte(next >> 16), byte(next >> 8), byte(next)}
+			return number(1000 + next)
 		}}
 		regular := &demand{tenant: always(0), clients: 2, takes: random(r, longest)}
 		kept := simulate(t, size, 10*time.Second, newcomers, regular)
@@ -175,7 +173,7 @@ func TestFairQueueStarvesNoTenant(t *testing.T) {
 }
 
 // run is a query that is not refused.
-func run(t *testing.T, q *fairQueue, w uuid.UUID, takes time.Duration) (waited time.Duration) {
+func run(t *testing.T, q *fairQueue, w string, takes time.Duration) (waited time.Duration) {
 	t.Helper()
 	asked := q.now()
 	began, err := q.enter(t.Context(), w)
@@ -192,9 +190,9 @@ func run(t *testing.T, q *fairQueue, w uuid.UUID, takes time.Duration) (waited t
 func TestFairQueueKeepsSlotsForOtherActiveTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 10 * time.Millisecond
-		q, greedy := newFairQueue(5), uuid.UUID{1}
+		q, greedy := newFairQueue(5), number(1)
 		var over atomic.Bool
-		query := func(w uuid.UUID) (waited time.Duration) { return run(t, q, w, takes) }
+		query := func(w string) (waited time.Duration) { return run(t, q, w, takes) }
 		for range 10 {
 			go func() {
 				for !over.Load() {
@@ -210,11 +208,11 @@ func TestFairQueueKeepsSlotsForOtherActiveTenants(t *testing.T) {
 			}
 		}
 		slots(5)
-		for other := range byte(3) {
-			query(uuid.UUID{2, other})
+		for other := range 3 {
+			query(number(2000 + other))
 			for range 3 { // it has fewer than all slots at any moment
 				slots(3)
-				if waited := query(uuid.UUID{2, other}); waited != 0 {
+				if waited := query(number(2000 + other)); waited != 0 {
 					t.Errorf("another tenant waited for %v", waited)
 				}
 			}
@@ -229,10 +227,10 @@ func TestFairQueueKeepsSlotsForOtherActiveTenants(t *testing.T) {
 func TestFairQueueForgetsACancelledQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFairQueue(1)
-		began := must1(q.enter(context.Background(), uuid.UUID{1}))
+		began := must1(q.enter(context.Background(), number(1)))
 		for i := range 3 {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			if _, err := q.enter(ctx, uuid.UUID{byte(i)}); !errors.Is(err, page.ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := q.enter(ctx, number(i)); !errors.Is(err, page.ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
 			cancel()
@@ -240,7 +238,7 @@ func TestFairQueueForgetsACancelledQuery(t *testing.T) {
 		if running, waiting := q.load(); running != 1 || waiting != 0 {
 			t.Errorf("%d run, %d wait", running, waiting)
 		}
-		q.leave(uuid.UUID{1}, began)
+		q.leave(number(1), began)
 		for _, s := range q.tenants {
 			if s.running != 0 || s.waiting != 0 {
 				t.Errorf("left behind: %+v", s)

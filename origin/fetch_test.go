@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -21,7 +21,7 @@ import (
 	"listedge/origin/postgres"
 )
 
-var anyPage = page.Query{Workspace: ourWorkspace, Limit: 10}
+var anyPage = page.Query{List: listtest.Items, Tenant: ourWorkspace, Limit: 10}
 
 // lockItems keeps every page of items waiting until the lock is let go.
 func lockItems(t testing.TB, url string) (release func()) {
@@ -40,7 +40,7 @@ func lockItems(t testing.TB, url string) (release func()) {
 func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 2}), nil)
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 2}), list.BuiltIn(), nil)
 	release := lockItems(t, url)
 	defer release()
 	const atWork, inQueue = 2, 8 * 2
@@ -48,7 +48,7 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	for i := range atWork + inQueue {
 		go func() {
 			q := anyPage
-			q.Workspace = uuid.UUID{byte(i % 6)} // one alone may have half the queue
+			q.Tenant = number(i % 6) // one alone may have half the queue
 			_, err := o.Fetch(context.Background(), q, "")
 			answers <- err
 		}()
@@ -61,7 +61,7 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	for range 3 {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		q := anyPage
-		q.Workspace = uuid.UUID{2} // no tenant has more queries waiting
+		q.Tenant = number(2) // no tenant has more queries waiting
 		if _, err := o.Fetch(ctx, q, ""); !errors.Is(err, page.ErrOverloaded) || ctx.Err() != nil {
 			t.Errorf("beyond the queue: %v", err)
 		}
@@ -103,7 +103,7 @@ func TestSlowQueriesAreTimeoutsAndOpenNoBreaker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := newDatabase(t)
-			o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: c.server}), nil)
+			o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: c.server}), list.BuiltIn(), nil)
 			release := lockItems(t, url)
 			defer release()
 			for range 5 {
@@ -114,7 +114,7 @@ func TestSlowQueriesAreTimeoutsAndOpenNoBreaker(t *testing.T) {
 				}
 				cancel()
 			}
-			contacts := page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 10}
+			contacts := page.Query{Tenant: ourWorkspace, List: listtest.Contacts, Limit: 10}
 			if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
 				t.Errorf("another list: %v, %+v", err, o.Stats())
 			}
@@ -134,10 +134,13 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	insert(t, conn, lists.Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
+	insert(t, conn, listtest.Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
 	const connections = 4
-	o := New(openDatabase(t, postgres.Options{URL: url, Connections: connections}), nil)
-	queries := []page.Query{anyPage, {Workspace: ourWorkspace, Sort: lists.ByName, Limit: 10}, {Workspace: ourWorkspace, Search: "name", Limit: 10}}
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: connections}), list.BuiltIn(), nil)
+	queries := []page.Query{
+		anyPage, {List: listtest.Items, Tenant: ourWorkspace, Order: listtest.ByName, Limit: 10},
+		{List: listtest.Items, Tenant: ourWorkspace, Search: "name", Limit: 10},
+	}
 	prepareEverywhere := func() {
 		t.Helper()
 		for _, q := range queries {
@@ -159,7 +162,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	for _, change := range []string{
 		"ALTER TABLE items ADD COLUMN colour text", "ALTER TABLE items DROP COLUMN colour", "ALTER TABLE items ALTER COLUMN name TYPE varchar",
 		"ALTER TABLE items ALTER COLUMN name TYPE text", "ALTER TABLE items ALTER COLUMN created_at SET DEFAULT '2026-01-01Z'",
-		"ALTER TABLE items ALTER COLUMN description TYPE varchar(4000)", "DROP INDEX items_by_grams", "VACUUM FULL items", "ANALYZE items",
+		"ALTER TABLE items ALTER COLUMN description TYPE varchar(4000)", "DROP INDEX " + indexName(listtest.Items, "items_by_grams"), "VACUUM FULL items", "ANALYZE items",
 	} {
 		exec(t, conn, change)
 		for range 2 * connections {
@@ -190,7 +193,7 @@ func TestPagesAreUTF8WhateverSessionsBeginWith(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	exec(t, conn, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Ærø')", anyPage.Workspace)
+	exec(t, conn, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Ærø')", anyPage.Tenant)
 	exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET client_encoding = 'LATIN1'")
 	q := anyPage
 	for _, q.Search = range []string{"", "ÆRØ"} {
@@ -208,7 +211,7 @@ func TestErrorsOfTheServerGetAKind(t *testing.T) {
 	for code, want := range map[string]error{
 		"57014": page.ErrTimeout, "55P03": page.ErrTimeout, "57P01": page.ErrUnavailable, "57P03": page.ErrUnavailable, "53300": page.ErrUnavailable, "53200": page.ErrUnavailable,
 		"08006": page.ErrUnavailable, "58030": page.ErrUnavailable, "40001": page.ErrUnavailable, "40P01": page.ErrUnavailable,
-		"42703": page.ErrSchema, "42P01": page.ErrSchema, "22012": nil, "XX000": nil,
+		"42703": page.ErrSchema, "42P01": page.ErrSchema, "0A000": page.ErrSchema, "22012": nil, "XX000": nil,
 	} {
 		_, err := conn.Exec(t.Context(), fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", code))
 		got := postgres.Classify(err)
@@ -235,10 +238,10 @@ func TestADatabaseThatRefusesConnectionsIsUnavailable(t *testing.T) {
 		"nobody listens":   "postgres://postgres@127.0.0.1:1/postgres",
 	} {
 		db := openDatabase(t, postgres.Options{URL: url})
-		if _, err := New(db, nil).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {
+		if _, err := New(db, list.BuiltIn(), nil).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience)); err == nil {
+		if err := admin.NewReadiness(db, list.BuiltIn(), New(db, list.BuiltIn(), nil)).Ready(within(t, patience)); err == nil {
 			t.Errorf("%s: ready", name)
 		}
 	}
@@ -255,7 +258,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 	url := ownDatabase(t, pg)
 	const timeout = 250 * time.Millisecond
 	db := openDatabase(t, postgres.Options{URL: url, QueryTimeout: timeout, Connections: 4})
-	o, keys := New(db, nil), apikey.NewStore(db)
+	o, keys := New(db, list.BuiltIn(), nil), apikey.NewStore(db, list.BuiltIn())
 	ask := func() (read, key error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
 		defer cancel()
@@ -316,7 +319,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		}
 		eventually(t, "the server's return after a "+event.name, works)
 		eventually(t, "ready, and both breakers closed", func() bool {
-			return !o.Stats().BreakerOpen && !keys.BreakerOpen() && admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience)) == nil
+			return !o.Stats().BreakerOpen && !keys.BreakerOpen() && admin.NewReadiness(db, list.BuiltIn(), New(db, list.BuiltIn(), nil)).Ready(within(t, patience)) == nil
 		})
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
 )
 
 // The two folds are equal for every character, alone and among others, and for random
@@ -43,11 +43,11 @@ func TestTheFoldIsThatOfTheDatabase(t *testing.T) {
 			for some := range slices.Chunk(texts, 50_000) {
 				var folds []string
 				var keys []*string
-				err := conn.QueryRow(t.Context(), `SELECT array_agg(fold(text) ORDER BY n), array_agg(CASE WHEN length(text) > 5 THEN name_key(text) END ORDER BY n)
+				err := conn.QueryRow(t.Context(), `SELECT array_agg(listedge_fold(text) ORDER BY n), array_agg(CASE WHEN length(text) > 5 THEN listedge_name_key(text) END ORDER BY n)
 					FROM unnest($1::text[]) WITH ORDINALITY AS texts (text, n)`, some).Scan(&folds, &keys)
 				must(err)
 				for i, text := range some {
-					if fold, key := lists.Fold(text), lists.NameKey(text); fold != folds[i] || keys[i] != nil && key != *keys[i] {
+					if fold, key := list.Fold(text), list.FoldKey(text); fold != folds[i] || keys[i] != nil && key != *keys[i] {
 						if wrong++; wrong <= 10 {
 							t.Errorf("%q: %q, and in the database %q; the key %q", text, fold, folds[i], key)
 						}

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -35,7 +38,7 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 	conn := connect(t, address)
 	exec(t, conn, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || n FROM generate_series(1, 3000) n", ourWorkspace)
 	db := openDatabase(t, postgres.Options{URL: limitedRole(t, conn, address, "limited", 8), Connections: 16})
-	o, keys := New(db, nil), apikey.NewStore(db)
+	o, keys := New(db, list.BuiltIn(), nil), apikey.NewStore(db, list.BuiltIn())
 	must(keys.Check(within(t, patience))) // it has one of the eight
 	for range 3 {
 		var all sync.WaitGroup
@@ -47,11 +50,11 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 				}
 			})
 		}
-		for n := range 24 {
+		for n := range 12 { // more than the eight
 			ask("a search", func() error {
-				q := page.Query{Workspace: ourWorkspace, Search: fmt.Sprintf("no %d such", n), Limit: 50}
+				q := page.Query{List: listtest.Items, Tenant: ourWorkspace, Search: fmt.Sprintf("no %d such", n), Limit: 50}
 				if n%2 > 0 {
-					q.Workspace = uuid.New()
+					q.Tenant = uuid.NewString()
 				}
 				_, err := o.Fetch(within(t, patience), q, "")
 				return err
@@ -60,7 +63,7 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 		for range 3 {
 			ask("a look-up", func() error { _, err := keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); return err })
 		}
-		ask("the check", func() error { return admin.NewReadiness(db, o).Ready(within(t, patience)) })
+		ask("the check", func() error { return admin.NewReadiness(db, list.BuiltIn(), o).Ready(within(t, patience)) })
 		all.Wait()
 		close(failed)
 		for err := range failed {
@@ -76,7 +79,9 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 	eventually(t, "more connections", func() bool {
 		var all sync.WaitGroup
 		for range 24 {
-			all.Go(func() { _, _ = o.Fetch(within(t, patience), page.Query{Workspace: uuid.New(), Limit: 1}, "") })
+			all.Go(func() {
+				_, _ = o.Fetch(within(t, patience), page.Query{List: listtest.Items, Tenant: uuid.NewString(), Limit: 1}, "")
+			})
 		}
 		all.Wait()
 		return o.Stats().Pool.TotalConns() > 10
@@ -88,7 +93,7 @@ func TestAServerThatGivesNoConnectionIsUnavailable(t *testing.T) {
 	t.Parallel()
 	address := newDatabase(t)
 	db := openDatabase(t, postgres.Options{URL: limitedRole(t, connect(t, address), address, "shut_out", 0)})
-	o := New(db, nil)
+	o := New(db, list.BuiltIn(), nil)
 	for range 3 {
 		if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {
 			t.Error(err)
@@ -99,20 +104,34 @@ func TestAServerThatGivesNoConnectionIsUnavailable(t *testing.T) {
 	}
 }
 
-// PgBouncer has its own words for it.
+// PgBouncer has its own words for it, and counts those that it refuses until they have gone: of many who
+// connect at once it refuses all.
 func TestQueriesShareTheConnectionsThatAPoolerGives(t *testing.T) {
 	t.Parallel()
 	address := newDatabase(t)
-	_, through := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction", "max_client_conn": "4"})
-	o := New(openDatabase(t, postgres.Options{URL: through, Connections: 16}), nil)
-	for range 3 {
+	pooler, through := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction", "max_client_conn": "4"})
+	db := openDatabase(t, postgres.Options{URL: through, Connections: 16})
+	o, keys := New(db, list.BuiltIn(), nil), apikey.NewStore(db, list.BuiltIn())
+	for round := range 3 {
 		var all sync.WaitGroup
-		for range 24 {
+		if round == 0 {
+			must(pooler.Signal(syscall.SIGSTOP))
 			all.Go(func() {
-				if _, err := o.Fetch(within(t, patience), page.Query{Workspace: uuid.New(), Limit: 1}, ""); err != nil {
+				if _, err := keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); err != nil {
 					t.Error(err)
 				}
 			})
+		}
+		for range 24 {
+			all.Go(func() {
+				if _, err := o.Fetch(within(t, patience), page.Query{List: listtest.Items, Tenant: uuid.NewString(), Limit: 1}, ""); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if round == 0 {
+			eventually(t, "all connect", func() bool { return o.Stats().Pool.ConstructingConns() == 16 })
+			must(pooler.Signal(syscall.SIGCONT))
 		}
 		all.Wait()
 	}

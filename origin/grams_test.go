@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/origin/admin"
 )
@@ -56,7 +56,7 @@ func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
 	}
 	for locale, template := range locales {
 		url := copyDatabase(t, template)
-		must1(admin.MigrateUp(t.Context(), url))
+		must1(admin.MigrateUp(t.Context(), url, list.BuiltIn()))
 		conn := connect(t, url)
 		texts := fillAtRandom(t, conn, random)
 		exec(t, conn, "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off")
@@ -67,15 +67,15 @@ func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
 			if term == "" {
 				continue
 			}
-			c := lists.Collection(random.IntN(2))
-			q := page.Query{Workspace: ourWorkspace, Collection: c, Search: term, Limit: page.MaxLimit, Sort: lists.Order(random.IntN(2))}
+			c := list.BuiltIn().Lists[random.IntN(2)]
+			q := page.Query{Tenant: ourWorkspace, List: c, Search: term, Limit: page.MaxLimit, Order: random.IntN(2)}
 			want := compareEveryRow(t, conn, q)
 			got := walk(t, o, q, nil)
 			slices.Sort(got)
 			if !slices.Equal(got, want) {
 				t.Errorf("locale %s, %s:\ngot  %v\nwant %v", locale, describe(q), got, want)
 			}
-			if s, _ := shapeOf(&q); s.search == indexedSearch && len(want) > 0 && len(want) <= page.MaxLimit {
+			if s, _ := shapeOf(&q); s.Search == list.IndexedSearch && len(want) > 0 && len(want) <= page.MaxLimit {
 				found++
 			}
 		}
@@ -91,9 +91,9 @@ func fillAtRandom(t testing.TB, conn *pgx.Conn, random *rand.Rand) (texts []stri
 	t.Helper()
 	text := func() string { texts = append(texts, randomText(random, 12)); return texts[len(texts)-1] }
 	const rows = 400
-	for c, insert := range map[lists.Collection]string{
-		lists.Items:    `INSERT INTO items (workspace_id, id, name, sku, description, active) VALUES ($1, $2, $3, $4, $5, $6)`,
-		lists.Contacts: `INSERT INTO contacts (workspace_id, id, name, email, phone, active) VALUES ($1, $2, $3, $4, $5, $6)`,
+	for c, insert := range map[*list.List]string{
+		listtest.Items:    `INSERT INTO items (workspace_id, id, name, sku, description, active) VALUES ($1, $2, $3, $4, $5, $6)`,
+		listtest.Contacts: `INSERT INTO contacts (workspace_id, id, name, email, phone, active) VALUES ($1, $2, $3, $4, $5, $6)`,
 	} {
 		var batch pgx.Batch
 		for n := range rows {
@@ -103,8 +103,8 @@ func fillAtRandom(t testing.TB, conn *pgx.Conn, random *rand.Rand) (texts []stri
 					fields[1+i] = text()
 				}
 			}
-			for w, workspace := range []uuid.UUID{ourWorkspace, otherWorkspace} {
-				batch.Queue(insert, workspace, number(n+(w+int(c)*2)*rows), fields[0], fields[1], fields[2], n%20 > 0)
+			for w, workspace := range []string{ourWorkspace, otherWorkspace} {
+				batch.Queue(insert, workspace, number(n+(w+c.Number*2)*rows), fields[0], fields[1], fields[2], n%20 > 0)
 			}
 		}
 		must(conn.SendBatch(context.Background(), &batch).Close())
@@ -117,11 +117,11 @@ func fillAtRandom(t testing.TB, conn *pgx.Conn, random *rand.Rand) (texts []stri
 func compareEveryRow(t testing.TB, conn *pgx.Conn, q page.Query) (ids []string) {
 	t.Helper()
 	var fields []string
-	for _, f := range q.Collection.Searched() {
-		fields = append(fields, fmt.Sprintf("coalesce(fold(%s) LIKE '%%' || regexp_replace(fold($2), '([%%_\\\\])', '\\\\\\1', 'g') || '%%', false)", f))
+	for _, i := range q.List.Search {
+		fields = append(fields, fmt.Sprintf("coalesce(listedge_fold(%s) LIKE '%%' || regexp_replace(listedge_fold($2), '([%%_\\\\])', '\\\\\\1', 'g') || '%%', false)", q.List.Columns[i].Name))
 	}
 	rows, err := conn.Query(context.Background(), fmt.Sprintf("SELECT id::text FROM %s WHERE workspace_id = $1 AND active AND (%s) ORDER BY id",
-		q.Collection, strings.Join(fields, " OR ")), q.Workspace, q.Search)
+		q.List.Table.SQL(), strings.Join(fields, " OR ")), q.Tenant, q.Search)
 	if err == nil {
 		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
@@ -135,23 +135,23 @@ func TestWorkspacesOfOneHashFindTheirOwnRows(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	var alike []uuid.UUID
-	if err := conn.QueryRow(t.Context(), `SELECT array_agg(id) FROM (SELECT md5(n::text)::uuid AS id FROM generate_series(1, 400000) n) ids
-		GROUP BY uuid_hash(id) HAVING count(*) > 1 LIMIT 1`).Scan(&alike); err != nil {
+	var alike []string
+	if err := conn.QueryRow(t.Context(), `SELECT array_agg(id::text) FROM (SELECT md5(n::text)::uuid AS id FROM generate_series(1, 400000) n) ids
+		GROUP BY hashtext(id::text) HAVING count(*) > 1 LIMIT 1`).Scan(&alike); err != nil {
 		t.Fatal(err)
 	}
 	for n, workspace := range alike {
-		insert(t, conn, lists.Items, newItem(workspace, number(n), "A needle"))
-		insert(t, conn, lists.Contacts, newContact(workspace, number(n), "A needle"))
+		insert(t, conn, listtest.Items, newItem(workspace, number(n), "A needle"))
+		insert(t, conn, listtest.Contacts, newContact(workspace, number(n), "A needle"))
 	}
-	e := explain(t, url)
+	e := explain(t, url, list.BuiltIn())
 	for n, workspace := range alike {
-		for _, c := range lists.All {
-			ids, p := e.fetch(t, page.Query{Workspace: workspace, Collection: c, Search: "needle", Limit: 10})
-			if want := []string{number(n).String()}; !slices.Equal(ids, want) {
-				t.Errorf("%v of %s, want %v", ids, c, want)
+		for _, c := range list.BuiltIn().Lists {
+			ids, p := e.fetch(t, page.Query{Tenant: workspace, List: c, Search: "needle", Limit: 10})
+			if want := []string{number(n)}; !slices.Equal(ids, want) {
+				t.Errorf("%v of %s, want %v", ids, c.Name, want)
 			}
-			if p.usedIndexes[c.String()+"_by_grams"] != float64(len(alike)) {
+			if p.usedIndexes[c.Name+"_by_grams"] != float64(len(alike)) {
 				t.Errorf("their hashes differ:\n%s", p.text)
 			}
 		}

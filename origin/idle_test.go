@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
@@ -23,7 +24,7 @@ func fillPool(t *testing.T, o *Origin, pool *pgxpool.Pool) {
 		for range size {
 			conn := must1(pool.Acquire(within(t, patience)))
 			defer conn.Release()
-			if _, _, err := o.read(within(t, patience), conn, &anyPage); err != nil {
+			if _, _, err := o.page(&anyPage).read(within(t, patience), conn, &anyPage); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -55,7 +56,7 @@ func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 	}
 	for _, mode := range []string{"disable", "verify-ca"} {
 		db := openDatabase(t, postgres.Options{URL: strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1), Connections: 6})
-		o, keys := New(db, nil), apikey.NewStore(db)
+		o, keys := New(db, list.BuiltIn(), nil), apikey.NewStore(db, list.BuiltIn())
 		for name, event := range map[string]func() error{
 			"ended":     func() error { endSessions(t, url); return nil },
 			"restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT),
@@ -81,7 +82,7 @@ func TestClientsThatAPoolerEndsCostNoFetch(t *testing.T) {
 	direct := must1(url.Parse(newDatabase(t)))
 	_, through := sandboxtest.PgBouncer(t, direct.String(), map[string]string{"pool_mode": "transaction", "admin_users": direct.User.Username()})
 	db := openDatabase(t, postgres.Options{URL: through, Connections: 6})
-	o := New(db, nil)
+	o := New(db, list.BuiltIn(), nil)
 	fillPool(t, o, db.Pages.Pool)
 	console := must1(url.Parse(through))
 	console.Path = "pgbouncer"

@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
+	"listedge/internal/list"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
@@ -42,7 +41,7 @@ func must1[T any](v T, err error) T {
 
 func openOrigin(t testing.TB, url string) *Origin {
 	t.Helper()
-	return New(openDatabase(t, postgres.Options{URL: url}), nil)
+	return New(openDatabase(t, postgres.Options{URL: url}), list.BuiltIn(), nil)
 }
 
 // eventually waits for what something else is about to bring.
@@ -52,10 +51,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 // number is a UUID that sorts as n does.
-func number(n int) uuid.UUID {
-	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
-}
+func number(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", n) }
 
 func describe(q page.Query) string {
-	return fmt.Sprintf("%s sort=%s filter=%d search=%q limit=%d", q.Collection, q.Sort, q.Filter, q.Search, q.Limit)
+	return fmt.Sprintf("%s sort=%s filter=%b search=%q limit=%d", q.List.Name, q.List.Orders[q.Order].Name, q.Match, q.Search, q.Limit)
 }

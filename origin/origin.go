@@ -24,13 +24,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
@@ -51,27 +50,27 @@ func newUpstream(server string, cooldown time.Duration, pool *pgxpool.Pool) upst
 		fetches: map[string]uint64{}}
 }
 
-// fetch waits for the workspace's turn in the queue and runs a query. It fails without
+// fetch waits for the tenant's turn in the queue and runs a query. It fails without
 // a query while the breaker is open. While the server gives no more connections, it waits in the
-// queue for one that there is.
-func (u *upstream) fetch(ctx context.Context, q *page.Query, query func() error) error {
-	began, err := u.queue.enter(ctx, q.Workspace)
+// queue for one that there is. refused is how often the query was refused a connection.
+func (u *upstream) fetch(ctx context.Context, q *page.Query, query func(refused int) error) error {
+	began, err := u.queue.enter(ctx, q.Tenant)
 	for refused := 0; err == nil; refused++ {
-		err = u.breaker.Do(query)
+		err = u.breaker.Do(func() error { return query(refused) })
 		if !errors.Is(err, postgres.ErrNoneLeft) {
-			u.queue.leave(q.Workspace, began)
+			u.queue.leave(q.Tenant, began)
 			break
 		}
 		if refused > 0 { // what is not in the queue has the connection, as a check may
 			time.Sleep(postgres.RetryPause)
 		}
-		began, err = u.queue.reenter(ctx, q.Workspace, began)
+		began, err = u.queue.reenter(ctx, q.Tenant, began)
 	}
 	u.mu.Lock()
 	u.fetches[outcomeOf(err)]++
 	u.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("fetch %s: %w", q.Collection, err)
+		return fmt.Errorf("fetch %s: %w", q.List.Name, err)
 	}
 	return nil
 }
@@ -97,17 +96,18 @@ func outcomeOf(err error) string {
 type Origin struct {
 	upstream
 	db       *postgres.Database
+	lists    *list.Set
 	standbys []*standby
 	queried  func(server, outcome string, took time.Duration) // see New
 
 	statements sync.Map // shape -> *postgres.Statement
 }
 
-// New makes an Origin that reads from db, whose servers need not be reachable yet. queried is called
+// New makes an Origin that reads the lists from db, whose servers need not be reachable yet. queried is called
 // after each query of a page, with the server that was asked and the outcome: ok, timeout or failed.
 // It may be nil.
-func New(db *postgres.Database, queried func(server, outcome string, took time.Duration)) *Origin {
-	o := &Origin{upstream: newUpstream("primary", postgres.PrimaryCooldown, db.Pages.Pool), db: db, queried: queried}
+func New(db *postgres.Database, lists *list.Set, queried func(server, outcome string, took time.Duration)) *Origin {
+	o := &Origin{upstream: newUpstream("primary", postgres.PrimaryCooldown, db.Pages.Pool), db: db, lists: lists, queried: queried}
 	for _, pool := range db.Standbys {
 		c := pool.Config().ConnConfig
 		o.standbys = append(o.standbys, &standby{
@@ -124,10 +124,39 @@ func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 // ErrWrongServer: another server answered. ErrTimeout: the server ended the query
 // (statement_timeout), or ctx ended first.
 func (o *Origin) Fetch(ctx context.Context, q page.Query, run string) (rows page.Read, err error) {
-	err = o.fetch(ctx, &q, func() error {
+	return o.fetchFromPrimary(ctx, &q, run, o.page(&q))
+}
+
+// FetchRows reads the rows of keys (list.Row.Key) of the query's tenant from the primary, alone: they are in the order
+// of the keys, and a key without a live row has none. Filters are not asked for, but a row that cannot be shown is an
+// error only if they keep it. Without Read.End the keys behind that of the last row were not read: there was no more
+// room. run and errors are those of Fetch.
+func (o *Origin) FetchRows(ctx context.Context, q page.Query, keys []string, run string) (rows page.Read, err error) {
+	rows, err = o.fetchFromPrimary(ctx, &q, run, rowsOfKeys(&q, keys))
+	next := 0
+	for i := range rows.Rows {
+		key := rows.Rows[i].Key()
+		for next < len(keys) && keys[next] != key {
+			next++
+		}
+		if next == len(keys) && err == nil {
+			return page.Read{}, fmt.Errorf("%s: %w: a row that was not asked for, or out of order", rowsOf(&q), postgres.ErrProtocol)
+		}
+	}
+	return rows, err
+}
+
+// fetchFromPrimary reads rows of the query from the primary.
+func (o *Origin) fetchFromPrimary(ctx context.Context, q *page.Query, run string, of inquiry) (rows page.Read, err error) {
+	err = o.fetch(ctx, q, func(refused int) error {
 		began := time.Now()
 		err := o.db.Pages.Read(ctx, run, func() (by fleet.Server, err error) {
-			rows, by, err = o.readRows(ctx, &q, postgres.Acquire)
+			conn, err := postgres.Acquire(ctx, o.pool, refused)
+			if err != nil {
+				return by, err
+			}
+			defer conn.Release()
+			rows, by, err = of.read(ctx, conn, q)
 			return by, err
 		})
 		rows.Began, rows.Took = began, time.Since(began)
@@ -182,10 +211,10 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q page.Query, p changefee
 }
 
 func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *page.Query, p *changefeed.Proof) (rows page.Read, err error) {
-	err = s.fetch(ctx, q, func() error {
+	err = s.fetch(ctx, q, func(refused int) error {
 		soon, cancel := context.WithTimeout(ctx, replayTimeout)
 		defer cancel()
-		conn, err := postgres.Acquire(soon, s.pool)
+		conn, err := postgres.Acquire(soon, s.pool, refused)
 		if errors.Is(err, postgres.ErrNoneLeft) {
 			return err
 		}
@@ -202,7 +231,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *page.Query, p *ch
 		}
 		began := time.Now()
 		var by fleet.Server
-		rows, by, err = o.read(ctx, conn, q)
+		rows, by, err = o.page(q).read(ctx, conn, q)
 		o.observe(&s.upstream, err, time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {
@@ -230,22 +259,35 @@ func (o *Origin) observe(u *upstream, err error, took time.Duration) {
 	}
 }
 
-// Check returns why a collection cannot be read; of several errors, one that is no timeout. It
-// searches each collection in each order, for a workspace that does not exist, without the queue
-// and the breaker. A search needs every function of the schema.
+// Check returns why a list cannot be read; of several errors, one that is no timeout. It searches each
+// list in each order, for nobody's rows, without the queue and the breaker. A search needs every function
+// of the schema.
 func (o *Origin) Check(ctx context.Context) (failed error) {
-	for _, c := range lists.All {
-		for _, order := range c.Orders() {
-			q := page.Query{Collection: c, Sort: order, Search: "none", Limit: 1, After: (&lists.Row{}).SetTexts("N", "").Position(order)}
-			if _, _, err := o.readRows(ctx, &q, postgres.AcquireWaiting); err != nil {
+	for _, l := range o.lists.Lists {
+		for order := range l.Orders {
+			err := o.check(ctx, shape{l, list.Shape{Order: order, Search: list.IndexedSearch, After: true}})
+			if err != nil {
 				if failed == nil || errors.Is(failed, page.ErrTimeout) {
-					failed = fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err))
+					failed = fmt.Errorf("%s cannot be read: %w", l.Name, postgres.Classify(err))
 				}
 				break
 			}
 		}
 	}
 	return failed
+}
+
+// check runs a shape's statement for no row.
+func (o *Origin) check(ctx context.Context, s shape) error {
+	if len(s.list.Search) == 0 {
+		s.Search = list.NoSearch
+	}
+	conn, err := postgres.AcquireWaiting(ctx, o.pool)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return o.statement(s).Query(ctx, conn.Conn(), s.arguments(nil, 1, nil, nil, nil), func([][]byte) error { return nil })
 }
 
 // Probe pings the servers whose breaker is open: while all pages are served from caches,
@@ -257,23 +299,24 @@ func (o *Origin) Probe(ctx context.Context) {
 	}
 }
 
-// readRows reads the query's rows from the primary, on a connection that acquire takes.
-func (o *Origin) readRows(ctx context.Context, q *page.Query,
-	acquire func(context.Context, *pgxpool.Pool) (*pgxpool.Conn, error)) (page.Read, fleet.Server, error) {
-	conn, err := acquire(ctx, o.pool)
-	if err != nil {
-		return page.Read{}, fleet.Server{}, err
-	}
-	defer conn.Release()
-	return o.read(ctx, conn, q)
+// inquiry is a statement, and what it is asked.
+type inquiry struct {
+	*postgres.Statement
+	arguments [][]byte
+	rows      int // at most; one that returns less has returned all
 }
 
-// read runs the query's statement and renders its rows.
-func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (rows page.Read, by fleet.Server, err error) {
-	shape, arguments := shapeOf(q)
-	size, asked := 0, shape.rows(q.Limit)
-	rows = page.Read{Rows: make([]lists.Row, 0, asked), End: true}
-	err = o.statement(shape).Query(ctx, conn.Conn(), arguments, func(values [][]byte) error {
+// page returns how the query's page is read.
+func (o *Origin) page(q *page.Query) inquiry {
+	s, arguments := shapeOf(q)
+	return inquiry{o.statement(s), arguments, s.rows(q.Limit)}
+}
+
+// read runs the statement and renders its rows.
+func (r inquiry) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (rows page.Read, by fleet.Server, err error) {
+	size := 0
+	rows = page.Read{Rows: make([]list.Row, 0, r.rows), End: true}
+	err = r.Query(ctx, conn.Conn(), r.arguments, func(values [][]byte) error {
 		if values[0] != nil { // the read point
 			snapshot, rest, _ := strings.Cut(string(values[0]), "@")
 			through, server, _ := strings.Cut(rest, "@")
@@ -291,7 +334,10 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 			rows.End = false
 			return nil
 		}
-		row, err := q.Collection.Row(values[1:], 0)
+		row, err := q.List.Row(values[1:], nil)
+		if errors.Is(err, list.ErrBounds) && row.Key() != "" && row.Match&q.Match != q.Match { // the list of the query has it not
+			return nil
+		}
 		if err != nil && len(rows.Rows) >= q.Limit { // it is on a later page, which fails
 			size, rows.End = page.MaxBytes+1, false
 			return nil
@@ -308,13 +354,13 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 	switch {
 	case isLong && len(rows.Rows) > 0: // the page ends before the long row, and the next page fails
 		rows.End, err = false, nil
-	case isLong: // it has not been read: only the id before it is known
-		_, id, _ := q.Sort.Parse(nil, q.After)
-		err = fmt.Errorf("%s of workspace %s, the row after id %s: %w: it has %d bytes", q.Collection, q.Workspace, id, postgres.ErrRow, long.ActualBodyLen)
+	case isLong: // it has not been read: only the key before it is known
+		_, key, _ := q.List.ParsePosition(q.Order, q.After)
+		err = fmt.Errorf("%s, the row after the key %s: %w: it has %d bytes", rowsOf(q), key, postgres.ErrRow, long.ActualBodyLen)
 	case err == nil && by.StartedAt == "":
 		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
 	}
-	rows.End = rows.End && len(rows.Rows) < asked
+	rows.End = rows.End && len(rows.Rows) < r.rows
 	return rows, by, err
 }
 
@@ -322,12 +368,18 @@ func (o *Origin) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 // cannot be shown, or of a server that does not speak as Postgres does.
 func rowError(q *page.Query, row [][]byte, err error) error {
 	kind := postgres.ErrProtocol
-	if errors.Is(err, lists.ErrBounds) {
+	if errors.Is(err, list.ErrBounds) {
 		kind = postgres.ErrRow
 	}
-	var id uuid.UUID
-	copy(id[:], row[0])
-	return fmt.Errorf("%s of workspace %s, id %s: %w: %w", q.Collection, q.Workspace, id, kind, err)
+	return fmt.Errorf("%s, key %.300s: %w: %w", rowsOf(q), row[q.List.Key], kind, err)
+}
+
+// rowsOf names the rows of a query for an error.
+func rowsOf(q *page.Query) string {
+	if q.List.Tenant < 0 {
+		return q.List.Table.String()
+	}
+	return fmt.Sprintf("%s of tenant %s", q.List.Table, q.Tenant)
 }
 
 func (o *Origin) statement(s shape) *postgres.Statement {

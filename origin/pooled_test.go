@@ -14,7 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -34,18 +35,21 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			t.Parallel()
 			url := newDatabase(t)
 			conn := connect(t, url)
-			insert(t, conn, lists.Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
+			insert(t, conn, listtest.Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "12", "server_round_robin": "1"})
 			straight := openOrigin(t, url)
 			db := openDatabase(t, postgres.Options{URL: through, ReplicationURL: url, Connections: 4})
-			must(admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience)))
-			o, keys := New(db, nil), apikey.NewStore(db)
+			must(admin.NewReadiness(db, list.BuiltIn(), New(db, list.BuiltIn(), nil)).Ready(within(t, patience)))
+			o, keys := New(db, list.BuiltIn(), nil), apikey.NewStore(db, list.BuiltIn())
 			var readers sync.WaitGroup
 			for range 4 {
 				readers.Go(func() {
 					for range 5 {
-						for _, q := range []page.Query{anyPage, {Sort: lists.ByName, Limit: 25}, {Search: "chai", Limit: 5}, {Collection: lists.Contacts, Limit: 5}} {
-							q.Workspace = ourWorkspace
+						for _, q := range []page.Query{
+							anyPage, {List: listtest.Items, Order: listtest.ByName, Limit: 25}, {List: listtest.Items, Search: "chai", Limit: 5},
+							{List: listtest.Contacts, Limit: 5},
+						} {
+							q.Tenant = ourWorkspace
 							want, err := straight.Fetch(within(t, patience), q, "")
 							if err != nil {
 								t.Error(err)
@@ -73,7 +77,8 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 var settingsOfPages = map[string]string{
 	"search_path": "public", "row_security": "off", "transaction_read_only": "on", "transaction_isolation": "read committed", "statement_timeout": "1500ms",
 	"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_sort": "off", "jit": "off", "max_parallel_workers_per_gather": "0",
-	"TimeZone": "UTC", "gin_fuzzy_search_limit": "0",
+	"TimeZone": "UTC", "DateStyle": "ISO, DMY", "IntervalStyle": "postgres", "extra_float_digits": "1", "bytea_output": "hex",
+	"enable_incremental_sort": "off", "gin_fuzzy_search_limit": "0",
 }
 
 // showSettings puts a view in the place of contacts: the name of its one row is
@@ -99,7 +104,8 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 			url := newDatabase(t)
 			conn := connect(t, url)
 			showSettings(t, conn)
-			exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET gin_fuzzy_search_limit = 5; ALTER DATABASE "+conn.Config().Database+" SET datestyle = 'German'")
+			exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET gin_fuzzy_search_limit = 5; ALTER DATABASE "+conn.Config().Database+" SET datestyle = 'German'; ALTER DATABASE "+
+				conn.Config().Database+" SET extra_float_digits = 0")
 			through := url
 			if mode != "no pooler" {
 				_, through = sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "3"})
@@ -109,9 +115,9 @@ func TestPagesRunWithTheirSettings(t *testing.T) {
 					must(other.Close(t.Context())) // and DISCARD ALL
 				}
 			}
-			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}), nil)
+			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}), list.BuiltIn(), nil)
 			for range 3 {
-				read := must1(o.Fetch(within(t, patience), page.Query{Workspace: ourWorkspace, Collection: lists.Contacts, Limit: 5}, ""))
+				read := must1(o.Fetch(within(t, patience), page.Query{Tenant: ourWorkspace, List: listtest.Contacts, Limit: 5}, ""))
 				var row struct{ Name string }
 				var shown map[string]string
 				must(errors.Join(json.Unmarshal([]byte(read.Rows[0].Text()), &row), json.Unmarshal([]byte(row.Name), &shown)))
@@ -141,7 +147,7 @@ func TestAPageThroughAPoolerIsBounded(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
-	o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 100 * time.Millisecond}), nil)
+	o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 100 * time.Millisecond}), list.BuiltIn(), nil)
 	exec(t, conn, "BEGIN; LOCK TABLE items")
 	if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrTimeout) || postgres.Code(err) != "57014" {
 		t.Errorf("%v, want %v by the server", err, page.ErrTimeout)
@@ -151,7 +157,7 @@ func TestAPageThroughAPoolerIsBounded(t *testing.T) {
 
 	exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET default_transaction_isolation = 'repeatable read'")
 	_, through = sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
-	o = New(openDatabase(t, postgres.Options{URL: through}), nil)
+	o = New(openDatabase(t, postgres.Options{URL: through}), list.BuiltIn(), nil)
 	if _, err := o.Fetch(within(t, patience), anyPage, ""); err == nil || !strings.Contains(err.Error(), "default_transaction_isolation = 'read committed'") {
 		t.Errorf("%v", err)
 	}
@@ -165,7 +171,7 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	address := ownDatabase(t, primary)
 	one, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
 	pooler, through := sandboxtest.PgBouncer(t, one.URL("listedge"), map[string]string{"pool_mode": "transaction"})
-	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{through}}), nil)
+	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{through}}), list.BuiltIn(), nil)
 	server, conn := identity(t, address).TimelineName(), connect(t, address)
 	eventually(t, "a page of a standby behind a pooler", func() bool {
 		_, err := o.FetchFromStandby(within(t, patience), anyPage, primaryNow(t, conn, server))
@@ -178,7 +184,7 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	must(err)
 	must(pooler.LeadTo(other.Addr()))
 	eventually(t, "a page of the other standby", func() bool {
-		rows, _, err := o.read(within(t, patience), session, &anyPage)
+		rows, _, err := o.page(&anyPage).read(within(t, patience), session, &anyPage)
 		if err != nil { // the pooler accepts no client before it has connected to the other server
 			session.Release()
 			eventually(t, "a connection to the other one", func() bool {

@@ -13,13 +13,13 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/text/cases"
 	"golang.org/x/text/language"
 	"golang.org/x/text/unicode/norm"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
@@ -35,7 +35,7 @@ type field struct {
 
 // row is what a list should show of one row, fields in the API's order.
 type row struct {
-	workspace uuid.UUID
+	workspace string
 	active    bool
 	fields    []field
 
@@ -65,18 +65,18 @@ func (r *row) set(name string, value any) *row {
 func (r *row) text(name string) string { return r.get(name).(string) }
 func (r *row) id() string              { return r.text("id") }
 
-func newItem(workspace uuid.UUID, id uuid.UUID, name string) *row {
+func newItem(workspace, id, name string) *row {
 	return &row{workspace: workspace, active: true, fields: []field{
-		{"id", id.String()}, {"name", name}, {"type", "GOODS"}, {"sku", nil}, {"description", nil}, {"unit", nil},
+		{"id", id}, {"name", name}, {"type", "GOODS"}, {"sku", nil}, {"description", nil}, {"unit", nil},
 		{"imagePath", nil}, {"preferredContactId", nil}, {"costPrice", "0"}, {"avgCost", "0"}, {"sellingPrice", "0"},
 		{"taxable", true}, {"trackStock", false}, {"stockOnHand", "0"}, {"reorderPoint", nil}, {"usage30", json.Number("0")},
 		{"createdAt", "2026-01-01T00:00:00.000Z"},
 	}}
 }
 
-func newContact(workspace uuid.UUID, id uuid.UUID, name string) *row {
+func newContact(workspace, id, name string) *row {
 	return &row{workspace: workspace, active: true, fields: []field{
-		{"id", id.String()}, {"name", name}, {"email", nil}, {"phone", nil}, {"address", nil}, {"tin", nil},
+		{"id", id}, {"name", name}, {"email", nil}, {"phone", nil}, {"address", nil}, {"tin", nil},
 		{"isCustomer", false}, {"isSupplier", false}, {"createdAt", "2026-01-01T00:00:00.000Z"},
 	}}
 }
@@ -95,11 +95,11 @@ func columnOf(field string) string {
 }
 
 // insert writes the rows with all their columns.
-func insert(t testing.TB, conn *pgx.Conn, c lists.Collection, rows ...*row) {
+func insert(t testing.TB, conn *pgx.Conn, c *list.List, rows ...*row) {
 	t.Helper()
 	var records []map[string]any
 	for _, r := range rows {
-		r.low = c == lists.Items && low(r)
+		r.low = c == listtest.Items && low(r)
 		r.searched = searched(r, c)
 		record := map[string]any{"workspace_id": r.workspace, "active": r.active}
 		for _, f := range r.fields {
@@ -108,23 +108,23 @@ func insert(t testing.TB, conn *pgx.Conn, c lists.Collection, rows ...*row) {
 		records = append(records, record)
 	}
 	b := must1(json.Marshal(records))
-	exec(t, conn, fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM json_populate_recordset(NULL::%[1]s, $1::text::json)", c), string(b))
+	exec(t, conn, fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM json_populate_recordset(NULL::%[1]s, $1::text::json)", c.Table.SQL()), string(b))
 }
 
 // kept says whether stock and type keep the row, by the words of the API.
 func kept(r *row, q page.Query) bool {
-	if !r.active || r.workspace != q.Workspace {
+	if !r.active || r.workspace != q.Tenant {
 		return false
 	}
-	var has map[lists.Flags]bool
-	if q.Collection == lists.Contacts {
-		has = map[lists.Flags]bool{lists.Customers: r.get("isCustomer") == true, lists.Suppliers: r.get("isSupplier") == true}
+	var has map[uint64]bool
+	if q.List == listtest.Contacts {
+		has = map[uint64]bool{listtest.Customers: r.get("isCustomer") == true, listtest.Suppliers: r.get("isSupplier") == true}
 	} else {
-		has = map[lists.Flags]bool{lists.Tracked: r.get("trackStock") == true, lists.Low: r.low,
-			lists.Goods: r.get("type") == "GOODS", lists.Services: r.get("type") == "SERVICE"}
+		has = map[uint64]bool{listtest.Tracked: r.get("trackStock") == true, listtest.Low: r.low,
+			listtest.Goods: r.get("type") == "GOODS", listtest.Services: r.get("type") == "SERVICE"}
 	}
 	for flag, is := range has {
-		if q.Filter&flag != 0 && !is {
+		if q.Match&flag != 0 && !is {
 			return false
 		}
 	}
@@ -164,9 +164,9 @@ func (r *row) nameKey() string {
 	return string(key[:min(80, len(key))])
 }
 
-func searched(r *row, c lists.Collection) (texts []string) {
+func searched(r *row, c *list.List) (texts []string) {
 	names := []string{"name", "sku", "description"}
-	if c == lists.Contacts {
+	if c == listtest.Contacts {
 		names = []string{"name", "email", "phone", "tin"}
 	}
 	for _, name := range names {
@@ -193,7 +193,7 @@ type answer struct {
 // bodyOf is the query's page among the rows that it read.
 func bodyOf(q *page.Query, rows page.Read) []byte {
 	n := min(q.Limit, len(rows.Rows))
-	texts, end := make([]string, n), (*lists.Row)(nil)
+	texts, end := make([]string, n), (*list.Row)(nil)
 	for i := range texts {
 		texts[i], end = rows.Rows[i].Text(), &rows.Rows[i]
 	}

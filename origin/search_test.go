@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -15,7 +16,7 @@ import (
 // pages, that the walk never meets, and that have no gram.
 func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 	t.Parallel()
-	const rows = searchWalk + 700
+	const rows = list.SearchWalk + 700
 	url := newDatabase(t)
 	conn := connect(t, url)
 	// Rows by their number: the newest, and by name the first, are the lowest.
@@ -27,27 +28,27 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 	o := openOrigin(t, url)
 	numbers := func(from, to int) (list []string) {
 		for n := from; n <= to; n++ {
-			list = append(list, number(n).String())
+			list = append(list, number(n))
 		}
 		return list
 	}
 	var some []string
 	for n := 17; n <= rows; n += 17 {
-		some = append(some, number(n).String())
+		some = append(some, number(n))
 	}
 	for term, want := range map[string][]string{
 		"some": some, "common": numbers(1, rows), "NEEDLE": numbers(rows-11, rows), "front": numbers(1, 30), "nowhere": nil,
 		"common 002700": numbers(2700, 2700), "q": numbers(2100, 2100), "qx": numbers(2100, 2100), "%%%": nil,
 	} {
-		for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
+		for _, sort := range []int{listtest.ByCreatedAt, listtest.ByName} {
 			for _, limit := range []int{1, 7, 100} {
-				for _, stock := range []lists.Flags{0, lists.Tracked} {
+				for _, stock := range []uint64{0, listtest.Tracked} {
 					if len(want) > rows/2 && (limit < 100 || stock != 0) {
 						continue // one way to walk everything is enough
 					}
-					q := page.Query{Workspace: ourWorkspace, Search: term, Sort: sort, Limit: limit, Filter: stock}
+					q := page.Query{List: listtest.Items, Tenant: ourWorkspace, Search: term, Order: sort, Limit: limit, Match: stock}
 					expected := want
-					if stock == lists.Tracked {
+					if stock == listtest.Tracked {
 						expected = slices.DeleteFunc(slices.Clone(want), func(id string) bool { return !strings.ContainsAny(id[len(id)-1:], "02468ace") })
 					}
 					if got := walk(t, o, q, nil); !slices.Equal(got, expected) {
@@ -63,27 +64,31 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 // term it would be read from end to end.
 func TestTermsWithoutAGramDoNotUseTheIndex(t *testing.T) {
 	for want, terms := range [][]string{
-		noSearch:   {""},
-		walkSearch: {"a", "ab", "a b c", "ab cd", "ab\ncd", "é", "чa", "\u0301", "a\u00a0b"},
-		indexedSearch: {"abc", "a bcd", "12a", "中国茶", "%%%", "чай", "😀😀😀", "a-b", "a\tb", "ß1",
+		list.NoSearch:   {"", "\u0301"},
+		list.WalkSearch: {"a", "ab", "a b c", "ab cd", "ab\ncd", "é", "чa", "a\u00a0b"},
+		list.IndexedSearch: {"abc", "a bcd", "12a", "中国茶", "%%%", "чай", "😀😀😀", "a-b", "a\tb", "ß1",
 			"茶", "東京", "바라", "か", "ชา", "ຊາ", "តែ", "လ", "😎", "a 茶"},
 	} {
 		for _, term := range terms {
-			if s, _ := shapeOf(&page.Query{Search: term}); s.search != searchPlan(want) {
-				t.Errorf("%q: plan %d, want %d", term, s.search, want)
+			if s, _ := shapeOf(&page.Query{List: listtest.Items, Search: term}); s.Search != list.SearchPlan(want) {
+				t.Errorf("%q: plan %d, want %d", term, s.Search, want)
 			}
 		}
 	}
 }
 
-// A key may be empty, but is never NULL, behind which there is no row.
-func TestNoArgumentIsNULL(t *testing.T) {
-	for _, sort := range []lists.Order{lists.ByCreatedAt, lists.ByName} {
+// A key may be empty, but is never NULL, behind which there is no row. A tenant that no row has is NULL.
+func TestOnlyATenantOfNobodyIsNULL(t *testing.T) {
+	for _, order := range []int{listtest.ByCreatedAt, listtest.ByName} {
 		for _, search := range []string{"", "\x00", "chai", "茶"} {
-			for _, row := range []lists.Row{{}, *(&lists.Row{}).SetTexts("N", "")} {
-				q := page.Query{Sort: sort, Search: search, Limit: 50, After: row.Position(sort)}
-				if _, args := shapeOf(&q); slices.ContainsFunc(args, func(arg []byte) bool { return arg == nil }) {
-					t.Fatalf("%s: %q", describe(q), args)
+			for _, name := range []string{"", "N"} {
+				row := listtest.Item(1, "name", name)
+				for tenant, null := range map[string]int{ourWorkspace: 0, "42": 1} {
+					q := page.Query{List: listtest.Items, Tenant: tenant, Order: order, Search: search, Limit: 50, After: listtest.Items.Position(&row, order)}
+					_, args := shapeOf(&q)
+					if n := len(slices.DeleteFunc(args, func(arg []byte) bool { return arg != nil })); n != null || null > 0 && args[0] != nil {
+						t.Fatalf("%s of %s: %d arguments are NULL", describe(q), tenant, n)
+					}
 				}
 			}
 		}

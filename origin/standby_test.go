@@ -13,7 +13,8 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/postgres"
@@ -39,7 +40,7 @@ func TestFetchFromStandby(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	address := ownDatabase(t, primary)
 	standby, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
-	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}), nil)
+	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}), list.BuiltIn(), nil)
 	db := connect(t, address)
 	workspace := number(1)
 	add := func(name string) (lsn uint64) {
@@ -50,7 +51,7 @@ func TestFetchFromStandby(t *testing.T) {
 		return uint64(at)
 	}
 	server := identity(t, address).TimelineName()
-	query := page.Query{Workspace: workspace, Collection: lists.Items, Limit: 50}
+	query := page.Query{Tenant: workspace, List: listtest.Items, Limit: 50}
 	fetch := func() (page.Read, error) {
 		return o.FetchFromStandby(within(t, patience), query, primaryNow(t, db, server))
 	}
@@ -157,7 +158,7 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 	address := ownDatabase(t, server)
 	replica := sandboxtest.Standby(t, server, nil).URL("listedge")
 	primary, standby := connect(t, address), connect(t, replica)
-	query, timeline := page.Query{Workspace: number(1), Collection: lists.Items, Limit: page.MaxLimit}, identity(t, address).TimelineName()
+	query, timeline := page.Query{Tenant: number(1), List: listtest.Items, Limit: page.MaxLimit}, identity(t, address).TimelineName()
 	db := openDatabase(t, postgres.Options{URL: address, Replicas: []string{replica}})
 	config := db.Standbys[0].Config()
 	first, added, addedAt, between := "", 0, uint64(0), false
@@ -165,7 +166,7 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 		if first = cmp.Or(first, sql); sql == first || between {
 			return
 		}
-		exec(t, primary, "INSERT INTO items (workspace_id, name) VALUES ($1, 'replayed')", query.Workspace)
+		exec(t, primary, "INSERT INTO items (workspace_id, name) VALUES ($1, 'replayed')", query.Tenant)
 		added, addedAt, between = added+1, primaryNow(t, primary, timeline).LSN, true
 		eventually(t, "the row is replayed", func() (is bool) {
 			must(standby.QueryRow(t.Context(), "SELECT pg_last_wal_replay_lsn() - '0/0' >= $1", addedAt).Scan(&is))
@@ -174,7 +175,7 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 	})
 	db.Standbys[0] = must1(pgxpool.NewWithConfig(t.Context(), config))
 	t.Cleanup(db.Standbys[0].Close)
-	o := New(db, nil)
+	o := New(db, list.BuiltIn(), nil)
 	var rows page.Read
 	eventually(t, "rows of the standby", func() bool {
 		first, between = "", false
@@ -200,8 +201,8 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	if first == second {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
-	query, conn := page.Query{Workspace: number(1), Collection: lists.Items, Limit: 50}, connect(t, next.URL("listedge"))
-	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}), nil)
+	query, conn := page.Query{Tenant: number(1), List: listtest.Items, Limit: 50}, connect(t, next.URL("listedge"))
+	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}), list.BuiltIn(), nil)
 	eventually(t, "the standby is on the new timeline", func() bool {
 		_, err := follows.FetchFromStandby(within(t, patience), query, primaryNow(t, conn, second))
 		return err == nil
@@ -209,7 +210,7 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	if _, err := answerOfStandby(t, follows, query, primaryNow(t, conn, first)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Error(err)
 	}
-	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}), nil)
+	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}), list.BuiltIn(), nil)
 	if _, err := answerOfStandby(t, lags, query, primaryNow(t, conn, second)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("one that stayed on the old timeline: %v", err)
 	}
@@ -241,8 +242,8 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 		must(connect(t, cascades.URL("listedge")).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_wal_receiver").Scan(&n))
 		return n == 0
 	})
-	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}), nil)
-	rows, err := answerOfStandby(t, o, page.Query{Workspace: workspace, Collection: lists.Items, Limit: 50}, primaryNow(t, connect(t, primary.URL("listedge")), first))
+	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}), list.BuiltIn(), nil)
+	rows, err := answerOfStandby(t, o, page.Query{Tenant: workspace, List: listtest.Items, Limit: 50}, primaryNow(t, connect(t, primary.URL("listedge")), first))
 	if !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("%+v, %v", rows, err)
 	}

@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/origin/postgres"
 )
@@ -29,20 +28,20 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	var queries []page.Query
 	for w := range workspaces {
 		exec(t, conn, `INSERT INTO items (workspace_id, name, description)
-			SELECT $1, 'Item ' || n || ' of ' || $2::int, repeat('d', n * $2::int) FROM generate_series(1, 60) n`, uuid.UUID{byte(w)}, w)
+			SELECT $1, 'Item ' || n || ' of ' || $2::int, repeat('d', n * $2::int) FROM generate_series(1, 60) n`, number(w), w)
 	}
 	calm := openDatabase(t, postgres.Options{URL: url})
-	quiet := New(calm, nil)
+	quiet := New(calm, list.BuiltIn(), nil)
 	for w := range workspaces {
-		for _, q := range []page.Query{{Limit: 100}, {Limit: 7, Sort: lists.ByName}, {Limit: 100, Search: "item"}} {
-			q.Workspace = uuid.UUID{byte(w)}
+		for _, q := range []page.Query{{Limit: 100}, {Limit: 7, Order: listtest.ByName}, {Limit: 100, Search: "item"}} {
+			q.List, q.Tenant = listtest.Items, number(w)
 			rows := must1(quiet.Fetch(within(t, patience), q, ""))
 			queries, want[q] = append(queries, q), string(bodyOf(&q, rows))
 		}
 	}
 	must(calm.Close(within(t, patience)))
 	db := openDatabase(t, postgres.Options{URL: url, Connections: 4})
-	o := New(db, nil)
+	o := New(db, list.BuiltIn(), nil)
 
 	over := make(chan struct{})
 	var weather, all sync.WaitGroup

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
@@ -29,7 +30,7 @@ func readFrom(t *testing.T, url string, server fleet.Server) reading {
 		followed.ObserveEpoch(fleet.EpochName{Identity: server.Digest(), Timeline: server.Timeline}.String())
 	}
 	db := openDatabase(t, postgres.Options{URL: url, Followed: followed})
-	return reading{db, New(db, nil), apikey.NewStore(db)}
+	return reading{db, New(db, list.BuiltIn(), nil), apikey.NewStore(db, list.BuiltIn())}
 }
 
 // ask reads a page and a key from this address, while the node follows that run of the
@@ -92,7 +93,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 				if r.o.Stats().BreakerOpen || r.keys.BreakerOpen() {
 					t.Error("a breaker is open")
 				}
-				if err := admin.NewReadiness(r.db, New(r.db, nil)).Ready(within(t, patience)); !errors.Is(err, page.ErrWrongServer) {
+				if err := admin.NewReadiness(r.db, list.BuiltIn(), New(r.db, list.BuiltIn(), nil)).Ready(within(t, patience)); !errors.Is(err, page.ErrWrongServer) {
 					t.Errorf("ready: %v", err)
 				}
 			}
@@ -100,7 +101,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	}
 	for name, run := range map[string]func() error{
 		"keys and workspaces": func() error { _, err := admin.Open(t.Context(), standby); return err },
-		"migrate up":          func() error { _, err := admin.MigrateUp(t.Context(), standby); return err },
+		"migrate up":          func() error { _, err := admin.MigrateUp(t.Context(), standby, list.BuiltIn()); return err },
 		"migrate status":      func() error { _, err := admin.MigrateStatus(t.Context(), standby); return err },
 	} {
 		if err := run(); !errors.Is(err, postgres.ErrStandby) {
@@ -115,7 +116,7 @@ func comparesServers(t *testing.T, pages, changes string) {
 	t.Helper()
 	db := openDatabase(t, postgres.Options{URL: pages, ReplicationURL: changes})
 	eventually(t, "the servers are compared", func() bool {
-		err := admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience))
+		err := admin.NewReadiness(db, list.BuiltIn(), New(db, list.BuiltIn(), nil)).Ready(within(t, patience))
 		return err != nil && strings.Contains(err.Error(), "another server")
 	})
 }
@@ -170,10 +171,10 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	t.Parallel()
 	known := make(chan struct{})
 	db := openDatabase(t, postgres.Options{URL: newDatabase(t), Followed: &fleet.Followed{Known: known}})
-	r := reading{db, New(db, nil), apikey.NewStore(db)}
+	r := reading{db, New(db, list.BuiltIn(), nil), apikey.NewStore(db, list.BuiltIn())}
 	read := func() error { _, err := r.o.Fetch(within(t, patience), anyPage, ""); return err }
 	key := func() error { _, err := r.keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); return err }
-	for _, err := range []error{read(), key(), admin.NewReadiness(db, New(db, nil)).Ready(within(t, patience))} {
+	for _, err := range []error{read(), key(), admin.NewReadiness(db, list.BuiltIn(), New(db, list.BuiltIn(), nil)).Ready(within(t, patience))} {
 		if !errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
 			t.Error(err)
 		}

@@ -12,14 +12,15 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
-var (
-	ourWorkspace   = uuid.MustParse("aaaaaaaa-0000-4000-8000-000000000001")
-	otherWorkspace = uuid.MustParse("aaaaaaaa-0000-4000-8000-000000000002") // has rows with the same ids
-	emptyWorkspace = uuid.MustParse("aaaaaaaa-0000-4000-8000-000000000003")
+const (
+	ourWorkspace   = "aaaaaaaa-0000-4000-8000-000000000001"
+	otherWorkspace = "aaaaaaaa-0000-4000-8000-000000000002" // has rows with the same ids
+	emptyWorkspace = "aaaaaaaa-0000-4000-8000-000000000003"
 )
 
 var longPrefix = strings.Repeat("Ünïté 𝔘", 11) // 77 characters
@@ -55,7 +56,7 @@ var (
 )
 
 // awkwardItems are the names in every way a row can be odd.
-func awkwardItems(random *rand.Rand, workspace uuid.UUID) (rows []*row) {
+func awkwardItems(random *rand.Rand, workspace string) (rows []*row) {
 	times := awkwardTimes()
 	for n, name := range append(slices.Clone(awkwardNames), longNames()...) {
 		r := newItem(workspace, awkwardID(n), name)
@@ -73,7 +74,7 @@ func awkwardItems(random *rand.Rand, workspace uuid.UUID) (rows []*row) {
 		r.set("description", pick(random, nil, "", "black\nchai", "Tea of any kind", "with \"quotes\" and \u2028", strings.Repeat("long text ", 50), "ничего"))
 		r.set("unit", pick(random, nil, "", "pcs", "кг", "\x02"))
 		r.set("imagePath", pick(random, nil, "", `C:\chai.png`, "/images/чай.png"))
-		r.set("preferredContactId", pick(random, nil, number(n).String()))
+		r.set("preferredContactId", pick(random, nil, number(n)))
 		r.set("trackStock", n%2 == 0)
 		r.set("stockOnHand", pick(random, "0", "-0.01", "5", "12.50", "12.5", "12.500000"))
 		r.set("reorderPoint", pick(random, nil, nil, "0", "5.00", "12.5", "-3"))
@@ -88,7 +89,7 @@ func awkwardItems(random *rand.Rand, workspace uuid.UUID) (rows []*row) {
 	return rows
 }
 
-func awkwardContacts(random *rand.Rand, workspace uuid.UUID) (rows []*row) {
+func awkwardContacts(random *rand.Rand, workspace string) (rows []*row) {
 	times := awkwardTimes()
 	for n, name := range append(slices.Clone(awkwardNames), longNames()...) {
 		r := newContact(workspace, awkwardID(n), name)
@@ -106,8 +107,8 @@ func awkwardContacts(random *rand.Rand, workspace uuid.UUID) (rows []*row) {
 }
 
 // awkwardID scatters ids, so that they never happen to agree with another order.
-func awkwardID(n int) uuid.UUID {
-	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, "row ", n))
+func awkwardID(n int) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, "row ", n)).String()
 }
 
 // awkwardTimes has few of them for many rows, hence ties, and both ends.
@@ -134,20 +135,20 @@ func pick(random *rand.Rand, values ...any) any { return values[random.IntN(len(
 
 // reference is what a list must show.
 type reference struct {
-	rows map[lists.Collection][]*row
-	byID map[lists.Collection]map[uuid.UUID]map[string]*row
+	rows map[*list.List][]*row
+	byID map[*list.List]map[string]map[string]*row
 	read map[string]*row // rows as sent, once they were found to be right
 }
 
 // list is the reference answer to a query, all pages in one.
 func (ref *reference) list(q page.Query) (rows []*row) {
-	for _, r := range ref.rows[q.Collection] {
+	for _, r := range ref.rows[q.List] {
 		if kept(r, q) && (q.Search == "" || found(r, q.Search)) {
 			rows = append(rows, r)
 		}
 	}
 	slices.SortFunc(rows, func(a, b *row) int {
-		if q.Sort == lists.ByName {
+		if q.Order == listtest.ByName {
 			return cmp.Or(cmp.Compare(a.nameKey(), b.nameKey()), cmp.Compare(a.id(), b.id()))
 		}
 		return cmp.Or(cmp.Compare(b.text("createdAt"), a.text("createdAt")), cmp.Compare(b.id(), a.id()))
@@ -158,14 +159,14 @@ func (ref *reference) list(q page.Query) (rows []*row) {
 // check compares a row as sent with the reference, field by field.
 func (ref *reference) check(t testing.TB, q page.Query, raw []byte) *row {
 	t.Helper()
-	if r := ref.read[string(raw)]; r != nil && r.workspace == q.Workspace {
+	if r := ref.read[string(raw)]; r != nil && r.workspace == q.Tenant {
 		return r
 	}
 	got, err := decodeRow(raw)
 	if err != nil {
 		t.Fatalf("%v in %.300s", err, raw)
 	}
-	want := ref.byID[q.Collection][q.Workspace][got[0].value.(string)]
+	want := ref.byID[q.List][q.Tenant][got[0].value.(string)]
 	if want == nil {
 		t.Fatalf("%s: row %v is not of this workspace", describe(q), got[0].value)
 	}
@@ -186,18 +187,18 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	ref := &reference{
-		rows: map[lists.Collection][]*row{}, byID: map[lists.Collection]map[uuid.UUID]map[string]*row{},
+		rows: map[*list.List][]*row{}, byID: map[*list.List]map[string]map[string]*row{},
 		read: map[string]*row{},
 	}
-	for c, make := range map[lists.Collection]func(*rand.Rand, uuid.UUID) []*row{lists.Items: awkwardItems, lists.Contacts: awkwardContacts} {
-		ref.byID[c] = map[uuid.UUID]map[string]*row{}
-		for n, workspace := range []uuid.UUID{ourWorkspace, otherWorkspace} {
+	for c, make := range map[*list.List]func(*rand.Rand, string) []*row{listtest.Items: awkwardItems, listtest.Contacts: awkwardContacts} {
+		ref.byID[c] = map[string]map[string]*row{}
+		for n, workspace := range []string{ourWorkspace, otherWorkspace} {
 			random := rand.New(rand.NewPCG(uint64(n), 7))
 			rows := make(random, workspace)
 			if n > 0 { // the same ids, other data
 				slices.Reverse(rows)
 				for i, id := range random.Perm(len(rows)) {
-					rows[i].set("id", awkwardID(id).String())
+					rows[i].set("id", awkwardID(id))
 				}
 			}
 			insert(t, conn, c, rows...)
@@ -211,18 +212,18 @@ func TestEveryListIsWhatTheReferenceSays(t *testing.T) {
 	}
 
 	o := openOrigin(t, url)
-	filters := []page.Query{{Collection: lists.Contacts}, {Collection: lists.Contacts, Filter: lists.Customers}, {Collection: lists.Contacts, Filter: lists.Suppliers}}
-	for _, stock := range []lists.Flags{0, lists.Tracked, lists.Low} {
-		for _, typ := range []lists.Flags{0, lists.Goods, lists.Services} {
-			filters = append(filters, page.Query{Collection: lists.Items, Filter: stock | typ})
+	filters := []page.Query{{List: listtest.Contacts}, {List: listtest.Contacts, Match: listtest.Customers}, {List: listtest.Contacts, Match: listtest.Suppliers}}
+	for _, stock := range []uint64{0, listtest.Tracked, listtest.Low} {
+		for _, typ := range []uint64{0, listtest.Goods, listtest.Services} {
+			filters = append(filters, page.Query{List: listtest.Items, Match: stock | typ})
 		}
 	}
 	pages, shown := 0, 0
 	for _, q := range filters {
-		for _, q.Sort = range []lists.Order{lists.ByCreatedAt, lists.ByName} {
+		for _, q.Order = range []int{listtest.ByCreatedAt, listtest.ByName} {
 			for _, q.Search = range []string{"", "ab", "ай", "chai", "ΣΊΣ", "%", "555_1", "тут пусто"} {
-				for workspace, limits := range map[uuid.UUID][]int{ourWorkspace: {1, 7, 50, 100}, otherWorkspace: {100}, emptyWorkspace: {1}} {
-					q.Workspace = workspace
+				for workspace, limits := range map[string][]int{ourWorkspace: {1, 7, 50, 100}, otherWorkspace: {100}, emptyWorkspace: {1}} {
+					q.Tenant = workspace
 					if workspace != ourWorkspace && q.Search != "" && q.Search != "chai" {
 						continue // the others are there to be kept apart
 					}
@@ -256,9 +257,11 @@ func (ref *reference) checkRead(t testing.TB, q page.Query, read page.Read, want
 		if got := ref.check(t, q, []byte(r.Text())); got != want[i] {
 			t.Fatalf("%s: row %d of %d is %q", describe(q), i, len(want), got.text("name"))
 		}
-		at := must1(time.Parse(time.RFC3339, want[i].text("createdAt"))).UnixMicro()
-		if r.ID.String() != want[i].id() || r.NameKey() != want[i].nameKey() || r.CreatedAt != at || r.Flags&q.Filter != q.Filter {
-			t.Fatalf("%s: row %d has %v, %q, %d and %b; the reference %v", describe(q), i, r.ID, r.NameKey(), r.CreatedAt, r.Flags, want[i])
+		name, key, _ := q.List.ParsePosition(listtest.ByName, q.List.Position(&r, listtest.ByName))
+		at, _, _ := q.List.ParsePosition(listtest.ByCreatedAt, q.List.Position(&r, listtest.ByCreatedAt))
+		moment := must1(time.Parse("2006-01-02 15:04:05Z07", at)).Format("2006-01-02T15:04:05.000Z")
+		if q.List.KeyText(r.Key()) != want[i].id() || key != want[i].id() || name != want[i].nameKey() || moment != want[i].text("createdAt") || r.Match&q.Match != q.Match {
+			t.Fatalf("%s: row %d has %s, %q, %s and %b; the reference %v", describe(q), i, key, name, at, r.Match, want[i])
 		}
 	}
 }

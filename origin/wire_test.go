@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/origin/admin"
@@ -42,7 +43,7 @@ func atRest(t testing.TB, o *Origin, db *postgres.Database, conn *pgx.Conn) bool
 // before.
 func TestAnErrorAfterRowsIsNoAnswer(t *testing.T) {
 	t.Parallel()
-	o := New(openDatabase(t, postgres.Options{URL: newDatabase(t), Connections: 1}), nil)
+	o := New(openDatabase(t, postgres.Options{URL: newDatabase(t), Connections: 1}), list.BuiltIn(), nil)
 	rows := &postgres.Statement{Name: "rows", SQL: "SELECT (1 / (1000 - n))::text || repeat('x', 1000) FROM generate_series(1, 2000) n",
 		Columns: []postgres.Column{{Type: pgtype.TextOID}}}
 	for range 2 {
@@ -63,7 +64,7 @@ func TestAnErrorAfterRowsIsNoAnswer(t *testing.T) {
 // prepared again.
 func TestForgottenStatementsArePreparedAgain(t *testing.T) {
 	t.Parallel()
-	o := New(openDatabase(t, postgres.Options{URL: newDatabase(t), Connections: 1}), nil)
+	o := New(openDatabase(t, postgres.Options{URL: newDatabase(t), Connections: 1}), list.BuiltIn(), nil)
 	for range 3 {
 		must1(o.Fetch(within(t, patience), anyPage, ""))
 		must1(o.pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol))

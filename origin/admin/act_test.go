@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
 	"listedge/origin/audit"
@@ -62,7 +63,7 @@ type oneAct struct {
 var (
 	actsByMethod = map[string]oneAct{
 		"UpdateWorkspace": {"workspaces.update", func(ctx context.Context, c *Conn, w Workspace, _ Key) error {
-			_, err := c.UpdateWorkspace(ctx, w.ID, new(7.0), new(int32(70)), &apikey.Quota{Requests: 9, Period: apikey.Day})
+			_, err := c.UpdateWorkspace(ctx, w.ID, new(7.0), new(int32(70)), &apikey.Quota{Requests: 9, Period: apikey.Day}, "")
 			return err
 		}, false, []string{"burst", "quota", "ratePerSecond"}},
 		"SuspendWorkspace": {"workspaces.suspend", func(ctx context.Context, c *Conn, w Workspace, _ Key) error {
@@ -97,7 +98,7 @@ func TestEveryMethodIsKnownToChangeOrToRead(t *testing.T) {
 	known := slices.Concat(makers, purge, reads, slices.Collect(maps.Keys(actsByMethod)))
 	for method := range reflect.TypeFor[*Conn]().Methods() {
 		if !slices.Contains(known, method.Name) {
-			t.Errorf("does %s write a row of audit_log?", method.Name)
+			t.Errorf("does %s write a row of listedge_audit_log?", method.Name)
 		}
 	}
 }
@@ -111,7 +112,7 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 	check := func(t *testing.T, before int, action string, workspace uuid.UUID, key *uuid.UUID, changed ...string) audit.Entry {
 		t.Helper()
 		e := newest(t, c)
-		if rows := count(t, c, "audit_log") - before; rows != 1 {
+		if rows := count(t, c, "listedge_audit_log") - before; rows != 1 {
 			t.Errorf("%d rows", rows)
 		}
 		if e.Actor != actor || e.Role != "postgres" || e.Action != action || e.WorkspaceID == nil || *e.WorkspaceID != workspace ||
@@ -125,21 +126,21 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 		return e
 	}
 
-	before := count(t, c, "audit_log")
-	w, err := c.CreateWorkspace(ctx, strings.Repeat("W", 60_000), new(5.0), nil, nil)
+	before := count(t, c, "listedge_audit_log")
+	w, err := c.CreateWorkspace(ctx, strings.Repeat("W", 60_000), new(5.0), nil, nil, "")
 	must(err)
-	e := check(t, before, "workspaces.create", w.ID, nil, "burst", "name", "quota", "ratePerSecond")
+	e := check(t, before, "workspaces.create", w.ID, nil, "burst", "name", "quota", "ratePerSecond", "tenant")
 	if name := e.Details["name"].(string); len(name) > 300 || e.Details["ratePerSecond"] != 5.0 {
 		t.Errorf("%v", e.Details)
 	}
-	before = count(t, c, "audit_log")
+	before = count(t, c, "listedge_audit_log")
 	k, err := c.CreateKey(ctx, Key{WorkspaceID: w.ID, Name: "Sync"}, nil)
 	must(err)
 	check(t, before, "keys.create", w.ID, &k.ID, "burst", "expiresAt", "name", "ratePerSecond", "scopes")
 	for _, method := range []string{"UpdateWorkspace", "SuspendWorkspace", "ResumeWorkspace", "UpdateKey", "RotateKey", "RevokeKey"} {
 		t.Run(method, func(t *testing.T) {
 			act := actsByMethod[method]
-			before := count(t, c, "audit_log")
+			before := count(t, c, "listedge_audit_log")
 			must(act.do(ctx, c, w, k))
 			var key *uuid.UUID
 			if act.key {
@@ -161,7 +162,7 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 		rotated, err := c.RotateKey(ctx, must1(c.CreateKey(ctx, Key{WorkspaceID: w.ID}, nil)).ID, 0, nil)
 		must(err)
 		var dump string
-		must(c.conn.QueryRow(t.Context(), "SELECT string_agg(a::text, ' ') FROM audit_log a").Scan(&dump))
+		must(c.conn.QueryRow(t.Context(), "SELECT string_agg(a::text, ' ') FROM listedge_audit_log a").Scan(&dump))
 		for _, text := range []string{k.Key, rotated.Key.Key} {
 			hash, _ := apikey.HashOf([]byte(text))
 			for _, secret := range []string{text[apikey.VisiblePrefix:], hex.EncodeToString(hash[:])} {
@@ -172,7 +173,7 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 		}
 	})
 	t.Run("without an actor, the system user's", func(t *testing.T) {
-		must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
+		must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
 		me, err := user.Current()
 		must(err)
 		if e := newest(t, c); e.Actor != me.Username {
@@ -193,19 +194,19 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 	for name, sql := range map[string]string{
 		"the commit fails": `
 			CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken'; END $$;
-			CREATE CONSTRAINT TRIGGER broken AFTER INSERT ON audit_log DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION broken()`,
+			CREATE CONSTRAINT TRIGGER broken AFTER INSERT ON listedge_audit_log DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION broken()`,
 		"the log cannot be written": `
 			CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken'; END $$;
-			CREATE TRIGGER broken BEFORE INSERT ON audit_log FOR EACH ROW EXECUTE FUNCTION broken()`,
+			CREATE TRIGGER broken BEFORE INSERT ON listedge_audit_log FOR EACH ROW EXECUTE FUNCTION broken()`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := openAdmin(t, newDatabase(t))
-			w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
+			w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
 			k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 			exec(t, c.conn, sql)
 			state := func() (all string) {
-				for _, table := range []string{"workspaces", "api_keys", "audit_log"} {
+				for _, table := range []string{"workspaces", "api_keys", "listedge_audit_log"} {
 					var rows *string
 					must(c.conn.QueryRow(t.Context(), `SELECT string_agg(r::text, ' ' ORDER BY r::text) FROM `+table+` r`).Scan(&rows))
 					all += table + fmt.Sprintln(*rows)
@@ -221,7 +222,7 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 			if made, err := c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil); err == nil || made.Key != "" {
 				t.Errorf("%+v, %v", made, err)
 			}
-			if _, err := c.CreateWorkspace(t.Context(), "V", nil, nil, nil); err == nil {
+			if _, err := c.CreateWorkspace(t.Context(), "V", nil, nil, nil, ""); err == nil {
 				t.Error("a workspace")
 			}
 			if after := state(); after != before {
@@ -232,21 +233,21 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 	t.Run("what the command refuses", func(t *testing.T) {
 		t.Parallel()
 		c := openAdmin(t, newDatabase(t))
-		before := count(t, c, "audit_log")
+		before := count(t, c, "listedge_audit_log")
 		for method, act := range actsByMethod {
 			if err := act.do(t.Context(), c, Workspace{ID: uuid.New()}, Key{ID: uuid.New()}); !errors.Is(err, ErrNotFound) {
 				t.Errorf("%s of nothing: %v", method, err)
 			}
 		}
-		if rows := count(t, c, "audit_log"); rows != before {
+		if rows := count(t, c, "listedge_audit_log"); rows != before {
 			t.Errorf("%d rows, before %d", rows, before)
 		}
 	})
 	t.Run("a schema without the log", func(t *testing.T) {
 		t.Parallel()
 		c := openAdmin(t, newDatabase(t))
-		exec(t, c.conn, "DROP TABLE audit_log")
-		if _, err := c.CreateWorkspace(t.Context(), "W", nil, nil, nil); err == nil || !strings.Contains(err.Error(), "listedge migrate up") {
+		exec(t, c.conn, "DROP TABLE listedge_audit_log")
+		if _, err := c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""); err == nil || !strings.Contains(err.Error(), "listedge migrate up") {
 			t.Error(err)
 		}
 		if n := count(t, c, "workspaces"); n != 0 {
@@ -259,10 +260,10 @@ func TestTheAuditLogIsAppendOnly(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	c := openAdmin(t, url)
-	must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
-	rows := count(t, c, "audit_log")
+	must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
+	rows := count(t, c, "listedge_audit_log")
 	role := "owner_" + strings.ReplaceAll(uuid.NewString()[:8], "-", "")
-	exec(t, c.conn, "CREATE ROLE "+role+"; ALTER TABLE audit_log OWNER TO "+role+"; GRANT ALL ON SCHEMA public TO "+role)
+	exec(t, c.conn, "CREATE ROLE "+role+"; ALTER TABLE listedge_audit_log OWNER TO "+role+"; GRANT ALL ON SCHEMA public TO "+role)
 	t.Cleanup(func() { execOn(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
 	for who, settings := range map[string]string{
 		"a superuser": "RESET ROLE", "the owner": "SET ROLE " + role, "a replication session": "SET session_replication_role = replica",
@@ -271,8 +272,8 @@ func TestTheAuditLogIsAppendOnly(t *testing.T) {
 			conn := connect(t, url)
 			exec(t, conn, settings)
 			for _, change := range []string{
-				"UPDATE audit_log SET actor = 'nobody'", "UPDATE audit_log SET actor = 'nobody' WHERE false",
-				"DELETE FROM audit_log", "TRUNCATE audit_log",
+				"UPDATE listedge_audit_log SET actor = 'nobody'", "UPDATE listedge_audit_log SET actor = 'nobody' WHERE false",
+				"DELETE FROM listedge_audit_log", "TRUNCATE listedge_audit_log",
 			} {
 				if _, err := conn.Exec(t.Context(), change); postgres.Code(err) != "42501" || !strings.Contains(err.Error(), "append-only") {
 					t.Errorf("%s: %v", change, err)
@@ -281,9 +282,9 @@ func TestTheAuditLogIsAppendOnly(t *testing.T) {
 		})
 	}
 	t.Run("a logical subscription", func(t *testing.T) { // it fires only the triggers of rows
-		for _, change := range []string{"UPDATE audit_log SET actor = 'nobody'", "DELETE FROM audit_log"} {
+		for _, change := range []string{"UPDATE listedge_audit_log SET actor = 'nobody'", "DELETE FROM listedge_audit_log"} {
 			tx := must1(connect(t, url).Begin(t.Context()))
-			must1(tx.Exec(t.Context(), "SET session_replication_role = replica; ALTER TABLE audit_log DISABLE TRIGGER audit_log_append_only"))
+			must1(tx.Exec(t.Context(), "SET session_replication_role = replica; ALTER TABLE listedge_audit_log DISABLE TRIGGER listedge_audit_log_append_only"))
 			if _, err := tx.Exec(t.Context(), change); postgres.Code(err) != "42501" {
 				t.Errorf("%s: %v", change, err)
 			}
@@ -291,16 +292,16 @@ func TestTheAuditLogIsAppendOnly(t *testing.T) {
 		}
 	})
 	for what, insert := range map[string]string{
-		"without an actor":    "INSERT INTO audit_log (actor, action) VALUES ('', 'purge')",
-		"a long actor":        "INSERT INTO audit_log (actor, action) VALUES (repeat('x', 129), 'purge')",
-		"endless details":     "INSERT INTO audit_log (actor, action, details) VALUES ('x', 'purge', to_jsonb(repeat('x', 9000)))",
-		"a number of its own": "INSERT INTO audit_log (id, actor, action) VALUES (1, 'x', 'purge')",
+		"without an actor":    "INSERT INTO listedge_audit_log (actor, action) VALUES ('', 'purge')",
+		"a long actor":        "INSERT INTO listedge_audit_log (actor, action) VALUES (repeat('x', 129), 'purge')",
+		"endless details":     "INSERT INTO listedge_audit_log (actor, action, details) VALUES ('x', 'purge', to_jsonb(repeat('x', 9000)))",
+		"a number of its own": "INSERT INTO listedge_audit_log (id, actor, action) VALUES (1, 'x', 'purge')",
 	} {
 		if _, err := c.conn.Exec(t.Context(), insert); err == nil {
 			t.Error(what)
 		}
 	}
-	if n := count(t, c, "audit_log"); n != rows {
+	if n := count(t, c, "listedge_audit_log"); n != rows {
 		t.Errorf("%d rows, of %d", n, rows)
 	}
 }
@@ -312,13 +313,13 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	url := newDatabase(t)
 	role := "person_" + uuid.NewString()[:8]
 	execOn(t, url, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA public TO "+role+`;
-		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`; GRANT SELECT ON key_last_used, key_usage, usage_writers TO `+role+`;
-		GRANT SELECT, INSERT (actor, action, workspace_id, key_id, details) ON audit_log TO `+role)
+		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`; GRANT SELECT ON listedge_key_last_used, listedge_key_usage, listedge_usage_writers TO `+role+`;
+		GRANT SELECT, INSERT (actor, action, workspace_id, key_id, details) ON listedge_audit_log TO `+role)
 	t.Cleanup(func() { execOn(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
 	as := must1(neturl.Parse(url))
 	as.User = neturl.UserPassword(role, "p")
 	c := openAdmin(t, as.String())
-	w := must1(c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil))
+	w := must1(c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil, ""))
 	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 	for method, act := range actsByMethod {
 		if method != "RevokeKey" { // after which it cannot be rotated
@@ -340,9 +341,9 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 		}
 	}
 	for _, forged := range []string{
-		"INSERT INTO audit_log (at, actor, action) VALUES ('2020-01-01', 'x', 'purge')",
-		"INSERT INTO audit_log (role, actor, action) VALUES ('postgres', 'x', 'purge')",
-		"ALTER TABLE audit_log DISABLE TRIGGER ALL", "DROP TABLE audit_log", "DELETE FROM audit_log",
+		"INSERT INTO listedge_audit_log (at, actor, action) VALUES ('2020-01-01', 'x', 'purge')",
+		"INSERT INTO listedge_audit_log (role, actor, action) VALUES ('postgres', 'x', 'purge')",
+		"ALTER TABLE listedge_audit_log DISABLE TRIGGER ALL", "DROP TABLE listedge_audit_log", "DELETE FROM listedge_audit_log",
 	} {
 		if _, err := c.conn.Exec(t.Context(), forged); postgres.Code(err) != "42501" {
 			t.Errorf("%s: %v", forged, err)
@@ -353,13 +354,13 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 func TestTheAuditLogIsFiltered(t *testing.T) {
 	t.Parallel()
 	c := openAdmin(t, newDatabase(t))
-	w, other := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil)), must1(c.CreateWorkspace(t.Context(), "Other", nil, nil, nil))
+	w, other := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, "")), must1(c.CreateWorkspace(t.Context(), "Other", nil, nil, nil, ""))
 	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 	must1(c.CreateKey(t.Context(), Key{WorkspaceID: other.ID}, nil))
 	next := must1(c.RotateKey(t.Context(), k.ID, time.Hour, nil))
 	must1(c.RevokeKey(t.Context(), k.ID))
 	// Yesterday's, which no command can write.
-	exec(t, c.conn, `INSERT INTO audit_log (at, actor, action, workspace_id) VALUES (now() - interval '25 hours', 'x', 'purge', $1)`, w.ID)
+	exec(t, c.conn, `INSERT INTO listedge_audit_log (at, actor, action, workspace_id) VALUES (now() - interval '25 hours', 'x', 'purge', $1)`, w.ID)
 	for name, s := range map[string]struct {
 		filter audit.Filter
 		want   string
@@ -372,7 +373,7 @@ func TestTheAuditLogIsFiltered(t *testing.T) {
 		"so many":          {audit.Filter{Workspace: &w.ID, Limit: 2}, "keys.revoke keys.rotate"},
 		"both":             {audit.Filter{Workspace: &other.ID, Key: &k.ID}, ""},
 		"all that is there": {audit.Filter{Since: new(time.Hour)},
-			"keys.revoke keys.rotate keys.create keys.create workspaces.create workspaces.create migrate.publication migrate.up"},
+			"keys.revoke keys.rotate keys.create keys.create workspaces.create workspaces.create migrate.publication migrate.lists migrate.up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -392,17 +393,18 @@ func TestMigrationsAreInTheAuditLog(t *testing.T) {
 	url := newDatabase(t)
 	c := openAdmin(t, url)
 	all := entries(t, c, audit.Filter{})
-	if len(all) != 2 || all[1].Action != "migrate.up" || len(all[1].Details["applied"].([]any)) == 0 || all[0].Action != "migrate.publication" ||
+	if len(all) != 3 || all[2].Action != "migrate.up" || len(all[2].Details["applied"].([]any)) == 0 || all[1].Action != "migrate.lists" ||
+		!strings.HasPrefix(fmt.Sprint(all[1].Details), "map[made:[items contacts ") || all[0].Action != "migrate.publication" ||
 		fmt.Sprint(all[0].Details) != "map[did:made the publication]" {
 		t.Errorf("%+v", all)
 	}
-	must1(MigrateUp(t.Context(), url))
-	if n := count(t, c, "audit_log"); n != 2 {
+	must1(MigrateUp(t.Context(), url, list.BuiltIn()))
+	if n := count(t, c, "listedge_audit_log"); n != 3 {
 		t.Errorf("nothing to apply, and %d rows", n)
 	}
 	exec(t, c.conn, "ALTER PUBLICATION listedge DROP TABLE items")
-	must1(MigrateUp(audit.As(t.Context(), "Ann"), url))
-	if e := newest(t, c); count(t, c, "audit_log") != 3 || e.Actor != "Ann" || fmt.Sprint(e.Details) != "map[did:mended the publication]" {
+	must1(MigrateUp(audit.As(t.Context(), "Ann"), url, list.BuiltIn()))
+	if e := newest(t, c); count(t, c, "listedge_audit_log") != 4 || e.Actor != "Ann" || fmt.Sprint(e.Details) != "map[did:mended the publication]" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -411,21 +413,21 @@ func TestPurgesAreInTheAuditLog(t *testing.T) {
 	t.Parallel()
 	server := sandboxtest.Postgres(t) // which writes a WAL to follow
 	url := server.URL("postgres")
-	must1(MigrateUp(within(t, patience), url))
+	must1(MigrateUp(within(t, patience), url, list.BuiltIn()))
 	c := openAdmin(t, url)
-	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
-	before := count(t, c, "audit_log")
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
+	before := count(t, c, "listedge_audit_log")
 	if err := Purge(t.Context(), c, &w.ID); err == nil {
 		t.Error("nobody follows, and a purge")
 	}
-	if n := count(t, c, "audit_log"); n != before {
+	if n := count(t, c, "listedge_audit_log"); n != before {
 		t.Error("a purge that failed is in the log")
 	}
 	holdSlot(t, url)
 	for _, workspace := range []*uuid.UUID{&w.ID, nil} {
 		must(Purge(t.Context(), c, workspace))
 		before++
-		if e := newest(t, c); count(t, c, "audit_log") != before || e.Action != "purge" || !reflect.DeepEqual(e.WorkspaceID, workspace) {
+		if e := newest(t, c); count(t, c, "listedge_audit_log") != before || e.Action != "purge" || !reflect.DeepEqual(e.WorkspaceID, workspace) {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -434,7 +436,7 @@ func TestPurgesAreInTheAuditLog(t *testing.T) {
 // holdSlot makes the slot active, as a follower does.
 func holdSlot(t *testing.T, url string) {
 	t.Helper()
-	slot, _, err := follower.CreateSlot(t.Context(), url, "")
+	slot, _, err := follower.CreateSlot(t.Context(), url, "", list.BuiltIn())
 	must(err)
 	config := must1(pgx.ParseConfig(url))
 	config.RuntimeParams["replication"] = "database"
@@ -460,7 +462,7 @@ func TestActsThroughAPooler(t *testing.T) {
 			url := newDatabase(t)
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode})
 			c := openAdmin(t, through)
-			w, err := c.CreateWorkspace(t.Context(), "W", nil, nil, nil)
+			w, err := c.CreateWorkspace(t.Context(), "W", nil, nil, nil, "")
 			if !works {
 				if err == nil || !strings.Contains(err.Error(), "statement pooling mode") {
 					t.Error(err)

@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/internal/lists"
 	"listedge/origin/apikey"
 	"listedge/origin/audit"
 	"listedge/origin/postgres"
@@ -43,6 +42,7 @@ func (c *Conn) Close() { _ = c.conn.Close(context.Background()) }
 type Workspace struct {
 	ID            uuid.UUID     `json:"id"`
 	Name          string        `json:"name"`
+	Tenant        string        `json:"tenant"` // whose rows of lists it sees
 	SuspendedAt   *time.Time    `json:"suspendedAt"`
 	RatePerSecond *float64      `json:"ratePerSecond"`
 	Burst         *int32        `json:"burst"`
@@ -51,23 +51,25 @@ type Workspace struct {
 	CreatedAt     *time.Time    `json:"createdAt"`
 }
 
-var workspaceColumns = `id, coalesce(name, '') AS name, ` + shown("suspended_at") + `, ` + apikey.RateSQL("rate_per_second") + ` AS rate_per_second, burst,
-	to_json(` + apikey.QuotaSQL + `) AS quota, ` + shown("created_at")
+var workspaceColumns = `id, coalesce(name, '') AS name, ` + apikey.TenantSQL + ` AS tenant, ` + shown("suspended_at") + `,
+	` + apikey.RateSQL("rate_per_second") + ` AS rate_per_second, burst, to_json(` + apikey.QuotaSQL + `) AS quota, ` + shown("created_at")
 
 // quotaUsed selects how many requests of a workspace's quota are used in its present period: all
 // requests but 304s and 429s. Nodes report them every few seconds.
-const quotaUsed = `CASE WHEN ` + apikey.QuotaSQL + ` IS NOT NULL THEN (SELECT coalesce(sum(requests - not_modified - refused), 0)::int8 FROM key_usage
+const quotaUsed = `CASE WHEN ` + apikey.QuotaSQL + ` IS NOT NULL THEN (SELECT coalesce(sum(requests - not_modified - refused), 0)::int8 FROM listedge_key_usage
 	WHERE workspace_id = workspaces.id AND hour >= date_trunc(quota_period, now(), 'UTC')) END AS quota_used`
 
-// CreateWorkspace makes a workspace; a nil rate gives it no limit, and a nil quota none.
-func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
+// CreateWorkspace makes a workspace; a nil rate gives it no limit, and a nil quota none. It sees the rows of
+// lists that are the tenant's, as Postgres prints it; an empty tenant is the workspace's id.
+func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32, quota *apikey.Quota, tenant string) (Workspace, error) {
 	requests, period := quotaColumns(quota)
 	return act(ctx, c, func(tx pgx.Tx) (Workspace, audit.Act, error) {
 		made, err := one[Workspace](ctx, tx, "create the workspace",
-			`INSERT INTO workspaces (name, rate_per_second, burst, quota, quota_period) VALUES ($1, $2, $3, $4, $5) RETURNING `+workspaceColumns,
-			name, rate, burst, requests, period)
+			`INSERT INTO workspaces (name, rate_per_second, burst, quota, quota_period, tenant) VALUES ($1, $2, $3, $4, $5, nullif($6, '')) RETURNING `+workspaceColumns,
+			name, rate, burst, requests, period, tenant)
+		err = takenTenant(err, tenant)
 		return made, audit.Act{Action: "workspaces.create", Workspace: &made.ID, Details: map[string]any{
-			"name": short(made.Name), "ratePerSecond": made.RatePerSecond, "burst": made.Burst, "quota": made.Quota}}, err
+			"name": short(made.Name), "tenant": made.Tenant, "ratePerSecond": made.RatePerSecond, "burst": made.Burst, "quota": made.Quota}}, err
 	})
 }
 
@@ -76,13 +78,23 @@ func (c *Conn) Workspaces(ctx context.Context) ([]Workspace, error) {
 	return all[Workspace](ctx, c.conn, "list workspaces", `SELECT `+workspaceColumns+`, `+quotaUsed+` FROM workspaces ORDER BY created_at, id`)
 }
 
-// UpdateWorkspace changes the limit and the quota; nil leaves a value as it was, and a zero
-// quota removes it.
-func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
+// takenTenant says of an error whether it is that another workspace has the tenant.
+func takenTenant(err error, tenant string) error {
+	if postgres.Code(err) == "23505" { // unique_violation
+		return fmt.Errorf("another workspace has the tenant %q", tenant)
+	}
+	return err
+}
+
+// UpdateWorkspace changes the limit, the quota and the tenant; nil and an empty tenant leave a value as it was, and
+// a zero quota removes it.
+func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32, quota *apikey.Quota, tenant string) (Workspace, error) {
 	requests, period := quotaColumns(quota)
-	return updateRow[Workspace](ctx, c, workspaceTable, "workspaces.update", `rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst),
-		quota = CASE WHEN $6 THEN $4 ELSE quota END, quota_period = CASE WHEN $6 THEN $5 ELSE quota_period END`,
-		id, rate, burst, requests, period, quota != nil)
+	w, err := updateRow[Workspace](ctx, c, workspaceTable, "workspaces.update", `rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst),
+		quota = CASE WHEN $6 THEN $4 ELSE quota END, quota_period = CASE WHEN $6 THEN $5 ELSE quota_period END,
+		tenant = coalesce(nullif($7, ''), tenant)`,
+		id, rate, burst, requests, period, quota != nil, tenant)
+	return w, takenTenant(err, tenant)
 }
 
 // quotaColumns returns the values of the columns quota and quota_period; nil = no quota.
@@ -104,10 +116,9 @@ func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, er
 	return updateRow[Workspace](ctx, c, workspaceTable, "workspaces.resume", `suspended_at = NULL`, id)
 }
 
-// workspaceExists returns ErrNotFound if no workspace has this id.
-func (c *Conn) workspaceExists(ctx context.Context, id uuid.UUID) error {
-	_, err := one[Workspace](ctx, c.conn, "workspace "+id.String(), `SELECT id FROM workspaces WHERE id = $1`, id)
-	return err
+// workspace returns the workspace with this id, or ErrNotFound.
+func (c *Conn) workspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
+	return one[Workspace](ctx, c.conn, "workspace "+id.String(), `SELECT `+workspaceColumns+` FROM workspaces WHERE id = $1`, id)
 }
 
 // short cuts a name for the audit log, whose table bounds its rows.
@@ -135,14 +146,6 @@ func all[T any](ctx context.Context, conn querier, doing, sql string, args ...an
 	}
 	return list, nil
 }
-
-// Scopes are all scopes that a key may have.
-var Scopes = func() (all []string) {
-	for _, c := range lists.All {
-		all = append(all, c.Scope())
-	}
-	return all
-}()
 
 // Key is a key as the commands show it.
 type Key struct {
@@ -192,19 +195,16 @@ var keyColumns = `id, workspace_id, coalesce(name, '') AS name, coalesce(key_pre
 	` + shown("expires_at") + `, ` + shown("revoked_at") + `, ` + shown("created_at") + `,
 	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired'
 		ELSE 'active' END AS state,
-	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
+	(SELECT last_used_at FROM listedge_key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 
-// CreateKey makes a key in the workspace of k, with its name, its scopes (none = all) and its limit
+// CreateKey makes a key in the workspace of k, with its name, its scopes and its limit
 // (nil = the default). It works so long (nil = for ever). Its text, which is returned, is stored nowhere.
 func (c *Conn) CreateKey(ctx context.Context, k Key, expiresIn *time.Duration) (Key, error) {
-	if len(k.Scopes) == 0 {
-		k.Scopes = Scopes
-	}
 	limit := apikey.LimitOf(k.RatePerSecond, k.Burst, apikey.DefaultLimit)
 	return c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (Key, audit.Act, error) {
 		made, err := one[Key](ctx, tx, "create the key",
 			`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8) RETURNING `+keyColumns,
+			VALUES ($1, $2, $3, $4, coalesce($5::text[], '{}'), $6, $7, now() + $8) RETURNING `+keyColumns,
 			k.WorkspaceID, k.Name, hash, prefix, k.Scopes, limit.Rate, limit.Burst, expiresIn)
 		if postgres.Code(err) == "23503" { // foreign_key_violation
 			err = fmt.Errorf("workspace %s: %w", k.WorkspaceID, ErrNotFound)
@@ -231,10 +231,10 @@ func (c *Conn) newKey(ctx context.Context, insert func(tx pgx.Tx, hash []byte, p
 func (c *Conn) Keys(ctx context.Context, workspace uuid.UUID, unusedFor *time.Duration) ([]Key, error) {
 	keys, err := all[Key](ctx, c.conn, "list keys", `SELECT `+keyColumns+` FROM api_keys
 		WHERE workspace_id = $1 AND ($2::interval IS NULL OR created_at < now() - $2::interval
-			AND NOT EXISTS (SELECT FROM key_last_used WHERE key_id = api_keys.id AND last_used_at >= now() - $2::interval))
+			AND NOT EXISTS (SELECT FROM listedge_key_last_used WHERE key_id = api_keys.id AND last_used_at >= now() - $2::interval))
 		ORDER BY created_at, id`, workspace, unusedFor)
 	if err == nil && len(keys) == 0 {
-		err = c.workspaceExists(ctx, workspace)
+		_, err = c.workspace(ctx, workspace)
 	}
 	return keys, err
 }
@@ -340,7 +340,8 @@ type workspaceNow struct {
 // Usage returns the usage of a workspace's keys that nodes have written so far. The period begins
 // with the hour that lies since back.
 func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Duration) (u Usage, err error) {
-	w, err := one[workspaceNow](ctx, c.conn, "workspace "+workspace.String(), `SELECT `+workspaceColumns+`, `+quotaUsed+`, now() FROM workspaces WHERE id = $1`, workspace)
+	w, err := one[workspaceNow](ctx, c.conn, "workspace "+workspace.String(),
+		`SELECT `+workspaceColumns+`, `+quotaUsed+`, now() FROM workspaces WHERE id = $1`, workspace)
 	if err != nil {
 		return u, err
 	}
@@ -349,7 +350,7 @@ func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Durati
 	u.Keys, err = all[KeyUse](ctx, c.conn, "read the usage of keys",
 		`SELECT u.key_id AS id, coalesce(k.name, '') AS name, coalesce(k.key_prefix, '') AS prefix, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused,
 			sum(not_modified)::int8 AS not_modified, sum(bypassed)::int8 AS bypassed, sum(bytes)::int8 AS bytes, sum(queries)::int8 AS queries, l.last_used_at
-		FROM key_usage u LEFT JOIN api_keys k ON k.id = u.key_id LEFT JOIN key_last_used l ON l.key_id = u.key_id
+		FROM listedge_key_usage u LEFT JOIN api_keys k ON k.id = u.key_id LEFT JOIN listedge_key_last_used l ON l.key_id = u.key_id
 		WHERE u.workspace_id = $1 AND u.hour >= $2 GROUP BY u.key_id, k.name, k.key_prefix, l.last_used_at
 		ORDER BY sum(requests) DESC, u.key_id`, workspace, u.Since)
 	for i := range u.Keys {
@@ -360,7 +361,7 @@ func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Durati
 
 // UsageSince returns since when nodes count usage.
 func (c *Conn) UsageSince(ctx context.Context) (since time.Time, err error) {
-	err = c.conn.QueryRow(ctx, `SELECT written_at FROM usage_writers WHERE batch = 0`).Scan(&since)
+	err = c.conn.QueryRow(ctx, `SELECT written_at FROM listedge_usage_writers WHERE batch = 0`).Scan(&since)
 	if err != nil {
 		err = fmt.Errorf("read since when usage is counted: %w", postgres.WithSchemaHint(err))
 	}
@@ -394,12 +395,13 @@ func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, 
 type table struct {
 	name     string
 	columns  string // selects a row as commands show it
-	subject  string // selects the ids by which audit_log names a row, as workspace and key; NULL = has none
+	subject  string // selects the ids by which listedge_audit_log names a row, as workspace and key; NULL = has none
 	settable string // selects the columns that commands change, by their names in JSON
 }
 
 var (
-	workspaceTable = table{"workspaces", workspaceColumns, "id AS workspace, NULL::uuid AS key", `'suspendedAt', suspended_at, 'ratePerSecond', rate_per_second,
+	workspaceTable = table{"workspaces", workspaceColumns, "id AS workspace, NULL::uuid AS key", `'tenant', ` + apikey.TenantSQL + `,
+		'suspendedAt', suspended_at, 'ratePerSecond', rate_per_second,
 		'burst', burst, 'quota', CASE WHEN quota IS NOT NULL THEN jsonb_build_object('requests', quota, 'period', quota_period) END`}
 	keyTable = table{"api_keys", keyColumns, "workspace_id AS workspace, id AS key",
 		`'ratePerSecond', rate_per_second, 'burst', burst, 'expiresAt', expires_at, 'revokedAt', revoked_at`}
@@ -444,7 +446,7 @@ func changes(before, after map[string]any) map[string]any {
 // Audit returns the newest acts that the filter selects, newest first. Those of a key include the
 // rotation that made it in the place of another key.
 func (c *Conn) Audit(ctx context.Context, f audit.Filter) ([]audit.Entry, error) {
-	return all[audit.Entry](ctx, c.conn, "read the audit log", `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
+	return all[audit.Entry](ctx, c.conn, "read the audit log", `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.listedge_audit_log
 		WHERE ($1::uuid IS NULL OR workspace_id = $1) AND ($2::uuid IS NULL OR key_id = $2 OR details ->> '`+audit.NewKey+`' = $2::text)
 			AND ($3::interval IS NULL OR at >= now() - $3::interval)
 		ORDER BY at DESC, id DESC LIMIT $4`, f.Workspace, f.Key, f.Since, f.Limit)

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,8 +12,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
+	"listedge/origin/postgres"
 )
 
 func openAdmin(t testing.TB, url string) *Conn {
@@ -29,12 +32,12 @@ func TestWorkspacesAreCreatedSuspendedAndResumed(t *testing.T) {
 		t.Fatalf("%v, %v", all, err)
 	}
 	rate, burst := 12.5, int32(40)
-	plain, err := admin.CreateWorkspace(t.Context(), "Plain", nil, nil, nil)
-	if err != nil || plain.Name != "Plain" || plain.ID == uuid.Nil || plain.SuspendedAt != nil || plain.RatePerSecond != nil || plain.Burst != nil ||
-		plain.CreatedAt.IsZero() {
+	plain, err := admin.CreateWorkspace(t.Context(), "Plain", nil, nil, nil, "")
+	if err != nil || plain.Name != "Plain" || plain.Tenant != plain.ID.String() || plain.ID == uuid.Nil || plain.SuspendedAt != nil ||
+		plain.RatePerSecond != nil || plain.Burst != nil || plain.CreatedAt.IsZero() {
 		t.Fatalf("%+v, %v", plain, err)
 	}
-	limited, err := admin.CreateWorkspace(t.Context(), "Plain", &rate, &burst, nil) // names need not be different
+	limited, err := admin.CreateWorkspace(t.Context(), "Plain", &rate, &burst, nil, "") // names need not be different
 	if err != nil || limited.ID == plain.ID || *limited.RatePerSecond != rate || *limited.Burst != burst {
 		t.Fatalf("%+v, %v", limited, err)
 	}
@@ -57,15 +60,59 @@ func TestWorkspacesAreCreatedSuspendedAndResumed(t *testing.T) {
 	}
 }
 
+func TestTenantsOfWorkspaces(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin := openAdmin(t, url)
+	own := must1(admin.CreateWorkspace(t.Context(), "Own", nil, nil, nil, ""))
+	shop := must1(admin.CreateWorkspace(t.Context(), "Shop", nil, nil, nil, "42"))
+	t.Run("its id by default", func(t *testing.T) {
+		if own.Tenant != own.ID.String() || shop.Tenant != "42" {
+			t.Errorf("%q, %q", own.Tenant, shop.Tenant)
+		}
+	})
+	t.Run("listed", func(t *testing.T) {
+		all := must1(admin.Workspaces(t.Context()))
+		if len(all) != 2 || all[0].Tenant != own.Tenant || all[1].Tenant != "42" {
+			t.Errorf("%+v", all)
+		}
+	})
+	for name, tenant := range map[string]string{"another's": "42", "another's id": own.ID.String()} {
+		t.Run(name, func(t *testing.T) {
+			_, err := admin.CreateWorkspace(t.Context(), "Second", nil, nil, nil, tenant)
+			if err == nil || !strings.Contains(err.Error(), "another workspace has the tenant") {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("written by another system", func(t *testing.T) {
+		for _, sql := range []string{
+			"UPDATE workspaces SET tenant = '42'",
+			"INSERT INTO workspaces (id, name, tenant) VALUES ('" + uuid.Max.String() + "', 'None', '" + own.ID.String() + "')",
+			"INSERT INTO workspaces (name, tenant) VALUES ('A', 'A'), ('B', 'A')",
+		} {
+			if _, err := admin.conn.Exec(t.Context(), sql); postgres.Code(err) != "23505" {
+				t.Errorf("%s: %v, want SQLSTATE 23505", sql, err)
+			}
+		}
+	})
+	t.Run("changed", func(t *testing.T) {
+		exec(t, admin.conn, "UPDATE workspaces SET tenant = 'T' WHERE id = $1", own.ID)
+		if w := must1(admin.SuspendWorkspace(t.Context(), own.ID)); w.Tenant != "T" {
+			t.Errorf("%+v", w)
+		}
+	})
+}
+
 func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	admin := openAdmin(t, url)
-	w := must1(admin.CreateWorkspace(t.Context(), "w", nil, nil, nil))
-	other := must1(admin.CreateWorkspace(t.Context(), "other", nil, nil, nil))
+	w := must1(admin.CreateWorkspace(t.Context(), "w", nil, nil, nil, ""))
+	other := must1(admin.CreateWorkspace(t.Context(), "other", nil, nil, nil, ""))
 	day := 24 * time.Hour
-	first := must1(admin.CreateKey(t.Context(), Key{WorkspaceID: w.ID, Name: "first"}, nil))
-	if !slices.Equal(first.Scopes, Scopes) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil || first.RevokedAt != nil ||
+	first := must1(admin.CreateKey(t.Context(), Key{WorkspaceID: w.ID, Name: "first", Scopes: list.BuiltIn().Scopes()}, nil))
+	if !slices.Equal(first.Scopes, []string{"items:read", "contacts:read"}) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil || first.RevokedAt != nil ||
 		first.Name != "first" || first.WorkspaceID != w.ID || len(first.Prefix) != apikey.VisiblePrefix || !strings.HasPrefix(first.Key, first.Prefix) {
 		t.Errorf("%+v", first)
 	}
@@ -119,8 +166,8 @@ func TestCommandsFindThePrimaryOfSeveralServers(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	standby := sandboxtest.Standby(t, primary, nil)
 	url := strings.Replace(primary.URL("postgres"), primary.Addr(), standby.Addr()+","+primary.Addr(), 1)
-	must1(MigrateUp(within(t, patience), url))
-	if _, err := openAdmin(t, url).CreateWorkspace(t.Context(), "W", nil, nil, nil); err != nil {
+	must1(MigrateUp(within(t, patience), url, list.BuiltIn()))
+	if _, err := openAdmin(t, url).CreateWorkspace(t.Context(), "W", nil, nil, nil, ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -129,7 +176,7 @@ func TestRotatingAKey(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	c := openAdmin(t, url)
-	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
 	made := func(t *testing.T, k Key) Key {
 		t.Helper()
 		k.WorkspaceID = w.ID
@@ -230,7 +277,7 @@ func TestARotationThatWaited(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	c, holder, watcher := openAdmin(t, url), connect(t, url), connect(t, url)
-	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
 	// behind rotates the key while another transaction has its row, does what is said, and commits.
 	behind := func(t *testing.T, k Key, overlap time.Duration, do string) error {
 		t.Helper()
@@ -320,7 +367,7 @@ func ptrOr(at *time.Time) time.Duration {
 func TestStatesOfKeys(t *testing.T) {
 	t.Parallel()
 	c := openAdmin(t, newDatabase(t))
-	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil)).ID}, nil))
+	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, "")).ID}, nil))
 	for _, s := range []struct {
 		expires, revoked string
 		want             KeyState
@@ -351,7 +398,7 @@ func TestQuotasOfWorkspaces(t *testing.T) {
 	admin := openAdmin(t, url)
 	rate := 5.0
 	month, day := &apikey.Quota{Requests: 1_000_000, Period: apikey.Month}, &apikey.Quota{Requests: apikey.MaxQuota, Period: apikey.Day}
-	w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, month)
+	w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, month, "")
 	for i, step := range []struct {
 		rate  *float64
 		quota *apikey.Quota
@@ -365,7 +412,7 @@ func TestQuotasOfWorkspaces(t *testing.T) {
 		{nil, month, `{"requests":1000000,"period":"month"}`},
 	} {
 		if i > 0 {
-			w, err = admin.UpdateWorkspace(t.Context(), w.ID, step.rate, nil, step.quota)
+			w, err = admin.UpdateWorkspace(t.Context(), w.ID, step.rate, nil, step.quota, "")
 		}
 		must(err)
 		list, err := admin.Workspaces(t.Context())
@@ -386,11 +433,11 @@ func TestWhatIsUsedOfAQuota(t *testing.T) {
 	url := newDatabase(t)
 	admin, conn := openAdmin(t, url), connect(t, url)
 	for _, period := range []apikey.Period{apikey.Day, apikey.Month} {
-		w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, &apikey.Quota{Requests: 100, Period: period})
+		w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, &apikey.Quota{Requests: 100, Period: period}, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Exec(t.Context(), `INSERT INTO key_usage SELECT $1, hour, gen_random_uuid(), 10, 2, 3, 0, 0, 0
+		if _, err := conn.Exec(t.Context(), `INSERT INTO listedge_key_usage SELECT $1, hour, gen_random_uuid(), 10, 2, 3, 0, 0, 0
 			FROM unnest(ARRAY[date_trunc($2, now(), 'UTC'), date_trunc($2, now(), 'UTC') - interval '1 hour', date_trunc('hour', now())]) hour`,
 			w.ID, string(period)); err != nil {
 			t.Fatal(err)
@@ -403,5 +450,28 @@ func TestWhatIsUsedOfAQuota(t *testing.T) {
 	list, err := admin.Workspaces(t.Context())
 	if err != nil || len(list) != 2 || *list[0].QuotaUsed != 10 || *list[1].QuotaUsed != 10 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// A workspace gets another tenant, unless one has it; the audit log has both.
+func TestAnotherTenant(t *testing.T) {
+	t.Parallel()
+	c := openAdmin(t, newDatabase(t))
+	first := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
+	must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, "2"))
+	w, err := c.UpdateWorkspace(t.Context(), first.ID, nil, nil, nil, "1")
+	if err != nil || w.Tenant != "1" {
+		t.Errorf("%+v: %v", w, err)
+	}
+	if e := newest(t, c); e.Action != "workspaces.update" || fmt.Sprint(e.Details) != "map[tenant:map[from:"+first.ID.String()+" to:1]]" {
+		t.Errorf("%+v", e)
+	}
+	_, err = c.UpdateWorkspace(t.Context(), first.ID, nil, nil, nil, "2")
+	if err == nil || err.Error() != `another workspace has the tenant "2"` {
+		t.Error(err)
+	}
+	w, err = c.UpdateWorkspace(t.Context(), first.ID, new(2.0), nil, nil, "")
+	if err != nil || w.Tenant != "1" {
+		t.Errorf("%+v: %v", w, err)
 	}
 }

@@ -1,6 +1,6 @@
 -- What no node notices before it harms, a row each: its name, whether the doctor fails because of it (1), how it is if it is fine, what is
--- wrong (empty = nothing), and what to do. $1 and $2 begin and end the slot's name. $3 are the tables of lists and keys, $4 the most connections of a
--- node, $5 how many nodes there are, or are at least.
+-- wrong (empty = nothing), and what to do. $1 and $2 begin and end the slot's name. $3 are the schemas of the tables of lists and keys, $4 their names, $5 the most
+-- connections of a node, $6 how many nodes there are, or are at least.
 WITH database AS (SELECT oid, datconnlimit FROM pg_database WHERE datname = current_database()),
 slot AS (
 	SELECT slot_name, coalesce(active, false) AS active, wal_status = 'lost' AS lost, keep, retained >= CASE WHEN keep < 0 THEN 512 * 1048576::bigint ELSE keep / 2 END AS much,
@@ -12,7 +12,7 @@ slot AS (
 -- What bounds connections: how many there may be (NULL = no bound), how many there are, and how many of them are no node's.
 -- Postgres spares superusers the last two bounds, and keeps connections for them.
 bounds AS (
-	SELECT subject, most, raise, count(pid)::int AS used, count(pid) FILTER (WHERE application_name NOT LIKE 'listedge%')::int AS others, greatest($5::int, 2) AS nodes -- one replaces another
+	SELECT subject, most, raise, count(pid)::int AS used, count(pid) FILTER (WHERE application_name NOT LIKE 'listedge%')::int AS others, greatest($6::int, 2) AS nodes -- one replaces another
 	FROM database CROSS JOIN pg_roles r CROSS JOIN LATERAL (VALUES
 		('max_connections', current_setting('max_connections')::int - CASE WHEN rolsuper THEN 0 ELSE current_setting('superuser_reserved_connections')::int END
 			- CASE WHEN rolsuper OR pg_has_role((SELECT p.oid FROM pg_roles p WHERE p.rolname = 'pg_use_reserved_connections'), 'USAGE') THEN 0
@@ -29,7 +29,8 @@ bounds AS (
 lockers AS (
 	SELECT format('%s locked by process %s (%s)', string_agg(DISTINCT relname, ' and ' ORDER BY relname), h.pid,
 			coalesce(state || ': ' || left(regexp_replace(query, '\s+', ' ', 'g'), 100), 'of another user, or prepared')) AS text, h.pid
-	FROM pg_locks l JOIN pg_class c ON c.oid = coalesce(pg_partition_root(l.relation), l.relation) AND relnamespace = 'public'::regnamespace AND relname = ANY ($3::text[])
+	FROM unnest($3::text[], $4::text[]) w (schema, name) JOIN pg_namespace s ON nspname = schema JOIN pg_class c ON relnamespace = s.oid AND relname = name
+	JOIN pg_locks l ON c.oid = coalesce(pg_partition_root(l.relation), l.relation)
 	CROSS JOIN LATERAL unnest(CASE WHEN granted THEN ARRAY[coalesce(l.pid, 0)] ELSE pg_blocking_pids(l.pid) END) h (pid) LEFT JOIN pg_stat_activity a ON a.pid = h.pid
 	WHERE l.database = (SELECT oid FROM database) AND mode = 'AccessExclusiveLock' AND cardinality(pg_blocking_pids(h.pid)) = 0
 		AND coalesce(xact_start < clock_timestamp() - interval '1 s', true)
@@ -48,7 +49,7 @@ UNION ALL SELECT 'slot', 0, 'followed, ' || retains, CASE WHEN slot_name IS NULL
 		ELSE 'see ListedgeRetainedWAL in the runbook' END FROM slot
 UNION ALL SELECT 'locks', 0, 'nobody keeps readers of the tables waiting', string_agg(text, '; '),
 	'let it finish, or ' || coalesce(string_agg(format('SELECT pg_terminate_backend(%s)', pid), '; '), '') FROM lockers
-UNION ALL SELECT subject, 0, CASE WHEN most IS NULL THEN 'none' ELSE format('%s connections, %s used, %s not by nodes: enough for %s nodes', most, used, others, (most - others) / $4::int) END,
-	CASE WHEN others + nodes * $4::int > most OR used >= most THEN format('%s connections, %s used, %s not by nodes; %s nodes use up to %s', most, used, others, nodes, nodes * $4::int) END,
-	format(raise, others + nodes * $4::int) || ', or lower --database-connections' FROM bounds
+UNION ALL SELECT subject, 0, CASE WHEN most IS NULL THEN 'none' ELSE format('%s connections, %s used, %s not by nodes: enough for %s nodes', most, used, others, (most - others) / $5::int) END,
+	CASE WHEN others + nodes * $5::int > most OR used >= most THEN format('%s connections, %s used, %s not by nodes; %s nodes use up to %s', most, used, others, nodes, nodes * $5::int) END,
+	format(raise, others + nodes * $5::int) || ', or lower --database-connections' FROM bounds
 ) risk (subject, effect, fine, why, remedy)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 
@@ -33,9 +34,9 @@ func must(err error) {
 }
 
 // pages are read as a node reads them.
-func pages(db *postgres.Database) Reader { return origin.New(db, nil) }
+func pages(db *postgres.Database) Reader { return origin.New(db, list.BuiltIn(), nil) }
 
-func readiness(db *postgres.Database) *Readiness { return NewReadiness(db, pages(db)) }
+func readiness(db *postgres.Database) *Readiness { return NewReadiness(db, list.BuiltIn(), pages(db)) }
 
 // eventually waits for what something else is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {

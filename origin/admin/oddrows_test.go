@@ -43,6 +43,7 @@ func oddRows(t *testing.T, c *Conn, table string) (rows []oddRow) {
 	for _, k := range constraints {
 		exec(t, c.conn, "ALTER TABLE "+table+" DROP CONSTRAINT "+k.Name)
 	}
+	exec(t, c.conn, "DROP INDEX IF EXISTS listedge_workspaces_by_tenant") // which would refuse a long tenant
 	for _, column := range columns {
 		values, known := oddValues[column.Type]
 		if !known {
@@ -52,7 +53,7 @@ func oddRows(t *testing.T, c *Conn, table string) (rows []oddRow) {
 			exec(t, c.conn, "ALTER TABLE "+table+" ALTER COLUMN "+column.Name+" DROP NOT NULL")
 		}
 		for _, value := range values {
-			w := must1(c.CreateWorkspace(t.Context(), "W", new(5.0), nil, &apikey.Quota{Requests: 9, Period: apikey.Day}))
+			w := must1(c.CreateWorkspace(t.Context(), "W", new(5.0), nil, &apikey.Quota{Requests: 9, Period: apikey.Day}, ""))
 			row := oddRow{table + "." + column.Name + " = " + value, w.ID, w.ID}
 			if table == "api_keys" {
 				row.id = must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID, Name: "K"}, new(time.Hour))).ID
@@ -135,7 +136,7 @@ func TestOddValuesOfOtherSystems(t *testing.T) {
 			if !now(`SELECT suspended_at <= now() FROM workspaces WHERE id = $1`, row.id) {
 				t.Error("it is not suspended")
 			}
-			w, err = c.UpdateWorkspace(ctx, row.id, new(3.0), new(int32(4)), nil)
+			w, err = c.UpdateWorkspace(ctx, row.id, new(3.0), new(int32(4)), nil, "")
 			shows(t, w, err)
 			w, err = c.ResumeWorkspace(ctx, row.id)
 			shows(t, w, err)
@@ -150,9 +151,9 @@ func TestOddValuesOfOtherSystems(t *testing.T) {
 func TestAnActIsDoneBeforeItIsShown(t *testing.T) {
 	t.Parallel()
 	c := openAdmin(t, newDatabase(t))
-	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
 	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
-	exec(t, c.conn, `DROP TABLE key_last_used`) // which the list of keys reads
+	exec(t, c.conn, `DROP TABLE listedge_key_last_used`) // which the list of keys reads
 	_, err := c.RevokeKey(t.Context(), k.ID)
 	var revoked bool
 	must(c.conn.QueryRow(t.Context(), `SELECT revoked_at IS NOT NULL FROM api_keys WHERE id = $1`, k.ID).Scan(&revoked))
@@ -175,7 +176,7 @@ func TestSettingsOfADatabaseChangeNoCommand(t *testing.T) {
 	}
 	c := openAdmin(t, url)
 	rate := 0.1
-	w := must1(c.CreateWorkspace(t.Context(), "W", &rate, nil, nil))
+	w := must1(c.CreateWorkspace(t.Context(), "W", &rate, nil, nil, ""))
 	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 	must1(c.RevokeKey(t.Context(), k.ID))
 	keys := must1(c.Keys(t.Context(), w.ID, nil))
@@ -191,7 +192,7 @@ func TestCommandsWithoutASchema(t *testing.T) {
 	c, id := openAdmin(t, emptyDatabase(t)), uuid.New()
 	ctx := t.Context()
 	for name, run := range map[string]func() error{
-		"workspaces create":  func() error { _, err := c.CreateWorkspace(ctx, "W", nil, nil, nil); return err },
+		"workspaces create":  func() error { _, err := c.CreateWorkspace(ctx, "W", nil, nil, nil, ""); return err },
 		"workspaces list":    func() error { _, err := c.Workspaces(ctx); return err },
 		"workspaces suspend": func() error { _, err := c.SuspendWorkspace(ctx, id); return err },
 		"keys create":        func() error { _, err := c.CreateKey(ctx, Key{WorkspaceID: id}, nil); return err },

@@ -16,7 +16,7 @@ BEGIN
     END IF;
     -- Whole tables: with a list of columns, Postgres refuses to change the type of a listed column or to drop it and, while the
     -- replica identity is the whole row, every update and delete: no key could be revoked.
-    FOREACH required IN ARRAY TABLES::regclass[] LOOP
+    FOREACH required IN ARRAY current_setting('listedge.tables')::text[]::regclass[] LOOP
         CONTINUE WHEN (SELECT count(*) FILTER (WHERE to_jsonb(r) ->> 'prexcept' = 'true') = 0 -- EXCEPT is since Postgres 19
                 AND (bool_or(prattrs IS NULL AND prqual IS NULL) IS TRUE OR EXISTS (SELECT FROM pg_publication WHERE oid = publication_oid AND puballtables))
             FROM pg_publication_rel r WHERE prpubid = publication_oid AND prrelid = required);

@@ -20,15 +20,18 @@ SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
 
 var errNotFollowed = errors.New("no node follows changes, so a purge would reach none; pages expire after --cache-ttl")
 
-// Purge makes all nodes read the workspace's pages again; nil = the pages of all workspaces.
+// Purge makes all nodes read again the pages of the rows that the workspace sees; nil = all pages.
 func Purge(ctx context.Context, c *Conn, workspace *uuid.UUID) error {
+	message := follower.PurgeAll
 	if workspace != nil {
-		if err := c.workspaceExists(ctx, *workspace); err != nil {
+		w, err := c.workspace(ctx, *workspace)
+		if err != nil {
 			return err
 		}
+		message = follower.PurgeMessage(w.ID, w.Tenant)
 	}
 	_, err := act(ctx, c, func(tx pgx.Tx) (followed bool, done audit.Act, err error) {
-		err = tx.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
+		err = tx.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, message).Scan(&followed)
 		if err == nil && !followed {
 			err = errNotFollowed
 		}

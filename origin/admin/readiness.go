@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/remedy"
 	"listedge/origin/apikey"
 	"listedge/origin/follower"
@@ -27,14 +27,14 @@ type Reader interface {
 // Readiness says whether a node can work with its database.
 type Readiness struct {
 	db           *postgres.Database
+	lists        *list.Set
 	readers      []Reader
 	sameDatabase atomic.Bool // the replication URL leads to the same database; once true, it stays so
 }
 
-// NewReadiness returns the Readiness of a node that reads keys from db, and items and
-// contacts with pages.
-func NewReadiness(db *postgres.Database, pages Reader) *Readiness {
-	return &Readiness{db: db, readers: []Reader{pages, apikey.NewStore(db)}}
+// NewReadiness returns the Readiness of a node that reads keys from db, and the lists with pages.
+func NewReadiness(db *postgres.Database, lists *list.Set, pages Reader) *Readiness {
+	return &Readiness{db: db, lists: lists, readers: []Reader{pages, apikey.NewStore(db, lists)}}
 }
 
 // Ready returns nil if the server answers the node's queries and the schema has
@@ -54,7 +54,7 @@ func (r *Readiness) Ready(ctx context.Context) error {
 // the user lacks the right to read it, which a node does not need.
 func checkVersion(ctx context.Context, conn *pgx.Conn) error {
 	var have int64
-	err := conn.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM public.goose_db_version WHERE is_applied`, pgx.QueryExecModeExec).Scan(&have)
+	err := conn.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM public.listedge_schema_version WHERE is_applied`, pgx.QueryExecModeExec).Scan(&have)
 	switch code := postgres.Code(err); {
 	case code == "42501": // insufficient_privilege
 		return nil
@@ -85,20 +85,28 @@ var missingRightsSQL string
 
 // missingRights returns the commands that give this user what it lacks of the rights on the tables;
 // empty = nothing.
-func missingRights(ctx context.Context, db querier, rights string, tables ...string) (commands string, err error) {
-	rows, _ := db.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec, tables, rights)
+func missingRights(ctx context.Context, db querier, rights string, tables []list.Name) (commands string, err error) {
+	schemas, names := namesOf(tables)
+	rows, _ := db.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec, schemas, names, rights)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	return strings.Join(all, "; "), postgres.Classify(err)
 }
 
 // CheckUsage returns an error if this user may not write the usage of keys.
 func CheckUsage(ctx context.Context, db querier) error {
-	do, err := missingRights(ctx, db, "SELECT, INSERT, UPDATE, DELETE", "key_usage", "key_last_used", "usage_writers")
+	var tables []list.Name
+	for _, name := range []string{"listedge_key_usage", "listedge_key_last_used", "listedge_usage_writers"} {
+		tables = append(tables, list.Name{Schema: postgres.Schema, Table: name})
+	}
+	do, err := missingRights(ctx, db, "SELECT, INSERT, UPDATE, DELETE", tables)
 	if do != "" {
 		err = remedy.Add(errors.New("this user may not write it"), do)
 	}
 	return err
 }
+
+// whenBusy is what to do about page.ErrTimeout.
+const whenBusy = "look for locks, and for what keeps the server busy"
 
 // checkReaders returns the error of a reader that fails: if several do, one that is no timeout.
 func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
@@ -109,16 +117,18 @@ func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
 	}
 	switch code := postgres.Code(failed); {
 	case errors.Is(failed, postgres.ErrTimeout):
-		return remedy.Add(failed, "look for locks, and for what keeps the server busy")
+		return remedy.Add(failed, whenBusy)
 	case errors.Is(failed, postgres.ErrWrongServer):
 		return remedy.Add(failed, "name the primary in --database-url, and standbys in --replica-url")
 	case code == "42501": // insufficient_privilege
-		if do, _ := missingRights(ctx, r.db.Keys.Pool, "SELECT", lists.Tables()...); do != "" {
+		if do, _ := missingRights(ctx, r.db.Keys.Pool, "SELECT", nodeTables(r.lists)); do != "" {
 			return remedy.Add(failed, do)
 		}
-	case code == "42P01", code == "42703", code == "42883", code == "42704", // undefined table, column, function, object
+	case code == "42P01": // undefined table
+		return remedy.Add(failed, remake(r.lists))
+	case code == "42703", code == "42883", code == "42704", code == "42804", // undefined column, function, object; another type
 		errors.Is(failed, postgres.ErrSchema): // and no migration is pending
-		return remedy.Add(failed, restore(ctx, r.db.Keys.Pool))
+		return remedy.Add(failed, restore(ctx, r.db.Keys.Pool, r.lists))
 	}
 	return failed
 }
@@ -147,13 +157,26 @@ func (r *Readiness) checkReplicationURL(ctx context.Context) error {
 //go:embed restore.sql
 var restoreSQL string
 
-// restored are the arguments of restoreSQL: what the migrations make of the tables that other
+// restored returns the arguments of restoreSQL: what MigrateUp makes for the lists of the tables that other
 // systems change, too. They are read from the text of the migrations, which has a column a line.
-var restored = func() (arguments [7][]string) {
+func restored(lists *list.Set) (arguments [7][]string) {
 	files, _ := migrationFiles.ReadDir("migrations")
+	texts := []string{}
 	for _, f := range files {
 		text, _ := migrationFiles.ReadFile("migrations/" + f.Name())
 		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		texts = append(texts, up)
+	}
+	if lists.BuiltIn {
+		texts = append(texts, contractSQL)
+		for _, l := range lists.Lists {
+			for _, index := range l.Indexes() {
+				arguments[4] = append(arguments[4], index.Name)
+				arguments[5] = append(arguments[5], strings.TrimSuffix(createIndex(index), "; "))
+			}
+		}
+	}
+	for _, up := range texts {
 		up = comment.ReplaceAllLiteralString(up, "")
 		for _, table := range tableOf.FindAllStringSubmatch(up, -1) {
 			for _, c := range columnOf.FindAllStringSubmatch(table[2], -1) {
@@ -172,30 +195,42 @@ var restored = func() (arguments [7][]string) {
 		}
 	}
 	return arguments
-}()
+}
 
 var (
 	comment    = regexp.MustCompile(`(?m)--[^+].*$`)
-	tableOf    = regexp.MustCompile(`(?ms)^CREATE TABLE IF NOT EXISTS (\w+) \(\n(.*?)^\);`)
+	tableOf    = regexp.MustCompile(`(?ms)^CREATE TABLE IF NOT EXISTS (?:public\.)?(\w+) \(\n(.*?)^\);`)
 	columnOf   = regexp.MustCompile(`(?m)^    ([a-z_0-9]+) +([a-z0-9]+(?:\(\d+\)|\[\])?).*(?:\n     +.*)*`)
 	functionOf = regexp.MustCompile(`(?m)^CREATE FUNCTION (\w+)`)
-	indexOf    = regexp.MustCompile(`(?ms)^CREATE INDEX (\w+) ON (?:workspaces|api_keys|items|contacts) .*?;$`)
+	indexOf    = regexp.MustCompile(`(?ms)^CREATE (?:UNIQUE )?INDEX (\w+) ON (?:workspaces|api_keys) .*?;$`)
 )
 
 // restore returns what to do about tables that are not those of the schema, although all migrations
 // are applied: the commands that bring back a column, its name, its type or an index, and what only a
 // backup has.
-func restore(ctx context.Context, db querier) string {
+func restore(ctx context.Context, db querier, lists *list.Set) string {
 	arguments := []any{pgx.QueryExecModeExec}
-	for _, list := range restored {
-		arguments = append(arguments, list)
+	for _, argument := range restored(lists) {
+		arguments = append(arguments, argument)
 	}
 	rows, _ := db.Query(ctx, restoreSQL, arguments...)
 	if commands, err := pgx.CollectRows(rows, pgx.RowTo[string]); err == nil && len(commands) > 0 {
 		return strings.Join(commands, "; ")
 	}
-	return migrateUp + "; what it has made before and was dropped since, restore from a backup"
+	return remake(lists)
 }
+
+// remake is what to do about a table, or about what no command brings back.
+func remake(lists *list.Set) string {
+	if !lists.BuiltIn {
+		return "make the tables and --lists fit (`listedge lists plan` compares them), run `listedge migrate up`, " +
+			"and restart the nodes, which know the tables as they were"
+	}
+	return migrateUp + "; what it has made before and was dropped since, restore from a backup" + orName
+}
+
+// orName is what to do about missing tables of the built-in lists if --lists was forgotten.
+const orName = "; if your lists are of your own tables, name their description with --lists FILE"
 
 //go:embed doctor.sql
 var doctorSQL string
@@ -209,13 +244,26 @@ type Risk struct {
 	Remedy  string
 }
 
-// Risks returns those of a fleet of so many nodes, with the slot of its region and so many
-// connections for each.
-func Risks(ctx context.Context, db querier, region string, connections, nodes int) ([]Risk, error) {
-	rows, _ := db.Query(ctx, doctorSQL, pgx.QueryExecModeExec, follower.SlotPrefix, follower.SlotSuffix(region), lists.Tables(), connections, nodes)
+// Risks returns those of a fleet of so many nodes that serve the lists, with the slot of its region and so
+// many connections for each.
+func Risks(ctx context.Context, db querier, lists *list.Set, region string, connections, nodes int) ([]Risk, error) {
+	schemas, names := namesOf(nodeTables(lists))
+	rows, _ := db.Query(ctx, doctorSQL, pgx.QueryExecModeExec, follower.SlotPrefix, follower.SlotSuffix(region), schemas, names, connections, nodes)
 	risks, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Risk])
 	if err != nil {
-		return nil, fmt.Errorf("read the system catalogs: %w", postgres.Classify(err))
+		err = fmt.Errorf("read the system catalogs: %w", postgres.Classify(err))
+		if errors.Is(err, postgres.ErrTimeout) {
+			err = remedy.Add(err, whenBusy)
+		}
+		return nil, err
 	}
-	return risks, nil
+	steps, err := MissingOfLists(ctx, db, lists)
+	if err != nil {
+		return risks, nil // a table or a function is missing: Ready says so
+	}
+	lacking := Risk{Subject: "lists", Fine: "the database has the indexes and all else that they need"}
+	if len(steps) > 0 {
+		lacking.Why, lacking.Remedy = fmt.Sprintf("the database lacks %s (%d in all)", steps[0].SQL, len(steps)), "`listedge lists plan --apply`"
+	}
+	return append(risks, lacking), nil
 }

@@ -1,13 +1,17 @@
 package admin
 
 import (
+	"cmp"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
 
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/remedy"
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin"
 	"listedge/origin/postgres"
 )
 
@@ -17,7 +21,7 @@ func risks(t *testing.T, url string, nodes int) map[string]string {
 	conn := must1(postgres.Connect(within(t, patience), url, patience))
 	defer conn.Close(t.Context())
 	said := map[string]string{}
-	for _, r := range must1(Risks(t.Context(), conn, "", 21, nodes)) {
+	for _, r := range must1(Risks(t.Context(), conn, list.BuiltIn(), "", 21, nodes)) {
 		if said[r.Subject] = r.Fine; r.Why != "" {
 			said[r.Subject] = r.Why + ": " + r.Remedy
 		}
@@ -84,6 +88,26 @@ func TestFindingsOnConnections(t *testing.T) {
 	}
 }
 
+// What the lists need and a node can do without, such as an index, is a warning.
+func TestFindingsOnLists(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	finding := func(t *testing.T, want string) {
+		t.Helper()
+		if said := risks(t, url, 0)["lists"]; !strings.HasPrefix(said, want) {
+			t.Errorf("%q, want %q", said, want)
+		}
+	}
+	finding(t, "the database has the indexes")
+	index := indexNamed(t, "items_by_name")
+	execOn(t, url, "DROP INDEX "+index)
+	finding(t, `the database lacks CREATE INDEX CONCURRENTLY "`+index+`" ON`)
+	must(ApplyLists(t.Context(), url, list.BuiltIn(), func(Step) {}))
+	finding(t, "the database has the indexes")
+	execOn(t, url, "DROP TABLE contacts")
+	finding(t, "") // the check of what a node reads says so
+}
+
 // Whoever follows the remedy for a changed table has the table of the schema again.
 func TestTheRemedyForAChangedTableMendsIt(t *testing.T) {
 	t.Parallel()
@@ -91,7 +115,7 @@ func TestTheRemedyForAChangedTableMendsIt(t *testing.T) {
 		"a number":    `ALTER TABLE items ALTER usage_30 TYPE bigint`,
 		"a float":     `ALTER TABLE items DROP CONSTRAINT items_usage_30_size; ALTER TABLE items ALTER usage_30 TYPE float8`,
 		"characters":  `ALTER TABLE items ALTER sku TYPE char(20)`,
-		"an enum":     `ALTER TABLE contacts DROP CONSTRAINT contacts_phone_size; DROP INDEX contacts_by_grams; CREATE TYPE kind AS ENUM ('x'); ALTER TABLE contacts ALTER phone TYPE kind USING NULL`,
+		"an enum":     `ALTER TABLE contacts DROP CONSTRAINT contacts_phone_size; DROP INDEX ` + indexNamed(t, "contacts_by_grams") + `; CREATE TYPE kind AS ENUM ('x'); ALTER TABLE contacts ALTER phone TYPE kind USING NULL`,
 		"no zone":     `ALTER TABLE contacts ALTER created_at TYPE timestamp`,
 		"several":     `ALTER TABLE items ALTER cost_price TYPE int, ALTER reorder_point TYPE int`,
 		"of a key":    `ALTER TABLE api_keys ALTER revoked_at TYPE text`,
@@ -132,6 +156,33 @@ func TestTheRemedyForAChangedTableMendsIt(t *testing.T) {
 	}
 }
 
+// Of a described table nobody but its owner knows what it should be; the tables of keys are ours.
+func TestTheRemedyForADescribedTable(t *testing.T) {
+	t.Parallel()
+	url := emptyDatabase(t)
+	shape := listtest.ShapeOf("products")
+	execOn(t, url, shape.SQL)
+	lists := must1(ResolveLists(t.Context(), url, listtest.Description(shape)))
+	must1(MigrateUp(t.Context(), url, lists))
+	db := openDatabase(t, postgres.Options{URL: url})
+	ready := NewReadiness(db, lists, origin.New(db, lists, nil))
+	must(ready.Ready(t.Context()))
+	for _, c := range []struct{ name, breaks, mends, want string }{
+		{"a table of a list", "ALTER TABLE shop.products RENAME title TO titles", "ALTER TABLE shop.products RENAME titles TO title", "restart the nodes"},
+		{"a table of keys", "ALTER TABLE workspaces DROP COLUMN suspended_at", "", "ALTER TABLE public.workspaces ADD COLUMN suspended_at"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			execOn(t, url, c.breaks)
+			_, do := remedy.Explain(ready.Ready(t.Context()))
+			if !strings.Contains(do, c.want) {
+				t.Errorf("%q, want %q", do, c.want)
+			}
+			execOn(t, url, cmp.Or(c.mends, do))
+			must(ready.Ready(t.Context()))
+		})
+	}
+}
+
 // Some changes no command undoes: the remedy says what to restore, and commands that would fail are not in it.
 func TestTheRemedyForWhatIsLostIsABackup(t *testing.T) {
 	t.Parallel()
@@ -158,13 +209,13 @@ func TestTheRemedyForWhatIsLostIsABackup(t *testing.T) {
 	t.Run("a function", func(t *testing.T) {
 		t.Parallel()
 		url := newDatabase(t)
-		execOn(t, url, `DROP FUNCTION fold(text) CASCADE`)
+		execOn(t, url, `DROP FUNCTION listedge_fold(text) CASCADE`)
 		_, do := remedy.Explain(ready(t, url))
-		if !strings.HasPrefix(do, "restore from a backup the functions fold, name_key of the schema public and the indexes that use them, or stop all nodes and run `listedge migrate remove --yes` and `listedge migrate up`") || strings.Contains(do, "CREATE") {
+		if !strings.HasPrefix(do, "restore from a backup the functions listedge_fold, listedge_name_key of the schema public and the indexes that use them, or stop all nodes and run `listedge migrate remove --yes` and `listedge migrate up`") || strings.Contains(do, "CREATE") {
 			t.Fatal(do)
 		}
-		must(Remove(t.Context(), url))
-		must1(MigrateUp(t.Context(), url))
+		must(Remove(t.Context(), url, list.BuiltIn()))
+		must1(MigrateUp(t.Context(), url, list.BuiltIn()))
 		if err := ready(t, url); err != nil {
 			t.Error(err)
 		}
@@ -177,7 +228,7 @@ func TestRestoredColumnsAreThoseOfTheSchema(t *testing.T) {
 	var columns int
 	must(connect(t, newDatabase(t)).QueryRow(t.Context(), `SELECT count(*) FROM information_schema.columns
 		WHERE table_schema = 'public' AND table_name IN ('workspaces', 'api_keys', 'items', 'contacts')`).Scan(&columns))
-	if len(restored[0]) != columns || len(restored[4]) == 0 || len(restored[6]) != 6 {
-		t.Errorf("%d columns instead of %d: %q", len(restored[0]), columns, restored)
+	if all := restored(list.BuiltIn()); len(all[0]) != columns || len(all[4]) == 0 || len(all[6]) != 5 {
+		t.Errorf("%d columns instead of %d: %q", len(all[0]), columns, all)
 	}
 }

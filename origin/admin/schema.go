@@ -17,9 +17,10 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/remedy"
 	"listedge/origin/audit"
+	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
 
@@ -33,45 +34,93 @@ type Migration struct {
 	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero = pending
 }
 
-// MigrateUp applies pending migrations, and makes the publication if the user has the
-// right to. It returns what it did, or could not do, in lines for people. Several nodes may
-// call it at once: an advisory lock admits one at a time, and the others then find nothing
-// pending. Migrations are added to the audit log in a transaction of its own.
-// goose_db_version has them in any case.
-func MigrateUp(ctx context.Context, url string) (done []string, err error) {
-	var names []string
+// MigrateUp applies pending migrations, makes the tables and indexes of the contract if the lists
+// are those, and makes the publication if the user has the right to. It touches no table of another
+// description: `listedge lists plan` says what those lack. It returns what it did, or could not do, in
+// lines for people. Several nodes may call it at once: an advisory lock admits one at a time, and the
+// others then find nothing pending. Migrations are added to the audit log in a transaction of
+// its own. listedge_schema_version has them in any case.
+func MigrateUp(ctx context.Context, url string, lists *list.Set) (done []string, err error) {
+	err = checkNames(ctx, url, lists)
+	if err != nil {
+		return nil, fmt.Errorf("migrate up: %w", err)
+	}
+	applied, err := applyMigrations(ctx, url)
+	for _, name := range applied {
+		done = append(done, "applied "+name)
+	}
+	if err != nil && len(applied) == 0 {
+		return nil, fmt.Errorf("migrate up: %w", err)
+	}
+	c, failed := Open(ctx, url)
+	if failed != nil {
+		return done, fmt.Errorf("migrate up: %w", errors.Join(err, failed))
+	}
+	defer c.Close()
+	if len(applied) > 0 {
+		_, failed = act(ctx, c, func(pgx.Tx) (done struct{}, a audit.Act, err error) {
+			return done, audit.Act{Action: "migrate.up", Details: map[string]any{"applied": applied}}, nil
+		})
+		err = errors.Join(err, failed)
+	}
+	for _, step := range []func(context.Context, *Conn, *list.Set) (string, error){makeContract, makePublication} {
+		did := ""
+		if err == nil {
+			did, err = step(ctx, c, lists)
+		}
+		if did != "" {
+			done = append(done, did)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("migrate up: %w", err)
+	}
+	return done, err
+}
+
+// collisionsSQL selects what has the names of what migrations make, and is not theirs.
+//
+//go:embed collisions.sql
+var collisionsSQL string
+
+// checkNames returns an error if the database was never migrated and has something else under the names of what MigrateUp makes.
+func checkNames(ctx context.Context, url string, lists *list.Set) error {
+	c, err := Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return taken(ctx, c.conn, lists, false)
+}
+
+// taken returns an error that names all collisions; migrated = also those of the tables of lists if migrations were applied.
+func taken(ctx context.Context, db querier, lists *list.Set, migrated bool) error {
+	made := restored(lists)
+	rows, _ := db.Query(ctx, collisionsSQL, pgx.QueryExecModeExec, made[0], made[1], made[2], made[4], made[6], migrated)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("read which names are free: %w", postgres.Classify(err))
+	}
+	if len(all) > 0 {
+		return remedy.Add(errors.New("nothing was changed: names that listedge needs in the schema public belong to something else: "+strings.Join(all, "; ")),
+			"rename it, or move it to another schema")
+	}
+	return nil
+}
+
+// applyMigrations returns the names of those that it applied, also with an error.
+func applyMigrations(ctx context.Context, url string) (applied []string, err error) {
 	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
 		if partial := (*goose.PartialError)(nil); errors.As(err, &partial) {
 			results = partial.Applied
 		}
 		for _, r := range results {
-			names = append(names, path.Base(r.Source.Path))
-			done = append(done, "applied "+path.Base(r.Source.Path))
+			applied = append(applied, path.Base(r.Source.Path))
 		}
 		return err
 	})
-	if len(names) > 0 {
-		c, failed := Open(ctx, url)
-		if failed == nil {
-			defer c.Close()
-			_, failed = act(ctx, c, func(pgx.Tx) (done struct{}, a audit.Act, err error) {
-				return done, audit.Act{Action: "migrate.up", Details: map[string]any{"applied": names}}, nil
-			})
-		}
-		err = errors.Join(err, failed)
-	}
-	if err == nil {
-		published, failed := makePublication(ctx, url)
-		if published != "" {
-			done = append(done, published)
-		}
-		err = failed
-	}
-	if err != nil {
-		err = fmt.Errorf("migrate up: %w", err)
-	}
-	return done, err
+	return applied, err
 }
 
 // MigrateStatus lists all migrations, applied or pending.
@@ -88,6 +137,9 @@ func MigrateStatus(ctx context.Context, url string) (all []Migration, err error)
 	}
 	return all, nil
 }
+
+// versionTable says which migrations were applied. With another name it would be that of every program that uses goose.
+const versionTable = "listedge_schema_version"
 
 func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
 	c, err := Open(ctx, url)
@@ -106,7 +158,8 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 	if err != nil {
 		return err
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker),
+		goose.WithTableName(postgres.Schema+"."+versionTable), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
 	}
@@ -123,31 +176,125 @@ func wantedVersion() int64 {
 	return newest
 }
 
-// publicationSQL makes the publication of the whole TABLES, or adds what it lacks, and
-// leaves in listedge.did what it did. Its lock is for programs that migrate at once: only the
+// errNothingToDo: the database has all that a step of MigrateUp makes.
+var errNothingToDo = errors.New("nothing to do")
+
+// contractSQL makes the tables of the contract.
+//
+//go:embed contract.sql
+var contractSQL string
+
+// makeContract makes the tables of the contract and the indexes of their lists, and returns which it made.
+// It looks for an index before it makes it, because CREATE INDEX IF NOT EXISTS waits for writers.
+func makeContract(ctx context.Context, c *Conn, lists *list.Set) (done string, err error) {
+	if !lists.BuiltIn {
+		return "", nil
+	}
+	done, err = act(ctx, c, func(tx pgx.Tx) (did string, a audit.Act, err error) {
+		missing, none, err := missingOf(ctx, tx, lists)
+		switch {
+		case err != nil:
+		case len(missing) == 0:
+			err = errNothingToDo
+		case none:
+			err = taken(ctx, tx, lists, true)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, contractSQL)
+		}
+		for _, l := range lists.Lists {
+			for _, index := range l.Indexes() {
+				if err == nil && slices.Contains(missing, index.Name) {
+					_, err = tx.Exec(ctx, createIndex(index))
+				}
+			}
+		}
+		did = "made " + strings.Join(missing, ", ")
+		others := ""
+		if err == nil && none {
+			_, own := namesOf(lists.Tables())
+			err = tx.QueryRow(ctx, othersSQL, follower.PublicationName, postgres.Schema, append(own, "workspaces", "api_keys")).Scan(&others)
+		}
+		if others != "" {
+			did += "; the publication has " + others + ", too" + orName
+		}
+		return did, audit.Act{Action: "migrate.lists", Details: map[string]any{"made": missing}}, err
+	})
+	if errors.Is(err, errNothingToDo) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("make the tables of the lists: %w", err)
+	}
+	return done, nil
+}
+
+// othersSQL selects the tables of other lists that the publication $1 has: those that are not in the schema $2, or none of $3.
+const othersSQL = `SELECT coalesce(string_agg(format('%s.%s', nspname, relname), ', ' ORDER BY nspname, relname), '')
+	FROM pg_publication JOIN pg_publication_rel r ON prpubid = pg_publication.oid JOIN pg_class c ON c.oid = prrelid JOIN pg_namespace n ON n.oid = relnamespace
+	WHERE pubname = $1 AND (nspname <> $2 OR relname <> ALL ($3))`
+
+// createIndex is a statement that makes the index, and another where it needs one.
+func createIndex(index list.Index) string {
+	return "CREATE INDEX " + list.Quote(index.Name) + " " + index.SQL + "; " + index.Then
+}
+
+// missingOf returns which tables and indexes of lists, all of the schema public, the database lacks; none = it has none
+// of the indexes. No other program that migrates changes that before the transaction ends.
+func missingOf(ctx context.Context, tx pgx.Tx, lists *list.Set) (missing []string, none bool, err error) {
+	_, wanted := namesOf(lists.Tables())
+	tables := len(wanted)
+	for _, l := range lists.Lists {
+		for _, index := range l.Indexes() {
+			wanted = append(wanted, index.Name)
+		}
+	}
+	_, err = tx.Exec(ctx, `SELECT pg_advisory_xact_lock(7235116)`)
+	if err != nil {
+		return nil, false, err
+	}
+	rows, _ := tx.Query(ctx, `SELECT name FROM unnest($1::text[]) WITH ORDINALITY wanted (name, n)
+		WHERE NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname = name) ORDER BY n`, wanted)
+	missing, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	have := slices.ContainsFunc(wanted[tables:], func(index string) bool { return !slices.Contains(missing, index) })
+	return missing, !have, err
+}
+
+// namesOf returns the schemas and the names of tables, for statements.
+func namesOf(tables []list.Name) (schemas, names []string) {
+	for _, t := range tables {
+		schemas, names = append(schemas, t.Schema), append(names, t.Table)
+	}
+	return schemas, names
+}
+
+// publicationSQL makes the publication of the whole tables that the setting listedge.tables names, or adds
+// what it lacks, and leaves in listedge.did what it did. Its lock is for programs that migrate at once: only the
 // first of them finds the publication missing.
 //
 //go:embed publication.sql
 var publicationSQL string
 
-// errPublished: the publication is as it should be.
-var errPublished = errors.New("nothing to change")
-
-// makePublication makes or mends the publication that nodes follow changes by. It
-// returns what it did, or why this user cannot do it; empty = nothing was to be done.
-func makePublication(ctx context.Context, url string) (done string, err error) {
-	c, err := Open(ctx, url)
-	if err != nil {
-		return "", err
+// makePublication makes or mends the publication that nodes follow changes by: of the keys and, if the
+// lists are those of the contract, of their tables. It returns what it did, or why this user cannot
+// do it; empty = nothing was to be done.
+func makePublication(ctx context.Context, c *Conn, lists *list.Set) (done string, err error) {
+	var tables []string
+	for _, t := range nodeTables(lists) {
+		if lists.BuiltIn || slices.Contains(list.KeyTables, t) {
+			tables = append(tables, t.SQL())
+		}
 	}
-	defer c.Close()
 	done, err = act(ctx, c, func(tx pgx.Tx) (did string, a audit.Act, err error) {
-		_, err = tx.Exec(ctx, strings.ReplaceAll(publicationSQL, "TABLES", lists.TablesSQL))
+		_, err = tx.Exec(ctx, `SELECT set_config('listedge.tables', $1::text[]::text, true)`, tables)
+		if err == nil {
+			_, err = tx.Exec(ctx, publicationSQL)
+		}
 		if err == nil {
 			err = tx.QueryRow(ctx, `SELECT current_setting('listedge.did')`).Scan(&did)
 		}
 		if err == nil && did == "" {
-			err = errPublished
+			err = errNothingToDo
 		}
 		return did, audit.Act{Action: "migrate.publication", Details: map[string]any{"did": did}}, err
 	})
@@ -158,24 +305,27 @@ func makePublication(ctx context.Context, url string) (done string, err error) {
 		if server.Code == "42501" { // insufficient_privilege
 			done += ": needs the owner of the tables, with CREATE on the database"
 		}
-	case errors.Is(err, errPublished):
+	case errors.Is(err, errNothingToDo):
+		done = ""
 	case err != nil:
 		return "", fmt.Errorf("make the publication: %w", err)
 	}
 	return done, nil
 }
 
+// nodeTables are the tables that nodes read and follow: those of the lists, and of keys.
+func nodeTables(lists *list.Set) []list.Name { return append(lists.Tables(), list.KeyTables...) }
+
 // grantsText gives the role %[1]s the rights of a node. %[2]s is its name as a
-// literal, %[3]s the tables.
+// literal, %[3]s the schemas, %[4]s the tables.
 const grantsText = `-- What the role of the nodes needs. Run this in their database, after the migrations, as the owner of the database
 -- and its tables. The role has to be there: CREATE ROLE %[1]s LOGIN PASSWORD '…';
 DO $$ BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %%I TO %%I', current_database(), %[2]s); END $$;
-GRANT USAGE ON SCHEMA public TO %[1]s;
-GRANT SELECT ON public.%[3]s TO %[1]s;
-GRANT EXECUTE ON FUNCTION public.fold(text), public.fold_letters(text), public.name_key(text), public.search_text(text, text, text, text),
-	public.search_grams(uuid, text) TO %[1]s;
+GRANT USAGE ON SCHEMA %[3]s TO %[1]s;
+GRANT SELECT ON %[4]s TO %[1]s;
+GRANT EXECUTE ON FUNCTION public.listedge_fold, public.listedge_fold_letters, public.listedge_name_key, public.listedge_search_grams TO %[1]s;
 -- The tables to which nodes write the usage of keys. Nodes write no others.
-GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage, public.key_last_used, public.usage_writers TO %[1]s;
+GRANT SELECT, INSERT, UPDATE, DELETE ON public.listedge_key_usage, public.listedge_key_last_used, public.listedge_usage_writers TO %[1]s;
 
 -- To follow changes. It takes a superuser, or, since Postgres 16, a role that has CREATEROLE, REPLICATION and ADMIN
 -- of this one. A managed Postgres may have a way of its own, such as GRANT rds_replication TO %[1]s;
@@ -188,25 +338,41 @@ ALTER ROLE %[1]s REPLICATION;
 -- ALTER ROLE %[1]s BYPASSRLS;
 `
 
-// Grants is SQL that gives the role the rights of a node.
-func Grants(role string) (string, error) {
+// Grants is SQL that gives the role the rights of a node whose lists have these tables.
+func Grants(role string, tables []list.Name) (string, error) {
 	switch {
 	case role == "", len(role) > 63, strings.ContainsAny(role, "\x00\n\r$"):
 		return "", errors.New("a role's name has 1 to 63 bytes, all in one line, and here no $")
 	case role == "public", role == "none":
 		return "", fmt.Errorf("%s is no role's name, quoted or not", role)
 	}
-	return fmt.Sprintf(grantsText, pgx.Identifier{role}.Sanitize(), "'"+strings.ReplaceAll(role, "'", "''")+"'",
-		strings.Join(lists.Tables(), ", public.")), nil
+	schemas, names := []string{list.Quote(postgres.Schema)}, []string(nil)
+	for _, t := range slices.Concat(tables, list.KeyTables) {
+		if !slices.Contains(schemas, list.Quote(t.Schema)) {
+			schemas = append(schemas, list.Quote(t.Schema))
+		}
+		names = append(names, t.SQL())
+	}
+	return fmt.Sprintf(grantsText, list.Quote(role), "'"+strings.ReplaceAll(role, "'", "''")+"'", strings.Join(schemas, ", "), strings.Join(names, ", ")), nil
 }
 
 //go:embed remove.sql
 var removeSQL string
 
-// RemovalSQL returns what removes all that the program has made in a database: remove.sql,
-// and the migrations downwards. One transaction runs it.
-func RemovalSQL() string {
+// RemovalSQL returns what removes all that the program has made in a database: remove.sql, the
+// indexes of the lists and of those of the contract, and the migrations downwards. One transaction runs it.
+func RemovalSQL(lists *list.Set) string {
 	sql := removeSQL
+	indexes := map[string]bool{}
+	for _, l := range slices.Concat(list.BuiltIn().Lists, lists.Lists) {
+		for _, index := range l.Indexes() {
+			name := list.Name{Schema: l.Table.Schema, Table: index.Name}.SQL()
+			if !indexes[name] {
+				sql += "DROP INDEX IF EXISTS " + name + ";\n"
+			}
+			indexes[name] = true
+		}
+	}
 	files, _ := fs.Glob(migrationFiles, "migrations/*.sql")
 	for _, name := range slices.Backward(files) {
 		migration, _ := fs.ReadFile(migrationFiles, name)
@@ -217,15 +383,18 @@ func RemovalSQL() string {
 }
 
 // Remove runs RemovalSQL in the database. All nodes must have stopped.
-func Remove(ctx context.Context, url string) error {
+func Remove(ctx context.Context, url string, lists *list.Set) error {
 	c, err := Open(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_, err = c.conn.PgConn().Exec(ctx, "BEGIN;"+RemovalSQL()+"COMMIT").ReadAll()
-	if postgres.Code(err) == "55006" { // object_in_use
+	_, err = c.conn.PgConn().Exec(ctx, "BEGIN;"+RemovalSQL(lists)+"COMMIT").ReadAll()
+	switch postgres.Code(err) {
+	case "55006": // object_in_use
 		return fmt.Errorf("stop all nodes first: %w", err)
+	case "2BP01": // dependent_objects_still_exist
+		err = remedy.Add(err, "name the description of the lists whose indexes use it, --lists FILE, or drop them")
 	}
 	if err != nil {
 		return fmt.Errorf("remove: %w", err)

@@ -29,7 +29,6 @@ import (
 
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
 	"listedge/origin/postgres"
 )
 
@@ -504,23 +503,25 @@ func (c *Cache[T]) Beat(b changefeed.Beat) {
 
 // apply invalidates the entries of the rows that a transaction changed.
 func (c *Cache[T]) apply(change *changefeed.Change) {
-	if !slices.ContainsFunc(change.Lists, func(l changefeed.Touched) bool { return l.Collection == lists.Keys }) {
+	if !slices.ContainsFunc(change.Touched, func(t changefeed.Touched) bool { return t.List == nil }) {
 		return
 	}
 	c.entriesMu.Lock()
 	defer c.entriesMu.Unlock()
 	c.changedAt = c.clock.Now()
-	for _, l := range change.Lists {
-		switch {
-		case l.Collection != lists.Keys:
-		case l.OfAll():
+	for _, t := range change.Touched {
+		if t.List != nil {
+			continue
+		}
+		row, err := uuid.Parse(t.Tenant)
+		if t.All || err != nil {
 			for _, e := range c.entries {
 				c.invalidate(e)
 			}
-		default:
-			for _, e := range c.rows[l.Workspace] {
-				c.invalidate(e)
-			}
+			continue
+		}
+		for _, e := range c.rows[row] {
+			c.invalidate(e)
 		}
 	}
 }

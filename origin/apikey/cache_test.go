@@ -17,7 +17,6 @@ import (
 
 	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/lists"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
@@ -36,7 +35,7 @@ type keyTable struct {
 func newKeyTable(keys int) *keyTable {
 	table := &keyTable{keys: map[apikey.Hash]apikey.Key{}}
 	for n := range keys {
-		table.keys[hashNumber(n)] = apikey.Key{ID: number(n), Workspace: number(1 << 20), Scopes: 1 << lists.Items, Limit: apikey.DefaultLimit, Label: apikey.Label{Name: fmt.Sprint(n)},
+		table.keys[hashNumber(n)] = apikey.Key{ID: number(n), Workspace: number(1 << 20), Tenant: "T", Scopes: 1, Limit: apikey.DefaultLimit, Label: apikey.Label{Name: fmt.Sprint(n)},
 			StartedAt: unique.Make("")}
 	}
 	return table

@@ -13,7 +13,7 @@ import (
 
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
@@ -43,15 +43,20 @@ func (r *ring) provenFor(d time.Duration, meanwhile func()) {
 
 // changed is a change of rows of keys and workspaces.
 func (r *ring) changed(ids ...uuid.UUID) {
-	c := &changefeed.Change{Lists: []changefeed.Touched{{List: changefeed.List{Workspace: number(9000), Collection: lists.Items}}}}
+	c := &changefeed.Change{Touched: []changefeed.Touched{{Table: changefeed.Table{List: &list.List{}, Tenant: number(9000).String()}}}}
 	for _, id := range ids {
-		c.Lists = append(c.Lists, changefeed.Touched{List: changefeed.List{Workspace: id, Collection: lists.Keys}})
+		c.Touched = append(c.Touched, keyRow(id))
 	}
 	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{c}})
 }
 
+// keyRow is a row of a key or a workspace.
+func keyRow(id uuid.UUID) changefeed.Touched {
+	return changefeed.Touched{Table: changefeed.Table{Tenant: id.String()}}
+}
+
 func (r *ring) allChanged() {
-	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{{Lists: []changefeed.Touched{changefeed.AllRowsOf(lists.Keys)}}}})
+	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{{Touched: []changefeed.Touched{changefeed.AllRowsOf(nil)}}}})
 }
 
 func (r *ring) isKnown(n int) bool {
@@ -83,7 +88,7 @@ func TestWhereChangesAreFollowedKeysInUseAreNotLookedUp(t *testing.T) {
 			func(k apikey.Key) []uuid.UUID { return []uuid.UUID{k.Workspace} },
 			nil,
 		} {
-			table.set(n, func(k *apikey.Key) { k.Revoked, k.Workspace = true, number(4000) })
+			table.set(n, func(k *apikey.Key) { k.Revoked, k.Workspace, k.Tenant = true, number(4000), "U" })
 			kept := r.Find(hashNumber(n))
 			if r.changed(number(6000)); !r.isKnown(n) {
 				t.Error("what concerns another has it looked up")
@@ -97,7 +102,7 @@ func TestWhereChangesAreFollowedKeysInUseAreNotLookedUp(t *testing.T) {
 				t.Error("relied on although it was changed")
 			}
 			boottimetest.Pass(time.Nanosecond)
-			if key, err := r.use(n); err != nil || !key.Revoked || !r.isKnown(n) {
+			if key, err := r.use(n); err != nil || !key.Revoked || key.Tenant != "U" || !r.isKnown(n) {
 				t.Errorf("%+v, %v", key, err)
 			}
 			boottimetest.Pass(time.Nanosecond)
@@ -156,7 +161,7 @@ func TestAChangeInvalidatesBeforeItIsVisible(t *testing.T) {
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
 		must1(r.use(0))
-		change := &changefeed.Change{LSN: 7, Lists: []changefeed.Touched{{List: changefeed.List{Workspace: number(0), Collection: lists.Keys}}}}
+		change := &changefeed.Change{LSN: 7, Touched: []changefeed.Touched{keyRow(number(0))}}
 		boottimetest.Pass(time.Nanosecond)
 		if r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{change}}); r.isKnown(0) {
 			t.Error("the row of before the change is believed")
@@ -322,7 +327,7 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 		"a change of the key":       func(r *ring) { r.changed(number(0)) },
 		"a change of its workspace": func(r *ring) { r.changed(number(1 << 21)) },
 		"a change before it settles": func(r *ring) {
-			r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{{LSN: 7, Lists: []changefeed.Touched{{List: changefeed.List{Workspace: number(0), Collection: lists.Keys}}}}}})
+			r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{{LSN: 7, Touched: []changefeed.Touched{keyRow(number(0))}}}})
 		},
 		"a schedule": func(*ring) {},
 	} {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
 )
 
 // An API key is
@@ -105,7 +105,8 @@ func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 // What each request reads comes first, in one line of memory.
 type Key struct {
 	Workspace      uuid.UUID
-	Scopes         uint8 // a bit for each collection that it may read
+	Tenant         string // whose rows it sees: its workspace's, as Postgres prints the column of a list; empty = nobody's
+	Scopes         uint64 // a bit for each list that it may read, by List.Number
 	Revoked        bool
 	Suspended      bool                  // its workspace is
 	Scheduled      bool                  // it will be revoked, or its workspace suspended, at a moment that no change announces
@@ -121,15 +122,19 @@ type Key struct {
 // Label is how people recognise a key.
 type Label struct{ Prefix, Name string }
 
-// May says whether the key has the scope of the collection.
-func (k *Key) May(c lists.Collection) bool {
-	return k.Scopes&(1<<c) != 0
+// May says whether the key has the scope of the list.
+func (k *Key) May(l *list.List) bool {
+	return k.Scopes&(1<<l.Number) != 0
 }
 
 // Valid says whether the key is neither revoked nor expired at that moment.
 func (k *Key) Valid(now time.Time) bool {
 	return !k.Revoked && (k.ExpiresAt == 0 || now.UnixMicro() < k.ExpiresAt)
 }
+
+// TenantSQL selects the tenant of a row of workspaces: without one, its id. The table's constraint has the
+// bound of list.MaxTenant: in a table that lacks it, a longer tenant is the empty one, which no row has.
+const TenantSQL = `CASE WHEN tenant IS NULL THEN id::text WHEN octet_length(tenant) <= 255 THEN tenant ELSE '' END`
 
 // Quota is how many requests a workspace may make in each period. The zero Quota is
 // none.

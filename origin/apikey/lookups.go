@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"unique"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/origin/postgres"
 )
 
@@ -86,12 +85,15 @@ func (q *lookupQueue) next() (batch []Hash, calls []*lookupCall) {
 
 // lookup is the statement that looks keys up. Its first row says which server answers. The
 // others, of the keys that exist, are rows in JSON. It bounds their texts: names may have 64 kB.
-// The quota has a scope of its own, because others may give api_keys a column of that name.
+// The tenant and the quota have scopes of their own, because others may give api_keys columns of those names.
+// Of a key's scopes it selects the places among the known ones, $2. ANY is NULL for a scope that an array with NULL has not.
 var lookup = &postgres.Statement{
-	Name: "keys", Parameters: []uint32{pgtype.ByteaArrayOID},
+	Name:    "keys",
 	Columns: []postgres.Column{{Name: "server", Type: pgtype.TextOID}, {Name: "key", Type: pgtype.TextOID}},
 	SQL: `SELECT ` + postgres.ServerSQL + `, NULL UNION ALL SELECT NULL, row_to_json(found)::text FROM (
-SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "Workspace", ` + scopesSQL() + ` AS "Scopes",
+SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "Workspace",
+       (SELECT ` + TenantSQL + ` FROM (SELECT w.id, w.tenant) t) AS "Tenant",
+       ARRAY(SELECT n - 1 FROM unnest($2::text[]) WITH ORDINALITY known (scope, n) WHERE scope = ANY (k.scopes)) AS "Lists",
        CASE WHEN isfinite(k.expires_at) THEN greatest(extract(epoch FROM least(k.expires_at, '10000-01-01Z')) * 1000000, 1)::int8
             WHEN k.expires_at < now() THEN 1 ELSE 0 END AS "ExpiresAt",
        coalesce(k.revoked_at <= now(), false) AS "Revoked", coalesce(w.suspended_at <= now(), false) AS "Suspended",
@@ -100,22 +102,14 @@ SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "
        ` + RateSQL("w.rate_per_second") + ` AS "WorkspaceRate", w.burst AS "WorkspaceBurst", w.xmin::text::int8 AS "WorkspaceVersion",
        (SELECT ` + QuotaSQL + ` FROM (SELECT w.quota, w.quota_period) q) AS "Quota",
        json_build_object('Prefix', left(k.key_prefix, 32), 'Name', left(k.name, 80)) AS "Label"
-FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1)) found`,
-}
-
-// scopesSQL selects Key.Scopes. ANY is NULL for a scope that an array with NULL has not.
-func scopesSQL() string {
-	var bits []string
-	for _, c := range lists.All {
-		bits = append(bits, fmt.Sprintf("coalesce('%s' = ANY(k.scopes), false)::int << %d", c.Scope(), c))
-	}
-	return "(" + strings.Join(bits, ") | (") + ")"
+FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1::bytea[])) found`,
 }
 
 // row is a key as the statement lookup returns it.
 type row struct {
 	Key
 	Hash                      []byte
+	Lists                     []int // the numbers of those that it may read
 	Rate, WorkspaceRate       *float64
 	Burst, WorkspaceBurst     *int32
 	Version, WorkspaceVersion int64
@@ -124,15 +118,16 @@ type row struct {
 // Store looks keys up in Postgres.
 type Store struct {
 	db      *postgres.Database
+	lists   *list.Set
 	breaker postgres.Breaker
 }
 
 // errNotAsked: Postgres was not asked, because the breaker is not closed.
 var errNotAsked = fmt.Errorf("look up keys: %w: it failed several times in a row", postgres.ErrUnavailable)
 
-// NewStore makes the Store that looks keys up in a database.
-func NewStore(db *postgres.Database) *Store {
-	return &Store{db: db, breaker: postgres.NewBreaker(postgres.PrimaryCooldown)}
+// NewStore makes the Store that looks up keys of the lists in a database.
+func NewStore(db *postgres.Database, lists *list.Set) *Store {
+	return &Store{db: db, lists: lists, breaker: postgres.NewBreaker(postgres.PrimaryCooldown)}
 }
 
 // Lookup returns those of the keys that exist. It reads them from the primary in one
@@ -193,12 +188,16 @@ func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, b
 		return nil, by, err
 	}
 	defer conn.Release()
-	argument, err := conn.Conn().TypeMap().Encode(pgtype.ByteaArrayOID, pgtype.BinaryFormatCode, wanted, nil)
+	hashArray, err := conn.Conn().TypeMap().Encode(pgtype.ByteaArrayOID, pgtype.TextFormatCode, wanted, nil)
+	if err != nil {
+		return nil, by, err
+	}
+	scopeArray, err := conn.Conn().TypeMap().Encode(pgtype.TextArrayOID, pgtype.TextFormatCode, s.lists.Scopes(), nil)
 	if err != nil {
 		return nil, by, err
 	}
 	found = map[Hash]Key{}
-	err = lookup.Query(ctx, conn.Conn(), [][]byte{argument}, func(values [][]byte) error {
+	err = lookup.Query(ctx, conn.Conn(), [][]byte{hashArray, scopeArray}, func(values [][]byte) error {
 		if values[0] != nil {
 			by = postgres.ParseServer(string(values[0]), conn.Conn().PgConn())
 			return nil
@@ -217,6 +216,9 @@ func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, b
 func (r *row) key(run string) Key {
 	key := r.Key
 	key.StartedAt = unique.Make(run)
+	for _, n := range r.Lists {
+		key.Scopes |= 1 << n
+	}
 	key.Limit = LimitOf(r.Rate, r.Burst, DefaultLimit)
 	key.WorkspaceLimit = LimitOf(r.WorkspaceRate, r.WorkspaceBurst, Limit{})
 	key.Limit.Version = r.Version

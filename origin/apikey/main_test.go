@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -45,7 +46,7 @@ var newDatabase = shared.New
 // newStore reads keys as a node does.
 func newStore(t testing.TB, url string) *apikey.Store {
 	t.Helper()
-	return apikey.NewStore(openPools(t, url))
+	return apikey.NewStore(openPools(t, url), list.BuiltIn())
 }
 
 func openPools(t testing.TB, url string) *postgres.Database {

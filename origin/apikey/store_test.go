@@ -2,13 +2,14 @@ package apikey_test
 
 import (
 	"crypto/sha256"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 	"unique"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -45,21 +46,20 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	url := newDatabase(t)
 	conn := openAdmin(t, url)
 	store := newStore(t, url)
-	w := must1(conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil))
+	w := must1(conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil, ""))
 	rate, burst, hour := 2.5, int32(7), time.Hour
 	run := unique.Make(runOf(t, url))
 	for name, c := range map[string]struct {
 		spec admin.Key
 		want apikey.Key
 	}{
-		"plain":      {admin.Key{}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit}},
-		"items only": {admin.Key{Scopes: []string{"items:read"}}, apikey.Key{Scopes: 1 << lists.Items, Limit: apikey.DefaultLimit}},
-		"contacts":   {admin.Key{Scopes: []string{"contacts:read"}}, apikey.Key{Scopes: 1 << lists.Contacts, Limit: apikey.DefaultLimit}},
-		"own limit": {admin.Key{RatePerSecond: &rate, Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts,
-			Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 7}}},
-		"rate alone":  {admin.Key{RatePerSecond: &rate}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 5}}},
-		"burst alone": {admin.Key{Burst: &burst}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.Limit{Set: true, Rate: 50, Burst: 7}}},
-		"expiring":    {admin.Key{}, apikey.Key{Scopes: 1<<lists.Items | 1<<lists.Contacts, Limit: apikey.DefaultLimit, ExpiresAt: 1}},
+		"plain":       {admin.Key{Scopes: list.BuiltIn().Scopes()}, apikey.Key{Scopes: 0b11, Limit: apikey.DefaultLimit}},
+		"items only":  {admin.Key{Scopes: []string{"items:read"}}, apikey.Key{Scopes: 0b01, Limit: apikey.DefaultLimit}},
+		"contacts":    {admin.Key{Scopes: []string{"contacts:read"}}, apikey.Key{Scopes: 0b10, Limit: apikey.DefaultLimit}},
+		"own limit":   {admin.Key{RatePerSecond: &rate, Burst: &burst}, apikey.Key{Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 7}}},
+		"rate alone":  {admin.Key{RatePerSecond: &rate}, apikey.Key{Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 5}}},
+		"burst alone": {admin.Key{Burst: &burst}, apikey.Key{Limit: apikey.Limit{Set: true, Rate: 50, Burst: 7}}},
+		"expiring":    {admin.Key{}, apikey.Key{Limit: apikey.DefaultLimit, ExpiresAt: 1}},
 	} {
 		c.spec.WorkspaceID, c.spec.Name = w.ID, name
 		var expiresIn *time.Duration
@@ -71,7 +71,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got, ok := lookupOne(t, store, made.Key)
-		c.want.ID, c.want.Workspace, c.want.StartedAt = made.ID, w.ID, run
+		c.want.ID, c.want.Workspace, c.want.Tenant, c.want.StartedAt = made.ID, w.ID, w.ID.String(), run
 		c.want.Label = apikey.Label{Prefix: made.Key[:apikey.VisiblePrefix], Name: name}
 		if c.want.ExpiresAt != 0 {
 			c.want.ExpiresAt = made.ExpiresAt.UnixMicro()
@@ -86,7 +86,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 
 	// Rows that other systems wrote: nothing but what is required.
 	exec := func(sql string, args ...any) { t.Helper(); postgrestest.Exec(t, url, sql, args...) }
-	exec("ALTER TABLE api_keys ADD quota int, ADD quota_period int") // columns of another system
+	exec("ALTER TABLE api_keys ADD quota int, ADD quota_period int, ADD tenant int, ADD scope int, ADD n int") // columns of another system
 	key := apikey.Generate()
 	hash, _ := apikey.HashOf([]byte(key))
 	exec("INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, 'lk_', '{}')", w.ID, hash[:])
@@ -95,8 +95,8 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	exec("ALTER TABLE api_keys DROP CONSTRAINT api_keys_scopes_check")
-	for scopes, want := range map[string]uint8{ // as `keys list` reads them
-		"{items:read,NULL,bogus}": 1 << lists.Items, "{NULL}": 0, "{{contacts:read,NULL},{x,y}}": 1 << lists.Contacts,
+	for scopes, want := range map[string]uint64{ // as `keys list` reads them
+		"{items:read,NULL,bogus}": 0b01, "{NULL}": 0, "{{contacts:read,NULL},{x,y}}": 0b10,
 	} {
 		exec("UPDATE api_keys SET scopes = $1::text::text[] WHERE key_hash = $2", scopes, hash[:])
 		if got, ok := lookupOne(t, store, key); !ok || got.Scopes != want {
@@ -114,6 +114,8 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		{"UPDATE workspaces SET quota = 5, quota_period = 'day'", func(k apikey.Key) bool { return k.Quota == apikey.Quota{Requests: 5, Period: apikey.Day} }},
 		{"UPDATE workspaces SET quota = NULL, quota_period = NULL", func(k apikey.Key) bool { return k.Quota == apikey.Quota{} }},
 		{"UPDATE workspaces SET rate_per_second = NULL", func(k apikey.Key) bool { return !k.WorkspaceLimit.Set }},
+		{"UPDATE workspaces SET tenant = '42'", func(k apikey.Key) bool { return k.Tenant == "42" && k.Workspace == w.ID }},
+		{"UPDATE workspaces SET tenant = NULL", func(k apikey.Key) bool { return k.Tenant == w.ID.String() }},
 		{"UPDATE workspaces SET suspended_at = now() + interval '1 hour'", func(k apikey.Key) bool { return !k.Suspended && k.Scheduled }},
 		{"UPDATE workspaces SET suspended_at = now()", func(k apikey.Key) bool { return k.Suspended && !k.Scheduled && k.Valid(time.Now()) }},
 		{"UPDATE workspaces SET suspended_at = NULL", func(k apikey.Key) bool { return !k.Suspended }},
@@ -136,9 +138,49 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 			}
 		}
 	}
+	exec("ALTER TABLE workspaces DROP CONSTRAINT workspaces_tenant")
+	for tenant, want := range map[string]string{"": "", strings.Repeat("t", list.MaxTenant): strings.Repeat("t", list.MaxTenant),
+		strings.Repeat("t", list.MaxTenant+1): ""} { // not cut: it would be another's
+		exec("UPDATE workspaces SET tenant = $1", tenant)
+		if got, ok := lookupOne(t, store, key); !ok || got.Tenant != want {
+			t.Errorf("tenant %s: %q, want %q", tenant, got.Tenant, want)
+		}
+	}
 	exec("DELETE FROM workspaces") // and its keys with it
 	if got, ok := lookupOne(t, store, key); ok {
 		t.Errorf("%+v", got)
+	}
+}
+
+// The scopes of a key are those of the lists in force, whichever they are.
+func TestScopesOfDescribedLists(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := openAdmin(t, url)
+	w := must1(conn.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
+	lists := &list.Set{}
+	for n := range list.MaxLists {
+		lists.Lists = append(lists.Lists, &list.List{Name: "list-" + strconv.Itoa(n), Number: n})
+	}
+	store := apikey.NewStore(openPools(t, url), lists)
+	for _, c := range []struct {
+		name   string
+		scopes []string
+		may    []int
+	}{
+		{"none", nil, nil},
+		{"the first and the last", []string{"list-0:read", "list-63:read"}, []int{0, 63}},
+		{"of another description", []string{"items:read", "list-7:read", "list-64:read"}, []int{7}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			made := must1(conn.CreateKey(t.Context(), admin.Key{WorkspaceID: w.ID, Scopes: c.scopes}, nil))
+			key, _ := lookupOne(t, store, made.Key)
+			for _, l := range lists.Lists {
+				if may := slices.Contains(c.may, l.Number); key.May(l) != may {
+					t.Errorf("%s: %v, want %v", l.Name, key.May(l), may)
+				}
+			}
+		})
 	}
 }
 
@@ -161,7 +203,7 @@ func TestLookupOfABatch(t *testing.T) {
 		t.Fatalf("%d, %v", len(found), err)
 	}
 	for n, hash := range hashes {
-		if key, ok := found[hash]; ok != (n%2 == 0) || ok && (key.ID != number(n) || key.Scopes != 1<<lists.Items) {
+		if key, ok := found[hash]; ok != (n%2 == 0) || ok && (key.ID != number(n) || key.Scopes != 0b01) {
 			t.Errorf("%d: %+v", n, key)
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
 	"listedge/origin/apikey"
 )
 
@@ -73,12 +72,12 @@ func (d *followedDatabase) commit(n int, hangs time.Duration) {
 	d.xid++
 	xid := d.xid
 	d.open[xid] = true
-	c := changefeed.Change{XID: xid, Lists: []changefeed.Touched{{List: changefeed.List{Workspace: d.rows[hash].ID, Collection: lists.Keys}}}}
+	c := changefeed.Change{XID: xid, Touched: []changefeed.Touched{keyRow(d.rows[hash].ID)}}
 	if n%3 == 0 {
-		c.Lists[0].Workspace = d.rows[hash].Workspace
+		c.Touched[0] = keyRow(d.rows[hash].Workspace)
 	}
 	if n%7 == 0 {
-		c.Lists[0] = changefeed.AllRowsOf(lists.Keys)
+		c.Touched[0] = changefeed.AllRowsOf(nil)
 	}
 	d.unsettled = append(d.unsettled, c)
 	d.queue = append(d.queue, changefeed.Entry{Change: &c})
@@ -145,7 +144,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				d := &followedDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[apikey.Hash]apikey.Key{},
 					changedAt: map[apikey.Hash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
 				for n := range keys {
-					d.rows[hashNumber(n)] = apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, StartedAt: unique.Make("")}
+					d.rows[hashNumber(n)] = apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1, StartedAt: unique.Make("")}
 				}
 				ring := apikey.NewCache(d.lookup, func(apikey.Key, *int) {}, time.Minute, boottime.New())
 				defer ring.Close()

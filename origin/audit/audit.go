@@ -2,7 +2,7 @@
 //
 //	command ──► change of workspaces, keys, rows ──┐
 //	                                               ├──► one transaction
-//	            Write: a row of audit_log ─────────┘
+//	            Write: a row of listedge_audit_log ─────────┘
 //
 // The row is written in the transaction of the change, so that neither is there without
 // the other. Nobody updates or deletes rows: the table refuses it.
@@ -61,7 +61,7 @@ func Write(ctx context.Context, tx pgx.Tx, a Act) error {
 	}
 	details, err := json.Marshal(a.Details)
 	if err == nil {
-		_, err = tx.Exec(ctx, `INSERT INTO public.audit_log (actor, action, workspace_id, key_id, details) VALUES ($1, $2, $3, $4, $5::jsonb)`,
+		_, err = tx.Exec(ctx, `INSERT INTO public.listedge_audit_log (actor, action, workspace_id, key_id, details) VALUES ($1, $2, $3, $4, $5::jsonb)`,
 			actor(ctx), a.Action, a.Workspace, a.Key, string(details))
 	}
 	if err != nil {

@@ -4,11 +4,13 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 )
 
 //go:embed catalog.sql
@@ -34,30 +36,86 @@ var catalogSQL string
 // One case is missed: a table with rows that is attached and detached (or made
 // to inherit, and dropped) in two transactions, both between two heartbeats.
 type view struct {
-	at          pglogrepl.LSN // the end of the WAL, read after the snapshot was taken
-	snapshot    changefeed.Snapshot
-	text        string                      // the snapshot, as Postgres writes it
-	version     string                      // of the catalog
-	collections map[uint32]lists.Collection // by the oid of a relation: which one shows its rows; nil if the version is the known one
+	at       pglogrepl.LSN // the end of the WAL, read after the snapshot was taken
+	snapshot changefeed.Snapshot
+	text     string  // the snapshot, as Postgres writes it
+	version  string  // of the catalog
+	catalog  catalog // empty if the version is the known one
+}
+
+// catalog says what the relations and types of the log are.
+type catalog struct {
+	lists map[uint32][]*list.List // by the oid of a relation: the lists that show its rows; nil among them is the keys
+	bases map[uint32]uint32       // by the oid of a domain: that of the type that it is made of
+}
+
+// isOf reports whether a column of the log has the type of a list's. Texts with and without a bound are of one type.
+func (c catalog) isOf(logged, listed uint32) bool {
+	base, domain := c.bases[logged]
+	if domain {
+		logged = base
+	}
+	isText := func(oid uint32) bool { return oid == pgtype.TextOID || oid == pgtype.VarcharOID }
+	return logged == listed || isText(logged) && isText(listed)
+}
+
+// followed is what a view is asked for: the tables of lists and keys, and the enums of their columns. The schemas
+// and the names are those of the tables, one by one.
+type followed struct {
+	lists          [][]*list.List // by table: the lists that show its rows; nil among them is the keys
+	schemas, names []string
+	enums          []uint32
+}
+
+func followedOf(lists *list.Set) (f followed) {
+	add := func(table list.Name, l *list.List) {
+		i := 0
+		for i < len(f.names) && (list.Name{Schema: f.schemas[i], Table: f.names[i]}) != table {
+			i++
+		}
+		if i == len(f.names) {
+			f.schemas, f.names, f.lists = append(f.schemas, table.Schema), append(f.names, table.Table), append(f.lists, nil)
+		}
+		f.lists[i] = append(f.lists[i], l)
+	}
+	for _, l := range lists.Lists {
+		add(l.Table, l)
+		for _, c := range l.Columns {
+			if c.Labels != nil {
+				f.enums = append(f.enums, c.OID)
+			}
+		}
+	}
+	for _, table := range list.KeyTables {
+		add(table, nil)
+	}
+	return f
 }
 
 // readView takes a snapshot, then the position, in one statement: the commit
 // records of everything that the snapshot sees are before the position.
-func readView(ctx context.Context, p *primary, known string) (v view, err error) {
-	var relations []uint32
-	var tables []string // for each relation, the table of a list that it is or belongs to
-	if err := p.row(ctx, catalogSQL, known, PublicationName, lists.Tables())(&v.at, &v.text, &v.version, &relations, &tables); err != nil {
+func readView(ctx context.Context, p *primary, f followed, known string) (v view, err error) {
+	var relations, domains, bases []uint32
+	var tables []int // for each relation, the table that it is or belongs to
+	err = p.row(ctx, catalogSQL, known, PublicationName, f.schemas, f.names, f.enums)(
+		&v.at, &v.text, &v.version, &relations, &tables, &domains, &bases)
+	if err != nil {
 		return v, fmt.Errorf("take a snapshot: %w", err)
 	}
 	v.snapshot, err = changefeed.ParseSnapshot(v.text)
-	if err != nil {
+	if err != nil || v.version == known {
 		return v, err
 	}
-	if v.version != known {
-		v.collections = map[uint32]lists.Collection{}
-	}
+	v.catalog = catalog{map[uint32][]*list.List{}, map[uint32]uint32{}}
 	for i, oid := range relations {
-		v.collections[oid] = lists.Of(tables[i])
+		for _, l := range f.lists[tables[i]-1] {
+			if !slices.Contains(v.catalog.lists[oid], l) { // a table may inherit from another in two ways
+				v.catalog.lists[oid] = append(v.catalog.lists[oid], l)
+			}
+		}
+	}
+	for i, oid := range domains {
+		v.catalog.bases[oid] = bases[i]
 	}
 	return v, nil
 }

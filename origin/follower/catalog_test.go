@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/list/listtest"
 )
 
 // partitioned divides items into the partitions items_0 and items_1.
@@ -30,7 +31,9 @@ func TestNoHeartbeatSeesAChangeOfTheSchemaThatIsNotPublished(t *testing.T) {
 		"ALTER TABLE items ATTACH PARTITION elsewhere FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
 		"DROP TABLE items_0",
 		"CREATE TABLE items_0 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
-		"CREATE OR REPLACE FUNCTION fold(t text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN lower(t)",
+		"CREATE OR REPLACE FUNCTION listedge_fold(t text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN lower(t)",
+		"ALTER TABLE contacts ADD CONSTRAINT once UNIQUE (id, workspace_id, name)",
+		"ALTER TABLE contacts DROP CONSTRAINT once",
 		"ALTER TABLE elsewhere SET UNLOGGED; ALTER TABLE elsewhere SET LOGGED",
 	} {
 		w.exec("BEGIN; " + sql)
@@ -141,7 +144,7 @@ func TestPartitionsMadeOneAfterAnother(t *testing.T) {
 	f := w.follow()
 	w.awaitFollowing(f)
 	for n := range 200 {
-		w.exec(fmt.Sprintf("CREATE TABLE items_%d PARTITION OF items FOR VALUES FROM ('%s') TO ('%s')", n, number(n), number(n+1)))
+		w.exec(fmt.Sprintf("CREATE TABLE items_%d PARTITION OF items FOR VALUES FROM ('%s') TO ('%s')", n, listtest.ID(n), listtest.ID(n+1)))
 	}
 	w.eventually("following", f.Following)
 	if epoch, err := w.log.Epoch(w.ctx()); epoch != w.epoch || err != nil {

@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/list/listtest"
 )
 
 // $1, $2, … are workspaces 1, 2, …
 func ids(sql string) string {
 	for n := range 9 {
-		sql = strings.ReplaceAll(sql, fmt.Sprintf("$%d", n+1), "'"+number(n+1).String()+"'")
+		sql = strings.ReplaceAll(sql, fmt.Sprintf("$%d", n+1), "'"+listtest.ID(n+1)+"'")
 	}
 	return sql
 }
@@ -72,8 +73,8 @@ func TestWhatAChangeTouches(t *testing.T) {
 		{"new column", "ALTER TABLE contacts ADD extra int DEFAULT random()", all},
 		{"row security", "ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", all},
 		{"rights", "GRANT SELECT ON items TO pg_read_all_data", all},
-		{"a function of searches", "ALTER FUNCTION fold COST 2", all},
-		{"an overloaded function of names", "CREATE FUNCTION name_key(name varchar) RETURNS text LANGUAGE sql IMMUTABLE RETURN name", all},
+		{"a function of searches", "ALTER FUNCTION listedge_fold COST 2", all},
+		{"an overloaded function of names", "CREATE FUNCTION listedge_name_key(name varchar) RETURNS text LANGUAGE sql IMMUTABLE RETURN name", all},
 		{"the schema", "CREATE SCHEMA passing; ALTER SCHEMA public RENAME TO away; ALTER SCHEMA away RENAME TO public", all},
 		{"after a new column", "INSERT INTO contacts (workspace_id, name) VALUES ($2, 'x')", "contacts:2"},
 		{"renamed away and back", "BEGIN; ALTER TABLE contacts RENAME TO c; ALTER TABLE c RENAME TO contacts; COMMIT", all},
@@ -95,7 +96,7 @@ func TestWhatAChangeTouches(t *testing.T) {
 		var got changefeed.Change
 		for want := range strings.SplitSeq(c.want, ", ") {
 			got = w.change()
-			if is := touched(got); is != want && !(want == "1000 pairs" && len(got.Lists) == 1000) {
+			if is := touched(got); is != want && !(want == "1000 pairs" && len(got.Touched) == 1000) {
 				t.Fatalf("%s: %.200s, want %s", c.name, is, want)
 			}
 		}

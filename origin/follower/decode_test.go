@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 )
 
 // message encodes a message of pgoutput: numbers big endian, texts ended by a zero.
@@ -57,8 +57,8 @@ func streamCommit(xid uint32, end uint64) []byte {
 }
 func streamAbort(xid, sub uint32) []byte { return message('A', xid, sub) }
 
-// relation describes a table whose columns are named so.
-func relation(oid uint32, columns ...string) []byte {
+// relation describes a table whose columns are named so, and are uuids.
+func describedAs(oid uint32, columns ...string) []byte {
 	b := message('R', oid, "public", "t", byte('d'), uint16(len(columns)))
 	for _, c := range columns {
 		b = append(b, message(1, c, uint32(2950), uint32(0))...)
@@ -70,13 +70,31 @@ func relation(oid uint32, columns ...string) []byte {
 func insert(oid uint32, workspaces ...int) []byte {
 	b := message('I', oid, byte('N'), uint16(len(workspaces)))
 	for _, n := range workspaces {
-		value := []byte("text")
-		if id := number(n); n > 0 {
-			value = id[:]
+		value := "text"
+		if n > 0 {
+			value = listtest.ID(n)
 		}
-		b = append(b, message('b', uint32(len(value)), value)...)
+		b = append(b, text(value)...)
 	}
 	return b
+}
+
+// text is a value of a row.
+func text(value string) []byte { return message('t', uint32(len(value)), []byte(value)) }
+
+// decoderOf is a decoder of the lists of the contract, by the oids of their tables.
+func decoderOf(tables map[uint32]*list.List) *decoder {
+	d := newDecoder(list.BuiltIn())
+	d.setCatalog(catalogOf(tables))
+	return &d
+}
+
+func catalogOf(tables map[uint32]*list.List) catalog {
+	c := catalog{lists: map[uint32][]*list.List{}}
+	for oid, l := range tables {
+		c.lists[oid] = []*list.List{l}
+	}
+	return c
 }
 
 func TestStreamedTransactionsAreDecoded(t *testing.T) {
@@ -91,7 +109,7 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 		return append(all, segmentEnd())
 	}
 	one := func(m []byte) [][]byte { return [][]byte{m} }
-	items := relation(itemsOID, "workspace_id")
+	items := describedAs(itemsOID, "workspace_id")
 	for name, c := range map[string]struct {
 		messages [][][]byte
 		want     string // published changes, in order: xid@end what it touches
@@ -105,35 +123,34 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 			"10@80 items:5, 9@90 items:3 items:4, 7@95 items:1 items:2"},
 		"nothing of a foreign one": {[][][]byte{part(7, 1), part(7, 0), one(streamCommit(7, 90))}, "7@90"},
 		"as it describes a table, and the others as they do": {[][][]byte{{begin(6), items, insert(itemsOID, 1), commitAt(60)},
-			part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), plain(8, 3, 80), part(7, 0, insert(itemsOID, 0, 4)),
+			part(7, 1, describedAs(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), plain(8, 3, 80), part(7, 0, insert(itemsOID, 0, 4)),
 			one(streamAbort(7, 7)), plain(9, 5, 90)},
 			"6@60 items:1, 8@80 items:3, 9@90 items:5"},
 		"as it describes a table, and the others do after its commit": {[][][]byte{
-			part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), one(streamCommit(7, 90)),
+			part(7, 1, describedAs(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), one(streamCommit(7, 90)),
 			{begin(8), insert(itemsOID, 0, 3), commitAt(95)}},
 			"7@90 items:2, 8@95 items:3"},
 		"a relation that it does not describe": {[][][]byte{{begin(6), items, insert(itemsOID, 1), commitAt(60)}, part(7, 1, insert(itemsOID, 2)),
 			one(streamCommit(7, 90))},
 			"6@60 items:1, 7@90 whole:items"},
-		"an unlisted relation": {[][][]byte{part(7, 1, relation(laterOID, "workspace_id"), insert(laterOID, 1)),
+		"an unlisted relation": {[][][]byte{part(7, 1, describedAs(laterOID, "workspace_id"), insert(laterOID, 1)),
 			one(streamCommit(7, 90))}, "7@90 unlisted"},
 		"another catalog": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), one(nil), part(7, 0, insert(itemsOID, 2)),
 			one(streamCommit(7, 90))}, "7@90 " + all},
-		"another catalog lists it": {[][][]byte{part(7, 1, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(nil),
+		"another catalog lists it": {[][][]byte{part(7, 1, describedAs(laterOID, "workspace_id"), insert(laterOID, 1)), one(nil),
 			one(streamCommit(7, 90))}, "7@90 unlisted " + all},
 		"another catalog, and nothing touched before it": {[][][]byte{part(7, 1), one(nil),
-			part(7, 0, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(streamCommit(7, 90))}, "7@90 contacts:1"},
+			part(7, 0, describedAs(laterOID, "workspace_id"), insert(laterOID, 1)), one(streamCommit(7, 90))}, "7@90 contacts:1"},
 		"a segment whose first is missing":   {[][][]byte{part(7, 0, items)}, "decode: the first segment of transaction 7 is missing"},
 		"a commit of which nothing was sent": {[][][]byte{one(streamCommit(7, 90))}, "decode: nothing of transaction 7 was sent before its commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDecoder()
-			d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, contactsOID: lists.Contacts})
+			d := decoderOf(map[uint32]*list.List{itemsOID: listtest.Items, contactsOID: listtest.Contacts})
 			var got []string
 		messages:
 			for _, m := range slices.Concat(c.messages...) {
 				if m == nil {
-					d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, laterOID: lists.Contacts})
+					d.setCatalog(catalogOf(map[uint32]*list.List{itemsOID: listtest.Items, laterOID: listtest.Contacts}))
 					continue
 				}
 				done, err := d.next(m)
@@ -168,13 +185,12 @@ func describe(c *commit) string {
 
 // The memory of an open transaction is bounded, however many rows it has.
 func TestAStreamedTransactionIsBounded(t *testing.T) {
-	d := newDecoder()
-	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, contactsOID: lists.Contacts})
+	d := decoderOf(map[uint32]*list.List{itemsOID: listtest.Items, contactsOID: listtest.Contacts})
 	d.reference = 5<<32 + 3 // the id is from before the wraparound
 	xid := uint32(1<<32 - 2)
 	must2(d.next(segment(xid, 1)))
-	must2(d.next(inSegment(xid, relation(itemsOID, "workspace_id"))))
-	for n := range 3 * maxLists {
+	must2(d.next(inSegment(xid, describedAs(itemsOID, "workspace_id"))))
+	for n := range 3 * maxTables {
 		must2(d.next(inSegment(xid, insert(itemsOID, n+1))))
 		if n%100 == 0 {
 			must2(d.next(segmentEnd()))
@@ -182,8 +198,9 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 		}
 	}
 	must2(d.next(segmentEnd()))
-	if t7 := d.streamed[xid]; len(t7.change.Lists) > maxLists+1 || len(t7.index) > maxLists+1 {
-		t.Errorf("%d lists, %d in the index", len(t7.change.Lists), len(t7.index))
+	open := d.streamed[xid]
+	if len(open.change.Touched) > maxTables+1 || len(open.index) > maxTables+1 {
+		t.Errorf("%d tables, %d in the index", len(open.change.Touched), len(open.index))
 	}
 	done := must2(d.next(streamCommit(xid, 90)))
 	if is := touched(done.change); is != "whole:items" || done.change.XID != 5<<32-2 {
@@ -195,8 +212,7 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 // not see its commit, which waits for a standby. Its first rows were judged by the old
 // catalog, but pages show them by the new one.
 func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
-	d := newDecoder()
-	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items})
+	d := decoderOf(map[uint32]*list.List{itemsOID: listtest.Items})
 	next := func(message []byte) *commit {
 		t.Helper()
 		done, err := d.next(message)
@@ -206,9 +222,9 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 		return done
 	}
 	next(begin(7))
-	next(relation(laterOID, "workspace_id", "id"))
+	next(describedAs(laterOID, "workspace_id", "id"))
 	next(insert(laterOID, 1))
-	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items, laterOID: lists.Items})
+	d.setCatalog(catalogOf(map[uint32]*list.List{itemsOID: listtest.Items, laterOID: listtest.Items}))
 	if done := next(commitAt(100)); done == nil || touched(done.change) != all {
 		t.Errorf("%+v: its rows are not published", done)
 	}
@@ -217,10 +233,9 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 // itemMessages describe items with such a replica identity, and update item 2 of
 // workspace 1.
 func itemMessages(key ...string) (relation, update []byte) {
-	columns := append([]lists.Column{{Name: "workspace_id", Kind: lists.UUID}}, lists.Items.Columns()...)
-	workspace, id, at := number(1), number(2), binary.BigEndian.AppendUint64(nil, uint64(since.UnixMicro()-lists.PostgresEpoch))
-	values := map[string][]byte{"workspace_id": workspace[:], "id": id[:], "active": {1}, "created_at": at, "name": []byte("a"),
-		"type": []byte("GOODS"), "track_stock": {0}}
+	columns := listtest.Items.Columns
+	values := map[string]string{"workspace_id": listtest.ID(1), "id": listtest.ID(2), "active": "t", "created_at": "2020-01-01 00:00:00+00", "name": "a",
+		"type": "GOODS", "track_stock": "f", "taxable": "t", "cost_price": "0", "avg_cost": "0", "selling_price": "0", "stock_on_hand": "0", "usage_30": "0"}
 	relation = message('R', itemsOID, "public", "items", byte('d'), uint16(len(columns)))
 	update = message('U', itemsOID, byte('N'), uint16(len(columns)))
 	for _, c := range columns {
@@ -228,9 +243,10 @@ func itemMessages(key ...string) (relation, update []byte) {
 		if slices.Contains(key, c.Name) {
 			flags = 1
 		}
-		relation = append(relation, message(flags, c.Name, c.Kind.OID(), uint32(0))...)
-		if value, ok := values[c.Name]; ok {
-			update = append(update, message('b', uint32(len(value)), value)...)
+		relation = append(relation, message(flags, c.Name, c.OID, uint32(0))...)
+		value, ok := values[c.Name]
+		if ok {
+			update = append(update, text(value)...)
 		} else {
 			update = append(update, 'n')
 		}
@@ -240,8 +256,7 @@ func itemMessages(key ...string) (relation, update []byte) {
 
 func namedOf(t *testing.T, messages ...[]byte) string {
 	t.Helper()
-	d := newDecoder()
-	d.setCatalog(map[uint32]lists.Collection{itemsOID: lists.Items})
+	d := decoderOf(map[uint32]*list.List{itemsOID: listtest.Items})
 	for _, m := range messages {
 		done, err := d.next(m)
 		if err != nil {
@@ -300,15 +315,32 @@ func TestWidenKnowsEveryTransactionNearby(t *testing.T) {
 	}
 }
 
+// nameOf is the name of a list; nil = the keys.
+func nameOf(l *list.List) string {
+	if l == nil {
+		return "keys"
+	}
+	return l.Name
+}
+
+// short is n for listtest.ID(n), and else the text.
+func short(text string) string {
+	end, found := strings.CutPrefix(text, "00000000-0000-0000-0000-")
+	n, err := strconv.ParseUint(end, 16, 64)
+	if !found || err != nil {
+		return text
+	}
+	return strconv.FormatUint(n, 10)
+}
+
 // touched writes a change as "items:1 contacts:2 whole:keys".
 func touched(c changefeed.Change) string {
-	names := []string{"items", "contacts", "keys"}
 	var parts []string
-	for _, p := range c.Lists {
-		if p.OfAll() {
-			parts = append(parts, "whole:"+names[p.Collection])
+	for _, p := range c.Touched {
+		if p.All {
+			parts = append(parts, "whole:"+nameOf(p.List))
 		} else {
-			parts = append(parts, fmt.Sprintf("%s:%d", names[p.Collection], p.Workspace[15]))
+			parts = append(parts, nameOf(p.List)+":"+short(p.Tenant))
 		}
 	}
 	slices.Sort(parts)
@@ -318,60 +350,66 @@ func touched(c changefeed.Change) string {
 const all = "whole:contacts whole:items whole:keys"
 
 // named writes a change as "items:1[5 goods tracked low @1.5s, 6 gone] contacts:2[any]":
-// the rows' ids and flags, and when they were created, since 2020.
+// the rows' keys, their values of filters, and where they stand in the first order; of instants since 2020.
 func named(c changefeed.Change) string {
-	flags := []string{"", "", "tracked", "low", "goods", "service", "customer", "supplier"}
 	var all []string
-	for i, l := range c.Lists {
-		if l.OfAll() {
-			all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]}))
+	for i, p := range c.Touched {
+		table := touched(changefeed.Change{Touched: c.Touched[i : i+1]})
+		if p.All {
+			all = append(all, table)
 			continue
 		}
 		texts := []string{"any"}
-		if l.Rows != nil {
+		if p.Rows != nil {
 			texts = nil
 		}
-		for _, r := range l.Rows {
-			text := fmt.Sprint(r.ID[15])
-			switch r.State {
-			case lists.PlaceUnknown:
-				text += " unnamed"
-			case lists.Gone:
-				text += " gone"
-			}
-			for n, f := range flags {
-				if r.Flags&(1<<n) != 0 {
-					text += " " + f
-				}
-			}
-			if r.State != lists.Gone {
-				text += " @" + time.UnixMicro(r.CreatedAt).Sub(since).String()
-			}
-			switch {
-			case r.State == lists.Known || r.State == lists.Gone:
-			case r.Size() > len(r.NameKey()):
-				text += " partial"
-			default:
-				text += " text unknown"
-			}
-			texts = append(texts, text)
+		for _, r := range p.Rows {
+			texts = append(texts, describeRow(p.List, &r))
 		}
 		slices.Sort(texts)
-		all = append(all, touched(changefeed.Change{Lists: c.Lists[i : i+1]})+"["+strings.Join(texts, ", ")+"]")
+		all = append(all, table+"["+strings.Join(texts, ", ")+"]")
 	}
 	slices.Sort(all)
 	return strings.Join(all, " ")
 }
 
-var since = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-
-// number is a UUID that sorts as n does.
-func number(n int) uuid.UUID {
-	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
+func describeRow(l *list.List, r *list.Row) string {
+	s := short(l.KeyText(r.Key()))
+	if r.State == list.Gone {
+		return s + " gone"
+	}
+	if r.State == list.PlaceUnknown {
+		s += " unplaced"
+	}
+	for _, f := range l.Filters {
+		for _, v := range f.Values {
+			if r.Match&v.Bit != 0 {
+				s += " " + v.Name
+			}
+		}
+	}
+	if l.HasPosition(r, 0) {
+		place, _, _ := l.ParsePosition(0, l.Position(r, 0))
+		at, err := time.Parse("2006-01-02 15:04:05.999999-07", place)
+		if err == nil {
+			place = at.Sub(since).String()
+		}
+		s += " @" + place
+	}
+	switch {
+	case r.State == list.Known:
+	case r.TextSize() > 0:
+		s += " partial"
+	default:
+		s += " text unknown"
+	}
+	return s
 }
 
+var since = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // For the tests of the package from outside, too.
-var Touched, Named, Number, Since = touched, named, number, since
+var Touched, Named, Since = touched, named, since
 
 const All, WALLevelSQL = all, walLevelSQL
 

@@ -12,9 +12,9 @@
 // heartbeat carries such a snapshot, and proves that everything visible when it
 // was taken has been published before the heartbeat.
 //
-// A change names the lists that it touches and, for each list, the rows: the id, and the
-// values of the last version that filters and orders compare. If these are not known for
-// certain, it names no rows of the list: any of them may have changed. To name too much
+// A change names whose rows it touches, in each list of a relation, and the rows: their keys, places in orders,
+// values of filters and texts, as the transaction left them. If these are not known for
+// certain, it names no rows: any of them may have changed. To name too much
 // is safe. To name too little is not, because pages that no named row concerns are kept.
 //
 // # A change is published: at most 9 files
@@ -22,8 +22,8 @@
 // On the node that holds the slot:
 //
 //	origin/follower/term.go origin/follower/follower.go origin/follower/decode.go
-//	internal/lists/render.go internal/lists/fold.go internal/changefeed/entry.go
-//	internal/lists/row.go internal/changefeed/redis.go internal/fleet/fleet.go
+//	origin/follower/relation.go internal/list/row.go internal/list/value.go
+//	internal/changefeed/entry.go internal/changefeed/codec.go internal/changefeed/redis.go
 package follower
 
 import (
@@ -36,6 +36,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 	"listedge/origin/postgres"
 )
 
@@ -63,6 +64,7 @@ var ErrIncapable = errors.New("changes cannot be followed")
 // Options of a Follower.
 type Options struct {
 	DatabaseURL string
+	Lists       *list.Set // whose changes are followed, and those of the keys
 	Log         changefeed.Log
 	Followed    *fleet.Followed      // receives what is followed; its region has its own slot
 	LogKept     time.Duration        // how long the log keeps entries
@@ -148,7 +150,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 			f.options.Logger.Warn("the slot exceeded max_slot_wal_keep_size: making a new one", "slot", p.slotName)
 			err = p.dropSlot(ctx)
 		case !s.exists:
-			err = p.checkPrerequisites(ctx)
+			err = p.checkPrerequisites(ctx, f.options.Lists)
 			if err == nil {
 				slow := time.AfterFunc(createSlow, func() {
 					f.options.Logger.Warn("the new slot waits for the end of write transactions that have been open for long")
@@ -196,16 +198,16 @@ func (f *Follower) waitPoll(ctx context.Context) error {
 // follow takes the slot and begins a term. A slot that may not send all changes
 // is dropped: a new one begins a new epoch.
 func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
-	v, err := readView(ctx, p, "") // before the check, so that later changes of the catalog are noticed
+	v, err := readView(ctx, p, followedOf(f.options.Lists), "") // before the check, so that later changes of the catalog are noticed
 	if err != nil {
 		return err
 	}
-	if err := p.checkPrerequisites(ctx); errors.Is(err, errIncomplete) {
+	if err := p.checkPrerequisites(ctx, f.options.Lists); errors.Is(err, errIncomplete) {
 		return errors.Join(err, p.dropSlot(ctx))
 	} else if err != nil {
 		return err
 	}
-	t := term{Follower: f, primary: p, decoder: newDecoder()}
+	t := term{Follower: f, primary: p, tables: followedOf(f.options.Lists), decoder: newDecoder(f.options.Lists)}
 	t.setCatalog(v)
 	t.nameRows()
 	present, err := call(ctx, f.options.Log.Epoch) // a node without the log leaves the slot to others
@@ -230,7 +232,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if postgres.Code(err) == undefinedObject {
 		// A change was written while the publication was missing. In the WAL that
 		// the slot has to decode it is missing for ever.
-		if defect := p.checkPrerequisites(ctx); defect != nil {
+		if defect := p.checkPrerequisites(ctx, f.options.Lists); defect != nil {
 			err = defect
 		}
 	} else if !errors.Is(err, errPublicationChanged) && !errors.Is(err, errIncomplete) {

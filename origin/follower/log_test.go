@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/list/listtest"
 )
 
 // faultyLog is a log that a test makes fail.
@@ -92,14 +93,15 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	expect := func(from, to int) {
 		t.Helper()
 		for n := from; n < to; n++ {
-			if c := w.change(); len(c.Lists) != 1 || c.Lists[0].Workspace != number(n) {
+			c := w.change()
+			if len(c.Touched) != 1 || c.Touched[0].Tenant != listtest.ID(n) {
 				t.Fatalf("change %d: %+v", n, c)
 			}
 		}
 	}
 	const few, all = 9, 300
 	insert := func(n int) {
-		w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", number(n))
+		w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", listtest.ID(n))
 	}
 	for n := range few {
 		insert(n)
@@ -112,7 +114,8 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	}
 	f = w.followWith(w.url, doubtful, silent)
 	w.awaitFollowingFrom(f)
-	again := int(w.change().Lists[0].Workspace[15]) // the first that was not confirmed yet
+	var again int // the first that was not confirmed yet
+	must2(fmt.Sscanf(touched(w.change()), "items:%d", &again))
 	if again > few {
 		t.Fatalf("begins with %d", again)
 	}
@@ -157,7 +160,7 @@ func TestFastCommitsAreAppendedTogether(t *testing.T) {
 	w.exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 1..%d LOOP
 	INSERT INTO items (workspace_id, name) VALUES ('%s', 'x');
 	COMMIT;
-END LOOP; END $$`, commits, number(1)))
+END LOOP; END $$`, commits, listtest.ID(1)))
 	published, appends := 0, 0 // of changes
 	log := &faultyLog{Log: w.log}
 	log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
@@ -243,7 +246,7 @@ func (l *writingLog) Append(ctx context.Context, epoch string, entries ...change
 	l.rows = append(l.rows, entries[0].Position)
 	row := len(l.rows)
 	l.mu.Unlock()
-	if _, err := l.writer.Exec(ctx, "INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", number(row)); err != nil {
+	if _, err := l.writer.Exec(ctx, "INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", listtest.ID(row)); err != nil {
 		return err
 	}
 	return l.Log.Append(ctx, epoch, entries...)

@@ -12,6 +12,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
@@ -27,7 +28,7 @@ var shared = postgrestest.Shared{
 
 func TestMain(m *testing.M) { shared.Main(m) }
 
-var touched, named, number, since = follower.Touched, follower.Named, follower.Number, follower.Since
+var touched, named, since = follower.Touched, follower.Named, follower.Since
 
 const all = follower.All
 
@@ -49,6 +50,7 @@ type world struct {
 	url      string
 	db       *pgx.Conn
 	log      changefeed.Log
+	lists    *list.Set
 	logged   testLog // the messages of its followers
 
 	epoch   string
@@ -58,7 +60,7 @@ type world struct {
 
 func newWorld(t *testing.T, p *sandbox.Postgres) *world {
 	t.Helper()
-	w := &world{T: t, postgres: p, log: changefeed.NewLocal(), logged: testLog{t}}
+	w := &world{T: t, postgres: p, lists: list.BuiltIn(), log: changefeed.NewLocal(), logged: testLog{t}}
 	if err := postgrestest.Make(w.ctx(), p, postgrestest.Template, admin.MigrateUp); err != nil { // of a server that is the test's own
 		t.Fatal(err)
 	}
@@ -74,6 +76,18 @@ func (w *world) connect() {
 }
 
 var open = postgrestest.Connect
+
+// describe makes followers that start from now on follow the lists of a description.
+func (w *world) describe(yaml string) {
+	w.Helper()
+	d, err := list.Parse("lists.yaml", []byte(yaml))
+	if err == nil {
+		w.lists, err = admin.ResolveLists(w.ctx(), w.url, d)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+}
 
 func (w *world) ctx() context.Context {
 	w.Helper()
@@ -121,7 +135,7 @@ func (w *world) followWith(url string, log changefeed.Log, silence func() time.D
 }
 
 func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration, followed *fleet.Followed) *follower.Follower {
-	return follower.New(follower.Options{DatabaseURL: url, Log: log, Followed: followed, LogKept: time.Minute, Silence: silence,
+	return follower.New(follower.Options{DatabaseURL: url, Lists: w.lists, Log: log, Followed: followed, LogKept: time.Minute, Silence: silence,
 		Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
 }
 

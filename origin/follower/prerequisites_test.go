@@ -9,7 +9,9 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
 	"listedge/origin/follower"
 )
 
@@ -53,24 +55,31 @@ func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 		"an operation of it": {"", "", "ALTER PUBLICATION listedge SET (publish = 'insert')",
 			"ALTER PUBLICATION listedge SET (publish = 'insert, update, delete, truncate')", "truncates"},
 		"the key of it": {"", "", "ALTER TABLE items DROP CONSTRAINT items_pkey CASCADE; ALTER TABLE items ADD PRIMARY KEY (id)",
-			"ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id)", "changed row of items"},
+			"ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id)", "changed row of public.items"},
 		"another identity": {"", "", "ALTER TABLE contacts DROP CONSTRAINT IF EXISTS one; ALTER TABLE contacts ADD CONSTRAINT one UNIQUE (id); " +
-			"ALTER TABLE contacts REPLICA IDENTITY USING INDEX one", "ALTER TABLE contacts REPLICA IDENTITY FULL", "changed row of contacts"},
-		"no identity":         {"", "", "ALTER TABLE contacts REPLICA IDENTITY NOTHING", "ALTER TABLE contacts REPLICA IDENTITY DEFAULT", "changed row of contacts"},
-		"no identity of keys": {"", "", "ALTER TABLE api_keys REPLICA IDENTITY NOTHING", "ALTER TABLE api_keys REPLICA IDENTITY DEFAULT", "changed row of api_keys"},
+			"ALTER TABLE contacts REPLICA IDENTITY USING INDEX one", "ALTER TABLE contacts REPLICA IDENTITY FULL", "changed row of public.contacts"},
+		"no identity": {"", "",
+			"ALTER TABLE contacts REPLICA IDENTITY NOTHING", "ALTER TABLE contacts REPLICA IDENTITY DEFAULT", "changed row of public.contacts"},
+		"no identity of keys": {"", "",
+			"ALTER TABLE api_keys REPLICA IDENTITY NOTHING", "ALTER TABLE api_keys REPLICA IDENTITY DEFAULT", "changed row of public.api_keys"},
 		"an unlogged table": {"", "", "ALTER PUBLICATION listedge DROP TABLE items; ALTER TABLE items SET UNLOGGED",
-			"ALTER TABLE items SET LOGGED; ALTER PUBLICATION listedge ADD TABLE items", "lacks items"},
+			"ALTER TABLE items SET LOGGED; ALTER PUBLICATION listedge ADD TABLE items", "lacks public.items"},
+		"a table of a schema": {before: "CREATE SCHEMA away; DROP PUBLICATION listedge; CREATE PUBLICATION listedge FOR TABLES IN SCHEMA public",
+			breaks: "ALTER TABLE items SET SCHEMA away", mends: "ALTER TABLE away.items SET SCHEMA public", why: "items"},
+		"a view in a table's place": {before: "DROP PUBLICATION listedge; CREATE PUBLICATION listedge FOR ALL TABLES",
+			breaks: "ALTER TABLE items RENAME TO items_old; CREATE VIEW items AS SELECT * FROM items_old",
+			mends:  "DROP VIEW items; ALTER TABLE items_old RENAME TO items", why: "lacks public.items"},
 		"a table": {breaks: "ALTER TABLE items RENAME TO items_old", mends: "ALTER TABLE items_old RENAME TO items", why: "items"},
 		"a table that inherits": {before: "CREATE TABLE child (LIKE items INCLUDING ALL)", breaks: "ALTER TABLE child INHERIT items",
-			mends: "ALTER TABLE child NO INHERIT items", why: "the rows of child, which"},
-		"a new table that inherits": {breaks: "CREATE TABLE child () INHERITS (items)", mends: "DROP TABLE child", why: "the rows of child, which"},
+			mends: "ALTER TABLE child NO INHERIT items", why: "the rows of public.child, which"},
+		"a new table that inherits": {breaks: "CREATE TABLE child () INHERITS (items)", mends: "DROP TABLE child", why: "the rows of public.child, which"},
 		"an unlogged partition of a partition": {before: deep, breaks: "ALTER TABLE deeper SET UNLOGGED", mends: "ALTER TABLE deeper SET LOGGED",
-			why: "lacks the rows of deeper, which"},
+			why: "lacks the rows of public.deeper, which"},
 		"a new unlogged partition": {before: deep, breaks: `CREATE UNLOGGED TABLE "Quick" PARTITION OF deep FOR VALUES WITH (MODULUS 2, REMAINDER 1)`,
-			mends: `DROP TABLE "Quick"`, why: `lacks the rows of "Quick", which`},
+			mends: `DROP TABLE "Quick"`, why: `lacks the rows of public."Quick", which`},
 		"an unlogged table that becomes a partition": {before: deep + `; CREATE UNLOGGED TABLE "quick one" (LIKE items INCLUDING ALL)`,
 			breaks: `ALTER TABLE deep ATTACH PARTITION "quick one" FOR VALUES WITH (MODULUS 2, REMAINDER 1)`,
-			mends:  `ALTER TABLE deep DETACH PARTITION "quick one"`, why: `ALTER TABLE "quick one" SET LOGGED`},
+			mends:  `ALTER TABLE deep DETACH PARTITION "quick one"`, why: `ALTER TABLE public."quick one" SET LOGGED`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,6 +123,32 @@ func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 	}
 }
 
+// What is read of the tables waits for no lock of them, nor of their partitions.
+func TestLockedTablesHoldNoCheckUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(deep)
+	conn := open(t, w.url)
+	must2(conn.Exec(w.ctx(), "SET lock_timeout = 1"))
+	w.exec("BEGIN; LOCK TABLE items, contacts, api_keys IN ACCESS EXCLUSIVE MODE")
+	p, err := follower.ReadPublication(w.ctx(), conn, w.lists)
+	if defect, _ := p.Defect(); err != nil || defect != "" {
+		t.Errorf("%v: %s", err, defect)
+	}
+	if steps, err := admin.MissingOfLists(w.ctx(), conn, w.lists); err != nil || len(steps) == 0 {
+		t.Errorf("%v: %v", err, steps)
+	}
+	text, err := list.Parse("lists.yaml", []byte("lists:\n  items: {key: id, tenant: workspace_id, fields: {id: }, orders: {name: }}\n"))
+	must(err)
+	address, err := url.Parse(w.url)
+	must(err)
+	address.RawQuery = "lock_timeout=1&" + address.RawQuery
+	if _, err := admin.ResolveLists(w.ctx(), address.String(), text); err != nil {
+		t.Error(err)
+	}
+	w.exec("ROLLBACK") // for it new slots wait
+}
+
 // deep divides items into partitions of partitions.
 const deep = partitioned + `ALTER TABLE items DETACH PARTITION items_1;
 	CREATE TABLE deep PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1) PARTITION BY HASH (workspace_id);
@@ -155,7 +190,8 @@ func TestTheLevelThatASlotGets(t *testing.T) {
 		{"logical", "", "logical"}, {"replica", "", "replica"}, {"minimal", "", "minimal"}, // up to 18
 		{"logical", "logical", "logical"}, {"replica", "replica", "logical"}, {"replica", "logical", "logical"}, {"minimal", "minimal", "minimal"},
 	} {
-		w.exec("TRUNCATE played.settings; INSERT INTO played.settings VALUES ('wal_level', '" + c.level + "'), ('effective_wal_level', nullif('" + c.effective + "', ''))")
+		w.exec("TRUNCATE played.settings; INSERT INTO played.settings VALUES ('wal_level', '" + c.level +
+			"'), ('effective_wal_level', nullif('" + c.effective + "', ''))")
 		w.exec("SET search_path = played, pg_catalog")
 		if level := w.text("SELECT " + follower.WALLevelSQL); level != c.want {
 			t.Errorf("%+v: %s", c, level)

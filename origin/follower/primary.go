@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 	"listedge/internal/remedy"
 	"listedge/origin/postgres"
 )
@@ -142,21 +143,21 @@ func closeConn(conn *pgconn.PgConn) {
 }
 
 // checkPrerequisites returns an error if changes cannot be followed here.
-func (p *primary) checkPrerequisites(ctx context.Context) error {
+func (p *primary) checkPrerequisites(ctx context.Context, lists *list.Set) error {
 	if err := p.checkSettings(ctx); err != nil {
 		return err
 	}
-	return p.checkPublication(ctx)
+	return p.checkPublication(ctx, lists)
 }
 
-// Check returns all that a follower lacks to follow changes through the URL; nil = nothing.
-func Check(ctx context.Context, databaseURL string) error {
+// Check returns all that a follower lacks to follow changes of the lists through the URL; nil = nothing.
+func Check(ctx context.Context, databaseURL string, lists *list.Set) error {
 	p, err := connectPrimary(ctx, databaseURL, "")
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	lacking := errors.Join(p.checkSettings(ctx), p.checkPublication(ctx))
+	lacking := errors.Join(p.checkSettings(ctx), p.checkPublication(ctx, lists))
 	sender, err := connectSender(ctx, &p.conn.Config().Config)
 	if err == nil {
 		closeConn(sender)
@@ -222,10 +223,10 @@ var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, Publicati
 // some catalogs by its snapshot and others as they are now, so a partition that is
 // committed meanwhile seems to be missing. Trying again is safe: if the publication was
 // another one in between, published shows that.
-func (p *primary) checkPublication(ctx context.Context) error {
+func (p *primary) checkPublication(ctx context.Context, lists *list.Set) error {
 	var defect, do string
 	for range 3 {
-		publication, err := call(ctx, func(ctx context.Context) (Publication, error) { return ReadPublication(ctx, p.conn) })
+		publication, err := call(ctx, func(ctx context.Context) (Publication, error) { return ReadPublication(ctx, p.conn, lists) })
 		if err != nil {
 			return err
 		}
@@ -302,9 +303,9 @@ func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (create
 	return false, fmt.Errorf("make the slot: %w", err)
 }
 
-// CreateSlot makes the database's slot for a region unless it exists.
+// CreateSlot makes the database's slot for a region unless it exists, to follow changes of the lists.
 // Errors: ErrIncapable.
-func CreateSlot(ctx context.Context, databaseURL, region string) (name string, created bool, err error) {
+func CreateSlot(ctx context.Context, databaseURL, region string, lists *list.Set) (name string, created bool, err error) {
 	p, err := connectPrimary(ctx, databaseURL, region)
 	if err != nil {
 		return "", false, err
@@ -314,7 +315,7 @@ func CreateSlot(ctx context.Context, databaseURL, region string) (name string, c
 	if err != nil || s.exists {
 		return p.slotName, false, err
 	}
-	err = p.checkPrerequisites(ctx)
+	err = p.checkPrerequisites(ctx, lists)
 	if err == nil {
 		created, err = p.createSlot(ctx, createTimeout)
 	}
@@ -387,7 +388,7 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	err = p.sameServer(ctx, sender)
 	if err == nil {
 		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
-			"proto_version '2'", "streaming 'on'", "publication_names '" + PublicationName + "'", "messages 'true'", "binary 'true'"}})
+			"proto_version '2'", "streaming 'on'", "publication_names '" + PublicationName + "'", "messages 'true'"}})
 	}
 	if err != nil {
 		closeConn(sender)
@@ -403,9 +404,14 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 func connectSender(ctx context.Context, config *pgconn.Config) (*pgconn.PgConn, error) {
 	config.RuntimeParams["replication"] = "database"
 	sender, err := pgconn.ConnectConfig(ctx, config)
-	switch code := postgres.Code(err); {
+	code := postgres.Code(err)
+	switch {
 	case err == nil:
-		return sender, nil
+		err = checkTexts(ctx, sender)
+		if err != nil {
+			closeConn(sender)
+		}
+		return sender, err
 	case code == insufficientPrivilege, code == invalidAuthorization:
 		return nil, fmt.Errorf("%w: the user may not replicate (ALTER ROLE … REPLICATION; on RDS and Aurora, GRANT rds_replication TO …): %w", ErrIncapable, err)
 	case code == protocolViolation:
@@ -414,6 +420,24 @@ func connectSender(ctx context.Context, config *pgconn.Config) (*pgconn.PgConn, 
 		return nil, fmt.Errorf("%w: max_connections or max_wal_senders are used up: %w", ErrIncapable, err)
 	}
 	return nil, fmt.Errorf("connect for replication: %w", err)
+}
+
+// textsSQL selects values that each of postgres.TextSettings decides about, and texts is what they are with these.
+const (
+	textsSQL = `SELECT concat_ws(' ', timestamptz '2024-02-01 12:00:00.5+02', 0.1::float8 + 0.2::float8, bytea '\x41', interval '1 day 2 hours')`
+	texts    = `2024-02-01 10:00:00.5+00 0.30000000000000004 \x41 1 day 02:00:00`
+)
+
+// checkTexts returns an error if the server writes values in another form than statements read.
+func checkTexts(ctx context.Context, sender *pgconn.PgConn) error {
+	results, err := sender.Exec(ctx, textsSQL).ReadAll()
+	if err != nil {
+		return fmt.Errorf("check the form of values: %w", err)
+	}
+	if len(results) == 1 && len(results[0].Rows) == 1 && string(results[0].Rows[0][0]) == texts {
+		return nil
+	}
+	return fmt.Errorf("%w: the server does not write values in the form that statements read", ErrIncapable)
 }
 
 // sameServer returns an error if the two connections lead to two servers: a URL may

@@ -169,7 +169,7 @@ func TestASlotIsMadeByOneAndWhole(t *testing.T) {
 	create := func(ctx context.Context) chan result {
 		c := make(chan result, 1)
 		go func() {
-			name, created, err := follower.CreateSlot(ctx, w.url, "")
+			name, created, err := follower.CreateSlot(ctx, w.url, "", w.lists)
 			c <- result{name, created, err}
 		}()
 		return c

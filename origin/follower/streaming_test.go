@@ -95,7 +95,7 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 		if c.want != "" {
 			for i, want := range strings.Split(c.want, ", ") {
 				got := w.change()
-				if slices.ContainsFunc(got.Lists, func(l changefeed.Touched) bool { return l.Rows != nil }) { // rows of subtransactions that aborted were among them
+				if slices.ContainsFunc(got.Touched, func(p changefeed.Touched) bool { return p.Rows != nil }) { // rows of subtransactions that aborted were among them
 					t.Errorf("%s: it names rows: %s", c.name, named(got))
 				}
 				// If a view is read between the commit and its decoding, the transaction touches everything.

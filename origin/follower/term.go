@@ -67,6 +67,7 @@ type term struct {
 	epoch    string
 	timeline string // of the primary: its system and timeline
 	version  string // of the catalog that changes are decoded with
+	tables   followed
 
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
@@ -283,7 +284,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		if done.unlisted && !t.snapshot.Sees(done.change.XID) { // else a term that catches up would keep all of them until its next view
 			t.unlisted = append(t.unlisted, *done)
 		}
-		if c := &done.change; len(c.Lists) > 0 {
+		if c := &done.change; len(c.Touched) > 0 {
 			t.publishChange(*done)
 		}
 		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
@@ -292,7 +293,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 }
 
 // publishChange publishes a commit. While the commit is unsettled, each heartbeat repeats it,
-// and says only which collections it touches: only nodes that have just joined read that, and
+// and says only which lists it touches: only nodes that have just joined read that, and
 // heartbeats stay small. To invalidate too much is safe.
 func (t *term) publishChange(c commit) {
 	published := c.change
@@ -337,14 +338,14 @@ func (u *unsettled) settle(snapshot changefeed.Snapshot) {
 // apply the message, too, at the heartbeat that sees the change.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.acknowledged
-	v, err := readView(ctx, t.primary, t.version)
+	v, err := readView(ctx, t.primary, t.tables, t.version)
 	if err != nil {
 		return err
 	}
 	t.unlisted.settle(v.snapshot)
 	if v.version != t.version {
 		for _, c := range t.unlisted { // each of them may touch anything
-			c.change.Lists = allRows()
+			c.change.Touched = t.decoder.allRows()
 			t.publishChange(c)
 		}
 		if err := t.announceSchemaChange(ctx, v); err != nil {
@@ -353,7 +354,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 		return t.prepareHeartbeat(ctx)
 	}
 	t.pending = &changefeed.Heartbeat{LSN: uint64(v.at), Snapshot: v.text, Timeline: t.timeline, StartedAt: t.primary.server.StartedAt,
-		Catalog: t.version, After: after}
+		Catalog: t.version, Followed: t.options.Lists.Lists, After: after}
 	t.snapshot, t.preparedAt, t.flushed = v.snapshot, time.Now(), false
 	t.update(func() { t.stats.Lag = uint64(max(v.at, t.decoded) - t.decoded) })
 	return nil
@@ -374,7 +375,7 @@ func (t *term) announceSchemaChange(ctx context.Context, v view) error {
 
 func (t *term) setCatalog(v view) {
 	t.version = v.version
-	t.decoder.setCatalog(v.collections)
+	t.decoder.setCatalog(v.catalog)
 }
 
 // flush makes the primary flush its WAL, because the walsender sends only flushed
@@ -484,7 +485,7 @@ func (t *term) upkeep(ctx context.Context) error {
 // the same run of the server and the same publication.
 func (t *term) checkPrerequisites(ctx context.Context) error {
 	checkpointer, published := t.primary.checkpointerStart, t.primary.published
-	if err := t.primary.checkPrerequisites(ctx); err != nil {
+	if err := t.primary.checkPrerequisites(ctx, t.options.Lists); err != nil {
 		return err
 	}
 	if t.primary.checkpointerStart != checkpointer || t.primary.published != published {
@@ -494,12 +495,13 @@ func (t *term) checkPrerequisites(ctx context.Context) error {
 	return nil
 }
 
-// nameRows makes changes name their rows, for the collections whose publication permits
+// nameRows makes changes name their rows, in the lists whose publication permits
 // it. It runs once a second, so a dropped index is noticed up to a second late.
-// Meanwhile a transaction could change two rows of the same id.
+// Meanwhile a transaction could change two rows of the same key.
 func (t *term) nameRows() {
-	unnamed := t.primary.publication.rowsUnnamed()
-	if reason, remedy := t.primary.publication.RowsUnnamed(); reason != "" && unnamed != t.decoder.rowsUnnamed {
+	unnamed := t.primary.publication.unnamed()
+	reason, remedy := t.primary.publication.RowsUnnamed()
+	if reason != "" && !slices.Equal(unnamed, t.decoder.rowsUnnamed) {
 		t.options.Logger.Warn("the publication "+reason, "do", remedy)
 	}
 	t.decoder.rowsUnnamed = unnamed
@@ -509,7 +511,7 @@ func (t *term) nameRows() {
 // With requestReply the walsender answers with its position.
 func (t *term) reply(requestReply bool) error {
 	t.replied = time.Now()
-	t.confirmed = max(t.confirmed, t.history.confirmable(t.replied, t.unsettled))
+	t.confirmed = max(t.confirmed, t.history.confirmable(t.replied, t.unsettled, t.unlisted))
 	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), t.sender, pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: max(t.decoded, t.confirmed), WALFlushPosition: t.confirmed, WALApplyPosition: t.confirmed, ReplyRequested: requestReply,
 	})
@@ -580,16 +582,19 @@ func (h *history) trim(kept time.Duration) (before changefeed.Position, ok bool)
 
 // confirmable returns up to which LSN the slot may release WAL. Everything before that LSN was
 // published more than confirmAfter ago. And every change before it is visible to a snapshot:
-// the WAL of an unsettled change is retained.
-func (h history) confirmable(now time.Time, u unsettled) (to pglogrepl.LSN) {
+// the WAL of an unsettled change is retained. So is that of a change that no list shows: the next follower
+// may have other lists.
+func (h history) confirmable(now time.Time, retained ...unsettled) (to pglogrepl.LSN) {
 	for _, m := range slices.Backward(h) {
 		if now.Sub(m.at) > confirmAfter {
 			to = m.lsn
 			break
 		}
 	}
-	if len(u) > 0 {
-		to = min(to, u[0].start)
+	for _, u := range retained {
+		if len(u) > 0 {
+			to = min(to, u[0].start)
+		}
 	}
 	return to
 }

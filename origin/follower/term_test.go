@@ -9,21 +9,22 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 )
 
 // Each heartbeat repeats an unsettled change, and says only which collections it touches: it is
 // sent thirty times a second, and only nodes that have just joined read that.
 func TestHeartbeatsStaySmall(t *testing.T) {
 	term := term{Follower: New(Options{})}
-	rows := []lists.Row{*(&lists.Row{ID: number(2)}).SetTexts("x", "")}
-	term.publishChange(commit{change: changefeed.Change{XID: 7, LSN: 9, CommittedAt: 1, Lists: []changefeed.Touched{changefeed.AllRowsOf(lists.Keys),
-		{List: changefeed.List{Workspace: number(1), Collection: lists.Items}, Rows: rows}}}})
-	if c := term.waiting[0].Change; len(c.Lists) != 2 || len(c.Lists[1].Rows) != 1 {
-		t.Errorf("published: %+v", c)
+	term.publishChange(commit{change: changefeed.Change{XID: 7, LSN: 9, CommittedAt: 1, Touched: []changefeed.Touched{changefeed.AllRowsOf(nil),
+		{Table: changefeed.Table{List: listtest.Items, Tenant: listtest.ID(1)}, Rows: []list.Row{listtest.Item(2)}}}}})
+	published := term.waiting[0].Change
+	if len(published.Touched) != 2 || len(published.Touched[1].Rows) != 1 {
+		t.Errorf("published: %+v", published)
 	}
 	c := term.unsettled[0].change
-	if is := touched(c); c.XID != 7 || c.LSN != 9 || is != "whole:items whole:keys" || c.CommittedAt != 0 {
+	if text := touched(c); c.XID != 7 || c.LSN != 9 || text != "whole:items whole:keys" || c.CommittedAt != 0 {
 		t.Errorf("in a heartbeat: %+v", c)
 	}
 }
@@ -31,7 +32,8 @@ func TestHeartbeatsStaySmall(t *testing.T) {
 // Changes that are published while a heartbeat waits are no reason to name a later entry.
 func TestAHeartbeatComesAfterWhatWasThereBeforeItsSnapshot(t *testing.T) {
 	log, before := changefeed.NewLocal(), changefeed.Position{Term: 5, N: 3}
-	term := term{Follower: New(Options{Log: log}), epoch: "e", last: before, acknowledged: before, pending: &changefeed.Heartbeat{After: before}}
+	term := term{Follower: New(Options{Log: log, Lists: list.BuiltIn()}), epoch: "e",
+		last: before, acknowledged: before, pending: &changefeed.Heartbeat{After: before}}
 	term.enqueue(changefeed.Entry{Change: &changefeed.Change{XID: 7}})
 	must(term.publish(t.Context()))
 	must(term.sendHeartbeat(t.Context()))
@@ -114,6 +116,30 @@ func TestAFloodOfEntriesIsConfirmed(t *testing.T) {
 	}
 }
 
+// The WAL of a commit that is not visible yet is kept for the next follower, also if no list shows its rows: the next one
+// may have other lists.
+func TestTheWALOfUnsettledCommitsIsKept(t *testing.T) {
+	now := time.Now()
+	h := history{{at: now.Add(-10 * time.Second), lsn: 100}}
+	for name, c := range map[string]struct {
+		unsettled, unlisted unsettled
+		want                pglogrepl.LSN
+	}{
+		"of none":                     {nil, nil, 100},
+		"of a list's":                 {unsettled{{start: 50}, {start: 60}}, nil, 50},
+		"of another table's":          {nil, unsettled{{start: 40}}, 40},
+		"of both":                     {unsettled{{start: 50}}, unsettled{{start: 70}}, 50},
+		"of one that came afterwards": {unsettled{{start: 200}}, unsettled{{start: 200}}, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := h.confirmable(now, c.unsettled, c.unlisted)
+			if to != c.want {
+				t.Errorf("up to %d can be confirmed, want %d", to, c.want)
+			}
+		})
+	}
+}
+
 // A candidate polls the slot at once when heartbeats have stopped, and otherwise after
 // idleInterval. It does not wake up much earlier.
 func TestACandidateWaits(t *testing.T) {
@@ -176,9 +202,9 @@ func waitWithHeartbeats(t *testing.T, stopsAfter time.Duration) (waited time.Dur
 // With a publication FOR ALL TABLES most commits are of other tables. A term that catches up
 // decodes any number of them between two views, and the first of these has seen them.
 func TestCommitsThatAViewHasSeenAreNotKept(t *testing.T) {
-	term := term{Follower: New(Options{}), decoder: newDecoder(), snapshot: changefeed.Snapshot{Xmin: 8, Xmax: 8}}
+	term := term{Follower: New(Options{}), decoder: newDecoder(list.BuiltIn()), snapshot: changefeed.Snapshot{Xmin: 8, Xmax: 8}}
 	for want, xid := range []uint32{7, 8} {
-		for _, m := range [][]byte{begin(xid), relation(laterOID, "id"), insert(laterOID, 1), commitAt(100)} {
+		for _, m := range [][]byte{begin(xid), describedAs(laterOID, "id"), insert(laterOID, 1), commitAt(100)} {
 			if err := term.handle(t.Context(), message('w', uint64(1), uint64(1), uint64(0), m)); err != nil {
 				t.Fatal(err)
 			}

@@ -79,8 +79,8 @@ func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
 }
 
 // CommandSettings are the settings of commands and of the follower. jit is off because compiling
-// would take longer than what they ask of the catalog. Behind a pooler times are sent as text.
-var CommandSettings = Settings{"search_path": Schema, "jit": "off", "datestyle": "ISO"}
+// would take longer than what they ask of the catalog.
+var CommandSettings = TextSettings.with(Settings{"search_path": Schema, "jit": "off"})
 
 // prepareConfig sets what all connections have in common. If the URL names several servers,
 // target chooses one of them, unless the URL itself does (target_session_attrs). A single
@@ -159,9 +159,22 @@ func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
 // Settings of sessions, by name.
 type Settings map[string]string
 
+// TextSettings decide what values look like as texts, which is how statements and the log have them. With them a
+// text is exact, and a value has one.
+var TextSettings = Settings{
+	"DateStyle": "ISO", "TimeZone": "UTC", "IntervalStyle": "postgres", "extra_float_digits": "1", "bytea_output": "hex",
+}
+
+// with returns both settings in one.
+func (s Settings) with(more Settings) Settings {
+	all := maps.Clone(s)
+	maps.Copy(all, more)
+	return all
+}
+
 // SessionSettings are the settings that every statement depends on that reads for a node.
 func SessionSettings(timeout time.Duration) Settings {
-	return Settings{
+	return TextSettings.with(Settings{
 		"search_path":                   Schema,
 		"row_security":                  "off", // an error, where rows would silently be left out
 		"gin_fuzzy_search_limit":        "0",   // a search would silently leave rows out, too
@@ -173,9 +186,10 @@ func SessionSettings(timeout time.Duration) Settings {
 		"plan_cache_mode":                 "force_generic_plan",
 		"enable_seqscan":                  "off",
 		"enable_sort":                     "off",
+		"enable_incremental_sort":         "off",
 		"jit":                             "off",
 		"max_parallel_workers_per_gather": "0",
-	}
+	})
 }
 
 // settingsKey is the key of localSettings in the CustomData of a connection through a pooler.

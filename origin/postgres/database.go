@@ -272,14 +272,19 @@ func (p *Primary) resetPool() {
 	}
 }
 
-// ErrNoneLeft: the server gives this node no further connection, and those that it has are in use.
-// It says nothing bad of the server, which answers on them.
+// ErrNoneLeft: the server gives this node no further connection, and those that it has are in use,
+// or many ask at once. It says nothing bad of the server.
 var ErrNoneLeft = fmt.Errorf("%w: the server gives no more connections", ErrOverloaded)
 
-// Acquire takes a connection. Errors: ErrNoneLeft, if another one will be free soon.
-func Acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+// crowdedTries is how often a node that has no connection asks a full server for one before that is
+// an outage: when many connect at once, those that it refuses count until they have gone.
+const crowdedTries = 10
+
+// Acquire takes a connection for one that was refused it so often. Errors: ErrNoneLeft, if one may
+// be free soon.
+func Acquire(ctx context.Context, pool *pgxpool.Pool, refused int) (*pgxpool.Conn, error) {
 	conn, err := pool.Acquire(ctx)
-	if isRefusedAsTooMany(err) && pool.Stat().TotalConns() > 0 {
+	if isRefusedAsTooMany(err) && (pool.Stat().TotalConns() > 0 || refused+1 < crowdedTries) {
 		err = fmt.Errorf("%w: %w", ErrNoneLeft, err)
 	}
 	return conn, err
@@ -302,8 +307,8 @@ const RetryPause = 10 * time.Millisecond
 // further one. It asks again and again, because a pool does not say when one becomes free; so
 // few at a time may use it. Queries of pages wait in their queue.
 func AcquireWaiting(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
-	for {
-		conn, err := Acquire(ctx, pool)
+	for refused := 0; ; refused++ {
+		conn, err := Acquire(ctx, pool, refused)
 		if !errors.Is(err, ErrNoneLeft) {
 			return conn, err
 		}
@@ -401,7 +406,7 @@ func NewBreaker(cooldown time.Duration) Breaker {
 		Timeout:      cooldown,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
 		IsSuccessful: func(err error) bool { return !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrWrongServer) },
-		IsExcluded:   func(err error) bool { return errors.Is(err, ErrCanceled) },
+		IsExcluded:   func(err error) bool { return errors.Is(err, ErrCanceled) || errors.Is(err, ErrNoneLeft) },
 	})}
 }
 

@@ -57,7 +57,7 @@ func Classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	case server.Code == "42501": // insufficient_privilege
 		return fmt.Errorf("%w: %w", ErrNotAllowed, err)
-	case server.Code == "42P01", server.Code == "42703": // undefined_table, undefined_column
+	case server.Code == "42P01", server.Code == "42703", server.Code == "0A000": // undefined_table, undefined_column; altered again since it was prepared
 		return fmt.Errorf("%w: %w", ErrSchema, err)
 	case server.Code == "25001": // active_sql_transaction: Settings.Local
 		return fmt.Errorf("behind a connection pooler this role needs default_transaction_isolation = 'read committed': %w", err)

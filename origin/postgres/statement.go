@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,19 +16,18 @@ import (
 // and closes the connection.
 const maxMessage = 4 << 20
 
-// Statement is a query whose rows are read as the server sends them, in the binary format: a text
-// is the same in both.
+// Statement is a query whose rows are read as the server sends them: all values are texts, as the settings of the
+// connection have them (TextSettings). So are the arguments; nil is NULL.
 type Statement struct {
-	Name       string // under which a connection prepares it
-	SQL        string
-	Parameters []uint32 // OIDs of their types; the arguments are sent in the binary format
-	Columns    []Column
+	Name    string // under which a connection prepares it
+	SQL     string // casts its parameters where Postgres could not tell their types
+	Columns []Column
 }
 
 // Column is what a statement's column must be.
 type Column struct {
 	Name string // for errors
-	Type uint32 // OID
+	Type uint32 // OID; of a domain, that of its base type
 }
 
 // check returns ErrSchema if the server's columns are not the statement's.
@@ -40,28 +37,20 @@ func (q *Statement) check(fields []pgconn.FieldDescription) error {
 	}
 	for i, want := range q.Columns {
 		is := fields[i].DataTypeOID
-		if is != want.Type && !(is == pgtype.VarcharOID && want.Type == pgtype.TextOID) { // both are sent alike
-			return fmt.Errorf("%w: %s: type %s instead of %s", ErrSchema, want.Name, typeNames(is), typeNames(want.Type))
+		if is != want.Type && !(is == pgtype.VarcharOID && want.Type == pgtype.TextOID) { // both compare alike
+			return fmt.Errorf("%w: %s: type %s instead of %s", ErrSchema, want.Name, typeName(is), typeName(want.Type))
 		}
 	}
 	return nil
 }
 
-// typeNames returns the names of built-in types.
-func typeNames(oids ...uint32) string {
-	var names []string
-	known := pgtype.NewMap()
-	for _, oid := range oids {
-		if t, ok := known.TypeForOID(oid); ok {
-			names = append(names, t.Name)
-		} else {
-			names = append(names, "another")
-		}
+// typeName returns the name of a built-in type.
+func typeName(oid uint32) string {
+	if t, ok := pgtype.NewMap().TypeForOID(oid); ok {
+		return t.Name
 	}
-	return strings.Join(names, ", ")
+	return fmt.Sprintf("with the OID %d", oid)
 }
-
-var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
 // Query runs the statement and calls row for each row of the answer. The values of a row are
 // valid until row returns; nil is NULL. An error of row, or of the server, leaves the connection
@@ -86,19 +75,16 @@ func (q *Statement) Query(ctx context.Context, conn *pgx.Conn, arguments [][]byt
 }
 
 // queryPrepared prepares the statement if that has not been done, and runs it. It returns
-// ErrSchema if the types of the arguments or the columns are not the expected ones.
+// ErrSchema if the columns are not the expected ones.
 func (q *Statement) queryPrepared(ctx context.Context, conn *pgx.Conn, arguments [][]byte, row func([][]byte) error) error {
 	prepared, err := conn.Prepare(ctx, q.Name, q.SQL)
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(prepared.ParamOIDs, q.Parameters) {
-		return fmt.Errorf("%w: arguments of the types %s instead of %s", ErrSchema, typeNames(prepared.ParamOIDs...), typeNames(q.Parameters...))
-	}
 	if err := q.check(prepared.Fields); err != nil {
 		return err
 	}
-	result := conn.PgConn().ExecStatement(ctx, prepared, arguments, binaryFormat, binaryFormat)
+	result := conn.PgConn().ExecStatement(ctx, prepared, arguments, nil, nil)
 	for result.NextRow() {
 		if err == nil {
 			err = row(result.Values())
@@ -114,7 +100,7 @@ func (q *Statement) queryPrepared(ctx context.Context, conn *pgx.Conn, arguments
 func (q *Statement) queryPooled(ctx context.Context, conn *pgconn.PgConn, arguments [][]byte, row func([][]byte) error) (err error) {
 	batch := &pgconn.Batch{}
 	batch.ExecParams(localSettings(conn), nil, nil, nil, nil)
-	batch.ExecParams(q.SQL, arguments, q.Parameters, binaryFormat, binaryFormat)
+	batch.ExecParams(q.SQL, arguments, nil, nil, nil)
 	results := conn.ExecBatch(ctx, batch)
 	for n := 0; results.NextResult(); n++ {
 		result := results.ResultReader()

@@ -55,9 +55,9 @@ func sums(t *testing.T, url, sql string) string {
 
 const (
 	hoursSQL = `SELECT string_agg(concat_ws(' ', extract(hour FROM hour AT TIME ZONE 'UTC'), get_byte(uuid_send(key_id), 1), requests, refused,
-		not_modified, bypassed, bytes, queries), ', ' ORDER BY hour, key_id) FROM key_usage`
+		not_modified, bypassed, bytes, queries), ', ' ORDER BY hour, key_id) FROM listedge_key_usage`
 	usedSQL = `SELECT string_agg(concat_ws(' ', get_byte(uuid_send(key_id), 1), to_char(last_used_at AT TIME ZONE 'UTC', 'HH24:MI:SS')),
-		', ' ORDER BY key_id) FROM key_last_used`
+		', ' ORDER BY key_id) FROM listedge_key_last_used`
 )
 
 func write(t *testing.T, s *usage.Store, run uuid.UUID, number int64, rows ...*usage.Row) {
@@ -92,7 +92,7 @@ func TestABatchThatStillRunsCountsOnce(t *testing.T) {
 	s, run := openStore(t, url), uuid.New()
 	write(t, s, run, 1, used(key(1, 1), hour, 1))
 	holder := postgrestest.Connect(t, url)
-	postgrestest.ExecOn(t, holder, "BEGIN; UPDATE key_usage SET requests = requests")
+	postgrestest.ExecOn(t, holder, "BEGIN; UPDATE listedge_key_usage SET requests = requests")
 	var writes sync.WaitGroup
 	for range 2 {
 		other := openStore(t, url)
@@ -118,7 +118,7 @@ func TestARowAtItsBoundStaysThere(t *testing.T) {
 	url := shared.New(t)
 	s, run := openStore(t, url), uuid.New()
 	write(t, s, run, 1, used(key(1, 1), hour, 1))
-	postgrestest.Exec(t, url, "UPDATE key_usage SET bytes = 9223372036854775806")
+	postgrestest.Exec(t, url, "UPDATE listedge_key_usage SET bytes = 9223372036854775806")
 	write(t, s, run, 2, used(key(1, 1), hour, 3), used(key(1, 2), hour, 1))
 	if got, want := sums(t, url, hoursSQL), "10 1 4 4 4 4 9223372036854775807 4, 10 2 1 1 1 1 1 1"; got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -144,7 +144,7 @@ func TestTwoNodesAddUp(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got := sums(t, url, "SELECT concat_ws(' ', count(*), sum(requests), min(bytes), max(queries)) FROM key_usage"); got != "500 20000 40 40" {
+	if got := sums(t, url, "SELECT concat_ws(' ', count(*), sum(requests), min(bytes), max(queries)) FROM listedge_key_usage"); got != "500 20000 40 40" {
 		t.Error(got)
 	}
 }
@@ -154,15 +154,15 @@ func TestOldRowsAreRemoved(t *testing.T) {
 	url := shared.New(t)
 	postgrestest.Exec(t, url, `WITH w AS (INSERT INTO workspaces (name) VALUES ('w') RETURNING id)
 		INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) SELECT id, sha256('k'), 'lk_', '{}' FROM w`)
-	postgrestest.Exec(t, url, `INSERT INTO key_usage
+	postgrestest.Exec(t, url, `INSERT INTO listedge_key_usage
 		SELECT gen_random_uuid(), date_trunc('hour', now()) - n * interval '1 hour', gen_random_uuid(), 1, 0, 0, 0, 0, 0 FROM generate_series(0, 35 * 24 + 1499) n`)
-	postgrestest.Exec(t, url, `INSERT INTO key_last_used SELECT id, now() - interval '100 days' FROM api_keys`)
-	postgrestest.Exec(t, url, `INSERT INTO key_last_used VALUES (gen_random_uuid(), now() - interval '100 days'), (gen_random_uuid(), now() - interval '1 day')`)
-	postgrestest.Exec(t, url, `UPDATE usage_writers SET written_at = now() - interval '100 days'`)
-	postgrestest.Exec(t, url, `INSERT INTO usage_writers VALUES (gen_random_uuid(), 1, now() - interval '100 days'), (gen_random_uuid(), 1, now())`)
+	postgrestest.Exec(t, url, `INSERT INTO listedge_key_last_used SELECT id, now() - interval '100 days' FROM api_keys`)
+	postgrestest.Exec(t, url, `INSERT INTO listedge_key_last_used VALUES (gen_random_uuid(), now() - interval '100 days'), (gen_random_uuid(), now() - interval '1 day')`)
+	postgrestest.Exec(t, url, `UPDATE listedge_usage_writers SET written_at = now() - interval '100 days'`)
+	postgrestest.Exec(t, url, `INSERT INTO listedge_usage_writers VALUES (gen_random_uuid(), 1, now() - interval '100 days'), (gen_random_uuid(), 1, now())`)
 	s, run := openStore(t, url), uuid.New()
 	old := func() string {
-		return sums(t, url, "SELECT count(*)::text FROM key_usage WHERE hour < now() - interval '35 days'")
+		return sums(t, url, "SELECT count(*)::text FROM listedge_key_usage WHERE hour < now() - interval '35 days'")
 	}
 	for n, want := range []string{"500", "0"} { // a thousand at once
 		write(t, s, run, int64(n+1), used(key(1, 1), time.Now(), 1))
@@ -171,15 +171,15 @@ func TestOldRowsAreRemoved(t *testing.T) {
 		}
 	}
 	for sql, want := range map[string]string{
-		"SELECT concat(count(*) >= 35 * 24) FROM key_usage":                                                                  "t",
-		"SELECT concat(count(*), ' ', count(*) FILTER (WHERE last_used_at < now() - interval '99 days')) FROM key_last_used": "3 1", // a key that exists
-		"SELECT concat(count(*), ' ', min(batch)) FROM usage_writers":                                                        "3 0",
+		"SELECT concat(count(*) >= 35 * 24) FROM listedge_key_usage":                                                                  "t",
+		"SELECT concat(count(*), ' ', count(*) FILTER (WHERE last_used_at < now() - interval '99 days')) FROM listedge_key_last_used": "3 1", // a key that exists
+		"SELECT concat(count(*), ' ', min(batch)) FROM listedge_usage_writers":                                                        "3 0",
 	} {
 		if got := sums(t, url, sql); got != want {
 			t.Errorf("%s: %s, want %s", sql, got, want)
 		}
 	}
-	postgrestest.Exec(t, url, `INSERT INTO key_usage VALUES (gen_random_uuid(), '2020-01-01Z', gen_random_uuid(), 1, 0, 0, 0, 0, 0)`)
+	postgrestest.Exec(t, url, `INSERT INTO listedge_key_usage VALUES (gen_random_uuid(), '2020-01-01Z', gen_random_uuid(), 1, 0, 0, 0, 0, 0)`)
 	write(t, s, run, 3, used(key(1, 1), time.Now(), 1))
 	if got := old(); got != "1" {
 		t.Errorf("looked again within the hour: %s", got)
