@@ -1,34 +1,76 @@
 package replica_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
-
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 )
 
 const modelRows = 6
 
-var modelTable = changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}
-
-var modelKeys = []replica.Key{
-	{modelTable, lists.ByCreatedAt, 0, ""}, {modelTable, lists.ByName, 0, ""},
-	{modelTable, lists.ByCreatedAt, lists.Goods, ""}, {modelTable, lists.ByName, lists.Goods, ""},
-	{modelTable, lists.ByName, 0, "RED"}, {modelTable, lists.ByCreatedAt, lists.Goods, "RED"},
+// shape is a list that the model is run on. Its rows have values of the model in some columns.
+type shape struct {
+	table   changefeed.Table
+	keys    []replica.Key
+	columns func(v modelValues) []string // of listtest.Row
+	name    []string                     // the column of the name, which an order and the search are by; nil = it is always sent
+	note    []string                     // that of the note; nil = likewise
 }
+
+// modelValues are a row of the model.
+type modelValues struct {
+	row     int
+	at      int // the order by instants
+	name    string
+	version int // no other row has it
+	note    string
+	marked  bool // a filter keeps the row
+}
+
+// row makes a row. without are columns that a change left as they were.
+func (s *shape) row(v modelValues, without ...string) *list.Row {
+	columns := s.columns(v)
+	for _, column := range without {
+		columns = append(columns, column, listtest.Unsent)
+	}
+	row := listtest.Row(s.table.List, columns...)
+	return &row
+}
+
+// key returns the key of a row.
+func (s *shape) key(i int) string { return s.row(modelValues{row: i}).Key() }
+
+// keysOf names lists of a table: by instants and by names, all rows and marked ones, and searches.
+func keysOf(table changefeed.Table, byInstant, byName int, marked uint64) []replica.Key {
+	return []replica.Key{
+		{Table: table, Order: byInstant}, {Table: table, Order: byName},
+		{Table: table, Order: byInstant, Match: marked}, {Table: table, Order: byName, Match: marked},
+		{Table: table, Order: byName, Search: "RED"}, {Table: table, Order: byInstant, Match: marked, Search: "RED"},
+	}
+}
+
+var modelTable = changefeed.Table{List: listtest.Items, Tenant: "1"}
+
+var ofItems = shape{modelTable, keysOf(modelTable, listtest.ByCreatedAt, listtest.ByName, listtest.Goods), func(v modelValues) []string {
+	kind := "SERVICE"
+	if v.marked {
+		kind = "GOODS"
+	}
+	return []string{"id", listtest.ID(v.row), "created_at", listtest.Instant(-v.at), "name", v.name, "sku", fmt.Sprint(v.version),
+		"description", v.note, "type", kind}
+}, []string{"name"}, []string{"description"}}
 
 // transaction has what it changed: rows as they are then, or nil, and as the log says.
 type transaction struct {
 	xid, lsn uint64 // lsn 0 = it is not logged
 	ended    bool
-	rows     map[int]*lists.Row
+	rows     map[int]*list.Row
 	says     says
 	change   *changefeed.Change
 }
@@ -48,70 +90,49 @@ const (
 // describe makes the change as the log has it.
 func (x *transaction) describe(db *database) {
 	if x.says == sayCollection {
-		x.change.Lists = []changefeed.Touched{changefeed.AllRowsOf(lists.Items)}
+		x.change.Touched = []changefeed.Touched{changefeed.AllRowsOf(db.table.List)}
 		return
 	}
-	x.change.Lists = []changefeed.Touched{{List: modelTable}}
+	x.change.Touched = []changefeed.Touched{{Table: db.table}}
 	if x.says == sayAnyRow {
 		return
 	}
 	for i, row := range x.rows {
-		if row == nil {
-			row = &lists.Row{ID: uuid.UUID{byte(i + 1)}, State: lists.Gone}
+		says := list.GoneRow(db.key(i))
+		if row != nil {
+			says = db.described(row, db.before(i), x.says)
 		}
+		x.change.Touched[0].Rows = append(x.change.Touched[0].Rows, says)
+	}
+}
+
+// described returns a row as the log has it.
+func (db *database) described(row, before *list.Row, how says) list.Row {
+	switch v := db.values[row]; {
+	case how == sayChanged && before != nil:
+		var without []string
+		if v.note == db.values[before].note {
+			without = append(without, db.note...)
+		}
+		if v.name == db.values[before].name {
+			without = append(without, db.name...)
+		}
+		return *db.row(v, without...)
+	case how == sayNoText:
 		says := *row
-		switch x.says {
-		case sayChanged:
-			if before := db.before(i); before != nil && row.State != lists.Gone {
-				says = unlike(row, before)
-			}
-		case sayNoText:
-			says.ForgetText()
-		case sayNoName:
-			says.SetTexts("", "").State = max(row.State, lists.PlaceUnknown)
-		}
-		x.change.Lists[0].Rows = append(x.change.Lists[0].Rows, says)
+		says.ForgetText()
+		return says
+	case how == sayNoName:
+		says := *db.row(v, db.name...)
+		says.ForgetText()
+		return says
 	}
-}
-
-// unlike returns a row as the log has it if Postgres does not send what it has in common with the version before.
-func unlike(row, before *lists.Row) lists.Row {
-	now, then := valuesOf(row), valuesOf(before)
-	says, name, description := *row, quoted(now.Name), quoted(now.Description)
-	key := says.NameKey()
-	if now.Description == then.Description {
-		description, says.State = "", lists.TextUnknown
-	}
-	if now.Name == then.Name {
-		name, key, says.State = "", "", lists.PlaceUnknown
-	}
-	text := modelText(name, quoted(now.Sku), description)
-	if says.State != lists.Known {
-		text = "," + text[1:]
-	}
-	return *says.SetTexts(key, text)
-}
-
-type modelValues struct{ Name, Sku, Description string }
-
-func valuesOf(row *lists.Row) (v modelValues) {
-	must(json.Unmarshal([]byte(row.Text()), &v))
-	return v
-}
-
-func modelText(name, sku, description string) string {
-	return fmt.Sprintf(`{"name":%s,"sku":%s,"description":%s}`, name, sku, description)
-}
-
-func quoted(s string) string { return `"` + s + `"` }
-
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
+	return *row
 }
 
 type database struct {
+	shape
+	values            map[*list.Row]modelValues // of all versions that version has made
 	next, latest, wal uint64
 	active            []*transaction
 	logged            []*transaction
@@ -122,7 +143,7 @@ type database struct {
 }
 
 // before returns the version that the row has for who holds its lock; nil = it does not exist.
-func (db *database) before(i int) *lists.Row {
+func (db *database) before(i int) *list.Row {
 	chain := db.chains[i]
 	if len(chain) == 0 {
 		return nil
@@ -132,13 +153,13 @@ func (db *database) before(i int) *lists.Row {
 
 func (db *database) begin() *transaction {
 	db.next++
-	x := &transaction{xid: db.next, rows: map[int]*lists.Row{}, change: &changefeed.Change{XID: db.next}}
+	x := &transaction{xid: db.next, rows: map[int]*list.Row{}, change: &changefeed.Change{XID: db.next}}
 	db.active = append(db.active, x)
 	return x
 }
 
 // write gives the row another version; false = it has to wait for a lock.
-func (db *database) write(x *transaction, i int, row *lists.Row) bool {
+func (db *database) write(x *transaction, i int, row *list.Row) bool {
 	if db.locks[i] != nil && db.locks[i] != x || x.lsn != 0 {
 		return false
 	}
@@ -185,10 +206,10 @@ func (db *database) snapshot() (s changefeed.Snapshot) {
 	return s
 }
 
-// table returns the rows in the versions that are shown.
-func (db *database) table(shows func(x *transaction) bool) (rows []*lists.Row) {
+// shown returns the rows in the versions that are shown.
+func (db *database) shown(shows func(x *transaction) bool) (rows []*list.Row) {
 	for i := range modelRows {
-		var row *lists.Row
+		var row *list.Row
 		chain := db.chains[i]
 		if x := db.locks[i]; x != nil && x.lsn != 0 {
 			chain = append(slices.Clone(chain), x)
@@ -205,34 +226,34 @@ func (db *database) table(shows func(x *transaction) bool) (rows []*lists.Row) {
 	return rows
 }
 
-func (db *database) seenBy(s changefeed.Snapshot) []*lists.Row {
-	return db.table(func(x *transaction) bool { return x.ended && s.Sees(x.xid) })
+func (db *database) seenBy(s changefeed.Snapshot) []*list.Row {
+	return db.shown(func(x *transaction) bool { return x.ended && s.Sees(x.xid) })
 }
 
 // version makes a version of a row that no other is equal to, but for its position. Half of them have the
 // name of the version before.
-func (db *database) version(r *rand.Rand, i int) *lists.Row {
+func (db *database) version(r *rand.Rand, i int) *list.Row {
 	db.versions++
-	name := []string{"a", "b", "b red", "c red"}[r.IntN(4)]
-	if before := db.before(i); before != nil && r.IntN(2) == 0 {
-		name = valuesOf(before).Name
+	v := modelValues{row: i, at: r.IntN(4), name: []string{"a", "b", "b red", "c red"}[r.IntN(4)], version: db.versions, note: []string{"p", "q"}[r.IntN(2)],
+		marked: r.IntN(2) == 0}
+	before := db.before(i)
+	if before != nil && r.IntN(2) == 0 {
+		v.name = db.values[before].name
 	}
-	row := &lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: int64(r.IntN(4))}
-	if r.IntN(2) == 0 {
-		row.Flags = lists.Goods
-	}
-	return row.SetTexts(lists.NameKey(name), modelText(quoted(name), quoted(fmt.Sprint(db.versions)), quoted([]string{"p", "q"}[r.IntN(2)])))
+	row := db.row(v)
+	db.values[row] = v
+	return row
 }
 
 // listOf returns what a statement would.
-func listOf(k *replica.Key, table []*lists.Row) (list []*lists.Row) {
+func (db *database) listOf(k *replica.Key, table []*list.Row) (rows []*list.Row) {
 	for _, row := range table {
-		if row.Flags&k.Filter == k.Filter && strings.Contains(row.NameKey(), k.Search) {
-			list = append(list, row)
+		if row.Match&k.Match == k.Match && strings.Contains(list.Fold(db.values[row].name), k.Search) {
+			rows = append(rows, row)
 		}
 	}
-	slices.SortFunc(list, func(a, b *lists.Row) int {
-		return strings.Compare(string(a.Position(k.Order)), string(b.Position(k.Order)))
+	slices.SortFunc(rows, func(a, b *list.Row) int {
+		return strings.Compare(string(k.Table.List.Position(a, k.Order)), string(k.Table.List.Position(b, k.Order)))
 	})
-	return list
+	return rows
 }

@@ -5,20 +5,19 @@ import (
 	"sort"
 	"strings"
 	"sync/atomic"
-
-	"github.com/google/uuid"
+	"time"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
 // Key names a list.
 type Key struct {
-	Table  changefeed.List
-	Order  lists.Order
-	Filter lists.Flags // all rows of the list have these flags
-	Search string      // folded; empty = none
+	Table  changefeed.Table
+	Order  int    // of the table's list
+	Match  uint64 // all rows of the list have these values of filters
+	Search string // folded; empty = none
 }
 
 // List is a list of which the node has ranges. A page that was cut from it equals the state for
@@ -37,8 +36,15 @@ type List struct {
 // up. It takes no lock.
 func (l *List) Version() uint64 { return l.version.Load() }
 
+// position returns where the row stands in the list, and compare compares that with another position.
+func (k *Key) position(row *list.Row) list.Position { return k.Table.List.Position(row, k.Order) }
+
+func (k *Key) compare(row *list.Row, at list.Position) int {
+	return k.Table.List.Compare(row, k.Order, at)
+}
+
 // find returns the index of the range that has the bound (covered), else of the next one.
-func (l *List) find(at lists.Position) (i int, covered bool) {
+func (l *List) find(at list.Position) (i int, covered bool) {
 	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at })
 	return i, i < len(l.ranges) && l.ranges[i].lo <= at
 }
@@ -55,10 +61,10 @@ type Page struct {
 // the end of the list. A range has the positions from its lower bound to before its upper one.
 
 // listEnd is behind each position.
-var listEnd = lists.Position(strings.Repeat("\xff", 25))
+var listEnd = list.Position(strings.Repeat("\xff", 32))
 
 // behind returns the bound directly behind a position.
-func behind(p lists.Position) lists.Position {
+func behind(p list.Position) list.Position {
 	if p == "" {
 		return ""
 	}
@@ -66,17 +72,17 @@ func behind(p lists.Position) lists.Position {
 }
 
 // isBehind says whether the bound is behind(p).
-func isBehind(bound, p lists.Position) bool {
+func isBehind(bound, p list.Position) bool {
 	return len(bound) == len(p)+1 && bound[len(p)] == 0 && bound[:len(p)] == p
 }
 
 // Range is the rows of a list whose positions are from lo to before hi.
 type Range struct {
 	list   *List
-	lo, hi lists.Position // bounds
-	rows   []*lists.Row   // ascending
-	used   atomic.Bool    // was read since the clock's hand passed
-	index  int            // in clock.ranges
+	lo, hi list.Position // bounds
+	rows   []*list.Row   // ascending
+	used   atomic.Bool   // was read since the clock's hand passed
+	index  int           // in clock.ranges
 }
 
 // Touch notes that a page which ends in the range was served again without Read, so that the
@@ -87,8 +93,8 @@ func (g *Range) Touch() {
 }
 
 // find returns the index of the first row at the bound or behind it.
-func (g *Range) find(at lists.Position) int {
-	return sort.Search(len(g.rows), func(i int) bool { return g.rows[i].Compare(g.list.Order, at) >= 0 })
+func (g *Range) find(at list.Position) int {
+	return sort.Search(len(g.rows), func(i int) bool { return g.list.compare(g.rows[i], at) >= 0 })
 }
 
 func (g *Range) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
@@ -129,59 +135,60 @@ func (c *clock) remove(g *Range) {
 
 // table has the rows that its lists show.
 type table struct {
-	of    changefeed.List
-	rows  map[uuid.UUID]held
+	of    changefeed.Table
+	rows  map[string]held // by key
 	lists map[Key]*List
 }
 
 // held is a version of a row that ranges show. All of them have the same pointer to it, which
 // no other version ever has.
 type held struct {
-	row   *lists.Row
+	row   *list.Row
 	shown int // how many ranges show it, at most one of each list
 }
 
 // rowBytes is what a row of a table takes besides its texts: the Row, and its place in the
 // map (TestMemory).
-const rowBytes = 48 + 72
+const rowBytes = 32 + 72
 
-func rowSize(r *lists.Row) int { return rowBytes + r.Size() }
+func rowSize(r *list.Row) int { return rowBytes + r.Size() }
 
 // stateIn says what is known of a row in the list: Known if it belongs there, Gone if it does not,
 // TextUnknown if it may belong there at its position, and PlaceUnknown if it may anywhere. searchText returns
 // the text that searches compare; known is false if the row does not have it.
-func (k *Key) stateIn(row *lists.Row, searchText func() (text string, known bool)) lists.State {
+func (k *Key) stateIn(row *list.Row, searchText func() (text string, known bool)) list.State {
 	switch {
-	case row.State == lists.Gone || row.Flags&k.Filter != k.Filter:
-		return lists.Gone
-	case !row.HasPosition(k.Order):
-		return lists.PlaceUnknown
-	case row.State != lists.Known:
-		return lists.TextUnknown
+	case row.State == list.Gone || row.Match&k.Match != k.Match:
+		return list.Gone
+	case !k.Table.List.HasPosition(row, k.Order):
+		return list.PlaceUnknown
+	case row.State != list.Known:
+		return list.TextUnknown
 	case k.Search == "":
-		return lists.Known
+		return list.Known
 	}
 	switch text, known := searchText(); {
 	case !known:
-		return lists.TextUnknown
+		return list.TextUnknown
 	case strings.Contains(text, k.Search):
-		return lists.Known
+		return list.Known
 	}
-	return lists.Gone
+	return list.Gone
 }
 
 // positions are where one version of a row stands, in each order.
-type positions [lists.Orders]lists.Position
+type positions [list.MaxOrders]list.Position
 
-func positionsOf(c lists.Collection, row *lists.Row) (p positions) {
-	for _, o := range c.Orders() {
-		p[o] = row.Position(o)
+func positionsOf(l *list.List, row *list.Row) (p positions) {
+	for o := range l.Orders {
+		p[o] = l.Position(row, o)
 	}
 	return p
 }
 
 // state is what is known of the last heartbeat.
 type state struct {
+	epoch     string // of the log
 	position  changefeed.Position
 	snapshot  changefeed.Snapshot
 	end       uint64 // LSN of the heartbeat: each commit whose record lies before it is published
@@ -189,6 +196,7 @@ type state struct {
 	unsettled uint64 // the lowest LSN of a change that is published and not seen; 0 = there is none
 	timeline  string
 	startedAt string
+	followed  []*list.List // the lists whose changes the log has
 }
 
 // isOfOtherServer says whether the read point is neither of this primary nor of a standby of it.
@@ -213,14 +221,26 @@ func (s *state) covers(v *changefeed.ReadPoint) bool {
 
 // Start is the replica's state before rows are read.
 type Start struct {
-	At     changefeed.ReadPoint // the state: a Read returns what a statement with it would, unless a later Begin has another one
-	resets uint64
+	At       changefeed.ReadPoint // the state: a Read returns what a statement with it would, unless a later Begin has another one
+	Epoch    string               // of the log
+	Proven   time.Time            // Proof.Moment of the state, or of the last one before since a Reset; zero = none
+	followed []*list.List
+	resets   uint64
 }
+
+// Follows reports whether the state has all changes of a list. Without a state it has none.
+func (s *Start) Follows(l *list.List) bool { return slices.Contains(s.followed, l) }
+
+// Is reports whether both are the same state.
+func (s *Start) Is(o Start) bool { return s.resets == o.resets && s.At.Began == o.At.Began }
+
+// IsAfterReset reports whether a Reset was between an earlier state and this one.
+func (s *Start) IsAfterReset(earlier Start) bool { return s.resets != earlier.resets }
 
 // Fill is what was read of a list: the rows behind After, up to the last of them.
 type Fill struct {
 	Key
-	After lists.Position
+	After list.Position
 	page.Read
 	Start Start // what Begin returned before the statement was sent, or a copy was asked for
 
@@ -249,18 +269,18 @@ func (f *Fill) sees(c *remembered) bool {
 
 // at brings the fill to the state: the list's rows behind the fill's position, to before
 // until. The fill ends early at a row that may belong there and is not known.
-func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lists.Position, o Outcome) {
+func (f *Fill) at(unseen map[string]*list.Row) (rows []*list.Row, until list.Position, o Outcome) {
 	before := f.After
 	for i := range f.Rows {
 		row := f.Rows[i] // without its neighbours in the fill
-		at := row.Position(f.Order)
+		at := f.position(&row)
 		if at <= before {
 			return nil, until, Inconsistent
 		}
 		before = at
 		switch {
-		case unseen[row.ID] != nil:
-		case row.Flags&f.Filter != f.Filter || row.State != lists.Known:
+		case unseen[row.Key()] != nil:
+		case row.Match&f.Match != f.Match || row.State != list.Known:
 			return nil, until, Inconsistent
 		default:
 			rows = append(rows, &row)
@@ -271,23 +291,24 @@ func (f *Fill) at(unseen map[uuid.UUID]*lists.Row) (rows []*lists.Row, until lis
 		until = behind(before)
 	}
 	for _, row := range unseen {
-		switch f.stateIn(row, func() (string, bool) { return f.Table.Collection.SearchText(row) }) {
-		case lists.PlaceUnknown:
+		switch f.stateIn(row, func() (string, bool) { return f.Table.List.SearchText(row) }) {
+		case list.PlaceUnknown:
 			return nil, until, AnyRow
-		case lists.TextUnknown:
-			if at := row.Position(f.Order); at > f.After {
+		case list.TextUnknown:
+			at := f.position(row)
+			if at > f.After {
 				until = min(until, at)
 			}
-		case lists.Known:
+		case list.Known:
 			own := *row // without its neighbours in the change
 			rows = append(rows, &own)
 		}
 	}
 	if len(unseen) > 0 {
-		rows = slices.DeleteFunc(rows, func(row *lists.Row) bool {
-			return row.Compare(f.Order, behind(f.After)) < 0 || row.Compare(f.Order, until) >= 0
+		rows = slices.DeleteFunc(rows, func(row *list.Row) bool {
+			return f.compare(row, behind(f.After)) < 0 || f.compare(row, until) >= 0
 		})
-		slices.SortFunc(rows, func(a, b *lists.Row) int { return a.Compare(f.Order, b.Position(f.Order)) })
+		slices.SortFunc(rows, func(a, b *list.Row) int { return f.compare(a, f.position(b)) })
 	}
 	return rows, until, Merged
 }
@@ -304,12 +325,35 @@ const (
 	AnyRow               // it lacks a change that may have changed any row
 	Inconsistent         // it differs from the rows that the replica has
 	Dropped              // it waited, and too many others did
+	Unfollowed           // the log does not have the changes of the list
 	Outcomes             // how many there are
 )
 
 // String is the name that metrics use.
 func (o Outcome) String() string {
-	return [...]string{"merged", "parked", "resynced", "wrong-server", "too-old", "any-row", "inconsistent", "dropped"}[o]
+	return [...]string{"merged", "parked", "resynced", "wrong-server", "too-old", "any-row", "inconsistent", "dropped", "unfollowed"}[o]
+}
+
+// Counts are what happened since the start.
+type Counts struct {
+	Rows      uint64           // versions of rows that heartbeats brought
+	Forgotten uint64           // tables given up, because a change did not name its rows
+	Uncovered uint64           // positions and lists given up, because a row's text or name is unknown
+	Evicted   uint64           // ranges and lists given up, because of a budget
+	Fills     [Outcomes]uint64 // by outcome; one that was parked is counted again at the end
+}
+
+// Stats are the numbers of a replica.
+type Stats struct {
+	Counts
+	Tables, Lists, Ranges, Rows int // held
+	Bytes                       int // of rows and ranges
+	Changes, ChangeBytes        int // remembered
+	Parked                      int // fills
+
+	IDs     int // rows of which it is remembered that they have changed
+	IDBytes int
+	Horizon time.Time // who knows all changes since then need not get a list whole, except after one that did not name its rows; zero = nothing is proven
 }
 
 // point is when a change was settled: the heartbeat that showed it, and the change's own LSN.
@@ -343,15 +387,50 @@ func (c *remembered) bytes() int {
 // floor's heartbeat or before, and its LSN is not above the floor's.
 type history struct {
 	queue []*remembered
-	of    map[changefeed.List][]*remembered
+	of    map[changefeed.Table][]*remembered
 	bytes int
 	floor point
 }
 
 func (h *history) add(c *remembered) {
 	h.queue = append(h.queue, c)
-	h.of[c.List] = append(h.of[c.List], c)
+	h.of[c.Table] = append(h.of[c.Table], c)
 	h.bytes += c.bytes()
+}
+
+// unseen returns the rows that have changed between what the fill shows and what the state
+// shows, each in its last version. What a change left as it was is that of the change before. What
+// all of them left is that of the fill, even if it shows some of them already, or else that of the
+// table, which shows the state.
+func (h *history) unseen(f *Fill, t *table) (rows map[string]*list.Row, o Outcome) {
+	for _, table := range [...]changefeed.Table{f.Table, changefeed.AllRowsOf(f.Table.List).Table} {
+		for _, c := range h.of[table] {
+			switch {
+			case f.sees(c):
+				continue
+			case len(c.Rows) == 0:
+				return nil, AnyRow
+			case rows == nil:
+				rows = map[string]*list.Row{}
+			}
+			for i := range c.Rows {
+				row := &c.Rows[i]
+				rows[row.Key()] = row.Complete(rows[row.Key()])
+			}
+		}
+	}
+	for i := range f.Rows {
+		row := rows[f.Rows[i].Key()]
+		if row != nil {
+			rows[row.Key()] = row.Complete(&f.Rows[i])
+		}
+	}
+	if t != nil {
+		for key, row := range rows {
+			rows[key] = row.Complete(t.rows[key].row)
+		}
+	}
+	return rows, Merged
 }
 
 // lacks says whether a read point may miss a change that is forgotten.
@@ -369,10 +448,10 @@ func (h *history) trim(budget int) {
 		h.queue[0], h.queue = nil, h.queue[1:]
 		h.floor = point{c.at, max(h.floor.lsn, c.lsn)}
 		h.bytes -= c.bytes()
-		if of := h.of[c.List]; len(of) > 1 {
-			of[0], h.of[c.List] = nil, of[1:]
+		if of := h.of[c.Table]; len(of) > 1 {
+			of[0], h.of[c.Table] = nil, of[1:]
 		} else {
-			delete(h.of, c.List)
+			delete(h.of, c.Table)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
@@ -36,8 +36,8 @@ type heartbeat struct {
 // view is a page that a node has cut.
 type view struct {
 	replica.Page
-	rows  []*lists.Row
-	after lists.Position
+	rows  []*list.Row
+	after list.Position
 	limit int
 }
 
@@ -75,6 +75,7 @@ type model struct {
 	beats      []heartbeat
 	published  int
 	taken      *changefeed.Beat // a heartbeat that is not published yet
+	follows    bool             // the follower has the list
 	nodes      []*modelNode
 	flights    []*flight
 	statements []*replica.Fill // that were read last
@@ -82,8 +83,8 @@ type model struct {
 	outcomes   *[replica.Outcomes]int
 }
 
-func newModel(r *rand.Rand, nodes int) *model {
-	m := &model{r: r, run: "run", outcomes: new([replica.Outcomes]int)}
+func newModel(of shape, r *rand.Rand, nodes int) *model {
+	m := &model{r: r, database: database{shape: of, values: map[*list.Row]modelValues{}}, follows: true, run: "run", outcomes: new([replica.Outcomes]int)}
 	for range nodes {
 		m.nodes = append(m.nodes, &modelNode{Replica: replica.New(roomy)})
 	}
@@ -92,12 +93,29 @@ func newModel(r *rand.Rand, nodes int) *model {
 
 func (m *model) takeSnapshot() {
 	m.taken = &changefeed.Beat{Snapshot: m.snapshot(), Proof: changefeed.Proof{LSN: m.wal, Timeline: "server", StartedAt: m.run}}
+	if m.follows {
+		m.taken.Followed = []*list.List{m.shape.table.List}
+	}
+}
+
+// changeFollower lets another node follow, which has the list or not. It publishes again what the last heartbeat does
+// not see, since the slot has kept that.
+func (m *model) changeFollower() {
+	m.follows, m.taken = !m.follows, nil
+	for i, x := range m.logged[:m.published] {
+		if len(m.beats) == 0 || !m.beats[len(m.beats)-1].beat.Snapshot.Sees(x.xid) {
+			m.published = i
+			return
+		}
+	}
 }
 
 func (m *model) publish() {
 	h := heartbeat{beat: *m.taken}
 	for _, x := range m.logged[m.published:] {
-		h.changes = append(h.changes, x.change)
+		if m.follows {
+			h.changes = append(h.changes, x.change)
+		}
 	}
 	m.published, m.taken = len(m.logged), nil
 	h.beat.At = changefeed.Position{Term: 1, N: uint64(len(m.beats) + 1)}
@@ -135,13 +153,13 @@ func (m *model) apply(n *modelNode) {
 
 // reset makes a node lose entries of the log.
 func (m *model) reset(n *modelNode) {
-	n.Reset()
+	n.Reset("")
 	n.next += m.r.IntN(len(m.beats) - n.next + 1)
 	n.since, n.synced, n.unsettled = n.next, false, nil
 }
 
 // begin begins a fill of a list.
-func (m *model) begin(n *modelNode, k replica.Key, after lists.Position, from source) *flight {
+func (m *model) begin(n *modelNode, k replica.Key, after list.Position, from source) *flight {
 	start := n.Begin()
 	f := &flight{Fill: &replica.Fill{Key: k, After: after, Start: start, Read: page.Read{At: changefeed.ReadPoint{Began: start.At.Began, LSN: m.replayed}}}, source: from, node: n}
 	m.flights = append(m.flights, f)
@@ -166,7 +184,7 @@ func (m *model) look(f *flight, limit int) {
 // statement reads up to so many rows in the database.
 func (m *model) statement(f *flight, limit int) {
 	f.read = true
-	var table []*lists.Row
+	var table []*list.Row
 	if f.source == primary {
 		f.At.StartedAt, f.At.Snapshot = m.run, m.snapshot()
 		if m.r.IntN(100) == 0 {
@@ -175,17 +193,17 @@ func (m *model) statement(f *flight, limit int) {
 		table = m.seenBy(f.At.Snapshot)
 	} else {
 		f.At.Timeline, f.At.Through = "server", m.replayed
-		table = m.table(func(x *transaction) bool { return x.lsn <= m.replayed })
+		table = m.shown(func(x *transaction) bool { return x.lsn <= m.replayed })
 	}
-	list := listOf(&f.Key, table)
-	for len(list) > 0 && list[0].Position(f.Order) <= f.After {
-		list = list[1:]
+	rows := m.listOf(&f.Key, table)
+	for len(rows) > 0 && positionIn(&f.Key, rows[0]) <= f.After {
+		rows = rows[1:]
 	}
-	f.End = len(list) <= limit
+	f.End = len(rows) <= limit
 	if !f.End {
-		list = list[:limit]
+		rows = rows[:limit]
 	}
-	for _, row := range list {
+	for _, row := range rows {
 		f.Rows = append(f.Rows, *row)
 	}
 	m.statements = append(m.statements[max(0, len(m.statements)-7):], f.Fill)
@@ -211,17 +229,17 @@ func (m *model) merge(f *flight) {
 // check returns what is wrong with a node.
 func (m *model) check(n *modelNode) (err error) {
 	table := m.seenBy(n.snapshot)
-	for k := range modelKeys {
-		k := &modelKeys[k]
-		want := listOf(k, table)
+	for i := range m.keys {
+		k := &m.keys[i]
+		want := m.listOf(k, table)
 		held := false
-		n.Ranges(k, func(lo, hi lists.Position, rows []*lists.Row) {
+		n.Ranges(k, func(lo, hi list.Position, rows []*list.Row) {
 			held = true
-			inside := slices.DeleteFunc(slices.Clone(want), func(row *lists.Row) bool {
-				p := row.Position(k.Order)
+			inside := slices.DeleteFunc(slices.Clone(want), func(row *list.Row) bool {
+				p := positionIn(k, row)
 				return p < lo || p >= hi
 			})
-			if !slices.EqualFunc(inside, rows, func(a, b *lists.Row) bool { return *b == *a }) {
+			if !slices.EqualFunc(inside, rows, func(a, b *list.Row) bool { return *b == *a }) {
 				err = fmt.Errorf("%v from %q to %q: %s, want %s", *k, lo, hi, texts(rows), texts(inside))
 			}
 		})
@@ -231,9 +249,9 @@ func (m *model) check(n *modelNode) (err error) {
 		if !held {
 			continue
 		}
-		after := lists.Position("")
+		after := list.Position("")
 		if len(want) > 0 && m.r.IntN(2) == 0 {
-			after = want[m.r.IntN(len(want))].Position(k.Order)
+			after = positionIn(k, want[m.r.IntN(len(want))])
 		}
 		limit := 1 + m.r.IntN(4)
 		if p, rows, ok := n.Read(nil, k, after, limit, 1<<20); ok {
@@ -246,7 +264,7 @@ func (m *model) check(n *modelNode) (err error) {
 	}
 	for _, v := range n.views {
 		if v.List.Version() == v.Version {
-			if err := v.check(listOf(&v.List.Key, table)); err != nil {
+			if err := v.check(m.listOf(&v.List.Key, table)); err != nil {
 				return fmt.Errorf("a page at version %d: %w", v.Version, err)
 			}
 		}
@@ -256,19 +274,23 @@ func (m *model) check(n *modelNode) (err error) {
 }
 
 // check compares the page with its list.
-func (v *view) check(list []*lists.Row) error {
-	for len(list) > 0 && list[0].Position(v.List.Order) <= v.after {
-		list = list[1:]
+func (v *view) check(want []*list.Row) error {
+	for len(want) > 0 && positionIn(&v.List.Key, want[0]) <= v.after {
+		want = want[1:]
 	}
-	more := len(list) > v.limit
-	list = list[:min(len(list), v.limit)]
-	if more != v.More || !slices.EqualFunc(list, v.rows, func(a, b *lists.Row) bool { return *b == *a }) {
-		return fmt.Errorf("%v after %q: %s, more %t, want %s, %t", v.List.Key, v.after, texts(v.rows), v.More, texts(list), more)
+	more := len(want) > v.limit
+	want = want[:min(len(want), v.limit)]
+	if more != v.More || !slices.EqualFunc(want, v.rows, func(a, b *list.Row) bool { return *b == *a }) {
+		return fmt.Errorf("%v after %q: %s, more %t, want %s, %t", v.List.Key, v.after, texts(v.rows), v.More, texts(want), more)
 	}
 	return nil
 }
 
-func texts(rows []*lists.Row) (all []string) {
+func positionIn(k *replica.Key, row *list.Row) list.Position {
+	return k.Table.List.Position(row, k.Order)
+}
+
+func texts(rows []*list.Row) (all []string) {
 	for _, row := range rows {
 		all = append(all, fmt.Sprintf("%v", row))
 	}

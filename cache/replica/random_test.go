@@ -5,18 +5,22 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"listedge/cache/replica"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 )
 
-// TestModel runs the model at random.
+// TestModel runs the model at random, on lists of all kinds.
 func TestModel(t *testing.T) {
+	for name, of := range shapes {
+		t.Run(name, func(t *testing.T) { testModel(t, of) })
+	}
+}
+
+func testModel(t *testing.T, of shape) {
 	var outcomes [replica.Outcomes]int
 	var counts replica.Counts
 	for seed := range uint64(modelSeeds) {
-		m := seededModel(seed)
+		m := seededModel(of, seed)
 		m.outcomes = &outcomes
 		for step := range 400 {
 			n, what := m.step()
@@ -46,8 +50,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-func seededModel(seed uint64) *model {
-	m := newModel(rand.New(rand.NewPCG(seed, 0)), 2)
+func seededModel(of shape, seed uint64) *model {
+	m := newModel(of, rand.New(rand.NewPCG(seed, 0)), 2)
 	for _, n := range m.nodes {
 		longest := 2 + m.r.IntN(6)
 		n.Replica = replica.New(replica.Budgets{Rows: 1000 << m.r.IntN(5), Changes: 300 << m.r.IntN(6), Parked: 500 << m.r.IntN(5), Lists: 3 + m.r.IntN(4)})
@@ -73,7 +77,7 @@ func (m *model) step() (n *modelNode, what string) {
 		}
 	case k < 24 && len(m.active) > 0:
 		i := m.r.IntN(modelRows)
-		var row *lists.Row
+		var row *list.Row
 		if m.r.IntN(5) > 0 {
 			row = m.version(m.r, i)
 		}
@@ -96,10 +100,10 @@ func (m *model) step() (n *modelNode, what string) {
 		}
 		return nil, ""
 	case k < 82:
-		after := lists.Position("")
-		key := pick(m.r, modelKeys)
+		after := list.Position("")
+		key := pick(m.r, m.keys)
 		if m.r.IntN(2) == 0 {
-			after = m.version(m.r, m.r.IntN(modelRows)).Position(key.Order)
+			after = positionIn(&key, m.version(m.r, m.r.IntN(modelRows)))
 		}
 		m.begin(pick(m.r, m.nodes), key, after, source(m.r.IntN(int(sources))))
 	case k < 90 && len(m.flights) > 0:
@@ -111,7 +115,9 @@ func (m *model) step() (n *modelNode, what string) {
 			m.merge(f)
 			return f.node, fmt.Sprintf("merge %+v", f.Fill)
 		}
-	case k == 99 && m.r.IntN(4) == 0:
+	case k == 99 && m.r.IntN(3) == 0:
+		m.changeFollower()
+	case k == 99 && m.r.IntN(3) == 0:
 		n = pick(m.r, m.nodes)
 		m.reset(n)
 	}
@@ -121,19 +127,15 @@ func (m *model) step() (n *modelNode, what string) {
 // TestEveryInterleaving runs all interleavings of two transactions, two heartbeats and a
 // fill, in which the first transaction commits to either of two rows.
 func TestEveryInterleaving(t *testing.T) {
-	row := func(i int, at int64, text string) *lists.Row {
-		return (&lists.Row{ID: uuid.UUID{byte(i + 1)}, CreatedAt: at, Flags: lists.Goods}).SetTexts("A", `{"name":"a","sku":null,"description":"`+text+`"}`)
-	}
 	for name, second := range map[string]struct {
-		row    int
-		row2   *lists.Row
-		source source
+		row, at int // at < 0 = it is removed
+		source  source
 	}{
-		"another row":                {1, row(1, 3, "y"), primary},
-		"the same row":               {0, row(0, 0, "y"), primary},
-		"the same row, removed":      {0, nil, primary},
-		"another row, on a standby":  {1, row(1, 3, "y"), standby},
-		"the same row, on a standby": {0, row(0, 0, "y"), standby},
+		"another row":                {1, 3, primary},
+		"the same row":               {0, 0, primary},
+		"the same row, removed":      {0, -1, primary},
+		"another row, on a standby":  {1, 3, standby},
+		"the same row, on a standby": {0, 0, standby},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all, run, share := 0, 0, interleavingShare
@@ -161,11 +163,17 @@ func TestEveryInterleaving(t *testing.T) {
 					return
 				}
 				run++
-				m := newModel(rand.New(rand.NewPCG(1, 1)), 1)
+				m := newModel(ofItems, rand.New(rand.NewPCG(1, 1)), 1)
+				row := func(i, at int, text string) *list.Row {
+					v := modelValues{row: i, at: at, name: "a", note: text, marked: true}
+					row := m.row(v)
+					m.values[row] = v
+					return row
+				}
 				n := m.nodes[0]
 				base := m.database.begin()
 				for i := range 3 {
-					m.write(base, i, row(i, int64(i+1), "0"))
+					m.write(base, i, row(i, i+1, "0"))
 				}
 				m.log(base)
 				m.end(base)
@@ -185,13 +193,17 @@ func TestEveryInterleaving(t *testing.T) {
 					case 0:
 						ok = m.advance(x, step, 0, row(0, 4, "x"))
 					case 1:
-						ok = m.advance(y, step, second.row, second.row2)
+						var changed *list.Row
+						if second.at >= 0 {
+							changed = row(second.row, second.at, "y")
+						}
+						ok = m.advance(y, step, second.row, changed)
 					case 2:
 						m.heartbeat(n)
 					case 3:
 						switch step {
 						case 0:
-							f = m.begin(n, modelKeys[0], "", second.source)
+							f = m.begin(n, m.keys[0], "", second.source)
 						case 1:
 							m.statement(f, 2)
 						case 2:
@@ -224,7 +236,7 @@ func TestEveryInterleaving(t *testing.T) {
 }
 
 // advance lets a transaction do its next step; false = it waits for a lock.
-func (m *model) advance(x *transaction, step, i int, row *lists.Row) bool {
+func (m *model) advance(x *transaction, step, i int, row *list.Row) bool {
 	switch step {
 	case 0:
 		return m.write(x, i, row)

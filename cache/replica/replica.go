@@ -2,7 +2,7 @@
 // heartbeats keep equal to what the database shows. It has no I/O, no clock and no
 // goroutine.
 //
-//	table  the rows of one collection in one workspace
+//	table  the rows of a list that one tenant sees
 //	list   those of them that match a filter and a search, in an order
 //	range  a part of a list, between two positions, of which the node has every row
 //	state  the snapshot of the last heartbeat that was applied
@@ -27,21 +27,21 @@
 package replica
 
 import (
+	"math"
 	"slices"
 	"sort"
 	"sync"
 
-	"github.com/google/uuid"
-
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 )
 
 // Budgets bound what a replica holds.
 type Budgets struct {
-	Rows    int // bytes of rows and ranges
+	Rows    int // bytes of rows and ranges, and of IDs
 	Changes int // bytes of changes that are remembered for Merge
 	Parked  int // bytes of fills that wait for a heartbeat
+	IDs     int // bytes of what is remembered for Changes
 	Lists   int // of one table
 
 	Released int // bytes of rows that were let go, but that callers may hold, before Apply says so
@@ -62,8 +62,9 @@ type Replica struct {
 	resets  uint64
 	synced  bool // a heartbeat was applied since the last Reset
 	state   state
-	tables  map[changefeed.List]*table
+	tables  map[changefeed.Table]*table
 	history history
+	changes changes
 	clock   clock
 	counts  Counts
 
@@ -72,33 +73,15 @@ type Replica struct {
 	released    int // bytes of rows since Apply last said so
 }
 
-// Counts are what happened since the start.
-type Counts struct {
-	Rows      uint64           // versions of rows that heartbeats brought
-	Forgotten uint64           // tables given up, because a change did not name its rows
-	Uncovered uint64           // positions and lists given up, because a row's text or name is unknown
-	Evicted   uint64           // ranges and lists given up, because of a budget
-	Fills     [Outcomes]uint64 // by outcome; one that was parked is counted again at the end
-}
-
-// Stats are the numbers of a replica.
-type Stats struct {
-	Counts
-	Tables, Lists, Ranges, Rows int // held
-	Bytes                       int // of rows and ranges
-	Changes, ChangeBytes        int // remembered
-	Parked                      int // fills
-}
-
 // New makes a replica that has no state.
 func New(budget Budgets) *Replica {
 	r := &Replica{budget: budget, longest: 256}
-	r.Reset()
+	r.Reset("")
 	return r
 }
 
-// Reset forgets everything: changes may have been missed.
-func (r *Replica) Reset() {
+// Reset forgets everything: changes may have been missed. The log of an epoch follows.
+func (r *Replica) Reset(epoch string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range r.tables {
@@ -110,9 +93,9 @@ func (r *Replica) Reset() {
 		r.unpark(f, Resynced)
 	}
 	r.resets++
-	r.synced, r.state = false, state{}
-	r.tables, r.clock, r.parked = map[changefeed.List]*table{}, clock{}, nil // unpark has made parkedBytes 0
-	r.history = history{of: map[changefeed.List][]*remembered{}}
+	r.synced, r.state, r.changes = false, state{epoch: epoch}, newChanges(r.budget.IDs)
+	r.tables, r.clock, r.parked = map[changefeed.Table]*table{}, clock{}, nil // unpark has made parkedBytes 0
+	r.history = history{of: map[changefeed.Table][]*remembered{}}
 }
 
 // Apply moves the state to a heartbeat. The first one after a Reset makes the first state:
@@ -121,6 +104,7 @@ func (r *Replica) Reset() {
 func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.changes.begin(b.At, b.Moment)
 	if !r.synced {
 		r.synced = true
 		r.history.floor = point{b.At, b.LSN}
@@ -128,14 +112,17 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 		for _, c := range b.Settled {
 			r.settle(c, point{b.At, c.LSN})
 		}
+		r.follow(b.Followed, point{b.At, b.LSN})
 	}
-	r.state = state{position: b.At, snapshot: b.Snapshot, lsn: r.state.end, end: b.LSN, timeline: b.Timeline, startedAt: b.StartedAt}
+	r.state = state{epoch: r.state.epoch, followed: b.Followed, position: b.At, snapshot: b.Snapshot, lsn: r.state.end, end: b.LSN,
+		timeline: b.Timeline, startedAt: b.StartedAt}
 	for _, c := range b.Unsettled {
 		if r.state.unsettled == 0 || c.LSN < r.state.unsettled {
 			r.state.unsettled = c.LSN
 		}
 	}
 	r.history.trim(r.budget.Changes)
+	r.changes.trim()
 	r.retry()
 	r.evict()
 	released = r.released > r.budget.Released
@@ -147,18 +134,16 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 
 // settle applies a change that the database shows from now on.
 func (r *Replica) settle(c *changefeed.Change, at point) {
-	for _, of := range c.Lists {
-		if of.Collection == lists.Keys {
+	for _, of := range c.Touched {
+		if of.List == nil { // keys
 			continue
 		}
 		r.history.add(&remembered{point: at, xid: c.XID, Touched: of})
-		switch t := r.tables[of.List]; {
-		case of.OfAll():
-			for _, t := range r.tables {
-				if t.of.Collection == of.Collection {
-					r.forget(t)
-				}
-			}
+		r.changes.settle(&of)
+		t := r.tables[of.Table]
+		switch {
+		case of.All:
+			r.forgetList(of.List)
 		case t == nil:
 		case len(of.Rows) == 0:
 			r.forget(t)
@@ -166,6 +151,32 @@ func (r *Replica) settle(c *changefeed.Change, at point) {
 			for i := range of.Rows {
 				r.change(t, &of.Rows[i])
 			}
+		}
+	}
+}
+
+// follow notes which lists the log follows from the heartbeat on. What was read before of a list that it did not
+// follow may lack any change.
+func (r *Replica) follow(followed []*list.List, at point) {
+	for _, l := range r.state.followed {
+		if !slices.Contains(followed, l) {
+			r.forgetList(l)
+		}
+	}
+	for _, l := range followed {
+		if !slices.Contains(r.state.followed, l) {
+			unknown := changefeed.AllRowsOf(l)
+			r.history.add(&remembered{point: at, xid: math.MaxUint64, Touched: unknown})
+			r.changes.settle(&unknown)
+		}
+	}
+}
+
+// forgetList gives up the tables of a list.
+func (r *Replica) forgetList(l *list.List) {
+	for _, t := range r.tables {
+		if t.of.List == l {
+			r.forget(t)
 		}
 	}
 }
@@ -182,33 +193,34 @@ func (r *Replica) forget(t *table) {
 // that the new one belongs to show it. If the table does not have the row, no range shows it.
 // What the change left as it was is taken from the old version, which is the one directly before it:
 // the table has what the changes before have left, or does not have the row.
-func (r *Replica) change(t *table, changed *lists.Row) {
+func (r *Replica) change(t *table, changed *list.Row) {
 	r.counts.Rows++
 	next := *changed // without its neighbours in the change
 	row := &next
-	if old := t.rows[row.ID].row; old != nil {
+	old := t.rows[row.Key()].row
+	if old != nil {
 		next = *changed.Complete(old)
 		if *old == next {
 			return
 		}
-		from := positionsOf(t.of.Collection, old)
+		from := positionsOf(t.of.List, old)
 		for _, l := range t.lists {
 			r.remove(l, old, from[l.Order])
 		}
 	}
-	if row.State == lists.Gone {
+	if row.State == list.Gone {
 		return
 	}
-	to := positionsOf(t.of.Collection, row)
-	searchText := sync.OnceValues(func() (string, bool) { return t.of.Collection.SearchText(row) })
+	to := positionsOf(t.of.List, row)
+	searchText := sync.OnceValues(func() (string, bool) { return t.of.List.SearchText(row) })
 	for _, l := range t.lists {
 		r.put(l, row, to[l.Order], l.stateIn(row, searchText))
 	}
 }
 
 // remove removes a row from the range that shows it, if one does.
-func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
-	if row.Flags&l.Filter != l.Filter {
+func (r *Replica) remove(l *List, row *list.Row, at list.Position) {
+	if row.Match&l.Match != l.Match {
 		return
 	}
 	i, covered := l.find(at)
@@ -216,7 +228,8 @@ func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
 		return
 	}
 	g := l.ranges[i]
-	if j := g.find(at); j < len(g.rows) && g.rows[j] == row {
+	j := g.find(at)
+	if j < len(g.rows) && g.rows[j] == row {
 		l.version.Add(1)
 		g.rows = slices.Delete(g.rows, j, j+1)
 		r.hide(l.table, row)
@@ -225,21 +238,22 @@ func (r *Replica) remove(l *List, row *lists.Row, at lists.Position) {
 
 // put puts a row into the range that covers its position, if it belongs there. What is not
 // known for certain is not covered any more.
-func (r *Replica) put(l *List, row *lists.Row, at lists.Position, state lists.State) {
+func (r *Replica) put(l *List, row *list.Row, at list.Position, state list.State) {
 	i, covered := l.find(at)
 	switch {
-	case state == lists.Known && covered:
+	case state == list.Known && covered:
 		l.version.Add(1)
 		g := l.ranges[i]
 		g.rows = slices.Insert(g.rows, g.find(at), row)
 		r.show(l.table, row)
-		if n := len(g.rows); n > r.longest {
-			r.cut(l, g.rows[n/2].Position(l.Order))
+		n := len(g.rows)
+		if n > r.longest {
+			r.cut(l, l.position(g.rows[n/2]))
 		}
-	case state == lists.TextUnknown && covered:
+	case state == list.TextUnknown && covered:
 		r.counts.Uncovered++
 		r.uncover(l, at, behind(at))
-	case state == lists.PlaceUnknown:
+	case state == list.PlaceUnknown:
 		r.counts.Uncovered++
 		r.drop(l)
 	}
@@ -249,7 +263,36 @@ func (r *Replica) put(l *List, row *lists.Row, at lists.Position, state lists.St
 func (r *Replica) Begin() Start {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return Start{changefeed.ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}, r.resets}
+	return r.start()
+}
+
+func (r *Replica) start() Start {
+	at := changefeed.ReadPoint{StartedAt: r.state.startedAt, Snapshot: r.state.snapshot, Began: r.state.position}
+	return Start{At: at, Epoch: r.state.epoch, Proven: r.changes.proven, followed: r.state.followed, resets: r.resets}
+}
+
+// Changes returns which rows of a table, whose list is followed, have changed behind a point, in the order of their last
+// changes, at most n.
+func (r *Replica) Changes(of changefeed.Table, behind changefeed.Point, n int) (c Changes) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	c.Start = r.start()
+	if !c.Start.Follows(of.List) {
+		return c
+	}
+	known, lack := r.changes.known(of)
+	if known.Compare(behind) > 0 {
+		c.Lack = lack
+		return c
+	}
+	c.Rows, c.More = r.changes.since(of, behind, n)
+	t := r.tables[of]
+	for i := range c.Rows {
+		if t != nil {
+			c.Rows[i].Row = t.rows[c.Rows[i].Key].row
+		}
+	}
+	return c
 }
 
 // Merge makes a range of what was read. It waits until the state shows all that the rows
@@ -279,6 +322,8 @@ func (r *Replica) merge(f *Fill) Outcome {
 	switch {
 	case f.Start.resets != r.resets || !r.synced:
 		return Resynced
+	case !slices.Contains(r.state.followed, f.Table.List):
+		return Unfollowed
 	case r.state.isOfOtherServer(&f.At):
 		return WrongServer
 	case r.history.lacks(&f.At):
@@ -286,51 +331,17 @@ func (r *Replica) merge(f *Fill) Outcome {
 	case !r.state.covers(&f.At):
 		return Parked
 	}
-	rows, o := r.unseen(f)
+	rows, o := r.history.unseen(f, r.tables[f.Table])
 	if o != Merged {
 		return o
 	}
 	return r.fill(f, rows)
 }
 
-// unseen returns the rows that have changed between what the fill shows and what the state
-// shows, each in its last version. What a change left as it was is that of the change before. What
-// all of them left is that of the fill, even if it shows some of them already, or else that of the
-// state's own version.
-func (r *Replica) unseen(f *Fill) (rows map[uuid.UUID]*lists.Row, o Outcome) {
-	for _, table := range [...]changefeed.List{f.Table, {Collection: f.Table.Collection}} {
-		for _, c := range r.history.of[table] {
-			switch {
-			case f.sees(c):
-				continue
-			case len(c.Rows) == 0:
-				return nil, AnyRow
-			case rows == nil:
-				rows = map[uuid.UUID]*lists.Row{}
-			}
-			for i := range c.Rows {
-				row := &c.Rows[i]
-				rows[row.ID] = row.Complete(rows[row.ID])
-			}
-		}
-	}
-	for i := range f.Rows {
-		if row := rows[f.Rows[i].ID]; row != nil {
-			rows[row.ID] = row.Complete(&f.Rows[i])
-		}
-	}
-	if t := r.tables[f.Table]; t != nil {
-		for id, row := range rows {
-			rows[id] = row.Complete(t.rows[id].row)
-		}
-	}
-	return rows, Merged
-}
-
 // fill makes a range of a fill. A row that is known already must be the same, and so must
 // be a part of the list. Else there is a mistake, here or in what was read, and the table
 // is forgotten.
-func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
+func (r *Replica) fill(f *Fill, unseen map[string]*list.Row) Outcome {
 	rows, until, o := f.at(unseen)
 	if o == AnyRow {
 		return o
@@ -338,7 +349,8 @@ func (r *Replica) fill(f *Fill, unseen map[uuid.UUID]*lists.Row) Outcome {
 	t, l := r.list(&f.Key)
 	consistent := o == Merged
 	for i, row := range rows {
-		if known := t.rows[row.ID].row; known != nil {
+		known := t.rows[row.Key()].row
+		if known != nil {
 			consistent = consistent && *known == *row
 			rows[i] = known
 		}
@@ -387,7 +399,7 @@ func (r *Replica) retry() {
 // have maxBytes of text, but at least one. If the ranges do not have all of this, ok is
 // false, and rows are those that they have. The rows are appended to dst; they are never
 // changed, and each version of a row has its own pointer.
-func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxBytes int) (p Page, rows []*lists.Row, ok bool) {
+func (r *Replica) Read(dst []*list.Row, k *Key, after list.Position, n, maxBytes int) (p Page, rows []*list.Row, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	t := r.tables[k.Table]
@@ -405,7 +417,7 @@ func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxByt
 		return p, rows, false
 	}
 	p.Last = l.ranges[i]
-	j := sort.Search(len(p.Last.rows), func(j int) bool { return p.Last.rows[j].Compare(l.Order, after) > 0 })
+	j := sort.Search(len(p.Last.rows), func(j int) bool { return l.compare(p.Last.rows[j], after) > 0 })
 	for bytes := 0; ; i, j = i+1, 0 {
 		p.Last = l.ranges[i]
 		touch(&p.Last.used)
@@ -431,7 +443,7 @@ func (r *Replica) Read(dst []*lists.Row, k *Key, after lists.Position, n, maxByt
 func (r *Replica) list(k *Key) (*table, *List) {
 	t := r.tables[k.Table]
 	if t == nil {
-		t = &table{of: k.Table, rows: map[uuid.UUID]held{}, lists: map[Key]*List{}}
+		t = &table{of: k.Table, rows: map[string]held{}, lists: map[Key]*List{}}
 		r.tables[k.Table] = t
 	}
 	l := t.lists[*k]
@@ -456,9 +468,9 @@ func (r *Replica) list(k *Key) (*table, *List) {
 
 // cover adds the rows from lo to before hi: all that the list has there. What the list
 // covers already must be the same; ok is false if it is not.
-func (r *Replica) cover(l *List, lo, hi lists.Position, rows []*lists.Row) (ok bool) {
-	upTo := func(bound lists.Position) (those []*lists.Row) {
-		n := sort.Search(len(rows), func(i int) bool { return rows[i].Compare(l.Order, bound) >= 0 })
+func (r *Replica) cover(l *List, lo, hi list.Position, rows []*list.Row) (ok bool) {
+	upTo := func(bound list.Position) (those []*list.Row) {
+		n := sort.Search(len(rows), func(i int) bool { return l.compare(rows[i], bound) >= 0 })
 		those, rows = rows[:n], rows[n:]
 		return those
 	}
@@ -491,7 +503,7 @@ func (r *Replica) fillGap(l *List, i int, g *Range) {
 }
 
 // cut makes two ranges of the one that has the bound, if there is one.
-func (r *Replica) cut(l *List, at lists.Position) {
+func (r *Replica) cut(l *List, at list.Position) {
 	i, covered := l.find(at)
 	if !covered || l.ranges[i].lo == at {
 		return
@@ -509,7 +521,7 @@ func (r *Replica) cut(l *List, at lists.Position) {
 }
 
 // uncover gives up what the list has from lo to before hi.
-func (r *Replica) uncover(l *List, lo, hi lists.Position) {
+func (r *Replica) uncover(l *List, lo, hi list.Position) {
 	r.cut(l, lo)
 	r.cut(l, hi)
 	from, _ := l.find(lo)
@@ -535,24 +547,24 @@ func (r *Replica) uncover(l *List, lo, hi lists.Position) {
 func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
 
 // show notes that one more range shows a row, and hide that one less does.
-func (r *Replica) show(t *table, row *lists.Row) {
+func (r *Replica) show(t *table, row *list.Row) {
 	r.clock.bytes += placeBytes
-	shown := t.rows[row.ID].shown + 1
-	t.rows[row.ID] = held{row, shown}
+	shown := t.rows[row.Key()].shown + 1
+	t.rows[row.Key()] = held{row, shown}
 	if shown == 1 {
 		r.clock.bytes += rowSize(row)
 	}
 }
 
-func (r *Replica) hide(t *table, row *lists.Row) {
+func (r *Replica) hide(t *table, row *list.Row) {
 	r.clock.bytes -= placeBytes
-	if shown := t.rows[row.ID].shown - 1; shown > 0 {
-		t.rows[row.ID] = held{row, shown}
+	if shown := t.rows[row.Key()].shown - 1; shown > 0 {
+		t.rows[row.Key()] = held{row, shown}
 		return
 	}
 	r.clock.bytes -= rowSize(row)
 	r.released += rowSize(row)
-	delete(t.rows, row.ID)
+	delete(t.rows, row.Key())
 }
 
 // maxSteps bounds the ranges that the hand passes at once, so that requests do not wait,
@@ -561,7 +573,7 @@ const maxSteps = 128
 
 // evict gives up ranges until the budget is kept.
 func (r *Replica) evict() {
-	c, budget := &r.clock, r.budget.Rows
+	c, budget := &r.clock, r.budget.Rows-r.changes.bytes
 	for steps := 0; c.bytes > budget && len(c.ranges) > 0 && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
 		c.hand++
 		if c.hand >= len(c.ranges) {
@@ -578,7 +590,7 @@ func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: len(r.clock.ranges), Bytes: r.clock.bytes,
-		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked)}
+		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.bytes, Horizon: r.changes.knownSince()}
 	for _, t := range r.tables {
 		s.Lists += len(t.lists)
 		s.Rows += len(t.rows)

@@ -4,42 +4,40 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
 // settled makes a heartbeat that sees all transactions up to an id, and settles changes.
 func settled(n uint64, changes ...*changefeed.Change) *changefeed.Beat {
 	return &changefeed.Beat{Proof: changefeed.Proof{At: changefeed.Position{Term: 1, N: n}, LSN: n, Timeline: "server", StartedAt: "run"},
-		Snapshot: changefeed.Snapshot{Xmin: n + 1, Xmax: n + 1}, Settled: changes}
+		Snapshot: changefeed.Snapshot{Xmin: n + 1, Xmax: n + 1}, Followed: []*list.List{listtest.Items}, Settled: changes}
 }
 
-func changeOf(n uint64, rows ...lists.Row) *changefeed.Change {
-	return &changefeed.Change{XID: n, LSN: n, Lists: []changefeed.Touched{{List: byCreatedAt.Table, Rows: rows}}}
+func changeOf(n uint64, rows ...list.Row) *changefeed.Change {
+	return &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{{Table: byCreatedAt.Table, Rows: rows}}}
 }
 
 var roomy = replica.Budgets{Rows: 1 << 30, Changes: 1 << 24, Parked: 1 << 24, Lists: 256}
 
-// rowAt makes the row with a number: the list by createdAt has them ascending.
-func rowAt(i int) lists.Row {
-	name := fmt.Sprintf("item %06d", i)
-	row := lists.Row{ID: uuid.UUID{12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}, CreatedAt: int64(-i)}
-	return *row.SetTexts(lists.NameKey(name), fmt.Sprintf(`{"id":"%d","name":%q,"sku":null,"description":"%0300d"}`, i, name, i))
+// rowAt makes the row with a number, with values of columns: both orders of the list have them ascending.
+func rowAt(i int, values ...string) list.Row {
+	return listtest.Item(i, append([]string{"description", fmt.Sprintf("%0300d", i)}, values...)...)
 }
 
 func read(r *replica.Replica, k replica.Key, from, to int) *replica.Fill {
 	f := &replica.Fill{Key: k, Start: r.Begin(), Read: page.Read{At: r.Begin().At}}
 	if from > 0 {
 		row := rowAt(from - 1)
-		f.After = row.Position(k.Order)
+		f.After = positionIn(&k, &row)
 	}
 	for i := from; i < to; i++ {
 		f.Rows = append(f.Rows, rowAt(i))
@@ -47,28 +45,27 @@ func read(r *replica.Replica, k replica.Key, from, to int) *replica.Fill {
 	return f
 }
 
-var byCreatedAt = replica.Key{Table: changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}, Order: lists.ByCreatedAt}
+var byCreatedAt = replica.Key{Table: modelTable, Order: listtest.ByCreatedAt}
 
-func cut(t *testing.T, r *replica.Replica, k replica.Key, from, n int) (rows []*lists.Row, ok bool) {
+func cut(t *testing.T, r *replica.Replica, k replica.Key, from, n int) (rows []*list.Row, ok bool) {
 	t.Helper()
-	after := lists.Position("")
+	after := list.Position("")
 	if from > 0 {
 		row := rowAt(from - 1)
-		after = row.Position(k.Order)
+		after = positionIn(&k, &row)
 	}
 	_, rows, ok = r.Read(nil, &k, after, n, 1<<20)
 	return rows, ok
 }
 
 func TestWhatDoesNotAgree(t *testing.T) {
-	other := rowAt(3)
-	other.SetTexts(other.NameKey(), `{"name":"other"}`)
+	other := rowAt(3, "sku", "other")
 	for name, change := range map[string]func(f *replica.Fill){
 		"another version":         func(f *replica.Fill) { f.Rows[1] = other },
 		"a row is missing":        func(f *replica.Fill) { f.Rows = slices.Delete(f.Rows, 1, 2) },
 		"a row twice":             func(f *replica.Fill) { f.Rows = append(f.Rows, f.Rows[len(f.Rows)-1]) },
 		"out of order":            func(f *replica.Fill) { slices.Reverse(f.Rows) },
-		"a row of no such filter": func(f *replica.Fill) { f.Filter = lists.Goods },
+		"a row of no such filter": func(f *replica.Fill) { f.Match = listtest.Goods },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := replica.New(roomy)
@@ -99,8 +96,7 @@ func TestAnALTERTABLEThatAStandbyShowsFirst(t *testing.T) {
 	r.Apply(settled(5))
 	f := &replica.Fill{Key: byCreatedAt, Start: r.Begin(), Read: page.Read{End: true, At: changefeed.ReadPoint{Timeline: "server", LSN: 5, Through: 5}}}
 	for i := range 10 {
-		row := rowAt(i)
-		f.Rows = append(f.Rows, *row.SetTexts(row.NameKey(), `{"name":"altered"}`))
+		f.Rows = append(f.Rows, rowAt(i, "sku", "altered"))
 	}
 	if o := r.Merge(f); o != replica.Parked {
 		t.Error(o)
@@ -108,7 +104,7 @@ func TestAnALTERTABLEThatAStandbyShowsFirst(t *testing.T) {
 	if rows, ok := cut(t, r, byCreatedAt, 0, 4); !ok || *rows[3] != rowAt(3) {
 		t.Error("a page is a mixture")
 	}
-	altered := &changefeed.Change{XID: 6, LSN: 6, Lists: []changefeed.Touched{changefeed.AllRowsOf(byCreatedAt.Table.Collection)}}
+	altered := &changefeed.Change{XID: 6, LSN: 6, Touched: []changefeed.Touched{changefeed.AllRowsOf(byCreatedAt.Table.List)}}
 	r.Apply(settled(6, altered))
 	if f.Outcome() != replica.AnyRow {
 		t.Error(f.Outcome())
@@ -192,7 +188,7 @@ func TestWhatIsUsedIsKept(t *testing.T) {
 		budget.Lists = 3
 		r := replica.New(budget)
 		r.Apply(settled(1))
-		key := func(i int) replica.Key { return replica.Key{byCreatedAt.Table, lists.ByCreatedAt, 0, fmt.Sprint(i)} }
+		key := func(i int) replica.Key { return replica.Key{Table: byCreatedAt.Table, Search: fmt.Sprint(i)} }
 		for i := range 20 {
 			f := read(r, key(i), 0, 10)
 			f.Search = fmt.Sprint(i)
@@ -211,18 +207,22 @@ func TestPagesShowNoHalfTransaction(t *testing.T) {
 	r := replica.New(roomy)
 	r.Apply(settled(1))
 	f := read(r, byCreatedAt, 0, 50)
-	f.Rows[3].SetTexts("", fmt.Sprintf("%020d of 0", 1))
-	f.Rows[30].SetTexts("", fmt.Sprintf("%020d of 1", 1))
+	version := func(i int, n uint64) list.Row { return rowAt(i, "sku", fmt.Sprintf("%020d", n)) }
+	versionOf := func(row *list.Row) string {
+		_, rest, _ := strings.Cut(row.Text(), `"sku":"`)
+		return rest[:20]
+	}
+	f.Rows[3], f.Rows[30] = version(3, 1), version(30, 1)
 	r.Merge(f)
 	var readers sync.WaitGroup
 	var applied atomic.Uint64
 	for range 2 {
 		readers.Go(func() {
-			for dst := []*lists.Row(nil); applied.Load() < 2000; {
+			for dst := []*list.Row(nil); applied.Load() < 2000; {
 				before := applied.Load()
 				p, rows, ok := r.Read(dst[:0], &byCreatedAt, "", 40, 1<<20)
-				a, b := rows[3].Text(), rows[30].Text()
-				if !ok || a[:20] != b[:20] || p.List.Version() == p.Version && a[:20] < fmt.Sprintf("%020d", before) {
+				a, b := versionOf(rows[3]), versionOf(rows[30])
+				if !ok || a != b || p.List.Version() == p.Version && a < fmt.Sprintf("%020d", before) {
 					t.Errorf("%t, %q and %q after %d", ok, a, b, before)
 					return
 				}
@@ -231,26 +231,24 @@ func TestPagesShowNoHalfTransaction(t *testing.T) {
 		})
 	}
 	for n := uint64(2); n <= 2001; n++ {
-		rows := []lists.Row{rowAt(3), rowAt(30)}
-		for i := range rows {
-			rows[i].SetTexts("", fmt.Sprintf("%020d of %d", n, i))
-		}
-		r.Apply(settled(n, changeOf(n, rows...)))
+		r.Apply(settled(n, changeOf(n, version(3, n), version(30, n))))
 		applied.Store(n)
 	}
 	readers.Wait()
 }
 
+// heap returns the bytes that are in use.
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 // What a row takes in memory is what the budget counts.
 func TestMemory(t *testing.T) {
 	const rows = 50_000
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	before := heap()
 	r := replica.New(roomy)
 	r.Apply(settled(1))
@@ -269,25 +267,20 @@ func TestMemory(t *testing.T) {
 // A fill takes what changes left as it was from the change before, and else from its own rows or those
 // that the state has.
 func TestWhatChangesLeaveIsOfTheVersionBefore(t *testing.T) {
-	partial := func(text string) lists.Row {
-		row := lists.Row{ID: rowAt(1).ID, CreatedAt: -1, State: lists.PlaceUnknown}
-		return *row.SetTexts("", text)
-	}
-	renamed := rowAt(1)
-	renamed.SetTexts(lists.NameKey("z"), `{"id":"1","name":"z","sku":null,"description":"d"}`)
-	stock := partial(`,"id":"1","name":,"sku":"s","description":}`)
+	renamed := listtest.Item(1, "name", "z", "description", "d")
+	stock := listtest.Item(1, "name", listtest.Unsent, "sku", "s", "description", listtest.Unsent)
+	written := listtest.Item(1, "name", listtest.Unsent, "description", "e")
 	byName := byCreatedAt
-	byName.Order = lists.ByName
+	byName.Order = listtest.ByName
 	for _, c := range []struct {
 		name    string
-		changes []lists.Row
-		want    string
+		changes []list.Row
+		want    list.Row // Gone = the fill is refused
 	}{
-		{"of its own rows", []lists.Row{stock}, fmt.Sprintf(`{"id":"1","name":"item 000001","sku":"s","description":"%0300d"}`, 1)},
-		{"of another change", []lists.Row{renamed, stock}, `{"id":"1","name":"z","sku":"s","description":"d"}`},
-		{"of all changes", []lists.Row{stock, renamed, stock, partial(`,"id":"1","name":,"sku":null,"description":"e"}`)},
-			`{"id":"1","name":"z","sku":null,"description":"e"}`},
-		{"of a row that was gone", []lists.Row{{ID: renamed.ID, State: lists.Gone}, stock}, ""},
+		{"of its own rows", []list.Row{stock}, rowAt(1, "sku", "s")},
+		{"of another change", []list.Row{renamed, stock}, listtest.Item(1, "name", "z", "sku", "s", "description", "d")},
+		{"of all changes", []list.Row{stock, renamed, stock, written}, listtest.Item(1, "name", "z", "description", "e")},
+		{"of a row that was gone", []list.Row{list.GoneRow(renamed.Key()), stock}, list.GoneRow(renamed.Key())},
 	} {
 		for _, held := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, held %t", c.name, held), func(t *testing.T) {
@@ -305,15 +298,15 @@ func TestWhatChangesLeaveIsOfTheVersionBefore(t *testing.T) {
 					r.Apply(settled(n, changeOf(n, row)))
 				}
 				want := replica.Merged
-				if c.want == "" {
+				if c.want.State == list.Gone {
 					want = replica.AnyRow
 				}
 				if o := r.Merge(f); o != want {
 					t.Fatal(o)
 				}
 				rows, ok := cut(t, r, byName, 0, 9)
-				found := slices.ContainsFunc(rows, func(row *lists.Row) bool { return row.Text() == c.want })
-				if ok != (c.want != "") || ok && !found {
+				found := slices.ContainsFunc(rows, func(row *list.Row) bool { return *row == c.want })
+				if ok != (want == replica.Merged) || ok && !found {
 					t.Errorf("%v, %v", rows, ok)
 				}
 			})

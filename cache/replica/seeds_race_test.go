@@ -3,4 +3,4 @@
 package replica_test
 
 // These are small where each step costs ten times as much.
-const modelSeeds, interleavingShare = 20, 997
+const modelSeeds, interleavingShare = 8, 997

@@ -2,5 +2,5 @@
 
 package replica_test
 
-// One of interleavingShare interleavings is run. It is a prime.
+// The seeds are for each list. One of interleavingShare interleavings is run. It is a prime.
 const modelSeeds, interleavingShare = 4000, 23

@@ -1,0 +1,310 @@
+package replica
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/list"
+)
+
+// changes are which rows of which tables have changed, for clients that ask what they have missed since they last asked.
+//
+//	known ┃ a b c ┃ d e │ f … ┃   one record: the ids of a table's rows, each at its last change, in blocks
+//
+// An id that changes again moves to the end: rows that change all the time take no more room than others.
+//
+// Invariants:
+//   - a row of a table that has changed behind the table's known point is in its record, once, at the point of its last
+//     change, and the record says whether it is gone;
+//   - points are counted as heartbeats settle changes, also of ids that have moved since, so that all nodes count alike;
+//   - blocks ascend, none is empty, and two neighbours have more ids than one block may.
+type changes struct {
+	budget, block int // bytes; the most ids of a block
+
+	records []*record
+	of      map[changefeed.Table]*record // also of changefeed.AllRowsOf lists: it is about all their tables
+	ids     int
+	bytes   int
+	now     *beat     // the heartbeat that settles changes
+	proven  time.Time // the moment of the last proof; zero = there was none
+	first   *beat     // of tables without a record nothing is known before its end; nil = there was no heartbeat
+	lack    Lack      // why
+	horizon int64     // a client that knows all since then has not missed what had to be dropped; as beat.moment
+}
+
+// Lack is why a client that knows a point gets the whole list.
+type Lack uint8
+
+// The reasons.
+const (
+	Complete  Lack = iota // it does not: all changes behind the point are known
+	NotJoined             // the log was not read before
+	TooMany               // too many rows have changed
+	Unnamed               // a change did not name its rows
+)
+
+// beat is a heartbeat. What it settles shares it.
+type beat struct {
+	changefeed.Position
+	moment int64 // of its proof, or of the last one before, in nanoseconds since 1970
+}
+
+// place is the last change of a row.
+type place struct {
+	*beat
+	ordinal uint32
+	gone    bool // no list has it since
+}
+
+func (p place) point() changefeed.Point {
+	return changefeed.Point{At: p.Position, Ordinal: p.ordinal}
+}
+
+// changed is the id of a row and its last change.
+type changed struct {
+	key string
+	place
+}
+
+// record is what is remembered of a table.
+type record struct {
+	of     changefeed.Table
+	last   *beat  // that settled a change of it
+	count  uint32 // how many rows that one settled
+	known  changefeed.Point
+	lack   Lack // why nothing is known before
+	places map[string]place
+	blocks [][]changed
+	bytes  int // of the ids
+	most   int // ids at once in places, whose memory only grows
+}
+
+// idBytes is what an id takes besides its key, and recordBytes what a table takes besides its ids (TestMemoryOfChanges).
+const idBytes, recordBytes = 136, 560
+
+// maxBlock is the most ids of a block. Where the budget is small, blocks are: to drop one is to lose little.
+const maxBlock = 64
+
+func newChanges(budget int) changes {
+	return changes{budget: budget, block: min(maxBlock, 1+budget/(maxBlock*idBytes)), of: map[changefeed.Table]*record{}, lack: NotJoined}
+}
+
+// begin begins with a heartbeat.
+func (c *changes) begin(at changefeed.Position, moment time.Time) {
+	if !moment.IsZero() {
+		if c.proven.IsZero() {
+			c.horizon = moment.UnixNano()
+		}
+		c.proven = moment
+	}
+	c.now = &beat{at, c.proven.UnixNano()}
+	if c.first == nil {
+		c.first = c.now
+	}
+}
+
+// knownSince returns Stats.Horizon.
+func (c *changes) knownSince() (t time.Time) {
+	if !c.proven.IsZero() {
+		t = time.Unix(0, c.horizon)
+	}
+	return t
+}
+
+// settle notes which rows have changed.
+func (c *changes) settle(of *changefeed.Touched) {
+	if len(of.Rows) == 0 {
+		c.forget(of.Table)
+		return
+	}
+	t := c.record(of.Table)
+	if t.last != c.now {
+		t.last, t.count = c.now, 0
+	}
+	for i := range of.Rows {
+		t.count++
+		c.note(t, of.Rows[i].Key(), place{c.now, t.count, of.Rows[i].State == list.Gone})
+	}
+}
+
+// note moves an id to the end.
+func (c *changes) note(t *record, key string, now place) {
+	before, noted := t.places[key]
+	if noted {
+		key = t.remove(before, c.block)
+	} else {
+		key = strings.Clone(key) // without its row
+		c.count(t, key, 1)
+	}
+	t.places[key] = now
+	t.most = max(t.most, len(t.places))
+	n := len(t.blocks)
+	if n == 0 || len(t.blocks[n-1]) >= c.block {
+		t.blocks = append(t.blocks, nil)
+		n++
+	}
+	t.blocks[n-1] = append(t.blocks[n-1], changed{key, now})
+}
+
+// count counts an id that has come (1) or gone (-1).
+func (c *changes) count(t *record, key string, n int) {
+	bytes := n * (idBytes + len(key))
+	c.ids, c.bytes, t.bytes = c.ids+n, c.bytes+bytes, t.bytes+bytes
+}
+
+// remove removes the id of a place, and joins its block with a neighbour if one block has room for both.
+func (t *record) remove(p place, block int) (key string) {
+	n, i := t.behind(changefeed.Point{At: p.Position, Ordinal: p.ordinal - 1})
+	key = t.blocks[n][i].key
+	t.blocks[n] = slices.Delete(t.blocks[n], i, i+1)
+	for _, left := range [...]int{n, n - 1} {
+		if left >= 0 && left+1 < len(t.blocks) && len(t.blocks[left])+len(t.blocks[left+1]) <= block {
+			t.blocks[left] = append(t.blocks[left], t.blocks[left+1]...)
+			t.blocks = slices.Delete(t.blocks, left+1, left+2)
+		}
+	}
+	if len(t.blocks[0]) == 0 {
+		t.blocks = nil
+	}
+	return key
+}
+
+// behind returns where the ids behind a point begin: the block, and the index there.
+func (t *record) behind(p changefeed.Point) (n, i int) {
+	n = sort.Search(len(t.blocks), func(n int) bool { b := t.blocks[n]; return b[len(b)-1].point().Compare(p) > 0 })
+	if n < len(t.blocks) {
+		i = sort.Search(len(t.blocks[n]), func(i int) bool { return t.blocks[n][i].point().Compare(p) > 0 })
+	}
+	return n, i
+}
+
+// forget: any row of the table, or of all tables of its list, may have changed.
+func (c *changes) forget(of changefeed.Table) {
+	c.drop(func(t *record) bool { return t.of == of || of.All && t.of.List == of.List })
+	t := c.record(of)
+	t.last, t.known, t.lack = c.now, changefeed.EndOf(c.now.Position), Unnamed
+}
+
+func (c *changes) record(of changefeed.Table) *record {
+	t := c.of[of]
+	if t == nil {
+		of.Tenant = strings.Clone(of.Tenant)
+		t = &record{of: of, places: map[string]place{}}
+		c.of[of], c.records = t, append(c.records, t)
+		c.bytes += recordBytes
+	}
+	return t
+}
+
+// drop drops records.
+func (c *changes) drop(which func(*record) bool) {
+	c.records = slices.DeleteFunc(c.records, func(t *record) bool {
+		if !which(t) {
+			return false
+		}
+		c.ids -= len(t.places)
+		c.bytes -= recordBytes + t.bytes
+		delete(c.of, t.of)
+		return true
+	})
+}
+
+// dropOldest drops the oldest block of ids. The caller says what is known of the table from then on.
+func (c *changes) dropOldest(t *record) (last place) {
+	for _, id := range t.blocks[0] {
+		delete(t.places, id.key)
+		c.count(t, id.key, -1)
+		last = id.place
+	}
+	t.blocks[0], t.blocks = nil, t.blocks[1:]
+	if len(t.places) < t.most/4 {
+		places := make(map[string]place, len(t.places))
+		maps.Copy(places, t.places)
+		t.places, t.most = places, len(places)
+	}
+	return last
+}
+
+// trim keeps the budget, with some room, so that it is not called for each change: the table with the most ids drops its
+// oldest, so that the many changes of one tenant cost no other anything.
+func (c *changes) trim() {
+	if c.bytes <= c.budget {
+		return
+	}
+	for c.bytes > c.budget-c.budget/256 && len(c.records) > 0 {
+		most := slices.MaxFunc(c.records, func(a, b *record) int { return cmp.Compare(len(a.places), len(b.places)) })
+		if len(most.blocks) < 2 {
+			c.dropRecords()
+			continue
+		}
+		for range 1 + len(most.blocks)/64 {
+			last := c.dropOldest(most)
+			most.known, most.lack = last.point(), TooMany
+			c.horizon = max(c.horizon, last.moment)
+		}
+	}
+}
+
+// dropRecords drops about an eighth of the records, those that have not changed for longest: there are many, and each has
+// few ids.
+func (c *changes) dropRecords() {
+	var lasts []*beat
+	for i := 0; i < len(c.records); i += 1 + len(c.records)/64 {
+		lasts = append(lasts, c.records[i].last)
+	}
+	slices.SortFunc(lasts, func(a, b *beat) int { return a.Compare(b.Position) })
+	c.first, c.lack = lasts[len(lasts)/8], TooMany
+	c.horizon = max(c.horizon, c.first.moment)
+	c.drop(func(t *record) bool { return t.last.Compare(c.first.Position) <= 0 })
+}
+
+// known returns the point behind which each change of a table is remembered, and why that is not earlier.
+func (c *changes) known(of changefeed.Table) (p changefeed.Point, lack Lack) {
+	p, lack = changefeed.EndOf(c.first.Position), c.lack
+	for _, of := range [...]changefeed.Table{of, changefeed.AllRowsOf(of.List).Table} {
+		t := c.of[of]
+		if t != nil && t.known.Compare(p) > 0 {
+			p, lack = t.known, t.lack
+		}
+	}
+	return p, lack
+}
+
+// since returns which rows of a table have changed behind a point, in the order of their last changes, at most n.
+func (c *changes) since(of changefeed.Table, p changefeed.Point, n int) (rows []Changed, more bool) {
+	t := c.of[of]
+	if t == nil {
+		return nil, false
+	}
+	from, i := t.behind(p)
+	for ; from < len(t.blocks); from, i = from+1, 0 {
+		for _, id := range t.blocks[from][i:] {
+			if len(rows) == n {
+				return rows, true
+			}
+			rows = append(rows, Changed{Key: id.key, At: id.point(), Gone: id.gone})
+		}
+	}
+	return rows, false
+}
+
+// Changes are which rows of a table have changed behind a point.
+type Changes struct {
+	Start Start // the state that they lead to
+	Lack  Lack  // then there are no rows
+	Rows  []Changed
+	More  bool // there are more, behind the last
+}
+
+// Changed is a row that has changed.
+type Changed struct {
+	Key  string
+	At   changefeed.Point // of its last change
+	Gone bool             // that one left it in no list
+	Row  *list.Row        // the state's version; nil = no range shows it
+}

@@ -1,0 +1,218 @@
+package replica_test
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"listedge/cache/replica"
+	"listedge/internal/changefeed"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
+)
+
+func tableOfTenant(n int) changefeed.Table {
+	return changefeed.Table{List: listtest.Items, Tenant: fmt.Sprint("tenant ", n)}
+}
+
+// touched are changes of rows of a table; of a negative one the row is gone.
+func touched(of changefeed.Table, rows ...int) changefeed.Touched {
+	t := changefeed.Touched{Table: of}
+	for _, n := range rows {
+		row := listtest.Item(n)
+		if n < 0 {
+			row = list.GoneRow(listtest.Key(listtest.ID(-n)))
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+// What a replica says of any point is the last changes of all rows that changed behind it, in their order, or that it does
+// not know: within the budget, and at once if there is room.
+func TestChangesAreThoseBehindAPoint(t *testing.T) {
+	type last struct {
+		at   changefeed.Point
+		gone bool
+	}
+	for _, c := range []struct{ ids, tables, rows, beats int }{
+		{1 << 30, 2, 1000, 3000}, // everything is remembered
+		{40_000, 3, 1000, 3000},  // a few hundred ids, in small blocks
+		{1 << 20, 3, 20_000, 4000},
+		{20_000, 200, 5, 3000}, // more tables than there is room for
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(uint64(c.ids), 3))
+			r := replica.New(replica.Budgets{Rows: 1 << 30, IDs: c.ids, Lists: 16})
+			r.Apply(settled(1))
+			truth, whole := map[changefeed.Table]map[string]last{}, map[changefeed.Table]changefeed.Position{} // whole: of the last change without names
+			known, asked := 0, 0
+			for n := uint64(2); n < uint64(c.beats); n++ {
+				at, counts := changefeed.Position{Term: 1, N: n}, map[changefeed.Table]uint32{}
+				b := settled(n)
+				for range random.IntN(3) {
+					of := tableOfTenant(random.IntN(c.tables) * random.IntN(2))
+					var rows []int
+					for range 1 + random.IntN(10) {
+						row := random.IntN(c.rows)
+						if random.IntN(2) == 0 {
+							row = random.IntN(min(c.rows, 8)) // some change all the time
+						}
+						rows = append(rows, pick(random, []int{row, row, -row}))
+					}
+					if random.IntN(300) == 0 {
+						rows = nil
+						whole[of], truth[of] = at, nil
+					}
+					if truth[of] == nil {
+						truth[of] = map[string]last{}
+					}
+					change := touched(of, rows...)
+					for _, row := range change.Rows {
+						counts[of]++
+						truth[of][row.Key()] = last{changefeed.Point{At: at, Ordinal: counts[of]}, row.State == list.Gone}
+					}
+					b.Settled = append(b.Settled, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{change}})
+				}
+				if random.IntN(1000) == 0 {
+					b.Settled = append(b.Settled, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{changefeed.AllRowsOf(listtest.Items)}})
+					clear(truth)
+					for i := range c.tables {
+						whole[tableOfTenant(i)] = at
+					}
+				}
+				r.Apply(b)
+				if random.IntN(20) == 0 {
+					if err := r.Consistent(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if s := r.Stats(); s.IDBytes > c.ids {
+					t.Fatalf("%d bytes of %d", s.IDBytes, c.ids)
+				}
+				if random.IntN(5) > 0 {
+					continue
+				}
+				of := tableOfTenant(random.IntN(c.tables))
+				behind := changefeed.Point{At: changefeed.Position{Term: 1, N: 1 + random.Uint64N(n)}, Ordinal: pick(random, []uint32{0, 2, 9, math.MaxUint32, math.MaxUint32})}
+				most := pick(random, []int{1, 20, math.MaxInt})
+				got := r.Changes(of, behind, most)
+				asked++
+				roomy := c.ids == 1<<30
+				if got.Lack != replica.Complete {
+					if behind.Compare(changefeed.EndOf(at)) >= 0 || roomy && got.Lack != replica.Unnamed && behind.At.N > 1 || len(got.Rows) > 0 {
+						t.Fatalf("nothing is known behind %v: %d", behind, got.Lack)
+					}
+					continue
+				}
+				known++
+				if w, ok := whole[of]; ok && behind.Compare(changefeed.EndOf(w)) < 0 {
+					t.Fatalf("behind %v any row may have changed, at %v", behind, w)
+				}
+				var want []replica.Changed
+				for _, key := range slices.SortedFunc(maps.Keys(truth[of]), func(a, b string) int { return truth[of][a].at.Compare(truth[of][b].at) }) {
+					is := truth[of][key]
+					if is.at.Compare(behind) > 0 {
+						want = append(want, replica.Changed{Key: key, At: is.at, Gone: is.gone})
+					}
+				}
+				more := len(want) > most
+				if want = want[:min(most, len(want))]; !slices.Equal(got.Rows, want) || got.More != more || got.Start.At.Began != at {
+					t.Fatalf("behind %v: %d rows, more %t, want %d, %t", behind, len(got.Rows), got.More, len(want), more)
+				}
+			}
+			if known < asked/20 {
+				t.Errorf("only %d of %d points are known", known, asked)
+			}
+		})
+	}
+}
+
+// The many changes of one tenant cost no other what is known of its rows.
+func TestTheLargestTableForgets(t *testing.T) {
+	r := replica.New(replica.Budgets{Rows: 1 << 30, IDs: 200_000, Lists: 16})
+	b := settled(1)
+	b.Moment = time.Unix(1, 0)
+	r.Apply(b)
+	small, large := tableOfTenant(1), tableOfTenant(2)
+	for n := uint64(2); n < 3000; n++ {
+		b := settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{touched(large, int(n), int(n)+5000)}})
+		if n < 100 {
+			b.Settled[0].Touched = append(b.Settled[0].Touched, touched(small, int(n)))
+		}
+		b.Moment = time.Unix(int64(n), 0)
+		r.Apply(b)
+	}
+	start := changefeed.EndOf(changefeed.Position{Term: 1, N: 1})
+	if c := r.Changes(small, start, math.MaxInt); c.Lack != replica.Complete || len(c.Rows) != 98 {
+		t.Errorf("of the small table %d rows are known, %d", len(c.Rows), c.Lack)
+	}
+	if c := r.Changes(large, start, 1); c.Lack != replica.TooMany {
+		t.Errorf("of the large table is known: %d", c.Lack)
+	}
+	if c := r.Changes(tableOfTenant(3), start, 1); c.Lack != replica.Complete || len(c.Rows) > 0 || c.More {
+		t.Errorf("a table without a change: %+v", c)
+	}
+	s := r.Stats()
+	horizon := changefeed.EndOf(changefeed.Position{Term: 1, N: uint64(s.Horizon.Unix())})
+	if c := r.Changes(large, horizon, 1); c.Lack != replica.Complete || s.Horizon.Unix() < 1000 || s.IDs < 1000 {
+		t.Errorf("behind the horizon, %v, nothing is known: %d; %d ids", s.Horizon.Unix(), c.Lack, s.IDs)
+	}
+	r.Apply(settled(3000, &changefeed.Change{XID: 3000, LSN: 3000, Touched: []changefeed.Touched{changefeed.AllRowsOf(listtest.Items)}}))
+	if c := r.Changes(small, horizon, 1); c.Lack != replica.Unnamed || r.Stats().IDs != 0 {
+		t.Errorf("after a change without names is known: %d, %d ids", c.Lack, r.Stats().IDs)
+	}
+	r.Reset("another")
+	if c := r.Changes(small, horizon, 1); c.Start.Follows(listtest.Items) || !r.Stats().Horizon.IsZero() || !c.Start.Proven.IsZero() {
+		t.Errorf("without a state: %+v", c)
+	}
+	r.Apply(settled(3001))
+	if c := r.Changes(small, horizon, 1); c.Lack != replica.NotJoined || c.Start.Epoch != "another" {
+		t.Errorf("after a reset is known: %d in epoch %q", c.Lack, c.Start.Epoch)
+	}
+}
+
+// What an id takes in memory is what the budget counts, also after ids have changed again and again.
+func TestMemoryOfChanges(t *testing.T) {
+	for _, c := range []struct{ tables, rows, rounds int }{{1, 30_000, 1}, {1, 30_000, 3}, {4000, 5, 1}, {4000, 1, 2}} {
+		random := rand.New(rand.NewPCG(1, 2))
+		before := heap()
+		r := replica.New(replica.Budgets{Rows: 1 << 30, IDs: 1 << 30, Lists: 16})
+		r.Apply(settled(1))
+		n := uint64(1)
+		for range c.rounds {
+			for _, row := range random.Perm(c.tables * c.rows) {
+				n++
+				r.Apply(settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{touched(tableOfTenant(row%c.tables), row/c.tables)}}))
+			}
+		}
+		took, s := heap()-before, r.Stats()
+		ratio := float64(took) / float64(s.IDBytes)
+		t.Logf("%+v: %d bytes an id, %d counted", c, took/uint64(s.IDs), s.IDBytes/s.IDs)
+		if ratio < 0.6 || ratio > 1.15 {
+			t.Errorf("%+v: the heap has %.2f times what is counted", c, ratio)
+		}
+		runtime.KeepAlive(r)
+	}
+
+	// Tables that had many ids, one after the other.
+	before := heap()
+	r := replica.New(replica.Budgets{Rows: 1 << 30, IDs: 4 << 20, Lists: 16})
+	r.Apply(settled(1))
+	n := uint64(1)
+	for table := range 20 {
+		for id := range 25_000 {
+			n++
+			r.Apply(settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{touched(tableOfTenant(table), id)}}))
+		}
+	}
+	if took := heap() - before; took > 2*4<<20 {
+		t.Errorf("%d bytes, %d counted", took, r.Stats().IDBytes)
+	}
+	runtime.KeepAlive(r)
+}
