@@ -40,7 +40,7 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
@@ -52,6 +52,10 @@ type Reader interface {
 	// FetchFromStandby reads from a standby of the primary. After any error the page is read from
 	// the primary.
 	FetchFromStandby(ctx context.Context, q page.Query, primary changefeed.Proof) (page.Read, error)
+	// FetchRows reads the rows of keys (list.Row.Key) of the query's tenant from the primary, in the order of the
+	// keys: one that the tenant does not have, or that is not live, has none. Filters are not asked for. Without
+	// Read.End nothing is known of the keys behind that of the last row.
+	FetchRows(ctx context.Context, q page.Query, keys []string, run string) (page.Read, error)
 	HasStandbys() bool
 }
 
@@ -91,6 +95,8 @@ type Cache struct {
 	flights   singleflight.Group // running look-ups, by the page's key; see lookup.await
 	replica   *replica.Replica
 	followed  following
+	beats     signal      // is raised after each heartbeat
+	room      room        // of pages for clients that track a list
 	following atomic.Bool // changes, and not the age of entries, decide what is fresh
 
 	ctx     context.Context // ends with Close
@@ -134,8 +140,9 @@ func New(o Options) (*Cache, error) {
 		return nil, err
 	}
 	rows := int(rowsBudget(m.budget))
-	c := &Cache{options: o, clock: o.Clock, memory: m, async: make(chan struct{}, maxAsync),
-		replica: replica.New(replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, Lists: maxLists, Released: rows / releasedShare})}
+	c := &Cache{options: o, clock: o.Clock, memory: m, room: room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes}, async: make(chan struct{}, maxAsync),
+		replica: replica.New(replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists,
+			Released: rows / releasedShare})}
 	c.followed.known.Store(&known{})
 	c.followed.bound = cmp.Or(o.Bound, 400*time.Millisecond)
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -223,12 +230,12 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 // cut makes the page's entry out of the replica, or returns old if that shows the same rows.
 // It returns nil if the replica does not have all of them, or while nothing is proven. It
 // allocates nothing if it returns old.
-func (c *Cache) cut(q *page.Query, list replica.Key, old *Entry, now time.Duration) *Entry {
+func (c *Cache) cut(q *page.Query, of replica.Key, old *Entry, now time.Duration) *Entry {
 	if !c.followed.trusted(now) {
 		return nil
 	}
-	var space [page.MaxLimit]*lists.Row
-	p, rows, ok := c.replica.Read(space[:0], &list, q.After, q.Limit, page.MaxBytes)
+	var space [page.MaxLimit]*list.Row
+	p, rows, ok := c.replica.Read(space[:0], &of, q.After, q.Limit, page.MaxBytes)
 	if !ok {
 		return nil
 	}
@@ -237,7 +244,7 @@ func (c *Cache) cut(q *page.Query, list replica.Key, old *Entry, now time.Durati
 		return old
 	}
 	c.cuts.Add(1)
-	texts, last := make([]string, len(rows)), (*lists.Row)(nil)
+	texts, last := make([]string, len(rows)), (*list.Row)(nil)
 	for i, r := range rows {
 		texts[i], last = r.Text(), r
 	}
@@ -427,10 +434,10 @@ func (c *Cache) store(q *page.Query, p reading) {
 
 // storeState stores a page of the replica in Redis, unless a heartbeat comes in between. It
 // reports whether it does.
-func (c *Cache) storeState(q *page.Query, list replica.Key) bool {
+func (c *Cache) storeState(q *page.Query, of replica.Key) bool {
 	readAt := time.Duration(c.followed.proof.Load())
 	at := c.replica.Begin().At
-	cut, rows, whole := c.replica.Read(nil, &list, q.After, q.Limit+1, page.MaxBytes)
+	cut, rows, whole := c.replica.Read(nil, &of, q.After, q.Limit+1, page.MaxBytes)
 	if !whole && len(rows) <= q.Limit || c.replica.Begin().At.Began != at.Began {
 		return false
 	}
@@ -478,7 +485,7 @@ var _ changefeed.Listener = (*Cache)(nil)
 func (c *Cache) Reset(epoch string, _ changefeed.ResetCause) {
 	c.followed.trustedUntil.Store(0)
 	c.followed.known.Store(&known{epoch: epoch})
-	c.replica.Reset()
+	c.replica.Reset(epoch)
 }
 
 // Beat implements changefeed.Listener: the replica moves to the heartbeat's snapshot, and then
@@ -488,6 +495,7 @@ func (c *Cache) Beat(b changefeed.Beat) {
 		c.memory.dropOutdated()
 	}
 	f := &c.followed
+	defer c.beats.raise()
 	known := *f.known.Load()
 	for _, change := range b.Settled {
 		if change.CommittedAt != 0 && known.last.StartedAt != "" { // before the first proof, a change may have been in the log for long
@@ -531,7 +539,7 @@ func (c *Cache) Mode() Mode {
 func (c *Cache) SetTTLMode(on bool) {
 	c.following.Store(!on && c.options.Bound > 0)
 	if on {
-		c.replica.Reset()
+		c.replica.Reset(c.followed.known.Load().epoch)
 	}
 	c.memory.setShare(c.following.Load())
 }
@@ -576,7 +584,7 @@ func (c *Cache) Stats() Stats {
 		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
 		Mode: c.Mode(), Bound: c.options.Bound, Cut: c.cuts.Load(), Replica: c.replica.Stats(),
 	}
-	s.MemoryBytes += int64(s.Replica.Bytes)
+	s.MemoryBytes += int64(s.Replica.Bytes + s.Replica.IDBytes)
 	if r := c.redis; r != nil {
 		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
 		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()

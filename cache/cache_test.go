@@ -11,7 +11,8 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -299,7 +300,7 @@ func TestAQueryIsNotKept(t *testing.T) {
 	virtual(t, func(t *testing.T, c *opened) {
 		text := []byte("page")
 		of := func(search string) *page.Query {
-			return &page.Query{Search: search, After: lists.Position(search), Limit: 3}
+			return &page.Query{List: listtest.Items, Search: search, After: list.Position(search), Limit: 3}
 		}
 		scratch, release := of(page.TextOf(text)), make(chan struct{})
 		if _, err := ask(c, scratch, hangs(release, brings("page"))); !errors.Is(err, cache.ErrFillTimeout) {

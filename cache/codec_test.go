@@ -7,13 +7,13 @@ import (
 	"math"
 	"reflect"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -26,14 +26,14 @@ func sealed(b []byte) []byte {
 
 // pages are of all shapes.
 func pages() map[string]*reading {
-	long := *new(lists.Row).SetTexts("", string(make([]byte, 20_000)))
-	row := *(&lists.Row{ID: uuid.UUID{1, 2}, CreatedAt: math.MinInt64, Flags: lists.Goods}).SetTexts("KEY", `{"name":"é"}`)
+	long := listtest.Item(1, "description", strings.Repeat("long", 5000))
+	row := listtest.Item(2, "name", "é", "type", "GOODS")
 	primary := changefeed.ReadPoint{StartedAt: "1700000000.123456", Began: changefeed.Position{Term: 3, N: math.MaxUint64},
 		Snapshot: changefeed.Snapshot{Xmin: 7, Xmax: 12, Running: []uint64{7, 9, 11}}}
 	return map[string]*reading{
-		"by age":         {Read: page.Read{Rows: []lists.Row{row}, End: true}},
-		"of the primary": {Read: page.Read{Rows: []lists.Row{row, long}, At: primary}, epoch: "epoch"},
-		"of a standby": {epoch: "epoch", Read: page.Read{Rows: []lists.Row{row},
+		"by age":         {Read: page.Read{Rows: []list.Row{row}, End: true}},
+		"of the primary": {Read: page.Read{Rows: []list.Row{row, long}, At: primary}, epoch: "epoch"},
+		"of a standby": {epoch: "epoch", Read: page.Read{Rows: []list.Row{row},
 			At: changefeed.ReadPoint{Timeline: "7400000000000000001/1", LSN: 1 << 60, Through: math.MaxUint64}}},
 		"an empty list": {Read: page.Read{End: true, At: primary}},
 	}
@@ -75,7 +75,7 @@ func TestDecodeRefusesDamagedEntries(t *testing.T) {
 		flipped[bit/8] ^= 1 << (bit % 8)
 		refused("bit flipped", flipped, key)
 	}
-	for what, of := range map[string]string{"position": `0,"N"`, "snapshot": `0,"Xmax"`, "end": "true", "number of rows": "\x01\x00\x01\x02"} {
+	for what, of := range map[string]string{"position": `0,"N"`, "snapshot": `0,"Xmax"`, "end": "true", "number of rows": "\x01\x00\x10"} {
 		damaged := bytes.Clone(entry)
 		damaged[headerSize+bytes.Index(damaged[headerSize:], []byte(of))] = 'x'
 		refused("a wrong "+what+" with a right checksum", sealed(damaged), key)

@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/flate"
 
 	"listedge/cache/replica"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
@@ -47,7 +47,7 @@ type Entry struct {
 	ReadAt time.Duration
 
 	query *page.Query    // with memory of its own
-	last  *lists.Row     // the last row, by its pointer in list; nil = no row, or no list
+	last  *list.Row      // the last row, by its pointer in list; nil = no row, or no list
 	part  *replica.Range // the range of list that has the end of the page
 	fill  *replica.Fill  // the rows as given to the replica; nil = not given, or the entry was cut
 
@@ -56,7 +56,7 @@ type Entry struct {
 
 // newEntry makes the entry of a page with these rows. old is the entry that it replaces, or
 // nil: if the bodies are equal, they share the compressed form.
-func newEntry(q *page.Query, texts []string, last *lists.Row, more bool, old *Entry) *Entry {
+func newEntry(q *page.Query, texts []string, last *list.Row, more bool, old *Entry) *Entry {
 	e := &Entry{query: q, texts: texts}
 	e.head, e.end, e.Next = q.Frame(last, more)
 	e.withBody(func(body []byte) {
@@ -72,7 +72,7 @@ func newEntry(q *page.Query, texts []string, last *lists.Row, more bool, old *En
 // fill is what the replica was given; nil = it was given nothing.
 func entryOf(q *page.Query, f *reading, fill *replica.Fill) *Entry {
 	n := firstPage(f.Rows, q.Limit)
-	texts, last := make([]string, n), (*lists.Row)(nil)
+	texts, last := make([]string, n), (*list.Row)(nil)
 	for i := range texts {
 		texts[i], last = f.Rows[i].Text(), &f.Rows[i]
 	}
@@ -82,7 +82,7 @@ func entryOf(q *page.Query, f *reading, fill *replica.Fill) *Entry {
 }
 
 // firstPage returns how many of a fill's rows its first page shows.
-func firstPage(rows []lists.Row, limit int) int {
+func firstPage(rows []list.Row, limit int) int {
 	size := 0
 	for i := range rows[:min(limit, len(rows))] {
 		size += len(rows[i].Text())
@@ -123,7 +123,7 @@ func (e *Entry) withBody(f func(body []byte)) {
 }
 
 // shows reports whether the entry was cut out of the page's list and has these rows.
-func (e *Entry) shows(p *replica.Page, rows []*lists.Row) bool {
+func (e *Entry) shows(p *replica.Page, rows []*list.Row) bool {
 	n := len(rows)
 	if e.list != p.List || len(e.texts) != n || p.More != (e.Next != "") || n > 0 && e.last != rows[n-1] {
 		return false
@@ -302,6 +302,8 @@ const (
 	// replicaShare is the part of budgetShare that the replica's rows may fill. With 50 items
 	// a page, entries and their compressed forms for as many pages take the rest.
 	replicaShare = 0.8
+	// idsShare: which rows have changed takes up to one idsShare-th of the whole, out of the replica's part.
+	idsShare = 8
 	// releasedShare: rows that the replica has let go, and that entries may still hold, take
 	// up to one releasedShare-th of the replica's part.
 	releasedShare = 16

@@ -14,7 +14,8 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -76,22 +77,21 @@ func (n *node) asked(fill origin, body string, source cache.Source) cache.Result
 }
 
 func TestChangesAreAppliedWithoutAQuery(t *testing.T) {
-	gone := rowAt(1, "")
-	gone.State = lists.Gone
+	gone := list.GoneRow(listtest.Key(listtest.ID(11)))
 	unknown := rowAt(1, "")
 	for name, test := range map[string]struct {
-		changed []lists.Row
+		changed []list.Row
 		want    string // empty = it must be read
 		same    bool   // the entry
 	}{
-		"a row of the page":     {[]lists.Row{rowAt(1, "B")}, "a B c", false},
-		"two rows":              {[]lists.Row{rowAt(0, "A"), rowAt(2, "C")}, "A b C", false},
-		"a row before all":      {[]lists.Row{rowAt(-1, "z")}, "z a b", false},
-		"a row is gone":         {[]lists.Row{gone}, "a c d", false},
-		"a row behind the page": {[]lists.Row{rowAt(3, "D")}, "a b c", true},
-		"a row of no range":     {[]lists.Row{rowAt(9, "J")}, "a b c", true},
-		"a row as it was":       {[]lists.Row{rowAt(1, "b")}, "a b c", true},
-		"a text is not known":   {[]lists.Row{unknown}, "", false},
+		"a row of the page":     {[]list.Row{rowAt(1, "B")}, "a B c", false},
+		"two rows":              {[]list.Row{rowAt(0, "A"), rowAt(2, "C")}, "A b C", false},
+		"a row before all":      {[]list.Row{rowAt(-1, "z")}, "z a b", false},
+		"a row is gone":         {[]list.Row{gone}, "a c d", false},
+		"a row behind the page": {[]list.Row{rowAt(3, "D")}, "a b c", true},
+		"a row of no range":     {[]list.Row{rowAt(9, "J")}, "a b c", true},
+		"a row as it was":       {[]list.Row{rowAt(1, "b")}, "a b c", true},
+		"a text is not known":   {[]list.Row{unknown}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onNode(t, func(n *node) {
@@ -115,7 +115,8 @@ func TestACompressedFormIsShared(t *testing.T) {
 		before := n.asked(n.reads(shows(strings.Repeat("a", 512))), strings.Repeat("a", 512), cache.Origin).Entry
 		compressed := before.Deflate()
 		row := rowAt(0, text(before))
-		row.Flags = lists.Goods
+		n.change(n.q, list.GoneRow(row.Key()))
+		n.beat()
 		n.change(n.q, row)
 		n.beat()
 		r, ok := n.Hit(n.q, time.Now())
@@ -215,7 +216,7 @@ func TestPagesAreCutOutOfRows(t *testing.T) {
 
 func TestALongPageEndsBeforeItsLimit(t *testing.T) {
 	onNode(t, func(n *node) {
-		long := strings.Repeat("x", page.MaxBytes/2)
+		long := strings.Repeat("x", page.MaxBytes/2-1000)
 		r := n.asked(n.reads(shows(long, long, long)), long+" "+long, cache.Origin)
 		for range 2 {
 			if r.Entry.Next == "" {

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
@@ -88,6 +89,31 @@ const shareFactor = 4
 // commits that are younger than this.
 func (f *following) shareTime() time.Duration { return f.bound / shareFactor }
 
+// signal wakes all who wait.
+type signal struct {
+	mu     sync.Mutex
+	raised chan struct{} // nil = nobody waits
+}
+
+// next returns what is closed when the signal is raised next.
+func (s *signal) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.raised == nil {
+		s.raised = make(chan struct{})
+	}
+	return s.raised
+}
+
+func (s *signal) raise() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.raised != nil {
+		close(s.raised)
+		s.raised = nil
+	}
+}
+
 // protect turns a panic of call into an error. In a goroutine without a recover a panic
 // would end the process.
 func protect[T any](call func() (T, error)) (v T, err error) {
@@ -129,7 +155,7 @@ func newLookup(c *Cache, q *page.Query, queried func()) *lookup {
 
 // listOf names the list that a query's page is a part of.
 func listOf(q *page.Query) replica.Key {
-	return replica.Key{Table: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Order: q.Sort, Filter: q.Filter, Search: lists.Fold(q.Search)}
+	return replica.Key{Table: changefeed.Table{List: q.List, Tenant: q.Tenant}, Order: q.Order, Match: q.Match, Search: list.Fold(q.Search)}
 }
 
 // await waits for the result of the flight of that kind for the page. Of concurrent requests the first

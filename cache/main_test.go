@@ -4,19 +4,20 @@ import (
 	"context"
 	"errors"
 	"math"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
 	"listedge/cache"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
@@ -119,6 +120,7 @@ type opened struct {
 type origin struct {
 	Primary func(ctx context.Context, run string) (page.Read, error)
 	Standby func(ctx context.Context, primary changefeed.Proof) (page.Read, error)
+	Rows    func(ctx context.Context, keys []string, run string) (page.Read, error)
 }
 
 // origins has the latest origin of each query.
@@ -148,6 +150,10 @@ func (o *origins) FetchFromStandby(ctx context.Context, q page.Query, primary ch
 	return o.origin(q).Standby(ctx, primary)
 }
 
+func (o *origins) FetchRows(ctx context.Context, q page.Query, keys []string, run string) (page.Read, error) {
+	return o.origin(q).Rows(ctx, keys, run)
+}
+
 func (o *origins) HasStandbys() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -156,11 +162,11 @@ func (o *origins) HasStandbys() bool {
 
 // queryOf is the first page of a list of that name.
 func queryOf(name string) *page.Query {
-	return &page.Query{Workspace: uuid.NewSHA1(uuid.Nil, []byte(name)), Collection: lists.Items, Limit: 3}
+	return &page.Query{List: listtest.Items, Tenant: name, Limit: 3}
 }
 
 // behind is the page behind a row.
-func behind(q *page.Query, row *lists.Row) *page.Query {
+func behind(q *page.Query, row *list.Row) *page.Query {
 	next := q.Behind(row)
 	return &next
 }
@@ -171,26 +177,29 @@ func bodyOf(e *cache.Entry) string {
 	return string(body)
 }
 
-// text is the texts of the entry's rows.
+// text is the texts of the entry's rows: see rowAt.
 func text(e *cache.Entry) string {
-	rows, _, _ := strings.Cut(strings.TrimPrefix(bodyOf(e), `{"data":[`), `],"page":`)
-	return strings.ReplaceAll(rows, ",", " ")
+	var texts []string
+	for _, found := range regexp.MustCompile(`"sku":"([^"]*)"`).FindAllStringSubmatch(bodyOf(e), -1) {
+		texts = append(texts, found[1])
+	}
+	return strings.Join(texts, " ")
 }
 
 // rowsOf makes rows of these texts. A list has them in this order, by their numbers from 0.
-func rowsOf(texts ...string) (rows []lists.Row) {
+func rowsOf(texts ...string) (rows []list.Row) {
 	for i, text := range texts {
 		rows = append(rows, rowAt(i, text))
 	}
 	return rows
 }
 
-func rowAt(i int, text string) lists.Row {
-	row := (&lists.Row{ID: uuid.UUID{15: byte(i)}, CreatedAt: -int64(i)}).SetTexts("", text)
+func rowAt(i int, text string) list.Row {
+	row := listtest.Item(i, "id", listtest.ID(i+10), "sku", text)
 	if text == "" {
-		row.State = lists.TextUnknown
+		row.ForgetText()
 	}
-	return *row
+	return row
 }
 
 // shows is what a statement returned of a list that has these rows alone.
@@ -283,7 +292,7 @@ func (f *feed) reset(epoch string) {
 func (f *feed) beat() {
 	f.at.N++
 	for _, c := range f.caches {
-		c.Beat(changefeed.Beat{Proof: f.proof(time.Now()), Snapshot: f.snapshot(), Settled: f.settled})
+		c.Beat(changefeed.Beat{Proof: f.proof(time.Now()), Snapshot: f.snapshot(), Followed: []*list.List{listtest.Items}, Settled: f.settled})
 	}
 	f.settled = nil
 }
@@ -297,10 +306,10 @@ func (f *feed) snapshot() changefeed.Snapshot {
 }
 
 // change is a transaction that leaves rows of the query's list.
-func (f *feed) change(q *page.Query, rows ...lists.Row) {
+func (f *feed) change(q *page.Query, rows ...list.Row) {
 	f.xid++
 	f.settled = append(f.settled, &changefeed.Change{XID: f.xid, LSN: f.xid,
-		Lists: []changefeed.Touched{{List: changefeed.List{Workspace: q.Workspace, Collection: q.Collection}, Rows: rows}}})
+		Touched: []changefeed.Touched{{Table: changefeed.Table{List: q.List, Tenant: q.Tenant}, Rows: rows}}})
 }
 
 // reads is a fill by a statement on the primary, as the database is when it is made.

@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -41,7 +40,7 @@ func TestMemoryBudget(t *testing.T) {
 	tiny := []byte("{}")
 	short, usual, long := items(1500), items(18_000), items(36_000)
 	q := func(i int) *page.Query {
-		return &page.Query{Workspace: uuid.UUID{byte(i), byte(i >> 8), byte(i >> 16)}, Search: fmt.Sprintf("search for number %d", i), Limit: 50}
+		return &page.Query{List: listtest.Items, Tenant: fmt.Sprint(i), Search: fmt.Sprintf("search for number %d", i), Limit: 50}
 	}
 	for _, c := range []struct {
 		name string
@@ -70,7 +69,7 @@ func TestMemoryBudget(t *testing.T) {
 				node.Hit(q(rand.IntN(c.keys)), time.Now()) // so that some are requested more often than others
 				peak = max(peak, node.Stats().MemoryBytes)
 			}
-			clear(node.origins.of)
+			node.origins.of = map[page.Query]origin{} // clear would keep the buckets
 			live := liveHeap() - before
 			accounted := node.Stats().MemoryBytes
 			t.Logf("live %d of %d bytes; accounted %d, peak %d; empty %d", live, budget, accounted, peak, empty)

@@ -8,7 +8,8 @@ import (
 
 	"listedge/cache/replica"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -102,7 +103,7 @@ func (m *model) followOn(f *modelFollower) {
 		f.beatAt = m.now.Add(10 * time.Millisecond)
 	case f.noted:
 		f.noted = false
-		f.pending = &changefeed.Heartbeat{LSN: uint64(len(m.wal)), Snapshot: m.snapshot().String(), Timeline: "the primary", StartedAt: "run", After: f.after}
+		f.pending = &changefeed.Heartbeat{LSN: uint64(len(m.wal)), Snapshot: m.snapshot().String(), Timeline: "the primary", StartedAt: "run", Followed: []*list.List{listtest.Items}, After: f.after}
 	case f.pending != nil && f.decoded >= f.pending.LSN:
 		m.beat(f)
 	}
@@ -282,9 +283,9 @@ func (m *model) proceed(n *modelNode, f *modelFill) (done bool) {
 }
 
 // check is the assertion.
-func (m *model) check(rows []*lists.Row) error {
+func (m *model) check(rows []*list.Row) error {
 	for _, v := range slices.Backward(m.versions) {
-		if slices.EqualFunc(rows, v.rows, func(a *lists.Row, b lists.Row) bool { return *a == b }) {
+		if slices.EqualFunc(rows, v.rows, func(a *list.Row, b list.Row) bool { return *a == b }) {
 			return nil
 		}
 		if v.from.Before(m.now.Add(-modelBound)) {
@@ -317,7 +318,7 @@ func TestModel(t *testing.T) {
 	share := float64(hits) / float64(asked)
 	t.Logf("hits: %.1f %%; fills: %v", 100*share, outcomes)
 	for o, n := range outcomes {
-		if o := replica.Outcome(o); n == 0 != (o == replica.WrongServer || o == replica.Inconsistent || o == replica.Dropped) {
+		if o := replica.Outcome(o); n == 0 != (o == replica.WrongServer || o == replica.Inconsistent || o == replica.Dropped || o == replica.Unfollowed) {
 			t.Errorf("%d fills are %s", n, o)
 		}
 	}

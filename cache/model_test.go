@@ -6,12 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 )
 
 // The model: a database, followers that keep their contract, a log, and nodes with the real
@@ -39,25 +38,25 @@ const (
 )
 
 var (
-	modelTable = changefeed.List{Workspace: uuid.UUID{1}, Collection: lists.Items}
-	modelKey   = replica.Key{Table: modelTable, Order: lists.ByCreatedAt}
+	modelTable = changefeed.Table{List: listtest.Items, Tenant: "1"}
+	modelKey   = replica.Key{Table: modelTable, Order: listtest.ByCreatedAt}
 )
 
 type modelTransaction struct {
 	xid, lsn         uint64 // lsn 0 = its commit is not in the WAL
-	rows             map[int]lists.Row
+	rows             map[int]list.Row
 	async            bool // visible without waiting for the flush
 	visible          bool
 	commitAt, showAt time.Time
 }
 
 func (x *modelTransaction) change() changefeed.Change {
-	c := changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.Touched{{List: modelTable}}}
+	c := changefeed.Change{XID: x.xid, LSN: x.lsn, Touched: []changefeed.Touched{{Table: modelTable}}}
 	if len(x.rows) == 0 {
-		c.Lists = nil
+		c.Touched = nil
 	}
 	for _, row := range x.rows {
-		c.Lists[0].Rows = append(c.Lists[0].Rows, row)
+		c.Touched[0].Rows = append(c.Touched[0].Rows, row)
 	}
 	return c
 }
@@ -65,7 +64,7 @@ func (x *modelTransaction) change() changefeed.Change {
 // modelVersion is what the list was from a moment on.
 type modelVersion struct {
 	from time.Time
-	rows []lists.Row
+	rows []list.Row
 }
 
 // modelServer keeps the log.
@@ -263,16 +262,16 @@ func (m *model) database() {
 
 // begin begins a transaction that changes a row or two of those that are not locked.
 func (m *model) begin() {
-	x := &modelTransaction{xid: m.nextXID, rows: map[int]lists.Row{}, async: m.chance(3), commitAt: m.in(20 * time.Millisecond)}
+	x := &modelTransaction{xid: m.nextXID, rows: map[int]list.Row{}, async: m.chance(3), commitAt: m.in(20 * time.Millisecond)}
 	m.nextXID++
 	for range 1 + m.r.IntN(2) {
 		i := m.r.IntN(modelRows)
 		if slices.ContainsFunc(m.running, func(o *modelTransaction) bool { _, locks := o.rows[i]; return locks }) {
 			continue
 		}
-		x.rows[i] = *(&lists.Row{ID: uuid.UUID{byte(i + 1)}}).SetTexts("", fmt.Sprint(x.xid))
+		x.rows[i] = listtest.Item(i, "sku", fmt.Sprint(x.xid))
 		if m.chance(4) {
-			x.rows[i] = lists.Row{ID: uuid.UUID{byte(i + 1)}, State: lists.Gone}
+			x.rows[i] = list.GoneRow(listtest.Key(listtest.ID(i)))
 		}
 		m.chains[i] = append(m.chains[i], x)
 	}
@@ -295,11 +294,11 @@ func (m *model) end(x *modelTransaction) {
 }
 
 // list returns the list with the transactions that are shown.
-func (m *model) list(shows func(*modelTransaction) bool) (rows []lists.Row) {
-	for i, chain := range slices.Backward(m.chains[:]) {
+func (m *model) list(shows func(*modelTransaction) bool) (rows []list.Row) {
+	for i, chain := range m.chains {
 		for _, x := range slices.Backward(chain) {
 			if shows(x) {
-				if row := x.rows[i]; row.State != lists.Gone {
+				if row := x.rows[i]; row.State != list.Gone {
 					rows = append(rows, row)
 				}
 				break

@@ -19,7 +19,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
@@ -298,14 +298,14 @@ func (p *reading) pages(q *page.Query) iter.Seq2[*page.Query, *reading] {
 
 // In Redis a page is the rows that a statement returned, with its read point, as in the log of changes:
 //
-//	magic 4 | CRC-32 of the rest 4 | stored, in JSON | line feed | rows, by lists.AppendRows
+//	magic 4 | CRC-32 of the rest 4 | stored, in JSON | line feed | rows, by list.AppendRows
 //
 // A node that takes the page applies the changes that the read point does not see. The magic
 // ends in the version. A page of another version is a miss. Who changes this form, or a field of
 // stored, raises the version. So does who changes the JSON of a row:
 // TestTheJSONOfRowsInRedisBelongsToTheirMagic (origin) fails until then.
 const (
-	magic      = "lep\x07"
+	magic      = "lep\x08"
 	headerSize = len(magic) + 4
 )
 
@@ -326,7 +326,7 @@ const redisTick = time.Millisecond
 func (p *reading) encode(key []byte, life time.Duration, readAt time.Time) []byte {
 	head, _ := json.Marshal(stored{key, life, readAt.UTC(), p.epoch, p.At, p.End}) // all of it can be encoded
 	b := append(make([]byte, headerSize, 1024), head...)
-	b = lists.AppendRows(append(b, '\n'), p.Rows)
+	b = list.AppendRows(append(b, '\n'), p.Rows)
 	copy(b, magic)
 	binary.BigEndian.PutUint32(b[len(magic):], crc32.ChecksumIEEE(b[headerSize:]))
 	return b
@@ -350,7 +350,7 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (p *reading, 
 	if json.Unmarshal(head, &s) != nil || !bytes.Equal(s.Key, key) {
 		return nil, 0
 	}
-	rows, rest, ok := lists.ParseRows(tail)
+	rows, rest, ok := list.ParseRows(tail)
 	if !ok || len(rest) > 0 {
 		return nil, 0
 	}

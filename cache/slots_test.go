@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -26,13 +27,19 @@ func openMemory(t testing.TB, budget int64) *memory {
 
 // entryAt is an entry of the search's page that was read at that time, with one row.
 func entryAt(search, text string, at time.Duration) *Entry {
-	row := *new(lists.Row).SetTexts("", text)
-	return entryOf(searched(search), &reading{Read: page.Read{Rows: []lists.Row{row}, End: true}, readAt: at}, nil)
+	row := listtest.Item(0, "sku", text)
+	return entryOf(searched(search), &reading{Read: page.Read{Rows: []list.Row{row}, End: true}, readAt: at}, nil)
 }
 
-func searched(text string) *page.Query { return &page.Query{Search: text, Limit: 1} }
+func searched(text string) *page.Query {
+	return &page.Query{List: listtest.Items, Search: text, Limit: 1}
+}
 
-func (s *slot) text() string { return s.entry.Load().texts[0] }
+func (s *slot) text() string {
+	_, rest, _ := strings.Cut(s.entry.Load().texts[0], `"sku":"`)
+	text, _, _ := strings.Cut(rest, `"`)
+	return text
+}
 
 func TestWholeQueryIsCompared(t *testing.T) {
 	m := openMemory(t, 8<<20)
