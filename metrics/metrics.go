@@ -23,29 +23,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
-	"listedge/internal/lists"
+	"listedge/cache"
 )
 
-// Route is the operation of a request.
-type Route uint8
-
-// The routes; RouteNone is a request without a route. From routeLists on they are the lists'.
-const (
-	RouteNone Route = iota
-	RouteDocs       // and /openapi.json
-	routeLists
-	routes = routeLists + Route(lists.Collections)
-)
-
-// RouteOf returns the route of the collection's list.
-func RouteOf(c lists.Collection) Route { return routeLists + Route(c) }
-
-func (r Route) String() string {
-	if r >= routeLists {
-		return lists.Collection(r - routeLists).String()
-	}
-	return [...]string{"none", "docs"}[r]
+// Route is what requests are for, as a label has it: a list, the documents, or nothing that exists. The
+// series that are counted often are kept in it, because to look one up takes longer than to count.
+type Route struct {
+	name      string
+	answers   [600]prometheus.Counter // by status; nil = it is looked up
+	latencies [OutcomeError + 1]prometheus.Observer
 }
+
+func (r *Route) String() string { return r.name }
 
 // Outcome is how a request ended.
 type Outcome uint8
@@ -122,39 +111,50 @@ type Edge struct {
 	durations *prometheus.HistogramVec // by route and outcome
 	pages     *prometheus.CounterVec   // by tier
 	collapsed *prometheus.CounterVec
+	tracked   *prometheus.CounterVec // by kind and cause
 
-	// Series of lists, kept because to look one up takes longer than to count; nil = it is looked up.
-	answers   [routes][600]prometheus.Counter // by status
-	latencies [routes][OutcomeError + 1]prometheus.Observer
-	found     [OutcomeStale + 1]prometheus.Counter
+	found [OutcomeStale + 1]prometheus.Counter // kept as those of Route
 }
 
-// begin makes the series of lists, so that the first response of a kind is an increase. Series of
-// other routes, most of which never occur, begin with their first response.
+// begin makes the series that are of no route.
 func (e *Edge) begin() {
-	for _, c := range lists.All {
-		route := RouteOf(c)
-		for _, status := range []int{200, 304, 400, 401, 403, 405, 412, 413, 429, 500, 503, 504} {
-			e.answers[route][status] = e.requests.WithLabelValues(route.String(), strconv.Itoa(status))
-		}
-		for outcome := OutcomeMemory; outcome <= OutcomeNotModified; outcome++ {
-			e.latencies[route][outcome] = e.durations.WithLabelValues(route.String(), outcome.String())
-		}
-	}
 	for tier := OutcomeMemory; tier <= OutcomeStale; tier++ {
 		e.found[tier] = e.pages.WithLabelValues(tier.String())
 	}
 	e.collapsed.WithLabelValues()
+	for kind := range cache.TrackedKinds {
+		e.tracked.WithLabelValues(kind.String(), "")
+	}
+	for cause := cache.NotFull + 1; cause < cache.FullCauses; cause++ {
+		e.tracked.WithLabelValues(cache.Full.String(), cause.String())
+	}
+}
+
+// Route returns the route of a name. Its series, most of which never occur, begin with their first
+// response.
+func (e *Edge) Route(name string) *Route { return &Route{name: name} }
+
+// List returns the route of the list of a name. It makes the series that lists have, so that the first
+// response of a kind is an increase.
+func (e *Edge) List(name string) *Route {
+	route := e.Route(name)
+	for _, status := range []int{200, 304, 400, 401, 403, 405, 412, 413, 429, 500, 503, 504} {
+		route.answers[status] = e.requests.WithLabelValues(name, strconv.Itoa(status))
+	}
+	for outcome := OutcomeMemory; outcome <= OutcomeNotModified; outcome++ {
+		route.latencies[outcome] = e.durations.WithLabelValues(name, outcome.String())
+	}
+	return route
 }
 
 // Answered records one response, and the time from the arrival of its request.
-func (e *Edge) Answered(route Route, outcome Outcome, status int, took time.Duration) {
-	answers, latency := e.answers[route][status], e.latencies[route][outcome]
+func (e *Edge) Answered(route *Route, outcome Outcome, status int, took time.Duration) {
+	answers, latency := route.answers[status], route.latencies[outcome]
 	if answers == nil {
-		answers = e.requests.WithLabelValues(route.String(), strconv.Itoa(status))
+		answers = e.requests.WithLabelValues(route.name, strconv.Itoa(status))
 	}
 	if latency == nil {
-		latency = e.durations.WithLabelValues(route.String(), outcome.String())
+		latency = e.durations.WithLabelValues(route.name, outcome.String())
 	}
 	answers.Inc()
 	latency.Observe(took.Seconds())
@@ -167,6 +167,11 @@ func (e *Edge) LookedUp(tier Outcome, collapsed bool) {
 	if collapsed {
 		e.collapsed.WithLabelValues().Inc()
 	}
+}
+
+// Tracked records a page for a client that tracks a list.
+func (e *Edge) Tracked(t *cache.Tracked) {
+	e.tracked.WithLabelValues(t.Kind.String(), t.Cause.String()).Inc()
 }
 
 // Totals are the numbers of requests since the start that the status page shows.

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
 	"listedge/metrics"
 	"listedge/origin"
 )
@@ -45,21 +44,28 @@ func scraped(t *testing.T, r *metrics.Registry, accept string) *httptest.Respons
 
 const protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 
-var ofLists = []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass,
+var outcomesOfLists = []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeBypass,
 	metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError}
 
-// everything is what may happen to requests, by route.
-var everything = []struct {
-	route    metrics.Route
-	outcomes []metrics.Outcome
-	statuses []int
-}{
-	{metrics.RouteOf(lists.Items), ofLists,
-		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
-	{metrics.RouteOf(lists.Contacts), ofLists,
-		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
-	{metrics.RouteNone, []metrics.Outcome{metrics.OutcomeLimited, metrics.OutcomeError}, []int{400, 404, 405, 408, 413, 429, 431, 500, 503, 505}},
-	{metrics.RouteDocs, []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},
+// everything is what may happen to requests: outcomes and statuses by route.
+func everything(of *metrics.Edge, happen func(*metrics.Route, metrics.Outcome, int)) {
+	ofLists := []int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}
+	for _, e := range []struct {
+		route    *metrics.Route
+		outcomes []metrics.Outcome
+		statuses []int
+	}{
+		{of.List("items"), outcomesOfLists, ofLists},
+		{of.List("contacts"), outcomesOfLists, ofLists},
+		{of.Route("none"), []metrics.Outcome{metrics.OutcomeLimited, metrics.OutcomeError}, []int{400, 404, 405, 408, 413, 429, 431, 500, 503, 505}},
+		{of.Route("docs"), []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},
+	} {
+		for _, outcome := range e.outcomes {
+			for _, status := range e.statuses {
+				happen(e.route, outcome, status)
+			}
+		}
+	}
 }
 
 // A fleet of a hundred nodes has 40,000 series. If a metric needs more series, another must
@@ -73,15 +79,11 @@ func TestANodeHasAtMost400Series(t *testing.T) {
 			r.Queried(server, outcome, time.Second)
 		}
 	}
-	for _, e := range everything {
-		for _, outcome := range e.outcomes {
-			for _, status := range e.statuses {
-				for took := time.Microsecond; took < time.Minute; took *= 3 {
-					r.Edge.Answered(e.route, outcome, status, took)
-				}
-			}
+	everything(r.Edge, func(route *metrics.Route, outcome metrics.Outcome, status int) {
+		for took := time.Microsecond; took < time.Minute; took *= 3 {
+			r.Edge.Answered(route, outcome, status, took)
 		}
-	}
+	})
 	lines := 0
 	for line := range strings.Lines(scraped(t, r, "text/plain").Body.String()) {
 		if !strings.HasPrefix(line, "#") {
@@ -115,10 +117,11 @@ func find(t *testing.T, w *httptest.ResponseRecorder) *dto.Histogram {
 
 func TestLatencies(t *testing.T) {
 	r := registry()
+	items := r.Edge.List("items")
 	for range 3 {
-		r.Edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 30*time.Microsecond)
+		r.Edge.Answered(items, metrics.OutcomeMemory, 200, 30*time.Microsecond)
 	}
-	r.Edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 20*time.Millisecond)
+	r.Edge.Answered(items, metrics.OutcomeMemory, 200, 20*time.Millisecond)
 	h := find(t, scraped(t, r, protobuf))
 	t.Run("protobuf has native buckets", func(t *testing.T) {
 		if h.GetSchema() != 2 || h.GetSampleCount() != 4 || len(h.PositiveSpan) != 2 || len(h.PositiveDelta) != 2 || h.PositiveDelta[0] != 3 ||
@@ -137,10 +140,30 @@ func TestLatencies(t *testing.T) {
 	})
 }
 
+// The series of a list are there before its first request, so that this one is an increase.
+func TestSeriesOfAListBegin(t *testing.T) {
+	r := registry()
+	r.Edge.Route("docs")
+	r.Edge.List("crm-people")
+	text := scraped(t, r, "text/plain").Body.String()
+	for series, begins := range map[string]bool{
+		`listedge_http_requests_total{route="crm-people",status="503"} 0`:                           true,
+		`listedge_http_request_duration_seconds_count{outcome="not_modified",route="crm-people"} 0`: true,
+		`listedge_http_requests_total{route="docs",status="200"} 0`:                                 false,
+	} {
+		t.Run(series, func(t *testing.T) {
+			if strings.Contains(text, series) != begins {
+				t.Errorf("it begins: %v, want %v", !begins, begins)
+			}
+		})
+	}
+}
+
 func TestCountingAllocatesNothing(t *testing.T) {
 	edge := registry().Edge
+	items := edge.List("items")
 	if n := testing.AllocsPerRun(1000, func() {
-		edge.Answered(metrics.RouteOf(lists.Items), metrics.OutcomeMemory, 200, 30*time.Microsecond)
+		edge.Answered(items, metrics.OutcomeMemory, 200, 30*time.Microsecond)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

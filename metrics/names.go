@@ -34,6 +34,10 @@ func newRegistry() *Registry {
 				[]float64{.001, .01, .1}, "route", "outcome"), // the objective in deploy/prometheus/rules uses 100 ms
 			pages:     counters(r, "cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", "tier"),
 			collapsed: counters(r, "cache_collapsed_total", "Pages that came from the look-up of another request."),
+			tracked: counters(r, "tracking_pages_total", "Pages for clients that track a list, by kind: none (nothing has changed), delta (the rows that have), "+
+				"full (a part of the whole list). The first page of a whole list has a cause: first (the client has nothing), epoch (another log of changes, or "+
+				"another description of the list), joined (the client was here before this node's log begins), dropped (too many rows have changed since), "+
+				"unnamed (a change did not name its rows).", "kind", "cause"),
 		},
 		commits: histograms(r, "freshness_commit_to_applied_seconds",
 			"Time from a commit, by the primary's clock, until this node applied it, by its own clock.", []float64{.001, .01, .1, 1}),
@@ -115,7 +119,7 @@ func sendCache(send scrape, s cache.Stats) {
 	send.value("cache_assembled_pages_total",
 		"Pages made of rows in memory, without a query, because rows had changed or the page was not made yet.", s.Cut)
 	send.value("replica_rows", "Rows in memory.", s.Replica.Rows)
-	send.value("replica_lists", "Lists (workspace, collection, order, filters and search) of which rows are in memory.", s.Replica.Lists)
+	send.value("replica_lists", "Lists (each by tenant, order, filters and search) of which rows are in memory.", s.Replica.Lists)
 	send.value("replica_ranges", "Parts of lists, each without a gap, that are in memory.", s.Replica.Ranges)
 	send.value("replica_bytes", "Memory that rows occupy; a part of cache_memory_bytes.", s.Replica.Bytes)
 	send.value("replica_remembered_bytes",
@@ -133,6 +137,14 @@ func sendCache(send scrape, s cache.Stats) {
 	send.by("cause", "replica_dropped_ranges_total", "Parts of lists dropped from memory, by cause: row (it is not known whether, or how, a list "+
 		"shows a row), table (a change did not name its rows), budget (memory was full).",
 		series{"row": s.Replica.Uncovered, "table": s.Replica.Forgotten, "budget": s.Replica.Evicted})
+	send.value("tracking_ids", "Keys of changed rows that are remembered for clients that track a list.", s.Replica.IDs)
+	send.value("tracking_bytes", "Memory that these keys occupy; a part of cache_memory_bytes.", s.Replica.IDBytes)
+	horizon := time.Duration(0)
+	if !s.Replica.Horizon.IsZero() {
+		horizon = time.Since(s.Replica.Horizon)
+	}
+	send.value("tracking_horizon_seconds", "How far back the changed rows of all tables are remembered: a client that tracks a list and asks more often gets what "+
+		"has changed. Changes that do not name their rows are not in it: they send the whole list to all clients of it, once.", horizon)
 	modes := send.labelled("freshness_mode",
 		"1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", "mode")
 	for mode := range cache.ModeFollowed + 1 {
