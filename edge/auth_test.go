@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"listedge/edge"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin/apikey"
@@ -18,14 +19,14 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 	hash, _ := apikey.HashOf([]byte(edge.TheKey))
 	for name, k := range map[string]apikey.Key{
 		"revoked, no scope":            {Revoked: true},
-		"revoked, suspended workspace": {Revoked: true, Suspended: true, Scopes: 1 << lists.Items},
+		"revoked, suspended workspace": {Revoked: true, Suspended: true, Scopes: 1 << listtest.Items.Number},
 		"expired, no scope":            {ExpiresAt: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k.Limit = apikey.DefaultLimit
 			limits := limiter.New(limiter.Options{})
 			defer func() { _ = limits.Close(context.Background()) }()
-			ask := asking(t, edge.New(edge.Options{Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler),
+			ask := asking(t, edge.New(edge.Options{Lists: list.BuiltIn(), Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler),
 				Grace: time.Hour, Lookup: func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 					return map[apikey.Hash]apikey.Key{hash: k}, nil
 				}}))

@@ -24,7 +24,8 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/metrics"
 )
@@ -213,11 +214,11 @@ func TestALongPageGoesOutInParts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := hitServer(t, "")
-			var rows []lists.Row
+			var rows []list.Row
 			for range test.rows {
-				rows = append(rows, *(&lists.Row{}).SetTexts("", strings.Repeat("x", row)))
+				rows = append(rows, rowOf(strings.Repeat("x", row)))
 			}
-			entry := fillWithRows(t, s.Cache, page.Query{Limit: page.MaxLimit}, rows...)
+			entry := fillWithRows(t, s.Cache, page.Query{List: listtest.Items, Limit: page.MaxLimit}, rows...)
 			w := &wire{}
 			r := newConn(w).response.start(200)
 			r.head, r.body, r.entry = []byte("HEAD\r\n\r\n"), true, entry

@@ -6,9 +6,10 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
-	"encoding/json"
+	"html"
 	"io"
 	"io/fs"
+	"maps"
 	"mime"
 	"path"
 	"regexp"
@@ -19,10 +20,11 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/list"
 )
 
 // Two documents need no key. /openapi.json describes the API, and tests check responses
-// against it. /docs shows it in a browser, where a user can try requests. The scripts and
+// against it. It is made of the lists. /docs shows it in a browser, where a user can try requests. The scripts and
 // styles of /docs are in the binary. They load nothing from elsewhere, because users
 // enter API keys there, and because a node may have no Internet access.
 
@@ -31,15 +33,18 @@ const (
 	docsPath    = "/docs"
 )
 
-//go:embed openapi.json
-var openAPISource []byte
+// documents returns all documents by their paths: the two, and the files that /docs loads.
+func documents(lists *list.Set) map[string]*document {
+	shown := bytes.ReplaceAll(docsPage, []byte("{{title}}"), []byte(html.EscapeString(titleOf(lists))))
+	all := map[string]*document{openAPIPath: newDocument("application/json", "", OpenAPI(lists)),
+		docsPath: newDocument("text/html; charset=utf-8", PagePolicy(shown, " 'self'"), shown)}
+	maps.Copy(all, docsFiles())
+	return all
+}
 
-// documents are all documents by their paths: the two, and the files that /docs loads.
-var documents = sync.OnceValue(func() map[string]*document {
-	var compact bytes.Buffer
-	must(0, json.Compact(&compact, openAPISource))
-	all := map[string]*document{openAPIPath: newDocument("application/json", "", compact.Bytes()),
-		docsPath: newDocument("text/html; charset=utf-8", PagePolicy(docsPage, " 'self'"), docsPage)}
+// docsFiles are the files that /docs loads, by their paths.
+var docsFiles = sync.OnceValue(func() map[string]*document {
+	all := map[string]*document{}
 	for _, f := range must(fs.ReadDir(static.FS, ".")) {
 		text := must(fs.ReadFile(static.FS, f.Name()))
 		name, compressed := strings.CutSuffix(f.Name(), ".gz")

@@ -28,7 +28,7 @@ const theBundle = "/docs/swagger-ui-bundle.js"
 // The two forms of a document are the same text, and Content-Length is right for each.
 func TestADocumentIsServedInTwoForms(t *testing.T) {
 	s, _ := edge.HitServer(t, "")
-	for path := range edge.Documents() {
+	for path := range edge.Documents(s.Lists) {
 		plain, compressed := ask(t, s, "GET", path), ask(t, s, "GET", path, "Accept-Encoding", "br, gzip")
 		if plain.Status != 200 || plain.Header("Content-Encoding") != "" || plain.Header("ETag") != compressed.Header("ETag") {
 			t.Errorf("%s: %d %v, %d %v", path, plain.Status, plain.Head, compressed.Status, compressed.Head)
@@ -95,7 +95,7 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 	s, _ := edge.HitServer(t, "")
 	move := edge.StopGuard(s)
 	for i := range 20 {
-		for path := range edge.Documents() {
+		for path := range edge.Documents(s.Lists) {
 			if got := ask(t, s, "GET", path, "Accept-Encoding", "gzip"); got.Status != 200 {
 				t.Fatalf("load %d, %s: %d", i, path, got.Status)
 			}
@@ -112,7 +112,7 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 
 func TestDocsCanBeTurnedOff(t *testing.T) {
 	s, _ := edge.HitServer(t, "")
-	off := edge.New(edge.Options{Limiter: s.Limiter, Metrics: s.Metrics, Logger: s.Logger, NoDocs: true})
+	off := edge.New(edge.Options{Lists: s.Lists, Limiter: s.Limiter, Metrics: s.Metrics, Logger: s.Logger, NoDocs: true})
 	defer off.Keys.Close()
 	for _, path := range []string{"/docs", theBundle} {
 		if got := ask(t, off, "GET", path); got.Status != 404 || !strings.Contains(got.Body, `"NOT_FOUND"`) {

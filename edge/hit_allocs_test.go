@@ -8,10 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"listedge/cache"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/origin/apikey"
 )
 
@@ -43,7 +42,7 @@ func TestAHitAllocatesNothing(t *testing.T) {
 	check("identity", theTarget, "Accept", "*/*", 200)
 	check("gzip", theTarget, "Accept-Encoding", "gzip, br", 200)
 	check("not modified", theTarget, "If-None-Match", cache.TagOf([]byte(bodyOf(row))).String(), 304)
-	last := (&lists.Row{ID: uuid.Max, CreatedAt: lists.EndInstant - 1}).SetTexts(strings.Repeat("\U0010FFFF", lists.NameKeyLength), "")
+	longest := strings.Repeat("\U0010FFFF", list.FoldKeyLength)
 	for name, parameters := range map[string]string{
 		"all rows":           "",
 		"every parameter":    "&limit=100&type=customer&search=tea",
@@ -53,18 +52,18 @@ func TestAHitAllocatesNothing(t *testing.T) {
 		"a search, trimmed":  "&search=+%20green%20tea++",
 		"the longest search": "&search=" + strings.Repeat("%F4%8F%BF%BF", maxSearch),
 	} {
-		for _, order := range lists.Contacts.Orders() {
-			q, wrong := parseText(lists.Contacts, "sort="+order.String()+parameters)
+		for _, order := range ordersOf(listtest.Contacts) {
+			q, wrong := parseText(listtest.Contacts, "sort="+order+parameters)
 			if wrong != nil {
 				t.Fatal(wrong)
 			}
-			q.Workspace = entry.Key.Workspace
-			target := "/v1/contacts?sort=" + order.String() + parameters
+			q.Tenant = entry.Key.Tenant
+			target := "/v1/contacts?sort=" + order + parameters
 			fillWith(t, s.Cache, q, row)
-			check(name+" by "+order.String(), target, "Accept", "*/*", 200)
-			q.After = last.Position(order)
+			check(name+" by "+order, target, "Accept", "*/*", 200)
+			q.After = positionOf(&q, longest)
 			fillWith(t, s.Cache, q, row)
-			check(name+" by "+order.String()+" behind a row", target+"&cursor="+string(q.AppendCursor(nil)), "Accept", "*/*", 200)
+			check(name+" by "+order+" behind a row", target+"&cursor="+string(q.AppendCursor(nil)), "Accept", "*/*", 200)
 		}
 	}
 }

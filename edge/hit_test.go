@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"log/slog"
 	"net"
 	"net/http"
@@ -21,7 +22,8 @@ import (
 	"listedge/cache"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
@@ -54,9 +56,9 @@ func hitServerWith(t testing.TB, row string) (*Server, *fasthttp.RequestCtx, *me
 		t.Fatal("the test's key has a wrong checksum")
 	}
 	pages := newPages()
-	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1<<lists.Items | 1<<lists.Contacts,
+	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Tenant: listtest.ID(7), Scopes: 1<<listtest.Items.Number | 1<<listtest.Contacts.Number,
 		Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
-	s := serverOf(t, pages, registry.Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
+	s := serverOf(t, list.BuiltIn(), pages, registry.Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return map[apikey.Hash]apikey.Key{hash: k}, nil
 	})
 	ctx := &fasthttp.RequestCtx{}
@@ -64,7 +66,7 @@ func hitServerWith(t testing.TB, row string) (*Server, *fasthttp.RequestCtx, *me
 	ctx.Request.SetRequestURI(theTarget)
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
-	q := page.Query{Workspace: k.Workspace, Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low}
+	q := page.Query{List: listtest.Items, Tenant: k.Tenant, Limit: 20, Order: listtest.ByName, Match: listtest.Goods | listtest.Low}
 	fillWith(t, pages, q, row)
 	if first := answerTo(t, s, ctx); !strings.HasPrefix(first.Header("Cache-Status"), "listedge; hit; detail=ttl; proof-ms=") {
 		t.Fatalf("no hit: %+v", first)
@@ -84,6 +86,9 @@ func (anOrigin) Fetch(context.Context, page.Query, string) (page.Read, error) {
 func (anOrigin) FetchFromStandby(context.Context, page.Query, changefeed.Proof) (page.Read, error) {
 	return page.Read{}, page.ErrUnavailable
 }
+func (anOrigin) FetchRows(context.Context, page.Query, []string, string) (page.Read, error) {
+	return *theRead.Load(), nil
+}
 
 // newPages makes a cache that has no page yet.
 func newPages() *cache.Cache {
@@ -93,13 +98,34 @@ func newPages() *cache.Cache {
 // fillWith stores a page that has one row for the query.
 func fillWith(t testing.TB, pages *cache.Cache, q page.Query, row string) *cache.Entry {
 	t.Helper()
-	return fillWithRows(t, pages, q, *(&lists.Row{}).SetTexts("", row))
+	return fillWithRows(t, pages, q, rowOf(row))
 }
 
-func fillWithRows(t testing.TB, pages *cache.Cache, q page.Query, rows ...lists.Row) *cache.Entry {
+func fillWithRows(t testing.TB, pages *cache.Cache, q page.Query, rows ...list.Row) *cache.Entry {
 	t.Helper()
 	theRead.Store(&page.Read{Rows: rows, End: true})
 	return must(pages.Forward(&q, func() {})).Entry
+}
+
+// rowOf returns a row that is shown as the text, which need not be JSON. It replaces the text of another
+// row's encoding, where its length follows the rest.
+func rowOf(text string) list.Row {
+	row := listtest.Item(0)
+	b := list.AppendRows(nil, []list.Row{row})
+	places := b[len(b)-row.Size()+len(row.Key()) : len(b)-row.TextSize()]
+	head := bytes.TrimSuffix(b[:len(b)-row.Size()+len(row.Key())], binary.AppendUvarint(nil, uint64(row.Size())))
+	b = append(binary.AppendUvarint(bytes.Clone(head), uint64(row.Size()-row.TextSize()+len(text))), places...)
+	rows, _, ok := list.ParseRows(append(b, text...))
+	if !ok || rows[0].Text() != text {
+		panic("the encoding of rows has changed")
+	}
+	return rows[0]
+}
+
+// positionOf is behind the row of a name in the query's list, which is one of the contract.
+func positionOf(q *page.Query, name string) list.Position {
+	row := listtest.Row(q.List, "id", listtest.ID(1), "created_at", listtest.Instant(1), "name", name)
+	return q.List.Position(&row, q.Order)
 }
 
 // bodyOf is the body of such a page, up to the request id.
@@ -112,14 +138,14 @@ func entryWith(t testing.TB, row string) *cache.Entry {
 	t.Helper()
 	pages := newPages()
 	defer func() { _ = pages.Close(context.Background()) }()
-	return fillWith(t, pages, page.Query{Limit: 1}, row)
+	return fillWith(t, pages, page.Query{List: listtest.Items, Limit: 1}, row)
 }
 
-// serverOf returns a server of these pages, with buckets of its own. It is closed when the test ends.
-func serverOf(t testing.TB, pages *cache.Cache, counts *metrics.Edge, keys apikey.Lookup) *Server {
+// serverOf returns a server of these lists and pages, with buckets of its own. It is closed when the test ends.
+func serverOf(t testing.TB, lists *list.Set, pages *cache.Cache, counts *metrics.Edge, keys apikey.Lookup) *Server {
 	t.Helper()
 	limits := limiter.New(limiter.Options{})
-	s := New(Options{Cache: pages, Limiter: limits, Metrics: counts, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour, Lookup: keys})
+	s := New(Options{Lists: lists, Cache: pages, Limiter: limits, Metrics: counts, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour, Lookup: keys})
 	t.Cleanup(func() {
 		_ = s.Shutdown(context.Background())
 		_ = pages.Close(context.Background())

@@ -14,7 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/limiter"
 	"listedge/origin/apikey"
@@ -38,7 +39,7 @@ func TestLimitHeaders(t *testing.T) {
 			Schemas map[string]struct{ Pattern string }
 		}
 	}
-	must(0, json.Unmarshal(openAPISource, &described))
+	must(0, json.Unmarshal(OpenAPI(list.BuiltIn()), &described))
 	for name, v := range map[string]struct {
 		c       *client
 		d       limiter.Decision
@@ -165,7 +166,8 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 // costs one, and is 429 without one.
 func TestWhatCostsAToken(t *testing.T) {
 	etag := cache.TagOf([]byte(bodyOf(""))).String()
-	q := page.Query{Limit: 20, Sort: lists.ByName, Filter: lists.Goods | lists.Low, After: (&lists.Row{}).SetTexts("N", "").Position(lists.ByName)}
+	q := page.Query{List: listtest.Items, Limit: 20, Order: listtest.ByName, Match: listtest.Goods | listtest.Low}
+	q.After = positionOf(&q, "N")
 	second := theTarget + "&cursor=" + string(q.AppendCursor(nil))
 	for name, c := range map[string]struct {
 		header, value, target string
@@ -189,7 +191,7 @@ func TestWhatCostsAToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, ctx := hitServer(t, "")
 			entry, _ := keyOf(t, s)
-			q.Workspace = entry.Key.Workspace
+			q.Tenant = entry.Key.Tenant
 			fillWith(t, s.Cache, q, "")
 			policy := policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100})
 			bucket := s.Limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)

@@ -9,19 +9,20 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
-func parseText(c lists.Collection, query string) (page.Query, details) {
-	q := page.Query{Collection: c}
-	wrong := parseQuery(&q, []byte(query), new([]byte))
-	return q, wrong
+func parseText(l *list.List, query string) (page.Query, details) {
+	asked := request{Query: page.Query{List: l}}
+	wrong := endpointOf(l).parseQuery(&asked, []byte(query), new([]byte))
+	return asked.Query, wrong
 }
 
 func TestValidParameters(t *testing.T) {
 	long := strings.Repeat("é", 120)
-	plain := page.Query{Limit: 50}
+	plain := page.Query{List: listtest.Items, Limit: 50}
 	with := func(change func(*page.Query)) page.Query { q := plain; change(&q); return q }
 	for query, want := range map[string]page.Query{
 		"":                      plain,
@@ -30,12 +31,12 @@ func TestValidParameters(t *testing.T) {
 		"limit=100":             with(func(q *page.Query) { q.Limit = 100 }),
 		"%6cimit=%37":           with(func(q *page.Query) { q.Limit = 7 }),
 		"sort=createdAt":        plain,
-		"sort=name":             with(func(q *page.Query) { q.Sort = lists.ByName }),
+		"sort=name":             with(func(q *page.Query) { q.Order = listtest.ByName }),
 		"stock=all&type=all":    plain,
-		"stock=tracked":         with(func(q *page.Query) { q.Filter |= lists.Tracked }),
-		"stock=low":             with(func(q *page.Query) { q.Filter |= lists.Low }),
-		"type=goods":            with(func(q *page.Query) { q.Filter |= lists.Goods }),
-		"type=services":         with(func(q *page.Query) { q.Filter |= lists.Services }),
+		"stock=tracked":         with(func(q *page.Query) { q.Match |= listtest.Tracked }),
+		"stock=low":             with(func(q *page.Query) { q.Match |= listtest.Low }),
+		"type=goods":            with(func(q *page.Query) { q.Match |= listtest.Goods }),
+		"type=services":         with(func(q *page.Query) { q.Match |= listtest.Services }),
 		"search":                plain,
 		"search=":               plain,
 		"search=+%20%C2%A0+":    plain,
@@ -45,80 +46,80 @@ func TestValidParameters(t *testing.T) {
 		"search=+" + long + "+": with(func(q *page.Query) { q.Search = long }),
 		"search=a%3Db=c":        with(func(q *page.Query) { q.Search = "a=b=c" }),
 	} {
-		got, wrong := parseText(lists.Items, query)
+		got, wrong := parseText(listtest.Items, query)
 		if wrong != nil || got != want {
 			t.Errorf("%q: %+v, %v; want %+v", query, got, wrong, want)
 		}
 	}
-	if q, wrong := parseText(lists.Contacts, "type=supplier"); wrong != nil || q.Filter != lists.Suppliers {
+	if q, wrong := parseText(listtest.Contacts, "type=supplier"); wrong != nil || q.Match != listtest.Suppliers {
 		t.Errorf("type=supplier: %+v, %v", q, wrong)
 	}
 }
 
 func TestAllInvalidParametersAreReported(t *testing.T) {
 	for _, c := range []struct {
-		collection lists.Collection
-		query      string
-		want       []string
+		list  *list.List
+		query string
+		want  []string
 	}{
-		{lists.Items, "limit=0", []string{"limit"}},
-		{lists.Items, "limit=101", []string{"limit"}},
-		{lists.Items, "limit=", []string{"limit"}},
-		{lists.Items, "limit", []string{"limit"}},
-		{lists.Items, "limit=05", []string{"limit"}},
-		{lists.Items, "limit=%2B5", []string{"limit"}},
-		{lists.Items, "limit=+5", []string{"limit"}},
-		{lists.Items, "limit=1e1", []string{"limit"}},
-		{lists.Items, "limit=18446744073709551617", []string{"limit"}},
-		{lists.Items, "limit=1&limit=1", []string{"limit"}},
-		{lists.Items, "limit=1&%6Cimit=1", []string{"limit"}},
-		{lists.Items, "sort=Name", []string{"sort"}},
-		{lists.Items, "sort=", []string{"sort"}},
-		{lists.Items, "stock=none", []string{"stock"}},
-		{lists.Contacts, "stock=all", []string{"stock"}},
-		{lists.Items, "type=customer", []string{"type"}},
-		{lists.Contacts, "type=goods", []string{"type"}},
-		{lists.Items, "Limit=1", []string{"Limit"}},
-		{lists.Items, "offset=5&page=2", []string{"offset", "page"}},
-		{lists.Items, "=x", []string{"="}},
-		{lists.Items, "search=%", []string{"search"}},
-		{lists.Items, "search=%4", []string{"search"}},
-		{lists.Items, "search=%zz", []string{"search"}},
-		{lists.Items, "search=%00", []string{"search"}},
-		{lists.Items, "search=a\x00b", []string{"search"}},
-		{lists.Items, "search=%ff", []string{"search"}},
-		{lists.Items, "search=\xff", []string{"search"}},
-		{lists.Items, "search=%ED%A0%80", []string{"search"}},
-		{lists.Items, "search=" + strings.Repeat("é", 121), []string{"search"}},
-		{lists.Items, "%ff=1", []string{"%ff"}},
-		{lists.Items, "cursor=", []string{"cursor"}},
-		{lists.Items, "cursor=" + strings.Repeat("A", 513), []string{"cursor"}},
-		{lists.Items, "limit=0&sort=x&stock=y&type=z&search=%00&cursor=!&foo", []string{"cursor", "foo", "limit", "search", "sort", "stock", "type"}},
+		{listtest.Items, "limit=0", []string{"limit"}},
+		{listtest.Items, "limit=101", []string{"limit"}},
+		{listtest.Items, "limit=", []string{"limit"}},
+		{listtest.Items, "limit", []string{"limit"}},
+		{listtest.Items, "limit=05", []string{"limit"}},
+		{listtest.Items, "limit=%2B5", []string{"limit"}},
+		{listtest.Items, "limit=+5", []string{"limit"}},
+		{listtest.Items, "limit=1e1", []string{"limit"}},
+		{listtest.Items, "limit=18446744073709551617", []string{"limit"}},
+		{listtest.Items, "limit=1&limit=1", []string{"limit"}},
+		{listtest.Items, "limit=1&%6Cimit=1", []string{"limit"}},
+		{listtest.Items, "sort=Name", []string{"sort"}},
+		{listtest.Items, "sort=", []string{"sort"}},
+		{listtest.Items, "stock=none", []string{"stock"}},
+		{listtest.Contacts, "stock=all", []string{"stock"}},
+		{listtest.Items, "type=customer", []string{"type"}},
+		{listtest.Contacts, "type=goods", []string{"type"}},
+		{listtest.Items, "Limit=1", []string{"Limit"}},
+		{listtest.Items, "offset=5&page=2", []string{"offset", "page"}},
+		{listtest.Items, "=x", []string{"="}},
+		{listtest.Items, "search=%", []string{"search"}},
+		{listtest.Items, "search=%4", []string{"search"}},
+		{listtest.Items, "search=%zz", []string{"search"}},
+		{listtest.Items, "search=%00", []string{"search"}},
+		{listtest.Items, "search=a\x00b", []string{"search"}},
+		{listtest.Items, "search=%ff", []string{"search"}},
+		{listtest.Items, "search=\xff", []string{"search"}},
+		{listtest.Items, "search=%ED%A0%80", []string{"search"}},
+		{listtest.Items, "search=" + strings.Repeat("é", 121), []string{"search"}},
+		{listtest.Items, "%ff=1", []string{"%ff"}},
+		{listtest.Items, "cursor=", []string{"cursor"}},
+		{listtest.Items, "cursor=" + strings.Repeat("A", 513), []string{"cursor"}},
+		{listtest.Items, "limit=0&sort=x&stock=y&type=z&search=%00&cursor=!&foo", []string{"cursor", "foo", "limit", "search", "sort", "stock", "type"}},
 	} {
-		_, wrong := parseText(c.collection, c.query)
+		_, wrong := parseText(c.list, c.query)
 		var got []string
 		for name, why := range wrong {
 			got = append(got, name)
 			if why == "" {
-				t.Errorf("%s %q: nothing said of %q", c.collection, c.query, name)
+				t.Errorf("%s %q: nothing said of %q", c.list.Name, c.query, name)
 			}
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, c.want) {
-			t.Errorf("%s %q: reports %q, want %q", c.collection, c.query, got, c.want)
+			t.Errorf("%s %q: reports %q, want %q", c.list.Name, c.query, got, c.want)
 		}
 	}
 }
 
 // A cursor is of any limit. One whose list is unknown is not reported.
 func TestCursorsOfOtherRequests(t *testing.T) {
-	q, _ := parseText(lists.Items, "search=tea&sort=name")
-	q.After = (&lists.Row{ID: [16]byte{1}}).SetTexts("Chai", "").Position(q.Sort)
+	q, _ := parseText(listtest.Items, "search=tea&sort=name")
+	q.After = positionOf(&q, "Chai")
 	cursor := string(q.AppendCursor(nil))
-	if got, wrong := parseText(lists.Items, "search=tea&sort=name&limit=7&cursor="+cursor); wrong != nil || got.After != q.After {
+	if got, wrong := parseText(listtest.Items, "search=tea&sort=name&limit=7&cursor="+cursor); wrong != nil || got.After != q.After {
 		t.Errorf("with another limit: %v, %v", got.After, wrong)
 	}
-	if _, wrong := parseText(lists.Items, "search=tea&sort=nam&cursor="+cursor); len(wrong) != 1 || wrong["sort"] == "" {
+	if _, wrong := parseText(listtest.Items, "search=tea&sort=nam&cursor="+cursor); len(wrong) != 1 || wrong["sort"] == "" {
 		t.Errorf("reports %v, want only sort", wrong)
 	}
 }
@@ -132,12 +133,12 @@ func FuzzParseQuery(f *testing.F) {
 		f.Add(seed, false)
 	}
 	f.Fuzz(func(t *testing.T, query string, items bool) {
-		collection := lists.Contacts
+		l := listtest.Contacts
 		if items {
-			collection = lists.Items
+			l = listtest.Items
 		}
-		q, wrong := parseText(collection, query)
-		if again, wrongAgain := parseText(collection, query); again != q || len(wrong) != len(wrongAgain) {
+		q, wrong := parseText(l, query)
+		if again, wrongAgain := parseText(l, query); again != q || len(wrong) != len(wrongAgain) {
 			t.Fatal("two readings of one query differ")
 		}
 		for name := range wrong {
@@ -260,12 +261,12 @@ func FuzzIfNoneMatch(f *testing.F) {
 }
 
 func TestLinkToTheNextPage(t *testing.T) {
-	q, wrong := parseText(lists.Items, `limit=7&sort=name&stock=low&type=goods&search=a%26b>%22;c+%C3%A9`)
+	q, wrong := parseText(listtest.Items, `limit=7&sort=name&stock=low&type=goods&search=a%26b>%22;c+%C3%A9`)
 	if wrong != nil {
 		t.Fatal(wrong)
 	}
 	var link, short header
-	link.link(&q, "NEXT")
+	link.link(&q, "NEXT", "next")
 	address, begins := strings.CutPrefix(string(link), "<?")
 	address, ends := strings.CutSuffix(address, `>; rel="next"`)
 	if !begins || !ends || strings.ContainsAny(address, "<>\" ") {
@@ -275,11 +276,11 @@ func TestLinkToTheNextPage(t *testing.T) {
 	if !ok {
 		t.Fatalf("no cursor: %s", link)
 	}
-	if got, wrong := parseText(lists.Items, query); wrong != nil || got != q {
+	if got, wrong := parseText(listtest.Items, query); wrong != nil || got != q {
 		t.Errorf("%s reads as %+v, %v; want %+v", query, got, wrong, q)
 	}
-	plain, _ := parseText(lists.Contacts, "")
-	if short.link(&plain, "N"); string(short) != `<?cursor=N>; rel="next"` {
+	plain, _ := parseText(listtest.Contacts, "")
+	if short.link(&plain, "N", "next"); string(short) != `<?cursor=N>; rel="next"` {
 		t.Errorf("%s", short)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/internal/tracing"
 	"listedge/limiter"
@@ -36,13 +35,14 @@ type exchange struct {
 	hasBody bool   // the request announced a body
 	close   bool   // the connection ends with this request
 	id      []byte // the request id, in idSpace
-	route   metrics.Route
+	route   *metrics.Route
 
 	// What the steps have returned, for the report.
 	caller  caller
 	grant   grant
-	result  cache.Result // without an entry: there is no page
-	failure *failure     // nil = the response is no problem
+	result  cache.Result   // without an entry: there is no page
+	tracked *cache.Tracked // what a client that tracks the list gets; nil = it does not
+	failure *failure       // nil = the response is no problem
 	phases  [phases]cache.Span
 
 	idSpace  [maxRequestID]byte
@@ -93,15 +93,15 @@ func (x *exchange) checkHeaders() *failure {
 // list is the pipeline of a list request: key, parameters, memory, limit, fill, response. A
 // failure ends it. But one of parameters or memory waits for the limit, which has to know what
 // the request costs, and may refuse it.
-func (x *exchange) list(c lists.Collection) (f *failure) {
+func (x *exchange) list(e *endpoint) (f *failure) {
 	if x.hasBody {
 		return &failure{problem: bodyTooLarge}
 	}
-	x.caller, f = x.authenticate(c)
+	x.caller, f = x.authenticate(e)
 	if f != nil {
 		return f
 	}
-	asked, early := x.parse(c)
+	asked, early := x.parse(e)
 	cost := oneToken
 	if early == nil {
 		x.result, cost, early = x.lookInMemory(asked)
@@ -111,8 +111,11 @@ func (x *exchange) list(c lists.Collection) (f *failure) {
 		x.result = cache.Result{} // a page in memory is not served
 		return f
 	}
-	if early != nil {
+	switch {
+	case early != nil:
 		return early
+	case asked.tracks:
+		return x.track(asked)
 	}
 	x.result, f = x.fill(asked, x.result)
 	if f != nil {
@@ -126,12 +129,6 @@ func (x *exchange) list(c lists.Collection) (f *failure) {
 type caller struct {
 	key    *apikey.Key // valid or not; nil = no key is known
 	client *client     // nil = the key is not valid
-}
-
-// request is what the client asks for.
-type request struct {
-	page.Query
-	control cacheControl
 }
 
 // cost is how many tokens a request takes from its client.
@@ -159,7 +156,7 @@ func (g *grant) waited() bool {
 // refused at once. A key that is not in memory is looked up in the database. If the
 // client's address has sent too many unknown keys, its look-ups wait for those of
 // other addresses. They are not refused, because many clients may share an address.
-func (x *exchange) authenticate(c lists.Collection) (by caller, f *failure) {
+func (x *exchange) authenticate(e *endpoint) (by caller, f *failure) {
 	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
 		return by, x.unauthorised(keyMissing)
 	}
@@ -187,7 +184,7 @@ func (x *exchange) authenticate(c lists.Collection) (by caller, f *failure) {
 	switch {
 	case by.key.Suspended:
 		return by, &failure{problem: suspended}
-	case !by.key.May(c):
+	case !by.key.May(e.List):
 		return by, &failure{problem: scopeMissing}
 	}
 	return by, nil
@@ -204,11 +201,10 @@ func (x *exchange) unauthorised(p *problem) *failure {
 }
 
 // parse reads what the client asks for. The request holds until the next one.
-func (x *exchange) parse(c lists.Collection) (*request, *failure) {
+func (x *exchange) parse(e *endpoint) (*request, *failure) {
 	asked, room := &x.request, x.textRoom
-	asked.Query = page.Query{Workspace: x.caller.key.Workspace, Collection: c}
-	asked.control = parseCacheControl(x.headers.control)
-	return asked, parseQuery(&asked.Query, x.rawQuery, &room).asFailure()
+	*asked = request{Query: page.Query{List: e.List, Tenant: e.Owner(x.caller.key.Tenant)}, control: parseCacheControl(x.headers.control)}
+	return asked, e.parseQuery(asked, x.rawQuery, &room).asFailure()
 }
 
 // lookInMemory looks in memory for the page, and says what the request costs. early is a failure
@@ -216,6 +212,8 @@ func (x *exchange) parse(c lists.Collection) (*request, *failure) {
 func (x *exchange) lookInMemory(asked *request) (found cache.Result, c cost, early *failure) {
 	var err error
 	switch {
+	case asked.tracks: // such a page is not kept
+		early = checkMatch(x)
 	case asked.control.noCache && asked.control.onlyIfCached: // no stored page may be returned, and the origin may not be read
 		err = cache.ErrNotStored
 	case asked.control.noCache:
@@ -316,6 +314,8 @@ func (x *exchange) outcome() metrics.Outcome {
 		return metrics.OutcomeLimited
 	case x.failure != nil:
 		return metrics.OutcomeError
+	case x.tracked != nil:
+		return tierOfTracked(x.tracked)
 	case x.result.Entry == nil:
 		return metrics.OutcomeOther
 	case x.result.Bypassed && tierOf(&x.result) == metrics.OutcomeOrigin:
@@ -345,8 +345,12 @@ func (x *exchange) fail(f *failure) {
 	x.conn.response.writeProblem(x, f)
 	x.failure = f
 	if f.problem.log != nil {
+		level := slog.LevelError
+		if f.problem == unproven { // the client waits
+			level = slog.LevelWarn
+		}
 		f.problem.log.Do(func() {
-			x.server.Logger.LogAttrs(context.Background(), slog.LevelError, "request failed", slog.String("requestId", string(x.id)),
+			x.server.Logger.LogAttrs(context.Background(), level, "request failed", slog.String("requestId", string(x.id)),
 				slog.String("route", x.route.String()), slog.Int("status", f.problem.status), slog.Any("error", f.cause))
 		})
 	}

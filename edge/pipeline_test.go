@@ -15,7 +15,8 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/edge"
-	"listedge/internal/lists"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 	"listedge/metrics"
 	"listedge/origin/apikey"
@@ -74,12 +75,13 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 	for i := range texts {
 		texts[i] = apikey.Generate()
 		hash, _ := apikey.HashOf([]byte(texts[i]))
-		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1 << lists.Items, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
+		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Tenant: listtest.ID(i), Scopes: 1 << listtest.Items.Number,
+			Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
-		q := page.Query{Workspace: k.Workspace, Limit: 50}
+		q := page.Query{List: listtest.Items, Tenant: k.Tenant, Limit: 50}
 		edge.FillWith(t, pages, q, `"workspace of `+texts[i]+`"`)
 	}
-	s := edge.ServerOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
+	s := edge.ServerOf(t, list.BuiltIn(), pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return keys, nil
 	})
 	of := func(key int) []byte {

@@ -11,6 +11,7 @@ import (
 
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/page"
+	"listedge/metrics"
 	"listedge/origin/postgres"
 )
 
@@ -48,7 +49,7 @@ func TestOutagesDoNotFillTheLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				x := &exchange{server: &Server{Options: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, conn: &conn{}}
+				x := &exchange{server: &Server{Options: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, conn: &conn{}, route: (&metrics.Edge{}).Route("none")}
 				for i := range 4 {
 					if i == 3 {
 						boottimetest.Pass(time.Second)

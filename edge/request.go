@@ -12,7 +12,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
@@ -195,53 +195,91 @@ const (
 	maxSearch    = 120 // code points, after trimming
 )
 
-// parameter is a query parameter of a collection.
+// endpoint is a list and what a request for it may ask.
+type endpoint struct {
+	*list.List
+	parameters map[string]parameter // by name
+}
+
+// parameter is a query parameter of a list.
 type parameter struct {
-	bit uint8 // distinguishes the collection's parameters in a set
+	place int // distinguishes the list's parameters
 	// parse reads the value into q. It returns why the value is invalid, or an empty
 	// text. nil = the cursor, which is parsed after all others.
 	parse func(q *page.Query, value []byte) (why string)
 }
 
-const cursorBit = 1
+// The places of the parameters that are no filters, which follow.
+const (
+	unknownPlace = iota // of any that the list has not
+	cursorPlace
+	limitPlace
+	searchPlace
+	sortPlace
+	filterPlaces
+	places = filterPlaces + list.MaxValues // at most: a filter has a value
+)
 
-// parameters has the query parameters of each collection, by name.
-var parameters = func() (all [lists.Collections]map[string]parameter) {
-	for _, c := range lists.All {
-		all[c] = map[string]parameter{"cursor": {cursorBit, nil}, "limit": {2, parseLimit}, "search": {4, parseSearch}}
-		var names []string
-		for _, o := range c.Orders() {
-			names = append(names, o.String())
-		}
-		all[c]["sort"] = parameter{8, oneOf(names, func(q *page.Query, n int) { q.Sort = c.Orders()[n] })}
-		for i, f := range c.Filters() {
-			names := []string{"all"}
-			for _, v := range f.Values {
-				names = append(names, v.Name)
-			}
-			all[c][f.Parameter] = parameter{16 << i, oneOf(names, func(q *page.Query, n int) {
-				if n > 0 {
-					q.Filter |= f.Values[n-1].Flag
-				}
-			})}
-		}
+// endpointOf returns the endpoint of a list.
+func endpointOf(l *list.List) *endpoint {
+	all := map[string]parameter{"cursor": {cursorPlace, nil}, "limit": {limitPlace, parseLimit}}
+	if len(l.Search) > 0 {
+		all["search"] = parameter{searchPlace, parseSearch}
 	}
-	return all
-}()
+	all["sort"] = parameter{sortPlace, oneOf(ordersOf(l), func(q *page.Query, n int) { q.Order = n })}
+	for i, f := range l.Filters {
+		all[f.Name] = parameter{filterPlaces + i, oneOf(valuesOf(&f), func(q *page.Query, n int) {
+			if n > 0 {
+				q.Match |= f.Values[n-1].Bit
+			}
+		})}
+	}
+	return &endpoint{l, all}
+}
 
-// enumerate joins two or more names: by commas, and the last by word.
+// ordersOf returns the names of a list's orders, the default first.
+func ordersOf(l *list.List) (names []string) {
+	for _, o := range l.Orders {
+		names = append(names, o.Name)
+	}
+	return names
+}
+
+// valuesOf returns the names of a filter's values, and first that of all rows.
+func valuesOf(f *list.Filter) []string {
+	names := []string{"all"}
+	for _, v := range f.Values {
+		names = append(names, v.Name)
+	}
+	return names
+}
+
+// enumerate joins names: by commas, and the last by word.
 func enumerate(names []string, word string) string {
 	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
 	return strings.Join(names[:last], ", ") + " " + word + " " + names[last]
 }
 
-// parseQuery reads the query string into q, whose collection is set. It is strict:
+// request is what the client asks for.
+type request struct {
+	page.Query
+	control cacheControl
+
+	tracks bool          // it asks what has changed since
+	from   page.Tracking // if it tracks
+}
+
+// parseQuery reads the query string into asked, whose list is set. It is strict:
 // a client that mistypes a filter must not get everything. It reports all errors
-// at once. It appends what it decodes to room; q refers to room and query, and is valid until
-// they change. The reference is openapi.json.
-func parseQuery(q *page.Query, query []byte, room *[]byte) (errs details) {
+// at once. It appends what it decodes to room; asked refers to room and query, and is valid until
+// they change.
+func (e *endpoint) parseQuery(asked *request, query []byte, room *[]byte) (errs details) {
+	q := &asked.Query
 	q.Limit = defaultLimit
-	var given uint8 // the bits of the parameters so far
+	var given [places]bool
 	var cursor []byte
 	for len(query) > 0 {
 		var pair []byte
@@ -252,28 +290,33 @@ func parseQuery(q *page.Query, query []byte, room *[]byte) (errs details) {
 		rawName, rawValue, _ := bytes.Cut(pair, []byte{'='})
 		name, badName := unescape(rawName, room)
 		value, badValue := unescape(rawValue, room)
-		p, known := parameters[q.Collection][string(name)]
+		p, known := e.parameters[string(name)]
 		switch {
 		case badName != "", len(name) == 0:
 			errs.addUnknown(pair[:max(1, len(rawName))], "is not a parameter's name")
 		case !known:
-			all := slices.Sorted(maps.Keys(parameters[q.Collection]))
-			errs.addUnknown(name, "is not a parameter of "+q.Collection.String()+"; these are "+enumerate(all, "and"))
-		case given&p.bit != 0:
+			errs.addUnknown(name, "is not a parameter of "+e.Name+"; these are "+enumerate(slices.Sorted(maps.Keys(e.parameters)), "and"))
+		case given[p.place]:
 			errs.add(string(name), "must be given once")
 		case badValue != "":
 			errs.add(string(name), badValue)
-		case p.bit == cursorBit:
+		case p.place == cursorPlace:
 			cursor = value
 		default:
 			if why := p.parse(q, value); why != "" {
 				errs.add(string(name), why)
 			}
 		}
-		given |= p.bit
+		given[p.place] = true
 	}
-	if given&cursorBit != 0 && errs["cursor"] == "" {
-		if why := parseCursor(q, cursor, room, errs == nil); why != "" {
+	if given[cursorPlace] && errs["cursor"] == "" {
+		why := ""
+		if page.IsTracking(cursor) {
+			why = asked.parseTracking(cursor, errs == nil)
+		} else {
+			why = parseCursor(q, cursor, room, errs == nil)
+		}
+		if why != "" {
 			errs.add("cursor", why)
 		}
 	}
@@ -321,7 +364,7 @@ func parseCursor(q *page.Query, text []byte, room *[]byte, scoped bool) (why str
 	case err == nil, errors.Is(err, page.ErrCursorForeign) && !scoped:
 		return ""
 	case errors.Is(err, page.ErrCursorForeign):
-		return "belongs to a list with another collection, sort, search or filter; use the parameters that it came with"
+		return "belongs to another list, sort, search or filter; use the parameters that it came with"
 	case len(text) > page.MaxCursor:
 		return "must have at most 512 characters"
 	}
@@ -355,7 +398,7 @@ const (
 )
 
 // details says, for each invalid parameter, what is wrong with it. It has all parameters of
-// the collection that are invalid, and the first unknown ones.
+// the list that are invalid, and the first unknown ones.
 type details map[string]string
 
 // add notes what is wrong with a parameter.

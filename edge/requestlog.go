@@ -113,8 +113,10 @@ type Record struct {
 
 	Tier        string  `json:"tier,omitzero"` // memory, redis or origin; empty = there was no page
 	CacheStatus string  `json:"cacheStatus,omitzero"`
-	Missed      string  `json:"missed,omitzero"`   // why memory did not have it
-	ProofAge    float64 `json:"proofAge,omitzero"` // seconds since the page was last known to equal the database
+	Missed      string  `json:"missed,omitzero"`    // why memory did not have it
+	ProofAge    float64 `json:"proofAge,omitzero"`  // seconds since the page was last known to equal the database
+	Round       string  `json:"round,omitzero"`     // of a client that tracks the list: none, delta or full
+	FullCause   string  `json:"fullCause,omitzero"` // why its round begins with the whole list
 
 	// Seconds that the request and its phases took; 0 = no time, or not timed. Fill is a part of
 	// wait, and query is a part of fill, unless another request began the fill (shared).
@@ -152,7 +154,7 @@ func (t headerText) MarshalText() ([]byte, error) {
 
 // recordOf returns what the log, explain and traces say of an exchange.
 func recordOf(x *exchange, status int, took time.Duration) *Record {
-	fill, key, agent := cmp.Or(x.result.Times, &cache.Times{}), single(x.headers.key), x.http.UserAgent()
+	fill, key, agent := x.times(), single(x.headers.key), x.http.UserAgent()
 	r := &Record{
 		RequestID: string(x.id), Arrived: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome().String(),
 		Bytes: x.bodySize(), Client: x.server.clientAddress(x).WithZone(""), Agent: headerText(agent[:min(len(agent), maxAgent)]),
@@ -183,7 +185,19 @@ func recordOf(x *exchange, status int, took time.Duration) *Record {
 	if x.result.Entry != nil {
 		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed
 	}
+	if t := x.tracked; t != nil && x.failure == nil {
+		r.Tier, r.CacheStatus, r.ProofAge = t.Source.String(), cacheStatusOfTracked(t), t.Age.Seconds()
+		r.Round, r.FullCause = t.Kind.String(), t.Cause.String()
+	}
 	return r
+}
+
+// times returns what was spent on finding the page.
+func (x *exchange) times() *cache.Times {
+	if x.tracked != nil {
+		return &cache.Times{Query: x.tracked.Query}
+	}
+	return cmp.Or(x.result.Times, &cache.Times{})
 }
 
 // startTrace returns the span of the request, or nil if it is not sampled.
@@ -204,7 +218,7 @@ func startTrace(x *exchange) *tracing.Span {
 // endTrace sends a request's span and its phases. They have no API key, search term or cursor.
 func endTrace(x *exchange, root *tracing.Span, r *Record, took time.Duration) {
 	part := func(name string, p cache.Span, of *tracing.Span) *tracing.Span { return of.Part(name, p.Began, p.Took) }
-	fill := cmp.Or(x.result.Times, &cache.Times{})
+	fill := x.times()
 	part("key", x.phases[phaseKey], root)
 	part("memory", x.phases[phaseMemory], root)
 	part("limit", x.phases[phaseLimit], root)

@@ -145,7 +145,7 @@ func TestTheRequestLogIsBounded(t *testing.T) {
 	}
 }
 
-// unknownParameters are n that no collection has.
+// unknownParameters are n that no list has.
 func unknownParameters(n int) string {
 	var b strings.Builder
 	for i := range n {

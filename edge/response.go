@@ -153,23 +153,24 @@ func upToSecond(d time.Duration) int64 { return int64((d + time.Second - 1) / ti
 // wholeSeconds rounds up to whole seconds, at least 1, as Retry-After has them.
 func wholeSeconds(d time.Duration) int64 { return max(1, upToSecond(d)) }
 
-// link renders the address of the next page, with the parameters that differ from
+// link renders the address of another page of the query, with a relation and the parameters that differ from
 // their defaults. It is relative to the page's own address, of which a proxy in
 // front may have removed a prefix.
-func (h *header) link(q *page.Query, next string) {
+func (h *header) link(q *page.Query, next, rel string) {
 	h.put("<?")
 	if q.Limit != defaultLimit {
 		h.put("limit=")
 		h.putNum(int64(q.Limit))
 		h.put("&")
 	}
-	if q.Sort != q.Collection.Orders()[0] {
-		h.put("sort=").put(q.Sort.String()).put("&")
+	if q.Order != 0 {
+		h.put("sort=").put(q.List.Orders[q.Order].Name).put("&")
 	}
-	for _, f := range q.Collection.Filters() {
-		for _, v := range f.Values {
-			if q.Filter&v.Flag != 0 {
-				h.put(f.Parameter).put("=").put(v.Name).put("&")
+	for i := range q.List.Filters {
+		f := &q.List.Filters[i]
+		for j := range f.Values {
+			if q.Match&f.Values[j].Bit != 0 {
+				h.put(f.Name).put("=").put(f.Values[j].Name).put("&")
 			}
 		}
 	}
@@ -179,7 +180,7 @@ func (h *header) link(q *page.Query, next string) {
 		*h = fasthttp.AppendQuotedArg(*h, term)
 		h.put("&")
 	}
-	h.put("cursor=").put(next).put(`>; rel="next"`)
+	h.put("cursor=").put(next).put(`>; rel="`).put(rel).put(`"`)
 }
 
 // cacheStatusOf is Cache-Status (RFC 9211) without the age of the proof: whether the caches had
@@ -268,12 +269,14 @@ func (r *response) setPage(entry *cache.Entry, id []byte) {
 	r.setBody(r.tail)
 }
 
-// appendTail appends the end of a page's body to the tail: the request id, which needs no
-// escaping.
-func (r *response) appendTail(id []byte) {
-	r.tail = append(r.tail, `,"requestId":"`...)
-	r.tail = append(r.tail, id...)
-	r.tail = append(r.tail, `"}`...)
+// appendTail appends the end of a page's body to the tail.
+func (r *response) appendTail(id []byte) { r.tail = appendRequestID(r.tail, id) }
+
+// appendRequestID appends the end of a page's body: the request id, which needs no escaping.
+func appendRequestID(b, id []byte) []byte {
+	b = append(b, `,"requestId":"`...)
+	b = append(b, id...)
+	return append(b, `"}`...)
 }
 
 var gzipHead = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff} // deflate, no name, no time, unknown system
@@ -309,7 +312,7 @@ func (r *response) writePage(x *exchange, q *page.Query) {
 	h.end()
 	if entry.Next != "" {
 		h.begin("Link")
-		h.link(q, entry.Next)
+		h.link(q, entry.Next, "next")
 		h.end()
 	}
 	h.limits(x.caller.client, &x.grant)
@@ -476,19 +479,20 @@ var (
 	keyMissing      = &problem{"UNAUTHORIZED", 401, "Send your API key in the X-API-Key header, once.", nil}
 	keyMalformed    = &problem{"UNAUTHORIZED", 401, "This is not an API key; look for a typing error.", nil}
 	keyRefused      = &problem{"UNAUTHORIZED", 401, "This API key is not valid.", nil}
-	scopeMissing    = &problem{"FORBIDDEN", 403, "This API key may not read this collection.", nil}
+	scopeMissing    = &problem{"FORBIDDEN", 403, "This API key may not read this list.", nil}
 	suspended       = &problem{"FORBIDDEN", 403, "This workspace is suspended.", nil}
-	notFound        = &problem{"NOT_FOUND", 404, "There is nothing at this address; /openapi.json describes /v1/items and /v1/contacts.", nil}
+	notFound        = &problem{"NOT_FOUND", 404, "There is nothing at this address; /openapi.json says what there is.", nil}
 	rateLimited     = &problem{"RATE_LIMITED", 429, "Too many requests; wait as long as Retry-After says.", nil}
 	quotaReached    = &problem{"PLAN_LIMIT_REACHED", 429, "The quota of this workspace is used up; wait as long as Retry-After says.", nil}
 	authLimited     = &problem{"RATE_LIMITED", 429, "Too many requests with invalid API keys; wait as long as Retry-After says.", nil}
 	noKeyLimited    = &problem{"RATE_LIMITED", 429, "Too many requests that need no API key; wait as long as Retry-After says.", nil}
 	keysDown        = &problem{"SERVICE_UNAVAILABLE", 503, "API keys cannot be checked at the moment.", onceASecond()}
 	originDown      = &problem{"SERVICE_UNAVAILABLE", 503, "The database cannot be reached at the moment.", onceASecond()}
-	originClosed    = &problem{"SERVICE_UNAVAILABLE", 503, "This collection cannot be read at the moment.", onceASecond()}
+	originClosed    = &problem{"SERVICE_UNAVAILABLE", 503, "This list cannot be read at the moment.", onceASecond()}
 	originBusy      = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", onceASecond()}
 	originSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The database took too long to answer.", onceASecond()}
 	searchSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The search took too long, and may do so again; search for a longer text.", onceASecond()}
+	unproven        = &problem{"SERVICE_UNAVAILABLE", 503, "It is not proven now that all changes are known; repeat the request with the same cursor.", onceASecond()}
 	tooManyConns    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", onceASecond()}
 	notStored       = &problem{"REQUEST_FAILED", 504, "No usable page is stored, and only-if-cached forbids reading the database.", nil}
 	wrongVersion    = &problem{"REQUEST_FAILED", 505, "This version of HTTP is not supported; use HTTP/1.1.", nil}
@@ -501,6 +505,8 @@ func lookUpFailed(q *page.Query, err error) *failure {
 	switch {
 	case errors.Is(err, cache.ErrNotStored):
 		f.problem = notStored
+	case errors.Is(err, cache.ErrUnproven):
+		f.problem = unproven
 	case errors.Is(err, page.ErrOverloaded):
 		f.problem = originBusy
 	case errors.Is(err, page.ErrTimeout), errors.Is(err, cache.ErrFillTimeout), errors.Is(err, context.DeadlineExceeded):

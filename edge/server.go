@@ -7,7 +7,7 @@
 // server.go has the server, its routes and connections. pipeline.go has a request on its way from
 // its headers to its response. request.go has what it may ask for, access.go what a node keeps of
 // clients and of addresses. response.go has all that leaves: headers, the frame of
-// gzip, the request id, problems.
+// gzip, the request id, problems. openapi.go describes the API of the lists, and docs.go serves that.
 //
 // fasthttp reads requests from, and writes responses to, our connections. Every connection has
 // one exchange, which its requests use in turn, so that a hit allocates nothing.
@@ -20,15 +20,15 @@
 //	origin/apikey/cache.go edge/response.go cache/cache.go cache/lookup.go cache/entry.go
 //	cache/replica/list.go
 //
-// # A miss: at most 15 files
+// # A miss: at most 16 files
 //
 // After those of a hit:
 //
 //	internal/page/page.go cache/redis.go
-//	internal/lists/row.go cache/replica/replica.go
+//	internal/list/row.go internal/list/value.go cache/replica/replica.go
 //	origin/origin.go origin/fairqueue.go origin/postgres/database.go
-//	origin/postgres/connect.go origin/statements.go internal/lists/lists.go
-//	internal/lists/fold.go origin/postgres/statement.go origin/postgres/errors.go edge/access.go edge/requestlog.go
+//	origin/postgres/connect.go origin/statements.go internal/list/list.go
+//	internal/list/fold.go origin/postgres/statement.go origin/postgres/errors.go edge/access.go edge/requestlog.go
 package edge
 
 import (
@@ -58,7 +58,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/rawconn"
 	"listedge/internal/tracing"
 	"listedge/limiter"
@@ -80,6 +80,7 @@ const MaxConnections = 100_000
 
 // Options are the parts and settings of a Server. The fields up to Logger are required.
 type Options struct {
+	Lists   *list.Set
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
 	Lookup  apikey.Lookup
@@ -106,6 +107,7 @@ type Server struct {
 	Keys  *apikey.Cache[client] // the API keys that were looked up, each with its client
 	guard *guard
 
+	docs, none  *metrics.Route // of the documents, and of requests without a route
 	router      *router.Router
 	longestPath int // bytes of the longest path of a route
 	http        *fasthttp.Server
@@ -117,6 +119,7 @@ type Server struct {
 func New(o Options) *Server {
 	o.MaxConnections = cmp.Or(o.MaxConnections, MaxConnections)
 	s := &Server{Options: o, proxies: proxies{networks: o.Proxies}, guard: newGuard()}
+	s.docs, s.none = o.Metrics.Route("docs"), o.Metrics.Route("none")
 	s.router = s.newRouter()
 	s.Keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, cmp.Or(o.Clock, boottime.New()))
 	s.http = &fasthttp.Server{
@@ -175,28 +178,29 @@ func (s *Server) newRouter() *router.Router {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
 	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
-	get := func(path string, route metrics.Route, serve func(*exchange) *failure) {
+	get := func(path string, route *metrics.Route, serve func(*exchange) *failure) {
 		s.longestPath = max(s.longestPath, len(path))
 		r.GET(path, s.handler(route, serve))
 		r.HEAD(path, s.handler(route, serve))
 		r.ANY(path, s.handler(route, func(*exchange) *failure { return &failure{problem: wrongMethod} }))
 	}
-	for _, c := range lists.All {
-		get("/v1/"+c.String(), metrics.RouteOf(c), func(x *exchange) *failure { return x.list(c) })
+	for _, l := range s.Lists.Lists {
+		e := endpointOf(l)
+		get("/v1/"+l.Name, s.Metrics.List(l.Name), func(x *exchange) *failure { return x.list(e) })
 	}
-	for path, d := range documents() {
+	for path, d := range documents(s.Lists) {
 		if path == openAPIPath || !s.NoDocs {
-			get(path, metrics.RouteDocs, func(x *exchange) *failure { return d.serve(x) })
+			get(path, s.docs, func(x *exchange) *failure { return d.serve(x) })
 		}
 	}
-	r.NotFound = s.handler(metrics.RouteNone, func(x *exchange) *failure {
+	r.NotFound = s.handler(s.none, func(x *exchange) *failure {
 		return cmp.Or(s.guard.limit(x, publicResponses, 1, noKeyLimited), &failure{problem: notFound})
 	})
 	return r
 }
 
 // handler makes fasthttp's handler of serve, which writes the response or returns a failure.
-func (s *Server) handler(route metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
+func (s *Server) handler(route *metrics.Route, serve func(*exchange) *failure) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		x := &ctx.Conn().(*conn).exchange
 		x.route = route
@@ -213,7 +217,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(s.begin(ctx)) }
 func (s *Server) begin(ctx *fasthttp.RequestCtx) *exchange {
 	c := ctx.Conn().(*conn)
 	x := &c.exchange
-	x.server, x.conn, x.http, x.headers, x.began = s, c, ctx, &c.headers, time.Now()
+	x.server, x.conn, x.http, x.headers, x.route, x.began = s, c, ctx, &c.headers, s.none, time.Now()
 	x.now = x.began
 	x.headers.read(&ctx.Request.Header)
 	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {

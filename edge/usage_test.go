@@ -9,7 +9,7 @@ import (
 
 	"listedge/cache"
 	"listedge/edge"
-	"listedge/internal/lists"
+	"listedge/internal/list/listtest"
 	"listedge/origin/usage"
 )
 
@@ -48,7 +48,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := edge.HitServer(t, row)
 			entry := must(s.Keys.Authenticate([]byte(edge.TheKey), func() bool { return false }))
-			entry.Key.Scopes = 1 << lists.Items
+			entry.Key.Scopes = 1 << listtest.Items.Number
 			var sum writtenUsage
 			r := usage.Start(sum.write)
 			edge.SetUsage(entry, r.Counter(usage.Key{}))

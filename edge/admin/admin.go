@@ -50,23 +50,7 @@ type Options struct {
 
 // Handler answers the requests to the admin listener.
 func Handler(o Options) http.Handler {
-	mux := http.NewServeMux()
-	checked := &hostCheck{next: mux}
-	for _, name := range o.Names {
-		checked.names = append(checked.names, strings.ToLower(strings.TrimSuffix(name, ".")))
-	}
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		readiness := o.Health.Readiness()
-		status := http.StatusOK
-		if !readiness.Ready {
-			status = http.StatusServiceUnavailable
-		}
-		if !checked.accepts(r.Host) {
-			readiness.Checks = nil
-		}
-		writeJSON(w, status, readiness)
-	})
+	mux, checked := probed(o.Names, o.Health.Readiness)
 	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, o.Settings) })
 	mux.Handle("GET /metrics", o.Metrics)
 	mux.Handle("GET /log", o.Log)
@@ -82,6 +66,28 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /runbook", servePage(runbookPage))
 	mux.HandleFunc("GET /state", o.serveState)
 	return checked
+}
+
+// probed returns the handler of probes, and what answers it for the hosts that may ask.
+func probed(names []string, readiness func() Readiness) (mux *http.ServeMux, checked *hostCheck) {
+	mux = http.NewServeMux()
+	checked = &hostCheck{next: mux}
+	for _, name := range names {
+		checked.names = append(checked.names, strings.ToLower(strings.TrimSuffix(name, ".")))
+	}
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		found := readiness()
+		status := http.StatusOK
+		if !found.Ready {
+			status = http.StatusServiceUnavailable
+		}
+		if !checked.accepts(r.Host) {
+			found.Checks = nil
+		}
+		writeJSON(w, status, found)
+	})
+	return mux, checked
 }
 
 func writeJSON(w http.ResponseWriter, status int, body any) {
@@ -226,8 +232,16 @@ const maxConnections = 32
 
 // NewServer makes the server of the admin listener. A request and its response have bounds, because
 // a connection that has begun a request keeps its place.
-func NewServer(o Options, errorLog *log.Logger) *http.Server {
-	return &http.Server{Handler: Handler(o), ConnState: (&connections{}).changed,
+func NewServer(o Options, errorLog *log.Logger) *http.Server { return newServer(Handler(o), errorLog) }
+
+// NewWaitingServer makes the server of the admin listener of a node that cannot serve yet: it answers probes alone.
+func NewWaitingServer(names []string, readiness func() Readiness, errorLog *log.Logger) *http.Server {
+	_, handler := probed(names, readiness)
+	return newServer(handler, errorLog)
+}
+
+func newServer(handler http.Handler, errorLog *log.Logger) *http.Server {
+	return &http.Server{Handler: handler, ConnState: (&connections{}).changed,
 		ReadTimeout: 2 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 75 * time.Second, ErrorLog: errorLog}
 }
 

@@ -76,6 +76,7 @@ type Health struct {
 	mode     func() string
 	logger   *slog.Logger
 	timeout  time.Duration // of a run of a check
+	atStart  time.Duration // of a run that a start waits for
 	started  atomic.Bool   // all checks that are needed to start have passed
 	draining atomic.Bool
 
@@ -87,6 +88,9 @@ type Health struct {
 
 const (
 	checkTimeout = time.Second
+	// startTimeout bounds what a start waits for. There everything is new, connections, plans and what
+	// the server itself keeps, and a check that is cut off starts over: a busy server would never finish one.
+	startTimeout = 5 * time.Second
 	// examineTimeout is longer than the statement_timeouts of keys and of the doctor's pages together.
 	examineTimeout = 2500 * time.Millisecond
 	// checkInterval is the time between two runs of a check; startInterval, until the node
@@ -103,7 +107,7 @@ const (
 // NewHealth makes the health of a node that has checked nothing yet. mode returns how pages
 // are kept fresh.
 func NewHealth(logger *slog.Logger, mode func() string, checks ...Check) *Health {
-	h := &Health{logger: logger, mode: mode, timeout: checkTimeout}
+	h := &Health{logger: logger, mode: mode, timeout: checkTimeout, atStart: startTimeout}
 	for _, c := range checks {
 		if c.Known != nil {
 			c.Run = func(context.Context) error { return c.Known() }
@@ -141,7 +145,7 @@ func (h *Health) Run(ctx context.Context) {
 
 // Examine returns what a node would know by the checks that ask servers.
 func Examine(checks []Check) []CheckState {
-	h := Health{logger: slog.New(slog.DiscardHandler), timeout: examineTimeout}
+	h := Health{logger: slog.New(slog.DiscardHandler), timeout: examineTimeout, atStart: examineTimeout}
 	for _, c := range checks {
 		if c.Ask != nil {
 			c.Run = c.Ask
@@ -169,7 +173,11 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 	if s.Up && s.failing.IsZero() && began.Sub(s.ran) < s.Every {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, h.timeout)
+	timeout := h.timeout
+	if s.Effect == Starts && !h.started.Load() {
+		timeout = h.atStart
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	err := s.Run(limited)
 	cancel()
 	if ctx.Err() != nil { // the node stops

@@ -235,12 +235,37 @@ func TestReadiness(t *testing.T) {
 func TestAStartThatHangsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, log := logging(Check{Name: "It", Effect: Starts, Run: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*reportAfter)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*reportAfter)
 		defer cancel()
 		h.Run(ctx)
 		if said := log.take(); strings.Count(said, "\n") != 2 || !strings.Contains(said, `msg="not ready" failing=it`) {
 			t.Error(said)
 		}
+	})
+}
+
+// What a start waits for may take longer than later: all of it is new.
+func TestAStartOnABusyServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(4 * checkInterval):
+				return nil
+			}
+		}
+		h := healthOf(Check{Name: "It", Effect: Starts, Run: busy})
+		stop := start(t, h)
+		boottimetest.Pass(5 * checkInterval)
+		if r := h.Readiness(); !r.Ready || r.Checks["it"] != "ok" {
+			t.Errorf("%+v", r)
+		}
+		boottimetest.Pass(5 * checkInterval)
+		if r := h.Readiness(); !r.Ready || r.Checks["it"] != "no answer in time" {
+			t.Errorf("later: %+v", r)
+		}
+		stop()
 	})
 }
 

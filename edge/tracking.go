@@ -1,0 +1,149 @@
+package edge
+
+import (
+	"errors"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/internal/list"
+	"listedge/internal/page"
+	"listedge/metrics"
+)
+
+// A client that keeps a copy of a list asks in rounds what has changed, and each answer is new: it has no ETag, and no
+// cache between may store it. List-Covers and List-Gone (both RFC 9651) say what the client may remove from its copy.
+
+// relChanges is the relation of the link to the next round.
+const relChanges = "https://listedge.dev/rel/changes"
+
+// parseTracking reads the cursor of a client that tracks the list. See parseCursor.
+func (r *request) parseTracking(text []byte, scoped bool) (why string) {
+	r.tracks = true
+	switch {
+	case !r.List.Tracks():
+		return "is for lists whose default order is by an instant, newest first, and whose rows show their keys; this list has no changes to follow"
+	case r.Search != "":
+		return "follows the changes of a list, and a search has none; leave search out"
+	case r.Order != 0:
+		return "follows the changes of a list in its default order; leave sort out"
+	}
+	var err error
+	r.from, err = r.ParseTracking(text)
+	switch {
+	case err == nil, errors.Is(err, page.ErrCursorForeign) && !scoped:
+		return ""
+	case errors.Is(err, page.ErrCursorForeign):
+		return "belongs to another workspace, list or filter; use the parameters and the key that it came with, or begin again with changes"
+	}
+	return "is malformed; use it unchanged, or begin again with changes"
+}
+
+// track answers a client that tracks the list.
+func (x *exchange) track(asked *request) *failure {
+	directives := cache.Directives{NoCache: asked.control.noCache, OnlyIfCached: asked.control.onlyIfCached}
+	found, err := x.server.Cache.Track(&asked.Query, asked.from, directives, x.caller.client.usage.Queried)
+	x.endPhase(phaseForward)
+	x.tracked = &found
+	if err != nil {
+		return lookUpFailed(&asked.Query, err)
+	}
+	x.server.Metrics.LookedUp(tierOfTracked(&found), false)
+	x.server.Metrics.Tracked(&found)
+	x.conn.response.writeTracked(x, &asked.Query)
+	return nil
+}
+
+// tierOfTracked is where a page of changes was found.
+func tierOfTracked(t *cache.Tracked) metrics.Outcome {
+	if t.Source == cache.Origin {
+		return metrics.OutcomeOrigin
+	}
+	return metrics.OutcomeMemory
+}
+
+// cacheStatusOfTracked is its Cache-Status without the age of the proof.
+func cacheStatusOfTracked(t *cache.Tracked) string {
+	if t.Source == cache.Origin {
+		return "listedge; fwd=uri-miss"
+	}
+	return "listedge; hit; detail=memory"
+}
+
+// writeTracked makes the response of x.tracked.
+func (r *response) writeTracked(x *exchange, q *page.Query) {
+	t, next, rel := x.tracked, string(q.AppendTracking(nil, &x.tracked.Next)), "next"
+	if t.Ended {
+		rel = relChanges
+	}
+	r.start(fasthttp.StatusOK)
+	h := &r.lines
+	h.num("Age", int64(t.Age/time.Second))
+	h.put("Cache-Control: private, no-store\r\nVary: X-API-Key, Accept-Encoding\r\nCache-Status: ").put(cacheStatusOfTracked(t)).put("; proof-ms=")
+	h.putNum(int64(t.Age / time.Millisecond))
+	h.end()
+	h.begin("List-Covers")
+	h.covers(q.List, t.Covers)
+	h.end()
+	for i, key := range t.Gone {
+		if i == 0 {
+			h.begin("List-Gone")
+		} else {
+			h.put(", ")
+		}
+		*h = page.AppendHeaderText(*h, key)
+	}
+	if len(t.Gone) > 0 {
+		h.end()
+	}
+	h.begin("Link")
+	h.link(q, next, rel)
+	h.end()
+	h.limits(x.caller.client, &x.grant)
+	body := trackedBody(t, next, x.id)
+	if acceptsGzip(x.headers.encoding) {
+		zipped := fasthttp.AppendGzipBytesLevel(nil, body, fasthttp.CompressBestSpeed)
+		if len(zipped) < len(body) {
+			h.str("Content-Encoding", "gzip")
+			body = zipped
+		}
+	}
+	r.setBody(body)
+}
+
+// trackedBody returns the body of a page of changes. next is the cursor of the page behind it.
+func trackedBody(t *cache.Tracked, next string, id []byte) []byte {
+	b := []byte(`{"data":[`)
+	for i, row := range t.Rows {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, row.Text()...)
+	}
+	if t.Ended {
+		b = append(b, `],"page":{"hasMore":false,"nextCursor":null}`...)
+	} else {
+		b = append(append(append(b, `],"page":{"hasMore":true,"nextCursor":"`...), next...), `"}`...)
+	}
+	return appendRequestID(b, id)
+}
+
+// covers renders the dictionary of List-Covers.
+func (h *header) covers(l *list.List, c cache.Covers) {
+	switch {
+	case c.None:
+		h.put("none")
+	case c.After == "" && c.Through == "":
+		h.put("all")
+	}
+	if c.After != "" {
+		*h = page.AppendHeaderText(*h.put("after="), l.TrackingText(c.After))
+	}
+	if c.After != "" && c.Through != "" {
+		h.put(", ")
+	}
+	if c.Through != "" {
+		*h = page.AppendHeaderText(*h.put("through="), l.TrackingText(c.Through))
+	}
+}
