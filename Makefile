@@ -40,20 +40,20 @@ test: ## check, and all tests, with what they need installed
 # The race detector makes tests three to ten times as slow. Of packages in which hardly anything runs at once, it has a few
 # tests. A test runs twice only if both say something: the race detector falsifies what tests measure, and of a model it shows nothing.
 # -count=1: Go, which keeps the results of tests, does not see that a program has changed which a test builds and starts.
-PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/lists ./internal/redact ./internal/remedy \
+PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/list ./internal/redact ./internal/remedy \
 	./origin ./origin/admin
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|UsageIsWhat|NodesShareWhat|OneTrace
 TWICE = EveryCachedPage|FreshnessUnderFaults/of_Redis
 RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|StandbysAfter|UnderLoad|SchemaChanges|Timeline|ClosedIdle
 RACED_PACKAGES = $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
 race: # of `make test`
-	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip 'TestModel$$' $(RACED_PACKAGES)
+	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip 'Test(Tracking)?Model$$' $(RACED_PACKAGES)
 	CGO_ENABLED=1 go test -count=1 -vet=off -race -p 2 -timeout 45m -run '$(RACED)|$(TWICE)' ./cmd/listedge/e2e
 	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -run '$(RACED_ORIGIN)|HalfTransaction' ./origin ./cache/replica
 
 plain: # of `make test`
 	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
-	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|TestModel$$|TestSim|Quota|LostCount' ./cache ./edge ./limiter ./origin/apikey ./origin/usage
+	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|Test(Tracking)?Model$$|TestSim|Quota|LostCount' ./cache ./edge ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
 	go -C deploy test -count=1 -vet=off -timeout 45m .

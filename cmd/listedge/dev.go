@@ -10,14 +10,16 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/google/uuid"
 
 	"listedge/cmd/listedge/node"
+	"listedge/internal/list"
 	"listedge/internal/sandbox"
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
@@ -27,7 +29,8 @@ type devCommand struct {
 	Listen      string `help:"Address of the public listener; further nodes take the next ports." default:"127.0.0.1:8080" placeholder:"ADDRESS"`
 	AdminListen string `help:"Address of the admin listener; further nodes take the next ports." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
 	DataDir     string `help:"Folder of the private Postgres; its data is kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
-	Nodes       int    `help:"Number of nodes: the private Postgres has connections for 8. Several share a private Redis." default:"1" enum:"1,2,3,4,5,6,7,8"`
+	ListsFlag
+	Nodes int `help:"Number of nodes: the private Postgres has connections for 8. Several share a private Redis." default:"1" enum:"1,2,3,4,5,6,7,8"`
 	node.Flags
 }
 
@@ -79,7 +82,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 
 // serve prepares the database at the URL and runs the nodes on it.
 func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, nodes []*devNode, url string) (result error) {
-	key, workspace, err := c.prepare(ctx, t, url)
+	lists, key, err := c.prepare(ctx, url)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // interrupted
@@ -104,13 +107,13 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		slog.SetDefault(slog.New(log)) // for libraries that log by themselves
 		settings := settingsInEffect(flags)
 		settings["listen"], settings["admin-listen"] = n.Listen, n.AdminListen
-		n.Node, err = newNode(ctx, node.Options{Flags: c.Flags, Settings: settings, DatabaseURL: url, ReplicationURL: url,
+		n.Node, err = newNode(ctx, node.Options{Flags: c.Flags, Lists: lists, Settings: settings, DatabaseURL: url, ReplicationURL: url,
 			Log: log, Public: n.public, Private: n.private})
 		if err != nil {
 			return err // which ends the process
 		}
 	}
-	c.welcome(t, nodes, url, key, workspace)
+	c.welcome(t, nodes, url, lists, key)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, len(nodes))
@@ -154,30 +157,87 @@ func nthPort(address string, n int) string {
 	return net.JoinHostPort(host, strconv.Itoa(number+n))
 }
 
-// prepare makes schema and sample data, if they are missing, and a new key: those of earlier runs
-// still work, but only their hashes are stored.
-func (c *devCommand) prepare(ctx context.Context, t *terminal, url string) (key string, workspace uuid.UUID, err error) {
-	_, err = admin.MigrateUp(ctx, url)
+// prepare makes what is missing of schema, tables, sample data and a workspace. It makes a new key for all lists: those of earlier
+// runs still work, but only their hashes are stored.
+func (c *devCommand) prepare(ctx context.Context, url string) (lists *list.Set, key admin.Key, err error) {
+	lists, tenant := list.BuiltIn(), ""
+	if c.Lists == "" {
+		_, err = admin.MigrateUp(ctx, url, lists)
+	} else {
+		lists, tenant, err = c.described(ctx, url)
+	}
 	if err != nil {
-		return "", workspace, err
+		return nil, key, err
 	}
 	conn, err := admin.Open(ctx, url)
 	if err != nil {
-		return "", workspace, err
+		return nil, key, err
 	}
 	defer conn.Close()
 	workspaces, err := conn.Workspaces(ctx)
-	if err == nil && len(workspaces) == 0 {
+	if err == nil && len(workspaces) == 0 && lists.BuiltIn {
 		err = sample(ctx, url)
 		if err == nil {
 			workspaces, err = conn.Workspaces(ctx)
 		}
 	}
-	if err != nil {
-		return "", workspace, err
+	if tenant != "" {
+		workspaces = slices.DeleteFunc(workspaces, func(w admin.Workspace) bool { return w.Tenant != tenant })
 	}
-	k, err := conn.CreateKey(ctx, admin.Key{WorkspaceID: workspaces[0].ID, Name: "dev"}, nil)
-	return k.Key, k.WorkspaceID, err
+	if err == nil && len(workspaces) == 0 {
+		workspaces = make([]admin.Workspace, 1)
+		workspaces[0], err = conn.CreateWorkspace(ctx, "dev", nil, nil, nil, tenant)
+	}
+	if err != nil {
+		return nil, key, err
+	}
+	key, err = conn.CreateKey(ctx, admin.Key{WorkspaceID: workspaces[0].ID, Name: "dev", Scopes: lists.Scopes()}, nil)
+	return lists, key, err
+}
+
+// described makes the lists of a description, and all that they need. If the database has none of their tables, it first runs the
+// SQL file beside the description, if there is one. tenant is that of some row; empty = there is none.
+func (c *devCommand) described(ctx context.Context, url string) (lists *list.Set, tenant string, err error) {
+	_, err = admin.MigrateUp(ctx, url, &list.Set{})
+	if err != nil {
+		return nil, "", err
+	}
+	conn, err := postgres.ConnectPrimary(ctx, url)
+	if err != nil {
+		return nil, "", err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var tables []string
+	for _, name := range c.Description().Tables() {
+		tables = append(tables, name.SQL())
+	}
+	found := false
+	err = conn.QueryRow(ctx, "SELECT bool_or(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) name", tables).Scan(&found)
+	if err != nil {
+		return nil, "", fmt.Errorf("look for tables: %w", err)
+	}
+	file := strings.TrimSuffix(c.Lists, filepath.Ext(c.Lists)) + ".sql"
+	text, err := os.ReadFile(file)
+	if err == nil && !found {
+		_, err = conn.PgConn().Exec(ctx, string(text)).ReadAll()
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	lists, err = c.Resolve(ctx, url)
+	if err == nil {
+		err = admin.ApplyLists(ctx, url, lists, func(admin.Step) {})
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	for _, l := range lists.Lists {
+		if l.Tenant >= 0 && tenant == "" && err == nil {
+			column := list.Quote(l.Columns[l.Tenant].Name)
+			err = conn.QueryRow(ctx, "SELECT coalesce(min("+column+"::text), '') FROM "+l.Table.SQL()).Scan(&tenant)
+		}
+	}
+	return lists, tenant, err
 }
 
 // sample makes two workspaces of a few thousand sample rows.
@@ -195,15 +255,15 @@ func sample(ctx context.Context, url string) error {
 	return nil
 }
 
-func (c *devCommand) welcome(t *terminal, nodes []*devNode, url, key string, workspace uuid.UUID) {
-	fmt.Fprintf(t.out, "\nworkspace  %s\nkey        %s\ndatabase   %s\n", workspace, key, url)
+func (c *devCommand) welcome(t *terminal, nodes []*devNode, url string, lists *list.Set, key admin.Key) {
+	fmt.Fprintf(t.out, "\nworkspace  %s\nkey        %s\ndatabase   %s\n", key.WorkspaceID, key.Key, url)
 	if c.RedisURL != "" {
 		fmt.Fprintf(t.out, "redis      %s\n", visible(c.RedisURL))
 	}
 	for _, n := range nodes {
 		fmt.Fprintf(t.out, "node       http://%s  (reference: /docs, admin: http://%s)\n", n.public.Addr(), n.private.Addr())
 	}
-	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/items?limit=5'\n\n", key, nodes[0].public.Addr())
+	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/%s?limit=5'\n\n", key.Key, nodes[0].public.Addr(), lists.Lists[0].Name)
 }
 
 // lockFolder makes sure that only one `dev` uses a folder, also while there is no Postgres yet

@@ -7,11 +7,13 @@ import (
 
 	"listedge/cmd/listedge/doctor"
 	"listedge/cmd/listedge/node"
+	"listedge/internal/list"
 )
 
 type doctorCommand struct {
 	DatabaseFlags
 	ReplicationFlag
+	ListsFlag
 	node.RegionFlag
 	node.ServerFlags
 	jsonFlag
@@ -30,8 +32,18 @@ func (c *doctorCommand) Validate() error {
 
 // Run checks everything and prints the findings.
 func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
-	findings, err := doctor.Examine(ctx, node.Options{DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL,
+	lists, err := c.Resolve(ctx, c.DatabaseURL)
+	var misfits list.Mistakes
+	errors.As(err, &misfits)
+	if err != nil { // a finding says that Postgres does not answer
+		lists = &list.Set{}
+	}
+	findings, err := doctor.Examine(ctx, node.Options{DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, Lists: lists,
 		Flags: node.Flags{RegionFlag: c.RegionFlag, ServerFlags: c.ServerFlags}}, c.Node)
+	for _, text := range misfits {
+		findings = append(findings, doctor.Finding{Subject: "lists", Level: doctor.Fail, Text: text,
+			Remedy: "correct the description or the table; `listedge lists show` says whether they fit"})
+	}
 	err = c.print(t, findings, err, "{{range .}}{{printf `%-4s  %-26s` .Level .Subject}} {{.Text}}{{with .Remedy}}: {{.}}{{end}}\n{{end}}")
 	if err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Level == doctor.Fail }) {
 		err = errFindings

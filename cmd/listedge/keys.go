@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/common/model"
 
+	"listedge/internal/list"
 	"listedge/origin/admin"
 )
 
@@ -26,17 +28,32 @@ type keyCreate struct {
 	ChangeFlags
 	jsonFlag
 	LimitFlags
+	ListsFlag
 	Workspace uuid.UUID `help:"Workspace of the key." required:""`
 	Name      string    `help:"Name of the key, for people."`
-	Scopes    []string  `help:"Lists that the key may read." default:"${scopes}" enum:"${scopes}"`
+	Scopes    []string  `help:"Lists that the key may read, each as items:read; all if not given." placeholder:"SCOPES"`
 	ExpiresIn *period   `help:"How long the key works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
 }
 
-// Validate refuses an empty name or scope, which may be a variable that is not set.
+// Validate refuses scopes that no list has, and an empty name or scope, which may be a variable that is not set.
 func (c *keyCreate) Validate() error {
+	err := c.ListsFlag.Validate() // which kong calls later
+	if err != nil {
+		return err
+	}
+	var known []string
+	for _, name := range c.Description().Names() {
+		known = append(known, (&list.List{Name: name}).Scope())
+	}
+	if c.Scopes == nil {
+		c.Scopes = known
+	}
+	unknown := slices.IndexFunc(c.Scopes, func(s string) bool { return !slices.Contains(known, s) })
 	switch {
 	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable
 		return errors.New("--scopes must not be empty")
+	case unknown >= 0:
+		return fmt.Errorf("--scopes: no list has the scope %q; known are %s", c.Scopes[unknown], strings.Join(known, ","))
 	case c.Name != "":
 		return validName(c.Name)
 	}
@@ -62,15 +79,15 @@ type keyList struct {
 // Run lists keys. It warns if usage has not been counted for long enough to tell unused keys from
 // others.
 func (c *keyList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
-	list, err := a.Keys(ctx, c.Workspace, (*time.Duration)(c.UnusedFor))
-	if c.UnusedFor != nil && len(list) > 0 {
+	all, err := a.Keys(ctx, c.Workspace, (*time.Duration)(c.UnusedFor))
+	if c.UnusedFor != nil && len(all) > 0 {
 		var since time.Time
 		since, err = a.UsageSince(ctx)
 		if err == nil && time.Since(since) < time.Duration(*c.UnusedFor) {
 			fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
 		}
 	}
-	return c.print(t, list, err, "ID\tBEGINS WITH\tSTATE\tENDS\tLAST USED\tSCOPES\tNAME\n"+
+	return c.print(t, all, err, "ID\tBEGINS WITH\tSTATE\tENDS\tLAST USED\tSCOPES\tNAME\n"+
 		"{{range .}}{{.ID}}\t{{.Prefix}}…\t{{.State}}\t{{instant .Ends}}\t{{instant .LastUsedAt}}\t{{join .Scopes `,`}}\t{{.Name}}\n{{end}}")
 }
 

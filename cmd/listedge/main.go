@@ -32,10 +32,9 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"listedge/cmd/listedge/node"
-	"listedge/internal/lists"
+	"listedge/internal/list"
 	"listedge/internal/redact"
 	"listedge/internal/remedy"
-	"listedge/origin/admin"
 	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
@@ -52,6 +51,7 @@ type cli struct {
 	Doctor     doctorCommand     `cmd:"" example:"--node http://10.0.0.7:9090" help:"Check Postgres, Redis and the nodes, and say what to do."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list, rotate and revoke API keys."`
+	Lists      listsCommand      `cmd:"" help:"Show, plan, check and describe the lists."`
 	Audit      auditCommand      `cmd:"" example:"--workspace ID --since 7d" help:"List who did what to workspaces, keys and data, and when."`
 	Usage      usageCommand      `cmd:"" example:"--workspace ID --since 7d" help:"Print the usage of the keys of a workspace."`
 	Purge      purgeCommand      `cmd:"" example:"--workspace ID" help:"Make all nodes read the pages of a workspace, or all pages, again."`
@@ -107,11 +107,20 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err == nil {
 		return exitFine
 	}
-	fmt.Fprintf(log, "listedge: %s\n", visible(remedy.OneSentence(redact.Text(err.Error(), inputs(args)...))))
+	printError(log, err, args)
 	if errors.As(err, new(usageError)) || errors.Is(err, postgres.ErrParameter) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// printError writes an error as one line, and the mistakes of a description as a line each.
+func printError(to io.Writer, err error, args []string) {
+	texts := list.Mistakes{err.Error()}
+	errors.As(err, &texts)
+	for _, text := range texts {
+		fmt.Fprintf(to, "listedge: %s\n", visible(remedy.OneSentence(redact.Text(text, inputs(args)...))))
+	}
 }
 
 // reworded has what the parser says of a command's form, and what this program says in its place.
@@ -209,8 +218,7 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *bool) {
 		reading(uuid.Parse, "must be an id (a UUID), as `listedge workspaces list` and `listedge keys list` print it; a key or a name is none%.0s"),
 		kong.Writers(out, errs),
 		kong.Exit(func(int) { *exited = true }),
-		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser(),
-			"lists": strings.Join(lists.Names(), ","), "scopes": strings.Join(admin.Scopes, ",")},
+		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser()},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ValueFormatter(func(v *kong.Value) string {
 			help := kong.DefaultHelpValueFormatter(v)

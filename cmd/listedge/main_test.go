@@ -60,7 +60,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"workspaces create --name x --quota 5":                         "N/day or N/month",
 		"workspaces create --name x --quota 0/day":                     "from 1 to 4000000000",
 		"workspaces update --burst 0 " + id:                            "--burst 0 is below 1",
-		"workspaces update " + id:                                      "nothing to update: give --rate, --burst or --quota",
+		"workspaces update " + id:                                      "nothing to update: give --rate, --burst, --quota or --tenant",
 		"keys update " + id:                                            "nothing to update",
 		"keys list --unused-for=-1d --workspace " + id:                 "--unused-for: must be a positive duration",
 		"audit --limit all":                                            "--limit: must be a whole number of at most 64 bits in decimal digits, and is \"all\"\n",

@@ -22,6 +22,7 @@ type migrateCommand struct {
 type migrateUp struct {
 	ChangeFlags
 	ReplicationFlag
+	ListsFlag
 	node.RegionFlag
 }
 
@@ -29,17 +30,21 @@ type migrateUp struct {
 // rights; without them it prints what it could not make, and does not fail.
 func (c *migrateUp) Run(ctx acting, t *terminal) error {
 	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
-	done, err := admin.MigrateUp(ctx, url)
+	lists, err := c.Resolve(ctx, url)
+	if err != nil {
+		return err
+	}
+	done, err := admin.MigrateUp(ctx, url, lists)
 	for _, line := range done {
 		fmt.Fprintln(t.out, oneLine(line))
 	}
 	if err != nil {
 		return err
 	}
-	slot, created, err := follower.CreateSlot(ctx, url, c.Region)
+	slot, created, err := follower.CreateSlot(ctx, url, c.Region, lists)
 	switch {
 	case err != nil: // nodes make it once they can
-		fmt.Fprintf(t.out, "not made: the slot: %s\n", oneLine(err.Error()))
+		fmt.Fprintf(t.out, "not made: the slot, which nodes make as soon as they can: %s\n", oneLine(err.Error()))
 	case created:
 		fmt.Fprintf(t.out, "made the slot %s\n", slot)
 	}
@@ -62,12 +67,13 @@ func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
 }
 
 type migrateGrants struct {
+	ListsFlag
 	Role string `help:"The role of the nodes." required:"" placeholder:"NAME"`
 }
 
 // Run prints the SQL that grants a role its rights, to be piped into psql by an owner.
 func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
-	text, err := admin.Grants(c.Role)
+	text, err := admin.Grants(c.Role, c.Description().Tables())
 	if err != nil {
 		return usageError{Err: fmt.Errorf("--role: %w", err)}
 	}
@@ -98,17 +104,24 @@ func (c *migrateDropSlot) Run(ctx context.Context, t *terminal) error {
 type migrateRemove struct {
 	DatabaseFlags
 	ReplicationFlag
+	ListsFlag
 	Yes bool `help:"Run the SQL."`
 }
 
 // Run prints the SQL that removes listedge from the database; with --yes it also runs it.
 func (c *migrateRemove) Run(ctx context.Context, t *terminal) error {
-	fmt.Fprint(t.out, admin.RemovalSQL())
+	url := cmp.Or(c.ReplicationURL, c.DatabaseURL)
+	lists, err := c.Resolve(ctx, url)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(t.out, admin.RemovalSQL(lists))
 	if !c.Yes {
 		fmt.Fprintln(t.out, "-- Nothing was changed: --yes runs this in a transaction.")
 		return nil
 	}
-	if err := admin.Remove(ctx, cmp.Or(c.ReplicationURL, c.DatabaseURL)); err != nil {
+	err = admin.Remove(ctx, url, lists)
+	if err != nil {
 		return err
 	}
 	fmt.Fprintln(t.out, "-- Removed.")

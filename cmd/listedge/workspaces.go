@@ -4,21 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
 
+	"listedge/internal/list"
 	"listedge/limiter"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
 )
 
 type workspacesCommand struct {
-	Create  workspaceCreate  `cmd:"" example:"--name Shop --rate 100" help:"Create a workspace."`
+	Create  workspaceCreate  `cmd:"" example:"--name Shop --rate 100 --tenant 42" help:"Create a workspace."`
 	List    workspaceList    `cmd:"" example:"--json" help:"List workspaces."`
-	Update  workspaceUpdate  `cmd:"" example:"ID --rate 200 --burst 600" help:"Change the limit or the quota of a workspace, on all nodes at once."`
+	Update  workspaceUpdate  `cmd:"" example:"ID --rate 200 --burst 600" help:"Change the limit, the quota or the tenant of a workspace, on all nodes at once."`
 	Suspend workspaceSuspend `cmd:"" example:"ID" help:"Refuse all keys of a workspace (403)."`
 	Resume  workspaceResume  `cmd:"" example:"ID" help:"Undo suspend."`
 }
@@ -26,7 +28,7 @@ type workspacesCommand struct {
 // LimitFlags set the rate and the burst of a token bucket.
 type LimitFlags struct {
 	Rate  *float64 `help:"Requests per second." placeholder:"R"`
-	Burst *int32   `help:"Requests at once; of a new key or workspace twice its rate if not given. Three times the rate also bridges a hang of Redis of 2 s." placeholder:"B"`
+	Burst *int32   `help:"Requests at once; of a new key or workspace twice its rate by default. Three times it bridges 2 s without Redis." placeholder:"B"`
 }
 
 // Validate refuses what the limiter could not enforce.
@@ -54,8 +56,50 @@ type workspaceCreate struct {
 	ChangeFlags
 	jsonFlag
 	LimitFlags
+	TenantFlag
 	Name  string        `help:"Name of the workspace." required:""`
 	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month." placeholder:"Q"`
+}
+
+// TenantFlag is the tenant of a workspace.
+type TenantFlag struct {
+	ListsFlag
+	Tenant *string `help:"Whose rows of the lists its keys read: a value of their tenant's column; of a new workspace its id if not given." placeholder:"T"`
+}
+
+// Validate reads the description, and refuses a tenant that no row has.
+func (f *TenantFlag) Validate() error {
+	if t := f.Tenant; t != nil && (*t == "" || len(*t) > list.MaxTenant || !utf8.ValidString(*t) || strings.ContainsRune(*t, 0)) {
+		return fmt.Errorf("--tenant must be text of 1 to %d bytes", list.MaxTenant)
+	}
+	return f.ListsFlag.Validate()
+}
+
+// parse returns the tenant as Postgres prints it; empty = none is given. It refuses one that no row of the lists can have.
+func (f *TenantFlag) parse(ctx context.Context, url string) (tenant string, err error) {
+	if f.Tenant == nil {
+		return "", nil
+	}
+	lists, err := f.Resolve(ctx, url)
+	if err != nil {
+		return "", err
+	}
+	tenant, ok := lists.ParseTenant(*f.Tenant)
+	if ok {
+		return tenant, nil
+	}
+	var columns []string
+	for _, l := range lists.Lists {
+		if l.Tenant >= 0 {
+			c := l.Columns[l.Tenant]
+			columns = append(columns, fmt.Sprintf("%s of %s is of type %s", c.Name, l.Table, c.Type.Name))
+		}
+	}
+	says := fmt.Sprintf("--tenant %q: no row can have it: %s", *f.Tenant, strings.Join(columns, ", "))
+	if lists.BuiltIn {
+		says += "; name your own lists with --lists FILE"
+	}
+	return "", usageError{Err: errors.New(says)}
 }
 
 // Validate refuses a burst that would have no effect.
@@ -66,9 +110,21 @@ func (c *workspaceCreate) Validate() error {
 	return validName(c.Name)
 }
 
-// Run creates a workspace.
+// Run creates a workspace. It warns if no list can have rows of the workspace: then --tenant was forgotten.
 func (c *workspaceCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota)
+	tenant, err := c.parse(ctx, c.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota, tenant)
+	if err == nil {
+		lists, failed := c.Resolve(ctx, c.DatabaseURL)
+		if failed == nil && tenant == "" && !slices.ContainsFunc(lists.Lists, func(l *list.List) bool { return l.IsTenant(l.Owner(w.Tenant)) }) {
+			l := lists.Lists[0]
+			fmt.Fprintf(t.err, "no list has rows of the tenant %s: --tenant must be a value of the column %s of %s, as Postgres prints it\n",
+				visible(w.Tenant), visible(l.Columns[l.Tenant].Name), visible(l.Table.String()))
+		}
+	}
 	return c.print(t, w, err, "{{.ID}}\n")
 }
 
@@ -79,9 +135,10 @@ type workspaceList struct {
 
 // Run lists workspaces.
 func (c *workspaceList) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
-	list, err := a.Workspaces(ctx)
-	return c.print(t, list, err, "ID\tSTATE\tQUOTA\tNAME\n"+
-		"{{range .}}{{.ID}}\t{{if .SuspendedAt}}suspended {{instant .SuspendedAt}}{{else}}active{{end}}\t"+quotaAndUse+"\t{{.Name}}\n{{end}}")
+	all, err := a.Workspaces(ctx)
+	return c.print(t, all, err, "ID\tTENANT\tSTATE\tQUOTA\tNAME\n"+
+		"{{range .}}{{.ID}}\t{{if eq .Tenant .ID.String}}its id{{else}}{{.Tenant}}{{end}}\t"+
+		"{{if .SuspendedAt}}suspended {{instant .SuspendedAt}}{{else}}active{{end}}\t"+quotaAndUse+"\t{{.Name}}\n{{end}}")
 }
 
 // quotaAndUse renders a quota, and what was admitted in its period, like 1000/month, 41 admitted this month. That may be more than
@@ -114,19 +171,24 @@ type OneFlags struct {
 type workspaceUpdate struct {
 	OneFlags
 	LimitFlags
+	TenantFlag
 	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month; none removes it." placeholder:"Q"`
 }
 
 // Validate requires something to change.
 func (c *workspaceUpdate) Validate() error {
-	if c.Rate == nil && c.Burst == nil && c.Quota == nil {
-		return errors.New("nothing to update: give --rate, --burst or --quota")
+	if c.Rate == nil && c.Burst == nil && c.Quota == nil && c.Tenant == nil {
+		return errors.New("nothing to update: give --rate, --burst, --quota or --tenant")
 	}
 	return nil
 }
 
-// Run changes the workspace's limit and quota.
+// Run changes the workspace's limit, quota and tenant.
 func (c *workspaceUpdate) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	w, err := a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst, c.Quota)
+	tenant, err := c.parse(ctx, c.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	w, err := a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst, c.Quota, tenant)
 	return c.print(t, w, err, "updated {{.ID}}\n")
 }

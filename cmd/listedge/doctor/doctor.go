@@ -65,7 +65,7 @@ func Examine(ctx context.Context, o node.Options, urls []AdminURL) ([]Finding, e
 	}
 	nodes = slices.DeleteFunc(nodes, func(n nodeState) bool { return n.err != nil }) // each has a finding
 	here := view{doctor.name, map[string]string{"region": cmp.Or(o.Region, "none"), "size": fmt.Sprint(len(nodes)),
-		"database": fmt.Sprint(servers.Settings["database"]), "log of changes": servers.Self.Epoch}}
+		"database": fmt.Sprint(servers.Settings["database"]), "lists": node.SettingText(servers.Settings["lists"]), "log of changes": servers.Self.Epoch}}
 	return append(found, compareNodes(nodes, here)...), nil
 }
 
@@ -133,9 +133,10 @@ func checksOf(nodes []nodeState) (found []Finding) {
 	for i, n := range nodes {
 		for _, c := range n.Checks {
 			f := Finding{strings.ToLower(c.Name), Warn, strings.TrimPrefix(c.Broken+": "+c.Why, ": "), c.WhatToDo()}
+			lost := !n.Self.Ready && (c.Effect > admin.Reported || c.Name == "Redis") || c.Light && n.untrusted()
 			if c.Why == "" {
 				f = Finding{f.Subject, OK, c.Fine, ""}
-			} else if lost := !n.Self.Ready && (c.Effect > admin.Reported || c.Name == "Redis"); (lost || c.Light && n.untrusted()) && !errors.Is(c.Err, postgres.ErrTimeout) {
+			} else if lost && !errors.Is(c.Err, postgres.ErrTimeout) {
 				f.Level = Fail
 			}
 			if f.Text == "" || c.Follows || i > 0 && bad[f.Subject] {
@@ -171,6 +172,7 @@ var agreed = []struct {
 	{"version", Warn, "finish the upgrade: docs/UPGRADING.md"},
 	{"region", Fail, "check one region at a time, with its --region; nodes that share a Redis must have the same region"},
 	{"database", Fail, "give all nodes and the doctor the same --database-url, or give the nodes of each database a Redis of their own"},
+	{"lists", Warn, "give all nodes and the doctor the same --lists; with the same, tables differ, or a node started before one was altered"},
 	{"log of changes", Fail, "give all nodes and the doctor the same --redis-url; check again if Postgres has just restarted"},
 	{"follower", Fail, "give all nodes the same --database-url, --region and --redis-url; check regions one at a time"},
 	{"limits", Fail, "give all nodes the same --redis-url: one without it admits a whole limit of its own"},
@@ -239,8 +241,9 @@ func compare(views []view, subject string) (text string, same bool) {
 // view is what the node says of the fleet.
 func (n *nodeState) view() view {
 	database, _ := n.Settings["database"].(string) // empty = not known yet
-	says := map[string]string{"version": n.Self.Version + " (" + n.Self.Revision[:min(len(n.Self.Revision), 10)] + ")", "database": database, "log of changes": n.Self.Epoch}
-	for _, name := range append(sameSettings, "region") {
+	version := n.Self.Version + " (" + n.Self.Revision[:min(len(n.Self.Revision), 10)] + ")"
+	says := map[string]string{"version": version, "database": database, "log of changes": n.Self.Epoch}
+	for _, name := range append(sameSettings, "region", "lists") {
 		says[name] = "none"
 		if value, set := n.Settings[name]; set {
 			says[name] = cmp.Or(node.SettingText(value), "none")

@@ -19,7 +19,6 @@ import (
 	"listedge/edge/admin"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
-	"listedge/internal/lists"
 	"listedge/internal/remedy"
 	"listedge/limiter"
 	originadmin "listedge/origin/admin"
@@ -33,13 +32,13 @@ type checks struct{ *Node }
 // table is what the node asks in the background, and the doctor once.
 func (n checks) table() []admin.Check {
 	primary, servers := []string{"Postgres", "timeline"}, []string{"Postgres", "Redis"}
-	needs := originadmin.NewReadiness(n.database, n.pages)
+	needs := originadmin.NewReadiness(n.database, n.options.Lists, n.pages)
 	all := []admin.Check{
 		{Name: "Postgres", Run: n.toStart(n.pingPostgres), Effect: admin.Starts, Runbook: "ListedgePostgresDown", Light: true,
 			Broken: "Postgres is down: neither pages nor keys are read from the primary"},
 		// Tables, rights and settings change rarely, and the check takes four queries.
 		{Name: "reading", Every: 5 * time.Second, Effect: admin.Starts, After: primary, Runbook: "ListedgeOriginBreakerOpen",
-			Broken: "pages or keys are not read from Postgres", Fine: strings.Join(lists.Names(), ", ") + " and API keys, as a node reads them",
+			Broken: "pages or keys are not read from Postgres", Fine: strings.Join(n.options.Lists.Names(), ", ") + " and API keys, as a node reads them",
 			Run: n.toStart(func(ctx context.Context) error {
 				return cmp.Or(needs.Ready(ctx), breakerFailure("pages", n.pages.Stats().BreakerOpen), breakerFailure("keys", n.keys.BreakerOpen()))
 			})},
@@ -62,8 +61,8 @@ func (n checks) table() []admin.Check {
 	}
 	if n.options.FreshnessBound > 0 {
 		all = append(all,
-			admin.Check{Name: "timeline", Run: func(context.Context) error { return n.checkTimeline() }, Effect: admin.Starts, After: servers, Runbook: "ListedgeFreshnessUntrusted",
-				Broken: "the database server is on an old timeline: its answers are not served as fresh"},
+			admin.Check{Name: "timeline", Run: func(context.Context) error { return n.checkTimeline() }, Effect: admin.Starts, After: servers,
+				Runbook: "ListedgeFreshnessUntrusted", Broken: "the database server is on an old timeline: its answers are not served as fresh"},
 			admin.Check{Name: "Follower", Known: n.checkFollower, After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true,
 				Broken: "changes are not followed", Ask: n.askFollower, Fine: "changes can be followed"})
 	}
@@ -177,7 +176,7 @@ func maxmemoryFailure(info map[string]string) error {
 
 // askFollower returns what a follower lacks.
 func (n checks) askFollower(ctx context.Context) error {
-	if why := follower.Check(ctx, n.options.ReplicationURL); why != nil {
+	if why := follower.Check(ctx, n.options.ReplicationURL, n.options.Lists); why != nil {
 		return fmt.Errorf("pages expire after --cache-ttl: %w", why)
 	}
 	return nil
@@ -297,14 +296,14 @@ func Examine(ctx context.Context, o Options, nodes int) (s admin.State, err erro
 	var risks []originadmin.Risk
 	s.Checks = admin.Examine(append(checks{n}.table(), admin.Check{Name: "settings", After: []string{"Postgres"}, Broken: "the settings of Postgres are not read",
 		Ask: func(ctx context.Context) (err error) {
-			risks, err = originadmin.Risks(ctx, n.database.Keys.Pool, o.Region, connections, nodes)
+			risks, err = originadmin.Risks(ctx, n.database.Keys.Pool, o.Lists, o.Region, connections, nodes)
 			return err
 		}}))
 	for _, r := range risks {
 		s.Checks = append(s.Checks, admin.CheckState{Check: admin.Check{Name: r.Subject, Effect: admin.Effect(r.Effect), Fine: r.Fine}, Why: r.Why, Remedy: r.Remedy})
 	}
 	database, _ := n.followed.MarshalText()
-	s.Settings = map[string]any{"database": string(database)}
+	s.Settings = map[string]any{"database": string(database), "lists": digests(o.Lists)}
 	if len(n.wrongSetting) > 0 {
 		err = <-n.wrongSetting
 	}

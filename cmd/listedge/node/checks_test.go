@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
@@ -30,7 +31,7 @@ func aNode(t *testing.T) (*Node, *sandbox.Postgres, *sandbox.Redis) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := New(t.Context(), Options{DatabaseURL: url, ReplicationURL: url, Settings: map[string]any{}, Log: newLogOn(slog.DiscardHandler),
+	n, err := New(t.Context(), Options{Lists: list.BuiltIn(), DatabaseURL: url, ReplicationURL: url, Settings: map[string]any{}, Log: newLogOn(slog.DiscardHandler),
 		Public: public, Private: private,
 		Flags: Flags{CacheMemory: 1 << 20, FreshnessBound: time.Second, QueryTimeout: time.Second, LimiterFailureMode: limiter.FailLocal,
 			ServerFlags: ServerFlags{RedisURL: redis.URL(), DatabaseConnections: 1}}})
@@ -59,7 +60,7 @@ func TestANodeThatHasNotLookedYet(t *testing.T) {
 	t.Parallel()
 	n, _, redis := aNode(t)
 	reads := func() error {
-		_, err := apikey.NewStore(n.database).Lookup(t.Context(), []apikey.Hash{{}}, "")
+		_, err := apikey.NewStore(n.database, list.BuiltIn()).Lookup(t.Context(), []apikey.Hash{{}}, "")
 		return err
 	}
 	if err := reads(); err == nil {

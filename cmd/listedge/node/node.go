@@ -22,6 +22,7 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 	"listedge/internal/page"
 	"listedge/internal/tracing"
 	"listedge/limiter"
@@ -87,8 +88,9 @@ const (
 type Options struct {
 	Flags
 	TLSFlags
-	DatabaseURL       string         // for pages, maybe through a connection pooler
-	ReplicationURL    string         // of the same database without a pooler, to follow changes
+	DatabaseURL       string // for pages, maybe through a connection pooler
+	ReplicationURL    string // of the same database without a pooler, to follow changes
+	Lists             *list.Set
 	Settings          map[string]any // what /settings shows
 	Version, Revision string         // of the program
 	Traces            bool           // OpenTelemetry's environment variables name a collector
@@ -111,7 +113,7 @@ func newNode(o Options) (*Node, error) {
 	}
 	n.redis = clients
 	if known != nil {
-		n.changes = changefeed.NewRedis(clients.log, n.followed)
+		n.changes = changefeed.NewRedis(clients.log, n.followed, o.Lists)
 	}
 	return n, nil
 }
@@ -124,7 +126,7 @@ func (n *Node) openDatabase(ctx context.Context, proven func() string) error {
 	if err != nil {
 		return SettingError{err}
 	}
-	n.database, n.pages, n.keys = database, origin.New(database, n.metrics.Queried), apikey.NewStore(database)
+	n.database, n.pages, n.keys = database, origin.New(database, o.Lists, n.metrics.Queried), apikey.NewStore(database, o.Lists)
 	n.finder = &fleet.Finder{Followed: n.followed, Needed: n.identifies, Ask: database.Keys.Identify, Away: page.ErrUnavailable, Epoch: n.changes.Epoch}
 	return nil
 }
@@ -161,7 +163,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.maxConnections = limitConnections(o.Flags, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database).Add)
 	n.server = edge.New(edge.Options{
-		Cache: n.Cache, Limiter: n.limiter, Lookup: n.keys.Lookup, Grace: o.KeyGrace, Usage: n.usage, Clock: clock,
+		Lists: o.Lists, Cache: n.Cache, Limiter: n.limiter, Lookup: n.keys.Lookup, Grace: o.KeyGrace, Usage: n.usage, Clock: clock,
 		Metrics: n.metrics.Edge, Logger: logger, Proxies: o.TrustedProxies, MaxConnections: n.maxConnections, NoDocs: o.NoDocs,
 		AccessLog: o.AccessLog, Tracer: n.tracer,
 	})
@@ -181,7 +183,7 @@ func (n *Node) followChanges() {
 		log = n.changes
 	}
 	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys)
-	n.follower = follower.New(follower.Options{DatabaseURL: o.ReplicationURL, Log: log, Followed: n.followed,
+	n.follower = follower.New(follower.Options{Lists: o.Lists, DatabaseURL: o.ReplicationURL, Log: log, Followed: n.followed,
 		LogKept: o.CacheTTL + o.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
@@ -219,6 +221,7 @@ func (n *Node) openAdmin() {
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
+	settings["lists"] = digests(n.options.Lists)
 	n.health = admin.NewHealth(n.logger, func() string { return n.Cache.Mode().String() }, checks{n}.table()...)
 	n.metrics.Collect(func() metrics.Snapshot {
 		s := metrics.Snapshot{Cache: n.Cache.Stats(), Limiter: n.limiter.Stats(), Origin: n.pages.Stats(), Keys: n.server.Keys.Stats(), Usage: n.usage.Stats(),
@@ -237,6 +240,14 @@ func (n *Node) openAdmin() {
 		o.Fleet = n.roster.nodes
 	}
 	n.admin = admin.NewServer(o, slog.NewLogLogger(log, slog.LevelWarn))
+}
+
+// digests are the names of lists, each with the digest of its resolved description: those of a fleet are the same.
+func digests(lists *list.Set) (all []string) {
+	for _, l := range lists.Lists {
+		all = append(all, l.Name+":"+l.Digest.String())
+	}
+	return all
 }
 
 // name is what tells this node from others: --node-id, or else the machine's name with the port
