@@ -38,10 +38,16 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 		}
 	}
 
+	execute(t, url, "ALTER PUBLICATION listedge DROP TABLE items")
+	command(t, "lists", "plan", "--apply", "--actor", "Planner", "--database-url", url)
+	if e := auditLog(t, url)[0]; e.Actor != "Planner" || e.Action != "lists.apply" {
+		t.Errorf("%+v", e)
+	}
+
 	workspace := made(t, "workspaces", "create", "--name", "W", "--database-url", url)
 	key := made(t, "keys", "create", "--workspace", workspace, "--database-url", url)
 	startNode(t, url) // a purge needs a node that follows changes
-	tried := []string{"migrate up"}
+	tried := []string{"migrate up", "lists plan"}
 	for _, c := range []struct{ command, arguments, action, subject string }{
 		{"workspaces create", "--name V", "workspaces.create", "-"},
 		{"workspaces update", workspace + " --rate 9", "workspaces.update", "workspace " + workspace},
@@ -101,7 +107,7 @@ func TestAuditPrints(t *testing.T) {
 		`^AT +ACTOR +ACTION +SUBJECT +DETAILS$`,
 		at + `Bob +keys\.update +key ` + key + ` +\{"ratePerSecond":\{"from":5,"to":7\.5\}\}$`,
 		at + `Ann +keys\.create +key ` + key + ` +\{"burst":10,"expiresAt":null,"name":"","ratePerSecond":5,"scopes":\["contacts:read","items:read"\]\}$`,
-		at + `Ann +workspaces\.create +workspace ` + workspace + ` +\{"burst":null,"name":"Shop","quota":null,"ratePerSecond":null\}$`,
+		at + `Ann +workspaces\.create +workspace ` + workspace + ` +\{"burst":null,"name":"Shop","quota":null,"ratePerSecond":null,"tenant":"` + workspace + `"\}$`,
 	} {
 		if len(lines) != 4 || !regexp.MustCompile(want).MatchString(lines[i]) {
 			t.Errorf("line %d of %d: %s, want %s", i+1, len(lines), lines[min(i, len(lines)-1)], want)

@@ -17,6 +17,9 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
+
+	"listedge/edge"
+	"listedge/internal/list"
 )
 
 // answer is a response whose body has been read, and which conforms to the OpenAPI document.
@@ -98,13 +101,12 @@ func (a *answer) problem(t *testing.T) problemAnswer {
 	return p
 }
 
-var document = sync.OnceValue(func() *openapi3.T {
-	doc, err := openapi3.NewLoader().LoadFromFile("../../../edge/openapi.json")
-	if err != nil {
-		panic(err)
-	}
-	return doc
-})
+// document is that of the built-in lists.
+var document = sync.OnceValue(func() *openapi3.T { return documentOf(list.BuiltIn()) })
+
+func documentOf(lists *list.Set) *openapi3.T {
+	return must1(openapi3.NewLoader().LoadFromData(edge.OpenAPI(lists)))
+}
 
 // request sends one request and checks the answer against the document.
 // Headers are given as "Name: value".
@@ -114,7 +116,11 @@ func (n *testNode) request(t *testing.T, method, path, key string, headers ...st
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := conforms(a); err != nil {
+	doc := n.document
+	if doc == nil {
+		doc = document()
+	}
+	if err := conforms(a, doc); err != nil {
 		t.Fatalf("%s %s: %s\n%s\n%s", method, path, a.Status, err, a.body)
 	}
 	return a
@@ -159,7 +165,7 @@ func (n *testNode) try(method, path, key string, headers ...string) (*answer, er
 }
 
 // conforms checks an answer against the document the server serves.
-func conforms(a *answer) error {
+func conforms(a *answer, doc *openapi3.T) error {
 	if id := a.Header.Get("X-Request-Id"); id == "" {
 		return fmt.Errorf("no X-Request-Id")
 	} else if len(a.body) > 0 && a.Header.Get("Content-Type") == "application/json" && a.Header.Get("Content-Encoding") == "" &&
@@ -167,9 +173,9 @@ func conforms(a *answer) error {
 		strings.HasPrefix(a.Request.URL.Path, "/v1") {
 		return fmt.Errorf("request id %s is not in the body", id)
 	}
-	item := document().Paths.Find(a.Request.URL.EscapedPath())
+	item := doc.Paths.Find(a.Request.URL.EscapedPath())
 	if item == nil || item.GetOperation(a.Request.Method) == nil {
-		return problemConforms(a)
+		return problemConforms(a, doc)
 	}
 	if documented := item.GetOperation(a.Request.Method).Responses.Status(a.StatusCode); documented != nil {
 		if err := headersConform(a, documented.Value); err != nil {
@@ -179,7 +185,7 @@ func conforms(a *answer) error {
 	input := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{
 			Request: a.Request,
-			Route: &routers.Route{Spec: document(), Path: a.Request.URL.Path, PathItem: item,
+			Route: &routers.Route{Spec: doc, Path: a.Request.URL.Path, PathItem: item,
 				Method: a.Request.Method, Operation: item.GetOperation(a.Request.Method)},
 		},
 		Status: a.StatusCode, Header: a.Header,
@@ -213,7 +219,7 @@ func headersConform(a *answer, documented *openapi3.Response) error {
 }
 
 // problemConforms is for answers that belong to no operation: 404 and 405.
-func problemConforms(a *answer) error {
+func problemConforms(a *answer, doc *openapi3.T) error {
 	if a.StatusCode == http.StatusOK || a.StatusCode == http.StatusNotModified {
 		return nil // HEAD of the reference
 	}
@@ -228,5 +234,5 @@ func problemConforms(a *answer) error {
 	if err := json.Unmarshal(a.body, &body); err != nil {
 		return err
 	}
-	return document().Components.Schemas["Error"].Value.VisitJSON(body)
+	return doc.Components.Schemas["Error"].Value.VisitJSON(body)
 }

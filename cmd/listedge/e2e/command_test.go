@@ -218,11 +218,11 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 		END $$`,
 		`CREATE TABLE odd AS SELECT gen_random_uuid() AS workspace, gen_random_uuid() AS key, at::timestamptz, rate::float8
 			FROM (VALUES ('infinity', 'NaN'), ('-infinity', 'Infinity'), ('4713-01-01 BC', '-1'), ('294276-12-31', '1e308')) v (at, rate)`,
-		`INSERT INTO workspaces SELECT workspace, $1, at, rate, -2147483648, at, 9223372036854775807, $1 FROM odd`,
+		`INSERT INTO workspaces SELECT workspace, $1, $1 || workspace, at, rate, -2147483648, at, 9223372036854775807, $1 FROM odd`,
 		`INSERT INTO api_keys SELECT key, workspace, $1, sha256(key::text::bytea), $1, ARRAY[['items:read', NULL], [$1, '']], rate, 2147483647,
 			nullif(at, '-infinity'), NULL, at FROM odd WHERE at > '1970-01-01Z' OR at = '-infinity'`,
-		`INSERT INTO key_usage SELECT workspace, date_trunc('hour', now()), key, 1, 1, 1, 1, 1, 1 FROM odd`,
-		`INSERT INTO audit_log (actor, action, workspace_id, key_id, details) SELECT $1::text, $1, workspace, key, jsonb_build_object($1::text, $1::text) FROM odd`,
+		`INSERT INTO listedge_key_usage SELECT workspace, date_trunc('hour', now()), key, 1, 1, 1, 1, 1, 1 FROM odd`,
+		`INSERT INTO listedge_audit_log (actor, action, workspace_id, key_id, details) SELECT $1::text, $1, workspace, key, jsonb_build_object($1::text, $1::text) FROM odd`,
 	} {
 		if strings.Contains(sql, "$1") {
 			execute(t, url, sql, obeyed)
@@ -293,6 +293,9 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 	try("workspaces list", exitFine)
 	try("audit", exitFine)
 	try("migrate status", exitFine)
+	try("lists show", exitFine)
+	try("lists plan", exitFine)
+	try("lists check", exitFine)
 	try("explain x --node "+node.URL, exitFine)
 	try("ready --node "+node.URL, exitFailed)
 	try("doctor --node "+node.URL, exitFailed)

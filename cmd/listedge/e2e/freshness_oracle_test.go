@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -54,6 +53,7 @@ const (
 
 // query is a page of a workspace's list, and what is on it at all times.
 type query struct {
+	in   *watched
 	path string
 	rows int
 	a, z bool // the workspace's first row, and its last
@@ -63,7 +63,7 @@ type query struct {
 // caught up.
 func (h *history) rare(limit int) query {
 	all := 2 + h.fillers
-	return query{fmt.Sprintf("/v1/items?sort=name&limit=%d", limit), min(limit, all), true, limit >= all}
+	return query{h.in, h.in.path(h.number, true, limit), min(limit, all), true, limit >= all}
 }
 
 // watch makes the queries that all readers send, and sends each once.
@@ -73,13 +73,13 @@ func (h *history) watch(t *testing.T, n *testNode) {
 		return
 	}
 	if h.fillers == 0 {
-		h.queries = []query{{"/v1/items?limit=50", 2, true, true}}
+		h.queries = []query{{h.in, h.in.path(h.number, false, 50), 2, true, true}}
 		return
 	}
-	path := fmt.Sprintf("/v1/items?sort=name&limit=%d", pageOfMany)
+	path := h.in.path(h.number, true, pageOfMany)
 	for cursor := ""; ; {
 		p := n.first(t, path+cursor, h.key).page(t)
-		h.queries = append(h.queries, query{path + cursor, len(p.Data), cursor == "", !p.Page.HasMore})
+		h.queries = append(h.queries, query{h.in, path + cursor, len(p.Data), cursor == "", !p.Page.HasMore})
 		if !p.Page.HasMore {
 			break
 		}
@@ -98,10 +98,10 @@ func newOracle(t *testing.T, f *fleet) *oracle {
 	t.Helper()
 	o := &oracle{fleet: f, forms: usualForms, answers: map[string]int{}}
 	for i := range watchedWorkspaces {
-		workspace, key := workspaceWithKey(t, f.url)
-		execute(t, f.url, twoRows, workspace, "0")
-		h := &history{workspace: uuid.MustParse(workspace), parking: uuid.New(), key: key, fillers: i % 2 * fillers}
-		execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT $1, 'm' || n FROM generate_series(1, $2) n", workspace, h.fillers)
+		h := f.in.history(t, f.url, i)
+		h.fillers = i % 2 * fillers
+		execute(t, f.url, h.in.sql(twoRows), h.tenant, "0")
+		execute(t, f.url, h.in.sql("INSERT INTO items (workspace_id, name) SELECT $1, 'm' || n FROM generate_series(1, $2) n"), h.tenant, h.fillers)
 		now := time.Now()
 		h.began, h.committed = []time.Time{now}, []time.Time{now}
 		o.histories = append(o.histories, h)
@@ -172,8 +172,8 @@ func (q *query) shown(body []byte) (v string, err error) {
 	}
 	values := map[string]string{}
 	for _, row := range p.Data {
-		if name := row["name"].(string); name == "a" || name == "z" {
-			values[name] = row["stockOnHand"].(string)
+		if name := row[q.in.name].(string); name == "a" || name == "z" {
+			values[name] = fmt.Sprint(row[q.in.value])
 		}
 	}
 	a, hasA := values["a"]
@@ -322,13 +322,15 @@ func (o *oracle) run(t *testing.T, name string, fault func()) (hitRate float64) 
 
 // history has what a workspace's writer wrote.
 type history struct {
-	workspace, parking uuid.UUID
-	key                string
-	queries            []query    // that all ask for
-	fillers            int        // rows between the two, which nobody writes
-	mu                 sync.Mutex // guards all below
-	began              []time.Time
-	committed          []time.Time // zero while not known to be
+	in              *watched
+	number          int
+	tenant, parking string
+	key             string
+	queries         []query    // that all ask for
+	fillers         int        // rows between the two, which nobody writes
+	mu              sync.Mutex // guards all below
+	began           []time.Time
+	committed       []time.Time // zero while not known to be
 }
 
 func (h *history) isCommitted(v int) bool {
@@ -354,9 +356,7 @@ func (h *history) write(ctx context.Context, url string, longest time.Duration, 
 		case <-time.After(longest/10 + rand.N(longest)):
 		}
 		if conn == nil || conn.IsClosed() {
-			calling, cancel := context.WithTimeout(ctx, time.Second)
-			conn, _ = pgx.Connect(calling, url)
-			cancel()
+			conn, _ = pgx.Connect(ctx, url)
 			if conn == nil {
 				continue
 			}
@@ -381,6 +381,7 @@ func (h *history) step(conn *pgx.Conn, url string, write form) {
 	for err != nil && ctx.Err() == nil {
 		pause(readPause)
 		if again, connectErr := pgx.Connect(ctx, url); connectErr == nil {
+			_ = conn.Close(ctx)
 			*conn = *again
 			if err = h.abandon(ctx, conn); err == nil {
 				err = inPlace(ctx, conn, h, next)
@@ -416,7 +417,13 @@ type statement struct {
 	args []any
 }
 
-func sql(text string, args ...any) statement { return statement{text, args} }
+// sql is a statement about items, or that about what stands for them.
+func (h *history) sql(text string, args ...any) statement { return statement{h.in.sql(text), args} }
+
+// count is the statement that counts the two rows up to v.
+func (h *history) count(v int) statement {
+	return h.sql("UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.tenant, strconv.Itoa(v))
+}
 
 const (
 	twoRows = "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', $2), ($1, 'z', $2)"
@@ -424,22 +431,21 @@ const (
 )
 
 func inPlace(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	_, err := conn.Exec(ctx, "UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.workspace, strconv.Itoa(v))
-	return err
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return each(ctx, tx, h.count(v)) })
 }
 
 func deleteAndInsert(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return each(ctx, tx, sql("DELETE FROM items WHERE "+theTwo, h.workspace), sql(twoRows, h.workspace, strconv.Itoa(v)))
+		return each(ctx, tx, h.sql("DELETE FROM items WHERE "+theTwo, h.tenant), h.sql(twoRows, h.tenant, strconv.Itoa(v)))
 	})
 }
 
-func (h *history) gid() string { return "writer of " + h.workspace.String() }
+func (h *history) gid() string { return "writer of " + h.tenant }
 
 // prepared commits in two phases, with time in between.
 func prepared(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	for _, text := range []string{"BEGIN", fmt.Sprintf("UPDATE items SET stock_on_hand = %d WHERE workspace_id = '%s' AND name IN ('a', 'z')", v, h.workspace),
-		"PREPARE TRANSACTION '" + h.gid() + "'"} {
+	update := fmt.Sprintf(h.in.sql("UPDATE items SET stock_on_hand = '%d' WHERE workspace_id = '%s' AND name IN ('a', 'z')"), v, h.tenant)
+	for _, text := range []string{"BEGIN", update, "PREPARE TRANSACTION '" + h.gid() + "'"} {
 		if _, err := conn.Exec(ctx, text); err != nil {
 			_ = conn.Close(ctx)
 			return err
@@ -462,7 +468,7 @@ func (h *history) abandon(ctx context.Context, conn *pgx.Conn) error {
 
 // withRollbacks also writes rows and rolls them back, as a whole and in part.
 func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	wrong := sql("UPDATE items SET stock_on_hand = -1 WHERE "+theTwo, h.workspace)
+	wrong := h.sql("UPDATE items SET stock_on_hand = '-1' WHERE "+theTwo, h.tenant)
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
@@ -475,8 +481,7 @@ func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return each(ctx, tx, sql("SAVEPOINT s"), wrong, sql("ROLLBACK TO s"),
-			sql("UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.workspace, strconv.Itoa(v)))
+		return each(ctx, tx, h.sql("SAVEPOINT s"), wrong, h.sql("ROLLBACK TO s"), h.count(v))
 	})
 }
 
@@ -484,16 +489,16 @@ func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 // all others back.
 func truncated(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := each(ctx, tx, sql("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")); err != nil {
+		if err := each(ctx, tx, h.sql("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")); err != nil {
 			return err
 		}
 		var table string
-		if err := tx.QueryRow(ctx, "SELECT tableoid::regclass::text FROM items WHERE "+theTwo+" LIMIT 1", h.workspace).Scan(&table); err != nil {
+		if err := tx.QueryRow(ctx, h.in.sql("SELECT tableoid::regclass::text FROM items WHERE "+theTwo+" LIMIT 1"), h.tenant).Scan(&table); err != nil {
 			return err
 		}
-		two := strings.ReplaceAll(theTwo, "$1", "'"+h.workspace.String()+"'")
-		return each(ctx, tx, sql("CREATE TEMP TABLE others ON COMMIT DROP AS SELECT * FROM "+table+" WHERE NOT ("+two+")"),
-			sql("TRUNCATE "+table), sql("INSERT INTO items SELECT * FROM others"), sql(twoRows, h.workspace, strconv.Itoa(v)))
+		two := strings.ReplaceAll(h.in.sql(theTwo), "$1", "'"+h.tenant+"'")
+		return each(ctx, tx, statement{sql: "CREATE TEMP TABLE others ON COMMIT DROP AS SELECT * FROM " + table + " WHERE NOT (" + two + ")"},
+			statement{sql: "TRUNCATE " + table}, h.sql("INSERT INTO items SELECT * FROM others"), h.sql(twoRows, h.tenant, strconv.Itoa(v)))
 	})
 }
 
@@ -508,9 +513,8 @@ func withManyRows(n int) form {
 		}
 		defer one.Unlock()
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.parking),
-				sql("INSERT INTO items (workspace_id, name) SELECT $1, 'many' FROM generate_series(1, $2)", h.parking, n),
-				sql("UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.workspace, strconv.Itoa(v)))
+			return each(ctx, tx, h.sql("DELETE FROM items WHERE workspace_id = $1", h.parking),
+				h.sql("INSERT INTO items (workspace_id, name) SELECT $1, 'many' FROM generate_series(1, $2)", h.parking, n), h.count(v))
 		})
 	}
 }

@@ -99,11 +99,16 @@ func moveSlot(t *testing.T, servers []*sandbox.Redis, slot int64, target int) (k
 }
 
 func TestSoakFreshness(t *testing.T) {
+	o := newOracle(t, startFleet(t, 3))
+	o.playSoak(t, slices.Concat(faultsOfPostgres, faultsOfRedisAndNodes))
+	o.standbyWasTried(t)
+}
+
+// playSoak plays the faults in a random order for -soak.
+func (o *oracle) playSoak(t *testing.T, faults []fault) {
 	t.Logf("seed %d", *soakSeed)
 	r := rand.New(rand.NewPCG(*soakSeed, 0))
-	f := startFleet(t, 3)
-	o := newOracle(t, f)
-	played, faults := map[string]int{}, slices.Concat(faultsOfPostgres, faultsOfRedisAndNodes)
+	played := map[string]int{}
 	for ends := time.Now().Add(*soakFor); time.Now().Before(ends) && !t.Failed(); {
 		x, also := faults[r.IntN(len(faults))], faults[r.IntN(len(faults))]
 		if r.IntN(3) == 0 && x.name != also.name && !x.loses && !also.loses { // two at once
@@ -112,7 +117,6 @@ func TestSoakFreshness(t *testing.T) {
 		played[x.name]++
 		o.play(t, x)
 	}
-	o.standbyWasTried(t)
 	t.Logf("played %v", played)
 }
 
@@ -133,3 +137,7 @@ func together(a, b fault) fault {
 
 // TestSoakPages compares for -soak on each kind of fleet.
 func TestSoakPages(t *testing.T) { comparePages(t, *soakSeed, *soakFor) }
+
+// TestSoakOfForeignTables runs the oracles on tables that were not made for listedge: of freshness on one
+// with integer keys and on a partitioned one, and of pages on all.
+func TestSoakOfForeignTables(t *testing.T) { playForeign(t, *soakSeed, *soakFor, (*oracle).playSoak) }

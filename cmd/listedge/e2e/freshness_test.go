@@ -103,6 +103,7 @@ type fleet struct {
 	standby  *sandbox.Postgres // nil = there is none
 	redis    *sandbox.Redis    // nil = flags name another
 	url      string
+	in       *watched
 	nodes    []*testNode
 	flags    []string
 }
@@ -122,7 +123,7 @@ func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
 // fleetOf returns a fleet without nodes.
 func fleetOf(t *testing.T, flags ...string) *fleet {
 	t.Helper()
-	f := &fleet{redis: sandboxtest.Redis(t), flags: flags}
+	f := &fleet{redis: sandboxtest.Redis(t), in: items, flags: flags}
 	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20"})
 	return f
 }
@@ -146,7 +147,7 @@ func (f *fleet) start(t *testing.T) *testNode {
 		args = append(args, "--redis-url", "redis://"+toRedis.Addr())
 	}
 	n := launchNode(t, f.url, args...)
-	n.toRedis = toRedis
+	n.toRedis, n.document = toRedis, documentOf(f.in.shape.set)
 	n.awaitReady(t)
 	return n
 }

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -20,8 +22,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/uuid"
 
+	"listedge/internal/list"
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
@@ -137,6 +141,9 @@ func start(t *testing.T, args ...string) *program {
 	return startCommand(t, exec.Command(listedge, args...))
 }
 
+// lastSaid is how many bytes of a program's log a test shows that has failed.
+const lastSaid = 4000
+
 // startCommand starts a program. If it still runs when the test ends, it is killed.
 func startCommand(t *testing.T, c *exec.Cmd) *program {
 	t.Helper()
@@ -156,8 +163,11 @@ func startCommand(t *testing.T, c *exec.Cmd) *program {
 	t.Cleanup(func() {
 		p.signal(syscall.SIGKILL)
 		<-p.ended
-		if said := p.err.String(); strings.Contains(said, "WARNING: DATA RACE") {
+		said := p.err.String()
+		if strings.Contains(said, "WARNING: DATA RACE") {
 			t.Error(said)
+		} else if t.Failed() && said != "" {
+			t.Logf("listedge %s ends with: %s", c.Args[1], said[max(0, len(said)-lastSaid):])
 		}
 	})
 	return p
@@ -228,6 +238,7 @@ func pause(longest time.Duration) { time.Sleep(rand.N(longest)) }
 type testNode struct {
 	*program
 	url, admin string
+	document   *openapi3.T        // what its answers conform to; nil = that of the built-in lists
 	toRedis    *sandboxtest.Relay // nil = none is between them
 	stopped    bool
 }
@@ -349,21 +360,38 @@ func (n *testNode) check(t *testing.T, name string) string {
 // the commands that do so, which take longer.
 func workspaceWithKey(t *testing.T, databaseURL string) (workspace, key string) {
 	t.Helper()
-	conn := must1(admin.Open(t.Context(), databaseURL))
+	return tenantWithKey(t, databaseURL, "", list.BuiltIn())
+}
+
+// tenantWithKey makes a workspace of the tenant; empty = its own id.
+func tenantWithKey(t *testing.T, databaseURL, tenant string, lists *list.Set) (workspace, key string) {
+	t.Helper()
+	conn := openDatabase(t, databaseURL)
 	defer conn.Close()
-	made := must1(conn.CreateWorkspace(t.Context(), t.Name(), nil, nil, nil))
+	made := must1(conn.CreateWorkspace(t.Context(), t.Name(), nil, nil, nil, tenant))
 	rate, burst := 100_000.0, int32(100_000)
-	k := must1(conn.CreateKey(t.Context(), admin.Key{WorkspaceID: made.ID, RatePerSecond: &rate, Burst: &burst}, nil))
+	k := must1(conn.CreateKey(t.Context(), admin.Key{WorkspaceID: made.ID, Scopes: lists.Scopes(), RatePerSecond: &rate, Burst: &burst}, nil))
 	return made.ID.String(), k.Key
+}
+
+// openDatabase connects as a command does; again if the server did not answer in time, as on a busy machine.
+func openDatabase(t *testing.T, databaseURL string) (conn *admin.Conn) {
+	t.Helper()
+	var err error
+	within(t, patience, "a connection in time", func() bool {
+		conn, err = admin.Open(t.Context(), databaseURL)
+		return !errors.Is(err, context.DeadlineExceeded)
+	})
+	return must1(conn, err)
 }
 
 // newKeys makes keys with the default limit.
 func newKeys(t *testing.T, databaseURL, workspace string, n int) (keys []string) {
 	t.Helper()
-	conn := must1(admin.Open(t.Context(), databaseURL))
+	conn := openDatabase(t, databaseURL)
 	defer conn.Close()
 	for range n {
-		k := must1(conn.CreateKey(t.Context(), admin.Key{WorkspaceID: uuid.MustParse(workspace)}, nil))
+		k := must1(conn.CreateKey(t.Context(), admin.Key{WorkspaceID: uuid.MustParse(workspace), Scopes: list.BuiltIn().Scopes()}, nil))
 		keys = append(keys, k.Key)
 	}
 	return keys

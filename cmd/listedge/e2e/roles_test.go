@@ -99,8 +99,8 @@ func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 			string_agg(relname, ' ' ORDER BY relname) FILTER (WHERE has_any_column_privilege($1, oid, 'SELECT')),
 			string_agg(relname, ' ' ORDER BY relname) FILTER (WHERE has_table_privilege($1, oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER'))
 			FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'`, role).Scan(&read, &written))
-		if read != "api_keys contacts items key_last_used key_usage usage_writers workspaces" ||
-			written != "key_last_used key_usage usage_writers" {
+		if read != "api_keys contacts items listedge_key_last_used listedge_key_usage listedge_usage_writers workspaces" ||
+			written != "listedge_key_last_used listedge_key_usage listedge_usage_writers" {
 			t.Errorf("%s may read %s, and write %s", role, read, written)
 		}
 		for _, setting := range []string{"search_path = nowhere", "default_transaction_read_only = on", "row_security = on"} {
@@ -141,8 +141,8 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		"keys":       {"REVOKE SELECT ON api_keys FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.api_keys TO ROLENAME"},
 		"workspaces": {"REVOKE SELECT ON workspaces FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.workspaces TO ROLENAME"},
 		"the schema": {"REVOKE USAGE ON SCHEMA public FROM ROLENAME, PUBLIC", "items cannot be read", "GRANT USAGE ON SCHEMA public TO ROLENAME"},
-		"a function": {"REVOKE EXECUTE ON FUNCTION search_grams FROM ROLENAME, PUBLIC", "items cannot be read",
-			"GRANT EXECUTE ON FUNCTION public.search_grams(workspace uuid, folded text) TO ROLENAME"},
+		"a function": {"REVOKE EXECUTE ON FUNCTION listedge_search_grams FROM ROLENAME, PUBLIC", "items cannot be read",
+			"GRANT EXECUTE ON FUNCTION public.listedge_search_grams(tenant text, folded text) TO ROLENAME"},
 		"row level security": {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", "contacts cannot be read", "ALTER ROLE ROLENAME BYPASSRLS"},
 		"a policy of rows": {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY; CREATE POLICY no_tea ON contacts USING (name <> 'Tea')", "contacts cannot be read",
 			"ALTER ROLE ROLENAME BYPASSRLS"},

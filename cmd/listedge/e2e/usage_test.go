@@ -197,8 +197,8 @@ func TestUnusedKeysAreListed(t *testing.T) {
 		warned                  bool
 	}{
 		{"SELECT", "90d", "unused", true},
-		{"UPDATE usage_writers SET written_at = now() - interval '100 days' WHERE batch = 0", "90d", "unused", false},
-		{"UPDATE key_last_used SET last_used_at = now() - interval '91 days' FROM api_keys WHERE key_id = id AND name = 'late'", "90d", "late unused", false},
+		{"UPDATE listedge_usage_writers SET written_at = now() - interval '100 days' WHERE batch = 0", "90d", "unused", false},
+		{"UPDATE listedge_key_last_used SET last_used_at = now() - interval '91 days' FROM api_keys WHERE key_id = id AND name = 'late'", "90d", "late unused", false},
 		{"SELECT", "110d", "", false},
 	} {
 		execute(t, database, c.before)
@@ -255,7 +255,7 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	role := "reader_of_" + address[strings.LastIndex(address, "/")+1:]
 	execute(t, address, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'")
 	execute(t, address, command(t, "migrate", "grants", "--role", role))
-	execute(t, address, "REVOKE INSERT, UPDATE, DELETE ON key_usage, key_last_used, usage_writers FROM "+role)
+	execute(t, address, "REVOKE INSERT, UPDATE, DELETE ON listedge_key_usage, listedge_key_last_used, listedge_usage_writers FROM "+role)
 	reader := as(t, address, role)
 	workspace, key := workspaceWithKey(t, address)
 	n := startNode(t, reader)
@@ -266,7 +266,7 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	const broken, again = `"msg":"the usage of keys is not written to Postgres`, `"msg":"no longer: the usage of keys is not written to Postgres`
 	within(t, patience, "it is logged", func() bool { return strings.Contains(n.err.String(), broken) })
 	f := diagnose(t, exitFine, "--database-url", reader, "--node", n.admin)["usage"]
-	if f.Level != doctor.Warn || !strings.Contains(f.Remedy, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage TO "+role) {
+	if f.Level != doctor.Warn || !strings.Contains(f.Remedy, "GRANT SELECT, INSERT, UPDATE, DELETE ON public.listedge_key_usage TO "+role) {
 		t.Errorf("%+v", f)
 	}
 	k.get(t, n, "GET", "/v1/items")

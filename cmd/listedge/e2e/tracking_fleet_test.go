@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+// Rounds whose pages come from several nodes, which are not equally far.
+
+// Scenarios 4, 5 and 6.
+func TestTrackingFromAnyNode(t *testing.T) {
+	t.Parallel()
+	f := &fleet{redis: sandboxtest.Redis(t), in: items, url: database(t), flags: []string{"--freshness-bound", "5s"}}
+	f.startNodes(t, 2)
+	f.awaitFollowed(t)
+	x, y := f.follower(t), f.bystander(t)
+	workspace, key := workspaceWithKey(t, f.url)
+	execute(t, f.url, `INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'Item ' || g, '2026-01-01Z'::timestamptz + g * interval '1 s'
+		FROM generate_series(1, 250) g`, workspace)
+	set := func(name, condition string) {
+		t.Helper()
+		execute(t, f.url, "UPDATE items SET name = regexp_replace(name, ' =.*', '') || ' =' || $2 WHERE workspace_id = $1 AND "+condition, workspace, name)
+	}
+	const path, list = "/v1/items?limit=100", "workspace_id = $1"
+	c := newCopy(key, path, x, y)
+	c.mustBe(t, f.url, list, workspace)
+
+	// A commit that began before a round and ends after it is in the next one.
+	for range 3 {
+		late := must1(connect(t, f.url).Begin(t.Context()))
+		must1(late.Exec(t.Context(), "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND name LIKE 'Item 7%'", workspace))
+		set("early", "name LIKE 'Item 3%'")
+		c.mustBe(t, f.url, list, workspace)
+		must(late.Commit(t.Context()))
+		c.mustBe(t, f.url, list, workspace)
+		if c.first {
+			t.Error("a whole list")
+		}
+	}
+
+	// y is behind, and rows change that the round has passed.
+	y.toRedis.Delay(30 * time.Millisecond)
+	for range 2 {
+		c.path, c.first = "/v1/items?limit=50", false
+		set("a", "name ~ '[0-4]( |$)'")
+		for ended := false; !ended; {
+			ended = c.step(t)
+			set("b", "name ~ '^Item (1|100|250)( |$)'")
+		}
+		c.mustBe(t, f.url, list, workspace)
+		if c.first {
+			t.Error("a whole list")
+		}
+		whole := newCopy(key, c.path, x, y)
+		for ended := false; !ended; {
+			ended = whole.step(t)
+			set("c", "name ~ '^Item (1|100|250)( |$)'")
+		}
+		whole.mustBe(t, f.url, list, workspace)
+	}
+	y.toRedis.Delay(0)
+
+	// y does not know the last change of two rows. One was in the changes that y has, and x has passed it.
+	c.path = path
+	c.mustBe(t, f.url, list, workspace)
+	set("early", "name ~ '^Item 3( |$)'")
+	set("a", "name ~ '^Item 1?[0-9]?[0-9]( |$)' AND name !~ '^Item 3( |$)'") // two pages
+	newCopy(key, path, y).mustBe(t, f.url, list, workspace)
+	y.toRedis.Lose(true)
+	set("late", "name ~ '^Item (3|100)( |$)'")
+	whole := newCopy(key, path)
+	both := []*listCopy{c, whole}
+	for _, c := range both {
+		c.nodes = []*testNode{x}
+		if c.step(t, noCache) {
+			t.Fatal("a round of one page")
+		}
+	}
+	var asking sync.WaitGroup
+	for _, c := range both {
+		c.nodes = []*testNode{y}
+		asking.Go(func() { // there is no answer, or none with less than x has shown
+			if p, err := c.ask(); err != nil {
+				t.Error(err)
+			} else if p != nil {
+				c.apply(p)
+			}
+		})
+	}
+	asking.Wait()
+	y.toRedis.Lose(false)
+	for _, c := range both {
+		for len(c.cursor) > endedCursor {
+			c.step(t)
+		}
+		late := 0
+		for _, r := range c.rows {
+			if r.name == "Item 100 =late" || r.name == "Item 3 =late" {
+				late++
+			}
+		}
+		if late != 2 {
+			t.Errorf("a round has ended with %d of 2 changes that its first page knew", late)
+		}
+		c.nodes = []*testNode{x, y}
+		c.mustBe(t, f.url, list, workspace)
+	}
+}
+
+// Scenario 9: the same client code ends with the same copy whatever happens to nodes and servers. One client asks all the time.
+func TestTrackingUnderFaults(t *testing.T) {
+	t.Parallel()
+	f := fleetOf(t)
+	f.startNodes(t, 3)
+	f.awaitFollowed(t)
+	workspace, key := workspaceWithKey(t, f.url)
+	insert := func() {
+		t.Helper()
+		execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 90) g", workspace)
+	}
+	insert()
+	const path, list = "/v1/items?limit=20", "workspace_id = $1"
+	c, always := newCopy(key, path, f.nodes...), newCopy(key, path, f.nodes...)
+	c.mustBe(t, f.url, list, workspace)
+	done := make(chan struct{})
+	var asking sync.WaitGroup
+	stop := sync.OnceFunc(func() { close(done); asking.Wait() })
+	defer stop()
+	asking.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			p, err := always.ask()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if p != nil {
+				always.apply(p)
+			}
+			pause(readPause)
+		}
+	})
+	for _, fault := range []struct {
+		name    string
+		happens func()
+	}{
+		{"none", func() {}},
+		{"TRUNCATE", func() { execute(t, f.url, "TRUNCATE items"); insert() }},
+		{"a purge of the workspace", func() { command(t, "purge", "--workspace", workspace, "--database-url", f.url) }},
+		{"a purge", func() { command(t, "purge", "--all", "--database-url", f.url) }},
+		{"ALTER TABLE", func() { execute(t, f.url, "ALTER TABLE items ALTER COLUMN name TYPE text USING name || ' rewritten'") }},
+		{"Redis flushed", func() { redistest.Client(t, f.redis).FlushAll(t.Context()) }},
+		{"the follower killed", func() {
+			n := f.follower(t)
+			n.stopped = true
+			n.signal(syscall.SIGKILL)
+		}},
+		{"Redis restarted empty", func() {
+			must(f.redis.Kill())
+			execute(t, f.url, "UPDATE items SET name = name || '-' WHERE workspace_id = $1 AND name LIKE 'Item 2%'", workspace)
+			must(f.redis.Restart(t.Context()))
+		}},
+		{"Postgres crashed", func() {
+			must(f.postgres.Kill(syscall.SIGQUIT))
+			must(f.postgres.Restart(t.Context()))
+		}},
+		{"all nodes killed", func() {
+			stop()
+			for _, n := range f.nodes {
+				n.signal(syscall.SIGKILL)
+				<-n.ended
+			}
+			execute(t, f.url, "DELETE FROM items WHERE workspace_id = $1 AND name LIKE 'Item 5%'", workspace)
+			f.nodes = nil
+			f.startNodes(t, 2)
+			c.nodes, always.nodes = f.nodes, f.nodes
+		}},
+	} {
+		t.Log(fault.name)
+		execute(t, f.url, "UPDATE items SET name = name || '<' WHERE workspace_id = $1 AND name LIKE 'Item 1%'", workspace)
+		fault.happens()
+		execute(t, f.url, "UPDATE items SET name = name || '>' WHERE workspace_id = $1 AND name LIKE 'Item 3%'", workspace)
+		execute(t, f.url, "DELETE FROM items WHERE id = (SELECT max(id::text)::uuid FROM items WHERE workspace_id = $1)", workspace)
+		c.mustBe(t, f.url, list, workspace)
+	}
+	always.mustBe(t, f.url, list, workspace)
+}
