@@ -201,11 +201,11 @@ func TestTheReferenceAnswers(t *testing.T) {
 	}
 	// Above them stand its name and what it is.
 	if first := evaluate[string](t, page, `document.querySelector("h1").textContent + " " + document.querySelector("h1 + p").textContent`); !strings.HasPrefix(first,
-		evaluate[string](t, page, `document.title`)+" Two lists of a workspace") {
+		evaluate[string](t, page, `document.title`)+" Lists, page by page.") {
 		t.Errorf("the page begins with %q", first)
 	}
 	// What an integrator must know, and cannot guess.
-	for _, says := range []string{"docs/clients", "end where your stored pages end", "cache: \"no-cache\""} {
+	for _, says := range []string{"docs/clients", "begins a new mark", "cache: \"no-cache\""} {
 		page.await(t, fmt.Sprintf(`document.querySelector(".info .description").textContent.includes(%q)`, says))
 	}
 	for scheme, dark := range map[string]bool{"dark": true, "light": false} {

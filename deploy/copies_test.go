@@ -6,15 +6,16 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,67 +29,100 @@ import (
 
 type item = listedge_client.Item
 
-// round is what one call of a client's Round found, and the copy afterwards.
+// round is the copy after one call of a client's Sync, and how that ended.
 type round struct {
-	Rows                []item
-	Changed, Removed    []string
-	Requests, Unchanged int
-	Problem             *struct {
-		Status          int
-		Code, RequestID string
-		RetryAfter      int // seconds
+	Rows    []item
+	Problem *struct {
+		Status                   int
+		Code, Message, RequestID string
+		RetryAfter               int // seconds
 	}
-	Cancelled bool
+	Cancelled, Killed bool
+}
+
+// copied says what a client keeps a copy of, and where.
+type copied struct {
+	address, key, list string
+	file               string // "" = in memory
+	kill               bool   // the client ends once it has stored a page
 }
 
 // keeper has a client of docs/clients bring its copy up to date once.
 type keeper func(t *testing.T) round
 
-// starter starts a client of the service at an address: limit is its rows of a
-// request.
-type starter func(t *testing.T, address, key string, limit int) keeper
+// starter starts a client.
+type starter func(t *testing.T, c copied) keeper
+
+// pagesOf5 makes many pages of few rows.
+const pagesOf5 = "/v1/items?limit=5"
 
 func TestClientsKeepCopies(t *testing.T) {
 	t.Parallel()
 	f := startServers(t)
 	f.add(t, "LISTEDGE_FRESHNESS_BOUND="+visibleAfter.String()).awaitMode(t, "followed")
-	for name, build := range map[string]func(t *testing.T) starter{
-		"go":         func(*testing.T) starter { return goKeeper },
-		"typescript": func(t *testing.T) starter { return typeScriptKeeper(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			start := build(t)
-			t.Run("a round reads what changed", func(t *testing.T) { t.Parallel(); readsWhatChanged(t, f, start) })
-			t.Run("a round without a change costs nothing", func(t *testing.T) { t.Parallel(); isFree(t, f, start) })
-			t.Run("a walk survives what goes wrong", func(t *testing.T) { t.Parallel(); survives(t, f, start) })
-			t.Run("a wrong address ends a walk", func(t *testing.T) { t.Parallel(); noticesWrongAddresses(t, start) })
-			t.Run("copies keep in step", func(t *testing.T) { t.Parallel(); keepsInStep(t, f, start) })
-		})
-	}
+	eachClient(t, func(t *testing.T, start starter) {
+		t.Run("a round costs what changed", func(t *testing.T) { t.Parallel(); costsWhatChanged(t, f, start) })
+		t.Run("a round survives what goes wrong", func(t *testing.T) { t.Parallel(); survives(t, f, start) })
+		t.Run("a client is killed after each page", func(t *testing.T) { t.Parallel(); resumes(t, f, start) })
+		t.Run("copies keep in step", func(t *testing.T) { t.Parallel(); keepsInStep(t, f, start) })
+	})
 }
 
-func goKeeper(t *testing.T, address, key string, limit int) keeper {
-	items := listedge_client.NewItems(&listedge_client.Client{URL: address, Key: key})
-	items.Limit = limit
+// What needs no service.
+func TestClientsReadHeaders(t *testing.T) {
+	t.Parallel()
+	eachClient(t, func(t *testing.T, start starter) {
+		t.Run("headers", func(t *testing.T) { t.Parallel(); readsHeaders(t, start) })
+		t.Run("a wrong address ends a round", func(t *testing.T) { t.Parallel(); noticesWrongAddresses(t, start) })
+	})
+}
+
+func eachClient(t *testing.T, test func(t *testing.T, start starter)) {
+	t.Run("go", func(t *testing.T) { t.Parallel(); test(t, goKeeper) })
+	t.Run("typescript", func(t *testing.T) { t.Parallel(); test(t, typeScriptKeeper(t)) })
+}
+
+// stored is a copy in a file.
+type stored struct {
+	*listedge_client.Memory[item]
+	copied
+}
+
+var errKilled = errors.New("killed")
+
+func (s stored) Apply(ctx context.Context, page listedge_client.Page[item]) error {
+	if err := s.Memory.Apply(ctx, page); err != nil || s.file == "" {
+		return err
+	}
+	must(os.WriteFile(s.file+".new", must1(json.Marshal(s.Memory)), 0o644))
+	must(os.Rename(s.file+".new", s.file))
+	if s.kill {
+		return errKilled
+	}
+	return nil
+}
+
+func goKeeper(t *testing.T, c copied) keeper {
+	store := stored{listedge_client.NewMemory(func(i item) string { return i.Id }), c}
+	if text, err := os.ReadFile(c.file); err == nil {
+		must(json.Unmarshal(text, store.Memory))
+	}
 	return func(t *testing.T) (r round) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		found, err := items.Round(ctx)
+		err := listedge_client.Sync(ctx, &listedge_client.Client{URL: c.address, Key: c.key}, c.list, store)
 		if problem, ok := errors.AsType[*listedge_client.Problem](err); ok {
-			said, _ := json.Marshal(map[string]any{"problem": map[string]any{"status": problem.Status, "code": problem.Code, "requestId": problem.RequestID,
-				"retryAfter": problem.RetryAfter / time.Second}})
+			said, _ := json.Marshal(map[string]any{"problem": map[string]any{"status": problem.Status, "code": problem.Code, "message": problem.Message,
+				"requestId": problem.RequestID, "retryAfter": problem.RetryAfter / time.Second}})
 			err = json.Unmarshal(said, &r)
 		}
-		must(err)
-		for _, row := range items.Rows() {
-			r.Rows = append(r.Rows, *row)
+		if r.Killed = err == errKilled; !r.Killed {
+			must(err)
 		}
-		for _, row := range found.Changed {
-			r.Changed = append(r.Changed, row.Id)
+		for _, row := range store.Rows {
+			r.Rows = append(r.Rows, row.Row)
 		}
-		r.Removed, r.Requests, r.Unchanged = found.Removed, found.Requests, found.Unchanged
 		return r
 	}
 }
@@ -101,16 +135,19 @@ func typeScriptKeeper(t *testing.T, env ...string) starter {
 	}
 	program := compileTypeScript(t, dir, "copy", "--target", "esnext", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes",
 		"--noUncheckedSideEffectImports", "--verbatimModuleSyntax", "--isolatedModules", "--moduleDetection", "force")
-	return func(t *testing.T, address, key string, limit int) keeper {
+	return func(t *testing.T, c copied) keeper {
 		cmd := exec.Command(program.Path, program.Args[1:]...)
-		cmd.Env = append(append(os.Environ(), "NODE="+address, "KEY="+key, fmt.Sprint("LIMIT=", limit)), env...)
+		cmd.Env = append(append(os.Environ(), "NODE="+c.address, "KEY="+c.key, "LIST="+c.list, "FILE="+c.file), env...)
+		if c.kill {
+			cmd.Env = append(cmd.Env, "KILL=1")
+		}
 		cmd.Stderr = os.Stderr
 		in := must1(cmd.StdinPipe())
 		out := must1(cmd.StdoutPipe())
 		must(cmd.Start())
 		t.Cleanup(func() {
 			in.Close()
-			if err := cmd.Wait(); err != nil {
+			if err := cmd.Wait(); err != nil && !c.kill {
 				t.Error(err)
 			}
 		})
@@ -118,7 +155,11 @@ func typeScriptKeeper(t *testing.T, env ...string) starter {
 		return func(t *testing.T) (r round) {
 			t.Helper()
 			must1(io.WriteString(in, "\n"))
-			line := must1(answers.ReadBytes('\n'))
+			line, err := answers.ReadBytes('\n')
+			if c.kill && err == io.EOF {
+				return round{Killed: true}
+			}
+			must(err)
 			if err := json.Unmarshal(line, &r); err != nil {
 				t.Fatalf("%v: %s", err, line)
 			}
@@ -143,7 +184,11 @@ func (r round) byID(t *testing.T) map[string]item {
 // The types of the clients are generated from the service's description.
 func TestTypesOfTheClients(t *testing.T) {
 	t.Parallel()
-	document := must1(filepath.Abs("../edge/openapi.json"))
+	f := startFleet(t, 1)
+	_, text, err := get("http://"+f.nodes[0].public+"/openapi.json", "")
+	must(err)
+	document := filepath.Join(t.TempDir(), "openapi.json")
+	must(os.WriteFile(document, text, 0o644))
 	for file, generate := range map[string]func(t *testing.T, dir string){
 		"go/types.go": func(t *testing.T, dir string) {
 			generator := string(run(t, exec.Command("go", "tool", "-n", "oapi-codegen")))
@@ -166,84 +211,188 @@ func TestTypesOfTheClients(t *testing.T) {
 				return
 			}
 			if got, err := os.ReadFile(checkedIn); err != nil || string(got) != string(want) {
-				t.Errorf("%s is not what edge/openapi.json makes (%v); run with -update", checkedIn, err)
+				t.Errorf("%s is not what /openapi.json makes (%v); run with -update", checkedIn, err)
 			}
 		})
 	}
 }
 
-// What a round costs depends on what changed, and not on where.
-func readsWhatChanged(t *testing.T, f *fleet, start starter) {
+// What a round costs depends on what changed, and not on how long the list is.
+func costsWhatChanged(t *testing.T, f *fleet, start starter) {
 	list := newWatchedList(t, f, 60)
 	between := startBetween(t, f)
-	walk := start(t, between.URL+"/", list.key, 5)
+	sync := start(t, copied{address: between.URL + "/", key: list.key, list: pagesOf5})
+	const ofList = "workspace_id = (SELECT workspace_id FROM items WHERE id = ANY(($1::uuid[])[25:25]))"
 	for _, c := range []struct {
-		what, statement           string
-		requests, read            int // pages, and those of them that are sent again
-		changed, removed, present int // rows
+		what, statement string
+		requests        int // at most
+		kind            string
+		present         int // rows
 	}{
-		{"a first walk", "", 12, 12, 60, 0, 60},
-		{"nothing", "", 12, 0, 0, 0, 60},
-		{"a row deep in the list", "UPDATE items SET name = 'Other' WHERE id = ANY(($1::uuid[])[33:33])", 12, 1, 1, 0, 60},
-		{"a row comes in at the head", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ANY(($1::uuid[])[1:1])", 13, 2, 1,
-			0, 61},
-		{"another: it joins the small page", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ANY(($1::uuid[])[1:1])", 13,
-			2, 1, 0, 62},
-		{"a row leaves: it and the row that takes its place", "DELETE FROM items WHERE id = ANY(($1::uuid[])[33:33])", 13, 2, 0, 1, 61},
-		{"nothing again", "", 13, 0, 0, 0, 61},
-		{"rows become old: pages at the end are filled", "UPDATE items SET created_at = '1990-01-01' WHERE id = ANY(($1::uuid[])[20:25])", 14, 5, 6, 0, 61},
+		{"a first round", "", 12, "", 60},
+		{"nothing", "", 1, "none", 60},
+		{"a row deep in the list", "UPDATE items SET name = 'Other' WHERE id = ANY(($1::uuid[])[33:33])", 1, "none", 60},
+		{"rows anywhere", "UPDATE items SET name = 'Third' WHERE id IN (($1::uuid[])[2], ($1::uuid[])[30], ($1::uuid[])[59])", 1, "none", 60},
+		{"ten rows", "UPDATE items SET name = 'Tenth' WHERE id = ANY(($1::uuid[])[11:20])", 3, "none", 60},
+		{"a row comes in at the head", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ($1::uuid[])[1]", 1, "none", 61},
+		{"ten are deleted", "DELETE FROM items WHERE id = ANY(($1::uuid[])[1:10])", 2, "none", 51},
+		{"ten are deactivated", "UPDATE items SET active = false WHERE id = ANY(($1::uuid[])[11:20])", 2, "none", 41},
+		{"rows become old", "UPDATE items SET created_at = '1990-01-01' WHERE id = ANY(($1::uuid[])[40:43])", 1, "none", 41},
 		{"rows so large that pages end before their limit",
-			"UPDATE items SET (name, sku, description, unit) = (SELECT t, t, t, t FROM repeat(chr(1), 65536) t) WHERE id = ANY(($1::uuid[])[45:52])", 16, 5, 8, 0, 61},
-		{"nothing once more", "", 16, 0, 0, 0, 61},
-		{"all leave but one", "UPDATE items SET active = false WHERE id <> ALL(($1::uuid[])[25:25]) AND workspace_id = " +
-			"(SELECT workspace_id FROM items WHERE id = ANY(($1::uuid[])[25:25]))", 1, 1, 0, 60, 1},
-		{"none", "UPDATE items SET active = false WHERE id = ANY(($1::uuid[])[25:25])", 1, 1, 0, 1, 0},
-		{"still none", "", 1, 0, 0, 0, 0},
+			"UPDATE items SET (name, sku, description, unit) = (SELECT t, t, t, t FROM repeat(chr(1), 65536) t) WHERE id = ANY(($1::uuid[])[45:52])", 4, "none", 41},
+		{"all leave but one", "UPDATE items SET active = false WHERE id <> ALL(($1::uuid[])[25:25]) AND " + ofList, 3, "none", 1},
+		{"none", "UPDATE items SET active = false WHERE id = ANY(($1::uuid[])[25:25])", 1, "none", 0},
+		{"still none", "", 1, "none", 0},
+		{"all of the first come back",
+			"UPDATE items SET active = true, name = 'Back', sku = NULL, description = NULL, unit = NULL WHERE " + ofList, 11, "none", 51},
+		{"a round of the whole list, because a change does not name its rows", "DELETE FROM items WHERE id = ANY(($1::uuid[])[21:21])", 10, "", 50},
+		{"nothing again", "", 1, "none", 50},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			if c.statement != "" {
 				list.change(t, c.statement, list.seeded)
-				list.awaitVisible()
 			}
-			r := walk(t)
+			if c.kind == "" && c.statement != "" {
+				listedge(t, f.env, "purge", "--workspace", list.workspace)
+			}
+			list.awaitVisible()
+			between.answers()
+			between.requests()
+			r := sync(t)
 			if got := len(r.byID(t)); got != c.present {
 				t.Errorf("%d rows are in the copy, want %d", got, c.present)
 			}
 			if !reflect.DeepEqual(r.byID(t), list.rows(t)) {
 				t.Error("the copy is not the list")
 			}
-			if len(r.Changed) != c.changed || len(r.Removed) != c.removed {
-				t.Errorf("%d rows changed and %d were removed, want %d and %d", len(r.Changed), len(r.Removed), c.changed, c.removed)
+			if got := len(between.requests()); got > c.requests || c.kind == "" && got < c.requests {
+				t.Errorf("%d requests, want %d", got, c.requests)
 			}
-			if read := r.Requests - r.Unchanged; r.Requests != c.requests || read != c.read {
-				t.Errorf("%d requests, %d of them for pages that changed, want %d and %d", r.Requests, read, c.requests, c.read)
+			for _, header := range between.answers() {
+				if covers := header.Get("List-Covers"); (covers == "none") != (c.kind == "none") {
+					t.Errorf("a page covers %s", covers)
+				}
+				var head strings.Builder
+				must(header.Write(&head))
+				if t.Logf("%d bytes of headers", head.Len()); head.Len() > 3500 { // a proxy's buffer may be 4 kB
+					t.Errorf("the headers have %d bytes", head.Len())
+				}
 			}
 		})
 	}
 }
 
-// isFree: a round that finds nothing new is answered from memory, and takes no token. (A page is read from Postgres
-// once more while the node lacks a proof, as it may on a busy machine.)
-func isFree(t *testing.T, f *fleet, start starter) {
-	list := newWatchedList(t, f, 60)
-	key := listedge(t, f.env, "keys", "create", "--workspace", list.workspace, "--rate", "0.001", "--burst", "1000")
-	between := startBetween(t, f)
-	walk := start(t, between.URL, key, 5)
-	list.awaitVisible()
-	walk(t)
-	left := between.answers()[11].Get("X-RateLimit-Remaining")
-	within(t, patience, "a round from memory alone", func() bool {
-		r, free := walk(t), true
-		for i, header := range between.answers() {
-			status, now := header.Get("Cache-Status"), header.Get("X-RateLimit-Remaining")
-			if strings.Contains(status, "bypass") {
-				t.Fatalf("page %d of the round: %s, and %s tokens of %s", i, status, now, left)
-			}
-			free = free && strings.HasPrefix(status, "listedge; hit; detail=memory") && now == left
-			left = now
+// resumes: whatever a client has stored when it is killed, it goes on from there.
+func resumes(t *testing.T, f *fleet, start starter) {
+	list := newWatchedList(t, f, 25)
+	where := copied{address: "http://" + list.node.public, key: list.key, list: pagesOf5, file: filepath.Join(t.TempDir(), "copy")}
+	for n, statement := range []string{"",
+		"UPDATE items SET name = 'Other' WHERE id = ANY(($1::uuid[])[3:20])",
+		"DELETE FROM items WHERE id = ANY(($1::uuid[])[1:3])",
+		"UPDATE items SET created_at = '1990-01-01' WHERE id = ANY(($1::uuid[])[7:9])",
+		"UPDATE items SET active = false WHERE id = ANY(($1::uuid[])[20:22])",
+	} {
+		if statement != "" {
+			list.change(t, statement, list.seeded)
 		}
-		return free && r.Unchanged == 12
-	})
+		if n == 4 { // a round of the whole list, which removes rows by their marks
+			listedge(t, f.env, "purge", "--workspace", list.workspace)
+		}
+		list.awaitVisible()
+		killed := where
+		killed.kill = true
+		for range 5 { // it is killed after each page of a whole round, and goes on to the next one
+			if r := start(t, killed)(t); !r.Killed {
+				t.Fatalf("%+v", r.Problem)
+			}
+		}
+		if rows := start(t, where)(t).byID(t); !reflect.DeepEqual(rows, list.rows(t)) {
+			t.Errorf("after change %d the copy is not the list: %d rows", n, len(rows))
+		}
+	}
+}
+
+// readsHeaders: a client does what the headers say, and nothing if they are not there.
+func readsHeaders(t *testing.T, start starter) {
+	const changes = `; rel="https://listedge.dev/rel/changes"`
+	steps := []struct {
+		asked        string   // the cursor
+		status       int      // 0 = 200
+		covers, gone string   // "" = no header
+		ids          []string // of rows
+		next, link   string
+		copied       string // the ids of the copy, if the call ends with this page
+		wrong        bool   // so that it ends with an error
+	}{
+		{asked: "changes", covers: `through="2026-11-20T08:00:00.000Z b"`, ids: []string{"a", "b"}, next: "1"},
+		{asked: "1", covers: `after="2026-11-20T08:00:00.000Z b"`, ids: []string{"c", `"d"`, `e\f`, "g,h", "ü%"}, link: "<?limit=5&cursor=R1>" + changes,
+			copied: `"d" a b c e\f g,h ü%`},
+		{asked: "R1", covers: "none", link: "<?cursor=R2&limit=5>" + changes, copied: `"d" a b c e\f g,h ü%`},
+		{asked: "R2", covers: "none", gone: `"\"d\"", "e\\f","g,h" , %"%c3%bc%25", "z"`, ids: []string{"i"}, link: `<?a>; rel="x", <?cursor=R3>` + changes,
+			copied: "a b c i"},
+		// A full round that starts over twice.
+		{asked: "R3", covers: `through="1 b"`, ids: []string{"b"}, next: "2"},
+		{asked: "2", covers: `through="2026 \"a\", after=1"`, ids: []string{"a"}, next: "3"},
+		{asked: "3", covers: `after="1", through=%"x%c3%bc"`, ids: []string{"k"}, next: "4"},
+		{asked: "4", ids: []string{"l"}, next: "5", copied: "a b c i k", wrong: true},
+		{asked: "4", covers: `after="1`, ids: []string{"l"}, next: "5", copied: "a b c i k", wrong: true},
+		{asked: "4", covers: "none", gone: `"a", "b`, next: "5", copied: "a b c i k", wrong: true},
+		{asked: "4", covers: "none", gone: `%"%zz"`, next: "5", copied: "a b c i k", wrong: true},
+		{asked: "4", covers: "none", copied: "a b c i k", wrong: true},
+		{asked: "4", covers: `after="1"`, ids: []string{"c"}, link: "<?cursor=R4>" + changes, copied: "a c k"},
+		// A cursor that is refused.
+		{asked: "R4", status: 400},
+		{asked: "changes", covers: "all", ids: []string{"m"}, link: "<?cursor=R5>" + changes, copied: "m"},
+		{asked: "R5", status: 400},
+		{asked: "changes", status: 400, copied: "m", wrong: true},
+	}
+	asked := make(chan string, len(steps))
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		if r.URL.Path != "/v1/items" || query.Get("limit") != "5" || query.Get("type") != "goods" || len(query) != 3 {
+			t.Errorf("a client asks for %s", r.URL)
+		}
+		s := steps[len(asked)]
+		asked <- query.Get("cursor")
+		for name, value := range map[string]string{"List-Covers": s.covers, "List-Gone": s.gone, "Link": s.link} {
+			if value != "" {
+				w.Header().Set(name, value)
+			}
+		}
+		if s.status != 0 {
+			refuse(w, s.status, "VALIDATION_ERROR", "")
+			return
+		}
+		rows, page := []map[string]any{}, map[string]any{"hasMore": s.next != "", "nextCursor": nil}
+		for _, id := range s.ids {
+			rows = append(rows, map[string]any{"id": id})
+		}
+		if s.next != "" {
+			page["nextCursor"] = s.next
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"data": rows, "page": page, "requestId": "r-1"})
+	}))
+	defer service.Close()
+	sync := start(t, copied{address: service.URL, key: "a key", list: "/v1/items?limit=5&type=goods"})
+	for seen := 0; seen < len(steps); {
+		r := sync(t)
+		if len(asked) == seen {
+			t.Fatalf("no request after step %d: %+v", seen, r.Problem)
+		}
+		var last = steps[len(asked)-1]
+		seen = len(asked)
+		if ids := slices.Sorted(maps.Keys(r.byID(t))); strings.Join(ids, " ") != last.copied {
+			t.Errorf("after step %d the copy has %q, want %q", seen, ids, last.copied)
+		}
+		if (r.Problem != nil) != last.wrong || last.wrong && last.status == 0 && !strings.Contains(r.Problem.Message, "proxies") {
+			t.Errorf("step %d ends with %+v", seen, r.Problem)
+		}
+	}
+	for i, s := range steps {
+		if cursor := <-asked; cursor != s.asked {
+			t.Errorf("request %d has the cursor %q, want %q", i+1, cursor, s.asked)
+		}
+	}
 }
 
 // between is a server between a client and a node. It notes the requests and
@@ -338,7 +487,7 @@ func refuse(w http.ResponseWriter, status int, code, retryAfter string) bool {
 func survives(t *testing.T, f *fleet, start starter) {
 	list := newWatchedList(t, f, 30)
 	between := startBetween(t, f)
-	walk := start(t, between.URL, list.key, 5)
+	sync := start(t, copied{address: between.URL, key: list.key, list: pagesOf5})
 	list.awaitVisible()
 	between.answer = func(n int, w http.ResponseWriter) bool {
 		switch n {
@@ -356,15 +505,11 @@ func survives(t *testing.T, f *fleet, start starter) {
 	}
 	between.cut = func(n int) bool { return n == 5 }
 
-	stopped := walk(t)
+	stopped := sync(t)
 	if p := stopped.Problem; p == nil || p.Status != 429 || p.Code != "PLAN_LIMIT_REACHED" || p.RetryAfter != 1000000 || p.RequestID != "r-1" {
 		t.Errorf("a used up quota: %+v", p)
 	}
-	if len(stopped.Rows) != 0 {
-		t.Errorf("%d rows are in the copy before a round has ended", len(stopped.Rows))
-	}
-	done := walk(t)
-	if !reflect.DeepEqual(done.byID(t), list.rows(t)) {
+	if done := sync(t); !reflect.DeepEqual(done.byID(t), list.rows(t)) {
 		t.Errorf("the copy is not the list: %d rows", len(done.Rows))
 	}
 	requests := between.requests()
@@ -380,39 +525,20 @@ func survives(t *testing.T, f *fleet, start starter) {
 			t.Errorf("Retry-After says 1 s, and the client waited %s", waited)
 		}
 	}
+	between.answer, between.cut = nil, nil
 
-	between.cut = nil
-
-	// An error that waiting cannot cure ends the call at once. The next call begins anew.
-	between.answer = func(n int, w http.ResponseWriter) bool {
-		return n == 1 && refuse(w, http.StatusBadRequest, "VALIDATION_ERROR", "")
+	// A cursor that was never given out is refused, and the client starts over.
+	file := filepath.Join(t.TempDir(), "copy")
+	must(os.WriteFile(file, []byte(`{"state":{"cursor":"AAAA","mark":3},"rows":`+
+		map[bool]string{true: "[]", false: "{}"}[strings.Contains(t.Name(), "typescript")]+"}"), 0o644))
+	if r := start(t, copied{between.URL, list.key, pagesOf5, file, false})(t); len(r.byID(t)) != 30 {
+		t.Errorf("after a refused cursor: %d rows, %+v", len(r.Rows), r.Problem)
 	}
-	if p := walk(t).Problem; p == nil || p.Status != 400 || p.Code != "VALIDATION_ERROR" {
-		t.Errorf("a refused request: %+v", p)
-	}
-	if got := len(between.requests()); got != 2 {
-		t.Errorf("%d requests, of which the second was refused", got)
-	}
-	between.answer = nil
-	if r := walk(t); r.Requests != 6 || r.Unchanged != 6 || len(between.requests()) != 6 {
-		t.Errorf("the round after it: %d requests, %d unchanged", r.Requests, r.Unchanged)
+	if got := len(between.requests()); got != 7 {
+		t.Errorf("%d requests, of which the first was refused", got)
 	}
 
-	// A row that is read twice, because it moved meanwhile, is as it was read last.
-	between.answer = func(n int, _ http.ResponseWriter) bool {
-		if n == 3 {
-			list.change(t, "UPDATE items SET name = 'moved', created_at = '1990-01-01' WHERE id = $1", list.seeded[0])
-			list.awaitVisible()
-		}
-		return false
-	}
-	if row := walk(t).byID(t)[list.seeded[0]]; row.Name != "moved" {
-		t.Errorf("a row that moved is in the copy as %q", row.Name)
-	}
-	between.answer = nil
-	between.requests()
-
-	if p := start(t, between.URL, "none", 100)(t).Problem; p == nil || p.Status != 401 || p.Code != "UNAUTHORIZED" {
+	if p := start(t, copied{address: between.URL, key: "none", list: pagesOf5})(t).Problem; p == nil || p.Status != 401 || p.Code != "UNAUTHORIZED" {
 		t.Errorf("a wrong key: %+v", p)
 	}
 	if got := len(between.requests()); got != 1 {
@@ -457,7 +583,7 @@ func noticesWrongAddresses(t *testing.T, start starter) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			asked.Store(0)
-			if p := start(t, c.address, "a key", 5)(t).Problem; p == nil || p.Status != c.status {
+			if p := start(t, copied{address: c.address, key: "a key", list: pagesOf5})(t).Problem; p == nil || p.Status != c.status {
 				t.Errorf("%+v, want status %d", p, c.status)
 			}
 			if n := asked.Load(); n != c.times {
@@ -474,7 +600,7 @@ func TestTypeScriptCanBeCancelled(t *testing.T) {
 		refuse(w, http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE", "20")
 	}))
 	defer busy.Close()
-	if r := typeScriptKeeper(t, "CANCEL=3000")(t, busy.URL, "a key", 5)(t); !r.Cancelled {
+	if r := typeScriptKeeper(t, "CANCEL=3000")(t, copied{address: busy.URL, key: "a key", list: pagesOf5})(t); !r.Cancelled {
 		t.Errorf("%+v", r)
 	}
 }

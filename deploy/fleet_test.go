@@ -208,7 +208,10 @@ func load(address, key string, pause time.Duration) (stop func()) {
 				for _, path := range []string{"/v1/items?limit=" + strconv.Itoa(1+at%20), "/v1/contacts", "/v1/none"} {
 					_, _, _ = get("http://"+address+path, key)
 				}
-				time.Sleep(pause) // the machine has others to serve
+				select { // the machine has others to serve
+				case <-ctx.Done():
+				case <-time.After(pause):
+				}
 			}
 		})
 	}

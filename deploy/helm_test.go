@@ -244,7 +244,7 @@ func TestTheChartRefusesWhatCannotWork(t *testing.T) {
 func TestTheChartKnowsTheSettings(t *testing.T) {
 	var want []string
 	for _, m := range regexp.MustCompile(`\$(LISTEDGE_\w+)`).FindAllStringSubmatch(listedge(t, nil, "serve", "--help"), -1) {
-		if !regexp.MustCompile(`_(FILE|URL|LISTEN|TRUSTED_PROXIES|NODE_ID)$`).MatchString(m[1]) {
+		if !regexp.MustCompile(`_(FILE|URL|LISTEN|LISTS|TRUSTED_PROXIES|NODE_ID)$`).MatchString(m[1]) {
 			want = append(want, m[1])
 		}
 	}
@@ -333,6 +333,45 @@ topologySpread: {keys: [kubernetes.io/hostname], whenUnsatisfiable: DoNotSchedul
 	before := decoded(t, mustRender(t, "listedge", leastValues)).deployments["listedge"]
 	if sum := "checksum/settings"; again.Spec.Template.Annotations[sum] == before.Spec.Template.Annotations[sum] {
 		t.Error("a changed setting restarts no node")
+	}
+}
+
+// A description of lists reaches the nodes and the migration before them as it is: the order of its lines counts.
+func TestTheChartGivesNodesTheirLists(t *testing.T) {
+	const text = "lists:\n  products: {table: '\"My shop\".products', key: id} # {{ of the shop }}\n"
+	render := func(lists string) (*cluster, map[string]core.PodTemplateSpec) {
+		c := decoded(t, must1(rendered(t, "listedge", chartValues(t, leastValues, "volumes: [{name: ca, configMap: {name: ca}}]", lists))))
+		return c, map[string]core.PodTemplateSpec{"serve": c.deployments["listedge"].Spec.Template, "migrate up": c.jobs["listedge-migrate"].Spec.Template}
+	}
+	described := func(text string) string { return string(must1(yaml.Marshal(map[string]string{"lists": text}))) }
+	c, pods := render(described(text))
+	for command, pod := range pods {
+		t.Run(command, func(t *testing.T) {
+			file, container := checkPod(t, c, command, &pod)["LISTEDGE_LISTS"], pod.Spec.Containers[0]
+			mount := slices.IndexFunc(container.VolumeMounts, func(m core.VolumeMount) bool { return m.MountPath == path.Dir(file) && m.ReadOnly })
+			if mount < 0 {
+				t.Fatalf("%s is not mounted: %v", file, container.VolumeMounts)
+			}
+			volume := slices.IndexFunc(pod.Spec.Volumes, func(v core.Volume) bool { return v.Name == container.VolumeMounts[mount].Name })
+			config := c.configs[pod.Spec.Volumes[volume].ConfigMap.Name]
+			if config == nil || config.Data[path.Base(file)] != text {
+				t.Errorf("%s is %v", file, config)
+			}
+			isHook := config != nil && config.Annotations["helm.sh/hook"] == "pre-install,pre-upgrade" && config.Annotations["helm.sh/hook-weight"] == "-1"
+			if isHook != (command == "migrate up") {
+				t.Errorf("it is there %v", config.Annotations)
+			}
+		})
+	}
+	_, others := render(described(text + "#"))
+	c, none := render("")
+	if sum := "checksum/settings"; pods["serve"].Annotations[sum] == others["serve"].Annotations[sum] {
+		t.Error("a changed description restarts no node")
+	}
+	for command, pod := range none {
+		if file, set := checkPod(t, c, command, &pod)["LISTEDGE_LISTS"]; set || len(pod.Spec.Volumes) != len(pods[command].Spec.Volumes)-1 {
+			t.Errorf("%s has %q without a description, and %v", command, file, pod.Spec.Volumes)
+		}
 	}
 }
 

@@ -77,10 +77,15 @@ LISTEDGE_{{ $name }}_URL: {{ $url | quote }}
 {{- end }}
 {{- end -}}
 
-{{- define "listedge.secretMount" -}}
+{{- define "listedge.mounts" -}}
 - name: listedge-secret
   mountPath: /etc/listedge
   readOnly: true
+{{- if .Values.lists }}
+- name: listedge-lists
+  mountPath: /etc/listedge-lists
+  readOnly: true
+{{- end }}
 {{- with .Values.volumeMounts }}
 {{ toYaml . }}
 {{- end }}

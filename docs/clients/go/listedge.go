@@ -1,6 +1,5 @@
-// Package listedge keeps a copy of a workspace's items or contacts in step with
-// a listedge service. It has no dependency: copy the folder into your module.
-// ../README.md says how to use it.
+// Package listedge keeps a copy of a list of a listedge service. It has no
+// dependency: copy the folder into your module. ../README.md says how to use it.
 package listedge
 
 import (
@@ -11,12 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
-	"reflect"
-	"sort"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +25,7 @@ import (
 // Client sends requests to a service.
 type Client struct {
 	URL     string        // of the service, such as https://listedge.example.com
-	Key     string        // an API key, best one of its own: see ../README.md
+	Key     string        // an API key, best one of its own
 	MaxWait time.Duration // how long one page is tried for, waits included; 0 = a minute
 	HTTP    *http.Client  // nil = one that gives each try 30 seconds
 }
@@ -48,183 +48,105 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%d %s: %s", p.Status, cmp.Or(p.Code, "no answer of listedge"), p.Message)
 }
 
-// Row is an item or a contact.
-type Row interface {
-	Item | Contact
-	id() string
+// State is how far a copy is. The zero State is that of an empty one.
+type State struct {
+	Cursor string `json:"cursor"` // of the next request
+	Mark   int64  `json:"mark"`   // of the rows that the last full round has shown
 }
 
-func (i Item) id() string    { return i.Id }
-func (c Contact) id() string { return c.Id }
-
-// Copy is a copy of a list. Round brings it up to date.
-//
-// Invariant: Pages are the answers of one walk from the first page to the last.
-// A page that the service said is unchanged (304) counts as read. So a round
-// finds what a walk finds: each row that was active from its beginning to its
-// end, once.
-//
-// A Copy is used by one goroutine at a time.
-type Copy[R Row] struct {
-	Pages []StoredPage[R] // of the last round that ended; store them as JSON, and a restart needs no new walk
-	Limit int             // rows of a request, at most 100; 0 = 100
-
-	client *Client
-	path   string
-	walk   *walk[R] // a round that has not ended; nil = none
+// Page is a change of the copy.
+type Page[R any] struct {
+	Rows  []R      // to be stored under their ids, each with State.Mark
+	Gone  []string // ids of rows to be deleted
+	Sweep bool     // then delete all rows that have another mark: a full round has ended without them
+	State State    // to be stored
 }
 
-// StoredPage is a page as it was read.
-type StoredPage[R Row] struct {
-	Cursor string `json:"cursor"` // "" = the first page
-	ETag   string `json:"etag"`
-	Rows   []R    `json:"rows"`
-	Next   string `json:"next"`          // the cursor of the next page; "" = this is the last
-	Cut    bool   `json:"cut,omitempty"` // it has fewer rows than were asked for, because of their size
+// Store is where a copy is kept.
+type Store[R any] interface {
+	Load(context.Context) (State, error)
+	Apply(context.Context, Page[R]) error // all of the page in one transaction
 }
 
-// Round is what one round, a walk of the whole list, found.
-type Round[R Row] struct {
-	Changed   []*R     // rows that are new or differ
-	Removed   []string // ids of rows that are gone
-	Requests  int      // pages that were asked for
-	Unchanged int      // of these, answered with 304
-}
-
-// NewItems is an empty copy of the items of the key's workspace.
-func NewItems(c *Client) *Copy[Item] { return &Copy[Item]{client: c, path: "/v1/items"} }
-
-// NewContacts is an empty copy of the contacts of the key's workspace.
-func NewContacts(c *Client) *Copy[Contact] { return &Copy[Contact]{client: c, path: "/v1/contacts"} }
-
-// Rows returns the rows of the copy by id.
-func (c *Copy[R]) Rows() map[string]*R { return rowsOf(c.Pages) }
-
-// Round walks the list once and then replaces the copy. An error ends the call and
-// not the round: the copy stays as it was, and the next call goes on at the page
-// that failed.
-func (c *Copy[R]) Round(ctx context.Context) (Round[R], error) {
-	if c.walk == nil {
-		c.walk = newWalk(c.Pages, cmp.Or(c.Limit, 100))
+// Sync brings a copy up to date. path is that of the list and may have filters: "/v1/items?type=goods". After an error
+// the next call goes on at the page that failed.
+func Sync[R any](ctx context.Context, c *Client, path string, store Store[R]) error {
+	state, err := store.Load(ctx)
+	if err != nil {
+		return err
 	}
-	w := c.walk
-	for more := true; more; more = w.cursor != "" {
-		limit, stored := w.next()
-		page, err := c.read(ctx, w.cursor, limit, stored.ETag)
+	for restarted := false; ; {
+		a, err := read[R](ctx, c, path, cmp.Or(state.Cursor, "changes"))
+		if problem, ok := errors.AsType[*Problem](err); ok && problem.Status == http.StatusBadRequest && state.Cursor != "" && !restarted {
+			state.Cursor, restarted = "", true // the cursor is of another list, or of a newer service
+			continue
+		}
 		if err != nil {
-			if problem, ok := errors.AsType[*Problem](err); ok && problem.Status == http.StatusBadRequest {
-				c.walk = nil // the same request would fail again
-			}
-			return Round[R]{}, err
+			return err
 		}
-		w.found.Requests++
-		if page == nil {
-			w.found.Unchanged++
-			page = &stored
+		if a.begins {
+			state.Mark++
 		}
-		w.add(*page)
-	}
-	before, after := rowsOf(c.Pages), rowsOf(w.pages)
-	for id, row := range after {
-		if old := before[id]; old != row && !reflect.DeepEqual(old, row) { // an unchanged page keeps its rows where they are
-			w.found.Changed = append(w.found.Changed, row)
+		state.Cursor, a.State.Mark = a.State.Cursor, state.Mark
+		if err := store.Apply(ctx, a.Page); err != nil || a.ended {
+			return err
 		}
 	}
-	for id := range before {
-		if after[id] == nil {
-			w.found.Removed = append(w.found.Removed, id)
-		}
-	}
-	c.Pages, c.walk = w.pages, nil
-	return w.found, nil
 }
 
-// rowsOf returns the rows of pages by id. A row that moved during the walk may be
-// there twice; the page that was read last is right.
-func rowsOf[R Row](pages []StoredPage[R]) map[string]*R {
-	rows := map[string]*R{}
-	for _, page := range pages {
-		for i := range page.Rows {
-			rows[page.Rows[i].id()] = &page.Rows[i]
-		}
-	}
-	return rows
+// Memory is a Store in memory. Stored as JSON it survives a restart.
+type Memory[R any] struct {
+	State State                `json:"state"`
+	Rows  map[string]Marked[R] `json:"rows"` // by id
+
+	id func(R) string
 }
 
-// walk is a round under way. It asks for pages that end where stored pages end:
-// `limit` may differ from page to page. So a row that comes or goes changes the
-// pages around it, and not each page behind it, and those can be revalidated.
-// This decides only what a round costs; what it finds does not depend on it.
-type walk[R Row] struct {
-	limit  int
-	old    []StoredPage[R]
-	begins []int          // how many old rows are before each old page, and before the end
-	pageAt map[string]int // the old page that begins at a cursor
-	rowAt  map[string]int // the place of a row among the old ones, by id
-
-	cursor string // of the next page
-	place  int    // how many old rows are before it
-	pages  []StoredPage[R]
-	found  Round[R]
+// Marked is a row and its mark.
+type Marked[R any] struct {
+	Row  R     `json:"row"`
+	Mark int64 `json:"mark"`
 }
 
-func newWalk[R Row](old []StoredPage[R], limit int) *walk[R] {
-	w := &walk[R]{limit: limit, old: old, begins: []int{0}, pageAt: map[string]int{}, rowAt: map[string]int{}}
-	for i, page := range old {
-		w.pageAt[page.Cursor] = i
-		for j, row := range page.Rows {
-			w.rowAt[row.id()] = w.begins[i] + j
-		}
-		w.begins = append(w.begins, w.begins[i]+len(page.Rows))
-	}
-	return w
+// NewMemory is an empty copy of rows with such ids.
+func NewMemory[R any](id func(R) string) *Memory[R] {
+	return &Memory[R]{Rows: map[string]Marked[R]{}, id: id}
 }
 
-// next returns how many rows to ask for: up to the furthest end of an old page that
-// a request reaches, which joins small pages again. If one old page has just these
-// rows, it is returned, too: it may be unchanged.
-func (w *walk[R]) next() (limit int, stored StoredPage[R]) {
-	i, known := w.pageAt[w.cursor]
-	if known {
-		w.place = w.begins[i]
+// Load returns how far the copy is.
+func (m *Memory[R]) Load(context.Context) (State, error) { return m.State, nil }
+
+// Apply changes the copy.
+func (m *Memory[R]) Apply(_ context.Context, page Page[R]) error {
+	for _, row := range page.Rows {
+		m.Rows[m.id(row)] = Marked[R]{row, page.State.Mark}
 	}
-	end := sort.SearchInts(w.begins, w.place+1) // of the old page that has the next row
-	for end+1 < len(w.begins) && w.begins[end+1] <= w.place+w.limit && !w.old[end-1].Cut {
-		end++
+	for _, id := range page.Gone {
+		delete(m.Rows, id)
 	}
-	limit, rows := w.limit, 0
-	if end < len(w.begins) {
-		rows = w.begins[end] - w.place
+	if page.Sweep {
+		maps.DeleteFunc(m.Rows, func(_ string, row Marked[R]) bool { return row.Mark != page.State.Mark })
 	}
-	if end < len(w.old) { // behind the last page there may be new rows
-		limit = min(limit, rows)
-	}
-	if known && len(w.old[i].Rows) == rows {
-		stored = w.old[i]
-	}
-	return limit, stored
+	m.State = page.State
+	return nil
 }
 
-// add appends the next page to the walk, and finds its place among the old rows.
-func (w *walk[R]) add(page StoredPage[R]) {
-	w.pages, w.cursor = append(w.pages, page), page.Next
-	for i := len(page.Rows) - 1; i >= 0; i-- {
-		if place, known := w.rowAt[page.Rows[i].id()]; known {
-			w.place = place + 1
-			break
-		}
-	}
+// answer is a page as it came. The cursor of its State is that of the next page or, if the round has ended, of the next
+// round.
+type answer[R any] struct {
+	Page[R]
+	begins, ended bool // a full round begins; the round has ended
 }
 
 var defaultHTTP = &http.Client{Timeout: 30 * time.Second}
 
 // read requests a page until it is there. It waits as long as Retry-After says, and for
 // up to 8 s after a broken connection. It waits up to half as long again, so that many
-// clients do not come back at once. If the page still has the ETag, it returns none.
-func (c *Copy[R]) read(ctx context.Context, cursor string, limit int, etag string) (*StoredPage[R], error) {
-	patience := time.Now().Add(cmp.Or(c.client.MaxWait, time.Minute))
+// clients do not come back at once.
+func read[R any](ctx context.Context, c *Client, path, cursor string) (*answer[R], error) {
+	patience := time.Now().Add(cmp.Or(c.MaxWait, time.Minute))
 	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 8*time.Second) {
-		page, err := c.try(ctx, cursor, limit, etag)
+		page, err := try[R](ctx, c, path, cursor)
 		problem, answered := errors.AsType[*Problem](err)
 		switch {
 		case err == nil || ctx.Err() != nil:
@@ -251,25 +173,21 @@ func (c *Copy[R]) read(ctx context.Context, cursor string, limit int, etag strin
 
 // try sends one request. net/http asks for gzip, and decompresses it. It follows no
 // redirect, because net/http would send the key wherever that leads.
-func (c *Copy[R]) try(ctx context.Context, cursor string, limit int, etag string) (*StoredPage[R], error) {
-	address, err := url.Parse(strings.TrimRight(c.client.URL, "/") + c.path)
+func try[R any](ctx context.Context, c *Client, path, cursor string) (*answer[R], error) {
+	address, err := url.Parse(strings.TrimRight(c.URL, "/") + path)
 	if err != nil || address.Scheme != "https" && address.Scheme != "http" || address.Host == "" {
-		return nil, &Problem{Message: fmt.Sprintf("%q is not the URL of a service, such as https://listedge.example.com", c.client.URL)}
+		return nil, &Problem{Message: fmt.Sprintf("%q is not the URL of a service, such as https://listedge.example.com", c.URL)}
 	}
-	query := url.Values{"limit": {strconv.Itoa(limit)}}
-	if cursor != "" {
-		query.Set("cursor", cursor)
-	}
+	query := address.Query()
+	query.Set("limit", cmp.Or(query.Get("limit"), "100"))
+	query.Set("cursor", cursor)
 	address.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("X-API-Key", c.client.Key)
-	if etag != "" {
-		request.Header.Set("If-None-Match", etag)
-	}
-	client := *cmp.Or(c.client.HTTP, defaultHTTP)
+	request.Header.Set("X-API-Key", c.Key)
+	client := *cmp.Or(c.HTTP, defaultHTTP)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	response, err := client.Do(request)
 	if err != nil {
@@ -277,26 +195,76 @@ func (c *Copy[R]) try(ctx context.Context, cursor string, limit int, etag string
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", c.path, err)
-	case response.StatusCode == http.StatusNotModified:
-		return nil, nil
-	case response.StatusCode != http.StatusOK:
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if response.StatusCode != http.StatusOK {
 		return nil, problemOf(response, body)
 	}
 	var said struct {
 		Data []R
-		Page struct {
-			HasMore    bool
-			NextCursor string
-		}
+		Page struct{ NextCursor string }
 	}
 	if err := json.Unmarshal(body, &said); err != nil || said.Data == nil {
 		return nil, &Problem{Status: response.StatusCode, Message: "the answer is not a page of listedge; check the URL"}
 	}
-	return &StoredPage[R]{Cursor: cursor, ETag: response.Header.Get("ETag"), Rows: said.Data,
-		Next: said.Page.NextCursor, Cut: said.Page.HasMore && len(said.Data) < limit}, nil
+	covers, err1 := texts(response.Header, "List-Covers")
+	gone, err2 := texts(response.Header, "List-Gone")
+	next := cmp.Or(said.Page.NextCursor, changesLink(response.Header))
+	if errors.Join(err1, err2) != nil || len(covers) == 0 || next == "" {
+		return nil, &Problem{Status: response.StatusCode,
+			Message: "List-Covers, List-Gone or Link is missing or damaged; proxies in front of the service have to let these headers through"}
+	}
+	has := func(name string) bool {
+		return slices.ContainsFunc(covers, func(member string) bool { return member == name || strings.HasPrefix(member, name+"=") })
+	}
+	return &answer[R]{Page[R]{said.Data, gone, !has("none") && !has("through"), State{Cursor: next}},
+		!has("none") && !has("after"), said.Page.NextCursor == ""}, nil
+}
+
+var link = regexp.MustCompile(`<([^>]*)>; *rel="https://listedge\.dev/rel/changes"`)
+
+// changesLink returns the cursor of the next round; "" = there is none.
+func changesLink(header http.Header) string {
+	if found := link.FindStringSubmatch(strings.Join(header.Values("Link"), ", ")); found != nil {
+		if target, err := url.Parse(found[1]); err == nil {
+			return target.Query().Get("cursor")
+		}
+	}
+	return ""
+}
+
+// A member of a list or dictionary of RFC 9651, as far as the service uses them.
+const (
+	text   = `%"[^"]*"|"(?:[^"\\]|\\["\\])*"`
+	member = `(?:[a-z]+=)?(?:` + text + `)|[a-z]+`
+)
+
+var (
+	memberPattern  = regexp.MustCompile(member)
+	membersPattern = regexp.MustCompile(`^(?:` + member + `)(?:[ \t]*,[ \t]*(?:` + member + `))*$`)
+	unescape       = strings.NewReplacer(`\"`, `"`, `\\`, `\`)
+)
+
+// texts returns the members of a header: Strings and Display Strings decoded, others as they are.
+func texts(header http.Header, name string) (found []string, err error) {
+	line := strings.Join(header.Values(name), ", ")
+	if line != "" && !membersPattern.MatchString(line) {
+		return nil, errors.New(name)
+	}
+	for _, m := range memberPattern.FindAllString(line, -1) {
+		switch m[0] {
+		case '%':
+			m, err = url.PathUnescape(m[2 : len(m)-1])
+		case '"':
+			m = unescape.Replace(m[1 : len(m)-1])
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, m)
+	}
+	return found, nil
 }
 
 // wrongAddress makes a Problem of a request's error if there is no such host, or if it has

@@ -13,7 +13,7 @@ const (
 	SERVICE ItemType = "SERVICE"
 )
 
-// Contact A contact: exactly these fields, all always present.
+// Contact A row of `contacts`: exactly these fields, all always present.
 type Contact struct {
 	// Address Postal address, as stored.
 	Address *string `json:"address"`
@@ -43,7 +43,7 @@ type Contact struct {
 	Tin *string `json:"tin"`
 }
 
-// Item An item: exactly these fields, all always present.
+// Item A row of `items`: exactly these fields, all always present.
 type Item struct {
 	// AvgCost What one cost on average, as a decimal string.
 	AvgCost string `json:"avgCost"`

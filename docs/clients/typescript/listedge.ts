@@ -1,6 +1,5 @@
-// Keeps a copy of a workspace's items or contacts in step with a listedge
-// service. It has no dependency: copy this file and openapi.d.ts into your project.
-// ../README.md says how to use it.
+// Keeps a copy of a list of a listedge service. It has no dependency: copy this
+// file and openapi.d.ts into your project. ../README.md says how to use it.
 import type { components } from "./openapi.js";
 
 type Schemas = components["schemas"];
@@ -11,7 +10,7 @@ type List<Row> = { data: Row[]; page: Schemas["Page"] };
 /** How to reach a service. */
 export type Client = {
   url: string; // of the service, such as https://listedge.example.com
-  key: string; // an API key, best one of its own: see ../README.md
+  key: string; // an API key, best one of its own
   maxWait?: number; // how long one page is tried for, waits included, in ms; a minute unless given
 };
 
@@ -29,144 +28,80 @@ export class Problem extends Error {
   }
 }
 
-/** A page as it was read. */
-export type StoredPage<Row> = {
-  cursor: string; // "" = the first page
-  etag: string;
+/** How far a copy is. */
+export type State = {
+  cursor: string; // of the next request; "" = the copy is empty
+  mark: number; // of the rows that the last full round has shown
+};
+
+/** A change of the copy. */
+export type Page<Row> = {
+  rows: Row[]; // to be stored under their ids, each with state.mark
+  gone: string[]; // ids of rows to be deleted
+  sweep: boolean; // then delete all rows that have another mark: a full round has ended without them
+  state: State; // to be stored
+};
+
+/** Where a copy is kept. apply stores all of the page in one transaction. */
+export interface Store<Row> {
+  load(): State | Promise<State>;
+  apply(page: Page<Row>): void | Promise<void>;
+}
+
+/**
+ * Brings a copy up to date. path is that of the list and may have filters: "/v1/items?type=goods". After an error, or an
+ * abort by the signal, the next call goes on at the page that failed.
+ */
+export async function sync<Row>(client: Client, path: string, store: Store<Row>, signal?: AbortSignal): Promise<void> {
+  let { cursor, mark } = await store.load();
+  for (let restarted = false, ended = false; !ended; ) {
+    let answer: Answer<Row>;
+    try {
+      answer = await read<Row>(client, path, cursor || "changes", signal);
+    } catch (error) {
+      if (!(error instanceof Problem) || error.status !== 400 || cursor === "" || restarted) throw error;
+      cursor = ""; // it is of another list, or of a newer service
+      restarted = true;
+      continue;
+    }
+    const { covers, rows, gone } = answer;
+    const has = (name: string) => covers.some((member) => member.split("=")[0] === name);
+    if (!has("none") && !has("after")) mark++; // a full round begins
+    ({ next: cursor, ended } = answer);
+    await store.apply({ rows, gone, sweep: !has("none") && !has("through"), state: { cursor, mark } });
+  }
+}
+
+/** A store in memory. Its state and [...rows], stored as JSON, survive a restart: `new Memory(state, new Map(rows))`. */
+export class Memory<Row extends { id: string }> implements Store<Row> {
+  constructor(public state: State = { cursor: "", mark: 0 }, public rows = new Map<string, { row: Row; mark: number }>()) {}
+
+  load = () => this.state;
+
+  apply({ rows, gone, sweep, state }: Page<Row>) {
+    for (const row of rows) this.rows.set(row.id, { row, mark: state.mark });
+    for (const id of gone) this.rows.delete(id);
+    if (sweep) for (const [id, { mark }] of this.rows) if (mark !== state.mark) this.rows.delete(id);
+    this.state = state;
+  }
+}
+
+type Answer<Row> = {
   rows: Row[];
-  next: string; // the cursor of the next page; "" = this is the last
-  cut?: boolean; // it has fewer rows than were asked for, because of their size
+  covers: string[];
+  gone: string[];
+  next: string; // the cursor of the next page or, if the round has ended, of the next round
+  ended: boolean;
 };
-
-/** What a round found. */
-export type Round<Row> = {
-  changed: Row[]; // rows that are new or differ
-  removed: string[]; // ids of rows that are gone
-  requests: number; // pages that were asked for
-  unchanged: number; // of these, answered with 304
-};
-
-/**
- * A copy of a list. round() brings it up to date; one call at a time.
- *
- * Invariant: pages are the answers of one walk from the first page to the last. A page that the service said is
- * unchanged (304) counts as read. So a round finds what a walk finds: each row that was active from its beginning to
- * its end, once.
- */
-export class Copy<Row extends { id: string }> {
-  /** Of the last round that ended. Store them as JSON, and a restart needs no new walk. */
-  pages: StoredPage<Row>[] = [];
-  private walk: Walk<Row> | undefined; // a round that has not ended
-
-  /** limit: rows of a request, at most 100. */
-  constructor(private client: Client, private path: "/v1/items" | "/v1/contacts", private limit = 100) {}
-
-  static items = (client: Client, limit?: number) => new Copy<Item>(client, "/v1/items", limit);
-  static contacts = (client: Client, limit?: number) => new Copy<Contact>(client, "/v1/contacts", limit);
-
-  /** The rows by id. */
-  rows(): Map<string, Row> {
-    return rowsOf(this.pages);
-  }
-
-  /**
-   * Walks the list once and then replaces the copy. An error ends the call and not the round: the copy stays as it was,
-   * and the next call goes on at the page that failed. So does an abort by the signal.
-   */
-  async round(signal?: AbortSignal): Promise<Round<Row>> {
-    const walk = (this.walk ??= new Walk(this.pages, this.limit));
-    do {
-      const { limit, stored } = walk.next();
-      const query = new URLSearchParams({ limit: `${limit}`, ...(walk.cursor && { cursor: walk.cursor }) });
-      const answer = await read<Row>(this.client, `${this.path}?${query}`, stored?.etag, signal).catch((error: unknown) => {
-        if (error instanceof Problem && error.status === 400) this.walk = undefined; // the same request would fail again
-        throw error;
-      });
-      walk.requests++;
-      if (answer === "unchanged") {
-        walk.unchanged++;
-        walk.add(stored!);
-        continue;
-      }
-      const { data, page } = answer.list;
-      walk.add({ cursor: walk.cursor, etag: answer.etag, rows: data, next: page.nextCursor ?? "", cut: page.hasMore && data.length < limit });
-    } while (walk.cursor !== "");
-    const before = this.rows();
-    this.pages = walk.pages;
-    this.walk = undefined;
-    const after = this.rows();
-    return {
-      // An unchanged page keeps its rows as they are.
-      changed: [...after].filter(([id, row]) => before.get(id) !== row && JSON.stringify(before.get(id)) !== JSON.stringify(row)).map(([, row]) => row),
-      removed: [...before.keys()].filter((id) => !after.has(id)),
-      requests: walk.requests,
-      unchanged: walk.unchanged,
-    };
-  }
-}
-
-// rowsOf: a row that moved during the walk may be there twice; the page that was read last is right.
-const rowsOf = <Row extends { id: string }>(pages: StoredPage<Row>[]) => new Map(pages.flatMap((page) => page.rows.map((row) => [row.id, row] as const)));
-
-/**
- * A round under way. It asks for pages that end where stored pages end: `limit` may differ from page to page. So a row
- * that comes or goes changes the pages around it, and not each page behind it, and those can be revalidated. This
- * decides only what a round costs; what it finds does not depend on it.
- */
-class Walk<Row extends { id: string }> {
-  cursor = ""; // of the next page
-  pages: StoredPage<Row>[] = [];
-  requests = 0;
-  unchanged = 0;
-  private place = 0; // how many old rows are before the next page
-  private begins = [0]; // how many old rows are before each old page, and before the end
-  private pageAt = new Map<string, number>(); // the old page of a cursor
-  private rowAt = new Map<string, number>(); // the place of a row among the old ones, by id
-
-  constructor(private old: StoredPage<Row>[], private limit: number) {
-    old.forEach((page, i) => {
-      this.pageAt.set(page.cursor, i);
-      page.rows.forEach((row, j) => this.rowAt.set(row.id, this.begins[i]! + j));
-      this.begins.push(this.begins[i]! + page.rows.length);
-    });
-  }
-
-  /**
-   * How many rows to ask for: up to the furthest end of an old page that a request reaches, which joins small pages
-   * again. If one old page has just these rows, it is returned, too: it may be unchanged.
-   */
-  next(): { limit: number; stored: StoredPage<Row> | undefined } {
-    const { begins, old } = this;
-    const i = this.pageAt.get(this.cursor);
-    if (i !== undefined) this.place = begins[i]!;
-    let end = begins.findIndex((n) => n > this.place); // of the old page that has the next row
-    if (end < 0) end = begins.length;
-    while (end + 1 < begins.length && begins[end + 1]! <= this.place + this.limit && !old[end - 1]!.cut) end++;
-    const rows = end < begins.length ? begins[end]! - this.place : 0;
-    return {
-      limit: end < old.length ? Math.min(this.limit, rows) : this.limit, // behind the last page there may be new rows
-      stored: i !== undefined && old[i]!.rows.length === rows ? old[i] : undefined,
-    };
-  }
-
-  add(page: StoredPage<Row>) {
-    this.pages.push(page);
-    this.cursor = page.next;
-    const places = page.rows.map((row) => this.rowAt.get(row.id)).filter((place) => place !== undefined);
-    if (places.length > 0) this.place = places[places.length - 1]! + 1;
-  }
-}
-
-type Answer<Row> = { list: List<Row>; etag: string } | "unchanged";
 
 // read requests a page until it is there. It waits as long as Retry-After says, and for up to 8 s after a broken
 // connection. It waits up to half as long again, so that many clients do not come back at once.
-async function read<Row>(client: Client, target: string, etag?: string, signal?: AbortSignal): Promise<Answer<Row>> {
+async function read<Row>(client: Client, path: string, cursor: string, signal?: AbortSignal): Promise<Answer<Row>> {
   const patience = Date.now() + (client.maxWait ?? 60_000);
   for (let wait = 500; ; wait = Math.min(2 * wait, 8_000)) {
     let failed: unknown;
     try {
-      return await once(client, target, etag, signal);
+      return await once(client, path, cursor, signal);
     } catch (error) {
       failed = error; // no Problem: the connection broke, and the same request can be sent again
     }
@@ -191,32 +126,56 @@ async function read<Row>(client: Client, target: string, etag?: string, signal?:
 const wrongAddress = /ENOTFOUND|CERT|UNABLE_TO_/;
 
 // once sends one request. fetch asks for gzip, and decompresses it. It follows no redirect, because it would send the
-// key wherever that leads. Without its option `cache`, Node.js adds Cache-Control: no-cache to each request with
-// If-None-Match, as the Fetch standard says, and the service would read the page from its database. With "no-cache" it
-// adds max-age=0.
-async function once<Row>(client: Client, target: string, etag?: string, signal?: AbortSignal): Promise<Answer<Row>> {
+// key wherever that leads.
+async function once<Row>(client: Client, path: string, cursor: string, signal?: AbortSignal): Promise<Answer<Row>> {
   if (!/^https?:\/\/[^/]/.test(client.url)) throw new Problem(0, undefined, `"${client.url}" is not the URL of a service, such as https://listedge.example.com`);
+  const [list, query] = path.split("?");
+  const parameters = new URLSearchParams({ limit: "100", ...Object.fromEntries(new URLSearchParams(query)), cursor });
   const timeout = AbortSignal.timeout(30_000);
-  const response = await fetch(client.url.replace(/\/+$/, "") + target, {
-    headers: { "X-API-Key": client.key, ...(etag && { "If-None-Match": etag }) },
-    cache: "no-cache",
+  const response = await fetch(`${client.url.replace(/\/+$/, "")}${list}?${parameters}`, {
+    headers: { "X-API-Key": client.key },
     redirect: "manual",
     signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
   }).catch((error: Error) => {
     const cause = error.cause as { code?: string; message?: string } | undefined;
     throw wrongAddress.test(cause?.code ?? "") ? new Problem(0, undefined, `${error.message}: ${cause?.message}`) : error;
   });
+  const { status, statusText, headers } = response;
   const body = await response.text();
-  if (response.status === 304) return "unchanged";
   let said: (Partial<List<Row>> & Partial<Schemas["Error"]>) | undefined;
   try {
     said = JSON.parse(body);
   } catch {} // not the service's
-  if (response.status === 200) {
-    if (!said?.data || !said.page) throw new Problem(200, undefined, "the answer is not a page of listedge; check the url");
-    return { list: { data: said.data, page: said.page }, etag: response.headers.get("ETag") ?? "" };
+  if (status !== 200) {
+    const to = headers.get("Location");
+    const message = to ? `${statusText} to ${to}, which is not followed; check the url` : (said?.error?.message ?? statusText);
+    throw new Problem(status, said?.error?.code, message, said?.error?.details, said?.requestId, Number(headers.get("Retry-After")) || 0);
   }
-  const to = response.headers.get("Location");
-  const message = to ? `${response.statusText} to ${to}, which is not followed; check the url` : (said?.error?.message ?? response.statusText);
-  throw new Problem(response.status, said?.error?.code, message, said?.error?.details, said?.requestId, Number(response.headers.get("Retry-After")) || 0);
+  if (!said?.data || !said.page) throw new Problem(200, undefined, "the answer is not a page of listedge; check the url");
+  const covers = texts(headers.get("List-Covers"));
+  const gone = texts(headers.get("List-Gone"));
+  const link = /<[^>]*[?&]cursor=([^&>]*)[^>]*>; *rel="https:\/\/listedge\.dev\/rel\/changes"/.exec(headers.get("Link") ?? "");
+  const next = said.page.nextCursor ?? link?.[1];
+  if (!covers?.length || !gone || !next) {
+    const message = "List-Covers, List-Gone or Link is missing or damaged; proxies in front of the service have to let these headers through";
+    throw new Problem(200, undefined, message);
+  }
+  return { rows: said.data, covers, gone, next, ended: !said.page.nextCursor };
+}
+
+// A member of a list or dictionary of RFC 9651, as far as the service uses them.
+const text = /%"[^"]*"|"(?:[^"\\]|\\["\\])*"/.source;
+const member = `(?:[a-z]+=)?(?:${text})|[a-z]+`;
+const members = new RegExp(`^(?:${member})(?:[ \\t]*,[ \\t]*(?:${member}))*$`);
+
+// texts returns the members of a header: Strings and Display Strings decoded, others as they are. None if it is damaged.
+function texts(line: string | null): string[] | undefined {
+  if (!line) return [];
+  if (!members.test(line)) return undefined;
+  try {
+    return line.match(new RegExp(member, "g"))!.map((m) =>
+      m.startsWith("%") ? decodeURIComponent(m.slice(2, -1)) : m.startsWith('"') ? m.slice(1, -1).replace(/\\(.)/g, "$1") : m);
+  } catch {
+    return undefined;
+  }
 }

@@ -21,7 +21,7 @@ export interface paths {
          *
          *     ```
          *     curl -H "X-API-Key: $KEY" --compressed \
-         *       'http://localhost:8080/v1/items?search=bolt&stock=low&sort=name&limit=20'
+         *       'http://localhost:8080/v1/items?stock=low&sort=name&limit=20'
          *     ```
          */
         get: operations["listItems"];
@@ -54,7 +54,7 @@ export interface paths {
          *
          *     ```
          *     curl -H "X-API-Key: $KEY" --compressed \
-         *       'http://localhost:8080/v1/contacts?type=customer&sort=name&limit=20'
+         *       'http://localhost:8080/v1/contacts?type=supplier&sort=name&limit=20'
          *     ```
          */
         get: operations["listContacts"];
@@ -121,21 +121,7 @@ export interface components {
             page: components["schemas"]["Page"];
             requestId: components["schemas"]["RequestId"];
         };
-        /** @description A page of contacts. */
-        ContactPage: {
-            /** @description The rows, in the order asked for. */
-            data: components["schemas"]["Contact"][];
-            page: components["schemas"]["Page"];
-            requestId: components["schemas"]["RequestId"];
-        };
-        /** @description The position of the walk. */
-        Page: {
-            /** @description Whether there is a next page. */
-            hasMore: boolean;
-            /** @description The cursor of the next page; null exactly when `hasMore` is false. */
-            nextCursor: string | null;
-        };
-        /** @description An item: exactly these fields, all always present. */
+        /** @description A row of `items`: exactly these fields, all always present. */
         Item: {
             /**
              * Format: uuid
@@ -187,7 +173,14 @@ export interface components {
              */
             createdAt: string;
         };
-        /** @description A contact: exactly these fields, all always present. */
+        /** @description A page of contacts. */
+        ContactPage: {
+            /** @description The rows, in the order asked for. */
+            data: components["schemas"]["Contact"][];
+            page: components["schemas"]["Page"];
+            requestId: components["schemas"]["RequestId"];
+        };
+        /** @description A row of `contacts`: exactly these fields, all always present. */
         Contact: {
             /**
              * Format: uuid
@@ -214,6 +207,13 @@ export interface components {
              */
             createdAt: string;
         };
+        /** @description The position of the walk. */
+        Page: {
+            /** @description Whether there is a next page. */
+            hasMore: boolean;
+            /** @description The cursor of the next page; null exactly when `hasMore` is false. */
+            nextCursor: string | null;
+        };
         /** @description The request's id, as in the `X-Request-Id` header. */
         RequestId: string;
         /**
@@ -232,7 +232,7 @@ export interface components {
         };
         /** @description What went wrong, for people. May change. */
         ErrorMessage: string;
-        /** @description Present with `VALIDATION_ERROR`. What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are. */
+        /** @description Present with `VALIDATION_ERROR`. What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`. */
         ErrorDetails: {
             [key: string]: string;
         };
@@ -247,7 +247,7 @@ export interface components {
             headers: {
                 ETag: components["headers"]["ETag"];
                 "Cache-Control": components["headers"]["CacheControl"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 Vary: components["headers"]["Vary"];
                 Age: components["headers"]["Age"];
                 "Cache-Status": components["headers"]["CacheStatus"];
@@ -258,6 +258,8 @@ export interface components {
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
                 "X-Request-Id": components["headers"]["XRequestId"];
+                "List-Covers": components["headers"]["ListCovers"];
+                "List-Gone": components["headers"]["ListGone"];
                 "Content-Encoding": components["headers"]["ContentEncoding"];
                 [name: string]: unknown;
             };
@@ -270,7 +272,7 @@ export interface components {
             headers: {
                 ETag: components["headers"]["ETag"];
                 "Cache-Control": components["headers"]["CacheControl"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 Vary: components["headers"]["Vary"];
                 Age: components["headers"]["Age"];
                 "Cache-Status": components["headers"]["CacheStatus"];
@@ -281,6 +283,8 @@ export interface components {
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
                 "X-Request-Id": components["headers"]["XRequestId"];
+                "List-Covers": components["headers"]["ListCovers"];
+                "List-Gone": components["headers"]["ListGone"];
                 "Content-Encoding": components["headers"]["ContentEncoding"];
                 [name: string]: unknown;
             };
@@ -293,7 +297,7 @@ export interface components {
             headers: {
                 ETag: components["headers"]["ETag"];
                 "Cache-Control": components["headers"]["CacheControl"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 Vary: components["headers"]["Vary"];
                 Age: components["headers"]["Age"];
                 "Cache-Status": components["headers"]["CacheStatus"];
@@ -304,6 +308,8 @@ export interface components {
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
                 "X-Request-Id": components["headers"]["XRequestId"];
+                "List-Covers": components["headers"]["ListCovers"];
+                "List-Gone": components["headers"]["ListGone"];
                 "Content-Encoding": components["headers"]["ContentEncoding"];
                 [name: string]: unknown;
             };
@@ -314,7 +320,7 @@ export interface components {
             headers: {
                 ETag: components["headers"]["ETag"];
                 "Cache-Control": components["headers"]["CacheControl"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 Vary: components["headers"]["Vary"];
                 Age: components["headers"]["Age"];
                 "Cache-Status": components["headers"]["CacheStatus"];
@@ -333,183 +339,12 @@ export interface components {
         BadRequest: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
                 RateLimit: components["headers"]["RateLimitIfCounted"];
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
                 "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
                 "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description The request is not well-formed HTTP. */
-        Unreadable: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description No valid key: the header is missing, empty, given twice or malformed, or the key is unknown, revoked or expired, which all get the same answer. No rate-limit headers. */
-        Unauthorized: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description The key lacks the collection's scope, or its workspace is suspended. No rate-limit headers. */
-        Forbidden: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description The request did not arrive in time. */
-        RequestTimeout: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description `If-Match` names a tag. An `ETag` of a page is weak and matches none; only `*` does. */
-        PreconditionFailed: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "RateLimit-Policy": components["headers"]["RateLimitPolicy"];
-                RateLimit: components["headers"]["RateLimit"];
-                "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
-                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
-                "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description The request has a body. There is none in a list request. */
-        ContentTooLarge: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description A bucket is empty, or the quota of the workspace is used up (`PLAN_LIMIT_REACHED`); `Retry-After` says when to try again. With valid keys the rate-limit headers are there; requests with invalid keys, and those that need no key, are limited per client address, without them. */
-        TooManyRequests: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "Retry-After": components["headers"]["RetryAfter"];
-                "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
-                RateLimit: components["headers"]["RateLimitIfCounted"];
-                "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
-                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
-                "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description The request's header is too large. */
-        HeaderFieldsTooLarge: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description Something went wrong in the service. The request id leads to the cause. */
-        InternalError: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
-                RateLimit: components["headers"]["RateLimitIfCounted"];
-                "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
-                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
-                "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description The database cannot answer and there is no stale page that may be served, or the key cannot be checked. `Retry-After` says when to try again. */
-        ServiceUnavailable: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "Retry-After": components["headers"]["RetryAfter"];
-                "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
-                RateLimit: components["headers"]["RateLimitIfCounted"];
-                "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
-                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
-                "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description `Cache-Control: only-if-cached` was sent, and no stored page may be served. */
-        NotStored: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
-                "RateLimit-Policy": components["headers"]["RateLimitPolicy"];
-                RateLimit: components["headers"]["RateLimit"];
-                "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
-                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
-                "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
-                "X-Request-Id": components["headers"]["XRequestId"];
-                [name: string]: unknown;
-            };
-            content: {
-                "application/json": components["schemas"]["Error"];
-            };
-        };
-        /** @description The request is in another version of HTTP than 1.1 or 1.0. */
-        VersionNotSupported: {
-            headers: {
-                "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -521,7 +356,7 @@ export interface components {
         BadRequestHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
                 RateLimit: components["headers"]["RateLimitIfCounted"];
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
@@ -531,42 +366,107 @@ export interface components {
                 [name: string]: unknown;
             };
             content?: never;
+        };
+        /** @description The request is not well-formed HTTP. */
+        Unreadable: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description No valid key: the header is missing, empty, given twice or malformed, or the key is unknown, revoked or expired, which all get the same answer. No rate-limit headers. */
+        Unauthorized: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
         };
         /** @description As for GET, without the body. No valid key: the header is missing, empty, given twice or malformed, or the key is unknown, revoked or expired, which all get the same answer. No rate-limit headers. */
         UnauthorizedHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
             content?: never;
         };
-        /** @description As for GET, without the body. The key lacks the collection's scope, or its workspace is suspended. No rate-limit headers. */
+        /** @description The key lacks the list's scope, or its workspace is suspended. No rate-limit headers. */
+        Forbidden: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description As for GET, without the body. The key lacks the list's scope, or its workspace is suspended. No rate-limit headers. */
         ForbiddenHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
             content?: never;
+        };
+        /** @description The request did not arrive in time. */
+        RequestTimeout: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
         };
         /** @description As for GET, without the body. The request did not arrive in time. */
         RequestTimeoutHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
             content?: never;
+        };
+        /** @description `If-Match` names a tag. An `ETag` of a page is weak and matches none; only `*` does. */
+        PreconditionFailed: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "RateLimit-Policy": components["headers"]["RateLimitPolicy"];
+                RateLimit: components["headers"]["RateLimit"];
+                "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
+                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
+                "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
         };
         /** @description As for GET, without the body. `If-Match` names a tag. An `ETag` of a page is weak and matches none; only `*` does. */
         PreconditionFailedHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "RateLimit-Policy": components["headers"]["RateLimitPolicy"];
                 RateLimit: components["headers"]["RateLimit"];
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
@@ -576,22 +476,52 @@ export interface components {
                 [name: string]: unknown;
             };
             content?: never;
+        };
+        /** @description The request has a body. There is none in a list request. */
+        ContentTooLarge: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
         };
         /** @description As for GET, without the body. The request has a body. There is none in a list request. */
         ContentTooLargeHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
             content?: never;
         };
-        /** @description As for GET, without the body. A bucket is empty, or the quota of the workspace is used up; `Retry-After` says when to try again. With valid keys the rate-limit headers are there; requests with invalid keys are limited per client address, without them. */
+        /** @description A bucket is empty, or the quota of the workspace is used up (`PLAN_LIMIT_REACHED`); `Retry-After` says when to try again. With valid keys the rate-limit headers are there; requests with invalid keys, and those that need no key, are limited per client address, without them. */
+        TooManyRequests: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "Retry-After": components["headers"]["RetryAfter"];
+                "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
+                RateLimit: components["headers"]["RateLimitIfCounted"];
+                "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
+                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
+                "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description As for GET, without the body. A bucket is empty, or the quota of the workspace is used up (`PLAN_LIMIT_REACHED`); `Retry-After` says when to try again. With valid keys the rate-limit headers are there; requests with invalid keys, and those that need no key, are limited per client address, without them. */
         TooManyRequestsHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "Retry-After": components["headers"]["RetryAfter"];
                 "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
                 RateLimit: components["headers"]["RateLimitIfCounted"];
@@ -602,22 +532,51 @@ export interface components {
                 [name: string]: unknown;
             };
             content?: never;
+        };
+        /** @description The request's header is too large. */
+        HeaderFieldsTooLarge: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
         };
         /** @description As for GET, without the body. The request's header is too large. */
         HeaderFieldsTooLargeHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
             content?: never;
         };
+        /** @description Something went wrong in the service. The request id leads to the cause. */
+        InternalError: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
+                RateLimit: components["headers"]["RateLimitIfCounted"];
+                "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
+                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
+                "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
         /** @description As for GET, without the body. Something went wrong in the service. The request id leads to the cause. */
         InternalErrorHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
                 RateLimit: components["headers"]["RateLimitIfCounted"];
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
@@ -628,11 +587,29 @@ export interface components {
             };
             content?: never;
         };
-        /** @description As for GET, without the body. The database cannot answer and there is no stale page that may be served, or the key cannot be checked. `Retry-After` says when to try again. */
+        /** @description The database cannot answer and there is no stale page that may be served, or the key cannot be checked, or changes are asked for that are not proven. `Retry-After` says when to try again. */
+        ServiceUnavailable: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "Retry-After": components["headers"]["RetryAfter"];
+                "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
+                RateLimit: components["headers"]["RateLimitIfCounted"];
+                "X-RateLimit-Limit": components["headers"]["XRateLimitLimitIfCounted"];
+                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemainingIfCounted"];
+                "X-RateLimit-Reset": components["headers"]["XRateLimitResetIfCounted"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description As for GET, without the body. The database cannot answer and there is no stale page that may be served, or the key cannot be checked, or changes are asked for that are not proven. `Retry-After` says when to try again. */
         ServiceUnavailableHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "Retry-After": components["headers"]["RetryAfter"];
                 "RateLimit-Policy": components["headers"]["RateLimitPolicyIfCounted"];
                 RateLimit: components["headers"]["RateLimitIfCounted"];
@@ -644,11 +621,28 @@ export interface components {
             };
             content?: never;
         };
+        /** @description `Cache-Control: only-if-cached` was sent, and no stored page may be served. */
+        NotStored: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "RateLimit-Policy": components["headers"]["RateLimitPolicy"];
+                RateLimit: components["headers"]["RateLimit"];
+                "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
+                "X-RateLimit-Remaining": components["headers"]["XRateLimitRemaining"];
+                "X-RateLimit-Reset": components["headers"]["XRateLimitReset"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
         /** @description As for GET, without the body. `Cache-Control: only-if-cached` was sent, and no stored page may be served. */
         NotStoredHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "RateLimit-Policy": components["headers"]["RateLimitPolicy"];
                 RateLimit: components["headers"]["RateLimit"];
                 "X-RateLimit-Limit": components["headers"]["XRateLimitLimit"];
@@ -659,11 +653,23 @@ export interface components {
             };
             content?: never;
         };
+        /** @description The request is in another version of HTTP than 1.1 or 1.0. */
+        VersionNotSupported: {
+            headers: {
+                "Cache-Control": components["headers"]["NoStore"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
+                "X-Request-Id": components["headers"]["XRequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
         /** @description As for GET, without the body. The request is in another version of HTTP than 1.1 or 1.0. */
         VersionNotSupportedHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
-                "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                 "X-Request-Id": components["headers"]["XRequestId"];
                 [name: string]: unknown;
             };
@@ -671,22 +677,22 @@ export interface components {
         };
     };
     parameters: {
-        /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+        /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. */
         ItemSearch: string;
-        /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
-        ContactSearch: string;
-        /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
-        Cursor: string;
-        /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
-        Limit: number;
-        /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
+        /** @description `createdAt`: newest first. `name`: by `name` in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
         Sort: "createdAt" | "name";
         /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
         Stock: "all" | "tracked" | "low";
         /** @description Selects goods or services. */
         ItemTypeFilter: "all" | "goods" | "services";
+        /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. */
+        ContactSearch: string;
         /** @description Selects customers or suppliers. A contact may be both. */
         ContactTypeFilter: "all" | "customer" | "supplier";
+        /** @description `page.nextCursor` of the page before; absent for the first page. The word `changes` begins a copy of a list (see *Keeping a copy*). Use it with the list, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
+        Cursor: string;
+        /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
+        Limit: number;
         /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
         IfNoneMatch: string;
         /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
@@ -699,15 +705,15 @@ export interface components {
     requestBodies: never;
     headers: {
         /**
-         * @description The page's validator, for `If-None-Match`: weak, a hash of the content without `requestId`.
+         * @description The page's validator, for `If-None-Match`: weak, a hash of the content without `requestId`. A page of changes has none.
          * @example W/"ypeBEsobvcr6wjGzmiPcTQ"
          */
         ETag: string;
         /**
-         * @description A client may store the page, and must revalidate it with `If-None-Match` before each use. Shared caches store nothing.
+         * @description `no-cache`: a client may store the page, and must revalidate it with `If-None-Match` before each use. `no-store`, of a page of changes: nothing stores it. Shared caches never store a page.
          * @example private, no-cache
          */
-        CacheControl: "private, no-cache";
+        CacheControl: "private, no-cache" | "private, no-store";
         /**
          * @description Errors are not stored.
          * @example no-store
@@ -734,10 +740,20 @@ export interface components {
          */
         CacheStatus: string;
         /**
-         * @description The address of the next page, relative to the address of this one (RFC 8288). Present exactly when `page.hasMore` is true.
+         * @description The address of the next page, relative to the address of this one (RFC 8288): present while `page.hasMore` is true. The last page of a round of changes has that of the next round instead (`rel="https://listedge.dev/rel/changes"`).
          * @example <?limit=2&cursor=GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA>; rel="next"
          */
         Link: string;
+        /**
+         * @description On pages of changes alone: the part of the list of which the page has every row, so that a copy may drop its other rows there (RFC 9651, a dictionary). `none`: of no part, the rows are those that have changed. `all`: of the whole list. Else from behind `after` (absent: from the start) to `through` (absent: to the end), each an instant, a space and a key.
+         * @example after="2026-01-02T03:04:05.678Z 0140b1f2-2b5c-4a3e-9f6e-1f2a3b4c5d6e"
+         */
+        ListCovers: string;
+        /**
+         * @description On pages of changes alone: keys of rows that the list does not have, or not any more (RFC 9651, a list of strings). Absent if there are none.
+         * @example "0140b1f2-2b5c-4a3e-9f6e-1f2a3b4c5d6e"
+         */
+        ListGone: string;
         /**
          * @description The buckets that the request was counted in: `q` is the burst in tokens, `w` the seconds an empty bucket takes to fill, rounded up (draft-ietf-httpapi-ratelimit-headers), and `rate` the tokens that are added per second, rounded to thousandths. A rate below 0.0005 is not shown; it is about `q` / `w`. There is an item `"workspace"` if the workspace has a bucket of its own, and an item `"quota"` if it has a quota: `q` requests in a calendar day or month (UTC) of `w` seconds. With a rate of 0 every request is refused: `q` is 0 and there is no `w`.
          * @example "key";q=100;w=2;rate=50
@@ -817,7 +833,7 @@ export interface components {
          * @description Browsers use the content type as sent.
          * @example nosniff
          */
-        ContentTypeOptions: "nosniff";
+        XContentTypeOptions: "nosniff";
         /**
          * @description The document's validator.
          * @example W/"PiPoFgA5WUoziU9lZOGxNA"
@@ -836,18 +852,18 @@ export interface operations {
     listItems: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. */
                 search?: components["parameters"]["ItemSearch"];
-                /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
-                cursor?: components["parameters"]["Cursor"];
-                /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
-                limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: by `name` in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
                 stock?: components["parameters"]["Stock"];
                 /** @description Selects goods or services. */
                 type?: components["parameters"]["ItemTypeFilter"];
+                /** @description `page.nextCursor` of the page before; absent for the first page. The word `changes` begins a copy of a list (see *Keeping a copy*). Use it with the list, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
+                cursor?: components["parameters"]["Cursor"];
+                /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
+                limit?: components["parameters"]["Limit"];
             };
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
@@ -883,18 +899,18 @@ export interface operations {
     headItems: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. */
                 search?: components["parameters"]["ItemSearch"];
-                /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
-                cursor?: components["parameters"]["Cursor"];
-                /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
-                limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: by `name` in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
                 stock?: components["parameters"]["Stock"];
                 /** @description Selects goods or services. */
                 type?: components["parameters"]["ItemTypeFilter"];
+                /** @description `page.nextCursor` of the page before; absent for the first page. The word `changes` begins a copy of a list (see *Keeping a copy*). Use it with the list, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
+                cursor?: components["parameters"]["Cursor"];
+                /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
+                limit?: components["parameters"]["Limit"];
             };
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
@@ -930,16 +946,16 @@ export interface operations {
     listContacts: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. */
                 search?: components["parameters"]["ContactSearch"];
-                /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
-                cursor?: components["parameters"]["Cursor"];
-                /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
-                limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: by `name` in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description Selects customers or suppliers. A contact may be both. */
                 type?: components["parameters"]["ContactTypeFilter"];
+                /** @description `page.nextCursor` of the page before; absent for the first page. The word `changes` begins a copy of a list (see *Keeping a copy*). Use it with the list, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
+                cursor?: components["parameters"]["Cursor"];
+                /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
+                limit?: components["parameters"]["Limit"];
             };
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
@@ -975,16 +991,16 @@ export interface operations {
     headContacts: {
         parameters: {
             query?: {
-                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text. Neither case nor accents count: `strasse` finds `Straße`, `cafe` finds `Café`. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. One or two letters (Latin, Greek, Cyrillic, Arabic, Devanagari … up to U+0DFF) that few rows contain are compared with every row of the workspace; if that takes too long, the answer is 503. From Thai on (U+0E00: Thai, Chinese, Japanese, Korean …) one character is enough for an index. `%`, `_` and `\` are ordinary characters. NUL is refused. */
                 search?: components["parameters"]["ContactSearch"];
-                /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
-                cursor?: components["parameters"]["Cursor"];
-                /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
-                limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: by the name in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: by `name` in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, ı as I, ß as SS), of which the first 80 characters are compared code point by code point. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description Selects customers or suppliers. A contact may be both. */
                 type?: components["parameters"]["ContactTypeFilter"];
+                /** @description `page.nextCursor` of the page before; absent for the first page. The word `changes` begins a copy of a list (see *Keeping a copy*). Use it with the list, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
+                cursor?: components["parameters"]["Cursor"];
+                /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
+                limit?: components["parameters"]["Limit"];
             };
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
@@ -1031,7 +1047,7 @@ export interface operations {
                 headers: {
                     ETag: components["headers"]["DocumentETag"];
                     "Cache-Control": components["headers"]["DocumentCacheControl"];
-                    "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                    "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                     Vary: components["headers"]["DocumentVary"];
                     "Content-Encoding": components["headers"]["ContentEncoding"];
                     "X-Request-Id": components["headers"]["XRequestId"];
@@ -1056,7 +1072,7 @@ export interface operations {
                 headers: {
                     ETag: components["headers"]["DocumentETag"];
                     "Cache-Control": components["headers"]["DocumentCacheControl"];
-                    "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                    "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                     Vary: components["headers"]["DocumentVary"];
                     "X-Request-Id": components["headers"]["XRequestId"];
                     [name: string]: unknown;
@@ -1090,7 +1106,7 @@ export interface operations {
                     Vary: components["headers"]["DocumentVary"];
                     "Content-Security-Policy": components["headers"]["ContentSecurityPolicy"];
                     "Referrer-Policy": components["headers"]["ReferrerPolicy"];
-                    "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                    "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                     "Content-Encoding": components["headers"]["ContentEncoding"];
                     "X-Request-Id": components["headers"]["XRequestId"];
                     [name: string]: unknown;
@@ -1108,7 +1124,7 @@ export interface operations {
                     Vary: components["headers"]["DocumentVary"];
                     "Content-Security-Policy": components["headers"]["ContentSecurityPolicy"];
                     "Referrer-Policy": components["headers"]["ReferrerPolicy"];
-                    "X-Content-Type-Options": components["headers"]["ContentTypeOptions"];
+                    "X-Content-Type-Options": components["headers"]["XContentTypeOptions"];
                     "X-Request-Id": components["headers"]["XRequestId"];
                     [name: string]: unknown;
                 };
