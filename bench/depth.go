@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"listedge/internal/lists"
 	"listedge/internal/page"
 	"listedge/origin"
 )
@@ -19,10 +18,12 @@ const nearby = 8
 func measureDepth(ctx context.Context, s *subject, r *report) error {
 	o, end := must2(s.openOrigin(ctx))
 	defer end()
-	for name, sort := range map[string]lists.Order{"createdAt": lists.ByCreatedAt, "name": lists.ByName} {
-		second, deep := must2(deepQuery(ctx, o, page.Query{Workspace: s.workspace, Collection: lists.Items, Sort: sort, Limit: pageSize}))
+	q := firstPage(s.workspace)
+	for i, order := range q.List.Orders {
+		q.Order = i
+		second, deep := must2(deepQuery(ctx, o, q))
 		spent := must1(alternate(fetches(ctx, o, second, deep)...))
-		r.ratio("page 2,000 by "+name+": time per query, µs, against page 2, of as many bytes", "%.1f", spent[1].wall, spent[0].wall, 1.1)
+		r.ratio("page 2,000 by "+order.Name+": time per query, µs, against page 2, of as many bytes", "%.1f", spent[1].wall, spent[0].wall, 1.1)
 	}
 	return nil
 }

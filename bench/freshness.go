@@ -117,7 +117,7 @@ func (s *server) awaitMode(ctx context.Context, mode string) error {
 
 // smallWorkspace is one with one item, and a key.
 func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key string, err error) {
-	w, err := s.admin.CreateWorkspace(ctx, "bench", nil, nil, nil)
+	w, err := s.admin.CreateWorkspace(ctx, "bench", nil, nil, nil, "")
 	if err != nil {
 		return workspace, "", err
 	}

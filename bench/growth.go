@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/internal/lists"
 	"listedge/internal/page"
 )
 
@@ -21,7 +20,9 @@ func measureGrowth(ctx context.Context, s *subject, r *report) error {
 		var queries []page.Query
 		for _, size := range s.sizes {
 			term := must1(s.term(ctx, size.workspace, c.few))
-			queries = append(queries, page.Query{Workspace: size.workspace, Collection: lists.Items, Limit: pageSize, Search: term})
+			q := firstPage(size.workspace)
+			q.Search = term
+			queries = append(queries, q)
 		}
 		spent := must1(alternate(fetches(ctx, o, queries...)...))
 		for i, size := range s.sizes {

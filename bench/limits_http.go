@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"listedge/internal/list"
 	"listedge/origin/admin"
 )
 
@@ -98,12 +99,12 @@ func measureLimitsOverHTTP(ctx context.Context, s *subject, r *report) error {
 		{what: "after a minute of flood: obeys Retry-After, then 95 % of the rate", limit: limit{1, 100}, run: (*judged).afterAFlood}}
 	var clients errgroup.Group
 	for _, j := range all {
-		w, err := s.admin.CreateWorkspace(ctx, "limits", nil, nil, nil)
+		w, err := s.admin.CreateWorkspace(ctx, "limits", nil, nil, nil, "")
 		if err != nil {
 			return err
 		}
 		burst := int32(j.limit.burst)
-		key, err := s.admin.CreateKey(ctx, admin.Key{WorkspaceID: w.ID, RatePerSecond: &j.limit.rate, Burst: &burst}, nil)
+		key, err := s.admin.CreateKey(ctx, admin.Key{WorkspaceID: w.ID, Scopes: list.BuiltIn().Scopes(), RatePerSecond: &j.limit.rate, Burst: &burst}, nil)
 		if err != nil {
 			return err
 		}

@@ -24,6 +24,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/list"
+	"listedge/internal/page"
 	"listedge/internal/sandbox"
 	"listedge/origin"
 	"listedge/origin/admin"
@@ -168,7 +170,7 @@ var measures = []measure{
 
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {
 	s := &subject{url: postgres.URL("postgres"), postgres: postgres, program: filepath.Join(dir, "listedge")}
-	if _, err := admin.MigrateUp(ctx, s.url); err != nil {
+	if _, err := admin.MigrateUp(ctx, s.url, list.BuiltIn()); err != nil {
 		return nil, err
 	}
 	var err error
@@ -198,14 +200,19 @@ func (s *subject) openOrigin(ctx context.Context) (o *origin.Origin, end func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	return origin.New(db, nil), func() { _ = db.Close(context.Background()) }, nil
+	return origin.New(db, list.BuiltIn(), nil), func() { _ = db.Close(context.Background()) }, nil
 }
 
 // newKey makes a key that no limit holds back.
 func (s *subject) newKey(ctx context.Context, workspace uuid.UUID) (string, error) {
 	rate, burst := 1e6, int32(1_000_000)
-	key, err := s.admin.CreateKey(ctx, admin.Key{WorkspaceID: workspace, RatePerSecond: &rate, Burst: &burst}, nil)
+	key, err := s.admin.CreateKey(ctx, admin.Key{WorkspaceID: workspace, Scopes: list.BuiltIn().Scopes(), RatePerSecond: &rate, Burst: &burst}, nil)
 	return key.Key, err
+}
+
+// firstPage is the first page of a workspace's items.
+func firstPage(workspace uuid.UUID) page.Query {
+	return page.Query{List: list.BuiltIn().ByName("items"), Tenant: workspace.String(), Limit: pageSize}
 }
 
 func micros(d time.Duration, n int) float64 {

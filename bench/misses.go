@@ -5,16 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"listedge/internal/lists"
-	"listedge/internal/page"
-	"listedge/origin/postgres"
 )
 
 // nodeGCPercent is what a node with the default budget and few pages gives its
@@ -57,17 +54,17 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 	config.ConnConfig.RuntimeParams["options"] = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_sort=off -c jit=off"
 	conn := must1(pgxpool.NewWithConfig(ctx, config))
 	defer conn.Close()
-	fetch := fetches(ctx, o, page.Query{Workspace: s.workspace, Collection: lists.Items, Limit: pageSize})[0]
+	q := firstPage(s.workspace)
+	fetch := fetches(ctx, o, q)[0]
 	must(fetch())
 	var statement string // as the server has heard it
 	if err := conn.QueryRow(ctx, "SELECT query FROM pg_stat_activity WHERE application_name = 'listedge' AND datname = current_database() AND query LIKE $1",
-		"%FROM "+postgres.Schema+".items%").Scan(&statement); err != nil {
+		"%FROM "+q.List.Table.SQL()+"%").Scan(&statement); err != nil {
 		return fmt.Errorf("the statement of a page: %w", err)
 	}
-	workspace := pgtype.UUID{Bytes: s.workspace, Valid: true} // a uuid.UUID would go by way of its text
 	query := func(read func(pgx.Rows) error) func() error {
 		return func() error {
-			rows, _ := conn.Query(ctx, statement, workspace, pageSize+1) // rows have the error
+			rows, _ := conn.Query(ctx, statement, s.workspace.String(), strconv.Itoa(pageSize+1)) // rows have the error
 			return read(rows)
 		}
 	}
