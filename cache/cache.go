@@ -52,9 +52,9 @@ type Reader interface {
 	// FetchFromStandby reads from a standby of the primary. After any error the page is read from
 	// the primary.
 	FetchFromStandby(ctx context.Context, q page.Query, primary changefeed.Proof) (page.Read, error)
-	// FetchRows reads the rows of keys (list.Row.Key) of the query's tenant from the primary, in the order of the
-	// keys: one that the tenant does not have, or that is not live, has none. Filters are not asked for. Without
-	// Read.End nothing is known of the keys behind that of the last row.
+	// FetchRows reads the rows of keys (list.Row.Key) that the query's list has from the primary, in the order of the
+	// keys: one that the list does not have has none. Without Read.End nothing is known of the keys behind that of the
+	// last row. page.ErrRow: the first row cannot be shown.
 	FetchRows(ctx context.Context, q page.Query, keys []string, run string) (page.Read, error)
 	HasStandbys() bool
 }

@@ -180,7 +180,8 @@ func (t *tracking) delta(c *replica.Changes) (Tracked, error) {
 }
 
 // complete reads the rows that have changed and that the replica does not have. Without room for all, the changes end
-// behind the last one that was read.
+// behind the last one that was read. They end before a row that cannot be shown, too, as far as that is known: the page
+// that begins with it fails.
 func (t *tracking) complete(c *replica.Changes) error {
 	var keys []string
 	for i := range c.Rows {
@@ -191,25 +192,39 @@ func (t *tracking) complete(c *replica.Changes) error {
 	if keys == nil {
 		return nil
 	}
-	read, err := t.read(&c.Start, func(ctx context.Context, run string) (page.Read, error) {
-		return t.options.Origin.FetchRows(ctx, *t.query, keys, run)
-	})
+	read, err := t.readRows(&c.Start, keys)
+	if errors.Is(err, page.ErrRow) && len(keys) > 1 { // those before it, which the list does not have, are not told apart from it
+		keys = keys[:1]
+		read, err = t.readRows(&c.Start, keys)
+	}
+	if errors.Is(err, page.ErrRow) && c.Rows[0].Key != keys[0] {
+		keys, err = nil, nil
+	}
 	if err != nil {
 		return err
 	}
-	rows := read.Rows
+	rows, asked := read.Rows, 0
 	for i := range c.Rows {
 		row := &c.Rows[i]
-		switch {
-		case row.Gone || row.Row != nil:
-		case len(rows) > 0 && rows[0].Key() == row.Key:
-			row.Row, rows = &rows[0], rows[1:]
-		case len(rows) == 0 && !read.End:
+		if row.Gone || row.Row != nil {
+			continue
+		}
+		if asked == len(keys) || len(rows) == 0 && !read.End {
 			c.Rows, c.More = c.Rows[:i], true
 			return nil
 		}
+		for asked++; len(rows) > 0 && rows[0].Key() == row.Key; rows = rows[1:] { // one, except where partitions have it twice
+			row.Row = &rows[0]
+		}
 	}
 	return nil
+}
+
+// readRows reads the rows of keys.
+func (t *tracking) readRows(start *replica.Start, keys []string) (page.Read, error) {
+	return t.read(start, func(ctx context.Context, run string) (page.Read, error) {
+		return t.options.Origin.FetchRows(ctx, *t.query, keys, run)
+	})
 }
 
 // room is what a page has, besides its limit: bytes of rows, keys of rows that are gone, and bytes of those in a header.

@@ -114,6 +114,73 @@ func TestTrackReadsByKey(t *testing.T) {
 	}
 }
 
+// A page ends before a row that cannot be shown, whatever is in front of it: a row that is gone, one that the list has not,
+// one that was read. The page that begins with it fails until the row changes.
+func TestTrackEndsBeforeARowThatCannotBeShown(t *testing.T) {
+	c := open(t, cache.Options{Bound: patient})
+	f := follow(c)
+	q := queryOf("1")
+	q.Limit = 100
+	at := page.Tracking{Kind: page.AtEnd, Epoch: page.EpochOf("epoch", q.List), Seen: f.at}
+	database := map[string]list.Row{}
+	for _, n := range []int{2, 3, 4} {
+		database[listtest.Key(listtest.ID(n))] = listtest.Item(n)
+	}
+	bad := listtest.Key(listtest.ID(3))
+	to := origin{Rows: func(_ context.Context, keys []string, run string) (page.Read, error) {
+		read := page.Read{End: true}
+		for _, key := range keys {
+			row, has := database[key]
+			switch {
+			case key == bad && read.Rows == nil:
+				return read, page.ErrRow
+			case key == bad:
+				read.End = false
+			case has && read.End:
+				read.Rows = append(read.Rows, row, row) // as of two partitions
+			}
+		}
+		return f.reads(read).Primary(t.Context(), run)
+	}}
+	gone := func(n int) list.Row { return list.GoneRow(listtest.Key(listtest.ID(n))) }
+	for _, step := range []struct {
+		rows []list.Row // that have changed
+		told string     // of the pages until one fails or the round ends
+		err  error
+	}{
+		{[]list.Row{gone(9), listtest.Item(1), listtest.Item(2), listtest.Item(3), listtest.Item(4)}, "-9 -1 +2", page.ErrRow},
+		{[]list.Row{gone(5), listtest.Item(1), listtest.Item(3)}, "-5 +4 -1", page.ErrRow},
+		{[]list.Row{listtest.Item(8), listtest.Item(1), listtest.Item(3)}, "-8 -1", page.ErrRow},
+		{[]list.Row{gone(7), listtest.Item(3)}, "-7", page.ErrRow},
+		{[]list.Row{listtest.Item(3)}, "+3", nil},
+	} {
+		f.change(q, step.rows...)
+		f.beat()
+		if step.err == nil {
+			bad, database[bad] = "", listtest.Item(3)
+		}
+		var told []string
+		var err error
+		for ended := false; !ended && err == nil; {
+			var p cache.Tracked
+			p, err = track(c, q, at, cache.Directives{}, to)
+			if err != nil {
+				break
+			}
+			for _, id := range p.Gone {
+				told = append(told, "-"+strings.TrimLeft(id, "0-"))
+			}
+			for _, row := range p.Rows {
+				told = append(told, "+"+strings.TrimLeft(q.List.KeyText(row.Key()), "0-"))
+			}
+			at, ended = p.Next, p.Ended
+		}
+		if got := strings.Join(told, " "); got != step.told || !errors.Is(err, step.err) {
+			t.Errorf("%q, %v; want %q, %v", got, err, step.told, step.err)
+		}
+	}
+}
+
 // Nothing is answered where nothing is proven.
 func TestTrackNeedsAProof(t *testing.T) {
 	c := open(t, cache.Options{Bound: patient})

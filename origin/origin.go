@@ -127,10 +127,10 @@ func (o *Origin) Fetch(ctx context.Context, q page.Query, run string) (rows page
 	return o.fetchFromPrimary(ctx, &q, run, o.page(&q))
 }
 
-// FetchRows reads the rows of keys (list.Row.Key) of the query's tenant from the primary, alone: they are in the order
-// of the keys, and a key without a live row has none. Filters are not asked for, but a row that cannot be shown is an
-// error only if they keep it. Without Read.End the keys behind that of the last row were not read: there was no more
-// room. run and errors are those of Fetch.
+// FetchRows reads the rows of keys (list.Row.Key) that the query's list has, wherever it has them, from the primary: they
+// are in the order of the keys, and a key without one has none (in a partitioned table one may have more). Without Read.End
+// the keys behind that of the last row were not read: there was no more room, or a row follows that cannot be shown. run
+// and errors are those of Fetch. ErrRow: the first row that the keys have cannot be shown.
 func (o *Origin) FetchRows(ctx context.Context, q page.Query, keys []string, run string) (rows page.Read, err error) {
 	rows, err = o.fetchFromPrimary(ctx, &q, run, rowsOfKeys(&q, keys))
 	next := 0
@@ -303,13 +303,24 @@ func (o *Origin) Probe(ctx context.Context) {
 type inquiry struct {
 	*postgres.Statement
 	arguments [][]byte
-	rows      int // at most; one that returns less has returned all
+	rows      int      // at most; one that returns less has returned all
+	whole     int      // rows, behind which one that cannot be shown is left to a later inquiry
+	keys      []string // that are asked for; nil = a page
+}
+
+// unread names the first row, which was not read.
+func (r *inquiry) unread(q *page.Query) string {
+	if r.keys != nil {
+		return "the first row of keys from " + q.List.KeyText(r.keys[0]) + " on"
+	}
+	_, key, _ := q.List.ParsePosition(q.Order, q.After)
+	return "the row after the key " + key
 }
 
 // page returns how the query's page is read.
 func (o *Origin) page(q *page.Query) inquiry {
 	s, arguments := shapeOf(q)
-	return inquiry{o.statement(s), arguments, s.rows(q.Limit)}
+	return inquiry{Statement: o.statement(s), arguments: arguments, rows: s.rows(q.Limit), whole: q.Limit}
 }
 
 // read runs the statement and renders its rows.
@@ -335,10 +346,7 @@ func (r inquiry) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 			return nil
 		}
 		row, err := q.List.Row(values[1:], nil)
-		if errors.Is(err, list.ErrBounds) && row.Key() != "" && row.Match&q.Match != q.Match { // the list of the query has it not
-			return nil
-		}
-		if err != nil && len(rows.Rows) >= q.Limit { // it is on a later page, which fails
+		if err != nil && len(rows.Rows) >= r.whole { // it is on a later page, which fails
 			size, rows.End = page.MaxBytes+1, false
 			return nil
 		}
@@ -354,9 +362,8 @@ func (r inquiry) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 	switch {
 	case isLong && len(rows.Rows) > 0: // the page ends before the long row, and the next page fails
 		rows.End, err = false, nil
-	case isLong: // it has not been read: only the key before it is known
-		_, key, _ := q.List.ParsePosition(q.Order, q.After)
-		err = fmt.Errorf("%s, the row after the key %s: %w: it has %d bytes", rowsOf(q), key, postgres.ErrRow, long.ActualBodyLen)
+	case isLong:
+		err = fmt.Errorf("%s, %s: %w: it has %d bytes", rowsOf(q), r.unread(q), postgres.ErrRow, long.ActualBodyLen)
 	case err == nil && by.StartedAt == "":
 		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
 	}

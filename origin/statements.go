@@ -33,7 +33,7 @@ func statementOf(l *list.List, name, sql string) *postgres.Statement {
 	return q
 }
 
-// rowsOfKeys returns how rows of keys are read (list.RowsSQL). In a partitioned table, a key may have more than one.
+// rowsOfKeys returns how rows of keys are read (list.RowsSQL).
 func rowsOfKeys(q *page.Query, keys []string) inquiry {
 	var arguments [][]byte
 	array := []byte{'{'}
@@ -53,8 +53,8 @@ func rowsOfKeys(q *page.Query, keys []string) inquiry {
 	if q.List.Tenant >= 0 {
 		arguments = append(arguments, tenantOf(q))
 	}
-	statement := statementOf(q.List, fmt.Sprintf("rows_%d", q.List.Number), q.List.RowsSQL(readPointSQL))
-	return inquiry{statement, append(arguments, append(array, '}')), 2*len(keys) + 1}
+	statement := statementOf(q.List, fmt.Sprintf("rows_%d_%x", q.List.Number, q.Match), q.List.RowsSQL(q.Match, readPointSQL))
+	return inquiry{Statement: statement, arguments: append(arguments, append(array, '}')), rows: 2*len(keys) + 1, whole: 1, keys: keys}
 }
 
 // tenantOf returns the argument of the query's tenant; nil = no row has such a one.

@@ -84,15 +84,16 @@ func (l *List) PageSQL(s Shape, readPoint string, maxRows int) string {
 }
 
 // RowsSQL returns the statement of the rows of some keys. Its parameters are texts: the tenant, if the list has one, and
-// an array of keys. Its columns are those of PageSQL. The rows have the order of the keys. A row that is not live is
-// left out; filters are not asked for.
+// an array of keys. Its columns are those of PageSQL. The rows have the order of the keys. A row that is not live, or that
+// a filter does not keep, is not read.
 //
 // Each key is one probe of the unique index that the list needs, whatever the planner knows: ordering by a key between
-// two bounds leaves it no other index, as it would not between equals, and OFFSET 0 keeps Live away, for which there are
-// others. The index has the collation of its columns, and may find another text, which is left out.
-func (l *List) RowsSQL(readPoint string) string {
+// two bounds leaves it no other index, as it would not between equals, and OFFSET 0 keeps other conditions away, for which
+// there are others. The index has the collation of its columns, and may find another text, which is left out.
+func (l *List) RowsSQL(match uint64, readPoint string) string {
 	key, asked, array := &l.Columns[l.Key], "listedge_keys.listedge_key", "$1"
-	name, bound, rest := Quote(key.Name), key.cast(asked), l.Live.String()
+	kept, _ := l.keeps(match)
+	name, bound, rest := Quote(key.Name), key.cast(asked), join(l.Live.String(), kept)
 	probe := fmt.Sprintf("%[1]s >= %[2]s AND %[1]s <= %[2]s", name, bound)
 	if key.isText() {
 		rest = join(key.sql()+" = "+asked, rest)

@@ -180,6 +180,9 @@ const (
 	ErrNotAllowed = Kind("the database does not let this node read")
 	// ErrSchema: a table is missing, or has other columns than the list.
 	ErrSchema = Kind("the tables are not those of the lists")
+	// ErrRow: the API cannot show a row: its value is out of bounds, or it is too long to be
+	// read. The schema's constraints refuse such rows.
+	ErrRow = Kind("a row cannot be shown")
 )
 
 // ErrWrongServer: a server answered that is not the followed primary. What that one would have

@@ -21,9 +21,7 @@ const (
 	ErrTimeout     = page.ErrTimeout
 	ErrNotAllowed  = page.ErrNotAllowed
 	ErrSchema      = page.ErrSchema
-	// ErrRow: the API cannot show a row: its value is out of bounds, or it is too long to be
-	// read. The schema's constraints refuse such rows.
-	ErrRow = kind("a row cannot be shown")
+	ErrRow         = page.ErrRow
 	// ErrLagging and ErrOtherPrimary say why a standby cannot serve a page.
 	ErrLagging      = kind("the standby has not replayed far enough, or was not compared with the primary yet")
 	ErrOtherPrimary = kind("not a standby of this primary")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -394,5 +395,61 @@ func TestTrackingOfLargeRows(t *testing.T) {
 	}
 	if pages := c.mustBe(t, url, "workspace_id = $1", workspace); pages != 2 || c.first || c.touched != 40 {
 		t.Errorf("%d pages of %d changed rows, whole list %t", pages, c.touched, c.first)
+	}
+}
+
+// Scenario 12: a changed row that cannot be shown, or is too long to be read, fails no round whose filter hides it. Other
+// rounds bring what changed before it, and what is left when it is mended.
+func TestTrackingOfARowThatCannotBeShown(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	execute(t, url, "ALTER TABLE items DROP CONSTRAINT items_usage_30_check, DROP CONSTRAINT items_usage_30_bound, DROP CONSTRAINT items_image_path_size")
+	execute(t, url, `INSERT INTO items (workspace_id, name, type) SELECT $1, 'Item ' || g, CASE WHEN g % 2 = 0 THEN 'GOODS' ELSE 'SERVICE' END
+		FROM generate_series(1, 20) g`, workspace)
+	execute(t, url, "INSERT INTO items (workspace_id, name, image_path, created_at) VALUES ($1, 'Long', repeat('x', 6000000), '2000-01-01Z')", workspace)
+	n := startFollowed(t, url, lateProofs...)
+	services, all := newCopy(key, "/v1/items?limit=5&type=services", n), newCopy(key, "/v1/items?limit=5", n)
+	services.mustBe(t, url, "type = 'SERVICE' AND workspace_id = $1", workspace)
+	fails := func(c *listCopy, why string) {
+		t.Helper()
+		within(t, patience, why, func() bool {
+			p, err := c.ask(noCache)
+			if p != nil {
+				c.apply(p)
+			}
+			return err != nil && strings.HasPrefix(err.Error(), "500")
+		})
+	}
+	fails(all, "the whole list ends before the long row")
+	if len(all.rows) != 20 {
+		t.Errorf("%d rows before the long one", len(all.rows))
+	}
+	execute(t, url, "UPDATE items SET image_path = NULL WHERE workspace_id = $1 AND name = 'Long'", workspace)
+	all.mustBe(t, url, "workspace_id = $1", workspace)
+	for i, change := range []struct {
+		breaks []string
+		mends  string
+	}{
+		{[]string{"UPDATE items SET usage_30 = 'NaN' WHERE workspace_id = $1 AND name = 'Item 4'"},
+			"UPDATE items SET usage_30 = 1 WHERE workspace_id = $1 AND name = 'Item 4'"},
+		{[]string{"UPDATE items SET image_path = repeat('x', 6000000) WHERE workspace_id = $1 AND name = 'Long'", // which names no row
+			"UPDATE items SET sku = 'a' WHERE workspace_id = $1 AND name = 'Long'"},
+			"UPDATE items SET image_path = NULL WHERE workspace_id = $1 AND name = 'Long'"},
+	} {
+		execute(t, url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND name ~ '^Item 6'", workspace)
+		for _, sql := range change.breaks {
+			execute(t, url, sql, workspace)
+			services.mustBe(t, url, "type = 'SERVICE' AND workspace_id = $1", workspace)
+		}
+		if services.first {
+			t.Errorf("%s: a whole list", change.breaks)
+		}
+		fails(all, change.breaks[0])
+		if !slices.ContainsFunc(slices.Collect(maps.Values(all.rows)), func(r copied) bool { return r.name == "Item 6"+strings.Repeat("+", i+1) }) {
+			t.Errorf("%s: what changed before it has not come", change.breaks)
+		}
+		execute(t, url, change.mends, workspace)
+		all.mustBe(t, url, "workspace_id = $1", workspace)
 	}
 }
