@@ -18,7 +18,7 @@ var ErrUnproven = errors.New("the changes are not proven")
 // Directives are what a request's Cache-Control asks for.
 type Directives struct {
 	NoCache      bool // a proof that is younger than the request
-	OnlyIfCached bool // nothing is read; ErrNotStored if it must be
+	OnlyIfCached bool // nothing is read or waited for; ErrNotStored if it must be
 }
 
 // TrackedKind is what a page for a client that tracks a list has.
@@ -91,6 +91,9 @@ func (c *Cache) Track(q *page.Query, from page.Tracking, d Directives, queried f
 				return p, err
 			}
 			continue
+		}
+		if d.OnlyIfCached {
+			return Tracked{}, ErrNotStored
 		}
 		select {
 		case <-beat:

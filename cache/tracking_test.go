@@ -221,5 +221,9 @@ func TestTrackNeedsAYoungProof(t *testing.T) {
 		if !errors.Is(err, cache.ErrUnproven) {
 			t.Errorf("%s: %+v, %v", why, p, err)
 		}
+		p, err = track(c, q, from, cache.Directives{NoCache: from.Kind == page.Untracked, OnlyIfCached: true}, brings("a"))
+		if !errors.Is(err, cache.ErrNotStored) {
+			t.Errorf("%s, and nothing is waited for: %+v, %v", why, p, err)
+		}
 	}
 }

@@ -185,6 +185,9 @@ func TestWhatCostsAToken(t *testing.T) {
 		"not stored":                 {"Cache-Control", "only-if-cached", "/v1/items", 504, true},
 		"not stored and not to be":   {"Cache-Control", "no-cache, only-if-cached", second, 504, true},
 		"stored":                     {"Cache-Control", "only-if-cached", theTarget, 200, false},
+		"changes, not known":         {"Cache-Control", "only-if-cached", "/v1/items?cursor=changes", 504, true},
+		"changes, not proven":        {"Accept", "*/*", "/v1/items?cursor=changes", 503, false},
+		"changes, mismatch":          {"If-Match", `"other"`, "/v1/items?cursor=changes", 412, true},
 		"wrong parameter":            {"If-None-Match", "*", "/v1/items?limit=0", 400, false},
 		"mismatch, wrong parameter":  {"If-Match", `"other"`, "/v1/items?limit=0", 400, false},
 	} {

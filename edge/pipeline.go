@@ -108,7 +108,7 @@ func (x *exchange) list(e *endpoint) (f *failure) {
 	}
 	x.grant, f = x.limit(cost)
 	if f != nil {
-		x.result = cache.Result{} // a page in memory is not served
+		x.result, x.tracked = cache.Result{}, nil // a page in memory is not served
 		return f
 	}
 	switch {
@@ -214,6 +214,9 @@ func (x *exchange) lookInMemory(asked *request) (found cache.Result, c cost, ear
 	switch {
 	case asked.tracks: // such a page is not kept
 		early = checkMatch(x)
+		if early == nil && asked.control.onlyIfCached {
+			early = x.findTracked(asked)
+		}
 	case asked.control.noCache && asked.control.onlyIfCached: // no stored page may be returned, and the origin may not be read
 		err = cache.ErrNotStored
 	case asked.control.noCache:

@@ -40,17 +40,29 @@ func (r *request) parseTracking(text []byte, scoped bool) (why string) {
 	return "is malformed; use it unchanged, or begin again with changes"
 }
 
-// track answers a client that tracks the list.
-func (x *exchange) track(asked *request) *failure {
+// findTracked makes x.tracked for a client that tracks the list. It reads nothing and waits for nothing where Cache-Control
+// asks for that; it is then called before the limit, since a 504 costs nothing.
+func (x *exchange) findTracked(asked *request) *failure {
 	directives := cache.Directives{NoCache: asked.control.noCache, OnlyIfCached: asked.control.onlyIfCached}
 	found, err := x.server.Cache.Track(&asked.Query, asked.from, directives, x.caller.client.usage.Queried)
-	x.endPhase(phaseForward)
 	x.tracked = &found
 	if err != nil {
 		return lookUpFailed(&asked.Query, err)
 	}
-	x.server.Metrics.LookedUp(tierOfTracked(&found), false)
-	x.server.Metrics.Tracked(&found)
+	return nil
+}
+
+// track answers a client that tracks the list. What was found before the request waited for its limit may be old now.
+func (x *exchange) track(asked *request) *failure {
+	if x.tracked == nil || x.grant.waited() {
+		f := x.findTracked(asked)
+		x.endPhase(phaseForward)
+		if f != nil {
+			return f
+		}
+	}
+	x.server.Metrics.LookedUp(tierOfTracked(x.tracked), false)
+	x.server.Metrics.Tracked(x.tracked)
 	x.conn.response.writeTracked(x, &asked.Query)
 	return nil
 }
