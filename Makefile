@@ -60,11 +60,12 @@ deploy-tests: # of `make test`; a module of its own: see its go.mod
 
 # Tags by which nothing else is compiled. All modules have the same ones, so that what they share is vetted once.
 TAGS = soak,mutations,release
-check: ## formatting, vet, staticcheck
+check: ## formatting, vet, staticcheck, and whether all mutations still apply
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
 	go vet -tags $(TAGS) ./...
 	go -C bench vet -tags $(TAGS) .
 	go -C deploy vet -tags $(TAGS) .
+	go -C cmd/listedge/mutations test -vet=off -tags mutations -run Mutations . -args -dry
 	staticcheck=$$(go tool -n staticcheck) && $$staticcheck ./... && (cd bench && $$staticcheck .) && (cd deploy && $$staticcheck .)
 
 # The flags of buildCounted in cmd/listedge/e2e/ways_test.go.
