@@ -103,7 +103,8 @@ func (m *model) followOn(f *modelFollower) {
 		f.beatAt = m.now.Add(10 * time.Millisecond)
 	case f.noted:
 		f.noted = false
-		f.pending = &changefeed.Heartbeat{LSN: uint64(len(m.wal)), Snapshot: m.snapshot().String(), Timeline: "the primary", StartedAt: "run", Followed: []*list.List{listtest.Items}, After: f.after}
+		f.pending = &changefeed.Heartbeat{LSN: uint64(len(m.wal)), Snapshot: m.snapshot().String(), Timeline: "the primary", StartedAt: "run",
+			Followed: []*list.List{listtest.Items}, After: f.after}
 	case f.pending != nil && f.decoded >= f.pending.LSN:
 		m.beat(f)
 	}

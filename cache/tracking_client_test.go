@@ -301,7 +301,8 @@ func (w *world) checkPage(c *trackClient, r *trackRequest) {
 	}
 	for _, row := range p.Rows {
 		id := idOf(row.Key())
-		if id < 0 || !c.list.has(&version{row: *row}) || !slices.ContainsFunc(db.versions(worldKey{c.list.workspace, id}, 0), func(v *version) bool { return v != nil && v.row == *row }) {
+		if id < 0 || !c.list.has(&version{row: *row}) || !slices.ContainsFunc(db.versions(worldKey{c.list.workspace, id}, 0),
+			func(v *version) bool { return v != nil && v.row == *row }) {
 			w.fail("P: row %q is not of the list", row.Text())
 		}
 	}

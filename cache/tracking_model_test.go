@@ -52,7 +52,8 @@ func (w *world) chance(percent int) bool { return w.r.IntN(100) < percent }
 func pick[T any](w *world, of ...T) T { return of[w.r.IntN(len(of))] }
 
 func newWorld(seed uint64) *world {
-	w := &world{r: rand.New(rand.NewPCG(seed, 48)), clock: boottime.New(), ctx: context.Background(), nextXID: 700, room: room{bytes: math.MaxInt, gone: 2, goneBytes: math.MaxInt},
+	w := &world{r: rand.New(rand.NewPCG(seed, 48)), clock: boottime.New(), ctx: context.Background(), nextXID: 700, room: room{bytes: math.MaxInt, gone: 2,
+		goneBytes: math.MaxInt},
 		count: map[string]int{}}
 	w.narrow = seed%4 == 3
 	if w.narrow {

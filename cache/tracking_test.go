@@ -29,7 +29,8 @@ func TestTrackBounds(t *testing.T) {
 	if err != nil || !first.Ended || first.Kind != cache.Full || first.Cause != cache.FullFirst || first.Source != cache.Origin {
 		t.Fatalf("%+v, %v", first, err)
 	}
-	if again, err := track(c, q, first.Next, cache.Directives{OnlyIfCached: true}, fails(errors.New("asked"))); err != nil || again.Kind != cache.NoChange || !again.Ended {
+	if again, err := track(c, q, first.Next, cache.Directives{OnlyIfCached: true}, fails(errors.New("asked"))); err != nil || again.Kind != cache.NoChange ||
+		!again.Ended {
 		t.Fatalf("%+v, %v", again, err)
 	}
 	var rows []list.Row

@@ -134,7 +134,8 @@ func TestOneNotificationForEachOutage(t *testing.T) {
 			all = append(all, alert{its})
 		}
 	}
-	if said := must1(client.Post("http://"+a.url+"/api/v2/alerts", "application/json", bytes.NewReader(must1(json.Marshal(all))))); said.StatusCode != http.StatusOK {
+	if said := must1(client.Post("http://"+a.url+"/api/v2/alerts", "application/json",
+		bytes.NewReader(must1(json.Marshal(all))))); said.StatusCode != http.StatusOK {
 		t.Fatal(said.Status)
 	}
 	for i, outage := range outages {

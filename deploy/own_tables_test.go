@@ -216,8 +216,9 @@ func testChangedTables(t *testing.T, url, node, key string, run func(string) str
 		return fmt.Sprint(answer.StatusCode, " ", answer.Header.Get("Cache-Status"))
 	}
 	for what, c := range map[string]struct{ change, back, starts, unknown string }{
-		"another type": {"ALTER TABLE shop.products ALTER price_cents TYPE bigint", "ALTER TABLE shop.products ALTER price_cents TYPE int", "it fits\n", "products?limit=4"},
-		"renamed":      {"ALTER TABLE shop.products RENAME price_cents TO cents", "ALTER TABLE shop.products RENAME cents TO price_cents", "2\n", "products?limit=5"},
+		"another type": {"ALTER TABLE shop.products ALTER price_cents TYPE bigint", "ALTER TABLE shop.products ALTER price_cents TYPE int", "it fits\n",
+			"products?limit=4"},
+		"renamed": {"ALTER TABLE shop.products RENAME price_cents TO cents", "ALTER TABLE shop.products RENAME cents TO price_cents", "2\n", "products?limit=5"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			within(t, patience, "a page is known", func() bool { return strings.HasPrefix(answers("products?limit=3"), "200 ") })

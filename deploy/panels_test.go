@@ -202,7 +202,8 @@ var dashboard = []row{
 			[]query{{`sum by (cause) (rate(listedge_replica_dropped_ranges_total{~}[~]))`, "{{cause}}"}}},
 		{"Memory of remembered changes", "By node, beside the memory that rows occupy.", "timeseries", "bytes", nil, 0,
 			[]query{{`listedge_replica_remembered_bytes{~}`, "{{instance}}"}, {`listedge_replica_bytes{~}`, "rows of {{instance}}"}}},
-		{"What do clients that track a list get?", "none: nothing had changed. delta: the rows that had. full: a part of the whole list.", "timeseries", "ops", nil, 0,
+		{"What do clients that track a list get?", "none: nothing had changed. delta: the rows that had. full: a part of the whole list.", "timeseries", "ops",
+			nil, 0,
 			[]query{{`sum by (kind) (rate(listedge_tracking_pages_total{~}[~]))`, "{{kind}}"}}},
 		{"Why do they get the whole list?", "first: they have nothing. epoch: another log of changes, or another description. joined: they were here before the " +
 			"node's log begins. dropped: too many rows have changed since. unnamed: a change did not name its rows.", "timeseries", "ops", nil, 0,

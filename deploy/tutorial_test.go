@@ -250,7 +250,8 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "/bin/bash", "-c", "set -euo pipefail\nNODE=; trap 'kill $NODE; wait' EXIT\n"+script)
 	cmd.Dir = here
-	cmd.Env = append(os.Environ(), "PATH="+here+":"+postgres.Bin+":"+os.Getenv("PATH"), "LISTEDGE_LISTEN="+public, "LISTEDGE_ADMIN_LISTEN="+admin, "LISTEDGE_DRAIN=0s")
+	cmd.Env = append(os.Environ(), "PATH="+here+":"+postgres.Bin+":"+os.Getenv("PATH"), "LISTEDGE_LISTEN="+public, "LISTEDGE_ADMIN_LISTEN="+admin,
+		"LISTEDGE_DRAIN=0s")
 	said, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, script, said)

@@ -92,7 +92,8 @@ func (anOrigin) FetchRows(context.Context, page.Query, []string, string) (page.R
 
 // newPages makes a cache that has no page yet.
 func newPages() *cache.Cache {
-	return must(cache.New(cache.Options{Origin: anOrigin{}, Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Clock: boottime.New()}))
+	return must(cache.New(cache.Options{Origin: anOrigin{}, Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second,
+		Clock: boottime.New()}))
 }
 
 // fillWith stores a page that has one row for the query.

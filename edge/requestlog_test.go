@@ -30,7 +30,8 @@ func TestTheRequestLogHasASampleOfHits(t *testing.T) {
 	got := s.Records("hit-0")[0]
 	if got.Status != 200 || got.Outcome != "memory" || got.CacheStatus != "listedge; hit; detail=ttl" || got.ProofAge <= 0 || got.Took <= 0 ||
 		got.KeyID == uuid.Nil || got.WorkspaceID == uuid.Nil || got.RefusedBy != "" || got.Limit != "memory" ||
-		got.RateLimitPolicy != `"key";q=1000000;w=1;rate=1000000, "workspace";q=1000000;w=1;rate=1000000` || !strings.HasPrefix(string(got.RateLimit), `"key";r=999`) {
+		got.RateLimitPolicy != `"key";q=1000000;w=1;rate=1000000, "workspace";q=1000000;w=1;rate=1000000` || !strings.HasPrefix(string(got.RateLimit),
+		`"key";r=999`) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -492,11 +492,12 @@ var (
 	originBusy      = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", onceASecond()}
 	originSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The database took too long to answer.", onceASecond()}
 	searchSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The search took too long, and may do so again; search for a longer text.", onceASecond()}
-	unproven        = &problem{"SERVICE_UNAVAILABLE", 503, "It is not proven now that all changes are known; repeat the request with the same cursor.", onceASecond()}
-	tooManyConns    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", onceASecond()}
-	notStored       = &problem{"REQUEST_FAILED", 504, "No usable page is stored, and only-if-cached forbids reading the database.", nil}
-	wrongVersion    = &problem{"REQUEST_FAILED", 505, "This version of HTTP is not supported; use HTTP/1.1.", nil}
-	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &rate.Sometimes{Every: 1}}
+	unproven        = &problem{"SERVICE_UNAVAILABLE", 503, "It is not proven now that all changes are known; repeat the request with the same cursor.",
+		onceASecond()}
+	tooManyConns  = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", onceASecond()}
+	notStored     = &problem{"REQUEST_FAILED", 504, "No usable page is stored, and only-if-cached forbids reading the database.", nil}
+	wrongVersion  = &problem{"REQUEST_FAILED", 505, "This version of HTTP is not supported; use HTTP/1.1.", nil}
+	internalError = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &rate.Sometimes{Every: 1}}
 )
 
 // lookUpFailed returns the failure for a page of the query that could not be looked up.

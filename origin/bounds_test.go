@@ -28,7 +28,8 @@ func TestTheSchemaBoundsARow(t *testing.T) {
 	conn := connect(t, newDatabase(t))
 	put := func(c *list.List, column, value string) error {
 		record := fmt.Sprintf(`{"workspace_id": %q, "name": "x", "active": true, "taxable": true, "track_stock": false, "type": "GOODS", "cost_price": 0, "avg_cost": 0,
-			"selling_price": 0, "stock_on_hand": 0, "usage_30": 0, "is_customer": false, "is_supplier": false, "created_at": "2026-01-01Z", "id": %q}`, ourWorkspace, uuid.New())
+			"selling_price": 0, "stock_on_hand": 0, "usage_30": 0, "is_customer": false, "is_supplier": false, "created_at": "2026-01-01Z", "id": %q}`,
+			ourWorkspace, uuid.New())
 		_, err := conn.Exec(t.Context(), fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM json_populate_record(NULL::%[1]s, ($1::jsonb || jsonb_build_object($2::text, $3::text))::json)", c.Table.SQL()),
 			record, column, value)
 		return err

@@ -162,7 +162,8 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	for _, change := range []string{
 		"ALTER TABLE items ADD COLUMN colour text", "ALTER TABLE items DROP COLUMN colour", "ALTER TABLE items ALTER COLUMN name TYPE varchar",
 		"ALTER TABLE items ALTER COLUMN name TYPE text", "ALTER TABLE items ALTER COLUMN created_at SET DEFAULT '2026-01-01Z'",
-		"ALTER TABLE items ALTER COLUMN description TYPE varchar(4000)", "DROP INDEX " + indexName(listtest.Items, "items_by_grams"), "VACUUM FULL items", "ANALYZE items",
+		"ALTER TABLE items ALTER COLUMN description TYPE varchar(4000)", "DROP INDEX " + indexName(listtest.Items, "items_by_grams"), "VACUUM FULL items",
+		"ANALYZE items",
 	} {
 		exec(t, conn, change)
 		for range 2 * connections {
@@ -209,7 +210,8 @@ func TestErrorsOfTheServerGetAKind(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	for code, want := range map[string]error{
-		"57014": page.ErrTimeout, "55P03": page.ErrTimeout, "57P01": page.ErrUnavailable, "57P03": page.ErrUnavailable, "53300": page.ErrUnavailable, "53200": page.ErrUnavailable,
+		"57014": page.ErrTimeout, "55P03": page.ErrTimeout, "57P01": page.ErrUnavailable, "57P03": page.ErrUnavailable, "53300": page.ErrUnavailable,
+		"53200": page.ErrUnavailable,
 		"08006": page.ErrUnavailable, "58030": page.ErrUnavailable, "40001": page.ErrUnavailable, "40P01": page.ErrUnavailable,
 		"42703": page.ErrSchema, "42P01": page.ErrSchema, "0A000": page.ErrSchema, "22012": nil, "XX000": nil,
 	} {
@@ -319,7 +321,8 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		}
 		eventually(t, "the server's return after a "+event.name, works)
 		eventually(t, "ready, and both breakers closed", func() bool {
-			return !o.Stats().BreakerOpen && !keys.BreakerOpen() && admin.NewReadiness(db, list.BuiltIn(), New(db, list.BuiltIn(), nil)).Ready(within(t, patience)) == nil
+			return !o.Stats().BreakerOpen && !keys.BreakerOpen() && admin.NewReadiness(db, list.BuiltIn(), New(db, list.BuiltIn(), nil)).Ready(within(t,
+				patience)) == nil
 		})
 	}
 }

@@ -23,7 +23,8 @@ import (
 // limitedRole makes a role that reads everything, and returns the URL with which it connects.
 func limitedRole(t *testing.T, conn *pgx.Conn, address, name string, connections int) string {
 	t.Helper()
-	exec(t, conn, fmt.Sprintf("CREATE ROLE %s LOGIN BYPASSRLS PASSWORD 'secret' CONNECTION LIMIT %d; GRANT pg_read_all_data, pg_monitor TO %[1]s", name, connections))
+	exec(t, conn, fmt.Sprintf("CREATE ROLE %s LOGIN BYPASSRLS PASSWORD 'secret' CONNECTION LIMIT %d; GRANT pg_read_all_data, pg_monitor TO %[1]s", name,
+		connections))
 	t.Cleanup(func() { exec(t, conn, "DROP ROLE "+name) })
 	u := must1(url.Parse(address))
 	u.User = url.UserPassword(name, "secret")

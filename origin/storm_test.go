@@ -78,7 +78,8 @@ func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 				switch {
 				case err == nil && string(bodyOf(&q, rows)) != want[q]:
 					t.Errorf("%s: %d rows, %.100s", describe(q), len(rows.Rows), bodyOf(&q, rows))
-				case err != nil && !errors.Is(err, page.ErrTimeout) && !errors.Is(err, page.ErrUnavailable) && !errors.Is(err, page.ErrOverloaded) && postgres.Code(err) != "0A000":
+				case err != nil && !errors.Is(err, page.ErrTimeout) && !errors.Is(err, page.ErrUnavailable) && !errors.Is(err, page.ErrOverloaded) &&
+					postgres.Code(err) != "0A000":
 					t.Errorf("%s: %v", describe(q), err)
 				case err != nil && strings.Contains(err.Error(), postgres.ErrProtocol.Error()):
 					t.Errorf("%s: %v", describe(q), err)

@@ -260,7 +260,8 @@ func (ref *reference) checkRead(t testing.TB, q page.Query, read page.Read, want
 		name, key, _ := q.List.ParsePosition(listtest.ByName, q.List.Position(&r, listtest.ByName))
 		at, _, _ := q.List.ParsePosition(listtest.ByCreatedAt, q.List.Position(&r, listtest.ByCreatedAt))
 		moment := must1(time.Parse("2006-01-02 15:04:05Z07", at)).Format("2006-01-02T15:04:05.000Z")
-		if q.List.KeyText(r.Key()) != want[i].id() || key != want[i].id() || name != want[i].nameKey() || moment != want[i].text("createdAt") || r.Match&q.Match != q.Match {
+		if q.List.KeyText(r.Key()) != want[i].id() || key != want[i].id() || name != want[i].nameKey() || moment != want[i].text("createdAt") ||
+			r.Match&q.Match != q.Match {
 			t.Fatalf("%s: row %d has %s, %q, %s and %b; the reference %v", describe(q), i, key, name, at, r.Match, want[i])
 		}
 	}

@@ -99,7 +99,8 @@ func TestChangesAreThoseBehindAPoint(t *testing.T) {
 					continue
 				}
 				of := tableOfTenant(random.IntN(c.tables))
-				behind := changefeed.Point{At: changefeed.Position{Term: 1, N: 1 + random.Uint64N(n)}, Ordinal: pick(random, []uint32{0, 2, 9, math.MaxUint32, math.MaxUint32})}
+				behind := changefeed.Point{At: changefeed.Position{Term: 1, N: 1 + random.Uint64N(n)}, Ordinal: pick(random, []uint32{0, 2, 9, math.MaxUint32,
+					math.MaxUint32})}
 				most := pick(random, []int{1, 20, math.MaxInt})
 				got := r.Changes(of, behind, most)
 				asked++

@@ -161,7 +161,8 @@ func (m *model) reset(n *modelNode) {
 // begin begins a fill of a list.
 func (m *model) begin(n *modelNode, k replica.Key, after list.Position, from source) *flight {
 	start := n.Begin()
-	f := &flight{Fill: &replica.Fill{Key: k, After: after, Start: start, Read: page.Read{At: changefeed.ReadPoint{Began: start.At.Began, LSN: m.replayed}}}, source: from, node: n}
+	f := &flight{Fill: &replica.Fill{Key: k, After: after, Start: start, Read: page.Read{At: changefeed.ReadPoint{Began: start.At.Began, LSN: m.replayed}}},
+		source: from, node: n}
 	m.flights = append(m.flights, f)
 	return f
 }

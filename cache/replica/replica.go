@@ -590,7 +590,8 @@ func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: len(r.clock.ranges), Bytes: r.clock.bytes,
-		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.bytes, Horizon: r.changes.knownSince()}
+		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.bytes,
+		Horizon: r.changes.knownSince()}
 	for _, t := range r.tables {
 		s.Lists += len(t.lists)
 		s.Rows += len(t.rows)

@@ -58,7 +58,8 @@ func TestConfigFile(t *testing.T) {
 			t.Errorf("%s: exit %d: %s%s", written, p.code, p.out.String(), p.err.String())
 		}
 	}
-	has(printed("--config", file("trusted-proxies: [10.0.0.0/8]\nnode-id: &n 010\nregion: *n\nno-docs: yes\nmax-connections: 64")), "- 10.0.0.0/8", `region: "010"`,
+	has(printed("--config", file("trusted-proxies: [10.0.0.0/8]\nnode-id: &n 010\nregion: *n\nno-docs: yes\nmax-connections: 64")), "- 10.0.0.0/8",
+		`region: "010"`,
 		"no-docs: true", "max-connections: 64")
 
 	// The environment may name the file, too. The flag overrides it.
@@ -75,7 +76,8 @@ func TestConfigFile(t *testing.T) {
 	t.Setenv("LISTEDGE_CONFIG", "")
 	has(printed(), "drain: 3s")
 
-	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}", "a map in a list": "replica-url: [{a: 1}]", "nothing": "region:", "null": "region: ~",
+	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}",
+		"a map in a list": "replica-url: [{a: 1}]", "nothing": "region:", "null": "region: ~",
 		"a value that cannot work": "cache-memory: 1B", "an octal number": "database-connections: 010"} {
 		p := start(t, "serve", "--print-config", "--database-url", "postgres://h/d", "--config", file(text))
 		if p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 {

@@ -206,7 +206,8 @@ func TestBlanksAtTheEndOfAChar(t *testing.T) {
 	run("INSERT INTO things VALUES (1, 'ab'), (2, 'a'), (3, ' b')")
 	for _, value := range []string{"ab", "ab  ", "ab      ", "a", " b", "b"} {
 		for _, operator := range []string{"=", "<>", "<"} {
-			l := described(t, fmt.Sprintf("key: id\nlive: code %s '%s'\nfields: {id: , code: }\norders: {id: {by: id}}\nsearch: [code]", operator, value), "id int4", "code bpchar")
+			l := described(t, fmt.Sprintf("key: id\nlive: code %s '%s'\nfields: {id: , code: }\norders: {id: {by: id}}\nsearch: [code]", operator, value),
+				"id int4", "code bpchar")
 			for _, row := range run(fmt.Sprintf(`SELECT id, code, code %s '%s' COLLATE "C", %s IS TRUE FROM things`, operator, value, l.Live)) {
 				live, _ := l.Lives([][]byte{row[0], row[1]}, nil)
 				if want := string(row[2]) == "t"; live != want || string(row[3]) != string(row[2]) {

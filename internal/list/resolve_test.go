@@ -197,28 +197,33 @@ func TestTheDigestIsOfAllThatDecides(t *testing.T) {
 		change func(*list.Relation)
 		same   bool
 	}{
-		"nothing":              {things, nil, true},
-		"a title":              {"title: Shop\nabout: All.\n" + replaced("    table", "    title: Things\n    row: thing\n    about: Some.\n    table"), nil, true},
-		"texts of a field":     {replaced("{min: 1}", "{min: 2, max: 9, enum: [a], about: A name., example: a}"), nil, true},
-		"texts of an order":    {replaced("{fold: true}", "{fold: true, about: By name.}"), nil, true},
-		"few rows":             {replaced(", few: true", ""), nil, true},
-		"an unused column":     {things, func(r *list.Relation) { column(r, "note").NotNull = true }, true},
-		"labels":               {things, func(r *list.Relation) { column(r, "mood").Type.Labels = []string{"fine"} }, true},
-		"spaces":               {replaced("not gone", "NOT  \"gone\""), nil, true},
-		"name":                 {replaced("  things:\n", "  all-things:\n"), nil, false},
-		"no tenant":            {replaced("    tenant: org\n", ""), nil, false},
-		"tenant":               {replaced("tenant: org", "tenant: size"), func(r *list.Relation) { r.Unique[1] = []string{"id"} }, false},
-		"key":                  {replaced("key: id", "key: code"), func(r *list.Relation) { column(r, "code").Type.Base = "text"; r.Unique[0] = []string{"code"} }, false},
-		"live":                 {replaced("not gone", "gone"), nil, false},
-		"no live":              {replaced("    live: not gone\n", ""), nil, false},
-		"a field":              {replaced("      madeAt:\n    orders", "      madeAt:\n      note:\n    orders"), nil, false},
-		"name of a field":      {replaced("unitPrice: {", "price: {column: unit_price, "), nil, false},
-		"order of fields":      {replaced("      id:\n      name: {min: 1}\n", "      name: {min: 1}\n      id:\n"), nil, false},
-		"form":                 {replaced("as: decimal", "as: number"), nil, false},
-		"column of a field":    {replaced("unitPrice: {", "unitPrice: {column: size, "), nil, false},
-		"name of an order":     {replaced("name: {fold", "title: {by: name, fold"), nil, false},
-		"an order":             {replaced("{fold: true}", "{fold: true}\n      size:"), nil, false},
-		"the default order":    {replaced("{fold: true}", "{fold: true}\n      madeAt: {descending: true}", "      madeAt: {descending: true}\n      name", "      name"), nil, false},
+		"nothing":           {things, nil, true},
+		"a title":           {"title: Shop\nabout: All.\n" + replaced("    table", "    title: Things\n    row: thing\n    about: Some.\n    table"), nil, true},
+		"texts of a field":  {replaced("{min: 1}", "{min: 2, max: 9, enum: [a], about: A name., example: a}"), nil, true},
+		"texts of an order": {replaced("{fold: true}", "{fold: true, about: By name.}"), nil, true},
+		"few rows":          {replaced(", few: true", ""), nil, true},
+		"an unused column":  {things, func(r *list.Relation) { column(r, "note").NotNull = true }, true},
+		"labels":            {things, func(r *list.Relation) { column(r, "mood").Type.Labels = []string{"fine"} }, true},
+		"spaces":            {replaced("not gone", "NOT  \"gone\""), nil, true},
+		"name":              {replaced("  things:\n", "  all-things:\n"), nil, false},
+		"no tenant":         {replaced("    tenant: org\n", ""), nil, false},
+		"tenant":            {replaced("tenant: org", "tenant: size"), func(r *list.Relation) { r.Unique[1] = []string{"id"} }, false},
+		"key": {replaced("key: id", "key: code"), func(r *list.Relation) {
+			column(r,
+				"code").Type.Base = "text"
+			r.Unique[0] = []string{"code"}
+		}, false},
+		"live":              {replaced("not gone", "gone"), nil, false},
+		"no live":           {replaced("    live: not gone\n", ""), nil, false},
+		"a field":           {replaced("      madeAt:\n    orders", "      madeAt:\n      note:\n    orders"), nil, false},
+		"name of a field":   {replaced("unitPrice: {", "price: {column: unit_price, "), nil, false},
+		"order of fields":   {replaced("      id:\n      name: {min: 1}\n", "      name: {min: 1}\n      id:\n"), nil, false},
+		"form":              {replaced("as: decimal", "as: number"), nil, false},
+		"column of a field": {replaced("unitPrice: {", "unitPrice: {column: size, "), nil, false},
+		"name of an order":  {replaced("name: {fold", "title: {by: name, fold"), nil, false},
+		"an order":          {replaced("{fold: true}", "{fold: true}\n      size:"), nil, false},
+		"the default order": {replaced("{fold: true}", "{fold: true}\n      madeAt: {descending: true}", "      madeAt: {descending: true}\n      name",
+			"      name"), nil, false},
 		"direction":            {replaced("descending: true", "descending: false"), nil, false},
 		"fold":                 {replaced("fold: true", "fold: false"), nil, false},
 		"name of a filter":     {replaced("kind:", "type:"), nil, false},
@@ -272,7 +277,8 @@ func TestColumnsStandWhereTheyAreNeeded(t *testing.T) {
 	if is != "name unit_price made_at id day size org gone" || l.Selected != 6 || l.Key != 3 || l.Tenant != 6 {
 		t.Errorf("%s, %d are selected, key %d, tenant %d", is, l.Selected, l.Key, l.Tenant)
 	}
-	if first, second := l.Orders[0], l.Orders[1]; first.Name != "madeAt" || first.Column != 2 || !first.Descending || second.Name != "name" || second.Column != 4 ||
+	if first, second := l.Orders[0], l.Orders[1]; first.Name != "madeAt" || first.Column != 2 || !first.Descending || second.Name != "name" ||
+		second.Column != 4 ||
 		second.Descending || len(l.Orders) != 2 {
 		t.Errorf("%+v", l.Orders)
 	}

@@ -166,7 +166,8 @@ func TestACursorHoldsNothingImpossible(t *testing.T) {
 		"no time":    {byTime, cursorVersion, at[8:]}, "half a time": {byTime, cursorVersion, at[4:]}, "more than a time": {byTime, cursorVersion, at + "\x00"},
 		"an instant that Postgres has not": {byTime, cursorVersion, "\x00\x00\x00\x00\x00\x00\x00\x01" + id},
 		"no end of the name":               {byName, cursorVersion, "name" + id},
-		"not UTF-8":                        {byName, cursorVersion, "\xff\x00" + id}, "half a character": {byName, cursorVersion, list.Position("茶"[:2]) + "\x00" + id},
+		"not UTF-8":                        {byName, cursorVersion, "\xff\x00" + id}, "half a character": {byName, cursorVersion, list.Position("茶"[:2]) +
+			"\x00" + id},
 		"NUL": {byName, cursorVersion, "a\x00b\x00" + id}, "a surrogate": {byName, cursorVersion, "\xed\xa0\x80\x00" + id},
 		"81 characters": {byName, cursorVersion, list.Position(strings.Repeat("x", list.FoldKeyLength+1)) + "\x00" + id},
 	} {

@@ -112,7 +112,8 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	other := must1(admin.CreateWorkspace(t.Context(), "other", nil, nil, nil, ""))
 	day := 24 * time.Hour
 	first := must1(admin.CreateKey(t.Context(), Key{WorkspaceID: w.ID, Name: "first", Scopes: list.BuiltIn().Scopes()}, nil))
-	if !slices.Equal(first.Scopes, []string{"items:read", "contacts:read"}) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil || first.RevokedAt != nil ||
+	if !slices.Equal(first.Scopes, []string{"items:read", "contacts:read"}) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil ||
+		first.RevokedAt != nil ||
 		first.Name != "first" || first.WorkspaceID != w.ID || len(first.Prefix) != apikey.VisiblePrefix || !strings.HasPrefix(first.Key, first.Prefix) {
 		t.Errorf("%+v", first)
 	}

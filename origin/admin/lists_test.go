@@ -161,7 +161,8 @@ func TestThePlanIsWhatIsMissing(t *testing.T) {
 	definition := strings.TrimPrefix(parted.SQL, `ON "log"."events"`)
 	spoilt := "DROP INDEX log." + parted.Name + "; CREATE INDEX " + parted.Name + " ON ONLY log.events" + definition
 	for _, table := range []string{"events_2026", "events_other"} {
-		spoilt += fmt.Sprintf("; CREATE INDEX %s ON log.%s%s; ALTER INDEX log.%s ATTACH PARTITION log.%s", partOf(table), table, definition, parted.Name, partOf(table))
+		spoilt += fmt.Sprintf("; CREATE INDEX %s ON log.%s%s; ALTER INDEX log.%s ATTACH PARTITION log.%s", partOf(table), table, definition, parted.Name,
+			partOf(table))
 	}
 	for _, test := range []struct {
 		name, spoil string
@@ -174,7 +175,8 @@ func TestThePlanIsWhatIsMissing(t *testing.T) {
 		{"an index of a partition", spoilt, []string{
 			`CREATE INDEX CONCURRENTLY "` + partOf("events_2025") + `" ON "log"."events_2025"` + definition,
 			`ALTER INDEX "log"."` + parted.Name + `" ATTACH PARTITION "log"."` + partOf("events_2025") + `"`}},
-		{"the identity", "ALTER TABLE shop.products REPLICA IDENTITY DEFAULT", []string{`ALTER TABLE "shop"."products" REPLICA IDENTITY USING INDEX "` + identity + `"`}},
+		{"the identity", "ALTER TABLE shop.products REPLICA IDENTITY DEFAULT", []string{`ALTER TABLE "shop"."products" REPLICA IDENTITY USING INDEX "` +
+			identity + `"`}},
 		{"the whole row", "ALTER TABLE shop.products REPLICA IDENTITY FULL", nil},
 		{"the identity's index", "DROP INDEX shop." + identity + "; ALTER TABLE shop.products REPLICA IDENTITY NOTHING", []string{
 			`CREATE UNIQUE INDEX CONCURRENTLY "` + identity + `" ON "shop"."products" ("account_id", "id")`,

@@ -180,7 +180,8 @@ func TestSettingsOfADatabaseChangeNoCommand(t *testing.T) {
 	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 	must1(c.RevokeKey(t.Context(), k.ID))
 	keys := must1(c.Keys(t.Context(), w.ID, nil))
-	if all := must1(c.Workspaces(t.Context())); len(all) != 1 || *all[0].RatePerSecond != rate || len(keys) != 1 || time.Since(*keys[0].CreatedAt).Abs() > time.Hour {
+	if all := must1(c.Workspaces(t.Context())); len(all) != 1 || *all[0].RatePerSecond != rate || len(keys) != 1 ||
+		time.Since(*keys[0].CreatedAt).Abs() > time.Hour {
 		t.Errorf("%+v %+v", all, keys)
 	}
 	must1(c.Audit(t.Context(), audit.Filter{Limit: 10}))

@@ -112,10 +112,11 @@ func TestFindingsOnLists(t *testing.T) {
 func TestTheRemedyForAChangedTableMendsIt(t *testing.T) {
 	t.Parallel()
 	for name, changed := range map[string]string{
-		"a number":    `ALTER TABLE items ALTER usage_30 TYPE bigint`,
-		"a float":     `ALTER TABLE items DROP CONSTRAINT items_usage_30_size; ALTER TABLE items ALTER usage_30 TYPE float8`,
-		"characters":  `ALTER TABLE items ALTER sku TYPE char(20)`,
-		"an enum":     `ALTER TABLE contacts DROP CONSTRAINT contacts_phone_size; DROP INDEX ` + indexNamed(t, "contacts_by_grams") + `; CREATE TYPE kind AS ENUM ('x'); ALTER TABLE contacts ALTER phone TYPE kind USING NULL`,
+		"a number":   `ALTER TABLE items ALTER usage_30 TYPE bigint`,
+		"a float":    `ALTER TABLE items DROP CONSTRAINT items_usage_30_size; ALTER TABLE items ALTER usage_30 TYPE float8`,
+		"characters": `ALTER TABLE items ALTER sku TYPE char(20)`,
+		"an enum": `ALTER TABLE contacts DROP CONSTRAINT contacts_phone_size; DROP INDEX ` + indexNamed(t, "contacts_by_grams") +
+			`; CREATE TYPE kind AS ENUM ('x'); ALTER TABLE contacts ALTER phone TYPE kind USING NULL`,
 		"no zone":     `ALTER TABLE contacts ALTER created_at TYPE timestamp`,
 		"several":     `ALTER TABLE items ALTER cost_price TYPE int, ALTER reorder_point TYPE int`,
 		"of a key":    `ALTER TABLE api_keys ALTER revoked_at TYPE text`,

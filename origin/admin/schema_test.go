@@ -184,7 +184,8 @@ func TestNamesThatTheDatabaseHasAlready(t *testing.T) {
 	before := relations(t, url, "r")
 	t.Run("a table of the contract with other columns, later", func(t *testing.T) {
 		_, err := MigrateUp(t.Context(), url, list.BuiltIn())
-		if err == nil || !strings.Contains(err.Error(), "something else: the table items, which lacks workspace_id uuid, id uuid, type text, ") || relations(t, url, "r") != before {
+		if err == nil || !strings.Contains(err.Error(), "something else: the table items, which lacks workspace_id uuid, id uuid, type text, ") || relations(t,
+			url, "r") != before {
 			t.Error(err)
 		}
 	})

@@ -35,7 +35,8 @@ type keyTable struct {
 func newKeyTable(keys int) *keyTable {
 	table := &keyTable{keys: map[apikey.Hash]apikey.Key{}}
 	for n := range keys {
-		table.keys[hashNumber(n)] = apikey.Key{ID: number(n), Workspace: number(1 << 20), Tenant: "T", Scopes: 1, Limit: apikey.DefaultLimit, Label: apikey.Label{Name: fmt.Sprint(n)},
+		table.keys[hashNumber(n)] = apikey.Key{ID: number(n), Workspace: number(1 << 20), Tenant: "T", Scopes: 1, Limit: apikey.DefaultLimit,
+			Label:     apikey.Label{Name: fmt.Sprint(n)},
 			StartedAt: unique.Make("")}
 	}
 	return table
@@ -168,8 +169,9 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
 	for _, pause := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond,
 		990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
-		for delay, most := range map[time.Duration]time.Duration{0: apikey.MaxAge, 30 * time.Millisecond: apikey.MaxAge, apikey.RecentTimeout - time.Millisecond: apikey.MaxAge,
-			800 * time.Millisecond: apikey.RecentAge} {
+		for delay, most := range map[time.Duration]time.Duration{0: apikey.MaxAge, 30 * time.Millisecond: apikey.MaxAge,
+			apikey.RecentTimeout - time.Millisecond: apikey.MaxAge,
+			800 * time.Millisecond:                  apikey.RecentAge} {
 			table := newKeyTable(1)
 			table.delay = delay
 			inRing(t, table, 5*time.Minute, func(t *testing.T, r *ring) {

@@ -84,11 +84,15 @@ func TestLimitsOfRows(t *testing.T) {
 		missing apikey.Limit
 		want    apikey.Limit
 	}{
-		{nil, nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 50, Burst: 100}}, {nil, burst(7), apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 50, Burst: 7}},
-		{rate(10), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 10, Burst: 20}}, {rate(10), burst(3), apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 10, Burst: 3}},
-		{rate(0.1), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 0.1, Burst: 1}}, {rate(0), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 0, Burst: 1}},
+		{nil, nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 50, Burst: 100}}, {nil, burst(7), apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 50,
+			Burst: 7}},
+		{rate(10), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 10, Burst: 20}}, {rate(10), burst(3), apikey.DefaultLimit, apikey.Limit{Set: true,
+			Rate: 10, Burst: 3}},
+		{rate(0.1), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 0.1, Burst: 1}}, {rate(0), nil, apikey.DefaultLimit, apikey.Limit{Set: true,
+			Rate: 0, Burst: 1}},
 		{rate(1e300), nil, apikey.DefaultLimit, apikey.Limit{Set: true, Rate: 1e300, Burst: math.MaxInt32}},
-		{nil, nil, apikey.Limit{}, apikey.Limit{}}, {nil, burst(7), apikey.Limit{}, apikey.Limit{}}, {rate(2.5), burst(9), apikey.Limit{}, apikey.Limit{Set: true, Rate: 2.5, Burst: 9}},
+		{nil, nil, apikey.Limit{}, apikey.Limit{}}, {nil, burst(7), apikey.Limit{}, apikey.Limit{}}, {rate(2.5), burst(9), apikey.Limit{},
+			apikey.Limit{Set: true, Rate: 2.5, Burst: 9}},
 	} {
 		if got := apikey.LimitOf(c.rate, c.burst, c.missing); got != c.want {
 			t.Errorf("%+v, want %+v", got, c.want)

@@ -151,7 +151,8 @@ func TestAnInterruptIsReportedAsOne(t *testing.T) {
 func TestParametersOfTheDatabaseURL(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	commands := []string{"serve --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 --drain 1ms --log-level error", "migrate up", "migrate status", "doctor", "workspaces list",
+	commands := []string{"serve --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 --drain 1ms --log-level error", "migrate up", "migrate status", "doctor",
+		"workspaces list",
 		"purge --all", "usage --workspace 00000000-0000-0000-0000-000000000000"}
 	for parameters, want := range map[string]string{
 		"pgbouncer=true":                       "correct or remove pgbouncer in the URL\n",

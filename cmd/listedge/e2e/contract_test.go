@@ -122,7 +122,8 @@ func TestHeadersOfAPage(t *testing.T) {
 	if last := n.first(t, "/v1/items?limit=100", key); last.Header.Get("Link") != "" || last.page(t).Page.HasMore {
 		t.Error("the last page leads on")
 	}
-	for _, ask := range []struct{ method, header string }{{"HEAD", "Accept: */*"}, {"GET", "Accept-Encoding: identity"}, {"GET", "Accept-Encoding: br, gzip;q=0.5"},
+	for _, ask := range []struct{ method, header string }{{"HEAD", "Accept: */*"}, {"GET", "Accept-Encoding: identity"},
+		{"GET", "Accept-Encoding: br, gzip;q=0.5"},
 		{"GET", "If-None-Match: " + first.Header.Get("ETag")}} {
 		a := n.request(t, ask.method, "/v1/items?limit=10", key, ask.header, "X-Request-Id: Mine-1.2:3_4")
 		rows := a.StatusCode == 200 && ask.method == "GET"

@@ -61,7 +61,8 @@ func TestTheCommandsOfLists(t *testing.T) {
 	})
 	t.Run("plan", func(t *testing.T) {
 		text, steps := command(t, lists("plan")...), parsed[[]admin.Step](t, lists("plan")...)
-		if len(steps) < 3 || strings.Count(text, ";\n") != len(steps) || !strings.Contains(text, "-- "+steps[0].Why+". It locks "+steps[0].Locks+".\n"+steps[0].SQL+";\n") {
+		if len(steps) < 3 || strings.Count(text, ";\n") != len(steps) ||
+			!strings.Contains(text, "-- "+steps[0].Why+". It locks "+steps[0].Locks+".\n"+steps[0].SQL+";\n") {
 			t.Errorf("%+v\n%s", steps, text)
 		}
 		made := command(t, lists("plan --apply")...)

@@ -392,7 +392,8 @@ func (w *pageWriter) definition(ctx context.Context, tx pgx.Tx, l rowsOf) error 
 	}
 	c := l.Columns[pick(w.random, columns)]
 	another := map[string]string{"text": "coalesce(%s, '') || '%d'", "int4": "%s + %d"}[c.Base]
-	return w.exec(ctx, tx, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE %s USING "+another, l.table(), list.Quote(c.Name), c.Type.Name, list.Quote(c.Name), w.other))
+	return w.exec(ctx, tx, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE %s USING "+another, l.table(), list.Quote(c.Name), c.Type.Name,
+		list.Quote(c.Name), w.other))
 }
 
 // step writes one transaction. If two writers block each other, one transaction is rolled back.

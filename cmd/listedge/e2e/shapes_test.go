@@ -55,7 +55,8 @@ func foreign() map[string]*shape {
 		"customers": {flip: "deleted_at = CASE WHEN deleted_at IS NULL THEN now() END",
 			good: map[string]func(*rand.Rand) any{"deleted_at": mostly(nil, "2026-01-01 00:00:00+00")}},
 		"lines": {tenants: []string{"a", `b "c"`, "d", "é"}, flip: "short = CASE WHEN short >= -90 THEN -100 ELSE 5 END",
-			good: map[string]func(*rand.Rand) any{"short": mostly("-90", "-91"), "price": one("0.00", "1.50", "10.49", "10.50"), "code": one("C-1   ", "      ", "é     ")}},
+			good: map[string]func(*rand.Rand) any{"short": mostly("-90", "-91"), "price": one("0.00", "1.50", "10.49", "10.50"), "code": one("C-1   ", "      ",
+				"é     ")}},
 	}
 	for name, s := range shapes {
 		of := listtest.ShapeOf(name)

@@ -198,7 +198,8 @@ func TestUnusedKeysAreListed(t *testing.T) {
 	}{
 		{"SELECT", "90d", "unused", true},
 		{"UPDATE listedge_usage_writers SET written_at = now() - interval '100 days' WHERE batch = 0", "90d", "unused", false},
-		{"UPDATE listedge_key_last_used SET last_used_at = now() - interval '91 days' FROM api_keys WHERE key_id = id AND name = 'late'", "90d", "late unused", false},
+		{"UPDATE listedge_key_last_used SET last_used_at = now() - interval '91 days' FROM api_keys WHERE key_id = id AND name = 'late'", "90d", "late unused",
+			false},
 		{"SELECT", "110d", "", false},
 	} {
 		execute(t, database, c.before)

@@ -31,7 +31,8 @@ func aNode(t *testing.T) (*Node, *sandbox.Postgres, *sandbox.Redis) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := New(t.Context(), Options{Lists: list.BuiltIn(), DatabaseURL: url, ReplicationURL: url, Settings: map[string]any{}, Log: newLogOn(slog.DiscardHandler),
+	n, err := New(t.Context(), Options{Lists: list.BuiltIn(), DatabaseURL: url, ReplicationURL: url, Settings: map[string]any{},
+		Log:    newLogOn(slog.DiscardHandler),
 		Public: public, Private: private,
 		Flags: Flags{CacheMemory: 1 << 20, FreshnessBound: time.Second, QueryTimeout: time.Second, LimiterFailureMode: limiter.FailLocal,
 			ServerFlags: ServerFlags{RedisURL: redis.URL(), DatabaseConnections: 1}}})
