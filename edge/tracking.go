@@ -96,7 +96,7 @@ func (r *response) writeTracked(x *exchange, q *page.Query) {
 	h.putNum(int64(t.Age / time.Millisecond))
 	h.end()
 	h.begin("List-Covers")
-	h.covers(q.List, t.Covers)
+	h.covers(q.List, t.Covers, len(t.Gone) > 0)
 	h.end()
 	for i, key := range t.Gone {
 		if i == 0 {
@@ -141,9 +141,12 @@ func trackedBody(t *cache.Tracked, next string, id []byte) []byte {
 	return appendRequestID(b, id)
 }
 
-// covers renders the dictionary of List-Covers.
-func (h *header) covers(l *list.List, c cache.Covers) {
+// covers renders the dictionary of List-Covers. It says whether there is a List-Gone: a client that finds none then knows that
+// it was lost on the way, and does not keep rows that are gone.
+func (h *header) covers(l *list.List, c cache.Covers, gone bool) {
 	switch {
+	case c.None && gone:
+		h.put("none, gone")
 	case c.None:
 		h.put("none")
 	case c.After == "" && c.Through == "":

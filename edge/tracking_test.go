@@ -48,9 +48,13 @@ func TestHeadersOfChanges(t *testing.T) {
 		`after="2025-12-31T23:59:59.000Z ` + listtest.ID(1) + `", through="2025-12-31T23:59:58.000Z ` + listtest.ID(2) + `"`: {After: place(1), Through: place(2)},
 	} {
 		var h header
-		if h.covers(listtest.Items, c); string(h) != want {
+		if h.covers(listtest.Items, c, false); string(h) != want {
 			t.Errorf("%s, want %s", h, want)
 		}
+	}
+	var h header
+	if h.covers(listtest.Items, cache.Covers{None: true}, true); string(h) != "none, gone" {
+		t.Errorf("%s where rows are gone", h)
 	}
 }
 

@@ -99,7 +99,8 @@ func (c *listCopy) ask(headers ...string) (*trackedPage, error) {
 	}
 	var sent bytes.Buffer
 	must(a.Header.Write(&sent))
-	p := &trackedPage{covers: a.Header.Get("List-Covers"), gone: a.Header.Get("List-Gone"), bytes: sent.Len() + len(a.body)}
+	covers, says := strings.CutSuffix(a.Header.Get("List-Covers"), ", gone")
+	p := &trackedPage{covers: covers, gone: a.Header.Get("List-Gone"), bytes: sent.Len() + len(a.body)}
 	if err := json.Unmarshal(a.body, &p.pageBody); err != nil {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (c *listCopy) ask(headers ...string) (*trackedPage, error) {
 	if p.Page.HasMore {
 		longest, follows = 84, relation == `"next"` && *p.Page.NextCursor == p.cursor
 	}
-	if !follows || len(p.cursor) > longest || p.covers == "" || a.Header.Get("ETag") != "" || a.Header.Get("Cache-Control") != "private, no-store" {
+	if !follows || says != (p.gone != "") || len(p.cursor) > longest || p.covers == "" || a.Header.Get("ETag") != "" || a.Header.Get("Cache-Control") != "private, no-store" {
 		return nil, fmt.Errorf("headers %v, cursor %v", a.Header, p.Page.NextCursor)
 	}
 	return p, nil

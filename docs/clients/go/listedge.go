@@ -211,12 +211,12 @@ func try[R any](ctx context.Context, c *Client, path, cursor string) (*answer[R]
 	covers, err1 := texts(response.Header, "List-Covers")
 	gone, err2 := texts(response.Header, "List-Gone")
 	next := cmp.Or(said.Page.NextCursor, changesLink(response.Header))
-	if errors.Join(err1, err2) != nil || len(covers) == 0 || next == "" {
-		return nil, &Problem{Status: response.StatusCode,
-			Message: "List-Covers, List-Gone or Link is missing or damaged; proxies in front of the service have to let these headers through"}
-	}
 	has := func(name string) bool {
 		return slices.ContainsFunc(covers, func(member string) bool { return member == name || strings.HasPrefix(member, name+"=") })
+	}
+	if errors.Join(err1, err2) != nil || len(covers) == 0 || next == "" || has("gone") && gone == nil {
+		return nil, &Problem{Status: response.StatusCode,
+			Message: "List-Covers, List-Gone or Link is missing or damaged; proxies in front of the service have to let these headers through"}
 	}
 	return &answer[R]{Page[R]{said.Data, gone, !has("none") && !has("through"), State{Cursor: next}},
 		!has("none") && !has("after"), said.Page.NextCursor == ""}, nil

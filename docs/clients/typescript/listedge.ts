@@ -156,7 +156,7 @@ async function once<Row>(client: Client, path: string, cursor: string, signal?: 
   const gone = texts(headers.get("List-Gone"));
   const link = /<[^>]*[?&]cursor=([^&>]*)[^>]*>; *rel="https:\/\/listedge\.dev\/rel\/changes"/.exec(headers.get("Link") ?? "");
   const next = said.page.nextCursor ?? link?.[1];
-  if (!covers?.length || !gone || !next) {
+  if (!covers?.length || !gone || !next || (covers.includes("gone") && !gone.length)) {
     const message = "List-Covers, List-Gone or Link is missing or damaged; proxies in front of the service have to let these headers through";
     throw new Problem(200, undefined, message);
   }

@@ -745,7 +745,7 @@ export interface components {
          */
         Link: string;
         /**
-         * @description On pages of changes alone: the part of the list of which the page has every row, so that a copy may drop its other rows there (RFC 9651, a dictionary). `none`: of no part, the rows are those that have changed. `all`: of the whole list. Else from behind `after` (absent: from the start) to `through` (absent: to the end), each an instant, a space and a key.
+         * @description On pages of changes alone: the part of the list of which the page has every row, so that a copy may drop its other rows there (RFC 9651, a dictionary). `none`: of no part, the rows are those that have changed; `gone` beside it says that there is a `List-Gone`. `all`: of the whole list. Else from behind `after` (absent: from the start) to `through` (absent: to the end), each an instant, a space and a key.
          * @example after="2026-01-02T03:04:05.678Z 0140b1f2-2b5c-4a3e-9f6e-1f2a3b4c5d6e"
          */
         ListCovers: string;
