@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -193,4 +194,74 @@ func TestTrackingUnderFaults(t *testing.T) {
 		c.mustBe(t, f.url, list, workspace)
 	}
 	always.mustBe(t, f.url, list, workspace)
+}
+
+// Scenarios 9 and 12: in the middle of a round Redis hangs, then Postgres, and then another primary takes over, which lacks
+// what clients have seen. No page is stale: there is none, until what it shows is proven.
+func TestTrackingWhileServersAreAway(t *testing.T) {
+	t.Parallel()
+	old, address := privateDatabase(t)
+	next := sandboxtest.Standby(t, old, nil)
+	redis := sandboxtest.Redis(t)
+	both := strings.Replace(address, old.Addr(), old.Addr()+","+next.Addr(), 1)
+	nodes := []*testNode{startNode(t, both, "--redis-url", redis.URL()), startNode(t, both, "--redis-url", redis.URL())}
+	workspace, key := workspaceWithKey(t, address)
+	const path, list = "/v1/items?limit=20", "workspace_id = $1"
+	change := func() {
+		t.Helper()
+		execute(t, address, "UPDATE items SET name = name || '+' WHERE workspace_id = $1", workspace)
+	}
+	execute(t, address, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 90) g", workspace)
+	changed := newCopy(key, path, nodes...)
+	changed.mustBe(t, address, list, workspace)
+	for _, away := range []struct {
+		name          string
+		freeze, thaws func() error
+	}{{"Redis", redis.Freeze, redis.Thaw}, {"Postgres", old.Freeze, old.Thaw}} {
+		change()
+		whole := newCopy(key, path, nodes...)
+		if changed.step(t, noCache) || whole.step(t) {
+			t.Fatal("rounds of one page")
+		}
+		must(away.freeze())
+		afterBound()
+		for _, c := range []*listCopy{changed, whole} {
+			for range nodes {
+				if p, err := c.ask(); p != nil || err != nil {
+					t.Errorf("%s hangs: %+v, %v", away.name, p, err)
+				}
+			}
+		}
+		must(away.thaws())
+		changed.mustBe(t, address, list, workspace)
+		whole.mustBe(t, address, list, workspace)
+	}
+	within(t, patience, "the standby has it all", func() bool {
+		var there bool
+		const all = "SELECT count(*) = 90 FROM items WHERE workspace_id = $1 AND name LIKE '%++'"
+		err := connect(t, next.URL("listedge")).QueryRow(t.Context(), all, workspace).Scan(&there)
+		return err == nil && there
+	})
+	execute(t, next.URL("listedge"), "ALTER SYSTEM SET primary_conninfo = ''")
+	execute(t, next.URL("listedge"), "SELECT pg_reload_conf()")
+	within(t, patience, "the standby receives nothing more", func() bool {
+		var alone bool
+		err := connect(t, next.URL("listedge")).QueryRow(t.Context(), "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)").Scan(&alone)
+		return err == nil && alone
+	})
+	change()
+	execute(t, address, "INSERT INTO items (workspace_id, name) VALUES ($1, 'lost')", workspace)
+	whole := newCopy(key, path, nodes...)
+	if changed.step(t, noCache) || whole.step(t, noCache) {
+		t.Fatal("rounds of one page")
+	}
+	must(old.Kill(syscall.SIGQUIT))
+	address = next.URL("listedge")
+	execute(t, address, "SELECT pg_promote()")
+	for _, c := range []*listCopy{changed, whole} {
+		c.mustBe(t, address, list, workspace)
+		if len(c.rows) != 90 {
+			t.Errorf("%d rows", len(c.rows))
+		}
+	}
 }

@@ -13,6 +13,21 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
+// What has to hold of rounds, and the tests that show it, all with one client (TestTracking… each):
+//
+//	 1  a large list, nothing changed                  ALargeListCostsOneSmallRequest
+//	 2  ten rows changed or removed                    ALargeListCostsOneSmallRequest, ARoundCostsOneRequest
+//	 3  the first, the last, the only and every row    ARoundCostsOneRequest
+//	 4  a commit that began before the round           FromAnyNode
+//	 5  nodes that are not equally far                 FromAnyNode
+//	 6  a node that knows less than the one before     FromAnyNode
+//	 7  created_at changes                             OfRowsThatMove, ARoundCostsOneRequest
+//	 8  filters, deactivation, moves, the same id      ARoundCostsOneRequest
+//	 9  nodes and servers fail, purge, TRUNCATE, ALTER UnderFaults, WhileServersAreAway
+//	10  more than the memory holds                     BeyondTheMemory
+//	11  clients that are killed, cursors sent twice    OfAClientThatIsKilled
+//	12  pages that are stale, large or refused         WhileServersAreAway, OfLargeRows, OfARowThatCannotBeShown, RefusesWhatItMust
+
 // listCopy is a copy of a list, kept by marks: the client of docs/clients in few lines. It asks the nodes in turn.
 type listCopy struct {
 	nodes []*testNode
@@ -110,7 +125,8 @@ func (c *listCopy) ask(headers ...string) (*trackedPage, error) {
 	if p.Page.HasMore {
 		longest, follows = 84, relation == `"next"` && *p.Page.NextCursor == p.cursor
 	}
-	if !follows || says != (p.gone != "") || len(p.cursor) > longest || p.covers == "" || a.Header.Get("ETag") != "" || a.Header.Get("Cache-Control") != "private, no-store" {
+	if !follows || says != (p.gone != "") || len(p.cursor) > longest || p.covers == "" ||
+		a.Header.Get("ETag") != "" || a.Header.Get("Cache-Control") != "private, no-store" {
 		return nil, fmt.Errorf("headers %v, cursor %v", a.Header, p.Page.NextCursor)
 	}
 	return p, nil
@@ -335,6 +351,48 @@ func TestTrackingBeyondTheMemory(t *testing.T) {
 	c.mustBe(t, url, "workspace_id = $1", workspace)
 	if dropped := n.metric(t, "listedge_tracking_pages_total", `cause="dropped"`); !c.first || dropped != 1 {
 		t.Errorf("whole list %t, %v whole lists of what was dropped", c.first, dropped)
+	}
+}
+
+// Scenario 7: rows move in the list's order, forward and back over the position of a round, between its pages and between
+// rounds, also to where a node holds nothing.
+func TestTrackingOfRowsThatMove(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	execute(t, url, `INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'Item ' || g, '2026-01-01Z'::timestamptz + g * interval '1 s'
+		FROM generate_series(1, 200) g`, workspace)
+	redis := []string{"--redis-url", sandboxtest.Redis(t).URL()}
+	one, other := startFollowed(t, url, append(lateProofs, redis...)...), startFollowed(t, url, append(lateProofs, redis...)...)
+	const path, list = "/v1/items?limit=20", "workspace_id = $1"
+	move := func() {
+		t.Helper()
+		for _, to := range []string{"(SELECT max(created_at) FROM items WHERE workspace_id = $1) + interval '1 s'",
+			"(SELECT min(created_at) FROM items WHERE workspace_id = $1) - interval '1 s'", "'2026-01-01Z'::timestamptz + random() * interval '200 s'"} {
+			for _, which := range []string{"created_at", "created_at DESC", "random()"} {
+				execute(t, url, "UPDATE items SET created_at = "+to+", name = name || '+' WHERE id = "+
+					"(SELECT id FROM items WHERE workspace_id = $1 ORDER BY "+which+" LIMIT 1)", workspace)
+			}
+		}
+	}
+	c := newCopy(key, path, one)
+	c.mustBe(t, url, list, workspace)
+	for _, nodes := range [][]*testNode{{one}, {one, other}} {
+		whole := newCopy(key, path, one)
+		c.nodes, whole.nodes = nodes, nodes
+		for range 3 {
+			move()
+		}
+		for _, c := range []*listCopy{c, whole} {
+			for ended := false; !ended; {
+				ended = c.step(t)
+				move() // fewer rows than a page has
+			}
+			c.mustBe(t, url, list, workspace)
+		}
+		if c.first {
+			t.Error("a whole list")
+		}
 	}
 }
 
