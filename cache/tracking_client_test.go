@@ -42,6 +42,7 @@ type markedRow struct {
 
 // trackRequest is a request under way.
 type trackRequest struct {
+	node     *worldNode
 	limit    int
 	from     page.Tracking
 	text     string // of the cursor
@@ -136,7 +137,7 @@ func (w *world) send(c *trackClient, n *worldNode, limit int, d Directives) {
 	if err != nil {
 		panic(err)
 	}
-	r := &trackRequest{limit: limit, from: from, text: string(text), d: d, states: len(w.db().states), db: w.db()}
+	r := &trackRequest{node: n, limit: limit, from: from, text: string(text), d: d, states: len(w.db().states), db: w.db()}
 	c.asks = r
 	w.running.Go(func() {
 		p, err := n.Track(q, from, d, func() {})
@@ -253,6 +254,9 @@ func (w *world) receive() {
 		w.checkPage(c, r)
 		c.apply(&r.p, w.epochOf(r.p.Next.Epoch))
 		w.count[r.p.Kind.String()]++
+		if r.p.Kind == NoChange && r.from.Known().At.Compare(r.node.joined.at) < 0 {
+			w.count["none, from before the log"]++
+		}
 		if r.p.Cause != NotFull {
 			w.count["full, "+r.p.Cause.String()]++
 		}

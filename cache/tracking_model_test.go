@@ -33,6 +33,7 @@ type world struct {
 	ctx     context.Context
 	epochs  []*worldDB
 	nodes   []*worldNode
+	stored  []*changefeed.Checkpoint
 	clients []*trackClient
 	serial  int
 	nextXID uint64
@@ -178,9 +179,15 @@ func (w *world) step() {
 		switch {
 		case w.chance(2):
 			w.start(i, w.r.IntN(8))
+			if w.chance(70) {
+				w.restore(w.nodes[i], pick(w, 0, 0, 0, 1, 2, 5))
+			}
+		case w.chance(3):
+			w.store(n)
+		case w.chance(2):
+			w.restore(n, pick(w, 0, 0, 1, 2))
 		case n.db != db && w.chance(30):
-			n.db, n.from = db, changefeed.Position{}
-			n.subscription.Follow(db.epoch())
+			w.turn(n)
 		default:
 			w.readLog(n, pick(w, 1, 3, 9, 100))
 		}
@@ -272,6 +279,14 @@ func (w *world) settle(moment time.Duration) {
 	}
 }
 
+// turn lets a node follow the present epoch.
+func (w *world) turn(n *worldNode) {
+	if n.db != w.db() {
+		n.db, n.from = w.db(), changefeed.Position{}
+		n.subscription.Follow(n.db.epoch())
+	}
+}
+
 // pump lets all nodes read all, and prove it.
 func (w *world) pump() {
 	db := w.db()
@@ -303,10 +318,7 @@ func (w *world) quiet() {
 	w.running.Wait()
 	w.settle(0)
 	for _, n := range w.nodes {
-		if n.db != db {
-			n.db, n.from = db, changefeed.Position{}
-			n.subscription.Follow(db.epoch())
-		}
+		w.turn(n)
 	}
 	w.pump()
 	for _, c := range w.clients {
@@ -314,12 +326,102 @@ func (w *world) quiet() {
 		for range 2 {
 			w.round(c, w.nodes, pick(w, 1, 2, 20))
 		}
-		rows := c.list.rowsOf(db.now(), "")
-		if len(rows) != len(c.rows) || slices.ContainsFunc(rows, func(row list.Row) bool { return c.rows[idOf(row.Key())].Row != row }) {
-			w.fail("B: client of %+v, marks %t: %v, not %v", c.list, c.marks, c.rows, rows)
-		}
+		w.compare(c)
 	}
 	w.judge()
+	for range 3 {
+		w.restartOften()
+	}
+	w.deploy()
+}
+
+// compare compares a copy with the list.
+func (w *world) compare(c *trackClient) {
+	rows := c.list.rowsOf(w.db().now(), "")
+	if len(rows) != len(c.rows) || slices.ContainsFunc(rows, func(row list.Row) bool { return c.rows[idOf(row.Key())].Row != row }) {
+		w.fail("B: client of %+v, marks %t: %v, not %v", c.list, c.marks, c.rows, rows)
+	}
+}
+
+// restartOften has few changes and many restarts between two rounds of a client, and takes checkpoints of any age. Each node then
+// brings the copy up to date.
+func (w *world) restartOften() {
+	c := pick(w, w.clients...)
+	w.round(c, w.nodes, 20)
+	w.store(pick(w, w.nodes...))
+	for range 4 + w.r.IntN(20) {
+		db, i := w.db(), w.r.IntN(worldNodes)
+		switch k := w.r.IntN(100); {
+		case k < 15:
+			x := w.change(pick(w, c.list.workspace, 1-c.list.workspace, 1-c.list.workspace), w.chance(90))
+			if w.chance(40) { // it becomes visible after the heartbeat
+				db.heartbeat(w.nextXID)
+			}
+			db.end(x)
+		case k < 40:
+			db.heartbeat(w.nextXID)
+			w.readLog(w.nodes[i], math.MaxInt)
+		case k < 65:
+			w.readLog(w.nodes[i], pick(w, 1, math.MaxInt))
+			w.store(w.nodes[i])
+		case k < 90:
+			w.start(i, w.r.IntN(7))
+			w.restore(w.nodes[i], pick(w, 0, 0, 0, 1, 2))
+			w.readLog(w.nodes[i], pick(w, 1, math.MaxInt, math.MaxInt))
+		case k < 93:
+			w.restore(w.nodes[i], pick(w, 0, 1, 2))
+		case k < 95:
+			db.unfollowed = true
+		case k < 97:
+			db.follow()
+		case k < 99:
+			db.loseEnd(1+w.r.IntN(3), w.chance(50))
+		default:
+			w.failover()
+			for _, n := range w.nodes {
+				w.turn(n)
+			}
+		}
+	}
+	w.db().follow()
+	w.pump()
+	before := c.save()
+	for _, n := range w.nodes {
+		c.trackCopy = before
+		c.trackCopy = c.save()
+		w.round(c, []*worldNode{n}, 20)
+		w.compare(c)
+	}
+}
+
+// change commits a change of a row of a workspace, which is not visible yet.
+func (w *world) change(workspace int, named bool) *worldTransaction {
+	x, id := &worldTransaction{xid: w.nextXID}, w.r.IntN(worldIDs)
+	w.nextXID++
+	w.db().active = append(w.db().active, x)
+	w.db().write(x, worldKey{workspace, id}, pick(w, nil, w.newVersion(id, nil), w.newVersion(id, nil)))
+	w.db().commit(x, named, nil)
+	return x
+}
+
+// deploy starts all nodes anew, one after the other, each with the end of the log alone. The other workspace changes meanwhile. A
+// client that had all has it, and pays one request.
+func (w *world) deploy() {
+	c, db := pick(w, w.clients...), w.db()
+	w.round(c, w.nodes, 20)
+	for i := range w.nodes {
+		w.pump()
+		w.store(pick(w, w.nodes...))
+		w.start(i, pick(w, 1, 2))
+		w.restore(w.nodes[i], 0)
+		db.end(w.change(1-c.list.workspace, true))
+	}
+	w.pump()
+	requests, none := c.requests, w.count["none, from before the log"]
+	w.round(c, w.nodes, 1)
+	if c.requests-requests != 1 || w.count["none, from before the log"] == none {
+		w.fail("C: %d requests after a deployment, none that a checkpoint answers", c.requests-requests)
+	}
 }
 
 // judge counts the requests of a round after some changes, over nodes that know since: rows and removals decide, whatever
@@ -440,7 +542,7 @@ func TestTrackingModel(t *testing.T) {
 	}
 	for what, percent := range map[string]int{ // of the runs
 		"rounds": 500, "none": 200, "delta": 80, "delta, cut": 20, "full": 300, "full, dropped": 30, "full, epoch": 30, "full, joined": 10, "full, unnamed": 30,
-		"gone": 60, "by id": 50, "by id, cut": 1, "judged": 30, ErrUnproven.Error(): 50,
+		"gone": 60, "by id": 50, "by id, cut": 1, "judged": 30, "none, from before the log": 110, ErrUnproven.Error(): 50,
 	} {
 		if 100*total[what] < percent**trackingSeeds {
 			t.Errorf("%d %s in %d runs", total[what], what, *trackingSeeds)

@@ -23,7 +23,8 @@ import (
 // some nodes have read: then others have a gap, or another term goes on from what is left. For a while the log may not
 // follow the list.
 //
-// Nodes read late, start again with the end of the log, hold parts of lists, and forget ids because of a small budget.
+// Nodes read late, start again with the end of the log, hold parts of lists, and forget ids because of a small budget. They store
+// checkpoints, and read one when they start or later: the last, or, of a Redis that has lost its end, an earlier one.
 
 const (
 	worldIDs, worldTimes = 4, 3 // of a workspace; of created_at
@@ -281,7 +282,19 @@ type worldNode struct {
 	subscription *changefeed.Subscription
 	db           *worldDB
 	from         changefeed.Position // entries before it are not in its log
+	joined       joined
 	fills        []*worldFill
+}
+
+// joined is the first heartbeat that a node has read since it last began.
+type joined struct{ at changefeed.Position }
+
+func (j *joined) Reset(string, changefeed.ResetCause) { j.at = changefeed.Position{} }
+
+func (j *joined) Beat(b changefeed.Beat) {
+	if j.at == (changefeed.Position{}) {
+		j.at = b.At
+	}
 }
 
 // worldFill is a read that no client waits for.
@@ -313,10 +326,24 @@ func (w *world) start(i int, entries int) {
 	if from := len(n.db.log) - entries; from > 0 {
 		n.from = n.db.log[from-1].Position
 	}
-	n.subscription = changefeed.NewSubscription(n.Cache)
+	n.subscription = changefeed.NewSubscription(n.Cache, &n.joined)
 	n.subscription.NewSession("")
 	n.subscription.Follow(n.db.epoch())
 	w.nodes[i] = n
+}
+
+// store stores what a node knows.
+func (w *world) store(n *worldNode) {
+	if c := n.Checkpoint(); c != nil {
+		w.stored = append(w.stored, c)
+	}
+}
+
+// restore gives a node the checkpoint that was stored so many before the last, if there is one.
+func (w *world) restore(n *worldNode, before int) {
+	if i := len(w.stored) - 1 - before; i >= 0 {
+		n.subscription.Restore(w.stored[i])
+	}
 }
 
 // readLog reads some entries, or all.

@@ -29,12 +29,13 @@ type changes struct {
 	records []*record
 	of      map[changefeed.Table]*record // also of changefeed.AllRowsOf lists: it is about all their tables
 	ids     int
-	bytes   int
+	bytes   int       // of ids and records
 	now     *beat     // the heartbeat that settles changes
 	proven  time.Time // the moment of the last proof; zero = there was none
-	first   *beat     // of tables without a record nothing is known before its end; nil = there was no heartbeat
+	first   *beat     // of rows of tables without a record nothing is known before its end; nil = there was no heartbeat
 	lack    Lack      // why
 	horizon int64     // a client that knows all since then has not missed what had to be dropped; as beat.moment
+	lasts   lasts
 }
 
 // Lack is why a client that knows a point gets the whole list.
@@ -91,7 +92,8 @@ const idBytes, recordBytes = 136, 560
 const maxBlock = 64
 
 func newChanges(budget int) changes {
-	return changes{budget: budget, block: min(maxBlock, 1+budget/(maxBlock*idBytes)), of: map[changefeed.Table]*record{}, lack: NotJoined}
+	return changes{budget: budget, block: min(maxBlock, 1+budget/(maxBlock*idBytes)), of: map[changefeed.Table]*record{}, lack: NotJoined,
+		lasts: newLasts(budget)}
 }
 
 // begin begins with a heartbeat.
@@ -104,7 +106,7 @@ func (c *changes) begin(at changefeed.Position, moment time.Time) {
 	}
 	c.now = &beat{at, c.proven.UnixNano()}
 	if c.first == nil {
-		c.first = c.now
+		c.first, c.lasts.first = c.now, at
 	}
 }
 
@@ -118,6 +120,7 @@ func (c *changes) knownSince() (t time.Time) {
 
 // settle notes which rows have changed.
 func (c *changes) settle(of *changefeed.Touched) {
+	c.lasts.settle(of.Table, c.now.Position)
 	if len(of.Rows) == 0 {
 		c.forget(of.Table)
 		return
@@ -230,13 +233,17 @@ func (c *changes) dropOldest(t *record) (last place) {
 	return last
 }
 
+// size returns the bytes of all that is remembered.
+func (c *changes) size() int { return c.bytes + lastBytes*len(c.lasts.of) }
+
 // trim keeps the budget, with some room, so that it is not called for each change: the table with the most ids drops its
 // oldest, so that the many changes of one tenant cost no other anything.
 func (c *changes) trim() {
-	if c.bytes <= c.budget {
+	c.lasts.trim()
+	if c.size() <= c.budget {
 		return
 	}
-	for c.bytes > c.budget-c.budget/256 && len(c.records) > 0 {
+	for c.size() > c.budget-c.budget/256 && len(c.records) > 0 {
 		most := slices.MaxFunc(c.records, func(a, b *record) int { return cmp.Compare(len(a.places), len(b.places)) })
 		if len(most.blocks) < 2 {
 			c.dropRecords()
@@ -263,7 +270,7 @@ func (c *changes) dropRecords() {
 	c.drop(func(t *record) bool { return t.last.Compare(c.first.Position) <= 0 })
 }
 
-// known returns the point behind which each change of a table is remembered, and why that is not earlier.
+// known returns the point behind which each change of a table is known, and why that is not earlier.
 func (c *changes) known(of changefeed.Table) (p changefeed.Point, lack Lack) {
 	p, lack = changefeed.EndOf(c.first.Position), c.lack
 	for _, of := range [...]changefeed.Table{of, changefeed.AllRowsOf(of.List).Table} {
@@ -271,6 +278,9 @@ func (c *changes) known(of changefeed.Table) (p changefeed.Point, lack Lack) {
 		if t != nil && t.known.Compare(p) > 0 {
 			p, lack = t.known, t.lack
 		}
+	}
+	if last := changefeed.EndOf(c.lasts.last(of)); last.Compare(p) < 0 { // since then there was no change to remember
+		p = last
 	}
 	return p, lack
 }
@@ -291,6 +301,97 @@ func (c *changes) since(of changefeed.Table, p changefeed.Point, n int) (rows []
 		}
 	}
 	return rows, false
+}
+
+// lasts are when tables last changed. A client that knows all since then has missed nothing, whatever is remembered of rows.
+// A checkpoint makes them reach back to before the part of the log that the node has read.
+//
+// Invariant: all changes of a table behind first, up to the state, were settled at or before the position that of has for the
+// table or for all rows of its list; without any there was none.
+type lasts struct {
+	first changefeed.Position
+	of    map[uint64]changefeed.Position // by Table.Sum
+	most  int                            // tables
+
+	until   changefeed.Position // of a checkpoint: what is settled up to there is in of already
+	covered []*list.List        // of these
+}
+
+// lastBytes is what a table takes (TestMemoryOfChanges), and lastsShare is the part of the budget that all may take.
+const lastBytes, lastsShare = 48, 8
+
+func newLasts(budget int) lasts {
+	return lasts{of: map[uint64]changefeed.Position{}, most: max(1, budget/lastsShare/lastBytes)}
+}
+
+// settle notes that a heartbeat settles a change of a table. One that a checkpoint knows is not noted again: the checkpoint names
+// the tables of changes of which the node, which has not read them, knows only the list.
+func (l *lasts) settle(of changefeed.Table, at changefeed.Position) {
+	if at.Compare(l.until) > 0 || !slices.Contains(l.covered, of.List) {
+		l.of[of.Sum()] = at
+	}
+}
+
+// last returns the heartbeat that settled the last change of a table, or a later one.
+func (l *lasts) last(of changefeed.Table) changefeed.Position {
+	at := l.first
+	for _, of := range [...]changefeed.Table{of, changefeed.AllRowsOf(of.List).Table} {
+		at = later(at, l.of[of.Sum()])
+	}
+	return at
+}
+
+func later(a, b changefeed.Position) changefeed.Position {
+	if a.Compare(b) > 0 {
+		return a
+	}
+	return b
+}
+
+// restore takes a checkpoint of the epoch that begins earlier and reaches what the node knows itself. followed are the lists whose
+// changes the node knows: of those that the checkpoint lacks, nothing more is known than before.
+func (l *lasts) restore(c *changefeed.Checkpoint, epoch string, followed []*list.List) {
+	if c.Epoch != epoch || c.First.Compare(l.first) >= 0 || c.At.Compare(l.first) < 0 {
+		return
+	}
+	of := make(map[uint64]changefeed.Position, len(c.Last))
+	for _, last := range c.Last {
+		of[last.Table] = last.At
+	}
+	for _, covered := range c.Lists { // what the node knows only of the whole list, the checkpoint says of each table
+		all := changefeed.AllRowsOf(covered).Sum()
+		if l.of[all].Compare(c.At) <= 0 {
+			delete(l.of, all)
+		}
+	}
+	for table, at := range l.of {
+		of[table] = later(of[table], at)
+	}
+	for _, other := range followed {
+		if !slices.Contains(c.Lists, other) {
+			all := changefeed.AllRowsOf(other).Sum()
+			of[all] = later(of[all], l.first)
+		}
+	}
+	l.first, l.of, l.until, l.covered = c.First, of, c.At, c.Lists
+}
+
+// trim drops an eighth of too many tables, those that have not changed for longest.
+func (l *lasts) trim() {
+	if len(l.of) <= l.most {
+		return
+	}
+	all := make([]changefeed.Position, 0, len(l.of))
+	for _, at := range l.of {
+		all = append(all, at)
+	}
+	slices.SortFunc(all, changefeed.Position.Compare)
+	l.first = later(l.first, all[len(all)/8])
+	for table, at := range l.of {
+		if at.Compare(l.first) <= 0 {
+			delete(l.of, table)
+		}
+	}
 }
 
 // Changes are which rows of a table have changed behind a point.

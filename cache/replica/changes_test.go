@@ -178,6 +178,77 @@ func TestTheLargestTableForgets(t *testing.T) {
 	}
 }
 
+// A node that starts knows by a checkpoint which tables have not changed, also before its part of the log, and of no other table
+// more than without one.
+func TestACheckpointSaysWhatHasNotChanged(t *testing.T) {
+	started := func(at uint64, c *changefeed.Checkpoint) *replica.Replica {
+		r := replica.New(replica.Budgets{Rows: 1 << 30, IDs: 1 << 20, Lists: 16})
+		r.Reset("epoch")
+		b := settled(at)
+		b.Checkpoint = c
+		if at == 16 {
+			b.Followed = append(b.Followed, listtest.Contacts)
+		}
+		r.Apply(b)
+		return r
+	}
+	changes := func(r *replica.Replica, n uint64, of changefeed.Touched, c *changefeed.Checkpoint) {
+		b := settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{of}})
+		b.Checkpoint = c
+		r.Apply(b)
+	}
+	early, late, never := tableOfTenant(1), tableOfTenant(2), tableOfTenant(3)
+	first := started(1, nil)
+	changes(first, 5, touched(early, 1), nil)
+	changes(first, 20, touched(late, 1), nil)
+	c := first.Checkpoint()
+	foreign := *c
+	foreign.Epoch = "another"
+	if replica.New(replica.Budgets{}).Checkpoint() != nil {
+		t.Error("a checkpoint without a state")
+	}
+
+	second := started(15, c)
+	second.Apply(settled(30))
+	after := started(15, nil) // it reads the checkpoint later
+	changes(after, 18, changefeed.AllRowsOf(listtest.Items), nil)
+	changes(after, 20, touched(late, 1), nil)
+	changes(after, 25, touched(early, 1), c)
+
+	for _, is := range []struct {
+		name   string
+		node   *replica.Replica
+		of     changefeed.Table
+		behind uint64
+		lack   replica.Lack
+		rows   int
+	}{
+		{"no change", second, never, 1, replica.Complete, 0},
+		{"no change since", second, early, 5, replica.Complete, 0},
+		{"a change since", second, early, 4, replica.NotJoined, 0},
+		{"a change in its part of the log", second, late, 14, replica.NotJoined, 0},
+		{"before the checkpoint's beginning", second, never, 0, replica.NotJoined, 0},
+		{"a gap", started(21, c), never, 1, replica.NotJoined, 0},
+		{"no gap", started(20, c), never, 1, replica.Complete, 0},
+		{"another epoch", started(15, &foreign), never, 1, replica.NotJoined, 0},
+		{"a list that it does not cover", started(16, c), changefeed.Table{List: listtest.Contacts, Tenant: "a"}, 15, replica.NotJoined, 0},
+		{"the same, later", started(16, c), changefeed.Table{List: listtest.Contacts, Tenant: "a"}, 16, replica.Complete, 0},
+		{"a list that it covers beside it", started(16, c), never, 1, replica.Complete, 0},
+		{"of a node that had one", started(28, second.Checkpoint()), early, 5, replica.Complete, 0},
+		{"the same, a change since", started(28, second.Checkpoint()), early, 4, replica.NotJoined, 0},
+		{"read later", after, never, 1, replica.Complete, 0},
+		{"read later than a change of its part", after, late, 18, replica.Complete, 1},
+		{"the same, of before", after, late, 17, replica.Unnamed, 0},
+		{"read with a change", after, early, 24, replica.Complete, 1},
+		{"the same, since", after, early, 25, replica.Complete, 0},
+	} {
+		got := is.node.Changes(is.of, changefeed.EndOf(changefeed.Position{Term: 1, N: is.behind}), math.MaxInt)
+		if got.Lack != is.lack || len(got.Rows) != is.rows {
+			t.Errorf("%s: lack %d, %d rows; want %d, %d", is.name, got.Lack, len(got.Rows), is.lack, is.rows)
+		}
+	}
+}
+
 // What an id takes in memory is what the budget counts, also after ids have changed again and again.
 func TestMemoryOfChanges(t *testing.T) {
 	for _, c := range []struct{ tables, rows, rounds int }{{1, 30_000, 1}, {1, 30_000, 3}, {4000, 5, 1}, {4000, 1, 2}} {

@@ -121,6 +121,9 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 			r.state.unsettled = c.LSN
 		}
 	}
+	if b.Checkpoint != nil {
+		r.changes.lasts.restore(b.Checkpoint, r.state.epoch, b.Followed)
+	}
 	r.history.trim(r.budget.Changes)
 	r.changes.trim()
 	r.retry()
@@ -291,6 +294,22 @@ func (r *Replica) Changes(of changefeed.Table, behind changefeed.Point, n int) (
 		if t != nil {
 			c.Rows[i].Row = t.rows[c.Rows[i].Key].row
 		}
+	}
+	return c
+}
+
+// Checkpoint returns when tables last changed, for nodes that begin to read the log; nil = there is no state.
+func (r *Replica) Checkpoint() *changefeed.Checkpoint {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if !r.synced {
+		return nil
+	}
+	l := &r.changes.lasts
+	c := &changefeed.Checkpoint{Epoch: r.state.epoch, First: l.first, At: r.state.position, Lists: r.state.followed,
+		Last: make([]changefeed.LastChange, 0, len(l.of))}
+	for table, at := range l.of {
+		c.Last = append(c.Last, changefeed.LastChange{Table: table, At: at})
 	}
 	return c
 }
@@ -573,7 +592,7 @@ const maxSteps = 128
 
 // evict gives up ranges until the budget is kept.
 func (r *Replica) evict() {
-	c, budget := &r.clock, r.budget.Rows-r.changes.bytes
+	c, budget := &r.clock, r.budget.Rows-r.changes.size()
 	for steps := 0; c.bytes > budget && len(c.ranges) > 0 && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
 		c.hand++
 		if c.hand >= len(c.ranges) {
@@ -590,7 +609,7 @@ func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: len(r.clock.ranges), Bytes: r.clock.bytes,
-		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.bytes,
+		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.size(),
 		Horizon: r.changes.knownSince()}
 	for _, t := range r.tables {
 		s.Lists += len(t.lists)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cespare/xxhash/v2"
+
 	"listedge/internal/list"
 )
 
@@ -43,6 +45,13 @@ type Table struct {
 	List   *list.List // nil = the keys
 	Tenant string     // of a list that every workspace sees whole: empty; of the keys: the ID of the API key or of the workspace
 	All    bool       // those of all tenants; then Tenant is empty
+}
+
+// Sum is a name of the table that all nodes have for it. Tables that have the same name by chance count as one: what is
+// said of the one that changed last holds for both.
+func (t Table) Sum() uint64 {
+	var space [256]byte
+	return xxhash.Sum64(appendTable(space[:0], t))
 }
 
 // Change is one committed transaction.

@@ -60,6 +60,10 @@ type Log interface {
 	Reader(ctx context.Context) (r Reader, server string, err error)
 	// Trim removes the entries before the position.
 	Trim(ctx context.Context, epoch string, before Position) error
+	// Checkpoint returns what was last stored of the epoch; nil = nothing, or nothing that this version can read.
+	Checkpoint(ctx context.Context, epoch string) (*Checkpoint, error)
+	// SetCheckpoint stores a checkpoint. It is lost some time after the epoch's last entry.
+	SetCheckpoint(ctx context.Context, c *Checkpoint) error
 }
 
 // Reader reads logs from one server. It must not be used after an error: it may then be
@@ -83,6 +87,8 @@ type Local struct {
 	entries []Entry
 	last    Position      // of the newest entry ever appended to it
 	grown   chan struct{} // closed and replaced when entries are added
+
+	checkpoint *Checkpoint // the last one; nil = none
 }
 
 // NewLocal makes an empty log.
@@ -185,5 +191,23 @@ func (l *Local) Trim(_ context.Context, epoch string, before Position) error {
 	if epoch == l.of {
 		l.entries = slices.DeleteFunc(l.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
 	}
+	return nil
+}
+
+// Checkpoint implements Log.
+func (l *Local) Checkpoint(_ context.Context, epoch string) (c *Checkpoint, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.checkpoint != nil && l.checkpoint.Epoch == epoch {
+		c = l.checkpoint
+	}
+	return c, nil
+}
+
+// SetCheckpoint implements Log.
+func (l *Local) SetCheckpoint(_ context.Context, c *Checkpoint) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.checkpoint = c
 	return nil
 }

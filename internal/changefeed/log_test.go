@@ -36,6 +36,7 @@ func TestLogs(t *testing.T) {
 				{"many at once", testBatches},
 				{"blocking", testBlocking},
 				{"trim", testTrim},
+				{"the checkpoint", testCheckpoint},
 				{"epochs are apart", testEpochsApart},
 				{"the epoch", testEpoch},
 				{"round trip", testRoundTrip},
@@ -250,6 +251,32 @@ func testTrim(t *testing.T, log Log, epoch string) {
 	ends(t, log, epoch, Position{2, 2})
 	add(t, log, epoch, beat(2, 3))
 	holds(t, log, epoch, Position{}, beat(2, 3))
+}
+
+func testCheckpoint(t *testing.T, log Log, epoch string) {
+	stored := func(of string, want *changefeed.Checkpoint) {
+		t.Helper()
+		got, err := log.Checkpoint(inTime(t), of)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("of %q: %+v, %v; want %+v", of, got, err, want)
+		}
+	}
+	stored(epoch, nil)
+	r := rand.New(rand.NewPCG(3, 4))
+	for n := range 3 {
+		c := &changefeed.Checkpoint{Epoch: epoch, First: Position{number(r), number(r)}, At: Position{number(r), number(r)}, Last: []changefeed.LastChange{}}
+		if n > 0 {
+			c.Lists = list.BuiltIn().Lists[:n]
+		}
+		for range 100 * n {
+			c.Last = append(c.Last, changefeed.LastChange{Table: number(r), At: Position{number(r), number(r)}})
+		}
+		if err := log.SetCheckpoint(inTime(t), c); err != nil {
+			t.Fatal(err)
+		}
+		stored(epoch, c)
+	}
+	stored("another "+epoch, nil)
 }
 
 func testEpochsApart(t *testing.T, log Log, epoch string) {

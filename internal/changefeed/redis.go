@@ -19,9 +19,10 @@ import (
 // Redis is the log of a fleet. All its keys share a hash tag, so that they are on one
 // node of a Cluster. None of them may be evicted.
 //
-//	<prefix>{changes}:<identity>:epoch   names the present epoch
-//	<prefix>{changes}:log:<epoch>        entries
-//	<prefix>{changes}:fleet              which database the fleet follows (fleet.Claim)
+//	<prefix>{changes}:<identity>:epoch     names the present epoch
+//	<prefix>{changes}:log:<epoch>          entries
+//	<prefix>{changes}:checkpoint:<epoch>   when tables last changed
+//	<prefix>{changes}:fleet                which database the fleet follows (fleet.Claim)
 //
 // Nothing is read or written until the identity is known: Epoch, which comes first, fails.
 type Redis struct {
@@ -38,8 +39,8 @@ const (
 	// entryField is the only field of an entry, which the codec writes.
 	entryField = "e"
 
-	// logLife is the expiry of a log after its last entry: old epochs remove
-	// themselves.
+	// logLife is the expiry of a log after its last entry, and of a checkpoint: old epochs
+	// remove themselves.
 	logLife = time.Hour
 )
 
@@ -340,6 +341,32 @@ func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err er
 	defer func() { err = r.note(err) }()
 	if err := r.client.XTrimMinID(ctx, r.logKey(epoch), before.String()).Err(); err != nil {
 		return fmt.Errorf("trim the log: %w", err)
+	}
+	return nil
+}
+
+func (r *Redis) checkpointKey(epoch string) string {
+	return r.followed.LogPrefix() + "checkpoint:" + epoch
+}
+
+// Checkpoint implements Log.
+func (r *Redis) Checkpoint(ctx context.Context, epoch string) (c *Checkpoint, err error) {
+	defer func() { err = r.note(err) }()
+	body, err := r.client.Get(ctx, r.checkpointKey(epoch)).Result()
+	if errors.Is(err, redis.Nil) || isDamaged(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the checkpoint: %w", err)
+	}
+	return r.codec.decodeCheckpoint(epoch, body), nil
+}
+
+// SetCheckpoint implements Log.
+func (r *Redis) SetCheckpoint(ctx context.Context, c *Checkpoint) (err error) {
+	defer func() { err = r.note(err) }()
+	if err := r.client.Set(ctx, r.checkpointKey(c.Epoch), encodeCheckpoint(c), logLife).Err(); err != nil {
+		return fmt.Errorf("write the checkpoint: %w", err)
 	}
 	return nil
 }

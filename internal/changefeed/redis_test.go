@@ -67,6 +67,9 @@ func TestRedisAway(t *testing.T) {
 		"Last":     func(ctx context.Context) error { _, err := log.Last(ctx, "a"); return err },
 		"Read":     func(ctx context.Context) error { _, err := readLog(ctx, log, "a", Position{9, 9}, patient); return err },
 		"Trim":     func(ctx context.Context) error { return log.Trim(ctx, "a", Position{1, 1}) },
+
+		"Checkpoint":    func(ctx context.Context) error { _, err := log.Checkpoint(ctx, "a"); return err },
+		"SetCheckpoint": func(ctx context.Context) error { return log.SetCheckpoint(ctx, &changefeed.Checkpoint{Epoch: "a"}) },
 	}
 	fail := func(t *testing.T) {
 		t.Helper()
@@ -113,6 +116,44 @@ func TestRedisAway(t *testing.T) {
 	ends(t, log, "a", Position{})
 	add(t, log, "a", beat(1, 4))
 	turn(t, log, "a") // its script was lost, too
+}
+
+// A checkpoint that cannot be read is none.
+func TestRedisHasACheckpointThatCannotBeRead(t *testing.T) {
+	_, client := startRedis(t)
+	log := changefeed.NewRedis(client, shop(), list.BuiltIn())
+	const key = "listedge:{changes}:checkpoint:a"
+	none := func(what string) {
+		t.Helper()
+		if c, err := log.Checkpoint(inTime(t), "a"); c != nil || err != nil {
+			t.Errorf("%s: %+v, %v", what, c, err)
+		}
+	}
+	all := changefeed.Checkpoint{Epoch: "a", Lists: list.BuiltIn().Lists, Last: make([]changefeed.LastChange, 2)}
+	store := func() (body string) {
+		t.Helper()
+		if err := log.SetCheckpoint(inTime(t), &all); err != nil {
+			t.Fatal(err)
+		}
+		if ttl := client.PTTL(inTime(t), key).Val(); ttl < 50*time.Minute || ttl > time.Hour {
+			t.Errorf("it is kept for %s", ttl)
+		}
+		return client.Get(inTime(t), key).Val()
+	}
+	body := store()
+	for n := range len(body) {
+		if (n-35-2*16)%24 == 0 && n > 35+16 {
+			continue // it has fewer tables
+		}
+		client.Set(inTime(t), key, body[:n], 0)
+		none(fmt.Sprint(n, " bytes of ", len(body)))
+	}
+	client.Set(inTime(t), key, "0"+body[1:], 0)
+	none("another version")
+	client.Del(inTime(t), key)
+	client.SAdd(inTime(t), key, "x")
+	none("a set")
+	store()
 }
 
 // What cannot be read is known to be there, and hides nothing behind it.

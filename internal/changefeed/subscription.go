@@ -35,6 +35,8 @@ type Beat struct {
 	Followed  []*list.List // the lists whose changes the log has
 	Settled   []*Change    // published before, and visible now
 	Unsettled []*Change    // valid during the call; one that the first heartbeat names has no rows
+
+	Checkpoint *Checkpoint // that was read since the last Beat; nil = none
 }
 
 // Proof says, by a heartbeat, which changes this node has applied.
@@ -101,6 +103,10 @@ type Subscription struct {
 	moved     bool      // another server than this one appended the last heartbeat
 	reads     []read    // reads by which a heartbeat may be a proof; both fields ascend
 	unsettled []*Change // see the invariants
+
+	checkpoint *Checkpoint // for the next heartbeat to hand on; nil = none
+	first      Position    // of the first of these heartbeats
+	reached    bool        // a checkpoint that reaches it was handed on
 }
 
 // read is one read of the log: when it began, and where it saw the log end.
@@ -129,6 +135,12 @@ func (s *Subscription) Follow(epoch string) {
 	s.epoch, s.position = epoch, Position{}
 	s.reset(cause)
 }
+
+// Restore hands a checkpoint on with the next heartbeat. It may be of any epoch, and need not reach the entries that are read.
+func (s *Subscription) Restore(c *Checkpoint) { s.checkpoint = c }
+
+// lacksCheckpoint reports whether no checkpoint was handed on, since the last Reset, that reaches the first heartbeat.
+func (s *Subscription) lacksCheckpoint() bool { return !s.reached }
 
 // Next returns what to read: the entries of the epoch's log after the position.
 func (s *Subscription) Next() (epoch string, after Position) { return s.epoch, s.position }
@@ -179,7 +191,7 @@ func proves(reads []read, after Position) (moment time.Time, rest []read) {
 }
 
 func (s *Subscription) reset(cause ResetCause) {
-	s.begun, s.synced, s.startedAt = false, false, ""
+	s.begun, s.synced, s.startedAt, s.reached = false, false, "", false
 	s.reads, s.unsettled = nil, nil
 	for _, l := range s.listeners {
 		l.Reset(s.epoch, cause)
@@ -228,7 +240,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		proof.Moment, s.reads = proves(s.reads, h.After)
 	}
 	if !s.synced {
-		s.synced, s.startedAt = true, h.StartedAt
+		s.synced, s.startedAt, s.first = true, h.StartedAt, s.position
 		for i := range h.Unsettled { // some may have been published before the first entry that was read
 			c := &h.Unsettled[i]
 			if !slices.ContainsFunc(s.unsettled, func(known *Change) bool { return known.XID == c.XID }) {
@@ -237,8 +249,10 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		}
 	}
 	for _, l := range s.listeners {
-		l.Beat(Beat{proof, snapshot, h.Followed, settled, s.unsettled})
+		l.Beat(Beat{proof, snapshot, h.Followed, settled, s.unsettled, s.checkpoint})
 	}
+	s.reached = s.reached || s.checkpoint != nil && s.checkpoint.At.Compare(s.first) >= 0
+	s.checkpoint = nil
 }
 
 const (
@@ -251,6 +265,8 @@ const (
 	readPause = 2 * time.Millisecond
 	// readBackoff is the pause after an error, or while there is no epoch.
 	readBackoff = 20 * time.Millisecond
+	// checkpointInterval is how often the checkpoint is read until one reaches what was read of the log.
+	checkpointInterval = time.Second
 	// epochInterval is how often the current epoch is read while the log has entries.
 	// After a read of the log without entries the epoch is read at once: nothing is
 	// appended to the log of an old epoch, so there may be a new epoch.
@@ -265,6 +281,7 @@ type Subscriber struct {
 
 	subscription *Subscription // used by Run's goroutine only
 	epochRead    time.Time     // when the current epoch was last read; used by Run's goroutine only
+	restored     time.Time     // when the checkpoint was last read; used by Run's goroutine only
 
 	start     time.Time
 	heartbeat atomic.Int64 // when a heartbeat was last read, in nanoseconds since start
@@ -348,6 +365,9 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		fleet.Pause(ctx, readBackoff)
 		return nil
 	}
+	if s.subscription.lacksCheckpoint() && time.Since(s.restored) > checkpointInterval {
+		s.restore(ctx, epoch)
+	}
 	began := time.Now() // before the command is sent: Subscription
 	entries, cut, err := reader.Read(ctx, epoch, after, readWait)
 	if err != nil {
@@ -364,6 +384,18 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	return nil
 }
 
+// restore reads the checkpoint, before the entries that it is to reach. Without one, clients get more than they lack: that is no
+// reason not to read the log.
+func (s *Subscriber) restore(ctx context.Context, epoch string) {
+	s.restored = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, readTimeout/2)
+	defer cancel()
+	c, err := s.log.Checkpoint(ctx, epoch)
+	if err == nil {
+		s.subscription.Restore(c)
+	}
+}
+
 // Beat implements Listener.
 func (s *Subscriber) Beat(Beat) { s.heartbeat.Store(int64(time.Since(s.start))) }
 
@@ -375,6 +407,6 @@ func (s *Subscriber) Reset(epoch string, cause ResetCause) {
 		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: all pages are read again",
 			"after", s.subscription.position.String(), "cause", cause)
 	}
-	s.stats.Epoch = epoch
+	s.stats.Epoch, s.restored = epoch, time.Time{}
 	s.stats.Resets[cause]++
 }

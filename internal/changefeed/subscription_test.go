@@ -196,6 +196,17 @@ type scripted struct {
 	readers int
 	epochs  int
 	answer  func(after Position) ([]Entry, bool, error)
+
+	checkpoints int   // that were asked for
+	failure     error // of asking for them
+}
+
+func (s *scripted) Checkpoint(ctx context.Context, epoch string) (*changefeed.Checkpoint, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checkpoints++
+	c, err := s.Local.Checkpoint(ctx, epoch)
+	return c, errors.Join(err, s.failure)
 }
 
 func (s *scripted) Epoch(ctx context.Context) (string, error) {
@@ -249,6 +260,80 @@ func TestARecordedReadBeganBeforeItWasSent(t *testing.T) {
 		stop()
 		if len(r.proofs) != 1 || !r.proofs[0].Moment.Equal(began) {
 			t.Errorf("%+v, want a proof of %s", r.proofs, began)
+		}
+	})
+}
+
+// given writes down the checkpoints that heartbeats bring, each once.
+type given []string
+
+func (g *given) note(what string) {
+	if n := len(*g); n == 0 || (*g)[n-1] != what {
+		*g = append(*g, what)
+	}
+}
+
+func (g *given) Reset(string, changefeed.ResetCause) { g.note("reset") }
+
+func (g *given) Beat(b changefeed.Beat) {
+	if b.Checkpoint != nil {
+		g.note(b.Checkpoint.At.String())
+	} else if len(*g) > 0 && (*g)[len(*g)-1] == "reset" {
+		g.note("none")
+	}
+}
+
+// The checkpoint comes with the first heartbeat, and is read again until one reaches that heartbeat; after a gap, too. One that
+// cannot be read stops nothing.
+func TestTheCheckpointIsReadUntilItReachesTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, g, next := &scripted{Local: changefeed.NewLocal()}, &given{}, uint64(5)
+		_ = log.SetEpoch(t.Context(), "", "e")
+		log.answer = func(Position) ([]Entry, bool, error) {
+			boottimetest.Pass(100 * time.Millisecond)
+			next++
+			return []Entry{heartbeat(1, next, Position{}, "5:5:")}, false, nil
+		}
+		store := func(n uint64) {
+			_ = log.SetCheckpoint(t.Context(), &changefeed.Checkpoint{Epoch: "e", At: at(1, n)})
+		}
+		pass := func(asked int, want ...string) { // five seconds
+			t.Helper()
+			before := log.checkpoints
+			boottimetest.Pass(5 * time.Second)
+			synctest.Wait()
+			last := (*g)[max(0, len(*g)-max(1, len(want))):] // the first may be from before
+			if n := log.checkpoints - before; n < asked || n > asked+2 || !slices.Equal(last, want) {
+				t.Errorf("asked %d times, want %d: %q, want %q", n, asked, *g, want)
+			}
+			*g = nil
+		}
+		store(5)
+		log.failure = errors.New("refused")
+		_, stop := subscribe(t, log, g)
+		pass(4, "reset", "none")
+		log.failure = nil
+		pass(4, "1-5")
+		store(6) // the first heartbeat that was read
+		pass(1, "1-6")
+		pass(0)
+		next++ // a gap
+		pass(4, "reset", "none", "1-6")
+		stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		log, g := &scripted{Local: changefeed.NewLocal()}, &given{}
+		_ = log.SetEpoch(t.Context(), "", "e")
+		_ = log.SetCheckpoint(t.Context(), &changefeed.Checkpoint{Epoch: "e", At: at(1, 9)})
+		log.answer = func(after Position) ([]Entry, bool, error) {
+			boottimetest.Pass(100 * time.Millisecond)
+			return []Entry{heartbeat(1, max(8, after.N+1), Position{}, "5:5:")}, false, nil
+		}
+		_, stop := subscribe(t, log, g)
+		boottimetest.Pass(5 * time.Second)
+		stop()
+		if !slices.Equal(*g, []string{"reset", "1-9"}) || log.checkpoints != 1 {
+			t.Errorf("%q, asked %d times", *g, log.checkpoints)
 		}
 	})
 }

@@ -183,7 +183,8 @@ func TestAFleetRecoversFromDamagedKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			types := map[string]string{}
 			for _, key := range client.Keys(t.Context(), "listedge:*").Val() {
-				if strings.HasPrefix(key, "listedge:{changes}:") && !strings.Contains(key, ":log:") || key == "listedge:{fleet}:members" {
+				isLog := strings.Contains(key, ":log:") || strings.Contains(key, ":checkpoint:")
+				if strings.HasPrefix(key, "listedge:{changes}:") && !isLog || key == "listedge:{fleet}:members" {
 					types[key] = client.Type(t.Context(), key).Val()
 				}
 				must1(client.TxPipelined(t.Context(), func(to redis.Pipeliner) error { // no node writes in between

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -110,6 +111,126 @@ func TestTrackingFromAnyNode(t *testing.T) {
 		}
 		c.nodes = []*testNode{x, y}
 		c.mustBe(t, f.url, list, workspace)
+	}
+}
+
+// A rolling deployment: each node knows after its start of which tables it has missed nothing, however long ago a client has asked.
+// It prints what the next round costs clients, also on a node that finds no checkpoint.
+func TestTrackingAcrossARollingDeployment(t *testing.T) {
+	t.Parallel()
+	f := &fleet{redis: sandboxtest.Redis(t), in: items, url: database(t), flags: lateProofs}
+	f.startNodes(t, 3)
+	f.awaitFollowed(t)
+	const rows, list = 900, "workspace_id = $1"
+	type polling struct {
+		*listCopy
+		workspace, every string
+		changed          bool // since its last round
+	}
+	var clients []polling
+	for _, every := range []string{"hour", "minute"} {
+		for _, changed := range []bool{false, true} {
+			workspace, key := workspaceWithKey(t, f.url)
+			execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, $2::int) g", workspace, rows)
+			c := polling{newCopy(key, "/v1/items?limit=100", f.nodes...), workspace, every, changed}
+			c.mustBe(t, f.url, list, workspace)
+			clients = append(clients, c)
+		}
+	}
+	change := func(every string) {
+		for _, c := range clients {
+			if c.changed && c.every == every {
+				execute(t, f.url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND name ~ '^Item .*50$'", c.workspace)
+			}
+		}
+	}
+	inRedis := redistest.Client(t, f.redis)
+	keyOf := func(what string) (key string) {
+		t.Helper()
+		within(t, patience, what, func() bool {
+			keys := inRedis.Keys(t.Context(), "listedge:{changes}:"+what+":*").Val()
+			if len(keys) == 1 {
+				key = keys[0]
+			}
+			return key != ""
+		})
+		return key
+	}
+	checkpoint, log := keyOf("checkpoint"), keyOf("log")
+	stored := func() { // a checkpoint of all that has changed
+		t.Helper()
+		for range 2 {
+			before := inRedis.Get(t.Context(), checkpoint).Val()
+			within(t, patience, "a checkpoint", func() bool {
+				now := inRedis.Get(t.Context(), checkpoint).Val()
+				return now != "" && now != before
+			})
+		}
+	}
+
+	// An hour passes: the log does not have any more what was before.
+	change("hour")
+	for _, c := range clients[:2] {
+		newCopy(c.key, c.path, f.follower(t)).mustBe(t, f.url, list, c.workspace) // it has the change
+	}
+	end := must1(inRedis.XInfoStream(t.Context(), log).Result()).LastGeneratedID
+	stored()
+	must(inRedis.XTrimMinID(t.Context(), log, end).Err())
+	for _, c := range clients[2:] {
+		c.mustBe(t, f.url, list, c.workspace)
+	}
+	change("minute")
+
+	cost := func(on *testNode, with string) (first bool) { // of the client whose list has not changed for an hour
+		t.Helper()
+		for _, c := range slices.Backward(clients) {
+			again := c.clone()
+			again.nodes = []*testNode{on}
+			took := again.mustBe(t, f.url, list, c.workspace)
+			t.Logf("%-22s a poll every %-6s  %d rows changed: %d requests, %5.1f kB", with, c.every, map[bool]int{true: rows / 100}[c.changed], took,
+				float64(again.bytes)/1000)
+			first = again.first
+			whole := c.every == "hour" && (c.changed || first)
+			if again.first != whole || took != map[bool]int{false: 1, true: rows / 100}[whole] {
+				t.Errorf("%d requests, whole list %t", took, again.first)
+			}
+		}
+		return first
+	}
+	within(t, patience, "a node that finds no checkpoint", func() bool { // one may come between two looks
+		done := make(chan struct{})
+		var deleting sync.WaitGroup
+		deleting.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					inRedis.Del(t.Context(), checkpoint)
+					pause(time.Millisecond)
+				}
+			}
+		})
+		defer deleting.Wait()
+		defer close(done)
+		n := f.start(t)
+		n.awaitFollowed(t)
+		first := cost(n, "without a checkpoint:")
+		n.signal(syscall.SIGTERM)
+		<-n.ended
+		return first
+	})
+	stored()
+	for i, n := range f.nodes {
+		f.nodes[i] = f.start(t)
+		f.nodes[i].awaitFollowed(t)
+		n.signal(syscall.SIGTERM)
+		<-n.ended
+	}
+	for _, n := range f.nodes {
+		if cost(n, "with a checkpoint:") {
+			t.Error("a whole list, of which nothing has changed")
+		}
 	}
 }
 

@@ -41,6 +41,7 @@ type listCopy struct {
 
 	first   bool // the last round was a whole list
 	touched int  // rows and ids of the last round
+	bytes   int  // of the answers of the last round
 }
 
 type copied struct {
@@ -68,7 +69,7 @@ const noCache = "Cache-Control: no-cache"
 // round brings the copy up to date, and returns how many pages that took.
 func (c *listCopy) round(t *testing.T, headers ...string) (pages int) {
 	t.Helper()
-	c.first, c.touched = false, 0
+	c.first, c.touched, c.bytes = false, 0, 0
 	for ended := false; !ended; pages++ {
 		ended = c.step(t, headers...)
 	}
@@ -150,7 +151,7 @@ func (c *listCopy) apply(p *trackedPage) bool {
 	if !none && !strings.Contains(p.covers, "through=") {
 		maps.DeleteFunc(c.rows, func(_ string, r copied) bool { return r.mark != c.mark })
 	}
-	c.cursor = p.cursor
+	c.cursor, c.bytes = p.cursor, c.bytes+p.bytes
 	return !p.Page.HasMore
 }
 

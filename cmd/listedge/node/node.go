@@ -74,6 +74,9 @@ const (
 	// followAgain is how long the log of changes must be silent before a node that cannot
 	// follow changes itself stops waiting for another node to do so.
 	followAgain = 2 * time.Second
+	// checkpointEvery is how often the node that follows stores a checkpoint: several times while the log, which is kept in part, is
+	// written anew by the fastest writers.
+	checkpointEvery = 5 * time.Second
 	// fillSlack is how much longer than its query a fill may take: for the fair queue, for a
 	// connection, and until the error of a statement_timeout arrives.
 	fillSlack = time.Second
@@ -185,6 +188,19 @@ func (n *Node) followChanges() {
 	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys)
 	n.follower = follower.New(follower.Options{Lists: o.Lists, DatabaseURL: o.ReplicationURL, Log: log, Followed: n.followed,
 		LogKept: o.CacheTTL + o.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
+}
+
+// storeCheckpoint stores when tables last changed, for nodes that start, if this node follows: so one of the fleet does it.
+func (n *Node) storeCheckpoint(ctx context.Context) {
+	if !n.follower.Stats().Following {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkpointEvery)
+	defer cancel()
+	c := n.Cache.Checkpoint()
+	if c != nil {
+		_ = n.changes.SetCheckpoint(ctx, c) // changes reports a refusal itself (Redis.Failure)
+	}
 }
 
 // identifies reports whether the node itself has to ask which database it reads, because no
@@ -322,6 +338,9 @@ func (n *Node) Serve(ctx context.Context) error {
 		background.Go(func() { n.follower.Run(running) })
 		background.Go(func() { n.feed.Run(running) })
 		background.Go(func() { n.expireByAge(running) })
+	}
+	if n.changes != nil {
+		background.Go(func() { repeat(running, checkpointEvery, n.storeCheckpoint) })
 	}
 	if n.redis.pages != nil {
 		background.Go(func() { n.finder.Run(running) })
