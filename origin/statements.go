@@ -65,8 +65,8 @@ func tenantOf(q *page.Query) []byte {
 	return []byte(q.Tenant)
 }
 
-// arguments returns the arguments of the shape's statement. Those of the tenant, the folded term and the
-// position may be nil, which is NULL: then there are no rows.
+// arguments returns the arguments of the shape's statement. Those of the tenant and the position may be nil,
+// which is NULL: then there are no rows.
 func (s shape) arguments(tenant []byte, rows int, term, value, key []byte) (arguments [][]byte) {
 	if s.list.Tenant >= 0 {
 		arguments = append(arguments, tenant)

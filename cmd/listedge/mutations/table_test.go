@@ -114,6 +114,7 @@ var mutations = []struct {
 			without("origin/apikey: Cache.Beat", "p.upSince = c.lastProof.upSince")},
 	}},
 	{"origin", []mutation{
+		{"the check of a list reads no row", "TestListsOfAnyShapeAreReadByTheirIndexes", replaced("origin: Origin.check", "[]byte(unseen)", "nil")},
 		{"connections to an old primary are kept", "TestAnEarlierTimelineIsRefused",
 			replaced("origin/apikey: Store.read", "ctx, run, func", `ctx, "", func`)},
 		{"an answer without keys is anybody's", "TestAnEarlierTimelineIsRefused",
