@@ -246,6 +246,21 @@ func TestReferenceOfAnyLists(t *testing.T) {
 	}
 }
 
+// The reference names the fields that are keys, by which clients keep their copies.
+func TestReferenceNamesTheKeys(t *testing.T) {
+	two := listsOf(t, `
+lists:
+  cards: {table: shop.cards, key: id, fields: {number: {column: id}, at: }, orders: {at: {descending: true}}}
+  notes: {table: shop.notes, key: id, fields: {id: , at: }, orders: {at: {descending: true}}}
+`, "shop.cards id id:int8 at:timestamptz", "shop.notes id id:text at:timestamptz")
+	for want, lists := range map[string]*list.Set{"(`id`)": list.BuiltIn(), "(`number` of cards and `id` of notes)": two} {
+		doc := must(openapi3.NewLoader().LoadFromData(edge.OpenAPI(lists)))
+		if !strings.Contains(doc.Info.Description, "stores the rows by their keys "+want) {
+			t.Errorf("the keys are not named: %s", want)
+		}
+	}
+}
+
 // parametersAgree compares the parameters of a list that are documented with those that the server takes.
 func parametersAgree(s *shop, key string, l *list.List, operation *openapi3.Operation) {
 	var documented, values []string

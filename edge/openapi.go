@@ -44,6 +44,7 @@ type reference struct {
 	Names, Scopes       string
 	Everybody           string // names of the lists of which every workspace sees all rows
 	Tracked             string // names of the lists whose changes clients may follow; empty = none
+	Keys                string // fields that are the keys of these
 	Cursor, RequestID   string // of examples
 	MaxDetails          int    // of invalid parameters
 	AnyJSON             bool   // a list has fields that are JSON
@@ -77,7 +78,7 @@ func referenceOf(lists *list.Set) *reference {
 	r := &reference{Title: titleOf(lists), About: lists.About, Names: enumerate(lists.Names(), "and"),
 		Cursor: "GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA", RequestID: exampleID}
 	components := componentsOf(openAPITemplate)
-	var scopes, everybody, tracked []string
+	var scopes, everybody, tracked, keys []string
 	for _, l := range lists.Lists {
 		scopes = append(scopes, code(l.Scope()))
 		if l.Tenant < 0 {
@@ -85,6 +86,7 @@ func referenceOf(lists *list.Set) *reference {
 		}
 		if l.Tracks() {
 			tracked = append(tracked, l.Name)
+			keys = append(keys, code(l.Fields[l.Key].Name))
 		}
 		r.Lists = append(r.Lists, describeList(l, components))
 		r.AnyJSON = r.AnyJSON || slices.ContainsFunc(l.Fields, func(f list.Field) bool { return f.Form == list.JSON })
@@ -95,11 +97,23 @@ func referenceOf(lists *list.Set) *reference {
 		r.Everybody = enumerate(everybody, "and")
 	}
 	if tracked != nil {
-		r.Tracked = enumerate(tracked, "and")
+		r.Tracked, r.Keys = enumerate(tracked, "and"), keysOf(tracked, keys)
 	}
 	r.shareParameters(components)
 	r.Responses = errorResponsesOf(lists.Lists)
 	return r
+}
+
+// keysOf says which field is the key of each list.
+func keysOf(lists, keys []string) string {
+	if len(slices.Compact(slices.Clone(keys))) == 1 {
+		return keys[0]
+	}
+	var each []string
+	for i, key := range keys {
+		each = append(each, key+" of "+lists[i])
+	}
+	return enumerate(each, "and")
 }
 
 // titleOf returns the title of the reference.

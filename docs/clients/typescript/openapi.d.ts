@@ -750,7 +750,7 @@ export interface components {
          */
         ListCovers: string;
         /**
-         * @description On pages of changes alone: keys of rows that the list does not have, or not any more (RFC 9651, a list of strings). Absent if there are none.
+         * @description On pages of changes alone: keys of rows that the list does not have, or not any more (RFC 9651, a list of Strings, or of Display Strings where a key is not ASCII: `%"caf%c3%a9"`). Absent if there are none.
          * @example "0140b1f2-2b5c-4a3e-9f6e-1f2a3b4c5d6e"
          */
         ListGone: string;
