@@ -113,7 +113,7 @@ func (l *watchedList) names(t *testing.T) map[string]string {
 
 // somewhere picks rows of the list: $2 is a random number below one.
 const somewhere = `workspace_id = $1 AND created_at < (SELECT created_at FROM items WHERE workspace_id = $1
-	ORDER BY created_at OFFSET floor($2 * (SELECT count(*) FROM items WHERE workspace_id = $1)) LIMIT 1)`
+	ORDER BY created_at OFFSET floor($2::float8 * (SELECT count(*) FROM items WHERE workspace_id = $1)) LIMIT 1)`
 
 // disturb makes one change at random.
 func (l *watchedList) disturb(t *testing.T, random *rand.Rand) {
