@@ -19,7 +19,7 @@ import (
 //	 2  ten rows changed or removed                    ALargeListCostsOneSmallRequest, ARoundCostsOneRequest
 //	 3  the first, the last, the only and every row    ARoundCostsOneRequest
 //	 4  a commit that began before the round           FromAnyNode
-//	 5  nodes that are not equally far                 FromAnyNode
+//	 5  nodes that are 400 ms apart                    FromAnyNode
 //	 6  a node that knows less than the one before     FromAnyNode
 //	 7  created_at changes                             OfRowsThatMove, ARoundCostsOneRequest
 //	 8  filters, deactivation, moves, the same id      ARoundCostsOneRequest
@@ -335,6 +335,9 @@ func TestTrackingBeyondTheMemory(t *testing.T) {
 	c.mustBe(t, url, "workspace_id = $1", workspace)
 	change(1, 400)
 	evict()
+	if n.metric(t, "listedge_replica_dropped_ranges_total", `cause="budget"`) == 0 {
+		t.Error("nothing was evicted")
+	}
 	if c.mustBe(t, url, "workspace_id = $1", workspace); c.first || c.touched != 400 {
 		t.Errorf("400 changes: %d rows, whole list %t", c.touched, c.first)
 	}
@@ -350,8 +353,9 @@ func TestTrackingBeyondTheMemory(t *testing.T) {
 		change(from, from+299)
 	}
 	c.mustBe(t, url, "workspace_id = $1", workspace)
-	if dropped := n.metric(t, "listedge_tracking_pages_total", `cause="dropped"`); !c.first || dropped != 1 {
-		t.Errorf("whole list %t, %v whole lists of what was dropped", c.first, dropped)
+	dropped, kept := n.metric(t, "listedge_tracking_pages_total", `cause="dropped"`), n.metric(t, "listedge_tracking_ids")
+	if !c.first || dropped != 1 || kept == 0 || kept >= 2700 {
+		t.Errorf("whole list %t, %v whole lists of what was dropped, %v of 2700 ids kept", c.first, dropped, kept)
 	}
 }
 

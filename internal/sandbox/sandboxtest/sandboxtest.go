@@ -3,6 +3,7 @@
 package sandboxtest
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -256,7 +257,7 @@ type Relay struct {
 	clients   sync.Map       // all connections that it accepted
 
 	to    atomic.Value // the address of the server
-	delay atomic.Int64
+	delay atomic.Pointer[delay]
 	lost  atomic.Bool
 	open  sync.RWMutex // locked while bytes are lost
 }
@@ -296,7 +297,15 @@ func (r *Relay) Lose(lose bool) {
 }
 
 // Delay makes every piece of bytes take this much longer.
-func (r *Relay) Delay(d time.Duration) { r.delay.Store(int64(d)) }
+func (r *Relay) Delay(d time.Duration) { r.DelayPiecesWith("", d) }
+
+// DelayPiecesWith does so with pieces that have the text. What follows them on their connection waits, too.
+func (r *Relay) DelayPiecesWith(text string, d time.Duration) { r.delay.Store(&delay{[]byte(text), d}) }
+
+type delay struct {
+	of []byte
+	by time.Duration
+}
 
 // Redirect makes new connections lead to another server. Existing ones stay.
 func (r *Relay) Redirect(to string) { r.to.Store(to) }
@@ -331,7 +340,7 @@ func (r *Relay) accept() {
 		}
 		r.clients.Store(client, nil)
 		go func() {
-			r.await()
+			r.await(nil)
 			server, err := net.Dial("tcp", r.to.Load().(string))
 			if err != nil {
 				client.Close()
@@ -344,8 +353,10 @@ func (r *Relay) accept() {
 }
 
 // await waits while bytes are delayed or lost.
-func (r *Relay) await() {
-	time.Sleep(time.Duration(r.delay.Load()))
+func (r *Relay) await(piece []byte) {
+	if d := r.delay.Load(); d != nil && bytes.Contains(piece, d.of) {
+		time.Sleep(d.by)
+	}
 	r.open.RLock()
 	defer r.open.RUnlock()
 }
@@ -357,7 +368,7 @@ func (r *Relay) carry(from, to net.Conn) {
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
-			r.await()
+			r.await(buffer[:n])
 			if _, err := to.Write(buffer[:n]); err != nil {
 				return
 			}
