@@ -505,20 +505,26 @@ func (r *Replica) cover(l *List, lo, hi list.Position, rows []*list.Row) (ok boo
 			if i < len(l.ranges) {
 				end = min(hi, l.ranges[i].lo)
 			}
-			r.fillGap(l, i, &Range{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
+			ok = r.fillGap(l, i, &Range{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
+			if !ok {
+				return false
+			}
 		}
 		lo = end
 	}
 	return true
 }
 
-func (r *Replica) fillGap(l *List, i int, g *Range) {
+// fillGap adds a range. If a key of it is there twice, ok is false, and the range ends before the second.
+func (r *Replica) fillGap(l *List, i int, g *Range) (ok bool) {
 	g.used.Store(true)
-	for _, row := range g.rows {
-		r.show(l.table, row)
+	twice := slices.IndexFunc(g.rows, func(row *list.Row) bool { return !r.show(l.table, row) })
+	if twice >= 0 {
+		g.rows = g.rows[:twice]
 	}
 	l.ranges = slices.Insert(l.ranges, i, g)
 	r.clock.add(g)
+	return twice < 0
 }
 
 // cut makes two ranges of the one that has the bound, if there is one.
@@ -565,14 +571,19 @@ func (r *Replica) uncover(l *List, lo, hi list.Position) {
 // drop gives up the list.
 func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
 
-// show notes that one more range shows a row, and hide that one less does.
-func (r *Replica) show(t *table, row *list.Row) {
+// show notes that one more range shows a row, and hide that one less does. ok is false, and nothing is noted, if ranges
+// show another row of its key: in a partitioned table, whose keys need not be unique.
+func (r *Replica) show(t *table, row *list.Row) (ok bool) {
+	known := t.rows[row.Key()]
+	if known.row != nil && known.row != row {
+		return false
+	}
 	r.clock.bytes += placeBytes
-	shown := t.rows[row.Key()].shown + 1
-	t.rows[row.Key()] = held{row, shown}
-	if shown == 1 {
+	t.rows[row.Key()] = held{row, known.shown + 1}
+	if known.row == nil {
 		r.clock.bytes += rowSize(row)
 	}
+	return true
 }
 
 func (r *Replica) hide(t *table, row *list.Row) {

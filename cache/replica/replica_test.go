@@ -61,9 +61,15 @@ func cut(t *testing.T, r *replica.Replica, k replica.Key, from, n int) (rows []*
 func TestWhatDoesNotAgree(t *testing.T) {
 	other := rowAt(3, "sku", "other")
 	for name, change := range map[string]func(f *replica.Fill){
-		"another version":         func(f *replica.Fill) { f.Rows[1] = other },
-		"a row is missing":        func(f *replica.Fill) { f.Rows = slices.Delete(f.Rows, 1, 2) },
-		"a row twice":             func(f *replica.Fill) { f.Rows = append(f.Rows, f.Rows[len(f.Rows)-1]) },
+		"another version":  func(f *replica.Fill) { f.Rows[1] = other },
+		"a row is missing": func(f *replica.Fill) { f.Rows = slices.Delete(f.Rows, 1, 2) },
+		"a row twice":      func(f *replica.Fill) { f.Rows = append(f.Rows, f.Rows[len(f.Rows)-1]) },
+		"a key twice": func(f *replica.Fill) {
+			for i := 6; i < 13; i++ {
+				f.Rows = append(f.Rows, rowAt(i))
+			}
+			f.Rows = append(f.Rows, rowAt(13, "id", listtest.ID(12), "sku", "longer"))
+		},
 		"out of order":            func(f *replica.Fill) { slices.Reverse(f.Rows) },
 		"a row of no such filter": func(f *replica.Fill) { f.Match = listtest.Goods },
 	} {

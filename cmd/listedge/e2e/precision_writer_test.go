@@ -266,10 +266,12 @@ func (w *pageWriter) again(ctx context.Context, tx pgx.Tx, l rowsOf) error {
 	})
 }
 
-// replace deletes a row and inserts another with its key.
+// replace deletes a row and inserts another with its key: not if another writer has just done so, since what keeps the keys
+// of a partitioned table unique is who writes them.
 func (w *pageWriter) replace(ctx context.Context, tx pgx.Tx, l rowsOf) error {
 	return w.each(ctx, tx, l, 1, func(key string) error {
-		if err := w.remove1(ctx, tx, l, key); err != nil {
+		removed, err := tx.Exec(ctx, "DELETE FROM "+l.table()+" WHERE "+l.key()+" = $1", key)
+		if err != nil || removed.RowsAffected() == 0 {
 			return err
 		}
 		return w.insert(ctx, tx, l, key)

@@ -472,6 +472,7 @@ var mutations = []struct {
 			replaced("cmd/listedge/node: checks.checkTimeline", `errors.New("the timeline that the fleet follows is not known yet")`, "nil")},
 	}},
 	{"cache/replica", []mutation{
+		{"a key that is there twice", "TestWhatDoesNotAgree", replaced("cache/replica: Replica.show", "known.row != nil && known.row != row", "false")},
 		{"a checkpoint covers lists that it does not name", "TestACheckpointSaysWhatHasNotChanged",
 			never("cache/replica: lasts.restore", "!slices.Contains(c.Lists, other)")},
 		{"too many tables raise nothing", "TestChangesAreThoseBehindAPoint",
