@@ -87,7 +87,6 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 			func() error { return copies.Sync(ctx, tracking, "/v1/items", items) },
 			func() error { return walk.bring(ctx) },
 		} {
-			const fetched = `listedge_origin_fetches_total{outcome="ok"}`
 			statements := node.metric(fetched)
 			wire.received.Store(0)
 			wire.requests.Store(0)

@@ -124,7 +124,7 @@ func (f *followingFleet) counts(ctx context.Context) (c counts, err error) {
 			return nil, err
 		}
 		c["cpu"] += used.Seconds()
-		c["queries"] += n.metric(`listedge_origin_fetches_total{outcome="ok"}`)
+		c["queries"] += n.metric(fetched)
 		c["limits"] += n.metric("listedge_limiter_redis_trips_total")
 		c["pages"] += n.metric("listedge_cache_redis_calls_total")
 	}

@@ -98,9 +98,10 @@ func (f *followingFleet) end() {
 
 // awaitMode waits until the node is ready and keeps its pages fresh in this mode of /readyz.
 func (s *server) awaitMode(ctx context.Context, mode string) error {
+	var body []byte
 	for range 20_000 {
 		if r, err := http.Get("http://" + s.admin + "/readyz"); err == nil {
-			body, _ := io.ReadAll(r.Body)
+			body, _ = io.ReadAll(r.Body)
 			r.Body.Close()
 			if r.StatusCode == http.StatusOK && bytes.Contains(body, []byte(mode)) {
 				return nil
@@ -112,7 +113,7 @@ func (s *server) awaitMode(ctx context.Context, mode string) error {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	return fmt.Errorf("not %s in time", mode)
+	return fmt.Errorf("not %s in time: %s", mode, body)
 }
 
 // smallWorkspace is one with one item, and a key.

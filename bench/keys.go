@@ -63,7 +63,7 @@ func measureKeys(ctx context.Context, s *subject, r *report) (err error) {
 		}
 	}
 	all := sides[len(sides)-1]
-	if read := all.server.metric(`listedge_origin_fetches_total{outcome="ok"}`); read > float64(len(keys)+all.cost.requests/100) {
+	if read := all.server.metric(fetched); read > float64(len(keys)+all.cost.requests/100) {
 		return fmt.Errorf("%.0f pages were read for %d keys: not all were in memory", read, len(keys))
 	}
 	return nil

@@ -35,11 +35,16 @@ const walkedPages = 2000
 // where pages that are asked for in turn do not. The ratio to the handler is
 // printed nevertheless, and so is the strictest reading of the goal, by which
 // all but the GET is measured by the memory hit.
+//
+// What a Redis hit saves is a page from Postgres: a node without Redis reads the same pages, of a walk
+// and so several by one statement. Each is charged what its server spends, too.
 func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 	f := must1(startFollowing(ctx, s, 2))
 	defer f.end()
 	first, node := f.nodes[0], f.nodes[1]
-	reader, asker := first.client(s.key), node.client(s.key)
+	alone := must1(s.startFollower(ctx, "--region", "alone"))
+	defer alone.end()
+	reader, asker, without := first.client(s.key), node.client(s.key), alone.client(s.key)
 	paths := must1(reader.walk(ctx, walkedPages))
 	_, bytes := must2(reader.getAll(paths, "identity"))
 	page := bytes / len(paths)
@@ -49,67 +54,97 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 	bareAsker := bare.client("")
 	write := fmt.Sprintf("/?bytes=%d", page)
 	get := fmt.Sprintf("%s&get=%d", write, stored)
-	const fromRedis, fromMemory, withGet, without = 0, 1, 2, 3
+	const fromRedis, fromMemory, withGet, withoutGet, fromPostgres = 0, 1, 2, 3, 4
 	sides := [...]struct {
-		of    *server
-		by    *client
-		paths []string
+		of, asks *server // asks: what it asks in turn, nil = nothing that is counted
+		by       *client
+		paths    []string
+		status   string // of nearly all answers
 	}{
-		fromRedis:  {node, asker, paths},
-		fromMemory: {node, asker, paths},
-		withGet:    {bare, bareAsker, slices.Repeat([]string{get}, len(paths))},
-		without:    {bare, bareAsker, slices.Repeat([]string{write}, len(paths))},
+		fromRedis:    {node, &server{Child: f.redis.Child}, asker, paths, "listedge; hit"},
+		fromMemory:   {node, nil, asker, paths, "listedge; hit"},
+		withGet:      {bare, nil, bareAsker, slices.Repeat([]string{get}, len(paths)), ""},
+		withoutGet:   {bare, nil, bareAsker, slices.Repeat([]string{write}, len(paths)), ""},
+		fromPostgres: {alone, &server{Child: s.postgres.Child}, without, paths, ""},
 	}
-	var cost [len(sides)]time.Duration
+	var cost, asked [len(sides)]time.Duration
+	statements := 0.0
 	counted := 0
 	for round := range rounds + 1 { // the first one is not counted
 		must(admin.Purge(ctx, s.admin, &s.workspace))
 		must(first.readPurged(ctx, reader, paths))
-		trips := node.metric("listedge_cache_redis_calls_total")
-		var spent [len(sides)]time.Duration
+		must(without.awaitMiss(ctx, itemsPath(1)))
+		trips, before := node.metric("listedge_cache_redis_calls_total"), alone.metric(fetched)
+		var spent, spentThere [len(sides)]time.Duration
 		found := len(paths) // at the least, where they were to be found
 		for i, side := range sides {
-			spent[i] = must1(side.of.spent(func() error {
+			bring := func() error {
 				by, _, err := side.by.getAll(side.paths, "identity")
-				if i == fromRedis || i == fromMemory {
-					found = min(found, of(by, "listedge; hit"))
+				found = min(found, of(by, side.status))
+				return err
+			}
+			spent[i] = must1(side.of.spent(func() (err error) {
+				if side.asks == nil {
+					return bring()
 				}
+				spentThere[i], err = side.asks.spent(bring)
 				return err
 			}))
 			if i == fromRedis { // some ahead of their readers
 				found = min(found, int(node.metric("listedge_cache_redis_calls_total")-trips))
 			}
 		}
-		if round > 0 && found >= len(paths)*99/100 {
+		read := alone.metric(fetched) - before
+		if round > 0 && found >= len(paths)*99/100 && int(read) >= statementsFor(len(paths)) {
 			counted++
+			statements += read
 			for i := range spent {
 				cost[i] += spent[i]
+				asked[i] += spentThere[i]
 			}
 		}
 	}
 	if counted < rounds/2 {
-		return fmt.Errorf("only in %d of %d rounds all pages were in Redis, and then in memory", counted, rounds)
+		return fmt.Errorf("only in %d of %d rounds all pages were in Redis, and then in memory, and read from Postgres without Redis", counted, rounds)
 	}
 	each := func(of time.Duration) float64 { return micros(of, counted*len(paths)) }
-	oneGet := cost[withGet] - cost[without]
+	oneGet := cost[withGet] - cost[withoutGet]
 	r.ratio(fmt.Sprintf("Redis hit, 50 items (%d bytes): CPU per request, µs, against a memory hit and a GET of as many", page), "%.1f",
 		each(cost[fromRedis]), each(cost[fromMemory]+oneGet), 1.5)
 	r.ratio("… without one GET, against a memory hit of the same client", "%.1f", each(cost[fromRedis]-oneGet), each(cost[fromMemory]), 0)
 	r.ratio("… against a bare handler that GETs and writes as much", "%.1f", each(cost[fromRedis]), each(cost[withGet]), 0)
+	r.ratio("… with Redis' part, against a page of a walk from Postgres, with its part", "%.1f",
+		each(cost[fromRedis]+asked[fromRedis]), each(cost[fromPostgres]+asked[fromPostgres]), 0.8)
+	r.figure("… of these in the nodes alone", fmt.Sprintf("%.1f", each(cost[fromRedis])), fmt.Sprintf("%.1f", each(cost[fromPostgres])))
+	r.figure("… statements a page", "0", fmt.Sprintf("%.2f", statements/float64(counted*len(paths))))
 	return nil
 }
+
+// awaitMiss asks for a page until it is read from Postgres: a purge has come to the node.
+func (c *client) awaitMiss(ctx context.Context, path string) error {
+	for range 10_000 {
+		if _, status, err := c.get(path, "identity"); err != nil || ctx.Err() != nil || strings.HasPrefix(status, "listedge; fwd") {
+			return errors.Join(err, ctx.Err())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return errors.New("the node does not hear of the purge")
+}
+
+// statementsFor is how many statements read so many neighbouring pages, at the least: each reads four.
+func statementsFor(pages int) int { return pages * 99 / 400 }
 
 // readPurged asks the node for pages until it has read all of them anew, and
 // stored them in Redis: their purge has to come to it first. A statement reads several pages,
 // and fewer for each while eight requests for neighbours are on their way at once.
 func (s *server) readPurged(ctx context.Context, c *client, paths []string) error {
-	read := func() int { return int(s.metric(`listedge_origin_fetches_total{outcome="ok"}`)) }
+	read := func() int { return int(s.metric(fetched)) }
 	before := read()
 	for range 100 {
 		if _, _, err := c.getAll(paths, "identity"); err != nil || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
-		if read()-before >= len(paths)*99/400 {
+		if read()-before >= statementsFor(len(paths)) {
 			_, _, err := c.getAll(paths, "identity") // those that were asked for before the purge
 			time.Sleep(50 * time.Millisecond)        // the last ones are on their way
 			return err

@@ -16,6 +16,9 @@ import (
 	"listedge/internal/sandbox"
 )
 
+// fetched is the metric that counts a node's statements for pages.
+const fetched = `listedge_origin_fetches_total{outcome="ok"}`
+
 // server is a program under load.
 type server struct {
 	*sandbox.Child

@@ -48,7 +48,6 @@ func measureWalks(ctx context.Context, s *subject, r *report) error {
 	times := func(n int) (map[string]int, float64, error) {
 		return count(func(walks int) bool { return walks < n }, func() error { return nil })
 	}
-	const fetched = `listedge_origin_fetches_total{outcome="ok"}`
 	before := node.metric(fetched)
 	must2(times(1)) // fills memory
 	r.figure(fmt.Sprintf("the first walk of %d pages: statements", deepPage), fmt.Sprintf("%.0f", node.metric(fetched)-before),
