@@ -307,7 +307,7 @@ type worldFill struct {
 
 func (w *world) newNode() *worldNode {
 	ids := []int{3, 5, 8, 99}[w.r.IntN(4)]
-	budget := replica.Budgets{Rows: []int{1 << 20, 6000, 1}[w.r.IntN(3)], Changes: 1 << 20, Parked: 1 << 20, IDs: 2*560 + ids*152, Lists: 16,
+	budget := replica.Budgets{Rows: []int{1 << 20, 6000, 1}[w.r.IntN(3)], Changes: 1 << 20, Parked: 1 << 20, IDs: 2*560 + ids*168, Lists: 16,
 		Released: math.MaxInt}
 	n := &worldNode{Cache: &Cache{clock: w.clock, replica: replica.New(budget), room: w.room}}
 	n.options = Options{Origin: w, FillTimeout: time.Hour}

@@ -86,7 +86,7 @@ type record struct {
 }
 
 // idBytes is what an id takes besides its key, and recordBytes what a table takes besides its ids (TestMemoryOfChanges).
-const idBytes, recordBytes = 136, 560
+const idBytes, recordBytes = 152, 560
 
 // maxBlock is the most ids of a block. Where the budget is small, blocks are: to drop one is to lose little.
 const maxBlock = 64
