@@ -577,6 +577,9 @@ type Stats struct {
 	Replica replica.Stats
 }
 
+// Checkpoint returns when tables last changed, for nodes that begin to read the log; nil = nothing is known.
+func (c *Cache) Checkpoint() *changefeed.Checkpoint { return c.replica.Checkpoint() }
+
 // Stats returns the counts since the start and the current state.
 func (c *Cache) Stats() Stats {
 	s := Stats{

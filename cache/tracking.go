@@ -103,9 +103,6 @@ func (c *Cache) Track(q *page.Query, from page.Tracking, d Directives, queried f
 	}
 }
 
-// Checkpoint returns when tables last changed, for nodes that begin to read the log; nil = nothing is known.
-func (c *Cache) Checkpoint() *changefeed.Checkpoint { return c.replica.Checkpoint() }
-
 // errMoved: the state has moved on between two looks at it.
 var errMoved = errors.New("another state")
 
