@@ -30,6 +30,7 @@ type changes struct {
 	of      map[changefeed.Table]*record // also of changefeed.AllRowsOf lists: it is about all their tables
 	ids     int
 	bytes   int       // of ids and records
+	size    int       // bytes of all that is remembered, since the last heartbeat
 	now     *beat     // the heartbeat that settles changes
 	proven  time.Time // the moment of the last proof; zero = there was none
 	first   *beat     // of rows of tables without a record nothing is known before its end; nil = there was no heartbeat
@@ -233,17 +234,20 @@ func (c *changes) dropOldest(t *record) (last place) {
 	return last
 }
 
-// size returns the bytes of all that is remembered.
-func (c *changes) size() int { return c.bytes + lastBytes*len(c.lasts.of) }
-
-// trim keeps the budget, with some room, so that it is not called for each change: the table with the most ids drops its
-// oldest, so that the many changes of one tenant cost no other anything.
+// trim keeps the budget, and notes the size: see dropIDs.
 func (c *changes) trim() {
 	c.lasts.trim()
-	if c.size() <= c.budget {
-		return
+	ofTables := lastBytes * len(c.lasts.of)
+	if c.bytes+ofTables > c.budget {
+		c.dropIDs(c.budget - c.budget/256 - ofTables)
 	}
-	for c.size() > c.budget-c.budget/256 && len(c.records) > 0 {
+	c.size = c.bytes + ofTables
+}
+
+// dropIDs keeps this many bytes of ids, with some room, so that it is not called for each change: the table with the most ids
+// drops its oldest, so that the many changes of one tenant cost no other anything.
+func (c *changes) dropIDs(budget int) {
+	for c.bytes > budget && len(c.records) > 0 {
 		most := slices.MaxFunc(c.records, func(a, b *record) int { return cmp.Compare(len(a.places), len(b.places)) })
 		if len(most.blocks) < 2 {
 			c.dropRecords()

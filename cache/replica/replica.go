@@ -603,7 +603,7 @@ const maxSteps = 128
 
 // evict gives up ranges until the budget is kept.
 func (r *Replica) evict() {
-	c, budget := &r.clock, r.budget.Rows-r.changes.size()
+	c, budget := &r.clock, r.budget.Rows-r.changes.size
 	for steps := 0; c.bytes > budget && len(c.ranges) > 0 && (steps < maxSteps || c.bytes > budget+budget/16); steps++ {
 		c.hand++
 		if c.hand >= len(c.ranges) {
@@ -620,7 +620,7 @@ func (r *Replica) Stats() Stats {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: len(r.clock.ranges), Bytes: r.clock.bytes,
-		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.size(),
+		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.size,
 		Horizon: r.changes.knownSince()}
 	for _, t := range r.tables {
 		s.Lists += len(t.lists)

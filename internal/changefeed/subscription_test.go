@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,8 +198,22 @@ type scripted struct {
 	epochs  int
 	answer  func(after Position) ([]Entry, bool, error)
 
-	checkpoints int   // that were asked for
+	checkpoints int   // that were asked for, since the last time that this was asked
 	failure     error // of asking for them
+}
+
+func (s *scripted) askedFor() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.checkpoints
+	s.checkpoints = 0
+	return n
+}
+
+func (s *scripted) fail(with error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = with
 }
 
 func (s *scripted) Checkpoint(ctx context.Context, epoch string) (*changefeed.Checkpoint, error) {
@@ -265,12 +280,35 @@ func TestARecordedReadBeganBeforeItWasSent(t *testing.T) {
 }
 
 // given writes down the checkpoints that heartbeats bring, each once.
-type given []string
+type given struct {
+	mu  sync.Mutex
+	all []string
+}
 
 func (g *given) note(what string) {
-	if n := len(*g); n == 0 || (*g)[n-1] != what {
-		*g = append(*g, what)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.all); n == 0 || g.all[n-1] != what {
+		g.all = append(g.all, what)
 	}
+}
+
+// take returns what was written down since the last time.
+func (g *given) take() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := g.all
+	g.all = nil
+	return all
+}
+
+func (g *given) last() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.all) == 0 {
+		return ""
+	}
+	return g.all[len(g.all)-1]
 }
 
 func (g *given) Reset(string, changefeed.ResetCause) { g.note("reset") }
@@ -278,7 +316,7 @@ func (g *given) Reset(string, changefeed.ResetCause) { g.note("reset") }
 func (g *given) Beat(b changefeed.Beat) {
 	if b.Checkpoint != nil {
 		g.note(b.Checkpoint.At.String())
-	} else if len(*g) > 0 && (*g)[len(*g)-1] == "reset" {
+	} else if g.last() == "reset" {
 		g.note("none")
 	}
 }
@@ -287,37 +325,38 @@ func (g *given) Beat(b changefeed.Beat) {
 // cannot be read stops nothing.
 func TestTheCheckpointIsReadUntilItReachesTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, g, next := &scripted{Local: changefeed.NewLocal()}, &given{}, uint64(5)
+		log, g := &scripted{Local: changefeed.NewLocal()}, &given{}
+		var next atomic.Uint64
+		next.Store(5)
 		_ = log.SetEpoch(t.Context(), "", "e")
 		log.answer = func(Position) ([]Entry, bool, error) {
 			boottimetest.Pass(100 * time.Millisecond)
-			next++
-			return []Entry{heartbeat(1, next, Position{}, "5:5:")}, false, nil
+			return []Entry{heartbeat(1, next.Add(1), Position{}, "5:5:")}, false, nil
 		}
 		store := func(n uint64) {
 			_ = log.SetCheckpoint(t.Context(), &changefeed.Checkpoint{Epoch: "e", At: at(1, n)})
 		}
 		pass := func(asked int, want ...string) { // five seconds
 			t.Helper()
-			before := log.checkpoints
+			log.askedFor()
 			boottimetest.Pass(5 * time.Second)
 			synctest.Wait()
-			last := (*g)[max(0, len(*g)-max(1, len(want))):] // the first may be from before
-			if n := log.checkpoints - before; n < asked || n > asked+2 || !slices.Equal(last, want) {
-				t.Errorf("asked %d times, want %d: %q, want %q", n, asked, *g, want)
+			all := g.take()
+			last := all[max(0, len(all)-max(1, len(want))):] // the first may be from before
+			if n := log.askedFor(); n < asked || n > asked+2 || !slices.Equal(last, want) {
+				t.Errorf("asked %d times, want %d: %q, want %q", n, asked, all, want)
 			}
-			*g = nil
 		}
 		store(5)
-		log.failure = errors.New("refused")
+		log.fail(errors.New("refused"))
 		_, stop := subscribe(t, log, g)
 		pass(4, "reset", "none")
-		log.failure = nil
+		log.fail(nil)
 		pass(4, "1-5")
 		store(6) // the first heartbeat that was read
 		pass(1, "1-6")
 		pass(0)
-		next++ // a gap
+		next.Add(1) // a gap
 		pass(4, "reset", "none", "1-6")
 		stop()
 	})
@@ -332,8 +371,8 @@ func TestTheCheckpointIsReadUntilItReachesTheLog(t *testing.T) {
 		_, stop := subscribe(t, log, g)
 		boottimetest.Pass(5 * time.Second)
 		stop()
-		if !slices.Equal(*g, []string{"reset", "1-9"}) || log.checkpoints != 1 {
-			t.Errorf("%q, asked %d times", *g, log.checkpoints)
+		if all, n := g.take(), log.askedFor(); !slices.Equal(all, []string{"reset", "1-9"}) || n != 1 {
+			t.Errorf("%q, asked %d times", all, n)
 		}
 	})
 }
