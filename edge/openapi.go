@@ -287,7 +287,7 @@ func sortText(l *list.List) string {
 // orderText says how an order is.
 func orderText(l *list.List, o *list.Order) string {
 	column, by := &l.Columns[o.Column], "by its value"
-	number := isInteger(column) || column.Base == "numeric"
+	number := column.IsInteger() || column.Base == "numeric"
 	if o.Column < len(l.Fields) {
 		by = "by " + code(l.Fields[o.Column].Name)
 	}
@@ -296,9 +296,9 @@ func orderText(l *list.List, o *list.Order) string {
 		backwards = ", backwards"
 	}
 	switch {
-	case isInstant(column) && o.Descending:
+	case column.IsInstant() && o.Descending:
 		return "newest first"
-	case isInstant(column):
+	case column.IsInstant():
 		return "oldest first"
 	case o.Fold:
 		return by + " in upper case and without accents (NFKD without U+0300 to U+036F; also Æ as AE, Œ as OE, Ø as O, Đ and Ð as D, Ħ as H, Ł as L, Ŧ as T, " +
@@ -327,7 +327,7 @@ func schemaOf(f *list.Field, c *list.Column) (schema object) {
 		about, rules = "A decimal string, as stored.", object{{"pattern", `^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`}}
 	case list.Number:
 		kind, rules = "number", object{{"format", "double"}}
-		if isInteger(c) {
+		if c.IsInteger() {
 			kind, rules = "integer", object{{"format", "int64"}}
 		}
 		for _, bound := range []member{{"minimum", f.Min}, {"maximum", f.Max}} {
@@ -338,8 +338,8 @@ func schemaOf(f *list.Field, c *list.Column) (schema object) {
 	case list.Bool:
 		kind = "boolean"
 	case list.Instant:
-		about = fmt.Sprintf("UTC, %s decimals, `Z`.", map[int]string{3: "three", 6: "six"}[decimalsOf(c)])
-		rules = object{{"format", "date-time"}, {"pattern", fmt.Sprintf(`^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{%d}Z$`, decimalsOf(c))}}
+		about = fmt.Sprintf("UTC, %s decimals, `Z`.", map[int]string{3: "three", 6: "six"}[c.Decimals()])
+		rules = object{{"format", "date-time"}, {"pattern", fmt.Sprintf(`^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{%d}Z$`, c.Decimals())}}
 	case list.JSON:
 		kind, about = "", "Any JSON, as stored."
 		rules.add("anyOf", []object{refTo("schemas", "AnyJSON")})
@@ -379,7 +379,7 @@ func exampleOf(f *list.Field, c *list.Column) string {
 	case f.Form == list.Decimal:
 		return `"12.50"`
 	case f.Form == list.Instant:
-		return `"2026-01-05T09:30:00.120000`[:len(`"2026-01-05T09:30:00.`)+decimalsOf(c)] + `Z"`
+		return `"2026-01-05T09:30:00.120000`[:len(`"2026-01-05T09:30:00.`)+c.Decimals()] + `Z"`
 	case f.Form == list.JSON:
 		return "{}"
 	case c.Base == "uuid":
@@ -391,20 +391,6 @@ func exampleOf(f *list.Field, c *list.Column) string {
 
 // refTo refers to a component.
 func refTo(kind, name string) object { return object{{"$ref", "#/components/" + kind + "/" + name}} }
-
-func isInteger(c *list.Column) bool { return slices.Contains([]string{"int2", "int4", "int8"}, c.Base) }
-
-func isInstant(c *list.Column) bool {
-	return slices.Contains([]string{"timestamptz", "timestamp", "date"}, c.Base)
-}
-
-// decimalsOf returns how many decimals the instants of a column have.
-func decimalsOf(c *list.Column) int {
-	if c.Base == "date" || 0 <= c.Mod && c.Mod <= 3 {
-		return 3
-	}
-	return 6
-}
 
 func oneOfSchema(values []string) object {
 	return object{{"type", "string"}, {"enum", values}, {"default", values[0]}}

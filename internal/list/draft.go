@@ -166,7 +166,7 @@ func (d *drafter) key(tenant string) (key, why string) {
 }
 
 func (d *drafter) live() {
-	isInstant := func(_ *RelationColumn, t *Type) bool { return t.isInstant() }
+	isInstant := func(_ *RelationColumn, t *Type) bool { return t.IsInstant() }
 	isBool := func(_ *RelationColumn, t *Type) bool { return t.kind == kindBool }
 	for _, guess := range []struct {
 		names    []string
@@ -233,7 +233,7 @@ func (d *drafter) fieldOf(column string) string {
 }
 
 func (d *drafter) orders() {
-	isInstant := func(_ *RelationColumn, t *Type) bool { return t.isInstant() }
+	isInstant := func(_ *RelationColumn, t *Type) bool { return t.IsInstant() }
 	isText := func(_ *RelationColumn, t *Type) bool { return t.isText() }
 	d.line("    orders:")
 	found := false

@@ -216,7 +216,7 @@ func (l *List) Owner(tenant string) string {
 // first, and its rows show their keys.
 func (l *List) Tracks() bool {
 	o := &l.Orders[0]
-	return l.Columns[o.Column].isInstant() && o.Descending && l.Key < len(l.Fields)
+	return l.Columns[o.Column].IsInstant() && o.Descending && l.Key < len(l.Fields)
 }
 
 // BuiltIn returns the two lists of the contract, resolved against the tables that the migrations make. It

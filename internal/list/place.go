@@ -154,7 +154,7 @@ func appendPlace(dst []byte, t *Type, o *Order, v []byte) (_ []byte, err error) 
 		dst = append(append(dst, t.compared(v)...), 0)
 	case t.kind == kindNumeric:
 		dst, ok = appendNumericPlace(dst, v)
-	case t.isInteger():
+	case t.IsInteger():
 		n, ok = t.integer(v)
 		dst = binary.BigEndian.AppendUint64(dst, uint64(n)^1<<63) // the highest bit is the sign
 	default:
@@ -188,7 +188,7 @@ func placeLength(t *Type, o *Order, b []byte) int {
 		return 0
 	}
 	n := int64(binary.BigEndian.Uint64(b) ^ 1<<63)
-	if t.isInteger() && n<<(64-t.integerBits())>>(64-t.integerBits()) != n || t.isInstant() && !hasInstant(t.kind, n) {
+	if t.IsInteger() && n<<(64-t.integerBits())>>(64-t.integerBits()) != n || t.IsInstant() && !hasInstant(t.kind, n) {
 		return 0
 	}
 	return 8
@@ -213,7 +213,7 @@ func placeText(t *Type, place []byte) string {
 		return numericText(place)
 	}
 	n := int64(binary.BigEndian.Uint64(place) ^ 1<<63)
-	if t.isInteger() {
+	if t.IsInteger() {
 		return strconv.FormatInt(n, 10)
 	}
 	return instantText(t.kind, n)

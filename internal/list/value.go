@@ -96,9 +96,19 @@ func kindOf(base string) kind {
 
 func (t *Type) isText() bool { return t.kind >= kindText && t.kind <= kindName }
 
-func (t *Type) isInteger() bool { return t.kind >= kindInt2 && t.kind <= kindInt8 }
+// IsInteger reports whether the values are integers.
+func (t *Type) IsInteger() bool { return t.kind >= kindInt2 && t.kind <= kindInt8 }
 
-func (t *Type) isInstant() bool { return t.kind >= kindTimestamptz && t.kind <= kindDate }
+// IsInstant reports whether the values are instants, or dates.
+func (t *Type) IsInstant() bool { return t.kind >= kindTimestamptz && t.kind <= kindDate }
+
+// Decimals returns how many decimals of a second its instants are shown with.
+func (t *Type) Decimals() int {
+	if t.fine {
+		return 6
+	}
+	return 3
+}
 
 // unsupported says why no list can show or read the type; empty = it can.
 func (t *Type) unsupported() string {
@@ -114,13 +124,13 @@ func (t *Type) unsupported() string {
 // defaultForm returns the form of a field that has no `as`.
 func (t *Type) defaultForm() Form {
 	switch {
-	case t.isInteger(), t.kind == kindFloat:
+	case t.IsInteger(), t.kind == kindFloat:
 		return Number
 	case t.kind == kindNumeric:
 		return Decimal
 	case t.kind == kindBool:
 		return Bool
-	case t.isInstant():
+	case t.IsInstant():
 		return Instant
 	case t.kind == kindJSON:
 		return JSON
@@ -134,12 +144,12 @@ func (t *Type) fits(f Form) bool {
 	return f == d || d == Number && f == Decimal || d == Decimal && f == Number
 }
 
-func (t *Type) canBeKey() bool { return t.kind == kindText || t.kind == kindUUID || t.isInteger() }
+func (t *Type) canBeKey() bool { return t.kind == kindText || t.kind == kindUUID || t.IsInteger() }
 
 func (t *Type) canBeTenant() bool { return t.canBeKey() }
 
 func (t *Type) canOrder() bool {
-	return t.isText() || t.isInteger() || t.isInstant() || t.kind == kindNumeric
+	return t.isText() || t.IsInteger() || t.IsInstant() || t.kind == kindNumeric
 }
 
 // compared returns what is compared of a text: the blanks at the end of a char(n) are not.
@@ -239,10 +249,7 @@ func (t *Type) appendInstant(dst, v []byte) ([]byte, error) {
 	}
 	dst = append(append(dst, 'T'), v[len("2006-01-02 "):len("2006-01-02 15:04:05")]...)
 	v = v[len("2006-01-02 15:04:05"):]
-	decimals := 3
-	if t.fine {
-		decimals = 6
-	}
+	decimals := t.Decimals()
 	dst = append(dst, '.')
 	end := len(dst) + decimals
 	if len(v) > 0 && v[0] == '.' {
@@ -308,7 +315,7 @@ func (t *Type) appendKey(dst, v []byte) (_ []byte, ok bool) {
 	switch {
 	case t.kind == kindUUID:
 		return appendUUID(dst, v)
-	case t.isInteger():
+	case t.IsInteger():
 		n, ok := t.integer(v)
 		bits := t.integerBits()
 		for shift := bits - 8; shift >= 0; shift -= 8 {
@@ -326,7 +333,7 @@ func (t *Type) isKey(b []byte) bool {
 	switch {
 	case t.kind == kindUUID:
 		return len(b) == 16
-	case t.isInteger():
+	case t.IsInteger():
 		return len(b) == t.integerBits()/8
 	default:
 		return len(b) <= maxKey+1 && bytes.IndexByte(b, 0) == len(b)-1 && len(b) > 0 && utf8.Valid(b)
@@ -342,7 +349,7 @@ func (t *Type) keyText(key string) string {
 			b = append(hex.AppendEncode(b, []byte(part)), '-')
 		}
 		return string(b[:len(b)-1])
-	case t.isInteger():
+	case t.IsInteger():
 		n := int64(int8(key[0] ^ 0x80))
 		for i := 1; i < len(key); i++ {
 			n = n<<8 | int64(key[i])
@@ -397,7 +404,7 @@ func (l *List) IsTenant(tenant string) bool {
 		var space [16]byte
 		_, ok := appendUUID(space[:0], v)
 		return ok
-	case t.isInteger():
+	case t.IsInteger():
 		_, ok := t.integer(v)
 		return ok
 	default:
@@ -419,7 +426,7 @@ func (s *Set) ParseTenant(text string) (tenant string, ok bool) {
 		n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 		digits := strings.ToLower(strings.NewReplacer("-", "", "{", "", "}", "").Replace(text))
 		switch {
-		case t.isInteger() && err == nil:
+		case t.IsInteger() && err == nil:
 			as = strconv.FormatInt(n, 10)
 		case t.kind == kindUUID && len(digits) == 32:
 			as = digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:]
