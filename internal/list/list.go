@@ -43,6 +43,15 @@ func dotless(name string) string {
 // SQL returns the name with quotes.
 func (n Name) SQL() string { return Quote(n.Schema) + "." + Quote(n.Table) }
 
+// Quoted returns identifiers of SQL with commas between them.
+func Quoted(names ...string) string {
+	var quoted []string
+	for _, name := range names {
+		quoted = append(quoted, Quote(name))
+	}
+	return strings.Join(quoted, ", ")
+}
+
 // Quote returns an identifier of SQL.
 func Quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
@@ -201,6 +210,14 @@ func (l *List) AppendScope(dst []byte, order int, match uint64) []byte {
 		}
 	}
 	return append(dst, 0)
+}
+
+// Identity returns the names of the columns that say which row it is: of the tenant, if there is one, and of the key.
+func (l *List) Identity() (columns []string) {
+	if l.Tenant >= 0 {
+		columns = append(columns, l.Columns[l.Tenant].Name)
+	}
+	return append(columns, l.Columns[l.Key].Name)
 }
 
 // Owner returns whose rows a caller of the tenant sees: those of the tenant, or "" where every workspace

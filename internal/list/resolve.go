@@ -370,23 +370,21 @@ func (r *resolver) identity() {
 	case !key.NotNull:
 		r.add(r.draft.key.line, "the key %s may be NULL: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", key.Name, t.Name.SQL(), Quote(key.Name))
 	case !slices.ContainsFunc(t.Unique, r.names):
-		says, columns := "the key "+key.Name, Quote(key.Name)
+		says := "the key " + key.Name
 		if l.Tenant >= 0 {
-			tenant := l.Columns[l.Tenant].Name
-			says, columns = says+" within the tenant "+tenant, Quote(tenant)+", "+columns
+			says += " within the tenant " + l.Columns[l.Tenant].Name
 		}
 		r.add(r.draft.key.line, "no index of %s says that %s is unique: CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s), of all rows and not deferrable",
-			t.Name, says, t.Name.SQL(), columns)
+			t.Name, says, t.Name.SQL(), Quoted(l.Identity()...))
 	}
 }
 
 // names reports whether the columns of a unique index name a row of the list. In a partitioned table an index has the
 // columns of the partitions, too: then keys are unique as far as the table can say.
 func (r *resolver) names(index []string) bool {
-	l := r.list
-	key := l.Columns[l.Key].Name
-	return slices.Contains(index, key) && !slices.ContainsFunc(index, func(column string) bool {
-		return column != key && (l.Tenant < 0 || column != l.Columns[l.Tenant].Name) && !slices.Contains(r.relation.PartitionBy, column)
+	identity := r.list.Identity()
+	return slices.Contains(index, r.list.Columns[r.list.Key].Name) && !slices.ContainsFunc(index, func(column string) bool {
+		return !slices.Contains(identity, column) && !slices.Contains(r.relation.PartitionBy, column)
 	})
 }
 

@@ -114,20 +114,20 @@ func (l *List) RowsSQL(match uint64, readPoint string) string {
 func (l *List) columns() string {
 	var names []string
 	for i := range l.Columns {
-		if name := Quote(l.Columns[i].Name); !slices.Contains(names, name) {
+		if name := l.Columns[i].Name; !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	return strings.Join(names, ", ")
+	return Quoted(names...)
 }
 
 // selectSQL selects the read point, and then what a row shows of the rows.
 func (l *List) selectSQL(readPoint, rows string) string {
 	var shown []string
 	for i := range l.Columns[:l.Selected] {
-		shown = append(shown, Quote(l.Columns[i].Name))
+		shown = append(shown, l.Columns[i].Name)
 	}
-	return readPoint + strings.Repeat(", NULL", l.Selected) + fmt.Sprintf(" UNION ALL SELECT NULL, %s FROM %s", strings.Join(shown, ", "), rows)
+	return readPoint + strings.Repeat(", NULL", l.Selected) + fmt.Sprintf(" UNION ALL SELECT NULL, %s FROM %s", Quoted(shown...), rows)
 }
 
 // pageSQL has the parts of a page's statement.
@@ -351,9 +351,13 @@ func (l *List) index(name, method string, keys []string, where string) Index {
 		}
 		return '_'
 	}
+	return Index{Name: NameOf(strings.Map(plain, l.Name+"_"+name), "", sql), SQL: sql}
+}
+
+// NameOf returns a name of an index: the first word, as far as there is room, the last, and a hash of what tells it from others.
+func NameOf(first, last, definition string) string {
 	const longest = 63 // bytes of a name in Postgres
-	hash := sha256.Sum256([]byte(sql))
-	digest := "_" + hex.EncodeToString(hash[:4])
-	name = strings.Map(plain, l.Name+"_"+name)
-	return Index{Name: name[:min(len(name), longest-len(digest))] + digest, SQL: sql}
+	hash := sha256.Sum256([]byte(definition))
+	last += "_" + hex.EncodeToString(hash[:4])
+	return strings.ToValidUTF8(first[:min(len(first), longest-len(last))], "") + last
 }

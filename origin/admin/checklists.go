@@ -60,14 +60,14 @@ func CheckLists(ctx context.Context, c *Conn, lists *list.Set, report func(Fault
 		for _, tenant := range tenants {
 			r.known[tenant] = true
 		}
-		i := slices.IndexFunc(facts.Tables, func(t tableFacts) bool { return t.Name == l.Table })
-		if i < 0 {
+		table := facts.table(l.Table)
+		if table == nil {
 			return nil, lacksTable(lists, l.Table)
 		}
-		for _, leaf := range facts.Tables[i].Leaves {
+		for _, leaf := range table.Leaves {
 			err = errors.Join(err, r.read(ctx, c.conn, leaf.Name))
 		}
-		if facts.Tables[i].Partitioned && err == nil {
+		if table.Partitioned && err == nil {
 			err = r.readTwice(ctx, c.conn)
 		}
 		if err != nil {
@@ -90,12 +90,12 @@ type rowChecker struct {
 func (r *rowChecker) read(ctx context.Context, conn *pgx.Conn, table list.Name) error {
 	var columns []string
 	for _, c := range r.list.Columns {
-		columns = append(columns, list.Quote(c.Name))
+		columns = append(columns, c.Name)
 	}
 	blocks := 0
 	err := conn.QueryRow(ctx, `SELECT pg_relation_size($1::regclass) / current_setting('block_size')::int`, table.SQL()).Scan(&blocks)
 	for from := 0; from < blocks && err == nil; from += blocksAtATime {
-		sql := fmt.Sprintf("SELECT %s FROM ONLY %s WHERE ctid >= '(%d,0)' AND ctid < '(%d,0)'", strings.Join(columns, ", "), table.SQL(), from, from+blocksAtATime)
+		sql := fmt.Sprintf("SELECT %s FROM ONLY %s WHERE ctid >= '(%d,0)' AND ctid < '(%d,0)'", list.Quoted(columns...), table.SQL(), from, from+blocksAtATime)
 		result := conn.PgConn().ExecParams(ctx, sql, nil, nil, nil, nil) // all values are texts
 		for result.NextRow() {
 			r.check(result.Values())

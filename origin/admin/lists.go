@@ -2,9 +2,7 @@ package admin
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,17 +42,23 @@ func ResolveLists(ctx context.Context, url string, d *list.Description) (*list.S
 
 // readCatalogue returns what the database says of tables.
 func readCatalogue(ctx context.Context, db querier, tables []list.Name) (*list.Catalogue, error) {
-	var text []byte
 	schemas, names := namesOf(tables)
 	c := &list.Catalogue{}
-	err := db.QueryRow(ctx, catalogueSQL, pgx.QueryExecModeExec, schemas, names).Scan(&text)
-	if err == nil {
-		err = json.Unmarshal(text, &c.Relations)
-	}
+	err := readJSON(ctx, db, &c.Relations, catalogueSQL, schemas, names)
 	if err != nil {
-		return nil, fmt.Errorf("read the catalogue: %w", postgres.Classify(err))
+		return nil, fmt.Errorf("read the catalogue: %w", err)
 	}
 	return c, nil
+}
+
+// readJSON reads the one value of a statement, which is JSON.
+func readJSON(ctx context.Context, db querier, into any, sql string, args ...any) error {
+	var text []byte
+	err := db.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...).Scan(&text)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	return postgres.Classify(err)
 }
 
 // Step is one of the statements that make what a database lacks for its lists.
@@ -82,6 +86,15 @@ type listFacts struct {
 	Publication, Operations bool // it is there, and publishes what nodes follow
 	Tables                  []tableFacts
 	Indexes                 []indexFacts
+}
+
+// table returns that of a name; nil = there is none.
+func (f *listFacts) table(name list.Name) *tableFacts {
+	i := slices.IndexFunc(f.Tables, func(t tableFacts) bool { return t.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &f.Tables[i]
 }
 
 type tableFacts struct {
@@ -130,7 +143,7 @@ func MissingOfLists(ctx context.Context, db querier, lists *list.Set) ([]Step, e
 		return nil, remedy.Add(errors.New("the database lacks functions that indexes call"), migrateUp)
 	}
 	for _, name := range lists.Tables() {
-		if !slices.ContainsFunc(facts.Tables, func(t tableFacts) bool { return t.Name == name }) {
+		if facts.table(name) == nil {
 			return nil, lacksTable(lists, name)
 		}
 	}
@@ -172,7 +185,7 @@ func readListFacts(ctx context.Context, db querier, lists *list.Set) (facts list
 	for _, name := range lists.Tables() {
 		t := wanted{name.Schema, name.Table, nil}
 		for _, l := range lists.Lists {
-			for _, column := range identityOf(l) {
+			for _, column := range l.Identity() {
 				if l.Table == name && !slices.Contains(t.Columns, column) {
 					t.Columns = append(t.Columns, column)
 				}
@@ -181,23 +194,11 @@ func readListFacts(ctx context.Context, db querier, lists *list.Set) (facts list
 		tables = append(tables, t)
 	}
 	all, _ := json.Marshal(tables) // has nothing that JSON cannot say
-	var text []byte
-	err = db.QueryRow(ctx, listsSQL, pgx.QueryExecModeExec, string(all), follower.PublicationName).Scan(&text)
-	if err == nil {
-		err = json.Unmarshal(text, &facts)
-	}
+	err = readJSON(ctx, db, &facts, listsSQL, string(all), follower.PublicationName)
 	if err != nil {
-		return facts, fmt.Errorf("read what the lists have: %w", postgres.Classify(err))
+		return facts, fmt.Errorf("read what the lists have: %w", err)
 	}
 	return facts, nil
-}
-
-// identityOf returns the columns that an update or delete must name of the old row.
-func identityOf(l *list.List) (columns []string) {
-	if l.Tenant >= 0 {
-		columns = append(columns, l.Columns[l.Tenant].Name)
-	}
-	return append(columns, l.Columns[l.Key].Name)
 }
 
 // planner collects the steps.
@@ -248,12 +249,8 @@ func (p *planner) identify(t tableFacts) {
 		case leaf.Unique != "":
 			p.add(why, locksTable, "ALTER TABLE %s REPLICA IDENTITY USING INDEX %s", table, list.Quote(leaf.Unique))
 		case t.NotNull && !t.Partitioned:
-			var columns []string
-			for _, name := range t.Columns {
-				columns = append(columns, list.Quote(name))
-			}
 			index := named(leaf.Name, "identity", t.Columns...)
-			p.make(leaf.Schema, index, "UNIQUE INDEX", fmt.Sprintf("ON %s (%s)", table, strings.Join(columns, ", ")), why)
+			p.make(leaf.Schema, index, "UNIQUE INDEX", fmt.Sprintf("ON %s (%s)", table, list.Quoted(t.Columns...)), why)
 			p.add(why, locksTable, "ALTER TABLE %s REPLICA IDENTITY USING INDEX %s", table, list.Quote(index))
 		default: // a key without NULLs has to be unique in each partition, and no index can say so
 			p.add(why+"; the whole row, since the tenant may be NULL or the table has partitions", locksTable, "ALTER TABLE %s REPLICA IDENTITY FULL", table)
@@ -263,16 +260,12 @@ func (p *planner) identify(t tableFacts) {
 
 // named returns the name of an index of a table, which tells it from those with other words.
 func named(table list.Name, what string, words ...string) string {
-	const longest = 63 // bytes of a name in Postgres
-	sum := sha256.Sum256([]byte(strings.Join(append(words, table.SQL()), "\x00")))
-	end := "_" + what + "_" + hex.EncodeToString(sum[:4])
-	name := strings.ToValidUTF8(table.Table[:min(len(table.Table), longest-len(end))], "")
-	return name + end
+	return list.NameOf(table.Table, "_"+what, strings.Join(append(words, table.SQL()), "\x00"))
 }
 
 // index makes an index of a list.
 func (p *planner) index(l *list.List, index list.Index) {
-	t := p.facts.Tables[slices.IndexFunc(p.facts.Tables, func(t tableFacts) bool { return t.Name == l.Table })]
+	t := p.facts.table(l.Table)
 	why := "pages of the list " + l.Name + " are read by it"
 	x := p.find(l.Table.Schema, index.Name)
 	whole := list.Name{Schema: l.Table.Schema, Table: index.Name}.SQL()

@@ -80,12 +80,8 @@ type requiredTable struct {
 func requiredTables(lists *list.Set) string {
 	var all []requiredTable
 	for i, l := range lists.Lists {
-		key := l.Columns[l.Key].Name
-		r := requiredTable{Schema: l.Table.Schema, Name: l.Table.Table, List: &i, Owner: key, Spot: []string{key}}
-		if l.Tenant >= 0 {
-			r.Owner = l.Columns[l.Tenant].Name
-			r.Spot = append(r.Spot, r.Owner)
-		}
+		spot := l.Identity()
+		r := requiredTable{Schema: l.Table.Schema, Name: l.Table.Table, List: &i, Owner: spot[0], Spot: spot}
 		for _, c := range l.Columns {
 			r.Columns = append(r.Columns, c.Name)
 		}
@@ -130,11 +126,7 @@ func (s Publication) RowsUnnamed() (reason, remedy string) {
 	}
 	var names, keys []string
 	for _, l := range s.unnamed() {
-		key := list.Quote(l.Columns[l.Key].Name)
-		if l.Tenant >= 0 {
-			key = list.Quote(l.Columns[l.Tenant].Name) + ", " + key
-		}
-		names, keys = append(names, l.Table.String()), append(keys, l.Table.SQL()+" ("+key+")")
+		names, keys = append(names, l.Table.String()), append(keys, l.Table.SQL()+" ("+list.Quoted(l.Identity()...)+")")
 	}
 	return "does not say which row of " + strings.Join(names, " and ") + " was changed: every change makes all pages of the list stale",
 		"give them the primary key " + strings.Join(keys, " and ") + ", and ALTER TABLE … REPLICA IDENTITY DEFAULT; " +
