@@ -33,13 +33,13 @@ const checkpointVersion = '1'
 //	version 1 | first 16 | at 16 | number of lists 2 | each: table 8, digest 8 | each last change: table 8, at 16
 func encodeCheckpoint(c *Checkpoint) []byte {
 	body := append(make([]byte, 0, 35+16*len(c.Lists)+24*len(c.Last)), checkpointVersion)
-	body = appendWirePosition(appendWirePosition(body, c.First), c.At)
+	body = c.At.AppendBytes(c.First.AppendBytes(body))
 	body = binary.BigEndian.AppendUint16(body, uint16(len(c.Lists)))
 	for _, l := range c.Lists {
 		body = append(append(body, l.TableID[:]...), l.Digest[:]...)
 	}
 	for _, last := range c.Last {
-		body = appendWirePosition(binary.BigEndian.AppendUint64(body, last.Table), last.At)
+		body = last.At.AppendBytes(binary.BigEndian.AppendUint64(body, last.Table))
 	}
 	return body
 }
@@ -51,7 +51,7 @@ func (c *codec) decodeCheckpoint(epoch, text string) *Checkpoint {
 	if len(body) < 35 || body[0] != checkpointVersion {
 		return nil
 	}
-	p := &Checkpoint{Epoch: epoch, First: wirePosition(body[1:]), At: wirePosition(body[17:])}
+	p := &Checkpoint{Epoch: epoch, First: PositionIn(body[1:]), At: PositionIn(body[17:])}
 	lists := 16 * int(binary.BigEndian.Uint16(body[33:]))
 	body = body[35:]
 	if len(body) < lists || (len(body)-lists)%24 != 0 {
@@ -65,15 +65,7 @@ func (c *codec) decodeCheckpoint(epoch, text string) *Checkpoint {
 	}
 	p.Last = make([]LastChange, 0, (len(body)-lists)/24)
 	for last := range slices.Chunk(body[lists:], 24) {
-		p.Last = append(p.Last, LastChange{binary.BigEndian.Uint64(last), wirePosition(last[8:])})
+		p.Last = append(p.Last, LastChange{binary.BigEndian.Uint64(last), PositionIn(last[8:])})
 	}
 	return p
-}
-
-func appendWirePosition(dst []byte, p Position) []byte {
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, p.Term), p.N)
-}
-
-func wirePosition(b []byte) Position {
-	return Position{Term: binary.BigEndian.Uint64(b), N: binary.BigEndian.Uint64(b[8:])}
 }

@@ -2,6 +2,7 @@ package changefeed
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -37,6 +38,16 @@ func ParsePosition(s string) (p Position, err error) {
 		return Position{}, fmt.Errorf("position %q: not <term>-<n>", s)
 	}
 	return p, nil
+}
+
+// AppendBytes appends the position in 16 bytes.
+func (p Position) AppendBytes(dst []byte) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, p.Term), p.N)
+}
+
+// PositionIn returns the position that the bytes begin with, of which there must be 16.
+func PositionIn(b []byte) Position {
+	return Position{Term: binary.BigEndian.Uint64(b), N: binary.BigEndian.Uint64(b[8:])}
 }
 
 // Table is what a change touches, and what a page depends on: the rows of a list that one tenant sees, or

@@ -79,10 +79,10 @@ func (q *Query) AppendTracking(dst []byte, t *Tracking) []byte {
 	raw = append(raw, trackingVersion)
 	raw = binary.BigEndian.AppendUint64(raw, q.trackingScope())
 	raw = binary.BigEndian.AppendUint64(raw, t.Epoch)
-	raw = appendPosition(append(raw, byte(t.Kind)), t.Seen)
+	raw = t.Seen.AppendBytes(append(raw, byte(t.Kind)))
 	switch t.Kind {
 	case InDelta:
-		raw = binary.BigEndian.AppendUint32(appendPosition(raw, t.Since.At), t.Since.Ordinal)
+		raw = binary.BigEndian.AppendUint32(t.Since.At.AppendBytes(raw), t.Since.Ordinal)
 	case InFull:
 		raw = append(raw, t.After...)
 	}
@@ -108,7 +108,7 @@ func (q *Query) ParseTracking(text []byte) (t Tracking, err error) {
 		return t, ErrCursorForeign
 	}
 	raw = raw[cursorHead:]
-	t = Tracking{Kind: TrackingKind(raw[8]), Epoch: binary.BigEndian.Uint64(raw), Seen: positionIn(raw[9:])}
+	t = Tracking{Kind: TrackingKind(raw[8]), Epoch: binary.BigEndian.Uint64(raw), Seen: changefeed.PositionIn(raw[9:])}
 	rest, ok := raw[9+16:], false
 	switch t.Kind {
 	case AtEnd:
@@ -116,7 +116,7 @@ func (q *Query) ParseTracking(text []byte) (t Tracking, err error) {
 	case InDelta:
 		ok = len(rest) == 16+4
 		if ok {
-			t.Since = changefeed.Point{At: positionIn(rest), Ordinal: binary.BigEndian.Uint32(rest[16:])}
+			t.Since = changefeed.Point{At: changefeed.PositionIn(rest), Ordinal: binary.BigEndian.Uint32(rest[16:])}
 		}
 	case InFull:
 		t.After = list.Position(rest)
@@ -132,14 +132,6 @@ func (q *Query) trackingScope() uint64 {
 	var space [512]byte
 	b := append(binary.AppendUvarint(space[:0], uint64(len(q.Tenant))), q.Tenant...)
 	return xxhash.Sum64(q.List.AppendScope(b, q.Order, q.Match))
-}
-
-func appendPosition(dst []byte, p changefeed.Position) []byte {
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, p.Term), p.N)
-}
-
-func positionIn(b []byte) changefeed.Position {
-	return changefeed.Position{Term: binary.BigEndian.Uint64(b), N: binary.BigEndian.Uint64(b[8:])}
 }
 
 // MaxGone and MaxGoneBytes bound the keys that one page says to be gone: a proxy in between takes headers of 4 kB. The
