@@ -352,6 +352,15 @@ func later(a, b changefeed.Position) changefeed.Position {
 	return b
 }
 
+// checkpoint returns what restore takes, but for the state that it is of.
+func (l *lasts) checkpoint() *changefeed.Checkpoint {
+	c := &changefeed.Checkpoint{First: l.first, Last: make([]changefeed.LastChange, 0, len(l.of))}
+	for table, at := range l.of {
+		c.Last = append(c.Last, changefeed.LastChange{Table: table, At: at})
+	}
+	return c
+}
+
 // restore takes a checkpoint of the epoch that begins earlier and reaches what the node knows itself. followed are the lists whose
 // changes the node knows: of those that the checkpoint lacks, nothing more is known than before.
 func (l *lasts) restore(c *changefeed.Checkpoint, epoch string, followed []*list.List) {

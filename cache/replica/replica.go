@@ -305,12 +305,8 @@ func (r *Replica) Checkpoint() *changefeed.Checkpoint {
 	if !r.synced {
 		return nil
 	}
-	l := &r.changes.lasts
-	c := &changefeed.Checkpoint{Epoch: r.state.epoch, First: l.first, At: r.state.position, Lists: r.state.followed,
-		Last: make([]changefeed.LastChange, 0, len(l.of))}
-	for table, at := range l.of {
-		c.Last = append(c.Last, changefeed.LastChange{Table: table, At: at})
-	}
+	c := r.changes.lasts.checkpoint()
+	c.Epoch, c.At, c.Lists = r.state.epoch, r.state.position, r.state.followed
 	return c
 }
 
