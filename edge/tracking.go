@@ -126,7 +126,7 @@ func (r *response) writeTracked(x *exchange, q *page.Query) {
 
 // trackedBody returns the body of a page of changes. next is the cursor of the page behind it.
 func trackedBody(t *cache.Tracked, next string, id []byte) []byte {
-	b := []byte(`{"data":[`)
+	b := []byte(page.BodyStart)
 	for i, row := range t.Rows {
 		if i > 0 {
 			b = append(b, ',')
@@ -134,9 +134,9 @@ func trackedBody(t *cache.Tracked, next string, id []byte) []byte {
 		b = append(b, row.Text()...)
 	}
 	if t.Ended {
-		b = append(b, `],"page":{"hasMore":false,"nextCursor":null}`...)
+		b = append(b, page.BodyEnd...)
 	} else {
-		b = append(append(append(b, `],"page":{"hasMore":true,"nextCursor":"`...), next...), `"}`...)
+		b = append(append(append(b, page.BodyNext...), next...), page.BodyNextEnd...)
 	}
 	return appendRequestID(b, id)
 }

@@ -63,6 +63,15 @@ func (q *Query) AppendKey(dst []byte) []byte {
 	return append(dst, q.After...)
 }
 
+// What a body has around its rows, which is followed by the request id: BodyEnd if there is no further page, else its cursor between
+// BodyNext and BodyNextEnd.
+const (
+	BodyStart   = `{"data":[`
+	BodyEnd     = `],"page":{"hasMore":false,"nextCursor":null}`
+	BodyNext    = `],"page":{"hasMore":true,"nextCursor":"`
+	BodyNextEnd = `"}`
+)
+
 // Frame returns what the body of the query's page has before its rows (head), and behind them
 // up to where the request id goes (end):
 //
@@ -70,13 +79,12 @@ func (q *Query) AppendKey(dst []byte) []byte {
 //
 // more = the list has rows behind last; then next is the cursor there, a substring of end.
 func (q *Query) Frame(last *list.Row, more bool) (head, end, next string) {
-	const before, noMore, hasMore, quote = `{"data":[`, `],"page":{"hasMore":false,"nextCursor":null}`, `],"page":{"hasMore":true,"nextCursor":"`, `"}`
 	if !more {
-		return before, noMore, ""
+		return BodyStart, BodyEnd, ""
 	}
 	behind := q.Behind(last)
-	end = string(append(behind.AppendCursor([]byte(hasMore)), quote...))
-	return before, end, end[len(hasMore) : len(end)-len(quote)]
+	end = string(append(behind.AppendCursor([]byte(BodyNext)), BodyNextEnd...))
+	return BodyStart, end, end[len(BodyNext) : len(end)-len(BodyNextEnd)]
 }
 
 // Behind returns the query for the page of the same list that begins behind a row.
