@@ -117,9 +117,9 @@ func (c *workspaceCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
 		return err
 	}
 	w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota, tenant)
-	if err == nil {
+	if err == nil && tenant == "" {
 		lists, failed := c.Resolve(ctx, c.DatabaseURL)
-		if failed == nil && tenant == "" && !slices.ContainsFunc(lists.Lists, func(l *list.List) bool { return l.IsTenant(l.Owner(w.Tenant)) }) {
+		if failed == nil && !slices.ContainsFunc(lists.Lists, func(l *list.List) bool { return l.IsTenant(l.Owner(w.Tenant)) }) {
 			l := lists.Lists[0]
 			fmt.Fprintf(t.err, "no list has rows of the tenant %s: --tenant must be a value of the column %s of %s, as Postgres prints it\n",
 				visible(w.Tenant), visible(l.Columns[l.Tenant].Name), visible(l.Table.String()))
