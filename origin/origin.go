@@ -100,7 +100,7 @@ type Origin struct {
 	standbys []*standby
 	queried  func(server, outcome string, took time.Duration) // see New
 
-	statements sync.Map // shape -> *postgres.Statement
+	statements sync.Map // shape or rowsShape -> *postgres.Statement
 }
 
 // New makes an Origin that reads the lists from db, whose servers need not be reachable yet. queried is called
@@ -132,7 +132,9 @@ func (o *Origin) Fetch(ctx context.Context, q page.Query, run string) (rows page
 // the keys behind that of the last row were not read: there was no more room, or a row follows that cannot be shown. run
 // and errors are those of Fetch. ErrRow: the first row that the keys have cannot be shown.
 func (o *Origin) FetchRows(ctx context.Context, q page.Query, keys []string, run string) (rows page.Read, err error) {
-	rows, err = o.fetchFromPrimary(ctx, &q, run, rowsOfKeys(&q, keys))
+	of := rowsOfKeys(&q, keys)
+	of.Statement = o.statement(rowsShape{q.List, q.Match})
+	rows, err = o.fetchFromPrimary(ctx, &q, run, of)
 	next := 0
 	for i := range rows.Rows {
 		key := rows.Rows[i].Key()
@@ -393,7 +395,8 @@ func rowsOf(q *page.Query) string {
 	return fmt.Sprintf("%s of tenant %s", q.List.Table, q.Tenant)
 }
 
-func (o *Origin) statement(s shape) *postgres.Statement {
+// statement returns the statement of a shape, which is made once.
+func (o *Origin) statement(s interface{ statement() *postgres.Statement }) *postgres.Statement {
 	if known, ok := o.statements.Load(s); ok {
 		return known.(*postgres.Statement)
 	}

@@ -24,6 +24,17 @@ func (s shape) statement() *postgres.Statement {
 		s.list.PageSQL(s.Shape, readPointSQL, s.rows(page.MaxLimit)))
 }
 
+// rowsShape is what the statement of rows of keys depends on (list.RowsSQL).
+type rowsShape struct {
+	list  *list.List
+	match uint64
+}
+
+// statement makes the shape's statement.
+func (s rowsShape) statement() *postgres.Statement {
+	return statementOf(s.list, fmt.Sprintf("rows_%d_%x", s.list.Number, s.match), s.list.RowsSQL(s.match, readPointSQL))
+}
+
 // statementOf makes a statement whose rows are the read point, and rows of the list.
 func statementOf(l *list.List, name, sql string) *postgres.Statement {
 	q := &postgres.Statement{Name: name, SQL: sql, Columns: []postgres.Column{{Name: "snapshot", Type: pgtype.TextOID}}}
@@ -33,7 +44,7 @@ func statementOf(l *list.List, name, sql string) *postgres.Statement {
 	return q
 }
 
-// rowsOfKeys returns how rows of keys are read (list.RowsSQL).
+// rowsOfKeys returns what the statement of rows of keys is asked.
 func rowsOfKeys(q *page.Query, keys []string) inquiry {
 	var arguments [][]byte
 	array := []byte{'{'}
@@ -53,8 +64,7 @@ func rowsOfKeys(q *page.Query, keys []string) inquiry {
 	if q.List.Tenant >= 0 {
 		arguments = append(arguments, tenantOf(q))
 	}
-	statement := statementOf(q.List, fmt.Sprintf("rows_%d_%x", q.List.Number, q.Match), q.List.RowsSQL(q.Match, readPointSQL))
-	return inquiry{Statement: statement, arguments: append(arguments, append(array, '}')), rows: 2*len(keys) + 1, whole: 1, keys: keys}
+	return inquiry{arguments: append(arguments, append(array, '}')), rows: 2*len(keys) + 1, whole: 1, keys: keys}
 }
 
 // tenantOf returns the argument of the query's tenant; nil = no row has such a one.
