@@ -154,16 +154,7 @@ func (l *List) appendText(dst []byte, values [][]byte, unsent []bool) (_ []byte,
 
 // Unshown returns what Row cannot show of a row: the key, fields, and orders in which it has no place.
 func (l *List) Unshown(values [][]byte) (names []string) {
-	for i := range l.Fields {
-		f := &l.Fields[i]
-		if values[i] == nil {
-			continue
-		}
-		_, err := l.Columns[i].appendValue(nil, f.Form, values[i])
-		if err != nil && !(f.Nullable && errors.Is(err, ErrBounds)) {
-			names = append(names, "the field "+f.Name)
-		}
-	}
+	names = l.unsaid(values, false)
 	key, ok := l.Columns[l.Key].appendKey(nil, values[l.Key])
 	if !ok {
 		return append(names, "the key")
@@ -179,14 +170,17 @@ func (l *List) Unshown(values [][]byte) (names []string) {
 }
 
 // ShownAsNull returns the fields that show a value as null, since JSON cannot say it.
-func (l *List) ShownAsNull(values [][]byte) (names []string) {
+func (l *List) ShownAsNull(values [][]byte) (names []string) { return l.unsaid(values, true) }
+
+// unsaid returns the fields whose values JSON cannot say: those that are shown as null then, or the others.
+func (l *List) unsaid(values [][]byte, asNull bool) (names []string) {
 	for i := range l.Fields {
 		f := &l.Fields[i]
-		if !f.Nullable || values[i] == nil {
+		if values[i] == nil {
 			continue
 		}
 		_, err := l.Columns[i].appendValue(nil, f.Form, values[i])
-		if errors.Is(err, ErrBounds) {
+		if err != nil && asNull == (f.Nullable && errors.Is(err, ErrBounds)) {
 			names = append(names, "the field "+f.Name)
 		}
 	}
