@@ -17,8 +17,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	copies "listedge/docs/clients/go"
-	"listedge/internal/list"
-	"listedge/origin/admin"
 )
 
 const (
@@ -34,15 +32,14 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 		return fmt.Errorf("no workspace has %d items", copiedItems)
 	}
 	workspace := s.sizes[i].workspace
-	rate, burst := 1e6, int32(1_000_000)
-	key := must1(s.admin.CreateKey(ctx, admin.Key{WorkspaceID: workspace, Scopes: list.BuiltIn().Scopes(), RatePerSecond: &rate, Burst: &burst}, nil))
+	key := must1(s.newKey(ctx, workspace))
 	node := must1(s.startFollower(ctx))
 	defer func() { node.end() }()
 
 	wire := newWire()
-	tracking := &copies.Client{Key: key.Key, HTTP: &http.Client{Transport: wire}}
+	tracking := &copies.Client{Key: key, HTTP: &http.Client{Transport: wire}}
 	items := copies.NewMemory(func(i copies.Item) string { return i.Id })
-	walk := &walkedCopy{key: key.Key, wire: wire, etags: map[string]string{}, next: map[string]string{}}
+	walk := &walkedCopy{key: key, wire: wire, etags: map[string]string{}, next: map[string]string{}}
 	t := r.table(fmt.Sprintf("A copy of %d items: what a round costs, and a walk with the ETag of each page", copiedItems),
 		"change", "requests of a round", "kB", "statements", "CPU of the node, ms", "requests of a walk", "kB", "statements", "CPU of the node, ms")
 	const (
