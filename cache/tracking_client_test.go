@@ -23,7 +23,6 @@ type trackClient struct {
 	requests int // that were answered with a page
 	rounds   int
 	mixed    bool // it has rows of a later epoch than its cursor
-	unsure   int  // one in so many: it ends before it has stored the cursor
 	asks     *trackRequest
 }
 
@@ -45,7 +44,6 @@ type trackRequest struct {
 	node     *worldNode
 	limit    int
 	from     page.Tracking
-	text     string // of the cursor
 	d        Directives
 	states   int // visible when it was sent, and of which epoch
 	db       *worldDB
@@ -77,7 +75,7 @@ func (c *trackClient) save() trackCopy {
 }
 
 func idOf(key string) int {
-	return slices.IndexFunc(worldKeys, func(k string) bool { return k == key })
+	return slices.Index(worldKeys, key)
 }
 
 var worldKeys = func() (keys []string) {
@@ -137,7 +135,7 @@ func (w *world) send(c *trackClient, n *worldNode, limit int, d Directives) {
 	if err != nil {
 		panic(err)
 	}
-	r := &trackRequest{node: n, limit: limit, from: from, text: string(text), d: d, states: len(w.db().states), db: w.db()}
+	r := &trackRequest{node: n, limit: limit, from: from, d: d, states: len(w.db().states), db: w.db()}
 	c.asks = r
 	w.running.Go(func() {
 		p, err := n.Track(q, from, d, func() {})

@@ -78,7 +78,7 @@ func newWorld(seed uint64) *world {
 	}
 	order := w.r.Perm(3)
 	for i := range 2 {
-		w.clients = append(w.clients, &trackClient{list: worldLists[order[i]], marks: i == 1, unsure: 10, trackCopy: trackCopy{rows: map[int]markedRow{}}})
+		w.clients = append(w.clients, &trackClient{list: worldLists[order[i]], marks: i == 1, trackCopy: trackCopy{rows: map[int]markedRow{}}})
 	}
 	return w
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // mostKeys is how many keys a page of changes asks for.
-const mostKeys = page.MaxLimit + 32
+const mostKeys = page.MaxLimit + page.MaxGone
 
 // keysOf parses texts of keys.
 func keysOf(l *list.List, texts ...string) (keys []string) {

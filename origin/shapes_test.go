@@ -192,6 +192,7 @@ type keep struct {
 	sql   string
 }
 
+// matches returns which values of filters may be chosen together, and what each choice keeps.
 func (p plain) matches(l *list.List) []keep {
 	all := []keep{{0, "true"}}
 	for _, f := range l.Filters {

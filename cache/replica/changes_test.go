@@ -24,11 +24,11 @@ func tableOfTenant(n int) changefeed.Table {
 func touched(of changefeed.Table, rows ...int) changefeed.Touched {
 	t := changefeed.Touched{Table: of}
 	for _, n := range rows {
-		row := listtest.Item(n)
 		if n < 0 {
-			row = list.GoneRow(listtest.Key(listtest.ID(-n)))
+			t.Rows = append(t.Rows, list.GoneRow(listtest.Key(listtest.ID(-n))))
+			continue
 		}
-		t.Rows = append(t.Rows, row)
+		t.Rows = append(t.Rows, listtest.Item(n))
 	}
 	return t
 }
@@ -260,7 +260,7 @@ func TestMemoryOfChanges(t *testing.T) {
 		for range c.rounds {
 			for _, row := range random.Perm(c.tables * c.rows) {
 				n++
-				r.Apply(settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{touched(tableOfTenant(row%c.tables), row/c.tables)}}))
+				r.Apply(settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{touched(tableOfTenant(row%c.tables), -1-row/c.tables)}}))
 			}
 		}
 		took, s := heap()-before, r.Stats()
@@ -280,7 +280,7 @@ func TestMemoryOfChanges(t *testing.T) {
 	for table := range 20 {
 		for id := range 25_000 {
 			n++
-			r.Apply(settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{touched(tableOfTenant(table), id)}}))
+			r.Apply(settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{touched(tableOfTenant(table), -1-id)}}))
 		}
 	}
 	if took := heap() - before; took > 2*4<<20 {
