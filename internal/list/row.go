@@ -154,7 +154,7 @@ func (l *List) appendText(dst []byte, values [][]byte, unsent []bool) (_ []byte,
 
 // Unshown returns what Row cannot show of a row: the key, fields, and orders in which it has no place.
 func (l *List) Unshown(values [][]byte) (names []string) {
-	names = l.unsaid(values, false)
+	names = unsaid(l, values, false)
 	key, ok := l.Columns[l.Key].appendKey(nil, values[l.Key])
 	if !ok {
 		return append(names, "the key")
@@ -170,10 +170,10 @@ func (l *List) Unshown(values [][]byte) (names []string) {
 }
 
 // ShownAsNull returns the fields that show a value as null, since JSON cannot say it.
-func (l *List) ShownAsNull(values [][]byte) (names []string) { return l.unsaid(values, true) }
+func (l *List) ShownAsNull(values [][]byte) (names []string) { return unsaid(l, values, true) }
 
-// unsaid returns the fields whose values JSON cannot say: those that are shown as null then, or the others.
-func (l *List) unsaid(values [][]byte, asNull bool) (names []string) {
+// unsaid returns the fields of a list whose values JSON cannot say: those that are shown as null then, or the others.
+func unsaid(l *List, values [][]byte, asNull bool) (names []string) {
 	for i := range l.Fields {
 		f := &l.Fields[i]
 		if values[i] == nil {
