@@ -5,9 +5,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"listedge/cmd/listedge/doctor"
+	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -80,11 +79,8 @@ func TestANodeOnAnotherDatabaseThanItsFleet(t *testing.T) {
 }
 
 // slots returns the names of the server's slots.
-func slots(t *testing.T, address string) (names []string) {
-	t.Helper()
-	rows, _ := connect(t, address).Query(t.Context(), "SELECT slot_name::text FROM pg_replication_slots")
-	names = must1(pgx.CollectRows(rows, pgx.RowTo[string]))
-	return names
+func slots(address string) []string {
+	return must1(postgrestest.Value[[]string](address, "SELECT coalesce(array_agg(slot_name::text), '{}') FROM pg_replication_slots"))
 }
 
 // The slot of a fleet that is gone is dropped by command, and one that is in use is not.
@@ -95,7 +91,7 @@ func TestDroppingASlot(t *testing.T) {
 	refused(t, exitFailed, "stop all nodes", "migrate", "drop-slot", "--database-url", address)
 	refused(t, exitFailed, "stop all nodes", "migrate", "remove", "--yes", "--database-url", address)
 	n.stop()
-	if names := slots(t, address); len(names) != 1 { // its size is limited, so a stopped fleet keeps it
+	if names := slots(address); len(names) != 1 { // its size is limited, so a stopped fleet keeps it
 		t.Errorf("%v", names)
 	}
 	command(t, "migrate", "up", "--region", "east", "--database-url", address)
@@ -105,7 +101,7 @@ func TestDroppingASlot(t *testing.T) {
 			t.Errorf("%q, want %q", said, want)
 		}
 	}
-	if names := slots(t, address); len(names) != 1 || strings.Contains(names[0], "east") {
+	if names := slots(address); len(names) != 1 || strings.Contains(names[0], "east") {
 		t.Errorf("%v", names)
 	}
 }
@@ -116,11 +112,11 @@ func TestRemoving(t *testing.T) {
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)
 	workspace, _ := workspaceWithKey(t, address)
-	if said := command(t, "migrate", "remove", "--database-url", address); !strings.Contains(said, "Nothing was changed") || len(slots(t, address)) != 1 {
+	if said := command(t, "migrate", "remove", "--database-url", address); !strings.Contains(said, "Nothing was changed") || len(slots(address)) != 1 {
 		t.Error(said)
 	}
 	command(t, "migrate", "remove", "--yes", "--database-url", address)
-	if names := slots(t, address); len(names) > 0 {
+	if names := slots(address); len(names) > 0 {
 		t.Errorf("slots: %v", names)
 	}
 	const leftSQL = `SELECT coalesce(string_agg(name, ' ' ORDER BY name), '') FROM (
@@ -129,8 +125,7 @@ func TestRemoving(t *testing.T) {
 			WHERE pronamespace = 'public'::regnamespace AND d.objid IS NULL
 		UNION ALL SELECT collname FROM pg_collation WHERE collnamespace = 'public'::regnamespace
 		UNION ALL SELECT 'publication ' || pubname FROM pg_publication) left_over`
-	var left string
-	if err := connect(t, address).QueryRow(t.Context(), leftSQL).Scan(&left); err != nil ||
+	if left, err := postgrestest.Value[string](address, leftSQL); err != nil ||
 		left != "api_keys api_keys_key_hash_key api_keys_pkey contacts contacts_pkey items items_pkey workspaces workspaces_pkey" {
 		t.Errorf("%s (%v)", left, err)
 	}
@@ -161,7 +156,7 @@ func TestTheLastNodeDropsAnUnlimitedSlot(t *testing.T) {
 			t.Errorf("node %d has stopped:\n%s", i+1, n.err.String())
 		}
 	}
-	if names := slots(t, address); len(names) > 0 {
+	if names := slots(address); len(names) > 0 {
 		t.Errorf("slots: %v", names)
 	}
 }
@@ -216,7 +211,7 @@ func TestTheStandbyInTheURLTakesOver(t *testing.T) {
 func awaitItem(t *testing.T, address, workspace string) {
 	t.Helper()
 	within(t, patience, "the standby has it all", func() bool {
-		var there bool
-		return connect(t, address).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM items WHERE workspace_id = $1)", workspace).Scan(&there) == nil && there
+		there, err := postgrestest.Value[bool](address, "SELECT EXISTS (SELECT FROM items WHERE workspace_id = $1)", workspace)
+		return err == nil && there
 	})
 }

@@ -127,8 +127,8 @@ func TestFreshnessOfAStandbyAheadOfItsPrimary(t *testing.T) {
 		execute(t, address, "UPDATE items SET name = 'lost' WHERE workspace_id = $1", workspace)
 	}
 	within(t, patience, "the standby has it all", func() bool {
-		var lost bool
-		return connect(t, standby.URL("listedge")).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM items WHERE name = 'lost')").Scan(&lost) == nil && lost
+		lost, err := postgrestest.Value[bool](standby.URL("listedge"), "SELECT EXISTS (SELECT FROM items WHERE name = 'lost')")
+		return err == nil && lost
 	})
 	stop()
 	if out, err := exec.Command("rm", "-rf", cluster(primary)).CombinedOutput(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -81,8 +82,7 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 		shown := strings.Contains(fresh("20", "Cache-Control: no-cache"), lost)
 		_ = f.postgres.Kill(syscall.SIGQUIT)
 		must(f.postgres.Restart(context.Background()))
-		var value int
-		must(connect(t, f.url).QueryRow(t.Context(), "SELECT stock_on_hand FROM items WHERE workspace_id = $1", workspace).Scan(&value))
+		value := must1(postgrestest.Value[int](f.url, "SELECT stock_on_hand FROM items WHERE workspace_id = $1", workspace))
 		if !shown || value != 1 {
 			continue // it was not lost
 		}
@@ -235,10 +235,11 @@ const before, during = freshnessBound / 2, 3 * freshnessBound
 var (
 	faultsOfPostgres = []fault{
 		{name: "a long write transaction", hits: true, happens: func(t *testing.T, o *oracle) {
-			tx := must1(connect(t, o.fleet.url).Begin(t.Context()))
+			conn := connect(t, o.fleet.url)
+			defer conn.Close(context.Background())
+			tx := must1(conn.Begin(t.Context()))
 			must1(tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"))
 			o.judges(t, 2*during)
-			_ = tx.Rollback(context.Background())
 		}},
 		commitsWait,
 		foreignTransaction(250_000),
@@ -362,6 +363,7 @@ var (
 	// published long before they are visible.
 	commitsWait = fault{name: "commits wait for a standby", happens: func(t *testing.T, o *oracle) {
 		conn := connect(t, o.fleet.url)
+		defer conn.Close(context.Background())
 		must1(conn.Exec(t.Context(), "SET synchronous_commit = local"))
 		for i := range 10 {
 			must1(conn.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '"+[]string{"absent", ""}[i%2]+"'"))
@@ -385,6 +387,7 @@ func foreignTransaction(rows int) fault {
 // visible long before it is published.
 var decodingLags = fault{name: "decoding lags", happens: func(t *testing.T, o *oracle) {
 	conn := connect(t, o.fleet.url)
+	defer conn.Close(context.Background())
 	for range 3 {
 		var pid int
 		must(conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid))
@@ -427,8 +430,7 @@ func (o *oracle) play(t *testing.T, x fault) {
 // partition divides items into two partitions, unless it is divided already.
 func (f *fleet) partition(t *testing.T) {
 	t.Helper()
-	var done bool
-	if err := connect(t, f.url).QueryRow(t.Context(), "SELECT relkind = 'p' FROM pg_class WHERE oid = 'items'::regclass").Scan(&done); err != nil || done {
+	if done, err := postgrestest.Value[bool](f.url, "SELECT relkind = 'p' FROM pg_class WHERE oid = 'items'::regclass"); err != nil || done {
 		return
 	}
 	execute(t, f.url, `BEGIN;

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -356,16 +357,14 @@ func TestTrackingWhileServersAreAway(t *testing.T) {
 		whole.mustBe(t, address, list, workspace)
 	}
 	within(t, patience, "the standby has it all", func() bool {
-		var there bool
 		const all = "SELECT count(*) = 90 FROM items WHERE workspace_id = $1 AND name LIKE '%++'"
-		err := connect(t, next.URL("listedge")).QueryRow(t.Context(), all, workspace).Scan(&there)
+		there, err := postgrestest.Value[bool](next.URL("listedge"), all, workspace)
 		return err == nil && there
 	})
 	execute(t, next.URL("listedge"), "ALTER SYSTEM SET primary_conninfo = ''")
 	execute(t, next.URL("listedge"), "SELECT pg_reload_conf()")
 	within(t, patience, "the standby receives nothing more", func() bool {
-		var alone bool
-		err := connect(t, next.URL("listedge")).QueryRow(t.Context(), "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)").Scan(&alone)
+		alone, err := postgrestest.Value[bool](next.URL("listedge"), "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
 		return err == nil && alone
 	})
 	change()

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -158,7 +159,9 @@ func (c *listCopy) apply(p *trackedPage) bool {
 // mustBe brings the copy up to date, by one round. It is then what the database has.
 func (c *listCopy) mustBe(t *testing.T, databaseURL, condition string, arguments ...any) (pages int) {
 	t.Helper()
-	rows, err := connect(t, databaseURL).Query(t.Context(), "SELECT id::text, name FROM items WHERE active AND "+condition, arguments...)
+	conn := connect(t, databaseURL)
+	defer conn.Close(context.Background()) // the soak asks again and again
+	rows, err := conn.Query(t.Context(), "SELECT id::text, name FROM items WHERE active AND "+condition, arguments...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,6 +164,20 @@ func Exec(t testing.TB, url, sql string, args ...any) {
 	}
 }
 
+// Value returns what a statement that gives one value gives, on a new connection. It is for what is asked again and again,
+// where connections that live as long as the test would be used up.
+func Value[T any](url, sql string, args ...any) (value T, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return value, err
+	}
+	defer closeConn(conn)
+	err = conn.QueryRow(ctx, sql, args...).Scan(&value)
+	return value, err
+}
+
 // ExecOn runs a statement on the connection.
 func ExecOn(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
