@@ -98,9 +98,10 @@ func TestPrismAcceptsANode(t *testing.T) {
 	})
 }
 
-// passesRounds: a client's copies of two lists are these lists after each round.
+// passesRounds: the clients' copies of two lists are these lists after each round.
 func (p *prism) passesRounds(t *testing.T, f *fleet, list *watchedList) {
-	items := goKeeper(t, copied{address: p.URL, key: list.key, list: pagesOf5})
+	items := copied{address: p.URL, key: list.key, list: pagesOf5}
+	clients := map[string]keeper{"Go": goKeeper(t, items), "TypeScript": typeScriptKeeper(t)(t, items)}
 	notes := listedge_client.NewMemory(func(n note) string { return n.ID })
 	for _, statement := range []string{ // $2 are the keys of notes
 		"", // the first round
@@ -119,8 +120,10 @@ func (p *prism) passesRounds(t *testing.T, f *fleet, list *watchedList) {
 			t.Fatalf("%s changes nothing", statement)
 		}
 		list.awaitVisible()
-		if r := items(t); !reflect.DeepEqual(r.byID(t), list.rows(t)) {
-			t.Fatalf("%s: the copy is not the list: %+v %q", statement, r.Problem, p.wrong())
+		for language, sync := range clients {
+			if r := sync(t); !reflect.DeepEqual(r.byID(t), list.rows(t)) {
+				t.Fatalf("%s: the copy in %s is not the list: %+v %q", statement, language, r.Problem, p.wrong())
+			}
 		}
 		if err := listedge_client.Sync(t.Context(), &listedge_client.Client{URL: p.URL, Key: list.key}, "/v1/notes?limit=1", notes); err != nil {
 			t.Fatal(err, p.wrong())
