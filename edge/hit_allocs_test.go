@@ -5,6 +5,7 @@ package edge
 import (
 	"bufio"
 	"bytes"
+	"math"
 	"strings"
 	"testing"
 
@@ -73,13 +74,17 @@ func TestTheRecordOfAHitAllocatesLittle(t *testing.T) {
 	s, ctx := hitServer(t, "")
 	ctx.Request.Header.SetUserAgent("curl/8.5.0")
 	w, sent := bufio.NewWriterSize(ctx.Conn(), writeBuffer), ctx.Conn().(*conn).Conn.(*wire)
-	if n := testing.AllocsPerRun(100, func() {
-		for range hitsPerSample {
-			sent.written = sent.written[:0]
-			serveInto(t, s, ctx, w)
-		}
-	}); n > 6 {
-		t.Errorf("%v allocations in %d hits", n, hitsPerSample)
+	least := math.Inf(1) // what else the process does on a slow machine counts, too
+	for range 5 {
+		least = min(least, testing.AllocsPerRun(100, func() {
+			for range hitsPerSample {
+				sent.written = sent.written[:0]
+				serveInto(t, s, ctx, w)
+			}
+		}))
+	}
+	if least > 6 {
+		t.Errorf("%v allocations in %d hits", least, hitsPerSample)
 	}
 }
 
