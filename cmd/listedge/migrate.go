@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"listedge/cmd/listedge/node"
@@ -43,6 +44,8 @@ func (c *migrateUp) Run(ctx acting, t *terminal) error {
 	}
 	slot, created, err := follower.CreateSlot(ctx, url, c.Region, lists)
 	switch {
+	case errors.Is(err, follower.ErrTemporary):
+		fmt.Fprintf(t.out, "not made: the slot: %s\n", err)
 	case err != nil: // nodes make it once they can
 		fmt.Fprintf(t.out, "not made: the slot, which nodes make as soon as they can: %s\n", oneLine(err.Error()))
 	case created:

@@ -21,7 +21,7 @@ type PostgresOptions struct {
 	// Dir keeps everything of this server; it is made when missing, and a
 	// server found in it is used again with the data it has.
 	Dir string
-	// Settings are passed as `-c name=value`, over the defaults below.
+	// Settings are passed as `-c name=value`, over the defaults below; an empty value leaves the server's own.
 	Settings map[string]string
 	// Disposable gives up crash safety and passwords for speed: for tests. Under the race
 	// detector a client takes 20 ms for the rounds of a password, with each connection.
@@ -131,6 +131,7 @@ func (p *Postgres) args(port string) []string {
 		settings["fsync"], settings["full_page_writes"] = "off", "off"
 	}
 	maps.Copy(settings, p.Options.Settings)
+	maps.DeleteFunc(settings, func(_, value string) bool { return value == "" })
 	args := []string{"-D", p.cluster()}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])

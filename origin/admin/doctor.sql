@@ -3,10 +3,11 @@
 -- connections of a node, $6 how many nodes there are, or are at least.
 WITH database AS (SELECT oid, datconnlimit FROM pg_database WHERE datname = current_database()),
 slot AS (
-	SELECT slot_name, coalesce(active, false) AS active, wal_status = 'lost' AS lost, keep, retained >= CASE WHEN keep < 0 THEN 512 * 1048576::bigint ELSE keep / 2 END AS much,
-		'retains ' || pg_size_pretty(retained) || ' of WAL' || CASE WHEN keep < 0 THEN '' ELSE ', of ' || pg_size_pretty(keep) || ' that max_slot_wal_keep_size allows' END AS retains
-	FROM (SELECT setting::bigint * 1048576 AS keep FROM pg_settings WHERE name = 'max_slot_wal_keep_size') s
-	CROSS JOIN database LEFT JOIN pg_replication_slots ON slot_name = $1 || database.oid || $2
+	SELECT slot_name, temporary, coalesce(active, false) AS active, wal_status = 'lost' AS lost, keep, retained >= CASE WHEN keep < 0 THEN 512 * 1048576::bigint ELSE keep / 2 END AS much,
+		'retains ' || pg_size_pretty(retained) || ' of WAL' || CASE WHEN keep < 0 THEN '' ELSE ', of ' || pg_size_pretty(keep) || ' that max_slot_wal_keep_size allows' END AS retains,
+		EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 || database.oid || $2 || '_new') AS making
+	FROM (SELECT setting::bigint * 1048576 AS keep FROM pg_settings WHERE name = 'max_slot_wal_keep_size') setting
+	CROSS JOIN database LEFT JOIN pg_replication_slots s ON slot_name = $1 || database.oid || $2
 	CROSS JOIN LATERAL (SELECT coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0), 0) AS retained) r
 ),
 -- What bounds connections: how many there may be (NULL = no bound), how many there are, and how many of them are no node's.
@@ -37,13 +38,20 @@ lockers AS (
 	GROUP BY h.pid, state, query
 )
 SELECT subject, effect, fine, coalesce(why, ''), remedy FROM (
-SELECT 'max_slot_wal_keep_size', 1, current_setting('max_slot_wal_keep_size'), CASE WHEN keep < 0 THEN 'not set: while no node follows, the slot may fill the primary''s disk' END,
-	'set max_slot_wal_keep_size to what the disk can spare, and reload' FROM slot
-UNION ALL SELECT 'slot', 0, 'followed, ' || retains, CASE WHEN slot_name IS NULL THEN 'there is none'
+SELECT 'max_slot_wal_keep_size', CASE WHEN temporary THEN 0 WHEN slot_name IS NULL THEN 0 ELSE 1 END, current_setting('max_slot_wal_keep_size'),
+	CASE WHEN keep >= 0 THEN NULL
+		WHEN NOT temporary THEN 'not set: while no node follows, the persistent slot may fill the primary''s disk'
+		ELSE 'not set, so the slot of --slot auto is temporary, and never keeps WAL for nobody: whenever another node begins to follow, all nodes read their pages and keys again' END,
+	'set max_slot_wal_keep_size to what the disk can spare, and reload: then the slot of --slot auto is persistent, and nothing is read again' FROM slot
+UNION ALL SELECT 'slot', 0, CASE WHEN temporary THEN 'temporary' ELSE 'persistent' END || ', followed, ' || retains,
+	CASE WHEN slot_name IS NULL AND making THEN 'a node makes it, and waits for the end of write transactions that are open'
+		WHEN slot_name IS NULL THEN 'there is none'
 		WHEN lost THEN 'it retained more WAL than max_slot_wal_keep_size allows, or nobody followed it for long, so Postgres invalidated it'
 		WHEN NOT active THEN 'no node follows it, and it ' || retains
 		WHEN much THEN 'followed, and it ' || retains END,
-	CASE WHEN slot_name IS NULL THEN 'start a node that may make it, or run `listedge migrate up`'
+	CASE WHEN slot_name IS NULL AND making THEN 'wait, or end them: SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start'
+		WHEN slot_name IS NULL AND keep < 0 THEN 'start a node that may make it'
+		WHEN slot_name IS NULL THEN 'start a node that may make it, or run `listedge migrate up`'
 		WHEN lost THEN 'nothing: the next follower makes a new one; raise max_slot_wal_keep_size if it happens often'
 		WHEN NOT active THEN 'start a node, or see why none follows; `listedge migrate drop-slot` if none will ever run again'
 		ELSE 'see ListedgeRetainedWAL in the runbook' END FROM slot

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"regexp"
 	"strings"
@@ -49,6 +50,38 @@ func TestFindingsOnTheSlot(t *testing.T) {
 				t.Error(said)
 			}
 		})
+	}
+}
+
+// Without a bound of what slots keep, a temporary slot is a warning, because of its price, and a persistent one fails.
+func TestFindingsOnTheBoundOfSlots(t *testing.T) {
+	t.Parallel()
+	url := sandboxtest.PostgresWith(t, map[string]string{"max_slot_wal_keep_size": ""}).URL("postgres")
+	conn := must1(postgres.Connect(within(t, patience), url, patience))
+	defer conn.Close(t.Context())
+	const make = "SELECT pg_create_logical_replication_slot('listedge_' || oid || '%s', 'pgoutput', %t) FROM pg_database WHERE datname = current_database()"
+	for _, c := range []struct {
+		sql, bound, slot string
+		effect           int
+	}{
+		{"SELECT", "all nodes read their pages and keys again: set max_slot_wal_keep_size", "there is none: start a node that may make it", 0},
+		{fmt.Sprintf(make, "_new", true), "all nodes read", "a node makes it, and waits .* pg_stat_activity", 0},
+		{fmt.Sprintf(make, "", true), "all nodes read", "^temporary, followed, retains", 0},
+		{"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots; " + fmt.Sprintf(make, "", false), "may fill the primary's disk: set", "no node follows it", 1},
+	} {
+		must1(conn.Exec(t.Context(), c.sql))
+		said := map[string]string{}
+		for _, r := range must1(Risks(t.Context(), conn, list.BuiltIn(), "", 21, 0)) {
+			said[r.Subject] = cmp.Or(r.Why, r.Fine) + ": " + r.Remedy
+			if r.Subject == "max_slot_wal_keep_size" && r.Effect != c.effect {
+				t.Errorf("%s: effect %d", c.sql, r.Effect)
+			}
+		}
+		for subject, text := range map[string]string{"max_slot_wal_keep_size": c.bound, "slot": c.slot} {
+			if !regexp.MustCompile(text).MatchString(said[subject]) {
+				t.Errorf("%s: %s", c.sql, said[subject])
+			}
+		}
 	}
 }
 

@@ -423,3 +423,8 @@ func must(err error) {
 }
 
 func must2[T any](v T, err error) T { must(err); return v }
+
+// Poll is what a poll of the slot leads to.
+func (f *Follower) Poll(unlimited bool) (temporary bool) {
+	return f.observe(slot{unlimited: unlimited})
+}

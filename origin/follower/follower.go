@@ -2,6 +2,10 @@
 // slot and publishes them in the log that all nodes read. The node that holds
 // the slot is the follower. Only one can hold it, so the slot is the election.
 //
+// A persistent slot keeps the WAL for the next follower, which goes on where this one ended. Where nothing
+// bounds that WAL, the slot is temporary: it ends with its connection. The next follower makes
+// another one, of the same name, and begins another epoch: changes between the two slots are lost.
+//
 //	walsender ── pgoutput ──► decoder ── change ──────┐
 //	                                                  ├─ one order ──► log
 //	every 33 ms: LSN and snapshot,                    │
@@ -37,6 +41,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
 	"listedge/internal/list"
+	"listedge/internal/remedy"
 	"listedge/origin/postgres"
 )
 
@@ -68,6 +73,7 @@ type Options struct {
 	Log         changefeed.Log
 	Followed    *fleet.Followed      // receives what is followed; its region has its own slot
 	LogKept     time.Duration        // how long the log keeps entries
+	Slot        string               // persistent or temporary; any other: by max_slot_wal_keep_size
 	Silence     func() time.Duration // the time since this node last read a heartbeat
 	Logger      *slog.Logger
 }
@@ -76,12 +82,12 @@ type Options struct {
 type Follower struct {
 	options Options
 	period  time.Duration // of heartbeats
-	warned  bool          // unlimitedSlot was logged; used by Run's goroutine only
 
 	mu        sync.Mutex
 	stats     Stats     // except HeartbeatAge; guarded by mu
 	heartbeat time.Time // when this node last published one; guarded by mu
 	incapable error     // ErrIncapable, with the reason; guarded by mu
+	slot      slot      // as last polled; guarded by mu
 }
 
 // New makes a follower that Run starts.
@@ -132,10 +138,6 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 	}
 	defer p.close()
 	f.options.Followed.SetServer(p.server)
-	if p.unlimited && !f.warned {
-		f.options.Logger.Warn(unlimitedSlot, "do", unlimitedSlotDo)
-	}
-	f.warned = p.unlimited
 	for fresh := false; ; {
 		if err := f.options.Followed.OldTimeline(); err != nil {
 			return err // the next connection may meet the new primary
@@ -144,22 +146,18 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		f.update(func() { f.stats.Retained = s.retained })
+		temporary := f.observe(s)
 		switch {
 		case s.lost:
 			f.options.Logger.Warn("the slot exceeded max_slot_wal_keep_size: making a new one", "slot", p.slotName)
 			err = p.dropSlot(ctx)
-		case !s.exists:
-			err = p.checkPrerequisites(ctx, f.options.Lists)
-			if err == nil {
-				slow := time.AfterFunc(createSlow, func() {
-					f.options.Logger.Warn("the new slot waits for the end of write transactions that have been open for long")
-				})
-				fresh, err = p.createSlot(ctx, createByNodeTimeout)
-				slow.Stop()
+		case !s.held && (temporary || !s.exists):
+			fresh, err = f.makeSlot(ctx, p, s, temporary)
+			if fresh && temporary {
+				return f.follow(ctx, p, true, true)
 			}
 		case !s.held:
-			return f.follow(ctx, p, fresh)
+			return f.follow(ctx, p, false, fresh)
 		default:
 			fresh = false
 			f.update(func() { f.incapable = nil }) // another node follows; if it is frozen, Postgres ends its connection after senderTimeout
@@ -174,6 +172,35 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// errSlotKind ends a term: the slot that is needed is of the other kind.
+var errSlotKind = errors.New("max_slot_wal_keep_size was changed, so another kind of slot is needed")
+
+// isTemporary says whether the slot is temporary, by the setting of the node: where nothing bounds the WAL that a
+// persistent slot keeps while no node runs, it would fill the disk of the primary.
+func isTemporary(setting string, unlimited bool) bool {
+	return setting == "temporary" || setting != "persistent" && unlimited
+}
+
+// makeSlot makes the slot, unless this node has no log, which leaves it to others. Before a temporary slot it drops the
+// persistent one that is left, unless a node takes that meanwhile: then that node follows.
+func (f *Follower) makeSlot(ctx context.Context, p *primary, found slot, temporary bool) (made bool, err error) {
+	if _, err := call(ctx, f.options.Log.Epoch); err != nil {
+		return false, err
+	}
+	err = p.checkPrerequisites(ctx, f.options.Lists)
+	if found.exists && (err == nil || errors.Is(err, errIncomplete)) {
+		f.options.Logger.Info("dropping a persistent slot, because the one that is needed is temporary", "slot", p.slotName)
+		err = errors.Join(err, p.dropSlot(ctx))
+	}
+	if err != nil {
+		return false, err
+	}
+	f.update(func() { f.slot.making = true })
+	slow := time.AfterFunc(createSlow, func() { f.options.Logger.Warn(slowSlot) })
+	defer slow.Stop()
+	return p.createSlot(ctx, temporary, createByNodeTimeout)
 }
 
 // waitPoll waits until it is time to poll the slot again: when heartbeats have
@@ -195,9 +222,9 @@ func (f *Follower) waitPoll(ctx context.Context) error {
 	}
 }
 
-// follow takes the slot and begins a term. A slot that may not send all changes
-// is dropped: a new one begins a new epoch.
-func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
+// follow takes the slot, or has made a temporary one, and begins a term. A slot that may not send all changes
+// is dropped: a new one begins a new epoch. fresh says that the slot was just made.
+func (f *Follower) follow(ctx context.Context, p *primary, temporary, fresh bool) error {
 	v, err := readView(ctx, p, followedOf(f.options.Lists), "") // before the check, so that later changes of the catalog are noticed
 	if err != nil {
 		return err
@@ -207,26 +234,25 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	} else if err != nil {
 		return err
 	}
-	t := term{Follower: f, primary: p, tables: followedOf(f.options.Lists), decoder: newDecoder(f.options.Lists)}
+	t := term{Follower: f, primary: p, temporary: temporary, tables: followedOf(f.options.Lists), decoder: newDecoder(f.options.Lists)}
 	t.setCatalog(v)
 	t.nameRows()
 	present, err := call(ctx, f.options.Log.Epoch) // a node without the log leaves the slot to others
 	if err != nil {
 		return err
 	}
-	t.sender, err = p.replicate(ctx)
+	err = p.replicate(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeConn(t.sender)
 	f.options.Followed.SetServer(p.server)
 	err = t.begin(ctx, present, fresh)
 	if err == nil {
 		f.update(func() {
 			f.stats.Terms++
-			f.stats.Following, f.heartbeat, f.incapable = true, time.Now(), nil
+			f.stats.Following, f.heartbeat, f.incapable, f.slot.making = true, time.Now(), nil, false
 		})
-		f.options.Logger.Info("following changes", "epoch", t.epoch, "term", t.last.Term)
+		f.options.Logger.Info("following changes", "epoch", t.epoch, "term", t.last.Term, "slot", kindOf(temporary))
 		err = t.loop(ctx)
 	}
 	if postgres.Code(err) == undefinedObject {
@@ -238,30 +264,55 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	} else if !errors.Is(err, errPublicationChanged) && !errors.Is(err, errIncomplete) {
 		return err
 	}
-	closeConn(t.sender)
+	p.closeSender()
 	f.options.Logger.Warn("some changes may not have been published: making a new slot", "error", err)
 	return errors.Join(err, p.dropSlot(ctx))
 }
 
+// kindOf names the kind of a slot.
+func kindOf(temporary bool) string {
+	if temporary {
+		return "temporary"
+	}
+	return "persistent"
+}
+
 const (
-	unlimitedSlot   = "max_slot_wal_keep_size is not set: while no node follows, the slot may fill the disk of the primary"
-	unlimitedSlotDo = "set max_slot_wal_keep_size to what the disk can spare, and reload"
+	slowSlot = "the new slot waits for the end of write transactions that have been open for long"
+	setLimit = "set max_slot_wal_keep_size to what the disk can spare, and reload"
 )
 
-// Leave drops the slot if Postgres would keep WAL for it without limit. It is called when this
-// node has stopped and no other node of its fleet runs. The next node makes a new slot.
-func (f *Follower) Leave(ctx context.Context) {
-	if !f.warned {
-		return
+// SlotRisk returns what the slot costs or may harm because nothing bounds the WAL that slots keep, and what to do;
+// nil = nothing, as far as is known, or as --slot asks for.
+func (f *Follower) SlotRisk() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch temporary := isTemporary(f.options.Slot, f.slot.unlimited); {
+	case !f.slot.unlimited || f.options.Slot == "temporary":
+		return nil
+	case temporary:
+		return remedy.Add(errors.New("so the slot is temporary, and never keeps WAL for nobody: "+
+			"whenever another node begins to follow, all nodes read their pages and keys again"),
+			setLimit+": then the slot is persistent, and nothing is read again")
 	}
-	p, err := connectPrimary(ctx, f.options.DatabaseURL, f.options.Followed.Region)
-	if err != nil {
-		return
+	return remedy.Add(errors.New("while no node follows, the persistent slot may fill the disk of the primary"),
+		setLimit+", or leave out --slot persistent")
+}
+
+// Making returns that a slot is being made, which may take long; empty = none is, as far as is known.
+func (f *Follower) Making() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.slot.making {
+		return slowSlot
 	}
-	defer p.close()
-	if p.unlimited && p.tryDropSlot(ctx) == nil {
-		f.options.Logger.Info("dropped the slot, because no other node runs and "+unlimitedSlot, "slot", p.slotName)
-	}
+	return ""
+}
+
+// observe records what a poll of the slot found, and says whether the slot is to be temporary.
+func (f *Follower) observe(s slot) (temporary bool) {
+	f.update(func() { f.slot, f.stats.Retained = s, s.retained })
+	return isTemporary(f.options.Slot, s.unlimited)
 }
 
 // Stats are a follower's numbers.

@@ -51,6 +51,7 @@ type world struct {
 	db       *pgx.Conn
 	log      changefeed.Log
 	lists    *list.Set
+	slot     string  // the kind of slot of followers that start from now on
 	logged   testLog // the messages of its followers
 
 	epoch   string
@@ -135,7 +136,7 @@ func (w *world) followWith(url string, log changefeed.Log, silence func() time.D
 }
 
 func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration, followed *fleet.Followed) *follower.Follower {
-	return follower.New(follower.Options{DatabaseURL: url, Lists: w.lists, Log: log, Followed: followed, LogKept: time.Minute, Silence: silence,
+	return follower.New(follower.Options{DatabaseURL: url, Lists: w.lists, Log: log, Followed: followed, LogKept: time.Minute, Slot: w.slot, Silence: silence,
 		Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
 }
 

@@ -40,16 +40,21 @@ const (
 // commits. A low bound keeps heartbeats from waiting for a large commit.
 const decodingMemory = "logical_decoding_work_mem"
 
-// senderTimeout is how long Postgres waits for a reply of the follower before it ends
-// the connection.
-const senderTimeout = 2 * time.Second
+const (
+	// senderTimeout is how long Postgres waits for a reply of the follower before it ends
+	// the connection.
+	senderTimeout = 2 * time.Second
+	// startTimeout is how long Postgres waits for the next statement on a replication connection that does
+	// not stream yet: a node that is frozen there would keep a temporary slot from the others.
+	startTimeout = 5 * time.Second
+)
 
 // primary is an ordinary connection to the primary, and what was read there.
 type primary struct {
 	conn              *pgx.Conn
+	sender            *pgconn.PgConn // the replication connection, with which a temporary slot ends; nil = not opened yet
 	slotName          string
 	server            fleet.Server
-	unlimited         bool   // a slot may retain any amount of WAL
 	checkpointerStart string // changes with each crash, unlike server.StartedAt (checkPrerequisites)
 	published         string // changes with the publication's definition (checkPrerequisites)
 	publication       Publication
@@ -98,10 +103,7 @@ func (p *primary) identify(ctx context.Context, region string) (err error) {
 	if postgres.Code(err) == insufficientPrivilege {
 		return fmt.Errorf("%w: the user may not ask which server this is (GRANT EXECUTE ON FUNCTION pg_control_system() TO …): %w", ErrIncapable, err)
 	}
-	if err == nil {
-		p.slotName = fmt.Sprint(SlotPrefix, p.server.Database, SlotSuffix(region))
-		err = p.row(ctx, `SELECT current_setting('max_slot_wal_keep_size') = '-1'`)(&p.unlimited)
-	}
+	p.slotName = fmt.Sprint(SlotPrefix, p.server.Database, SlotSuffix(region))
 	return err
 }
 
@@ -128,7 +130,18 @@ func bounded(ctx context.Context, do func(context.Context) error) error {
 	return do(ctx)
 }
 
-func (p *primary) close() { closeConn(p.conn.PgConn()) }
+func (p *primary) close() {
+	p.closeSender()
+	closeConn(p.conn.PgConn())
+}
+
+// closeSender ends the replication connection, and with it a temporary slot.
+func (p *primary) closeSender() {
+	if p.sender != nil {
+		closeConn(p.sender)
+		p.sender = nil
+	}
+}
 
 // closeConn ends the session and waits until it has ended, for at most callTimeout.
 func closeConn(conn *pgconn.PgConn) {
@@ -263,35 +276,45 @@ var errHeld = errors.New("another node took the slot")
 
 // slot is the state of the replication slot when it was last polled.
 type slot struct {
-	exists   bool
-	held     bool   // by a node, or Postgres is still making it
-	lost     bool   // Postgres has removed WAL that it needs
-	retained uint64 // bytes of WAL that Postgres keeps for it
+	exists    bool
+	held      bool   // by a node, or Postgres is still making it
+	making    bool   // Postgres is still making it
+	lost      bool   // Postgres has removed WAL that it needs
+	retained  uint64 // bytes of WAL that Postgres keeps for it
+	unlimited bool   // it may be any amount, also while nobody holds the slot, if the slot is persistent
 }
 
 func (p *primary) slot(ctx context.Context) (s slot, err error) {
-	err = p.row(ctx, `SELECT active_pid IS NOT NULL, coalesce(wal_status, '') = 'lost',
-			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0), 0)::bigint
-		FROM pg_replication_slots WHERE slot_name IN ($1::text, $1::text || '_new') ORDER BY slot_name LIMIT 1`, p.slotName)(&s.held, &s.lost, &s.retained)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return slot{}, nil
-	case err != nil:
+	err = p.row(ctx, `SELECT slot_name IS NOT NULL, active_pid IS NOT NULL, coalesce(slot_name <> $1, false), coalesce(wal_status, '') = 'lost',
+			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0), 0)::bigint,
+			current_setting('max_slot_wal_keep_size') = '-1'
+		FROM (VALUES (1)) one LEFT JOIN pg_replication_slots ON slot_name IN ($1::text, $1::text || '_new') ORDER BY slot_name LIMIT 1`, p.slotName)(
+		&s.exists, &s.held, &s.making, &s.lost, &s.retained, &s.unlimited)
+	if err != nil {
 		return s, fmt.Errorf("poll the slot: %w", err)
 	}
-	s.exists = true
 	return s, nil
 }
 
-// createSlot makes the slot, unless another node is faster.
-func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (created bool, err error) {
+// createSlot makes the slot, unless another node is faster. A temporary one belongs to the replication
+// connection, and ends with it, whatever happens. So it needs no other lock than a persistent one: the server
+// has one slot of a name, and gives it to one connection.
+func (p *primary) createSlot(ctx context.Context, temporary bool, timeout time.Duration) (created bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_, err = p.conn.Exec(ctx, strings.ReplaceAll(createSlotSQL, "NAME", p.slotName))
+	conn := p.conn.PgConn()
+	if temporary {
+		if err := p.openSender(ctx); err != nil {
+			return false, err
+		}
+		conn = p.sender
+	}
+	_, err = conn.Exec(ctx, strings.NewReplacer("NAME", p.slotName, "TEMPORARY", fmt.Sprint(temporary)).Replace(createSlotSQL)).ReadAll()
 	switch code := postgres.Code(err); {
 	case err == nil:
 		return true, nil
 	case code == duplicateObject: // made by another node, or about to be
+		p.closeSender()
 		return false, nil
 	case code == insufficientPrivilege:
 		return false, fmt.Errorf("%w: the user may not make a slot (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
@@ -303,8 +326,11 @@ func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (create
 	return false, fmt.Errorf("make the slot: %w", err)
 }
 
-// CreateSlot makes the database's slot for a region unless it exists, to follow changes of the lists.
-// Errors: ErrIncapable.
+// ErrTemporary: a slot that no node holds could fill the disk. Nodes make one that ends with them.
+var ErrTemporary = errors.New("max_slot_wal_keep_size is not set: the node that follows makes the slot, a temporary one unless --slot says otherwise")
+
+// CreateSlot makes the database's persistent slot for a region unless it exists, to follow changes of the lists.
+// Errors: ErrIncapable, ErrTemporary.
 func CreateSlot(ctx context.Context, databaseURL, region string, lists *list.Set) (name string, created bool, err error) {
 	p, err := connectPrimary(ctx, databaseURL, region)
 	if err != nil {
@@ -316,8 +342,11 @@ func CreateSlot(ctx context.Context, databaseURL, region string, lists *list.Set
 		return p.slotName, false, err
 	}
 	err = p.checkPrerequisites(ctx, lists)
+	if err == nil && s.unlimited {
+		err = ErrTemporary
+	}
 	if err == nil {
-		created, err = p.createSlot(ctx, createTimeout)
+		created, err = p.createSlot(ctx, false, createTimeout)
 	}
 	return p.slotName, created, err
 }
@@ -371,33 +400,41 @@ func DropSlot(ctx context.Context, databaseURL, region string) (name string, dro
 	return p.slotName, dropped, err
 }
 
-// replicate opens a replication connection and starts streaming from the slot, which
-// takes the slot. Errors: errHeld.
-func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
+// replicate starts streaming from the slot, which takes a persistent one. Errors: errHeld.
+func (p *primary) replicate(ctx context.Context) error {
+	if p.sender == nil {
+		if err := p.openSender(ctx); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
+	defer cancel()
+	err := pglogrepl.StartReplication(ctx, p.sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
+		"proto_version '2'", "streaming 'on'", "publication_names '" + PublicationName + "'", "messages 'true'"}})
+	switch {
+	case postgres.Code(err) == objectInUse:
+		return errHeld
+	case err != nil:
+		return fmt.Errorf("start replication: %w", err)
+	}
+	return nil
+}
+
+// openSender opens the replication connection, to the same server.
+func (p *primary) openSender(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
 	config := &p.conn.Config().Config
 	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
+	config.RuntimeParams["idle_session_timeout"] = fmt.Sprint(startTimeout.Milliseconds())
 	if config.RuntimeParams[decodingMemory] == "" { // the URL may set it
 		config.RuntimeParams[decodingMemory] = "4MB"
 	}
-	sender, err := connectSender(ctx, config)
+	p.sender, err = connectSender(ctx, config)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	err = p.sameServer(ctx, sender)
-	if err == nil {
-		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
-			"proto_version '2'", "streaming 'on'", "publication_names '" + PublicationName + "'", "messages 'true'"}})
-	}
-	if err != nil {
-		closeConn(sender)
-		if postgres.Code(err) == objectInUse {
-			return nil, errHeld
-		}
-		return nil, fmt.Errorf("start replication: %w", err)
-	}
-	return sender, nil
+	return p.sameServer(ctx, p.sender)
 }
 
 // connectSender opens a replication connection.

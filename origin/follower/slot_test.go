@@ -49,8 +49,18 @@ func (w *world) awaitWaiting(t transaction) {
 // replication is not awaited, and its commit record is before what the slot decodes.
 func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	t.Parallel()
+	for _, kind := range []string{"persistent", "temporary"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			makeWhileACommitHangs(t, kind)
+		})
+	}
+}
+
+func makeWhileACommitHangs(t *testing.T, kind string) {
 	p := sandboxtest.Postgres(t)
 	w := newWorld(t, p)
+	w.slot = kind
 	w.exec("SET synchronous_commit = local") // for the test's own session
 	end := w.withSetting("synchronous_standby_names", "nobody")
 

@@ -21,9 +21,6 @@ const (
 	upkeepEvery = time.Second
 	// replyEvery is the longest time between two replies to Postgres, far below senderTimeout.
 	replyEvery = 100 * time.Millisecond
-)
-
-const (
 	// callTimeout bounds each call to the log and to the primary.
 	callTimeout = time.Second
 	// publishTimeout is how long the log may fail before the term ends.
@@ -61,13 +58,13 @@ const (
 // snapshot was taken. So the log has every change before a heartbeat that sees it.
 type term struct {
 	*Follower
-	primary  *primary
-	sender   *pgconn.PgConn // the replication connection
-	decoder  decoder
-	epoch    string
-	timeline string // of the primary: its system and timeline
-	version  string // of the catalog that changes are decoded with
-	tables   followed
+	primary   *primary
+	decoder   decoder
+	epoch     string
+	timeline  string // of the primary: its system and timeline
+	temporary bool   // the slot ends with this term
+	version   string // of the catalog that changes are decoded with
+	tables    followed
 
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
@@ -94,7 +91,7 @@ var errPublicationChanged = errors.New("the publication was changed")
 
 // begin publishes the start of the term. The term continues the present epoch if it is
 // certain that no change is missing between the epoch's last entry and the next change
-// of the slot. Otherwise it begins a new epoch. fresh says that the slot was just made.
+// of the slot. Otherwise it begins a new epoch. fresh: the slot was just made. No epoch has changes of two slots.
 func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text::int8, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1`,
 		t.primary.slotName)(&t.decoder.reference, &t.confirmed)
@@ -112,14 +109,14 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	case !ok || is.Identity != next.Identity: // of another database, or none
 	case next.Timeline < is.Timeline:
 		return &fleet.TimelineError{Server: next.Timeline, Fleet: is.Timeline}
-	case is.Instance != next.Instance:
-	case is.Published == next.Published:
+	case is.Instance != next.Instance, fresh:
+	case is.Published != next.Published:
+		return errPublicationChanged
+	default:
 		previous, continues, err = t.continues(ctx)
 		if err != nil {
 			return err
 		}
-	case !fresh:
-		return errPublicationChanged
 	}
 	if !continues {
 		t.epoch, previous = next.String(), changefeed.Position{}
@@ -236,10 +233,10 @@ func (t *term) loop(ctx context.Context) error {
 func (t *term) receive(ctx context.Context, wake time.Time) error {
 	// A read deadline costs half as much for each row as a context with a deadline
 	// would. The end of ctx is noticed at wake.
-	err := t.sender.Conn().SetReadDeadline(wake)
+	err := t.primary.sender.Conn().SetReadDeadline(wake)
 	var message pgproto3.BackendMessage
 	if err == nil {
-		message, err = t.sender.ReceiveMessage(context.Background())
+		message, err = t.primary.sender.ReceiveMessage(context.Background())
 	}
 	if err != nil {
 		if pgconn.Timeout(err) && ctx.Err() == nil {
@@ -474,7 +471,9 @@ func (t *term) upkeep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.update(func() { t.stats.Retained = s.retained })
+	if t.observe(s) != t.temporary {
+		return errSlotKind
+	}
 	if err := t.setEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) {
 		return err
 	}
@@ -512,7 +511,7 @@ func (t *term) nameRows() {
 func (t *term) reply(requestReply bool) error {
 	t.replied = time.Now()
 	t.confirmed = max(t.confirmed, t.history.confirmable(t.replied, t.unsettled, t.unlisted))
-	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), t.sender, pglogrepl.StandbyStatusUpdate{
+	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), t.primary.sender, pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: max(t.decoded, t.confirmed), WALFlushPosition: t.confirmed, WALApplyPosition: t.confirmed, ReplyRequested: requestReply,
 	})
 	if err != nil {

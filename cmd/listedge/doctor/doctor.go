@@ -183,7 +183,7 @@ var agreed = []struct {
 // sameSettings are the settings that must be the same on all nodes, because any node may
 // answer a request.
 var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode",
-	"trusted-proxies"}
+	"trusted-proxies", "slot"}
 
 // settles is how long after the start of a node the others may not count it yet.
 const settles = 10 * time.Second

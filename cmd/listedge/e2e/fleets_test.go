@@ -1,13 +1,17 @@
 package e2e
 
 import (
+	"flag"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"listedge/cmd/listedge/doctor"
 	"listedge/internal/sandbox/postgrestest"
-	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -135,29 +139,115 @@ func TestRemoving(t *testing.T) {
 	}
 }
 
-// Where nothing limits the WAL that a slot retains, the last node that stops drops it.
-func TestTheLastNodeDropsAnUnlimitedSlot(t *testing.T) {
+// Where nothing bounds the WAL that slots keep, a fleet that is killed leaves no slot, and a persistent one that a former
+// run has left is dropped. With a bound it leaves its slot, and at most so much WAL. docs/OPERATIONS.md has figures.
+func TestAKilledFleetKeepsNoWAL(t *testing.T) {
 	t.Parallel()
-	_, address := privateDatabaseWith(t, map[string]string{"max_slot_wal_keep_size": "-1"})
-	expect(t, diagnose(t, exitFailed, "--database-url", address), "max_slot_wal_keep_size", doctor.Fail, "may fill")
-	redis := sandboxtest.Redis(t)
-	var nodes []*testNode
-	for range 2 {
-		n := startFollowed(t, address, "--redis-url", redis.URL())
-		within(t, patience, "it warns", func() bool { return strings.Contains(n.err.String(), "max_slot_wal_keep_size is not set") })
-		nodes = append(nodes, n)
+	for _, c := range []struct{ bound, kind string }{{"", "temporary"}, {"1GB", "persistent"}} {
+		t.Run(c.kind, func(t *testing.T) {
+			t.Parallel()
+			_, address := privateDatabaseWith(t, map[string]string{"max_slot_wal_keep_size": c.bound})
+			if said := command(t, "migrate", "up", "--database-url", address); strings.Contains(said, "made the slot") != (c.kind == "persistent") {
+				t.Error(said)
+			}
+			const left = "SELECT pg_create_logical_replication_slot('listedge_' || oid, 'pgoutput') FROM pg_database WHERE datname = current_database()"
+			if c.kind == "temporary" { // as a former version has made it
+				execute(t, address, left)
+				expect(t, diagnose(t, exitFailed, "--database-url", address), "max_slot_wal_keep_size", doctor.Fail, "may fill")
+			}
+			redis := sandboxtest.Redis(t)
+			nodes := []*testNode{startFollowed(t, address, "--redis-url", redis.URL()), startFollowed(t, address, "--redis-url", redis.URL())}
+			by := diagnose(t, exitFine, "--database-url", address)
+			expect(t, by, "slot", doctor.OK, c.kind+", followed")
+			level, why := doctor.OK, "1GB"
+			if c.kind == "temporary" {
+				level, why = doctor.Warn, "read their pages and keys again"
+				for _, n := range nodes {
+					n.awaitCheck(t, "slot", why)
+					within(t, patience, "it warns", func() bool { return strings.Contains(n.err.String(), "max_slot_wal_keep_size is not set") })
+				}
+			}
+			expect(t, by, "max_slot_wal_keep_size", level, why)
+			for _, n := range nodes {
+				n.signal(syscall.SIGKILL)
+			}
+			within(t, patience, "Postgres has noticed it", func() bool {
+				return must1(postgrestest.Value[bool](address, "SELECT NOT EXISTS (SELECT FROM pg_stat_replication)"))
+			})
+			for range 4 { // segments of 16 MB
+				execute(t, address, "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()")
+			}
+			var slots, kept int
+			must(connect(t, address).QueryRow(t.Context(), "SELECT count(*), coalesce(max(pg_current_wal_lsn() - restart_lsn), 0) FROM pg_replication_slots").Scan(&slots, &kept))
+			t.Logf("--slot auto, so %s: all nodes killed, then 4 segments of WAL written: %d slots, which keep %d bytes of WAL", c.kind, slots, kept)
+			if (slots == 0) != (c.kind == "temporary") || (kept == 0) != (slots == 0) {
+				t.Error("not as documented")
+			}
+		})
 	}
-	within(t, patience, "both are in the roster", func() bool {
-		return redistest.Client(t, redis).HLen(t.Context(), "listedge:{changes}:nodes").Val() == 2
-	})
-	for i, n := range nodes {
-		n.stop()
-		if last := i == 1; strings.Contains(n.err.String(), "dropped the slot") != last {
-			t.Errorf("node %d has stopped:\n%s", i+1, n.err.String())
+}
+
+var costFor = flag.Duration("cost", 2*time.Second, "how long TestWhatANewFollowerCosts asks after the follower was killed")
+
+// The follower of three nodes is killed. The other two go on, each asked for a page of each of 40 workspaces, with as many keys.
+// With a persistent slot nothing is read again; with a temporary one each of them reads everything again. The figures are in
+// docs/OPERATIONS.md.
+func TestWhatANewFollowerCosts(t *testing.T) {
+	t.Parallel()
+	f := fleetOf(t)
+	var keys []string
+	for range 40 {
+		_, key := workspaceWithKey(t, f.url)
+		keys = append(keys, key)
+	}
+	execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT id, 'i' || n FROM workspaces, generate_series(1, 60) n")
+	f.startNodes(t, 3)
+	for _, temporary := range []bool{false, true} {
+		f.slotKind(t, temporary)
+		f.awaitFollowed(t)
+		for _, n := range f.nodes {
+			for _, key := range keys {
+				n.first(t, "/v1/items", key)
+			}
 		}
-	}
-	if names := slots(address); len(names) > 0 {
-		t.Errorf("slots: %v", names)
+		killed := slices.Index(f.nodes, f.follower(t))
+		f.nodes[killed].stopped = true
+		statements := func() float64 {
+			return f.sum(t, "listedge_origin_fetches_total", `outcome="ok"`) + f.sum(t, "listedge_key_lookups_total", `outcome="loaded"`)
+		}
+		before := statements()
+		var asked, hits, failed atomic.Int64
+		var asking sync.WaitGroup
+		f.nodes[killed].signal(syscall.SIGKILL)
+		began := time.Now()
+		for _, n := range f.nodes {
+			for i := range 2 {
+				if n.stopped {
+					continue
+				}
+				asking.Go(func() {
+					for ; time.Since(began) < *costFor; i += 2 {
+						a, err := n.try("GET", "/v1/items", keys[i%len(keys)])
+						asked.Add(1)
+						switch {
+						case err != nil || a.StatusCode != 200:
+							failed.Add(1)
+						case strings.Contains(a.Header.Get("Cache-Status"), "; hit"):
+							hits.Add(1)
+						}
+						pause(2 * readPause)
+					}
+				})
+			}
+		}
+		asking.Wait()
+		f.awaitFollowed(t)
+		t.Logf("temporary slot %v: in %s after the follower was killed, two nodes had %d requests, %.1f %% hits, %d failed; %.0f pages and keys were read", temporary,
+			*costFor, asked.Load(), 100*float64(hits.Load())/float64(asked.Load()), failed.Load(), statements()-before)
+		if read := statements() - before; temporary && read == 0 {
+			t.Error("a new log of changes, and nothing was read again")
+		}
+		f.nodes[killed] = f.start(t)
 	}
 }
 
@@ -181,7 +271,7 @@ func TestDoctorOfRetainedWAL(t *testing.T) {
 // new primary by itself.
 func TestTheStandbyInTheURLTakesOver(t *testing.T) {
 	t.Parallel()
-	old, address := privateDatabase(t)
+	old, address := privateDatabaseWith(t, map[string]string{slotBound: ""}) // so the slot is temporary, and on the new primary persistent
 	next := sandboxtest.Standby(t, old, nil)
 	workspace, key := workspaceWithKey(t, address)
 	n := startFollowed(t, strings.Replace(address, old.Addr(), next.Addr()+","+old.Addr(), 1))

@@ -115,6 +115,7 @@ func (o *oracle) playSoak(t *testing.T, faults []fault) {
 			x = together(x, also)
 		}
 		played[x.name]++
+		o.fleet.slotKind(t, r.IntN(2) == 0)
 		o.play(t, x)
 	}
 	t.Logf("played %v", played)

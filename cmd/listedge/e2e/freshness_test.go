@@ -35,8 +35,10 @@ func TestFreshnessUnderFaults(t *testing.T) {
 	})
 }
 
+// playAll plays every second fault with a temporary slot, the others with a persistent one.
 func (o *oracle) playAll(t *testing.T, faults []fault) {
-	for _, x := range faults {
+	for i, x := range faults {
+		o.fleet.slotKind(t, i%2 == 1)
 		o.play(t, x)
 	}
 	t.Logf("%d answers to lists that are rarely asked for", o.others.Load())
@@ -106,6 +108,7 @@ type fleet struct {
 	in       *watched
 	nodes    []*testNode
 	flags    []string
+	kinds    bool // slotKind may change the kind of slot
 }
 
 // replayDelay is how far the standby is behind: more than the pauses of the
@@ -123,9 +126,26 @@ func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
 // fleetOf returns a fleet without nodes.
 func fleetOf(t *testing.T, flags ...string) *fleet {
 	t.Helper()
-	f := &fleet{redis: sandboxtest.Redis(t), in: items, flags: flags}
-	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20"})
+	f := &fleet{redis: sandboxtest.Redis(t), in: items, flags: flags, kinds: true}
+	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20", "max_slot_wal_keep_size": ""})
+	f.setting(t, slotBound, "1GB")
 	return f
+}
+
+const slotBound = "max_slot_wal_keep_size"
+
+// slotKind has the fleet, which runs, follow with a slot of that kind. The nodes decide by the server's setting.
+func (f *fleet) slotKind(t *testing.T, temporary bool) {
+	t.Helper()
+	if !f.kinds {
+		return
+	}
+	f.setting(t, slotBound, map[bool]string{true: "-1", false: "1GB"}[temporary])
+	conn := connect(t, f.url)
+	within(t, patience, "a slot of that kind", func() (is bool) {
+		err := conn.QueryRow(t.Context(), "SELECT temporary FROM pg_replication_slots WHERE database = current_database() AND active AND slot_name !~ '_new$'").Scan(&is)
+		return err == nil && is == temporary
+	})
 }
 
 func (f *fleet) startNodes(t *testing.T, nodes int) {
@@ -295,6 +315,7 @@ var (
 		}},
 	}
 
+	// With the kinds that playAll gives them: with both, whatever ends the follower or empties the log.
 	faultsOfRedisAndNodes = []fault{
 		noFault,
 		{name: "Redis flushed", happens: func(t *testing.T, o *oracle) {
@@ -333,23 +354,31 @@ var (
 			n.signal(syscall.SIGCONT)
 			within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > gaps })
 		}},
-		{name: "the follower SIGSTOPped", happens: func(t *testing.T, o *oracle) {
-			n := o.fleet.follower(t)
-			n.signal(syscall.SIGSTOP)
-			n.stopped = true
-			o.fleet.follower(t)
-			n.stopped = false
-			n.signal(syscall.SIGCONT)
-		}},
-		{name: "the follower SIGKILLed", happens: func(t *testing.T, o *oracle) {
-			n := o.fleet.follower(t)
-			n.stopped = true
-			n.signal(syscall.SIGKILL)
-			began := time.Now()
-			o.fleet.follower(t)
-			t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
+		followerStopped, followerKilled, followerKilled, followerStopped,
+		{name: "the kind of slot changes", happens: func(t *testing.T, o *oracle) {
+			for _, temporary := range []bool{true, false} {
+				o.fleet.slotKind(t, temporary)
+				o.judges(t, before)
+			}
 		}},
 	}
+
+	followerStopped = fault{name: "the follower SIGSTOPped", happens: func(t *testing.T, o *oracle) {
+		n := o.fleet.follower(t)
+		n.signal(syscall.SIGSTOP)
+		n.stopped = true
+		o.fleet.follower(t)
+		n.stopped = false
+		n.signal(syscall.SIGCONT)
+	}}
+	followerKilled = fault{name: "the follower SIGKILLed", happens: func(t *testing.T, o *oracle) {
+		n := o.fleet.follower(t)
+		n.stopped = true
+		n.signal(syscall.SIGKILL)
+		began := time.Now()
+		o.fleet.follower(t)
+		t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
+	}}
 
 	noFault     = fault{name: "none", hits: true, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }}
 	redisFrozen = fault{name: "Redis frozen", happens: func(t *testing.T, o *oracle) {

@@ -64,7 +64,8 @@ func (n checks) table() []admin.Check {
 			admin.Check{Name: "timeline", Run: func(context.Context) error { return n.checkTimeline() }, Effect: admin.Starts, After: servers,
 				Runbook: "ListedgeFreshnessUntrusted", Broken: "the database server is on an old timeline: its answers are not served as fresh"},
 			admin.Check{Name: "Follower", Known: n.checkFollower, After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true,
-				Broken: "changes are not followed", Ask: n.askFollower, Fine: "changes can be followed"})
+				Broken: "changes are not followed", Ask: n.askFollower, Fine: "changes can be followed"},
+			admin.Check{Name: "Slot", Known: n.follower.SlotRisk, After: primary, Broken: "max_slot_wal_keep_size is not set"})
 	}
 	for i, s := range n.pages.Stats().Standbys {
 		all = append(all, admin.Check{Name: "Replica " + s.Server, Runbook: "ListedgeReplicaFails", Light: true,
@@ -192,7 +193,8 @@ func (n checks) checkFollower() error {
 		return fmt.Errorf("pages expire after --cache-ttl: %w", why)
 	}
 	if silence := n.feed.Silence(); silence > followAgain {
-		return fmt.Errorf("no heartbeat of a follower for %s", silence.Round(time.Second))
+		text := fmt.Sprintf("no heartbeat of a follower for %s: %s", silence.Round(time.Second), n.follower.Making())
+		return errors.New(strings.TrimSuffix(text, ": "))
 	}
 	return errors.New("heartbeats are late")
 }

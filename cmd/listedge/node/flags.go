@@ -70,6 +70,7 @@ type Flags struct {
 	ServerFlags
 
 	CacheMemory    ByteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
+	Slot           string        `help:"Replication slot; auto: persistent if max_slot_wal_keep_size is set." enum:"auto,temporary,persistent" default:"auto"`
 	FreshnessBound time.Duration `help:"A page served as fresh omits no older commit; 0 = pages expire after --cache-ttl." default:"500ms"`
 	CacheTTL       time.Duration `help:"How long a page is fresh if changes are not followed." default:"2s"`
 	MaxStale       time.Duration `help:"How long after that a page may be served, marked as stale, while the database fails." default:"5m"`

@@ -187,7 +187,7 @@ func (n *Node) followChanges() {
 	}
 	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys)
 	n.follower = follower.New(follower.Options{Lists: o.Lists, DatabaseURL: o.ReplicationURL, Log: log, Followed: n.followed,
-		LogKept: o.CacheTTL + o.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
+		LogKept: o.CacheTTL + o.MaxStale + time.Minute, Slot: o.Slot, Silence: n.feed.Silence, Logger: n.logger})
 }
 
 // storeCheckpoint stores when tables last changed, for nodes that start, if this node follows: so one of the fleet does it.
@@ -360,24 +360,9 @@ func (n *Node) Serve(ctx context.Context) error {
 	}
 	stop()
 	background.Wait()
-	n.leave()
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
-}
-
-// leave lets the follower drop its slot if no other node of the fleet is in the roster, nor one
-// that does not know its fleet yet. This node has removed itself, so the last of several that
-// end at once sees nobody.
-func (n *Node) leave() {
-	if n.follower == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
-	defer cancel()
-	if n.roster == nil || n.roster.isEmpty(ctx) {
-		n.follower.Leave(ctx)
-	}
 }
 
 // close closes the server and then the layers below it. The cache is closed only if all

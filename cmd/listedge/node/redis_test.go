@@ -65,7 +65,7 @@ func TestTheRosterHasWhoWroteLately(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	entries, others, err := r.read(ctx, rosterSilence)
+	entries, others, err := r.read(ctx)
 	if slices.Sort(others); err != nil || len(entries) != 1 || entries[0].Name != "now" || !slices.Equal(others, []string{"damaged", "future", "old"}) {
 		t.Errorf("%+v, others %v, %v", entries, others, err)
 	}

@@ -18,9 +18,7 @@ import (
 
 const (
 	rosterEvery = 5 * time.Second // how often a node writes its entry
-	// rosterSilence: a node that has written nothing for so long has ended; after rosterLife
-	// the others remove what it wrote.
-	rosterSilence = 3 * rosterEvery
+	// rosterLife: a node that has written nothing for so long has ended, and the others remove what it wrote.
 	rosterLife    = time.Minute
 	rosterTimeout = 250 * time.Millisecond
 	// rosterReads: after so many writes a node reads the whole roster.
@@ -87,10 +85,10 @@ func (r *roster) write(ctx context.Context, own string) {
 	}
 }
 
-// read returns the entries of nodes that are not older than oldest, sorted by name, the youngest of
+// read returns the entries of nodes that are not older than rosterLife, sorted by name, the youngest of
 // a name first, and the fields of all others. One as far in the future is another: Redis' clock has
 // gone back, and the entry of a node that has ended would never be old.
-func (r *roster) read(ctx context.Context, oldest time.Duration) (entries []rosterEntry, others []string, err error) {
+func (r *roster) read(ctx context.Context) (entries []rosterEntry, others []string, err error) {
 	var now *redis.TimeCmd
 	var all *redis.MapStringStringCmd
 	_, err = r.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -103,7 +101,7 @@ func (r *roster) read(ctx context.Context, oldest time.Duration) (entries []rost
 	for field, text := range all.Val() {
 		var e rosterEntry
 		err := json.Unmarshal([]byte(text), &e)
-		if age := now.Val().Sub(time.UnixMilli(e.Seen)); err == nil && age.Abs() <= oldest {
+		if age := now.Val().Sub(time.UnixMilli(e.Seen)); err == nil && age.Abs() <= rosterLife {
 			e.Age = max(0, age.Seconds())
 			entries = append(entries, e)
 		} else {
@@ -120,7 +118,7 @@ func (r *roster) nodes(ctx context.Context) []admin.NodeState {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
 	now := time.Now()
-	entries, old, err := r.read(ctx, rosterLife)
+	entries, old, err := r.read(ctx)
 	if err != nil {
 		known := r.known.Load()
 		if known == nil {
@@ -145,11 +143,4 @@ func (r *roster) nodes(ctx context.Context) []admin.NodeState {
 	nodes = slices.CompactFunc(nodes, func(a, b admin.NodeState) bool { return a.Name == b.Name })
 	r.known.Store(&knownFleet{nodes, now})
 	return nodes
-}
-
-// isEmpty says whether no node of the fleet has written lately, nor one that does not know its fleet
-// yet. It is not while Redis does not answer.
-func (r *roster) isEmpty(ctx context.Context) bool {
-	nodes, _, err := r.read(ctx, rosterSilence)
-	return err == nil && !slices.ContainsFunc(nodes, func(e rosterEntry) bool { return e.Fleet == "" || e.Fleet == r.followed.Digest() })
 }
