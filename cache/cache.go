@@ -388,7 +388,7 @@ func (c *Cache) judge(e *Entry, now time.Duration) freshness {
 	age, ttl := c.age(e, now), c.options.TTL
 	if c.following.Load() {
 		trusted := c.followed.trusted(now)
-		if trusted && (e.isCurrent() || e.isAhead()) || (!trusted || e.list == nil) && now-e.Proof < c.followed.shareTime() {
+		if trusted && (e.isCurrent() || c.isAhead(e)) || (!trusted || e.list == nil) && now-e.Proof < c.followed.shareTime() {
 			return fresh
 		}
 		ttl = 0
@@ -400,6 +400,13 @@ func (c *Cache) judge(e *Entry, now time.Duration) freshness {
 		return stale
 	}
 	return expired
+}
+
+// isAhead reports whether the entry shows all that the last proof does, and more. A statement on the primary that the
+// replica's snapshot does not cover came after that snapshot. A standby had replayed all that the proof's LSN names; the
+// next proof may name more. Who relies on the proof has looked at trusted before: so this proof is no older.
+func (c *Cache) isAhead(e *Entry) bool {
+	return e.isPending() && (e.fill.At.Timeline == "" || e.fill.At.LSN >= c.followed.known.Load().last.LSN)
 }
 
 // age is how long ago the entry was last known to equal the database.

@@ -154,10 +154,6 @@ func (e *Entry) isOutdated() bool { return e.list != nil && !e.isCurrent() }
 // isPending reports whether the entry's statement may have seen more than the replica shows.
 func (e *Entry) isPending() bool { return e.fill != nil && e.fill.Outcome() == replica.Parked }
 
-// isAhead reports whether the entry shows all that the replica shows, and more: a statement
-// on the primary that the replica's snapshot does not cover came after that snapshot.
-func (e *Entry) isAhead() bool { return e.isPending() && e.fill.At.Timeline == "" }
-
 // newerThan reports whether the entry is known to show more than another of the same key. One
 // that was read shows more than one that was cut only while it is pending.
 func (e *Entry) newerThan(o *Entry) bool {

@@ -130,6 +130,23 @@ func TestTheAgeOfAStandbysRowsIsThatOfTheProof(t *testing.T) {
 	}
 }
 
+// So are a standby's, if it had replayed all that the last proof names.
+func TestRowsOfAStandbyAheadOfTheLogAreServed(t *testing.T) {
+	f, client, c, _ := twoNodes(t)
+	f.change(queryOf("other"), rowAt(0, "b"))
+	f.beat()
+	for behind, want := range []want{{body: "a", source: cache.Redis}, {body: "a", hadStale: true, err: errOrigin}} {
+		q := queryOf(fmt.Sprint("behind by ", behind))
+		p := shows("a")
+		p.At = changefeed.ReadPoint{Timeline: ofServer, LSN: f.xid - uint64(behind), Through: f.xid + 1}
+		if err := client.Set(t.Context(), inRedis(q), cache.Encode(q, p, "epoch", time.Hour, time.Now()), time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := ask(c, q, fails(errOrigin))
+		want.check(t, r, err)
+	}
+}
+
 // Rows that another node read after this node's last heartbeat are served until the next
 // one sees as much.
 func TestRowsAheadOfTheLogAreServed(t *testing.T) {

@@ -276,14 +276,18 @@ func (l *lookup) merged(start replica.Start, found *reading, now time.Duration) 
 	following, known := l.following.Load(), l.followed.known.Load()
 	if following && l.followed.trusted(now) && found.epoch == known.epoch {
 		fill, outcome := l.merge(start, found)
-		switch {
-		case outcome == replica.Merged:
+		switch outcome {
+		case replica.Merged:
 			if cut := l.cut(l.query, l.list, nil, now); cut != nil {
 				return cut
 			}
-		case outcome == replica.Parked && found.At.Timeline == "":
-			found.readAt = time.Duration(l.followed.proof.Load()) // it shows more than the last proof
-			return entryOf(l.query, found, fill)
+		case replica.Parked:
+			proof := time.Duration(l.followed.proof.Load())
+			e := entryOf(l.query, found, fill)
+			if l.isAhead(e) { // it shows more than the last proof
+				e.Proof, e.ReadAt = proof, proof
+				return e
+			}
 		}
 	}
 	e := entryOf(l.query, found, nil)
@@ -420,16 +424,20 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page
 	if !do.serve {
 		return nil, nil
 	}
+	entry := func(q *page.Query, cut *reading) *Entry {
+		e := entryOf(q, cut, fill)
+		e.Proof = shown
+		return e
+	}
 	if do.keepBehind {
 		for q, cut := range f.pages(l.query) {
 			if q != l.query { // the caller puts the first page
-				l.memory.put(entryOf(q, cut, fill), l.life())
+				e := entry(q, cut)
+				l.memory.put(e, l.remaining(e))
 			}
 		}
 	}
-	e := entryOf(l.query, &f, fill)
-	e.Proof = shown
-	return e, nil
+	return entry(l.query, &f), nil
 }
 
 // disposition is what becomes of rows that were read from the origin.
@@ -463,7 +471,7 @@ var byOutcome = func() (all [replica.Outcomes][answerers]disposition) {
 	}
 	all[replica.Parked] = [answerers]disposition{
 		byPrimary: {storeRows: true, serve: true, keepBehind: true},
-		byStandby: {storeRows: true, serve: true},
+		byStandby: {storeRows: true, serve: true, keepBehind: true},
 	}
 	return all
 }()

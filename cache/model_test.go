@@ -11,6 +11,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
+	"listedge/internal/page"
 )
 
 // The model: a database, followers that keep their contract, a log, and nodes with the real
@@ -27,8 +28,8 @@ import (
 // The log: a server may lose its data. A fail-over makes a new one without the latest
 // entries, while nodes and followers still use the old one. A mirror has all entries late.
 //
-// The assertion: a page that a node would serve is one that the database had at some moment
-// of the last modelBound.
+// The assertion: a page that a node would serve is one that the database had at some moment of the last modelBound. So is an
+// answer whose rows wait for a heartbeat. A standby's may be ahead of that, but lacks nothing that was shown before.
 
 const (
 	modelBound = 100 * time.Millisecond
@@ -40,6 +41,7 @@ const (
 var (
 	modelTable = changefeed.Table{List: listtest.Items, Tenant: "1"}
 	modelKey   = replica.Key{Table: modelTable, Order: listtest.ByCreatedAt}
+	modelQuery = page.Query{List: modelTable.List, Tenant: modelTable.Tenant, Order: modelKey.Order, Limit: modelRows}
 )
 
 type modelTransaction struct {
@@ -65,6 +67,7 @@ func (x *modelTransaction) change() changefeed.Change {
 type modelVersion struct {
 	from time.Time
 	rows []list.Row
+	lsn  uint64 // the latest that is visible
 }
 
 // modelServer keeps the log.
@@ -127,6 +130,9 @@ type modelFollower struct {
 type modelFill struct {
 	*replica.Fill
 	standby      bool
+	began, proof time.Duration // proof: the last one when it began
+	last         uint64        // LSN of that proof or of a later one
+	trusted      bool          // that proof was: else no standby is asked
 	readAt, ends time.Time
 	read         bool
 }
@@ -140,6 +146,7 @@ type modelNode struct {
 	reading      *modelRead
 	pausedTo     time.Time // reads no log until then
 	fills        []*modelFill
+	parked       []*Entry // of fills
 }
 
 // modelRead is a read of the log under way.
@@ -177,6 +184,7 @@ type model struct {
 
 	nodes       []*modelNode
 	hits, asked int
+	ahead       [2]int // answers served although their rows waited: of the primary, of a standby
 }
 
 func (m *model) chance(oneIn int) bool { return m.r.IntN(oneIn) == 0 }
@@ -203,6 +211,8 @@ func (m *model) newNode() *modelNode {
 	}
 	n := &modelNode{Cache: &Cache{clock: m.clock, replica: replica.New(budget)}, server: m.server}
 	n.followed.bound = modelBound
+	n.followed.known.Store(&known{})
+	n.following.Store(true)
 	n.subscription = changefeed.NewSubscription(n.Cache)
 	n.subscription.NewSession(n.server.name)
 	return n
@@ -245,7 +255,8 @@ func (m *model) database() {
 		x.visible = x.lsn != 0 && !m.now.Before(x.showAt) && (x.async || x.lsn <= m.flushed)
 		if x.visible {
 			m.end(x)
-			m.versions = append(m.versions, modelVersion{m.now, m.list(func(x *modelTransaction) bool { return x.visible })})
+			last := m.versions[len(m.versions)-1].lsn
+			m.versions = append(m.versions, modelVersion{m.now, m.list(func(x *modelTransaction) bool { return x.visible }), max(last, x.lsn)})
 		}
 		return x.visible
 	})

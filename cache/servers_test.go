@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"listedge/cache"
 	"listedge/cache/replica"
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -129,4 +132,103 @@ func TestAStandbyIsNotAskedWithoutProofNorByABypass(t *testing.T) {
 		boottimetest.Pass(bound)
 		n.asked(fill, "primary", cache.Origin)
 	})
+}
+
+// A statement reads the rows of four pages. They are answered from it, also while its rows wait for a heartbeat, whoever was
+// asked. While something is written, all do.
+func TestAWalkWhileHeartbeatsAreLate(t *testing.T) {
+	const pages, step = 100, 20 * time.Millisecond
+	var all []list.Row
+	for i := range pages * queryOf("q").Limit {
+		all = append(all, listtest.Item(i, "id", listtest.ID(i+10), "sku", "x"))
+	}
+	for name, test := range map[string]struct {
+		late    time.Duration // from heartbeat to heartbeat
+		standby bool
+		behind  uint64 // how much of what the last proof shows the standby has not replayed
+	}{
+		"primary":           {late: bound - step},
+		"unproven":          {late: pages * step * 2},
+		"standby":           {late: bound - step, standby: true},
+		"standby, in time":  {late: 2 * step, standby: true},
+		"standby that lags": {late: bound - step, standby: true, behind: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(n *node) {
+				byPrimary, byStandby, beat := 0, 0, n.clock.Now()
+				if test.late > bound {
+					boottimetest.Pass(bound)
+				}
+				for first := 0; first < len(all); first += n.q.Limit {
+					q := n.q
+					if first > 0 {
+						q = behind(q, &all[first-1])
+					}
+					read := func(at func() changefeed.ReadPoint) page.Read {
+						n.change(queryOf("other"), rowAt(0, "y"))
+						rows := all[first:min(first+4*q.Limit+1, len(all))]
+						return page.Read{Rows: rows, End: first+len(rows) == len(all), At: at()}
+					}
+					from := origin{Primary: func(context.Context, string) (page.Read, error) {
+						byPrimary++
+						return read(func() changefeed.ReadPoint { return changefeed.ReadPoint{StartedAt: n.run, Snapshot: n.snapshot()} }), nil
+					}}
+					if test.standby {
+						from.Standby = func(_ context.Context, last changefeed.Proof) (page.Read, error) {
+							byStandby++
+							return read(func() changefeed.ReadPoint {
+								return changefeed.ReadPoint{Timeline: ofServer, LSN: last.LSN - test.behind, Through: n.xid}
+							}), nil
+						}
+					}
+					r, err := ask(n.opened, q, from)
+					if err != nil || r.Err != nil || len(r.Entry.Next) == 0 != (first+q.Limit == len(all)) {
+						t.Fatalf("%+v, %v", r, err)
+					}
+					boottimetest.Pass(step)
+					if n.clock.Now()-beat >= test.late {
+						n.beat()
+						beat = n.clock.Now()
+					}
+				}
+				if byPrimary+byStandby == 0 || max(byPrimary, byStandby)*100 > 27*pages || byPrimary > 0 != (!test.standby || test.behind > 0) {
+					t.Errorf("%d pages: %d statements on the primary, %d on the standby", pages, byPrimary, byStandby)
+				}
+			})
+		})
+	}
+}
+
+// What a standby answered is fresh while the last proof is trusted, and shows no more than the standby did. Behind a later
+// heartbeat it is shared like any answer, from the moment of the proof before it on. So are the pages behind it.
+func TestAnAnswerOfAStandbyAheadOfTheLog(t *testing.T) {
+	for name, test := range map[string]struct {
+		later bool
+		fresh time.Duration // since the proof
+	}{"of the last proof": {false, bound}, "of the proof before": {true, sharing}} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(n *node) {
+				boottimetest.Pass(sharing / 2)
+				fill := n.reads(page.Read{})
+				fill.Standby = func(_ context.Context, last changefeed.Proof) (page.Read, error) {
+					return page.Read{Rows: rowsOf("a", "b", "c", "d", "e", "f", "g"),
+						At: changefeed.ReadPoint{Timeline: ofServer, LSN: last.LSN, Through: last.LSN + 9}}, nil
+				}
+				n.asked(fill, "a b c", cache.Origin)
+				if test.later {
+					n.change(queryOf("other"), rowAt(0, "y"))
+					n.beat()
+				}
+				boottimetest.Pass(test.fresh - sharing/2 - 1)
+				first, second := n.q, behind(n.q, &rowsOf("a", "b", "c")[2])
+				for _, want := range [][2]string{{"a b c", "d e f"}, {"", ""}} {
+					n.q = first
+					n.isHit(want[0])
+					n.q = second
+					n.isHit(want[1])
+					boottimetest.Pass(1)
+				}
+			})
+		})
+	}
 }
