@@ -84,6 +84,7 @@ type Options struct {
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
 	Lookup  apikey.Lookup
+	Forms   apikey.Forms  // nil = no keys were imported
 	Grace   time.Duration // how long keys are valid in memory without Postgres
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
@@ -121,7 +122,7 @@ func New(o Options) *Server {
 	s := &Server{Options: o, proxies: proxies{networks: o.Proxies}, guard: newGuard()}
 	s.docs, s.none = o.Metrics.Route("docs"), o.Metrics.Route("none")
 	s.router = s.newRouter()
-	s.Keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, cmp.Or(o.Clock, boottime.New()))
+	s.Keys = apikey.NewCache(o.Lookup, o.Forms, s.makeClient, o.Grace, cmp.Or(o.Clock, boottime.New()))
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleUnreadable,

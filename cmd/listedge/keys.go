@@ -19,6 +19,7 @@ type keysCommand struct {
 	Create keyCreate `cmd:"" example:"--workspace ID --name Sync --scopes items:read --expires-in 720h" help:"Create a key and print it, once."`
 	List   keyList   `cmd:"" example:"--workspace ID --unused-for 90d" help:"List the keys of a workspace."`
 	Show   keyShow   `cmd:"" example:"ID" help:"Print all that is stored of a key, and whether it works."`
+	Import keyImport `cmd:"" example:"--workspace ID --hash sha256 keys.csv" help:"Import keys of another maker by their hashes: customers keep their keys."`
 	Update keyUpdate `cmd:"" example:"ID --rate 20" help:"Change the limit of a key, on all nodes at once."`
 	Rotate keyRotate `cmd:"" example:"ID --overlap 7d" help:"Replace a key: create a new one and print it, once. Both work until --overlap is over."`
 	Revoke keyRevoke `cmd:"" example:"ID" help:"Revoke a key."`
@@ -41,21 +42,33 @@ func (c *keyCreate) Validate() error {
 	if err != nil {
 		return err
 	}
-	var known []string
-	for _, name := range c.Description().Names() {
-		known = append(known, (&list.List{Name: name}).Scope())
-	}
+	known := knownScopes(c.Description())
 	if c.Scopes == nil {
 		c.Scopes = known
 	}
-	unknown := slices.IndexFunc(c.Scopes, func(s string) bool { return !slices.Contains(known, s) })
+	err = validScopes(c.Scopes, known)
+	if err == nil && c.Name != "" {
+		err = validName(c.Name)
+	}
+	return err
+}
+
+// knownScopes are those of the lists.
+func knownScopes(d *list.Description) (known []string) {
+	for _, name := range d.Names() {
+		known = append(known, (&list.List{Name: name}).Scope())
+	}
+	return known
+}
+
+// validScopes refuses scopes that no list has, and an empty one, which may be a variable that is not set.
+func validScopes(scopes, known []string) error {
+	unknown := slices.IndexFunc(scopes, func(s string) bool { return !slices.Contains(known, s) })
 	switch {
-	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable
+	case len(scopes) == 0 || slices.Contains(scopes, ""):
 		return errors.New("--scopes must not be empty")
 	case unknown >= 0:
-		return fmt.Errorf("--scopes: no list has the scope %q; known are %s", c.Scopes[unknown], strings.Join(known, ","))
-	case c.Name != "":
-		return validName(c.Name)
+		return fmt.Errorf("--scopes: no list has the scope %q; known are %s", scopes[unknown], strings.Join(known, ","))
 	}
 	return nil
 }

@@ -87,9 +87,9 @@ var (
 			return err
 		}, true, []string{"revokedAt"}},
 	}
-	makers = []string{"CreateWorkspace", "CreateKey"}
+	makers = []string{"CreateWorkspace", "CreateKey", "ImportKeys"}
 	purge  = []string{"Purge"} // needs a follower
-	reads  = []string{"Audit", "Close", "Key", "Keys", "Usage", "UsageSince", "Workspaces"}
+	reads  = []string{"Audit", "Close", "Key", "Keys", "Stored", "Usage", "UsageSince", "Workspaces"}
 )
 
 // A method that is in neither list is new: say there whether it changes something.
@@ -314,6 +314,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	role := "person_" + uuid.NewString()[:8]
 	execOn(t, url, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA public TO "+role+`;
 		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`; GRANT SELECT ON listedge_key_last_used, listedge_key_usage, listedge_usage_writers TO `+role+`;
+		GRANT SELECT, INSERT ON listedge_key_forms TO `+role+`;
 		GRANT SELECT, INSERT (actor, action, workspace_id, key_id, details) ON listedge_audit_log TO `+role)
 	t.Cleanup(func() { execOn(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
 	as := must1(neturl.Parse(url))
@@ -321,6 +322,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	c := openAdmin(t, as.String())
 	w := must1(c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil, ""))
 	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
+	must1(c.ImportKeys(t.Context(), w.ID, apikey.Form{Digest: apikey.SHA256}, []ImportedKey{hashedAs("theirs")}))
 	for method, act := range actsByMethod {
 		if method != "RevokeKey" { // after which it cannot be rotated
 			must(act.do(t.Context(), c, w, k))
@@ -332,7 +334,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	must1(c.Keys(t.Context(), w.ID, new(time.Hour)))
 	must1(c.UsageSince(t.Context()))
 	list := entries(t, c, audit.Filter{Workspace: &w.ID})
-	if len(list) != 2+len(actsByMethod) || list[len(list)-1].Actor != "Somebody else" {
+	if len(list) != 3+len(actsByMethod) || list[len(list)-1].Actor != "Somebody else" {
 		t.Errorf("%+v", list)
 	}
 	for _, e := range list {

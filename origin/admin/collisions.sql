@@ -1,8 +1,8 @@
 -- What has a name in the schema public that migrations need and is not theirs, for people. Tables $1 may be there, since other systems write
 -- them, with all columns $2 of types $3, row by row; what has the names $4 and the functions $5 may not. Each table has a type of its name.
 -- If migrations were applied: none, or with $6 those of $1. One snapshot sees that and the names.
-WITH own (name) AS (SELECT unnest($4::text[] || '{listedge_audit_log, listedge_audit_log_by_at, listedge_audit_log_by_workspace, listedge_key_last_used,
-    listedge_key_usage, listedge_key_usage_by_hour, listedge_usage_writers}')),
+WITH own (name) AS (SELECT unnest($4::text[] || '{listedge_audit_log, listedge_audit_log_by_at, listedge_audit_log_by_workspace, listedge_key_forms,
+    listedge_key_last_used, listedge_key_usage, listedge_key_usage_by_hour, listedge_usage_writers}')),
 relation AS (SELECT oid, relname::text AS name, relkind IN ('r', 'p') AS is_table FROM pg_class WHERE relnamespace = 'public'::regnamespace),
 columns AS (SELECT attrelid, attname, coalesce(nullif(typbasetype, 0), t.oid) AS type FROM pg_attribute JOIN pg_type t ON t.oid = atttypid WHERE attnum > 0),
 version AS (SELECT relation.oid, EXISTS (SELECT FROM columns WHERE attrelid = relation.oid AND attname = 'version_id') AS ours

@@ -5,6 +5,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -214,6 +215,77 @@ func (c *Conn) CreateKey(ctx context.Context, k Key, expiresIn *time.Duration) (
 	})
 }
 
+// ImportedKey is a key of another maker, of which only the hash is known.
+type ImportedKey struct {
+	Hash      apikey.Hash `json:"hash"`
+	Name      string      `json:"name"`
+	Scopes    []string    `json:"scopes"`
+	Rate      float64     `json:"rate"`
+	Burst     int64       `json:"burst"`
+	ExpiresAt *time.Time  `json:"expires"` // nil = never
+}
+
+// ImportKeys makes keys of a workspace, all of one form, or none of them. Every node knows them within a second.
+func (c *Conn) ImportKeys(ctx context.Context, workspace uuid.UUID, form apikey.Form, keys []ImportedKey) ([]Key, error) {
+	rows, err := json.Marshal(keys)
+	if err != nil {
+		return nil, fmt.Errorf("import keys: %w", err)
+	}
+	return actAll(ctx, c, func(tx pgx.Tx) (made []Key, done []audit.Act, err error) {
+		made, err = all[Key](ctx, tx, "import keys",
+			`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
+			SELECT $1, name, decode(hash, 'hex'), $2, coalesce(scopes, '{}'), rate, burst, expires
+			FROM jsonb_to_recordset($3::jsonb) k (name text, hash text, scopes text[], rate float8, burst int, expires timestamptz)
+			RETURNING `+keyColumns, workspace, apikey.ImportedPrefix, string(rows))
+		switch postgres.Code(err) {
+		case "23503": // foreign_key_violation
+			err = fmt.Errorf("workspace %s: %w", workspace, ErrNotFound)
+		case "23505": // unique_violation
+			err = errors.New("another command has stored one of the hashes meanwhile: run this one again")
+		}
+		forms := 0
+		if err == nil {
+			forms, err = addForm(ctx, tx, form)
+		}
+		if err == nil && forms > apikey.MaxForms {
+			err = fmt.Errorf("keys of %d forms (--hash and --behind) were imported, and there is no room for another: for each a look-up asks for one hash more", forms-1)
+		}
+		for i := range made {
+			k := &made[i]
+			done = append(done, audit.Act{Action: "keys.import", Workspace: &k.WorkspaceID, Key: &k.ID, Details: map[string]any{"name": short(k.Name),
+				"scopes": k.Scopes, "ratePerSecond": k.RatePerSecond, "burst": k.Burst, "expiresAt": k.ExpiresAt, "hash": form.Digest, "behind": form.Behind}})
+		}
+		return made, done, err
+	})
+}
+
+// addForm adds the form of imported keys if it is new, and returns how many there are.
+func addForm(ctx context.Context, tx pgx.Tx, form apikey.Form) (forms int, err error) {
+	_, err = tx.Exec(ctx, `INSERT INTO listedge_key_forms (digest, behind) VALUES ($1, $2) ON CONFLICT DO NOTHING`, form.Digest, form.Behind)
+	if err == nil {
+		err = tx.QueryRow(ctx, `SELECT count(*) FROM listedge_key_forms`).Scan(&forms)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write the form of the keys: %w", postgres.WithSchemaHint(err))
+	}
+	return forms, nil
+}
+
+// Stored returns those of the hashes by which keys are stored.
+func (c *Conn) Stored(ctx context.Context, hashes []apikey.Hash) (map[apikey.Hash]bool, error) {
+	var wanted [][]byte
+	for i := range hashes {
+		wanted = append(wanted, hashes[i][:])
+	}
+	rows, _ := c.conn.Query(ctx, `SELECT key_hash FROM api_keys WHERE key_hash = ANY ($1)`, wanted)
+	stored, found := map[apikey.Hash]bool{}, []byte(nil)
+	_, err := pgx.ForEachRow(rows, []any{&found}, func() error { stored[apikey.Hash(found)] = true; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("look for the hashes: %w", postgres.WithSchemaHint(err))
+	}
+	return stored, nil
+}
+
 // newKey makes the text of a key, lets insert write its hash and its prefix, and returns
 // the key with the text, which is stored nowhere.
 func (c *Conn) newKey(ctx context.Context, insert func(tx pgx.Tx, hash []byte, prefix string) (Key, audit.Act, error)) (Key, error) {
@@ -368,10 +440,18 @@ func (c *Conn) UsageSince(ctx context.Context) (since time.Time, err error) {
 	return since, err
 }
 
-// act makes a change and adds it to the audit log, in one transaction: both are
-// committed, or neither. do makes the change and says what it did. Every method of Conn
-// that changes something calls act.
+// act is actAll for a change that is one act.
 func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, error)) (T, error) {
+	return actAll(ctx, c, func(tx pgx.Tx) (T, []audit.Act, error) {
+		made, done, err := do(tx)
+		return made, []audit.Act{done}, err
+	})
+}
+
+// actAll makes a change and adds it to the audit log, in one transaction: both are
+// committed, or neither. do makes the change and says what it did. Every method of Conn
+// that changes something calls act or actAll.
+func actAll[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, []audit.Act, error)) (T, error) {
 	var none T
 	tx, err := c.conn.Begin(ctx)
 	if err != nil {
@@ -382,7 +462,7 @@ func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, 
 	if err != nil {
 		return none, err
 	}
-	if err := audit.Write(ctx, tx, done); err != nil {
+	if err := audit.Write(ctx, tx, done...); err != nil {
 		return none, err
 	}
 	if err := tx.Commit(ctx); err != nil {

@@ -121,7 +121,7 @@ func (r *Readiness) checkReaders(ctx context.Context) (failed error) {
 	case errors.Is(failed, postgres.ErrWrongServer):
 		return remedy.Add(failed, "name the primary in --database-url, and standbys in --replica-url")
 	case code == "42501": // insufficient_privilege
-		if do, _ := missingRights(ctx, r.db.Keys.Pool, "SELECT", nodeTables(r.lists)); do != "" {
+		if do, _ := missingRights(ctx, r.db.Keys.Pool, "SELECT", append(nodeTables(r.lists), apikey.FormsTable)); do != "" {
 			return remedy.Add(failed, do)
 		}
 	case code == "42P01": // undefined table

@@ -19,6 +19,7 @@ import (
 
 	"listedge/internal/list"
 	"listedge/internal/remedy"
+	"listedge/origin/apikey"
 	"listedge/origin/audit"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
@@ -347,7 +348,7 @@ func Grants(role string, tables []list.Name) (string, error) {
 		return "", fmt.Errorf("%s is no role's name, quoted or not", role)
 	}
 	schemas, names := []string{list.Quote(postgres.Schema)}, []string(nil)
-	for _, t := range slices.Concat(tables, list.KeyTables) {
+	for _, t := range slices.Concat(tables, list.KeyTables, []list.Name{apikey.FormsTable}) {
 		if !slices.Contains(schemas, list.Quote(t.Schema)) {
 			schemas = append(schemas, list.Quote(t.Schema))
 		}

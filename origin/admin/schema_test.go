@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/list"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -111,7 +112,7 @@ func TestMigratingForADescription(t *testing.T) {
 	execOn(t, url, `CREATE SCHEMA "My shop"; CREATE TABLE "My shop"."Pro""ducts" (id int PRIMARY KEY)`)
 	lists := foreign("My shop", `Pro"ducts`)
 	must1(MigrateUp(t.Context(), url, lists))
-	const own = "api_keys listedge_audit_log listedge_key_last_used listedge_key_usage listedge_usage_writers workspaces"
+	const own = "api_keys listedge_audit_log listedge_key_forms listedge_key_last_used listedge_key_usage listedge_usage_writers workspaces"
 	t.Run("makes no tables", func(t *testing.T) {
 		if tables := relations(t, url, "r"); tables != own {
 			t.Error(tables)
@@ -263,7 +264,7 @@ func TestGrantsForAnyTable(t *testing.T) {
 	t.Cleanup(func() { execOn(t, url, "DROP OWNED BY "+list.Quote(role)+"; DROP ROLE "+list.Quote(role)) })
 	conn := connect(t, url)
 	exec(t, conn, "SET ROLE "+list.Quote(role))
-	tables := append([]list.Name{table}, list.KeyTables...)
+	tables := append([]list.Name{table, apikey.FormsTable}, list.KeyTables...)
 	lacks := must1(missingRights(t.Context(), conn, "SELECT", tables))
 	for _, want := range []string{`GRANT USAGE ON SCHEMA "My shop" TO "no""de_`, `GRANT SELECT ON "My shop"."Pro""ducts" TO "no""de_`,
 		`GRANT SELECT ON public.api_keys TO`, `GRANT EXECUTE ON FUNCTION public.listedge_fold(`} {

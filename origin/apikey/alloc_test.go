@@ -12,7 +12,7 @@ import (
 
 // The race detector allocates on its own account, hence the build tag.
 func TestAKnownKeyAllocatesNothing(t *testing.T) {
-	c := apikey.NewCache(newKeyTable(1).lookup, func(apikey.Key, *int) {}, time.Minute, boottime.New())
+	c := apikey.NewCache(newKeyTable(1).lookup, nil, func(apikey.Key, *int) {}, time.Minute, boottime.New())
 	defer c.Close()
 	text, known := textNumber(0), true
 	authenticate := func() {

@@ -32,12 +32,6 @@ import (
 	"listedge/origin/postgres"
 )
 
-// ErrMalformed: the text cannot be a key. ErrUnknown: there is no such key.
-var (
-	ErrMalformed = errors.New("malformed key")
-	ErrUnknown   = errors.New("unknown key")
-)
-
 const (
 	// maxAge: while Postgres answers in time, no request relies on an entry that
 	// was last known to be right longer ago.
@@ -56,16 +50,9 @@ const (
 	// waitPause is how long no request waits for a key that was right within recentAge, after
 	// one has waited without an answer.
 	waitPause = time.Second
-	// lookupTimeout is below recentAge, so that a hung server opens the breaker before that.
-	lookupTimeout = time.Second
-
-	idleTTL  = 10 * time.Minute // how long an entry stays that no request uses
-	idleScan = time.Minute      // the time between two scans for such entries, where changes are followed
+	idleTTL   = 10 * time.Minute // how long an entry stays that no request uses
+	idleScan  = time.Minute      // the time between two scans for such entries, where changes are followed
 )
-
-// Lookup looks keys up in Postgres and returns those that exist. run is that of the
-// primary that must answer; empty = any (Store.Lookup).
-type Lookup func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error)
 
 // Cache holds the keys that this node has seen. Each entry has a T that the
 // caller makes of the key once.
@@ -76,10 +63,11 @@ type Lookup func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, 
 // cannot be reached. An entry that may be wrong because of a change counts as
 // within grace only where nothing proves that the primary is up.
 type Cache[T any] struct {
-	lookup Lookup
-	attach func(k Key, value *T)
-	grace  time.Duration
-	clock  *boottime.Clock
+	lookup  Lookup
+	imports imports
+	attach  func(k Key, value *T)
+	grace   time.Duration
+	clock   *boottime.Clock
 
 	entriesMu sync.RWMutex // guards the next three
 	entries   map[Hash]*Entry[T]
@@ -167,10 +155,10 @@ func (p *proof) runAt(now time.Duration) string {
 // never is a moment before all others, also after a subtraction.
 const never = time.Duration(math.MinInt64 / 2)
 
-// NewCache starts a cache. attach makes the value of a new or changed key.
+// NewCache starts a cache. With forms = nil all keys are ours. attach makes the value of a new or changed key.
 // grace bounds how long known keys are accepted while Postgres cannot be reached.
-func NewCache[T any](lookup Lookup, attach func(k Key, value *T), grace time.Duration, clock *boottime.Clock) *Cache[T] {
-	c := &Cache[T]{lookup: lookup, attach: attach, grace: grace, clock: clock,
+func NewCache[T any](lookup Lookup, forms Forms, attach func(k Key, value *T), grace time.Duration, clock *boottime.Clock) *Cache[T] {
+	c := &Cache[T]{lookup: lookup, imports: imports{read: forms, clock: clock}, attach: attach, grace: grace, clock: clock,
 		entries: map[Hash]*Entry[T]{}, rows: map[uuid.UUID][]*Entry[T]{}, changedAt: never,
 		queue: lookupQueue{calls: map[Hash]*lookupCall{}}, unknownLimiter: rate.NewLimiter(unknownQueriesPerSecond, unknownQueryBurst)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -192,11 +180,12 @@ func (c *Cache[T]) Close() {
 // waits behind those of other clients.
 // Errors: ErrMalformed, ErrUnknown, or postgres.ErrUnavailable and its kinds.
 func (c *Cache[T]) Authenticate(text []byte, suspect func() bool) (*Entry[T], error) {
-	hash, ok := HashOf(text)
-	if !ok {
-		return nil, ErrMalformed
+	var room [MaxForms]Hash
+	hashes, err := c.hashes(text, room[:0])
+	if err != nil {
+		return nil, err
 	}
-	if e := c.valid(hash); e != nil {
+	if e := c.valid(hashes...); e != nil {
 		return e, nil
 	}
 	priority := ordinaryKey
@@ -205,12 +194,46 @@ func (c *Cache[T]) Authenticate(text []byte, suspect func() bool) (*Entry[T], er
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	return c.load(ctx, hash, priority)
+	return c.load(ctx, priority, hashes...)
+}
+
+// hashes appends the hashes that the text may have as a key: one if it has our form.
+func (c *Cache[T]) hashes(text []byte, to []Hash) ([]Hash, error) {
+	hash, ours := HashOf(text)
+	switch {
+	case ours:
+		return append(to, hash), nil
+	case c.imports.read == nil || !mayBeImported(text):
+		return nil, ErrMalformed
+	}
+	known := c.imports.known.Load().hashes(text, to)
+	if c.find(known...) != nil { // further forms would not matter
+		return known, nil
+	}
+	now, err := c.imports.ofNow(c.ctx, c.hold, func() string { c.queries.Add(1); return c.proof.Load().runAt(c.clock.Now()) })
+	if err != nil {
+		c.failures.Add(1)
+		return nil, err
+	}
+	to = now.hashes(text, to)
+	if len(to) == 0 {
+		return nil, ErrMalformed
+	}
+	return to, nil
+}
+
+// hold says whether the forms are proven to be those of at most refreshEvery ago: an import changes keys.
+// It reads the proof first: a change is applied before a later moment is proven.
+func (c *Cache[T]) hold(k *knownForms) bool {
+	p := c.proof.Load()
+	c.entriesMu.RLock()
+	defer c.entriesMu.RUnlock()
+	return p.recent(c.clock.Now()) && p.covers(k.at, k.run) && k.at > c.changedAt
 }
 
 // valid returns the key's entry if a request may rely on it without a look-up, else nil.
-func (c *Cache[T]) valid(hash Hash) *Entry[T] {
-	e := c.find(hash)
+func (c *Cache[T]) valid(hashes ...Hash) *Entry[T] {
+	e := c.find(hashes...)
 	if e == nil {
 		return nil
 	}
@@ -237,11 +260,11 @@ func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 	return at, changed
 }
 
-// load looks the key up and waits, at most until ctx ends.
-func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority) (*Entry[T], error) {
-	before, waiting := c.find(hash), ctx
+// load looks up the key that has one of the hashes and waits, at most until ctx ends.
+func (c *Cache[T]) load(ctx context.Context, priority lookupPriority, hashes ...Hash) (*Entry[T], error) {
+	before, waiting := c.find(hashes...), ctx
 	if before != nil {
-		priority = knownKey
+		priority, hashes = knownKey, []Hash{before.hash}
 		before.used.Store(true) // an outage may outlast idleTTL
 		if c.usable(before, min(recentAge, c.grace)) {
 			if c.clock.Now() < time.Duration(c.noWaitUntil.Load()) {
@@ -253,8 +276,8 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 			defer cancel()
 		}
 	}
-	err := c.await(waiting, hash, priority)
-	e := c.find(hash)
+	err := c.await(waiting, hashes, priority)
+	e := c.find(hashes...)
 	switch {
 	case err == nil && e != nil:
 		e.used.Store(true)
@@ -290,30 +313,24 @@ func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	return now-at < age && !(changed && c.wrongServer.Load())
 }
 
-// await queues the key and waits until it has been looked up. One query looks up
-// many waiting keys.
-func (c *Cache[T]) await(ctx context.Context, hash Hash, p lookupPriority) error {
+// await queues the hashes and waits until one is known to have a key, or all have been looked up. One
+// query looks up many of those that wait.
+func (c *Cache[T]) await(ctx context.Context, hashes []Hash, p lookupPriority) error {
 	c.mu.Lock()
 	if c.ctx.Err() != nil {
 		c.mu.Unlock()
 		return postgres.ErrUnavailable
 	}
-	call := c.queue.join(hash, p)
-	if call == nil {
-		c.mu.Unlock()
-		return postgres.ErrOverloaded
-	}
+	calls := c.queue.join(hashes, p)
 	if !c.running {
 		c.running = true
 		c.done.Go(c.runLookups)
 	}
 	c.mu.Unlock()
-	select {
-	case <-call.done:
-		return call.err
-	case <-ctx.Done():
-		return errors.Join(postgres.ErrUnavailable, ctx.Err())
+	if calls == nil {
+		return postgres.ErrOverloaded
 	}
+	return waitFor(ctx, calls)
 }
 
 // runLookups makes query after query until no key waits. The keys of the next
@@ -393,10 +410,16 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
 	}
 }
 
-func (c *Cache[T]) find(hash Hash) *Entry[T] {
+// find returns the entry that has one of the hashes; nil = none has.
+func (c *Cache[T]) find(hashes ...Hash) *Entry[T] {
 	c.entriesMu.RLock()
 	defer c.entriesMu.RUnlock()
-	return c.entries[hash]
+	for _, hash := range hashes {
+		if e := c.entries[hash]; e != nil {
+			return e
+		}
+	}
+	return nil
 }
 
 // evict removes an entry; nil = none. entriesMu is locked.
@@ -549,17 +572,6 @@ func (c *Cache[T]) Reset(string, changefeed.ResetCause) {
 	c.entriesMu.Unlock()
 	c.proof.Store(nil)
 	c.unsettled = 0
-}
-
-// Stats is a snapshot for metrics.
-type Stats struct {
-	Hits        uint64 // requests answered from memory
-	Loaded      uint64 // requests answered after a look-up
-	Queries     uint64 // to Postgres
-	Unknown     uint64 // requests with a key that does not exist
-	Failures    uint64 // requests that could not be answered
-	WithinGrace uint64 // requests answered by an old entry because Postgres did not answer
-	Known       int    // entries
 }
 
 // Stats returns the counts since the start and the present size.

@@ -120,7 +120,7 @@ func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *tes
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &ring{}
-		r.Cache = apikey.NewCache(table.lookup, func(_ apikey.Key, value *int64) { *value = r.attached.Add(1) }, grace, boottime.New())
+		r.Cache = apikey.NewCache(table.lookup, nil, func(_ apikey.Key, value *int64) { *value = r.attached.Add(1) }, grace, boottime.New())
 		defer r.Close()
 		test(t, r)
 	})
@@ -433,7 +433,7 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			}
 			return found, err
 		}
-		r := apikey.NewCache(slow, func(k apikey.Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
+		r := apikey.NewCache(slow, nil, func(k apikey.Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
 		if _, err := r.Authenticate(textNumber(0), trusted); err != nil {
 			t.Fatal(err)
 		}

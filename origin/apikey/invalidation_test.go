@@ -468,7 +468,7 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table, m := newKeyTable(2), boottimetest.NewMachine()
-				r := &ring{Cache: apikey.NewCache(table.lookup, func(apikey.Key, *int64) {}, time.Minute, m.Clock)}
+				r := &ring{Cache: apikey.NewCache(table.lookup, nil, func(apikey.Key, *int64) {}, time.Minute, m.Clock)}
 				defer r.Close()
 				r.join()
 				_, _ = r.use(0)

@@ -3,6 +3,8 @@ package apikey
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
@@ -33,8 +35,17 @@ const (
 	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
+// ErrMalformed: the text cannot be a key. ErrUnknown: there is no such key.
+var (
+	ErrMalformed = errors.New("malformed key")
+	ErrUnknown   = errors.New("unknown key")
+)
+
 // Hash is the SHA-256 of a key. The database, the cache and logs know keys by it.
 type Hash [sha256.Size]byte
+
+// MarshalText implements encoding.TextMarshaler: in hex.
+func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
 
 // HashOf returns the hash of a well-formed key; ok is false for a text that
 // cannot be a key. It does not allocate.

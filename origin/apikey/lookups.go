@@ -3,9 +3,12 @@ package apikey
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"time"
 	"unique"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/internal/fleet"
@@ -19,6 +22,9 @@ import (
 // limited: a node makes at most unknownQueryBurst + unknownQueriesPerSecond·t of
 // them within t seconds.
 const (
+	// lookupTimeout is below recentAge, so that a hung server opens the breaker before that.
+	lookupTimeout = time.Second
+
 	lookupBatch             = 1000   // keys in one query
 	lookupBacklog           = 10_000 // waiting keys of one priority; further ones fail with ErrOverloaded
 	unknownQueriesPerSecond = 50
@@ -51,16 +57,37 @@ type lookupCall struct {
 	err  error
 }
 
-// join returns the key's waiting call, or adds one. It returns nil if the backlog
+// join returns the waiting calls of a key's hashes, or adds some. It returns nil if the backlog
 // is full.
-func (q *lookupQueue) join(hash Hash, p lookupPriority) *lookupCall {
-	call := q.calls[hash]
-	if call == nil && len(q.queued[p]) < lookupBacklog {
-		call = &lookupCall{done: make(chan struct{})}
-		q.calls[hash] = call
-		q.queued[p] = append(q.queued[p], hash)
+func (q *lookupQueue) join(hashes []Hash, p lookupPriority) (calls []*lookupCall) {
+	for _, hash := range hashes {
+		call := q.calls[hash]
+		if call == nil && len(q.queued[p]) >= lookupBacklog {
+			return nil
+		}
+		if call == nil {
+			call = &lookupCall{done: make(chan struct{})}
+			q.calls[hash] = call
+			q.queued[p] = append(q.queued[p], hash)
+		}
+		calls = append(calls, call)
 	}
-	return call
+	return calls
+}
+
+// waitFor waits until one of the calls has not failed with ErrUnknown, or all have.
+func waitFor(ctx context.Context, calls []*lookupCall) error {
+	for _, call := range calls {
+		select {
+		case <-call.done:
+			if !errors.Is(call.err, ErrUnknown) {
+				return call.err
+			}
+		case <-ctx.Done():
+			return errors.Join(postgres.ErrUnavailable, ctx.Err())
+		}
+	}
+	return ErrUnknown
 }
 
 // next takes the keys of the next query from the queue.
@@ -81,6 +108,17 @@ func (q *lookupQueue) next() (batch []Hash, calls []*lookupCall) {
 		}
 	}
 	return batch, calls
+}
+
+// Stats is a snapshot for metrics.
+type Stats struct {
+	Hits        uint64 // requests answered from memory
+	Loaded      uint64 // requests answered after a look-up
+	Queries     uint64 // to Postgres
+	Unknown     uint64 // requests with a key that does not exist
+	Failures    uint64 // requests that could not be answered
+	WithinGrace uint64 // requests answered by an old entry because Postgres did not answer
+	Known       int    // entries
 }
 
 // lookup is the statement that looks keys up. Its first row says which server answers. The
@@ -105,6 +143,14 @@ SELECT encode(k.key_hash, 'base64') AS "Hash", k.id AS "ID", k.workspace_id AS "
 FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id WHERE k.key_hash = ANY($1::bytea[])) found`,
 }
 
+// formsOf is the statement that reads the forms of imported keys. Its row has what a first row of lookup has, and the forms in JSON.
+var formsOf = &postgres.Statement{
+	Name:    "forms",
+	Columns: lookup.Columns,
+	SQL: `SELECT ` + postgres.ServerSQL + `, (SELECT coalesce(json_agg(json_build_object('Digest', digest, 'Behind', behind)), '[]')::text
+	FROM public.listedge_key_forms)`,
+}
+
 // row is a key as the statement lookup returns it.
 type row struct {
 	Key
@@ -114,6 +160,10 @@ type row struct {
 	Burst, WorkspaceBurst     *int32
 	Version, WorkspaceVersion int64
 }
+
+// Lookup looks keys up in Postgres and returns those that exist. run is that of the
+// primary that must answer; empty = any (Store.Lookup).
+type Lookup func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error)
 
 // Store looks keys up in Postgres.
 type Store struct {
@@ -146,10 +196,26 @@ func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found ma
 	return found, nil
 }
 
-// Check returns why keys cannot be read from the primary. It looks up a key that does
+// Forms reads the forms of imported keys as Lookup reads keys.
+func (s *Store) Forms(ctx context.Context, run string) (forms []Form, startedAt string, err error) {
+	if s.BreakerOpen() {
+		return nil, "", errNotAsked
+	}
+	err = s.breaker.Do(func() error { forms, startedAt, err = s.readForms(ctx, run); return err })
+	if err != nil {
+		return nil, "", fmt.Errorf("read the forms of keys: %w", err)
+	}
+	return forms, startedAt, nil
+}
+
+// Check returns why keys, or their forms, cannot be read from the primary. It looks up a key that does
 // not exist.
 func (s *Store) Check(ctx context.Context) error {
-	if _, err := s.read(ctx, []Hash{{}}, s.db.Options.Proven()); err != nil {
+	_, err := s.read(ctx, []Hash{{}}, s.db.Options.Proven())
+	if err == nil {
+		_, _, err = s.readForms(ctx, s.db.Options.Proven())
+	}
+	if err != nil {
 		return fmt.Errorf("API keys cannot be read: %w", postgres.Classify(err))
 	}
 	return nil
@@ -175,6 +241,20 @@ func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[
 		return by, err
 	})
 	return found, err
+}
+
+func (s *Store) readForms(ctx context.Context, run string) (forms []Form, startedAt string, err error) {
+	err = s.db.Keys.Read(ctx, run, func() (by fleet.Server, err error) {
+		err = s.db.Keys.Use(ctx, func(conn *pgx.Conn) error {
+			return formsOf.Query(ctx, conn, nil, func(values [][]byte) error {
+				by = postgres.ParseServer(string(values[0]), conn.PgConn())
+				return json.Unmarshal(values[1], &forms)
+			})
+		})
+		startedAt = by.StartedAt
+		return by, err
+	})
+	return forms, startedAt, err
 }
 
 // query makes one query on any connection and returns which server answered.

@@ -23,7 +23,7 @@ func TestAQueryHasAShareForEachPriority(t *testing.T) {
 		for p, waiting := range c.waiting {
 			for range waiting {
 				n++
-				of[q.join(Hash{byte(n), byte(n >> 8)}, lookupPriority(p))] = lookupPriority(p)
+				of[q.join([]Hash{{byte(n), byte(n >> 8)}}, lookupPriority(p))[0]] = lookupPriority(p)
 			}
 		}
 		var taken [lookupPriorities]int
@@ -42,15 +42,15 @@ func TestAnEntryThatIsUsedAfterTheScanIsNotEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hash := Hash{1}
 		one := func(context.Context, []Hash, string) (map[Hash]Key, error) { return map[Hash]Key{hash: {}}, nil }
-		r := NewCache(one, func(Key, *int) {}, time.Minute, boottime.New())
+		r := NewCache(one, nil, func(Key, *int) {}, time.Minute, boottime.New())
 		defer r.Close()
-		if _, err := r.load(t.Context(), hash, ordinaryKey); err != nil {
+		if _, err := r.load(t.Context(), ordinaryKey, hash); err != nil {
 			t.Fatal(err)
 		}
 		later := r.clock.Now() + time.Hour
 		r.scan(later)
 		_, idle := r.scan(later + 2*idleTTL)
-		if _, err := r.load(t.Context(), hash, ordinaryKey); err != nil || len(idle) != 1 {
+		if _, err := r.load(t.Context(), ordinaryKey, hash); err != nil || len(idle) != 1 {
 			t.Fatal(idle, err)
 		}
 		if r.evictIdle(idle); r.find(hash) == nil {

@@ -146,7 +146,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				for n := range keys {
 					d.rows[hashNumber(n)] = apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Scopes: 1, StartedAt: unique.Make("")}
 				}
-				ring := apikey.NewCache(d.lookup, func(apikey.Key, *int) {}, time.Minute, boottime.New())
+				ring := apikey.NewCache(d.lookup, nil, func(apikey.Key, *int) {}, time.Minute, boottime.New())
 				defer ring.Close()
 				_ = d.log.SetEpoch(t.Context(), "", "e")
 				reader := changefeed.NewSubscriber(d.log, &fleet.Followed{}, slog.New(slog.DiscardHandler), ring)

@@ -28,9 +28,10 @@ import (
 
 // Act is one change by a command. It names neither the text nor the hash of a key.
 type Act struct {
-	Action         string         // the command, as "keys.rotate"
-	Workspace, Key *uuid.UUID     // what it was done to; nil = no single one
-	Details        map[string]any // what was changed, and to what; Change where both are known
+	Action    string         `json:"action"`            // the command, as "keys.rotate"
+	Workspace *uuid.UUID     `json:"workspace"`         // what it was done to; nil = no single one
+	Key       *uuid.UUID     `json:"key"`               // likewise
+	Details   map[string]any `json:"details,omitempty"` // what was changed, and to what; Change where both are known
 }
 
 // Change is a value before an act and after it.
@@ -54,15 +55,13 @@ type Entry struct {
 // NewKey is the detail that names the key by which keys.rotate replaced another.
 const NewKey = "newKey"
 
-// Write adds the act to the log, in the transaction of the change.
-func Write(ctx context.Context, tx pgx.Tx, a Act) error {
-	if a.Details == nil {
-		a.Details = map[string]any{}
-	}
-	details, err := json.Marshal(a.Details)
+// Write adds acts to the log, in the transaction of the change.
+func Write(ctx context.Context, tx pgx.Tx, acts ...Act) error {
+	rows, err := json.Marshal(acts)
 	if err == nil {
-		_, err = tx.Exec(ctx, `INSERT INTO public.listedge_audit_log (actor, action, workspace_id, key_id, details) VALUES ($1, $2, $3, $4, $5::jsonb)`,
-			actor(ctx), a.Action, a.Workspace, a.Key, string(details))
+		_, err = tx.Exec(ctx, `INSERT INTO public.listedge_audit_log (actor, action, workspace_id, key_id, details)
+			SELECT $1, action, workspace, key, coalesce(details, '{}')
+			FROM jsonb_to_recordset($2::jsonb) a (action text, workspace uuid, key uuid, details jsonb)`, actor(ctx), string(rows))
 	}
 	if err != nil {
 		return fmt.Errorf("write the audit log: %w", postgres.WithSchemaHint(err))

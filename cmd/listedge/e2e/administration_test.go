@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/sandbox/postgrestest"
+	"listedge/origin/apikey"
 	"listedge/origin/audit"
 )
 
@@ -46,6 +49,8 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 
 	workspace := made(t, "workspaces", "create", "--name", "W", "--database-url", url)
 	key := made(t, "keys", "create", "--workspace", workspace, "--database-url", url)
+	theirs := filepath.Join(t.TempDir(), "keys.csv")
+	must(os.WriteFile(theirs, []byte(fileOfKeys(apikey.Form{Digest: apikey.SHA256}, "their key")), 0o600))
 	startNode(t, url) // a purge needs a node that follows changes
 	tried := []string{"migrate up", "lists plan"}
 	for _, c := range []struct{ command, arguments, action, subject string }{
@@ -54,6 +59,7 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 		{"workspaces suspend", workspace, "workspaces.suspend", "workspace " + workspace},
 		{"workspaces resume", workspace, "workspaces.resume", "workspace " + workspace},
 		{"keys create", "--workspace " + workspace, "keys.create", "-"},
+		{"keys import", "--workspace " + workspace + " --hash sha256 " + theirs, "keys.import", "workspace " + workspace},
 		{"keys update", key + " --burst 9", "keys.update", "key " + key},
 		{"keys rotate", key, "keys.rotate", "key " + key},
 		{"keys revoke", key, "keys.revoke", "key " + key},

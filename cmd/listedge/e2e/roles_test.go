@@ -99,7 +99,7 @@ func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 			string_agg(relname, ' ' ORDER BY relname) FILTER (WHERE has_any_column_privilege($1, oid, 'SELECT')),
 			string_agg(relname, ' ' ORDER BY relname) FILTER (WHERE has_table_privilege($1, oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER'))
 			FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'`, role).Scan(&read, &written))
-		if read != "api_keys contacts items listedge_key_last_used listedge_key_usage listedge_usage_writers workspaces" ||
+		if read != "api_keys contacts items listedge_key_forms listedge_key_last_used listedge_key_usage listedge_usage_writers workspaces" ||
 			written != "listedge_key_last_used listedge_key_usage listedge_usage_writers" {
 			t.Errorf("%s may read %s, and write %s", role, read, written)
 		}

@@ -166,7 +166,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.maxConnections = limitConnections(o.Flags, descriptorLimit(), memoryLimit(), logger)
 	n.usage = usage.Start(usage.NewStore(n.database).Add)
 	n.server = edge.New(edge.Options{
-		Lists: o.Lists, Cache: n.Cache, Limiter: n.limiter, Lookup: n.keys.Lookup, Grace: o.KeyGrace, Usage: n.usage, Clock: clock,
+		Lists: o.Lists, Cache: n.Cache, Limiter: n.limiter, Lookup: n.keys.Lookup, Forms: n.keys.Forms, Grace: o.KeyGrace, Usage: n.usage, Clock: clock,
 		Metrics: n.metrics.Edge, Logger: logger, Proxies: o.TrustedProxies, MaxConnections: n.maxConnections, NoDocs: o.NoDocs,
 		AccessLog: o.AccessLog, Tracer: n.tracer,
 	})

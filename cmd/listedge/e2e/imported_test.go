@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
+)
+
+// fileOfKeys is a file as `keys import` reads it, of keys that may read all lists.
+func fileOfKeys(form apikey.Form, keys ...string) string {
+	file := "hash,name,scopes\n"
+	for i, key := range keys {
+		_, behind, _ := strings.Cut(key, form.Behind) // all of it without a character
+		digest := fmt.Sprintf("%x", sha256.Sum256([]byte(behind)))
+		if form.Digest == apikey.SHA512 {
+			long := sha512.Sum512([]byte(behind))
+			digest = base64.URLEncoding.EncodeToString(long[:])
+		}
+		file += fmt.Sprintf("%s,Their key %d,\"items:read,contacts:read\"\n", digest, i)
+	}
+	return file
+}
+
+// importFile runs `keys import` with the file on standard input.
+func importFile(t *testing.T, url, workspace string, form apikey.Form, file string, flags ...string) *program {
+	t.Helper()
+	c := exec.Command(listedge, append([]string{"keys", "import", "--database-url", url, "--workspace", workspace, "--hash", string(form.Digest),
+		"--behind", form.Behind, "-"}, flags...)...)
+	c.Stdin = strings.NewReader(file)
+	p := startCommand(t, c)
+	<-p.ended
+	return p
+}
+
+// importKeys makes keys of another maker, and imports their hashes.
+func importKeys(t *testing.T, url, workspace string, form apikey.Form, n int) (keys []string) {
+	t.Helper()
+	for range n {
+		keys = append(keys, "12"+form.Behind+rand.Text())
+	}
+	if p := importFile(t, url, workspace, form, fileOfKeys(form, keys...)); p.code != exitFine {
+		t.Fatalf("exit %d: %s", p.code, p.err.String())
+	}
+	return keys
+}
+
+// Customers keep their keys: a running fleet serves the keys of another maker once their hashes are imported. They
+// are limited, counted, rotated and revoked like ours.
+func TestKeysOfAnotherMaker(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, ours := workspaceWithKey(t, url)
+	redis := sandboxtest.Redis(t)
+	nodes := []*testNode{startFollowed(t, url, "--redis-url", redis.URL()), startFollowed(t, url, "--redis-url", redis.URL())}
+	const theirs, limited, other = "42|kept by a customer", "an old key with a limit", "a key that nobody has"
+	answers := func(key string, status int, says string) {
+		t.Helper()
+		for _, n := range nodes {
+			within(t, patience, fmt.Sprint(status, " for the key ", key), func() bool {
+				a := n.get(t, "/v1/items", key)
+				return a.StatusCode == status && strings.Contains(string(a.body), says)
+			})
+		}
+	}
+	for _, key := range []string{theirs, limited, other} {
+		answers(key, 401, "look for a typing error")
+	}
+	sanctum, whole := apikey.Form{Digest: apikey.SHA256, Behind: "|"}, apikey.Form{Digest: apikey.SHA512}
+
+	bad := importFile(t, url, workspace, sanctum, fileOfKeys(sanctum, theirs)+"0123,short,items:read\n")
+	if said := bad.err.String(); bad.code != exitFailed || !strings.Contains(said, "listedge: line 3: the hash has 3 bytes, and a sha256 has 32\n") ||
+		!strings.HasSuffix(said, "listedge: nothing was imported\n") {
+		t.Errorf("exit %d: %s", bad.code, said)
+	}
+	answers(theirs, 401, "look for a typing error")
+
+	file := filepath.Join(t.TempDir(), "keys.csv")
+	must(os.WriteFile(file, []byte(fileOfKeys(sanctum, theirs)), 0o600))
+	args := []string{"keys", "import", "--database-url", url, "--workspace", workspace, "--hash", "sha256", "--behind", "|", "--actor", "Mover", file}
+	if said := command(t, args...); said != "imported 1 keys\n" {
+		t.Error(said)
+	}
+	answers(theirs, 200, "")
+	again := untilAnswered(t, args...)
+	if said := again.err.String(); again.code != exitFailed || !strings.Contains(said, "line 2: a key with this hash is stored already\n") {
+		t.Errorf("exit %d: %s", again.code, said)
+	}
+	answers(other, 401, "This is not an API key") // no key of that form was imported
+	csv := strings.Replace(fileOfKeys(whole, limited), "scopes\n", "scopes,rate,burst\n", 1)
+	p := importFile(t, url, workspace, whole, strings.TrimSuffix(csv, "\n")+",0.0001,3\n", "--json")
+	if p.code != exitFine || !strings.Contains(p.out.String(), `"imported":1,`) {
+		t.Fatalf("exit %d: %s%s", p.code, p.out.String(), p.err.String())
+	}
+	answered := map[int]int{}
+	within(t, patience, "its limit", func() bool {
+		answered[nodes[0].get(t, "/v1/items", limited).StatusCode]++
+		return answered[429] > 0
+	})
+	if answered[200] == 0 || answered[200] > 4 {
+		t.Errorf("a burst of 3: %v", answered)
+	}
+	answers(other, 401, "This API key is not valid.")
+
+	listed := map[string]admin.Key{}
+	for _, k := range parsed[[]admin.Key](t, "keys", "list", "--database-url", url, "--workspace", workspace) {
+		if k.Prefix == apikey.ImportedPrefix {
+			listed[fmt.Sprint(*k.Burst)] = k
+		}
+	}
+	kept := listed["100"]
+	if len(listed) != 2 || kept.State != admin.KeyActive {
+		t.Fatalf("%+v", listed)
+	}
+	within(t, patience, "its usage is counted", func() bool {
+		return strings.Contains(command(t, "usage", "--database-url", url, "--workspace", workspace), kept.ID.String()+"  "+apikey.ImportedPrefix)
+	})
+	rotated := strings.TrimSpace(command(t, "keys", "rotate", "--database-url", url, kept.ID.String()))
+	answers(rotated, 200, "")
+	answers(theirs, 200, "")
+	command(t, "keys", "revoke", "--database-url", url, kept.ID.String())
+	answers(theirs, 401, "This API key is not valid.")
+	answers(rotated, 200, "")
+	answers(ours, 200, "")
+	for _, n := range nodes {
+		for _, key := range []string{theirs, limited, other} {
+			if strings.Contains(n.err.String(), key) {
+				t.Errorf("the log has the key %s", key)
+			}
+		}
+	}
+	if log := auditLog(t, url, "--key", kept.ID.String()); len(log) != 3 || log[2].Action != "keys.import" || log[2].Actor != "Mover" {
+		t.Errorf("%+v", log)
+	}
+}
