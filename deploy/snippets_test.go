@@ -79,7 +79,7 @@ func TestTheLinesOfTheLoadBalancer(t *testing.T) {
 		claims[change] = to
 		return "Authorization: Bearer " + signed(issuer, "RS256", claims)
 	}
-	const beside, mutual, jwt, cors = "Beside an existing API", "Client certificates", "JWT", "CORS"
+	const beside, bearer, mutual, jwt, cors = "Beside an existing API", "Bearer tokens", "Client certificates", "JWT", "CORS"
 	ask := func(at, method, path, header string, certificates ...tls.Certificate) (status int, text string, err error) {
 		scheme := "http://"
 		if at == mutual {
@@ -109,6 +109,10 @@ func TestTheLinesOfTheLoadBalancer(t *testing.T) {
 		want               string // of the response's body and head
 	}{
 		"a list, without a key":        {beside, "GET", "", 200, "existing"},
+		"a bearer token":               {bearer, "GET", "Authorization: Bearer 17|their key", 200, "nodes 17|their key "},
+		"a bearer in lower case":       {bearer, "GET", "Authorization: bearer their-key", 200, "nodes their-key "},
+		"a key beside bearer tokens":   {bearer, "GET", "X-API-Key: lk_sync", 200, "nodes lk_sync "},
+		"a password":                   {bearer, "GET", "Authorization: Basic bm9ib2R5Og==", 200, "nodes  "},
 		"a known certificate":          {mutual, "GET", "", 200, "nodes lk_sync "},
 		"a token":                      {jwt, "GET", token("sub", "Sync"), 200, "nodes lk_sync "},
 		"a token of nobody":            {jwt, "GET", token("sub", "Else"), 200, "nodes  "},
