@@ -43,7 +43,7 @@ func serveBare(address, redisAddress string) {
 		},
 		ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second,
 		ReadBufferSize: 16 << 10, WriteBufferSize: 64 << 10, MaxRequestBodySize: 1,
-		NoDefaultServerHeader: true, LazyRequestTime: true,
+		NoDefaultServerHeader: true, NoDefaultDate: true, LazyRequestTime: true,
 	}
 	if err := s.ListenAndServe(address); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -51,40 +51,43 @@ func serveBare(address, redisAddress string) {
 	}
 }
 
-// hitCase is a kind of hit, and how much more than the bare handler it may cost.
+// hitCase is a kind of hit, and how much more than the bare handler it may cost: one that writes as many bytes, and one
+// that writes the body alone.
 type hitCase struct {
-	what        string
-	limit       int
-	encoding    string
-	notModified bool
-	goal        float64
+	what           string
+	limit          int
+	encoding       string
+	notModified    bool
+	goal, goalBody float64
 }
 
 var hitCases = []hitCase{
-	{"50 items", 50, "identity", false, 1.05},
-	{"10 items", 10, "identity", false, 1.05},
-	{"50 items, gzip", 50, "gzip", false, 1.10},
-	{"50 items, 304", 50, "identity", true, 1.10},
+	{"50 items", 50, "identity", false, 1.05, 1.05},
+	{"10 items", 10, "identity", false, 1.05, 1.12},
+	{"50 items, gzip", 50, "gzip", false, 1.10, 1.12},
+	{"50 items, 304", 50, "identity", true, 1.10, 1.12},
 }
 
 // sides returns the node, with a request for the case's page, and the bare handler, which gets
-// the same request headers and writes as many bytes. A bare 304 has only its head.
-func (c hitCase) sides(key string, ours, bare *server) (a, b *side, size int, err error) {
+// the same request headers: as b it writes as many bytes, as body only a body of that length. A bare 304 has only its head.
+func (c hitCase) sides(key string, ours, bare *server) (a, b, body *side, size int, err error) {
 	headers := []string{"X-API-Key: " + key, "Accept-Encoding: " + c.encoding}
 	a = &side{name: "listedge", server: ours, path: itemsPath(c.limit), headers: headers}
 	got, err := a.awaitHit(http.StatusOK, ourHit)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, nil, nil, 0, err
 	}
 	if c.notModified {
 		a.headers = append(headers, "If-None-Match: "+got.header.Get("ETag"))
 		if got, err = a.awaitHit(http.StatusNotModified, ourHit); err != nil {
-			return nil, nil, 0, err
+			return nil, nil, nil, 0, err
 		}
-		return a, &side{name: "bare handler", server: bare, path: "/", headers: a.headers}, got.size, nil
+		b = &side{name: "bare handler", server: bare, path: "/", headers: a.headers}
+		return a, b, b, got.size, nil
 	}
 	b, err = bareSide(bare, headers, got.size)
-	return a, b, got.size, err
+	body = &side{name: "bare handler, body alone", server: bare, path: fmt.Sprint("/?bytes=", len(got.body)), headers: headers}
+	return a, b, body, got.size, err
 }
 
 // bareSide is the bare handler, whose answers have that size on the wire.
@@ -115,16 +118,21 @@ func (s *subject) againstBare(ctx context.Context, measure func(ours, bare *serv
 func measureHits(ctx context.Context, s *subject, r *report) error {
 	return s.againstBare(ctx, func(ours, bare *server) error {
 		for _, c := range hitCases {
-			a, b, size, err := c.sides(s.key, ours, bare)
+			a, b, body, size, err := c.sides(s.key, ours, bare)
 			if err != nil {
 				return err
 			}
 			allocated := ours.metric("go_memstats_mallocs_total")
-			if err := takeTurns(ctx, rounds, connections, a, b); err != nil {
+			sides := []*side{a, b}
+			if body != b {
+				sides = append(sides, body)
+			}
+			if err := takeTurns(ctx, rounds, connections, sides...); err != nil {
 				return err
 			}
 			what := fmt.Sprintf("memory hit, %s (%d bytes): CPU per request, µs, against a bare handler", c.what, size)
 			r.ratio(what, "%.2f", a.cost.perRequest(), b.cost.perRequest(), c.goal)
+			r.ratio("… against one that sends status, type, length and body and nothing else", "%.2f", a.cost.perRequest(), body.cost.perRequest(), c.goalBody)
 			r.figure("… requests/s", fmt.Sprintf("%.0f", a.cost.perSecond()), fmt.Sprintf("%.0f", b.cost.perSecond()))
 			r.figure("… allocations per request", fmt.Sprintf("%.3f", (ours.metric("go_memstats_mallocs_total")-allocated)/float64(a.cost.requests)), "")
 		}
@@ -135,7 +143,7 @@ func measureHits(ctx context.Context, s *subject, r *report) error {
 // measureLatency compares the slowest hundredth of hits under many connections.
 func measureLatency(ctx context.Context, s *subject, r *report) error {
 	return s.againstBare(ctx, func(ours, bare *server) error {
-		a, b, _, err := hitCases[0].sides(s.key, ours, bare)
+		a, b, _, _, err := hitCases[0].sides(s.key, ours, bare)
 		if err != nil {
 			return err
 		}

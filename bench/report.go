@@ -172,10 +172,10 @@ func machine(bin string) (lines []string) {
 		"kernel      "+version("uname", "-sr"),
 		"go          "+runtime.Version(),
 		"postgres    "+version(filepath.Join(bin, "postgres"), "--version"),
-		"redis       "+version("redis-server", "--version"),
+		"redis       "+version("redis-server", "--version")+dateOf("redis-server"),
 		"wrk         "+version("wrk", "--version"),
-		"nginx       "+version("nginx", "-v"),
-		"varnish     "+version("varnishd", "-V"),
+		"nginx       "+version("nginx", "-v")+dateOf("nginx"),
+		"varnish     "+version("varnishd", "-V")+dateOf("varnishd"),
 		"haproxy     "+version("haproxy", "-v"),
 	)
 }

@@ -149,3 +149,16 @@ func version(program string, argument ...string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	return line
 }
+
+// dateOf is when an installed program was packaged, by its file: a report says how old what it compares with is.
+func dateOf(program string) string {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return ""
+	}
+	is, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	return ", of " + is.ModTime().UTC().Format(time.DateOnly)
+}
