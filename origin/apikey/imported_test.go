@@ -184,7 +184,7 @@ func TestTextsWithoutOurFormCostNothingWhereNothingWasImported(t *testing.T) {
 		}
 		r.join()
 		made := func() { // as many as there are heartbeats
-			if _, err := r.Authenticate([]byte("made up"), trusted); !errors.Is(err, apikey.ErrMalformed) {
+			if _, err := r.Authenticate([]byte("a made-up text"), trusted); !errors.Is(err, apikey.ErrMalformed) {
 				t.Fatal(err)
 			}
 		}
