@@ -28,6 +28,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,6 +57,8 @@ type Reader interface {
 	// keys: one that the list does not have has none. Without Read.End nothing is known of the keys behind that of the
 	// last row. page.ErrRow: the first row cannot be shown.
 	FetchRows(ctx context.Context, q page.Query, keys []string, run string) (page.Read, error)
+	// Verify reads what Fetch does, with Read.Misfold, if the primary has nothing else to do; else it returns an error.
+	Verify(ctx context.Context, q page.Query, run string) (page.Read, error)
 	HasStandbys() bool
 }
 
@@ -72,7 +75,11 @@ type Options struct {
 	Clock       *boottime.Clock       // measures the age of entries and proofs
 
 	CommitApplied func(lag time.Duration) // is called with the time from a commit until it was applied
+	Mismatched    func(m Mismatch)        // is called if rows differ from those of the database, at most once a heartbeat
 }
+
+// Mismatch is where rows of the cache are not those of the database.
+type Mismatch = replica.Mismatch
 
 // ErrFillTimeout: the fill did not end in time, and there was no stale entry.
 var ErrFillTimeout = errors.New("no page in time")
@@ -474,6 +481,29 @@ func (c *Cache) goRedis(call func()) {
 	})
 }
 
+// Verify has the replica compare a page that it holds with what the primary returns. While changes are not followed, or the last
+// proof is too old, and while the primary has other work, it does nothing.
+func (c *Cache) Verify(ctx context.Context) {
+	if c.Mode() != ModeFollowed || !c.enter() {
+		return
+	}
+	defer c.running.Done()
+	k, after, ok := c.replica.Pick(rand.IntN)
+	q := page.Query{List: k.Table.List, Tenant: k.Table.Tenant, Order: k.Order, Match: k.Match, Search: k.Search, After: after, Limit: page.MaxLimit}
+	if !ok || listOf(&q) != k {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.options.FillTimeout)
+	defer cancel()
+	start := c.replica.Begin()
+	read, err := protect(func() (page.Read, error) { return c.options.Origin.Verify(ctx, q, c.PrimaryStart()) })
+	if err != nil {
+		return
+	}
+	read.At.Began = start.At.Began
+	c.replica.Merge(&replica.Fill{Key: k, After: after, Read: read, Start: start, Verifies: true})
+}
+
 // Probe calls Redis if the breaker is half-open or no call has succeeded yet. It is to be called
 // regularly: a cache that has all entries in memory would else never find out that Redis is
 // available again.
@@ -503,6 +533,9 @@ func (c *Cache) Beat(b changefeed.Beat) {
 	}
 	f := &c.followed
 	defer c.beats.raise()
+	if m := c.replica.Mismatch(); m != nil {
+		c.options.Mismatched(*m)
+	}
 	known := *f.known.Load()
 	for _, change := range b.Settled {
 		if change.CommittedAt != 0 && known.last.StartedAt != "" { // before the first proof, a change may have been in the log for long

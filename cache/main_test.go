@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/cache"
+	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
@@ -85,6 +86,8 @@ func openFor(t testing.TB, o cache.Options) *opened {
 	if o.CommitApplied == nil {
 		o.CommitApplied = func(time.Duration) {}
 	}
+	opened := &opened{mismatched: func(m replica.Mismatch) { t.Errorf("%+v", m) }}
+	o.Mismatched = func(m replica.Mismatch) { opened.mismatched(m) }
 	from := &origins{of: map[page.Query]origin{}}
 	o.Origin = from
 	c, err := cache.New(o)
@@ -92,7 +95,8 @@ func openFor(t testing.TB, o cache.Options) *opened {
 		t.Fatal(err)
 	}
 	c.SetRedisBudgets(patient, patient)
-	return &opened{c, from}
+	opened.Cache, opened.origins = c, from
+	return opened
 }
 
 func closeCache(t testing.TB, c *opened) {
@@ -113,7 +117,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // opened is a cache of which each request says what the database answers it.
 type opened struct {
 	*cache.Cache
-	origins *origins
+	origins    *origins
+	mismatched func(m replica.Mismatch)
 }
 
 // origin reads from the primary and from a standby, as cache.Reader says; without a Standby there is none.
@@ -128,6 +133,8 @@ type origins struct {
 	mu     sync.Mutex // guards all below
 	of     map[page.Query]origin
 	latest origin
+
+	verify func(q page.Query) (page.Read, error)
 }
 
 func (o *origins) set(q *page.Query, to origin) {
@@ -152,6 +159,10 @@ func (o *origins) FetchFromStandby(ctx context.Context, q page.Query, primary ch
 
 func (o *origins) FetchRows(ctx context.Context, q page.Query, keys []string, run string) (page.Read, error) {
 	return o.origin(q).Rows(ctx, keys, run)
+}
+
+func (o *origins) Verify(_ context.Context, q page.Query, _ string) (page.Read, error) {
+	return o.verify(q)
 }
 
 func (o *origins) HasStandbys() bool {

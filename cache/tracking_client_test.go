@@ -162,6 +162,10 @@ func (w *world) FetchFromStandby(context.Context, page.Query, changefeed.Proof) 
 	panic("a standby is asked")
 }
 
+func (w *world) Verify(context.Context, page.Query, string) (page.Read, error) {
+	panic("a page is verified")
+}
+
 func (w *world) Fetch(_ context.Context, q page.Query, _ string) (page.Read, error) {
 	return w.fly(q, nil)
 }

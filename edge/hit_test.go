@@ -86,6 +86,9 @@ func (anOrigin) Fetch(context.Context, page.Query, string) (page.Read, error) {
 func (anOrigin) FetchFromStandby(context.Context, page.Query, changefeed.Proof) (page.Read, error) {
 	return page.Read{}, page.ErrUnavailable
 }
+func (anOrigin) Verify(context.Context, page.Query, string) (page.Read, error) {
+	return page.Read{}, page.ErrOverloaded
+}
 func (anOrigin) FetchRows(context.Context, page.Query, []string, string) (page.Read, error) {
 	return *theRead.Load(), nil
 }

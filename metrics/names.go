@@ -134,6 +134,15 @@ func sendCache(send scrape, s cache.Stats) {
 			fills(n, o.String())
 		}
 	}
+	verified := send.labelled("replica_verified_pages_total", "Pages in memory that were compared with what the primary returned (--verify), by list.", "list")
+	mismatches := send.labelled("replica_mismatches_total", "Comparisons of rows in memory with those of the database that failed, also by other reads than "+
+		"--verify, by list and kind: rows (a version, which rows there are, their order or a filter) or fold (what searches and orders by name compare).", "list", "kind")
+	for list, v := range s.Replica.Verified {
+		verified(v.Pages, list)
+		for kind, n := range v.Mismatches {
+			mismatches(n, list, kind)
+		}
+	}
 	send.by("cause", "replica_dropped_ranges_total", "Parts of lists dropped from memory, by cause: row (it is not known whether, or how, a list "+
 		"shows a row), table (a change did not name its rows), budget (memory was full).",
 		series{"row": s.Replica.Uncovered, "table": s.Replica.Forgotten, "budget": s.Replica.Evicted})

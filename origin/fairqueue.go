@@ -136,6 +136,26 @@ func (q *fairQueue) free(name string, began, now time.Duration) *tenant {
 	return t
 }
 
+// enterIdle takes a slot for a query that nobody waits for: one of no tenant. It says whether it did: it does not
+// while a query waits, or as many run as half of the slots.
+func (q *fairQueue) enterIdle() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	idle := len(q.waiting) == 0 && 2*q.running < q.slots
+	if idle {
+		q.running++
+	}
+	return idle
+}
+
+// leaveIdle frees that slot.
+func (q *fairQueue) leaveIdle() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.running--
+	q.dispatch(q.now())
+}
+
 // reenter gives up a slot for which the server has no connection, and waits for one of the queries
 // that have one. It is never refused, because the query has waited before.
 func (q *fairQueue) reenter(ctx context.Context, name string, began time.Duration) (time.Duration, error) {

@@ -148,19 +148,38 @@ func (o *Origin) FetchRows(ctx context.Context, q page.Query, keys []string, run
 	return rows, err
 }
 
+// Verify reads from the primary what Fetch does, as far as rows can be shown, and compares their folds with those of the
+// database. No client waits for it, so it runs only while the primary answers, no query waits and fewer than half of those that
+// may run do. It is not counted. Else, and if there is no row that can be shown, it returns an error.
+func (o *Origin) Verify(ctx context.Context, q page.Query, run string) (rows page.Read, err error) {
+	if !o.breaker.IsClosed() || !o.queue.enterIdle() {
+		return rows, page.ErrOverloaded
+	}
+	defer o.queue.leaveIdle()
+	s, arguments := shapeOf(&q)
+	s.Folds = true
+	return o.readPrimary(ctx, &q, run, 0, inquiry{Statement: o.statement(s), arguments: arguments, rows: s.rows(q.Limit), whole: 1})
+}
+
+// readPrimary runs a statement on the primary, which has refused the query that many connections.
+func (o *Origin) readPrimary(ctx context.Context, q *page.Query, run string, refused int, of inquiry) (rows page.Read, err error) {
+	err = o.db.Pages.Read(ctx, run, func() (by fleet.Server, err error) {
+		conn, err := postgres.Acquire(ctx, o.pool, refused)
+		if err != nil {
+			return by, err
+		}
+		defer conn.Release()
+		rows, by, err = of.read(ctx, conn, q)
+		return by, err
+	})
+	return rows, err
+}
+
 // fetchFromPrimary reads rows of the query from the primary.
 func (o *Origin) fetchFromPrimary(ctx context.Context, q *page.Query, run string, of inquiry) (rows page.Read, err error) {
 	err = o.fetch(ctx, q, func(refused int) error {
 		began := time.Now()
-		err := o.db.Pages.Read(ctx, run, func() (by fleet.Server, err error) {
-			conn, err := postgres.Acquire(ctx, o.pool, refused)
-			if err != nil {
-				return by, err
-			}
-			defer conn.Release()
-			rows, by, err = of.read(ctx, conn, q)
-			return by, err
-		})
+		rows, err = o.readPrimary(ctx, q, run, refused, of)
 		rows.Began, rows.Took = began, time.Since(began)
 		if err != nil && ctx.Err() != nil && rows.Took < o.db.Options.QueryTimeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
@@ -351,7 +370,7 @@ func (r inquiry) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 			rows.End = false
 			return nil
 		}
-		row, err := q.List.Row(values[1:], nil)
+		row, err := q.List.Row(values[1:1+q.List.Selected], nil)
 		if err != nil && len(rows.Rows) >= r.whole { // it is on a later page, which fails
 			size, rows.End = page.MaxBytes+1, false
 			return nil
@@ -359,6 +378,7 @@ func (r inquiry) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 		if err != nil {
 			return rowError(q, values[1:], err)
 		}
+		rows.Misfold = cmp.Or(rows.Misfold, misfold(q.List, &row, values[1+q.List.Selected:]))
 		size += len(row.Text())
 		rows.Rows = append(rows.Rows, row)
 		return nil
@@ -375,6 +395,18 @@ func (r inquiry) read(ctx context.Context, conn *pgxpool.Conn, q *page.Query) (r
 	}
 	rows.End = rows.End && len(rows.Rows) < r.rows
 	return rows, by, err
+}
+
+// misfold compares the folds of a row with those of the database, if the statement returned them.
+func misfold(l *list.List, row *list.Row, folds [][]byte) *page.Misfold {
+	if len(folds) == 0 {
+		return nil
+	}
+	own, known := list.Folds(l, row)
+	if !known || own == string(folds[0]) {
+		return nil
+	}
+	return &page.Misfold{Row: *row, Node: own, Database: string(folds[0])}
 }
 
 // rowError says what an error of a row means for the page, and which row it is: one that

@@ -20,8 +20,15 @@ type shape struct {
 
 // statement makes the shape's statement.
 func (s shape) statement() *postgres.Statement {
-	return statementOf(s.list, fmt.Sprintf("page_%d_%d_%x_%d_%t", s.list.Number, s.Order, s.Match, s.Search, s.After),
-		s.list.PageSQL(s.Shape, readPointSQL, s.rows(page.MaxLimit)))
+	name := fmt.Sprintf("page_%d_%d_%x_%d_%t", s.list.Number, s.Order, s.Match, s.Search, s.After)
+	if s.Folds {
+		name += "_folds"
+	}
+	q := statementOf(s.list, name, s.list.PageSQL(s.Shape, readPointSQL, s.rows(page.MaxLimit)))
+	if s.Folds {
+		q.Columns = append(q.Columns, postgres.Column{Name: "folds", Type: pgtype.TextOID})
+	}
+	return q
 }
 
 // rowsShape is what the statement of rows of keys depends on (list.RowsSQL).

@@ -97,6 +97,15 @@ func (g *Range) find(at list.Position) int {
 	return sort.Search(len(g.rows), func(i int) bool { return g.list.compare(g.rows[i], at) >= 0 })
 }
 
+// start returns the position behind which the range begins. ok is false if that is not known: the range begins at a row.
+func (g *Range) start() (p list.Position, ok bool) {
+	p, ok = list.Position(strings.TrimSuffix(string(g.lo), "\x00")), true
+	if p != "" {
+		ok = p != g.lo && g.list.Table.List.IsPosition(g.list.Order, p)
+	}
+	return p, ok
+}
+
 func (g *Range) bytes() int { return rangeBytes + len(g.lo) + len(g.hi) }
 
 // touch notes a use. Most uses find it noted, and write nothing that processors share.
@@ -242,7 +251,8 @@ type Fill struct {
 	Key
 	After list.Position
 	page.Read
-	Start Start // what Begin returned before the statement was sent, or a copy was asked for
+	Start    Start // what Begin returned before the statement was sent, or a copy was asked for
+	Verifies bool  // it is compared with what is held, and adds nothing
 
 	outcome atomic.Uint32
 }
@@ -268,20 +278,24 @@ func (f *Fill) sees(c *remembered) bool {
 }
 
 // at brings the fill to the state: the list's rows behind the fill's position, to before
-// until. The fill ends early at a row that may belong there and is not known.
+// until. The fill ends early at a row that may belong there and is not known. Inconsistent: then
+// rows is the one that the list has elsewhere or not at all, or there is none if a key is there twice.
 func (f *Fill) at(unseen map[string]*list.Row) (rows []*list.Row, until list.Position, o Outcome) {
 	before := f.After
 	for i := range f.Rows {
 		row := f.Rows[i] // without its neighbours in the fill
 		at := f.position(&row)
-		if at <= before {
+		if at == before {
 			return nil, until, Inconsistent
+		}
+		if at < before {
+			return []*list.Row{&row}, until, Inconsistent
 		}
 		before = at
 		switch {
 		case unseen[row.Key()] != nil:
 		case row.Match&f.Match != f.Match || row.State != list.Known:
-			return nil, until, Inconsistent
+			return []*list.Row{&row}, until, Inconsistent
 		default:
 			rows = append(rows, &row)
 		}
@@ -351,8 +365,10 @@ type Stats struct {
 	Changes, ChangeBytes        int // remembered
 	Parked                      int // fills
 
-	IDs     int // rows of which it is remembered that they have changed
-	IDBytes int
+	IDs      int // rows of which it is remembered that they have changed
+	IDBytes  int
+	Verified map[string]Verified // by the name of the list
+
 	Horizon time.Time // who knows all changes since then need not get a list whole, except after one that did not name its rows; zero = nothing is proven
 }
 

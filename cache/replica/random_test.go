@@ -19,6 +19,7 @@ func TestModel(t *testing.T) {
 func testModel(t *testing.T, of shape) {
 	var outcomes [replica.Outcomes]int
 	var counts replica.Counts
+	verified := uint64(0)
 	for seed := range uint64(modelSeeds) {
 		m := seededModel(of, seed)
 		m.outcomes = &outcomes
@@ -37,12 +38,23 @@ func testModel(t *testing.T, of shape) {
 			counts.Forgotten += s.Forgotten
 			counts.Uncovered += s.Uncovered
 			counts.Evicted += s.Evicted
+			for list, v := range s.Verified {
+				verified += v.Pages
+				for kind, n := range v.Mismatches {
+					if n > 0 {
+						t.Errorf("seed %d: %d mismatches of %s, %s", seed, n, list, kind)
+					}
+				}
+			}
 			for o, n := range s.Fills {
 				counts.Fills[o] += n
 			}
 		}
 	}
-	t.Logf("%+v", counts)
+	t.Logf("%+v, %d pages verified", counts, verified)
+	if verified == 0 {
+		t.Error("no page was verified")
+	}
 	for o, n := range counts.Fills {
 		if n == 0 != (replica.Outcome(o) == replica.Inconsistent) && modelSeeds > 100 {
 			t.Errorf("%d fills are %s", n, replica.Outcome(o))
@@ -101,6 +113,10 @@ func (m *model) step() (n *modelNode, what string) {
 		return nil, ""
 	case k < 82:
 		after := list.Position("")
+		if k == 74 {
+			m.verify(pick(m.r, m.nodes))
+			return nil, ""
+		}
 		key := pick(m.r, m.keys)
 		if m.r.IntN(2) == 0 {
 			after = positionIn(&key, m.version(m.r, m.r.IntN(modelRows)))

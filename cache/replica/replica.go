@@ -27,10 +27,12 @@
 package replica
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/list"
@@ -68,6 +70,9 @@ type Replica struct {
 	clock   clock
 	counts  Counts
 
+	verified map[*list.List]*Verified // of all lists that the log has followed
+	mismatch atomic.Pointer[Mismatch] // the last one since it was asked for
+
 	parked      []*Fill // that wait for a heartbeat, the oldest first
 	parkedBytes int
 	released    int // bytes of rows since Apply last said so
@@ -75,7 +80,7 @@ type Replica struct {
 
 // New makes a replica that has no state.
 func New(budget Budgets) *Replica {
-	r := &Replica{budget: budget, longest: 256}
+	r := &Replica{budget: budget, longest: 256, verified: map[*list.List]*Verified{}}
 	r.Reset("")
 	return r
 }
@@ -119,6 +124,11 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	for _, c := range b.Unsettled {
 		if r.state.unsettled == 0 || c.LSN < r.state.unsettled {
 			r.state.unsettled = c.LSN
+		}
+	}
+	for _, l := range b.Followed {
+		if r.verified[l] == nil {
+			r.verified[l] = &Verified{Mismatches: map[string]uint64{Rows: 0, Folds: 0}}
 		}
 	}
 	if b.Checkpoint != nil {
@@ -355,22 +365,27 @@ func (r *Replica) merge(f *Fill) Outcome {
 
 // fill makes a range of a fill. A row that is known already must be the same, and so must
 // be a part of the list. Else there is a mistake, here or in what was read, and the table
-// is forgotten.
+// is forgotten. A verification of a list that was given up meanwhile has nothing to compare.
 func (r *Replica) fill(f *Fill, unseen map[string]*list.Row) Outcome {
 	rows, until, o := f.at(unseen)
-	if o == AnyRow {
+	if o == AnyRow || f.Verifies && !r.holds(&f.Key) {
 		return o
 	}
 	t, l := r.list(&f.Key)
-	consistent := o == Merged
+	consistent := o == Merged && f.Misfold == nil
+	switch {
+	case f.Misfold != nil:
+		r.differs(foldsDiffer(&f.Key, f.Misfold))
+	case !consistent && len(rows) > 0:
+		r.differs(rowsDiffer(&f.Key, nil, rows))
+	}
 	for i, row := range rows {
 		known := t.rows[row.Key()].row
-		if known != nil {
-			consistent = consistent && *known == *row
+		if known != nil && *known == *row {
 			rows[i] = known
 		}
 	}
-	consistent = consistent && r.cover(l, behind(f.After), until, rows)
+	consistent = consistent && r.cover(l, f, until, rows)
 	switch {
 	case !consistent:
 		r.forget(t)
@@ -379,6 +394,37 @@ func (r *Replica) fill(f *Fill, unseen map[string]*list.Row) Outcome {
 		r.drop(l)
 	}
 	return Merged
+}
+
+// holds reports whether there are ranges of a list.
+func (r *Replica) holds(k *Key) bool {
+	t := r.tables[k.Table]
+	return t != nil && t.lists[*k] != nil
+}
+
+// differs counts a mismatch.
+func (r *Replica) differs(m *Mismatch) {
+	r.verified[m.Table.List].Mismatches[m.Kind]++
+	r.mismatch.Store(m)
+}
+
+// Mismatch returns the last mismatch since it was called before; nil = there was none.
+func (r *Replica) Mismatch() *Mismatch { return r.mismatch.Swap(nil) }
+
+// Pick names what to verify next: a list of which there are ranges, and the position behind which a page of it begins. Each
+// range comes in time. intN returns a random number from 0 to before n.
+func (r *Replica) Pick(intN func(n int) int) (k Key, after list.Position, ok bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	g, before := pick(r, intN)
+	switch {
+	case g == nil:
+		return k, "", false
+	case before > 0:
+		return g.list.Key, g.list.position(g.rows[before-1]), true
+	}
+	after, ok = g.start()
+	return g.list.Key, after, ok
 }
 
 // maxParked bounds the fills that wait. Each is looked at at every heartbeat.
@@ -481,9 +527,10 @@ func (r *Replica) list(k *Key) (*table, *List) {
 	return t, l
 }
 
-// cover adds the rows from lo to before hi: all that the list has there. What the list
-// covers already must be the same; ok is false if it is not.
-func (r *Replica) cover(l *List, lo, hi list.Position, rows []*list.Row) (ok bool) {
+// cover adds the rows of a fill to before hi: all that the list has there. What the list
+// covers already must be the same; ok is false if it is not. A verification adds nothing.
+func (r *Replica) cover(l *List, f *Fill, hi list.Position, rows []*list.Row) (ok bool) {
+	lo, compared := behind(f.After), false
 	upTo := func(bound list.Position) (those []*list.Row) {
 		n := sort.Search(len(rows), func(i int) bool { return l.compare(rows[i], bound) >= 0 })
 		those, rows = rows[:n], rows[n:]
@@ -493,20 +540,27 @@ func (r *Replica) cover(l *List, lo, hi list.Position, rows []*list.Row) (ok boo
 		end := hi
 		if i < len(l.ranges) && l.ranges[i].lo <= lo {
 			g := l.ranges[i]
-			end = min(hi, g.hi)
-			if !slices.Equal(upTo(end), g.rows[g.find(lo):g.find(end)]) {
+			end, compared = min(hi, g.hi), true
+			held, read := g.rows[g.find(lo):g.find(end)], upTo(end)
+			if !slices.Equal(read, held) {
+				r.differs(rowsDiffer(&l.Key, held, read))
 				return false
 			}
 		} else {
 			if i < len(l.ranges) {
 				end = min(hi, l.ranges[i].lo)
 			}
-			ok = r.fillGap(l, i, &Range{list: l, lo: lo, hi: end, rows: slices.Clone(upTo(end))})
-			if !ok {
+			gap := upTo(end)
+			if f.Verifies {
+				i--
+			} else if !r.fillGap(l, i, &Range{list: l, lo: lo, hi: end, rows: slices.Clone(gap)}) {
 				return false
 			}
 		}
 		lo = end
+	}
+	if f.Verifies && compared {
+		r.verified[l.Table.List].Pages++
 	}
 	return true
 }
@@ -617,7 +671,10 @@ func (r *Replica) Stats() Stats {
 	defer r.mu.RUnlock()
 	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: len(r.clock.ranges), Bytes: r.clock.bytes,
 		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.size,
-		Horizon: r.changes.knownSince()}
+		Horizon: r.changes.knownSince(), Verified: map[string]Verified{}}
+	for l, v := range r.verified {
+		s.Verified[l.Name] = Verified{v.Pages, maps.Clone(v.Mismatches)}
+	}
 	for _, t := range r.tables {
 		s.Lists += len(t.lists)
 		s.Rows += len(t.rows)

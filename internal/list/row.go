@@ -376,6 +376,20 @@ func (l *List) SearchText(r *Row) (text string, known bool) {
 	return string(folds), true
 }
 
+// Folds returns the folds of a list's row: what searches compare, and what each order by a fold does, each with a line feed behind it.
+// A statement whose Shape has Folds returns what the database makes of the row instead.
+func Folds(l *List, r *Row) (text string, known bool) {
+	text, known = l.SearchText(r)
+	text = strings.ReplaceAll(text, "\x00", "\n")
+	for order := range l.Orders {
+		if l.Orders[order].Fold {
+			value, _, ok := l.ParsePosition(order, l.Position(r, order))
+			text, known = text+value+"\n", known && ok
+		}
+	}
+	return text, known
+}
+
 // Position is where a row stands in an order: its place, and its key. Positions compare as bytes, as the rows
 // do. Empty = the start. A cursor has it.
 type Position string

@@ -37,6 +37,7 @@ type Shape struct {
 	Match  uint64
 	Search SearchPlan
 	After  bool // there is a position
+	Folds  bool // the statement returns what Folds does of each row, in a column more
 }
 
 // PageSQL returns the statement of a page. Its parameters are texts: the tenant, if the list has one; the number
@@ -80,7 +81,11 @@ func (l *List) PageSQL(s Shape, readPoint string, maxRows int) string {
 	if s.Search == IndexedSearch {
 		with, rows = q.search(match, join(l.inGrams(), grams))
 	}
-	return with + l.selectSQL(readPoint, "("+rows+") page")
+	folds := ""
+	if s.Folds {
+		folds = foldsSQL(l)
+	}
+	return with + l.selectSQL(readPoint, folds, "("+rows+") page")
 }
 
 // RowsSQL returns the statement of the rows of some keys. Its parameters are texts: the tenant, if the list has one, and
@@ -105,7 +110,7 @@ func (l *List) RowsSQL(match uint64, readPoint string) string {
 			rest = join(c.sql()+" = $1::text", rest)
 		}
 	}
-	return l.selectSQL(readPoint, fmt.Sprintf("unnest(%s::text[]) AS listedge_keys (listedge_key) "+
+	return l.selectSQL(readPoint, "", fmt.Sprintf("unnest(%s::text[]) AS listedge_keys (listedge_key) "+
 		"CROSS JOIN LATERAL (SELECT %s FROM %s WHERE %s ORDER BY %s OFFSET 0) found WHERE %s",
 		array, l.columns(), l.Table.SQL(), probe, name, cmp.Or(rest, "true")))
 }
@@ -121,13 +126,16 @@ func (l *List) columns() string {
 	return Quoted(names...)
 }
 
-// selectSQL selects the read point, and then what a row shows of the rows.
-func (l *List) selectSQL(readPoint, rows string) string {
+// selectSQL selects the read point, and then what a row shows of the rows, and of each the folds, unless that is empty.
+func (l *List) selectSQL(readPoint, folds, rows string) string {
 	var shown []string
 	for i := range l.Columns[:l.Selected] {
-		shown = append(shown, l.Columns[i].Name)
+		shown = append(shown, Quote(l.Columns[i].Name))
 	}
-	return readPoint + strings.Repeat(", NULL", l.Selected) + fmt.Sprintf(" UNION ALL SELECT NULL, %s FROM %s", Quoted(shown...), rows)
+	if folds != "" {
+		shown = append(shown, folds)
+	}
+	return readPoint + strings.Repeat(", NULL", len(shown)) + fmt.Sprintf(" UNION ALL SELECT NULL, %s FROM %s", strings.Join(shown, ", "), rows)
 }
 
 // pageSQL has the parts of a page's statement.
@@ -256,6 +264,20 @@ func (l *List) folds() (folds []string) {
 		folds = append(folds, "public.listedge_fold("+l.Columns[i].sql()+")")
 	}
 	return folds
+}
+
+// foldsSQL returns the words of the folds of a list's row: see Folds.
+func foldsSQL(l *List) string {
+	words := "''"
+	for _, fold := range l.folds() {
+		words += " || coalesce(" + fold + `, '') || E'\n'`
+	}
+	for order := range l.Orders {
+		if l.Orders[order].Fold {
+			words += " || " + l.keys(order, allCopies)[0] + ` || E'\n'`
+		}
+	}
+	return words
 }
 
 // matches returns the condition that a searched column has the folded term.

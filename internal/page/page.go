@@ -169,8 +169,16 @@ type Read struct {
 	End  bool                 // the list ends with them
 	At   changefeed.ReadPoint // which changes they show
 
+	Misfold *Misfold // of a verification; nil = the database folds all rows as the node does
+
 	Began time.Time     // when the statement was sent, also if it failed; zero = none was sent
 	Took  time.Duration // how long it took
+}
+
+// Misfold is a row whose folds (list.Folds) are others in the database.
+type Misfold struct {
+	Row            list.Row
+	Node, Database string
 }
 
 // Kind is a class of errors that callers handle alike.

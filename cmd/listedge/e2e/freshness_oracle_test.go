@@ -317,6 +317,11 @@ func (o *oracle) run(t *testing.T, name string, fault func()) (hitRate float64) 
 	for _, w := range o.wrong {
 		t.Errorf("%s: %s", name, w)
 	}
+	for i, n := range o.fleet.nodes {
+		if differ := n.mismatches(); !n.stopped && len(differ) > 0 {
+			t.Errorf("%s, node %d: %q", name, i, differ)
+		}
+	}
 	return hitRate
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -157,7 +159,7 @@ func (f *fleet) startNodes(t *testing.T, nodes int) {
 
 func (f *fleet) start(t *testing.T) *testNode {
 	t.Helper()
-	args := slices.Clone(f.flags)
+	args := append([]string{"--verify", "200ms"}, f.flags...)
 	if f.standby != nil {
 		args = append(args, "--replica-url", f.standby.URL("listedge"))
 	}
@@ -170,6 +172,17 @@ func (f *fleet) start(t *testing.T) *testNode {
 	n.toRedis, n.document = toRedis, documentOf(f.in.shape.set)
 	n.awaitReady(t)
 	return n
+}
+
+// mismatches are the lines of the metrics that say that rows of the node were not those of the database.
+func (n *testNode) mismatches() []string {
+	r, err := http.Get(n.admin + "/metrics")
+	if err != nil {
+		return nil
+	}
+	defer r.Body.Close()
+	text, _ := io.ReadAll(r.Body)
+	return regexp.MustCompile(`(?m)^listedge_replica_mismatches_total.* [^0\n].*$`).FindAllString(string(text), -1)
 }
 
 // mode is how the node keeps pages fresh, or why it does not say.

@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/cache"
 	"listedge/cache/replica"
 	"listedge/cmd/listedge/node"
 	"listedge/internal/list"
@@ -117,7 +118,7 @@ func (o *pageOracle) launch(t *testing.T, lists *list.Set, flags ...string) page
 		node.Flags
 	}
 	parser := kong.Must(&f, kong.Vars{"drain": "0s"})
-	must1(parser.Parse(append([]string{"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, flags...)))
+	must1(parser.Parse(append([]string{"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--verify", "100ms"}, flags...)))
 	public, private, err := node.Listen(f.ListenFlags)
 	must(err)
 	n, err := node.New(t.Context(), node.Options{Flags: f.Flags, Lists: lists, DatabaseURL: o.url, ReplicationURL: o.url, Settings: map[string]any{},
@@ -180,8 +181,18 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, %v", rounds, transactions, o.kinds, o.compared, o.of)
 	for i, n := range o.nodes {
 		t.Logf("node %d: replica %+v", i, n.Cache.Stats().Replica)
+		verified := uint64(0)
+		for list, v := range n.Cache.Stats().Replica.Verified {
+			verified += v.Pages
+			if v.Mismatches[replica.Rows] > 0 || v.Mismatches[replica.Folds] > 0 {
+				t.Errorf("%s: rows of the node were not those of the database: %v", list, v.Mismatches)
+			}
+		}
 		if n.Cache.Stats().Replica.Fills[replica.Inconsistent] > 0 {
 			t.Error("what a statement returned differs from what the node had applied")
+		}
+		if verified == 0 && n.Cache.Mode() == cache.ModeFollowed {
+			t.Error("no page was verified")
 		}
 	}
 	if !shown() {

@@ -72,6 +72,7 @@ type Flags struct {
 	CacheMemory    ByteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
 	Slot           string        `help:"Replication slot; auto: persistent if max_slot_wal_keep_size is set." enum:"auto,temporary,persistent" default:"auto"`
 	FreshnessBound time.Duration `help:"A page served as fresh omits no older commit; 0 = pages expire after --cache-ttl." default:"500ms"`
+	Verify         time.Duration `help:"How often a page in memory is compared with the primary; 0 = never." default:"10s"`
 	CacheTTL       time.Duration `help:"How long a page is fresh if changes are not followed." default:"2s"`
 	MaxStale       time.Duration `help:"How long after that a page may be served, marked as stale, while the database fails." default:"5m"`
 	KeyGrace       time.Duration `help:"How long known keys, also revoked ones, stay valid while the database does not answer." default:"5m"`
@@ -104,10 +105,12 @@ func (f *Flags) Validate() error {
 		return fmt.Errorf("--cache-memory must be from 1MiB to 16TiB")
 	case f.FreshnessBound != 0 && f.FreshnessBound < 200*time.Millisecond:
 		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: proofs are up to 150ms old")
+	case f.Verify != 0 && f.Verify < 100*time.Millisecond:
+		return fmt.Errorf("--verify must be 0 or at least 100ms")
 	case f.CacheTTL < 0 || f.MaxStale < 0 || f.KeyGrace < 0 || f.Drain < 0:
 		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
-	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound) > maxDuration:
-		return fmt.Errorf("--freshness-bound, --cache-ttl, --max-stale, --key-grace and --drain must be at most 30 days (720h)")
+	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound, f.Verify) > maxDuration:
+		return fmt.Errorf("--freshness-bound, --verify, --cache-ttl, --max-stale, --key-grace and --drain must be at most 30 days (720h)")
 	case f.MaxConnections < 0 || f.MaxConnections > edge.MaxConnections:
 		return fmt.Errorf("--max-connections must be from 0 to %d", edge.MaxConnections)
 	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:

@@ -153,7 +153,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.Cache, err = cache.New(cache.Options{
 		Origin: n.pages, Memory: int64(o.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: o.FreshnessBound,
 		TTL: o.CacheTTL, MaxStale: o.MaxStale, FillTimeout: o.QueryTimeout + fillSlack, Clock: clock,
-		CommitApplied: n.metrics.CommitApplied,
+		CommitApplied: n.metrics.CommitApplied, Mismatched: n.mismatched,
 	})
 	if err != nil {
 		return nil, err
@@ -188,6 +188,12 @@ func (n *Node) followChanges() {
 	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys)
 	n.follower = follower.New(follower.Options{Lists: o.Lists, DatabaseURL: o.ReplicationURL, Log: log, Followed: n.followed,
 		LogKept: o.CacheTTL + o.MaxStale + time.Minute, Slot: o.Slot, Silence: n.feed.Silence, Logger: n.logger})
+}
+
+// mismatched logs that rows in memory were not those of the database.
+func (n *Node) mismatched(m cache.Mismatch) {
+	n.logger.Error("rows in memory were not those of the database: they are read again", "list", m.Table.List.Name, "tenant", m.Table.Tenant,
+		"kind", m.Kind, "position", m.Position.String(), "held", m.Held.String(), "database", m.Database.String())
 }
 
 // storeCheckpoint stores when tables last changed, for nodes that start, if this node follows: so one of the fleet does it.
@@ -338,6 +344,9 @@ func (n *Node) Serve(ctx context.Context) error {
 		background.Go(func() { n.follower.Run(running) })
 		background.Go(func() { n.feed.Run(running) })
 		background.Go(func() { n.expireByAge(running) })
+		if n.options.Verify > 0 {
+			background.Go(func() { repeat(running, n.options.Verify, n.Cache.Verify) })
+		}
 	}
 	if n.changes != nil {
 		background.Go(func() { repeat(running, checkpointEvery, n.storeCheckpoint) })
