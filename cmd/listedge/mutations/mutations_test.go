@@ -73,7 +73,7 @@ func (m mutation) mustFail(t *testing.T, folder, overlay string) {
 	switch {
 	case err == nil:
 		t.Errorf("%s survived\n%s", m.name, out)
-	case !strings.Contains(string(out), "--- FAIL: "+m.test) && !strings.Contains(string(out), "\npanic: "): // of which a build that fails has none
+	case !strings.Contains(string(out), "--- FAIL: "+m.test) && !strings.Contains("\n"+string(out), "\npanic: "): // a build that fails has none
 		t.Errorf("%s did not get as far as the test\n%s", m.name, out)
 	default:
 		fmt.Printf("%3.0f s  %-60s %.120s\n", time.Since(began).Seconds(), m.name, why(folder, string(out)))

@@ -608,7 +608,7 @@ var mutations = []struct {
 		{"a bound is before its row", "TestModel",
 			without("cache/replica: behind", ` + "\x00"`)},
 		{"a fill that differs is merged", "TestWhatDoesNotAgree",
-			never("cache/replica: Replica.fill", "!consistent")},
+			replaced("cache/replica: Replica.fill", "case !consistent:", "case false:")},
 		{"the hand gives no second chance", "TestWhatIsUsedIsKept",
 			always("cache/replica: Replica.evict", "steps > 2*len(c.ranges) || !g.used.Swap(false)")},
 	}},
