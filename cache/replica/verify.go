@@ -79,8 +79,12 @@ func pick(r *Replica, intN func(n int) int) (g *Range, before int) {
 	switch intN(4) {
 	case 0:
 	case 1:
-		for _, t = range r.tables { // begins anywhere
-			break
+		skip := intN(min(len(r.tables), 64)) // the loop begins anywhere, and oftener at some than at others
+		for _, t = range r.tables {
+			if skip == 0 {
+				break
+			}
+			skip--
 		}
 		g = nil
 	default:
