@@ -33,59 +33,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 	"golang.org/x/sync/singleflight"
 
 	"listedge/cache/replica"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
-	"listedge/internal/fleet"
 	"listedge/internal/list"
 	"listedge/internal/page"
 )
-
-// Reader reads pages, and pages behind them, from the database. Its methods end soon after ctx does.
-type Reader interface {
-	// Fetch reads from the primary. run is when that was started; empty = not known. It returns
-	// page.ErrWrongServer if another server answered.
-	Fetch(ctx context.Context, q page.Query, run string) (page.Read, error)
-	// FetchFromStandby reads from a standby of the primary. After any error the page is read from
-	// the primary.
-	FetchFromStandby(ctx context.Context, q page.Query, primary changefeed.Proof) (page.Read, error)
-	// FetchRows reads the rows of keys (list.Row.Key) that the query's list has from the primary, in the order of the
-	// keys: one that the list does not have has none. Without Read.End nothing is known of the keys behind that of the
-	// last row. page.ErrRow: the first row cannot be shown.
-	FetchRows(ctx context.Context, q page.Query, keys []string, run string) (page.Read, error)
-	// Verify reads what Fetch does, with Read.Misfold, if the primary has nothing else to do; else it returns an error.
-	Verify(ctx context.Context, q page.Query, run string) (page.Read, error)
-	HasStandbys() bool
-}
-
-// Options configure a Cache. All but Redis and Bound are required.
-type Options struct {
-	Origin      Reader
-	Memory      int64                 // budget in bytes
-	Redis       redis.UniversalClient // nil = no second tier
-	Followed    *fleet.Followed       // the database whose changes are followed
-	TTL         time.Duration         // how long an entry is fresh where changes are not followed
-	Bound       time.Duration         // no entry served as fresh omits a commit older than this; 0 = changes are not followed
-	MaxStale    time.Duration         // how long a stale entry may be served if the origin fails
-	FillTimeout time.Duration         // how long a fill may take
-	Clock       *boottime.Clock       // measures the age of entries and proofs
-
-	CommitApplied func(lag time.Duration) // is called with the time from a commit until it was applied
-	Mismatched    func(m Mismatch)        // is called if rows differ from those of the database, at most once a heartbeat
-}
-
-// Mismatch is where rows of the cache are not those of the database.
-type Mismatch = replica.Mismatch
-
-// ErrFillTimeout: the fill did not end in time, and there was no stale entry.
-var ErrFillTimeout = errors.New("no page in time")
-
-// ErrNotStored: neither memory nor Redis has a fresh entry, and Stored does not read the origin.
-var ErrNotStored = errors.New("the page is not stored")
 
 var (
 	errPaused = errors.New("the last fill failed moments ago")
@@ -113,7 +69,7 @@ type Cache struct {
 	running sync.WaitGroup // calls, flights, and asynchronous calls to Redis
 	async   chan struct{}  // one element for each asynchronous call to Redis
 
-	fills, fillErrors, cuts, wrongServers atomic.Uint64
+	fills, fillErrors, cuts, proven, wrongServers atomic.Uint64
 }
 
 const (
@@ -241,6 +197,7 @@ func (c *Cache) cut(q *page.Query, of replica.Key, old *Entry, now time.Duration
 	if !c.followed.trusted(now) {
 		return nil
 	}
+	proof := time.Duration(c.followed.proof.Load()) // the rows show all that it proves, or more
 	var space [page.MaxLimit]*list.Row
 	p, rows, ok := c.replica.Read(space[:0], &of, q.After, q.Limit, page.MaxBytes)
 	if !ok {
@@ -258,8 +215,7 @@ func (c *Cache) cut(q *page.Query, of replica.Key, old *Entry, now time.Duration
 	e := newEntry(q, texts, last, p.More, old)
 	e.list, e.part, e.last = p.List, p.Last, last
 	e.version.Store(p.Version)
-	e.Proof = time.Duration(c.followed.proof.Load())
-	e.ReadAt = e.Proof
+	e.Proof, e.ReadAt = proof, proof
 	return e
 }
 
@@ -299,24 +255,79 @@ func (c *Cache) missed(s *slot) string {
 	return "stale" // by its age, or because the replica has not all of its rows any more
 }
 
-// Bypass returns an entry that equalled the database less than shareTime before the request
-// arrived, or later: from memory, else read from the primary.
+// A request with Cache-Control: no-cache gets what was visible when it arrived, by Proven, else by Bypass. The moment of a
+// proof, the beginning of a statement and the arrival are of the node's one clock.
+
+// Proven returns the query's page from the rows that memory has, once a proof says that they show all that was visible
+// when it was called: that takes some heartbeats, and at most shareTime. ok is false if none comes in time, and at once if
+// memory does not have the page. It reads nothing.
+func (c *Cache) Proven(q *page.Query) (r Result, ok bool) {
+	if !c.enter() {
+		return Result{}, false
+	}
+	defer c.running.Done()
+	arrived, timer := c.clock.Now(), time.NewTimer(c.followed.shareTime())
+	defer timer.Stop()
+	for {
+		beat, now := c.beats.next(), c.clock.Now()
+		e := c.held(q, now)
+		switch {
+		case e == nil:
+			return Result{}, false
+		case c.equalled(e) >= arrived:
+			c.proven.Add(1)
+			return c.memoryResult(e, now), true
+		case !c.awaitBeat(beat, timer.C):
+			return Result{}, false
+		}
+	}
+}
+
+// held returns the page as the replica has it, or a statement that saw more; nil = neither has it, or nothing is proven.
+func (c *Cache) held(q *page.Query, now time.Duration) *Entry {
+	if !c.following.Load() || !c.followed.trusted(now) {
+		return nil
+	}
+	s := c.memory.get(q)
+	if s == nil {
+		own := q.Clone()
+		e := c.cut(&own, listOf(&own), nil, now)
+		if e != nil {
+			c.memory.put(e, c.life())
+		}
+		return e
+	}
+	if e := c.fresh(s, now); e != nil && (e.list != nil || c.isAhead(e)) {
+		return e
+	}
+	return nil
+}
+
+// awaitBeat waits for the next heartbeat, which it asks for; false = the timer has fired, or the cache ends.
+func (c *Cache) awaitBeat(beat <-chan struct{}, timer <-chan time.Time) bool {
+	if c.options.Hurry != nil && c.beats.ask() {
+		c.running.Go(func() { c.options.Hurry(c.ctx) })
+	}
+	select {
+	case <-beat:
+		return true
+	case <-timer:
+	case <-c.ctx.Done():
+	}
+	return false
+}
+
+// Bypass returns the query's page by a statement on the primary that begins after the call, or later: from the rows that
+// were merged with what it read. Calls share a statement that begins after all of them.
 func (c *Cache) Bypass(q *page.Query, queried func()) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	arrived := c.clock.Now()
-	tooOld := func(e *Entry) bool { return arrived-e.Proof >= c.followed.shareTime() }
-	if s := c.memory.get(q); s != nil {
-		if e := s.entry.Load(); !tooOld(e) {
-			return c.memoryResult(e, arrived), nil
-		}
-	}
-	l := newLookup(c, q, queried)
+	l, arrived := newLookup(c, q, queried), c.clock.Now()
 	l.standbys = false
 	// The flight is another one than that of Forward, which the tiers may answer.
-	r, err := l.await(" bypass", nil, c.options.FillTimeout, l.fillAnew, tooOld)
+	r, err := l.await(" bypass", nil, c.options.FillTimeout, l.fillAnew, func(e *Entry) bool { return e.Proof < arrived })
 	r.Bypassed = true
 	return r, err
 }
@@ -416,14 +427,17 @@ func (c *Cache) isAhead(e *Entry) bool {
 	return e.isPending() && (e.fill.At.Timeline == "" || e.fill.At.LSN >= c.followed.known.Load().last.LSN)
 }
 
-// age is how long ago the entry was last known to equal the database.
-func (c *Cache) age(e *Entry, now time.Duration) time.Duration {
-	at := e.Proof
-	if c.following.Load() && e.isCurrent() {
-		at = max(at, time.Duration(c.followed.proof.Load()))
+// equalled is the latest moment at which the entry is known to have equalled the database, or a later state.
+func (c *Cache) equalled(e *Entry) time.Duration {
+	proof := time.Duration(c.followed.proof.Load()) // before the look at the entry: a heartbeat may come in between
+	if c.following.Load() && (e.isCurrent() || c.isAhead(e)) {
+		return max(e.Proof, proof)
 	}
-	return max(0, now-at)
+	return e.Proof
 }
+
+// age is how long ago the entry was last known to equal the database.
+func (c *Cache) age(e *Entry, now time.Duration) time.Duration { return max(0, now-c.equalled(e)) }
 
 // life is how long an entry may be served, fresh or stale, after it equalled the database.
 func (c *Cache) life() time.Duration { return c.options.TTL + c.options.MaxStale }
@@ -551,17 +565,6 @@ func (c *Cache) Beat(b changefeed.Beat) {
 	f.trustedUntil.Store(f.proof.Load() + int64(f.bound))
 }
 
-// Mode is how the freshness of pages is judged.
-type Mode uint8
-
-const (
-	ModeTTL       Mode = iota // by their age: changes cannot be followed
-	ModeUntrusted             // by changes, but there is no proof that is young enough
-	ModeFollowed              // by changes
-)
-
-func (m Mode) String() string { return [...]string{"ttl", "untrusted", "followed"}[m] }
-
 // Mode returns the current mode.
 func (c *Cache) Mode() Mode {
 	switch {
@@ -599,24 +602,6 @@ func (c *Cache) ProofAge() time.Duration {
 	return c.clock.Now() - time.Duration(c.followed.proof.Load())
 }
 
-// Stats are the counts and the state of a cache, for metrics.
-type Stats struct {
-	Fills, FillErrors          uint64
-	Evicted                    uint64
-	MemoryBytes, MemoryBudget  int64
-	RedisCalls, RedisFailures  uint64
-	RedisCorrupt, RedisDropped uint64
-	RedisBreakerOpen           bool
-	RedisFailure               error // why entries are not read from Redis or not stored there; nil = they are
-
-	Mode     Mode
-	Bound    time.Duration // --freshness-bound
-	ProofAge time.Duration // since the moment of the last proof: all changes before it are applied
-
-	Cut     uint64 // pages made of the replica's rows
-	Replica replica.Stats
-}
-
 // Checkpoint returns when tables last changed, for nodes that begin to read the log; nil = nothing is known.
 func (c *Cache) Checkpoint() *changefeed.Checkpoint { return c.replica.Checkpoint() }
 
@@ -625,7 +610,7 @@ func (c *Cache) Stats() Stats {
 	s := Stats{
 		Fills: c.fills.Load(), FillErrors: c.fillErrors.Load(),
 		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
-		Mode: c.Mode(), Bound: c.options.Bound, Cut: c.cuts.Load(), Replica: c.replica.Stats(),
+		Mode: c.Mode(), Bound: c.options.Bound, Cut: c.cuts.Load(), Proven: c.proven.Load(), Replica: c.replica.Stats(),
 	}
 	s.MemoryBytes += int64(s.Replica.Bytes + s.Replica.IDBytes)
 	if r := c.redis; r != nil {

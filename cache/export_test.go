@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"time"
 
 	"listedge/internal/page"
@@ -32,3 +33,6 @@ func (c *Cache) SetRedisBudgets(request, store time.Duration) {
 
 // DropPages empties memory, as if other pages had evicted all. The rows stay.
 func (c *Cache) DropPages() { c.memory.ristretto.Clear() }
+
+// SetHurry sets what asks for heartbeats.
+func (c *Cache) SetHurry(hurry func(context.Context)) { c.options.Hurry = hurry }

@@ -341,23 +341,6 @@ func TestWhileNothingIsProven(t *testing.T) {
 	}
 }
 
-// A bypass reads what is fresh in memory again, but shares what was read a moment ago.
-func TestBypass(t *testing.T) {
-	onNode(t, func(n *node) {
-		n.asked(n.reads(shows("a")), "a", cache.Origin)
-		n.change(n.q, rowAt(0, "b"))
-		fill := n.reads(shows("b"))
-		for _, step := range []struct {
-			pass time.Duration
-			want want
-		}{{sharing - 1, want{body: "a"}}, {1, want{body: "b", source: cache.Origin}}, {sharing - 1, want{body: "b"}}, {1, want{body: "b", source: cache.Origin}}} {
-			boottimetest.Pass(step.pass)
-			r, err := bypass(n.opened, n.q, fill)
-			step.want.check(t, r, err)
-		}
-	})
-}
-
 // What a bypass reads is as new as its statement, however old the last proof is.
 func TestABypassReadsOnce(t *testing.T) {
 	onNode(t, func(n *node) {

@@ -32,7 +32,7 @@ type Result struct {
 	Age       time.Duration // since the entry was last known to equal the database
 	Source    Source
 	HadStale  bool   // there was an entry, but it was stale
-	Bypassed  bool   // Bypass returned it
+	Bypassed  bool   // it was read for the request although memory might have it
 	ByTTL     bool   // changes are not followed: the entry is fresh by its age alone
 	Collapsed bool   // another request's flight found the entry
 	Missed    string // why the page was not in memory; empty = it was
@@ -93,6 +93,7 @@ func (f *following) shareTime() time.Duration { return f.bound / shareFactor }
 type signal struct {
 	mu     sync.Mutex
 	raised chan struct{} // nil = nobody waits
+	asked  bool          // one of those who wait has asked for it
 }
 
 // next returns what is closed when the signal is raised next.
@@ -105,12 +106,21 @@ func (s *signal) next() <-chan struct{} {
 	return s.raised
 }
 
+// ask reports whether the caller, who waits, is the first to ask for the signal.
+func (s *signal) ask() (first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = s.raised != nil && !s.asked
+	s.asked = s.raised != nil
+	return first
+}
+
 func (s *signal) raise() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.raised != nil {
 		close(s.raised)
-		s.raised = nil
+		s.raised, s.asked = nil, false
 	}
 }
 
@@ -275,6 +285,7 @@ func (l *lookup) fromRedis() (Result, bool) {
 func (l *lookup) merged(start replica.Start, found *reading, now time.Duration) *Entry {
 	following, known := l.following.Load(), l.followed.known.Load()
 	if following && l.followed.trusted(now) && found.epoch == known.epoch {
+		proof := time.Duration(l.followed.proof.Load())
 		fill, outcome := l.merge(start, found)
 		switch outcome {
 		case replica.Merged:
@@ -282,9 +293,8 @@ func (l *lookup) merged(start replica.Start, found *reading, now time.Duration) 
 				return cut
 			}
 		case replica.Parked:
-			proof := time.Duration(l.followed.proof.Load())
 			e := entryOf(l.query, found, fill)
-			if l.isAhead(e) { // it shows more than the last proof
+			if l.isAhead(e) { // it shows more than that proof
 				e.Proof, e.ReadAt = proof, proof
 				return e
 			}

@@ -300,10 +300,13 @@ func (f *feed) reset(epoch string) {
 }
 
 // beat lets the caches apply all that is in the log.
-func (f *feed) beat() {
+func (f *feed) beat() { f.beatOf(time.Now()) }
+
+// beatOf is a beat that proves what was visible at a moment.
+func (f *feed) beatOf(moment time.Time) {
 	f.at.N++
 	for _, c := range f.caches {
-		c.Beat(changefeed.Beat{Proof: f.proof(time.Now()), Snapshot: f.snapshot(), Followed: []*list.List{listtest.Items}, Settled: f.settled})
+		c.Beat(changefeed.Beat{Proof: f.proof(moment), Snapshot: f.snapshot(), Followed: []*list.List{listtest.Items}, Settled: f.settled})
 	}
 	f.settled = nil
 }

@@ -253,6 +253,9 @@ func (m *model) serve(n *modelNode) error {
 	}
 	_, rows, ok := n.replica.Read(nil, &modelKey, "", modelRows, 1<<20)
 	m.asked++
+	if err := m.prove(n); err != nil {
+		return err
+	}
 	if ok && n.followed.trusted(m.clock.At(m.now)) {
 		m.hits++
 		var shown []list.Row
@@ -265,6 +268,48 @@ func (m *model) serve(n *modelNode) error {
 		n.fills = append(n.fills, m.fill(n))
 	}
 	return nil
+}
+
+// prove is what a request with no-cache does next. Mostly the page is in memory from before.
+func (m *model) prove(n *modelNode) error {
+	now := m.clock.At(m.now)
+	switch {
+	case n.asked.IsZero() && m.arrivals.IntN(3) == 0:
+		n.asked = m.now
+	case n.asked.IsZero():
+		return nil
+	}
+	if n.page == nil || !n.followed.trusted(now) || !n.page.isCurrent() {
+		n.page = n.cut(&modelQuery, modelKey, nil, now)
+	}
+	switch {
+	case n.page == nil, m.now.Sub(n.asked) > modelBound/shareFactor: // the primary is asked
+	case n.equalled(n.page) >= m.clock.At(n.asked):
+		m.proven++
+		texts := n.page.texts
+		if !m.had(n.asked, func(v []list.Row) bool {
+			return slices.EqualFunc(texts, v, func(text string, row list.Row) bool { return text == row.Text() })
+		}) {
+			return fmt.Errorf("%d rows were not the list since the request arrived %s ago", len(texts), m.now.Sub(n.asked))
+		}
+	default:
+		return nil
+	}
+	n.asked = time.Time{}
+	return nil
+}
+
+// had reports whether the database had such a list at some moment since then.
+func (m *model) had(since time.Time, such func([]list.Row) bool) bool {
+	for _, v := range slices.Backward(m.versions) {
+		if such(v.rows) {
+			return true
+		}
+		if v.from.Before(since) {
+			break
+		}
+	}
+	return false
 }
 
 // fill begins to read from the primary or the standby.
@@ -312,13 +357,8 @@ func (m *model) proceed(n *modelNode, f *modelFill) (done bool) {
 
 // check is the assertion.
 func (m *model) check(rows []list.Row) error {
-	for _, v := range slices.Backward(m.versions) {
-		if slices.Equal(rows, v.rows) {
-			return nil
-		}
-		if v.from.Before(m.now.Add(-modelBound)) {
-			break
-		}
+	if m.had(m.now.Add(-modelBound), func(v []list.Row) bool { return slices.Equal(rows, v) }) {
+		return nil
 	}
 	return fmt.Errorf("%d rows were not the list in the last %s", len(rows), modelBound)
 }
@@ -338,7 +378,7 @@ func (m *model) visible() (lsn uint64) {
 func TestModel(t *testing.T) {
 	const seeds, steps = 40, 4000
 	var outcomes [replica.Outcomes]uint64
-	var hits, asked int
+	var hits, asked, proven int
 	var ahead [2]int
 	for seed := range uint64(seeds) {
 		m := newModel(seed)
@@ -352,16 +392,17 @@ func TestModel(t *testing.T) {
 				outcomes[o] += count
 			}
 		}
-		hits, asked, ahead = hits+m.hits, asked+m.asked, [2]int{ahead[0] + m.ahead[0], ahead[1] + m.ahead[1]}
+		hits, asked, proven = hits+m.hits, asked+m.asked, proven+m.proven
+		ahead = [2]int{ahead[0] + m.ahead[0], ahead[1] + m.ahead[1]}
 	}
 	share := float64(hits) / float64(asked)
-	t.Logf("hits: %.1f %%; fills: %v; answers whose rows waited: %v", 100*share, outcomes, ahead)
+	t.Logf("hits: %.1f %%; fills: %v; answers whose rows waited: %v; with no-cache: %d", 100*share, outcomes, ahead, proven)
 	for o, n := range outcomes {
 		if o := replica.Outcome(o); n == 0 != (o == replica.WrongServer || o == replica.Inconsistent || o == replica.Dropped || o == replica.Unfollowed) {
 			t.Errorf("%d fills are %s", n, o)
 		}
 	}
-	if share < 0.2 || ahead[0] == 0 || ahead[1] == 0 {
+	if share < 0.2 || ahead[0] == 0 || ahead[1] == 0 || proven < 1000 {
 		t.Error("too few hits")
 	}
 }

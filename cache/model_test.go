@@ -29,7 +29,8 @@ import (
 // entries, while nodes and followers still use the old one. A mirror has all entries late.
 //
 // The assertion: a page that a node would serve is one that the database had at some moment of the last modelBound. So is an
-// answer whose rows wait for a heartbeat. A standby's may be ahead of that, but lacks nothing that was shown before.
+// answer whose rows wait for a heartbeat. A standby's may be ahead of that, but lacks nothing that was shown before. A
+// request with no-cache gets what was the list at some moment since it arrived.
 
 const (
 	modelBound = 100 * time.Millisecond
@@ -146,7 +147,9 @@ type modelNode struct {
 	reading      *modelRead
 	pausedTo     time.Time // reads no log until then
 	fills        []*modelFill
-	parked       []*Entry // of fills
+	parked       []*Entry  // of fills
+	asked        time.Time // when a request with no-cache arrived that waits for a proof; zero = none waits
+	page         *Entry    // that memory has; nil = none
 }
 
 // modelRead is a read of the log under way.
@@ -184,7 +187,9 @@ type model struct {
 
 	nodes       []*modelNode
 	hits, asked int
-	ahead       [2]int // answers served although their rows waited: of the primary, of a standby
+	ahead       [2]int     // answers served although their rows waited: of the primary, of a standby
+	arrivals    *rand.Rand // of requests with no-cache
+	proven      int        // of these, those that rows have answered
 }
 
 func (m *model) chance(oneIn int) bool { return m.r.IntN(oneIn) == 0 }
@@ -194,7 +199,7 @@ func (m *model) in(d time.Duration) time.Time {
 }
 
 func newModel(seed uint64) *model {
-	m := &model{r: rand.New(rand.NewPCG(seed, 7)), clock: boottime.New(), now: time.Now(), open: seed%2 == 1, nextXID: 700, completed: 699,
+	m := &model{r: rand.New(rand.NewPCG(seed, 7)), arrivals: rand.New(rand.NewPCG(seed, 49)), clock: boottime.New(), now: time.Now(), open: seed%2 == 1, nextXID: 700, completed: 699,
 		server: &modelServer{name: "server", logs: map[string]*modelLog{}}}
 	m.mirror = m.server.fork("mirror", 0)
 	m.versions = []modelVersion{{from: m.now}}

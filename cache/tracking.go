@@ -95,9 +95,7 @@ func (c *Cache) Track(q *page.Query, from page.Tracking, d Directives, queried f
 		if d.OnlyIfCached {
 			return Tracked{}, ErrNotStored
 		}
-		select {
-		case <-beat:
-		case <-timer.C:
+		if !c.awaitBeat(beat, timer.C) {
 			return Tracked{}, ErrUnproven
 		}
 	}

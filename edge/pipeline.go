@@ -219,8 +219,11 @@ func (x *exchange) lookInMemory(asked *request) (found cache.Result, c cost, ear
 		}
 	case asked.control.noCache && asked.control.onlyIfCached: // no stored page may be returned, and the origin may not be read
 		err = cache.ErrNotStored
-	case asked.control.noCache:
+	case asked.control.noCache && !x.isConditional(): // it costs a token, wherever the page is: fill looks
 		return found, oneToken, nil
+	case asked.control.noCache:
+		found, _ = x.server.Cache.Proven(&asked.Query)
+		x.endPhase(phaseMemory) // it may have waited
 	case asked.control.onlyIfCached && !x.server.Cache.HasRedis():
 		found, err = x.server.Cache.Stored(&asked.Query)
 	default:
@@ -275,8 +278,13 @@ func (x *exchange) limit(c cost) (g grant, f *failure) {
 // looks up a page again that was fresh before the request waited for its limit, because that page
 // may be stale now.
 func (x *exchange) fill(asked *request, found cache.Result) (cache.Result, *failure) {
-	pages, usage := x.server.Cache, x.caller.client.usage
-	if found.Entry != nil && x.grant.waited() {
+	pages, usage, noCache := x.server.Cache, x.caller.client.usage, asked.control.noCache
+	again := found.Entry != nil && x.grant.waited()
+	switch {
+	case noCache && (again || !x.isConditional()):
+		found, _ = pages.Proven(&asked.Query)
+		x.endPhase(phaseForward)
+	case again:
 		found, _ = pages.Hit(&asked.Query, x.now)
 	}
 	if found.Entry == nil {
@@ -284,7 +292,7 @@ func (x *exchange) fill(asked *request, found cache.Result) (cache.Result, *fail
 		switch {
 		case asked.control.onlyIfCached:
 			found, err = pages.Stored(&asked.Query)
-		case asked.control.noCache:
+		case noCache:
 			found, err = pages.Bypass(&asked.Query, usage.Queried)
 		default:
 			found, err = pages.Forward(&asked.Query, usage.Queried)
@@ -296,7 +304,7 @@ func (x *exchange) fill(asked *request, found cache.Result) (cache.Result, *fail
 	}
 	tier := tierOf(&found)
 	x.server.Metrics.LookedUp(tier, found.Collapsed)
-	if tier == metrics.OutcomeOrigin && found.Bypassed {
+	if found.Bypassed {
 		usage.Bypassed()
 	}
 	return found, checkMatch(x)
@@ -321,9 +329,9 @@ func (x *exchange) outcome() metrics.Outcome {
 		return tierOfTracked(x.tracked)
 	case x.result.Entry == nil:
 		return metrics.OutcomeOther
-	case x.result.Bypassed && tierOf(&x.result) == metrics.OutcomeOrigin:
+	case x.result.Bypassed:
 		return metrics.OutcomeBypass
-	case x.conn.response.status == fasthttp.StatusNotModified && !x.result.Bypassed:
+	case x.conn.response.status == fasthttp.StatusNotModified:
 		return metrics.OutcomeNotModified
 	}
 	return tierOf(&x.result)
@@ -339,6 +347,9 @@ func checkMatch(x *exchange) *failure {
 	}
 	return &failure{problem: etagMismatch}
 }
+
+// isConditional reports whether the answer may be a 304 or a 412, which cost no token if memory gives them.
+func (x *exchange) isConditional() bool { return len(x.headers.noneMatch)+len(x.headers.match) > 0 }
 
 // has reports whether the client has the page.
 func (x *exchange) has(page *cache.Entry) bool { return matchesETag(x.headers.noneMatch, page.ETag[:]) }
@@ -435,7 +446,7 @@ const (
 	phaseKey phase = iota
 	phaseMemory
 	phaseLimit
-	phaseForward // Redis, the origin, or waiting for another request's fill
+	phaseForward // Redis, the origin, or waiting for another request's fill or for a proof
 	phases
 )
 

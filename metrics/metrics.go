@@ -47,7 +47,7 @@ const (
 	OutcomeRedis
 	OutcomeOrigin
 	OutcomeStale  // served because the origin failed
-	OutcomeBypass // the request said Cache-Control: no-cache; also a 304
+	OutcomeBypass // read because the request said Cache-Control: no-cache; also a 304
 	OutcomeNotModified
 	OutcomeLimited
 	OutcomeError

@@ -118,6 +118,8 @@ func sendCache(send scrape, s cache.Stats) {
 	send.value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.", s.RedisBreakerOpen)
 	send.value("cache_assembled_pages_total",
 		"Pages made of rows in memory, without a query, because rows had changed or the page was not made yet.", s.Cut)
+	send.value("cache_proven_pages_total", "Pages that memory gave to requests with Cache-Control: no-cache, which a proof younger than the request allowed. "+
+		"Those read from Postgres have the outcome bypass.", s.Proven)
 	send.value("replica_rows", "Rows in memory.", s.Replica.Rows)
 	send.value("replica_lists", "Lists (each by tenant, order, filters and search) of which rows are in memory.", s.Replica.Lists)
 	send.value("replica_ranges", "Parts of lists, each without a gap, that are in memory.", s.Replica.Ranges)

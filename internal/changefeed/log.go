@@ -23,6 +23,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -64,6 +65,10 @@ type Log interface {
 	Checkpoint(ctx context.Context, epoch string) (*Checkpoint, error)
 	// SetCheckpoint stores a checkpoint. It is lost some time after the epoch's last entry.
 	SetCheckpoint(ctx context.Context, c *Checkpoint) error
+	// Hurry asks who appends for heartbeats: somebody waits for a proof. It may be lost.
+	Hurry(ctx context.Context)
+	// Hurried reports whether somebody had asked when entries were last appended, once.
+	Hurried() bool
 }
 
 // Reader reads logs from one server. It must not be used after an error: it may then be
@@ -89,6 +94,8 @@ type Local struct {
 	grown   chan struct{} // closed and replaced when entries are added
 
 	checkpoint *Checkpoint // the last one; nil = none
+
+	hurried atomic.Bool // asked for, and not reported
 }
 
 // NewLocal makes an empty log.
@@ -211,3 +218,9 @@ func (l *Local) SetCheckpoint(_ context.Context, c *Checkpoint) error {
 	l.checkpoint = c
 	return nil
 }
+
+// Hurry implements Log.
+func (l *Local) Hurry(context.Context) { l.hurried.Store(true) }
+
+// Hurried implements Log.
+func (l *Local) Hurried() bool { return l.hurried.Swap(false) }

@@ -39,6 +39,7 @@ func TestLogs(t *testing.T) {
 				{"the checkpoint", testCheckpoint},
 				{"epochs are apart", testEpochsApart},
 				{"the epoch", testEpoch},
+				{"a proof is waited for", testHurry},
 				{"round trip", testRoundTrip},
 				{"a read at the limit is cut", testCut},
 				{"nothing is appended once another epoch is named", testSuperseded},
@@ -109,6 +110,19 @@ func testNothing(t *testing.T, log Log, epoch string) {
 		t.Fatal(err)
 	}
 	ends(t, log, epoch, Position{})
+}
+
+func testHurry(t *testing.T, log Log, epoch string) {
+	for n, hurry := range []bool{false, true, false, true} {
+		if hurry {
+			log.Hurry(inTime(t))
+			log.Hurry(inTime(t))
+		}
+		add(t, log, epoch, beat(1, uint64(n+1)))
+		if log.Hurried() != hurry || log.Hurried() {
+			t.Errorf("entry %d: asked %t", n, hurry)
+		}
+	}
 }
 
 func testOrder(t *testing.T, log Log, epoch string) {

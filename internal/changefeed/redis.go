@@ -22,6 +22,7 @@ import (
 //	<prefix>{changes}:<identity>:epoch     names the present epoch
 //	<prefix>{changes}:log:<epoch>          entries
 //	<prefix>{changes}:checkpoint:<epoch>   when tables last changed
+//	<prefix>{changes}:hurry                somebody waits for a proof
 //	<prefix>{changes}:fleet                which database the fleet follows (fleet.Claim)
 //
 // Nothing is read or written until the identity is known: Epoch, which comes first, fails.
@@ -31,8 +32,9 @@ type Redis struct {
 	codec    codec
 	refusals Refusals
 
-	writing sync.Mutex // guards writer
-	writer  *writer    // nil = not connected
+	writing sync.Mutex  // guards writer
+	writer  *writer     // nil = not connected
+	hurried atomic.Bool // the last Append found that somebody had asked
 }
 
 const (
@@ -42,6 +44,8 @@ const (
 	// logLife is the expiry of a log after its last entry, and of a checkpoint: old epochs
 	// remove themselves.
 	logLife = time.Hour
+	// hurryLife is the expiry of what Hurry asks: those who wait do not wait for longer.
+	hurryLife = time.Second
 )
 
 // NewRedis makes a log of changes to the lists, on the client, which nothing else should use: reading blocks.
@@ -168,7 +172,7 @@ end
 if ARGV[3] ~= '' then
 	redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
-return {fenced and 0 or 1}`)
+return {fenced and 0 or 1, redis.call('DEL', KEYS[3])}`)
 
 // writer is the connection for appending entries.
 type writer struct {
@@ -193,7 +197,10 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err
 		}
 		r.writer = w
 	}
-	err = w.append(ctx, &r.codec, []string{r.logKey(epoch), r.followed.EpochKey()}, epoch, entries)
+	hurried, err := w.append(ctx, &r.codec, []string{r.logKey(epoch), r.followed.EpochKey(), r.hurryKey()}, epoch, entries)
+	if hurried {
+		r.hurried.Store(true)
+	}
 	switch {
 	case err == nil && w.first == (Position{}):
 		w.first = entries[len(entries)-1].Position
@@ -205,7 +212,7 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err
 	return err
 }
 
-func (w *writer) append(ctx context.Context, codec *codec, keys []string, epoch string, entries []Entry) error {
+func (w *writer) append(ctx context.Context, codec *codec, keys []string, epoch string, entries []Entry) (hurried bool, err error) {
 	termStarts, life := "", ""
 	args := make([]any, 3, 3+2*len(entries))
 	for _, e := range entries {
@@ -225,7 +232,7 @@ func (w *writer) append(ctx context.Context, codec *codec, keys []string, epoch 
 		}
 		body, err := codec.encode(&e)
 		if err != nil {
-			return err
+			return false, err
 		}
 		args = append(args, e.Position.String(), body)
 	}
@@ -233,13 +240,13 @@ func (w *writer) append(ctx context.Context, codec *codec, keys []string, epoch 
 	answer, err := appendEntries.Run(ctx, w.conn, keys, args...).Int64Slice()
 	switch {
 	case err != nil:
-		return fmt.Errorf("append entries from %s: %w", entries[0].Position, err)
+		return false, fmt.Errorf("append entries from %s: %w", entries[0].Position, err)
 	case answer[0] < 0:
-		return ErrSuperseded
+		return false, ErrSuperseded
 	case answer[0] == 0:
-		return ErrFenced
+		return false, ErrFenced
 	}
-	return nil
+	return answer[1] > 0, nil
 }
 
 // connect opens a connection to the server that has the log, and reads its run_id, which
@@ -371,11 +378,23 @@ func (r *Redis) SetCheckpoint(ctx context.Context, c *Checkpoint) (err error) {
 	return nil
 }
 
+func (r *Redis) hurryKey() string { return r.followed.LogPrefix() + "hurry" }
+
+// Hurry implements Log.
+func (r *Redis) Hurry(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readWait)
+	defer cancel()
+	_ = r.note(r.client.Set(ctx, r.hurryKey(), 1, hurryLife).Err()) // a proof comes all the same, later
+}
+
+// Hurried implements Log.
+func (r *Redis) Hurried() bool { return r.hurried.Swap(false) }
+
 // RedisCommands are the commands that a node uses for the log of changes, also within
 // scripts, on keys that begin with own and have the hash tag of the log: to check the rights of
 // a user.
 func RedisCommands(own string) [][]any {
-	log, hash, epoch := own+":{changes}:log", own+":{changes}:hash", own+":{changes}:epoch"
+	log, hash, epoch, hurry := own+":{changes}:log", own+":{changes}:hash", own+":{changes}:epoch", own+":{changes}:hurry"
 	return [][]any{
 		{"xadd", log, "1-1", entryField, "x"},
 		{"xread", "count", 1, "streams", log, "0"},
@@ -385,7 +404,7 @@ func RedisCommands(own string) [][]any {
 		{"get", epoch},
 		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
 		{"evalsha", setEpoch.Hash(), 1, epoch, "x", "x"},
-		{"evalsha", appendEntries.Hash(), 2, log, epoch, own, "", ""},
+		{"evalsha", appendEntries.Hash(), 3, log, epoch, hurry, own, "", ""},
 		{"info", "server"},
 		{"time"},
 		{"hset", hash, "x", "y"},

@@ -29,6 +29,9 @@ const (
 	// three periods ago. Until the next one comes, that proof gets four periods old:
 	// less than a third of the default freshness bound.
 	heartbeatEvery = 33 * time.Millisecond
+	// proofTakes is how many heartbeats come, at the latest, after a read of the log began and
+	// its end was seen, until one proves that moment.
+	proofTakes = 3
 	// pollPause is the pause between two tries of what takes milliseconds. While a
 	// heartbeat waits for the walsender's position, it is the pause between requests
 	// for that position, and before the follower makes the primary flush its WAL.
@@ -81,6 +84,7 @@ type term struct {
 	snapshot   changefeed.Snapshot   // the one of pending
 	preparedAt time.Time             // when pending was prepared
 	flushed    bool                  // WAL was flushed for pending
+	early      int                   // so many heartbeats come as soon as they may: a node waits for a proof
 	replied    time.Time             // when Postgres was last sent a reply
 }
 
@@ -308,9 +312,9 @@ func (t *term) enqueue(e changefeed.Entry) {
 	t.bytes += size
 }
 
-// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits.
+// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits, or a node for a proof.
 func (t *term) nextSnapshot(at time.Time) time.Time {
-	wanted := len(t.waiting) > 0
+	wanted := len(t.waiting) > 0 || t.early > 0
 	if n := len(t.unsettled); n > 0 {
 		wanted = wanted || t.preparedAt.Sub(t.unsettled[n-1].decoded) < retryFor
 	}
@@ -402,6 +406,13 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	t.enqueue(changefeed.Entry{Heartbeat: h})
 	if err := t.publish(ctx); err != nil {
 		return err
+	}
+	hurried := t.options.Log.Hurried()
+	switch {
+	case t.early > 0: // those who have asked meanwhile ask again
+		t.early--
+	case hurried:
+		t.early = proofTakes
 	}
 	t.update(func() { t.stats.LagTime, t.heartbeat = waited, time.Now() })
 	t.remember(ctx, pglogrepl.LSN(h.LSN))

@@ -55,6 +55,7 @@ func TestWhenASnapshotIsTaken(t *testing.T) {
 	}{
 		"at rest":                        {term{}, 33},
 		"a change":                       {term{waiting: make([]changefeed.Entry, 1)}, 4},
+		"a node waits for a proof":       {term{early: 1}, 4},
 		"a commit that is not visible":   {term{unsettled: decoded(-19)}, 4},
 		"a commit that was decoded late": {term{unsettled: decoded(1)}, 4},
 		"a commit that hangs":            {term{unsettled: decoded(-20)}, 33},
@@ -65,6 +66,22 @@ func TestWhenASnapshotIsTaken(t *testing.T) {
 				t.Errorf("the next one after %s, want %d ms", next.Sub(now), c.next)
 			}
 		})
+	}
+}
+
+// A node that asks gets as many heartbeats at once as a proof takes. Those that ask meanwhile are no reason for more.
+func TestAProofIsHurried(t *testing.T) {
+	log := changefeed.NewLocal()
+	term := term{Follower: New(Options{Log: log, Lists: list.BuiltIn()}), epoch: "e", last: changefeed.Position{Term: 5}}
+	for i, want := range []int{0, 3, 2, 1, 0, 0, 3} {
+		if i == 1 || i == 3 || i == 6 {
+			log.Hurry(t.Context())
+		}
+		term.pending = &changefeed.Heartbeat{}
+		must(term.sendHeartbeat(t.Context()))
+		if term.early != want {
+			t.Errorf("after heartbeat %d, %d come early, want %d", i, term.early, want)
+		}
 	}
 }
 

@@ -167,7 +167,6 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 				}
 				return link
 			}
-			same := func(string) string { return "/v1/items" }
 			for _, c := range []struct {
 				name    string
 				next    func(string) string
@@ -176,7 +175,7 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 			}{
 				{"pages not in memory", others, []string{"If-None-Match: *"}, tokens},
 				{"pages that If-Match refuses", others, []string{"If-Match: \"a\""}, tokens},
-				{"a page read again", same, []string{"If-None-Match: *", "Cache-Control: no-cache"}, tokens},
+				{"pages read for no-cache", others, []string{"If-None-Match: *", "Cache-Control: no-cache"}, tokens},
 				{"a walk, of which pages are read ahead", walk, []string{"If-None-Match: *"}, tokens + 1},
 			} {
 				key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", fmt.Sprint(tokens))

@@ -46,6 +46,7 @@ type Node struct {
 	limiter  *limiter.Limiter
 	usage    *usage.Recorder
 	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
+	log      changefeed.Log    // the same, or one in this process; nil = changes are not followed
 	followed *fleet.Followed
 	finder   *fleet.Finder          // only a node with Redis runs it
 	feed     *changefeed.Subscriber // nil = changes are not followed
@@ -154,6 +155,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		Origin: n.pages, Memory: int64(o.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: o.FreshnessBound,
 		TTL: o.CacheTTL, MaxStale: o.MaxStale, FillTimeout: o.QueryTimeout + fillSlack, Clock: clock,
 		CommitApplied: n.metrics.CommitApplied, Mismatched: n.mismatched,
+		Hurry: func(ctx context.Context) { n.log.Hurry(ctx) }, // there is a log before the first heartbeat
 	})
 	if err != nil {
 		return nil, err
@@ -181,12 +183,12 @@ func New(ctx context.Context, o Options) (*Node, error) {
 // holds the slot, and the subscriber, which reads it for pages and keys.
 func (n *Node) followChanges() {
 	o := n.options
-	log := changefeed.Log(changefeed.NewLocal())
+	n.log = changefeed.NewLocal()
 	if n.changes != nil {
-		log = n.changes
+		n.log = n.changes
 	}
-	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.Cache, n.server.Keys)
-	n.follower = follower.New(follower.Options{Lists: o.Lists, DatabaseURL: o.ReplicationURL, Log: log, Followed: n.followed,
+	n.feed = changefeed.NewSubscriber(n.log, n.followed, n.logger, n.Cache, n.server.Keys)
+	n.follower = follower.New(follower.Options{Lists: o.Lists, DatabaseURL: o.ReplicationURL, Log: n.log, Followed: n.followed,
 		LogKept: o.CacheTTL + o.MaxStale + time.Minute, Slot: o.Slot, Silence: n.feed.Silence, Logger: n.logger})
 }
 

@@ -695,7 +695,7 @@ export interface components {
         Limit: number;
         /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
         IfNoneMatch: string;
-        /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
+        /** @description `no-cache`: the page is what was visible when the request arrived, or later, so you see what you wrote before. A page in memory costs no query, but takes some tens of milliseconds longer; any other is read from the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
         CacheControl: string;
         /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
         XRequestId: string;
@@ -735,7 +735,7 @@ export interface components {
          */
         Age: number;
         /**
-         * @description How the page was found (RFC 9211). `hit`: it was fresh. Else `fwd` says why the page was requested from the database: `uri-miss`, the page was not there; `stale`, it was not known to be fresh any more; `bypass`, the request said `Cache-Control: no-cache`. `collapsed`: another request's query brought the page. `detail`: `memory` or `redis` is where the page was; `ttl`, it is fresh by its age alone, because changes cannot be followed; `stale-if-error`, it is older than it should be, because the database did not answer. `proof-ms`: how many milliseconds ago the page was last known to equal the database; `Age` is the same in seconds.
+         * @description How the page was found (RFC 9211). `hit`: it was fresh. Else `fwd` says why the page was requested from the database: `uri-miss`, the page was not there; `stale`, it was not known to be fresh any more; `bypass`, the request said `Cache-Control: no-cache`, and memory did not have what was visible then. `collapsed`: another request's query brought the page. `detail`: `memory` or `redis` is where the page was; `ttl`, it is fresh by its age alone, because changes cannot be followed; `stale-if-error`, it is older than it should be, because the database did not answer. `proof-ms`: how many milliseconds ago the page was last known to equal the database; `Age` is the same in seconds.
          * @example listedge; hit; detail=memory; proof-ms=12
          */
         CacheStatus: string;
@@ -868,7 +868,7 @@ export interface operations {
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
+                /** @description `no-cache`: the page is what was visible when the request arrived, or later, so you see what you wrote before. A page in memory costs no query, but takes some tens of milliseconds longer; any other is read from the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
                 /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
@@ -915,7 +915,7 @@ export interface operations {
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
+                /** @description `no-cache`: the page is what was visible when the request arrived, or later, so you see what you wrote before. A page in memory costs no query, but takes some tens of milliseconds longer; any other is read from the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
                 /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
@@ -960,7 +960,7 @@ export interface operations {
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
+                /** @description `no-cache`: the page is what was visible when the request arrived, or later, so you see what you wrote before. A page in memory costs no query, but takes some tens of milliseconds longer; any other is read from the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
                 /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
@@ -1005,7 +1005,7 @@ export interface operations {
             header?: {
                 /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is read from the database, even if it is stored here, unless it was read a moment before; requests for one page at the same moment share one query. Send it only where you need it: it makes every request as slow as the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
+                /** @description `no-cache`: the page is what was visible when the request arrived, or later, so you see what you wrote before. A page in memory costs no query, but takes some tens of milliseconds longer; any other is read from the database, and counts as bypassed in your usage. Postman sends it unless its setting Send no-cache header is off. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. Example: `no-cache`. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
                 /** @description Your id for this request; it is repeated in the answer and is in the service's log. It has 1 to 128 letters, digits and `._:-`, and begins with a letter or digit; a new id replaces one that has not. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
