@@ -205,7 +205,7 @@ func TestTheReferenceAnswers(t *testing.T) {
 		t.Errorf("the page begins with %q", first)
 	}
 	// What an integrator must know, and cannot guess.
-	for _, says := range []string{"docs/clients", "begins a new mark", "cache: \"no-cache\""} {
+	for _, says := range []string{"docs/clients", "adds one to the mark", "cache: \"no-cache\""} {
 		page.await(t, fmt.Sprintf(`document.querySelector(".info .description").textContent.includes(%q)`, says))
 	}
 	for scheme, dark := range map[string]bool{"dark": true, "light": false} {

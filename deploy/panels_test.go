@@ -245,7 +245,7 @@ var dashboard = []row{
 		{"Do the rows in memory equal Postgres?", "Pages that nodes compared with the primary (--verify), by list, and comparisons that failed, also of pages that were " +
 			"read: there must be none (ListedgeRowsDiffer).", "timeseries", "ops", nil, 0,
 			[]query{{`sum by (list) (rate(listedge_replica_verified_pages_total{~}[~]))`, "{{list}}"},
-				{`sum by (list, kind) (rate(listedge_replica_mismatches_total{~}[~])) > 0`, "{{list}}: {{kind}} differ"}}},
+				{`sum by (list, kind) (rate(listedge_replica_mismatches_total{~}[~]))`, "{{list}}: {{kind}} differ"}}},
 		{"Who follows?", "The node that holds the replication slot. Another node takes over within a second; a gap is ListedgeNoFollower.", "state-timeline", "short",
 			[]step{{0, "text", "standby"}, {1, "blue", "follows"}}, 0,
 			[]query{{`listedge_freshness_follower{%}`, "{{instance}}"}}},

@@ -7,11 +7,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode"
+
+	"listedge/origin/apikey"
 )
 
 // Package main tries what can be wrong about flags without a server.
@@ -233,13 +236,13 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 	}
 	conn := connect(t, url)
 	var ids [][2]string // of the workspace and of its key, if it has one
-	rows := must1(conn.Query(t.Context(), `SELECT workspace::text, coalesce(api_keys.id::text, '') FROM odd LEFT JOIN api_keys ON workspace_id = workspace`))
-	for rows.Next() {
+	listed := must1(conn.Query(t.Context(), `SELECT workspace::text, coalesce(api_keys.id::text, '') FROM odd LEFT JOIN api_keys ON workspace_id = workspace`))
+	for listed.Next() {
 		var id [2]string
-		must(rows.Scan(&id[0], &id[1]))
+		must(listed.Scan(&id[0], &id[1]))
 		ids = append(ids, id)
 	}
-	must(rows.Err())
+	must(listed.Err())
 	quoted := string(must1(json.Marshal(obeyed)))
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -291,6 +294,13 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 	}
 	try("keys create --workspace "+ids[0][0], exitFine)
 	try("workspaces create --name W", exitFine)
+	rows := filepath.Join(t.TempDir(), "keys.csv")
+	for _, written := range []string{obeyed + ",name,scopes\n", "hash,name,scopes,expires\n", "hash,name,scopes\n" + strings.Repeat(`"`+obeyed+`",`, 3)[:3*len(obeyed)+8] + "\n"} {
+		must(os.WriteFile(rows, []byte(written), 0o600))
+		try("keys import --workspace "+ids[0][0]+" --hash sha256 "+rows, exitFailed)
+	}
+	must(os.WriteFile(rows, []byte(fileOfKeys(apikey.Form{Digest: apikey.SHA256}, "an imported key")), 0o600))
+	try("keys import --workspace "+ids[0][0]+" --hash sha256 "+rows, exitFine, exitFailed) // it is stored already
 	try("workspaces list", exitFine)
 	try("audit", exitFine)
 	try("migrate status", exitFine)
