@@ -199,7 +199,8 @@ func (m *model) in(d time.Duration) time.Time {
 }
 
 func newModel(seed uint64) *model {
-	m := &model{r: rand.New(rand.NewPCG(seed, 7)), arrivals: rand.New(rand.NewPCG(seed, 49)), clock: boottime.New(), now: time.Now(), open: seed%2 == 1, nextXID: 700, completed: 699,
+	m := &model{r: rand.New(rand.NewPCG(seed, 7)), arrivals: rand.New(rand.NewPCG(seed, 49)), clock: boottime.New(), now: time.Now(),
+		open: seed%2 == 1, nextXID: 700, completed: 699,
 		server: &modelServer{name: "server", logs: map[string]*modelLog{}}}
 	m.mirror = m.server.fork("mirror", 0)
 	m.versions = []modelVersion{{from: m.now}}

@@ -135,7 +135,8 @@ func documents(t *testing.T) (names []string) {
 }
 
 func TestDocumentsNameWhatExists(t *testing.T) {
-	flags := "--print-config" + helpOf(t, "serve", "dev", "doctor", "keys create", "keys import", "keys list", "usage", "migrate grants", "migrate remove", "purge",
+	flags := "--print-config" + helpOf(t, "serve", "dev", "doctor", "keys create", "keys import", "keys list", "usage", "migrate grants",
+		"migrate remove", "purge",
 		"workspaces create", "workspaces update", "lists plan", "explain")
 	makefile := contents(t, "Makefile")
 	for _, name := range documents(t) {

@@ -248,7 +248,8 @@ func (c *Conn) ImportKeys(ctx context.Context, workspace uuid.UUID, form apikey.
 			forms, err = addForm(ctx, tx, form)
 		}
 		if err == nil && forms > apikey.MaxForms {
-			err = fmt.Errorf("keys of %d forms (--hash and --behind) were imported, and there is no room for another: for each a look-up asks for one hash more", forms-1)
+			err = fmt.Errorf("keys of %d forms (--hash and --behind) were imported, and there is no room for another: "+
+				"for each a look-up asks for one hash more", forms-1)
 		}
 		for i := range made {
 			k := &made[i]

@@ -67,7 +67,8 @@ func TestFindingsOnTheBoundOfSlots(t *testing.T) {
 		{"SELECT", "all nodes read their pages and keys again: set max_slot_wal_keep_size", "there is none: start a node that may make it", 0},
 		{fmt.Sprintf(make, "_new", true), "all nodes read", "a node makes it, and waits .* pg_stat_activity", 0},
 		{fmt.Sprintf(make, "", true), "all nodes read", "^temporary, followed, retains", 0},
-		{"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots; " + fmt.Sprintf(make, "", false), "may fill the primary's disk: set", "no node follows it", 1},
+		{"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots; " + fmt.Sprintf(make, "", false),
+			"may fill the primary's disk: set", "no node follows it", 1},
 	} {
 		must1(conn.Exec(t.Context(), c.sql))
 		said := map[string]string{}

@@ -295,7 +295,8 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 	try("keys create --workspace "+ids[0][0], exitFine)
 	try("workspaces create --name W", exitFine)
 	rows := filepath.Join(t.TempDir(), "keys.csv")
-	for _, written := range []string{obeyed + ",name,scopes\n", "hash,name,scopes,expires\n", "hash,name,scopes\n" + strings.Repeat(`"`+obeyed+`",`, 3)[:3*len(obeyed)+8] + "\n"} {
+	for _, written := range []string{obeyed + ",name,scopes\n", "hash,name,scopes,expires\n",
+		"hash,name,scopes\n" + strings.Repeat(`"`+obeyed+`",`, 3)[:3*len(obeyed)+8] + "\n"} {
 		must(os.WriteFile(rows, []byte(written), 0o600))
 		try("keys import --workspace "+ids[0][0]+" --hash sha256 "+rows, exitFailed)
 	}

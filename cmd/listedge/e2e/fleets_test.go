@@ -178,7 +178,8 @@ func TestAKilledFleetKeepsNoWAL(t *testing.T) {
 				execute(t, address, "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()")
 			}
 			var slots, kept int
-			must(connect(t, address).QueryRow(t.Context(), "SELECT count(*), coalesce(max(pg_current_wal_lsn() - restart_lsn), 0) FROM pg_replication_slots").Scan(&slots, &kept))
+			must(connect(t, address).QueryRow(t.Context(),
+				"SELECT count(*), coalesce(max(pg_current_wal_lsn() - restart_lsn), 0) FROM pg_replication_slots").Scan(&slots, &kept))
 			t.Logf("--slot auto, so %s: all nodes killed, then 4 segments of WAL written: %d slots, which keep %d bytes of WAL", c.kind, slots, kept)
 			if (slots == 0) != (c.kind == "temporary") || (kept == 0) != (slots == 0) {
 				t.Error("not as documented")

@@ -143,9 +143,9 @@ func (f *fleet) slotKind(t *testing.T, temporary bool) {
 		return
 	}
 	f.setting(t, slotBound, map[bool]string{true: "-1", false: "1GB"}[temporary])
-	conn := connect(t, f.url)
-	within(t, patience, "a slot of that kind", func() (is bool) {
-		err := conn.QueryRow(t.Context(), "SELECT temporary FROM pg_replication_slots WHERE database = current_database() AND active AND slot_name !~ '_new$'").Scan(&is)
+	within(t, patience, "a slot of that kind", func() bool {
+		is, err := postgrestest.Value[bool](f.url,
+			"SELECT temporary FROM pg_replication_slots WHERE database = current_database() AND active AND slot_name !~ '_new$'")
 		return err == nil && is == temporary
 	})
 }
