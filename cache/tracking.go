@@ -68,7 +68,7 @@ type Tracked struct {
 	Next   page.Tracking
 	Ended  bool // with this page the client knows all; Next is for the next round
 
-	Age    time.Duration // since the moment when it was known to equal the database
+	Age    time.Duration // since the moment when it was known to equal the database, at the most
 	Source Source        // Origin if rows were read
 	Query  Span          // the statement, also if it failed
 }
@@ -84,10 +84,10 @@ func (c *Cache) Track(q *page.Query, from page.Tracking, d Directives, queried f
 	timer := time.NewTimer(c.followed.bound)
 	defer timer.Stop()
 	for {
-		beat, start := c.beats.next(), c.replica.Begin()
-		if t.mayAnswer(&start, c.clock.Now()) {
+		beat, start, now := c.beats.next(), c.replica.Begin(), c.clock.Now()
+		if t.mayAnswer(&start, now) {
 			p, err := t.answer(start)
-			if !errors.Is(err, errMoved) {
+			if p.Age = now - c.clock.Of(start.Proven); !errors.Is(err, errMoved) {
 				return p, err
 			}
 			continue

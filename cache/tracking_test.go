@@ -5,9 +5,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"listedge/cache"
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/internal/page"
@@ -210,6 +212,20 @@ func TestTrackNeedsAProof(t *testing.T) {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
+}
+
+// A page of a round says how long ago it was known to equal the database, by what was proven before it was made.
+func TestTrackTellsTheAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, cache.Options{Bound: patient})
+		f := follow(c)
+		boottimetest.Pass(200 * time.Millisecond)
+		q := queryOf("1")
+		from := page.Tracking{Kind: page.AtEnd, Epoch: page.EpochOf("epoch", q.List), Seen: f.at}
+		if p, err := track(c, q, from, cache.Directives{}, fails(errors.New("asked"))); err != nil || p.Age != 200*time.Millisecond {
+			t.Errorf("%+v, %v", p, err)
+		}
+	})
 }
 
 // A proof has to be younger than the request where the client asks for that, or knows another epoch.
