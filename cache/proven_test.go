@@ -128,16 +128,16 @@ func TestACacheThatClosesEndsWaitsForProofs(t *testing.T) {
 // Those who come while a statement runs share the next one.
 func TestBypassesShareAStatementThatBeginsAfterThem(t *testing.T) {
 	onNode(t, func(n *node) {
-		statements, present := 0, 0
+		var statements, present atomic.Int64
 		slow := origin{Primary: func(ctx context.Context, run string) (page.Read, error) {
-			statements++
-			read, err := n.reads(shows(strconv.Itoa(present))).Primary(ctx, run)
+			statements.Add(1)
+			read, err := n.reads(shows(strconv.FormatInt(present.Load(), 10))).Primary(ctx, run)
 			boottimetest.Pass(time.Second)
 			return read, err
 		}}
 		answers := make(chan [2]int)
 		for i := range 10 {
-			present = i
+			present.Store(int64(i))
 			go func() {
 				r, err := bypass(n.opened, n.q, slow)
 				if err != nil || !r.Bypassed || r.Source != cache.Origin {
@@ -153,8 +153,8 @@ func TestBypassesShareAStatementThatBeginsAfterThem(t *testing.T) {
 				t.Errorf("who came at %d got %d", is[0], is[1])
 			}
 		}
-		if statements != 2 {
-			t.Errorf("%d statements", statements)
+		if n := statements.Load(); n != 2 {
+			t.Errorf("%d statements", n)
 		}
 	})
 }

@@ -87,7 +87,8 @@ func (c *Cache) Track(q *page.Query, from page.Tracking, d Directives, queried f
 		beat, start, now := c.beats.next(), c.replica.Begin(), c.clock.Now()
 		if t.mayAnswer(&start, now) {
 			p, err := t.answer(start)
-			if p.Age = now - c.clock.Of(start.Proven); !errors.Is(err, errMoved) {
+			p.Age = now - c.clock.Of(start.Proven)
+			if !errors.Is(err, errMoved) {
 				return p, err
 			}
 			continue
