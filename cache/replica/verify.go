@@ -79,27 +79,14 @@ func pick(r *Replica, intN func(n int) int) (g *Range, before int) {
 	switch intN(4) {
 	case 0:
 	case 1:
-		skip := intN(min(len(r.tables), 64)) // the loop begins anywhere, and oftener at some than at others
-		for _, t = range r.tables {
-			if skip == 0 {
-				break
-			}
-			skip--
-		}
-		g = nil
+		t, g = anyOf(r.tables, intN), nil
 	default:
 		t, row = lately(r, t, intN)
 		g = nil
 	}
 	if g == nil {
-		skip := intN(len(t.lists))
-		for _, l := range t.lists {
-			if skip == 0 {
-				g = l.ranges[intN(len(l.ranges))]
-				break
-			}
-			skip--
-		}
+		l := anyOf(t.lists, intN)
+		g = l.ranges[intN(len(l.ranges))]
 	}
 	before = intN(len(g.rows) + 1)
 	if row != nil && g.list.Table.List.HasPosition(row, g.list.Order) {
@@ -111,6 +98,19 @@ func pick(r *Replica, intN func(n int) int) (g *Range, before int) {
 		}
 	}
 	return g, before - intN(min(before, page.MaxLimit-1)+1)
+}
+
+// anyOf returns a value of a map that is not empty. A loop over it begins anywhere, and oftener at some places than at others:
+// so it goes on for some steps.
+func anyOf[K comparable, V any](of map[K]V, intN func(n int) int) (v V) {
+	left := intN(min(len(of), 64))
+	for _, v = range of {
+		if left == 0 {
+			break
+		}
+		left--
+	}
+	return v
 }
 
 // lately returns a table of which the replica has rows and which has changed lately, and a row that has changed there; nil = it

@@ -193,8 +193,11 @@ func (n checks) checkFollower() error {
 		return fmt.Errorf("pages expire after --cache-ttl: %w", why)
 	}
 	if silence := n.feed.Silence(); silence > followAgain {
-		text := fmt.Sprintf("no heartbeat of a follower for %s: %s", silence.Round(time.Second), n.follower.Making())
-		return errors.New(strings.TrimSuffix(text, ": "))
+		err := fmt.Errorf("no heartbeat of a follower for %s", silence.Round(time.Second))
+		if making := n.follower.Making(); making != "" {
+			err = fmt.Errorf("%w: %s", err, making)
+		}
+		return err
 	}
 	return errors.New("heartbeats are late")
 }
