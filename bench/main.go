@@ -5,7 +5,7 @@
 // is user and system time of all of a side's processes, from the operating
 // system. Needs Linux (/proc) and wrk.
 //
-//	bench [-o report.md] [-items N] [group ...]     without groups: all
+//	bench [-o report.md] [-opponents folder] [-items N] [group ...]     without groups: all
 package main
 
 import (
@@ -41,9 +41,10 @@ const (
 
 // options are what the command line says.
 type options struct {
-	output string   // the report's file; empty = none
-	items  int      // in the large workspace
-	only   []string // groups; none = all
+	output    string   // the report's file; empty = none
+	opponents string   // the folder that opponents.sh has filled; empty = none
+	items     int      // in the large workspace
+	only      []string // groups; none = all
 }
 
 func main() {
@@ -55,6 +56,7 @@ func main() {
 	defer stop()
 	var o options
 	flag.StringVar(&o.output, "o", "", "also write a report to this file, with its plots beside it")
+	flag.StringVar(&o.opponents, "opponents", "", "use the servers that opponents.sh has put in this folder, if it has")
 	flag.IntVar(&o.items, "items", 1_000_000, "items in the large workspace; page 2,000 takes 105,000")
 	flag.Parse()
 	o.only = flag.Args()
@@ -72,6 +74,7 @@ type subject struct {
 	workspace uuid.UUID // the large one
 	key       string    // of workspace
 	program   string    // the listedge binary
+	fetched   string    // the folder that servers of opponents.sh have instead of the root; empty = those of the machine are used
 	postgres  *sandbox.Postgres
 	db        *pgxpool.Pool
 	admin     *admin.Conn
@@ -95,6 +98,10 @@ func run(ctx context.Context, o options) error {
 	if len(chosen) == 1 && chosen[0].name == "limits" { // which need a page, and no large workspace
 		o.items = smallItems
 	}
+	fetched, err := useFetched(o.opponents)
+	if err != nil {
+		return err
+	}
 	postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: filepath.Join(dir, "postgres"), Disposable: true,
 		Settings: map[string]string{"track_activity_query_size": "16kB", "maintenance_work_mem": "512MB"}}) // statements are read back whole; indexes built at once
 	if err != nil {
@@ -105,6 +112,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	s.fetched = fetched
 	r := &report{left: map[string][]string{}, bin: postgres.Bin}
 	var failed error // of a measure; the others go on
 	for _, m := range chosen {

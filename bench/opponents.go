@@ -24,6 +24,7 @@ type setting struct {
 	Upstream, UpstreamHost, UpstreamPort string // where they get the page
 	RedisHost, RedisPort                 string
 	Key, Workspace                       string
+	Root                                 string // before the paths of the servers' own files
 }
 
 // configure writes the configuration of that name into a folder of its own, and the page as the
@@ -73,13 +74,14 @@ var allOpponents = []opponent{
 // not installed are left out. The bare handler takes part as the least that a server in Go
 // needs.
 func measureOpponents(ctx context.Context, s *subject, r *report) error {
+	r.rivalsTable(s.fetched)
 	redis := must1(sandbox.StartRedis(ctx, filepath.Join(filepath.Dir(s.program), "opponents-redis")))
 	defer func() { _ = redis.Stop() }()
 	return s.againstBare(ctx, func(ours, bare *server) error { return s.opposed(ctx, ours, bare, redis.Addr(), r) })
 }
 
 func (s *subject) opposed(ctx context.Context, ours, bare *server, redis string, r *report) error {
-	v := setting{Upstream: ours.address, Key: s.key, Workspace: s.workspace.String(), User: "nobody nogroup"}
+	v := setting{Upstream: ours.address, Key: s.key, Workspace: s.workspace.String(), User: "nobody nogroup", Root: s.fetched}
 	v.UpstreamHost, v.UpstreamPort, _ = net.SplitHostPort(ours.address)
 	v.RedisHost, v.RedisPort, _ = net.SplitHostPort(redis)
 	for _, encoding := range []string{"identity", "gzip"} {

@@ -172,10 +172,8 @@ func machine(bin string) (lines []string) {
 		"kernel      "+version("uname", "-sr"),
 		"go          "+runtime.Version(),
 		"postgres    "+version(filepath.Join(bin, "postgres"), "--version"),
-		"redis       "+version("redis-server", "--version")+dateOf("redis-server"),
+		"redis       "+version("redis-server", "--version"),
 		"wrk         "+version("wrk", "--version"),
-		"nginx       "+version("nginx", "-v")+dateOf("nginx"),
-		"varnish     "+version("varnishd", "-V")+dateOf("varnishd"),
 		"haproxy     "+version("haproxy", "-v"),
 	)
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
@@ -138,27 +137,4 @@ func (s *server) spent(do func() error) (used time.Duration, err error) {
 	}
 	after, err := s.cpu()
 	return after - before, err
-}
-
-// version is the first line in which a program tells its version.
-func version(program string, argument ...string) string {
-	out, err := exec.Command(program, argument...).CombinedOutput()
-	if err != nil && len(out) == 0 {
-		return "not installed"
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return line
-}
-
-// dateOf is when an installed program was packaged, by its file: a report says how old what it compares with is.
-func dateOf(program string) string {
-	path, err := exec.LookPath(program)
-	if err != nil {
-		return ""
-	}
-	is, err := os.Stat(path)
-	if err != nil {
-		return ""
-	}
-	return ", of " + is.ModTime().UTC().Format(time.DateOnly)
 }

@@ -106,6 +106,19 @@ func TestREADMEHasTheRatiosOfTheReport(t *testing.T) {
 	}
 }
 
+// The servers that the README compares with have the versions of the report.
+func TestREADMEHasTheVersionsOfTheReport(t *testing.T) {
+	said := regexp.MustCompile(`of nginx ([0-9.]+) \+ Lua \+ Redis ([0-9.]+) \| of [^|]*?([0-9.]+), without`).FindStringSubmatch(contents(t, "README.md"))
+	if said == nil {
+		t.Fatal("the README names no versions")
+	}
+	for i, name := range []string{"nginx/", "Redis server v=", "(?:varnish|vinyl-cache)-"} {
+		if version := regexp.MustCompile(name + regexp.QuoteMeta(said[i+1]) + `\s`); !version.MatchString(contents(t, "bench/report.md")) {
+			t.Errorf("bench/report.md does not have %s", version)
+		}
+	}
+}
+
 // The README's absolute figure, and the machine it is of, are those of the last report.
 func TestREADMEHasTheFigureOfTheReport(t *testing.T) {
 	readme, report := contents(t, "README.md"), contents(t, "bench/report.md")
