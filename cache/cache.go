@@ -28,7 +28,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -502,7 +501,7 @@ func (c *Cache) Verify(ctx context.Context) {
 		return
 	}
 	defer c.running.Done()
-	k, after, ok := c.replica.Pick(rand.IntN)
+	k, after, ok := c.replica.Pick()
 	q := page.Query{List: k.Table.List, Tenant: k.Table.Tenant, Order: k.Order, Match: k.Match, Search: k.Search, After: after, Limit: page.MaxLimit}
 	if !ok || listOf(&q) != k {
 		return

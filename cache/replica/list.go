@@ -29,6 +29,7 @@ type List struct {
 	table   *table
 	version atomic.Uint64
 	used    atomic.Bool // was read since another list of the table had to be given up
+	picked  int         // the last turn of verification that was its
 	ranges  []*Range
 }
 
@@ -47,6 +48,31 @@ func (k *Key) compare(row *list.Row, at list.Position) int {
 func (l *List) find(at list.Position) (i int, covered bool) {
 	i = sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > at })
 	return i, i < len(l.ranges) && l.ranges[i].lo <= at
+}
+
+// within returns those of ascending rows that are from lo to before hi.
+func (l *List) within(rows []*list.Row, lo, hi list.Position) []*list.Row {
+	index := func(at list.Position) int {
+		return sort.Search(len(rows), func(i int) bool { return l.compare(rows[i], at) >= 0 })
+	}
+	return rows[index(lo):index(hi)]
+}
+
+// around returns the position behind which a page begins that has a covered place in its middle, or where the ranges around
+// it begin. ok is false if that is not known.
+func (l *List) around(at list.Position) (after list.Position, ok bool) {
+	i, _ := l.find(at)
+	g, before := l.ranges[i], page.MaxLimit/2
+	j := g.find(at)
+	for ; j <= before && i > 0 && l.ranges[i-1].hi == g.lo; j = len(g.rows) {
+		before -= j
+		i--
+		g = l.ranges[i]
+	}
+	if j > before {
+		return l.position(g.rows[j-before-1]), true
+	}
+	return g.start()
 }
 
 // Page is a part of a list, without its rows.
@@ -188,7 +214,11 @@ func (k *Key) stateIn(row *list.Row, searchText func() (text string, known bool)
 // positions are where one version of a row stands, in each order.
 type positions [list.MaxOrders]list.Position
 
+// positionsOf returns the positions of a version; none if it is nil or gone.
 func positionsOf(l *list.List, row *list.Row) (p positions) {
+	if row == nil || row.State == list.Gone {
+		return p
+	}
 	for o := range l.Orders {
 		p[o] = l.Position(row, o)
 	}

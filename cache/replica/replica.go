@@ -32,7 +32,6 @@ import (
 	"slices"
 	"sort"
 	"sync"
-	"sync/atomic"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/list"
@@ -70,8 +69,7 @@ type Replica struct {
 	clock   clock
 	counts  Counts
 
-	verified map[*list.List]*Verified // of all lists that the log has followed
-	mismatch atomic.Pointer[Mismatch] // the last one since it was asked for
+	verification verification
 
 	parked      []*Fill // that wait for a heartbeat, the oldest first
 	parkedBytes int
@@ -80,7 +78,7 @@ type Replica struct {
 
 // New makes a replica that has no state.
 func New(budget Budgets) *Replica {
-	r := &Replica{budget: budget, longest: 256, verified: map[*list.List]*Verified{}}
+	r := &Replica{budget: budget, longest: 256, verification: verification{of: map[*list.List]*Verified{}}}
 	r.Reset("")
 	return r
 }
@@ -127,8 +125,8 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 		}
 	}
 	for _, l := range b.Followed {
-		if r.verified[l] == nil {
-			r.verified[l] = &Verified{Mismatches: map[string]uint64{Rows: 0, Folds: 0}}
+		if r.verification.of[l] == nil {
+			r.verification.of[l] = &Verified{Mismatches: map[string]uint64{Rows: 0, Folds: 0}}
 		}
 	}
 	if b.Checkpoint != nil {
@@ -208,15 +206,17 @@ func (r *Replica) forget(t *table) {
 // the table has what the changes before have left, or does not have the row.
 func (r *Replica) change(t *table, changed *list.Row) {
 	r.counts.Rows++
-	next := *changed // without its neighbours in the change
+	next, old := *changed, t.rows[changed.Key()].row // without its neighbours in the change
 	row := &next
-	old := t.rows[row.Key()].row
 	if old != nil {
 		next = *changed.Complete(old)
 		if *old == next {
 			return
 		}
-		from := positionsOf(t.of.List, old)
+	}
+	from, to := positionsOf(t.of.List, old), positionsOf(t.of.List, row)
+	r.verification.note(t, old, row, from, to)
+	if old != nil {
 		for _, l := range t.lists {
 			r.remove(l, old, from[l.Order])
 		}
@@ -224,7 +224,6 @@ func (r *Replica) change(t *table, changed *list.Row) {
 	if row.State == list.Gone {
 		return
 	}
-	to := positionsOf(t.of.List, row)
 	searchText := sync.OnceValues(func() (string, bool) { return t.of.List.SearchText(row) })
 	for _, l := range t.lists {
 		r.put(l, row, to[l.Order], l.stateIn(row, searchText))
@@ -365,29 +364,23 @@ func (r *Replica) merge(f *Fill) Outcome {
 
 // fill makes a range of a fill. A row that is known already must be the same, and so must
 // be a part of the list. Else there is a mistake, here or in what was read, and the table
-// is forgotten. A verification of a list that was given up meanwhile has nothing to compare.
+// is forgotten. A verification adds nothing; of a list that was given up meanwhile it has nothing to compare.
 func (r *Replica) fill(f *Fill, unseen map[string]*list.Row) Outcome {
+	if f.Verifies && (r.tables[f.Table] == nil || r.tables[f.Table].lists[f.Key] == nil) {
+		return Merged
+	}
 	rows, until, o := f.at(unseen)
-	if o == AnyRow || f.Verifies && !r.holds(&f.Key) {
+	if o == AnyRow {
 		return o
 	}
 	t, l := r.list(&f.Key)
-	consistent := o == Merged && f.Misfold == nil
-	switch {
-	case f.Misfold != nil:
-		r.differs(foldsDiffer(&f.Key, f.Misfold))
-	case !consistent && len(rows) > 0:
-		r.differs(rowsDiffer(&f.Key, nil, rows))
+	if o == Merged {
+		o = r.verification.compare(t, l, f, rows, until)
+	} else if len(rows) > 0 {
+		r.verification.differs(differ(&f.Key, nil, rows[0]))
 	}
-	for i, row := range rows {
-		known := t.rows[row.Key()].row
-		if known != nil && *known == *row {
-			rows[i] = known
-		}
-	}
-	consistent = consistent && r.cover(l, f, until, rows)
 	switch {
-	case !consistent:
+	case o == Inconsistent || !f.Verifies && !r.cover(l, behind(f.After), until, rows):
 		r.forget(t)
 		return Inconsistent
 	case len(l.ranges) == 0:
@@ -396,35 +389,19 @@ func (r *Replica) fill(f *Fill, unseen map[string]*list.Row) Outcome {
 	return Merged
 }
 
-// holds reports whether there are ranges of a list.
-func (r *Replica) holds(k *Key) bool {
-	t := r.tables[k.Table]
-	return t != nil && t.lists[*k] != nil
-}
-
-// differs counts a mismatch.
-func (r *Replica) differs(m *Mismatch) {
-	r.verified[m.Table.List].Mismatches[m.Kind]++
-	r.mismatch.Store(m)
-}
-
 // Mismatch returns the last mismatch since it was called before; nil = there was none.
-func (r *Replica) Mismatch() *Mismatch { return r.mismatch.Swap(nil) }
+func (r *Replica) Mismatch() *Mismatch { return r.verification.mismatch.Swap(nil) }
 
-// Pick names what to verify next: a list of which there are ranges, and the position behind which a page of it begins. Each
-// range comes in time. intN returns a random number from 0 to before n.
-func (r *Replica) Pick(intN func(n int) int) (k Key, after list.Position, ok bool) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	g, before := pick(r, intN)
-	switch {
-	case g == nil:
-		return k, "", false
-	case before > 0:
-		return g.list.Key, g.list.position(g.rows[before-1]), true
+// Pick names what to verify next: a list of which there are ranges, and the position behind which a page of it begins. It goes
+// round the kinds of changes, the lists that have changed, and all ranges.
+func (r *Replica) Pick() (k Key, after list.Position, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l, after := r.verification.pick(r.tables, r.clock.ranges)
+	if l != nil {
+		k = l.Key
 	}
-	after, ok = g.start()
-	return g.list.Key, after, ok
+	return k, after, l != nil
 }
 
 // maxParked bounds the fills that wait. Each is looked at at every heartbeat.
@@ -527,54 +504,33 @@ func (r *Replica) list(k *Key) (*table, *List) {
 	return t, l
 }
 
-// cover adds the rows of a fill to before hi: all that the list has there. What the list
-// covers already must be the same; ok is false if it is not. A verification adds nothing.
-func (r *Replica) cover(l *List, f *Fill, hi list.Position, rows []*list.Row) (ok bool) {
-	lo, compared := behind(f.After), false
-	upTo := func(bound list.Position) (those []*list.Row) {
-		n := sort.Search(len(rows), func(i int) bool { return l.compare(rows[i], bound) >= 0 })
-		those, rows = rows[:n], rows[n:]
-		return those
-	}
-	for i, _ := l.find(lo); lo < hi; i++ {
-		end := hi
-		if i < len(l.ranges) && l.ranges[i].lo <= lo {
-			g := l.ranges[i]
-			end, compared = min(hi, g.hi), true
-			held, read := g.rows[g.find(lo):g.find(end)], upTo(end)
-			if !slices.Equal(read, held) {
-				r.differs(rowsDiffer(&l.Key, held, read))
-				return false
-			}
-		} else {
-			if i < len(l.ranges) {
-				end = min(hi, l.ranges[i].lo)
-			}
-			gap := upTo(end)
-			if f.Verifies {
-				i--
-			} else if !r.fillGap(l, i, &Range{list: l, lo: lo, hi: end, rows: slices.Clone(gap)}) {
-				return false
-			}
+// cover adds the rows of a list from lo to before hi: all that it has there. Where it covers these already, it has them. If a
+// key is there twice, ok is false, and the range ends before the second.
+func (r *Replica) cover(l *List, lo, hi list.Position, rows []*list.Row) (ok bool) {
+	for lo < hi {
+		i, covered := l.find(lo)
+		if covered {
+			lo = l.ranges[i].hi
+			continue
 		}
-		lo = end
-	}
-	if f.Verifies && compared {
-		r.verified[l.Table.List].Pages++
+		g := &Range{list: l, lo: lo, hi: hi}
+		if i < len(l.ranges) {
+			g.hi = min(hi, l.ranges[i].lo)
+		}
+		g.rows = slices.Clone(l.within(rows, g.lo, g.hi))
+		twice := slices.IndexFunc(g.rows, func(row *list.Row) bool { return !r.show(l.table, row) })
+		if twice >= 0 {
+			g.rows = g.rows[:twice]
+		}
+		g.used.Store(true)
+		l.ranges = slices.Insert(l.ranges, i, g)
+		r.clock.add(g)
+		if twice >= 0 {
+			return false
+		}
+		lo = g.hi
 	}
 	return true
-}
-
-// fillGap adds a range. If a key of it is there twice, ok is false, and the range ends before the second.
-func (r *Replica) fillGap(l *List, i int, g *Range) (ok bool) {
-	g.used.Store(true)
-	twice := slices.IndexFunc(g.rows, func(row *list.Row) bool { return !r.show(l.table, row) })
-	if twice >= 0 {
-		g.rows = g.rows[:twice]
-	}
-	l.ranges = slices.Insert(l.ranges, i, g)
-	r.clock.add(g)
-	return twice < 0
 }
 
 // cut makes two ranges of the one that has the bound, if there is one.
@@ -672,7 +628,7 @@ func (r *Replica) Stats() Stats {
 	s := Stats{Counts: r.counts, Tables: len(r.tables), Ranges: len(r.clock.ranges), Bytes: r.clock.bytes,
 		Changes: len(r.history.queue), ChangeBytes: r.history.bytes, Parked: len(r.parked), IDs: r.changes.ids, IDBytes: r.changes.size,
 		Horizon: r.changes.knownSince(), Verified: map[string]Verified{}}
-	for l, v := range r.verified {
+	for l, v := range r.verification.of {
 		s.Verified[l.Name] = Verified{v.Pages, maps.Clone(v.Mismatches)}
 	}
 	for _, t := range r.tables {

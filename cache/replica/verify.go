@@ -2,15 +2,266 @@ package replica
 
 import (
 	"crypto/sha256"
+	"strings"
+	"sync"
+	"sync/atomic"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
-// A verification is a fill (Fill.Verifies) of what the replica holds already: it changes nothing, unless it differs.
+// verification says which page is to be read and compared next, and what came of it.
 //
-//	Pick ──► statement ──► Merge … once the state shows all that it shows ──► each row, and which rows there are, compared
+//	Pick ──► statement ──► Merge … once the state shows all that it shows ──► each row, and each list that may show it, compared
+//
+// The turns go round the kinds of changes: what is rare comes as often as what is frequent. For each kind they go round the lists,
+// to where a row has changed last. The turn after these is for what is held, whether it changes or not. The fill (Fill.Verifies)
+// changes nothing, unless it differs.
+type verification struct {
+	of       map[*list.List]*Verified // of all lists that the log has followed
+	mismatch atomic.Pointer[Mismatch] // the last one since it was asked for
+
+	turn      int
+	changes   [kinds]lately
+	hand, row int // the range, and its row, to which the next turn goes that is for all that is held
+}
+
+// kind is what a change did to where a row stands.
+type kind int
+
+// The kinds.
+const (
+	gone     kind = iota // no list has it any more
+	came                 // it was not held, and a list covers its place
+	shifted              // it stands elsewhere in an order
+	filtered             // a filter begins or ceases to keep it
+	stayed               // only its text is another
+	kinds
+)
+
+// lately are the last changes of a kind.
+type lately struct {
+	of   [64]moved // the newest is at last, and the oldest behind it
+	last int
+}
+
+// moved is where a row stood before a change (0), and stands since (1).
+type moved struct {
+	of        changefeed.Table
+	key       string
+	positions [2]positions
+	match     [2]uint64
+	picked    [2]bool
+}
+
+// note notes that a change replaces a version of a row; nil = none was held.
+func (v *verification) note(t *table, old, row *list.Row, from, to positions) {
+	m := moved{of: t.of, positions: [...]positions{from, to}, match: [...]uint64{0, row.Match}}
+	k := stayed
+	switch {
+	case old == nil && (row.State == list.Gone || !covers(t, &to)):
+		return
+	case old == nil:
+		k = came
+	case row.State == list.Gone:
+		k = gone
+	case from != to:
+		k = shifted
+	case old.Match != row.Match:
+		k = filtered
+	}
+	if old != nil {
+		m.match[0] = old.Match
+	}
+	m.key = strings.Clone(row.Key())
+	c := &v.changes[k]
+	c.last = (c.last + 1) % len(c.of)
+	c.of[c.last] = m
+}
+
+// covers reports whether a list of the table covers the place of a row.
+func covers(t *table, at *positions) bool {
+	for _, l := range t.lists {
+		_, covered := l.find(at[l.Order])
+		if covered {
+			return true
+		}
+	}
+	return false
+}
+
+// pick returns a list, and the position behind which a page of it is to be verified; nil = there is nothing.
+func (v *verification) pick(tables map[changefeed.Table]*table, ranges []*Range) (l *List, after list.Position) {
+	for range kinds + 1 {
+		v.turn++
+		if k := kind(v.turn % int(kinds+1)); k < kinds {
+			l, after = v.changed(k, tables)
+		} else {
+			l, after = v.held(ranges)
+		}
+		if l != nil {
+			l.picked = v.turn
+			break
+		}
+	}
+	return l, after
+}
+
+// changed picks, of the lists that a change of this kind concerns, the one that was picked longest ago, and the last such change. Of
+// those that replace a place by another it takes the old one and the new one in turn.
+func (v *verification) changed(k kind, tables map[changefeed.Table]*table) (l *List, after list.Position) {
+	c, side := &v.changes[k], 1
+	if k == gone || k == shifted && v.turn/int(kinds+1)%2 == 0 {
+		side = 0
+	}
+	var chosen *moved
+	for i := range c.of {
+		m := &c.of[(c.last+len(c.of)-i)%len(c.of)]
+		t := tables[m.of]
+		if t == nil {
+			continue
+		}
+		for _, other := range t.lists {
+			if (l == nil || other.picked < l.picked) && m.concerns(k, other, side) {
+				l, chosen = other, m
+			}
+		}
+	}
+	if l == nil {
+		return nil, ""
+	}
+	after, ok := l.around(chosen.positions[side][l.Order])
+	chosen.picked[side] = true
+	if !ok {
+		return nil, ""
+	}
+	return l, after
+}
+
+// concerns reports whether a list covers a place of a row that the list had before (0) or has since the change (1), and in which
+// it has done what its kind says.
+func (m *moved) concerns(k kind, l *List, side int) bool {
+	had, has := m.match[0]&l.Match == l.Match, m.match[1]&l.Match == l.Match
+	switch {
+	case m.picked[side], k == filtered && had == has, k != filtered && !(had && side == 0 || has && side == 1):
+		return false
+	case k == shifted && m.positions[0][l.Order] == m.positions[1][l.Order]:
+		return false
+	}
+	if row := l.table.rows[m.key].row; l.Search != "" && row != nil {
+		text, known := l.Table.List.SearchText(row)
+		if known && !strings.Contains(text, l.Search) {
+			return false
+		}
+	}
+	_, covered := l.find(m.positions[side][l.Order])
+	return covered
+}
+
+// held picks what is next in all ranges.
+func (v *verification) held(ranges []*Range) (l *List, after list.Position) {
+	if len(ranges) == 0 {
+		return nil, ""
+	}
+	v.hand %= len(ranges)
+	g := ranges[v.hand]
+	at := g.lo
+	if v.row < len(g.rows) {
+		at = g.list.position(g.rows[v.row])
+	}
+	v.row += page.MaxLimit / 2
+	if v.row >= len(g.rows) {
+		v.hand, v.row = v.hand+1, 0
+	}
+	after, ok := g.list.around(at)
+	if !ok {
+		return nil, ""
+	}
+	return g.list, after
+}
+
+// compare compares rows of a fill, which ends before hi, with what the table holds, and counts. It replaces those that are held
+// by the held ones. Inconsistent: they differ.
+func (v *verification) compare(t *table, l *List, f *Fill, rows []*list.Row, hi list.Position) Outcome {
+	m := otherVersion(t, &l.Key, rows)
+	if f.Misfold != nil {
+		m = foldsDiffer(&l.Key, f.Misfold)
+	}
+	lo, compared := behind(f.After), false
+	for i, _ := l.find(lo); m == nil && i < len(l.ranges) && l.ranges[i].lo < hi; i++ {
+		g := l.ranges[i]
+		from, to := max(lo, g.lo), min(hi, g.hi)
+		m = rowsDiffer(&l.Key, l.within(g.rows, from, to), l.within(rows, from, to))
+		compared = true
+	}
+	if f.Verifies {
+		for i := 0; m == nil && i < len(rows) && i*len(t.lists) < maxPlaces; i++ {
+			m = misplaced(t, l, rows[i])
+		}
+	}
+	switch {
+	case m != nil:
+		v.differs(m)
+		return Inconsistent
+	case f.Verifies && compared:
+		v.of[t.of.List].Pages++
+	}
+	return Merged
+}
+
+// differs counts a mismatch.
+func (v *verification) differs(m *Mismatch) {
+	v.of[m.Table.List].Mismatches[m.Kind]++
+	v.mismatch.Store(m)
+}
+
+// maxPlaces bounds where a verification looks for its rows in other lists, some of which it then leaves out: requests wait.
+const maxPlaces = 4096
+
+// otherVersion replaces rows by those that the table holds, and says which it holds in another version. Where a key may be there
+// twice, another version may be another row.
+func otherVersion(t *table, k *Key, rows []*list.Row) (m *Mismatch) {
+	for i, row := range rows {
+		held := t.rows[row.Key()].row
+		switch {
+		case held == nil:
+		case *held == *row:
+			rows[i] = held
+		case m == nil && !t.of.List.Repeats:
+			m = differ(k, held, row)
+		}
+	}
+	return m
+}
+
+// misplaced says which list shows a row of the database otherwise than it has to: lists show it where it belongs, if they cover
+// that place, and nowhere else. read is the list that was read.
+func misplaced(t *table, read *List, row *list.Row) *Mismatch {
+	at, shown := positionsOf(t.of.List, row), 0
+	text := sync.OnceValues(func() (string, bool) { return t.of.List.SearchText(row) })
+	for _, l := range t.lists {
+		i, covered := l.find(at[l.Order])
+		if !covered {
+			continue
+		}
+		g := l.ranges[i]
+		j := g.find(at[l.Order])
+		shows := j < len(g.rows) && g.rows[j] == row
+		switch belongs := l.stateIn(row, text) == list.Known; {
+		case shows && !belongs:
+			return differ(&l.Key, row, nil)
+		case belongs && !shows:
+			return differ(&l.Key, nil, row)
+		case shows:
+			shown++
+		}
+	}
+	if t.rows[row.Key()].shown != shown && !t.of.List.Repeats {
+		return differ(&read.Key, row, nil)
+	}
+	return nil
+}
 
 // Mismatch is where rows that were held, or how they are ordered, filtered or folded, are not those of the database. Its digests
 // are of the values: it has none.
@@ -40,25 +291,30 @@ func digest(text []byte) list.Digest {
 }
 
 // rowsDiffer says where rows that are held and those that were read begin to differ: one of them lacks a row, or has another
-// version of it.
+// version of it. nil = they are the same.
 func rowsDiffer(k *Key, held, read []*list.Row) *Mismatch {
 	for len(held) > 0 && len(read) > 0 && held[0] == read[0] {
 		held, read = held[1:], read[1:]
 	}
-	if len(held) > 0 && len(read) > 0 {
-		switch by := k.compare(held[0], k.position(read[0])); {
-		case by < 0:
-			read = nil
-		case by > 0:
-			held = nil
-		}
+	switch {
+	case len(held) == 0 && len(read) == 0:
+		return nil
+	case len(held) == 0 || len(read) > 0 && k.compare(held[0], k.position(read[0])) > 0:
+		return differ(k, nil, read[0])
+	case len(read) == 0 || k.compare(held[0], k.position(read[0])) < 0:
+		return differ(k, held[0], nil)
 	}
+	return differ(k, held[0], read[0])
+}
+
+// differ says that a list has another version of a row than the database; nil = none.
+func differ(k *Key, held, read *list.Row) *Mismatch {
 	m := &Mismatch{Table: k.Table, Kind: Rows}
-	if len(held) > 0 {
-		m.Position, m.Held = digest([]byte(k.position(held[0]))), digest(list.AppendRows(nil, []list.Row{*held[0]}))
+	if held != nil {
+		m.Position, m.Held = digest([]byte(k.position(held))), digest(list.AppendRows(nil, []list.Row{*held}))
 	}
-	if len(read) > 0 {
-		m.Position, m.Database = digest([]byte(k.position(read[0]))), digest(list.AppendRows(nil, []list.Row{*read[0]}))
+	if read != nil {
+		m.Position, m.Database = digest([]byte(k.position(read))), digest(list.AppendRows(nil, []list.Row{*read}))
 	}
 	return m
 }
@@ -66,67 +322,4 @@ func rowsDiffer(k *Key, held, read []*list.Row) *Mismatch {
 // foldsDiffer says of which row the folds differ.
 func foldsDiffer(k *Key, of *page.Misfold) *Mismatch {
 	return &Mismatch{k.Table, Folds, digest([]byte(k.position(&of.Row))), digest([]byte(of.Node)), digest([]byte(of.Database))}
-}
-
-// pick picks a range, and how many of its rows precede what is verified. Half of the time it is where a row has changed
-// lately. Else it is any range, or one of any table, however few it has.
-func pick(r *Replica, intN func(n int) int) (g *Range, before int) {
-	if len(r.clock.ranges) == 0 {
-		return nil, 0
-	}
-	g = r.clock.ranges[intN(len(r.clock.ranges))]
-	t, row := g.list.table, (*list.Row)(nil)
-	switch intN(4) {
-	case 0:
-	case 1:
-		t, g = anyOf(r.tables, intN), nil
-	default:
-		t, row = lately(r, t, intN)
-		g = nil
-	}
-	if g == nil {
-		l := anyOf(t.lists, intN)
-		g = l.ranges[intN(len(l.ranges))]
-	}
-	before = intN(len(g.rows) + 1)
-	if row != nil && g.list.Table.List.HasPosition(row, g.list.Order) {
-		at := g.list.position(row)
-		i, covered := g.list.find(at)
-		if covered {
-			g = g.list.ranges[i]
-			before = g.find(at)
-		}
-	}
-	return g, before - intN(min(before, page.MaxLimit-1)+1)
-}
-
-// anyOf returns a value of a map that is not empty. A loop over it begins anywhere, and oftener at some places than at others:
-// so it goes on for some steps.
-func anyOf[K comparable, V any](of map[K]V, intN func(n int) int) (v V) {
-	left := intN(min(len(of), 64))
-	for _, v = range of {
-		if left == 0 {
-			break
-		}
-		left--
-	}
-	return v
-}
-
-// lately returns a table of which the replica has rows and which has changed lately, and a row that has changed there; nil = it
-// is not known which has. If a few changes touched no such table, it returns the other.
-func lately(r *Replica, other *table, intN func(n int) int) (*table, *list.Row) {
-	const tries, latest = 8, 256
-	for range tries {
-		n := len(r.history.queue)
-		if n == 0 {
-			break
-		}
-		c := r.history.queue[n-1-intN(min(n, latest))]
-		t := r.tables[c.Table]
-		if t != nil && len(c.Rows) > 0 {
-			return t, &c.Rows[intN(len(c.Rows))]
-		}
-	}
-	return other, nil
 }

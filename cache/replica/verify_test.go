@@ -1,12 +1,12 @@
 package replica_test
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"listedge/cache/replica"
 	"listedge/internal/list"
+	"listedge/internal/list/listtest"
 	"listedge/internal/page"
 )
 
@@ -110,39 +110,81 @@ func TestAVerificationOfWhatIsGivenUp(t *testing.T) {
 	}
 }
 
-// Each row of each table is verified in time, and a table of one range as often as one of 200.
+// What is read of one list is compared with what others hold.
+func TestAVerificationComparesOtherLists(t *testing.T) {
+	byName, ofServices := byCreatedAt, byCreatedAt
+	byName.Order, ofServices.Match = listtest.ByName, listtest.Services
+	lacking := func(f *replica.Fill) { f.Rows = slices.Delete(f.Rows, 5, 6) }
+	for name, c := range map[string]struct {
+		other          replica.Key
+		before, change func(f *replica.Fill) // of the fill of the other list, and of the verification
+		mismatches     uint64
+		held, database bool
+	}{
+		"the same":                      {other: byName},
+		"another version, out of there": {other: byName, change: func(f *replica.Fill) { f.Rows[2] = rowAt(5, "sku", "other") }, mismatches: 1, held: true, database: true},
+		"a row that the other lacks":    {other: byName, before: lacking, mismatches: 1, database: true},
+		"a row of no such filter":       {other: ofServices, before: func(f *replica.Fill) { f.Rows, f.End = nil, true }},
+		"a row of a filter that the other lacks": {other: ofServices, before: func(f *replica.Fill) { f.Rows, f.End = nil, true },
+			change: func(f *replica.Fill) { f.Rows[2] = rowAt(15, "type", "SERVICE") }, mismatches: 1, database: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := replica.New(roomy)
+			r.Apply(settled(1))
+			other := read(r, c.other, 0, 10)
+			if c.before != nil {
+				c.before(other)
+			}
+			r.Merge(other)
+			for _, from := range []int{0, 20} { // between these is a gap, into which the verification reaches
+				if o := r.Merge(read(r, byCreatedAt, from, from+3)); o != replica.Merged {
+					t.Fatal(o)
+				}
+			}
+			f := read(r, byCreatedAt, 3, 8)
+			if c.other == ofServices {
+				f = read(r, byCreatedAt, 13, 21)
+			}
+			f.Verifies = true
+			if c.change != nil {
+				c.change(f)
+			}
+			r.Merge(f)
+			v, m := ofItemsVerified(r), r.Mismatch()
+			if v.Mismatches[replica.Rows] != c.mismatches || c.mismatches > 0 && (m.Held != list.Digest{} != c.held || m.Database != list.Digest{} != c.database) {
+				t.Errorf("%+v, %+v", v, m)
+			}
+		})
+	}
+}
+
+// Each row of each table is verified in time, whether it changes or not.
 func TestEachRowIsPicked(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 1))
 	r := replica.New(roomy)
-	if _, _, ok := r.Pick(random.IntN); ok {
+	if _, _, ok := r.Pick(); ok {
 		t.Error("something is picked of nothing")
 	}
 	r.Apply(settled(1))
 	small := byCreatedAt
 	small.Table.Tenant = "small"
-	left, picked := map[replica.Key]map[list.Position]bool{}, map[replica.Key]int{}
-	for k, ranges := range map[replica.Key]int{byCreatedAt: 200, small: 1} {
+	left := map[replica.Key]map[list.Position]bool{}
+	for k, ranges := range map[replica.Key]int{byCreatedAt: 20, small: 1} {
 		left[k] = map[list.Position]bool{}
-		for from := range ranges { // of nine rows, with a gap behind each
-			if o := r.Merge(read(r, k, 10*from, 10*from+9)); o != replica.Merged {
+		for i := range ranges { // of 290 rows, which are cut in two when one changes, with a gap behind
+			if o := r.Merge(read(r, k, 300*i, 300*i+290)); o != replica.Merged {
 				t.Fatal(o)
 			}
-			for i := range 9 {
-				row := rowAt(10*from + i)
+			for n := range 290 {
+				row := rowAt(300*i + n)
 				left[k][positionIn(&k, &row)] = true
 			}
 		}
 	}
+	r.Apply(settled(2, changeOf(2, rowAt(12, "sku", "other"), rowAt(3045, "sku", "other"))))
 	for picks := 1; len(left[small])+len(left[byCreatedAt]) > 0; picks++ {
-		k, after, ok := r.Pick(random.IntN)
-		if picked[k]++; picks == 400 && picked[small] < 25 {
-			t.Errorf("the small table is verified by %d of %d picks", picked[small], picks)
-		}
-		if picks == 100_000 {
-			t.Fatalf("%d and %d rows are not verified", len(left[small]), len(left[byCreatedAt]))
-		}
-		if !ok {
-			continue
+		k, after, ok := r.Pick()
+		if !ok || picks > 2+(21+2)*6 { // of the changed rows; 50 rows of each range are for a turn
+			t.Fatalf("%d picks, %d and %d rows are not verified", picks, len(left[small]), len(left[byCreatedAt]))
 		}
 		_, rows, _ := r.Read(nil, &k, after, page.MaxLimit, 1<<30)
 		for _, row := range rows {
@@ -151,36 +193,62 @@ func TestEachRowIsPicked(t *testing.T) {
 	}
 }
 
-// Half of the verifications are where a row has changed lately.
+// The last change of each kind is verified soon, however many of another kind come after it.
 func TestChangedRowsArePicked(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 1))
-	r := replica.New(roomy)
-	r.Apply(settled(1))
-	const rows, picks = 20_000, 100
-	for from := 0; from < rows; from += 100 {
-		r.Merge(read(r, byCreatedAt, from, from+100))
+	byName, ofGoods := byCreatedAt, byCreatedAt
+	byName.Order, ofGoods.Match = listtest.ByName, listtest.Goods
+	type place struct {
+		in  []replica.Key // of one of these
+		row list.Row
 	}
-	changed := rowAt(12_345, "sku", "changed")
-	r.Apply(settled(2, changeOf(2, changed)))
-	n := 0
-	for range picks {
-		k, after, ok := r.Pick(random.IntN)
-		if !ok {
-			continue
-		}
-		_, page, _ := r.Read(nil, &k, after, page.MaxLimit, 1<<30)
-		if slices.ContainsFunc(page, func(row *list.Row) bool { return *row == changed }) {
-			n++
-		}
-	}
-	if n < picks/3 {
-		t.Errorf("%d of %d verifications have the row that changed", n, picks)
+	anywhere := []replica.Key{byCreatedAt, byName}
+	moved, another := rowAt(234, "name", "Row 500700 moved", "type", "SERVICE"), rowAt(234, "id", listtest.ID(99_999), "type", "SERVICE")
+	for name, c := range map[string]struct {
+		change list.Row
+		want   []place
+	}{
+		"it is gone":                 {list.GoneRow(listtest.Key(listtest.ID(234))), []place{{anywhere, rowAt(234)}}},
+		"it has come":                {another, []place{{anywhere, another}}},
+		"it stands elsewhere":        {moved, []place{{anywhere[1:], rowAt(234)}, {anywhere[1:], moved}}},
+		"a filter begins to keep it": {rowAt(234, "type", "GOODS"), []place{{[]replica.Key{ofGoods}, rowAt(234)}}},
+		"it has another text":        {rowAt(234, "type", "SERVICE", "sku", "other"), []place{{anywhere, rowAt(234)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := replica.New(roomy)
+			r.Apply(settled(1))
+			for from := 0; from < 1000; from += 100 {
+				for _, k := range anywhere {
+					f := read(r, k, from, from+100)
+					for i := range f.Rows {
+						f.Rows[i] = rowAt(from+i, "type", "SERVICE")
+					}
+					r.Merge(f)
+				}
+			}
+			r.Merge(&replica.Fill{Key: ofGoods, Start: r.Begin(), Read: page.Read{At: r.Begin().At, End: true}})
+			r.Apply(settled(2, changeOf(2, c.change)))
+			for n := range 60 {
+				r.Apply(settled(uint64(3+n), changeOf(uint64(3+n), rowAt(500+n, "type", "SERVICE", "sku", "later"))))
+			}
+			left := c.want
+			for picks := 0; len(left) > 0; picks++ {
+				k, after, ok := r.Pick()
+				if !ok || picks == 2*6 && name != "it has another text" || picks == 6*61 {
+					t.Fatalf("%d picks, %d places are not verified", picks, len(left))
+				}
+				_, rows, _ := r.Read(nil, &k, after, page.MaxLimit, 1<<30)
+				left = slices.DeleteFunc(left, func(p place) bool {
+					at := positionIn(&k, &p.row)
+					return slices.Contains(p.in, k) && after < at && len(rows) > 0 && at <= positionIn(&k, rows[len(rows)-1])
+				})
+			}
+		})
 	}
 }
 
 // verify has a node verify a page. It says whether the page was compared, and whether it is as it must be.
 func (m *model) verify(n *modelNode) (compared, right bool) {
-	k, after, ok := n.Pick(m.r.IntN)
+	k, after, ok := n.Pick()
 	if !ok {
 		return false, true
 	}

@@ -120,8 +120,9 @@ type List struct {
 	Columns  []Column
 	Selected int
 	Fields   []Field
-	Key      int // index in Columns
-	Tenant   int // index in Columns; -1 = every workspace sees all rows
+	Key      int  // index in Columns
+	Repeats  bool // no index keeps a partitioned table from having a key twice
+	Tenant   int  // index in Columns; -1 = every workspace sees all rows
 	Live     Condition
 	Orders   []Order // the default first
 	Filters  []Filter

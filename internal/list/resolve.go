@@ -364,12 +364,13 @@ func (r *resolver) identity() {
 		return
 	}
 	key := l.Columns[l.Key]
+	l.Repeats = !slices.ContainsFunc(t.Unique, func(index []string) bool { return r.names(index, nil) })
 	switch {
 	case !key.canBeKey():
 		r.add(r.draft.key.line, "the key %s has the type %s: write a column of type uuid, smallint, integer, bigint, text or varchar", key.Name, key.Type.Name)
 	case !key.NotNull:
 		r.add(r.draft.key.line, "the key %s may be NULL: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", key.Name, t.Name.SQL(), Quote(key.Name))
-	case !slices.ContainsFunc(t.Unique, r.names):
+	case !slices.ContainsFunc(t.Unique, func(index []string) bool { return r.names(index, t.PartitionBy) }):
 		says := "the key " + key.Name
 		if l.Tenant >= 0 {
 			says += " within the tenant " + l.Columns[l.Tenant].Name
@@ -379,12 +380,12 @@ func (r *resolver) identity() {
 	}
 }
 
-// names reports whether the columns of a unique index name a row of the list. In a partitioned table an index has the
-// columns of the partitions, too: then keys are unique as far as the table can say.
-func (r *resolver) names(index []string) bool {
+// names reports whether the columns of a unique index name a row of the list, besides others. In a partitioned table an index
+// has the columns of the partitions, too: then keys are unique as far as the table can say.
+func (r *resolver) names(index, besides []string) bool {
 	identity := r.list.Identity()
 	return slices.Contains(index, r.list.Columns[r.list.Key].Name) && !slices.ContainsFunc(index, func(column string) bool {
-		return !slices.Contains(identity, column) && !slices.Contains(r.relation.PartitionBy, column)
+		return !slices.Contains(identity, column) && !slices.Contains(besides, column)
 	})
 }
 

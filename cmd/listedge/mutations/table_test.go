@@ -134,6 +134,9 @@ var mutations = []struct {
 			replaced("origin/apikey: Cache.runLookups", "if unknown {", "if false && unknown {")},
 	}},
 	{"origin", []mutation{
+		{"verifies although the primary is busy", "TestAVerificationDelaysNobody",
+			always("origin: fairQueue.enterIdle", "len(q.waiting) == 0 && 2*q.running < q.slots")},
+		{"another fold is overlooked", "TestAVerificationReadsWhatAPageDoes", without("origin: Origin.Verify", "s.Folds = true")},
 		{"the check of a list reads no row", "TestListsOfAnyShapeAreReadByTheirIndexes", replaced("origin: Origin.check", "[]byte(unseen)", "nil")},
 		{"connections to an old primary are kept", "TestAnEarlierTimelineIsRefused",
 			replaced("origin/apikey: Store.read", "ctx, run, func", `ctx, "", func`)},
@@ -628,7 +631,7 @@ var mutations = []struct {
 		{"a bound is before its row", "TestModel",
 			without("cache/replica: behind", ` + "\x00"`)},
 		{"a fill that differs is merged", "TestWhatDoesNotAgree",
-			replaced("cache/replica: Replica.fill", "case !consistent:", "case false:")},
+			never("cache/replica: Replica.fill", "o == Inconsistent || !f.Verifies && !r.cover(l, behind(f.After), until, rows)")},
 		{"the hand gives no second chance", "TestWhatIsUsedIsKept",
 			always("cache/replica: Replica.evict", "steps > 2*len(c.ranges) || !g.used.Swap(false)")},
 	}},
