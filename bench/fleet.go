@@ -23,7 +23,6 @@ const (
 	fleetPause   = 10 * time.Millisecond // of a reader
 	fleetWrites  = 5                     // a second, to each page
 	fleetTime    = 8 * time.Second
-	fleetIdle    = 3 * time.Second // until what starting costs is over
 	fleetRounds  = 2
 )
 

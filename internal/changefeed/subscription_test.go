@@ -279,6 +279,77 @@ func TestARecordedReadBeganBeforeItWasSent(t *testing.T) {
 	})
 }
 
+// readCounter counts reads of a log.
+type readCounter struct {
+	*changefeed.Local
+	reads, epochs atomic.Int64
+}
+
+func (c *readCounter) Epoch(ctx context.Context) (string, error) {
+	c.epochs.Add(1)
+	return c.Local.Epoch(ctx)
+}
+
+func (c *readCounter) Reader(context.Context) (changefeed.Reader, string, error) { return c, "", nil }
+
+func (c *readCounter) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, bool, error) {
+	c.reads.Add(1)
+	return c.Local.Read(ctx, epoch, after, wait)
+}
+
+// A subscriber that rests reads the log as often as it was told, and its proofs are at most two pauses old, and what heartbeats
+// need. Its silence is that of the log. When it is to rest no longer, it reads each entry as it comes.
+func TestWhatRestsReadsSeldom(t *testing.T) {
+	const every, pause, seconds = 33 * time.Millisecond, 160 * time.Millisecond, 10
+	synctest.Test(t, func(t *testing.T) {
+		log, r := &readCounter{Local: changefeed.NewLocal()}, &recorder{}
+		_ = log.SetEpoch(t.Context(), "", "e")
+		_ = log.Append(t.Context(), "e", termStart(1, Position{}))
+		s, stop := subscribe(t, log, r)
+		n := uint64(1)
+		// play appends heartbeats for some seconds, and returns how many reads there were, and the oldest proof and the longest silence.
+		play := func() (reads int64, oldest, longest time.Duration) {
+			before, end := log.reads.Load(), time.Now().Add(seconds*time.Second)
+			for time.Now().Before(end) {
+				boottimetest.Pass(every)
+				n++
+				_ = log.Append(t.Context(), "e", heartbeat(1, n, at(1, n-1), "5:5:"))
+				synctest.Wait()
+				if len(r.proofs) > 0 {
+					oldest = max(oldest, time.Since(r.proofs[len(r.proofs)-1].Moment))
+				}
+				longest = max(longest, s.Silence())
+			}
+			return log.reads.Load() - before, oldest, longest
+		}
+		for _, c := range []struct {
+			rest                 time.Duration
+			least, most          int64
+			longestProof, silent time.Duration
+		}{{0, 280, 310, 5 * every, every}, {pause, 55, 65, 2*pause + 2*every, every}, {0, 280, 310, 5 * every, every}} {
+			s.Rest(c.rest)
+			play() // until it takes effect
+			reads, oldest, longest := play()
+			if reads < c.least || reads > c.most || oldest > c.longestProof || longest > c.silent {
+				t.Errorf("rest %s: %d reads in %d s, want %d to %d; proofs up to %s old, want %s; silence up to %s, want %s",
+					c.rest, reads, seconds, c.least, c.most, oldest, c.longestProof, longest, c.silent)
+			}
+		}
+		s.Rest(pause)
+		play()
+		log.epochs.Store(0)
+		play()
+		if n := log.epochs.Load(); n > 2 {
+			t.Errorf("rest: %d reads of the epoch in %d s", n, seconds)
+		}
+		boottimetest.Pass(time.Second) // no heartbeats
+		if s.Silence() < 700*time.Millisecond {
+			t.Errorf("no heartbeat for a second, and a silence of %s", s.Silence())
+		}
+		stop()
+	})
+}
+
 // given writes down the checkpoints that heartbeats bring, each once.
 type given struct {
 	mu  sync.Mutex

@@ -275,8 +275,12 @@ func ParseEpoch(name string) (n EpochName, ok bool) {
 	return EpochName{parts[0], uint32(timeline), parts[2], parts[3], parts[4]}, true
 }
 
-// claimLife is how long Redis keeps the record of a fleet after its last node has stopped.
-const claimLife = 15 * time.Second
+const (
+	// ClaimEvery is how often a node that has joined renews its claim.
+	ClaimEvery = 5 * time.Second
+	// claimLife is how long Redis keeps the record of a fleet after its last node has stopped.
+	claimLife = 15 * time.Second
+)
 
 // Claim is a node's claim that the fleet of its region follows the node's database. Redis
 // has the record of which one the fleet follows. Not safe for use by several goroutines.

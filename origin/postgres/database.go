@@ -80,7 +80,7 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 	}
 	reading, writing := SessionSettings(o.QueryTimeout), SessionSettings(UsageTimeout)
 	writing["default_transaction_read_only"] = "off"
-	db.Pages = primary(o.Connections, 1, reading)
+	db.Pages = primary(o.Connections, 0, reading)
 	db.Keys = primary(KeyConnections, 1, SessionSettings(KeyTimeout))
 	db.Usage = primary(UsageConnections, 0, writing)
 	for _, url := range o.Replicas {
@@ -93,6 +93,9 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 	return db, nil
 }
 
+// maxIdle is how long a connection that is not used stays open.
+const maxIdle = time.Minute
+
 // openPool makes a pool of at most connections, of which it keeps idle open. It does not wait
 // for one, so an unreachable server is no error here.
 func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
@@ -102,6 +105,7 @@ func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc
 	}
 	config.MaxConns = int32(connections)
 	config.MinIdleConns = int32(idle)
+	config.MaxConnIdleTime = maxIdle
 	config.PingTimeout = PingTimeout
 	config.ConnConfig.MaxProtocolMessageBodyLen = maxMessage
 	prepareConfig(config.ConnConfig, target, settings)

@@ -506,6 +506,12 @@ var mutations = []struct {
 			replaced("cache/replica: changes.known", "changefeed.EndOf(c.lasts.last(of))", "(changefeed.Point{At: c.lasts.last(of)})")},
 	}},
 	{"internal/changefeed", []mutation{
+		{"what rests reads each entry as it comes", "TestWhatRestsReadsSeldom",
+			replaced("internal/changefeed: Subscriber.readOnce", "max(pause, rest)", "pause")},
+		{"a rest is silence", "TestWhatRestsReadsSeldom",
+			without("internal/changefeed: Subscriber.Silence", "+s.rest.Load()")},
+		{"the epoch is read as often at rest", "TestWhatRestsReadsSeldom",
+			without("internal/changefeed: Subscriber.readOnce", "interval = epochAtRest")},
 		{"a read before the first entry proves", "TestSubscription",
 			without("internal/changefeed: Subscription.Apply", "&& s.begun ")},
 		{"reads outlive a reset", "TestSubscription",

@@ -39,9 +39,9 @@ func (n checks) table() []admin.Check {
 		// Tables, rights and settings change rarely, and the check takes four queries.
 		{Name: "reading", Every: 5 * time.Second, Effect: admin.Starts, After: primary, Runbook: "ListedgeOriginBreakerOpen",
 			Broken: "pages or keys are not read from Postgres", Fine: strings.Join(n.options.Lists.Names(), ", ") + " and API keys, as a node reads them",
-			Run: n.toStart(func(ctx context.Context) error {
+			Run: n.toStart(n.unlessIdle(func(ctx context.Context) error {
 				return cmp.Or(needs.Ready(ctx), breakerFailure("pages", n.pages.Stats().BreakerOpen), breakerFailure("keys", n.keys.BreakerOpen()))
-			})},
+			}))},
 		{Name: "usage", Known: func() error { return n.usage.Stats().Failure }, After: primary,
 			Broken: "the usage of keys is not written to Postgres", Runbook: "ListedgeUsageUnwritten", Fine: "this user may write the usage of keys",
 			Ask: func(ctx context.Context) error { return originadmin.CheckUsage(ctx, n.database.Keys.Pool) }},
@@ -79,9 +79,9 @@ func (n checks) table() []admin.Check {
 func (n checks) ofRedis() []admin.Check {
 	redis := []string{"Redis"}
 	all := []admin.Check{
-		{Name: "Redis", Run: n.writeRedis, Ask: n.tryRedis, Fine: "the user has all rights that a node needs", Runbook: "ListedgeRedisDown", Light: true,
+		{Name: "Redis", Every: 2 * time.Second, Run: n.writeRedis, Ask: n.tryRedis, Fine: "the user has all rights that a node needs", Runbook: "ListedgeRedisDown", Light: true,
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
-		{Name: "fleet", Run: n.checkFleet, Effect: admin.Always, After: []string{"Postgres"}, Runbook: "ListedgeWrongDatabase",
+		{Name: "fleet", Every: fleet.ClaimEvery, Run: n.checkFleet, Effect: admin.Always, After: []string{"Postgres"}, Runbook: "ListedgeWrongDatabase",
 			Broken: "the node is not known to be one of its fleet"},
 		{Name: "identity", Known: n.finder.Failure, Broken: "the node may not query which database it reads: pages are not stored in Redis"},
 		{Name: "Redis eviction", Every: time.Minute, After: redis, Runbook: "ListedgeRedisEvicts",
@@ -115,6 +115,17 @@ func (n checks) toStart(check func(context.Context) error) func(context.Context)
 			}
 		}
 		return err
+	}
+}
+
+// unlessIdle makes a check that has passed ask nothing while the node rests: so it keeps no connection open.
+func (n checks) unlessIdle(check func(context.Context) error) func(context.Context) error {
+	last := errors.New("it has not run")
+	return func(ctx context.Context) error {
+		if last != nil || !n.rests.Load() {
+			last = check(ctx)
+		}
+		return last
 	}
 }
 

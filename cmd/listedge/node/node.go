@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"listedge/cache"
@@ -61,6 +62,7 @@ type Node struct {
 	maxConnections int          // of the public listener
 	certificate    *certificate // of the public listener; nil = plain HTTP
 
+	rests  atomic.Bool             // no requests come: see restAfter
 	probes []func(context.Context) // each tries a server that has failed
 
 	roster *roster                              // nil = there is no Redis
@@ -75,6 +77,10 @@ const (
 	// followAgain is how long the log of changes must be silent before a node that cannot
 	// follow changes itself stops waiting for another node to do so.
 	followAgain = 2 * time.Second
+	// restAfter is how long a node has had no request when it rests: from then on it reads the log restPause apart, but at least
+	// three times within the freshness bound, and keeps two connections to Postgres: it verifies no pages and no rights.
+	restAfter = time.Minute
+	restPause = 160 * time.Millisecond
 	// checkpointEvery is how often the node that follows stores a checkpoint: several times while the log, which is kept in part, is
 	// written anew by the fastest writers.
 	checkpointEvery = 5 * time.Second
@@ -237,6 +243,30 @@ func (n *Node) expireByAge(ctx context.Context) {
 	})
 }
 
+// restWhileIdle has the log read more seldom while no requests come.
+func (n *Node) restWhileIdle(ctx context.Context) {
+	seen, last := uint64(0), time.Now()
+	repeat(ctx, watchInterval, func(context.Context) {
+		requests := n.metrics.Edge.Totals().Requests
+		if requests != seen {
+			seen, last = requests, time.Now()
+		}
+		pause := time.Duration(0)
+		if time.Since(last) > restAfter {
+			pause = min(restPause, n.options.FreshnessBound/3)
+		}
+		n.rests.Store(pause > 0)
+		n.feed.Rest(pause)
+	})
+}
+
+// verify has the cache verify a page, unless nobody reads pages.
+func (n *Node) verify(ctx context.Context) {
+	if !n.rests.Load() {
+		n.Cache.Verify(ctx)
+	}
+}
+
 // openAdmin makes what operators see of the node: health, metrics and settings.
 func (n *Node) openAdmin() {
 	settings, log := n.options.Settings, n.options.Log
@@ -346,8 +376,9 @@ func (n *Node) Serve(ctx context.Context) error {
 		background.Go(func() { n.follower.Run(running) })
 		background.Go(func() { n.feed.Run(running) })
 		background.Go(func() { n.expireByAge(running) })
+		background.Go(func() { n.restWhileIdle(running) })
 		if n.options.Verify > 0 {
-			background.Go(func() { repeat(running, n.options.Verify, n.Cache.Verify) })
+			background.Go(func() { repeat(running, n.options.Verify, n.verify) })
 		}
 	}
 	if n.changes != nil {

@@ -1,6 +1,17 @@
 package node
 
-import "testing"
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
+	"listedge/metrics"
+)
 
 // The admin listener answers to the host of --admin-listen, and to no other name.
 func TestTheAdminListenerAnswersToTheNameThatItListensBy(t *testing.T) {
@@ -11,4 +22,35 @@ func TestTheAdminListenerAnswersToTheNameThatItListensBy(t *testing.T) {
 	if names := adminNames(map[string]any{"admin-listen": ":9090"}); len(names) != 1 {
 		t.Errorf("%v", names)
 	}
+}
+
+// A node rests after a minute without a request, and no longer than until it has answered one. What has passed is not checked
+// meanwhile, and what has failed is.
+func TestANodeThatNobodyAsksRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{options: Options{Flags: Flags{FreshnessBound: time.Second}}, metrics: metrics.New("", ""),
+			feed: changefeed.NewSubscriber(changefeed.NewLocal(), &fleet.Followed{}, slog.New(slog.DiscardHandler))}
+		ctx, stop := context.WithCancel(t.Context())
+		go n.restWhileIdle(ctx)
+		var failure error
+		asked, route := 0, n.metrics.Edge.Route("one")
+		check := checks{n}.unlessIdle(func(context.Context) error { asked++; return failure })
+		expect := func(what string, rests bool, asks int) {
+			asked = 0
+			if err := check(ctx); n.rests.Load() != rests || asked != asks || !errors.Is(err, failure) {
+				t.Errorf("%s: rests %t, asked %d times, %v; want %t, %d, %v", what, n.rests.Load(), asked, err, rests, asks, failure)
+			}
+		}
+		time.Sleep(restAfter - time.Second)
+		expect("soon after the start", false, 1)
+		time.Sleep(2 * time.Second)
+		expect("a minute after the start", true, 0)
+		n.metrics.Edge.Answered(route, metrics.OutcomeMemory, 200, 0)
+		time.Sleep(2 * watchInterval)
+		failure = errors.New("no right")
+		expect("after a request", false, 1)
+		time.Sleep(restAfter)
+		expect("a minute later", true, 1)
+		stop()
+	})
 }

@@ -21,7 +21,8 @@ const (
 	// rosterLife: a node that has written nothing for so long has ended, and the others remove what it wrote.
 	rosterLife    = time.Minute
 	rosterTimeout = 250 * time.Millisecond
-	// rosterReads: after so many writes a node reads the whole roster.
+	// rosterReads: after so many writes a node reads the whole roster, or after as many as it has nodes: so a fleet of any size
+	// reads it about once in rosterEvery.
 	rosterReads = 4
 )
 
@@ -53,13 +54,13 @@ func (r *roster) key() string { return r.followed.LogPrefix() + "nodes" }
 // run writes this node's entry every rosterEvery until ctx ends, and then removes it. Failures are
 // not reported: checks say that Redis is away, and a missing entry harms nothing.
 func (r *roster) run(ctx context.Context) {
-	own, writes := rand.Text(), 0 // own is the field of this node in the hash
+	own, until := rand.Text(), 0 // the field of this node in the hash, and how many writes until it reads
 	repeat(ctx, rosterEvery, func(ctx context.Context) {
 		r.write(ctx, own)
-		if writes%rosterReads == 0 {
-			r.nodes(ctx) // remembers them, and removes old entries
+		if until == 0 {
+			until = max(rosterReads, len(r.nodes(ctx))) // remembers them, and removes old entries
 		}
-		writes++
+		until--
 	})
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), rosterTimeout)
 	defer cancel()
