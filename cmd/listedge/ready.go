@@ -56,7 +56,7 @@ func ready(ctx context.Context, node doctor.AdminURL) error {
 	}
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(r.Checks)) {
-		if what := r.Checks[name]; what != "ok" {
+		if what := r.Checks[name]; what != "ok" && !strings.HasPrefix(what, "ok: ") {
 			why = append(why, name+": "+what)
 		}
 	}

@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -52,13 +53,38 @@ type CheckState struct {
 	Up      bool      `json:"up"`
 	Since   time.Time `json:"since"`             // when it became up or down
 	Why     string    `json:"why,omitempty"`     // the failure, while it is down
+	Advice  string    `json:"advice,omitempty"`  // what could be better although it is up; Remedy says how
 	Remedy  string    `json:"remedy,omitempty"`  // what to do about it; empty = the runbook says so
 	Follows bool      `json:"follows,omitempty"` // the failure of another check explains it
 	Err     error     `json:"-"`                 // the last failure
 
 	ran, failed time.Time // when it last ran, and failed
 	failing     time.Time // when the first of the failures in a row began; zero = it passed last
-	logged      bool      // the log says that it is down
+	logged      string    // what the log said last: "down", "advised", or that neither is
+}
+
+// advice is what a check returns that passes.
+type advice struct{ error }
+
+func (a advice) Unwrap() error { return a.error }
+
+// Advise makes of an error, if there is one, a check's advice: the check passes, and says what could be better.
+func Advise(err error) error {
+	if err == nil {
+		return nil
+	}
+	return advice{err}
+}
+
+// stance is what the log has to say of the check.
+func (s *CheckState) stance() string {
+	switch {
+	case s.Why != "":
+		return "down"
+	case s.Advice != "":
+		return "advised"
+	}
+	return ""
 }
 
 // WhatToDo returns the remedy of a failure, or the section of the runbook that has it.
@@ -124,7 +150,7 @@ type Readiness struct {
 	Ready    bool              `json:"ready"`
 	Draining bool              `json:"draining"`
 	Mode     string            `json:"mode"`
-	Checks   map[string]string `json:"checks"` // name -> "ok", or what is wrong and what to do
+	Checks   map[string]string `json:"checks"` // name -> "ok", "ok: " and advice, or what is wrong and what to do
 }
 
 // Run runs the checks until ctx ends. It logs when one goes down or up, or readiness changes.
@@ -186,11 +212,15 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.ran = began
-	if err == nil {
+	advises := errors.As(err, new(advice))
+	if err == nil || advises {
 		if !s.Up {
 			s.Checked, s.Up, s.Since = true, true, began
 		}
-		s.failing, s.Why, s.Remedy = time.Time{}, "", ""
+		s.failing, s.Why, s.Advice, s.Remedy = time.Time{}, "", "", ""
+		if advises {
+			s.Advice, s.Remedy = remedy.Explain(err)
+		}
 		return
 	}
 	s.failed = time.Now()
@@ -198,11 +228,11 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 		s.failing = began
 		return
 	}
-	s.Checked, s.Up, s.Since, s.Err = true, false, s.failing, err
+	s.Checked, s.Up, s.Since, s.Err, s.Advice = true, false, s.failing, err, ""
 	s.Why, s.Remedy = remedy.Explain(err)
 }
 
-// log says which checks have gone down or up, and whether the node has become ready or not
+// log says which checks have gone down or up or have advice, and whether the node has become ready or not
 // ready. A failure is logged once, also if its reason changes. late = a start may be complained of.
 func (h *Health) log(late bool) {
 	if h.passed(Starts) {
@@ -226,13 +256,17 @@ func (h *Health) log(late bool) {
 		if down {
 			failing = append(failing, strings.ToLower(s.Name))
 		}
-		if down == s.logged || s.Follows || !late {
+		stance := s.stance()
+		if stance == s.logged || s.Follows || !late {
 			continue
 		}
-		s.logged = down
-		if down {
+		s.logged = stance
+		switch stance {
+		case "down":
 			h.logger.Warn(s.Broken, "error", s.Why, "remedy", s.WhatToDo())
-		} else {
+		case "advised":
+			h.logger.Warn(s.Broken, "advice", s.Advice, "remedy", s.Remedy)
+		default:
 			h.logger.Info("no longer: " + s.Broken)
 		}
 	}
@@ -257,6 +291,8 @@ func (h *Health) Readiness() Readiness {
 			text = "not checked yet"
 		case s.Why != "":
 			text = strings.TrimSuffix(s.Why+": "+s.WhatToDo(), ": ")
+		case s.Advice != "":
+			text = strings.TrimSuffix("ok: "+s.Advice+": "+s.Remedy, ": ")
 		}
 		r.Checks[strings.ToLower(s.Name)] = text
 	}

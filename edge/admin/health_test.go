@@ -16,6 +16,7 @@ import (
 
 	. "listedge/edge/admin"
 	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/remedy"
 )
 
 func healthOf(checks ...Check) *Health {
@@ -300,6 +301,39 @@ func TestChecksAreLogged(t *testing.T) {
 			boottimetest.Pass(step.checks * checkInterval)
 			if got := log.take(); got != step.log {
 				t.Errorf("%s: %s, want %s", step.name, got, step.log)
+			}
+		}
+		stop()
+	})
+}
+
+// Advice is no failure: the check is up, its metric is 1, and the log has it once, with what to do. A failure after it is logged, too.
+func TestAdvice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now atomic.Pointer[error]
+		now.Store(new(error))
+		h, log := logging(Check{Name: "It", Effect: Always, Run: func(context.Context) error { return *now.Load() }, Broken: "it is not set"})
+		stop := start(t, h)
+		for _, step := range []struct {
+			now   error
+			ready bool
+			it    string
+			up    bool
+			log   string
+		}{
+			{nil, true, "ok", true, "level=INFO msg=ready failing=none\n"},
+			{Advise(remedy.Add(errors.New("it is slow"), "set it")), true, "ok: it is slow: set it", true,
+				"level=WARN msg=\"it is not set\" advice=\"it is slow\" remedy=\"set it\"\n"},
+			{errors.New("away"), false, "away", false, "level=WARN msg=\"it is not set\" error=away remedy=\"\"\nlevel=WARN msg=\"not ready\" failing=it\n"},
+			{Advise(errors.New("it is slow")), true, "ok: it is slow", true,
+				"level=WARN msg=\"it is not set\" advice=\"it is slow\" remedy=\"\"\nlevel=INFO msg=ready failing=none\n"},
+			{Advise(nil), true, "ok", true, "level=INFO msg=\"no longer: it is not set\"\n"},
+		} {
+			now.Store(&step.now)
+			boottimetest.Pass(3 * checkInterval)
+			r, said := h.Readiness(), log.take()
+			if r.Ready != step.ready || r.Checks["it"] != step.it || h.Metrics()["it"] != step.up || said != step.log {
+				t.Errorf("%+v, %v, %s, want %+v", r, h.Metrics(), said, step)
 			}
 		}
 		stop()

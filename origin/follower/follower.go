@@ -291,7 +291,7 @@ func (f *Follower) SlotRisk() error {
 	case !f.slot.unlimited || f.options.Slot == "temporary":
 		return nil
 	case temporary:
-		return remedy.Add(errors.New("so the slot is temporary, and never keeps WAL for nobody: "+
+		return remedy.Add(errors.New("the slot is temporary, because nothing bounds the WAL that a persistent one would keep: "+
 			"whenever another node begins to follow, all nodes read their pages and keys again"),
 			setLimit+": then the slot is persistent, and nothing is read again")
 	}

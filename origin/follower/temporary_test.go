@@ -19,7 +19,7 @@ func TestTheKindOfSlot(t *testing.T) {
 		temporary bool
 		risk      string
 	}{
-		{"auto", true, true, "so the slot is temporary"}, {"auto", false, false, ""}, {"", true, true, "so the slot is temporary"},
+		{"auto", true, true, "the slot is temporary"}, {"auto", false, false, ""}, {"", true, true, "the slot is temporary"},
 		{"temporary", true, true, ""}, {"temporary", false, true, ""},
 		{"persistent", true, false, "may fill the disk"}, {"persistent", false, false, ""},
 	} {

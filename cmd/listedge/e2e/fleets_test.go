@@ -163,7 +163,10 @@ func TestAKilledFleetKeepsNoWAL(t *testing.T) {
 			if c.kind == "temporary" {
 				level, why = doctor.Warn, "read their pages and keys again"
 				for _, n := range nodes {
-					n.awaitCheck(t, "slot", why)
+					n.awaitCheck(t, "slot", "ok: the slot is temporary")
+					if up := n.metric(t, "listedge_check_up", `check="slot"`); up != 1 {
+						t.Errorf("the check of the slot: %v", up)
+					}
 					within(t, patience, "it warns", func() bool { return strings.Contains(n.err.String(), "max_slot_wal_keep_size is not set") })
 				}
 			}

@@ -326,6 +326,7 @@ var (
 			o.judges(t, during)
 			must(o.fleet.postgres.Restart(context.Background()))
 		}},
+		walsenderEnded, walsenderEnded, // one of each kind of slot
 	}
 
 	// With the kinds that playAll gives them: with both, whatever ends the follower or empties the log.
@@ -442,6 +443,21 @@ var decodingLags = fault{name: "decoding lags", happens: func(t *testing.T, o *o
 		}
 		o.judges(t, before)
 	}
+}}
+
+// walsenderEnded: an administrator ends the connection that holds the slot. A temporary slot ends with it.
+var walsenderEnded = fault{name: "the walsender ended by an administrator", happens: func(t *testing.T, o *oracle) {
+	conn := connect(t, o.fleet.url)
+	defer conn.Close(context.Background())
+	holder := func() (pid int) {
+		must(conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid))
+		return pid
+	}
+	o.judges(t, before)
+	ended := 0
+	within(t, patience, "a walsender", func() bool { ended = holder(); return ended != 0 })
+	must1(conn.Exec(t.Context(), "SELECT pg_terminate_backend($1)", ended))
+	within(t, patience, "another one", func() bool { pid := holder(); return pid != 0 && pid != ended })
 }}
 
 // setting changes a setting of the primary.

@@ -65,7 +65,7 @@ func (n checks) table() []admin.Check {
 				Runbook: "ListedgeFreshnessUntrusted", Broken: "the database server is on an old timeline: its answers are not served as fresh"},
 			admin.Check{Name: "Follower", Known: n.checkFollower, After: append(servers, "timeline", "fleet"), Runbook: "ListedgeNoFollower", Light: true,
 				Broken: "changes are not followed", Ask: n.askFollower, Fine: "changes can be followed"},
-			admin.Check{Name: "Slot", Known: n.follower.SlotRisk, After: primary, Broken: "max_slot_wal_keep_size is not set"})
+			admin.Check{Name: "Slot", Known: n.checkSlot, After: primary, Broken: "max_slot_wal_keep_size is not set"})
 	}
 	for i, s := range n.pages.Stats().Standbys {
 		all = append(all, admin.Check{Name: "Replica " + s.Server, Runbook: "ListedgeReplicaFails", Light: true,
@@ -211,6 +211,15 @@ func (n checks) checkFollower() error {
 		return err
 	}
 	return errors.New("heartbeats are late")
+}
+
+// checkSlot returns what the slot may harm. That a temporary slot costs something is advice: it is what --slot auto means.
+func (n checks) checkSlot() error {
+	risk := n.follower.SlotRisk()
+	if n.options.Slot == "persistent" {
+		return risk
+	}
+	return admin.Advise(risk)
 }
 
 // checkTimeline fails while the server of the database is not known to be on the timeline that
