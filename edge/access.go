@@ -98,7 +98,11 @@ const (
 	bucketsOfAddress
 )
 
-type addressBuckets [bucketsOfAddress]*rate.Limiter
+// addressBuckets are what the guard knows of an address.
+type addressBuckets struct {
+	tokens  [bucketsOfAddress]*rate.Limiter
+	pending int // look-ups of its keys that have not ended: each may take one of the tokens of refusedKeys
+}
 
 const (
 	addressRate      = 20 // tokens per second of each bucket
@@ -111,12 +115,21 @@ func newGuard() *guard {
 	return &guard{now: time.Now, addresses: must(lru.New[netip.Addr, *addressBuckets](guardedAddresses))}
 }
 
-// exhausted reports whether the address has no token left for a key that is refused.
-func (g *guard) exhausted(a netip.Addr) bool {
+// beginLookup notes that a key of the address is looked up, until endLookup is called with what it returns. suspect says
+// whether the address has no token left for it, should it be refused: a slow Postgres lets nobody look up more at once.
+func (g *guard) beginLookup(a netip.Addr) (of *addressBuckets, suspect bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	buckets, ok := g.addresses.Get(network(a))
-	return ok && buckets[refusedKeys].TokensAt(g.now()) < 1
+	of = g.buckets(a)
+	suspect = of.tokens[refusedKeys].TokensAt(g.now()) < float64(of.pending+1)
+	of.pending++
+	return of, suspect
+}
+
+func (g *guard) endLookup(of *addressBuckets) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of.pending--
 }
 
 // take takes tokens from a bucket of the address, and returns 0. If there are too few, it
@@ -124,20 +137,25 @@ func (g *guard) exhausted(a netip.Addr) bool {
 func (g *guard) take(a netip.Addr, b addressBucket, tokens int) (retry int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a = network(a)
-	buckets, ok := g.addresses.Get(a)
-	if !ok {
-		buckets = &addressBuckets{rate.NewLimiter(addressRate, failureBurst), rate.NewLimiter(addressRate, failureBurst),
-			rate.NewLimiter(addressRate, publicBurst)}
-		g.addresses.Add(a, buckets)
-	}
 	now := g.now()
-	r := buckets[b].ReserveN(now, tokens)
+	r := g.buckets(a).tokens[b].ReserveN(now, tokens)
 	wait := r.DelayFrom(now)
 	if wait > 0 {
 		r.CancelAt(now)
 	}
 	return int64(math.Ceil(wait.Seconds()))
+}
+
+// buckets returns what is known of the address. mu is locked.
+func (g *guard) buckets(a netip.Addr) *addressBuckets {
+	a = network(a)
+	known, ok := g.addresses.Get(a)
+	if !ok {
+		known = &addressBuckets{tokens: [...]*rate.Limiter{rate.NewLimiter(addressRate, failureBurst), rate.NewLimiter(addressRate, failureBurst),
+			rate.NewLimiter(addressRate, publicBurst)}}
+		g.addresses.Add(a, known)
+	}
+	return known
 }
 
 // network returns the network that identifies a client: an IPv4 address, or an IPv6 /64,

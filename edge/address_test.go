@@ -40,8 +40,10 @@ func TestGuardLimitsEachAddressByItself(t *testing.T) {
 			if n := admitted(); n != failureBurst || g.take(a, c.bucket, 1) != 1 {
 				t.Errorf("%d failures admitted at once, want %d", n, failureBurst)
 			}
-			if g.exhausted(a) != c.exhausts || g.exhausted(other) != c.exhausted {
-				t.Errorf("exhausted: %v, the other %v", g.exhausted(a), g.exhausted(other))
+			of, suspect := g.beginLookup(a)
+			g.endLookup(of)
+			if _, too := g.beginLookup(other); suspect != c.exhausts || too != c.exhausted {
+				t.Errorf("exhausted: %v, the other %v", suspect, too)
 			}
 			now = now.Add(time.Second)
 			if n := admitted(); n != addressRate {

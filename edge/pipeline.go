@@ -160,12 +160,15 @@ func (x *exchange) authenticate(e *endpoint) (by caller, f *failure) {
 	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
 		return by, x.unauthorised(keyMissing)
 	}
-	lookedUp := false
+	var lookup *addressBuckets // nil = there was none
 	entry, err := x.server.Keys.Authenticate(x.headers.key[0], func() (suspect bool) {
-		lookedUp = true
-		return x.server.guard.exhausted(x.server.clientAddress(x))
+		lookup, suspect = x.server.guard.beginLookup(x.server.clientAddress(x))
+		return suspect
 	})
-	if lookedUp || x.server.Tracer != nil {
+	if lookup != nil { // until the token of a refused key is taken
+		defer x.server.guard.endLookup(lookup)
+	}
+	if lookup != nil || x.server.Tracer != nil {
 		x.endPhase(phaseKey)
 	}
 	switch {
