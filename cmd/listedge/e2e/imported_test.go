@@ -6,12 +6,15 @@ import (
 	"crypto/sha512"
 	"encoding/base64"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
@@ -141,5 +144,59 @@ func TestKeysOfAnotherMaker(t *testing.T) {
 	}
 	if log := auditLog(t, url, "--key", kept.ID.String()); len(log) != 3 || log[2].Action != "keys.import" || log[2].Actor != "Mover" {
 		t.Errorf("%+v", log)
+	}
+}
+
+// Keys come over from each maker as docs/SECURITY.md says. Texts and hashes are made as the makers make them.
+func TestKeysOfEachMaker(t *testing.T) {
+	t.Parallel()
+	url, from := database(t), database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	digest := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+	row := func(hash string) string { return "hash,name,scopes\n" + hash + ",One,items:read\n" }
+
+	const kong, gone = "kong-key-of-a-consumer", "kong-key-that-has-expired"
+	execute(t, from, "CREATE TABLE keyauth_credentials (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), key text, ttl timestamptz)")
+	execute(t, from, "INSERT INTO keyauth_credentials (key, ttl) VALUES ($1, now() + '1 h'), ($2, now() - interval '1 s')", kong, gone)
+	export := regexp.MustCompile(`(?s)-- Kong's keys.*?\n(SELECT .*?);`).FindStringSubmatch(string(must1(os.ReadFile("../../../docs/SECURITY.md"))))[1]
+	ofKong := must1(postgrestest.Value[string](from,
+		`SELECT 'hash,name,scopes,expires' || string_agg(format(E'\n%s,%s,%s,%s', hash, name, scopes, expires), '') FROM (`+export+`) e`))
+
+	tyk := base64.StdEncoding.EncodeToString([]byte(`{"org":"5e9d9544a1dcd60001d0ed20","id":"9bf1ee95e17b4bd6a2c8d6d5b1c2a3f4","h":"sha256"}`))
+	const unkey = "acme_3ZkT9YQ7Vh1mWnN4uXyJtP"
+	ofUnkey := sha256.Sum256([]byte(unkey))
+	entropy := rand.Text() + rand.Text()[:14]
+	sanctum := "acme_" + entropy + fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(entropy)))
+	other := "acme_" + rand.Text()
+	_, listedge := workspaceWithKey(t, from)
+	ofListedge := must1(postgrestest.Value[string](from, "SELECT encode(key_hash, 'hex') FROM api_keys"))
+
+	whole, behind := apikey.Form{Digest: apikey.SHA256}, apikey.Form{Digest: apikey.SHA256, Behind: "|"}
+	for _, m := range []struct {
+		maker string
+		form  apikey.Form
+		file  string
+		sent  string
+	}{
+		{"Kong", whole, ofKong, kong},
+		{"Tyk", whole, row(digest(tyk)), tyk},
+		{"Unkey", whole, row(base64.StdEncoding.EncodeToString(ofUnkey[:])), unkey},
+		{"Sanctum", behind, row(digest(sanctum)), "1042|" + sanctum},
+		{"Sanctum, without its id", whole, row(digest(other)), sanctum},
+		{"listedge", whole, row(ofListedge), listedge},
+	} {
+		if p := importFile(t, url, workspace, m.form, m.file); p.code != exitFine {
+			t.Fatalf("%s: exit %d: %s", m.maker, p.code, p.err.String())
+		}
+		within(t, patience, "the key of "+m.maker, func() bool { return n.get(t, "/v1/items", m.sent).StatusCode == 200 })
+	}
+	if a := n.get(t, "/v1/items", gone); a.StatusCode != 401 {
+		t.Errorf("a key that has expired: %s", a.Status)
+	}
+	for maker, hash := range map[string]string{"Tyk, murmur32": "5f7a3c21", "Tyk, murmur128": digest("k")[:32]} {
+		if p := importFile(t, url, workspace, whole, row(hash)); p.code != exitFailed || !strings.Contains(p.err.String(), "a sha256 has 32") {
+			t.Errorf("%s: exit %d: %s", maker, p.code, p.err.String())
+		}
 	}
 }
