@@ -40,19 +40,7 @@ func TestThePageOfOwnTables(t *testing.T) {
 	run := startBlocks(t, cmd, home)
 	filled := false
 	for _, b := range pageBlocks(page) {
-		got := run(b.commands)
-		if b.repeatable() {
-			sandboxtest.Within(t, patience, "the output of\n"+b.commands, func() bool {
-				matches := like(got, b.shown)
-				if !matches {
-					got = run(b.commands)
-				}
-				return matches
-			})
-		}
-		if !like(got, b.shown) {
-			t.Errorf("printed\n%s\nand the page shows\n%s", got, b.shown)
-		}
+		b.follow(t, run)
 		if !filled && strings.Contains(b.commands, "CREATE TABLE shop.products") {
 			execute(t, url, listtest.ShapeOf("products").Rows(1, 3000)+";"+listtest.ShapeOf("people").Rows(1, 3000))
 			filled = true

@@ -53,20 +53,7 @@ func TestTutorial(t *testing.T) {
 	asServer(t, cmd, home)
 	run := startBlocks(t, cmd, home)
 	for _, b := range blocks {
-		got := run(b.commands)
-		if b.repeatable() {
-			sandboxtest.Within(t, patience, "the output of\n"+b.commands, func() bool {
-				if like(got, b.shown) {
-					return true
-				}
-				t.Logf("printed, and not for the first time shown:\n%s", got)
-				got = run(b.commands)
-				return false
-			})
-		}
-		if !like(got, b.shown) {
-			t.Errorf("printed\n%s\nand the tutorial shows\n%s", got, b.shown)
-		}
+		b.follow(t, run)
 	}
 }
 
@@ -95,6 +82,25 @@ func tutorialBlocks(text string) (blocks []tutorialBlock) {
 // repeatable says whether the block may run again if a server was too slow: it starts and ends nothing.
 func (b *tutorialBlock) repeatable() bool {
 	return b.shown != "" && !regexp.MustCompile(`(?m)^ *(node|stop|kill|redis-server|pg_ctl|mkdir) `).MatchString(b.commands)
+}
+
+// follow runs the commands, which print what is shown.
+func (b *tutorialBlock) follow(t *testing.T, run func(commands string) string) {
+	t.Helper()
+	got := run(b.commands)
+	if b.repeatable() {
+		sandboxtest.Within(t, patience, "the output of\n"+b.commands, func() bool {
+			if like(got, b.shown) {
+				return true
+			}
+			t.Logf("printed, and not for the first time shown:\n%s", got)
+			got = run(b.commands)
+			return false
+		})
+	}
+	if !like(got, b.shown) {
+		t.Errorf("printed\n%s\nand the page shows\n%s", got, b.shown)
+	}
 }
 
 // tutorialShell runs the blocks in the files that are its arguments. askFor asks a node for a page that comes from there. A

@@ -17,24 +17,20 @@ import (
 	"listedge/origin/postgres"
 )
 
-// shaped returns a database that has the functions of the program, and the shapes' tables.
-func shaped(t *testing.T, shapes ...listtest.Shape) (url string) {
+// shaped returns a database that has the functions of the program and the shapes' tables, and the shapes' lists in it.
+func shaped(t *testing.T, shapes ...listtest.Shape) (url string, lists *list.Set) {
 	t.Helper()
 	url = newDatabase(t)
 	for _, s := range shapes {
 		execOn(t, url, s.SQL)
 		execOn(t, url, s.Rows(1, 200))
 	}
-	return url
+	return url, resolved(t, url, listtest.Description(shapes...))
 }
 
 func resolved(t *testing.T, url string, d *list.Description) *list.Set {
 	t.Helper()
-	lists, err := ResolveLists(t.Context(), url, d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lists
+	return must1(ResolveLists(t.Context(), url, d))
 }
 
 // planned returns the SQL of what a database lacks.
@@ -112,8 +108,7 @@ func TestWhatTheDatabaseLacksIsMadeOnce(t *testing.T) {
 	for _, shape := range listtest.Shapes {
 		t.Run(shape.Name, func(t *testing.T) {
 			t.Parallel()
-			url := shaped(t, shape)
-			lists := resolved(t, url, listtest.Description(shape))
+			url, lists := shaped(t, shape)
 			plan := planned(t, url, lists)
 			made, err := apply(t.Context(), url, lists)
 			if err != nil || !slices.Equal(plan, made) || len(plan) < len(lists.Lists[0].Indexes())+1 {
@@ -148,8 +143,7 @@ func TestTheBuiltInListsLackNothing(t *testing.T) {
 // Each case spoils what ApplyLists has made of products. The plan mends that, and nothing else.
 func TestThePlanIsWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	url := shaped(t, listtest.ShapeOf("products"), listtest.ShapeOf("events"))
-	lists := resolved(t, url, listtest.Description(listtest.ShapeOf("products"), listtest.ShapeOf("events")))
+	url, lists := shaped(t, listtest.ShapeOf("products"), listtest.ShapeOf("events"))
 	_, err := apply(t.Context(), url, lists)
 	must(err)
 	index := lists.ByName("products").Indexes()[0]
@@ -218,8 +212,7 @@ func TestThePlanIsWhatIsMissing(t *testing.T) {
 
 func TestAStepThatFailsStopsAndTheNextCallGoesOn(t *testing.T) {
 	t.Parallel()
-	url := shaped(t, listtest.ShapeOf("users"))
-	lists := resolved(t, url, listtest.Description(listtest.ShapeOf("users")))
+	url, lists := shaped(t, listtest.ShapeOf("users"))
 	plan := planned(t, url, lists)
 	execOn(t, url, "CREATE TABLE "+lists.Lists[0].Indexes()[1].Name+" ()") // in the way of an index
 	made, err := apply(t.Context(), url, lists)
@@ -236,8 +229,7 @@ func TestAStepThatFailsStopsAndTheNextCallGoesOn(t *testing.T) {
 // An index that is being made is not valid yet. Whoever dropped it then would begin anew.
 func TestAnIndexThatIsBeingMadeIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	url := shaped(t, listtest.ShapeOf("customers"))
-	lists := resolved(t, url, listtest.Description(listtest.ShapeOf("customers")))
+	url, lists := shaped(t, listtest.ShapeOf("customers"))
 	writer := connect(t, url)
 	exec(t, writer, "BEGIN; UPDATE customer SET has_account = true")
 	ended := make(chan error, 1)
@@ -274,7 +266,7 @@ func TestTheIdentityIsAnIndexThatPostgresTakes(t *testing.T) {
 
 func TestTwoListsOfOneTable(t *testing.T) {
 	t.Parallel()
-	url := shaped(t, listtest.ShapeOf("products"))
+	url, _ := shaped(t, listtest.ShapeOf("products"))
 	text := listtest.DescriptionText(listtest.ShapeOf("products"))
 	d, err := list.Parse("lists.yaml", []byte(text+"  codes: {table: shop.products, tenant: account_id, key: id, fields: {code: }, orders: {id: }}\n"+
 		"  all: {table: shop.products, key: id, fields: {id: }, orders: {id: }}\n"))
@@ -314,8 +306,7 @@ func checked(t *testing.T, url string, lists *list.Set) (all []Checked, faults [
 func TestCheckingEveryRow(t *testing.T) {
 	t.Parallel()
 	shapes := []listtest.Shape{listtest.ShapeOf("products"), listtest.ShapeOf("events"), listtest.ShapeOf("lines"), listtest.ShapeOf("customers")}
-	url := shaped(t, shapes...)
-	lists := resolved(t, url, listtest.Description(shapes...))
+	url, lists := shaped(t, shapes...)
 	execOn(t, url, "INSERT INTO workspaces (name, tenant) VALUES ('W', '1'), ('V', 'a')")
 	execOn(t, url, shapes[0].Rows(1000, 60_000)) // more blocks than one statement reads
 	t.Run("without faults", func(t *testing.T) {
@@ -353,7 +344,7 @@ func TestCheckingEveryRow(t *testing.T) {
 
 func TestAFirstDescriptionOfRealTables(t *testing.T) {
 	t.Parallel()
-	url := shaped(t, listtest.Shapes...)
+	url, _ := shaped(t, listtest.Shapes...)
 	conn := must1(Open(t.Context(), url))
 	t.Cleanup(conn.Close)
 	for _, shape := range listtest.Shapes {
@@ -392,8 +383,7 @@ func TestAFirstDescriptionOfRealTables(t *testing.T) {
 func TestTwoThatApplyAtOnce(t *testing.T) {
 	t.Parallel()
 	shape := listtest.ShapeOf("products")
-	url := shaped(t, shape)
-	lists := resolved(t, url, listtest.Description(shape))
+	url, lists := shaped(t, shape)
 	want := planned(t, url, lists)
 	var both sync.WaitGroup
 	made := make([][]string, 2)

@@ -41,6 +41,11 @@ func (w *world) slotsOf() string {
 		ORDER BY slot_name), 'none') FROM pg_replication_slots JOIN pg_database ON datname = database WHERE datname = current_database()`)
 }
 
+func (w *world) awaitNoSlot() {
+	w.Helper()
+	w.eventually("no slot is left", func() bool { return w.slotsOf() == "none" })
+}
+
 // as starts a follower with a kind of slot.
 func (w *world) as(kind string) running {
 	w.Helper()
@@ -77,12 +82,7 @@ func TestAFleetChangesItsKindOfSlot(t *testing.T) {
 		before = next
 	}
 	before.stop()
-	w.eventually("the slot is free", func() bool {
-		return w.text("SELECT count(active_pid)::text FROM pg_replication_slots WHERE database = current_database()") == "0"
-	})
-	if is := w.slotsOf(); is != "none" {
-		t.Errorf("left: %s", is)
-	}
+	w.awaitNoSlot()
 }
 
 // A slot that a former run has left, and that nobody holds, is dropped also if changes cannot be followed.
@@ -94,7 +94,7 @@ func TestALeftSlotIsDropped(t *testing.T) {
 	f.stop()
 	w.exec("DROP PUBLICATION listedge")
 	w.incapable(w.as("temporary"), "is missing")
-	w.eventually("nothing is left", func() bool { return w.slotsOf() == "none" })
+	w.awaitNoSlot()
 }
 
 // The setting of the server decides, also while a node follows.
@@ -228,5 +228,5 @@ func TestATemporarySlotWaitsForWriteTransactions(t *testing.T) {
 	w.awaitFollowing(second)
 	w.eventually("made", func() bool { return second.Making() == "" })
 	second.stop()
-	w.eventually("nothing is left", func() bool { return w.slotsOf() == "none" })
+	w.awaitNoSlot()
 }

@@ -127,7 +127,7 @@ func (n *nodeState) check() Finding {
 
 // checksOf reports what the checks of nodes and of the doctor found, in their words: once for all
 // that say the same. It leaves out what another failure explains, and of the nodes what the doctor,
-// which comes first, has found itself.
+// which comes first, has found itself. Where only the doctor looked, it does not say who.
 func checksOf(nodes []nodeState) (found []Finding) {
 	on, bad := map[Finding][]string{}, map[string]bool{}
 	for i, n := range nodes {
@@ -150,7 +150,7 @@ func checksOf(nodes []nodeState) (found []Finding) {
 		}
 	}
 	for i, f := range found {
-		if f.Level != OK {
+		if f.Level != OK && len(nodes) > 1 {
 			found[i].Text += ", on " + strings.Join(on[f], ", on ")
 		}
 	}

@@ -49,6 +49,17 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
+// A finding says on whom, unless only the doctor has looked.
+func TestWhoFoundIt(t *testing.T) {
+	bad := admin.State{Checks: []admin.CheckState{{Check: admin.Check{Name: "Redis"}, Why: "it is away"}}}
+	doctor, node := nodeState{name: "the doctor", State: bad}, nodeState{name: "a"}
+	for text, nodes := range map[string][]nodeState{"it is away": {doctor}, "it is away, on the doctor": {doctor, node}} {
+		if found := checksOf(nodes); len(found) != 1 || found[0].Text != text {
+			t.Errorf("%q: %+v", text, found)
+		}
+	}
+}
+
 // Nodes that count each other differently share no limits, whatever their settings are.
 func TestNodesOfSeveralRedis(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -248,28 +249,11 @@ func TestTrackingUnderFaults(t *testing.T) {
 	const path, list = "/v1/items?limit=20", "workspace_id = $1"
 	c, always := newCopy(key, path, f.nodes...), newCopy(key, path, f.nodes...)
 	c.mustBe(t, f.url, list, workspace)
-	done := make(chan struct{})
+	running, end := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
-	stop := sync.OnceFunc(func() { close(done); asking.Wait() })
+	stop := func() { end(); asking.Wait() }
 	defer stop()
-	asking.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			p, err := always.ask()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if p != nil {
-				always.apply(p)
-			}
-			pause(readPause)
-		}
-	})
+	asking.Go(func() { always.asks(running, t) })
 	for _, fault := range []struct {
 		name    string
 		happens func()

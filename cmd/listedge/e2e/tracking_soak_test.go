@@ -60,19 +60,7 @@ func TestSoakCopies(t *testing.T) {
 		}
 		for i, c := range copies {
 			c.nodes = slices.Concat(f.nodes[i%len(f.nodes):], f.nodes[:i%len(f.nodes)])
-			all.Go(func() {
-				for running.Err() == nil {
-					p, err := c.ask()
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if p != nil {
-						c.apply(p)
-					}
-					pause(readPause)
-				}
-			})
+			all.Go(func() { c.asks(running, t) })
 		}
 		o.play(t, faults[r.IntN(len(faults))])
 		stop()

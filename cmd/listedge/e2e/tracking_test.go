@@ -134,6 +134,21 @@ func (c *listCopy) ask(headers ...string) (*trackedPage, error) {
 	return p, nil
 }
 
+// asks asks for pages until ctx ends.
+func (c *listCopy) asks(ctx context.Context, t *testing.T) {
+	for ctx.Err() == nil {
+		p, err := c.ask()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if p != nil {
+			c.apply(p)
+		}
+		pause(readPause)
+	}
+}
+
 // apply is what a client does in one transaction. It reports whether the round has ended.
 func (c *listCopy) apply(p *trackedPage) bool {
 	none := p.covers == "none"
