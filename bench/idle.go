@@ -19,13 +19,11 @@ const (
 // measureIdle prints what eight nodes cost Redis and their machines while nobody sends
 // requests and nobody writes the tables. A follower has one connection more than other nodes, for its walsender.
 func measureIdle(ctx context.Context, s *subject, r *report) error {
+	own := must1(s.connections(ctx))
 	f := must1(startFleet(ctx, s, fleetNodes))
 	defer f.end()
 	time.Sleep(idleBefore)
-	var connections float64
-	if err := s.db.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'listedge%'").Scan(&connections); err != nil {
-		return err
-	}
+	connections := must1(s.connections(ctx)) - own
 	used := must1(f.used())
 	before := must1(redisInfo(ctx, f.redis))
 	began := time.Now()
@@ -54,6 +52,12 @@ func measureIdle(ctx context.Context, s *subject, r *report) error {
 	r.atMost("… CPU of a node that does not follow, ms a second", "%.1f", others, mostCPU)
 	r.figure("… of the follower", fmt.Sprintf("%.1f", follower), "")
 	return ctx.Err()
+}
+
+// connections returns how many Postgres has.
+func (s *subject) connections(ctx context.Context) (n float64, err error) {
+	err = s.db.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'listedge%'").Scan(&n)
+	return n, err
 }
 
 // used is the processor time of each node.
