@@ -113,12 +113,15 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	s.fetched = fetched
-	r := &report{left: map[string][]string{}, bin: postgres.Bin}
+	r := &report{left: map[string][]string{}, took: map[string]time.Duration{}, bin: postgres.Bin}
 	var failed error // of a measure; the others go on
 	for _, m := range chosen {
 		fmt.Fprintln(os.Stderr, "bench:", m.name)
 		r.begin(m.name)
-		if err := m.perform(ctx, s, r); err != nil {
+		began := time.Now()
+		err := m.perform(ctx, s, r)
+		r.took[m.name] = time.Since(began)
+		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", m.name, err))
 			r.leaveOut(fmt.Sprintf("the rest of %s: %v", m.name, err))
 		}

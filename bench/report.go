@@ -21,6 +21,7 @@ type report struct {
 	bin      string   // where Postgres' programs are
 	group    string   // that is being measured
 	measured []string // the groups, this one included
+	took     map[string]time.Duration
 	rows     []row
 	tables   []*table
 	plot     *bars               // nil = none
@@ -131,7 +132,7 @@ func sectionOf(text, group string) string {
 
 // writeSection writes what a group measured, and what it left out.
 func (r *report) writeSection(to io.Writer, group string) {
-	fmt.Fprintf(to, "\n### %s\n\n`make bench ONLY=%s`, %s\n", group, group, time.Now().UTC().Format(time.DateOnly))
+	fmt.Fprintf(to, "\n### %s\n\n`make bench ONLY=%s`, %s, in %.0f s\n", group, group, time.Now().UTC().Format(time.DateOnly), r.took[group].Seconds())
 	head := "\n| what | ours | against | ratio | goal |\n|---|---|---|---|---|\n"
 	for _, l := range r.rows {
 		if l.group == group {

@@ -171,15 +171,13 @@ func (c *listCopy) apply(p *trackedPage) bool {
 	return !p.Page.HasMore
 }
 
-// mustBe brings the copy up to date, by one round. It is then what the database has.
-func (c *listCopy) mustBe(t *testing.T, databaseURL, condition string, arguments ...any) (pages int) {
+// mustBe brings the copy up to date, by one round. It is then what the database has of the workspace, and where the conditions hold.
+func (c *listCopy) mustBe(t *testing.T, databaseURL, workspace string, conditions ...string) (pages int) {
 	t.Helper()
 	conn := connect(t, databaseURL)
 	defer conn.Close(context.Background()) // the soak asks again and again
-	rows, err := conn.Query(t.Context(), "SELECT id::text, name FROM items WHERE active AND "+condition, arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	where := strings.Join(append(conditions, "active AND workspace_id = $1"), " AND ")
+	rows := must1(conn.Query(t.Context(), "SELECT id::text, name FROM items WHERE "+where, workspace))
 	want := map[string]any{}
 	for rows.Next() {
 		var id, name string
@@ -217,9 +215,9 @@ func TestTrackingARoundCostsOneRequest(t *testing.T) {
 	execute(t, url, `INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'Item ' || g, '2026-01-01Z'::timestamptz + g * interval '1 s'
 		FROM generate_series(1, 900) g`, workspace) // fewer than a change that does not name its rows
 	c := newCopy(key, "/v1/items?limit=100", n)
-	c.mustBe(t, url, "workspace_id = $1", workspace)
+	c.mustBe(t, url, workspace)
 	goods := newCopy(key, "/v1/items?limit=100&type=goods", n)
-	goods.mustBe(t, url, "type = 'GOODS' AND workspace_id = $1", workspace)
+	goods.mustBe(t, url, workspace, "type = 'GOODS'")
 	if took := c.round(t); took != 1 || c.first {
 		t.Errorf("nothing changed: %d requests, whole list %t", took, c.first)
 	}
@@ -243,7 +241,7 @@ func TestTrackingARoundCostsOneRequest(t *testing.T) {
 			if copy == goods {
 				kept = "type = 'GOODS'"
 			}
-			copy.mustBe(t, url, kept+" AND workspace_id = $1", workspace)
+			copy.mustBe(t, url, workspace, kept)
 			if copy.first {
 				t.Errorf("%s: a whole list", change)
 			}
@@ -251,10 +249,10 @@ func TestTrackingARoundCostsOneRequest(t *testing.T) {
 	}
 	for _, which := range []string{"max", "min"} {
 		execute(t, url, "DELETE FROM items WHERE workspace_id = $1 AND created_at = (SELECT "+which+"(created_at) FROM items WHERE workspace_id = $1)", workspace)
-		c.mustBe(t, url, "workspace_id = $1", workspace)
+		c.mustBe(t, url, workspace)
 	}
 	execute(t, url, "DELETE FROM items WHERE workspace_id = $1", workspace)
-	c.mustBe(t, url, "workspace_id = $1", workspace)
+	c.mustBe(t, url, workspace)
 	if len(c.rows) != 0 {
 		t.Errorf("%d rows of none", len(c.rows))
 	}
@@ -309,7 +307,7 @@ func TestTrackingALargeListCostsOneSmallRequest(t *testing.T) {
 	redis := []string{"--redis-url", sandboxtest.Redis(t).URL()}
 	one, other := startFollowed(t, url, append(lateProofs, redis...)...), startFollowed(t, url, append(lateProofs, redis...)...)
 	c := newCopy(key, "/v1/items?limit=100", one)
-	if pages := c.mustBe(t, url, "workspace_id = $1", workspace); pages != rowsOfALargeList/100 {
+	if pages := c.mustBe(t, url, workspace); pages != rowsOfALargeList/100 {
 		t.Errorf("%d pages", pages)
 	}
 	c.nodes = []*testNode{other}
@@ -321,7 +319,7 @@ func TestTrackingALargeListCostsOneSmallRequest(t *testing.T) {
 	for _, change := range []string{"UPDATE items SET name = name || '+'", "UPDATE items SET active = false", "DELETE FROM items"} {
 		execute(t, url, change+" WHERE workspace_id = $1 AND name IN (SELECT 'Item ' || $2::int / 10 * g - $3::int FROM generate_series(1, 10) g)",
 			workspace, rowsOfALargeList, len(change))
-		if pages := c.mustBe(t, url, "workspace_id = $1", workspace); pages > 2 || c.first || c.touched != 10 {
+		if pages := c.mustBe(t, url, workspace); pages > 2 || c.first || c.touched != 10 {
 			t.Errorf("%s of ten rows: %d pages, %d rows, whole list %t", change, pages, c.touched, c.first)
 		}
 	}
@@ -350,13 +348,13 @@ func TestTrackingBeyondTheMemory(t *testing.T) {
 		}
 	}
 	c := newCopy(key, "/v1/items?limit=100", n)
-	c.mustBe(t, url, "workspace_id = $1", workspace)
+	c.mustBe(t, url, workspace)
 	change(1, 400)
 	evict()
 	if n.metric(t, "listedge_replica_dropped_ranges_total", `cause="budget"`) == 0 {
 		t.Error("nothing was evicted")
 	}
-	if c.mustBe(t, url, "workspace_id = $1", workspace); c.first || c.touched != 400 {
+	if c.mustBe(t, url, workspace); c.first || c.touched != 400 {
 		t.Errorf("400 changes: %d rows, whole list %t", c.touched, c.first)
 	}
 	change(101, 500)
@@ -366,11 +364,11 @@ func TestTrackingBeyondTheMemory(t *testing.T) {
 	if c.first || c.touched != 400 {
 		t.Errorf("400 changes, and evictions between the pages: %d rows, whole list %t", c.touched, c.first)
 	}
-	c.mustBe(t, url, "workspace_id = $1", workspace)
+	c.mustBe(t, url, workspace)
 	for from := 1; from < 2700; from += 300 { // each transaction names its rows
 		change(from, from+299)
 	}
-	c.mustBe(t, url, "workspace_id = $1", workspace)
+	c.mustBe(t, url, workspace)
 	dropped, kept := n.metric(t, "listedge_tracking_pages_total", `cause="dropped"`), n.metric(t, "listedge_tracking_ids")
 	if !c.first || dropped != 1 || kept == 0 || kept >= 2700 {
 		t.Errorf("whole list %t, %v whole lists of what was dropped, %v of 2700 ids kept", c.first, dropped, kept)
@@ -387,7 +385,7 @@ func TestTrackingOfRowsThatMove(t *testing.T) {
 		FROM generate_series(1, 200) g`, workspace)
 	redis := []string{"--redis-url", sandboxtest.Redis(t).URL()}
 	one, other := startFollowed(t, url, append(lateProofs, redis...)...), startFollowed(t, url, append(lateProofs, redis...)...)
-	const path, list = "/v1/items?limit=20", "workspace_id = $1"
+	const path = "/v1/items?limit=20"
 	move := func() {
 		t.Helper()
 		for _, to := range []string{"(SELECT max(created_at) FROM items WHERE workspace_id = $1) + interval '1 s'",
@@ -399,7 +397,7 @@ func TestTrackingOfRowsThatMove(t *testing.T) {
 		}
 	}
 	c := newCopy(key, path, one)
-	c.mustBe(t, url, list, workspace)
+	c.mustBe(t, url, workspace)
 	for _, nodes := range [][]*testNode{{one}, {one, other}} {
 		whole := newCopy(key, path, one)
 		c.nodes, whole.nodes = nodes, nodes
@@ -411,7 +409,7 @@ func TestTrackingOfRowsThatMove(t *testing.T) {
 				ended = c.step(t)
 				move() // fewer rows than a page has
 			}
-			c.mustBe(t, url, list, workspace)
+			c.mustBe(t, url, workspace)
 		}
 		if c.first {
 			t.Error("a whole list")
@@ -454,7 +452,7 @@ func TestTrackingOfAClientThatIsKilled(t *testing.T) {
 		execute(t, url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND name ~ '[0-4]'", workspace)
 	}
 	for _, c := range append(restored, c) {
-		if c.mustBe(t, url, "workspace_id = $1", workspace); c.first {
+		if c.mustBe(t, url, workspace); c.first {
 			t.Error("a whole list")
 		}
 	}
@@ -469,13 +467,13 @@ func TestTrackingOfLargeRows(t *testing.T) {
 	execute(t, url, `INSERT INTO items (workspace_id, name, sku, description) SELECT $1, 'Item ' || g, repeat('s', 65536), repeat('d', 65536)
 		FROM generate_series(1, 40) g`, workspace)
 	c := newCopy(key, "/v1/items?limit=100", n)
-	if pages := c.mustBe(t, url, "workspace_id = $1", workspace); pages != 2 { // 5 MiB
+	if pages := c.mustBe(t, url, workspace); pages != 2 { // 5 MiB
 		t.Errorf("%d pages of the whole list", pages)
 	}
 	for from := 1; from <= 40; from += 3 { // so few that a change names its rows
 		execute(t, url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND substring(name, '[0-9]+')::int BETWEEN $2 AND $3", workspace, from, from+2)
 	}
-	if pages := c.mustBe(t, url, "workspace_id = $1", workspace); pages != 2 || c.first || c.touched != 40 {
+	if pages := c.mustBe(t, url, workspace); pages != 2 || c.first || c.touched != 40 {
 		t.Errorf("%d pages of %d changed rows, whole list %t", pages, c.touched, c.first)
 	}
 }
@@ -492,7 +490,7 @@ func TestTrackingOfARowThatCannotBeShown(t *testing.T) {
 	execute(t, url, "INSERT INTO items (workspace_id, name, image_path, created_at) VALUES ($1, 'Long', repeat('x', 6000000), '2000-01-01Z')", workspace)
 	n := startFollowed(t, url, lateProofs...)
 	services, all := newCopy(key, "/v1/items?limit=5&type=services", n), newCopy(key, "/v1/items?limit=5", n)
-	services.mustBe(t, url, "type = 'SERVICE' AND workspace_id = $1", workspace)
+	services.mustBe(t, url, workspace, "type = 'SERVICE'")
 	fails := func(c *listCopy, why string) {
 		t.Helper()
 		within(t, patience, why, func() bool {
@@ -508,7 +506,7 @@ func TestTrackingOfARowThatCannotBeShown(t *testing.T) {
 		t.Errorf("%d rows before the long one", len(all.rows))
 	}
 	execute(t, url, "UPDATE items SET image_path = NULL WHERE workspace_id = $1 AND name = 'Long'", workspace)
-	all.mustBe(t, url, "workspace_id = $1", workspace)
+	all.mustBe(t, url, workspace)
 	for i, change := range []struct {
 		breaks []string
 		mends  string
@@ -522,7 +520,7 @@ func TestTrackingOfARowThatCannotBeShown(t *testing.T) {
 		execute(t, url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND name ~ '^Item 6'", workspace)
 		for _, sql := range change.breaks {
 			execute(t, url, sql, workspace)
-			services.mustBe(t, url, "type = 'SERVICE' AND workspace_id = $1", workspace)
+			services.mustBe(t, url, workspace, "type = 'SERVICE'")
 		}
 		if services.first {
 			t.Errorf("%s: a whole list", change.breaks)
@@ -532,6 +530,6 @@ func TestTrackingOfARowThatCannotBeShown(t *testing.T) {
 			t.Errorf("%s: what changed before it has not come", change.breaks)
 		}
 		execute(t, url, change.mends, workspace)
-		all.mustBe(t, url, "workspace_id = $1", workspace)
+		all.mustBe(t, url, workspace)
 	}
 }
