@@ -92,8 +92,7 @@ func (w *world) transact() {
 	}
 	switch {
 	case x == nil || k < 15 && len(db.active) < 4:
-		db.active = append(db.active, &worldTransaction{xid: w.nextXID})
-		w.nextXID++
+		w.begin()
 	case k < 50:
 		w.write(x)
 	case k < 70 && x.lsn == 0:
@@ -396,12 +395,23 @@ func (w *world) restartOften() {
 
 // change commits a change of a row of a workspace, which is not visible yet.
 func (w *world) change(workspace int, named bool) *worldTransaction {
-	x, id := &worldTransaction{xid: w.nextXID}, w.r.IntN(worldIDs)
-	w.nextXID++
-	w.db().active = append(w.db().active, x)
-	w.db().write(x, worldKey{workspace, id}, pick(w, nil, w.newVersion(id, nil), w.newVersion(id, nil)))
+	x := w.begin()
+	w.rewrite(x, workspace)
 	w.db().commit(x, named, nil)
 	return x
+}
+
+func (w *world) begin() *worldTransaction {
+	x := &worldTransaction{xid: w.nextXID}
+	w.nextXID++
+	w.db().active = append(w.db().active, x)
+	return x
+}
+
+// rewrite changes or removes a row of a workspace, if nobody else has locked it.
+func (w *world) rewrite(x *worldTransaction, workspace int) {
+	id := w.r.IntN(worldIDs)
+	w.db().write(x, worldKey{workspace, id}, pick(w, nil, w.newVersion(id, nil), w.newVersion(id, nil)))
 }
 
 // deploy starts all nodes anew, one after the other, each with the end of the log alone. The other workspace changes meanwhile. A
@@ -434,12 +444,9 @@ func (w *world) judge() {
 	w.round(c, w.nodes, 20)
 	since, before := c.cursor.Known(), len(db.logged)
 	for range w.r.IntN(4) {
-		x := &worldTransaction{xid: w.nextXID}
-		w.nextXID++
-		db.active = append(db.active, x)
+		x := w.begin()
 		for range 1 + w.r.IntN(4) {
-			id := w.r.IntN(worldIDs)
-			db.write(x, worldKey{c.list.workspace, id}, pick(w, nil, w.newVersion(id, nil), w.newVersion(id, nil)))
+			w.rewrite(x, c.list.workspace)
 		}
 		db.commit(x, true, nil)
 		db.end(x)
