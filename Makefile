@@ -86,7 +86,7 @@ compiled: # for `make test`: what the tests are made from and what they compile 
 bench: ## what it costs, against the bare minimum and others (Linux); writes bench/report.md. ONLY="hits misses ..." writes these sections
 	@deploy/install.sh postgres redis wrk
 	@deploy/install.sh haproxy || echo "bench: goes on without it" >&2
-	@{ deploy/install.sh cc && bench/opponents.sh bin/opponents; } || deploy/install.sh nginx varnish || \
+	@{ deploy/install.sh cc && bench/opponents.sh bin/opponents; } || deploy/install.sh nginx lua varnish || \
 		echo "bench: goes on without those to compare with" >&2
 	go -C bench build -o ../bin/bench . # a module of its own: see its go.mod
 	./bin/bench -o bench/report.md -opponents bin/opponents $(ONLY)

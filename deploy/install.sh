@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the project needs to run and to be tested, if it is missing:
 #
-#   deploy/install.sh [postgres] [redis] [pgbouncer] [cc] [prometheus] [alertmanager] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
+#   deploy/install.sh [postgres] [redis] [pgbouncer] [cc] [prometheus] [alertmanager] [haproxy] [nginx] [curl] [systemd] [chromium] [node]        without arguments: all of them
 #
 # postgres:   the server programs, 15 or later (`listedge dev`, tests)
 # redis:      redis-server or valkey-server (more than one node, tests)
@@ -10,12 +10,13 @@
 # prometheus: prometheus and promtool (tests of rules and alerts)
 # alertmanager: with amtool (tests of which alerts are inhibited)
 # haproxy:    tests of replacing nodes behind it
+# nginx:      tests of its lines in docs/LOAD_BALANCER.md
 # curl:       tests of the runbook's commands
 # systemd:    systemd-analyze, on Linux (tests of the unit)
 # chromium:   Chromium or Chrome (tests of the status page and of /docs)
 # node:       Node.js and npm (tests of clients that are generated from /openapi.json)
 #
-# Only if named, for `make bench`: wrk, which makes the load, and nginx (with Lua) and varnish, to compare with.
+# Only if named, for `make bench`: wrk, which makes the load, and lua (that of nginx) and varnish, to compare with.
 #
 # It is not interactive, starts no service and creates no database cluster: `listedge dev` and the tests run
 # private servers.
@@ -68,6 +69,7 @@ have_prometheus() { program prometheus && program promtool; }
 have_alertmanager() { { program alertmanager || program prometheus-alertmanager; } && program amtool; }
 have_pgbouncer() { program pgbouncer; }
 have_haproxy() { program haproxy; }
+have_nginx() { program nginx; }
 have_curl() { program curl; }
 have_chromium() {
 	program chromium || program chromium-browser || program google-chrome ||
@@ -84,7 +86,7 @@ have_cc() {
 }
 
 have_wrk() { program wrk; }
-have_nginx() { program nginx && [ -e "$root/usr/lib/nginx/modules/ngx_http_lua_module.so" ]; }
+have_lua() { [ -e "$root/usr/lib/nginx/modules/ngx_http_lua_module.so" ]; }
 have_varnish() { program varnishd; }
 
 # needs WHAT: says how to install it by hand
@@ -97,7 +99,7 @@ needs() {
 	alertmanager) echo 'Alertmanager with amtool' ;;
 	chromium) echo 'Chromium or Chrome' ;;
 	node) echo 'Node.js with npm' ;;
-	nginx) echo 'nginx with its Lua module' ;;
+	lua) echo 'the Lua module of nginx' ;;
 	*) echo "$1" ;;
 	esac
 }
@@ -134,7 +136,8 @@ with_apt() {
 			;;
 		alertmanager) packages="$packages prometheus-alertmanager" ;;
 		node) packages="$packages nodejs npm" ;;
-		nginx) packages="$packages nginx-light libnginx-mod-http-lua" ;;
+		nginx) packages="$packages nginx-light" ;;
+		lua) packages="$packages libnginx-mod-http-lua" ;;
 		*) packages="$packages $what" ;;
 		esac
 	done
@@ -215,12 +218,12 @@ with_brew() {
 	done
 }
 
-[ $# -gt 0 ] || set -- postgres redis pgbouncer cc prometheus alertmanager haproxy curl systemd chromium node
+[ $# -gt 0 ] || set -- postgres redis pgbouncer cc prometheus alertmanager haproxy nginx curl systemd chromium node
 missing=
 wanted=
 for what in "$@"; do
-	case $what in postgres | redis | pgbouncer | cc | prometheus | alertmanager | haproxy | curl | systemd | chromium | node | wrk | nginx | varnish) ;; *)
-		printf 'install: %s is none of postgres, redis, pgbouncer, cc, prometheus, alertmanager, haproxy, curl, systemd, chromium, node, wrk, nginx, varnish\n' "$what" >&2
+	case $what in postgres | redis | pgbouncer | cc | prometheus | alertmanager | haproxy | nginx | curl | systemd | chromium | node | wrk | lua | varnish) ;; *)
+		printf 'install: %s is none of postgres, redis, pgbouncer, cc, prometheus, alertmanager, haproxy, nginx, curl, systemd, chromium, node, wrk, lua, varnish\n' "$what" >&2
 		exit 2
 		;;
 	esac

@@ -88,7 +88,7 @@ done`
 // packages from starting servers and making clusters.
 func (m *machine) debian() {
 	m.postgres(m.shelf+"/postgresql", "/usr/lib/postgresql/16/bin", "16.3 (Debian 16.3-1)")
-	m.packages("/usr/local/bin", map[string]string{"redis-server": "redis-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy", "curl": "curl",
+	m.packages("/usr/local/bin", map[string]string{"redis-server": "redis-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy", "nginx-light": "nginx", "curl": "curl",
 		"systemd": "systemd-analyze", "chromium": "chromium", "nodejs": "node", "npm": "npm", "prometheus": "prometheus promtool",
 		"prometheus-alertmanager": "prometheus-alertmanager amtool"})
 	m.file(m.shelf+"/gcc/usr/bin/gcc", "")
@@ -145,8 +145,8 @@ const (
 func TestInstall(t *testing.T) {
 	debian := (*machine).debian
 	bare := func(*machine) {}
-	everything := "postgresql redis-server pgbouncer gcc libc6-dev prometheus prometheus-alertmanager haproxy curl systemd chromium nodejs npm"
-	byHand := "PostgreSQL 15,redis-server or valkey-server,pgbouncer,prometheus with promtool,Alertmanager with amtool,haproxy,curl," +
+	everything := "postgresql redis-server pgbouncer gcc libc6-dev prometheus prometheus-alertmanager haproxy nginx-light curl systemd chromium nodejs npm"
+	byHand := "PostgreSQL 15,redis-server or valkey-server,pgbouncer,prometheus with promtool,Alertmanager with amtool,haproxy,nginx,curl," +
 		"Chromium or Chrome,Node.js with npm"
 	for name, c := range map[string]struct {
 		system string
@@ -158,7 +158,8 @@ func TestInstall(t *testing.T) {
 	}{
 		"Debian: all in one go, and nothing is started": {"Linux", debian, "", 0, "install: apt-get install " + everything + "\n", []string{
 			"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 " + everything, guardedService, guardedCluster, "systemctl disable redis-server",
-			"systemctl disable pgbouncer", "systemctl disable prometheus", "systemctl disable prometheus-alertmanager", "systemctl disable haproxy"}},
+			"systemctl disable pgbouncer", "systemctl disable prometheus", "systemctl disable prometheus-alertmanager", "systemctl disable haproxy",
+			"systemctl disable nginx"}},
 		"Debian: only what is asked for and missing": {"Linux", func(m *machine) {
 			m.debian()
 			m.postgres(m.root, "/usr/lib/postgresql/15/bin", "15.18")
@@ -214,7 +215,7 @@ exec "$@"`)
 				m.file(m.bin+"/"+program, "")
 			}
 			m.postgres(m.shelf+"/postgresql-server", "/usr/pgsql-17/bin", "17.2")
-			m.packages("/usr/local/bin", map[string]string{"valkey": "valkey-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy", "chromium": "chromium-browser"})
+			m.packages("/usr/local/bin", map[string]string{"valkey": "valkey-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy", "nginx": "nginx", "chromium": "chromium-browser"})
 			for _, name := range []string{"prometheus", "promtool", "alertmanager", "amtool", "node", "npm"} { // dnf finds a package by a file that it has
 				m.file(m.shelf+"/usr/bin/"+name+"/usr/local/bin/"+name, "")
 			}
@@ -222,19 +223,19 @@ exec "$@"`)
 `+deliver)
 		}, "", 0, "dnf install", []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey",
 			"dnf install -y pgbouncer", "dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y /usr/bin/alertmanager /usr/bin/amtool",
-			"dnf install -y haproxy", "dnf install -y chromium", "dnf install -y /usr/bin/node /usr/bin/npm"}},
+			"dnf install -y haproxy", "dnf install -y nginx", "dnf install -y chromium", "dnf install -y /usr/bin/node /usr/bin/npm"}},
 		"macOS, Homebrew not on the PATH": {"Darwin", func(m *machine) {
 			m.uid = "501"
 			m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "17.2 (Homebrew)")
 			m.packages("/opt/homebrew/bin", map[string]string{"redis": "redis-server", "pgbouncer": "pgbouncer", "prometheus": "prometheus promtool",
-				"alertmanager": "alertmanager amtool", "haproxy": "haproxy", "node": "node npm"})
+				"alertmanager": "alertmanager amtool", "haproxy": "haproxy", "nginx": "nginx", "node": "node npm"})
 			m.file(m.shelf+"/google-chrome/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "")
 			m.file(m.bin+"/curl", "")
 			m.command("brew", deliver)
 			must(os.MkdirAll(m.root+"/opt/homebrew/bin", 0o755))
 			must(os.Rename(m.bin+"/brew", m.root+"/opt/homebrew/bin/brew"))
 		}, "", 0, "brew install", []string{"brew install postgresql@17", "brew install redis", "brew install pgbouncer", "brew install prometheus",
-			"brew install alertmanager", "brew install haproxy", "brew install google-chrome", "brew install node"}},
+			"brew install alertmanager", "brew install haproxy", "brew install nginx", "brew install google-chrome", "brew install node"}},
 		"Linux without a package manager": {"Linux", bare, "", 1, byHand + ",gcc,systemd", nil},
 		"FreeBSD":                         {"FreeBSD", bare, "", 1, byHand + ",gcc,systemd", nil},
 		"macOS without Homebrew":          {"Darwin", bare, "", 1, byHand + ",Homebrew", nil},

@@ -12,12 +12,14 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,4 +164,48 @@ func TestTheLinesOfTheLoadBalancer(t *testing.T) {
 			t.Errorf("%d of 500 keys are in a share of 1 %%", moved)
 		}
 	})
+}
+
+// nginx takes the key from where the document says, and no two of them.
+func TestTheBearerLinesOfNginx(t *testing.T) {
+	t.Parallel()
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header["X-Api-Key"]) }))
+	t.Cleanup(node.Close)
+	text := string(must1(os.ReadFile("../docs/LOAD_BALANCER.md")))
+	text = text[strings.Index(text, "\n## Bearer tokens\n"):]
+	lines := regexp.MustCompile("(?s)```nginx\n(map .*?)\n(proxy_set_header .*?)\n```").FindStringSubmatch(text)
+	address, dir := "127.0.0.1:"+freePort(), t.TempDir()
+	config := fmt.Sprintf(`pid %s/pid; error_log stderr; events {}
+http {
+	access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastcgi_temp_path %[1]s; uwsgi_temp_path %[1]s; scgi_temp_path %[1]s;
+	%s
+	server { listen %s; location / { %s
+		proxy_pass %s; } }
+}`, dir, lines[1], address, lines[2], node.URL)
+	startProgram(t, exec.Command(tool("nginx"), "-p", dir, "-c", write(t, "nginx.conf", config), "-g", "daemon off; master_process off;"))
+	ask := func(headers map[string]string) string {
+		r := must1(http.NewRequest("GET", "http://"+address+"/v1/items", nil))
+		for name, value := range headers {
+			r.Header.Set(name, value)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return err.Error()
+		}
+		defer answer.Body.Close()
+		return string(must1(io.ReadAll(answer.Body)))
+	}
+	within(t, patience, "nginx listens", func() bool { return ask(nil) == "[]" })
+	for want, headers := range map[string]map[string]string{
+		"[17|their key]": {"Authorization": "Bearer 17|their key"},
+		"[their-key]":    {"Authorization": "bearer  their-key"},
+		"[lk_sync]":      {"X-API-Key": "lk_sync"},
+		"[their]":        {"Authorization": "Bearer their", "X-API-Key": "lk_sync"},
+		"[]":             {"Authorization": "Basic bm9ib2R5Og=="},
+		"[lk_nobody]":    {"Authorization": "Bearer ", "X-API-Key": "lk_nobody"},
+	} {
+		if got := ask(headers); got != want {
+			t.Errorf("%s for %v", got, slices.Sorted(maps.Keys(headers)))
+		}
+	}
 }
