@@ -85,6 +85,28 @@ func TestAProofIsHurried(t *testing.T) {
 	}
 }
 
+// However many requests wait for proofs all the time, they cost the primary so many heartbeats a second, and not one each.
+func TestWhatHurriedProofsCost(t *testing.T) {
+	for asked, want := range map[bool]int{false: 31, true: 91} { // 30 and 89 in each second, and the first ones at once
+		log := changefeed.NewLocal()
+		term := term{Follower: New(Options{Log: log, Lists: list.BuiltIn()}), epoch: "e", last: changefeed.Position{Term: 5}}
+		n, began := 0, time.Now()
+		for now := began; now.Sub(began) < time.Second; n++ {
+			for range 1000 {
+				if asked {
+					log.Hurry(t.Context())
+				}
+			}
+			term.preparedAt, term.pending = now, &changefeed.Heartbeat{}
+			must(term.sendHeartbeat(t.Context()))
+			now = term.nextSnapshot(now.Add(heartbeatEvery))
+		}
+		if n != want {
+			t.Errorf("%d heartbeats in a second, want %d; asked: %t", n, want, asked)
+		}
+	}
+}
+
 func TestWhatTheLogNeedNotKeep(t *testing.T) {
 	now := time.Now()
 	h := history{{at: now, position: changefeed.Position{Term: 5}}}
