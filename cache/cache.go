@@ -66,7 +66,6 @@ type Cache struct {
 	mu      sync.Mutex // guards closed, and orders enter's running.Add before Close's Wait
 	closed  bool
 	running sync.WaitGroup // calls, flights, and asynchronous calls to Redis
-	async   chan struct{}  // one element for each asynchronous call to Redis
 
 	fills, fillErrors, cuts, proven, wrongServers atomic.Uint64
 }
@@ -84,9 +83,6 @@ const (
 	parkedBytes = 16 << 20
 	// maxLists bounds the lists (orders, filters, searches) of a table: a change visits all.
 	maxLists = 256
-	// maxAsync bounds asynchronous calls to Redis. Calls beyond it are dropped: Redis
-	// is then the bottleneck, and storing one more entry there gains little.
-	maxAsync = 64
 )
 
 // storeInterval is how often a page that is served is stored again. The changes of its list
@@ -102,7 +98,7 @@ func New(o Options) (*Cache, error) {
 		return nil, err
 	}
 	rows := int(rowsBudget(m.budget))
-	c := &Cache{options: o, clock: o.Clock, memory: m, room: room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes}, async: make(chan struct{}, maxAsync),
+	c := &Cache{options: o, clock: o.Clock, memory: m, room: room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes},
 		replica: replica.New(replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists,
 			Released: rows / releasedShare})}
 	c.followed.known.Store(&known{})
@@ -446,19 +442,6 @@ func (c *Cache) remaining(e *Entry) time.Duration {
 	return max(c.life()-(c.clock.Now()-e.Proof), time.Millisecond)
 }
 
-// store sends the pages of what was read to Redis, each under its own key, and then lets
-// other nodes fill the first.
-func (c *Cache) store(q *page.Query, p reading) {
-	c.goRedis(func() {
-		for q, page := range p.pages(q) {
-			c.redis.set(q.AppendKey(nil), page, c.life())
-		}
-		if c.following.Load() {
-			c.redis.release(q.AppendKey(nil))
-		}
-	})
-}
-
 // storeState stores a page of the replica in Redis, unless a heartbeat comes in between. It
 // reports whether it does.
 func (c *Cache) storeState(q *page.Query, of replica.Key) bool {
@@ -472,26 +455,8 @@ func (c *Cache) storeState(q *page.Query, of replica.Key) bool {
 	for _, r := range rows {
 		p.Rows = append(p.Rows, *r)
 	}
-	c.store(q, p)
+	c.redis.store(q, p)
 	return true
-}
-
-// goRedis makes a call to Redis in the background. It drops the call if maxAsync calls
-// are in flight.
-func (c *Cache) goRedis(call func()) {
-	if c.redis == nil {
-		return
-	}
-	select {
-	case c.async <- struct{}{}:
-	default:
-		c.redis.dropped.Add(1)
-		return
-	}
-	c.running.Go(func() {
-		defer func() { <-c.async }()
-		call()
-	})
 }
 
 // Verify has the replica compare a page that it holds with what the primary returns. While changes are not followed, or the last

@@ -16,11 +16,14 @@ func Encode(q *page.Query, read page.Read, epoch string, life time.Duration, rea
 // WaitStored waits until all stores to Redis have ended, which no request waits for, by
 // taking all their places.
 func (c *Cache) WaitStored() {
-	for range cap(c.async) {
-		c.async <- struct{}{}
+	if c.redis == nil {
+		return
 	}
-	for range cap(c.async) {
-		<-c.async
+	for range cap(c.redis.async) {
+		c.redis.async <- struct{}{}
+	}
+	for range cap(c.redis.async) {
+		<-c.redis.async
 	}
 }
 

@@ -227,7 +227,7 @@ func (l *lookup) find() (Result, error) {
 		r.Times.Redis = redis
 	}
 	if !l.stored && l.claimed { // otherwise storing the entry in Redis releases the claim
-		l.goRedis(func() { l.redis.release(l.key) })
+		l.redis.background(func() { l.redis.release(l.key) })
 	}
 	return r, err
 }
@@ -419,7 +419,7 @@ func (l *lookup) readOrigin(times *Times, call func(last changefeed.Proof) (page
 	case do.storeRows:
 		stored := f
 		stored.readAt, l.stored = shown, true
-		l.store(l.query, stored)
+		l.redis.store(l.query, stored)
 	case do.storeState:
 		l.stored = l.storeState(l.query, l.list)
 	}

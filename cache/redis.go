@@ -37,6 +37,7 @@ type redisTier struct {
 	breaker *gobreaker.CircuitBreaker[any]
 
 	budget, storeBudget time.Duration
+	async               chan struct{} // one element for each call in the background
 
 	calls, failures, corrupt, dropped atomic.Uint64
 
@@ -61,6 +62,9 @@ const (
 	// maxRedisValue is how much of a value is read, in bytes. It is more than a stored
 	// entry needs, with its metadata.
 	maxRedisValue = 2 * maxRedisEntry
+	// maxAsync bounds calls in the background. Calls beyond it are dropped: Redis
+	// is then the bottleneck, and storing one more entry there gains little.
+	maxAsync = 64
 	// claimLife is how long a claim keeps other nodes from the same query: longer than one
 	// usually takes. If the node with the claim dies, they wait for the sum of fleetWaits.
 	claimLife = 150 * time.Millisecond
@@ -75,7 +79,7 @@ var errNoAnswer = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 
 // newRedisTier makes a tier. It waits up to redisTimeout for a connection.
 func newRedisTier(c *Cache) *redisTier {
-	r := &redisTier{Cache: c, client: c.options.Redis, budget: redisBudget, storeBudget: redisStoreBudget}
+	r := &redisTier{Cache: c, client: c.options.Redis, budget: redisBudget, storeBudget: redisStoreBudget, async: make(chan struct{}, maxAsync)}
 	r.breaker = gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,
@@ -84,6 +88,37 @@ func newRedisTier(c *Cache) *redisTier {
 	})
 	_, _ = withinBudget(r, redisTimeout, r.tryRead)
 	return r
+}
+
+// store sends the pages of what was read to Redis, each under its own key, and then lets
+// other nodes fill the first.
+func (r *redisTier) store(q *page.Query, p reading) {
+	r.background(func() {
+		for q, page := range p.pages(q) {
+			r.set(q.AppendKey(nil), page, r.life())
+		}
+		if r.following.Load() {
+			r.release(q.AppendKey(nil))
+		}
+	})
+}
+
+// background makes a call to Redis in the background. It drops the call if maxAsync calls
+// are in flight.
+func (r *redisTier) background(call func()) {
+	if r == nil {
+		return
+	}
+	select {
+	case r.async <- struct{}{}:
+	default:
+		r.dropped.Add(1)
+		return
+	}
+	r.running.Go(func() {
+		defer func() { <-r.async }()
+		call()
+	})
 }
 
 // RedisCommands returns the commands that a node sends to Redis for entries, so that a

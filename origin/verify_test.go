@@ -9,6 +9,7 @@ import (
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/internal/page"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/postgres"
 )
 
@@ -61,6 +62,26 @@ func TestAVerificationReadsWhatAPageDoes(t *testing.T) {
 	got, err := open(list.BuiltIn()).Verify(within(t, patience), page.Query{List: listtest.Items, Tenant: ourWorkspace, Limit: 100}, "")
 	if err != nil || got.Misfold == nil || got.Misfold.Node == got.Misfold.Database || got.Misfold.Row != got.Rows[0] {
 		t.Errorf("another fold: %+v, %v", got.Misfold, err)
+	}
+}
+
+// A verification costs the primary one statement.
+func TestAVerificationIsOneStatement(t *testing.T) {
+	t.Parallel()
+	url := ownDatabase(t, sandboxtest.PostgresWith(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"}))
+	conn, o := connect(t, url), openOrigin(t, url)
+	exec(t, conn, "CREATE EXTENSION pg_stat_statements")
+	verify := func() { must1(o.Verify(within(t, patience), anyPage, "")) }
+	verify()
+	exec(t, conn, "SELECT pg_stat_statements_reset()")
+	const times = 20
+	for range times {
+		verify()
+	}
+	calls := 0
+	must(conn.QueryRow(t.Context(), "SELECT sum(calls)::int FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'").Scan(&calls))
+	if calls != times {
+		t.Errorf("%d statements for %d verifications", calls, times)
 	}
 }
 

@@ -75,6 +75,36 @@ func (l *List) around(at list.Position) (after list.Position, ok bool) {
 	return g.start()
 }
 
+// read cuts a page from the ranges: see Replica.Read.
+func (l *List) read(dst []*list.Row, after list.Position, n, maxBytes int) (p Page, rows []*list.Row, ok bool) {
+	touch(&l.used)
+	p.List, p.Version, rows = l, l.version.Load(), dst
+	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
+	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) {
+		return p, rows, false
+	}
+	p.Last = l.ranges[i]
+	j := sort.Search(len(p.Last.rows), func(j int) bool { return l.compare(p.Last.rows[j], after) > 0 })
+	for bytes := 0; ; i, j = i+1, 0 {
+		p.Last = l.ranges[i]
+		touch(&p.Last.used)
+		for _, row := range p.Last.rows[j:] {
+			bytes += len(row.Text())
+			if count := len(rows) - len(dst); count == n || bytes > maxBytes && count > 0 {
+				p.More = true
+				return p, rows, true
+			}
+			rows = append(rows, row)
+		}
+		if p.Last.hi == listEnd {
+			return p, rows, true
+		}
+		if i+1 == len(l.ranges) || l.ranges[i+1].lo != p.Last.hi {
+			return p, rows, false
+		}
+	}
+}
+
 // Page is a part of a list, without its rows.
 type Page struct {
 	List    *List
@@ -151,6 +181,8 @@ type clock struct {
 	ranges []*Range
 	hand   int
 	bytes  int
+
+	released int // bytes of rows since Apply last said so
 }
 
 func (c *clock) add(g *Range) {
@@ -180,6 +212,32 @@ type table struct {
 type held struct {
 	row   *list.Row
 	shown int // how many ranges show it, at most one of each list
+}
+
+// show notes that one more range shows a row, and hide that one less does. ok is false, and nothing is noted, if ranges
+// show another row of its key: in a partitioned table, whose keys need not be unique.
+func (t *table) show(c *clock, row *list.Row) (ok bool) {
+	known := t.rows[row.Key()]
+	if known.row != nil && known.row != row {
+		return false
+	}
+	c.bytes += placeBytes
+	t.rows[row.Key()] = held{row, known.shown + 1}
+	if known.row == nil {
+		c.bytes += rowSize(row)
+	}
+	return true
+}
+
+func (t *table) hide(c *clock, row *list.Row) {
+	c.bytes -= placeBytes
+	if shown := t.rows[row.Key()].shown - 1; shown > 0 {
+		t.rows[row.Key()] = held{row, shown}
+		return
+	}
+	c.bytes -= rowSize(row)
+	c.released += rowSize(row)
+	delete(t.rows, row.Key())
 }
 
 // rowBytes is what a row of a table takes besides its texts: the Row, and its place in the

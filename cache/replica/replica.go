@@ -30,7 +30,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"sort"
 	"sync"
 
 	"listedge/internal/changefeed"
@@ -73,7 +72,6 @@ type Replica struct {
 
 	parked      []*Fill // that wait for a heartbeat, the oldest first
 	parkedBytes int
-	released    int // bytes of rows since Apply last said so
 }
 
 // New makes a replica that has no state.
@@ -97,7 +95,7 @@ func (r *Replica) Reset(epoch string) {
 	}
 	r.resets++
 	r.synced, r.state, r.changes = false, state{epoch: epoch}, newChanges(r.budget.IDs)
-	r.tables, r.clock, r.parked = map[changefeed.Table]*table{}, clock{}, nil // unpark has made parkedBytes 0
+	r.tables, r.clock, r.parked = map[changefeed.Table]*table{}, clock{released: r.clock.released}, nil // unpark has made parkedBytes 0
 	r.history = history{of: map[changefeed.Table][]*remembered{}}
 }
 
@@ -136,9 +134,9 @@ func (r *Replica) Apply(b *changefeed.Beat) (released bool) {
 	r.changes.trim()
 	r.retry()
 	r.evict()
-	released = r.released > r.budget.Released
+	released = r.clock.released > r.budget.Released
 	if released {
-		r.released = 0
+		r.clock.released = 0
 	}
 	return released
 }
@@ -244,7 +242,7 @@ func (r *Replica) remove(l *List, row *list.Row, at list.Position) {
 	if j < len(g.rows) && g.rows[j] == row {
 		l.version.Add(1)
 		g.rows = slices.Delete(g.rows, j, j+1)
-		r.hide(l.table, row)
+		l.table.hide(&r.clock, row)
 	}
 }
 
@@ -257,7 +255,7 @@ func (r *Replica) put(l *List, row *list.Row, at list.Position, state list.State
 		l.version.Add(1)
 		g := l.ranges[i]
 		g.rows = slices.Insert(g.rows, g.find(at), row)
-		r.show(l.table, row)
+		l.table.show(&r.clock, row)
 		n := len(g.rows)
 		if n > r.longest {
 			r.cut(l, l.position(g.rows[n/2]))
@@ -448,32 +446,7 @@ func (r *Replica) Read(dst []*list.Row, k *Key, after list.Position, n, maxBytes
 	if l == nil {
 		return p, dst, false
 	}
-	touch(&l.used)
-	p.List, p.Version, rows = l, l.version.Load(), dst
-	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].hi > after && !isBehind(l.ranges[i].hi, after) })
-	if i == len(l.ranges) || l.ranges[i].lo > after && !isBehind(l.ranges[i].lo, after) {
-		return p, rows, false
-	}
-	p.Last = l.ranges[i]
-	j := sort.Search(len(p.Last.rows), func(j int) bool { return l.compare(p.Last.rows[j], after) > 0 })
-	for bytes := 0; ; i, j = i+1, 0 {
-		p.Last = l.ranges[i]
-		touch(&p.Last.used)
-		for _, row := range p.Last.rows[j:] {
-			bytes += len(row.Text())
-			if count := len(rows) - len(dst); count == n || bytes > maxBytes && count > 0 {
-				p.More = true
-				return p, rows, true
-			}
-			rows = append(rows, row)
-		}
-		if p.Last.hi == listEnd {
-			return p, rows, true
-		}
-		if i+1 == len(l.ranges) || l.ranges[i+1].lo != p.Last.hi {
-			return p, rows, false
-		}
-	}
+	return l.read(dst, after, n, maxBytes)
 }
 
 // list returns the table and the list of a key, and makes them where the node has none. Of too
@@ -518,7 +491,7 @@ func (r *Replica) cover(l *List, lo, hi list.Position, rows []*list.Row) (ok boo
 			g.hi = min(hi, l.ranges[i].lo)
 		}
 		g.rows = slices.Clone(l.within(rows, g.lo, g.hi))
-		twice := slices.IndexFunc(g.rows, func(row *list.Row) bool { return !r.show(l.table, row) })
+		twice := slices.IndexFunc(g.rows, func(row *list.Row) bool { return !l.table.show(&r.clock, row) })
 		if twice >= 0 {
 			g.rows = g.rows[:twice]
 		}
@@ -559,7 +532,7 @@ func (r *Replica) uncover(l *List, lo, hi list.Position) {
 	to, _ := l.find(hi)
 	for _, g := range l.ranges[from:to] {
 		for _, row := range g.rows {
-			r.hide(l.table, row)
+			l.table.hide(&r.clock, row)
 		}
 		g.rows = nil // pages may have the range
 		r.clock.remove(g)
@@ -576,32 +549,6 @@ func (r *Replica) uncover(l *List, lo, hi list.Position) {
 
 // drop gives up the list.
 func (r *Replica) drop(l *List) { r.uncover(l, "", listEnd) }
-
-// show notes that one more range shows a row, and hide that one less does. ok is false, and nothing is noted, if ranges
-// show another row of its key: in a partitioned table, whose keys need not be unique.
-func (r *Replica) show(t *table, row *list.Row) (ok bool) {
-	known := t.rows[row.Key()]
-	if known.row != nil && known.row != row {
-		return false
-	}
-	r.clock.bytes += placeBytes
-	t.rows[row.Key()] = held{row, known.shown + 1}
-	if known.row == nil {
-		r.clock.bytes += rowSize(row)
-	}
-	return true
-}
-
-func (r *Replica) hide(t *table, row *list.Row) {
-	r.clock.bytes -= placeBytes
-	if shown := t.rows[row.Key()].shown - 1; shown > 0 {
-		t.rows[row.Key()] = held{row, shown}
-		return
-	}
-	r.clock.bytes -= rowSize(row)
-	r.released += rowSize(row)
-	delete(t.rows, row.Key())
-}
 
 // maxSteps bounds the ranges that the hand passes at once, so that requests do not wait,
 // unless the budget is exceeded by far.

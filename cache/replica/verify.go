@@ -91,12 +91,18 @@ func covers(t *table, at *positions) bool {
 	return false
 }
 
+// turns are the kinds, and where their changes are looked at: where the row stood before (0), or stands since (1).
+var turns = [...]struct {
+	kind
+	side int
+}{{came, 1}, {gone, 0}, {shifted, 1}, {stayed, 1}, {shifted, 0}, {filtered, 1}}
+
 // pick returns a list, and the position behind which a page of it is to be verified; nil = there is nothing.
 func (v *verification) pick(tables map[changefeed.Table]*table, ranges []*Range) (l *List, after list.Position) {
-	for range kinds + 1 {
+	for range len(turns) + 1 {
 		v.turn++
-		if k := kind(v.turn % int(kinds+1)); k < kinds {
-			l, after = v.changed(k, tables)
+		if i := v.turn % (len(turns) + 1); i < len(turns) {
+			l, after = v.changed(turns[i].kind, turns[i].side, tables)
 		} else {
 			l, after = v.held(ranges)
 		}
@@ -108,13 +114,9 @@ func (v *verification) pick(tables map[changefeed.Table]*table, ranges []*Range)
 	return l, after
 }
 
-// changed picks, of the lists that a change of this kind concerns, the one that was picked longest ago, and the last such change. Of
-// those that replace a place by another it takes the old one and the new one in turn.
-func (v *verification) changed(k kind, tables map[changefeed.Table]*table) (l *List, after list.Position) {
-	c, side := &v.changes[k], 1
-	if k == gone || k == shifted && v.turn/int(kinds+1)%2 == 0 {
-		side = 0
-	}
+// changed picks, of the lists that a change of this kind concerns, the one that was picked longest ago, and the last such change.
+func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*table) (l *List, after list.Position) {
+	c := &v.changes[k]
 	var chosen *moved
 	for i := range c.of {
 		m := &c.of[(c.last+len(c.of)-i)%len(c.of)]

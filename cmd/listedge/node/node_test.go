@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
 	"listedge/metrics"
@@ -49,8 +51,30 @@ func TestANodeThatNobodyAsksRests(t *testing.T) {
 		time.Sleep(2 * watchInterval)
 		failure = errors.New("no right")
 		expect("after a request", false, 1)
-		time.Sleep(restAfter)
+		time.Sleep(restAfter + watchInterval)
 		expect("a minute later", true, 1)
 		stop()
+	})
+}
+
+// A node verifies 0.1 times a second by default, once it has something to verify. Each time takes one statement
+// (TestAVerificationIsOneStatement).
+func TestANodeVerifiesSixTimesAMinute(t *testing.T) {
+	var f struct {
+		ListenFlags
+		Flags
+	}
+	_, err := kong.Must(&f, kong.Vars{"drain": "0s"}).Parse(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		n := -1 // when the node starts it holds nothing
+		repeat(ctx, f.Verify, func(context.Context) { n++ })
+		if n < 350 || n > 360 {
+			t.Errorf("%d times an hour", n)
+		}
 	})
 }
