@@ -95,28 +95,11 @@ func argumentsOf(a []any) any {
 		nodes: a[6].(int64), last: a[7].(int64), life: a[8].(int64)}
 }
 
-// packed is the argument of the script for a call to a bucket.
-func packed(c *lease.Call) []byte {
-	return pack(c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
-		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing, c.Until)
-}
-
 func answerOf(r *lease.Reply) []int64 {
 	return []int64{r.Granted, r.Leased, r.Level, r.Wait, r.Slice, r.Lasts, r.Held, r.Demand}
 }
 
-func replyOf(n []int64) lease.Reply {
-	return lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6], Demand: n[7]}
-}
-
-// pack and unpacked are the form of numbers: little-endian doubles.
-func pack(numbers ...int64) (p []byte) {
-	for _, n := range numbers {
-		p = binary.LittleEndian.AppendUint64(p, math.Float64bits(float64(n)))
-	}
-	return p
-}
-
+// unpacked reads numbers in their form: little-endian doubles.
 func unpacked(p []byte) (numbers []int64) {
 	for ; len(p) >= 8; p = p[8:] {
 		numbers = append(numbers, int64(math.Float64frombits(binary.LittleEndian.Uint64(p))))

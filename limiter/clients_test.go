@@ -83,17 +83,12 @@ func (w *world) spendsWhatIsShown() (refused float64) {
 // crashLoop has three times the rate, while the last node crashes every so often for two minutes.
 // It returns what was admitted of the rate after the first 20 s.
 func (w *world) crashLoop(every int64) (share float64) {
-	admitted := 0
-	w.decided = func(_ *node, d Decision) {
-		if d.Allowed && w.now() > 20e6 {
-			admitted++
-		}
-	}
+	admitted := w.admittedAfter(20e6)
 	for at := int64(0); at < 120e6; at += every {
 		w.after(at, func() { w.crash(len(w.nodes) - 1) })
 	}
 	w.traffic(steady(3), 120e6)
-	return float64(admitted) / 100 / perSecond(w.policy)
+	return *admitted / 100 / perSecond(w.policy)
 }
 
 // fairness has load times the rate, a part of it on one node. It returns Jain's index over the

@@ -84,15 +84,10 @@ func TestSimPartOfTheFleetIsCutOff(t *testing.T) {
 func TestSimALongCutAdmitsOnlyThePartOnTop(t *testing.T) {
 	t.Parallel()
 	simulate(t, 5, policy(t, 50, 100), 3, FailLocal, func(w *world) {
-		admitted := 0
-		w.decided = func(_ *node, d Decision) {
-			if d.Allowed && w.now() > 100e6 {
-				admitted++
-			}
-		}
+		admitted := w.admittedAfter(100e6)
 		w.after(10e6, func() { w.nodes[0].cut, w.nodes[1].cut = true, true })
 		w.traffic(steady(6), 200e6)
-		if share := float64(admitted) / 100 / 50; share < 1.6 || share > 1.68 {
+		if share := *admitted / 100 / 50; share < 1.6 || share > 1.68 {
 			t.Errorf("2 of 3 nodes cut off for long: %.2f of the rate, 1 + 2/3 expected", share)
 		}
 	})
@@ -105,20 +100,15 @@ func TestSimSmallBurstsWhileRedisIsAway(t *testing.T) {
 		fleets(t, 7, []simLimit{{1, 1}, {.2, 2}, {10, 5}}, []int{3, 8}, func(w *world) {
 			exact, end := exactly(w.policy), int64(400e6/perSecond(w.policy))
 			w.after(20e6, func() { w.hang(end) })
-			fleet, ideal := int64(0), int64(0)
-			w.decided = func(_ *node, d Decision) {
-				if d.Allowed && w.now() > 20e6 {
-					fleet++
-				}
-			}
+			fleet, ideal := w.admittedAfter(20e6), 0.0
 			w.traffic(func(w *world) (int64, int64) {
 				if exact.take(w.now()) && w.now() > 20e6 {
 					ideal++
 				}
 				return s(w)
 			}, end)
-			if fleet > ideal+1 || w.over > 1 || fleet > 1 && w.policy.Burst < int64(len(w.nodes)) {
-				w.errorf("%s: %d admitted without Redis, %d by an exact bucket, %.2f above the promise", name, fleet, ideal, w.over)
+			if *fleet > ideal+1 || w.over > 1 || *fleet > 1 && w.policy.Burst < int64(len(w.nodes)) {
+				w.errorf("%s: %.0f admitted without Redis, %.0f by an exact bucket, %.2f above the promise", name, *fleet, ideal, w.over)
 			}
 		})
 	}
@@ -178,13 +168,18 @@ func TestSimWhatIsShownMayBeHad(t *testing.T) {
 	}
 }
 
+// alone returns a full bucket, and the lease of the only node of its fleet.
+func alone(p Policy, now int64) (b twin, l *lease.Lease, f *lease.Fleet) {
+	l = new(lease.Lease)
+	l.Init(p, now)
+	return fullTwin(p, now), l, &lease.Fleet{Nodes: 1, Link: &lease.Link{Budget: DefaultBudget.Microseconds()}}
+}
+
 // A lease ends at its node before it ages in the bucket.
 func TestSimLeaseEndsBeforeItAges(t *testing.T) {
 	p := policy(t, 50, 100)
-	f := &lease.Fleet{Nodes: 1, Link: &lease.Link{Budget: DefaultBudget.Microseconds()}}
 	for start := int64(1); start < 2*lease.Slice; start += 999_983 {
-		b, l := fullTwin(p, start), new(lease.Lease)
-		l.Init(p, start)
+		b, l, f := alone(p, start)
 		for range 5 { // comes often enough to be leased for
 			var c lease.Call
 			l.Take(start)
@@ -213,9 +208,7 @@ func TestSimLeaseEndsBeforeItAges(t *testing.T) {
 // Whatever a node reports as spent, the bucket goes on holding what the node may still spend.
 func TestSimTheBucketHoldsWhatALeaseMaySpend(t *testing.T) {
 	random, p, now := rand.New(rand.NewPCG(1, 31)), policy(t, 1_000, 1_000), int64(1)
-	f := &lease.Fleet{Nodes: 1, Link: &lease.Link{Budget: DefaultBudget.Microseconds()}}
-	b, l := fullTwin(p, now), new(lease.Lease)
-	l.Init(p, now)
+	b, l, f := alone(p, now)
 	for range 2_000 {
 		now += random.Int64N(lease.Slice / 8)
 		for range random.Int64N(200) {

@@ -8,6 +8,9 @@ import (
 
 // What tests ask about, or do, that nobody else may.
 
+// What a node sends to Redis.
+var Pack, TokenBucketText, QuotaText = pack, tokenBucketText, quotaText
+
 // Fleet returns what a node knows of the nodes that share a key's shard.
 func (l *Limiter) Fleet(key string) *lease.Fleet { return l.shardOf(key).fleet() }
 

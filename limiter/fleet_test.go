@@ -21,12 +21,6 @@ import (
 // over and in a Cluster. A node without CPU time learns late, and then the test fails:
 // nothing else runs meanwhile.
 
-// floodLimits are from 5 a minute to 20,000 a second.
-var floodLimits = []struct {
-	rate  float64
-	burst int64
-}{{5.0 / 60, 5}, {50, 100}, {333, 40}, {1_000, 1_000}, {20_000, 5_000}}
-
 // flood has three nodes ask for every limit as fast as they can, and counts.
 type flood struct {
 	nodes   []*Limiter
@@ -40,12 +34,12 @@ type flood struct {
 
 // startFlood: gap is the pause of each of the askers between two requests.
 func startFlood(t *testing.T, gap time.Duration, client func(node int) redis.UniversalClient, budget time.Duration) *flood {
-	f := &flood{allowed: make([]atomic.Int64, len(floodLimits))}
+	f := &flood{allowed: make([]atomic.Int64, len(simLimits))}
 	for n := range 3 {
 		f.nodes = append(f.nodes, open(t, Options{Redis: client(n), Budget: budget}))
 	}
-	for _, limit := range floodLimits {
-		f.limits = append(f.limits, policy(t, limit.rate, limit.burst))
+	for _, limit := range simLimits {
+		f.limits = append(f.limits, limit.policy())
 	}
 	for n, node := range f.nodes {
 		counted(t, node, 3)
@@ -84,7 +78,7 @@ func (f *flood) end(t *testing.T, bursts float64) {
 	f.stop.Store(true)
 	f.all.Wait()
 	span := time.Since(f.began).Seconds()
-	for i, limit := range floodLimits {
+	for i, limit := range simLimits {
 		due, got := float64(limit.burst)+limit.rate*span, float64(f.allowed[i].Load())
 		t.Logf("%8.2f/s burst %4d: %6.0f admitted, %6.0f due in %.2f s", limit.rate, limit.burst, got, due, span)
 		if most := due + limit.rate*DefaultBudget.Seconds() + bursts*float64(limit.burst) + 1; got > most {

@@ -378,11 +378,7 @@ func (b *Bucket) decide(now moment, how manner) (outcome lease.Outcome, _ Status
 	case outcome == lease.Granted && b.lease.Due(now.at): // before a request has to wait
 		b.requestCall()
 	}
-	f := b.shard.fleet()
-	if b.shard.refuses() {
-		return outcome, b.lease.FallbackStatus(now.at, f)
-	}
-	return outcome, b.lease.Status(now.at, f)
+	return outcome, b.lease.Status(now.at, b.shard.fleet(), b.shard.refuses())
 }
 
 // takeOffline decides by the failure mode.
@@ -396,7 +392,7 @@ func (b *Bucket) takeOffline(now int64) (lease.Outcome, Status) {
 	if !ok {
 		return lease.Denied, lease.Refused(wait)
 	}
-	return lease.Granted, b.lease.FallbackStatus(now, f)
+	return lease.Granted, b.lease.Status(now, f, true)
 }
 
 // refund takes a token back into the lease, or else sends it to the bucket: at once if the
@@ -411,10 +407,7 @@ func (b *Bucket) refund(now int64, offline bool) {
 	}
 }
 
-func (b *Bucket) inspect(now int64) holdings {
-	due := b.lease.Sweep(now, b.shard.fleet())
-	return holdings{tokens: b.lease.Holds(now), owes: b.lease.Owes(), active: b.lease.IsActive(), due: due}
-}
+func (b *Bucket) inspect(now int64) lease.Holdings { return b.lease.Inspect(now, b.shard.fleet()) }
 
 func (b *Bucket) begin(now int64, giveBack bool) *call {
 	c, f := new(lease.Call), b.shard.fleet()
@@ -422,12 +415,12 @@ func (b *Bucket) begin(now int64, giveBack bool) *call {
 		return nil
 	}
 	c.Until = now + f.Ahead + callTimeout.Microseconds()
-	return &call{script: tokenBucketScript, limit: &b.limit, key: b.key, arguments: []any{arguments(c)}, apply: func(n []int64, answeredAt int64) {
+	return &call{script: tokenBucketScript, limit: &b.limit, key: b.key, arguments: []any{pack(c.Arguments()...)}, apply: func(n []int64, answeredAt int64) {
 		if n == nil {
 			b.lease.Fail(c)
 			return
 		}
-		c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6], Demand: n[7]}
+		c.Reply = lease.ReplyOf(n)
 		b.lease.Complete(c, now, answeredAt, b.shard.fleet())
 		b.shard.l.counts.leased.Add(uint64(c.Leased))
 	}}

@@ -15,18 +15,7 @@ import (
 	. "listedge/limiter"
 )
 
-// Both deciders make the same decisions: of a node without Redis, and of one that
-// finds its buckets in Redis.
-func TestDeciders(t *testing.T) {
-	t.Run("direct", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { suite(t, open(t, Options{}), SourceMemory) })
-	})
-	t.Run("leased", func(t *testing.T) {
-		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
-			suite(t, l, SourceRedis)
-		})
-	})
-}
+func TestDeciders(t *testing.T) { decide(t, suite) }
 
 func suite(t *testing.T, l *Limiter, source Source) {
 	made := 0

@@ -91,11 +91,19 @@ const (
 	silentFor  = 1100 * time.Millisecond
 )
 
-func policy(t testing.TB, rate float64, burst int64) Policy {
-	t.Helper()
-	p := must1(NewPolicy(rate, burst))
-	return p
+func policy(_ testing.TB, rate float64, burst int64) Policy { return simLimit{rate, burst}.policy() }
+
+type simLimit struct {
+	rate  float64
+	burst int64
 }
+
+func (l simLimit) String() string { return fmt.Sprintf("%.4g/s b%d", l.rate, l.burst) }
+
+func (l simLimit) policy() Policy { return must1(NewPolicy(l.rate, l.burst)) }
+
+// simLimits are the five limits, from 5 a minute to 20,000 a second.
+var simLimits = []simLimit{{5.0 / 60, 5}, {50, 100}, {333, 40}, {1_000, 1_000}, {20_000, 5_000}}
 
 // eventually waits for what another goroutine is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
@@ -278,6 +286,17 @@ func (v *virtual) left(b *Bucket) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return max(0, v.bucket(b.Key(), b.Policy()).levelAt(v.now())) / lease.Token
+}
+
+// decide runs f with a node that is without Redis, and with one that finds its limits in Redis: both
+// make the same decisions. source is where they do.
+func decide(t *testing.T, f func(t *testing.T, l *Limiter, source Source)) {
+	t.Run("direct", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, open(t, Options{}), SourceMemory) })
+	})
+	t.Run("leased", func(t *testing.T) {
+		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, _ *virtual) { f(t, l, SourceRedis) })
+	})
 }
 
 // inVirtualTime runs f with a limiter on a virtual store in a synctest bubble, once

@@ -71,5 +71,16 @@ func (w *world) measure(s shape, span int64) (r result) {
 	return r
 }
 
+// admittedAfter counts the requests that are admitted after that time.
+func (w *world) admittedAfter(from int64) *float64 {
+	admitted := new(float64)
+	w.decided = func(_ *node, d Decision) {
+		if d.Allowed && w.now() > from {
+			*admitted++
+		}
+	}
+	return admitted
+}
+
 // refused is the share of the requests that the fleet has refused, in percent.
 func (w *world) refused() float64 { return 100 * (1 - float64(w.admitted)/float64(w.offered)) }

@@ -15,9 +15,6 @@ func sticky(load float64) shape {
 	return func(w *world) (int64, int64) { return w.gap(load * perSecond(w.policy)), 0 }
 }
 
-// simLimits are the five limits, from 5 a minute to 20,000 a second.
-var simLimits = []simLimit{{5.0 / 60, 5}, {50, 100}, {333, 40}, {1_000, 1_000}, {20_000, 5_000}}
-
 const stormSeeds = 120
 
 func TestSimNeverOverAtSpending(t *testing.T) {

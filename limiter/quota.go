@@ -212,9 +212,9 @@ func (q *Counter) refund(int64, bool) { q.spent-- }
 
 // inspect: it is active while Redis does not count just what was spent here. A call gives back an
 // idle block, or reports what was admitted without Redis.
-func (q *Counter) inspect(now int64) holdings {
-	return holdings{tokens: q.taken - q.spent, owes: q.spent > q.taken, active: q.l.store != nil && q.known != q.spent,
-		due: q.known != max(q.spent, q.taken) || now-q.used >= givenBack}
+func (q *Counter) inspect(now int64) lease.Holdings {
+	return lease.Holdings{Tokens: q.taken - q.spent, Owes: q.spent > q.taken, Active: q.l.store != nil && q.known != q.spent,
+		Due: q.known != max(q.spent, q.taken) || now-q.used >= givenBack}
 }
 
 // status subtracts what other nodes may have taken since the last answer.

@@ -1,7 +1,6 @@
 package limiter_test
 
 import (
-	_ "embed"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,10 +8,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-)
 
-//go:embed quota.lua
-var quotaText string
+	. "listedge/limiter"
+)
 
 // quotaModel is the count of quota.lua in Go.
 type quotaModel struct {
@@ -62,7 +60,7 @@ func (v *virtual) quotaLeft(tokens int64) int64 {
 func TestQuotaScriptEqualsModel(t *testing.T) {
 	t.Parallel()
 	_, client := startRedis(t)
-	script := redis.NewScript(quotaText)
+	script := redis.NewScript(QuotaText)
 	random := rand.New(rand.NewPCG(3, 4))
 	for i := range 60 {
 		key := fmt.Sprintf("{w}:q:%d", i)

@@ -15,16 +15,9 @@ import (
 )
 
 // Both deciders keep a quota beside the rates, all or none.
-func TestQuotas(t *testing.T) {
-	t.Run("direct", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { keepsQuotas(t, open(t, Options{})) })
-	})
-	t.Run("leased", func(t *testing.T) {
-		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) { keepsQuotas(t, l) })
-	})
-}
+func TestQuotas(t *testing.T) { decide(t, keepsQuotas) }
 
-func keepsQuotas(t *testing.T, l *Limiter) {
+func keepsQuotas(t *testing.T, l *Limiter, _ Source) {
 	for _, tokens := range []int64{3, 15, 16, 100} {
 		ends := time.Now().Add(time.Hour + 500*time.Millisecond)
 		name := fmt.Sprint(tokens)

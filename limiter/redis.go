@@ -140,13 +140,8 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// arguments packs a call to a bucket into the script's one argument. Redis reads one faster than many.
-func arguments(c *lease.Call) []byte {
-	return pack(c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
-		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing, c.Until)
-}
-
-// pack packs numbers as the script does its state: as little-endian doubles.
+// pack packs the numbers of a call to a bucket as the script does its state: as little-endian doubles.
+// Redis reads one argument faster than many.
 func pack(numbers ...int64) (packed []byte) {
 	for _, n := range numbers {
 		packed = binary.LittleEndian.AppendUint64(packed, math.Float64bits(float64(n)))
@@ -170,8 +165,8 @@ func RedisCommands(own string) [][]any {
 		{"set", bucket, "x", "px", 1000},
 		{"get", bucket},
 		{"del", bucket},
-		{"eval", tokenBucketText, 1, bucket, arguments(&c)},
-		{"evalsha", tokenBucketScript.digest, 1, bucket, arguments(&c)},
+		{"eval", tokenBucketText, 1, bucket, pack(c.Arguments()...)},
+		{"evalsha", tokenBucketScript.digest, 1, bucket, pack(c.Arguments()...)},
 		{"eval", heartbeatText, 1, nodes, "x", present, lease.Forever},
 		{"zadd", nodes, 1, "x"},
 		{"pexpire", nodes, 1000},

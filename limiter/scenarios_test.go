@@ -20,15 +20,6 @@ type simulated struct {
 	figure func(w *world) float64
 }
 
-type simLimit struct {
-	rate  float64
-	burst int64
-}
-
-func (l simLimit) String() string { return fmt.Sprintf("%.4g/s b%d", l.rate, l.burst) }
-
-func (l simLimit) policy() Policy { return must1(NewPolicy(l.rate, l.burst)) }
-
 // scenarios returns all of them, clients that keep to their limit first.
 func scenarios() (all []simulated) {
 	add := func(least int, most float64, limits []simLimit, figure func(w *world) float64, what string, of ...any) {

@@ -2,7 +2,6 @@ package limiter_test
 
 import (
 	"context"
-	_ "embed"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -17,12 +16,9 @@ import (
 	"listedge/limiter/lease"
 )
 
-//go:embed token_bucket.lua
-var tokenBucketText string
-
 // stateOf and unpack are the state's form in Redis: eleven little-endian doubles.
 func stateOf(b twin) []byte {
-	return pack(b.Level, b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn, b.Demand, b.Withheld, b.Policy.Version, b.Policy.Rate, b.Policy.Burst)
+	return Pack(b.Level, b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn, b.Demand, b.Withheld, b.Policy.Version, b.Policy.Rate, b.Policy.Burst)
 }
 
 func unpack(t testing.TB, raw []byte) twin {
@@ -60,8 +56,8 @@ func TestScriptEqualsModel(t *testing.T) {
 	client = client.WithTimeout(patient) // the pipelines are long
 	ctx := context.Background()
 	random := rand.New(rand.NewPCG(9, 10))
-	timed := strings.Replace(tokenBucketText, "redis.call('TIME')", "{ARGV[2], ARGV[3]}", 1) // at a time of the test's choice
-	if timed == tokenBucketText {
+	timed := strings.Replace(TokenBucketText, "redis.call('TIME')", "{ARGV[2], ARGV[3]}", 1) // at a time of the test's choice
+	if timed == TokenBucketText {
 		t.Fatal("the script does not ask for the time in this way")
 	}
 	sha := must1(client.ScriptLoad(ctx, timed).Result())
@@ -161,7 +157,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				pipe.Set(ctx, key, stateOf(b), time.Hour)
 			}
 			x.now = time.Now().UnixMicro()
-			x.answer = pipe.EvalSha(ctx, sha, []string{key}, packed(&x.c), x.now/1e6, x.now%1e6)
+			x.answer = pipe.EvalSha(ctx, sha, []string{key}, Pack(x.c.Arguments()...), x.now/1e6, x.now%1e6)
 			x.after = pipe.Get(ctx, key)
 			x.ttl = pipe.PTTL(ctx, key)
 		}
@@ -170,7 +166,7 @@ func TestScriptEqualsModel(t *testing.T) {
 		}
 		for i := range trials {
 			x := &trials[i]
-			want, got := x.c, replyOf(must1(x.answer.Int64Slice()))
+			want, got := x.c, lease.ReplyOf(must1(x.answer.Int64Slice()))
 			model := fullTwin(x.c.Policy, x.now)
 			if x.stored != nil && x.stored.sound() {
 				model = *x.stored
@@ -246,9 +242,9 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 			damaged[name+" "+what] = string(raw)
 		}
 	}
-	script := redis.NewScript(tokenBucketText)
+	script, call := redis.NewScript(TokenBucketText), lease.Call{Policy: p, Need: 1, Nodes: 1}
 	execute := func(key string) lease.Reply {
-		return replyOf(must1(script.Run(ctx, client, []string{key}, packed(&lease.Call{Policy: p, Need: 1, Nodes: 1})).Int64Slice()))
+		return lease.ReplyOf(must1(script.Run(ctx, client, []string{key}, Pack(call.Arguments()...)).Int64Slice()))
 	}
 	for name, raw := range damaged {
 		must(client.Set(ctx, name, raw, time.Hour).Err())

@@ -61,7 +61,7 @@ type law interface {
 	// begin makes the next call; nil = none is needed. With giveBack, it returns what is held.
 	begin(now int64, giveBack bool) *call
 	// inspect returns what this node has of the limit, and forgets what is over.
-	inspect(now int64) holdings
+	inspect(now int64) lease.Holdings
 }
 
 // manner is how a law decides a request.
@@ -73,14 +73,6 @@ const (
 	takeOffline               // takes a token without Redis
 	look                      // takes none: the outcome is NeedRemote or Denied
 )
-
-// holdings is what a node has of a limit.
-type holdings struct {
-	tokens int64 // may be spent without a call; below 0 = so many were spent above what was given
-	owes   bool  // tokens were spent here that Redis may not have debited yet
-	active bool  // it has to be swept
-	due    bool  // a call should be sent although no request waits
-}
 
 // requestCall queues a call for which no request need wait, unless the limit has a call already
 // or its shard is down. mu is held, as for all methods below but begin and complete.
@@ -317,7 +309,7 @@ func (s *shard) owesDebts() bool {
 		return s.hasDebts.Load()
 	}
 	owes := false
-	s.l.active.each(func(h *limit) { owes = owes || h.shard == s && h.law.inspect(s.l.now()).owes })
+	s.l.active.each(func(h *limit) { owes = owes || h.shard == s && h.law.inspect(s.l.now()).Owes })
 	s.hasDebts.Store(owes)
 	return owes
 }
@@ -337,7 +329,7 @@ func (s *shard) close(ctx context.Context) {
 	held := map[*limit]int64{}
 	count := func(h *limit) {
 		if h.shard == s {
-			held[h] = h.law.inspect(s.l.now()).tokens
+			held[h] = h.law.inspect(s.l.now()).Tokens
 		}
 	}
 	s.l.active.each(count)
@@ -500,7 +492,7 @@ const (
 
 // add adds a limit, if it has to be swept. Its mu is held.
 func (a *activeLimits) add(h *limit, now int64) {
-	if h.active || !h.law.inspect(now).active {
+	if h.active || !h.law.inspect(now).Active {
 		return
 	}
 	h.active = true
@@ -529,8 +521,8 @@ func (a *activeLimits) each(do func(h *limit)) {
 func (a *activeLimits) stats(s *Stats, now int64) {
 	a.each(func(h *limit) {
 		has := h.law.inspect(now)
-		s.LeasedHeld += max(0, has.tokens)
-		if has.owes {
+		s.LeasedHeld += max(0, has.Tokens)
+		if has.Owes {
 			s.Owing++
 		}
 	})
@@ -545,11 +537,11 @@ func (a *activeLimits) sweep() {
 	now, calls, began := a.l.now(), 0, time.Now()
 	a.each(func(h *limit) {
 		has := h.law.inspect(now)
-		if has.due && !h.pending && calls < maxSwept {
+		if has.Due && !h.pending && calls < maxSwept {
 			h.requestCall()
 			calls++
 		}
-		h.active = has.active
+		h.active = has.Active
 		if !h.active {
 			a.mu.Lock()
 			delete(a.limits, h)

@@ -65,6 +65,17 @@ type Reply struct {
 	Demand  int64 // thousandths of requests at all nodes in the last DemandSpan, decaying
 }
 
+// Arguments returns the numbers of the call in the order in which the script reads them.
+func (c *Call) Arguments() []int64 {
+	return []int64{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
+		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing, c.Until}
+}
+
+// ReplyOf reads the script's answer.
+func ReplyOf(n []int64) Reply {
+	return Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Slice: n[4], Lasts: n[5], Held: n[6], Demand: n[7]}
+}
+
 // Fleet is what a node knows about its fleet at one moment.
 type Fleet struct {
 	Nodes         int64 // that share the buckets

@@ -393,19 +393,25 @@ func (l *Lease) idle(now int64) bool {
 	return since >= long || drained && since >= minIdle
 }
 
-// IsActive reports whether Sweep must be called periodically: the lease holds tokens, has
-// tokens to give back, or has a fallback.
-func (l *Lease) IsActive() bool { return l.cur+l.prev+l.returned > 0 || l.fallback != nil }
+// Holdings is what a node has of a limit.
+type Holdings struct {
+	Tokens int64 // may be spent without a call; below 0 = so many were spent above what was given
+	Owes   bool  // tokens were spent here that Redis may not have debited yet
+	Active bool  // Inspect must be called periodically
+	Due    bool  // a call should be sent although no request waits
+}
 
-// Sweep ends a fallback that is over, and reports whether a call should be sent, because
-// the lease is idle, or has a debt or tokens to give back.
-func (l *Lease) Sweep(now int64, f *Fleet) (due bool) {
-	l.trim(now)
+// Inspect ends a fallback that is over, and returns what the lease has. A call is due if the
+// lease is idle, or has a debt or tokens to give back.
+func (l *Lease) Inspect(now int64, f *Fleet) Holdings {
 	if l.fallback != nil && !l.fallback.paying && l.refillFallback(now, f).level >= l.part(f) {
 		l.fallback = nil // a new one would be the same
 	}
+	h := Holdings{Tokens: l.Holds(now), Owes: l.debt() > 0 || l.fallback != nil && l.fallback.paying}
 	held := l.cur+l.prev > 0
-	return l.debt() > 0 || l.returned > 0 || held && l.idle(now)
+	h.Active = held || l.returned > 0 || l.fallback != nil
+	h.Due = l.debt() > 0 || l.returned > 0 || held && l.idle(now)
+	return h
 }
 
 // part is this node's part of a full bucket, but at least a token.
@@ -468,9 +474,6 @@ func (l *Lease) payDebt(tokens int64) int64 {
 	return paid
 }
 
-// Owes reports whether tokens were spent here that the bucket may not have debited yet.
-func (l *Lease) Owes() bool { return l.debt() > 0 || l.fallback != nil && l.fallback.paying }
-
 // levelAt is the bucket's level at now, if no other node has taken tokens since the last
 // answer: it has been refilled up to burst - held. Before the first answer the bucket counts as
 // full, as an absent bucket is.
@@ -490,8 +493,11 @@ type Status struct {
 
 // Status returns the status at now for a request that is not refused. It subtracts what
 // other nodes may have taken since the last answer: half more than they usually take, and
-// more the older that answer is.
-func (l *Lease) Status(now int64, f *Fleet) Status {
+// more the older that answer is. With offline, this node decides without Redis.
+func (l *Lease) Status(now int64, f *Fleet, offline bool) Status {
+	if offline && l.fallback != nil {
+		return l.statusOf(l.refillFallback(now, f).level)
+	}
 	level := float64(l.levelAt(now))
 	if age := float64(now - l.at); f.Nodes > 1 && l.at > never && age > 0 {
 		perOwn := 1.5 * l.others / max(1, l.demand.own)
@@ -502,14 +508,6 @@ func (l *Lease) Status(now int64, f *Fleet) Status {
 		level = max(0, level-taken*Token) * viewLife / (viewLife + age)
 	}
 	return l.statusOf(int64(level) + (l.Holds(now)+int64(l.returned))*Token)
-}
-
-// FallbackStatus returns the status while this node decides without Redis.
-func (l *Lease) FallbackStatus(now int64, f *Fleet) Status {
-	if l.fallback == nil {
-		return l.Status(now, f)
-	}
-	return l.statusOf(l.refillFallback(now, f).level)
 }
 
 // viewLife is the age at which half of a known level is shown, in microseconds.
