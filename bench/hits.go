@@ -122,7 +122,6 @@ func measureHits(ctx context.Context, s *subject, r *report) error {
 			if err != nil {
 				return err
 			}
-			allocated := ours.metric("go_memstats_mallocs_total")
 			sides := []*side{a, b}
 			if body != b {
 				sides = append(sides, body)
@@ -138,10 +137,36 @@ func measureHits(ctx context.Context, s *subject, r *report) error {
 				r.ratio("… against one that sends status, type, length and body and nothing else", "%.2f", a.cost.perRequest(), body.cost.perRequest(), c.goalBody)
 			}
 			r.figure("… requests/s", fmt.Sprintf("%.0f", a.cost.perSecond()), fmt.Sprintf("%.0f", b.cost.perSecond()))
-			r.figure("… allocations per request", fmt.Sprintf("%.3f", (ours.metric("go_memstats_mallocs_total")-allocated)/float64(a.cost.requests)), "")
+			allocations, err := a.allocations(ctx)
+			if err != nil {
+				return err
+			}
+			r.figure("… allocations per request, beside those of an idle node", fmt.Sprintf("%.3f", allocations), "")
 		}
 		return nil
 	})
+}
+
+// allocations is how many a hit makes: those of a round, without those of a node that is idle for as long. It follows its
+// database in both.
+func (s *side) allocations(ctx context.Context) (perRequest float64, err error) {
+	counted := func(do func()) float64 {
+		before := s.server.mallocs()
+		do()
+		return s.server.mallocs() - before
+	}
+	var round cost
+	idle := counted(func() { time.Sleep(roundTime * time.Second) })
+	busy := counted(func() { err = s.drive(ctx, connections, &round) })
+	return max(0, busy-idle) / float64(max(1, round.requests)), err
+}
+
+// mallocs is how many allocations the node has made. It collects garbage first: only then all of them are counted.
+func (s *server) mallocs() float64 {
+	if r, err := http.Get("http://" + s.admin + "/debug/pprof/heap?gc=1"); err == nil {
+		r.Body.Close()
+	}
+	return s.metric("go_memstats_mallocs_total")
 }
 
 // measureLatency compares the slowest hundredth of hits under many connections.
