@@ -51,8 +51,10 @@ const (
 	batchBytes = 1 << 20
 	// retryFor is how long after it has decoded a commit the follower takes a snapshot every
 	// appendPause, to find the commit visible. Most are at the first look. One that waits for
-	// a standby is found by a later heartbeat.
-	retryFor = 20 * time.Millisecond
+	// a standby is found by a later heartbeat. The only one that waits is looked for sooner: after
+	// retryPause, and then each time after as long as it has waited.
+	retryFor   = 20 * time.Millisecond
+	retryPause = time.Millisecond
 )
 
 // term is the state of a follower while it holds the slot: it publishes commits and heartbeats.
@@ -312,13 +314,18 @@ func (t *term) enqueue(e changefeed.Entry) {
 	t.bytes += size
 }
 
-// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits, or a node for a proof.
+// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits, or a node for a proof, or if a commit
+// was not visible.
 func (t *term) nextSnapshot(at time.Time) time.Time {
-	wanted := len(t.waiting) > 0 || t.early > 0
+	wanted, pause := len(t.waiting) > 0 || t.early > 0, appendPause
 	if n := len(t.unsettled); n > 0 {
-		wanted = wanted || t.preparedAt.Sub(t.unsettled[n-1].decoded) < retryFor
+		waited := t.preparedAt.Sub(t.unsettled[n-1].decoded)
+		if n == 1 && !wanted {
+			pause = min(max(waited, retryPause), appendPause)
+		}
+		wanted = wanted || waited < retryFor
 	}
-	if early := t.preparedAt.Add(appendPause); wanted && early.Before(at) {
+	if early := t.preparedAt.Add(pause); wanted && early.Before(at) {
 		return early
 	}
 	return at
