@@ -259,6 +259,6 @@ func headerLines(n, bytes int) string {
 // keyOf authenticates aKey as a request does.
 func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool) {
 	t.Helper()
-	entry = must(s.Keys.Authenticate([]byte(aKey), func() bool { lookedUp = true; return false }))
+	entry = must(s.Keys.Authenticate(time.Now(), []byte(aKey), new(apikey.LastKey), func() bool { lookedUp = true; return false }))
 	return entry, lookedUp
 }

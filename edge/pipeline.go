@@ -161,7 +161,7 @@ func (x *exchange) authenticate(e *endpoint) (by caller, f *failure) {
 		return by, x.unauthorised(keyMissing)
 	}
 	var lookup *addressBuckets // nil = there was none
-	entry, err := x.server.Keys.Authenticate(x.headers.key[0], func() (suspect bool) {
+	entry, err := x.server.Keys.Authenticate(x.now, x.headers.key[0], &x.conn.lastKey, func() (suspect bool) {
 		lookup, suspect = x.server.guard.beginLookup(x.server.clientAddress(x))
 		return suspect
 	})

@@ -375,6 +375,9 @@ func parseCursor(q *page.Query, text []byte, room *[]byte, scoped bool) (why str
 // is invalid, or an empty text.
 func unescape(raw []byte, room *[]byte) (decoded []byte, why string) {
 	decoded = raw
+	if !slices.ContainsFunc(raw, func(c byte) bool { return c == '%' || c == '+' || c == 0 || c >= utf8.RuneSelf }) { // as most are
+		return decoded, ""
+	}
 	if bytes.IndexByte(raw, '%') >= 0 || bytes.IndexByte(raw, '+') >= 0 {
 		from := len(*room)
 		*room = fasthttp.AppendUnquotedArg(*room, raw) // which leaves a percent sign that escapes nothing

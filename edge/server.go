@@ -262,7 +262,9 @@ func (s *Server) serve(x *exchange) {
 		s.router.NotFound(x.http)
 		return
 	}
-	x.http.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
+	if u := x.http.URI(); !bytes.Equal(u.PathOriginal(), x.path) { // the router reads it there, where fasthttp's own parser may have changed it
+		u.SetPathBytes(x.path)
+	}
 	s.router.Handler(x.http)
 }
 
@@ -420,6 +422,7 @@ type conn struct {
 	response response
 	headers  requestHeaders
 	exchange exchange
+	lastKey  apikey.LastKey
 	hits     uint64 // responses that were neither errors nor misses
 	idPrefix []byte // random; an id that a request gets here begins with it
 	requests uint64 // how many got such an id, which ends with this number

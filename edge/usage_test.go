@@ -4,12 +4,14 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"listedge/cache"
 	"listedge/edge"
 	"listedge/internal/list/listtest"
+	"listedge/origin/apikey"
 	"listedge/origin/usage"
 )
 
@@ -47,7 +49,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := edge.HitServer(t, row)
-			entry := must(s.Keys.Authenticate([]byte(edge.TheKey), func() bool { return false }))
+			entry := must(s.Keys.Authenticate(time.Now(), []byte(edge.TheKey), new(apikey.LastKey), func() bool { return false }))
 			entry.Key.Scopes = 1 << listtest.Items.Number
 			var sum writtenUsage
 			r := usage.Start(sum.write)

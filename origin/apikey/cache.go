@@ -175,17 +175,18 @@ func (c *Cache[T]) Close() {
 }
 
 // Authenticate returns the entry of the key with this text. Where memory has no
-// valid one, it calls suspect and waits for a look-up. suspect says whether the
+// valid one, it calls suspect and waits for a look-up. The caller read now when the request arrived: reading the clock again
+// costs as much as all the rest. last is of the connection that the text came by. suspect says whether the
 // client has sent too many unknown keys: then a key that is new to this node
 // waits behind those of other clients.
 // Errors: ErrMalformed, ErrUnknown, or postgres.ErrUnavailable and its kinds.
-func (c *Cache[T]) Authenticate(text []byte, suspect func() bool) (*Entry[T], error) {
+func (c *Cache[T]) Authenticate(now time.Time, text []byte, last *LastKey, suspect func() bool) (*Entry[T], error) {
 	var room [MaxForms]Hash
-	hashes, err := c.hashes(text, room[:0])
+	hashes, err := c.hashes(text, last, room[:0])
 	if err != nil {
 		return nil, err
 	}
-	if e := c.valid(hashes...); e != nil {
+	if e := c.valid(c.clock.At(now), hashes...); e != nil {
 		return e, nil
 	}
 	priority := ordinaryKey
@@ -198,8 +199,8 @@ func (c *Cache[T]) Authenticate(text []byte, suspect func() bool) (*Entry[T], er
 }
 
 // hashes appends the hashes that the text may have as a key: one if it has our form.
-func (c *Cache[T]) hashes(text []byte, to []Hash) ([]Hash, error) {
-	hash, ours := HashOf(text)
+func (c *Cache[T]) hashes(text []byte, last *LastKey, to []Hash) ([]Hash, error) {
+	hash, ours := last.hashOf(text)
 	switch {
 	case ours:
 		return append(to, hash), nil
@@ -231,13 +232,13 @@ func (c *Cache[T]) hold(k *knownForms) bool {
 	return p.recent(c.clock.Now()) && p.covers(k.at, k.run) && k.at > c.changedAt
 }
 
-// valid returns the key's entry if a request may rely on it without a look-up, else nil.
-func (c *Cache[T]) valid(hashes ...Hash) *Entry[T] {
+// valid returns the key's entry if a request that came at that moment may rely on it without a look-up, else nil.
+func (c *Cache[T]) valid(now time.Duration, hashes ...Hash) *Entry[T] {
 	e := c.find(hashes...)
 	if e == nil {
 		return nil
 	}
-	if at, changed := c.validAt(e); changed || c.clock.Now()-at > maxAge {
+	if at, changed := c.validAt(e); changed || now-at > maxAge {
 		return nil
 	}
 	if !e.used.Load() { // most do not write to memory that other processors read

@@ -131,7 +131,7 @@ func trusted() bool { return false }
 
 // use is what a request does with its key.
 func (r *ring) use(n int) (apikey.Key, error) {
-	e, err := r.Authenticate(textNumber(n), trusted)
+	e, err := r.Authenticate(time.Now(), textNumber(n), new(apikey.LastKey), trusted)
 	if err != nil {
 		return apikey.Key{}, err
 	}
@@ -144,7 +144,7 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 		if _, _, ok := r.known(0); ok || r.Find(hashNumber(0)) != nil {
 			t.Fatal("known before it was asked for")
 		}
-		e, err := r.Authenticate(textNumber(0), trusted)
+		e, err := r.Authenticate(time.Now(), textNumber(0), new(apikey.LastKey), trusted)
 		if err != nil || e.Key.ID != number(0) || e.Value != 1 || r.Find(hashNumber(0)) == nil {
 			t.Fatalf("%+v, %v", e, err)
 		}
@@ -267,7 +267,7 @@ func TestTheBacklogIsBounded(t *testing.T) {
 		var all sync.WaitGroup
 		load := func(n int) {
 			all.Go(func() {
-				if _, err := r.Authenticate(textNumber(n), trusted); !errors.Is(err, postgres.ErrUnavailable) {
+				if _, err := r.Authenticate(time.Now(), textNumber(n), new(apikey.LastKey), trusted); !errors.Is(err, postgres.ErrUnavailable) {
 					t.Error(err)
 				}
 			})
@@ -278,10 +278,10 @@ func TestTheBacklogIsBounded(t *testing.T) {
 			load(1 + n)
 		}
 		synctest.Wait()
-		if _, err := r.Authenticate(textNumber(1<<40), trusted); !errors.Is(err, postgres.ErrOverloaded) {
+		if _, err := r.Authenticate(time.Now(), textNumber(1<<40), new(apikey.LastKey), trusted); !errors.Is(err, postgres.ErrOverloaded) {
 			t.Errorf("beyond the backlog: %v", err)
 		}
-		if _, err := r.Authenticate(textNumber(1), trusted); !errors.Is(err, postgres.ErrUnavailable) {
+		if _, err := r.Authenticate(time.Now(), textNumber(1), new(apikey.LastKey), trusted); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Errorf("for a key that waits already: %v", err)
 		}
 		all.Wait()
@@ -434,11 +434,14 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			return found, err
 		}
 		r := apikey.NewCache(slow, nil, func(k apikey.Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
-		if _, err := r.Authenticate(textNumber(0), trusted); err != nil {
+		if _, err := r.Authenticate(time.Now(), textNumber(0), new(apikey.LastKey), trusted); err != nil {
 			t.Fatal(err)
 		}
 		answer := make(chan error, 1)
-		go func() { _, err := r.Authenticate(textNumber(7), trusted); answer <- err }()
+		go func() {
+			_, err := r.Authenticate(time.Now(), textNumber(7), new(apikey.LastKey), trusted)
+			answer <- err
+		}()
 		synctest.Wait()
 		r.Close()
 		if !ended.Load() {
@@ -447,10 +450,10 @@ func TestCloseWaitsForLookups(t *testing.T) {
 		if err := <-answer; err == nil || errors.Is(err, apikey.ErrUnknown) {
 			t.Errorf("the look-up under way: %v", err)
 		}
-		if _, err := r.Authenticate(textNumber(8), trusted); !errors.Is(err, postgres.ErrUnavailable) {
+		if _, err := r.Authenticate(time.Now(), textNumber(8), new(apikey.LastKey), trusted); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Errorf("after Close: %v", err)
 		}
-		if e, err := r.Authenticate(textNumber(0), trusted); err != nil || e.Value != number(0) {
+		if e, err := r.Authenticate(time.Now(), textNumber(0), new(apikey.LastKey), trusted); err != nil || e.Value != number(0) {
 			t.Errorf("known before Close: %+v, %v", e, err)
 		}
 		r.Close() // twice is once
@@ -467,7 +470,7 @@ func (r *ring) flood(t *testing.T, perTick int) (stop func()) {
 				n++
 				text := textNumber(n)
 				all.Go(func() {
-					if _, err := r.Authenticate(text, func() bool { return true }); !errors.Is(err, apikey.ErrUnknown) && ctx.Err() == nil {
+					if _, err := r.Authenticate(time.Now(), text, new(apikey.LastKey), func() bool { return true }); !errors.Is(err, apikey.ErrUnknown) && ctx.Err() == nil {
 						t.Error(err)
 					}
 				})
@@ -491,7 +494,7 @@ func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
 		boottimetest.Pass(5 * time.Second)
 		for n := range good {
 			asked := time.Now()
-			if k, err := r.Authenticate(textNumber(n), func() bool { return n%2 == 0 }); err != nil || k.Key.ID != number(n) {
+			if k, err := r.Authenticate(time.Now(), textNumber(n), new(apikey.LastKey), func() bool { return n%2 == 0 }); err != nil || k.Key.ID != number(n) {
 				t.Errorf("key %d: %v", n, err)
 			}
 			if took := time.Since(asked); took > 50*time.Millisecond {

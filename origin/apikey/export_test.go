@@ -28,7 +28,10 @@ var (
 )
 
 // Valid returns the key's entry if a request may rely on it without a look-up, else nil.
-func (c *Cache[T]) Valid(hash Hash) *Entry[T] { return c.valid(hash) }
+func (c *Cache[T]) Valid(hash Hash) *Entry[T] { return c.valid(c.clock.Now(), hash) }
+
+// HashOf is what a connection has for a key.
+func (l *LastKey) HashOf(key []byte) (Hash, bool) { return l.hashOf(key) }
 
 // Find returns the key's entry; nil = none.
 func (c *Cache[T]) Find(hash Hash) *Entry[T] { return c.find(hash) }

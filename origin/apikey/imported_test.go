@@ -148,7 +148,7 @@ func TestWhichTextsAreImportedKeys(t *testing.T) {
 			imports(table, c.of, c.hashed)
 			inRingWithForms(t, table, &formTable{forms: c.forms}, func(t *testing.T, r *ring) {
 				for range 3 { // from a look-up, and from memory
-					e, err := r.Authenticate([]byte(c.text), trusted)
+					e, err := r.Authenticate(time.Now(), []byte(c.text), new(apikey.LastKey), trusted)
 					if !errors.Is(err, c.err) || err == nil && e.Key.ID != number(0) {
 						t.Errorf("%+v, %v, want %v", e, err, c.err)
 					}
@@ -172,7 +172,7 @@ func TestTextsWithoutOurFormCostNothingWhereNothingWasImported(t *testing.T) {
 	inRingWithForms(t, table, forms, func(t *testing.T, r *ring) {
 		flood := func(seconds int) {
 			for n := range seconds * 1000 {
-				if _, err := r.Authenticate(fmt.Appendf(nil, "made up: %d", n), trusted); !errors.Is(err, apikey.ErrMalformed) {
+				if _, err := r.Authenticate(time.Now(), fmt.Appendf(nil, "made up: %d", n), new(apikey.LastKey), trusted); !errors.Is(err, apikey.ErrMalformed) {
 					t.Fatal(err)
 				}
 				boottimetest.Pass(time.Millisecond)
@@ -184,7 +184,7 @@ func TestTextsWithoutOurFormCostNothingWhereNothingWasImported(t *testing.T) {
 		}
 		r.join()
 		made := func() { // as many as there are heartbeats
-			if _, err := r.Authenticate([]byte("a made-up text"), trusted); !errors.Is(err, apikey.ErrMalformed) {
+			if _, err := r.Authenticate(time.Now(), []byte("a made-up text"), new(apikey.LastKey), trusted); !errors.Is(err, apikey.ErrMalformed) {
 				t.Fatal(err)
 			}
 		}
@@ -211,7 +211,10 @@ func TestAnImportIsSeen(t *testing.T) {
 		table, forms := newKeyTable(1), &formTable{}
 		form := apikey.Form{Digest: apikey.SHA256, Behind: "."}
 		inRingWithForms(t, table, forms, func(t *testing.T, r *ring) {
-			use := func() error { _, err := r.Authenticate([]byte("their.secret"), trusted); return err }
+			use := func() error {
+				_, err := r.Authenticate(time.Now(), []byte("their.secret"), new(apikey.LastKey), trusted)
+				return err
+			}
 			refused := func() {
 				if err := use(); !errors.Is(err, apikey.ErrMalformed) {
 					t.Fatal(err)
@@ -243,7 +246,10 @@ func TestFormsThatCannotBeRead(t *testing.T) {
 	form := apikey.Form{Digest: apikey.SHA256}
 	imports(table, form, "their secret")
 	inRingWithForms(t, table, forms, func(t *testing.T, r *ring) {
-		use := func(text string) error { _, err := r.Authenticate([]byte(text), trusted); return err }
+		use := func(text string) error {
+			_, err := r.Authenticate(time.Now(), []byte(text), new(apikey.LastKey), trusted)
+			return err
+		}
 		for range 1000 {
 			if err := use("their secret"); !errors.Is(err, postgres.ErrUnavailable) {
 				t.Fatal(err)
@@ -285,7 +291,7 @@ func TestAFloodOfUnknownTextsIsBounded(t *testing.T) {
 		for n := range 300 {
 			all.Go(func() {
 				for i := 0; !stop.Load(); i++ {
-					_, err := r.Authenticate(fmt.Appendf(nil, "made up|%d of %d", i, n), func() bool { return true })
+					_, err := r.Authenticate(time.Now(), fmt.Appendf(nil, "made up|%d of %d", i, n), new(apikey.LastKey), func() bool { return true })
 					if !errors.Is(err, apikey.ErrUnknown) && !errors.Is(err, postgres.ErrUnavailable) && !errors.Is(err, postgres.ErrOverloaded) {
 						t.Error(err)
 						return
@@ -295,7 +301,7 @@ func TestAFloodOfUnknownTextsIsBounded(t *testing.T) {
 			})
 		}
 		boottimetest.Pass(5 * time.Second)
-		if _, err := r.Authenticate([]byte("7|their secret"), trusted); err != nil {
+		if _, err := r.Authenticate(time.Now(), []byte("7|their secret"), new(apikey.LastKey), trusted); err != nil {
 			t.Errorf("a new key beside the flood: %v", err)
 		}
 		stop.Store(true)

@@ -160,7 +160,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 					all.Go(func() {
 						for ; ctx.Err() == nil; boottimetest.Pass(d.pause(2 * pause)) {
 							now := time.Now()
-							e, err := ring.Authenticate(text, func() bool { return false })
+							e, err := ring.Authenticate(time.Now(), text, new(apikey.LastKey), func() bool { return false })
 							if err != nil {
 								continue
 							}
