@@ -316,3 +316,34 @@ func TestALogThatNobodyReadsStopsNothing(t *testing.T) {
 		})
 	}
 }
+
+// Where a row in memory is not that of the database, the node counts it, says so without the row, and gives the tenant's rows up.
+func TestANodeTellsThatRowsDiffer(t *testing.T) {
+	t.Parallel()
+	_, url := privateDatabase(t)
+	workspace, key := workspaceWithKey(t, url)
+	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Secret')", workspace)
+	n := startFollowed(t, url, "--verify", "100ms")
+	n.get(t, "/v1/items", key)
+	verified := func() float64 { return n.metric(t, "listedge_replica_verified_pages_total", `list="items"`) }
+	within(t, patience, "a verification", func() bool { return verified() > 0 })
+	execute(t, url, `CREATE OR REPLACE FUNCTION listedge_fold(t text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN lower(t COLLATE "C")`)
+	within(t, patience, "a mismatch", func() bool {
+		n.get(t, "/v1/items", key) // the statement may have made the node give its rows up
+		return n.metric(t, "listedge_replica_mismatches_total", `list="items"`, `kind="fold"`) > 0
+	})
+	within(t, patience, "its line", func() bool { return strings.Contains(n.err.String(), "rows in memory were not those of the database") })
+	within(t, patience, "no rows in memory", func() bool { return n.metric(t, "listedge_replica_rows") == 0 })
+	n.stop()
+	for line := range strings.Lines(n.err.String()) {
+		var entry struct{ Level, List, Tenant, Kind, Position, Held, Database string }
+		if !strings.Contains(line, "rows in memory were not") {
+			continue
+		}
+		must(json.Unmarshal([]byte(line), &entry))
+		if entry.Level != "ERROR" || entry.List != "items" || entry.Tenant != workspace || entry.Kind != "fold" || len(entry.Position) != 11 ||
+			len(entry.Held) != 11 || len(entry.Database) != 11 || entry.Held == entry.Database || strings.Contains(strings.ToLower(line), "secret") {
+			t.Error(line)
+		}
+	}
+}
