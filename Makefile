@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := help
-.PHONY: help run build quick test race plain deploy-tests check compiled bench soak fuzz mutations vuln image release-snapshot lines clean
+.PHONY: help run build quick test race plain deploy-tests check compiled bench soak fuzz world mutations vuln image release-snapshot lines clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -104,6 +104,9 @@ fuzz: ## every fuzz test for FUZZTIME (10s)
 		echo "$$folder $$name"; \
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$folder" </dev/null || exit 1; \
 	done
+
+world: ## simulated fleets of new seeds for TIME (10m), until a promise is broken. SEED=n plays one, prints its trace and shrinks it: docs/TESTING.md
+	go test -run '^TestWorld$$' -v -timeout 0 ./cache $(if $(SEED),-world-seed $(SEED),-world-time $(or $(TIME),10m))
 
 # A test that cannot fail shows nothing: each rule is broken once in a copy, and the tests that are about it must fail.
 mutations: ## break the rules of freshness, keys and limits one at a time, and see their tests fail (an hour). ONLY=regexp picks some; DRY=1 checks that all still apply

@@ -128,7 +128,7 @@ func (c *trackClient) apply(p *Tracked, epoch int) {
 }
 
 // send sends a request to a node.
-func (w *world) send(c *trackClient, n *worldNode, limit int, d Directives) {
+func (w *trackingWorld) send(c *trackClient, n *worldNode, limit int, d Directives) {
 	q := c.query(limit)
 	text := q.AppendTracking(nil, &c.cursor)
 	from, err := q.ParseTracking(text)
@@ -154,28 +154,28 @@ type flight struct {
 	reply  chan page.Read
 }
 
-var _ Reader = (*world)(nil)
+var _ Reader = (*trackingWorld)(nil)
 
-func (w *world) HasStandbys() bool { return false }
+func (w *trackingWorld) HasStandbys() bool { return false }
 
-func (w *world) FetchFromStandby(context.Context, page.Query, changefeed.Proof) (page.Read, error) {
+func (w *trackingWorld) FetchFromStandby(context.Context, page.Query, changefeed.Proof) (page.Read, error) {
 	panic("a standby is asked")
 }
 
-func (w *world) Verify(context.Context, page.Query, string) (page.Read, error) {
+func (w *trackingWorld) Verify(context.Context, page.Query, string) (page.Read, error) {
 	panic("a page is verified")
 }
 
-func (w *world) Fetch(_ context.Context, q page.Query, _ string) (page.Read, error) {
+func (w *trackingWorld) Fetch(_ context.Context, q page.Query, _ string) (page.Read, error) {
 	return w.fly(q, nil)
 }
 
-func (w *world) FetchRows(_ context.Context, q page.Query, keys []string, _ string) (page.Read, error) {
+func (w *trackingWorld) FetchRows(_ context.Context, q page.Query, keys []string, _ string) (page.Read, error) {
 	return w.fly(q, keys)
 }
 
 // fly waits until the world has run the statement, and then answered.
-func (w *world) fly(q page.Query, keys []string) (page.Read, error) {
+func (w *trackingWorld) fly(q page.Query, keys []string) (page.Read, error) {
 	f := &flight{q: q, keys: keys, reply: make(chan page.Read)}
 	f.client = slices.IndexFunc(w.clients, func(c *trackClient) bool {
 		return *c.query(q.Limit) == page.Query{List: q.List, Tenant: q.Tenant, Match: q.Match, Limit: q.Limit}
@@ -192,7 +192,7 @@ func (w *world) fly(q page.Query, keys []string) (page.Read, error) {
 }
 
 // run runs the statement.
-func (w *world) run(f *flight) {
+func (w *trackingWorld) run(f *flight) {
 	db, c := w.db(), w.clients[f.client]
 	read := &page.Read{End: true, At: changefeed.ReadPoint{StartedAt: db.run(), Snapshot: db.snapshot(w.nextXID)}, Began: time.Now()}
 	f.read = read
@@ -224,7 +224,7 @@ func (w *world) run(f *flight) {
 }
 
 // land ends a flight. ok is false if it failed.
-func (w *world) land(f *flight, ok bool) {
+func (w *trackingWorld) land(f *flight, ok bool) {
 	w.mu.Lock()
 	w.flights = slices.DeleteFunc(w.flights, func(o *flight) bool { return o == f })
 	w.mu.Unlock()
@@ -236,7 +236,7 @@ func (w *world) land(f *flight, ok bool) {
 }
 
 // receive takes the answers that have come.
-func (w *world) receive() {
+func (w *trackingWorld) receive() {
 	for _, c := range w.clients {
 		r := c.asks
 		if r == nil {
@@ -272,7 +272,7 @@ func (w *world) receive() {
 	}
 }
 
-func (w *world) epochOf(epoch uint64) (number int) {
+func (w *trackingWorld) epochOf(epoch uint64) (number int) {
 	for _, db := range w.epochs {
 		if page.EpochOf(db.epoch(), listtest.Items) == epoch {
 			return db.number
@@ -284,10 +284,12 @@ func (w *world) epochOf(epoch uint64) (number int) {
 // worldError is what the model finds.
 type worldError struct{ text string }
 
-func (w *world) fail(format string, args ...any) { panic(worldError{fmt.Sprintf(format, args...)}) }
+func (w *trackingWorld) fail(format string, args ...any) {
+	panic(worldError{fmt.Sprintf(format, args...)})
+}
 
 // checkPage is the assertion about each page.
-func (w *world) checkPage(c *trackClient, r *trackRequest) {
+func (w *trackingWorld) checkPage(c *trackClient, r *trackRequest) {
 	p, db := &r.p, w.epochs[w.epochOf(r.p.Next.Epoch)-1]
 	same := r.from.Kind != page.Untracked && r.from.Epoch == p.Next.Epoch
 	if r.from.Kind != page.Untracked && w.epochOf(r.from.Epoch) > db.number {
@@ -346,7 +348,7 @@ func (w *world) checkPage(c *trackClient, r *trackRequest) {
 
 // checkCopy is the assertion about the end of a round: each position of the copy has its value of a snapshot at or after
 // Since.
-func (w *world) checkCopy(c *trackClient) {
+func (w *trackingWorld) checkCopy(c *trackClient) {
 	number := w.epochOf(c.cursor.Epoch)
 	if c.mixed && number < c.newest {
 		return

@@ -26,8 +26,8 @@ const worldBound = 150 * time.Millisecond
 
 var worldLists = []trackedQuery{{0, 0}, {0, listtest.Tracked}, {1, 0}, {1, listtest.Tracked}}
 
-// world is one run of the model.
-type world struct {
+// trackingWorld is one run of the model.
+type trackingWorld struct {
 	r       *rand.Rand
 	clock   *boottime.Clock
 	ctx     context.Context
@@ -46,14 +46,14 @@ type world struct {
 	flights []*flight
 }
 
-func (w *world) db() *worldDB { return w.epochs[len(w.epochs)-1] }
+func (w *trackingWorld) db() *worldDB { return w.epochs[len(w.epochs)-1] }
 
-func (w *world) chance(percent int) bool { return w.r.IntN(100) < percent }
+func (w *trackingWorld) chance(percent int) bool { return w.r.IntN(100) < percent }
 
-func pick[T any](w *world, of ...T) T { return of[w.r.IntN(len(of))] }
+func pick[T any](w *trackingWorld, of ...T) T { return of[w.r.IntN(len(of))] }
 
-func newWorld(seed uint64) *world {
-	w := &world{r: rand.New(rand.NewPCG(seed, 48)), clock: boottime.New(), ctx: context.Background(), nextXID: 700, room: room{bytes: math.MaxInt, gone: 2,
+func newWorld(seed uint64) *trackingWorld {
+	w := &trackingWorld{r: rand.New(rand.NewPCG(seed, 48)), clock: boottime.New(), ctx: context.Background(), nextXID: 700, room: room{bytes: math.MaxInt, gone: 2,
 		goneBytes: math.MaxInt},
 		count: map[string]int{}}
 	w.narrow = seed%4 == 3
@@ -84,7 +84,7 @@ func newWorld(seed uint64) *world {
 }
 
 // transact is one event in the database.
-func (w *world) transact() {
+func (w *trackingWorld) transact() {
 	db, k := w.db(), w.r.IntN(100)
 	var x *worldTransaction
 	if len(db.active) > 0 {
@@ -102,7 +102,7 @@ func (w *world) transact() {
 	}
 }
 
-func (w *world) write(x *worldTransaction) {
+func (w *trackingWorld) write(x *worldTransaction) {
 	db := w.db()
 	k := worldKey{pick(w, 0, 0, 1), w.r.IntN(worldIDs)}
 	now := *db.wal[len(db.wal)-1].at(k)
@@ -131,7 +131,7 @@ func (w *world) write(x *worldTransaction) {
 	}
 }
 
-func (w *world) commit(x *worldTransaction) {
+func (w *trackingWorld) commit(x *worldTransaction) {
 	db, c := w.db(), w.r.IntN(100)
 	var tables []int
 	if c >= 2 && c < 7 {
@@ -149,7 +149,7 @@ func (w *world) commit(x *worldTransaction) {
 	db.commit(x, c >= 7 || c >= 2 && tables == nil, tables)
 }
 
-func (w *world) failover() {
+func (w *trackingWorld) failover() {
 	db := w.db()
 	kept := len(db.wal) - 1
 	if w.chance(60) {
@@ -164,7 +164,7 @@ func (w *world) failover() {
 }
 
 // step is one event.
-func (w *world) step() {
+func (w *trackingWorld) step() {
 	db, k := w.db(), w.r.IntN(1000)
 	switch {
 	case k < 360:
@@ -210,7 +210,7 @@ func (w *world) step() {
 }
 
 // act is what a client does next.
-func (w *world) act(c *trackClient) {
+func (w *trackingWorld) act(c *trackClient) {
 	if c.asks != nil {
 		flies := slices.ContainsFunc(w.flights, func(f *flight) bool { return w.clients[f.client] == c })
 		if flies && w.chance(5) { // it gives up, and repeats the cursor
@@ -225,7 +225,7 @@ func (w *world) act(c *trackClient) {
 }
 
 // hold begins to read a part of a list that no client asks for.
-func (w *world) hold(n *worldNode) {
+func (w *trackingWorld) hold(n *worldNode) {
 	start := n.replica.Begin()
 	if !start.Follows(listtest.Items) || len(n.fills) > 3 {
 		return
@@ -241,7 +241,7 @@ func (w *world) hold(n *worldNode) {
 }
 
 // proceed lets a statement run, or answers it.
-func (w *world) proceed() {
+func (w *trackingWorld) proceed() {
 	db, n := w.db(), pick(w, w.nodes...)
 	if len(n.fills) > 0 && w.chance(50) {
 		i := w.r.IntN(len(n.fills))
@@ -268,7 +268,7 @@ func (w *world) proceed() {
 }
 
 // settle lets what runs go on until it waits, and a moment pass.
-func (w *world) settle(moment time.Duration) {
+func (w *trackingWorld) settle(moment time.Duration) {
 	synctest.Wait()
 	w.receive()
 	if moment > 0 {
@@ -279,7 +279,7 @@ func (w *world) settle(moment time.Duration) {
 }
 
 // turn lets a node follow the present epoch.
-func (w *world) turn(n *worldNode) {
+func (w *trackingWorld) turn(n *worldNode) {
 	if n.db != w.db() {
 		n.db, n.from = w.db(), changefeed.Position{}
 		n.subscription.Follow(n.db.epoch())
@@ -287,7 +287,7 @@ func (w *world) turn(n *worldNode) {
 }
 
 // pump lets all nodes read all, and prove it.
-func (w *world) pump() {
+func (w *trackingWorld) pump() {
 	db := w.db()
 	for range 2 {
 		for _, n := range w.nodes {
@@ -304,7 +304,7 @@ func (w *world) pump() {
 }
 
 // quiet: everything ends, all nodes have it, and a round under way and one more make the copy the list.
-func (w *world) quiet() {
+func (w *trackingWorld) quiet() {
 	db := w.db()
 	for _, x := range slices.Clone(db.active) {
 		db.end(x)
@@ -335,7 +335,7 @@ func (w *world) quiet() {
 }
 
 // compare compares a copy with the list.
-func (w *world) compare(c *trackClient) {
+func (w *trackingWorld) compare(c *trackClient) {
 	rows := c.list.rowsOf(w.db().now(), "")
 	if len(rows) != len(c.rows) || slices.ContainsFunc(rows, func(row list.Row) bool { return c.rows[idOf(row.Key())].Row != row }) {
 		w.fail("B: client of %+v, marks %t: %v, not %v", c.list, c.marks, c.rows, rows)
@@ -344,7 +344,7 @@ func (w *world) compare(c *trackClient) {
 
 // restartOften has few changes and many restarts between two rounds of a client, and takes checkpoints of any age. Each node then
 // brings the copy up to date.
-func (w *world) restartOften() {
+func (w *trackingWorld) restartOften() {
 	c := pick(w, w.clients...)
 	w.round(c, w.nodes, 20)
 	w.store(pick(w, w.nodes...))
@@ -394,14 +394,14 @@ func (w *world) restartOften() {
 }
 
 // change commits a change of a row of a workspace, which is not visible yet.
-func (w *world) change(workspace int, named bool) *worldTransaction {
+func (w *trackingWorld) change(workspace int, named bool) *worldTransaction {
 	x := w.begin()
 	w.rewrite(x, workspace)
 	w.db().commit(x, named, nil)
 	return x
 }
 
-func (w *world) begin() *worldTransaction {
+func (w *trackingWorld) begin() *worldTransaction {
 	x := &worldTransaction{xid: w.nextXID}
 	w.nextXID++
 	w.db().active = append(w.db().active, x)
@@ -409,14 +409,14 @@ func (w *world) begin() *worldTransaction {
 }
 
 // rewrite changes or removes a row of a workspace, if nobody else has locked it.
-func (w *world) rewrite(x *worldTransaction, workspace int) {
+func (w *trackingWorld) rewrite(x *worldTransaction, workspace int) {
 	id := w.r.IntN(worldIDs)
 	w.db().write(x, worldKey{workspace, id}, pick(w, nil, w.newVersion(id, nil), w.newVersion(id, nil)))
 }
 
 // deploy starts all nodes anew, one after the other, each with the end of the log alone. The other workspace changes meanwhile. A
 // client that had all has it, and pays one request.
-func (w *world) deploy() {
+func (w *trackingWorld) deploy() {
 	c, db := pick(w, w.clients...), w.db()
 	w.round(c, w.nodes, 20)
 	for i := range w.nodes {
@@ -436,7 +436,7 @@ func (w *world) deploy() {
 
 // judge counts the requests of a round after some changes, over nodes that know since: rows and removals decide, whatever
 // is held. Without a change it is one.
-func (w *world) judge() {
+func (w *trackingWorld) judge() {
 	if w.narrow {
 		return
 	}
@@ -476,7 +476,7 @@ func (w *world) judge() {
 }
 
 // round is a whole round.
-func (w *world) round(c *trackClient, nodes []*worldNode, limit int) {
+func (w *trackingWorld) round(c *trackClient, nodes []*worldNode, limit int) {
 	rounds := c.rounds
 	for range 200 {
 		w.send(c, pick(w, nodes...), limit, Directives{})

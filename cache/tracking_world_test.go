@@ -305,7 +305,7 @@ type worldFill struct {
 	read  bool
 }
 
-func (w *world) newNode() *worldNode {
+func (w *trackingWorld) newNode() *worldNode {
 	ids := []int{3, 5, 8, 99}[w.r.IntN(4)]
 	budget := replica.Budgets{Rows: []int{1 << 20, 6000, 1}[w.r.IntN(3)], Changes: 1 << 20, Parked: 1 << 20, IDs: 2*560 + ids*168, Lists: 16,
 		Released: math.MaxInt}
@@ -320,7 +320,7 @@ func (w *world) newNode() *worldNode {
 }
 
 // start starts a node, which reads the end of the log. Its clients' requests end with the old one.
-func (w *world) start(i int, entries int) {
+func (w *trackingWorld) start(i int, entries int) {
 	n := w.newNode()
 	n.db = w.db()
 	if from := len(n.db.log) - entries; from > 0 {
@@ -333,21 +333,21 @@ func (w *world) start(i int, entries int) {
 }
 
 // store stores what a node knows.
-func (w *world) store(n *worldNode) {
+func (w *trackingWorld) store(n *worldNode) {
 	if c := n.Checkpoint(); c != nil {
 		w.stored = append(w.stored, c)
 	}
 }
 
 // restore gives a node the checkpoint that was stored so many before the last, if there is one.
-func (w *world) restore(n *worldNode, before int) {
+func (w *trackingWorld) restore(n *worldNode, before int) {
 	if i := len(w.stored) - 1 - before; i >= 0 {
 		n.subscription.Restore(w.stored[i])
 	}
 }
 
 // readLog reads some entries, or all.
-func (w *world) readLog(n *worldNode, most int) {
+func (w *trackingWorld) readLog(n *worldNode, most int) {
 	_, after := n.subscription.Next()
 	if after.Compare(n.from) < 0 {
 		after = n.from
@@ -379,7 +379,7 @@ func (q trackedQuery) rowsOf(rows *worldRows, after list.Position) (found []list
 }
 
 // newVersion is one that no row had.
-func (w *world) newVersion(id int, of *version) *version {
+func (w *trackingWorld) newVersion(id int, of *version) *version {
 	w.serial++
 	created, tracked := w.r.IntN(worldTimes), w.r.IntN(2)
 	v := &version{unknown: w.r.IntN(25) == 0}

@@ -6,18 +6,6 @@ import (
 	"listedge/internal/list"
 )
 
-// CutAt sets the most rows of a range, so that few rows make many ranges.
-func (r *Replica) CutAt(rows int) { r.longest = rows }
-
-// Ranges calls do with each range of a list.
-func (r *Replica) Ranges(k *Key, do func(lo, hi list.Position, rows []*list.Row)) {
-	if t := r.tables[k.Table]; t != nil && t.lists[*k] != nil {
-		for _, g := range t.lists[*k].ranges {
-			do(g.lo, g.hi, g.rows)
-		}
-	}
-}
-
 // Consistent returns which of the invariants of the package's types does not hold.
 func (r *Replica) Consistent() error {
 	shown, bytes, ranges := map[*list.Row]int{}, 0, 0

@@ -205,6 +205,7 @@ type table struct {
 	of    changefeed.Table
 	rows  map[string]held // by key
 	lists map[Key]*List
+	made  []*List // all of them, the oldest first: what is decided about them has this order
 }
 
 // held is a version of a row that ranges show. All of them have the same pointer to it, which

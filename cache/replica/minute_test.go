@@ -37,9 +37,9 @@ var loadLists = []struct {
 	key   replica.Key
 	share float64
 }{
-	{replica.Key{Table: modelTable, Order: listtest.ByCreatedAt}, 0.25}, {replica.Key{Table: modelTable, Order: listtest.ByName}, 0.25},
-	{replica.Key{Table: modelTable, Match: listtest.Low}, 0.125}, {replica.Key{Table: modelTable, Match: listtest.Tracked}, 0.125},
-	{replica.Key{Table: modelTable, Match: listtest.Goods}, 0.125}, {replica.Key{Table: modelTable, Search: "BOLT"}, 0.125},
+	{replica.Key{Table: testTable, Order: listtest.ByCreatedAt}, 0.25}, {replica.Key{Table: testTable, Order: listtest.ByName}, 0.25},
+	{replica.Key{Table: testTable, Match: listtest.Low}, 0.125}, {replica.Key{Table: testTable, Match: listtest.Tracked}, 0.125},
+	{replica.Key{Table: testTable, Match: listtest.Goods}, 0.125}, {replica.Key{Table: testTable, Search: "BOLT"}, 0.125},
 }
 
 var loadWords = strings.Fields("Anchor Bolt chain Dowel hinge Nut screw Washer")
@@ -210,7 +210,7 @@ func (l *load) change(c *changefeed.Change, i *item, do func()) {
 // transaction begins one.
 func (l *load) transaction() *changefeed.Change {
 	l.next++
-	return &changefeed.Change{XID: l.next, LSN: l.next, Touched: []changefeed.Touched{{Table: modelTable}}}
+	return &changefeed.Change{XID: l.next, LSN: l.next, Touched: []changefeed.Touched{{Table: testTable}}}
 }
 
 // commit ends one: what it changed was visible to nobody before.

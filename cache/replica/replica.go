@@ -27,6 +27,7 @@
 package replica
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -43,6 +44,7 @@ type Budgets struct {
 	Parked  int // bytes of fills that wait for a heartbeat
 	IDs     int // bytes of what is remembered for Changes
 	Lists   int // of one table
+	Range   int // rows of a range: one with more is cut in two; 0 = 256
 
 	Released int // bytes of rows that were let go, but that callers may hold, before Apply says so
 }
@@ -56,7 +58,7 @@ type Budgets struct {
 //     later may not see.
 type Replica struct {
 	budget  Budgets
-	longest int // the most rows of a range: one with more is cut in two
+	longest int // Budgets.Range
 
 	mu      sync.RWMutex // held for writing some microseconds a heartbeat
 	resets  uint64
@@ -76,7 +78,7 @@ type Replica struct {
 
 // New makes a replica that has no state.
 func New(budget Budgets) *Replica {
-	r := &Replica{budget: budget, longest: 256, verification: verification{of: map[*list.List]*Verified{}}}
+	r := &Replica{budget: budget, longest: cmp.Or(budget.Range, 256), verification: verification{of: map[*list.List]*Verified{}}}
 	r.Reset("")
 	return r
 }
@@ -193,7 +195,7 @@ func (r *Replica) forgetList(l *list.List) {
 // forget gives up a table: any of its rows may have changed.
 func (r *Replica) forget(t *table) {
 	r.counts.Forgotten++
-	for _, l := range t.lists {
+	for _, l := range t.made {
 		r.drop(l)
 	}
 }
@@ -215,7 +217,7 @@ func (r *Replica) change(t *table, changed *list.Row) {
 	from, to := positionsOf(t.of.List, old), positionsOf(t.of.List, row)
 	r.verification.note(t, old, row, from, to)
 	if old != nil {
-		for _, l := range t.lists {
+		for _, l := range t.made {
 			r.remove(l, old, from[l.Order])
 		}
 	}
@@ -223,7 +225,7 @@ func (r *Replica) change(t *table, changed *list.Row) {
 		return
 	}
 	searchText := sync.OnceValues(func() (string, bool) { return t.of.List.SearchText(row) })
-	for _, l := range t.lists {
+	for _, l := range t.made {
 		r.put(l, row, to[l.Order], l.stateIn(row, searchText))
 	}
 }
@@ -463,7 +465,7 @@ func (r *Replica) list(k *Key) (*table, *List) {
 	}
 	if len(t.lists) >= r.budget.Lists {
 		var least *List
-		for _, l := range t.lists {
+		for _, l := range t.made {
 			if least == nil || least.used.Swap(false) {
 				least = l
 			}
@@ -473,7 +475,7 @@ func (r *Replica) list(k *Key) (*table, *List) {
 		r.tables[k.Table] = t
 	}
 	l = &List{Key: *k, table: t}
-	t.lists[*k] = l
+	t.lists[*k], t.made = l, append(t.made, l)
 	return t, l
 }
 
@@ -541,6 +543,7 @@ func (r *Replica) uncover(l *List, lo, hi list.Position) {
 	l.version.Add(1)
 	if len(l.ranges) == 0 {
 		delete(l.table.lists, l.Key)
+		l.table.made = slices.DeleteFunc(slices.Clone(l.table.made), func(o *List) bool { return o == l }) // somebody may go through it
 		if len(l.table.lists) == 0 {
 			delete(r.tables, l.table.of)
 		}

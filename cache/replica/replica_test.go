@@ -45,7 +45,7 @@ func read(r *replica.Replica, k replica.Key, from, to int) *replica.Fill {
 	return f
 }
 
-var byCreatedAt = replica.Key{Table: modelTable, Order: listtest.ByCreatedAt}
+var byCreatedAt = replica.Key{Table: testTable, Order: listtest.ByCreatedAt}
 
 func cut(t *testing.T, r *replica.Replica, k replica.Key, from, n int) (rows []*list.Row, ok bool) {
 	t.Helper()
@@ -317,5 +317,45 @@ func TestWhatChangesLeaveIsOfTheVersionBefore(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestAFillOfAnotherRunIsRefused(t *testing.T) {
+	r := replica.New(roomy)
+	r.Apply(settled(1))
+	f := read(r, byCreatedAt, 0, 5)
+	f.At.StartedAt = "another run"
+	if o := r.Merge(f); o != replica.WrongServer {
+		t.Error(o)
+	}
+}
+
+// A range that has grown is cut at a row, which belongs to the second part.
+func TestRowsAtTheBoundsOfRanges(t *testing.T) {
+	budget := roomy
+	budget.Range = 4
+	r := replica.New(budget)
+	r.Apply(settled(1))
+	f := read(r, byCreatedAt, 0, 1)
+	f.End = true
+	r.Merge(f)
+	const rows = 20
+	n := uint64(1)
+	change := func(row list.Row, want int) {
+		n++
+		r.Apply(settled(n, changeOf(n, row)))
+		got, ok := cut(t, r, byCreatedAt, 0, 2*rows)
+		if len(got) != want || !ok {
+			t.Fatalf("%d rows, ok %t, want %d", len(got), ok, want)
+		}
+	}
+	for i := 1; i < rows; i++ {
+		change(rowAt(i), i+1)
+	}
+	if s := r.Stats(); s.Ranges < rows/4 {
+		t.Errorf("%d ranges", s.Ranges)
+	}
+	for i := range rows {
+		change(list.GoneRow(listtest.Key(listtest.ID(i))), rows-1-i)
 	}
 }

@@ -124,7 +124,7 @@ func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*ta
 		if t == nil {
 			continue
 		}
-		for _, other := range t.lists {
+		for _, other := range t.made {
 			if (l == nil || other.picked < l.picked) && m.concerns(k, other, side) {
 				l, chosen = other, m
 			}

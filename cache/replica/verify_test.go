@@ -246,25 +246,3 @@ func TestChangedRowsArePicked(t *testing.T) {
 		})
 	}
 }
-
-// verify has a node verify a page. It says whether the page was compared, and whether it is as it must be.
-func (m *model) verify(n *modelNode) (compared, right bool) {
-	k, after, ok := n.Pick()
-	if !ok {
-		return false, true
-	}
-	before := n.Stats().Verified[m.table.List.Name].Pages
-	f := m.begin(n, k, after, primary)
-	f.Verifies = true
-	m.statement(f, page.MaxLimit)
-	m.merge(f)
-	for f.Outcome() == replica.Parked {
-		if n.next == len(m.beats) {
-			m.takeSnapshot()
-			m.publish()
-		}
-		m.apply(n)
-	}
-	right = f.Outcome() != replica.Inconsistent
-	return !right || n.Stats().Verified[m.table.List.Name].Pages > before, right
-}

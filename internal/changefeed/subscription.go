@@ -65,8 +65,8 @@ var ResetCauses = [...]ResetCause{ResetJoin, ResetEpoch, ResetGap, ResetUndecoda
 
 // Subscription is the state of one node that reads the log: its position, the
 // transactions that are not visible yet, and the reads by which a heartbeat may be a
-// proof. It has no I/O and no clock. A Subscriber runs it; the model of package cache
-// runs it in virtual time.
+// proof. It has no I/O and no clock. A Subscriber runs it, and
+// package world in virtual time.
 //
 // Invariants:
 //   - every entry of the epoch's log from the first that was read since the last Reset up to

@@ -1,0 +1,117 @@
+package cache
+
+import (
+	"fmt"
+
+	"listedge/internal/page"
+	"listedge/internal/world"
+)
+
+// promise is a sentence of docs/GUARANTEES.md: its heading, and how it begins.
+type promise struct{ heading, sentence string }
+
+// What a world judges.
+var (
+	eachRowOnce  = promise{"Walks", "An ordinary walk, one that did not begin with `cursor=changes`, returns every row that was live from its first page"}
+	staleWalk    = promise{"Walks", "A walk over such pages is exact for the rows that were live since the earliest of these moments."}
+	freshInBound = promise{"Freshness", "A page served as fresh omits no commit that was acknowledged more than `--freshness-bound` ago"}
+	asOldAsAge   = promise{"Freshness", "`Age` says how many seconds ago the page was last known to equal the database."}
+	youngAsAsk   = promise{"Freshness", "A request with `Cache-Control: no-cache` gets what was visible when it arrived, or later"}
+	staleBound   = promise{"Freshness", "While Postgres fails, known pages are served for `--max-stale`"}
+	noMismatch   = promise{"Freshness", "A difference is a broken promise"}
+	afterSleep   = promise{"Freshness", "A node whose machine slept trusts no page from before."}
+	clockBack    = promise{"Clocks", "A wall clock that is set back changes nothing."}
+	standbys     = promise{"Other servers than the primary", "What a standby has not replayed is applied to its rows."}
+	judged       = []promise{eachRowOnce, staleWalk, freshInBound, asOldAsAge, youngAsAsk, staleBound, noMismatch, afterSleep, clockBack, standbys}
+)
+
+// breaks notes that a promise does not hold, and how.
+func (w *inhabited) breaks(p promise, how string, of ...any) {
+	if w.broken == "" {
+		w.broken = fmt.Sprintf("%s: %q: %s", p.heading, p.sentence, fmt.Sprintf(how, of...))
+		w.Tracef("BROKEN: %s", w.broken)
+	}
+}
+
+// judge judges an answer.
+func (w *inhabited) judge(a *ask) {
+	defer w.judgeWalk(a)
+	if a.err != nil {
+		w.counts["errors"]++
+		w.Tracef("request %d to node %d, %s: %v", a.number, a.node.number, a.kind, a.err)
+		return
+	}
+	r, e := a.result, a.result.Entry
+	w.counts[r.Source.String()]++
+	if w.Traces() {
+		w.Tracef("request %d to node %d, %s, %s: %d rows of %s, %s old, stale %t", a.number, a.node.number, a.kind, keyOf(&a.q), len(e.texts), r.Source, r.Age,
+			r.Err != nil)
+	}
+	oldest := a.ended.Add(-r.Age)
+	young := oldest.Add(a.node.stepped - a.stepped + 1)
+	switch {
+	case r.Err != nil:
+		w.counts["stale"]++
+		if r.Age >= a.node.life() {
+			w.breaks(staleBound, "request %d, %s old", a.number, r.Age)
+		}
+	case a.kind == noCache:
+		w.counts["no-cache"]++
+		if young.Before(a.arrived) {
+			w.breaks(youngAsAsk, "request %d is %s old, after %s", a.number, r.Age, a.ended.Sub(a.arrived))
+		}
+	case young.Before(a.arrived.Add(-world.Bound)):
+		w.breaks(freshInBound, "request %d is %s old, after %s", a.number, r.Age, a.ended.Sub(a.arrived))
+	}
+	if !w.Was(&a.q, e.texts, e.Next != "", oldest, w.Standby) {
+		w.breaks(asOldAsAge, "request %d to node %d, %s: %d rows, more %t, were no page since %s ago: %q", a.number, a.node.number, keyOf(&a.q),
+			len(e.texts), e.Next != "", r.Age, e.texts)
+	}
+}
+
+// judgeWalk lets a walk go on, and judges one that ends: each row that was live and the same since its first page was on one.
+func (w *inhabited) judgeWalk(a *ask) {
+	of := a.walk
+	if of == nil {
+		return
+	}
+	of.waits = false
+	if a.err != nil {
+		return // it asks again
+	}
+	e := a.result.Entry
+	shows := a.ended.Add(-a.result.Age)
+	if of.from.IsZero() || shows.Before(of.from) {
+		of.from = shows
+	}
+	for _, text := range e.texts {
+		of.seen[text]++
+	}
+	if e.Next != "" {
+		after, err := of.q.ParseCursor(new([]byte), []byte(e.Next))
+		if err != nil {
+			w.breaks(eachRowOnce, "a cursor that cannot be read: %s", e.Next)
+		}
+		of.q.After = after
+		return
+	}
+	w.counts["walks"]++
+	for i, other := range w.walks {
+		if other == of {
+			w.walks = append(w.walks[:i], w.walks[i+1:]...)
+			break
+		}
+	}
+	if w.Standby || of.from.Before(w.Now().Add(-50*world.Bound)) {
+		return
+	}
+	for _, v := range w.Present(&of.q) {
+		if w.Lived(&of.q, v, of.from) && of.seen[v.Text()] != 1 {
+			w.breaks(eachRowOnce, "row %d was on %d pages in the %s of a walk of %s", v.Values.Row, of.seen[v.Text()], w.Now().Sub(of.from), keyOf(&of.q))
+		}
+	}
+}
+
+func keyOf(q *page.Query) string {
+	return fmt.Sprintf("%s order %d, match %d, search %q, after %q, limit %d", q.List.Name, q.Order, q.Match, q.Search, q.After, q.Limit)
+}

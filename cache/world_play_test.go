@@ -1,0 +1,182 @@
+package cache
+
+import (
+	"flag"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"listedge/internal/world"
+)
+
+var (
+	worldSeed  = flag.Uint64("world-seed", 0, "play this world, and print its trace; 0 = play the fixed set")
+	worldSteps = flag.Int("world-steps", 1500, "how long a world lasts")
+	worldTime  = flag.Duration("world-time", 0, "play worlds of new seeds for so long; 0 = the fixed set")
+)
+
+// play plays a world in a bubble.
+func play(t *testing.T, of world.Play) (w *inhabited) {
+	synctest.Test(t, func(*testing.T) { w = inhabit(of) })
+	return w
+}
+
+// TestWorld plays worlds of some seeds, and shrinks one in which a promise is broken.
+func TestWorld(t *testing.T) {
+	switch {
+	case *worldSeed > 0:
+		playOne(t, *worldSeed)
+	case *worldTime > 0:
+		from := uint64(time.Now().UnixNano())
+		playMany(t, from, func(seed uint64, took time.Duration) bool { return took < *worldTime })
+	default:
+		total := playMany(t, 1, func(seed uint64, _ time.Duration) bool { return seed <= worldsInTests })
+		for _, what := range []string{"walks", "no-cache", "stale", "memory", "origin", "errors"} {
+			if !t.Failed() && total[what] < worldsInTests {
+				t.Errorf("%d %s in %d worlds", total[what], what, worldsInTests)
+			}
+		}
+	}
+}
+
+// playOne prints the trace of a seed.
+func playOne(t *testing.T, seed uint64) {
+	w := play(t, world.Play{Seed: seed, Steps: *worldSteps, Log: os.Stdout})
+	if w.broken != "" {
+		t.Errorf("seed %d, step %d: %s", seed, w.steps, w.broken)
+		shrink(t, seed)
+	}
+}
+
+// shrink prints the trace of the smallest part of a world in which a promise is broken.
+func shrink(t *testing.T, seed uint64) {
+	smallest, left := world.Shrink(world.Play{Seed: seed, Steps: *worldSteps}, 400, func(of world.Play) (steps int) {
+		w := play(t, of)
+		if w.broken != "" {
+			steps = w.steps
+		}
+		return steps
+	})
+	var trace strings.Builder
+	smallest.Log = &trace
+	w := play(t, smallest)
+	lines := strings.Split(trace.String(), "\n")
+	t.Logf("the smallest part, with %d events in %d steps, %s:\n%s\n%v", len(left), w.steps, w.broken, strings.Join(lines[max(0, len(lines)-200):], "\n"), left)
+}
+
+// playMany plays seeds on all processors while it goes on, until one fails.
+func playMany(t *testing.T, from uint64, goesOn func(seed uint64, took time.Duration) bool) (total map[string]int) {
+	var (
+		mu      sync.Mutex
+		playing sync.WaitGroup
+		next    = from
+		lived   time.Duration
+		began   = time.Now()
+	)
+	total = map[string]int{}
+	for range runtime.GOMAXPROCS(0) {
+		playing.Go(func() {
+			for {
+				mu.Lock()
+				seed := next
+				next++
+				mu.Unlock()
+				if t.Failed() || !goesOn(seed, time.Since(began)) {
+					return
+				}
+				w := play(t, world.Play{Seed: seed, Steps: *worldSteps})
+				mu.Lock()
+				for what, n := range w.counts {
+					total[what] += n
+				}
+				lived += w.lived * inhabitants
+				if w.broken != "" && !t.Failed() {
+					t.Errorf("seed %d, step %d: %s\nmake world SEED=%d shows it", seed, w.steps, w.broken, seed)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	playing.Wait()
+	for _, what := range slices.Sorted(maps.Keys(total)) {
+		t.Logf("%8d %s", total[what], what)
+	}
+	t.Logf("%d worlds, %.2f hours of a node in %s", next-from, lived.Hours(), time.Since(began).Round(time.Second))
+	return total
+}
+
+// The same seed gives the same trace.
+func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
+	for seed := uint64(1); seed <= 8; seed++ {
+		var traces [2]strings.Builder
+		for i := range traces {
+			play(t, world.Play{Seed: seed, Steps: 400, Log: &traces[i]})
+		}
+		a, b := strings.Split(traces[0].String(), "\n"), strings.Split(traces[1].String(), "\n")
+		for i := range min(len(a), len(b)) {
+			if a[i] != b[i] {
+				t.Fatalf("seed %d, line %d of %d:\n%s\n%s", seed, i, len(a), a[i], b[i])
+			}
+		}
+		if len(a) != len(b) || len(a) < 500 {
+			t.Errorf("seed %d: %d and %d lines", seed, len(a), len(b))
+		}
+	}
+}
+
+// A world that fails is shrunk to what makes it fail: here three checkpoints.
+func TestAWorldIsShrunk(t *testing.T) {
+	stores := func(of world.Play) (steps int) {
+		w := play(t, of)
+		if w.counts["checkpoints"] >= 3 {
+			steps = of.Steps
+		}
+		return steps
+	}
+	_, left := world.Shrink(world.Play{Seed: 5, Steps: 400}, 200, stores)
+	if len(left) != 3 || slices.ContainsFunc(left, func(e world.Event) bool { return e.Kind != world.Stores }) {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// Each promise that worlds judge stands in docs/GUARANTEES.md, under its heading. The sentences that no world judges are listed.
+func TestWhatTheWorldJudges(t *testing.T) {
+	text, err := os.ReadFile("../docs/GUARANTEES.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, all := map[promise]bool{}, 0
+	for _, section := range strings.Split(string(text), "\n## ")[1:] {
+		heading, body, _ := strings.Cut(section, "\n")
+		var rest []string
+		for _, paragraph := range strings.Split(strings.ReplaceAll(body, "\n* ", "\n\n"), "\n\n") {
+			for _, sentence := range strings.Split(strings.Join(strings.Fields(paragraph), " "), ". ") {
+				if len(sentence) < 3 {
+					continue
+				}
+				all++
+				i := slices.IndexFunc(judged, func(p promise) bool {
+					return p.heading == heading && strings.HasPrefix(strings.TrimPrefix(sentence+".", "* "), p.sentence)
+				})
+				if i < 0 {
+					rest = append(rest, sentence)
+					continue
+				}
+				found[judged[i]] = true
+			}
+		}
+		t.Logf("%s: no world judges these:\n\t%s", heading, strings.Join(rest, "\n\t"))
+	}
+	t.Logf("%d of %d sentences are judged", len(found), all)
+	for _, p := range judged {
+		if !found[p] {
+			t.Errorf("%s does not say: %s", p.heading, p.sentence)
+		}
+	}
+}

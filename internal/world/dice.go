@@ -1,0 +1,138 @@
+package world
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+)
+
+// Tick is the unit of time in a world. A fleet's freshness bound is boundTicks of them.
+const (
+	Tick       = 4 * time.Millisecond
+	boundTicks = 100
+	Bound      = boundTicks * Tick
+)
+
+func ticks(n int) time.Duration { return time.Duration(n) * Tick }
+
+// Kind is a kind of event that a run may go without, so that the smallest run that fails can be found.
+type Kind uint8
+
+// The kinds.
+const (
+	begins Kind = iota // a transaction
+	rollsBack
+	unnamed // the log lacks a text, a name or rows of a transaction
+	truncates
+	staysOpen // a transaction, for four bounds
+	waitsForStandby
+	standbyLags
+	crash
+	promotion
+	followerPauses
+	followerDies
+	followerIsOvertaken
+	slotIsLost
+	followsAnotherList
+	trimmed
+	redisLosesAll
+	redisFailsOver
+	mirrorLags
+	epochIsLost
+	nodePauses
+	sessionEnds
+	readsMirror
+	entryIsDamaged
+	Asks     // a request
+	Cuts     // a call that gets no answer
+	Slow     // a call that takes long
+	Copies   // a page of another node, or of before, as Redis has it
+	Restarts // of a node
+	ClockSteps
+	Sleeps   // all machines, together
+	Stores   // a checkpoint
+	Verifies // a page that a node holds
+	kinds
+)
+
+var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "truncates", "stays open", "waits for a standby", "standby lags", "crash", "promotion",
+	"follower pauses", "follower dies", "follower is overtaken", "slot is lost", "follows another list", "trimmed", "Redis loses all", "Redis fails over",
+	"mirror lags", "epoch is lost", "node pauses", "session ends", "reads the mirror", "entry is damaged", "asks", "cuts", "slow", "copies", "restarts",
+	"clock steps", "sleeps", "stores", "verifies"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Event is all that happens of a kind in a step.
+type Event struct {
+	Step int // from 1; 0 = in any
+	Kind Kind
+}
+
+func (e Event) String() string { return fmt.Sprintf("%d: %s", e.Step, e.Kind) }
+
+// dice decide what happens. They are cast anew for each step, so what a run goes without changes as little as possible of the
+// rest.
+type dice struct {
+	r       *rand.Rand
+	source  *rand.PCG
+	own     rand.PCG // of happens
+	seed    uint64
+	count   int           // the number of the step
+	asked   [kinds]uint64 // in the step, whether such an event happens
+	now     func() time.Time
+	without map[Event]bool
+	had     map[Event]bool // what has happened; nil = it is not noted
+	log     io.Writer      // nil = none
+	began   time.Time
+}
+
+func newDice(seed uint64, now func() time.Time) *dice {
+	d := &dice{seed: seed, source: rand.NewPCG(seed, 0), now: now, began: now()}
+	d.r = rand.New(d.source)
+	return d
+}
+
+// cast begins a step.
+func (d *dice) cast() {
+	d.count++
+	d.asked = [kinds]uint64{}
+	d.source.Seed(d.seed, uint64(d.count))
+}
+
+func (d *dice) chance(oneIn int) bool { return d.r.IntN(oneIn) == 0 }
+
+// happens reports whether an event happens now, which does once in so many times. It does not depend on what else happens in
+// the step.
+func (d *dice) happens(k Kind, oneIn int) bool {
+	d.asked[k]++
+	d.own.Seed(d.seed, uint64(d.count)<<32|uint64(k)<<16|d.asked[k])
+	if d.own.Uint64()%uint64(oneIn) != 0 {
+		return false
+	}
+	e := Event{d.count, k}
+	if d.without[e] || d.without[Event{Kind: k}] {
+		return false
+	}
+	if d.had != nil {
+		d.had[e] = true
+	}
+	return true
+}
+
+// in returns a time at most so many ticks from now, and at the time exactly as many.
+func (d *dice) in(n int) time.Time {
+	return d.at(0).Add(time.Duration(d.r.Int64N(int64(ticks(n)) + 1)))
+}
+
+func (d *dice) at(n int) time.Time { return d.now().Add(ticks(n)) }
+
+func (d *dice) reached(t time.Time) bool { return !d.now().Before(t) }
+
+func (d *dice) shuffle(n int, swap func(i, j int)) { d.r.Shuffle(n, swap) }
+
+func (d *dice) trace(format string, of ...any) {
+	if d.log != nil {
+		fmt.Fprintf(d.log, "%6d %9.3f  %s\n", d.count, d.now().Sub(d.began).Seconds(), fmt.Sprintf(format, of...))
+	}
+}

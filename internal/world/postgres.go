@@ -1,0 +1,379 @@
+package world
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/list"
+	"listedge/internal/page"
+)
+
+// State is what a snapshot shows: of each tenant each row, nil where it does not exist.
+type State struct {
+	Rows [2][Rows]*Version
+	LSN  uint64 // the highest of a commit that it shows
+}
+
+// Moment is a state of the primary, and since when.
+type Moment struct {
+	From time.Time
+	State
+}
+
+// Postgres is one database: a primary, and a standby that replays what the primary has flushed, late.
+//
+// A transaction locks the rows that it changes. Its commit gets a place in the WAL, and it becomes visible later, in
+// another order than that of the WAL, before or after the WAL is flushed. A crash loses what is not flushed, and a promotion
+// what the standby has not replayed; the next run begins with what is left, all of it visible.
+type Postgres struct {
+	*Shape
+	dice *dice
+
+	Run      string // of the primary: when it was started
+	Timeline int
+	runs     int
+
+	nextXID, completed, flushed, Replayed uint64
+	active                                []*transaction
+	wal                                   []*transaction // by LSN, from 1
+	walStates                             []State        // by LSN: what it shows that shows all up to there
+	locks                                 map[slot]*transaction
+	Moments                               []Moment // never empty
+	replays                               []Moment // the states of the WAL, also of what was lost, and since when it has been there
+	versions                              int
+	flushAt, replaysAt                    time.Time
+}
+
+// slot is the place of a row: the number of its tenant, and its own.
+type slot struct{ tenant, row int }
+
+// says is what the log says of a transaction's rows.
+type says uint8
+
+const (
+	sayRows    says = iota
+	sayChanged      // what it left as it was is not sent
+	sayNoText
+	sayNoName
+	sayAnyRow // of its tenants
+	sayList   // any row of the list
+)
+
+type write struct {
+	slot
+	to *Version // nil = the row is removed
+}
+
+type transaction struct {
+	xid, lsn         uint64 // lsn 0 = its commit is not in the WAL
+	writes           []write
+	says             says
+	async            bool // visible without waiting for the flush
+	prepared         bool // outlives a crash
+	visible          bool
+	commitAt, showAt time.Time
+	change           changefeed.Change
+}
+
+func newPostgres(of *Shape, d *dice) *Postgres {
+	p := &Postgres{Shape: of, dice: d, nextXID: 700, completed: 699, walStates: []State{{}}, locks: map[slot]*transaction{}}
+	p.Moments = []Moment{{From: d.now()}}
+	p.begins(1)
+	return p
+}
+
+// begins begins a run of a primary.
+func (p *Postgres) begins(timeline int) {
+	p.runs++
+	p.Timeline, p.Run = timeline, fmt.Sprint(1_700_000_000+p.runs)
+}
+
+// TimelineName names the system and the timeline.
+func (p *Postgres) TimelineName() string { return fmt.Sprint("7400000000000000001/", p.Timeline) }
+
+// now is what is visible.
+func (p *Postgres) state() *State { return &p.Moments[len(p.Moments)-1].State }
+
+// step lets transactions go on.
+func (p *Postgres) step() {
+	d := p.dice
+	if d.happens(begins, 6) && len(p.active) < 6 {
+		p.begin()
+	}
+	d.shuffle(len(p.active), func(i, j int) { p.active[i], p.active[j] = p.active[j], p.active[i] })
+	p.active = slices.DeleteFunc(p.active, func(x *transaction) bool {
+		if x.lsn == 0 && d.reached(x.commitAt) {
+			if d.happens(rollsBack, 10) {
+				p.end(x)
+				return true
+			}
+			p.commit(x)
+		}
+		if x.lsn == 0 || !d.reached(x.showAt) || !x.async && x.lsn > p.flushed {
+			return false
+		}
+		p.show(x)
+		return true
+	})
+	if d.reached(p.flushAt) {
+		p.flushed, p.flushAt = uint64(len(p.wal)), d.in(8)
+	}
+	if d.reached(p.replaysAt) && p.Replayed < p.flushed {
+		p.Replayed += 1 + d.r.Uint64N(p.flushed-p.Replayed)
+		p.replaysAt = d.in(4)
+		if d.happens(standbyLags, 50) {
+			p.replaysAt = d.in(10 * boundTicks)
+		}
+	}
+	switch {
+	case d.happens(crash, 4000):
+		p.restart(p.flushed, p.Timeline)
+	case d.happens(promotion, 5000):
+		p.restart(p.Replayed, p.Timeline+1)
+	}
+}
+
+// begin begins a transaction that changes rows of those that are not locked.
+func (p *Postgres) begin() {
+	d := p.dice
+	x := &transaction{xid: p.nextXID, async: d.chance(3), commitAt: d.in(20)}
+	p.nextXID++
+	n := 1 + d.r.IntN(2)
+	if d.chance(12) {
+		n = Rows
+	}
+	for range n {
+		at := slot{d.r.IntN(len(p.Tenants)), d.r.IntN(Rows)}
+		to := p.newVersion(at)
+		other := slot{len(p.Tenants) - 1 - at.tenant, at.row}
+		switch {
+		case d.chance(5):
+			to = nil
+		case other != at && d.chance(10) && p.locks[at] == nil && p.locks[other] == nil: // it moves to another tenant
+			p.write(x, other, to)
+			to = nil
+		}
+		p.write(x, at, to)
+	}
+	switch k := d.r.IntN(24); {
+	case k < 2 && d.happens(unnamed, 1):
+		x.says = sayNoText + says(d.r.IntN(4))
+	case k < 13:
+		x.says = sayChanged
+	}
+	if d.happens(truncates, 60) {
+		x.says = sayList
+		for t := range p.Tenants {
+			for row := range Rows {
+				p.write(x, slot{t, row}, nil)
+			}
+		}
+	}
+	if d.happens(staysOpen, 60) {
+		x.commitAt, x.prepared = d.at(4*boundTicks), d.chance(2)
+	}
+	x.showAt = x.commitAt.Add(ticks(d.r.IntN(10)))
+	if !x.async && d.happens(waitsForStandby, 6) {
+		x.showAt = x.commitAt.Add(ticks(d.r.IntN(4 * boundTicks)))
+	}
+	p.active = append(p.active, x)
+}
+
+// write gives a row another version, unless it is locked.
+func (p *Postgres) write(x *transaction, at slot, to *Version) {
+	if p.locks[at] != nil && p.locks[at] != x {
+		return
+	}
+	p.locks[at] = x
+	x.writes = slices.DeleteFunc(x.writes, func(w write) bool { return w.slot == at })
+	x.writes = append(x.writes, write{at, to})
+}
+
+// newVersion makes a version of a row. Half of them have the name of the version before.
+func (p *Postgres) newVersion(at slot) *Version {
+	d := p.dice
+	p.versions++
+	v := Values{Row: at.row, At: d.r.IntN(4), Name: []string{"a", "b", "b red", "c red"}[d.r.IntN(4)], Version: p.versions,
+		Note: []string{"p", "q"}[d.r.IntN(2)], Marked: d.chance(2)}
+	before := p.logged().Rows[at.tenant][at.row]
+	if before != nil && d.chance(2) {
+		v.Name = before.Name
+	}
+	return p.version(v)
+}
+
+// logged is what all commits in the WAL have left.
+func (p *Postgres) logged() *State { return &p.walStates[len(p.wal)] }
+
+// commit puts the transaction into the WAL.
+func (p *Postgres) commit(x *transaction) {
+	before := *p.logged()
+	next := before
+	x.lsn = uint64(len(p.wal) + 1)
+	next.LSN = x.lsn
+	x.change = changefeed.Change{XID: x.xid, LSN: x.lsn}
+	for t, tenant := range p.Tenants {
+		touched := changefeed.Touched{Table: changefeed.Table{List: p.List, Tenant: tenant}}
+		touches := false
+		for _, w := range x.writes {
+			if w.tenant != t {
+				continue
+			}
+			touches = true
+			row := list.GoneRow(p.version(Values{Row: w.row}).Key())
+			if w.to != nil {
+				row = p.described(w.to, before.Rows[t][w.row], x.says)
+			}
+			if x.says < sayAnyRow {
+				touched.Rows = append(touched.Rows, row)
+			}
+			next.Rows[t][w.row] = w.to
+		}
+		if touches {
+			x.change.Touched = append(x.change.Touched, touched)
+		}
+	}
+	if x.says == sayList {
+		x.change.Touched = []changefeed.Touched{changefeed.AllRowsOf(p.List)}
+	}
+	p.wal, p.walStates = append(p.wal, x), append(p.walStates, next)
+	p.replays = append(p.replays, Moment{p.dice.now(), next})
+	p.dice.trace("wal %d: xid %d, %d rows, says %d", x.lsn, x.xid, len(x.writes), x.says)
+}
+
+// show makes a transaction visible.
+func (p *Postgres) show(x *transaction) {
+	next := *p.state()
+	for _, w := range x.writes {
+		next.Rows[w.tenant][w.row] = w.to
+	}
+	next.LSN = max(next.LSN, x.lsn)
+	x.visible = true
+	p.end(x)
+	p.become(next)
+	p.dice.trace("visible: xid %d, wal %d", x.xid, x.lsn)
+}
+
+func (p *Postgres) become(s State) {
+	p.Moments = append(p.Moments, Moment{p.dice.now(), s})
+}
+
+// end releases the locks of a transaction.
+func (p *Postgres) end(x *transaction) {
+	p.completed = max(p.completed, x.xid)
+	for _, w := range x.writes {
+		delete(p.locks, w.slot)
+	}
+}
+
+// restart begins another run of the primary, with the WAL up to a place.
+func (p *Postgres) restart(keep uint64, timeline int) {
+	p.active = slices.DeleteFunc(p.active, func(x *transaction) bool {
+		if x.prepared && x.lsn == 0 {
+			return false
+		}
+		p.end(x)
+		return true
+	})
+	p.wal, p.walStates = p.wal[:keep:keep], p.walStates[:keep+1:keep+1]
+	p.nextXID = 700 // the next run knows only of those in its WAL
+	for _, x := range slices.Concat(p.wal, p.active) {
+		p.nextXID = max(p.nextXID, x.xid+1)
+	}
+	p.completed = p.nextXID - 1
+	p.flushed, p.Replayed = keep, min(p.Replayed, keep)
+	p.begins(timeline)
+	p.become(*p.logged())
+	p.dice.trace("the primary begins run %s on timeline %d at %d", p.Run, timeline, keep)
+}
+
+// snapshot is pg_current_snapshot().
+func (p *Postgres) snapshot() changefeed.Snapshot {
+	s := changefeed.Snapshot{Xmax: p.completed + 1}
+	for _, x := range p.active {
+		if x.xid < s.Xmax {
+			s.Running = append(s.Running, x.xid)
+		}
+	}
+	slices.Sort(s.Running)
+	s.Xmin = s.Xmax
+	if len(s.Running) > 0 {
+		s.Xmin = s.Running[0]
+	}
+	return s
+}
+
+// Read is a statement on the primary: rows of the query, and of pages behind it.
+func (p *Postgres) Read(q *page.Query, limit int) page.Read {
+	read := readOf(p.page(q, p.state(), limit))
+	read.At = changefeed.ReadPoint{StartedAt: p.Run, Snapshot: p.snapshot()}
+	return read
+}
+
+// ReadStandby is a statement on the standby, which had replayed up to a place when it began.
+func (p *Postgres) ReadStandby(q *page.Query, limit int, from uint64) page.Read {
+	read := readOf(p.page(q, &p.walStates[p.Replayed], limit))
+	read.At = changefeed.ReadPoint{Timeline: p.TimelineName(), LSN: min(from, p.Replayed), Through: p.Replayed}
+	return read
+}
+
+func readOf(rows []*Version, more bool) page.Read {
+	read := page.Read{End: !more}
+	for _, v := range rows {
+		read.Rows = append(read.Rows, v.Row)
+	}
+	return read
+}
+
+// Was reports whether the query's page had these rows and no others at a moment from then on. ahead: or on the standby, with
+// all that was visible then.
+func (p *Postgres) Was(q *page.Query, texts []string, more bool, from time.Time, ahead bool) bool {
+	same := func(s *State) bool {
+		rows, is := p.page(q, s, q.Limit)
+		return is == more && slices.EqualFunc(rows, texts, func(v *Version, text string) bool { return v.Text() == text })
+	}
+	lsn := uint64(0)
+	for i := len(p.Moments) - 1; i >= 0; i-- {
+		m := &p.Moments[i]
+		lsn = m.LSN
+		if same(&m.State) {
+			return true
+		}
+		if !m.From.After(from) {
+			break
+		}
+	}
+	return ahead && slices.ContainsFunc(p.replays, func(m Moment) bool { return m.LSN >= lsn && same(&m.State) })
+}
+
+// Lived reports whether a row was the same version, and of the query's list, all the time from then on.
+func (p *Postgres) Lived(q *page.Query, v *Version, from time.Time) bool {
+	t := p.tenant(q.Tenant)
+	for i := len(p.Moments) - 1; i >= 0; i-- {
+		if p.Moments[i].Rows[t][v.Values.Row] != v {
+			return false
+		}
+		if !p.Moments[i].From.After(from) {
+			break
+		}
+	}
+	return has(q, v)
+}
+
+// Present returns the versions that a query's list has now.
+func (p *Postgres) Present(q *page.Query) []*Version {
+	whole := *q
+	whole.After = ""
+	rows, _ := p.page(&whole, p.state(), Rows)
+	return rows
+}
+
+// forget drops what is older than any page may be.
+func (p *Postgres) forget(before time.Time) {
+	for _, all := range []*[]Moment{&p.Moments, &p.replays} {
+		i, _ := slices.BinarySearchFunc(*all, before, func(m Moment, t time.Time) int { return m.From.Compare(t) })
+		*all = (*all)[max(0, i-1):]
+	}
+}
