@@ -62,6 +62,14 @@ func (r *report) atMost(what, format string, ours, goal float64) {
 	r.rows = append(r.rows, l)
 }
 
+// aim adds figures with a goal in words, which says if it was missed.
+func (r *report) aim(what, ours, goal string, met bool) {
+	if !met {
+		goal += " missed"
+	}
+	r.rows = append(r.rows, row{group: r.group, what: what, ours: ours, goal: goal})
+}
+
 // figure adds what is no ratio.
 func (r *report) figure(what, ours, against string) {
 	r.rows = append(r.rows, row{group: r.group, what: what, ours: ours, against: against})

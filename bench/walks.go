@@ -50,8 +50,7 @@ func measureWalks(ctx context.Context, s *subject, r *report) error {
 	}
 	before := node.metric(fetched)
 	must2(times(1)) // fills memory
-	r.figure(fmt.Sprintf("the first walk of %d pages: statements", deepPage), fmt.Sprintf("%.0f", node.metric(fetched)-before),
-		fmt.Sprintf("≤ %d", deepPage*11/40))
+	r.atMost(fmt.Sprintf("the first walk of %d pages: statements", deepPage), "%.0f", node.metric(fetched)-before, deepPage*11/40)
 	_, hits := must2(times(3))
 	must(insert(ctx))
 	time.Sleep(rowEvery) // the node has it
@@ -72,8 +71,9 @@ func measureWalks(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	pages := of(by, "")
-	r.figure(fmt.Sprintf("%d pages walked again and again, %d new rows at the head in %s: pages without a query", deepPage, rows, walksTime),
-		fmt.Sprintf("%.2f %% of %d", 100-share(of(by, "fwd="), pages), pages), "≥ 99.9 %")
+	without := 100 - share(of(by, "fwd="), pages)
+	r.aim(fmt.Sprintf("%d pages walked again and again, %d new rows at the head in %s: pages without a query", deepPage, rows, walksTime),
+		fmt.Sprintf("%.2f %% of %d", without, pages), "≥ 99.9 %", without >= 99.9)
 	r.figure("CPU per page of these, µs", fmt.Sprintf("%.0f", cpu), "")
 	return nil
 }
