@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -13,117 +15,133 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anishathalye/porcupine"
 	"github.com/jackc/pgx/v5"
 )
 
-// Requests with Cache-Control: no-cache, on nodes with standbys, while things break. One writer counts a row up. So the
-// history of reads is linearizable if each shows a value that was not older than the last write that was acknowledged, or
-// the last read that had ended, before it began, and that was written before it ended.
+// Requests with Cache-Control: no-cache, on nodes with standbys, while things break. What is written to some rows and read of
+// them is a history, which must be linearizable: each row is a register.
 
-// read is one answer to a request with no-cache.
-type read struct {
-	began, ended time.Time
-	value        int
+// access is what an operation of a history does: it reads a register, or writes a value to it.
+type access struct {
+	register int
+	writes   bool
+	value    int // that is written
 }
 
-// register is a row that one writer counts up, and what was read of it.
-type register struct {
-	fleet          *fleet
-	workspace, key string
-	conn           *pgx.Conn
-
-	mu           sync.Mutex // guards all below
-	begun, acked []time.Time
-	reads        []read
-}
-
-func newRegister(t *testing.T, f *fleet) *register {
-	w := &register{fleet: f, begun: make([]time.Time, 1), acked: make([]time.Time, 1)}
-	w.workspace, w.key = workspaceWithKey(t, f.url)
-	execute(t, f.url, "INSERT INTO items (workspace_id, name, stock_on_hand) SELECT $1, 'Item ' || g, 0 FROM generate_series(1, 20) g", w.workspace)
-	w.conn = connect(t, f.url)
-	return w
-}
-
-// write counts up. A write that fails may have happened, so there is another one until one is acknowledged.
-func (w *register) write(t *testing.T) (value int) {
-	within(t, patience, "a write", func() bool {
-		w.mu.Lock()
-		value = len(w.begun)
-		w.begun, w.acked = append(w.begun, time.Now()), append(w.acked, time.Time{})
-		w.mu.Unlock()
-		_, err := w.conn.Exec(t.Context(), "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1", w.workspace, value)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if err == nil {
-			w.acked[value] = time.Now()
+// rowsAsRegisters says what a history may be: a read returns the last value.
+var rowsAsRegisters = porcupine.Model{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		parts := map[int][]porcupine.Operation{}
+		for _, o := range history {
+			parts[o.Input.(access).register] = append(parts[o.Input.(access).register], o)
 		}
+		return slices.Collect(maps.Values(parts))
+	},
+	Init: func() any { return 0 },
+	Step: func(state, input, output any) (bool, any) {
+		if in := input.(access); in.writes {
+			return true, in.value
+		}
+		return output == state, state
+	},
+}
+
+// rowHistory is what was written to registers of a fleet, and read of them.
+type rowHistory struct {
+	fleet *fleet
+	conn  *pgx.Conn
+	began time.Time
+
+	mu         sync.Mutex // guards all below
+	operations []porcupine.Operation
+}
+
+// register is the rows of a workspace, which all have the value.
+type register struct {
+	*rowHistory
+	number         int
+	workspace, key string
+	last           int // that was written, or may have been
+}
+
+func newRegisters(t *testing.T, f *fleet, n int) (all []*register) {
+	h := &rowHistory{fleet: f, conn: connect(t, f.url), began: time.Now()}
+	for i := range n {
+		r := &register{rowHistory: h, number: i}
+		r.workspace, r.key = workspaceWithKey(t, f.url)
+		execute(t, f.url, "INSERT INTO items (workspace_id, name, stock_on_hand) SELECT $1, 'Item ' || g, 0 FROM generate_series(1, 20) g", r.workspace)
+		all = append(all, r)
+	}
+	return all
+}
+
+// add notes an operation that began then, and ends now; not known whether it happened, it may still do so.
+func (h *rowHistory) add(a access, output any, began time.Time, known bool) {
+	o := porcupine.Operation{Input: a, Output: output, Call: int64(began.Sub(h.began)), Return: math.MaxInt64}
+	if known {
+		o.Return = int64(time.Since(h.began))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.operations = append(h.operations, o)
+}
+
+// write writes the next value. A write that fails may have happened, so there is another one until one is acknowledged.
+func (r *register) write(t *testing.T) (value int) {
+	within(t, patience, "a write", func() bool {
+		r.last++
+		began := time.Now()
+		_, err := r.conn.Exec(t.Context(), "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1", r.workspace, r.last)
+		r.add(access{r.number, true, r.last}, nil, began, err == nil)
 		return err == nil
 	})
-	return value
+	return r.last
 }
 
 var stock = regexp.MustCompile(`"stockOnHand":"(\d+)"`)
 
 // read reads with no-cache; false = there was no page, as while something is broken.
-func (w *register) read(n *testNode) (r read, status string, ok bool) {
-	r.began = time.Now()
-	a, err := n.try("GET", "/v1/items", w.key, "Cache-Control: no-cache")
+func (r *register) read(n *testNode) (value int, status string, ok bool) {
+	began := time.Now()
+	a, err := n.try("GET", "/v1/items", r.key, "Cache-Control: no-cache")
 	if err != nil || a.StatusCode != 200 {
-		return r, status, false
+		return 0, "", false
 	}
 	all := stock.FindAllSubmatch(a.body, -1)
 	if len(all) != 20 {
-		return r, status, false
+		return 0, "", false
 	}
-	r.ended = time.Now()
-	r.value, _ = strconv.Atoi(string(all[0][1]))
+	value, _ = strconv.Atoi(string(all[0][1]))
 	for _, other := range all { // the rows of one statement
 		if string(other[1]) != string(all[0][1]) {
-			r.value = -1
+			value = -1
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.reads = append(w.reads, r)
-	return r, cacheStatus(a.Header), true
+	r.add(access{register: r.number}, value, began, true)
+	return value, cacheStatus(a.Header), true
 }
 
 // judge checks the history.
-func (w *register) judge(t *testing.T) {
+func (h *rowHistory) judge(t *testing.T) {
 	t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	reads := slices.Clone(w.reads)
-	slices.SortFunc(reads, func(a, b read) int { return a.began.Compare(b.began) })
-	ended := slices.Clone(reads)
-	slices.SortFunc(ended, func(a, b read) int { return a.ended.Compare(b.ended) })
-	least, value := 0, 0
-	for _, r := range reads {
-		for len(ended) > 0 && ended[0].ended.Before(r.began) {
-			least, ended = max(least, ended[0].value), ended[1:]
-		}
-		for value+1 < len(w.acked) && (w.acked[value+1].IsZero() || w.acked[value+1].Before(r.began)) {
-			value++
-			if !w.acked[value].IsZero() {
-				least = max(least, value)
-			}
-		}
-		if r.value < least || r.value >= len(w.begun) || w.begun[r.value].After(r.ended) {
-			t.Errorf("a read from %s to %s shows %d, where %d was known", r.began.Format("05.000"), r.ended.Format("05.000"), r.value, least)
-		}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !porcupine.CheckOperations(rowsAsRegisters, h.operations) {
+		t.Error("what was read is no linear history of what was written")
 	}
-	t.Logf("%d writes, %d reads", len(w.begun)-1, len(reads))
+	t.Logf("%d reads and writes", len(h.operations))
 }
 
 // readsMeanwhile reads on all nodes until what it returns is called.
-func (w *register) readsMeanwhile() (stop func()) {
+func readsMeanwhile(registers []*register) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var readers sync.WaitGroup
 	for range 4 {
 		readers.Go(func() {
 			for ctx.Err() == nil {
-				if _, _, ok := w.read(w.fleet.nodes[rand.IntN(len(w.fleet.nodes))]); !ok {
+				r := registers[rand.IntN(len(registers))]
+				if _, _, ok := r.read(r.fleet.nodes[rand.IntN(len(r.fleet.nodes))]); !ok {
 					pause(20 * time.Millisecond)
 				}
 			}
@@ -132,12 +150,39 @@ func (w *register) readsMeanwhile() (stop func()) {
 	return func() { cancel(); readers.Wait() }
 }
 
+// A read that began after a write has ended, or after a read of its value, shows it; what may have been written may be shown.
+func TestHistoriesThatAreLinearizable(t *testing.T) {
+	write := func(value int, call, end int64) porcupine.Operation {
+		return porcupine.Operation{Input: access{0, true, value}, Call: call, Return: end}
+	}
+	read := func(value int, call, end int64) porcupine.Operation {
+		return porcupine.Operation{Input: access{}, Output: value, Call: call, Return: end}
+	}
+	for name, c := range map[string]struct {
+		history []porcupine.Operation
+		want    bool
+	}{
+		"after a write":                {[]porcupine.Operation{write(1, 1, 2), read(1, 3, 4)}, true},
+		"before it":                    {[]porcupine.Operation{write(1, 1, 2), read(0, 3, 4)}, false},
+		"meanwhile":                    {[]porcupine.Operation{write(1, 1, 4), read(0, 2, 3)}, true},
+		"a value goes back":            {[]porcupine.Operation{write(1, 1, 9), read(1, 2, 3), read(0, 4, 5)}, false},
+		"a write that may have been":   {[]porcupine.Operation{write(1, 1, math.MaxInt64), read(0, 2, 3), read(1, 4, 5)}, true},
+		"a value that nobody wrote":    {[]porcupine.Operation{write(1, 1, 2), read(-1, 3, 4)}, false},
+		"a value of another register":  {[]porcupine.Operation{{Input: access{1, true, 1}, Call: 1, Return: 2}, read(1, 3, 4)}, false},
+		"registers beside one another": {[]porcupine.Operation{{Input: access{1, true, 1}, Call: 1, Return: 2}, read(0, 3, 4)}, true},
+	} {
+		if got := porcupine.CheckOperations(rowsAsRegisters, c.history); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // Each write is seen by the read that follows it, on each node, also while nodes and Redis break.
 func TestNoCacheReadsWhatWasWritten(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 3)
 	f.awaitFollowed(t)
-	w := newRegister(t, f)
+	registers := newRegisters(t, f, 3)
 	follower := f.follower(t)
 	for _, phase := range []struct {
 		name    string
@@ -150,7 +195,7 @@ func TestNoCacheReadsWhatWasWritten(t *testing.T) {
 		{"the follower killed", func() { follower.stopped = true; follower.signal(syscall.SIGKILL) }, func() {}},
 	} {
 		t.Run(phase.name, func(t *testing.T) {
-			stop := w.readsMeanwhile()
+			stop := readsMeanwhile(registers)
 			defer stop()
 			const writes = 60
 			for i := range writes {
@@ -160,15 +205,16 @@ func TestNoCacheReadsWhatWasWritten(t *testing.T) {
 				case 2 * writes / 3:
 					phase.ends()
 				}
+				w := registers[i%len(registers)]
 				value := w.write(t)
 				for _, n := range f.nodes {
 					if n.stopped {
 						continue
 					}
 					within(t, patience, "a page", func() bool {
-						r, status, ok := w.read(n)
-						if ok && r.value < value {
-							t.Errorf("write %d was not seen: %d, %s", value, r.value, status)
+						got, status, ok := w.read(n)
+						if ok && got < value {
+							t.Errorf("write %d was not seen: %d, %s", value, got, status)
 						}
 						return ok
 					})
@@ -176,7 +222,7 @@ func TestNoCacheReadsWhatWasWritten(t *testing.T) {
 			}
 			f.awaitFollowed(t)
 		})
-		w.judge(t)
+		registers[0].judge(t)
 	}
 }
 
@@ -186,24 +232,22 @@ func TestNoCacheReadsSoon(t *testing.T) {
 	f := fleetOf(t)
 	f.startNodes(t, 3)
 	f.awaitFollowed(t)
-	w := newRegister(t, f)
+	w := newRegisters(t, f, 1)[0]
 	for _, n := range f.nodes {
 		n.first(t, "/v1/items", w.key)
 	}
 	var took []time.Duration
 	rows := 0
 	for i := range 120 {
-		value := w.write(t)
-		r, status, ok := w.read(f.nodes[i%3])
-		if !ok || r.value != value {
-			t.Fatalf("%d, %s, want %d", r.value, status, value)
+		value, written := w.write(t), time.Now()
+		got, status, ok := w.read(f.nodes[i%3])
+		if !ok || got != value {
+			t.Fatalf("%d, %s, want %d", got, status, value)
 		}
 		if status == "listedge; hit; detail=memory" {
 			rows++
 		}
-		w.mu.Lock()
-		took = append(took, r.ended.Sub(w.acked[value]))
-		w.mu.Unlock()
+		took = append(took, time.Since(written))
 		pause(40 * time.Millisecond)
 	}
 	slices.Sort(took)
@@ -218,7 +262,7 @@ func TestNoCacheCostsWhatAHitCosts(t *testing.T) {
 	f := fleetOf(t, "--freshness-bound", "1m") // so that a proof comes in time on a busy machine
 	f.startNodes(t, 2)
 	f.awaitFollowed(t)
-	w := newRegister(t, f)
+	w := newRegisters(t, f, 1)[0]
 	for _, n := range f.nodes {
 		n.awaitFollowed(t)
 		poor := newKeyFor(t, f.url, w.workspace, "--rate", "0.001", "--burst", fmt.Sprint(tokens))
