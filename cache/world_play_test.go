@@ -56,7 +56,7 @@ func playOne(t *testing.T, seed uint64) {
 
 // shrink prints the trace of the smallest part of a world in which a promise is broken.
 func shrink(t *testing.T, seed uint64) {
-	smallest, left := world.Shrink(world.Play{Seed: seed, Steps: *worldSteps}, 400, func(of world.Play) (steps int) {
+	smallest, left := world.Shrink(world.Play{Seed: seed, Steps: *worldSteps}, 500_000, func(of world.Play) (steps int) {
 		w := play(t, of)
 		if w.broken != "" {
 			steps = w.steps
@@ -139,7 +139,7 @@ func TestAWorldIsShrunk(t *testing.T) {
 		}
 		return steps
 	}
-	_, left := world.Shrink(world.Play{Seed: 5, Steps: 400}, 200, stores)
+	_, left := world.Shrink(world.Play{Seed: 5, Steps: 400}, 80_000, stores)
 	if len(left) != 3 || slices.ContainsFunc(left, func(e world.Event) bool { return e.Kind != world.Stores }) {
 		t.Errorf("left: %v", left)
 	}

@@ -161,7 +161,7 @@ func (w *inhabited) start(i int) {
 	}
 	c.replica = replica.New(budget)
 	n.Cache = c
-	n.reader = w.NewReader(n.followed.ObserveEpoch, c, settler{w})
+	n.reader = w.NewReader(i, n.followed.ObserveEpoch, c, settler{w, n})
 	w.nodes[i] = n
 	w.Tracef("node %d.%d starts, roomy %t", i, run, roomy)
 }
@@ -241,10 +241,28 @@ func (w *inhabited) settle() {
 }
 
 // settler lets goroutines see each heartbeat by itself.
-type settler struct{ *inhabited }
+type settler struct {
+	world *inhabited
+	node  *inhabitant
+}
 
-func (s settler) Beat(changefeed.Beat)                { s.settle() }
-func (s settler) Reset(string, changefeed.ResetCause) { s.settle() }
+// Beat implements changefeed.Listener.
+func (s settler) Beat(b changefeed.Beat) {
+	if s.world.Traces() {
+		proves := "nothing"
+		if !b.Moment.IsZero() {
+			proves = fmt.Sprint("what was visible ", time.Since(b.Moment), " ago")
+		}
+		s.world.Tracef("node %d reads heartbeat %s: %d changes settled, %d not; it proves %s", s.node.number, b.At, len(b.Settled), len(b.Unsettled), proves)
+	}
+	s.world.settle()
+}
+
+// Reset implements changefeed.Listener.
+func (s settler) Reset(epoch string, cause changefeed.ResetCause) {
+	s.world.Tracef("node %d begins anew with epoch %q: %s", s.node.number, epoch, cause)
+	s.world.settle()
+}
 
 // schedule decides when a statement runs and when its answer arrives.
 func (w *inhabited) schedule(c *call) {

@@ -111,6 +111,7 @@ func (f *follower) follow(w *World) {
 	for !f.ended && w.reached(f.pausedTo) && !w.chance(4) {
 		if w.happens(followerPauses, 500) {
 			f.pausedTo = w.in(2 * boundTicks)
+			w.trace("the follower of term %d pauses", f.term)
 		}
 		f.followOn(w)
 	}
@@ -218,7 +219,9 @@ func (c *changes) accidents(w *World) {
 		c.another, c.takenAt = !c.another, w.in(boundTicks/2)
 		w.trace("the next follower lacks the list: %t", c.another)
 	case len(log.all) > 0 && w.happens(trimmed, 300): // perhaps under a node that is behind
-		log.all = slices.Clone(log.all[w.r.IntN(len(log.all)+1):])
+		n := w.r.IntN(len(log.all) + 1)
+		log.all = slices.Clone(log.all[n:])
+		w.trace("%s trims %d entries and keeps %d", c.server.name, n, len(log.all))
 	case w.happens(redisLosesAll, 2500):
 		w.trace("%s loses all", c.server.name)
 		c.server.epoch, c.server.logs, c.server.checkpoint = "", map[string]*entries{}, map[string]*changefeed.Checkpoint{}

@@ -107,6 +107,7 @@ func (p *Postgres) step() {
 		if x.lsn == 0 && d.reached(x.commitAt) {
 			if d.happens(rollsBack, 10) {
 				p.end(x)
+				d.trace("xid %d rolls back", x.xid)
 				return true
 			}
 			p.commit(x)
@@ -179,6 +180,7 @@ func (p *Postgres) begin() {
 		x.showAt = x.commitAt.Add(ticks(d.r.IntN(4 * boundTicks)))
 	}
 	p.active = append(p.active, x)
+	d.trace("xid %d begins with %d rows, and commits in %s", x.xid, len(x.writes), x.commitAt.Sub(d.now()))
 }
 
 // write gives a row another version, unless it is locked.

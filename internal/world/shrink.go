@@ -6,16 +6,20 @@ import (
 )
 
 // Shrink returns a play that goes without as much as possible and still fails. fails plays one, and returns after how many steps
-// it failed; 0 = it did not. tries bounds the plays.
-func Shrink(of Play, tries int, fails func(of Play) (steps int)) (smallest Play, left []Event) {
+// it failed; 0 = it did not. budget bounds the steps of all plays together.
+//
+// It leaves out kinds first, and then single events: halves of them, quarters, and so on. An event that has become of no use by
+// what was left out later is found by the next round.
+func Shrink(of Play, budget int, fails func(of Play) (steps int)) (smallest Play, left []Event) {
 	run := func(without map[Event]bool) bool {
-		tries--
 		trial := of
 		trial.Without, trial.Had, trial.Log = without, map[Event]bool{}, nil
 		steps := fails(trial)
 		if steps == 0 {
+			budget -= of.Steps
 			return false
 		}
+		budget -= steps
 		of = trial
 		of.Steps = steps
 		return true
@@ -24,20 +28,18 @@ func Shrink(of Play, tries int, fails func(of Play) (steps int)) (smallest Play,
 		return of, nil
 	}
 	for k := range kinds {
-		if tries > 0 {
+		if budget > 0 {
 			run(with(of.Without, Event{Kind: k}))
 		}
 	}
-	for part := 2; tries > 0; part *= 2 {
-		all := events(of.Had)
-		size := max(1, len(all)/part)
-		for chunk := range slices.Chunk(all, size) {
-			if tries > 0 {
-				run(with(of.Without, chunk...))
+	for smaller := true; smaller && budget > 0; {
+		smaller = false
+		for size := len(of.Had) / 2; size > 0; size /= 2 {
+			for chunk := range slices.Chunk(events(of.Had), size) {
+				if budget > 0 && run(with(of.Without, chunk...)) {
+					smaller = true
+				}
 			}
-		}
-		if size == 1 {
-			break
 		}
 	}
 	return of, events(of.Had)

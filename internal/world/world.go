@@ -116,6 +116,7 @@ func (w *World) StoreCheckpoint(c *changefeed.Checkpoint) {
 // Reader reads the log for a subscription, as changefeed.Subscriber does.
 type Reader struct {
 	Subscription *changefeed.Subscription
+	node         int
 	world        *World
 	observe      func(epoch string) (readable bool)
 	server       *server   // that it reads from
@@ -134,9 +135,9 @@ type reading struct {
 	entries       []changefeed.Entry
 }
 
-// NewReader makes a reader for a new node.
-func (w *World) NewReader(observe func(epoch string) bool, listeners ...changefeed.Listener) *Reader {
-	n := &Reader{Subscription: changefeed.NewSubscription(listeners...), world: w, observe: observe, server: w.changes.server}
+// NewReader makes a reader for a new node, which has a number.
+func (w *World) NewReader(node int, observe func(epoch string) bool, listeners ...changefeed.Listener) *Reader {
+	n := &Reader{Subscription: changefeed.NewSubscription(listeners...), node: node, world: w, observe: observe, server: w.changes.server}
 	n.Subscription.NewSession(n.server.name)
 	return n
 }
@@ -147,6 +148,7 @@ func (n *Reader) Step() {
 	for w.reached(n.pausedTo) && !w.chance(4) {
 		if w.happens(nodePauses, 400) {
 			n.pausedTo = w.in(boundTicks)
+			w.trace("the reader of node %d pauses", n.node)
 		}
 		if w.happens(sessionEnds, 500) || n.server != w.changes.server && w.chance(50) { // the connection ends, and with it a read
 			n.server = w.changes.server
@@ -155,6 +157,7 @@ func (n *Reader) Step() {
 			}
 			n.reading, n.looked = nil, time.Time{}
 			n.Subscription.NewSession(n.server.name)
+			w.trace("node %d reads from %s", n.node, n.server.name)
 		}
 		n.readOn()
 	}
@@ -170,6 +173,7 @@ func (n *Reader) readOn() {
 		for i := range r.entries {
 			if w.happens(entryIsDamaged, 1500) { // or is of another version
 				r.entries[i] = changefeed.Entry{Position: r.entries[i].Position}
+				w.trace("entry %s is damaged for node %d", r.entries[i].Position, n.node)
 			}
 		}
 		r.answered = len(r.entries) > 0 || time.Since(r.began) > Bound/5
