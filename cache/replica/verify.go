@@ -99,10 +99,11 @@ var turns = [...]struct {
 
 // pick returns a list, and the position behind which a page of it is to be verified; nil = there is nothing.
 func (v *verification) pick(tables map[changefeed.Table]*table, ranges []*Range) (l *List, after list.Position) {
+	folds := maxFolds
 	for range len(turns) + 1 {
 		v.turn++
 		if i := v.turn % (len(turns) + 1); i < len(turns) {
-			l, after = v.changed(turns[i].kind, turns[i].side, tables)
+			l, after = v.changed(turns[i].kind, turns[i].side, tables, &folds)
 		} else {
 			l, after = v.held(ranges)
 		}
@@ -114,8 +115,12 @@ func (v *verification) pick(tables map[changefeed.Table]*table, ranges []*Range)
 	return l, after
 }
 
+// maxFolds bounds the bytes of rows that a pick folds to find the searches that have them: requests wait. Others concern no search.
+const maxFolds = 16 << 10
+
 // changed picks, of the lists that a change of this kind concerns, the one that was picked longest ago, and the last such change.
-func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*table) (l *List, after list.Position) {
+// Of *folds it takes the bytes that it folds.
+func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*table, folds *int) (l *List, after list.Position) {
 	c := &v.changes[k]
 	var chosen *moved
 	for i := range c.of {
@@ -124,8 +129,9 @@ func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*ta
 		if t == nil {
 			continue
 		}
+		searchText := sync.OnceValues(func() (text string, known bool) { return m.searchText(t, folds) })
 		for _, other := range t.made {
-			if (l == nil || other.picked < l.picked) && m.concerns(k, other, side) {
+			if (l == nil || other.picked < l.picked) && m.concerns(k, other, side, searchText) {
 				l, chosen = other, m
 			}
 		}
@@ -143,7 +149,7 @@ func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*ta
 
 // concerns reports whether a list covers a place of a row that the list had before (0) or has since the change (1), and in which
 // it has done what its kind says.
-func (m *moved) concerns(k kind, l *List, side int) bool {
+func (m *moved) concerns(k kind, l *List, side int, searchText func() (text string, known bool)) bool {
 	had, has := m.match[0]&l.Match == l.Match, m.match[1]&l.Match == l.Match
 	switch {
 	case m.picked[side], k == filtered && had == has, k != filtered && !(had && side == 0 || has && side == 1):
@@ -151,14 +157,25 @@ func (m *moved) concerns(k kind, l *List, side int) bool {
 	case k == shifted && m.positions[0][l.Order] == m.positions[1][l.Order]:
 		return false
 	}
-	if row := l.table.rows[m.key].row; l.Search != "" && row != nil {
-		text, known := l.Table.List.SearchText(row)
-		if known && !strings.Contains(text, l.Search) {
-			return false
-		}
-	}
 	_, covered := l.find(m.positions[side][l.Order])
-	return covered
+	if !covered || l.Search == "" {
+		return covered
+	}
+	text, known := searchText()
+	return !known || strings.Contains(text, l.Search)
+}
+
+// searchText returns what searches compare; no text, which none of them has, if *folds is used up.
+func (m *moved) searchText(t *table, folds *int) (text string, known bool) {
+	row := t.rows[m.key].row
+	if row == nil {
+		return "", false
+	}
+	*folds -= row.Size()
+	if *folds < 0 {
+		return "", true
+	}
+	return t.of.List.SearchText(row)
 }
 
 // held picks what is next in all ranges.

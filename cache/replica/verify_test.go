@@ -1,7 +1,10 @@
 package replica_test
 
 import (
+	"fmt"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"listedge/cache/replica"
@@ -244,5 +247,39 @@ func TestChangedRowsArePicked(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// However many searches there are, a pick folds few rows, each once: requests wait for it. It finds the search that has them.
+func TestAPickFoldsLittle(t *testing.T) {
+	r := replica.New(roomy)
+	r.Apply(settled(1))
+	for n := range roomy.Lists {
+		k := byCreatedAt
+		if n < roomy.Lists-1 {
+			k.Search = fmt.Sprintf("no %d such", n)
+		}
+		if n == 200 {
+			k.Search = list.Fold("long")
+		}
+		f := read(r, k, 0, 0)
+		f.End = true
+		r.Merge(f)
+	}
+	text := strings.Repeat("a long one, ", 100)
+	for n := range 64 {
+		r.Apply(settled(uint64(2+n), changeOf(uint64(2+n), rowAt(n, "description", text))))
+	}
+	const picks = 14
+	var before, after runtime.MemStats
+	found := false
+	runtime.ReadMemStats(&before)
+	for range picks {
+		k, _, _ := r.Pick()
+		found = found || k.Search == list.Fold("long")
+	}
+	runtime.ReadMemStats(&after)
+	if bytes := (after.TotalAlloc - before.TotalAlloc) / picks; bytes > 1<<20 || !found { // one SearchText takes some kB
+		t.Errorf("%d bytes for a pick; found: %t", bytes, found)
 	}
 }
