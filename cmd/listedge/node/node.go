@@ -77,10 +77,12 @@ const (
 	// followAgain is how long the log of changes must be silent before a node that cannot
 	// follow changes itself stops waiting for another node to do so.
 	followAgain = 2 * time.Second
-	// restAfter is how long a node has had no request when it rests: from then on it reads the log restPause apart, but at least
-	// three times within the freshness bound, and keeps two connections to Postgres: it verifies no pages and no rights.
+	// restAfter is how long a node has had no request when it rests: from then on it reads the log restPause apart, or as far as the
+	// freshness bound allows, and keeps two connections to Postgres: it verifies no pages and no rights.
 	restAfter = time.Minute
 	restPause = 160 * time.Millisecond
+	// proofAge is how old proofs become, at most, while a node does not rest and nothing is slow.
+	proofAge = 150 * time.Millisecond
 	// checkpointEvery is how often the node that follows stores a checkpoint: several times while the log, which is kept in part, is
 	// written anew by the fastest writers.
 	checkpointEvery = 5 * time.Second
@@ -253,7 +255,7 @@ func (n *Node) restWhileIdle(ctx context.Context) {
 		}
 		pause := time.Duration(0)
 		if time.Since(last) > restAfter {
-			pause = min(restPause, n.options.FreshnessBound/3)
+			pause = min(restPause, (n.options.FreshnessBound-proofAge)/2) // Rest makes proofs older by twice this
 		}
 		n.rests.Store(pause > 0)
 		n.feed.Rest(pause)

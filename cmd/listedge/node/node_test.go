@@ -57,6 +57,46 @@ func TestANodeThatNobodyAsksRests(t *testing.T) {
 	})
 }
 
+// beats notes the age of the last proof.
+type beats struct{ moment time.Time }
+
+func (b *beats) Reset(string, changefeed.ResetCause) {}
+
+func (b *beats) Beat(beat changefeed.Beat) {
+	if !beat.Moment.IsZero() {
+		b.moment = beat.Moment
+	}
+}
+
+// The proofs of a node that rests are as far from the least bound as those of one that does not: its pages stay fresh.
+func TestANodeThatRestsKeepsItsBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound, every = 200 * time.Millisecond, 33 * time.Millisecond
+		log, b := changefeed.NewLocal(), &beats{}
+		_ = log.SetEpoch(t.Context(), "", "e")
+		n := &Node{options: Options{Flags: Flags{FreshnessBound: bound}}, metrics: metrics.New("", ""),
+			feed: changefeed.NewSubscriber(log, &fleet.Followed{}, slog.New(slog.DiscardHandler), b)}
+		ctx, stop := context.WithCancel(t.Context())
+		go n.restWhileIdle(ctx)
+		go n.feed.Run(ctx)
+		oldest, last := time.Duration(0), changefeed.Position{Term: 1}
+		for began := time.Now(); time.Since(began) < restAfter+10*time.Second; {
+			at := changefeed.Position{Term: 1, N: last.N + 1}
+			_ = log.Append(ctx, "e", changefeed.Entry{Position: at, Heartbeat: &changefeed.Heartbeat{Snapshot: "5:5:", After: last}})
+			last = at
+			time.Sleep(every)
+			synctest.Wait()
+			if n.rests.Load() {
+				oldest = max(oldest, time.Since(b.moment))
+			}
+		}
+		if oldest == 0 || oldest > proofAge {
+			t.Errorf("proofs are up to %s old", oldest)
+		}
+		stop()
+	})
+}
+
 // A node verifies 0.1 times a second by default, once it has something to verify. Each time takes one statement
 // (TestAVerificationIsOneStatement).
 func TestANodeVerifiesSixTimesAMinute(t *testing.T) {
