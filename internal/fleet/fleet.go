@@ -335,7 +335,11 @@ func (c *Claim) Renew(ctx context.Context) (other string) {
 		c.joined, c.other, c.vacant = "", recorded, time.Time{}
 		return c.other
 	}
-	if c.client.SetArgs(ctx, c.key(), identity.Digest()+" "+identity.String(), args).Err() == nil { // otherwise the next call sees why
+	err := c.client.SetArgs(ctx, c.key(), identity.Digest()+" "+identity.String(), args).Err()
+	if errors.Is(err, redis.Nil) { // another node was first, maybe of another database
+		return c.Renew(ctx)
+	}
+	if err == nil { // otherwise the next call sees why
 		c.joined, c.other, c.vacant = identity.Digest(), "", time.Time{}
 	}
 	return c.other

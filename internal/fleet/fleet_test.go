@@ -1,9 +1,13 @@
 package fleet_test
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/fleet"
 	"listedge/internal/sandbox/redistest"
@@ -190,6 +194,45 @@ func TestClaims(t *testing.T) {
 		}
 		if other := step.claim.Renew(t.Context()); other != step.other {
 			t.Fatalf("%s: %q", step.name, other)
+		}
+	}
+}
+
+// afterRead calls a function after the first GET.
+type afterRead struct {
+	once sync.Once
+	call func()
+}
+
+func (a *afterRead) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a *afterRead) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		err := next(ctx, c)
+		if c.Name() == "get" {
+			a.once.Do(a.call)
+		}
+		return err
+	}
+}
+
+func (a *afterRead) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// Of nodes that start at once without a record, those of one database join, and the others know it at once: their next calls come late.
+func TestNodesOfTwoDatabasesStartAtOnce(t *testing.T) {
+	for _, first := range []*fleet.Followed{shop(), followed(ofCopy, 1)} {
+		_, client := redistest.Start(t)
+		other := redis.NewClient(client.Options())
+		defer func() { _ = other.Close() }()
+		ours, want := fleet.NewClaim(client, shop()), ""
+		if first.Digest() != shop().Digest() {
+			want = ofCopy.String()
+		}
+		client.AddHook(&afterRead{call: func() { fleet.NewClaim(other, first).Renew(t.Context()) }})
+		if found := ours.Renew(t.Context()); found != want {
+			t.Errorf("%q, want %q", found, want)
 		}
 	}
 }
