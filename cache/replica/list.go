@@ -50,6 +50,12 @@ func (l *List) find(at list.Position) (i int, covered bool) {
 	return i, i < len(l.ranges) && l.ranges[i].lo <= at
 }
 
+// overlaps reports whether a range has a place from lo to before hi.
+func (l *List) overlaps(lo, hi list.Position) bool {
+	i, _ := l.find(lo)
+	return i < len(l.ranges) && l.ranges[i].lo < hi
+}
+
 // within returns those of ascending rows that are from lo to before hi.
 func (l *List) within(rows []*list.Row, lo, hi list.Position) []*list.Row {
 	index := func(at list.Position) int {
@@ -213,6 +219,22 @@ type table struct {
 type held struct {
 	row   *list.Row
 	shown int // how many ranges show it, at most one of each list
+}
+
+// share replaces rows by those that the table holds, and says which it holds in another version. Where a key may be there twice,
+// another version may be another row.
+func (t *table) share(k *Key, rows []*list.Row) (m *Mismatch) {
+	for i, row := range rows {
+		held := t.rows[row.Key()].row
+		switch {
+		case held == nil:
+		case *held == *row:
+			rows[i] = held
+		case m == nil && !t.of.List.Repeats:
+			m = differ(k, held, row)
+		}
+	}
+	return m
 }
 
 // show notes that one more range shows a row, and hide that one less does. ok is false, and nothing is noted, if ranges

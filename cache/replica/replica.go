@@ -215,7 +215,7 @@ func (r *Replica) change(t *table, changed *list.Row) {
 		}
 	}
 	from, to := positionsOf(t.of.List, old), positionsOf(t.of.List, row)
-	r.verification.note(t, old, row, from, to)
+	r.verification.changes.note(t, old, row, from, to)
 	if old != nil {
 		for _, l := range t.made {
 			r.remove(l, old, from[l.Order])
@@ -374,9 +374,13 @@ func (r *Replica) fill(f *Fill, unseen map[string]*list.Row) Outcome {
 		return o
 	}
 	t, l := r.list(&f.Key)
-	if o == Merged {
-		o = r.verification.compare(t, l, f, rows, until)
-	} else if len(rows) > 0 {
+	switch {
+	case o == Merged:
+		m := t.share(&l.Key, rows)
+		if m != nil || f.Verifies || f.Misfold != nil || l.overlaps(behind(f.After), until) {
+			o = r.verification.compare(t, l, f, m, rows, until)
+		}
+	case len(rows) > 0:
 		r.verification.differs(differ(&f.Key, nil, rows[0]))
 	}
 	switch {

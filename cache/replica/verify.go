@@ -2,7 +2,6 @@ package replica
 
 import (
 	"crypto/sha256"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -23,79 +22,9 @@ type verification struct {
 	mismatch atomic.Pointer[Mismatch] // the last one since it was asked for
 
 	turn      int
-	changes   [kinds]lately
+	changes   latest
 	hand, row int // the range, and its row, to which the next turn goes that is for all that is held
 }
-
-// kind is what a change did to where a row stands.
-type kind int
-
-// The kinds.
-const (
-	gone     kind = iota // no list has it any more
-	came                 // it was not held, and a list covers its place
-	shifted              // it stands elsewhere in an order
-	filtered             // a filter begins or ceases to keep it
-	stayed               // only its text is another
-	kinds
-)
-
-// lately are the last changes of a kind.
-type lately struct {
-	of   [64]moved // the newest is at last, and the oldest behind it
-	last int
-}
-
-// moved is where a row stood before a change (0), and stands since (1).
-type moved struct {
-	of        changefeed.Table
-	key       string
-	positions [2]positions
-	match     [2]uint64
-	picked    [2]bool
-}
-
-// note notes that a change replaces a version of a row; nil = none was held.
-func (v *verification) note(t *table, old, row *list.Row, from, to positions) {
-	m := moved{of: t.of, positions: [...]positions{from, to}, match: [...]uint64{0, row.Match}}
-	k := stayed
-	switch {
-	case old == nil && (row.State == list.Gone || !covers(t, &to)):
-		return
-	case old == nil:
-		k = came
-	case row.State == list.Gone:
-		k = gone
-	case from != to:
-		k = shifted
-	case old.Match != row.Match:
-		k = filtered
-	}
-	if old != nil {
-		m.match[0] = old.Match
-	}
-	m.key = strings.Clone(row.Key())
-	c := &v.changes[k]
-	c.last = (c.last + 1) % len(c.of)
-	c.of[c.last] = m
-}
-
-// covers reports whether a list of the table covers the place of a row.
-func covers(t *table, at *positions) bool {
-	for _, l := range t.lists {
-		_, covered := l.find(at[l.Order])
-		if covered {
-			return true
-		}
-	}
-	return false
-}
-
-// turns are the kinds, and where their changes are looked at: where the row stood before (0), or stands since (1).
-var turns = [...]struct {
-	kind
-	side int
-}{{came, 1}, {gone, 0}, {shifted, 1}, {stayed, 1}, {shifted, 0}, {filtered, 1}}
 
 // pick returns a list, and the position behind which a page of it is to be verified; nil = there is nothing.
 func (v *verification) pick(tables map[changefeed.Table]*table, ranges []*Range) (l *List, after list.Position) {
@@ -147,37 +76,6 @@ func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*ta
 	return l, after
 }
 
-// concerns reports whether a list covers a place of a row that the list had before (0) or has since the change (1), and in which
-// it has done what its kind says.
-func (m *moved) concerns(k kind, l *List, side int, searchText func() (text string, known bool)) bool {
-	had, has := m.match[0]&l.Match == l.Match, m.match[1]&l.Match == l.Match
-	switch {
-	case m.picked[side], k == filtered && had == has, k != filtered && !(had && side == 0 || has && side == 1):
-		return false
-	case k == shifted && m.positions[0][l.Order] == m.positions[1][l.Order]:
-		return false
-	}
-	_, covered := l.find(m.positions[side][l.Order])
-	if !covered || l.Search == "" {
-		return covered
-	}
-	text, known := searchText()
-	return !known || strings.Contains(text, l.Search)
-}
-
-// searchText returns what searches compare; no text, which none of them has, if *folds is used up.
-func (m *moved) searchText(t *table, folds *int) (text string, known bool) {
-	row := t.rows[m.key].row
-	if row == nil {
-		return "", false
-	}
-	*folds -= row.Size()
-	if *folds < 0 {
-		return "", true
-	}
-	return t.of.List.SearchText(row)
-}
-
 // held picks what is next in all ranges.
 func (v *verification) held(ranges []*Range) (l *List, after list.Position) {
 	if len(ranges) == 0 {
@@ -200,10 +98,9 @@ func (v *verification) held(ranges []*Range) (l *List, after list.Position) {
 	return g.list, after
 }
 
-// compare compares rows of a fill, which ends before hi, with what the table holds, and counts. It replaces those that are held
-// by the held ones. Inconsistent: they differ.
-func (v *verification) compare(t *table, l *List, f *Fill, rows []*list.Row, hi list.Position) Outcome {
-	m := otherVersion(t, &l.Key, rows)
+// compare compares rows of a fill, which ends before hi, with what the table holds, and counts. m is what the table's rows have
+// shown already. Inconsistent: they differ.
+func (v *verification) compare(t *table, l *List, f *Fill, m *Mismatch, rows []*list.Row, hi list.Position) Outcome {
 	if f.Misfold != nil {
 		m = foldsDiffer(&l.Key, f.Misfold)
 	}
@@ -237,22 +134,6 @@ func (v *verification) differs(m *Mismatch) {
 
 // maxPlaces bounds where a verification looks for its rows in other lists, some of which it then leaves out: requests wait.
 const maxPlaces = 4096
-
-// otherVersion replaces rows by those that the table holds, and says which it holds in another version. Where a key may be there
-// twice, another version may be another row.
-func otherVersion(t *table, k *Key, rows []*list.Row) (m *Mismatch) {
-	for i, row := range rows {
-		held := t.rows[row.Key()].row
-		switch {
-		case held == nil:
-		case *held == *row:
-			rows[i] = held
-		case m == nil && !t.of.List.Repeats:
-			m = differ(k, held, row)
-		}
-	}
-	return m
-}
 
 // misplaced says which list shows a row of the database otherwise than it has to: lists show it where it belongs, if they cover
 // that place, and nowhere else. read is the list that was read.
