@@ -25,23 +25,20 @@ const (
 	callTimeout = time.Second
 	// publishTimeout is how long the log may fail before the term ends.
 	publishTimeout = time.Second
-	// heartbeatEvery is the period of heartbeats. A heartbeat proves what was visible
-	// three periods ago. Until the next one comes, that proof gets four periods old:
-	// less than a third of the default freshness bound.
+	// heartbeatEvery is the period of heartbeats. One proves what was visible three periods ago. Until
+	// the next comes, that proof gets four periods old: less than a third of the default freshness bound.
 	heartbeatEvery = 33 * time.Millisecond
 	// proofTakes is how many heartbeats come, at the latest, after a read of the log began and
 	// its end was seen, until one proves that moment.
 	proofTakes = 3
-	// pollPause is the pause between two tries of what takes milliseconds. While a
-	// heartbeat waits for the walsender's position, it is the pause between requests
-	// for that position, and before the follower makes the primary flush its WAL.
+	// pollPause is the pause between two tries of what takes milliseconds, such as two requests for the
+	// walsender's position. A heartbeat that waits so long for it makes the primary flush its WAL.
 	pollPause = 3 * time.Millisecond
 )
 
 // Changes wait for the next heartbeat, and are appended with it in one step. The log has each
 // entry once and in order: it refuses positions that are not above its last, and a term that
-// cannot find out what it has appended ends. A new term decodes again what Redis has lost in a
-// failover, because the slot keeps the WAL for confirmAfter.
+// cannot find out what it has appended ends.
 const (
 	// appendPause is the least time between the snapshots of two heartbeats, but for what retryPause says: so there are
 	// about 500 a second at most, and 250 where each commit is visible when it is decoded. A commit is
@@ -50,10 +47,9 @@ const (
 	appendPause = 4 * time.Millisecond
 	// batchBytes bounds the changes that wait for the heartbeat that sees them.
 	batchBytes = 1 << 20
-	// retryFor is how long after it has decoded a commit the follower takes a snapshot every
-	// appendPause, to find the commit visible. Most are at the first look. One that waits for
-	// a standby is found by a later heartbeat. The only one that waits is looked for sooner: after
-	// retryPause, and then each time after as long as it has waited.
+	// retryFor is how long after it has decoded a commit the follower takes a snapshot every appendPause, to find
+	// the commit visible, as most are at once. One that waits for a standby is found by a later heartbeat. The only
+	// one that waits is looked for sooner: after retryPause, and then each time after as long as it has waited.
 	retryFor   = 20 * time.Millisecond
 	retryPause = time.Millisecond
 )
@@ -91,14 +87,12 @@ type term struct {
 	replied    time.Time             // when Postgres was last sent a reply
 }
 
-// errPublicationChanged: some commits from before the change of the publication may
-// still be invisible, and this slot would not publish them. Only the making of a new
-// slot waits until they are visible.
+// errPublicationChanged: some commits from before the change may still be invisible, and this slot
+// would not publish them. Only the making of a new slot waits until they are visible.
 var errPublicationChanged = errors.New("the publication was changed")
 
-// begin publishes the start of the term. The term continues the present epoch if it is
-// certain that no change is missing between the epoch's last entry and the next change
-// of the slot. Otherwise it begins a new epoch. fresh: the slot was just made. No epoch has changes of two slots.
+// begin publishes the start of the term: in the present epoch if the term continues that, else in a new
+// one. fresh: the slot was just made. No epoch has changes of two slots.
 func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text::int8, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1`,
 		t.primary.slotName)(&t.decoder.reference, &t.confirmed)
@@ -177,10 +171,9 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 	return last, t.confirmed <= newest, nil
 }
 
-// setEpoch names the term's epoch in the log. It fails unless the log still names the
-// epoch from, which was read before the slot was taken, or names none because Redis
-// has lost it. A stalled follower that another one has replaced finds another epoch
-// there and fails, at whatever line it stalled.
+// setEpoch names the term's epoch in the log. It fails unless the log still names the epoch from, which was
+// read before the slot was taken, or names none because Redis has lost it. So a stalled follower that
+// another one has replaced fails, at whatever line it stalled.
 func (t *term) setEpoch(ctx context.Context, from string) error {
 	return bounded(ctx, func(ctx context.Context) error { return t.options.Log.SetEpoch(ctx, from, t.epoch) })
 }
@@ -315,8 +308,7 @@ func (t *term) enqueue(e changefeed.Entry) {
 	t.bytes += size
 }
 
-// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits, or a node for a proof, or if a commit
-// was not visible.
+// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits, or a node for a proof, or a commit was not visible.
 func (t *term) nextSnapshot(at time.Time) time.Time {
 	wanted, pause := len(t.waiting) > 0 || t.early > 0, appendPause
 	if n := len(t.unsettled); n > 0 {
@@ -340,11 +332,10 @@ func (u *unsettled) settle(snapshot changefeed.Snapshot) {
 	*u = slices.DeleteFunc(*u, func(c commit) bool { return snapshot.Sees(c.change.XID) })
 }
 
-// prepareHeartbeat takes the snapshot of the next heartbeat. It reads the last
-// acknowledged position of the log FIRST, as the heartbeat's After. So if a node saw
-// the log end before After, the snapshot sees all that was visible at that moment.
-// If the catalog has changed, the snapshot is taken again after the message about it: nodes
-// apply the message, too, at the heartbeat that sees the change.
+// prepareHeartbeat takes the snapshot of the next heartbeat. It reads the last acknowledged position of
+// the log FIRST, as the heartbeat's After. So if a node saw the log end before After, the snapshot sees
+// all that was visible at that moment. If the catalog has changed, the snapshot is taken again, and sees
+// the message about it: nodes apply that at the heartbeat that sees the change.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.acknowledged
 	v, err := readView(ctx, t.primary, t.tables, t.version)
@@ -369,8 +360,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	return nil
 }
 
-// announceSchemaChange writes the message that touches everything, if the
-// prerequisites still hold. Snapshots that are taken afterwards see it.
+// announceSchemaChange writes the message that touches everything, if the prerequisites still hold.
 func (t *term) announceSchemaChange(ctx context.Context, v view) error {
 	if err := t.checkPrerequisites(ctx); err != nil {
 		return err
@@ -387,11 +377,9 @@ func (t *term) setCatalog(v view) {
 	t.decoder.setCatalog(v.catalog)
 }
 
-// flush makes the primary flush its WAL, because the walsender sends only flushed
-// WAL. Otherwise records that no commit waits for (of an open transaction, or of
-// pruning) may stay unflushed for seconds. flush does so by writing a record. The
-// record also helps if the insert position is just after a page header: no record
-// ends there, so the walsender would never report that position.
+// flush makes the primary flush its WAL, by a record: the walsender sends only flushed WAL, and records that
+// no commit waits for (of an open transaction, or of pruning) may stay unflushed for seconds. The record also
+// helps if the insert position is just after a page header: none ends there, so it would never be reported.
 func (t *term) flush(ctx context.Context) error {
 	t.flushed = true
 	if err := t.primary.row(ctx, `SELECT pg_logical_emit_message(true, 'listedge flush', '')`)(nil); err != nil {
@@ -400,9 +388,7 @@ func (t *term) flush(ctx context.Context) error {
 	return nil
 }
 
-// sendHeartbeat publishes the pending heartbeat, in one append with the changes that have
-// waited for it. All changes up to its LSN have been published or are published with it,
-// before it.
+// sendHeartbeat publishes the pending heartbeat, behind the changes that have waited for it.
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.preparedAt)
 	t.pending = nil
@@ -430,9 +416,8 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 // publish appends the waiting entries to the log, in order and in one step. After an error it
 // reads the log's last position to learn whether they were appended.
 //
-// Entries of a second attempt are not acknowledged: no heartbeat's After names them.
-// The first attempt may have appended them to a Redis that was replaced since, and
-// nodes may have read them there earlier.
+// Entries of a second attempt are not acknowledged: no heartbeat's After names them. The first attempt may
+// have appended them to a Redis that was replaced since, and nodes may have read them there earlier.
 func (t *term) publish(ctx context.Context) error {
 	end := t.waiting[len(t.waiting)-1].Position
 	for deadline, again := time.Now().Add(publishTimeout), false; ; again = true {
@@ -513,9 +498,8 @@ func (t *term) checkPrerequisites(ctx context.Context) error {
 	return nil
 }
 
-// nameRows makes changes name their rows, in the lists whose publication permits
-// it. It runs once a second, so a dropped index is noticed up to a second late.
-// Meanwhile a transaction could change two rows of the same key.
+// nameRows makes changes name their rows, in the lists whose publication permits it. A dropped index is
+// noticed up to upkeepEvery late: meanwhile a transaction could change two rows of the same key.
 func (t *term) nameRows() {
 	unnamed := t.primary.publication.unnamed()
 	reason, remedy := t.primary.publication.RowsUnnamed()
@@ -553,8 +537,7 @@ const (
 	// confirmAfter is how long after publishing an entry Redis may still lose it, in a
 	// failover. For that long the slot retains the WAL that the entry was decoded from.
 	confirmAfter = 3 * time.Second
-	// logBytes bounds the log when many changes are written. A node that is further behind
-	// resyncs.
+	// logBytes bounds the log when many changes are written. A node that is further behind resyncs.
 	logBytes = 64 << 20
 	// historyEvery and historyBytes bound what is published between two milestones.
 	historyEvery = time.Second
@@ -598,10 +581,9 @@ func (h *history) trim(kept time.Duration) (before changefeed.Position, ok bool)
 	return before, ok
 }
 
-// confirmable returns up to which LSN the slot may release WAL. Everything before that LSN was
-// published more than confirmAfter ago. And every change before it is visible to a snapshot:
-// the WAL of an unsettled change is retained. So is that of a change that no list shows: the next follower
-// may have other lists.
+// confirmable returns up to which LSN the slot may release WAL. Everything before it was published more than
+// confirmAfter ago, and is visible to a snapshot: the WAL of an unsettled change is retained. So is that of a
+// change that no list shows: the next follower may have other lists.
 func (h history) confirmable(now time.Time, retained ...unsettled) (to pglogrepl.LSN) {
 	for _, m := range slices.Backward(h) {
 		if now.Sub(m.at) > confirmAfter {
