@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +30,7 @@ func play(t *testing.T, of world.Play) (w *inhabited) {
 
 // TestWorld plays worlds of some seeds, and shrinks one in which a promise is broken.
 func TestWorld(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // worlds are small and make much garbage
 	switch {
 	case *worldSeed > 0:
 		playOne(t, *worldSeed)

@@ -80,6 +80,7 @@ type dice struct {
 	seed    uint64
 	count   int           // the number of the step
 	asked   [kinds]uint64 // in the step, whether such an event happens
+	often   [kinds]bool   // what is rare elsewhere is not so in this run: few faults need one rare event, most need two together
 	now     func() time.Time
 	without map[Event]bool
 	had     map[Event]bool // what has happened; nil = it is not noted
@@ -87,9 +88,15 @@ type dice struct {
 	began   time.Time
 }
 
+// rare is an event that happens once in so many times, or less often.
+const rare = 200
+
 func newDice(seed uint64, now func() time.Time) *dice {
 	d := &dice{seed: seed, source: rand.NewPCG(seed, 0), now: now, began: now()}
 	d.r = rand.New(d.source)
+	for k := range d.often {
+		d.often[k] = d.chance(4)
+	}
 	return d
 }
 
@@ -105,6 +112,9 @@ func (d *dice) chance(oneIn int) bool { return d.r.IntN(oneIn) == 0 }
 // happens reports whether an event happens now, which does once in so many times. It does not depend on what else happens in
 // the step.
 func (d *dice) happens(k Kind, oneIn int) bool {
+	if oneIn >= rare && d.often[k] {
+		oneIn /= 10
+	}
 	d.asked[k]++
 	d.own.Seed(d.seed, uint64(d.count)<<32|uint64(k)<<16|d.asked[k])
 	if d.own.Uint64()%uint64(oneIn) != 0 {

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -200,6 +201,18 @@ func (f *follower) beat(w *World) {
 	f.confirms = to
 }
 
+// failOver makes another server the log's: a new one, or the mirror, with the sessions of those who read from it.
+func (c *changes) failOver(w *World) {
+	c.names++
+	if w.chance(2) {
+		c.server = c.server.fork(serverName(c.names), w.r.IntN(6))
+	} else {
+		c.server = c.mirror
+		c.mirror = c.server.fork(fmt.Sprint("mirror ", c.names), 0)
+	}
+	w.trace("fail-over to %s", c.server.name)
+}
+
 // accidents are what may happen to followers and the log.
 func (c *changes) accidents(w *World) {
 	log := c.server.log(c.server.epoch)
@@ -226,9 +239,7 @@ func (c *changes) accidents(w *World) {
 		w.trace("%s loses all", c.server.name)
 		c.server.epoch, c.server.logs, c.server.checkpoint = "", map[string]*entries{}, map[string]*changefeed.Checkpoint{}
 	case w.happens(redisFailsOver, 2500):
-		c.names++
-		c.server = c.server.fork(serverName(c.names), w.r.IntN(6))
-		w.trace("fail-over to %s", c.server.name)
+		c.failOver(w)
 		for _, f := range c.followers {
 			if w.chance(4) { // else it finds the new master later
 				c.endFollower(w, f)

@@ -131,6 +131,7 @@ type reading struct {
 	epoch         string
 	after         changefeed.Position
 	began         time.Time
+	waits         time.Duration // for entries
 	answered, cut bool
 	entries       []changefeed.Entry
 }
@@ -176,7 +177,7 @@ func (n *Reader) readOn() {
 				w.trace("entry %s is damaged for node %d", r.entries[i].Position, n.node)
 			}
 		}
-		r.answered = len(r.entries) > 0 || time.Since(r.began) > Bound/5
+		r.answered = len(r.entries) > 0 || time.Since(r.began) > r.waits
 	default:
 		n.Subscription.Apply(r.began, r.entries, r.cut)
 		n.reading = nil
@@ -212,7 +213,7 @@ func (n *Reader) begin() {
 			n.Subscription.Restore(c)
 		}
 	}
-	n.reading = &reading{epoch: epoch, after: after, began: time.Now()}
+	n.reading = &reading{epoch: epoch, after: after, began: time.Now(), waits: n.world.In(boundTicks / 5)}
 }
 
 // Elapsed is how long nodes have run.
