@@ -48,10 +48,8 @@ const (
 	// batchBytes bounds the changes that wait for the heartbeat that sees them.
 	batchBytes = 1 << 20
 	// retryFor is how long after it has decoded a commit the follower takes a snapshot every appendPause, to find
-	// the commit visible, as most are at once. One that waits for a standby is found by a later heartbeat. The only
-	// one that waits is looked for sooner: after retryPause, and then each time after as long as it has waited.
-	retryFor   = 20 * time.Millisecond
-	retryPause = time.Millisecond
+	// the commit visible, as most are at once. One that waits for a standby is found by a later heartbeat.
+	retryFor = 20 * time.Millisecond
 )
 
 // term is the state of a follower while it holds the slot: it publishes commits and heartbeats.
@@ -308,17 +306,13 @@ func (t *term) enqueue(e changefeed.Entry) {
 	t.bytes += size
 }
 
-// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits, or a node for a proof, or a commit was not visible.
+// nextSnapshot returns when to take the next snapshot: at, or earlier if a change waits, or a node for a proof.
 func (t *term) nextSnapshot(at time.Time) time.Time {
-	wanted, pause := len(t.waiting) > 0 || t.early > 0, appendPause
+	wanted := len(t.waiting) > 0 || t.early > 0
 	if n := len(t.unsettled); n > 0 {
-		waited := t.preparedAt.Sub(t.unsettled[n-1].decoded)
-		if n == 1 && !wanted {
-			pause = min(max(waited, retryPause), appendPause)
-		}
-		wanted = wanted || waited < retryFor
+		wanted = wanted || t.preparedAt.Sub(t.unsettled[n-1].decoded) < retryFor
 	}
-	if early := t.preparedAt.Add(pause); wanted && early.Before(at) {
+	if early := t.preparedAt.Add(appendPause); wanted && early.Before(at) {
 		return early
 	}
 	return at

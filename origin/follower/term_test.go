@@ -49,7 +49,6 @@ func TestWhenASnapshotIsTaken(t *testing.T) {
 	now := time.Now()
 	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
 	decoded := func(ms int) unsettled { return unsettled{{decoded: at(-1000)}, {decoded: at(ms)}} }
-	only := func(ms int) unsettled { return decoded(ms)[1:] }
 	for name, c := range map[string]struct {
 		term term // its last snapshot was taken now
 		next int  // when the next one is, in milliseconds
@@ -60,11 +59,6 @@ func TestWhenASnapshotIsTaken(t *testing.T) {
 		"a commit that is not visible":   {term{unsettled: decoded(-19)}, 4},
 		"a commit that was decoded late": {term{unsettled: decoded(1)}, 4},
 		"a commit that hangs":            {term{unsettled: decoded(-20)}, 33},
-		"the only one, decoded just now": {term{unsettled: only(0)}, 1},
-		"the only one, for the 2nd time": {term{unsettled: only(-2)}, 2},
-		"the only one, later":            {term{unsettled: only(-19)}, 4},
-		"the only one, and a change":     {term{unsettled: only(0), waiting: make([]changefeed.Entry, 1)}, 4},
-		"the only one, and it hangs":     {term{unsettled: only(-20)}, 33},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.term.preparedAt = now
