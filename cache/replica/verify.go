@@ -45,6 +45,7 @@ func (v *verification) pick(tables map[changefeed.Table]*table, ranges []*Range)
 }
 
 // maxFolds bounds the bytes of rows that a pick folds to find the searches that have them: requests wait. Others concern no search.
+// Four times as many are folded to see where rows stand.
 const maxFolds = 16 << 10
 
 // changed picks, of the lists that a change of this kind concerns, the one that was picked longest ago, and the last such change.
@@ -112,8 +113,9 @@ func (v *verification) compare(t *table, l *List, f *Fill, m *Mismatch, rows []*
 		compared = true
 	}
 	if f.Verifies {
-		for i := 0; m == nil && i < len(rows) && i*len(t.lists) < maxPlaces; i++ {
-			m = misplaced(t, l, rows[i])
+		folds := 4 * maxFolds
+		for i := 0; m == nil && i < len(rows) && i*len(t.lists) < maxPlaces && folds > 0; i++ {
+			m = misplaced(t, l, rows[i], &folds)
 		}
 	}
 	switch {
@@ -136,10 +138,10 @@ func (v *verification) differs(m *Mismatch) {
 const maxPlaces = 4096
 
 // misplaced says which list shows a row of the database otherwise than it has to: lists show it where it belongs, if they cover
-// that place, and nowhere else. read is the list that was read.
-func misplaced(t *table, read *List, row *list.Row) *Mismatch {
+// that place, and nowhere else. read is the list that was read. Of *folds it takes the bytes that it folds.
+func misplaced(t *table, read *List, row *list.Row, folds *int) *Mismatch {
 	at, shown := positionsOf(t.of.List, row), 0
-	text := sync.OnceValues(func() (string, bool) { return t.of.List.SearchText(row) })
+	text := sync.OnceValues(func() (string, bool) { *folds -= row.Size(); return t.of.List.SearchText(row) })
 	for _, l := range t.lists {
 		i, covered := l.find(at[l.Order])
 		if !covered {
