@@ -40,8 +40,7 @@ const (
 // entry once and in order: it refuses positions that are not above its last, and a term that
 // cannot find out what it has appended ends.
 const (
-	// appendPause is the least time between the snapshots of two heartbeats, but for what retryPause says: so there are
-	// about 500 a second at most, and 250 where each commit is visible when it is decoded. A commit is
+	// appendPause is the least time between the snapshots of two heartbeats: there are 250 a second at most. A commit is
 	// published at once if none came just before it. Where they come faster, each append
 	// costs the nodes and Redis as much as several changes do.
 	appendPause = 4 * time.Millisecond
