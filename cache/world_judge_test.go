@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"time"
 
 	"listedge/internal/page"
 	"listedge/internal/world"
@@ -33,6 +34,9 @@ func (w *inhabited) breaks(p promise, how string, of ...any) {
 	}
 }
 
+// overlooked is what a node's clock may count later than it happened: steps of its wall clock below a millisecond.
+const overlooked = time.Millisecond
+
 // judge judges an answer.
 func (w *inhabited) judge(a *ask) {
 	defer w.judgeWalk(a)
@@ -48,7 +52,7 @@ func (w *inhabited) judge(a *ask) {
 			r.Err != nil)
 	}
 	oldest := a.ended.Add(-r.Age)
-	young := oldest.Add(a.node.stepped - a.stepped + 1)
+	young := oldest.Add(a.node.stepped - a.stepped + overlooked + 1)
 	switch {
 	case r.Err != nil:
 		w.counts["stale"]++

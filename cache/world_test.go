@@ -212,6 +212,7 @@ func (w *inhabited) step() {
 	if w.Happens(world.Sleeps, 3000) {
 		for _, n := range w.nodes {
 			n.machine.Sleep(0)
+			n.machine.Clock.Now() // a node that has not read its clock since the last step back cannot know how long the machine slept
 		}
 		d := w.In(20 * 100)
 		for _, n := range w.nodes {
