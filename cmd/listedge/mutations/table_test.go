@@ -362,8 +362,6 @@ var mutations = []struct {
 			without("origin/follower: openTransaction.add", "|| t.rowBytes > maxRowBytes ")},
 		{"a node that waits for a proof is not heard", "TestWhenASnapshotIsTaken",
 			without("origin/follower: term.nextSnapshot", " || t.early > 0")},
-		{"a commit that is not visible at once is looked for later", "TestWhenASnapshotIsTaken",
-			never("origin/follower: term.nextSnapshot", "n == 1 && !wanted")},
 		{"each who asks meanwhile gets more heartbeats", "TestAProofIsHurried",
 			without("origin/follower: term.sendHeartbeat", "t.early--")},
 		{"rows of a streamed transaction are named", "TestAStreamedTransactionNamesNoRows",
