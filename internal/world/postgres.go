@@ -330,16 +330,16 @@ func readOf(rows []*Version, more bool) page.Read {
 }
 
 // Was reports whether the query's page had these rows and no others at a moment from then on. ahead: or on the standby, with
-// all that was visible then.
+// all that was visible then and that no promotion has lost since.
 func (p *Postgres) Was(q *page.Query, texts []string, more bool, from time.Time, ahead bool) bool {
 	same := func(s *State) bool {
 		rows, is := p.page(q, s, q.Limit)
 		return is == more && slices.EqualFunc(rows, texts, func(v *Version, text string) bool { return v.Text() == text })
 	}
-	lsn := uint64(0)
+	lsn := p.state().LSN
 	for i := len(p.Moments) - 1; i >= 0; i-- {
 		m := &p.Moments[i]
-		lsn = m.LSN
+		lsn = min(lsn, m.LSN)
 		if same(&m.State) {
 			return true
 		}
