@@ -481,7 +481,7 @@ func (l *latest) note(t *table, old, row *list.Row, from, to positions) {
 
 // covers reports whether a list of the table covers the place of a row.
 func covers(t *table, at *positions) bool {
-	for _, l := range t.lists {
+	for _, l := range t.made {
 		_, covered := l.find(at[l.Order])
 		if covered {
 			return true

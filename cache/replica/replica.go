@@ -57,8 +57,7 @@ type Budgets struct {
 //   - history has every change that the state sees, and that a statement at its floor or
 //     later may not see.
 type Replica struct {
-	budget  Budgets
-	longest int // Budgets.Range
+	budget Budgets
 
 	mu      sync.RWMutex // held for writing some microseconds a heartbeat
 	resets  uint64
@@ -78,7 +77,8 @@ type Replica struct {
 
 // New makes a replica that has no state.
 func New(budget Budgets) *Replica {
-	r := &Replica{budget: budget, longest: cmp.Or(budget.Range, 256), verification: verification{of: map[*list.List]*Verified{}}}
+	budget.Range = cmp.Or(budget.Range, 256)
+	r := &Replica{budget: budget, verification: verification{of: map[*list.List]*Verified{}}}
 	r.Reset("")
 	return r
 }
@@ -259,7 +259,7 @@ func (r *Replica) put(l *List, row *list.Row, at list.Position, state list.State
 		g.rows = slices.Insert(g.rows, g.find(at), row)
 		l.table.show(&r.clock, row)
 		n := len(g.rows)
-		if n > r.longest {
+		if n > r.budget.Range {
 			r.cut(l, l.position(g.rows[n/2]))
 		}
 	case state == list.TextUnknown && covered:

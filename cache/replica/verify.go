@@ -31,26 +31,31 @@ func (v *verification) pick(tables map[changefeed.Table]*table, ranges []*Range)
 	folds := maxFolds
 	for range len(turns) + 1 {
 		v.turn++
+		var at list.Position
 		if i := v.turn % (len(turns) + 1); i < len(turns) {
-			l, after = v.changed(turns[i].kind, turns[i].side, tables, &folds)
+			l, at = v.changed(turns[i].kind, turns[i].side, tables, &folds)
 		} else {
-			l, after = v.held(ranges)
+			l, at = v.held(ranges)
 		}
-		if l != nil {
+		if l == nil {
+			continue
+		}
+		after, ok := l.around(at)
+		if ok {
 			l.picked = v.turn
-			break
+			return l, after
 		}
 	}
-	return l, after
+	return nil, ""
 }
 
 // maxFolds bounds the bytes of rows that a pick folds to find the searches that have them: requests wait. Others concern no search.
 // Four times as many are folded to see where rows stand.
 const maxFolds = 16 << 10
 
-// changed picks, of the lists that a change of this kind concerns, the one that was picked longest ago, and the last such change.
-// Of *folds it takes the bytes that it folds.
-func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*table, folds *int) (l *List, after list.Position) {
+// changed picks, of the lists that a change of this kind concerns, the one that was picked longest ago, and the place of the last
+// such change. Of *folds it takes the bytes that it folds.
+func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*table, folds *int) (l *List, at list.Position) {
 	c := &v.changes[k]
 	var chosen *moved
 	for i := range c.of {
@@ -69,22 +74,18 @@ func (v *verification) changed(k kind, side int, tables map[changefeed.Table]*ta
 	if l == nil {
 		return nil, ""
 	}
-	after, ok := l.around(chosen.positions[side][l.Order])
 	chosen.picked[side] = true
-	if !ok {
-		return nil, ""
-	}
-	return l, after
+	return l, chosen.positions[side][l.Order]
 }
 
 // held picks what is next in all ranges.
-func (v *verification) held(ranges []*Range) (l *List, after list.Position) {
+func (v *verification) held(ranges []*Range) (l *List, at list.Position) {
 	if len(ranges) == 0 {
 		return nil, ""
 	}
 	v.hand %= len(ranges)
 	g := ranges[v.hand]
-	at := g.lo
+	at = g.lo
 	if v.row < len(g.rows) {
 		at = g.list.position(g.rows[v.row])
 	}
@@ -92,11 +93,7 @@ func (v *verification) held(ranges []*Range) (l *List, after list.Position) {
 	if v.row >= len(g.rows) {
 		v.hand, v.row = v.hand+1, 0
 	}
-	after, ok := g.list.around(at)
-	if !ok {
-		return nil, ""
-	}
-	return g.list, after
+	return g.list, at
 }
 
 // compare compares rows of a fill, which ends before hi, with what the table holds, and counts. m is what the table's rows have
@@ -142,7 +139,7 @@ const maxPlaces = 4096
 func misplaced(t *table, read *List, row *list.Row, folds *int) *Mismatch {
 	at, shown := positionsOf(t.of.List, row), 0
 	text := sync.OnceValues(func() (string, bool) { *folds -= row.Size(); return t.of.List.SearchText(row) })
-	for _, l := range t.lists {
+	for _, l := range t.made {
 		i, covered := l.find(at[l.Order])
 		if !covered {
 			continue
