@@ -79,7 +79,8 @@ func numbers(version string) (n []int) {
 // useFetched puts the programs that opponents.sh has fetched before those of the machine, and returns the folder that
 // they have instead of the root; empty = there are none.
 func useFetched(folder string) (root string, err error) {
-	if folder, err = filepath.Abs(folder); err != nil {
+	folder, err = filepath.Abs(folder)
+	if err != nil {
 		return "", err
 	}
 	if _, err := os.Stat(filepath.Join(folder, "asked")); err != nil {

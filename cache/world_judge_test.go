@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"listedge/internal/page"
@@ -100,12 +101,7 @@ func (w *inhabited) judgeWalk(a *ask) {
 		return
 	}
 	w.counts["walks"]++
-	for i, other := range w.walks {
-		if other == of {
-			w.walks = append(w.walks[:i], w.walks[i+1:]...)
-			break
-		}
-	}
+	w.walks = slices.DeleteFunc(w.walks, func(other *walk) bool { return other == of })
 	if w.Standby || of.from.Before(w.Now().Add(-50*world.Bound)) {
 		return
 	}

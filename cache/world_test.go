@@ -1,11 +1,11 @@
 package cache
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
@@ -232,7 +232,7 @@ func (w *inhabited) settle() {
 	asked, answers := w.asked, w.answers
 	w.asked, w.answers = nil, nil
 	w.mu.Unlock()
-	slices.SortFunc(asked, func(a, b *call) int { return bytes.Compare([]byte(a.String()), []byte(b.String())) })
+	slices.SortFunc(asked, func(a, b *call) int { return strings.Compare(a.String(), b.String()) })
 	for _, c := range asked {
 		w.schedule(c)
 	}
@@ -262,7 +262,7 @@ func (s settler) Beat(b changefeed.Beat) {
 
 // Reset implements changefeed.Listener.
 func (s settler) Reset(epoch string, cause changefeed.ResetCause) {
-	s.world.Tracef("node %d begins anew with epoch %q: %s", s.node.number, epoch, cause)
+	s.world.Tracef("node %d resets, to epoch %q: %s", s.node.number, epoch, cause)
 	s.world.settle()
 }
 

@@ -308,8 +308,8 @@ func (l *lastMoment) Beat(b changefeed.Beat) {
 	}
 }
 
-// A subscriber that rests reads the log as often as it was told, and its proofs are at most two pauses old, and what heartbeats
-// need. Its silence is that of the log. When it is to rest no longer, it reads each entry as it comes.
+// A subscriber at rest reads the log once in a pause. Its proofs are at most two pauses and two heartbeats old. Silence does not
+// count the pauses. A subscriber that is not at rest reads each entry as it comes.
 func TestWhatRestsReadsSeldom(t *testing.T) {
 	const every, pause, seconds = 33 * time.Millisecond, 160 * time.Millisecond, 10
 	synctest.Test(t, func(t *testing.T) {

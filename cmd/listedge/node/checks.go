@@ -79,7 +79,8 @@ func (n checks) table() []admin.Check {
 func (n checks) ofRedis() []admin.Check {
 	redis := []string{"Redis"}
 	all := []admin.Check{
-		{Name: "Redis", Every: 2 * time.Second, Run: n.writeRedis, Ask: n.tryRedis, Fine: "the user has all rights that a node needs", Runbook: "ListedgeRedisDown", Light: true,
+		{Name: "Redis", Every: 2 * time.Second, Run: n.writeRedis, Ask: n.tryRedis, Fine: "the user has all rights that a node needs",
+			Runbook: "ListedgeRedisDown", Light: true,
 			Broken: "Redis is down: this node enforces limits alone, and has no proof that its pages are fresh"},
 		{Name: "fleet", Every: fleet.ClaimEvery, Run: n.checkFleet, Effect: admin.Always, After: []string{"Postgres"}, Runbook: "ListedgeWrongDatabase",
 			Broken: "the node is not known to be one of its fleet"},
