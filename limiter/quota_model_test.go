@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	twins "listedge/internal/world"
 	. "listedge/limiter"
 )
 
@@ -70,17 +71,17 @@ func TestQuotaScriptEqualsModel(t *testing.T) {
 		case 1:
 			client.HSet(t.Context(), key, "total", "x", "run:1", "x")
 		}
-		m := &quotaModel{runs: map[int64]runCount{}}
-		all := []count{}
+		m := &twins.Quota{Runs: map[int64]twins.QuotaRun{}}
+		all := []twins.QuotaCall{}
 		for range 200 {
-			c := count{tokens: 1 + random.Int64N(4_000_000_000), run: 1 + random.Int64N(3), number: 1 + int64(len(all)), floor: random.Int64N(2_000_000_000),
-				need: random.Int64N(3), want: random.Int64N(1_000_000), nodes: 1 + random.Int64N(20), last: random.Int64N(9) / 8, life: 60_000}
+			c := twins.QuotaCall{Tokens: 1 + random.Int64N(4_000_000_000), Run: 1 + random.Int64N(3), Number: 1 + int64(len(all)), Floor: random.Int64N(2_000_000_000),
+				Need: random.Int64N(3), Want: random.Int64N(1_000_000), Nodes: 1 + random.Int64N(20), Last: random.Int64N(9) / 8, Life: 60_000}
 			if len(all) > 0 && random.IntN(4) == 0 {
 				c = all[max(0, len(all)-1-random.IntN(3))]
 			}
 			all = append(all, c)
-			got, err := script.Run(t.Context(), client, []string{key}, c.tokens, c.run, c.number, c.floor, c.need, c.want, c.nodes, c.last, c.life).Int64Slice()
-			if want := m.visit(&c); err != nil || !slices.Equal(got, want) {
+			got, err := script.Run(t.Context(), client, []string{key}, c.Tokens, c.Run, c.Number, c.Floor, c.Need, c.Want, c.Nodes, c.Last, c.Life).Int64Slice()
+			if want := m.Execute(&c); err != nil || !slices.Equal(got, want) {
 				t.Fatalf("%+v\nscript %d, %v\nmodel  %d", c, got, err, want)
 			}
 			if kept := client.PTTL(t.Context(), key).Val(); kept < time.Second || kept > time.Minute {

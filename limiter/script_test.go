@@ -12,28 +12,25 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	twins "listedge/internal/world"
 	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
 
-// stateOf and unpack are the state's form in Redis: eleven little-endian doubles.
-func stateOf(b twin) []byte {
-	return Pack(b.Level, b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn, b.Demand, b.Withheld, b.Policy.Version, b.Policy.Rate, b.Policy.Burst)
+// bucketIn reads what Redis stores.
+func bucketIn(t testing.TB, stored []byte) twins.Bucket {
+	t.Helper()
+	b, ok := twins.UnpackBucket(stored)
+	if !ok {
+		t.Fatalf("a state of %d bytes, or not of integers: %x", len(stored), stored)
+	}
+	return b
 }
 
-func unpack(t testing.TB, raw []byte) twin {
-	t.Helper()
-	n := unpacked(raw)
-	if len(n) != 11 || len(raw) != 88 {
-		t.Fatalf("a state of %d bytes", len(raw))
-	}
-	for i, whole := range n {
-		if f := math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:])); f != float64(whole) {
-			t.Fatalf("the state holds %v, not an integer", f)
-		}
-	}
-	return twin{Level: n[0], RefilledAt: n[1], ClockLag: n[2], HeldNow: n[3], HeldBefore: n[4], UsedIn: n[5], Demand: n[6], Withheld: n[7],
-		Policy: Policy{Version: n[8], Rate: n[9], Burst: n[10]}}
+// callOf is a call as the twin gets it.
+func callOf(c *lease.Call) *twins.BucketCall {
+	w, _ := twins.UnpackBucketCall(Pack(c.Arguments()...))
+	return &w
 }
 
 // anyPolicy reaches every corner that NewPolicy allows.
@@ -78,7 +75,7 @@ func TestScriptEqualsModel(t *testing.T) {
 		"owed": 0, "withheld": 0, "merged": 0, "of another form": 0, "damaged": 0}
 	for round := range rounds {
 		type trial struct {
-			stored  *twin
+			stored  *twins.Bucket
 			altered bool // as no call would leave it
 			c       lease.Call
 			now     int64
@@ -126,7 +123,8 @@ func TestScriptEqualsModel(t *testing.T) {
 				case 1:
 					past = -2_000_000 - past
 				}
-				b := twin{RefilledAt: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
+				b := twins.Bucket{RefilledAt: time.Now().UnixMicro() - past, Rate: own.Rate, Burst: own.Burst, Version: own.Version,
+					Demand: int64(math.Exp(random.Float64() * 25))}
 				if chance(4) {
 					b.ClockLag = random.Int64N(100_000_000)
 				}
@@ -147,14 +145,14 @@ func TestScriptEqualsModel(t *testing.T) {
 				}
 				if chance(10) {
 					field := []*int64{&b.Level, &b.RefilledAt, &b.ClockLag, &b.HeldNow, &b.HeldBefore, &b.UsedIn, &b.Demand, &b.Withheld,
-						&b.Policy.Version, &b.Policy.Rate, &b.Policy.Burst}[random.IntN(11)]
+						&b.Version, &b.Rate, &b.Burst}[random.IntN(11)]
 					*field, x.altered = random.Int64N(1<<54)-1<<53, true
-					if !b.sound() {
+					if !b.Sound() {
 						seen["damaged"]++
 					}
 				}
 				x.stored = &b
-				pipe.Set(ctx, key, stateOf(b), time.Hour)
+				pipe.Set(ctx, key, b.Pack(), time.Hour)
 			}
 			x.now = time.Now().UnixMicro()
 			x.answer = pipe.EvalSha(ctx, sha, []string{key}, Pack(x.c.Arguments()...), x.now/1e6, x.now%1e6)
@@ -166,18 +164,18 @@ func TestScriptEqualsModel(t *testing.T) {
 		}
 		for i := range trials {
 			x := &trials[i]
-			want, got := x.c, lease.ReplyOf(must1(x.answer.Int64Slice()))
-			model := fullTwin(x.c.Policy, x.now)
-			if x.stored != nil && x.stored.sound() {
+			got := lease.ReplyOf(must1(x.answer.Int64Slice()))
+			model := twins.FullBucket(x.c.Policy.Rate, x.c.Policy.Burst, x.c.Policy.Version, x.now)
+			if x.stored != nil && x.stored.Sound() {
 				model = *x.stored
 			} else {
 				x.stored = nil
 			}
-			changed := model.execute(&want, x.now)
-			if got != want.Reply {
-				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got, want.Reply)
+			want, changed := model.Execute(callOf(&x.c), x.now)
+			if got != lease.Reply(want) {
+				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got, want)
 			}
-			if !x.altered && !model.sound() {
+			if !x.altered && !model.Sound() {
 				t.Fatalf("call %+v on %+v\nleaves %+v: more than the burst", x.c, x.stored, model)
 			}
 			count := func(what string, yes bool) {
@@ -193,8 +191,8 @@ func TestScriptEqualsModel(t *testing.T) {
 			if x.stored != nil {
 				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
 				count("stepped", x.stored.RefilledAt-x.now > 1_000_000)
-				count("adopted", x.stored.Policy != model.Policy)
-				count("pinned", model.Policy.Rate != x.c.Policy.Rate)
+				count("adopted", x.stored.Rate != model.Rate || x.stored.Burst != model.Burst || x.stored.Version != model.Version)
+				count("pinned", model.Rate != x.c.Policy.Rate)
 				count("aged", x.stored.HeldNow+x.stored.HeldBefore > 0 && x.now/lease.Slice > x.stored.RefilledAt/lease.Slice)
 				count("released", x.stored.HeldNow+x.stored.HeldBefore > got.Held-got.Leased && x.now/lease.Slice == x.stored.RefilledAt/lease.Slice)
 			}
@@ -205,11 +203,11 @@ func TestScriptEqualsModel(t *testing.T) {
 			if err != nil {
 				t.Fatalf("no state after %+v: %v", x.c, err)
 			}
-			if stored := unpack(t, raw); stored != model {
+			if stored := bucketIn(t, raw); stored != model {
 				t.Fatalf("call %+v on %+v\nscript leaves %+v\nmodel  leaves %+v", x.c, x.stored, stored, model)
 			}
 			// Expiry: when as good as absent, and a second more (rounded up to milliseconds).
-			last := model.untilAbsent()
+			last := model.UntilAbsent()
 			if changed && last < 1e13 {
 				want := time.Duration((last+999)/1000+1000) * time.Millisecond
 				if x.ttl.Val() > want || x.ttl.Val() < want-5*time.Second {
@@ -233,11 +231,11 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	ctx := context.Background()
 	p := policy(t, 50, 100)
 	now := time.Now().UnixMicro()
-	sound := twin{Level: 0, RefilledAt: now, UsedIn: now / lease.Slice, Policy: p}
+	sound := twins.Bucket{RefilledAt: now, UsedIn: now / lease.Slice, Rate: p.Rate, Burst: p.Burst}
 	damaged := map[string]string{"other bytes": strings.Repeat("x", 88), "a short value": "x"}
 	for field, name := range []string{"level", "time", "lag", "held", "held before", "used", "demand", "withheld", "version", "rate", "burst"} {
 		for what, v := range map[string]float64{"NaN": math.NaN(), "infinite": math.Inf(1), "-infinite": math.Inf(-1), "far below": -1 << 52, "broken": .5} {
-			raw := stateOf(sound)
+			raw := sound.Pack()
 			binary.LittleEndian.PutUint64(raw[8*field:], math.Float64bits(v))
 			damaged[name+" "+what] = string(raw)
 		}
@@ -249,7 +247,7 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	for name, raw := range damaged {
 		must(client.Set(ctx, name, raw, time.Hour).Err())
 		r := execute(name)
-		if b := unpack(t, []byte(client.Get(ctx, name).Val())); r.Granted != 1 || r.Level != 99*lease.Token || !b.sound() {
+		if b := bucketIn(t, []byte(client.Get(ctx, name).Val())); r.Granted != 1 || r.Level != 99*lease.Token || !b.Sound() {
 			t.Errorf("%s: %+v, and %+v is stored", name, r, b)
 		}
 	}
@@ -257,7 +255,7 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	if r := execute("another type"); r.Granted != 1 {
 		t.Errorf("a list: %+v", r)
 	}
-	client.Set(ctx, "sound", stateOf(sound), time.Hour)
+	client.Set(ctx, "sound", sound.Pack(), time.Hour)
 	if r := execute("sound"); r.Level > 98*lease.Token {
 		t.Errorf("a sound one is not kept: %+v", r)
 	}
