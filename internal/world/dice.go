@@ -53,13 +53,31 @@ const (
 	Sleeps   // all machines, together
 	Stores   // a checkpoint
 	Verifies // a page that a node holds
+
+	// Of limits.
+	Crashes       // of a node
+	Freezes       // likewise: its process stops for a while
+	Leaps         // the clock of a node
+	CutsOff       // a node from Redis
+	Deafens       // a node gets no answers
+	Joins         // a node
+	Leaves        // likewise
+	Loses         // messages
+	Hangs         // Redis
+	SlowsDown     // Redis
+	RedisSteps    // its clock
+	LosesLimits   // Redis: all, the latest, or all since a dump
+	ChangesPolicy // the rate and the burst of a key
+	ChangesQuota
+	ChangesLoad
 	kinds
 )
 
 var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "truncates", "stays open", "waits for a standby", "standby lags", "crash", "promotion",
 	"follower pauses", "follower dies", "follower is overtaken", "slot is lost", "follows another list", "trimmed", "Redis loses all", "Redis fails over",
 	"mirror lags", "epoch is lost", "node pauses", "session ends", "reads the mirror", "entry is damaged", "asks", "cuts", "slow", "copies", "restarts",
-	"clock steps", "sleeps", "stores", "verifies"}
+	"clock steps", "sleeps", "stores", "verifies", "crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
+	"Redis hangs", "Redis slows down", "clock of Redis steps", "Redis loses limits", "changes a policy", "changes a quota", "changes the load"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -71,9 +89,9 @@ type Event struct {
 
 func (e Event) String() string { return fmt.Sprintf("%d: %s", e.Step, e.Kind) }
 
-// dice decide what happens. They are cast anew for each step, so what a run goes without changes as little as possible of the
+// Dice decide what happens. They are cast anew for each step, so what a run goes without changes as little as possible of the
 // rest.
-type dice struct {
+type Dice struct {
 	r       *rand.Rand
 	source  *rand.PCG
 	own     rand.PCG // of happens
@@ -91,8 +109,9 @@ type dice struct {
 // rare is an event that happens once in so many times, or less often.
 const rare = 200
 
-func newDice(seed uint64, now func() time.Time) *dice {
-	d := &dice{seed: seed, source: rand.NewPCG(seed, 0), now: now, began: now()}
+// NewDice makes the dice of a run, whose time is now.
+func NewDice(of *Play, now func() time.Time) *Dice {
+	d := &Dice{seed: of.Seed, source: rand.NewPCG(of.Seed, 0), now: now, began: now(), without: of.Without, had: of.Had, log: of.Log}
 	d.r = rand.New(d.source)
 	for k := range d.often {
 		d.often[k] = d.chance(4)
@@ -100,18 +119,18 @@ func newDice(seed uint64, now func() time.Time) *dice {
 	return d
 }
 
-// cast begins a step.
-func (d *dice) cast() {
+// Cast begins a step.
+func (d *Dice) Cast() {
 	d.count++
 	d.asked = [kinds]uint64{}
 	d.source.Seed(d.seed, uint64(d.count))
 }
 
-func (d *dice) chance(oneIn int) bool { return d.r.IntN(oneIn) == 0 }
+func (d *Dice) chance(oneIn int) bool { return d.r.IntN(oneIn) == 0 }
 
 // happens reports whether an event happens now, which does once in so many times. It does not depend on what else happens in
 // the step.
-func (d *dice) happens(k Kind, oneIn int) bool {
+func (d *Dice) happens(k Kind, oneIn int) bool {
 	if oneIn >= rare && d.often[k] {
 		oneIn /= 10
 	}
@@ -131,18 +150,36 @@ func (d *dice) happens(k Kind, oneIn int) bool {
 }
 
 // in returns a time at most so many ticks from now, and at the time exactly as many.
-func (d *dice) in(n int) time.Time {
+func (d *Dice) in(n int) time.Time {
 	return d.at(0).Add(time.Duration(d.r.Int64N(int64(ticks(n)) + 1)))
 }
 
-func (d *dice) at(n int) time.Time { return d.now().Add(ticks(n)) }
+func (d *Dice) at(n int) time.Time { return d.now().Add(ticks(n)) }
 
-func (d *dice) reached(t time.Time) bool { return !d.now().Before(t) }
+func (d *Dice) reached(t time.Time) bool { return !d.now().Before(t) }
 
-func (d *dice) shuffle(n int, swap func(i, j int)) { d.r.Shuffle(n, swap) }
+func (d *Dice) shuffle(n int, swap func(i, j int)) { d.r.Shuffle(n, swap) }
 
-func (d *dice) trace(format string, of ...any) {
+func (d *Dice) trace(format string, of ...any) {
 	if d.log != nil {
 		fmt.Fprintf(d.log, "%6d %9.3f  %s\n", d.count, d.now().Sub(d.began).Seconds(), fmt.Sprintf(format, of...))
 	}
 }
+
+// Rand is cast anew for each step.
+func (d *Dice) Rand() *rand.Rand { return d.r }
+
+// Chance is true once in so many times.
+func (d *Dice) Chance(oneIn int) bool { return d.chance(oneIn) }
+
+// Happens reports whether an event happens now, which does once in so many times.
+func (d *Dice) Happens(k Kind, oneIn int) bool { return d.happens(k, oneIn) }
+
+// In returns a duration of at most so many ticks.
+func (d *Dice) In(n int) time.Duration { return time.Duration(d.r.Int64N(int64(ticks(n)) + 1)) }
+
+// Tracef writes a line of the trace.
+func (d *Dice) Tracef(format string, of ...any) { d.trace(format, of...) }
+
+// Traces reports whether somebody reads the trace.
+func (d *Dice) Traces() bool { return d.log != nil }

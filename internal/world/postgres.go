@@ -29,7 +29,7 @@ type Moment struct {
 // what the standby has not replayed; the next run begins with what is left, all of it visible.
 type Postgres struct {
 	*Shape
-	dice *dice
+	dice *Dice
 
 	Run      string // of the primary: when it was started
 	Timeline int
@@ -77,7 +77,7 @@ type transaction struct {
 	change           changefeed.Change
 }
 
-func newPostgres(of *Shape, d *dice) *Postgres {
+func newPostgres(of *Shape, d *Dice) *Postgres {
 	p := &Postgres{Shape: of, dice: d, nextXID: 700, completed: 699, walStates: []State{{}}, locks: map[slot]*transaction{}}
 	p.Moments = []Moment{{From: d.now()}}
 	p.begins(1)

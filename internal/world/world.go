@@ -13,7 +13,6 @@ package world
 import (
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -23,7 +22,7 @@ import (
 
 // World is one run.
 type World struct {
-	*dice
+	*Dice
 	*Postgres
 	changes changes
 	hurried bool // a node has asked for heartbeats
@@ -43,10 +42,9 @@ type Play struct {
 // New begins a run.
 func New(of *Play) *World {
 	w := &World{}
-	w.dice = newDice(of.Seed, func() time.Time { return time.Now().Add(w.slept) })
-	w.without, w.had, w.log = of.Without, of.Had, of.Log
-	w.cast()
-	w.Postgres = newPostgres(Shapes[of.Seed%uint64(len(Shapes))], w.dice)
+	w.Dice = NewDice(of, func() time.Time { return time.Now().Add(w.slept) })
+	w.Cast()
+	w.Postgres = newPostgres(Shapes[of.Seed%uint64(len(Shapes))], w.Dice)
 	w.Standby = w.chance(2)
 	w.changes.server = newServer(serverName(0), "")
 	w.changes.mirror = w.changes.server.fork("mirror", 0)
@@ -61,7 +59,7 @@ func (w *World) Now() time.Time { return w.now() }
 
 // Step lets what is no node go on. Time passes between two steps, about one tick.
 func (w *World) Step() {
-	w.cast()
+	w.Cast()
 	w.step()
 	w.changes.take(w)
 	for _, f := range w.changes.followers {
@@ -89,24 +87,6 @@ func (w *World) Hurry() { w.hurried = true }
 func (w *World) Server() fleet.Server {
 	return fleet.Server{Identity: fleet.Identity{System: "7400000000000000001", Database: 5, Name: "shop"}, Timeline: uint32(w.Timeline), StartedAt: w.Run}
 }
-
-// Rand is cast anew for each step.
-func (w *World) Rand() *rand.Rand { return w.r }
-
-// Chance is true once in so many times.
-func (w *World) Chance(oneIn int) bool { return w.chance(oneIn) }
-
-// Happens reports whether an event happens now, which does once in so many times.
-func (w *World) Happens(k Kind, oneIn int) bool { return w.happens(k, oneIn) }
-
-// In returns a duration of at most so many ticks.
-func (w *World) In(n int) time.Duration { return time.Duration(w.r.Int64N(int64(ticks(n)) + 1)) }
-
-// Tracef writes a line of the trace.
-func (w *World) Tracef(format string, of ...any) { w.trace(format, of...) }
-
-// Traces reports whether somebody reads the trace.
-func (w *World) Traces() bool { return w.log != nil }
 
 // StoreCheckpoint stores a node's checkpoint with the log.
 func (w *World) StoreCheckpoint(c *changefeed.Checkpoint) {
