@@ -152,11 +152,11 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	o := openOrigin(t, url)
 	for _, limit := range []int{1, 50} {
 		q := page.Query{List: listtest.Items, Tenant: ourWorkspace, Order: listtest.ByName, Limit: limit}
-		before := fetch(t, o, q)
-		if len(before.rows) != 1 || before.next == "" {
-			t.Fatalf("the page before it: %d rows", len(before.rows))
+		ids, before := fetch(t, o, q)
+		if len(ids) != 1 || before.End {
+			t.Fatalf("the page before it: %d rows", len(ids))
 		}
-		follow(t, &q, before.next)
+		q = q.Behind(&before.Rows[0])
 		for range 5 {
 			_, err := o.Fetch(context.Background(), q, "")
 			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, page.ErrUnavailable) {
@@ -224,7 +224,8 @@ func TestIndexesRefuseNoWriter(t *testing.T) {
 	for _, q := range []page.Query{
 		{List: listtest.Items}, {List: listtest.Items, Order: listtest.ByName}, {List: listtest.Contacts, Order: listtest.ByName, Search: "c4ca4238a0b9"},
 	} {
-		if q.Tenant, q.Limit = ourWorkspace, 1; len(fetch(t, o, q).rows) != 1 {
+		q.Tenant, q.Limit = ourWorkspace, 1
+		if ids, _ := fetch(t, o, q); len(ids) != 1 {
 			t.Errorf("%s", describe(q))
 		}
 	}

@@ -2,7 +2,6 @@ package origin
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -18,17 +17,12 @@ import (
 func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	var rows []*row
-	stayed := map[string]bool{}
-	for n := range 300 {
-		r := newItem(ourWorkspace, awkwardID(n), fmt.Sprintf("Row %c", 'a'+n%26))
-		r.set("createdAt", fmt.Sprintf("2026-01-01T00:00:%02d.000Z", n%40)).set("trackStock", true).set("reorderPoint", "1")
-		if n%3 == 0 {
-			stayed[r.set("unit", "stays").id()] = true
-		}
-		rows = append(rows, r)
-	}
-	insert(t, connect(t, url), listtest.Items, rows...)
+	conn := connect(t, url)
+	exec(t, conn, `INSERT INTO items (workspace_id, id, name, created_at, track_stock, reorder_point, unit)
+		SELECT $1, md5(n::text)::uuid, 'Row ' || chr(97 + n % 26), '2026-01-01Z'::timestamptz + n % 40 * interval '1 s', true, 1, CASE WHEN n % 3 = 0 THEN 'stays' END
+		FROM generate_series(0, 299) n`, ourWorkspace)
+	rows, _ := conn.Query(t.Context(), "SELECT id::text FROM items WHERE unit = 'stays'") // the rows have the error
+	stayed := must1(pgx.CollectRows(rows, pgx.RowTo[string]))
 
 	writer, ended, changes := connect(t, url), make(chan error, 1), atomic.Int64{}
 	ctx, stop := context.WithCancel(t.Context())
@@ -62,7 +56,7 @@ func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 					t.Errorf("%s: row %s seen twice", describe(q), id)
 				}
 			}
-			for id := range stayed {
+			for _, id := range stayed {
 				if seen[id] == 0 {
 					t.Errorf("%s: row %s was there throughout and was not seen", describe(q), id)
 				}
@@ -92,11 +86,7 @@ func TestACursorOutlivesItsRow(t *testing.T) {
 		} {
 			exec(t, conn, "DELETE FROM items")
 			q.List, q.Tenant = listtest.Items, ourWorkspace
-			var rows []*row
-			for n := range 40 { // all alike but for their ids
-				rows = append(rows, newItem(ourWorkspace, awkwardID(n), "Same name"))
-			}
-			insert(t, conn, listtest.Items, rows...)
+			insertNamed(t, conn, ourWorkspace, slices.Repeat([]string{"Same name"}, 40)...) // all alike but for their ids
 			want := walk(t, o, q, nil)
 			got := walk(t, o, q, func(ids []string) { exec(t, conn, change, ids) })
 			if len(want) != 40 || !slices.Equal(got, want) {

@@ -134,7 +134,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	insert(t, conn, listtest.Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
+	insertNamed(t, conn, ourWorkspace, "A name", "Another")
 	const connections = 4
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: connections}), list.BuiltIn(), nil)
 	queries := []page.Query{
@@ -187,21 +187,6 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	}
 	if s := o.Stats(); s.Pool.IdleConns() != s.Pool.TotalConns() || s.BreakerOpen {
 		t.Errorf("%+v", s)
-	}
-}
-
-func TestPagesAreUTF8WhateverSessionsBeginWith(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	conn := connect(t, url)
-	exec(t, conn, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Ærø')", anyPage.Tenant)
-	exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET client_encoding = 'LATIN1'")
-	q := anyPage
-	for _, q.Search = range []string{"", "ÆRØ"} {
-		rows, err := openOrigin(t, url).Fetch(within(t, patience), q, "")
-		if body := string(bodyOf(&q, rows)); err != nil || !strings.Contains(body, `"name":"Ærø"`) {
-			t.Errorf("search %q: %s, %v", q.Search, body, err)
-		}
 	}
 }
 

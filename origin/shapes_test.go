@@ -98,6 +98,9 @@ const (
 	millis = `'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'`
 )
 
+var workspaces = map[string]string{ourWorkspace: "workspace_id = '" + ourWorkspace + "'", otherWorkspace: "workspace_id = '" + otherWorkspace + "'",
+	emptyWorkspace: "false"}
+
 var plains = map[string]plain{
 	"products": {
 		row: `json_build_object('id', id::text, 'title', title, 'code', code, 'priceCents', price_cents, 'onHand', on_hand, 'kind', kind,
@@ -148,6 +151,25 @@ var plains = map[string]plain{
 		orders: []string{`created_at DESC, id COLLATE "C" DESC`, `updated_at DESC, id COLLATE "C" DESC`, `id COLLATE "C"`},
 		search: []string{"company_name", "first_name", "last_name", "email"}, terms: []string{"ana 4", "11@ex", "z"},
 	},
+	"items": {
+		row: `json_build_object('id', id, 'name', name, 'type', type, 'sku', sku, 'description', description, 'unit', unit, 'imagePath', image_path,
+			'preferredContactId', preferred_contact_id, 'costPrice', cost_price::text, 'avgCost', avg_cost::text, 'sellingPrice', selling_price::text,
+			'taxable', taxable, 'trackStock', track_stock, 'stockOnHand', stock_on_hand::text, 'reorderPoint', reorder_point::text, 'usage30', usage_30,
+			'createdAt', to_char(created_at AT TIME ZONE 'UTC', ` + millis + `))`,
+		key: "id", live: "active", tenants: workspaces,
+		orders: []string{"created_at DESC, id DESC", `listedge_name_key(name) COLLATE "C", id`},
+		keeps: map[string]string{"stock tracked": "track_stock", "stock low": "track_stock AND reorder_point IS NOT NULL AND stock_on_hand - reorder_point <= 0",
+			"type goods": "type = 'GOODS'", "type services": "type = 'SERVICE'"},
+		search: []string{"name", "sku", "description"}, terms: []string{"ab", "ай", "chai", "ΣΊΣ", "%", "555_1", "тут пусто"},
+	},
+	"contacts": {
+		row: `json_build_object('id', id, 'name', name, 'email', email, 'phone', phone, 'address', address, 'tin', tin, 'isCustomer', is_customer,
+			'isSupplier', is_supplier, 'createdAt', to_char(created_at AT TIME ZONE 'UTC', ` + millis + `))`,
+		key: "id", live: "active", tenants: workspaces,
+		orders: []string{"created_at DESC, id DESC", `listedge_name_key(name) COLLATE "C", id`},
+		keeps:  map[string]string{"type customer": "is_customer", "type supplier": "is_supplier"},
+		search: []string{"name", "email", "phone", "tin"}, terms: []string{"ab", "ай", "chai", "ΣΊΣ", "%", "555_1", "тут пусто"},
+	},
 	"lines": {
 		row: `json_build_object('key', "Key", 'label', "Label", 'mail', mail, 'mood', mood, 'price', price::text, 'ratio', ratio, 'short', short, 'code', code,
 			'day', to_char(day, ` + millis + `), 'stamp', to_char(stamp, ` + millis + `), 'meta', meta)`,
@@ -161,11 +183,16 @@ var plains = map[string]plain{
 func TestListsOfAnyShapeAreWhatPlainStatementsSay(t *testing.T) {
 	t.Parallel()
 	url, conn, lists := shapesDatabase(t, 700)
+	compareLists(t, New(openDatabase(t, postgres.Options{URL: url}), lists, nil), conn, lists.Lists...)
+}
+
+// compareLists walks the lists with all their tenants, orders, filters and some terms.
+func compareLists(t *testing.T, o *Origin, conn *pgx.Conn, lists ...*list.List) {
+	t.Helper()
 	exec(t, conn, "SET search_path = public; SET timezone = UTC")
-	o := New(openDatabase(t, postgres.Options{URL: url}), lists, nil)
-	for _, l := range lists.Lists {
+	for _, l := range lists {
 		t.Run(l.Name, func(t *testing.T) {
-			p, shown := plains[l.Name], 0
+			p, shown, walks := plains[l.Name], 0, 0
 			if len(p.orders) != len(l.Orders) {
 				t.Fatalf("it has %d orders", len(l.Orders))
 			}
@@ -173,8 +200,9 @@ func TestListsOfAnyShapeAreWhatPlainStatementsSay(t *testing.T) {
 				for order := range l.Orders {
 					for _, keep := range p.matches(l) {
 						for _, term := range append([]string{""}, p.terms...) {
-							q := page.Query{List: l, Tenant: tenant, Order: order, Match: keep.match, Search: term, Limit: []int{7, 50, 100}[order%3]}
+							q := page.Query{List: l, Tenant: tenant, Order: order, Match: keep.match, Search: term, Limit: []int{7, 50, 100, 1}[walks%4]}
 							shown += p.compare(t, o, conn, q, keep.sql)
+							walks++
 						}
 					}
 				}
@@ -225,17 +253,22 @@ func (p plain) compare(t *testing.T, o *Origin, conn *pgx.Conn, q page.Query, ke
 		if err != nil {
 			t.Fatalf("%s: %v", describe(q), err)
 		}
-		got := read.Rows[:min(q.Limit, len(read.Rows))]
-		for i := range got {
-			if n == len(want) || q.List.KeyText(got[i].Key()) != want[n].Key || !equalJSON(got[i].Text(), want[n].Text) {
-				t.Fatalf("%s of %q: row %d of %d is %s, want %v", describe(q), q.Tenant, n, len(want), got[i].Text(), want[min(n, len(want)-1):][:1])
-			}
-			n++
+		most := q.Limit + 1 // what is read for pages behind it, too
+		if q.After != "" && q.Search == "" {
+			most = 4*q.Limit + 1
 		}
-		if read.End && len(got) == len(read.Rows) {
-			if n != len(want) {
-				t.Fatalf("%s of %q: %d rows, want %d", describe(q), q.Tenant, n, len(want))
+		if len(read.Rows) != min(most, len(want)-n) || read.End != (len(want)-n < most) {
+			t.Fatalf("%s of %q: %d rows and the end %t, of %d rows", describe(q), q.Tenant, len(read.Rows), read.End, len(want)-n)
+		}
+		for i := range read.Rows {
+			got, want := &read.Rows[i], want[n+i]
+			if q.List.KeyText(got.Key()) != want.Key || !equalJSON(got.Text(), want.Text) || got.Match&q.Match != q.Match {
+				t.Fatalf("%s of %q: row %d is %s, want %v", describe(q), q.Tenant, n+i, got.Text(), want)
 			}
+		}
+		got := read.Rows[:min(q.Limit, len(read.Rows))]
+		n += len(got)
+		if n == len(want) {
 			return n
 		}
 		q = q.Behind(&got[len(got)-1])

@@ -18,11 +18,8 @@ import (
 func TestAVerificationReadsWhatAPageDoes(t *testing.T) {
 	t.Parallel()
 	url, conn, lists := shapesDatabase(t, 300)
-	var items []*row
-	for n, name := range append(slices.Clone(awkwardNames), longNames()...) {
-		items = append(items, newItem(ourWorkspace, awkwardID(n), name).set("description", name+" é"))
-	}
-	insert(t, conn, listtest.Items, items...)
+	insertNamed(t, conn, ourWorkspace, append(awkwardNames, longNames()...)...)
+	exec(t, conn, "UPDATE items SET description = name || ' é'")
 	open := func(lists *list.Set) *Origin { return New(openDatabase(t, postgres.Options{URL: url}), lists, nil) }
 	builtIn, shapes := open(list.BuiltIn()), open(lists)
 	for _, l := range append(slices.Clone(lists.Lists), listtest.Items) {
