@@ -13,9 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"listedge/internal/changefeed"
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
+	"listedge/internal/world"
 )
 
 // The suite that every Log passes.
@@ -24,6 +27,7 @@ func TestLogs(t *testing.T) {
 	for name, empty := range map[string]func() Log{
 		"local": func() Log { return changefeed.NewLocal() },
 		"redis": func() Log { client.FlushAll(t.Context()); return changefeed.NewRedis(client, shop(), list.BuiltIn()) },
+		"world": func() Log { return changefeed.NewRedis(standIn(t), shop(), list.BuiltIn()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, test := range []struct {
@@ -48,6 +52,13 @@ func TestLogs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// standIn is a client of a simulated Redis.
+func standIn(t *testing.T) *redis.Client {
+	client := world.NewRedis("stand-in", time.Now).Client()
+	t.Cleanup(func() { _ = client.Close() })
+	return client
 }
 
 func inTime(t *testing.T) context.Context {

@@ -1,0 +1,181 @@
+package world_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/cache"
+	"listedge/internal/changefeed"
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/world"
+	"listedge/limiter"
+)
+
+// both are a real Redis and its stand-in.
+type both struct {
+	t              *testing.T
+	real, standIn  *redis.Client
+	sent, answered int
+}
+
+// answers is what a server answers a command, as far as it is to be the same: of an error its first word, of a time or an ID of
+// the server that it is one.
+func answers(of *redis.Cmd) any {
+	is, err := of.Result()
+	name := strings.ToLower(fmt.Sprint(of.Args()[0]))
+	switch {
+	case errors.Is(err, redis.Nil):
+		return nil
+	case err != nil:
+		word, _, _ := strings.Cut(err.Error(), " ")
+		return "error: " + word
+	case name == "info":
+		return strings.Contains(is.(string), "\r\nrun_id:")
+	case name == "time":
+		return len(is.([]any))
+	case strings.HasPrefix(name, "eval"):
+		return withoutTimes(is)
+	case name == "pttl":
+		return is.(int64) > 1000
+	case name == "xinfo":
+		fields := is.([]any)
+		last := slices.Index(fields, any("last-generated-id"))
+		return []any{fields[1], fields[last+1]}
+	case name == "hgetall":
+		return asMap(is.([]any))
+	}
+	return is
+}
+
+// withoutTimes takes microseconds out of a script's answer: tests of package limiter compare them at the same time.
+func withoutTimes(is any) any {
+	all, _ := is.([]any)
+	for i, n := range all {
+		if n, ok := n.(int64); ok && n > 1000 {
+			all[i] = "a time"
+		}
+	}
+	return is
+}
+
+func asMap(of []any) map[any]any {
+	all := map[any]any{}
+	for pair := range slices.Chunk(of, 2) {
+		all[pair[0]] = pair[1]
+	}
+	return all
+}
+
+// same sends a command to both.
+func (b *both) same(args ...any) {
+	b.t.Helper()
+	is, want := answers(b.standIn.Do(b.t.Context(), args...)), answers(b.real.Do(b.t.Context(), args...))
+	b.sent++
+	if s, failed := want.(string); !failed || !strings.HasPrefix(s, "error: ") {
+		b.answered++
+	}
+	if !reflect.DeepEqual(is, want) {
+		b.t.Errorf("%.200q: the stand-in answers %v, Redis %v", args, is, want)
+	}
+}
+
+func newBoth(t *testing.T) *both {
+	_, client := redistest.Start(t)
+	standIn := world.NewRedis("stand-in", time.Now).Client()
+	t.Cleanup(func() { _ = standIn.Close() })
+	return &both{t: t, real: client, standIn: standIn}
+}
+
+// commands are those that the product sends.
+func commands() [][]any {
+	return slices.Concat(changefeed.RedisCommands("own"), cache.RedisCommands("own"), limiter.RedisCommands("own"))
+}
+
+// The stand-in answers as Redis does: what the product sends, and commands at random on keys that may be of any type.
+func TestRedis(t *testing.T) {
+	t.Run("what the product sends", func(t *testing.T) {
+		b := newBoth(t)
+		for _, args := range commands() {
+			b.same(args...)
+		}
+		for _, args := range commands() { // keys have other types now, and scripts are known
+			b.same("sadd", args[min(len(args)-1, 1)], "x")
+			b.same(args...)
+		}
+		b.same("script", "flush")
+		b.same(commands()[7]...)
+	})
+	t.Run("at random", func(t *testing.T) {
+		b := newBoth(t)
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 10_000 {
+			b.same(randomCommand(r)...)
+			if t.Failed() {
+				break
+			}
+		}
+		t.Logf("%d commands, %d were answered without an error", b.sent, b.answered)
+	})
+	t.Run("a read that waits", func(t *testing.T) {
+		b := newBoth(t)
+		b.same("xread", "block", 1, "count", 1, "streams", "a", "b", "0", "0")
+		b.same("xadd", "b", "1-1", "e", "x")
+		b.same("xread", "block", 1, "count", 1, "streams", "a", "b", "0", "0")
+		b.same("xread", "block", 1, "streams", "b", "1-1")
+		b.same("set", "a", "x")
+		b.same("xread", "block", 1, "streams", "a", "b", "0", "0")
+	})
+	t.Run("expiry", func(t *testing.T) {
+		b := newBoth(t)
+		b.same("set", "a", "x", "px", 1)
+		b.same("set", "b", "x", "px", 1_000_000)
+		b.same("pexpire", "b", -1)
+		b.same("xadd", "c", "1-1", "e", "x")
+		b.same("pexpire", "c", 1)
+		for _, client := range []*redis.Client{b.real, b.standIn} {
+			for client.Exists(t.Context(), "a", "c").Val() > 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		for _, key := range []string{"a", "b", "c"} {
+			b.same("pttl", key)
+			b.same("get", key)
+		}
+		b.same("set", "a", "y", "px", 1000, "nx")
+		b.same("xinfo", "stream", "c")
+	})
+}
+
+func randomCommand(r *rand.Rand) []any {
+	one := func(of ...any) any { return of[r.IntN(len(of))] }
+	key, field, n := one("a", "b", "c"), one("f", "g", "e"), one(-3, -1, 0, 1, 2, 5, 100)
+	id := fmt.Sprintf("%d-%d", r.IntN(9), r.IntN(3))
+	value := strings.Repeat("x", r.IntN(4)) + strconv.Itoa(r.IntN(5))
+	life := one(1_000_000, 2_000_000, 0, -5)
+	all := [][]any{
+		{"set", key, value}, {"set", key, value, "px", life}, {"set", key, value, "ex", life, "nx"}, {"set", key, value, "xx"}, {"set", key, value, "px"},
+		{"set", key, value, "nx", "xx"}, {"set", key}, {"get", key}, {"getrange", key, n, one(-2, -1, 0, 3, 50)}, {"pttl", key}, {"type", key}, {"exists", key, "b"},
+		{"del", key}, {"del", "a", "b", "c"}, {"pexpire", key, life}, {"pexpire", key, "x"},
+		{"xadd", key, id, "e", value}, {"xadd", key, id, "e", value}, {"xadd", key, id, "e", value, "f"}, {"xadd", key, "5", "e", value},
+		{"xadd", key, "x", "e", value}, {"xread", "count", one(1, 2, 1000), "streams", key, id},
+		{"xread", "streams", key, "b", id, "0"}, {"xread", "streams", key, "b", id},
+		{"xrange", key, "-", "+"}, {"xrange", key, id, "+", "count", 2}, {"xlen", key}, {"xinfo", "stream", key}, {"xtrim", key, "minid", id},
+		{"xtrim", key, "minid", "=", id},
+		{"hset", key, field, value}, {"hset", key, field, value, "h", value}, {"hset", key, field, value, "h"}, {"hget", key, field},
+		{"hmget", key, field, "h"}, {"hgetall", key}, {"hdel", key, field, "h"},
+		{"zadd", key, n, field}, {"zadd", key, n, field, 3, "h"}, {"zadd", key, "x", field}, {"zcard", key}, {"zcount", key, n, "+inf"},
+		{"zcount", key, "-inf", n}, {"zcount", key, fmt.Sprint("(", n), "x"}, {"zrem", key, field}, {"zremrangebyscore", key, "-inf", n},
+		{"zremrangebyscore", key, fmt.Sprint("(", n), 50}, {"sadd", key, field},
+		{"evalsha", "0000000000000000000000000000000000000000", 0}, {"ping"}, {"time"}, {"info", "server"},
+	}
+	return all[r.IntN(len(all))]
+}
