@@ -97,10 +97,13 @@ func New(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := int(rowsBudget(m.budget))
-	c := &Cache{options: o, clock: o.Clock, memory: m, room: room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes},
-		replica: replica.New(replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists,
-			Released: rows / releasedShare})}
+	budgets := o.Rows
+	if budgets == nil {
+		rows := int(rowsBudget(m.budget))
+		budgets = &replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists,
+			Released: rows / releasedShare}
+	}
+	c := &Cache{options: o, clock: o.Clock, memory: m, room: room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes}, replica: replica.New(*budgets)}
 	c.followed.known.Store(&known{})
 	c.followed.bound = cmp.Or(o.Bound, 400*time.Millisecond)
 	c.ctx, c.stop = context.WithCancel(context.Background())

@@ -1,6 +1,6 @@
 //go:build race
 
-package cache
+package world_test
 
 // These are fewer where each step costs ten times as much.
 const worldsInTests = 8

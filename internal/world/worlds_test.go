@@ -1,6 +1,6 @@
 //go:build !race
 
-package cache
+package world_test
 
 // worldsInTests are the seeds of the fixed set.
 const worldsInTests = 120

@@ -1,4 +1,4 @@
-package cache
+package world_test
 
 import (
 	"fmt"
@@ -9,10 +9,7 @@ import (
 	"listedge/internal/world"
 )
 
-// promise is a sentence of docs/GUARANTEES.md: its heading, and how it begins.
-type promise struct{ heading, sentence string }
-
-// What a world judges.
+// What is judged of pages.
 var (
 	eachRowOnce  = promise{"Walks", "An ordinary walk, one that did not begin with `cursor=changes`, returns every row that was live from its first page"}
 	staleWalk    = promise{"Walks", "A walk over such pages is exact for the rows that were live since the earliest of these moments."}
@@ -24,32 +21,24 @@ var (
 	afterSleep   = promise{"Freshness", "A node whose machine slept trusts no page from before."}
 	clockBack    = promise{"Clocks", "A wall clock that is set back changes nothing."}
 	standbys     = promise{"Other servers than the primary", "What a standby has not replayed is applied to its rows."}
-	judged       = []promise{eachRowOnce, staleWalk, freshInBound, asOldAsAge, youngAsAsk, staleBound, noMismatch, afterSleep, clockBack, standbys}
+	ofPages      = []promise{eachRowOnce, staleWalk, freshInBound, asOldAsAge, youngAsAsk, staleBound, noMismatch, afterSleep, clockBack, standbys}
 )
-
-// breaks notes that a promise does not hold, and how.
-func (w *inhabited) breaks(p promise, how string, of ...any) {
-	if w.broken == "" {
-		w.broken = fmt.Sprintf("%s: %q: %s", p.heading, p.sentence, fmt.Sprintf(how, of...))
-		w.Tracef("BROKEN: %s", w.broken)
-	}
-}
 
 // overlooked is what a node's clock may count later than it happened: steps of its wall clock below a millisecond.
 const overlooked = time.Millisecond
 
 // judge judges an answer.
-func (w *inhabited) judge(a *ask) {
+func (w *run) judge(a *ask) {
 	defer w.judgeWalk(a)
 	if a.err != nil {
 		w.counts["errors"]++
 		w.Tracef("request %d to node %d, %s: %v", a.number, a.node.number, a.kind, a.err)
 		return
 	}
-	r, e := a.result, a.result.Entry
+	r, texts := a.result, a.rows()
 	w.counts[r.Source.String()]++
 	if w.Traces() {
-		w.Tracef("request %d to node %d, %s, %s: %d rows of %s, %s old, stale %t", a.number, a.node.number, a.kind, keyOf(&a.q), len(e.texts), r.Source, r.Age,
+		w.Tracef("request %d to node %d, %s, %s: %d rows of %s, %s old, stale %t", a.number, a.node.number, a.kind, keyOf(&a.q), len(texts), r.Source, r.Age,
 			r.Err != nil)
 	}
 	oldest := a.ended.Add(-r.Age)
@@ -57,7 +46,7 @@ func (w *inhabited) judge(a *ask) {
 	switch {
 	case r.Err != nil:
 		w.counts["stale"]++
-		if r.Age >= a.node.life() {
+		if r.Age >= pageTTL+maxStale {
 			w.breaks(staleBound, "request %d, %s old", a.number, r.Age)
 		}
 	case a.kind == noCache:
@@ -68,14 +57,14 @@ func (w *inhabited) judge(a *ask) {
 	case young.Before(a.arrived.Add(-world.Bound)):
 		w.breaks(freshInBound, "request %d is %s old, after %s", a.number, r.Age, a.ended.Sub(a.arrived))
 	}
-	if !w.Was(&a.q, e.texts, e.Next != "", oldest, w.Standby) {
+	if !w.Was(&a.q, texts, r.Entry.Next != "", oldest, w.Standby) {
 		w.breaks(asOldAsAge, "request %d to node %d, %s: %d rows, more %t, were no page since %s ago: %q", a.number, a.node.number, keyOf(&a.q),
-			len(e.texts), e.Next != "", r.Age, e.texts)
+			len(texts), r.Entry.Next != "", r.Age, texts)
 	}
 }
 
 // judgeWalk lets a walk go on, and judges one that ends: each row that was live and the same since its first page was on one.
-func (w *inhabited) judgeWalk(a *ask) {
+func (w *run) judgeWalk(a *ask) {
 	of := a.walk
 	if of == nil {
 		return
@@ -84,24 +73,24 @@ func (w *inhabited) judgeWalk(a *ask) {
 	if a.err != nil {
 		return // it asks again
 	}
-	e := a.result.Entry
+	next := a.result.Entry.Next
 	shows := a.ended.Add(-a.result.Age)
 	if of.from.IsZero() || shows.Before(of.from) {
 		of.from = shows
 	}
-	for _, text := range e.texts {
+	for _, text := range a.rows() {
 		of.seen[text]++
 	}
-	if e.Next != "" {
-		after, err := of.q.ParseCursor(new([]byte), []byte(e.Next))
+	if next != "" {
+		after, err := of.q.ParseCursor(new([]byte), []byte(next))
 		if err != nil {
-			w.breaks(eachRowOnce, "a cursor that cannot be read: %s", e.Next)
+			w.breaks(eachRowOnce, "a cursor that cannot be read: %s", next)
 		}
 		of.q.After = after
 		return
 	}
 	w.counts["walks"]++
-	w.walks = slices.DeleteFunc(w.walks, func(other *walk) bool { return other == of })
+	w.pages.walks = slices.DeleteFunc(w.pages.walks, func(other *walk) bool { return other == of })
 	if w.Standby || of.from.Before(w.Now().Add(-50*world.Bound)) {
 		return
 	}

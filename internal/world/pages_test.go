@@ -1,0 +1,289 @@
+package world_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"listedge/cache"
+	"listedge/cache/replica"
+	"listedge/internal/changefeed"
+	"listedge/internal/page"
+	"listedge/internal/world"
+)
+
+// pages are what clients of lists do.
+type pages struct {
+	recent []*found // reads that Redis may have
+	walks  []*walk
+}
+
+// nodePages is the cache of a node.
+type nodePages struct {
+	*cache.Cache
+	run  *run
+	node *node
+}
+
+// found is what Redis has of a page: rows, and how old they were then.
+type found struct {
+	q page.Query
+	cache.Copy
+	at time.Time // when they were known to equal the database
+}
+
+// ask is a request.
+type ask struct {
+	number  int
+	node    *node
+	kind    askKind
+	q       page.Query
+	walk    *walk
+	arrived time.Time
+	stepped time.Duration // of the node, then
+	ended   time.Time
+	result  cache.Result
+	err     error
+}
+
+type askKind uint8
+
+const (
+	ordinary askKind = iota
+	noCache
+	onlyIfCached
+	askKinds
+)
+
+func (k askKind) String() string { return [...]string{"ordinary", "no-cache", "only-if-cached"}[k] }
+
+// walk is a client that reads a list page by page.
+type walk struct {
+	q     page.Query
+	from  time.Time // the earliest moment that a page may show; zero = it has no page yet
+	seen  map[string]int
+	waits bool
+}
+
+// How long a page that is judged by its age is fresh, and how much longer it may be served.
+const pageTTL, maxStale = time.Second, 10 * time.Second
+
+func (w *run) newPages(n *node) *nodePages {
+	p := &nodePages{run: w, node: n}
+	r := w.Rand()
+	roomy := r.IntN(3) == 0
+	budget := &replica.Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, IDs: 1 << 16, Lists: 16, Range: 2 + r.IntN(6), Released: 1 << 16}
+	if !roomy {
+		budget.Rows, budget.Changes, budget.Parked, budget.Lists = 1000<<r.IntN(5), 300<<r.IntN(6), 500<<r.IntN(5), 3+r.IntN(4)
+	}
+	var err error
+	p.Cache, err = cache.New(cache.Options{Origin: p, Memory: 32 << 20, Rows: budget, Followed: n.followed, TTL: pageTTL, Bound: world.Bound, MaxStale: maxStale,
+		FillTimeout: time.Second, Clock: n.machine.Clock, CommitApplied: func(time.Duration) {}, Hurry: func(context.Context) { w.Hurry() },
+		Mismatched: func(m cache.Mismatch) { w.breaks(noMismatch, "%s of %s", m.Kind, m.Table.Tenant) }})
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// stepPages is what happens to a node's pages in a step.
+func (w *run) stepPages(n *node) {
+	if w.Happens(world.Stores, 200) {
+		w.counts["checkpoints"]++
+		c := n.pages.Checkpoint()
+		if c != nil {
+			w.StoreCheckpoint(c)
+		}
+	}
+	if w.Happens(world.Asks, 3) {
+		w.ask(n)
+	}
+	if w.Happens(world.Copies, 12) {
+		w.copy(n)
+	}
+	if w.Happens(world.Verifies, 40) {
+		n.pages.Cache.Verify(n.lives)
+	}
+}
+
+// ask sends a request.
+func (w *run) ask(n *node) {
+	r := w.Rand()
+	a := &ask{number: w.counts["requests"], node: n, arrived: w.Now(), stepped: n.stepped, q: w.Queries[r.IntN(len(w.Queries))]}
+	a.q.Limit = 1 + r.IntN(4)
+	switch k := r.IntN(24); {
+	case k < 3:
+		a.kind = noCache
+	case k < 4:
+		a.kind = onlyIfCached
+	case k < 10:
+		w.goOn(a)
+	}
+	if a.walk == nil && r.IntN(3) == 0 {
+		rows := w.Present(&a.q)
+		if len(rows) > 0 {
+			a.q = a.q.Behind(&rows[r.IntN(len(rows))].Row)
+		}
+	}
+	w.request(func() {
+		a.result, a.err = a.send()
+		a.ended = w.Now()
+	}, func() { w.judge(a) })
+}
+
+// send is what a server does with a request.
+func (a *ask) send() (r cache.Result, err error) {
+	p, ok := a.node.pages, false
+	queried := func() {}
+	switch a.kind {
+	case noCache:
+		r, ok = p.Proven(&a.q)
+		if !ok {
+			r, err = p.Bypass(&a.q, queried)
+		}
+	case onlyIfCached:
+		r, err = p.Stored(&a.q)
+	default:
+		r, ok = p.Hit(&a.q, time.Now())
+		if !ok {
+			r, err = p.Forward(&a.q, queried)
+		}
+	}
+	return r, err
+}
+
+// rows are the texts of the rows that the client sees.
+func (a *ask) rows() (texts []string) {
+	body, _ := a.result.Entry.AppendBody(nil, 0, math.MaxInt)
+	var seen struct{ Data []json.RawMessage }
+	err := json.Unmarshal(append(body, '}'), &seen)
+	if err != nil {
+		panic(err)
+	}
+	for _, row := range seen.Data {
+		texts = append(texts, string(row))
+	}
+	return texts
+}
+
+// goOn lets a walk ask for its next page.
+func (w *run) goOn(a *ask) {
+	r := w.Rand()
+	for _, of := range w.pages.walks {
+		if !of.waits {
+			a.walk = of
+		}
+	}
+	if a.walk == nil && len(w.pages.walks) < 4 {
+		a.walk = &walk{q: a.q, seen: map[string]int{}}
+		w.pages.walks = append(w.pages.walks, a.walk)
+	}
+	if a.walk != nil {
+		a.walk.q.Limit = 1 + r.IntN(4)
+		a.q, a.walk.waits = a.walk.q, true
+	}
+}
+
+// copy gives a node a page that Redis has: what another statement read, or what another node shows.
+func (w *run) copy(n *node) {
+	r := w.Rand()
+	of := (*found)(nil)
+	if other := w.nodes[r.IntN(len(w.nodes))]; r.IntN(2) == 0 {
+		of = w.shownBy(other)
+	} else if len(w.pages.recent) > 0 {
+		of = w.pages.recent[r.IntN(len(w.pages.recent))]
+	}
+	if of == nil {
+		return
+	}
+	taken := of.Copy
+	taken.Age = w.Now().Sub(of.at)
+	n.pages.Take(&of.q, taken)
+	w.Tracef("%s gets a copy of %d rows at %v", n, len(of.Rows), of.At)
+}
+
+// shownBy returns a page as a node has it.
+func (w *run) shownBy(n *node) *found {
+	of := &found{q: w.Queries[w.Rand().IntN(len(w.Queries))]}
+	of.q.Limit = 1 + w.Rand().IntN(4)
+	shown, ok := n.pages.Shown(&of.q)
+	if !ok {
+		return nil
+	}
+	of.Copy, of.at = shown, w.Now().Add(-shown.Age)
+	return of
+}
+
+// statement is a query of a page that a node sends.
+type statement struct {
+	q       page.Query
+	primary changefeed.Proof // of a standby
+	run     string
+	standby bool
+	read    page.Read
+	err     error
+}
+
+// execute runs a statement.
+func (p *nodePages) execute(s *statement, began uint64) {
+	w := p.run
+	limit := s.q.Limit * (1 + w.Rand().IntN(2))
+	switch {
+	case s.standby && s.primary.Timeline != w.TimelineName(), !s.standby && s.run != "" && s.run != w.Run:
+		s.err = page.ErrWrongServer
+		return
+	case s.standby:
+		s.read = w.ReadStandby(&s.q, limit, began)
+	default:
+		s.read = w.Read(&s.q, limit)
+	}
+	s.read.Began = time.Now()
+	w.Tracef("%s runs: %d rows, end %t, at %v", s.name(p.node), len(s.read.Rows), s.read.End, s.read.At)
+	stored := &found{q: s.q, Copy: p.CopyOf(s.read), at: w.Now()}
+	if s.standby {
+		stored.at = stored.at.Add(-p.ProofAge())
+	}
+	if !s.standby || s.read.At.LSN >= s.primary.LSN {
+		w.pages.recent = append(w.pages.recent[max(0, len(w.pages.recent)-7):], stored)
+	}
+}
+
+func (s *statement) name(n *node) string {
+	return fmt.Sprintf("%s, standby %t, order %d, match %d, search %q, after %q, limit %d", n, s.standby, s.q.Order, s.q.Match, s.q.Search, s.q.After, s.q.Limit)
+}
+
+// Fetch and the next four implement cache.Reader.
+func (p *nodePages) Fetch(ctx context.Context, q page.Query, run string) (page.Read, error) {
+	return p.send(ctx, &statement{q: q, run: run})
+}
+
+func (p *nodePages) FetchFromStandby(ctx context.Context, q page.Query, primary changefeed.Proof) (page.Read, error) {
+	return p.send(ctx, &statement{q: q, primary: primary, standby: true})
+}
+
+func (p *nodePages) FetchRows(context.Context, page.Query, []string, string) (page.Read, error) {
+	return page.Read{}, errors.ErrUnsupported // no client tracks a list
+}
+
+// Verify answers at once: how long it takes is of no interest to others.
+func (p *nodePages) Verify(_ context.Context, q page.Query, run string) (page.Read, error) {
+	if run != p.run.Run {
+		return page.Read{}, page.ErrWrongServer
+	}
+	p.run.counts["verifications"]++
+	return p.run.World.Read(&q, q.Limit), nil
+}
+
+func (p *nodePages) HasStandbys() bool { return p.run.Standby }
+
+// send sends a statement, and waits.
+func (p *nodePages) send(ctx context.Context, s *statement) (page.Read, error) {
+	err := p.run.await(ctx, &call{name: s.name(p.node), run: func(c *call) { p.execute(s, c.began) }, cut: func(*call) { s.err = page.ErrUnavailable }})
+	if err != nil {
+		return page.Read{Began: time.Now()}, fmt.Errorf("%w: %w", page.ErrUnavailable, err)
+	}
+	return s.read, s.err
+}

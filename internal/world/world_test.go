@@ -1,0 +1,254 @@
+package world_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
+	"listedge/internal/world"
+)
+
+// A world with real nodes. Each node has parts: pages (a cache) and so on. A part has a file here with what its clients ask
+// for, and one with what its answers must be by docs/GUARANTEES.md.
+//
+// Requests and flights are goroutines in a bubble. Each waits for the clock or for a call that the world answers, and the world
+// goes on once all of them wait: so it decides their order. Calls and answers of the same moment are sorted.
+
+// run is a world that is played.
+type run struct {
+	*world.World
+	nodes  []*node
+	pages  pages
+	counts map[string]int
+	steps  int
+	lived  time.Duration // how long nodes have run
+	broken string        // the first sentence that does not hold, and how; empty = all hold
+
+	running sync.WaitGroup
+	mu      sync.Mutex // guards the next two
+	asked   []*call    // since the last step
+	answers []*answer  // likewise
+	calls   []*call
+}
+
+// node is one of the fleet.
+type node struct {
+	number   int
+	life     int // how often a node with this number has begun
+	machine  *boottimetest.Machine
+	stepped  time.Duration // what its wall clock was set forward: ages count it
+	followed *fleet.Followed
+	reader   *world.Reader
+	lives    context.Context
+	end      func()
+
+	pages *nodePages
+}
+
+// call is what a node sends to a server and waits for. The world lets it run, and answers it later.
+type call struct {
+	name          string      // tells it from others of the same moment
+	run           func(*call) // at readAt
+	cut           func(*call) // instead, if it gets no answer
+	began         uint64      // what the standby had replayed
+	readAt, endAt time.Time
+	isCut, ran    bool
+	answered      chan struct{}
+}
+
+// answer is what a request has got.
+type answer struct {
+	number int
+	judge  func()
+}
+
+const nodes = 3
+
+// inhabit plays a world, and returns it after its last step, or after the first one that breaks a promise.
+func inhabit(of world.Play) *run {
+	w := &run{World: world.New(&of), counts: map[string]int{}, nodes: make([]*node, nodes)}
+	for i := range w.nodes {
+		w.start(i)
+	}
+	for w.steps < of.Steps && w.broken == "" {
+		w.steps++
+		w.step()
+	}
+	w.lived = w.Elapsed()
+	for _, n := range w.nodes {
+		n.stop()
+	}
+	w.running.Wait()
+	return w
+}
+
+// start begins a node in place of another.
+func (w *run) start(i int) {
+	life := 0
+	if w.nodes[i] != nil {
+		life = w.nodes[i].life + 1
+		w.nodes[i].stop()
+	}
+	n := &node{number: i, life: life, machine: boottimetest.NewMachine(), followed: &fleet.Followed{}}
+	n.lives, n.end = context.WithCancel(context.Background())
+	n.followed.SetServer(w.Server())
+	n.pages = w.newPages(n)
+	n.reader = w.NewReader(i, n.followed.ObserveEpoch, n.pages, settler{w, n})
+	w.nodes[i] = n
+	w.Tracef("%s starts", n)
+}
+
+func (n *node) String() string { return fmt.Sprintf("node %d.%d", n.number, n.life) }
+
+// stop ends a node at once.
+func (n *node) stop() {
+	n.end()
+	_ = n.pages.Close(n.lives)
+}
+
+// step is one step of the world and all that follows of it at once.
+func (w *run) step() {
+	w.Step()
+	w.settle()
+	r := w.Rand()
+	for i, n := range w.nodes {
+		n.reader.Step()
+		w.settle()
+		switch {
+		case w.Happens(world.Restarts, 3000):
+			w.start(i)
+			n = w.nodes[i]
+		case w.Happens(world.ClockSteps, 2000):
+			by := w.In(2000) - w.In(1000)
+			n.machine.Set(by)
+			n.stepped += max(0, by)
+			w.Tracef("the clock of node %d steps by %s", i, by)
+		case w.Chance(50):
+			n.followed.SetServer(w.Server())
+		}
+		w.stepPages(n)
+		w.settle()
+	}
+	w.proceed()
+	if w.Happens(world.Sleeps, 3000) {
+		for _, n := range w.nodes {
+			n.machine.Sleep(0)
+			n.machine.Clock.Now() // a step back between two readings hides as much of a sleep between them
+		}
+		d := w.In(20 * 100)
+		for _, n := range w.nodes {
+			n.machine.Sleep(d)
+			n.machine.Clock.Now()
+		}
+		w.Sleep(d)
+	}
+	time.Sleep(world.Tick/4 + time.Duration(r.Int64N(int64(world.Tick*3/2))))
+	w.settle()
+}
+
+// settle lets goroutines go on until all wait, and judges what they have been answered.
+func (w *run) settle() {
+	synctest.Wait()
+	w.mu.Lock()
+	asked, answers := w.asked, w.answers
+	w.asked, w.answers = nil, nil
+	w.mu.Unlock()
+	slices.SortFunc(asked, func(a, b *call) int { return strings.Compare(a.name, b.name) })
+	for _, c := range asked {
+		w.schedule(c)
+	}
+	slices.SortFunc(answers, func(a, b *answer) int { return a.number - b.number })
+	for _, a := range answers {
+		a.judge()
+	}
+}
+
+// settler lets goroutines see each heartbeat by itself.
+type settler struct {
+	run  *run
+	node *node
+}
+
+// Beat implements changefeed.Listener.
+func (s settler) Beat(b changefeed.Beat) {
+	if s.run.Traces() {
+		proves := "nothing"
+		if !b.Moment.IsZero() {
+			proves = fmt.Sprint("what was visible ", time.Since(b.Moment), " ago")
+		}
+		s.run.Tracef("%s reads heartbeat %s: %d changes settled, %d not; it proves %s", s.node, b.At, len(b.Settled), len(b.Unsettled), proves)
+	}
+	s.run.settle()
+}
+
+// Reset implements changefeed.Listener.
+func (s settler) Reset(epoch string, cause changefeed.ResetCause) {
+	s.run.Tracef("%s resets, to epoch %q: %s", s.node, epoch, cause)
+	s.run.settle()
+}
+
+// request is a client's: send runs meanwhile, and judge when it has been answered.
+func (w *run) request(send, judge func()) {
+	a := &answer{number: w.counts["requests"], judge: judge}
+	w.counts["requests"]++
+	w.running.Go(func() {
+		send()
+		w.mu.Lock()
+		w.answers = append(w.answers, a)
+		w.mu.Unlock()
+	})
+	w.settle()
+}
+
+// await sends a call and waits for its answer, at most until ctx ends: then it returns the error of ctx.
+func (w *run) await(ctx context.Context, c *call) error {
+	c.answered = make(chan struct{})
+	w.mu.Lock()
+	w.asked = append(w.asked, c)
+	w.mu.Unlock()
+	select {
+	case <-c.answered:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// schedule decides when a call runs and when its answer arrives.
+func (w *run) schedule(c *call) {
+	c.began = w.Replayed
+	c.readAt = w.Now().Add(w.In(4))
+	c.endAt = c.readAt.Add(w.In(8))
+	if w.Happens(world.Slow, 8) {
+		c.endAt = c.endAt.Add(w.In(80))
+	}
+	c.isCut = w.Happens(world.Cuts, 20)
+	w.calls = append(w.calls, c)
+	w.Tracef("%s asks", c.name)
+}
+
+// proceed runs and answers calls whose time has come.
+func (w *run) proceed() {
+	for _, c := range slices.Clone(w.calls) {
+		if !c.ran && !w.Now().Before(c.readAt) {
+			c.ran = true
+			if c.isCut {
+				c.cut(c)
+			} else {
+				c.run(c)
+			}
+		}
+		if c.ran && !w.Now().Before(c.endAt) {
+			w.calls = slices.DeleteFunc(w.calls, func(o *call) bool { return o == c })
+			close(c.answered)
+			w.settle()
+		}
+	}
+}
