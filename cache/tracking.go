@@ -68,7 +68,7 @@ type Tracked struct {
 	Next   page.Tracking
 	Ended  bool // with this page the client knows all; Next is for the next round
 
-	Age    time.Duration // since the moment when it was known to equal the database, at the most
+	Age    time.Duration // when it was made, since the moment when it was known to equal the database, at the most
 	Source Source        // Origin if rows were read
 	Query  Span          // the statement, also if it failed
 }
@@ -84,10 +84,11 @@ func (c *Cache) Track(q *page.Query, from page.Tracking, d Directives, queried f
 	timer := time.NewTimer(c.followed.bound)
 	defer timer.Stop()
 	for {
-		beat, start, now := c.beats.next(), c.replica.Begin(), c.clock.Now()
-		if t.mayAnswer(&start, now) {
+		beat, start := c.beats.next(), c.replica.Begin()
+		proof := c.clock.Of(start.Proven)
+		if t.mayAnswer(&start, proof) {
 			p, err := t.answer(start)
-			p.Age = now - c.clock.Of(start.Proven)
+			p.Age = c.clock.Now() - proof
 			if !errors.Is(err, errMoved) {
 				return p, err
 			}
@@ -128,12 +129,12 @@ type tracking struct {
 // mayAnswer reports whether a page of the state may be served: all that the client has seen is in it, and a proof is young
 // enough. It is younger than the request where the client asks for it, and where the client knows another epoch: this
 // node's may be over.
-func (t *tracking) mayAnswer(start *replica.Start, now time.Duration) bool {
+func (t *tracking) mayAnswer(start *replica.Start, proof time.Duration) bool {
 	if !t.following.Load() || !start.Follows(t.query.List) || start.Proven.IsZero() {
 		return false
 	}
-	proof, foreign := t.clock.Of(start.Proven), t.isForeign(start)
-	if now-proof >= t.followed.bound || (foreign || t.NoCache) && proof < t.arrived {
+	foreign := t.isForeign(start)
+	if t.clock.Now()-proof >= t.followed.bound || (foreign || t.NoCache) && proof < t.arrived {
 		return false
 	}
 	return foreign || start.At.Began.Compare(t.from.Seen) >= 0

@@ -214,7 +214,8 @@ func TestTrackNeedsAProof(t *testing.T) {
 	}
 }
 
-// A page of a round says how long ago it was known to equal the database, by what was proven before it was made.
+// A page of a round says how long ago it was known to equal the database, by what was proven before it was made. The time of its
+// statement counts.
 func TestTrackTellsTheAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, cache.Options{Bound: patient})
@@ -223,6 +224,14 @@ func TestTrackTellsTheAge(t *testing.T) {
 		q := queryOf("1")
 		from := page.Tracking{Kind: page.AtEnd, Epoch: page.EpochOf("epoch", q.List), Seen: f.at}
 		if p, err := track(c, q, from, cache.Directives{}, fails(errors.New("asked"))); err != nil || p.Age != 200*time.Millisecond {
+			t.Errorf("%+v, %v", p, err)
+		}
+		reads := f.reads(page.Read{End: true})
+		slow := origin{Primary: func(ctx context.Context, run string) (page.Read, error) {
+			boottimetest.Pass(100 * time.Millisecond)
+			return reads.Primary(ctx, run)
+		}}
+		if p, err := track(c, q, page.Tracking{}, cache.Directives{}, slow); err != nil || p.Age != 300*time.Millisecond {
 			t.Errorf("%+v, %v", p, err)
 		}
 	})
