@@ -43,8 +43,8 @@ func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 	url := database(t)
 	n := startNode(t, url)
 	for line, want := range map[string]string{
-		"serve --listen " + strings.TrimPrefix(n.url, "http://") + " --database-url " + url: "address already in use",
-		"dev --listen " + strings.TrimPrefix(n.url, "http://"):                              "address already in use",
+		"serve --listen " + strings.TrimPrefix(n.url, "http://") + " --database-url " + url: "address already in use: end what listens there, or give another address by --listen",
+		"dev --listen " + strings.TrimPrefix(n.url, "http://"):                              "address already in use: end what listens there, or give another address by --listen",
 		"migrate up --database-url postgres://127.0.0.1:1/none":                             "127.0.0.1",
 	} {
 		t.Run(line, func(t *testing.T) {

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
+
+	"listedge/internal/remedy"
 )
 
 // SettingError is a setting that cannot work: wrong usage of the program.
@@ -47,6 +50,9 @@ func listen(flag, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", flag, err)
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = remedy.Add(err, "end what listens there, or give another address by "+flag)
 	}
 	if _, malformed := errors.AsType[*net.AddrError](err); malformed {
 		err = SettingError{err}
