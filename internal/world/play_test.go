@@ -22,24 +22,51 @@ var (
 	worldTime  = flag.Duration("world-time", 0, "play worlds of new seeds for so long; 0 = the fixed set")
 )
 
+// played is what came of a world.
+type played struct {
+	counts map[string]int
+	steps  int
+	lived  time.Duration // of all nodes together
+	broken string        // the first sentence that does not hold, and how; empty = all hold
+}
+
+// game plays a world to its end, in a bubble.
+type game func(of world.Play) played
+
+// playPages plays a world of pages.
+func playPages(of world.Play) played {
+	w := inhabit(of)
+	return played{w.counts, w.steps, w.lived * nodes, w.broken}
+}
+
 // play plays a world in a bubble.
-func play(t *testing.T, of world.Play) (w *run) {
-	synctest.Test(t, func(*testing.T) { w = inhabit(of) })
+func (g game) play(t *testing.T, of world.Play) (w played) {
+	synctest.Test(t, func(*testing.T) { w = g(of) })
 	return w
 }
 
 // TestWorld plays worlds of some seeds, and shrinks one in which a promise is broken.
 func TestWorld(t *testing.T) {
+	game(playPages).test(t, []string{"walks", "no-cache", "stale", "memory", "origin", "errors"})
+}
+
+// TestWorldOfLimits does so with worlds that have nothing but limits, and longer times.
+func TestWorldOfLimits(t *testing.T) {
+	game(playLimits).test(t, []string{"lease", "redis", "local_fallback", "calls"})
+}
+
+// test plays as the flags say, and expects so many of each in a world of the fixed set.
+func (g game) test(t *testing.T, often []string) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // worlds are small and make much garbage
 	switch {
 	case *worldSeed > 0:
-		playOne(t, *worldSeed)
+		g.playOne(t, *worldSeed)
 	case *worldTime > 0:
 		from := uint64(time.Now().UnixNano())
-		playMany(t, from, func(seed uint64, took time.Duration) bool { return took < *worldTime })
+		g.playMany(t, from, func(seed uint64, took time.Duration) bool { return took < *worldTime })
 	default:
-		total := playMany(t, 1, func(seed uint64, _ time.Duration) bool { return seed <= worldsInTests })
-		for _, what := range []string{"walks", "no-cache", "stale", "memory", "origin", "errors"} {
+		total := g.playMany(t, 1, func(seed uint64, _ time.Duration) bool { return seed <= worldsInTests })
+		for _, what := range often {
 			if !t.Failed() && total[what] < worldsInTests {
 				t.Errorf("%d %s in %d worlds", total[what], what, worldsInTests)
 			}
@@ -48,18 +75,18 @@ func TestWorld(t *testing.T) {
 }
 
 // playOne prints the trace of a seed.
-func playOne(t *testing.T, seed uint64) {
-	w := play(t, world.Play{Seed: seed, Steps: *worldSteps, Log: os.Stdout})
+func (g game) playOne(t *testing.T, seed uint64) {
+	w := g.play(t, world.Play{Seed: seed, Steps: *worldSteps, Log: os.Stdout})
 	if w.broken != "" {
 		t.Errorf("seed %d, step %d: %s", seed, w.steps, w.broken)
-		shrink(t, seed)
+		g.shrink(t, seed)
 	}
 }
 
 // shrink prints the trace of the smallest part of a world in which a promise is broken.
-func shrink(t *testing.T, seed uint64) {
+func (g game) shrink(t *testing.T, seed uint64) {
 	smallest, left := world.Shrink(world.Play{Seed: seed, Steps: *worldSteps}, 500_000, func(of world.Play) (steps int) {
-		w := play(t, of)
+		w := g.play(t, of)
 		if w.broken != "" {
 			steps = w.steps
 		}
@@ -67,13 +94,13 @@ func shrink(t *testing.T, seed uint64) {
 	})
 	var trace strings.Builder
 	smallest.Log = &trace
-	w := play(t, smallest)
+	w := g.play(t, smallest)
 	lines := strings.Split(trace.String(), "\n")
 	t.Logf("the smallest part, with %d events in %d steps, %s:\n%s\n%v", len(left), w.steps, w.broken, strings.Join(lines[max(0, len(lines)-200):], "\n"), left)
 }
 
 // playMany plays seeds on all processors while it goes on, until one fails.
-func playMany(t *testing.T, from uint64, goesOn func(seed uint64, took time.Duration) bool) (total map[string]int) {
+func (g game) playMany(t *testing.T, from uint64, goesOn func(seed uint64, took time.Duration) bool) (total map[string]int) {
 	var (
 		mu      sync.Mutex
 		playing sync.WaitGroup
@@ -92,12 +119,12 @@ func playMany(t *testing.T, from uint64, goesOn func(seed uint64, took time.Dura
 				if t.Failed() || !goesOn(seed, time.Since(began)) {
 					return
 				}
-				w := play(t, world.Play{Seed: seed, Steps: *worldSteps})
+				w := g.play(t, world.Play{Seed: seed, Steps: *worldSteps})
 				mu.Lock()
 				for what, n := range w.counts {
 					total[what] += n
 				}
-				lived += w.lived * nodes
+				lived += w.lived
 				if w.broken != "" && !t.Failed() {
 					t.Errorf("seed %d, step %d: %s\nmake world SEED=%d shows it", seed, w.steps, w.broken, seed)
 				}
@@ -115,10 +142,16 @@ func playMany(t *testing.T, from uint64, goesOn func(seed uint64, took time.Dura
 
 // The same seed gives the same trace.
 func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
+	for name, g := range map[string]game{"pages": playPages, "limits": playLimits} {
+		t.Run(name, func(t *testing.T) { g.repeat(t) })
+	}
+}
+
+func (g game) repeat(t *testing.T) {
 	for seed := uint64(1); seed <= 8; seed++ {
 		var traces [2]strings.Builder
 		for i := range traces {
-			play(t, world.Play{Seed: seed, Steps: 400, Log: &traces[i]})
+			g.play(t, world.Play{Seed: seed, Steps: 400, Log: &traces[i]})
 		}
 		a, b := strings.Split(traces[0].String(), "\n"), strings.Split(traces[1].String(), "\n")
 		for i := range min(len(a), len(b)) {
@@ -135,7 +168,7 @@ func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
 // A world that fails is shrunk to what makes it fail: here three checkpoints.
 func TestAWorldIsShrunk(t *testing.T) {
 	stores := func(of world.Play) (steps int) {
-		w := play(t, of)
+		w := game(playPages).play(t, of)
 		if w.counts["checkpoints"] >= 3 {
 			steps = of.Steps
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // RedisCall is a command, or a pipeline of commands, that a client sends.
@@ -35,7 +36,8 @@ func (c *RedisCall) String() string {
 // After an error it is not known whether the call was executed.
 func NewRedisClient(carry func(context.Context, *RedisCall) error) *redis.Client {
 	client := redis.NewClient(&redis.Options{Addr: "world:6379", MaxRetries: -1, Protocol: 2, DisableIdentity: true, ContextTimeoutEnabled: true,
-		DialerRetries: 1, PipelinePoolSize: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+		DialerRetries: 1, PipelinePoolSize: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			return nil, errors.New("BUG: the world has no sockets")
 		}})
 	client.AddHook(&carrier{carry: carry})

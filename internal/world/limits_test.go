@@ -1,0 +1,516 @@
+package world_test
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"listedge/internal/boottime/boottimetest"
+	"listedge/internal/world"
+	"listedge/limiter"
+)
+
+// A world of limits: a fleet of real limiters in virtual time, on real clients of world.Redis, which delays and loses messages. Whoever plays (limits_player_test.go: a seed; limits_figures_test.go:
+// scenarios whose figures the documentation has) sends requests, and what they are answered is judged by docs/GUARANTEES.md
+// (limits_judge_test.go).
+//
+// All that limiters do at one moment is settled before the world goes on, and sorted. So the world decides every order.
+
+// limits is one run. Times of Redis are microseconds.
+type limits struct {
+	*world.Dice
+	judge
+
+	redis   *world.Redis
+	clock   int64     // by which its clock was set
+	pace    float64   // of its clock
+	hungTo  time.Time // until then it does nothing, like a process after SIGSTOP
+	began   time.Time
+	nodes   []*limited
+	clients []*client
+	started int // nodes, ever
+	mode    limiter.FailureMode
+
+	delay func() time.Duration // draws that of a message
+	loses func() bool          // draws whether a message is lost
+
+	events  events
+	ordered int           // events, ever
+	woken   chan struct{} // something has been sent or answered
+	counts  map[string]int
+
+	mu       sync.Mutex // guards the rest
+	sent     []*pipe    // since the world last looked
+	answered []*request // likewise
+}
+
+// limited is a node.
+type limited struct {
+	*limiter.Limiter
+	world    *limits
+	id       string
+	number   int // no other node of the world ever had it
+	machine  *boottimetest.Machine
+	handles  map[*client]*handles
+	dead     bool
+	idle     bool          // it gets no requests
+	cut      bool          // no message from it arrives
+	deaf     bool          // no answer to it arrives
+	stopSent time.Duration // its next call stops it for so long, with the answer on its way
+	lateBeat time.Duration // it is cut off once it has sent its next heartbeat, which arrives so late
+
+	frozenTo time.Time // until then it is like a process after SIGSTOP; the world's mu guards it
+}
+
+// handles are what a node limits a client by.
+type handles struct {
+	key, workspace *limiter.Bucket
+	quota          *limiter.Counter
+	policy         limiter.Policy // that the node knows
+	tokens         int64          // likewise, of the quota
+}
+
+// message is all that a node sends at one moment: into how many pipelines it puts that is chance, and of no account.
+type message struct {
+	node  *limited
+	pipes []*pipe
+}
+
+// pipe is a pipeline under way.
+type pipe struct {
+	*world.RedisCall
+	node     *limited
+	calls    []*scriptCall
+	answered chan struct{}
+}
+
+// scriptCall is one call of a script, as far as the judge looks at it.
+type scriptCall struct {
+	key     string
+	beats   bool
+	bucket  *world.BucketCall // nil = it is to no bucket
+	floor   int64             // of a quota: what its node has spent
+	numbers []any             // the answer; nil = there is none yet
+	granted int64             // of a bucket
+	leased  int64
+	taken   int64 // of a quota
+}
+
+// request is a request of a client.
+type request struct {
+	number   int
+	node     *limited
+	client   *client
+	ideal    bool // an exact bucket admits it
+	arrived  time.Time
+	ended    time.Time // zero = not yet
+	decision limiter.Decision
+}
+
+func (r *request) done() bool { return !r.ended.IsZero() }
+
+// event is what happens later.
+type event struct {
+	at    time.Time
+	order int
+	do    func()
+}
+
+type events []*event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].order < e[j].order
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(*event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+// newLimits begins a run, in a bubble.
+func newLimits(of *world.Play, mode limiter.FailureMode) *limits {
+	w := &limits{Dice: world.NewDice(of, time.Now), pace: 1, began: time.Now(), mode: mode, woken: make(chan struct{}, 1), counts: map[string]int{}}
+	w.redis = world.NewRedis("a", func() time.Time { return time.UnixMicro(w.now()) })
+	w.Cast()
+	w.clock = w.Rand().Int64N(10_000_000)
+	w.far(100 * time.Microsecond)
+	w.loses = func() bool { return false }
+	return w
+}
+
+// close ends all nodes, and lets whatever waits end.
+func (w *limits) close() {
+	w.events = nil
+	for _, n := range w.nodes {
+		n.kill()
+	}
+	w.run(time.Hour)
+}
+
+// now is Redis' time.
+func (w *limits) now() int64 {
+	return 1_000_000_000_000_000 + int64(float64(time.Since(w.began).Microseconds())*w.pace) + w.clock
+}
+
+// far has calls take roundTrip, 20 % more or less.
+func (w *limits) far(roundTrip time.Duration) *limits {
+	w.delay = func() time.Duration {
+		return roundTrip*4/10 + time.Duration(w.Rand().Int64N(max(1, int64(roundTrip/5))))
+	}
+	return w
+}
+
+// join has so many nodes join the fleet, not all at once.
+func (w *limits) join(nodes int) {
+	for range nodes {
+		w.start(fmt.Sprint("node ", len(w.nodes)))
+		w.run(time.Duration(w.Rand().Int64N(int64(500 * time.Millisecond / time.Duration(nodes)))))
+	}
+}
+
+// start begins a node, in place of one of that name.
+func (w *limits) start(id string) *limited {
+	n := &limited{world: w, id: id, number: w.started, machine: boottimetest.NewMachine(), handles: map[*client]*handles{}}
+	w.started++
+	n.Limiter = limiter.New(limiter.Options{Redis: world.NewRedisClient(n.carry), NodeID: id, FailureMode: w.mode, Clock: n.machine.Clock})
+	i := slices.IndexFunc(w.nodes, func(other *limited) bool { return other.id == id })
+	if i < 0 {
+		i = len(w.nodes)
+		w.nodes = append(w.nodes, nil)
+	}
+	w.nodes[i] = n
+	w.settle()
+	return n
+}
+
+// kill ends a node at once.
+func (n *limited) kill() {
+	n.dead = true
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	go func() { _ = n.Close(ended) }()
+	n.world.settle()
+}
+
+// of returns what the node limits a client by. A new node knows the policy of now.
+func (n *limited) of(c *client) *handles {
+	h := n.handles[c]
+	if h == nil {
+		h = &handles{policy: c.policy, tokens: c.tokens}
+		n.handles[c] = h
+		n.apply(c)
+	}
+	return h
+}
+
+// apply has a node use the limits that it knows.
+func (n *limited) apply(c *client) {
+	h := n.handles[c]
+	if c.policy.Burst > 0 {
+		h.key = n.Bucket(limiter.KeyBucket("w", c.name), h.policy)
+	}
+	if c.workspace.Burst > 0 {
+		h.workspace = n.Bucket(limiter.WorkspaceBucket("w"), c.workspace)
+	}
+	if h.tokens > 0 {
+		h.quota = n.Quota("w", "month", h.tokens, c.ends)
+	}
+}
+
+// after has something happen then.
+func (w *limits) after(d time.Duration, do func()) {
+	w.ordered++
+	heap.Push(&w.events, &event{time.Now().Add(d), w.ordered, do})
+}
+
+// run lets time pass.
+func (w *limits) run(d time.Duration) {
+	until := time.Now().Add(d)
+	for {
+		w.settle()
+		if len(w.events) > 0 && !w.events[0].at.After(until) && !w.events[0].at.After(time.Now()) {
+			heap.Pop(&w.events).(*event).do()
+			continue
+		}
+		next := until
+		if len(w.events) > 0 && w.events[0].at.Before(until) {
+			next = w.events[0].at
+		}
+		left := time.Until(next)
+		if left <= 0 {
+			return
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-timer.C:
+		case <-w.woken:
+			timer.Stop()
+		}
+	}
+}
+
+// settle lets goroutines go on until all wait, and sends and judges what came of that.
+func (w *limits) settle() {
+	for {
+		synctest.Wait()
+		w.mu.Lock()
+		sent, answered := w.sent, w.answered
+		w.sent, w.answered = nil, nil
+		w.mu.Unlock()
+		if len(sent)+len(answered) == 0 {
+			return
+		}
+		for _, m := range messagesOf(sent) {
+			w.transmit(m)
+		}
+		w.judgeAll(answered)
+	}
+}
+
+func (w *limits) wake() {
+	select {
+	case w.woken <- struct{}{}:
+	default:
+	}
+}
+
+// messagesOf sorts what was sent at one moment. Heartbeats travel by themselves.
+func messagesOf(sent []*pipe) (all []*message) {
+	slices.SortFunc(sent, func(a, b *pipe) int {
+		return cmp.Or(a.node.number-b.node.number, strings.Compare(a.calls[0].key, b.calls[0].key))
+	})
+	for _, p := range sent {
+		if n := len(all); n > 0 && all[n-1].node == p.node && all[n-1].beats() == p.calls[0].beats {
+			all[n-1].pipes = append(all[n-1].pipes, p)
+			continue
+		}
+		all = append(all, &message{p.node, []*pipe{p}})
+	}
+	return all
+}
+
+func (m *message) beats() bool { return m.pipes[0].calls[0].beats }
+
+// each is all calls of the message.
+func (m *message) each(do func(c *scriptCall)) {
+	for _, p := range m.pipes {
+		for _, c := range p.calls {
+			do(c)
+		}
+	}
+}
+
+// transmit brings a message to Redis.
+func (w *limits) transmit(m *message) {
+	n := m.node
+	late := time.Duration(0)
+	if m.beats() {
+		late = n.lateBeat
+	} else {
+		m.each(func(*scriptCall) { w.counts["calls"]++ })
+		if n.stopSent > 0 {
+			w.freeze(n, n.stopSent)
+			n.stopSent = 0
+		}
+	}
+	lost, way := n.cut || w.loses(), w.delay()+late
+	if late > 0 {
+		n.cut, n.lateBeat = true, 0
+	}
+	if w.Traces() {
+		w.Tracef("%s sends %s, which is lost: %t", n, m, lost)
+	}
+	if !lost {
+		w.after(way, func() { w.arrive(m) })
+	}
+}
+
+// arrive has Redis execute a message, and send the answer.
+func (w *limits) arrive(m *message) {
+	if hung := time.Until(w.hungTo); hung > 0 {
+		w.after(hung, func() { w.arrive(m) })
+		return
+	}
+	n := m.node
+	for _, p := range m.pipes {
+		w.redis.Execute(p.RedisCall)
+		for i, c := range p.calls {
+			c.answered(p.Replies[i])
+		}
+	}
+	m.each(func(c *scriptCall) {
+		switch {
+		case c.numbers == nil: // Redis does not have the script yet
+		case c.bucket != nil:
+			w.judgeBucket(c)
+		case !c.beats:
+			w.judgeQuotaCall(n, c)
+		}
+	})
+	lost, way := n.cut || n.deaf || w.loses(), w.delay()
+	if w.Traces() {
+		w.Tracef("Redis answers %s to %s, which is lost: %t", m, n, lost)
+	}
+	if lost {
+		return
+	}
+	w.underWay = append(w.underWay, m)
+	w.after(way, func() {
+		w.underWay = slices.DeleteFunc(w.underWay, func(other *message) bool { return other == m })
+		for _, p := range m.pipes {
+			close(p.answered)
+		}
+	})
+}
+
+// freeze stops a node for a while. Its clock goes on, and so do its timers.
+func (w *limits) freeze(n *limited, d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n.frozenTo = time.Now().Add(d)
+}
+
+// awake waits until a node is not frozen.
+func (n *limited) awake() (waited bool) {
+	for {
+		n.world.mu.Lock()
+		left := time.Until(n.frozenTo)
+		n.world.mu.Unlock()
+		if left <= 0 {
+			return waited
+		}
+		waited = true
+		time.Sleep(left)
+	}
+}
+
+// request sends a request to a node.
+func (w *limits) request(n *limited, c *client) *request {
+	r := &request{number: w.counts["requests"], node: n, client: c, arrived: time.Now(), ideal: c.exact.take(w.now())}
+	w.counts["requests"]++
+	h := n.of(c)
+	w.arrives(r)
+	go func() {
+		if n.awake() {
+			time.Sleep(time.Microsecond) // the answers that have come meanwhile are read before
+		}
+		r.decision = n.Take(time.Now(), h.key, h.workspace, h.quota)
+		r.ended = time.Now()
+		w.mu.Lock()
+		w.answered = append(w.answered, r)
+		w.mu.Unlock()
+		w.wake()
+	}()
+	w.settle()
+	return r
+}
+
+// ask sends a request to any node, and waits for the decision.
+func (w *limits) ask(c *client) limiter.Decision {
+	r := w.request(w.anyNode(), c)
+	for !r.done() {
+		w.run(time.Millisecond)
+	}
+	return r.decision
+}
+
+// anyNode returns one that gets requests.
+func (w *limits) anyNode() *limited {
+	for {
+		if n := w.nodes[w.Rand().IntN(len(w.nodes))]; !n.idle {
+			return n
+		}
+	}
+}
+
+func (n *limited) String() string { return fmt.Sprintf("%s (%d)", n.id, n.number) }
+
+func (m *message) String() string {
+	var of []string
+	for _, p := range m.pipes {
+		for i, c := range p.calls {
+			text := c.key
+			switch {
+			case c.bucket != nil:
+				text = fmt.Sprintf("%s %+v", c.key, *c.bucket)
+			case c.beats:
+				text = p.Commands[i][4] + " " + p.Commands[i][5]
+			default:
+				text = fmt.Sprintf("%s, call %s, %d spent", c.key, p.Commands[i][6], c.floor)
+			}
+			of = append(of, fmt.Sprint(text, " -> ", c.numbers))
+		}
+	}
+	slices.Sort(of)
+	return strings.Join(of, ", ")
+}
+
+var errDead = errors.New("the node is dead")
+
+// carry sends a message to the world, and waits for the answer. Either may be lost. A node that is frozen sends and reads when it goes on.
+func (n *limited) carry(ctx context.Context, c *world.RedisCall) error {
+	n.awake()
+	switch {
+	case n.dead:
+		return errDead
+	case ctx.Err() != nil: // nothing is sent after the deadline
+		return ctx.Err()
+	}
+	sent := &world.RedisCall{Commands: c.Commands} // it may be executed after the node has given up
+	p := &pipe{RedisCall: sent, node: n, answered: make(chan struct{})}
+	for _, command := range c.Commands {
+		p.calls = append(p.calls, scriptCallOf(command))
+	}
+	w := n.world
+	w.mu.Lock()
+	w.sent = append(w.sent, p)
+	w.mu.Unlock()
+	w.wake()
+	var err error
+	select {
+	case <-p.answered:
+		c.Replies = p.Replies
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	n.awake()
+	return err
+}
+
+// scriptCallOf reads a command: EVALSHA, a digest, 1, the key, the arguments. Scripts are told apart by how many these are.
+func scriptCallOf(command []string) *scriptCall {
+	c := &scriptCall{key: command[3]}
+	switch len(command) - 4 {
+	case 1:
+		call, _ := world.UnpackBucketCall([]byte(command[4]))
+		c.bucket = &call
+	case 3:
+		c.beats = true
+	default:
+		c.floor, _ = strconv.ParseInt(command[7], 10, 64)
+	}
+	return c
+}
+
+// answered notes what Redis answers.
+func (c *scriptCall) answered(is any) {
+	c.numbers, _ = is.([]any) // else it does not have the script yet
+	switch {
+	case c.numbers == nil || c.beats:
+	case c.bucket != nil:
+		c.granted, c.leased = c.numbers[0].(int64), c.numbers[1].(int64)
+	default:
+		c.taken = c.numbers[0].(int64)
+	}
+}
