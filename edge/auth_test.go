@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"listedge/edge"
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/limiter"
@@ -16,7 +15,7 @@ import (
 
 // A key that is not valid is 401, even if it also lacks the scope.
 func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
-	hash, _ := apikey.HashOf([]byte(edge.TheKey))
+	hash, _ := apikey.HashOf([]byte(aKey))
 	for name, k := range map[string]apikey.Key{
 		"revoked, no scope":            {Revoked: true},
 		"revoked, suspended workspace": {Revoked: true, Suspended: true, Scopes: 1 << listtest.Items.Number},
@@ -26,11 +25,11 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 			k.Limit = apikey.DefaultLimit
 			limits := limiter.New(limiter.Options{})
 			defer func() { _ = limits.Close(context.Background()) }()
-			ask := asking(t, edge.New(edge.Options{Lists: list.BuiltIn(), Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler),
+			ask := asking(t, New(Options{Lists: list.BuiltIn(), Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler),
 				Grace: time.Hour, Lookup: func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 					return map[apikey.Hash]apikey.Key{hash: k}, nil
 				}}))
-			if got := ask(t, "GET", "/v1/items HTTP/1.1\r\nHost: a\r\nX-API-Key: "+edge.TheKey+"\r\n"); got.Status != 401 {
+			if got := ask(t, "GET", "/v1/items HTTP/1.1\r\nHost: a\r\nX-API-Key: "+aKey+"\r\n"); got.Status != 401 {
 				t.Errorf("%d %s", got.Status, got.Body)
 			}
 		})

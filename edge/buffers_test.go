@@ -1,11 +1,9 @@
-package edge_test
+package edge
 
 import (
 	"io"
 	"strings"
 	"testing"
-
-	"listedge/edge"
 )
 
 // A request has at most 100 header lines.
@@ -14,15 +12,15 @@ func TestTooManyHeaders(t *testing.T) {
 		name, method, rest string
 		status             int
 	}{
-		{"100", "GET", edge.HeaderLines(98, 8) + "\r\n", 200}, // with Host and key
-		{"101", "GET", edge.HeaderLines(99, 8) + "\r\n", 431},
-		{"101, HEAD", "HEAD", edge.HeaderLines(99, 8) + "\r\n", 431},
-		{"3,200", "GET", edge.HeaderLines(3200, 4) + "\r\n", 431},
+		{"100", "GET", headerLines(98, 8) + "\r\n", 200}, // with Host and key
+		{"101", "GET", headerLines(99, 8) + "\r\n", 431},
+		{"101, HEAD", "HEAD", headerLines(99, 8) + "\r\n", 431},
+		{"3,200", "GET", headerLines(3200, 4) + "\r\n", 431},
 	} {
-		s, _ := edge.HitServer(t, "")
-		conn, r := edge.Listening(t, s)
-		send(conn, c.method+edge.TheRequest[3:]+c.rest)
-		got := edge.ReadAnswer(t, r, c.method)
+		s, _ := hitServer(t, "")
+		conn, r := listening(t, s)
+		send(conn, c.method+thePage[3:]+c.rest)
+		got := readAnswer(t, r, c.method)
 		if got.Status != c.status {
 			t.Errorf("%s: %+v", c.name, got)
 		}
@@ -42,17 +40,17 @@ func TestTooManyHeaders(t *testing.T) {
 // one after it.
 func TestRequestsAfterALargeOne(t *testing.T) {
 	for name, large := range map[string]string{
-		"header":  edge.TheRequest + edge.HeaderLines(90, 160),
-		"cookies": edge.TheRequest + "Cookie: a=b\r\n",
-		"HEAD":    "HEAD" + edge.TheRequest[3:] + edge.HeaderLines(90, 160),
+		"header":  thePage + headerLines(90, 160),
+		"cookies": thePage + "Cookie: a=b\r\n",
+		"HEAD":    "HEAD" + thePage[3:] + headerLines(90, 160),
 	} {
-		s, _ := edge.HitServer(t, "")
-		conn, r := edge.Listening(t, s)
-		for i, request := range []string{edge.TheRequest, large, edge.TheRequest, large + "X-Request-Id: mine\r\n", edge.TheRequest} {
+		s, _ := hitServer(t, "")
+		conn, r := listening(t, s)
+		for i, request := range []string{thePage, large, thePage, large + "X-Request-Id: mine\r\n", thePage} {
 			send(conn, request+"\r\n")
 			method, _, _ := strings.Cut(request, " ")
-			got := edge.ReadAnswer(t, r, method)
-			if got.Status != 200 || method == "GET" && !strings.HasPrefix(got.Body, edge.BodyOf("")+`,"requestId":"`) ||
+			got := readAnswer(t, r, method)
+			if got.Status != 200 || method == "GET" && !strings.HasPrefix(got.Body, bodyOf("")+`,"requestId":"`) ||
 				strings.Contains(request, "mine") != (got.Header("X-Request-Id") == "mine") {
 				t.Errorf("%s, request %d: %+v", name, i, got)
 			}
@@ -64,15 +62,15 @@ func TestRequestsAfterALargeOne(t *testing.T) {
 // and then the end of the connection.
 func TestARequestThatEndsItsConnection(t *testing.T) {
 	for before := range 3 { // requests
-		s, _ := edge.HitServer(t, "")
-		c, r := edge.Listening(t, s)
+		s, _ := hitServer(t, "")
+		c, r := listening(t, s)
 		for range before {
-			send(c, edge.TheRequest+"\r\n")
-			edge.ReadAnswer(t, r, "GET")
+			send(c, thePage+"\r\n")
+			readAnswer(t, r, "GET")
 		}
-		send(c, edge.TheRequest+"\r\n")
+		send(c, thePage+"\r\n")
 		_ = c.CloseWrite()
-		if got := edge.ReadAnswer(t, r, "GET"); got.Status != 200 {
+		if got := readAnswer(t, r, "GET"); got.Status != 200 {
 			t.Errorf("after %d: %+v", before, got)
 		}
 		if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {

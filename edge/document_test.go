@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"compress/gzip"
@@ -9,26 +9,31 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"listedge/edge"
 )
 
 // ask sends the server a request on a connection of its own, with the headers' names and values.
-func ask(t *testing.T, s *edge.Server, method, target string, headers ...string) edge.Answer {
+func ask(t *testing.T, s *Server, method, target string, headers ...string) answered {
 	t.Helper()
 	request := method + " " + target + " HTTP/1.1\r\nHost: a\r\n"
 	for i := 0; i < len(headers); i += 2 {
 		request += headers[i] + ": " + headers[i+1] + "\r\n"
 	}
-	return edge.ReadAnswer(t, converse(s, &spoken{chunks: [][]byte{[]byte(request + "\r\n")}}), method)
+	return readAnswer(t, converse(s, &spoken{chunks: [][]byte{[]byte(request + "\r\n")}}), method)
+}
+
+// stopGuard stops the clock by which clients without a valid key are limited, until the test moves it.
+func stopGuard(s *Server) (move func(time.Duration)) {
+	now := time.Now()
+	s.guard.now = func() time.Time { return now }
+	return func(d time.Duration) { now = now.Add(d) }
 }
 
 const theBundle = "/docs/swagger-ui-bundle.js"
 
 // The two forms of a document are the same text, and Content-Length is right for each.
 func TestADocumentIsServedInTwoForms(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
-	for path := range edge.Documents(s.Lists) {
+	s, _ := hitServer(t, "")
+	for path := range documents(s.Lists) {
 		plain, compressed := ask(t, s, "GET", path), ask(t, s, "GET", path, "Accept-Encoding", "br, gzip")
 		if plain.Status != 200 || plain.Header("Content-Encoding") != "" || plain.Header("ETag") != compressed.Header("ETag") {
 			t.Errorf("%s: %d %v, %d %v", path, plain.Status, plain.Head, compressed.Status, compressed.Head)
@@ -55,30 +60,30 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 		{"GET", "/openapi.json", 200},
 		{"GET", theBundle, 200},
 	} {
-		s, _ := edge.HitServer(t, "")
-		move := edge.StopGuard(s)
+		s, _ := hitServer(t, "")
+		move := stopGuard(s)
 		tokens := 1 + len(ask(t, s, c.method, c.path).Body)>>16 // one for each 64 KiB
 		move(time.Hour)
 		answers := 0
 		got := ask(t, s, c.method, c.path)
-		for ; got.Status == c.status && answers <= edge.PublicBurst; got = ask(t, s, c.method, c.path) {
+		for ; got.Status == c.status && answers <= publicBurst; got = ask(t, s, c.method, c.path) {
 			answers++
 		}
-		if answers != edge.PublicBurst/tokens {
-			t.Errorf("%s %s: %d answers at once, want %d", c.method, c.path, answers, edge.PublicBurst/tokens)
+		if answers != publicBurst/tokens {
+			t.Errorf("%s %s: %d answers at once, want %d", c.method, c.path, answers, publicBurst/tokens)
 		}
 		retry, err := time.ParseDuration(got.Header("Retry-After") + "s")
 		if got.Status != 429 || !strings.Contains(got.Body, `"RATE_LIMITED"`) || err != nil || retry < time.Second {
 			t.Errorf("%s %s: %+v (%v)", c.method, c.path, got, err)
 		}
-		for range edge.PublicBurst / tokens { // refused requests take no tokens
+		for range publicBurst / tokens { // refused requests take no tokens
 			ask(t, s, c.method, c.path)
 		}
-		if got := ask(t, s, "GET", theTarget, "X-API-Key", edge.TheKey); got.Status != 200 {
+		if got := ask(t, s, "GET", theTarget, "X-API-Key", aKey); got.Status != 200 {
 			t.Errorf("the same client with a key: %+v", got)
 		}
 		for trusted, want := range map[string]int{"192.0.2.0/24": 429, "127.0.0.0/8": c.status} { // the peer is 127.0.0.1
-			edge.Trust(s, netip.MustParsePrefix(trusted))
+			s.networks = []netip.Prefix{netip.MustParsePrefix(trusted)}
 			if got := ask(t, s, c.method, c.path, "X-Forwarded-For", "198.51.100.7"); got.Status != want {
 				t.Errorf("%s %s for another client, from %s: %d, want %d", c.method, c.path, trusted, got.Status, want)
 			}
@@ -92,10 +97,10 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 // A browser that opens the page again and again is not limited, nor is a monitor that runs
 // for years.
 func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
-	move := edge.StopGuard(s)
+	s, _ := hitServer(t, "")
+	move := stopGuard(s)
 	for i := range 20 {
-		for path := range edge.Documents(s.Lists) {
+		for path := range documents(s.Lists) {
 			if got := ask(t, s, "GET", path, "Accept-Encoding", "gzip"); got.Status != 200 {
 				t.Fatalf("load %d, %s: %d", i, path, got.Status)
 			}
@@ -111,8 +116,8 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 }
 
 func TestDocsCanBeTurnedOff(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
-	off := edge.New(edge.Options{Lists: s.Lists, Limiter: s.Limiter, Metrics: s.Metrics, Logger: s.Logger, NoDocs: true})
+	s, _ := hitServer(t, "")
+	off := New(Options{Lists: s.Lists, Limiter: s.Limiter, Metrics: s.Metrics, Logger: s.Logger, NoDocs: true})
 	defer off.Keys.Close()
 	for _, path := range []string{"/docs", theBundle} {
 		if got := ask(t, off, "GET", path); got.Status != 404 || !strings.Contains(got.Body, `"NOT_FOUND"`) {
@@ -129,7 +134,7 @@ var asset = regexp.MustCompile(`(?:src|href|action)\s*=\s*["']?([^"'\s>]+)`)
 
 // The page of the reference loads what it shows from this node alone.
 func TestServeDocs(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
+	s, _ := hitServer(t, "")
 	page := ask(t, s, "GET", "/docs")
 	if page.Status != 200 || page.Header("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(page.Body, `url: "openapi.json"`) {
 		t.Fatalf("%+v", page)

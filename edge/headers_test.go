@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"bufio"
@@ -8,21 +8,15 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"listedge/edge"
 )
 
 // start begins thePage's request with another target and version, and its
 // header lines.
 func start(target, version string) string {
-	return "GET " + target + " " + version + "\r\nHost: a\r\nX-API-Key: " + edge.TheKey + "\r\n"
+	return "GET " + target + " " + version + "\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
 }
 
-const (
-	thePage   = edge.TheRequest
-	theTarget = edge.ThePage
-	goodEnd   = "\r\n"
-)
+const goodEnd = "\r\n"
 
 // refusals are requests that are not valid HTTP, or not clearly. Each gets one response with
 // this status, and then its connection is closed.
@@ -115,7 +109,7 @@ var refusals = []struct {
 	{"backslash in the authority", start(`http://a\b/v1/items`, "HTTP/1.1") + goodEnd, 400},
 	{"authority of a CONNECT", "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", 400},
 
-	{"no Host", "GET " + theTarget + " HTTP/1.1\r\nX-API-Key: " + edge.TheKey + "\r\n\r\n", 400},
+	{"no Host", "GET " + theTarget + " HTTP/1.1\r\nX-API-Key: " + aKey + "\r\n\r\n", 400},
 	{"empty Host", strings.Replace(thePage, "Host: a", "Host:", 1) + goodEnd, 400},
 	{"Host twice", thePage + "Host: a\r\n" + goodEnd, 400},
 	{"userinfo in Host", strings.Replace(thePage, "Host: a", "Host: a@b", 1) + goodEnd, 400},
@@ -128,11 +122,11 @@ var refusals = []struct {
 func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 	t.Helper()
 	for range pages {
-		if got := edge.ReadAnswer(t, r, "GET"); got.Status != 200 {
+		if got := readAnswer(t, r, "GET"); got.Status != 200 {
 			t.Errorf("the good request: %+v", got)
 		}
 	}
-	got := edge.ReadAnswer(t, r, "GET")
+	got := readAnswer(t, r, "GET")
 	code := "REQUEST_FAILED"
 	if status == 404 {
 		code = "NOT_FOUND"
@@ -148,9 +142,9 @@ func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 // An invalid request gets one response, at once (after the read timeout it would be a 408),
 // and its connection is closed.
 func TestInvalidRequestsAreRefused(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
-	for kind, secure := range map[string]*tls.Config{"plain": nil, "TLS": edge.Certificate(t)} {
-		dial := edge.Served(t, s, secure)
+	s, _ := hitServer(t, "")
+	for kind, secure := range map[string]*tls.Config{"plain": nil, "TLS": certificate(t)} {
+		dial := served(t, s, secure)
 		for _, c := range refusals {
 			for name, before := range map[string]string{"alone": "", "pipelined": thePage + goodEnd} {
 				t.Run(kind+"/"+c.name+"/"+name, func(t *testing.T) {
@@ -165,10 +159,10 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 
 // The same holds wherever the client's bytes are cut into segments.
 func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
+	s, _ := hitServer(t, "")
 	for _, c := range refusals {
 		t.Run(c.name, func(t *testing.T) {
-			edge.ResetGuard(s) // which limits 404s
+			s.guard = newGuard() // which limits 404s
 			for _, before := range []string{"", thePage + goodEnd} {
 				all := before + c.request
 				for cut := range all {
@@ -188,8 +182,8 @@ func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
 
 // An unusual but valid request is answered like any other, and the connection stays open.
 func TestUnusualButValidRequests(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
-	conn, r := edge.Listening(t, s)
+	s, _ := hitServer(t, "")
+	conn, r := listening(t, s)
 	for _, c := range []struct {
 		name, request string
 		status        int
@@ -212,7 +206,7 @@ func TestUnusualButValidRequests(t *testing.T) {
 		{"TRACE", "TRACE" + thePage[3:] + goodEnd, 405},
 	} {
 		send(conn, c.request)
-		if got := edge.ReadAnswer(t, r, "GET"); got.Status != c.status || got.Closes {
+		if got := readAnswer(t, r, "GET"); got.Status != c.status || got.Closes {
 			t.Fatalf("%s: %+v, want %d", c.name, got, c.status)
 		}
 	}
@@ -220,16 +214,16 @@ func TestUnusualButValidRequests(t *testing.T) {
 
 // A request with Expect: 100-continue and without a body gets 100, and then its page.
 func TestAnExpectationWithoutABody(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
+	s, _ := hitServer(t, "")
 	for _, length := range []string{"", "Content-Length: 0\r\n"} {
-		conn, r := edge.Listening(t, s)
+		conn, r := listening(t, s)
 		send(conn, thePage+length+"Expect: 100-continue\r\n"+goodEnd)
 		interim, err := r.ReadString('\n')
 		if err != nil || interim != "HTTP/1.1 100 Continue\r\n" {
 			t.Fatalf("%q %v", interim, err)
 		}
 		must(r.ReadString('\n'))
-		if got := edge.ReadAnswer(t, r, "GET"); got.Status != 200 || got.Closes {
+		if got := readAnswer(t, r, "GET"); got.Status != 200 || got.Closes {
 			t.Fatalf("%q: %+v", length, got)
 		}
 	}
@@ -238,8 +232,8 @@ func TestAnExpectationWithoutABody(t *testing.T) {
 // A client that is still sending when it is refused gets the response: the connection is
 // not reset.
 func TestARefusalReachesASendingClient(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
-	dial := edge.Served(t, s, nil)
+	s, _ := hitServer(t, "")
+	dial := served(t, s, nil)
 	for range 20 {
 		conn := dial(t)
 		body := bytes.Repeat([]byte("line\r\n"), 5000)

@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"bufio"
@@ -10,22 +10,21 @@ import (
 	"syscall"
 	"testing"
 
-	"listedge/edge"
 	"listedge/metrics"
 )
 
 // limited is a server with a limit of connections.
 type limited struct {
-	server   *edge.Server
+	server   *Server
 	registry *metrics.Registry
 	dial     func(testing.TB) net.Conn
 }
 
 func serveLimited(t *testing.T, connections int64, secure *tls.Config) *limited {
 	t.Helper()
-	s, _, registry := edge.HitServerWith(t, "")
+	s, _, registry := hitServerWith(t, "")
 	s.MaxConnections = int(connections)
-	return &limited{s, registry, edge.Served(t, s, secure)}
+	return &limited{s, registry, served(t, s, secure)}
 }
 
 // silent opens a connection and sends nothing on it, not even a handshake.
@@ -39,12 +38,12 @@ func (at *limited) silent(t *testing.T) net.Conn {
 }
 
 // ask opens a connection and sends a request on it.
-func (at *limited) ask(t *testing.T) (c net.Conn, got edge.Answer) {
+func (at *limited) ask(t *testing.T) (c net.Conn, got answered) {
 	t.Helper()
 	c = at.dial(t)
 	send(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
 	r := bufio.NewReader(c)
-	got = edge.ReadAnswer(t, r, "GET")
+	got = readAnswer(t, r, "GET")
 	if got.Closes {
 		if _, err := r.ReadByte(); err != io.EOF {
 			t.Errorf("the connection ends with %v", err) // after a reset the client may lose the response
@@ -59,7 +58,7 @@ func (at *limited) open() int64 {
 }
 
 func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
-	for name, secure := range map[string]*tls.Config{"plain": nil, "TLS": edge.Certificate(t)} {
+	for name, secure := range map[string]*tls.Config{"plain": nil, "TLS": certificate(t)} {
 		t.Run(name, func(t *testing.T) {
 			at := serveLimited(t, 2, secure)
 			first, got := at.ask(t)
@@ -91,7 +90,7 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 // A refused client that sends nothing keeps its connection for a while. The number of such
 // connections is bounded, and they do not count as open ones.
 func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
-	for name, secure := range map[string]*tls.Config{"plain": nil, "TLS": edge.Certificate(t)} {
+	for name, secure := range map[string]*tls.Config{"plain": nil, "TLS": certificate(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const limit = 3
@@ -100,7 +99,7 @@ func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
 			for range limit {
 				held = append(held, at.silent(t))
 			}
-			for range edge.MaxRefusals + 20 {
+			for range maxRefusals + 20 {
 				refused = append(refused, at.silent(t))
 			}
 			eventually(t, "all are accepted", func() bool { return at.open() == limit })

@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/uuid"
 
-	"listedge/edge"
 	"listedge/internal/list"
 	"listedge/internal/page"
 	"listedge/metrics"
@@ -110,7 +109,7 @@ func threeLists(t *testing.T) *list.Set {
 // shop is a server of lists, whose pages have one row each, that names the page.
 type shop struct {
 	*testing.T
-	server *edge.Server
+	server *Server
 }
 
 // openShop starts a server with keys that have these tenants and scopes, and returns their texts.
@@ -125,7 +124,7 @@ func openShop(t *testing.T, lists *list.Set, keys ...apikey.Key) (s *shop, texts
 		texts = append(texts, text)
 	}
 	known := func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) { return hashes, nil }
-	s.server = edge.ServerOf(t, lists, edge.NewPages(), metrics.New("test", "").Edge, known)
+	s.server = serverOf(t, lists, newPages(), metrics.New("test", "").Edge, known)
 	return s, texts
 }
 
@@ -133,7 +132,7 @@ func openShop(t *testing.T, lists *list.Set, keys ...apikey.Key) (s *shop, texts
 func (s *shop) store(q page.Query, row string) {
 	s.Helper()
 	q.Limit = 50
-	edge.FillWith(s, s.server.Cache, q, row)
+	fillWith(s, s.server.Cache, q, row)
 }
 
 // expect asks for a target, and expects a part of the response.
@@ -184,7 +183,7 @@ func TestAsManyFiltersAsThereMayBe(t *testing.T) {
 	s, keys := openShop(t, listsOf(t, description, "a.a id id:int8"), apikey.Key{Scopes: 1})
 	s.expect(keys[0], "/v1/a?"+query, 400, `"cursor, limit and sort are not valid`)
 	s.expect(keys[0], "/v1/a?"+query+"&f0=v&f63=v", 400, `"cursor, f0, f63, limit and sort are not valid`)
-	must(0, must(openapi3.NewLoader().LoadFromData(edge.OpenAPI(s.server.Lists))).Validate(t.Context()))
+	must(0, must(openapi3.NewLoader().LoadFromData(OpenAPI(s.server.Lists))).Validate(t.Context()))
 }
 
 func TestListsDiffer(t *testing.T) {
@@ -225,7 +224,7 @@ func TestListsDiffer(t *testing.T) {
 func TestReferenceOfAnyLists(t *testing.T) {
 	for name, lists := range map[string]*list.Set{"contract": list.BuiltIn(), "others": threeLists(t)} {
 		t.Run(name, func(t *testing.T) {
-			doc := must(openapi3.NewLoader().LoadFromData(edge.OpenAPI(lists)))
+			doc := must(openapi3.NewLoader().LoadFromData(OpenAPI(lists)))
 			must(0, doc.Validate(t.Context(), openapi3.EnableExamplesValidation(), openapi3.EnableMultiError()))
 			s, keys := openShop(t, lists, apikey.Key{Scopes: 1<<len(lists.Lists) - 1})
 			n := len(doc.Paths.Map())
@@ -254,7 +253,7 @@ lists:
   notes: {table: shop.notes, key: id, fields: {id: , at: }, orders: {at: {descending: true}}}
 `, "shop.cards id id:int8 at:timestamptz", "shop.notes id id:text at:timestamptz")
 	for want, lists := range map[string]*list.Set{"(`id`)": list.BuiltIn(), "(`number` of cards and `id` of notes)": two} {
-		doc := must(openapi3.NewLoader().LoadFromData(edge.OpenAPI(lists)))
+		doc := must(openapi3.NewLoader().LoadFromData(OpenAPI(lists)))
 		if !strings.Contains(doc.Info.Description, "stores the rows by their keys "+want) {
 			t.Errorf("the keys are not named: %s", want)
 		}
@@ -322,7 +321,7 @@ func TestSchemasOfFields(t *testing.T) {
 			Parameters map[string]struct{ Description string }
 		}
 	}
-	must(0, json.Unmarshal(edge.OpenAPI(threeLists(t)), &document))
+	must(0, json.Unmarshal(OpenAPI(threeLists(t)), &document))
 	for field, want := range map[string]string{
 		"Product.id":         `{"type":"integer","format":"int64"}`,
 		"Product.title":      `{"type":"string","description":"What is on the label.","minLength":7}`,

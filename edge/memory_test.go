@@ -1,6 +1,6 @@
 //go:build !race
 
-package edge_test
+package edge
 
 import (
 	"bufio"
@@ -11,8 +11,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-
-	"listedge/edge"
 )
 
 // The memory that a connection takes, with about 1 kB for the client's end in this process:
@@ -32,27 +30,27 @@ func TestMemoryOfAConnection(t *testing.T) {
 		left          string // the request of a client that has left; empty = none
 	}{
 		{"nothing sent yet", "", false, most, ""},
-		{"a quarter of a head of 100 lines", "GET /v1/items HTTP/1.1\r\nHost: a\r\n" + edge.HeaderLines(100, 150)[:4<<10], false, most, ""},
-		{"nearly all of one of 3,200 lines", "GET /v1/items HTTP/1.1\r\nHost: a\r\n" + edge.HeaderLines(3200, 4), false, most, ""},
+		{"a quarter of a head of 100 lines", "GET /v1/items HTTP/1.1\r\nHost: a\r\n" + headerLines(100, 150)[:4<<10], false, most, ""},
+		{"nearly all of one of 3,200 lines", "GET /v1/items HTTP/1.1\r\nHost: a\r\n" + headerLines(3200, 4), false, most, ""},
 		{"idle after a page", thePage + end, true, idle, ""},
 		{"idle after a 404", "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + end, true, idle, ""},
-		{"idle after 15 kB of header", "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + edge.HeaderLines(90, 165) + end, true, idle, ""},
+		{"idle after 15 kB of header", "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + headerLines(90, 165) + end, true, idle, ""},
 		{"idle after 15 kB of address", "GET /" + strings.Repeat("x", 15<<10) + " HTTP/1.1\r\nHost: a\r\n" + end, true, idle, ""},
 		{"idle after 15 kB of parameters", strings.Replace(thePage, "limit=20", "search=%41"+strings.Repeat("x", 15<<10), 1) + end, true, idle, ""},
 		{"idle after 5,000 cookies", "GET /nowhere HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("a; ", 5000) + "a\r\n" + end, true, idle, ""},
-		{"idle after another's 431", thePage + end, true, idle, "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + edge.HeaderLines(3000, 4) + end},
-		{"idle after another's 400", thePage + end, true, idle, "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + edge.HeaderLines(3000, 4) + "broken\r\n" + end},
+		{"idle after another's 431", thePage + end, true, idle, "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + headerLines(3000, 4) + end},
+		{"idle after another's 400", thePage + end, true, idle, "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + headerLines(3000, 4) + "broken\r\n" + end},
 		{"idle after the bundle", "GET " + "/docs/swagger-ui-bundle.js" + " HTTP/1.1\r\nHost: a\r\n" + end, true, idle, ""},
 		{"idle after the page of the reference", "GET /docs HTTP/1.1\r\nHost: a\r\n" + end, true, idle, ""},
 	} {
-		for _, secure := range []*tls.Config{nil, edge.Certificate(t)} {
+		for _, secure := range []*tls.Config{nil, certificate(t)} {
 			name, bound := c.name, c.most
 			if secure != nil {
 				name, bound = name+", TLS", most+16<<10 // the client's end may hold a record
 			}
 			t.Run(name, func(t *testing.T) {
-				s, _ := edge.HitServer(t, strings.Repeat("x", 20_000))
-				dial := edge.Served(t, s, secure)
+				s, _ := hitServer(t, strings.Repeat("x", 20_000))
+				dial := served(t, s, secure)
 				var all []net.Conn
 				open := func() {
 					if c.left != "" {
@@ -64,7 +62,7 @@ func TestMemoryOfAConnection(t *testing.T) {
 					conn := dial(t)
 					must(io.WriteString(conn, c.request))
 					if c.complete {
-						edge.ResetGuard(s)
+						s.guard = newGuard()
 						a := must(http.ReadResponse(bufio.NewReader(conn), nil))
 						must(io.Copy(io.Discard, a.Body))
 					}

@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"compress/gzip"
@@ -9,14 +9,13 @@ import (
 	"testing"
 
 	"listedge/cache"
-	"listedge/edge"
 )
 
 // A compressed page is one gzip member: browsers ignore everything after the first.
 func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 256, 4096, 65_535, 65_536, 200_000} {
 		for _, text := range []string{strings.Repeat(`{"name":"é"},`, n/13+1), noise(n)} {
-			oneMember(t, text[:max(0, n-len(edge.BodyOf("")))], n >= 256 && text[0] == '{')
+			oneMember(t, text[:max(0, n-len(bodyOf("")))], n >= 256 && text[0] == '{')
 		}
 	}
 }
@@ -33,10 +32,10 @@ func noise(n int) string {
 // oneMember reads a page with one row.
 func oneMember(t *testing.T, row string, pays bool) {
 	t.Helper()
-	body := edge.BodyOf(row)
-	s, _ := edge.HitServer(t, row)
+	body := bodyOf(row)
+	s, _ := hitServer(t, row)
 	for _, id := range []string{"a", strings.Repeat("z", 128)} {
-		got := ask(t, s, "GET", theTarget, "X-API-Key", edge.TheKey, "Accept-Encoding", "gzip", "X-Request-Id", id)
+		got := ask(t, s, "GET", theTarget, "X-API-Key", aKey, "Accept-Encoding", "gzip", "X-Request-Id", id)
 		text := got.Body
 		if compressed := got.Header("Content-Encoding") == "gzip"; compressed != pays {
 			t.Fatalf("%d bytes: compressed: %v", len(body), compressed)
@@ -52,8 +51,8 @@ func oneMember(t *testing.T, row string, pays bool) {
 }
 
 func TestIfNoneMatch(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
-	etag := cache.TagOf([]byte(edge.BodyOf(""))).String()
+	s, _ := hitServer(t, "")
+	etag := cache.TagOf([]byte(bodyOf(""))).String()
 	tag := strings.Trim(etag, `W/"`)
 	for _, c := range []struct {
 		lines []string
@@ -75,7 +74,7 @@ func TestIfNoneMatch(t *testing.T) {
 		{[]string{`*` + tag}, false},
 		{[]string{`"` + tag[:21] + `"`, `"` + tag + `d"`}, false},
 	} {
-		headers := []string{"X-API-Key", edge.TheKey}
+		headers := []string{"X-API-Key", aKey}
 		for _, line := range c.lines {
 			headers = append(headers, "If-None-Match", line)
 		}
@@ -86,9 +85,9 @@ func TestIfNoneMatch(t *testing.T) {
 }
 
 func TestAcceptEncoding(t *testing.T) {
-	s, _ := edge.HitServer(t, strings.Repeat("{}", 1000))
+	s, _ := hitServer(t, strings.Repeat("{}", 1000))
 	gzipped := func(headers ...string) bool {
-		return ask(t, s, "GET", theTarget, append(headers, "X-API-Key", edge.TheKey)...).Header("Content-Encoding") == "gzip"
+		return ask(t, s, "GET", theTarget, append(headers, "X-API-Key", aKey)...).Header("Content-Encoding") == "gzip"
 	}
 	for header, want := range map[string]bool{
 		"":                       false,
@@ -139,7 +138,7 @@ func TestAcceptEncoding(t *testing.T) {
 }
 
 func TestRequestIDs(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
+	s, _ := hitServer(t, "")
 	for id, want := range map[string]bool{
 		"a": true, "0": true, "a.b_c:d-e": true, strings.Repeat("a", 128): true,
 		"": false, ".a": false, "-": false, "a b": false, "a\"": false, "é": false, "a/b": false, strings.Repeat("a", 129): false,
@@ -152,7 +151,7 @@ func TestRequestIDs(t *testing.T) {
 	for range 2 { // connections
 		r := converse(s, &spoken{chunks: [][]byte{[]byte(strings.Repeat(thePage+goodEnd, 500))}})
 		for range 500 {
-			id := edge.ReadAnswer(t, r, "GET").Header("X-Request-Id")
+			id := readAnswer(t, r, "GET").Header("X-Request-Id")
 			if !valid.MatchString(id) || seen[id] {
 				t.Fatalf("made %q", id)
 			}

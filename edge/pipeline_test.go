@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"bufio"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/edge"
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/internal/page"
@@ -62,15 +61,15 @@ func (w *spoken) Close() error                       { return nil }
 func (w *spoken) RemoteAddr() net.Addr               { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // converse has the server answer the chunks on one connection.
-func converse(s *edge.Server, w *spoken) *bufio.Reader {
-	edge.ServeConn(s, w)
+func converse(s *Server, w *spoken) *bufio.Reader {
+	_ = s.http.ServeConn(newConn(w)) // its error is about the last request
 	return bufio.NewReader(bytes.NewReader(w.written))
 }
 
 // Behind a load balancer, requests with different keys share a connection, and even a
 // segment. Each gets the page of its own key.
 func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
-	pages := edge.NewPages()
+	pages := newPages()
 	keys, texts := map[apikey.Hash]apikey.Key{}, [2]string{}
 	for i := range texts {
 		texts[i] = apikey.Generate()
@@ -79,9 +78,9 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 			Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
 		q := page.Query{List: listtest.Items, Tenant: k.Tenant, Limit: 50}
-		edge.FillWith(t, pages, q, `"workspace of `+texts[i]+`"`)
+		fillWith(t, pages, q, `"workspace of `+texts[i]+`"`)
 	}
-	s := edge.ServerOf(t, list.BuiltIn(), pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
+	s := serverOf(t, list.BuiltIn(), pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return keys, nil
 	})
 	of := func(key int) []byte {
@@ -92,7 +91,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		chunks := [][]byte{of(0), bytes.Clone(both), of(1), of(0), bytes.Clone(both[:cut]), bytes.Clone(both[cut:])}
 		r := converse(s, &spoken{chunks: chunks})
 		for n, want := range []int{0, 0, 1, 1, 0, 0, 1} {
-			if got := edge.ReadAnswer(t, r, "GET"); !strings.Contains(got.Body, texts[want]) {
+			if got := readAnswer(t, r, "GET"); !strings.Contains(got.Body, texts[want]) {
 				t.Fatalf("cut at %d, answer %d: %d %s, want that of %s", cut, n+1, got.Status, got.Body, texts[want])
 			}
 		}
@@ -101,7 +100,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 
 // A panic ends its request and not the connection.
 func TestAConnectionOutlivesAPanic(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
+	s, _ := hitServer(t, "")
 	pages, reads := s.Cache, 0
 	request := []byte(thePage + "\r\n")
 	r := converse(s, &spoken{chunks: [][]byte{request, request, request}, before: func() {
@@ -112,7 +111,7 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 		}
 	}})
 	for i, want := range []int{200, 500, 200} {
-		if got := edge.ReadAnswer(t, r, "GET"); got.Status != want || strings.Contains(got.Body, `"INTERNAL_ERROR"`) != (want == 500) {
+		if got := readAnswer(t, r, "GET"); got.Status != want || strings.Contains(got.Body, `"INTERNAL_ERROR"`) != (want == 500) {
 			t.Errorf("request %d: %+v", i+1, got)
 		}
 	}
@@ -120,7 +119,7 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 
 // A draining node closes each connection with its next response.
 func TestADrainingNodeClosesConnections(t *testing.T) {
-	s, _ := edge.HitServer(t, "")
+	s, _ := hitServer(t, "")
 	request, reads := []byte(thePage+"\r\n"), 0
 	w := &spoken{chunks: [][]byte{request, request, request}, before: func() {
 		if reads++; reads == 2 {

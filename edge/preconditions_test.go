@@ -1,20 +1,19 @@
-package edge_test
+package edge
 
 import (
 	"strings"
 	"testing"
 
 	"listedge/cache"
-	"listedge/edge"
 )
 
 // Preconditions in the order of RFC 9110, 13.2.2, on a page with a weak ETag
 // and without a modification date.
 func TestPreconditions(t *testing.T) {
-	etag := cache.TagOf([]byte(edge.BodyOf(""))).String()
+	etag := cache.TagOf([]byte(bodyOf(""))).String()
 	strong := strings.TrimPrefix(etag, "W/")
 	const past, future = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 2100 23:59:59 GMT"
-	s, _ := edge.HitServer(t, "")
+	s, _ := hitServer(t, "")
 	ask := asking(t, s)
 	for name, c := range map[string]struct {
 		headers []string // names and values
@@ -39,7 +38,7 @@ func TestPreconditions(t *testing.T) {
 		"ignored beside a tag":               {[]string{"If-Modified-Since", past, "If-None-Match", etag}, 304},
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
-			request := edge.ThePage + " HTTP/1.1\r\nHost: a\r\nX-API-Key: " + edge.TheKey + "\r\n"
+			request := theTarget + " HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
 			for i := 0; i < len(c.headers); i += 2 {
 				request += c.headers[i] + ": " + c.headers[i+1] + "\r\n"
 			}

@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"bufio"
@@ -6,35 +6,26 @@ import (
 	"net"
 	"strings"
 	"testing"
-
-	"listedge/edge"
 )
 
 // asking serves on a free port until the test ends. ask sends a request on a connection of its own.
-func asking(t *testing.T, s *edge.Server) (ask func(t *testing.T, method, request string) edge.Answer) {
+func asking(t *testing.T, s *Server) (ask func(t *testing.T, method, request string) answered) {
 	t.Helper()
-	dial := edge.Served(t, s, nil)
-	return func(t *testing.T, method, request string) edge.Answer {
+	dial := served(t, s, nil)
+	return func(t *testing.T, method, request string) answered {
 		t.Helper()
 		c := dial(t)
 		send(c, method+" "+request+"\r\n")
-		return edge.ReadAnswer(t, bufio.NewReader(c), method)
+		return readAnswer(t, bufio.NewReader(c), method)
 	}
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
 }
 
 func send(c net.Conn, s string) { _, _ = io.WriteString(c, s) }
 
 // Routes match the target byte by byte, and nothing redirects.
 func TestRoutes(t *testing.T) {
-	_, parameters, _ := strings.Cut(edge.ThePage, "?")
-	s, _ := edge.HitServer(t, "")
+	_, parameters, _ := strings.Cut(theTarget, "?")
+	s, _ := hitServer(t, "")
 	ask := asking(t, s)
 	for _, c := range []struct {
 		name, method, path string
@@ -78,7 +69,7 @@ func TestRoutes(t *testing.T) {
 			if !strings.HasPrefix(target, "/docs") && target != "*" {
 				target += "?" + parameters
 			}
-			got := ask(t, c.method, target+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+edge.TheKey+"\r\n")
+			got := ask(t, c.method, target+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+aKey+"\r\n")
 			if got.Status != c.status || got.Header("Location") != "" || c.code != "" && !strings.Contains(got.Body, `"code":"`+c.code+`"`) {
 				t.Errorf("%d, want %d: %s", got.Status, c.status, got.Body)
 			}

@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"net/http/httptest"
@@ -9,7 +9,6 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/cache"
-	"listedge/edge"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/metrics"
 )
@@ -33,11 +32,11 @@ func scrape(t *testing.T, s *metrics.Registry) string {
 }
 
 func TestEveryResponseIsCountedOnce(t *testing.T) {
-	s, _, registry := edge.HitServerWith(t, "")
+	s, _, registry := hitServerWith(t, "")
 	ask := asking(t, s)
 	before := scrape(t, registry)
 	ask(t, "GET", thePage[len("GET "):])
-	ask(t, "GET", thePage[len("GET "):]+"If-None-Match: "+cache.TagOf([]byte(edge.BodyOf(""))).String()+"\r\n")
+	ask(t, "GET", thePage[len("GET "):]+"If-None-Match: "+cache.TagOf([]byte(bodyOf(""))).String()+"\r\n")
 	after := scrape(t, registry)
 	for series, want := range map[string]int{
 		`listedge_http_requests_total{route="items",status="200"}`:                           1,

@@ -1,4 +1,4 @@
-package edge_test
+package edge
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
-	"listedge/edge"
 	"listedge/internal/list/listtest"
 	"listedge/origin/apikey"
 	"listedge/origin/usage"
@@ -39,7 +38,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 		{"page", "GET", theTarget, nil, 200, true, 0},
 		{"gzip", "GET", theTarget, []string{"Accept-Encoding", "gzip"}, 200, true, 0},
 		{"HEAD", "HEAD", theTarget, nil, 200, true, 0},
-		{"not modified", "GET", theTarget, []string{"If-None-Match", cache.TagOf([]byte(edge.BodyOf(row))).String()}, 304, true, 1},
+		{"not modified", "GET", theTarget, []string{"If-None-Match", cache.TagOf([]byte(bodyOf(row))).String()}, 304, true, 1},
 		{"wrong parameter", "GET", "/v1/items?color=red", nil, 400, true, 0},
 		{"If-Match", "GET", theTarget, []string{"If-Match", `"x"`}, 412, true, 0},
 		{"no scope", "GET", "/v1/contacts", nil, 403, true, 0},
@@ -48,14 +47,14 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 		{"wrong method", "POST", theTarget, nil, 405, false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := edge.HitServer(t, row)
-			entry := must(s.Keys.Authenticate(time.Now(), []byte(edge.TheKey), new(apikey.LastKey), func() bool { return false }))
+			s, _ := hitServer(t, row)
+			entry := must(s.Keys.Authenticate(time.Now(), []byte(aKey), new(apikey.LastKey), func() bool { return false }))
 			entry.Key.Scopes = 1 << listtest.Items.Number
 			var sum writtenUsage
 			r := usage.Start(sum.write)
-			edge.SetUsage(entry, r.Counter(usage.Key{}))
+			entry.Value.usage = r.Counter(usage.Key{})
 			if len(c.headers) == 0 || c.headers[0] != "X-API-Key" {
-				c.headers = append(c.headers, "X-API-Key", edge.TheKey)
+				c.headers = append(c.headers, "X-API-Key", aKey)
 			}
 			got := ask(t, s, c.method, c.target, c.headers...)
 			if got.Status != c.status {
