@@ -83,47 +83,6 @@ func TestAPartitionThatIsBeingDetached(t *testing.T) {
 	}
 }
 
-// If the schema changed while no node followed, the next term publishes an entry that
-// touches everything; otherwise it publishes none. The epoch goes on in both cases.
-func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	for _, c := range []struct {
-		name, sql string
-		want      string
-	}{
-		{"nothing", "SELECT 1", ""},
-		{"rows rewritten", "ALTER TABLE items ALTER unit TYPE text USING 'x'", all},
-		{"another's table", "CREATE TABLE another (a int)", ""},
-	} {
-		f := w.follow()
-		w.awaitFollowing(f)
-		w.heartbeat()
-		f.stop()
-		w.awaitFree()
-		w.exec(c.sql)
-		epoch := w.epoch
-		f = w.follow()
-		w.awaitFollowingFrom(f)
-		if w.epoch != epoch {
-			t.Errorf("%s: epoch %s after %s", c.name, w.epoch, epoch)
-		}
-		var is string
-		term := must2(w.log.Last(w.ctx(), w.epoch)).Term
-		w.await("a heartbeat of the later term", func(e changefeed.Entry) bool {
-			if e.Change != nil && e.Change.LSN > w.lastLSN {
-				w.lastLSN, is = e.Change.LSN, touched(*e.Change)
-			}
-			return e.Heartbeat != nil && e.Position.Term == term
-		})
-		if is != c.want {
-			t.Errorf("%s: %q, want %q", c.name, is, c.want)
-		}
-		f.stop()
-		w.awaitFree()
-	}
-}
-
 func sees(snapshot, xid string) bool {
 	var n uint64
 	_, err := fmt.Sscan(xid, &n)

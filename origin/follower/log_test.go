@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -19,14 +18,17 @@ import (
 type faultyLog struct {
 	changefeed.Log
 	append func(ctx context.Context, epoch string, entries []changefeed.Entry) error // called before Append; nil = not called
-	naming func(from, to string)                                                     // called before SetEpoch; nil = not called
+	before func(call string)                                                         // called before each call, with its name; nil = not called
 	away   atomic.Bool
 	epochs atomic.Int64 // how often Epoch was called, once at each attempt to follow
 }
 
 var errAway = errors.New("the log is away")
 
-func (l *faultyLog) ok() error {
+func (l *faultyLog) ok(call string) error {
+	if l.before != nil {
+		l.before(call)
+	}
 	if l.away.Load() {
 		return errAway
 	}
@@ -34,7 +36,7 @@ func (l *faultyLog) ok() error {
 }
 
 func (l *faultyLog) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
-	if err := l.ok(); err != nil {
+	if err := l.ok("Append"); err != nil {
 		return err
 	}
 	if l.append != nil {
@@ -46,22 +48,22 @@ func (l *faultyLog) Append(ctx context.Context, epoch string, entries ...changef
 }
 
 func (l *faultyLog) SetEpoch(ctx context.Context, from, to string) error {
-	if l.naming != nil {
-		l.naming(from, to)
+	if err := l.ok("SetEpoch"); err != nil {
+		return err
 	}
 	return l.Log.SetEpoch(ctx, from, to)
 }
 
 func (l *faultyLog) Epoch(ctx context.Context) (string, error) {
 	l.epochs.Add(1)
-	if err := l.ok(); err != nil {
+	if err := l.ok("Epoch"); err != nil {
 		return "", err
 	}
 	return l.Log.Epoch(ctx)
 }
 
 func (l *faultyLog) Last(ctx context.Context, epoch string) (changefeed.Position, error) {
-	if err := l.ok(); err != nil {
+	if err := l.ok("Last"); err != nil {
 		return changefeed.Position{}, err
 	}
 	return l.Log.Last(ctx, epoch)
@@ -135,10 +137,10 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	w.heartbeat()
 	epoch := w.epoch
 	log.away.Store(true)
-	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+	w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
 	w.eventually("giving up", func() bool { return !f.Following() })
 	w.awaitFree()
-	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')"))
+	w.exec("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')")
 	log.away.Store(false)
 	w.awaitFollowingFrom(f)
 	if w.epoch != epoch {
@@ -180,53 +182,6 @@ END LOOP; END $$`, commits, listtest.ID(1)))
 	f.stop()
 	if published != commits || appends > commits/4 {
 		t.Errorf("%d changes in %d appends, want %d in far fewer", published, appends, commits)
-	}
-}
-
-// The log is trimmed while this follower, or the next one, still needs its entries.
-func TestATrimmedLog(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	trim := func() changefeed.Position {
-		last := must2(w.log.Last(w.ctx(), w.epoch))
-		must(w.log.Trim(w.ctx(), w.epoch, changefeed.Position{Term: last.Term, N: last.N + 1}))
-		return last
-	}
-	f := w.follow()
-	w.awaitFollowing(f)
-	behind := w.at
-	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
-	w.change()
-	forgotten := trim()
-	w.at = forgotten // a node that has read everything goes on
-	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')"))
-	if is := touched(w.change()); is != "items:2" {
-		t.Error(is)
-	}
-	w.heartbeat()
-	for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, behind, time.Millisecond))[:1] { // another node sees a gap
-		if e.Position.Compare(forgotten) <= 0 || e.Position.N == behind.N+1 {
-			t.Errorf("%s is found after %s", e.Position, behind)
-		}
-	}
-	if s := f.Stats(); s.Terms != 1 {
-		t.Errorf("%+v", s)
-	}
-	f.stop()
-	w.awaitFree()
-	epoch := w.epoch
-	f = w.follow()
-	w.awaitFollowingFrom(f)
-	if w.heartbeat(); w.epoch != epoch {
-		t.Error("a new epoch, though the end of the log is there")
-	}
-	f.stop()
-	w.awaitFree()
-	trim() // now the follower cannot compare its last entry with the log
-	f = w.follow()
-	w.awaitFollowing(f)
-	if w.heartbeat(); w.epoch == epoch {
-		t.Error("the epoch goes on although nothing of its log is left")
 	}
 }
 
@@ -355,7 +310,7 @@ func TestAChangeComesWithTheHeartbeatThatSeesIt(t *testing.T) {
 	}
 	w.awaitFollowing(w.followWith(w.url, log, silent))
 	w.eventually("an append has a change and the heartbeat that sees it", func() bool {
-		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+		w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
 		return together.Load()
 	})
 }

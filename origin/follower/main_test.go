@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +34,8 @@ const all = follower.All
 const patience = 5 * time.Minute
 
 var server = shared.Server
+
+func must2[T any](v T, err error) T { must(err); return v }
 
 func must(err error) {
 	if err != nil {
@@ -99,6 +100,9 @@ func (w *world) ctx() context.Context {
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
+	if len(args) == 0 {
+		sql = w.sqlOf(sql)
+	}
 	if _, err := w.db.Exec(w.ctx(), sql, args...); err != nil {
 		w.Fatalf("%v\n%.200s", err, sql)
 	}
@@ -186,6 +190,29 @@ func (w *world) awaitFollowing(r running) {
 	w.skipToEnd()
 }
 
+// awaitFollowingFrom is awaitFollowing, but keeps the reading position.
+func (w *world) awaitFollowingFrom(r running) {
+	w.Helper()
+	at, epoch := w.at, w.epoch
+	w.awaitFollowing(r)
+	if w.epoch == epoch {
+		w.at = at
+	} else {
+		w.at = changefeed.Position{}
+	}
+}
+
+// awaitFree waits until Postgres has noticed that the follower has ended.
+func (w *world) awaitFree() {
+	w.Helper()
+	w.eventually("the slot is free", func() bool {
+		return w.text("SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = '"+w.slotName()+"' AND active_pid IS NOT NULL") == "0"
+	})
+}
+
+// silent is a value of Options.Silence: no heartbeat came recently.
+func silent() time.Duration { return time.Second }
+
 // skipToEnd moves the reading position to the end of the current epoch's log.
 func (w *world) skipToEnd() {
 	w.Helper()
@@ -253,13 +280,4 @@ func readLog(ctx context.Context, log changefeed.Log, epoch string, after change
 	defer reader.Close()
 	entries, _, err := reader.Read(ctx, epoch, after, wait)
 	return entries, err
-}
-
-func splitSQL(sql string) (statements []string) {
-	for s := range strings.SplitSeq(sql, ";") {
-		if s = strings.TrimSpace(s); s != "" {
-			statements = append(statements, s)
-		}
-	}
-	return statements
 }

@@ -69,7 +69,13 @@ func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 		"a view in a table's place": {before: "DROP PUBLICATION listedge; CREATE PUBLICATION listedge FOR ALL TABLES",
 			breaks: "ALTER TABLE items RENAME TO items_old; CREATE VIEW items AS SELECT * FROM items_old",
 			mends:  "DROP VIEW items; ALTER TABLE items_old RENAME TO items", why: "lacks public.items"},
-		"a table": {breaks: "ALTER TABLE items RENAME TO items_old", mends: "ALTER TABLE items_old RENAME TO items", why: "items"},
+		"a table":             {breaks: "ALTER TABLE items RENAME TO items_old", mends: "ALTER TABLE items_old RENAME TO items", why: "items"},
+		"a column of a table": {breaks: "ALTER TABLE items RENAME sku TO sku2", mends: "ALTER TABLE items RENAME sku2 TO sku", why: "lacks public.items, or some"},
+		"a foreign partition": {before: `ALTER TABLE items RENAME TO items_old; CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS) PARTITION BY HASH (workspace_id);
+			CREATE TABLE near PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0); ALTER TABLE items REPLICA IDENTITY FULL; ALTER TABLE near REPLICA IDENTITY FULL;
+			ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old; CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w`,
+			breaks: "CREATE FOREIGN TABLE far PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1) SERVER s", // whose rows are in no WAL of this server
+			mends:  "ALTER TABLE public.items DETACH PARTITION public.far; DROP FOREIGN TABLE far", why: "lacks the rows of public.far, which"},
 		"a table that inherits": {before: "CREATE TABLE child (LIKE items INCLUDING ALL)", breaks: "ALTER TABLE child INHERIT items",
 			mends: "ALTER TABLE child NO INHERIT items", why: "the rows of public.child, which"},
 		"a new table that inherits": {breaks: "CREATE TABLE child () INHERITS (items)", mends: "DROP TABLE child", why: "the rows of public.child, which"},
@@ -211,4 +217,55 @@ func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
 	}
 	here := w.heartbeat().LSN
 	w.eventually("the slot is confirmed", func() bool { return confirmed() >= pglogrepl.LSN(here) })
+}
+
+// What is wrong with the tables of lists is said with their schemas, and with what mends it.
+func TestDefectsOfShapes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(`CREATE SCHEMA "Shop"; CREATE TABLE "Shop"."Goods" (id int, shop int NOT NULL, name text NOT NULL);
+		CREATE UNIQUE INDEX "of shop" ON "Shop"."Goods" (shop, id);
+		ALTER TABLE "Shop"."Goods" ALTER id SET NOT NULL; CREATE TABLE parent (LIKE "Shop"."Goods" INCLUDING ALL); CREATE SEQUENCE once`)
+	w.describe(`
+lists:
+  goods:
+    table: Shop.Goods
+    tenant: shop
+    key: id
+    fields: {id: , name: }
+    orders: {name: {by: name}}
+`)
+	publication := func() (defect, remedy, reason string) {
+		p := must2(follower.ReadPublication(w.ctx(), w.db, w.lists))
+		defect, remedy = p.Defect()
+		reason, _ = p.RowsUnnamed()
+		return defect, remedy, reason
+	}
+	for _, c := range []struct{ sql, defect, remedy, reason string }{
+		{"", `lacks "Shop"."Goods", or some`, "listedge lists plan", "which row of Shop.Goods was"},
+		{`ALTER PUBLICATION listedge ADD TABLE "Shop"."Goods" (id, shop)`, `lacks "Shop"."Goods", or some`, "listedge lists plan", "which row of Shop.Goods was"},
+		{`ALTER PUBLICATION listedge SET TABLE "Shop"."Goods", api_keys, workspaces`, `changed row of "Shop"."Goods"`,
+			`ALTER TABLE "Shop"."Goods" REPLICA IDENTITY USING INDEX "of shop"`, "which row of Shop.Goods was"},
+		{`ALTER TABLE "Shop"."Goods" REPLICA IDENTITY USING INDEX "of shop"`, "", "", ""},
+		{`ALTER TABLE "Shop"."Goods" REPLICA IDENTITY DEFAULT; ALTER TABLE "Shop"."Goods" ADD PRIMARY KEY (id); DROP INDEX "Shop"."of shop"`,
+			`changed row of "Shop"."Goods"`, `ALTER TABLE "Shop"."Goods" REPLICA IDENTITY FULL`, "which row of Shop.Goods was"},
+		{`ALTER TABLE "Shop"."Goods" REPLICA IDENTITY FULL`, "", "", ""},
+		{`ALTER TABLE "Shop"."Goods" DROP CONSTRAINT "Goods_pkey"`, "", "", "which row of Shop.Goods was"},
+		{`ALTER TABLE "Shop"."Goods" ADD PRIMARY KEY (shop, id); ALTER TABLE "Shop"."Goods" REPLICA IDENTITY NOTHING`, `changed row of "Shop"."Goods"`,
+			`ALTER TABLE "Shop"."Goods" REPLICA IDENTITY DEFAULT`, "which row of Shop.Goods was"},
+		{`ALTER TABLE "Shop"."Goods" REPLICA IDENTITY DEFAULT; CREATE TABLE "Shop".child () INHERITS ("Shop"."Goods")`,
+			`lacks the rows of "Shop".child, which`, `ALTER TABLE "Shop".child NO INHERIT "Shop"."Goods"`, ""},
+		{`DROP TABLE "Shop".child; ALTER TABLE "Shop"."Goods" RENAME name TO title`, `lacks "Shop"."Goods", or some`, "listedge lists plan", ""},
+		{`DROP TABLE "Shop"."Goods"`, `lacks "Shop"."Goods", or some`, "listedge lists plan", ""},
+	} {
+		if c.sql != "" {
+			w.exec(c.sql)
+		}
+		defect, remedy, reason := publication()
+		for _, p := range [][2]string{{defect, c.defect}, {remedy, c.remedy}, {reason, c.reason}} {
+			if p[1] == "" && p[0] != "" || !strings.Contains(p[0], p[1]) {
+				t.Errorf("%s: %q, want %q", c.sql, p[0], p[1])
+			}
+		}
+	}
 }

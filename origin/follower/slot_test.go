@@ -24,7 +24,7 @@ type transaction struct {
 func (w *world) begin(sql string) transaction {
 	w.Helper()
 	t := transaction{Conn: open(w.T, w.url)}
-	must2(t.Exec(w.ctx(), "BEGIN; "+ids(sql)))
+	must2(t.Exec(w.ctx(), "BEGIN; "+w.sqlOf(sql)))
 	must(t.QueryRow(w.ctx(), "SELECT pg_current_xact_id()::text").Scan(&t.xid))
 	return t
 }
@@ -75,7 +75,7 @@ func makeWhileACommitHangs(t *testing.T, kind string) {
 	w.eventually("the slot is made, or awaits the hanging commit", func() bool { return f.Following() || w.waits(hanging) })
 	w.checkNoStalePageIsKept(f)
 	// What commits from now on is published, even if that was before the slot was ready.
-	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($3, 'x')"))
+	w.exec("INSERT INTO contacts (workspace_id, name) VALUES ($3, 'x')")
 	w.endHanging(hanging, done)
 	w.awaitFollowing(f)
 	w.at = changefeed.Position{}
@@ -112,7 +112,7 @@ func TestAMendedPublicationMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	w.endHanging(hanging, done)
 	w.eventually("another epoch", func() bool { epoch, _ := w.log.Epoch(w.ctx()); return epoch != before })
 	w.awaitFollowing(f)
-	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($3, 'x')"))
+	w.exec("INSERT INTO items (workspace_id, name) VALUES ($3, 'x')")
 	if is := touched(w.change()); is != "items:3" {
 		t.Errorf("published: %s", is)
 	}
@@ -129,7 +129,7 @@ func (w *world) hang() (conn *pgx.Conn, done chan error) {
 	w.Helper()
 	conn, done = open(w.T, w.url), make(chan error, 1)
 	go func() {
-		_, err := conn.Exec(context.Background(), ids("INSERT INTO items (workspace_id, name) VALUES ($7, 'hangs')"))
+		_, err := conn.Exec(context.Background(), w.sqlOf("INSERT INTO items (workspace_id, name) VALUES ($7, 'hangs')"))
 		done <- err
 	}()
 	w.eventually("the commit hangs", func() bool {

@@ -14,132 +14,89 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// awaitFree waits until Postgres has noticed that the follower has ended.
-func (w *world) awaitFree() {
-	w.Helper()
-	w.eventually("the slot is free", func() bool {
-		return w.text("SELECT coalesce(active_pid, 0)::text FROM pg_replication_slots WHERE slot_name = '"+w.slotName()+"'") == "0"
-	})
-}
-
-// silent is a value of Options.Silence: no heartbeat came recently.
-func silent() time.Duration { return time.Second }
-
+// A follower may be frozen anywhere: as it appends, just before it names its epoch, and with a slot that it has just made. If another
+// node has taken over when it continues, it steps down. It appends nothing, and does not name its epoch, not even for a moment.
 func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"persistent", "temporary"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			overtake(t, kind)
-		})
-	}
-}
-
-func overtake(t *testing.T, kind string) {
-	w := newWorld(t, server())
-	w.slot = kind
-	thaw, frozen := make(chan struct{}), make(chan struct{})
-	var freeze atomic.Bool
-	var once sync.Once
-	var late atomic.Int64
-	slow := &faultyLog{Log: w.log}
-	slow.append = func(context.Context, string, []changefeed.Entry) error {
-		if freeze.Load() {
-			once.Do(func() { close(frozen) })
-			<-thaw
-			late.Add(1)
-		}
-		return nil
-	}
-	first := w.followWith(w.url, slow, silent)
-	w.awaitFollowing(first)
-	w.heartbeat()
-	epoch := w.epoch
-	freeze.Store(true)
-	<-frozen
-	second := w.followWith(w.url, w.log, silent)
-	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
-	w.awaitFollowingFrom(second)
-	if anew := w.epoch != epoch; anew != (kind == "temporary") { // only a persistent slot has what was written meanwhile
-		t.Errorf("epoch %s, then %s", epoch, w.epoch)
-	}
-	epoch = w.epoch
-	if kind == "temporary" {
-		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
-	}
-	if is := touched(w.change()); is != "items:1" {
-		t.Error(is)
-	}
-	close(thaw)
-	w.eventually("the late entry is tried", func() bool { return late.Load() > 0 })
-	w.eventually("the frozen one steps down", func() bool { return !first.Following() })
-	freeze.Store(false)
-	for range 20 {
-		w.heartbeat() // fails if a position is missing
-	}
-	if !second.Following() || first.Following() {
-		t.Error("both or none follow")
-	}
-	if present, _ := w.log.Epoch(t.Context()); present != epoch {
-		t.Errorf("the epoch turned to %s", present)
-	}
-}
-
-// A follower may be frozen anywhere, even just before it sets its epoch. If another node has
-// taken over when it continues, it must not set its epoch, not even for a moment.
-func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
-	t.Parallel()
-	for name, lost := range map[string]bool{"as it begins": false, "as it mends what the log lost": true} {
+	for name, c := range map[string]struct {
+		kind, call string // of the log
+		nth        int64  // such call from the beginning; 0 = of one that follows
+		lost       bool   // its epoch, before
+		anew       bool   // begins the other an epoch
+	}{
+		"as it appends":                        {"persistent", "Append", 0, false, false}, // the slot has what was written meanwhile
+		"as it appends, with a temporary slot": {"temporary", "Append", 0, false, true},
+		"as it begins":                         {"persistent", "SetEpoch", 1, false, true},
+		"as it mends what the log lost":        {"persistent", "SetEpoch", 0, true, true},
+		"with a new slot":                      {"temporary", "Epoch", 2, false, true}, // first before it makes the slot
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, server())
-			var stop atomic.Bool
-			var once sync.Once
-			var woken atomic.Int64
-			stopped, wake := make(chan struct{}), make(chan struct{})
-			log := &faultyLog{Log: w.log}
-			log.naming = func(string, string) {
-				if stop.Load() {
-					once.Do(func() { close(stopped) })
-					<-wake
+			w.slot = c.kind
+			frozen, thaw := make(chan struct{}), make(chan struct{})
+			var armed atomic.Bool
+			var calls, woken atomic.Int64
+			freeze := sync.OnceFunc(func() { close(frozen) })
+			armed.Store(c.nth > 0)
+			log := &faultyLog{Log: w.log, before: func(call string) {
+				if call == c.call && armed.Load() && calls.Add(1) >= c.nth {
+					freeze()
+					<-thaw
 					woken.Add(1)
 				}
-			}
-			stop.Store(!lost)
+			}}
 			first := w.followWith(w.url, log, silent)
-			if lost {
+			if c.nth == 0 {
 				w.awaitFollowing(first)
 				w.heartbeat()
-				stop.Store(true)
+				armed.Store(true)
+			}
+			if c.lost {
 				must(w.log.SetEpoch(w.ctx(), w.epoch, ""))
 			}
-			<-stopped
-			second := w.followWith(w.url, w.log, silent)
-			w.awaitFollowing(second)
+			<-frozen
+			was := w.epoch
+			w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
+			second := w.follow()
+			w.awaitFollowingFrom(second)
+			if (w.epoch != was) != c.anew {
+				t.Errorf("epoch %s, then %s", was, w.epoch)
+			}
+			w.exec("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')")
+			published := ""
+			w.await("what is written then", func(e changefeed.Entry) bool {
+				if e.Change != nil {
+					published += touched(*e.Change) + " "
+				}
+				return strings.HasSuffix(published, "items:2 ")
+			})
+			if !c.anew && published != "items:1 items:2 " {
+				t.Errorf("published: %s", published)
+			}
 			epoch := w.epoch
 			watching, done := context.WithCancel(t.Context())
 			named := make(chan string, 1)
 			go func() { // reads the epoch as a node does
 				defer close(named)
 				for watching.Err() == nil {
-					if present, _ := w.log.Epoch(watching); present != epoch {
+					if present, _ := w.log.Epoch(watching); present != epoch && watching.Err() == nil {
 						named <- present
 						return
 					}
 				}
 			}()
-			stop.Store(false)
-			close(wake)
+			close(thaw)
 			w.eventually("the first wakes and steps down", func() bool { return woken.Load() > 0 && !first.Following() })
-			for range 5 {
-				w.heartbeat()
+			for range 20 {
+				w.heartbeat() // fails if a position is missing
 			}
 			done()
 			if present, yes := <-named; yes {
 				t.Errorf("the epoch turned from %s to %q", epoch, present)
 			}
-			if !second.Following() {
-				t.Error("the second does not follow any more")
+			if !second.Following() || first.Following() || c.nth > 0 && first.Stats().Terms > 0 {
+				t.Errorf("%+v, %+v", first.Stats(), second.Stats())
 			}
 		})
 	}
@@ -205,7 +162,7 @@ func TestAnotherDatabaseBehindTheSameURLIsFollowed(t *testing.T) {
 	if name, ok := fleet.ParseEpoch(w.epoch); !ok || name.Identity != followed.Digest() {
 		t.Errorf("%s is followed as %s", followed.Digest(), w.epoch)
 	}
-	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+	w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
 	if is := touched(w.change()); is != "items:1" {
 		t.Error(is)
 	}

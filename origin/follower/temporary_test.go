@@ -1,13 +1,9 @@
 package follower_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pglogrepl"
-
-	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/follower"
 )
@@ -69,7 +65,7 @@ func TestAFleetChangesItsKindOfSlot(t *testing.T) {
 		}
 		before.stop()
 		w.awaitFollowing(next)
-		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+		w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
 		if is := touched(w.change()); is != "items:1" {
 			t.Error(is)
 		}
@@ -106,7 +102,7 @@ func TestTheKindFollowsTheServersSetting(t *testing.T) {
 		t.Helper()
 		w.eventually(kind, func() bool { return w.slotsOf() == "slot "+kind && f.Following() })
 		w.awaitFollowing(f)
-		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+		w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
 		if is := touched(w.change()); is != "items:1" {
 			t.Error(is)
 		}
@@ -119,30 +115,6 @@ func TestTheKindFollowsTheServersSetting(t *testing.T) {
 	becomes("persistent", "")
 	end()
 	becomes("temporary", "set max_slot_wal_keep_size")
-}
-
-// A slot of another connection continues no epoch, even if the former follower, which does not know that it lost its
-// own, has published a heartbeat from behind the new slot's beginning.
-func TestANewSlotContinuesNoEpoch(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	first := w.as("temporary")
-	w.awaitFollowing(first)
-	h := w.heartbeat()
-	epoch := w.epoch
-	first.stop()
-	h.LSN = uint64(pglogrepl.LSN(1) << 62)
-	last, err := w.log.Last(w.ctx(), epoch)
-	must(err)
-	must(w.log.Append(w.ctx(), epoch, changefeed.Entry{Position: changefeed.Position{Term: last.Term, N: last.N + 1}, Heartbeat: &h}))
-	second := w.as("temporary")
-	w.awaitFollowing(second)
-	if w.epoch == epoch {
-		t.Error("the epoch has changes of two slots")
-	}
-	if err := w.log.Append(w.ctx(), epoch, changefeed.Entry{Position: changefeed.Position{Term: last.Term, N: last.N + 2}, Heartbeat: &h}); err == nil {
-		t.Error("a late heartbeat of the former epoch was not refused")
-	}
 }
 
 // A node without the log makes no slot, and drops none: others may follow.
@@ -165,46 +137,6 @@ func TestANodeWithoutTheLogMakesNoSlot(t *testing.T) {
 	w.awaitFollowing(f)
 	if is := w.slotsOf(); is != "slot temporary" {
 		t.Error(is)
-	}
-}
-
-// stallingLog stalls a node when it asks for the epoch: it has made its slot, and does not stream yet.
-type stallingLog struct {
-	changefeed.Log
-	stall func()
-}
-
-// Epoch implements changefeed.Log.
-func (l stallingLog) Epoch(ctx context.Context) (string, error) {
-	l.stall()
-	return l.Log.Epoch(ctx)
-}
-
-// A node that is frozen before it streams loses its slot to another.
-func TestANodeFrozenWithANewSlotIsOvertaken(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	w.slot = "temporary"
-	frozen, thaw := make(chan struct{}), make(chan struct{})
-	asked := 0
-	first := w.followWith(w.url, stallingLog{w.log, func() {
-		if asked++; asked == 2 { // first before it made the slot
-			close(frozen)
-			<-thaw
-		}
-	}}, silent)
-	<-frozen
-	if is := w.slotsOf(); is != "slot temporary" {
-		t.Error(is)
-	}
-	second := w.follow()
-	w.awaitFollowing(second)
-	close(thaw)
-	for range 20 {
-		w.heartbeat()
-	}
-	if first.Following() || !second.Following() || first.Stats().Terms > 0 {
-		t.Errorf("%+v, %+v", first.Stats(), second.Stats())
 	}
 }
 

@@ -243,10 +243,9 @@ func waitWithHeartbeats(t *testing.T, stopsAfter time.Duration) (waited time.Dur
 func TestCommitsThatAViewHasSeenAreNotKept(t *testing.T) {
 	term := term{Follower: New(Options{}), decoder: newDecoder(list.BuiltIn()), snapshot: changefeed.Snapshot{Xmin: 8, Xmax: 8}}
 	for want, xid := range []uint32{7, 8} {
-		for _, m := range [][]byte{begin(xid), describedAs(laterOID, "id"), insert(laterOID, 1), commitAt(100)} {
-			if err := term.handle(t.Context(), message('w', uint64(1), uint64(1), uint64(0), m)); err != nil {
-				t.Fatal(err)
-			}
+		messages, commit := transaction(xid)
+		for _, m := range append(messages[:], commit) {
+			must(term.handle(t.Context(), append(append([]byte{'w'}, make([]byte, 24)...), m...)))
 		}
 		if n := len(term.unlisted); n != want {
 			t.Errorf("%d commits are kept after that of transaction %d", n, xid)
