@@ -47,9 +47,10 @@ func TestTheFoldIsThatOfTheDatabase(t *testing.T) {
 					FROM unnest($1::text[]) WITH ORDINALITY AS texts (text, n)`, some).Scan(&folds, &keys)
 				must(err)
 				for i, text := range some {
-					if fold, key := list.Fold(text), list.FoldKey(text); fold != folds[i] || keys[i] != nil && key != *keys[i] {
+					fold, key := list.Fold(text), []rune(folds[i])
+					if fold != folds[i] || keys[i] != nil && string(key[:min(len(key), list.FoldKeyLength)]) != *keys[i] {
 						if wrong++; wrong <= 10 {
-							t.Errorf("%q: %q, and in the database %q; the key %q", text, fold, folds[i], key)
+							t.Errorf("%q: %q, and in the database %q", text, fold, folds[i])
 						}
 					}
 				}

@@ -103,33 +103,3 @@ func TestAConditionHasAMistake(t *testing.T) {
 		})
 	}
 }
-
-// A live row is one whose condition holds, whatever a term says of which the value is unsent.
-func TestLives(t *testing.T) {
-	l := described(t, "key: id\nfields: {id: }\norders: {id: {by: id}}\nlive: flag and name <> 'x' and qty <= price", "id int4", "flag bool?", "name text?",
-		"qty int2", "price numeric?")
-	for name, c := range map[string]struct {
-		values      []string // of flag, name, qty and price
-		unsent      string   // their initials
-		live, known bool
-	}{
-		"it lives":                {[]string{"t", "y", "1", "1.00"}, "", true, true},
-		"one is false":            {[]string{"f", "y", "1", "2"}, "", false, true},
-		"one is NULL":             {[]string{"t", "y", "1", "NULL"}, "", false, true},
-		"one is unsent":           {[]string{"t", "NULL", "1", "2"}, "n", false, false},
-		"another one says no":     {[]string{"NULL", "NULL", "1", "2"}, "n", false, true},
-		"the right one is unsent": {[]string{"t", "y", "1", "NULL"}, "p", false, false},
-		"the last one says no":    {[]string{"t", "NULL", "3", "2"}, "n", false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			unsent := []bool{false, false, strings.Contains(c.unsent, "n"), false, strings.Contains(c.unsent, "p")}
-			live, known := l.Lives(bytesOf(append([]string{"1"}, c.values...)...), unsent)
-			if live != c.live || known != c.known {
-				t.Errorf("%t, %t", live, known)
-			}
-			if live, known := l.Lives(bytesOf(append([]string{"1"}, c.values...)...), nil); c.unsent == "" && (live != c.live || !known) {
-				t.Errorf("with all sent: %t, %t", live, known)
-			}
-		})
-	}
-}

@@ -71,10 +71,8 @@ func foldAny(t string) string {
 // listedge_name_key. So many fit into a cursor even if each takes four bytes.
 const FoldKeyLength = 80
 
-// FoldKey returns the key that orders a name: the first FoldKeyLength characters of its fold.
+// appendFoldKey appends the key that orders a name: the first FoldKeyLength characters of its fold.
 // Keys compare as bytes, in Postgres by COLLATE "C".
-func FoldKey(name string) string { return string(appendFoldKey(nil, []byte(name))) }
-
 func appendFoldKey(dst, name []byte) []byte {
 	from, n := len(dst), 0
 	dst = appendFold(dst, name)

@@ -263,34 +263,6 @@ func TestListsOfOneTableHaveItsID(t *testing.T) {
 	}
 }
 
-func TestColumnsStandWhereTheyAreNeeded(t *testing.T) {
-	set, err := resolve(t, strings.NewReplacer("      id:\n", "", "{fold: true}", "{by: day}").Replace(things), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := set.Lists[0]
-	var names []string
-	for _, c := range l.Columns {
-		names = append(names, c.Name)
-	}
-	is := strings.Join(names, " ")
-	if is != "name unit_price made_at id day size org gone" || l.Selected != 6 || l.Key != 3 || l.Tenant != 6 {
-		t.Errorf("%s, %d are selected, key %d, tenant %d", is, l.Selected, l.Key, l.Tenant)
-	}
-	if first, second := l.Orders[0], l.Orders[1]; first.Name != "madeAt" || first.Column != 2 || !first.Descending || second.Name != "name" ||
-		second.Column != 4 ||
-		second.Descending || len(l.Orders) != 2 {
-		t.Errorf("%+v", l.Orders)
-	}
-	kind := l.Filters[0].Values
-	if len(l.Filters) != 1 || len(kind) != 2 || kind[0].Bit != 1 || kind[1].Bit != 2 || kind[0].Few || !kind[1].Few || kind[1].Keep.String() != `"size" <= 3` {
-		t.Errorf("%+v", l.Filters)
-	}
-	if !slices.Equal(l.Search, []int{0}) || l.Live.String() != `NOT "gone"` {
-		t.Errorf("%v, %s", l.Search, l.Live)
-	}
-}
-
 func TestNamesOfTables(t *testing.T) {
 	for written, want := range map[string]list.Name{
 		"":                       {Schema: "public", Table: "all_things"},

@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/big"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,128 +13,6 @@ import (
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 )
-
-// ordered are values of each type that can order, ascending; those of one line are equal.
-var ordered = map[string][]string{
-	"int2":   {"-32768", "-1", "0", "1", "32767"},
-	"int4":   {"-2147483648", "-256", "-1", "0", "255", "256", "2147483647"},
-	"int8":   {"-9223372036854775808", "-1", "0", "9223372036854775807"},
-	"text":   {"", " ", "A", "A\x01", "A ", "AB", "a", "é", "茶", "\ufffd", "\U0010ffff"},
-	"bpchar": {"\n   ", "\t", " A", "A  \nA\nA ", "B    ", "a"},
-	"citext": {"A", "B", "a"},
-	"name":   {"", "A", "_", "a"},
-	"date": {"-infinity", "4714-11-24 BC", "0001-12-31 BC", "0001-01-01", "1999-12-31", "2000-02-29", "2000-03-01", "9999-12-31", "10000-01-01",
-		"5874897-12-31", "infinity"},
-	"numeric": nil, // see below
-	"timestamp": {"-infinity", "4714-11-24 00:00:00 BC", "0001-12-31 23:59:59.999999 BC", "0001-01-01 00:00:00", "1999-12-31 23:59:59.999999",
-		"2000-01-01 00:00:00",
-		"2000-01-01 00:00:00.000001", "2024-02-29 23:59:59.1", "2024-03-01 00:00:00", "9999-12-31 23:59:59.999999", "294276-12-31 23:59:59.999999", "infinity"},
-	"timestamptz": {"-infinity", "4714-11-24 00:00:00+00 BC", "0044-03-15 12:00:00+00 BC", "1969-12-31 23:59:59.9+00", "1970-01-01 00:00:00+00",
-		"2026-01-02 03:04:05.67+00", "2026-01-02 03:04:05.678+00", "294276-12-31 23:59:59.999999+00", "infinity"},
-}
-
-var numerics = []string{"-Infinity", "-" + strings.Repeat("9", 500), "-1" + strings.Repeat("0", 400), "-123456.01", "-123456", "-100", "-99.99\n-99.990",
-	"-10\n-10.00", "-9", "-1.05",
-	"-1", "-0.5", "-0.0001", "0\n0.000", "0." + strings.Repeat("0", 390) + "1", "0.001", "0.01", "0.09", "0.1\n0.10", "0.101", "0.11", "1\n1.0000", "1.05",
-	"1.5", "9", "10", "10.5", "11",
-	"100\n100.0", "101", "9999.9999", "10000", "1" + strings.Repeat("0", 400), strings.Repeat("9", 500), "Infinity", "NaN"}
-
-// A position is in the order of its value, then of its key; and both are read from it.
-func TestPositionsSortAsValuesDo(t *testing.T) {
-	for base, values := range ordered {
-		for _, descending := range []bool{false, true} {
-			for key, of := range keyTypes {
-				t.Run(fmt.Sprintf("%s, descending %t, key %s", base, descending, key), func(t *testing.T) {
-					if base == "numeric" {
-						values = numerics
-					}
-					l := described(t, fmt.Sprintf("key: id\nfields: {id: }\norders: {v: {by: v, descending: %t}}", descending), "id "+key, "v "+base)
-					checkOrder(t, l, values, of.keys, descending)
-				})
-			}
-		}
-	}
-}
-
-func checkOrder(t *testing.T, l *list.List, values, keys []string, descending bool) {
-	t.Helper()
-	type at struct {
-		position   list.Position
-		value, key int
-	}
-	var all []at
-	for i, equal := range values {
-		for value := range strings.SplitSeq(equal, "\n") {
-			for j, key := range keys {
-				r, err := l.Row(bytesOf(key, value), nil)
-				if err != nil || !l.HasPosition(&r, 0) {
-					if errors.Is(err, list.ErrBounds) && r.State == list.PlaceUnknown && len(value) > 400 {
-						continue // too long for a position
-					}
-					t.Fatalf("%q: %v, %+v", value, err, r)
-				}
-				p := l.Position(&r, 0)
-				checkPosition(t, l, &r, p, value, key)
-				all = append(all, at{p, i, j})
-			}
-		}
-	}
-	sign := 1
-	if descending {
-		sign = -1
-	}
-	for _, a := range all {
-		for _, b := range all {
-			want := sign * cmp.Or(cmp.Compare(a.value, b.value), cmp.Compare(a.key, b.key))
-			if is := cmp.Compare(a.position, b.position); is != want {
-				t.Fatalf("%q %q and %q %q: %d, want %d", values[a.value], keys[a.key], values[b.value], keys[b.key], is, want)
-			}
-		}
-	}
-}
-
-// checkPosition checks what is read from a position.
-func checkPosition(t *testing.T, l *list.List, r *list.Row, p list.Position, value, key string) {
-	t.Helper()
-	v, k, ok := l.ParsePosition(0, p)
-	if !ok || k != key || !l.IsPosition(0, p) || p == "" || len(p) > list.MaxPosition || strings.HasPrefix(string(p), strings.Repeat("\xff", 32)) {
-		t.Fatalf("%q %q is at %q, which is read as %q %q, %t", value, key, p, v, k, ok)
-	}
-	again, err := l.Row(bytesOf(key, v), nil)
-	if l.Columns[l.Orders[0].Column].Base == "numeric" {
-		again, err = l.Row(bytesOf(key, plain(v)), nil)
-	}
-	if err != nil || l.Position(&again, 0) != p {
-		t.Fatalf("%q %q is read as %q, which is at %q: %v", value, key, v, l.Position(&again, 0), err)
-	}
-	if l.Compare(r, 0, p) != 0 || l.Compare(r, 0, "") != 1 || l.Compare(r, 0, p[:len(p)-1]) != 1 || l.Compare(r, 0, p+"\x00") != -1 ||
-		l.Compare(r, 0, list.Position(bytes.Repeat([]byte{0xff}, 32))) != -1 {
-		t.Fatalf("%q does not compare as its position does", value)
-	}
-	for n := range len(p) {
-		if l.IsPosition(0, p[:n]) {
-			t.Fatalf("%q, which begins %q, is a position", p[:n], p)
-		}
-	}
-}
-
-// plain writes a number without an exponent.
-func plain(number string) string {
-	digits, exponent, found := strings.Cut(number, "e")
-	if !found {
-		return number
-	}
-	var n int
-	_, err := fmt.Sscan(exponent, &n)
-	if err != nil {
-		return number
-	}
-	f, _, err := big.ParseFloat(digits+"e"+exponent, 10, 5000, big.ToNearestEven)
-	if err != nil {
-		return number
-	}
-	return f.Text('f', max(0, -n))
-}
 
 func FuzzPositionsSortAsValuesDo(f *testing.F) {
 	var lists []*list.List
@@ -311,17 +187,6 @@ func TestARowHasWhatListsCompare(t *testing.T) {
 	for name, values := range map[string][][]byte{"none": nil, "too few": make([][]byte, l.Selected-1), "too many": make([][]byte, len(l.Columns))} {
 		if r, err := l.Row(values, nil); !errors.Is(err, list.ErrMalformed) || r != (list.Row{}) {
 			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// An unsent value does not matter where another one decides.
-func TestAnUnsentValueMayDecideNothing(t *testing.T) {
-	l := described(t, "key: id\nfields: {id: }\norders: {id: {by: id}}\nfilters: {f: {on: a and b = 'x'}}", "id int4", "a bool", "b text")
-	for a, want := range map[string]error{"f": nil, "t": list.ErrMalformed} {
-		r, err := l.Row(bytesOf("1", a, "NULL"), []bool{false, false, true})
-		if !errors.Is(err, want) || r.Match != 0 {
-			t.Errorf("%s: %v", a, err)
 		}
 	}
 }
@@ -524,36 +389,6 @@ func TestComparingAllocatesNothing(t *testing.T) {
 		p := l.Position(&row, order)
 		if n := testing.AllocsPerRun(100, func() { l.Compare(&row, order, p); l.IsPosition(order, p); l.HasPosition(&row, order) }); n > 0 {
 			t.Errorf("order %d: %v", order, n)
-		}
-	}
-}
-
-// Random numbers are in the order of math/big.
-func TestPlacesOfRandomNumerics(t *testing.T) {
-	l := described(t, "key: id\nfields: {id: }\norders: {v: {by: v}}", "id int2", "v numeric")
-	random := rand.New(rand.NewPCG(1, 2))
-	number := func() string {
-		b := []byte(strings.Repeat("-", random.IntN(2)))
-		b = append(b, "01359"[random.IntN(5)])
-		for range random.IntN(8) * int(b[len(b)-1]-'0') {
-			b = append(b, "01359"[random.IntN(5)])
-		}
-		if decimals := random.IntN(8); decimals > 0 {
-			b = append(b, '.')
-			for range decimals {
-				b = append(b, "0019"[random.IntN(4)])
-			}
-		}
-		return string(b)
-	}
-	for range 20_000 {
-		a, b := number(), number()
-		x, _ := new(big.Rat).SetString(a)
-		y, _ := new(big.Rat).SetString(b)
-		r, err := l.Row(bytesOf("1", a), nil)
-		s, other := l.Row(bytesOf("1", b), nil)
-		if is := l.Compare(&r, 0, l.Position(&s, 0)); is != x.Cmp(y) || err != nil || other != nil {
-			t.Fatalf("%s and %s: %d, %v, %v", a, b, is, err, other)
 		}
 	}
 }

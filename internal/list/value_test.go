@@ -68,28 +68,19 @@ func bytesOf(texts ...string) (values [][]byte) {
 	return values
 }
 
+// What Postgres sends is in TestAFieldShowsWhatPostgresSends; here is what it does not, and other forms of it.
 func TestAFieldShowsAValue(t *testing.T) {
 	const malformed, bounds = "malformed", "bounds"
 	for _, c := range []struct{ column, more, value, want string }{
 		{"text", "", "", `""`}, {"text", "", "NULL", `""`}, {"text?", "", "NULL", "null"},
-		{"varchar", "", "a\"\\\x01\n\t\u2028é", `"a\"\\\u0001\n\t` + "\u2028é" + `"`},
-		{"bpchar", "", "ab  ", `"ab  "`}, {"citext", "", "Ab", `"Ab"`}, {"name", "", "Ab", `"Ab"`}, {"enum(a,b)", "", "b", `"b"`},
-		{"uuid", "", "0197a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b", `"0197a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"`},
-		{"bool", "", "t", "true"}, {"bool", "", "f", "false"}, {"bool", "", "true", malformed}, {"bool", "", "", malformed},
-		{"int2", "", "-32768", "-32768"}, {"int4", "", "0", "0"}, {"int8", "as: decimal", "9223372036854775807", `"9223372036854775807"`},
+		{"bool", "", "true", malformed}, {"bool", "", "", malformed},
+		{"int8", "as: decimal", "9223372036854775807", `"9223372036854775807"`},
 		{"float4", "", "1e+20", "1e+20"}, {"float8", "", "-1.5e-07", "-1.5e-07"}, {"float8", "", "-0", "-0"}, {"float8", "as: decimal", "0.1", `"0.1"`},
 		{"float8", "", "NaN", bounds}, {"float4?", "", "-Infinity", "null"}, {"float8", "", "Infinity", bounds},
 		{"numeric", "", "0.00", `"0.00"`}, {"numeric", "as: number", "-123456789012345678901234567890.10", "-123456789012345678901234567890.10"},
 		{"numeric", "", "NaN", bounds}, {"numeric?", "", "NaN", "null"}, {"numeric?", "as: number", "Infinity", "null"},
 		{"numeric", "", "01", malformed}, {"numeric", "", ".5", malformed}, {"numeric", "", "5.", malformed}, {"numeric", "", "-", malformed},
 		{"numeric", "", "", malformed}, {"numeric", "", "1,5", malformed}, {"float8", "", "1e", malformed}, {"float8", "", "1e+", malformed},
-		{"timestamptz", "", "2026-01-02 03:04:05+00", `"2026-01-02T03:04:05.000000Z"`},
-		{"timestamptz(6)", "", "2026-01-02 03:04:05.12345+00", `"2026-01-02T03:04:05.123450Z"`},
-		{"timestamptz(3)", "", "0001-01-01 00:00:00+00", `"0001-01-01T00:00:00.000Z"`},
-		{"timestamptz(0)", "", "9999-12-31 23:59:59+00", `"9999-12-31T23:59:59.000Z"`},
-		{"timestamptz(2)", "", "2026-01-02 03:04:05.6+00", `"2026-01-02T03:04:05.600Z"`},
-		{"timestamp(3)", "", "2026-01-02 03:04:05.678", `"2026-01-02T03:04:05.678Z"`}, {"timestamp", "", "2026-01-02 03:04:05", `"2026-01-02T03:04:05.000000Z"`},
-		{"date", "", "2026-01-02", `"2026-01-02T00:00:00.000Z"`},
 		{"timestamptz", "", "infinity", bounds}, {"timestamptz?", "", "-infinity", "null"}, {"date?", "", "infinity", "null"},
 		{"timestamptz", "", "10000-01-01 00:00:00+00", bounds}, {"timestamptz?", "", "0001-12-31 23:59:59+00 BC", "null"}, {"date", "", "5874897-12-31", bounds},
 		{"date", "", "4714-11-24 BC", bounds}, {"timestamp", "", "294276-12-31 23:59:59.999999", bounds},
