@@ -319,3 +319,38 @@ func TestResponsesShareADocumentsBytes(t *testing.T) {
 type discarding struct{ wire }
 
 func (*discarding) Write(p []byte) (int, error) { return len(p), nil }
+
+// However the bytes are cut, the line checker finds the same fault at the same byte.
+func FuzzLines(f *testing.F) {
+	f.Add("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3)
+	f.Add("GET / HTTP/1.1\nHost: a\r\n\r\n", 14)
+	f.Add("a\r\n b\r\n", 3)
+	f.Add("Transfer-Encoding: x\r\n", 1)
+	f.Fuzz(func(t *testing.T, text string, cut int) {
+		if cut < 0 || cut > len(text) {
+			return
+		}
+		want := len(text)
+		for i := range text {
+			bare := text[i] == '\n' && (i == 0 || text[i-1] != '\r')
+			folded := i > 0 && text[i-1] == '\n' && (text[i] == ' ' || text[i] == '\t')
+			if bare || folded {
+				want = i
+				break
+			}
+		}
+		var l lineChecker
+		got := len(text)
+		if n := l.check([]byte(text[:cut])); n < cut {
+			got = n
+		} else if n := l.check([]byte(text[cut:])); n < len(text)-cut {
+			got = cut + n
+		}
+		if got != want {
+			t.Errorf("%q cut at %d: good up to %d, want %d", text, cut, got, want)
+		}
+		if want == len(text) && strings.Contains(strings.ToLower(text), "\ntransfer-encoding:") && !l.encoding {
+			t.Errorf("%q cut at %d: the coding is overlooked", text, cut)
+		}
+	})
+}

@@ -245,3 +245,42 @@ func TestLinkToTheNextPage(t *testing.T) {
 		t.Errorf("%s", short)
 	}
 }
+
+func FuzzTarget(f *testing.F) {
+	for _, target := range []string{"/v1/items?limit=1", "http://a/b?c", "//a/b?c=://", "/a#b", "/a?search=東京", "*", "http://a@b/", "http://a?b/c"} {
+		f.Add(target)
+	}
+	f.Fuzz(func(t *testing.T, target string) {
+		path, parameters, refused := splitTarget([]byte(target))
+		raw := strings.Contains(target, "#") || strings.ContainsFunc(target, func(r rune) bool { return r > 0x7f })
+		if raw != (refused == notEncoded) {
+			t.Errorf("%q: %v", target, refused)
+		}
+		if refused != nil {
+			return
+		}
+		before, after, _ := strings.Cut(target, "?")
+		if !strings.HasSuffix(before, string(path)) || after != string(parameters) || target[0] == '/' && before != string(path) {
+			t.Errorf("%q: %q and %q", target, path, parameters)
+		}
+	})
+}
+
+func FuzzIfNoneMatch(f *testing.F) {
+	f.Add(`"x", W/"abc"`, "abc")
+	f.Add(`*`, "abc")
+	f.Add(`W/"`, "")
+	f.Fuzz(func(t *testing.T, header, tag string) {
+		if strings.ContainsAny(tag, "\"") {
+			return
+		}
+		matches := matchesETag([][]byte{[]byte(header)}, []byte(`W/"`+tag+`"`))
+		if matches && !strings.Contains(header, `"`+tag+`"`) && !strings.Contains(header, "*") {
+			t.Fatalf("%q matches %q", header, tag)
+		}
+		// A tag that is appended to a list of tags is found in the list.
+		if !matchesETag([][]byte{[]byte(`"other", W/"` + tag + `"`)}, []byte(`W/"`+tag+`"`)) {
+			t.Fatalf("%q is not found in its own list", tag)
+		}
+	})
+}
