@@ -3,32 +3,26 @@ package origin
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/internal/page"
+	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
-// limitedRole makes a role that reads everything, and returns the URL with which it connects.
-func limitedRole(t *testing.T, conn *pgx.Conn, address, name string, connections int) string {
+// limitedRole makes a role that reads everything, and returns it and the URL with which it connects.
+func limitedRole(t *testing.T, address string, connections int) (role, as string) {
 	t.Helper()
-	exec(t, conn, fmt.Sprintf("CREATE ROLE %s LOGIN BYPASSRLS PASSWORD 'secret' CONNECTION LIMIT %d; GRANT pg_read_all_data, pg_monitor TO %[1]s", name,
-		connections))
-	t.Cleanup(func() { exec(t, conn, "DROP ROLE "+name) })
-	u := must1(url.Parse(address))
-	u.User = url.UserPassword(name, "secret")
-	return u.String()
+	return postgrestest.Role(t, address, fmt.Sprintf("ALTER ROLE $ROLE BYPASSRLS CONNECTION LIMIT %d; GRANT pg_read_all_data, pg_monitor TO $ROLE", connections))
 }
 
 // While Postgres gives no more connections, queries wait for those that the node has: none fails,
@@ -38,7 +32,8 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 	address := newDatabase(t)
 	conn := connect(t, address)
 	exec(t, conn, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || n FROM generate_series(1, 3000) n", ourWorkspace)
-	db := openDatabase(t, postgres.Options{URL: limitedRole(t, conn, address, "limited", 8), Connections: 16})
+	role, as := limitedRole(t, address, 8)
+	db := openDatabase(t, postgres.Options{URL: as, Connections: 16})
 	o, keys := New(db, list.BuiltIn(), nil), apikey.NewStore(db, list.BuiltIn())
 	must(keys.Check(within(t, patience))) // it has one of the eight
 	for range 3 {
@@ -76,7 +71,7 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 	}
 
 	// Once it gives more, they are used.
-	exec(t, conn, "ALTER ROLE limited CONNECTION LIMIT -1")
+	exec(t, conn, "ALTER ROLE "+role+" CONNECTION LIMIT -1")
 	eventually(t, "more connections", func() bool {
 		var all sync.WaitGroup
 		for range 24 {
@@ -92,8 +87,8 @@ func TestQueriesShareTheConnectionsThatAServerGives(t *testing.T) {
 // A node that has no connection at all gets none: that is an outage.
 func TestAServerThatGivesNoConnectionIsUnavailable(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	db := openDatabase(t, postgres.Options{URL: limitedRole(t, connect(t, address), address, "shut_out", 0)})
+	_, as := limitedRole(t, newDatabase(t), 0)
+	db := openDatabase(t, postgres.Options{URL: as})
 	o := New(db, list.BuiltIn(), nil)
 	for range 3 {
 		if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, page.ErrUnavailable) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	neturl "net/url"
 	"os/user"
 	"reflect"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/list"
+	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
 	"listedge/origin/audit"
@@ -311,15 +311,10 @@ func TestTheAuditLogIsAppendOnly(t *testing.T) {
 func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	role := "person_" + uuid.NewString()[:8]
-	execOn(t, url, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA public TO "+role+`;
-		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`; GRANT SELECT ON listedge_key_last_used, listedge_key_usage, listedge_usage_writers TO `+role+`;
-		GRANT SELECT, INSERT ON listedge_key_forms TO `+role+`;
-		GRANT SELECT, INSERT (actor, action, workspace_id, key_id, details) ON listedge_audit_log TO `+role)
-	t.Cleanup(func() { execOn(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
-	as := must1(neturl.Parse(url))
-	as.User = neturl.UserPassword(role, "p")
-	c := openAdmin(t, as.String())
+	role, as := postgrestest.Role(t, url, `GRANT USAGE ON SCHEMA public TO $ROLE; GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO $ROLE;
+		GRANT SELECT ON listedge_key_last_used, listedge_key_usage, listedge_usage_writers TO $ROLE; GRANT SELECT, INSERT ON listedge_key_forms TO $ROLE;
+		GRANT SELECT, INSERT (actor, action, workspace_id, key_id, details) ON listedge_audit_log TO $ROLE`)
+	c := openAdmin(t, as)
 	w := must1(c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil, ""))
 	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 	must1(c.ImportKeys(t.Context(), w.ID, apikey.Form{Digest: apikey.SHA256}, []ImportedKey{hashedAs("theirs")}))

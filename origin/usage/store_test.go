@@ -3,7 +3,6 @@ package usage_test
 import (
 	"context"
 	"errors"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -188,17 +187,9 @@ func TestOldRowsAreRemoved(t *testing.T) {
 
 func TestWhatCannotBeWritten(t *testing.T) {
 	t.Parallel()
-	address := shared.New(t)
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	role := "reads_" + u.Path[1:]
-	postgrestest.Exec(t, address, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'; GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+role)
-	t.Cleanup(func() { postgrestest.Exec(t, address, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
-	u.User = url.UserPassword(role, "p")
+	_, reader := postgrestest.Role(t, shared.New(t), "GRANT SELECT ON ALL TABLES IN SCHEMA public TO $ROLE")
 	for name, c := range map[string]struct{ url, want string }{
-		"a role that may only read": {u.String(), "permission denied"},
+		"a role that may only read": {reader, "permission denied"},
 		"no server":                 {"postgres://127.0.0.1:1/none", "unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -230,20 +221,10 @@ func TestAStandbyIsNotWrittenTo(t *testing.T) {
 func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
 	t.Parallel()
 	address := shared.New(t)
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	role := "odd_" + u.Path[1:]
-	postgrestest.Exec(t, address, "CREATE ROLE "+role+" LOGIN SUPERUSER PASSWORD 'p'")
-	t.Cleanup(func() { postgrestest.Exec(t, address, "DROP ROLE "+role) })
-	for _, setting := range []string{"default_transaction_read_only = on", "search_path = nowhere", "row_security = on",
-		"default_transaction_isolation = 'serializable'"} {
-		postgrestest.Exec(t, address, "ALTER ROLE "+role+" SET "+setting)
-	}
-	u.User = url.UserPassword(role, "p")
-	write(t, openStore(t, u.String()), uuid.New(), 1, used(key(1, 1), hour, 1))
-	_, pooled := sandboxtest.PgBouncer(t, u.String(), map[string]string{"pool_mode": "transaction"})
+	_, odd := postgrestest.Role(t, address, `ALTER ROLE $ROLE SUPERUSER; ALTER ROLE $ROLE SET default_transaction_read_only = on; ALTER ROLE $ROLE SET search_path = nowhere;
+		ALTER ROLE $ROLE SET row_security = on; ALTER ROLE $ROLE SET default_transaction_isolation = 'serializable'`)
+	write(t, openStore(t, odd), uuid.New(), 1, used(key(1, 1), hour, 1))
+	_, pooled := sandboxtest.PgBouncer(t, odd, map[string]string{"pool_mode": "transaction"})
 	write(t, openStore(t, pooled), uuid.New(), 1, used(key(1, 1), hour, 1))
 	if got, want := sums(t, address, hoursSQL), "10 1 2 2 2 2 2 2"; got != want {
 		t.Errorf("%s, want %s", got, want)

@@ -694,7 +694,7 @@ var mutations = []struct {
 			replaced("origin/usage: maxWritten", "maxWritten = 4 * maxRows", "maxWritten = 99 * maxRows")},
 		{"hours end late", "TestARecorderWrites",
 			replaced("origin/usage: Recorder.look", "r.looked.", "now.")},
-		{"nothing is written at the end", "TestARecorderWrites",
+		{"nothing is written at the end", "TestEachRequestIsCountedOnce",
 			without("origin/usage: Recorder.Close", "r.look(time.Now())")},
 	}},
 }

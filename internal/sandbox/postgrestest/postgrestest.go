@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -135,6 +137,19 @@ func Copy(t testing.TB, p *sandbox.Postgres, template string) (name string) {
 	name = fmt.Sprintf("test_%d", copies.Add(1))
 	Exec(t, p.URL("postgres"), fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, template))
 	return name
+}
+
+// Role makes a role that logs in, by statements in which $ROLE is its name, and returns that, and the URL with which it connects. It is
+// dropped when the test ends, with what it owns in the database.
+func Role(t testing.TB, address, sql string) (name, as string) {
+	t.Helper()
+	u, err := url.Parse(address)
+	must(err)
+	name = fmt.Sprintf("role_%d", copies.Add(1))
+	u.User = url.UserPassword(name, "p")
+	Exec(t, address, strings.ReplaceAll("CREATE ROLE $ROLE LOGIN PASSWORD 'p'; "+sql, "$ROLE", name))
+	t.Cleanup(func() { Exec(t, address, "DROP OWNED BY "+name+"; DROP ROLE "+name) })
+	return name, u.String()
 }
 
 // statementTimeout is a limit for hangs: it is long enough for a busy machine.
