@@ -87,51 +87,36 @@ func TestREADMEIsShort(t *testing.T) {
 	}
 }
 
-// The README compares by the ratios of the last report.
-func TestREADMEHasTheRatiosOfTheReport(t *testing.T) {
+// The README has the ratios, the figure, the versions and the machine of the last report.
+func TestREADMEHasWhatTheReportSays(t *testing.T) {
 	readme, report := contents(t, "README.md"), contents(t, "bench/report.md")
+	find := func(pattern string) []string {
+		t.Helper()
+		found := regexp.MustCompile(pattern).FindStringSubmatch(readme)
+		if found == nil {
+			t.Fatalf("the README has no %s", pattern)
+		}
+		return found
+	}
+	has := func(pattern string) {
+		t.Helper()
+		if !regexp.MustCompile(pattern).MatchString(report) {
+			t.Errorf("bench/report.md does not have %s", pattern)
+		}
+	}
 	for _, encoding := range []string{"identity", "gzip"} {
-		row := regexp.MustCompile(`(?m)^\| ` + encoding + `, [0-9]+ kB \| ([0-9.]+) × \| ([0-9.]+) × \|$`).FindStringSubmatch(readme)
-		if row == nil {
-			t.Errorf("the README has no row for %s", encoding)
-			continue
-		}
+		row := find(`(?m)^\| ` + encoding + `, [0-9]+ kB \| ([0-9.]+) × \| ([0-9.]+) × \|$`)
 		for i, other := range []string{"nginx with Lua, Redis and proxy_cache", "Varnish, no key, no limit"} {
-			line := `(?m)^\| memory hit, 50 items, ` + encoding + `: CPU per request, µs, against ` + other
-			found := regexp.MustCompile(line + ` \| [0-9.]+ \| [0-9.]+ \| ([0-9.]+) \|`).FindStringSubmatch(report)
-			if found == nil || found[1] != row[i+1] {
-				t.Errorf("%s against %s: the README says %s ×, bench/report.md %v", encoding, other, row[i+1], found)
-			}
+			has(`(?m)^\| memory hit, 50 items, ` + encoding + `: CPU per request, µs, against ` + other + ` \| [0-9.]+ \| [0-9.]+ \| ` + regexp.QuoteMeta(row[i+1]) + ` \|`)
 		}
 	}
-}
-
-// The servers that the README compares with have the versions of the report.
-func TestREADMEHasTheVersionsOfTheReport(t *testing.T) {
-	said := regexp.MustCompile(`of nginx ([0-9.]+) \+ Lua \+ Redis ([0-9.]+) \| of [^|]*?([0-9.]+), without`).FindStringSubmatch(contents(t, "README.md"))
-	if said == nil {
-		t.Fatal("the README names no versions")
-	}
+	versions := find(`of nginx ([0-9.]+) \+ Lua \+ Redis ([0-9.]+) \| of [^|]*?([0-9.]+), without`)
 	for i, name := range []string{"nginx/", "Redis server v=", "(?:varnish|vinyl-cache)-"} {
-		if version := regexp.MustCompile(name + regexp.QuoteMeta(said[i+1]) + `\s`); !version.MatchString(contents(t, "bench/report.md")) {
-			t.Errorf("bench/report.md does not have %s", version)
-		}
+		has(name + regexp.QuoteMeta(versions[i+1]) + `\s`)
 	}
-}
-
-// The README's absolute figure, and the machine it is of, are those of the last report.
-func TestREADMEHasTheFigureOfTheReport(t *testing.T) {
-	readme, report := contents(t, "README.md"), contents(t, "bench/report.md")
-	said := regexp.MustCompile(`(?s)of 50 items costs ([0-9.]+) µs of CPU.*?\(([^,]+),\s` + "`make bench ONLY=opponents`").FindStringSubmatch(readme)
-	if said == nil {
-		t.Fatal("the README has no figure")
-	}
-	if row := "| memory hit, 50 items, identity: CPU per request, µs, against bare handler | " + said[1] + " |"; !strings.Contains(report, row) {
-		t.Errorf("bench/report.md does not have %s", row)
-	}
-	if !regexp.MustCompile(`(?m)^processors +` + regexp.QuoteMeta(said[2]) + `$`).MatchString(report) {
-		t.Errorf("the report is not of %s", said[2])
-	}
+	figure := find(`(?s)of 50 items costs ([0-9.]+) µs of CPU.*?\(([^,]+),\s` + "`make bench ONLY=opponents`")
+	has(`(?m)^\| memory hit, 50 items, identity: CPU per request, µs, against bare handler \| ` + regexp.QuoteMeta(figure[1]) + ` \|`)
+	has(`(?m)^processors +` + regexp.QuoteMeta(figure[2]) + `$`)
 }
 
 // documents are those for people, by their paths from the root.
