@@ -1,77 +1,15 @@
 package origin
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/internal/page"
-	"listedge/origin/postgres"
 )
-
-// The schema refuses values above these bounds.
-const (
-	maxText   = 64 << 10 // bytes of a text
-	maxDigits = 1000     // digits of a number before the decimal point, and as many after it: the limit of numeric(p, s)
-)
-
-// The schema takes texts and numbers up to their bounds, and no more.
-func TestTheSchemaBoundsARow(t *testing.T) {
-	t.Parallel()
-	conn := connect(t, newDatabase(t))
-	put := func(c *list.List, column, value string) error {
-		record := fmt.Sprintf(`{"workspace_id": %q, "name": "x", "active": true, "taxable": true, "track_stock": false, "type": "GOODS", "cost_price": 0, "avg_cost": 0,
-			"selling_price": 0, "stock_on_hand": 0, "usage_30": 0, "is_customer": false, "is_supplier": false, "created_at": "2026-01-01Z", "id": %q}`,
-			ourWorkspace, uuid.New())
-		_, err := conn.Exec(t.Context(), fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM json_populate_record(NULL::%[1]s, ($1::jsonb || jsonb_build_object($2::text, $3::text))::json)", c.Table.SQL()),
-			record, column, value)
-		return err
-	}
-	nines, text := strings.Repeat("9", maxDigits), strings.Repeat("é", maxText/2)
-	for _, c := range list.BuiltIn().Lists {
-		for i, field := range c.Fields {
-			column := c.Columns[i]
-			var most, beyond []string
-			switch {
-			case column.Name == "type":
-			case column.Base == "text":
-				most, beyond = []string{text}, []string{text + "x"}
-			case field.Form == list.Number: // how large it may be is another bound's
-				most, beyond = []string{"0." + nines}, []string{"0." + nines + "0"}
-			case field.Form == list.Decimal:
-				most = []string{nines + "." + nines, "-" + nines + "." + nines}
-				beyond = []string{"1" + strings.Repeat("0", maxDigits), "-0." + nines + "0"}
-			}
-			for _, value := range most {
-				if err := put(c, column.Name, value); err != nil {
-					t.Errorf("%s.%s: %d bytes: %v", c.Name, column.Name, len(value), err)
-				}
-			}
-			for _, value := range beyond {
-				if err := put(c, column.Name, value); postgres.Code(err) != "23514" || !strings.Contains(err.Error(), column.Name+"_size") { // check_violation
-					t.Errorf("%s.%s: %d bytes: %v", c.Name, column.Name, len(value), err)
-				}
-			}
-		}
-	}
-	exec(t, conn, "INSERT INTO workspaces (name) VALUES ('x')")
-	for _, key := range []string{"repeat('x', 65537), 'lk_', '{}'", "'', repeat('x', 65537), '{}'", "'', 'lk_', array_fill('items:read'::text, '{65}')"} {
-		_, err := conn.Exec(t.Context(), "INSERT INTO api_keys (workspace_id, key_hash, name, key_prefix, scopes) SELECT id, sha256('1'), "+key+" FROM workspaces")
-		if postgres.Code(err) != "23514" {
-			t.Errorf("%s: %v", key, err)
-		}
-	}
-	if _, err := conn.Exec(t.Context(), "INSERT INTO workspaces (name) VALUES (repeat('x', 65537))"); postgres.Code(err) != "23514" {
-		t.Error(err)
-	}
-}
 
 // longRows takes the bounds away and puts in rows beyond them.
 func longRows(t *testing.T, url, insertion string, args ...any) {
@@ -142,72 +80,78 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 	}
 }
 
-// A row that is too long to be read fails the page that begins with it, by name,
-// and nothing else: not the server, and not the page before it.
-func TestARowThatIsTooLongIsNotRead(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	longRows(t, url, `INSERT INTO items (workspace_id, id, name, image_path) SELECT $1, $2, 'Long', repeat('x', 10000000)`, ourWorkspace, number(5))
-	exec(t, connect(t, url), `INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'Beside')`, ourWorkspace, number(4))
-	o := openOrigin(t, url)
-	for _, limit := range []int{1, 50} {
-		q := page.Query{List: listtest.Items, Tenant: ourWorkspace, Order: listtest.ByName, Limit: limit}
-		ids, before := fetch(t, o, q)
-		if len(ids) != 1 || before.End {
-			t.Fatalf("the page before it: %d rows", len(ids))
-		}
-		q = q.Behind(&before.Rows[0])
-		for range 5 {
-			_, err := o.Fetch(context.Background(), q, "")
-			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, page.ErrUnavailable) {
-				t.Fatal(err)
-			}
-			for _, named := range []string{"public.items of tenant " + ourWorkspace, "the row after the key " + number(4), "10000"} {
-				if !strings.Contains(err.Error(), named) {
-					t.Errorf("%v does not name %s", err, named)
-				}
-			}
-		}
-	}
-	if s := o.Stats(); s.BreakerOpen || s.Fetches["failed"] != 10 {
-		t.Errorf("%+v", s)
-	}
-}
-
-// A row around the constraints fails the page that would show it, by name, and is not taken
-// for a failure of the server. The pages before it are read without it.
+// A row around the constraints, or too long to be read, fails the page that would begin with it, by name, and is not taken for a failure of the
+// server. Pages, rows of keys and verifications end before it, and where a filter hides it, it fails nothing.
 func TestARowThatCannotBeShown(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
 	exec(t, conn, `ALTER TABLE items DROP CONSTRAINT items_created_at_check, DROP CONSTRAINT items_usage_30_check, DROP CONSTRAINT items_usage_30_bound,
-		DROP CONSTRAINT items_cost_price_check, DROP CONSTRAINT items_cost_price_size, ALTER created_at DROP NOT NULL`)
+		DROP CONSTRAINT items_cost_price_check, DROP CONSTRAINT items_cost_price_size, DROP CONSTRAINT items_image_path_size, ALTER created_at DROP NOT NULL`)
 	o := openOrigin(t, url)
-	for n, set := range []string{"created_at = 'infinity'", "created_at = '10000-01-01Z'", "usage_30 = 'NaN'", "cost_price = 'NaN'", "created_at = NULL"} {
+	for n, set := range []string{"created_at = 'infinity'", "created_at = '10000-01-01Z'", "usage_30 = 'NaN'", "cost_price = 'NaN'", "created_at = NULL",
+		"image_path = repeat('x', 10000000)"} {
 		t.Run(set, func(t *testing.T) {
-			workspace, id := number(900+n), number(n+1)
-			exec(t, conn, "INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'x'), ($1, gen_random_uuid(), 'a'), ($1, gen_random_uuid(), 'b'), "+
-				"($1, gen_random_uuid(), 'c'), ($1, gen_random_uuid(), 'y')", workspace, id)
-			exec(t, conn, "UPDATE items SET "+set+" WHERE id = $1", id)
-			q := page.Query{List: listtest.Items, Tenant: workspace, Order: listtest.ByName, Limit: 3}
-			first, err := o.Fetch(within(t, patience), q, "")
-			if err != nil || len(first.Rows) != 3 || first.End {
-				t.Fatalf("the page before it: %+v, %v", first, err)
+			workspace, id := number(900+n), func(name rune) string { return number(100*n + int(name)) }
+			says, ofKeys := id('x'), "key "+id('x')
+			if strings.Contains(set, "image_path") {
+				says, ofKeys = "public.items of tenant "+workspace+": the row after the key "+id('c'), "from "+id('x')+" on"
 			}
-			ahead := q.Behind(&first.Rows[0])
-			ahead.Limit = 1
-			if rows, err := o.Fetch(within(t, patience), ahead, ""); err != nil || len(rows.Rows) != 2 || rows.End {
-				t.Errorf("it is behind the page: %+v, %v", rows, err)
+			for _, name := range "abcxy" {
+				exec(t, conn, "INSERT INTO items (workspace_id, id, name, type) VALUES ($1, $2, $3, $4)", workspace, id(name), string(name),
+					map[bool]string{true: "SERVICE", false: "GOODS"}[name == 'y'])
 			}
-			whole, behind := q, q.Behind(&first.Rows[2])
-			whole.Limit, behind.Limit = 4, 1
-			for _, q := range []page.Query{whole, behind} {
-				_, err = o.Fetch(within(t, patience), q, "")
-				if !errors.Is(err, postgres.ErrRow) || errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), id) {
-					t.Errorf("%s: %v", describe(q), err)
+			exec(t, conn, "UPDATE items SET "+set+" WHERE id = $1", id('x'))
+			fails := func(what, says string, rows page.Read, err error) {
+				t.Helper()
+				if !errors.Is(err, page.ErrRow) || errors.Is(err, page.ErrUnavailable) || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: %d rows, %v, want %s", what, len(rows.Rows), err, says)
 				}
 			}
+			ends := func(what string, rows page.Read, err error, n int, end bool) {
+				t.Helper()
+				if err != nil || len(rows.Rows) != n || rows.End != end {
+					t.Errorf("%s: %d rows, the end %t, %v, want %d", what, len(rows.Rows), rows.End, err, n)
+				}
+			}
+			ctx, q := within(t, patience), page.Query{List: listtest.Items, Tenant: workspace, Order: listtest.ByName, Limit: 3}
+			before, err := o.Fetch(ctx, q, "")
+			ends("the page before it", before, err, 3, false)
+			if t.Failed() {
+				return
+			}
+			behind, ahead, whole := q.Behind(&before.Rows[2]), q.Behind(&before.Rows[0]), q
+			ahead.Limit, behind.Limit, whole.Limit = 1, 1, 4
+			rows, err := o.Fetch(ctx, ahead, "")
+			ends("it is behind the page", rows, err, 2, false)
+			rows, err = o.Fetch(ctx, whole, "")
+			fails("a page that has it", id('x')[:0], rows, err)
+			rows, err = o.Verify(ctx, whole, "")
+			ends("a verification", rows, err, 3, false)
+			rows, err = o.Verify(ctx, behind, "")
+			fails("a verification that begins with it", "", rows, err)
+			for range 5 { // the breaker stays closed
+				rows, err = o.Fetch(ctx, behind, "")
+				fails("a page that begins with it", says, rows, err)
+			}
+			ask := func(q page.Query, names string) (page.Read, error) {
+				var keys []string
+				for _, name := range names {
+					keys = append(keys, id(name))
+				}
+				return o.FetchRows(ctx, q, keysOf(q.List, keys...), "")
+			}
+			rows, err = ask(q, "a9xb")
+			ends("rows of keys", rows, err, 1, false)
+			rows, err = ask(q, "xb")
+			fails("rows of keys that begin with it", ofKeys, rows, err)
+			q.Match = listtest.Services
+			rows, err = ask(q, "xy")
+			ends("rows of keys where a filter hides it", rows, err, 1, true)
 		})
+	}
+	if s := o.Stats(); s.BreakerOpen {
+		t.Errorf("%+v", s)
 	}
 }
 

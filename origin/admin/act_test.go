@@ -201,9 +201,7 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := openAdmin(t, newDatabase(t))
-			w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
-			k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
+			c, w, k := acting(t)
 			exec(t, c.conn, sql)
 			state := func() (all string) {
 				for _, table := range []string{"workspaces", "api_keys", "listedge_audit_log"} {

@@ -15,6 +15,7 @@ import (
 	"listedge/internal/list"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
+	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
 
@@ -25,83 +26,85 @@ func openAdmin(t testing.TB, url string) *Conn {
 	return admin
 }
 
-func TestWorkspacesAreCreatedSuspendedAndResumed(t *testing.T) {
-	t.Parallel()
-	admin := openAdmin(t, newDatabase(t))
-	if all, err := admin.Workspaces(t.Context()); err != nil || len(all) != 0 {
-		t.Fatalf("%v, %v", all, err)
-	}
-	rate, burst := 12.5, int32(40)
-	plain, err := admin.CreateWorkspace(t.Context(), "Plain", nil, nil, nil, "")
-	if err != nil || plain.Name != "Plain" || plain.Tenant != plain.ID.String() || plain.ID == uuid.Nil || plain.SuspendedAt != nil ||
-		plain.RatePerSecond != nil || plain.Burst != nil || plain.CreatedAt.IsZero() {
-		t.Fatalf("%+v, %v", plain, err)
-	}
-	limited, err := admin.CreateWorkspace(t.Context(), "Plain", &rate, &burst, nil, "") // names need not be different
-	if err != nil || limited.ID == plain.ID || *limited.RatePerSecond != rate || *limited.Burst != burst {
-		t.Fatalf("%+v, %v", limited, err)
-	}
-	first, err := admin.SuspendWorkspace(t.Context(), plain.ID)
-	if err != nil || first.SuspendedAt == nil {
-		t.Fatalf("%+v, %v", first, err)
-	}
-	again, err := admin.SuspendWorkspace(t.Context(), plain.ID)
-	if err != nil || !again.SuspendedAt.Equal(*first.SuspendedAt) {
-		t.Errorf("suspended twice: %v and %v, %v", first.SuspendedAt, again.SuspendedAt, err)
-	}
-	all, err := admin.Workspaces(t.Context())
-	if err != nil || len(all) != 2 || all[0].ID != plain.ID || all[0].SuspendedAt == nil || all[1].ID != limited.ID || all[1].SuspendedAt != nil {
-		t.Errorf("%+v, %v", all, err)
-	}
-	for range 2 {
-		if resumed, err := admin.ResumeWorkspace(t.Context(), plain.ID); err != nil || resumed.SuspendedAt != nil {
-			t.Errorf("%+v, %v", resumed, err)
-		}
-	}
+// acting opens a database with a workspace and a key.
+func acting(t testing.TB) (*Conn, Workspace, Key) {
+	t.Helper()
+	c := openAdmin(t, newDatabase(t))
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
+	return c, w, must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
 }
 
-func TestTenantsOfWorkspaces(t *testing.T) {
+// Each change of a workspace returns what the list shows then. What is not given stays.
+func TestWorkspaces(t *testing.T) {
 	t.Parallel()
-	url := newDatabase(t)
-	admin := openAdmin(t, url)
-	own := must1(admin.CreateWorkspace(t.Context(), "Own", nil, nil, nil, ""))
-	shop := must1(admin.CreateWorkspace(t.Context(), "Shop", nil, nil, nil, "42"))
-	t.Run("its id by default", func(t *testing.T) {
-		if own.Tenant != own.ID.String() || shop.Tenant != "42" {
-			t.Errorf("%q, %q", own.Tenant, shop.Tenant)
-		}
-	})
-	t.Run("listed", func(t *testing.T) {
-		all := must1(admin.Workspaces(t.Context()))
-		if len(all) != 2 || all[0].Tenant != own.Tenant || all[1].Tenant != "42" {
-			t.Errorf("%+v", all)
-		}
-	})
-	for name, tenant := range map[string]string{"another's": "42", "another's id": own.ID.String()} {
-		t.Run(name, func(t *testing.T) {
-			_, err := admin.CreateWorkspace(t.Context(), "Second", nil, nil, nil, tenant)
-			if err == nil || !strings.Contains(err.Error(), "another workspace has the tenant") {
-				t.Error(err)
+	c, ctx := openAdmin(t, newDatabase(t)), t.Context()
+	if all := must1(c.Workspaces(ctx)); len(all) != 0 {
+		t.Fatal(all)
+	}
+	month, day := &apikey.Quota{Requests: 1_000_000, Period: apikey.Month}, &apikey.Quota{Requests: apikey.MaxQuota, Period: apikey.Day}
+	var a, b uuid.UUID // the first and the second
+	for _, s := range []struct {
+		name string
+		do   func() (Workspace, error)
+		want string // name, tenant, rate, burst, quota, suspended; or an error
+	}{
+		{"created", func() (Workspace, error) { return c.CreateWorkspace(ctx, "Plain", nil, nil, nil, "") }, `["Plain","its id",null,null,null,false]`},
+		{"with all", func() (Workspace, error) {
+			return c.CreateWorkspace(ctx, "Plain", new(12.5), new(int32(40)), month, "42")
+		}, // names need not be different
+			`["Plain","42",12.5,40,{"requests":1000000,"period":"month"},false]`},
+		{"a tenant of another", func() (Workspace, error) { return c.CreateWorkspace(ctx, "W", nil, nil, nil, "42") }, "another workspace has the tenant"},
+		{"another's id", func() (Workspace, error) { return c.CreateWorkspace(ctx, "W", nil, nil, nil, a.String()) }, "another workspace has the tenant"},
+		{"suspended", func() (Workspace, error) { return c.SuspendWorkspace(ctx, a) }, `["Plain","its id",null,null,null,true]`},
+		{"and again", func() (Workspace, error) { return c.SuspendWorkspace(ctx, a) }, `["Plain","its id",null,null,null,true]`},
+		{"another rate", func() (Workspace, error) { return c.UpdateWorkspace(ctx, b, new(5.0), nil, nil, "") },
+			`["Plain","42",5,40,{"requests":1000000,"period":"month"},false]`},
+		{"another quota", func() (Workspace, error) { return c.UpdateWorkspace(ctx, b, nil, nil, day, "") },
+			`["Plain","42",5,40,{"requests":4000000000,"period":"day"},false]`},
+		{"no quota", func() (Workspace, error) { return c.UpdateWorkspace(ctx, b, nil, nil, &apikey.Quota{}, "") }, `["Plain","42",5,40,null,false]`},
+		{"another tenant", func() (Workspace, error) { return c.UpdateWorkspace(ctx, b, nil, nil, nil, "1") }, `["Plain","1",5,40,null,false]`},
+		{"that of another", func() (Workspace, error) { return c.UpdateWorkspace(ctx, b, nil, nil, nil, a.String()) }, "another workspace has the tenant"},
+		{"resumed", func() (Workspace, error) { return c.ResumeWorkspace(ctx, a) }, `["Plain","its id",null,null,null,false]`},
+		{"and again", func() (Workspace, error) { return c.ResumeWorkspace(ctx, a) }, `["Plain","its id",null,null,null,false]`},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			before := must1(c.Workspaces(ctx))
+			w, err := s.do()
+			if err != nil {
+				if !strings.Contains(err.Error(), s.want) {
+					t.Error(err)
+				}
+				return
+			}
+			if a == uuid.Nil {
+				a = w.ID
+			} else if w.ID != a {
+				b = w.ID
+			}
+			all := must1(c.Workspaces(ctx))
+			i := slices.IndexFunc(all, func(of Workspace) bool { return of.ID == w.ID })
+			for _, of := range []Workspace{w, all[i]} {
+				is, _ := json.Marshal([]any{of.Name, strings.Replace(of.Tenant, of.ID.String(), "its id", 1), of.RatePerSecond, of.Burst, of.Quota, of.SuspendedAt != nil})
+				if string(is) != s.want || of.CreatedAt.IsZero() {
+					t.Errorf("%s, want %s", is, s.want)
+				}
+			}
+			if s.name == "and again" && fmt.Sprint(w.SuspendedAt) != fmt.Sprint(before[i].SuspendedAt) {
+				t.Errorf("suspended at %v, before %v", w.SuspendedAt, before[i].SuspendedAt)
 			}
 		})
 	}
-	t.Run("written by another system", func(t *testing.T) {
-		for _, sql := range []string{
-			"UPDATE workspaces SET tenant = '42'",
-			"INSERT INTO workspaces (id, name, tenant) VALUES ('" + uuid.Max.String() + "', 'None', '" + own.ID.String() + "')",
-			"INSERT INTO workspaces (name, tenant) VALUES ('A', 'A'), ('B', 'A')",
-		} {
-			if _, err := admin.conn.Exec(t.Context(), sql); postgres.Code(err) != "23505" {
-				t.Errorf("%s: %v, want SQLSTATE 23505", sql, err)
-			}
+	if e := entries(t, c, audit.Filter{Workspace: &b}); fmt.Sprint(e[0].Details) != "map[tenant:map[from:42 to:1]]" {
+		t.Errorf("%+v", e)
+	}
+	for _, sql := range []string{ // by another system
+		"UPDATE workspaces SET tenant = '1'", "INSERT INTO workspaces (name, tenant) VALUES ('A', 'A'), ('B', 'A')",
+		"INSERT INTO workspaces (id, name, tenant) VALUES ('" + uuid.Max.String() + "', 'None', '" + a.String() + "')",
+	} {
+		if _, err := c.conn.Exec(ctx, sql); postgres.Code(err) != "23505" {
+			t.Errorf("%s: %v, want SQLSTATE 23505", sql, err)
 		}
-	})
-	t.Run("changed", func(t *testing.T) {
-		exec(t, admin.conn, "UPDATE workspaces SET tenant = 'T' WHERE id = $1", own.ID)
-		if w := must1(admin.SuspendWorkspace(t.Context(), own.ID)); w.Tenant != "T" {
-			t.Errorf("%+v", w)
-		}
-	})
+	}
 }
 
 func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
@@ -367,8 +370,7 @@ func ptrOr(at *time.Time) time.Duration {
 
 func TestStatesOfKeys(t *testing.T) {
 	t.Parallel()
-	c := openAdmin(t, newDatabase(t))
-	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, "")).ID}, nil))
+	c, _, k := acting(t)
 	for _, s := range []struct {
 		expires, revoked string
 		want             KeyState
@@ -393,86 +395,19 @@ func TestStatesOfKeys(t *testing.T) {
 	}
 }
 
-func TestQuotasOfWorkspaces(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	admin := openAdmin(t, url)
-	rate := 5.0
-	month, day := &apikey.Quota{Requests: 1_000_000, Period: apikey.Month}, &apikey.Quota{Requests: apikey.MaxQuota, Period: apikey.Day}
-	w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, month, "")
-	for i, step := range []struct {
-		rate  *float64
-		quota *apikey.Quota
-		want  string
-	}{
-		{nil, nil, `{"requests":1000000,"period":"month"}`}, // as it was created
-		{&rate, nil, `{"requests":1000000,"period":"month"}`},
-		{nil, day, `{"requests":4000000000,"period":"day"}`},
-		{nil, &apikey.Quota{}, `null`},
-		{&rate, nil, `null`},
-		{nil, month, `{"requests":1000000,"period":"month"}`},
-	} {
-		if i > 0 {
-			w, err = admin.UpdateWorkspace(t.Context(), w.ID, step.rate, nil, step.quota, "")
-		}
-		must(err)
-		list, err := admin.Workspaces(t.Context())
-		if err != nil || len(list) != 1 {
-			t.Fatal(list, err)
-		}
-		for _, row := range []Workspace{w, list[0]} {
-			if got, _ := json.Marshal(row.Quota); string(got) != step.want {
-				t.Errorf("step %d: %s instead of %s", i, got, step.want)
-			}
-		}
-	}
-}
-
 // What is used of a quota is what was counted in its present period, but for 304s and 429s.
 func TestWhatIsUsedOfAQuota(t *testing.T) {
 	t.Parallel()
-	url := newDatabase(t)
-	admin, conn := openAdmin(t, url), connect(t, url)
-	for _, period := range []apikey.Period{apikey.Day, apikey.Month} {
-		w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, &apikey.Quota{Requests: 100, Period: period}, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Exec(t.Context(), `INSERT INTO listedge_key_usage SELECT $1, hour, gen_random_uuid(), 10, 2, 3, 0, 0, 0
-			FROM unnest(ARRAY[date_trunc($2, now(), 'UTC'), date_trunc($2, now(), 'UTC') - interval '1 hour', date_trunc('hour', now())]) hour`,
-			w.ID, string(period)); err != nil {
-			t.Fatal(err)
-		}
-		u, err := admin.Usage(t.Context(), w.ID, time.Hour)
-		if err != nil || u.QuotaUsed == nil || *u.QuotaUsed != 10 || u.Quota.Requests != 100 {
-			t.Errorf("%s: %+v, %v", period, u, err)
-		}
-	}
-	list, err := admin.Workspaces(t.Context())
-	if err != nil || len(list) != 2 || *list[0].QuotaUsed != 10 || *list[1].QuotaUsed != 10 {
-		t.Errorf("%+v, %v", list, err)
-	}
-}
-
-// A workspace gets another tenant, unless one has it; the audit log has both.
-func TestAnotherTenant(t *testing.T) {
-	t.Parallel()
 	c := openAdmin(t, newDatabase(t))
-	first := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
-	must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, "2"))
-	w, err := c.UpdateWorkspace(t.Context(), first.ID, nil, nil, nil, "1")
-	if err != nil || w.Tenant != "1" {
-		t.Errorf("%+v: %v", w, err)
+	for _, period := range []apikey.Period{apikey.Day, apikey.Month} {
+		w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, &apikey.Quota{Requests: 100, Period: period}, ""))
+		exec(t, c.conn, `INSERT INTO listedge_key_usage SELECT $1, hour, gen_random_uuid(), 10, 2, 3, 0, 0, 0
+			FROM unnest(ARRAY[date_trunc($2, now(), 'UTC'), date_trunc($2, now(), 'UTC') - interval '1 hour', date_trunc('hour', now())]) hour`, w.ID, string(period))
+		if u := must1(c.Usage(t.Context(), w.ID, time.Hour)); u.QuotaUsed == nil || *u.QuotaUsed != 10 || u.Quota.Requests != 100 {
+			t.Errorf("%s: %+v", period, u)
+		}
 	}
-	if e := newest(t, c); e.Action != "workspaces.update" || fmt.Sprint(e.Details) != "map[tenant:map[from:"+first.ID.String()+" to:1]]" {
-		t.Errorf("%+v", e)
-	}
-	_, err = c.UpdateWorkspace(t.Context(), first.ID, nil, nil, nil, "2")
-	if err == nil || err.Error() != `another workspace has the tenant "2"` {
-		t.Error(err)
-	}
-	w, err = c.UpdateWorkspace(t.Context(), first.ID, new(2.0), nil, nil, "")
-	if err != nil || w.Tenant != "1" {
-		t.Errorf("%+v: %v", w, err)
+	if all := must1(c.Workspaces(t.Context())); len(all) != 2 || *all[0].QuotaUsed != 10 || *all[1].QuotaUsed != 10 {
+		t.Errorf("%+v", all)
 	}
 }

@@ -150,9 +150,7 @@ func TestOddValuesOfOtherSystems(t *testing.T) {
 // the error says so.
 func TestAnActIsDoneBeforeItIsShown(t *testing.T) {
 	t.Parallel()
-	c := openAdmin(t, newDatabase(t))
-	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
-	k := must1(c.CreateKey(t.Context(), Key{WorkspaceID: w.ID}, nil))
+	c, _, k := acting(t)
 	exec(t, c.conn, `DROP TABLE listedge_key_last_used`) // which the list of keys reads
 	_, err := c.RevokeKey(t.Context(), k.ID)
 	var revoked bool

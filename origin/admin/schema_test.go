@@ -350,20 +350,40 @@ func TestConstraintsRefuseWhatTheAPICannotShow(t *testing.T) {
 	for _, quota := range []string{"(5, NULL)", "(NULL, 'day')", "(0, 'day')", "(-1, 'month')", "(4000000001, 'month')", "(5, 'week')", "(5, 'Day')", "(5, '')"} {
 		refused["UPDATE workspaces SET (quota, quota_period) = "+quota] = "23514"
 	}
-	for statement, code := range refused {
-		if _, err := conn.Exec(t.Context(), statement); postgres.Code(err) != code {
-			t.Errorf("%s: %v, want SQLSTATE %s", statement, err, code)
-		}
-	}
-	for _, fine := range []string{
+	fine := []string{
 		"UPDATE items SET usage_30 = 9007199254740991",
 		"UPDATE items SET name = ' ', created_at = '9999-12-31 23:59:59.999Z', usage_30 = 0.5, reorder_point = NULL, cost_price = -1",
 		"UPDATE contacts SET name = E'\\x01', created_at = '0001-01-01Z'", "UPDATE workspaces SET rate_per_second = 0, burst = 1",
 		"UPDATE workspaces SET tenant = repeat('t', 255)", "UPDATE workspaces SET tenant = NULL",
 		"UPDATE api_keys SET scopes = ARRAY['a' || repeat('b', 31) || ':read', 'x-1:read']",
 		"UPDATE workspaces SET quota = 4000000000, quota_period = 'month'", "UPDATE workspaces SET quota = NULL, quota_period = NULL",
-	} {
-		exec(t, conn, fine)
+	}
+	// Texts of 64 KiB and numbers of 1,000 digits on each side of the point, and no more: a row does not make a page of any size.
+	for _, l := range list.BuiltIn().Lists {
+		for i, field := range l.Fields {
+			set := "UPDATE " + l.Table.SQL() + " SET " + l.Columns[i].Name + " = "
+			switch {
+			case l.Columns[i].Name == "type":
+			case l.Columns[i].Base == "text":
+				fine, refused[set+"repeat('é', 32768) || 'x'"] = append(fine, set+"repeat('é', 32768)"), "23514"
+			case field.Form == list.Number: // how large it may be is another bound's
+				fine, refused[set+"1e-1001"] = append(fine, set+"1 - 1e-1000"), "23514"
+			case field.Form == list.Decimal:
+				fine, refused[set+"1e1000"], refused[set+"-1e-1001"] = append(fine, set+"1e1000 - 1e-1000", set+"1e-1000 - 1e1000"), "23514", "23514"
+			}
+		}
+	}
+	for _, set := range []string{"name = repeat('x', 65537)", "key_prefix = repeat('x', 65537)", "scopes = array_fill('items:read'::text, '{65}')"} {
+		refused["UPDATE api_keys SET "+set] = "23514"
+	}
+	refused["UPDATE workspaces SET name = repeat('x', 65537)"] = "23514"
+	for statement, code := range refused {
+		if _, err := conn.Exec(t.Context(), statement); postgres.Code(err) != code {
+			t.Errorf("%s: %v, want SQLSTATE %s", statement, err, code)
+		}
+	}
+	for _, statement := range fine {
+		exec(t, conn, statement)
 	}
 }
 
