@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +20,7 @@ type demand struct {
 	tenant  func() string // of the next query
 	clients int
 	takes   func() time.Duration
+	longest time.Duration // that they take, where it matters
 	pause   time.Duration // between two queries of a client
 	from    time.Duration // when the first queries come
 
@@ -83,92 +85,73 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 	return kept
 }
 
-// Tenants that always want more get the same service time, however long their
-// queries take and however many there are. One that was inactive gets no more.
-func TestFairQueueSharesServiceTime(t *testing.T) {
-	for seed := range uint64(12) {
-		r := rand.New(rand.NewPCG(seed, 50))
-		size, longest := 1+r.IntN(8), time.Duration(0)
-		var demands []*demand
-		for w := range 2 + r.IntN(3) {
-			most := time.Duration(1+r.IntN(200)) * 100 * time.Microsecond
-			longest = max(longest, most)
-			d := &demand{tenant: always(byte(w)), clients: size + 1 + r.IntN(size+1), takes: random(r, most)}
-			if w == 0 && seed%2 == 0 {
-				d.from = 3 * time.Second // away so long
+// Each case is of a few seeds, and of random numbers of slots; the first demand is the one that is judged.
+func TestFairQueue(t *testing.T) {
+	const longest = 20 * time.Millisecond
+	greedy := func(r *rand.Rand, n, clients int) (demands []*demand) {
+		for w := range n {
+			demands = append(demands, &demand{tenant: always(byte(1 + w)), clients: clients, takes: random(r, longest)})
+		}
+		return demands
+	}
+	for name, c := range map[string]struct {
+		lasts   time.Duration
+		demands func(r *rand.Rand, size int) []*demand
+		ok      func(size, kept int, first *demand, others []*demand) bool
+	}{
+		// Tenants that always want more get the same, however long their queries take and however many there are. One that was inactive gets no more.
+		"shares service time": {6 * time.Second, func(r *rand.Rand, size int) (demands []*demand) {
+			for w := range 2 + r.IntN(3) {
+				most := time.Duration(1+r.IntN(200)) * 100 * time.Microsecond
+				d := &demand{tenant: always(byte(w)), clients: size + 1 + r.IntN(size+1), takes: random(r, most), longest: most}
+				if w == 0 && r.IntN(2) == 0 {
+					d.from = 3 * time.Second // away so long
+				}
+				demands = append(demands, d)
 			}
-			demands = append(demands, d)
-		}
-		simulate(t, size, 6*time.Second, demands...)
-		for _, d := range demands[1:] {
-			if diff := (d.serviceTime - demands[0].serviceTime).Abs(); diff > 2*time.Duration(size)*longest {
-				t.Errorf("seed %d: of %d slots one tenant had %v, one %v; no query took more than %v", seed, size, demands[0].serviceTime, d.serviceTime, longest)
+			return demands
+		}, func(size, _ int, first *demand, others []*demand) bool {
+			longest := first.longest
+			for _, d := range others {
+				longest = max(longest, d.longest)
 			}
-		}
-	}
-}
-
-// A tenant that wants little gets the next slot, however many queries of others
-// wait; or the second, if another tenant had as little.
-func TestFairQueuePrefersQuietTenants(t *testing.T) {
-	for seed := range uint64(12) {
-		r := rand.New(rand.NewPCG(seed, 51))
-		size := 1 + r.IntN(8)
-		const slowest = 20 * time.Millisecond
-		quiet := &demand{tenant: always(0), clients: 1, takes: random(r, 300*time.Microsecond), pause: 5 * time.Millisecond}
-		demands := []*demand{quiet}
-		for w := range 1 + r.IntN(3) {
-			demands = append(demands, &demand{tenant: always(byte(1 + w)), clients: 2 * size, takes: random(r, slowest)})
-		}
-		simulate(t, size, 3*time.Second, demands...)
-		if quiet.waited > 2*slowest || quiet.served < 100 {
-			t.Errorf("seed %d: one of %d queries waited for %v", seed, quiet.served, quiet.waited)
-		}
-	}
-}
-
-// A tenant with few queries is never refused, however many others have.
-func TestFairQueueRefusesTheTenantWithMost(t *testing.T) {
-	for seed := range uint64(8) {
-		r := rand.New(rand.NewPCG(seed, 53))
-		size := 2 + r.IntN(8)
-		quiet := &demand{tenant: always(0), clients: 2, takes: random(r, time.Millisecond), pause: time.Millisecond}
-		demands := []*demand{quiet}
-		for w := range 2 + r.IntN(3) {
-			demands = append(demands, &demand{tenant: always(byte(1 + w)), clients: size * queueFactor, takes: random(r, 20*time.Millisecond)})
-		}
-		simulate(t, size, 2*time.Second, demands...)
-		refused := 0
-		for _, d := range demands[1:] {
-			refused += d.refused
-		}
-		if quiet.refused > 0 || quiet.served < 100 || refused == 0 {
-			t.Errorf("seed %d: %d queries of the quiet one were refused, %d served; %d of others refused", seed, quiet.refused, quiet.served, refused)
-		}
-	}
-}
-
-// Every query gets its turn, however many new tenants become active. The queue remembers only
-// few inactive tenants.
-func TestFairQueueStarvesNoTenant(t *testing.T) {
-	for seed := range uint64(8) {
-		r := rand.New(rand.NewPCG(seed, 52))
-		size := 1 + r.IntN(8)
-		const longest = 20 * time.Millisecond
-		next := 0
-		newcomers := &demand{clients: 5 * size, takes: random(r, longest), tenant: func() string {
-			next++
-			return number(1000 + next)
-		}}
-		regular := &demand{tenant: always(0), clients: 2, takes: random(r, longest)}
-		kept := simulate(t, size, 10*time.Second, newcomers, regular)
-		// Its two earlier queries, at the slowest virtual time, and then those that came before.
-		if most := 3 * longest * (queueFactor + 1); regular.waited > most || regular.served < 10 {
-			t.Errorf("seed %d: one of %d queries waited for %v, want %v at most", seed, regular.served, regular.waited, most)
-		}
-		if most := 3 * size * (1 + queueFactor); kept > most {
-			t.Errorf("seed %d: %d slots: %d tenants were known, want %d at most", seed, size, kept, most)
-		}
+			return !slices.ContainsFunc(others, func(d *demand) bool { return (d.serviceTime - first.serviceTime).Abs() > 2*time.Duration(size)*longest })
+		}},
+		// One that wants little gets the next slot, however many queries of others wait; or the second, if another tenant had as little.
+		"prefers quiet tenants": {3 * time.Second, func(r *rand.Rand, size int) []*demand {
+			return append([]*demand{{tenant: always(0), clients: 1, takes: random(r, 300*time.Microsecond), pause: 5 * time.Millisecond}}, greedy(r, 1+r.IntN(3), 2*size)...)
+		}, func(_, _ int, first *demand, _ []*demand) bool {
+			return first.waited <= 2*longest && first.served >= 100
+		}},
+		// One with few queries is never refused, however many others have.
+		"refuses the tenant with most": {2 * time.Second, func(r *rand.Rand, size int) []*demand {
+			return append([]*demand{{tenant: always(0), clients: 2, takes: random(r, time.Millisecond), pause: time.Millisecond}}, greedy(r, 2+r.IntN(3), size*queueFactor)...)
+		}, func(_, _ int, first *demand, others []*demand) bool {
+			return first.refused == 0 && first.served >= 100 && slices.ContainsFunc(others, func(d *demand) bool { return d.refused > 0 })
+		}},
+		// Every query gets its turn, however many new tenants become active. The queue remembers only few inactive ones.
+		"starves no tenant": {10 * time.Second, func(r *rand.Rand, size int) []*demand {
+			next := 1000
+			return []*demand{{tenant: always(0), clients: 2, takes: random(r, longest)},
+				{clients: 5 * size, takes: random(r, longest), tenant: func() string { next++; return number(next) }}}
+		}, func(size, kept int, first *demand, _ []*demand) bool {
+			// Its two earlier queries, at the slowest virtual time, and then those that came before.
+			return first.waited <= 3*longest*(queueFactor+1) && first.served >= 10 && kept <= 3*size*(1+queueFactor)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(10) {
+				r := rand.New(rand.NewPCG(seed, 50))
+				size := 1 + r.IntN(8)
+				if name == "refuses the tenant with most" {
+					size++ // the quiet one needs a slot beside another
+				}
+				demands := c.demands(r, size)
+				if kept := simulate(t, size, c.lasts, demands...); !c.ok(size, kept, demands[0], demands[1:]) {
+					t.Errorf("seed %d, %d slots, %d tenants known: %+v, and %+v", seed, size, kept, demands[0], demands[1])
+				}
+			}
+		})
 	}
 }
 

@@ -3,7 +3,6 @@ package origin
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -13,80 +12,7 @@ import (
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/internal/page"
-	"listedge/origin/postgres"
 )
-
-// mostKeys is how many keys a page of changes asks for.
-const mostKeys = page.MaxLimit + page.MaxGone
-
-// keysOf parses texts of keys.
-func keysOf(l *list.List, texts ...string) (keys []string) {
-	for _, text := range texts {
-		key, ok := l.ParseKey([]byte(text))
-		if !ok {
-			panic("no key: " + text)
-		}
-		keys = append(keys, key)
-	}
-	return keys
-}
-
-// Whatever the key's type, its collation, the tenant and the filters: of keys of all tenants, of rows that are not live and
-// of none at all, the rows come that the list has, in the order of the keys.
-func TestRowsOfKeysAreThoseOfTheList(t *testing.T) {
-	t.Parallel()
-	url, conn, lists := shapesDatabase(t, 300)
-	exec(t, conn, "SET search_path = public; SET timezone = UTC")
-	exec(t, conn, "ALTER TABLE customer ALTER id TYPE text COLLATE same; INSERT INTO customer (id) VALUES ('x\"\\,{}'' ä')")
-	o := New(openDatabase(t, postgres.Options{URL: url}), lists, nil)
-	random := rand.New(rand.NewPCG(4, 8))
-	for _, l := range lists.Lists {
-		t.Run(l.Name, func(t *testing.T) {
-			p, shown := plains[l.Name], 0
-			rows, _ := conn.Query(t.Context(), fmt.Sprintf("SELECT (%s)::text FROM %s", p.key, l.Table.SQL())) // the rows have the error
-			texts := must1(pgx.CollectRows(rows, pgx.RowTo[string]))
-			if !slices.ContainsFunc(texts, func(text string) bool { return strings.ToUpper(text) != text }) {
-				texts = append(texts, "-1", "0", "32000")
-			} else {
-				for _, text := range slices.Clone(texts) {
-					if !slices.Contains(texts, strings.ToUpper(text)) && l.Columns[l.Key].Base != "uuid" {
-						texts = append(texts, strings.ToUpper(text))
-					}
-				}
-			}
-			for tenant, condition := range p.tenants {
-				for _, keep := range p.matches(l) {
-					want := map[string]string{}
-					rows, _ := conn.Query(t.Context(), fmt.Sprintf("SELECT (%s)::text, (%s)::text FROM %s WHERE %s AND %s AND %s",
-						p.key, p.row, l.Table.SQL(), condition, p.live, keep.sql))
-					var key, text string
-					must1(pgx.ForEachRow(rows, []any{&key, &text}, func() error { want[key] = text; return nil }))
-					random.Shuffle(len(texts), func(i, j int) { texts[i], texts[j] = texts[j], texts[i] })
-					for asked := range slices.Chunk(texts, mostKeys) {
-						q := page.Query{List: l, Tenant: tenant, Match: keep.match, Limit: 100}
-						read, err := o.FetchRows(within(t, patience), q, keysOf(l, asked...), "")
-						if err != nil || !read.End || read.At.StartedAt == "" {
-							t.Fatalf("%s of %q: %+v, %v", describe(q), tenant, read.At, err)
-						}
-						expected := slices.DeleteFunc(slices.Clone(asked), func(text string) bool { return want[text] == "" })
-						for i := range read.Rows {
-							if got := l.KeyText(read.Rows[i].Key()); i >= len(expected) || got != expected[i] || !equalJSON(read.Rows[i].Text(), want[got]) {
-								t.Fatalf("%s of %q: row %d is %s", describe(q), tenant, i, read.Rows[i].Text())
-							}
-						}
-						if len(read.Rows) != len(expected) {
-							t.Fatalf("%s of %q: %d rows, want %d", describe(q), tenant, len(read.Rows), len(expected))
-						}
-						shown += len(expected)
-					}
-				}
-			}
-			if shown == 0 {
-				t.Error("no row was shown")
-			}
-		})
-	}
-}
 
 // Each key costs one probe of the unique index, whatever the planner knows and the filters are.
 func TestRowsOfKeysAreOneProbeEach(t *testing.T) {
@@ -176,35 +102,6 @@ func TestRowsOfKeysAreBounded(t *testing.T) {
 	}
 	if !slices.Equal(got, texts) {
 		t.Errorf("%q", got)
-	}
-}
-
-// Rows end before one that cannot be shown, or is too long to be read. It fails where it is the first, by name, and nowhere
-// where a filter hides it.
-func TestRowsOfKeysEndBeforeOneThatCannotBeShown(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	longRows(t, url, `INSERT INTO items (workspace_id, id, name, type, image_path) VALUES ($1, $2, 'a', 'GOODS', NULL), ($1, $3, 'b', 'SERVICE', NULL),
-		($1, $4, 'long', 'GOODS', repeat('x', 10000000))`, ourWorkspace, number(1), number(2), number(51))
-	conn := connect(t, url)
-	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_usage_30_check, DROP CONSTRAINT items_usage_30_bound")
-	exec(t, conn, "INSERT INTO items (workspace_id, id, name, usage_30) VALUES ($1, $2, 'y', 'NaN')", ourWorkspace, number(50))
-	o := openOrigin(t, url)
-	for bad, says := range map[string]string{number(50): "key " + number(50), number(51): "from " + number(51) + " on"} {
-		q := page.Query{List: listtest.Items, Tenant: ourWorkspace, Limit: 100}
-		read, err := o.FetchRows(within(t, patience), q, keysOf(q.List, number(1), number(9), bad, number(2)), "")
-		if err != nil || len(read.Rows) != 1 || read.End {
-			t.Errorf("behind others: %d rows, %t, %v", len(read.Rows), read.End, err)
-		}
-		_, err = o.FetchRows(within(t, patience), q, keysOf(q.List, bad, number(2)), "")
-		if !errors.Is(err, page.ErrRow) || !strings.Contains(err.Error(), says) {
-			t.Errorf("the first: %v", err)
-		}
-		q.Match = listtest.Services
-		read, err = o.FetchRows(within(t, patience), q, keysOf(q.List, bad, number(2)), "")
-		if err != nil || len(read.Rows) != 1 || !read.End {
-			t.Errorf("where the filter hides it: %d rows, %t, %v", len(read.Rows), read.End, err)
-		}
 	}
 }
 

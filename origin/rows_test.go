@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/internal/page"
+	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -124,10 +128,77 @@ func walk(t testing.TB, o *Origin, q page.Query, between func(ids []string)) (al
 	}
 }
 
+// termsOf are pieces of the names, in any case.
+func termsOf(names []string) (terms []string) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for len(terms) < 150 {
+		runes := []rune(names[random.IntN(len(names))])
+		from := random.IntN(len(runes))
+		term := string(runes[from:min(len(runes), from+1+random.IntN(8))])
+		term = [...]func(string) string{strings.ToUpper, strings.ToLower, strings.ToTitle, strings.Clone}[random.IntN(4)](term)
+		if term = strings.TrimSpace(term); term != "" {
+			terms = append(terms, term)
+		}
+	}
+	return terms
+}
+
+// The two lists, of rows that are odd in every way, in databases that differ in what their letters are.
 func TestEveryListIsWhatPlainStatementsSay(t *testing.T) {
+	t.Parallel()
+	for locale, template := range map[string]string{"the server's": "template0", "C": "template0 LC_COLLATE 'C' LC_CTYPE 'C'",
+		"Turkish of ICU": "template0 LOCALE_PROVIDER icu ICU_LOCALE 'tr'"} {
+		t.Run(locale, func(t *testing.T) {
+			t.Parallel()
+			url := copyDatabase(t, template)
+			must1(admin.MigrateUp(t.Context(), url, list.BuiltIn()))
+			conn, o := connect(t, url), openOrigin(t, url)
+			fillAwkwardly(t, conn)
+			if locale == "the server's" {
+				compareLists(t, o, conn, listtest.Items, listtest.Contacts)
+			}
+			indexed := 0
+			for i, term := range termsOf(append(awkwardNames, longNames()...)) { // the index may only ever narrow down what a comparison of every row finds
+				l := list.BuiltIn().Lists[i%2]
+				q := page.Query{Tenant: ourWorkspace, List: l, Search: term, Limit: page.MaxLimit, Order: i / 2 % 2}
+				found := plains[l.Name].compare(t, o, conn, q, "true")
+				if s, _ := shapeOf(&q); s.Search == list.IndexedSearch && found > 0 {
+					indexed++
+				}
+			}
+			if indexed < 40 {
+				t.Errorf("rows were found through the index %d times only", indexed)
+			}
+		})
+	}
+}
+
+// Grams are numbers, and two workspaces may have the same: what is found
+// through them is still only one's own.
+func TestWorkspacesOfOneHashFindTheirOwnRows(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	fillAwkwardly(t, conn)
-	compareLists(t, openOrigin(t, url), conn, listtest.Items, listtest.Contacts)
+	var alike []string
+	if err := conn.QueryRow(t.Context(), `SELECT array_agg(id::text) FROM (SELECT md5(n::text)::uuid AS id FROM generate_series(1, 400000) n) ids
+		GROUP BY hashtext(id::text) HAVING count(*) > 1 LIMIT 1`).Scan(&alike); err != nil {
+		t.Fatal(err)
+	}
+	for n, workspace := range alike {
+		for _, l := range list.BuiltIn().Lists {
+			exec(t, conn, "INSERT INTO "+l.Table.SQL()+" (workspace_id, id, name) VALUES ($1, $2, 'A needle')", workspace, number(n))
+		}
+	}
+	e := explain(t, url, list.BuiltIn())
+	for n, workspace := range alike {
+		for _, c := range list.BuiltIn().Lists {
+			ids, p := e.fetch(t, page.Query{Tenant: workspace, List: c, Search: "needle", Limit: 10})
+			if want := []string{number(n)}; !slices.Equal(ids, want) {
+				t.Errorf("%v of %s, want %v", ids, c.Name, want)
+			}
+			if p.usedIndexes[c.Name+"_by_grams"] != float64(len(alike)) {
+				t.Errorf("their hashes differ:\n%s", p.text)
+			}
+		}
+	}
 }

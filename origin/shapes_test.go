@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -186,32 +187,103 @@ func TestListsOfAnyShapeAreWhatPlainStatementsSay(t *testing.T) {
 	compareLists(t, New(openDatabase(t, postgres.Options{URL: url}), lists, nil), conn, lists.Lists...)
 }
 
-// compareLists walks the lists with all their tenants, orders, filters and some terms.
+// compareLists walks the lists with all their tenants, orders, filters and some terms, and asks for their rows by keys.
 func compareLists(t *testing.T, o *Origin, conn *pgx.Conn, lists ...*list.List) {
 	t.Helper()
 	exec(t, conn, "SET search_path = public; SET timezone = UTC")
 	for _, l := range lists {
 		t.Run(l.Name, func(t *testing.T) {
-			p, shown, walks := plains[l.Name], 0, 0
+			p, shown, walks, byKey := plains[l.Name], 0, 0, 0
 			if len(p.orders) != len(l.Orders) {
 				t.Fatalf("it has %d orders", len(l.Orders))
 			}
 			for _, tenant := range slices.Sorted(maps.Keys(p.tenants)) {
-				for order := range l.Orders {
-					for _, keep := range p.matches(l) {
-						for _, term := range append([]string{""}, p.terms...) {
-							q := page.Query{List: l, Tenant: tenant, Order: order, Match: keep.match, Search: term, Limit: []int{7, 50, 100, 1}[walks%4]}
+				for _, keep := range p.matches(l) {
+					q := page.Query{List: l, Tenant: tenant, Match: keep.match, Limit: page.MaxLimit}
+					byKey += p.compareRows(t, o, conn, q, keep.sql)
+					for q.Order = range l.Orders {
+						for _, q.Search = range append([]string{""}, p.terms...) {
+							q.Limit = []int{7, 50, 100, 1}[walks%4]
 							shown += p.compare(t, o, conn, q, keep.sql)
 							walks++
 						}
 					}
 				}
 			}
-			if shown < 1000 {
-				t.Errorf("only %d rows were shown", shown)
+			if shown < 1000 || byKey < 50 {
+				t.Errorf("only %d rows were shown, and %d by keys", shown, byKey)
 			}
 		})
 	}
+}
+
+// mostKeys is how many keys a page of changes asks for.
+const mostKeys = page.MaxLimit + page.MaxGone
+
+// compareRows asks for the rows of all keys of the table, and of some that it has not: of other tenants, of rows that are not live or that
+// filters hide. The rows come that the list has, in the order of the keys.
+func (p plain) compareRows(t *testing.T, o *Origin, conn *pgx.Conn, q page.Query, kept string) (shown int) {
+	t.Helper()
+	keys := rowsBy[string](conn, fmt.Sprintf(`SELECT k FROM (SELECT (%s)::text AS k FROM %s) t UNION SELECT upper(k) FROM (SELECT (%[1]s)::text AS k FROM %[2]s) t
+		UNION SELECT unnest(ARRAY['-1', '0', '32000']) ORDER BY 1`, p.key, q.List.Table.SQL()), pgx.RowTo)
+	keys = slices.DeleteFunc(keys, func(text string) bool { _, ok := q.List.ParseKey([]byte(text)); return !ok })
+	rand.New(rand.NewPCG(q.Match, 8)).Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	want := map[string]string{}
+	for _, row := range p.rows(conn, q, kept) {
+		want[row.Key] = row.Text
+	}
+	for asked := range slices.Chunk(keys, mostKeys) {
+		read, err := o.FetchRows(within(t, patience), q, keysOf(q.List, asked...), "")
+		if err != nil || !read.End || read.At.StartedAt == "" {
+			t.Fatalf("%s of %q: %+v, %v", describe(q), q.Tenant, read.At, err)
+		}
+		expected := slices.DeleteFunc(asked, func(text string) bool { return want[text] == "" })
+		for i := range read.Rows {
+			if got := q.List.KeyText(read.Rows[i].Key()); i >= len(expected) || got != expected[i] || !equalJSON(read.Rows[i].Text(), want[got]) {
+				t.Fatalf("%s of %q: row %d is %s", describe(q), q.Tenant, i, read.Rows[i].Text())
+			}
+		}
+		if len(read.Rows) != len(expected) {
+			t.Fatalf("%s of %q: %d rows, want %d", describe(q), q.Tenant, len(read.Rows), len(expected))
+		}
+		shown += len(expected)
+	}
+	return shown
+}
+
+// keysOf parses texts of keys.
+func keysOf(l *list.List, texts ...string) (keys []string) {
+	for _, text := range texts {
+		key, ok := l.ParseKey([]byte(text))
+		if !ok {
+			panic("no key: " + text)
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// rowsBy returns the rows of a statement.
+func rowsBy[T any](conn *pgx.Conn, sql string, by pgx.RowToFunc[T]) []T {
+	rows, _ := conn.Query(context.Background(), sql) // the rows have the error
+	return must1(pgx.CollectRows(rows, by))
+}
+
+// plainRow is a row as a plain statement has it.
+type plainRow struct{ Key, Text string }
+
+// rows are those of the query's list, in its order.
+func (p plain) rows(conn *pgx.Conn, q page.Query, kept string) []plainRow {
+	found := "true"
+	if q.Search != "" {
+		var fields []string
+		for _, field := range p.search {
+			fields = append(fields, fmt.Sprintf(`position(listedge_fold('%s') IN listedge_fold(coalesce(%s, '') COLLATE "C")) > 0`, strings.ReplaceAll(q.Search, "'", "''"), field))
+		}
+		found = "(" + strings.Join(fields, " OR ") + ")"
+	}
+	return rowsBy(conn, fmt.Sprintf("SELECT (%s)::text AS a, (%s)::text AS b FROM %s WHERE %s AND %s AND %s AND %s ORDER BY %s",
+		p.key, p.row, q.List.Table.SQL(), p.tenants[q.Tenant], p.live, kept, found, p.orders[q.Order]), pgx.RowToStructByPos[plainRow])
 }
 
 // keep is the values of filters that a query may have.
@@ -233,21 +305,11 @@ func (p plain) matches(l *list.List) []keep {
 	return all
 }
 
-// compare walks the query's list, and returns how many rows it has.
+// compare walks the query's list, and returns how many rows it has. A verification reads the rows that a page does, and the database folds
+// them as the node does.
 func (p plain) compare(t *testing.T, o *Origin, conn *pgx.Conn, q page.Query, kept string) int {
 	t.Helper()
-	found := "true"
-	if q.Search != "" {
-		var fields []string
-		for _, field := range p.search {
-			fields = append(fields, fmt.Sprintf(`position(listedge_fold('%s') IN listedge_fold(coalesce(%s, '') COLLATE "C")) > 0`, q.Search, field))
-		}
-		found = "(" + strings.Join(fields, " OR ") + ")"
-	}
-	rows := must1(conn.Query(context.Background(), fmt.Sprintf("SELECT (%s)::text AS a, (%s)::text AS b FROM %s WHERE %s AND %s AND %s AND %s ORDER BY %s",
-		p.key, p.row, q.List.Table.SQL(), p.tenants[q.Tenant], p.live, kept, found, p.orders[q.Order])))
-	type row struct{ Key, Text string }
-	want := must1(pgx.CollectRows(rows, pgx.RowToStructByPos[row]))
+	want := p.rows(conn, q, kept)
 	for n := 0; ; {
 		read, err := o.Fetch(within(t, patience), q, "")
 		if err != nil {
@@ -265,6 +327,10 @@ func (p plain) compare(t *testing.T, o *Origin, conn *pgx.Conn, q page.Query, ke
 			if q.List.KeyText(got.Key()) != want.Key || !equalJSON(got.Text(), want.Text) || got.Match&q.Match != q.Match {
 				t.Fatalf("%s of %q: row %d is %s, want %v", describe(q), q.Tenant, n+i, got.Text(), want)
 			}
+		}
+		if verified, err := o.Verify(within(t, patience), q, ""); q.Limit > 50 && len(want) > 0 &&
+			(err != nil || verified.Misfold != nil || verified.End != read.End || !slices.Equal(verified.Rows, read.Rows) || verified.At.StartedAt == "") {
+			t.Fatalf("%s: %d rows are verified, %v, %+v, want %d", describe(q), len(verified.Rows), err, verified.Misfold, len(read.Rows))
 		}
 		got := read.Rows[:min(q.Limit, len(read.Rows))]
 		n += len(got)

@@ -16,6 +16,8 @@ import (
 	"listedge/internal/list"
 	"listedge/internal/list/listtest"
 	"listedge/internal/page"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/postgres"
 )
@@ -188,65 +190,51 @@ func TestRowsOfAStandbyShowAllUpToTheirLSN(t *testing.T) {
 	}
 }
 
-// A standby follows its primary onto a new timeline, and is then one of that.
+// A standby that follows its primary onto a new timeline is one of that, and not of the old one. The old primary lives on: no standby of the
+// one is taken for one of the other, be it that it receives no WAL now.
 func TestStandbysAfterAFailOver(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
-	ownDatabase(t, primary)
-	first := identity(t, primary.URL("listedge")).TimelineName()
-	next := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
-	stays, cascades := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, next, nil)
-	must(primary.Kill(syscall.SIGINT))
-	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
-	second := identity(t, next.URL("listedge")).TimelineName()
+	old := ownDatabase(t, primary)
+	first := identity(t, old).TimelineName()
+	rival := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
+	stays, cascades := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, rival, nil)
+	execOn(t, rival.URL("postgres"), "SELECT pg_promote()")
+	next := rival.URL("listedge")
+	second := identity(t, next).TimelineName()
 	if first == second {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
-	query, conn := page.Query{Tenant: number(1), List: listtest.Items, Limit: 50}, connect(t, next.URL("listedge"))
-	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}), list.BuiltIn(), nil)
+	query := page.Query{Tenant: number(1), List: listtest.Items, Limit: 50}
+	read := func(url string, standby *sandbox.Postgres) *Origin {
+		return New(openDatabase(t, postgres.Options{URL: url, Replicas: []string{standby.URL("listedge")}}), list.BuiltIn(), nil)
+	}
+	refused := func(what string, o *Origin, p changefeed.Proof) {
+		t.Helper()
+		if rows, err := answerOfStandby(t, o, query, p); !errors.Is(err, postgres.ErrOtherPrimary) {
+			t.Errorf("%s: %+v, %v", what, rows, err)
+		}
+	}
+	follows := read(next, cascades)
 	eventually(t, "the standby is on the new timeline", func() bool {
-		_, err := follows.FetchFromStandby(within(t, patience), query, primaryNow(t, conn, second))
+		_, err := follows.FetchFromStandby(within(t, patience), query, primaryNow(t, connect(t, next), second))
 		return err == nil
 	})
-	if _, err := answerOfStandby(t, follows, query, primaryNow(t, conn, first)); !errors.Is(err, postgres.ErrOtherPrimary) {
-		t.Error(err)
+	refused("on the new timeline, for the old one", follows, primaryNow(t, connect(t, old), first))
+	refused("on the old timeline, for the new one", read(next, stays), primaryNow(t, connect(t, next), second))
+	for n := range 20 {
+		execOn(t, next, "INSERT INTO items (workspace_id, name) VALUES ($1, 'of the rival')", number(1))
+		if n == 0 {
+			execOn(t, old, "INSERT INTO items (workspace_id, name) VALUES ($1, 'of the primary')", number(1))
+		}
 	}
-	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}), list.BuiltIn(), nil)
-	if _, err := answerOfStandby(t, lags, query, primaryNow(t, conn, second)); !errors.Is(err, postgres.ErrOtherPrimary) {
-		t.Errorf("one that stayed on the old timeline: %v", err)
-	}
-}
-
-// A standby that followed another server to a different timeline, and receives no WAL now, is
-// not taken for a standby of the primary.
-func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
-	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
-	ownDatabase(t, primary)
-	first := identity(t, primary.URL("listedge")).TimelineName()
-	rival := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
-	cascades := sandboxtest.Standby(t, rival, nil)
-	execOn(t, rival.URL("postgres"), "SELECT pg_promote()") // while the primary lives on
-	workspace := number(1)
-	const add = "INSERT INTO items (workspace_id, name) VALUES ('00000000-0000-4000-8000-000000000001', "
-	execOn(t, primary.URL("listedge"), add+"'of the primary')")
-	for range 20 {
-		execOn(t, rival.URL("listedge"), add+"'of its rival')")
-	}
-	eventually(t, "the cascade is on the rival's timeline", func() bool {
-		var n int
-		must(connect(t, cascades.URL("listedge")).QueryRow(t.Context(), "SELECT count(*) FROM items").Scan(&n))
-		return n == 20
+	eventually(t, "the cascade has what the rival wrote", func() bool {
+		return must1(postgrestest.Value[int](cascades.URL("listedge"), "SELECT count(*) FROM items")) == 20
 	})
 	must(rival.Kill(syscall.SIGQUIT))
 	eventually(t, "it receives from nobody", func() bool {
-		var n int
-		must(connect(t, cascades.URL("listedge")).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_wal_receiver").Scan(&n))
-		return n == 0
+		return must1(postgrestest.Value[int](cascades.URL("listedge"), "SELECT count(*) FROM pg_stat_wal_receiver")) == 0
 	})
-	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}), list.BuiltIn(), nil)
-	rows, err := answerOfStandby(t, o, page.Query{Tenant: workspace, List: listtest.Items, Limit: 50}, primaryNow(t, connect(t, primary.URL("listedge")), first))
-	if !errors.Is(err, postgres.ErrOtherPrimary) {
-		t.Errorf("%+v, %v", rows, err)
-	}
+	refused("that receives no WAL", read(old, cascades), primaryNow(t, connect(t, old), first))
 }
 
 // answerOfStandby is what the standby says once it answers within its budget:
