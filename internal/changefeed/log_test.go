@@ -21,36 +21,40 @@ import (
 	"listedge/internal/world"
 )
 
-// The suite that every Log passes.
 func TestLogs(t *testing.T) {
 	_, client := startRedis(t)
-	for name, empty := range map[string]func() Log{
-		"local": func() Log { return changefeed.NewLocal() },
-		"redis": func() Log { client.FlushAll(t.Context()); return changefeed.NewRedis(client, shop(), list.BuiltIn()) },
-		"world": func() Log { return changefeed.NewRedis(standIn(t), shop(), list.BuiltIn()) },
+	t.Run("local", func(t *testing.T) { testLog(t, func() Log { return changefeed.NewLocal() }) })
+	t.Run("redis", func(t *testing.T) {
+		testLog(t, func() Log { client.FlushAll(t.Context()); return changefeed.NewRedis(client, shop(), list.BuiltIn()) })
+	})
+}
+
+// The log of a simulated fleet is one, too.
+func TestALogInASimulatedRedis(t *testing.T) {
+	testLog(t, func() Log { return changefeed.NewRedis(standIn(t), shop(), list.BuiltIn()) })
+}
+
+// testLog is the suite that every Log passes.
+func testLog(t *testing.T, empty func() Log) {
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, log Log, epoch string)
+	}{
+		{"nothing", testNothing},
+		{"order", testOrder},
+		{"fencing", testFencing},
+		{"many at once", testBatches},
+		{"blocking", testBlocking},
+		{"trim", testTrim},
+		{"the checkpoint", testCheckpoint},
+		{"epochs are apart", testEpochsApart},
+		{"the epoch", testEpoch},
+		{"a proof is waited for", testHurry},
+		{"round trip", testRoundTrip},
+		{"a read at the limit is cut", testCut},
+		{"nothing is appended once another epoch is named", testSuperseded},
 	} {
-		t.Run(name, func(t *testing.T) {
-			for _, test := range []struct {
-				name string
-				run  func(t *testing.T, log Log, epoch string)
-			}{
-				{"nothing", testNothing},
-				{"order", testOrder},
-				{"fencing", testFencing},
-				{"many at once", testBatches},
-				{"blocking", testBlocking},
-				{"trim", testTrim},
-				{"the checkpoint", testCheckpoint},
-				{"epochs are apart", testEpochsApart},
-				{"the epoch", testEpoch},
-				{"a proof is waited for", testHurry},
-				{"round trip", testRoundTrip},
-				{"a read at the limit is cut", testCut},
-				{"nothing is appended once another epoch is named", testSuperseded},
-			} {
-				t.Run(test.name, func(t *testing.T) { test.run(t, empty(), "epoch of "+test.name) })
-			}
-		})
+		t.Run(test.name, func(t *testing.T) { test.run(t, empty(), "epoch of "+test.name) })
 	}
 }
 

@@ -27,6 +27,8 @@ import (
 //
 // Nothing is read or written until the identity is known: Epoch, which comes first, fails.
 type Redis struct {
+	Batch int // what one Read returns at most, in entries
+
 	client   redis.UniversalClient
 	followed *fleet.Followed
 	codec    codec
@@ -50,7 +52,7 @@ const (
 
 // NewRedis makes a log of changes to the lists, on the client, which nothing else should use: reading blocks.
 func NewRedis(client redis.UniversalClient, followed *fleet.Followed, lists *list.Set) *Redis {
-	return &Redis{client: client, followed: followed, codec: newCodec(lists)}
+	return &Redis{Batch: readBatch, client: client, followed: followed, codec: newCodec(lists)}
 }
 
 // logKey is the key of an epoch's log.
@@ -281,7 +283,7 @@ func (r *Redis) forgetServers(ctx context.Context) {
 	}
 }
 
-// readBatch bounds what one Read returns, in entries.
+// readBatch is the Batch of a node.
 const readBatch = 1000
 
 // Reader implements Log.
@@ -307,7 +309,7 @@ func (r *redisReader) Close() error { return r.conn.Close() }
 func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error) {
 	defer func() { err = r.log.note(err) }()
 	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
-		Streams: []string{r.log.logKey(epoch), after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
+		Streams: []string{r.log.logKey(epoch), after.String()}, Count: int64(r.log.Batch), Block: max(wait, time.Millisecond),
 	}).Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, false, nil
@@ -327,7 +329,7 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 			entries = append(entries, entry)
 		}
 	}
-	return entries, len(entries) >= readBatch, nil
+	return entries, len(entries) >= r.log.Batch, nil
 }
 
 // Last implements Log. A trimmed stream keeps its last ID.

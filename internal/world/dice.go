@@ -39,7 +39,9 @@ const (
 	redisLosesAll
 	redisFailsOver
 	mirrorLags
-	epochIsLost
+	dumps
+	redisIsSlow
+	redisCuts // a call gets no answer
 	nodePauses
 	sessionEnds
 	readsMirror
@@ -47,7 +49,6 @@ const (
 	Asks     // a request
 	Cuts     // a call that gets no answer
 	Slow     // a call that takes long
-	Copies   // a page of another node, or of before, as Redis has it
 	Restarts // of a node
 	ClockSteps
 	Sleeps   // all machines, together
@@ -75,8 +76,8 @@ const (
 
 var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "truncates", "stays open", "waits for a standby", "standby lags", "crash", "promotion",
 	"follower pauses", "follower dies", "follower is overtaken", "slot is lost", "follows another list", "trimmed", "Redis loses all", "Redis fails over",
-	"mirror lags", "epoch is lost", "node pauses", "session ends", "reads the mirror", "entry is damaged", "asks", "cuts", "slow", "copies", "restarts",
-	"clock steps", "sleeps", "stores", "verifies", "crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
+	"mirror lags", "dumps", "Redis is slow", "Redis cuts", "node pauses", "session ends", "reads the mirror", "entry is damaged", "asks", "cuts", "slow",
+	"restarts", "clock steps", "sleeps", "stores", "verifies", "crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
 	"Redis hangs", "Redis slows down", "clock of Redis steps", "Redis loses limits", "changes a policy", "changes a quota", "changes the load"}
 
 func (k Kind) String() string { return kindNames[k] }

@@ -13,20 +13,21 @@ import (
 // follower has the slot, or had it: one that is slow may be overtaken, and goes on without a word of it. What it has sent may
 // arrive after its end. It keeps the contract of origin/follower.
 type follower struct {
-	server             *server
-	run, timeline      string // of the primary that it is connected to
-	epoch, from        string // from: the one that was present when it took the slot
-	term               uint64
-	follows            bool                // its description has the list
-	first, last, after changefeed.Position // first: appended to this server; last: acknowledged; after: noted for the next heartbeat
-	waiting            []changefeed.Entry
-	sent               int    // of those that wait, under way; 0 = none
-	happened, noted    bool   // they are in the log; after is noted
-	decoded, confirms  uint64 // LSN; confirms: at the next heartbeat
-	unsettled          []*transaction
-	pending            *changefeed.Heartbeat
-	beatAt, pausedTo   time.Time
-	ended              bool
+	server            *Redis
+	log               *changefeed.Redis // on that server
+	run, timeline     string            // of the primary that it is connected to
+	epoch, from       string            // from: the one that was present when it took the slot
+	term              uint64
+	follows           bool                // its description has the list
+	last, after       changefeed.Position // last: acknowledged; after: noted for the next heartbeat
+	waiting           []changefeed.Entry
+	sent              int    // of those that wait, under way; 0 = none
+	happened, noted   bool   // they are in the log; after is noted
+	decoded, confirms uint64 // LSN; confirms: at the next heartbeat
+	unsettled         []*transaction
+	pending           *changefeed.Heartbeat
+	beatAt, pausedTo  time.Time
+	ended             bool
 }
 
 // changes are the slot, the followers, and the servers of the log.
@@ -39,7 +40,8 @@ type changes struct {
 	epochs, names  int
 	confirmed      uint64   // LSN
 	unknown        []uint64 // running when the slot was made; nothing is published before they are over
-	server, mirror *server
+	server, mirror *Redis
+	dump           *Redis // what somebody has saved of it
 	late           []func()
 	run            string // of the primary that the slot is of
 }
@@ -53,30 +55,63 @@ func (c *changes) take(w *World) {
 	if c.slot != nil || !w.reached(c.takenAt) {
 		return
 	}
-	f := &follower{server: c.server, run: w.Run, timeline: w.TimelineName(), epoch: c.server.epoch, from: c.server.epoch, term: w.nextXID,
-		follows: !c.another, decoded: c.confirmed}
+	f := &follower{run: w.Run, timeline: w.TimelineName(), term: w.nextXID, follows: !c.another, decoded: c.confirmed}
+	f.connect(w)
+	f.from = must(f.log.Epoch(w.ctx))
+	f.epoch = f.from
 	c.slot, c.followers = f, append(c.followers, f)
 	w.nextXID++
 	w.completed = max(w.completed, f.term)
-	var previous changefeed.Position
-	if c.needEpoch || f.epoch == "" || !f.goesOn() {
+	previous, goesOn := f.goesOn(w)
+	if c.needEpoch || f.epoch == "" || !goesOn {
 		c.epochs++
 		c.needEpoch = false
 		f.epoch = fleet.EpochName{Identity: w.Server().Digest(), Timeline: uint32(w.Timeline), Instance: fleet.Digest(w.Run), Published: "lists",
 			Random: fleet.Digest(string(rune(c.epochs)))}.String()
-	} else {
-		previous = f.server.log(f.epoch).last
+		previous = changefeed.Position{}
 	}
-	f.last, f.first = changefeed.Position{Term: f.term}, changefeed.Position{Term: f.term, N: 1}
+	f.last = changefeed.Position{Term: f.term}
 	f.queue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
 	w.trace("term %d of %s begins behind %s, from %d", f.term, f.epoch, previous, f.decoded)
 }
 
-// goesOn says whether the log reaches as far as the slot was confirmed.
-func (f *follower) goesOn() bool {
-	return slices.ContainsFunc(f.server.log(f.epoch).all, func(e changefeed.Entry) bool {
+// connect gives the follower a connection to the server that has the log.
+func (f *follower) connect(w *World) {
+	f.server = w.changes.server
+	f.log = changefeed.NewRedis(f.server.atOnce(), w.followed, w.lists)
+}
+
+// goesOn says whether the log reaches as far as the slot was confirmed, and where it ends.
+func (f *follower) goesOn(w *World) (last changefeed.Position, yes bool) {
+	last = must(f.log.Last(w.ctx, f.epoch))
+	reader, _, err := f.log.Reader(w.ctx)
+	if err != nil {
+		panic(err)
+	}
+	entries, _, err := reader.Read(w.ctx, f.epoch, changefeed.Position{}, 0)
+	if err != nil {
+		panic(err)
+	}
+	return last, slices.ContainsFunc(entries, func(e changefeed.Entry) bool {
 		return e.Heartbeat != nil && e.Heartbeat.LSN >= f.decoded || e.Change != nil && e.Change.LSN >= f.decoded
 	})
+}
+
+// must is for calls that a server answers at once.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// publish appends the entries that are under way.
+func (f *follower) publish(w *World) (ok bool) {
+	err := f.log.Append(w.ctx, f.epoch, f.waiting[:f.sent]...)
+	if f.log.Hurried() {
+		w.hurried = true
+	}
+	return err == nil
 }
 
 // endFollower ends a follower. What it has sent may still happen.
@@ -86,7 +121,7 @@ func (c *changes) endFollower(w *World, f *follower) {
 		c.slot = nil
 	}
 	if f.sent > 0 && !f.happened && w.chance(2) {
-		c.late = append(c.late, func() { _ = f.server.append(f.epoch, f.waiting[:f.sent]) })
+		c.late = append(c.late, func() { f.publish(w) })
 	}
 }
 
@@ -125,15 +160,11 @@ func (f *follower) followOn(w *World) {
 		f.last, f.waiting = f.waiting[f.sent-1].Position, slices.Clone(f.waiting[f.sent:])
 		f.sent, f.happened = 0, false
 		if f.last.N == 1 { // the term has begun
-			if f.server.epoch != "" && f.server.epoch != f.from && f.server.epoch != f.epoch { // superseded
-				w.changes.endFollower(w, f)
-				return
-			}
-			f.server.epoch = f.epoch
+			f.name(w, f.from)
 		}
 		return
 	case f.sent > 0:
-		f.happened = f.server.append(f.epoch, f.waiting[:f.sent])
+		f.happened = f.publish(w)
 		if !f.happened {
 			w.changes.endFollower(w, f)
 		}
@@ -142,7 +173,7 @@ func (f *follower) followOn(w *World) {
 		w.changes.endFollower(w, f)
 		return
 	case f.server != c.server && w.chance(20):
-		f.server, f.first = c.server, changefeed.Position{Term: f.term, N: f.last.N + 1}
+		f.connect(w)
 	}
 	for c.slot == f && f.decoded < w.flushed && !w.chance(3) {
 		x := w.wal[f.decoded]
@@ -156,8 +187,11 @@ func (f *follower) followOn(w *World) {
 		f.sent = len(f.waiting) // a slot is not made before these are over
 		return
 	}
-	if f.server.epoch == "" && f.last.N > 0 && w.chance(20) { // the server has lost it
-		f.server.epoch = f.epoch
+	if f.last.N > 0 && w.chance(20) { // the server may have lost it
+		f.name(w, "")
+		if f.ended {
+			return
+		}
 	}
 	switch {
 	case f.pending == nil && !f.noted && (w.reached(f.beatAt) || w.hurried):
@@ -177,6 +211,13 @@ func (f *follower) followOn(w *World) {
 	}
 }
 
+// name names the epoch, unless another one than from is named.
+func (f *follower) name(w *World, from string) {
+	if f.log.SetEpoch(w.ctx, from, f.epoch) != nil {
+		w.changes.endFollower(w, f)
+	}
+}
+
 // beat queues the heartbeat. The next one begins when it is acknowledged.
 func (f *follower) beat(w *World) {
 	h := f.pending
@@ -189,10 +230,6 @@ func (f *follower) beat(w *World) {
 		}
 		to = min(to, x.lsn-1)
 	}
-	h.LogServer = f.server.name
-	if h.After.Compare(f.first) < 0 {
-		h.After = changefeed.Position{}
-	}
 	f.queue(changefeed.Entry{Heartbeat: h})
 	f.sent, f.pending = len(f.waiting), nil
 	if w.changes.slot == f {
@@ -201,21 +238,21 @@ func (f *follower) beat(w *World) {
 	f.confirms = to
 }
 
-// failOver makes another server the log's: a new one, or the mirror, with the sessions of those who read from it.
+// failOver makes another server the fleet's: a new one, or the mirror, with the sessions of those who read from it.
 func (c *changes) failOver(w *World) {
 	c.names++
 	if w.chance(2) {
-		c.server = c.server.fork(serverName(c.names), w.r.IntN(6))
+		c.server = c.server.Fork(serverName(c.names), w.r.IntN(12))
 	} else {
 		c.server = c.mirror
-		c.mirror = c.server.fork(fmt.Sprint("mirror ", c.names), 0)
+		c.server.Promote()
+		c.mirror = c.server.mirror(fmt.Sprint("mirror ", c.names))
 	}
-	w.trace("fail-over to %s", c.server.name)
+	w.trace("fail-over to %s", c.server.Name)
 }
 
-// accidents are what may happen to followers and the log.
+// accidents are what may happen to followers and to Redis.
 func (c *changes) accidents(w *World) {
-	log := c.server.log(c.server.epoch)
 	switch {
 	case c.slot != nil && w.happens(followerDies, 1500):
 		w.trace("the follower dies")
@@ -231,13 +268,11 @@ func (c *changes) accidents(w *World) {
 		c.endFollower(w, c.slot)
 		c.another, c.takenAt = !c.another, w.in(boundTicks/2)
 		w.trace("the next follower lacks the list: %t", c.another)
-	case len(log.all) > 0 && w.happens(trimmed, 300): // perhaps under a node that is behind
-		n := w.r.IntN(len(log.all) + 1)
-		log.all = slices.Clone(log.all[n:])
-		w.trace("%s trims %d entries and keeps %d", c.server.name, n, len(log.all))
+	case c.slot != nil && w.happens(trimmed, 300): // perhaps under a node that is behind
+		n, kept := c.server.Trim(w.followed.LogPrefix()+"log:"+c.slot.epoch, func(of int) int { return w.r.IntN(of + 1) })
+		w.trace("%s trims %d entries and keeps %d", c.server.Name, n, kept)
 	case w.happens(redisLosesAll, 2500):
-		w.trace("%s loses all", c.server.name)
-		c.server.epoch, c.server.logs, c.server.checkpoint = "", map[string]*entries{}, map[string]*changefeed.Checkpoint{}
+		c.lose(w)
 	case w.happens(redisFailsOver, 2500):
 		c.failOver(w)
 		for _, f := range c.followers {
@@ -246,10 +281,9 @@ func (c *changes) accidents(w *World) {
 			}
 		}
 	case w.happens(mirrorLags, 5):
-		is := c.server.fork(c.mirror.name, w.r.IntN(8))
-		if is.log(is.epoch).last.Compare(c.mirror.log(is.epoch).last) > 0 {
-			*c.mirror = *is
-		}
+		c.mirror.Follow(c.server, w.r.IntN(12))
+	case w.happens(dumps, 500):
+		c.dump = c.server.Fork("dump", 0)
 	}
 	for i := len(c.late) - 1; i >= 0; i-- {
 		if w.chance(3) {
@@ -257,4 +291,17 @@ func (c *changes) accidents(w *World) {
 			c.late = slices.Delete(c.late, i, i+1)
 		}
 	}
+}
+
+// lose takes all keys of Redis away. It may also be that it begins again with an old dump: then it is another run.
+func (c *changes) lose(w *World) {
+	if c.dump == nil || w.chance(2) {
+		w.trace("%s loses all", c.server.Name)
+		c.server.Lose(nil)
+		return
+	}
+	c.names++
+	c.server = c.dump.Fork(serverName(c.names), 0)
+	c.mirror = c.server.mirror(fmt.Sprint("mirror ", c.names))
+	w.trace("%s begins with an old dump", c.server.Name)
 }

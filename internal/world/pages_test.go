@@ -17,8 +17,7 @@ import (
 
 // pages are what clients of lists do.
 type pages struct {
-	recent []*found // reads that Redis may have
-	walks  []*walk
+	walks []*walk
 }
 
 // nodePages is the cache of a node.
@@ -26,13 +25,6 @@ type nodePages struct {
 	*cache.Cache
 	run  *run
 	node *node
-}
-
-// found is what Redis has of a page: rows, and how old they were then.
-type found struct {
-	q page.Query
-	cache.Copy
-	at time.Time // when they were known to equal the database
 }
 
 // ask is a request.
@@ -80,8 +72,8 @@ func (w *run) newPages(n *node) *nodePages {
 		budget.Rows, budget.Changes, budget.Parked, budget.Lists = 1000<<r.IntN(5), 300<<r.IntN(6), 500<<r.IntN(5), 3+r.IntN(4)
 	}
 	var err error
-	p.Cache, err = cache.New(cache.Options{Origin: p, Memory: 32 << 20, Rows: budget, Followed: n.followed, TTL: pageTTL, Bound: world.Bound, MaxStale: maxStale,
-		FillTimeout: time.Second, Clock: n.machine.Clock, CommitApplied: func(time.Duration) {}, Hurry: func(context.Context) { w.Hurry() },
+	p.Cache, err = cache.New(cache.Options{Origin: p, Memory: 32 << 20, Rows: budget, Redis: n.redis.Client, Followed: n.followed, TTL: pageTTL,
+		Bound: world.Bound, MaxStale: maxStale, FillTimeout: time.Second, Clock: n.machine.Clock, CommitApplied: func(time.Duration) {}, Hurry: n.log.Hurry,
 		Mismatched: func(m cache.Mismatch) { w.breaks(noMismatch, "%s of %s", m.Kind, m.Table.Tenant) }})
 	if err != nil {
 		panic(err)
@@ -95,14 +87,11 @@ func (w *run) stepPages(n *node) {
 		w.counts["checkpoints"]++
 		c := n.pages.Checkpoint()
 		if c != nil {
-			w.StoreCheckpoint(c)
+			w.running.Go(func() { _ = n.log.SetCheckpoint(n.lives, c) })
 		}
 	}
 	if w.Happens(world.Asks, 3) {
 		w.ask(n)
-	}
-	if w.Happens(world.Copies, 12) {
-		w.copy(n)
 	}
 	if w.Happens(world.Verifies, 40) {
 		n.pages.Cache.Verify(n.lives)
@@ -187,36 +176,6 @@ func (w *run) goOn(a *ask) {
 	}
 }
 
-// copy gives a node a page that Redis has: what another statement read, or what another node shows.
-func (w *run) copy(n *node) {
-	r := w.Rand()
-	of := (*found)(nil)
-	if other := w.nodes[r.IntN(len(w.nodes))]; r.IntN(2) == 0 {
-		of = w.shownBy(other)
-	} else if len(w.pages.recent) > 0 {
-		of = w.pages.recent[r.IntN(len(w.pages.recent))]
-	}
-	if of == nil {
-		return
-	}
-	taken := of.Copy
-	taken.Age = w.Now().Sub(of.at)
-	n.pages.Take(&of.q, taken)
-	w.Tracef("%s gets a copy of %d rows at %v", n, len(of.Rows), of.At)
-}
-
-// shownBy returns a page as a node has it.
-func (w *run) shownBy(n *node) *found {
-	of := &found{q: w.Queries[w.Rand().IntN(len(w.Queries))]}
-	of.q.Limit = 1 + w.Rand().IntN(4)
-	shown, ok := n.pages.Shown(&of.q)
-	if !ok {
-		return nil
-	}
-	of.Copy, of.at = shown, w.Now().Add(-shown.Age)
-	return of
-}
-
 // statement is a query of a page that a node sends.
 type statement struct {
 	q       page.Query
@@ -242,13 +201,6 @@ func (p *nodePages) execute(s *statement, began uint64) {
 	}
 	s.read.Began = time.Now()
 	w.Tracef("%s runs: %d rows, end %t, at %v", s.name(p.node), len(s.read.Rows), s.read.End, s.read.At)
-	stored := &found{q: s.q, Copy: p.CopyOf(s.read), at: w.Now()}
-	if s.standby {
-		stored.at = stored.at.Add(-p.ProofAge())
-	}
-	if !s.standby || s.read.At.LSN >= s.primary.LSN {
-		w.pages.recent = append(w.pages.recent[max(0, len(w.pages.recent)-7):], stored)
-	}
 }
 
 func (s *statement) name(n *node) string {

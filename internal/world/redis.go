@@ -1,6 +1,7 @@
 package world
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"listedge/internal/changefeed"
+	"github.com/redis/go-redis/v9"
 )
 
 // Redis is one server, as data: it executes the commands that nodes send, as a real one does (TestRedis holds the two equal).
@@ -46,15 +47,6 @@ type item struct {
 }
 
 type (
-	stream struct {
-		entries []streamEntry
-		last    changefeed.Position // of all that it ever had
-		added   int64
-	}
-	streamEntry struct {
-		at     changefeed.Position
-		fields []string
-	}
 	hash   map[string]string
 	sorted map[string]float64
 	set    map[string]bool
@@ -99,6 +91,13 @@ func (s *Redis) separate() {
 			s.items[key] = item{of, i.expires}
 		}
 	}
+}
+
+// mirror returns a server that follows this one.
+func (s *Redis) mirror(name string) *Redis {
+	m := s.Fork(name, 0)
+	m.Replica = true
+	return m
 }
 
 // Promote makes a mirror accept writes.
@@ -216,6 +215,39 @@ func (s *Redis) Execute(c *RedisCall) (blocks time.Duration) {
 		}
 	}
 	return blocks
+}
+
+// Client returns a client whose commands are executed at once.
+func (s *Redis) Client() *redis.Client { return NewRedisClient(s.carry) }
+
+// atOnce returns a client whose reads do not wait for entries.
+func (s *Redis) atOnce() *redis.Client {
+	return NewRedisClient(func(_ context.Context, c *RedisCall) error {
+		s.Execute(c)
+		return nil
+	})
+}
+
+// carry executes a call, and waits as long as that blocks.
+func (s *Redis) carry(ctx context.Context, c *RedisCall) error {
+	began := s.now()
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		grown := s.grown
+		s.mu.Unlock()
+		blocks := s.Execute(c) - s.now().Sub(began)
+		if blocks <= 0 {
+			return nil
+		}
+		timer := time.NewTimer(blocks)
+		select {
+		case <-grown:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	return ctx.Err()
 }
 
 // sizeOf is how many bytes a command or an answer takes on the wire.

@@ -44,31 +44,6 @@ func NewRedisClient(carry func(context.Context, *RedisCall) error) *redis.Client
 	return client
 }
 
-// Client returns a client whose commands are executed at once.
-func (s *Redis) Client() *redis.Client { return NewRedisClient(s.carry) }
-
-// carry executes a call, and waits as long as that blocks.
-func (s *Redis) carry(ctx context.Context, c *RedisCall) error {
-	began := s.now()
-	for ctx.Err() == nil {
-		s.mu.Lock()
-		grown := s.grown
-		s.mu.Unlock()
-		blocks := s.Execute(c) - s.now().Sub(began)
-		if blocks <= 0 {
-			return nil
-		}
-		timer := time.NewTimer(blocks)
-		select {
-		case <-grown:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-	}
-	return ctx.Err()
-}
-
 // carrier is a hook of a client, and of each connection that is made of it: go-redis has each wrap its calls anew.
 type carrier struct {
 	carry func(context.Context, *RedisCall) error

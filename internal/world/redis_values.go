@@ -88,6 +88,18 @@ func setString(t *Tx, key, value string, options []string) (is any, err error) {
 	return done, nil
 }
 
+type (
+	stream struct {
+		entries []streamEntry
+		last    changefeed.Position // of all that it ever had
+		added   int64
+	}
+	streamEntry struct {
+		at     changefeed.Position
+		fields []string
+	}
+)
+
 // idOf parses a stream's ID. One without a second number has that one.
 func idOf(text string, second uint64) (at changefeed.Position, err error) {
 	switch {

@@ -269,7 +269,8 @@ func (q *Quota) Execute(c *QuotaCall) []int64 {
 		more := max(0, min(c.Need, free), min(c.Want, int64(math.Floor(float64(free)/float64(3*c.Nodes)))))
 		q.Total += c.Floor + more - n.Taken
 		n.Number, n.Taken = c.Number, c.Floor+more
-		if q.Runs[c.Run] = n; c.Last == 1 {
+		q.Runs[c.Run] = n
+		if c.Last == 1 {
 			delete(q.Runs, c.Run)
 		}
 	}

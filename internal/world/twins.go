@@ -78,9 +78,9 @@ func tokenBucket(t *Tx, keys, args []string) any {
 	if !ok {
 		panic(fmt.Sprintf("BUG: a call of a bucket with %q", args))
 	}
-	b := Bucket{}
 	stored, _ := t.Call("GET", keys[0]).(string)
-	if b, ok = UnpackBucket([]byte(stored)); !ok {
+	b, ok := UnpackBucket([]byte(stored))
+	if !ok {
 		b = Bucket{} // is not sound
 	}
 	r, changed := b.Execute(&c, t.Now())

@@ -4,13 +4,15 @@
 //
 //	Postgres: transactions, which become visible in another order than that of the WAL; a standby; crashes, promotions
 //	   │ WAL                                      ▲ Read, ReadStandby
-//	follower ──► log of an epoch ──► Reader ──► Subscription of a node ──► its caches
-//	             on a server, which may lose it
+//	follower ──► log of an epoch ──► Subscriber of a node ──► its caches
+//	             on a Redis, with all other keys, which it may lose
 //
-// It has no goroutine, and no clock but the one it is given: the same seed gives the same trace.
+// It has no goroutine, and no clock but the one it is given: the same seed gives the same trace. Goroutines of nodes wait for the clock or
+// for a call, in a bubble. Once all of them wait, whoever plays the world lets it Arrange the calls to Redis, and Answer them one by one.
 package world
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -18,16 +20,21 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 )
 
 // World is one run.
 type World struct {
 	*Dice
 	*Postgres
-	changes changes
-	hurried bool // a node has asked for heartbeats
-	slept   time.Duration
-	Standby bool // may be asked
+	network
+	changes  changes
+	ctx      context.Context
+	followed *fleet.Followed // of those who write the log
+	lists    *list.Set
+	hurried  bool // a node has asked for heartbeats
+	slept    time.Duration
+	Standby  bool // may be asked
 }
 
 // Play says which run, and what it goes without.
@@ -46,8 +53,11 @@ func New(of *Play) *World {
 	w.Cast()
 	w.Postgres = newPostgres(Shapes[of.Seed%uint64(len(Shapes))], w.Dice)
 	w.Standby = w.chance(2)
-	w.changes.server = newServer(serverName(0), "")
-	w.changes.mirror = w.changes.server.fork("mirror", 0)
+	w.ctx, w.followed, w.lists = context.Background(), &fleet.Followed{}, &list.Set{Lists: []*list.List{w.List}}
+	w.followed.SetServer(w.Server())
+	w.network.dice, w.network.changes = w.Dice, &w.changes
+	w.changes.server = NewRedis(serverName(0), w.now)
+	w.changes.mirror = w.changes.server.mirror("mirror")
 	w.changes.run, w.changes.needEpoch = w.Run, true
 	return w
 }
@@ -67,6 +77,7 @@ func (w *World) Step() {
 	}
 	w.changes.followers = slices.DeleteFunc(w.changes.followers, func(f *follower) bool { return f.ended })
 	w.changes.accidents(w)
+	w.move()
 	if w.count%256 == 0 {
 		w.forget(w.at(-100 * boundTicks))
 	}
@@ -74,126 +85,23 @@ func (w *World) Step() {
 
 // Sleep lets all machines sleep, while Postgres goes on.
 func (w *World) Sleep(d time.Duration) {
+	w.hasten()
 	w.slept += d / 8
 	w.step()
 	w.slept += d - d/8
 	w.trace("the machines slept for %s", d)
 }
 
-// Hurry asks the follower for a heartbeat.
-func (w *World) Hurry() { w.hurried = true }
-
 // Server is the primary.
 func (w *World) Server() fleet.Server {
 	return fleet.Server{Identity: fleet.Identity{System: "7400000000000000001", Database: 5, Name: "shop"}, Timeline: uint32(w.Timeline), StartedAt: w.Run}
 }
 
-// StoreCheckpoint stores a node's checkpoint with the log.
-func (w *World) StoreCheckpoint(c *changefeed.Checkpoint) {
-	w.changes.server.checkpoint[c.Epoch] = c
-}
-
-// Reader reads the log for a subscription, as changefeed.Subscriber does.
-type Reader struct {
-	Subscription *changefeed.Subscription
-	node         int
-	world        *World
-	observe      func(epoch string) (readable bool)
-	server       *server   // that it reads from
-	looked       time.Time // when it last looked at the epoch; zero = it must
-	restored     time.Time // when it last looked for a checkpoint
-	reading      *reading
-	pausedTo     time.Time
-}
-
-// reading is a read of the log under way.
-type reading struct {
-	epoch         string
-	after         changefeed.Position
-	began         time.Time
-	waits         time.Duration // for entries
-	answered, cut bool
-	entries       []changefeed.Entry
-}
-
-// NewReader makes a reader for a new node, which has a number.
-func (w *World) NewReader(node int, observe func(epoch string) bool, listeners ...changefeed.Listener) *Reader {
-	n := &Reader{Subscription: changefeed.NewSubscription(listeners...), node: node, world: w, observe: observe, server: w.changes.server}
-	n.Subscription.NewSession(n.server.name)
-	return n
-}
-
-// Step lets the reader go on.
-func (n *Reader) Step() {
-	w := n.world
-	for w.reached(n.pausedTo) && !w.chance(4) {
-		if w.happens(nodePauses, 400) {
-			n.pausedTo = w.in(boundTicks)
-			w.trace("the reader of node %d pauses", n.node)
-		}
-		if w.happens(sessionEnds, 500) || n.server != w.changes.server && w.chance(50) { // the connection ends, and with it a read
-			n.server = w.changes.server
-			if w.happens(readsMirror, 5) {
-				n.server = w.changes.mirror
-			}
-			n.reading, n.looked = nil, time.Time{}
-			n.Subscription.NewSession(n.server.name)
-			w.trace("node %d reads from %s", n.node, n.server.name)
-		}
-		n.readOn()
-	}
-}
-
-func (n *Reader) readOn() {
-	w, r := n.world, n.reading
-	switch {
-	case r == nil:
-		n.begin()
-	case !r.answered:
-		r.entries, r.cut = n.server.since(r.epoch, r.after)
-		for i := range r.entries {
-			if w.happens(entryIsDamaged, 1500) { // or is of another version
-				r.entries[i] = changefeed.Entry{Position: r.entries[i].Position}
-				w.trace("entry %s is damaged for node %d", r.entries[i].Position, n.node)
-			}
-		}
-		r.answered = len(r.entries) > 0 || time.Since(r.began) > r.waits
-	default:
-		n.Subscription.Apply(r.began, r.entries, r.cut)
-		n.reading = nil
-		if len(r.entries) == 0 {
-			n.looked = time.Time{}
-		}
-	}
-}
-
-// begin begins a read.
-func (n *Reader) begin() {
-	epoch, after := n.Subscription.Next()
-	if time.Since(n.looked) > time.Second {
-		n.looked = time.Now()
-		present := n.server.epoch
-		if present != "" && n.observe(present) {
-			n.Subscription.Follow(present)
-			epoch, after = n.Subscription.Next()
-		}
-	}
-	if epoch != "" && !n.observe(epoch) {
-		n.Subscription.Follow("")
-		epoch = ""
-	}
-	if epoch == "" {
-		n.looked = time.Time{}
-		return
-	}
-	if time.Since(n.restored) > time.Second {
-		n.restored = time.Now()
-		c := n.server.checkpoint[epoch]
-		if c != nil {
-			n.Subscription.Restore(c)
-		}
-	}
-	n.reading = &reading{epoch: epoch, after: after, began: time.Now(), waits: n.world.In(boundTicks / 5)}
+// Log is the log of changes as a node uses it. A read returns few entries, so that some are cut.
+func (w *World) Log(a *Access, followed *fleet.Followed) *changefeed.Redis {
+	log := changefeed.NewRedis(a.Client, followed, w.lists)
+	log.Batch = 8
+	return log
 }
 
 // Elapsed is how long nodes have run.

@@ -3,6 +3,7 @@ package world_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -32,9 +33,10 @@ type run struct {
 	broken string        // the first sentence that does not hold, and how; empty = all hold
 
 	running sync.WaitGroup
-	mu      sync.Mutex // guards the next two
+	mu      sync.Mutex // guards the next three
 	asked   []*call    // since the last step
 	answers []*answer  // likewise
+	held    []*beat    // likewise
 	calls   []*call
 }
 
@@ -45,7 +47,8 @@ type node struct {
 	machine  *boottimetest.Machine
 	stepped  time.Duration // what its wall clock was set forward: ages count it
 	followed *fleet.Followed
-	reader   *world.Reader
+	redis    *world.Access
+	log      *changefeed.Redis
 	lives    context.Context
 	end      func()
 
@@ -99,8 +102,11 @@ func (w *run) start(i int) {
 	n := &node{number: i, life: life, machine: boottimetest.NewMachine(), followed: &fleet.Followed{}}
 	n.lives, n.end = context.WithCancel(context.Background())
 	n.followed.SetServer(w.Server())
-	n.pages = w.newPages(n)
-	n.reader = w.NewReader(i, n.followed.ObserveEpoch, n.pages, settler{w, n})
+	n.redis = w.Redis(n.String())
+	n.log = w.Log(n.redis, n.followed)
+	n.redis.AtOnce(func() { n.pages = w.newPages(n) })
+	subscriber := changefeed.NewSubscriber(n.log, n.followed, slog.New(slog.DiscardHandler), n.pages, holder{w, n})
+	w.running.Go(func() { subscriber.Run(n.lives) })
 	w.nodes[i] = n
 	w.Tracef("%s starts", n)
 }
@@ -111,6 +117,7 @@ func (n *node) String() string { return fmt.Sprintf("node %d.%d", n.number, n.li
 func (n *node) stop() {
 	n.end()
 	_ = n.pages.Close(n.lives)
+	n.redis.Close()
 }
 
 // step is one step of the world and all that follows of it at once.
@@ -119,8 +126,6 @@ func (w *run) step() {
 	w.settle()
 	r := w.Rand()
 	for i, n := range w.nodes {
-		n.reader.Step()
-		w.settle()
 		switch {
 		case w.Happens(world.Restarts, 3000):
 			w.start(i)
@@ -155,43 +160,69 @@ func (w *run) step() {
 
 // settle lets goroutines go on until all wait, and judges what they have been answered.
 func (w *run) settle() {
-	synctest.Wait()
-	w.mu.Lock()
-	asked, answers := w.asked, w.answers
-	w.asked, w.answers = nil, nil
-	w.mu.Unlock()
-	slices.SortFunc(asked, func(a, b *call) int { return strings.Compare(a.name, b.name) })
-	for _, c := range asked {
-		w.schedule(c)
-	}
-	slices.SortFunc(answers, func(a, b *answer) int { return a.number - b.number })
-	for _, a := range answers {
-		a.judge()
+	for {
+		synctest.Wait()
+		w.mu.Lock()
+		asked, answers, held := w.asked, w.answers, w.held
+		w.asked, w.answers, w.held = nil, nil, nil
+		w.mu.Unlock()
+		slices.SortFunc(asked, func(a, b *call) int { return strings.Compare(a.name, b.name) })
+		for _, c := range asked {
+			w.schedule(c)
+		}
+		w.Arrange()
+		slices.SortFunc(answers, func(a, b *answer) int { return a.number - b.number })
+		for _, a := range answers {
+			a.judge()
+		}
+		if len(held) == 0 {
+			return
+		}
+		slices.SortFunc(held, func(a, b *beat) int { return a.node.number - b.node.number })
+		for _, b := range held {
+			w.Tracef("%s %s", b.node, b.what)
+			close(b.seen)
+			synctest.Wait()
+		}
 	}
 }
 
-// settler lets goroutines see each heartbeat by itself.
-type settler struct {
+// holder lets goroutines see each heartbeat by itself: the subscription goes on when all wait.
+type holder struct {
 	run  *run
 	node *node
 }
 
+// beat is what a node has read of the log.
+type beat struct {
+	node *node
+	what string
+	seen chan struct{}
+}
+
 // Beat implements changefeed.Listener.
-func (s settler) Beat(b changefeed.Beat) {
-	if s.run.Traces() {
-		proves := "nothing"
-		if !b.Moment.IsZero() {
-			proves = fmt.Sprint("what was visible ", time.Since(b.Moment), " ago")
-		}
-		s.run.Tracef("%s reads heartbeat %s: %d changes settled, %d not; it proves %s", s.node, b.At, len(b.Settled), len(b.Unsettled), proves)
+func (h holder) Beat(b changefeed.Beat) {
+	proves := "nothing"
+	if !b.Moment.IsZero() {
+		proves = fmt.Sprint("what was visible ", time.Since(b.Moment), " ago")
 	}
-	s.run.settle()
+	h.hold(fmt.Sprintf("reads heartbeat %s: %d changes settled, %d not; it proves %s", b.At, len(b.Settled), len(b.Unsettled), proves))
 }
 
 // Reset implements changefeed.Listener.
-func (s settler) Reset(epoch string, cause changefeed.ResetCause) {
-	s.run.Tracef("%s resets, to epoch %q: %s", s.node, epoch, cause)
-	s.run.settle()
+func (h holder) Reset(epoch string, cause changefeed.ResetCause) {
+	h.hold(fmt.Sprintf("resets, to epoch %q: %s", epoch, cause))
+}
+
+func (h holder) hold(what string) {
+	b := &beat{h.node, what, make(chan struct{})}
+	h.run.mu.Lock()
+	h.run.held = append(h.run.held, b)
+	h.run.mu.Unlock()
+	select {
+	case <-b.seen:
+	case <-h.node.lives.Done():
+	}
 }
 
 // request is a client's: send runs meanwhile, and judge when it has been answered.
@@ -250,5 +281,8 @@ func (w *run) proceed() {
 			close(c.answered)
 			w.settle()
 		}
+	}
+	for w.Answer() {
+		w.settle()
 	}
 }

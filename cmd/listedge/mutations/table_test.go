@@ -619,7 +619,7 @@ var mutations = []struct {
 		{"an old epoch is written to", "TestLogs",
 			replaced("internal/changefeed: appendEntries", "present and present ~= ARGV[1]", "false")},
 		{"no read is cut", "TestLogs",
-			replaced("internal/changefeed: redisReader.Read", "len(entries) >= readBatch", "false")},
+			replaced("internal/changefeed: redisReader.Read", "len(entries) >= r.log.Batch", "false")},
 	}},
 	{"cmd/listedge/node", []mutation{
 		{"a node answers before it has looked", "TestANodeThatHasNotLookedYet",
