@@ -93,9 +93,9 @@ func TestARowThatCannotBeShown(t *testing.T) {
 		"image_path = repeat('x', 10000000)"} {
 		t.Run(set, func(t *testing.T) {
 			workspace, id := number(900+n), func(name rune) string { return number(100*n + int(name)) }
-			says, ofKeys := id('x'), "key "+id('x')
-			if strings.Contains(set, "image_path") {
-				says, ofKeys = "public.items of tenant "+workspace+": the row after the key "+id('c'), "from "+id('x')+" on"
+			says, ofKeys, long := id('x'), "key "+id('x'), strings.Contains(set, "image_path")
+			if long {
+				says, ofKeys = "public.items of tenant "+workspace+", the row after the key "+id('c'), "from "+id('x')+" on"
 			}
 			for _, name := range "abcxy" {
 				exec(t, conn, "INSERT INTO items (workspace_id, id, name, type) VALUES ($1, $2, $3, $4)", workspace, id(name), string(name),
@@ -125,7 +125,11 @@ func TestARowThatCannotBeShown(t *testing.T) {
 			rows, err := o.Fetch(ctx, ahead, "")
 			ends("it is behind the page", rows, err, 2, false)
 			rows, err = o.Fetch(ctx, whole, "")
-			fails("a page that has it", id('x')[:0], rows, err)
+			if long { // which is not read
+				ends("a page that has it", rows, err, 3, false)
+			} else {
+				fails("a page that has it", says, rows, err)
+			}
 			rows, err = o.Verify(ctx, whole, "")
 			ends("a verification", rows, err, 3, false)
 			rows, err = o.Verify(ctx, behind, "")
