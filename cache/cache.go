@@ -58,7 +58,7 @@ type Cache struct {
 	replica   *replica.Replica
 	followed  following
 	beats     signal      // is raised after each heartbeat
-	room      room        // of pages for clients that track a list
+	room      Room        // of pages for clients that track a list
 	following atomic.Bool // changes, and not the age of entries, decide what is fresh
 
 	ctx     context.Context // ends with Close
@@ -103,7 +103,7 @@ func New(o Options) (*Cache, error) {
 		budgets = &replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists,
 			Released: rows / releasedShare}
 	}
-	c := &Cache{options: o, clock: o.Clock, memory: m, room: room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes}, replica: replica.New(*budgets)}
+	c := &Cache{options: o, clock: o.Clock, memory: m, room: cmp.Or(o.Room, Room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes}), replica: replica.New(*budgets)}
 	c.followed.known.Store(&known{})
 	c.followed.bound = cmp.Or(o.Bound, 400*time.Millisecond)
 	c.ctx, c.stop = context.WithCancel(context.Background())

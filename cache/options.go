@@ -31,11 +31,12 @@ type Reader interface {
 	HasStandbys() bool
 }
 
-// Options configure a Cache. All but Rows, Redis, Bound and Hurry are required.
+// Options configure a Cache. All but Rows, Room, Redis, Bound and Hurry are required.
 type Options struct {
 	Origin      Reader
 	Memory      int64                 // budget in bytes
 	Rows        *replica.Budgets      // of the rows in memory; nil = shares of Memory
+	Room        Room                  // zero = as much as responses have
 	Redis       redis.UniversalClient // nil = no second tier
 	Followed    *fleet.Followed       // the database whose changes are followed
 	TTL         time.Duration         // how long an entry is fresh where changes are not followed

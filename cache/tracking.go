@@ -154,7 +154,7 @@ func (t *tracking) answer(start replica.Start) (Tracked, error) {
 	case t.from.Kind == page.InFull:
 		return t.full(start, NotFull)
 	}
-	c := t.replica.Changes(t.list.Table, t.from.Known(), t.query.Limit+t.room.gone)
+	c := t.replica.Changes(t.list.Table, t.from.Known(), t.query.Limit+t.room.Gone)
 	switch {
 	case c.Start.IsAfterReset(start), !c.Start.Follows(t.query.List):
 		return Tracked{}, errMoved
@@ -230,18 +230,19 @@ func (t *tracking) readRows(start *replica.Start, keys []string) (page.Read, err
 	})
 }
 
-// room is what a page has, besides its limit: bytes of rows, keys of rows that are gone, and bytes of those in a header.
-type room struct{ bytes, gone, goneBytes int }
+// Room is what a page has for a client that tracks a list, besides its limit: bytes of rows, keys of rows that are gone, and
+// bytes of those in a header.
+type Room struct{ Bytes, Gone, GoneBytes int }
 
 // take puts changed rows on the page, in their order, as many as there is room for and at least one, and returns their
 // number. A row that the list does not have is gone for it.
-func (p *Tracked) take(q *page.Query, changed []replica.Changed, most room) (n int) {
+func (p *Tracked) take(q *page.Query, changed []replica.Changed, most Room) (n int) {
 	var header []byte
 	for size := 0; n < len(changed); n++ {
 		row := changed[n].Row
 		if row != nil && row.Match&q.Match == q.Match {
 			size += len(row.Text())
-			if len(p.Rows) == q.Limit || size > most.bytes && len(p.Rows) > 0 {
+			if len(p.Rows) == q.Limit || size > most.Bytes && len(p.Rows) > 0 {
 				return n
 			}
 			p.Rows = append(p.Rows, row)
@@ -252,7 +253,7 @@ func (p *Tracked) take(q *page.Query, changed []replica.Changed, most room) (n i
 			header = append(header, ", "...)
 		}
 		header = page.AppendHeaderText(header, key)
-		if len(p.Gone) == most.gone || len(header) > most.goneBytes && len(p.Gone) > 0 {
+		if len(p.Gone) == most.Gone || len(header) > most.GoneBytes && len(p.Gone) > 0 {
 			return n
 		}
 		p.Gone = append(p.Gone, key)
@@ -282,7 +283,7 @@ func (t *tracking) full(start replica.Start, cause FullCause) (Tracked, error) {
 // part returns the rows behind a position, as the state shows them or a later one. They are cut from the replica, or read
 // from the primary: nothing says which state any other page shows.
 func (t *tracking) part(start replica.Start, after list.Position) (rows []*list.Row, more bool, err error) {
-	p, rows, ok := t.replica.Read(nil, &t.list, after, t.query.Limit, t.room.bytes)
+	p, rows, ok := t.replica.Read(nil, &t.list, after, t.query.Limit, t.room.Bytes)
 	switch {
 	case ok && start.Is(t.replica.Begin()):
 		return rows, p.More, nil

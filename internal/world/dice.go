@@ -54,6 +54,9 @@ const (
 	Sleeps   // all machines, together
 	Stores   // a checkpoint
 	Verifies // a page that a node holds
+	Tracks   // a client that keeps a copy asks for a page
+	GivesUp  // its request
+	GoesBack // to a cursor of before
 
 	// Of limits.
 	Crashes       // of a node
@@ -77,7 +80,8 @@ const (
 var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "truncates", "stays open", "waits for a standby", "standby lags", "crash", "promotion",
 	"follower pauses", "follower dies", "follower is overtaken", "slot is lost", "follows another list", "trimmed", "Redis loses all", "Redis fails over",
 	"mirror lags", "dumps", "Redis is slow", "Redis cuts", "node pauses", "session ends", "reads the mirror", "entry is damaged", "asks", "cuts", "slow",
-	"restarts", "clock steps", "sleeps", "stores", "verifies", "crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
+	"restarts", "clock steps", "sleeps", "stores", "verifies", "tracks", "gives up", "goes back",
+	"crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
 	"Redis hangs", "Redis slows down", "clock of Redis steps", "Redis loses limits", "changes a policy", "changes a quota", "changes the load"}
 
 func (k Kind) String() string { return kindNames[k] }
@@ -101,6 +105,7 @@ type Dice struct {
 	asked   [kinds]uint64 // in the step, whether such an event happens
 	often   [kinds]bool   // what is rare elsewhere is not so in this run: few faults need one rare event, most need two together
 	now     func() time.Time
+	calm    bool // nothing happens any more
 	without map[Event]bool
 	had     map[Event]bool // what has happened; nil = it is not noted
 	log     io.Writer      // nil = none
@@ -137,7 +142,7 @@ func (d *Dice) happens(k Kind, oneIn int) bool {
 	}
 	d.asked[k]++
 	d.own.Seed(d.seed, uint64(d.count)<<32|uint64(k)<<16|d.asked[k])
-	if d.own.Uint64()%uint64(oneIn) != 0 {
+	if d.calm || d.own.Uint64()%uint64(oneIn) != 0 {
 		return false
 	}
 	e := Event{d.count, k}

@@ -18,6 +18,7 @@ type follower struct {
 	run, timeline     string            // of the primary that it is connected to
 	epoch, from       string            // from: the one that was present when it took the slot
 	term              uint64
+	slots             int                 // it has the one of this number
 	follows           bool                // its description has the list
 	last, after       changefeed.Position // last: acknowledged; after: noted for the next heartbeat
 	waiting           []changefeed.Entry
@@ -35,7 +36,8 @@ type changes struct {
 	slot           *follower
 	followers      []*follower
 	takenAt        time.Time // the slot is, not before
-	needEpoch      bool      // nothing that was known holds any more
+	slots          int       // that there were
+	needEpoch      bool      // nothing that was known holds any more: until the epoch of this slot is present
 	another        bool      // the next follower's description lacks the list
 	epochs, names  int
 	confirmed      uint64   // LSN
@@ -55,7 +57,7 @@ func (c *changes) take(w *World) {
 	if c.slot != nil || !w.reached(c.takenAt) {
 		return
 	}
-	f := &follower{run: w.Run, timeline: w.TimelineName(), term: w.nextXID, follows: !c.another, decoded: c.confirmed}
+	f := &follower{run: w.Run, timeline: w.TimelineName(), term: w.nextXID, slots: c.slots, follows: !c.another, decoded: c.confirmed}
 	f.connect(w)
 	f.from = must(f.log.Epoch(w.ctx))
 	f.epoch = f.from
@@ -65,7 +67,6 @@ func (c *changes) take(w *World) {
 	previous, goesOn := f.goesOn(w)
 	if c.needEpoch || f.epoch == "" || !goesOn {
 		c.epochs++
-		c.needEpoch = false
 		f.epoch = fleet.EpochName{Identity: w.Server().Digest(), Timeline: uint32(w.Timeline), Instance: fleet.Digest(w.Run), Published: "lists",
 			Random: fleet.Digest(string(rune(c.epochs)))}.String()
 		previous = changefeed.Position{}
@@ -130,6 +131,7 @@ func (c *changes) loseSlot(w *World) {
 	if c.slot != nil {
 		c.endFollower(w, c.slot)
 	}
+	c.slots++
 	c.takenAt, c.confirmed, c.needEpoch, c.unknown = w.in(boundTicks/4), w.flushed, true, nil
 	for _, x := range w.active {
 		c.unknown = append(c.unknown, x.xid)
@@ -161,6 +163,7 @@ func (f *follower) followOn(w *World) {
 		f.sent, f.happened = 0, false
 		if f.last.N == 1 { // the term has begun
 			f.name(w, f.from)
+			c.needEpoch = c.needEpoch && (f.ended || f.slots != c.slots)
 		}
 		return
 	case f.sent > 0:

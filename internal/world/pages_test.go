@@ -3,7 +3,6 @@ package world_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -23,8 +22,11 @@ type pages struct {
 // nodePages is the cache of a node.
 type nodePages struct {
 	*cache.Cache
-	run  *run
-	node *node
+	run           *run
+	node          *node
+	room          cache.Room
+	roomy, narrow bool // it forgets no change; its pages have room for few bytes
+	joined        joined
 }
 
 // ask is a request.
@@ -71,9 +73,17 @@ func (w *run) newPages(n *node) *nodePages {
 	if !roomy {
 		budget.Rows, budget.Changes, budget.Parked, budget.Lists = 1000<<r.IntN(5), 300<<r.IntN(6), 500<<r.IntN(5), 3+r.IntN(4)
 	}
+	p.roomy, p.narrow = r.IntN(2) == 0, r.IntN(4) == 0
+	if !p.roomy {
+		budget.IDs = 2*560 + 168*(3+r.IntN(8))
+	}
+	p.room = cache.Room{Bytes: page.MaxBytes, Gone: 2, GoneBytes: page.MaxGoneBytes}
+	if p.narrow {
+		p.room.Bytes, p.room.GoneBytes = []int{100, 700}[r.IntN(2)], []int{10, 40, 80}[r.IntN(3)]
+	}
 	var err error
-	p.Cache, err = cache.New(cache.Options{Origin: p, Memory: 32 << 20, Rows: budget, Redis: n.redis.Client, Followed: n.followed, TTL: pageTTL,
-		Bound: world.Bound, MaxStale: maxStale, FillTimeout: time.Second, Clock: n.machine.Clock, CommitApplied: func(time.Duration) {}, Hurry: n.log.Hurry,
+	p.Cache, err = cache.New(cache.Options{Origin: p, Memory: 32 << 20, Rows: budget, Room: p.room, Redis: n.redis.Client, Followed: n.followed,
+		TTL: pageTTL, Bound: world.Bound, MaxStale: maxStale, FillTimeout: time.Second, Clock: n.machine.Clock, CommitApplied: func(time.Duration) {}, Hurry: n.log.Hurry,
 		Mismatched: func(m cache.Mismatch) { w.breaks(noMismatch, "%s of %s", m.Kind, m.Table.Tenant) }})
 	if err != nil {
 		panic(err)
@@ -105,7 +115,7 @@ func (w *run) ask(n *node) {
 	a.q.Limit = 1 + r.IntN(4)
 	switch k := r.IntN(24); {
 	case k < 3:
-		a.kind = noCache
+		a.kind, a.q.Limit = noCache, a.q.Limit+4 // no client that tracks a list asks for such a page
 	case k < 4:
 		a.kind = onlyIfCached
 	case k < 10:
@@ -179,6 +189,7 @@ func (w *run) goOn(a *ask) {
 // statement is a query of a page that a node sends.
 type statement struct {
 	q       page.Query
+	keys    []string         // of rows; nil = a page
 	primary changefeed.Proof // of a standby
 	run     string
 	standby bool
@@ -194,6 +205,12 @@ func (p *nodePages) execute(s *statement, began uint64) {
 	case s.standby && s.primary.Timeline != w.TimelineName(), !s.standby && s.run != "" && s.run != w.Run:
 		s.err = page.ErrWrongServer
 		return
+	case s.keys != nil:
+		s.read = w.ReadRows(&s.q, s.keys, p.room.Bytes)
+		w.counts["rounds: by key"]++
+		if !s.read.End {
+			w.counts["rounds: by key, cut"]++
+		}
 	case s.standby:
 		s.read = w.ReadStandby(&s.q, limit, began)
 	default:
@@ -204,7 +221,8 @@ func (p *nodePages) execute(s *statement, began uint64) {
 }
 
 func (s *statement) name(n *node) string {
-	return fmt.Sprintf("%s, standby %t, order %d, match %d, search %q, after %q, limit %d", n, s.standby, s.q.Order, s.q.Match, s.q.Search, s.q.After, s.q.Limit)
+	return fmt.Sprintf("%s, standby %t, order %d, match %d, search %q, after %q, limit %d, %d keys", n, s.standby, s.q.Order, s.q.Match, s.q.Search, s.q.After, s.q.Limit,
+		len(s.keys))
 }
 
 // Fetch and the next four implement cache.Reader.
@@ -216,8 +234,8 @@ func (p *nodePages) FetchFromStandby(ctx context.Context, q page.Query, primary 
 	return p.send(ctx, &statement{q: q, primary: primary, standby: true})
 }
 
-func (p *nodePages) FetchRows(context.Context, page.Query, []string, string) (page.Read, error) {
-	return page.Read{}, errors.ErrUnsupported // no client tracks a list
+func (p *nodePages) FetchRows(ctx context.Context, q page.Query, keys []string, run string) (page.Read, error) {
+	return p.send(ctx, &statement{q: q, keys: keys, run: run})
 }
 
 // Verify answers at once: how long it takes is of no interest to others.

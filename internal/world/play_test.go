@@ -47,7 +47,10 @@ func (g game) play(t *testing.T, of world.Play) (w played) {
 
 // TestWorld plays worlds of some seeds, and shrinks one in which a promise is broken.
 func TestWorld(t *testing.T) {
-	game(playPages).test(t, []string{"walks", "no-cache", "stale", "memory", "origin", "errors"})
+	game(playPages).test(t, []string{"walks", "no-cache", "stale", "memory", "origin", "errors", "rounds", "rounds: delta", "rounds: gone", "rounds: whole, epoch",
+		"rounds: whole, unnamed", "rounds: the changes are not proven"},
+		"rounds: cut", "rounds: by key", "rounds: by key, cut", "rounds: none, from before the log", "rounds: whole, dropped", "rounds: whole, joined",
+		"rounds: the page is not stored")
 }
 
 // TestWorldOfLimits does so with worlds that have nothing but limits, and longer times.
@@ -55,8 +58,8 @@ func TestWorldOfLimits(t *testing.T) {
 	game(playLimits).test(t, []string{"lease", "redis", "local_fallback", "calls"})
 }
 
-// test plays as the flags say, and expects so many of each in a world of the fixed set.
-func (g game) test(t *testing.T, often []string) {
+// test plays as the flags say. In the fixed set it expects often once a world, and seldom once in twenty.
+func (g game) test(t *testing.T, often []string, seldom ...string) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // worlds are small and make much garbage
 	switch {
 	case *worldSeed > 0:
@@ -66,8 +69,12 @@ func (g game) test(t *testing.T, often []string) {
 		g.playMany(t, from, func(seed uint64, took time.Duration) bool { return took < *worldTime })
 	default:
 		total := g.playMany(t, 1, func(seed uint64, _ time.Duration) bool { return seed <= worldsInTests })
-		for _, what := range often {
-			if !t.Failed() && total[what] < worldsInTests {
+		for _, what := range slices.Concat(often, seldom) {
+			least := worldsInTests
+			if slices.Contains(seldom, what) {
+				least /= 20
+			}
+			if !t.Failed() && total[what] < least {
 				t.Errorf("%d %s in %d worlds", total[what], what, worldsInTests)
 			}
 		}

@@ -34,14 +34,16 @@ type Postgres struct {
 	Run      string // of the primary: when it was started
 	Timeline int
 	runs     int
+	runBegan time.Time
 
 	nextXID, completed, flushed, Replayed uint64
 	active                                []*transaction
 	wal                                   []*transaction // by LSN, from 1
 	walStates                             []State        // by LSN: what it shows that shows all up to there
 	locks                                 map[slot]*transaction
-	Moments                               []Moment // never empty
-	replays                               []Moment // the states of the WAL, also of what was lost, and since when it has been there
+	Moments                               []Moment           // never empty
+	replays                               []Moment           // the states of the WAL, also of what was lost, and since when it has been there
+	written                               [2][Rows]time.Time // when a transaction that wrote a row last became visible
 	versions                              int
 	flushAt, replaysAt                    time.Time
 }
@@ -87,7 +89,7 @@ func newPostgres(of *Shape, d *Dice) *Postgres {
 // begins begins a run of a primary.
 func (p *Postgres) begins(timeline int) {
 	p.runs++
-	p.Timeline, p.Run = timeline, fmt.Sprint(1_700_000_000+p.runs)
+	p.runBegan, p.Timeline, p.Run = p.dice.now(), timeline, fmt.Sprint(1_700_000_000+p.runs)
 }
 
 // TimelineName names the system and the timeline.
@@ -129,11 +131,19 @@ func (p *Postgres) step() {
 		}
 	}
 	switch {
-	case d.happens(crash, 4000):
+	case d.happens(crash, p.crashes()):
 		p.restart(p.flushed, p.Timeline)
 	case d.happens(promotion, 5000):
 		p.restart(p.Replayed, p.Timeline+1)
 	}
+}
+
+// crashes returns once in how many steps the primary crashes: what has made it crash may do so again once it is back.
+func (p *Postgres) crashes() (oneIn int) {
+	if p.runs > 1 && p.dice.now().Before(p.runBegan.Add(ticks(boundTicks))) {
+		return 150
+	}
+	return 4000
 }
 
 // begin begins a transaction that changes rows of those that are not locked.
@@ -182,6 +192,26 @@ func (p *Postgres) begin() {
 	p.active = append(p.active, x)
 	d.trace("xid %d begins with %d rows, and commits in %s", x.xid, len(x.writes), x.commitAt.Sub(d.now()))
 }
+
+// endAll lets all transactions end.
+func (p *Postgres) endAll() {
+	for _, x := range p.active {
+		x.commitAt, x.showAt = p.dice.now(), p.dice.now()
+	}
+	p.replaysAt = p.dice.now()
+}
+
+// Change begins a transaction that changes a row of a tenant, and commits soon.
+func (p *Postgres) Change(tenant string) {
+	x := &transaction{xid: p.nextXID, commitAt: p.dice.now(), showAt: p.dice.in(8)}
+	p.nextXID++
+	at := slot{p.tenant(tenant), p.dice.r.IntN(Rows)}
+	p.write(x, at, p.newVersion(at))
+	p.active = append(p.active, x)
+}
+
+// Quiet reports whether all transactions have ended.
+func (p *Postgres) Quiet() bool { return len(p.active) == 0 }
 
 // write gives a row another version, unless it is locked.
 func (p *Postgres) write(x *transaction, at slot, to *Version) {
@@ -250,6 +280,7 @@ func (p *Postgres) show(x *transaction) {
 	next := *p.state()
 	for _, w := range x.writes {
 		next.Rows[w.tenant][w.row] = w.to
+		p.written[w.tenant][w.row] = p.dice.now()
 	}
 	next.LSN = max(next.LSN, x.lsn)
 	x.visible = true
@@ -314,6 +345,25 @@ func (p *Postgres) Read(q *page.Query, limit int) page.Read {
 	return read
 }
 
+// ReadRows is a statement on the primary: those rows of keys that the query's list has, in the order of the keys, until they have
+// so many bytes.
+func (p *Postgres) ReadRows(q *page.Query, keys []string, most int) page.Read {
+	read := page.Read{End: true, At: changefeed.ReadPoint{StartedAt: p.Run, Snapshot: p.snapshot()}}
+	for _, key := range keys {
+		v := p.state().Rows[p.tenant(q.Tenant)][p.Number(key)]
+		if !has(q, v) {
+			continue
+		}
+		if most < 0 {
+			read.End = false
+			break
+		}
+		most -= len(v.Text())
+		read.Rows = append(read.Rows, v.Row)
+	}
+	return read
+}
+
 // ReadStandby is a statement on the standby, which had replayed up to a place when it began.
 func (p *Postgres) ReadStandby(q *page.Query, limit int, from uint64) page.Read {
 	read := readOf(p.page(q, &p.walStates[p.Replayed], limit))
@@ -362,6 +412,29 @@ func (p *Postgres) Lived(q *page.Query, v *Version, from time.Time) bool {
 		}
 	}
 	return has(q, v)
+}
+
+// Versions returns what the query's list has had of a row from a moment on: its versions; nil = it did not have the row.
+func (p *Postgres) Versions(q *page.Query, row int, from time.Time) (all []*Version) {
+	t := p.tenant(q.Tenant)
+	for i := len(p.Moments) - 1; i >= 0; i-- {
+		v := p.Moments[i].Rows[t][row]
+		if !has(q, v) {
+			v = nil
+		}
+		if !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+		if !p.Moments[i].From.After(from) {
+			break
+		}
+	}
+	return all
+}
+
+// Written reports whether a transaction has written a row of the query's tenant since then.
+func (p *Postgres) Written(q *page.Query, row int, since time.Time) bool {
+	return p.written[p.tenant(q.Tenant)][row].After(since)
 }
 
 // Present returns the versions that a query's list has now.

@@ -82,6 +82,17 @@ func (s *Shape) described(v, before *Version, how says) list.Row {
 	return v.Row
 }
 
+// Number returns the number of the row that has a key.
+func (s *Shape) Number(key string) int {
+	for i := range Rows {
+		row := s.row(Values{Row: i})
+		if row.Key() == key {
+			return i
+		}
+	}
+	panic("no row has the key " + key)
+}
+
 // tenant returns the number of a tenant.
 func (s *Shape) tenant(name string) int { return slices.Index(s.Tenants, name) }
 
@@ -89,6 +100,9 @@ func (s *Shape) tenant(name string) int { return slices.Index(s.Tenants, name) }
 func has(q *page.Query, v *Version) bool {
 	return v != nil && v.Match&q.Match == q.Match && (q.Search == "" || strings.Contains(v.text, list.Fold(q.Search)))
 }
+
+// In returns where a version stands in the query's order.
+func (v *Version) In(q *page.Query) list.Position { return v.at[q.Order] }
 
 // page returns the rows that a statement of the query returns of a state: those behind its position, at most limit.
 func (s *Shape) page(q *page.Query, of *State, limit int) (rows []*Version, more bool) {

@@ -83,6 +83,27 @@ func (w *World) Step() {
 	}
 }
 
+// Calm lets what is under way end. From then on nothing happens but what a player asks for.
+func (w *World) Calm() {
+	w.calm = true
+	w.endAll()
+	c := &w.changes
+	if c.another && c.slot != nil {
+		c.endFollower(w, c.slot)
+	}
+	c.another, c.takenAt = false, w.now()
+	for _, f := range c.followers {
+		f.pausedTo = time.Time{}
+	}
+	w.trace("nothing happens any more")
+}
+
+// Trim leaves few entries in the log.
+func (w *World) Trim() {
+	c := &w.changes
+	c.server.Trim(w.followed.LogPrefix()+"log:"+c.slot.epoch, func(of int) int { return max(0, of-16) })
+}
+
 // Sleep lets all machines sleep, while Postgres goes on.
 func (w *World) Sleep(d time.Duration) {
 	w.hasten()

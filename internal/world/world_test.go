@@ -25,12 +25,13 @@ import (
 // run is a world that is played.
 type run struct {
 	*world.World
-	nodes  []*node
-	pages  pages
-	counts map[string]int
-	steps  int
-	lived  time.Duration // how long nodes have run
-	broken string        // the first sentence that does not hold, and how; empty = all hold
+	nodes    []*node
+	pages    pages
+	trackers []*tracker
+	counts   map[string]int
+	steps    int
+	lived    time.Duration // how long nodes have run
+	broken   string        // the first sentence that does not hold, and how; empty = all hold
 
 	running sync.WaitGroup
 	mu      sync.Mutex // guards the next three
@@ -80,10 +81,12 @@ func inhabit(of world.Play) *run {
 	for i := range w.nodes {
 		w.start(i)
 	}
+	w.trackers = w.newTrackers()
 	for w.steps < of.Steps && w.broken == "" {
 		w.steps++
 		w.step()
 	}
+	w.calmDown()
 	w.lived = w.Elapsed()
 	for _, n := range w.nodes {
 		n.stop()
@@ -105,7 +108,7 @@ func (w *run) start(i int) {
 	n.redis = w.Redis(n.String())
 	n.log = w.Log(n.redis, n.followed)
 	n.redis.AtOnce(func() { n.pages = w.newPages(n) })
-	subscriber := changefeed.NewSubscriber(n.log, n.followed, slog.New(slog.DiscardHandler), n.pages, holder{w, n})
+	subscriber := changefeed.NewSubscriber(n.log, n.followed, slog.New(slog.DiscardHandler), n.pages, &n.pages.joined, holder{w, n})
 	w.running.Go(func() { subscriber.Run(n.lives) })
 	w.nodes[i] = n
 	w.Tracef("%s starts", n)
@@ -139,6 +142,7 @@ func (w *run) step() {
 			n.followed.SetServer(w.Server())
 		}
 		w.stepPages(n)
+		w.stepRounds(n)
 		w.settle()
 	}
 	w.proceed()
