@@ -130,7 +130,7 @@ func (w *run) step() {
 	r := w.Rand()
 	for i, n := range w.nodes {
 		switch {
-		case w.Happens(world.Restarts, 3000):
+		case w.Happens(world.Restarts, 1000):
 			w.start(i)
 			n = w.nodes[i]
 		case w.Happens(world.ClockSteps, 2000):
