@@ -28,7 +28,7 @@ build: ## compile bin/listedge
 
 quick: build ## what to run first: builds, vets, and runs all tests that need no server (two minutes on two free cores)
 	@packages=$$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep -vE 'sandbox|databasetest' | cut -d' ' -f1) \
-	&& go vet $$packages && go test -vet=off $$packages && go test -vet=off -run TestSim ./limiter
+	&& go vet $$packages && go test -vet=off $$packages
 
 test: ## check, and all tests, with what they need installed
 	@deploy/install.sh
@@ -53,7 +53,7 @@ race: # of `make test`
 
 plain: # of `make test`
 	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
-	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|Test(Tracking)?Model$$|TestSim|Quota|LostCount' ./cache ./edge ./limiter ./origin/apikey ./origin/usage
+	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|Test(Tracking)?Model$$|Quota|TestWorld|WhatClientsGet|WhatA(Fleet|Loss)' ./cache ./edge ./internal/world ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
 	go -C deploy test -count=1 -vet=off -timeout 45m .

@@ -25,7 +25,7 @@ func (l limit) String() string {
 // cost Redis.
 func measureLimits(ctx context.Context, s *subject, r *report) error {
 	t := r.table("Clients that keep to their limit, on 1 / 2 / 3 / 8 / 16 nodes, in fake time", "what", "limit", "figure", "goal")
-	out, err := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "^TestSimScenarios$", "listedge/limiter").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "^TestWhatClientsGet$", "listedge/internal/world").CombinedOutput()
 	for _, line := range strings.Split(string(out), "\n") {
 		if cells := strings.Split(line, " | "); len(cells) == 4 {
 			_, what, _ := strings.Cut(cells[0], ": ") // before it stands the line of the test

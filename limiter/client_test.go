@@ -2,20 +2,18 @@ package limiter_test
 
 import (
 	"context"
-	"encoding/binary"
-	"math"
 
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/sandbox/redistest"
+	"listedge/internal/world"
 	. "listedge/limiter"
-	"listedge/limiter/lease"
 )
 
 // call is one call of a script, as Redis gets it.
 type call struct {
 	key       string
-	arguments any // *lease.Call, *count or *beat
+	arguments any // *world.BucketCall, *world.QuotaCall or *beat
 	answer    []int64
 }
 
@@ -85,24 +83,11 @@ func (p *pipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
 func argumentsOf(a []any) any {
 	switch len(a) {
 	case 1:
-		n := unpacked(a[0].([]byte))
-		return &lease.Call{Policy: Policy{Rate: n[0], Burst: n[1], Version: n[2]}, Need: n[3], Hold: n[4], Extra: n[5], Arrived: n[6], Fair: n[7],
-			Slice: n[8], ReleasedNow: n[9], ReleasedBefore: n[10], Returned: n[11], Debt: n[12], Nodes: n[13], Missing: n[14], Until: n[15]}
+		c, _ := world.UnpackBucketCall(a[0].([]byte))
+		return &c
 	case 3:
 		return &beat{a[0].(string), a[1].(string), a[2].(int64)}
 	}
-	return &count{tokens: a[0].(int64), run: a[1].(int64), number: a[2].(int64), floor: a[3].(int64), need: a[4].(int64), want: a[5].(int64),
-		nodes: a[6].(int64), last: a[7].(int64), life: a[8].(int64)}
-}
-
-func answerOf(r *lease.Reply) []int64 {
-	return []int64{r.Granted, r.Leased, r.Level, r.Wait, r.Slice, r.Lasts, r.Held, r.Demand}
-}
-
-// unpacked reads numbers in their form: little-endian doubles.
-func unpacked(p []byte) (numbers []int64) {
-	for ; len(p) >= 8; p = p[8:] {
-		numbers = append(numbers, int64(math.Float64frombits(binary.LittleEndian.Uint64(p))))
-	}
-	return numbers
+	return &world.QuotaCall{Tokens: a[0].(int64), Run: a[1].(int64), Number: a[2].(int64), Floor: a[3].(int64), Need: a[4].(int64), Want: a[5].(int64),
+		Nodes: a[6].(int64), Last: a[7].(int64), Life: a[8].(int64)}
 }

@@ -16,6 +16,7 @@ import (
 	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/internal/world"
 	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
@@ -156,20 +157,18 @@ type virtual struct {
 
 	mu      sync.Mutex // guards all below
 	began   time.Time
-	pace    float64 // of its clock
-	clock   int64   // by which that has been set forward
-	buckets map[string]*twin
-	counts  map[string]*quotaModel
-	beats   map[string]map[string]time.Time // by shard
-	free    time.Time                       // when it has done what has come
+	buckets map[string]*world.Bucket
+	quotas  map[string]*world.Quota
+	beats   map[string]world.Members // by shard
+	free    time.Time                // when it has done what has come
 }
 
 func newVirtual() *virtual {
-	return &virtual{began: time.Now(), pace: 1, buckets: map[string]*twin{}, counts: map[string]*quotaModel{}, beats: map[string]map[string]time.Time{}}
+	return &virtual{began: time.Now(), buckets: map[string]*world.Bucket{}, quotas: map[string]*world.Quota{}, beats: map[string]world.Members{}}
 }
 
 func (v *virtual) now() int64 {
-	return 1_000_000_000_000_000 + int64(float64(time.Since(v.began).Microseconds())*v.pace) + v.clock
+	return 1_000_000_000_000_000 + time.Since(v.began).Microseconds()
 }
 
 // reach is a message's way to the store and its work there.
@@ -226,52 +225,36 @@ func (v *virtual) execute(ctx context.Context, calls []*call) error {
 func (v *virtual) masterOf(string) int { return 0 }
 
 // serve is what a script does. v.mu is held.
-func (v *virtual) serve(c *call) (answer []int64) {
+func (v *virtual) serve(c *call) []int64 {
 	switch a := c.arguments.(type) {
-	case *lease.Call:
-		v.bucket(c.key, a.Policy).execute(a, v.now())
-		return answerOf(&a.Reply)
-	case *count:
-		return v.countOf(c.key).visit(a)
+	case *world.BucketCall:
+		r, _ := v.bucket(c.key, Policy{Rate: a.Rate, Burst: a.Burst, Version: a.Version}).Execute(a, v.now())
+		return r.Numbers()
+	case *world.QuotaCall:
+		if v.quotas[c.key] == nil {
+			v.quotas[c.key] = &world.Quota{Runs: map[int64]world.QuotaRun{}}
+		}
+		return v.quotas[c.key].Execute(a)
 	case *beat:
-		return v.beat(c.key, a)
+		if v.beats[c.key] == nil {
+			v.beats[c.key] = world.Members{}
+		}
+		answer := v.beats[c.key].Beat(a.id, a.state, a.until, v.now())
+		answer[0] = max(v.nodes, answer[0])
+		return answer
 	}
 	panic("BUG: another script")
 }
 
 // bucket returns the bucket of that key. v.mu is held.
-func (v *virtual) bucket(key string, p Policy) *twin {
+func (v *virtual) bucket(key string, p Policy) *world.Bucket {
 	b := v.buckets[key]
 	if b == nil {
-		full := fullTwin(p, v.now())
+		full := world.FullBucket(p.Rate, p.Burst, p.Version, v.now())
 		b = &full
 		v.buckets[key] = b
 	}
 	return b
-}
-
-// beat is the heartbeat script. v.mu is held.
-func (v *virtual) beat(shard string, b *beat) []int64 {
-	missing, beats := int64(0), v.beats[shard]
-	if beats == nil {
-		beats = map[string]time.Time{}
-		v.beats[shard] = beats
-	}
-	switch {
-	case b.state == "present" && v.now() <= b.until:
-		beats[b.id] = time.Now()
-	case b.state == "leaving":
-		delete(beats, b.id)
-	}
-	for id, at := range beats {
-		switch age := time.Since(at); {
-		case age >= lease.MemberLife*time.Microsecond:
-			delete(beats, id)
-		case age > silentFor:
-			missing++
-		}
-	}
-	return []int64{max(v.nodes, int64(len(beats))), missing, v.now()}
 }
 
 // count makes heartbeats count so many nodes; 0 = those that beat.
@@ -285,7 +268,17 @@ func (v *virtual) count(nodes int64) {
 func (v *virtual) left(b *Bucket) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return max(0, v.bucket(b.Key(), b.Policy()).levelAt(v.now())) / lease.Token
+	return max(0, v.bucket(b.Key(), b.Policy()).LevelAt(v.now())) / lease.Token
+}
+
+// quotaLeft is what no node has taken of the only quota.
+func (v *virtual) quotaLeft(tokens int64) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, q := range v.quotas {
+		tokens -= q.Total
+	}
+	return tokens
 }
 
 // decide runs f with a node that is without Redis, and with one that finds its limits in Redis: both

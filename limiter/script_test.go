@@ -12,15 +12,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	twins "listedge/internal/world"
+	"listedge/internal/world"
 	. "listedge/limiter"
 	"listedge/limiter/lease"
 )
 
 // bucketIn reads what Redis stores.
-func bucketIn(t testing.TB, stored []byte) twins.Bucket {
+func bucketIn(t testing.TB, stored []byte) world.Bucket {
 	t.Helper()
-	b, ok := twins.UnpackBucket(stored)
+	b, ok := world.UnpackBucket(stored)
 	if !ok {
 		t.Fatalf("a state of %d bytes, or not of integers: %x", len(stored), stored)
 	}
@@ -28,8 +28,8 @@ func bucketIn(t testing.TB, stored []byte) twins.Bucket {
 }
 
 // callOf is a call as the twin gets it.
-func callOf(c *lease.Call) *twins.BucketCall {
-	w, _ := twins.UnpackBucketCall(Pack(c.Arguments()...))
+func callOf(c *lease.Call) *world.BucketCall {
+	w, _ := world.UnpackBucketCall(Pack(c.Arguments()...))
 	return &w
 }
 
@@ -75,7 +75,7 @@ func TestScriptEqualsModel(t *testing.T) {
 		"owed": 0, "withheld": 0, "merged": 0, "of another form": 0, "damaged": 0}
 	for round := range rounds {
 		type trial struct {
-			stored  *twins.Bucket
+			stored  *world.Bucket
 			altered bool // as no call would leave it
 			c       lease.Call
 			now     int64
@@ -123,7 +123,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				case 1:
 					past = -2_000_000 - past
 				}
-				b := twins.Bucket{RefilledAt: time.Now().UnixMicro() - past, Rate: own.Rate, Burst: own.Burst, Version: own.Version,
+				b := world.Bucket{RefilledAt: time.Now().UnixMicro() - past, Rate: own.Rate, Burst: own.Burst, Version: own.Version,
 					Demand: int64(math.Exp(random.Float64() * 25))}
 				if chance(4) {
 					b.ClockLag = random.Int64N(100_000_000)
@@ -165,7 +165,7 @@ func TestScriptEqualsModel(t *testing.T) {
 		for i := range trials {
 			x := &trials[i]
 			got := lease.ReplyOf(must1(x.answer.Int64Slice()))
-			model := twins.FullBucket(x.c.Policy.Rate, x.c.Policy.Burst, x.c.Policy.Version, x.now)
+			model := world.FullBucket(x.c.Policy.Rate, x.c.Policy.Burst, x.c.Policy.Version, x.now)
 			if x.stored != nil && x.stored.Sound() {
 				model = *x.stored
 			} else {
@@ -231,7 +231,7 @@ func TestADamagedBucketIsAFullOne(t *testing.T) {
 	ctx := context.Background()
 	p := policy(t, 50, 100)
 	now := time.Now().UnixMicro()
-	sound := twins.Bucket{RefilledAt: now, UsedIn: now / lease.Slice, Rate: p.Rate, Burst: p.Burst}
+	sound := world.Bucket{RefilledAt: now, UsedIn: now / lease.Slice, Rate: p.Rate, Burst: p.Burst}
 	damaged := map[string]string{"other bytes": strings.Repeat("x", 88), "a short value": "x"}
 	for field, name := range []string{"level", "time", "lag", "held", "held before", "used", "demand", "withheld", "version", "rate", "burst"} {
 		for what, v := range map[string]float64{"NaN": math.NaN(), "infinite": math.Inf(1), "-infinite": math.Inf(-1), "far below": -1 << 52, "broken": .5} {

@@ -30,8 +30,9 @@ type judge struct {
 	underWay []*message
 	buckets  map[string]*bucketJudge // by key in Redis
 	quota    quotaJudge
-	slowest  time.Duration // round trip, ever
-	calmFrom time.Time     // before that a failure may cost more: see fail
+	slowest  time.Duration    // round trip, ever
+	decided  func(r *request) // called for each that was answered; nil = none
+	calmFrom time.Time        // before that a failure may cost more: see fail
 }
 
 // breaks notes that a promise does not hold, and how.
@@ -75,6 +76,7 @@ func (e *exact) take(now int64) bool {
 // bucketJudge judges a bucket, policy by policy.
 type bucketJudge struct {
 	oracle
+	key     string
 	version int64
 	most    int64   // tokens that may be spent at its beginning: what is held of the policy before may be more than the burst
 	asking  int64   // requests under way that may give a token back, and of them the most at once
@@ -94,7 +96,7 @@ func (w *limits) watch(key string, p limiter.Policy) {
 		w.buckets = map[string]*bucketJudge{}
 	}
 	if p.Burst > 0 {
-		w.buckets[key] = &bucketJudge{oracle: oracle{rate: p.Rate, burst: p.Burst}, version: p.Version, most: p.Burst}
+		w.buckets[key] = &bucketJudge{key: key, oracle: oracle{rate: p.Rate, burst: p.Burst}, version: p.Version, most: p.Burst}
 		w.buckets[key].start(w.judged())
 	}
 }
@@ -110,6 +112,9 @@ func (w *limits) bucket(key string) (b world.Bucket, ok bool) {
 // judgeBucket follows a bucket's policy, and what it holds, after a call.
 func (w *limits) judgeBucket(c *scriptCall) {
 	j := w.buckets[c.key]
+	if j == nil {
+		return
+	}
 	b, ok := w.bucket(c.key)
 	if !ok {
 		return
@@ -117,7 +122,7 @@ func (w *limits) judgeBucket(c *scriptCall) {
 	if !b.Sound() {
 		w.breaks(neverOver, "after %+v more than the burst: %+v", c.bucket, b)
 	}
-	if j == nil || b.Version == j.version {
+	if b.Version == j.version {
 		return
 	}
 	held := b.HeldNow + b.HeldBefore + c.granted
@@ -129,7 +134,7 @@ func (w *limits) judgeBucket(c *scriptCall) {
 		})
 	}
 	spare, until, cost := j.spare, j.until, j.cost
-	*j = bucketJudge{oracle: oracle{rate: b.Rate, burst: b.Burst}, version: b.Version, most: max(b.Burst, b.HeldNow+b.HeldBefore) + held, asking: j.asking,
+	*j = bucketJudge{key: j.key, oracle: oracle{rate: b.Rate, burst: b.Burst}, version: b.Version, most: max(b.Burst, b.HeldNow+b.HeldBefore) + held, asking: j.asking,
 		peak: j.asking, spare: spare, until: until, cost: cost, worst: j.worst}
 	j.start(w.judged())
 }
@@ -160,8 +165,7 @@ func (w *limits) endFailure(j *bucketJudge) {
 
 // arrives notes that a request is under way.
 func (w *limits) arrives(r *request) {
-	for _, b := range r.buckets() {
-		j := w.buckets[b]
+	for _, j := range w.judges(r) {
 		j.asking++
 		j.peak = max(j.peak, j.asking)
 	}
@@ -171,15 +175,14 @@ func (w *limits) arrives(r *request) {
 	}
 }
 
-// buckets are the keys of its buckets.
-func (r *request) buckets() (keys []string) {
-	if r.client.policy.Burst > 0 {
-		keys = append(keys, limiter.KeyBucket("w", r.client.name))
+// judges are those of its buckets, as far as they are watched.
+func (w *limits) judges(r *request) (all []*bucketJudge) {
+	for _, key := range []string{limiter.KeyBucket("w", r.client.name), limiter.WorkspaceBucket("w")} {
+		if j := w.buckets[key]; j != nil {
+			all = append(all, j)
+		}
 	}
-	if r.client.workspace.Burst > 0 {
-		keys = append(keys, limiter.WorkspaceBucket("w"))
-	}
-	return keys
+	return all
 }
 
 // judgeAll judges what was answered at one moment. Which of the requests that waited together was admitted is of no account, so they are
@@ -209,8 +212,8 @@ func better(a, b *limiter.Decision) bool {
 
 func (w *limits) judgeRequest(r *request) {
 	d, c := &r.decision, r.client
-	for _, key := range r.buckets() {
-		w.buckets[key].asking--
+	for _, j := range w.judges(r) {
+		j.asking--
 	}
 	if r.node.dead {
 		return
@@ -221,13 +224,20 @@ func (w *limits) judgeRequest(r *request) {
 			d.Source, d.Key.Remaining, d.RetryAfter)
 	}
 	w.judgeWait(r)
+	if w.decided != nil {
+		w.decided(r)
+	}
 	if !d.Allowed {
 		c.refused++
 		return
 	}
 	c.admitted++
-	for _, key := range r.buckets() {
-		w.judgeAdmission(key)
+	if n := r.node.Stats().Nodes; w.mode == limiter.FailLocal && d.Source == limiter.SourceLocalFallback && r.node.beats > 4 && len(c.both()) == 1 &&
+		c.policy.Burst > 0 && n > r.node.of(c).policy.Burst {
+		w.breaks(failureAdds, "%s admits a request of %d nodes without Redis, and the burst is %d", r.node, n, c.policy.Burst)
+	}
+	for _, j := range w.judges(r) {
+		w.judgeAdmission(j)
 	}
 	if c.tokens > 0 {
 		w.judgeQuota(r)
@@ -235,8 +245,7 @@ func (w *limits) judgeRequest(r *request) {
 }
 
 // judgeAdmission judges one by a bucket.
-func (w *limits) judgeAdmission(key string) {
-	j := w.buckets[key]
+func (w *limits) judgeAdmission(j *bucketJudge) {
 	w.endFailure(j)
 	over := j.admit(w.judged())
 	j.worst = max(j.worst, over)
@@ -257,7 +266,7 @@ func (w *limits) judgeAdmission(key string) {
 		if j.spare > 0 {
 			p = j.cost
 		}
-		w.breaks(p, "%s, %.3g/s, burst %d: %.2f tokens above the promise, of %.2f that may be, %.2f bursts of them by failures", key, rate, j.burst, over, most, j.spare)
+		w.breaks(p, "%s, %.3g/s, burst %d: %.2f tokens above the promise, of %.2f that may be, %.2f bursts of them by failures", j.key, rate, j.burst, over, most, j.spare)
 	}
 }
 

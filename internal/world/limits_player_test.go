@@ -181,7 +181,7 @@ func (p *player) happen() {
 		d := p.span(0, 15)
 		p.Tracef("%s freezes for %s", node, d)
 		p.alone(d)
-		p.slowest = time.Second // likewise
+		p.slowest = time.Second // which its call seems to take
 		if r.IntN(2) == 0 {
 			node.stopSent = d
 		} else {
@@ -191,6 +191,7 @@ func (p *player) happen() {
 		d := p.span(0, 20)
 		p.Tracef("the clock of %s leaps by %s", node, d)
 		p.alone(0)
+		p.slowest = time.Second // which an answer under way seems to take
 		node.machine.Sleep(d)
 	case p.Happens(world.CutsOff, 250):
 		p.cutOff(node)
@@ -208,8 +209,7 @@ func (p *player) happen() {
 		for range p.nodes {
 			p.alone(d)
 		}
-		p.hungTo = time.Now().Add(d)
-		p.slowest = time.Second // as late answers make it seem
+		p.hang(d)
 	case p.Happens(world.SlowsDown, 400):
 		d := p.span(1, 10)
 		trip := time.Duration(10+r.IntN(90)) * time.Millisecond
@@ -217,7 +217,6 @@ func (p *player) happen() {
 		p.alone(d)
 		before := p.delay
 		p.far(trip)
-		p.slowest = trip
 		p.after(d, func() { p.delay = before })
 	case p.Happens(world.RedisSteps, 300):
 		d := r.Int64N(30_000_000)

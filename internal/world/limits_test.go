@@ -60,6 +60,7 @@ type limited struct {
 	number   int // no other node of the world ever had it
 	machine  *boottimetest.Machine
 	handles  map[*client]*handles
+	beats    int // that were answered
 	dead     bool
 	idle     bool          // it gets no requests
 	cut      bool          // no message from it arrives
@@ -165,10 +166,17 @@ func (w *limits) now() int64 {
 
 // far has calls take roundTrip, 20 % more or less.
 func (w *limits) far(roundTrip time.Duration) *limits {
+	w.slowest = max(w.slowest, 2*roundTrip)
 	w.delay = func() time.Duration {
 		return roundTrip*4/10 + time.Duration(w.Rand().Int64N(max(1, int64(roundTrip/5))))
 	}
 	return w
+}
+
+// hang stops Redis for a while. After that it executes what has arrived.
+func (w *limits) hang(d time.Duration) {
+	w.hungTo = time.Now().Add(d)
+	w.slowest = time.Second // as late answers make it seem
 }
 
 // join has so many nodes join the fleet, not all at once.
@@ -367,6 +375,9 @@ func (w *limits) arrive(m *message) {
 	}
 	w.underWay = append(w.underWay, m)
 	w.after(way, func() {
+		if m.beats() {
+			n.beats++
+		}
 		w.underWay = slices.DeleteFunc(w.underWay, func(other *message) bool { return other == m })
 		for _, p := range m.pipes {
 			close(p.answered)
@@ -403,7 +414,7 @@ func (w *limits) request(n *limited, c *client) *request {
 	w.arrives(r)
 	go func() {
 		if n.awake() {
-			time.Sleep(time.Microsecond) // the answers that have come meanwhile are read before
+			time.Sleep(time.Microsecond + time.Duration(r.number)) // the answers that have come meanwhile are read before, and requests in their order
 		}
 		r.decision = n.Take(time.Now(), h.key, h.workspace, h.quota)
 		r.ended = time.Now()
@@ -460,7 +471,7 @@ var errDead = errors.New("the node is dead")
 
 // carry sends a message to the world, and waits for the answer. Either may be lost. A node that is frozen sends and reads when it goes on.
 func (n *limited) carry(ctx context.Context, c *world.RedisCall) error {
-	n.awake()
+	n.resume(c)
 	switch {
 	case n.dead:
 		return errDead
@@ -484,8 +495,15 @@ func (n *limited) carry(ctx context.Context, c *world.RedisCall) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	n.awake()
+	n.resume(c)
 	return err
+}
+
+// resume waits until a node is not frozen. Then heartbeats go on first.
+func (n *limited) resume(c *world.RedisCall) {
+	if n.awake() {
+		time.Sleep(time.Duration(len(c.Commands[0][3])))
+	}
 }
 
 // scriptCallOf reads a command: EVALSHA, a digest, 1, the key, the arguments. Scripts are told apart by how many these are.

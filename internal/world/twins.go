@@ -22,7 +22,7 @@ func twinOf(digest string) Twin {
 		return setEpoch
 	case "3dd837a43c8bfc33871fc06a0320b6f3063b5907":
 		return appendEntries
-	case "9b6b81b9352e45af7204bead5216ecf8f385aa26":
+	case "2655192e8ce1a69f79df54db0e057504345b52f0":
 		return tokenBucket
 	case "bde01bd8195d719c9b3de824e89e0b4ac1a0c211":
 		return quota

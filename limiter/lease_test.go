@@ -1,0 +1,70 @@
+package limiter_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"listedge/internal/world"
+	. "listedge/limiter"
+	"listedge/limiter/lease"
+)
+
+// alone returns a full bucket, and the lease of the only node of its fleet.
+func alone(p Policy, now int64) (b world.Bucket, l *lease.Lease, f *lease.Fleet) {
+	l = new(lease.Lease)
+	l.Init(p, now)
+	return world.FullBucket(p.Rate, p.Burst, p.Version, now), l, &lease.Fleet{Nodes: 1, Link: &lease.Link{Budget: DefaultBudget.Microseconds()}}
+}
+
+// called has a bucket execute a call of the lease, if there is one.
+func called(b *world.Bucket, l *lease.Lease, f *lease.Fleet, waiting, now int64) {
+	var c lease.Call
+	if l.Begin(&c, waiting, now, f, false) {
+		r, _ := b.Execute(callOf(&c), now)
+		c.Reply = lease.Reply(r)
+		l.Complete(&c, now, now, f)
+	}
+}
+
+// A lease ends at its node before it ages in the bucket.
+func TestALeaseEndsBeforeItAges(t *testing.T) {
+	p := policy(t, 50, 100)
+	for start := int64(1); start < 2*lease.Slice; start += 999_983 {
+		b, l, f := alone(p, start)
+		for range 5 { // comes often enough to be leased for
+			l.Take(start)
+			called(&b, l, f, 1, start)
+			l.Retry(start)
+		}
+		ended, aged := int64(0), int64(0)
+		for now := start; aged == 0; now += 10_000 {
+			if ended == 0 && l.Holds(now) == 0 {
+				ended = now
+			}
+			probe := b
+			probe.Execute(callOf(&lease.Call{Policy: p}), now)
+			if probe.HeldNow+probe.HeldBefore == 0 {
+				aged = now
+			}
+		}
+		if ended == 0 || aged-ended < 350_000 || aged-start < lease.Slice {
+			t.Fatalf("leased at %d: ended after %d us, aged after %d", start, ended-start, aged-start)
+		}
+	}
+}
+
+// Whatever a node reports as spent, the bucket goes on holding what the node may still spend.
+func TestTheBucketHoldsWhatALeaseMaySpend(t *testing.T) {
+	random, p, now := rand.New(rand.NewPCG(1, 31)), policy(t, 1_000, 1_000), int64(1)
+	b, l, f := alone(p, now)
+	for range 2_000 {
+		now += random.Int64N(lease.Slice / 8)
+		for range random.Int64N(200) {
+			l.Take(now)
+		}
+		called(&b, l, f, 0, now)
+		if held := b.HeldNow + b.HeldBefore; held < l.Holds(now) {
+			t.Fatalf("the bucket holds %d, and the node %d", held, l.Holds(now))
+		}
+	}
+}
