@@ -254,6 +254,15 @@ func (w *world) change() changefeed.Change {
 	return *w.await("a change", func(e changefeed.Entry) bool { return e.Change != nil }).Change
 }
 
+// publishes writes an item of workspace 1, and expects it to be the next change.
+func (w *world) publishes() {
+	w.Helper()
+	w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
+	if is := touched(w.change()); is != "items:1" {
+		w.Errorf("published: %s", is)
+	}
+}
+
 // newChange returns the next change that no earlier term has published. Its LSN is
 // greater than that of every change that newChange has returned.
 func (w *world) newChange() changefeed.Change {
