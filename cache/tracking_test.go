@@ -253,3 +253,31 @@ func TestTrackNeedsAYoungProof(t *testing.T) {
 		}
 	}
 }
+
+// A whole list that is under way in another epoch begins anew.
+func TestTrackBeginsAnewInAnotherEpoch(t *testing.T) {
+	c := open(t, cache.Options{Bound: patient})
+	f := follow(c)
+	q := queryOf("1")
+	row := rowAt(1, "a")
+	from := page.Tracking{Kind: page.InFull, Epoch: 1, Seen: f.at, After: q.List.Position(&row, 0)}
+	answered := make(chan cache.Tracked)
+	go func() {
+		p, err := track(c, q, from, cache.Directives{}, f.reads(page.Read{End: true}))
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- p
+	}()
+	for {
+		select {
+		case p := <-answered:
+			if p.Cause != cache.FullEpoch || p.Covers.After != "" || p.Next.Epoch != page.EpochOf("epoch", q.List) {
+				t.Errorf("%+v", p)
+			}
+			return
+		default:
+			f.beat() // the node's epoch is not over
+		}
+	}
+}
