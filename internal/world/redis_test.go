@@ -132,6 +132,13 @@ func TestRedis(t *testing.T) {
 		b.same("set", "a", "x")
 		b.same("xread", "block", 1, "streams", "a", "b", "0", "0")
 	})
+	t.Run("in the forms of the client", func(t *testing.T) {
+		b := newBoth(t)
+		is, want := typed(t, b.standIn), typed(t, b.real)
+		if is != want {
+			t.Errorf("the stand-in answers\n%s\nRedis\n%s", is, want)
+		}
+	})
 	t.Run("expiry", func(t *testing.T) {
 		b := newBoth(t)
 		b.same("set", "a", "x", "px", 1)
@@ -151,6 +158,45 @@ func TestRedis(t *testing.T) {
 		b.same("set", "a", "y", "px", 1000, "nx")
 		b.same("xinfo", "stream", "c")
 	})
+}
+
+// typed is what a client makes of answers.
+func typed(t *testing.T, c *redis.Client) string {
+	ctx, all := t.Context(), &strings.Builder{}
+	note := func(is any, err error) { fmt.Fprintf(all, "%#v, %v\n", is, err) }
+	for range 2 {
+		note(c.SetNX(ctx, "a", 1, time.Hour).Result())
+		note(c.SetArgs(ctx, "b", "x", redis.SetArgs{TTL: time.Hour, Mode: "NX"}).Result())
+	}
+	note(c.TTL(ctx, "a").Result())
+	note(c.PTTL(ctx, "absent").Result())
+	note(c.Set(ctx, "c", []byte{0, 255}, 0).Result())
+	note(c.PTTL(ctx, "c").Result())
+	note(c.GetRange(ctx, "c", 1, 5).Result())
+	note(c.Get(ctx, "absent").Result())
+	note(c.HSet(ctx, "h", "f", 1, "g", true).Result())
+	note(c.HGetAll(ctx, "h").Result())
+	note(c.HMGet(ctx, "h", "g", "absent").Result())
+	note(c.XAdd(ctx, &redis.XAddArgs{Stream: "s", ID: "1-1", Values: []any{"e", "x"}}).Result())
+	note(c.XRange(ctx, "s", "-", "+").Result())
+	note(c.XRead(ctx, &redis.XReadArgs{Streams: []string{"s", "0"}, Block: time.Millisecond}).Result())
+	note(c.XRead(ctx, &redis.XReadArgs{Streams: []string{"s", "1-1"}, Block: time.Millisecond}).Result())
+	info, err := c.XInfoStream(ctx, "s").Result()
+	note([]any{info.Length, info.LastGeneratedID, info.EntriesAdded}, err)
+	note(c.Get(ctx, "s").Result())
+	note(c.Del(ctx, "a", "h", "absent").Result())
+	now, err := c.Time(ctx).Result()
+	note(now.IsZero(), err)
+	server, err := c.InfoMap(ctx, "server").Result()
+	note(server["Server"]["run_id"] == "", err)
+	_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.PTTL(ctx, "b")
+		p.XLen(ctx, "b")
+		p.Get(ctx, "b")
+		return nil
+	})
+	note(nil, err)
+	return all.String()
 }
 
 func randomCommand(r *rand.Rand) []any {
