@@ -146,7 +146,7 @@ func (f *follower) queue(e changefeed.Entry) {
 
 // follow is a few steps of a follower, which ends where the log refuses it.
 func (f *follower) follow(w *World) {
-	for !f.ended && w.reached(f.pausedTo) && !w.chance(4) {
+	for !f.ended && w.reached(f.pausedTo) && w.reached(w.hangsTo) && !w.chance(4) {
 		if w.happens(followerPauses, 500) {
 			f.pausedTo = w.in(2 * boundTicks)
 			w.trace("the follower of term %d pauses", f.term)

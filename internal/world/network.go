@@ -42,6 +42,7 @@ type network struct {
 	dice     *Dice
 	changes  *changes
 	accesses []*Access
+	hangsTo  time.Time // until then no server executes anything
 
 	mu       sync.Mutex // guards asked
 	asked    []*sent    // since the last Arrange
@@ -170,7 +171,7 @@ func (n *network) Answer() bool {
 }
 
 func (n *network) run(s *sent) {
-	if s.ran && !s.waits || !n.dice.reached(s.runAt) {
+	if s.ran && !s.waits || !n.dice.reached(s.runAt) || !n.dice.reached(n.hangsTo) {
 		return
 	}
 	blocks := s.server.Execute(s.RedisCall)
@@ -218,8 +219,12 @@ func (n *network) damage(s *sent) {
 	}
 }
 
-// move lets nodes lose their connections, and find another server, which may be the mirror.
+// move lets nodes lose their connections, and find another server, which may be the mirror. Or all of Redis hangs for a while.
 func (n *network) move() {
+	if n.dice.happens(Hangs, 2000) {
+		n.hangsTo = n.dice.in(2 * boundTicks)
+		n.dice.trace("Redis hangs for %s", n.hangsTo.Sub(n.dice.now()))
+	}
 	for _, a := range n.accesses {
 		if n.dice.happens(sessionEnds, 200) || a.server != n.changes.server && n.dice.chance(15) {
 			to := n.changes.server
