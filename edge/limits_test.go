@@ -101,28 +101,46 @@ func TestThePolicyShowsTheRate(t *testing.T) {
 	}
 }
 
-// Keys share the bucket of their workspace. A key that was moved to another workspace has the same
-// bucket on a node that knew it before and on one that did not.
-func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
+// Keys share the bucket and the quota of their workspace. A changed one keeps what was used. A key that was moved to another workspace has the
+// same bucket on a node that knew it before and on one that did not.
+func TestWhatKeysShare(t *testing.T) {
 	s, _ := hitServer(t, "")
-	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10, Version: 5},
-		WorkspaceLimit: apikey.Limit{Set: true, Rate: 2, Burst: 20, Version: 7}}
-	var before, changed, other, moved, unknown client
-	s.makeClient(k, &before)
-	k.Limit.Burst, k.Limit.Version = 11, 6
-	s.makeClient(k, &changed)
-	if changed.bucket != before.bucket || changed.workspaceBucket != before.workspaceBucket || changed.bucket.Policy().Burst != 11 {
-		t.Error("a changed limit has another bucket")
-	}
-	k.ID = uuid.New()
-	if s.makeClient(k, &other); other.workspaceBucket != before.workspaceBucket || other.bucket == before.bucket {
-		t.Error("two keys of a workspace have two buckets of the workspace, or one of their own")
-	}
-	k.Workspace = uuid.New()
-	s.makeClient(k, &moved)
-	s.makeClient(k, &unknown)
-	if moved.bucket != unknown.bucket || moved.bucket == changed.bucket || moved.workspaceBucket == changed.workspaceBucket {
-		t.Error("a moved key has two buckets, or its old workspace's")
+	first := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10, Version: 5},
+		WorkspaceLimit: apikey.Limit{Set: true, Rate: 2, Burst: 20, Version: 7}, Quota: apikey.Quota{Requests: 5, Period: apikey.Month}}
+	var one client
+	s.makeClient(first, &one)
+	count := func(c *client) *limiter.Counter { return c.quota.at(time.Now()).count }
+	s.Limiter.Take(time.Now(), nil, nil, count(&one))
+	for name, c := range map[string]struct {
+		change                func(k *apikey.Key)
+		key, workspace, quota bool // is that of the first
+	}{
+		"nothing":                {func(*apikey.Key) {}, true, true, true},
+		"another limit":          {func(k *apikey.Key) { k.Limit.Burst, k.Limit.Version = 11, 6 }, true, true, true},
+		"another key":            {func(k *apikey.Key) { k.ID = uuid.New() }, false, true, true},
+		"another workspace":      {func(k *apikey.Key) { k.Workspace = uuid.New() }, false, false, false},
+		"a larger quota":         {func(k *apikey.Key) { k.Quota.Requests = 50 }, true, true, true},
+		"a quota of other times": {func(k *apikey.Key) { k.Quota.Period = apikey.Day }, true, true, false},
+		"no quota":               {func(k *apikey.Key) { k.Quota = apikey.Quota{} }, true, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := first
+			c.change(&k)
+			var known, unknown client
+			s.makeClient(k, &known)
+			s.makeClient(k, &unknown)
+			quota := known.quota != nil && count(&known) == count(&one)
+			if (known.bucket == one.bucket) != c.key || (known.workspaceBucket == one.workspaceBucket) != c.workspace || quota != c.quota ||
+				known.bucket != unknown.bucket || known.bucket.Policy().Burst != int64(k.Limit.Burst) || (known.quota == nil) != (k.Quota == apikey.Quota{}) {
+				t.Errorf("key %t, workspace %t, quota %t: %+v", known.bucket == one.bucket, known.workspaceBucket == one.workspaceBucket, quota, known.bucket.Policy())
+			}
+			if !quota {
+				return
+			}
+			if left := s.Limiter.Peek(time.Now(), nil, nil, count(&known)).Quota.Remaining; left != int64(k.Quota.Requests)-1 {
+				t.Errorf("%d are left", left)
+			}
+		})
 	}
 }
 

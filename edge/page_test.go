@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"listedge/cache"
 )
 
 // A compressed page is one gzip member: browsers ignore everything after the first.
@@ -46,40 +44,6 @@ func oneMember(t *testing.T, row string, pays bool) {
 		}
 		if text != body+`,"requestId":"`+id+`"}` {
 			t.Fatalf("%d bytes, id of %d: read %d bytes", len(body), len(id), len(text))
-		}
-	}
-}
-
-func TestIfNoneMatch(t *testing.T) {
-	s, _ := hitServer(t, "")
-	etag := cache.TagOf([]byte(bodyOf(""))).String()
-	tag := strings.Trim(etag, `W/"`)
-	for _, c := range []struct {
-		lines []string
-		want  bool
-	}{
-		{nil, false},
-		{[]string{``}, false},
-		{[]string{etag}, true},
-		{[]string{`"` + tag + `"`}, true},
-		{[]string{`*`}, true},
-		{[]string{` * `}, true},
-		{[]string{`"x", ` + etag}, true},
-		{[]string{`"x"`, `"` + tag + `"`}, true},
-		{[]string{`"x","y",,"` + tag + `" , "z"`}, true},
-		{[]string{`"x, W/"` + tag}, false},
-		{[]string{tag}, false},
-		{[]string{`"` + tag}, false},
-		{[]string{strings.ToUpper(etag)}, false},
-		{[]string{`*` + tag}, false},
-		{[]string{`"` + tag[:21] + `"`, `"` + tag + `d"`}, false},
-	} {
-		headers := []string{"X-API-Key", aKey}
-		for _, line := range c.lines {
-			headers = append(headers, "If-None-Match", line)
-		}
-		if got := ask(t, s, "GET", theTarget, headers...); (got.Status == 304) != c.want {
-			t.Errorf("%q: %d", c.lines, got.Status)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 func TestPreconditions(t *testing.T) {
 	etag := cache.TagOf([]byte(bodyOf(""))).String()
 	strong := strings.TrimPrefix(etag, "W/")
+	tag := strings.Trim(strong, `"`)
 	const past, future = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 2100 23:59:59 GMT"
 	s, _ := hitServer(t, "")
 	ask := asking(t, s)
@@ -36,6 +37,20 @@ func TestPreconditions(t *testing.T) {
 		"unmodified since, always ignored":   {[]string{"If-Unmodified-Since", past}, 200},
 		"modified since, always ignored":     {[]string{"If-Modified-Since", future}, 200},
 		"ignored beside a tag":               {[]string{"If-Modified-Since", past, "If-None-Match", etag}, 304},
+		"none: empty":                        {[]string{"If-None-Match", ""}, 200},
+		"none: its tag":                      {[]string{"If-None-Match", etag}, 304},
+		"none: its tag as strong":            {[]string{"If-None-Match", strong}, 304},
+		"none: *":                            {[]string{"If-None-Match", "*"}, 304},
+		"none: * with blanks":                {[]string{"If-None-Match", " * "}, 304},
+		"none: in a list":                    {[]string{"If-None-Match", `"x", ` + etag}, 304},
+		"none: in a second line":             {[]string{"If-None-Match", `"x"`, "If-None-Match", strong}, 304},
+		"none: among empty elements":         {[]string{"If-None-Match", `"x","y",,` + strong + ` , "z"`}, 304},
+		"none: within another tag":           {[]string{"If-None-Match", `"x, W/"` + tag}, 200},
+		"none: no quotes":                    {[]string{"If-None-Match", tag}, 200},
+		"none: one quote":                    {[]string{"If-None-Match", `"` + tag}, 200},
+		"none: capitals":                     {[]string{"If-None-Match", strings.ToUpper(etag)}, 200},
+		"none: * and its tag":                {[]string{"If-None-Match", "*" + tag}, 200},
+		"none: shorter and longer":           {[]string{"If-None-Match", `"` + tag[:21] + `"`, "If-None-Match", `"` + tag + `d"`}, 200},
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
 			request := theTarget + " HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
-	"listedge/limiter"
 	"listedge/origin/apikey"
 )
 
@@ -87,36 +86,6 @@ func TestTheNextPeriodBegins(t *testing.T) {
 				t.Errorf("%v allocations", n)
 			}
 		})
-	}
-}
-
-// All keys of a workspace have one quota, and a changed one keeps what was used.
-func TestKeysOfAWorkspaceShareItsQuota(t *testing.T) {
-	s, _ := hitServer(t, "")
-	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10},
-		Quota: apikey.Quota{Requests: 5, Period: apikey.Month}}
-	var one, other, raised, daily, none client
-	s.makeClient(k, &one)
-	k.ID = uuid.New()
-	s.makeClient(k, &other)
-	count := func(c *client) *limiter.Counter { return c.quota.at(time.Now()).count }
-	if count(&one) != count(&other) {
-		t.Error("two keys have two quotas")
-	}
-	s.Limiter.Take(time.Now(), nil, nil, count(&one))
-	k.Quota.Requests = 50
-	s.makeClient(k, &raised)
-	if d := s.Limiter.Peek(time.Now(), nil, nil, count(&other)); count(&raised) != count(&one) || d.Quota.Remaining != 49 {
-		t.Errorf("%+v after the quota was raised to 50 and 1 was used", d)
-	}
-	k.Quota.Period = apikey.Day
-	s.makeClient(k, &daily)
-	if count(&daily) == count(&one) {
-		t.Error("a quota for a day has the count of the month")
-	}
-	k.Quota = apikey.Quota{}
-	if s.makeClient(k, &none); none.quota != nil {
-		t.Error("no quota is a quota")
 	}
 }
 
