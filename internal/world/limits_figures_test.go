@@ -74,7 +74,7 @@ func figures() (all []figure) {
 		}, "80 %% of the rate, Redis of %d ms ± 20 %%: refused, %%", ms)
 	}
 	for _, l := range []struct{ load, hot, most float64 }{{1.3, .65, .02}, {2, .65, .02}, {5, .65, .03}, {5, .9, .03}, {10, .97, .2}} {
-		add(2, l.most, of(10, 20, 10, 10, 50, 100, 1000, 100), func(s *scene) float64 { return 1 - s.fairness(l.load, l.hot) },
+		add(2, l.most, of(50, 100, 10, 20, 10, 10, 1000, 100), func(s *scene) float64 { return 1 - s.fairness(l.load, l.hot) },
 			"%g times the rate, %g %% on one node: 1 − Jain's index", l.load, 100*l.hot)
 	}
 	for _, seconds := range []time.Duration{2, 10, 30} {
@@ -98,6 +98,10 @@ func figures() (all []figure) {
 		}, "three times the rate, Redis of %d ms: not handed out, %%", ms)
 	}
 	add(2, 6, of(.001, 24, 100./3600, 100, .5, 100), (*scene).emptied, "a flood on a quarter of a bucket that hardly fills: not handed out, %%")
+	add(1, 1.2, of(5./60, 5), func(s *scene) float64 {
+		s.traffic(func(s *scene) (time.Duration, *limited) { return 5 * time.Millisecond, s.anyNode() }, 2*time.Minute)
+		return float64(s.counts["calls"]) / float64(s.admitted) / float64(len(s.nodes))
+	}, "a flood of 200 requests a second: calls of each node for a token")
 	add(1, .01, of(.001, 100, .001, 16, .001, 15, .001, 3), (*scene).lateFirstAnswer, "the first answer comes after 30 ms: tokens above the promise")
 	add(1, 25, of(50, 100, 333, 40, 1000, 1000), func(s *scene) float64 {
 		s.after(4*time.Second, func() { s.hang(3 * time.Second) })
@@ -401,8 +405,10 @@ func (s *scene) emptied() float64 {
 	return 100 * (1 - (float64(s.admitted-before)+1)/due)
 }
 
-// lateFirstAnswer has requests come to one node, of which some are decided without Redis: its answer pays for these.
-func (s *scene) lateFirstAnswer() float64 {
+// lateFirstAnswer has requests come to a lone node, of which some are decided without Redis: its answer pays for these.
+func (of *scene) lateFirstAnswer() float64 {
+	s := newScene(of.policy, 1)
+	defer s.close()
 	s.far(30 * time.Millisecond)
 	for range 2 * s.policy.Burst {
 		s.after(time.Duration(s.Rand().Int64N(int64(60*time.Millisecond))), func() { s.request(s.nodes[0], s.client) })

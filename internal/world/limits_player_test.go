@@ -313,9 +313,11 @@ func (p *player) storm() {
 
 // loseLimits: Redis is empty, or has what it had a while ago.
 func (p *player) loseLimits() {
-	p.fail(1.5, 0)
-	for n, spent := range p.quota.spent {
-		_ = n
+	p.fail(0, 0)
+	for _, j := range p.buckets {
+		j.spare += 1.5 // each time, and nodes hold up to a half
+	}
+	for _, spent := range p.quota.spent {
 		p.quota.spare += float64(spent)
 	}
 	if p.Chance(2) || len(p.older) == 0 {

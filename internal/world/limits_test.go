@@ -83,6 +83,7 @@ type handles struct {
 type message struct {
 	node  *limited
 	pipes []*pipe
+	sent  time.Time
 }
 
 // pipe is a pipeline under way.
@@ -303,7 +304,7 @@ func messagesOf(sent []*pipe) (all []*message) {
 			all[n-1].pipes = append(all[n-1].pipes, p)
 			continue
 		}
-		all = append(all, &message{p.node, []*pipe{p}})
+		all = append(all, &message{p.node, []*pipe{p}, time.Now()})
 	}
 	return all
 }
@@ -375,7 +376,7 @@ func (w *limits) arrive(m *message) {
 	}
 	w.underWay = append(w.underWay, m)
 	w.after(way, func() {
-		if m.beats() {
+		if m.beats() && time.Since(m.sent) < 250*time.Millisecond { // later, its node has given up
 			n.beats++
 		}
 		w.underWay = slices.DeleteFunc(w.underWay, func(other *message) bool { return other == m })
