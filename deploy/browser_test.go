@@ -169,6 +169,7 @@ func (b *tab) keptQuiet(t *testing.T, host string) {
 // it remembered, for as long as that is wanted. A request is made from the page. The node is
 // behind a proxy that removes a prefix, of which the node knows nothing.
 func TestTheReferenceAnswers(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 1)
 	proxy := httptest.NewServer(http.StripPrefix("/api/lists", httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: f.nodes[0].public})))
 	defer proxy.Close()

@@ -2,14 +2,9 @@ package deploy_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
-	"reflect"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,17 +18,13 @@ type watchedList struct {
 	node           *node
 	workspace, key string
 	seeded         []string // ids as inserted, newest first
-
-	mu        sync.Mutex          // guards what follows
-	disturbed map[string]bool     // rows that came, went or moved since the round began
-	held      map[string][]string // names that rows have had since then
 }
 
 func newWatchedList(t *testing.T, f *fleet, rows int) *watchedList {
 	t.Helper()
 	db := must1(pgxpool.New(t.Context(), f.postgres.URL("postgres")))
 	t.Cleanup(db.Close)
-	l := &watchedList{db: db, node: f.nodes[0], disturbed: map[string]bool{}, held: map[string][]string{}}
+	l := &watchedList{db: db, node: f.nodes[0]}
 	var made struct{ ID string }
 	must(json.Unmarshal([]byte(listedge(t, f.env, "workspaces", "create", "--name", t.Name(), "--json")), &made))
 	l.workspace = made.ID
@@ -97,116 +88,6 @@ func inTime(r *http.Request) (answer *http.Response, body []byte, err error) {
 		late := answer.StatusCode == http.StatusServiceUnavailable || strings.Contains(answer.Header.Get("Cache-Status"), "stale-if-error")
 		if err != nil || !late || time.Since(began) > patience {
 			return answer, body, err
-		}
-	}
-}
-
-// names are those of the active rows in the database, by id.
-func (l *watchedList) names(t *testing.T) map[string]string {
-	t.Helper()
-	names := map[string]string{}
-	rows := must1(l.db.Query(t.Context(), "SELECT id::text, name FROM items WHERE workspace_id = $1 AND active", l.workspace))
-	var id, name string
-	must1(pgx.ForEachRow(rows, []any{&id, &name}, func() error { names[id] = name; return nil }))
-	return names
-}
-
-// somewhere picks rows of the list: $2 is a random number below one.
-const somewhere = `workspace_id = $1 AND created_at < (SELECT created_at FROM items WHERE workspace_id = $1
-	ORDER BY created_at OFFSET floor($2::float8 * (SELECT count(*) FROM items WHERE workspace_id = $1)) LIMIT 1)`
-
-// disturb makes one change at random.
-func (l *watchedList) disturb(t *testing.T, random *rand.Rand) {
-	one := `id = (SELECT id FROM items WHERE ` + somewhere + ` ORDER BY created_at DESC, id LIMIT 1)`
-	few := `id IN (SELECT id FROM items WHERE ` + somewhere + ` ORDER BY created_at DESC, id LIMIT 7)`
-	back := "timestamptz '2020-01-01' - $2 * interval '60 days'"
-	insert := "INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'new', "
-	kinds := []string{ // $3 is a new name
-		"UPDATE items SET name = $3 WHERE " + one, "UPDATE items SET name = $3 WHERE " + few,
-		insert + "now() WHERE $2::float8 >= 0", insert + "now() FROM generate_series(1, 12) WHERE $2::float8 >= 0",
-		insert + back, insert + back + " FROM generate_series(1, 12)",
-		"UPDATE items SET active = NOT active WHERE " + one, "UPDATE items SET active = NOT active WHERE " + few,
-		"UPDATE items SET active = true WHERE NOT active AND workspace_id = $1 AND $2::float8 >= 0",
-		"DELETE FROM items WHERE " + one, "DELETE FROM items WHERE " + few,
-		"UPDATE items SET created_at = now() WHERE " + one, "UPDATE items SET created_at = created_at - interval '20 days' WHERE " + few,
-	}
-	kind := kinds[random.IntN(len(kinds))]
-	named := strings.Contains(kind, "$3")
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	name, arguments := fmt.Sprint("name ", random.Int64()), []any{l.workspace, random.Float64()}
-	if named {
-		arguments = append(arguments, name)
-	}
-	for _, id := range l.change(t, kind, arguments...) {
-		if named {
-			l.held[id] = append(l.held[id], name)
-		} else {
-			l.disturbed[id] = true
-		}
-	}
-}
-
-// keepsInStep: after a round without changes the copy is the list. In a round with changes
-// between its requests, each row that was active throughout is in the copy
-// once, as it was at some moment of the round.
-func keepsInStep(t *testing.T, f *fleet, start starter) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	list := newWatchedList(t, f, 60)
-	between := startBetween(t, f)
-	sync := start(t, copied{address: between.URL, key: list.key, list: pagesOf5})
-	rows := func() map[string]item {
-		t.Helper()
-		r := sync(t)
-		if r.Problem != nil {
-			t.Fatalf("%+v", *r.Problem)
-		}
-		return r.byID(t)
-	}
-	for range 12 {
-		for range random.IntN(4) {
-			list.disturb(t, random)
-		}
-		if random.IntN(4) == 0 { // the whole list
-			listedge(t, f.env, "purge", "--workspace", list.workspace)
-		}
-		list.awaitVisible()
-		before := list.names(t)
-		list.mu.Lock()
-		clear(list.disturbed)
-		clear(list.held)
-		list.mu.Unlock()
-		between.mu.Lock()
-		between.answer = func(_ int, w http.ResponseWriter) bool {
-			if random.IntN(4) == 0 {
-				list.disturb(t, random)
-			}
-			return false
-		}
-		between.mu.Unlock()
-		copied := rows()
-		for id, name := range before {
-			if row, there := copied[id]; !list.disturbed[id] && (!there || row.Name != name && !slices.Contains(list.held[id], row.Name)) {
-				t.Errorf("row %s was active throughout as %q, then %q; the copy has %v %q", id, name, list.held[id], there, row.Name)
-			}
-		}
-
-		between.mu.Lock()
-		between.answer = nil
-		between.mu.Unlock()
-		list.awaitVisible()
-		if !reflect.DeepEqual(rows(), list.rows(t)) {
-			t.Error("after a round without changes the copy is not the list")
-		}
-		between.requests()
-		rows()
-		if n := len(between.requests()); n != 1 {
-			t.Errorf("a round without a change takes %d requests", n)
-		}
-		if t.Failed() {
-			return
 		}
 	}
 }

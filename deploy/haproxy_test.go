@@ -97,49 +97,42 @@ func TestNoRequestIsLostWhileAServerFails(t *testing.T) {
 		}
 		return true
 	}
-	for _, server := range []struct {
-		name, check  string
-		relay        *sandboxtest.Relay
-		freeze, thaw func() error
-	}{{"Postgres", "postgres", toPostgres, f.postgres.Freeze, f.postgres.Thaw}, {"Redis", "redis", toRedis, f.redis.Freeze, f.redis.Thaw}} {
-		toggled := func(do func(bool), on bool) func() error { return func() error { do(on); return nil } }
-		delayed := func(d time.Duration) func() error { return func() error { server.relay.Delay(d); return nil } }
-		for _, fault := range []struct {
-			name       string
-			begin, end func() error
-		}{
-			{"is stopped", server.freeze, server.thaw},
-			{"is out of reach", toggled(server.relay.Lose, true), toggled(server.relay.Lose, false)},
-			{"is slow", delayed(700 * time.Millisecond), delayed(0)},
-			{"refuses", func() error { return server.relay.Refuse(true) }, func() error { return server.relay.Refuse(false) }},
-		} {
-			t.Run(server.name+" "+fault.name, func(t *testing.T) {
-				within(t, patience, "all is well", well)
-				out := ofServers(stats, "chkdown") // how often HAProxy took each node out
-				must(fault.begin())
-				known := func() bool {
-					for _, n := range f.nodes {
-						_, body, err := get("http://"+n.admin+"/readyz", "")
-						if err != nil || strings.Contains(string(body), `"`+server.check+`":"ok"`) {
-							return false
-						}
+	done := func(do func()) func() error { return func() error { do(); return nil } }
+	for _, fault := range []struct {
+		name, check string
+		begin, end  func() error
+	}{
+		{"Postgres is stopped", "postgres", f.postgres.Freeze, f.postgres.Thaw},
+		{"Postgres refuses", "postgres", func() error { return toPostgres.Refuse(true) }, func() error { return toPostgres.Refuse(false) }},
+		{"Redis is out of reach", "redis", done(func() { toRedis.Lose(true) }), done(func() { toRedis.Lose(false) })},
+		{"Redis is slow", "redis", done(func() { toRedis.Delay(700 * time.Millisecond) }), done(func() { toRedis.Delay(0) })},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			within(t, patience, "all is well", well)
+			out := ofServers(stats, "chkdown") // how often HAProxy took each node out
+			must(fault.begin())
+			known := func() bool {
+				for _, n := range f.nodes {
+					_, body, err := get("http://"+n.admin+"/readyz", "")
+					if err != nil || strings.Contains(string(body), `"`+fault.check+`":"ok"`) {
+						return false
 					}
-					return true
 				}
-				var after atomic.Int64 // requests since all nodes knew of the fault
-				c := startClients(t, 4, 10*time.Millisecond, "http://127.0.0.1:"+public, f.key, path, func() {
-					if after.Load() > 0 || known() {
-						after.Add(1)
-					}
-				})
-				within(t, patience, "the nodes know of the fault, and go on answering", func() bool { return after.Load() > 400 })
-				c.end(t)
-				if now := ofServers(stats, "chkdown"); !maps.Equal(now, out) {
-					t.Errorf("HAProxy took nodes out: %v, before %v", now, out)
+				return true
+			}
+			var after atomic.Int64 // requests since all nodes knew of the fault
+			c := startClients(t, 4, 10*time.Millisecond, "http://127.0.0.1:"+public, f.key, path, func() {
+				if after.Load() > 0 || known() {
+					after.Add(1)
 				}
-				must(fault.end())
 			})
-		}
+			within(t, patience, "the nodes know of the fault, and go on answering", func() bool { return after.Load() > 400 })
+			c.end(t)
+			if now := ofServers(stats, "chkdown"); !maps.Equal(now, out) {
+				t.Errorf("HAProxy took nodes out: %v, before %v", now, out)
+			}
+			must(fault.end())
+		})
 	}
 }
 

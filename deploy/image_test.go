@@ -4,12 +4,14 @@ import (
 	"debug/buildinfo"
 	"debug/elf"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -55,6 +57,7 @@ func versionInSource(t *testing.T) string {
 var removed []string
 
 func TestMain(m *testing.M) {
+	must(flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))) // tests wait more than they compute; -parallel overrides it
 	code := m.Run()
 	for _, dir := range removed {
 		_ = os.RemoveAll(dir)

@@ -5,7 +5,7 @@
 // real Prometheus; and files that only others can run are held against what
 // they speak of.
 //
-//	panels ──► dashboard ─┐
+//	dashboard ────────────┐
 //	rules  ──► alerts ────┼─► judged by what nodes export at /metrics
 //	       └─► runbook    ┘   and, live, by what Prometheus says of them
 //
@@ -242,6 +242,7 @@ exec "$@"`)
 		"an unknown argument":             {"Linux", bare, "postgres mysql", 2, "mysql", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			m := newMachine(t, c.system)
 			c.with(m)
 			said, code, calls := m.install(t, strings.Fields(c.args)...)

@@ -42,6 +42,7 @@ func (f *fleet) seesPanels(t *testing.T, p *prometheus) {
 	p.askPanels(t, func(expr string) bool { return !strings.Contains(expr, "quota_used") }) // no workspace here has a quota
 	// The version that distributions have stores either kind of buckets, not both.
 	native := startPrometheus(t, f, startAlertmanager(t), "native-histograms")
+	const duration, queryDuration = "listedge_http_request_duration_seconds", "listedge_origin_query_duration_seconds"
 	by := func(latency string) string {
 		return "histogram_quantile(0.99, sum (rate(" + latency + `{job="listedge"}[30s]))) > 0`
 	}

@@ -122,20 +122,18 @@ var inLegend = regexp.MustCompile(`\{\{(\w+)\}\}`)
 func (p *prometheus) askPanels(t *testing.T, chosen func(expr string) bool) {
 	t.Helper()
 	fill := strings.NewReplacer("$__rate_interval", "15s", "$job", "listedge", "$instance", ".*")
-	for _, r := range dashboard {
-		for _, panel := range r.panels {
-			for _, q := range panel.queries {
-				if !chosen(q.expr) {
-					continue
-				}
-				samples := p.ask(t, fill.Replace(selectors(q.expr)))
-				if len(samples) == 0 {
-					t.Errorf("%q shows nothing: %s", panel.title, q.expr)
-				}
-				for _, m := range inLegend.FindAllStringSubmatch(q.legend, -1) {
-					if len(samples) > 0 && samples[0].Metric[m[1]] == "" {
-						t.Errorf("%q shows a label %s, which %s does not have", panel.title, m[1], q.expr)
-					}
+	for _, panel := range panels(t) {
+		for _, q := range panel.Targets {
+			if !chosen(q.Expr) {
+				continue
+			}
+			samples := p.ask(t, fill.Replace(q.Expr))
+			if len(samples) == 0 {
+				t.Errorf("%q shows nothing: %s", panel.Title, q.Expr)
+			}
+			for _, m := range inLegend.FindAllStringSubmatch(q.LegendFormat, -1) {
+				if len(samples) > 0 && samples[0].Metric[m[1]] == "" {
+					t.Errorf("%q shows a label %s, which %s does not have", panel.Title, m[1], q.Expr)
 				}
 			}
 		}

@@ -3,7 +3,6 @@ package deploy_test
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"syscall"
 	"testing"
 	"time"
@@ -134,8 +133,13 @@ const mute = `[...document.querySelectorAll("main section, svg")].filter(e => !(
 // The page is for the day on which something is wrong.
 func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t, 2)
-	n, page := f.nodes[0], openTab(t)
+	f := startServers(t)
+	replica := sandboxtest.Standby(t, f.postgres, nil)
+	f.env = append(f.env, "LISTEDGE_REPLICA_URL="+replica.URL("postgres"))
+	n, page := f.add(t), openTab(t)
+	for _, n := range []*node{n, f.add(t)} {
+		n.awaitMode(t, "followed")
+	}
 	page.resize(t, 400, "dark")
 	page.do(t, chromedp.Navigate("http://"+n.admin+"/"))
 	is := func(state, problem string) string {
@@ -146,6 +150,21 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 
 	stop := load(n.public, f.key, 5*time.Millisecond) // an idle node notices neither that something fails nor that it is back
 	defer stop()
+	light := func(level, text string) string { // of its own
+		return fmt.Sprintf(`[...document.querySelectorAll("#lights .%s")].some(l => l.textContent.startsWith(%q))`, level, "Replica "+replica.Addr()+" "+text)
+	}
+	page.await(t, light("good", "up"))
+	must(replica.Kill(syscall.SIGQUIT))
+	page.await(t, light("bad", "down since "))
+	page.await(t, fmt.Sprintf(`[...document.querySelectorAll("#problems li")].some(p => p.textContent.startsWith(%q) &&
+		p.querySelector("a").getAttribute("href") === "/runbook#listedgereplicafails")`,
+		"Replica "+replica.Addr()+" is down since "))
+	if good := evaluate[int](t, page, `document.querySelectorAll("#lights .good").length`); good != 3 {
+		t.Errorf("%d other lights are green, of Postgres, Redis and the follower", good)
+	}
+	must(replica.Restart(t.Context()))
+	page.await(t, light("good", "up"))
+	page.await(t, is("Healthy", "^$"))
 	must(f.redis.Kill())
 	page.await(t, is("Degraded", `^Redis is down since \d\d:\d\d: dial tcp [0-9.:]+ connect: connection refused[^.]*$`)) // and nothing else
 	page.await(t, `/^\d more.*This node enforces limits alone/.test(document.querySelector("#more").textContent)`)
@@ -160,8 +179,8 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	page.await(t, `document.querySelector("#unheard").hidden && /^all 2/.test(document.querySelector("#fleet tfoot")?.textContent)`)
 
 	must(f.postgres.Kill(syscall.SIGQUIT))
-	page.await(t, is("Degraded", `^Postgres is down since .*connection refused[^.]*$`))
-	page.await(t, `/^lk_\S+…$/.test(document.querySelector("#busiest td").textContent)`) // keys keep their names
+	page.await(t, is("Degraded", `^Postgres is down since .*connection refused[^.]*(Replica [^ ]+ is down since .*)?$`)) // which receives no WAL
+	page.await(t, `/^lk_\S+…$/.test(document.querySelector("#busiest td").textContent)`)                                 // keys keep their names
 	page.await(t, `[...document.querySelectorAll("#log .what")].filter(e => /Postgres/.test(e.textContent)).length === 1`)
 	page.await(t, big("freshness")+` === "Untrusted"`)
 	if status, _, err := get("http://"+n.public+"/v1/items?limit=99", f.key); err != nil || status != http.StatusServiceUnavailable {
@@ -178,32 +197,4 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	n.start(t)
 	page.await(t, is("Healthy", "^$"))
 	page.await(t, `!/request failed/.test(document.querySelector("#log").textContent)`) // of before the start
-}
-
-// A replica has a light of its own.
-func TestTheStatusPageShowsAReplica(t *testing.T) {
-	t.Parallel()
-	f := startServers(t)
-	replica := sandboxtest.Standby(t, f.postgres, nil)
-	address := must1(url.Parse(replica.URL("postgres")))
-	n, page := f.add(t, "LISTEDGE_REPLICA_URL="+address.String()), openTab(t)
-	n.awaitMode(t, "followed")
-	page.resize(t, 1280, "light")
-	page.do(t, chromedp.Navigate("http://"+n.admin+"/"))
-	light := func(level, text string) string {
-		return fmt.Sprintf(`[...document.querySelectorAll("#lights .%s")].some(l => l.textContent.startsWith(%q))`, level, "Replica "+address.Host+" "+text)
-	}
-	page.await(t, light("good", "up"))
-	must(replica.Kill(syscall.SIGQUIT))
-	page.await(t, light("bad", "down since "))
-	page.await(t, fmt.Sprintf(`[...document.querySelectorAll("#problems li")].some(p => p.textContent.startsWith(%q) &&
-		p.querySelector("a").getAttribute("href") === "/runbook#listedgereplicafails")`,
-		"Replica "+address.Host+" is down since "))
-	if good := evaluate[int](t, page, `document.querySelectorAll("#lights .good").length`); good != 3 {
-		t.Errorf("%d other lights are green, of Postgres, Redis and the follower", good)
-	}
-	must(replica.Restart(t.Context()))
-	page.await(t, light("good", "up"))
-	page.await(t, `document.querySelector("#state").textContent === "Healthy"`)
-	page.keptQuiet(t, n.admin)
 }
