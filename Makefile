@@ -43,7 +43,7 @@ test: ## check, and all tests, with what they need installed
 PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/list ./internal/redact ./internal/remedy \
 	./origin ./origin/admin
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|UsageIsWhat|NodesShareWhat|OneTrace
-TWICE = EveryCachedPage|FreshnessUnderFaults/of_Redis
+TWICE = FreshnessUnderFaults/none|FreshnessUnderFaults/bursts|FreshnessUnderFaults/SIGKILLed
 RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|StandbysAfter|UnderLoad|SchemaChanges|Timeline|ClosedIdle
 RACED_PACKAGES = $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
 race: # of `make test`
@@ -91,7 +91,7 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 	go -C bench build -o ../bin/bench . # a module of its own: see its go.mod
 	./bin/bench -o bench/report.md -opponents bin/opponents $(ONLY)
 
-soak: ## faults to a fleet in a random order for SOAK (10m), each cached page compared for as long, and each outage is one page; SEED=n repeats one. ONLY=regexp picks some
+soak: ## faults to a fleet in a random order for SOAK (10m), each page compared for as long, and each outage is one page; SEED=n repeats one. ONLY=regexp picks some
 	@deploy/install.sh
 	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./cmd/listedge/e2e -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 	go -C deploy test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 .

@@ -100,14 +100,19 @@ func commandsWith(t *testing.T, flag string) map[string]bool {
 }
 
 func TestAuditPrints(t *testing.T) {
+	t.Parallel()
 	url := database(t)
-	t.Setenv("LISTEDGE_DATABASE_URL", url)
-	t.Setenv("LISTEDGE_ACTOR", "Ann")
-	workspace := made(t, "workspaces", "create", "--name", "Shop")
-	key := made(t, "keys", "create", "--workspace", workspace, "--rate", "5", "--burst", "10")
-	command(t, "keys", "update", key, "--rate", "7.5", "--actor", "Bob") // a flag overrides the environment
+	as := func(actor string, args ...string) string { // by the environment, which a flag overrides
+		p := startWith(t, "LISTEDGE_ACTOR="+actor, append(args, "--database-url", url)...)
+		<-p.ended
+		return strings.TrimSpace(p.out.String())
+	}
+	workspace := as("Ann", "workspaces", "create", "--name", "Shop")
+	as("Ann", "keys", "create", "--workspace", workspace, "--rate", "5", "--burst", "10")
+	key := parsed[[]struct{ ID string }](t, "keys", "list", "--workspace", workspace, "--database-url", url)[0].ID
+	as("Ann", "keys", "update", key, "--rate", "7.5", "--actor", "Bob")
 
-	lines := strings.Split(strings.TrimSuffix(command(t, "audit", "--workspace", workspace), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(command(t, "audit", "--workspace", workspace, "--database-url", url), "\n"), "\n")
 	const at = `^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z  `
 	for i, want := range []string{
 		`^AT +ACTOR +ACTION +SUBJECT +DETAILS$`,

@@ -84,6 +84,7 @@ func TestARequestThatDripsIsAnswered(t *testing.T) {
 }
 
 func TestHeadersOfAPage(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
 	execute(t, url, "INSERT INTO items (workspace_id, name, description) SELECT $1, 'Item ' || g, repeat('tea ', 20) FROM generate_series(1, 60) g", workspace)
@@ -135,18 +136,6 @@ func TestHeadersOfAPage(t *testing.T) {
 			t.Errorf("%v: %v: %s", ask, err, plain)
 		}
 	}
-}
-
-func TestAgeCountsFromTheQuery(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--cache-ttl", "1m", "--freshness-bound", "0")
-	n.get(t, "/v1/items", key)
-	within(t, patience, "Age 1", func() bool {
-		a := n.get(t, "/v1/items", key)
-		return a.Header.Get("Age") == "1" && regexp.MustCompile(`^listedge; hit; detail=ttl; proof-ms=1\d{3}$`).MatchString(a.Header.Get("Cache-Status"))
-	})
 }
 
 // A refused request costs no token and touches nothing else. Two keys share the limit of their workspace.

@@ -152,25 +152,13 @@ func TestDevKilledLeavesNothingBehind(t *testing.T) {
 	<-p.ended
 	within(t, patience, "the private Postgres has ended", func() bool { return len(processesOn(t, dir+"/cluster")) == 0 })
 
-	p = begin() // and starts again on what was left
-	p.signal(syscall.SIGINT)
-	if <-p.ended; p.code != exitFine {
+	p = begin() // and starts again on what was left, and ends when its Postgres does
+	pid := must1(os.ReadFile(filepath.Join(dir, "cluster", "postmaster.pid")))
+	must(syscall.Kill(must1(strconv.Atoi(strings.Split(string(pid), "\n")[0])), syscall.SIGQUIT))
+	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "Postgres has ended") {
 		t.Errorf("exit %d: %s", p.code, p.err.String())
 	}
 	if left := processesOn(t, dir); len(left) > 0 {
 		t.Errorf("left running: %q", left)
-	}
-}
-
-func TestDevEndsWhenItsPostgresDoes(t *testing.T) {
-	t.Parallel()
-	dir := sandboxtest.Dir(t)
-	p := start(t, devFlags(t, dir)...)
-	awaitDev(t, p, 1)
-	pid := must1(os.ReadFile(filepath.Join(dir, "cluster", "postmaster.pid")))
-	n := must1(strconv.Atoi(strings.Split(string(pid), "\n")[0]))
-	must(syscall.Kill(n, syscall.SIGQUIT))
-	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "Postgres has ended") {
-		t.Errorf("exit %d: %s", p.code, p.err.String())
 	}
 }

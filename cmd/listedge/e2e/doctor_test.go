@@ -142,24 +142,6 @@ func TestDoctorOfLocks(t *testing.T) {
 	expect(t, diagnose(t, exitFine, "--database-url", address), "locks", doctor.OK, "nobody keeps readers")
 }
 
-// Rows that the publication lacks are those of a table that inherits, or of columns that are left out. The doctor names what mends it.
-func TestDoctorOfThePublication(t *testing.T) {
-	t.Parallel()
-	_, address := privateDatabase(t)
-	command(t, "migrate", "up", "--database-url", address)
-	execute(t, address, `CREATE TABLE "A child" () INHERITS (items)`)
-	by := diagnose(t, exitFine, "--database-url", address)
-	expect(t, by, "follower", doctor.Warn, `the rows of public."A child", which`)
-	execute(t, address, by["follower"].Remedy)
-	expect(t, diagnose(t, exitFine, "--database-url", address), "follower", doctor.OK, "")
-	execute(t, address, "ALTER PUBLICATION listedge SET TABLE items (workspace_id, id), contacts, api_keys (id, workspace_id), workspaces (id)")
-	expect(t, diagnose(t, exitFine, "--database-url", address), "follower", doctor.Warn, "lacks public.items, or some of their columns or rows")
-	if printed := command(t, "migrate", "up", "--database-url", address); printed != "mended the publication\n" {
-		t.Error(printed)
-	}
-	expect(t, diagnose(t, exitFine, "--database-url", address), "follower", doctor.OK, "")
-}
-
 func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	t.Parallel()
 	p := sandboxtest.PostgresWith(t, map[string]string{
@@ -351,7 +333,8 @@ func TestDoctorOfAFleet(t *testing.T) {
 
 func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t, 2)
+	f := &fleet{redis: sandboxtest.Redis(t), url: database(t)}
+	f.startNodes(t, 2)
 	f.awaitFollowed(t)
 	hung := f.follower(t)
 	other := f.bystander(t)
@@ -375,19 +358,4 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 		doctor.Finding{Subject: "follower", Level: doctor.Warn, Text: "expire after --cache-ttl"})
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
 	says(t, []string{"--database-url", old, "--node", lost.admin}, exitFailed, doctor.Finding{Subject: "postgres", Level: doctor.Fail, Text: "Postgres is down: "})
-}
-
-// The entry of a node that was killed long ago leaves the roster, and so does that of one that ends.
-func TestTheRosterForgetsNodesThatEnded(t *testing.T) {
-	t.Parallel()
-	server := sandboxtest.Redis(t)
-	n := startNode(t, database(t), "--redis-url", server.URL())
-	client := redistest.Client(t, server)
-	const roster = "listedge:{changes}:nodes"
-	client.HSet(t.Context(), roster, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
-	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), roster, "killed").Val() })
-	n.stop()
-	if left := client.HGetAll(t.Context(), roster).Val(); len(left) > 0 {
-		t.Errorf("a node that has ended is still there: %v", left)
-	}
 }

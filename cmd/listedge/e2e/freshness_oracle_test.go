@@ -15,15 +15,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
 // The oracle of freshness. One writer per workspace counts up in two rows of
 // one transaction; readers on every node record which values they get, and when.
 // A response that is not marked as stale must not omit a commit that was
-// acknowledged more than the bound before the request began. In every other
+// acknowledged more than the bound before the request began; with no-cache, none that was acknowledged
+// before, and it shows nothing older than such a response of before. In every other
 // workspace rows lie between the two, so that the list has several pages and
-// each of the two rows is on some of them only.
+// each of the two rows is on some of them only. Of each workspace a client keeps a copy by rounds, which
+// asks the nodes in turn: in the end it is what the database has. Rows of other workspaces are what the oracle of pages judges.
 
 const freshnessBound = 500 * time.Millisecond
 
@@ -31,8 +34,11 @@ const freshnessBound = 500 * time.Millisecond
 type oracle struct {
 	fleet     *fleet
 	histories []*history
+	copies    []*listCopy // of the workspaces
+	pages     *pages      // of other workspaces
 
 	forms  []form       // the ways to write
+	bursts bool         // the fault writes the rows of pages itself
 	others atomic.Int64 // responses for rarely requested lists
 
 	mu      sync.Mutex // guards all below
@@ -53,7 +59,6 @@ const (
 
 // query is a page of a workspace's list, and what is on it at all times.
 type query struct {
-	in   *watched
 	path string
 	rows int
 	a, z bool // the workspace's first row, and its last
@@ -63,7 +68,7 @@ type query struct {
 // caught up.
 func (h *history) rare(limit int) query {
 	all := 2 + h.fillers
-	return query{h.in, h.in.path(h.number, true, limit), min(limit, all), true, limit >= all}
+	return query{fmt.Sprintf("/v1/items?sort=name&limit=%d", limit), min(limit, all), true, limit >= all}
 }
 
 // watch makes the queries that all readers send, and sends each once.
@@ -73,13 +78,13 @@ func (h *history) watch(t *testing.T, n *testNode) {
 		return
 	}
 	if h.fillers == 0 {
-		h.queries = []query{{h.in, h.in.path(h.number, false, 50), 2, true, true}}
+		h.queries = []query{{"/v1/items?limit=50", 2, true, true}}
 		return
 	}
-	path := h.in.path(h.number, true, pageOfMany)
+	path := fmt.Sprintf("/v1/items?sort=name&limit=%d", pageOfMany)
 	for cursor := ""; ; {
 		p := n.first(t, path+cursor, h.key).page(t)
-		h.queries = append(h.queries, query{h.in, path + cursor, len(p.Data), cursor == "", !p.Page.HasMore})
+		h.queries = append(h.queries, query{path + cursor, len(p.Data), cursor == "", !p.Page.HasMore})
 		if !p.Page.HasMore {
 			break
 		}
@@ -94,18 +99,21 @@ func (h *history) watch(t *testing.T, n *testNode) {
 // writes are frequent, the next change hides that one was missed.
 var writerPauses = [watchedWorkspaces]time.Duration{100 * time.Millisecond, 300 * time.Millisecond, time.Second, 2 * time.Second}
 
-func newOracle(t *testing.T, f *fleet) *oracle {
+func newOracle(t *testing.T, seed uint64, f *fleet) *oracle {
 	t.Helper()
+	t.Logf("seed %d", seed)
 	o := &oracle{fleet: f, forms: usualForms, answers: map[string]int{}}
 	for i := range watchedWorkspaces {
-		h := f.in.history(t, f.url, i)
-		h.fillers = i % 2 * fillers
-		execute(t, f.url, h.in.sql(twoRows), h.tenant, "0")
-		execute(t, f.url, h.in.sql("INSERT INTO items (workspace_id, name) SELECT $1, 'm' || n FROM generate_series(1, $2) n"), h.tenant, h.fillers)
+		h := &history{parking: uuid.NewString(), fillers: i % 2 * fillers}
+		h.workspace, h.key = workspaceWithKey(t, f.url)
+		execute(t, f.url, twoRows, h.workspace, 0)
+		execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT $1, 'm' || n FROM generate_series(1, $2) n", h.workspace, h.fillers)
 		now := time.Now()
 		h.began, h.committed = []time.Time{now}, []time.Time{now}
 		o.histories = append(o.histories, h)
+		o.copies = append(o.copies, newCopy(h.key, fmt.Sprintf("/v1/items?limit=%d", pageOfMany)))
 	}
+	o.pages = newPages(t, seed, f.url)
 	afterBound()
 	return o
 }
@@ -121,7 +129,11 @@ func (o *oracle) read(ctx context.Context, n *testNode, h *history) {
 		}
 		r, _ := http.NewRequest("GET", n.url+q.path, nil)
 		r.Header.Set("X-API-Key", h.key)
-		began := time.Now()
+		strict := i%4 == 1
+		if strict {
+			r.Header.Set("Cache-Control", "no-cache")
+		}
+		least, began := h.leastWith(strict), time.Now()
 		response, err := client.Do(r)
 		if err != nil {
 			o.count("no answer")
@@ -142,7 +154,7 @@ func (o *oracle) read(ctx context.Context, n *testNode, h *history) {
 		} else {
 			o.others.Add(1)
 		}
-		o.judge(h, q, status, body, began, ended)
+		o.judge(h, q, shownPage{status, body, began, ended, strict, least})
 		pause(readPause)
 	}
 }
@@ -172,8 +184,8 @@ func (q *query) shown(body []byte) (v string, err error) {
 	}
 	values := map[string]string{}
 	for _, row := range p.Data {
-		if name := row[q.in.name].(string); name == "a" || name == "z" {
-			values[name] = fmt.Sprint(row[q.in.value])
+		if name := row["name"].(string); name == "a" || name == "z" {
+			values[name] = fmt.Sprint(row["stockOnHand"])
 		}
 	}
 	a, hasA := values["a"]
@@ -189,11 +201,20 @@ func (q *query) shown(body []byte) (v string, err error) {
 	return z, nil
 }
 
+// shownPage is a response, and when it was asked for and came.
+type shownPage struct {
+	status       string
+	body         []byte
+	began, ended time.Time
+	strict       bool // with no-cache
+	least        int  // what it must show at least
+}
+
 // judge checks one response.
-func (o *oracle) judge(h *history, q query, status string, body []byte, began, ended time.Time) {
-	text, err := q.shown(body)
+func (o *oracle) judge(h *history, q query, r shownPage) {
+	text, err := q.shown(r.body)
 	if err != nil {
-		o.accuse("%v (%s)", err, status)
+		o.accuse("%v (%s)", err, r.status)
 	}
 	if text == "" {
 		return
@@ -201,20 +222,31 @@ func (o *oracle) judge(h *history, q query, status string, body []byte, began, e
 	v, _ := strconv.Atoi(text)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v >= len(h.began) || h.began[v].After(ended) {
+	if v >= len(h.began) || h.began[v].After(r.ended) {
 		o.accuse("from the future: %d", v)
 		return
 	}
-	if strings.Contains(status, "stale-if-error") || v+1 >= len(h.committed) || h.committed[v+1].IsZero() {
+	if strings.Contains(r.status, "stale-if-error") {
 		return
 	}
-	if stale := began.Sub(h.committed[v+1]); stale > 0 {
+	if r.strict {
+		if h.strict = max(h.strict, v); v < r.least {
+			o.accuse("with no-cache %d was shown, and before it %d (%s)", v, r.least, r.status)
+		}
+	}
+	if v+1 >= len(h.committed) || h.committed[v+1].IsZero() {
+		return
+	}
+	stale, bound := r.began.Sub(h.committed[v+1]), freshnessBound
+	if r.strict {
+		bound = 0
+	} else if stale > 0 {
 		o.mu.Lock()
 		o.worst = max(o.worst, stale)
 		o.mu.Unlock()
-		if stale > freshnessBound {
-			o.accuse("%s after the commit of %d, %d was shown as fresh (%s)", stale, v+1, v, status)
-		}
+	}
+	if stale > bound {
+		o.accuse("%s after the commit of %d, %d was shown as fresh (%s, no-cache %t)", stale, v+1, v, r.status, r.strict)
 	}
 }
 
@@ -291,6 +323,16 @@ func (o *oracle) run(t *testing.T, name string, fault func()) (hitRate float64) 
 	var writers, readers sync.WaitGroup
 	for i, h := range o.histories {
 		writers.Go(func() { h.write(writing, o.fleet.url, writerPauses[i], o.forms) })
+		c := o.copies[i]
+		c.nodes = slices.Concat(o.fleet.nodes[i%len(o.fleet.nodes):], o.fleet.nodes[:i%len(o.fleet.nodes)])
+		readers.Go(func() { c.asks(reading, t) })
+		seed, n := o.pages.random.Uint64(), c.nodes[0]
+		if i < pageWriters && !o.bursts {
+			writers.Go(func() { o.pages.write(writing, seed) })
+		}
+		if !n.stopped {
+			readers.Go(func() { o.pages.read(reading, seed, n, readPause) })
+		}
 		for _, n := range o.fleet.nodes {
 			if !n.stopped {
 				readers.Go(func() { o.read(reading, n, h) })
@@ -306,6 +348,11 @@ func (o *oracle) run(t *testing.T, name string, fault func()) (hitRate float64) 
 	stopReading()
 	readers.Wait()
 	o.judgeTheEnd()
+	o.pages.compare(t, o.fleet.running())
+	for i, c := range o.copies {
+		c.nodes = o.fleet.running()
+		c.mustBe(t, o.fleet.url, o.histories[i].workspace)
+	}
 	hits, all := 0, o.counted()
 	for status, n := range o.answers {
 		if strings.HasPrefix(status, "listedge; hit") {
@@ -327,15 +374,24 @@ func (o *oracle) run(t *testing.T, name string, fault func()) (hitRate float64) 
 
 // history has what a workspace's writer wrote.
 type history struct {
-	in              *watched
-	number          int
-	tenant, parking string
-	key             string
-	queries         []query    // that all ask for
-	fillers         int        // rows between the two, which nobody writes
-	mu              sync.Mutex // guards all below
-	began           []time.Time
-	committed       []time.Time // zero while not known to be
+	workspace, key string
+	parking        string     // a workspace of other rows
+	queries        []query    // that all ask for
+	fillers        int        // rows between the two, which nobody writes
+	mu             sync.Mutex // guards all below
+	began          []time.Time
+	committed      []time.Time // zero while not known to be
+	strict         int         // the last value that was shown with no-cache
+}
+
+// leastWith is what a request must show at least that begins now, by what others were shown with no-cache.
+func (h *history) leastWith(strict bool) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !strict {
+		return 0
+	}
+	return h.strict
 }
 
 func (h *history) isCommitted(v int) bool {
@@ -422,12 +478,11 @@ type statement struct {
 	args []any
 }
 
-// sql is a statement about items, or that about what stands for them.
-func (h *history) sql(text string, args ...any) statement { return statement{h.in.sql(text), args} }
+func sql(text string, args ...any) statement { return statement{text, args} }
 
 // count is the statement that counts the two rows up to v.
 func (h *history) count(v int) statement {
-	return h.sql("UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.tenant, strconv.Itoa(v))
+	return sql("UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.workspace, v)
 }
 
 const (
@@ -441,15 +496,15 @@ func inPlace(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 
 func deleteAndInsert(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return each(ctx, tx, h.sql("DELETE FROM items WHERE "+theTwo, h.tenant), h.sql(twoRows, h.tenant, strconv.Itoa(v)))
+		return each(ctx, tx, sql("DELETE FROM items WHERE "+theTwo, h.workspace), sql(twoRows, h.workspace, v))
 	})
 }
 
-func (h *history) gid() string { return "writer of " + h.tenant }
+func (h *history) gid() string { return "writer of " + h.workspace }
 
 // prepared commits in two phases, with time in between.
 func prepared(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	update := fmt.Sprintf(h.in.sql("UPDATE items SET stock_on_hand = '%d' WHERE workspace_id = '%s' AND name IN ('a', 'z')"), v, h.tenant)
+	update := fmt.Sprintf("UPDATE items SET stock_on_hand = %d WHERE workspace_id = '%s' AND name IN ('a', 'z')", v, h.workspace)
 	for _, text := range []string{"BEGIN", update, "PREPARE TRANSACTION '" + h.gid() + "'"} {
 		if _, err := conn.Exec(ctx, text); err != nil {
 			_ = conn.Close(ctx)
@@ -473,7 +528,7 @@ func (h *history) abandon(ctx context.Context, conn *pgx.Conn) error {
 
 // withRollbacks also writes rows and rolls them back, as a whole and in part.
 func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	wrong := h.sql("UPDATE items SET stock_on_hand = '-1' WHERE "+theTwo, h.tenant)
+	wrong := sql("UPDATE items SET stock_on_hand = -1 WHERE "+theTwo, h.workspace)
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
@@ -486,7 +541,7 @@ func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return each(ctx, tx, h.sql("SAVEPOINT s"), wrong, h.sql("ROLLBACK TO s"), h.count(v))
+		return each(ctx, tx, sql("SAVEPOINT s"), wrong, sql("ROLLBACK TO s"), h.count(v))
 	})
 }
 
@@ -494,16 +549,16 @@ func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 // all others back.
 func truncated(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := each(ctx, tx, h.sql("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")); err != nil {
+		if err := each(ctx, tx, sql("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")); err != nil {
 			return err
 		}
 		var table string
-		if err := tx.QueryRow(ctx, h.in.sql("SELECT tableoid::regclass::text FROM items WHERE "+theTwo+" LIMIT 1"), h.tenant).Scan(&table); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT tableoid::regclass::text FROM items WHERE "+theTwo+" LIMIT 1", h.workspace).Scan(&table); err != nil {
 			return err
 		}
-		two := strings.ReplaceAll(h.in.sql(theTwo), "$1", "'"+h.tenant+"'")
+		two := strings.ReplaceAll(theTwo, "$1", "'"+h.workspace+"'")
 		return each(ctx, tx, statement{sql: "CREATE TEMP TABLE others ON COMMIT DROP AS SELECT * FROM " + table + " WHERE NOT (" + two + ")"},
-			statement{sql: "TRUNCATE " + table}, h.sql("INSERT INTO items SELECT * FROM others"), h.sql(twoRows, h.tenant, strconv.Itoa(v)))
+			statement{sql: "TRUNCATE " + table}, sql("INSERT INTO items SELECT * FROM others"), sql(twoRows, h.workspace, v))
 	})
 }
 
@@ -518,8 +573,8 @@ func withManyRows(n int) form {
 		}
 		defer one.Unlock()
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			return each(ctx, tx, h.sql("DELETE FROM items WHERE workspace_id = $1", h.parking),
-				h.sql("INSERT INTO items (workspace_id, name) SELECT $1, 'many' FROM generate_series(1, $2)", h.parking, n), h.count(v))
+			return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.parking),
+				sql("INSERT INTO items (workspace_id, name) SELECT $1, 'many' FROM generate_series(1, $2)", h.parking, n), h.count(v))
 		})
 	}
 }

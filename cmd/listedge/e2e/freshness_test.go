@@ -21,27 +21,24 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// TestFreshnessUnderFaults runs the oracle with every fault except those of the soak.
+// TestFreshnessUnderFaults runs the oracle with those faults that servers decide, and not only nodes: the world has the others. The
+// soak plays all.
 func TestFreshnessUnderFaults(t *testing.T) {
-	t.Run("of Postgres", func(t *testing.T) {
-		t.Parallel()
-		o := newOracle(t, startFleet(t, 2))
-		o.playAll(t, faultsOfPostgres)
-		o.standbyWasTried(t)
-	})
-	t.Run("of Redis and nodes", func(t *testing.T) {
-		t.Parallel()
-		f := fleetOf(t)
-		f.startNodes(t, 3)
-		newOracle(t, f).playAll(t, faultsOfRedisAndNodes)
-	})
+	t.Parallel()
+	o := newOracle(t, uint64(time.Now().UnixNano()), startFleet(t, 3))
+	o.playAll(t, slices.DeleteFunc(slices.Clone(faults), func(x fault) bool { return !x.smoke }))
+	o.standbyWasTried(t)
+	o.fleet.losesACommit(t)
 }
 
 // playAll plays every second fault with a temporary slot, the others with a persistent one.
 func (o *oracle) playAll(t *testing.T, faults []fault) {
 	for i, x := range faults {
-		o.fleet.slotKind(t, i%2 == 1)
-		o.play(t, x)
+		t.Run(x.name, func(t *testing.T) {
+			o.fleet.slotKind(t, i%2 == 1)
+			o.play(t, x)
+		})
+		o.fleet.restart(t) // for the faults to come
 	}
 	t.Logf("%d answers to lists that are rarely asked for", o.others.Load())
 }
@@ -55,35 +52,21 @@ func (o *oracle) standbyWasTried(t *testing.T) {
 	}
 }
 
-// TestFreshnessOfLostCommits: a commit that is lost in a crash is not shown afterwards. An
+// losesACommit finds that a commit which is lost in a crash is not shown afterwards. An
 // asynchronous commit is read by one request, and then Postgres crashes before its WAL is
-// flushed. If the WAL was flushed already, the test tries again.
-func TestFreshnessOfLostCommits(t *testing.T) {
-	t.Parallel()
-	f := startFleet(t, 2)
+// flushed. If the WAL was flushed already, it tries again.
+func (f *fleet) losesACommit(t *testing.T) {
 	for attempt := 1; attempt <= 20; attempt++ {
 		f.awaitFollowed(t)
 		workspace, key := workspaceWithKey(t, f.url)
 		execute(t, f.url, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', 1)", workspace)
 		n := f.nodes[attempt%len(f.nodes)]
-		// fresh sends requests until the response is not marked as stale.
-		fresh := func(query string, headers ...string) (body string) {
-			within(t, patience, "a fresh page", func() bool {
-				a, err := n.try("GET", "/v1/items?limit="+query, key, headers...)
-				if err != nil || a.StatusCode != 200 || strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") {
-					return false
-				}
-				body = string(a.body)
-				return true
-			})
-			return body
-		}
 		const old, lost = `"stockOnHand":"1"`, `"stockOnHand":"2"`
-		within(t, patience, "the row", func() bool { return strings.Contains(fresh("10"), old) }) // the standby is behind
+		within(t, patience, "the row", func() bool { return strings.Contains(n.fresh("/v1/items?limit=10", key), old) }) // the standby is behind
 		conn := connect(t, f.url)
 		must1(conn.Exec(t.Context(), "SET synchronous_commit = off"))
 		must1(conn.Exec(t.Context(), "UPDATE items SET stock_on_hand = 2 WHERE workspace_id = $1", workspace))
-		shown := strings.Contains(fresh("20&sort=name", "Cache-Control: no-cache"), lost) // no rows have that list
+		shown := strings.Contains(n.fresh("/v1/items?limit=20&sort=name", key, "Cache-Control: no-cache"), lost) // no rows have that list
 		_ = f.postgres.Kill(syscall.SIGQUIT)
 		must(f.postgres.Restart(context.Background()))
 		value := must1(postgrestest.Value[int](f.url, "SELECT stock_on_hand FROM items WHERE workspace_id = $1", workspace))
@@ -92,12 +75,25 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 		}
 		afterBound()
 		f.awaitFollowed(t)
-		if body := fresh("20"); !strings.Contains(body, old) {
-			t.Errorf("attempt %d: a commit that was lost is shown still: %s", attempt, body)
-		}
+		within(t, patience, "a fresh page", func() bool {
+			body := n.fresh("/v1/items?limit=20", key)
+			if strings.Contains(body, lost) {
+				t.Errorf("attempt %d: a commit that was lost is shown still: %s", attempt, body)
+			}
+			return body != ""
+		})
 		return
 	}
 	t.Error("no commit was lost")
+}
+
+// fresh is the body of a page that is not marked as stale; "" = there is none.
+func (n *testNode) fresh(path, key string, headers ...string) (body string) {
+	a, err := n.try("GET", path, key, headers...)
+	if err != nil || a.StatusCode != 200 || strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") {
+		return ""
+	}
+	return string(a.body)
 }
 
 // fleet is nodes, as processes, on a Postgres and a Redis of their own, and maybe
@@ -107,10 +103,8 @@ type fleet struct {
 	standby  *sandbox.Postgres // nil = there is none
 	redis    *sandbox.Redis    // nil = flags name another
 	url      string
-	in       *watched
 	nodes    []*testNode
 	flags    []string
-	kinds    bool // slotKind may change the kind of slot
 }
 
 // replayDelay is how far the standby is behind: more than the pauses of the
@@ -128,7 +122,7 @@ func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
 // fleetOf returns a fleet without nodes.
 func fleetOf(t *testing.T, flags ...string) *fleet {
 	t.Helper()
-	f := &fleet{redis: sandboxtest.Redis(t), in: items, flags: flags, kinds: true}
+	f := &fleet{redis: sandboxtest.Redis(t), flags: flags}
 	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20", "max_slot_wal_keep_size": ""})
 	f.setting(t, slotBound, "1GB")
 	return f
@@ -139,9 +133,6 @@ const slotBound = "max_slot_wal_keep_size"
 // slotKind has the fleet, which runs, follow with a slot of that kind. The nodes decide by the server's setting.
 func (f *fleet) slotKind(t *testing.T, temporary bool) {
 	t.Helper()
-	if !f.kinds {
-		return
-	}
 	f.setting(t, slotBound, map[bool]string{true: "-1", false: "1GB"}[temporary])
 	within(t, patience, "a slot of that kind", func() bool {
 		is, err := postgrestest.Value[bool](f.url,
@@ -163,13 +154,18 @@ func (f *fleet) start(t *testing.T) *testNode {
 	if f.standby != nil {
 		args = append(args, "--replica-url", f.standby.URL("listedge"))
 	}
-	var toRedis *sandboxtest.Relay
+	var toRedis, toPostgres *sandboxtest.Relay
 	if f.redis != nil {
 		toRedis = sandboxtest.StartRelay(t, f.redis.Addr())
 		args = append(args, "--redis-url", "redis://"+toRedis.Addr())
 	}
-	n := launchNode(t, f.url, args...)
-	n.toRedis, n.document = toRedis, documentOf(f.in.shape.set)
+	url := f.url
+	if f.postgres != nil {
+		toPostgres = sandboxtest.StartRelay(t, f.postgres.Addr())
+		url = strings.Replace(url, f.postgres.Addr(), toPostgres.Addr(), 1)
+	}
+	n := launchNode(t, url, args...)
+	n.toRedis, n.toPostgres = toRedis, toPostgres
 	n.awaitReady(t)
 	return n
 }
@@ -206,23 +202,24 @@ func (n *testNode) awaitFollowed(t *testing.T) {
 func (f *fleet) follower(t *testing.T) (found *testNode) {
 	t.Helper()
 	within(t, patience, "somebody follows", func() bool {
-		for _, n := range f.nodes {
-			if !n.stopped && n.metric(t, "listedge_freshness_follower") == 1 {
-				found = n
-				return true
-			}
+		i := slices.IndexFunc(f.nodes, func(n *testNode) bool { return !n.stopped && n.metric(t, "listedge_freshness_follower") == 1 })
+		if i >= 0 {
+			found = f.nodes[i]
 		}
-		return false
+		return i >= 0
 	})
 	return found
 }
 
+// running are the nodes that are not stopped.
+func (f *fleet) running() []*testNode {
+	return slices.DeleteFunc(slices.Clone(f.nodes), func(n *testNode) bool { return n.stopped })
+}
+
 func (f *fleet) awaitFollowed(t *testing.T) {
 	t.Helper()
-	for _, n := range f.nodes {
-		if !n.stopped {
-			n.awaitFollowed(t)
-		}
+	for _, n := range f.running() {
+		n.awaitFollowed(t)
 	}
 }
 
@@ -230,22 +227,15 @@ func (f *fleet) awaitFollowed(t *testing.T) {
 func (f *fleet) bystander(t *testing.T) *testNode {
 	t.Helper()
 	follower := f.follower(t)
-	for _, n := range f.nodes {
-		if !n.stopped && n != follower {
-			return n
-		}
-	}
-	t.Fatal("all nodes are stopped but one")
-	return nil
+	running := f.running()
+	return running[slices.IndexFunc(running, func(n *testNode) bool { return n != follower })]
 }
 
 // sum adds a metric of all running nodes up.
 func (f *fleet) sum(t *testing.T, name string, parts ...string) (sum float64) {
 	t.Helper()
-	for _, n := range f.nodes {
-		if !n.stopped {
-			sum += n.metric(t, name, parts...)
-		}
+	for _, n := range f.running() {
+		sum += n.metric(t, name, parts...)
 	}
 	return sum
 }
@@ -254,157 +244,28 @@ func (f *fleet) sum(t *testing.T, name string, parts ...string) (sum float64) {
 type fault struct {
 	name    string
 	happens func(t *testing.T, o *oracle)
+	smoke   bool   // it is played by TestFreshnessUnderFaults, too
 	hits    bool   // some answers must be hits
 	forms   []form // ways to write; nil = usualForms
 	loses   bool   // commits that were acknowledged, if Postgres crashes meanwhile
+	bursts  bool   // it writes the rows of the oracle of pages itself
 }
 
 // So long answers are judged before a fault begins, and while it lasts: what is stale for less than
 // the bound is right.
 const before, during = freshnessBound / 2, 3 * freshnessBound
 
-// Faults are those of Postgres, and those of Redis and of nodes, which need no standby.
-// Each kind has a fleet, and both run at once.
-var (
-	faultsOfPostgres = []fault{
-		{name: "a long write transaction", hits: true, happens: func(t *testing.T, o *oracle) {
-			conn := connect(t, o.fleet.url)
-			defer conn.Close(context.Background())
-			tx := must1(conn.Begin(t.Context()))
-			must1(tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"))
-			o.judges(t, 2*during)
-		}},
-		commitsWait,
-		foreignTransaction(250_000),
-		decodingLags,
-		{name: "asynchronous writers", loses: true, happens: func(t *testing.T, o *oracle) {
-			o.fleet.setting(t, "wal_writer_delay", "10s")
-			o.fleet.setting(t, "synchronous_commit", "off")
-			o.judges(t, 2*during)
-			o.fleet.setting(t, "synchronous_commit", "on")
-		}},
-		{name: "transactions of 2,000 rows", forms: []form{withManyRows(2_000), inPlace}, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }},
-		{name: "ALTER TABLE with a rewrite", happens: func(t *testing.T, o *oracle) {
-			o.judges(t, before)
-			for _, sql := range []string{"ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)",
-				"ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int", "ALTER TABLE items ALTER COLUMN unit TYPE text"} {
-				within(t, patience, sql, func() bool { // in the soak, Postgres may crash meanwhile
-					conn, err := pgx.Connect(t.Context(), o.fleet.url)
-					if err != nil {
-						return false
-					}
-					defer conn.Close(context.Background())
-					_, err = conn.Exec(t.Context(), sql)
-					return err == nil
-				})
-			}
-		}},
-		{name: "TRUNCATE of a table, then of a partition", forms: append([]form{truncated, truncated, truncated}, usualForms...),
-			happens: func(t *testing.T, o *oracle) {
-				o.judges(t, during)
-				o.fleet.partition(t)
-				o.judges(t, during)
-			}},
-		{name: "the standby frozen, then crashed", happens: func(t *testing.T, o *oracle) {
-			o.judges(t, before)
-			_ = o.fleet.standby.Freeze()
-			o.judges(t, during)
-			_ = o.fleet.standby.Thaw()
-			_ = o.fleet.standby.Kill(syscall.SIGQUIT)
-			o.judges(t, before)
-			must(o.fleet.standby.Restart(context.Background()))
-		}},
-		{name: "one backend killed", happens: func(t *testing.T, o *oracle) {
-			o.judges(t, before)
-			var pid int
-			must(connect(t, o.fleet.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
-			_ = syscall.Kill(pid, syscall.SIGKILL) // all other backends are restarted with it
-		}},
-		{name: "Postgres crashed", happens: func(t *testing.T, o *oracle) {
-			o.judges(t, before)
-			_ = o.fleet.postgres.Kill(syscall.SIGQUIT)
-			o.judges(t, during)
-			must(o.fleet.postgres.Restart(context.Background()))
-		}},
-		walsenderEnded, walsenderEnded, // one of each kind of slot
-	}
-
-	// With the kinds that playAll gives them: with both, whatever ends the follower or empties the log.
-	faultsOfRedisAndNodes = []fault{
-		noFault,
-		{name: "Redis flushed", happens: func(t *testing.T, o *oracle) {
-			o.judges(t, before)
-			redistest.Client(t, o.fleet.redis).FlushAll(t.Context())
-		}},
-		redisFrozen,
-		{name: "Redis restarted empty", happens: func(t *testing.T, o *oracle) {
-			o.judges(t, before)
-			_ = o.fleet.redis.Kill()
-			o.judges(t, during)
-			must(o.fleet.redis.Restart(context.Background()))
-		}},
-		{name: "a node cut off from Redis", happens: func(t *testing.T, o *oracle) {
-			o.judges(t, before)
-			n := o.fleet.bystander(t)
-			n.toRedis.Lose(true)
-			o.judges(t, during)
-			n.toRedis.Lose(false)
-		}},
-		{name: "the follower cut off from Redis", happens: func(t *testing.T, o *oracle) {
-			o.judges(t, before)
-			n := o.fleet.follower(t)
-			n.toRedis.Lose(true)
-			within(t, patience, "another follows", func() bool { return o.fleet.follower(t) != n })
-			n.toRedis.Lose(false)
-		}},
-		{name: "the log trimmed under a node", happens: func(t *testing.T, o *oracle) {
-			n, client := o.fleet.bystander(t), redistest.Client(t, o.fleet.redis)
-			gaps := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
-			n.signal(syscall.SIGSTOP)
-			o.commits(t)()
-			for _, log := range client.Keys(t.Context(), "listedge:{changes}:log:*").Val() {
-				client.XTrimMaxLen(t.Context(), log, 1)
-			}
-			n.signal(syscall.SIGCONT)
-			within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > gaps })
-		}},
-		followerStopped, followerKilled, followerKilled, followerStopped,
-		{name: "the kind of slot changes", happens: func(t *testing.T, o *oracle) {
-			for _, temporary := range []bool{true, false} {
-				o.fleet.slotKind(t, temporary)
-				o.judges(t, before)
-			}
-		}},
-	}
-
-	followerStopped = fault{name: "the follower SIGSTOPped", happens: func(t *testing.T, o *oracle) {
-		n := o.fleet.follower(t)
-		n.signal(syscall.SIGSTOP)
-		n.stopped = true
-		o.fleet.follower(t)
-		n.stopped = false
-		n.signal(syscall.SIGCONT)
-	}}
-	followerKilled = fault{name: "the follower SIGKILLed", happens: func(t *testing.T, o *oracle) {
-		n := o.fleet.follower(t)
-		n.stopped = true
-		n.signal(syscall.SIGKILL)
-		began := time.Now()
-		o.fleet.follower(t)
-		t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
-	}}
-
-	noFault     = fault{name: "none", hits: true, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }}
-	redisFrozen = fault{name: "Redis frozen", happens: func(t *testing.T, o *oracle) {
-		o.judges(t, before)
-		_ = o.fleet.redis.Freeze()
-		o.judges(t, during)
-		_ = o.fleet.redis.Thaw()
-	}}
-
+var faults = []fault{
+	{name: "a long write transaction", hits: true, happens: func(t *testing.T, o *oracle) {
+		conn := connect(t, o.fleet.url)
+		defer conn.Close(context.Background())
+		tx := must1(conn.Begin(t.Context()))
+		must1(tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"))
+		o.judges(t, 2*during)
+	}},
 	// Commits wait, repeatedly, for a standby that does not exist. They are in the WAL and
 	// published long before they are visible.
-	commitsWait = fault{name: "commits wait for a standby", happens: func(t *testing.T, o *oracle) {
+	{name: "commits wait for a standby", smoke: true, happens: func(t *testing.T, o *oracle) {
 		conn := connect(t, o.fleet.url)
 		defer conn.Close(context.Background())
 		must1(conn.Exec(t.Context(), "SET synchronous_commit = local"))
@@ -413,7 +274,168 @@ var (
 			must1(conn.Exec(t.Context(), "SELECT pg_reload_conf()"))
 			o.judges(t, before)
 		}
+	}},
+	foreignTransaction(250_000),
+	// The walsender is stopped now and then: what is committed meanwhile is
+	// visible long before it is published.
+	{name: "decoding lags", smoke: true, happens: func(t *testing.T, o *oracle) {
+		conn := connect(t, o.fleet.url)
+		defer conn.Close(context.Background())
+		for range 3 {
+			var pid int
+			must(conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid))
+			if pid != 0 { // else the next follower is about to take it
+				_ = syscall.Kill(pid, syscall.SIGSTOP)
+				within(t, patience, "nothing is proven", func() bool {
+					return !slices.ContainsFunc(o.fleet.nodes, func(n *testNode) bool { return n.mode() == "followed" })
+				})
+				_ = syscall.Kill(pid, syscall.SIGCONT)
+			}
+			o.judges(t, before)
+		}
+	}},
+	{name: "asynchronous writers", loses: true, happens: func(t *testing.T, o *oracle) {
+		o.fleet.setting(t, "wal_writer_delay", "10s")
+		o.fleet.setting(t, "synchronous_commit", "off")
+		o.judges(t, 2*during)
+		o.fleet.setting(t, "synchronous_commit", "on")
+	}},
+	{name: "transactions of 2,000 rows", forms: []form{withManyRows(2_000), inPlace}, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }},
+	{name: "ALTER TABLE with a rewrite", smoke: true, happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		for _, sql := range []string{"ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)",
+			"ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int", "ALTER TABLE items ALTER COLUMN unit TYPE text"} {
+			within(t, patience, sql, func() bool { // in the soak, Postgres may crash meanwhile
+				conn, err := pgx.Connect(t.Context(), o.fleet.url)
+				if err != nil {
+					return false
+				}
+				defer conn.Close(context.Background())
+				_, err = conn.Exec(t.Context(), sql)
+				return err == nil
+			})
+		}
+	}},
+	{name: "TRUNCATE of a table, then of a partition", smoke: true, forms: append([]form{truncated, truncated, truncated}, usualForms...),
+		happens: func(t *testing.T, o *oracle) {
+			o.judges(t, during)
+			o.fleet.partition(t)
+			o.judges(t, during)
+		}},
+	{name: "the standby frozen, then crashed", happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		_ = o.fleet.standby.Freeze()
+		o.judges(t, during)
+		_ = o.fleet.standby.Thaw()
+		_ = o.fleet.standby.Kill(syscall.SIGQUIT)
+		o.judges(t, before)
+		must(o.fleet.standby.Restart(context.Background()))
+	}},
+	{name: "one backend killed", happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		var pid int
+		must(connect(t, o.fleet.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
+		_ = syscall.Kill(pid, syscall.SIGKILL) // all other backends are restarted with it
+	}},
+	{name: "Postgres crashed", smoke: true, happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		_ = o.fleet.postgres.Kill(syscall.SIGQUIT)
+		o.judges(t, during)
+		must(o.fleet.postgres.Restart(context.Background()))
+	}},
+	// A node reads what a standby has, which replays nothing, and the others read the primary.
+	{name: "a node led to a standby", smoke: true, happens: func(t *testing.T, o *oracle) {
+		n, standby := o.fleet.bystander(t), o.fleet.standby
+		execute(t, standby.URL("listedge"), "SELECT pg_wal_replay_pause()")
+		o.judges(t, before)
+		n.toPostgres.Redirect(standby.Addr())
+		n.toPostgres.Sever()
+		n.awaitCheck(t, "postgres", "is a standby")
+		o.judges(t, during)
+		n.toPostgres.Redirect(o.fleet.postgres.Addr())
+		n.toPostgres.Sever()
+		execute(t, standby.URL("listedge"), "SELECT pg_wal_replay_resume()")
+		n.awaitCheck(t, "postgres", "ok")
+	}},
+	{name: "bursts of changes", smoke: true, bursts: true, happens: func(t *testing.T, o *oracle) { o.pages.rounds(t, pagesFor, o.fleet.running()) }},
+	{name: "purges", smoke: true, happens: func(t *testing.T, o *oracle) {
+		for _, h := range o.histories {
+			command(t, "purge", "--workspace", h.workspace, "--database-url", o.fleet.url)
+		}
+		o.judges(t, before)
+		command(t, "purge", "--all", "--database-url", o.fleet.url)
+	}},
+	walsenderEnded, walsenderEnded, // one of each kind of slot
+	noFault,
+	{name: "Redis flushed", happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		redistest.Client(t, o.fleet.redis).FlushAll(t.Context())
+	}},
+	{name: "Redis frozen", smoke: true, happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		_ = o.fleet.redis.Freeze()
+		o.judges(t, during)
+		_ = o.fleet.redis.Thaw()
+	}},
+	{name: "Redis restarted empty", smoke: true, happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		_ = o.fleet.redis.Kill()
+		o.judges(t, during)
+		must(o.fleet.redis.Restart(context.Background()))
+	}},
+	{name: "a node cut off from Redis", smoke: true, happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		n := o.fleet.bystander(t)
+		n.toRedis.Lose(true)
+		o.judges(t, during)
+		n.toRedis.Lose(false)
+	}},
+	{name: "the follower cut off from Redis", happens: func(t *testing.T, o *oracle) {
+		o.judges(t, before)
+		n := o.fleet.follower(t)
+		n.toRedis.Lose(true)
+		within(t, patience, "another follows", func() bool { return o.fleet.follower(t) != n })
+		n.toRedis.Lose(false)
+	}},
+	{name: "the log trimmed under a node", smoke: true, happens: func(t *testing.T, o *oracle) {
+		n, client := o.fleet.bystander(t), redistest.Client(t, o.fleet.redis)
+		gaps := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
+		n.signal(syscall.SIGSTOP)
+		o.commits(t)()
+		for _, log := range client.Keys(t.Context(), "listedge:{changes}:log:*").Val() {
+			client.XTrimMaxLen(t.Context(), log, 1)
+		}
+		n.signal(syscall.SIGCONT)
+		within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > gaps })
+	}},
+	followerStopped, followerKilled, followerKilled, followerStopped,
+	{name: "the kind of slot changes", happens: func(t *testing.T, o *oracle) {
+		for _, temporary := range []bool{true, false} {
+			o.fleet.slotKind(t, temporary)
+			o.judges(t, before)
+		}
+	}},
+}
+
+var (
+	followerStopped = fault{name: "the follower SIGSTOPped", happens: func(t *testing.T, o *oracle) {
+		n := o.fleet.follower(t)
+		n.signal(syscall.SIGSTOP)
+		n.stopped = true
+		o.fleet.follower(t)
+		n.stopped = false
+		n.signal(syscall.SIGCONT)
 	}}
+	followerKilled = fault{name: "the follower SIGKILLed", smoke: true, happens: func(t *testing.T, o *oracle) {
+		n := o.fleet.follower(t)
+		n.stopped = true
+		n.signal(syscall.SIGKILL)
+		began := time.Now()
+		o.fleet.follower(t)
+		t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
+	}}
+
+	noFault = fault{name: "none", smoke: true, hits: true, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }}
 )
 
 // foreignTransaction writes this many rows of another table, while the test's writers commit.
@@ -425,25 +447,6 @@ func foreignTransaction(rows int) fault {
 		}
 	}}
 }
-
-// decodingLags stops the walsender now and then: what is committed meanwhile is
-// visible long before it is published.
-var decodingLags = fault{name: "decoding lags", happens: func(t *testing.T, o *oracle) {
-	conn := connect(t, o.fleet.url)
-	defer conn.Close(context.Background())
-	for range 3 {
-		var pid int
-		must(conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid))
-		if pid != 0 { // else the next follower is about to take it
-			_ = syscall.Kill(pid, syscall.SIGSTOP)
-			within(t, patience, "nothing is proven", func() bool {
-				return !slices.ContainsFunc(o.fleet.nodes, func(n *testNode) bool { return n.mode() == "followed" })
-			})
-			_ = syscall.Kill(pid, syscall.SIGCONT)
-		}
-		o.judges(t, before)
-	}
-}}
 
 // walsenderEnded: an administrator ends the connection that holds the slot. A temporary slot ends with it.
 var walsenderEnded = fault{name: "the walsender ended by an administrator", happens: func(t *testing.T, o *oracle) {
@@ -471,16 +474,21 @@ func (f *fleet) setting(t *testing.T, name, value string) {
 func (o *oracle) play(t *testing.T, x fault) {
 	t.Helper()
 	o.fleet.awaitFollowed(t)
-	o.forms = usualForms
+	o.forms, o.bursts = usualForms, x.bursts
 	if x.forms != nil {
 		o.forms = x.forms
 	}
 	if hits := o.run(t, x.name, func() { x.happens(t, o) }); x.hits && hits == 0 {
 		t.Errorf("%s: no hits", x.name)
 	}
-	for i, n := range o.fleet.nodes {
+}
+
+// restart starts the nodes again that a fault has ended.
+func (f *fleet) restart(t *testing.T) {
+	t.Helper()
+	for i, n := range f.nodes {
 		if n.stopped {
-			o.fleet.nodes[i] = o.fleet.start(t)
+			f.nodes[i] = f.start(t)
 		}
 	}
 }

@@ -240,6 +240,7 @@ type testNode struct {
 	url, admin string
 	document   *openapi3.T        // what its answers conform to; nil = that of the built-in lists
 	toRedis    *sandboxtest.Relay // nil = none is between them
+	toPostgres *sandboxtest.Relay // the same
 	stopped    bool
 }
 

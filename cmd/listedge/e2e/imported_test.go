@@ -46,18 +46,6 @@ func importFile(t *testing.T, url, workspace string, form apikey.Form, file stri
 	return p
 }
 
-// importKeys makes keys of another maker, and imports their hashes.
-func importKeys(t *testing.T, url, workspace string, form apikey.Form, n int) (keys []string) {
-	t.Helper()
-	for range n {
-		keys = append(keys, "12"+form.Behind+rand.Text())
-	}
-	if p := importFile(t, url, workspace, form, fileOfKeys(form, keys...)); p.code != exitFine {
-		t.Fatalf("exit %d: %s", p.code, p.err.String())
-	}
-	return keys
-}
-
 // Customers keep their keys: a running fleet serves the keys of another maker once their hashes are imported. They
 // are limited, counted, rotated and revoked like ours.
 func TestKeysOfAnotherMaker(t *testing.T) {

@@ -187,6 +187,27 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 	}
 }
 
+// A 304 costs no token, however many ask with no-cache, as a browser's fetch does, and a page that rows have no query.
+func TestA304ForNoCacheCostsNothing(t *testing.T) {
+	t.Parallel()
+	database := database(t)
+	n := startFollowed(t, database, lateProofs...)
+	workspace, key := workspaceWithKey(t, database)
+	poor := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", fmt.Sprint(tokens))
+	etag := n.first(t, "/v1/items", key).Header.Get("ETag")
+	n.first(t, "/v1/items", poor)
+	queries := n.metric(t, "listedge_origin_fetches_total")
+	for range 3 * tokens {
+		a := n.get(t, "/v1/items", poor, "If-None-Match: "+etag, "Cache-Control: no-cache", "Pragma: no-cache")
+		if a.StatusCode != 304 || cacheStatus(a.Header) != "listedge; hit; detail=memory" {
+			t.Fatalf("%s, %s", a.Status, cacheStatus(a.Header))
+		}
+	}
+	if read, proven := n.metric(t, "listedge_origin_fetches_total")-queries, n.metric(t, "listedge_cache_proven_pages_total"); read > 0 || proven != 3*tokens {
+		t.Errorf("%v queries, %v pages were proven", read, proven)
+	}
+}
+
 // only-if-cached gets a page from memory or Redis and never queries Postgres. The call to
 // Redis costs a token.
 func TestOnlyIfCached(t *testing.T) {

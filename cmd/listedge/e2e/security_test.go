@@ -156,14 +156,12 @@ func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 		reported              string // empty = nothing
 	}{
 		{"none is named", "", "X-Forwarded-For: 198.51.100.7", "is not named in --trusted-proxies"},
-		{"another is named", "10.0.0.0/8", "X-Forwarded-For: 10.0.0.1", "is not named in --trusted-proxies"},
 		{"by the standard's header", "", "Forwarded: for=198.51.100.7", "is not named in --trusted-proxies"},
 		{"it is named", "127.0.0.0/8", "X-Forwarded-For: 198.51.100.7", ""},
-		{"it adds ports", "127.0.0.0/8", "X-Forwarded-For: 198.51.100.7:1024", ""},
 		{"it hides its clients", "127.0.0.0/8", "X-Forwarded-For: unknown", `names a client "unknown"`},
-		{"there is none", "", "X-Other: 198.51.100.7", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			n := startNode(t, url, "--trusted-proxies", c.trusted)
 			n.awaitCheck(t, "trusted-proxies", "ok")
 			for range 20 {

@@ -11,13 +11,12 @@ import (
 // The keys of a workspace read the rows of its tenant: of another one as soon as it has that, and those of no other workspace.
 func TestTenantsOfDescribedLists(t *testing.T) {
 	t.Parallel()
-	url := emptyDatabase(t)
-	shape := foreign()["products"]
-	file := shape.prepare(t, url)
-	postgrestest.Exec(t, url, `INSERT INTO shop.products (id, account_id, title, price_cents, kind, inserted_at)
+	url, description := products(t)
+	file := describe(t, description)
+	postgrestest.Exec(t, url, `INSERT INTO shop.products (id, account_id, title, price_cents, kind, inserted_at) OVERRIDING SYSTEM VALUE
 		SELECT account, account, 'of ' || account, 1, 'goods', now() FROM unnest(ARRAY[1, 2]) account`)
 	n := startFollowed(t, url, "--lists", file)
-	n.document = documentOf(shape.set)
+	n.document = documentOf(resolved(t, url, description))
 	titles := func(key string) (all string) {
 		var body struct{ Data []struct{ Title string } }
 		must(json.Unmarshal(n.first(t, "/v1/products", key).body, &body))

@@ -22,6 +22,7 @@ import (
 
 // receiver is a collector: OTLP over HTTP.
 type receiver struct {
+	env []string      // names it to a node
 	mu  sync.Mutex    // guards got
 	got []*spans.Span // of requests
 	raw strings.Builder
@@ -49,8 +50,16 @@ func startReceiver(t *testing.T) *receiver {
 		}
 	}))
 	t.Cleanup(server.Close)
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+	r.env = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL}
 	return r
+}
+
+// startTraced starts a node with these variables and waits until it is ready.
+func startTraced(t *testing.T, env []string, databaseURL string, args ...string) *testNode {
+	t.Helper()
+	n := launchProgram(t, listedge, env, databaseURL, args...)
+	n.awaitReady(t)
+	return n
 }
 
 // trace awaits a trace of this many spans. It returns the path of each span: the names of its
@@ -80,10 +89,11 @@ func (r *receiver) trace(t *testing.T, id string, want int) map[string]*spans.Sp
 }
 
 func TestARequestIsOneTrace(t *testing.T) {
+	t.Parallel()
 	r := startReceiver(t)
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--redis-url", sandboxtest.Redis(t).URL(), "--freshness-bound", "0", "--cache-ttl", "1h")
+	n := startTraced(t, r.env, url, "--redis-url", sandboxtest.Redis(t).URL(), "--freshness-bound", "0", "--cache-ttl", "1h")
 
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	n.get(t, "/v1/items?search=Secret", key, "traceparent: 00-"+trace+"-"+parent+"-01", "X-Request-Id: traced").page(t)
@@ -164,10 +174,10 @@ func TestOnlyThoseWhoAreTrustedDecideWhatIsSampled(t *testing.T) {
 		{name: "another's proxy", path: "/nowhere", proxies: "10.0.0.0/8", headers: []string{"traceparent: " + parent + "01", "X-Forwarded-For: 10.1.2.3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			r := startReceiver(t)
-			t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
-			t.Setenv("OTEL_TRACES_SAMPLER_ARG", cmp.Or(c.ratio, "0"))
-			n := startNode(t, url, "--trusted-proxies", c.proxies)
+			n := startTraced(t, append(r.env, "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG="+cmp.Or(c.ratio, "0")), url,
+				"--trusted-proxies", c.proxies)
 			n.get(t, c.path, c.key, append(c.headers, "X-Request-Id: asked")...)
 			n.stop() // sends what is queued
 			var inside bool
@@ -187,15 +197,15 @@ func TestOnlyThoseWhoAreTrustedDecideWhatIsSampled(t *testing.T) {
 }
 
 func TestACollectorThatHangsCostsRequestsNothing(t *testing.T) {
+	t.Parallel()
 	asked, release := make(chan struct{}, 1000), make(chan struct{})
 	hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{}; <-release }))
 	defer hanging.Close()
 	defer close(release)
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", hanging.URL)
-	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000") // milliseconds: the exporter gives up nothing
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url)
+	n := startTraced(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + hanging.URL,
+		"OTEL_EXPORTER_OTLP_TIMEOUT=3600000"}, url) // milliseconds: the exporter gives up nothing
 	n.get(t, "/v1/items", key)
 	<-asked          // from here on it hangs
 	for range 1000 { // more spans than the queue holds
@@ -246,6 +256,7 @@ func TestAWrongSettingOfTracingIsAWarning(t *testing.T) {
 
 // Go's HTTP client logs a response to no request by itself, and would do so to standard error.
 func TestWhatLibrariesLogIsALineOfTheLog(t *testing.T) {
+	t.Parallel()
 	confused := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, asked *http.Request) {
 		_, _ = io.Copy(io.Discard, asked.Body)
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -254,10 +265,9 @@ func TestWhatLibrariesLogIsALineOfTheLog(t *testing.T) {
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
 	}))
 	defer confused.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", confused.URL)
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url)
+	n := startTraced(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + confused.URL}, url)
 	within(t, patience, "it is logged", func() bool {
 		n.get(t, "/v1/items", key)
 		return strings.Contains(n.err.String(), "Unsolicited response")

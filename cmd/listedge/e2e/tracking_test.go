@@ -9,25 +9,19 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// What has to hold of rounds, and the tests that show it, all with one client (TestTracking… each):
-//
-//	 1  a large list, nothing changed                  ALargeListCostsOneSmallRequest
-//	 2  ten rows changed or removed                    ALargeListCostsOneSmallRequest, ARoundCostsOneRequest
-//	 3  the first, the last, the only and every row    ARoundCostsOneRequest
-//	 4  a commit that began before the round           FromAnyNode
-//	 5  nodes that are 400 ms apart                    FromAnyNode
-//	 6  a node that knows less than the one before     FromAnyNode
-//	 7  created_at changes                             OfRowsThatMove, ARoundCostsOneRequest
-//	 8  filters, deactivation, moves, the same id      ARoundCostsOneRequest
-//	 9  nodes and servers fail, purge, TRUNCATE, ALTER UnderFaults, WhileServersAreAway
-//	10  more than the memory holds                     BeyondTheMemory
-//	11  clients that are killed, cursors sent twice    OfAClientThatIsKilled
-//	12  pages that are stale, large or refused         WhileServersAreAway, OfLargeRows, OfARowThatCannotBeShown, RefusesWhatItMust
+// What has to hold of rounds, and what shows it: the model of package cache (TestTrackingModel), the clients of docs/clients (deploy,
+// TestClientsKeepCopies), which are killed, too, and here the copies of both oracles. What is left is what rounds cost, and what
+// they do while all servers change.
 
 // listCopy is a copy of a list, kept by marks: the client of docs/clients in few lines. It asks the nodes in turn.
 type listCopy struct {
@@ -204,100 +198,7 @@ func (c *listCopy) mustBe(t *testing.T, databaseURL, workspace string, condition
 	return pages
 }
 
-// Scenarios 1, 2, 3 and 8: on a node that follows, a round without a change is one request, and one with ten changes two at
-// most; rows are removed, deactivated, moved, also to another workspace, and inserted again.
-func TestTrackingARoundCostsOneRequest(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	stranger, _ := workspaceWithKey(t, url)
-	n := startFollowed(t, url, lateProofs...)
-	execute(t, url, `INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'Item ' || g, '2026-01-01Z'::timestamptz + g * interval '1 s'
-		FROM generate_series(1, 900) g`, workspace) // fewer than a change that does not name its rows
-	c := newCopy(key, "/v1/items?limit=100", n)
-	c.mustBe(t, url, workspace)
-	goods := newCopy(key, "/v1/items?limit=100&type=goods", n)
-	goods.mustBe(t, url, workspace, "type = 'GOODS'")
-	if took := c.round(t); took != 1 || c.first {
-		t.Errorf("nothing changed: %d requests, whole list %t", took, c.first)
-	}
-	for _, change := range []string{
-		"UPDATE items SET name = 'changed ' || name WHERE workspace_id = $1 AND name ~ '^Item .*00$'",
-		"DELETE FROM items WHERE workspace_id = $1 AND name ~ '11$'",
-		"UPDATE items SET active = false WHERE workspace_id = $1 AND name ~ '22$'",
-		"UPDATE items SET active = true WHERE workspace_id = $1 AND name ~ '22$'",
-		"UPDATE items SET created_at = created_at + interval '1 year' WHERE workspace_id = $1 AND name ~ '33$'",
-		"UPDATE items SET created_at = created_at - interval '2 years' WHERE workspace_id = $1 AND name ~ '33$'",
-		"UPDATE items SET type = 'SERVICE' WHERE workspace_id = $1 AND name ~ '44$'",
-		"UPDATE items SET type = 'GOODS' WHERE workspace_id = $1 AND name ~ '44$'",
-		"UPDATE items SET workspace_id = '" + stranger + "' WHERE workspace_id = $1 AND name ~ '55$'",
-		"INSERT INTO items (workspace_id, id, name) VALUES ($1, '00000000-0000-4000-8000-000000000001', 'new')",
-		"DELETE FROM items WHERE workspace_id = $1 AND id = '00000000-0000-4000-8000-000000000001'",
-		"INSERT INTO items (workspace_id, id, name) VALUES ($1, '00000000-0000-4000-8000-000000000001', 'again')",
-	} {
-		execute(t, url, change, workspace)
-		for _, copy := range []*listCopy{c, goods} {
-			kept := "true"
-			if copy == goods {
-				kept = "type = 'GOODS'"
-			}
-			copy.mustBe(t, url, workspace, kept)
-			if copy.first {
-				t.Errorf("%s: a whole list", change)
-			}
-		}
-	}
-	for _, which := range []string{"max", "min"} {
-		execute(t, url, "DELETE FROM items WHERE workspace_id = $1 AND created_at = (SELECT "+which+"(created_at) FROM items WHERE workspace_id = $1)", workspace)
-		c.mustBe(t, url, workspace)
-	}
-	execute(t, url, "DELETE FROM items WHERE workspace_id = $1", workspace)
-	c.mustBe(t, url, workspace)
-	if len(c.rows) != 0 {
-		t.Errorf("%d rows of none", len(c.rows))
-	}
-}
-
-// Scenario 12: a cursor that is damaged, of another workspace or filter; preconditions, HEAD and only-if-cached.
-func TestTrackingRefusesWhatItMust(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	_, other := workspaceWithKey(t, url)
-	execute(t, url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 5) g", workspace)
-	n := startFollowed(t, url, lateProofs...)
-	c := newCopy(key, "/v1/items?limit=100", n)
-	c.round(t)
-	path := c.path + "&cursor=" + c.cursor
-	for _, refused := range []struct {
-		path, key string
-		status    int
-		header    string
-		says      string
-	}{
-		{path, other, 400, "", "another workspace"}, {path + "&type=goods", key, 400, "", "another workspace"}, {path + "A", key, 400, "", "malformed"},
-		{path + "&search=a", key, 400, "", "leave search out"}, {path + "&sort=name", key, 400, "", "leave sort out"},
-		{path, key, 412, `If-Match: W/"a"`, "If-Match"},
-	} {
-		a := n.first(t, refused.path, refused.key, append([]string{"X-Request-Id: a"}, refused.header)[:1+min(1, len(refused.header))]...)
-		if a.StatusCode != refused.status || !strings.Contains(string(a.body), refused.says) {
-			t.Errorf("%s %s: %s %s", refused.path, refused.header, a.Status, a.body)
-		}
-	}
-	if a := n.get(t, path, key, "Cache-Control: only-if-cached"); a.StatusCode != 200 || a.Header.Get("List-Covers") != "none" || len(a.page(t).Data) != 0 {
-		t.Errorf("only-if-cached: %s %s", a.Status, a.body)
-	}
-	if a := n.request(t, http.MethodHead, path, key); a.StatusCode != 200 || a.Header.Get("List-Covers") != "none" || len(a.body) != 0 {
-		t.Errorf("HEAD: %s", a.Status)
-	}
-	a := n.get(t, c.path+"&cursor=changes", key, "Accept-Encoding: gzip")
-	plain, err := a.unpacked()
-	if a.Header.Get("Content-Encoding") != "gzip" || err != nil || strings.Count(string(plain), `"name":"Item `) != 5 || a.Header.Get("List-Covers") != "all" {
-		t.Errorf("gzip: %v, %s", a.Header, plain)
-	}
-}
-
-// Scenarios 1 and 2 of a large list, on a node that has never held it.
+// On a node that has never held the list, a round without a change is one small request, and one with ten changes two at most.
 func TestTrackingALargeListCostsOneSmallRequest(t *testing.T) {
 	t.Parallel()
 	url := database(t)
@@ -326,210 +227,210 @@ func TestTrackingALargeListCostsOneSmallRequest(t *testing.T) {
 	if held := other.metric(t, "listedge_replica_rows"); held != 0 {
 		t.Errorf("the other node holds %v rows", held)
 	}
+	path := c.path + "&cursor=" + c.cursor
+	for _, ask := range []struct{ method, header string }{{http.MethodGet, "Cache-Control: only-if-cached"}, {http.MethodHead, "Accept: */*"}} {
+		if a := other.request(t, ask.method, path, key, ask.header); a.StatusCode != 200 || a.Header.Get("List-Covers") != "none" {
+			t.Errorf("%+v: %s %s", ask, a.Status, a.body)
+		}
+	}
+	a := other.get(t, c.path+"&cursor=changes", key, "Accept-Encoding: gzip")
+	plain, err := a.unpacked()
+	if a.Header.Get("Content-Encoding") != "gzip" || err != nil || strings.Count(string(plain), `"name":"Item `) != 100 {
+		t.Errorf("gzip: %v, %v", a.Header, err)
+	}
 }
 
 const rowsOfALargeList = 20_000
 
-// Scenario 10: a list that the node has no room for, and more changes than it remembers.
-func TestTrackingBeyondTheMemory(t *testing.T) {
+// A rolling deployment: each node knows after its start of which tables it has missed nothing, however long ago a client has asked.
+// It prints what the next round costs clients, also on a node that finds no checkpoint.
+func TestTrackingAcrossARollingDeployment(t *testing.T) {
 	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	execute(t, url, `INSERT INTO items (workspace_id, name, description) SELECT $1, 'Item ' || g, repeat('x', 500) FROM generate_series(1, 2700) g`, workspace)
-	n := startFollowed(t, url, append(lateProofs, "--cache-memory", "1MiB")...)
-	change := func(from, to int) {
-		t.Helper()
-		execute(t, url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND substring(name, '[0-9]+')::int BETWEEN $2 AND $3", workspace, from, to)
+	f := &fleet{redis: sandboxtest.Redis(t), url: database(t), flags: lateProofs}
+	f.startNodes(t, 3)
+	f.awaitFollowed(t)
+	const rows = 900
+	type polling struct {
+		*listCopy
+		workspace, every string
+		changed          bool // since its last round
 	}
-	evict := func() {
-		t.Helper()
-		for limit := range 20 {
-			n.first(t, fmt.Sprintf("/v1/items?sort=name&limit=%d", 81+limit), key).page(t)
+	var clients []polling
+	for _, every := range []string{"hour", "minute"} {
+		for _, changed := range []bool{false, true} {
+			workspace, key := workspaceWithKey(t, f.url)
+			execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, $2::int) g", workspace, rows)
+			c := polling{newCopy(key, "/v1/items?limit=100", f.nodes...), workspace, every, changed}
+			c.mustBe(t, f.url, workspace)
+			clients = append(clients, c)
 		}
 	}
-	c := newCopy(key, "/v1/items?limit=100", n)
-	c.mustBe(t, url, workspace)
-	change(1, 400)
-	evict()
-	if n.metric(t, "listedge_replica_dropped_ranges_total", `cause="budget"`) == 0 {
-		t.Error("nothing was evicted")
-	}
-	if c.mustBe(t, url, workspace); c.first || c.touched != 400 {
-		t.Errorf("400 changes: %d rows, whole list %t", c.touched, c.first)
-	}
-	change(101, 500)
-	for c.touched = 0; !c.step(t, noCache); {
-		evict()
-	}
-	if c.first || c.touched != 400 {
-		t.Errorf("400 changes, and evictions between the pages: %d rows, whole list %t", c.touched, c.first)
-	}
-	c.mustBe(t, url, workspace)
-	for from := 1; from < 2700; from += 300 { // each transaction names its rows
-		change(from, from+299)
-	}
-	c.mustBe(t, url, workspace)
-	dropped, kept := n.metric(t, "listedge_tracking_pages_total", `cause="dropped"`), n.metric(t, "listedge_tracking_ids")
-	if !c.first || dropped != 1 || kept == 0 || kept >= 2700 {
-		t.Errorf("whole list %t, %v whole lists of what was dropped, %v of 2700 ids kept", c.first, dropped, kept)
-	}
-}
-
-// Scenario 7: rows move in the list's order, forward and back over the position of a round, between its pages and between
-// rounds, also to where a node holds nothing.
-func TestTrackingOfRowsThatMove(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	execute(t, url, `INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'Item ' || g, '2026-01-01Z'::timestamptz + g * interval '1 s'
-		FROM generate_series(1, 200) g`, workspace)
-	redis := []string{"--redis-url", sandboxtest.Redis(t).URL()}
-	one, other := startFollowed(t, url, append(lateProofs, redis...)...), startFollowed(t, url, append(lateProofs, redis...)...)
-	const path = "/v1/items?limit=20"
-	move := func() {
-		t.Helper()
-		for _, to := range []string{"(SELECT max(created_at) FROM items WHERE workspace_id = $1) + interval '1 s'",
-			"(SELECT min(created_at) FROM items WHERE workspace_id = $1) - interval '1 s'", "'2026-01-01Z'::timestamptz + random() * interval '200 s'"} {
-			for _, which := range []string{"created_at", "created_at DESC", "random()"} {
-				execute(t, url, "UPDATE items SET created_at = "+to+", name = name || '+' WHERE id = "+
-					"(SELECT id FROM items WHERE workspace_id = $1 ORDER BY "+which+" LIMIT 1)", workspace)
+	change := func(every string) {
+		for _, c := range clients {
+			if c.changed && c.every == every {
+				execute(t, f.url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND name ~ '^Item .*50$'", c.workspace)
 			}
 		}
 	}
-	c := newCopy(key, path, one)
-	c.mustBe(t, url, workspace)
-	for _, nodes := range [][]*testNode{{one}, {one, other}} {
-		whole := newCopy(key, path, one)
-		c.nodes, whole.nodes = nodes, nodes
-		for range 3 {
-			move()
-		}
-		for _, c := range []*listCopy{c, whole} {
-			for ended := false; !ended; {
-				ended = c.step(t)
-				move() // fewer rows than a page has
-			}
-			c.mustBe(t, url, workspace)
-		}
-		if c.first {
-			t.Error("a whole list")
-		}
-	}
-}
-
-// Scenario 11: a client is killed after each page, before it has stored anything, or the cursor. It sends cursors twice. Rows
-// change meanwhile. So does a client that was restored from what it had long ago.
-func TestTrackingOfAClientThatIsKilled(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	execute(t, url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 300) g", workspace)
-	n := startFollowed(t, url, lateProofs...)
-	c := newCopy(key, "/v1/items?limit=50", n)
-	changes := []string{
-		"DELETE FROM items WHERE id = (SELECT max(id::text)::uuid FROM items WHERE workspace_id = $1)",
-		"INSERT INTO items (workspace_id, name, created_at) VALUES ($1, 'old', '2000-01-01Z'), ($1, 'new', now())",
-		"UPDATE items SET created_at = now() WHERE id = (SELECT min(id::text)::uuid FROM items WHERE workspace_id = $1)",
-		"UPDATE items SET active = NOT active WHERE workspace_id = $1 AND name ~ '^Item .*5'",
-	}
-	var restored []*listCopy
-	for turn := range 4 {
-		for ended := false; !ended; {
-			stored := c.clone()
-			c.step(t)
-			execute(t, url, changes[c.asked%len(changes)], workspace)
-			switch {
-			case turn == 0 || c.asked%4 < 2:
-				asked := c.asked
-				*c = *stored
-				c.asked = asked
-			default:
-				c.cursor = stored.cursor // of rows that have changed: they may come twice
-			}
-			ended = c.step(t)
-		}
-		restored = append(restored, c.clone())
-		execute(t, url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND name ~ '[0-4]'", workspace)
-	}
-	for _, c := range append(restored, c) {
-		if c.mustBe(t, url, workspace); c.first {
-			t.Error("a whole list")
-		}
-	}
-}
-
-// Scenario 12: a page ends at 4 MiB.
-func TestTrackingOfLargeRows(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	n := startFollowed(t, url, lateProofs...)
-	execute(t, url, `INSERT INTO items (workspace_id, name, sku, description) SELECT $1, 'Item ' || g, repeat('s', 65536), repeat('d', 65536)
-		FROM generate_series(1, 40) g`, workspace)
-	c := newCopy(key, "/v1/items?limit=100", n)
-	if pages := c.mustBe(t, url, workspace); pages != 2 { // 5 MiB
-		t.Errorf("%d pages of the whole list", pages)
-	}
-	for from := 1; from <= 40; from += 3 { // so few that a change names its rows
-		execute(t, url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND substring(name, '[0-9]+')::int BETWEEN $2 AND $3", workspace, from, from+2)
-	}
-	if pages := c.mustBe(t, url, workspace); pages != 2 || c.first || c.touched != 40 {
-		t.Errorf("%d pages of %d changed rows, whole list %t", pages, c.touched, c.first)
-	}
-}
-
-// Scenario 12: a changed row that cannot be shown, or is too long to be read, fails no round whose filter hides it. Other
-// rounds bring what changed before it, and what is left when it is mended.
-func TestTrackingOfARowThatCannotBeShown(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	execute(t, url, "ALTER TABLE items DROP CONSTRAINT items_usage_30_check, DROP CONSTRAINT items_usage_30_bound, DROP CONSTRAINT items_image_path_size")
-	execute(t, url, `INSERT INTO items (workspace_id, name, type) SELECT $1, 'Item ' || g, CASE WHEN g % 2 = 0 THEN 'GOODS' ELSE 'SERVICE' END
-		FROM generate_series(1, 20) g`, workspace)
-	execute(t, url, "INSERT INTO items (workspace_id, name, image_path, created_at) VALUES ($1, 'Long', repeat('x', 6000000), '2000-01-01Z')", workspace)
-	n := startFollowed(t, url, lateProofs...)
-	services, all := newCopy(key, "/v1/items?limit=5&type=services", n), newCopy(key, "/v1/items?limit=5", n)
-	services.mustBe(t, url, workspace, "type = 'SERVICE'")
-	fails := func(c *listCopy, why string) {
+	inRedis := redistest.Client(t, f.redis)
+	keyOf := func(what string) (key string) {
 		t.Helper()
-		within(t, patience, why, func() bool {
-			p, err := c.ask(noCache)
-			if p != nil {
-				c.apply(p)
+		within(t, patience, what, func() bool {
+			keys := inRedis.Keys(t.Context(), "listedge:{changes}:"+what+":*").Val()
+			if len(keys) == 1 {
+				key = keys[0]
 			}
-			return err != nil && strings.HasPrefix(err.Error(), "500")
+			return key != ""
 		})
+		return key
 	}
-	fails(all, "the whole list ends before the long row")
-	if len(all.rows) != 20 {
-		t.Errorf("%d rows before the long one", len(all.rows))
+	checkpoint, log := keyOf("checkpoint"), keyOf("log")
+	stored := func() { // a checkpoint of all that has changed
+		t.Helper()
+		for range 2 {
+			before := inRedis.Get(t.Context(), checkpoint).Val()
+			within(t, patience, "a checkpoint", func() bool {
+				now := inRedis.Get(t.Context(), checkpoint).Val()
+				return now != "" && now != before
+			})
+		}
 	}
-	execute(t, url, "UPDATE items SET image_path = NULL WHERE workspace_id = $1 AND name = 'Long'", workspace)
-	all.mustBe(t, url, workspace)
-	for i, change := range []struct {
-		breaks []string
-		mends  string
-	}{
-		{[]string{"UPDATE items SET usage_30 = 'NaN' WHERE workspace_id = $1 AND name = 'Item 4'"},
-			"UPDATE items SET usage_30 = 1 WHERE workspace_id = $1 AND name = 'Item 4'"},
-		{[]string{"UPDATE items SET image_path = repeat('x', 6000000) WHERE workspace_id = $1 AND name = 'Long'", // which names no row
-			"UPDATE items SET sku = 'a' WHERE workspace_id = $1 AND name = 'Long'"},
-			"UPDATE items SET image_path = NULL WHERE workspace_id = $1 AND name = 'Long'"},
-	} {
-		execute(t, url, "UPDATE items SET name = name || '+' WHERE workspace_id = $1 AND name ~ '^Item 6'", workspace)
-		for _, sql := range change.breaks {
-			execute(t, url, sql, workspace)
-			services.mustBe(t, url, workspace, "type = 'SERVICE'")
+
+	// An hour passes: the log does not have any more what was before.
+	change("hour")
+	for _, c := range clients[:2] {
+		newCopy(c.key, c.path, f.follower(t)).mustBe(t, f.url, c.workspace) // it has the change
+	}
+	end := must1(inRedis.XInfoStream(t.Context(), log).Result()).LastGeneratedID
+	stored()
+	must(inRedis.XTrimMinID(t.Context(), log, end).Err())
+	for _, c := range clients[2:] {
+		c.mustBe(t, f.url, c.workspace)
+	}
+	change("minute")
+
+	cost := func(on *testNode, with string) (first bool) { // of the client whose list has not changed for an hour
+		t.Helper()
+		for _, c := range slices.Backward(clients) {
+			again := c.clone()
+			again.nodes = []*testNode{on}
+			took := again.mustBe(t, f.url, c.workspace)
+			t.Logf("%-22s a poll every %-6s  %d rows changed: %d requests, %5.1f kB", with, c.every, map[bool]int{true: rows / 100}[c.changed], took,
+				float64(again.bytes)/1000)
+			first = again.first
+			whole := c.every == "hour" && (c.changed || first)
+			if again.first != whole || took != map[bool]int{false: 1, true: rows / 100}[whole] {
+				t.Errorf("%d requests, whole list %t", took, again.first)
+			}
 		}
-		if services.first {
-			t.Errorf("%s: a whole list", change.breaks)
+		return first
+	}
+	within(t, patience, "a node that finds no checkpoint", func() bool { // one may come between two looks
+		done := make(chan struct{})
+		var deleting sync.WaitGroup
+		deleting.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					inRedis.Del(t.Context(), checkpoint)
+					pause(time.Millisecond)
+				}
+			}
+		})
+		defer deleting.Wait()
+		defer close(done)
+		n := f.start(t)
+		n.awaitFollowed(t)
+		first := cost(n, "without a checkpoint:")
+		n.signal(syscall.SIGTERM)
+		<-n.ended
+		return first
+	})
+	stored()
+	for i, n := range f.nodes {
+		f.nodes[i] = f.start(t)
+		f.nodes[i].awaitFollowed(t)
+		n.signal(syscall.SIGTERM)
+		<-n.ended
+	}
+	for _, n := range f.nodes {
+		if cost(n, "with a checkpoint:") {
+			t.Error("a whole list, of which nothing has changed")
 		}
-		fails(all, change.breaks[0])
-		if !slices.ContainsFunc(slices.Collect(maps.Values(all.rows)), func(r copied) bool { return r.name == "Item 6"+strings.Repeat("+", i+1) }) {
-			t.Errorf("%s: what changed before it has not come", change.breaks)
+	}
+}
+
+// In the middle of a round Redis hangs, then Postgres, and then another primary takes over, which lacks
+// what clients have seen. No page of a round is stale: there is none, until what it shows is proven. The nodes' URL names both
+// servers, so they find the new primary by themselves.
+func TestTheStandbyInTheURLTakesOver(t *testing.T) {
+	t.Parallel()
+	old, address := privateDatabaseWith(t, map[string]string{slotBound: ""}) // so the slot is temporary, and on the new primary persistent
+	next := sandboxtest.Standby(t, old, nil)
+	redis := sandboxtest.Redis(t)
+	both := strings.Replace(address, old.Addr(), next.Addr()+","+old.Addr(), 1)
+	nodes := []*testNode{startNode(t, both, "--redis-url", redis.URL()), startNode(t, both, "--redis-url", redis.URL())}
+	workspace, key := workspaceWithKey(t, address)
+	const path = "/v1/items?limit=20"
+	change := func() {
+		t.Helper()
+		execute(t, address, "UPDATE items SET name = name || '+' WHERE workspace_id = $1", workspace)
+	}
+	execute(t, address, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 90) g", workspace)
+	changed := newCopy(key, path, nodes...)
+	changed.mustBe(t, address, workspace)
+	for _, away := range []struct {
+		name          string
+		freeze, thaws func() error
+	}{{"Redis", redis.Freeze, redis.Thaw}, {"Postgres", old.Freeze, old.Thaw}} {
+		change()
+		whole := newCopy(key, path, nodes...)
+		if changed.step(t, noCache) || whole.step(t) {
+			t.Fatal("rounds of one page")
 		}
-		execute(t, url, change.mends, workspace)
-		all.mustBe(t, url, workspace)
+		must(away.freeze())
+		afterBound()
+		for _, c := range []*listCopy{changed, whole} {
+			for range nodes {
+				if p, err := c.ask(); p != nil || err != nil {
+					t.Errorf("%s hangs: %+v, %v", away.name, p, err)
+				}
+			}
+		}
+		must(away.thaws())
+		changed.mustBe(t, address, workspace)
+		whole.mustBe(t, address, workspace)
+	}
+	within(t, patience, "the standby has it all", func() bool {
+		const all = "SELECT count(*) = 90 FROM items WHERE workspace_id = $1 AND name LIKE '%++'"
+		there, err := postgrestest.Value[bool](next.URL("listedge"), all, workspace)
+		return err == nil && there
+	})
+	execute(t, next.URL("listedge"), "ALTER SYSTEM SET primary_conninfo = ''")
+	execute(t, next.URL("listedge"), "SELECT pg_reload_conf()")
+	within(t, patience, "the standby receives nothing more", func() bool {
+		alone, err := postgrestest.Value[bool](next.URL("listedge"), "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+		return err == nil && alone
+	})
+	change()
+	execute(t, address, "INSERT INTO items (workspace_id, name) VALUES ($1, 'lost')", workspace)
+	whole := newCopy(key, path, nodes...)
+	if changed.step(t, noCache) || whole.step(t, noCache) {
+		t.Fatal("rounds of one page")
+	}
+	must(old.Kill(syscall.SIGQUIT))
+	address = next.URL("listedge")
+	execute(t, address, "SELECT pg_promote()")
+	for _, c := range []*listCopy{changed, whole} {
+		c.mustBe(t, address, workspace)
+		if len(c.rows) != 90 {
+			t.Errorf("%d rows", len(c.rows))
+		}
+	}
+	execute(t, address, "INSERT INTO items (workspace_id, name) VALUES ($1, 'behind')", workspace)
+	for _, n := range nodes {
+		within(t, patience, "a page of the new primary", func() bool { return strings.Contains(n.fresh("/v1/items", key), `"name":"behind"`) })
 	}
 }

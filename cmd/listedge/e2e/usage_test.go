@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -209,42 +208,6 @@ func TestUnusedKeysAreListed(t *testing.T) {
 		if strings.Join(names, " ") != c.want || strings.Contains(p.err.String(), "counted since") != c.warned {
 			t.Errorf("%+v: %s%s", c, p.out.String(), p.err.String())
 		}
-	}
-}
-
-// A killed node loses only what it has not written yet. The next run counts nothing twice.
-func TestAKilledNodeLosesTheLastCountsAlone(t *testing.T) {
-	t.Parallel()
-	database := database(t)
-	workspace, key := workspaceWithKey(t, database)
-	total := func() int64 { return int64(usageOf(t, database, workspace).Totals.Requests) }
-	k := keyed{text: key}
-	requests := func(n *testNode, times int) (counted int64) { // more than that if some were not answered in time
-		before := k.seen.Requests
-		for range times {
-			k.get(t, n, "GET", "/v1/items")
-		}
-		return int64(k.seen.Requests - before)
-	}
-	n := launchNode(t, database)
-	n.awaitReady(t)
-	written := requests(n, 50)
-	within(t, patience, "what is written", func() bool { return total() == written })
-	late := requests(n, 30)
-	n.signal(syscall.SIGKILL)
-	<-n.ended
-	lost := written + late - total()
-	if lost < 0 || lost > late {
-		t.Fatalf("%d of %d are lost", lost, late)
-	}
-	n = launchNode(t, database)
-	n.awaitReady(t)
-	after := requests(n, 20)
-	if code := n.stop(); code != exitFine {
-		t.Fatal(n.err.String())
-	}
-	if got := total(); got != written+late+after-lost {
-		t.Errorf("%d requests, want %d", got, written+late+after-lost)
 	}
 }
 
