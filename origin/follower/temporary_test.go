@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pglogrepl"
+
+	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/follower"
 )
@@ -109,6 +112,30 @@ func TestTheKindFollowsTheServersSetting(t *testing.T) {
 	becomes("persistent", "")
 	end()
 	becomes("temporary", "set max_slot_wal_keep_size")
+}
+
+// A slot of another connection continues no epoch, even if the former follower, which does not know that it lost its
+// own, has published a heartbeat from behind the new slot's beginning.
+func TestANewSlotContinuesNoEpoch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	first := w.as("temporary")
+	w.awaitFollowing(first)
+	h := w.heartbeat()
+	epoch := w.epoch
+	first.stop()
+	h.LSN = uint64(pglogrepl.LSN(1) << 62)
+	last, err := w.log.Last(w.ctx(), epoch)
+	must(err)
+	must(w.log.Append(w.ctx(), epoch, changefeed.Entry{Position: changefeed.Position{Term: last.Term, N: last.N + 1}, Heartbeat: &h}))
+	second := w.as("temporary")
+	w.awaitFollowing(second)
+	if w.epoch == epoch {
+		t.Error("the epoch has changes of two slots")
+	}
+	if err := w.log.Append(w.ctx(), epoch, changefeed.Entry{Position: changefeed.Position{Term: last.Term, N: last.N + 2}, Heartbeat: &h}); err == nil {
+		t.Error("a late heartbeat of the former epoch was not refused")
+	}
 }
 
 // A node without the log makes no slot, and drops none: others may follow.

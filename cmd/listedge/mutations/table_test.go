@@ -251,7 +251,7 @@ var mutations = []struct {
 			without("origin/follower: isTemporary", " && unlimited")},
 		{"a slot is persistent although its WAL is not bounded", "TestTheKindOfSlot",
 			never("origin/follower: isTemporary", `setting == "temporary" || setting != "persistent" && unlimited`)},
-		{"a new slot continues the epoch", "TestEpochsBeginWhereSomethingMayBeMissed",
+		{"a new slot continues the epoch", "TestANewSlotContinuesNoEpoch",
 			replaced("origin/follower: term.begin", "next.Instance, fresh:", "next.Instance:")},
 		{"a temporary slot takes the persistent one that is left", "TestAFleetChangesItsKindOfSlot",
 			without("origin/follower: Follower.waitForSlot", "temporary || ")},
