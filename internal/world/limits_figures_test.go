@@ -33,6 +33,7 @@ type figure struct {
 	limits []limiter.Policy
 	least  int     // nodes
 	up     int     // to so many; 0 = any
+	each   bool    // limit is played without -v, too
 	most   float64 // that it may be; 0 = there is no goal
 	of     func(s *scene) float64
 }
@@ -40,7 +41,7 @@ type figure struct {
 // figures are all of them, clients that keep to their limit first.
 func figures() (all []figure) {
 	add := func(least int, most float64, limits []limiter.Policy, of func(s *scene) float64, what string, with ...any) {
-		all = append(all, figure{fmt.Sprintf(what, with...), limits, least, 0, most, of})
+		all = append(all, figure{fmt.Sprintf(what, with...), limits, least, 0, false, most, of})
 	}
 	of := func(pairs ...float64) (limits []limiter.Policy) {
 		for i := 0; i < len(pairs); i += 2 {
@@ -51,6 +52,7 @@ func figures() (all []figure) {
 	add(1, 4, of(50, 100, 1, 1, 1, 100, 1./6, 60, 1./36, 100, .2, 20), (*scene).afterAFlood, "after a flood: refused of a client that obeys Retry-After")
 	for _, x := range []float64{1.02, 1.1, 1.2} {
 		add(1, 1, of(10, 20, 50, 100, 1, 100, 5, 40), func(s *scene) float64 { return s.regularBursts(x) }, "whole bursts, one in %g refills: refused, %%", x)
+		all[len(all)-1].each = x == 1.1
 	}
 	add(1, 1, of(10, 20), func(s *scene) float64 { s.far(6 * time.Millisecond); return s.regularBursts(1.02) }, "… on a Redis of 6 ms")
 	add(1, 1, of(10, 20, 10, 10, 10, 50, 50, 100), (*scene).spendsWhatIsShown, "sends exactly r, then waits: refused, %%")
@@ -98,6 +100,7 @@ func figures() (all []figure) {
 		}, "three times the rate, Redis of %d ms: not handed out, %%", ms)
 	}
 	add(2, 6, of(.001, 24, 100./3600, 100, .5, 100), (*scene).emptied, "a flood on a quarter of a bucket that hardly fills: not handed out, %%")
+	add(2, .3, of(50, 100, 10, 20, 300, 300), (*scene).partIsCutOff, "two of three nodes are cut off for 30 s in a flood: bursts above the promise")
 	add(1, 1.2, of(5./60, 5), func(s *scene) float64 {
 		s.traffic(func(s *scene) (time.Duration, *limited) { return 5 * time.Millisecond, s.anyNode() }, 2*time.Minute)
 		return float64(s.counts["calls"]) / float64(s.admitted) / float64(len(s.nodes))
@@ -146,7 +149,7 @@ func TestWhatClientsGet(t *testing.T) {
 		}
 	})
 	for _, f := range figures() {
-		if !testing.Verbose() {
+		if !testing.Verbose() && !f.each {
 			f.limits = f.limits[:1]
 		}
 		for _, p := range f.limits {
@@ -403,6 +406,19 @@ func (s *scene) emptied() float64 {
 	s.traffic(steady(300/rate), time.Minute)
 	due := float64(s.policy.Burst-s.policy.Burst*3/4) + rate*90
 	return 100 * (1 - (float64(s.admitted-before)+1)/due)
+}
+
+// partIsCutOff has three times the rate on all nodes, while two of three are cut off from Redis.
+func (s *scene) partIsCutOff() float64 {
+	s.fail(1, time.Minute)
+	s.traffic(steady(3), 10*time.Second)
+	for _, n := range s.nodes[:(2*len(s.nodes)+2)/3] {
+		n.cut = true
+		s.after(30*time.Second, func() { n.cut = false })
+	}
+	s.traffic(steady(3), 50*time.Second)
+	j := s.buckets[limiter.KeyBucket("w", s.name)]
+	return max(0, j.worst) / float64(j.burst)
 }
 
 // lateFirstAnswer has requests come to a lone node, of which some are decided without Redis: its answer pays for these.

@@ -194,7 +194,13 @@ func (p *player) happen() {
 		p.slowest = time.Second // which an answer under way seems to take
 		node.machine.Sleep(d)
 	case p.Happens(world.CutsOff, 250):
-		p.cutOff(node)
+		d := p.span(1, 25)
+		p.cutOff(node, d)
+		for _, n := range p.nodes {
+			if several := r.IntN(2) == 0; several && n != node && !n.cut {
+				p.cutOff(n, d)
+			}
+		}
 	case p.Happens(world.Deafens, 400):
 		d := p.span(1, 15)
 		p.Tracef("%s gets no answers for %s", node, d)
@@ -262,8 +268,7 @@ func (p *player) crash(n *limited) {
 }
 
 // cutOff cuts a node off, and often takes it out of the load balancer meanwhile, and back for a flood.
-func (p *player) cutOff(n *limited) {
-	d := p.span(1, 25)
+func (p *player) cutOff(n *limited, d time.Duration) {
 	p.Tracef("%s is cut off for %s", n, d)
 	p.alone(d)
 	if p.Chance(3) {
