@@ -280,6 +280,10 @@ var shapes = []shape{
 	{"partitions of any time", `ALTER TABLE items RENAME TO items_old;
 		CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS, PRIMARY KEY (workspace_id, id, created_at)) PARTITION BY RANGE (created_at);
 		CREATE TABLE items_0 PARTITION OF items DEFAULT; ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old`, "", unnamedItems},
+	{"an identity that lacks the id for a moment", item + "($1, #1, 'a', '2020-01-01Z')", "", []step{
+		{"BEGIN; CREATE UNIQUE INDEX one ON items (workspace_id, name); ALTER TABLE items REPLICA IDENTITY USING INDEX one; UPDATE items SET id = #2; " +
+			"ALTER TABLE items REPLICA IDENTITY DEFAULT; DROP INDEX one; COMMIT", "items:1[any]; " + all},
+	}},
 	{"no key", withoutKey, "", unnamedContacts},
 	{"a key of some rows", withoutKey + "; CREATE UNIQUE INDEX ON contacts (workspace_id, id) WHERE active", "", unnamedContacts},
 	{"a key that waits for the commit", withoutKey + "; ALTER TABLE contacts ADD UNIQUE (workspace_id, id) DEFERRABLE", "", unnamedContacts},
