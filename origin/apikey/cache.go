@@ -287,12 +287,12 @@ func (c *Cache[T]) load(ctx context.Context, priority lookupPriority, hashes ...
 	case err == nil || errors.Is(err, ErrUnknown):
 		c.unknowns.Add(1)
 		return nil, ErrUnknown
-	case before != nil && c.usable(before, c.grace):
+	case e != nil && c.usable(e, c.grace): // not the one before: other look-ups may have found, changed or removed it meanwhile
 		if !errors.Is(err, postgres.ErrOverloaded) { // a full queue says nothing of Postgres
 			c.noWaitUntil.Store(int64(c.clock.Now() + waitPause))
 		}
 		c.withinGrace.Add(1)
-		return before, nil
+		return e, nil
 	}
 	c.failures.Add(1)
 	return nil, err
@@ -364,8 +364,9 @@ func (c *Cache[T]) runLookups() {
 func (c *Cache[T]) update(hashes []Hash) error {
 	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
 	defer cancel()
-	began := time.Now()
-	found, err := c.lookup(ctx, hashes, c.proof.Load().runAt(c.clock.Now()))
+	run := c.proof.Load().runAt(c.clock.Now())
+	began := c.clock.Of(time.Now()) // at once, and after Now: behind a sleep, Of knows of no earlier one either
+	found, err := c.lookup(ctx, hashes, run)
 	if !errors.Is(err, errNotAsked) {
 		c.queries.Add(1)
 	}
@@ -378,7 +379,7 @@ func (c *Cache[T]) update(hashes []Hash) error {
 	c.wrongServer.Store(false)
 	for _, hash := range hashes {
 		key, exists := found[hash]
-		c.store(hash, key, exists, c.clock.Of(began))
+		c.store(hash, key, exists, began)
 	}
 	return nil
 }
