@@ -24,6 +24,8 @@ const (
 	begins Kind = iota // a transaction
 	rollsBack
 	unnamed // the log lacks a text, a name or rows of a transaction
+	changesKeys
+	schedules // the end of a key or a workspace
 	truncates
 	staysOpen // a transaction, for four bounds
 	waitsForStandby
@@ -58,6 +60,10 @@ const (
 	GivesUp  // its request
 	GoesBack // to a cursor of before
 
+	// Of keys.
+	Uses        // a request with one
+	LooksInVain // a node's look-ups fail for some time
+
 	// Of limits.
 	Crashes       // of a node
 	Freezes       // likewise: its process stops for a while
@@ -77,11 +83,12 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "truncates", "stays open", "waits for a standby", "standby lags", "crash", "promotion",
+var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "changes keys", "schedules", "truncates", "stays open", "waits for a standby",
+	"standby lags", "crash", "promotion",
 	"follower pauses", "follower dies", "follower is overtaken", "slot is lost", "follows another list", "trimmed", "Redis loses all", "Redis fails over",
 	"mirror lags", "dumps", "Redis is slow", "Redis cuts", "node pauses", "session ends", "reads the mirror", "entry is damaged", "asks", "cuts", "slow",
 	"restarts", "clock steps", "sleeps", "stores", "verifies", "tracks", "gives up", "goes back",
-	"crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
+	"uses", "looks in vain", "crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
 	"Redis hangs", "Redis slows down", "clock of Redis steps", "Redis loses limits", "changes a policy", "changes a quota", "changes the load"}
 
 func (k Kind) String() string { return kindNames[k] }

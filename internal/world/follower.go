@@ -182,8 +182,9 @@ func (f *follower) followOn(w *World) {
 		x := w.wal[f.decoded]
 		f.decoded++
 		f.unsettled = append(f.unsettled, x)
-		if f.follows {
-			f.queue(changefeed.Entry{Change: &x.change})
+		c := f.published(&x.change)
+		if len(c.Touched) > 0 {
+			f.queue(changefeed.Entry{Change: c})
 		}
 	}
 	if c.slot == f && slices.ContainsFunc(w.active, func(x *transaction) bool { return slices.Contains(c.unknown, x.xid) }) {
@@ -221,6 +222,21 @@ func (f *follower) name(w *World, from string) {
 	}
 }
 
+// published is what the follower sends of a change: keys always, and rows of lists of its description.
+func (f *follower) published(c *changefeed.Change) *changefeed.Change {
+	if f.follows {
+		return c
+	}
+	own := *c
+	own.Touched = nil
+	for _, t := range c.Touched {
+		if t.List == nil {
+			own.Touched = append(own.Touched, t)
+		}
+	}
+	return &own
+}
+
 // beat queues the heartbeat. The next one begins when it is acknowledged.
 func (f *follower) beat(w *World) {
 	h := f.pending
@@ -228,8 +244,9 @@ func (f *follower) beat(w *World) {
 	f.unsettled = slices.DeleteFunc(f.unsettled, func(x *transaction) bool { return s.Sees(x.xid) })
 	to := h.LSN
 	for _, x := range f.unsettled {
-		if f.follows {
-			h.Unsettled = append(h.Unsettled, x.change.Unnamed())
+		c := f.published(&x.change)
+		if len(c.Touched) > 0 {
+			h.Unsettled = append(h.Unsettled, c.Unnamed())
 		}
 		to = min(to, x.lsn-1)
 	}

@@ -22,6 +22,7 @@ type Access struct {
 	name   string
 	server *Redis
 	conns  map[int]*Redis // nil = it has ended
+	cutTo  time.Time      // until then it finds no server
 	atOnce bool           // its calls are answered when they are made
 }
 
@@ -62,6 +63,12 @@ func (a *Access) AtOnce(f func()) {
 	a.atOnce = true
 	f()
 	a.atOnce = false
+}
+
+// CutOff has the node reach no server for so long.
+func (a *Access) CutOff(d time.Duration) {
+	a.lead(nil)
+	a.cutTo = a.net.dice.now().Add(d)
 }
 
 // Close ends what the node has under way.
@@ -226,6 +233,9 @@ func (n *network) move() {
 		n.dice.trace("Redis hangs for %s", n.hangsTo.Sub(n.dice.now()))
 	}
 	for _, a := range n.accesses {
+		if !n.dice.reached(a.cutTo) && !n.dice.calm {
+			continue
+		}
 		if n.dice.happens(sessionEnds, 200) || a.server != n.changes.server && n.dice.chance(15) {
 			to := n.changes.server
 			if n.dice.happens(readsMirror, 5) {

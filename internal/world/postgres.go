@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/list"
 	"listedge/internal/page"
 )
@@ -13,7 +14,8 @@ import (
 // State is what a snapshot shows: of each tenant each row, nil where it does not exist.
 type State struct {
 	Rows [2][Rows]*Version
-	LSN  uint64 // the highest of a commit that it shows
+	Accounts
+	LSN uint64 // the highest of a commit that it shows
 }
 
 // Moment is a state of the primary, and since when.
@@ -45,10 +47,12 @@ type Postgres struct {
 	replays                               []Moment           // the states of the WAL, also of what was lost, and since when it has been there
 	written                               [2][Rows]time.Time // when a transaction that wrote a row last became visible
 	versions                              int
+	touches                               []touch
+	Old                                   *OldPrimary // the last that was replaced; nil = none was
 	flushAt, replaysAt                    time.Time
 }
 
-// slot is the place of a row: the number of its tenant, and its own.
+// slot is the place of a row: the number of its tenant, and its own. Those of keys have another number there.
 type slot struct{ tenant, row int }
 
 // says is what the log says of a transaction's rows.
@@ -65,13 +69,15 @@ const (
 
 type write struct {
 	slot
-	to *Version // nil = the row is removed
+	to     *Version // nil = the row is removed
+	record *Record  // instead, of a key or a workspace
 }
 
 type transaction struct {
 	xid, lsn         uint64 // lsn 0 = its commit is not in the WAL
 	writes           []write
 	says             says
+	allKeys          bool // the log names none of the keys
 	async            bool // visible without waiting for the flush
 	prepared         bool // outlives a crash
 	visible          bool
@@ -81,7 +87,10 @@ type transaction struct {
 
 func newPostgres(of *Shape, d *Dice) *Postgres {
 	p := &Postgres{Shape: of, dice: d, nextXID: 700, completed: 699, walStates: []State{{}}, locks: map[slot]*transaction{}}
-	p.Moments = []Moment{{From: d.now()}}
+	for n := range Workspaces {
+		p.walStates[0].set(slot{ofWorkspaces, n}, &Record{ID: fmt.Sprintf("00000000-0000-4000-8000-%012x", n), Version: -1 - n})
+	}
+	p.Moments = []Moment{{d.now(), p.walStates[0]}}
 	p.begins(1)
 	return p
 }
@@ -95,7 +104,10 @@ func (p *Postgres) begins(timeline int) {
 // TimelineName names the system and the timeline.
 func (p *Postgres) TimelineName() string { return fmt.Sprint("7400000000000000001/", p.Timeline) }
 
-// now is what is visible.
+// Visible is what keys and workspaces are visible.
+func (p *Postgres) Visible() *Accounts { return &p.state().Accounts }
+
+// state is what is visible.
 func (p *Postgres) state() *State { return &p.Moments[len(p.Moments)-1].State }
 
 // step lets transactions go on.
@@ -134,6 +146,7 @@ func (p *Postgres) step() {
 	case d.happens(crash, p.crashes()):
 		p.restart(p.flushed, p.Timeline)
 	case d.happens(promotion, 5000):
+		p.Old = &OldPrimary{p.Server(), *p.Visible()}
 		p.restart(p.Replayed, p.Timeline+1)
 	}
 }
@@ -163,10 +176,10 @@ func (p *Postgres) begin() {
 		case d.chance(5):
 			to = nil
 		case other != at && d.chance(10) && p.locks[at] == nil && p.locks[other] == nil: // it moves to another tenant
-			p.write(x, other, to)
+			p.write(x, write{slot: other, to: to})
 			to = nil
 		}
-		p.write(x, at, to)
+		p.write(x, write{slot: at, to: to})
 	}
 	switch k := d.r.IntN(24); {
 	case k < 2 && d.happens(unnamed, 1):
@@ -178,9 +191,12 @@ func (p *Postgres) begin() {
 		x.says = sayList
 		for t := range p.Tenants {
 			for row := range Rows {
-				p.write(x, slot{t, row}, nil)
+				p.write(x, write{slot: slot{t, row}})
 			}
 		}
+	}
+	if d.happens(changesKeys, 3) {
+		p.changeAccounts(x)
 	}
 	if d.happens(staysOpen, 60) {
 		x.commitAt, x.prepared = d.at(4*boundTicks), d.chance(2)
@@ -206,7 +222,7 @@ func (p *Postgres) Change(tenant string) {
 	x := &transaction{xid: p.nextXID, commitAt: p.dice.now(), showAt: p.dice.in(8)}
 	p.nextXID++
 	at := slot{p.tenant(tenant), p.dice.r.IntN(Rows)}
-	p.write(x, at, p.newVersion(at))
+	p.write(x, write{slot: at, to: p.newVersion(at)})
 	p.active = append(p.active, x)
 }
 
@@ -214,13 +230,13 @@ func (p *Postgres) Change(tenant string) {
 func (p *Postgres) Quiet() bool { return len(p.active) == 0 }
 
 // write gives a row another version, unless it is locked.
-func (p *Postgres) write(x *transaction, at slot, to *Version) {
-	if p.locks[at] != nil && p.locks[at] != x {
+func (p *Postgres) write(x *transaction, to write) {
+	if p.locks[to.slot] != nil && p.locks[to.slot] != x {
 		return
 	}
-	p.locks[at] = x
-	x.writes = slices.DeleteFunc(x.writes, func(w write) bool { return w.slot == at })
-	x.writes = append(x.writes, write{at, to})
+	p.locks[to.slot] = x
+	x.writes = slices.DeleteFunc(x.writes, func(w write) bool { return w.slot == to.slot })
+	x.writes = append(x.writes, to)
 }
 
 // newVersion makes a version of a row. Half of them have the name of the version before.
@@ -270,6 +286,15 @@ func (p *Postgres) commit(x *transaction) {
 	if x.says == sayList {
 		x.change.Touched = []changefeed.Touched{changefeed.AllRowsOf(p.List)}
 	}
+	for _, t := range x.touchedAccounts(&before) {
+		x.change.Touched = append(x.change.Touched, t)
+		p.touches = append(p.touches, touch{p.dice.now(), t.Tenant})
+	}
+	for _, w := range x.writes {
+		if w.tenant < 0 {
+			next.set(w.slot, w.record)
+		}
+	}
 	p.wal, p.walStates = append(p.wal, x), append(p.walStates, next)
 	p.replays = append(p.replays, Moment{p.dice.now(), next})
 	p.dice.trace("wal %d: xid %d, %d rows, says %d", x.lsn, x.xid, len(x.writes), x.says)
@@ -279,14 +304,23 @@ func (p *Postgres) commit(x *transaction) {
 func (p *Postgres) show(x *transaction) {
 	next := *p.state()
 	for _, w := range x.writes {
-		next.Rows[w.tenant][w.row] = w.to
-		p.written[w.tenant][w.row] = p.dice.now()
+		if w.tenant < 0 {
+			next.set(w.slot, w.record)
+		} else {
+			next.Rows[w.tenant][w.row] = w.to
+			p.written[w.tenant][w.row] = p.dice.now()
+		}
 	}
 	next.LSN = max(next.LSN, x.lsn)
 	x.visible = true
 	p.end(x)
 	p.become(next)
 	p.dice.trace("visible: xid %d, wal %d", x.xid, x.lsn)
+	for _, w := range x.writes {
+		if w.tenant < 0 {
+			p.dice.trace("row %d of table %d is %s", w.row, w.tenant, w.record)
+		}
+	}
 }
 
 func (p *Postgres) become(s State) {
@@ -443,6 +477,11 @@ func (p *Postgres) Present(q *page.Query) []*Version {
 	whole.After = ""
 	rows, _ := p.page(&whole, p.state(), Rows)
 	return rows
+}
+
+// Server is the primary.
+func (p *Postgres) Server() fleet.Server {
+	return fleet.Server{Identity: fleet.Identity{System: "7400000000000000001", Database: 5, Name: "shop"}, Timeline: uint32(p.Timeline), StartedAt: p.Run}
 }
 
 // forget drops what is older than any page may be.

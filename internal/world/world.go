@@ -113,11 +113,6 @@ func (w *World) Sleep(d time.Duration) {
 	w.trace("the machines slept for %s", d)
 }
 
-// Server is the primary.
-func (w *World) Server() fleet.Server {
-	return fleet.Server{Identity: fleet.Identity{System: "7400000000000000001", Database: 5, Name: "shop"}, Timeline: uint32(w.Timeline), StartedAt: w.Run}
-}
-
 // Log is the log of changes as a node uses it. A read returns few entries, so that some are cut.
 func (w *World) Log(a *Access, followed *fleet.Followed) *changefeed.Redis {
 	log := changefeed.NewRedis(a.Client, followed, w.lists)

@@ -29,6 +29,7 @@ type run struct {
 	pages    pages
 	trackers []*tracker
 	counts   map[string]int
+	pace     time.Duration // how many times as long as usual a step lasts: keys have longer bounds than pages
 	steps    int
 	lived    time.Duration // how long nodes have run
 	broken   string        // the first sentence that does not hold, and how; empty = all hold
@@ -54,6 +55,7 @@ type node struct {
 	end      func()
 
 	pages *nodePages
+	keys  *nodeKeys
 }
 
 // call is what a node sends to a server and waits for. The world lets it run, and answers it later.
@@ -77,7 +79,10 @@ const nodes = 3
 
 // inhabit plays a world, and returns it after its last step, or after the first one that breaks a promise.
 func inhabit(of world.Play) *run {
-	w := &run{World: world.New(&of), counts: map[string]int{}, nodes: make([]*node, nodes)}
+	w := &run{World: world.New(&of), counts: map[string]int{}, nodes: make([]*node, nodes), pace: 1}
+	if w.Chance(3) {
+		w.pace = 5
+	}
 	for i := range w.nodes {
 		w.start(i)
 	}
@@ -108,7 +113,8 @@ func (w *run) start(i int) {
 	n.redis = w.Redis(n.String())
 	n.log = w.Log(n.redis, n.followed)
 	n.redis.AtOnce(func() { n.pages = w.newPages(n) })
-	subscriber := changefeed.NewSubscriber(n.log, n.followed, slog.New(slog.DiscardHandler), n.pages, &n.pages.joined, holder{w, n})
+	n.keys = w.newKeys(n)
+	subscriber := changefeed.NewSubscriber(n.log, n.followed, slog.New(slog.DiscardHandler), n.pages, n.keys, &n.pages.joined, holder{w, n})
 	w.running.Go(func() { subscriber.Run(n.lives) })
 	w.nodes[i] = n
 	w.Tracef("%s starts", n)
@@ -119,6 +125,7 @@ func (n *node) String() string { return fmt.Sprintf("node %d.%d", n.number, n.li
 // stop ends a node at once.
 func (n *node) stop() {
 	n.end()
+	n.keys.Close()
 	_ = n.pages.Close(n.lives)
 	n.redis.Close()
 }
@@ -137,12 +144,15 @@ func (w *run) step() {
 			by := w.In(2000) - w.In(1000)
 			n.machine.Set(by)
 			n.stepped += max(0, by)
+			n.keys.stepped = w.Now()
 			w.Tracef("the clock of node %d steps by %s", i, by)
 		case w.Chance(50):
 			n.followed.SetServer(w.Server())
 		}
 		w.stepPages(n)
 		w.stepRounds(n)
+		w.settle()
+		w.stepKeys(n)
 		w.settle()
 	}
 	w.proceed()
@@ -156,9 +166,13 @@ func (w *run) step() {
 			n.machine.Sleep(d)
 			n.machine.Clock.Now()
 		}
+		w.settle() // Redis has what was sent before
 		w.Sleep(d)
+		for _, n := range w.nodes {
+			n.keys.stepped = w.Now()
+		}
 	}
-	time.Sleep(world.Tick/4 + time.Duration(r.Int64N(int64(world.Tick*3/2))))
+	time.Sleep(w.pace * (world.Tick/4 + time.Duration(r.Int64N(int64(world.Tick*3/2)))))
 	w.settle()
 }
 
@@ -206,6 +220,7 @@ type beat struct {
 
 // Beat implements changefeed.Listener.
 func (h holder) Beat(b changefeed.Beat) {
+	h.node.keys.read(b)
 	proves := "nothing"
 	if !b.Moment.IsZero() {
 		proves = fmt.Sprint("what was visible ", time.Since(b.Moment), " ago")
@@ -215,6 +230,7 @@ func (h holder) Beat(b changefeed.Beat) {
 
 // Reset implements changefeed.Listener.
 func (h holder) Reset(epoch string, cause changefeed.ResetCause) {
+	h.node.keys.resets = append(h.node.keys.resets, h.run.Now())
 	h.hold(fmt.Sprintf("resets, to epoch %q: %s", epoch, cause))
 }
 

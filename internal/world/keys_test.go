@@ -1,0 +1,276 @@
+package world_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+	"unique"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
+	"listedge/internal/world"
+	"listedge/origin/apikey"
+	"listedge/origin/postgres"
+)
+
+// nodeKeys is the cache of keys of a node. The value of an entry is the version of its row.
+type nodeKeys struct {
+	*apikey.Cache[int]
+	run     *run
+	node    *node
+	inVain  time.Time // until then look-ups fail
+	how     failing
+	lookups []*lookup        // those that ended less than a grace ago, and those under way
+	wrong   time.Time        // since when no answer was the primary's; zero = the last one was
+	noForms time.Time        // when the forms could not be read
+	stepped time.Time        // when its clock was last set, or its machine slept
+	beats   []proven         // those that proved something
+	resets  []time.Time      // of what it knows of the log
+	touched []touch          // what the log has told it of rows
+	good    [world.Keys]good // what it knows of each key
+}
+
+// failing is how look-ups fail.
+type failing uint8
+
+const (
+	refused failing = iota
+	hung
+	byStandby
+	byOldPrimary // which still runs
+	failings
+)
+
+// lookup is a statement that looks keys up.
+type lookup struct {
+	keys         []int // their numbers
+	run          string
+	began, ended time.Time // ended: zero = it is under way
+	old          bool      // the old primary has answered
+	found        map[apikey.Hash]apikey.Key
+	err          error
+}
+
+// proven is a proof that a node has read.
+type proven struct{ at, moment time.Time }
+
+// touch is a change of rows that a node has read of.
+type touch struct {
+	at  time.Time
+	row string // empty = any
+}
+
+// good is the last answer that was surely right at most a second before the request came.
+type good struct {
+	at  time.Time
+	key apikey.Key
+}
+
+// keyGrace is --key-grace. The others are bounds of docs/GUARANTEES.md.
+const (
+	keyGrace  = 9 * time.Second
+	keyBound  = time.Second
+	slowBound = 5 * time.Second
+	// pause is how long no request waits after one that has waited in vain, and how long that may have waited after a slow look-up.
+	pause = 1200 * time.Millisecond
+	// quick is a look-up that no request gives up. It may wait for another.
+	quick = 90 * time.Millisecond
+	// slow is one that no request gives up for an answer of before slowBound.
+	slow = 600 * time.Millisecond
+)
+
+// keyForms are the forms of the imported keys.
+var keyForms = [world.Forms]apikey.Form{{Digest: apikey.SHA256}, {Digest: apikey.SHA512, Behind: "|"}}
+
+// keyTexts and keyHashes are of all worlds: nothing depends on what they are.
+var keyTexts, keyHashes = func() (texts [world.Keys][]byte, hashes [world.Keys]apikey.Hash) {
+	plain, behind := sha256.Sum256([]byte("secret of theirs")), sha512.Sum512([]byte("another secret"))
+	for n := range texts {
+		texts[n] = []byte(apikey.Generate())
+		hashes[n], _ = apikey.HashOf(texts[n])
+	}
+	var err [2]error
+	texts[world.Keys-2], texts[world.Keys-1] = []byte("secret of theirs"), []byte("7|another secret")
+	hashes[world.Keys-2], err[0] = apikey.SHA256.Parse(hex.EncodeToString(plain[:]))
+	hashes[world.Keys-1], err[1] = apikey.SHA512.Parse(hex.EncodeToString(behind[:]))
+	if errors.Join(err[:]...) != nil {
+		panic(err)
+	}
+	return texts, hashes
+}()
+
+func (w *run) newKeys(n *node) *nodeKeys {
+	k := &nodeKeys{run: w, node: n}
+	k.Cache = apikey.NewCache(k.lookup, k.forms, func(key apikey.Key, version *int) { *version = int(key.Limit.Version) }, keyGrace, n.machine.Clock)
+	return k
+}
+
+// stepKeys is what happens to a node's keys in a step.
+func (w *run) stepKeys(n *node) {
+	k := n.keys
+	if w.Happens(world.LooksInVain, 1500) {
+		k.inVain, k.how = w.Now().Add(w.In(2500)), failing(w.Rand().IntN(int(failings)))
+		w.Tracef("look-ups of %s fail until %s, in way %d", n, k.inVain.Sub(w.Now()), k.how)
+	}
+	if w.Happens(world.CutsOff, 1500) {
+		d := w.In(2000)
+		n.redis.CutOff(d)
+		w.Tracef("%s reads no log for %s", n, d)
+	}
+	if w.Happens(world.Uses, 3) {
+		w.use(n)
+	}
+	past := w.Now().Add(-2 * keyGrace)
+	k.lookups = slices.DeleteFunc(k.lookups, func(l *lookup) bool { return !l.ended.IsZero() && l.ended.Before(past) })
+	k.beats = slices.DeleteFunc(k.beats, func(b proven) bool { return b.at.Before(past) })
+	k.touched = slices.DeleteFunc(k.touched, func(t touch) bool { return t.at.Before(past) })
+	k.resets = slices.DeleteFunc(k.resets, func(t time.Time) bool { return t.Before(past) })
+}
+
+// use is a request with a key. Some keys are used more often than others.
+type use struct {
+	node           *node
+	n              int // of the key
+	arrived, ended time.Time
+	entry          *apikey.Entry[int]
+	err            error
+}
+
+func (w *run) use(n *node) {
+	u := &use{node: n, n: (bits.TrailingZeros32(w.Rand().Uint32()) + n.number) % world.Keys, arrived: w.Now()}
+	w.request(func() {
+		u.entry, u.err = n.keys.Authenticate(time.Now(), keyTexts[u.n], new(apikey.LastKey), func() bool { return false })
+		u.ended = w.Now()
+	}, func() { w.judgeKey(u) })
+}
+
+// read notes what a node reads in the log.
+func (k *nodeKeys) read(b changefeed.Beat) {
+	now := k.run.Now()
+	for _, c := range slices.Concat(b.Settled, b.Unsettled) {
+		for _, t := range c.Touched {
+			if t.List == nil {
+				k.touched = append(k.touched, touch{now, t.Tenant})
+			}
+		}
+	}
+	if !b.Moment.IsZero() {
+		clock := k.node.machine.Clock
+		k.beats = append(k.beats, proven{now, now.Add(clock.Of(b.Moment) - clock.Now())})
+	}
+}
+
+// lookup implements apikey.Lookup.
+func (k *nodeKeys) lookup(ctx context.Context, hashes []apikey.Hash, run string) (map[apikey.Hash]apikey.Key, error) {
+	w, l := k.run, &lookup{run: run, began: k.run.Now()}
+	for n, hash := range keyHashes {
+		if slices.Contains(hashes, hash) {
+			l.keys = append(l.keys, n)
+		}
+	}
+	w.mu.Lock()
+	k.lookups = append(k.lookups, l)
+	w.mu.Unlock()
+	err := w.await(ctx, &call{name: fmt.Sprintf("%s, keys %v of run %q", k.node, l.keys, run), run: func(c *call) { k.execute(c, l) },
+		cut: func(*call) { l.err = postgres.ErrUnavailable }})
+	if err != nil {
+		err = fmt.Errorf("%w: %w", postgres.ErrUnavailable, err)
+	} else {
+		err = l.err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l.ended, l.err = w.Now(), err
+	switch {
+	case errors.Is(err, postgres.ErrWrongServer):
+		if k.wrong.IsZero() {
+			k.wrong = l.ended
+		}
+	case err == nil:
+		k.wrong = time.Time{}
+		for _, n := range l.keys {
+			if _, known := l.found[keyHashes[n]]; !known {
+				k.good[n] = good{}
+			}
+		}
+	}
+	return l.found, err
+}
+
+// execute runs a look-up.
+func (k *nodeKeys) execute(c *call, l *lookup) {
+	w := k.run
+	by, has := w.Server(), w.Visible()
+	primary := by.StartedAt
+	if w.Now().Before(k.inVain) {
+		switch {
+		case k.how == refused:
+			l.err = postgres.ErrUnavailable
+			return
+		case k.how == hung:
+			c.endAt = w.Now().Add(time.Hour)
+			return
+		case k.how == byOldPrimary && w.Old != nil:
+			by, has, l.old = w.Old.Server, &w.Old.Accounts, true
+		default:
+			by.Timeline, by.StartedAt = 0, "of a standby"
+		}
+	}
+	why := k.node.followed.Refuse(by, l.run)
+	if why != nil {
+		l.err = fmt.Errorf("%w: %w", postgres.ErrWrongServer, why)
+		w.Tracef("%s refuses an answer: %v", k.node, why)
+		if by.StartedAt == primary && !k.follows(l.began, l.began) {
+			w.breaks(keyWorks, "the primary's answer to %s is refused: %v", c.name, why)
+		}
+		return
+	}
+	l.found = map[apikey.Hash]apikey.Key{}
+	for _, n := range l.keys {
+		key, ok := keyIn(has, n, w.Now(), by.StartedAt)
+		if ok {
+			l.found[keyHashes[n]] = key
+		}
+	}
+	w.Tracef("%s finds %d", c.name, len(l.found))
+}
+
+// forms implements apikey.Forms. It answers at once: requests that wait for it hold a lock, which a bubble does not know.
+func (k *nodeKeys) forms(_ context.Context, run string) (forms []apikey.Form, startedAt string, err error) {
+	w := k.run
+	why := k.node.followed.Refuse(w.Server(), run)
+	if w.Now().Before(k.inVain) || why != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		k.noForms = w.Now()
+		return nil, "", postgres.ErrUnavailable
+	}
+	for i, known := range w.Visible().Imported {
+		if known {
+			forms = append(forms, keyForms[i])
+		}
+	}
+	return forms, w.Run, nil
+}
+
+// keyIn is a key as a server has it at a moment.
+func keyIn(has *world.Accounts, n int, at time.Time, run string) (key apikey.Key, ok bool) {
+	row := has.Keys[n]
+	if row == nil {
+		return key, false
+	}
+	workspace := has.Workspaces[row.Workspace]
+	ended := func(r *world.Record) bool { return !r.EndsAt.IsZero() && !at.Before(r.EndsAt) }
+	return apikey.Key{ID: uuid.MustParse(row.ID), Workspace: uuid.MustParse(workspace.ID), Tenant: workspace.ID, Scopes: uint64(row.Version),
+		Revoked: ended(row), Suspended: ended(workspace), Scheduled: at.Before(row.EndsAt) || at.Before(workspace.EndsAt),
+		Limit:          apikey.Limit{Set: true, Rate: 1, Burst: 1, Version: int64(row.Version)},
+		WorkspaceLimit: apikey.Limit{Set: true, Rate: 1, Burst: 1, Version: int64(workspace.Version)},
+		Label:          apikey.Label{Name: fmt.Sprint(row.Version)}, StartedAt: unique.Make(run)}, true
+}
