@@ -71,8 +71,10 @@ func (w *run) judgePages(a *trackAsk, ids map[int]bool) {
 	if len(p.Rows) > a.limit || len(p.Gone) > room.Gone {
 		w.breaks(fewPages, "%s: %d rows, %d gone", a, len(p.Rows), len(p.Gone))
 	}
-	if p.Cause == cache.FullJoined && a.node.pages.joined.at.Term != 0 && a.from.Known().Compare(changefeed.EndOf(a.node.pages.joined.at)) >= 0 || p.Cause == cache.FullDropped && a.node.pages.roomy {
-		w.breaks(seldomWhole, "%s: it knew %v, and the node all since %v", a, known, a.node.pages.joined.at)
+	joined := a.node.pages.joined.at
+	knew := joined.Term != 0 && a.from.Known().Compare(changefeed.EndOf(joined)) >= 0
+	if p.Cause == cache.FullJoined && knew || p.Cause == cache.FullDropped && a.node.pages.roomy {
+		w.breaks(seldomWhole, "%s: it knew %v, and the node all since %v", a, known, joined)
 	}
 	w.counts["rounds: gone"] += len(p.Gone)
 	if p.Kind == cache.NoChange && known.Compare(a.node.pages.joined.at) < 0 {
