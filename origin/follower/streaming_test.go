@@ -16,7 +16,7 @@ const smallMemory = "64kB"
 
 // rows inserts more of a table than smallMemory holds, all of one workspace.
 func rows(table string, workspace int) string {
-	return fmt.Sprintf("INSERT INTO %s (workspace_id, name) SELECT $%d, 'x' FROM generate_series(1, 1500)", table, workspace)
+	return fmt.Sprintf("INSERT INTO %s (workspace_id, name) SELECT $%d, 'x' FROM generate_series(1, 900)", table, workspace)
 }
 
 // decodedBytes returns how many bytes the walsender has streamed of open transactions, and
