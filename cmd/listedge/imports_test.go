@@ -75,7 +75,7 @@ var (
 		"github.com/jackc/pgx": {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit",
 			"origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
 		"github.com/redis/go-redis": {"cache", "limiter", "internal/changefeed", "internal/fleet", "cmd/listedge", "cmd/listedge/node",
-			"bench", "internal/sandbox/redistest"},
+			"bench", "internal/sandbox/redistest", "internal/world"},
 		"github.com/alecthomas/kong":      {"cmd/listedge"},
 		"github.com/pressly/goose":        {"origin/admin"},
 		"github.com/klauspost/compress":   {"cache"},
