@@ -80,6 +80,10 @@ const (
 	ChangesPolicy // the rate and the burst of a key
 	ChangesQuota
 	ChangesLoad
+
+	// Of the doors of nodes.
+	Drains
+	HangsUp // a client
 	kinds
 )
 
@@ -89,7 +93,8 @@ var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "changes keys",
 	"mirror lags", "dumps", "Redis is slow", "Redis cuts", "node pauses", "session ends", "reads the mirror", "entry is damaged", "asks", "cuts", "slow",
 	"restarts", "clock steps", "sleeps", "stores", "verifies", "tracks", "gives up", "goes back",
 	"uses", "looks in vain", "crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
-	"Redis hangs", "Redis slows down", "clock of Redis steps", "Redis loses limits", "changes a policy", "changes a quota", "changes the load"}
+	"Redis hangs", "Redis slows down", "clock of Redis steps", "Redis loses limits", "changes a policy", "changes a quota", "changes the load",
+	"drains", "hangs up"}
 
 func (k Kind) String() string { return kindNames[k] }
 

@@ -12,7 +12,7 @@ import (
 type promise struct{ heading, sentence string }
 
 // judged is what a world judges.
-var judged = slices.Concat(ofPages, ofRounds, ofLimits, ofKeys)
+var judged = slices.Concat(ofPages, ofRounds, ofLimits, ofKeys, ofDoors)
 
 // breaks notes that a promise does not hold, and how.
 func (w *run) breaks(p promise, how string, of ...any) {

@@ -35,31 +35,30 @@ func (w *run) judge(a *ask) {
 		w.Tracef("request %d to node %d, %s: %v", a.number, a.node.number, a.kind, a.err)
 		return
 	}
-	r, texts := a.result, a.rows()
-	w.counts[r.Source.String()]++
+	r, texts := a.result, a.result.rows
+	w.counts[r.from]++
 	if w.Traces() {
-		w.Tracef("request %d to node %d, %s, %s: %d rows of %s, %s old, stale %t", a.number, a.node.number, a.kind, keyOf(&a.q), len(texts), r.Source, r.Age,
-			r.Err != nil)
+		w.Tracef("request %d to node %d, %s, %s: %d rows of %s, %s old, stale %t", a.number, a.node.number, a.kind, keyOf(&a.q), len(texts), r.from, r.age, r.stale)
 	}
-	oldest := a.ended.Add(-r.Age)
-	young := oldest.Add(a.node.stepped - a.stepped + overlooked + 1)
+	oldest := a.ended.Add(-r.age)
+	young := oldest.Add(a.node.stepped - a.stepped + overlooked + r.rounded + 1)
 	switch {
-	case r.Err != nil:
+	case r.stale:
 		w.counts["stale"]++
-		if r.Age >= pageTTL+maxStale {
-			w.breaks(staleBound, "request %d, %s old", a.number, r.Age)
+		if r.age >= pageTTL+maxStale {
+			w.breaks(staleBound, "request %d, %s old", a.number, r.age)
 		}
 	case a.kind == noCache:
 		w.counts["no-cache"]++
 		if young.Before(a.arrived) {
-			w.breaks(youngAsAsk, "request %d is %s old, after %s", a.number, r.Age, a.ended.Sub(a.arrived))
+			w.breaks(youngAsAsk, "request %d is %s old, after %s", a.number, r.age, a.ended.Sub(a.arrived))
 		}
 	case young.Before(a.arrived.Add(-world.Bound)):
-		w.breaks(freshInBound, "request %d is %s old, after %s", a.number, r.Age, a.ended.Sub(a.arrived))
+		w.breaks(freshInBound, "request %d is %s old, after %s", a.number, r.age, a.ended.Sub(a.arrived))
 	}
-	if !w.Was(&a.q, texts, r.Entry.Next != "", oldest, w.Standby) {
+	if !w.Was(&a.q, texts, r.next != "", oldest, w.Standby) {
 		w.breaks(asOldAsAge, "request %d to node %d, %s: %d rows, more %t, were no page since %s ago: %q", a.number, a.node.number, keyOf(&a.q),
-			len(texts), r.Entry.Next != "", r.Age, texts)
+			len(texts), r.next != "", r.age, texts)
 	}
 }
 
@@ -73,12 +72,12 @@ func (w *run) judgeWalk(a *ask) {
 	if a.err != nil {
 		return // it asks again
 	}
-	next := a.result.Entry.Next
-	shows := a.ended.Add(-a.result.Age)
+	next := a.result.next
+	shows := a.ended.Add(-a.result.age)
 	if of.from.IsZero() || shows.Before(of.from) {
 		of.from = shows
 	}
-	for _, text := range a.rows() {
+	for _, text := range a.result.rows {
 		of.seen[text]++
 	}
 	if next != "" {

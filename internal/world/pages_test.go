@@ -39,8 +39,19 @@ type ask struct {
 	arrived time.Time
 	stepped time.Duration // of the node, then
 	ended   time.Time
-	result  cache.Result
+	result  shown
 	err     error
+}
+
+// shown is a page as a client gets it.
+type shown struct {
+	rows  []string
+	next  string        // the cursor of the page behind it; empty = there is none
+	age   time.Duration // since when it may not equal the database
+	from  string        // memory, redis or origin
+	stale bool          // it is marked so
+
+	rounded time.Duration // how much less the age may be
 }
 
 type askKind uint8
@@ -127,16 +138,20 @@ func (w *run) ask(n *node) {
 			a.q = a.q.Behind(&rows[r.IntN(len(rows))].Row)
 		}
 	}
+	if n.door != nil {
+		w.knock(a)
+		return
+	}
 	w.request(func() {
-		a.result, a.err = a.send()
+		a.err = a.send()
 		a.ended = w.Now()
 	}, func() { w.judge(a) })
 }
 
 // send is what a server does with a request.
-func (a *ask) send() (r cache.Result, err error) {
+func (a *ask) send() (err error) {
 	p, ok := a.node.pages, false
-	queried := func() {}
+	queried, r := func() {}, cache.Result{}
 	switch a.kind {
 	case noCache:
 		r, ok = p.Proven(&a.q)
@@ -151,21 +166,26 @@ func (a *ask) send() (r cache.Result, err error) {
 			r, err = p.Forward(&a.q, queried)
 		}
 	}
-	return r, err
+	if err == nil {
+		body, _ := r.Entry.AppendBody(nil, 0, math.MaxInt)
+		a.result = shown{age: r.Age, from: r.Source.String(), stale: r.Err != nil}
+		err = a.result.read(append(body, '}'))
+	}
+	return err
 }
 
-// rows are the texts of the rows that the client sees.
-func (a *ask) rows() (texts []string) {
-	body, _ := a.result.Entry.AppendBody(nil, 0, math.MaxInt)
-	var seen struct{ Data []json.RawMessage }
-	err := json.Unmarshal(append(body, '}'), &seen)
-	if err != nil {
-		panic(err)
+// read reads the body of a page.
+func (s *shown) read(body []byte) error {
+	var seen struct {
+		Data []json.RawMessage
+		Page struct{ NextCursor string }
 	}
+	err := json.Unmarshal(body, &seen)
 	for _, row := range seen.Data {
-		texts = append(texts, string(row))
+		s.rows = append(s.rows, string(row))
 	}
-	return texts
+	s.next = seen.Page.NextCursor
+	return err
 }
 
 // goOn lets a walk ask for its next page.

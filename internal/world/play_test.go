@@ -41,6 +41,7 @@ func playPages(of world.Play) played {
 
 // play plays a world in a bubble.
 func (g game) play(t *testing.T, of world.Play) (w played) {
+	startDate()
 	synctest.Test(t, func(*testing.T) { w = g(of) })
 	return w
 }
@@ -50,7 +51,7 @@ func TestWorld(t *testing.T) {
 	game(playPages).test(t, []string{"walks", "no-cache", "stale", "memory", "origin", "errors", "rounds", "rounds: delta", "rounds: gone", "rounds: whole, epoch",
 		"rounds: whole, unnamed", "rounds: the changes are not proven"},
 		"rounds: cut", "rounds: by key", "rounds: by key, cut", "rounds: none, from before the log", "rounds: whole, dropped", "rounds: whole, joined",
-		"rounds: the page is not stored")
+		"rounds: the page is not stored", "answers 304", "answers 429", "answers 503", "answers 504", "drains", "usage written")
 }
 
 // TestWorldOfLimits does so with worlds that have nothing but limits, and longer times.

@@ -28,6 +28,8 @@ type run struct {
 	nodes    []*node
 	pages    pages
 	trackers []*tracker
+	doors
+	hasDoors bool // nodes have them
 	counts   map[string]int
 	pace     time.Duration // how many times as long as usual a step lasts: keys have longer bounds than pages
 	steps    int
@@ -56,6 +58,7 @@ type node struct {
 
 	pages *nodePages
 	keys  *nodeKeys
+	door  *door // nil = none
 }
 
 // call is what a node sends to a server and waits for. The world lets it run, and answers it later.
@@ -79,7 +82,8 @@ const nodes = 3
 
 // inhabit plays a world, and returns it after its last step, or after the first one that breaks a promise.
 func inhabit(of world.Play) *run {
-	w := &run{World: world.New(&of), counts: map[string]int{}, nodes: make([]*node, nodes), pace: 1}
+	w := &run{World: world.New(&of), counts: map[string]int{}, nodes: make([]*node, nodes), pace: 1, hasDoors: of.Seed%doorsEvery == 0}
+	w.newVisitors()
 	if w.Chance(3) {
 		w.pace = 5
 	}
@@ -97,6 +101,9 @@ func inhabit(of world.Play) *run {
 		n.stop()
 	}
 	w.running.Wait()
+	if w.hasDoors {
+		time.Sleep(workersEnd)
+	}
 	return w
 }
 
@@ -113,8 +120,9 @@ func (w *run) start(i int) {
 	n.redis = w.Redis(n.String())
 	n.log = w.Log(n.redis, n.followed)
 	n.redis.AtOnce(func() { n.pages = w.newPages(n) })
-	n.keys = w.newKeys(n)
-	subscriber := changefeed.NewSubscriber(n.log, n.followed, slog.New(slog.DiscardHandler), n.pages, n.keys, &n.pages.joined, holder{w, n})
+	n.keys, n.door = w.newKeys(n), w.newDoor(n)
+	listeners := append([]changefeed.Listener{n.pages, n.keys, &n.pages.joined}, n.door.listeners()...)
+	subscriber := changefeed.NewSubscriber(n.log, n.followed, slog.New(slog.DiscardHandler), append(listeners, holder{w, n})...)
 	w.running.Go(func() { subscriber.Run(n.lives) })
 	w.nodes[i] = n
 	w.Tracef("%s starts", n)
@@ -126,6 +134,7 @@ func (n *node) String() string { return fmt.Sprintf("node %d.%d", n.number, n.li
 func (n *node) stop() {
 	n.end()
 	n.keys.Close()
+	n.door.kill(n.lives)
 	_ = n.pages.Close(n.lives)
 	n.redis.Close()
 }
@@ -151,6 +160,7 @@ func (w *run) step() {
 		}
 		w.stepPages(n)
 		w.stepRounds(n)
+		w.stepDoor(n)
 		w.settle()
 		w.stepKeys(n)
 		w.settle()
