@@ -38,9 +38,11 @@ func (w *run) until(is func() bool) {
 	}
 }
 
-// isWhole reports whether all transactions have ended and all nodes have proven it moments ago.
+// isWhole reports whether all transactions have ended, all nodes have proven it moments ago, and none is about to stop.
 func (w *run) isWhole() bool {
-	return w.Quiet() && !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.pages.Mode() != cache.ModeFollowed || n.pages.ProofAge() > world.Bound/2 })
+	return w.Quiet() && !slices.ContainsFunc(w.nodes, func(n *node) bool {
+		return n.pages.Mode() != cache.ModeFollowed || n.pages.ProofAge() > world.Bound/2 || n.door.isLeaving()
+	})
 }
 
 // round is a round of a client at a node.

@@ -163,6 +163,9 @@ func (w *run) stepDoor(n *node) {
 	}
 }
 
+// isLeaving reports whether the node drains, and another one will take its place.
+func (d *door) isLeaving() bool { return d != nil && !d.drains.IsZero() }
+
 // shutDown ends the door as a node does after its drain.
 func (d *door) shutDown() {
 	ctx, cancel := context.WithTimeout(d.node.lives, 10*time.Second)
