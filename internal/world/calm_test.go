@@ -17,6 +17,11 @@ func (w *run) calmDown() {
 		return
 	}
 	w.Calm()
+	for i, n := range w.nodes {
+		if n.door.isLeaving() {
+			w.start(i)
+		}
+	}
 	w.until(w.isWhole)
 	for _, t := range w.trackers {
 		w.round(t, w.nodes[0], cache.Directives{}) // it may have begun long ago
@@ -38,11 +43,9 @@ func (w *run) until(is func() bool) {
 	}
 }
 
-// isWhole reports whether all transactions have ended, all nodes have proven it moments ago, and none is about to stop.
+// isWhole reports whether all transactions have ended and all nodes have proven it moments ago.
 func (w *run) isWhole() bool {
-	return w.Quiet() && !slices.ContainsFunc(w.nodes, func(n *node) bool {
-		return n.pages.Mode() != cache.ModeFollowed || n.pages.ProofAge() > world.Bound/2 || n.door.isLeaving()
-	})
+	return w.Quiet() && !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.pages.Mode() != cache.ModeFollowed || n.pages.ProofAge() > world.Bound/2 })
 }
 
 // round is a round of a client at a node.
