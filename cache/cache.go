@@ -97,13 +97,8 @@ func New(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	budgets := o.Rows
-	if budgets == nil {
-		rows := int(rowsBudget(m.budget))
-		budgets = &replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists,
-			Released: rows / releasedShare}
-	}
-	c := &Cache{options: o, clock: o.Clock, memory: m, room: cmp.Or(o.Room, Room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes}), replica: replica.New(*budgets)}
+	c := &Cache{options: o, clock: o.Clock, memory: m, room: cmp.Or(o.Room, Room{page.MaxBytes, page.MaxGone, page.MaxGoneBytes}),
+		replica: replica.New(o.budgets(int(rowsBudget(m.budget))))}
 	c.followed.known.Store(&known{})
 	c.followed.bound = cmp.Or(o.Bound, 400*time.Millisecond)
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -147,20 +142,19 @@ func (c *Cache) enter() bool {
 	return !c.closed
 }
 
-// Hit returns the query's entry if it is fresh in memory. It does not keep the query, and
-// allocates nothing unless a change made the page another one. From time to time it stores
-// the page in Redis as it is now.
+// Hit returns the query's entry if it is fresh in memory, or cuts it from rows there. It does not keep the query, and allocates
+// nothing unless the page is another one than before. From time to time it stores the page in Redis as it is now.
 func (c *Cache) Hit(q *page.Query, now time.Time) (Result, bool) {
-	s := c.memory.get(q)
+	s, at, e := c.memory.get(q), c.clock.At(now), (*Entry)(nil)
 	if s == nil {
-		return Result{}, false
+		e = c.hold(q, nil, at)
+	} else {
+		e = c.fresh(s, at)
 	}
-	at := c.clock.At(now)
-	e := c.fresh(s, at)
 	if e == nil {
 		return Result{}, false
 	}
-	if c.redis != nil && int64(at) >= s.storeAfter.Load() && c.following.Load() {
+	if s != nil && c.redis != nil && int64(at) >= s.storeAfter.Load() && c.following.Load() {
 		s.storeAfter.Store(int64(at + storeInterval))
 		c.storeState(e.query, e.listKey())
 	}
@@ -186,6 +180,19 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 		return e
 	}
 	return nil
+}
+
+// hold cuts the page's entry, and keeps it. It does not keep the query.
+func (c *Cache) hold(q *page.Query, old *Entry, now time.Duration) *Entry {
+	if !c.followed.trusted(now) {
+		return nil
+	}
+	own := q.Clone()
+	e := c.cut(&own, listOf(&own), old, now)
+	if e != nil {
+		c.memory.put(e, c.remaining(e))
+	}
+	return e
 }
 
 // cut makes the page's entry out of the replica, or returns old if that shows the same rows.

@@ -247,8 +247,7 @@ func (l *lookup) findStored() (Result, bool) {
 		return r, true
 	}
 	l.old, l.began = r.Entry, time.Now()
-	if e := l.cut(l.query, l.list, l.old, l.clock.Now()); e != nil {
-		l.memory.put(e, l.remaining(e))
+	if e := l.hold(l.query, l.old, l.clock.Now()); e != nil {
 		return Result{Entry: e}, true
 	}
 	return l.fromRedis()

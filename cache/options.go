@@ -58,3 +58,11 @@ var ErrFillTimeout = errors.New("no page in time")
 
 // ErrNotStored: neither memory nor Redis has a fresh entry, and Stored does not read the origin.
 var ErrNotStored = errors.New("the page is not stored")
+
+// budgets are those of the rows in memory, which have so many bytes unless Rows says otherwise.
+func (o *Options) budgets(rows int) replica.Budgets {
+	if o.Rows != nil {
+		return *o.Rows
+	}
+	return replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists, Released: rows / releasedShare}
+}

@@ -281,7 +281,7 @@ func (w *run) judgeLimit(v *visit) {
 			w.breaks(formOfAnswers, "%d for %s without RateLimit", status, v.id)
 		}
 	case status == 304 && strings.HasPrefix(h.Get("Cache-Status"), "listedge; hit; detail=memory"):
-		v.spend(maybe)
+		v.spend(nothing)
 	default:
 		v.spend(token)
 		for _, s := range v.spending {
