@@ -174,6 +174,9 @@ func (d *Dice) in(n int) time.Time {
 
 func (d *Dice) at(n int) time.Time { return d.now().Add(ticks(n)) }
 
+// few is a number of writes to Redis, of which most are of pages, and few of the log.
+func (d *Dice) few() int { return d.r.IntN(1 << d.r.IntN(8)) }
+
 func (d *Dice) reached(t time.Time) bool { return !d.now().Before(t) }
 
 func (d *Dice) shuffle(n int, swap func(i, j int)) { d.r.Shuffle(n, swap) }

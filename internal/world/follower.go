@@ -262,7 +262,7 @@ func (f *follower) beat(w *World) {
 func (c *changes) failOver(w *World) {
 	c.names++
 	if w.chance(2) {
-		c.server = c.server.Fork(serverName(c.names), w.r.IntN(12))
+		c.server = c.server.Fork(serverName(c.names), w.few())
 	} else {
 		c.server = c.mirror
 		c.server.Promote()
@@ -301,7 +301,7 @@ func (c *changes) accidents(w *World) {
 			}
 		}
 	case w.happens(mirrorLags, 5):
-		c.mirror.Follow(c.server, w.r.IntN(12))
+		c.mirror.Follow(c.server, w.few())
 	case w.happens(dumps, 500):
 		c.dump = c.server.Fork("dump", 0)
 	}

@@ -191,12 +191,17 @@ func (n *network) run(s *sent) {
 	}
 }
 
-// hasten executes what is under way: servers go on while nodes sleep.
-func (n *network) hasten() {
+// sleep is what becomes of Redis while all machines sleep: it goes on, and forgets pages. The age of one that was stored late is known by
+// wall clocks alone, and those that nodes compare do not count simulated sleeps.
+func (n *network) sleep() {
+	n.hangsTo = time.Time{}
 	for _, s := range n.underWay {
 		s.runAt = n.dice.now()
 		n.run(s)
 	}
+	n.changes.server.forget("listedge:page:")
+	n.changes.mirror.forget("listedge:page:")
+	n.changes.dump = nil
 }
 
 // inShort is the call and its answer without long values.
@@ -219,7 +224,7 @@ func (n *network) damage(s *sent) {
 		return
 	}
 	for _, e := range streams[0].([]any)[1].([]any) {
-		if n.dice.happens(entryIsDamaged, 1500) {
+		if n.dice.happens(entryIsDamaged, 500) {
 			e.([]any)[1].([]any)[1] = "damaged"
 			n.dice.trace("entry %s is damaged for %s", e.([]any)[0], s.access.name)
 		}

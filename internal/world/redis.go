@@ -157,6 +157,19 @@ func (s *Redis) Trim(key string, choose func(of int) int) (dropped, kept int) {
 	return n, len(of.entries)
 }
 
+// forget drops all keys that begin so.
+func (s *Redis) forget(prefix string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var effects []effect
+	for key, i := range s.items {
+		if strings.HasPrefix(key, prefix) {
+			effects = append(effects, effect{key, i, item{}})
+		}
+	}
+	s.note(effects)
+}
+
 // note does what a write does.
 func (s *Redis) note(effects []effect) {
 	for _, e := range effects {

@@ -106,7 +106,7 @@ func (w *World) Trim() {
 
 // Sleep lets all machines sleep, while Postgres goes on.
 func (w *World) Sleep(d time.Duration) {
-	w.hasten()
+	w.network.sleep()
 	w.slept += d / 8
 	w.step()
 	w.slept += d - d/8
