@@ -65,7 +65,8 @@ func (c *changes) take(w *World) {
 	w.nextXID++
 	w.completed = max(w.completed, f.term)
 	previous, goesOn := f.goesOn(w)
-	if c.needEpoch || f.epoch == "" || !goesOn {
+	is, _ := fleet.ParseEpoch(f.epoch) // an old dump may name one of another run
+	if c.needEpoch || is.Instance != fleet.Digest(w.Run) || int(is.Timeline) != w.Timeline || !goesOn {
 		c.epochs++
 		f.epoch = fleet.EpochName{Identity: w.Server().Digest(), Timeline: uint32(w.Timeline), Instance: fleet.Digest(w.Run), Published: "lists",
 			Random: fleet.Digest(string(rune(c.epochs)))}.String()
