@@ -155,6 +155,14 @@ func (w *limits) fail(bursts float64, lasts time.Duration) {
 	}
 }
 
+// failAgain lets a failure add so many bursts to what others do.
+func (w *limits) failAgain(bursts float64) {
+	w.fail(0, 0)
+	for _, j := range w.buckets {
+		j.spare += bursts
+	}
+}
+
 // endFailure lets spans begin anew once failures cost nothing any more.
 func (w *limits) endFailure(j *bucketJudge) {
 	if j.spare > 0 && time.Now().After(j.until) {

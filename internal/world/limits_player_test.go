@@ -190,7 +190,9 @@ func (p *player) happen() {
 	case p.Happens(world.Leaps, 400):
 		d := p.span(0, 20)
 		p.Tracef("the clock of %s leaps by %s", node, d)
-		p.alone(0)
+		if p.mode != limiter.FailDeny {
+			p.failAgain(1)
+		}
 		p.slowest = time.Second // which an answer under way seems to take
 		node.machine.Sleep(d)
 	case p.Happens(world.CutsOff, 250):
@@ -318,10 +320,7 @@ func (p *player) storm() {
 
 // loseLimits: Redis is empty, or has what it had a while ago.
 func (p *player) loseLimits() {
-	p.fail(0, 0)
-	for _, j := range p.buckets {
-		j.spare += 1.5 // each time, and nodes hold up to a half
-	}
+	p.failAgain(1.5) // nodes hold up to a half
 	for _, spent := range p.quota.spent {
 		p.quota.spare += float64(spent)
 	}
