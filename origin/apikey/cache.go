@@ -279,6 +279,10 @@ func (c *Cache[T]) load(ctx context.Context, priority lookupPriority, hashes ...
 	}
 	err := c.await(waiting, hashes, priority)
 	e := c.find(hashes...)
+	if e == nil && waiting.Err() != nil { // the one before has been removed meanwhile: nothing can be used instead of the answer
+		err = c.await(ctx, hashes, priority)
+		e = c.find(hashes...)
+	}
 	switch {
 	case err == nil && e != nil:
 		e.used.Store(true)
