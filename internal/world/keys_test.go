@@ -32,7 +32,8 @@ type nodeKeys struct {
 	noForms time.Time        // when the forms could not be read
 	stepped time.Time        // when its clock was last set, or its machine slept
 	beats   []proven         // those that proved something
-	resets  []time.Time      // of what it knows of the log
+	resets  []time.Time      // of what it knows of the log, and the first heartbeat after each
+	joins   bool             // there was no heartbeat since the last of them
 	touched []touch          // what the log has told it of rows
 	good    [world.Keys]good // what it knows of each key
 }
@@ -119,9 +120,9 @@ func (w *run) stepKeys(n *node) {
 		k.inVain, k.how = w.Now().Add(w.In(2500)), failing(w.Rand().IntN(int(failings)))
 		w.Tracef("look-ups of %s fail until %s, in way %d", n, k.inVain.Sub(w.Now()), k.how)
 	}
-	if w.Happens(world.CutsOff, 1500) {
+	if w.Happens(world.Deafens, 1500) {
 		d := w.In(2000)
-		n.redis.CutOff(d)
+		n.redis.Deafen(d)
 		w.Tracef("%s reads no log for %s", n, d)
 	}
 	if w.Happens(world.Uses, 3) {
@@ -154,6 +155,9 @@ func (w *run) use(n *node) {
 // read notes what a node reads in the log.
 func (k *nodeKeys) read(b changefeed.Beat) {
 	now := k.run.Now()
+	if k.joins { // what was visible before, it has not been told
+		k.resets, k.joins = append(k.resets, now), false
+	}
 	for _, c := range slices.Concat(b.Settled, b.Unsettled) {
 		for _, t := range c.Touched {
 			if t.List == nil {

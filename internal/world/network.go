@@ -22,7 +22,7 @@ type Access struct {
 	name   string
 	server *Redis
 	conns  map[int]*Redis // nil = it has ended
-	cutTo  time.Time      // until then it finds no server
+	deafTo time.Time      // until then it gets nothing of the log
 	atOnce bool           // its calls are answered when they are made
 }
 
@@ -45,6 +45,10 @@ type network struct {
 	accesses []*Access
 	hangsTo  time.Time // until then no server executes anything
 
+	// A page whose remaining life was counted before a sleep, and which is stored after it, is evicted at once: only the wall clock
+	// of its reader could tell its age. They are stored before this moment.
+	awake time.Time
+
 	mu       sync.Mutex // guards asked
 	asked    []*sent    // since the last Arrange
 	underWay []*sent
@@ -65,11 +69,8 @@ func (a *Access) AtOnce(f func()) {
 	a.atOnce = false
 }
 
-// CutOff has the node reach no server for so long.
-func (a *Access) CutOff(d time.Duration) {
-	a.lead(nil)
-	a.cutTo = a.net.dice.now().Add(d)
-}
+// Deafen has the node get nothing of the log for so long.
+func (a *Access) Deafen(d time.Duration) { a.deafTo = a.net.dice.now().Add(d) }
 
 // Close ends what the node has under way.
 func (a *Access) Close() {
@@ -144,6 +145,8 @@ func (n *network) arrange(s *sent) {
 	}
 	s.end = s.runAt.Add(n.dice.In(2))
 	switch {
+	case s.reads() && !n.dice.reached(s.access.deafTo) && !n.dice.calm:
+		s.end = s.access.deafTo
 	case s.reads() && n.dice.happens(nodePauses, 100):
 		s.end = s.end.Add(n.dice.In(boundTicks))
 		n.dice.trace("the reader of %s pauses", s.access.name)
@@ -159,6 +162,11 @@ func (n *network) arrange(s *sent) {
 
 // reads reports whether the call reads the log.
 func (s *sent) reads() bool { return s.Commands[0][0] == "xread" }
+
+// stores reports whether the call stores a page.
+func (s *sent) stores() bool {
+	return s.Commands[0][0] == "set" && strings.Contains(s.Commands[0][1], ":page:")
+}
 
 // Answer executes the calls whose time has come, and answers one of them. It reports whether it did.
 func (n *network) Answer() bool {
@@ -182,6 +190,9 @@ func (n *network) run(s *sent) {
 		return
 	}
 	blocks := s.server.Execute(s.RedisCall)
+	if s.stores() && n.dice.now().Before(n.awake) {
+		s.server.Execute(&RedisCall{Commands: [][]string{{"del", s.Commands[0][1]}}})
+	}
 	s.ran, s.waits = true, blocks > 0 && n.dice.now().Sub(s.at) < blocks
 	if s.reads() && !s.waits {
 		n.damage(s)
@@ -238,9 +249,6 @@ func (n *network) move() {
 		n.dice.trace("Redis hangs for %s", n.hangsTo.Sub(n.dice.now()))
 	}
 	for _, a := range n.accesses {
-		if !n.dice.reached(a.cutTo) && !n.dice.calm {
-			continue
-		}
 		if n.dice.happens(sessionEnds, 200) || a.server != n.changes.server && n.dice.chance(15) {
 			to := n.changes.server
 			if n.dice.happens(readsMirror, 5) {

@@ -110,6 +110,7 @@ func (w *World) Sleep(d time.Duration) {
 	w.slept += d / 8
 	w.step()
 	w.slept += d - d/8
+	w.awake = w.now().Add(time.Second)
 	w.trace("the machines slept for %s", d)
 }
 
