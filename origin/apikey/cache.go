@@ -279,7 +279,7 @@ func (c *Cache[T]) load(ctx context.Context, priority lookupPriority, hashes ...
 	}
 	err := c.await(waiting, hashes, priority)
 	e := c.find(hashes...)
-	if e == nil && waiting.Err() != nil { // the one before has been removed meanwhile: nothing can be used instead of the answer
+	if err != nil && waiting.Err() != nil && (e == nil || !c.usable(e, c.grace)) { // it has changed or gone meanwhile: only the answer can be used
 		err = c.await(ctx, hashes, priority)
 		e = c.find(hashes...)
 	}
