@@ -72,7 +72,6 @@ func TestTheStatusPageIsLive(t *testing.T) {
 		"the busiest key":     `/^lk_\S+…$/.test(document.querySelector("#busiest td").textContent)`,
 		"its requests":        aboveFive(`document.querySelector("#busiest td:nth-child(3)")?.textContent`),
 		"lights":              `[...document.querySelectorAll("#lights .good")].map(l => l.textContent).join() === "Postgres up,Redis up,Follower up"`,
-		"advice":              `/^Advice: the slot is temporary.*: set max_slot_wal_keep_size/.test(document.querySelector("#advice").textContent)`,
 		"a curve of refusals": `document.querySelector("#limits path.line")?.getAttribute("d").startsWith("M") ?? false`,
 		"a curve":             `document.querySelector("#traffic path.line")?.getAttribute("d").split("L").length > 3`,
 	} {

@@ -200,7 +200,8 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 	if err := s.look(ctx); err != nil {
 		return postgres.Classify(err)
 	}
-	if last := s.last.Load(); last != nil && errors.Is(*last, postgres.ErrOtherPrimary) {
+	last := s.last.Load()
+	if last != nil && errors.Is(*last, postgres.ErrOtherPrimary) && !errors.Is(*last, errNoStandby) { // of the latter, look knows better
 		return *last
 	}
 	if !s.breaker.IsClosed() {

@@ -302,15 +302,16 @@ func (c *Cache[T]) load(ctx context.Context, priority lookupPriority, hashes ...
 	return nil, err
 }
 
-// usable says whether a request may use the entry without a look-up because it
-// was right less than age ago. A key that was changed, or whose schedule may have
-// come due, may be revoked. It is not usable once it has been in doubt for recentAge while
-// the primary was up all along, also if all look-ups fail; and a changed one not at all while
-// another server answers for the primary.
+// usable says whether a request may use the entry without a look-up because it was right less than age ago. A key that was changed,
+// or whose schedule may have come due, may be revoked. It is not usable once it has been in doubt for recentAge while the primary was
+// up all along, also if all look-ups fail; and a changed one not at all while another server answers for the primary.
 func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
 	now := c.clock.Now()
 	at, changed := c.validAt(e)
 	doubted := max(at, time.Duration(e.changedSince.Load())) // a new entry may come from a look-up that a change overtook
+	if e.Key.Scheduled {
+		doubted = at // whatever else has changed since
+	}
 	p := c.proof.Load()
 	if (changed || e.Key.Scheduled) && p.isYoung(now) && now-max(doubted, p.upSince) >= recentAge {
 		return false
