@@ -98,9 +98,12 @@ func startFleet(t *testing.T, size int) *fleet {
 }
 
 // startServers starts a fleet without nodes: its Postgres and its Redis.
-func startServers(t *testing.T) *fleet {
+func startServers(t *testing.T) *fleet { return startServersWith(t, nil) }
+
+// startServersWith starts them with settings of Postgres.
+func startServersWith(t *testing.T, settings map[string]string) *fleet {
 	t.Helper()
-	f := &fleet{postgres: sandboxtest.Postgres(t), redis: sandboxtest.Redis(t)}
+	f := &fleet{postgres: sandboxtest.PostgresWith(t, settings), redis: sandboxtest.Redis(t)}
 	f.env = []string{"LISTEDGE_DATABASE_URL=" + f.postgres.URL("postgres")}
 	listedge(t, f.env, "migrate", "up")
 	psql(t, f, sandbox.Sample(1, 300, 300))

@@ -40,8 +40,11 @@ func TestTheStatusPageReadsWhatNodesExport(t *testing.T) {
 
 func TestTheStatusPageIsLive(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t, 2)
-	n, page := f.nodes[0], openTab(t)
+	f := startServersWith(t, map[string]string{"max_slot_wal_keep_size": ""}) // as Postgres has it by default
+	n, page := f.add(t), openTab(t)
+	for _, n := range []*node{n, f.add(t)} {
+		n.awaitMode(t, "followed")
+	}
 	page.resize(t, 1280, "light")
 	page.do(t, chromedp.Navigate("http://"+n.admin+"/"))
 	page.await(t, `document.querySelector("#state").textContent === "Healthy"`)
@@ -72,6 +75,7 @@ func TestTheStatusPageIsLive(t *testing.T) {
 		"the busiest key":     `/^lk_\S+…$/.test(document.querySelector("#busiest td").textContent)`,
 		"its requests":        aboveFive(`document.querySelector("#busiest td:nth-child(3)")?.textContent`),
 		"lights":              `[...document.querySelectorAll("#lights .good")].map(l => l.textContent).join() === "Postgres up,Redis up,Follower up"`,
+		"advice":              `/^Advice: the slot is temporary.*: set max_slot_wal_keep_size/.test(document.querySelector("#advice").textContent)`,
 		"a curve of refusals": `document.querySelector("#limits path.line")?.getAttribute("d").startsWith("M") ?? false`,
 		"a curve":             `document.querySelector("#traffic path.line")?.getAttribute("d").split("L").length > 3`,
 	} {

@@ -339,8 +339,7 @@ func (c *Cache[T]) await(ctx context.Context, hashes []Hash, p lookupPriority) e
 	return waitFor(ctx, calls)
 }
 
-// runLookups makes query after query until no key waits. The keys of the next
-// query gather while one is in flight.
+// runLookups makes query after query until no key waits. The keys of the next query gather while one is in flight.
 func (c *Cache[T]) runLookups() {
 	for {
 		c.mu.Lock()
