@@ -333,7 +333,7 @@ var mutations = []struct {
 	}},
 	{"cache", []mutation{
 		{"a machine that sleeps does not age", "TestAfterASleep",
-			replaced("cache: Cache.Hit", "at := c.clock.At(now)", "at := c.clock.Of(now)")},
+			replaced("cache: Cache.Hit", "c.clock.At(now)", "c.clock.Of(now)")},
 		{"a read from before a sleep", "TestAfterASleep",
 			replaced("cache: Cache.Beat", ".clock.Of(b.", ".clock.At(b.")},
 		{"a standby's rows are as young as their statement", "TestTheAgeOfAStandbysRowsIsThatOfTheProof",
