@@ -13,11 +13,10 @@ import (
 // player plays a world of limits as its seed decides.
 type player struct {
 	*limits
-	tokens  int64 // of the quota, at first
-	calm    bool  // nothing fails: clients that keep to their limit are judged, too
-	step    time.Duration
-	loads   []*load // of the clients
-	weather float64 // how often a message is late or lost
+	tokens int64 // of the quota, at first
+	calm   bool  // nothing fails: clients that keep to their limit are judged, too
+	step   time.Duration
+	loads  []*load // of the clients
 
 	older []*world.Redis // what Redis had: a replica, and a dump
 }

@@ -452,7 +452,7 @@ func (m *message) String() string {
 	var of []string
 	for _, p := range m.pipes {
 		for i, c := range p.calls {
-			text := c.key
+			var text string
 			switch {
 			case c.bucket != nil:
 				text = fmt.Sprintf("%s %+v", c.key, *c.bucket)

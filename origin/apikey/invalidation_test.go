@@ -3,6 +3,7 @@ package apikey_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -330,6 +331,10 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 			r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{{LSN: 7, Touched: []changefeed.Touched{keyRow(number(0))}}}})
 		},
 		"a schedule": func(*ring) {},
+		"a schedule, and later a change": func(r *ring) {
+			r.provenFor(apikey.RecentAge/2, func() {})
+			r.changed(number(0))
+		},
 	} {
 		for answer, fail := range map[string]func(*keyTable){
 			"look-ups hang": func(s *keyTable) { s.hung = true },
@@ -337,13 +342,13 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 		} {
 			t.Run(name+", "+answer, func(t *testing.T) {
 				table := newKeyTable(2)
-				table.set(0, func(k *apikey.Key) { k.Workspace, k.Scheduled = number(1<<21), name == "a schedule" })
+				table.set(0, func(k *apikey.Key) { k.Workspace, k.Scheduled = number(1<<21), strings.HasPrefix(name, "a schedule") })
 				inRing(t, table, grace, func(t *testing.T, r *ring) {
 					r.join()
 					r.provenFor(100*time.Millisecond, func() { must1(r.use(0)); must1(r.use(1)) })
 					table.change(fail)
-					change(r)
 					changed := time.Now()
+					change(r)
 					var all sync.WaitGroup
 					r.provenFor(3*apikey.RecentAge, func() {
 						all.Go(func() {

@@ -27,7 +27,7 @@ var shared = postgrestest.Shared{
 
 func TestMain(m *testing.M) { shared.Main(m) }
 
-var touched, named, since = follower.Touched, follower.Named, follower.Since
+var touched, named = follower.Touched, follower.Named
 
 const all = follower.All
 
